@@ -1,0 +1,126 @@
+package llm
+
+import (
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Class says what a failed attempt means for the next one.
+type Class uint8
+
+// The zero Class belongs to success, and to an attempt that its caller cancelled.
+const (
+	// Capacity: the server has no room now. Slow down and ask again, for as long as it takes.
+	Capacity Class = iota + 1
+	// Transient: the attempt failed by accident. Ask again a bounded number of times.
+	Transient
+	// Permanent: this row cannot succeed. Asking again changes nothing.
+	Permanent
+	// Fatal: no row can succeed until somebody mends the account, key, model or address.
+	Fatal
+)
+
+// String returns the class as audit events spell it: "capacity", "transient",
+// "permanent" or "fatal", and "" for the zero Class.
+func (c Class) String() string {
+	switch c {
+	case Capacity:
+		return "capacity"
+	case Transient:
+		return "transient"
+	case Permanent:
+		return "permanent"
+	case Fatal:
+		return "fatal"
+	}
+	return ""
+}
+
+// Reason is the machine-readable cause of an error result.
+type Reason string
+
+// The reasons that a result's error object may carry.
+const (
+	ReasonInvalidRow              Reason = "invalid_row"
+	ReasonTemplateRenderingFailed Reason = "template_rendering_failed"
+	ReasonAPICallFailed           Reason = "api_call_failed"
+	ReasonInvalidJSONResponse     Reason = "invalid_json_response"
+	ReasonEmptyChoices            Reason = "empty_choices"
+	ReasonEmptyContent            Reason = "empty_content"
+	ReasonMalformedResponse       Reason = "malformed_response"
+	ReasonContentFiltered         Reason = "content_filtered"
+	ReasonRefused                 Reason = "refused"
+	ReasonTruncated               Reason = "truncated"
+	ReasonSchemaValidationFailed  Reason = "schema_validation_failed"
+	ReasonResponseTooLarge        Reason = "response_too_large"
+	ReasonRowTooLarge             Reason = "row_too_large"
+	ReasonRowTimeout              Reason = "row_timeout"
+	ReasonResultTooLarge          Reason = "result_too_large"
+	ReasonInternalError           Reason = "internal_error"
+)
+
+// Error is the one error type of calls, templates and replies: what failed, what it
+// means, and the facts that the reason promises. It never holds a credential.
+type Error struct {
+	// Provider is the client's name; empty where no provider was asked.
+	Provider string
+	// Status is the HTTP status; 0: no reply came.
+	Status int
+	// Class is zero only when the caller cancelled the attempt.
+	Class Class
+	// Reason is never empty in an error with a Class.
+	Reason Reason
+	// Code and Type are the provider's own words; empty: it told none.
+	Code, Type string
+	// RetryAfter is the least wait that the server asked for; 0: it asked for none.
+	RetryAfter time.Duration
+	// Remaining0 says that the server told of an exhausted limit, and Reset when it is
+	// filled again, counted from the reply.
+	Remaining0 bool
+	Reset      time.Duration
+	// Facts are the further members of the result's error object, by their JSON names.
+	// Values are nil, strings, numbers, []string or json.RawMessage.
+	Facts map[string]any
+	// Err says what happened. Never nil.
+	Err error
+}
+
+// Error implements error: provider, status and code, then what happened.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Provider != "" {
+		b.WriteString(e.Provider)
+		b.WriteString(": ")
+	}
+	if e.Status != 0 && e.Status != 200 {
+		b.WriteString(strconv.Itoa(e.Status))
+		if e.Code != "" {
+			b.WriteByte(' ')
+			b.WriteString(e.Code)
+		}
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Err.Error())
+	return b.String()
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// previewBytes bounds every excerpt of foreign bytes that an error carries.
+const previewBytes = 500
+
+// preview returns the start of b as valid UTF-8, at most previewBytes long and never
+// cut inside a character.
+func preview[T string | []byte](b T) string {
+	end := min(len(b), previewBytes)
+	if end < len(b) {
+		for end > 0 && !utf8.RuneStart(b[end]) {
+			end--
+		}
+	}
+	// A bad byte is dropped, not replaced: a replacement is longer than what it replaces.
+	return strings.ToValidUTF8(string(b[:end]), "")
+}
