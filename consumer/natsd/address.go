@@ -1,0 +1,82 @@
+package natsd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+const (
+	addressFile = "nats.json"
+	lockFile    = "lock"
+)
+
+// ErrLocked is returned by [Start] when another process runs a server on the directory.
+var ErrLocked = errors.New("another process runs the embedded server on this directory")
+
+// Address is how another process reaches a running embedded server.
+type Address struct {
+	URL   string `json:"url"`
+	Token string `json:"token"`
+	PID   int    `json:"pid"`
+}
+
+// Discover returns the address of the server that runs on dir. ok is false when none does: an address file left by a
+// killed process is told from a live one by the lock, which dies with its process.
+func Discover(dir string) (a Address, ok bool, err error) {
+	raw, err := os.ReadFile(filepath.Join(dir, addressFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return Address{}, false, nil
+	}
+	if err != nil {
+		return Address{}, false, fmt.Errorf("embedded server address: %w", err)
+	}
+	lock, err := lockDir(dir)
+	if err == nil {
+		_ = lock.Close()
+		return Address{}, false, nil
+	}
+	if !errors.Is(err, ErrLocked) {
+		return Address{}, false, err
+	}
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return Address{}, false, fmt.Errorf("embedded server address: %s: %w", filepath.Join(dir, addressFile), err)
+	}
+	return a, true, nil
+}
+
+// writeAddress replaces the address file in one step, so that a reader never sees half of it. Only the owner may read
+// it: it holds the token.
+func writeAddress(dir string, a Address) error {
+	raw, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, addressFile+".new")
+	if err := os.WriteFile(tmp, append(raw, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write address: %w", err)
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, addressFile)); err != nil {
+		return fmt.Errorf("write address: %w", err)
+	}
+	return nil
+}
+
+// lockDir takes the directory's lock without waiting. Closing the file, or the death of the process, frees it.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
+		}
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,176 @@
+// Package natsd runs a JetStream server inside this process.
+//
+// It is what `stage run`, `process` and `demo` use when no NATS server is named, and what the tests use instead of a
+// mock: a real nats-server with file storage. One process owns a store directory at a time (a lock file says which);
+// others find the running server by the address file that it leaves in the directory.
+//
+//	srv, err := natsd.Start(natsd.Config{Dir: "stage-data", SyncAlways: true})
+//	if err != nil { … }
+//	defer srv.Stop()
+//	nc, err := srv.Connect() // inside the process, no socket
+package natsd
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// readyTimeout bounds the wait for the server to recover its store and listen. Recovery of a large store takes seconds,
+// never minutes.
+const readyTimeout = 2 * time.Minute
+
+// Config says how to run the server.
+type Config struct {
+	// Dir is the store directory; it is created with mode 0700. Required.
+	Dir string
+	// NoListen keeps the server off the network: only [Server.Connect] reaches it. The zero value listens on a free
+	// port of the loopback interface, guarded by a random token, and leaves its address in Dir (see [Discover]).
+	NoListen bool
+	// SyncAlways makes every stored message durable before it is acknowledged, also against a power cut.
+	SyncAlways bool
+	// SyncInterval is the time between syncs where SyncAlways is false; 0 means the server's default of two minutes.
+	SyncInterval time.Duration
+	// MaxPayloadBytes is the largest message; 0 means the server's default of 1 MiB.
+	MaxPayloadBytes int32
+	// Logger receives the server's warnings and errors; nil discards them.
+	Logger *slog.Logger
+}
+
+// Server is a running embedded server. Its methods are safe for concurrent use.
+type Server struct {
+	srv   *server.Server
+	lock  *os.File
+	dir   string
+	token string
+}
+
+// Start runs a server on cfg.Dir and returns when it accepts connections. The caller must Stop it. It returns
+// [ErrLocked] when another process runs a server on that directory.
+func Start(cfg Config) (*Server, error) {
+	if cfg.Dir == "" {
+		return nil, errors.New("embedded server: the store directory is empty")
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("embedded server: store directory: %w", err)
+	}
+	lock, err := lockDir(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := start(cfg, lock)
+	if err != nil {
+		_ = lock.Close() // also unlocks
+		return nil, err
+	}
+	return s, nil
+}
+
+func start(cfg Config, lock *os.File) (*Server, error) {
+	opts := &server.Options{
+		ServerName: "stage-embedded",
+		JetStream:  true,
+		StoreDir:   cfg.Dir,
+		NoSigs:     true,
+		NoLog:      cfg.Logger == nil,
+		DontListen: cfg.NoListen,
+		SyncAlways: cfg.SyncAlways,
+	}
+	if !cfg.SyncAlways {
+		opts.SyncInterval = cfg.SyncInterval
+	}
+	if cfg.MaxPayloadBytes > 0 {
+		opts.MaxPayload = cfg.MaxPayloadBytes
+		opts.MaxPending = max(server.MAX_PENDING_SIZE, 2*int64(cfg.MaxPayloadBytes))
+	}
+	s := &Server{lock: lock, dir: cfg.Dir}
+	if !cfg.NoListen {
+		s.token = rand.Text()
+		opts.Host, opts.Port, opts.Authorization = "127.0.0.1", server.RANDOM_PORT, s.token
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return nil, fmt.Errorf("embedded server: %w", err)
+	}
+	if cfg.Logger != nil {
+		srv.SetLoggerV2(slogger{cfg.Logger}, false, false, false)
+	}
+	s.srv = srv
+	srv.Start()
+	if !srv.ReadyForConnections(readyTimeout) {
+		srv.Shutdown()
+		return nil, fmt.Errorf("embedded server: not ready after %v; the store in %s may be damaged or its disk full", readyTimeout, cfg.Dir)
+	}
+	if !srv.JetStreamEnabled() {
+		srv.Shutdown()
+		return nil, fmt.Errorf("embedded server: JetStream did not start on %s; is the disk full or the directory not writable", cfg.Dir)
+	}
+	if !cfg.NoListen {
+		if err := writeAddress(cfg.Dir, Address{URL: s.URL(), Token: s.token, PID: os.Getpid()}); err != nil {
+			srv.Shutdown()
+			return nil, fmt.Errorf("embedded server: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Connect opens a connection inside the process; it needs no socket. The caller must close it.
+func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
+	opts = append([]nats.Option{nats.InProcessServer(s.srv), nats.Token(s.token), nats.MaxReconnects(-1)}, opts...)
+	nc, err := nats.Connect("", opts...)
+	if err != nil {
+		return nil, fmt.Errorf("embedded server: connect: %w", err)
+	}
+	return nc, nil
+}
+
+// URL is the address that other processes connect to, with the [Server.Token]; empty with NoListen.
+func (s *Server) URL() string {
+	addr, ok := s.srv.Addr().(*net.TCPAddr)
+	if !ok || s.token == "" {
+		return ""
+	}
+	return "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port))
+}
+
+// Token is the secret that connections over the network must show; empty with NoListen.
+func (s *Server) Token() string { return s.token }
+
+// Stop shuts the server down, waits until its store is closed and gives the directory free. Calling it again does
+// nothing.
+func (s *Server) Stop() {
+	s.srv.Shutdown()
+	s.srv.WaitForShutdown()
+	if s.token != "" {
+		_ = os.Remove(filepath.Join(s.dir, addressFile))
+	}
+	_ = s.lock.Close()
+}
+
+// slogger passes the server's warnings and errors on; its notices and debug lines are of no use to a user of the stage.
+type slogger struct{ log *slog.Logger }
+
+func (slogger) Noticef(string, ...any) {}
+func (slogger) Debugf(string, ...any)  {}
+func (slogger) Tracef(string, ...any)  {}
+
+func (l slogger) Warnf(format string, v ...any) {
+	l.log.Warn("embedded nats-server", slog.String("message", fmt.Sprintf(format, v...)))
+}
+
+func (l slogger) Errorf(format string, v ...any) {
+	l.log.Error("embedded nats-server", slog.String("message", fmt.Sprintf(format, v...)))
+}
+
+func (l slogger) Fatalf(format string, v ...any) {
+	l.log.Error("embedded nats-server", slog.String("message", fmt.Sprintf(format, v...)))
+}

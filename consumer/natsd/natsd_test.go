@@ -1,0 +1,97 @@
+package natsd_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func start(t *testing.T, cfg natsd.Config) *natsd.Server {
+	t.Helper()
+	srv, err := natsd.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Stop)
+	return srv
+}
+
+func TestOtherProcessesFindTheServerByItsDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if _, ok, err := natsd.Discover(dir); ok || err != nil {
+		t.Fatalf("empty directory: ok=%v err=%v, want none", ok, err)
+	}
+	srv := start(t, natsd.Config{Dir: dir, SyncAlways: true})
+	addr, ok, err := natsd.Discover(dir)
+	if err != nil || !ok {
+		t.Fatalf("discover: ok=%v err=%v", ok, err)
+	}
+	nc, err := nats.Connect(addr.URL, nats.Token(addr.Token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.AccountInfo(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nats.Connect(addr.URL); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("without the token: got %v, want %v", err, nats.ErrAuthorization)
+	}
+	info, err := os.Stat(filepath.Join(dir, "nats.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != 0o600 {
+		t.Errorf("address file mode: got %o, want 600", got)
+	}
+
+	srv.Stop()
+	if _, ok, err := natsd.Discover(dir); ok || err != nil {
+		t.Errorf("after stop: ok=%v err=%v, want none", ok, err)
+	}
+}
+
+func TestTwoServersNeverShareADirectory(t *testing.T) {
+	dir := t.TempDir()
+	srv := start(t, natsd.Config{Dir: dir})
+	if _, err := natsd.Start(natsd.Config{Dir: dir}); !errors.Is(err, natsd.ErrLocked) {
+		t.Fatalf("second start: got %v, want %v", err, natsd.ErrLocked)
+	}
+	srv.Stop()
+	start(t, natsd.Config{Dir: dir})
+}
+
+func TestAStaleAddressFileIsNotAServer(t *testing.T) {
+	dir := t.TempDir()
+	stale := []byte(`{"url":"nats://127.0.0.1:1","token":"x","pid":1}`)
+	if err := os.WriteFile(filepath.Join(dir, "nats.json"), stale, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := natsd.Discover(dir); ok || err != nil {
+		t.Errorf("ok=%v err=%v, want none", ok, err)
+	}
+}
+
+func TestNoListenServesTheProcessAlone(t *testing.T) {
+	srv := start(t, natsd.Config{Dir: t.TempDir(), NoListen: true})
+	if got := srv.URL(); got != "" {
+		t.Errorf("url: got %q, want none", got)
+	}
+	nc, err := srv.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
