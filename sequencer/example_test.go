@@ -1,0 +1,41 @@
+package sequencer_test
+
+import (
+	"fmt"
+
+	"github.com/llm-stage/stage/sequencer"
+)
+
+// Three rows come from a stream in which other subjects took the numbers between. The last one finishes first.
+func Example() {
+	b, err := sequencer.New[string](sequencer.Limits{Rows: 1024, Bytes: 256 << 20})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, seq := range []uint64{7, 12, 13} {
+		if _, err := b.Open(seq, 100); err != nil {
+			fmt.Println(err)
+		}
+	}
+	for _, seq := range []uint64{13, 7, 12} {
+		if _, err := b.Complete(seq, fmt.Sprint("reply to ", seq), 40); err != nil {
+			fmt.Println(err)
+		}
+		fmt.Printf("%d is complete, %d rows held\n", seq, b.Len())
+		for e, ok := b.Ready(0); ok; e, ok = b.Ready(0) {
+			fmt.Printf("  emit %q (submitted %d, completed %d)\n", e.Value, e.SubmitIndex, e.CompleteIndex)
+			b.Release(1)
+		}
+	}
+	_, err = b.Complete(12, "once more", 40)
+	fmt.Println(err)
+	// Output:
+	// 13 is complete, 3 rows held
+	// 7 is complete, 3 rows held
+	//   emit "reply to 7" (submitted 0, completed 1)
+	// 12 is complete, 2 rows held
+	//   emit "reply to 12" (submitted 1, completed 2)
+	//   emit "reply to 13" (submitted 2, completed 0)
+	// complete row seq 12: row is not open: it was never opened or is already released
+}
