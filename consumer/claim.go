@@ -1,0 +1,146 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// claimVersion is the format of claims. A stage refuses to follow a newer one.
+const claimVersion = 1
+
+var (
+	// ErrFenced ends a term: another replica has appended to the results since this one read their end.
+	ErrFenced = errors.New("fenced: another replica owns the partition")
+	// ErrInputRecreated means that the input stream is not the one that the results were made from.
+	ErrInputRecreated = errors.New("the input stream was created anew since the last claim, so its sequences mean other rows")
+	// ErrResumePointLost means that rows were acked but the results stream knows of none.
+	ErrResumePointLost = errors.New("the results stream has lost its resume point")
+)
+
+// claim is the message by which an owner takes a partition over. It lies among the results, so its place in the log says
+// exactly which results came before it.
+type claim struct {
+	Owner         string    `json:"owner"`
+	HighWaterMark uint64    `json:"high_water_mark"`
+	Version       int       `json:"version"`
+	InputStream   string    `json:"input_stream"`
+	InputCreated  time.Time `json:"input_created"`
+}
+
+// logEnd is the last message of a partition's results: the only authority on what has been emitted.
+type logEnd struct {
+	seq   uint64 // of the results stream; 0: nothing yet
+	owner string
+	// mark is the high-water mark: the input sequence of the last row emitted.
+	mark uint64
+}
+
+// readEnd reads the end of the log from the stream's leader. A direct get would ask any replica, which may lag.
+func (c *Consumer) readEnd(ctx context.Context) (logEnd, error) {
+	m, err := c.lastResult(ctx, c.filter)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return logEnd{}, nil
+	}
+	if err != nil {
+		return logEnd{}, fmt.Errorf("read the end of the results: %w", err)
+	}
+	mark, err := strconv.ParseUint(m.Header.Get(HeaderSourceSeq), 10, 64)
+	if err != nil {
+		return logEnd{}, fmt.Errorf("message %d of stream %s on %s has no %s header: something else than a stage publishes there; give the stage a subject of its own",
+			m.Sequence, c.cfg.ResultStream, m.Subject, HeaderSourceSeq)
+	}
+	return logEnd{seq: m.Sequence, owner: m.Header.Get(HeaderOwner), mark: mark}, nil
+}
+
+// lastClaim returns the partition's newest claim; nil when there is none.
+func (c *Consumer) lastClaim(ctx context.Context) (*claim, error) {
+	m, err := c.lastResult(ctx, c.claimSubject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil //nolint:nilnil // no claim is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the last claim: %w", err)
+	}
+	var cl claim
+	if err := json.Unmarshal(m.Data, &cl); err != nil {
+		return nil, fmt.Errorf("claim %d of stream %s: %w", m.Sequence, c.cfg.ResultStream, err)
+	}
+	if cl.Version > claimVersion {
+		return nil, fatal(fmt.Errorf("claim %d of stream %s has format %d, this stage knows %d: a newer stage has served the partition; upgrade this one",
+			m.Sequence, c.cfg.ResultStream, cl.Version, claimVersion))
+	}
+	return &cl, nil
+}
+
+// lastResult asks the leader for the last message that matches a filter.
+func (c *Consumer) lastResult(ctx context.Context, filter string) (*jetstream.RawStreamMsg, error) {
+	return c.messageGet(ctx, c.cfg.ResultStream, msgGetRequest{LastFor: filter})
+}
+
+// checkInput compares the input stream with the one of the last claim.
+func (c *Consumer) checkInput(ctx context.Context, end logEnd, ackFloor uint64, created time.Time) (logEnd, error) {
+	cl, err := c.lastClaim(ctx)
+	if err != nil {
+		return end, err
+	}
+	if c.cfg.NewInput && cl != nil && !cl.InputCreated.Equal(created) {
+		end.mark = 0 // the new stream's rows are counted from its beginning
+		return end, nil
+	}
+	switch {
+	case cl == nil && ackFloor > 0 && !c.cfg.NewInput:
+		return end, fatal(fmt.Errorf("%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with --new-input",
+			ErrResumePointLost, c.cfg.InputStream, ackFloor, c.cfg.ResultStream, c.claimSubject))
+	case cl == nil:
+		return end, nil
+	case cl.InputStream != c.cfg.InputStream:
+		return end, fatal(fmt.Errorf("%w: the last claim on %s is for stream %s, the input is %s: choose another name, or start with --new-input to begin with the new stream",
+			ErrInputRecreated, c.claimSubject, cl.InputStream, c.cfg.InputStream))
+	case !cl.InputCreated.Equal(created):
+		return end, fatal(fmt.Errorf("%w: stream %s was created at %s, the claim on %s knows %s: choose another name, or start with --new-input to begin with the new stream",
+			ErrInputRecreated, c.cfg.InputStream, created.Format(time.RFC3339), c.claimSubject, cl.InputCreated.Format(time.RFC3339)))
+	}
+	return end, nil
+}
+
+// claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that somebody
+// else was faster.
+func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created time.Time) (logEnd, error) {
+	body, err := json.Marshal(claim{
+		Owner: owner, HighWaterMark: end.mark, Version: claimVersion,
+		InputStream: c.cfg.InputStream, InputCreated: created,
+	})
+	if err != nil {
+		return end, err
+	}
+	msg := &nats.Msg{Subject: c.claimSubject, Data: body, Header: nats.Header{
+		HeaderOwner:           {owner},
+		HeaderSourceSeq:       {strconv.FormatUint(end.mark, 10)},
+		HeaderSourceStream:    {c.cfg.InputStream},
+		headerExpectedSeq:     {strconv.FormatUint(end.seq, 10)},
+		headerExpectedSubject: {c.filter},
+	}}
+	seq, err := c.append(ctx, msg)
+	if err == nil {
+		return logEnd{seq: seq, owner: owner, mark: end.mark}, nil
+	}
+	// No answer, or a refusal that may hide a success: the log knows.
+	now, readErr := c.readEnd(ctx)
+	switch {
+	case readErr != nil:
+		return end, fmt.Errorf("claim the partition: %w", errors.Join(err, readErr))
+	case now.owner == owner:
+		return now, nil
+	case now.seq != end.seq:
+		return end, ErrFenced
+	default:
+		return end, fmt.Errorf("claim the partition: %w", err)
+	}
+}

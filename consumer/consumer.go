@@ -1,0 +1,300 @@
+// Package consumer is the JetStream side of a stage: it takes rows in stream order, hands them to an executor, and appends
+// their results to the results stream in the same order, each exactly once.
+//
+// The results stream is the only authority. Every append is conditional on the exact end of the partition's log, and that
+// end names the row to go on with; so whoever appends, appends the next row. All else (the pin, the acks) saves time and
+// money, and correctness never depends on it. A term of ownership goes: stand by until the pin is ours, read the end of
+// the log, claim it, set the durable consumer back to the row after it, take rows, emit, ack.
+//
+//	c, err := consumer.New(nc, consumer.Config{Name: "stage", Executor: exec, Recorder: rec, …})
+//	if err != nil { … }
+//	err = c.Run(soft, hard) // until soft ends: drain and hand over; hard: stop at once
+//
+// One Consumer serves one partition. Any number of processes may run one for the same partition: one owns it, the others
+// stand by.
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Config of one partition. Name, the streams and subjects, Executor, Recorder and Logger are required.
+type Config struct {
+	// Name of the stage; part of the durable consumer's name, of subjects and ids.
+	Name string
+	// RunID of this process, for its run events.
+	RunID string
+	// Partition counts from 0.
+	Partition int
+	// InputStream holds the rows; InputSubject filters those of this partition (see [InputFilter]).
+	InputStream, InputSubject string
+	// ResultStream takes the results; ResultSubject is the prefix of their subjects.
+	ResultStream, ResultSubject string
+	// DeadLetterSubject gets the originals of failed rows; empty: none.
+	DeadLetterSubject string
+	// WindowRows and WindowBytes bound what is taken and not yet emitted. A single row larger than WindowBytes is let in
+	// alone. Defaults 1024 and 256 MiB.
+	WindowRows  int
+	WindowBytes int64
+	// PinnedTTL is how long a silent owner keeps the pin; a standby takes over within two of it. Default 1 s.
+	PinnedTTL time.Duration
+	// Create says whether a missing durable consumer may be created.
+	Create bool
+	// NewInput accepts an input stream that was created anew since the last claim.
+	NewInput bool
+
+	Executor Executor
+	Recorder *Recorder
+	// Observer may be nil.
+	Observer Observer
+	Logger   *slog.Logger
+}
+
+// Observer is told what happens, for metrics. Its methods must not block.
+type Observer interface {
+	// RowEmitted is called for each result stored: how long it was in the stage, and how long it was finished.
+	RowEmitted(partition int, failed bool, sinceTaken, sinceFinished time.Duration)
+	// TermEnded is called when a term of ownership ends: "stopped", "fenced" or "error".
+	TermEnded(partition int, how string)
+}
+
+// Role is what a Consumer is doing.
+type Role string
+
+// Roles.
+const (
+	Starting Role = "starting"
+	Standby  Role = "standby"
+	Owner    Role = "owner"
+	Stopped  Role = "stopped"
+)
+
+// Status is a snapshot for gauges and pages.
+type Status struct {
+	Partition int
+	Role      Role
+	// Owner is the current term; empty when there is none.
+	Owner string
+	// Window and Buffered are rows taken and not emitted, and those of them that are answered; BufferedBytes their size.
+	Window, Buffered int
+	BufferedBytes    int64
+	// Head is the oldest row of the window and since when it is the head; 0 when the window is empty.
+	Head      uint64
+	HeadSince time.Time
+	// Pending rows wait in the input stream.
+	Pending uint64
+	// HighWaterMark is the input sequence of the last row emitted.
+	HighWaterMark uint64
+	// Emitted, Failed and Skipped count rows of this process: results stored, those that are errors, and rows seen again
+	// after they were emitted.
+	Emitted, Failed, Skipped uint64
+	// Problem says what holds the partition up; empty when nothing does.
+	Problem string
+}
+
+// Consumer serves one partition. Create it with [New].
+type Consumer struct {
+	cfg           Config
+	nc            *nats.Conn
+	js            jetstream.JetStream
+	apiPrefix     string
+	durable       string
+	filter        string
+	resultSubject string
+	claimSubject  string
+	log           *slog.Logger
+	mail          *mailbox
+	problems      problems
+
+	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
+	// because the connection broke. The goroutine of Run owns it; the window bounds it.
+	held map[uint64]*Row
+	// toFloor says that acks delete rows from the input stream (work queue and interest retention).
+	toFloor bool
+	// maxMessage is the largest message that the results stream takes.
+	maxMessage atomic.Int32
+
+	mu     sync.Mutex
+	status Status
+}
+
+// New checks the configuration and returns a Consumer; [Consumer.Run] does the work. It makes no request.
+func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
+	var faults []error
+	for name, value := range map[string]string{
+		"Name": cfg.Name, "InputStream": cfg.InputStream, "InputSubject": cfg.InputSubject,
+		"ResultStream": cfg.ResultStream, "ResultSubject": cfg.ResultSubject,
+	} {
+		if value == "" {
+			faults = append(faults, fmt.Errorf("consumer: %s is empty", name))
+		}
+	}
+	if cfg.Executor == nil || cfg.Recorder == nil || cfg.Logger == nil {
+		faults = append(faults, errors.New("consumer: Executor, Recorder and Logger are required"))
+	}
+	if strings.Contains(cfg.InputSubject, PartitionToken) {
+		faults = append(faults, fmt.Errorf("consumer: InputSubject %q must name one partition", cfg.InputSubject))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	cfg.WindowRows = cmp.Or(cfg.WindowRows, 1024)
+	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 256<<20)
+	cfg.PinnedTTL = cmp.Or(cfg.PinnedTTL, time.Second)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
+	}
+	log := cfg.Logger.With(slog.Int("partition", cfg.Partition))
+	return &Consumer{
+		cfg:           cfg,
+		nc:            nc,
+		js:            js,
+		apiPrefix:     jetstream.DefaultAPIPrefix,
+		durable:       DurableName(cfg.Name, cfg.Partition),
+		filter:        logFilter(cfg.ResultSubject, cfg.Name, cfg.Partition),
+		resultSubject: ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
+		claimSubject:  claimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
+		log:           log,
+		mail:          newMailbox(),
+		problems:      problems{log: log},
+		held:          make(map[uint64]*Row),
+		status:        Status{Partition: cfg.Partition, Role: Starting},
+	}, nil
+}
+
+// Status returns a snapshot. Safe for concurrent use.
+func (c *Consumer) Status() Status {
+	c.mu.Lock()
+	s := c.status
+	c.mu.Unlock()
+	s.Problem = c.problems.String()
+	return s
+}
+
+func (c *Consumer) setStatus(change func(*Status)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.status)
+}
+
+// Run serves the partition, term after term. When soft ends it takes no more rows, waits until the executor has answered
+// or handed back every row, emits what is contiguous, acks, and hands the partition over. When hard ends it leaves
+// everything where it is. It returns nil after either, and an error only where trying again can't help: an input stream
+// created anew ([ErrInputRecreated]), a lost resume point ([ErrResumePointLost]), a stream or durable that can't serve.
+func (c *Consumer) Run(soft, hard context.Context) error {
+	defer c.setStatus(func(s *Status) { s.Role, s.Owner = Stopped, "" })
+	backoff := storeRetryMin
+	for soft.Err() == nil {
+		began := time.Now()
+		err := c.serve(soft, hard)
+		switch {
+		case err == nil || hard.Err() != nil:
+			return nil
+		case isFatal(err):
+			return err
+		case errors.Is(err, ErrFenced):
+			c.log.Info("standing by", slog.Any("reason", err))
+		default:
+			c.problems.set(problemOwnership, err)
+		}
+		if time.Since(began) > storeRetryMax {
+			backoff = storeRetryMin
+		}
+		select {
+		case <-soft.Done():
+		case <-hard.Done():
+		case <-time.After(backoff):
+		}
+		backoff = min(2*backoff, storeRetryMax)
+	}
+	return nil
+}
+
+// serve goes through one term of ownership.
+func (c *Consumer) serve(soft, hard context.Context) error {
+	c.setStatus(func(s *Status) { s.Role, s.Owner = Standby, "" })
+	if err := c.connected(soft); err != nil {
+		return nil //nolint:nilerr // stopped before there was a connection: nothing to hand over
+	}
+	lost := c.nc.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
+	defer c.nc.RemoveStatusListener(lost)
+
+	durable, err := c.ensureDurable(hard)
+	if err != nil {
+		return err
+	}
+	pin, err := c.standBy(soft, durable, lost)
+	if err != nil || soft.Err() != nil {
+		return err
+	}
+	t, err := c.begin(hard, durable, pin)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	c.problems.clear(problemOwnership)
+	err = t.run(soft, hard, lost)
+	how := "error"
+	switch {
+	case err == nil:
+		how = "stopped"
+	case errors.Is(err, ErrFenced):
+		how = "fenced"
+		c.recordRun("fenced", t.owner, err.Error())
+	}
+	c.keepRows(t)
+	if c.cfg.Observer != nil {
+		c.cfg.Observer.TermEnded(c.cfg.Partition, how)
+	}
+	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how), slog.Uint64("high_water_mark", t.end.mark))
+	return err
+}
+
+// connected waits for a connection.
+func (c *Consumer) connected(ctx context.Context) error {
+	for !c.nc.IsConnected() {
+		if c.nc.IsClosed() {
+			return nats.ErrConnectionClosed
+		}
+		c.problems.set(problemConnection, errors.New("not connected to NATS"))
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	c.problems.clear(problemConnection)
+	return nil
+}
+
+// keepRows keeps the rows of a term that ended for the next one.
+func (c *Consumer) keepRows(t *term) {
+	for seq, row := range t.open {
+		row.wanted.Store(false)
+		c.held[seq] = row
+	}
+}
+
+func (c *Consumer) recordRun(phase, owner, reason string) {
+	c.cfg.Recorder.RecordRun(&auditlog.Run{
+		Header: auditlog.Header{Time: time.Now(), RunID: c.cfg.RunID, Stage: c.cfg.Name, Partition: auditlog.Partition(c.cfg.Partition)},
+		Phase:  auditlog.Phase(phase), Owner: owner, Reason: reason,
+	})
+}
+
+// newOwner names a term: unique, and it tells where it ran.
+func (c *Consumer) newOwner() string { return c.cfg.RunID + "." + rand.Text()[:8] }

@@ -1,0 +1,71 @@
+package consumer
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Headers of a result, and of a row that is itself a result of another stage.
+const (
+	HeaderSourceStream  = "Stage-Source-Stream"
+	HeaderSourceSeq     = "Stage-Source-Seq"
+	HeaderSourceSubject = "Stage-Source-Subject"
+	HeaderStatus        = "Stage-Status"
+	HeaderStateID       = "Stage-State-Id"
+	HeaderOwner         = "Stage-Owner"
+	// HeaderModel on a row overrides the model of its request.
+	HeaderModel = "Stage-Model"
+	// HeaderReason names the reason of a failed row on the dead letter subject.
+	HeaderReason = "Stage-Reason"
+)
+
+// Headers that speak to the server.
+const (
+	headerExpectedSeq     = "Nats-Expected-Last-Subject-Sequence"
+	headerExpectedSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
+	headerMsgID           = "Nats-Msg-Id"
+	headerPinID           = "Nats-Pin-Id"
+	headerBatchID         = "Nats-Batch-Id"
+	headerBatchSeq        = "Nats-Batch-Sequence"
+	headerBatchCommit     = "Nats-Batch-Commit"
+)
+
+// PartitionToken stands for the partition's number in an input subject.
+const PartitionToken = "{partition}"
+
+// pinGroup is the one priority group of the durable consumer: whoever holds its pin owns the partition.
+const pinGroup = "stage"
+
+// DurableName is the durable consumer that serves one partition of a stage.
+func DurableName(name string, partition int) string {
+	return name + "-" + strconv.Itoa(partition)
+}
+
+// InputFilter is the input subject of one partition.
+func InputFilter(subject string, partition int) string {
+	return strings.ReplaceAll(subject, PartitionToken, strconv.Itoa(partition))
+}
+
+// ResultSubject is where the results of one partition go.
+func ResultSubject(prefix, name string, partition int) string {
+	return logPrefix(prefix, name, partition) + ".rows"
+}
+
+// logFilter matches everything that one partition appends to the results: rows and claims. The server keys its guard of
+// conditional appends by this string as it is written, so every writer must use the identical one.
+func logFilter(prefix, name string, partition int) string {
+	return logPrefix(prefix, name, partition) + ".>"
+}
+
+func claimSubject(prefix, name string, partition int) string {
+	return logPrefix(prefix, name, partition) + ".claim"
+}
+
+func logPrefix(prefix, name string, partition int) string {
+	return prefix + "." + name + "." + strconv.Itoa(partition)
+}
+
+// passHeader tells whether a row's header goes on to its result: all but those that speak to the server or of a stage.
+func passHeader(key string) bool {
+	return !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-")
+}

@@ -1,0 +1,62 @@
+package consumer
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// What can stand in the way of a partition until time or a person mends it.
+const (
+	problemConnection = "connection"
+	problemOwnership  = "ownership"
+	problemResults    = "results"
+	problemDeadLetter = "dead letter"
+)
+
+// problems holds what stands in the way at the moment, for /readyz and the log. Safe for concurrent use.
+type problems struct {
+	log *slog.Logger
+
+	mu  sync.Mutex
+	why map[string]string
+}
+
+// set notes a problem and logs it when it is new.
+func (p *problems) set(area string, err error) {
+	why := err.Error()
+	p.mu.Lock()
+	fresh := p.why[area] != why
+	if p.why == nil {
+		p.why = make(map[string]string)
+	}
+	p.why[area] = why
+	p.mu.Unlock()
+	if fresh {
+		p.log.Warn("held up, will try again", slog.String("area", area), slog.String("reason", why))
+	}
+}
+
+func (p *problems) clear(area string) {
+	p.mu.Lock()
+	_, was := p.why[area]
+	delete(p.why, area)
+	p.mu.Unlock()
+	if was {
+		p.log.Info("going on", slog.String("area", area))
+	}
+}
+
+// String lists the problems; empty when there are none.
+func (p *problems) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]string, 0, len(p.why))
+	for _, area := range slices.Sorted(maps.Keys(p.why)) {
+		list = append(list, fmt.Sprintf("%s: %s", area, p.why[area]))
+	}
+	return strings.Join(list, "; ")
+}

@@ -1,0 +1,143 @@
+package consumer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// pullBatchMax bounds the rows of one pull request. One round trip for so many rows costs nothing beside them.
+	pullBatchMax = 256
+	// pullGrace is how long after its end the server may take to say that a request is over.
+	pullGrace = 2 * time.Second
+	// pullRetry is the wait after a request that the server could not serve (no leader, for instance).
+	pullRetry = 100 * time.Millisecond
+)
+
+// errConsumerGone means that the durable consumer was deleted; the next term creates it again or says why it can't.
+var errConsumerGone = errors.New("the durable consumer was deleted")
+
+// puller asks for rows with one pull request at a time. Its subscription is its own: rows that the server still sends to
+// an earlier request, made before a reset, go nowhere and are found missing by their number.
+//
+// Requests renew the pin, so one goes out at least every renew interval, also while there is no room for a row. The
+// goroutine of the term owns it.
+type puller struct {
+	nc      *nats.Conn
+	subject string // of pull requests
+	inbox   string
+	sub     *nats.Subscription
+	msgs    chan *nats.Msg
+	pin     string
+	pinLost bool // a pin was held and the server no longer knows it
+	renew   time.Duration
+
+	left     int       // rows that the request under way may still bring
+	over     time.Time // when it is over at the latest
+	asked    time.Time // last request of any kind
+	notUntil time.Time // earliest next request
+}
+
+type pullRequest struct {
+	Expires  time.Duration `json:"expires,omitempty"`
+	Batch    int           `json:"batch"`
+	MaxBytes int64         `json:"max_bytes,omitempty"`
+	Group    string        `json:"group"`
+	ID       string        `json:"id,omitempty"`
+}
+
+func newPuller(nc *nats.Conn, prefix, stream, durable, pin string, renew time.Duration) (*puller, error) {
+	p := &puller{
+		nc:      nc,
+		subject: prefix + "CONSUMER.MSG.NEXT." + stream + "." + durable,
+		inbox:   nc.NewInbox(),
+		// Room for what two requests may bring: the one under way and one that was given up as lost.
+		msgs:  make(chan *nats.Msg, 2*pullBatchMax+64),
+		pin:   pin,
+		renew: renew,
+	}
+	sub, err := nc.ChanSubscribe(p.inbox, p.msgs)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to rows: %w", err)
+	}
+	p.sub = sub
+	return p, nil
+}
+
+func (p *puller) close() { _ = p.sub.Unsubscribe() }
+
+// step sends the request that is due at now, given the room for rows and bytes, and returns when it wants to be called
+// again. overflow allows one row of any size.
+func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time.Time, error) {
+	if p.left > 0 && now.After(p.over) {
+		p.left = 0 // its end got lost
+	}
+	if now.Before(p.notUntil) {
+		return p.notUntil, nil
+	}
+	req := pullRequest{Expires: p.renew, Batch: min(rows, pullBatchMax), MaxBytes: bytes, Group: pinGroup, ID: p.pin}
+	switch {
+	case p.left > 0:
+		return p.over.Add(time.Millisecond), nil
+	case overflow:
+		req.Batch, req.MaxBytes = 1, 0
+	case rows > 0 && bytes > 0:
+	case now.Sub(p.asked) < p.renew:
+		return p.asked.Add(p.renew), nil
+	default:
+		// No room: a request that no row fits into still renews the pin.
+		req.Batch, req.MaxBytes, req.Expires = 1, 1, p.renew/2
+	}
+	body, err := json.Marshal(req)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := p.nc.PublishRequest(p.subject, p.inbox, body); err != nil {
+		return time.Time{}, fmt.Errorf("pull rows: %w", err)
+	}
+	p.asked, p.left, p.over = now, req.Batch, now.Add(req.Expires+pullGrace)
+	return p.over.Add(time.Millisecond), nil
+}
+
+// received tells a row from the server's word on the request under way; status messages return row false.
+func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
+	status := ""
+	if len(m.Data) == 0 {
+		status = m.Header.Get("Status")
+	}
+	switch status {
+	case "":
+		p.left = max(0, p.left-1)
+		if pin := m.Header.Get(headerPinID); pin != "" && pin != p.pin {
+			p.pin, p.pinLost = pin, false
+		}
+		return true, nil
+	case "100": // idle heartbeat
+	case "404", "408": // no rows, or the request is over
+		p.left = 0
+	case "423": // another client holds the pin, or nobody does
+		p.left, p.pinLost, p.pin = 0, p.pin != "", ""
+		p.notUntil = now.Add(pullRetry)
+	case "409":
+		p.left = 0
+		why := strings.ToLower(m.Header.Get("Description"))
+		switch {
+		case strings.Contains(why, "consumer deleted"):
+			return false, errConsumerGone
+		case strings.Contains(why, "maxbytes"):
+			// The next row is larger than the room; asking again at once would be answered the same.
+			p.notUntil = now.Add(p.renew / 2)
+		default: // leadership change, server shutdown, too many requests
+			p.notUntil = now.Add(pullRetry)
+		}
+	default: // 503: consumer or stream has no leader or is gone
+		p.left = 0
+		p.notUntil = now.Add(pullRetry)
+	}
+	return false, nil
+}

@@ -1,0 +1,134 @@
+package consumer
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/nats-io/nats.go"
+)
+
+// Executor works on rows: it renders, calls and answers. [Consumer] hands it each row in stream order.
+type Executor interface {
+	// Start begins the work on a row and returns without waiting for it. The executor answers with [Row.Reply] exactly
+	// once for each Start, from any goroutine. A row that it gives back ([Reply.HandedBack]) may be started again.
+	Start(row *Row)
+}
+
+// Row is one message of the input, taken in stream order. Its fields don't change; its methods are safe for concurrent
+// use.
+type Row struct {
+	// Partition and Seq identify the row: Seq is its sequence in the input stream.
+	Partition int
+	Seq       uint64
+	// Subject, Header and Body are the message as it was published. They must not be changed.
+	Subject string
+	Header  nats.Header
+	Body    []byte
+	// StateID is `<name>/<input stream>/<partition>/<sequence>`.
+	StateID string
+	// Taken is when this process received the row first.
+	Taken time.Time
+	// MaxBodyBytes is the largest result body that the results stream takes for this row.
+	MaxBodyBytes int
+
+	mail        *mailbox
+	recorder    *Recorder
+	wanted      atomic.Bool
+	tenure      atomic.Pointer[tenure]
+	unstored    atomic.Int32 // audit events on their way
+	ackReply    string       // owned by the term, as submitIndex is
+	submitIndex uint64
+	reply       *Reply // set before the row goes into the mailbox
+	answered    bool   // owned by the consumer: reply is there and is no hand-back
+	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
+}
+
+// tenure is what a row's events say of the term of ownership that they were made in.
+type tenure struct {
+	owner string
+	calls atomic.Int32
+}
+
+// Reply is the outcome of a row.
+type Reply struct {
+	// Body of the result.
+	Body []byte
+	// Failed says that the result is an error.
+	Failed bool
+	// Event holds what the executor knows of the row event; identity, indexes and owner are filled in here.
+	Event auditlog.Row
+	// HandedBack says that there is no outcome: the stage is stopping or the row was no longer wanted. The rest is
+	// ignored.
+	HandedBack bool
+}
+
+// Wanted tells whether the process still owns the row. An executor asks before it spends money on the row: in the
+// meantime another replica may have taken over.
+func (r *Row) Wanted() bool { return r.wanted.Load() }
+
+// Owner is the term of ownership that the row belongs to at the moment.
+func (r *Row) Owner() string { return r.tenure.Load().owner }
+
+// RecordCall stores the event of one call for this row and completes its identity: state id, owner, sequence, index.
+// The row's result is published after it. RecordCall blocks while too many events wait for the server, and must not be
+// called after [Row.Reply].
+func (r *Row) RecordCall(e *auditlog.Call) {
+	t := r.tenure.Load()
+	e.StateID, e.Owner, e.Sequence = r.StateID, t.owner, r.Seq
+	e.Partition = auditlog.Partition(r.Partition)
+	e.CallIndex = int(t.calls.Add(1) - 1)
+	r.unstored.Add(1)
+	r.recorder.recordCall(e, r.eventStored)
+}
+
+// Reply answers the row. See [Executor] for how often.
+func (r *Row) Reply(reply Reply) {
+	r.reply = &reply
+	r.mail.put(r)
+}
+
+// eventStored is told of each of the row's events that the audit stream holds.
+func (r *Row) eventStored() {
+	if r.unstored.Add(-1) == 0 {
+		r.mail.wake()
+	}
+}
+
+// emittable: answered, and nothing of its audit is missing.
+func (r *Row) emittable() bool { return r.done && r.unstored.Load() == 0 }
+
+// mailbox passes answered rows from the executor's goroutines to the consumer's without ever blocking them. The window
+// bounds it.
+type mailbox struct {
+	signal chan struct{} // holds one token while there may be something to see
+
+	mu   sync.Mutex
+	rows []*Row
+}
+
+func newMailbox() *mailbox { return &mailbox{signal: make(chan struct{}, 1)} }
+
+func (m *mailbox) put(r *Row) {
+	m.mu.Lock()
+	m.rows = append(m.rows, r)
+	m.mu.Unlock()
+	m.wake()
+}
+
+func (m *mailbox) wake() {
+	select {
+	case m.signal <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the answered rows and keeps spare for the next ones.
+func (m *mailbox) take(spare []*Row) []*Row {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rows := m.rows
+	m.rows = spare[:0]
+	return rows
+}
