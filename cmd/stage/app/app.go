@@ -1,0 +1,150 @@
+// Package app is the wiring of the stage program: configuration, commands, metrics, health and logs around the
+// packages that do the work. It is importable so that tests run the very wiring that ships, with an [Env] of their own
+// in place of the process:
+//
+//	env := &app.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out, Stderr: &errs}
+//	code := app.Main(ctx, env)
+//
+// A command is a function that takes the Env and returns a *cobra.Command; [commands] lists them. One that uses the
+// configuration calls newConfigFlags, which adds a flag for every variable, and Load in its RunE:
+//
+//	func newRunCommand(env *Env) *cobra.Command {
+//		cmd := &cobra.Command{Use: "run", Short: "…", GroupID: groupWork, Args: cobra.NoArgs}
+//		flags := newConfigFlags(cmd, env, configFlagsOptions{})
+//		cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+//			cfg, err := flags.Load(cmd.Context(), NeedCalls)
+//			if err != nil {
+//				return err
+//			}
+//			soft, hard, stop := env.Contexts(cmd.Context())
+//			defer stop()
+//			return run(soft, hard, cfg)
+//		}
+//		return cmd
+//	}
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Groups of commands in the help.
+const (
+	groupWork    = "work"
+	groupStreams = "streams"
+	groupSetup   = "setup"
+)
+
+// commands returns every command of the program. Their order does not matter: the help sorts them within their group.
+func commands(env *Env) []*cobra.Command {
+	return []*cobra.Command{
+		newConfigCommand(env),
+		newVersionCommand(env),
+	}
+}
+
+// Main runs the program with the arguments of env and returns its exit code: 0 done, 1 failed while running, 2 bad
+// usage or configuration, 3 ended by a fatal provider error, 130 interrupted. It prints the error it ends with to
+// env.Stderr. It blocks until the command has ended, and ctx ends it early.
+func Main(ctx context.Context, env *Env) int {
+	running := false
+	root := newRootCommand(env, &running) //nolint:contextcheck // cobra hands ctx to the command that runs
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if _, ok := errors.AsType[*exitError](err); !ok && !running {
+		err = exitWith(exitUsage, fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath()))
+	}
+	printError(env.Stderr, err)
+	return exitCode(err)
+}
+
+// printError prints the error after the program's name, further lines indented.
+func printError(w io.Writer, err error) {
+	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")
+	for i, line := range lines {
+		if i > 0 && line != "" {
+			lines[i] = "  " + line
+		}
+	}
+	fmt.Fprintln(w, "stage: "+strings.Join(lines, "\n")) //nolint:errcheck // nowhere left to say it
+}
+
+// newRootCommand builds the tree of commands. It sets running when a command has begun, after which errors are no
+// longer those of usage.
+func newRootCommand(env *Env, running *bool) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "stage",
+		Short: "rows of a stream in, ordered LLM results and audit events out",
+		Long: "stage takes rows from a JetStream stream (or a file), asks an LLM about each, many at a time and as fast as the\n" +
+			"provider allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.",
+		Example: "  stage demo\n" +
+			"  stage process reviews.jsonl -o results.jsonl --template-file prompt.jinja\n" +
+			"  stage run --nats-url nats://localhost:4222 --pool-size 32",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       buildVersion().String(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SetOut(env.Stderr)
+			if err := cmd.Help(); err != nil {
+				return err
+			}
+			return exitWith(exitUsage, errors.New("name a command"))
+		},
+	}
+	root.SetArgs(env.Args)
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddGroup(
+		&cobra.Group{ID: groupWork, Title: "Do the work:"},
+		&cobra.Group{ID: groupStreams, Title: "Work with the streams:"},
+		&cobra.Group{ID: groupSetup, Title: "Set up and try out:"},
+	)
+	root.AddCommand(commands(env)...)
+	root.SetHelpCommand(newHelpCommand())
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd, terminalWidth(env.Stdout)) })
+	root.SetHelpCommandGroupID(groupSetup)
+	root.SetCompletionCommandGroupID(groupSetup)
+	markRunning(root, running)
+	return root
+}
+
+// markRunning makes every command below root say when it begins.
+func markRunning(root *cobra.Command, running *bool) {
+	for _, cmd := range root.Commands() {
+		markRunning(cmd, running)
+		if run := cmd.RunE; run != nil {
+			cmd.RunE = func(cmd *cobra.Command, args []string) error {
+				*running = true
+				return run(cmd, args)
+			}
+		}
+	}
+}
+
+// newHelpCommand replaces cobra's, which takes an unknown command for no error.
+func newHelpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "list the commands, or say what one does",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err == nil && len(rest) > 0 && found.HasSubCommands() {
+				err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
+			}
+			if err != nil {
+				return exitWith(exitUsage, fmt.Errorf("%w\nsee %s --help", err, cmd.Root().Name()))
+			}
+			return found.Help()
+		},
+	}
+}

@@ -1,0 +1,155 @@
+package app
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/spf13/cobra"
+)
+
+// fakeSignals delivers signals to whoever has asked for them.
+type fakeSignals struct {
+	subscribers map[chan<- os.Signal][]os.Signal
+}
+
+func (f *fakeSignals) notify(c chan<- os.Signal, signals ...os.Signal) func() {
+	if f.subscribers == nil {
+		f.subscribers = make(map[chan<- os.Signal][]os.Signal)
+	}
+	f.subscribers[c] = signals
+	return func() { delete(f.subscribers, c) }
+}
+
+// send returns how many took the signal.
+func (f *fakeSignals) send(s os.Signal) int {
+	n := 0
+	for c, signals := range f.subscribers {
+		for _, wanted := range signals {
+			if wanted == s {
+				c <- s
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func TestFirstSignalStopsSoftlyAndTheSecondAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var signals fakeSignals
+		env := &Env{Notify: signals.notify}
+		soft, hard, stop := env.Contexts(t.Context())
+		defer stop()
+
+		signals.send(syscall.SIGTERM)
+		synctest.Wait()
+		if soft.Err() == nil || hard.Err() != nil {
+			t.Fatalf("after one signal: got soft %v, hard %v; want soft ended alone", soft.Err(), hard.Err())
+		}
+		if got := context.Cause(soft).Error(); got != "stopped by signal: terminated" {
+			t.Errorf("cause of soft: got %q", got)
+		}
+		signals.send(os.Interrupt)
+		synctest.Wait()
+		if got := exitCode(context.Cause(hard)); got != exitInterrupted {
+			t.Errorf("after two signals: got code %d for %v, want %d", got, context.Cause(hard), exitInterrupted)
+		}
+		if n := signals.send(os.Interrupt); n != 0 {
+			t.Error("the third signal was caught: it must end the process")
+		}
+	})
+}
+
+func TestContextsEndWithTheirParentAndLetSignalsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var signals fakeSignals
+		env := &Env{Notify: signals.notify}
+		parent, cancel := context.WithCancel(t.Context())
+		soft, hard, stop := env.Contexts(parent)
+		cancel()
+		synctest.Wait()
+		if soft.Err() == nil || hard.Err() == nil || len(signals.subscribers) != 0 {
+			t.Errorf("got soft %v, hard %v, %d subscribers", soft.Err(), hard.Err(), len(signals.subscribers))
+		}
+		stop()
+
+		soft, hard, stop = env.Contexts(t.Context())
+		stop()
+		if soft.Err() == nil || hard.Err() == nil || len(signals.subscribers) != 0 {
+			t.Errorf("after stop: got soft %v, hard %v, %d subscribers", soft.Err(), hard.Err(), len(signals.subscribers))
+		}
+	})
+}
+
+func TestReloadsComeFromHangups(t *testing.T) {
+	var signals fakeSignals
+	reloads, stop := (&Env{Notify: signals.notify}).Reloads()
+	signals.send(syscall.SIGHUP)
+	if got := <-reloads; got != syscall.SIGHUP {
+		t.Errorf("got %v, want SIGHUP", got)
+	}
+	if stop(); len(signals.subscribers) != 0 {
+		t.Error("the signal is still caught after stop")
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		code int
+		errs string // start of what is printed to stderr
+	}{
+		{[]string{"version"}, exitDone, ""},
+		{[]string{"config", "--help"}, exitDone, ""},
+		{[]string{"help"}, exitDone, ""},
+		{[]string{"help", "config"}, exitDone, ""},
+		{[]string{"completion", "bash"}, exitDone, ""},
+		{[]string{"config", "--check", "--llm-provider=mock", "--template=x"}, exitDone, ""},
+		{nil, exitUsage, "stage takes rows"},
+		{[]string{"confg"}, exitUsage, "stage: unknown command \"confg\""},
+		{[]string{"help", "confg"}, exitUsage, "stage: unknown command \"confg\""},
+		{[]string{"config", "extra"}, exitUsage, "stage: unknown command \"extra\" for \"stage config\""},
+		{[]string{"config", "--pool-siz=3"}, exitUsage, "stage: unknown flag: --pool-siz\n  see stage config --help\n"},
+		{[]string{"config", "--pool-size=x"}, exitUsage, "stage: the configuration has a fault:\n  STAGE_POOL_SIZE (--pool-size): \"x\" is not a whole number\n"},
+		{[]string{"config", "--check", "--markdown"}, exitUsage, "stage: --check and --markdown"},
+	} {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			var out, errs strings.Builder
+			env := &Env{Args: tt.args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+			if tt.args == nil {
+				env.Args = []string{} // nil would make cobra take the arguments of the test
+			}
+			if got := Main(t.Context(), env); got != tt.code {
+				t.Errorf("got exit code %d, want %d; stderr:\n%s", got, tt.code, errs.String())
+			}
+			if !strings.HasPrefix(errs.String(), tt.errs) || tt.errs == "" && errs.Len() > 0 {
+				t.Errorf("stderr: got %q, want %q…", errs.String(), tt.errs)
+			}
+		})
+	}
+}
+
+func TestHelpShowsTheGroupsThatMatterToACommand(t *testing.T) {
+	var b strings.Builder
+	cmd := &cobra.Command{Use: "tail"}
+	cmd.SetOut(&b)
+	flags := newConfigFlags(cmd, &Env{}, configFlagsOptions{Groups: []string{"NATS"}, Defaults: map[string]string{"STAGE_NATS_URL": "nats://own"}})
+	writeHelp(cmd, 80)
+	if got := b.String(); !strings.Contains(got, "(default nats://own)") || strings.Contains(got, "--pool-size number") {
+		t.Errorf("got:\n%s\nwant the group NATS with the command's default, and no other", got)
+	}
+	if err := cmd.ParseFlags([]string{"--pool-size=7", "--nats-tls-first"}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := flags.Load(t.Context(), NeedNothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Pool.Size != 7 || !c.NATS.TLSFirst || c.NATS.URL.Joined() != "nats://own" {
+		t.Errorf("got pool %d, TLS first %t, URL %s: want 7 from a hidden flag, true, the command's default", c.Pool.Size, c.NATS.TLSFirst, c.NATS.URL)
+	}
+}

@@ -1,0 +1,45 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func newConfigCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "config",
+		Short:   "print the effective configuration, or check it",
+		GroupID: groupSetup,
+		Args:    cobra.NoArgs,
+		Long: "config prints every variable with its value and where that came from; secrets are only said to be set or not.\n" +
+			"With --check it looks for all that run and process need, template, model and key included, and exits with 0 or 2.",
+		Example: "  stage config\n" +
+			"  stage config --check --pool-size 32\n" +
+			"  stage config --markdown",
+	}
+	check := cmd.Flags().Bool("check", false, "check that run and process could start; exit with 0 or 2")
+	markdown := cmd.Flags().Bool("markdown", false, "print the table of all variables that the README holds")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case *check && *markdown:
+			return exitWith(exitUsage, errors.New("--check and --markdown do not go together"))
+		case *markdown:
+			return writeMarkdown(env.Stdout)
+		case *check:
+			if _, err := flags.Load(cmd.Context(), NeedCalls); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(env.Stdout, "the configuration is good")
+			return err
+		}
+		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		if err != nil {
+			return err
+		}
+		return writeConfig(env.Stdout, cfg)
+	}
+	return cmd
+}

@@ -1,0 +1,215 @@
+package app
+
+import "time"
+
+// Config is the whole configuration of the program. It is read by [ConfigSource.Load] from variables that start with
+// STAGE_ and from the flags of the same names, and it is complete after that: defaults are filled in, every value is in
+// its range, and values fit together.
+//
+// Each field is one line of tags, and everything else follows from them, flags, help, the table of the README and the
+// checks:
+//
+//   - env: name of the variable without the prefix, and the default, as go-envconfig reads it;
+//   - help: meaning of the field, which is also its documentation here;
+//   - min, above, max: inclusive lower, exclusive lower and inclusive upper bound;
+//   - oneof: the words allowed;
+//   - group, on a nested struct: heading in the help.
+//
+// A variable that is set to nothing counts as unset. The zero Config is not usable. A Config is not changed after it is
+// loaded, so it is safe for concurrent use.
+type Config struct {
+	// Name tells stages that share a server apart.
+	Name string `env:"NAME, default=stage" group:"Stage" help:"name of the stage, [a-z0-9-]{1,32}; part of every durable, subject and id"`
+
+	NATS     NATSConfig     `env:", prefix=NATS_" group:"NATS"`
+	Data     DataConfig     `env:", prefix=DATA_" group:"Embedded server"`
+	Input    InputConfig    `env:", prefix=INPUT_" group:"Streams and subjects"`
+	Result   ResultConfig   `env:", prefix=RESULT_" group:"Streams and subjects"`
+	Audit    AuditConfig    `env:", prefix=AUDIT_" group:"Streams and subjects"`
+	Journal  JournalConfig  `group:"Streams and subjects"`
+	Streams  StreamsConfig  `group:"Streams and subjects"`
+	Window   WindowConfig   `group:"Dispatch"`
+	Pool     PoolConfig     `group:"Dispatch"`
+	Retry    RetryConfig    `env:", prefix=RETRY_" group:"Dispatch"`
+	LLM      LLMConfig      `env:", prefix=LLM_" group:"LLM"`
+	Fallback FallbackConfig `group:"LLM"`
+	Prompt   PromptConfig   `group:"Prompt and result"`
+	Rows     RowsConfig     `group:"Rows and failures"`
+	Cost     CostConfig     `group:"Cost"`
+	Batch    BatchConfig    `env:", prefix=BATCH_" group:"Batched requests"`
+	HTTP     HTTPConfig     `group:"Operation"`
+	Process  ProcessConfig  `group:"Operation"`
+
+	origins map[string]origin // where each variable's value came from, for stage config
+}
+
+// NATSConfig says which server to use and how to log in.
+type NATSConfig struct {
+	URL         URLs   `env:"URL" help:"one or more server URLs, separated by commas; empty: the embedded server"`
+	Creds       string `env:"CREDS" file:"true" help:"path of a credentials file (JWT and seed)"`
+	NKey        string `env:"NKEY" file:"true" help:"path of an NKey seed file"`
+	Token       Secret `env:"TOKEN" help:"token to log in with"`
+	User        string `env:"USER" help:"user to log in as, with a password"`
+	Password    Secret `env:"PASSWORD" help:"password of the user"`
+	TLSCA       string `env:"TLS_CA" file:"true" help:"path of a PEM file with the CAs that may sign the server's certificate"`
+	TLSCert     string `env:"TLS_CERT" file:"true" help:"path of the client's certificate, with its key"`
+	TLSKey      string `env:"TLS_KEY" file:"true" help:"path of the client certificate's key"`
+	TLSFirst    bool   `env:"TLS_FIRST, default=false" help:"start TLS before the server's greeting; the server must be set so too"`
+	InboxPrefix string `env:"INBOX_PREFIX" help:"prefix of reply subjects, for users that may subscribe to their own inbox only; empty: _INBOX"`
+}
+
+// DataConfig describes the store of the embedded server.
+type DataConfig struct {
+	Dir  string       `env:"DIR, default=stage-data" help:"directory of the embedded server's store"`
+	Sync SyncInterval `env:"SYNC, default=always" help:"how often the store is flushed to the disk: always, or an interval such as 1s, which a power cut can cost"`
+}
+
+// InputConfig says where rows come from.
+type InputConfig struct {
+	Stream  string `env:"STREAM, default=ROWS" help:"stream that rows come from"`
+	Subject string `env:"SUBJECT, default=rows.>" help:"filter on the stream's subjects, gaps in the sequence are fine; contains {partition} when there is more than one"`
+}
+
+// ResultConfig says where results go.
+type ResultConfig struct {
+	Stream   string `env:"STREAM, default=RESULTS" help:"stream that results go to"`
+	Subject  string `env:"SUBJECT, default=results" help:"results are published on <subject>.<name>.<partition>.rows, claims on <subject>.<name>.<partition>.claim"`
+	MaxBytes Size   `env:"MAX_BYTES, default=0" help:"size of the result stream when it is created here; full, it refuses new results rather than drop old ones; 0: unlimited"`
+}
+
+// AuditConfig says where audit events go and what they hold.
+type AuditConfig struct {
+	Stream   string        `env:"STREAM, default=AUDIT" help:"stream that audit events go to"`
+	Subject  string        `env:"SUBJECT, default=audit" help:"events are published on <subject>.<name>.<partition>.<kind>; the partition of run events is all"`
+	MaxAge   time.Duration `env:"MAX_AGE, default=720h" help:"age at which events are dropped from a stream created here; 0: never"`
+	MaxBytes Size          `env:"MAX_BYTES, default=0" help:"size of the audit stream when it is created here; full, it drops the oldest events; 0: unlimited"`
+	Payloads string        `env:"PAYLOADS, default=full" oneof:"full hash none" help:"request and reply bodies in call events: full, hash or none; credentials never"`
+}
+
+// JournalConfig describes the journal of replies that wait for an earlier row.
+type JournalConfig struct {
+	Enabled  bool          `env:"JOURNAL, default=true" help:"keep replies that wait for an earlier row, so that a crash does not pay for them again"`
+	After    time.Duration `env:"JOURNAL_AFTER, default=50ms" help:"how long a reply has waited when it goes to the journal; 0: at once"`
+	Stream   string        `env:"JOURNAL_STREAM, default=JOURNAL" help:"stream of the journal, on subjects journal.<name>.<partition>"`
+	MaxBytes Size          `env:"JOURNAL_MAX_BYTES, default=1GiB" help:"size of the journal stream when it is created here; 0: unlimited"`
+}
+
+// StreamsConfig describes what all streams have in common.
+type StreamsConfig struct {
+	DeadLetterSubject string `env:"DEAD_LETTER_SUBJECT" help:"failed rows also go here, with their original body and headers and Stage-Reason; a stream must capture it; empty: nowhere"`
+	Partitions        int    `env:"PARTITIONS, default=1" min:"1" max:"1024" help:"number of partitions, counted from 0; with more than one the input subject contains {partition}"`
+	Create            bool   `env:"CREATE_STREAMS, default=true" help:"create missing streams and durables; existing streams are checked, never changed"`
+	Replicas          int    `env:"STREAM_REPLICAS, default=1" min:"1" max:"5" help:"replicas of the streams created here, an odd number"`
+	Storage           string `env:"STREAM_STORAGE, default=file" oneof:"file memory" help:"storage of the streams created here: file or memory"`
+}
+
+// WindowConfig bounds what is taken and not yet emitted.
+type WindowConfig struct {
+	Rows  int  `env:"WINDOW, default=1024" min:"1" max:"50000" help:"most rows taken and not yet emitted"`
+	Bytes Size `env:"WINDOW_BYTES, default=256MiB" min:"1MiB" help:"most bytes of rows and results taken and not yet emitted"`
+}
+
+// PoolConfig describes how many calls are in flight, and how fast they go.
+type PoolConfig struct {
+	Size              int           `env:"POOL_SIZE, default=1" min:"1" max:"10000" help:"most calls in flight, over all partitions of the process; 1 is sequential"`
+	Throttle          string        `env:"THROTTLE, default=adaptive" oneof:"adaptive classic" help:"law of the dispatch rate: adaptive, or classic (the plain delay law)"`
+	MinDispatchDelay  Milliseconds  `env:"MIN_DISPATCH_DELAY_MS, default=0" min:"0" help:"floor of the delay between dispatches, in milliseconds"`
+	MaxDispatchDelay  Milliseconds  `env:"MAX_DISPATCH_DELAY_MS, default=5000" above:"0" help:"ceiling of that delay, at least the floor"`
+	BackoffMultiplier float64       `env:"BACKOFF_MULTIPLIER, default=2.0" above:"1" max:"1000" help:"factor on the delay at a capacity error, above 1"`
+	RecoveryStep      Milliseconds  `env:"RECOVERY_STEP_MS, default=50" min:"0" help:"milliseconds off the delay at a success, above 0 where the floor is 0; also the first delay"`
+	RowTimeout        time.Duration `env:"ROW_TIMEOUT, default=0" help:"a row fails with row_timeout when it has waited this long for capacity, from its first attempt, pauses aside; 0: it waits for ever"`
+}
+
+// RetryConfig describes retries after transient errors.
+type RetryConfig struct {
+	MaxAttempts   int           `env:"MAX_ATTEMPTS, default=3" min:"1" max:"1000" help:"attempts at a row that meets transient errors; capacity errors do not count"`
+	BaseDelay     time.Duration `env:"BASE_DELAY, default=2s" help:"the wait before retry n is uniform in [0, base x factor^(n-1)]"`
+	BackoffFactor float64       `env:"BACKOFF_FACTOR, default=2.0" min:"1" max:"1000" help:"factor of that wait, at least 1"`
+	MaxDelay      time.Duration `env:"MAX_DELAY, default=60s" help:"longest wait before a retry, at least the base"`
+}
+
+// LLMConfig describes the provider, its models and the shape of a call.
+type LLMConfig struct {
+	Provider        string         `env:"PROVIDER, default=openai" oneof:"openai openai-responses openrouter azure anthropic gemini mock" help:"openai, openai-responses, openrouter, azure, anthropic, gemini or mock; any OpenAI-compatible server is openai with a base URL"`
+	BaseURL         string         `env:"BASE_URL" url:"true" help:"base URL of the provider's API, with its version path; empty: the provider's own"`
+	APIKey          Secret         `env:"API_KEY" help:"key of the provider"`
+	Model           string         `env:"MODEL" help:"model to ask; no default, except for mock"`
+	AzureAPIVersion string         `env:"AZURE_API_VERSION" help:"api-version of Azure; empty: its v1 path"`
+	Timeout         time.Duration  `env:"TIMEOUT, default=120s" min:"1ms" help:"longest time of one attempt"`
+	MaxReplyBytes   Size           `env:"MAX_REPLY_BYTES, default=8MiB" min:"1KiB" max:"1GiB" help:"largest reply, after decompression"`
+	CAFile          string         `env:"CA_FILE" file:"true" help:"path of a PEM file with a private CA for the provider"`
+	Temperature     *float64       `env:"TEMPERATURE, noinit" min:"0" max:"2" help:"sampling temperature; sent only when set"`
+	MaxTokens       *int           `env:"MAX_TOKENS, noinit" min:"1" help:"longest reply, in tokens; sent only when set"`
+	ExtraBody       JSONObject     `env:"EXTRA_BODY" help:"JSON object that is merged into every request"`
+	AcceptTruncated bool           `env:"ACCEPT_TRUNCATED, default=false" help:"accept replies that end at the token limit"`
+	RPM             int            `env:"RPM, default=0" min:"0" help:"most requests per minute of this process; 0: no limit"`
+	TPM             int            `env:"TPM, default=0" min:"0" help:"most tokens per minute of this process; 0: no limit"`
+	MaxConcurrency  ProviderLimits `env:"MAX_CONCURRENCY" help:"most calls in flight per provider, such as openai=8,anthropic=4; empty: the pool size"`
+
+	OpenAI          ProviderConfig `env:", prefix=OPENAI_" group:"Providers of fallbacks"`
+	OpenAIResponses ProviderConfig `env:", prefix=OPENAI_RESPONSES_" group:"Providers of fallbacks"`
+	OpenRouter      ProviderConfig `env:", prefix=OPENROUTER_" group:"Providers of fallbacks"`
+	Azure           ProviderConfig `env:", prefix=AZURE_" group:"Providers of fallbacks"`
+	Anthropic       ProviderConfig `env:", prefix=ANTHROPIC_" group:"Providers of fallbacks"`
+	Gemini          ProviderConfig `env:", prefix=GEMINI_" group:"Providers of fallbacks"`
+	Mock            ProviderConfig `env:", prefix=MOCK_" group:"Providers of fallbacks"`
+}
+
+// ProviderConfig is what one provider needs when it serves a fallback. The first provider takes it too where
+// STAGE_LLM_BASE_URL or STAGE_LLM_API_KEY is unset.
+type ProviderConfig struct {
+	BaseURL string `env:"BASE_URL" url:"true" help:"base URL of this provider; empty: its own"`
+	APIKey  Secret `env:"API_KEY" help:"key of this provider"`
+}
+
+// FallbackConfig says who is asked when the first provider does not answer.
+type FallbackConfig struct {
+	Models Fallbacks     `env:"FALLBACKS" help:"provider:model in order, separated by commas, tried when a row's transient attempts are used up"`
+	After  time.Duration `env:"FALLBACK_AFTER, default=0" help:"try them also after that long without capacity; 0: never"`
+}
+
+// PromptConfig says how a row becomes a prompt and a reply becomes a result.
+type PromptConfig struct {
+	Template       string `env:"TEMPLATE" help:"Jinja template of the prompt; sees row and lookup, strict about undefined names"`
+	TemplateFile   string `env:"TEMPLATE_FILE" file:"true" help:"path of the template; one of the two is required"`
+	SystemPrompt   string `env:"SYSTEM_PROMPT" help:"system prompt"`
+	LookupFile     string `env:"LOOKUP_FILE" file:"true" help:"path of a YAML or JSON file that the template sees as lookup"`
+	ResponseField  string `env:"RESPONSE_FIELD, default=llm_response" help:"field that the reply goes into"`
+	ResponseSchema string `env:"RESPONSE_SCHEMA_FILE" file:"true" help:"path of a JSON Schema: the reply must validate, and the value is stored, not the text"`
+}
+
+// RowsConfig says what happens to equal rows, failed rows and fatal errors.
+type RowsConfig struct {
+	Dedupe             string        `env:"DEDUPE, default=off" oneof:"off inflight stored" help:"off, inflight (equal requests in flight share one call) or stored (also across restarts and runs)"`
+	DedupeTTL          time.Duration `env:"DEDUPE_TTL, default=24h" min:"1s" help:"how long stored replies are used again"`
+	OnUpstreamError    string        `env:"ON_UPSTREAM_ERROR, default=pass" oneof:"pass process" help:"a row that arrives with Stage-Status: error is passed on unchanged in its place (pass), or processed (process)"`
+	OnFatal            string        `env:"ON_FATAL, default=pause" oneof:"pause exit fail" help:"at a fatal provider error: pause (hold rows, say why, probe), exit, or fail (the row fails with api_call_failed)"`
+	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause"`
+}
+
+// CostConfig bounds what the stage may spend.
+type CostConfig struct {
+	MaxUSD     float64 `env:"MAX_COST_USD, default=0" min:"0" help:"no call starts once the known cost reaches this; calls in the air may pass it; needs prices; 0: no ceiling"`
+	PricesFile string  `env:"PRICES_FILE" file:"true" help:"path of the prices, USD per million input, cached and output tokens by model"`
+}
+
+// BatchConfig bounds batched requests.
+type BatchConfig struct {
+	MaxParallel   int            `env:"MAX_PARALLEL, default=5" min:"1" help:"calls in flight of one batched request that does not say"`
+	ParallelLimit int            `env:"PARALLEL_LIMIT, default=20" min:"1" help:"most calls in flight that a batched request may ask for"`
+	MaxPrompts    int            `env:"MAX_PROMPTS, default=1000" min:"1" max:"100000" help:"most prompts of one batched request"`
+	RPM           ProviderLimits `env:"RPM, default=anthropic=60,openai=60,openrouter=100" help:"most calls per minute of batched requests, by provider; 0: no limit"`
+}
+
+// HTTPConfig describes the server of metrics, health and dashboard.
+type HTTPConfig struct {
+	Addr              string `env:"HTTP_ADDR, default=127.0.0.1:9464" help:"address of metrics, health and dashboard"`
+	DashboardPayloads bool   `env:"DASHBOARD_PAYLOADS, default=false" help:"show rows and prompts on the dashboard"`
+}
+
+// ProcessConfig describes the process: how it stops and how it logs.
+type ProcessConfig struct {
+	StopTimeout time.Duration `env:"STOP_TIMEOUT, default=150s" min:"1ms" help:"how long a stop waits for the calls in the air; longer than one attempt"`
+	LogLevel    string        `env:"LOG_LEVEL, default=info" oneof:"debug info warn error" help:"debug, info, warn or error"`
+	LogFormat   string        `env:"LOG_FORMAT" oneof:"text json" help:"text or json; empty: text on a terminal, else json"`
+}

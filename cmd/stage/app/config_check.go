@@ -1,0 +1,260 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"net/url"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// check adds every fault of c: first each field for itself, then how fields fit together.
+func (c *Config) check(need Need, found *faults) {
+	for i := range configFields() {
+		f := &configFields()[i]
+		if !found.none(f.variable) {
+			continue
+		}
+		if problem := f.check(c); problem != "" {
+			found.add(f.variable, "%s", problem)
+		}
+	}
+	c.checkServer(found)
+	c.checkStreams(found)
+	c.checkDispatch(found)
+	c.checkLLM(need, found)
+	c.checkRest(need, found)
+}
+
+// check says what is wrong with the field alone, "" if nothing is.
+func (f *field) check(c *Config) string {
+	v := reflect.Indirect(f.value(c))
+	if !v.IsValid() {
+		return "" // unset
+	}
+	if n, ok := number(v); ok {
+		return f.checkRange(n, f.text(c))
+	}
+	text := v.String()
+	switch {
+	case text == "":
+		return ""
+	case len(f.oneOf) > 0 && !slices.Contains(f.oneOf, text):
+		return fmt.Sprintf("%q is unknown: choose %s", text, orList(f.oneOf))
+	case f.isFile:
+		return checkFile(text)
+	case f.isURL:
+		return checkBaseURL(text)
+	}
+	return ""
+}
+
+// checkRange compares the number n, which is written as text, with the bounds of the field. Without a lower bound it
+// is at least 0.
+func (f *field) checkRange(n float64, text string) string {
+	switch {
+	case math.IsNaN(n) || math.IsInf(n, 0):
+		return text + " is not a number to work with"
+	case f.above.text != "" && n <= f.above.value:
+		return fmt.Sprintf("%s is too small: give more than %s", text, f.above.text)
+	case f.above.text == "" && n < f.min.value:
+		return fmt.Sprintf("%s is too small: give %s or more", text, cmp.Or(f.min.text, "0"))
+	case f.max.text != "" && n > f.max.value:
+		return fmt.Sprintf("%s is too large: give %s or less", text, f.max.text)
+	}
+	return ""
+}
+
+func number(v reflect.Value) (float64, bool) {
+	switch {
+	case v.CanInt():
+		return float64(v.Int()), true
+	case v.CanFloat():
+		return v.Float(), true
+	default:
+		return 0, false
+	}
+}
+
+var stageName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+
+func (c *Config) checkServer(found *faults) {
+	if !stageName.MatchString(c.Name) {
+		found.add("STAGE_NAME", "%q is not a name here: give 1 to 32 of a-z, 0-9 and -", c.Name)
+	}
+	if len(c.NATS.URL) == 0 && found.none("STAGE_NATS_URL") {
+		for _, variable := range []string{
+			"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER", "STAGE_NATS_PASSWORD",
+			"STAGE_NATS_TLS_CA", "STAGE_NATS_TLS_CERT", "STAGE_NATS_TLS_KEY", "STAGE_NATS_TLS_FIRST",
+		} {
+			if f := fieldsByVariable()[variable]; !f.value(c).IsZero() && found.none(variable) {
+				found.add(variable, "the embedded server does not use it: set STAGE_NATS_URL too, or unset this")
+			}
+		}
+		return
+	}
+	ways := map[string]bool{
+		"STAGE_NATS_CREDS": c.NATS.Creds != "", "STAGE_NATS_NKEY": c.NATS.NKey != "",
+		"STAGE_NATS_TOKEN": c.NATS.Token.IsSet(), "STAGE_NATS_USER": c.NATS.User != "",
+	}
+	var used []string
+	for _, f := range configFields() {
+		if ways[f.variable] {
+			used = append(used, f.variable)
+		}
+	}
+	if len(used) > 1 {
+		found.add(used[1], "set together with %s: choose one way to log in", used[0])
+	}
+	if c.NATS.Password.IsSet() && c.NATS.User == "" {
+		found.add("STAGE_NATS_PASSWORD", "a password without a user: set STAGE_NATS_USER")
+	}
+	if c.NATS.User != "" && !c.NATS.Password.IsSet() {
+		found.add("STAGE_NATS_USER", "a user without a password: set STAGE_NATS_PASSWORD")
+	}
+	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
+		found.add("STAGE_NATS_TLS_CERT", "certificate and key go together: set both it and STAGE_NATS_TLS_KEY, or neither")
+	}
+	if c.NATS.InboxPrefix != "" && !validSubject(c.NATS.InboxPrefix, false) {
+		found.add("STAGE_NATS_INBOX_PREFIX", "%q is not a subject without wildcards, such as _INBOX_stage", c.NATS.InboxPrefix)
+	}
+}
+
+func (c *Config) checkDispatch(found *faults) {
+	if found.none("STAGE_MIN_DISPATCH_DELAY_MS", "STAGE_MAX_DISPATCH_DELAY_MS") && c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay {
+		found.add("STAGE_MAX_DISPATCH_DELAY_MS", "%s is below STAGE_MIN_DISPATCH_DELAY_MS, %s: raise this or lower that",
+			c.Pool.MaxDispatchDelay, c.Pool.MinDispatchDelay)
+	}
+	if found.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") && c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {
+		found.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for ever: give more than 0, or raise STAGE_MIN_DISPATCH_DELAY_MS")
+	}
+	if found.none("STAGE_RETRY_BASE_DELAY", "STAGE_RETRY_MAX_DELAY") && c.Retry.MaxDelay < c.Retry.BaseDelay {
+		found.add("STAGE_RETRY_MAX_DELAY", "%s is below STAGE_RETRY_BASE_DELAY, %s: raise this or lower that",
+			formatDuration(c.Retry.MaxDelay), formatDuration(c.Retry.BaseDelay))
+	}
+	if found.none("STAGE_BATCH_MAX_PARALLEL", "STAGE_BATCH_PARALLEL_LIMIT") && c.Batch.MaxParallel > c.Batch.ParallelLimit {
+		found.add("STAGE_BATCH_MAX_PARALLEL", "%d is above STAGE_BATCH_PARALLEL_LIMIT, %d: lower this or raise that",
+			c.Batch.MaxParallel, c.Batch.ParallelLimit)
+	}
+	if found.none("STAGE_STOP_TIMEOUT", "STAGE_LLM_TIMEOUT") && c.Process.StopTimeout <= c.LLM.Timeout {
+		found.add("STAGE_STOP_TIMEOUT", "%s is not longer than one attempt, STAGE_LLM_TIMEOUT, %s: raise this or lower that",
+			formatDuration(c.Process.StopTimeout), formatDuration(c.LLM.Timeout))
+	}
+}
+
+func (c *Config) checkLLM(need Need, found *faults) {
+	if !found.none("STAGE_LLM_PROVIDER") {
+		return
+	}
+	first := c.LLM.Endpoint(c.LLM.Provider)
+	if need == NeedCalls {
+		if c.LLM.Model == "" {
+			found.add("STAGE_LLM_MODEL", "give the model that %s is asked for", c.LLM.Provider)
+		}
+		if first.needsKey() && !first.APIKey.IsSet() {
+			found.add("STAGE_LLM_API_KEY", "give the key of %s, or STAGE_LLM_API_KEY_FILE (STAGE_LLM_PROVIDER=mock needs none)", c.LLM.Provider)
+		}
+	}
+	if c.LLM.Provider == "azure" && first.BaseURL == "" && need == NeedCalls {
+		found.add("STAGE_LLM_BASE_URL", "azure has no base URL of its own: give that of your resource, such as https://NAME.openai.azure.com")
+	}
+	if need != NeedCalls || !found.none("STAGE_FALLBACKS") {
+		return
+	}
+	for _, m := range c.Fallback.Models {
+		if m.Provider == c.LLM.Provider {
+			if m.Model == c.LLM.Model {
+				found.add("STAGE_FALLBACKS", "%s:%s is the first model already: take it out", m.Provider, m.Model)
+			}
+			continue
+		}
+		own := variablePrefix + "LLM_" + strings.ToUpper(strings.ReplaceAll(m.Provider, "-", "_"))
+		e := c.LLM.Endpoint(m.Provider)
+		if m.Provider == "azure" && e.BaseURL == "" && found.none(own+"_BASE_URL") {
+			found.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: give that of your resource")
+		}
+		if e.needsKey() && !e.APIKey.IsSet() && found.none(own+"_API_KEY") {
+			found.add(own+"_API_KEY", "a fallback uses %s: give its key, or %s", m.Provider, own+"_API_KEY"+fileSuffix)
+		}
+	}
+}
+
+func (c *Config) checkRest(need Need, found *faults) {
+	switch {
+	case c.Prompt.Template != "" && c.Prompt.TemplateFile != "":
+		found.add("STAGE_TEMPLATE", "both it and STAGE_TEMPLATE_FILE are set: unset one of them")
+	case need == NeedCalls && c.Prompt.Template == "" && c.Prompt.TemplateFile == "":
+		found.add("STAGE_TEMPLATE", "give the template of the prompt, or STAGE_TEMPLATE_FILE with its path")
+	}
+	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {
+		found.add("STAGE_FALLBACK_AFTER", "there is no fallback: set STAGE_FALLBACKS, or unset this")
+	}
+	if c.Cost.MaxUSD > 0 && c.Cost.PricesFile == "" {
+		found.add("STAGE_MAX_COST_USD", "a ceiling needs prices: set STAGE_PRICES_FILE")
+	}
+	if found.none("STAGE_HTTP_ADDR") {
+		if problem := checkAddr(c.HTTP.Addr); problem != "" {
+			found.add("STAGE_HTTP_ADDR", "%s", problem)
+		}
+	}
+}
+
+// checkFile opens the file and closes it again, so that a missing one is found before the first row.
+func checkFile(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Sprintf("%v: give the path of a file that can be read", plainPathError(err))
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return fmt.Sprintf("%s: is a directory: give the path of a file", path)
+	}
+	return ""
+}
+
+// plainPathError drops the operation from an error of package os: "path: no such file or directory".
+func plainPathError(err error) error {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("%s: %w", pathError.Path, pathError.Err)
+	}
+	return err
+}
+
+func checkBaseURL(text string) string {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return "not an address: write it as https://host/v1"
+	case u.User != nil:
+		return "holds a user or password: take it out, and give the key as a variable"
+	case u.Fragment != "":
+		return "holds a fragment (#…): take it out"
+	}
+	return ""
+}
+
+func checkAddr(addr string) string {
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Sprintf("%q is not host:port: write it as 127.0.0.1:9464, or :9464 for all interfaces", addr)
+	}
+	return ""
+}
+
+func orList(words []string) string {
+	if len(words) == 1 {
+		return words[0]
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}

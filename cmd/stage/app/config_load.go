@@ -1,0 +1,255 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sethvargo/go-envconfig"
+)
+
+// Need says what a command cannot do without, beyond a configuration without faults.
+type Need uint8
+
+// NeedCalls: the command calls the LLM, so there must be a template, a model and a key. NeedNothing is for all others.
+const (
+	NeedNothing Need = 0
+	NeedCalls   Need = 1
+)
+
+// ConfigSource is where the values of a configuration come from, the strongest first. The maps go from the name of a
+// variable (STAGE_POOL_SIZE) to its text; nil is empty. They are not changed.
+type ConfigSource struct {
+	Flags    map[string]string // by flag: these win, also when they are set to nothing
+	Environ  map[string]string // the environment, with variables that are not the stage's too
+	Defaults map[string]string // defaults of one command, which come before the documented ones
+}
+
+// origin says where the value of a variable came from.
+type origin string
+
+const (
+	fromDefault origin = "default"
+	fromEnviron origin = "environment"
+	fromFlag    origin = "flag"
+)
+
+// Fault is one thing to mend in the configuration.
+type Fault struct {
+	Variable string // STAGE_POOL_SIZE
+	Flag     string // pool-size if the value came by flag, else ""
+	Problem  string // what is wrong and how to mend it
+}
+
+// Error names the variable, then the problem.
+func (f *Fault) Error() string {
+	if f.Flag != "" {
+		return f.Variable + " (--" + f.Flag + "): " + f.Problem
+	}
+	return f.Variable + ": " + f.Problem
+}
+
+// Load reads and checks the configuration. The error joins every fault, each a *[Fault], in the order of the fields of
+// [Config]; unknown variables come last, by name. It reads the files of secrets and opens the others.
+func (s ConfigSource) Load(ctx context.Context, need Need) (*Config, error) {
+	c := &Config{origins: make(map[string]origin)}
+	found := &faults{source: s, byVariable: make(map[string][]*Fault)}
+	for i := range configFields() {
+		f := &configFields()[i]
+		s.loadField(ctx, c, f, found)
+	}
+	s.unknownVariables(found)
+	c.fillDefaults()
+	c.check(need, found)
+	if err := found.join(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Validate checks a configuration again that was changed after it was loaded. The error is that of [ConfigSource.Load].
+func (c *Config) Validate(need Need) error {
+	found := &faults{byVariable: make(map[string][]*Fault)}
+	c.check(need, found)
+	return found.join()
+}
+
+// fillDefaults fills in the defaults that depend on other values.
+func (c *Config) fillDefaults() {
+	p, ok := lookUpProvider(c.LLM.Provider)
+	if !ok {
+		return
+	}
+	e := c.LLM.Endpoint(p.name)
+	c.LLM.BaseURL, c.LLM.APIKey = e.BaseURL, e.APIKey
+	if c.LLM.Model == "" {
+		c.LLM.Model = p.model
+	}
+}
+
+// loadField decodes one field. A secret has two variables, the second of which names a file.
+func (s ConfigSource) loadField(ctx context.Context, c *Config, f *field, found *faults) {
+	if f.secret {
+		path := f.variable + fileSuffix
+		_, byValue := s.lookup(f.variable)
+		if file, byPath := s.lookup(path); byPath {
+			secret := SecretFile(file)
+			f.value(c).Set(reflect.ValueOf(secret))
+			c.origins[f.variable] = s.origin(path)
+			if byValue {
+				found.add(f.variable, "both it and %s are set: unset one of them", path)
+			} else if _, err := secret.Value(); err != nil {
+				found.add(path, "%v: give the path of a file that holds the secret", plainPathError(err))
+			}
+			return
+		}
+	}
+	c.origins[f.variable] = s.origin(f.variable)
+	if err := f.decode(ctx, c, envconfig.LookuperFunc(s.lookup)); err != nil {
+		found.add(f.variable, "%v", err)
+	}
+}
+
+// lookup finds the text of a variable. Empty is unset, at whatever level: a flag that is set to nothing hides the
+// environment and brings back the default.
+func (s ConfigSource) lookup(variable string) (string, bool) {
+	text, byFlag := s.Flags[variable]
+	other := alternative(variable)
+	if !byFlag && s.Flags[other] == "" {
+		text = s.Environ[variable]
+	}
+	if text == "" && s.Flags[other] == "" && s.Environ[other] == "" {
+		text = s.Defaults[variable]
+	}
+	return text, text != ""
+}
+
+// alternative is the variable that says the same thing in another way, the value or the path of its file, and ""
+// where there is none. A flag wins over the environment there too.
+func alternative(variable string) string {
+	other, isPath := strings.CutSuffix(variable, fileSuffix)
+	if !isPath {
+		other = variable + fileSuffix
+	}
+	value := strings.TrimSuffix(variable, fileSuffix)
+	if f := fieldsByVariable()[value]; value == "STAGE_TEMPLATE" || f != nil && f.secret {
+		return other
+	}
+	return ""
+}
+
+func (s ConfigSource) origin(variable string) origin {
+	if _, ok := s.Flags[variable]; ok {
+		return fromFlag
+	}
+	if s.Environ[variable] != "" && s.Flags[alternative(variable)] == "" {
+		return fromEnviron
+	}
+	return fromDefault
+}
+
+// serviceLink matches the variables that Kubernetes sets in every container for the services of its namespace whose
+// name starts with "stage".
+var serviceLink = regexp.MustCompile(`^STAGE_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.+)$`)
+
+// unknownVariables reports variables that start with STAGE_ and mean nothing: a typing error would else go unnoticed.
+func (s ConfigSource) unknownVariables(found *faults) {
+	known := make(map[string]bool)
+	for _, f := range configFields() {
+		known[f.variable] = true
+		if f.secret {
+			known[f.variable+fileSuffix] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(known))
+	for _, variable := range slices.Sorted(maps.Keys(s.Environ)) {
+		if !strings.HasPrefix(variable, variablePrefix) || known[variable] || serviceLink.MatchString(variable) {
+			continue
+		}
+		if value := strings.TrimSuffix(variable, fileSuffix); known[value] {
+			found.add(variable, "only secrets may be given by file: set %s", value)
+		} else if near := nearest(variable, names); near != "" {
+			found.add(variable, "unknown variable, did you mean %s?", near)
+		} else {
+			found.add(variable, "unknown variable: unset it, stage config lists those there are")
+		}
+	}
+}
+
+// faults gathers what is wrong, at most one fault of decoding per variable and no fault that follows from another.
+type faults struct {
+	source     ConfigSource
+	byVariable map[string][]*Fault
+}
+
+// add reports a problem of one variable.
+func (f *faults) add(variable, format string, args ...any) {
+	fault := &Fault{Variable: variable, Problem: fmt.Sprintf(format, args...)}
+	if _, ok := f.source.Flags[variable]; ok {
+		fault.Flag = flagName(variable)
+	}
+	f.byVariable[variable] = append(f.byVariable[variable], fault)
+}
+
+// none says whether the variables have no fault yet, so that they can be compared.
+func (f *faults) none(variables ...string) bool {
+	return !slices.ContainsFunc(variables, func(v string) bool { return len(f.byVariable[v]) > 0 })
+}
+
+// join returns all faults: those of fields in their order, then the others by name.
+func (f *faults) join() error {
+	var all []error
+	take := func(variable string) {
+		for _, fault := range f.byVariable[variable] {
+			all = append(all, fault)
+		}
+		delete(f.byVariable, variable)
+	}
+	for _, known := range configFields() {
+		take(known.variable)
+		if known.secret {
+			take(known.variable + fileSuffix)
+		}
+	}
+	for _, variable := range slices.Sorted(maps.Keys(f.byVariable)) {
+		take(variable)
+	}
+	return errors.Join(all...)
+}
+
+// nearest is the name with the fewest edits from the given one, "" if none is near enough to be a typing error.
+func nearest(name string, names []string) string {
+	best, edits := "", max(2, (len(name)-len(variablePrefix))/3)+1
+	for _, candidate := range names {
+		if d := editDistance(name, candidate); d < edits {
+			best, edits = candidate, d
+		}
+	}
+	return best
+}
+
+// editDistance is the number of bytes to insert, delete or replace to turn a into b.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,114 @@
+package app
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// partitionMark stands for the number of the partition in the input subject.
+const partitionMark = "{partition}"
+
+// PartitionSubject is the filter of one partition of the input.
+func (c *InputConfig) PartitionSubject(partition int) string {
+	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
+}
+
+// checkStreams checks names and subjects, and that nothing the stage publishes comes back as its input.
+func (c *Config) checkStreams(found *faults) {
+	streams := []struct{ variable, name string }{
+		{"STAGE_INPUT_STREAM", c.Input.Stream},
+		{"STAGE_RESULT_STREAM", c.Result.Stream},
+		{"STAGE_AUDIT_STREAM", c.Audit.Stream},
+		{"STAGE_JOURNAL_STREAM", c.Journal.Stream},
+	}
+	for i, s := range streams {
+		if s.name == "" || len(s.name) > 255 || strings.ContainsFunc(s.name, func(r rune) bool {
+			return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r)
+		}) {
+			found.add(s.variable, "%q is not a stream's name: give one without spaces and . * > / \\", s.name)
+			continue
+		}
+		for _, earlier := range streams[:i] {
+			if earlier.name == s.name {
+				found.add(s.variable, "%s is %s already: give each its own stream", s.name, earlier.variable)
+				break
+			}
+		}
+	}
+	if c.Streams.Replicas%2 == 0 && found.none("STAGE_STREAM_REPLICAS") {
+		found.add("STAGE_STREAM_REPLICAS", "%d: an even number survives no more failures than the odd one below, give 1, 3 or 5", c.Streams.Replicas)
+	}
+	if !validSubject(c.Result.Subject, false) {
+		found.add("STAGE_RESULT_SUBJECT", "%q is not a subject without wildcards, such as results", c.Result.Subject)
+	}
+	if !validSubject(c.Audit.Subject, false) {
+		found.add("STAGE_AUDIT_SUBJECT", "%q is not a subject without wildcards, such as audit", c.Audit.Subject)
+	}
+	if dead := c.Streams.DeadLetterSubject; dead != "" && !validSubject(dead, false) {
+		found.add("STAGE_DEAD_LETTER_SUBJECT", "%q is not a subject without wildcards, such as rows-failed", dead)
+	}
+	c.checkInput(found)
+}
+
+func (c *Config) checkInput(found *faults) {
+	const variable = "STAGE_INPUT_SUBJECT"
+	input := c.Input.PartitionSubject(0)
+	switch {
+	case !validSubject(input, true):
+		found.add(variable, "%q is not a subject, such as rows.>", c.Input.Subject)
+	case found.none("STAGE_PARTITIONS") && c.Streams.Partitions > 1 && !strings.Contains(c.Input.Subject, partitionMark):
+		found.add(variable, "%q has no place for the partition: with %d partitions write it as rows.{partition}.>, or set STAGE_PARTITIONS=1",
+			c.Input.Subject, c.Streams.Partitions)
+	}
+	if !found.none(variable, "STAGE_NAME") {
+		return
+	}
+	// A result that is a row again would be answered for ever, and paid for each time.
+	anyPartition := strings.ReplaceAll(c.Input.Subject, partitionMark, "*")
+	outputs := []struct{ variable, subject string }{
+		{"STAGE_RESULT_SUBJECT", c.Result.Subject + "." + c.Name + ".*.*"},
+		{"STAGE_AUDIT_SUBJECT", c.Audit.Subject + "." + c.Name + ".*.*"},
+		{"STAGE_JOURNAL_STREAM", "journal." + c.Name + ".*"},
+		{"STAGE_DEAD_LETTER_SUBJECT", c.Streams.DeadLetterSubject},
+	}
+	for _, out := range outputs {
+		if out.subject != "" && found.none(out.variable) && subjectsOverlap(anyPartition, out.subject) {
+			found.add(out.variable, "what it publishes on %s is input again, STAGE_INPUT_SUBJECT is %q: give another subject", out.subject, c.Input.Subject)
+		}
+	}
+}
+
+// validSubject says whether NATS takes the text as a subject, with wildcards or without.
+func validSubject(subject string, wildcards bool) bool {
+	tokens := strings.Split(subject, ".")
+	for i, token := range tokens {
+		switch {
+		case token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }):
+			return false
+		case token == "*" || token == ">" && i == len(tokens)-1:
+			if !wildcards {
+				return false
+			}
+		case strings.ContainsAny(token, "*>"):
+			return false
+		}
+	}
+	return len(subject) <= 255 && !slices.Contains(tokens[:1], "$JS")
+}
+
+// subjectsOverlap says whether some subject matches both filters.
+func subjectsOverlap(a, b string) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := 0; ; i++ {
+		if i == len(as) || i == len(bs) {
+			return len(as) == len(bs)
+		}
+		if as[i] == ">" || bs[i] == ">" {
+			return true
+		}
+		if as[i] != bs[i] && as[i] != "*" && bs[i] != "*" {
+			return false
+		}
+	}
+}

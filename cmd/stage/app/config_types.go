@@ -1,0 +1,260 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Size is a number of bytes, written as 512, 64KiB, 256MiB or 1GiB. Never negative.
+type Size int64
+
+// sizeUnits are the units of a [Size], the largest first, so that printing takes the first that divides.
+var sizeUnits = []struct {
+	suffix string
+	bytes  int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
+
+// EnvDecode reads a size. Powers of ten (KB, MB) are refused rather than guessed at.
+func (s *Size) EnvDecode(text string) error {
+	number, unit := strings.TrimSpace(text), int64(1)
+	for _, u := range sizeUnits {
+		if rest, ok := strings.CutSuffix(number, u.suffix); ok {
+			number, unit = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && n > math.MaxInt64/unit:
+		return fmt.Errorf("%q is too large", text)
+	case err != nil || n < 0:
+		return fmt.Errorf("%q is not a size: write a whole number of bytes, or one with KiB, MiB or GiB, such as 64MiB", text)
+	}
+	*s = Size(n * unit)
+	return nil
+}
+
+// String writes the size in the largest unit that divides it, so that it reads back as the same.
+func (s Size) String() string {
+	for _, u := range sizeUnits[:len(sizeUnits)-1] {
+		if s != 0 && int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+// Milliseconds is a duration that its variable gives as a bare number of milliseconds, which may have a fraction.
+type Milliseconds time.Duration
+
+// EnvDecode reads a number of milliseconds.
+func (m *Milliseconds) EnvDecode(text string) error {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(f) || math.Abs(f) > float64(math.MaxInt64/time.Millisecond) {
+		return fmt.Errorf("%q is not a number of milliseconds: write it without a unit, such as 50", text)
+	}
+	*m = Milliseconds(math.Round(f * float64(time.Millisecond)))
+	return nil
+}
+
+// String writes the number of milliseconds.
+func (m Milliseconds) String() string {
+	return strconv.FormatFloat(float64(m)/float64(time.Millisecond), 'f', -1, 64)
+}
+
+// SyncInterval says how often the embedded server flushes its store: 0 is always, before each answer.
+type SyncInterval time.Duration
+
+// EnvDecode reads the word always or a duration above 0.
+func (s *SyncInterval) EnvDecode(text string) error {
+	if text == "always" {
+		*s = 0
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is neither the word always nor an interval such as 1s", text)
+	}
+	*s = SyncInterval(d)
+	return nil
+}
+
+// String writes what EnvDecode reads.
+func (s SyncInterval) String() string {
+	if s == 0 {
+		return "always"
+	}
+	return formatDuration(time.Duration(s))
+}
+
+// URLs is a list of server addresses, in the order given. A scheme that is left out is nats.
+type URLs []string
+
+// EnvDecode reads addresses that are separated by commas.
+func (u *URLs) EnvDecode(text string) error {
+	var urls URLs
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		if !strings.Contains(part, "://") {
+			part = "nats://" + part
+		}
+		// The error of url.Parse holds the text, and the text may hold a password.
+		parsed, err := url.Parse(part)
+		if err != nil || parsed.Hostname() == "" {
+			return errors.New("not a list of server URLs: write them as nats://host:4222, separated by commas")
+		}
+		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, parsed.Scheme) {
+			return fmt.Errorf("scheme %q is not one of nats, tls, ws and wss", parsed.Scheme)
+		}
+		urls = append(urls, part)
+	}
+	*u = urls
+	return nil
+}
+
+// Joined is the list as nats.Connect takes it. It may hold a password: print String instead.
+func (u URLs) Joined() string { return strings.Join(u, ",") }
+
+// String is the list with user names, passwords and tokens hidden.
+func (u URLs) String() string {
+	hidden := make([]string, len(u))
+	for i, address := range u {
+		parsed, err := url.Parse(address)
+		if err != nil {
+			hidden[i] = "?"
+			continue
+		}
+		if parsed.User != nil {
+			parsed.User = url.User("xxxxx") // a name without a password is a token
+		}
+		hidden[i] = parsed.String()
+	}
+	return strings.Join(hidden, ",")
+}
+
+// GoString hides what String hides.
+func (u URLs) GoString() string { return u.String() }
+
+// LogValue hides what String hides.
+func (u URLs) LogValue() slog.Value { return slog.StringValue(u.String()) }
+
+// MarshalText hides what String hides.
+func (u URLs) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// ProviderLimits maps providers to a number, as in openai=8,anthropic=4. A provider that is not in it has no limit of
+// its own; 0 means no limit as well.
+type ProviderLimits map[string]int
+
+// EnvDecode reads pairs that are separated by commas. Unknown providers and providers named twice are errors.
+func (p *ProviderLimits) EnvDecode(text string) error {
+	limits := ProviderLimits{}
+	for pair := range strings.SplitSeq(text, ",") {
+		provider, number, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		n, err := strconv.Atoi(number)
+		switch _, twice := limits[provider]; {
+		case !ok || err != nil || n < 0:
+			return fmt.Errorf("%q is not provider=number: write it as openai=8,anthropic=4", pair)
+		case !isProvider(provider):
+			return unknownProvider(provider)
+		case twice:
+			return fmt.Errorf("provider %q is named twice", provider)
+		}
+		limits[provider] = n
+	}
+	*p = limits
+	return nil
+}
+
+// String writes the pairs, sorted by provider.
+func (p ProviderLimits) String() string {
+	pairs := make([]string, 0, len(p))
+	for provider, n := range p {
+		pairs = append(pairs, provider+"="+strconv.Itoa(n))
+	}
+	slices.Sort(pairs)
+	return strings.Join(pairs, ",")
+}
+
+// FallbackModel is one model that is asked when the first does not answer.
+type FallbackModel struct {
+	Provider string // one of the providers of STAGE_LLM_PROVIDER
+	Model    string // as the provider names it, never empty
+}
+
+// Fallbacks is a list of models in the order in which they are asked.
+type Fallbacks []FallbackModel
+
+// EnvDecode reads provider:model pairs that are separated by commas. The model may contain colons.
+func (f *Fallbacks) EnvDecode(text string) error {
+	var models Fallbacks
+	for pair := range strings.SplitSeq(text, ",") {
+		provider, model, _ := strings.Cut(strings.TrimSpace(pair), ":")
+		switch {
+		case model == "":
+			return fmt.Errorf("%q is not provider:model: write it as anthropic:claude-sonnet-4-5", pair)
+		case !isProvider(provider):
+			return unknownProvider(provider)
+		case slices.Contains(models, FallbackModel{provider, model}):
+			return fmt.Errorf("%s:%s is named twice", provider, model)
+		}
+		models = append(models, FallbackModel{provider, model})
+	}
+	*f = models
+	return nil
+}
+
+// String writes the pairs as EnvDecode reads them.
+func (f Fallbacks) String() string {
+	pairs := make([]string, len(f))
+	for i, m := range f {
+		pairs[i] = m.Provider + ":" + m.Model
+	}
+	return strings.Join(pairs, ",")
+}
+
+// JSONObject is a JSON object with its insignificant space removed; nil when unset.
+type JSONObject json.RawMessage
+
+// EnvDecode reads a JSON object.
+func (o *JSONObject) EnvDecode(text string) error {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
+		return errors.New(`not a JSON object: write it as {"top_p": 0.9}`)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, []byte(text)); err != nil {
+		return err
+	}
+	*o = compact.Bytes()
+	return nil
+}
+
+// String is the object's text.
+func (o JSONObject) String() string { return string(o) }
+
+// formatDuration writes a duration without the zero units that [time.Duration] adds: 720h, not 720h0m0s.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	if d == 0 {
+		return "0"
+	}
+	return s
+}

@@ -1,0 +1,102 @@
+package app
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/term"
+)
+
+// Env is all that a command sees of the process that it runs in: its arguments, environment, streams and signals. A
+// test makes one of its own and runs commands without touching the process. It is not changed while commands run.
+type Env struct {
+	Args    []string          // arguments after the program's name
+	Environ map[string]string // environment variables
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+
+	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
+	Notify func(c chan<- os.Signal, signals ...os.Signal) (stop func())
+}
+
+// OSEnv returns the environment of this process.
+func OSEnv() *Env {
+	environ := make(map[string]string)
+	for _, pair := range os.Environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		environ[name] = value
+	}
+	return &Env{
+		Args: os.Args[1:], Environ: environ, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Notify: func(c chan<- os.Signal, signals ...os.Signal) func() {
+			signal.Notify(c, signals...)
+			return func() { signal.Stop(c) }
+		},
+	}
+}
+
+// Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM cancels soft:
+// take no new work, finish what is begun. The second cancels hard, from which soft descends: stop at once. The cause
+// of both is an [*InterruptError]; a third signal ends the process, as it would have without this. Both end with
+// parent. The caller calls stop when the command is done; it waits until the signals are let go.
+func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop func()) {
+	hard, cancelHard := context.WithCancelCause(parent)
+	soft, cancelSoft := context.WithCancelCause(hard)
+	signals, release := e.subscribe(os.Interrupt, syscall.SIGTERM)
+	var relay sync.WaitGroup
+	relay.Go(func() {
+		defer release()
+		for _, cancel := range []context.CancelCauseFunc{cancelSoft, cancelHard} {
+			select {
+			case s := <-signals:
+				cancel(&InterruptError{Signal: s})
+			case <-hard.Done():
+				return
+			}
+		}
+	})
+	return soft, hard, func() {
+		cancelHard(nil)
+		relay.Wait()
+		cancelSoft(nil)
+	}
+}
+
+// Reloads returns a channel that gets a value when SIGHUP asks for secrets to be read again. Signals that come while
+// one waits are one. The caller calls stop when it has done with the channel.
+func (e *Env) Reloads() (reloads <-chan os.Signal, stop func()) {
+	return e.subscribe(syscall.SIGHUP)
+}
+
+func (e *Env) subscribe(signals ...os.Signal) (c chan os.Signal, stop func()) {
+	c = make(chan os.Signal, 2) // room for the second that follows the first at once
+	if e.Notify == nil {
+		return c, func() {}
+	}
+	return c, e.Notify(c, signals...)
+}
+
+// isTerminal says whether the stream is a terminal, where progress and colour make sense.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// terminalWidth is the number of columns of the stream, 0 if it is no terminal.
+func terminalWidth(stream any) int {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}

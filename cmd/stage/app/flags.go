@@ -1,0 +1,108 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// configFlags are the flags of a command that uses the configuration: one for each variable, named after it, but none
+// for a secret, which would show in the list of processes; the path of a secret's file has one. A flag wins over the
+// environment.
+type configFlags struct {
+	env      *Env
+	defaults map[string]string
+	values   map[string]string // by variable, of the flags that were given
+}
+
+// configFlagsOptions say how a command shows and changes the flags of its configuration. The zero value shows all.
+type configFlagsOptions struct {
+	// Groups are the headings of [Config] that matter to the command. Flags of other groups work and are not in the
+	// help. Empty: all matter.
+	Groups []string
+	// Defaults are the command's own, by variable, which come before the documented ones.
+	Defaults map[string]string
+}
+
+// newConfigFlags adds the flags of the configuration to the command. A wrong value is not reported until Load, together
+// with all other faults.
+func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *configFlags {
+	c := &configFlags{env: env, defaults: options.Defaults, values: make(map[string]string)}
+	for _, f := range configFields() {
+		variable := f.variable
+		help := f.help
+		if f.secret {
+			variable += fileSuffix
+			help = "path of a file with the " + help
+		}
+		value := &configFlag{flags: c, variable: variable, kind: f.kind()}
+		value.text = f.fallback
+		if own, ok := options.Defaults[variable]; ok {
+			value.text = own
+		}
+		// pflag takes a word in back quotes for the name of the value.
+		flag := cmd.Flags().VarPF(value, f.flag(), "", strings.ReplaceAll(help, "`", "'"))
+		if value.kind == "bool" {
+			flag.NoOptDefVal = "true"
+		}
+		flag.Annotations = map[string][]string{flagGroup: {f.group}}
+		flag.Hidden = len(options.Groups) > 0 && !slices.Contains(options.Groups, f.group)
+		c.complete(cmd, &f)
+	}
+	return c
+}
+
+// complete tells the shell which words or files a flag takes.
+func (c *configFlags) complete(cmd *cobra.Command, f *field) {
+	words := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		if f.kind() == "path" {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return f.oneOf, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := cmd.RegisterFlagCompletionFunc(f.flag(), words); err != nil {
+		panic(fmt.Sprintf("flag --%s: %v", f.flag(), err)) // the flag was added a line before
+	}
+}
+
+// Load reads the configuration from flags and environment. The error lists every fault and makes the program end with 2.
+func (c *configFlags) Load(ctx context.Context, need Need) (*Config, error) {
+	cfg, err := ConfigSource{Flags: maps.Clone(c.values), Environ: c.env.Environ, Defaults: c.defaults}.Load(ctx, need)
+	if err == nil {
+		return cfg, nil
+	}
+	what := "a fault"
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 {
+		what = fmt.Sprintf("%d faults", len(joined.Unwrap()))
+	}
+	return nil, exitWith(exitUsage, fmt.Errorf("the configuration has %s:\n%w", what, err))
+}
+
+// configFlag is the value of one flag. It keeps the text as it is: decoding is the configuration's, so that flag and
+// variable are read by the same code.
+type configFlag struct {
+	flags    *configFlags
+	variable string
+	kind     string
+	text     string
+}
+
+// String is the text of the flag, or of its default.
+func (v *configFlag) String() string { return v.text }
+
+// Set keeps the text.
+func (v *configFlag) Set(text string) error {
+	v.text = text
+	v.flags.values[v.variable] = text
+	return nil
+}
+
+// Type names the values that the flag takes, for the help.
+func (v *configFlag) Type() string { return v.kind }
+
+// IsBoolFlag makes --flag mean --flag=true.
+func (v *configFlag) IsBoolFlag() bool { return v.kind == "bool" }

@@ -1,0 +1,11 @@
+// Command stage turns rows of a JetStream stream into ordered results of an LLM. See stage help.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/llm-stage/stage/cmd/stage/app"
+)
+
+func main() { os.Exit(app.Main(context.Background(), app.OSEnv())) }
