@@ -60,8 +60,8 @@ type NATSConfig struct {
 
 // DataConfig describes the store of the embedded server.
 type DataConfig struct {
-	Dir  string       `env:"DIR, default=stage-data" help:"directory of the embedded server's store"`
-	Sync SyncInterval `env:"SYNC, default=always" help:"how often the store is flushed to the disk: always, or an interval such as 1s, which a power cut can cost"`
+	Dir  string     `env:"DIR, default=stage-data" help:"directory of the embedded server's store"`
+	Sync SyncPolicy `env:"SYNC, default=always" help:"how often the store is flushed to the disk: always, or an interval such as 1s, which a power cut can cost"`
 }
 
 // InputConfig says where rows come from.

@@ -208,7 +208,7 @@ func (f *field) kind() string {
 		return "path"
 	case f.isURL, t == reflect.TypeFor[URLs]():
 		return "url"
-	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[SyncInterval]():
+	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[SyncPolicy]():
 		return "duration"
 	case t == reflect.TypeFor[Size]():
 		return "size"

@@ -71,29 +71,32 @@ func (m Milliseconds) String() string {
 	return strconv.FormatFloat(float64(m)/float64(time.Millisecond), 'f', -1, 64)
 }
 
-// SyncInterval says how often the embedded server flushes its store: 0 is always, before each answer.
-type SyncInterval time.Duration
+// SyncPolicy says when the embedded server flushes its store to the disk.
+type SyncPolicy struct {
+	Always   bool          // before each answer
+	Interval time.Duration // else this often, above 0
+}
 
 // EnvDecode reads the word always or a duration above 0.
-func (s *SyncInterval) EnvDecode(text string) error {
+func (s *SyncPolicy) EnvDecode(text string) error {
 	if text == "always" {
-		*s = 0
+		*s = SyncPolicy{Always: true}
 		return nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
 		return fmt.Errorf("%q is neither the word always nor an interval such as 1s", text)
 	}
-	*s = SyncInterval(d)
+	*s = SyncPolicy{Interval: d}
 	return nil
 }
 
 // String writes what EnvDecode reads.
-func (s SyncInterval) String() string {
-	if s == 0 {
+func (s SyncPolicy) String() string {
+	if s.Always {
 		return "always"
 	}
-	return formatDuration(time.Duration(s))
+	return formatDuration(s.Interval)
 }
 
 // URLs is a list of server addresses, in the order given. A scheme that is left out is nats.
