@@ -1,0 +1,235 @@
+package app
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// faultLines are the faults of err, one a line.
+func faultLines(err error) []string {
+	if err == nil {
+		return nil
+	}
+	return strings.Split(err.Error(), "\n")
+}
+
+func TestEachFaultNamesItsVariable(t *testing.T) {
+	dir := t.TempDir()
+	for _, tt := range []struct {
+		name  string
+		need  Need
+		env   []string
+		wants []string // one for each fault, in order
+	}{
+		{"good", NeedNothing, nil, nil},
+		{"good for calls", NeedCalls, []string{"STAGE_LLM_PROVIDER", "mock", "STAGE_TEMPLATE", "x"}, nil},
+		{"own server without a key", NeedCalls, []string{"STAGE_LLM_BASE_URL", "http://localhost:11434/v1", "STAGE_LLM_MODEL", "m", "STAGE_TEMPLATE", "x"}, nil},
+		{"nothing given for calls", NeedCalls, nil, []string{
+			"STAGE_LLM_API_KEY: give the key of openai",
+			"STAGE_LLM_MODEL: give the model",
+			"STAGE_TEMPLATE: give the template",
+		}},
+		{"key of the provider itself", NeedCalls, []string{"STAGE_LLM_OPENAI_API_KEY", "k", "STAGE_LLM_MODEL", "m", "STAGE_TEMPLATE", "x"}, nil},
+		{"azure", NeedCalls, []string{"STAGE_LLM_PROVIDER", "azure", "STAGE_LLM_API_KEY", "k", "STAGE_LLM_MODEL", "m", "STAGE_TEMPLATE", "x"}, []string{
+			"STAGE_LLM_BASE_URL: azure has no base URL",
+		}},
+		{"fallbacks", NeedCalls, []string{
+			"STAGE_LLM_PROVIDER", "mock", "STAGE_TEMPLATE", "x",
+			"STAGE_FALLBACKS", "mock:mock,azure:a,anthropic:b",
+		}, []string{
+			"STAGE_LLM_AZURE_BASE_URL: a fallback uses azure",
+			"STAGE_LLM_AZURE_API_KEY: a fallback uses azure",
+			"STAGE_LLM_ANTHROPIC_API_KEY: a fallback uses anthropic",
+			"STAGE_FALLBACKS: mock:mock is the first model already",
+		}},
+		{"both templates", NeedNothing, []string{"STAGE_TEMPLATE", "x", "STAGE_TEMPLATE_FILE", "config_test.go"}, []string{
+			"STAGE_TEMPLATE: both it and STAGE_TEMPLATE_FILE are set",
+		}},
+		{"kinds", NeedNothing, []string{
+			"STAGE_POOL_SIZE", "many", "STAGE_JOURNAL", "maybe", "STAGE_BACKOFF_MULTIPLIER", "x2", "STAGE_ROW_TIMEOUT", "60",
+			"STAGE_WINDOW_BYTES", "64MB", "STAGE_MIN_DISPATCH_DELAY_MS", "5ms", "STAGE_LLM_EXTRA_BODY", "[1]", "STAGE_DATA_SYNC", "never",
+			"STAGE_LLM_MAX_CONCURRENCY", "openai", "STAGE_FALLBACKS", "gpt-4o", "STAGE_NATS_URL", "http://x", "STAGE_LLM_BASE_URL", "api.example.com",
+			"STAGE_BATCH_RPM", "openai=1,openai=2", "STAGE_LLM_MAX_TOKENS", "1.5", "STAGE_LLM_TEMPERATURE", "hot", "STAGE_HTTP_ADDR", "9464",
+			"STAGE_AUDIT_MAX_BYTES", "9999999999GiB",
+		}, []string{
+			`STAGE_NATS_URL: scheme "http" is not one of`,
+			`STAGE_DATA_SYNC: "never" is neither`,
+			`STAGE_AUDIT_MAX_BYTES: "9999999999GiB" is too large`,
+			`STAGE_JOURNAL: "maybe" is not true or false`,
+			`STAGE_WINDOW_BYTES: "64MB" is not a size`,
+			`STAGE_POOL_SIZE: "many" is not a whole number`,
+			`STAGE_MIN_DISPATCH_DELAY_MS: "5ms" is not a number of milliseconds`,
+			`STAGE_BACKOFF_MULTIPLIER: "x2" is not a number`,
+			`STAGE_ROW_TIMEOUT: "60" is not a duration`,
+			`STAGE_LLM_BASE_URL: not an address`,
+			`STAGE_LLM_TEMPERATURE: "hot" is not a number`,
+			`STAGE_LLM_MAX_TOKENS: "1.5" is not a whole number`,
+			`STAGE_LLM_EXTRA_BODY: not a JSON object`,
+			`STAGE_LLM_MAX_CONCURRENCY: "openai" is not provider=number`,
+			`STAGE_FALLBACKS: "gpt-4o" is not provider:model`,
+			`STAGE_BATCH_RPM: provider "openai" is named twice`,
+			`STAGE_HTTP_ADDR: "9464" is not host:port`,
+		}},
+		{"ranges", NeedNothing, []string{
+			"STAGE_POOL_SIZE", "0", "STAGE_PARTITIONS", "-1", "STAGE_BACKOFF_MULTIPLIER", "1", "STAGE_RETRY_BACKOFF_FACTOR", "0.5",
+			"STAGE_ROW_TIMEOUT", "-1s", "STAGE_MAX_DISPATCH_DELAY_MS", "0", "STAGE_LLM_TEMPERATURE", "3", "STAGE_MAX_COST_USD", "NaN",
+			"STAGE_WINDOW", "1000000", "STAGE_NAME", "Über", "STAGE_STREAM_REPLICAS", "2", "STAGE_THROTTLE", "fast",
+			"STAGE_LLM_PROVIDER", "clippy", "STAGE_LOG_FORMAT", "xml",
+		}, []string{
+			`STAGE_NAME: "Über" is not a name here`,
+			`STAGE_PARTITIONS: -1 is too small: give 1 or more`,
+			`STAGE_STREAM_REPLICAS: 2: an even number`,
+			`STAGE_WINDOW: 1000000 is too large: give 50000 or less`,
+			`STAGE_POOL_SIZE: 0 is too small: give 1 or more`,
+			`STAGE_THROTTLE: "fast" is unknown: choose adaptive or classic`,
+			`STAGE_MAX_DISPATCH_DELAY_MS: 0 is too small: give more than 0`,
+			`STAGE_BACKOFF_MULTIPLIER: 1 is too small: give more than 1`,
+			`STAGE_ROW_TIMEOUT: -1s is too small: give 0 or more`,
+			`STAGE_RETRY_BACKOFF_FACTOR: 0.5 is too small: give 1 or more`,
+			`STAGE_LLM_PROVIDER: "clippy" is unknown: choose openai, `,
+			`STAGE_LLM_TEMPERATURE: 3 is too large: give 2 or less`,
+			`STAGE_MAX_COST_USD: NaN is not a number to work with`,
+			`STAGE_LOG_FORMAT: "xml" is unknown: choose text or json`,
+		}},
+		{"values that do not fit together", NeedNothing, []string{
+			"STAGE_MIN_DISPATCH_DELAY_MS", "6000", "STAGE_RETRY_BASE_DELAY", "2m", "STAGE_STOP_TIMEOUT", "120s", "STAGE_MAX_COST_USD", "5",
+			"STAGE_BATCH_MAX_PARALLEL", "50", "STAGE_FALLBACK_AFTER", "5s", "STAGE_PARTITIONS", "2", "STAGE_RESULT_STREAM", "ROWS",
+		}, []string{
+			"STAGE_INPUT_SUBJECT: \"rows.>\" has no place for the partition: with 2 partitions",
+			"STAGE_RESULT_STREAM: ROWS is STAGE_INPUT_STREAM already",
+			"STAGE_MAX_DISPATCH_DELAY_MS: 5000 is below STAGE_MIN_DISPATCH_DELAY_MS, 6000",
+			"STAGE_RETRY_MAX_DELAY: 1m is below STAGE_RETRY_BASE_DELAY, 2m",
+			"STAGE_FALLBACK_AFTER: there is no fallback",
+			"STAGE_MAX_COST_USD: a ceiling needs prices: set STAGE_PRICES_FILE",
+			"STAGE_BATCH_MAX_PARALLEL: 50 is above STAGE_BATCH_PARALLEL_LIMIT, 20",
+			"STAGE_STOP_TIMEOUT: 2m is not longer than one attempt",
+		}},
+		{"a step of 0 at a floor of 0", NeedNothing, []string{"STAGE_RECOVERY_STEP_MS", "0"}, []string{"STAGE_RECOVERY_STEP_MS: 0 with a floor of 0"}},
+		{"a step of 0 above a floor", NeedNothing, []string{"STAGE_RECOVERY_STEP_MS", "0", "STAGE_MIN_DISPATCH_DELAY_MS", "1"}, nil},
+		{"partitions", NeedNothing, []string{"STAGE_PARTITIONS", "8", "STAGE_INPUT_SUBJECT", "rows.{partition}.>"}, nil},
+		{"subjects", NeedNothing, []string{
+			"STAGE_INPUT_SUBJECT", "rows..x", "STAGE_RESULT_SUBJECT", "results.>", "STAGE_AUDIT_SUBJECT", "a b",
+			"STAGE_DEAD_LETTER_SUBJECT", "dead.*", "STAGE_JOURNAL_STREAM", "JOUR.NAL",
+		}, []string{
+			"STAGE_INPUT_SUBJECT: \"rows..x\" is not a subject",
+			"STAGE_RESULT_SUBJECT: \"results.>\" is not a subject without wildcards",
+			"STAGE_AUDIT_SUBJECT: \"a b\" is not a subject without wildcards",
+			"STAGE_JOURNAL_STREAM: \"JOUR.NAL\" is not a stream's name",
+			"STAGE_DEAD_LETTER_SUBJECT: \"dead.*\" is not a subject without wildcards",
+		}},
+		{"output that would be input", NeedNothing, []string{"STAGE_INPUT_SUBJECT", "results.>", "STAGE_DEAD_LETTER_SUBJECT", "results.dead"}, []string{
+			"STAGE_RESULT_SUBJECT: what it publishes on results.stage.*.* is input again",
+			"STAGE_DEAD_LETTER_SUBJECT: what it publishes on results.dead is input again",
+		}},
+		{"input from another stage's results", NeedNothing, []string{"STAGE_INPUT_SUBJECT", "results.first.*.rows", "STAGE_NAME", "second"}, nil},
+		{"files", NeedNothing, []string{"STAGE_LOOKUP_FILE", "/nowhere/x", "STAGE_TEMPLATE_FILE", dir}, []string{
+			"STAGE_TEMPLATE_FILE: " + dir + ": is a directory",
+			"STAGE_LOOKUP_FILE: /nowhere/x: no such file or directory",
+		}},
+		{"embedded server with a login", NeedNothing, []string{"STAGE_NATS_TOKEN", "t", "STAGE_NATS_USER", "u"}, []string{
+			"STAGE_NATS_TOKEN: the embedded server does not use it",
+			"STAGE_NATS_USER: the embedded server does not use it",
+		}},
+		{"logins", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_TOKEN", "t", "STAGE_NATS_USER", "u", "STAGE_NATS_TLS_CERT", "config_test.go"}, []string{
+			"STAGE_NATS_USER: set together with STAGE_NATS_TOKEN",
+			"STAGE_NATS_USER: a user without a password",
+			"STAGE_NATS_TLS_CERT: certificate and key go together",
+		}},
+		{"a password alone", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_PASSWORD", "p"}, []string{"STAGE_NATS_PASSWORD: a password without a user"}},
+		{"credentials in the base URL", NeedNothing, []string{"STAGE_LLM_BASE_URL", "https://u:p@host/v1"}, []string{"STAGE_LLM_BASE_URL: holds a user or password"}},
+		{"unknown variables", NeedNothing, []string{
+			"STAGE_POOL_SIZ", "3", "STAGE_LLM_APIKEY", "k", "STAGE_ZZZZZZZZZZZZZZZZ", "", "STAGE_POOL_SIZE_FILE", "f", "STAGE_LLM_MODELL", "m",
+		}, []string{
+			"STAGE_LLM_APIKEY: unknown variable, did you mean STAGE_LLM_API_KEY?",
+			"STAGE_LLM_MODELL: unknown variable, did you mean STAGE_LLM_MODEL?",
+			"STAGE_POOL_SIZ: unknown variable, did you mean STAGE_POOL_SIZE?",
+			"STAGE_POOL_SIZE_FILE: only secrets may be given by file: set STAGE_POOL_SIZE",
+			"STAGE_ZZZZZZZZZZZZZZZZ: unknown variable: unset it",
+		}},
+		{"service links", NeedNothing, []string{
+			"STAGE_SERVICE_HOST", "x", "STAGE_SERVICE_PORT", "1", "STAGE_PORT", "tcp://", "STAGE_PORT_9464_TCP_ADDR", "x",
+			"STAGE_WEST_SERVICE_HOST", "x", "STAGE_WEST_SERVICE_PORT_METRICS", "1", "STAGE_WEST_PORT", "tcp://", "STAGE_WEST_PORT_80_TCP", "x",
+		}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := load(t, tt.need, tt.env...)
+			got := faultLines(err)
+			if len(got) != len(tt.wants) {
+				t.Fatalf("got %d faults, want %d:\n%s", len(got), len(tt.wants), strings.Join(got, "\n"))
+			}
+			for i, want := range tt.wants {
+				if !strings.HasPrefix(got[i], want) {
+					t.Errorf("fault %d: got %q, want %q…", i, got[i], want)
+				}
+			}
+			if err == nil {
+				if err := c.Validate(tt.need); err != nil {
+					t.Errorf("Validate: got %v for what Load took", err)
+				}
+				return
+			}
+			if _, ok := errors.AsType[*Fault](err); !ok {
+				t.Errorf("got %T, want *Fault within", err)
+			}
+		})
+	}
+}
+
+func TestSizePrintsWhatItReads(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := Size(rapid.Int64Range(0, 1<<62).Draw(t, "size"))
+		if shift := rapid.IntRange(0, 3).Draw(t, "unit") * 10; want>>shift > 0 {
+			want = want >> shift << shift
+		}
+		var got Size
+		if err := got.EnvDecode(want.String()); err != nil || got != want {
+			t.Fatalf("%d prints as %q, which reads as %d, %v", want, want, got, err)
+		}
+	})
+}
+
+func TestSubjectsOverlapWhenOneSubjectMatchesBoth(t *testing.T) {
+	token := rapid.SampledFrom([]string{"a", "b", "*"})
+	matches := func(filter, subject []string) bool {
+		for i, f := range filter {
+			if f == ">" {
+				return i < len(subject)
+			}
+			if i == len(subject) || f != "*" && f != subject[i] {
+				return false
+			}
+		}
+		return len(filter) == len(subject)
+	}
+	var subjects [][]string // every subject of up to four tokens over a, b and one that no filter names
+	var grow func(prefix []string)
+	grow = func(prefix []string) {
+		if len(prefix) > 0 {
+			subjects = append(subjects, slices.Clone(prefix))
+		}
+		if len(prefix) < 4 {
+			for _, next := range []string{"a", "b", "c"} {
+				grow(append(prefix, next))
+			}
+		}
+	}
+	grow(nil)
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(label string) []string {
+			filter := rapid.SliceOfN(token, 1, 3).Draw(t, label)
+			if rapid.Bool().Draw(t, label+" open") {
+				filter = append(filter, ">")
+			}
+			return filter
+		}
+		a, b := draw("a"), draw("b")
+		want := slices.ContainsFunc(subjects, func(s []string) bool { return matches(a, s) && matches(b, s) })
+		if got := subjectsOverlap(strings.Join(a, "."), strings.Join(b, ".")); got != want {
+			t.Fatalf("subjectsOverlap(%v, %v): got %t, want %t", a, b, got, want)
+		}
+	})
+}

@@ -1,0 +1,75 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\r\n")
+	c, err := load(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"one", "two"} {
+		if got, err := c.LLM.APIKey.Value(); got != want || err != nil {
+			t.Errorf("got %q, %v; want %q", got, err, want)
+		}
+		write("two\n")
+	}
+	write("\n")
+	if _, err := c.LLM.APIKey.Value(); err == nil || !strings.Contains(err.Error(), path+": the file is empty") {
+		t.Errorf("got %v, want that the file is empty", err)
+	}
+	write(strings.Repeat("x", secretBytesMax+1))
+	if _, err := c.LLM.APIKey.Value(); err == nil || !strings.Contains(err.Error(), "larger than 64KiB") {
+		t.Errorf("got %v, want that the file is too large", err)
+	}
+	_, err = load(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path+"x", "STAGE_NATS_TOKEN_FILE", path, "STAGE_NATS_TOKEN", "t", "STAGE_NATS_URL", "x")
+	for i, want := range []string{"STAGE_NATS_TOKEN: both it and STAGE_NATS_TOKEN_FILE", "STAGE_LLM_API_KEY_FILE: " + path + "x: no such file"} {
+		if got := faultLines(err)[i]; !strings.HasPrefix(got, want) {
+			t.Errorf("got %q, want %q…", got, want)
+		}
+	}
+}
+
+func TestSecretsAreNeverPrinted(t *testing.T) {
+	c, err := load(t, NeedNothing, "STAGE_LLM_API_KEY", "hunter2", "STAGE_NATS_URL", "nats://hunter2@host,nats://u:hunter2@host", "STAGE_NATS_PASSWORD", "hunter2", "STAGE_NATS_USER", "u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := writeConfig(&b, c); err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Write(asJSON)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		fmt.Fprintf(&b, verb+" "+verb+" "+verb+"\n", c.LLM.APIKey, c.NATS.URL, *c)
+	}
+	slog.New(slog.NewJSONHandler(&b, nil)).Info("x", slog.Any("key", c.LLM.APIKey), slog.Any("url", c.NATS.URL), slog.Any("nats", c.NATS))
+	fmt.Fprint(&b, c.Settings())
+	if strings.Contains(b.String(), "hunter2") {
+		t.Errorf("a secret was printed:\n%s", b.String())
+	}
+	for _, text := range []string{"nats://a:hunter2@", "http://hunter2@host"} {
+		if _, err := load(t, NeedNothing, "STAGE_NATS_URL", text); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got %v, want a fault without the secret", text, err)
+		}
+	}
+}
