@@ -1,0 +1,162 @@
+// Package auditlog defines the audit events of a stage and writes them as JSON without reflection.
+//
+// There are three kinds. A [Call] is one HTTP attempt, a [Row] is one row that is ready to be emitted, a [Run] is a turn
+// in the life of a process or of its ownership of a partition. Each is one message; each has the same head, [Header], and
+// then its own fields, always all of them and in the same order, null where nothing is known: unknown tokens are not zero
+// tokens. The JSON Schemas are in docs/schemas.
+//
+//	c := auditlog.Call{Header: head, StateID: id, Owner: owner, Status: auditlog.CallSuccess, Response: body}
+//	buf = c.AppendJSON(buf[:0], auditlog.PayloadsFull, maxPayload) // no allocation once buf is large enough
+//	publish(buf, c.MsgID())                                       // a repeated publish stores nothing twice
+//
+//	e, err := auditlog.Decode(msg) // for readers
+//	if err == nil && e.Kind == auditlog.KindCall { fmt.Println(e.Time, e.Call.Status) }
+//
+// Credentials never belong into an event. The package cannot know them; whoever fills an event leaves them out.
+//
+// The package is pure: it starts no goroutine and reads no clock. Events are plain values; to encode one only reads it.
+package auditlog
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// SchemaVersion is written into every event. It changes when a field changes its meaning or goes away; fields may be
+// added without it, so readers ignore what they do not know.
+const SchemaVersion = 1
+
+// Kind is the sort of an event: its "event" field and the last token of its subject.
+type Kind string
+
+// The kinds of events.
+const (
+	KindCall Kind = "call"
+	KindRow  Kind = "row"
+	KindRun  Kind = "run"
+)
+
+// Header is what every event begins with.
+type Header struct {
+	// Time is when the event happened. It is written in UTC with nanoseconds.
+	Time time.Time
+	// RunID names the process, one for each start.
+	RunID string
+	// Stage is the stage's name.
+	Stage string
+	// Partition is the partition that the event is about, or [All].
+	Partition Partition
+}
+
+// Partition is the number of a partition, counted from 0, or [All].
+type Partition int
+
+// All stands for the whole process in place of a single partition. In JSON and in subjects it is "all".
+const All Partition = -1
+
+// String returns the number in decimal, or "all": the token that stands for the partition in a subject.
+func (p Partition) String() string {
+	if p == All {
+		return "all"
+	}
+	return strconv.Itoa(int(p))
+}
+
+// MarshalJSON writes a number, or "all". It never fails.
+func (p Partition) MarshalJSON() ([]byte, error) { return p.appendJSON(nil), nil }
+
+// UnmarshalJSON reads what MarshalJSON writes. Other negative numbers than that of [All] are an error.
+func (p *Partition) UnmarshalJSON(data []byte) error {
+	if string(data) == `"all"` {
+		*p = All
+		return nil
+	}
+	n, err := strconv.Atoi(string(data))
+	if err != nil || n < 0 {
+		return fmt.Errorf(`partition %.40s: want a number from 0 or "all"`, data)
+	}
+	*p = Partition(n)
+	return nil
+}
+
+func (p Partition) appendJSON(dst []byte) []byte {
+	if p == All {
+		return append(dst, `"all"`...)
+	}
+	return strconv.AppendInt(dst, int64(p), 10)
+}
+
+// Usage counts the tokens of one call, or of all calls of a row, as the server told them. A nil *Usage is written as
+// null: nothing was told. So are the parts that are nil.
+type Usage struct {
+	// PromptTokens counts all tokens read, cached ones included.
+	PromptTokens int64
+	// CompletionTokens counts all tokens written, hidden reasoning included.
+	CompletionTokens int64
+	// TotalTokens is the server's own total, or the sum of the two.
+	TotalTokens int64
+	// CachedTokens is the part of PromptTokens that came from a cache. Nil: not told.
+	CachedTokens *int64
+	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not told.
+	ReasoningTokens *int64
+	// CostUSD is the price in US dollars. Nil: not known.
+	CostUSD *float64
+}
+
+// Payloads says how much of a request and of its reply goes into a [Call] event. The zero value is [PayloadsFull].
+type Payloads uint8
+
+// The three values of Payloads.
+const (
+	// PayloadsFull writes bodies and hashes.
+	PayloadsFull Payloads = iota
+	// PayloadsHash writes the hashes alone: equal requests can still be told from others.
+	PayloadsHash
+	// PayloadsNone writes neither. Who can guess a short prompt can check the guess against its hash.
+	PayloadsNone
+)
+
+var payloadsText = [...]string{PayloadsFull: "full", PayloadsHash: "hash", PayloadsNone: "none"}
+
+// String returns "full", "hash" or "none", as the configuration spells them.
+func (p Payloads) String() string {
+	if int(p) < len(payloadsText) {
+		return payloadsText[p]
+	}
+	return fmt.Sprintf("Payloads(%d)", uint8(p))
+}
+
+// MarshalText returns what String returns. It never fails.
+func (p Payloads) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads "full", "hash" or "none"; anything else is an error.
+func (p *Payloads) UnmarshalText(text []byte) error {
+	for i, name := range payloadsText {
+		if name == string(text) {
+			*p = Payloads(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("audit payloads %.40q: want full, hash or none", text)
+}
+
+// StateID names one row of one input stream for ever: <name>/<input stream>/<partition>/<sequence>.
+func StateID(name, stream string, partition Partition, seq uint64) string {
+	var buf [96]byte
+	b := append(append(append(append(buf[:0], name...), '/'), stream...), '/')
+	if partition == All {
+		b = append(b, "all"...)
+	} else {
+		b = strconv.AppendInt(b, int64(partition), 10)
+	}
+	return string(strconv.AppendUint(append(b, '/'), seq, 10))
+}
+
+// MsgID names one event for ever, for the Nats-Msg-Id header: <state id>/<owner>/<kind>/<index>. The same event always has
+// the same id within a term of ownership, so a publish that is repeated after a lost answer stores nothing twice.
+func MsgID(stateID, owner string, kind Kind, index int) string {
+	var buf [160]byte
+	b := append(append(append(append(buf[:0], stateID...), '/'), owner...), '/')
+	return string(strconv.AppendInt(append(append(b, kind...), '/'), int64(index), 10))
+}

@@ -1,0 +1,121 @@
+package auditlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var (
+	noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.FixedZone("CET", 3600))
+	head = Header{Time: noon, RunID: "01K9ZK2M4T", Stage: "reviews", Partition: 0}
+	told = &Usage{PromptTokens: 120, CompletionTokens: 15, TotalTokens: 135, CachedTokens: new(int64(64)), CostUSD: new(0.00042)}
+)
+
+// samples are events as they come, one of each sort that a reader will meet. The goldens are how they look, indented.
+func samples() map[string]encoder {
+	call := Call{
+		Header:  head,
+		StateID: StateID("reviews", "ROWS", 0, 41), Owner: "reviews-0-7", CallID: "01K9ZK2M4T-93", CallIndex: 1, Sequence: 41,
+		Provider: "openai", Model: "gpt-4.1-mini", Status: CallSuccess, StatusCode: 200,
+		Latency: 1203482 * time.Microsecond, DispatchDelay: 50 * time.Millisecond,
+		RequestHash: strings.Repeat("ab", 32), ResponseHash: strings.Repeat("cd", 32),
+		Request:  []byte(`{"model":"gpt-4.1-mini","messages":[{"role":"user","content":"Caf\u00e9 <5>?"}]}`),
+		Response: []byte(`{"choices":[{"message":{"content":"good"}}],"usage":{"prompt_tokens":120.0}}`),
+		Usage:    told,
+	}
+	retry := call
+	retry.CallIndex, retry.Status, retry.StatusCode, retry.ErrorClass = 0, CallCapacityRetry, 429, "capacity"
+	retry.Latency, retry.RetryAfter, retry.Usage = 60*time.Millisecond, 2*time.Second, nil
+	retry.Response, retry.Error = []byte("<html>\xff\x00 slow down</html>"), "openai: 429: slow down"
+	batch := call
+	batch.StateID, batch.Sequence, batch.BatchID, batch.Partition = "", 0, "01K9ZKBATCH", All
+	cutOff := call
+	cutOff.Status, cutOff.StatusCode, cutOff.ErrorClass, cutOff.Usage = CallUnknown, 0, "", nil
+	cutOff.Response, cutOff.ResponseHash, cutOff.Error = nil, "", "connection closed after the request was sent"
+	large := call
+	large.Truncated, large.Request, large.Response = true, nil, nil
+
+	row := Row{
+		Header: head, StateID: call.StateID, Owner: call.Owner, Sequence: 41, SubmitIndex: 40, CompleteIndex: 38,
+		Status: RowSuccess, Attempts: 1, CapacityRetries: 1,
+		QueuedAt: noon.Add(-2 * time.Second), StartedAt: noon.Add(-1900 * time.Millisecond), FinishedAt: noon.Add(123 * time.Nanosecond),
+		TemplateHash: strings.Repeat("12", 32), VariablesHash: strings.Repeat("34", 32), Usage: told, Source: SourceCall,
+		PoolConfig: PoolConfig{PoolSize: 32, DispatchDelay: 51500 * time.Microsecond},
+		PoolStats: PoolStats{
+			CapacityRetries: 17, Successes: 380, MaxConcurrent: 32, ThrottleTime: 2340 * time.Millisecond,
+			PeakDelay: 200 * time.Millisecond, CurrentDelay: 51500 * time.Microsecond,
+		},
+	}
+	failed := row
+	failed.Status, failed.Reason, failed.Usage, failed.Attempts = RowError, "api_call_failed", nil, 2
+	failed.Errors = []AttemptError{
+		{Attempt: 1, Provider: "openai", Class: "transient", Error: "openai: connection reset"},
+		{Attempt: 2, Provider: "openai", Class: "permanent", StatusCode: 400, Error: "openai: 400 invalid_value: \"n\"\nis wrong"},
+	}
+	invalid := Row{
+		Header: head, StateID: call.StateID, Owner: call.Owner, Sequence: 41, SubmitIndex: 40, CompleteIndex: 38,
+		Status: RowError, Reason: "invalid_row", QueuedAt: noon, FinishedAt: noon, PoolConfig: row.PoolConfig, PoolStats: row.PoolStats,
+	}
+
+	process := head
+	process.Partition = All
+	return map[string]encoder{
+		"call_success":        &call,
+		"call_capacity_retry": &retry,
+		"call_batch":          &batch,
+		"call_unknown":        &cutOff,
+		"call_truncated":      &large,
+		"row_success":         &row,
+		"row_error":           &failed,
+		"row_invalid":         &invalid,
+		"run_start": &Run{Header: process, Phase: PhaseStart, Settings: map[string]string{
+			"STAGE_POOL_SIZE": "32", "STAGE_NAME": "reviews", "STAGE_LLM_MODEL": "gpt-4.1-mini",
+		}},
+		"run_claim": &Run{Header: head, Phase: PhaseClaim, Owner: call.Owner},
+		"run_pause": &Run{Header: process, Phase: PhasePause, Reason: "openai: 401 invalid_api_key"},
+		"run_end": &Run{Header: process, Phase: PhaseEnd, Reason: "SIGTERM", Summary: &Summary{
+			RowsSucceeded: 380, RowsFailed: 2, RowsSkipped: 1, CapacityRetries: 17,
+			PeakDelay: 200 * time.Millisecond, Throttled: 2340 * time.Millisecond, Executing: 459 * time.Second,
+			Usage: []ModelTotals{
+				{Provider: "openai", Model: "gpt-4.1-mini", Totals: Totals{Calls: 399, Usage: &Usage{
+					PromptTokens: 45600, CompletionTokens: 5700, TotalTokens: 51300,
+				}}},
+				{Provider: "mock", Model: "mock", Totals: Totals{Calls: 1}},
+			},
+			Total: Totals{Calls: 400, Usage: &Usage{PromptTokens: 45600, CompletionTokens: 5700, TotalTokens: 51300}},
+		}},
+	}
+}
+
+func TestEventsLookLikeTheGoldens(t *testing.T) {
+	for name, e := range samples() {
+		t.Run(name, func(t *testing.T) {
+			var got bytes.Buffer
+			if err := json.Indent(&got, e.AppendJSON(nil, PayloadsFull, 0), "", "  "); err != nil {
+				t.Fatal(err)
+			}
+			got.WriteByte('\n')
+			path := filepath.Join("testdata", name+".json")
+			if *update {
+				if err := os.WriteFile(path, got.Bytes(), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got.Bytes(), want) {
+				t.Errorf("%s: got\n%swant\n%s", path, got.Bytes(), want)
+			}
+		})
+	}
+}
