@@ -26,26 +26,6 @@ func isFatal(err error) bool {
 	return ok
 }
 
-// append publishes one message to the results and returns its stream sequence.
-func (c *Consumer) append(ctx context.Context, msg *nats.Msg) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	reply, err := c.nc.RequestMsgWithContext(ctx, msg)
-	if err != nil {
-		return 0, fmt.Errorf("append to %s: %w", msg.Subject, err)
-	}
-	if why := refusal(reply); why != "" {
-		return 0, fmt.Errorf("append to %s: %s", msg.Subject, why)
-	}
-	var ack struct {
-		Seq uint64 `json:"seq"`
-	}
-	if err := json.Unmarshal(reply.Data, &ack); err != nil || ack.Seq == 0 {
-		return 0, fmt.Errorf("append to %s: unexpected answer %q", msg.Subject, preview(reply.Data))
-	}
-	return ack.Seq, nil
-}
-
 // msgGetRequest asks a stream's leader for one message.
 type msgGetRequest struct {
 	Seq     uint64 `json:"seq,omitempty"`

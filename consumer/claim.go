@@ -127,7 +127,7 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		headerExpectedSeq:     {strconv.FormatUint(end.seq, 10)},
 		headerExpectedSubject: {c.filter},
 	}}
-	seq, err := c.append(ctx, msg)
+	seq, err := Append(ctx, c.nc, []*nats.Msg{msg})
 	if err == nil {
 		return logEnd{seq: seq, owner: owner, mark: end.mark}, nil
 	}

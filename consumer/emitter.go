@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -130,29 +129,13 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 }
 
 func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
-	first := e.c.resultMsg(rows[0], e.owner)
-	first.Header[headerExpectedSeq] = []string{strconv.FormatUint(e.end.seq, 10)}
-	first.Header[headerExpectedSubject] = []string{e.c.filter}
-	if len(rows) == 1 {
-		return e.c.append(ctx, first)
-	}
-	id := rand.Text()
+	msgs := make([]*nats.Msg, len(rows))
 	for i, row := range rows {
-		msg := first
-		if i > 0 {
-			msg = e.c.resultMsg(row, e.owner)
-		}
-		msg.Header[headerBatchID] = []string{id}
-		msg.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
-		if i == len(rows)-1 {
-			msg.Header[headerBatchCommit] = []string{"1"}
-			return e.c.append(ctx, msg)
-		}
-		if err := e.c.nc.PublishMsg(msg); err != nil {
-			return 0, fmt.Errorf("append to %s: %w", msg.Subject, err)
-		}
+		msgs[i] = e.c.resultMsg(row, e.owner)
 	}
-	panic("consumer: a batch has a last row")
+	msgs[0].Header[headerExpectedSeq] = []string{strconv.FormatUint(e.end.seq, 10)}
+	msgs[0].Header[headerExpectedSubject] = []string{e.c.filter}
+	return Append(ctx, e.c.nc, msgs)
 }
 
 // resultMsg is the result of a row as it goes into the log.
@@ -229,7 +212,7 @@ func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 	header[headerMsgID] = []string{row.StateID + "/dead-letter"}
 	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Header: header, Data: row.Body}
 	for wait := storeRetryMin; ; wait = min(2*wait, storeRetryMax) {
-		_, err := c.append(ctx, msg)
+		_, err := Append(ctx, c.nc, []*nats.Msg{msg})
 		if err == nil {
 			c.problems.clear(problemDeadLetter)
 			return nil

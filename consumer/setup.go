@@ -76,7 +76,7 @@ func (s Streams) inputConfig() jetstream.StreamConfig {
 	subject := strings.ReplaceAll(s.InputSubject, PartitionToken, "*")
 	return jetstream.StreamConfig{
 		Name: s.InputStream, Subjects: []string{subject}, Description: "rows for llm-stage",
-		Storage: s.storage(), Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true,
+		Storage: s.storage(), Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true, AllowAtomicPublish: true,
 	}
 }
 
