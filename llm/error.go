@@ -10,15 +10,19 @@ import (
 // Class says what a failed attempt means for the next one.
 type Class uint8
 
-// The zero Class belongs to success, and to an attempt that its caller cancelled.
+// The zero Class belongs to success, and to an attempt that its caller
+// cancelled.
 const (
-	// Capacity: the server has no room now. Slow down and ask again, for as long as it takes.
+	// Capacity: the server has no room now. Slow down and ask again, for as
+	// long as it takes.
 	Capacity Class = iota + 1
-	// Transient: the attempt failed by accident. Ask again a bounded number of times.
+	// Transient: the attempt failed by accident. Ask again a bounded number of
+	// times.
 	Transient
 	// Permanent: this row cannot succeed. Asking again changes nothing.
 	Permanent
-	// Fatal: no row can succeed until somebody mends the account, key, model or address.
+	// Fatal: no row can succeed until somebody mends the account, key, model or
+	// address.
 	Fatal
 )
 
@@ -61,8 +65,9 @@ const (
 	ReasonInternalError           Reason = "internal_error"
 )
 
-// Error is the one error type of calls, templates and replies: what failed, what it
-// means, and the facts that the reason promises. It never holds a credential.
+// Error is the one error type of calls, templates and replies: what failed,
+// what it means, and the facts that the reason promises. It never holds a
+// credential.
 type Error struct {
 	// Provider is the client's name; empty where no provider was asked.
 	Provider string
@@ -96,14 +101,22 @@ func (e *Error) Error() string {
 	}
 	if e.Status != 0 && e.Status != 200 {
 		b.WriteString(strconv.Itoa(e.Status))
-		if e.Code != "" {
+		if code := e.providerCode(); code != "" {
 			b.WriteByte(' ')
-			b.WriteString(e.Code)
+			b.WriteString(code)
 		}
 		b.WriteString(": ")
 	}
 	b.WriteString(e.Err.Error())
 	return b.String()
+}
+
+// providerCode is the provider's narrowest word for the error.
+func (e *Error) providerCode() string {
+	if e.Code != "" {
+		return preview(e.Code)
+	}
+	return preview(e.Type)
 }
 
 // Unwrap returns Err.
@@ -112,9 +125,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // previewBytes bounds every excerpt of foreign bytes that an error carries.
 const previewBytes = 500
 
-// preview returns the start of b as valid UTF-8, at most previewBytes long and never
-// cut inside a character.
-func preview[T string | []byte](b T) string {
+// preview returns the start of b as valid UTF-8, at most previewBytes long and
+// never cut inside a character.
+func preview[T ~string | ~[]byte](b T) string {
 	end := min(len(b), previewBytes)
 	if end < len(b) {
 		for end > 0 && !utf8.RuneStart(b[end]) {

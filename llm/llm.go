@@ -1,12 +1,13 @@
-// Package llm turns a row into one call of a language model and its reply into a
-// verdict.
+// Package llm turns a row into one call of a language model and its reply into
+// a verdict.
 //
-// It has three parts that know nothing of each other: templates and rows (what is
-// asked, where the answer goes), wire formats (pure translations between a [Request]
-// and the JSON of one family of servers), and one classifier, [Classify], which
-// decides from status, typed fields and headers what a failed attempt means. Only
-// [Client] does input and output: one HTTP attempt a call, bounded in time and bytes,
-// no retries. Whether and when to ask again is the caller's, guided by [Error.Class].
+// It has three parts that know nothing of each other: templates and rows (what
+// is asked, where the answer goes), wire formats (pure translations between a
+// [Request] and the JSON of one family of servers), and one classifier,
+// [Classify], which decides from status, typed fields and headers what a failed
+// attempt means. Only [Client] does input and output: one HTTP attempt a call,
+// bounded in time and bytes, no retries. Whether and when to ask again is the
+// caller's, guided by [Error.Class].
 //
 //	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: key, Model: "gpt-4.1-mini"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})
@@ -17,8 +18,9 @@ package llm
 
 import "encoding/json"
 
-// Request is one question in words that all wire formats share. Its zero value asks an
-// empty prompt of the client's own model. A Request is only read, never kept.
+// Request is one question in words that all wire formats share. Its zero value
+// asks an empty prompt of the client's own model. A Request is only read, never
+// kept.
 type Request struct {
 	// Model overrides the client's model. Empty: the client's.
 	Model string
@@ -30,19 +32,20 @@ type Request struct {
 	Prompt string
 	// Temperature is sent only when set.
 	Temperature *float64
-	// MaxTokens bounds the reply, in tokens. It is sent only when set, except where the
-	// wire format demands one (Anthropic: 4096 then).
+	// MaxTokens bounds the reply, in tokens. It is sent only when set, except
+	// where the wire format demands one (Anthropic: 4096 then).
 	MaxTokens *int
-	// ExtraBody is a JSON object whose members are merged into the request last, each
-	// replacing a member of the same name; two objects of the same name are merged
-	// member by member. Empty: none.
+	// ExtraBody is a JSON object whose members are merged into the request last,
+	// each replacing a member of the same name; two objects of the same name are
+	// merged member by member. It must pass [ValidateExtraBody]. Empty: none.
 	ExtraBody json.RawMessage
-	// Schema is a JSON Schema that the reply must satisfy. It is sent where the provider
-	// supports it; [Schema.Validate] checks the reply in any case. Empty: none.
-	Schema json.RawMessage
-	// Rejected is the reply that an earlier attempt gave and Complaint what was wrong
-	// with it. With a Complaint both are sent after the prompt, so that the model can
-	// mend its answer. Empty: nothing is sent.
+	// Schema is the schema that the reply must satisfy. It is sent where the
+	// provider supports it; [Schema.Validate] checks the reply in any case. Nil:
+	// none.
+	Schema *Schema
+	// Rejected is the reply that an earlier attempt gave and Complaint what was
+	// wrong with it. With a Complaint both are sent after the prompt, so that the
+	// model can mend its answer. Empty: nothing is sent.
 	Rejected, Complaint string
 }
 
@@ -60,8 +63,8 @@ type Reply struct {
 	Usage *Usage
 }
 
-// Usage counts the tokens of one call, as the server told them. A nil *Usage means that
-// nothing was told, which is not the same as no tokens.
+// Usage counts the tokens of one call, as the server told them. A nil *Usage
+// means that nothing was told, which is not the same as no tokens.
 type Usage struct {
 	// PromptTokens counts all tokens read, cached ones included.
 	PromptTokens int64 `json:"prompt_tokens"`

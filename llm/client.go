@@ -1,0 +1,498 @@
+package llm
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Client asks one provider, one HTTP attempt a call. It is safe for concurrent
+// use. Close it when no call is in the air.
+type Client struct {
+	cfg       ClientConfig
+	base      *url.URL
+	own       *url.URL // where requests for the client's own model go
+	transport *http.Transport
+	login     atomic.Pointer[login]
+	timedOut  error       // wraps ErrTimeout
+	proven    atomic.Bool // had a success
+}
+
+// login is a key together with the headers that carry it.
+type login struct {
+	key    string
+	header http.Header // shared by all requests, never written
+}
+
+// ClientConfig configures a [Client]. The zero value of a field is its default,
+// except where it is required.
+type ClientConfig struct {
+	// Provider is the name in errors, events and metrics. Required.
+	Provider string
+	// Wire is the wire format. Required.
+	Wire Wire
+	// BaseURL is what the wire format's paths are appended to, http or https,
+	// without credentials, query or fragment. Required.
+	BaseURL string
+	// APIKey is the credential. Empty: none is sent.
+	APIKey string
+	// Model is asked where the request names none. Required.
+	Model string
+	// Concurrency is the most calls in flight. Default 64.
+	Concurrency int
+	// Timeout bounds one attempt, connecting included. Default 120s.
+	Timeout time.Duration
+	// MaxReplyBytes bounds the body of a reply after decompression. Default
+	// 8 MiB.
+	MaxReplyBytes int64
+	// CAPEM holds further certificate authorities in PEM that may sign the
+	// server's certificate. Empty: those of the system alone.
+	CAPEM []byte
+	// AcceptTruncated takes replies that end at the token limit as success.
+	AcceptTruncated bool
+	// DialContext opens connections. Nil: TCP.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// SettingError says which setting of a client is wrong.
+type SettingError struct {
+	// Setting is the name of the field: "BaseURL", "APIKey", "Model", ...
+	Setting string
+	// Err says what is wrong with it and how to mend it.
+	Err error
+}
+
+// Error implements error.
+func (e *SettingError) Error() string { return e.Setting + ": " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *SettingError) Unwrap() error { return e.Err }
+
+const (
+	defaultConcurrency   = 64
+	defaultTimeout       = 120 * time.Second
+	defaultMaxReplyBytes = 8 << 20
+	// connectTimeout bounds the making of one connection: a server that is
+	// there answers in far less.
+	connectTimeout = 10 * time.Second
+	// idleTimeout is below the 75 s after which nginx and others close an idle
+	// connection, so that they seldom close one that we are about to use.
+	idleTimeout = 60 * time.Second
+	// errorBytes bounds the body of a reply that is no success.
+	errorBytes = 64 << 10
+	// minSecretBytes is the length from which a key is a secret. Servers that
+	// need none are given words like "none" or "ollama", which may stand in any
+	// text.
+	minSecretBytes = 8
+)
+
+var redacted = []byte("[redacted]")
+
+// NewClient makes a client. Its errors are all the faults of cfg, each a
+// [*SettingError], joined. It opens no connection.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	c := &Client{cfg: cfg}
+	var faults []error
+	fault := func(setting string, err error) {
+		if err != nil {
+			faults = append(faults, &SettingError{Setting: setting, Err: err})
+		}
+	}
+	if cfg.Provider == "" {
+		fault("Provider", errors.New("missing"))
+	}
+	if cfg.Wire == nil {
+		fault("Wire", errors.New("missing"))
+	}
+	if cfg.Model == "" {
+		fault("Model", errors.New("missing; name the model to ask"))
+	}
+	base, err := parseBaseURL(cfg.BaseURL)
+	fault("BaseURL", err)
+	c.base = base
+	fault("APIKey", checkKey(cfg.APIKey))
+	if cfg.Concurrency < 0 {
+		fault("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
+	}
+	if cfg.Timeout < 0 {
+		fault("Timeout", fmt.Errorf("%v is negative", cfg.Timeout))
+	}
+	if cfg.MaxReplyBytes < 0 {
+		fault("MaxReplyBytes", fmt.Errorf("%d is negative", cfg.MaxReplyBytes))
+	}
+	roots, err := rootCAs(cfg.CAPEM)
+	fault("CAPEM", err)
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	if cfg.Concurrency == 0 {
+		c.cfg.Concurrency = defaultConcurrency
+	}
+	if cfg.Timeout == 0 {
+		c.cfg.Timeout = defaultTimeout
+	}
+	if cfg.MaxReplyBytes == 0 {
+		c.cfg.MaxReplyBytes = defaultMaxReplyBytes
+	}
+	if c.own, err = c.address(cfg.Model); err != nil {
+		return nil, &SettingError{Setting: "Model", Err: err}
+	}
+	c.timedOut = fmt.Errorf("%w after %v", ErrTimeout, c.cfg.Timeout)
+	c.transport = c.newTransport(roots)
+	if err := c.SetAPIKey(cfg.APIKey); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
+	dial := c.cfg.DialContext
+	if dial == nil {
+		dialer := &net.Dialer{
+			Timeout:   min(connectTimeout, c.cfg.Timeout/2),
+			KeepAlive: 15 * time.Second,
+		}
+		dial = dialer.DialContext
+	}
+	// HTTP/1.1 alone: with as many connections as calls in flight nothing waits
+	// for anything else, and a lost connection costs one call.
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dial,
+		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: connectTimeout,
+		Protocols:           protocols,
+		MaxIdleConns:        c.cfg.Concurrency,
+		MaxIdleConnsPerHost: c.cfg.Concurrency,
+		MaxConnsPerHost:     c.cfg.Concurrency,
+		IdleConnTimeout:     idleTimeout,
+		OnProxyConnectResponse: func(_ context.Context, _ *url.URL, _ *http.Request, r *http.Response) error {
+			if r.StatusCode != http.StatusOK {
+				return &proxyError{status: r.StatusCode}
+			}
+			return nil
+		},
+	}
+}
+
+// Provider returns the name of the provider.
+func (c *Client) Provider() string { return c.cfg.Provider }
+
+// Model returns the model that is asked where a request names none.
+func (c *Client) Model() string { return c.cfg.Model }
+
+// SetAPIKey replaces the credential for calls that start from now on. It
+// returns a [*SettingError], and keeps the old one, if no header can carry key.
+func (c *Client) SetAPIKey(key string) error {
+	if err := checkKey(key); err != nil {
+		return &SettingError{Setting: "APIKey", Err: err}
+	}
+	h := http.Header{
+		"Content-Type": {"application/json"},
+		"Accept":       {"application/json"},
+		"User-Agent":   {"llm-stage"},
+	}
+	c.cfg.Wire.SetHeader(h, key)
+	c.login.Store(&login{key: key, header: h})
+	return nil
+}
+
+// Close closes the idle connections. Calls in the air go on; a later Do works
+// and opens new ones.
+func (c *Client) Close() { c.transport.CloseIdleConnections() }
+
+// Prepared is a request as it goes over the wire, ready to be sent any number
+// of times. It is read only.
+type Prepared struct {
+	// Model is the model asked.
+	Model string
+	// Body is the JSON sent. It holds no credential.
+	Body []byte
+
+	address  *url.URL
+	rowModel bool
+}
+
+// Target returns the host and path that the request goes to, without
+// credentials. Together with Body it identifies what is asked of whom: some
+// wire formats name the model in the path alone.
+func (p *Prepared) Target() string { return p.address.Host + p.address.RequestURI() }
+
+// Prepare translates a request. The error is an [*Error] of class Permanent:
+// a temperature that is no number, an extra body that cannot be merged.
+func (c *Client) Prepare(r *Request) (*Prepared, error) {
+	p := &Prepared{Model: r.Model, address: c.own}
+	if r.Temperature != nil && (math.IsNaN(*r.Temperature) || math.IsInf(*r.Temperature, 0)) {
+		return nil, c.invalid(fmt.Errorf("temperature: %v is not a number", *r.Temperature))
+	}
+	if err := ValidateExtraBody(r.ExtraBody); err != nil {
+		return nil, c.invalid(err)
+	}
+	if p.Model == "" {
+		named := *r
+		named.Model, p.Model = c.cfg.Model, c.cfg.Model
+		r = &named
+	} else if p.Model != c.cfg.Model {
+		address, err := c.address(p.Model)
+		if err != nil {
+			return nil, c.invalid(fmt.Errorf("model %q: %w", preview(p.Model), err))
+		}
+		p.address, p.rowModel = address, true
+	}
+	p.Body = c.cfg.Wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
+	if len(r.ExtraBody) > 0 {
+		p.Body = appendMerged(make([]byte, 0, len(p.Body)+len(r.ExtraBody)), p.Body, r.ExtraBody)
+	}
+	return p, nil
+}
+
+// sizeOf estimates the bytes of a request: its texts, some escapes, the frame.
+func sizeOf(r *Request) int {
+	n := len(r.Model) + len(r.System) + len(r.Context) + len(r.Prompt) + len(r.Rejected) + len(r.Complaint)
+	if r.Schema != nil {
+		n += len(r.Schema.source)
+	}
+	return n + n/16 + 256
+}
+
+func (c *Client) invalid(err error) error {
+	return &Error{Provider: c.cfg.Provider, Class: Permanent, Reason: ReasonAPICallFailed, Err: err}
+}
+
+// address returns where requests for model go. A row may name the model, so a
+// name must not lead the key to another address of the provider.
+func (c *Client) address(model string) (*url.URL, error) {
+	if strings.Contains(model, "..") {
+		return nil, errors.New(`holds ".."`)
+	}
+	return url.Parse(c.base.String() + c.cfg.Wire.Path(model))
+}
+
+// Exchange is one HTTP attempt: what was sent, what came back, and when. It
+// holds no credential.
+type Exchange struct {
+	// Status is the HTTP status. 0: no reply came.
+	Status int
+	// Sent says that the whole request was written: the provider may have
+	// answered, and billed, even if no reply came.
+	Sent bool
+	// Latency is the time from the start of the attempt until the whole reply
+	// was read, or the attempt failed.
+	Latency time.Duration
+	// Request is the body sent, and Response the body that came: whole for a
+	// success, at most 64 KiB for an error status or a reply over the bound.
+	Request, Response []byte
+	// Reply is what the model answered. Nil where no body with a 2xx status
+	// could be read. Beside an error only its Usage is of use.
+	Reply *Reply
+	// Wait is what the server told about when to come back. Zero on success.
+	Wait
+}
+
+// Do sends a request once and judges the reply. The Exchange is never nil. The
+// error is nil or an [*Error]; its Class is 0 only if ctx ended before the
+// reply did, and it then wraps the cause. Do blocks until the whole reply is
+// read, at most the attempt's time-out.
+func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
+	x := &Exchange{Request: p.Body}
+	start := time.Now()
+	o := Outcome{Known: Known{
+		Proven:          c.proven.Load(),
+		RowModel:        p.rowModel,
+		AcceptTruncated: c.cfg.AcceptTruncated,
+	}}
+	login := c.login.Load()
+	body := c.attempt(ctx, p, login, x, &o)
+	now := time.Now()
+	x.Latency = now.Sub(start)
+	x.Status = o.Status
+	if o.Status/100 != 2 {
+		body = login.redact(body) // an answer of the model is not touched
+	}
+	if err := context.Cause(ctx); err != nil && o.Err != nil {
+		x.Response = login.redact(body)
+		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
+	}
+	var err error
+	x.Reply, err = parseReply(c.cfg.Wire, &o, now, body)
+	x.Response = login.redact(body)
+	if err == nil {
+		c.proven.Store(true)
+		return x, nil
+	}
+	e, _ := errors.AsType[*Error](err)
+	e.Provider = c.cfg.Provider
+	x.Wait = Wait{RetryAfter: e.RetryAfter, Remaining0: e.Remaining0, Reset: e.Reset}
+	login.redactError(e)
+	return x, e
+}
+
+// attempt does the HTTP exchange, notes in o and x how it went, and returns the
+// body as far as it was read.
+func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, x *Exchange, o *Outcome) []byte {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, c.timedOut)
+	defer cancel()
+	var sent atomic.Bool // set by a goroutine of the transport, which may outlive the call
+	defer func() { x.Sent = sent.Load() }()
+	trace := &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) {
+		if info.Err == nil {
+			sent.Store(true)
+		}
+	}}
+	req := (&http.Request{
+		Method:        http.MethodPost,
+		URL:           p.address,
+		Host:          p.address.Host,
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Header:        login.header,
+		Body:          io.NopCloser(bytes.NewReader(p.Body)),
+		ContentLength: int64(len(p.Body)),
+		// With GetBody the transport sends again by itself, but only if nothing was
+		// written yet: an idle connection had been closed.
+		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p.Body)), nil },
+	}).WithContext(httptrace.WithClientTrace(ctx, trace))
+	// The transport itself, not http.Client: it follows no redirect.
+	resp, err := c.transport.RoundTrip(req)
+	if err != nil {
+		o.Err = attemptError(ctx, err)
+		return nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	sent.Store(true)
+	o.Status, o.Header = resp.StatusCode, resp.Header
+	limit := c.cfg.MaxReplyBytes
+	if o.Status/100 != 2 {
+		limit = min(limit, errorBytes)
+	}
+	body, err := readBounded(resp.Body, resp.ContentLength, limit)
+	switch {
+	case err != nil:
+		o.Err = attemptError(ctx, fmt.Errorf("read reply: %w", err))
+	case int64(len(body)) > limit:
+		o.Form = FormTooLarge
+		body = body[:min(limit, errorBytes)]
+	}
+	return body
+}
+
+// attemptError tells our own time-out from the transport's errors.
+func attemptError(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, ErrTimeout) {
+		return cause
+	}
+	return err
+}
+
+// readBounded reads at most limit+1 bytes: one more than limit tells that there
+// is more. size is the length that the server announced, or -1.
+func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
+	if size < 0 || size > limit {
+		size = min(2048, limit)
+	}
+	buf := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
+	_, err := buf.ReadFrom(io.LimitReader(r, limit+1))
+	return buf.Bytes(), err
+}
+
+// redact returns b without the key. It copies b only if the key is in it.
+func (l *login) redact(b []byte) []byte {
+	if len(l.key) < minSecretBytes || !bytes.Contains(b, []byte(l.key)) {
+		return b
+	}
+	return bytes.ReplaceAll(b, []byte(l.key), redacted)
+}
+
+// redactError removes the key from an error: servers, and proxies between, like
+// to repeat it.
+func (l *login) redactError(e *Error) {
+	if text := e.Err.Error(); l.holds(text) {
+		e.Err = errors.New(l.redactString(text))
+	}
+	e.Code, e.Type = l.redactString(e.Code), l.redactString(e.Type)
+	for name, fact := range e.Facts {
+		switch v := fact.(type) {
+		case string:
+			e.Facts[name] = l.redactString(v)
+		case []string:
+			for i := range v {
+				v[i] = l.redactString(v[i])
+			}
+		case json.RawMessage:
+			e.Facts[name] = json.RawMessage(l.redact(v))
+		}
+	}
+}
+
+func (l *login) redactString(s string) string {
+	if !l.holds(s) {
+		return s
+	}
+	return string(l.redact([]byte(s)))
+}
+
+func (l *login) holds(text string) bool {
+	return len(l.key) >= minSecretBytes && strings.Contains(text, l.key)
+}
+
+// checkKey says why a header cannot carry key, without repeating it.
+func checkKey(key string) error {
+	for _, c := range []byte(key) {
+		if c <= ' ' || c == 0x7f {
+			return errors.New("holds white space or control characters; remove them")
+		}
+	}
+	return nil
+}
+
+func parseBaseURL(raw string) (*url.URL, error) {
+	if raw == "" {
+		return nil, errors.New("missing; give the address of the server, such as http://localhost:11434/v1")
+	}
+	u, err := url.Parse(strings.TrimRight(raw, "/"))
+	switch {
+	case err != nil:
+		return nil, errors.New("not a URL") // the error of url.Parse repeats it, credentials and all
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("scheme %q; start it with http:// or https://", u.Scheme)
+	case u.Hostname() == "":
+		return nil, errors.New("names no host")
+	case u.User != nil:
+		return nil, errors.New("holds credentials; give them as the API key")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return nil, errors.New("holds a query or a fragment; remove it")
+	}
+	return u, nil
+}
+
+// rootCAs returns the system's certificate authorities and those in pem, or nil
+// for the system's alone.
+func rootCAs(pem []byte) (*x509.CertPool, error) {
+	if len(pem) == 0 {
+		return nil, nil
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, errors.New("holds no certificate in PEM")
+	}
+	return pool, nil
+}

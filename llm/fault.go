@@ -1,0 +1,298 @@
+package llm
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Fault is an error object as providers put it into a reply.
+type Fault struct {
+	// Status is the HTTP status that the object itself names. 0: none.
+	Status int
+	// Code and Type are the provider's words for what is wrong, Detail a
+	// narrower one where it has such (Anthropic's details.error_code,
+	// OpenRouter's metadata.reason, Azure's innererror.code, Gemini's
+	// ErrorInfo). Empty: not told.
+	Code, Type, Detail string
+	// Message is for people. Empty: none.
+	Message string
+	// PerDay says that a quota of a day is used up (Gemini).
+	PerDay bool
+	// Flagged says that the row's own text was refused by a moderator.
+	Flagged bool
+	// Oversized says that this one request exceeds what a rate limit ever admits.
+	Oversized bool
+	// RetryDelay is the wait that the object itself asks for (Gemini). 0: none.
+	RetryDelay time.Duration
+	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil:
+	// none.
+	Header http.Header
+}
+
+type meaning uint8
+
+const (
+	meansNothing meaning = iota
+	meansCapacity
+	meansTransient
+	meansPermanent
+	meansFatal
+	meansFiltered
+	meansUnknownModel
+)
+
+// words holds what the documented codes and types of providers mean where that
+// is more than their status says, or where they come inside a 200. A word
+// means one thing at all providers, so there is one table.
+var words = map[string]meaning{
+	// No room now.
+	"slow_down":                   meansCapacity, // OpenAI, 503
+	"rate_limit_exceeded":         meansCapacity, // OpenAI; in a failed response with status 200
+	"rate_limit_error":            meansCapacity, // Anthropic
+	"overloaded_error":            meansCapacity, // Anthropic
+	"engine_overloaded_error":     meansCapacity, // Moonshot
+	"RESOURCE_EXHAUSTED":          meansCapacity, // Gemini; per-day quotas were sorted out before
+	"UNAVAILABLE":                 meansCapacity, // Gemini
+	"unavailable_error":           meansCapacity, // llama.cpp while it loads the model
+	"overloaded":                  meansCapacity, // text-generation-inference
+	"in_flight_budget_exhausted":  meansCapacity, // OpenRouter, 402
+	"openrouter_in_flight_budget": meansCapacity, // OpenRouter, 402
+
+	// Accidents.
+	"server_error":      meansTransient, // OpenAI
+	"timeout_error":     meansTransient, // Anthropic
+	"INTERNAL":          meansTransient, // Gemini
+	"DEADLINE_EXCEEDED": meansTransient, // Gemini
+
+	// About this row.
+	"context_length_exceeded":   meansPermanent, // OpenAI
+	"exceed_context_size_error": meansPermanent, // llama.cpp
+	"string_above_max_length":   meansPermanent, // OpenAI
+	"request_too_large":         meansPermanent, // Anthropic
+	"weight_exceeds_budget":     meansPermanent, // OpenRouter, 402: one request dearer than the whole budget
+
+	// Refused for its content.
+	"content_filter":               meansFiltered, // OpenAI, Azure
+	"content_policy_violation":     meansFiltered, // OpenAI
+	"ResponsibleAIPolicyViolation": meansFiltered, // Azure
+	"invalid_prompt":               meansFiltered, // OpenAI
+	"moderation_blocked":           meansFiltered, // OpenAI
+
+	// Nobody's row will succeed.
+	"insufficient_quota":                meansFatal, // OpenAI, 429
+	"credit_balance_exhausted":          meansFatal, // OpenAI, 429
+	"organization_spend_limit_exceeded": meansFatal, // OpenAI, 429
+	"organization_usage_limit_exceeded": meansFatal, // OpenAI, 429
+	"project_spend_limit_exceeded":      meansFatal, // OpenAI, 429
+	"billing_hard_limit_reached":        meansFatal, // OpenAI, 429 and 400
+	"billing_not_active":                meansFatal, // OpenAI, 429
+	"account_deactivated":               meansFatal, // OpenAI
+	"access_terminated":                 meansFatal, // OpenAI, 429
+	"exceeded_current_quota_error":      meansFatal, // Moonshot, 429
+	"organization_restricted":           meansFatal, // Groq, 400
+	"blocked_api_access":                meansFatal, // Groq, 400: spend limit
+	"enforced_spend_limit_reached":      meansFatal, // Anthropic, 429
+	"billing_error":                     meansFatal, // Anthropic
+	"authentication_error":              meansFatal, // Anthropic
+	"invalid_api_key":                   meansFatal, // OpenAI
+	"API_KEY_INVALID":                   meansFatal, // Gemini, 400
+	"FAILED_PRECONDITION":               meansFatal, // Gemini, 400: no billing, or wrong country
+
+	// An unknown model.
+	"model_not_found":    meansUnknownModel, // OpenAI, 404 and 403
+	"DeploymentNotFound": meansUnknownModel, // Azure, 404
+}
+
+// readFault finds the error object in a body, in any of the shapes that
+// servers put it: under "error" (an object or a text), at the top level, or in
+// a list of one. It returns nil if there is none.
+func readFault(body []byte) *Fault {
+	body = bytes.TrimSpace(body)
+	if len(body) > 0 && body[0] == '[' { // Gemini behind its OpenAI-compatible address
+		var list []json.RawMessage
+		if json.Unmarshal(body, &list) != nil || len(list) == 0 {
+			return nil
+		}
+		body = list[0]
+	}
+	var top struct {
+		Error     json.RawMessage `json:"error"`
+		ErrorType looseText       `json:"error_type"` // text-generation-inference
+		faultBody
+		StatusCode looseText `json:"statusCode"` // Azure API Management
+		Detail     rawText   `json:"detail"`     // FastAPI
+	}
+	if !decode(body, &top) {
+		return plainFault(body)
+	}
+	switch {
+	case len(top.Error) > 0 && top.Error[0] == '{':
+		return faultOf(top.Error)
+	case len(top.Error) > 0 && top.Error[0] == '"':
+		return &Fault{Type: string(top.ErrorType), Message: stringOf(top.Error)}
+	case top.Message != "":
+		f := top.fault()
+		f.Status = max(f.Status, statusOf(string(top.StatusCode)))
+		return f
+	case top.Detail != "":
+		return &Fault{Message: string(top.Detail)}
+	}
+	return nil
+}
+
+// plainFault takes the first line of a body in plain text for the message.
+func plainFault(body []byte) *Fault {
+	line, _, _ := bytes.Cut(body, []byte{'\n'})
+	if len(line) == 0 || line[0] == '<' || line[0] == '{' || line[0] == '[' {
+		return nil
+	}
+	return &Fault{Message: preview(line)}
+}
+
+// faultBody is the union of the members that error objects have.
+type faultBody struct {
+	Code       looseText       `json:"code"`
+	Type       looseText       `json:"type"`
+	Status     looseText       `json:"status"`
+	Message    looseText       `json:"message"`
+	Details    json.RawMessage `json:"details"`
+	InnerError struct {
+		Code looseText `json:"code"`
+	} `json:"innererror"`
+	Metadata struct {
+		Reason      looseText            `json:"reason"`
+		ErrorType   looseText            `json:"error_type"`
+		LimitSource looseText            `json:"limit_source"`
+		Reasons     json.RawMessage      `json:"reasons"`
+		Headers     map[string]looseText `json:"headers"`
+	} `json:"metadata"`
+}
+
+// faultOf reads one error object.
+func faultOf(raw []byte) *Fault {
+	var b faultBody
+	if !decode(raw, &b) {
+		return nil
+	}
+	return b.fault()
+}
+
+func (b *faultBody) fault() *Fault {
+	f := &Fault{
+		Code:    string(b.Code),
+		Type:    string(b.Type),
+		Message: strings.TrimSpace(string(b.Message)),
+		// OpenRouter's 403 for moderated input lists the reasons.
+		Flagged: len(b.Metadata.Reasons) > len("[]") && b.Metadata.Reasons[0] == '[',
+	}
+	for name, value := range b.Metadata.Headers {
+		if f.Header == nil {
+			f.Header = http.Header{}
+		}
+		f.Header.Set(name, string(value))
+	}
+	f.Status = max(statusOf(f.Code), statusOf(string(b.Status)))
+	if statusOf(f.Code) != 0 {
+		f.Code = "" // the status once more
+	}
+	if f.Type == "" && statusOf(string(b.Status)) == 0 {
+		f.Type = string(b.Status) // Gemini's word, such as RESOURCE_EXHAUSTED
+	}
+	for _, word := range [...]looseText{
+		b.InnerError.Code, b.Metadata.Reason, b.Metadata.LimitSource, b.Metadata.ErrorType,
+	} {
+		if f.Detail == "" {
+			f.Detail = string(word)
+		}
+	}
+	f.readDetails(b.Details)
+	if f.Code == "" {
+		f.Code, f.Detail = f.Detail, ""
+	}
+	f.Oversized = f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message)
+	return f
+}
+
+// readDetails reads Anthropic's details object and Google's list of typed ones.
+func (f *Fault) readDetails(raw json.RawMessage) {
+	if len(raw) == 0 {
+		return
+	}
+	if raw[0] == '{' {
+		var d struct {
+			ErrorCode looseText `json:"error_code"`
+		}
+		decode(raw, &d)
+		if d.ErrorCode != "" {
+			f.Detail = string(d.ErrorCode)
+		}
+		return
+	}
+	var list []struct {
+		Type       string    `json:"@type"`
+		Reason     looseText `json:"reason"`
+		RetryDelay looseText `json:"retryDelay"`
+		Violations []struct {
+			QuotaID     string `json:"quotaId"`
+			QuotaMetric string `json:"quotaMetric"`
+		} `json:"violations"`
+	}
+	decode(raw, &list)
+	for _, d := range list {
+		switch d.Type[strings.LastIndexByte(d.Type, '.')+1:] {
+		case "RetryInfo":
+			if wait, err := time.ParseDuration(string(d.RetryDelay)); err == nil {
+				f.RetryDelay = min(max(wait, 0), maxWait)
+			}
+		case "ErrorInfo":
+			if f.Detail == "" {
+				f.Detail = string(d.Reason)
+			}
+		case "QuotaFailure":
+			for _, v := range d.Violations {
+				if strings.Contains(v.QuotaID, "PerDay") || strings.HasSuffix(v.QuotaMetric, "_per_day") {
+					f.PerDay = true
+				}
+			}
+		}
+	}
+}
+
+// exceedsLimit reads OpenAI's two numbers, "Limit 30000, Requested 36278". It
+// answers the same type and code when a request waits for room in the limit
+// and when it can never fit, and tells the numbers nowhere else; so this one
+// text, already known by type and code, is read for its numbers.
+func exceedsLimit(message string) bool {
+	limit, ok := numberAfter(message, "Limit ")
+	if !ok {
+		return false
+	}
+	requested, ok := numberAfter(message, "Requested ")
+	return ok && requested > limit
+}
+
+func numberAfter(s, label string) (int64, bool) {
+	_, rest, ok := strings.Cut(s, label)
+	if !ok {
+		return 0, false
+	}
+	end := 0
+	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
+		end++
+	}
+	n, err := strconv.ParseInt(rest[:end], 10, 64)
+	return n, err == nil
+}
+
+// statusOf returns the HTTP error status that a code or status spells, or 0.
+func statusOf(code string) int {
+	n, err := strconv.Atoi(code)
+	if err != nil || n < 400 || n > 599 {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,335 @@
+// Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's
+// chat completions and Anthropic's messages, admits only so many calls, takes
+// its time, fails now and then, and always answers the same prompt alike.
+//
+// It serves tests, the demo and the mock server alike, so it imports no testing.
+// All its time comes from package time: inside a testing/synctest bubble, over a
+// [PipeListener], an hour of it takes a moment.
+//
+//	server, err := llmtest.New(llmtest.Config{Rate: 20, Latency: time.Second})
+//	pipe, stop := server.Pipe()
+//	defer stop()
+//	client, err := llm.NewProvider("mock", llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext})
+package llmtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config says how a [Server] behaves. Its zero value admits every call and
+// answers at once.
+type Config struct {
+	// Rate is how many calls a second are admitted; the others get a 429.
+	// 0: all, unless there is a Schedule.
+	Rate float64
+	// Schedule replaces Rate by phases that repeat. Nil: none.
+	Schedule []Phase
+	// Burst is how many calls are admitted at once after a pause. Default 5.
+	Burst int
+	// MaxConcurrent is the most calls at a time; the others get a 429. 0: no
+	// limit.
+	MaxConcurrent int
+	// Latency is the median time of an answer, LatencySigma the sigma of its
+	// log-normal distribution. 0: at once; the same for all.
+	Latency      time.Duration
+	LatencySigma float64
+	// Errors is the share of calls, by HTTP status, that fail with it though
+	// admitted. The shares add up to at most 1.
+	Errors map[int]float64
+	// RetryAfter is sent with each 429, 503 and 529. 0: no such header.
+	RetryAfter time.Duration
+	// Seed chooses latencies and errors: equal seeds give equal sequences, by
+	// order of arrival.
+	Seed uint64
+	// Script, if set, is asked first about every call. Nil from it leaves the
+	// call to the rest of Config.
+	Script func(Call) *Step
+}
+
+// Phase is a part of a schedule.
+type Phase struct {
+	Rate float64       // calls a second; 0: none
+	For  time.Duration // > 0
+}
+
+// Call is what a script may look at.
+type Call struct {
+	N      int // counts the calls from 0 by arrival
+	Prompt string
+	Model  string
+	System string
+	Body   []byte
+	Header http.Header
+}
+
+// maxRequestBytes bounds the body of a request.
+const maxRequestBytes = 32 << 20
+
+// Server is the flaky LLM server. Make it with [New]. It is safe for concurrent
+// use.
+type Server struct {
+	cfg      Config
+	statuses []int // of cfg.Errors, sorted: a map's order would not repeat
+	start    time.Time
+
+	mu     sync.Mutex // guards the rest, for a few instructions
+	random *rand.Rand
+	bucket bucket
+	stats  Stats
+}
+
+// Stats counts what a server has done with its calls.
+type Stats struct {
+	Received      int64 `json:"received"`       // all calls
+	Answered      int64 `json:"answered"`       // with a 200
+	RateLimited   int64 `json:"rate_limited"`   // beyond the rate
+	TooConcurrent int64 `json:"too_concurrent"` // beyond the concurrency
+	Injected      int64 `json:"injected"`       // failed by Errors
+	Scripted      int64 `json:"scripted"`       // met a step of the script
+	Invalid       int64 `json:"invalid"`        // no request we understand
+	Abandoned     int64 `json:"abandoned"`      // the client went away first
+	InFlight      int64 `json:"in_flight"`
+	MaxInFlight   int64 `json:"max_in_flight"`
+}
+
+// Rejected counts the calls refused for want of room.
+func (s Stats) Rejected() int64 { return s.RateLimited + s.TooConcurrent }
+
+// New makes a server. The error names every fault of cfg.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Burst == 0 {
+		cfg.Burst = 5
+	}
+	if cfg.Schedule == nil && cfg.Rate > 0 {
+		cfg.Schedule = []Phase{{Rate: cfg.Rate, For: time.Hour}}
+	}
+	now := time.Now()
+	return &Server{
+		cfg:      cfg,
+		statuses: slices.Sorted(maps.Keys(cfg.Errors)),
+		start:    now,
+		random:   rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
+		bucket:   bucket{tokens: float64(cfg.Burst), last: now},
+	}, nil
+}
+
+func (c *Config) validate() error {
+	var faults []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.Rate >= 0 && !math.IsInf(c.Rate, 0), "rate %v: want a number from 0", c.Rate)
+	for _, p := range c.Schedule {
+		check(p.Rate >= 0 && !math.IsInf(p.Rate, 0), "schedule: rate %v: want a number from 0", p.Rate)
+		check(p.For > 0, "schedule: duration %v: want more than 0", p.For)
+	}
+	check(c.Burst >= 0, "burst %d is negative", c.Burst)
+	check(c.MaxConcurrent >= 0, "max concurrent %d is negative", c.MaxConcurrent)
+	check(c.Latency >= 0, "latency %v is negative", c.Latency)
+	check(c.LatencySigma >= 0 && c.LatencySigma <= 5, "latency sigma %v: want 0 to 5", c.LatencySigma)
+	check(c.RetryAfter >= 0, "retry-after %v is negative", c.RetryAfter)
+	sum := 0.0
+	for status, share := range c.Errors {
+		check(status >= 400 && status <= 599, "errors: status %d: want 400 to 599", status)
+		check(share >= 0 && share <= 1, "errors: share %v of %d: want 0 to 1", share, status)
+		sum += share
+	}
+	check(sum <= 1+1e-9, "errors: the shares add up to %v: want at most 1", sum)
+	return errors.Join(faults...)
+}
+
+// Stats returns the counts so far.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// ServeHTTP implements [http.Handler]. Any path that ends in /chat/completions
+// or /messages is an endpoint; GET /stats returns the [Stats] as JSON.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && r.URL.Path == "/stats" {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.Stats()) // the client is gone: nothing to do
+		return
+	}
+	call, d := s.arrive(r)
+	defer s.leave()
+	if step := s.scripted(call); step != nil {
+		s.play(w, r, d, call, step)
+		return
+	}
+	if call.bad != nil {
+		s.count(&s.stats.Invalid)
+		s.fail(w, d, *call.bad)
+		return
+	}
+	v := s.judge()
+	if v.status != 0 && !v.late {
+		s.fail(w, d, failure{status: v.status, message: v.message})
+		return
+	}
+	if !sleep(r.Context(), v.latency) {
+		s.count(&s.stats.Abandoned)
+		return
+	}
+	if v.status != 0 {
+		s.fail(w, d, failure{status: v.status, message: v.message})
+		return
+	}
+	s.count(&s.stats.Answered)
+	writeJSON(w, http.StatusOK, d.answer(call, answer(call)))
+}
+
+// call is a Call with what only the server needs.
+type call struct {
+	Call
+	schema any
+	bad    *failure
+}
+
+// arrive counts a call and reads it.
+func (s *Server) arrive(r *http.Request) (*call, dialect) {
+	c := new(call)
+	s.mu.Lock()
+	c.N = int(s.stats.Received)
+	s.stats.Received++
+	s.stats.InFlight++
+	s.stats.MaxInFlight = max(s.stats.MaxInFlight, s.stats.InFlight)
+	s.mu.Unlock()
+
+	c.Header = r.Header
+	var d dialect = openAI{}
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/messages"):
+		d = anthropic{}
+	case !strings.HasSuffix(r.URL.Path, "/chat/completions"):
+		c.bad = &failure{status: http.StatusNotFound, message: "no such endpoint: " + r.URL.Path}
+		return c, d
+	}
+	if r.Method != http.MethodPost {
+		c.bad = &failure{status: http.StatusMethodNotAllowed, message: "use POST"}
+		return c, d
+	}
+	var err error
+	if c.Body, err = io.ReadAll(io.LimitReader(r.Body, maxRequestBytes+1)); err != nil {
+		c.bad = &failure{status: http.StatusBadRequest, message: "body cut short"}
+		return c, d
+	}
+	if len(c.Body) > maxRequestBytes {
+		c.bad = &failure{status: http.StatusRequestEntityTooLarge, message: "body too large"}
+		return c, d
+	}
+	if err := d.read(c); err != nil {
+		c.bad = &failure{status: http.StatusBadRequest, message: err.Error()}
+	}
+	return c, d
+}
+
+func (s *Server) leave() {
+	s.mu.Lock()
+	s.stats.InFlight--
+	s.mu.Unlock()
+}
+
+func (s *Server) count(n *int64) {
+	s.mu.Lock()
+	*n++
+	s.mu.Unlock()
+}
+
+// verdict is what the server does with an ordinary call: status 0 answers it
+// after latency.
+type verdict struct {
+	status  int
+	message string
+	late    bool // fail only after latency
+	latency time.Duration
+}
+
+// judge decides about a call that arrives now. It draws the same random numbers
+// whatever the verdict, so that one call does not change another's.
+func (s *Server) judge() verdict {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := verdict{latency: time.Duration(float64(s.cfg.Latency) * math.Exp(s.cfg.LatencySigma*s.random.NormFloat64()))}
+	luck := s.random.Float64()
+	if limit := int64(s.cfg.MaxConcurrent); limit > 0 && s.stats.InFlight > limit {
+		s.stats.TooConcurrent++
+		v.status, v.message = http.StatusTooManyRequests, fmt.Sprintf("more than %d calls at a time", limit)
+		return v
+	}
+	if s.cfg.Schedule != nil && !s.bucket.take(time.Now(), s.start, s.cfg.Schedule, float64(s.cfg.Burst)) {
+		s.stats.RateLimited++
+		v.status, v.message = http.StatusTooManyRequests, "rate limit reached"
+		return v
+	}
+	for _, status := range s.statuses {
+		if luck -= s.cfg.Errors[status]; luck < 0 {
+			s.stats.Injected++
+			v.status, v.message = status, "injected failure"
+			v.late = status >= 500 && !isCapacity(status)
+			return v
+		}
+	}
+	return v
+}
+
+func isCapacity(status int) bool { return status == 429 || status == 503 || status == 529 }
+
+// failure is an error reply.
+type failure struct {
+	status  int
+	message string
+}
+
+func (s *Server) fail(w http.ResponseWriter, d dialect, f failure) {
+	if s.cfg.RetryAfter > 0 && isCapacity(f.status) {
+		whole := (s.cfg.RetryAfter + time.Second - 1) / time.Second
+		w.Header().Set("Retry-After", strconv.FormatInt(int64(whole), 10))
+		if s.cfg.RetryAfter%time.Second != 0 {
+			w.Header().Set("Retry-After-Ms", strconv.FormatInt(max(1, s.cfg.RetryAfter.Milliseconds()), 10))
+		}
+	}
+	writeJSON(w, f.status, d.fault(f))
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client is gone: nothing to do
+}
+
+// sleep waits for d and says whether ctx lasted as long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,202 @@
+package llm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Wire is one wire format: a pure translation between [Request], [Reply] and
+// the JSON of one kind of endpoint. [ChatCompletions], [Responses], [Messages]
+// and [GenerateContent] are wire formats.
+type Wire interface {
+	// Path returns the path and query of a request for model, below the base URL.
+	Path(model string) string
+	// SetHeader sets the headers that the wire format wants and, unless key is
+	// empty, the credential.
+	SetHeader(h http.Header, key string)
+	// AppendRequest appends the JSON of a request whose Model is not empty. It
+	// does not merge ExtraBody.
+	AppendRequest(dst []byte, r *Request) []byte
+	// ReadReply reads the body of a reply with a 2xx status into r, as far as it
+	// goes, and notes in o how it ended: Form, Fault and Finish.
+	ReadReply(body []byte, r *Reply, o *Outcome)
+}
+
+// ParseReply translates one HTTP reply and judges it. The error is nil or an
+// [*Error] without Provider. The Reply is nil unless the status is 2xx; beside
+// an error it holds what could be read, such as the usage of a refused answer,
+// which was paid all the same. body is not kept. ParseReply is pure: now is when
+// the reply came, from which waits count.
+func ParseReply(w Wire, k Known, now time.Time, status int, h http.Header, body []byte) (*Reply, error) {
+	o := Outcome{Status: status, Header: h, Known: k}
+	return parseReply(w, &o, now, body)
+}
+
+// parseReply is ParseReply on an outcome that the client has begun.
+func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) {
+	var r *Reply
+	switch {
+	case o.Status/100 != 2:
+		o.Fault = readFault(body)
+	case o.Err == nil && o.Form != FormTooLarge:
+		r = new(Reply)
+		w.ReadReply(body, r, o)
+	}
+	class, reason := Classify(o)
+	if class == 0 {
+		return r, nil
+	}
+	e := &Error{Status: o.Status, Class: class, Reason: reason}
+	if o.Fault != nil {
+		e.Code, e.Type = o.Fault.Code, o.Fault.Type
+		if e.Code == "" && o.Fault.Status != 0 && o.Fault.Status != o.Status {
+			e.Code = strconv.Itoa(o.Fault.Status)
+		}
+	}
+	e.setWait(o, now)
+	e.Facts = facts(o, e, r, body)
+	e.Err = explain(o, e, body)
+	return r, e
+}
+
+// setWait notes what the server told about when to come back: its headers,
+// then what its error object says in their place.
+func (e *Error) setWait(o *Outcome, now time.Time) {
+	wait := ParseWait(o.Header, now)
+	if f := o.Fault; f != nil {
+		told := ParseWait(f.Header, now)
+		for _, d := range [...]time.Duration{f.RetryDelay, told.RetryAfter} {
+			if wait.RetryAfter == 0 {
+				wait.RetryAfter = d
+			}
+		}
+		wait.Remaining0 = wait.Remaining0 || told.Remaining0
+		wait.Reset = max(wait.Reset, told.Reset)
+	}
+	e.RetryAfter, e.Remaining0, e.Reset = wait.RetryAfter, wait.Remaining0, wait.Reset
+}
+
+// facts returns the further members of the error object in a result.
+func facts(o *Outcome, e *Error, r *Reply, body []byte) map[string]any {
+	f := map[string]any{}
+	if e.Reason == ReasonAPICallFailed {
+		f["status_code"], f["provider_code"] = nil, nil
+		if e.Status != 0 {
+			f["status_code"] = e.Status
+		}
+		if code := e.providerCode(); code != "" {
+			f["provider_code"] = code
+		}
+	}
+	if e.Reason == ReasonInvalidJSONResponse {
+		f["content_type"], f["body_preview"] = preview(o.Header.Get("Content-Type")), preview(body)
+	}
+	if e.Reason == ReasonEmptyChoices {
+		f["response"] = preview(body)
+		var compact bytes.Buffer
+		if len(body) <= previewBytes && json.Compact(&compact, body) == nil {
+			f["response"] = json.RawMessage(compact.Bytes())
+		}
+	}
+	if e.Reason == ReasonMalformedResponse {
+		f["response_keys"] = topKeys(body)
+	}
+	if e.Reason == ReasonTruncated {
+		f["partial"] = r.Text
+	}
+	return f
+}
+
+// topKeys names the members of a JSON object, at most twenty, nil of anything
+// else.
+func topKeys(body []byte) []string {
+	var keys []string
+	members(body, func(key string, _ []byte) bool {
+		keys = append(keys, preview(key))
+		return len(keys) < 20
+	})
+	return keys
+}
+
+// explanations are the texts of the reasons that need no more.
+var explanations = map[Reason]string{
+	ReasonEmptyChoices:     "reply holds no answer",
+	ReasonEmptyContent:     "answer holds no text",
+	ReasonRefused:          "the model refused to answer",
+	ReasonTruncated:        "answer ends at the token limit; raise the limit or accept truncated answers",
+	ReasonResponseTooLarge: "reply exceeds the bound on its size",
+	ReasonContentFiltered:  "answer was stopped by the provider's content filter",
+}
+
+// explain says in one line what happened and how to mend it.
+func explain(o *Outcome, e *Error, body []byte) error {
+	if text := explanations[e.Reason]; text != "" && o.Fault == nil {
+		return errors.New(text)
+	}
+	if e.Reason == ReasonInvalidJSONResponse {
+		return fmt.Errorf("reply is not one JSON value: %.80q", preview(body))
+	}
+	if e.Reason == ReasonMalformedResponse {
+		return fmt.Errorf("reply is not of the provider's format: it has the members %q; check the provider and the base URL", topKeys(body))
+	}
+	if o.Err != nil && o.Status/100 <= 2 {
+		if e.Class == Fatal {
+			return fmt.Errorf("%w (check the base URL, and the CA file where the certificate is private)", o.Err)
+		}
+		return o.Err
+	}
+	text := http.StatusText(o.Status)
+	switch {
+	case o.Fault != nil && o.Fault.Message != "":
+		text = preview(o.Fault.Message)
+	case o.Status/100 == 3:
+		text = "server redirects to " + location(o.Header)
+	case o.Status/100 == 2:
+		text = "reply holds an error object without a message"
+	case text == "":
+		text = "the server gave no reason"
+	}
+	if e.Class == Fatal {
+		text += " (" + mending(o) + ")"
+	}
+	return errors.New(text)
+}
+
+// mending tells the reader of a fatal error what to do.
+func mending(o *Outcome) string {
+	status := o.Status
+	if status/100 == 2 && o.Fault != nil {
+		status = o.Fault.Status
+	}
+	switch {
+	case status/100 == 3:
+		return "redirects are not followed: set the base URL to the final address"
+	case status == 401:
+		return "check the API key"
+	case status == 402, status == 429:
+		return "check credit and spending limits at the provider"
+	case status == 403:
+		return "check what the API key may do"
+	case status == 404:
+		return "check the model and the base URL"
+	case status == 407:
+		return "check the credentials in the proxy variables"
+	}
+	return "check the API key and the account at the provider"
+}
+
+// location is where a redirect points, without query and credentials.
+func location(h http.Header) string {
+	u, err := url.Parse(h.Get("Location"))
+	if err != nil || *u == (url.URL{}) {
+		return "nowhere"
+	}
+	u.User, u.RawQuery, u.ForceQuery, u.Fragment, u.RawFragment = nil, "", false, "", ""
+	return preview(u.String())
+}

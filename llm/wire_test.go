@@ -1,0 +1,173 @@
+package llm
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// now is when every scripted reply comes.
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// TestReplies runs the recorded replies of testdata/replies, one file a
+// provider. A reply is written as in HTTP: headers, an empty line, the body.
+func TestReplies(t *testing.T) {
+	datadriven.Walk(t, "testdata/replies", func(t *testing.T, path string) {
+		name := strings.TrimSuffix(filepath.Base(path), ".txt")
+		wire := wireOf(name, &ProviderConfig{})
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			status, err := strconv.Atoi(d.Cmd)
+			if err != nil {
+				d.Fatalf(t, "%q is no status", d.Cmd)
+			}
+			headers, body, ok := strings.Cut(d.Input, "\n\n")
+			if !ok {
+				headers, body = "", d.Input
+			}
+			h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(headers + "\n\n"))).ReadMIMEHeader()
+			if err != nil {
+				d.Fatalf(t, "headers: %v", err)
+			}
+			known := Known{
+				Proven:          d.HasArg("proven"),
+				RowModel:        d.HasArg("row-model"),
+				AcceptTruncated: d.HasArg("accept-truncated"),
+			}
+			r, err := ParseReply(wire, known, now, status, http.Header(h), []byte(body))
+			return describe(r, err)
+		})
+	})
+}
+
+func describe(r *Reply, err error) string {
+	var b strings.Builder
+	if err == nil {
+		fmt.Fprintf(&b, "ok %q\n", r.Text)
+		fmt.Fprintf(&b, "model=%s id=%s finish=%s\n", r.Model, r.ID, r.FinishReason)
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		fmt.Fprintf(&b, "%v %s", e.Class, e.Reason)
+		if e.RetryAfter != 0 {
+			fmt.Fprintf(&b, " retry-after=%v", e.RetryAfter)
+		}
+		if e.Remaining0 {
+			fmt.Fprintf(&b, " remaining=0 reset=%v", e.Reset)
+		}
+		fmt.Fprintf(&b, "\n%v\n", e)
+		if len(e.Facts) > 0 {
+			facts, err := json.Marshal(e.Facts)
+			if err != nil {
+				facts = []byte(err.Error())
+			}
+			fmt.Fprintf(&b, "%s\n", facts)
+		}
+	}
+	if r != nil && r.Usage != nil {
+		usage, _ := json.Marshal(r.Usage)
+		fmt.Fprintf(&b, "usage %s\n", usage)
+	}
+	return b.String()
+}
+
+// TestRequests compares every provider's requests with testdata/requests.
+func TestRequests(t *testing.T) {
+	closed := schemaOf(t, `{"type":"object","properties":{"mood":{"enum":["good","bad"]}},"required":["mood"],"additionalProperties":false}`)
+	open := schemaOf(t, `{"type":"object","properties":{"stars":{"type":"integer","minimum":1}}}`)
+	requests := map[string]Request{
+		"plain": {Prompt: "Say \"hi\"\n\tto <Zoë> & \\ \x01 \xff 日本 \u2028"},
+		"full": {
+			System: "Be brief.", Context: "It rains.", Prompt: "What now?",
+			Temperature: new(0.2), MaxTokens: new(64), Schema: closed,
+		},
+		"again": {
+			System: "Be brief.", Prompt: "How many stars?", Schema: open,
+			Rejected: "five", Complaint: "Your reply is not one JSON value.",
+		},
+		"extra": {
+			Prompt: "Hi.", Temperature: new(1.0), MaxTokens: new(50),
+			ExtraBody: json.RawMessage(`{"seed": 7, "temperature": 0, "generationConfig": {"topK": 3, "maxOutputTokens": 9}}`),
+		},
+		"other-model": {Model: "tuned/über 1", Prompt: "Hi."},
+	}
+	providers := map[string]ProviderConfig{
+		OpenAI:          {},
+		"openai-server": {BaseURL: "http://localhost:11434/v1/"},
+		OpenAIResponses: {},
+		OpenRouter:      {},
+		Azure:           {BaseURL: "https://res.openai.azure.com/"},
+		"azure-dated":   {BaseURL: "https://res.openai.azure.com", AzureAPIVersion: "2024-10-21"},
+		Anthropic:       {},
+		Gemini:          {},
+	}
+	for name, cfg := range providers {
+		t.Run(name, func(t *testing.T) {
+			cfg.APIKey, cfg.Model = "secret-key", "model-1"
+			provider, _, _ := strings.Cut(name, "-")
+			if name == OpenAIResponses {
+				provider = name
+			}
+			c, err := NewProvider(provider, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			var b bytes.Buffer
+			for _, title := range []string{"plain", "full", "again", "extra", "other-model"} {
+				r := requests[title]
+				p, err := c.Prepare(&r)
+				if err != nil {
+					t.Fatalf("%s: %v", title, err)
+				}
+				var body bytes.Buffer
+				if err := json.Indent(&body, p.Body, "", "  "); err != nil {
+					t.Fatalf("%s: %v in %s", title, err, p.Body)
+				}
+				fmt.Fprintf(&b, "=== %s\nPOST %s://%s\n", title, p.address.Scheme, p.Target())
+				if err := c.login.Load().header.Write(&b); err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&b, "\n%s\n\n", &body)
+			}
+			golden(t, filepath.Join("testdata", "requests", name+".txt"), bytes.ReplaceAll(b.Bytes(), []byte("\r\n"), []byte("\n")))
+		})
+	}
+}
+
+// golden compares got with the file, or writes it under -update.
+func golden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs; look at it with -update\ngot:\n%s\nwant:\n%s", path, got, want)
+	}
+}
+
+func schemaOf(t *testing.T, source string) *Schema {
+	t.Helper()
+	s, err := ParseSchema([]byte(source), "schema")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
