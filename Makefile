@@ -1,0 +1,102 @@
+.DEFAULT_GOAL := help
+SHELL         := bash
+.SHELLFLAGS   := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+PKG      ?= ./...# which packages: make test PKG=./pool
+RUN      ?= .#     which tests: make test RUN=TestWindow
+FUZZTIME ?= 10s#   for each fuzz target
+BENCH    ?= .#     which benchmarks
+COUNT    ?= 1#     how often each; ten for benchstat
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+APP      := github.com/llm-stage/stage/cmd/stage/app
+LDFLAGS  := -s -w -X $(APP).linkedVersion=$(VERSION)
+TOOLS    := bin/golangci-lint bin/gofumpt bin/benchstat
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: PKG=./pool RUN=TestName FUZZTIME=1m BENCH=Buffer COUNT=10"
+
+.PHONY: build
+build: ## build bin/stage, as released
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/stage ./cmd/stage
+
+.PHONY: demo
+demo: ## watch the stage work: no key, no network, about a minute
+	go run ./cmd/stage demo
+
+.PHONY: test
+test: ## run the tests
+	go test -run '$(RUN)' $(PKG)
+
+.PHONY: race
+race: ## run the tests in any order under the race detector
+	go test -race -shuffle=on -run '$(RUN)' $(PKG)
+
+.PHONY: cover
+cover: ## measure what the tests reach, into coverage.out
+	go test -coverpkg=./... -coverprofile=coverage.out $(PKG)
+	go tool cover -func=coverage.out | tail -1
+
+.PHONY: lint
+lint: bin/golangci-lint ## vet, and the lint list of .golangci.yml
+	go vet ./...
+	bin/golangci-lint run ./...
+
+.PHONY: fmt
+fmt: bin/golangci-lint bin/gofumpt ## format all Go files
+	bin/gofumpt -w .
+	bin/golangci-lint fmt ./...
+
+# Go fuzzes one target of one package at a time. They are found by asking the test binaries, so none is forgotten; to find
+# none at all is an error. Shrinking an input that only reaches new code is not worth the default minute.
+.PHONY: fuzz
+fuzz: ## fuzz each target for FUZZTIME
+	@found=$$(go test -list '^Fuzz' $(PKG) | awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, t[i]; n = 0}'); \
+	test -n "$$found" || { echo "no fuzz target in $(PKG)" >&2; exit 1; }; \
+	while read -r package target; do \
+		echo "== $$target in $$package"; \
+		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 2s "$$package" </dev/null; \
+	done <<<"$$found"
+
+.PHONY: bench
+bench: ## run the benchmarks; COUNT=10 into two files for bin/benchstat old new
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG)
+
+.PHONY: bench-throttle
+bench-throttle: ## compare the throttle's laws in virtual time, as in docs/throttle.md
+	go test ./test/sim -run '^$$' -bench Throttle -benchtime 1x
+
+.PHONY: docs
+docs: ## write the configuration table into the README anew
+	@mkdir -p bin
+	@go run ./cmd/stage config --markdown >bin/config.md
+	@awk ' \
+		/^<!-- configuration: begin/ {print; while ((getline line <"bin/config.md") > 0) print line; skip = 1; begun = 1} \
+		/^<!-- configuration: end/ {skip = 0; ended = begun} \
+		!skip && !/^<!-- configuration: begin/ {print} \
+		END {if (!ended) {print "README.md: the lines <!-- configuration: begin --> and end are missing" >"/dev/stderr"; exit 1}} \
+	' README.md >bin/README.md
+	@cat bin/README.md >README.md
+
+.PHONY: tidy
+tidy: ## tidy both modules
+	go mod tidy
+	go -C tools mod tidy
+
+.PHONY: ci
+ci: ## what CI runs
+	.ci/run
+
+.PHONY: tools
+tools: $(TOOLS) ## build the pinned tools into bin/
+
+# One build makes them all.
+$(TOOLS) &: tools/go.mod tools/go.sum
+	go -C tools build -o ../bin/ tool
+
+.PHONY: clean
+clean: ## remove what these targets have built
+	rm -rf bin coverage.out
