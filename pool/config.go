@@ -1,0 +1,154 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+)
+
+// Config sets up a pool.
+type Config struct {
+	// Size is the most calls in flight, at least 1. With 1 the pool is sequential: a job starts when the one before
+	// it is done.
+	Size int
+	// Law paces all attempts. It belongs to this pool, which calls it from one goroutine. Nil: [aimd.Classic] with
+	// the default settings.
+	Law Law
+	// Retry bounds the attempts at a job that meets transient errors. It has no default: see [DefaultRetry].
+	Retry RetryConfig
+	// RowTimeout is how long after its first attempt a job may go on to wait for another; pauses do not count. A
+	// call in flight at that moment is left to finish. 0: for ever.
+	RowTimeout time.Duration
+	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks; retries may exceed it by
+	// Size. 0: 1024.
+	QueueLimit int
+	// OnFatal is what a fatal error leads to: Pause, the zero value, or Fail.
+	OnFatal FatalPolicy
+	// ProbeInterval is the time between a fatal verdict and the next attempt at its job while the pool is paused.
+	// 0: one minute.
+	ProbeInterval time.Duration
+	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil: math/rand/v2.
+	Rand func() float64
+	// OnPause is told why the pool pauses, OnResume that it goes on. Both run on the pool's goroutine and must not
+	// block. Nil: nobody is told.
+	OnPause  func(reason error)
+	OnResume func()
+}
+
+// A FatalPolicy says what becomes of a job, and of the pool, on a fatal error.
+type FatalPolicy uint8
+
+const (
+	// Pause holds everything but the calls in the air. The job that met the error stays first in line and is
+	// attempted once in every ProbeInterval, until the verdict is not fatal.
+	Pause FatalPolicy = iota
+	// Fail fails the job with the error and goes on.
+	Fail
+)
+
+// Law tells the pacer when the next attempt may go. The laws of package aimd are documented there.
+type Law interface {
+	// Next returns the instant at which one attempt may go, at once if it is not after now. It may be far in the
+	// future and is asked again after each event.
+	Next(now time.Time, inFlight int) time.Time
+	// Sent: an attempt goes now; inFlight counts it.
+	Sent(now time.Time, inFlight int) aimd.Ticket
+	// Accepted: the attempt met no capacity error.
+	Accepted(now time.Time, t aimd.Ticket)
+	// Rejected: the attempt met a capacity error.
+	Rejected(now time.Time, t aimd.Ticket, h aimd.Hint)
+	// Dropped: the attempt ended without a verdict.
+	Dropped(now time.Time, t aimd.Ticket)
+	Stats() aimd.Stats
+}
+
+// RetryConfig bounds the attempts at a job that meets transient errors and spreads them: after the n-th such error
+// the job waits a time uniform in [0, BaseDelay × BackoffFactor^(n-1)], that upper end being at most MaxDelay. The
+// zero value is not valid; start from [DefaultRetry].
+type RetryConfig struct {
+	// MaxAttempts is the number of attempts, the first included, that may meet a transient error; at least 1.
+	MaxAttempts int
+	// BaseDelay is the longest wait after the first, at least 0.
+	BaseDelay time.Duration
+	// BackoffFactor is by how much that grows with each further one, at least 1 and finite.
+	BackoffFactor float64
+	// MaxDelay is the longest wait ever, at least 0.
+	MaxDelay time.Duration
+}
+
+// DefaultRetry returns 3 attempts, the first wait up to 2 s, doubled after each, never more than a minute.
+func DefaultRetry() RetryConfig {
+	return RetryConfig{MaxAttempts: 3, BaseDelay: 2 * time.Second, BackoffFactor: 2, MaxDelay: time.Minute}
+}
+
+// complete returns c with its defaults filled in, or every fault of it.
+func (c Config) complete() (Config, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("pool: "+format, args...)) }
+	if c.Size < 1 {
+		fault("Size is %d, must be at least 1", c.Size)
+	}
+	if c.Retry.MaxAttempts < 1 {
+		fault("Retry.MaxAttempts is %d, must be at least 1", c.Retry.MaxAttempts)
+	}
+	if c.Retry.BaseDelay < 0 {
+		fault("Retry.BaseDelay is %v, must be at least 0", c.Retry.BaseDelay)
+	}
+	if !(c.Retry.BackoffFactor >= 1) || math.IsInf(c.Retry.BackoffFactor, 0) { // so that NaN is a fault too
+		fault("Retry.BackoffFactor is %v, must be at least 1 and finite", c.Retry.BackoffFactor)
+	}
+	if c.Retry.MaxDelay < 0 {
+		fault("Retry.MaxDelay is %v, must be at least 0", c.Retry.MaxDelay)
+	}
+	if c.RowTimeout < 0 {
+		fault("RowTimeout is %v, must be at least 0", c.RowTimeout)
+	}
+	if c.QueueLimit < 0 {
+		fault("QueueLimit is %d, must be at least 1, or 0 for the default", c.QueueLimit)
+	}
+	if c.OnFatal > Fail {
+		fault("OnFatal is %d, must be Pause or Fail", c.OnFatal)
+	}
+	if c.ProbeInterval < 0 {
+		fault("ProbeInterval is %v, must be above 0, or 0 for the default", c.ProbeInterval)
+	}
+	if faults != nil {
+		return Config{}, errors.Join(faults...)
+	}
+	if c.Law == nil {
+		law, err := aimd.NewClassic(aimd.Default())
+		if err != nil {
+			return Config{}, err
+		}
+		c.Law = law
+	}
+	if c.QueueLimit == 0 {
+		c.QueueLimit = 1024
+	}
+	if c.ProbeInterval == 0 {
+		c.ProbeInterval = time.Minute
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Float64
+	}
+	if c.OnPause == nil {
+		c.OnPause = func(error) {}
+	}
+	if c.OnResume == nil {
+		c.OnResume = func() {}
+	}
+	return c, nil
+}
+
+// wait returns the wait after the n-th transient error, where u is uniform in [0, 1).
+func (c RetryConfig) wait(n int, u float64) time.Duration {
+	if c.BaseDelay == 0 {
+		return 0 // and not 0 times a power that may be infinite
+	}
+	longest := float64(c.BaseDelay) * math.Pow(c.BackoffFactor, float64(n-1))
+	return time.Duration(u * min(longest, float64(c.MaxDelay)))
+}

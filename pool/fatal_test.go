@@ -1,0 +1,179 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/pool"
+)
+
+// journal writes down what happens and after how long. One goroutine at a time may use it.
+type journal struct {
+	begin time.Time
+	lines []string
+}
+
+func (j *journal) note(format string, args ...any) {
+	j.lines = append(j.lines, fmt.Sprintf("%v ", time.Since(j.begin))+fmt.Sprintf(format, args...))
+}
+
+func (j *journal) check(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(j.lines, want) {
+		t.Errorf("what happened:\n%s\nwant:\n%s", strings.Join(j.lines, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestFatalErrorPausesUntilAProbeSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := journal{begin: time.Now()}
+		mended := j.begin.Add(150 * time.Second)
+		p := running(t, pool.Config{
+			Size:     1,
+			OnPause:  func(reason error) { j.note("pause: %v", reason) },
+			OnResume: func() { j.note("resume") },
+		}, func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+			j.note("job %d, attempt %d, probe %v", in, a.Number, a.Probe)
+			if in == 1 && time.Now().Before(mended) {
+				return 0, badKey
+			}
+			return in, ok
+		})
+		time.AfterFunc(time.Minute, func() {
+			if got := p.Stats(); got.Paused != "invalid key" || got.Waiting != 2 {
+				t.Errorf("paused: %+v", got)
+			}
+		})
+		results := batch(t, p, 3)
+		j.check(t,
+			"0s job 0, attempt 1, probe false",
+			"0s job 1, attempt 1, probe false",
+			"0s pause: invalid key",
+			"1m0s job 1, attempt 2, probe true",
+			"2m0s job 1, attempt 3, probe true",
+			"3m0s job 1, attempt 4, probe true",
+			"3m0s resume",
+			"3m0s job 2, attempt 1, probe false",
+		)
+		if r := results[1]; r.Err != nil || r.Attempts != 4 {
+			t.Errorf("the job that met the fatal error: %v after %d attempts", r.Err, r.Attempts)
+		}
+		if got := p.Stats(); got.Paused != "" || got.ThrottleTime != 0 {
+			t.Errorf("after it all: %+v", got)
+		}
+	})
+}
+
+func TestAnyVerdictButFatalResumes(t *testing.T) {
+	for _, verdict := range []pool.Verdict{ok, busy, reset, bad, cancelled} {
+		t.Run(verdict.Class.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				resumed := 0
+				p := running(t, pool.Config{Size: 2, OnResume: func() { resumed++ }}, script(badKey, verdict))
+				r := batch(t, p, 1)[0]
+				if resumed != 1 {
+					t.Errorf("resumed %d times", resumed)
+				}
+				if final := verdict.Class == pool.Permanent || verdict.Class == pool.Cancelled; final != (r.Err != nil) {
+					t.Errorf("result %v", r.Err)
+				}
+			})
+		})
+	}
+}
+
+// TestPauseHoldsAllButTheCallsInTheAir: five calls go out, and the first to come back is fatal. The others finish, those
+// with the same error wait behind the first, and none of their verdicts ends the pause.
+func TestPauseHoldsAllButTheCallsInTheAir(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		p := running(t, pool.Config{Size: 5}, func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+			time.Sleep(time.Duration(5-min(in, 4)) * time.Second) // the youngest is back first
+			if a.Number == 1 && (in == 2 || in == 4) {
+				return 0, badKey
+			}
+			return in, ok
+		})
+		for i := range 10 {
+			submit(t, p, i, func(result) {})
+		}
+		for _, test := range []struct {
+			at                           time.Duration
+			inFlight, waiting, successes int
+			paused                       bool
+		}{
+			{500 * ms, 5, 5, 0, false},
+			{1500 * ms, 4, 6, 0, true},
+			{5500 * ms, 0, 7, 3, true},
+			{60500 * ms, 0, 7, 3, true},
+			{61500 * ms, 1, 6, 3, true}, // the probe, and nothing but the probe
+			{62500 * ms, 5, 1, 4, false},
+			{66 * time.Second, 0, 0, 10, false},
+		} {
+			time.Sleep(test.at - time.Since(begin))
+			got := p.Stats()
+			if got.InFlight != test.inFlight || got.Waiting != test.waiting || int(got.Successes) != test.successes || (got.Paused != "") != test.paused {
+				t.Errorf("after %v: %+v,\nwant %+v", test.at, got, test)
+			}
+		}
+	})
+}
+
+func TestOnFatalFailFailsTheJobAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 1, OnFatal: pool.Fail}, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
+			if in == 0 {
+				return 0, badKey
+			}
+			return in, ok
+		})
+		results := batch(t, p, 2)
+		if r := results[0]; !errors.Is(r.Err, errKey) || r.Class != pool.Fatal || r.Attempts != 1 {
+			t.Errorf("%v after %d attempts, class %v", r.Err, r.Attempts, r.Class)
+		}
+		if results[1].Err != nil {
+			t.Errorf("the next job: %v", results[1].Err)
+		}
+	})
+}
+
+// TestRowTimeoutLeavesOutPauses: two jobs start at 0 and may wait for 10 s. A third pauses the pool from second 4 to
+// minute 1:04; so the two give up at 1:10, wherever they wait.
+func TestRowTimeoutLeavesOutPauses(t *testing.T) {
+	for name, told := range map[string]time.Duration{"ready": 0, "delayed": time.Hour, "delayed into the pause": 30 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				later := busy
+				later.Hint.RetryAfter = told
+				p := running(t, pool.Config{Size: 3, RowTimeout: 10 * time.Second},
+					func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+						switch {
+						case in < 2:
+							time.Sleep(ms)
+							return 0, later
+						case a.Number == 1:
+							time.Sleep(4 * time.Second)
+							return 0, badKey
+						default:
+							return 0, ok
+						}
+					})
+				results := batch(t, p, 3)
+				for i, r := range results[:2] {
+					if !errors.Is(r.Err, pool.ErrRowTimeout) || r.Finished.Sub(r.Started).Round(5*ms) != 70*time.Second {
+						t.Errorf("job %d: %v after %v, want 1m10s", i, r.Err, r.Finished.Sub(r.Started))
+					}
+				}
+				if results[2].Err != nil {
+					t.Errorf("the job that paused the pool: %v", results[2].Err)
+				}
+			})
+		})
+	}
+}

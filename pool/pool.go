@@ -1,0 +1,159 @@
+// Package pool makes calls to a server that may say "not now", many at a time and as fast as it allows.
+//
+// A job is done when its call succeeds or fails for good. Until then the pool calls again: after a capacity error for
+// ever and through the shared pacer, after a transient error a bounded number of times with exponential backoff and
+// full jitter. A slot is held only while a call is in flight. Every attempt, first or retry, goes through one pacer,
+// whose law ([aimd.Classic], [aimd.Adaptive]) says when the next may go; the oldest retry goes before any new job.
+// A fatal error, one about the caller rather than the job, holds everything and probes until it is mended.
+//
+//	p, err := pool.New(pool.Config{Size: 16, Retry: pool.DefaultRetry()}, call)
+//	...
+//	go p.Run(ctx)                                  // cancel ctx to stop at once
+//	err = p.Submit(ctx, row, func(r pool.Result[Row, Reply]) { ... })
+//	p.Drain()                                      // or stop softly: finish the calls in the air
+//
+// One goroutine owns all state, so callbacks never run at the same time and statistics are consistent.
+package pool
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+var (
+	// ErrStopped is returned by Submit and ExecuteBatch once the pool stops: it takes no more jobs.
+	ErrStopped = errors.New("pool is stopped")
+	// ErrHandedBack is the error of a job that the pool gave up unfinished because it stops, or because the job's call
+	// said that it was cancelled. The job may be submitted to another pool.
+	ErrHandedBack = errors.New("job handed back unfinished")
+	// ErrRowTimeout is in the error of a job that found no capacity, or met transient errors, for Config.RowTimeout.
+	// The error also wraps that of the last attempt.
+	ErrRowTimeout = errors.New("row timeout")
+
+	errRunTwice = errors.New("pool: Run was called before; make a new pool")
+)
+
+// Func makes one attempt at a job and judges the reply. It runs on one of Config.Size goroutines and should return
+// soon after ctx is cancelled, with class Cancelled; the pool waits for it. Out is kept whatever the class. A panic
+// becomes a [*PanicError] of class Permanent.
+type Func[In, Out any] func(ctx context.Context, in In, a Attempt) (Out, Verdict)
+
+// Pool executes jobs. It serves one Run. All its methods are safe for concurrent use.
+type Pool[In, Out any] struct {
+	call    Func[In, Out]
+	sched   *scheduler
+	started atomic.Bool
+}
+
+// New returns a pool that calls call for each job, or every fault of cfg.
+func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	return &Pool[In, Out]{call: call, sched: newScheduler(cfg)}, nil
+}
+
+// Run executes jobs until Drain has been called and the calls in the air have ended: then it returns nil. When ctx is
+// cancelled it stops at once: calls are cancelled, what did not finish is handed back, and Run returns the cause.
+//
+// Every job that Submit took has been done, and every goroutine of the pool has ended, when Run returns. A second Run
+// is an error.
+func (p *Pool[In, Out]) Run(ctx context.Context) error {
+	if p.started.Swap(true) {
+		return errRunTwice
+	}
+	return p.sched.run(ctx)
+}
+
+// Submit gives in to the pool. It blocks while Config.QueueLimit jobs wait, and may be called before Run. An error
+// means that the job was not taken and done will not be called: ErrStopped, or the cause of ctx, which governs Submit
+// only, not the job.
+//
+// Jobs start in the order in which Submit took them. Done is called exactly once, on the pool's own goroutine: no
+// attempt starts until it returns. So it must not block, and must not call Submit, which may block until that very
+// goroutine makes room; Drain and Stats are fine.
+func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, Out])) error {
+	j := &job[In, Out]{call: p.call, in: in, done: done}
+	j.work = j
+	j.att.Queued = time.Now()
+	return p.sched.inbox.submit(ctx, &j.task)
+}
+
+// Drain makes the pool stop softly, and returns at once. Submit takes no more jobs. No attempt starts: waiting jobs,
+// those in backoff too, are handed back with ErrHandedBack and class Cancelled. Calls in the air finish, a verdict
+// that asks for another attempt hands its job back, and then Run returns.
+func (p *Pool[In, Out]) Drain() { p.sched.inbox.stop() }
+
+// ExecuteBatch submits ins in their order, waits for all and returns their results in that same order, one for each.
+// Run must be running. A failed job is no error of the batch: see each Result's Err.
+//
+// If the pool stops before it has taken them all, the rest are marked as handed back, and the error is ErrStopped. If
+// ctx is cancelled the results are nil and the error is its cause; jobs taken by then still run to their end.
+func (p *Pool[In, Out]) ExecuteBatch(ctx context.Context, ins []In) ([]Result[In, Out], error) {
+	results := make([]Result[In, Out], len(ins))
+	finished := make(chan struct{}, len(ins)) // with room for all, so that no callback blocks
+	taken := 0
+	for taken < len(ins) {
+		i := taken
+		err := p.Submit(ctx, ins[i], func(r Result[In, Out]) {
+			results[i] = r
+			finished <- struct{}{}
+		})
+		if errors.Is(err, ErrStopped) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		taken++
+	}
+	for range taken {
+		select {
+		case <-finished:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	if taken == len(ins) {
+		return results, nil
+	}
+	for i := taken; i < len(ins); i++ {
+		results[i] = Result[In, Out]{In: ins[i], Err: ErrHandedBack, Class: Cancelled}
+	}
+	return results, ErrStopped
+}
+
+// Stats returns the pool's statistics as of now.
+func (p *Pool[In, Out]) Stats() Stats { return p.sched.stats() }
+
+// job is a task with its types.
+type job[In, Out any] struct {
+	task
+	call Func[In, Out]
+	in   In
+	out  Out
+	done func(Result[In, Out])
+}
+
+func (j *job[In, Out]) attempt(ctx context.Context, a Attempt) (v Verdict) {
+	j.out, v = j.call(ctx, j.in, a)
+	return v
+}
+
+func (j *job[In, Out]) finish(err error, class Class, finished time.Time, stats Stats) {
+	j.done(Result[In, Out]{
+		In:              j.in,
+		Out:             j.out,
+		Err:             err,
+		Class:           class,
+		Attempts:        j.att.Number - j.att.CapacityRetries,
+		CapacityRetries: j.att.CapacityRetries,
+		Queued:          j.att.Queued,
+		Started:         j.started,
+		Finished:        finished,
+		Stats:           stats,
+	})
+}

@@ -1,0 +1,318 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/pool"
+)
+
+func TestBatchKeepsInputOrderUnderRandomLatencies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(1, 2))
+		latencies := make([]time.Duration, 100)
+		var work time.Duration
+		for i := range latencies {
+			latencies[i] = time.Duration(50+random.IntN(451)) * ms
+			work += latencies[i]
+		}
+		var inFlight gauge
+		p := running(t, pool.Config{Size: 10}, inFlight.watch(
+			func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
+				time.Sleep(latencies[in])
+				return 2 * in, ok
+			}))
+		begin := time.Now()
+		results := batch(t, p, len(latencies))
+		for i, r := range results {
+			if r.In != i || r.Out != 2*i || r.Err != nil || r.Class != pool.OK {
+				t.Fatalf("result %d is of job %d: %d, %v", i, r.In, r.Out, r.Err)
+			}
+		}
+		if took, most := time.Since(begin), work/10+500*ms; took < work/10 || took > most {
+			t.Errorf("took %v, want between %v and %v", took, work/10, most)
+		}
+		if most, stats := inFlight.most, p.Stats(); most != 10 || stats.MaxConcurrent != 10 {
+			t.Errorf("%d calls were in flight at once, the statistics say %d, want 10", most, stats.MaxConcurrent)
+		}
+		if got := p.Stats().ExecTime; got != work {
+			t.Errorf("ExecTime is %v, want %v", got, work)
+		}
+	})
+}
+
+func TestParallelIsFasterThanSequential(t *testing.T) {
+	for size, want := range map[int]time.Duration{1: 10 * time.Second, 4: 2500 * ms, 10: time.Second, 200: 100 * ms} {
+		t.Run(fmt.Sprintf("size=%d", size), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var inFlight gauge
+				p := running(t, pool.Config{Size: size}, inFlight.watch(sleeper(100*ms)))
+				begin := time.Now()
+				batch(t, p, 100)
+				if took := time.Since(begin); took != want {
+					t.Errorf("100 calls of 100 ms took %v, want %v", took, want)
+				}
+				if got, want := inFlight.most, min(size, 100); got != want {
+					t.Errorf("%d calls were in flight at once, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestFewerJobsThanSlotsDoNotHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 5}, sleeper(100*ms))
+		if results := batch(t, p, 3); results[2].Out != 4 {
+			t.Errorf("results %+v", results)
+		}
+		if results := batch(t, p, 0); len(results) != 0 {
+			t.Errorf("an empty batch has %d results", len(results))
+		}
+	})
+}
+
+func TestSizeOneIsSequentialInSubmitOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []string // by one worker at a time
+		half := func() float64 { return 0.5 }
+		p := running(t, pool.Config{Size: 1, Rand: half}, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+			calls = append(calls, fmt.Sprintf("%d.%d", in, a.Number))
+			return script(reset, busy)(ctx, in, a)
+		})
+		var finished []int
+		for i := range 3 {
+			submit(t, p, i, func(r result) { finished = append(finished, r.In) })
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if want := strings.Fields("0.1 0.2 0.3 1.1 1.2 1.3 2.1 2.2 2.3"); !slices.Equal(calls, want) {
+			t.Errorf("calls %v, want %v", calls, want)
+		}
+		if !slices.Equal(finished, []int{0, 1, 2}) {
+			t.Errorf("finished in the order %v", finished)
+		}
+	})
+}
+
+func TestSubmitBlocksWhileTheQueueIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 1, QueueLimit: 2}, sleeper(time.Second))
+		begin := time.Now()
+		ignore := func(result) {}
+		submit(t, p, 0, ignore) // in flight, once the pool has seen it
+		synctest.Wait()
+		submit(t, p, 1, ignore)
+		submit(t, p, 2, ignore)
+		if took := time.Since(begin); took != 0 {
+			t.Fatalf("submitting two jobs to a queue of two took %v", took)
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*ms, errBad)
+		defer cancel()
+		if err := p.Submit(ctx, 3, ignore); !errors.Is(err, errBad) {
+			t.Errorf("submitting to a full queue: %v, want the context's cause", err)
+		}
+		if got := p.Stats(); got.Waiting != 2 || got.InFlight != 1 {
+			t.Errorf("%d jobs wait and %d are in flight, want 2 and 1", got.Waiting, got.InFlight)
+		}
+		submit(t, p, 4, ignore)
+		if took := time.Since(begin); took != time.Second {
+			t.Errorf("there was room after %v, want 1s", took)
+		}
+	})
+}
+
+// TestRetriesTakeUpTheQueue: jobs in backoff count as waiting, so that their number is bounded too.
+func TestRetriesTakeUpTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		later := pool.Verdict{Class: pool.Capacity, Err: errBusy, Hint: aimd.Hint{RetryAfter: time.Minute}}
+		p := running(t, pool.Config{Size: 4, QueueLimit: 2}, script(later))
+		begin := time.Now()
+		for i := range 4 { // all are in the air before the first is rejected
+			submit(t, p, i, func(result) {})
+			synctest.Wait()
+		}
+		time.Sleep(2 * ms)
+		if got := p.Stats().Waiting; got != 4 {
+			t.Fatalf("%d jobs wait, want 4: retries may pass the limit", got)
+		}
+		submit(t, p, 4, func(result) {})
+		if took := time.Since(begin); took < time.Minute {
+			t.Errorf("there was room after %v, want a minute", took)
+		}
+	})
+}
+
+func TestPanicFailsItsJobAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 2}, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+			switch in {
+			case 1:
+				panic("boom")
+			case 2:
+				panic(errBad)
+			case 3:
+				runtime.Goexit()
+			}
+			return sleeper(ms)(ctx, in, a)
+		})
+		results := batch(t, p, 8)
+		for i, want := range map[int]string{1: "call panicked: boom", 2: "call panicked: bad request", 3: "call ended its goroutine"} {
+			r := results[i]
+			failure, is := errors.AsType[*pool.PanicError](r.Err)
+			if !is || r.Class != pool.Permanent || r.Attempts != 1 || failure.Error() != want {
+				t.Errorf("job %d: %v after %d attempts, class %v, want %q", i, r.Err, r.Attempts, r.Class, want)
+				continue
+			}
+			if !strings.Contains(string(failure.Stack), "TestPanicFailsItsJobAlone") {
+				t.Errorf("job %d: the stack does not show the call:\n%s", i, failure.Stack)
+			}
+		}
+		if !errors.Is(results[2].Err, errBad) {
+			t.Errorf("%v does not wrap the error that the call panicked with", results[2].Err)
+		}
+		for _, i := range []int{0, 4, 5, 6, 7} {
+			if results[i].Err != nil {
+				t.Errorf("job %d: %v", i, results[i].Err)
+			}
+		}
+	})
+}
+
+func TestVerdictsOfAFaultyFuncStillEndTheJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		verdicts := []pool.Verdict{{Class: pool.Permanent}, {Class: 77, Err: errBad}, {Class: pool.Cancelled}}
+		p := running(t, pool.Config{Size: 1}, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
+			return in, verdicts[in]
+		})
+		for i, want := range []string{
+			"call failed without saying why",
+			"unknown class(77): bad request",
+			"job handed back unfinished: call failed without saying why",
+		} {
+			if r := batch(t, p, 3)[i]; r.Err == nil || r.Err.Error() != want {
+				t.Errorf("job %d: %v, want %q", i, r.Err, want)
+			}
+		}
+	})
+}
+
+func TestResultTellsItsInstants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 1, Law: spaced(t, 10*ms), Rand: func() float64 { return 1 }}, script(reset))
+		begin := time.Now()
+		r := batch(t, p, 2)[1]
+		// The first job is attempted at 0 and, after a millisecond and a wait of 2 s, again; then the second.
+		first := begin.Add(2001*ms + 10*ms)
+		if !r.Queued.Equal(begin) || !r.Started.Equal(first) || !r.Finished.Equal(first.Add(2002*ms)) {
+			t.Errorf("queued after %v, started after %v, finished after %v",
+				r.Queued.Sub(begin), r.Started.Sub(begin), r.Finished.Sub(begin))
+		}
+		if r.Attempts != 2 || r.CapacityRetries != 0 || r.Stats.Successes != 2 || r.Stats.InFlight != 0 {
+			t.Errorf("result %+v", r)
+		}
+	})
+}
+
+func TestAttemptTellsItsFacts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts []pool.Attempt
+		begin := time.Now()
+		p := running(t, pool.Config{Size: 1, Rand: func() float64 { return 0 }},
+			func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+				attempts = append(attempts, a)
+				return script(busy, reset)(ctx, in, a)
+			})
+		batch(t, p, 1)
+		want := []pool.Attempt{
+			{Number: 1, Queued: begin, Dispatched: begin},
+			{Number: 2, CapacityRetries: 1, DispatchDelay: 50 * ms, Queued: begin, Dispatched: begin.Add(50 * ms)},
+			{Number: 3, CapacityRetries: 1, Failures: 1, Queued: begin, Dispatched: begin.Add(51 * ms)},
+		}
+		if len(attempts) != len(want) {
+			t.Fatalf("%d attempts, want %d", len(attempts), len(want))
+		}
+		for i := range want {
+			got := attempts[i]
+			if !got.Queued.Equal(want[i].Queued) || !got.Dispatched.Equal(want[i].Dispatched) {
+				t.Errorf("attempt %d was queued after %v and dispatched after %v", i+1, got.Queued.Sub(begin), got.Dispatched.Sub(begin))
+			}
+			got.Queued, got.Dispatched = want[i].Queued, want[i].Dispatched
+			if got != want[i] {
+				t.Errorf("attempt %d: %+v, want %+v", i+1, got, want[i])
+			}
+		}
+	})
+}
+
+func TestThrottleTimeIsTheLawsAlone(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		size int
+		call call
+		want time.Duration
+	}{
+		{"slots are free, the law says wait", 10, sleeper(time.Second), 400 * ms},
+		{"the law would, but no slot is free", 1, sleeper(time.Second), 0},
+		{"half of the time", 1, sleeper(50 * ms), 4 * 50 * ms},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := running(t, pool.Config{Size: test.size, Law: spaced(t, 100*ms)}, test.call)
+				results := batch(t, p, 5)
+				if got := p.Stats().ThrottleTime; got != test.want {
+					t.Errorf("throttled for %v, want %v", got, test.want)
+				}
+				if got := results[4].Stats.ThrottleTime; got != test.want {
+					t.Errorf("the last result says throttled for %v, want %v", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestStatsAreCurrentWhileThePoolWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 3, Law: spaced(t, time.Minute)}, sleeper(time.Hour))
+		if got := p.Stats(); got != (pool.Stats{PoolSize: 3}) {
+			t.Errorf("at first: %+v", got)
+		}
+		submit(t, p, 0, func(result) {})
+		submit(t, p, 1, func(result) {})
+		time.Sleep(10 * time.Second)
+		want := pool.Stats{PoolSize: 3, MaxConcurrent: 1, InFlight: 1, Waiting: 1, ThrottleTime: 10 * time.Second}
+		if got := p.Stats(); got != want {
+			t.Errorf("after 10 s: %+v, want %+v", got, want)
+		}
+	})
+}
+
+func TestDoneMayAskAndDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(t, pool.Config{Size: 1}, sleeper(ms))
+		submit(t, p, 0, func(result) {
+			p.Stats()
+			p.Drain()
+		})
+		if err := p.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestClassNames(t *testing.T) {
+	for class, want := range map[pool.Class]string{pool.OK: "ok", pool.Cancelled: "cancelled", 6: "class(6)"} {
+		if got := class.String(); got != want {
+			t.Errorf("class %d is %q, want %q", class, got, want)
+		}
+	}
+}

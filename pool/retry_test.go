@@ -1,0 +1,273 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/pool"
+)
+
+func TestAllJobsSurviveCapacityErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(3, 4))
+		verdicts := make([]pool.Verdict, 1000) // a fifth of all calls are rejected
+		for i := range verdicts {
+			if random.IntN(5) == 0 {
+				verdicts[i] = busy
+			}
+		}
+		calls := make(chan pool.Verdict, len(verdicts))
+		for _, v := range verdicts {
+			calls <- v
+		}
+		p := running(t, pool.Config{Size: 10}, func(context.Context, int, pool.Attempt) (int, pool.Verdict) {
+			time.Sleep(100 * ms)
+			return 0, <-calls
+		})
+		var retries uint64
+		for i, r := range batch(t, p, 200) {
+			if r.Err != nil || r.Attempts != 1 {
+				t.Fatalf("job %d: %v after %d attempts, want success after 1: capacity errors do not count", i, r.Err, r.Attempts)
+			}
+			retries += uint64(r.CapacityRetries)
+		}
+		stats := p.Stats()
+		if stats.CapacityRetries != retries || retries < 20 || stats.Successes != 200 {
+			t.Errorf("%d capacity retries in the statistics, %d in the results, %d successes", stats.CapacityRetries, retries, stats.Successes)
+		}
+		if stats.PeakDelay < 100*ms || stats.CurrentDelay >= stats.PeakDelay || stats.ThrottleTime == 0 {
+			t.Errorf("the delay peaked at %v, is %v now, throttled for %v: want it up, then down",
+				stats.PeakDelay, stats.CurrentDelay, stats.ThrottleTime)
+		}
+	})
+}
+
+func TestCapacityErrorsAreNoAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := pool.Config{Size: 1, Retry: pool.RetryConfig{MaxAttempts: 2, BackoffFactor: 1}}
+		verdicts := slices.Concat(slices.Repeat([]pool.Verdict{busy}, 50), []pool.Verdict{reset}, slices.Repeat([]pool.Verdict{busy}, 50))
+		p := running(t, cfg, script(verdicts...))
+		if r := batch(t, p, 1)[0]; r.Err != nil || r.Attempts != 2 || r.CapacityRetries != 100 {
+			t.Errorf("%v after %d attempts and %d capacity errors, want success after 2 and 100", r.Err, r.Attempts, r.CapacityRetries)
+		}
+	})
+}
+
+func TestTransientErrorsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 1}, script(reset, reset, reset))
+		r := batch(t, p, 1)[0]
+		if !errors.Is(r.Err, errReset) || r.Class != pool.Transient || r.Attempts != 3 {
+			t.Errorf("%v after %d attempts, class %v", r.Err, r.Attempts, r.Class)
+		}
+	})
+}
+
+func TestPermanentErrorsFailAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 1}, script(bad))
+		r := batch(t, p, 1)[0]
+		if !errors.Is(r.Err, errBad) || r.Class != pool.Permanent || r.Attempts != 1 {
+			t.Errorf("%v after %d attempts, class %v", r.Err, r.Attempts, r.Class)
+		}
+	})
+}
+
+// TestBackoffIsFullJitter: after the n-th transient error the wait is that part of base × factor^(n-1), or of the
+// maximum, that Rand draws.
+func TestBackoffIsFullJitter(t *testing.T) {
+	retry := pool.RetryConfig{MaxAttempts: 6, BaseDelay: time.Second, BackoffFactor: 3, MaxDelay: 20 * time.Second}
+	longest := []time.Duration{time.Second, 3 * time.Second, 9 * time.Second, 20 * time.Second, 20 * time.Second}
+	for _, u := range []float64{0, 0.25, 0.999} {
+		t.Run(fmt.Sprint(u), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var dispatched []time.Time
+				cfg := pool.Config{Size: 1, Retry: retry, Rand: func() float64 { return u }}
+				p := running(t, cfg, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {
+					dispatched = append(dispatched, a.Dispatched)
+					return 0, reset
+				})
+				batch(t, p, 1)
+				if len(dispatched) != 6 {
+					t.Fatalf("%d attempts, want 6", len(dispatched))
+				}
+				for i, most := range longest {
+					got, want := dispatched[i+1].Sub(dispatched[i]), time.Duration(u*float64(most))
+					if got != want {
+						t.Errorf("wait %d is %v, want %v", i+1, got, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestBackoffHoldsNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 2, Rand: func() float64 { return 1 }},
+			func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+				if in < 2 {
+					return script(reset)(ctx, in, a)
+				}
+				return sleeper(100*ms)(ctx, in, a)
+			})
+		results := batch(t, p, 12)
+		// Ten calls of 100 ms fit into the two seconds of backoff.
+		if at := results[11].Finished.Sub(results[0].Started); at != 501*ms {
+			t.Errorf("the jobs behind those in backoff were done after %v, want 501ms", at)
+		}
+	})
+}
+
+func TestRetryAfterIsAMinimumForTheRowAlone(t *testing.T) {
+	for _, class := range []pool.Class{pool.Capacity, pool.Transient} {
+		t.Run(class.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				told := pool.Verdict{Class: class, Err: errBusy, Hint: aimd.Hint{RetryAfter: 7 * time.Second}}
+				p := running(t, pool.Config{Size: 2, Rand: func() float64 { return 0 }},
+					func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+						if in == 0 {
+							return script(told)(ctx, in, a)
+						}
+						return sleeper(ms)(ctx, in, a)
+					})
+				results := batch(t, p, 3)
+				if took := results[0].Finished.Sub(results[0].Started); took != 7*time.Second+2*ms {
+					t.Errorf("done after %v, want a second call after 7s", took)
+				}
+				if took := results[2].Finished.Sub(results[2].Queued); took > time.Second {
+					t.Errorf("another job waited for %v", took)
+				}
+			})
+		})
+	}
+}
+
+func TestOldestRetryGoesBeforeAnyNewJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// The pacer lets an attempt go every 10 ms; calls take 25 ms, and the first at jobs 0 to 3 is rejected.
+		calls := make(chan string, 100)
+		p := running(t, pool.Config{Size: 4, Law: spaced(t, 10*ms)},
+			func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+				calls <- fmt.Sprintf("%d.%d", in, a.Number)
+				time.Sleep(25 * ms)
+				if in < 4 && a.Number == 1 {
+					return 0, busy
+				}
+				return 0, ok
+			})
+		batch(t, p, 6)
+		close(calls)
+		var got []string
+		for c := range calls {
+			got = append(got, c)
+		}
+		// Job 0 is back after 25 ms, in time to go before 3; each later one is back before a new job's turn.
+		if want := strings.Fields("0.1 1.1 2.1 0.2 1.2 2.2 3.1 4.1 5.1 3.2"); !slices.Equal(got, want) {
+			t.Errorf("calls %v,\n want %v", got, want)
+		}
+	})
+}
+
+func TestRowTimeoutEndsTheWaitForCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := pool.Config{Size: 2, Law: spaced(t, time.Second), RowTimeout: 10500 * ms}
+		p := running(t, cfg, func(context.Context, int, pool.Attempt) (int, pool.Verdict) { return 0, busy })
+		for i, r := range batch(t, p, 2) {
+			if !errors.Is(r.Err, pool.ErrRowTimeout) || !errors.Is(r.Err, errBusy) || r.Class != pool.Capacity {
+				t.Errorf("job %d: %v, class %v", i, r.Err, r.Class)
+			}
+			if took := r.Finished.Sub(r.Started); took != cfg.RowTimeout {
+				t.Errorf("job %d gave up after %v, want %v", i, took, cfg.RowTimeout)
+			}
+		}
+	})
+}
+
+func TestRowTimeoutEndsABackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := pool.Config{Size: 2, RowTimeout: time.Second, Rand: func() float64 { return 1 }}
+		p := running(t, cfg, script(reset))
+		r := batch(t, p, 1)[0]
+		if !errors.Is(r.Err, pool.ErrRowTimeout) || !errors.Is(r.Err, errReset) || r.Class != pool.Transient {
+			t.Errorf("%v, class %v", r.Err, r.Class)
+		}
+		if took := r.Finished.Sub(r.Started); took != time.Second {
+			t.Errorf("gave up after %v, want 1s", took)
+		}
+	})
+}
+
+func TestRowTimeoutLeavesTheCallInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := pool.Config{Size: 2, RowTimeout: time.Second}
+		p := running(t, cfg, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
+			time.Sleep(3 * time.Second)
+			if in == 0 {
+				return 0, ok
+			}
+			return 0, busy
+		})
+		results := batch(t, p, 2)
+		if results[0].Err != nil {
+			t.Errorf("a call that takes longer than the row timeout, and succeeds: %v", results[0].Err)
+		}
+		if r := results[1]; !errors.Is(r.Err, pool.ErrRowTimeout) || r.Finished.Sub(r.Started) != 3*time.Second {
+			t.Errorf("rejected after the row timeout: %v after %v", r.Err, r.Finished.Sub(r.Started))
+		}
+	})
+}
+
+// recorder is a law that lets everything go and writes down what it is told.
+type recorder struct {
+	told []string
+}
+
+func (r *recorder) Next(now time.Time, _ int) time.Time { return now }
+
+func (r *recorder) Sent(now time.Time, inFlight int) aimd.Ticket {
+	r.told = append(r.told, fmt.Sprintf("sent %d", inFlight))
+	return aimd.Ticket{Sent: now, InFlight: inFlight}
+}
+func (r *recorder) Accepted(time.Time, aimd.Ticket) { r.told = append(r.told, "accepted") }
+func (r *recorder) Rejected(_ time.Time, _ aimd.Ticket, h aimd.Hint) {
+	r.told = append(r.told, fmt.Sprintf("rejected, remaining0 %v, reset %v", h.Remaining0, h.Reset))
+}
+func (r *recorder) Dropped(time.Time, aimd.Ticket) { r.told = append(r.told, "dropped") }
+func (r *recorder) Stats() aimd.Stats              { return aimd.Stats{} }
+
+func TestLawIsToldEveryVerdict(t *testing.T) {
+	hinted := pool.Verdict{Class: pool.Capacity, Err: errBusy, Hint: aimd.Hint{Remaining0: true, Reset: time.Second}}
+	for _, test := range []struct {
+		name string
+		call call
+		want string
+	}{
+		{"ok", script(), "accepted"},
+		{"capacity", script(hinted, bad), "rejected, remaining0 true, reset 1s"},
+		{"transient", script(reset, bad), "accepted"},
+		{"permanent", script(bad), "accepted"},
+		{"fatal", script(badKey), "accepted"},
+		{"cancelled", script(cancelled), "dropped"},
+		{"panic", func(context.Context, int, pool.Attempt) (int, pool.Verdict) { panic("boom") }, "dropped"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				law := &recorder{}
+				p := running(t, pool.Config{Size: 1, Law: law, OnFatal: pool.Fail}, test.call)
+				batch(t, p, 1)
+				if want := []string{"sent 1", test.want}; !slices.Equal(law.told[:2], want) {
+					t.Errorf("the law was told %q, want %q", law.told[:2], want)
+				}
+			})
+		})
+	}
+}

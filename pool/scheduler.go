@@ -1,0 +1,285 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+var errNoReason = errors.New("call failed without saying why")
+
+// scheduler is the one goroutine that owns the state of a pool: it takes jobs, decides which attempt goes when, and
+// acts on the verdicts. The calls themselves run on workers.
+//
+//	inbox ─> fresh ──────────────┐
+//	           ready (oldest) ───┼─ law ─> workers ─> inbox ─> settle ─> finish
+//	delayed ────┘      probe ────┘                               │
+//	   └─────────────────┴───────── again, after a wait ─────────┘
+type scheduler struct {
+	cfg     Config
+	inbox   *inbox
+	work    chan *task // to idle workers; unbuffered, for there is one whenever a task is sent
+	workers int
+	wg      sync.WaitGroup
+
+	fresh   fifo     // jobs without an attempt, in the order of submission
+	ready   taskHeap // jobs that may have their next attempt, oldest first
+	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
+	indexes uint64   // indexes given so far
+
+	probe     *task // the job whose fatal error pauses the pool; nil: not paused
+	probing   bool  // its attempt is in flight
+	probeAt   time.Time
+	pausedAt  time.Time
+	pausedFor time.Duration // all pauses that have ended
+
+	stopping  bool
+	counts    Stats     // all that is counted; snapshot adds the rest
+	tick      time.Time // when the last event was taken up
+	throttled bool      // since then a job was ready and a slot free, but the law made them wait
+
+	timer *time.Timer
+	armed time.Time // when the timer fires; zero: not set
+
+	mu    sync.Mutex // guards what stats reads, for the time of a copy
+	shown struct {
+		stats     Stats
+		tick      time.Time
+		throttled bool
+	}
+}
+
+func newScheduler(cfg Config) *scheduler {
+	s := &scheduler{
+		cfg:     cfg,
+		inbox:   newInbox(cfg.QueueLimit),
+		work:    make(chan *task),
+		ready:   taskHeap{less: older},
+		delayed: taskHeap{less: wakesEarlier},
+		counts:  Stats{PoolSize: cfg.Size},
+	}
+	s.shown.stats = s.snapshot()
+	return s
+}
+
+func (s *scheduler) run(ctx context.Context) error {
+	defer s.wg.Wait()
+	defer close(s.work)
+	defer context.AfterFunc(ctx, s.inbox.stop)()
+	s.timer = time.NewTimer(time.Hour) // armed is zero: the first use sets it anew
+	defer s.timer.Stop()
+
+	for {
+		if ctx.Err() != nil { // AfterFunc may be late, and no call may start with a cancelled context
+			s.inbox.stop()
+		}
+		s.takeUp()
+		if s.stopping {
+			s.handBackAll()
+		}
+		s.release()
+		wake := s.dispatch(ctx)
+		s.publish()
+		if s.stopping && s.counts.InFlight == 0 {
+			break
+		}
+		s.setTimer(wake)
+		select {
+		case <-s.inbox.wake:
+		case <-s.timer.C:
+			s.armed = time.Time{}
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// takeUp empties the inbox. It reads the clock, once a turn: all that follows from what it found there happens at one
+// instant.
+func (s *scheduler) takeUp() {
+	var jobs, ended fifo
+	jobs, ended, s.stopping = s.inbox.take()
+	now := time.Now()
+	if s.throttled {
+		s.counts.ThrottleTime += now.Sub(s.tick)
+	}
+	s.tick = now
+	for ended.head != nil {
+		s.settle(ended.pop())
+	}
+	for jobs.head != nil {
+		t := jobs.pop()
+		t.index = s.indexes
+		s.indexes++
+		s.fresh.push(t)
+	}
+}
+
+// dispatch sends what may go now. It returns the instant at which to come back without an event; zero: never.
+func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
+	s.throttled = false
+	for s.counts.InFlight < s.cfg.Size {
+		t := s.first()
+		if t == nil {
+			break
+		}
+		if next := s.cfg.Law.Next(s.tick, s.counts.InFlight); next.After(s.tick) {
+			s.throttled = true
+			return sooner(next, s.due())
+		}
+		s.send(ctx, t)
+	}
+	return s.due()
+}
+
+// first returns the task whose turn it is, or nil.
+func (s *scheduler) first() *task {
+	switch {
+	case s.probe != nil:
+		if s.probing || s.tick.Before(s.probeAt) {
+			return nil
+		}
+		return s.probe
+	case s.ready.first() != nil:
+		return s.ready.first()
+	case s.cfg.Size == 1 && s.delayed.first() != nil:
+		return nil // a sequential pool does not overtake
+	default:
+		return s.fresh.head
+	}
+}
+
+// send takes t, which is first, out of its line and gives it to a worker.
+func (s *scheduler) send(ctx context.Context, t *task) {
+	switch t {
+	case s.probe:
+		s.probing = true
+	case s.ready.first():
+		s.ready.pop()
+	default:
+		s.fresh.pop()
+		t.started = s.tick
+		if s.cfg.RowTimeout > 0 {
+			t.deadline = s.tick.Add(s.cfg.RowTimeout - s.pausedFor)
+		}
+	}
+	s.inbox.vacate()
+	t.att.Number++
+	t.att.Probe = t == s.probe
+	t.att.DispatchDelay = s.cfg.Law.Stats().CurrentDelay
+	t.att.Dispatched = s.tick
+	s.counts.InFlight++
+	s.counts.MaxConcurrent = max(s.counts.MaxConcurrent, s.counts.InFlight)
+	t.ticket = s.cfg.Law.Sent(s.tick, s.counts.InFlight)
+	if s.counts.InFlight <= s.workers {
+		s.work <- t
+		return
+	}
+	s.workers++
+	s.wg.Go(func() { s.serve(ctx, t) })
+}
+
+// settle acts on the verdict on the attempt at t that has ended.
+func (s *scheduler) settle(t *task) {
+	s.counts.InFlight--
+	s.counts.ExecTime += t.ended.Sub(t.att.Dispatched)
+	if t.exited {
+		s.workers--
+	}
+	v := &t.verdict
+	if v.Err == nil && v.Class != OK {
+		v.Err = errNoReason
+	}
+	s.teach(t)
+	if t == s.probe && v.Class != Fatal {
+		s.resume()
+	}
+	switch v.Class {
+	case OK:
+		s.counts.Successes++
+		s.finish(t, nil, OK, t.ended)
+	case Capacity:
+		s.counts.CapacityRetries++
+		t.att.CapacityRetries++
+		s.again(t, v.Hint.RetryAfter)
+	case Transient:
+		t.att.Failures++
+		if t.att.Failures >= s.cfg.Retry.MaxAttempts {
+			s.finish(t, v.Err, Transient, t.ended)
+			return
+		}
+		s.again(t, max(s.cfg.Retry.wait(t.att.Failures, s.cfg.Rand()), v.Hint.RetryAfter))
+	case Fatal:
+		switch {
+		case s.cfg.OnFatal == Fail:
+			s.finish(t, v.Err, Fatal, t.ended)
+		case s.stopping:
+			s.again(t, 0) // to be handed back
+		default:
+			s.pause(t)
+		}
+	case Cancelled:
+		s.finish(t, fmt.Errorf("%w: %w", ErrHandedBack, v.Err), Cancelled, t.ended)
+	case Permanent:
+		s.finish(t, v.Err, Permanent, t.ended)
+	default: // a Func that invents classes must not lose its job
+		s.finish(t, fmt.Errorf("unknown %v: %w", v.Class, v.Err), Permanent, t.ended)
+	}
+}
+
+// teach tells the law how the attempt at t ended.
+func (s *scheduler) teach(t *task) {
+	v := &t.verdict
+	_, panicked := errors.AsType[*PanicError](v.Err)
+	switch {
+	case v.Class == Capacity:
+		s.cfg.Law.Rejected(s.tick, t.ticket, v.Hint)
+	case v.Class == Cancelled || panicked:
+		s.cfg.Law.Dropped(s.tick, t.ticket)
+	default:
+		s.cfg.Law.Accepted(s.tick, t.ticket)
+	}
+}
+
+func (s *scheduler) finish(t *task, err error, class Class, at time.Time) {
+	t.work.finish(err, class, at, s.snapshot())
+}
+
+// setTimer makes the timer fire at wake or before: a turn of the loop too many costs less than setting it each time.
+func (s *scheduler) setTimer(wake time.Time) {
+	if wake.IsZero() || !s.armed.IsZero() && !s.armed.After(wake) {
+		return
+	}
+	s.timer.Reset(wake.Sub(s.tick))
+	s.armed = wake
+}
+
+// snapshot returns the statistics as of the last event.
+func (s *scheduler) snapshot() Stats {
+	stats, law := s.counts, s.cfg.Law.Stats()
+	stats.Waiting = s.waiting()
+	stats.PeakDelay, stats.CurrentDelay = law.PeakDelay, law.CurrentDelay
+	return stats
+}
+
+// publish shows the present state to the callers of stats.
+func (s *scheduler) publish() {
+	stats := s.snapshot()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shown.stats, s.shown.tick, s.shown.throttled = stats, s.tick, s.throttled
+}
+
+func (s *scheduler) stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := s.shown.stats
+	if s.shown.throttled {
+		stats.ThrottleTime += time.Since(s.shown.tick)
+	}
+	return stats
+}

@@ -1,0 +1,93 @@
+package pool
+
+import (
+	"container/heap"
+	"context"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+)
+
+// task is a job without its types, as the scheduler handles it. While its call is in flight it belongs to the worker,
+// else to the scheduler; it changes hands through channels.
+type task struct {
+	work     work
+	index    uint64 // in the order of submission
+	att      Attempt
+	started  time.Time // the first attempt
+	deadline time.Time // in running time, see scheduler.expired; zero: none
+	ready    time.Time // not to be attempted before
+	wake     time.Time // while delayed: when to look at it next
+	next     *task     // in a fifo
+
+	ticket  aimd.Ticket
+	verdict Verdict
+	ended   time.Time // when the last call ended
+	exited  bool      // the call ended its worker too
+}
+
+// work is the typed part of a task.
+type work interface {
+	attempt(ctx context.Context, a Attempt) Verdict
+	finish(err error, class Class, finished time.Time, stats Stats)
+}
+
+// fifo is a queue of tasks linked through next, so that waiting costs no memory but the tasks' own.
+type fifo struct {
+	head, tail *task
+	size       int
+}
+
+func (q *fifo) push(t *task) {
+	if q.head == nil {
+		q.head = t
+	} else {
+		q.tail.next = t
+	}
+	q.tail = t
+	q.size++
+}
+
+func (q *fifo) pop() *task {
+	t := q.head
+	q.head, t.next = t.next, nil
+	q.size--
+	return t
+}
+
+// taskHeap is a heap of tasks whose first is the least by less.
+type taskHeap struct {
+	tasks []*task
+	less  func(a, b *task) bool
+}
+
+func (h *taskHeap) push(t *task) { heap.Push((*byHeap)(h), t) }
+
+func (h *taskHeap) pop() *task { return heap.Pop((*byHeap)(h)).(*task) }
+
+// first returns the least task, or nil.
+func (h *taskHeap) first() *task {
+	if len(h.tasks) == 0 {
+		return nil
+	}
+	return h.tasks[0]
+}
+
+func older(a, b *task) bool { return a.index < b.index }
+
+func wakesEarlier(a, b *task) bool { return a.wake.Before(b.wake) }
+
+// byHeap is the side of a taskHeap that container/heap sees.
+type byHeap taskHeap
+
+func (h *byHeap) Len() int           { return len(h.tasks) }
+func (h *byHeap) Less(i, j int) bool { return h.less(h.tasks[i], h.tasks[j]) }
+func (h *byHeap) Swap(i, j int)      { h.tasks[i], h.tasks[j] = h.tasks[j], h.tasks[i] }
+func (h *byHeap) Push(t any)         { h.tasks = append(h.tasks, t.(*task)) }
+func (h *byHeap) Pop() any {
+	last := len(h.tasks) - 1
+	t := h.tasks[last]
+	h.tasks[last] = nil // let it go
+	h.tasks = h.tasks[:last]
+	return t
+}

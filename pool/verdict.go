@@ -1,0 +1,102 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+)
+
+// Class says what the verdict on an attempt means for its job.
+type Class uint8
+
+// The classes. The zero value is OK.
+const (
+	OK        Class = iota // the job is done
+	Capacity               // the server had no room: again, for ever, and slower
+	Transient              // bad luck: again, a bounded number of times
+	Permanent              // this job can never succeed
+	Fatal                  // no job can succeed until somebody mends something: bad key, no credit
+	Cancelled              // no verdict: the attempt was cut off
+)
+
+var classNames = [...]string{"ok", "capacity", "transient", "permanent", "fatal", "cancelled"}
+
+// String returns the class in lower case.
+func (c Class) String() string {
+	if int(c) < len(classNames) {
+		return classNames[c]
+	}
+	return fmt.Sprintf("class(%d)", uint8(c))
+}
+
+// Verdict is a Func's judgement of its attempt.
+type Verdict struct {
+	Class Class
+	// Err says why, for every class but OK.
+	Err error
+	// Hint is what the server told along with the error. A RetryAfter is the job's least wait after a capacity or
+	// transient error.
+	Hint aimd.Hint
+}
+
+// Attempt tells a Func which attempt at its job it makes.
+type Attempt struct {
+	// Number counts all attempts at the job from 1, this one included, whatever became of them.
+	Number int
+	// Failures is the number of attempts before this one that met a transient error.
+	Failures int
+	// CapacityRetries is the number of attempts before this one that met a capacity error.
+	CapacityRetries int
+	// Probe is set while the pool is paused: this attempt finds out whether the fatal error has been mended.
+	Probe bool
+	// DispatchDelay is the law's delay between dispatches at this one.
+	DispatchDelay time.Duration
+	// Queued is the instant at which the pool took the job.
+	Queued time.Time
+	// Dispatched is the instant at which this attempt was given its slot.
+	Dispatched time.Time
+}
+
+// Result is what became of a job.
+type Result[In, Out any] struct {
+	In In
+	// Out is what the last call returned; the zero value if none did.
+	Out Out
+	// Err is nil when the job succeeded. Otherwise it is the last verdict's error, or wraps ErrHandedBack or
+	// ErrRowTimeout.
+	Err error
+	// Class is that of the last verdict, or Cancelled for a job that was handed back.
+	Class Class
+	// Attempts counts the calls made for the job, apart from CapacityRetries.
+	Attempts int
+	// CapacityRetries counts the calls that met a capacity error.
+	CapacityRetries int
+	// Queued, Started and Finished are the instants at which the pool took the job, made its first attempt (zero if
+	// there was none), and had its last verdict or gave it up.
+	Queued, Started, Finished time.Time
+	// Stats are the pool's statistics at that moment, this job counted in.
+	Stats Stats
+}
+
+// Stats are a pool's statistics since it was made.
+type Stats struct {
+	// PoolSize is Config.Size.
+	PoolSize int
+	// CapacityRetries counts attempts that met a capacity error, Successes those that succeeded.
+	CapacityRetries, Successes uint64
+	// MaxConcurrent is the highest number of calls that were in flight at once.
+	MaxConcurrent int
+	// InFlight is the number of calls in flight.
+	InFlight int
+	// Waiting is the number of jobs that wait for their first or next attempt.
+	Waiting int
+	// ThrottleTime is the time during which a job was ready and a slot free, but the law made them wait.
+	ThrottleTime time.Duration
+	// ExecTime is the sum of the durations of all calls that have ended.
+	ExecTime time.Duration
+	// PeakDelay and CurrentDelay are the law's longest and present delay between dispatches.
+	PeakDelay, CurrentDelay time.Duration
+	// Paused is the fatal error that holds the pool; empty while it runs.
+	Paused string
+}

@@ -1,0 +1,130 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// again puts t in line for another attempt, not before wait has passed.
+func (s *scheduler) again(t *task, wait time.Duration) {
+	s.inbox.occupy()
+	t.ready = s.tick.Add(max(wait, 0))
+	s.delay(t) // even without a wait: release sees to the deadline
+}
+
+func (s *scheduler) delay(t *task) {
+	t.wake = t.ready
+	if !t.deadline.IsZero() {
+		t.wake = sooner(t.ready, t.deadline.Add(s.pausedFor))
+	}
+	s.delayed.push(t)
+}
+
+// release moves delayed tasks whose time has come to those that are ready, and fails those that are past their
+// deadline. While the pool is paused the deadlines stand still, and nothing needs to be ready.
+func (s *scheduler) release() {
+	if s.probe != nil {
+		return
+	}
+	for t := s.delayed.first(); t != nil && !t.wake.After(s.tick); t = s.delayed.first() {
+		switch t = s.delayed.pop(); {
+		case s.expired(t):
+			s.expire(t)
+		case t.ready.After(s.tick): // woken for a deadline that a pause has put off since
+			s.delay(t)
+		default:
+			s.ready.push(t)
+		}
+	}
+	// Jobs start in the order of their indexes, so the oldest has the first deadline.
+	for t := s.ready.first(); t != nil && s.expired(t); t = s.ready.first() {
+		s.expire(s.ready.pop())
+	}
+}
+
+// expired reports whether t is past its deadline, which is kept in running time: as if there had been no pause.
+func (s *scheduler) expired(t *task) bool {
+	return !t.deadline.IsZero() && !s.tick.Add(-s.pausedFor).Before(t.deadline)
+}
+
+func (s *scheduler) expire(t *task) {
+	s.inbox.vacate()
+	err := fmt.Errorf("%w after %v: %w", ErrRowTimeout, s.cfg.RowTimeout, t.verdict.Err)
+	s.finish(t, err, t.verdict.Class, s.tick)
+}
+
+// due returns the instant at which a job becomes ready or expires; zero: none will by itself.
+func (s *scheduler) due() (at time.Time) {
+	if s.probe != nil {
+		if !s.probing && s.probeAt.After(s.tick) {
+			at = s.probeAt
+		}
+		return at
+	}
+	if t := s.delayed.first(); t != nil {
+		at = t.wake
+	}
+	if t := s.ready.first(); t != nil && !t.deadline.IsZero() {
+		at = sooner(at, t.deadline.Add(s.pausedFor))
+	}
+	return at
+}
+
+// pause holds everything because of the fatal verdict on t. Others whose calls are in the air may bring one too: they
+// wait behind the first.
+func (s *scheduler) pause(t *task) {
+	s.inbox.occupy()
+	if s.probe == nil {
+		s.probe, s.pausedAt = t, s.tick
+		s.cfg.OnPause(t.verdict.Err)
+	}
+	if t != s.probe {
+		s.ready.push(t)
+		return
+	}
+	s.probing, s.probeAt = false, s.tick.Add(s.cfg.ProbeInterval)
+	s.counts.Paused = t.verdict.Err.Error()
+}
+
+func (s *scheduler) resume() {
+	s.probe, s.probing = nil, false
+	s.pausedFor += s.tick.Sub(s.pausedAt)
+	s.counts.Paused = ""
+	s.cfg.OnResume()
+}
+
+// handBackAll gives up all jobs that wait, oldest first.
+func (s *scheduler) handBackAll() {
+	started := slices.Concat(s.ready.tasks, s.delayed.tasks)
+	s.ready.tasks, s.delayed.tasks = nil, nil
+	if s.probe != nil && !s.probing {
+		started = append(started, s.probe)
+		s.probe = nil
+	}
+	slices.SortFunc(started, func(a, b *task) int { return cmp.Compare(a.index, b.index) })
+	for _, t := range started {
+		s.finish(t, ErrHandedBack, Cancelled, s.tick)
+	}
+	for s.fresh.head != nil {
+		s.finish(s.fresh.pop(), ErrHandedBack, Cancelled, s.tick)
+	}
+}
+
+// waiting counts the jobs that wait for an attempt.
+func (s *scheduler) waiting() int {
+	n := s.fresh.size + len(s.ready.tasks) + len(s.delayed.tasks)
+	if s.probe != nil && !s.probing {
+		n++
+	}
+	return n
+}
+
+// sooner returns the earlier of two instants, of which a zero one is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

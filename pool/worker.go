@@ -1,0 +1,53 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// serve is a worker: it makes attempts, the first of them at t, until there is no more work.
+func (s *scheduler) serve(ctx context.Context, t *task) {
+	for ok := true; ok; t, ok = <-s.work {
+		s.attempt(ctx, t)
+	}
+}
+
+// attempt makes the call for t and gives t back, whatever the call does.
+func (s *scheduler) attempt(ctx context.Context, t *task) {
+	returned := false
+	defer func() {
+		if !returned {
+			value := recover() // nil: runtime.Goexit, which takes this worker with it
+			t.exited = value == nil
+			t.verdict = Verdict{Class: Permanent, Err: &PanicError{Value: value, Stack: debug.Stack()}}
+		}
+		t.ended = time.Now()
+		s.inbox.end(t)
+	}()
+	t.verdict = t.work.attempt(ctx, t.att)
+	returned = true
+}
+
+// PanicError is the error of a job whose call panicked or ended its goroutine.
+type PanicError struct {
+	// Value is what the call panicked with; nil if it ended its goroutine instead.
+	Value any
+	// Stack is the goroutine's stack at that moment, as debug.Stack prints it.
+	Stack []byte
+}
+
+// Error tells the value without the stack.
+func (e *PanicError) Error() string {
+	if e.Value == nil {
+		return "call ended its goroutine"
+	}
+	return fmt.Sprintf("call panicked: %v", e.Value)
+}
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
