@@ -15,6 +15,9 @@ import (
 // claimVersion is the format of claims. A stage refuses to follow a newer one.
 const claimVersion = 1
 
+// claimRetryMax is the longest wait before a claim that was refused, though nobody else has appended, is sent again.
+const claimRetryMax = 800 * time.Millisecond
+
 var (
 	// ErrFenced ends a term: another replica has appended to the results since this one read their end.
 	ErrFenced = errors.New("fenced: another replica owns the partition")
@@ -127,20 +130,28 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		headerExpectedSeq:     {strconv.FormatUint(end.seq, 10)},
 		headerExpectedSubject: {c.filter},
 	}}
-	seq, err := Append(ctx, c.nc, []*nats.Msg{msg})
-	if err == nil {
-		return logEnd{seq: seq, owner: owner, mark: end.mark}, nil
-	}
-	// No answer, or a refusal that may hide a success: the log knows.
-	now, readErr := c.readEnd(ctx)
-	switch {
-	case readErr != nil:
-		return end, fmt.Errorf("claim the partition: %w", errors.Join(err, readErr))
-	case now.owner == owner:
-		return now, nil
-	case now.seq != end.seq:
-		return end, ErrFenced
-	default:
-		return end, fmt.Errorf("claim the partition: %w", err)
+	for wait := storeRetryMin; ; wait *= 2 {
+		seq, err := Append(ctx, c.nc, []*nats.Msg{msg})
+		if err == nil {
+			return logEnd{seq: seq, owner: owner, mark: end.mark}, nil
+		}
+		// No answer, or a refusal that is no verdict: a replicated stream also refuses while another append on the same
+		// condition is under way, which may yet come to nothing. The log knows.
+		now, readErr := c.readEnd(ctx)
+		switch {
+		case readErr != nil:
+			return end, fmt.Errorf("claim the partition: %w", errors.Join(err, readErr))
+		case now.owner == owner:
+			return now, nil
+		case now.seq != end.seq:
+			return end, ErrFenced
+		case wait > claimRetryMax:
+			return end, fmt.Errorf("claim the partition: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return end, context.Cause(ctx)
+		case <-time.After(wait):
+		}
 	}
 }

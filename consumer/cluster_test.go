@@ -1,0 +1,78 @@
+package consumer
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// startCluster runs n JetStream servers in this process. Several talk over loopback sockets, so they live in real time.
+func startCluster(t *testing.T, n int) []*server.Server {
+	t.Helper()
+	var servers []*server.Server
+	var routes []*url.URL
+	ports := freePorts(t, n)
+	for _, port := range ports {
+		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+	}
+	for i := range n {
+		opts := &server.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT,
+			JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		}
+		if n > 1 {
+			opts.Routes, opts.Cluster = routes, server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]}
+		}
+		srv, err := server.NewServer(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+		srv.Start()
+		servers = append(servers, srv)
+	}
+	for i, srv := range servers { // one alone is not ready: it waits for a majority
+		if !srv.ReadyForConnections(time.Minute) {
+			t.Fatalf("server %d is not ready", i)
+		}
+	}
+	return servers
+}
+
+// freePorts asks the system for ports and gives them back: the servers of a cluster must know each other's in advance.
+func freePorts(t *testing.T, n int) []int {
+	t.Helper()
+	ports := make([]int, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports
+}
+
+// createStream waits for the cluster to elect its leader.
+func createStream(t *testing.T, nc *nats.Conn, cfg jetstream.StreamConfig) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(100 * time.Millisecond) {
+		if _, err = js.CreateStream(t.Context(), cfg); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The whole protocol stands on one property of the server: an append with a condition on the last sequence of a subject
+// filter is refused when anything that the filter matches was stored since, and by nothing else.
+func TestAFencedWriterStoresNothing(t *testing.T) {
+	for _, replicas := range []int{1, 3} {
+		t.Run(fmt.Sprintf("replicas=%d", replicas), func(t *testing.T) {
+			servers := startCluster(t, replicas)
+			connect := func() *nats.Conn {
+				nc, err := nats.Connect(servers[rand.N(len(servers))].ClientURL())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(nc.Close)
+				return nc
+			}
+			nc := connect()
+			s := Streams{ResultStream: "RESULTS", ResultSubject: "results", Replicas: replicas}
+			createStream(t, nc, s.resultConfig())
+			for _, batch := range []bool{false, true} {
+				race := &conditionRace{rows: 400, batch: batch, partition: 0}
+				if batch {
+					race.partition = 2
+				}
+				race.moved.L = &race.mu
+				var wg sync.WaitGroup
+				for i := range 2 {
+					w := newConditionWriter(t, connect(), race.partition, i)
+					wg.Go(func() { race.rival(t, w) })
+				}
+				neighbour := newConditionWriter(t, connect(), race.partition+1, 2)
+				wg.Go(func() { race.alone(t, neighbour) })
+				wg.Wait()
+				checkLog(t, nc, race.partition, race.rows)
+				checkLog(t, nc, race.partition+1, race.rows)
+				t.Logf("batch %v: terms %d, zombies that woke up and stored nothing %d", batch, race.terms, race.fenced)
+			}
+		})
+	}
+}
+
+// conditionRace is one partition that two writers fight for.
+type conditionRace struct {
+	partition int
+	rows      uint64
+	batch     bool
+
+	mu     sync.Mutex
+	moved  sync.Cond
+	mark   [2]uint64 // what each rival has seen stored
+	over   bool
+	terms  int
+	fenced int
+}
+
+type conditionWriter struct {
+	*Consumer
+	id int
+}
+
+func newConditionWriter(t *testing.T, nc *nats.Conn, partition, id int) conditionWriter {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	c, err := New(nc, Config{
+		Name: "stage", RunID: fmt.Sprintf("w%d", id), Partition: partition, InputStream: "ROWS", InputSubject: "rows",
+		ResultStream: "RESULTS", ResultSubject: "results", Executor: noExecutor{}, Logger: log,
+		Recorder: NewRecorder(nc, RecorderConfig{Subject: "audit", Name: "stage", Logger: log}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conditionWriter{Consumer: c, id: id}
+}
+
+type noExecutor struct{}
+
+func (noExecutor) Start(*Row) {}
+
+// begin claims the partition; it tries until it wins, also through an election.
+func (w conditionWriter) begin(t *testing.T) *emitter {
+	t.Helper()
+	for {
+		end, err := w.readEnd(t.Context())
+		if err == nil {
+			owner := w.newOwner()
+			if end, err = w.claim(t.Context(), owner, end, time.Unix(1, 0)); err == nil {
+				return &emitter{c: w.Consumer, owner: owner, end: end}
+			}
+		}
+		if t.Context().Err() != nil {
+			t.Error(err)
+			return nil
+		}
+	}
+}
+
+// group is the next few rows after the end of the log.
+func (w conditionWriter) group(after uint64, n int) []*Row {
+	rows := make([]*Row, n)
+	for i := range rows {
+		rows[i] = &Row{Seq: after + uint64(i) + 1, Subject: "rows", reply: &Reply{Body: []byte("row")}}
+	}
+	return rows
+}
+
+func (r *conditionRace) groupSize(after uint64) int {
+	if !r.batch {
+		return 1
+	}
+	return int(min(2+rand.Uint64N(8), r.rows-after))
+}
+
+// rival takes the partition over again and again. Half of its terms end in a suspension: it sleeps until the other has
+// stored something and then sends the group that it had in hand.
+func (r *conditionRace) rival(t *testing.T, w conditionWriter) {
+	t.Helper()
+	for {
+		e := w.begin(t)
+		if e == nil || e.end.mark >= r.rows {
+			r.finish()
+			return
+		}
+		r.note(func() { r.terms++ })
+		for range 1 + rand.N(8) {
+			if e.end.mark >= r.rows {
+				break
+			}
+			err := e.store(t.Context(), w.group(e.end.mark, r.groupSize(e.end.mark)))
+			if errors.Is(err, ErrFenced) {
+				break
+			}
+			if err != nil {
+				t.Error(err)
+				r.finish()
+				return
+			}
+			r.note(func() { r.mark[w.id] = e.end.mark })
+		}
+		if rand.N(2) == 0 || e.end.mark >= r.rows {
+			continue
+		}
+		if !r.sleepUntilOtherMoved(w.id, e.end.mark) {
+			continue
+		}
+		if err := e.store(t.Context(), w.group(e.end.mark, r.groupSize(e.end.mark))); !errors.Is(err, ErrFenced) {
+			t.Errorf("a writer that slept through a rival's term appended after %d: err %v, want %v", e.end.mark, err, ErrFenced)
+		}
+		r.note(func() { r.fenced++ })
+	}
+}
+
+// alone writes another partition of the same stream; what the rivals store is none of its condition's business.
+func (r *conditionRace) alone(t *testing.T, w conditionWriter) {
+	t.Helper()
+	e := w.begin(t)
+	for e != nil && e.end.mark < r.rows {
+		if err := e.store(t.Context(), w.group(e.end.mark, r.groupSize(e.end.mark))); err != nil {
+			t.Errorf("the only writer of its partition, after %d: %v", e.end.mark, err)
+			return
+		}
+	}
+}
+
+func (r *conditionRace) note(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+	r.moved.Broadcast()
+}
+
+func (r *conditionRace) finish() { r.note(func() { r.over = true }) }
+
+// sleepUntilOtherMoved returns false when the race is over.
+func (r *conditionRace) sleepUntilOtherMoved(id int, mark uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.mark[1-id] <= mark && !r.over {
+		r.moved.Wait()
+	}
+	return r.mark[1-id] > mark
+}
+
+// checkLog reads one partition's log: rows 1 to n, each once, in order, and each claim names the row before it.
+func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{logFilter("results", "stage", partition)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := c.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Stop()
+	var last uint64
+	for last < n {
+		m, err := log.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			t.Fatalf("partition %d after row %d: %v", partition, last, err)
+		}
+		seq, err := strconv.ParseUint(m.Headers().Get(HeaderSourceSeq), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := last + 1
+		if m.Subject() == claimSubject("results", "stage", partition) {
+			want = last
+			var cl claim
+			if err := json.Unmarshal(m.Data(), &cl); err != nil || cl.HighWaterMark != last {
+				t.Errorf("partition %d: claim %s after row %d (%v)", partition, m.Data(), last, err)
+			}
+		}
+		if seq != want {
+			t.Fatalf("partition %d: row %d on %s follows row %d", partition, seq, m.Subject(), last)
+		}
+		last = seq
+	}
+	s, err := js.Stream(ctx, "RESULTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(logFilter("results", "stage", partition)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := ResultSubject("results", "stage", partition)
+	if got := info.State.Subjects[subject]; got != n {
+		t.Errorf("partition %d: %d results, want %d", partition, got, n)
+	}
+}
