@@ -1,0 +1,122 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// busyMetrics are metrics on which each method was called.
+func busyMetrics() *Metrics {
+	m := NewMetrics(Build{Version: "v1.2.3", GoVersion: "go1.26.0"}, func() Snapshot {
+		return Snapshot{
+			Pool:  pool.Stats{InFlight: 7, CurrentDelay: 50 * time.Millisecond, ThrottleTime: 90 * time.Second},
+			Pause: PauseBilling,
+			Partitions: []consumer.Status{
+				{Partition: 0, Role: consumer.Owner, Window: 12, Buffered: 5, BufferedBytes: 4096, HeadSince: time.Now().Add(-3 * time.Second), Pending: 100},
+				{Partition: 1, Role: consumer.Standby},
+			},
+		}
+	})
+	some, cost := int64(3), 0.25
+	m.CallDone(&auditlog.Call{
+		Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: 1200 * time.Millisecond,
+		Usage: &auditlog.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: &some, ReasoningTokens: &some, CostUSD: &cost},
+	})
+	m.CallDone(&auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallCapacityRetry, Latency: 20 * time.Millisecond})
+	m.RowEmitted(0, false, 2*time.Second, 4*time.Millisecond)
+	m.RowEmitted(0, true, 3*time.Hour, time.Second)
+	m.TermEnded(1, "fenced")
+	for _, kind := range []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun} {
+		m.AuditEvent(kind)
+	}
+	return m
+}
+
+func TestMetricsReadAsDocumented(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // whose clock stands still
+		w := httptest.NewRecorder()
+		busyMetrics().Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		if w.Code != http.StatusOK {
+			t.Fatalf("got status %d: %s", w.Code, w.Body)
+		}
+		var ours strings.Builder
+		for line := range strings.Lines(w.Body.String()) {
+			if strings.Contains(line, "llm_stage_") {
+				ours.WriteString(line)
+			}
+		}
+		golden(t, filepath.Join("testdata", "metrics.txt"), ours.String())
+	})
+}
+
+func TestMetricsFollowTheConventions(t *testing.T) {
+	problems, err := testutil.GatherAndLint(busyMetrics().registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "llm_stage_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+func TestLabelValuesAreBounded(t *testing.T) {
+	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
+	for i := range 10 * modelsMax {
+		m.CallDone(&auditlog.Call{Provider: fmt.Sprintf("p%d", i), Model: fmt.Sprintf("m%d", i), Status: auditlog.CallFailure})
+	}
+	for i := range modelsMax {
+		m.CallDone(&auditlog.Call{Provider: "p0", Model: fmt.Sprintf("m%d", i), Status: auditlog.CallFailure})
+	}
+	// The first models have their own name at their provider and at p0, all others share one.
+	if got, most := testutil.CollectAndCount(m.calls), 2*modelsMax+1; got > most {
+		t.Errorf("got %d series, want at most %d", got, most)
+	}
+	if got := testutil.ToFloat64(m.calls.WithLabelValues(labelOther, labelOther, "failure")); got != 9*modelsMax {
+		t.Errorf("got %v calls of other models, want %d", got, 9*modelsMax)
+	}
+}
+
+func TestPauseReasonComesFromTheStatus(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want PauseReason
+	}{
+		{&llm.Error{Status: 401, Err: errors.New("bad key")}, PauseCredentials},
+		{fmt.Errorf("row 3: %w", &llm.Error{Status: 403, Err: errors.New("no")}), PauseCredentials},
+		{&llm.Error{Status: 402, Err: errors.New("pay")}, PauseBilling},
+		{&llm.Error{Status: 429, Code: "insufficient_quota", Err: errors.New("pay")}, PauseBilling},
+		{&llm.Error{Status: 404, Err: errors.New("model")}, PauseModel},
+		{&llm.Error{Err: errors.New("no such host")}, PauseNetwork},
+		{&llm.Error{Status: 307, Err: errors.New("redirect")}, PauseNetwork},
+		{&llm.Error{Status: 418, Err: errors.New("teapot")}, PauseOther},
+		{errors.New("?"), PauseOther},
+	} {
+		if got := pauseReasonOf(tt.err); got != tt.want {
+			t.Errorf("%v: got %s, want %s", tt.err, got, tt.want)
+		}
+	}
+}
+
+func BenchmarkCallDone(b *testing.B) {
+	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
+	call := &auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: time.Second, Usage: &auditlog.Usage{PromptTokens: 1, CompletionTokens: 1}}
+	b.ReportAllocs()
+	for b.Loop() {
+		m.CallDone(call)
+	}
+}
