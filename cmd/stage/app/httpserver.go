@@ -1,0 +1,189 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// Bounds of the HTTP server. Its clients are scrapers, probes and browsers: small requests, small answers.
+const (
+	httpReadTimeout  = 5 * time.Second
+	httpWriteTimeout = 30 * time.Second // a handler that streams lifts it for its own response
+	httpIdleTimeout  = 2 * time.Minute
+	httpHeaderBytes  = 16 << 10
+	httpCloseGrace   = 2 * time.Second // for requests that are being answered when the process stops
+)
+
+// httpHandlers are what the HTTP server shows.
+type httpHandlers struct {
+	// Metrics serves /metrics.
+	Metrics http.Handler
+	// Ready answers /readyz: whether the stage is connected, and owning or standing by, and not paused; if not, why.
+	Ready func() (ready bool, reason string)
+	// Status returns what /api/status writes as JSON. It must not block.
+	Status func() any
+	// Dashboard serves / and what is below it; nil: a plain page that shows /api/status.
+	Dashboard http.Handler
+}
+
+// httpServer serves metrics, health, status and dashboard.
+type httpServer struct {
+	listener net.Listener
+	server   *http.Server
+}
+
+// listenHTTP listens on addr, that is host:port. If the port is taken and anyPort is set, it takes a free one of the
+// same host.
+func listenHTTP(ctx context.Context, addr string, anyPort bool) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) && anyPort {
+		host, _, splitErr := net.SplitHostPort(addr)
+		if splitErr != nil {
+			return nil, splitErr
+		}
+		listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+	}
+	if err != nil {
+		cause := err
+		if opError, ok := errors.AsType[*net.OpError](err); ok {
+			cause = opError.Err // the rest says the address again
+		}
+		return nil, fmt.Errorf("listen on %s: %w: free it, or set another STAGE_HTTP_ADDR", addr, cause)
+	}
+	return listener, nil
+}
+
+// newHTTPServer returns a server on the listener, which Run closes.
+func newHTTPServer(listener net.Listener, handlers httpHandlers, log *slog.Logger) *httpServer {
+	return &httpServer{
+		listener: listener,
+		server: &http.Server{
+			Handler:           handlers.handler(isLoopback(listener.Addr())),
+			ReadTimeout:       httpReadTimeout,
+			ReadHeaderTimeout: httpReadTimeout,
+			WriteTimeout:      httpWriteTimeout,
+			IdleTimeout:       httpIdleTimeout,
+			MaxHeaderBytes:    httpHeaderBytes,
+			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		},
+	}
+}
+
+// URL is the address to open in a browser of this machine.
+func (s *httpServer) URL() string {
+	addr := s.listener.Addr().String()
+	host, port, err := net.SplitHostPort(addr)
+	if ip, ipErr := netip.ParseAddr(host); err == nil && ipErr == nil && ip.IsUnspecified() {
+		addr = net.JoinHostPort("127.0.0.1", port)
+	}
+	return "http://" + addr + "/"
+}
+
+// Run serves until ctx ends, then lets the requests that are being answered finish, for two seconds at most. It blocks
+// until all of the server has ended; the error is nil unless the server failed before.
+func (s *httpServer) Run(ctx context.Context) error {
+	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
+	failed := make(chan error, 1)
+	go func() { failed <- s.server.Serve(s.listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve HTTP on %s: %w", s.listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpCloseGrace)
+	defer cancel()
+	if err := s.server.Shutdown(grace); err != nil {
+		s.server.Close() //nolint:errcheck // the listener is closed, and the connections are given up
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP on %s: %w", s.listener.Addr(), err)
+	}
+	return nil
+}
+
+// handler routes requests. On a loopback address only requests for this machine are answered: a page of another site
+// whose name was made to point here (DNS rebinding) could else read everything.
+func (h httpHandlers) handler(loopback bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", h.Metrics)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", h.serveReady)
+	mux.HandleFunc("GET /api/status", h.serveStatus)
+	mux.HandleFunc("/api/", http.NotFound)
+	if h.Dashboard != nil {
+		mux.Handle("/", h.Dashboard)
+	} else {
+		mux.Handle("GET /{$}", newStatusPage())
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if loopback && !isLocalHost(r.Host) {
+			writePlain(w, http.StatusMisdirectedRequest, "this server answers requests for localhost only; STAGE_HTTP_ADDR opens it to others")
+			return
+		}
+		header := w.Header()
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func (h httpHandlers) serveReady(w http.ResponseWriter, _ *http.Request) {
+	if ready, reason := h.Ready(); !ready {
+		writePlain(w, http.StatusServiceUnavailable, reason)
+		return
+	}
+	writePlain(w, http.StatusOK, "ok")
+}
+
+func (h httpHandlers) serveStatus(w http.ResponseWriter, _ *http.Request) {
+	body, err := json.Marshal(h.Status())
+	if err != nil {
+		writePlain(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Write(append(body, '\n')) //nolint:errcheck // the client has gone
+}
+
+func writePlain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, text) //nolint:errcheck // the client has gone
+}
+
+func isLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// isLocalHost says whether the Host header of a request names this machine.
+func isLocalHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(trimBrackets(host))
+	return err == nil && ip.IsLoopback()
+}
+
+func trimBrackets(host string) string {
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		return host[1 : len(host)-1]
+	}
+	return host
+}

@@ -1,0 +1,169 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func testHandlers() httpHandlers {
+	return httpHandlers{
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "metrics") }), //nolint:errcheck // in memory
+		Ready:   func() (bool, string) { return false, "paused: no credit" },
+		Status:  func() any { return map[string]any{"rows": 3} },
+	}
+}
+
+func TestPathsOfTheHTTPServer(t *testing.T) {
+	handlers := testHandlers()
+	ready := handlers
+	ready.Ready = func() (bool, string) { return true, "" }
+	broken := handlers
+	broken.Status = func() any { return func() {} }
+	dashboard := handlers
+	dashboard.Dashboard = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "dashboard "+r.URL.Path) }) //nolint:errcheck // in memory
+	for _, tt := range []struct {
+		handlers          httpHandlers
+		method, url, host string
+		status            int
+		body              string // part of it
+	}{
+		{handlers, "GET", "/metrics", "localhost:9464", 200, "metrics"},
+		{handlers, "GET", "/healthz", "127.0.0.1:9464", 200, "ok\n"},
+		{handlers, "HEAD", "/healthz", "127.0.0.1:9464", 200, ""},
+		{handlers, "GET", "/readyz", "[::1]:9464", 503, "paused: no credit\n"},
+		{ready, "GET", "/readyz", "localhost", 200, "ok\n"},
+		{handlers, "GET", "/api/status", "localhost", 200, "{\"rows\":3}\n"},
+		{broken, "GET", "/api/status", "localhost", 500, "unsupported type"},
+		{handlers, "GET", "/", "localhost", 200, "<!DOCTYPE html>"},
+		{handlers, "GET", "/nothing", "localhost", 404, ""},
+		{handlers, "GET", "/api/nothing", "localhost", 404, ""},
+		{handlers, "POST", "/api/status", "localhost", 404, ""},
+		{dashboard, "GET", "/x.js", "localhost", 200, "dashboard /x.js"},
+		{dashboard, "GET", "/api/nothing", "localhost", 404, ""},
+		{handlers, "GET", "/api/status", "evil.example", 421, "localhost only"},
+		{handlers, "GET", "/api/status", "192.0.2.1:9464", 421, "localhost only"},
+		{handlers, "GET", "/metrics", "", 421, "localhost only"},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), tt.method, tt.url, nil)
+		r.Host = tt.host
+		w := httptest.NewRecorder()
+		tt.handlers.handler(true).ServeHTTP(w, r)
+		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.body) {
+			t.Errorf("%s %s of %q: got %d %q, want %d with %q", tt.method, tt.url, tt.host, w.Code, w.Body, tt.status, tt.body)
+		}
+		if w.Code == http.StatusOK {
+			for _, name := range []string{"Content-Security-Policy", "X-Content-Type-Options"} {
+				if w.Header().Get(name) == "" {
+					t.Errorf("%s %s: no header %s", tt.method, tt.url, name)
+				}
+			}
+		}
+	}
+}
+
+func TestOpenAddressAnswersEveryName(t *testing.T) {
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil)
+	r.Host = "stage.svc.cluster.local:9464"
+	w := httptest.NewRecorder()
+	testHandlers().handler(false).ServeHTTP(w, r)
+	if w.Code != http.StatusOK {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}
+
+func TestStatusPageLoadsNothingAndRunsItsOwnScriptOnly(t *testing.T) {
+	page := string(statusPageHTML)
+	for _, outside := range []string{"http://", "https://", "src=", "@import", "url(", "onclick", "style=", "innerHTML", "eval("} {
+		if strings.Contains(page, outside) {
+			t.Errorf("the page contains %q", outside)
+		}
+	}
+	if strings.Count(page, "<script") != 1 || strings.Count(page, "<style") != 1 {
+		t.Error("the policy names one script and one style")
+	}
+	w := httptest.NewRecorder()
+	newStatusPage().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	policy := w.Header().Get("Content-Security-Policy")
+	for _, want := range []string{"default-src 'none'", "script-src 'sha256-", "style-src 'sha256-", "connect-src 'self'"} {
+		if !strings.Contains(policy, want) {
+			t.Errorf("policy %q: no %s", policy, want)
+		}
+	}
+	// Of the standard's own example.
+	if got, want := elementHash([]byte("<script>alert('Hello, world.');</script>"), "script"), "sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng="; got != want {
+		t.Errorf("hash: got %s, want %s", got, want)
+	}
+}
+
+// Real sockets: one server, its address taken by a second.
+func TestServerListensServesAndStops(t *testing.T) {
+	listener, err := listenHTTP(t.Context(), "127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := listener.Addr().String()
+	if _, err := listenHTTP(t.Context(), taken, false); err == nil || !strings.Contains(err.Error(), "listen on "+taken) || !strings.Contains(err.Error(), "address already in use: free it, or set another STAGE_HTTP_ADDR") {
+		t.Errorf("a taken port: got %v", err)
+	}
+	other, err := listenHTTP(t.Context(), taken, true)
+	if err != nil {
+		t.Fatalf("any port: %v", err)
+	}
+	if host, _, err := net.SplitHostPort(other.Addr().String()); host != "127.0.0.1" || err != nil || other.Addr().String() == taken {
+		t.Errorf("any port: got %s", other.Addr())
+	}
+	other.Close() //nolint:errcheck // of no use any more
+
+	server := newHTTPServer(listener, testHandlers(), slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL()+"api/status", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // read
+	var status map[string]int
+	if err := json.NewDecoder(response.Body).Decode(&status); err != nil || status["rows"] != 3 {
+		t.Errorf("got %v, %v", status, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run: got %v, want nil at the end of ctx", err)
+	}
+
+	broken, err := listenHTTP(t.Context(), "127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken.Close() //nolint:errcheck // which is the point
+	if err := newHTTPServer(broken, testHandlers(), slog.New(slog.DiscardHandler)).Run(t.Context()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a listener that fails: got %v", err)
+	}
+}
+
+func TestURLNamesThisMachine(t *testing.T) {
+	for addr, want := range map[string]string{"127.0.0.1:0": "http://127.0.0.1:", ":0": "http://127.0.0.1:"} {
+		listener, err := listenHTTP(t.Context(), addr, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := newHTTPServer(listener, testHandlers(), slog.New(slog.DiscardHandler)).URL(); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %s, want %s…", addr, got, want)
+		}
+		listener.Close() //nolint:errcheck // of no use any more
+	}
+}

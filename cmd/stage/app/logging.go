@@ -1,0 +1,25 @@
+package app
+
+import (
+	"io"
+	"log/slog"
+)
+
+// newLogger returns the logger of the process, which writes to w. level and format are those of [ProcessConfig]; an
+// empty format is text on a terminal and json elsewhere. Keys are snake_case, messages constant, and neither payloads
+// nor secrets are logged: a [Secret] says only whether it is set.
+func newLogger(w io.Writer, level, format string) *slog.Logger {
+	options := &slog.HandlerOptions{Level: slog.LevelInfo}
+	switch level {
+	case "debug":
+		options.Level = slog.LevelDebug
+	case "warn":
+		options.Level = slog.LevelWarn
+	case "error":
+		options.Level = slog.LevelError
+	}
+	if format == "text" || format == "" && isTerminal(w) {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}

@@ -1,0 +1,32 @@
+package app
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+func TestLogLevelAndFormat(t *testing.T) {
+	for _, tt := range []struct {
+		level, format string
+		wantLines     int
+		wantJSON      bool
+	}{
+		{"debug", "json", 4, true},
+		{"info", "", 3, true}, // not a terminal
+		{"warn", "text", 2, false},
+		{"error", "json", 1, true},
+	} {
+		var b strings.Builder
+		log := newLogger(&b, tt.level, tt.format)
+		log.Debug("call", slog.Any("key", Secret{value: "hunter2"}))
+		log.Info("call", slog.Any("key", Secret{value: "hunter2"}))
+		log.Warn("call", slog.Any("key", Secret{value: "hunter2"}))
+		log.Error("call", slog.Any("key", Secret{value: "hunter2"}))
+		lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+		if len(lines) != tt.wantLines || json.Valid([]byte(lines[0])) != tt.wantJSON || strings.Contains(b.String(), "hunter2") {
+			t.Errorf("level %s, format %q: got\n%swant %d lines, JSON: %t, no secret", tt.level, tt.format, b.String(), tt.wantLines, tt.wantJSON)
+		}
+	}
+}
