@@ -1,0 +1,289 @@
+package app
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"unicode/utf8"
+)
+
+// csvHeader is the first line of a CSV file.
+type csvHeader struct {
+	keys [][]byte // of each column, how its value is led in within a JSON object: `{"a":` or `,"b":`
+}
+
+// csvState says where in a record the next byte is.
+type csvState uint8
+
+const (
+	csvFieldStart csvState = iota
+	csvPlain               // in a field without quotes
+	csvQuoted              // between quotes
+	csvQuoteSeen           // after a quote that closes the field, or is the first of two
+	csvSkip                // in a record that is wrong, which ends with the line
+)
+
+// csvRecord is one record of the file. What it holds is bounded, and it is used again for the next.
+type csvRecord struct {
+	bytesMax int
+
+	line     int64  // where it begins
+	quote    int64  // line of the last opening quote
+	size     int64  // bytes in the file
+	head     []byte // its first bytes
+	data     []byte // its fields without quotes, one after the other
+	ends     []int  // end of each field in data
+	overflow bool   // the record is larger than bytesMax, and was cut
+	problem  string // what breaks the rules, "" if nothing does
+}
+
+// nextCSV returns the next record as a JSON object whose values are strings. Records with another number of columns than
+// the header, wrong quotes or bytes that are not UTF-8 are faults.
+func (r *RowReader) nextCSV() (InputRow, error) {
+	if r.csv == nil {
+		if err := r.readHeader(); err != nil {
+			return InputRow{}, err
+		}
+	}
+	rec, err := r.readRecord()
+	if err != nil {
+		return InputRow{}, err
+	}
+	if rec.overflow {
+		return r.tooLarge(rec.line, rec.size, rec.head), nil
+	}
+	if problem := rec.check(len(r.csv.keys)); problem != "" {
+		return faultyRow(&RowFault{Line: rec.line, Problem: problem}, rec.head), nil
+	}
+	size, start := len(rec.data)+1, 0
+	for _, key := range r.csv.keys {
+		size += len(key) + 2
+	}
+	body := make([]byte, 0, size)
+	for i, end := range rec.ends {
+		body = appendJSONString(append(body, r.csv.keys[i]...), rec.data[start:end])
+		start = end
+	}
+	body = append(body, '}')
+	if len(body) > r.bytesMax {
+		return r.tooLarge(rec.line, int64(len(body)), rec.head), nil
+	}
+	return InputRow{Line: rec.line, Body: body}, nil
+}
+
+func (r *RowReader) readHeader() error {
+	rec, err := r.readRecord()
+	if errors.Is(err, io.EOF) {
+		return &InputError{Line: 1, Problem: "the file is empty: a CSV file begins with a line that names its columns"}
+	}
+	if err != nil {
+		return err
+	}
+	problem := rec.check(len(rec.ends))
+	if rec.overflow {
+		problem = fmt.Sprintf("larger than %d bytes", r.bytesMax)
+	}
+	if problem != "" {
+		return &InputError{Line: rec.line, Problem: "header: " + problem}
+	}
+	header := &csvHeader{}
+	var names []string
+	start := 0
+	for i, end := range rec.ends {
+		name := string(rec.data[start:end])
+		if slices.Contains(names, name) {
+			return &InputError{Line: rec.line, Problem: fmt.Sprintf("header: two columns are called %q", name)}
+		}
+		names = append(names, name)
+		key := []byte{','}
+		if i == 0 {
+			key[0] = '{'
+		}
+		header.keys = append(header.keys, append(appendJSONString(key, rec.data[start:end]), ':'))
+		start = end
+	}
+	r.csv = header
+	return nil
+}
+
+// check says what is wrong with a record that should have so many columns.
+func (rec *csvRecord) check(columns int) string {
+	if rec.problem != "" {
+		return rec.problem
+	}
+	if len(rec.ends) != columns {
+		return fmt.Sprintf("%d columns, the header has %d", len(rec.ends), columns)
+	}
+	start := 0
+	for i, end := range rec.ends {
+		if !utf8.Valid(rec.data[start:end]) {
+			return fmt.Sprintf("column %d is not UTF-8", i+1)
+		}
+		start = end
+	}
+	return ""
+}
+
+// readRecord reads one record to its end, skipping blank lines before it. It is valid until the next call. The error is
+// that of the file, or an *InputError for a quote that is never closed.
+func (r *RowReader) readRecord() (*csvRecord, error) {
+	rec := &r.record
+	rec.begin(r.line, r.bytesMax)
+	state, carriage := csvFieldStart, false // carriage: a CR was read that may belong to the end of the line
+	for {
+		piece, err := r.chunk()
+		if errors.Is(err, io.EOF) {
+			switch {
+			case state == csvQuoted:
+				return nil, &InputError{Line: rec.quote, Problem: "the quote that is opened here is never closed"}
+			case rec.blank(state):
+				return nil, io.EOF
+			}
+			rec.endField(state)
+			return rec, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		rec.size += int64(len(piece))
+		rec.head = append(rec.head, piece[:min(len(piece), faultHeadBytes-len(rec.head))]...)
+		for len(piece) > 0 {
+			if n := textRun(state, piece); n > 0 && !carriage {
+				rec.put(piece[:n])
+				if piece[n-1] == '\n' {
+					r.line++
+				}
+				if state == csvFieldStart {
+					state = csvPlain
+				}
+				piece = piece[n:]
+				continue
+			}
+			b := piece[0]
+			piece = piece[1:]
+			if b == '\n' { // not between quotes, where it is text
+				r.line++
+				if !rec.blank(state) {
+					rec.endField(state)
+					return rec, nil
+				}
+				rec.begin(r.line, r.bytesMax)
+				carriage = false
+				continue
+			}
+			if carriage { // an ordinary character after all
+				state = rec.step(state, '\r', r.line)
+			}
+			if carriage = b == '\r'; !carriage {
+				state = rec.step(state, b, r.line)
+			}
+		}
+	}
+}
+
+// textRun is the number of bytes at the start of the piece that are text of the field and nothing else.
+func textRun(state csvState, piece []byte) int {
+	switch state {
+	case csvQuoted:
+		if n := bytes.IndexByte(piece, '"'); n >= 0 {
+			return n
+		}
+		return len(piece)
+	case csvFieldStart, csvPlain:
+		for i, b := range piece {
+			if b == ',' || b == '"' || b == '\r' || b == '\n' {
+				return i
+			}
+		}
+		return len(piece)
+	case csvQuoteSeen, csvSkip:
+		return 0
+	}
+	return 0
+}
+
+// begin makes the record an empty one that begins in the line.
+func (rec *csvRecord) begin(line int64, bytesMax int) {
+	*rec = csvRecord{bytesMax: bytesMax, line: line, head: rec.head[:0], data: rec.data[:0], ends: rec.ends[:0]}
+}
+
+// step takes one byte that does not end the record.
+func (rec *csvRecord) step(state csvState, b byte, line int64) csvState {
+	switch {
+	case state == csvSkip:
+		return csvSkip
+	case state == csvQuoted && b == '"':
+		return csvQuoteSeen
+	case state == csvQuoteSeen && b == '"':
+		rec.put([]byte{b})
+		return csvQuoted
+	case state == csvFieldStart && b == '"':
+		rec.quote = line
+		return csvQuoted
+	case state != csvQuoted && b == ',':
+		rec.endField(state)
+		return csvFieldStart
+	case state == csvQuoteSeen:
+		rec.problem = fmt.Sprintf("text after the quote that closes column %d", len(rec.ends)+1)
+		return csvSkip
+	case state == csvPlain && b == '"':
+		rec.problem = fmt.Sprintf("a quote within column %d, which does not begin with one", len(rec.ends)+1)
+		return csvSkip
+	case state == csvFieldStart:
+		state = csvPlain
+	}
+	rec.put([]byte{b})
+	return state
+}
+
+// put adds text to the field.
+func (rec *csvRecord) put(text []byte) {
+	if len(rec.data)+len(rec.ends)+len(text) > rec.bytesMax {
+		rec.overflow = true
+		return
+	}
+	rec.data = append(rec.data, text...)
+}
+
+// endField ends the field. Each counts against the bound too, as it also takes a few bytes of its own.
+func (rec *csvRecord) endField(state csvState) {
+	if state == csvSkip {
+		return
+	}
+	if len(rec.data)+len(rec.ends) >= rec.bytesMax {
+		rec.overflow = true
+		return
+	}
+	rec.ends = append(rec.ends, len(rec.data))
+}
+
+// blank says whether nothing was read but the end of a line.
+func (rec *csvRecord) blank(state csvState) bool {
+	return state == csvFieldStart && len(rec.ends) == 0
+}
+
+// appendJSONString appends valid UTF-8 as a JSON string. It escapes what must be, and nothing else: the text keeps its
+// bytes.
+func appendJSONString(dst, text []byte) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for _, b := range text {
+		switch {
+		case b == '"' || b == '\\':
+			dst = append(dst, '\\', b)
+		case b == '\n':
+			dst = append(dst, '\\', 'n')
+		case b == '\r':
+			dst = append(dst, '\\', 'r')
+		case b == '\t':
+			dst = append(dst, '\\', 't')
+		case b < ' ':
+			dst = append(dst, '\\', 'u', '0', '0', hex[b>>4], hex[b&15])
+		default:
+			dst = append(dst, b)
+		}
+	}
+	return append(dst, '"')
+}
