@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -13,21 +14,36 @@ import (
 
 // fakeSignals delivers signals to whoever has asked for them.
 type fakeSignals struct {
+	mu          sync.Mutex
 	subscribers map[chan<- os.Signal][]os.Signal
 }
 
 func (f *fakeSignals) notify(c chan<- os.Signal, signals ...os.Signal) func() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.subscribers == nil {
 		f.subscribers = make(map[chan<- os.Signal][]os.Signal)
 	}
 	f.subscribers[c] = signals
-	return func() { delete(f.subscribers, c) }
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.subscribers, c)
+	}
+}
+
+func (f *fakeSignals) subscribed() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.subscribers)
 }
 
 // send returns how many took the signal.
 func (f *fakeSignals) send(s os.Signal) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	n := 0
-	for c, signals := range f.subscribers {
+	for c, signals := range f.subscribers { // each has room
 		for _, wanted := range signals {
 			if wanted == s {
 				c <- s
@@ -72,15 +88,15 @@ func TestContextsEndWithTheirParentAndLetSignalsGo(t *testing.T) {
 		soft, hard, stop := env.Contexts(parent)
 		cancel()
 		synctest.Wait()
-		if soft.Err() == nil || hard.Err() == nil || len(signals.subscribers) != 0 {
-			t.Errorf("got soft %v, hard %v, %d subscribers", soft.Err(), hard.Err(), len(signals.subscribers))
+		if soft.Err() == nil || hard.Err() == nil || signals.subscribed() != 0 {
+			t.Errorf("got soft %v, hard %v, %d subscribers", soft.Err(), hard.Err(), signals.subscribed())
 		}
 		stop()
 
 		soft, hard, stop = env.Contexts(t.Context())
 		stop()
-		if soft.Err() == nil || hard.Err() == nil || len(signals.subscribers) != 0 {
-			t.Errorf("after stop: got soft %v, hard %v, %d subscribers", soft.Err(), hard.Err(), len(signals.subscribers))
+		if soft.Err() == nil || hard.Err() == nil || signals.subscribed() != 0 {
+			t.Errorf("after stop: got soft %v, hard %v, %d subscribers", soft.Err(), hard.Err(), signals.subscribed())
 		}
 	})
 }
@@ -92,7 +108,7 @@ func TestReloadsComeFromHangups(t *testing.T) {
 	if got := <-reloads; got != syscall.SIGHUP {
 		t.Errorf("got %v, want SIGHUP", got)
 	}
-	if stop(); len(signals.subscribers) != 0 {
+	if stop(); signals.subscribed() != 0 {
 		t.Error("the signal is still caught after stop")
 	}
 }
