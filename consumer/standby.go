@@ -11,6 +11,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+const (
+	// promptLook leaves a request time to be served before the consumer is looked at: a stage that starts again after it
+	// was killed finds its rows taken and nobody pinned, and need not wait for the pin to run out.
+	promptLook = 10 * time.Millisecond
+	// orphanWaitMax spreads the second look of those who stand by.
+	orphanWaitMax = 150 * time.Millisecond
+)
+
 var errConnectionLost = errors.New("the connection to NATS was lost")
 
 // standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one. It
@@ -27,6 +35,7 @@ func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, los
 	}
 	defer p.close()
 	orphaned := false
+	look := promptLook // when to look whether anybody is pinned, if nothing comes before
 	for {
 		now := time.Now()
 		next, err := p.step(now, 1, 1<<30, true)
@@ -49,8 +58,9 @@ func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, los
 			if row {
 				return p.pin, nil
 			}
-		case <-time.After(next.Sub(now)):
+		case <-time.After(min(look, next.Sub(now))):
 		}
+		look = ttl
 		info, err := durable.Info(soft)
 		if soft.Err() != nil {
 			return "", nil
@@ -66,12 +76,7 @@ func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, los
 		if orphaned {
 			return "", nil
 		}
-		orphaned = true
-		select {
-		case <-soft.Done():
-			return "", nil
-		case <-time.After(time.Duration(rand.Int64N(int64(150 * time.Millisecond)))):
-		}
+		orphaned, look = true, time.Duration(rand.Int64N(int64(orphanWaitMax)))
 	}
 }
 
