@@ -262,14 +262,14 @@ func classifyErr(o *Outcome) (Class, Reason) {
 // refused ours or does not speak TLS. A certificate may expire at any time; the
 // others, once a call has succeeded, are accidents.
 func isTLS(err error, proven bool) bool {
-	if isType[*tls.CertificateVerificationError](err) {
+	if wraps[*tls.CertificateVerificationError](err) {
 		return true
 	}
 	return !proven && (errors.Is(err, http.ErrSchemeMismatch) ||
-		isType[tls.RecordHeaderError](err) || isType[tls.AlertError](err))
+		wraps[tls.RecordHeaderError](err) || wraps[tls.AlertError](err))
 }
 
-func isType[E error](err error) bool {
+func wraps[E error](err error) bool {
 	_, ok := errors.AsType[E](err)
 	return ok
 }

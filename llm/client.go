@@ -5,11 +5,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -29,12 +27,6 @@ type Client struct {
 	login     atomic.Pointer[login]
 	timedOut  error       // wraps ErrTimeout
 	proven    atomic.Bool // had a success
-}
-
-// login is a key together with the headers that carry it.
-type login struct {
-	key    string
-	header http.Header // shared by all requests, never written
 }
 
 // ClientConfig configures a [Client]. The zero value of a field is its default,
@@ -93,13 +85,7 @@ const (
 	idleTimeout = 60 * time.Second
 	// errorBytes bounds the body of a reply that is no success.
 	errorBytes = 64 << 10
-	// minSecretBytes is the length from which a key is a secret. Servers that
-	// need none are given words like "none" or "ollama", which may stand in any
-	// text.
-	minSecretBytes = 8
 )
-
-var redacted = []byte("[redacted]")
 
 // NewClient makes a client. Its errors are all the faults of cfg, each a
 // [*SettingError], joined. It opens no connection.
@@ -196,92 +182,9 @@ func (c *Client) Provider() string { return c.cfg.Provider }
 // Model returns the model that is asked where a request names none.
 func (c *Client) Model() string { return c.cfg.Model }
 
-// SetAPIKey replaces the credential for calls that start from now on. It
-// returns a [*SettingError], and keeps the old one, if no header can carry key.
-func (c *Client) SetAPIKey(key string) error {
-	if err := checkKey(key); err != nil {
-		return &SettingError{Setting: "APIKey", Err: err}
-	}
-	h := http.Header{
-		"Content-Type": {"application/json"},
-		"Accept":       {"application/json"},
-		"User-Agent":   {"llm-stage"},
-	}
-	c.cfg.Wire.SetHeader(h, key)
-	c.login.Store(&login{key: key, header: h})
-	return nil
-}
-
 // Close closes the idle connections. Calls in the air go on; a later Do works
 // and opens new ones.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
-
-// Prepared is a request as it goes over the wire, ready to be sent any number
-// of times. It is read only.
-type Prepared struct {
-	// Model is the model asked.
-	Model string
-	// Body is the JSON sent. It holds no credential.
-	Body []byte
-
-	address  *url.URL
-	rowModel bool
-}
-
-// Target returns the host and path that the request goes to, without
-// credentials. Together with Body it identifies what is asked of whom: some
-// wire formats name the model in the path alone.
-func (p *Prepared) Target() string { return p.address.Host + p.address.RequestURI() }
-
-// Prepare translates a request. The error is an [*Error] of class Permanent:
-// a temperature that is no number, an extra body that cannot be merged.
-func (c *Client) Prepare(r *Request) (*Prepared, error) {
-	p := &Prepared{Model: r.Model, address: c.own}
-	if r.Temperature != nil && (math.IsNaN(*r.Temperature) || math.IsInf(*r.Temperature, 0)) {
-		return nil, c.invalid(fmt.Errorf("temperature: %v is not a number", *r.Temperature))
-	}
-	if err := ValidateExtraBody(r.ExtraBody); err != nil {
-		return nil, c.invalid(err)
-	}
-	if p.Model == "" {
-		named := *r
-		named.Model, p.Model = c.cfg.Model, c.cfg.Model
-		r = &named
-	} else if p.Model != c.cfg.Model {
-		address, err := c.address(p.Model)
-		if err != nil {
-			return nil, c.invalid(fmt.Errorf("model %q: %w", preview(p.Model), err))
-		}
-		p.address, p.rowModel = address, true
-	}
-	p.Body = c.cfg.Wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
-	if len(r.ExtraBody) > 0 {
-		p.Body = appendMerged(make([]byte, 0, len(p.Body)+len(r.ExtraBody)), p.Body, r.ExtraBody)
-	}
-	return p, nil
-}
-
-// sizeOf estimates the bytes of a request: its texts, some escapes, the frame.
-func sizeOf(r *Request) int {
-	n := len(r.Model) + len(r.System) + len(r.Context) + len(r.Prompt) + len(r.Rejected) + len(r.Complaint)
-	if r.Schema != nil {
-		n += len(r.Schema.source)
-	}
-	return n + n/16 + 256
-}
-
-func (c *Client) invalid(err error) error {
-	return &Error{Provider: c.cfg.Provider, Class: Permanent, Reason: ReasonAPICallFailed, Err: err}
-}
-
-// address returns where requests for model go. A row may name the model, so a
-// name must not lead the key to another address of the provider.
-func (c *Client) address(model string) (*url.URL, error) {
-	if strings.Contains(model, "..") {
-		return nil, errors.New(`holds ".."`)
-	}
-	return url.Parse(c.base.String() + c.cfg.Wire.Path(model))
-}
 
 // Exchange is one HTTP attempt: what was sent, what came back, and when. It
 // holds no credential.
@@ -409,56 +312,6 @@ func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
 	buf := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 	_, err := buf.ReadFrom(io.LimitReader(r, limit+1))
 	return buf.Bytes(), err
-}
-
-// redact returns b without the key. It copies b only if the key is in it.
-func (l *login) redact(b []byte) []byte {
-	if len(l.key) < minSecretBytes || !bytes.Contains(b, []byte(l.key)) {
-		return b
-	}
-	return bytes.ReplaceAll(b, []byte(l.key), redacted)
-}
-
-// redactError removes the key from an error: servers, and proxies between, like
-// to repeat it.
-func (l *login) redactError(e *Error) {
-	if text := e.Err.Error(); l.holds(text) {
-		e.Err = errors.New(l.redactString(text))
-	}
-	e.Code, e.Type = l.redactString(e.Code), l.redactString(e.Type)
-	for name, fact := range e.Facts {
-		switch v := fact.(type) {
-		case string:
-			e.Facts[name] = l.redactString(v)
-		case []string:
-			for i := range v {
-				v[i] = l.redactString(v[i])
-			}
-		case json.RawMessage:
-			e.Facts[name] = json.RawMessage(l.redact(v))
-		}
-	}
-}
-
-func (l *login) redactString(s string) string {
-	if !l.holds(s) {
-		return s
-	}
-	return string(l.redact([]byte(s)))
-}
-
-func (l *login) holds(text string) bool {
-	return len(l.key) >= minSecretBytes && strings.Contains(text, l.key)
-}
-
-// checkKey says why a header cannot carry key, without repeating it.
-func checkKey(key string) error {
-	for _, c := range []byte(key) {
-		if c <= ' ' || c == 0x7f {
-			return errors.New("holds white space or control characters; remove them")
-		}
-	}
-	return nil
 }
 
 func parseBaseURL(raw string) (*url.URL, error) {

@@ -11,6 +11,15 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
+// unescaped holds the bytes that stand in a JSON string for themselves: ASCII but
+// for control characters, the quote and the backslash.
+var unescaped = func() (t [256]bool) {
+	for c := ' '; c < utf8.RuneSelf; c++ {
+		t[c] = c != '"' && c != '\\'
+	}
+	return t
+}()
+
 // appendString appends s as a JSON string. Bytes that are no UTF-8 become
 // U+FFFD. Unlike encoding/json it leaves <, > and & alone: prompts are full of
 // them, and a model's server reads them as they are.
@@ -19,6 +28,10 @@ func appendString(dst []byte, s string) []byte {
 	start := 0
 	for i := 0; i < len(s); {
 		c := s[i]
+		if unescaped[c] {
+			i++
+			continue
+		}
 		if c >= utf8.RuneSelf {
 			r, size := utf8.DecodeRuneInString(s[i:])
 			if r == utf8.RuneError && size == 1 {
@@ -27,10 +40,6 @@ func appendString(dst []byte, s string) []byte {
 				start = i + 1
 			}
 			i += size
-			continue
-		}
-		if c >= ' ' && c != '"' && c != '\\' {
-			i++
 			continue
 		}
 		dst = append(dst, s[start:i]...)

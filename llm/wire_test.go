@@ -46,12 +46,12 @@ func TestReplies(t *testing.T) {
 				AcceptTruncated: d.HasArg("accept-truncated"),
 			}
 			r, err := ParseReply(wire, known, now, status, http.Header(h), []byte(body))
-			return describe(r, err)
+			return verdict(r, err)
 		})
 	})
 }
 
-func describe(r *Reply, err error) string {
+func verdict(r *Reply, err error) string {
 	var b strings.Builder
 	if err == nil {
 		fmt.Fprintf(&b, "ok %q\n", r.Text)

@@ -106,8 +106,10 @@ func (s *Server) play(w http.ResponseWriter, r *http.Request, d dialect, c *call
 		body = body[:len(body)/2]
 	}
 	_, _ = w.Write(body) // the client is gone: nothing to do
-	if step.Trouble == Hang {
+	if step.Trouble != None {
 		_ = http.NewResponseController(w).Flush()
+	}
+	if step.Trouble == Hang {
 		s.abandon(r)
 	}
 }

@@ -1,0 +1,82 @@
+package llm
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// FuzzChatReply and its siblings decode bytes that no provider would send:
+// whatever comes, there is a verdict, and what the verdict promises holds.
+func FuzzChatReply(f *testing.F) {
+	fuzzReply(f, ChatCompletions{}, OpenAI, "compatible", OpenRouter, Azure)
+}
+func FuzzResponsesReply(f *testing.F) { fuzzReply(f, Responses{}, OpenAIResponses) }
+func FuzzMessagesReply(f *testing.F)  { fuzzReply(f, Messages{}, Anthropic) }
+func FuzzGeminiReply(f *testing.F)    { fuzzReply(f, GenerateContent{}, Gemini) }
+
+func fuzzReply(f *testing.F, w Wire, seeds ...string) {
+	f.Helper()
+	for _, name := range seeds {
+		script, err := os.ReadFile(filepath.Join("testdata", "replies", name+".txt"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		for line := range strings.Lines(string(script)) {
+			if line[0] == '{' {
+				f.Add(200, []byte(line))
+				f.Add(429, []byte(line))
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, status int, body []byte) {
+		if status < 200 || status > 599 {
+			status = 200
+		}
+		r, err := ParseReply(w, Known{}, now, status, nil, body)
+		if r != nil && r.Usage != nil {
+			u := r.Usage
+			if u.PromptTokens < 0 || u.CompletionTokens < 0 || u.TotalTokens < 0 || u.Cost != nil && *u.Cost < 0 {
+				t.Errorf("negative usage %+v of %q", u, body)
+			}
+		}
+		if err == nil {
+			if status/100 != 2 || r == nil || strings.TrimSpace(r.Text) == "" || !json.Valid(body) {
+				t.Errorf("success of %d %q: %+v", status, body, r)
+			}
+			return
+		}
+		e, ok := errors.AsType[*Error](err)
+		if !ok || e.Class < Capacity || e.Class > Fatal || e.Reason == "" || e.Err == nil {
+			t.Fatalf("error of %d %q: %#v", status, body, err)
+		}
+		if e.RetryAfter < 0 || e.RetryAfter > maxWait || e.Reset < 0 || e.Reset > maxWait {
+			t.Errorf("wait out of bounds: %+v", e)
+		}
+		if text := e.Error(); !utf8.ValidString(text) || len(text) > 8*previewBytes {
+			t.Errorf("error text of %d bytes: %q", len(text), text)
+		}
+		if _, err := json.Marshal(e.Facts); err != nil {
+			t.Errorf("facts %v: %v", e.Facts, err)
+		}
+	})
+}
+
+func FuzzSchemaReply(f *testing.F) {
+	s, err := ParseSchema([]byte(reviewSchema), "schema")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("```json\n{\"mood\":\"good\",\"stars\":5}\n```")
+	f.Add(`{"mood":5}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		value, err := s.Validate(text)
+		if err == nil && (!json.Valid(value) || strings.ContainsAny(string(value), "\n\r")) {
+			t.Errorf("Validate(%q) = %q", text, value)
+		}
+	})
+}

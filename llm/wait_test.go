@@ -1,0 +1,91 @@
+package llm
+
+import (
+	"net/http"
+	"testing"
+	"time"
+)
+
+func TestWaitIsReadFromTheFirstHeaderThatTells(t *testing.T) {
+	const date = "Sun, 01 Mar 2026 12:00:00 GMT"
+	tests := []struct {
+		name string
+		h    map[string]string
+		want Wait
+	}{
+		{"nothing", nil, Wait{}},
+		{"seconds", map[string]string{"Retry-After": "20"}, Wait{RetryAfter: 20 * time.Second}},
+		{"fraction", map[string]string{"Retry-After": " 0.25 "}, Wait{RetryAfter: 250 * time.Millisecond}},
+		{"date", map[string]string{"Retry-After": "Sun, 01 Mar 2026 12:01:30 GMT"}, Wait{RetryAfter: 90 * time.Second}},
+		{
+			"date by the server's clock",
+			map[string]string{"Date": "Sun, 01 Mar 2026 13:00:00 GMT", "Retry-After": "Sun, 01 Mar 2026 13:00:07 GMT"},
+			Wait{RetryAfter: 7 * time.Second},
+		},
+		{"date gone by", map[string]string{"Date": date, "Retry-After": "Sun, 01 Mar 2026 11:00:00 GMT"}, Wait{}},
+		{"go duration", map[string]string{"Retry-After": "1m30s"}, Wait{RetryAfter: 90 * time.Second}},
+		{"milliseconds first", map[string]string{"Retry-After-Ms": "1370.5", "Retry-After": "2"}, Wait{RetryAfter: 1370500 * time.Microsecond}},
+		{"milliseconds malformed", map[string]string{"Retry-After-Ms": "soon", "Retry-After": "2"}, Wait{RetryAfter: 2 * time.Second}},
+		{"milliseconds zero", map[string]string{"Retry-After-Ms": "0", "Retry-After": "2"}, Wait{RetryAfter: 2 * time.Second}},
+		{"zero", map[string]string{"Retry-After": "0"}, Wait{}},
+		{"negative", map[string]string{"Retry-After": "-5"}, Wait{}},
+		{"not a number", map[string]string{"Retry-After": "NaN"}, Wait{}},
+		{"infinite", map[string]string{"Retry-After": "Inf"}, Wait{RetryAfter: 24 * time.Hour}},
+		{"beyond a day", map[string]string{"Retry-After": "1e300"}, Wait{RetryAfter: 24 * time.Hour}},
+		{"words", map[string]string{"Retry-After": "later"}, Wait{}},
+		{
+			"openai",
+			map[string]string{"X-Ratelimit-Remaining-Requests": "0", "X-Ratelimit-Reset-Requests": "6m0s", "X-Ratelimit-Remaining-Tokens": "9", "X-Ratelimit-Reset-Tokens": "9h"},
+			Wait{Remaining0: true, Reset: 6 * time.Minute},
+		},
+		{
+			"both exhausted: the later reset",
+			map[string]string{"X-Ratelimit-Remaining-Requests": "0", "X-Ratelimit-Reset-Requests": "20ms", "X-Ratelimit-Remaining-Tokens": "0", "X-Ratelimit-Reset-Tokens": "7.66s"},
+			Wait{Remaining0: true, Reset: 7660 * time.Millisecond},
+		},
+		{
+			"anthropic",
+			map[string]string{"Anthropic-Ratelimit-Tokens-Remaining": "0", "Anthropic-Ratelimit-Tokens-Reset": "2026-03-01T12:00:45Z"},
+			Wait{Remaining0: true, Reset: 45 * time.Second},
+		},
+		{"unix seconds", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1772366430"}, Wait{Remaining0: true, Reset: 30 * time.Second}},
+		{"unix milliseconds", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1772366430500"}, Wait{Remaining0: true, Reset: 30500 * time.Millisecond}},
+		{"ietf draft", map[string]string{"Ratelimit-Remaining": "0", "Ratelimit-Reset": "50"}, Wait{Remaining0: true, Reset: 50 * time.Second}},
+		{"reset untold", map[string]string{"X-Ratelimit-Remaining": "0"}, Wait{Remaining0: true}},
+		{"reset gone by", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1672366430"}, Wait{Remaining0: true}},
+		{"something remains", map[string]string{"X-Ratelimit-Remaining": "1", "X-Ratelimit-Reset": "50"}, Wait{}},
+		{"some other header", map[string]string{"X-Ratelimit-Limit": "0"}, Wait{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := http.Header{}
+			for name, value := range tt.h {
+				h.Set(name, value)
+			}
+			if got := ParseWait(h, now); got != tt.want {
+				t.Errorf("ParseWait(%v) = %+v, want %+v", h, got, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzParseWait(f *testing.F) {
+	f.Add("Retry-After", "20", "X-Ratelimit-Remaining", "0", "Sun, 01 Mar 2026 12:00:00 GMT")
+	f.Add("Retry-After-Ms", "1.5", "Anthropic-Ratelimit-Requests-Remaining", "0", "")
+	f.Add("X-Ratelimit-Reset-Tokens", "6m0s", "X-Ratelimit-Remaining-Tokens", "0", "now")
+	f.Fuzz(func(t *testing.T, name1, value1, name2, value2, date string) {
+		h := http.Header{}
+		h.Set("Date", date)
+		h.Set(name1, value1)
+		h.Set(name2, value2)
+		w := ParseWait(h, now)
+		for _, d := range []time.Duration{w.RetryAfter, w.Reset} {
+			if d < 0 || d > maxWait {
+				t.Errorf("ParseWait(%v) = %+v: %v is out of bounds", h, w, d)
+			}
+		}
+		if w.Reset != 0 && !w.Remaining0 {
+			t.Errorf("ParseWait(%v) = %+v: a reset of nothing", h, w)
+		}
+	})
+}
