@@ -52,6 +52,9 @@ func TestAnEventAboveTheLimitLosesItsBodiesAndKeepsItsHashes(t *testing.T) {
 	if got := decoded(t, call, PayloadsFull, size).Call; got.Truncated || got.Request == nil {
 		t.Errorf("at exactly the limit of %d: %+v", size, got)
 	}
+	if got := decoded(t, call, PayloadsFull, -1).Call; got.Truncated || got.Request == nil {
+		t.Errorf("without a limit: %+v", got)
+	}
 	for _, bytesMax := range []int{size - 1, len(call.Request)} {
 		got := decoded(t, call, PayloadsFull, bytesMax).Call
 		if !got.Truncated || got.Request != nil || got.Response != nil {

@@ -75,8 +75,9 @@ func (c *Call) MsgID() string {
 // AppendJSON appends the event to dst and returns the extended slice. With a dst that is large enough it allocates
 // nothing.
 //
-// An event that would take more than bytesMax bytes (0: no bound) is written without bodies and with truncated set. If
-// that is not enough the error text is cut. What then remains is ids and numbers; they are written whatever they take.
+// An event that would take more than bytesMax bytes (0 or less: no bound) is written without bodies and with truncated
+// set. If that is not enough the error text is cut. What then remains is ids and numbers; they are written whatever they
+// take.
 func (c *Call) AppendJSON(dst []byte, payloads Payloads, bytesMax int) []byte {
 	start := len(dst)
 	lean := *c
@@ -87,9 +88,9 @@ func (c *Call) AppendJSON(dst []byte, payloads Payloads, bytesMax int) []byte {
 		lean.RequestHash, lean.ResponseHash = "", ""
 	}
 	// The first test keeps a body that cannot fit from being copied, the second counts everything.
-	if bodies := len(lean.Request) + len(lean.Response); bytesMax == 0 || bodies <= bytesMax {
+	if bodies := len(lean.Request) + len(lean.Response); bytesMax <= 0 || bodies <= bytesMax {
 		dst = lean.append(dst)
-		if bytesMax == 0 || len(dst)-start <= bytesMax {
+		if bytesMax <= 0 || len(dst)-start <= bytesMax {
 			return dst
 		}
 	}

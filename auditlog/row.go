@@ -101,12 +101,13 @@ const errorCut = 500
 // AppendJSON appends the event to dst and returns the extended slice. With a dst that is large enough it allocates
 // nothing. A row holds no bodies, so payloads makes no difference; it is there to treat all kinds alike.
 //
-// In an event that would take more than bytesMax bytes (0: no bound) error texts are cut, and if that is not enough the
-// oldest errors are left out until it fits. The counts stay what they are. The rest is written whatever it takes.
+// In an event that would take more than bytesMax bytes (0 or less: no bound) error texts are cut, and if that is not
+// enough the oldest errors are left out until it fits, with truncated set. The counts stay what they are. The rest is
+// written whatever it takes.
 func (r *Row) AppendJSON(dst []byte, _ Payloads, bytesMax int) []byte {
 	start := len(dst)
 	dst = r.append(dst)
-	if bytesMax == 0 || len(dst)-start <= bytesMax || len(r.Errors) == 0 {
+	if bytesMax <= 0 || len(dst)-start <= bytesMax || len(r.Errors) == 0 {
 		return dst
 	}
 	lean := *r
