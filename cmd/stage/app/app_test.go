@@ -132,6 +132,11 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"config", "--pool-siz=3"}, exitUsage, "stage: unknown flag: --pool-siz\n  see stage config --help\n"},
 		{[]string{"config", "--pool-size=x"}, exitUsage, "stage: the configuration has a fault:\n  STAGE_POOL_SIZE (--pool-size): \"x\" is not a whole number\n"},
 		{[]string{"config", "--check", "--markdown"}, exitUsage, "stage: --check and --markdown"},
+		{[]string{"mockllm", "--schedule=fast"}, exitUsage, "stage: schedule: "},
+		{[]string{"mockllm", "--errors=429"}, exitUsage, "stage: errors: "},
+		{[]string{"mockllm", "--rate=1", "--schedule=1:1s"}, exitUsage, "stage: --rate and --schedule"},
+		{[]string{"mockllm", "--burst=-1", "--latency=-1s"}, exitUsage, "stage: burst -1 is negative\n  latency"},
+		{[]string{"mockllm", "--addr=nowhere"}, exitFailed, "stage: listen on nowhere: "},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			var out, errs strings.Builder

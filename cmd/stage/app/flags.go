@@ -32,6 +32,11 @@ type configFlagsOptions struct {
 // with all other faults.
 func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *configFlags {
 	c := &configFlags{env: env, defaults: options.Defaults, values: make(map[string]string)}
+	for _, group := range options.Groups {
+		if !slices.ContainsFunc(configFields(), func(f field) bool { return f.group == group }) {
+			panic("no field of the configuration is under " + group)
+		}
+	}
 	for _, f := range configFields() {
 		variable := f.variable
 		help := f.help

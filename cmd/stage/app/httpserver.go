@@ -43,6 +43,11 @@ type httpServer struct {
 // listenHTTP listens on addr, that is host:port. If the port is taken and anyPort is set, it takes a free one of the
 // same host.
 func listenHTTP(ctx context.Context, addr string, anyPort bool) (net.Listener, error) {
+	return listen(ctx, addr, anyPort, "STAGE_HTTP_ADDR")
+}
+
+// listen is listenHTTP for an address that the named setting gives.
+func listen(ctx context.Context, addr string, anyPort bool, setting string) (net.Listener, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) && anyPort {
@@ -57,7 +62,7 @@ func listenHTTP(ctx context.Context, addr string, anyPort bool) (net.Listener, e
 		if opError, ok := errors.AsType[*net.OpError](err); ok {
 			cause = opError.Err // the rest says the address again
 		}
-		return nil, fmt.Errorf("listen on %s: %w: free it, or set another STAGE_HTTP_ADDR", addr, cause)
+		return nil, fmt.Errorf("listen on %s: %w: free it, or set another %s", addr, cause, setting)
 	}
 	return listener, nil
 }
@@ -92,22 +97,29 @@ func (s *httpServer) URL() string {
 // until all of the server has ended; the error is nil unless the server failed before.
 func (s *httpServer) Run(ctx context.Context) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
+	return serveUntil(ctx, context.WithoutCancel(ctx), s.server, s.listener)
+}
+
+// serveUntil serves until soft ends, then lets the requests that are being answered finish for as long as hard lasts, two
+// seconds at most. It closes the listener, and blocks until all it started has ended.
+func serveUntil(soft, hard context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
-	go func() { failed <- s.server.Serve(s.listener) }()
+	go func() { failed <- server.Serve(listener) }()
+	var err error
 	select {
-	case err := <-failed:
-		return fmt.Errorf("serve HTTP on %s: %w", s.listener.Addr(), err)
-	case <-ctx.Done():
+	case err = <-failed:
+	case <-soft.Done():
+		grace, cancel := context.WithTimeout(hard, httpCloseGrace)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			server.Close() //nolint:errcheck // the listener is closed, and the connections are given up
+		}
+		err = <-failed
 	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpCloseGrace)
-	defer cancel()
-	if err := s.server.Shutdown(grace); err != nil {
-		s.server.Close() //nolint:errcheck // the listener is closed, and the connections are given up
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
 	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve HTTP on %s: %w", s.listener.Addr(), err)
-	}
-	return nil
+	return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
 }
 
 // handler routes requests. On a loopback address only requests for this machine are answered: a page of another site
