@@ -176,7 +176,7 @@ func (c *Config) checkLLM(need Need, found *faults) {
 			}
 			continue
 		}
-		own := variablePrefix + "LLM_" + strings.ToUpper(strings.ReplaceAll(m.Provider, "-", "_"))
+		own := providerVariables(m.Provider)
 		e := c.LLM.Endpoint(m.Provider)
 		if m.Provider == "azure" && e.BaseURL == "" && found.none(own+"_BASE_URL") {
 			found.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: give that of your resource")

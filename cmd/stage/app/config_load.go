@@ -86,6 +86,13 @@ func (c *Config) fillDefaults() {
 		return
 	}
 	e := c.LLM.Endpoint(p.name)
+	own := providerVariables(p.name)
+	if c.LLM.BaseURL == "" {
+		c.origins["STAGE_LLM_BASE_URL"] = c.origins[own+"_BASE_URL"]
+	}
+	if !c.LLM.APIKey.IsSet() {
+		c.origins["STAGE_LLM_API_KEY"] = c.origins[own+"_API_KEY"]
+	}
 	c.LLM.BaseURL, c.LLM.APIKey = e.BaseURL, e.APIKey
 	if c.LLM.Model == "" {
 		c.LLM.Model = p.model

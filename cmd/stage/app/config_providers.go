@@ -70,6 +70,11 @@ func lookUpProvider(name string) (provider, bool) {
 	return providers[i], true
 }
 
+// providerVariables is how the names of the provider's own variables begin.
+func providerVariables(name string) string {
+	return variablePrefix + "LLM_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
 // Endpoint is where and how one provider is called.
 type Endpoint struct {
 	Provider string // one of the providers of STAGE_LLM_PROVIDER

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 )
 
 // secretBytesMax bounds a secret's file: larger than any key, smaller than a file that was named by mistake.
@@ -22,9 +23,9 @@ type Secret struct {
 // SecretFile returns the secret that the file at path holds. The file is read by [Secret.Value].
 func SecretFile(path string) Secret { return Secret{path: path} }
 
-// EnvDecode takes the secret itself.
+// EnvDecode takes the secret itself, without the newline at its end that a file has left there.
 func (s *Secret) EnvDecode(text string) error {
-	*s = Secret{value: text}
+	*s = Secret{value: strings.TrimRight(text, "\r\n")}
 	return nil
 }
 

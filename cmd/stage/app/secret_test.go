@@ -45,6 +45,19 @@ func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
 	}
 }
 
+func TestSecretsAreTakenWithoutTheirLastNewline(t *testing.T) {
+	c, err := load(t, NeedNothing, "STAGE_LLM_ANTHROPIC_API_KEY", "key\n", "STAGE_LLM_PROVIDER", "anthropic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.LLM.APIKey.Value(); got != "key" || err != nil {
+		t.Errorf("got %q, %v; want key", got, err)
+	}
+	if got := c.origins["STAGE_LLM_API_KEY"]; got != fromEnviron {
+		t.Errorf("got origin %s, want that of the provider's own variable", got)
+	}
+}
+
 func TestSecretsAreNeverPrinted(t *testing.T) {
 	c, err := load(t, NeedNothing, "STAGE_LLM_API_KEY", "hunter2", "STAGE_NATS_URL", "nats://hunter2@host,nats://u:hunter2@host", "STAGE_NATS_PASSWORD", "hunter2", "STAGE_NATS_USER", "u")
 	if err != nil {
