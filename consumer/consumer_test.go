@@ -100,7 +100,7 @@ type replica struct {
 func (b *bench) start(run string, exec consumer.Executor, change func(*consumer.Config)) *replica {
 	b.t.Helper()
 	nc := b.connect()
-	rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Subject: "audit", Name: "stage", Logger: b.log})
+	rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log})
 	cfg := consumer.Config{
 		Name: "stage", RunID: run, InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
 		WindowRows: 64, Create: true, Executor: exec, Recorder: rec, Logger: b.log.With(slog.String("run", run)),

@@ -3,9 +3,11 @@ package consumer
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -22,10 +25,14 @@ const (
 	// recordBackoff is the wait before an event that the server refused is sent again.
 	recordBackoff = 500 * time.Millisecond
 	recordScan    = 250 * time.Millisecond
+	// recordOnWayMin is how many events may be on their way one by one, however slow the server is.
+	recordOnWayMin = 8
 )
 
 // RecorderConfig says where audit events go.
 type RecorderConfig struct {
+	// Stream is the audit stream. Empty: events never go in batches.
+	Stream string
 	// Subject is the prefix of the audit subjects, `<Subject>.<Name>.<partition>.<kind>`.
 	Subject string
 	// Name is the stage's name.
@@ -40,9 +47,13 @@ type RecorderConfig struct {
 	Logger *slog.Logger
 }
 
-// Recorder stores audit events. Each is published at once and kept until the audit stream has acknowledged it: a time-out
-// or a refusal (stream full, no leader, permission lost) sends the identical message again, for as long as it takes. A
-// result waits for its events, so an audit that can't be stored stops the emission and loses nothing.
+// Recorder stores audit events. Each is kept until the audit stream has acknowledged it: a time-out or a refusal (stream
+// full, no leader, permission lost) sends the identical message again, for as long as it takes. A result waits for its
+// events, so an audit that can't be stored stops the emission and loses nothing.
+//
+// Events go out as they come, several on their way at once. Where the server takes long for each (it syncs every message
+// to disk, or asks replicas) they gather meanwhile, and go as one atomic batch as soon as that is cheaper; both costs are
+// measured as they happen.
 //
 // One Recorder serves all partitions of a process. It is safe for concurrent use.
 type Recorder struct {
@@ -54,16 +65,23 @@ type Recorder struct {
 	done   chan struct{} // closed when Run ends
 
 	mu      sync.Mutex
-	last    uint64
-	pending map[uint64]*record
+	last    uint64             // number of the last event
+	queue   []*record          // not sent yet, oldest first
+	sent    map[uint64]*record // on their way one by one, by number
+	batch   []*record          // on their way together, under the number of the last
+	batches bool               // the stream takes atomic batches
 	problem string
 	buf     []byte
+	// What an event costs while others wait, and a batch.
+	single, group cost
+	lastAck       time.Time
 }
 
 // record is one event on its way.
 type record struct {
 	msg     *nats.Msg
-	kind    string
+	number  uint64
+	kind    auditlog.Kind
 	due     time.Time // when to send it again
 	limited bool      // it holds a place in room
 	stored  func()
@@ -75,16 +93,18 @@ func NewRecorder(nc *nats.Conn, cfg RecorderConfig) *Recorder {
 		cfg.MaxPending = 4096
 	}
 	return &Recorder{
-		cfg:     cfg,
-		nc:      nc,
-		prefix:  nc.NewInbox() + ".",
-		room:    make(chan struct{}, cfg.MaxPending),
-		pending: make(map[uint64]*record),
-		done:    make(chan struct{}),
+		cfg:    cfg,
+		nc:     nc,
+		prefix: nc.NewInbox() + ".",
+		room:   make(chan struct{}, cfg.MaxPending),
+		sent:   make(map[uint64]*record),
+		done:   make(chan struct{}),
+		single: cost(singleCostGuess),
+		group:  cost(batchCostGuess),
 	}
 }
 
-// Run receives the server's answers and sends again what got none, until ctx ends. Call it once.
+// Run sends events, receives the server's answers and sends again what got none, until ctx ends. Call it once.
 func (r *Recorder) Run(ctx context.Context) error {
 	sub, err := r.nc.Subscribe(r.prefix+"*", r.answered)
 	if err != nil {
@@ -93,6 +113,13 @@ func (r *Recorder) Run(ctx context.Context) error {
 	defer func() { _ = sub.Unsubscribe() }()
 	defer close(r.done)
 	_ = sub.SetPendingLimits(-1, -1) // bounded by what is pending
+	if js, err := jetstream.New(r.nc); err == nil && r.cfg.Stream != "" {
+		if s, err := js.Stream(ctx, r.cfg.Stream); err == nil {
+			r.mu.Lock()
+			r.batches = s.CachedInfo().Config.AllowAtomicPublish
+			r.mu.Unlock()
+		}
+	}
 	tick := time.NewTicker(recordScan)
 	defer tick.Stop()
 	for {
@@ -100,7 +127,10 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			r.resend(now)
+			r.mu.Lock()
+			r.overdue(now)
+			r.flush(now)
+			r.mu.Unlock()
 		}
 	}
 }
@@ -126,7 +156,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 func (r *Recorder) Pending() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.pending)
+	return len(r.queue) + len(r.sent) + len(r.batch)
 }
 
 // Problem says why events can't be stored at the moment; empty when they can.
@@ -172,86 +202,163 @@ func (r *Recorder) maxEvent() int {
 }
 
 func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, e event, limited bool, stored func()) {
-	msg := &nats.Msg{
+	rec := &record{kind: kind, limited: limited, stored: stored, msg: &nats.Msg{
 		Subject: r.cfg.Subject + "." + r.cfg.Name + "." + p.String() + "." + string(kind),
 		Header:  nats.Header{headerMsgID: {id}},
-	}
+	}}
 	bytesMax := r.maxEvent()
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.buf = e.AppendJSON(r.buf[:0], r.cfg.Payloads, bytesMax)
-	msg.Data = bytes.Clone(r.buf)
+	rec.msg.Data = bytes.Clone(r.buf)
 	r.last++
-	msg.Reply = r.prefix + strconv.FormatUint(r.last, 36)
-	r.pending[r.last] = &record{msg: msg, kind: string(kind), due: time.Now().Add(recordTimeout), limited: limited, stored: stored}
-	r.mu.Unlock()
-	if err := r.nc.PublishMsg(msg); err != nil {
-		r.refused(msg.Reply, err.Error())
+	rec.number = r.last
+	r.queue = append(r.queue, rec)
+	r.flush(time.Now())
+}
+
+// flush sends what may go now: a batch of all that wait, if that is cheaper, or one by one as many as the server works off
+// in the time of a batch. More on their way would only keep the next batch waiting. The lock is held.
+func (r *Recorder) flush(now time.Time) {
+	if r.batch != nil {
+		return
+	}
+	if n := len(r.queue); r.batches && n > 1 && r.single*cost(n) > r.group {
+		r.sendBatch(now)
+		return
+	}
+	onWay := max(recordOnWayMin, int(r.group/max(1, r.single)))
+	n := min(len(r.queue), onWay-len(r.sent))
+	for _, rec := range r.queue[:max(0, n)] {
+		r.send(rec, now)
+	}
+	if n > 0 {
+		r.queue = append(r.queue[:0], r.queue[n:]...)
 	}
 }
 
-// answered takes the server's answer to one event.
-func (r *Recorder) answered(m *nats.Msg) {
-	if why := refusal(m); why != "" {
-		r.refused(m.Subject, why)
-		return
+func (r *Recorder) send(rec *record, now time.Time) {
+	if len(r.sent) == 0 {
+		r.lastAck = now // the server was idle: the cost counts from here
 	}
-	id, err := strconv.ParseUint(m.Subject[len(r.prefix):], 36, 64)
+	rec.due = now.Add(recordTimeout)
+	rec.msg.Reply = r.reply(rec.number)
+	r.sent[rec.number] = rec
+	if err := r.nc.PublishMsg(rec.msg); err != nil {
+		rec.due = now.Add(recordBackoff)
+		r.complain(rec, err.Error())
+	}
+}
+
+// sendBatch sends the oldest events as one atomic batch. Its answer comes under the number of the last.
+func (r *Recorder) sendBatch(now time.Time) {
+	bytes, n := 0, 0
+	for n < min(len(r.queue), groupRowsMax) && (n < 2 || bytes < groupBytesMax) {
+		bytes += len(r.queue[n].msg.Data)
+		n++
+	}
+	r.batch = slices.Clone(r.queue[:n])
+	r.queue = append(r.queue[:0], r.queue[n:]...)
+	r.lastAck = now
+	id := rand.Text()
+	for i, rec := range r.batch {
+		rec.due = now.Add(recordTimeout)
+		msg := &nats.Msg{Subject: rec.msg.Subject, Data: rec.msg.Data, Header: nats.Header{
+			headerMsgID: rec.msg.Header[headerMsgID], headerBatchID: {id}, headerBatchSeq: {strconv.Itoa(i + 1)},
+		}}
+		if i == n-1 {
+			msg.Header[headerBatchCommit] = []string{"1"}
+			msg.Reply = r.reply(rec.number)
+		}
+		if err := r.nc.PublishMsg(msg); err != nil {
+			r.complain(rec, err.Error())
+			r.splitBatch(now)
+			return
+		}
+	}
+}
+
+// splitBatch sends the events of a batch one by one: it was refused (one of them may be stored already, from a copy whose
+// answer got lost) or got no answer. Their message ids keep those that are stored from being stored again.
+func (r *Recorder) splitBatch(now time.Time) {
+	batch := r.batch
+	r.batch = nil
+	for _, rec := range batch {
+		r.send(rec, now)
+	}
+}
+
+func (r *Recorder) reply(number uint64) string { return r.prefix + strconv.FormatUint(number, 36) }
+
+// answered takes the server's answer to one event or batch.
+func (r *Recorder) answered(m *nats.Msg) {
+	number, err := strconv.ParseUint(m.Subject[len(r.prefix):], 36, 64)
 	if err != nil {
 		return // not a subject of ours
 	}
+	why, now := refusal(m), time.Now()
 	r.mu.Lock()
-	rec := r.pending[id] // nil: the answer to a copy that was sent again
-	delete(r.pending, id)
-	r.problem = ""
+	stored := r.settle(number, why, now)
+	r.flush(now)
 	r.mu.Unlock()
-	if rec == nil {
-		return
-	}
-	if rec.limited {
-		<-r.room
-	}
-	if rec.stored != nil {
-		rec.stored()
-	}
-	if r.cfg.Stored != nil {
-		r.cfg.Stored(rec.kind)
+	for _, rec := range stored {
+		if rec.limited {
+			<-r.room
+		}
+		if rec.stored != nil {
+			rec.stored()
+		}
+		if r.cfg.Stored != nil {
+			r.cfg.Stored(string(rec.kind))
+		}
 	}
 }
 
-// refused keeps an event for another try.
-func (r *Recorder) refused(reply, why string) {
-	id, err := strconv.ParseUint(reply[len(r.prefix):], 36, 64)
-	if err != nil {
-		return
+// settle notes an answer and returns the events that are stored by it. The lock is held.
+func (r *Recorder) settle(number uint64, why string, now time.Time) (stored []*record) {
+	if n := len(r.batch); n > 0 && r.batch[n-1].number == number {
+		if why != "" {
+			r.complain(r.batch[n-1], why)
+			r.splitBatch(now)
+			return nil
+		}
+		r.group.add(now.Sub(r.lastAck))
+		stored, r.batch, r.problem = r.batch, nil, ""
+		return stored
 	}
-	r.mu.Lock()
-	rec := r.pending[id]
-	if rec != nil {
-		rec.due = time.Now().Add(recordBackoff)
+	rec := r.sent[number]
+	switch {
+	case rec == nil: // the answer to a copy that was sent again
+		return nil
+	case why != "":
+		rec.due = now.Add(recordBackoff)
+		r.complain(rec, why)
+		return nil
 	}
-	fresh := r.problem != why
-	r.problem = why
-	r.mu.Unlock()
-	if rec != nil && fresh {
+	delete(r.sent, number)
+	r.problem = ""
+	r.single += (cost(now.Sub(r.lastAck)) - r.single) / 16
+	r.lastAck = now
+	return []*record{rec}
+}
+
+// complain notes why an event is not stored, and logs it when it is new. The lock is held.
+func (r *Recorder) complain(rec *record, why string) {
+	if r.problem != why {
 		r.cfg.Logger.Warn("audit event not stored, will be sent again", slog.String("subject", rec.msg.Subject), slog.String("reason", why))
 	}
+	r.problem = why
 }
 
-// resend publishes again what is due.
-func (r *Recorder) resend(now time.Time) {
-	var due []*nats.Msg
-	r.mu.Lock()
-	for _, rec := range r.pending {
+// overdue sends again what got no answer in time. The lock is held.
+func (r *Recorder) overdue(now time.Time) {
+	for _, rec := range r.sent {
 		if !now.Before(rec.due) {
-			rec.due = now.Add(recordTimeout)
-			due = append(due, rec.msg)
+			r.send(rec, now)
 		}
 	}
-	r.mu.Unlock()
-	for _, msg := range due {
-		if err := r.nc.PublishMsg(msg); err != nil {
-			r.refused(msg.Reply, err.Error())
-		}
+	if r.batch != nil && !now.Before(r.batch[0].due) {
+		r.splitBatch(now)
 	}
 }
 
