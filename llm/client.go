@@ -40,10 +40,11 @@ type ClientConfig struct {
 	// without credentials, query or fragment. Required.
 	BaseURL string
 	// APIKey is the credential. Empty: none is sent.
-	APIKey string
+	APIKey string `json:"-"`
 	// Model is asked where the request names none. Required.
 	Model string
-	// Concurrency is the most calls in flight. Default 64.
+	// Concurrency is the most calls in flight: further ones wait for a
+	// connection, within their time-out. Default 64.
 	Concurrency int
 	// Timeout bounds one attempt, connecting included. Default 120s.
 	Timeout time.Duration
@@ -141,6 +142,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err := c.SetAPIKey(cfg.APIKey); err != nil {
 		return nil, err
 	}
+	c.cfg.APIKey = "" // it lives in login alone
 	return c, nil
 }
 

@@ -339,6 +339,26 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 	})
 }
 
+func TestKeyIsNotPrinted(t *testing.T) {
+	cfg := llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: secret, Model: "m"}
+	client, err := llm.NewProvider(llm.OpenAI, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := llm.ClientConfig{APIKey: secret, Model: "m"}
+	for _, v := range []any{client, cfg, &cfg, direct, struct{ C *llm.Client }{client}} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+			text := fmt.Sprintf(verb, v)
+			if strings.Contains(text, secret) || strings.Contains(text, fmt.Sprintf("%x", secret)) {
+				t.Errorf("%s of %T holds the key: %s", verb, v, text)
+			}
+		}
+	}
+	if got, want := fmt.Sprint(client), "llm.Client{openai http://llm.test/v1 m}"; got != want {
+		t.Errorf("client prints as %q, want %q", got, want)
+	}
+}
+
 func TestPlaceholderKeysMayStandInAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, _ := dial(t, llm.ProviderConfig{}, llmtest.Step{Body: `{"choices":[{"message":{"content":"run ollama, key ` + secret + `"}}]}`})

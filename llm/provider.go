@@ -22,7 +22,7 @@ type ProviderConfig struct {
 	BaseURL string
 	// APIKey is the credential. Required at the provider's own address and for
 	// "azure".
-	APIKey string
+	APIKey string `json:"-"`
 	// Model is asked where the request names none; for "azure" the name of the
 	// deployment. Required, except for "mock".
 	Model string

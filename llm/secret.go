@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 )
@@ -84,4 +85,19 @@ func checkKey(key string) error {
 		}
 	}
 	return nil
+}
+
+// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
+func (c *Client) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "llm.Client{%s %s %s}", c.cfg.Provider, c.base, c.cfg.Model) // f keeps the error
+}
+
+// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
+func (c ClientConfig) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "llm.ClientConfig{%s %q}", c.Provider, c.Model) // f keeps the error
+}
+
+// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
+func (c ProviderConfig) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "llm.ProviderConfig{%q}", c.Model) // f keeps the error
 }
