@@ -45,7 +45,7 @@ func TestFatalErrorPausesUntilAProbeSucceeds(t *testing.T) {
 			}
 			return in, ok
 		})
-		time.AfterFunc(time.Minute, func() {
+		time.AfterFunc(59*time.Second, func() {
 			if got := p.Stats(); got.Paused != "invalid key" || got.Waiting != 2 {
 				t.Errorf("paused: %+v", got)
 			}
@@ -143,14 +143,35 @@ func TestOnFatalFailFailsTheJobAlone(t *testing.T) {
 	})
 }
 
+func TestProbesGoThroughThePacer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := journal{begin: time.Now()}
+		p := running(t, pool.Config{Size: 1, Law: spaced(t, 90*time.Second)},
+			func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+				j.note("attempt %d", a.Number)
+				return script(badKey, badKey)(ctx, in, a)
+			})
+		batch(t, p, 1)
+		j.check(t, "0s attempt 1", "1m30s attempt 2", "3m0s attempt 3")
+	})
+}
+
 // TestRowTimeoutLeavesOutPauses: two jobs start at 0 and may wait for 10 s. A third pauses the pool from second 4 to
-// minute 1:04; so the two give up at 1:10, wherever they wait.
+// minute 1:04; so the two give up at 1:10, wherever they wait. A job that starts after the pause has its own 10 s.
 func TestRowTimeoutLeavesOutPauses(t *testing.T) {
-	for name, told := range map[string]time.Duration{"ready": 0, "delayed": time.Hour, "delayed into the pause": 30 * time.Second} {
-		t.Run(name, func(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		told  time.Duration // to wait
+		calls int           // 0: any number
+	}{
+		{"ready", 0, 0},
+		{"delayed", time.Hour, 1},
+		{"delayed into the pause", 30 * time.Second, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				later := busy
-				later.Hint.RetryAfter = told
+				later.Hint.RetryAfter = test.told
 				p := running(t, pool.Config{Size: 3, RowTimeout: 10 * time.Second},
 					func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 						switch {
@@ -164,15 +185,23 @@ func TestRowTimeoutLeavesOutPauses(t *testing.T) {
 							return 0, ok
 						}
 					})
+				check := func(r result, want time.Duration) {
+					t.Helper()
+					if took := r.Finished.Sub(r.Started); !errors.Is(r.Err, pool.ErrRowTimeout) || took.Round(5*ms) != want {
+						t.Errorf("job %d: %v after %v, want a time-out after %v", r.In, r.Err, took, want)
+					}
+				}
 				results := batch(t, p, 3)
-				for i, r := range results[:2] {
-					if !errors.Is(r.Err, pool.ErrRowTimeout) || r.Finished.Sub(r.Started).Round(5*ms) != 70*time.Second {
-						t.Errorf("job %d: %v after %v, want 1m10s", i, r.Err, r.Finished.Sub(r.Started))
+				for _, r := range results[:2] {
+					check(r, 70*time.Second)
+					if test.calls > 0 && r.CapacityRetries != test.calls {
+						t.Errorf("job %d was called %d times, want %d", r.In, r.CapacityRetries, test.calls)
 					}
 				}
 				if results[2].Err != nil {
 					t.Errorf("the job that paused the pool: %v", results[2].Err)
 				}
+				check(batch(t, p, 1)[0], 10*time.Second)
 			})
 		})
 	}

@@ -78,7 +78,6 @@ func (p *Pool[In, Out]) Run(ctx context.Context) error {
 func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, Out])) error {
 	j := &job[In, Out]{call: p.call, in: in, done: done}
 	j.work = j
-	j.att.Queued = time.Now()
 	return p.sched.inbox.submit(ctx, &j.task)
 }
 

@@ -152,9 +152,30 @@ func TestRetriesTakeUpTheQueue(t *testing.T) {
 	})
 }
 
+func TestManyGoroutinesMaySubmitAndAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 4, QueueLimit: 3}, sleeper(ms))
+		for range 8 {
+			go func() {
+				for i := range 50 {
+					if err := p.Submit(t.Context(), i, func(result) {}); err != nil {
+						t.Error(err)
+					}
+					p.Stats()
+				}
+			}()
+		}
+		time.Sleep(time.Minute)
+		if got := p.Stats(); got.Successes != 400 || got.Waiting != 0 {
+			t.Errorf("400 jobs were submitted: %+v", got)
+		}
+	})
+}
+
 func TestPanicFailsItsJobAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := running(t, pool.Config{Size: 2}, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+		// Of size 1, so that it hangs if it counts on a worker that is gone.
+		p := running(t, pool.Config{Size: 1}, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 			switch in {
 			case 1:
 				panic("boom")

@@ -153,13 +153,15 @@ func TestRetryAfterIsAMinimumForTheRowAlone(t *testing.T) {
 
 func TestOldestRetryGoesBeforeAnyNewJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// The pacer lets an attempt go every 10 ms; calls take 25 ms, and the first at jobs 0 to 3 is rejected.
+		// The pacer lets an attempt go every 10 ms. Those at the jobs 0 to 3 are rejected after 35 to 38 ms, the
+		// youngest first.
 		calls := make(chan string, 100)
+		begin := time.Now()
 		p := running(t, pool.Config{Size: 4, Law: spaced(t, 10*ms)},
 			func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 				calls <- fmt.Sprintf("%d.%d", in, a.Number)
-				time.Sleep(25 * ms)
 				if in < 4 && a.Number == 1 {
+					time.Sleep(time.Duration(38-in)*ms - time.Since(begin))
 					return 0, busy
 				}
 				return 0, ok
@@ -170,8 +172,7 @@ func TestOldestRetryGoesBeforeAnyNewJob(t *testing.T) {
 		for c := range calls {
 			got = append(got, c)
 		}
-		// Job 0 is back after 25 ms, in time to go before 3; each later one is back before a new job's turn.
-		if want := strings.Fields("0.1 1.1 2.1 0.2 1.2 2.2 3.1 4.1 5.1 3.2"); !slices.Equal(got, want) {
+		if want := strings.Fields("0.1 1.1 2.1 3.1 0.2 1.2 2.2 3.2 4.1 5.1"); !slices.Equal(got, want) {
 			t.Errorf("calls %v,\n want %v", got, want)
 		}
 	})
@@ -179,9 +180,9 @@ func TestOldestRetryGoesBeforeAnyNewJob(t *testing.T) {
 
 func TestRowTimeoutEndsTheWaitForCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := pool.Config{Size: 2, Law: spaced(t, time.Second), RowTimeout: 10500 * ms}
+		cfg := pool.Config{Size: 2, Law: spaced(t, time.Second), RowTimeout: 10500 * ms, QueueLimit: 1}
 		p := running(t, cfg, func(context.Context, int, pool.Attempt) (int, pool.Verdict) { return 0, busy })
-		for i, r := range batch(t, p, 2) {
+		for i, r := range batch(t, p, 4) {
 			if !errors.Is(r.Err, pool.ErrRowTimeout) || !errors.Is(r.Err, errBusy) || r.Class != pool.Capacity {
 				t.Errorf("job %d: %v, class %v", i, r.Err, r.Class)
 			}

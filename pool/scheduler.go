@@ -115,6 +115,7 @@ func (s *scheduler) takeUp() {
 		t := jobs.pop()
 		t.index = s.indexes
 		s.indexes++
+		t.att.Queued = now
 		s.fresh.push(t)
 	}
 }

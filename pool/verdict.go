@@ -52,7 +52,7 @@ type Attempt struct {
 	Probe bool
 	// DispatchDelay is the law's delay between dispatches at this one.
 	DispatchDelay time.Duration
-	// Queued is the instant at which the pool took the job.
+	// Queued is the instant at which the running pool took the job up.
 	Queued time.Time
 	// Dispatched is the instant at which this attempt was given its slot.
 	Dispatched time.Time

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -10,7 +9,7 @@ import (
 // again puts t in line for another attempt, not before wait has passed.
 func (s *scheduler) again(t *task, wait time.Duration) {
 	s.inbox.occupy()
-	t.ready = s.tick.Add(max(wait, 0))
+	t.ready = s.tick.Add(wait)
 	s.delay(t) // even without a wait: release sees to the deadline
 }
 
@@ -95,20 +94,19 @@ func (s *scheduler) resume() {
 	s.cfg.OnResume()
 }
 
-// handBackAll gives up all jobs that wait, oldest first.
+// handBackAll gives up all jobs that wait.
 func (s *scheduler) handBackAll() {
-	started := slices.Concat(s.ready.tasks, s.delayed.tasks)
+	jobs := slices.Concat(s.ready.tasks, s.delayed.tasks)
 	s.ready.tasks, s.delayed.tasks = nil, nil
 	if s.probe != nil && !s.probing {
-		started = append(started, s.probe)
+		jobs = append(jobs, s.probe)
 		s.probe = nil
 	}
-	slices.SortFunc(started, func(a, b *task) int { return cmp.Compare(a.index, b.index) })
-	for _, t := range started {
-		s.finish(t, ErrHandedBack, Cancelled, s.tick)
-	}
 	for s.fresh.head != nil {
-		s.finish(s.fresh.pop(), ErrHandedBack, Cancelled, s.tick)
+		jobs = append(jobs, s.fresh.pop())
+	}
+	for _, t := range jobs {
+		s.finish(t, ErrHandedBack, Cancelled, s.tick)
 	}
 }
 
