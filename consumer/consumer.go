@@ -55,6 +55,11 @@ type Config struct {
 	Create bool
 	// NewInput accepts an input stream that was created anew since the last claim.
 	NewInput bool
+	// Journal keeps replies that have waited JournalAfter for an earlier row in JournalStream, so that a crash does not pay
+	// for them again.
+	Journal       bool
+	JournalStream string
+	JournalAfter  time.Duration
 
 	Executor Executor
 	Recorder *Recorder

@@ -32,6 +32,8 @@ type Row struct {
 	Taken time.Time
 	// MaxBodyBytes is the largest result body that the results stream takes for this row.
 	MaxBodyBytes int
+	// Kept is the reply that an earlier term kept in the journal; nil: none. It counts only for the same request.
+	Kept *Kept
 
 	mail        *mailbox
 	recorder    *Recorder
@@ -43,6 +45,12 @@ type Row struct {
 	reply       *Reply // set before the row goes into the mailbox
 	answered    bool   // owned by the consumer: reply is there and is no hand-back
 	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
+}
+
+// Kept is a reply from the journal and the hash of the request that it answers.
+type Kept struct {
+	RequestHash string
+	Reply       Reply
 }
 
 // tenure is what a row's events say of the term of ownership that they were made in.
@@ -59,6 +67,8 @@ type Reply struct {
 	Failed bool
 	// Event holds what the executor knows of the row event; identity, indexes and owner are filled in here.
 	Event auditlog.Row
+	// RequestHash tells requests apart for the journal; empty: the reply is not kept.
+	RequestHash string
 	// HandedBack says that there is no outcome: the stage is stopping or the row was no longer wanted. The rest is
 	// ignored.
 	HandedBack bool

@@ -35,6 +35,10 @@ type Streams struct {
 	Memory                        bool
 	AuditMaxAge                   time.Duration
 	AuditMaxBytes, ResultMaxBytes int64
+	// Journal says whether JournalStream is needed.
+	Journal         bool
+	JournalStream   string
+	JournalMaxBytes int64
 }
 
 // EnsureStreams creates the streams that are missing and checks those that exist. Its error lists every fault and says

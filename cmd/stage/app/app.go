@@ -47,6 +47,11 @@ func commands(env *Env) []*cobra.Command {
 		newConfigCommand(env),
 		newMockLLMCommand(env),
 		newVersionCommand(env),
+		newRunCommand(env),
+		newProcessCommand(env),
+		newDemoCommand(env),
+		newLoadCommand(env),
+		newResultsCommand(env),
 	}
 }
 

@@ -37,7 +37,7 @@ func (c *connection) close() {
 // connect connects to the server of the configuration; without one it starts the embedded server on dir.
 func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*connection, error) {
 	if len(cfg.NATS.URL) == 0 {
-		return startEmbedded(cfg, dir, log)
+		return startServer(cfg, dir, 0, log)
 	}
 	opts, err := natsOptions(cfg, log)
 	if err != nil {
@@ -50,10 +50,11 @@ func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*c
 	return &connection{nc: nc}, nil
 }
 
-// startEmbedded starts the server inside the process.
-func startEmbedded(cfg *Config, dir string, log *slog.Logger) (*connection, error) {
+// startServer starts the server inside the process; payload is its largest message, 0: the server's default.
+func startServer(cfg *Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
 	srv, err := natsd.Start(natsd.Config{
-		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval, Logger: log,
+		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
+		MaxPayloadBytes: payload, Logger: log,
 	})
 	if err != nil {
 		if errors.Is(err, natsd.ErrLocked) {
@@ -83,7 +84,7 @@ func connectReader(ctx context.Context, cfg *Config, dir string, log *slog.Logge
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 			return nil, exitWith(exitUsage, fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
 		}
-		return startEmbedded(cfg, dir, log)
+		return startServer(cfg, dir, 0, log)
 	}
 	nc, err := dial(ctx, addr.URL, append(commonOptions(log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
 	if err != nil {

@@ -1,0 +1,214 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+)
+
+// The demo's LLM lets 20 calls a second pass, at times only 5, and takes about a second for each.
+var demoLLM = llmtest.Config{
+	Schedule: []llmtest.Phase{{Rate: 20, For: 15 * time.Second}, {Rate: 5, For: 8 * time.Second}},
+	Burst:    5, Latency: time.Second, LatencySigma: 0.3, Seed: 1,
+}
+
+// demoDefaults are the settings of the demo; flags and variables change them.
+var demoDefaults = map[string]string{
+	"STAGE_POOL_SIZE": "32", "STAGE_LLM_PROVIDER": "mock", "STAGE_DATA_SYNC": "1s", "STAGE_LOG_LEVEL": "warn",
+	"STAGE_TEMPLATE": "Is this review of {{ row.product }} positive, negative or mixed?\n\n{{ row.text }}",
+}
+
+func newDemoCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "demo",
+		Short:   "see it work: no key, no network, ends by itself in about a minute",
+		GroupID: groupWork,
+		Args:    cobra.NoArgs,
+		Long: "demo starts a NATS server and a flaky LLM inside this process, sends sample rows through the whole stage over real\n" +
+			"HTTP, and prints the results in order. The LLM admits 20 calls a second, at times only 5, and answers in about one.",
+		Example: "  stage demo\n  stage demo --throttle classic",
+	}
+	rows := cmd.Flags().Int("rows", 720, "number of rows")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Dispatch", "Operation"}, Defaults: demoDefaults})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := flags.Load(cmd.Context(), NeedCalls)
+		if err != nil {
+			return err
+		}
+		if *rows < 1 {
+			return exitWith(exitUsage, fmt.Errorf("--rows %d: give at least 1", *rows))
+		}
+		soft, hard, stop := env.Contexts(cmd.Context())
+		defer stop()
+		return demo(soft, hard, env, cfg, *rows)
+	}
+	return cmd
+}
+
+// demo is process with everything built in, and an account of the audit at the end.
+func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
+	cfg.NATS, cfg.Streams.Partitions = NATSConfig{}, 1
+	dir, err := os.MkdirTemp("", "llm-stage-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+	server, err := newLateServer(soft, cfg, Deps{}, true)
+	if err != nil {
+		return err
+	}
+	defer server.close()
+	conn, err := startServer(cfg, dir, 0, log)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	caller, err := newCaller(cfg, nil, demoLLM)
+	if err != nil {
+		return err
+	}
+	defer caller.close()
+	s, err := newStage(cfg, conn, caller, log, stageOptions{ExitOnFatal: true})
+	if err != nil {
+		return err
+	}
+	say(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
+	say(env.Stdout, "dashboard: %s", server.start(s))
+	p := &pipeline{stage: s, env: env, out: env.Stdout, source: newDemoRows(rows), total: int64(rows), format: writeDemoLine}
+	if err := p.run(soft, hard); err != nil {
+		return err
+	}
+	return demoAudit(hard, env.Stdout, s)
+}
+
+// say prints one line for people.
+func say(w io.Writer, format string, args ...any) {
+	fmt.Fprintf(w, format+"\n", args...) //nolint:errcheck // nowhere left to say it
+}
+
+// writeDemoLine prints a result for people: which row it is, what it was about, what the LLM said.
+func writeDemoLine(w io.Writer, r result) error {
+	var row struct {
+		Product string `json:"product"`
+		Text    string `json:"text"`
+		Reply   string `json:"llm_response"`
+	}
+	if err := json.Unmarshal(r.Body, &row); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%5d  %-12s %-44.44s  %.60s\n", r.Seq, row.Product, row.Text, row.Reply)
+	return err
+}
+
+// demoRows makes the sample rows.
+type demoRows struct{ next, rows int }
+
+func newDemoRows(rows int) *demoRows { return &demoRows{rows: rows} }
+
+// skip is for rows of an earlier run; the demo has none.
+func (d *demoRows) skip(loaded int64) error {
+	d.next = int(loaded)
+	return nil
+}
+
+func (d *demoRows) read() (*nats.Msg, error) {
+	if d.next >= d.rows {
+		return nil, io.EOF
+	}
+	products := []string{"kettle", "headphones", "backpack", "desk lamp", "keyboard", "rain jacket", "notebook", "water bottle"}
+	openings := []string{"Arrived early and well packed.", "Took two weeks to arrive.", "A gift for my sister.", "My second one.", "Bought it on a whim."}
+	verdicts := []string{"Works as described.", "Broke on the third day.", "Better than the old one.", "The colour is off, the rest is fine.", "Not worth the price.", "I use it every day.", "Returned it."}
+	i := d.next
+	d.next++
+	body, err := json.Marshal(struct {
+		ID      int    `json:"id"`
+		Product string `json:"product"`
+		Text    string `json:"text"`
+	}{i + 1, products[i%len(products)], openings[i%len(openings)] + " " + verdicts[i%len(verdicts)]})
+	return &nats.Msg{Data: body}, err
+}
+
+// demoAudit counts what the audit stream holds and says how to look further.
+func demoAudit(ctx context.Context, w io.Writer, s *stage) error {
+	counts, err := countAudit(ctx, s)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(w)
+	say(out, "")
+	say(out, "audit: %d calls (%d succeeded, %d met no capacity and were made again, %d failed), %d rows, %d run events",
+		counts.calls, counts.succeeded, counts.capacity, counts.calls-counts.succeeded-counts.capacity, counts.rows, counts.runs)
+	sum := s.summary()
+	say(out, "rows: %d succeeded, %d failed; peak delay between calls %s; every result in the order of its row",
+		sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond))
+	return out.Flush()
+}
+
+// auditCounts counts events by kind, and calls by status.
+type auditCounts struct{ calls, succeeded, capacity, rows, runs int }
+
+func countAudit(ctx context.Context, s *stage) (auditCounts, error) {
+	var c auditCounts
+	js, err := jetstream.New(s.conn.nc)
+	if err != nil {
+		return c, err
+	}
+	events, err := js.OrderedConsumer(ctx, s.cfg.Audit.Stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{s.cfg.Audit.Subject + "." + s.cfg.Name + ".>"}})
+	if err != nil {
+		return c, fmt.Errorf("read the audit: %w", err)
+	}
+	for {
+		batch, err := events.FetchNoWait(500)
+		if err != nil {
+			return c, fmt.Errorf("read the audit: %w", err)
+		}
+		n := 0
+		for m := range batch.Messages() {
+			n++
+			c.count(m.Data(), s.log)
+		}
+		if n == 0 {
+			if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
+				return c, fmt.Errorf("read the audit: %w", err)
+			}
+			return c, nil
+		}
+	}
+}
+
+func (c *auditCounts) count(event []byte, log *slog.Logger) {
+	var e struct {
+		Event  string `json:"event"`
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal(event, &e); err != nil {
+		log.Warn("not an audit event", slog.Any("error", err))
+		return
+	}
+	switch e.Event {
+	case "row":
+		c.rows++
+	case "run":
+		c.runs++
+	case "call":
+		c.calls++
+		switch e.Status {
+		case "success":
+			c.succeeded++
+		case "capacity_retry":
+			c.capacity++
+		}
+	}
+}

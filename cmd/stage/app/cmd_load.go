@@ -1,0 +1,86 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/spf13/cobra"
+)
+
+func newLoadCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "load FILE",
+		Short:   "publish the rows of a file to the input, each once",
+		GroupID: groupStreams,
+		Args:    cobra.ExactArgs(1),
+		Long: "load publishes the rows of a JSONL or CSV file (or - for standard input) on a subject of the file's own below the\n" +
+			"input subject. Loading the same content again goes on where the first load ended, so nothing is there twice; equal\n" +
+			"rows of a file stay separate rows.",
+		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  zcat rows.jsonl.gz | stage load - --id batch-7",
+	}
+	format := cmd.Flags().String("format", "", "format of the file: jsonl or csv; default: by its name")
+	id := cmd.Flags().String("id", "", "name of the load, a word; needed for standard input; default: made of the content")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		if err != nil {
+			return err
+		}
+		soft, _, stop := env.Contexts(cmd.Context())
+		defer stop()
+		return loadFile(soft, env, cfg, args[0], *format, *id)
+	}
+	return cmd
+}
+
+// loadFile publishes the rows of a file.
+func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id string) error {
+	in, err := openSource(env, name, format)
+	if err != nil {
+		return err
+	}
+	defer in.file.Close() //nolint:errcheck // read only
+	switch {
+	case id == "" && in.sum == "":
+		return exitWith(exitUsage, errors.New("--id: name the load, so that it is known again; the input can't be read twice to make a name of its content"))
+	case id == "":
+		id = in.sum[:16]
+	case !jobNames.MatchString(id) || strings.Contains(id, "."):
+		return exitWith(exitUsage, fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
+	}
+	filter := cfg.Input.PartitionSubject(0)
+	subject := loadSubject(filter, id)
+	if cfg.Streams.Partitions > 1 {
+		return exitWith(exitUsage, errors.New("STAGE_PARTITIONS: load publishes to one partition; use a subject transform on the stream, or load each partition with its own STAGE_INPUT_SUBJECT"))
+	}
+	if subject == filter {
+		return exitWith(exitUsage, fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own for each file: end the filter with .> or .*", filter))
+	}
+	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, log)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	if err := consumer.EnsureStreams(ctx, conn.nc, streams(cfg)); err != nil {
+		return err
+	}
+	l, loaded, err := newLoader(ctx, conn.nc, cfg.Input.Stream, subject, id)
+	if err != nil {
+		return err
+	}
+	rows := &fileRows{name: name, rows: NewRowReader(in.file, in.format, int(conn.nc.MaxPayload())-messageOverhead), log: log, strict: true}
+	if err := rows.skip(loaded); err != nil {
+		return err
+	}
+	before, last, began := loaded, loaded, time.Now()
+	bar := newBar(ctx, env.Stderr, in.rows, loaded, func() string { return fmt.Sprintf("%.0f rows/s", float64(last-before)/time.Since(began).Seconds()) })
+	err = l.run(ctx, loaded, rows.read, func(n int64) { last = n; bar.set(n) })
+	bar.finish()
+	say(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, subject, time.Since(began).Round(time.Millisecond), before)
+	return err
+}

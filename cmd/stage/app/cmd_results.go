@@ -1,0 +1,94 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+)
+
+func newResultsCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "results",
+		Short:   "print the stored results as JSONL, in the order of the rows",
+		GroupID: groupStreams,
+		Args:    cobra.NoArgs,
+		Example: "  stage results -o out.jsonl\n  stage results --follow --nats-url nats://localhost:4222 --partition 2",
+	}
+	out := cmd.Flags().StringP("out", "o", "", "file that the results go to; default: standard output")
+	follow := cmd.Flags().Bool("follow", false, "go on with the results that come, until interrupted")
+	partition := cmd.Flags().Int("partition", -1, "of this partition only; default: of all, one after the other")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		if err != nil {
+			return err
+		}
+		if *partition >= cfg.Streams.Partitions || *partition < -1 {
+			return exitWith(exitUsage, fmt.Errorf("--partition %d: there are %d, counted from 0 (STAGE_PARTITIONS)", *partition, cfg.Streams.Partitions))
+		}
+		if *follow && *partition < 0 && cfg.Streams.Partitions > 1 {
+			return exitWith(exitUsage, errors.New("--follow with more than one partition: name one with --partition"))
+		}
+		soft, _, stop := env.Contexts(cmd.Context())
+		defer stop()
+		first, last := *partition, *partition
+		if first < 0 {
+			first, last = 0, cfg.Streams.Partitions-1
+		}
+		return printResults(soft, env, cfg, *out, first, last, *follow)
+	}
+	return cmd
+}
+
+// printResults writes the results of the partitions first to last. Without follow it ends with the last result that is
+// stored when it gets there.
+func printResults(ctx context.Context, env *Env, cfg *Config, path string, first, last int, follow bool) (err error) {
+	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, log)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	js, err := jetstream.New(conn.nc)
+	if err != nil {
+		return err
+	}
+	w, closeOut, err := openOut(env, path)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(w, 64<<10)
+	defer func() { err = errors.Join(err, out.Flush(), closeOut()) }()
+	for p := first; p <= last; p++ {
+		results, err := openResults(ctx, js, cfg, p)
+		if err != nil {
+			return err
+		}
+		for {
+			r, err := results.next(ctx, time.Second)
+			switch {
+			case errors.Is(err, errNoMore) && follow:
+				if err := out.Flush(); err != nil {
+					return err
+				}
+				continue
+			case ctx.Err() != nil && follow:
+				return nil // an interrupt is how it ends
+			case err == nil:
+				if err := writeResult(out, r); err != nil {
+					return err
+				}
+				continue
+			case !errors.Is(err, errNoMore):
+				return err
+			}
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+package app
+
+import "github.com/spf13/cobra"
+
+func newRunCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "run",
+		Short:   "take rows from a stream, ask the LLM, store ordered results, until stopped",
+		GroupID: groupWork,
+		Args:    cobra.NoArgs,
+		Long: "run consumes rows until SIGTERM or SIGINT. Then it takes and starts no row, finishes the calls in the air within\n" +
+			"STAGE_STOP_TIMEOUT, emits what is contiguous, and hands the partition over. A second signal stops at once.\n" +
+			"Without STAGE_NATS_URL it starts a server of its own on STAGE_DATA_DIR.",
+		Example: "  STAGE_LLM_API_KEY=… stage run --nats-url nats://localhost:4222 --llm-model gpt-4.1-mini --template-file prompt.jinja --pool-size 32\n" +
+			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'",
+	}
+	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was created anew since the last claim, and begin with its first row")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := flags.Load(cmd.Context(), NeedCalls)
+		if err != nil {
+			return err
+		}
+		soft, hard, stop := env.Contexts(cmd.Context())
+		defer stop()
+		reloads, stopReloads := env.Reloads()
+		defer stopReloads()
+		return Run(soft, hard, cfg, Deps{
+			Logger:   newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat),
+			Reloads:  reloads,
+			NewInput: *newInput,
+		})
+	}
+	return cmd
+}

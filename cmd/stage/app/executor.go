@@ -1,0 +1,290 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+)
+
+// executor answers rows: it renders each, asks the model through the pool, and builds the result. It is the one place
+// where a row becomes a request.
+//
+// Rows are rendered by one goroutine, in stream order, only as far ahead of the calls as the pool's queue is long; the
+// others wait as they came.
+type executor struct {
+	cfg    *Config
+	caller *caller
+	prompt *prompt
+	pool   *pool.Pool[*job, struct{}]
+	called func(*auditlog.Call) // counts each call
+	log    *slog.Logger
+	runID  string
+
+	mu    sync.Mutex
+	queue []*consumer.Row
+	ready chan struct{} // holds a token while the queue may have rows
+}
+
+// job is a row on its way through the pool. One goroutine at a time works on it.
+type job struct {
+	row      *consumer.Row
+	parsed   *llm.Row
+	request  llm.Request
+	prepared *llm.Prepared
+	key      string // hash of what is asked of whom
+	vars     string // hash of the template's variables
+	errors   []auditlog.AttemptError
+	usage    *auditlog.Usage
+	body     []byte // of the result, once the call has succeeded
+	tooLarge *llm.Error
+}
+
+func newExecutor(cfg *Config, caller *caller, prompt *prompt, called func(*auditlog.Call), poolConfig pool.Config, runID string, log *slog.Logger) (*executor, error) {
+	e := &executor{
+		cfg: cfg, caller: caller, prompt: prompt, called: called, log: log, runID: runID,
+		ready: make(chan struct{}, 1),
+	}
+	var err error
+	e.pool, err = pool.New(poolConfig, e.attempt)
+	return e, err
+}
+
+// Start queues the row. It implements [consumer.Executor].
+func (e *executor) Start(row *consumer.Row) {
+	e.mu.Lock()
+	e.queue = append(e.queue, row) // bounded by the windows
+	e.mu.Unlock()
+	select {
+	case e.ready <- struct{}{}:
+	default:
+	}
+}
+
+// run renders rows and hands them to the pool until ctx ends; then it gives back what waits. A row that is started after
+// that is given back too: run returns only when done is closed, when no more can come.
+func (e *executor) run(ctx context.Context, done <-chan struct{}) {
+	for {
+		select {
+		case <-e.ready:
+		case <-done:
+			return
+		}
+		e.mu.Lock()
+		rows := e.queue
+		e.queue = nil
+		e.mu.Unlock()
+		for _, row := range rows {
+			if ctx.Err() != nil || !row.Wanted() {
+				row.Reply(consumer.Reply{HandedBack: true})
+				continue
+			}
+			e.prepare(ctx, row)
+		}
+	}
+}
+
+// prepare answers rows that need no call, and submits the others. It blocks while the pool's queue is full.
+func (e *executor) prepare(ctx context.Context, row *consumer.Row) {
+	if e.cfg.Rows.OnUpstreamError == "pass" && row.Header.Get(consumer.HeaderStatus) == auditlog.RowError {
+		e.passOn(row)
+		return
+	}
+	j := &job{row: row}
+	err := rowFault(row)
+	if err == nil {
+		err = e.render(j)
+	}
+	if err != nil {
+		e.answerError(j, err, pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.pool.Stats()})
+		return
+	}
+	if kept := row.Kept; kept != nil && kept.RequestHash == j.key {
+		reply := kept.Reply
+		reply.Event.Source = auditlog.SourceJournal
+		row.Reply(reply)
+		return
+	}
+	if err = e.pool.Submit(ctx, j, e.done); err != nil {
+		row.Reply(consumer.Reply{HandedBack: true})
+	}
+}
+
+// rowFault is the error of a row that the loader put in the place of one too large for a message.
+func rowFault(row *consumer.Row) error {
+	if llm.Reason(row.Header.Get(headerRowError)) != llm.ReasonRowTooLarge {
+		return nil
+	}
+	size, _ := strconv.ParseInt(row.Header.Get(headerRowSize), 10, 64) // 0 tells as much as a missing number
+	limit, _ := strconv.Atoi(row.Header.Get(headerRowLimit))
+	return llm.RowTooLarge(size, limit, row.Body)
+}
+
+// passOn answers a row that arrived as an error of an earlier stage: it goes on unchanged, in its place.
+func (e *executor) passOn(row *consumer.Row) {
+	now := time.Now()
+	body := row.Body
+	if len(body) > row.MaxBodyBytes {
+		body = e.prompt.errorBody(nil, row, llm.ResultTooLarge(len(body), row.MaxBodyBytes), nil)
+	}
+	event := e.event(&job{row: row}, pool.Result[*job, struct{}]{Finished: now, Stats: e.pool.Stats()})
+	event.Source = auditlog.SourceUpstream
+	row.Reply(consumer.Reply{Body: body, Failed: true, Event: event})
+}
+
+// render parses the row and makes the request of it.
+func (e *executor) render(j *job) error {
+	var err error
+	if j.parsed, err = llm.ParseRow(j.row.Body); err != nil {
+		return err
+	}
+	if j.request, j.vars, err = e.prompt.request(j.parsed); err != nil {
+		return err
+	}
+	j.request.Model = j.row.Header.Get(consumer.HeaderModel)
+	return e.translate(j)
+}
+
+// translate makes the bytes that go over the wire.
+func (e *executor) translate(j *job) (err error) {
+	if j.prepared, err = e.caller.Prepare(&j.request); err != nil {
+		return err
+	}
+	j.key = llm.Hash(append([]byte(j.prepared.Target()+"\n"), j.prepared.Body...))
+	return nil
+}
+
+// attempt makes one call for the job.
+func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{}, pool.Verdict) {
+	if !j.row.Wanted() {
+		return struct{}{}, pool.Verdict{Class: pool.Cancelled, Err: errors.New("the row belongs to another replica now")}
+	}
+	if a.Probe {
+		if err := e.caller.reloadKey(); err != nil {
+			e.log.Warn("key not read again, the old one stays", slog.Any("error", err))
+		}
+	}
+	x, err := e.caller.Do(ctx, j.prepared)
+	if err == nil {
+		err = e.accept(j, x)
+	}
+	fault, _ := errors.AsType[*llm.Error](err)
+	call := e.callEvent(j, a, x, fault)
+	j.row.RecordCall(call)
+	e.called(call)
+	j.addUsage(call.Usage)
+	e.log.Debug("call", slog.Uint64("sequence", j.row.Seq), slog.Int("attempt", a.Number), slog.String("status", string(call.Status)), slog.Duration("latency", x.Latency))
+	if fault == nil {
+		return struct{}{}, pool.Verdict{}
+	}
+	verdict := pool.Verdict{Class: poolClass(fault.Class), Err: fault, Hint: hint(x)}
+	if verdict.Class != pool.Cancelled {
+		j.errors = append(j.errors, auditlog.AttemptError{
+			Attempt: a.Number, Provider: fault.Provider, Class: fault.Class.String(), StatusCode: fault.Status, Error: fault.Error(),
+		})
+	}
+	return struct{}{}, verdict
+}
+
+// accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
+func (e *executor) accept(j *job, x *llm.Exchange) error {
+	value, err := e.prompt.value(x.Reply)
+	if err != nil {
+		// Ask again, and say what was wrong.
+		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
+		if again := e.translate(j); again != nil {
+			return again
+		}
+		return err
+	}
+	j.body = e.prompt.successBody(j, x.Reply, value)
+	if limit := j.row.MaxBodyBytes; len(j.body) > limit {
+		j.tooLarge = llm.ResultTooLarge(len(j.body), limit)
+	}
+	return nil
+}
+
+// done answers the row. It runs on the pool's goroutine.
+func (e *executor) done(r pool.Result[*job, struct{}]) {
+	j := r.In
+	j.prepared, j.request = nil, llm.Request{}
+	switch {
+	case r.Class == pool.Cancelled:
+		j.row.Reply(consumer.Reply{HandedBack: true})
+	case r.Err != nil:
+		e.answerError(j, r.Err, r)
+	case j.tooLarge != nil:
+		e.answerError(j, j.tooLarge, r)
+	default:
+		event := e.event(j, r)
+		event.Source = auditlog.SourceCall
+		j.row.Reply(consumer.Reply{Body: j.body, Event: event, RequestHash: j.key})
+	}
+}
+
+// answerError answers the row with an error result.
+func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}]) {
+	fault := asFault(err)
+	event := e.event(j, r)
+	event.Reason = string(fault.Reason)
+	if r.Attempts+r.CapacityRetries > 0 {
+		event.Source = auditlog.SourceCall
+	}
+	body := e.prompt.errorBody(j.parsed, j.row, fault, j.errors)
+	j.row.Reply(consumer.Reply{Body: body, Failed: true, Event: event, RequestHash: j.key})
+}
+
+// event is what the row event says of the way of a row through the pool.
+func (e *executor) event(j *job, r pool.Result[*job, struct{}]) auditlog.Row {
+	return auditlog.Row{
+		Attempts: r.Attempts, CapacityRetries: r.CapacityRetries, Errors: j.errors, Usage: j.usage,
+		QueuedAt: j.row.Taken, StartedAt: r.Started, FinishedAt: r.Finished,
+		TemplateHash: e.prompt.templateHash(), VariablesHash: j.vars,
+		PoolConfig: auditlog.PoolConfig{PoolSize: r.Stats.PoolSize, DispatchDelay: r.Stats.CurrentDelay},
+		PoolStats: auditlog.PoolStats{
+			CapacityRetries: r.Stats.CapacityRetries, Successes: r.Stats.Successes, MaxConcurrent: r.Stats.MaxConcurrent,
+			ThrottleTime: r.Stats.ThrottleTime, PeakDelay: r.Stats.PeakDelay, CurrentDelay: r.Stats.CurrentDelay,
+		},
+	}
+}
+
+// callEvent is the audit event of one attempt; its identity is filled in by the row.
+func (e *executor) callEvent(j *job, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
+	c := &auditlog.Call{
+		Header:   auditlog.Header{Time: time.Now(), RunID: e.runID, Stage: e.cfg.Name},
+		CallID:   newID(),
+		Provider: e.caller.Provider(), Model: j.prepared.Model,
+		Status: auditlog.CallSuccess, StatusCode: x.Status,
+		Latency: x.Latency, DispatchDelay: a.DispatchDelay, RetryAfter: x.RetryAfter,
+		RequestHash: llm.Hash(x.Request), Request: x.Request, Response: x.Response,
+	}
+	if len(x.Response) > 0 {
+		c.ResponseHash = llm.Hash(x.Response)
+	}
+	if x.Reply != nil {
+		c.Usage = auditUsage(x.Reply.Usage)
+		if x.Reply.Model != "" {
+			c.Model = x.Reply.Model
+		}
+	}
+	if fault == nil {
+		return c
+	}
+	c.ErrorClass, c.Error = fault.Class.String(), fault.Error()
+	switch {
+	case fault.Class == llm.Capacity:
+		c.Status = auditlog.CallCapacityRetry
+	case x.Sent && x.Status == 0:
+		c.Status = auditlog.CallUnknown // it may have been answered, and billed
+	default:
+		c.Status = auditlog.CallFailure
+	}
+	return c
+}

@@ -1,0 +1,90 @@
+package app
+
+import (
+	"crypto/rand"
+	"errors"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+)
+
+// newID returns a random identifier.
+func newID() string { return rand.Text() }
+
+// poolClass translates llm's classes, of which the zero one belongs to a cancelled attempt, to the pool's.
+func poolClass(c llm.Class) pool.Class {
+	switch c {
+	case llm.Capacity:
+		return pool.Capacity
+	case llm.Transient:
+		return pool.Transient
+	case llm.Permanent:
+		return pool.Permanent
+	case llm.Fatal:
+		return pool.Fatal
+	default:
+		return pool.Cancelled
+	}
+}
+
+func hint(x *llm.Exchange) aimd.Hint {
+	return aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset}
+}
+
+// asFault gives the errors that are not llm's own their reason: a row that ran out of time, and a panic of ours.
+func asFault(err error) *llm.Error {
+	if errors.Is(err, pool.ErrRowTimeout) {
+		fault := &llm.Error{Class: llm.Permanent, Reason: llm.ReasonRowTimeout, Err: err}
+		if last, ok := errors.AsType[*llm.Error](err); ok {
+			fault.Provider, fault.Status = last.Provider, last.Status
+		}
+		return fault
+	}
+	if fault, ok := errors.AsType[*llm.Error](err); ok {
+		return fault
+	}
+	return &llm.Error{Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
+}
+
+func auditUsage(u *llm.Usage) *auditlog.Usage {
+	if u == nil {
+		return nil
+	}
+	return &auditlog.Usage{
+		PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, TotalTokens: u.TotalTokens,
+		CachedTokens: u.CachedTokens, ReasoningTokens: u.ReasoningTokens, CostUSD: u.Cost,
+	}
+}
+
+// addUsage sums what was told for the calls of the row.
+func (j *job) addUsage(u *auditlog.Usage) { j.usage = sumUsage(j.usage, u) }
+
+// sumUsage adds b to a. What neither told stays unknown.
+func sumUsage(a, b *auditlog.Usage) *auditlog.Usage {
+	if a == nil || b == nil {
+		if a == nil && b != nil {
+			sum := *b
+			return &sum
+		}
+		return a
+	}
+	return &auditlog.Usage{
+		PromptTokens: a.PromptTokens + b.PromptTokens, CompletionTokens: a.CompletionTokens + b.CompletionTokens,
+		TotalTokens:  a.TotalTokens + b.TotalTokens,
+		CachedTokens: sumKnown(a.CachedTokens, b.CachedTokens), ReasoningTokens: sumKnown(a.ReasoningTokens, b.ReasoningTokens),
+		CostUSD: sumKnown(a.CostUSD, b.CostUSD),
+	}
+}
+
+func sumKnown[N int64 | float64](a, b *N) *N {
+	if a == nil {
+		return b
+	}
+	if b == nil {
+		return a
+	}
+	sum := *a + *b
+	return &sum
+}

@@ -1,0 +1,183 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+)
+
+// resultPoll is how long the writer waits for a result before it looks whether all rows are loaded.
+const resultPoll = 250 * time.Millisecond
+
+// rowSource gives the rows of a job, always the same in the same order.
+type rowSource interface {
+	// skip passes over the first rows, which the stream holds already. It is called once, before read.
+	skip(loaded int64) error
+	// read returns the next row, or io.EOF.
+	read() (*nats.Msg, error)
+}
+
+// pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last.
+type pipeline struct {
+	stage  *stage
+	env    *Env
+	source rowSource
+	total  int64 // rows in the source; -1: not known
+	limit  int64 // rows to process; 0: all
+	out    io.Writer
+	format func(io.Writer, result) error
+
+	progress *progress
+	written  int64
+	failed   int64
+	loaded   chan int64 // how many rows there are, once all are in the stream
+}
+
+// run returns nil when every row has its result written.
+func (p *pipeline) run(soft, hard context.Context) error {
+	if err := p.stage.prepare(soft); err != nil {
+		return err
+	}
+	work, finish := context.WithCancelCause(soft)
+	defer finish(nil)
+	total := p.total
+	if p.limit > 0 && (total < 0 || total > p.limit) {
+		total = p.limit
+	}
+	p.loaded = make(chan int64, 1)
+	p.progress = newProgress(hard, p.env.Stderr, p.stage, max(total, 0))
+	began := time.Now()
+	var parts errgroup.Group
+	part := func(f func(context.Context) error) {
+		parts.Go(func() error {
+			err := f(work)
+			if err != nil {
+				finish(err) // one part's fault ends the others softly
+			}
+			return err
+		})
+	}
+	part(p.load)
+	part(func(ctx context.Context) error {
+		err := p.write(ctx)
+		finish(err) // all is written: the stage may stop
+		return err
+	})
+	if p.progress.bar.bar == nil {
+		part(func(ctx context.Context) error { p.stage.logEvery(ctx); return nil })
+	}
+	err := p.stage.run(work, hard)
+	finish(err)
+	partErr := parts.Wait()
+	p.progress.finish()
+	p.summary(time.Since(began))
+	switch {
+	case hard.Err() != nil:
+		return context.Cause(hard)
+	case err != nil:
+		return err
+	case soft.Err() != nil:
+		return fmt.Errorf("%w before the end: the same command goes on where it was", context.Cause(soft))
+	}
+	return partErr
+}
+
+// load publishes the rows of the input that are not in the stream yet.
+func (p *pipeline) load(ctx context.Context) error {
+	cfg, nc := p.stage.cfg, p.stage.conn.nc
+	subject := loadSubject(cfg.Input.PartitionSubject(0), "in")
+	l, loaded, err := newLoader(ctx, nc, cfg.Input.Stream, subject, "process")
+	if err != nil {
+		return err
+	}
+	if err := p.source.skip(loaded); err != nil {
+		return err
+	}
+	left := int64(-1)
+	if p.limit > 0 {
+		left = max(0, p.limit-loaded)
+	}
+	last := loaded
+	err = l.run(ctx, loaded, func() (*nats.Msg, error) {
+		if left == 0 {
+			return nil, io.EOF
+		}
+		left--
+		return p.source.read()
+	}, func(n int64) { last = n })
+	if err != nil {
+		return err
+	}
+	if p.limit > 0 {
+		last = min(last, p.limit)
+	}
+	p.loaded <- last
+	return nil
+}
+
+// write writes the stored results from the first on, and returns when the last is written.
+func (p *pipeline) write(ctx context.Context) error {
+	js, err := jetstream.New(p.stage.conn.nc)
+	if err != nil {
+		return err
+	}
+	results, err := openResults(ctx, js, p.stage.cfg, 0)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(p.progress.writer(p.out), 64<<10)
+	total := int64(-1)
+	for total < 0 || p.written < total {
+		if total < 0 {
+			select {
+			case total = <-p.loaded:
+				p.progress.know(total)
+				continue
+			default:
+			}
+		}
+		r, err := results.next(ctx, 250*time.Millisecond)
+		if err != nil && !errors.Is(err, errNoMore) {
+			return errors.Join(err, out.Flush())
+		}
+		if err != nil || out.Available() < len(r.Body) {
+			if err := out.Flush(); err != nil { // whole lines, also above a bar
+				return fmt.Errorf("write results: %w", err)
+			}
+		}
+		if err != nil {
+			continue
+		}
+		if err := p.format(out, r); err != nil {
+			return fmt.Errorf("write results: %w", err)
+		}
+		p.written++
+		if r.Failed {
+			p.failed++
+		}
+		p.progress.add(1)
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
+}
+
+// summary says on standard error what was done.
+func (p *pipeline) summary(took time.Duration) {
+	sum := p.stage.summary()
+	cost, tokens := "unknown", "unknown"
+	if u := sum.Total.Usage; u != nil {
+		cost, tokens = costText(u), strconv.FormatInt(u.TotalTokens, 10)
+	}
+	fmt.Fprintf(p.env.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
+		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, cost, sum.PeakDelay.Round(time.Millisecond))
+}

@@ -1,0 +1,146 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+)
+
+// logProgressEvery is how often a command that has no terminal says how far it is.
+const logProgressEvery = 30 * time.Second
+
+// bar is a progress bar on a terminal, and nothing elsewhere. Lines that are printed through it never tear it.
+type bar struct {
+	bars *mpb.Progress // nil without a terminal
+	bar  *mpb.Bar
+}
+
+// newBar begins to show a bar on w; total 0 or below is not known yet. aside is what stands beside it. The caller must
+// finish it.
+func newBar(ctx context.Context, w io.Writer, total, done int64, aside func() string) *bar {
+	b := &bar{}
+	if !isTerminal(w) {
+		return b
+	}
+	b.bars = mpb.NewWithContext(ctx, mpb.WithOutput(w), mpb.WithRefreshRate(200*time.Millisecond))
+	b.bar = b.bars.AddBar(max(total, 0),
+		mpb.PrependDecorators(decor.CountersNoUnit("%d / %d rows ")),
+		mpb.AppendDecorators(decor.Percentage(), decor.Any(func(decor.Statistics) string { return "  " + aside() })),
+	)
+	b.set(done)
+	return b
+}
+
+func (b *bar) set(done int64) {
+	if b.bar != nil {
+		b.bar.SetCurrent(done)
+	}
+}
+
+func (b *bar) setTotal(total int64) {
+	if b.bar != nil {
+		b.bar.SetTotal(total, false)
+	}
+}
+
+// writer returns where whole lines go that are meant for w: above the bar, where both share a terminal.
+func (b *bar) writer(w io.Writer) io.Writer {
+	if b.bars != nil && isTerminal(w) {
+		return b.bars
+	}
+	return w
+}
+
+// finish leaves the last state of the bar on the terminal.
+func (b *bar) finish() {
+	if b.bar == nil {
+		return
+	}
+	if !b.bar.Completed() {
+		b.bar.Abort(false)
+	}
+	b.bars.Wait()
+}
+
+// progress shows how far a job is.
+type progress struct {
+	*bar
+	stage *stage
+	done  atomic.Int64
+	total atomic.Int64
+	began time.Time
+}
+
+// newProgress begins to show progress on w; total 0 is not known yet. The caller must finish it.
+func newProgress(ctx context.Context, w io.Writer, s *stage, total int64) *progress {
+	p := &progress{stage: s, began: time.Now()}
+	p.total.Store(total)
+	p.bar = newBar(ctx, w, total, 0, p.line)
+	return p
+}
+
+// know says how many rows there are, as soon as that is known.
+func (p *progress) know(total int64) {
+	p.total.Store(total)
+	p.setTotal(total)
+}
+
+// add counts finished rows.
+func (p *progress) add(n int64) { p.set(p.done.Add(n)) }
+
+// line is what stands beside the bar.
+func (p *progress) line() string {
+	r := p.stage.status()
+	elapsed := time.Since(p.began).Seconds()
+	done, total := p.done.Load(), p.total.Load()
+	speed := float64(done) / max(elapsed, 1e-3)
+	parts := []string{
+		fmt.Sprintf("%.1f rows/s", speed),
+		fmt.Sprintf("%d in flight", r.Pool.InFlight),
+		fmt.Sprintf("delay %.0f ms", r.Pool.DelayMS),
+		fmt.Sprintf("%d retries", r.Pool.CapacityRetries),
+	}
+	if t := r.Usage.TotalTokens; t != nil {
+		parts = append(parts, fmt.Sprintf("%d tokens", *t))
+	}
+	if c := r.Usage.CostUSD; c != nil {
+		parts = append(parts, fmt.Sprintf("$%.4f", *c))
+	}
+	if r.Pool.Paused != "" {
+		parts = append(parts, "PAUSED")
+	} else if left := total - done; total > 0 && left > 0 && speed > 0 {
+		eta := time.Duration(float64(left) / speed * float64(time.Second))
+		parts = append(parts, "ETA "+eta.Round(time.Second).String())
+	}
+	return strings.Join(parts, "  ")
+}
+
+// logEvery writes the state of the work into the log now and then while there is any, until ctx ends.
+func (s *stage) logEvery(ctx context.Context) {
+	tick := time.NewTicker(logProgressEvery)
+	defer tick.Stop()
+	var calls uint64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r := s.status()
+		if r.Usage.Calls == calls && r.Pool.InFlight == 0 && r.Pool.Waiting == 0 {
+			continue // nothing happened
+		}
+		calls = r.Usage.Calls
+		s.log.LogAttrs(ctx, slog.LevelInfo, "working",
+			slog.Uint64("rows_succeeded", r.Rows.Succeeded), slog.Uint64("rows_failed", r.Rows.Failed), slog.Uint64("rows_pending", r.Rows.Pending),
+			slog.Int("in_flight", r.Pool.InFlight), slog.Float64("dispatch_delay_ms", r.Pool.DelayMS),
+			slog.Uint64("capacity_retries", r.Pool.CapacityRetries), slog.Uint64("calls", calls), slog.String("paused", r.Pool.Paused))
+	}
+}

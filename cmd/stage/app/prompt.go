@@ -1,0 +1,125 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm"
+)
+
+// prompt knows how a row becomes a request and a reply a result. Safe for concurrent use.
+type prompt struct {
+	template *llm.Template
+	schema   *llm.Schema // nil: any text
+	format   *llm.ResultFormat
+	base     llm.Request // what all requests have in common
+}
+
+// loadPrompt reads and compiles what the configuration names. The error lists every fault.
+func loadPrompt(cfg *Config) (*prompt, error) {
+	p := &prompt{base: llm.Request{
+		System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens,
+		ExtraBody: json.RawMessage(cfg.LLM.ExtraBody),
+	}}
+	var faults []error
+	fault := func(variable string, err error) {
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", variable, err))
+		}
+	}
+	var lookup *llm.Lookup
+	var err error
+	if path := cfg.Prompt.LookupFile; path != "" {
+		lookup, err = llm.LoadLookup(path)
+		fault("STAGE_LOOKUP_FILE", err)
+	}
+	variable, source := "STAGE_TEMPLATE", []byte(cfg.Prompt.Template)
+	if path := cfg.Prompt.TemplateFile; path != "" {
+		variable = "STAGE_TEMPLATE_FILE"
+		if source, err = os.ReadFile(path); err != nil {
+			fault(variable, err)
+		}
+	}
+	if len(faults) == 0 {
+		p.template, err = llm.ParseTemplate(source, llm.TemplateOptions{Source: cfg.Prompt.TemplateFile, Lookup: lookup})
+		fault(variable, err)
+	}
+	if path := cfg.Prompt.ResponseSchema; path != "" {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			p.schema, err = llm.ParseSchema(text, path)
+		}
+		fault("STAGE_RESPONSE_SCHEMA_FILE", err)
+		p.base.Schema = p.schema
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	p.format, err = llm.NewResultFormat(cfg.Prompt.ResponseField, p.template)
+	fault("STAGE_RESPONSE_FIELD", err)
+	return p, errors.Join(faults...)
+}
+
+// request renders the prompt of a row. vars is the hash of what the template saw.
+func (p *prompt) request(row *llm.Row) (r llm.Request, vars string, err error) {
+	r, vars = p.base, row.VariablesHash()
+	r.Prompt, err = p.template.Render(row)
+	return r, vars, err
+}
+
+// value validates a reply against the schema; nil where there is none.
+func (p *prompt) value(reply *llm.Reply) (json.RawMessage, error) {
+	if p.schema == nil {
+		return nil, nil
+	}
+	return p.schema.Validate(reply.Text)
+}
+
+// successBody is the result of a row that was answered.
+func (p *prompt) successBody(j *job, reply *llm.Reply, value json.RawMessage) []byte {
+	model := reply.Model
+	if model == "" {
+		model = j.prepared.Model
+	}
+	return p.format.AppendSuccess(nil, j.parsed, &llm.Answer{
+		Text: reply.Text, Value: value, Usage: reply.Usage, VariablesHash: j.vars, Model: model,
+	})
+}
+
+// errorBody is the result of a row that failed. row is nil where the body is no row.
+func (p *prompt) errorBody(row *llm.Row, of *consumer.Row, fault *llm.Error, attempts []auditlog.AttemptError) []byte {
+	chain := make([]llm.AttemptError, len(attempts))
+	for i, a := range attempts {
+		chain[i] = llm.AttemptError{Attempt: a.Attempt, Provider: a.Provider, Class: llmClass(a.Class), StatusCode: a.StatusCode, Error: a.Error}
+	}
+	if fault.Reason == llm.ReasonTemplateRenderingFailed {
+		fault = p.withTemplate(fault)
+	}
+	return p.format.AppendError(nil, row, fault, chain, of.MaxBodyBytes)
+}
+
+// withTemplate adds which template it was that could not be rendered.
+func (p *prompt) withTemplate(fault *llm.Error) *llm.Error {
+	named := *fault
+	var source any
+	if s := p.template.Source(); s != "" {
+		source = s
+	}
+	named.Facts = map[string]any{"template_hash": p.template.Hash(), "template_source": source}
+	return &named
+}
+
+func (p *prompt) templateHash() string { return p.template.Hash() }
+
+func llmClass(name string) llm.Class {
+	for _, c := range [...]llm.Class{llm.Capacity, llm.Transient, llm.Permanent, llm.Fatal} {
+		if c.String() == name {
+			return c
+		}
+	}
+	return 0
+}

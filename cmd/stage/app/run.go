@@ -1,0 +1,127 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go"
+)
+
+// Deps are what a stage finds outside itself. A test puts its own in their place; the zero value but for the Logger is
+// what the program uses.
+type Deps struct {
+	// NATS connects; nil: to the server of the configuration, or to an embedded one. Run closes the connection.
+	NATS func() (*nats.Conn, error)
+	// DialLLM opens connections to the provider; nil: TCP.
+	DialLLM func(ctx context.Context, network, address string) (net.Conn, error)
+	// Listener is where metrics, health and dashboard are served; nil: STAGE_HTTP_ADDR. Run closes it.
+	Listener net.Listener
+	// Reloads asks for secrets to be read again; nil: never.
+	Reloads <-chan os.Signal
+	// NewInput accepts an input stream that was created anew since the last claim.
+	NewInput bool
+	// Logger is required.
+	Logger *slog.Logger
+}
+
+// Run is the command run: it connects, serves HTTP and works until soft ends, then drains (see STAGE_STOP_TIMEOUT); when
+// hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop.
+func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
+	server, err := newLateServer(soft, cfg, deps, false)
+	if err != nil {
+		return err
+	}
+	defer server.close()
+	conn, err := deps.connect(soft, cfg)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	caller, err := newCaller(cfg, deps.DialLLM, llmtest.Config{})
+	if err != nil {
+		return err
+	}
+	defer caller.close()
+	s, err := newStage(cfg, conn, caller, deps.Logger, stageOptions{NewInput: deps.NewInput})
+	if err != nil {
+		return err
+	}
+	if conn.server != nil {
+		s.log.Info("embedded NATS server", slog.String("url", conn.server.URL()), slog.String("token_in", filepath.Join(cfg.Data.Dir, "nats.json")))
+	}
+	s.log.Info("started", slog.String("dashboard", server.start(s)), slog.String("provider", cfg.LLM.Provider), slog.Int("pool_size", cfg.Pool.Size))
+
+	beside, end := context.WithCancel(context.WithoutCancel(hard))
+	var parts sync.WaitGroup
+	parts.Go(func() { s.logEvery(beside) })
+	parts.Go(func() { s.reloadKeys(beside, deps.Reloads) })
+	err = s.run(soft, hard)
+	end()
+	parts.Wait()
+	return err
+}
+
+func (d *Deps) connect(ctx context.Context, cfg *Config) (*connection, error) {
+	if d.NATS == nil {
+		return connect(ctx, cfg, cfg.Data.Dir, d.Logger)
+	}
+	nc, err := d.NATS()
+	if err != nil {
+		return nil, err
+	}
+	return &connection{nc: nc}, nil
+}
+
+// lateServer holds the address of the HTTP server from the start, so that a taken one is found before any work, and serves
+// as soon as there is a stage to show.
+type lateServer struct {
+	listener net.Listener
+	end      context.CancelFunc
+	done     sync.WaitGroup
+}
+
+// newLateServer takes the address of the HTTP server; anyPort allows another port where it is taken.
+func newLateServer(ctx context.Context, cfg *Config, deps Deps, anyPort bool) (*lateServer, error) {
+	if deps.Listener != nil {
+		return &lateServer{listener: deps.Listener}, nil
+	}
+	listener, err := listenHTTP(ctx, cfg.HTTP.Addr, anyPort)
+	return &lateServer{listener: listener}, err
+}
+
+// start serves the stage and returns the address of the dashboard.
+func (l *lateServer) start(s *stage) string {
+	ctx, end := context.WithCancel(context.Background())
+	l.end = end
+	server := newHTTPServer(l.listener, s.httpHandlers(), s.log)
+	l.done.Go(func() {
+		if err := server.Run(ctx); err != nil {
+			s.log.Error("metrics, health and dashboard are gone", slog.Any("error", err))
+		}
+	})
+	return server.URL()
+}
+
+// close ends the server and frees the address.
+func (l *lateServer) close() {
+	if l.end == nil {
+		_ = l.listener.Close()
+		return
+	}
+	l.end()
+	l.done.Wait()
+}
+
+// httpHandlers are what the HTTP server shows of the stage.
+func (s *stage) httpHandlers() httpHandlers {
+	return httpHandlers{
+		Metrics: s.metrics.Handler(),
+		Ready:   s.ready,
+		Status:  func() any { return s.status() },
+	}
+}

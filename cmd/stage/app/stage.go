@@ -1,0 +1,317 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/pool"
+	"golang.org/x/sync/errgroup"
+)
+
+// flushTimeout bounds the wait for the last audit events of a process that ends.
+const flushTimeout = 10 * time.Second
+
+// errStopTimeout is the cause of a stop that took longer than STAGE_STOP_TIMEOUT.
+var errStopTimeout = errors.New("calls in the air did not end within STAGE_STOP_TIMEOUT")
+
+// stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder.
+type stage struct {
+	cfg       *Config
+	conn      *connection
+	log       *slog.Logger
+	metrics   *Metrics
+	runID     string
+	started   time.Time
+	caller    *caller
+	usage     *usageRecorder
+	recorder  *consumer.Recorder
+	executor  *executor
+	consumers []*consumer.Consumer
+
+	stop  context.CancelCauseFunc // ends the run softly, set while it runs
+	pause atomic.Pointer[PauseReason]
+}
+
+// stageOptions are what the commands change about a stage.
+type stageOptions struct {
+	// NewInput accepts an input stream that was created anew.
+	NewInput bool
+	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration says.
+	ExitOnFatal bool
+}
+
+// newStage puts the parts together and starts nothing.
+func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, opts stageOptions) (*stage, error) {
+	prompt, err := loadPrompt(cfg)
+	if err != nil {
+		return nil, exitWith(exitUsage, err)
+	}
+	s := &stage{cfg: cfg, conn: conn, caller: caller, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now()}
+	s.log = log.With(slog.String("run_id", s.runID))
+	s.metrics = NewMetrics(buildVersion(), s.snapshot)
+	payloads := auditlog.PayloadsFull
+	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
+		return nil, err
+	}
+	s.recorder = consumer.NewRecorder(conn.nc, consumer.RecorderConfig{
+		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.log,
+		Stored: func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
+	})
+	poolConfig, err := s.poolConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	if s.executor, err = newExecutor(cfg, caller, prompt, s.callDone, poolConfig, s.runID, s.log); err != nil {
+		return nil, err
+	}
+	for p := range cfg.Streams.Partitions {
+		c, err := consumer.New(conn.nc, s.consumerConfig(p, opts))
+		if err != nil {
+			return nil, err
+		}
+		s.consumers = append(s.consumers, c)
+	}
+	return s, nil
+}
+
+func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
+	cfg := s.cfg
+	law, err := newLaw(cfg)
+	if err != nil {
+		return pool.Config{}, err
+	}
+	pc := pool.Config{
+		Size: cfg.Pool.Size, Law: law, RowTimeout: cfg.Pool.RowTimeout, ProbeInterval: cfg.Rows.FatalProbeInterval,
+		Retry: pool.RetryConfig{
+			MaxAttempts: cfg.Retry.MaxAttempts, BaseDelay: cfg.Retry.BaseDelay,
+			BackoffFactor: cfg.Retry.BackoffFactor, MaxDelay: cfg.Retry.MaxDelay,
+		},
+		// Enough prepared requests to keep the pool busy; the other rows of the window wait as they came.
+		QueueLimit: 2*cfg.Pool.Size + 16,
+		OnPause:    func(err error) { s.paused(err, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
+		OnResume:   s.resumed,
+	}
+	if cfg.Rows.OnFatal == "fail" {
+		pc.OnFatal = pool.Fail
+	}
+	return pc, nil
+}
+
+// newLaw returns the law of the dispatch rate.
+func newLaw(cfg *Config) (pool.Law, error) {
+	settings := aimd.Config{
+		MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
+		Multiplier: cfg.Pool.BackoffMultiplier, RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
+	}
+	return aimd.NewClassic(settings)
+}
+
+func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config {
+	cfg := s.cfg
+	return consumer.Config{
+		Name: cfg.Name, RunID: s.runID, Partition: partition,
+		InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(partition),
+		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
+		DeadLetterSubject: cfg.Streams.DeadLetterSubject,
+		Journal:           cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
+		WindowRows: cfg.Window.Rows, WindowBytes: int64(cfg.Window.Bytes),
+		Create: cfg.Streams.Create, NewInput: opts.NewInput,
+		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Logger: s.log,
+	}
+}
+
+// streams are the streams that the stage works on.
+func streams(cfg *Config) consumer.Streams {
+	return consumer.Streams{
+		Name: cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
+		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
+		AuditStream: cfg.Audit.Stream, AuditSubject: cfg.Audit.Subject,
+		DeadLetterSubject: cfg.Streams.DeadLetterSubject, Partitions: cfg.Streams.Partitions,
+		Create: cfg.Streams.Create, Replicas: cfg.Streams.Replicas, Memory: cfg.Streams.Storage == "memory",
+		AuditMaxAge: cfg.Audit.MaxAge, AuditMaxBytes: int64(cfg.Audit.MaxBytes), ResultMaxBytes: int64(cfg.Result.MaxBytes),
+		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalMaxBytes: int64(cfg.Journal.MaxBytes),
+	}
+}
+
+// prepare creates and checks the streams. Doing it again changes nothing.
+func (s *stage) prepare(ctx context.Context) error {
+	return consumer.EnsureStreams(ctx, s.conn.nc, streams(s.cfg))
+}
+
+// run works until soft ends, then drains: no row is taken or started, calls in the air end within STAGE_STOP_TIMEOUT, and
+// what is contiguous is emitted. When hard ends it stops at once. It returns nil after a clean stop, the cause of a hard
+// one, and why the stage could not go on.
+func (s *stage) run(soft, hard context.Context) error {
+	if err := s.prepare(soft); err != nil {
+		return err
+	}
+	hard, kill := context.WithCancelCause(hard)
+	defer kill(nil)
+	soft, stop := context.WithCancelCause(soft)
+	defer stop(nil)
+	s.stop = stop
+	defer context.AfterFunc(soft, func() {
+		s.executor.pool.Drain()
+		timer := time.AfterFunc(s.cfg.Process.StopTimeout, func() { kill(errStopTimeout) })
+		context.AfterFunc(hard, func() { timer.Stop() })
+	})()
+
+	recording, stopRecording := context.WithCancel(context.WithoutCancel(hard))
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		if err := s.recorder.Run(recording); err != nil {
+			kill(err)
+		}
+	})
+	done := make(chan struct{}) // closed when no consumer can start a row any more
+	parts.Go(func() { s.executor.run(soft, done) })
+	parts.Go(func() { _ = s.executor.pool.Run(hard) }) // its error is the cause of hard
+	s.recordRun(auditlog.PhaseStart, "", nil)
+
+	var serving errgroup.Group
+	for _, c := range s.consumers {
+		serving.Go(func() error {
+			err := c.Run(soft, hard)
+			if err != nil {
+				stop(err) // the other partitions drain
+			}
+			return err
+		})
+	}
+	err := serving.Wait()
+	stop(nil)
+	close(done)
+	s.end(soft, hard, err)
+	stopRecording()
+	s.executor.pool.Drain()
+	parts.Wait()
+	if err == nil {
+		err = s.verdict(soft, hard)
+	}
+	return err
+}
+
+// verdict says how a run ended that no consumer ended.
+func (s *stage) verdict(soft, hard context.Context) error {
+	if hard.Err() != nil {
+		return context.Cause(hard)
+	}
+	if e, ok := errors.AsType[*exitError](context.Cause(soft)); ok {
+		return e
+	}
+	return nil
+}
+
+// end writes the end of the run into the audit and the log.
+func (s *stage) end(soft, hard context.Context, err error) {
+	why := ""
+	switch cause := context.Cause(soft); {
+	case err != nil:
+		why = err.Error()
+	case hard.Err() != nil:
+		why = context.Cause(hard).Error()
+	case cause != nil && !errors.Is(cause, context.Canceled):
+		why = cause.Error()
+	}
+	s.recordRun(auditlog.PhaseEnd, why, s.summary())
+	flush, cancel := context.WithTimeout(context.WithoutCancel(hard), flushTimeout)
+	defer cancel()
+	if err := s.recorder.Flush(flush); err != nil {
+		s.log.Warn("audit events of the end not stored", slog.Any("error", err))
+	}
+	s.usage.log(s.log)
+}
+
+// summary is what the process did.
+func (s *stage) summary() *auditlog.Summary {
+	stats := s.executor.pool.Stats()
+	sum := &auditlog.Summary{
+		CapacityRetries: stats.CapacityRetries, PeakDelay: stats.PeakDelay,
+		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
+		Usage: s.usage.byModel(), Total: s.usage.totals(),
+	}
+	for _, c := range s.consumers {
+		st := c.Status()
+		sum.RowsSucceeded += st.Emitted - st.Failed
+		sum.RowsFailed += st.Failed
+		sum.RowsSkipped += st.Skipped
+	}
+	return sum
+}
+
+func (s *stage) recordRun(phase auditlog.Phase, reason string, summary *auditlog.Summary) {
+	e := &auditlog.Run{
+		Header: auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.cfg.Name, Partition: auditlog.All},
+		Phase:  phase, Reason: reason, Summary: summary,
+	}
+	if phase == auditlog.PhaseStart {
+		e.Settings = s.cfg.Settings()
+	}
+	s.recorder.RecordRun(e)
+}
+
+// callDone counts a call in totals and metrics.
+func (s *stage) callDone(c *auditlog.Call) {
+	s.usage.call(c)
+	s.metrics.CallDone(c)
+}
+
+// paused is told by the pool why it holds all rows.
+func (s *stage) paused(err error, exit bool) {
+	reason := pauseReasonOf(err)
+	s.pause.Store(&reason)
+	s.log.Error("paused: no call can succeed until this is mended", slog.Any("error", err))
+	s.recordRun(auditlog.PhasePause, err.Error(), nil)
+	if exit {
+		s.stop(exitWith(exitFatal, fmt.Errorf("fatal provider error: %w", err)))
+	}
+}
+
+func (s *stage) resumed() {
+	s.pause.Store(nil)
+	s.log.Info("going on: the provider answers again")
+	s.recordRun(auditlog.PhaseResume, "", nil)
+}
+
+// snapshot is what gauges and pages show.
+func (s *stage) snapshot() Snapshot {
+	snap := Snapshot{Pool: s.executor.pool.Stats()}
+	if reason := s.pause.Load(); reason != nil {
+		snap.Pause = *reason
+	}
+	for _, c := range s.consumers {
+		snap.Partitions = append(snap.Partitions, c.Status())
+	}
+	return snap
+}
+
+// ready says whether the stage serves its purpose at the moment, and if not why.
+func (s *stage) ready() (ok bool, reason string) {
+	if !s.conn.nc.IsConnected() {
+		return false, "not connected to NATS"
+	}
+	if why := s.executor.pool.Stats().Paused; why != "" {
+		return false, "paused: " + why
+	}
+	if why := s.recorder.Problem(); why != "" {
+		return false, "audit: " + why
+	}
+	for _, c := range s.consumers {
+		st := c.Status()
+		if st.Problem != "" {
+			return false, fmt.Sprintf("partition %d: %s", st.Partition, st.Problem)
+		}
+		if st.Role != consumer.Owner && st.Role != consumer.Standby {
+			return false, fmt.Sprintf("partition %d is %s", st.Partition, st.Role)
+		}
+	}
+	return true, ""
+}
