@@ -1,7 +1,13 @@
 package llm
 
 import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -47,6 +53,67 @@ func BenchmarkParseReply(b *testing.B) {
 	for b.Loop() {
 		if _, err := ParseReply(ChatCompletions{}, Known{}, now, 200, h, body); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkDo is one call over loopback to a server that does next to nothing,
+// so that time and allocations are the client's.
+func BenchmarkDo(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serveCanned(conn)
+		}
+	}()
+	c, err := NewProvider(OpenAI, ProviderConfig{BaseURL: "http://" + l.Addr().String() + "/v1", Model: "m"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	p, err := c.Prepare(&Request{Prompt: benchPrompt})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Do(b.Context(), p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// serveCanned answers every request on a connection alike, without allocating.
+func serveCanned(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	const body = `{"id":"1","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Bad."},"finish_reason":"stop"}],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29}}`
+	reply := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	r := bufio.NewReader(conn)
+	length := 0
+	for {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return
+		}
+		if value, ok := bytes.CutPrefix(line, []byte("Content-Length: ")); ok {
+			length, _ = strconv.Atoi(string(bytes.TrimSpace(value)))
+		}
+		if len(line) > len("\r\n") {
+			continue
+		}
+		if _, err := io.CopyN(io.Discard, r, int64(length)); err != nil {
+			return
+		}
+		if _, err := conn.Write(reply); err != nil {
+			return
 		}
 	}
 }

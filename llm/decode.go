@@ -85,11 +85,29 @@ type count struct {
 // UnmarshalJSON implements [json.Unmarshaler].
 func (c *count) UnmarshalJSON(raw []byte) error {
 	*c = count{}
+	if n, ok := digits(raw); ok { // as nearly all are
+		*c = count{n: n, told: true}
+		return nil
+	}
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err == nil && f >= 0 && f <= 1<<53 && f == math.Trunc(f) {
 		*c = count{n: int64(f), told: true}
 	}
 	return nil
+}
+
+// digits reads a number of at most 15 digits, and nothing else.
+func digits(raw []byte) (n int64, ok bool) {
+	if len(raw) == 0 || len(raw) > 15 {
+		return 0, false
+	}
+	for _, c := range raw {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
 }
 
 // pointer returns nil where nothing was told.
