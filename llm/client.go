@@ -193,9 +193,11 @@ func (c *Client) Close() { c.transport.CloseIdleConnections() }
 type Exchange struct {
 	// Status is the HTTP status. 0: no reply came.
 	Status int
-	// Sent says that the whole request was written: the provider may have
-	// answered, and billed, even if no reply came.
+	// Sent says that the whole request was written.
 	Sent bool
+	// Unknown says that the request was sent and its outcome is not known: no
+	// reply came, or one of success was cut off. It may have been billed.
+	Unknown bool
 	// Latency is the time from the start of the attempt until the whole reply
 	// was read, or the attempt failed.
 	Latency time.Duration
@@ -226,6 +228,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	now := time.Now()
 	x.Latency = now.Sub(start)
 	x.Status = o.Status
+	x.Unknown = x.Sent && o.Err != nil && (o.Status == 0 || o.Status/100 == 2)
 	if o.Status/100 != 2 {
 		body = login.redact(body) // an answer of the model is not touched
 	}

@@ -101,6 +101,16 @@ func TestExchangeTellsWhatHappened(t *testing.T) {
 				if x.Status != tt.status || !x.Sent {
 					t.Errorf("status %d sent %v, want %d true", x.Status, x.Sent, tt.status)
 				}
+				switch tt.name {
+				case "stall", "stall in the body", "cut", "reset after sending", "garbage":
+					if !x.Unknown {
+						t.Error("the outcome is said to be known")
+					}
+				default:
+					if x.Unknown {
+						t.Error("the outcome is said to be unknown")
+					}
+				}
 				if len(x.Request) == 0 || len(x.Response) > 1<<16 {
 					t.Errorf("%d bytes of request, %d of response", len(x.Request), len(x.Response))
 				}
@@ -152,7 +162,7 @@ func TestCancelledCallHasNoClassAndMayBeBilled(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, cause)
 		defer cancel()
 		x, e := ask(ctx, t, client, llm.Request{Prompt: "hello"})
-		if e == nil || e.Class != 0 || !errors.Is(e, cause) || !x.Sent || x.Status != 0 {
+		if e == nil || e.Class != 0 || !errors.Is(e, cause) || !x.Unknown || x.Status != 0 {
 			t.Errorf("got %+v, %+v", x, e)
 		}
 		synctest.Wait()
@@ -169,7 +179,7 @@ func TestUnsentCallIsNotBilled(t *testing.T) {
 			return nil, refused
 		}})
 		x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
-		if e == nil || e.Class != llm.Transient || x.Sent || !errors.Is(e, syscall.ECONNREFUSED) {
+		if e == nil || e.Class != llm.Transient || x.Sent || x.Unknown || !errors.Is(e, syscall.ECONNREFUSED) {
 			t.Errorf("got %+v, %+v", x, e)
 		}
 	})
