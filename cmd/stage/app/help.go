@@ -36,6 +36,7 @@ func writeHelp(cmd *cobra.Command, width int) {
 	grouped := make(map[string]*pflag.FlagSet)
 	var groups []string
 	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
 	cmd.Flags().SortFlags = false
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		set := own
