@@ -1,0 +1,295 @@
+package llm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+func TestParseRowTakesOneObject(t *testing.T) {
+	for _, body := range []string{
+		`{}`, " \t\r\n{ } \n", `{"a":1}`, `{"":{"":[]}}`, `{"a":[],"b":{},"c":[[],{}]}`,
+		`{"n":[0,-0,10,1.5,-1e5,1E+5,0.0e-0,123456789012345678901234567890]}`,
+		`{"s":["\"\\\/\b\f\n\r\t\u00e9","é😀","\ud83d\ude00"]}`,
+		`{"lone surrogate":"\ud800"}`, `{"l":[true,false,null]}`, `{"a":1,"a":2}`, `{ "a" : [ 1 , 2 ] , "b" : { } }`,
+		nested(maxRowDepth),
+	} {
+		r, err := ParseRow([]byte(body))
+		if err != nil {
+			t.Errorf("%.60q: %v", body, err)
+			continue
+		}
+		if string(r.Body()) != body {
+			t.Errorf("%.60q: body became %.60q", body, r.Body())
+		}
+	}
+}
+
+// nested is a row of the given depth.
+func nested(depth int) string {
+	return `{"a":` + strings.Repeat("[", depth-1) + strings.Repeat("]", depth-1) + `}`
+}
+
+func TestParseRowSaysWhatIsWrong(t *testing.T) {
+	for body, want := range map[string]string{
+		"":                    "empty",
+		" \n":                 "empty",
+		`[1]`:                 "not a JSON object",
+		`"x"`:                 "not a JSON object",
+		`null`:                "not a JSON object",
+		`12`:                  "not a JSON object",
+		`hello`:               "'h' at byte 0, want a JSON object",
+		"\uFEFF{}":            "begins with a byte order mark: remove it",
+		`{"a":1} x`:           "data behind the object at byte 8",
+		`{}{}`:                "data behind the object at byte 2",
+		`{`:                   "ends at byte 1, want a key in quotes",
+		`{"a"`:                "ends at byte 4, want a colon",
+		`{"a":`:               "ends at byte 5, want a value",
+		`{"a":1`:              "ends at byte 6, want a comma or }",
+		`{"a":[1`:             "ends at byte 7, want a comma or ]",
+		`{"a":1,}`:            "'}' at byte 7, want a key in quotes",
+		`{"a":[1,]}`:          "']' at byte 8, want a value",
+		`{"a":[1}}`:           "'}' at byte 7, want a comma or ]",
+		`{a:1}`:               "'a' at byte 1, want a key in quotes",
+		`{'a':1}`:             `'\'' at byte 1, want a key in quotes`,
+		`{"a" 1}`:             "'1' at byte 5, want a colon",
+		`{"a":1 "b":2}`:       `'"' at byte 7, want a comma or }`,
+		`{"a":01}`:            "'1' at byte 6, want no digit behind a leading zero",
+		`{"a":-}`:             "'}' at byte 6, want a digit",
+		`{"a":1.}`:            "'}' at byte 7, want a digit",
+		`{"a":1e}`:            "'}' at byte 7, want a digit",
+		`{"a":+1}`:            "'+' at byte 5, want a value",
+		`{"a":.5}`:            "'.' at byte 5, want a value",
+		`{"a":NaN}`:           "'N' at byte 5, want a value",
+		`{"a":nul}`:           "'n' at byte 5, want null",
+		`{"a":True}`:          "'T' at byte 5, want a value",
+		`{"a":"x`:             "ends at byte 7, want a closing quote",
+		`{"a":"\`:             "ends at byte 7, want a closing quote",
+		`{"a":"\x"}`:          `'\\' at byte 6, want an escape that JSON knows`,
+		`{"a":"\u12g4"}`:      `'\\' at byte 6, want \u and four hexadecimal digits`,
+		`{"a":"\u12`:          `'\\' at byte 6, want \u and four hexadecimal digits`,
+		"{\"a\":\"x\ny\"}":    `'\n' at byte 7, want it escaped, as all control characters`,
+		"{\"a\":\"\xff\"}":    "no UTF-8 at byte 6",
+		"{\"\xed\xa0\x80\":1": "no UTF-8 at byte 2",
+		"{} \xff":             "no UTF-8 at byte 3",
+		nested(maxRowDepth + 1): fmt.Sprintf("nested deeper than %d at byte %d",
+			maxRowDepth, maxRowDepth+len(`{"a":`)-1),
+	} {
+		_, err := ParseRow([]byte(body))
+		e, ok := errors.AsType[*Error](err)
+		if !ok || e.Reason != ReasonInvalidRow || e.Class != Permanent {
+			t.Errorf("%.60q: error %#v", body, err)
+			continue
+		}
+		if got := err.Error(); got != "row: "+want {
+			t.Errorf("%.60q:\n got %s\nwant row: %s", body, got, want)
+		}
+	}
+}
+
+func TestPreviewOfAnInvalidRowIsShortAndUTF8(t *testing.T) {
+	for _, body := range []string{"x", strings.Repeat("é", 251), strings.Repeat("x", 499) + "😀", strings.Repeat("\xff", 600)} {
+		_, err := ParseRow([]byte(body))
+		e, _ := errors.AsType[*Error](err)
+		got, _ := e.Facts["body_preview"].(string)
+		if len(got) > 500 || !utf8.ValidString(got) || !strings.HasPrefix(strings.ToValidUTF8(body, ""), got) {
+			t.Errorf("%.20q: preview of %d bytes: %q", body, len(got), got)
+		}
+	}
+}
+
+func TestVariablesKeepNumbersAndText(t *testing.T) {
+	r := mustRow(t, `{"i":-9223372036854775808,"big":9223372036854775808,"f":1.50,"e":1e3,"huge":1e999,
+		"s":"a\u00e9\ud83d\ude00\n\/","lone":"x\ud800y\udc00\ud800\u0041","l":[],"o":{"a":null},"twice":1,"twice":true}`)
+	want := map[string]any{
+		"i": int64(math.MinInt64), "big": json.Number("9223372036854775808"), "f": 1.5, "e": 1000.0, "huge": math.Inf(1),
+		"s": "aé😀\n/", "lone": "x\uFFFDy\uFFFD\uFFFDA", "l": []any{}, "o": map[string]any{"a": nil}, "twice": true,
+	}
+	if got := r.variables(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %#v\nwant %#v", got, want)
+	}
+}
+
+func mustRow(tb testing.TB, body string) *Row {
+	tb.Helper()
+	r, err := ParseRow([]byte(body))
+	if err != nil {
+		tb.Fatalf("%.80q: %v", body, err)
+	}
+	return r
+}
+
+// isRow is ParseRow by way of encoding/json.
+func isRow(body []byte) bool {
+	if !utf8.Valid(body) || !json.Valid(body) {
+		return false
+	}
+	return bytes.TrimLeft(body, " \t\r\n")[0] == '{'
+}
+
+// decodeModel is what encoding/json makes of a row, in the types of templates.
+func decodeModel(body []byte) (map[string]any, error) {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	var m map[string]any
+	if err := d.Decode(&m); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("data behind the object")
+	}
+	return modelValue(m).(map[string]any), nil //nolint:forcetypeassert // a map in, a map out
+}
+
+func modelValue(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, member := range v {
+			v[k] = modelValue(member)
+		}
+	case []any:
+		for i, item := range v {
+			v[i] = modelValue(item)
+		}
+	case json.Number:
+		if strings.ContainsAny(v.String(), ".eE") {
+			f, _ := strconv.ParseFloat(v.String(), 64)
+			return f
+		}
+		if i, err := v.Int64(); err == nil {
+			return i
+		}
+	}
+	return v
+}
+
+func FuzzParseRow(f *testing.F) {
+	for _, s := range []string{`{}`, `{"a":[1,-2.5e3,{"b":"\u00e9\ud800"}]} `, `{"a":1}x`, "{\"\xff\":1}", `{"a":"\`, `[{}]`, `{"a":{"a":1,"a":[]},"n":18446744073709551616}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := ParseRow(body)
+		if want := isRow(body); (err == nil) != want {
+			t.Fatalf("%q: error %v, but encoding/json takes it: %v", body, err, want)
+		}
+		if err != nil {
+			e, _ := errors.AsType[*Error](err)
+			if p, _ := e.Facts["body_preview"].(string); len(p) > 500 || !utf8.ValidString(p) {
+				t.Fatalf("%q: preview %q", body, p)
+			}
+			return
+		}
+		want, err := decodeModel(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.variables(); !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q\n got %#v\nwant %#v", body, got, want)
+		}
+		checkHash(t, r)
+	})
+}
+
+// drawJSON draws a JSON value in some spelling: with spaces, escapes and odd numbers.
+func drawJSON(t *rapid.T, depth int) string {
+	space := func() string { return rapid.SampledFrom([]string{"", "", "", " ", "\n", " \t"}).Draw(t, "space") }
+	kinds := []string{"number", "string", "literal", "object", "list"}
+	if depth == 0 {
+		kinds = kinds[:3]
+	}
+	var b strings.Builder
+	b.WriteString(space())
+	switch rapid.SampledFrom(kinds).Draw(t, "kind") {
+	case "number":
+		b.WriteString(rapid.StringMatching(`-?(0|[1-9][0-9]{0,22})(\.[0-9]{1,3})?([eE][+-]?[0-9]{1,2})?`).Draw(t, "number"))
+	case "string":
+		b.WriteString(drawString(t))
+	case "literal":
+		b.WriteString(rapid.SampledFrom([]string{"true", "false", "null"}).Draw(t, "literal"))
+	case "object":
+		b.WriteString(drawObject(t, depth))
+	case "list":
+		b.WriteByte('[')
+		for i := range rapid.IntRange(0, 3).Draw(t, "items") {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString(drawJSON(t, depth-1))
+		}
+		b.WriteString(space() + "]")
+	}
+	return b.String() + space()
+}
+
+func drawObject(t *rapid.T, depth int, keys ...string) string {
+	var b strings.Builder
+	b.WriteString("{ ")
+	for i := range rapid.IntRange(0, 5).Draw(t, "members") {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		key := drawString(t)
+		if len(keys) > 0 && rapid.Bool().Draw(t, "known") {
+			key = spell(t, rapid.SampledFrom(keys).Draw(t, "key"))
+		}
+		b.WriteString(key + " :" + drawJSON(t, depth-1))
+	}
+	return b.String() + "}"
+}
+
+// drawString draws a string of few different characters, so that keys repeat.
+func drawString(t *rapid.T) string {
+	return spell(t, rapid.StringOfN(rapid.SampledFrom([]rune{'a', 'b', 'é', '😀', '"', '\\', '\n', 'F', '\u2028', '\x7f', '\b'}), 0, 3, -1).Draw(t, "text"))
+}
+
+// spell writes a string with some of its characters escaped that need not be.
+func spell(t *rapid.T, s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, c := range s {
+		switch {
+		case c >= 0x10000 && rapid.Bool().Draw(t, "escape"):
+			fmt.Fprintf(&b, `\u%04x\u%04X`, 0xD800+(c-0x10000)>>10, 0xDC00+(c-0x10000)&0x3FF)
+		case c < 0x10000 && (c < ' ' || c == '"' || c == '\\' || rapid.Bool().Draw(t, "escape")):
+			fmt.Fprintf(&b, `\u%04X`, c)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+func BenchmarkParseRow(b *testing.B) {
+	body := []byte(benchmarkRow())
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ParseRow(body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkParseRowDecoded is what checking a row costs with encoding/json.
+func BenchmarkParseRowDecoded(b *testing.B) {
+	body := []byte(benchmarkRow())
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		var m map[string]any
+		if err := json.Unmarshal(body, &m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package llm
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// variables decodes the row for a template: objects as map[string]any, arrays as []any,
+// integers as int64 or, beyond it, as [json.Number], which keeps their digits, all other
+// numbers as float64. Strings share the memory of one copy of the row.
+func (r *Row) variables() map[string]any {
+	d := jsonDecoder{text: string(r.body)}
+	d.space()
+	return d.object()
+}
+
+type jsonDecoder struct {
+	text string
+	pos  int
+	// repeated: some object has a key twice.
+	repeated bool
+}
+
+func (d *jsonDecoder) space() {
+	for d.pos < len(d.text) {
+		switch d.text[d.pos] {
+		case ' ', '\n', '\t', '\r':
+			d.pos++
+		default:
+			return
+		}
+	}
+}
+
+// value decodes the value at pos and goes behind it.
+func (d *jsonDecoder) value() any {
+	switch d.text[d.pos] {
+	case '{':
+		return d.object()
+	case '[':
+		return d.list()
+	case '"':
+		return d.str()
+	case 't':
+		d.pos += len("true")
+		return true
+	case 'f':
+		d.pos += len("false")
+		return false
+	case 'n':
+		d.pos += len("null")
+		return nil
+	}
+	return d.number()
+}
+
+func (d *jsonDecoder) object() map[string]any {
+	object := map[string]any{}
+	d.pos++
+	for d.space(); d.text[d.pos] != '}'; d.space() {
+		if d.text[d.pos] == ',' {
+			d.pos++
+			d.space()
+		}
+		key := d.str()
+		d.space()
+		d.pos++ // the colon
+		d.space()
+		if _, ok := object[key]; ok {
+			d.repeated = true
+		}
+		object[key] = d.value()
+	}
+	d.pos++
+	return object
+}
+
+func (d *jsonDecoder) list() []any {
+	list := []any{}
+	d.pos++
+	for d.space(); d.text[d.pos] != ']'; d.space() {
+		if d.text[d.pos] == ',' {
+			d.pos++
+			d.space()
+		}
+		list = append(list, d.value())
+	}
+	d.pos++
+	return list
+}
+
+func (d *jsonDecoder) str() string {
+	start := d.pos + 1
+	escaped := false
+	for d.pos = start; d.text[d.pos] != '"'; d.pos++ {
+		if d.text[d.pos] == '\\' {
+			escaped = true
+			d.pos++
+		}
+	}
+	raw := d.text[start:d.pos]
+	d.pos++
+	if !escaped {
+		return raw
+	}
+	text := string(appendUnescaped(make([]byte, 0, len(raw)), []byte(raw)))
+	if !utf8.ValidString(text) { // lone surrogates
+		text = replaceSurrogates(text)
+	}
+	return text
+}
+
+func (d *jsonDecoder) number() any {
+	start := d.pos
+	float := false
+	for ; d.pos < len(d.text) && !isDelimiter(d.text[d.pos]); d.pos++ {
+		switch d.text[d.pos] {
+		case '.', 'e', 'E':
+			float = true
+		}
+	}
+	raw := d.text[start:d.pos]
+	if float {
+		f, _ := strconv.ParseFloat(raw, 64) // out of range: ±Inf, as Python has it
+		return f
+	}
+	n, err := strconv.ParseInt(raw, 10, 64)
+	if err != nil {
+		return json.Number(raw)
+	}
+	return n
+}
+
+// replaceSurrogates puts U+FFFD in the place of each lone surrogate.
+func replaceSurrogates(text string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == 0xED && text[i+1] >= 0xA0 {
+			b.WriteRune(utf8.RuneError)
+			i += 2
+			continue
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String()
+}
