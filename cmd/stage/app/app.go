@@ -52,6 +52,7 @@ func commands(env *Env) []*cobra.Command {
 		newDemoCommand(env),
 		newLoadCommand(env),
 		newResultsCommand(env),
+		newTailCommand(env),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -69,6 +70,12 @@ func TestFirstSignalStopsSoftlyAndTheSecondAtOnce(t *testing.T) {
 		if got := context.Cause(soft).Error(); got != "stopped by signal: terminated" {
 			t.Errorf("cause of soft: got %q", got)
 		}
+		signals.send(syscall.SIGTERM) // to the process group, as timeout(1) does a moment later
+		synctest.Wait()
+		if hard.Err() != nil {
+			t.Error("the echo of the first signal was taken for a second")
+		}
+		time.Sleep(signalEcho)
 		signals.send(os.Interrupt)
 		synctest.Wait()
 		if got := exitCode(context.Cause(hard)); got != exitInterrupted {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -23,8 +22,8 @@ type caller struct {
 
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// newCaller makes the client of the configured provider. mock says how the built-in LLM behaves where that is asked; dial nil
-// is TCP.
+// newCaller makes the client of the configured provider. mock says how the built-in LLM behaves where that is asked;
+// dial nil is TCP.
 func newCaller(cfg *Config, dial dialFunc, mock llmtest.Config) (*caller, error) {
 	c := &caller{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider)}
 	if c.endpoint.Provider == llm.Mock && c.endpoint.BaseURL == "" {
@@ -73,7 +72,7 @@ func (c *caller) startMock(cfg llmtest.Config) (url string, err error) {
 // close ends the client and the built-in LLM.
 func (c *caller) close() {
 	if c.Client != nil {
-		c.Client.Close()
+		c.Close()
 	}
 	if c.mock != nil {
 		_ = c.mock.Close()
@@ -112,13 +111,16 @@ func nameSettings(err error) error {
 		"CAFile": "STAGE_LLM_CA_FILE", "CAPEM": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
 		"Concurrency": "STAGE_POOL_SIZE",
 	}
-	text := err.Error()
-	for setting, variable := range variables {
-		for _, line := range strings.Split(text, "\n") {
-			if rest, ok := strings.CutPrefix(line, setting+": "); ok {
-				text = strings.Replace(text, line, variable+": "+rest, 1)
-			}
-		}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // the faults one by one, as llm joined them
+	if !ok {
+		joined = errors.Join(err).(interface{ Unwrap() []error }) //nolint:errorlint // a list of one
 	}
-	return errors.New(text)
+	var named []error
+	for _, fault := range joined.Unwrap() {
+		if e, ok := errors.AsType[*llm.SettingError](fault); ok && variables[e.Setting] != "" {
+			fault = fmt.Errorf("%s: %w", variables[e.Setting], e.Err)
+		}
+		named = append(named, fault)
+	}
+	return errors.Join(named...)
 }

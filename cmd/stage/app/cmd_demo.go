@@ -4,13 +4,12 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -85,7 +84,7 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 		return err
 	}
 	say(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
-	say(env.Stdout, "dashboard: %s", server.start(s))
+	say(env.Stdout, "dashboard: %s", server.start(hard, s))
 	p := &pipeline{stage: s, env: env, out: env.Stdout, source: newDemoRows(rows), total: int64(rows), format: writeDemoLine}
 	if err := p.run(soft, hard); err != nil {
 		return err
@@ -165,50 +164,27 @@ func countAudit(ctx context.Context, s *stage) (auditCounts, error) {
 	if err != nil {
 		return c, err
 	}
-	events, err := js.OrderedConsumer(ctx, s.cfg.Audit.Stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{s.cfg.Audit.Subject + "." + s.cfg.Name + ".>"}})
-	if err != nil {
-		return c, fmt.Errorf("read the audit: %w", err)
-	}
-	for {
-		batch, err := events.FetchNoWait(500)
-		if err != nil {
-			return c, fmt.Errorf("read the audit: %w", err)
-		}
-		n := 0
-		for m := range batch.Messages() {
-			n++
-			c.count(m.Data(), s.log)
-		}
-		if n == 0 {
-			if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
-				return c, fmt.Errorf("read the audit: %w", err)
-			}
-			return c, nil
-		}
-	}
+	return c, readAudit(ctx, js, s.cfg, auditQuery{}, func(_ []byte, e *auditlog.Event) error {
+		c.count(e)
+		return nil
+	})
 }
 
-func (c *auditCounts) count(event []byte, log *slog.Logger) {
-	var e struct {
-		Event  string `json:"event"`
-		Status string `json:"status"`
-	}
-	if err := json.Unmarshal(event, &e); err != nil {
-		log.Warn("not an audit event", slog.Any("error", err))
-		return
-	}
-	switch e.Event {
-	case "row":
+func (c *auditCounts) count(e *auditlog.Event) {
+	switch {
+	case e == nil:
+	case e.Row != nil:
 		c.rows++
-	case "run":
+	case e.Run != nil:
 		c.runs++
-	case "call":
+	default:
 		c.calls++
-		switch e.Status {
-		case "success":
+		switch e.Call.Status {
+		case auditlog.CallSuccess:
 			c.succeeded++
-		case "capacity_retry":
+		case auditlog.CallCapacityRetry:
 			c.capacity++
+		case auditlog.CallFailure, auditlog.CallUnknown:
 		}
 	}
 }

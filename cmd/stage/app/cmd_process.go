@@ -168,7 +168,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 	if resumed {
 		s.log.Info("resuming", slog.String("job", dir))
 	}
-	s.log.Info("started", slog.String("job", dir), slog.String("dashboard", server.start(s)))
+	s.log.Info("started", slog.String("job", dir), slog.String("dashboard", server.start(hard, s)))
 	out, closeOut, err := openOut(env, o.out)
 	if err != nil {
 		return err

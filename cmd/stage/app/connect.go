@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
@@ -43,9 +42,9 @@ func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*c
 	if err != nil {
 		return nil, err
 	}
-	nc, err := dial(ctx, strings.Join(cfg.NATS.URL, ","), opts)
+	nc, err := dial(ctx, cfg.NATS.URL.Joined(), opts)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", strings.Join(cfg.NATS.URL, ", "), mendConnect(err))
+		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, mendConnect(err))
 	}
 	return &connection{nc: nc}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -41,6 +42,10 @@ func OSEnv() *Env {
 	}
 }
 
+// signalEcho is how long after the first signal another one is taken for the same: timeout(1) and some shells signal the
+// process and then its group.
+const signalEcho = 200 * time.Millisecond
+
 // Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM cancels soft:
 // take no new work, finish what is begun. The second cancels hard, from which soft descends: stop at once. The cause
 // of both is an [*InterruptError]; a third signal ends the process, as it would have without this. Both end with
@@ -52,12 +57,18 @@ func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop
 	var relay sync.WaitGroup
 	relay.Go(func() {
 		defer release()
-		for _, cancel := range []context.CancelCauseFunc{cancelSoft, cancelHard} {
+		var first time.Time
+		for hard.Err() == nil {
 			select {
 			case s := <-signals:
-				cancel(&InterruptError{Signal: s})
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					cancelSoft(&InterruptError{Signal: s})
+				case time.Since(first) >= signalEcho:
+					cancelHard(&InterruptError{Signal: s})
+				}
 			case <-hard.Done():
-				return
 			}
 		}
 	})

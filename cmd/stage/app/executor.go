@@ -198,10 +198,15 @@ func (e *executor) accept(j *job, x *llm.Exchange) error {
 	value, err := e.prompt.value(x.Reply)
 	if err != nil {
 		// Ask again, and say what was wrong.
-		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
-		if again := e.translate(j); again != nil {
-			return again
+		if fault, ok := errors.AsType[*llm.Error](err); ok {
+			fault.Provider, fault.Status = e.caller.Provider(), x.Status
 		}
+		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
+		again, prepareErr := e.caller.Prepare(&j.request)
+		if prepareErr != nil {
+			return prepareErr
+		}
+		j.prepared = again // but not the key: it is that of what the row asks
 		return err
 	}
 	j.body = e.prompt.successBody(j, x.Reply, value)
@@ -281,7 +286,7 @@ func (e *executor) callEvent(j *job, a pool.Attempt, x *llm.Exchange, fault *llm
 	switch {
 	case fault.Class == llm.Capacity:
 		c.Status = auditlog.CallCapacityRetry
-	case x.Sent && x.Status == 0:
+	case x.Unknown:
 		c.Status = auditlog.CallUnknown // it may have been answered, and billed
 	default:
 		c.Status = auditlog.CallFailure

@@ -86,7 +86,7 @@ func (l *loader) loaded(ctx context.Context, s jetstream.Stream) (int64, error) 
 	return row, nil
 }
 
-// run publishes what next returns until io.EOF. The first row that next returns is row loaded+1 of the source. stored is
+// run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored is
 // told how many rows of the source the stream holds.
 func (l *loader) run(ctx context.Context, loaded int64, next func() (*nats.Msg, error), stored func(rows int64)) error {
 	for {

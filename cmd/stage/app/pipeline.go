@@ -144,7 +144,7 @@ func (p *pipeline) write(ctx context.Context) error {
 			default:
 			}
 		}
-		r, err := results.next(ctx, 250*time.Millisecond)
+		r, err := results.next(ctx, resultPoll)
 		if err != nil && !errors.Is(err, errNoMore) {
 			return errors.Join(err, out.Flush())
 		}

@@ -54,7 +54,7 @@ func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
 	if conn.server != nil {
 		s.log.Info("embedded NATS server", slog.String("url", conn.server.URL()), slog.String("token_in", filepath.Join(cfg.Data.Dir, "nats.json")))
 	}
-	s.log.Info("started", slog.String("dashboard", server.start(s)), slog.String("provider", cfg.LLM.Provider), slog.Int("pool_size", cfg.Pool.Size))
+	s.log.Info("started", slog.String("dashboard", server.start(hard, s)), slog.String("provider", cfg.LLM.Provider), slog.Int("pool_size", cfg.Pool.Size))
 
 	beside, end := context.WithCancel(context.WithoutCancel(hard))
 	var parts sync.WaitGroup
@@ -95,8 +95,8 @@ func newLateServer(ctx context.Context, cfg *Config, deps Deps, anyPort bool) (*
 }
 
 // start serves the stage and returns the address of the dashboard.
-func (l *lateServer) start(s *stage) string {
-	ctx, end := context.WithCancel(context.Background())
+func (l *lateServer) start(ctx context.Context, s *stage) string {
+	ctx, end := context.WithCancel(context.WithoutCancel(ctx)) // it shows the stage until the stage has ended
 	l.end = end
 	server := newHTTPServer(l.listener, s.httpHandlers(), s.log)
 	l.done.Go(func() {

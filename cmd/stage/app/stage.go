@@ -227,7 +227,7 @@ func (s *stage) end(soft, hard context.Context, err error) {
 	if err := s.recorder.Flush(flush); err != nil {
 		s.log.Warn("audit events of the end not stored", slog.Any("error", err))
 	}
-	s.usage.log(s.log)
+	s.usage.log(flush, s.log)
 }
 
 // summary is what the process did.

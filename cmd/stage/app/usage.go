@@ -63,14 +63,14 @@ func (u *usageRecorder) byModel() []auditlog.ModelTotals {
 }
 
 // log writes one line for each provider and model.
-func (u *usageRecorder) log(log *slog.Logger) {
+func (u *usageRecorder) log(ctx context.Context, log *slog.Logger) {
 	for _, m := range u.byModel() {
 		attrs := []slog.Attr{slog.String("provider", m.Provider), slog.String("model", m.Model), slog.Uint64("calls", m.Calls)}
 		if m.Usage != nil {
 			attrs = append(attrs, slog.Int64("prompt", m.Usage.PromptTokens), slog.Int64("completion", m.Usage.CompletionTokens),
 				slog.Int64("total", m.Usage.TotalTokens), slog.String("cost_usd", costText(m.Usage)))
 		}
-		log.LogAttrs(context.Background(), slog.LevelInfo, "token usage", attrs...)
+		log.LogAttrs(ctx, slog.LevelInfo, "token usage", attrs...)
 	}
 }
 
