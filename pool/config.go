@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -15,9 +16,16 @@ type Config struct {
 	// Size is the most calls in flight, at least 1. With 1 the pool is sequential: a job starts when the one before
 	// it is done.
 	Size int
-	// Law paces all attempts. It belongs to this pool, which calls it from one goroutine. Nil: [aimd.Classic] with
-	// the default settings.
-	Law Law
+	// Law paces all attempts at the server; Gates bound them besides. Both as in [Server].
+	Law   Law
+	Gates []Gate
+	// Fallbacks are asked in the server's place, in this order: when a job's transient attempts at the one before are used up,
+	// and after FallbackAfter. Nil: none.
+	Fallbacks []Server
+	// FallbackAfter is how long a server may be without capacity, counted from the first capacity error since its last
+	// success, before jobs go to the next. It is still probed, as fast as its law allows, and gets its jobs back with
+	// the first success. 0: jobs wait for it for ever.
+	FallbackAfter time.Duration
 	// Retry bounds the attempts at a job that meets transient errors. It has no default: see [DefaultRetry].
 	Retry RetryConfig
 	// RowTimeout is how long after its first attempt a job may go on to wait for another; pauses do not count. A
@@ -26,7 +34,8 @@ type Config struct {
 	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks; retries may exceed it by
 	// Size. 0: 1024.
 	QueueLimit int
-	// OnFatal is what a fatal error leads to: Pause, the zero value, or Fail.
+	// OnFatal is what a fatal error of the server leads to: Pause, the zero value, or Fail. One of a fallback never
+	// pauses: the fallback is passed over for ProbeInterval, and the job goes on as if its attempts there were used up.
 	OnFatal FatalPolicy
 	// ProbeInterval is the time between a fatal verdict and the next attempt at its job while the pool is paused.
 	// 0: one minute.
@@ -46,9 +55,30 @@ const (
 	// Pause holds everything but the calls in the air. The job that met the error stays first in line and is
 	// attempted once in every ProbeInterval, until the verdict is not fatal.
 	Pause FatalPolicy = iota
-	// Fail fails the job with the error and goes on.
+	// Fail sends the job to the next fallback, or fails it with the error where there is none, and goes on.
 	Fail
 )
+
+// Server is what a pool must know of a server that it calls.
+type Server struct {
+	// Law paces all attempts at the server. It belongs to this server of this pool, which calls it from one goroutine.
+	// Nil: [aimd.Classic] with the default settings.
+	Law Law
+	// Gates bound the attempts besides, whatever the server says. Servers may share them. Nil: none.
+	Gates []Gate
+}
+
+// Gate bounds what goes out, beside a law that learns. [PerMinute] and [AtMost] are gates. The pool calls a gate from one
+// goroutine.
+type Gate interface {
+	// Next returns the instant at which an attempt of this weight may go, at once if it is not after now. It may be far
+	// in the future and is asked again after each event.
+	Next(now time.Time, weight int64) time.Time
+	// Sent: an attempt of this weight goes now.
+	Sent(now time.Time, weight int64)
+	// Ended: it has ended, and this is what it weighed in the end.
+	Ended(now time.Time, weight, actual int64)
+}
 
 // Law tells the pacer when the next attempt may go. The laws of package aimd are documented there.
 type Law interface {
@@ -110,6 +140,9 @@ func (c Config) complete() (Config, error) {
 	if c.QueueLimit < 0 {
 		fault("QueueLimit is %d, must be at least 1, or 0 for the default", c.QueueLimit)
 	}
+	if c.FallbackAfter < 0 {
+		fault("FallbackAfter is %v, must be at least 0", c.FallbackAfter)
+	}
 	if c.OnFatal > Fail {
 		fault("OnFatal is %d, must be Pause or Fail", c.OnFatal)
 	}
@@ -119,12 +152,8 @@ func (c Config) complete() (Config, error) {
 	if faults != nil {
 		return Config{}, errors.Join(faults...)
 	}
-	if c.Law == nil {
-		law, err := aimd.NewClassic(aimd.Default())
-		if err != nil {
-			return Config{}, err
-		}
-		c.Law = law
+	if err := c.completeServers(); err != nil {
+		return Config{}, err
 	}
 	if c.QueueLimit == 0 {
 		c.QueueLimit = 1024
@@ -142,6 +171,26 @@ func (c Config) complete() (Config, error) {
 		c.OnResume = func() {}
 	}
 	return c, nil
+}
+
+// completeServers gives a law to each server that has none.
+func (c *Config) completeServers() error {
+	c.Fallbacks = slices.Clone(c.Fallbacks)
+	laws := []*Law{&c.Law}
+	for i := range c.Fallbacks {
+		laws = append(laws, &c.Fallbacks[i].Law)
+	}
+	for _, law := range laws {
+		if *law != nil {
+			continue
+		}
+		classic, err := aimd.NewClassic(aimd.Default())
+		if err != nil {
+			return err
+		}
+		*law = classic
+	}
+	return nil
 }
 
 // wait returns the wait after the n-th transient error, where u is uniform in [0, 1).

@@ -6,6 +6,9 @@
 // whose law ([aimd.Classic], [aimd.Adaptive]) says when the next may go; the oldest retry goes before any new job.
 // A fatal error, one about the caller rather than the job, holds everything and probes until it is mended.
 //
+// Other servers may stand by as fallbacks, each with a law of its own. Gates bound what goes out: attempts a minute, weight
+// a minute, attempts at a time.
+//
 //	p, err := pool.New(pool.Config{Size: 16, Retry: pool.DefaultRetry()}, call)
 //	...
 //	go p.Run(ctx)                                  // cancel ctx to stop at once
@@ -135,6 +138,19 @@ type job[In, Out any] struct {
 	in   In
 	out  Out
 	done func(Result[In, Out])
+}
+
+// Weighted is what a job's In may implement where there are gates: without it every attempt weighs 1. It is asked by the
+// pool's goroutine before an attempt at the server, and must not block.
+type Weighted interface {
+	Weight(server int) int64
+}
+
+func (j *job[In, Out]) weight(server int) int64 {
+	if w, ok := any(j.in).(Weighted); ok {
+		return max(0, w.Weight(server))
+	}
+	return 1
 }
 
 func (j *job[In, Out]) attempt(ctx context.Context, a Attempt) (v Verdict) {

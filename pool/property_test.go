@@ -18,6 +18,7 @@ type attempt struct {
 	took    time.Duration
 	verdict pool.Verdict
 	panics  bool
+	server  int // that was asked
 }
 
 func anyAttempt(t *rapid.T) attempt {
@@ -25,6 +26,9 @@ func anyAttempt(t *rapid.T) attempt {
 		took:    time.Duration(rapid.IntRange(0, 3000).Draw(t, "took")) * ms,
 		verdict: rapid.SampledFrom([]pool.Verdict{ok, ok, busy, busy, reset, bad, badKey, cancelled}).Draw(t, "verdict"),
 		panics:  rapid.IntRange(0, 20).Draw(t, "panics") == 0,
+	}
+	if a.verdict.Class == pool.Fatal {
+		a.verdict.Unsent = rapid.Bool().Draw(t, "unsent")
 	}
 	if rapid.Bool().Draw(t, "told to wait") {
 		a.verdict.Hint.RetryAfter = time.Duration(rapid.IntRange(-1, 5000).Draw(t, "retry after")) * ms
@@ -49,6 +53,8 @@ func anyPlan(t *rapid.T) plan {
 			QueueLimit:    rapid.IntRange(1, 10).Draw(t, "queue limit"),
 			RowTimeout:    time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2000, 10000}).Draw(t, "row timeout")) * ms,
 			OnFatal:       rapid.SampledFrom([]pool.FatalPolicy{pool.Pause, pool.Fail}).Draw(t, "on fatal"),
+			Fallbacks:     make([]pool.Server, rapid.IntRange(0, 2).Draw(t, "fallbacks")),
+			FallbackAfter: time.Duration(rapid.SampledFrom([]int{0, 1, 1500}).Draw(t, "fallback after")) * ms,
 			ProbeInterval: time.Duration(rapid.IntRange(1, 5000).Draw(t, "probe interval")) * ms,
 			Retry: pool.RetryConfig{
 				MaxAttempts:   rapid.IntRange(1, 3).Draw(t, "attempts"),
@@ -92,16 +98,20 @@ func live(t *rapid.T, plan plan) {
 		t.Fatal(err)
 	}
 	plan.cfg.Law = law
+	for i := range plan.cfg.Fallbacks {
+		plan.cfg.Fallbacks[i] = pool.Server{Gates: []pool.Gate{pool.NewAtMost(1 + i), pool.NewCallsPerMinute(600)}}
+	}
 	var inFlight gauge
 	verdicts := make([][]attempt, len(plan.jobs)) // as given, a slot for each job
 	p, err := pool.New(plan.cfg, inFlight.watch(func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 		step := attempt{verdict: ok}
-		if a.Number <= len(plan.jobs[in]) {
-			step = plan.jobs[in][a.Number-1]
+		if n := len(verdicts[in]); n < len(plan.jobs[in]) {
+			step = plan.jobs[in][n]
 		}
 		if pause(ctx, step.took) {
 			step = attempt{verdict: cancelled}
 		}
+		step.server = a.Server
 		verdicts[in] = append(verdicts[in], step)
 		if step.panics {
 			panic("boom")
@@ -180,17 +190,19 @@ func live(t *rapid.T, plan plan) {
 
 // checkEnd fails unless the result is one that those attempts may lead to.
 func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, stopped bool) {
-	failures, rejections := 0, 0
+	failures, rejections, unsent := make([]int, 1+len(cfg.Fallbacks)), 0, 0
 	for _, a := range attempts {
 		switch {
 		case a.panics:
 		case a.verdict.Class == pool.Transient:
-			failures++
+			failures[a.server]++
 		case a.verdict.Class == pool.Capacity:
 			rejections++
+		case a.verdict.Unsent:
+			unsent++
 		}
 	}
-	if r.Attempts != len(attempts)-rejections || r.CapacityRetries != rejections || failures > cfg.Retry.MaxAttempts {
+	if r.Attempts != len(attempts)-rejections-unsent || r.CapacityRetries != rejections || slices.Max(failures) > cfg.Retry.MaxAttempts {
 		t.Fatalf("job %d: %d attempts and %d rejections, after %v", r.In, r.Attempts, r.CapacityRetries, attempts)
 	}
 	var last attempt
@@ -210,11 +222,11 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, stopped
 	case class == pool.OK:
 		allowed = r.Err == nil && r.Out == r.In
 	case class == pool.Transient:
-		allowed = errors.Is(r.Err, errReset) && failures == cfg.Retry.MaxAttempts
+		allowed = errors.Is(r.Err, errReset) && failures[last.server] == cfg.Retry.MaxAttempts
 	case class == pool.Permanent:
 		allowed = errors.Is(r.Err, errBad)
 	case class == pool.Fatal:
-		allowed = errors.Is(r.Err, errKey) && cfg.OnFatal == pool.Fail
+		allowed = errors.Is(r.Err, errKey) && !last.verdict.Unsent && (cfg.OnFatal == pool.Fail || last.server > 0)
 	}
 	if !allowed {
 		t.Fatalf("job %d: %v, class %v, after %v", r.In, r.Err, r.Class, attempts)

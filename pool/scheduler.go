@@ -17,6 +17,8 @@ var errNoReason = errors.New("call failed without saying why")
 //	           ready (oldest) ───┼─ law ─> workers ─> inbox ─> settle ─> finish
 //	delayed ────┘      probe ────┘                               │
 //	   └─────────────────┴───────── again, after a wait ─────────┘
+//
+// Jobs are ready, and laws decide, for each server apart: see [server].
 type scheduler struct {
 	cfg     Config
 	inbox   *inbox
@@ -24,8 +26,8 @@ type scheduler struct {
 	workers int
 	wg      sync.WaitGroup
 
+	servers []server // the first one and its fallbacks, with the jobs that may have their next attempt
 	fresh   fifo     // jobs without an attempt, in the order of submission
-	ready   taskHeap // jobs that may have their next attempt, oldest first
 	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
 	indexes uint64   // indexes given so far
 
@@ -56,7 +58,7 @@ func newScheduler(cfg Config) *scheduler {
 		cfg:     cfg,
 		inbox:   newInbox(cfg.QueueLimit),
 		work:    make(chan *task),
-		ready:   taskHeap{less: older},
+		servers: newServers(cfg),
 		delayed: taskHeap{less: wakesEarlier},
 		counts:  Stats{PoolSize: cfg.Size},
 	}
@@ -124,43 +126,24 @@ func (s *scheduler) takeUp() {
 func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	s.throttled = false
 	for s.counts.InFlight < s.cfg.Size {
-		t := s.first()
+		t, at, next := s.first()
 		if t == nil {
-			break
-		}
-		if next := s.cfg.Law.Next(s.tick, s.counts.InFlight); next.After(s.tick) {
-			s.throttled = true
+			s.throttled = !next.IsZero()
 			return sooner(next, s.due())
 		}
-		s.send(ctx, t)
+		s.send(ctx, t, at)
 	}
 	return s.due()
 }
 
-// first returns the task whose turn it is, or nil.
-func (s *scheduler) first() *task {
-	switch {
-	case s.probe != nil:
-		if s.probing || s.tick.Before(s.probeAt) {
-			return nil
-		}
-		return s.probe
-	case s.ready.first() != nil:
-		return s.ready.first()
-	case s.cfg.Size == 1 && s.delayed.first() != nil:
-		return nil // a sequential pool does not overtake
-	default:
-		return s.fresh.head
-	}
-}
-
-// send takes t, which is first, out of its line and gives it to a worker.
-func (s *scheduler) send(ctx context.Context, t *task) {
+// send takes t, which is first, out of its line and gives it to a worker for an attempt at one of the servers.
+func (s *scheduler) send(ctx context.Context, t *task, at int) {
+	v := &s.servers[at]
 	switch t {
 	case s.probe:
 		s.probing = true
-	case s.ready.first():
-		s.ready.pop()
+	case s.servers[t.server].ready.first():
+		s.servers[t.server].ready.pop()
 	default:
 		s.fresh.pop()
 		t.started = s.tick
@@ -171,11 +154,12 @@ func (s *scheduler) send(ctx context.Context, t *task) {
 	s.inbox.vacate()
 	t.att.Number++
 	t.att.Probe = t == s.probe
-	t.att.DispatchDelay = s.cfg.Law.Stats().CurrentDelay
+	t.att.Server = at
+	t.att.DispatchDelay = v.law.Stats().CurrentDelay
 	t.att.Dispatched = s.tick
 	s.counts.InFlight++
 	s.counts.MaxConcurrent = max(s.counts.MaxConcurrent, s.counts.InFlight)
-	t.ticket = s.cfg.Law.Sent(s.tick, s.counts.InFlight)
+	v.sent(s.tick, t)
 	if s.counts.InFlight <= s.workers {
 		s.work <- t
 		return
@@ -195,7 +179,10 @@ func (s *scheduler) settle(t *task) {
 	if v.Err == nil && v.Class != OK {
 		v.Err = errNoReason
 	}
-	s.teach(t)
+	if v.Unsent = v.Unsent && (v.Class == Fatal || v.Class == Cancelled); v.Unsent {
+		t.att.Number--
+	}
+	s.servers[t.att.Server].ended(s.tick, t)
 	if t == s.probe && v.Class != Fatal {
 		s.resume()
 	}
@@ -206,23 +193,15 @@ func (s *scheduler) settle(t *task) {
 	case Capacity:
 		s.counts.CapacityRetries++
 		t.att.CapacityRetries++
-		s.again(t, v.Hint.RetryAfter)
+		wait := v.Hint.RetryAfter
+		if t.server != t.att.Server {
+			wait = 0 // the one that it waits for did not say this
+		}
+		s.again(t, wait)
 	case Transient:
-		t.att.Failures++
-		if t.att.Failures >= s.cfg.Retry.MaxAttempts {
-			s.finish(t, v.Err, Transient, t.ended)
-			return
-		}
-		s.again(t, max(s.cfg.Retry.wait(t.att.Failures, s.cfg.Rand()), v.Hint.RetryAfter))
+		s.transient(t)
 	case Fatal:
-		switch {
-		case s.cfg.OnFatal == Fail:
-			s.finish(t, v.Err, Fatal, t.ended)
-		case s.stopping:
-			s.again(t, 0) // to be handed back
-		default:
-			s.pause(t)
-		}
+		s.fatal(t)
 	case Cancelled:
 		s.finish(t, fmt.Errorf("%w: %w", ErrHandedBack, v.Err), Cancelled, t.ended)
 	case Permanent:
@@ -232,17 +211,35 @@ func (s *scheduler) settle(t *task) {
 	}
 }
 
-// teach tells the law how the attempt at t ended.
-func (s *scheduler) teach(t *task) {
-	v := &t.verdict
-	_, panicked := errors.AsType[*PanicError](v.Err)
+// transient counts a transient error of t against the server that it came from.
+func (s *scheduler) transient(t *task) {
+	if t.server != t.att.Server { // sent there for want of capacity; now it belongs there
+		t.server, t.att.Failures = t.att.Server, 0
+	}
+	t.att.Failures++
+	if t.att.Failures < s.cfg.Retry.MaxAttempts {
+		s.again(t, max(s.cfg.Retry.wait(t.att.Failures, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
+		return
+	}
+	s.moveOn(t)
+}
+
+// fatal pauses the pool for a fatal verdict on t, or takes t elsewhere.
+func (s *scheduler) fatal(t *task) {
+	at := t.att.Server
+	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == Pause
+	if t == s.probe && !pauses {
+		s.resume()
+	}
 	switch {
-	case v.Class == Capacity:
-		s.cfg.Law.Rejected(s.tick, t.ticket, v.Hint)
-	case v.Class == Cancelled || panicked:
-		s.cfg.Law.Dropped(s.tick, t.ticket)
+	case pauses && s.stopping:
+		s.again(t, 0) // to be handed back
+	case pauses:
+		s.pause(t)
+	case at > 0:
+		s.shun(t)
 	default:
-		s.cfg.Law.Accepted(s.tick, t.ticket)
+		s.moveOn(t)
 	}
 }
 
@@ -261,7 +258,7 @@ func (s *scheduler) setTimer(wake time.Time) {
 
 // snapshot returns the statistics as of the last event.
 func (s *scheduler) snapshot() Stats {
-	stats, law := s.counts, s.cfg.Law.Stats()
+	stats, law := s.counts, s.servers[0].law.Stats()
 	stats.Waiting = s.waiting()
 	stats.PeakDelay, stats.CurrentDelay = law.PeakDelay, law.CurrentDelay
 	return stats

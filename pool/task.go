@@ -13,6 +13,7 @@ import (
 type task struct {
 	work     work
 	index    uint64 // in the order of submission
+	server   int    // where it waits; an attempt may go to a later one while this one has no capacity
 	att      Attempt
 	started  time.Time // the first attempt
 	deadline time.Time // in running time, see scheduler.expired; zero: none
@@ -21,6 +22,7 @@ type task struct {
 	next     *task     // in a fifo
 
 	ticket  aimd.Ticket
+	weighed int64 // for the gates, when the attempt was sent
 	verdict Verdict
 	ended   time.Time // when the last call ended
 	exited  bool      // the call ended its worker too
@@ -29,6 +31,7 @@ type task struct {
 // work is the typed part of a task.
 type work interface {
 	attempt(ctx context.Context, a Attempt) Verdict
+	weight(server int) int64
 	finish(err error, class Class, finished time.Time, stats Stats)
 }
 

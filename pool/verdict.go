@@ -38,13 +38,20 @@ type Verdict struct {
 	// Hint is what the server told along with the error. A RetryAfter is the job's least wait after a capacity or
 	// transient error.
 	Hint aimd.Hint
+	// Weight is what the attempt weighed in the end, for gates; 0: as estimated, or nothing after a capacity error.
+	Weight int64
+	// Unsent says, with class Fatal or Cancelled, that nothing was sent: the attempt does not count and teaches the law
+	// nothing. With class Fatal it pauses the pool whichever server it was meant for, and whatever the policy.
+	Unsent bool
 }
 
 // Attempt tells a Func which attempt at its job it makes.
 type Attempt struct {
 	// Number counts all attempts at the job from 1, this one included, whatever became of them.
 	Number int
-	// Failures is the number of attempts before this one that met a transient error.
+	// Server is the one to ask: 0 for the first, n for the n-th fallback.
+	Server int
+	// Failures is the number of attempts at this server before this one that met a transient error.
 	Failures int
 	// CapacityRetries is the number of attempts before this one that met a capacity error.
 	CapacityRetries int
@@ -91,11 +98,12 @@ type Stats struct {
 	InFlight int
 	// Waiting is the number of jobs that wait for their first or next attempt.
 	Waiting int
-	// ThrottleTime is the time during which a job was ready and a slot free, but the law made them wait.
+	// ThrottleTime is the time during which a job was ready and a slot free, but laws or gates made them wait.
 	ThrottleTime time.Duration
 	// ExecTime is the sum of the durations of all calls that have ended.
 	ExecTime time.Duration
-	// PeakDelay and CurrentDelay are the law's longest and present delay between dispatches.
+	// PeakDelay and CurrentDelay are the longest and the present delay between dispatches, by the law of the first
+	// server.
 	PeakDelay, CurrentDelay time.Duration
 	// Paused is the fatal error that holds the pool; empty while it runs.
 	Paused string

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -16,7 +15,10 @@ func (s *scheduler) again(t *task, wait time.Duration) {
 func (s *scheduler) delay(t *task) {
 	t.wake = t.ready
 	if !t.deadline.IsZero() {
-		t.wake = sooner(t.ready, t.deadline.Add(s.pausedFor))
+		t.wake = sooner(t.wake, t.deadline.Add(s.pausedFor))
+	}
+	if pass := s.passable(t.server); t.verdict.Class == Capacity && !pass.IsZero() {
+		t.wake = sooner(t.wake, pass)
 	}
 	s.delayed.push(t)
 }
@@ -31,15 +33,22 @@ func (s *scheduler) release() {
 		switch t = s.delayed.pop(); {
 		case s.expired(t):
 			s.expire(t)
-		case t.ready.After(s.tick): // woken for a deadline that a pause has put off since
+		case t.ready.After(s.tick) && t.verdict.Class == Capacity && s.passed(t.server):
+			// Told to wait for longer than it has to stay.
+			t.server++
+			s.servers[t.server].ready.push(t)
+		case t.ready.After(s.tick): // woken for what has been put off since: the deadline by a pause, or the fallback
 			s.delay(t)
 		default:
-			s.ready.push(t)
+			s.servers[t.server].ready.push(t)
 		}
 	}
 	// Jobs start in the order of their indexes, so the oldest has the first deadline.
-	for t := s.ready.first(); t != nil && s.expired(t); t = s.ready.first() {
-		s.expire(s.ready.pop())
+	for i := range s.servers {
+		ready := &s.servers[i].ready
+		for t := ready.first(); t != nil && s.expired(t); t = ready.first() {
+			s.expire(ready.pop())
+		}
 	}
 }
 
@@ -65,8 +74,10 @@ func (s *scheduler) due() (at time.Time) {
 	if t := s.delayed.first(); t != nil {
 		at = t.wake
 	}
-	if t := s.ready.first(); t != nil && !t.deadline.IsZero() {
-		at = sooner(at, t.deadline.Add(s.pausedFor))
+	for i := range s.servers {
+		if t := s.servers[i].ready.first(); t != nil && !t.deadline.IsZero() {
+			at = sooner(at, t.deadline.Add(s.pausedFor))
+		}
 	}
 	return at
 }
@@ -80,7 +91,7 @@ func (s *scheduler) pause(t *task) {
 		s.cfg.OnPause(t.verdict.Err)
 	}
 	if t != s.probe {
-		s.ready.push(t)
+		s.servers[t.server].ready.push(t)
 		return
 	}
 	s.probing, s.probeAt = false, s.tick.Add(s.cfg.ProbeInterval)
@@ -96,8 +107,12 @@ func (s *scheduler) resume() {
 
 // handBackAll gives up all jobs that wait.
 func (s *scheduler) handBackAll() {
-	jobs := slices.Concat(s.ready.tasks, s.delayed.tasks)
-	s.ready.tasks, s.delayed.tasks = nil, nil
+	jobs := s.delayed.tasks
+	s.delayed.tasks = nil
+	for i := range s.servers {
+		ready := &s.servers[i].ready
+		jobs, ready.tasks = append(jobs, ready.tasks...), nil
+	}
 	if s.probe != nil && !s.probing {
 		jobs = append(jobs, s.probe)
 		s.probe = nil
@@ -112,7 +127,10 @@ func (s *scheduler) handBackAll() {
 
 // waiting counts the jobs that wait for an attempt.
 func (s *scheduler) waiting() int {
-	n := s.fresh.size + len(s.ready.tasks) + len(s.delayed.tasks)
+	n := s.fresh.size + len(s.delayed.tasks)
+	for i := range s.servers {
+		n += len(s.servers[i].ready.tasks)
+	}
 	if s.probe != nil && !s.probing {
 		n++
 	}

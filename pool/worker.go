@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -36,6 +37,11 @@ type PanicError struct {
 	Value any
 	// Stack is the goroutine's stack at that moment, as debug.Stack prints it.
 	Stack []byte
+}
+
+func isPanic(err error) bool {
+	_, ok := errors.AsType[*PanicError](err)
+	return ok
 }
 
 // Error tells the value without the stack.

@@ -1,0 +1,80 @@
+package pool
+
+import "time"
+
+// slack is how far a gate lets attempts run ahead of its even pace, so that a turn of the scheduler that comes a moment
+// late costs no throughput.
+const slack = 100 * time.Millisecond
+
+// PerMinute is a gate that lets so much weight pass a minute, evenly spread: servers that say a limit by the minute often
+// enforce it by the second. Attempts that each weigh 1 never exceed the limit in any minute; heavier ones by the weight
+// of one at most. An attempt that turns out lighter or heavier than estimated makes up for it.
+//
+// Not safe for concurrent use; a pool takes care of that. Make it with [NewPerMinute].
+type PerMinute struct {
+	unit time.Duration // how long a weight of 1 takes
+	one  bool          // attempts count, not their weight
+	free time.Time     // when all that has passed has had its time
+}
+
+// NewPerMinute returns a gate for a weight of limit a minute, at least 1.
+func NewPerMinute(limit int) *PerMinute {
+	return &PerMinute{unit: (time.Minute+slack)/time.Duration(max(1, limit)) + 1}
+}
+
+// NewCallsPerMinute returns a gate for so many attempts a minute, at least 1, whatever they weigh.
+func NewCallsPerMinute(limit int) *PerMinute {
+	g := NewPerMinute(limit)
+	g.one = true
+	return g
+}
+
+// Next implements [Gate].
+func (g *PerMinute) Next(time.Time, int64) time.Time { return g.free.Add(-slack) }
+
+// Sent implements [Gate].
+func (g *PerMinute) Sent(now time.Time, weight int64) {
+	if g.free.Before(now) {
+		g.free = now
+	}
+	g.free = g.free.Add(g.time(weight))
+}
+
+// Ended implements [Gate]. An attempt that was counted stays counted, whatever became of it.
+func (g *PerMinute) Ended(_ time.Time, weight, actual int64) {
+	g.free = g.free.Add(g.time(actual) - g.time(weight))
+}
+
+// time returns how long the gate is closed for a weight, at most an hour: nothing that a server says of one attempt may
+// close it for good.
+func (g *PerMinute) time(weight int64) time.Duration {
+	if g.one {
+		return g.unit
+	}
+	if weight > int64(time.Hour/g.unit) {
+		return time.Hour
+	}
+	return time.Duration(weight) * g.unit
+}
+
+// AtMost is a gate for so many attempts at a time. Servers that share it share the number.
+//
+// Not safe for concurrent use; a pool takes care of that. Make it with [NewAtMost].
+type AtMost struct{ limit, inFlight int }
+
+// NewAtMost returns a gate for limit attempts at a time, at least 1.
+func NewAtMost(limit int) *AtMost { return &AtMost{limit: max(1, limit)} }
+
+// Next implements [Gate]: a closed gate opens when an attempt ends.
+func (g *AtMost) Next(now time.Time, _ int64) time.Time {
+	if g.inFlight < g.limit {
+		return now
+	}
+	return now.Add(time.Hour)
+}
+
+// Sent implements [Gate].
+func (g *AtMost) Sent(time.Time, int64) { g.inFlight++ }
+
+// Ended implements [Gate].
+func (g *AtMost) Ended(time.Time, int64, int64) { g.inFlight-- }

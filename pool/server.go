@@ -1,0 +1,197 @@
+package pool
+
+import "time"
+
+// server is one of the servers that attempts go to, with the jobs that wait to ask it. Each has a law of its own: what one
+// rejects says nothing of the others.
+//
+// A job waits at one server and goes from there only forwards, when its attempts are used up. While that server has been
+// without capacity for Config.FallbackAfter an attempt may go past it, to the next that lets it; the job stays where it
+// waits, so that it comes back as soon as there is capacity again.
+type server struct {
+	law      Law
+	gates    []Gate
+	ready    taskHeap // jobs that may have their next attempt, oldest first
+	inFlight int
+	starved  time.Time // the first capacity error since the last success; zero: there was none
+	shut     time.Time // passed over until then, after a fatal verdict
+	held     bool      // nothing goes there in this round, see first
+}
+
+func newServers(cfg Config) []server {
+	servers := make([]server, 0, 1+len(cfg.Fallbacks))
+	for _, c := range append([]Server{{Law: cfg.Law, Gates: cfg.Gates}}, cfg.Fallbacks...) {
+		servers = append(servers, server{law: c.Law, gates: c.Gates, ready: taskHeap{less: older}})
+	}
+	return servers
+}
+
+// next returns the instant at which an attempt at t may go to the server, the index of which is i.
+func (v *server) next(now time.Time, t *task, i int) time.Time {
+	at := v.law.Next(now, v.inFlight)
+	if v.shut.After(at) {
+		at = v.shut
+	}
+	if len(v.gates) == 0 {
+		return at
+	}
+	w := t.work.weight(i)
+	for _, g := range v.gates {
+		if gate := g.Next(now, w); gate.After(at) {
+			at = gate
+		}
+	}
+	return at
+}
+
+// sent tells law and gates of an attempt at t that goes now.
+func (v *server) sent(now time.Time, t *task) {
+	v.inFlight++
+	t.ticket = v.law.Sent(now, v.inFlight)
+	if len(v.gates) == 0 {
+		return
+	}
+	t.weighed = t.work.weight(t.att.Server)
+	for _, g := range v.gates {
+		g.Sent(now, t.weighed)
+	}
+}
+
+// ended tells law and gates how that attempt ended, and notes whether the server has capacity.
+func (v *server) ended(now time.Time, t *task) {
+	v.inFlight--
+	verdict, actual := &t.verdict, t.weighed
+	switch {
+	case verdict.Unsent || verdict.Class == Cancelled || isPanic(verdict.Err):
+		v.law.Dropped(now, t.ticket)
+	case verdict.Class == Capacity:
+		actual = 0
+		v.law.Rejected(now, t.ticket, verdict.Hint)
+		if v.starved.IsZero() {
+			v.starved = now
+		}
+	default:
+		v.law.Accepted(now, t.ticket)
+	}
+	if verdict.Class == OK {
+		v.starved = time.Time{}
+	}
+	if verdict.Unsent {
+		actual = 0
+	} else if verdict.Weight > 0 {
+		actual = verdict.Weight
+	}
+	for _, g := range v.gates {
+		g.Ended(now, t.weighed, actual)
+	}
+}
+
+// first returns the task whose turn it is and the server that it goes to. If there is none, next is the instant at which
+// there will be one, zero if that depends on an event.
+//
+// Of the tasks that wait at a server the oldest goes first, and of those the oldest that has a server to go to.
+func (s *scheduler) first() (t *task, at int, next time.Time) {
+	if s.probe != nil {
+		if s.probing || s.tick.Before(s.probeAt) {
+			return nil, 0, time.Time{}
+		}
+		at = s.probe.server
+		if next = s.servers[at].next(s.tick, s.probe, at); next.After(s.tick) {
+			return nil, 0, next
+		}
+		return s.probe, at, time.Time{}
+	}
+	for i := range s.servers {
+		s.servers[i].held = false
+	}
+	for t = s.oldest(); t != nil; t = s.oldest() {
+		at, when := s.place(t)
+		if at >= 0 {
+			return t, at, time.Time{}
+		}
+		next = sooner(next, when)
+	}
+	return nil, 0, next
+}
+
+// oldest returns the task with the lowest index among those whose server is not held, or nil.
+func (s *scheduler) oldest() (t *task) {
+	started := s.delayed.first() != nil
+	for i := range s.servers {
+		v := &s.servers[i]
+		head := v.ready.first()
+		started = started || head != nil
+		if head != nil && !v.held && (t == nil || older(head, t)) {
+			t = head
+		}
+	}
+	if t != nil || s.servers[0].held || started && s.cfg.Size == 1 { // a sequential pool does not overtake
+		return t
+	}
+	return s.fresh.head // younger than all that have started
+}
+
+// place finds the server that an attempt at t may go to now: its own or, past those without capacity, a later one. If
+// there is none it is -1; all that were looked at are held for the younger tasks too, and when is the instant to look
+// again.
+func (s *scheduler) place(t *task) (at int, when time.Time) {
+	for i := t.server; i < len(s.servers); i++ {
+		v := &s.servers[i]
+		if !v.held {
+			next := v.next(s.tick, t, i)
+			if !next.After(s.tick) {
+				return i, time.Time{}
+			}
+			v.held = true
+			when = sooner(when, next)
+		}
+		pass := s.passable(i)
+		if pass.IsZero() || pass.After(s.tick) {
+			return -1, sooner(when, pass)
+		}
+	}
+	return -1, when
+}
+
+// passable returns the instant from which attempts may go past server i; zero: as things are, never.
+func (s *scheduler) passable(i int) time.Time {
+	v := &s.servers[i]
+	switch {
+	case i == len(s.servers)-1:
+		return time.Time{}
+	case v.shut.After(s.tick):
+		return s.tick
+	case s.cfg.FallbackAfter == 0 || v.starved.IsZero():
+		return time.Time{}
+	default:
+		return v.starved.Add(s.cfg.FallbackAfter)
+	}
+}
+
+// passed reports whether attempts may go past server i now.
+func (s *scheduler) passed(i int) bool {
+	at := s.passable(i)
+	return !at.IsZero() && !at.After(s.tick)
+}
+
+// moveOn gives t, whose attempts at its server are used up, to the next one; behind the last it fails.
+func (s *scheduler) moveOn(t *task) {
+	for i := t.server + 1; i < len(s.servers); i++ {
+		if !s.servers[i].shut.After(s.tick) {
+			t.server, t.att.Failures = i, 0
+			s.again(t, 0)
+			return
+		}
+	}
+	s.finish(t, t.verdict.Err, t.verdict.Class, t.ended)
+}
+
+// shun passes over the fallback that gave t a fatal verdict for a while: the pool goes on without it.
+func (s *scheduler) shun(t *task) {
+	s.servers[t.att.Server].shut = s.tick.Add(s.cfg.ProbeInterval)
+	if t.server < t.att.Server { // it was sent there for want of capacity, for which it waits on
+		s.again(t, 0)
+		return
+	}
+	s.moveOn(t)
+}
