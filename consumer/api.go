@@ -15,16 +15,38 @@ import (
 const requestTimeout = 5 * time.Second
 
 // fatalError ends [Consumer.Run]: trying again would not help, a person must decide.
-type fatalError struct{ error }
+type fatalError struct {
+	error
+	// mendable says that the fault can be mended from outside, so it is fatal only before the first term.
+	mendable bool
+}
 
 func (e fatalError) Unwrap() error { return e.error }
 
-func fatal(err error) error { return fatalError{err} }
+func fatal(err error) error { return fatalError{error: err} }
 
-func isFatal(err error) bool {
-	_, ok := errors.AsType[fatalError](err)
-	return ok
+// fatalAtStart is for faults in what a person has set up. They end a start at once, so that they are seen; a stage that
+// has served waits until they are mended.
+func fatalAtStart(err error) error { return fatalError{error: err, mendable: true} }
+
+func isFatal(err error, hasServed bool) bool {
+	f, ok := errors.AsType[fatalError](err)
+	return ok && (!f.mendable || !hasServed)
 }
+
+// denied names the likely reason of a request that nobody answered: the server does not tell a client that it may not ask,
+// but for a message on the side.
+func denied(nc *nats.Conn, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+		return err
+	}
+	if last := nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) {
+		return fmt.Errorf("%w (the server said: %w)", err, last)
+	}
+	return fmt.Errorf("%w (no answer: does the NATS user have the permission, and is JetStream enabled for its account)", err)
+}
+
+func (c *Consumer) denied(err error) error { return denied(c.nc, err) }
 
 // msgGetRequest asks a stream's leader for one message.
 type msgGetRequest struct {
@@ -44,7 +66,7 @@ func (c *Consumer) messageGet(ctx context.Context, stream string, req msgGetRequ
 	}
 	reply, err := c.nc.RequestWithContext(ctx, c.apiPrefix+"STREAM.MSG.GET."+stream, body)
 	if err != nil {
-		return nil, fmt.Errorf("get a message of stream %s: %w", stream, err)
+		return nil, fmt.Errorf("get a message of stream %s: %w", stream, c.denied(err))
 	}
 	var resp struct {
 		Error   *jetstream.APIError `json:"error"`

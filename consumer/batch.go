@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -43,11 +44,14 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	reply, err := nc.RequestMsgWithContext(ctx, last)
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = &refusedError{why: whyNobody}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("append to %s: %w", last.Subject, err)
 	}
-	if why := refusal(reply); why != "" {
-		return 0, fmt.Errorf("append to %s: %w: %s", last.Subject, ErrRefused, why)
+	if refused := refusal(reply); refused != nil {
+		return 0, fmt.Errorf("append to %s: %w", last.Subject, refused)
 	}
 	var ack struct {
 		Seq uint64 `json:"seq"`
@@ -56,4 +60,65 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 		return 0, fmt.Errorf("append to %s: unexpected answer %q", last.Subject, preview(reply.Data))
 	}
 	return ack.Seq, nil
+}
+
+// refusedError is a server's answer to a message that it did not store.
+type refusedError struct {
+	code int // of JetStream; 0: nobody was there to store it
+	why  string
+}
+
+func (e *refusedError) Error() string {
+	if e.code == 0 {
+		return ErrRefused.Error() + ": " + e.why
+	}
+	return fmt.Sprintf("%s: %s (%d)", ErrRefused, e.why, e.code)
+}
+
+func (e *refusedError) Unwrap() error { return ErrRefused }
+
+const whyNobody = "no stream captures the subject, or it has no leader at the moment"
+
+// Codes of refusals, see the server's errors.json.
+const (
+	codeTooLarge      = 10054 // above the stream's max message size
+	codeConflict      = 10071 // the condition does not hold
+	codeConflictOnWay = 10164 // another append on the same condition is under way
+)
+
+// tooLarge tells whether a message was larger than the server or the stream takes.
+func tooLarge(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || ok && refused.code == codeTooLarge
+}
+
+// refusedForGood tells whether the server has answered, and sending the same again would not help for what it knows of
+// conflicts.
+func refusedForGood(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	return ok && refused.code != 0 && refused.code != codeConflict && refused.code != codeConflictOnWay
+}
+
+// refusal says why the server did not store a message; nil when it did. A stored message is the rule, so the answer is
+// decoded only when it speaks of an error.
+func refusal(m *nats.Msg) error {
+	if len(m.Data) == 0 {
+		if m.Header.Get("Status") == "503" {
+			return &refusedError{why: whyNobody}
+		}
+		return &refusedError{why: "empty answer"}
+	}
+	if !bytes.Contains(m.Data, []byte(`"error"`)) {
+		return nil
+	}
+	var ack struct {
+		Error *struct {
+			Code        int    `json:"err_code"`
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Error == nil {
+		return nil //nolint:nilerr // it speaks of an error in another sense
+	}
+	return &refusedError{code: ack.Error.Code, why: ack.Error.Description}
 }

@@ -87,30 +87,40 @@ func (c *Consumer) lastResult(ctx context.Context, filter string) (*jetstream.Ra
 	return c.messageGet(ctx, c.cfg.ResultStream, msgGetRequest{LastFor: filter})
 }
 
-// checkInput compares the input stream with the one of the last claim.
-func (c *Consumer) checkInput(ctx context.Context, end logEnd, ackFloor uint64, created time.Time) (logEnd, error) {
+// checkInput compares the input stream with the one of the last claim, and the place to go on at with the durable
+// consumer.
+func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) (logEnd, error) {
 	cl, err := c.lastClaim(ctx)
 	if err != nil {
 		return end, err
 	}
-	if c.cfg.NewInput && cl != nil && !cl.InputCreated.Equal(created) {
-		end.mark = 0 // the new stream's rows are counted from its beginning
-		return end, nil
-	}
+	created := input.Created
 	switch {
-	case cl == nil && ackFloor > 0 && !c.cfg.NewInput:
-		return end, fatal(fmt.Errorf("%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with --new-input",
-			ErrResumePointLost, c.cfg.InputStream, ackFloor, c.cfg.ResultStream, c.claimSubject))
+	case cl != nil && cl.InputStream == c.cfg.InputStream && cl.InputCreated.Equal(created):
+	case c.cfg.NewInput:
+		end.mark = 0 // the new stream's rows are counted from its beginning
+	case cl == nil && acked(durable, input):
+		return end, fatalAtStart(fmt.Errorf("%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with --new-input",
+			ErrResumePointLost, c.cfg.InputStream, durable.AckFloor.Stream, c.cfg.ResultStream, c.claimSubject))
 	case cl == nil:
-		return end, nil
 	case cl.InputStream != c.cfg.InputStream:
 		return end, fatal(fmt.Errorf("%w: the last claim on %s is for stream %s, the input is %s: choose another name, or start with --new-input to begin with the new stream",
 			ErrInputRecreated, c.claimSubject, cl.InputStream, c.cfg.InputStream))
-	case !cl.InputCreated.Equal(created):
+	default:
 		return end, fatal(fmt.Errorf("%w: stream %s was created at %s, the claim on %s knows %s: choose another name, or start with --new-input to begin with the new stream",
 			ErrInputRecreated, c.cfg.InputStream, created.Format(time.RFC3339), c.claimSubject, cl.InputCreated.Format(time.RFC3339)))
 	}
+	if start := durable.Config.OptStartSeq; start > end.mark+1 {
+		return end, fatalAtStart(fmt.Errorf("consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another STAGE_NAME, or delete the consumer",
+			c.durable, c.cfg.InputStream, start, end.mark))
+	}
 	return end, nil
+}
+
+// acked tells whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the first
+// row, wherever the stream begins.
+func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
+	return input.State.Msgs > 0 && durable.AckFloor.Stream >= input.State.FirstSeq
 }
 
 // claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that somebody
@@ -130,7 +140,7 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		headerExpectedSeq:     {strconv.FormatUint(end.seq, 10)},
 		headerExpectedSubject: {c.filter},
 	}}
-	for wait := storeRetryMin; ; wait *= 2 {
+	for wait := storeRetryFirst; ; wait *= 2 {
 		seq, err := Append(ctx, c.nc, []*nats.Msg{msg})
 		if err == nil {
 			return logEnd{seq: seq, owner: owner, mark: end.mark}, nil

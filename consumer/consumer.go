@@ -55,11 +55,16 @@ type Config struct {
 	Create bool
 	// NewInput accepts an input stream that was created anew since the last claim.
 	NewInput bool
-	// Journal keeps replies that have waited JournalAfter for an earlier row in JournalStream, so that a crash does not pay
-	// for them again.
+	// Journal keeps replies that have waited JournalAfter for their turn in JournalStream, so that a crash does not pay for
+	// them again. Zero JournalAfter keeps them as soon as their call events are stored. A journal that is full, gone or
+	// forbidden is done without (see [Status.JournalProblem]).
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
+	// TooLarge makes the reply to a row whose result body is larger than roomBytes, the most that the results stream takes
+	// for this row. It is asked only where the executor's own look at [Row.MaxBodyBytes] did not prevent it: a limit was
+	// lowered since. Nil: a bare error object.
+	TooLarge func(row *Row, reply Reply, roomBytes int) Reply
 
 	Executor Executor
 	Recorder *Recorder
@@ -108,6 +113,8 @@ type Status struct {
 	Emitted, Failed, Skipped uint64
 	// Problem says what holds the partition up; empty when nothing does.
 	Problem string
+	// JournalProblem says why replies are not kept at the moment; empty when they are, and without a journal.
+	JournalProblem string
 }
 
 // Consumer serves one partition. Create it with [New].
@@ -127,6 +134,10 @@ type Consumer struct {
 	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
 	// because the connection broke. The goroutine of Run owns it; the window bounds it.
 	held map[uint64]*Row
+	// inputCreated is when the input stream was created, whose sequences held and journal speak of.
+	inputCreated time.Time
+	// hasServed says that a term began: from then on a missing or ill-set stream is a fault that may be mended while we wait.
+	hasServed bool
 	// toFloor says that acks delete rows from the input stream (work queue and interest retention).
 	toFloor bool
 	// maxMessage is the largest message that the results stream takes.
@@ -187,6 +198,9 @@ func (c *Consumer) Status() Status {
 	s := c.status
 	c.mu.Unlock()
 	s.Problem = c.problems.String()
+	if audit := c.cfg.Recorder.Problem(); audit != "" {
+		s.Problem = strings.TrimPrefix(s.Problem+"; audit: "+audit, "; ")
+	}
 	return s
 }
 
@@ -199,32 +213,34 @@ func (c *Consumer) setStatus(change func(*Status)) {
 // Run serves the partition, term after term. When soft ends it takes no more rows, waits until the executor has answered
 // or handed back every row, emits what is contiguous, acks, and hands the partition over. When hard ends it leaves
 // everything where it is. It returns nil after either, and an error only where trying again can't help: an input stream
-// created anew ([ErrInputRecreated]), a lost resume point ([ErrResumePointLost]), a stream or durable that can't serve.
+// created anew ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for good. What a person can
+// mend from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that can't serve) is an error only
+// at the start, before the first term; later it is waited for, and [Status.Problem] tells of it.
 func (c *Consumer) Run(soft, hard context.Context) error {
 	defer c.setStatus(func(s *Status) { s.Role, s.Owner = Stopped, "" })
-	backoff := storeRetryMin
+	backoff := storeRetryFirst
 	for soft.Err() == nil {
 		began := time.Now()
 		err := c.serve(soft, hard)
 		switch {
 		case err == nil || hard.Err() != nil:
 			return nil
-		case isFatal(err):
+		case isFatal(err, c.hasServed):
 			return err
 		case errors.Is(err, ErrFenced):
 			c.log.Info("standing by", slog.Any("reason", err))
 		default:
 			c.problems.set(problemOwnership, err)
 		}
-		if time.Since(began) > storeRetryMax {
-			backoff = storeRetryMin
+		if time.Since(began) > storeRetryMost {
+			backoff = storeRetryFirst
 		}
 		select {
 		case <-soft.Done():
 		case <-hard.Done():
 		case <-time.After(backoff):
 		}
-		backoff = min(2*backoff, storeRetryMax)
+		backoff = min(2*backoff, storeRetryMost)
 	}
 	return nil
 }
@@ -232,8 +248,8 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 // serve goes through one term of ownership.
 func (c *Consumer) serve(soft, hard context.Context) error {
 	c.setStatus(func(s *Status) { s.Role, s.Owner = Standby, "" })
-	if err := c.connected(soft); err != nil {
-		return nil //nolint:nilerr // stopped before there was a connection: nothing to hand over
+	if err := c.connected(soft); err != nil || soft.Err() != nil {
+		return err
 	}
 	lost := c.nc.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer c.nc.RemoveStatusListener(lost)
@@ -251,6 +267,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 		return err
 	}
 	defer t.close()
+	c.hasServed = true
 	c.problems.clear(problemOwnership)
 	err = t.run(soft, hard, lost)
 	how := "error"
@@ -269,16 +286,16 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	return err
 }
 
-// connected waits for a connection.
+// connected waits for a connection, or until ctx ends.
 func (c *Consumer) connected(ctx context.Context) error {
 	for !c.nc.IsConnected() {
 		if c.nc.IsClosed() {
-			return nats.ErrConnectionClosed
+			return fatal(fmt.Errorf("consumer: %w", errors.Join(nats.ErrConnectionClosed, c.nc.LastError())))
 		}
 		c.problems.set(problemConnection, errors.New("not connected to NATS"))
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -288,9 +305,36 @@ func (c *Consumer) connected(ctx context.Context) error {
 
 // keepRows keeps the rows of a term that ended for the next one.
 func (c *Consumer) keepRows(t *term) {
+	for _, row := range t.unstarted {
+		delete(t.open, row.Seq) // nobody works on it
+	}
 	for seq, row := range t.open {
 		row.wanted.Store(false)
 		c.held[seq] = row
+	}
+}
+
+// forget drops the held rows that somebody has emitted, and all of them when the input is another stream by now.
+func (c *Consumer) forget(mark uint64, created time.Time) {
+	if !created.Equal(c.inputCreated) {
+		clear(c.held)
+		c.inputCreated = created
+	}
+	for seq := range c.held {
+		if seq <= mark {
+			delete(c.held, seq)
+		}
+	}
+}
+
+// answeredLate takes the reply to a row that is not open in the present term.
+func (c *Consumer) answeredLate(row *Row) {
+	switch {
+	case c.held[row.Seq] != row: // emitted by somebody, or of an input stream that is gone
+	case row.reply.HandedBack:
+		delete(c.held, row.Seq)
+	default:
+		row.answered = true
 	}
 }
 

@@ -20,11 +20,11 @@ func (c *Consumer) ensureDurable(ctx context.Context) (jetstream.Consumer, error
 	defer cancel()
 	input, err := c.js.Stream(ctx, c.cfg.InputStream)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.InputStream, denied(err))
+		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.InputStream, c.denied(err))
 	}
 	results, err := c.js.Stream(ctx, c.cfg.ResultStream)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.ResultStream, denied(err))
+		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.ResultStream, c.denied(err))
 	}
 	largest := int32(c.nc.MaxPayload())
 	if size := results.CachedInfo().Config.MaxMsgSize; size > 0 {
@@ -38,14 +38,14 @@ func (c *Consumer) ensureDurable(ctx context.Context) (jetstream.Consumer, error
 	case err == nil:
 		return c.checkDurable(ctx, input, durable)
 	case !errors.Is(err, jetstream.ErrConsumerNotFound):
-		return nil, fmt.Errorf("look at consumer %s of stream %s: %w", c.durable, c.cfg.InputStream, denied(err))
+		return nil, fmt.Errorf("look at consumer %s of stream %s: %w", c.durable, c.cfg.InputStream, c.denied(err))
 	case !c.cfg.Create:
-		return nil, fatal(fmt.Errorf("consumer %s of stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", c.durable, c.cfg.InputStream))
+		return nil, fatalAtStart(fmt.Errorf("consumer %s of stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", c.durable, c.cfg.InputStream))
 	}
 	// Another replica may create it at the same moment; the same configuration twice is no error.
 	durable, err = input.CreateConsumer(ctx, c.durableConfig())
 	if err != nil {
-		return nil, fmt.Errorf("create consumer %s of stream %s: %w", c.durable, c.cfg.InputStream, denied(err))
+		return nil, fmt.Errorf("create consumer %s of stream %s: %w", c.durable, c.cfg.InputStream, c.denied(err))
 	}
 	return durable, nil
 }
@@ -77,27 +77,33 @@ func (c *Consumer) checkDurable(ctx context.Context, input jetstream.Stream, dur
 	name := fmt.Sprintf("consumer %s of stream %s", c.durable, c.cfg.InputStream)
 	switch {
 	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:
-		return nil, fatal(fmt.Errorf("%s filters %q, the stage wants %q: choose another STAGE_NAME, or delete the consumer", name, have.FilterSubject, want.FilterSubject))
+		return nil, fatalAtStart(fmt.Errorf("%s filters %q, the stage wants %q: choose another STAGE_NAME, or delete the consumer", name, have.FilterSubject, want.FilterSubject))
 	case have.DeliverPolicy != jetstream.DeliverAllPolicy && have.DeliverPolicy != jetstream.DeliverByStartSequencePolicy: // see recreateDurable
-		return nil, fatal(fmt.Errorf("%s has deliver policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.DeliverPolicy, want.DeliverPolicy))
+		return nil, fatalAtStart(fmt.Errorf("%s has deliver policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.DeliverPolicy, want.DeliverPolicy))
 	case have.AckPolicy != jetstream.AckAllPolicy && have.AckPolicy != jetstream.AckExplicitPolicy,
 		c.toFloor && have.AckPolicy != jetstream.AckExplicitPolicy:
-		return nil, fatal(fmt.Errorf("%s has ack policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.AckPolicy, want.AckPolicy))
+		return nil, fatalAtStart(fmt.Errorf("%s has ack policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.AckPolicy, want.AckPolicy))
+	case have.HeadersOnly:
+		return nil, fatalAtStart(fmt.Errorf("%s delivers headers only: choose another STAGE_NAME, or delete the consumer", name))
+	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < pullBatchMax, have.MaxRequestExpires > 0 && have.MaxRequestExpires < c.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
+		return nil, fatalAtStart(fmt.Errorf("%s limits requests (batch %d, expires %v, bytes %d), the stage asks for up to %d rows at once: remove the limits, or delete the consumer",
+			name, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes, pullBatchMax))
 	case have.PriorityPolicy != want.PriorityPolicy || !slices.Equal(have.PriorityGroups, want.PriorityGroups):
-		return nil, fatal(fmt.Errorf("%s is not pinned to the group %q, so replicas would share its rows: choose another STAGE_NAME, or delete the consumer", name, pinGroup))
-	case have.MaxAckPending == want.MaxAckPending && have.AckWait == want.AckWait && have.PinnedTTL == want.PinnedTTL && have.MaxDeliver == want.MaxDeliver:
+		return nil, fatalAtStart(fmt.Errorf("%s is not pinned to the group %q, so replicas would share its rows: choose another STAGE_NAME, or delete the consumer", name, pinGroup))
+	case have.MaxAckPending == want.MaxAckPending && have.AckWait == want.AckWait && have.PinnedTTL == want.PinnedTTL &&
+		have.MaxDeliver == want.MaxDeliver && len(have.BackOff) == 0:
 		return durable, nil
 	}
 	if !c.cfg.Create {
 		if have.MaxAckPending > 0 && have.MaxAckPending < want.MaxAckPending {
-			return nil, fatal(fmt.Errorf("%s delivers at most %d rows ahead (max ack pending), the window is %d: raise the one or lower STAGE_WINDOW", name, have.MaxAckPending, want.MaxAckPending))
+			return nil, fatalAtStart(fmt.Errorf("%s delivers at most %d rows ahead (max ack pending), the window is %d: raise the one or lower STAGE_WINDOW", name, have.MaxAckPending, want.MaxAckPending))
 		}
 		return durable, nil
 	}
-	have.MaxAckPending, have.AckWait, have.PinnedTTL, have.MaxDeliver = want.MaxAckPending, want.AckWait, want.PinnedTTL, want.MaxDeliver
+	have.MaxAckPending, have.AckWait, have.PinnedTTL, have.MaxDeliver, have.BackOff = want.MaxAckPending, want.AckWait, want.PinnedTTL, want.MaxDeliver, nil
 	durable, err := input.UpdateConsumer(ctx, have)
 	if err != nil {
-		return nil, fmt.Errorf("set window and time-outs of %s: %w", name, denied(err))
+		return nil, fmt.Errorf("set window and time-outs of %s: %w", name, c.denied(err))
 	}
 	return durable, nil
 }
@@ -112,7 +118,7 @@ func (c *Consumer) resetDurable(ctx context.Context, seq uint64) error {
 	}
 	if canReset(c.nc.ConnectedServerVersion()) {
 		if _, err := c.js.ResetConsumerToSequence(ctx, c.cfg.InputStream, c.durable, seq); err != nil {
-			return fmt.Errorf("set consumer %s back to row %d: %w", c.durable, seq, denied(err))
+			return fmt.Errorf("set consumer %s back to row %d: %w", c.durable, seq, c.denied(err))
 		}
 		return nil
 	}
@@ -125,18 +131,18 @@ func (c *Consumer) recreateDurable(ctx context.Context, seq uint64) error {
 	if c.toFloor {
 		// Deleting the last consumer of an interest stream deletes its rows. On a work queue the unacked rows would come
 		// again, but only while no other consumer exists; neither is worth the risk.
-		return fatal(fmt.Errorf("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be created anew: use 2.14 or newer",
+		return fatalAtStart(fmt.Errorf("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be created anew: use 2.14 or newer",
 			ErrServer, c.nc.ConnectedServerVersion()))
 	}
 	if err := c.js.DeleteConsumer(ctx, c.cfg.InputStream, c.durable); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return fmt.Errorf("delete consumer %s: %w", c.durable, denied(err))
+		return fmt.Errorf("delete consumer %s: %w", c.durable, c.denied(err))
 	}
 	cfg := c.durableConfig()
 	if seq > 1 {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq
 	}
 	if _, err := c.js.CreateConsumer(ctx, c.cfg.InputStream, cfg); err != nil {
-		return fmt.Errorf("create consumer %s at row %d: %w", c.durable, seq, denied(err))
+		return fmt.Errorf("create consumer %s at row %d: %w", c.durable, seq, c.denied(err))
 	}
 	return nil
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -18,13 +16,24 @@ const (
 	groupRowsMax = 1000
 	// groupBytesMax bounds the bytes of one group; the server holds a batch in memory until it commits.
 	groupBytesMax = 16 << 20
-	// The first guess of what an append costs, until it has been measured: a round trip, and the flat price of an atomic
-	// batch on one replica.
-	singleCostGuess = 150 * time.Microsecond
-	batchCostGuess  = 25 * time.Millisecond
+	// The first guesses of what an append costs, until it has been measured: a round trip, and the flat price of an atomic
+	// batch on one replica; and both where replicas are asked.
+	singleCostGuess     = 150 * time.Microsecond
+	batchCostGuess      = 25 * time.Millisecond
+	singleCostReplicas  = 700 * time.Microsecond
+	batchCostReplicas   = 3 * time.Millisecond
+	batchRefusedFor     = 10 * time.Second // no batch so long after one was refused
+	batchForgetRows     = 8                // stored one by one, so many rows at once let the measure of a batch fade
+	batchForgetFraction = 64
 
-	storeRetryMin = 50 * time.Millisecond
-	storeRetryMax = 5 * time.Second
+	storeRetryFirst = 50 * time.Millisecond
+	storeRetryMost = 5 * time.Second
+)
+
+var (
+	errBatchRefused = errors.New("the batch was refused")
+	// errLimitLowered ends a term: the next one learns the limit and makes the result fit.
+	errLimitLowered = errors.New("the results stream takes only smaller messages than before")
 )
 
 // emitter appends results to the log, in order, each on condition that the log still ends where this term left it.
@@ -36,18 +45,33 @@ const (
 // server: a batch costs a flat 20-30 ms on one replica, where a message takes about 0.1 ms; it wins on three replicas, and
 // where each message is synced to disk. So both are measured as they happen and the cheaper one is taken.
 type emitter struct {
-	c      *Consumer
-	owner  string
-	end    logEnd
-	batch  bool // the stream allows atomic batches
-	single cost
-	group  cost
+	c       *Consumer
+	owner   string
+	end     logEnd
+	batch   bool // the stream allows atomic batches
+	single  cost
+	group   cost
+	singles time.Time // no batch until then
+}
+
+func newEmitter(c *Consumer, owner string, end logEnd, results jetstream.StreamConfig) *emitter {
+	e := &emitter{c: c, owner: owner, end: end, batch: results.AllowAtomicPublish, single: cost(singleCostGuess), group: cost(batchCostGuess)}
+	if results.Replicas > 1 {
+		e.single, e.group = cost(singleCostReplicas), cost(batchCostReplicas)
+	}
+	return e
 }
 
 // cost is a moving average of the time that one append takes.
 type cost time.Duration
 
-func (c *cost) add(d time.Duration) { *c += (cost(d) - *c) / 4 }
+// add counts an outlier (an election, a stalled disk) for no more than eight times what was usual.
+func (c *cost) add(d time.Duration) {
+	if *c > 0 {
+		d = min(d, 8*time.Duration(*c))
+	}
+	*c += (cost(d) - *c) / 4
+}
 
 // run stores the groups that arrive until there are no more or one can't be stored.
 func (e *emitter) run(ctx context.Context, groups <-chan []*Row, stored chan<- emitted) {
@@ -72,14 +96,16 @@ type emitted struct {
 // that is full, gone or without a leader is a matter for a person or for time.
 func (e *emitter) emit(ctx context.Context, rows []*Row) error {
 	for len(rows) > 0 {
-		n := 1
-		if e.batch && time.Duration(e.single)*time.Duration(len(rows)) > time.Duration(e.group) && len(rows) > 1 {
-			n = min(len(rows), groupRowsMax)
-		}
+		n := e.groupSize(len(rows))
 		if err := e.c.deadLetters(ctx, rows[:n]); err != nil {
 			return err
 		}
-		if err := e.store(ctx, rows[:n]); err != nil {
+		err := e.store(ctx, rows[:n])
+		if errors.Is(err, errBatchRefused) {
+			e.singles = time.Now().Add(batchRefusedFor)
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		rows = rows[n:]
@@ -87,10 +113,24 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) error {
 	return nil
 }
 
+// groupSize is how many of n rows go next: all of them as a batch where that is cheaper, else one.
+func (e *emitter) groupSize(n int) int {
+	switch {
+	case !e.batch || n == 1 || !e.singles.IsZero() && time.Now().Before(e.singles):
+		return 1
+	case e.single*cost(n) > e.group:
+		return min(n, groupRowsMax)
+	case n >= batchForgetRows:
+		// A batch that was slow once would never be tried again.
+		e.group -= e.group / batchForgetFraction / cost(n)
+	}
+	return 1
+}
+
 // store appends one message or one batch until it is stored.
 func (e *emitter) store(ctx context.Context, rows []*Row) error {
 	last := rows[len(rows)-1]
-	for wait := storeRetryMin; ; wait = min(2*wait, storeRetryMax) {
+	for wait := storeRetryFirst; ; wait = min(2*wait, storeRetryMost) {
 		begin := time.Now()
 		seq, err := e.try(ctx, rows)
 		if err == nil {
@@ -111,15 +151,19 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		now, readErr := e.c.readEnd(ctx)
 		switch {
 		case readErr != nil:
-			err = errors.Join(err, readErr)
+			err = errors.Join(e.c.denied(err), readErr)
 		case now.owner == e.owner && now.mark == last.Seq && now.seq > e.end.seq:
 			e.end = now
 			e.c.problems.clear(problemResults)
 			return nil
 		case now.seq != e.end.seq:
 			return fmt.Errorf("%w: the log ends at %d with owner %s", ErrFenced, now.seq, now.owner)
+		case tooLarge(err):
+			return fmt.Errorf("%w: %w", errLimitLowered, err)
+		case len(rows) > 1 && refusedForGood(err):
+			return fmt.Errorf("%w: %w", errBatchRefused, err)
 		}
-		e.c.problems.set(problemResults, err)
+		e.c.problems.set(problemResults, e.c.denied(err))
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -142,18 +186,14 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	header := make(nats.Header, len(row.Header)+8)
 	for key, values := range row.Header {
-		if passHeader(key) {
+		if passHeader(key) && !row.bare {
 			header[key] = values
 		}
-	}
-	status := statusSuccess
-	if row.reply.Failed {
-		status = statusError
 	}
 	header[HeaderSourceStream] = []string{c.cfg.InputStream}
 	header[HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
 	header[HeaderSourceSubject] = []string{row.Subject}
-	header[HeaderStatus] = []string{status}
+	header[HeaderStatus] = []string{statusOf(row.reply)}
 	header[HeaderStateID] = []string{row.StateID}
 	header[HeaderOwner] = []string{owner}
 	return &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
@@ -165,67 +205,9 @@ const (
 	statusError   = "error"
 )
 
-// maxBody is the room for a row's result body in a message of at most limit bytes.
-func maxBody(limit int, subject string, row *Row) int {
-	// Status line, our own headers with generous values, the condition and the batch.
-	const fixed = 640
-	size := fixed + len(subject) + len(row.Subject) + 2*len(row.StateID)
-	for key, values := range row.Header {
-		if !passHeader(key) {
-			continue
-		}
-		for _, v := range values {
-			size += len(key) + len(v) + 4
-		}
+func statusOf(r *Reply) string {
+	if r.Failed {
+		return statusError
 	}
-	return max(0, limit-size)
-}
-
-// deadLetters stores the originals of the failed rows among rows, where the stage has a subject for them.
-func (c *Consumer) deadLetters(ctx context.Context, rows []*Row) error {
-	if c.cfg.DeadLetterSubject == "" {
-		return nil
-	}
-	for _, row := range rows {
-		if row.reply.Failed {
-			if err := c.deadLetter(ctx, row); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// deadLetter stores the original of a failed row on the dead letter subject, before its result: a crash in between stores
-// it again, and the message id drops the second copy within the stream's window.
-func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
-	header := maps.Clone(row.Header)
-	if header == nil {
-		header = make(nats.Header, 2)
-	}
-	for key := range header {
-		if strings.HasPrefix(key, "Nats-") {
-			delete(header, key) // they spoke to the server about the first publication
-		}
-	}
-	header[HeaderReason] = []string{row.reply.Event.Reason}
-	header[headerMsgID] = []string{row.StateID + "/dead-letter"}
-	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Header: header, Data: row.Body}
-	for wait := storeRetryMin; ; wait = min(2*wait, storeRetryMax) {
-		_, err := Append(ctx, c.nc, []*nats.Msg{msg})
-		if err == nil {
-			c.problems.clear(problemDeadLetter)
-			return nil
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		c.problems.set(problemDeadLetter, err)
-		c.log.Warn("dead letter not stored, will be sent again", slog.Uint64("sequence", row.Seq), slog.Any("error", err))
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(wait):
-		}
-	}
+	return statusSuccess
 }

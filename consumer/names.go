@@ -3,6 +3,8 @@ package consumer
 import (
 	"strconv"
 	"strings"
+
+	"github.com/llm-stage/stage/auditlog"
 )
 
 // Headers of a result, and of a row that is itself a result of another stage.
@@ -59,6 +61,15 @@ func logFilter(prefix, name string, partition int) string {
 
 func claimSubject(prefix, name string, partition int) string {
 	return logPrefix(prefix, name, partition) + ".claim"
+}
+
+func auditSubject(prefix, name string, p auditlog.Partition, kind auditlog.Kind) string {
+	return prefix + "." + name + "." + p.String() + "." + string(kind)
+}
+
+// JournalSubject is where the replies of one partition are kept that wait for an earlier row.
+func JournalSubject(name string, partition int) string {
+	return "journal." + name + "." + strconv.Itoa(partition)
 }
 
 func logPrefix(prefix, name string, partition int) string {

@@ -15,6 +15,7 @@ const (
 	problemOwnership  = "ownership"
 	problemResults    = "results"
 	problemDeadLetter = "dead letter"
+	problemRows       = "rows"
 )
 
 // problems holds what stands in the way at the moment, for /readyz and the log. Safe for concurrent use.

@@ -41,6 +41,7 @@ type puller struct {
 	over     time.Time // when it is over at the latest
 	asked    time.Time // last request of any kind
 	notUntil time.Time // earliest next request
+	refused  string    // why the server refused the last request; empty: it did not
 }
 
 type pullRequest struct {
@@ -112,26 +113,27 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 	}
 	switch status {
 	case "":
-		p.left = max(0, p.left-1)
+		p.left, p.refused = max(0, p.left-1), ""
 		if pin := m.Header.Get(headerPinID); pin != "" && pin != p.pin {
 			p.pin, p.pinLost = pin, false
 		}
 		return true, nil
 	case "100": // idle heartbeat
 	case "404", "408": // no rows, or the request is over
-		p.left = 0
+		p.left, p.refused = 0, ""
 	case "423": // another client holds the pin, or nobody does
 		p.left, p.pinLost, p.pin = 0, p.pin != "", ""
 		p.notUntil = now.Add(pullRetry)
 	case "409":
 		p.left = 0
-		why := strings.ToLower(m.Header.Get("Description"))
+		p.refused = m.Header.Get("Description")
+		why := strings.ToLower(p.refused)
 		switch {
 		case strings.Contains(why, "consumer deleted"):
 			return false, errConsumerGone
 		case strings.Contains(why, "maxbytes"):
 			// The next row is larger than the room; asking again at once would be answered the same.
-			p.notUntil = now.Add(p.renew / 2)
+			p.notUntil, p.refused = now.Add(p.renew/2), ""
 		default: // leadership change, server shutdown, too many requests
 			p.notUntil = now.Add(pullRetry)
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -83,6 +82,7 @@ type record struct {
 	number  uint64
 	kind    auditlog.Kind
 	due     time.Time // when to send it again
+	refused bool      // the server's answer was no
 	limited bool      // it holds a place in room
 	stored  func()
 }
@@ -203,7 +203,7 @@ func (r *Recorder) maxEvent() int {
 
 func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, e event, limited bool, stored func()) {
 	rec := &record{kind: kind, limited: limited, stored: stored, msg: &nats.Msg{
-		Subject: r.cfg.Subject + "." + r.cfg.Name + "." + p.String() + "." + string(kind),
+		Subject: auditSubject(r.cfg.Subject, r.cfg.Name, p, kind),
 		Header:  nats.Header{headerMsgID: {id}},
 	}}
 	bytesMax := r.maxEvent()
@@ -220,7 +220,7 @@ func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, 
 // flush sends what may go now: a batch of all that wait, if that is cheaper, or one by one as many as the server works off
 // in the time of a batch. More on their way would only keep the next batch waiting. The lock is held.
 func (r *Recorder) flush(now time.Time) {
-	if r.batch != nil {
+	if r.batch != nil || !r.nc.IsConnected() { // what the client buffers meanwhile would come on top of what is sent again
 		return
 	}
 	if n := len(r.queue); r.batches && n > 1 && r.single*cost(n) > r.group {
@@ -241,11 +241,11 @@ func (r *Recorder) send(rec *record, now time.Time) {
 	if len(r.sent) == 0 {
 		r.lastAck = now // the server was idle: the cost counts from here
 	}
-	rec.due = now.Add(recordTimeout)
+	rec.due, rec.refused = now.Add(recordTimeout), false
 	rec.msg.Reply = r.reply(rec.number)
 	r.sent[rec.number] = rec
 	if err := r.nc.PublishMsg(rec.msg); err != nil {
-		rec.due = now.Add(recordBackoff)
+		rec.due, rec.refused = now.Add(recordBackoff), true
 		r.complain(rec, err.Error())
 	}
 }
@@ -296,7 +296,10 @@ func (r *Recorder) answered(m *nats.Msg) {
 	if err != nil {
 		return // not a subject of ours
 	}
-	why, now := refusal(m), time.Now()
+	now, why := time.Now(), ""
+	if refused := refusal(m); refused != nil {
+		why = refused.Error()
+	}
 	r.mu.Lock()
 	stored := r.settle(number, why, now)
 	r.flush(now)
@@ -331,7 +334,7 @@ func (r *Recorder) settle(number uint64, why string, now time.Time) (stored []*r
 	case rec == nil: // the answer to a copy that was sent again
 		return nil
 	case why != "":
-		rec.due = now.Add(recordBackoff)
+		rec.due, rec.refused = now.Add(recordBackoff), true
 		r.complain(rec, why)
 		return nil
 	}
@@ -350,38 +353,22 @@ func (r *Recorder) complain(rec *record, why string) {
 	r.problem = why
 }
 
-// overdue sends again what got no answer in time. The lock is held.
+// overdue sends again what got no answer in time, or was refused a while ago. The lock is held.
 func (r *Recorder) overdue(now time.Time) {
+	if !r.nc.IsConnected() {
+		return
+	}
 	for _, rec := range r.sent {
-		if !now.Before(rec.due) {
-			r.send(rec, now)
+		if now.Before(rec.due) {
+			continue
 		}
+		if !rec.refused {
+			r.complain(rec, denied(r.nc, nats.ErrTimeout).Error())
+		}
+		r.send(rec, now)
 	}
 	if r.batch != nil && !now.Before(r.batch[0].due) {
+		r.complain(r.batch[0], denied(r.nc, nats.ErrTimeout).Error())
 		r.splitBatch(now)
 	}
-}
-
-// refusal says why the server did not store a message; empty when it did. A stored message is the rule, so the answer is
-// decoded only when it speaks of an error.
-func refusal(m *nats.Msg) string {
-	if len(m.Data) == 0 {
-		if m.Header.Get("Status") == "503" {
-			return "no stream captures the subject, or it has no leader at the moment"
-		}
-		return "empty answer"
-	}
-	if !bytes.Contains(m.Data, []byte(`"error"`)) {
-		return ""
-	}
-	var ack struct {
-		Error *struct {
-			Code        int    `json:"err_code"`
-			Description string `json:"description"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Error == nil {
-		return ""
-	}
-	return fmt.Sprintf("%s (%d)", ack.Error.Description, ack.Error.Code)
 }

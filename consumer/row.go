@@ -32,7 +32,8 @@ type Row struct {
 	Taken time.Time
 	// MaxBodyBytes is the largest result body that the results stream takes for this row.
 	MaxBodyBytes int
-	// Kept is the reply that an earlier term kept in the journal; nil: none. It counts only for the same request.
+	// Kept is the reply that an earlier term kept in the journal; nil: none. It counts only for the same request: an executor
+	// compares [Kept.RequestHash] with that of the request it would send, and answers with it instead of sending.
 	Kept *Kept
 
 	mail        *mailbox
@@ -42,15 +43,23 @@ type Row struct {
 	unstored    atomic.Int32 // audit events on their way
 	ackReply    string       // owned by the term, as submitIndex is
 	submitIndex uint64
+	size        int    // of the row itself, in the window
+	bare        bool   // its own headers leave no room for a result and are left out
 	reply       *Reply // set before the row goes into the mailbox
 	answered    bool   // owned by the consumer: reply is there and is no hand-back
 	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
+
+	keep          bool      // owned by the term: the reply is to be kept in the journal, and is not yet
+	keepAt        time.Time // when to do so
+	sentToJournal bool      // and no answer so far
 }
 
-// Kept is a reply from the journal and the hash of the request that it answers.
+// Kept is a reply from the journal.
 type Kept struct {
+	// RequestHash is that of the reply when it was given, never empty.
 	RequestHash string
-	Reply       Reply
+	// Reply is as it was given. An executor that uses it sets the event's source to [auditlog.SourceJournal].
+	Reply Reply
 }
 
 // tenure is what a row's events say of the term of ownership that they were made in.
@@ -67,7 +76,8 @@ type Reply struct {
 	Failed bool
 	// Event holds what the executor knows of the row event; identity, indexes and owner are filled in here.
 	Event auditlog.Row
-	// RequestHash tells requests apart for the journal; empty: the reply is not kept.
+	// RequestHash tells requests apart for the journal; empty: the reply is not kept. It must cover all that the body
+	// depends on besides the row: template, model, parameters, the names of fields.
 	RequestHash string
 	// HandedBack says that there is no outcome: the stage is stopping or the row was no longer wanted. The rest is
 	// ignored.

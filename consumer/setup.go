@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -54,18 +55,16 @@ func EnsureStreams(ctx context.Context, nc *nats.Conn, s Streams) error {
 	ctx, cancel := context.WithTimeout(ctx, 6*requestTimeout)
 	defer cancel()
 	faults := []error{
-		s.ensure(ctx, js, s.inputConfig(), "STAGE_INPUT_STREAM", checkInputStream),
-		s.ensure(ctx, js, s.resultConfig(), "STAGE_RESULT_STREAM", checkResultStream),
-		s.ensure(ctx, js, s.auditConfig(), "STAGE_AUDIT_STREAM", checkAuditStream),
-		captured(ctx, js, s.ResultStream, ResultSubject(s.ResultSubject, s.Name, 0), "STAGE_RESULT_SUBJECT"),
-		captured(ctx, js, s.ResultStream, claimSubject(s.ResultSubject, s.Name, 0), "STAGE_RESULT_SUBJECT"),
-		captured(ctx, js, s.AuditStream, s.AuditSubject+"."+s.Name+".0.row", "STAGE_AUDIT_SUBJECT"),
+		s.ensure(ctx, js, s.inputConfig(), "STAGE_INPUT_STREAM", s.checkInput),
+		s.ensure(ctx, js, s.resultConfig(), "STAGE_RESULT_STREAM", s.checkResult),
+		s.ensure(ctx, js, s.auditConfig(), "STAGE_AUDIT_STREAM", s.checkAudit),
+	}
+	if s.Journal {
+		faults = append(faults, s.ensure(ctx, js, s.journalConfig(), "STAGE_JOURNAL_STREAM", s.checkJournal))
 	}
 	if s.DeadLetterSubject != "" {
-		faults = append(faults, captured(ctx, js, "", s.DeadLetterSubject, "STAGE_DEAD_LETTER_SUBJECT"))
+		faults = append(faults, captured(ctx, js, s.DeadLetterSubject, "STAGE_DEAD_LETTER_SUBJECT"))
 	}
-	// A subject can't be captured by a stream that is missing; one fault is enough.
-	faults = slices.CompactFunc(faults, func(a, b error) bool { return a != nil && b != nil && a.Error() == b.Error() })
 	return errors.Join(faults...)
 }
 
@@ -77,9 +76,8 @@ func (s Streams) storage() jetstream.StorageType {
 }
 
 func (s Streams) inputConfig() jetstream.StreamConfig {
-	subject := strings.ReplaceAll(s.InputSubject, PartitionToken, "*")
 	return jetstream.StreamConfig{
-		Name: s.InputStream, Subjects: []string{subject}, Description: "rows for llm-stage",
+		Name: s.InputStream, Subjects: []string{s.filter()}, Description: "rows for llm-stage",
 		Storage: s.storage(), Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true, AllowAtomicPublish: true,
 	}
 }
@@ -101,6 +99,15 @@ func (s Streams) auditConfig() jetstream.StreamConfig {
 	}
 }
 
+func (s Streams) journalConfig() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: s.JournalStream, Subjects: []string{"journal.>"}, Description: "replies of llm-stage that wait for their turn",
+		Storage: s.storage(), Replicas: s.Replicas, MaxBytes: unlimited(s.JournalMaxBytes),
+		// Full means that newer replies are not kept; the older ones are nearer to their turn.
+		Discard: jetstream.DiscardNew, AllowDirect: true,
+	}
+}
+
 func unlimited(bytes int64) int64 {
 	if bytes == 0 {
 		return -1
@@ -114,13 +121,15 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 	switch {
 	case err == nil:
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("%s: look at stream %s: %w", variable, want.Name, denied(err))
+		return fmt.Errorf("%s: look at stream %s: %w", variable, want.Name, denied(js.Conn(), err))
+	case !s.Create && variable == "STAGE_JOURNAL_STREAM":
+		return nil // it can be done without
 	case !s.Create:
 		return fmt.Errorf("%s: stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", variable, want.Name)
 	default:
 		// Another replica may create it at the same moment; the same configuration twice is no error.
 		if stream, err = js.CreateStream(ctx, want); err != nil {
-			return fmt.Errorf("%s: create stream %s on subject %s: %w", variable, want.Name, strings.Join(want.Subjects, ", "), denied(err))
+			return fmt.Errorf("%s: create stream %s on subject %s: %w", variable, want.Name, strings.Join(want.Subjects, ", "), denied(js.Conn(), err))
 		}
 	}
 	if wrong := check(stream.CachedInfo().Config); len(wrong) > 0 {
@@ -129,37 +138,67 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 	return nil
 }
 
-// denied names the likely reason of a request that nobody answered: the server does not tell a client that it may not ask.
-func denied(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) {
-		return fmt.Errorf("%w (no answer: does the NATS user have the permission, and is JetStream enabled for its account)", err)
-	}
-	return err
-}
-
-// captured checks that the right stream takes a subject; stream empty: any.
-func captured(ctx context.Context, js jetstream.JetStream, stream, subject, variable string) error {
-	name, err := js.StreamNameBySubject(ctx, subject)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
+// captured checks that some stream takes a subject.
+func captured(ctx context.Context, js jetstream.JetStream, subject, variable string) error {
+	_, err := js.StreamNameBySubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("%s: no stream captures the subject %s: add it to a stream's subjects", variable, subject)
-	case err != nil:
-		return fmt.Errorf("%s: look for the stream of subject %s: %w", variable, subject, denied(err))
-	case stream != "" && name != stream:
-		return fmt.Errorf("%s: subject %s belongs to stream %s, not to %s: name that stream or change the subject", variable, subject, name, stream)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: look for the stream of subject %s: %w", variable, subject, denied(js.Conn(), err))
 	}
 	return nil
 }
 
-func checkInputStream(cfg jetstream.StreamConfig) []string {
+// takes says what keeps a stream from storing what is published on a subject, as it is published.
+func takes(cfg jetstream.StreamConfig, variable string, subjects ...string) (wrong []string) {
+	if cfg.Sealed || cfg.Mirror != nil {
+		return []string{"takes no messages (sealed or a mirror): name another stream"}
+	}
+	for _, subject := range subjects {
+		if !slices.ContainsFunc(cfg.Subjects, func(s string) bool { return covers(s, subject) }) {
+			wrong = append(wrong, fmt.Sprintf("does not capture %s, only %s: add it to the stream's subjects, or change %s", subject, strings.Join(cfg.Subjects, ", "), variable))
+			break // the others are likely to be missing, too
+		}
+	}
+	if cfg.NoAck {
+		wrong = append(wrong, "does not acknowledge messages, so nobody knows whether they are stored: set no_ack to false")
+	}
+	if cfg.SubjectTransform != nil {
+		wrong = append(wrong, "transforms subjects, so nothing is found again: remove the transform")
+	}
+	if cfg.AllowMsgCounter {
+		wrong = append(wrong, "holds counters only: name another stream")
+	}
+	return wrong
+}
+
+// filter is the input subject of all partitions.
+func (s Streams) filter() string { return strings.ReplaceAll(s.InputSubject, PartitionToken, "*") }
+
+func (s Streams) checkInput(cfg jetstream.StreamConfig) (wrong []string) {
 	if cfg.Sealed && cfg.Retention != jetstream.LimitsPolicy {
-		return []string{"is sealed, so its rows can't be acked: use limits retention"}
+		wrong = append(wrong, "is sealed, so its rows can't be acked: use limits retention")
 	}
-	return nil
+	own := cfg.Mirror == nil && len(cfg.Sources) == 0 && cfg.SubjectTransform == nil
+	if filter := s.filter(); own && !slices.ContainsFunc(cfg.Subjects, func(c string) bool { return overlaps(c, filter) }) {
+		wrong = append(wrong, fmt.Sprintf("holds %s, no row on %s: change STAGE_INPUT_SUBJECT or the stream's subjects", strings.Join(cfg.Subjects, ", "), s.InputSubject))
+	}
+	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>"} {
+		if overlaps(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return overlaps(c, out) }) {
+			wrong = append(wrong, fmt.Sprintf("would give the stage its own %s for rows: change STAGE_INPUT_SUBJECT %s", out, s.InputSubject))
+		}
+	}
+	return wrong
 }
 
-// checkResultStream refuses whatever could drop the end of the log, or a result, without anybody noticing.
-func checkResultStream(cfg jetstream.StreamConfig) (wrong []string) {
+// checkResult refuses whatever could drop the end of the log, or a result, without anybody noticing.
+func (s Streams) checkResult(cfg jetstream.StreamConfig) (wrong []string) {
+	var subjects []string
+	for p := range max(1, s.Partitions) {
+		subjects = append(subjects, ResultSubject(s.ResultSubject, s.Name, p), claimSubject(s.ResultSubject, s.Name, p))
+	}
+	wrong = takes(cfg, "STAGE_RESULT_SUBJECT", subjects...)
 	if cfg.Retention != jetstream.LimitsPolicy {
 		wrong = append(wrong, fmt.Sprintf("has %s retention, which deletes the resume point with the last read: set retention to limits", cfg.Retention))
 	}
@@ -172,21 +211,29 @@ func checkResultStream(cfg jetstream.StreamConfig) (wrong []string) {
 	if cfg.MaxMsgsPerSubject > 0 {
 		wrong = append(wrong, fmt.Sprintf("keeps only %d messages a subject: set max messages per subject to -1", cfg.MaxMsgsPerSubject))
 	}
-	if cfg.NoAck {
-		wrong = append(wrong, "does not acknowledge messages: set no_ack to false")
-	}
-	if cfg.Sealed || cfg.Mirror != nil {
-		wrong = append(wrong, "takes no messages (sealed or a mirror): name another stream")
+	if cfg.PersistMode == jetstream.AsyncPersistMode {
+		wrong = append(wrong, "acknowledges messages before they are written (persist mode async): a killed server would lose results that rows were acked for; set persist mode to default")
 	}
 	return wrong
 }
 
-func checkAuditStream(cfg jetstream.StreamConfig) (wrong []string) {
-	if cfg.NoAck {
-		wrong = append(wrong, "does not acknowledge messages, so nobody knows whether an event is stored: set no_ack to false")
+func (s Streams) checkAudit(cfg jetstream.StreamConfig) []string {
+	subjects := []string{auditSubject(s.AuditSubject, s.Name, auditlog.All, auditlog.KindRun)}
+	for p := range max(1, s.Partitions) {
+		subjects = append(subjects, auditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindCall),
+			auditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindRow))
 	}
-	if cfg.Sealed || cfg.Mirror != nil {
-		wrong = append(wrong, "takes no messages (sealed or a mirror): name another stream")
+	return takes(cfg, "STAGE_AUDIT_SUBJECT", subjects...)
+}
+
+func (s Streams) checkJournal(cfg jetstream.StreamConfig) []string {
+	var subjects []string
+	for p := range max(1, s.Partitions) {
+		subjects = append(subjects, JournalSubject(s.Name, p))
+	}
+	wrong := takes(cfg, "STAGE_JOURNAL_STREAM", subjects...)
+	if !cfg.AllowDirect {
+		wrong = append(wrong, "does not allow direct gets, by which it is read: set allow_direct to true")
 	}
 	return wrong
 }

@@ -66,7 +66,7 @@ func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, los
 			return "", nil
 		}
 		if err != nil {
-			return "", fmt.Errorf("look at consumer %s: %w", c.durable, err)
+			return "", fmt.Errorf("look at consumer %s: %w", c.durable, c.denied(err))
 		}
 		c.setStatus(func(s *Status) { s.Pending = info.NumPending })
 		if !nobodyPinned(info) || info.NumAckPending == 0 {
@@ -92,10 +92,6 @@ func nobodyPinned(info *jetstream.ConsumerInfo) bool {
 // collect takes the replies that arrive while no term is on.
 func (c *Consumer) collect() {
 	for _, row := range c.mail.take(nil) {
-		if row.reply.HandedBack {
-			delete(c.held, row.Seq)
-			continue
-		}
-		row.answered = true
+		c.answeredLate(row)
 	}
 }

@@ -1,0 +1,202 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/nats-io/nats.go"
+)
+
+// received takes one message of the pull request: a row, or the server's word on it.
+func (t *term) received(ctx context.Context, m *nats.Msg) error {
+	row, err := t.pull.received(m, time.Now())
+	switch {
+	case err != nil:
+		return err
+	case row:
+		return t.accept(ctx, m)
+	case t.pull.pinLost:
+		// The pin went to somebody else, who may have claimed the partition, or to nobody: a new leader forgets it.
+		t.pull.pinLost = false
+		return t.stillOurs(ctx)
+	}
+	return nil
+}
+
+// accept takes a row that follows the last one taken, and nothing else: a row may be missing between them because the
+// consumer was reset by somebody else, or a delivery got lost.
+//
+// Rows that were deleted, or that the filter leaves out, are no gap. Two deliveries with consecutive numbers, both first
+// deliveries under one pin, prove that nothing lies between them. The first delivery after a reset proves nothing: a
+// rival's reset may have come after ours, and the numbers begin at 1 for both. Then the stream is asked.
+func (t *term) accept(ctx context.Context, m *nats.Msg) error {
+	md, err := m.Metadata()
+	if err != nil {
+		return nil //nolint:nilerr // not a delivery
+	}
+	now := time.Now()
+	t.lastRow = now
+	seq := md.Sequence.Stream
+	proven := t.delivered > 0 && md.NumDelivered == 1 && md.Sequence.Consumer == t.delivered+1 && t.pull.pin == t.pin
+	t.delivered, t.pin = md.Sequence.Consumer, t.pull.pin
+	t.c.setStatus(func(s *Status) { s.Pending = md.NumPending })
+	if t.silent = 0; now.Sub(t.lastReset) > 2*silence {
+		t.c.problems.clear(problemRows)
+	}
+	if t.stopping {
+		return nil // the hand-over sets the consumer back to it
+	}
+	if seq <= t.accepted {
+		return t.again(ctx, seq, md.NumDelivered, m.Reply)
+	}
+	if seq != t.accepted+1 && !proven {
+		next, err := t.c.nextInput(ctx, t.accepted+1)
+		if err != nil {
+			return err
+		}
+		if next != 0 && next < seq {
+			t.c.log.Info("rows are missing, setting the consumer back", slog.Uint64("sequence", seq), slog.Uint64("missing", next))
+			return t.reset(ctx)
+		}
+	}
+	if t.buf.Full(weight(m)) {
+		// More than was asked for: a request that had been given up answered after all. The row comes again.
+		return t.reset(ctx)
+	}
+	return t.take(seq, m)
+}
+
+// again takes the delivery of a row that was taken before.
+func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) error {
+	if row := t.open[seq]; row != nil {
+		row.ackReply = reply // the server counts the newest delivery
+	} else if seq <= t.end.mark {
+		t.c.setStatus(func(s *Status) { s.Skipped++ })
+		t.ack(reply)
+	}
+	if delivered > 1 || t.c.toFloor {
+		return nil // the ack wait was shortened, or rows behind the ack floor were acked one by one
+	}
+	t.c.log.Info("somebody has set the consumer back, setting it where it was", slog.Uint64("sequence", seq), slog.Uint64("after", t.accepted))
+	return t.reset(ctx)
+}
+
+// take opens the row and starts the work on it.
+func (t *term) take(seq uint64, m *nats.Msg) error {
+	size := weight(m)
+	index, err := t.buf.Open(seq, size)
+	if err != nil {
+		return fmt.Errorf("open row %d: %w", seq, err)
+	}
+	t.accepted = seq
+	row, known := t.c.held[seq]
+	if known {
+		delete(t.c.held, seq)
+	} else {
+		row = t.c.newRow(seq, m)
+	}
+	row.submitIndex, row.ackReply, row.size = index, m.Reply, size
+	row.done, row.keep, row.sentToJournal = false, false, false
+	row.tenure.Store(&tenure{owner: t.owner})
+	row.wanted.Store(true)
+	t.open[seq] = row
+	switch {
+	case !known:
+		t.unstarted = append(t.unstarted, row)
+		t.startWaiting()
+	case row.answered:
+		t.complete(row)
+		t.emit()
+	}
+	return nil
+}
+
+// weight is what a row counts in the window. It is never more than what the server counted against the bytes asked for.
+func weight(m *nats.Msg) int {
+	size := len(m.Data)
+	for key, values := range m.Header {
+		if key == headerPinID {
+			continue
+		}
+		for _, v := range values {
+			size += len(key) + len(v)
+		}
+	}
+	return size
+}
+
+// startWaiting starts the rows that wait for the journal to be read, once it is. A stopping term starts none.
+func (t *term) startWaiting() {
+	switch {
+	case len(t.unstarted) == 0:
+		return
+	case t.stopping:
+		t.handedBack += len(t.unstarted)
+	case t.journal.busyReading():
+		return
+	default:
+		for _, row := range t.unstarted {
+			row.Kept = t.journal.replyTo(row.Seq)
+			t.c.cfg.Executor.Start(row)
+		}
+	}
+	clear(t.unstarted)
+	t.unstarted = t.unstarted[:0]
+}
+
+func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
+	m.Header.Del(headerPinID)
+	row := &Row{
+		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
+		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
+		Taken:   time.Now(), mail: c.mail, recorder: c.cfg.Recorder,
+	}
+	row.MaxBodyBytes, _ = c.room(row)
+	return row
+}
+
+// collect takes the answered rows into the sequencer.
+func (t *term) collect() {
+	rows := t.c.mail.take(t.spare)
+	for _, row := range rows {
+		switch {
+		case t.open[row.Seq] != row:
+			t.c.answeredLate(row)
+		case !row.reply.HandedBack:
+			row.answered = true
+			t.complete(row)
+		case t.stopping:
+			t.handedBack++
+		default:
+			// Given back in the moment between two terms, and wanted again since.
+			t.c.cfg.Executor.Start(row)
+		}
+	}
+	clear(rows)
+	t.spare = rows
+}
+
+// complete puts the answer into the sequencer and its row event on the way. The event is stored before the result.
+func (t *term) complete(row *Row) {
+	t.c.fit(row)
+	index, err := t.buf.Complete(row.Seq, row, row.size+len(row.reply.Body))
+	if err != nil {
+		panic(fmt.Sprintf("consumer: executor answered row %d twice: %v", row.Seq, err))
+	}
+	now := time.Now()
+	if row.reply.Event.FinishedAt.IsZero() {
+		row.reply.Event.FinishedAt = now
+	}
+	e := row.reply.Event
+	e.Header = auditlog.Header{Time: now, RunID: t.c.cfg.RunID, Stage: t.c.cfg.Name, Partition: auditlog.Partition(t.c.cfg.Partition)}
+	e.StateID, e.Owner, e.Sequence = row.StateID, t.owner, row.Seq
+	e.SubmitIndex, e.CompleteIndex = row.submitIndex, index
+	e.Status = statusOf(row.reply)
+	row.unstored.Add(1)
+	row.done = true
+	t.c.cfg.Recorder.recordRow(&e, row.eventStored)
+	t.journal.wait(row, now)
+}

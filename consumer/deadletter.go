@@ -1,0 +1,77 @@
+package consumer
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// deadLetters stores the originals of the failed rows among rows, where the stage has a subject for them.
+func (c *Consumer) deadLetters(ctx context.Context, rows []*Row) error {
+	if c.cfg.DeadLetterSubject == "" {
+		return nil
+	}
+	for _, row := range rows {
+		if row.reply.Failed {
+			if err := c.deadLetter(ctx, row); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// deadLetter stores the original of a failed row on the dead letter subject, before its result: a crash in between stores
+// it again, and the message id drops the second copy within the stream's window.
+func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
+	msg := c.deadLetterMsg(row, false)
+	if msg.Size() > int(c.nc.MaxPayload()) {
+		msg = c.deadLetterMsg(row, true)
+	}
+	for wait := storeRetryFirst; ; wait = min(2*wait, storeRetryMost) {
+		_, err := Append(ctx, c.nc, []*nats.Msg{msg})
+		switch {
+		case err == nil:
+			c.problems.clear(problemDeadLetter)
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case tooLarge(err) && msg.Header.Get(headerCut) == "":
+			msg = c.deadLetterMsg(row, true)
+			continue
+		}
+		c.problems.set(problemDeadLetter, c.denied(err))
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// headerCut says of a dead letter that the original, which is named, left no room for the reason and is not in it.
+const headerCut = "Stage-Truncated"
+
+func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
+	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Data: row.Body, Header: nats.Header{
+		HeaderReason: {row.reply.Event.Reason},
+		headerMsgID:  {row.StateID + "/dead-letter"},
+	}}
+	if cut {
+		msg.Data = nil
+		msg.Header[headerCut] = []string{"true"}
+		msg.Header[HeaderSourceStream] = []string{c.cfg.InputStream}
+		msg.Header[HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
+		return msg
+	}
+	for key, values := range row.Header {
+		if !strings.HasPrefix(key, "Nats-") { // they spoke to the server about the first publication
+			msg.Header[key] = values
+		}
+	}
+	msg.Header[HeaderReason] = []string{row.reply.Event.Reason}
+	return msg
+}

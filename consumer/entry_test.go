@@ -1,0 +1,63 @@
+package consumer
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/nats-io/nats.go"
+)
+
+func journalConsumer() *Consumer {
+	return &Consumer{cfg: Config{Name: "stage", RunID: "run", InputStream: "ROWS"}, inputCreated: time.Unix(1700000000, 123)}
+}
+
+func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
+	c := journalConsumer()
+	usage := &auditlog.Usage{PromptTokens: 3, CompletionTokens: 4, TotalTokens: 7}
+	row := &Row{Seq: 42, StateID: "stage/ROWS/0/42", reply: &Reply{
+		Body: []byte("{\"a\":1,\n\"b\":2}"), Failed: true, RequestHash: "abc",
+		Event: auditlog.Row{Reason: "refused", Attempts: 2, CapacityRetries: 5, Usage: usage, FinishedAt: time.Unix(1700000001, 5).UTC(), Source: auditlog.SourceCall},
+	}}
+	msg := c.journalEntry("journal.stage.0", "run.1", row)
+	seq, k, err := c.parseEntry(msg.Header, msg.Data)
+	if err != nil || seq != 42 {
+		t.Fatalf("seq %d, err %v, want 42", seq, err)
+	}
+	got, want := k.Reply, row.reply
+	if string(got.Body) != string(want.Body) || !got.Failed || got.RequestHash != "abc" || k.RequestHash != "abc" {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if e := got.Event; e.Reason != "refused" || e.Attempts != 2 || e.CapacityRetries != 5 || *e.Usage != *usage || !e.FinishedAt.Equal(want.Event.FinishedAt) {
+		t.Errorf("event: got %+v, want %+v", e, want.Event)
+	}
+
+	c.inputCreated = c.inputCreated.Add(time.Nanosecond)
+	if _, _, err := c.parseEntry(msg.Header, msg.Data); !errors.Is(err, errNoEntry) {
+		t.Errorf("an entry about another input stream: err %v, want %v", err, errNoEntry)
+	}
+}
+
+// Whatever lies in the journal, reading it neither panics nor makes a reply out of something that is no entry.
+func FuzzJournalEntry(f *testing.F) {
+	c := journalConsumer()
+	row := &Row{Seq: 42, reply: &Reply{Body: []byte("{}"), RequestHash: "abc"}}
+	msg := c.journalEntry("journal.stage.0", "run.1", row)
+	f.Add(msg.Header.Get(HeaderSourceSeq), msg.Header.Get(headerRequestHash), msg.Data)
+	f.Add("", "", []byte(nil))
+	f.Add("18446744073709551616", "x", []byte("{}\n{}"))
+	f.Fuzz(func(t *testing.T, seq, hash string, data []byte) {
+		header := nats.Header{
+			HeaderSourceSeq: {seq}, headerRequestHash: {hash}, HeaderSourceStream: {"ROWS"},
+			headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)},
+		}
+		_, k, err := c.parseEntry(header, data)
+		if (k == nil) != (err != nil) {
+			t.Fatalf("kept %v, err %v", k, err)
+		}
+		if err == nil && k.RequestHash == "" {
+			t.Fatal("a reply to no request")
+		}
+	})
+}

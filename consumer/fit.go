@@ -1,0 +1,54 @@
+package consumer
+
+import (
+	"fmt"
+)
+
+// roomMin is the room that a result body is given at least: if the row's own headers leave less, they go.
+const roomMin = 1024
+
+// room is the room for a row's result body in one message of the results stream. bare says that the row's own headers
+// don't go with it, because with them there would be none.
+func (c *Consumer) room(row *Row) (bytes int, bare bool) {
+	// Status line, our own headers with generous values, the condition and the batch.
+	const fixed = 640
+	left := int(c.maxMessage.Load()) - fixed - len(c.cfg.RunID) - len(c.resultSubject) - len(row.Subject) - 2*len(row.StateID)
+	own := 0
+	for key, values := range row.Header {
+		if !passHeader(key) {
+			continue
+		}
+		for _, v := range values {
+			own += len(key) + len(v) + 4
+		}
+	}
+	if left-own < roomMin {
+		return max(0, left), own > 0
+	}
+	return left - own, false
+}
+
+// fit replaces a reply that the results stream has no room for: a stream must never stand still for one row. It happens
+// where the limit was lowered after the executor had looked at it.
+func (c *Consumer) fit(row *Row) {
+	room, bare := c.room(row)
+	row.bare = bare
+	size := len(row.reply.Body)
+	if size <= room {
+		return
+	}
+	reply := *row.reply
+	reply.Failed, reply.Event.Reason = true, reasonTooLarge
+	reply.Body = fmt.Appendf(nil, `{"error":{"reason":%q,"error":"the result has %d bytes, the results stream has room for %d","errors":[]}}`, reasonTooLarge, size, room)
+	if c.cfg.TooLarge != nil {
+		if made := c.cfg.TooLarge(row, *row.reply, room); len(made.Body) <= room {
+			reply = made
+		}
+	}
+	if len(reply.Body) > room {
+		reply.Body = nil
+	}
+	row.reply = &reply
+}
+
+const reasonTooLarge = "result_too_large"

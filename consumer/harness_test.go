@@ -1,0 +1,369 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// bench is one embedded server and what runs against it. The server may be stopped and started again on its store.
+type bench struct {
+	t   *testing.T
+	dir string
+	srv *server.Server
+	mu  sync.Mutex // srv
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	log *slog.Logger
+}
+
+// bare returns a bench without streams.
+func bare(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{t: t, dir: t.TempDir(), log: slog.New(slog.NewTextHandler(logWriter(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	b.startServer()
+	t.Cleanup(b.stopServer)
+	b.nc = b.connect()
+	var err error
+	if b.js, err = jetstream.New(b.nc); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := bare(t)
+	if err := consumer.EnsureStreams(t.Context(), b.nc, streams("stage")); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) startServer() {
+	b.t.Helper()
+	srv, err := server.NewServer(&server.Options{ServerName: "test", DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(time.Minute) {
+		b.t.Fatal("server not ready")
+	}
+	b.mu.Lock()
+	b.srv = srv
+	b.mu.Unlock()
+}
+
+func (b *bench) stopServer() {
+	b.srv.Shutdown()
+	b.srv.WaitForShutdown()
+}
+
+// InProcessConn connects to the server that runs at the moment, so that a client's reconnect finds the next one.
+func (b *bench) InProcessConn() (net.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.srv.InProcessConn()
+}
+
+func (b *bench) connect(opts ...nats.Option) *nats.Conn {
+	b.t.Helper()
+	opts = append([]nats.Option{
+		nats.InProcessServer(b), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.IgnoreAuthErrorAbort(),
+	}, opts...)
+	nc, err := nats.Connect("", opts...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(nc.Close)
+	return nc
+}
+
+// logWriter shows the stage's log with -v.
+func logWriter() io.Writer {
+	if testing.Verbose() {
+		return os.Stderr
+	}
+	return io.Discard
+}
+
+func streams(name string) consumer.Streams {
+	return consumer.Streams{
+		Name: name, InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
+		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: 1,
+		Journal: true, JournalStream: "JOURNAL", JournalMaxBytes: 64 << 20,
+	}
+}
+
+func (b *bench) load(n int) {
+	b.t.Helper()
+	b.loadFrom(0, n)
+}
+
+func (b *bench) loadFrom(first, n int) {
+	b.t.Helper()
+	for i := first; i < first+n; i++ {
+		if _, err := b.js.Publish(b.t.Context(), "rows.a", []byte(`{"n":`+strconv.Itoa(i)+`}`)); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// replica is one process of the stage.
+type replica struct {
+	*consumer.Consumer
+	nc   *nats.Conn
+	rec  *consumer.Recorder
+	soft context.CancelFunc
+	hard context.CancelFunc
+	done chan error
+}
+
+func (b *bench) config(run string, exec consumer.Executor) consumer.Config {
+	return consumer.Config{
+		Name: "stage", RunID: run, InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
+		Journal: true, JournalStream: "JOURNAL", JournalAfter: 50 * time.Millisecond,
+		WindowRows: 64, Create: true, Executor: exec, Logger: b.log.With(slog.String("run", run)),
+	}
+}
+
+func (b *bench) start(run string, exec consumer.Executor) *replica {
+	b.t.Helper()
+	return b.startWith(b.config(run, exec))
+}
+
+func (b *bench) startWith(cfg consumer.Config, opts ...nats.Option) *replica {
+	b.t.Helper()
+	nc := b.connect(opts...)
+	rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
+	cfg.Recorder = rec
+	c, err := consumer.New(nc, cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	soft, stop := context.WithCancel(b.t.Context())
+	hard, kill := context.WithCancel(b.t.Context())
+	r := &replica{Consumer: c, nc: nc, rec: rec, soft: stop, hard: kill, done: make(chan error, 1)}
+	recording, stopRecording := context.WithCancel(context.WithoutCancel(b.t.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = rec.Run(recording) })
+	go func() {
+		err := c.Run(soft, hard)
+		stopRecording()
+		wg.Wait()
+		r.done <- err
+	}()
+	return r
+}
+
+// stop drains the replica.
+func (r *replica) stop(t *testing.T) {
+	t.Helper()
+	r.soft()
+	if err := <-r.done; err != nil {
+		t.Errorf("run: %v", err)
+	}
+	r.hard()
+}
+
+// kill ends the replica as a crash would: nothing more of it reaches the server.
+func (r *replica) kill() {
+	r.nc.Close()
+	r.hard()
+	r.soft()
+	_ = <-r.done
+}
+
+// sleeper answers each row after a random time, or after its own.
+type sleeper struct {
+	low, high time.Duration
+	latency   func(seq uint64) time.Duration // nil: between low and high
+	drain     chan struct{}                  // closed: rows that no call is made for are handed back
+
+	mu    sync.Mutex
+	calls map[uint64]int // calls made, by row
+	kept  int            // rows answered from the journal
+	wg    sync.WaitGroup
+}
+
+func (s *sleeper) Start(row *consumer.Row) {
+	s.wg.Go(func() {
+		if k := row.Kept; k != nil && k.RequestHash == requestHash(row) {
+			s.mu.Lock()
+			s.kept++
+			s.mu.Unlock()
+			reply := k.Reply
+			reply.Event.Source = auditlog.SourceJournal
+			row.Reply(reply)
+			return
+		}
+		s.called(row.Seq)
+		latency := s.low + rand.N(s.high-s.low+1)
+		if s.latency != nil {
+			latency = s.latency(row.Seq)
+		}
+		select {
+		case <-time.After(latency):
+		case <-s.drain:
+			row.Reply(consumer.Reply{HandedBack: true})
+			return
+		}
+		if !row.Wanted() {
+			row.Reply(consumer.Reply{HandedBack: true})
+			return
+		}
+		row.RecordCall(&auditlog.Call{Header: auditlog.Header{Time: time.Now()}, Status: auditlog.CallSuccess})
+		row.Reply(consumer.Reply{
+			Body: append([]byte("done "), row.Body...), RequestHash: requestHash(row),
+			Event: auditlog.Row{FinishedAt: time.Now(), Source: auditlog.SourceCall, Attempts: 1},
+		})
+	})
+}
+
+func requestHash(row *consumer.Row) string { return "hash of " + string(row.Body) }
+
+func (s *sleeper) called(seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls == nil {
+		s.calls = make(map[uint64]int)
+	}
+	s.calls[seq]++
+}
+
+// check reads the streams: each of the n rows has one result, in order, and its audit is complete.
+func (b *bench) check(n int) {
+	b.t.Helper()
+	results := b.read("RESULTS", "results.stage.0.rows")
+	var last uint64
+	for i, m := range results {
+		seq, err := strconv.ParseUint(m.Headers().Get(consumer.HeaderSourceSeq), 10, 64)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if seq <= last {
+			b.t.Fatalf("result %d: sequence %d after %d", i, seq, last)
+		}
+		last = seq
+		if got, want := string(m.Data()), fmt.Sprintf(`done {"n":%d}`, i); got != want {
+			b.t.Fatalf("result %d: got %s, want %s", i, got, want)
+		}
+	}
+	if len(results) != n {
+		b.t.Fatalf("got %d results, want %d", len(results), n)
+	}
+	b.checkAudit(results)
+}
+
+// checkAudit looks for the row event of each result, and for a call event of its row.
+func (b *bench) checkAudit(results []jetstream.Msg) {
+	b.t.Helper()
+	rows, calls, ids := make(map[string]bool), make(map[string]int), make(map[string]bool)
+	for _, m := range b.read("AUDIT", "audit.stage.0.*") {
+		if id := m.Headers().Get(nats.MsgIdHdr); ids[id] {
+			b.t.Errorf("event %s is stored twice", id)
+		} else {
+			ids[id] = true
+		}
+		e, err := auditlog.Decode(m.Data())
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		switch e.Kind {
+		case auditlog.KindRow:
+			rows[e.Row.StateID+"|"+e.Row.Owner] = true
+		case auditlog.KindCall:
+			calls[e.Call.StateID]++
+		case auditlog.KindRun:
+		}
+	}
+	for _, m := range results {
+		id := m.Headers().Get(consumer.HeaderStateID)
+		if !rows[id+"|"+m.Headers().Get(consumer.HeaderOwner)] {
+			b.t.Errorf("result %s has no row event of its owner", id)
+		}
+		if calls[id] == 0 {
+			b.t.Errorf("result %s has no call event", id)
+		}
+	}
+}
+
+func (b *bench) read(stream, filter string) []jetstream.Msg {
+	b.t.Helper()
+	c, err := b.js.OrderedConsumer(b.t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var all []jetstream.Msg
+	for {
+		batch, err := c.FetchNoWait(1000)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		n := 0
+		for m := range batch.Messages() {
+			all = append(all, m)
+			n++
+		}
+		if n == 0 {
+			return all
+		}
+	}
+}
+
+// stored is the number of messages of a stream on a subject.
+func (b *bench) stored(stream, subject string) uint64 {
+	b.t.Helper()
+	s, err := b.js.Stream(b.t.Context(), stream)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	info, err := s.Info(b.t.Context(), jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return info.State.Subjects[subject]
+}
+
+// until waits in virtual time until n results are stored.
+func (b *bench) until(n int) {
+	b.t.Helper()
+	b.await(fmt.Sprintf("%d results", n), func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(n) })
+}
+
+// await waits in virtual time for a condition.
+func (b *bench) await(what string, ok func() bool) {
+	b.t.Helper()
+	for range 10_000 {
+		if ok() {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	b.t.Fatalf("waited in vain for %s", what)
+}
+
+// durable returns the state of the stage's consumer.
+func (b *bench) durable() *jetstream.ConsumerInfo {
+	b.t.Helper()
+	c, err := b.js.Consumer(b.t.Context(), "ROWS", "stage-0")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c.CachedInfo()
+}

@@ -1,0 +1,393 @@
+package consumer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// journalScan is the shortest time between two looks at the replies that wait.
+	journalScan = 5 * time.Millisecond
+	// journalRetry is the wait before a reply that the journal did not take is offered again.
+	journalRetry = 5 * time.Second
+	// journalPurge is the shortest time between two purges: one call for all rows emitted since.
+	journalPurge = time.Second
+	// journalReadBatch and journalReadBytes bound the answers to one request for entries.
+	journalReadBatch = 256
+	journalReadBytes = 4 << 20
+	// journalLag is how long to wait for a replica that has not got the marker yet.
+	journalLag = 50 * time.Millisecond
+)
+
+// journal keeps replies that wait for an earlier row where the next owner finds them, so that a crash does not pay for
+// them again. It saves money and never decides what is right: a journal that is full, gone or forbidden is done without.
+//
+// An entry is an ordinary message, sent without waiting for the answer. Its call events are stored before it, so no reply
+// that is taken from it lacks its audit. At take-over a marker goes in behind all that came before, and the entries up to
+// it are read; rows wait for that moment unstarted. Entries are purged by stream sequence, below the oldest that is still
+// needed.
+//
+// The goroutine of the term owns it; a nil journal keeps nothing.
+type journal struct {
+	c       *Consumer
+	owner   string
+	subject string
+	inbox   string
+	sub     *nats.Subscription
+	answers chan *nats.Msg
+
+	// reading is true until the entries of earlier terms are known.
+	reading   bool
+	readAbove uint64 // rows up to it are emitted
+	marker    uint64 // journal sequence; 0: not stored yet, or it never will be
+	readNext  uint64 // where the next request for entries begins
+	readBy    time.Time
+	readAgain time.Time // not zero: ask again then, the marker is not in sight
+	lagUntil  time.Time
+	kept      map[uint64]*Kept // by row
+	keptBytes int64
+
+	waiting    []*Row    // answered, perhaps to be kept
+	next       time.Time // when to look through them; zero: nothing to do
+	flushUntil time.Time // not zero: the partition is to be handed over
+
+	live      []journalRef // entries of rows that are not emitted, and some that are, as stored
+	last      uint64       // highest journal sequence seen
+	purged    uint64       // entries below are removed
+	nextPurge time.Time
+	problem   string
+}
+
+// journalRef says that an entry of the journal is about a row of the input.
+type journalRef struct{ entry, row uint64 }
+
+// openJournal publishes the marker; its answer starts the reading.
+func (c *Consumer) openJournal(owner string, mark uint64, now time.Time) *journal {
+	if !c.cfg.Journal {
+		return nil
+	}
+	j := &journal{
+		c: c, owner: owner, subject: JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
+		// What may come at once: an answer for each row of the window, and those to one request for entries.
+		answers: make(chan *nats.Msg, c.cfg.WindowRows+journalReadBatch+64),
+		kept:    make(map[uint64]*Kept), readAbove: mark, reading: true, readBy: now.Add(requestTimeout),
+	}
+	var err error
+	if j.sub, err = c.nc.ChanSubscribe(j.inbox+".>", j.answers); err == nil {
+		err = j.send("m", &nats.Msg{Subject: j.subject, Header: nats.Header{HeaderOwner: {owner}, headerMarker: {"1"}}})
+	}
+	if err != nil {
+		j.complain(err.Error())
+		j.reading = false
+	}
+	return j
+}
+
+func (j *journal) close() {
+	if j != nil && j.sub != nil {
+		_ = j.sub.Unsubscribe()
+	}
+}
+
+// messages is the channel of answers to what the journal sent; nil, which never delivers, without one.
+func (j *journal) messages() <-chan *nats.Msg {
+	if j == nil {
+		return nil
+	}
+	return j.answers
+}
+
+// send publishes a message or request; its answer comes under the topic.
+func (j *journal) send(topic string, msg *nats.Msg) error {
+	msg.Reply = j.inbox + "." + topic
+	return j.c.nc.PublishMsg(msg)
+}
+
+// wait is told of a row that is answered. Once it has waited long enough for its turn, its reply is kept.
+func (j *journal) wait(row *Row, now time.Time) {
+	if j == nil || row.reply.RequestHash == "" || row.reply.Event.Source == auditlog.SourceJournal {
+		return
+	}
+	if k := j.kept[row.Seq]; k != nil && k.RequestHash == row.reply.RequestHash {
+		return // it is in there from an earlier term, and this process still had it in memory
+	}
+	row.keep, row.keepAt = true, now.Add(j.c.cfg.JournalAfter)
+	j.waiting = append(j.waiting, row)
+	if j.next.IsZero() || row.keepAt.Before(j.next) {
+		j.next = row.keepAt
+	}
+}
+
+// step keeps what has waited long enough, purges what is no longer needed, and returns when it wants to be called again;
+// zero: not before something happens.
+func (j *journal) step(now time.Time) time.Time {
+	if j == nil {
+		return time.Time{}
+	}
+	if j.reading {
+		j.readStep(now)
+	}
+	if !j.next.IsZero() && !now.Before(j.next) {
+		j.keepDue(now)
+	}
+	if to := j.needed(); to > max(1, j.purged) && !now.Before(j.nextPurge) {
+		j.purge(to)
+		j.nextPurge = now.Add(journalPurge)
+	}
+	return j.wantStep()
+}
+
+func (j *journal) wantStep() time.Time {
+	next := j.next
+	for _, t := range []struct {
+		at   time.Time
+		want bool
+	}{
+		{j.readBy, j.reading}, {j.readAgain, j.reading && !j.readAgain.IsZero()}, {j.nextPurge, j.needed() > max(1, j.purged)},
+	} {
+		if t.want && (next.IsZero() || t.at.Before(next)) {
+			next = t.at
+		}
+	}
+	return next
+}
+
+// keepDue looks through the replies that wait. One look covers them all, so that no row needs a timer.
+func (j *journal) keepDue(now time.Time) {
+	j.next = time.Time{}
+	rows := j.waiting[:0]
+	for _, row := range j.waiting {
+		if !row.keep {
+			continue
+		}
+		if !now.Before(row.keepAt) {
+			if row.unstored.Load() > 0 {
+				row.keepAt = now.Add(journalScan) // its events go first
+			} else {
+				j.keep(row, now)
+			}
+		}
+		if !row.keep {
+			continue
+		}
+		if j.next.IsZero() || row.keepAt.Before(j.next) {
+			j.next = row.keepAt
+		}
+		rows = append(rows, row)
+	}
+	clear(j.waiting[len(rows):])
+	j.waiting = rows
+	if earliest := now.Add(journalScan); !j.next.IsZero() && j.next.Before(earliest) {
+		j.next = earliest
+	}
+}
+
+// keep sends the entry of one row. Without an answer in time it is sent again: a second copy does no harm.
+func (j *journal) keep(row *Row, now time.Time) {
+	if row.sentToJournal {
+		j.complain("no answer")
+	}
+	msg := j.c.journalEntry(j.subject, j.owner, row)
+	if msg.Size() > int(j.c.nc.MaxPayload()) {
+		row.keep = false
+		return
+	}
+	row.sentToJournal, row.keepAt = true, now.Add(journalRetry)
+	if err := j.send("e."+strconv.FormatUint(row.Seq, 36), msg); err != nil {
+		row.sentToJournal = false
+		j.complain(err.Error())
+	}
+}
+
+// received takes one answer. open finds a row of the term.
+func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
+	topic := m.Subject[len(j.inbox)+1:]
+	switch {
+	case topic == "g":
+		j.read(m, now)
+	case topic == "m":
+		j.marked(m, now)
+	case topic == "p":
+		if refused := refusal(m); refused != nil {
+			j.complain("purge: " + refused.Error())
+		}
+	case strings.HasPrefix(topic, "e."):
+		if seq, err := strconv.ParseUint(topic[2:], 36, 64); err == nil {
+			j.stored(m, seq, open[seq], now)
+		}
+	}
+}
+
+// stored takes the answer to an entry. row is nil when it is emitted by now.
+func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
+	if refused := refusal(m); refused != nil {
+		if row != nil {
+			row.sentToJournal, row.keepAt = false, now.Add(journalRetry)
+		}
+		j.complain(refused.Error())
+		return
+	}
+	entry := storedAt(m)
+	if entry == 0 {
+		return
+	}
+	if row != nil {
+		row.keep = false
+	}
+	j.live = append(j.live, journalRef{entry: entry, row: seq})
+	j.last = max(j.last, entry)
+	j.mended()
+}
+
+// emitted is told of rows that need no journal any more.
+func (j *journal) emitted(mark uint64, rows []*Row) {
+	if j == nil {
+		return
+	}
+	for _, row := range rows {
+		delete(j.kept, row.Seq)
+	}
+	n := 0
+	for n < len(j.live) && j.live[n].row <= mark {
+		n++
+	}
+	j.live = j.live[n:]
+}
+
+// busyReading tells whether it is still open what is known of earlier terms.
+func (j *journal) busyReading() bool { return j != nil && j.reading }
+
+// replyTo returns what was kept for a row; nil: nothing.
+func (j *journal) replyTo(seq uint64) *Kept {
+	if j == nil {
+		return nil
+	}
+	return j.kept[seq]
+}
+
+// needed is the journal sequence below which nothing is needed any more.
+func (j *journal) needed() uint64 {
+	switch {
+	case j.reading:
+		return 0
+	case len(j.live) > 0:
+		return j.live[0].entry
+	default:
+		return j.last + 1
+	}
+}
+
+// purge asks for the removal of the partition's entries below a sequence. Nobody waits for it.
+func (j *journal) purge(below uint64) {
+	body, err := json.Marshal(struct {
+		Filter string `json:"filter"`
+		Seq    uint64 `json:"seq"`
+	}{j.subject, below})
+	if err == nil {
+		err = j.send("p", &nats.Msg{Subject: j.c.apiPrefix + "STREAM.PURGE." + j.c.cfg.JournalStream, Data: body})
+	}
+	if err != nil {
+		j.complain("purge: " + err.Error())
+		return
+	}
+	j.purged = below
+}
+
+// flushed tells whether every reply that waits is kept, so that the partition may be handed over. The first call sends
+// them off; it does not wait longer than a request may take.
+func (j *journal) flushed(now time.Time) bool {
+	if j == nil {
+		return true
+	}
+	if j.flushUntil.IsZero() {
+		j.flushUntil = now.Add(requestTimeout)
+		for _, row := range j.waiting {
+			if !row.sentToJournal {
+				row.keepAt = now
+			}
+		}
+		j.keepDue(now)
+	}
+	for _, row := range j.waiting {
+		if row.keep {
+			return now.After(j.flushUntil)
+		}
+	}
+	return true
+}
+
+// complain notes that the journal is done without, and why.
+func (j *journal) complain(why string) {
+	if j.problem == why {
+		return
+	}
+	j.problem = why
+	j.c.setStatus(func(s *Status) { s.JournalProblem = why })
+	j.c.log.Warn("replies are not kept, a crash would pay for them again", slog.String("journal", j.c.cfg.JournalStream), slog.String("reason", why))
+}
+
+func (j *journal) mended() {
+	if j.problem == "" {
+		return
+	}
+	j.problem = ""
+	j.c.setStatus(func(s *Status) { s.JournalProblem = "" })
+	j.c.log.Info("replies are kept again", slog.String("journal", j.c.cfg.JournalStream))
+}
+
+// headerMarker tells a marker from an entry, headerRequestHash names the request that an entry answers, and
+// headerInputCreated the input stream whose sequences it speaks of.
+const (
+	headerMarker       = "Stage-Marker"
+	headerRequestHash  = "Stage-Request-Hash"
+	headerInputCreated = "Stage-Input-Created"
+)
+
+// journalEntry is a row's reply as it goes into the journal: the row event as one line of JSON, then the result's body.
+func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
+	e := row.reply.Event
+	e.Header = auditlog.Header{Time: time.Now(), RunID: c.cfg.RunID, Stage: c.cfg.Name, Partition: auditlog.Partition(c.cfg.Partition)}
+	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
+	data := e.AppendJSON(make([]byte, 0, 1024+len(row.reply.Body)), auditlog.PayloadsFull, 0)
+	data = append(append(data, '\n'), row.reply.Body...)
+	return &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
+		HeaderOwner: {owner}, HeaderSourceStream: {c.cfg.InputStream}, HeaderSourceSeq: {strconv.FormatUint(row.Seq, 10)},
+		headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)}, HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
+	}}
+}
+
+// errNoEntry is returned for a message of the journal that is no entry about the present input.
+var errNoEntry = errors.New("not an entry of the journal")
+
+// parseEntry reads what journalEntry wrote.
+func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, k *Kept, err error) {
+	seq, err = strconv.ParseUint(header.Get(HeaderSourceSeq), 10, 64)
+	hash := header.Get(headerRequestHash)
+	if err != nil || hash == "" || header.Get(HeaderSourceStream) != c.cfg.InputStream ||
+		header.Get(headerInputCreated) != c.inputCreated.Format(time.RFC3339Nano) {
+		return 0, nil, errNoEntry
+	}
+	line, body, ok := bytes.Cut(data, []byte{'\n'})
+	if !ok {
+		return 0, nil, errNoEntry
+	}
+	e, err := auditlog.Decode(line)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", errNoEntry, err)
+	}
+	if e.Row == nil {
+		return 0, nil, errNoEntry
+	}
+	return seq, &Kept{RequestHash: hash, Reply: Reply{
+		Body: body, Failed: header.Get(HeaderStatus) == statusError, Event: *e.Row, RequestHash: hash,
+	}}, nil
+}

@@ -1,0 +1,130 @@
+package consumer
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// marked takes the answer to the marker and asks for the first entries.
+func (j *journal) marked(m *nats.Msg, now time.Time) {
+	if !j.reading {
+		return
+	}
+	if refused := refusal(m); refused != nil {
+		// A full journal takes no marker and holds entries all the same: read until nothing is pending.
+		j.complain(refused.Error())
+	} else {
+		j.marker = storedAt(m)
+		j.last = max(j.last, j.marker)
+	}
+	j.readNext = 1
+	j.ask(now)
+}
+
+// ask requests the next entries.
+func (j *journal) ask(now time.Time) {
+	j.readAgain, j.readBy = time.Time{}, now.Add(requestTimeout)
+	body, err := json.Marshal(struct {
+		Seq      uint64 `json:"seq"`
+		NextFor  string `json:"next_by_subj"`
+		Batch    int    `json:"batch"`
+		MaxBytes int    `json:"max_bytes"`
+	}{j.readNext, j.subject, journalReadBatch, journalReadBytes})
+	if err == nil {
+		err = j.send("g", &nats.Msg{Subject: j.c.apiPrefix + "DIRECT.GET." + j.c.cfg.JournalStream, Data: body})
+	}
+	if err != nil {
+		j.giveUp(err.Error())
+	}
+}
+
+// read takes one answer to a request for entries: an entry, the end of the request, or nothing there.
+func (j *journal) read(m *nats.Msg, now time.Time) {
+	if !j.reading {
+		return
+	}
+	status := ""
+	if len(m.Data) == 0 {
+		status = m.Header.Get("Status")
+	}
+	switch status {
+	case "":
+		j.readEntry(m, now)
+	case "204": // end of the batch
+		if m.Header.Get("Nats-Num-Pending") != "0" {
+			j.ask(now)
+			return
+		}
+		j.readEnd(now)
+	case "404": // no entry at or after the sequence
+		j.readEnd(now)
+	case "503":
+		j.giveUp("stream " + j.c.cfg.JournalStream + " does not exist, has no leader, or does not allow direct gets")
+	default:
+		j.giveUp("read: " + m.Header.Get("Description"))
+	}
+}
+
+func (j *journal) readEntry(m *nats.Msg, now time.Time) {
+	entry, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	if err != nil {
+		return
+	}
+	j.readBy, j.readNext, j.last = now.Add(requestTimeout), entry+1, max(j.last, entry)
+	if j.marker > 0 && entry >= j.marker {
+		j.reading = false
+		return
+	}
+	seq, k, err := j.c.parseEntry(m.Header, m.Data)
+	if err != nil || seq <= j.readAbove {
+		return
+	}
+	if j.keptBytes += int64(len(m.Data)); j.keptBytes > j.c.cfg.WindowBytes {
+		j.giveUp("more replies are kept than the window has room for")
+		return
+	}
+	j.kept[seq] = k
+	j.live = append(j.live, journalRef{entry: entry, row: seq})
+}
+
+// readEnd is reached when nothing is pending: all is read, or a replica answered that has not got the marker yet.
+func (j *journal) readEnd(now time.Time) {
+	if j.marker == 0 || j.readNext > j.marker || now.After(j.lagUntil) && !j.lagUntil.IsZero() {
+		j.reading = false
+		return
+	}
+	if j.lagUntil.IsZero() {
+		j.lagUntil = now.Add(20 * journalLag)
+	}
+	j.readAgain = now.Add(journalLag)
+}
+
+// readStep asks again where a replica lags, and gives up on answers that don't come.
+func (j *journal) readStep(now time.Time) {
+	switch {
+	case !j.readAgain.IsZero() && !now.Before(j.readAgain):
+		j.ask(now)
+	case !now.Before(j.readBy):
+		j.giveUp("no answer")
+	}
+}
+
+// giveUp goes on with what has been read.
+func (j *journal) giveUp(why string) {
+	j.complain(why)
+	j.reading = false
+}
+
+// storedAt is the stream sequence in a publish acknowledgement; 0: there is none.
+func storedAt(m *nats.Msg) uint64 {
+	var ack struct {
+		Seq uint64 `json:"seq"`
+	}
+	if json.Unmarshal(m.Data, &ack) != nil {
+		return 0
+	}
+	return ack.Seq
+}

@@ -1,0 +1,212 @@
+package consumer_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// slowHead answers row 1 after an hour and every other after a second.
+func slowHead(seq uint64) time.Duration {
+	if seq == 1 {
+		return time.Hour
+	}
+	return time.Second
+}
+
+func TestAReplyThatWaitsForAnEarlierRowIsNotPaidAgainAfterAKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(200)
+		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
+		r := b.start("first", first)
+		time.Sleep(10 * time.Second)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got < 63 {
+			t.Errorf("%d messages in the journal, want the 63 rows that wait", got)
+		}
+		r.kill()
+		close(first.drain)
+		second := &sleeper{low: time.Second, high: time.Second}
+		r = b.start("second", second)
+		b.until(200)
+		r.stop(t)
+		b.check(200)
+		if got, want := second.kept, 63; got != want {
+			t.Errorf("%d rows answered from the journal, want %d", got, want)
+		}
+		if got, want := len(second.calls), 200-63; got != want {
+			t.Errorf("%d calls after the kill, want %d", got, want)
+		}
+		first.wg.Wait()
+	})
+}
+
+func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(64)
+		var execs []*sleeper
+		for _, run := range []string{"first", "second", "third"} {
+			exec := &sleeper{latency: slowHead, drain: make(chan struct{})}
+			r := b.start(run, exec)
+			time.Sleep(10 * time.Second)
+			r.kill()
+			close(exec.drain)
+			execs = append(execs, exec)
+		}
+		last := &sleeper{low: time.Second, high: time.Second}
+		r := b.start("last", last)
+		b.until(64)
+		r.stop(t)
+		b.check(64)
+		for _, exec := range append(execs[1:], last) {
+			if len(exec.calls) != 1 || exec.kept != 63 {
+				t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(exec.calls), exec.kept)
+			}
+		}
+	})
+}
+
+func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(64)
+		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
+		cfg := b.config("first", first)
+		cfg.JournalAfter = time.Hour
+		r := b.startWith(cfg)
+		time.Sleep(10 * time.Second)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
+			t.Errorf("%d messages in the journal before their time, want none", got)
+		}
+		close(first.drain) // row 1 has no call in the air: it is handed back
+		r.stop(t)
+		second := &sleeper{low: time.Second, high: time.Second}
+		r = b.start("second", second)
+		b.until(64)
+		r.stop(t)
+		b.check(64)
+		if len(second.calls) != 1 || second.kept != 63 {
+			t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
+		}
+	})
+}
+
+func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(1000)
+		exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
+		r := b.start("run", exec)
+		b.until(500)
+		// Entries of the window, and those of rows emitted in the last second.
+		if got := b.stored("JOURNAL", "journal.stage.0"); got > 300 {
+			t.Errorf("%d messages in the journal half way, want no more than a few windows of 64", got)
+		}
+		b.until(1000)
+		time.Sleep(3 * time.Second)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
+			t.Errorf("%d messages in the journal at the end, want none", got)
+		}
+		r.stop(t)
+		b.check(1000)
+	})
+}
+
+// Two stages share the journal stream; the purge of one leaves the entries of the other alone.
+func TestAPurgeTouchesOnlyTheOwnPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		if _, err := b.js.Publish(t.Context(), "journal.other.0", []byte("mine")); err != nil {
+			t.Fatal(err)
+		}
+		b.load(300)
+		r := b.start("run", &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second})
+		b.until(300)
+		time.Sleep(3 * time.Second)
+		r.stop(t)
+		if got := b.stored("JOURNAL", "journal.other.0"); got != 1 {
+			t.Errorf("%d messages of another stage in the journal, want 1", got)
+		}
+	})
+}
+
+func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
+	for name, c := range map[string]struct {
+		breakIt, mend func(t *testing.T, b *bench)
+		why           string
+	}{
+		"gone": {
+			breakIt: func(t *testing.T, b *bench) {
+				t.Helper()
+				if err := b.js.DeleteStream(t.Context(), "JOURNAL"); err != nil {
+					t.Fatal(err)
+				}
+			},
+			mend: func(t *testing.T, b *bench) {
+				t.Helper()
+				if err := consumer.EnsureStreams(t.Context(), b.nc, streams("stage")); err != nil {
+					t.Fatal(err)
+				}
+			},
+			why: "no stream captures",
+		},
+		"full": {
+			breakIt: func(t *testing.T, b *bench) { t.Helper(); b.limit("JOURNAL", 1) },
+			mend:    func(t *testing.T, b *bench) { t.Helper(); b.limit("JOURNAL", -1) },
+			why:     "maximum bytes exceeded",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.load(400)
+				exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
+				r := b.start("run", exec)
+				b.until(50)
+				c.breakIt(t, b)
+				b.until(200)
+				s := r.Status()
+				if !strings.Contains(s.JournalProblem, c.why) || s.Problem != "" {
+					t.Errorf("journal problem %q, problem %q; want %q, and nothing held up", s.JournalProblem, s.Problem, c.why)
+				}
+				c.mend(t, b)
+				b.until(390)
+				if s := r.Status(); s.JournalProblem != "" {
+					t.Errorf("journal problem %q after it was mended", s.JournalProblem)
+				}
+				b.until(400)
+				r.stop(t)
+				b.check(400)
+				// And from the start, with a kill in between.
+				c.breakIt(t, b)
+				b.loadFrom(400, 100)
+				r = b.start("again", exec)
+				b.until(450)
+				r.kill()
+				r = b.start("last", exec)
+				b.until(500)
+				r.stop(t)
+				b.check(500)
+			})
+		})
+	}
+}
+
+// limit sets the most bytes that a stream takes, and lets it refuse more.
+func (b *bench) limit(stream string, bytes int64) {
+	b.t.Helper()
+	s, err := b.js.Stream(b.t.Context(), stream)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	cfg.MaxBytes, cfg.Discard = bytes, jetstream.DiscardNew
+	if _, err := b.js.UpdateStream(b.t.Context(), cfg); err != nil {
+		b.t.Fatal(err)
+	}
+}

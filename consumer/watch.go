@@ -1,0 +1,112 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// silence is how long nothing may come, with room in the window, before the consumer is looked at: rows that were sent to
+// somebody else, or into a connection that broke, would otherwise come only after AckWait.
+const silence = 2 * time.Second
+
+// stillOurs reads the log and returns ErrFenced when somebody else has claimed the partition. A log that can't be read
+// says nothing, and the term goes on: its appends are conditional.
+func (t *term) stillOurs(ctx context.Context) error {
+	t.checked = time.Now()
+	now, err := t.c.readEnd(ctx)
+	if err != nil {
+		t.c.problems.set(problemResults, err)
+		return nil
+	}
+	if !t.emitting {
+		t.c.problems.clear(problemResults)
+	}
+	if now.owner != t.owner {
+		return fmt.Errorf("%w: claimed by %s", ErrFenced, now.owner)
+	}
+	return nil
+}
+
+// checkUnpinned asks the log now and then while nobody but the log can tell that the partition has gone to somebody else:
+// without a pin, requests just wait. An owner that has nothing to append would go on making calls.
+func (t *term) checkUnpinned(ctx context.Context) error {
+	if time.Since(t.checked) < t.c.cfg.PinnedTTL {
+		return nil
+	}
+	return t.stillOurs(ctx)
+}
+
+// watch looks at the consumer after a silence: when rows wait and none came, it is set back to the row after the last.
+func (t *term) watch(ctx context.Context) error {
+	if t.stopping || t.buf.Len() >= t.c.cfg.WindowRows || time.Since(t.lastRow) < silence {
+		return nil
+	}
+	t.lastRow = time.Now()
+	info, err := t.durable.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("look at consumer %s: %w", t.c.durable, t.c.denied(err))
+	}
+	t.c.setStatus(func(s *Status) { s.Pending = info.NumPending })
+	if info.NumPending == 0 && info.NumAckPending <= t.buf.Len() {
+		t.c.problems.clear(problemRows)
+		return nil
+	}
+	if t.buf.Bytes() >= t.c.cfg.WindowBytes {
+		return nil
+	}
+	if err := t.stillOurs(ctx); err != nil {
+		return err
+	}
+	if t.silent++; t.silent > 1 {
+		t.c.problems.set(problemRows, t.whySilent(info))
+	}
+	t.c.log.Info("rows wait but none come, setting the consumer back", slog.Uint64("after", t.accepted), slog.Uint64("pending", info.NumPending))
+	return t.reset(ctx)
+}
+
+// whySilent says what may keep the server from delivering rows.
+func (t *term) whySilent(info *jetstream.ConsumerInfo) error {
+	why := "the server does not say why"
+	switch violation := t.c.nc.LastError(); {
+	case info.Paused:
+		why = fmt.Sprintf("it is paused for %v", info.PauseRemaining.Round(time.Second))
+	case t.pull.refused != "":
+		why = t.pull.refused
+	case errors.Is(violation, nats.ErrPermissionViolation):
+		why = violation.Error()
+	}
+	return fmt.Errorf("%d rows wait in stream %s, and consumer %s delivers none: %s", info.NumPending, t.c.cfg.InputStream, t.c.durable, why)
+}
+
+// drained tells whether a stopping term has nothing left that it may wait for.
+func (t *term) drained() bool {
+	if t.emitting || t.buf.Completed()+t.handedBack < t.buf.Len() {
+		return false
+	}
+	head, ok := t.buf.Ready(0)
+	return !ok || !head.Value.done // what is complete behind a row handed back stays
+}
+
+// handOver leaves the consumer at the row after the last one emitted, and the pin to whoever asks first. Without the
+// reset, rows taken and not emitted would come again only after AckWait.
+func (t *term) handOver(ctx context.Context) error {
+	t.pull.close() // a row that came to a request under way would be taken from the next owner
+	t.accepted = t.end.mark
+	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
+		return err
+	}
+	input, err := t.c.js.Stream(ctx, t.c.cfg.InputStream)
+	if err != nil {
+		return fmt.Errorf("hand over: %w", err)
+	}
+	if err := input.UnpinConsumer(ctx, t.c.durable, pinGroup); err != nil {
+		t.c.log.Debug("not unpinned, the pin runs out by itself", slog.Any("error", err))
+	}
+	return nil
+}
