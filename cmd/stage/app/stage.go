@@ -165,15 +165,15 @@ func (s *stage) run(soft, hard context.Context) error {
 	})()
 
 	recording, stopRecording := context.WithCancel(context.WithoutCancel(hard))
-	var parts sync.WaitGroup
-	parts.Go(func() {
+	var recorder, calls sync.WaitGroup
+	recorder.Go(func() {
 		if err := s.recorder.Run(recording); err != nil {
 			kill(err)
 		}
 	})
 	done := make(chan struct{}) // closed when no consumer can start a row any more
-	parts.Go(func() { s.executor.run(soft, done) })
-	parts.Go(func() { _ = s.executor.pool.Run(hard) }) // its error is the cause of hard
+	calls.Go(func() { s.executor.run(soft, done) })
+	calls.Go(func() { _ = s.executor.pool.Run(hard) }) // its error is the cause of hard
 	s.recordRun(auditlog.PhaseStart, "", nil)
 
 	var serving errgroup.Group
@@ -189,10 +189,12 @@ func (s *stage) run(soft, hard context.Context) error {
 	err := serving.Wait()
 	stop(nil)
 	close(done)
+	// A consumer that was fenced does not wait for its calls in the air; they are paid for, and belong into audit and summary.
+	s.executor.pool.Drain()
+	calls.Wait()
 	s.end(soft, hard, err)
 	stopRecording()
-	s.executor.pool.Drain()
-	parts.Wait()
+	recorder.Wait()
 	if err == nil {
 		err = s.verdict(soft, hard)
 	}
