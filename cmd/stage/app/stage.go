@@ -16,8 +16,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// flushTimeout bounds the wait for the last audit events of a process that ends.
-const flushTimeout = 10 * time.Second
+// flushTimeout bounds the wait for the last audit events of a process that ends, hardFlushTimeout where it must end at once.
+const (
+	flushTimeout     = 10 * time.Second
+	hardFlushTimeout = time.Second
+)
 
 // errStopTimeout is the cause of a stop that took longer than STAGE_STOP_TIMEOUT.
 var errStopTimeout = errors.New("calls in the air did not end within STAGE_STOP_TIMEOUT")
@@ -224,7 +227,11 @@ func (s *stage) end(soft, hard context.Context, err error) {
 		why = cause.Error()
 	}
 	s.recordRun(auditlog.PhaseEnd, why, s.summary())
-	flush, cancel := context.WithTimeout(context.WithoutCancel(hard), flushTimeout)
+	patience := flushTimeout
+	if hard.Err() != nil {
+		patience = hardFlushTimeout
+	}
+	flush, cancel := context.WithTimeout(context.WithoutCancel(hard), patience)
 	defer cancel()
 	if err := s.recorder.Flush(flush); err != nil {
 		s.log.Warn("audit events of the end not stored", slog.Any("error", err))
