@@ -81,9 +81,10 @@ func CapacityStatus(status int) bool {
 }
 
 // Classify decides what an attempt means, from status, typed fields and
-// documented headers alone, never from the wording of a message. It returns
-// zeros for success and for an attempt that the caller cancelled. It is pure,
-// and allocates nothing on success.
+// documented headers, never from the wording of a message: the three sentences
+// that one provider each documents in place of a typed field have become fields
+// of [Fault] before. It returns zeros for success and for an attempt that the
+// caller cancelled. It is pure, and allocates nothing on success.
 func Classify(o *Outcome) (Class, Reason) {
 	switch {
 	case o.Err != nil && (o.Status == 0 || o.Status/100 == 2):
@@ -171,8 +172,10 @@ func classifyFault(o *Outcome, status int) (Class, Reason) {
 	switch {
 	case f.Flagged:
 		return Permanent, ReasonContentFiltered
-	case f.PerDay:
+	case f.PerDay, f.SpendLimit:
 		return Fatal, ReasonAPICallFailed
+	case f.UnknownModel:
+		return unknownModel(o.Known), ReasonAPICallFailed
 	case f.Oversized:
 		return Permanent, ReasonAPICallFailed
 	}
@@ -196,8 +199,15 @@ func classifyFault(o *Outcome, status int) (Class, Reason) {
 			return Fatal, ReasonAPICallFailed
 		case meansFiltered:
 			return Permanent, ReasonContentFiltered
+		case meansRefused:
+			return Permanent, ReasonRefused
 		case meansUnknownModel:
 			return unknownModel(o.Known), ReasonAPICallFailed
+		case meansForbidden:
+			// A key that was good a moment ago is not forbidden to ask: the row is.
+			if o.Known.Proven {
+				return Permanent, ReasonAPICallFailed
+			}
 		}
 	}
 	return 0, ""

@@ -26,6 +26,11 @@ type Fault struct {
 	Flagged bool
 	// Oversized says that this one request exceeds what a rate limit ever admits.
 	Oversized bool
+	// SpendLimit says that the account has no credit or has reached a limit on
+	// spending that was set for it (Anthropic).
+	SpendLimit bool
+	// UnknownModel says that there is no such model (OpenRouter).
+	UnknownModel bool
 	// RetryDelay is the wait that the object itself asks for (Gemini). 0: none.
 	RetryDelay time.Duration
 	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil:
@@ -42,7 +47,9 @@ const (
 	meansPermanent
 	meansFatal
 	meansFiltered
+	meansRefused
 	meansUnknownModel
+	meansForbidden
 )
 
 // words holds what the documented codes and types of providers mean where that
@@ -50,17 +57,20 @@ const (
 // means one thing at all providers, so there is one table.
 var words = map[string]meaning{
 	// No room now.
-	"slow_down":                   meansCapacity, // OpenAI, 503
-	"rate_limit_exceeded":         meansCapacity, // OpenAI; in a failed response with status 200
-	"rate_limit_error":            meansCapacity, // Anthropic
-	"overloaded_error":            meansCapacity, // Anthropic
-	"engine_overloaded_error":     meansCapacity, // Moonshot
-	"RESOURCE_EXHAUSTED":          meansCapacity, // Gemini; per-day quotas were sorted out before
-	"UNAVAILABLE":                 meansCapacity, // Gemini
-	"unavailable_error":           meansCapacity, // llama.cpp while it loads the model
-	"overloaded":                  meansCapacity, // text-generation-inference
-	"in_flight_budget_exhausted":  meansCapacity, // OpenRouter, 402
-	"openrouter_in_flight_budget": meansCapacity, // OpenRouter, 402
+	"slow_down":                    meansCapacity, // OpenAI, 429 and 503
+	"server_is_overloaded":         meansCapacity, // OpenAI, 503
+	"rate_limit_exceeded":          meansCapacity, // OpenAI; in a failed response with status 200
+	"rate_limit_error":             meansCapacity, // Anthropic
+	"overloaded_error":             meansCapacity, // Anthropic
+	"engine_overloaded_error":      meansCapacity, // Moonshot
+	"RESOURCE_EXHAUSTED":           meansCapacity, // Gemini; per-day quotas were sorted out before
+	"UNAVAILABLE":                  meansCapacity, // Gemini
+	"unavailable_error":            meansCapacity, // llama.cpp while it loads the model
+	"overloaded":                   meansCapacity, // text-generation-inference
+	"insufficient_system_resource": meansCapacity, // DeepSeek, as the finish reason of a 200
+	"provider_overloaded":          meansCapacity, // OpenRouter
+	"in_flight_budget_exhausted":   meansCapacity, // OpenRouter, 402
+	"openrouter_in_flight_budget":  meansCapacity, // OpenRouter, 402
 
 	// Accidents.
 	"server_error":      meansTransient, // OpenAI
@@ -76,10 +86,11 @@ var words = map[string]meaning{
 	"weight_exceeds_budget":     meansPermanent, // OpenRouter, 402: one request dearer than the whole budget
 
 	// Refused for its content.
+	"refusal":                      meansRefused,  // OpenRouter
 	"content_filter":               meansFiltered, // OpenAI, Azure
 	"content_policy_violation":     meansFiltered, // OpenAI
 	"ResponsibleAIPolicyViolation": meansFiltered, // Azure
-	"invalid_prompt":               meansFiltered, // OpenAI
+	"invalid_prompt":               meansFiltered, // OpenAI; OpenRouter's is left out by errorType
 	"moderation_blocked":           meansFiltered, // OpenAI
 
 	// Nobody's row will succeed.
@@ -105,6 +116,9 @@ var words = map[string]meaning{
 	// An unknown model.
 	"model_not_found":    meansUnknownModel, // OpenAI, 404 and 403
 	"DeploymentNotFound": meansUnknownModel, // Azure, 404
+
+	// A key that may not, or a row that a guardrail stopped.
+	"permission_denied": meansForbidden, // OpenRouter, 403; spent budgets were sorted out before
 }
 
 // readFault finds the error object in a body, in any of the shapes that
@@ -131,7 +145,11 @@ func readFault(body []byte) *Fault {
 	}
 	switch {
 	case len(top.Error) > 0 && top.Error[0] == '{':
-		return faultOf(top.Error)
+		f := faultOf(top.Error)
+		if f != nil && top.Type == "error" { // as Anthropic alone wraps it
+			f.SpendLimit = f.Type == "invalid_request_error" && spendLimit(f.Message)
+		}
+		return f
 	case len(top.Error) > 0 && top.Error[0] == '"':
 		return &Fault{Type: string(top.ErrorType), Message: stringOf(top.Error)}
 	case top.Message != "":
@@ -203,18 +221,28 @@ func (b *faultBody) fault() *Fault {
 		f.Type = string(b.Status) // Gemini's word, such as RESOURCE_EXHAUSTED
 	}
 	for _, word := range [...]looseText{
-		b.InnerError.Code, b.Metadata.Reason, b.Metadata.LimitSource, b.Metadata.ErrorType,
+		b.InnerError.Code, b.Metadata.Reason, b.Metadata.LimitSource, b.errorType(),
 	} {
 		if f.Detail == "" {
 			f.Detail = string(word)
 		}
 	}
 	f.readDetails(b.Details)
+	f.UnknownModel = f.Status == 400 && f.Code == "" && f.Type == "" && strings.HasSuffix(f.Message, noModel)
 	if f.Code == "" {
 		f.Code, f.Detail = f.Detail, ""
 	}
 	f.Oversized = f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message)
 	return f
+}
+
+// errorType is OpenRouter's own word for an error, but for the one that it uses
+// for a malformed message and OpenAI for a flagged one.
+func (b *faultBody) errorType() looseText {
+	if b.Metadata.ErrorType == "invalid_prompt" {
+		return ""
+	}
+	return b.Metadata.ErrorType
 }
 
 // readDetails reads Anthropic's details object and Google's list of typed ones.
@@ -262,10 +290,34 @@ func (f *Fault) readDetails(raw json.RawMessage) {
 	}
 }
 
+// Sentences. Three times a provider answers two different things by one status,
+// type and code, and only its sentence tells them apart: so these sentences are
+// read, where status and type are theirs, and nothing else is.
+
+// spendLimit reads the beginnings of Anthropic's 400 for a limit on spending
+// that the organization or the workspace has set itself, as its documentation
+// spells them, and for a prepaid balance that is used up. By type they are
+// invalid requests; taken for such, every row would fail.
+func spendLimit(message string) bool {
+	for _, beginning := range [...]string{
+		"You have reached your specified API usage limits",
+		"You have reached your specified workspace API usage limits",
+		"Your credit balance is too low",
+	} {
+		if strings.HasPrefix(message, beginning) {
+			return true
+		}
+	}
+	return false
+}
+
+// noModel ends OpenRouter's 400 for a model that it does not have. It has no
+// type, code or metadata.
+const noModel = " is not a valid model ID"
+
 // exceedsLimit reads OpenAI's two numbers, "Limit 30000, Requested 36278". It
 // answers the same type and code when a request waits for room in the limit
-// and when it can never fit, and tells the numbers nowhere else; so this one
-// text, already known by type and code, is read for its numbers.
+// and when it can never fit, and tells the numbers nowhere else.
 func exceedsLimit(message string) bool {
 	limit, ok := numberAfter(message, "Limit ")
 	if !ok {

@@ -155,7 +155,7 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	switch candidate.FinishReason {
 	case "MAX_TOKENS":
 		o.Finish = FinishLength
-	case "SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII":
+	case "SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR":
 		o.Finish = FinishFilter
 	}
 	if blank(r.Text) {

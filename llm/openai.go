@@ -175,8 +175,10 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 	switch {
 	case isObject(choice.Error):
 		o.Fault = faultOf(choice.Error)
-	case choice.FinishReason == "error":
-		o.Fault = &Fault{}
+	case choice.FinishReason == "error", // OpenRouter, vLLM
+		choice.FinishReason == "abort",                        // vLLM, SGLang
+		choice.FinishReason == "insufficient_system_resource": // DeepSeek
+		o.Fault = &Fault{Code: choice.FinishReason}
 	case choice.Message == nil:
 		o.Form = FormMalformed
 		return
@@ -188,7 +190,7 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 		}
 	}
 	switch choice.FinishReason {
-	case "length":
+	case "length", "model_length": // Mistral: the end of the context window
 		o.Finish = FinishLength
 	case "content_filter":
 		o.Finish = FinishFilter

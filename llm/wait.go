@@ -8,25 +8,31 @@ import (
 	"time"
 )
 
-// maxWait bounds every wait that a server asks for. Longer ones are mistakes of
-// the server or of its clock.
-const maxWait = 24 * time.Hour
+// maxWait bounds every wait that a server asks for. A row that waits holds up
+// the results behind it, and a header may be wrong: a clock that is off, a
+// proxy's fixed day. So the server is asked again after an hour at the latest.
+// Where it meant a whole day, as quotas of a day do, that costs one refused
+// call an hour.
+const maxWait = time.Hour
 
 // Wait is what a server told about when to come back. Every duration counts
-// from the moment the reply came, lies in (0, 24h], and is 0 when not told.
+// from the moment the reply came, lies in (0, 1h], and is 0 when not told: a
+// longer wait counts as an hour, after which the server may ask for another.
 type Wait struct {
 	// RetryAfter is the least wait before any further attempt.
 	RetryAfter time.Duration
-	// Remaining0 says that a limit is exhausted, Reset when all exhausted
-	// limits are filled again (0: not told).
+	// Remaining0 says that a limit is exhausted, Reset when there is room again
+	// (0: not told): after RetryAfter, where that is sooner than when all
+	// exhausted limits are as full as they can be, which is what most servers
+	// tell in their reset headers.
 	Remaining0 bool
 	Reset      time.Duration
 }
 
 // ParseWait reads the wait from the headers of a reply that came at now:
-// retry-after-ms, else retry-after in seconds or as a date, and the reset
-// headers of every limit of which nothing remains. Values that are malformed,
-// zero or negative are ignored. It is pure.
+// retry-after-ms, else retry-after in seconds, as a date or as Unix time, and
+// the reset headers of every limit of which nothing remains. Values that are
+// malformed, zero or negative are ignored. It is pure.
 func ParseWait(h http.Header, now time.Time) Wait {
 	if now.IsZero() || len(h) == 0 {
 		return Wait{}
@@ -41,7 +47,7 @@ func ParseWait(h http.Header, now time.Time) Wait {
 		w.RetryAfter = bounded(ms / 1000)
 	}
 	if w.RetryAfter == 0 {
-		w.RetryAfter = parseRetryAfter(h.Get("Retry-After"), clock)
+		w.RetryAfter = parseDelay(h.Get("Retry-After"), clock)
 	}
 	for name := range h {
 		remaining, reset := limitHeaders(name)
@@ -49,9 +55,17 @@ func ParseWait(h http.Header, now time.Time) Wait {
 			continue
 		}
 		w.Remaining0 = true
-		w.Reset = max(w.Reset, parseReset(h.Get(reset), clock))
+		w.Reset = max(w.Reset, parseDelay(h.Get(reset), clock))
 	}
+	w.settle()
 	return w
+}
+
+// settle makes RetryAfter, where told, the end of the exhausted limit.
+func (w *Wait) settle() {
+	if w.Remaining0 && w.RetryAfter > 0 && (w.Reset == 0 || w.Reset > w.RetryAfter) {
+		w.Reset = w.RetryAfter
+	}
 }
 
 // limitHeaders returns the pair of headers that tell of one limit, if name is
@@ -73,42 +87,31 @@ func limitHeaders(name string) (remaining, reset string) {
 	return name, name[:i+len(kind)] + strings.Replace(rest, "Remaining", "Reset", 1)
 }
 
-// parseRetryAfter reads seconds, a date, or (some gateways) a Go duration.
-func parseRetryAfter(s string, clock time.Time) time.Duration {
+// parseDelay reads a wait in any of the spellings that servers have for it:
+// seconds, an instant in seconds or milliseconds of Unix time, as an HTTP date
+// or in RFC 3339, a Go duration (6m0s).
+func parseDelay(s string, clock time.Time) time.Duration {
 	s = strings.TrimSpace(s)
-	if s == "" {
-		return 0
+	if n, err := strconv.ParseFloat(s, 64); err == nil {
+		unix := float64(clock.UnixMilli()) / 1000
+		switch {
+		case n >= 1e11 && n < 1e14:
+			return bounded(n/1000 - unix)
+		case n >= 1e9 && n < 1e11:
+			return bounded(n - unix)
+		}
+		return bounded(n)
 	}
-	if seconds, err := strconv.ParseFloat(s, 64); err == nil {
-		return bounded(seconds)
+	if t, err := http.ParseTime(s); err == nil {
+		return bounded(t.Sub(clock).Seconds())
 	}
-	if date, err := http.ParseTime(s); err == nil {
-		return bounded(date.Sub(clock).Seconds())
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return bounded(t.Sub(clock).Seconds())
 	}
 	if d, err := time.ParseDuration(s); err == nil {
 		return bounded(d.Seconds())
 	}
 	return 0
-}
-
-// parseReset reads a Go duration (6m0s), seconds, an instant in seconds or
-// milliseconds of Unix time, or one in RFC 3339.
-func parseReset(s string, clock time.Time) time.Duration {
-	s = strings.TrimSpace(s)
-	if n, err := strconv.ParseFloat(s, 64); err == nil {
-		unix := float64(clock.UnixMilli()) / 1000
-		switch {
-		case n >= 1e11:
-			return bounded(n/1000 - unix)
-		case n >= 1e9:
-			return bounded(n - unix)
-		}
-		return bounded(n)
-	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil {
-		return bounded(t.Sub(clock).Seconds())
-	}
-	return parseRetryAfter(s, clock)
 }
 
 // bounded turns seconds into a duration in (0, maxWait], or 0.

@@ -78,6 +78,7 @@ func (e *Error) setWait(o *Outcome, now time.Time) {
 		}
 		wait.Remaining0 = wait.Remaining0 || told.Remaining0
 		wait.Reset = max(wait.Reset, told.Reset)
+		wait.settle()
 	}
 	e.RetryAfter, e.Remaining0, e.Reset = wait.RetryAfter, wait.Remaining0, wait.Reset
 }
@@ -158,7 +159,7 @@ func explain(o *Outcome, e *Error, body []byte) error {
 	case o.Status/100 == 3:
 		text = "server redirects to " + location(o.Header)
 	case o.Status/100 == 2:
-		text = "reply holds an error object without a message"
+		text = "the provider broke off without a message"
 	case text == "":
 		text = "the server gave no reason"
 	}
@@ -173,6 +174,12 @@ func mending(o *Outcome) string {
 	status := o.Status
 	if status/100 == 2 && o.Fault != nil {
 		status = o.Fault.Status
+	}
+	switch {
+	case o.Fault != nil && o.Fault.SpendLimit:
+		status = 402
+	case o.Fault != nil && o.Fault.UnknownModel:
+		status = 404
 	}
 	switch {
 	case status/100 == 3:
