@@ -237,8 +237,16 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
 	}
 	var err error
+	unparsed := o
 	x.Reply, err = parseReply(c.cfg.Wire, &o, now, body)
 	x.Response = login.redact(body)
+	if err != nil && !bytes.Equal(x.Response, body) {
+		// The error quotes the start of a body that repeats the key: quote it
+		// without, lest the cut leave half a key.
+		if _, again := parseReply(c.cfg.Wire, &unparsed, now, x.Response); again != nil {
+			err = again
+		}
+	}
 	if err == nil {
 		c.proven.Store(true)
 		return x, nil

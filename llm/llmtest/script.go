@@ -33,7 +33,7 @@ const (
 	Cut             // the connection closes in the middle of the body
 	Hang            // half of the body comes, then nothing until the client goes away
 	Reset           // the connection closes before any reply
-	Garbage         // bytes that are no HTTP
+	Garbage         // bytes that are no HTTP: the Body, or some
 )
 
 // Steps returns a script that plays steps by order of arrival, then leaves all
@@ -89,7 +89,7 @@ func (s *Server) play(w http.ResponseWriter, r *http.Request, d dialect, c *call
 		s.abandon(r)
 		return
 	case Reset, Garbage:
-		s.breakOff(w, step.Trouble)
+		s.breakOff(w, step)
 		return
 	}
 	h := w.Header()
@@ -121,13 +121,17 @@ func (s *Server) abandon(r *http.Request) {
 }
 
 // breakOff closes the connection in place of a reply.
-func (s *Server) breakOff(w http.ResponseWriter, trouble Trouble) {
+func (s *Server) breakOff(w http.ResponseWriter, step *Step) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	if trouble == Garbage {
-		_, _ = conn.Write([]byte("\x16\x03\x01 this is no HTTP\r\n\r\n"))
+	if step.Trouble == Garbage {
+		garbage := step.Body
+		if garbage == "" {
+			garbage = "\x16\x03\x01 this is no HTTP"
+		}
+		_, _ = conn.Write([]byte(garbage + "\r\n\r\n"))
 	}
 	_ = conn.Close()
 }
