@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -38,8 +37,10 @@ type job struct {
 	row      *consumer.Row
 	parsed   *llm.Row
 	request  llm.Request
+	model    string // that the row names; empty: the target's own
+	target   int    // whom prepared asks
 	prepared *llm.Prepared
-	key      string // hash of what is asked of whom
+	key      string // hash of what is asked of the first target
 	vars     string // hash of the template's variables
 	errors   []auditlog.AttemptError
 	usage    *auditlog.Usage
@@ -148,71 +149,11 @@ func (e *executor) render(j *job) error {
 	if j.request, j.vars, err = e.prompt.request(j.parsed); err != nil {
 		return err
 	}
-	j.request.Model = j.row.Header.Get(consumer.HeaderModel)
-	return e.translate(j)
-}
-
-// translate makes the bytes that go over the wire.
-func (e *executor) translate(j *job) (err error) {
-	if j.prepared, err = e.caller.Prepare(&j.request); err != nil {
+	j.model = j.row.Header.Get(consumer.HeaderModel)
+	if err = e.address(j, 0); err != nil {
 		return err
 	}
 	j.key = llm.Hash(append([]byte(j.prepared.Target()+"\n"), j.prepared.Body...))
-	return nil
-}
-
-// attempt makes one call for the job.
-func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{}, pool.Verdict) {
-	if !j.row.Wanted() {
-		return struct{}{}, pool.Verdict{Class: pool.Cancelled, Err: errors.New("the row belongs to another replica now")}
-	}
-	if a.Probe {
-		if err := e.caller.reloadKey(); err != nil {
-			e.log.Warn("key not read again, the old one stays", slog.Any("error", err))
-		}
-	}
-	x, err := e.caller.Do(ctx, j.prepared)
-	if err == nil {
-		err = e.accept(j, x)
-	}
-	fault, _ := errors.AsType[*llm.Error](err)
-	call := e.callEvent(j, a, x, fault)
-	j.row.RecordCall(call)
-	e.called(call)
-	j.addUsage(call.Usage)
-	e.log.Debug("call", slog.Uint64("sequence", j.row.Seq), slog.Int("attempt", a.Number), slog.String("status", string(call.Status)), slog.Duration("latency", x.Latency))
-	if fault == nil {
-		return struct{}{}, pool.Verdict{}
-	}
-	verdict := pool.Verdict{Class: poolClass(fault.Class), Err: fault, Hint: hint(x)}
-	if verdict.Class != pool.Cancelled {
-		j.errors = append(j.errors, auditlog.AttemptError{
-			Attempt: a.Number, Provider: fault.Provider, Class: fault.Class.String(), StatusCode: fault.Status, Error: fault.Error(),
-		})
-	}
-	return struct{}{}, verdict
-}
-
-// accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
-func (e *executor) accept(j *job, x *llm.Exchange) error {
-	value, err := e.prompt.value(x.Reply)
-	if err != nil {
-		// Ask again, and say what was wrong.
-		if fault, ok := errors.AsType[*llm.Error](err); ok {
-			fault.Provider, fault.Status = e.caller.Provider(), x.Status
-		}
-		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
-		again, prepareErr := e.caller.Prepare(&j.request)
-		if prepareErr != nil {
-			return prepareErr
-		}
-		j.prepared = again // but not the key: it is that of what the row asks
-		return err
-	}
-	j.body = e.prompt.successBody(j, x.Reply, value)
-	if limit := j.row.MaxBodyBytes; len(j.body) > limit {
-		j.tooLarge = llm.ResultTooLarge(len(j.body), limit)
-	}
 	return nil
 }
 
@@ -258,38 +199,4 @@ func (e *executor) event(j *job, r pool.Result[*job, struct{}]) auditlog.Row {
 			ThrottleTime: r.Stats.ThrottleTime, PeakDelay: r.Stats.PeakDelay, CurrentDelay: r.Stats.CurrentDelay,
 		},
 	}
-}
-
-// callEvent is the audit event of one attempt; its identity is filled in by the row.
-func (e *executor) callEvent(j *job, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
-	c := &auditlog.Call{
-		Header:   auditlog.Header{Time: time.Now(), RunID: e.runID, Stage: e.cfg.Name},
-		CallID:   newID(),
-		Provider: e.caller.Provider(), Model: j.prepared.Model,
-		Status: auditlog.CallSuccess, StatusCode: x.Status,
-		Latency: x.Latency, DispatchDelay: a.DispatchDelay, RetryAfter: x.RetryAfter,
-		RequestHash: llm.Hash(x.Request), Request: x.Request, Response: x.Response,
-	}
-	if len(x.Response) > 0 {
-		c.ResponseHash = llm.Hash(x.Response)
-	}
-	if x.Reply != nil {
-		c.Usage = auditUsage(x.Reply.Usage)
-		if x.Reply.Model != "" {
-			c.Model = x.Reply.Model
-		}
-	}
-	if fault == nil {
-		return c
-	}
-	c.ErrorClass, c.Error = fault.Class.String(), fault.Error()
-	switch {
-	case fault.Class == llm.Capacity:
-		c.Status = auditlog.CallCapacityRetry
-	case x.Unknown:
-		c.Status = auditlog.CallUnknown // it may have been answered, and billed
-	default:
-		c.Status = auditlog.CallFailure
-	}
-	return c
 }

@@ -105,7 +105,8 @@ func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
 	if cfg.Rows.OnFatal == "fail" {
 		pc.OnFatal = pool.Fail
 	}
-	return pc, nil
+	err = addServers(&pc, cfg, s.caller.targets)
+	return pc, err
 }
 
 // newLaw returns the law of the dispatch rate.

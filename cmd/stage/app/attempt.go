@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+)
+
+// attemptErrorsMax bounds the errors kept of one row, which may wait for capacity for days: the first and the last ones.
+const attemptErrorsMax = 64
+
+// address makes the bytes that go over the wire to a target. A model that the row names is asked of the first one alone:
+// others would not know it.
+func (e *executor) address(j *job, to int) (err error) {
+	if j.request.Model = ""; to == 0 {
+		j.request.Model = j.model
+	}
+	if j.target != to { // what one model was told of its reply means nothing to another
+		j.request.Rejected, j.request.Complaint = "", ""
+	}
+	j.target = to
+	j.prepared, err = e.caller.targets[to].Prepare(&j.request)
+	return err
+}
+
+// attempt makes one call for the job.
+func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{}, pool.Verdict) {
+	if !j.row.Wanted() {
+		return struct{}{}, pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}
+	}
+	if a.Server != j.target {
+		if err := e.address(j, a.Server); err != nil {
+			return struct{}{}, e.failed(j, a, asFault(err))
+		}
+	}
+	if a.Probe {
+		if err := e.caller.reloadKey(); err != nil {
+			e.log.Warn("key not read again, the old one stays", slog.Any("error", err))
+		}
+	}
+	x, err := e.caller.targets[j.target].Do(ctx, j.prepared)
+	if err == nil {
+		err = e.accept(j, x)
+	}
+	fault, _ := errors.AsType[*llm.Error](err)
+	call := e.callEvent(j, a, x, fault)
+	j.row.RecordCall(call)
+	e.called(call)
+	j.addUsage(call.Usage)
+	e.log.Debug("call", slog.Uint64("sequence", j.row.Seq), slog.Int("attempt", a.Number), slog.String("provider", call.Provider),
+		slog.String("status", string(call.Status)), slog.Duration("latency", x.Latency))
+	verdict := pool.Verdict{}
+	if fault != nil {
+		verdict = e.failed(j, a, fault)
+		verdict.Hint = hint(x)
+	}
+	if call.Usage != nil {
+		verdict.Weight = call.Usage.TotalTokens
+	}
+	return struct{}{}, verdict
+}
+
+var errNotWanted = errors.New("the row belongs to another replica now")
+
+// failed adds a failed attempt to the chain and judges it.
+func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error) pool.Verdict {
+	verdict := pool.Verdict{Class: poolClass(fault.Class), Err: fault}
+	if verdict.Class == pool.Cancelled {
+		return verdict
+	}
+	if len(j.errors) == attemptErrorsMax {
+		j.errors = slices.Delete(j.errors, 1, 2)
+	}
+	j.errors = append(j.errors, auditlog.AttemptError{
+		Attempt: a.Number, Provider: fault.Provider, Class: fault.Class.String(), StatusCode: fault.Status, Error: fault.Error(),
+	})
+	return verdict
+}
+
+// accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
+func (e *executor) accept(j *job, x *llm.Exchange) error {
+	value, err := e.prompt.value(x.Reply)
+	if err != nil {
+		// Ask again, and say what was wrong.
+		if fault, ok := errors.AsType[*llm.Error](err); ok {
+			fault.Provider, fault.Status = e.caller.targets[j.target].Provider(), x.Status
+		}
+		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
+		if again := e.address(j, j.target); again != nil {
+			return again
+		}
+		return err
+	}
+	j.body = e.prompt.successBody(j, x.Reply, value)
+	if limit := j.row.MaxBodyBytes; len(j.body) > limit {
+		j.tooLarge = llm.ResultTooLarge(len(j.body), limit)
+	}
+	return nil
+}
+
+// callEvent is the audit event of one attempt; its identity is filled in by the row.
+func (e *executor) callEvent(j *job, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
+	c := &auditlog.Call{
+		Header:   auditlog.Header{Time: time.Now(), RunID: e.runID, Stage: e.cfg.Name},
+		CallID:   newID(),
+		Provider: e.caller.targets[j.target].Provider(), Model: j.prepared.Model,
+		Status: auditlog.CallSuccess, StatusCode: x.Status,
+		Latency: x.Latency, DispatchDelay: a.DispatchDelay, RetryAfter: x.RetryAfter,
+		RequestHash: llm.Hash(x.Request), Request: x.Request, Response: x.Response,
+	}
+	if len(x.Response) > 0 {
+		c.ResponseHash = llm.Hash(x.Response)
+	}
+	if x.Reply != nil {
+		c.Usage = auditUsage(x.Reply.Usage)
+	}
+	if fault == nil {
+		return c
+	}
+	c.ErrorClass, c.Error = fault.Class.String(), fault.Error()
+	switch {
+	case fault.Class == llm.Capacity:
+		c.Status = auditlog.CallCapacityRetry
+	case x.Unknown:
+		c.Status = auditlog.CallUnknown // it may have been answered, and billed
+	default:
+		c.Status = auditlog.CallFailure
+	}
+	return c
+}

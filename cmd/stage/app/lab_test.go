@@ -1,0 +1,328 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server/ats"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+func TestMain(m *testing.M) {
+	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
+	os.Exit(m.Run())
+}
+
+// lab is a NATS server and some LLMs that a stage in the same bubble works with.
+type lab struct {
+	t     *testing.T
+	srv   *natsd.Server
+	dir   string
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	pipes map[string]*llmtest.PipeListener // by host
+	llms  map[string]*llmtest.Server
+	vars  map[string]string
+	logs  syncBuffer
+}
+
+// newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage asks.
+func newLab(t *testing.T, first llmtest.Config, vars map[string]string) *lab {
+	t.Helper()
+	l := &lab{t: t, dir: t.TempDir(), pipes: map[string]*llmtest.PipeListener{}, llms: map[string]*llmtest.Server{}}
+	var err error
+	if l.srv, err = natsd.Start(natsd.Config{Dir: l.dir, NoListen: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.srv.Stop)
+	l.nc = l.connect()
+	if l.js, err = jetstream.New(l.nc); err != nil {
+		t.Fatal(err)
+	}
+	l.vars = map[string]string{
+		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "large", "STAGE_LLM_BASE_URL": "http://first.test/v1",
+		"STAGE_LLM_API_KEY": "sk-first-secret", "STAGE_TEMPLATE": "{{ row.q }}", "STAGE_POOL_SIZE": "8", "STAGE_RETRY_BASE_DELAY": "10ms",
+	}
+	maps.Copy(l.vars, vars)
+	l.serve("first.test", first)
+	return l
+}
+
+func (l *lab) connect() *nats.Conn {
+	l.t.Helper()
+	nc, err := l.srv.Connect()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(nc.Close)
+	return nc
+}
+
+// serve adds an LLM at http://host/v1.
+func (l *lab) serve(host string, cfg llmtest.Config) {
+	l.t.Helper()
+	srv, err := llmtest.New(cfg)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	pipe, stop := srv.Pipe()
+	l.t.Cleanup(stop)
+	l.llms[host], l.pipes[host] = srv, pipe
+}
+
+func (l *lab) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	pipe := l.pipes[host]
+	if pipe == nil {
+		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+	}
+	return pipe.DialContext(ctx, network, address)
+}
+
+// load publishes rows that ask these questions.
+func (l *lab) load(questions ...string) {
+	l.t.Helper()
+	for _, q := range questions {
+		l.publish(&nats.Msg{Data: fmt.Appendf(nil, `{"q":%q}`, q)})
+	}
+}
+
+func (l *lab) publish(m *nats.Msg) {
+	l.t.Helper()
+	if _, err := l.js.CreateOrUpdateStream(l.t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
+		l.t.Fatal(err)
+	}
+	m.Subject = "rows.in"
+	if _, err := l.js.PublishMsg(l.t.Context(), m); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) config(changes map[string]string) *Config {
+	l.t.Helper()
+	vars := maps.Clone(l.vars)
+	maps.Copy(vars, changes)
+	cfg, err := ConfigSource{Environ: vars}.Load(l.t.Context(), NeedCalls)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return cfg
+}
+
+// running is a stage that runs.
+type running struct {
+	*stage
+	lab  *lab
+	soft context.CancelFunc
+	hard context.CancelFunc
+	done chan error
+}
+
+// start runs a stage with some changes of the lab's variables.
+func (l *lab) start(changes map[string]string, opts stageOptions) *running {
+	l.t.Helper()
+	cfg := l.config(changes)
+	caller, err := newCaller(cfg, l.dial, llmtest.Config{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s, err := newStage(cfg, &connection{nc: l.connect()}, caller, log, opts)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	r := &running{stage: s, lab: l, done: make(chan error, 1)}
+	soft, stop := context.WithCancel(l.t.Context())
+	hard, kill := context.WithCancel(context.WithoutCancel(l.t.Context()))
+	r.soft, r.hard = stop, kill
+	go func() {
+		err := s.run(soft, hard)
+		caller.close()
+		r.done <- err
+		close(r.done)
+	}()
+	l.t.Cleanup(func() {
+		kill()
+		stop()
+		_ = <-r.done
+	})
+	return r
+}
+
+// stop drains the stage and waits for its end.
+func (r *running) stop() {
+	r.lab.t.Helper()
+	r.soft()
+	if err := <-r.done; err != nil {
+		r.lab.t.Errorf("run: %v", err)
+	}
+}
+
+// work runs a stage until there are n results in all, and stops it.
+func (l *lab) work(n int, changes map[string]string) *running {
+	l.t.Helper()
+	r := l.start(changes, stageOptions{})
+	l.await(n)
+	r.stop()
+	return r
+}
+
+// await waits until there are n results.
+func (l *lab) await(n int) {
+	l.t.Helper()
+	for range 100_000 {
+		if len(l.stored("RESULTS", "results.stage.0.rows", n)) >= n {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	l.t.Fatalf("no %d results; log:\n%s", n, l.logs.String())
+}
+
+// stored returns the messages of a subject; nil while there are fewer than least.
+func (l *lab) stored(stream, subject string, least int) []*jetstream.RawStreamMsg {
+	l.t.Helper()
+	str, err := l.js.Stream(l.t.Context(), stream)
+	if err != nil {
+		return nil
+	}
+	info, err := str.Info(l.t.Context(), jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	total := uint64(0)
+	for _, n := range info.State.Subjects {
+		total += n
+	}
+	if total < uint64(least) {
+		return nil
+	}
+	var msgs []*jetstream.RawStreamMsg
+	for seq := uint64(1); uint64(len(msgs)) < total; seq++ {
+		m, err := str.GetMsg(l.t.Context(), seq, jetstream.WithGetMsgSubject(subject))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		msgs, seq = append(msgs, m), m.Sequence
+	}
+	return msgs
+}
+
+// labResult is a result as its reader sees it.
+type labResult struct {
+	Q     string `json:"q"`
+	Text  string `json:"llm_response"`
+	Model string `json:"llm_response_model"`
+	Error *struct {
+		Reason string `json:"reason"`
+		Errors []struct {
+			Attempt  int    `json:"attempt"`
+			Provider string `json:"provider"`
+			Class    string `json:"class"`
+		} `json:"errors"`
+	} `json:"llm_response_error"`
+}
+
+func (l *lab) results() []labResult {
+	l.t.Helper()
+	var results []labResult
+	for _, body := range l.bodies() {
+		var r labResult
+		if err := json.Unmarshal([]byte(body), &r); err != nil {
+			l.t.Fatal(err)
+		}
+		results = append(results, r)
+	}
+	return results
+}
+
+// bodies returns the results' bodies in order.
+func (l *lab) bodies() []string {
+	l.t.Helper()
+	var bodies []string
+	for _, m := range l.stored("RESULTS", "results.stage.0.rows", 0) {
+		bodies = append(bodies, string(m.Data))
+	}
+	return bodies
+}
+
+// events returns the audit's events of one kind, in the order stored.
+func (l *lab) events(kind auditlog.Kind) []*auditlog.Event {
+	l.t.Helper()
+	var events []*auditlog.Event
+	for _, m := range l.stored("AUDIT", "audit.stage.*."+string(kind), 0) {
+		e, err := auditlog.Decode(m.Data)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// asked lists provider:model of each call of the audit.
+func (l *lab) asked() []string {
+	l.t.Helper()
+	var asked []string
+	for _, e := range l.events(auditlog.KindCall) {
+		asked = append(asked, e.Call.Provider+":"+e.Call.Model)
+	}
+	return asked
+}
+
+// sources counts the rows of the audit by their source.
+func (l *lab) sources() map[string]int {
+	l.t.Helper()
+	counts := map[string]int{}
+	for _, e := range l.events(auditlog.KindRow) {
+		counts[e.Row.Source]++
+	}
+	return counts
+}
+
+// syncBuffer is a buffer for several goroutines.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// lines returns the lines of a log that hold a text.
+func lines(log, text string) []string {
+	var found []string
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, text) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}

@@ -1,0 +1,111 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+)
+
+// target is one model of one provider, and the client that asks it.
+type target struct {
+	*llm.Client
+	endpoint Endpoint
+	variable string // how the variables of its base URL and its key begin
+	models   string // the variable that names its model
+}
+
+// newTargets makes the clients of the first provider and of the fallbacks, in the order in which they are asked. own is
+// the base URL of a provider that has none, the built-in LLM. The error lists every fault.
+func newTargets(cfg *Config, dial dialFunc, own func(Endpoint) (string, error)) ([]*target, error) {
+	first := &target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: variablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
+	models, targets := []string{cfg.LLM.Model}, []*target{first}
+	for _, m := range cfg.Fallback.Models {
+		t := &target{endpoint: cfg.LLM.Endpoint(m.Provider), variable: providerVariables(m.Provider), models: "STAGE_FALLBACKS"}
+		if m.Provider == cfg.LLM.Provider {
+			t.variable = first.variable
+		}
+		models, targets = append(models, m.Model), append(targets, t)
+	}
+	var faults []error
+	for i, t := range targets {
+		var err error
+		if t.endpoint.BaseURL == "" {
+			t.endpoint.BaseURL, err = own(t.endpoint)
+		}
+		if err == nil {
+			err = t.open(cfg, models[i], dial)
+		}
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return targets, errors.Join(faults...)
+}
+
+// open makes the client.
+func (t *target) open(cfg *Config, model string, dial dialFunc) error {
+	key, err := t.endpoint.APIKey.Value()
+	if err != nil {
+		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, fileSuffix, err)
+	}
+	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
+		BaseURL: t.endpoint.BaseURL, APIKey: key, Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
+		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
+		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated, DialContext: dial,
+	})
+	if err != nil {
+		return t.nameSettings(err)
+	}
+	return nil
+}
+
+// reloadKey reads the key again where it is in a file: it may have been mended or rotated.
+func (t *target) reloadKey() error {
+	key, err := t.endpoint.APIKey.Value()
+	if err == nil {
+		err = t.SetAPIKey(key)
+	}
+	if err != nil {
+		return fmt.Errorf("%s_API_KEY: %w", t.variable, err)
+	}
+	return nil
+}
+
+// nameSettings names the variable of each setting that the client found wrong.
+func (t *target) nameSettings(err error) error {
+	variables := map[string]string{
+		"Provider": "STAGE_LLM_PROVIDER", "BaseURL": t.variable + "_BASE_URL", "APIKey": t.variable + "_API_KEY", "Model": t.models,
+		"CAFile": "STAGE_LLM_CA_FILE", "CAPEM": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
+		"Concurrency": "STAGE_POOL_SIZE",
+	}
+	joined, ok := err.(interface{ Unwrap() []error }) // the faults one by one, as llm joined them
+	if !ok {
+		joined = errors.Join(err).(interface{ Unwrap() []error }) // a list of one
+	}
+	var named []error
+	for _, fault := range joined.Unwrap() {
+		if e, ok := errors.AsType[*llm.SettingError](fault); ok && variables[e.Setting] != "" {
+			fault = fmt.Errorf("%s: %w", variables[e.Setting], e.Err)
+		}
+		named = append(named, fault)
+	}
+	return errors.Join(named...)
+}
+
+// addServers tells the pool of all targets: each with a throttle of its own, for what one refuses says nothing of the
+// others, and with the limits of the configuration.
+func addServers(pc *pool.Config, cfg *Config, targets []*target) error {
+	gates := newGates(cfg, targets)
+	pc.Gates = gates[0]
+	for _, g := range gates[1:] {
+		law, err := newLaw(cfg)
+		if err != nil {
+			return err
+		}
+		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: law, Gates: g})
+	}
+	pc.FallbackAfter = cfg.Fallback.After
+	return nil
+}

@@ -1,0 +1,143 @@
+package app
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// fallback are the variables of a stage with two fallbacks.
+var fallback = map[string]string{
+	"STAGE_FALLBACKS":              "anthropic:claude,openai:small",
+	"STAGE_LLM_ANTHROPIC_BASE_URL": "http://second.test/v1", "STAGE_LLM_ANTHROPIC_API_KEY": "sk-second-secret",
+	"STAGE_RETRY_MAX_ATTEMPTS": "2",
+}
+
+// byModel answers each model's calls with a status of its own; 0 answers.
+func byModel(statuses map[string]int) llmtest.Config {
+	return llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		if status := statuses[c.Model]; status != 0 {
+			return &llmtest.Step{Status: status}
+		}
+		return nil
+	}}
+}
+
+func TestFallbacksAreAskedInOrderWithTheirOwnKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, byModel(map[string]int{"large": 500}), fallback)
+		var keys []string
+		l.serve("second.test", llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			keys = append(keys, c.Header.Get("X-Api-Key"))
+			return &llmtest.Step{Status: http.StatusBadGateway}
+		}})
+		l.load("one")
+		l.work(1, nil)
+		want := []string{"openai:large", "openai:large", "anthropic:claude", "anthropic:claude", "openai:small"}
+		if got := l.asked(); !slices.Equal(got, want) {
+			t.Errorf("asked %v, want %v", got, want)
+		}
+		if r := l.results()[0]; r.Error != nil || r.Model != "small" || r.Text != llmtest.Answer("one") {
+			t.Errorf("result %+v", r)
+		}
+		if !slices.Equal(keys, []string{"sk-second-secret", "sk-second-secret"}) {
+			t.Errorf("the second provider was given the keys %q", keys)
+		}
+		row := l.events(auditlog.KindRow)[0].Row
+		if row.Attempts != 5 || len(row.Errors) != 4 || row.Errors[3].Provider != "anthropic" || row.Status != auditlog.RowSuccess {
+			t.Errorf("row event %+v", row)
+		}
+	})
+}
+
+func TestExhaustedFallbacksGiveTheWholeChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, byModel(map[string]int{"large": 500, "small": 500}), fallback)
+		l.serve("second.test", byModel(map[string]int{"claude": http.StatusUnauthorized}))
+		l.load("one", "two")
+		r := l.work(2, map[string]string{"STAGE_POOL_SIZE": "1"})
+		for i, result := range l.results() {
+			var chain []string
+			for _, e := range result.Error.Errors {
+				chain = append(chain, e.Provider+" "+e.Class)
+			}
+			want := []string{"openai transient", "openai transient", "anthropic fatal", "openai transient", "openai transient"}
+			if i == 1 { // a provider with a bad key is passed over for a while
+				want = slices.Delete(want, 2, 3)
+			}
+			if result.Error.Reason != "api_call_failed" || !slices.Equal(chain, want) {
+				t.Errorf("result %d: %s after %v, want %v", i, result.Error.Reason, chain, want)
+			}
+		}
+		if r.pause.Load() != nil {
+			t.Error("the stage is paused for the key of a fallback")
+		}
+	})
+}
+
+func TestTheModelOfARowIsAskedOfTheFirstProviderAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, byModel(map[string]int{"special": 500}), fallback)
+		l.serve("second.test", llmtest.Config{})
+		l.publish(&nats.Msg{Data: []byte(`{"q":"one"}`), Header: nats.Header{consumer.HeaderModel: {"special"}}})
+		l.work(1, nil)
+		if got, want := l.asked(), []string{"openai:special", "openai:special", "anthropic:claude"}; !slices.Equal(got, want) {
+			t.Errorf("asked %v, want %v", got, want)
+		}
+	})
+}
+
+func TestFallbackAfterServesRowsWhileTheFirstHasNoCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var recovers time.Time
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: func(llmtest.Call) *llmtest.Step {
+			if time.Now().Before(recovers) {
+				return &llmtest.Step{Status: http.StatusTooManyRequests}
+			}
+			return nil
+		}}, fallback)
+		l.serve("second.test", llmtest.Config{Latency: time.Second})
+		recovers = time.Now().Add(time.Minute)
+		for range 300 {
+			l.load("same question")
+		}
+		l.work(300, map[string]string{"STAGE_FALLBACK_AFTER": "20s"})
+		answered := map[string]int{}
+		for _, e := range l.events(auditlog.KindCall) {
+			if e.Call.Status == auditlog.CallSuccess {
+				answered[e.Call.Model]++
+			}
+		}
+		if answered["claude"] < 200 || answered["large"] > 100 || answered["small"] > 0 {
+			t.Errorf("answered %v, want most by the fallback: it had the 40 seconds of the outage", answered)
+		}
+		for i, r := range l.results() {
+			if r.Error != nil {
+				t.Fatalf("row %d: %+v", i, r.Error)
+			}
+		}
+	})
+}
+
+func TestFaultsOfAFallbackNameItsVariables(t *testing.T) {
+	cfg, err := ConfigSource{Environ: map[string]string{
+		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "m", "STAGE_LLM_BASE_URL": "http://first.test/v1", "STAGE_TEMPLATE": "x",
+		"STAGE_FALLBACKS": "gemini:m", "STAGE_LLM_GEMINI_API_KEY": "white space",
+	}}.Load(t.Context(), NeedCalls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = newCaller(cfg, nil, llmtest.Config{})
+	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_API_KEY: holds white space") {
+		t.Errorf("got %v", err)
+	}
+}
