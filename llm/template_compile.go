@@ -1,0 +1,469 @@
+package llm
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	controls "github.com/nikolalohinski/gonja/v2/builtins/control_structures"
+	"github.com/nikolalohinski/gonja/v2/exec"
+	"github.com/nikolalohinski/gonja/v2/nodes"
+	"github.com/nikolalohinski/gonja/v2/parser"
+	"github.com/nikolalohinski/gonja/v2/tokens"
+)
+
+// maxExpressionDepth bounds how deep gonja evaluates. It wraps an error at each level.
+const maxExpressionDepth = 200
+
+// templateCompiler goes over the tree that gonja has parsed and puts a filter of ours in
+// the place of every part that does something: operators, attributes, indexes, calls,
+// filters and tests. So gonja's own versions, which can take any time and memory, reach
+// into Go values by reflection, or panic, are never run; what is left of gonja at run
+// time is the walk over the tree, names, constants, "and" and "or". Each filter belongs
+// to one place in the template and knows its line.
+type templateCompiler struct {
+	source  *templateSource
+	filters map[string]exec.FilterFunction // by number
+	line    int                            // of the part that is being compiled
+	depth   int                            // of the expression
+	parts   int                            // compiled so far
+
+	globals  []string       // names that are always set
+	set      []string       // names that some block sets
+	asked    []string       // names of which some part asks whether they are defined
+	read     map[string]int // the line where a name is first read
+	loopOpen int            // for blocks around
+}
+
+func newTemplateCompiler(source *templateSource, lookup bool) *templateCompiler {
+	c := &templateCompiler{
+		source:  source,
+		filters: map[string]exec.FilterFunction{},
+		globals: []string{"row"},
+		read:    map[string]int{},
+	}
+	if lookup {
+		c.globals = append(c.globals, "lookup")
+	}
+	return c
+}
+
+// template compiles the whole tree.
+func (c *templateCompiler) template(root *nodes.Template) error {
+	if err := c.nodes(root.Nodes); err != nil {
+		return err
+	}
+	for name, line := range c.read {
+		if slices.Contains(c.set, name) || slices.Contains(c.asked, name) {
+			continue
+		}
+		f := &templateFault{line: line, msg: "undefined: " + name}
+		if name == "lookup" {
+			f.hint = "no lookup file is configured"
+		} else {
+			f.hint = fmt.Sprintf("there are %s and what the template sets; did you mean row.%s?", strings.Join(c.globals, ", "), name)
+		}
+		return f
+	}
+	return nil
+}
+
+// body compiles what stands in a block.
+func (c *templateCompiler) body(w *nodes.Wrapper) error {
+	if w == nil {
+		return nil
+	}
+	return c.nodes(w.Nodes)
+}
+
+func (c *templateCompiler) nodes(list []nodes.Node) (err error) {
+	for _, n := range list {
+		c.parts++
+		switch n := n.(type) {
+		case nil, *nodes.Comment:
+		case *nodes.Data:
+			c.parts += len(n.Data.Val) / stepCost // gonja trims it anew each time
+		case *nodes.Output:
+			err = c.output(n)
+		case *nodes.ControlStructureBlock:
+			c.at(n.Location)
+			err = c.block(n.ControlStructure)
+		default:
+			err = c.errorf("unexpected part %T", n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *templateCompiler) output(n *nodes.Output) (err error) {
+	c.at(n.Start)
+	if n.Condition != nil {
+		if n.Condition, err = c.expression(n.Condition); err != nil {
+			return err
+		}
+	}
+	if n.Alternative != nil {
+		if n.Alternative, err = c.text(n.Alternative); err != nil {
+			return err
+		}
+	}
+	n.Expression, err = c.text(n.Expression)
+	return err
+}
+
+func (c *templateCompiler) block(b nodes.ControlStructure) (err error) {
+	if b, ok := b.(*controls.IfControlStructure); ok {
+		for i := range b.Conditions {
+			if b.Conditions[i], err = c.expression(b.Conditions[i]); err != nil {
+				return err
+			}
+		}
+		for _, w := range b.Wrappers {
+			if err := c.body(w); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if b, ok := b.(templateBlock); ok {
+		return b.compile(c)
+	}
+	return c.errorf("unexpected block %T", b)
+}
+
+// at notes where the part begins that is being compiled.
+func (c *templateCompiler) at(t *tokens.Token) {
+	if t != nil {
+		c.line = c.source.line(t.Pos)
+	}
+}
+
+func (c *templateCompiler) errorf(format string, args ...any) error {
+	return &templateFault{line: c.line, msg: fmt.Sprintf(format, args...)}
+}
+
+// apply returns the expression that gives op the values of in and args.
+func (c *templateCompiler) apply(op operation, in nodes.Expression, args ...nodes.Expression) nodes.Expression {
+	line := c.line
+	return c.filter(func(e *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value {
+		if in.IsError() {
+			return in
+		}
+		r := renderingOf(e)
+		args := make([]any, len(params.Args))
+		for i, a := range params.Args {
+			args[i] = valueOf(a)
+		}
+		v, err := op(r, valueOf(in), args)
+		if err == nil {
+			err = r.spend(stepCost)
+		}
+		if err != nil {
+			return exec.AsValue(r.fail(line, err))
+		}
+		return exec.AsValue(v)
+	}, in, args...)
+}
+
+// filter returns the expression that gives f the values of in and args.
+func (c *templateCompiler) filter(f exec.FilterFunction, in nodes.Expression, args ...nodes.Expression) nodes.Expression {
+	name := strconv.Itoa(len(c.filters))
+	c.filters[name] = f
+	call := &nodes.FilterCall{Name: name, Args: args}
+	return &nodes.FilteredExpression{Expression: in, Filters: []*nodes.FilterCall{call}}
+}
+
+func renderingOf(e *exec.Evaluator) *rendering {
+	v, _ := e.Environment.Context.Get(renderingName)
+	r, _ := v.(*rendering)
+	return r
+}
+
+// valueOf takes a value out of gonja's.
+func valueOf(v *exec.Value) any {
+	switch x := v.Interface().(type) {
+	case int: // a literal
+		return int64(x)
+	default:
+		return x
+	}
+}
+
+// none is a constant expression, the input of operations that have none.
+var none = &nodes.None{Location: &tokens.Token{Val: "none"}}
+
+// text compiles an expression whose value is written out.
+func (c *templateCompiler) text(x nodes.Expression) (nodes.Expression, error) {
+	x, err := c.expression(x)
+	return c.apply(opText, x), err
+}
+
+// expressions compiles a list of expressions, such as arguments.
+func (c *templateCompiler) expressions(list []nodes.Expression) ([]nodes.Expression, error) {
+	out := make([]nodes.Expression, len(list))
+	for i, x := range list {
+		var err error
+		if out[i], err = c.expression(x); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// expression compiles one expression.
+func (c *templateCompiler) expression(x nodes.Expression) (nodes.Expression, error) {
+	if c.depth++; c.depth > maxExpressionDepth {
+		return nil, c.errorf("the expression is nested deeper than %d", maxExpressionDepth)
+	}
+	c.parts++
+	defer func(line int) { c.depth, c.line = c.depth-1, line }(c.line)
+	switch x := x.(type) {
+	case *nodes.None, *nodes.String, *nodes.Float, *nodes.Bool:
+		return x, nil
+	case *nodes.Integer:
+		if strings.TrimLeft(x.Location.Val, "0123456789_") == "" && strings.HasPrefix(x.Location.Val, "0") && x.Val != 0 {
+			return nil, c.errorf("the number %s begins with a zero", x.Location.Val)
+		}
+		return x, nil
+	case *nodes.Name:
+		return c.name(x)
+	case *nodes.List:
+		items, err := c.expressions(x.Val)
+		return c.apply(opList, none, items...), err
+	case *nodes.Tuple:
+		items, err := c.expressions(x.Val)
+		return c.apply(opList, none, items...), err
+	case *nodes.Dict:
+		return c.dict(x)
+	case *nodes.GetAttribute, *nodes.GetItem, *nodes.GetSlice:
+		return c.subscript(x)
+	case *nodes.Call:
+		return c.call(x)
+	case *nodes.FilteredExpression:
+		return c.filtered(x)
+	case *nodes.TestExpression:
+		return c.test(x)
+	case *nodes.Negation:
+		term, err := c.expression(x.Term)
+		return c.apply(opNot, term), err
+	case *nodes.UnaryExpression:
+		return c.unary(x)
+	case *nodes.BinaryExpression:
+		return c.binary(x)
+	}
+	return nil, c.errorf("an expression is missing")
+}
+
+func (c *templateCompiler) name(x *nodes.Name) (nodes.Expression, error) {
+	name := x.Name.Val
+	c.at(x.Name)
+	switch {
+	case name == "none":
+		return none, nil
+	case slices.Contains(c.globals, name), name == "loop" && c.loopOpen > 0:
+		return x, nil
+	}
+	if _, ok := c.read[name]; !ok {
+		c.read[name] = c.line
+	}
+	line := c.line
+	return c.filter(func(e *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+		if in.IsError() {
+			return exec.AsValue(renderingOf(e).fail(line, &templateFault{msg: "undefined: " + name, undefined: true}))
+		}
+		return in
+	}, x), nil
+}
+
+func (c *templateCompiler) dict(x *nodes.Dict) (nodes.Expression, error) {
+	var items []nodes.Expression
+	for _, p := range x.Pairs {
+		pair, err := c.expressions([]nodes.Expression{p.Key, p.Value})
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, pair...)
+	}
+	return c.apply(opDict, none, items...), nil
+}
+
+// subscript compiles x.name, x.0, x[key] and x[start:end:step].
+func (c *templateCompiler) subscript(x nodes.Expression) (nodes.Expression, error) {
+	c.at(x.Position())
+	written := asWritten(x, 10)
+	switch x := x.(type) {
+	case *nodes.GetAttribute:
+		of, err := c.expression(x.Node)
+		var key any = x.Attribute
+		if x.Attribute == "" {
+			key = int64(x.Index)
+		}
+		return c.apply(func(r *rendering, v any, _ []any) (any, error) { return r.item(v, key, written) }, of), err
+	case *nodes.GetItem:
+		if x.Arg == nil {
+			break
+		}
+		both, err := c.expressions([]nodes.Expression{x.Node, x.Arg})
+		if err != nil {
+			return nil, err
+		}
+		return c.apply(func(r *rendering, v any, args []any) (any, error) { return r.item(v, args[0], written) }, both[0], both[1]), nil
+	case *nodes.GetSlice:
+		bounds := []nodes.Expression{x.Node, x.Start, x.End, x.Step}
+		for i, b := range bounds {
+			if b == nil {
+				bounds[i] = none
+			}
+		}
+		bounds, err := c.expressions(bounds)
+		if err != nil {
+			return nil, err
+		}
+		return c.apply(opSlice, bounds[0], bounds[1:]...), nil
+	}
+	return nil, c.errorf("an index is missing in %s", written)
+}
+
+// asWritten writes an expression as the template has it, roughly: of a chain of more than
+// depth parts only the end.
+func asWritten(x nodes.Node, depth int) string {
+	if depth == 0 {
+		return "…"
+	}
+	switch x := x.(type) {
+	case *nodes.Name:
+		return x.Name.Val
+	case *nodes.GetAttribute:
+		if x.Attribute == "" {
+			return asWritten(x.Node, depth-1) + "." + strconv.Itoa(x.Index)
+		}
+		return asWritten(x.Node, depth-1) + "." + x.Attribute
+	case *nodes.GetItem:
+		return asWritten(x.Node, depth-1) + "[" + asWritten(x.Arg, depth-1) + "]"
+	case *nodes.String:
+		return strconv.Quote(x.Val)
+	case *nodes.Integer:
+		return strconv.Itoa(x.Val)
+	}
+	return "…"
+}
+
+func (c *templateCompiler) unary(x *nodes.UnaryExpression) (nodes.Expression, error) {
+	c.at(x.Operator)
+	term, err := c.expression(x.Term)
+	if x.Negative {
+		return c.apply(opNegative, term), err
+	}
+	return c.apply(opPositive, term), err
+}
+
+func (c *templateCompiler) binary(x *nodes.BinaryExpression) (nodes.Expression, error) {
+	c.at(x.Operator.Token)
+	both, err := c.expressions([]nodes.Expression{x.Left, x.Right})
+	if err != nil {
+		return nil, err
+	}
+	kind := x.Operator.Token.Type
+	if kind == tokens.And || kind == tokens.Or {
+		// gonja evaluates the right side only when it must, as Jinja does.
+		return &nodes.BinaryExpression{Left: both[0], Right: both[1], Operator: x.Operator}, nil
+	}
+	op, ok := binaryOperations[kind]
+	if !ok {
+		return nil, c.errorf("the operator %s is not available", x.Operator.Token.Val)
+	}
+	if left, ok := x.Left.(*nodes.BinaryExpression); ok && isComparison(kind) && isComparison(left.Operator.Token.Type) {
+		return nil, c.errorf(`comparisons in a row are not available; join two with "and"`)
+	}
+	return c.apply(op, both[0], both[1]), nil
+}
+
+// call compiles the call of a function or a method.
+func (c *templateCompiler) call(x *nodes.Call) (nodes.Expression, error) {
+	c.at(x.Location)
+	switch f := x.Func.(type) {
+	case *nodes.Name:
+		return c.invoke("function", f.Name.Val, functions, none, x.Args, x.Kwargs)
+	case *nodes.GetAttribute:
+		of, err := c.expression(f.Node)
+		if err != nil {
+			return nil, err
+		}
+		if f.Attribute == "" {
+			break
+		}
+		return c.invoke("method", f.Attribute, methods, of, x.Args, x.Kwargs)
+	}
+	return nil, c.errorf("only functions and methods can be called")
+}
+
+// test compiles "x is name", and "x in y", which gonja takes for a test too.
+func (c *templateCompiler) test(x *nodes.TestExpression) (nodes.Expression, error) {
+	c.at(x.Test.Token)
+	of, err := c.expression(x.Expression)
+	if err != nil {
+		return nil, err
+	}
+	name := x.Test.Name
+	switch name {
+	case "in":
+		if len(x.Test.Args) != 1 {
+			return nil, c.errorf(`an expression is missing behind "in"`)
+		}
+		right, err := c.expression(x.Test.Args[0])
+		return c.apply(opIn, of, right), err
+	case "defined", "undefined":
+		if len(x.Test.Args)+len(x.Test.Kwargs) > 0 {
+			return nil, c.errorf("the test %s takes no argument", name)
+		}
+		c.ask(x.Expression)
+		return c.filter(func(e *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+			if in.IsError() && !renderingOf(e).forgive() {
+				return in
+			}
+			return exec.AsValue(in.IsError() == (name == "undefined"))
+		}, of), nil
+	}
+	return c.invoke("test", name, tests, of, x.Test.Args, x.Test.Kwargs)
+}
+
+// ask notes that the template asks whether x, if it is a name, is defined.
+func (c *templateCompiler) ask(x nodes.Expression) {
+	if n, ok := x.(*nodes.Name); ok {
+		c.asked = append(c.asked, n.Name.Val)
+	}
+}
+
+var missingName = regexp.MustCompile(`ControlStructure '(\w+)' not found`)
+
+// syntaxError gives an error of gonja's parser its line.
+func (c *templateCompiler) syntaxError(err error) error {
+	if f, ok := errors.AsType[*templateFault](err); ok {
+		return f
+	}
+	e, ok := errors.AsType[*parser.SyntaxError](err)
+	if !ok {
+		return &templateFault{msg: "syntax error"}
+	}
+	msg := e.Message
+	if m := missingName.FindStringSubmatch(msg); m != nil {
+		msg = fmt.Sprintf("%q does not belong to an open block", m[1])
+	}
+	if e.Raw != "" {
+		msg += fmt.Sprintf(" near %q", e.Raw)
+	}
+	if e.Line == 0 {
+		return &templateFault{msg: msg}
+	}
+	start := 0
+	for range e.Line - 1 {
+		start += strings.IndexByte(string(c.source.tidy[start:]), '\n') + 1
+	}
+	return &templateFault{line: c.source.line(start + e.Column - 1), msg: msg}
+}
