@@ -36,6 +36,10 @@ func TestVariablesHashIsTheSameEverywhere(t *testing.T) {
 		`{"a":1,"b":{"y":1,"x":{"d":1,"c":[{"z":1,"a":2}]}},"a":{"q":1,"p":2}}`: {
 			`{"a":{"p":2,"q":1},"b":{"x":{"c":[{"a":2,"z":1}],"d":1},"y":1}}`, "",
 		},
+		// As Python's json.dumps and hashlib have it.
+		`{"id":123,"text":"hé \u0001\b\f\/\u0022","a":[1.5,true,null]}`: {
+			`{"a":[1.5,true,null],"id":123,"text":"hé \u0001\b\f/\""}`, "84c67fb869368f64d534c4e8b3ad6b3b6fe528627a216b797f0f85e9abcde894",
+		},
 	} {
 		r := mustRow(t, body)
 		if got := canonical(r); got != want.canonical {
