@@ -3,6 +3,7 @@ package schemas_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/llm-stage/stage/llm"
 )
 
 func compile(tb testing.TB, path string) *jsonschema.Schema {
@@ -100,6 +103,47 @@ func TestResults(t *testing.T) {
 			}
 			if err := s.Validate(doc); (err == nil) != tt.valid {
 				t.Errorf("%s: valid %v, want %v: %v", result, err == nil, tt.valid, err)
+			}
+		})
+	}
+}
+
+// The schema describes what the stage writes, not what somebody once had in mind.
+func TestResultsOfTheStage(t *testing.T) {
+	s := compile(t, "result.schema.json")
+	row, err := llm.ParseRow([]byte(`{"id": 7, "llm_response_error": "of an earlier run"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, err := llm.NewResultFormat("llm_response", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = llm.ParseRow([]byte("hello"))
+	invalid, ok := errors.AsType[*llm.Error](err)
+	if !ok {
+		t.Fatalf("got %v, want an *llm.Error", err)
+	}
+	attempts := []llm.AttemptError{{Attempt: 1, Provider: "openai", Class: llm.Permanent, Error: "reset"}}
+	results := map[string][]byte{
+		"nothing told": bare.AppendSuccess(nil, row, &llm.Answer{Text: "good"}),
+		"all told": bare.AppendSuccess(nil, row, &llm.Answer{
+			Value: []byte(`{"stars":4}`), VariablesHash: strings.Repeat("0a", 32), Model: "m",
+			Usage: &llm.Usage{PromptTokens: 1, TotalTokens: 1, CachedTokens: new(int64(1)), ReasoningTokens: new(int64), Cost: new(0.5)},
+		}),
+		"invalid row":      bare.AppendError(nil, nil, invalid, nil, 0),
+		"result too large": bare.AppendError(nil, row, llm.ResultTooLarge(9, 8), attempts, 0),
+		"row too large":    bare.AppendError(nil, nil, llm.RowTooLarge(9, 8, []byte("{")), nil, 0),
+		"no room":          bare.AppendError(nil, row, llm.ResultTooLarge(9, 8), attempts, 1),
+	}
+	for name, result := range results {
+		t.Run(name, func(t *testing.T) {
+			doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(result))
+			if err != nil {
+				t.Fatalf("%v in %s", err, result)
+			}
+			if err := s.Validate(doc); err != nil {
+				t.Errorf("%v in %s", err, result)
 			}
 		})
 	}
