@@ -1,0 +1,395 @@
+// Package stage_test runs whole stages, through the very wiring that ships, in virtual time: a real JetStream server
+// inside the process, a scripted LLM over real HTTP on pipes, and app.Run between them. What these tests say of order,
+// delivery and audit they read from the streams alone, as a user would.
+package stage_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats-server/v2/server/ats"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestMain(m *testing.M) {
+	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
+	os.Exit(m.Run())
+}
+
+// apiKey is what must be found nowhere but in the requests to the LLM.
+const apiKey = "sk-this-key-must-be-found-nowhere"
+
+// patience bounds in virtual time what a test waits for.
+const patience = 6 * time.Hour
+
+// deps are what a replica finds outside itself.
+type deps = app.Deps
+
+// vars are variables of the environment.
+type vars map[string]string
+
+// site is one NATS server and one LLM, and the replicas of a stage that run against them, all in one bubble.
+type site struct {
+	t    *testing.T
+	srv  *natsd.Server
+	nc   *nats.Conn
+	js   jetstream.JetStream
+	llm  *llmtest.Server
+	pipe *llmtest.PipeListener
+	tap  *tap
+	logs *logBuffer
+	runs int // replicas so far
+	// crashed says that a replica was killed.
+	crashed bool
+}
+
+// newSite starts the servers. It must be called inside the bubble.
+func newSite(t *testing.T, behaviour llmtest.Config) *site {
+	t.Helper()
+	s := &site{t: t, logs: &logBuffer{}}
+	var err error
+	if s.srv, err = natsd.Start(natsd.Config{Dir: t.TempDir(), NoListen: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.srv.Stop)
+	s.nc = s.connect()
+	if s.js, err = jetstream.New(s.nc); err != nil {
+		t.Fatal(err)
+	}
+	if s.llm, err = llmtest.New(behaviour); err != nil {
+		t.Fatal(err)
+	}
+	s.serveLLM()
+	return s
+}
+
+// serveLLM puts the tap between the pipe and the LLM.
+func (s *site) serveLLM() {
+	s.tap = &tap{next: s.llm}
+	s.pipe = llmtest.NewPipeListener()
+	srv := &http.Server{Handler: s.tap, ReadHeaderTimeout: time.Minute}
+	var served sync.WaitGroup
+	served.Go(func() { _ = srv.Serve(s.pipe) })
+	s.t.Cleanup(func() {
+		_ = srv.Close()
+		served.Wait()
+	})
+}
+
+func (s *site) connect() *nats.Conn {
+	s.t.Helper()
+	nc, err := s.srv.Connect()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(nc.Close)
+	return nc
+}
+
+// config loads the configuration as the program does, from variables.
+func (s *site) config(changes vars) *app.Config {
+	s.t.Helper()
+	environ := vars{
+		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": s.pipe.URL(), "STAGE_LLM_API_KEY": apiKey, "STAGE_LLM_MODEL": "small",
+		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_POOL_SIZE": "10", "STAGE_STREAM_STORAGE": "memory",
+	}
+	maps.Copy(environ, changes)
+	cfg, err := app.ConfigSource{Environ: environ}.Load(s.t.Context(), app.NeedCalls)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return cfg
+}
+
+// replica is one process of the stage.
+type replica struct {
+	site   *site
+	t      *testing.T
+	nc     *nats.Conn
+	soft   context.CancelFunc
+	hard   context.CancelFunc
+	done   chan struct{} // closed when Run has returned
+	err    error         // of Run, once done is closed
+	client *http.Client  // of its HTTP server
+	reload chan os.Signal
+}
+
+// start begins a replica with the given changes to the site's configuration. It is stopped hard at the end of the test
+// if it still runs.
+func (s *site) start(changes vars) *replica {
+	s.t.Helper()
+	return s.startWith(changes, func(*deps) {})
+}
+
+func (s *site) startWith(changes vars, adapt func(*deps)) *replica {
+	s.t.Helper()
+	cfg := s.config(changes)
+	s.runs++
+	pages := llmtest.NewPipeListener()
+	r := &replica{site: s, t: s.t, nc: s.connect(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
+	transport := &http.Transport{DialContext: pages.DialContext, DisableKeepAlives: true}
+	r.client = &http.Client{Transport: transport}
+	d := deps{
+		NATS:     func() (*nats.Conn, error) { return r.nc, nil },
+		DialLLM:  s.pipe.DialContext,
+		Listener: pages,
+		Reloads:  r.reload,
+		Logger:   slog.New(slog.NewTextHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug})).With(slog.Int("replica", s.runs)),
+	}
+	adapt(&d)
+	soft, stop := context.WithCancel(s.t.Context())
+	hard, kill := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	r.soft, r.hard = stop, kill
+	go func() {
+		defer close(r.done)
+		r.err = app.Run(soft, hard, cfg, d)
+	}()
+	s.t.Cleanup(func() {
+		kill()
+		stop()
+		<-r.done
+	})
+	return r
+}
+
+// wait waits until the replica has ended by itself, and returns what Run returned.
+func (r *replica) wait() error {
+	r.t.Helper()
+	select {
+	case <-r.done:
+		return r.err
+	case <-time.After(patience):
+		r.t.Fatal("the stage did not end")
+		return nil
+	}
+}
+
+// stop drains the replica, as SIGTERM does, and says how long that took.
+func (r *replica) stop() time.Duration {
+	r.t.Helper()
+	began := time.Now()
+	r.soft()
+	if err := r.wait(); err != nil {
+		r.t.Errorf("run: %v", err)
+	}
+	return time.Since(began)
+}
+
+// kill ends the replica as a crash would: nothing more of it reaches the server.
+func (r *replica) kill() {
+	r.site.crashed = true
+	r.nc.Close()
+	r.hard()
+	r.soft()
+}
+
+// get reads a page of the replica.
+func (r *replica) get(path string) (status int, body string) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://stage.test"+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := r.client.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// logBuffer keeps what the replicas log, and shows it with -v.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if testing.Verbose() {
+		_, _ = os.Stderr.Write(p)
+	}
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// until waits in virtual time until what is true; it looks less often the longer that takes.
+func (s *site) until(what string, is func() bool) {
+	s.t.Helper()
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(max(50*time.Millisecond, time.Since(began)/20)) {
+		if is() {
+			return
+		}
+	}
+	s.t.Fatalf("%s: not within %v", what, patience)
+}
+
+// publish stores one row.
+func (s *site) publish(body string, header nats.Header) (seq uint64) {
+	s.t.Helper()
+	ack, err := s.js.PublishMsg(s.t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte(body), Header: header})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// load stores n rows, {"n":1} and so on.
+func (s *site) load(n int) {
+	s.t.Helper()
+	for i := range n {
+		s.publish(`{"n":`+strconv.Itoa(i+1)+`}`, nil)
+	}
+}
+
+// newStream creates a stream.
+func (s *site) newStream(name, subject string) {
+	s.t.Helper()
+	s.configured(jetstream.StreamConfig{Name: name, Subjects: []string{subject}})
+}
+
+// configured creates a stream as cfg says.
+func (s *site) configured(cfg jetstream.StreamConfig) {
+	s.t.Helper()
+	cfg.Storage = jetstream.MemoryStorage
+	if _, err := s.js.CreateStream(s.t.Context(), cfg); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// newInput creates the input stream, where a test loads rows before any stage runs.
+func (s *site) newInput() {
+	s.t.Helper()
+	s.newStream("ROWS", "rows.>")
+}
+
+// loaded returns a site whose input holds n rows.
+func loaded(t *testing.T, n int, behaviour llmtest.Config) *site {
+	t.Helper()
+	s := newSite(t, behaviour)
+	s.newInput()
+	s.load(n)
+	return s
+}
+
+// await waits until n results are stored.
+func (s *site) await(n int) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("%d results", n), func() bool { return s.stored() >= n })
+}
+
+// stored is how many results there are.
+func (s *site) stored() int {
+	s.t.Helper()
+	const subject = "results.stage.0.rows"
+	stream, err := s.js.Stream(s.t.Context(), "RESULTS")
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	info, err := stream.Info(s.t.Context(), jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return int(info.State.Subjects[subject])
+}
+
+// message is one stored message.
+type message struct {
+	Stream  string
+	Subject string
+	Seq     uint64
+	Time    time.Time
+	Header  nats.Header
+	Body    []byte
+}
+
+// read returns the messages of a stream that match a filter, in their order.
+func (s *site) read(stream, filter string) []message {
+	s.t.Helper()
+	c, err := s.js.OrderedConsumer(s.t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var all []message
+	for {
+		batch, err := c.FetchNoWait(1000)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		n := 0
+		for m := range batch.Messages() {
+			md, err := m.Metadata()
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			all = append(all, message{stream, m.Subject(), md.Sequence.Stream, md.Timestamp, m.Headers(), m.Data()})
+			n++
+		}
+		if n == 0 {
+			return all
+		}
+	}
+}
+
+// streamNames lists the streams of the site.
+func (s *site) streamNames() []string {
+	s.t.Helper()
+	var names []string
+	list := s.js.StreamNames(s.t.Context())
+	for name := range list.Name() {
+		names = append(names, name)
+	}
+	if err := list.Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// one returns the only element of a list.
+func one[T any](t *testing.T, what string, list []T) T {
+	t.Helper()
+	if len(list) != 1 {
+		t.Fatalf("%d %s, want 1", len(list), what)
+	}
+	return list[0]
+}
+
+// oneAtATime guards a script that counts.
+func oneAtATime(script func(llmtest.Call) *llmtest.Step) func(llmtest.Call) *llmtest.Step {
+	var mu sync.Mutex
+	return func(c llmtest.Call) *llmtest.Step {
+		mu.Lock()
+		defer mu.Unlock()
+		return script(c)
+	}
+}
