@@ -1,0 +1,236 @@
+package stage_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// oneRow runs a stage on one row until it is answered, and returns its result and the audit.
+func oneRow(t *testing.T, behaviour llmtest.Config, changes vars, then func(s *site, a *audit)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 1, behaviour)
+		r := s.start(changes)
+		s.await(1)
+		r.stop()
+		a := s.verify()
+		then(s, &a)
+	})
+}
+
+func TestTransientErrorsAreBoundedAndToldInFull(t *testing.T) {
+	steps := []llmtest.Step{
+		{Status: 500, Body: `{"error":{"message":"it broke","type":"server_error"}}`},
+		{Status: 502, Body: "<html>Bad Gateway</html>", Header: map[string]string{"Content-Type": "text/html"}},
+		{Trouble: llmtest.Reset},
+		{Trouble: llmtest.Cut, Body: says("half of this", "stop")},
+		{Trouble: llmtest.Stall},
+		{Status: 408},
+	}
+	oneRow(t, llmtest.Config{Script: llmtest.Steps(steps...)}, vars{"STAGE_RETRY_MAX_ATTEMPTS": "6"}, func(s *site, a *audit) {
+		f := s.failed()
+		if f.Reason != "api_call_failed" || f.Raw["status_code"] != 408.0 {
+			t.Errorf("the last error decides: %+v", f.Raw)
+		}
+		var got []string
+		for i, e := range f.Errors {
+			if e.Attempt != i+1 || e.Provider != "openai" || e.Error == "" {
+				t.Errorf("error %d: %+v", i, e)
+			}
+			got = append(got, e.Class+" "+strconv.Itoa(e.StatusCode))
+		}
+		// A reply that was cut off had begun with a status of success; one that stalled ended with our own time-out.
+		if want := []string{"transient 500", "transient 502", "transient 0", "transient 200", "transient 0", "transient 408"}; !slices.Equal(got, want) {
+			t.Errorf("errors %q, want %q", got, want)
+		}
+		calls, row := eventsOf(t, a, 1)
+		var statuses []auditlog.CallStatus
+		for _, c := range calls {
+			statuses = append(statuses, c.Status)
+		}
+		if want := []auditlog.CallStatus{"failure", "failure", "unknown", "unknown", "unknown", "failure"}; !slices.Equal(statuses, want) {
+			t.Errorf("call events %q, want %q", statuses, want)
+		}
+		if row.Attempts != 6 || len(row.Errors) != 6 || row.Status != "error" {
+			t.Errorf("row event %+v", row)
+		}
+	})
+}
+
+func TestATransientErrorIsTriedAgainAfterAWait(t *testing.T) {
+	oneRow(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Status: 500, Header: map[string]string{"Retry-After": "30"}}, llmtest.Step{Status: 503, Header: map[string]string{"Retry-After": "7"}})},
+		vars{"STAGE_RETRY_BASE_DELAY": "1s"}, func(s *site, a *audit) {
+			if res := one(t, "results", s.results(0)); res.Fault != nil {
+				t.Fatalf("%s", res.Body)
+			}
+			seen := s.tap.seen()
+			if len(seen) != 3 {
+				t.Fatalf("%d calls, want 3", len(seen))
+			}
+			for i, least := range []time.Duration{30 * time.Second, 7 * time.Second} {
+				if waited := seen[i+1].At.Sub(seen[i].At); waited < least || waited > least+10*time.Second {
+					t.Errorf("call %d came %v after the one before, the server asked for %v", i+1, waited, least)
+				}
+			}
+			calls, row := eventsOf(t, a, 1)
+			if row.Attempts != 2 || row.CapacityRetries != 1 || len(row.Errors) != 2 || row.Status != "success" {
+				t.Errorf("row event %+v", row)
+			}
+			if calls[0].RetryAfter != 30*time.Second || calls[1].Status != auditlog.CallCapacityRetry || calls[1].ErrorClass != "capacity" {
+				t.Errorf("call events %+v, %+v", calls[0], calls[1])
+			}
+		})
+}
+
+func TestRepliesThatCannotBeUsed(t *testing.T) {
+	html := map[string]string{"Content-Type": "text/html; charset=utf-8"}
+	tests := []struct {
+		name     string
+		step     llmtest.Step
+		vars     vars
+		reason   string
+		attempts int
+		facts    map[string]any
+	}{
+		{
+			"bad request",
+			llmtest.Step{Status: 400, Body: `{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}`},
+			nil,
+			"api_call_failed", 1,
+			map[string]any{"status_code": 400.0, "provider_code": "context_length_exceeded"},
+		},
+		{"too large", llmtest.Step{Status: 413}, nil, "api_call_failed", 1, map[string]any{"status_code": 413.0}},
+		{"content filter", llmtest.Step{Body: says("", "content_filter")}, nil, "content_filtered", 1, nil},
+		{
+			"content filter on the prompt",
+			llmtest.Step{Status: 400, Body: `{"error":{"message":"filtered","code":"content_filter"}}`},
+			nil,
+			"content_filtered", 1, nil,
+		},
+		{
+			"refusal",
+			llmtest.Step{Body: `{"choices":[{"message":{"role":"assistant","content":null,"refusal":"I can't do that."},"finish_reason":"stop"}]}`},
+			nil,
+			"refused", 1, nil,
+		},
+		{"length", llmtest.Step{Body: says("The beginning of", "length")}, nil, "truncated", 1, map[string]any{"partial": "The beginning of"}},
+		{"no choices", llmtest.Step{Body: `{"id":"x","choices":[]}`}, nil, "empty_choices", 3, map[string]any{"response": map[string]any{"id": "x", "choices": []any{}}}},
+		{"no content", llmtest.Step{Body: says("", "stop")}, nil, "empty_content", 3, nil},
+		{"no such shape", llmtest.Step{Body: `{"b":1,"a":2}`}, nil, "malformed_response", 3, map[string]any{"response_keys": []any{"b", "a"}}},
+		{
+			"a page",
+			llmtest.Step{Body: "<html><body>Sign in</body></html>", Header: html},
+			nil,
+			"invalid_json_response", 3,
+			map[string]any{"content_type": "text/html; charset=utf-8", "body_preview": "<html><body>Sign in</body></html>"},
+		},
+		{"more than one JSON", llmtest.Step{Body: says("a", "stop") + "{}"}, nil, "invalid_json_response", 3, nil},
+		{
+			"more than we take",
+			llmtest.Step{Body: says(strings.Repeat("a", 5000), "stop")},
+			vars{"STAGE_LLM_MAX_REPLY_BYTES": "4KiB"},
+			"response_too_large", 1, nil,
+		},
+		{
+			"an error with status 200",
+			llmtest.Step{Body: `{"error":{"message":"oops","type":"server_error","code":500}}`},
+			nil,
+			"api_call_failed", 3, nil,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			oneRow(t, always(tt.step), tt.vars, func(s *site, a *audit) {
+				f := s.failed()
+				if f.Reason != tt.reason || len(f.Errors) != tt.attempts {
+					t.Errorf("%s after %d attempts, want %s after %d: %s", f.Reason, len(f.Errors), tt.reason, tt.attempts, f.Error)
+				}
+				for name, want := range tt.facts {
+					if got := f.Raw[name]; fmt.Sprint(got) != fmt.Sprint(want) {
+						t.Errorf("%s is %v, want %v", name, got, want)
+					}
+				}
+				if _, row := eventsOf(t, a, 1); row.Attempts != tt.attempts || row.Reason != tt.reason {
+					t.Errorf("row event %+v", row)
+				}
+			})
+		})
+	}
+}
+
+func TestATruncatedReplyIsTakenWhereThatIsAllowed(t *testing.T) {
+	oneRow(t, always(llmtest.Step{Body: says("The beginning of", "length")}), vars{"STAGE_LLM_ACCEPT_TRUNCATED": "true"}, func(s *site, _ *audit) {
+		if res := one(t, "results", s.results(0)); res.Fault != nil || !strings.Contains(string(res.Body), `"llm_response":"The beginning of"`) {
+			t.Errorf("%s", res.Body)
+		}
+	})
+}
+
+func TestARowWaitsForCapacityForEver(t *testing.T) {
+	for _, throttle := range throttles {
+		t.Run(throttle, func(t *testing.T) {
+			var began time.Time
+			outage := 20 * time.Minute
+			oneRow(t, llmtest.Config{Script: oneAtATime(func(llmtest.Call) *llmtest.Step {
+				if began.IsZero() {
+					began = time.Now()
+				}
+				if time.Since(began) < outage {
+					return &llmtest.Step{Status: 529}
+				}
+				return nil
+			})}, vars{"STAGE_THROTTLE": throttle, "STAGE_MAX_DISPATCH_DELAY_MS": "60000"}, func(s *site, a *audit) {
+				if res := one(t, "results", s.results(0)); res.Fault != nil {
+					t.Fatalf("%s", res.Body)
+				}
+				_, row := eventsOf(t, a, 1)
+				if row.Attempts != 1 || row.CapacityRetries < 15 || row.FinishedAt.Sub(row.StartedAt) < outage {
+					t.Errorf("%d attempts, %d capacity retries in %v", row.Attempts, row.CapacityRetries, row.FinishedAt.Sub(row.StartedAt))
+				}
+				if st := row.PoolStats; st.PeakDelay > time.Minute || st.PeakDelay < 50*time.Second {
+					t.Errorf("peak delay %v, the bound is a minute", st.PeakDelay)
+				}
+			})
+		})
+	}
+}
+
+func TestARowTimeoutEndsTheWaitForCapacity(t *testing.T) {
+	oneRow(t, always(llmtest.Step{Status: 429, Delay: time.Second}), vars{"STAGE_ROW_TIMEOUT": "30s"}, func(s *site, a *audit) {
+		f := s.failed()
+		if f.Reason != "row_timeout" || len(f.Errors) < 3 {
+			t.Errorf("%s after %d calls", f.Reason, len(f.Errors))
+		}
+		for i, e := range f.Errors {
+			if e.Attempt != i+1 || e.Class != "capacity" || e.StatusCode != 429 {
+				t.Errorf("error %d: %+v", i, e)
+			}
+		}
+		if _, row := eventsOf(t, a, 1); row.FinishedAt.Sub(row.StartedAt) < 30*time.Second || row.FinishedAt.Sub(row.StartedAt) > 31*time.Second || row.CapacityRetries != len(f.Errors) {
+			t.Errorf("after %v and %d capacity retries, want 30 s and the call then in the air", row.FinishedAt.Sub(row.StartedAt), row.CapacityRetries)
+		}
+	})
+}
+
+func TestASlowCallIsCutOffAndTriedAgain(t *testing.T) {
+	oneRow(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Delay: time.Hour}, llmtest.Step{Trouble: llmtest.Hang})},
+		vars{"STAGE_LLM_TIMEOUT": "20s"}, func(s *site, a *audit) {
+			if res := one(t, "results", s.results(0)); res.Fault != nil {
+				t.Fatalf("%s", res.Body)
+			}
+			calls, _ := eventsOf(t, a, 1)
+			for i, c := range calls[:2] {
+				if c.Status != auditlog.CallUnknown || c.Latency.Round(time.Second) != 20*time.Second {
+					t.Errorf("call %d: %s after %v, want unknown after 20 s", i, c.Status, c.Latency)
+				}
+			}
+		})
+}
