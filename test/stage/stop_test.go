@@ -1,0 +1,226 @@
+package stage_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+func TestADrainFinishesTheCallsInTheAirAndNoOthers(t *testing.T) {
+	for _, throttle := range throttles {
+		t.Run(throttle, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := loaded(t, 100, llmtest.Config{Latency: 2 * time.Second, LatencySigma: .5, Rate: 8})
+				first := s.start(vars{"STAGE_THROTTLE": throttle})
+				s.await(30)
+				before := len(s.tap.seen())
+				took := first.stop()
+				if after := len(s.tap.seen()); after > before {
+					t.Errorf("%d calls were made after the stop", after-before)
+				}
+				if took > 20*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				for _, x := range s.tap.seen() {
+					if x.Status == 0 {
+						t.Error("a call was cut off")
+					}
+				}
+				s.verifyResults(s.stored())
+
+				again := s.start(vars{"STAGE_THROTTLE": throttle})
+				s.await(100)
+				again.stop()
+				a := s.verify()
+				for _, e := range a.calls {
+					if e.E.Status == auditlog.CallUnknown {
+						t.Errorf("a call of row %d is of unknown outcome", e.E.Sequence)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 20, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if c.N < 1000 && promptRow(c.Prompt) > 5 {
+				return &llmtest.Step{Status: 429}
+			}
+			return &llmtest.Step{Delay: 100 * time.Millisecond}
+		}})
+		r := s.start(nil)
+		s.await(5)
+		time.Sleep(time.Minute)
+		if took := r.stop(); took > 2*time.Second {
+			t.Errorf("with no call in the air it took %v to stop", took)
+		}
+		s.verifyResults(5)
+	})
+}
+
+func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 10, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if promptRow(c.Prompt) == 4 && c.N < 30 {
+				return &llmtest.Step{Status: 429}
+			}
+			return &llmtest.Step{Delay: time.Second}
+		}})
+		r := s.start(vars{"STAGE_THROTTLE": "classic", "STAGE_MAX_DISPATCH_DELAY_MS": "2000"})
+		s.await(3)
+		time.Sleep(10 * time.Second)
+		r.stop()
+		s.verifyResults(3)
+		again := s.start(nil)
+		s.await(10)
+		again.stop()
+		s.verify()
+	})
+}
+
+func TestTheStopTimeoutBoundsADrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 3, llmtest.Config{Latency: time.Hour})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "2h", "STAGE_STOP_TIMEOUT": "3h"})
+		time.Sleep(time.Minute)
+		r.soft()
+		time.Sleep(30 * time.Minute)
+		select {
+		case <-r.done:
+			t.Fatal("it did not wait for the calls in the air")
+		default:
+		}
+		if err := r.wait(); err != nil {
+			t.Errorf("the calls ended in time, and yet: %v", err)
+		}
+		s.verify()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if c.N < 3 {
+				return &llmtest.Step{Delay: time.Hour}
+			}
+			return nil
+		}})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "100m", "STAGE_STOP_TIMEOUT": "101m"})
+		time.Sleep(time.Minute)
+		r.soft()
+		r.hard() // the second signal
+		began := time.Now()
+		err := r.wait()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("a hard stop took %v", took)
+		}
+		if err == nil {
+			t.Error("a hard stop with calls in the air is no clean end")
+		}
+		if s.stored() != 0 {
+			t.Errorf("%d results", s.stored())
+		}
+		again := s.start(nil)
+		s.await(3)
+		again.stop()
+		a := s.verify()
+		unknown := 0
+		for _, e := range a.calls {
+			if e.E.Status == auditlog.CallUnknown {
+				unknown++
+			}
+		}
+		if unknown != 3 {
+			t.Errorf("%d calls of unknown outcome, want the 3 that were cut off", unknown)
+		}
+	})
+}
+
+func TestADrainThatTakesTooLongEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if c.N < 3 {
+				return &llmtest.Step{Trouble: llmtest.Stall}
+			}
+			return nil
+		}})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "50s", "STAGE_STOP_TIMEOUT": "60s", "STAGE_RETRY_BASE_DELAY": "10ms"})
+		time.Sleep(time.Second)
+		began := time.Now()
+		r.soft()
+		err := r.wait()
+		// The attempts end by their own time-out, are not made again, and so the rows are handed back: a clean end.
+		if took := time.Since(began); took > 60*time.Second || err != nil {
+			t.Errorf("it ended after %v with: %v", took, err)
+		}
+		again := s.start(nil)
+		s.await(3)
+		again.stop()
+		s.verify()
+	})
+}
+
+func TestAKilledStageGoesOnWithoutLossOrDouble(t *testing.T) {
+	for _, throttle := range throttles {
+		t.Run(throttle, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := loaded(t, 200, llmtest.Config{Latency: time.Second, LatencySigma: .6, Rate: 15})
+				for i := range 4 {
+					r := s.start(vars{"STAGE_THROTTLE": throttle})
+					s.await(i*35 + 20)
+					r.kill()
+				}
+				r := s.start(vars{"STAGE_THROTTLE": throttle})
+				s.await(200)
+				r.stop()
+				s.verify()
+			})
+		})
+	}
+}
+
+func TestAStandbyTakesOver(t *testing.T) {
+	for _, how := range []string{"drain", "kill"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := loaded(t, 120, llmtest.Config{Latency: time.Second, LatencySigma: .5})
+				replicas := []*replica{s.start(nil), s.start(nil)}
+				s.await(40)
+				owner := slices.IndexFunc(replicas, owns)
+				if owner < 0 || owns(replicas[1-owner]) {
+					t.Fatalf("the owner is %d; there must be one", owner)
+				}
+				if status, body := replicas[1-owner].get("/readyz"); status != 200 {
+					t.Errorf("/readyz of the standby: %d %s", status, body)
+				}
+				most := 3 * time.Second // the pin of a dead owner runs out
+				if how == "kill" {
+					replicas[owner].kill()
+				} else {
+					replicas[owner].stop()
+					most = 500 * time.Millisecond // handed over
+				}
+				began := time.Now()
+				s.until("take-over", func() bool { return owns(replicas[1-owner]) })
+				if took := time.Since(began); took > most {
+					t.Errorf("the standby took over after %v", took)
+				}
+				s.await(120)
+				replicas[1-owner].stop()
+				s.verify()
+				if seen := len(s.tap.seen()); how == "drain" && seen != 120 {
+					t.Errorf("%d calls for 120 rows: the drain threw replies away", seen)
+				}
+			})
+		})
+	}
+}
+
+// owns says whether the replica serves the partition.
+func owns(r *replica) bool {
+	_, body := r.get("/metrics")
+	return hasLine(body, `llm_stage_active{partition="0"}`, " 1")
+}
