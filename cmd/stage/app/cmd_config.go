@@ -29,10 +29,14 @@ func newConfigCommand(env *Env) *cobra.Command {
 		case *markdown:
 			return writeMarkdown(env.Stdout)
 		case *check:
-			if _, err := flags.Load(cmd.Context(), NeedCalls); err != nil {
+			cfg, err := flags.Load(cmd.Context(), NeedCalls)
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(env.Stdout, "the configuration is good")
+			if _, err := loadPrompt(cfg); err != nil {
+				return exitWith(exitUsage, err)
+			}
+			_, err = fmt.Fprintln(env.Stdout, "the configuration is good")
 			return err
 		}
 		cfg, err := flags.Load(cmd.Context(), NeedNothing)
