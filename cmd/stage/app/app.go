@@ -53,6 +53,7 @@ func commands(env *Env) []*cobra.Command {
 		newLoadCommand(env),
 		newResultsCommand(env),
 		newTailCommand(env),
+		newVerifyCommand(env),
 	}
 }
 

@@ -1,0 +1,150 @@
+package app
+
+import (
+	"math"
+
+	"github.com/llm-stage/stage/auditlog"
+)
+
+// read takes the next result of the log as the head, and checks its place among the others. A result that is wrong in
+// itself is reported and passed over.
+func (v *partitionVerifier) read() error {
+	r, err := v.results()
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		v.over = true
+		return nil
+	}
+	v.claimsBefore(r.at)
+	v.stats.Results++
+	switch r.status {
+	case auditlog.RowSuccess:
+		v.stats.Succeeded++
+	case auditlog.RowError:
+		v.stats.Failed++
+	}
+	v.runs.result(r)
+	if fault := v.faultOf(r); fault != "" {
+		v.violate(violationResult, r.seq, "message %d of the results: %s", r.at, fault)
+	}
+	if r.seq == 0 {
+		return nil
+	}
+	term := v.term(r.owner)
+	if v.owner != "" && r.owner != v.owner {
+		v.violate(violationClaim, r.seq, "the result of row %d is of %s, after the claim of %s: a fenced owner has appended it", r.seq, r.owner, v.owner)
+	}
+	h := &verifiedRow{resultRow: r, key: rowKey{v.epoch, r.seq}, term: term}
+	v.mark = r.seq
+	switch {
+	case !v.seen.add(r.seq):
+		v.violate(violationDoubled, r.seq, "row %d has another result at %d of the results stream", r.seq, r.at)
+		return nil
+	case r.seq < v.last:
+		h.late, h.inInput = true, v.missing.remove(r.seq)
+		v.violate(violationDisorder, r.seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.seq, r.at, v.last)
+	default:
+		v.last = r.seq
+		if h.inInput, err = v.inputUpTo(r.seq); err != nil {
+			return err
+		}
+	}
+	v.head = h
+	return nil
+}
+
+// faultOf says what is wrong with a result's own words; empty: nothing.
+func (v *partitionVerifier) faultOf(r *resultRow) string {
+	here := v.epoch == v.epochs-1
+	switch {
+	case r.seq == 0:
+		return "it does not say which row it is the result of"
+	case r.status != auditlog.RowSuccess && r.status != auditlog.RowError:
+		return "its status is " + quoted(r.status) + ", neither success nor error"
+	case here && r.source != v.stream:
+		return "it is about stream " + quoted(r.source) + ", the input is " + v.stream
+	case r.stateID != auditlog.StateID(v.name, r.source, auditlog.Partition(v.stats.Partition), r.seq):
+		return "its state id " + quoted(r.stateID) + " is that of another row"
+	case here && r.seq > v.inputLast:
+		return "it is about a row that the input never had"
+	}
+	return ""
+}
+
+func quoted(s string) string { return `"` + s + `"` }
+
+// inputUpTo reads the input up to a row and notes those before it: they have no result. It returns whether the row itself
+// is there.
+func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
+	if v.epoch != v.epochs-1 || v.input == nil {
+		return false, nil
+	}
+	for v.nextInput != 0 && v.nextInput <= seq {
+		if v.nextInput == seq {
+			there = true
+		} else {
+			v.missing.add(v.nextInput)
+		}
+		if v.nextInput, err = v.input(); err != nil {
+			return there, err
+		}
+	}
+	return there, nil
+}
+
+// claimsBefore checks the claims that lie in the log before a message.
+func (v *partitionVerifier) claimsBefore(at uint64) {
+	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].at < at {
+		c := v.claims[v.nextClaim]
+		first := v.nextClaim == 0
+		if !first && !c.sameInput(v.claims[v.nextClaim-1]) {
+			v.newEpoch()
+		}
+		if c.mark != v.mark && (!first || !v.purged) {
+			v.violate(violationClaim, c.mark, "the claim at %d of the results stream, of %s, says that row %d was the last before it; it was row %d", c.at, c.owner, c.mark, v.mark)
+		}
+		if first {
+			v.mark = c.mark
+		}
+		v.owner = c.owner
+		v.nextClaim++
+	}
+}
+
+// newEpoch begins to count from the beginning of another input stream.
+func (v *partitionVerifier) newEpoch() {
+	v.epoch++
+	v.last, v.mark = 0, 0
+	v.seen, v.missing, v.taken = seqSet{}, seqSet{}, seqSet{}
+}
+
+// finish settles what is left when the audit is read, and reports the rows without a result.
+func (v *partitionVerifier) finish() (err error) {
+	if err := v.advance(true); err != nil {
+		return err
+	}
+	v.claimsBefore(math.MaxUint64)
+	v.stats.HighWaterMark = v.mark
+	if v.purged && v.stats.Results > 0 {
+		v.report.note("partition %d: the results begin in the middle, those before were purged from the stream", v.stats.Partition)
+	}
+	for end := max(v.bound, v.last); v.input != nil && v.nextInput != 0 && v.nextInput <= end; {
+		if !v.seen.has(v.nextInput) {
+			v.missing.add(v.nextInput)
+		}
+		if v.nextInput, err = v.input(); err != nil {
+			return err
+		}
+	}
+	for seq := range v.missing.all() {
+		v.violate(violationLost, seq, "row %d has no result", seq)
+	}
+	for seq := range v.taken.all() {
+		if !v.seen.has(seq) && !v.missing.has(seq) {
+			v.violate(violationLost, seq, "row %d has no result; the audit tells of it, the input has it no longer", seq)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package app
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+)
+
+// appendGroup is the most results that are stored at once: so many may be there that the process never knew of, since the
+// answer to its last append did not come.
+const appendGroup = 1000
+
+// runVerifier compares the summaries that processes leave at their end with what the streams hold of them.
+type runVerifier struct {
+	runs map[string]*runRecord // those that the audit tells of
+	used verifiedAudit
+}
+
+// runRecord is one process.
+type runRecord struct {
+	id       string
+	settings map[string]string // nil: its start is not in the audit any more
+	ended    time.Time
+	summary  *auditlog.Summary // nil: it was killed, or it is running
+	cut      bool              // the summary has no usage by model
+
+	calls             auditlog.Totals
+	capacity          uint64
+	models            map[modelKey]*auditlog.Totals
+	succeeded, failed uint64 // results
+}
+
+func newRunVerifier() *runVerifier { return &runVerifier{runs: make(map[string]*runRecord)} }
+
+// run takes a run event; all of them come before the other events.
+func (v *runVerifier) run(e *auditlog.Run) {
+	r := v.runs[e.RunID]
+	if r == nil {
+		r = &runRecord{id: e.RunID, models: make(map[modelKey]*auditlog.Totals)}
+		v.runs[e.RunID] = r
+	}
+	switch e.Phase {
+	case auditlog.PhaseStart:
+		r.settings = e.Settings
+		if r.settings == nil { // left out because the event was too large
+			r.settings = map[string]string{}
+		}
+	case auditlog.PhaseEnd:
+		r.ended, r.summary, r.cut = e.Time, e.Summary, e.Truncated
+	case auditlog.PhaseClaim, auditlog.PhaseFenced, auditlog.PhasePause, auditlog.PhaseResume:
+	}
+}
+
+// number returns the largest value that any run had for a setting, at least atLeast.
+func (v *runVerifier) number(variable string, atLeast int) int {
+	for _, r := range v.runs {
+		if n, err := strconv.Atoi(r.settings[variable]); err == nil {
+			atLeast = max(atLeast, n)
+		}
+	}
+	return atLeast
+}
+
+// call takes a call event.
+func (v *runVerifier) call(e *auditlog.Call) {
+	retry := e.Status == auditlog.CallCapacityRetry
+	v.used.Calls++
+	v.used.Usage = sumUsage(v.used.Usage, e.Usage)
+	if retry {
+		v.used.CapacityRetries++
+	}
+	r := v.runs[e.RunID]
+	if r == nil || r.summary == nil {
+		return
+	}
+	if retry {
+		r.capacity++
+	}
+	key := modelKey{e.Provider, e.Model}
+	m := r.models[key]
+	if m == nil {
+		m = new(auditlog.Totals)
+		r.models[key] = m
+	}
+	for _, t := range []*auditlog.Totals{&r.calls, m} {
+		t.Calls++
+		t.Usage = sumUsage(t.Usage, e.Usage)
+	}
+}
+
+// result takes a result.
+func (v *runVerifier) result(row *resultRow) {
+	dot := strings.LastIndexByte(row.owner, '.')
+	if dot < 0 {
+		return
+	}
+	r := v.runs[row.owner[:dot]]
+	switch {
+	case r == nil:
+	case row.status == auditlog.RowError:
+		r.failed++
+	default:
+		r.succeeded++
+	}
+}
+
+// finish compares the summaries.
+func (v *runVerifier) finish(report *verifyReport, partitions int) {
+	report.Audit = v.used
+	report.Audit.Runs = len(v.runs)
+	for _, r := range slices.SortedFunc(maps.Values(v.runs), func(a, b *runRecord) int { return a.ended.Compare(b.ended) }) {
+		if r.summary == nil {
+			continue
+		}
+		if r.settings == nil {
+			report.note("run %s: its beginning is no longer in the audit, its summary was not compared", r.id)
+			continue
+		}
+		report.Audit.RunsChecked++
+		r.check(report, partitions)
+	}
+}
+
+// check compares the summary of one run.
+func (r *runRecord) check(report *verifyReport, partitions int) {
+	violate := func(format string, args ...any) {
+		report.violate(violationRun, wholeStage, 0, "run %s: "+format, append([]any{r.id}, args...)...)
+	}
+	s := r.summary
+	said := s.RowsSucceeded + s.RowsFailed
+	found := r.succeeded + r.failed
+	switch p, err := strconv.Atoi(r.settings["STAGE_PARTITIONS"]); {
+	case err == nil && p != partitions:
+		report.note("run %s: it served %d partitions and STAGE_PARTITIONS is %d, so its results were not compared", r.id, p, partitions)
+	case found < said || found > said+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
+		violate("%d results are stored, its summary says %d", found, said)
+	case found == said && (r.succeeded != s.RowsSucceeded || r.failed != s.RowsFailed):
+		violate("%d rows succeeded and %d failed, its summary says %d and %d", r.succeeded, r.failed, s.RowsSucceeded, s.RowsFailed)
+	}
+	if r.calls.Calls != s.Total.Calls {
+		violate("%d call events, its summary says %d calls", r.calls.Calls, s.Total.Calls)
+		return
+	}
+	if r.capacity != s.CapacityRetries {
+		violate("%d capacity retries in the call events, its summary says %d", r.capacity, s.CapacityRetries)
+	}
+	if d := usageDiffers(r.calls.Usage, s.Total.Usage); d != nil {
+		violate("%s in its summary", d.text)
+	}
+	if !r.cut {
+		r.checkModels(violate)
+	}
+}
+
+// checkModels compares the usage by provider and model.
+func (r *runRecord) checkModels(violate func(string, ...any)) {
+	said := make(map[modelKey]auditlog.Totals, len(r.summary.Usage))
+	for _, m := range r.summary.Usage {
+		said[modelKey{m.Provider, m.Model}] = m.Totals
+	}
+	for key := range r.models {
+		if _, ok := said[key]; !ok {
+			said[key] = auditlog.Totals{}
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(said), func(a, b modelKey) int {
+		return cmp.Or(cmp.Compare(a.provider, b.provider), cmp.Compare(a.model, b.model))
+	})
+	for _, key := range keys {
+		var found auditlog.Totals
+		if m := r.models[key]; m != nil {
+			found = *m
+		}
+		if found.Calls != said[key].Calls {
+			violate("%s %s: %d call events, its summary says %d calls", key.provider, key.model, found.Calls, said[key].Calls)
+		} else if d := usageDiffers(found.Usage, said[key].Usage); d != nil {
+			violate("%s %s: %s in its summary", key.provider, key.model, d.text)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package app
+
+import (
+	"iter"
+	"maps"
+	"math/bits"
+	"slices"
+)
+
+// seqSet is a set of stream sequences. A million in a row take 130 KB, a million with gaps between them 2 MB; a map would
+// take 40 MB. The zero value is empty.
+type seqSet struct {
+	chunks map[uint64]*seqChunk // by the sequence without its last 16 bits
+	n      int
+}
+
+// seqChunk holds the last 16 bits of sequences: a sorted list while they are few, a bit for each when they are many.
+type seqChunk struct {
+	few  []uint16
+	many *[1 << 16 / 64]uint64
+}
+
+// seqFewMax is where the list becomes as large as the bits.
+const seqFewMax = 4096
+
+// add reports whether the sequence is new to the set.
+func (s *seqSet) add(seq uint64) bool {
+	if s.chunks == nil {
+		s.chunks = make(map[uint64]*seqChunk)
+	}
+	c := s.chunks[seq>>16]
+	if c == nil {
+		c = new(seqChunk)
+		s.chunks[seq>>16] = c
+	}
+	if !c.add(uint16(seq)) { //nolint:gosec // the last 16 bits are meant
+		return false
+	}
+	s.n++
+	return true
+}
+
+// remove reports whether the sequence was in the set.
+func (s *seqSet) remove(seq uint64) bool {
+	c := s.chunks[seq>>16]
+	if c == nil || !c.remove(uint16(seq)) { //nolint:gosec // as above
+		return false
+	}
+	s.n--
+	return true
+}
+
+func (s *seqSet) has(seq uint64) bool {
+	c := s.chunks[seq>>16]
+	if c == nil {
+		return false
+	}
+	low := uint16(seq) //nolint:gosec // as above
+	if c.many != nil {
+		return c.many[low/64]&(1<<(low%64)) != 0
+	}
+	_, found := slices.BinarySearch(c.few, low)
+	return found
+}
+
+// all yields the sequences in order.
+func (s *seqSet) all() iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for _, high := range slices.Sorted(maps.Keys(s.chunks)) {
+			for low := range s.chunks[high].all() {
+				if !yield(high<<16 | uint64(low)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (c *seqChunk) add(low uint16) bool {
+	if c.many != nil {
+		word, bit := &c.many[low/64], uint64(1)<<(low%64)
+		if *word&bit != 0 {
+			return false
+		}
+		*word |= bit
+		return true
+	}
+	i, found := slices.BinarySearch(c.few, low)
+	if found {
+		return false
+	}
+	c.few = slices.Insert(c.few, i, low)
+	if len(c.few) > seqFewMax {
+		c.many = new([1 << 16 / 64]uint64)
+		for _, low := range c.few {
+			c.many[low/64] |= 1 << (low % 64)
+		}
+		c.few = nil
+	}
+	return true
+}
+
+func (c *seqChunk) remove(low uint16) bool {
+	if c.many != nil {
+		word, bit := &c.many[low/64], uint64(1)<<(low%64)
+		if *word&bit == 0 {
+			return false
+		}
+		*word &^= bit
+		return true
+	}
+	i, found := slices.BinarySearch(c.few, low)
+	if found {
+		c.few = slices.Delete(c.few, i, i+1)
+	}
+	return found
+}
+
+func (c *seqChunk) all() iter.Seq[uint16] {
+	if c.many == nil {
+		return slices.Values(c.few)
+	}
+	return func(yield func(uint16) bool) {
+		for i, word := range c.many {
+			for ; word != 0; word &= word - 1 {
+				if !yield(uint16(i*64 + bits.TrailingZeros64(word))) {
+					return
+				}
+			}
+		}
+	}
+}
