@@ -138,6 +138,9 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 		return err
 	}
 	defer in.file.Close() //nolint:errcheck // read only
+	if sameFile(input, o.out) {
+		return exitWith(exitUsage, fmt.Errorf("-o %s: that is the input, and its rows would be gone: name another file", o.out))
+	}
 	if _, err := loadPrompt(cfg); err != nil {
 		return exitWith(exitUsage, err)
 	}
@@ -203,6 +206,13 @@ func prepareJob(cfg *Config, in *source, o processOptions) (dir string, resumed 
 		cleanUp = func() { _ = os.RemoveAll(dir) } // its own, made a moment ago under a random name
 	}
 	return dir, resumed, cleanUp, nil
+}
+
+// sameFile says whether both names are one file, by whatever path or link.
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && infoA.Mode().IsRegular() && os.SameFile(infoA, infoB)
 }
 
 // openOut opens the file that the results go to, anew.
