@@ -34,6 +34,9 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if !j.row.Wanted() {
 		return struct{}{}, pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}
 	}
+	if err := e.ledger.exhausted(); err != nil {
+		return struct{}{}, pool.Verdict{Class: pool.Fatal, Err: err, Unsent: true}
+	}
 	if a.Server != j.target {
 		if err := e.address(j, a.Server); err != nil {
 			return struct{}{}, e.failed(j, a, asFault(err))
@@ -51,6 +54,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	fault, _ := errors.AsType[*llm.Error](err)
 	call := e.callEvent(j, a, x, fault)
 	j.row.RecordCall(call)
+	e.ledger.spend(call)
 	e.called(call)
 	j.addUsage(call.Usage)
 	e.log.Debug("call", slog.Uint64("sequence", j.row.Seq), slog.Int("attempt", a.Number), slog.String("provider", call.Provider),
@@ -119,6 +123,7 @@ func (e *executor) callEvent(j *job, a pool.Attempt, x *llm.Exchange, fault *llm
 	}
 	if x.Reply != nil {
 		c.Usage = auditUsage(x.Reply.Usage)
+		e.ledger.price(c, x.Reply.Model)
 	}
 	if fault == nil {
 		return c

@@ -197,9 +197,11 @@ func (c *Config) checkRest(need Need, found *faults) {
 	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {
 		found.add("STAGE_FALLBACK_AFTER", "there is no fallback: set STAGE_FALLBACKS, or unset this")
 	}
-	if c.Cost.MaxUSD > 0 && c.Cost.PricesFile == "" {
-		found.add("STAGE_MAX_COST_USD", "a ceiling needs prices: set STAGE_PRICES_FILE")
+	var asked []FallbackModel
+	if need == NeedCalls {
+		asked = append([]FallbackModel{{c.LLM.Provider, c.LLM.Model}}, c.Fallback.Models...)
 	}
+	c.Cost.check(asked, found)
 	if found.none("STAGE_HTTP_ADDR") {
 		if problem := checkAddr(c.HTTP.Addr); problem != "" {
 			found.add("STAGE_HTTP_ADDR", "%s", problem)

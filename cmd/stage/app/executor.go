@@ -23,6 +23,7 @@ type executor struct {
 	caller *caller
 	prompt *prompt
 	pool   *pool.Pool[*job, struct{}]
+	ledger *ledger
 	called func(*auditlog.Call) // counts each call
 	log    *slog.Logger
 	runID  string
@@ -48,9 +49,9 @@ type job struct {
 	tooLarge *llm.Error
 }
 
-func newExecutor(cfg *Config, caller *caller, prompt *prompt, called func(*auditlog.Call), poolConfig pool.Config, runID string, log *slog.Logger) (*executor, error) {
+func newExecutor(cfg *Config, caller *caller, prompt *prompt, ledger *ledger, called func(*auditlog.Call), poolConfig pool.Config, runID string, log *slog.Logger) (*executor, error) {
 	e := &executor{
-		cfg: cfg, caller: caller, prompt: prompt, called: called, log: log, runID: runID,
+		cfg: cfg, caller: caller, prompt: prompt, ledger: ledger, called: called, log: log, runID: runID,
 		ready: make(chan struct{}, 1),
 	}
 	var err error

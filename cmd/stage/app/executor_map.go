@@ -61,7 +61,8 @@ func auditUsage(u *llm.Usage) *auditlog.Usage {
 // addUsage sums what was told for the calls of the row.
 func (j *job) addUsage(u *auditlog.Usage) { j.usage = sumUsage(j.usage, u) }
 
-// sumUsage adds b to a. What neither told stays unknown.
+// sumUsage adds b to a. A nil one told nothing and adds nothing. The cost of the sum is unknown as soon as a part is: what
+// is known of it is counted by the ledger and the metrics. Cached and reasoning tokens are those that were told.
 func sumUsage(a, b *auditlog.Usage) *auditlog.Usage {
 	if a == nil || b == nil {
 		if a == nil && b != nil {
@@ -74,11 +75,21 @@ func sumUsage(a, b *auditlog.Usage) *auditlog.Usage {
 		PromptTokens: a.PromptTokens + b.PromptTokens, CompletionTokens: a.CompletionTokens + b.CompletionTokens,
 		TotalTokens:  a.TotalTokens + b.TotalTokens,
 		CachedTokens: sumKnown(a.CachedTokens, b.CachedTokens), ReasoningTokens: sumKnown(a.ReasoningTokens, b.ReasoningTokens),
-		CostUSD: sumKnown(a.CostUSD, b.CostUSD),
+		CostUSD: sumAll(a.CostUSD, b.CostUSD),
 	}
 }
 
-func sumKnown[N int64 | float64](a, b *N) *N {
+// sumAll is unknown where a or b is.
+func sumAll(a, b *float64) *float64 {
+	if a == nil || b == nil {
+		return nil
+	}
+	sum := *a + *b
+	return &sum
+}
+
+// sumKnown is what is known of a and b.
+func sumKnown(a, b *int64) *int64 {
 	if a == nil {
 		return b
 	}

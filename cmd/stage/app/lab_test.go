@@ -162,7 +162,8 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	l.t.Cleanup(func() {
 		kill()
 		stop()
-		_ = <-r.done
+		for range r.done { //nolint:revive // until it has ended
+		}
 	})
 	return r
 }

@@ -49,6 +49,9 @@ var pauseReasons = []PauseReason{PauseCredentials, PauseBilling, PauseModel, Pau
 
 // pauseReasonOf sorts a fatal error of a call.
 func pauseReasonOf(err error) PauseReason {
+	if errors.Is(err, errCostCeiling) {
+		return PauseCost
+	}
 	e, ok := errors.AsType[*llm.Error](err)
 	if !ok {
 		return PauseOther

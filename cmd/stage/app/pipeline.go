@@ -174,10 +174,10 @@ func (p *pipeline) write(ctx context.Context) error {
 // summary says on standard error what was done.
 func (p *pipeline) summary(took time.Duration) {
 	sum := p.stage.summary()
-	cost, tokens := "unknown", "unknown"
-	if u := sum.Total.Usage; u != nil {
-		cost, tokens = costText(u), strconv.FormatInt(u.TotalTokens, 10)
+	used, tokens := p.stage.usage.all(), "unknown"
+	if u := used.Usage; u != nil {
+		tokens = strconv.FormatInt(u.TotalTokens, 10)
 	}
 	fmt.Fprintf(p.env.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
-		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, cost, sum.PeakDelay.Round(time.Millisecond))
+		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.cost(), sum.PeakDelay.Round(time.Millisecond))
 }

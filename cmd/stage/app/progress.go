@@ -110,8 +110,11 @@ func (p *progress) line() string {
 	if t := r.Usage.TotalTokens; t != nil {
 		parts = append(parts, fmt.Sprintf("%d tokens", *t))
 	}
-	if c := r.Usage.CostUSD; c != nil {
-		parts = append(parts, fmt.Sprintf("$%.4f", *c))
+	switch u := r.Usage; {
+	case u.CostUSD != nil && u.UnpricedCalls == 0:
+		parts = append(parts, fmt.Sprintf("$%.4f", *u.CostUSD))
+	case u.KnownCostUSD > 0:
+		parts = append(parts, fmt.Sprintf("at least $%.4f", u.KnownCostUSD))
 	}
 	if r.Pool.Paused != "" {
 		parts = append(parts, "PAUSED")

@@ -35,6 +35,7 @@ type stage struct {
 	started   time.Time
 	caller    *caller
 	usage     *usageRecorder
+	ledger    *ledger
 	recorder  *consumer.Recorder
 	executor  *executor
 	consumers []*consumer.Consumer
@@ -59,6 +60,9 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	}
 	s := &stage{cfg: cfg, conn: conn, caller: caller, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now()}
 	s.log = log.With(slog.String("run_id", s.runID))
+	if s.ledger, err = newLedger(cfg); err != nil {
+		return nil, err
+	}
 	s.metrics = NewMetrics(buildVersion(), s.snapshot)
 	payloads := auditlog.PayloadsFull
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
@@ -72,7 +76,7 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	if err != nil {
 		return nil, err
 	}
-	if s.executor, err = newExecutor(cfg, caller, prompt, s.callDone, poolConfig, s.runID, s.log); err != nil {
+	if s.executor, err = newExecutor(cfg, caller, prompt, s.ledger, s.callDone, poolConfig, s.runID, s.log); err != nil {
 		return nil, err
 	}
 	for p := range cfg.Streams.Partitions {
@@ -155,6 +159,9 @@ func (s *stage) prepare(ctx context.Context) error {
 // one, and why the stage could not go on.
 func (s *stage) run(soft, hard context.Context) error {
 	if err := s.prepare(soft); err != nil {
+		return err
+	}
+	if err := s.ledger.recall(soft, s.conn.nc, s.cfg, s.log); err != nil {
 		return err
 	}
 	hard, kill := context.WithCancelCause(hard)
@@ -281,7 +288,10 @@ func (s *stage) paused(err error, exit bool) {
 	s.log.Error("paused: no call can succeed until this is mended", slog.Any("error", err))
 	s.recordRun(auditlog.PhasePause, err.Error(), nil)
 	if exit {
-		s.stop(exitWith(exitFatal, fmt.Errorf("fatal provider error: %w", err)))
+		if reason != PauseCost {
+			err = fmt.Errorf("fatal provider error: %w", err)
+		}
+		s.stop(exitWith(exitFatal, err))
 	}
 }
 

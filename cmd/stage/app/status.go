@@ -1,10 +1,6 @@
 package app
 
-import (
-	"time"
-
-	"github.com/llm-stage/stage/auditlog"
-)
+import "time"
 
 // statusReport is what /api/status says. Durations are in the unit that the name ends with.
 type statusReport struct {
@@ -43,13 +39,15 @@ type poolReport struct {
 	Paused          string  `json:"paused"`
 }
 
-// usageReport: what was not told is null.
+// usageReport: what was not told is null, and so is the cost while a part of it is not known; what is known stands beside.
 type usageReport struct {
 	Calls            uint64   `json:"calls"`
 	PromptTokens     *int64   `json:"prompt_tokens"`
 	CompletionTokens *int64   `json:"completion_tokens"`
 	TotalTokens      *int64   `json:"total_tokens"`
 	CostUSD          *float64 `json:"cost_usd"`
+	KnownCostUSD     float64  `json:"known_cost_usd"`
+	UnpricedCalls    uint64   `json:"unpriced_calls"`
 }
 
 type modelReport struct {
@@ -80,7 +78,7 @@ func (s *stage) status() statusReport {
 	snap, now := s.snapshot(), time.Now()
 	r := statusReport{
 		Stage: s.cfg.Name, RunID: s.runID, Version: buildVersion().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Usage: newUsageReport(s.usage.totals()),
+		Ready: ready, Reason: reason, Usage: newUsageReport(s.usage.all()),
 		Pool: poolReport{
 			Size: snap.Pool.PoolSize, InFlight: snap.Pool.InFlight, MaxConcurrent: snap.Pool.MaxConcurrent, Waiting: snap.Pool.Waiting,
 			Successes: snap.Pool.Successes, CapacityRetries: snap.Pool.CapacityRetries,
@@ -89,8 +87,8 @@ func (s *stage) status() statusReport {
 		},
 		Models: []modelReport{}, Partitions: []partitionReport{},
 	}
-	for _, m := range s.usage.byModel() {
-		r.Models = append(r.Models, modelReport{Provider: m.Provider, Model: m.Model, usageReport: newUsageReport(m.Totals)})
+	for _, m := range s.usage.list() {
+		r.Models = append(r.Models, modelReport{Provider: m.provider, Model: m.model, usageReport: newUsageReport(m.spending)})
 	}
 	for _, p := range snap.Partitions {
 		head := 0.0
@@ -110,9 +108,9 @@ func (s *stage) status() statusReport {
 	return r
 }
 
-func newUsageReport(t auditlog.Totals) usageReport {
-	r := usageReport{Calls: t.Calls}
-	if u := t.Usage; u != nil {
+func newUsageReport(s spending) usageReport {
+	r := usageReport{Calls: s.Calls, KnownCostUSD: s.KnownUSD, UnpricedCalls: s.Unpriced}
+	if u := s.Usage; u != nil {
 		r.PromptTokens, r.CompletionTokens, r.TotalTokens, r.CostUSD = &u.PromptTokens, &u.CompletionTokens, &u.TotalTokens, u.CostUSD
 	}
 	return r

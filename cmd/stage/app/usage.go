@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -11,18 +12,49 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// usageRecorder counts calls and sums the tokens and cost that were told, by provider and model. Unknown stays unknown.
-// Safe for concurrent use.
+// usageRecorder counts calls and sums the tokens and cost that were told, by provider and model. Unknown stays unknown: a
+// sum of costs of which a part is not known is not known either, and beside it stands what is known of it. Safe for
+// concurrent use.
 type usageRecorder struct {
 	mu     sync.Mutex
-	models map[modelKey]*auditlog.Totals
-	total  auditlog.Totals
+	models map[modelKey]*spending
+	total  spending
+}
+
+// spending is what calls took.
+type spending struct {
+	auditlog.Totals
+	KnownUSD float64 // cost of the calls whose cost is known
+	Unpriced uint64  // calls that may have been billed, at a cost that is not known
+}
+
+func (s *spending) add(c *auditlog.Call) {
+	s.Calls++
+	s.Usage = sumUsage(s.Usage, c.Usage)
+	switch {
+	case c.Usage != nil && c.Usage.CostUSD != nil:
+		s.KnownUSD += *c.Usage.CostUSD
+	case c.Status == auditlog.CallSuccess || c.Status == auditlog.CallUnknown || c.StatusCode/100 == 2:
+		s.Unpriced++
+	}
+}
+
+// cost prints the cost in USD, or says how much of it is known.
+func (s *spending) cost() string {
+	switch {
+	case s.Usage == nil, s.Unpriced > 0 && s.KnownUSD == 0:
+		return "unknown"
+	case s.Unpriced == 0:
+		return usd(s.KnownUSD)
+	default:
+		return fmt.Sprintf("at least %s, unknown of %d calls", usd(s.KnownUSD), s.Unpriced)
+	}
 }
 
 type modelKey struct{ provider, model string }
 
 func newUsageRecorder() *usageRecorder {
-	return &usageRecorder{models: make(map[modelKey]*auditlog.Totals)}
+	return &usageRecorder{models: make(map[modelKey]*spending)}
 }
 
 // call counts one call.
@@ -32,52 +64,80 @@ func (u *usageRecorder) call(c *auditlog.Call) {
 	key := modelKey{c.Provider, c.Model}
 	t := u.models[key]
 	if t == nil {
-		t = new(auditlog.Totals)
+		t = new(spending)
 		u.models[key] = t
 	}
-	t.Calls++
-	t.Usage = sumUsage(t.Usage, c.Usage)
-	u.total.Calls++
-	u.total.Usage = sumUsage(u.total.Usage, c.Usage)
+	t.add(c)
+	u.total.add(c)
 }
 
 // totals returns the sums over all models.
-func (u *usageRecorder) totals() auditlog.Totals {
+func (u *usageRecorder) totals() auditlog.Totals { return u.all().Totals }
+
+// all returns the sums over all models, with what is known of their cost.
+func (u *usageRecorder) all() spending {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.total
 }
 
-// byModel returns the sums, ordered by provider and model.
-func (u *usageRecorder) byModel() []auditlog.ModelTotals {
+// modelSpending is what one model took.
+type modelSpending struct {
+	modelKey
+	spending
+}
+
+// list returns the sums of each model, ordered by provider and model.
+func (u *usageRecorder) list() []modelSpending {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	list := make([]auditlog.ModelTotals, 0, len(u.models))
-	for key, t := range u.models {
-		list = append(list, auditlog.ModelTotals{Provider: key.provider, Model: key.model, Totals: *t})
+	list := make([]modelSpending, 0, len(u.models))
+	for key, s := range u.models {
+		list = append(list, modelSpending{key, *s})
 	}
-	slices.SortFunc(list, func(a, b auditlog.ModelTotals) int {
-		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
+	slices.SortFunc(list, func(a, b modelSpending) int {
+		return cmp.Or(cmp.Compare(a.provider, b.provider), cmp.Compare(a.model, b.model))
 	})
+	return list
+}
+
+// byModel returns the sums as the audit has them, ordered by provider and model.
+func (u *usageRecorder) byModel() []auditlog.ModelTotals {
+	list := []auditlog.ModelTotals{}
+	for _, m := range u.list() {
+		list = append(list, auditlog.ModelTotals{Provider: m.provider, Model: m.model, Totals: m.Totals})
+	}
 	return list
 }
 
 // log writes one line for each provider and model.
 func (u *usageRecorder) log(ctx context.Context, log *slog.Logger) {
-	for _, m := range u.byModel() {
-		attrs := []slog.Attr{slog.String("provider", m.Provider), slog.String("model", m.Model), slog.Uint64("calls", m.Calls)}
+	for _, m := range u.list() {
+		attrs := []slog.Attr{slog.String("provider", m.provider), slog.String("model", m.model), slog.Uint64("calls", m.Calls)}
 		if m.Usage != nil {
 			attrs = append(attrs, slog.Int64("prompt", m.Usage.PromptTokens), slog.Int64("completion", m.Usage.CompletionTokens),
-				slog.Int64("total", m.Usage.TotalTokens), slog.String("cost_usd", costText(m.Usage)))
+				slog.Int64("total", m.Usage.TotalTokens))
+			attrs = appendKnown(attrs, "cached", m.Usage.CachedTokens)
+			attrs = appendKnown(attrs, "reasoning", m.Usage.ReasoningTokens)
 		}
+		attrs = append(attrs, slog.String("cost_usd", m.cost()))
 		log.LogAttrs(ctx, slog.LevelInfo, "token usage", attrs...)
 	}
 }
+
+func appendKnown(attrs []slog.Attr, name string, tokens *int64) []slog.Attr {
+	if tokens == nil {
+		return attrs
+	}
+	return append(attrs, slog.Int64(name, *tokens))
+}
+
+func usd(cost float64) string { return strconv.FormatFloat(cost, 'f', 6, 64) }
 
 // costText prints a cost in USD, or unknown.
 func costText(u *auditlog.Usage) string {
 	if u == nil || u.CostUSD == nil {
 		return "unknown"
 	}
-	return strconv.FormatFloat(*u.CostUSD, 'f', 6, 64)
+	return usd(*u.CostUSD)
 }

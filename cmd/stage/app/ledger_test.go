@@ -1,0 +1,222 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// telling is an LLM that tells its usage, and sums up what it told by model.
+type telling struct {
+	mu     sync.Mutex
+	usage  func(c llmtest.Call) string // the usage object of a reply; "": it tells none
+	status func(c llmtest.Call) int
+	prompt map[string]int64
+	calls  int
+}
+
+func (s *telling) config() llmtest.Config {
+	s.prompt = map[string]int64{}
+	return llmtest.Config{Latency: 10 * time.Millisecond, Script: func(c llmtest.Call) *llmtest.Step {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.calls++
+		if s.status != nil {
+			if status := s.status(c); status != 0 {
+				return &llmtest.Step{Status: status}
+			}
+		}
+		usage := s.usage(c)
+		if usage != "" {
+			s.prompt[c.Model] += int64(len(c.Prompt))
+			usage = `,"usage":` + usage
+		}
+		return &llmtest.Step{Body: fmt.Sprintf(`{"id":"1","model":"%s-2026","choices":[{"finish_reason":"stop","message":{"content":"fine"}}]%s}`, c.Model, usage)}
+	}}
+}
+
+// tokens tells the length of the prompt as its tokens, half of them cached, and ten tokens written.
+func tokens(c llmtest.Call) string {
+	n := len(c.Prompt)
+	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":10,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`, n, n+10, n/2)
+}
+
+func pricesFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "prices.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestTotalsAreWhatTheServersTold: with retries, fallbacks and refused calls among them, tokens and cost of call events,
+// row events, run summary, metrics and log are those that the servers told and the prices say.
+func TestTotalsAreWhatTheServersTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := &telling{usage: tokens, status: func(c llmtest.Call) int {
+			switch {
+			case c.N%5 == 1:
+				return 429
+			case strings.HasPrefix(c.Prompt, "odd") && c.Model == "large":
+				return 500
+			default:
+				return 0
+			}
+		}}
+		l := newLab(t, first.config(), map[string]string{
+			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 2, cached: 1, output: 8}\nopenai/small: {input: 1, output: 1}\n"),
+			"STAGE_FALLBACKS":   "openai:small",
+		})
+		for i := range 40 {
+			l.load([]string{"even question ", "odd question "}[i%2] + strings.Repeat("x", i))
+		}
+		r := l.work(40, nil)
+
+		large, small := float64(first.prompt["large"]), float64(first.prompt["small"])
+		answers := 20.0
+		halves := 0.0 // of odd lengths less than half is cached
+		for _, q := range l.results() {
+			if strings.HasPrefix(q.Q, "even") {
+				halves += float64(len(q.Q) / 2)
+			}
+		}
+		want := map[string]float64{
+			"large": ((large-halves)*2 + halves*1 + answers*10*8) / 1e6,
+			"small": (small + answers*10) / 1e6,
+		}
+		got := map[string]float64{}
+		var calls, rows float64
+		for _, e := range l.events(auditlog.KindCall) {
+			if u := e.Call.Usage; u != nil {
+				got[e.Call.Model] += *u.CostUSD
+				calls += *u.CostUSD
+			}
+		}
+		for _, e := range l.events(auditlog.KindRow) {
+			rows += *e.Row.Usage.CostUSD
+		}
+		runs := l.events(auditlog.KindRun)
+		total := runs[len(runs)-1].Run.Summary.Total
+		for model, cost := range want {
+			if math.Abs(got[model]-cost) > 1e-9 {
+				t.Errorf("%s costs %v by the call events, want %v", model, got[model], cost)
+			}
+		}
+		if math.Abs(calls-rows) > 1e-9 || math.Abs(calls-*total.Usage.CostUSD) > 1e-9 || total.Usage.PromptTokens != int64(large+small) {
+			t.Errorf("calls %v, rows %v, summary %+v of %v tokens", calls, rows, total.Usage, large+small)
+		}
+		if int(total.Calls) != first.calls {
+			t.Errorf("%d calls in the summary, the server saw %d", total.Calls, first.calls)
+		}
+		logged := lines(l.logs.String(), `msg="token usage"`)
+		if len(logged) != 2 || !strings.Contains(logged[0], "provider=openai model=large calls=") ||
+			!strings.Contains(logged[0], fmt.Sprintf("prompt=%v completion=200 total=%v cached=%v cost_usd=%.6f", large, large+200, halves, want["large"])) {
+			t.Errorf("log:\n%s", strings.Join(logged, "\n"))
+		}
+		page := httptest.NewRecorder()
+		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
+		for _, metric := range []string{
+			fmt.Sprintf(`llm_stage_tokens_total{model="large",provider="openai",type="prompt"} %v`, large),
+			fmt.Sprintf(`llm_stage_tokens_total{model="large",provider="openai",type="cached"} %v`, halves),
+			`llm_stage_cost_usd_total{model="small",provider="openai"} `,
+		} {
+			if !strings.Contains(page.Body.String(), metric) {
+				t.Errorf("metrics lack %s", metric)
+			}
+		}
+	})
+}
+
+// TestUnknownCostStaysUnknown: of three calls one has a cost that the server tells, one has none because nothing is known
+// of the price, and one tells no usage at all.
+func TestUnknownCostStaysUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		llm := &telling{usage: func(c llmtest.Call) string {
+			switch c.Prompt {
+			case "told":
+				return `{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2,"cost":0.25}`
+			case "silent":
+				return ""
+			default:
+				return `{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}`
+			}
+		}}
+		l := newLab(t, llm.config(), map[string]string{"STAGE_LLM_PROVIDER": "openrouter"})
+		l.load("told", "unpriced", "silent")
+		r := l.work(3, nil)
+		rows := l.events(auditlog.KindRow)
+		var costs []string
+		for _, q := range []int{1, 2, 3} {
+			for _, e := range rows {
+				if int(e.Row.Sequence) == q {
+					costs = append(costs, costText(e.Row.Usage))
+				}
+			}
+		}
+		if strings.Join(costs, " ") != "0.250000 unknown unknown" {
+			t.Errorf("rows cost %v", costs)
+		}
+		if all := r.usage.all(); all.cost() != "at least 0.250000, unknown of 2 calls" || all.Usage.CostUSD != nil {
+			t.Errorf("the total is %q and %v in the summary", all.cost(), all.Usage.CostUSD)
+		}
+		if got := lines(l.logs.String(), `msg="token usage"`); len(got) != 1 || !strings.Contains(got[0], `cost_usd="at least 0.250000, unknown of 2 calls"`) {
+			t.Errorf("log: %v", got)
+		}
+	})
+}
+
+// TestTheCeilingPausesAndCountsEarlierRuns: a call costs 0.10. The first run has a ceiling of 0.35: four calls reach it.
+// The second, with 0.55, may make two more. The third begins at its ceiling and makes none.
+func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		llm := &telling{usage: func(llmtest.Call) string {
+			return `{"prompt_tokens":100000,"completion_tokens":0,"total_tokens":100000}`
+		}}
+		l := newLab(t, llm.config(), map[string]string{
+			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 1, output: 1}"), "STAGE_POOL_SIZE": "1",
+		})
+		l.load(times("q", 20)...)
+		for _, run := range []struct {
+			ceiling string
+			exit    bool
+			calls   int
+		}{{"0.35", false, 4}, {"0.55", true, 6}, {"0.55", false, 6}} {
+			r := l.start(map[string]string{"STAGE_MAX_COST_USD": run.ceiling, "STAGE_ON_FATAL": "fail"}, stageOptions{ExitOnFatal: run.exit})
+			if run.exit {
+				if err := <-r.done; exitCode(err) != exitFatal || !strings.HasPrefix(err.Error(), "cost ceiling reached: the known cost, 0.600000 USD") {
+					t.Errorf("run: %v", err)
+				}
+			} else {
+				time.Sleep(5 * time.Minute) // probes, which make no call
+				if why := r.pause.Load(); why == nil || *why != PauseCost {
+					t.Errorf("paused for %v, want %s", why, PauseCost)
+				}
+				if ok, reason := r.ready(); ok || !strings.Contains(reason, "cost ceiling reached") {
+					t.Errorf("ready %v: %q", ok, reason)
+				}
+				r.stop()
+			}
+			if llm.calls != run.calls {
+				t.Errorf("%d calls after the run with a ceiling of %s, want %d", llm.calls, run.ceiling, run.calls)
+			}
+		}
+		l.work(20, map[string]string{"STAGE_MAX_COST_USD": "100"})
+		for i, r := range l.results() {
+			if r.Error != nil {
+				t.Errorf("row %d: %+v", i+1, r.Error)
+			}
+		}
+	})
+}
