@@ -38,7 +38,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 		return nil //nolint:nilerr // not a delivery
 	}
 	now := time.Now()
-	t.lastRow = now
+	t.quietSince = now
 	seq := md.Sequence.Stream
 	proven := t.delivered > 0 && md.NumDelivered == 1 && md.Sequence.Consumer == t.delivered+1 && t.pull.pin == t.pin
 	t.delivered, t.pin = md.Sequence.Consumer, t.pull.pin

@@ -117,10 +117,10 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *jetstrea
 	return end, nil
 }
 
-// acked tells whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the first
-// row, wherever the stream begins.
+// acked tells whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the row
+// that it begins with, which may be any.
 func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
-	return input.State.Msgs > 0 && durable.AckFloor.Stream >= input.State.FirstSeq
+	return input.State.Msgs > 0 && durable.AckFloor.Stream >= max(input.State.FirstSeq, durable.Config.OptStartSeq)
 }
 
 // claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that somebody

@@ -27,7 +27,7 @@ const (
 	batchForgetFraction = 64
 
 	storeRetryFirst = 50 * time.Millisecond
-	storeRetryMost = 5 * time.Second
+	storeRetryMost  = 5 * time.Second
 )
 
 var (

@@ -24,17 +24,26 @@ import (
 type bench struct {
 	t   *testing.T
 	dir string
-	srv *server.Server
-	mu  sync.Mutex // srv
-	nc  *nats.Conn
-	js  jetstream.JetStream
-	log *slog.Logger
+	// options changes those of the server; nil: none.
+	options func(*server.Options)
+	// login is how connections show who they are.
+	login nats.Option
+	srv   *server.Server
+	mu    sync.Mutex // srv
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	log   *slog.Logger
 }
 
 // bare returns a bench without streams.
 func bare(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{t: t, dir: t.TempDir(), log: slog.New(slog.NewTextHandler(logWriter(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	return bareWith(t, nil, nil)
+}
+
+func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *bench {
+	t.Helper()
+	b := &bench{t: t, dir: t.TempDir(), options: options, login: login, log: slog.New(slog.NewTextHandler(logWriter(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	b.startServer()
 	t.Cleanup(b.stopServer)
 	b.nc = b.connect()
@@ -48,7 +57,7 @@ func bare(t *testing.T) *bench {
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := bare(t)
-	if err := consumer.EnsureStreams(t.Context(), b.nc, streams("stage")); err != nil {
+	if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -56,7 +65,7 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) startServer() {
 	b.t.Helper()
-	srv, err := server.NewServer(&server.Options{ServerName: "test", DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true})
+	srv, err := server.NewServer(b.serverOptions())
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -67,6 +76,14 @@ func (b *bench) startServer() {
 	b.mu.Lock()
 	b.srv = srv
 	b.mu.Unlock()
+}
+
+func (b *bench) serverOptions() *server.Options {
+	opts := &server.Options{ServerName: "test", DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true}
+	if b.options != nil {
+		b.options(opts)
+	}
+	return opts
 }
 
 func (b *bench) stopServer() {
@@ -81,11 +98,15 @@ func (b *bench) InProcessConn() (net.Conn, error) {
 	return b.srv.InProcessConn()
 }
 
-func (b *bench) connect(opts ...nats.Option) *nats.Conn {
+func (b *bench) connect() *nats.Conn {
 	b.t.Helper()
-	opts = append([]nats.Option{
+	opts := []nats.Option{
 		nats.InProcessServer(b), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.IgnoreAuthErrorAbort(),
-	}, opts...)
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Debug("async", slog.Any("error", err)) }),
+	}
+	if b.login != nil {
+		opts = append(opts, b.login)
+	}
 	nc, err := nats.Connect("", opts...)
 	if err != nil {
 		b.t.Fatal(err)
@@ -102,9 +123,9 @@ func logWriter() io.Writer {
 	return io.Discard
 }
 
-func streams(name string) consumer.Streams {
+func streams() consumer.Streams {
 	return consumer.Streams{
-		Name: name, InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
+		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: 1,
 		Journal: true, JournalStream: "JOURNAL", JournalMaxBytes: 64 << 20,
 	}
@@ -132,6 +153,8 @@ type replica struct {
 	soft context.CancelFunc
 	hard context.CancelFunc
 	done chan error
+	// ended is closed when Run has returned.
+	ended chan struct{}
 }
 
 func (b *bench) config(run string, exec consumer.Executor) consumer.Config {
@@ -147,9 +170,12 @@ func (b *bench) start(run string, exec consumer.Executor) *replica {
 	return b.startWith(b.config(run, exec))
 }
 
-func (b *bench) startWith(cfg consumer.Config, opts ...nats.Option) *replica {
+func (b *bench) startWith(cfg consumer.Config) *replica {
 	b.t.Helper()
-	nc := b.connect(opts...)
+	if s, ok := cfg.Executor.(*sleeper); ok && s.over == nil {
+		s.over = b.t.Context().Done()
+	}
+	nc := b.connect()
 	rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
 	cfg.Recorder = rec
 	c, err := consumer.New(nc, cfg)
@@ -158,7 +184,7 @@ func (b *bench) startWith(cfg consumer.Config, opts ...nats.Option) *replica {
 	}
 	soft, stop := context.WithCancel(b.t.Context())
 	hard, kill := context.WithCancel(b.t.Context())
-	r := &replica{Consumer: c, nc: nc, rec: rec, soft: stop, hard: kill, done: make(chan error, 1)}
+	r := &replica{Consumer: c, nc: nc, rec: rec, soft: stop, hard: kill, done: make(chan error, 1), ended: make(chan struct{})}
 	recording, stopRecording := context.WithCancel(context.WithoutCancel(b.t.Context()))
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = rec.Run(recording) })
@@ -167,6 +193,7 @@ func (b *bench) startWith(cfg consumer.Config, opts ...nats.Option) *replica {
 		stopRecording()
 		wg.Wait()
 		r.done <- err
+		close(r.ended)
 	}()
 	return r
 }
@@ -186,7 +213,7 @@ func (r *replica) kill() {
 	r.nc.Close()
 	r.hard()
 	r.soft()
-	_ = <-r.done
+	<-r.ended
 }
 
 // sleeper answers each row after a random time, or after its own.
@@ -194,6 +221,10 @@ type sleeper struct {
 	low, high time.Duration
 	latency   func(seq uint64) time.Duration // nil: between low and high
 	drain     chan struct{}                  // closed: rows that no call is made for are handed back
+
+	body []byte // of each reply; nil: made of the row's
+
+	over <-chan struct{} // closed with the test
 
 	mu    sync.Mutex
 	calls map[uint64]int // calls made, by row
@@ -212,6 +243,10 @@ func (s *sleeper) Start(row *consumer.Row) {
 			row.Reply(reply)
 			return
 		}
+		if !row.Wanted() {
+			row.Reply(consumer.Reply{HandedBack: true})
+			return
+		}
 		s.called(row.Seq)
 		latency := s.low + rand.N(s.high-s.low+1)
 		if s.latency != nil {
@@ -222,14 +257,16 @@ func (s *sleeper) Start(row *consumer.Row) {
 		case <-s.drain:
 			row.Reply(consumer.Reply{HandedBack: true})
 			return
-		}
-		if !row.Wanted() {
-			row.Reply(consumer.Reply{HandedBack: true})
+		case <-s.over:
 			return
 		}
 		row.RecordCall(&auditlog.Call{Header: auditlog.Header{Time: time.Now()}, Status: auditlog.CallSuccess})
+		body := s.body
+		if body == nil {
+			body = append([]byte("done "), row.Body...)
+		}
 		row.Reply(consumer.Reply{
-			Body: append([]byte("done "), row.Body...), RequestHash: requestHash(row),
+			Body: body, RequestHash: requestHash(row),
 			Event: auditlog.Row{FinishedAt: time.Now(), Source: auditlog.SourceCall, Attempts: 1},
 		})
 	})
@@ -354,6 +391,18 @@ func (b *bench) await(what string, ok func() bool) {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
+	}
+	b.t.Fatalf("waited in vain for %s", what)
+}
+
+// awaitLong waits for something that takes hours, in steps of a minute.
+func (b *bench) awaitLong(what string, ok func() bool) {
+	b.t.Helper()
+	for range 1000 {
+		if ok() {
+			return
+		}
+		time.Sleep(time.Minute)
 	}
 	b.t.Fatalf("waited in vain for %s", what)
 }

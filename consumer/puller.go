@@ -42,6 +42,7 @@ type puller struct {
 	asked    time.Time // last request of any kind
 	notUntil time.Time // earliest next request
 	refused  string    // why the server refused the last request; empty: it did not
+	full     bool      // the next row is larger than the room that the last request told
 }
 
 type pullRequest struct {
@@ -113,14 +114,14 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 	}
 	switch status {
 	case "":
-		p.left, p.refused = max(0, p.left-1), ""
+		p.left, p.refused, p.full = max(0, p.left-1), "", false
 		if pin := m.Header.Get(headerPinID); pin != "" && pin != p.pin {
 			p.pin, p.pinLost = pin, false
 		}
 		return true, nil
 	case "100": // idle heartbeat
 	case "404", "408": // no rows, or the request is over
-		p.left, p.refused = 0, ""
+		p.left, p.refused, p.full = 0, "", false
 	case "423": // another client holds the pin, or nobody does
 		p.left, p.pinLost, p.pin = 0, p.pin != "", ""
 		p.notUntil = now.Add(pullRetry)
@@ -133,7 +134,7 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 			return false, errConsumerGone
 		case strings.Contains(why, "maxbytes"):
 			// The next row is larger than the room; asking again at once would be answered the same.
-			p.notUntil, p.refused = now.Add(p.renew/2), ""
+			p.notUntil, p.refused, p.full = now.Add(p.renew/2), "", true
 		default: // leadership change, server shutdown, too many requests
 			p.notUntil = now.Add(pullRetry)
 		}

@@ -35,7 +35,7 @@ func (t *term) emitted(e emitted) error {
 	if e.err != nil {
 		return e.err
 	}
-	t.end = e.end
+	t.end, t.quietSince = e.end, e.at
 	t.buf.Release(len(e.rows))
 	failed := 0
 	for i, row := range e.rows {

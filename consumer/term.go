@@ -24,15 +24,15 @@ type term struct {
 	pull    *puller
 	journal *journal
 
-	accepted  uint64 // stream sequence of the last row taken
-	delivered uint64 // consumer sequence of the last delivery; 0: none since the reset
-	pin       string // that came with it
-	lastRow   time.Time
-	lastReset time.Time
-	silent    int       // resets in a row that brought no row
-	checked   time.Time // when the log was last asked whether the partition is still ours
-	headSeq   uint64
-	headSince time.Time
+	accepted   uint64    // stream sequence of the last row taken
+	delivered  uint64    // consumer sequence of the last delivery; 0: none since the reset
+	pin        string    // that came with it
+	quietSince time.Time // last row or result: with either there was room again, or movement
+	lastReset  time.Time
+	silent     int       // resets in a row that brought no row
+	checked    time.Time // when the log was last asked whether the partition is still ours
+	headSeq    uint64
+	headSince  time.Time
 
 	unstarted  []*Row // rows that wait until the journal is read
 	stopping   bool
@@ -132,7 +132,7 @@ func (t *term) reset(ctx context.Context) error {
 		return err
 	}
 	now := time.Now()
-	t.delivered, t.lastRow, t.lastReset = 0, now, now
+	t.delivered, t.quietSince, t.lastReset = 0, now, now
 	return nil
 }
 
@@ -197,7 +197,7 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	rows := t.c.cfg.WindowRows - t.buf.Len()
 	bytes := t.c.cfg.WindowBytes - t.buf.Bytes()
 	next, err = t.pull.step(now, rows, bytes, t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
-	if watch := t.lastRow.Add(silence); rows > 0 && watch.Before(next) && watch.After(now) {
+	if watch := t.quietSince.Add(silence); rows > 0 && watch.Before(next) && watch.After(now) {
 		next = watch
 	}
 	return next, err

@@ -44,10 +44,10 @@ func (t *term) checkUnpinned(ctx context.Context) error {
 
 // watch looks at the consumer after a silence: when rows wait and none came, it is set back to the row after the last.
 func (t *term) watch(ctx context.Context) error {
-	if t.stopping || t.buf.Len() >= t.c.cfg.WindowRows || time.Since(t.lastRow) < silence {
+	if t.stopping || t.buf.Len() >= t.c.cfg.WindowRows || t.buf.Len() > 0 && t.pull.full || time.Since(t.quietSince) < silence {
 		return nil
 	}
-	t.lastRow = time.Now()
+	t.quietSince = time.Now()
 	info, err := t.durable.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("look at consumer %s: %w", t.c.durable, t.c.denied(err))

@@ -1,0 +1,297 @@
+package consumer_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// fault is something that a person must mend.
+type fault struct {
+	name          string
+	breakIt, mend func(b *bench)
+	why           string // the status must say so
+	auditLost     bool   // the fault itself removes events
+}
+
+func ensure(b *bench) {
+	b.t.Helper()
+	if err := consumer.EnsureStreams(b.t.Context(), b.nc, streams()); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// full sets a stream's limit to what it holds.
+func full(stream string) func(b *bench) {
+	return func(b *bench) {
+		b.t.Helper()
+		b.limit(stream, int64(b.stream(stream).CachedInfo().State.Bytes)+100)
+	}
+}
+
+func unlimited(stream string) func(b *bench) { return func(b *bench) { b.limit(stream, -1) } }
+
+func drop(stream string) func(b *bench) {
+	return func(b *bench) {
+		b.t.Helper()
+		if err := b.js.DeleteStream(b.t.Context(), stream); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// deny takes publish permissions from the stage's user; deny() gives them back.
+func deny(subjects ...string) func(b *bench) {
+	return func(b *bench) {
+		b.t.Helper()
+		b.options = users(subjects...)
+		if err := b.srv.ReloadOptions(b.serverOptions()); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// users are an administrator and the stage, which may do all but publish on the subjects denied.
+func users(denied ...string) func(*server.Options) {
+	return func(o *server.Options) {
+		stage := &server.User{Username: "stage", Password: "stage", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: denied}}}
+		o.Users = []*server.User{{Username: "admin", Password: "admin"}, stage}
+	}
+}
+
+// unmount takes a stream's store away while the server is down, remount brings it back as a backup would.
+func unmount(b *bench) { b.t.Helper(); b.moveStore("RESULTS", "RESULTS.backup") }
+func remount(b *bench) { b.t.Helper(); b.moveStore("RESULTS.backup", "RESULTS") }
+
+func (b *bench) moveStore(from, to string) {
+	b.t.Helper()
+	dir := filepath.Join(b.dir, "jetstream", "$G", "streams")
+	aside := filepath.Join(b.dir, "aside")
+	path := func(name string) string {
+		if strings.HasSuffix(name, ".backup") {
+			return filepath.Join(aside, name)
+		}
+		return filepath.Join(dir, name)
+	}
+	b.stopServer()
+	if err := os.MkdirAll(aside, 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.Rename(path(from), path(to)); err != nil {
+		b.t.Fatal(err)
+	}
+	b.startServer()
+	time.Sleep(time.Second)
+}
+
+func pause(until time.Duration) func(b *bench) {
+	return func(b *bench) {
+		b.t.Helper()
+		if _, err := b.js.PauseConsumer(b.t.Context(), "ROWS", "stage-0", time.Now().Add(until)); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func TestTheStageWaitsForAFaultToBeMendedAndGoesOnUnharmed(t *testing.T) {
+	pull := "$JS.API.CONSUMER.MSG.NEXT.>"
+	for _, f := range []fault{
+		{name: "results full", breakIt: full("RESULTS"), mend: unlimited("RESULTS"), why: "results: append to results.stage.0.rows: refused by the server: maximum bytes exceeded"},
+		{name: "results gone and restored", breakIt: unmount, mend: remount, why: "ownership: look at stream RESULTS: nats: API error: code=404"},
+		{name: "audit full", breakIt: full("AUDIT"), mend: unlimited("AUDIT"), why: "audit: refused by the server: maximum bytes exceeded"},
+		{name: "audit gone", breakIt: drop("AUDIT"), mend: ensure, why: "audit: refused by the server: no stream captures the subject", auditLost: true},
+		{name: "server gone", breakIt: (*bench).stopServer, mend: (*bench).startServer, why: "connection: not connected to NATS"},
+		{name: "consumer paused", breakIt: pause(time.Hour), mend: pause(0), why: "consumer stage-0 delivers none: it is paused for"},
+		{name: "may not append", breakIt: deny("results.>"), mend: deny(), why: `permissions violation: Permissions Violation for Publish to "results.stage.0.rows"`},
+		{name: "may not audit", breakIt: deny("audit.>"), mend: deny(), why: `Permissions Violation for Publish to "audit.stage.0`},
+		{name: "may not pull", breakIt: deny(pull), mend: deny(), why: `Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0"`},
+		{name: "may do nothing", breakIt: deny(">"), mend: deny(), why: "Permissions Violation for Publish"},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
+				ensure(b)
+				b.login = nats.UserInfo("stage", "stage")
+				b.load(300)
+				exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
+				r := b.start("run", exec)
+				b.until(50)
+				f.breakIt(b)
+				time.Sleep(5 * time.Minute)
+				if s := r.Status(); !strings.Contains(s.Problem, f.why) {
+					t.Errorf("problem %q, want %q", s.Problem, f.why)
+				}
+				f.mend(b)
+				time.Sleep(10 * time.Second) // beyond the longest wait before a retry
+				b.until(300)
+				time.Sleep(10 * time.Second)
+				if s := r.Status(); s.Problem != "" || s.Role != consumer.Owner {
+					t.Errorf("mended: problem %q, %s", s.Problem, s.Role)
+				}
+				r.stop(t)
+				if !f.auditLost {
+					b.check(300)
+				}
+				for seq, calls := range exec.calls {
+					if calls != 1 {
+						t.Errorf("row %d called %d times", seq, calls)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An empty stream in the place of the results: nothing tells what was emitted, so a person must choose.
+func TestResultsCreatedAnewHoldTheStageUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(100)
+		r := b.start("run", quick())
+		b.until(100)
+		drop("RESULTS")(b)
+		ensure(b)
+		b.loadFrom(100, 10)
+		time.Sleep(time.Minute)
+		s := r.Status()
+		if !strings.Contains(s.Problem, consumer.ErrResumePointLost.Error()) || !strings.Contains(s.Problem, "--new-input") {
+			t.Errorf("problem %q, want %q and the choices", s.Problem, consumer.ErrResumePointLost)
+		}
+		if got := b.stored("RESULTS", "results.stage.0.rows"); got != 0 {
+			t.Errorf("%d results without a resume point, want none", got)
+		}
+		r.stop(t)
+	})
+}
+
+// wordy answers each row with so many bytes, whatever it was told.
+type wordy struct{ bytes func(seq uint64) int }
+
+func (w wordy) Start(row *consumer.Row) {
+	row.Reply(consumer.Reply{Body: make([]byte, w.bytes(row.Seq)), Failed: row.Seq%5 == 0})
+}
+
+func TestAResultAboveTheLimitIsAnsweredInItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(30)
+		r := b.start("run", wordy{func(seq uint64) int { return int(seq%3) * 600_000 }}) // every third is above 1 MiB
+		b.until(30)
+		r.stop(t)
+		b.checkTooLarge(30, func(seq uint64) bool { return seq%3 == 2 })
+	})
+}
+
+// checkTooLarge reads n results: those of large are errors that say so.
+func (b *bench) checkTooLarge(n int, large func(uint64) bool) {
+	b.t.Helper()
+	results := b.read("RESULTS", "results.stage.0.rows")
+	if len(results) != n {
+		b.t.Fatalf("%d results, want %d", len(results), n)
+	}
+	for i, m := range results {
+		seq := uint64(i + 1)
+		isError := m.Headers().Get(consumer.HeaderStatus) == "error" && strings.Contains(string(m.Data()), "result_too_large")
+		if isError != large(seq) {
+			b.t.Errorf("row %d: too large %v, want %v: status %s, %.100s", seq, isError, large(seq), m.Headers().Get(consumer.HeaderStatus), m.Data())
+		}
+	}
+}
+
+func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(30)
+		exec := &sleeper{latency: func(uint64) time.Duration { return time.Minute }, body: make([]byte, 5000)}
+		r := b.start("run", exec)
+		time.Sleep(time.Second)
+		cfg := b.stream("RESULTS").CachedInfo().Config
+		cfg.MaxMsgSize = 3000
+		if _, err := b.js.UpdateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		b.until(30)
+		r.stop(t)
+		b.checkTooLarge(30, func(uint64) bool { return true })
+		for seq, calls := range exec.calls {
+			if calls != 1 {
+				t.Errorf("row %d called %d times", seq, calls)
+			}
+		}
+	})
+}
+
+// The headers of a row go with its result as long as there is room for both.
+func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		s := b.stream("RESULTS").CachedInfo().Config
+		s.MaxMsgSize = 8000
+		if _, err := b.js.UpdateStream(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range []int{10, 10_000} {
+			msg := &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: nats.Header{"X-Trace": {strings.Repeat("x", size)}}}
+			if _, err := b.js.PublishMsg(t.Context(), msg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := b.start("run", wordy{func(uint64) int { return 500 }})
+		b.until(2)
+		r.stop(t)
+		results := b.read("RESULTS", "results.stage.0.rows")
+		if got := len(results[0].Headers().Get("X-Trace")); got != 10 {
+			t.Errorf("a small header has %d bytes, want 10", got)
+		}
+		if got := len(results[1].Headers().Get("X-Trace")); got != 0 || len(results[1].Data()) != 500 {
+			t.Errorf("a large header: %d bytes, body %d; want none and 500", got, len(results[1].Data()))
+		}
+	})
+}
+
+func TestDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		dead := jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}
+		if _, err := b.js.CreateStream(t.Context(), dead); err != nil {
+			t.Fatal(err)
+		}
+		b.load(24)
+		// The original fills a message to the brim: with the reason it would not fit.
+		if _, err := b.js.Publish(t.Context(), "rows.a", make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		cfg := b.config("run", wordy{func(uint64) int { return 10 }}) // fails each fifth row
+		cfg.DeadLetterSubject = "dead"
+		cfg.WindowRows = 12
+		drop("DEAD")(b)
+		r := b.startWith(cfg)
+		time.Sleep(time.Minute)
+		if s := r.Status(); !strings.Contains(s.Problem, "dead letter: append to dead: refused by the server: no stream captures") || s.Emitted > 4 {
+			t.Errorf("problem %q, %d rows emitted; want the dead letter's, and no row emitted after the fourth", s.Problem, s.Emitted)
+		}
+		if _, err := b.js.CreateStream(t.Context(), dead); err != nil {
+			t.Fatal(err)
+		}
+		b.until(25)
+		r.stop(t)
+		letters := b.read("DEAD", "dead")
+		if len(letters) != 5 {
+			t.Fatalf("%d dead letters, want 5", len(letters))
+		}
+		if got, want := string(letters[0].Data()), `{"n":4}`; got != want {
+			t.Errorf("first dead letter: %s, want %s", got, want)
+		}
+		if h := letters[4].Headers(); h.Get("Stage-Truncated") != "true" || h.Get(consumer.HeaderSourceSeq) != "25" {
+			t.Errorf("the last dead letter, which had no room: %v", h)
+		}
+	})
+}

@@ -1,0 +1,364 @@
+package consumer_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// checkSeqs reads the results: exactly the rows with these sequences, in order.
+func (b *bench) checkSeqs(want []uint64) {
+	b.t.Helper()
+	results := b.read("RESULTS", "results.stage.0.rows")
+	for i, m := range results {
+		seq, err := strconv.ParseUint(m.Headers().Get(consumer.HeaderSourceSeq), 10, 64)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if i >= len(want) || seq != want[i] {
+			b.t.Fatalf("result %d of %d is of row %d; want %v", i, len(results), seq, want)
+		}
+	}
+	if len(results) != len(want) {
+		b.t.Fatalf("%d results, want %d", len(results), len(want))
+	}
+	b.checkAudit(results)
+}
+
+func seqs(from, to uint64, keep func(uint64) bool) (list []uint64) {
+	for s := from; s <= to; s++ {
+		if keep == nil || keep(s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+func (b *bench) stream(name string) jetstream.Stream {
+	b.t.Helper()
+	s, err := b.js.Stream(b.t.Context(), name)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+func (b *bench) deleteRows(seqs ...uint64) {
+	b.t.Helper()
+	for _, s := range seqs {
+		if err := b.stream("ROWS").DeleteMsg(b.t.Context(), s); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func quick() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond} }
+
+func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		for i := range 300 {
+			if _, err := b.js.Publish(t.Context(), "rows."+strconv.Itoa(i%3), []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := b.config("run", quick())
+		cfg.InputSubject = "rows.1"
+		r := b.startWith(cfg)
+		b.until(50)
+		r.kill()
+		cfg = b.config("again", quick())
+		cfg.InputSubject = "rows.1"
+		r = b.startWith(cfg)
+		b.until(100)
+		r.stop(t)
+		b.checkSeqs(seqs(1, 300, func(s uint64) bool { return s%3 == 2 }))
+	})
+}
+
+func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(200)
+		b.deleteRows(1, 2, 50, 51, 52, 120)
+		r := b.start("run", quick())
+		b.until(40) // the window reaches to about 100
+		b.deleteRows(190, 191, 200)
+		b.until(191)
+		r.stop(t)
+		gone := map[uint64]bool{1: true, 2: true, 50: true, 51: true, 52: true, 120: true, 190: true, 191: true, 200: true}
+		b.checkSeqs(seqs(1, 200, func(s uint64) bool { return !gone[s] }))
+	})
+}
+
+func TestARowDeletedWhileItIsHeldKeepsItsResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(100)
+		r := b.start("run", &sleeper{low: 5 * time.Second, high: 10 * time.Second})
+		time.Sleep(time.Second) // 64 rows are held
+		b.deleteRows(1, 30, 64)
+		b.until(100)
+		r.stop(t)
+		b.checkSeqs(seqs(1, 100, nil))
+	})
+}
+
+func TestAPurgeOfTheInputEndsWithWhatIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(300)
+		r := b.start("run", &sleeper{low: 5 * time.Second, high: 10 * time.Second})
+		time.Sleep(time.Second) // 64 rows are held
+		if err := b.stream("ROWS").Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.until(64)
+		b.loadFrom(300, 50)
+		b.until(114)
+		r.stop(t)
+		b.checkSeqs(append(seqs(1, 64, nil), seqs(301, 350, nil)...))
+	})
+}
+
+// A crash loses what was held of rows that are gone by now; what comes after goes on.
+func TestAPurgeAndAKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(300)
+		r := b.start("run", quick())
+		b.until(100)
+		r.kill()
+		done := b.stored("RESULTS", "results.stage.0.rows")
+		if err := b.stream("ROWS").Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.loadFrom(300, 50)
+		r = b.start("again", quick())
+		b.until(int(done) + 50)
+		r.stop(t)
+		b.checkSeqs(append(seqs(1, done, nil), seqs(301, 350, nil)...))
+	})
+}
+
+func TestRowsExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bare(t)
+		s := streams()
+		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, MaxAge: 10 * time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
+			t.Fatal(err)
+		}
+		b.load(100)
+		time.Sleep(11 * time.Minute) // before anybody took them
+		b.loadFrom(100, 100)
+		r := b.start("run", &sleeper{low: 30 * time.Minute, high: 31 * time.Minute}) // 64 of them expire while held, the rest waiting
+		time.Sleep(20 * time.Minute)
+		b.loadFrom(200, 10)
+		b.await("64 results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= 64 })
+		b.loadFrom(210, 10)
+		time.Sleep(40 * time.Minute)
+		r.stop(t)
+		// Rows 201-210 had expired by the time that there was room for them.
+		b.checkSeqs(append(seqs(101, 164, nil), seqs(211, 220, nil)...))
+	})
+}
+
+// A stage that is new on an old stream: the ack floor of a new consumer lies below the first row, wherever that is.
+func TestAStreamMayBeginAnywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(100)
+		if err := b.stream("ROWS").Purge(t.Context(), jetstream.WithPurgeSequence(51)); err != nil {
+			t.Fatal(err)
+		}
+		r := b.start("run", quick())
+		b.until(50)
+		r.stop(t)
+		b.checkSeqs(seqs(51, 100, nil))
+	})
+}
+
+func TestWorkQueueAndInterestInput(t *testing.T) {
+	for _, retention := range []jetstream.RetentionPolicy{jetstream.WorkQueuePolicy, jetstream.InterestPolicy} {
+		t.Run(retention.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := bare(t)
+				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}); err != nil {
+					t.Fatal(err)
+				}
+				if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
+					t.Fatal(err)
+				}
+				r := b.start("first", quick())
+				b.await("durable", func() bool {
+					_, err := b.js.Consumer(t.Context(), "ROWS", "stage-0")
+					return err == nil
+				})
+				b.load(400)
+				b.until(100)
+				r.kill()
+				r = b.start("second", quick())
+				b.until(200)
+				b.resetDurable(0)
+				b.until(300)
+				r.stop(t)
+				r = b.start("third", quick())
+				b.until(400)
+				time.Sleep(time.Second)
+				if got := b.stored("ROWS", "rows.a"); got != 0 {
+					t.Errorf("%d rows left in the input after their results, want 0", got)
+				}
+				r.stop(t)
+				b.check(400)
+			})
+		})
+	}
+}
+
+func (b *bench) resetDurable(seq uint64) {
+	b.t.Helper()
+	if _, err := b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", seq); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestResetsBySomebodyElseChangeNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(600)
+		exec := quick()
+		r := b.start("run", exec)
+		for i := range 10 {
+			b.until(50 * (i + 1))
+			b.resetDurable([]uint64{1, 600, 300, 0, 20}[i%5])
+		}
+		b.until(600)
+		time.Sleep(5 * time.Second)
+		if got := b.durable(); got.NumAckPending != 0 || got.AckFloor.Stream != 600 {
+			t.Errorf("ack pending %d, floor %d, want 0 and 600", got.NumAckPending, got.AckFloor.Stream)
+		}
+		r.stop(t)
+		b.check(600)
+		for seq, calls := range exec.calls {
+			if calls != 1 {
+				t.Errorf("row %d called %d times", seq, calls)
+			}
+		}
+	})
+}
+
+// A rival that is pinned by force takes rows and acks them, as a person with the command line would.
+func TestRowsTakenAndAckedBySomebodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(300)
+		r := b.start("run", quick())
+		for i := range 4 {
+			b.until(50 * (i + 1))
+			if err := b.stream("ROWS").UnpinConsumer(t.Context(), "stage-0", "stage"); err != nil {
+				t.Logf("unpin: %v", err)
+			}
+			c, err := b.js.Consumer(t.Context(), "ROWS", "stage-0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			batch, err := c.Fetch(10, jetstream.FetchPriorityGroup("stage"), jetstream.FetchMaxWait(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for m := range batch.Messages() {
+				_ = m.Ack()
+				n++
+			}
+			if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrPinIDMismatch) {
+				t.Logf("rival fetch: %v", err)
+			}
+			t.Logf("rival took %d rows", n)
+		}
+		b.until(300)
+		r.stop(t)
+		b.check(300)
+	})
+}
+
+// A shortened ack wait has the server deliver what is held again and again.
+func TestRedeliveriesChangeNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(100)
+		exec := &sleeper{low: 50 * time.Second, high: 60 * time.Second}
+		r := b.start("run", exec)
+		time.Sleep(time.Second)
+		cfg := b.durable().Config
+		cfg.AckWait = 2 * time.Second
+		if _, err := b.js.UpdateConsumer(t.Context(), "ROWS", cfg); err != nil {
+			t.Fatal(err)
+		}
+		b.until(100)
+		r.stop(t)
+		b.check(100)
+		for seq, calls := range exec.calls {
+			if calls != 1 {
+				t.Errorf("row %d called %d times", seq, calls)
+			}
+		}
+	})
+}
+
+func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(100)
+		r := b.start("run", quick())
+		b.until(100)
+		if err := b.js.DeleteStream(t.Context(), "ROWS"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
+			t.Fatal(err)
+		}
+		b.load(100)
+		if err := <-r.done; !errors.Is(err, consumer.ErrInputRecreated) {
+			t.Errorf("run ended with %v, want %v", err, consumer.ErrInputRecreated)
+		}
+		r.kill()
+		cfg := b.config("again", quick())
+		cfg.NewInput = true
+		r = b.startWith(cfg)
+		b.until(200)
+		// And once more while it runs, with rows of the old stream in the air: their answers must not be taken for the new.
+		b.loadFrom(100, 50)
+		time.Sleep(20 * time.Millisecond)
+		if err := b.js.DeleteStream(t.Context(), "ROWS"); err != nil {
+			t.Fatal(err)
+		}
+		if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 150 {
+			if _, err := b.js.Publish(t.Context(), "rows.a", []byte(fmt.Sprintf(`{"new":%d}`, i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := b.stored("RESULTS", "results.stage.0.rows")
+		b.until(int(done) + 150)
+		r.stop(t)
+		results := b.read("RESULTS", "results.stage.0.rows")
+		for i, m := range results[len(results)-150:] {
+			if got, want := string(m.Data()), fmt.Sprintf(`done {"new":%d}`, i); got != want {
+				t.Fatalf("result %d of the new stream: %s, want %s", i, got, want)
+			}
+		}
+	})
+}

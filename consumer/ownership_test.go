@@ -1,0 +1,259 @@
+package consumer_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+)
+
+// A drain may take minutes. Who drains still owns the partition: a standby that took over would pay for its calls again.
+func TestADrainKeepsThePin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(200)
+		exec := &sleeper{low: 100 * time.Second, high: 120 * time.Second}
+		first := b.start("first", exec)
+		time.Sleep(time.Second)
+		second := b.start("second", exec)
+		time.Sleep(time.Second)
+		first.stop(t)
+		if got := first.Status().Emitted; got != 64 {
+			t.Errorf("%d rows emitted by the end of the drain, want the window of 64", got)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if got := second.Status().Role; got != consumer.Owner {
+			t.Errorf("after the drain the standby is %s, want %s", got, consumer.Owner)
+		}
+		b.until(200)
+		second.stop(t)
+		b.check(200)
+		for seq, calls := range exec.calls {
+			if calls != 1 {
+				t.Errorf("row %d called %d times", seq, calls)
+			}
+		}
+	})
+}
+
+func TestAStandbyTakesOverWithinTwoPins(t *testing.T) {
+	for name, window := range map[string]int{"rows wait in the stream": 64, "every row is taken": 300} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.load(200)
+				var most time.Duration
+				for i := range 20 {
+					start := func(run string) *replica {
+						cfg := b.config(run, &sleeper{low: time.Hour, high: time.Hour})
+						cfg.WindowRows = window
+						return b.startWith(cfg)
+					}
+					owner := start("owner")
+					time.Sleep(time.Second + time.Duration(i)*37*time.Millisecond)
+					standby := start("standby")
+					time.Sleep(time.Second)
+					if owner.Status().Role != consumer.Owner || standby.Status().Role != consumer.Standby {
+						t.Fatalf("owner %s, standby %s", owner.Status().Role, standby.Status().Role)
+					}
+					owner.kill()
+					killed := time.Now()
+					b.awaitSoon("take-over", func() bool { return standby.Status().Role == consumer.Owner })
+					most = max(most, time.Since(killed))
+					standby.kill()
+					time.Sleep(3 * time.Second)
+				}
+				t.Logf("longest of 20 take-overs: %v", most.Round(time.Millisecond))
+				if most > 2*time.Second {
+					t.Errorf("a take-over took %v, want at most 2 s, two pins", most)
+				}
+			})
+		})
+	}
+}
+
+// awaitSoon is await with a fine step.
+func (b *bench) awaitSoon(what string, ok func() bool) {
+	b.t.Helper()
+	for range 10_000 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	b.t.Fatalf("waited in vain for %s", what)
+}
+
+// An owner with nothing to append learns that it was fenced, too: otherwise it would go on making calls.
+func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(64) // the whole window: no row is left to bring anybody the pin
+		first := b.start("first", &sleeper{low: time.Hour, high: time.Hour})
+		time.Sleep(time.Second)
+		if err := b.stream("ROWS").UnpinConsumer(t.Context(), "stage-0", "stage"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if got := first.Status().Role; got != consumer.Owner {
+			t.Errorf("unpinned and alone: %s, want %s", got, consumer.Owner)
+		}
+		second := b.start("second", quick())
+		b.until(64)
+		if got := first.Status().Role; got != consumer.Standby {
+			t.Errorf("after a rival has claimed: %s, want %s", got, consumer.Standby)
+		}
+		first.kill()
+		second.stop(t)
+		b.check(64)
+	})
+}
+
+func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(300)
+		exec := &sleeper{low: 500 * time.Millisecond, high: 3 * time.Second}
+		r := b.start("run", exec)
+		for i := range 4 {
+			b.until(60 * (i + 1))
+			b.stopServer()
+			time.Sleep(10 * time.Second)
+			b.startServer()
+			time.Sleep(time.Second) // for the reconnect
+		}
+		b.until(300)
+		r.stop(t)
+		b.check(300)
+		for seq, calls := range exec.calls {
+			if calls != 1 {
+				t.Errorf("row %d called %d times: a reply was thrown away with the connection", seq, calls)
+			}
+		}
+	})
+}
+
+func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(10)
+		r := b.start("run", quick())
+		b.until(10)
+		r.nc.Close()
+		if err := <-r.done; !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("run ended with %v, want %v", err, nats.ErrConnectionClosed)
+		}
+		r.soft()
+		r.hard()
+	})
+}
+
+// Two stages on the same streams never touch each other.
+func TestStagesWithDifferentNamesShareStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(200)
+		exec := quick()
+		first := b.start("first", exec)
+		cfg := b.config("other", &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond})
+		cfg.Name = "other"
+		other := b.startWith(cfg)
+		b.until(200)
+		b.await("200 results of the other", func() bool { return b.stored("RESULTS", "results.other.0.rows") == 200 })
+		first.stop(t)
+		other.stop(t)
+		b.check(200)
+		for _, r := range []*replica{first, other} {
+			if s := r.Status(); s.Emitted != 200 || s.Skipped != 0 {
+				t.Errorf("emitted %d, skipped %d; want 200 and 0", s.Emitted, s.Skipped)
+			}
+		}
+	})
+}
+
+// The head of the line waits for an hour behind an outage: no redelivery, the pin is kept, and the window bounds what is
+// held.
+func TestAnHourBehindAnOutage(t *testing.T) {
+	for name, change := range map[string]func(*consumer.Config){
+		"window full of rows":  func(*consumer.Config) {},
+		"window full of bytes": func(c *consumer.Config) { c.WindowBytes = 1000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.load(500)
+				exec := &sleeper{latency: slowHead}
+				cfg := b.config("run", exec)
+				change(&cfg)
+				r := b.startWith(cfg)
+				time.Sleep(time.Second)
+				standby := b.start("standby", quick())
+				time.Sleep(time.Minute)
+				before, owner := b.durable(), r.Status().Owner
+				time.Sleep(58 * time.Minute)
+				after, s := b.durable(), r.Status()
+				if s.Owner != owner || owner == "" || standby.Status().Role != consumer.Standby {
+					t.Errorf("owner %q, was %q; standby is %s", s.Owner, owner, standby.Status().Role)
+				}
+				if after.NumRedelivered != 0 || after.Delivered.Consumer != before.Delivered.Consumer {
+					t.Errorf("delivered %d, was %d, redelivered %d; want no delivery in the hour", after.Delivered.Consumer, before.Delivered.Consumer, after.NumRedelivered)
+				}
+				if s.Window > 64 || s.BufferedBytes > 64*64 || s.Window != s.Buffered+1 {
+					t.Errorf("window %d, buffered %d, %d bytes", s.Window, s.Buffered, s.BufferedBytes)
+				}
+				if !s.HeadSince.Before(time.Now().Add(-58*time.Minute)) || s.Head != 1 || s.Problem != "" {
+					t.Errorf("head %d since %v, problem %q", s.Head, s.HeadSince, s.Problem)
+				}
+				b.until(500)
+				standby.stop(t)
+				r.stop(t)
+				b.check(500)
+				for seq, calls := range exec.calls {
+					if calls != 1 {
+						t.Errorf("row %d called %d times", seq, calls)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The next row is larger than the room that is left; nobody takes that for a fault of the consumer.
+func TestALargeRowWaitsForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(20)
+		if _, err := b.js.Publish(t.Context(), "rows.a", make([]byte, 2000)); err != nil {
+			t.Fatal(err)
+		}
+		exec := &sleeper{latency: slowHead}
+		cfg := b.config("run", exec)
+		cfg.WindowBytes = 1500
+		r := b.startWith(cfg)
+		time.Sleep(time.Minute)
+		before := b.durable()
+		time.Sleep(10 * time.Minute)
+		if after := b.durable(); after.Delivered.Consumer != before.Delivered.Consumer || before.Delivered.Consumer != 20 {
+			t.Errorf("delivered %d, was %d; want 20 rows, and nothing after", after.Delivered.Consumer, before.Delivered.Consumer)
+		}
+		b.awaitLong("21 results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == 21 })
+		r.stop(t)
+	})
+}
+
+// A row larger than the window's bytes is let in alone.
+func TestARowLargerThanTheWindowPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(50)
+		cfg := b.config("run", quick())
+		cfg.WindowBytes = 5
+		r := b.startWith(cfg)
+		b.until(50)
+		r.stop(t)
+		b.check(50)
+	})
+}
