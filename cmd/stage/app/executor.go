@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -179,6 +180,10 @@ func (e *executor) done(r pool.Result[*job, struct{}]) {
 // answerError answers the row with an error result.
 func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}]) {
 	fault := asFault(err)
+	if p, ok := errors.AsType[*pool.PanicError](err); ok {
+		e.log.Error("a call panicked: this is a fault of the stage, please report it",
+			slog.Uint64("sequence", j.row.Seq), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
+	}
 	event := e.event(j, r)
 	event.Reason = string(fault.Reason)
 	if r.Attempts+r.CapacityRetries > 0 {
