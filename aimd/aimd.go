@@ -84,8 +84,7 @@ type Ticket struct {
 	// InFlight is the number of attempts in the air from then on, this one included.
 	InFlight int
 
-	epoch int     // Adaptive: the congestion epoch at sending
-	rate  float64 // Adaptive: the rate at sending, per second
+	mark mark // what Adaptive notes
 }
 
 // Hint is what the server told along with a capacity error. The zero value says that it told nothing.

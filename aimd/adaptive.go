@@ -1,0 +1,359 @@
+package aimd
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Adaptive is the law that stays close to the server's true capacity. It paces attempts at a rate of its own,
+// measures what the server admits whenever it refuses, cruises just below that, and from time to time climbs until
+// the next refusal, to see whether there is more. It also finds out whether the server limits the attempts in flight
+// rather than their rate, and whether it refuses at random.
+//
+//	             refused                    accepted
+//	┌───────┐ ───────────> ┌─────────┐ ─────────────────> ┌────────┐
+//	│ start │              │  drain  │                    │ cruise │
+//	└───────┘ <─────────── └─────────┘ <───────────────── └────────┘
+//	   accepted after an outage  │ ▲        refused
+//	                             ▼ │ refused where there should have been room
+//	                          ┌───────┐
+//	                          │ probe │ are these refusals about the rate at all?
+//	                          └───────┘
+//
+// The page docs/throttle.md shows it at work. Files: the rate in each phase here, the measurement and the sense of
+// time in adaptive_estimate.go, limits on attempts in flight in adaptive_slots.go, random refusals in
+// adaptive_noise.go, what the server tells in adaptive_hint.go.
+//
+// Its methods take instants that never go back, and are for one goroutine.
+type Adaptive struct {
+	cfg   AdaptiveConfig
+	pace  float64   // what RecoveryStep makes of all times of the law: 1 for 50 ms, 2 for 25 ms
+	begin time.Time // of the law's own time, which counts seconds
+	now   float64   // the last instant that the law was told
+
+	phase    Phase
+	since    float64 // when the phase began
+	estimate float64 // the server's rate as last measured, per second; 0: never
+	failures int     // epochs in a row that began without an attempt accepted in the one before
+	replies  int     // since start began
+	epoch    int     // counts refusals that changed the rate
+	witness  float64 // when the first attempt of this epoch went, whose fate ends drain; none: not yet
+	due      float64 // when the last attempt went, or should have gone
+
+	history history
+	mark    mark // the last attempt that was refused
+	callSec mean // seconds that an accepted attempt takes
+	refusal refusalTime
+	loss    float64 // share of attempts refused of late
+
+	slots slots
+	noise noise
+	pause pause
+	stats Stats
+}
+
+// AdaptiveConfig sets up an [Adaptive] law.
+type AdaptiveConfig struct {
+	// Config has the four settings. Here MinDelay and MaxDelay bound the delay between dispatches, which is the
+	// inverse of the rate; Multiplier divides the rate after a capacity error; and RecoveryStep says how fast the law
+	// climbs again: all its waits are inversely proportional to it. At 0 it never climbs above what it measured.
+	Config
+	// PoolSize is the most attempts that may be in flight, at least 1. A rate that so many slots could never use is
+	// no limit, so from there on the law does not pace.
+	PoolSize int
+	// Rand draws the jitter of shared pauses, uniform in [0, 1), and is called from the law's goroutine. Nil: none.
+	Rand func() float64
+}
+
+// Validate returns nil, or every fault of c joined into one error, each naming its field.
+func (c AdaptiveConfig) Validate() error {
+	err := c.Config.Validate()
+	if c.PoolSize < 1 {
+		err = errors.Join(err, fmt.Errorf("aimd: PoolSize is %d, must be at least 1", c.PoolSize))
+	}
+	return err
+}
+
+// A Phase is what an [Adaptive] law is about.
+type Phase uint8
+
+const (
+	// Start knows nothing about the server, or nothing any more, and goes faster until the first refusal.
+	Start Phase = iota
+	// Drain has been refused, and goes slowly until the server has accepted an attempt that was sent since.
+	Drain
+	// Cruise keeps just below the rate that was measured, for a while, then climbs until it is refused.
+	Cruise
+	// Probe sends a few attempts at once, to tell a limit from refusals at random.
+	Probe
+)
+
+var phaseNames = [...]string{"start", "drain", "cruise", "probe"}
+
+// String returns the phase in lower case.
+func (p Phase) String() string {
+	if int(p) < len(phaseNames) {
+		return phaseNames[p]
+	}
+	return fmt.Sprintf("phase(%d)", uint8(p))
+}
+
+// The constants of the phases. Those of the other rules stand with them. All were found by simulation against the
+// servers of docs/throttle.md, which shows what becomes of the figures without each rule.
+const (
+	// A call every 200 ms at first, so that a server with a very low limit is not flooded.
+	startRate = 5.0
+	// Doubling in 0.6 s reaches 20/s before the first reply of a call that takes a second.
+	startDoubling = 0.6
+	// Below the measured rate by as much as the measurement may be wrong. What the server's bucket gains meanwhile
+	// serves the next climb, so it is not lost.
+	cruiseShare = 0.97
+	// How long to hold the cruise, and then to climb to twice the rate, where the server allows referenceRate or more.
+	// Each climb ends in a refusal: at 20/s these make one in about 70 calls.
+	cruiseSec     = 2.2
+	referenceRate = 20.0
+	// After so many epochs without one accepted attempt it was an outage, and the old estimate is void.
+	outageFailures = 3
+	// The pool is the limit where the rate would fill its slots so many times over. More than once, for the replies
+	// may get faster, or fail fast.
+	ceilingFills = 4.0
+	// An attempt that goes late gains up to this part of the delay on the next, lest late timers lower the rate.
+	lateness = 0.2
+
+	none = -1.0 // an instant that has not come
+)
+
+// NewAdaptive returns a law that has seen nothing, or every fault of cfg joined into one error.
+func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
+	err := cfg.Validate()
+	if err != nil {
+		return nil, err
+	}
+	l := &Adaptive{
+		cfg:     cfg,
+		pace:    (50 * time.Millisecond).Seconds() / cfg.RecoveryStep.Seconds(), // infinite for 0
+		due:     math.Inf(-1),
+		witness: none,
+		history: newHistory(cfg.PoolSize),
+		callSec: mean{value: 1},
+	}
+	l.note()
+	return l, nil
+}
+
+// Next returns the instant at which one attempt may go, now at the earliest. Ask again at that instant, and after each
+// verdict: the law acts on the passing of time, too, only when it is asked.
+func (l *Adaptive) Next(now time.Time, inFlight int) time.Time {
+	l.arrive(now)
+	l.judgeSilence()
+	l.noise.startProbe(l, inFlight)
+	at := max(l.mayGo(), l.pause.until, l.slots.opens(l.now, inFlight))
+	if at <= l.now {
+		return now
+	}
+	return now.Add(time.Duration(math.Ceil(min(at-l.now, farSec) * 1e9))) // rounded up, so never now
+}
+
+// farSec is an instant too far to matter, in seconds from now: asking again then changes nothing.
+const farSec = 3600
+
+// mayGo returns when the rate allows the next attempt, or when the law will know more.
+func (l *Adaptive) mayGo() float64 {
+	if l.phase == Probe {
+		return l.noise.probe.mayGo(l)
+	}
+	at := l.due + l.delay(l.now)
+	at = l.due + l.delay(max(at, l.now)) // the rate rises while it waits
+	if l.phase == Drain && l.witness != none {
+		at = min(at, l.witness+l.refusal.expected())
+	}
+	return at
+}
+
+// Sent records that an attempt goes now, with inFlight in the air, this one included.
+func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
+	l.arrive(now)
+	d := l.delay(l.now)
+	l.due = max(l.due+d, l.now-lateness*d)
+	if l.phase == Drain && l.witness == none {
+		l.witness = l.now
+	}
+	m := mark{
+		seq:   l.history.add(l.now, inFlight),
+		epoch: l.epoch,
+		at:    l.now,
+		rate:  min(l.rate(l.now), l.ceiling()),
+		probe: l.noise.probe.sends(l),
+	}
+	if m.seq == 1 {
+		l.mark.at = m.at // the first measurement begins here
+	}
+	l.note()
+	return Ticket{Sent: now, InFlight: inFlight, mark: m}
+}
+
+// Accepted records a success, or any other reply that was no capacity error.
+func (l *Adaptive) Accepted(now time.Time, t Ticket) {
+	l.arrive(now)
+	l.stats.Successes++
+	l.replies++
+	l.callSec.add(l.now - t.mark.at)
+	l.loss -= l.loss / lossCalls
+	l.noise.accepted(l, t.mark)
+	if l.phase == Drain && t.mark.epoch == l.epoch {
+		l.proceed()
+	}
+	l.note()
+}
+
+// Rejected records a capacity error, with what the server told about it. One that says nothing about the rate, or
+// nothing new, changes no rate.
+func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
+	l.arrive(now)
+	defer l.note()
+	l.stats.CapacityRetries++
+	l.refusal.add(l.now - t.mark.at)
+	l.history.refuse(t.mark.seq)
+	l.loss += (1 - l.loss) / lossCalls
+	switch {
+	case t.mark.probe:
+		l.noise.probe.refused++
+	case l.slots.explain(l, t), l.noise.explain(l, t.mark):
+	default:
+		l.giveWay(t.mark)
+	}
+	l.pause.heed(l, h)
+}
+
+// Dropped records an attempt that ended without a verdict. It teaches nothing.
+func (l *Adaptive) Dropped(now time.Time, t Ticket) {
+	l.arrive(now)
+	if l.witness == t.mark.at {
+		l.witness = none
+	}
+	l.note()
+}
+
+// Stats returns the statistics as of the last instant that the law was told. The delay is the inverse of the rate:
+// what the law leaves between two attempts, pauses apart; 0 while it does not pace.
+func (l *Adaptive) Stats() Stats { return l.stats }
+
+// Phase returns what the law is about.
+func (l *Adaptive) Phase() Phase { return l.phase }
+
+// PausedUntil returns when a pause that the server asked for will end, or the zero time while there is none.
+func (l *Adaptive) PausedUntil() time.Time {
+	if l.pause.until <= l.now {
+		return time.Time{}
+	}
+	return l.begin.Add(seconds(l.pause.until))
+}
+
+// giveWay measures the server by the refusal of m, halves the rate (or whatever Multiplier says) and waits for an
+// attempt to be accepted. As in TCP this happens once in an epoch: what was sent before the law knew teaches no more
+// than the first refusal did.
+func (l *Adaptive) giveWay(m mark) {
+	measured := l.measure(m)
+	if m.seq > l.mark.seq {
+		l.mark = m
+		l.noise.spared = 0
+	}
+	if m.epoch != l.epoch {
+		return
+	}
+	if l.phase == Cruise && m.at < l.since+l.cruise() {
+		l.noise.suspect(l, m)
+	}
+	if l.phase != Drain { // else it is more likely bad luck, or another client, than news about the rate
+		l.estimate = max(measured, l.estimate/l.cfg.Multiplier)
+	}
+	l.epoch++
+	l.failures++
+	l.enter(Drain)
+}
+
+// judgeSilence takes an attempt that has met no refusal for as long as refusals take for accepted. To wait for its
+// reply instead would cost a second in each epoch.
+func (l *Adaptive) judgeSilence() {
+	switch {
+	case l.phase == Drain && l.witness != none && l.now >= l.witness+l.refusal.expected():
+		l.proceed()
+	case l.phase == Probe && l.noise.probe.over(l):
+		l.noise.conclude(l)
+	}
+	l.note()
+}
+
+// proceed leaves drain, for an attempt of this epoch was accepted.
+func (l *Adaptive) proceed() {
+	outage := l.failures >= outageFailures
+	l.failures = 0
+	if outage {
+		l.enter(Start)
+		return
+	}
+	l.enter(Cruise)
+}
+
+func (l *Adaptive) enter(p Phase) {
+	l.phase, l.since = p, l.now
+	l.replies = 0
+	l.witness = none
+	l.due = max(l.due, l.now-l.delay(l.now)) // the first attempt may go now, the second is not to make up for the wait
+}
+
+// rate returns the rate at instant t, in attempts per second, if nothing happens until then.
+func (l *Adaptive) rate(t float64) float64 {
+	var r float64
+	switch l.phase {
+	case Start:
+		// Each reply adds one call per reply time, as TCP's slow start does: that finds fast servers fast.
+		r = startRate*math.Exp2((t-l.since)/startDoubling) + float64(l.replies)/l.callSec.value
+	case Drain, Probe:
+		r = l.estimate / math.Pow(l.cfg.Multiplier, float64(l.failures))
+	case Cruise:
+		x := max(0, (t-l.since)/l.cruise()-1)
+		r = l.estimate * (cruiseShare + x*x) // slowly at first: it is most likely still the same
+	}
+	r = max(r, 1/l.cfg.MaxDelay.Seconds())
+	return min(r, 1/l.cfg.MinDelay.Seconds())
+}
+
+// cruise returns how long to hold the cruise, and to climb from there to about twice the rate. At low rates it is
+// shorter, by the root of the rate, since a refusal costs no more there and a rise is missed more: one from 5/s to 20/s
+// is found within 2 s.
+func (l *Adaptive) cruise() float64 {
+	return l.pace * l.patience() * cruiseSec * math.Sqrt(min(1, l.estimate/referenceRate))
+}
+
+// ceiling returns the rate from which on the pool is the limit.
+func (l *Adaptive) ceiling() float64 {
+	return ceilingFills * float64(l.cfg.PoolSize) / min(1, l.callSec.value)
+}
+
+// delay returns the seconds between two attempts at instant t; 0 when the law does not pace.
+func (l *Adaptive) delay(t float64) float64 {
+	r := l.rate(t)
+	if r >= l.ceiling() && l.cfg.MinDelay == 0 {
+		return 0
+	}
+	return 1 / r
+}
+
+// arrive takes note of the instant.
+func (l *Adaptive) arrive(now time.Time) {
+	if l.begin.IsZero() {
+		l.begin = now
+	}
+	l.now = now.Sub(l.begin).Seconds()
+}
+
+// note brings the statistics up to date.
+func (l *Adaptive) note() {
+	l.stats.CurrentDelay = seconds(l.delay(l.now))
+	l.stats.PeakDelay = max(l.stats.PeakDelay, l.stats.CurrentDelay)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(math.Round(s * 1e9)) }

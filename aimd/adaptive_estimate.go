@@ -1,0 +1,148 @@
+package aimd
+
+import (
+	"iter"
+	"math"
+)
+
+// The constants of the measurement and of the law's sense of time.
+const (
+	// The most calls that a server's bucket is taken to give beyond its rate. Less makes the law overrate servers with
+	// a larger one, more makes it underrate those with a smaller one.
+	burstCalls = 3.0
+	// How far back a rise of the rate is looked for. Longer than a climb; more only lets old times count.
+	lookBackSec = 2.0
+	// Refusals that take longer than this are not waited for. The server's bucket runs over meanwhile.
+	silenceMaxSec = 0.3
+	// Before the first refusal has told how long they take.
+	silenceFirstSec = 1.0
+	// The loss is an average over about so many attempts: a second of them at the pace of most limits.
+	lossCalls = 32.0
+	// At this loss the law takes twice as long over everything; the wait grows with the cube, which leaves the loss of
+	// one client alone with the server (1 to 10%) nearly unheeded, while 16 that disturb each other share it fairly.
+	impatienceLoss = 0.18
+	// No more than five times as long, so that an outage is forgotten within seconds.
+	impatienceMax = 0.25
+)
+
+// mark is what the law notes about an attempt on its ticket.
+type mark struct {
+	seq   int     // counts attempts from 1
+	epoch int     // at sending
+	at    float64 // when it went
+	rate  float64 // at that instant
+	probe bool    // it is part of a probe
+}
+
+// measure returns the rate at which the server admitted attempts up to the refusal of m, in attempts per second.
+//
+// A limiter refuses when its bucket is empty. So between two refusals it admitted just what it allows, give or take one
+// call, unless its bucket ran over meanwhile: then it allows more. And in any time up to a refusal it admitted at most
+// what it allows plus what was in its bucket: so it allows at least the rest. The most of these is the measurement.
+func (l *Adaptive) measure(m mark) float64 {
+	r := (float64(m.seq-l.mark.seq-l.noise.spared) - 0.5) / (m.at - l.mark.at) // infinite if the first attempt was refused
+	admitted := -burstCalls
+	for a := range l.history.before(m.seq) {
+		if m.at-a.at > lookBackSec {
+			break
+		}
+		if !a.refused {
+			admitted++
+		}
+		if admitted > 0 && m.at > a.at {
+			r = max(r, admitted/(m.at-a.at))
+		}
+	}
+	return min(r, m.rate)
+}
+
+// patience returns by how much to wait longer because many attempts are refused: then others use the server too, and
+// the climbs of all add up. All of them see the same loss, so none gains by it.
+func (l *Adaptive) patience() float64 {
+	if l.noise.on {
+		return 1
+	}
+	x := min(l.loss, impatienceMax) / impatienceLoss
+	return 1 + x*x*x
+}
+
+// refusalTime learns how long refusals take, as TCP learns its round trip.
+type refusalTime struct {
+	mean mean
+	dev  float64
+}
+
+func (r *refusalTime) add(sec float64) {
+	if !r.mean.known {
+		r.dev = sec / 2
+	} else {
+		r.dev += (math.Abs(sec-r.mean.value) - r.dev) / 4
+	}
+	r.mean.add(sec)
+}
+
+// surely returns the seconds after which an attempt that was to be refused has been.
+func (r *refusalTime) surely() float64 {
+	if !r.mean.known {
+		return silenceFirstSec
+	}
+	return r.mean.value + max(4*r.dev, r.mean.value/10)
+}
+
+// expected is surely, unless that takes too long.
+func (r *refusalTime) expected() float64 { return min(r.surely(), silenceMaxSec) }
+
+// mean is a moving average over about eight values. It holds a guess until the first.
+type mean struct {
+	value float64
+	known bool
+}
+
+func (m *mean) add(x float64) {
+	x = max(x, 1e-6) // an average of nothing but zeros could not be divided by
+	if !m.known {
+		m.value, m.known = x, true
+		return
+	}
+	m.value += (x - m.value) / 8
+}
+
+// history keeps the latest attempts.
+type history struct {
+	ring []sending
+	last int // the seq of the latest; they count from 1
+}
+
+type sending struct {
+	at      float64
+	level   int // attempts in flight, this one included
+	refused bool
+}
+
+// newHistory returns a history long enough to hold the calls in flight and as many before them.
+func newHistory(poolSize int) history { return history{ring: make([]sending, max(128, 2*poolSize))} }
+
+func (h *history) add(at float64, level int) (seq int) {
+	h.last++
+	*h.at(h.last) = sending{at: at, level: level}
+	return h.last
+}
+
+func (h *history) refuse(seq int) {
+	if seq > h.last-len(h.ring) {
+		h.at(seq).refused = true
+	}
+}
+
+// before yields the attempts before seq that it still has, latest first.
+func (h *history) before(seq int) iter.Seq[*sending] {
+	return func(yield func(*sending) bool) {
+		for i := seq - 1; i > max(0, h.last-len(h.ring)); i-- {
+			if !yield(h.at(i)) {
+				return
+			}
+		}
+	}
+}
+
+func (h *history) at(seq int) *sending { return &h.ring[seq%len(h.ring)] }

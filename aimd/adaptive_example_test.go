@@ -1,0 +1,31 @@
+package aimd_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+)
+
+func ExampleAdaptive() {
+	law, err := aimd.NewAdaptive(aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 8})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var tickets []aimd.Ticket
+	for range 4 {
+		now = law.Next(now, len(tickets)) // here a caller waits until then, and makes its call
+		tickets = append(tickets, law.Sent(now, len(tickets)+1))
+		fmt.Println(law.Phase(), law.Stats().CurrentDelay.Round(time.Millisecond))
+	}
+	law.Rejected(now.Add(60*time.Millisecond), tickets[3], aimd.Hint{})
+	fmt.Println(law.Phase(), law.Stats().CurrentDelay.Round(time.Millisecond))
+	// Output:
+	// start 200ms
+	// start 173ms
+	// start 146ms
+	// start 126ms
+	// drain 252ms
+}

@@ -1,0 +1,170 @@
+package aimd
+
+import "math"
+
+// The constants of random refusals.
+const (
+	// The first probe of a series must all be accepted, and is for one call more than a limiter at the estimated rate
+	// has room for, rounded up.
+	probeRoom = 1.5
+	// The second is twice what a limiter at twice the estimated rate has room for, and half of it must be accepted:
+	// no limiter does that, and at random it fails once in a hundred times even if a fifth is refused.
+	probeRoomSure = 2.0
+	// A probe larger than this tells too little for what it costs.
+	probeMax = 32
+	// Attempts between two probes at least. A probe that was mostly refused met a limiter: the next comes after four
+	// times as many attempts as the last.
+	probeGap       = 8
+	probeGapGrowth = 4
+	// The base loss is an average over about so many attempts, taken only where a limiter would not refuse.
+	baseCalls = 64.0
+	// At less base loss than this the noise has gone; it is taken for at least baseFirst when it is found.
+	baseGone  = 0.02
+	baseFirst = 0.05
+	// The loss counts as too high when it exceeds the base by so many standard deviations of the loss.
+	baseSigmas = 6.0
+	// A refusal counts at least once in this time, so that the base loss is measured anew.
+	noiseCheckSec = 120.0
+)
+
+// noise finds out whether the server refuses at random, whatever the rate: a gateway that sheds load of its own, many
+// limiters behind one address. To give way to such refusals ends at the longest delay. Once it knows, it keeps from
+// the law all refusals but those that exceed the usual loss.
+type noise struct {
+	on      bool
+	base    float64 // the usual loss
+	checked float64 // when a refusal was last let through
+	spared  int     // refusals kept from the law since then
+	probe   probe
+}
+
+// suspect takes note of a refusal of m while cruising below the rate that was measured. It calls for a probe, unless
+// there was one not long ago.
+func (n *noise) suspect(l *Adaptive, m mark) {
+	if n.on || m.seq < n.probe.notBefore {
+		return
+	}
+	n.probe.wanted, n.probe.sure = true, false
+	n.probe.empty, n.probe.rate = m.at, max(l.estimate, m.rate)
+}
+
+// startProbe begins the probe that is wanted, if there are slots for all of it.
+func (n *noise) startProbe(l *Adaptive, inFlight int) {
+	p := &n.probe
+	if !p.wanted || l.pause.until > l.now {
+		return
+	}
+	p.wanted = false
+	p.sent = l.now
+	p.size = p.required()
+	if p.sure {
+		p.size *= 2
+	}
+	if p.size > min(probeMax, l.cfg.PoolSize-inFlight) || l.slots.limit > 0 {
+		return
+	}
+	p.left, p.refused = p.size, 0
+	l.enter(Probe)
+}
+
+// conclude ends a probe whose attempts would all have been refused by now.
+func (n *noise) conclude(l *Adaptive) {
+	p := &n.probe
+	accepted := p.size - p.refused
+	switch {
+	case accepted < p.required():
+		p.notBefore = l.history.last + max(p.gap, probeGap)
+		if 2*accepted < p.required() {
+			p.gap = probeGapGrowth * max(p.gap, probeGap)
+		}
+		if accepted > 0 {
+			l.proceed()
+			return
+		}
+		l.failures++
+		l.enter(Drain)
+	case !p.sure:
+		p.wanted, p.sure = true, true
+		p.empty = p.sent
+		l.enter(Drain)
+	default:
+		n.on, n.checked = true, l.now
+		n.base = max(baseFirst, float64(p.refused)/float64(p.size))
+		p.gap = 0
+		l.loss = n.base
+		l.estimate = max(l.estimate, p.rate)
+		l.failures = 0
+		l.enter(Cruise)
+	}
+}
+
+// accepted learns from an accepted attempt.
+func (n *noise) accepted(l *Adaptive, m mark) { n.learn(l, m, 0) }
+
+// explain reports whether the refusal of m is nothing but noise.
+func (n *noise) explain(l *Adaptive, m mark) bool {
+	if !n.on {
+		return false
+	}
+	n.learn(l, m, 1)
+	usual := n.base + baseSigmas*math.Sqrt(max(n.base, baseFirst)*(1-n.base)/(2*lossCalls-1))
+	if n.on && l.loss <= usual && l.now-n.checked < noiseCheckSec {
+		n.spared++
+		return true
+	}
+	n.checked = l.now
+	l.loss = n.base
+	return false
+}
+
+// learn follows the base loss.
+func (n *noise) learn(l *Adaptive, m mark, lost float64) {
+	if !n.on || m.rate > l.estimate {
+		return
+	}
+	n.base += (lost - n.base) / baseCalls
+	n.on = n.base >= baseGone
+}
+
+// probe is a group of attempts sent at once just after a refusal. An empty bucket has no room for it.
+type probe struct {
+	wanted    bool
+	sure      bool    // the second of a series
+	size      int     // attempts in it
+	left      int     // of them yet to be sent
+	refused   int     // of them, so far
+	rate      float64 // that a limiter has at most, by estimate
+	empty     float64 // when the bucket was empty
+	sent      float64 // when the last attempt went
+	notBefore int     // the seq from which on there may be another series
+	gap       int     // attempts between two series; 0: the least
+}
+
+// required returns how many must be accepted to rule out a limiter.
+func (p *probe) required() int {
+	gained := p.rate * (p.sent - p.empty)
+	if p.sure {
+		return int(math.Ceil(probeRoomSure * (1 + gained)))
+	}
+	return int(math.Ceil(probeRoom + gained))
+}
+
+// mayGo returns when the probe's next attempt may go, or when it is over.
+func (p *probe) mayGo(l *Adaptive) float64 {
+	if p.left > 0 {
+		return l.now
+	}
+	return p.sent + l.refusal.surely()
+}
+
+// sends reports whether the attempt that goes now is part of the probe.
+func (p *probe) sends(l *Adaptive) bool {
+	if l.phase != Probe || p.left == 0 {
+		return false
+	}
+	p.left--
+	p.sent, l.due = l.now, l.now
+	return true
+}
+
+func (p *probe) over(l *Adaptive) bool { return p.left == 0 && l.now >= p.sent+l.refusal.surely() }

@@ -1,0 +1,178 @@
+package aimd
+
+import (
+	"testing"
+	"time"
+)
+
+// atMost admits while fewer than limit calls that it admitted are in the air.
+func (w *world) atMost(limit int) func(time.Duration, int) bool {
+	return func(time.Duration, int) bool {
+		accepted := 0
+		for _, c := range w.calls {
+			if c.accepted {
+				accepted++
+			}
+		}
+		return accepted < limit
+	}
+}
+
+func TestSlotsFindALimitOnCallsInFlight(t *testing.T) {
+	w := newWorld(t, nil)
+	w.admit = w.atMost(8)
+	w.run(30 * time.Second)
+	if got := w.law.slots.limit; got != 8 {
+		t.Fatalf("the limit found is %d, want 8", got)
+	}
+	sent, refused := len(w.sent), len(w.refused)
+	w.run(90 * time.Second)
+	sent, refused = len(w.sent)-sent, len(w.refused)-refused
+	if full := 60 * 8 / w.reply.Seconds(); float64(sent-refused) < 0.98*full || refused > sent/25 {
+		t.Errorf("%d calls of which %d refused in a minute, want close to %.0f accepted", sent, refused, full)
+	}
+}
+
+func TestSlotsOpenWhenTheLimitRises(t *testing.T) {
+	w := newWorld(t, nil)
+	w.admit = w.atMost(8)
+	w.run(30 * time.Second)
+	w.admit = w.atMost(16)
+	w.run(60 * time.Second)
+	if got := w.law.slots.limit; got != 16 {
+		t.Errorf("the limit found is %d, want 16", got)
+	}
+	w.admit = always
+	w.run(100 * time.Second)
+	if w.inFlight != w.slots {
+		t.Errorf("%d calls in flight after the limit is gone, want %d", w.inFlight, w.slots)
+	}
+}
+
+func TestSlotsAreNotTakenForTheLimitOfARate(t *testing.T) {
+	w := newWorld(t, bucket(20, 5))
+	for w.now < 300*time.Second {
+		w.run(w.now + 100*ms)
+		if w.law.slots.limit != 0 {
+			t.Fatalf("found a limit of %d calls in flight at %v: there is none", w.law.slots.limit, w.now)
+		}
+	}
+}
+
+func TestNoiseIsToldFromALimit(t *testing.T) {
+	for _, share := range []float64{0.05, 0.2} {
+		w := newWorld(t, atRandom(share))
+		w.run(60 * time.Second)
+		if !w.law.noise.on {
+			t.Errorf("%.2f refused at random: not noticed in a minute", share)
+			continue
+		}
+		sent := len(w.sent)
+		w.run(120 * time.Second)
+		if perSec, full := float64(len(w.sent)-sent)/60, 32/(1.2*(1-share)+0.06*share); perSec < 0.9*full {
+			t.Errorf("%.2f refused at random: %.1f calls a second, want close to a full pool, %.1f", share, perSec, full)
+		}
+	}
+	w := newWorld(t, bucket(20, 5))
+	for w.now < 300*time.Second {
+		if w.run(w.now + 100*ms); w.law.noise.on {
+			t.Fatalf("took a limiter for noise at %v", w.now)
+		}
+	}
+}
+
+func TestNoiseDoesNotHideALimit(t *testing.T) {
+	noise, limit := atRandom(0.2), bucket(10, 5)
+	w := newWorld(t, after(30*time.Second, noise, func(now time.Duration, n int) bool { return noise(now, n) && limit(now, n) }))
+	w.run(30 * time.Second)
+	if !w.law.noise.on {
+		t.Fatal("noise not noticed")
+	}
+	w.run(60 * time.Second)
+	sent, refused := len(w.sent), len(w.refused)
+	w.run(160 * time.Second)
+	sent, refused = len(w.sent)-sent, len(w.refused)-refused
+	if float64(sent-refused) < 0.8*1000 || refused*100 > sent*45 {
+		t.Errorf("%d calls of which %d refused in 100 s behind noise of 0.2 and a limit of 10/s", sent, refused)
+	}
+}
+
+func TestNoiseIsForgottenWhenItEnds(t *testing.T) {
+	w := newWorld(t, after(30*time.Second, atRandom(0.2), bucket(10, 5)))
+	w.run(30 * time.Second)
+	if !w.law.noise.on {
+		t.Fatal("noise not noticed")
+	}
+	w.run(90 * time.Second)
+	if w.law.noise.on {
+		t.Error("still takes refusals for noise a minute after it ended")
+	}
+}
+
+func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
+	retryAfter := func(d time.Duration) Hint { return Hint{RetryAfter: d} }
+	for _, tc := range []struct {
+		name     string
+		failures int // refusals in a row, each sent after the law knew of the one before
+		hint     Hint
+		pause    time.Duration
+	}{
+		{"a long wait after one refusal is not believed", 1, retryAfter(30 * time.Second), 0},
+		{"a long wait is obeyed after two", 2, retryAfter(30 * time.Second), 30 * time.Second},
+		{"a short wait is what limiters say all the time", 2, retryAfter(time.Second), 0},
+		{"a short wait is obeyed after three refusals", 3, retryAfter(time.Second), time.Second},
+		{"no requests remain until the reset", 1, Hint{Remaining0: true, Reset: 7 * time.Second}, 7 * time.Second},
+		{"a reset without a number says nothing", 1, Hint{Remaining0: true, Reset: -time.Second}, 0},
+		{"the reset matters only when nothing remains", 1, Hint{Reset: 7 * time.Second}, 0},
+		{"the longer of two is obeyed", 2, Hint{RetryAfter: 3 * time.Second, Remaining0: true, Reset: 9 * time.Second}, 9 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			law := newWorld(t, nil).law
+			now := at(0)
+			for range tc.failures {
+				now = now.Add(10 * time.Second)
+				now = law.Next(now, 0)
+				ticket := law.Sent(now, 1)
+				now = now.Add(60 * ms)
+				law.Rejected(now, ticket, tc.hint)
+			}
+			until := law.PausedUntil()
+			if tc.pause == 0 {
+				if !until.IsZero() {
+					t.Fatalf("paused for %v, want no pause", until.Sub(now))
+				}
+				return
+			}
+			if got := until.Sub(now); got != tc.pause {
+				t.Fatalf("paused for %v, want %v", got, tc.pause)
+			}
+			if next := law.Next(now.Add(ms), 0); next.Before(until) {
+				t.Errorf("the next may go %v before the pause is over", until.Sub(next))
+			}
+			if law.Next(until, 0); !law.PausedUntil().IsZero() {
+				t.Error("still paused when the pause is over")
+			}
+		})
+	}
+}
+
+func TestPausesAreJittered(t *testing.T) {
+	w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 1, Rand: func() float64 { return 0.5 }}, nil)
+	ticket := w.law.Sent(at(0), 1)
+	w.law.Rejected(at(0), ticket, Hint{Remaining0: true, Reset: 100 * time.Second})
+	if got, want := w.law.PausedUntil(), at(101*time.Second); !got.Equal(want) {
+		t.Errorf("paused for %v, want %v: half of 2%% longer", got.Sub(at(0)), want.Sub(at(0)))
+	}
+}
+
+func TestHintsSaveTheProbesOfAnOutage(t *testing.T) {
+	w := newWorld(t, after(50*time.Second, bucket(20, 5), after(170*time.Second, never, bucket(20, 5))))
+	w.hint = func(now time.Duration) Hint { return Hint{RetryAfter: 170*time.Second - now} }
+	w.run(200 * time.Second)
+	if n := between(w.sent, 50*time.Second, 170*time.Second); n > 6 {
+		t.Errorf("%d calls in an outage whose end the server told, want at most 6", n)
+	}
+	if n := between(w.sent, 170*time.Second, 175*time.Second); n < 85 {
+		t.Errorf("%d calls in the five seconds after it, want about 100", n)
+	}
+}
