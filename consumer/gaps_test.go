@@ -151,21 +151,21 @@ func TestRowsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bare(t)
 		s := streams()
-		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, MaxAge: 10 * time.Minute}); err != nil {
+		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, MaxAge: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
 			t.Fatal(err)
 		}
 		b.load(100)
-		time.Sleep(11 * time.Minute) // before anybody took them
+		time.Sleep(2 * time.Minute) // before anybody took them
 		b.loadFrom(100, 100)
-		r := b.start("run", &sleeper{low: 30 * time.Minute, high: 31 * time.Minute}) // 64 of them expire while held, the rest waiting
-		time.Sleep(20 * time.Minute)
+		r := b.start("run", &sleeper{low: 4 * time.Minute, high: 5 * time.Minute}) // 64 of them expire while held, the rest waiting
+		time.Sleep(2 * time.Minute)
 		b.loadFrom(200, 10)
 		b.await("64 results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= 64 })
 		b.loadFrom(210, 10)
-		time.Sleep(40 * time.Minute)
+		time.Sleep(6 * time.Minute)
 		r.stop(t)
 		// Rows 201-210 had expired by the time that there was room for them.
 		b.checkSeqs(append(seqs(101, 164, nil), seqs(211, 220, nil)...))

@@ -53,12 +53,18 @@ func (t *term) watch(ctx context.Context) error {
 		return fmt.Errorf("look at consumer %s: %w", t.c.durable, t.c.denied(err))
 	}
 	t.c.setStatus(func(s *Status) { s.Pending = info.NumPending })
-	if info.NumPending == 0 && info.NumAckPending <= t.buf.Len() {
-		t.c.problems.clear(problemRows)
-		return nil
-	}
 	if t.buf.Bytes() >= t.c.cfg.WindowBytes {
 		return nil
+	}
+	if info.NumPending == 0 && info.NumAckPending <= t.buf.Len() {
+		missing, err := t.takenByOthers(ctx, info)
+		if err != nil {
+			return err
+		}
+		if !missing {
+			t.c.problems.clear(problemRows)
+			return nil
+		}
 	}
 	if err := t.stillOurs(ctx); err != nil {
 		return err
@@ -68,6 +74,15 @@ func (t *term) watch(ctx context.Context) error {
 	}
 	t.c.log.Info("rows wait but none come, setting the consumer back", slog.Uint64("after", t.accepted), slog.Uint64("pending", info.NumPending))
 	return t.reset(ctx)
+}
+
+// takenByOthers tells whether the server has delivered, and somebody has acked, rows after the last one taken here.
+func (t *term) takenByOthers(ctx context.Context, info *jetstream.ConsumerInfo) (bool, error) {
+	if info.Delivered.Stream <= t.accepted {
+		return false, nil
+	}
+	next, err := t.c.nextInput(ctx, t.accepted+1)
+	return next != 0 && next <= info.Delivered.Stream, err
 }
 
 // whySilent says what may keep the server from delivering rows.
