@@ -35,6 +35,10 @@ test: ## run the tests
 race: ## run the tests in any order under the race detector
 	go test -race -shuffle=on -run '$(RUN)' $(PKG)
 
+.PHONY: test-real
+test-real: ## run the program against nginx and against a mock of all wire formats; gets both, takes minutes
+	go test -tags real -count=1 -v ./test/real
+
 .PHONY: cover
 cover: ## measure what the tests reach, into coverage.out
 	go test -coverpkg=./... -coverprofile=coverage.out $(PKG)
