@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/llm-stage/stage/llm"
 )
 
 // check adds every fault of c: first each field for itself, then how fields fit together.
@@ -153,6 +156,9 @@ func (c *Config) checkDispatch(found *faults) {
 func (c *Config) checkLLM(need Need, found *faults) {
 	if !found.none("STAGE_LLM_PROVIDER") {
 		return
+	}
+	if err := llm.ValidateExtraBody(json.RawMessage(c.LLM.ExtraBody)); err != nil && found.none("STAGE_LLM_EXTRA_BODY") {
+		found.add("STAGE_LLM_EXTRA_BODY", "%v", err)
 	}
 	first := c.LLM.Endpoint(c.LLM.Provider)
 	if need == NeedCalls {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -28,9 +30,19 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
+	money, err := newLedger(cfg)
+	if err != nil {
+		return err
+	}
+	if p.base.System != "" {
+		say(env.Stdout, "--- system prompt\n%s", strings.TrimRight(p.base.System, "\n"))
+	}
 	rows := NewRowReader(in.file, in.format, processPayloadBytes-messageOverhead)
-	var read, bad, bytes int64
-	for ctx.Err() == nil && (o.limit == 0 || read < o.limit) {
+	e := estimate{each: len(p.base.System)}
+	if p.base.Schema != nil {
+		e.each += len(p.base.Schema.Source())
+	}
+	for ctx.Err() == nil && (o.limit == 0 || e.rows < o.limit) {
 		row, err := rows.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -38,23 +50,65 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 		if err != nil {
 			return exitWith(exitUsage, fmt.Errorf("%s: %w", input, err))
 		}
-		read++
+		e.rows++
 		prompt, err := renderRow(p, row)
 		if err != nil {
-			bad++
+			e.bad++
 			say(env.Stderr, "line %d: %v", row.Line, err)
 			continue
 		}
-		bytes += int64(len(prompt) + len(p.base.System))
-		if read-bad <= dryRunPrompts {
+		e.bytes += int64(len(prompt) + e.each)
+		if e.rows-e.bad <= dryRunPrompts {
 			say(env.Stdout, "--- line %d\n%s", row.Line, strings.TrimRight(prompt, "\n"))
 		}
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	say(env.Stdout, "---\n%d rows, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", read, bad, bytes/bytesPerToken)
+	say(env.Stdout, "---\n%d rows, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", e.rows, e.bad, e.tokens())
+	if text := e.cost(cfg, money.prices); text != "" {
+		say(env.Stdout, "%s", text)
+	}
 	return nil
+}
+
+// estimate is what a job roughly needs.
+type estimate struct {
+	rows, bad int64
+	bytes     int64 // of all prompts, with what goes along with each
+	each      int   // bytes that go along with each prompt: system prompt and schema
+}
+
+func (e *estimate) tokens() int64 { return e.bytes / bytesPerToken }
+
+// cost says what the job costs as far as that can be known before it; "" without a file of prices.
+func (e *estimate) cost(cfg *Config, all prices) string {
+	if all == nil {
+		return ""
+	}
+	of, ok := all.of(cfg.LLM.Provider, cfg.LLM.Model)
+	if !ok {
+		return fmt.Sprintf("the cost is not known: STAGE_PRICES_FILE has no price of %s/%s", cfg.LLM.Provider, cfg.LLM.Model)
+	}
+	text := fmt.Sprintf("about %s USD for the prompts", dollars(of.cost(&auditlog.Usage{PromptTokens: e.tokens()})))
+	if most := cfg.LLM.MaxTokens; most != nil {
+		replies := &auditlog.Usage{CompletionTokens: (e.rows - e.bad) * int64(*most)}
+		text += fmt.Sprintf(", at most %s USD for replies of STAGE_LLM_MAX_TOKENS each", dollars(of.cost(replies)))
+	} else {
+		text += fmt.Sprintf(", and %s USD for every 100 tokens of reply to each row", dollars(of.cost(&auditlog.Usage{CompletionTokens: 100 * (e.rows - e.bad)})))
+	}
+	if cfg.Cost.MaxUSD > 0 {
+		text += fmt.Sprintf("; STAGE_MAX_COST_USD is %g", cfg.Cost.MaxUSD)
+	}
+	return text
+}
+
+// dollars writes an estimate to two digits.
+func dollars(usd float64) string {
+	if usd >= 10 {
+		return strconv.FormatFloat(usd, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(usd, 'g', 2, 64)
 }
 
 // renderRow renders one row of a file.
