@@ -74,7 +74,7 @@ func (b *blockAt) String() string          { return "block" }
 // parseBody reads what stands in a block up to one of ends.
 func (b *blockAt) parseBody(p, args *parser.Parser, ends ...string) error {
 	if !args.End() {
-		return args.Error("unexpected end of the block", args.Current())
+		return args.Error("unexpected", args.Current())
 	}
 	b.location = p.Current()
 	body, endArgs, err := p.WrapUntil(ends...)
@@ -193,13 +193,13 @@ func (b *forBlock) compile(c *templateCompiler) (err error) {
 	}
 	c.set = append(c.set, b.names...)
 	before := c.parts
+	if b.test != nil { // in which loop is that of a loop around
+		if b.test, err = c.expression(b.test); err != nil {
+			return err
+		}
+	}
 	c.loopOpen++
-	if b.test != nil {
-		b.test, err = c.expression(b.test)
-	}
-	if err == nil {
-		err = c.body(b.body)
-	}
+	err = c.body(b.body)
 	c.loopOpen--
 	b.parts = c.parts - before + 1
 	if err == nil && b.otherwise != nil {

@@ -111,13 +111,9 @@ func (c *templateCompiler) filtered(x *nodes.FilteredExpression) (nodes.Expressi
 	if t := lastTest(x.Expression); t != nil {
 		// Where a test ends an expression, gonja gives the filter behind it the whole
 		// expression: it reads a in b|lower as (a in b)|lower, Jinja as a in (b|lower).
-		in := t.Test.Name == "in" && len(t.Test.Args) == 1
+		in, _ := c.operatorIn(t)
 		switch {
-		case c.closedBefore(first):
-			if !in || !mayEndInBracket(t.Test.Args[0]) {
-				break
-			}
-			return nil, c.errorf("the filter %s may be meant for both sides: put it and what it is for in brackets", x.Filters[0].Name)
+		case c.source.bracketed(bytes.LastIndexByte(c.source.tidy[:first.Pos], '|')):
 		case in:
 			t.Test.Args[0] = &nodes.FilteredExpression{Expression: t.Test.Args[0], Filters: x.Filters}
 			return c.expression(x.Expression)
@@ -156,21 +152,6 @@ func lastTest(x nodes.Expression) *nodes.TestExpression {
 			return nil
 		}
 	}
-}
-
-// closedBefore reports whether a bracket closes before the filter at t.
-func (c *templateCompiler) closedBefore(t *tokens.Token) bool {
-	return bytes.HasSuffix(bytes.TrimRight(c.source.tidy[:t.Pos], " \t|"), []byte(")"))
-}
-
-// mayEndInBracket reports whether x may be written with a closing bracket at its end.
-// gonja drops brackets around expressions, so whatever may stand in some counts.
-func mayEndInBracket(x nodes.Expression) bool {
-	switch x.(type) {
-	case *nodes.Name, *nodes.String, *nodes.Integer, *nodes.Float, *nodes.GetAttribute, *nodes.GetItem, *nodes.List, *nodes.Dict:
-		return false
-	}
-	return true
 }
 
 // askDefault notes that a default filter asks whether x is defined.

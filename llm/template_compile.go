@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"regexp"
@@ -31,11 +32,11 @@ type templateCompiler struct {
 	depth   int                            // of the expression
 	parts   int                            // compiled so far
 
-	globals  []string       // names that are always set
-	set      []string       // names that some block sets
-	asked    []string       // names of which some part asks whether they are defined
-	read     map[string]int // the line where a name is first read
-	loopOpen int            // for blocks around
+	globals  []string        // names that are always set
+	set      []string        // names that some block sets
+	asked    []string        // names of which some part asks whether they are defined
+	read     []*tokens.Token // names that are read
+	loopOpen int             // for blocks around
 }
 
 func newTemplateCompiler(source *templateSource, lookup bool) *templateCompiler {
@@ -43,7 +44,6 @@ func newTemplateCompiler(source *templateSource, lookup bool) *templateCompiler 
 		source:  source,
 		filters: map[string]exec.FilterFunction{},
 		globals: []string{"row"},
-		read:    map[string]int{},
 	}
 	if lookup {
 		c.globals = append(c.globals, "lookup")
@@ -56,15 +56,15 @@ func (c *templateCompiler) template(root *nodes.Template) error {
 	if err := c.nodes(root.Nodes); err != nil {
 		return err
 	}
-	for name, line := range c.read {
-		if slices.Contains(c.set, name) || slices.Contains(c.asked, name) {
+	for _, name := range c.read {
+		if slices.Contains(c.set, name.Val) || slices.Contains(c.asked, name.Val) {
 			continue
 		}
-		f := &templateFault{line: line, msg: "undefined: " + name}
-		if name == "lookup" {
+		f := &templateFault{line: c.source.line(name.Pos), msg: "undefined: " + name.Val}
+		if name.Val == "lookup" {
 			f.hint = "no lookup file is configured"
 		} else {
-			f.hint = fmt.Sprintf("there are %s and what the template sets; did you mean row.%s?", strings.Join(c.globals, ", "), name)
+			f.hint = fmt.Sprintf("there are %s and what the template sets; did you mean row.%s?", strings.Join(c.globals, ", "), name.Val)
 		}
 		return f
 	}
@@ -269,9 +269,7 @@ func (c *templateCompiler) name(x *nodes.Name) (nodes.Expression, error) {
 	case slices.Contains(c.globals, name), name == "loop" && c.loopOpen > 0:
 		return x, nil
 	}
-	if _, ok := c.read[name]; !ok {
-		c.read[name] = c.line
-	}
+	c.read = append(c.read, x.Name)
 	line := c.line
 	return c.filter(func(e *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 		if in.IsError() {
@@ -370,6 +368,11 @@ func (c *templateCompiler) binary(x *nodes.BinaryExpression) (nodes.Expression, 
 		return nil, err
 	}
 	kind := x.Operator.Token.Type
+	if tuple, ok := x.Right.(*nodes.Tuple); ok && kind == tokens.Modulo {
+		// "%s and %s" % (a, b): only here a tuple is more than a list.
+		values, err := c.expressions(tuple.Val)
+		return c.apply(opModulo, both[0], values...), err
+	}
 	if kind == tokens.And || kind == tokens.Or {
 		// gonja evaluates the right side only when it must, as Jinja does.
 		return &nodes.BinaryExpression{Left: both[0], Right: both[1], Operator: x.Operator}, nil
@@ -406,12 +409,20 @@ func (c *templateCompiler) call(x *nodes.Call) (nodes.Expression, error) {
 // test compiles "x is name", and "x in y", which gonja takes for a test too.
 func (c *templateCompiler) test(x *nodes.TestExpression) (nodes.Expression, error) {
 	c.at(x.Test.Token)
+	name := x.Test.Name
+	in, before := c.operatorIn(x)
+	if left, ok := x.Expression.(*nodes.BinaryExpression); ok && (!in || isComparison(left.Operator.Token.Type)) {
+		// gonja reads a + b is odd as (a + b) is odd, Jinja as a + (b is odd), and chains
+		// a < b in c.
+		if !c.source.bracketed(before) {
+			return nil, c.errorf("put brackets around what the test %s is for", name)
+		}
+	}
 	of, err := c.expression(x.Expression)
 	if err != nil {
 		return nil, err
 	}
-	name := x.Test.Name
-	switch name {
+	switch name { // those that are more than their operation
 	case "in":
 		if len(x.Test.Args) != 1 {
 			return nil, c.errorf(`an expression is missing behind "in"`)
@@ -419,18 +430,30 @@ func (c *templateCompiler) test(x *nodes.TestExpression) (nodes.Expression, erro
 		right, err := c.expression(x.Test.Args[0])
 		return c.apply(opIn, of, right), err
 	case "defined", "undefined":
-		if len(x.Test.Args)+len(x.Test.Kwargs) > 0 {
-			return nil, c.errorf("the test %s takes no argument", name)
-		}
 		c.ask(x.Expression)
-		return c.filter(func(e *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
-			if in.IsError() && !renderingOf(e).forgive() {
-				return in
+	}
+	if tests[name].undefined {
+		of = c.filter(func(e *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+			if in.IsError() && renderingOf(e).forgive() {
+				return exec.AsValue(missing{})
 			}
-			return exec.AsValue(in.IsError() == (name == "undefined"))
-		}, of), nil
+			return in
+		}, of)
 	}
 	return c.invoke("test", name, tests, of, x.Test.Args, x.Test.Kwargs)
+}
+
+// operatorIn reports whether x is "a in b", not "a is in b" or another test, and where a
+// ends.
+func (c *templateCompiler) operatorIn(x *nodes.TestExpression) (in bool, before int) {
+	text := bytes.TrimRight(c.source.tidy[:x.Test.Token.Pos], " \t")
+	text = bytes.TrimRight(bytes.TrimSuffix(text, []byte("not")), " \t")
+	a, is := bytes.CutSuffix(text, []byte("is"))
+	is = is && !bytes.ContainsFunc(a[max(0, len(a)-1):], isNameRune)
+	if is {
+		text = bytes.TrimRight(a, " \t")
+	}
+	return !is && x.Test.Name == "in" && len(x.Test.Args) == 1, len(text)
 }
 
 // ask notes that the template asks whether x, if it is a name, is defined.

@@ -43,9 +43,7 @@ var filters = map[string]callable{
 	"truncate":   {op: filterTruncate, params: "length? killwords? end? leeway?"},
 	"unique":     {op: filterUnique, params: "case_sensitive? attribute?"},
 	"upper":      {op: onText(strings.ToUpper)},
-	"wordcount": {op: func(r *rendering, v any, _ []any) (any, error) {
-		return countText(r, v, func(s string) int { return len(strings.Fields(s)) })
-	}},
+	"wordcount":  {op: func(r *rendering, v any, _ []any) (any, error) { return countText(r, v, countWords) }},
 }
 
 // Arguments. Those left out, and only those, have their default.
@@ -119,6 +117,11 @@ func countText(r *rendering, v any, f func(string) int) (any, error) {
 	return int64(f(s)), nil
 }
 
+// countWords counts runs of letters, digits and underscores.
+func countWords(s string) int {
+	return len(strings.FieldsFunc(s, func(c rune) bool { return !isNameRune(c) }))
+}
+
 func capitalize(s string) string {
 	_, size := utf8.DecodeRuneInString(s)
 	return strings.ToUpper(s[:size]) + strings.ToLower(s[size:])
@@ -160,6 +163,8 @@ func filterAbs(r *rendering, v any, args []any) (any, error) {
 		return nil, fmt.Errorf("%s is no number", article(v))
 	case isInt && i < 0, !isInt && f < 0:
 		return opNegative(r, v, args)
+	case isInt:
+		return i, nil
 	}
 	return v, nil
 }
@@ -214,7 +219,7 @@ func filterInt(_ *rendering, v any, args []any) (any, error) {
 }
 
 func filterRound(_ *rendering, v any, args []any) (any, error) {
-	_, f, isInt, ok := number(v)
+	i, f, isInt, ok := number(v)
 	precision, err := intArg(args, 0, 0)
 	if err != nil {
 		return nil, err
@@ -236,7 +241,7 @@ func filterRound(_ *rendering, v any, args []any) (any, error) {
 		return math.Floor(f*scale) / scale, nil
 	case "common":
 		if isInt && precision >= 0 {
-			return v, nil
+			return i, nil
 		}
 		if precision < 0 {
 			f = math.RoundToEven(f*scale) / scale
@@ -283,9 +288,9 @@ func filterReplace(r *rendering, v any, args []any) (any, error) {
 }
 
 func filterIndent(r *rendering, v any, args []any) (any, error) {
-	s, err := r.text(v)
-	if err != nil {
-		return nil, err
+	s, ok := v.(string)
+	if !ok {
+		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
 	}
 	width, isText := args[0].(string)
 	if !isText {
@@ -314,9 +319,9 @@ func filterIndent(r *rendering, v any, args []any) (any, error) {
 }
 
 func filterTruncate(r *rendering, v any, args []any) (any, error) {
-	s, err := r.text(v)
-	if err != nil {
-		return nil, err
+	s, ok := v.(string)
+	if !ok {
+		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
 	}
 	length, err := intArg(args, 0, 255)
 	if err != nil {

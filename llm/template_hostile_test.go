@@ -58,7 +58,7 @@ var endless = map[string]string{
 	"indent very wide":         `{{ "a"|indent(10**12, true) }}`,
 	"indented JSON":            `{% for i in row.l %}{{ row.l|tojson(indent=1000) }}{% endfor %}`,
 	"deep indented JSON":       `{{ row.deep|tojson(indent=1000) }}`,
-	"format width":             `{{ "%1000d" * 10000 % row.l }}`,
+	"format width":             `{{ "%1000d" * 10000 % 1 }}`,
 	"case in loops":            `{% for a in row.l %}{% set x = row.s|upper %}{% endfor %}`,
 	"map over copies":          `{{ ([row.s] * 5000)|map("upper")|list|length }}`,
 	"split into many":          `{% for a in row.l %}{% set x = row.s.split("x") %}{% endfor %}`,
@@ -129,7 +129,7 @@ func TestForbiddenThingsDoNotRender(t *testing.T) {
 	row := hostileRow(t)
 	for source, want := range map[string]string{
 		`{{ 1 % 0 }}`: "division by zero", `{{ 1 // 0 }}`: "division by zero", `{{ 1 / 0 }}`: "division by zero", `{{ 1.5 % 0 }}`: "division by zero",
-		`{{ 1.5 // 0.0 }}`: "division by zero", `{{ 4 is divisibleby(0) }}`: "division by zero", `{{ 0 ** -1 }}`: "",
+		`{{ 1.5 // 0.0 }}`: "division by zero", `{{ 4 is divisibleby(0) }}`: "division by zero", `{{ 0 ** -1 }}`: "division by zero", `{{ (-3) ** 0.5 }}`: "no number", `{{ 10.0 ** 1000 }}`: "no number",
 		`{{ 2 ** 63 }}`: "too large", `{{ 2 ** 10000000000 }}`: "too large", `{{ 9223372036854775807 + 1 }}`: "too large", `{{ row.min - 1 }}`: "too large",
 		`{{ -row.min }}`: "too large", `{{ row.min // -1 }}`: "too large", `{{ row.min * -1 }}`: "too large", `{{ row.min|abs }}`: "too large", `{{ row.min % -1 }}`: "",
 		`{{ row.l[10**18] }}`: "undefined", `{{ row.l[row.min] }}`: "undefined", `{{ row.s[row.min:] }}`: "", `{{ row.l[::row.min] }}`: "", `{{ row.l[9223372036854775807:row.min:-1] }}`: "",
@@ -137,7 +137,7 @@ func TestForbiddenThingsDoNotRender(t *testing.T) {
 		`{{ row.s.__class__ }}`: "undefined", `{{ row.__class__.__mro__ }}`: "undefined", `{{ row["__class__"] }}`: "undefined", `{{ [].__init__ }}`: "undefined", `{{ row.l.Len }}`: "undefined", `{{ {"a": 1}.Pairs }}`: "undefined",
 		`{% for i in row.l %}{{ loop.items }}{% endfor %}`: "undefined", `{% for i in row.l %}{{ loop }}{% endfor %}`: "",
 		`{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}{{ ns.me.me.me }}{{ [ns] }}`: "", `{% set ns = namespace() %}{% set ns.me = ns %}{{ ns|tojson }}`: "no JSON",
-		`{% set row.x = 1 %}`: "no namespace", `{{ "%s" % [] }}`: "fewer", `{{ "%" % 1 }}`: "directive", `{{ "%d" % "x" }}`: "number", `{{ "%99999999999999999999d" % 1 }}`: "between", `{{ "%.2000f" % 1 }}`: "between", `{{ "%n" % 1 }}`: "not available", `{{ "%p" % 1 }}`: "not available", `{{ "%[1]d" % 1 }}`: "not available", `{{ "%*d" % [1, 2] }}`: "not available",
+		`{% set row.x = 1 %}`: "no namespace", `{{ "%s%s" % [] }}`: "fewer", `{{ "%" % 1 }}`: "directive", `{{ "%d" % "x" }}`: "number", `{{ "%99999999999999999999d" % 1 }}`: "between", `{{ "%.2000f" % 1 }}`: "between", `{{ "%n" % 1 }}`: "not available", `{{ "%p" % 1 }}`: "not available", `{{ "%[1]d" % 1 }}`: "not available", `{{ "%*d" % (1, 2) }}`: "not available",
 		`{{ row.l|tojson(indent=-1) }}`: "indent", `{{ row.l|tojson(indent=10**9) }}`: "indent", `{{ 1e308 * 10 }}`: "", `{{ (1e308 * 10)|tojson }}`: "no such number", `{{ (1e308 * 10)|int }}`: "", `{{ "%d" % (1e308 * 10) }}`: "too large",
 		`{{ row.s|truncate(-1) }}`: "length", `{{ row.s|truncate(9223372036854775807) }}`: "", `{{ row.s|truncate(5, leeway=9223372036854775807) }}`: "", `{{ row.s|replace("x", "", -5) }}`: "", `{{ "a b".split(none, 9223372036854775807) }}`: "", `{{ 1|round(10**6) }}`: "precision", `{{ row.deep }}`: "", `{{ row.deep == row.deep }}`: "", `{{ row.deep|tojson }}`: "",
 	} {

@@ -273,13 +273,13 @@ func methodCycle(_ *rendering, v any, args []any) (any, error) {
 // tests are what may stand behind "is".
 var tests = map[string]callable{
 	"defined":     {op: func(_ *rendering, v any, _ []any) (any, error) { return v != any(missing{}), nil }, undefined: true},
-	"undefined":   {op: func(_ *rendering, v any, _ []any) (any, error) { return v == any(missing{}), nil }, undefined: true},
+	"undefined":   isValue(missing{}),
 	"boolean":     typeTest("boolean"),
 	"divisibleby": {op: testDivisible, params: "num"},
 	"eq":          {op: opEqual, params: "other"},
 	"equalto":     {op: opEqual, params: "other"},
 	"even":        {op: testRemainder(0)},
-	"false":       {op: func(_ *rendering, v any, _ []any) (any, error) { return v == any(false), nil }},
+	"false":       isValue(false),
 	"float":       typeTest("float"),
 	"ge":          {op: ordering(func(c int) bool { return c >= 0 }), params: "other"},
 	"gt":          {op: ordering(func(c int) bool { return c > 0 }), params: "other"},
@@ -291,17 +291,21 @@ var tests = map[string]callable{
 	"lt":          {op: ordering(func(c int) bool { return c < 0 }), params: "other"},
 	"mapping":     typeTest("mapping"),
 	"ne":          {op: func(r *rendering, v any, args []any) (any, error) { ok, err := r.equal(v, args[0], 0); return !ok, err }, params: "other"},
-	"none":        {op: func(_ *rendering, v any, _ []any) (any, error) { return v == nil, nil }},
+	"none":        isValue(nil),
 	"number":      typeTest("integer", "float", "boolean"),
 	"odd":         {op: testRemainder(1)},
 	"sequence":    typeTest("string", "list", "mapping"),
 	"string":      typeTest("string"),
-	"true":        {op: func(_ *rendering, v any, _ []any) (any, error) { return v == any(true), nil }},
+	"true":        isValue(true),
 	"upper":       {op: testCase(strings.ToUpper)},
 }
 
+func isValue(want any) callable {
+	return callable{undefined: true, op: func(_ *rendering, v any, _ []any) (any, error) { return v == want, nil }}
+}
+
 func typeTest(names ...string) callable {
-	return callable{op: func(_ *rendering, v any, _ []any) (any, error) {
+	return callable{undefined: true, op: func(_ *rendering, v any, _ []any) (any, error) {
 		return slices.Contains(names, typeName(v)), nil
 	}}
 }

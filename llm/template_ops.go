@@ -62,7 +62,7 @@ var binaryOperations = map[tokens.Type]operation{
 	tokens.Division:           opDivide,
 	tokens.FloorDivision:      arithmetic("//", floorInt, floorFloat),
 	tokens.Modulo:             opModulo,
-	tokens.Power:              arithmetic("**", powInt, func(a, b float64) (float64, error) { return math.Pow(a, b), nil }),
+	tokens.Power:              arithmetic("**", powInt, powFloat),
 	tokens.Equals:             opEqual,
 	tokens.Ne:                 func(r *rendering, v any, a []any) (any, error) { ok, err := r.equal(v, a[0], 0); return !ok, err },
 	tokens.LowerThan:          ordering(func(c int) bool { return c < 0 }),
@@ -167,6 +167,17 @@ func powInt(a, b int64) (result int64, err error) {
 	return result, err
 }
 
+func powFloat(a, b float64) (float64, error) {
+	if a == 0 && b < 0 {
+		return 0, errZero
+	}
+	c := math.Pow(a, b)
+	if math.IsNaN(c) || math.IsInf(c, 0) {
+		return 0, fmt.Errorf("%v ** %v is no number that a float can be", a, b)
+	}
+	return c, nil
+}
+
 func floorFloat(a, b float64) (float64, error) {
 	if b == 0 {
 		return 0, errZero
@@ -252,9 +263,6 @@ func opModulo(r *rendering, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return modNumbers(r, v, args)
-	}
-	if list, ok := args[0].([]any); ok {
-		return r.format(s, list)
 	}
 	return r.format(s, args)
 }

@@ -2,6 +2,7 @@ package llm
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/nikolalohinski/gonja/v2/exec"
 	"github.com/nikolalohinski/gonja/v2/nodes"
@@ -227,6 +228,6 @@ func (b *filterBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) 
 	if v.IsError() {
 		return v
 	}
-	_, err = r.Output.Write([]byte(v.String()))
+	_, err = io.WriteString(r.Output, v.String())
 	return err
 }

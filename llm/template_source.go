@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"slices"
@@ -32,8 +33,9 @@ type templateSource struct {
 	tidy []byte // text with spaces for the newlines within tags; all offsets are equal
 	pos  int
 
-	blocks   int   // open ones
-	newlines []int // where they are in text
+	blocks   int         // open ones
+	opened   map[int]int // where the bracket opens that closes there
+	newlines []int       // where they are in text
 }
 
 // checkSource refuses what gonja would misread or descend into too deep.
@@ -46,7 +48,7 @@ func checkSource(source []byte) (*templateSource, error) {
 	}
 	text := strings.ReplaceAll(string(source), "\r\n", "\n")
 	text = strings.ReplaceAll(text, "\r", "\n")
-	s := &templateSource{text: text, tidy: []byte(text)}
+	s := &templateSource{text: text, tidy: []byte(text), opened: map[int]int{}}
 	for i := range len(text) {
 		if text[i] == '\n' {
 			s.newlines = append(s.newlines, i)
@@ -154,7 +156,8 @@ func isNameRune(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode
 // inside checks what stands in a tag that began at start and goes behind its end.
 func (s *templateSource) inside(start int, end string) error {
 	var open []byte // closing brackets that are due
-	last := -1      // where the last character that is no space stands
+	var places []int
+	last := -1 // where the last character that is no space stands
 	for s.pos < len(s.text) {
 		if strings.HasPrefix(s.text[s.pos:], end) && (len(open) == 0 || open[len(open)-1] != '}') {
 			if len(open) > 0 {
@@ -166,6 +169,7 @@ func (s *templateSource) inside(start int, end string) error {
 		r, size := utf8.DecodeRuneInString(s.text[s.pos:])
 		switch at := strings.IndexRune("([{", r); {
 		case at >= 0:
+			places = append(places, s.pos)
 			if open = append(open, ")]}"[at]); len(open) > maxBrackets {
 				return s.errorf(s.pos, "more than %d brackets within each other", maxBrackets)
 			}
@@ -174,6 +178,8 @@ func (s *templateSource) inside(start int, end string) error {
 				return s.errorf(s.pos, "%q has no opening bracket", r)
 			}
 			open = open[:len(open)-1]
+			s.opened[s.pos] = places[len(open)]
+			places = places[:len(open)]
 			if r == '}' && s.text[last] == ',' {
 				s.tidy[last] = ' ' // gonja takes none at the end of a mapping
 			}
@@ -220,4 +226,25 @@ func (s *templateSource) str() error {
 		}
 	}
 	return s.errorf(start, "the string is not closed by %q", quote)
+}
+
+// bracketed reports whether what ends before pos, spaces aside, is in round brackets as a
+// whole, and not just its last operand: gonja forgets brackets, so a + b and (a + b) are
+// the same in its tree. Only brackets count that no operator, no "in" and no name of a
+// function stands before.
+func (s *templateSource) bracketed(pos int) bool {
+	last := len(bytes.TrimRight(s.tidy[:pos], " \t")) - 1
+	if last < 0 || s.tidy[last] != ')' {
+		return false
+	}
+	before := bytes.TrimRight(s.tidy[:s.opened[last]], " \t")
+	word := len(before) - len(bytes.TrimRightFunc(before, isNameRune))
+	switch string(before[len(before)-word:]) {
+	case "and", "or", "not", "if", "elif", "else":
+		return true
+	case "":
+		assigns := bytes.HasSuffix(before, []byte("=")) && !bytes.ContainsAny(before[len(before)-2:len(before)-1], "=!<>")
+		return assigns || !bytes.ContainsAny(before[len(before)-1:], "+-*/%~<>=)]") || bytes.HasSuffix(before, []byte("{%-")) || bytes.HasSuffix(before, []byte("{{-"))
+	}
+	return false
 }

@@ -56,7 +56,9 @@ func TestTemplateErrorsSayWhatAndWhere(t *testing.T) {
 		"{{ row.text|indent(2, width=2) }}":             "indent: the argument width is given twice (line 1 of prompt.j2)",
 		"{{ 1 < 2 < 3 }}":                               `comparisons in a row are not available; join two with "and" (line 1 of prompt.j2)`,
 		"{{ ('a' if true else 'b') }}":                  `an "if" within brackets is not available; name its result first: {% set x = a if b else c %} (line 1 of prompt.j2)`,
-		"{{ 'a' in row.text.upper()|lower }}":           "the filter lower may be meant for both sides: put it and what it is for in brackets (line 1 of prompt.j2)",
+		"{{ 1 + row.id is odd }}":                       "put brackets around what the test odd is for (line 1 of prompt.j2)",
+		"{{ 1 + (row.id) is odd }}":                     "put brackets around what the test odd is for (line 1 of prompt.j2)",
+		"{{ 1 < row.id in [1] }}":                       "put brackets around what the test in is for (line 1 of prompt.j2)",
 		"{{ true and row.id is odd|string }}":           "put brackets around what the filter string is for (line 1 of prompt.j2)",
 		"{{ 08 }}":                                      "invalid syntax",
 		"{{ 017 }}":                                     "the number 017 begins with a zero (line 1 of prompt.j2)",
@@ -138,15 +140,16 @@ func TestBigIntegersKeepTheirDigits(t *testing.T) {
 func TestDifferencesFromJinja2(t *testing.T) {
 	const row = `{"b":1,"a":{"z":1,"y":2},"items":"field","n":3}`
 	for source, want := range map[string]string{
-		`{{ row.a }}{% for k in row.a %}{{ k }}{% endfor %}`:               `{'y': 2, 'z': 1}yz`, // sorted keys
-		`{{ row.items }} {{ row.a.items() }}`:                              `field [['y', 2], ['z', 1]]`,
-		`{{ (1, 2) }} {{ row.a.keys() }}`:                                  `[1, 2] ['y', 'z']`,
-		`{{ [1]|map("string") }}`:                                          `['1']`, // a list, not a generator
-		`{{ row.no.such.thing|default("d") }}{{ row.no.such is defined }}`: `dFalse`,
-		`{{ "x" if row.n == 4 }}|`:                                         `|`,
-		`{{ {"1": "a"}[1] }}`:                                              `a`,
-		`{{ "é"|tojson(ensure_ascii=false) }}`:                             `"é"`,
-		`{{ "straße"|upper }}`:                                             `STRAßE`,
+		`{{ row.a }}{% for k in row.a %}{{ k }}{% endfor %}`:                                             `{'y': 2, 'z': 1}yz`, // sorted keys
+		`{{ row.items }} {{ row.a.items() }}`:                                                            `field [['y', 2], ['z', 1]]`,
+		`{{ (1, 2) }} {{ row.a.keys() }}`:                                                                `[1, 2] ['y', 'z']`,
+		`{{ [1]|map("string") }}`:                                                                        `['1']`, // a list, not a generator
+		`{{ row.no.such.thing|default("d") }}{{ row.no.such is defined }}`:                               `dFalse`,
+		`{{ 'A' in row.items.upper()|lower }} {{ ("f" in row.items)|string }} {{ (1 + row.n) is even }}`: `False True True`,
+		`{{ "x" if row.n == 4 }}|`:                                                                       `|`,
+		`{{ {"1": "a"}[1] }}`:                                                                            `a`,
+		`{{ "é"|tojson(ensure_ascii=false) }}`:                                                           `"é"`,
+		`{{ "straße"|upper }}`:                                                                           `STRAßE`,
 	} {
 		if got, err := render(source, row); got != want || err != nil {
 			t.Errorf("%s\n got %q, %v\nwant %q", source, got, err, want)
