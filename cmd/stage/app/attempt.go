@@ -48,8 +48,9 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 		}
 	}
 	x, err := e.caller.targets[j.target].Do(ctx, j.prepared)
+	var reply *answer
 	if err == nil {
-		err = e.accept(j, x)
+		reply, err = e.accept(j, x)
 	}
 	fault, _ := errors.AsType[*llm.Error](err)
 	call := e.callEvent(j, a, x, fault)
@@ -60,7 +61,9 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	e.log.Debug("call", slog.Uint64("sequence", j.row.Seq), slog.Int("attempt", a.Number), slog.String("provider", call.Provider),
 		slog.String("status", string(call.Status)), slog.Duration("latency", x.Latency))
 	verdict := pool.Verdict{}
-	if fault != nil {
+	if fault == nil {
+		e.landed(j, reply)
+	} else {
 		verdict = e.failed(j, a, fault)
 		verdict.Hint = hint(x)
 	}
@@ -88,7 +91,7 @@ func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error) pool.Verdict
 }
 
 // accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
-func (e *executor) accept(j *job, x *llm.Exchange) error {
+func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 	value, err := e.prompt.value(x.Reply)
 	if err != nil {
 		// Ask again, and say what was wrong.
@@ -97,15 +100,19 @@ func (e *executor) accept(j *job, x *llm.Exchange) error {
 		}
 		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
 		if again := e.address(j, j.target); again != nil {
-			return again
+			return nil, again
 		}
-		return err
+		return nil, err
 	}
-	j.body = e.prompt.successBody(j, x.Reply, value)
+	a := &answer{Text: x.Reply.Text, Model: x.Reply.Model, Usage: x.Reply.Usage}
+	if a.Model == "" {
+		a.Model = j.prepared.Model
+	}
+	j.body = e.prompt.successBody(j, a, value)
 	if limit := j.row.MaxBodyBytes; len(j.body) > limit {
 		j.tooLarge = llm.ResultTooLarge(len(j.body), limit)
 	}
-	return nil
+	return a, nil
 }
 
 // callEvent is the audit event of one attempt; its identity is filled in by the row.

@@ -199,7 +199,7 @@ func prepareJob(cfg *Config, in *source, o processOptions) (dir string, resumed 
 		return "", false, nil, exitWith(exitUsage, err)
 	}
 	dir = filepath.Join(cfg.Data.Dir, name)
-	if resumed, err = openJob(dir, name, id, o.fresh); err != nil {
+	if resumed, err = openJob(dir, name, id, jobMode{fresh: o.fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
 		return "", false, nil, err
 	}
 	if in.name == "-" && o.job == "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,6 +26,7 @@ type executor struct {
 	prompt *prompt
 	pool   *pool.Pool[*job, struct{}]
 	ledger *ledger
+	dedupe *dedupe              // nil: every row makes its own call
 	called func(*auditlog.Call) // counts each call
 	log    *slog.Logger
 	runID  string
@@ -46,13 +48,14 @@ type job struct {
 	vars     string // hash of the template's variables
 	errors   []auditlog.AttemptError
 	usage    *auditlog.Usage
-	body     []byte // of the result, once the call has succeeded
+	found    *answer // stored
+	body     []byte  // of the result, once the call has succeeded
 	tooLarge *llm.Error
 }
 
 func newExecutor(cfg *Config, caller *caller, prompt *prompt, ledger *ledger, called func(*auditlog.Call), poolConfig pool.Config, runID string, log *slog.Logger) (*executor, error) {
 	e := &executor{
-		cfg: cfg, caller: caller, prompt: prompt, ledger: ledger, called: called, log: log, runID: runID,
+		cfg: cfg, caller: caller, prompt: prompt, ledger: ledger, dedupe: newDedupe(cfg), called: called, log: log, runID: runID,
 		ready: make(chan struct{}, 1),
 	}
 	var err error
@@ -65,6 +68,10 @@ func (e *executor) Start(row *consumer.Row) {
 	e.mu.Lock()
 	e.queue = append(e.queue, row) // bounded by the windows
 	e.mu.Unlock()
+	e.signal()
+}
+
+func (e *executor) signal() {
 	select {
 	case e.ready <- struct{}{}:
 	default:
@@ -84,21 +91,57 @@ func (e *executor) run(ctx context.Context, done <-chan struct{}) {
 		rows := e.queue
 		e.queue = nil
 		e.mu.Unlock()
-		for _, row := range rows {
-			if ctx.Err() != nil || !row.Wanted() {
-				row.Reply(consumer.Reply{HandedBack: true})
-				continue
-			}
-			e.prepare(ctx, row)
+		e.submit(ctx, e.dedupe.takeBack())
+		atOnce := 1
+		if e.dedupe != nil && e.dedupe.store != nil {
+			atOnce = lookUpRows
+		}
+		for some := range slices.Chunk(rows, atOnce) {
+			jobs := e.prepareAll(ctx, some)
+			e.dedupe.lookUp(ctx, jobs)
+			e.submit(ctx, jobs)
 		}
 	}
 }
 
-// prepare answers rows that need no call, and submits the others. It blocks while the pool's queue is full.
-func (e *executor) prepare(ctx context.Context, row *consumer.Row) {
+// submit gives jobs to the pool, but for those that share the call of another. It blocks while the pool's queue is full.
+func (e *executor) submit(ctx context.Context, jobs []*job) {
+	for len(jobs) > 0 {
+		j := jobs[0]
+		jobs = jobs[1:]
+		switch {
+		case ctx.Err() != nil || !j.row.Wanted():
+			j.row.Reply(consumer.Reply{HandedBack: true})
+		case e.shared(j):
+		default:
+			if err := e.pool.Submit(ctx, j, e.done); err != nil {
+				e.done(pool.Result[*job, struct{}]{In: j, Class: pool.Cancelled})
+			}
+		}
+		if back := e.dedupe.takeBack(); len(back) > 0 {
+			jobs = append(back, jobs...) // they are older
+		}
+	}
+}
+
+// prepareAll answers the rows that need no call, and makes jobs of the others.
+func (e *executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job {
+	jobs := make([]*job, 0, len(rows))
+	for _, row := range rows {
+		if ctx.Err() != nil || !row.Wanted() {
+			row.Reply(consumer.Reply{HandedBack: true})
+		} else if j := e.prepare(row); j != nil {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs
+}
+
+// prepare answers a row that needs no call, or makes a job of it.
+func (e *executor) prepare(row *consumer.Row) *job {
 	if e.cfg.Rows.OnUpstreamError == "pass" && row.Header.Get(consumer.HeaderStatus) == auditlog.RowError {
 		e.passOn(row)
-		return
+		return nil
 	}
 	j := &job{row: row}
 	err := rowFault(row)
@@ -106,18 +149,16 @@ func (e *executor) prepare(ctx context.Context, row *consumer.Row) {
 		err = e.render(j)
 	}
 	if err != nil {
-		e.answerError(j, err, pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.pool.Stats()})
-		return
+		e.answerError(j, err, pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.pool.Stats()}, "")
+		return nil
 	}
 	if kept := row.Kept; kept != nil && kept.RequestHash == j.key {
 		reply := kept.Reply
 		reply.Event.Source = auditlog.SourceJournal
 		row.Reply(reply)
-		return
+		return nil
 	}
-	if err = e.pool.Submit(ctx, j, e.done); err != nil {
-		row.Reply(consumer.Reply{HandedBack: true})
-	}
+	return j
 }
 
 // rowFault is the error of a row that the loader put in the place of one too large for a message.
@@ -155,7 +196,7 @@ func (e *executor) render(j *job) error {
 	if err = e.address(j, 0); err != nil {
 		return err
 	}
-	j.key = llm.Hash(append([]byte(j.prepared.Target()+"\n"), j.prepared.Body...))
+	j.key = e.caller.targets[0].key(j.prepared)
 	return nil
 }
 
@@ -163,13 +204,14 @@ func (e *executor) render(j *job) error {
 func (e *executor) done(r pool.Result[*job, struct{}]) {
 	j := r.In
 	j.prepared, j.request = nil, llm.Request{}
+	e.ended(r)
 	switch {
 	case r.Class == pool.Cancelled:
 		j.row.Reply(consumer.Reply{HandedBack: true})
 	case r.Err != nil:
-		e.answerError(j, r.Err, r)
+		e.answerError(j, r.Err, r, auditlog.SourceCall)
 	case j.tooLarge != nil:
-		e.answerError(j, j.tooLarge, r)
+		e.answerError(j, j.tooLarge, r, auditlog.SourceCall)
 	default:
 		event := e.event(j, r)
 		event.Source = auditlog.SourceCall
@@ -177,8 +219,8 @@ func (e *executor) done(r pool.Result[*job, struct{}]) {
 	}
 }
 
-// answerError answers the row with an error result.
-func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}]) {
+// answerError answers the row with an error result. source is where the error came from; empty: nobody was asked.
+func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}], source string) {
 	fault := asFault(err)
 	if p, ok := errors.AsType[*pool.PanicError](err); ok {
 		e.log.Error("a call panicked: this is a fault of the stage, please report it",
@@ -186,9 +228,7 @@ func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}])
 	}
 	event := e.event(j, r)
 	event.Reason = string(fault.Reason)
-	if r.Attempts+r.CapacityRetries > 0 {
-		event.Source = auditlog.SourceCall
-	}
+	event.Source = source
 	body := e.prompt.errorBody(j.parsed, j.row, fault, j.errors)
 	j.row.Reply(consumer.Reply{Body: body, Failed: true, Event: event, RequestHash: j.key})
 }

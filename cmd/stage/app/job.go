@@ -105,17 +105,40 @@ func jobName(given, input string) (string, error) {
 	return base[:min(len(base), 48)] + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
+// discardStore removes what the embedded server has stored for a job; with keepReplies all but the stream of replies that
+// STAGE_DEDUPE=stored uses again, which is what makes a rerun cost nothing.
+func discardStore(dir string, keepReplies bool) error {
+	store := filepath.Join(dir, storeDir)
+	if !keepReplies {
+		return os.RemoveAll(store)
+	}
+	streams, err := filepath.Glob(filepath.Join(store, "*", "streams", "*"))
+	faults := []error{err}
+	for _, path := range streams {
+		if filepath.Base(path) != dedupeStream {
+			faults = append(faults, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// jobMode says what becomes of what an earlier run has stored.
+type jobMode struct {
+	fresh       bool // it is discarded
+	keepReplies bool // but for the replies that are used again
+}
+
 // openJob makes the job's directory or checks that the one there belongs to the same job. resumed says that it was there.
-func openJob(dir, name string, now jobIdentity, fresh bool) (resumed bool, err error) {
+func openJob(dir, name string, now jobIdentity, mode jobMode) (resumed bool, err error) {
 	path := filepath.Join(dir, jobFile)
 	raw, err := os.ReadFile(path)
 	switch {
-	case fresh && err == nil:
+	case mode.fresh && err == nil:
 		if addr, running, err := natsd.Discover(dir); err != nil || running {
 			return false, errors.Join(err, fmt.Errorf("job %s is running (process %d): stop it first", name, addr.PID))
 		}
 		// Only what this program has made is removed: the file of the job, and the store beside it.
-		if err := errors.Join(os.RemoveAll(filepath.Join(dir, storeDir)), os.Remove(path)); err != nil {
+		if err := errors.Join(discardStore(dir, mode.keepReplies), os.Remove(path)); err != nil {
 			return false, fmt.Errorf("discard job %s: %w", name, err)
 		}
 	case err == nil:

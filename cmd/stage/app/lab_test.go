@@ -162,7 +162,7 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	l.t.Cleanup(func() {
 		kill()
 		stop()
-		for range r.done { //nolint:revive // until it has ended
+		for range r.done { // until it has ended
 		}
 	})
 	return r
@@ -189,7 +189,7 @@ func (l *lab) work(n int, changes map[string]string) *running {
 // await waits until there are n results.
 func (l *lab) await(n int) {
 	l.t.Helper()
-	for range 100_000 {
+	for range 10_000 {
 		if len(l.stored("RESULTS", "results.stage.0.rows", n)) >= n {
 			return
 		}

@@ -80,13 +80,9 @@ func (p *prompt) value(reply *llm.Reply) (json.RawMessage, error) {
 }
 
 // successBody is the result of a row that was answered.
-func (p *prompt) successBody(j *job, reply *llm.Reply, value json.RawMessage) []byte {
-	model := reply.Model
-	if model == "" {
-		model = j.prepared.Model
-	}
+func (p *prompt) successBody(j *job, a *answer, value json.RawMessage) []byte {
 	return p.format.AppendSuccess(nil, j.parsed, &llm.Answer{
-		Text: reply.Text, Value: value, Usage: reply.Usage, VariablesHash: j.vars, Model: model,
+		Text: a.Text, Value: value, Usage: a.Usage, VariablesHash: j.vars, Model: a.Model,
 	})
 }
 

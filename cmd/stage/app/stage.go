@@ -164,6 +164,9 @@ func (s *stage) run(soft, hard context.Context) error {
 	if err := s.ledger.recall(soft, s.conn.nc, s.cfg, s.log); err != nil {
 		return err
 	}
+	if err := s.executor.openStore(soft, s.conn.nc); err != nil {
+		return err
+	}
 	hard, kill := context.WithCancelCause(hard)
 	defer kill(nil)
 	soft, stop := context.WithCancelCause(soft)
@@ -244,6 +247,7 @@ func (s *stage) end(soft, hard context.Context, err error) {
 	if err := s.recorder.Flush(flush); err != nil {
 		s.log.Warn("audit events of the end not stored", slog.Any("error", err))
 	}
+	s.executor.flushStore(flush)
 	s.usage.log(flush, s.log)
 }
 

@@ -14,6 +14,16 @@ type target struct {
 	endpoint Endpoint
 	variable string // how the variables of its base URL and its key begin
 	models   string // the variable that names its model
+	builtIn  bool   // at an address that each process chooses anew
+}
+
+// key identifies what is asked of whom, in all processes alike.
+func (t *target) key(p *llm.Prepared) string {
+	whom := p.Target()
+	if t.builtIn {
+		whom = t.Provider()
+	}
+	return llm.Hash(append([]byte(whom+"\n"), p.Body...))
 }
 
 // newTargets makes the clients of the first provider and of the fallbacks, in the order in which they are asked. own is
@@ -33,6 +43,7 @@ func newTargets(cfg *Config, dial dialFunc, own func(Endpoint) (string, error)) 
 		var err error
 		if t.endpoint.BaseURL == "" {
 			t.endpoint.BaseURL, err = own(t.endpoint)
+			t.builtIn = t.endpoint.BaseURL != ""
 		}
 		if err == nil {
 			err = t.open(cfg, models[i], dial)

@@ -1,0 +1,273 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// received is how many calls the first LLM got.
+func (l *lab) received() int { return int(l.llms["first.test"].Stats().Received) }
+
+func TestEqualRequestsInFlightShareOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Latency: time.Second}, map[string]string{"STAGE_DEDUPE": "inflight"})
+		for i := range 40 {
+			l.load(fmt.Sprintf("question %d", i%4))
+		}
+		l.work(40, nil)
+		if got := l.received(); got != 4 {
+			t.Errorf("%d calls for 4 questions", got)
+		}
+		for i, r := range l.results() {
+			if q := fmt.Sprintf("question %d", i%4); r.Q != q || r.Text != llmtest.Answer(q) {
+				t.Errorf("row %d: %+v", i, r)
+			}
+		}
+		if got := l.sources(); !maps.Equal(got, map[string]int{auditlog.SourceCall: 4, auditlog.SourceDedupe: 36}) {
+			t.Errorf("sources %v", got)
+		}
+		var told, rows int64
+		for _, e := range l.events(auditlog.KindCall) {
+			told += e.Call.Usage.TotalTokens
+		}
+		for _, e := range l.events(auditlog.KindRow) {
+			if e.Row.Usage != nil {
+				rows += e.Row.Usage.TotalTokens
+			}
+		}
+		if told != rows {
+			t.Errorf("calls used %d tokens, the rows say %d: a shared call counts once", told, rows)
+		}
+	})
+}
+
+// TestAVerdictOnTheRequestIsShared: what the provider says of a request holds for all who asked it; what befell a call
+// does not, so the next of them asks for itself.
+func TestAVerdictOnTheRequestIsShared(t *testing.T) {
+	for _, test := range []struct {
+		status, calls, errors int
+	}{{400, 1, 3}, {500, 2, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+				if c.N == 0 {
+					return &llmtest.Step{Status: test.status, Delay: time.Second}
+				}
+				return nil
+			}}, map[string]string{"STAGE_DEDUPE": "inflight", "STAGE_RETRY_MAX_ATTEMPTS": "1"})
+			l.load("same", "same", "same")
+			l.work(3, nil)
+			failed := 0
+			for _, r := range l.results() {
+				if r.Error != nil {
+					failed++
+					if r.Error.Reason != "api_call_failed" || len(r.Error.Errors) != 1 {
+						t.Errorf("error %+v", r.Error)
+					}
+				}
+			}
+			if l.received() != test.calls || failed != test.errors {
+				t.Errorf("status %d: %d calls, %d errors; want %d and %d", test.status, l.received(), failed, test.calls, test.errors)
+			}
+		})
+	}
+}
+
+func TestWaitingRowsGoBackWhenTheStageStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Status: 429})}, map[string]string{
+			"STAGE_DEDUPE": "inflight", "STAGE_MIN_DISPATCH_DELAY_MS": "60000", "STAGE_MAX_DISPATCH_DELAY_MS": "60000",
+		})
+		l.load(times("same", 10)...)
+		r := l.start(nil, stageOptions{})
+		time.Sleep(5 * time.Second) // the leader was rejected and waits
+		r.stop()
+		if got := len(l.bodies()); got != 0 {
+			t.Errorf("%d results", got)
+		}
+		l.work(10, map[string]string{"STAGE_MIN_DISPATCH_DELAY_MS": "0"})
+		if got := l.received(); got != 2 {
+			t.Errorf("%d calls, want the rejected one and another", got)
+		}
+	})
+}
+
+// rerun empties results, audit and journal and loads the rows again: another run of the same file.
+func (l *lab) rerun(questions []string) {
+	l.t.Helper()
+	for _, stream := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
+		if err := l.js.DeleteStream(l.t.Context(), stream); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	l.load(questions...)
+}
+
+func TestARerunWithStoredRepliesCostsNothingAndGivesTheSameBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var questions []string
+		for i := range 300 {
+			questions = append(questions, fmt.Sprintf("question %d", i%200))
+		}
+		l := newLab(t, llmtest.Config{Latency: 50 * time.Millisecond, LatencySigma: 1, Errors: map[int]float64{500: .05}},
+			map[string]string{
+				"STAGE_DEDUPE": "stored", "STAGE_RETRY_MAX_ATTEMPTS": "20", "STAGE_FALLBACKS": "anthropic:claude",
+				"STAGE_LLM_ANTHROPIC_BASE_URL": "http://second.test/v1", "STAGE_LLM_ANTHROPIC_API_KEY": "sk-second-secret",
+			})
+		l.serve("second.test", llmtest.Config{})
+		l.load(questions...)
+		l.work(300, nil)
+		first, calls := l.bodies(), l.received()
+		if got := l.sources(); got[auditlog.SourceCall] != 200 {
+			t.Errorf("first run: sources %v, want a call for each of 200 questions", got)
+		}
+
+		l.rerun(questions)
+		l.work(300, map[string]string{"STAGE_POOL_SIZE": "1"})
+		if got := l.received(); got != calls {
+			t.Errorf("the rerun made %d calls", got-calls)
+		}
+		if got := l.sources(); !maps.Equal(got, map[string]int{auditlog.SourceDedupe: 300}) {
+			t.Errorf("rerun: sources %v", got)
+		}
+		if !slices.Equal(l.bodies(), first) {
+			t.Error("the rerun gave other results")
+		}
+
+		for name, change := range map[string]string{"STAGE_LLM_MODEL": "other", "STAGE_TEMPLATE": "Please: {{ row.q }}"} {
+			before := l.received()
+			l.rerun(questions[:10])
+			l.work(10, map[string]string{name: change})
+			if got := l.received() - before; got < 10 {
+				t.Errorf("with another %s %d calls, want one a row", name, got)
+			}
+		}
+
+		time.Sleep(25 * time.Hour)
+		before := l.received()
+		l.rerun(questions[:10])
+		l.work(10, nil)
+		if got := l.received() - before; got < 10 {
+			t.Errorf("after the TTL %d calls, want one a row", got)
+		}
+	})
+}
+
+func TestAStoreThatFailsFailsNoRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Latency: 10 * time.Millisecond}, map[string]string{"STAGE_DEDUPE": "stored"})
+		l.load("before")
+		r := l.start(nil, stageOptions{})
+		l.await(1)
+		if err := l.js.DeleteStream(t.Context(), dedupeStream); err != nil {
+			t.Fatal(err)
+		}
+		l.load("one", "two", "three")
+		l.await(4)
+		r.stop()
+		for i, r := range l.results() {
+			if r.Error != nil {
+				t.Errorf("row %d: %+v", i, r.Error)
+			}
+		}
+		if len(lines(l.logs.String(), "stored replies are not to be had")) == 0 {
+			t.Error("nothing was said of the store")
+		}
+	})
+}
+
+func TestForeignMessagesInTheStoreAreNoReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_DEDUPE": "stored"})
+		s, err := openReplyStore(t.Context(), l.nc, l.config(nil), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, body := range map[string]string{"a": "no JSON", "b": "{}", "c": `{"text":"fine","model":"m"}`} {
+			if _, err := l.js.PublishMsg(t.Context(), &nats.Msg{Subject: dedupePrefix + key, Data: []byte(body)}); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.get(t.Context(), key); (got != nil) != (key == "c") {
+				t.Errorf("%s: got %+v", body, got)
+			}
+		}
+	})
+}
+
+func TestTheStoreMustTakeReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, nil)
+		cfg := l.config(map[string]string{"STAGE_DEDUPE": "stored", "STAGE_CREATE_STREAMS": "false"})
+		_, err := openReplyStore(t.Context(), l.nc, cfg, nil)
+		if err == nil || !strings.HasPrefix(err.Error(), "STAGE_DEDUPE: stream DEDUPE does not exist: create it on subjects dedupe.>") {
+			t.Errorf("without the stream: %v", err)
+		}
+		if _, err := l.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEDUPE", Subjects: []string{"other"}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err = openReplyStore(t.Context(), l.nc, cfg, nil); err == nil || !strings.Contains(err.Error(), "does not acknowledge messages on dedupe.>") {
+			t.Errorf("with a wrong stream: %v", err)
+		}
+	})
+}
+
+func TestFlightsRememberABoundedNumber(t *testing.T) {
+	f := newFlights(time.Hour)
+	for i := range 3 * landedMax {
+		j := &job{key: fmt.Sprint(i)}
+		if known, leads := f.join(j); known != nil || !leads {
+			t.Fatalf("key %d is known", i)
+		}
+		f.land(j.key, &answer{Text: strings.Repeat("x", 10<<10)})
+		f.end(j.key)
+	}
+	if len(f.air) != len(f.landed) || f.bytes > landedBytesMax || len(f.landed) > landedMax || len(f.landed) < landedBytesMax/(10<<10)-1 {
+		t.Errorf("%d in the air, %d landed, %d bytes", len(f.air), len(f.landed), f.bytes)
+	}
+}
+
+// TestFreshWithStoredRepliesKeepsThem runs the command itself: process twice, the second time from the beginning.
+func TestFreshWithStoredRepliesKeepsThem(t *testing.T) {
+	dir := t.TempDir()
+	in := filepath.Join(dir, "in.jsonl")
+	if err := os.WriteFile(in, []byte("{\"q\":\"one\"}\n{\"q\":\"two\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	process := func(args ...string) (out, errs string) {
+		var stdout, stderr bytes.Buffer
+		env := &Env{
+			Args: append([]string{
+				"process", in, "--llm-provider=mock", "--template={{ row.q }}", "--dedupe=stored", "--data-sync=1s",
+				"--data-dir=" + filepath.Join(dir, "data"), "--http-addr=127.0.0.1:0",
+			}, args...),
+			Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr,
+		}
+		if code := Main(context.Background(), env); code != exitDone {
+			t.Fatalf("exit code %d:\n%s", code, stderr.String())
+		}
+		return stdout.String(), stderr.String()
+	}
+	first, _ := process()
+	second, errs := process("--fresh")
+	if first != second || !strings.Contains(errs, ": 0 calls,") {
+		t.Errorf("first:\n%ssecond:\n%s%s", first, second, errs)
+	}
+	if _, errs = process("--fresh", "--dedupe=off"); !strings.Contains(errs, ": 2 calls,") {
+		t.Errorf("without dedupe:\n%s", errs)
+	}
+}
