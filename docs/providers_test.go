@@ -1,0 +1,121 @@
+// Package docs_test checks the examples of the documents that lie beside it.
+package docs_test
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/llm"
+)
+
+// example is a block of shell in providers.md.
+type example struct {
+	section   string
+	variables map[string]string
+	command   []string // after the program's name
+}
+
+var (
+	export = regexp.MustCompile(`^export ([A-Z_]+)=(?:'([^']*)'|([^'"\s]*))$`)
+	inline = regexp.MustCompile("`(STAGE_[A-Z_]+)='([^']*)'`")
+)
+
+func TestEveryExampleOfAProviderWorks(t *testing.T) {
+	examples := read(t)
+	var sections []string
+	for _, e := range examples {
+		sections = append(sections, e.section)
+	}
+	if want := []string{
+		"OpenAI", "OpenAI responses", "OpenRouter", "Azure OpenAI", "Azure OpenAI", "Anthropic", "Gemini", "Ollama", "vLLM", "llama.cpp",
+	}; !slices.Equal(sections, want) {
+		t.Errorf("examples of %q, want %q", sections, want)
+	}
+	for _, e := range examples {
+		t.Run(e.section, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			if err := os.WriteFile("reviews.jsonl", []byte(`{"id": 1, "text": "Arrived late."}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			e.run(t, "config", "--check")
+			out := e.run(t, append(e.command, "--dry-run")...)
+			if want := "--- line 1\nIn one word, is this review good or bad? Arrived late.\n"; !strings.Contains(out, want) {
+				t.Errorf("the dry run prints %q, want %q in it", out, want)
+			}
+		})
+	}
+}
+
+// TestEveryExtraBodyOfAProviderIsTaken checks the settings that the text names in passing.
+func TestEveryExtraBodyOfAProviderIsTaken(t *testing.T) {
+	text, err := os.ReadFile("providers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := inline.FindAllSubmatch(text, -1)
+	if len(found) < 5 {
+		t.Fatalf("%d settings in the text: the test has lost them", len(found))
+	}
+	for _, m := range found {
+		e := example{variables: map[string]string{
+			"STAGE_LLM_PROVIDER": llm.Mock, "STAGE_TEMPLATE": "x", string(m[1]): string(m[2]),
+		}}
+		e.run(t, "config", "--check")
+	}
+}
+
+// run runs the program with the variables of the example.
+func (e *example) run(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	env := &app.Env{Args: args, Environ: e.variables, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+	if code := app.Main(t.Context(), env); code != 0 {
+		t.Errorf("%v with %v: exit code %d\n%s", args, e.variables, code, &errs)
+	}
+	return out.String()
+}
+
+// read finds the examples.
+func read(t *testing.T) []example {
+	t.Helper()
+	text, err := os.ReadFile("providers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var examples []example
+	var section string
+	var inside bool
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\n")
+		title, isTitle := strings.CutPrefix(line, "## ")
+		switch {
+		case inside && line == "```":
+			inside = false
+		case inside:
+			e := &examples[len(examples)-1]
+			if m := export.FindStringSubmatch(line); m != nil {
+				e.variables[m[1]] = m[2] + m[3]
+			} else if command, ok := strings.CutPrefix(line, "stage "); ok && e.command == nil {
+				e.command = strings.Fields(command)
+			} else {
+				t.Fatalf("%s: line %q is no variable and no command", section, line)
+			}
+		case isTitle:
+			section = title
+		case line == "```sh":
+			inside = true
+			examples = append(examples, example{section: section, variables: map[string]string{}})
+		}
+	}
+	for _, e := range examples {
+		if e.command == nil {
+			t.Fatalf("%s: the example has no command", e.section)
+		}
+	}
+	return examples
+}
