@@ -32,6 +32,9 @@ type Deps struct {
 // Run is the command run: it connects, serves HTTP and works until soft ends, then drains (see STAGE_STOP_TIMEOUT); when
 // hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop.
 func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
+	if _, err := loadPrompt(cfg); err != nil { // before anything is started or made for it
+		return exitWith(exitUsage, err)
+	}
 	server, err := newLateServer(soft, cfg, deps, false)
 	if err != nil {
 		return err
