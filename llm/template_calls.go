@@ -178,19 +178,19 @@ type box struct{ v any }
 // needed, by an "or" whose left side is false only then.
 func (c *templateCompiler) defaultFilter(f *nodes.FilterCall, of nodes.Expression) (nodes.Expression, error) {
 	value, boolean := nodes.Expression(&nodes.String{Location: &tokens.Token{}}), nodes.Expression(&nodes.Bool{Location: &tokens.Token{}})
-	args := slices.Clone(f.Args)
+	used := 0
 	for i, p := range []struct {
 		name string
 		to   *nodes.Expression
 	}{{"default_value", &value}, {"boolean", &boolean}} {
 		if x, ok := f.Kwargs[p.name]; ok {
-			*p.to = x
-		} else if i < len(args) {
-			*p.to = args[i]
+			*p.to, used = x, used+1
+		} else if i < len(f.Args) {
+			*p.to, used = f.Args[i], used+1
 		}
 	}
-	if len(f.Args)+len(f.Kwargs) > 2 {
-		return nil, c.errorf("default: at most 2 arguments are allowed")
+	if used < len(f.Args)+len(f.Kwargs) {
+		return nil, c.errorf("default: it has only the arguments default_value boolean, each once")
 	}
 	both, err := c.expressions([]nodes.Expression{value, boolean})
 	if err != nil {
