@@ -77,7 +77,7 @@ func (v *verification) close() {
 // reader begins to read a stream.
 func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*streamReader, error) {
 	r, err := openReader(ctx, v.js, stream, filter, until, headersOnly)
-	if r != nil && r.messages != nil {
+	if err == nil {
 		v.opened = append(v.opened, r)
 	}
 	return r, err

@@ -214,8 +214,9 @@ func (j *verifyJob) resultOf(seq uint64) int {
 	return j.index(func(s verifyStep) bool { return s.result != nil && s.result.seq == seq })
 }
 
-func (j *verifyJob) rowOf(seq uint64) int {
-	return j.index(func(s verifyStep) bool { return s.row != nil && s.row.Sequence == seq })
+// row7 finds the row event that most tests meddle with.
+func (j *verifyJob) row7() int {
+	return j.index(func(s verifyStep) bool { return s.row != nil && s.row.Sequence == 7 })
 }
 
 func (j *verifyJob) callOf(seq uint64) int {

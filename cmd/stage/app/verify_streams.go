@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,96 +15,183 @@ import (
 )
 
 const (
-	// verifyAhead is how many messages are read ahead, verifyAheadBytes how many bytes; the largest message must fit.
+	// verifyAhead is how many messages are asked for at once, verifyAheadBytes how many bytes; the largest must fit.
 	verifyAhead      = 1000
 	verifyAheadBytes = 8 << 20
-	// verifySilence is how long nothing may come before the stream is asked whether anything is left.
-	verifySilence = 5 * time.Second
+	// verifyRequest bounds a request. A leader election takes about four seconds.
 	verifyRequest = 10 * time.Second
+	// verifyRetries is how often in a row reading may come to nothing, a second apart.
+	verifyRetries = 20
 )
 
-// streamReader reads the messages of one subject filter up to a sequence of the stream, in order.
+// streamReader reads the messages of one subject filter up to a sequence of the stream, in order. What it has asked for
+// and not handed out is bounded in messages and in bytes. The library's own reader that is bounded in both has no room for
+// the server's status messages beside a full batch, and loses deliveries.
 type streamReader struct {
-	nc             *nats.Conn
+	js             jetstream.JetStream
 	stream, filter string
 	until          uint64
-	messages       jetstream.MessagesContext
-	at             uint64 // of the last message
-	left           uint64 // messages that were behind it, beyond the bound too
-	done           bool
+	headersOnly    bool
+	fetch          func(jetstream.Consumer) (jetstream.MessageBatch, error)
+	stop           context.CancelFunc
+
+	consumer jetstream.Consumer
+	batch    jetstream.MessageBatch
+	order    uint64 // of the last message, as the consumer counts
+	asked    uint64 // what order was when the batch was asked for
+	at       uint64 // of the last message, in the stream
+	left     uint64 // messages that were behind it, beyond the bound too
+	tried    int
+	done     bool
 }
 
-// openReader begins to read; headers only leaves the bodies out.
+// openReader begins to read; headersOnly leaves the bodies out. The caller must close it.
 func openReader(ctx context.Context, js jetstream.JetStream, stream, filter string, until uint64, headersOnly bool) (*streamReader, error) {
-	r := &streamReader{nc: js.Conn(), stream: stream, filter: filter, until: until}
-	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}, HeadersOnly: headersOnly})
-	if err != nil {
-		return nil, fmt.Errorf("read %s of stream %s: %w", filter, stream, err)
-	}
-	r.left = c.CachedInfo().NumPending
+	return openReaderFrom(ctx, js, stream, filter, 1, until, headersOnly)
+}
+
+// openReaderFrom begins to read at a sequence, which is above 0.
+func openReaderFrom(ctx context.Context, js jetstream.JetStream, stream, filter string, from, until uint64, headersOnly bool) (*streamReader, error) {
+	r := &streamReader{js: js, stream: stream, filter: filter, at: from - 1, until: until, headersOnly: headersOnly}
+	fetching, stop := context.WithCancel(ctx)
+	r.stop = stop
 	bytes := max(verifyAheadBytes, 2*int(js.Conn().MaxPayload()))
-	if r.messages, err = c.Messages(jetstream.PullMaxMessagesWithBytesLimit(verifyAhead, bytes)); err != nil {
-		return nil, fmt.Errorf("read %s of stream %s: %w", filter, stream, err)
+	r.fetch = func(c jetstream.Consumer) (jetstream.MessageBatch, error) {
+		return c.Fetch(verifyAhead, jetstream.FetchMaxBytes(bytes), jetstream.FetchContext(fetching))
 	}
-	if r.left == 0 {
+	err := r.begin(ctx)
+	if err == nil && r.left == 0 {
 		err = r.ask(ctx)
 	}
-	return r, err
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	return r, nil
 }
 
 // close ends the reading. The server forgets the consumer by itself.
-func (r *streamReader) close() { r.messages.Stop() }
+func (r *streamReader) close() { r.stop() }
 
-// next returns the next message and its sequence; 0 at the end.
+// begin makes a consumer of its own, which goes on behind the last message.
+func (r *streamReader) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, verifyRequest)
+	defer cancel()
+	c, err := r.js.CreateConsumer(ctx, r.stream, jetstream.ConsumerConfig{
+		FilterSubject: r.filter, HeadersOnly: r.headersOnly, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.at + 1,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 5 * time.Minute,
+	})
+	if err != nil {
+		return fmt.Errorf("read %s of stream %s: %w", r.filter, r.stream, err)
+	}
+	r.consumer, r.batch, r.order, r.left = c, nil, 0, c.CachedInfo().NumPending
+	return nil
+}
+
+// next returns the next message and its sequence; nil at the end.
 func (r *streamReader) next(ctx context.Context) (jetstream.Msg, uint64, error) {
 	for !r.done {
-		wait, cancel := context.WithTimeout(ctx, verifySilence)
-		m, err := r.messages.Next(jetstream.NextContext(wait))
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return nil, 0, context.Cause(ctx)
-		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-			if err := r.ask(ctx); err != nil {
-				return nil, 0, err
-			}
+		m, err := r.receive(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		if m == nil {
 			continue
-		case err != nil:
-			return nil, 0, fmt.Errorf("read %s of stream %s: %w", r.filter, r.stream, err)
 		}
 		md, err := m.Metadata()
 		if err != nil {
 			return nil, 0, err
 		}
-		if md.Sequence.Stream > r.until {
-			r.left, r.done = md.NumPending+1, true
-			break
-		}
-		r.at, r.left = md.Sequence.Stream, md.NumPending
-		switch {
-		case r.left > 0:
-		case r.at == r.until:
-			r.done = true
-		default:
-			if err := r.ask(ctx); err != nil {
+		if md.Sequence.Consumer != r.order+1 { // a delivery got lost
+			if err := r.again(ctx, nil); err != nil {
 				return nil, 0, err
 			}
+			continue
 		}
-		return m, r.at, nil
+		r.order, r.left, r.tried = md.Sequence.Consumer, md.NumPending, 0
+		if md.Sequence.Stream > r.until {
+			r.left, r.done = r.left+1, true
+			break
+		}
+		r.at = md.Sequence.Stream
+		if r.done = r.at == r.until; r.left == 0 && !r.done {
+			err = r.ask(ctx)
+		}
+		return m, r.at, err
 	}
 	return nil, 0, nil
 }
 
+// receive returns what comes next; nil when it is to be called again.
+func (r *streamReader) receive(ctx context.Context) (m jetstream.Msg, err error) {
+	if r.batch == nil {
+		r.asked = r.order
+		if r.batch, err = r.fetch(r.consumer); err != nil {
+			return nil, r.again(ctx, err)
+		}
+	}
+	select {
+	case m, ok := <-r.batch.Messages():
+		if ok {
+			return m, nil
+		}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	why := r.batch.Error()
+	r.batch = nil
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case why != nil && !errors.Is(why, jetstream.ErrBatchCompleted):
+		return nil, r.again(ctx, why)
+	case r.order == r.asked: // it has brought nothing
+		return nil, r.ask(ctx)
+	}
+	return nil, nil //nolint:nilnil // that request is over
+}
+
+// again makes a new consumer in place of one that is gone or has no leader. why is nil where it only lost a delivery.
+func (r *streamReader) again(ctx context.Context, why error) error {
+	if r.tried++; r.tried > verifyRetries {
+		return fmt.Errorf("read %s of stream %s: %w", r.filter, r.stream, cmp.Or(why, errDeliveryLost))
+	}
+	if why != nil {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Second):
+		}
+	}
+	if err := r.begin(ctx); err != nil {
+		r.batch = nil
+		return r.again(ctx, err)
+	}
+	return nil
+}
+
+var errDeliveryLost = errors.New("deliveries get lost")
+
 // ask finds out from the stream's leader whether there is anything left to read. The count that comes with each message is
 // an estimate, and a verdict must not stand on it.
 func (r *streamReader) ask(ctx context.Context) error {
-	next, err := nextSequence(ctx, r.nc, r.stream, r.filter, r.at+1)
+	next, err := nextSequence(ctx, r.js.Conn(), r.stream, r.filter, r.at+1)
 	r.done = err == nil && (next == 0 || next > r.until)
 	return err
 }
 
 // nextSequence returns the sequence of the first message at or after from that matches the filter; 0: there is none.
 func nextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (uint64, error) {
+	m, err := nextMessage(ctx, nc, stream, filter, from)
+	if err != nil || m == nil {
+		return 0, err
+	}
+	return m.Sequence, nil
+}
+
+// nextMessage asks the stream's leader for the first message at or after from that matches the filter; nil: there is none.
+// A direct get, which the library prefers, is answered by any replica, and that may lag.
+func nextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, verifyRequest)
 	defer cancel()
 	body, err := json.Marshal(struct {
@@ -111,28 +199,38 @@ func nextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, fro
 		NextFor string `json:"next_by_subj"`
 	}{from, filter})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	reply, err := nc.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+stream, body)
 	if err != nil {
-		return 0, fmt.Errorf("get a message of stream %s: %w", stream, err)
+		return nil, fmt.Errorf("get a message of stream %s: %w", stream, err)
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
-			Seq uint64 `json:"seq"`
+			Subject string `json:"subject"`
+			Seq     uint64 `json:"seq"`
+			Header  []byte `json:"hdrs"`
+			Data    []byte `json:"data"`
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(reply.Data, &answer); err != nil {
-		return 0, fmt.Errorf("get a message of stream %s: %w", stream, err)
+		return nil, fmt.Errorf("get a message of stream %s: %w", stream, err)
 	}
-	if answer.Error != nil {
-		if answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
-			return 0, nil
+	switch m := &answer.Message; {
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, nil //nolint:nilnil // there is none
+	case answer.Error != nil:
+		return nil, fmt.Errorf("get a message of stream %s: %w", stream, answer.Error)
+	default:
+		raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Data: m.Data}
+		if len(m.Header) > 0 {
+			if raw.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
+				return nil, fmt.Errorf("message %d of stream %s: %w", m.Seq, stream, err)
+			}
 		}
-		return 0, fmt.Errorf("get a message of stream %s: %w", stream, answer.Error)
+		return raw, nil
 	}
-	return answer.Message.Seq, nil
 }
 
 // readClaims returns the claims of a partition up to a sequence of the results stream.

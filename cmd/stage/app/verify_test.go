@@ -20,8 +20,10 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			j.remove(j.resultOf(7))
 			j.steps[len(j.steps)-1].run.Summary.RowsSucceeded--
 		}, []string{"VIOLATION lost: partition 0: row 7 has no result"}},
-		{"the last result removed", func(j *verifyJob) { j.remove(j.resultOf(20)) },
-			[]string{"VIOLATION run_summary_differs: run run1: 19 results are stored, its summary says 20"}},
+		{
+			"the last result removed", func(j *verifyJob) { j.remove(j.resultOf(20)) },
+			[]string{"VIOLATION run_summary_differs: run run1: 19 results are stored, its summary says 20"},
+		},
 		{"a doubled result", func(j *verifyJob) {
 			i := j.resultOf(7)
 			j.steps = slices.Insert(j.steps, i+9, j.steps[i])
@@ -50,42 +52,66 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			"call_event_missing: partition 0: row 6 has 1 call events of run1.a, its row event counts 2 calls, call 0 is missing",
 			"run_summary_differs: run run1: 25 call events, its summary says 26 calls",
 		}},
-		{"a call event that is numbered wrongly", func(j *verifyJob) { j.steps[j.callOf(7)].call.CallIndex = 1 },
-			[]string{"call_event_missing: partition 0: row 7 has call events of run1.a that are not numbered from 0, call 0 is missing"}},
+		{
+			"a call event that is numbered wrongly", func(j *verifyJob) { j.steps[j.callOf(7)].call.CallIndex = 1 },
+			[]string{"call_event_missing: partition 0: row 7 has call events of run1.a that are not numbered from 0, call 0 is missing"},
+		},
 		{"a call that the row event does not count", func(j *verifyJob) {
 			i := j.callOf(7)
 			extra := *j.steps[i].call
 			extra.CallIndex = 1
 			j.steps = slices.Insert(j.steps, i, verifyStep{call: &extra})
 		}, []string{"call_event_extra: partition 0: row 7 has 2 call events", "run_summary_differs: run run1: 27 call events"}},
-		{"a capacity retry that was none", func(j *verifyJob) { j.steps[j.callOf(6)].call.Status = auditlog.CallFailure },
-			[]string{"retries_differ: partition 0: row 6 has 0 capacity retries in the call events, 1 in the row event", "run_summary_differs: run run1: 5 capacity retries"}},
-		{"tokens of a row that do not add up", func(j *verifyJob) { j.steps[j.rowOf(7)].row.Usage.CompletionTokens++ },
-			[]string{"tokens_differ: partition 0: row 7: 7 completion tokens in the call events, 8 in the row event"}},
-		{"tokens of a call that do not add up", func(j *verifyJob) { j.steps[j.callOf(7)].call.Usage.TotalTokens = 99 },
-			[]string{"tokens_differ: partition 0: row 7: 99 total tokens in the call events, 17 in the row event", "run_summary_differs: run run1: 492 total tokens in the call events, 410"}},
-		{"tokens that nobody told", func(j *verifyJob) { j.steps[j.rowOf(7)].row.Usage = nil },
-			[]string{"tokens_differ: partition 0: row 7: tokens 10+7 in the call events, tokens - in the row event"}},
-		{"a cost that does not add up", func(j *verifyJob) { *j.steps[j.rowOf(7)].row.Usage.CostUSD = 0.5 },
-			[]string{"cost_differs: partition 0: row 7: cost in USD 0.001000 in the call events, 0.500000 in the row event"}},
-		{"tokens of the run that do not add up", func(j *verifyJob) { j.steps[len(j.steps)-1].run.Summary.Total.Usage.PromptTokens++ },
-			[]string{"run_summary_differs: run run1: 200 prompt tokens in the call events, 201 in its summary", "run run1: mock small: 200 prompt"}},
-		{"a row without its row event", func(j *verifyJob) { j.remove(j.rowOf(7)) },
-			[]string{"row_event_missing: partition 0: row 7 has no row event of run1.a"}},
-		{"a row event of another term", func(j *verifyJob) { j.steps[j.rowOf(7)].row.Owner = "run1.x" },
-			[]string{"row_event_missing: partition 0: row 7 has no row event of run1.a"}},
-		{"a row event with another status", func(j *verifyJob) { j.steps[j.rowOf(7)].row.Status = auditlog.RowError },
-			[]string{"row_event_differs: partition 0: row 7 has a result with status success and a row event with status error"}},
+		{
+			"a capacity retry that was none", func(j *verifyJob) { j.steps[j.callOf(6)].call.Status = auditlog.CallFailure },
+			[]string{"retries_differ: partition 0: row 6 has 0 capacity retries in the call events, 1 in the row event", "run_summary_differs: run run1: 5 capacity retries"},
+		},
+		{
+			"tokens of a row that do not add up", func(j *verifyJob) { j.steps[j.row7()].row.Usage.CompletionTokens++ },
+			[]string{"tokens_differ: partition 0: row 7: 7 completion tokens in the call events, 8 in the row event"},
+		},
+		{
+			"tokens of a call that do not add up", func(j *verifyJob) { j.steps[j.callOf(7)].call.Usage.TotalTokens = 99 },
+			[]string{"tokens_differ: partition 0: row 7: 99 total tokens in the call events, 17 in the row event", "run_summary_differs: run run1: 492 total tokens in the call events, 410"},
+		},
+		{
+			"tokens that nobody told", func(j *verifyJob) { j.steps[j.row7()].row.Usage = nil },
+			[]string{"tokens_differ: partition 0: row 7: tokens 10+7 in the call events, tokens - in the row event"},
+		},
+		{
+			"a cost that does not add up", func(j *verifyJob) { *j.steps[j.row7()].row.Usage.CostUSD = 0.5 },
+			[]string{"cost_differs: partition 0: row 7: cost in USD 0.001000 in the call events, 0.500000 in the row event"},
+		},
+		{
+			"tokens of the run that do not add up", func(j *verifyJob) { j.steps[len(j.steps)-1].run.Summary.Total.Usage.PromptTokens++ },
+			[]string{"run_summary_differs: run run1: 200 prompt tokens in the call events, 201 in its summary", "run run1: mock small: 200 prompt"},
+		},
+		{
+			"a row without its row event", func(j *verifyJob) { j.remove(j.row7()) },
+			[]string{"row_event_missing: partition 0: row 7 has no row event of run1.a"},
+		},
+		{
+			"a row event of another term", func(j *verifyJob) { j.steps[j.row7()].row.Owner = "run1.x" },
+			[]string{"row_event_missing: partition 0: row 7 has no row event of run1.a"},
+		},
+		{
+			"a row event with another status", func(j *verifyJob) { j.steps[j.row7()].row.Status = auditlog.RowError },
+			[]string{"row_event_differs: partition 0: row 7 has a result with status success and a row event with status error"},
+		},
 		{"a claim with a wrong mark", func(j *verifyJob) {
 			j.steps = slices.Insert(j.steps, j.resultOf(7)+1, verifyStep{claim: &claimEntry{owner: "run1.a", mark: 6, version: 1, input: "ROWS", created: j.created}})
 		}, []string{"bad_claim: partition 0: the claim at 9 of the results stream, of run1.a, says that row 6 was the last before it; it was row 7"}},
 		{"a result of a fenced owner", func(j *verifyJob) {
 			j.steps = slices.Insert(j.steps, j.resultOf(19)+1, verifyStep{claim: &claimEntry{owner: "run2.a", mark: 19, version: 1, input: "ROWS", created: j.created}})
 		}, []string{"bad_claim: partition 0: the result of row 20 is of run1.a, after the claim of run2.a"}},
-		{"a result of a row that never was", func(j *verifyJob) { j.answer("run1.a", 21) },
-			[]string{"bad_result: partition 0: message 22 of the results: it is about a row that the input never had", "run_summary_differs"}},
-		{"a result with the id of another row", func(j *verifyJob) { j.steps[j.resultOf(7)].result.stateID = "stage/ROWS/0/8" },
-			[]string{`bad_result: partition 0: message 8 of the results: its state id "stage/ROWS/0/8" is that of another row`}},
+		{
+			"a result of a row that never was", func(j *verifyJob) { j.answer("run1.a", 21) },
+			[]string{"bad_result: partition 0: message 22 of the results: it is about a row that the input never had", "run_summary_differs"},
+		},
+		{
+			"a result with the id of another row", func(j *verifyJob) { j.steps[j.resultOf(7)].result.stateID = "stage/ROWS/0/8" },
+			[]string{`bad_result: partition 0: message 8 of the results: its state id "stage/ROWS/0/8" is that of another row`},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newVerifyBench(t, nil)

@@ -1,0 +1,219 @@
+package app
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/nats-io/nats.go"
+	"pgregory.net/rapid"
+)
+
+// generatedJob makes the streams of a partition as they are asked for: nothing of it is held.
+type generatedJob struct {
+	rows         uint64
+	next, passed uint64
+	lost         uint64 // a row without a result
+	term         string
+}
+
+func (g *generatedJob) result() (*resultRow, error) {
+	if g.next++; g.next == g.lost {
+		g.next++
+	}
+	if g.next > g.rows {
+		return nil, nil
+	}
+	return &resultRow{
+		at: g.next + 1, seq: g.next, owner: g.term, status: auditlog.RowSuccess, source: "ROWS",
+		stateID: auditlog.StateID("stage", "ROWS", 0, g.next),
+	}, nil
+}
+
+func (g *generatedJob) input() (uint64, error) {
+	if g.passed++; g.passed > g.rows {
+		return 0, nil
+	}
+	return g.passed, nil
+}
+
+// events yields the events of the rows, those of each thousand in a drawn order, as a pool completes them.
+func (g *generatedJob) events(t *testing.T, handle func(*auditlog.Event) error) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(1, 2))
+	head := auditlog.Header{Time: time.Unix(1, 0), RunID: "run1", Stage: "stage"}
+	usage := &auditlog.Usage{PromptTokens: 10, CompletionTokens: 1, TotalTokens: 11}
+	for block := uint64(0); block < g.rows; block += 1000 {
+		for _, i := range rng.Perm(1000) {
+			seq := block + uint64(i) + 1 //nolint:gosec // not negative
+			for _, e := range []*auditlog.Event{
+				{Header: head, Call: &auditlog.Call{Header: head, Owner: g.term, Sequence: seq, Status: auditlog.CallCapacityRetry}},
+				{Header: head, Call: &auditlog.Call{Header: head, Owner: g.term, Sequence: seq, CallIndex: 1, Status: auditlog.CallSuccess, Usage: usage}},
+				{Header: head, Row: &auditlog.Row{Header: head, Owner: g.term, Sequence: seq, Status: auditlog.RowSuccess, Attempts: 1, CapacityRetries: 1, Source: auditlog.SourceCall, Usage: usage}},
+			} {
+				if err := handle(e); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// Whatever is wrong with a hundred thousand rows, a few megabytes are enough to find it.
+func TestVerifyHoldsAWindowOfRowsOnly(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		lost  uint64
+		drop  func(*auditlog.Event) bool
+		kinds map[string]int
+	}{
+		{"nothing wrong", 0, nil, map[string]int{}},
+		{
+			"a lost row and a missing call", 77_777, func(e *auditlog.Event) bool {
+				return e.Call != nil && e.Call.Sequence == 50_000 && e.Call.CallIndex == 0
+			},
+			map[string]int{violationLost: 1, violationNoCallEvent: 1},
+		},
+		{"no row event at all", 0, func(e *auditlog.Event) bool { return e.Row != nil }, map[string]int{violationNoRowEvent: 100_000}},
+		{"no audit at all", 0, func(*auditlog.Event) bool { return true }, map[string]int{violationNoRowEvent: 100_000}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			const rows, window = 100_000, 1024
+			g := &generatedJob{rows: rows, lost: tt.lost, term: "run1.a"}
+			report := newVerifyReport("stage")
+			v := &partitionVerifier{
+				report: report, runs: newRunVerifier(), name: "stage", stream: "ROWS", inputLast: rows, bound: rows,
+				window: newAuditWindow(2 * window),
+				partitionSources: partitionSources{
+					results: g.result, input: g.input,
+					claims: []claimEntry{{at: 1, owner: g.term, version: 1, input: "ROWS"}},
+				},
+			}
+			before, peak, seen := heapInUse(), uint64(0), 0
+			if err := v.start(); err != nil {
+				t.Fatal(err)
+			}
+			g.events(t, func(e *auditlog.Event) error {
+				if seen++; seen%60_000 == 0 {
+					peak = max(peak, heapInUse())
+				}
+				if tt.drop != nil && tt.drop(e) {
+					return nil
+				}
+				return v.event(e)
+			})
+			if err := v.finish(); err != nil {
+				t.Fatal(err)
+			}
+			if peak = max(peak, heapInUse()); peak > before+4<<20 {
+				t.Errorf("got %d KiB on the heap more than at the beginning, want 4 MiB at most", (peak-before)>>10)
+			}
+			t.Logf("%d KiB", (max(peak, before)-before)>>10)
+			if got := report.Violations.ByKind; len(got) != len(tt.kinds) {
+				t.Errorf("got violations %v, want %v", got, tt.kinds)
+			}
+			for kind, n := range tt.kinds {
+				if got := report.Violations.ByKind[kind]; got != n {
+					t.Errorf("got %d %s, want %d", got, kind, n)
+				}
+			}
+		})
+	}
+}
+
+// heapInUse is what is in use.
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func TestSeqSetIsASet(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var set seqSet
+		model := make(map[uint64]bool)
+		draw := rapid.OneOf(rapid.Uint64Range(0, 20_000), rapid.Uint64Range(65_000, 66_000), rapid.Uint64())
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				seq := draw.Draw(t, "seq")
+				if set.add(seq) == model[seq] {
+					t.Fatalf("add %d: it was there: %t", seq, model[seq])
+				}
+				model[seq] = true
+			},
+			"add many": func(t *rapid.T) {
+				for seq := draw.Draw(t, "from"); len(model) < 30_000; seq += 3 {
+					set.add(seq)
+					model[seq] = true
+					if seq%5000 < 3 {
+						return
+					}
+				}
+			},
+			"remove": func(t *rapid.T) {
+				seq := draw.Draw(t, "seq")
+				if set.remove(seq) != model[seq] {
+					t.Fatalf("remove %d: it was there: %t", seq, model[seq])
+				}
+				delete(model, seq)
+			},
+			"": func(t *rapid.T) {
+				if seq := draw.Draw(t, "seq"); set.has(seq) != model[seq] {
+					t.Fatalf("has %d: got %t", seq, set.has(seq))
+				}
+			},
+		})
+		var want []uint64
+		for seq := range model {
+			want = append(want, seq)
+		}
+		slices.Sort(want)
+		if got := slices.Collect(set.all()); !slices.Equal(got, want) || set.n != len(want) {
+			t.Fatalf("got %d of %d sequences, want %d", len(got), set.n, len(want))
+		}
+	})
+}
+
+func TestAStreamReaderGoesOnAfterItsConsumerIsGone(t *testing.T) {
+	b := newVerifyBench(t, nil)
+	const messages = 2500
+	for range messages {
+		if _, err := b.js.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-b.js.PublishAsyncComplete()
+	r, err := openReader(t.Context(), b.js, "ROWS", "rows.>", messages-10, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	for want := uint64(1); want <= messages-10; want++ {
+		if want == 1200 { // within the second batch, of which the rest still comes
+			if err := b.js.DeleteConsumer(t.Context(), "ROWS", r.consumer.CachedInfo().Name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m, at, err := r.next(t.Context()); err != nil || m == nil || at != want {
+			t.Fatalf("got message %d, error %v; want %d", at, err, want)
+		}
+	}
+	if m, _, err := r.next(t.Context()); m != nil || err != nil {
+		t.Errorf("after the last: got %v, %v", m, err)
+	}
+	if _, err := openReader(t.Context(), b.js, "NONE", "rows.>", 1, true); err == nil {
+		t.Error("want an error for a stream that does not exist")
+	}
+	empty, err := openReader(t.Context(), b.js, "AUDIT", "audit.>", 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer empty.close()
+	if m, _, err := empty.next(t.Context()); m != nil || err != nil {
+		t.Errorf("an empty stream: got %v, %v", m, err)
+	}
+}
