@@ -54,6 +54,7 @@ func commands(env *Env) []*cobra.Command {
 		newResultsCommand(env),
 		newTailCommand(env),
 		newVerifyCommand(env),
+		newRedriveCommand(env),
 	}
 }
 

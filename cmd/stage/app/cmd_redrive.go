@@ -1,0 +1,65 @@
+package app
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+)
+
+// redriveOptions are the flags of redrive.
+type redriveOptions struct {
+	reason string
+	dryRun bool
+}
+
+func newRedriveCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "redrive",
+		Short:   "publish the rows of failed results to the input again, as new rows",
+		GroupID: groupStreams,
+		Args:    cobra.NoArgs,
+		Long: "redrive publishes the original row of each failed result again, body and headers as they were, on its subject, with a\n" +
+			"header that names the row that it was (Stage-Redrive-Of). It is a new row with a new place in the order; the failed\n" +
+			"result stays. Each failed result is redriven once, whatever is killed and however often it is called: a mark on\n" +
+			"<result subject>.<name>.redrive.<partition>.<sequence of the result> says so. A row that fails again is another failed\n" +
+			"result.\n\n" +
+			"Rows that load or process have published go on a subject of their own, <load>-redriven, since those two know where they\n" +
+			"were by the last row of theirs. Rows that are no longer in the input, rows that were too large for a message, and errors\n" +
+			"that an earlier stage has passed on can't be redriven; they are counted.",
+		Example: "  stage redrive --dry-run\n" +
+			"  stage redrive --reason api_call_failed --nats-url nats://localhost:4222",
+	}
+	var o redriveOptions
+	cmd.Flags().StringVar(&o.reason, "reason", "", "only results that failed for this reason, such as api_call_failed; default: all")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "count them, publish nothing")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		if err != nil {
+			return err
+		}
+		soft, _, stop := env.Contexts(cmd.Context())
+		defer stop()
+		return redriveStreams(soft, env, cfg, o)
+	}
+	return cmd
+}
+
+// redriveStreams connects, redrives and says what was done, also when it ends early.
+func redriveStreams(ctx context.Context, env *Env, cfg *Config, o redriveOptions) error {
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat))
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	js, err := jetstream.New(conn.nc)
+	if err != nil {
+		return err
+	}
+	r, err := redrive(ctx, js, cfg, o, env.Stderr)
+	if r != nil {
+		r.write(env.Stdout)
+	}
+	return err
+}

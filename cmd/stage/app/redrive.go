@@ -1,0 +1,286 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// A group of rows is published at once.
+	redriveGroupRows  = 200
+	redriveGroupBytes = 4 << 20
+)
+
+// redriven is what a redrive did.
+type redriven struct {
+	options   redriveOptions
+	Published int // rows published again
+	Failed    int // failed results that were asked for
+	Before    int // of them those redriven before
+	Gone      int // those whose row is no longer in the input
+	TooLarge  int // those whose row never fitted into a message
+	Upstream  int // those that were errors when they came in
+	Reasons   map[string]int
+}
+
+// write says what was done.
+func (r *redriven) write(w io.Writer) {
+	did := "published again"
+	if r.options.dryRun {
+		did = "would be published again"
+	}
+	say(w, "%d rows %s, of %d failed results%s", r.Published, did, r.Failed, r.leftOut())
+	reasons := make([]string, 0, len(r.Reasons))
+	for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
+		reasons = append(reasons, fmt.Sprintf("%s %d", orDash(reason), r.Reasons[reason]))
+	}
+	if len(reasons) > 0 {
+		say(w, "failed results by reason: %s", strings.Join(reasons, ", "))
+	}
+}
+
+// leftOut says why the others were not published.
+func (r *redriven) leftOut() string {
+	var b strings.Builder
+	for _, part := range []struct {
+		n    int
+		text string
+	}{
+		{r.Before, "were redriven before"},
+		{r.Gone, "have no row in the input any more"},
+		{r.TooLarge, "had a row too large for a message"},
+		{r.Upstream, "were errors when they came in: redrive the stage before this one"},
+	} {
+		if part.n > 0 {
+			fmt.Fprintf(&b, "; %d %s", part.n, part.text)
+		}
+	}
+	return b.String()
+}
+
+// redriver redrives the failed results of one partition.
+type redriver struct {
+	js        jetstream.JetStream
+	cfg       *Config
+	partition int
+	done      *redriven
+	results   jetstream.Stream
+	input     jetstream.Stream
+	marks     *redriveMarks
+	since     uint64 // results before are of another input stream
+	group     []*redriveRow
+	bytes     int
+}
+
+// redriveRow is a failed result on its way.
+type redriveRow struct {
+	at      uint64 // of the result in its stream
+	stateID string
+	msg     *nats.Msg // the new row
+	begun   *redriveMark
+}
+
+// redrive publishes the original rows of the failed results that are there now. What it has done is returned with an error
+// as well.
+func redrive(ctx context.Context, js jetstream.JetStream, cfg *Config, o redriveOptions, progress io.Writer) (*redriven, error) {
+	done := &redriven{options: o, Reasons: make(map[string]int)}
+	results, err := js.Stream(ctx, cfg.Result.Stream)
+	if err != nil {
+		return nil, missingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
+	}
+	input, err := js.Stream(ctx, cfg.Input.Stream)
+	if err != nil {
+		return nil, missingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
+	}
+	for p := range cfg.Streams.Partitions {
+		r := &redriver{js: js, cfg: cfg, partition: p, done: done, results: results, input: input}
+		if err := r.run(ctx, progress); err != nil {
+			return done, fmt.Errorf("redrive partition %d: %w", p, err)
+		}
+	}
+	return done, nil
+}
+
+func missingStream(err error, name, variable string) error {
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return exitWith(exitUsage, fmt.Errorf("stream %s does not exist (%s)", name, variable))
+	}
+	return fmt.Errorf("look at stream %s: %w", name, err)
+}
+
+// run goes through the results up to the one that is the last now: a row that is redriven and fails again is not redriven
+// for ever.
+func (r *redriver) run(ctx context.Context, progress io.Writer) error {
+	end, err := r.results.GetLastMsgForSubject(ctx, logSubject(r.cfg, r.partition, "rows"))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the end of the results: %w", err)
+	}
+	if err := r.compareInput(ctx); err != nil {
+		return err
+	}
+	if r.marks, err = r.readMarks(ctx); err != nil {
+		return err
+	}
+	rows, err := openReader(ctx, r.js, r.cfg.Result.Stream, logSubject(r.cfg, r.partition, "rows"), end.Sequence, true)
+	if err != nil {
+		return err
+	}
+	defer rows.close()
+	var published atomic.Int64
+	bar := newBar(ctx, progress, int64(rows.left), 0, func() string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
+	defer bar.finish()
+	for seen := int64(1); ; seen++ {
+		m, at, err := rows.next(ctx)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			return r.flush(ctx)
+		}
+		if m.Headers().Get(consumer.HeaderStatus) == auditlog.RowError {
+			if err := r.failed(ctx, at, m.Headers()); err != nil {
+				return err
+			}
+		}
+		if seen%256 == 0 {
+			published.Store(int64(r.done.Published))
+			bar.set(seen)
+		}
+	}
+}
+
+// compareInput finds out which results are of the input stream that is there now. The sequences of the others mean rows
+// that are gone.
+func (r *redriver) compareInput(ctx context.Context) error {
+	claims, err := readClaims(ctx, r.js, r.cfg, r.partition, r.results.CachedInfo().State.LastSeq)
+	if err != nil {
+		return err
+	}
+	info := r.input.CachedInfo()
+	if len(claims) > 0 {
+		r.since = math.MaxUint64
+	}
+	for i := len(claims) - 1; i >= 0 && claims[i].input == info.Config.Name && claims[i].created.Equal(info.Created); i-- {
+		if r.since = claims[i].at; i == 0 {
+			r.since = 0 // also results before the first claim that is left
+		}
+	}
+	return nil
+}
+
+// failed takes one failed result.
+func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) error {
+	stored, err := r.results.GetMsg(ctx, at)
+	if err != nil {
+		return fmt.Errorf("read result %d: %w", at, err)
+	}
+	reason := failureReason(stored.Data, r.cfg.Prompt.ResponseField)
+	r.done.Reasons[reason]++
+	if want := r.done.options.reason; want != "" && want != reason {
+		return nil
+	}
+	r.done.Failed++
+	mark := r.marks.begun[at]
+	if r.marks.done.has(at) || r.done.options.dryRun && mark != nil && mark.as > 0 {
+		r.done.Before++
+		return nil
+	}
+	row, err := r.original(ctx, at, header)
+	if err != nil || row == nil {
+		return err
+	}
+	if r.done.options.dryRun {
+		r.done.Published++
+		return nil
+	}
+	row.begun = mark
+	r.group = append(r.group, row)
+	r.bytes += row.msg.Size()
+	if len(r.group) >= redriveGroupRows || r.bytes >= redriveGroupBytes {
+		return r.flush(ctx)
+	}
+	return nil
+}
+
+// original makes the new row of a failed result; nil where that can't be.
+func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) (*redriveRow, error) {
+	seq, err := strconv.ParseUint(header.Get(consumer.HeaderSourceSeq), 10, 64)
+	if err != nil || at < r.since {
+		r.done.Gone++
+		return nil, nil //nolint:nilerr,nilnil // counted
+	}
+	m, err := r.input.GetMsg(ctx, seq)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != header.Get(consumer.HeaderSourceSubject):
+		r.done.Gone++
+		return nil, nil //nolint:nilnil // counted
+	case err != nil:
+		return nil, fmt.Errorf("read row %d: %w", seq, err)
+	case m.Header.Get(headerRowError) != "":
+		r.done.TooLarge++
+		return nil, nil //nolint:nilnil // counted
+	case m.Header.Get(consumer.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
+		r.done.Upstream++
+		return nil, nil //nolint:nilnil // counted
+	}
+	row := &redriveRow{at: at, stateID: header.Get(consumer.HeaderStateID)}
+	row.msg = r.newRow(m, row)
+	return row, nil
+}
+
+// newRow is the row as it is published again: its own headers but those that speak to the server or of a stage.
+func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) *nats.Msg {
+	header := make(nats.Header, len(m.Header)+4)
+	for key, values := range m.Header {
+		if key == consumer.HeaderModel || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
+			header[key] = values
+		}
+	}
+	at := strconv.FormatUint(row.at, 10)
+	header[headerRedriveOf] = []string{row.stateID}
+	header[headerRedriveResult] = []string{at}
+	header[jetstream.MsgIDHeader] = []string{row.stateID + "/redrive/" + at}
+	header[jetstream.ExpectedStreamHeader] = []string{r.cfg.Input.Stream}
+	subject := m.Subject
+	if load := m.Header.Get(headerLoad); load != "" {
+		subject = loadSubject(r.cfg.Input.PartitionSubject(r.partition), load+"-redriven")
+	}
+	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}
+}
+
+// failureReason reads the reason out of an error result; empty: there is none.
+func failureReason(body []byte, field string) string {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &fields) != nil {
+		return ""
+	}
+	var fault struct {
+		Reason string `json:"reason"`
+	}
+	if json.Unmarshal(fields[field+"_error"], &fault) == nil && fault.Reason != "" {
+		return fault.Reason
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) { // the field had another name in that run
+		if strings.HasSuffix(name, "_error") && json.Unmarshal(fields[name], &fault) == nil && fault.Reason != "" {
+			return fault.Reason
+		}
+	}
+	return ""
+}
