@@ -138,8 +138,8 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 		return err
 	}
 	defer in.file.Close() //nolint:errcheck // read only
-	if sameFile(input, o.out) {
-		return exitWith(exitUsage, fmt.Errorf("-o %s: that is the input, and its rows would be gone: name another file", o.out))
+	if err := checkOut(o.out, input); err != nil {
+		return exitWith(exitUsage, fmt.Errorf("-o %s: %w", o.out, err))
 	}
 	if _, err := loadPrompt(cfg); err != nil {
 		return exitWith(exitUsage, err)
@@ -208,11 +208,29 @@ func prepareJob(cfg *Config, in *source, o processOptions) (dir string, resumed 
 	return dir, resumed, cleanUp, nil
 }
 
-// sameFile says whether both names are one file, by whatever path or link.
-func sameFile(a, b string) bool {
-	infoA, errA := os.Stat(a)
-	infoB, errB := os.Stat(b)
-	return errA == nil && errB == nil && infoA.Mode().IsRegular() && os.SameFile(infoA, infoB)
+// checkOut says why results can't go to a file, before anything is begun: opening it, which empties it, must wait until the
+// job is known to be this process's alone.
+func checkOut(path, input string) error {
+	if path == "" || path == "-" {
+		return nil
+	}
+	if dir, err := os.Stat(filepath.Dir(path)); err != nil {
+		return err
+	} else if !dir.IsDir() {
+		return fmt.Errorf("%s is no directory", filepath.Dir(path))
+	}
+	out, err := os.Stat(path)
+	if err != nil {
+		return nil //nolint:nilerr // it will be made
+	}
+	in, err := os.Stat(input)
+	switch {
+	case out.IsDir():
+		return errors.New("that is a directory: name a file")
+	case err == nil && out.Mode().IsRegular() && os.SameFile(in, out):
+		return errors.New("that is the input, and its rows would be gone: name another file")
+	}
+	return nil
 }
 
 // openOut opens the file that the results go to, anew.
