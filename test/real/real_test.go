@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -162,9 +163,32 @@ func process(t *testing.T, n int, variables map[string]string) *run {
 	r := &run{took: time.Since(start)}
 	lines := bytes.Split(bytes.TrimSpace(log.Bytes()), []byte("\n"))
 	r.summary = string(lines[len(lines)-1])
+	if key := settings["STAGE_LLM_API_KEY"]; key != "" {
+		holdsNot(t, dir, key)
+		if bytes.Contains(log.Bytes(), []byte(key)) {
+			t.Error("the key is in the log")
+		}
+	}
 	r.results = readResults(t, out)
 	r.calls = readCalls(t, filepath.Join(data, "real"))
 	return r
+}
+
+// holdsNot looks for a secret in all files below dir.
+func holdsNot(t *testing.T, dir, secret string) {
+	t.Helper()
+	if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if bytes.Contains(text, []byte(secret)) {
+			t.Errorf("the key is in %s", path)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 func readResults(t *testing.T, path string) []result {
