@@ -61,10 +61,10 @@ func ParseWait(h http.Header, now time.Time) Wait {
 	return w
 }
 
-// settle makes RetryAfter, where told, the end of the exhausted limit.
+// settle makes RetryAfter, where told, the latest end of the exhausted limit.
 func (w *Wait) settle() {
-	if w.Remaining0 && w.RetryAfter > 0 && (w.Reset == 0 || w.Reset > w.RetryAfter) {
-		w.Reset = w.RetryAfter
+	if w.RetryAfter > 0 {
+		w.Reset = min(w.Reset, w.RetryAfter)
 	}
 }
 

@@ -65,6 +65,7 @@ func TestWaitIsReadFromTheFirstHeaderThatTells(t *testing.T) {
 		{"unix seconds", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1772366430"}, Wait{Remaining0: true, Reset: 30 * time.Second}},
 		{"unix milliseconds", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1772366430500"}, Wait{Remaining0: true, Reset: 30500 * time.Millisecond}},
 		{"ietf draft", map[string]string{"Ratelimit-Remaining": "0", "Ratelimit-Reset": "50"}, Wait{Remaining0: true, Reset: 50 * time.Second}},
+		{"reset untold but a wait", map[string]string{"Retry-After": "1", "X-Ratelimit-Remaining": "0"}, Wait{RetryAfter: time.Second, Remaining0: true}},
 		{"reset untold", map[string]string{"X-Ratelimit-Remaining": "0"}, Wait{Remaining0: true}},
 		{"reset gone by", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1672366430"}, Wait{Remaining0: true}},
 		{"something remains", map[string]string{"X-Ratelimit-Remaining": "1", "X-Ratelimit-Reset": "50"}, Wait{}},
