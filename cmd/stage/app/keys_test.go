@@ -1,0 +1,145 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// parrot is an LLM that repeats the caller's key wherever it fails: in the message, in the code, in a page that is no
+// JSON, in a header, and cut off.
+func parrot(c llmtest.Call) *llmtest.Step {
+	key := c.Header.Get("X-Api-Key") + strings.TrimPrefix(c.Header.Get("Authorization"), "Bearer ")
+	fault := fmt.Sprintf(`{"error":{"message":"Incorrect API key provided: %s","code":"bad_%s","type":"%s"}}`, key, key, key)
+	switch {
+	case strings.Contains(c.Prompt, "fine"):
+		return nil
+	case c.N%5 == 0:
+		return &llmtest.Step{Status: 500, Body: fault, Header: map[string]string{"X-Request": key}}
+	case c.N%5 == 1:
+		return &llmtest.Step{Body: "<html>" + key + "</html>", Header: map[string]string{"Content-Type": "text/html; k=" + key}}
+	case c.N%5 == 2:
+		return &llmtest.Step{Body: fault}
+	case c.N%5 == 3:
+		return &llmtest.Step{Body: fmt.Sprintf(`{%q:1}`, key)}
+	default:
+		return &llmtest.Step{Status: 302, Header: map[string]string{"Location": "http://" + key + "@elsewhere.test/?key=" + key}}
+	}
+}
+
+// TestKeysAreNowhere looks for the keys of both providers in all that a stage leaves behind: streams, log, metrics, pages,
+// errors, the output of stage config, and the files of the store.
+func TestKeysAreNowhere(t *testing.T) {
+	const first, second = "sk-first-secret", "sk-second-secret"
+	vars := map[string]string{
+		"STAGE_FALLBACKS": "anthropic:claude", "STAGE_DEDUPE": "stored", "STAGE_ON_FATAL": "fail", "STAGE_JOURNAL_AFTER": "0s",
+		"STAGE_LLM_ANTHROPIC_BASE_URL": "http://second.test/v1", "STAGE_LLM_ANTHROPIC_API_KEY": second,
+	}
+	var places map[string]string // what was left behind, by place
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Latency: 10 * time.Millisecond, Script: parrot}, vars)
+		l.serve("second.test", llmtest.Config{Script: parrot})
+		for i := range 30 {
+			l.load(fmt.Sprintf("question %d", i), fmt.Sprintf("fine %d", i))
+		}
+		l.publish(&nats.Msg{Data: []byte(`{"q":"fine"}`), Header: nats.Header{consumer.HeaderModel: {"../" + "other"}}})
+		r := l.work(61, nil)
+		l.load("question") // and a pause
+		paused := l.start(map[string]string{"STAGE_ON_FATAL": "pause", "STAGE_FALLBACKS": "", "STAGE_LLM_BASE_URL": "http://nowhere.test/v1"}, stageOptions{})
+		time.Sleep(time.Minute)
+		_, why := paused.ready()
+		paused.stop()
+
+		page := httptest.NewRecorder()
+		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
+		status, err := json.Marshal(r.status())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, usage := ConfigSource{Environ: map[string]string{"STAGE_LLM_API_KEY": first, "STAGE_LLM_API_KE": first, "STAGE_POOL_SIZE": "x"}}.Load(t.Context(), NeedCalls)
+		places = map[string]string{
+			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "fault": errorText(usage),
+			"dump": fmt.Sprintf("%v %+v %#v", r.cfg, r.cfg, r.cfg) + fmt.Sprintf("%v %+v", r.caller.targets[0], r.caller.targets[1]),
+		}
+		names := l.js.StreamNames(t.Context())
+		for name := range names.Name() {
+			places["stream "+name] = l.dump(name)
+		}
+		for _, stream := range []string{"RESULTS", "AUDIT", dedupeStream} {
+			if len(places["stream "+stream]) < 100 {
+				t.Errorf("stream %s holds nothing to look at", stream)
+			}
+		}
+		if !strings.Contains(places["stream AUDIT"], "[redacted]") || !strings.Contains(places["stream AUDIT"], "anthropic") {
+			t.Error("the providers have repeated no key: this test looks for nothing")
+		}
+		l.readFiles(places)
+	})
+	for _, args := range [][]string{{"config"}, {"config", "--markdown"}} {
+		var out, errs bytes.Buffer
+		env := &Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Environ: map[string]string{
+			"STAGE_LLM_API_KEY": first, "STAGE_LLM_ANTHROPIC_API_KEY": second, "STAGE_NATS_URL": "nats://user:" + second + "@host",
+		}}
+		if code := Main(t.Context(), env); code != exitDone {
+			t.Fatalf("%v: exit code %d: %s", args, code, errs.String())
+		}
+		places[strings.Join(args, " ")] = out.String() + errs.String()
+	}
+	for place, text := range places {
+		for _, key := range []string{first, second} {
+			if i := strings.Index(text, key); i >= 0 {
+				t.Errorf("%s holds a key: %.200q", place, text[max(0, i-80):])
+			}
+		}
+	}
+}
+
+// dump returns all messages of a stream with their subjects and headers.
+func (l *lab) dump(name string) string {
+	l.t.Helper()
+	stream, err := l.js.Stream(l.t.Context(), name)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var text strings.Builder
+	for seq := stream.CachedInfo().State.FirstSeq; seq <= stream.CachedInfo().State.LastSeq; seq++ {
+		m, err := stream.GetMsg(l.t.Context(), seq)
+		if err != nil {
+			continue // deleted
+		}
+		fmt.Fprintln(&text, m.Subject, m.Header, string(m.Data))
+	}
+	return text.String()
+}
+
+// readFiles adds the files of the store to places.
+func (l *lab) readFiles(places map[string]string) {
+	l.t.Helper()
+	audit := false
+	err := filepath.WalkDir(l.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		places["file "+path] = string(text)
+		audit = audit || strings.Contains(string(text), "[redacted]")
+		return err
+	})
+	if err != nil || !audit {
+		l.t.Errorf("the files of the store: %v, audit among them: %v", err, audit)
+	}
+}
