@@ -119,7 +119,10 @@ func newLaw(cfg *Config) (pool.Law, error) {
 		MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
 		Multiplier: cfg.Pool.BackoffMultiplier, RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
 	}
-	return aimd.NewClassic(settings)
+	if cfg.Pool.Throttle == "classic" {
+		return aimd.NewClassic(settings)
+	}
+	return aimd.NewAdaptive(aimd.AdaptiveConfig{Config: settings, PoolSize: cfg.Pool.Size})
 }
 
 func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config {
