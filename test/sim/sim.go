@@ -1,0 +1,285 @@
+// Package sim measures how close the pool and its laws come to the capacity of a server. It runs the real pool and
+// the real laws against models of servers, and counts.
+//
+// Run it in a bubble of testing/synctest: then an hour of calls takes a moment, and equal seeds give equal figures.
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		figures := sim.Run(t.Context(), scenario, sim.Adaptive, seed)
+//	})
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/pool"
+)
+
+// Method is a way of coping with a server's limit.
+type Method int
+
+const (
+	// Adaptive is the pool with [aimd.Adaptive].
+	Adaptive Method = iota
+	// Classic is the pool with [aimd.Classic].
+	Classic
+	// Backoff has as many workers as the pool has slots. Each backs off by itself, holding its slot: up to 1 s after
+	// the first refusal of a call, doubled with each further one, at most 60 s, with full jitter. It is what most people run.
+	Backoff
+	// Oracle is the pool with a law that knows the server.
+	Oracle
+)
+
+var methodNames = [...]string{"adaptive", "classic", "backoff", "oracle"}
+
+// String returns the name as in the tables.
+func (m Method) String() string { return methodNames[m] }
+
+// Run lets a method do the job of a scenario and returns the figures. Where there are several clients it ends with the
+// first that is done, so that all compete all the time.
+func Run(ctx context.Context, sc *Scenario, m Method, seed uint64) Figures {
+	r := newRun(sc, seed)
+	r.do(ctx, m)
+	return r.figures()
+}
+
+// run is one run of a scenario.
+type run struct {
+	sc    *Scenario
+	seed  uint64
+	plan  plan
+	began time.Time
+	stop  context.CancelFunc
+	watch func(*aimd.Adaptive) // nil: nobody does
+
+	mu       sync.Mutex // guards the server and what follows
+	arrivals []arrival
+	callSecs []float64 // of accepted calls
+	rows     [][]rowTimes
+	ended    float64 // when the first client was done
+}
+
+func newRun(sc *Scenario, seed uint64) *run {
+	r := &run{sc: sc, seed: seed, plan: sc.setUp(sc, seed), began: time.Now(), rows: make([][]rowTimes, sc.Clients)}
+	for client := range r.rows {
+		r.rows[client] = make([]rowTimes, sc.Rows)
+	}
+	return r
+}
+
+// do runs all clients until the first has done its job.
+func (r *run) do(ctx context.Context, m Method) {
+	ctx, r.stop = context.WithCancel(ctx)
+	defer r.stop()
+	var wg sync.WaitGroup
+	for client := range r.sc.Clients {
+		wg.Go(func() {
+			if client > 0 { // the others come within a second, in no order
+				r.sleep(ctx, callID{client: client}.rand(r.seed, 3).Float64())
+			}
+			if m == Backoff {
+				r.backOff(ctx, client)
+			} else {
+				r.pool(ctx, client, r.law(m, client))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+type arrival struct {
+	at       float64
+	client   int
+	accepted bool
+}
+
+type rowTimes struct{ started, finished float64 }
+
+func (r *run) now() float64 { return time.Since(r.began).Seconds() }
+
+// sleep waits, and reports whether it could wait to the end.
+func (r *run) sleep(ctx context.Context, sec float64) bool {
+	timer := time.NewTimer(time.Duration(sec * 1e9))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// call is one call to the server. On its way it takes a time of its own, some nanoseconds, so that calls which are
+// sent at the same instant always arrive in the same order.
+func (r *run) call(ctx context.Context, id callID) pool.Verdict {
+	cancelled := pool.Verdict{Class: pool.Cancelled, Err: context.Canceled}
+	if !r.sleep(ctx, float64(id.client*r.sc.Rows+id.row)*1e-9) {
+		return cancelled
+	}
+	accepted, hint := r.arrive(id)
+	if !accepted {
+		if !r.sleep(ctx, r.sc.Refusal.Seconds()) {
+			return cancelled
+		}
+		return pool.Verdict{Class: pool.Capacity, Err: errRefused, Hint: hint}
+	}
+	sec := r.sc.Median.Seconds() * math.Exp(r.sc.Sigma*id.rand(r.seed, 2).NormFloat64())
+	if !r.sleep(ctx, sec) {
+		return cancelled
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.plan.server.done()
+	r.callSecs = append(r.callSecs, sec)
+	return pool.Verdict{}
+}
+
+var errRefused = fmt.Errorf("429 from the model of a server")
+
+func (r *run) arrive(id callID) (accepted bool, hint aimd.Hint) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	accepted = r.plan.server.admit(now, id)
+	r.arrivals = append(r.arrivals, arrival{now, id.client, accepted})
+	if !accepted {
+		hint = r.plan.server.hint(now)
+	}
+	return accepted, hint
+}
+
+// finish takes the times of a row that is done.
+func (r *run) finish(client, row int, started time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rows[client][row] = rowTimes{started: started.Sub(r.began).Seconds(), finished: r.now()}
+}
+
+// complete ends the run, for a client has done its job.
+func (r *run) complete() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = r.now()
+	r.stop()
+}
+
+// pool does a client's job with the real pool.
+func (r *run) pool(ctx context.Context, client int, law pool.Law) {
+	call := func(ctx context.Context, row int, a pool.Attempt) (struct{}, pool.Verdict) {
+		return struct{}{}, r.call(ctx, callID{client, row, a.Number})
+	}
+	p, err := pool.New(pool.Config{
+		Size: r.sc.Pool, Law: law, Retry: pool.DefaultRetry(), QueueLimit: r.sc.Rows,
+	}, call)
+	if err != nil {
+		panic(err)
+	}
+	left := r.sc.Rows
+	for row := range r.sc.Rows {
+		err := p.Submit(ctx, row, func(res pool.Result[int, struct{}]) {
+			if res.Err != nil {
+				return // the run has ended before this row's turn
+			}
+			r.finish(client, row, res.Started)
+			if left--; left == 0 {
+				r.complete()
+			}
+		})
+		if err != nil {
+			return // ended before this client came
+		}
+	}
+	_ = p.Run(ctx) // always ends by the cancellation of ctx
+}
+
+// law returns the law of a method.
+func (r *run) law(m Method, client int) pool.Law {
+	switch m {
+	case Adaptive:
+		law, err := aimd.NewAdaptive(aimd.AdaptiveConfig{
+			Config: aimd.Default(), PoolSize: r.sc.Pool, Rand: callID{client: client}.rand(r.seed, 4).Float64,
+		})
+		if err != nil {
+			panic(err)
+		}
+		if r.watch != nil {
+			return watched{law, r.watch}
+		}
+		return law
+	case Classic:
+		law, err := aimd.NewClassic(aimd.Default())
+		if err != nil {
+			panic(err)
+		}
+		return law
+	case Oracle:
+		return &oracle{r: r, server: r.sc.setUp(r.sc, r.seed).server}
+	case Backoff:
+	}
+	panic(fmt.Sprintf("no law for %v", m))
+}
+
+// backOff does a client's job with workers that back off each by itself.
+func (r *run) backOff(ctx context.Context, client int) {
+	const baseSec, mostSec = 1, 60
+	var wg sync.WaitGroup
+	rows := make(chan int, r.sc.Rows)
+	for row := range r.sc.Rows {
+		rows <- row
+	}
+	close(rows)
+	for range r.sc.Pool {
+		wg.Go(func() {
+			for row := range rows {
+				started := time.Now()
+				for attempt := 1; ; attempt++ {
+					id := callID{client, row, attempt}
+					v := r.call(ctx, id)
+					if v.Class == pool.OK {
+						r.finish(client, row, started)
+						break
+					}
+					wait := min(mostSec, baseSec*math.Exp2(float64(attempt-1)))
+					if v.Class == pool.Cancelled || !r.sleep(ctx, wait*id.rand(r.seed, 5).Float64()) {
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() == nil {
+		r.complete()
+	}
+}
+
+// oracle is a law that knows the server: it has one of its own that does just the same.
+type oracle struct {
+	r      *run
+	server server
+	stats  aimd.Stats
+}
+
+func (o *oracle) Next(now time.Time, _ int) time.Time {
+	wait := o.server.opens(o.since(now)) - o.since(now)
+	return now.Add(time.Duration(math.Ceil(min(wait, 1e6) * 1e9)))
+}
+
+func (o *oracle) Sent(now time.Time, _ int) aimd.Ticket {
+	o.server.admit(o.since(now), callID{})
+	return aimd.Ticket{}
+}
+
+func (o *oracle) Accepted(time.Time, aimd.Ticket) { o.server.done() }
+
+func (o *oracle) Rejected(time.Time, aimd.Ticket, aimd.Hint) {}
+
+func (o *oracle) Dropped(time.Time, aimd.Ticket) {}
+
+func (o *oracle) Stats() aimd.Stats { return o.stats }
+
+func (o *oracle) since(now time.Time) float64 { return now.Sub(o.r.began).Seconds() }
