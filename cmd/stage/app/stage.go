@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// flushTimeout bounds the wait for the last audit events of a process that ends, hardFlushTimeout where it must end at once.
+// flushTimeout bounds the wait for the last audit events of a process that ends, hardFlushTimeout of one that must end at
+// once.
 const (
 	flushTimeout     = 10 * time.Second
 	hardFlushTimeout = time.Second
@@ -157,17 +158,25 @@ func (s *stage) prepare(ctx context.Context) error {
 	return consumer.EnsureStreams(ctx, s.conn.nc, streams(s.cfg))
 }
 
+// setUp does what run needs before the first row.
+func (s *stage) setUp(ctx context.Context) error {
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	if err := s.ledger.recall(ctx, s.conn.nc, s.cfg, s.log); err != nil {
+		return err
+	}
+	return s.executor.openStore(ctx, s.conn.nc)
+}
+
 // run works until soft ends, then drains: no row is taken or started, calls in the air end within STAGE_STOP_TIMEOUT, and
 // what is contiguous is emitted. When hard ends it stops at once. It returns nil after a clean stop, the cause of a hard
 // one, and why the stage could not go on.
 func (s *stage) run(soft, hard context.Context) error {
-	if err := s.prepare(soft); err != nil {
-		return err
-	}
-	if err := s.ledger.recall(soft, s.conn.nc, s.cfg, s.log); err != nil {
-		return err
-	}
-	if err := s.executor.openStore(soft, s.conn.nc); err != nil {
+	if err := s.setUp(soft); err != nil {
+		if soft.Err() != nil {
+			return nil // stopped, or all was done already, before it began
+		}
 		return err
 	}
 	hard, kill := context.WithCancelCause(hard)
