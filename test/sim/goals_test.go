@@ -96,7 +96,7 @@ func TestOracleWastesNothing(t *testing.T) {
 		t.Run(sc.Name, func(t *testing.T) {
 			sc.Rows = 2000
 			f := measure(t, sc, Oracle, 1)
-			if random := sc.Name[:2] == "S5"; !random && f.Waste > 0 || f.Utilisation < 0.99 || f.Utilisation > 1.06 {
+			if random := sc.Name[:2] == "S5"; !random && f.Waste > 0 || f.Utilisation < 0.99 || f.Utilisation > 1.1 { // a minute has its 1200 calls from the start
 				t.Errorf("the oracle's figures are %+v", f)
 			}
 		})
