@@ -264,7 +264,7 @@ func TestFreshWithStoredRepliesKeepsThem(t *testing.T) {
 	}
 	first, _ := process()
 	second, errs := process("--fresh")
-	if first != second || !strings.Contains(errs, ": 0 calls,") {
+	if first != second || !strings.Contains(errs, ": 0 calls, 0 capacity retries, 0 tokens, cost in USD 0.000000") {
 		t.Errorf("first:\n%ssecond:\n%s%s", first, second, errs)
 	}
 	if _, errs = process("--fresh", "--dedupe=off"); !strings.Contains(errs, ": 2 calls,") {

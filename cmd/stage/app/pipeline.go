@@ -177,6 +177,8 @@ func (p *pipeline) summary(took time.Duration) {
 	used, tokens := p.stage.usage.all(), "unknown"
 	if u := used.Usage; u != nil {
 		tokens = strconv.FormatInt(u.TotalTokens, 10)
+	} else if used.Calls == 0 {
+		tokens = "0"
 	}
 	fmt.Fprintf(p.env.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.cost(), sum.PeakDelay.Round(time.Millisecond))

@@ -42,6 +42,8 @@ func (s *spending) add(c *auditlog.Call) {
 // cost prints the cost in USD, or says how much of it is known.
 func (s *spending) cost() string {
 	switch {
+	case s.Calls == 0:
+		return usd(0)
 	case s.Usage == nil, s.Unpriced > 0 && s.KnownUSD == 0:
 		return "unknown"
 	case s.Unpriced == 0:
