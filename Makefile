@@ -33,7 +33,7 @@ test: ## run the tests
 
 .PHONY: race
 race: ## run the tests in any order under the race detector
-	go test -race -shuffle=on -run '$(RUN)' $(PKG)
+	go test -race -shuffle=on -timeout 20m -run '$(RUN)' $(PKG)
 
 .PHONY: test-real
 test-real: ## run the program against nginx and against a mock of all wire formats; gets both, takes minutes
@@ -47,7 +47,7 @@ cover: ## measure what the tests reach, into coverage.out
 .PHONY: lint
 lint: bin/golangci-lint ## vet, and the lint list of .golangci.yml
 	go vet ./...
-	bin/golangci-lint run ./...
+	bin/golangci-lint run --allow-serial-runners ./...
 
 .PHONY: fmt
 fmt: bin/golangci-lint bin/gofumpt ## format all Go files
