@@ -204,7 +204,7 @@ func (r *verifyReport) writeText(w io.Writer) {
 		}
 	}
 	if r.Verdict == verdictProven {
-		say(w, "proven: every row has exactly one result, in stream order, and the audit adds up")
+		say(w, "proven: every row up to the high-water mark has exactly one result, in stream order, and the audit adds up")
 	}
 }
 

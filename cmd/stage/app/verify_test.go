@@ -151,7 +151,7 @@ func TestVerifyProvesAFinishedJob(t *testing.T) {
 	for _, want := range []string{
 		"partition 0: 20 results up to row 20 in 1 terms: 20 succeeded, 0 failed; 0 rows pending\n",
 		"audit: 26 calls, 6 of them capacity retries, 0 of rows or terms without a result; 410 tokens, cost in USD 0.020000; 1 of 1 runs have a summary\n",
-		"proven: every row has exactly one result, in stream order, and the audit adds up\n",
+		"proven: every row up to the high-water mark has exactly one result, in stream order, and the audit adds up\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
