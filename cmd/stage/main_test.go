@@ -20,6 +20,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
+		Cmds:                scriptCommands,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("COLUMNS", "")
 			return nil

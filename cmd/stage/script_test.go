@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// scriptCommands are what the scripts need beside the program itself.
+var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
+	"appears": scriptAppears,
+	"await":   scriptAwait,
+	"exits":   scriptExits,
+	"hold":    scriptHold,
+	"llm":     scriptLLM,
+	"row":     scriptRow,
+}
+
+// scriptPatience bounds what scripts wait for, far above what a loaded machine needs.
+const scriptPatience = time.Minute
+
+// scriptExits runs a program and checks its exit code:
+//
+//	exits 2 stage process nowhere.jsonl
+func scriptExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits code program [arg…]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	if got := exitCode(ts, args[1:]); got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+func exitCode(ts *testscript.TestScript, args []string) int {
+	err := ts.Exec(args[0], args[1:]...)
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
+		return e.ExitCode()
+	}
+	ts.Check(err)
+	return 0
+}
+
+// scriptLLM serves the flaky LLM until the end of the script and puts its base URL into a variable:
+//
+//	llm LLM -errors 401=1
+func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 {
+		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares]")
+	}
+	var cfg llmtest.Config
+	flags := flag.NewFlagSet("llm", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.Float64Var(&cfg.Rate, "rate", 0, "")
+	flags.DurationVar(&cfg.Latency, "latency", 0, "")
+	flags.Func("errors", "", func(s string) (err error) {
+		cfg.Errors, err = llmtest.ParseErrors(s)
+		return err
+	})
+	ts.Check(flags.Parse(args[1:]))
+	handler, err := llmtest.New(cfg)
+	ts.Check(err)
+	server := httptest.NewServer(handler)
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL+"/v1")
+}
+
+// scriptHold keeps an address taken until the end of the script:
+//
+//	hold ADDR
+func scriptHold(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: hold VARIABLE")
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	ts.Check(err)
+	ts.Defer(func() { _ = listener.Close() })
+	ts.Setenv(args[0], listener.Addr().String())
+}
+
+// scriptRow appends a row of so many bytes to a file, too many to write them into a script:
+//
+//	row rows.jsonl 2000000
+func scriptRow(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: row file bytes")
+	}
+	size, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	ts.Check(err)
+	const frame = `{"text":""}`
+	_, err = fmt.Fprintf(f, "{\"text\":\"%s\"}\n", strings.Repeat("x", size-len(frame)))
+	ts.Check(errors.Join(err, f.Close()))
+}
+
+// scriptAwait runs a program until it succeeds and prints at least so many lines:
+//
+//	await 5 stage results
+func scriptAwait(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: await lines program [arg…]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	scriptWait(ts, args[0]+" lines", func() bool {
+		return exitCode(ts, args[1:]) == 0 && strings.Count(ts.ReadFile("stdout"), "\n") >= want
+	})
+}
+
+// scriptAppears waits until a file is there:
+//
+//	appears stage-data/nats.json
+func scriptAppears(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: appears file")
+	}
+	scriptWait(ts, args[0], func() bool {
+		_, err := os.Stat(ts.MkAbs(args[0]))
+		return err == nil
+	})
+}
+
+func scriptWait(ts *testscript.TestScript, what string, is func() bool) {
+	for began := time.Now(); time.Since(began) < scriptPatience; time.Sleep(50 * time.Millisecond) {
+		if is() {
+			return
+		}
+	}
+	ts.Fatalf("%s: not within %v", what, scriptPatience)
+}
