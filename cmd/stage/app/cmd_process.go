@@ -208,8 +208,8 @@ func prepareJob(cfg *Config, in *source, o processOptions) (dir string, resumed 
 	return dir, resumed, cleanUp, nil
 }
 
-// checkOut says why results can't go to a file, before anything is begun. Opening it, which empties it, must wait until the
-// job is known to be this process's alone.
+// checkOut says why results can't go to a file, before anything is begun. Opening it, which empties it, must wait until
+// the job is known to be this process's alone.
 func checkOut(path, input string) error {
 	if path == "" || path == "-" {
 		return nil
