@@ -114,7 +114,8 @@ func TestARowEventTellsTheWholeWay(t *testing.T) {
 
 func TestTheRunEventsTellSettingsAndSummary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := loaded(t, 30, llmtest.Config{Latency: time.Second, Errors: map[int]float64{400: .2, 429: .2}, Seed: 4})
+		// A rate that the pool exceeds, so that rows are sure to wait for the throttle.
+		s := loaded(t, 30, llmtest.Config{Latency: time.Second, Rate: 5, Errors: map[int]float64{400: .2}, Seed: 4})
 		r := s.start(vars{"STAGE_THROTTLE": "classic"})
 		s.await(30)
 		r.stop()
@@ -130,7 +131,7 @@ func TestTheRunEventsTellSettingsAndSummary(t *testing.T) {
 			t.Error("the events of one process have several run ids")
 		}
 		sum := end.Summary
-		if sum.RowsFailed == 0 || sum.CapacityRetries == 0 || sum.PeakDelay == 0 || sum.Throttled == 0 || sum.Executing < 20*time.Second {
+		if sum.RowsFailed == 0 || sum.CapacityRetries == 0 || sum.PeakDelay == 0 || sum.Throttled == 0 || sum.Executing < 15*time.Second {
 			t.Errorf("summary %+v", sum)
 		}
 		if u := one(t, "models", sum.Usage); u.Provider != "openai" || u.Model != "small" || u.Calls != sum.Total.Calls || u.Usage.TotalTokens != sum.Total.Usage.TotalTokens {
