@@ -176,6 +176,7 @@ func (l *Adaptive) mayGo() float64 {
 func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	l.arrive(now)
 	d := l.delay(l.now)
+	l.discountIdle(l.now-l.due-d, d, inFlight)
 	l.due = max(l.due+d, l.now-lateness*d)
 	if l.phase == Drain && l.witness == none {
 		l.witness = l.now
@@ -192,6 +193,18 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	}
 	l.note()
 	return Ticket{Sent: now, InFlight: inFlight, mark: m}
+}
+
+// discountIdle takes time in which there was nothing to send off the age of the phase: a climb that nobody has
+// followed shows nothing, and the next burst of work would be sent at a rate without foundation. TCP does likewise. Time
+// in which all slots were taken counts: there the rate is no limit.
+func (l *Adaptive) discountIdle(idle, delay float64, inFlight int) {
+	full := inFlight >= l.cfg.PoolSize || l.slots.limit > 0 && inFlight >= l.slots.at(l.now)
+	if idle <= delay || full || math.IsInf(idle, 1) {
+		return
+	}
+	l.since += idle
+	l.slots.since += idle
 }
 
 // Accepted records a success, or any other reply that was no capacity error.

@@ -133,6 +133,21 @@ func TestAdaptiveProbesAnOutageAndStartsAnew(t *testing.T) {
 	}
 }
 
+func TestAdaptiveDoesNotClimbWhileIdle(t *testing.T) {
+	for name, busy := range map[string]time.Duration{"before the first refusal": time.Second, "at cruise": 20 * time.Second} {
+		w := newWorld(t, bucket(20, 5))
+		w.run(busy)
+		slots := w.slots
+		w.slots = 0 // as if there were no work
+		w.run(busy + time.Minute)
+		w.slots = slots
+		w.run(busy + time.Minute + 3*time.Second)
+		if n := between(w.refused, busy, w.now); n > 8 {
+			t.Errorf("%s: %d calls refused in the three seconds after a minute without work, want at most 8", name, n)
+		}
+	}
+}
+
 func TestAdaptiveKeepsToItsBounds(t *testing.T) {
 	cfg := AdaptiveConfig{Config: Default(), PoolSize: 32}
 	cfg.MinDelay, cfg.MaxDelay = 100*ms, 2*time.Second

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"strings"
 	"testing"
 )
 
@@ -27,13 +28,21 @@ var goals = map[string]goal{
 	"S7h":        {utilisation: 0.999, waste: 0.003},
 	"4 clients":  {utilisation: 0.98, waste: 0.09, jain: 0.97},
 	"16 clients": {utilisation: 0.98, waste: 0.20, jain: 0.95},
+
+	// Classic has 1.00 here, since it takes a while to notice a loss so small, and the noise has to be found first.
+	"a twentieth refused at random": {utilisation: 0.97, waste: 0.055},
 }
 
 // Every scenario is to keep these, but those with rivals, and those whose server asks each refused row to wait.
 const (
 	rowP99Most     = 1.2 // times that of a call
-	headOfLineMost = 4.0 // seconds
+	headOfLineMost = 4.0 // seconds; but a row that is refused when an outage begins waits until it ends
 )
+
+// waitsTooLong reports whether rows do, in a scenario of that name.
+func (f Figures) waitsTooLong(name string) bool {
+	return f.RowP99 > rowP99Most || f.HeadOfLine > headOfLineMost && !strings.HasPrefix(name, "S4")
+}
 
 // missed names the figures that miss the goal, which may be off by a share of it.
 func (g goal) missed(f Figures, slack float64) (names []string) {
@@ -63,7 +72,7 @@ func TestAdaptiveComesCloseToTheCapacity(t *testing.T) {
 			if names := g.missed(f, 0.4); names != nil {
 				t.Errorf("missed %v: %+v", names, f)
 			}
-			if sc.Clients == 1 && (f.RowP99 > rowP99Most || f.HeadOfLine > headOfLineMost) {
+			if sc.Clients == 1 && f.waitsTooLong(name) {
 				t.Errorf("rows waited too long: %+v", f)
 			}
 		})
