@@ -24,6 +24,9 @@ const (
 	// recordBackoff is the wait before an event that the server refused is sent again.
 	recordBackoff = 500 * time.Millisecond
 	recordScan    = 250 * time.Millisecond
+	// recordHurry is how long the end of a process waits for an answer before it asks again. An answer does get lost now
+	// and then: in one of fifty runs on a fresh server that to the first event.
+	recordHurry = 300 * time.Millisecond
 	// recordOnWayMin is how many events may be on their way one by one, however slow the server is.
 	recordOnWayMin = 8
 )
@@ -63,14 +66,15 @@ type Recorder struct {
 	runs   atomic.Int64  // run events so far
 	done   chan struct{} // closed when Run ends
 
-	mu      sync.Mutex
-	last    uint64             // number of the last event
-	queue   []*record          // not sent yet, oldest first
-	sent    map[uint64]*record // on their way one by one, by number
-	batch   []*record          // on their way together, under the number of the last
-	batches bool               // the stream takes atomic batches
-	problem string
-	buf     []byte
+	mu        sync.Mutex
+	listening bool               // for answers
+	last      uint64             // number of the last event
+	queue     []*record          // not sent yet, oldest first
+	sent      map[uint64]*record // on their way one by one, by number
+	batch     []*record          // on their way together, under the number of the last
+	batches   bool               // the stream takes atomic batches
+	problem   string
+	buf       []byte
 	// What an event costs while others wait, and a batch.
 	single, group cost
 	lastAck       time.Time
@@ -120,6 +124,10 @@ func (r *Recorder) Run(ctx context.Context) error {
 			r.mu.Unlock()
 		}
 	}
+	r.mu.Lock()
+	r.listening = true
+	r.flush(time.Now())
+	r.mu.Unlock()
 	tick := time.NewTicker(recordScan)
 	defer tick.Stop()
 	for {
@@ -135,10 +143,13 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// Flush waits until every event is stored or ctx ends.
+// Flush waits until every event is stored or ctx ends. It does not wait out the time-out of an event whose answer got
+// lost, but sends it again at once.
 func (r *Recorder) Flush(ctx context.Context) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
+	hurry := time.NewTicker(recordHurry)
+	defer hurry.Stop()
 	for {
 		n := r.Pending()
 		if n == 0 {
@@ -147,6 +158,12 @@ func (r *Recorder) Flush(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("audit: %d events not stored: %w", n, context.Cause(ctx))
+		case now := <-hurry.C:
+			r.mu.Lock()
+			for _, rec := range r.sent {
+				r.send(rec, now)
+			}
+			r.mu.Unlock()
 		case <-tick.C:
 		}
 	}
