@@ -17,6 +17,9 @@ import (
 // resultPoll is how long the writer waits for a result before it looks whether all rows are loaded.
 const resultPoll = 250 * time.Millisecond
 
+// flushEvery is how long a result may wait for others before it is written, where they come without a pause.
+const flushEvery = time.Second
+
 // rowSource gives the rows of a job, always the same in the same order.
 type rowSource interface {
 	// skip passes over the first rows, which the stream holds already. It is called once, before read.
@@ -84,7 +87,7 @@ func (p *pipeline) run(soft, hard context.Context) error {
 		return context.Cause(hard)
 	case err != nil:
 		return err
-	case soft.Err() != nil:
+	case soft.Err() != nil && partErr != nil: // a signal that came when all was written changes nothing
 		return fmt.Errorf("%w before the end: the same command goes on where it was", context.Cause(soft))
 	}
 	return partErr
@@ -134,7 +137,7 @@ func (p *pipeline) write(ctx context.Context) error {
 		return err
 	}
 	out := bufio.NewWriterSize(p.progress.writer(p.out), 64<<10)
-	total := int64(-1)
+	total, flushed := int64(-1), time.Now()
 	for total < 0 || p.written < total {
 		if total < 0 {
 			select {
@@ -148,10 +151,11 @@ func (p *pipeline) write(ctx context.Context) error {
 		if err != nil && !errors.Is(err, errNoMore) {
 			return errors.Join(err, out.Flush())
 		}
-		if err != nil || out.Available() < len(r.Body) {
+		if err != nil || out.Available() < len(r.Body) || time.Since(flushed) > flushEvery {
 			if err := out.Flush(); err != nil { // whole lines, also above a bar
 				return fmt.Errorf("write results: %w", err)
 			}
+			flushed = time.Now()
 		}
 		if err != nil {
 			continue
