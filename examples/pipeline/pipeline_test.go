@@ -1,0 +1,85 @@
+package pipeline_test
+
+import (
+	"context"
+	"log/slog"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// TestThePipelineOfTheReadmeWorks runs producer and consumer as the README says, against a stage and a server over the
+// network.
+func TestThePipelineOfTheReadmeWorks(t *testing.T) {
+	srv, err := natsd.Start(natsd.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Stop()
+	url := strings.Replace(srv.URL(), "nats://", "nats://"+srv.Token()+"@", 1)
+
+	cfg, err := app.ConfigSource{Environ: map[string]string{
+		"STAGE_NATS_URL": url, "STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE_FILE": "../prompt.jinja",
+		"STAGE_POOL_SIZE": "8", "STAGE_HTTP_ADDR": "127.0.0.1:0",
+	}}.Load(t.Context(), app.NeedCalls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	soft, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- app.Run(soft, t.Context(), cfg, app.Deps{Logger: slog.New(slog.DiscardHandler)}) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("stage: %v", err)
+		}
+	}()
+	awaitStreams(t, srv)
+
+	run(t, "200 rows published", "./producer", "-url", url, "../reviews.jsonl")
+	run(t, "no gap, no double, in order", "./consumer", "-url", url, "-rows", "200")
+}
+
+// awaitStreams waits until the stage has created its streams, the results last.
+func awaitStreams(t *testing.T, srv *natsd.Server) {
+	t.Helper()
+	nc, err := srv.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := js.Consumer(deadline, "ROWS", "stage-0"); err == nil {
+			return
+		}
+		select {
+		case <-deadline.Done():
+			t.Fatal("the stage has created no consumer within a minute")
+		case <-tick.C:
+		}
+	}
+}
+
+// run runs one program of the example and wants its last words.
+func run(t *testing.T, want string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "go", append([]string{"run"}, args...)...).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), want) {
+		t.Fatalf("%v: %v, want %q in\n%s", args, err, want, out)
+	}
+}

@@ -1,0 +1,63 @@
+// Command producer publishes the lines of a JSONL file as rows for a stage, each with a header that its result carries on.
+package main
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func main() {
+	url := flag.String("url", nats.DefaultURL, "NATS server")
+	subject := flag.String("subject", "rows.reviews", "subject of the rows")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	n, err := produce(ctx, *url, *subject, flag.Arg(0))
+	if err != nil {
+		log.Fatalf("producer: %v", err) //nolint:gocritic // nothing is left to be undone
+	}
+	fmt.Println(n, "rows published")
+}
+
+// produce publishes each line and waits until it is stored: a row counts only then.
+func produce(ctx context.Context, url, subject, path string) (n int, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close() //nolint:errcheck // read only
+	nc, err := nats.Connect(url)
+	if err != nil {
+		return 0, err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		n++
+		row := &nats.Msg{
+			Subject: subject,
+			Data:    lines.Bytes(),
+			Header: nats.Header{
+				"Order":       {strconv.Itoa(n)},               // goes on to the result
+				"Nats-Msg-Id": {fmt.Sprintf("%s/%d", path, n)}, // a second start publishes nothing twice within two minutes
+			},
+		}
+		if _, err := js.PublishMsg(ctx, row); err != nil {
+			return n - 1, fmt.Errorf("row %d: %w (is the stage running? it creates the stream)", n, err)
+		}
+	}
+	return n, lines.Err()
+}
