@@ -8,8 +8,8 @@ import (
 )
 
 // Adaptive is the law that stays close to the server's true capacity. It paces attempts at a rate of its own,
-// measures what the server admits whenever it refuses, cruises just below that, and from time to time climbs until
-// the next refusal, to see whether there is more. It also finds out whether the server limits the attempts in flight
+// measures what the server admits whenever it refuses, cruises at that, and from time to time climbs until the next
+// refusal, to see whether there is more. It also finds out whether the server limits the attempts in flight
 // rather than their rate, and whether it refuses at random.
 //
 //	             refused                    accepted
@@ -84,7 +84,7 @@ const (
 	Start Phase = iota
 	// Drain has been refused, and goes slowly until the server has accepted an attempt that was sent since.
 	Drain
-	// Cruise keeps just below the rate that was measured, for a while, then climbs until it is refused.
+	// Cruise keeps the rate that was measured, for a while, then climbs until it is refused.
 	Cruise
 	// Probe sends a few attempts at once, to tell a limit from refusals at random.
 	Probe
@@ -107,12 +107,9 @@ const (
 	startRate = 5.0
 	// Doubling in 0.6 s reaches 20/s before the first reply of a call that takes a second.
 	startDoubling = 0.6
-	// Below the measured rate by as much as the measurement may be wrong. What the server's bucket gains meanwhile
-	// serves the next climb, so it is not lost.
-	cruiseShare = 0.97
-	// How long to hold the cruise, and then to climb to twice the rate, where the server allows referenceRate or more.
-	// Each climb ends in a refusal: at 20/s these make one in about 70 calls.
-	cruiseSec     = 2.2
+	// How long to hold the measured rate, and then to climb to twice that, where the server allows referenceRate or
+	// more. Each climb ends in a refusal: at 20/s these make one in about 70 calls.
+	cruiseSec     = 2.35
 	referenceRate = 20.0
 	// After so many epochs without one accepted attempt it was an outage, and the old estimate is void.
 	outageFailures = 3
@@ -328,7 +325,7 @@ func (l *Adaptive) rate(t float64) float64 {
 		r = l.estimate / math.Pow(l.cfg.Multiplier, float64(l.failures))
 	case Cruise:
 		x := max(0, (t-l.since)/l.cruise()-1)
-		r = l.estimate * (cruiseShare + x*x) // slowly at first: it is most likely still the same
+		r = l.estimate * (1 + x*x) // slowly at first: it is most likely still the same
 	}
 	r = max(r, 1/l.cfg.MaxDelay.Seconds())
 	return min(r, 1/l.cfg.MinDelay.Seconds())

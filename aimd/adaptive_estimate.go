@@ -21,7 +21,7 @@ const (
 	// At this loss the law takes twice as long over everything; the wait grows with the cube, which leaves the loss of
 	// one client alone with the server (1 to 10%) nearly unheeded, while 16 that disturb each other share it fairly.
 	impatienceLoss = 0.18
-	// No more than five times as long, so that an outage is forgotten within seconds.
+	// No more than four times as long, so that an outage is forgotten within seconds.
 	impatienceMax = 0.25
 )
 

@@ -38,7 +38,7 @@ type noise struct {
 	probe   probe
 }
 
-// suspect takes note of a refusal of m while cruising below the rate that was measured. It calls for a probe, unless
+// suspect takes note of a refusal of m while cruising at no more than the rate that was measured. It calls for a probe, unless
 // there was one not long ago.
 func (n *noise) suspect(l *Adaptive, m mark) {
 	if n.on || m.seq < n.probe.notBefore {

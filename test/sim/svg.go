@@ -49,7 +49,9 @@ func (p panel) bottom() float64 { return p.top + p.height }
 
 type drawing struct{ strings.Builder }
 
-func (d *drawing) printf(format string, args ...any) { d.WriteString(fmt.Sprintf(format, args...)) }
+func (d *drawing) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(d, format, args...) // a Builder never fails
+}
 
 func (d *drawing) text(x, y float64, anchor, colour, text string) {
 	d.printf(`<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s">%s</text>`+"\n", x, y, anchor, colour, text)
