@@ -60,13 +60,13 @@ func (g goal) missed(f Figures, slack float64) (names []string) {
 	return names
 }
 
-// One run of each, a third of the size, with room for chance. TestTable holds the goals themselves.
+// One run of each, a little smaller, with room for chance. TestTable holds the goals themselves.
 func TestAdaptiveComesCloseToTheCapacity(t *testing.T) {
 	for name, g := range goals {
 		t.Run(name, func(t *testing.T) {
-			sc := find(t, name, 2500)
+			sc := find(t, name, 4000)
 			if sc.Clients > 1 {
-				sc.Rows = 5000 / sc.Clients
+				sc.Rows = 12000 / sc.Clients
 			}
 			f := measure(t, sc, Adaptive, 1)
 			if names := g.missed(f, 0.4); names != nil {
