@@ -22,7 +22,7 @@ func (shouter) Start(row *consumer.Row) {
 // Rows go in, results come out in their order, on a server inside the process. Errors are left out for brevity.
 func Example() {
 	dir, _ := os.MkdirTemp("", "example-")
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	srv, _ := natsd.Start(natsd.Config{Dir: dir, NoListen: true})
 	defer srv.Stop()
 	nc, _ := srv.Connect()
