@@ -38,8 +38,8 @@ type noise struct {
 	probe   probe
 }
 
-// suspect takes note of a refusal of m while cruising at no more than the rate that was measured. It calls for a probe, unless
-// there was one not long ago.
+// suspect takes note of a refusal of m while cruising at no more than the rate that was measured. It calls for a
+// probe, unless there was one not long ago.
 func (n *noise) suspect(l *Adaptive, m mark) {
 	if n.on || m.seq < n.probe.notBefore {
 		return
