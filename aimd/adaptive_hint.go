@@ -11,6 +11,8 @@ const (
 	shortFailures = 3
 	// Pauses are longer by up to this part, so that clients that were told the same instant do not come back as one.
 	pauseJitter = 0.02
+	// No pause is longer than a year, lest a nonsensical one overflow.
+	pauseMostSec = 366 * 24 * 3600
 )
 
 // pause is a time in which no attempt may go, because the server said so.
@@ -33,5 +35,5 @@ func (p *pause) extend(l *Adaptive, sec float64) {
 	if l.cfg.Rand != nil {
 		sec *= 1 + pauseJitter*l.cfg.Rand()
 	}
-	p.until = max(p.until, l.now+sec)
+	p.until = max(p.until, l.now+min(sec, pauseMostSec))
 }

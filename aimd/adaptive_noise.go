@@ -18,8 +18,10 @@ const (
 	probeGapGrowth = 4
 	// The base loss is an average over about so many attempts, taken only where a limiter would not refuse.
 	baseCalls = 64.0
-	// At less base loss than this the noise has gone; it is taken for at least baseFirst when it is found.
+	// At less base loss than this the noise has gone, at more it is none. It is taken for at least baseFirst when it
+	// is found.
 	baseGone  = 0.02
+	baseMost  = 0.5
 	baseFirst = 0.05
 	// The loss counts as too high when it exceeds the base by so many standard deviations of the loss.
 	baseSigmas = 6.0
@@ -101,14 +103,15 @@ func (n *noise) conclude(l *Adaptive) {
 // accepted learns from an accepted attempt.
 func (n *noise) accepted(l *Adaptive, m mark) { n.learn(l, m, 0) }
 
-// explain reports whether the refusal of m is nothing but noise.
+// explain reports whether the refusal of m is nothing but noise. In drain none is: what was refused there must not
+// pass for accepted, or an outage would never be noticed.
 func (n *noise) explain(l *Adaptive, m mark) bool {
-	if !n.on {
+	n.learn(l, m, 1)
+	if !n.on || l.phase == Drain {
 		return false
 	}
-	n.learn(l, m, 1)
 	usual := n.base + baseSigmas*math.Sqrt(max(n.base, baseFirst)*(1-n.base)/(2*lossCalls-1))
-	if n.on && l.loss <= usual && l.now-n.checked < noiseCheckSec {
+	if l.loss <= usual && l.now-n.checked < noiseCheckSec {
 		n.spared++
 		return true
 	}
@@ -119,11 +122,11 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 
 // learn follows the base loss.
 func (n *noise) learn(l *Adaptive, m mark, lost float64) {
-	if !n.on || m.rate > l.estimate {
+	if !n.on || m.rate > l.estimate || l.phase == Drain {
 		return
 	}
 	n.base += (lost - n.base) / baseCalls
-	n.on = n.base >= baseGone
+	n.on = n.base >= baseGone && n.base <= baseMost
 }
 
 // probe is a group of attempts sent at once just after a refusal. An empty bucket has no room for it.

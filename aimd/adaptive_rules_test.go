@@ -1,8 +1,13 @@
 package aimd
 
 import (
+	"fmt"
+	"math"
+	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // atMost admits while fewer than limit calls that it admitted are in the air.
@@ -97,6 +102,17 @@ func TestNoiseDoesNotHideALimit(t *testing.T) {
 	}
 }
 
+func TestNoiseDoesNotHideAnOutage(t *testing.T) {
+	w := newWorld(t, after(40*time.Second, atRandom(0.2), after(160*time.Second, never, atRandom(0.2))))
+	w.run(200 * time.Second)
+	if n := between(w.refused, 40*time.Second, 160*time.Second); n > 80 {
+		t.Errorf("%d calls refused in an outage of 120 s amid noise, want at most 80", n)
+	}
+	if n := between(w.sent, 180*time.Second, 200*time.Second); n < 400 {
+		t.Errorf("%d calls in twenty seconds after it, want about 600", n)
+	}
+}
+
 func TestNoiseIsForgottenWhenItEnds(t *testing.T) {
 	w := newWorld(t, after(30*time.Second, atRandom(0.2), bucket(10, 5)))
 	w.run(30 * time.Second)
@@ -124,6 +140,7 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 		{"no requests remain until the reset", 1, Hint{Remaining0: true, Reset: 7 * time.Second}, 7 * time.Second},
 		{"a reset without a number says nothing", 1, Hint{Remaining0: true, Reset: -time.Second}, 0},
 		{"the reset matters only when nothing remains", 1, Hint{Reset: 7 * time.Second}, 0},
+		{"a nonsensical wait is cut", 2, retryAfter(math.MaxInt64), 366 * 24 * time.Hour},
 		{"the longer of two is obeyed", 2, Hint{RetryAfter: 3 * time.Second, Remaining0: true, Reset: 9 * time.Second}, 9 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -175,4 +192,47 @@ func TestHintsSaveTheProbesOfAnOutage(t *testing.T) {
 	if n := between(w.sent, 170*time.Second, 175*time.Second); n < 85 {
 		t.Errorf("%d calls in the five seconds after it, want about 100", n)
 	}
+}
+
+// Whatever servers take turns, the law does not go on hammering one that refuses. A pool of 32 without a law would be
+// refused 5000 times in ten seconds.
+func TestAdaptiveNeverHammers(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var w *world
+		type turn struct {
+			until time.Duration
+			admit func(time.Duration, int) bool
+		}
+		var turns []turn
+		var told []string
+		end := time.Duration(0)
+		for range rapid.IntRange(1, 5).Draw(rt, "turns") {
+			end += time.Duration(rapid.IntRange(1, 90).Draw(rt, "seconds")) * time.Second
+			kind := rapid.SampledFrom([]string{"always", "never", "bucket", "noise", "slots", "noise and bucket"}).Draw(rt, "server")
+			rate, burst := rapid.Float64Range(0.2, 50).Draw(rt, "rate"), float64(rapid.IntRange(1, 20).Draw(rt, "burst"))
+			share, limit := rapid.Float64Range(0.01, 0.3).Draw(rt, "share"), rapid.IntRange(1, 20).Draw(rt, "slots")
+			limited, random := bucket(rate, burst), atRandom(share)
+			admit := map[string]func(time.Duration, int) bool{
+				"always": always, "never": never, "bucket": limited, "noise": random,
+				"slots":            func(now time.Duration, n int) bool { return w.atMost(limit)(now, n) },
+				"noise and bucket": func(now time.Duration, n int) bool { return random(now, n) && limited(now, n) },
+			}[kind]
+			turns = append(turns, turn{end, admit})
+			told = append(told, fmt.Sprintf("until %v: %s rate %.1f burst %.0f share %.2f slots %d", end, kind, rate, burst, share, limit))
+		}
+		w = newWorld(t, func(now time.Duration, n int) bool {
+			for _, turn := range turns {
+				if now < turn.until {
+					return turn.admit(now, n)
+				}
+			}
+			return true
+		})
+		w.run(end)
+		for from := time.Duration(0); from < end; from += 10 * time.Second {
+			if n := between(w.refused, from, from+10*time.Second); n > 400 {
+				rt.Fatalf("%d calls refused in the ten seconds from %v on\n%s", n, from, strings.Join(told, "\n"))
+			}
+		}
+	})
 }
