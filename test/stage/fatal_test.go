@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -25,7 +24,7 @@ func locked(open *atomic.Bool, status int) llmtest.Config {
 }
 
 func TestABadKeyHoldsTheStageUntilItIsMended(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 401))
 		r := s.start(vars{"STAGE_POOL_SIZE": "1", "STAGE_FATAL_PROBE_INTERVAL": "30s"})
@@ -97,7 +96,7 @@ func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 	for _, how := range []string{"probe", "signal"} {
 		t.Run(how, func(t *testing.T) {
 			key := file(t, "key", "sk-expired\n")
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				s := loaded(t, 2, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 					if c.Header.Get("Authorization") == "Bearer "+apiKey {
 						return nil
@@ -127,7 +126,7 @@ func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 }
 
 func TestAFatalErrorEndsTheStageWhereThatIsWanted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 402))
 		r := s.start(vars{"STAGE_ON_FATAL": "exit"})
@@ -147,7 +146,7 @@ func TestAFatalErrorEndsTheStageWhereThatIsWanted(t *testing.T) {
 }
 
 func TestAFatalErrorFailsTheRowWhereThatIsWanted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 3, locked(&open, 401))
 		r := s.start(vars{"STAGE_ON_FATAL": "fail"})
@@ -172,7 +171,7 @@ func TestAFatalErrorFailsTheRowWhereThatIsWanted(t *testing.T) {
 }
 
 func TestAPausedStageStopsAtOnceAndLosesNoRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 403))
 		r := s.start(nil)
@@ -193,7 +192,7 @@ func TestAPausedStageStopsAtOnceAndLosesNoRow(t *testing.T) {
 
 func TestAnUnknownModelIsTheStagesMistakeOnlyBeforeAnySuccess(t *testing.T) {
 	const body = `{"error":{"message":"no such model","code":"model_not_found"}}`
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if !open.Load() || promptRow(c.Prompt) == 3 {

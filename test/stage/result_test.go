@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -77,7 +76,7 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			templateFile, lookupFile := file(t, "prompt.jinja", template), file(t, "lookup.yaml", lookup)
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				reply := says("It is \"fine\" & <good>\n", "stop")
 				if tt.usage != "" {
 					reply = strings.TrimSuffix(reply, "}") + "," + tt.usage + "}"
@@ -105,7 +104,7 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 }
 
 func TestTheResponseFieldNamesAllFields(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		s.publish(`{"n":1}`, nil)
@@ -148,7 +147,7 @@ func fieldNames(t *testing.T, body []byte) (names []string) {
 }
 
 func TestHeadersOfTheRowGoOnButForNATSAndStage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		row := s.publish(`{"n":1}`, nats.Header{
@@ -180,7 +179,7 @@ func TestHeadersOfTheRowGoOnButForNATSAndStage(t *testing.T) {
 }
 
 func TestARowMayNameItsModel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.Model == "unheard-of" {
 				return &llmtest.Step{Status: 404, Body: `{"error":{"message":"no such model","type":"invalid_request_error","code":"model_not_found"}}`}
@@ -213,7 +212,7 @@ func TestARowMayNameItsModel(t *testing.T) {
 func TestAReplyMustValidateOrIsAskedAgain(t *testing.T) {
 	const schema = `{"type":"object","required":["stars"],"properties":{"stars":{"type":"integer","minimum":1,"maximum":5}},"additionalProperties":false}`
 	path := file(t, "schema.json", schema)
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		answers := map[int][]string{
 			1: {`{"stars": 4}`},
 			2: {`four stars`, `{"stars":9}`, "```json\n{\"stars\":5}\n```"},

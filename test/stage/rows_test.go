@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -23,7 +22,7 @@ func TestWhatIsNoRowIsAnsweredInItsPlace(t *testing.T) {
 		`{"n":` + strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001) + `}`,
 		strings.Repeat("é", 700),
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second})
 		s.newInput()
 		for i, body := range bodies { // good rows between the bad ones
@@ -64,7 +63,7 @@ func TestWhatIsNoRowIsAnsweredInItsPlace(t *testing.T) {
 }
 
 func TestARowOfGreatDepthIsARow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		deep := strings.Repeat("[", 9_990) + strings.Repeat("]", 9_990)
@@ -80,7 +79,7 @@ func TestARowOfGreatDepthIsARow(t *testing.T) {
 }
 
 func TestATemplateThatMeetsNoSuchFieldFailsItsRowAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		const template = "Row {{ row.n }} of {{ row.product.name }}"
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
@@ -129,7 +128,7 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 		s.publish(`{"n":5}`, nats.Header{"Stage-Status": {"success"}})
 	}
 	t.Run("pass", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{Latency: time.Second})
 			load(s)
 			r := s.start(nil)
@@ -149,7 +148,7 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 		})
 	})
 	t.Run("process", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{Latency: time.Second})
 			load(s)
 			r := s.start(vars{"STAGE_ON_UPSTREAM_ERROR": "process"})
@@ -171,7 +170,7 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 }
 
 func TestFailedRowsAlsoGoToTheDeadLetterSubject(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if promptRow(c.Prompt) == 2 {
 				return &llmtest.Step{Status: 400}
@@ -221,7 +220,7 @@ func TestAResultThatNoMessageHoldsIsAnError(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				step := llmtest.Step{Body: says(strings.Repeat("a", tt.reply), "stop")}
 				if tt.reply == 0 {
 					step = llmtest.Step{Status: 400}

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/cmd/stage/app"
@@ -28,8 +29,31 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(beTheProgram) != "" {
+		os.Exit(app.Main(context.Background(), app.OSEnv()))
+	}
 	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
+}
+
+// shared is a directory for what many tests need and is costly to make.
+var shared string
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "stage-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	shared = dir
+	return m.Run()
+}
+
+// bubble runs a test in virtual time, beside others.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
 }
 
 // apiKey is what must be found nowhere but in the requests to the LLM.

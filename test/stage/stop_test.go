@@ -1,19 +1,21 @@
 package stage_test
 
 import (
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestADrainFinishesTheCallsInTheAirAndNoOthers(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				s := loaded(t, 100, llmtest.Config{Latency: 2 * time.Second, LatencySigma: .5, Rate: 8})
 				first := s.start(vars{"STAGE_THROTTLE": throttle})
 				s.await(30)
@@ -47,7 +49,7 @@ func TestADrainFinishesTheCallsInTheAirAndNoOthers(t *testing.T) {
 }
 
 func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := loaded(t, 20, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 1000 && promptRow(c.Prompt) > 5 {
 				return &llmtest.Step{Status: 429}
@@ -65,7 +67,7 @@ func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
 }
 
 func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := loaded(t, 10, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if promptRow(c.Prompt) == 4 && c.N < 30 {
 				return &llmtest.Step{Status: 429}
@@ -84,8 +86,8 @@ func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 	})
 }
 
-func TestTheStopTimeoutBoundsADrain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+func TestADrainWaitsForTheCallsInTheAir(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Latency: time.Hour})
 		r := s.start(vars{"STAGE_LLM_TIMEOUT": "2h", "STAGE_STOP_TIMEOUT": "3h"})
 		time.Sleep(time.Minute)
@@ -101,7 +103,10 @@ func TestTheStopTimeoutBoundsADrain(t *testing.T) {
 		}
 		s.verify()
 	})
-	synctest.Test(t, func(t *testing.T) {
+}
+
+func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 3 {
 				return &llmtest.Step{Delay: time.Hour}
@@ -139,8 +144,8 @@ func TestTheStopTimeoutBoundsADrain(t *testing.T) {
 	})
 }
 
-func TestADrainThatTakesTooLongEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+func TestADrainMakesNoCallAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 3 {
 				return &llmtest.Step{Trouble: llmtest.Stall}
@@ -163,10 +168,41 @@ func TestADrainThatTakesTooLongEnds(t *testing.T) {
 	})
 }
 
+func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := loaded(t, 5, llmtest.Config{Latency: time.Second})
+		full := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 4, Discard: jetstream.DiscardNew}
+		s.configured(full)
+		r := s.start(vars{"STAGE_STOP_TIMEOUT": "130s"})
+		time.Sleep(time.Minute)
+		if got := s.stored(); got > 1 {
+			t.Errorf("%d results with room for 4 events", got)
+		}
+		if status, body := r.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "audit: ") || !strings.Contains(body, "maximum messages exceeded") {
+			t.Errorf("/readyz: %d %s", status, body)
+		}
+		r.soft()
+		began := time.Now()
+		err := r.wait()
+		if took := time.Since(began).Round(time.Second); took < 130*time.Second || took > 135*time.Second || err == nil || !strings.Contains(err.Error(), "STAGE_STOP_TIMEOUT") {
+			t.Errorf("it ended after %v with: %v", took, err)
+		}
+		full.MaxMsgs, full.Storage = -1, jetstream.MemoryStorage
+		if _, err := s.js.UpdateStream(t.Context(), full); err != nil {
+			t.Fatal(err)
+		}
+		s.crashed = true // the events that there was no room for are lost with the process
+		again := s.start(nil)
+		s.await(5)
+		again.stop()
+		s.verify()
+	})
+}
+
 func TestAKilledStageGoesOnWithoutLossOrDouble(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				s := loaded(t, 200, llmtest.Config{Latency: time.Second, LatencySigma: .6, Rate: 15})
 				for i := range 4 {
 					r := s.start(vars{"STAGE_THROTTLE": throttle})
@@ -185,7 +221,7 @@ func TestAKilledStageGoesOnWithoutLossOrDouble(t *testing.T) {
 func TestAStandbyTakesOver(t *testing.T) {
 	for _, how := range []string{"drain", "kill"} {
 		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				s := loaded(t, 120, llmtest.Config{Latency: time.Second, LatencySigma: .5})
 				replicas := []*replica{s.start(nil), s.start(nil)}
 				s.await(40)

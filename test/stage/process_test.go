@@ -1,0 +1,84 @@
+package stage_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+func TestAJobKilledAtAnyMomentIsDoneOnceAndInOrder(t *testing.T) {
+	t.Parallel()
+	const rows, kills, pool = 240, 6, 16
+	llm, environ := realLLM(t, llmtest.Config{Latency: 250 * time.Millisecond, LatencySigma: .7})
+	dir, out := t.TempDir(), filepath.Join(t.TempDir(), "out.jsonl")
+	command := []string{"process", writeRows(t, rows), "-o", out, "--job", "job"}
+	for range kills {
+		p := runStage(t, dir, environ, command...)
+		before := llm.Stats().Received
+		more := rand.Int64N(rows / kills) // 0: while it starts
+		eventually(t, "the next calls", func() bool { return llm.Stats().Received >= before+more })
+		p.kill()
+	}
+	p := runStage(t, dir, environ, command...)
+	p.ends(0)
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkRows(t, string(text), rows)
+	// A kill costs the calls in the air, and replies that had waited too short a time for the journal.
+	if calls := llm.Stats().Received; calls > rows+kills*3*pool {
+		t.Errorf("%d calls for %d rows and %d kills", calls, rows, kills)
+	} else {
+		t.Logf("%d calls for %d rows and %d kills", calls, rows, kills)
+	}
+	runStage(t, dir, nil, "verify", "--data-dir", filepath.Join("stage-data", "job")).ends(0)
+}
+
+func TestAnInterruptedJobEndsWith130AndGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			const rows = 120
+			llm, environ := realLLM(t, llmtest.Config{Latency: 200 * time.Millisecond, LatencySigma: .5})
+			dir, input := t.TempDir(), writeRows(t, rows)
+			p := runStage(t, dir, environ, "process", input)
+			eventually(t, "answers", func() bool { return llm.Stats().Answered >= rows/4 })
+			p.signal(s)
+			p.ends(130)
+			if text := p.stderr.String(); !strings.Contains(text, "before the end: the same command goes on where it was") {
+				t.Errorf("it said %s", text)
+			}
+			again := runStage(t, dir, environ, "process", input)
+			again.ends(0)
+			checkRows(t, again.stdout.String(), rows)
+			if st := llm.Stats(); st.Received != rows || st.Abandoned != 0 {
+				t.Errorf("%d calls, %d of them cut off, for %d rows: the drain did not finish them", st.Received, st.Abandoned, rows)
+			}
+		})
+	}
+}
+
+func TestASecondInterruptStopsAtOnce(t *testing.T) {
+	t.Parallel()
+	llm, environ := realLLM(t, llmtest.Config{Latency: time.Hour})
+	environ["STAGE_LLM_TIMEOUT"], environ["STAGE_STOP_TIMEOUT"] = "2h", "3h"
+	p := runStage(t, t.TempDir(), environ, "process", writeRows(t, 20))
+	eventually(t, "a call", func() bool { return llm.Stats().InFlight > 0 })
+	p.signal(syscall.SIGINT)
+	select {
+	case <-p.done:
+		t.Fatal("it did not wait for the call in the air")
+	case <-time.After(time.Second):
+	}
+	p.signal(syscall.SIGINT)
+	p.ends(130)
+	eventually(t, "the end of the calls", func() bool { return llm.Stats().InFlight == 0 })
+}

@@ -1,0 +1,174 @@
+package stage_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// beTheProgram is the variable that makes the test's binary the program stage, as it ships.
+const beTheProgram = "TEST_BINARY_IS_STAGE"
+
+// realPatience bounds what tests with real processes wait for, far above what a loaded machine needs.
+const realPatience = time.Minute
+
+// program is a running process.
+type program struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stderr lockedBuffer
+	stdout lockedBuffer
+	done   chan struct{} // closed when it has ended
+}
+
+// lockedBuffer is a buffer that may be read while a process writes into it.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// runStage starts the program stage in a directory.
+func runStage(t *testing.T, dir string, environ vars, args ...string) *program {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{beTheProgram + "=1", "STAGE_HTTP_ADDR=127.0.0.1:0", "GORACE=halt_on_error=1"}
+	for _, name := range slices.Sorted(maps.Keys(environ)) {
+		all = append(all, name+"="+environ[name])
+	}
+	return runProgram(t, dir, all, self, args...)
+}
+
+func runProgram(t *testing.T, dir string, environ []string, path string, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, cmd: exec.CommandContext(t.Context(), path, args...), done: make(chan struct{})}
+	p.cmd.Dir, p.cmd.Env = dir, append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}, environ...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // the state tells
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		if t.Failed() {
+			t.Logf("%s %s ended with %v:\n%s", filepath.Base(path), strings.Join(args, " "), p.cmd.ProcessState, p.stderr.String())
+		}
+	})
+	return p
+}
+
+// ends waits for the end of the process and checks its exit code.
+func (p *program) ends(code int) {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(realPatience):
+		p.t.Fatal("the process did not end")
+	}
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		p.t.Fatalf("exit code %d, want %d", got, code)
+	}
+}
+
+func (p *program) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Fatal(err)
+	}
+}
+
+// kill ends the process as a power cut would, but for the disk.
+func (p *program) kill() {
+	p.t.Helper()
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// eventually waits in real time until what is true.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(realPatience); !is(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("%s: not within %v", what, realPatience)
+		}
+	}
+}
+
+// realLLM serves a flaky LLM on a socket.
+func realLLM(t *testing.T, cfg llmtest.Config) (server *llmtest.Server, environ vars) {
+	t.Helper()
+	server, err := llmtest.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := httptest.NewServer(server)
+	t.Cleanup(socket.Close)
+	return server, vars{
+		"STAGE_LLM_BASE_URL": socket.URL + "/v1", "STAGE_LLM_MODEL": "m", "STAGE_POOL_SIZE": "16",
+		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_THROTTLE": "classic",
+	}
+}
+
+// writeRows writes a file of rows {"n":1} to {"n":n}.
+func writeRows(t *testing.T, n int) string {
+	t.Helper()
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, "{\"n\":%d}\n", i+1)
+	}
+	return file(t, "rows.jsonl", text.String())
+}
+
+// checkRows checks that the lines are the results of the rows 1 to n, each once, in order, and all successes.
+func checkRows(t *testing.T, text string, n int) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(lines) != n {
+		t.Errorf("%d results, want %d", len(lines), n)
+	}
+	for i, line := range lines {
+		var row struct {
+			N      int
+			Answer string `json:"llm_response"`
+		}
+		if err := json.Unmarshal([]byte(line), &row); err != nil || row.N != i+1 || row.Answer != llmtest.Answer(fmt.Sprintf("Row %d", i+1)) {
+			t.Fatalf("line %d: %v: %s", i+1, err, line)
+		}
+	}
+}
