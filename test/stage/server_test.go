@@ -3,20 +3,15 @@ package stage_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/llm-stage/stage/llm/llmtest"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // natsServer builds the server from the module that this one names.
@@ -48,76 +43,6 @@ func startNATS(t *testing.T, dir string, port int, args ...string) (server *prog
 		return true
 	})
 	return server, address
-}
-
-func TestRunServesThroughKillsOfStageAndServer(t *testing.T) {
-	t.Parallel()
-	const rows = 240
-	_, environ := realLLM(t, llmtest.Config{Latency: 300 * time.Millisecond, LatencySigma: .5})
-	dir := t.TempDir()
-	server, address := startNATS(t, dir, -1)
-	environ["STAGE_NATS_URL"] = address
-	nc, err := nats.Connect(address, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored := func() int {
-		s, err := js.Stream(t.Context(), "RESULTS")
-		if err != nil {
-			return 0
-		}
-		info, err := s.Info(t.Context(), jetstream.WithSubjectFilter("results.stage.0.rows"))
-		if err != nil {
-			return 0
-		}
-		return int(info.State.Subjects["results.stage.0.rows"])
-	}
-
-	input := writeRows(t, rows)
-	load := runStage(t, dir, environ, "load", input)
-	load.ends(0)
-	if text := load.stderr.String(); !strings.Contains(text, "240 rows loaded") {
-		t.Errorf("load said %s", text)
-	}
-	replicas := []*program{runStage(t, dir, environ, "run"), runStage(t, dir, environ, "run")}
-	for i, n := range []int{40, 80} { // each replica is killed once, and with that each owner
-		eventually(t, fmt.Sprintf("%d results", n), func() bool { return stored() >= n })
-		replicas[i].kill()
-		replicas[i] = runStage(t, dir, environ, "run")
-	}
-	eventually(t, "120 results", func() bool { return stored() >= 120 })
-	server.kill()
-	where, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(where.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
-	startNATS(t, dir, port)
-	eventually(t, "all results", func() bool { return stored() >= rows })
-	for _, r := range replicas {
-		r.signal(syscall.SIGTERM)
-	}
-	for _, r := range replicas {
-		r.ends(0)
-	}
-
-	results := runStage(t, dir, environ, "results")
-	results.ends(0)
-	checkRows(t, results.stdout.String(), rows)
-	again := runStage(t, dir, environ, "load", input)
-	again.ends(0)
-	if text := again.stderr.String(); !strings.Contains(text, "0 rows loaded") || !strings.Contains(text, "240 were there before") {
-		t.Errorf("load said %s", text)
-	}
-	runStage(t, dir, environ, "verify").ends(0)
 }
 
 func TestAMissingPermissionIsNamed(t *testing.T) {
