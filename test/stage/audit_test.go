@@ -50,7 +50,8 @@ func TestPayloadsOfCallEventsAreFullHashedOrNone(t *testing.T) {
 }
 
 func TestAnEventThatNoMessageHoldsDropsItsBodies(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("b", 400<<10), "stop")}))
 		s.newInput()
 		s.publish(`{"n":1}`, nil)
@@ -70,7 +71,8 @@ func TestAnEventThatNoMessageHoldsDropsItsBodies(t *testing.T) {
 }
 
 func TestARowEventTellsTheWholeWay(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 4, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			// The last row is done first.
 			return &llmtest.Step{Delay: time.Duration(5-promptRow(c.Prompt)) * time.Second}
@@ -113,7 +115,8 @@ func TestARowEventTellsTheWholeWay(t *testing.T) {
 }
 
 func TestTheRunEventsTellSettingsAndSummary(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		// A rate that the pool exceeds, so that rows are sure to wait for the throttle.
 		s := loaded(t, 30, llmtest.Config{Latency: time.Second, Rate: 5, Errors: map[int]float64{400: .2}, Seed: 4})
 		r := s.start(vars{"STAGE_THROTTLE": "classic"})
@@ -141,7 +144,8 @@ func TestTheRunEventsTellSettingsAndSummary(t *testing.T) {
 }
 
 func TestMetricsAgreeWithTheAudit(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 40, llmtest.Config{Latency: time.Second, Errors: map[int]float64{400: .2, 429: .2}, Seed: 4})
 		r := s.start(vars{"STAGE_THROTTLE": "classic"})
 		s.await(40)

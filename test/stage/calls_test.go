@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -15,7 +16,8 @@ import (
 // oneRow runs a stage on one row until it is answered, and returns its result and the audit.
 func oneRow(t *testing.T, behaviour llmtest.Config, changes vars, then func(s *site, a *audit)) {
 	t.Helper()
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 1, behaviour)
 		r := s.start(changes)
 		s.await(1)

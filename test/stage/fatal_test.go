@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -24,7 +25,8 @@ func locked(open *atomic.Bool, status int) llmtest.Config {
 }
 
 func TestABadKeyHoldsTheStageUntilItIsMended(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 401))
 		r := s.start(vars{"STAGE_POOL_SIZE": "1", "STAGE_FATAL_PROBE_INTERVAL": "30s"})
@@ -96,7 +98,8 @@ func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 	for _, how := range []string{"probe", "signal"} {
 		t.Run(how, func(t *testing.T) {
 			key := file(t, "key", "sk-expired\n")
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 2, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 					if c.Header.Get("Authorization") == "Bearer "+apiKey {
 						return nil
@@ -126,7 +129,8 @@ func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 }
 
 func TestAFatalErrorEndsTheStageWhereThatIsWanted(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 402))
 		r := s.start(vars{"STAGE_ON_FATAL": "exit"})
@@ -146,7 +150,8 @@ func TestAFatalErrorEndsTheStageWhereThatIsWanted(t *testing.T) {
 }
 
 func TestAFatalErrorFailsTheRowWhereThatIsWanted(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 3, locked(&open, 401))
 		r := s.start(vars{"STAGE_ON_FATAL": "fail"})
@@ -171,7 +176,8 @@ func TestAFatalErrorFailsTheRowWhereThatIsWanted(t *testing.T) {
 }
 
 func TestAPausedStageStopsAtOnceAndLosesNoRow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 403))
 		r := s.start(nil)
@@ -192,7 +198,8 @@ func TestAPausedStageStopsAtOnceAndLosesNoRow(t *testing.T) {
 
 func TestAnUnknownModelIsTheStagesMistakeOnlyBeforeAnySuccess(t *testing.T) {
 	const body = `{"error":{"message":"no such model","code":"model_not_found"}}`
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if !open.Load() || promptRow(c.Prompt) == 3 {

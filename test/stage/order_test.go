@@ -28,7 +28,8 @@ func between(low, high time.Duration, n int) time.Duration {
 func TestResultsComeInStreamOrderWhateverTheLatency(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 100, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 					return &llmtest.Step{Delay: between(50*time.Millisecond, 500*time.Millisecond, c.N)}
 				}})
@@ -62,7 +63,8 @@ func inOrder(a *audit) bool {
 func TestEveryRowSucceedsWhenOneCallInFiveMeetsNoCapacity(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				const flaky, calm = 100, 300
 				calls := 0 // the script is asked by one call at a time
 				s := loaded(t, flaky, llmtest.Config{Latency: 200 * time.Millisecond, Script: oneAtATime(func(c llmtest.Call) *llmtest.Step {
@@ -149,7 +151,8 @@ func maxTime(a, b time.Time) time.Time {
 
 // One site serves all drawn cases: a batch of rows each, whose calls end in the drawn order.
 func TestAnyOrderOfCompletionGivesStreamOrder(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		const rows = 7
 		var delays []time.Duration
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -177,7 +180,8 @@ func TestAnyOrderOfCompletionGivesStreamOrder(t *testing.T) {
 }
 
 func TestRowsThatTheFilterLeavesOutAreNoGap(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 300 * time.Millisecond, LatencySigma: 1})
 		s.newInput()
 		for i := range 60 {
@@ -206,7 +210,8 @@ func TestRowsThatTheFilterLeavesOutAreNoGap(t *testing.T) {
 }
 
 func TestEachPartitionKeepsItsOrder(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 300 * time.Millisecond, LatencySigma: 1})
 		s.newInput()
 		for i := range 60 {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -76,7 +77,8 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			templateFile, lookupFile := file(t, "prompt.jinja", template), file(t, "lookup.yaml", lookup)
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				reply := says("It is \"fine\" & <good>\n", "stop")
 				if tt.usage != "" {
 					reply = strings.TrimSuffix(reply, "}") + "," + tt.usage + "}"
@@ -104,7 +106,8 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 }
 
 func TestTheResponseFieldNamesAllFields(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		s.publish(`{"n":1}`, nil)
@@ -147,7 +150,8 @@ func fieldNames(t *testing.T, body []byte) (names []string) {
 }
 
 func TestHeadersOfTheRowGoOnButForNATSAndStage(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		row := s.publish(`{"n":1}`, nats.Header{
@@ -179,7 +183,8 @@ func TestHeadersOfTheRowGoOnButForNATSAndStage(t *testing.T) {
 }
 
 func TestARowMayNameItsModel(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.Model == "unheard-of" {
 				return &llmtest.Step{Status: 404, Body: `{"error":{"message":"no such model","type":"invalid_request_error","code":"model_not_found"}}`}
@@ -212,7 +217,8 @@ func TestARowMayNameItsModel(t *testing.T) {
 func TestAReplyMustValidateOrIsAskedAgain(t *testing.T) {
 	const schema = `{"type":"object","required":["stars"],"properties":{"stars":{"type":"integer","minimum":1,"maximum":5}},"additionalProperties":false}`
 	path := file(t, "schema.json", schema)
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		answers := map[int][]string{
 			1: {`{"stars": 4}`},
 			2: {`four stars`, `{"stars":9}`, "```json\n{\"stars\":5}\n```"},

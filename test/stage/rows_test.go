@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -22,7 +23,8 @@ func TestWhatIsNoRowIsAnsweredInItsPlace(t *testing.T) {
 		`{"n":` + strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001) + `}`,
 		strings.Repeat("é", 700),
 	}
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second})
 		s.newInput()
 		for i, body := range bodies { // good rows between the bad ones
@@ -63,7 +65,8 @@ func TestWhatIsNoRowIsAnsweredInItsPlace(t *testing.T) {
 }
 
 func TestARowOfGreatDepthIsARow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		deep := strings.Repeat("[", 9_990) + strings.Repeat("]", 9_990)
@@ -79,7 +82,8 @@ func TestARowOfGreatDepthIsARow(t *testing.T) {
 }
 
 func TestATemplateThatMeetsNoSuchFieldFailsItsRowAlone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		const template = "Row {{ row.n }} of {{ row.product.name }}"
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
@@ -128,7 +132,8 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 		s.publish(`{"n":5}`, nats.Header{"Stage-Status": {"success"}})
 	}
 	t.Run("pass", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{Latency: time.Second})
 			load(s)
 			r := s.start(nil)
@@ -148,7 +153,8 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 		})
 	})
 	t.Run("process", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{Latency: time.Second})
 			load(s)
 			r := s.start(vars{"STAGE_ON_UPSTREAM_ERROR": "process"})
@@ -170,7 +176,8 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 }
 
 func TestFailedRowsAlsoGoToTheDeadLetterSubject(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if promptRow(c.Prompt) == 2 {
 				return &llmtest.Step{Status: 400}
@@ -220,7 +227,8 @@ func TestAResultThatNoMessageHoldsIsAnError(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				step := llmtest.Step{Body: says(strings.Repeat("a", tt.reply), "stop")}
 				if tt.reply == 0 {
 					step = llmtest.Step{Status: 400}

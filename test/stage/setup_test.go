@@ -3,6 +3,7 @@ package stage_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -35,7 +36,8 @@ func TestAStageThatCannotWorkSaysWhatToMend(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				s := newSite(t, llmtest.Config{})
 				if tt.prepare != nil {
 					tt.prepare(s)
@@ -56,7 +58,8 @@ func TestAStageThatCannotWorkSaysWhatToMend(t *testing.T) {
 }
 
 func TestAnInputThatWasCreatedAnewStopsTheStage(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{})
 		r := s.start(nil)
 		s.await(3)

@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/cmd/stage/app"
@@ -47,13 +46,6 @@ func runTests(m *testing.M) int {
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	shared = dir
 	return m.Run()
-}
-
-// bubble runs a test in virtual time, beside others.
-func bubble(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	t.Parallel()
-	synctest.Test(t, test)
 }
 
 // apiKey is what must be found nowhere but in the requests to the LLM.

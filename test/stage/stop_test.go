@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -15,7 +16,8 @@ import (
 func TestADrainFinishesTheCallsInTheAirAndNoOthers(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 100, llmtest.Config{Latency: 2 * time.Second, LatencySigma: .5, Rate: 8})
 				first := s.start(vars{"STAGE_THROTTLE": throttle})
 				s.await(30)
@@ -49,7 +51,8 @@ func TestADrainFinishesTheCallsInTheAirAndNoOthers(t *testing.T) {
 }
 
 func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 20, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 1000 && promptRow(c.Prompt) > 5 {
 				return &llmtest.Step{Status: 429}
@@ -67,7 +70,8 @@ func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
 }
 
 func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 10, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if promptRow(c.Prompt) == 4 && c.N < 30 {
 				return &llmtest.Step{Status: 429}
@@ -87,7 +91,8 @@ func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 }
 
 func TestADrainWaitsForTheCallsInTheAir(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Latency: time.Hour})
 		r := s.start(vars{"STAGE_LLM_TIMEOUT": "2h", "STAGE_STOP_TIMEOUT": "3h"})
 		time.Sleep(time.Minute)
@@ -106,7 +111,8 @@ func TestADrainWaitsForTheCallsInTheAir(t *testing.T) {
 }
 
 func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 3 {
 				return &llmtest.Step{Delay: time.Hour}
@@ -145,7 +151,8 @@ func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
 }
 
 func TestADrainMakesNoCallAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 3 {
 				return &llmtest.Step{Trouble: llmtest.Stall}
@@ -169,7 +176,8 @@ func TestADrainMakesNoCallAgain(t *testing.T) {
 }
 
 func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 5, llmtest.Config{Latency: time.Second})
 		full := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 4, Discard: jetstream.DiscardNew}
 		s.configured(full)
@@ -202,7 +210,8 @@ func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 func TestAKilledStageGoesOnWithoutLossOrDouble(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 200, llmtest.Config{Latency: time.Second, LatencySigma: .6, Rate: 15})
 				for i := range 4 {
 					r := s.start(vars{"STAGE_THROTTLE": throttle})
@@ -221,7 +230,8 @@ func TestAKilledStageGoesOnWithoutLossOrDouble(t *testing.T) {
 func TestAStandbyTakesOver(t *testing.T) {
 	for _, how := range []string{"drain", "kill"} {
 		t.Run(how, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 120, llmtest.Config{Latency: time.Second, LatencySigma: .5})
 				replicas := []*replica{s.start(nil), s.start(nil)}
 				s.await(40)
