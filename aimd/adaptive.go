@@ -364,6 +364,9 @@ func (l *Adaptive) arrive(now time.Time) {
 func (l *Adaptive) note() {
 	l.stats.CurrentDelay = seconds(l.delay(l.now))
 	l.stats.PeakDelay = max(l.stats.PeakDelay, l.stats.CurrentDelay)
+	if l.stats.PausedUntil, l.stats.PauseReason = l.PausedUntil(), ""; !l.stats.PausedUntil.IsZero() {
+		l.stats.PauseReason = l.pause.why
+	}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(math.Round(s * 1e9)) }

@@ -18,22 +18,25 @@ const (
 // pause is a time in which no attempt may go, because the server said so.
 type pause struct {
 	until float64
+	why   PauseReason
 }
 
 // heed draws the conclusions from a hint.
 func (p *pause) heed(l *Adaptive, h Hint) {
 	if h.Remaining0 && h.Reset > 0 {
-		p.extend(l, h.Reset.Seconds())
+		p.extend(l, h.Reset.Seconds(), PauseLimitReset)
 	}
 	wait := h.RetryAfter.Seconds()
 	if wait > longSec && l.failures >= longFailures || wait > 0 && l.failures >= shortFailures {
-		p.extend(l, wait)
+		p.extend(l, wait, PauseRetryAfter)
 	}
 }
 
-func (p *pause) extend(l *Adaptive, sec float64) {
+func (p *pause) extend(l *Adaptive, sec float64, why PauseReason) {
 	if l.cfg.Rand != nil {
 		sec *= 1 + pauseJitter*l.cfg.Rand()
 	}
-	p.until = max(p.until, l.now+min(sec, pauseMostSec))
+	if until := l.now + min(sec, pauseMostSec); until > p.until {
+		p.until, p.why = until, why
+	}
 }

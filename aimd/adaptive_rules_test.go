@@ -154,6 +154,13 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 				law.Rejected(now, ticket, tc.hint)
 			}
 			until := law.PausedUntil()
+			told := law.Stats()
+			if !told.PausedUntil.Equal(until) || (told.PauseReason == "") != until.IsZero() {
+				t.Errorf("the statistics say %q until %v, want a pause until %v", told.PauseReason, told.PausedUntil, until)
+			}
+			if want := tc.hint.Remaining0; !until.IsZero() && (told.PauseReason == PauseLimitReset) != want {
+				t.Errorf("paused for %q", told.PauseReason)
+			}
 			if tc.pause == 0 {
 				if !until.IsZero() {
 					t.Fatalf("paused for %v, want no pause", until.Sub(now))
@@ -167,7 +174,7 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 			if next := law.Next(now.Add(ms), 0); next.Before(until) && next.Before(now.Add(farSec*time.Second)) {
 				t.Errorf("the next may go %v before the pause is over", until.Sub(next))
 			}
-			if law.Next(until, 0); !law.PausedUntil().IsZero() {
+			if law.Next(until, 0); !law.PausedUntil().IsZero() || law.Stats().PauseReason != "" {
 				t.Error("still paused when the pause is over")
 			}
 		})

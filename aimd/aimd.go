@@ -74,7 +74,23 @@ type Stats struct {
 	PeakDelay time.Duration
 	// CurrentDelay is the delay between dispatches right now.
 	CurrentDelay time.Duration
+	// PausedUntil is when a pause that the server asked for ends, as of the last instant that the law was told; zero:
+	// there is none, or the law knows no pauses.
+	PausedUntil time.Time
+	// PauseReason says what the server told to cause that pause; empty where PausedUntil is zero.
+	PauseReason PauseReason
 }
+
+// PauseReason is what a server told that made a law pause.
+type PauseReason string
+
+// The reasons.
+const (
+	// PauseRetryAfter: it said how long to wait, and refused again and again.
+	PauseRetryAfter PauseReason = "retry_after"
+	// PauseLimitReset: it said that no requests remain until its allowance is renewed.
+	PauseLimitReset PauseReason = "limit_reset"
+)
 
 // Ticket is what a law hands out for an attempt when it is sent, and gets back with the verdict, so that it can
 // judge the verdict by the state of affairs at that time. Use it once and with the law that made it.

@@ -49,7 +49,7 @@ func TestClassicSpacesAttemptsByTheDelay(t *testing.T) {
 	if got := law.Next(at(80*ms), 0); got.After(at(80 * ms)) {
 		t.Errorf("recovered, the next may go at %v, want at once", got)
 	}
-	if got, want := law.Stats(), (Stats{1, 1, 50 * ms, 0}); got != want {
+	if got, want := law.Stats(), (Stats{CapacityRetries: 1, Successes: 1, PeakDelay: 50 * ms}); got != want {
 		t.Errorf("stats %+v, want %+v", got, want)
 	}
 }

@@ -101,11 +101,11 @@ func TestResetStatsKeepsTheDelay(t *testing.T) {
 		throttle.CapacityError()
 	}
 	throttle.Success()
-	if got, want := throttle.Stats(), (Stats{3, 1, 200 * ms, 150 * ms}); got != want {
+	if got, want := throttle.Stats(), (Stats{CapacityRetries: 3, Successes: 1, PeakDelay: 200 * ms, CurrentDelay: 150 * ms}); got != want {
 		t.Errorf("before the reset: %+v, want %+v", got, want)
 	}
 	throttle.ResetStats()
-	if got, want := throttle.Stats(), (Stats{0, 0, 150 * ms, 150 * ms}); got != want {
+	if got, want := throttle.Stats(), (Stats{PeakDelay: 150 * ms, CurrentDelay: 150 * ms}); got != want {
 		t.Errorf("after the reset: %+v, want %+v", got, want)
 	}
 }

@@ -43,6 +43,9 @@ type RecorderConfig struct {
 	MaxPending int
 	// Payloads says what call events keep of requests and replies; the zero value keeps them whole.
 	Payloads auditlog.Payloads
+	// Recorded, when set, is told of each event as it comes, before it is stored: of the very events, whose bodies it must
+	// not keep. It must not block.
+	Recorded func(e auditlog.Event)
 	// Stored, when set, is told of each event that the stream holds. It must not block.
 	Stored func(kind string)
 	// Logger must not be nil.
@@ -212,6 +215,20 @@ type event interface {
 	AppendJSON(dst []byte, payloads auditlog.Payloads, bytesMax int) []byte
 }
 
+// asEvent wraps an event as readers of the audit get it.
+func asEvent(kind auditlog.Kind, e event) auditlog.Event {
+	w := auditlog.Event{SchemaVersion: auditlog.SchemaVersion, Kind: kind}
+	switch e := e.(type) {
+	case *auditlog.Call:
+		w.Header, w.Call = e.Header, e
+	case *auditlog.Row:
+		w.Header, w.Row = e.Header, e
+	case *auditlog.Run:
+		w.Header, w.Run = e.Header, e
+	}
+	return w
+}
+
 // maxEvent is the room that the server's largest message leaves for an event's body beside its headers.
 func (r *Recorder) maxEvent() int {
 	const headers = 1024
@@ -219,6 +236,9 @@ func (r *Recorder) maxEvent() int {
 }
 
 func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, e event, limited bool, stored func()) {
+	if r.cfg.Recorded != nil {
+		r.cfg.Recorded(asEvent(kind, e))
+	}
 	rec := &record{kind: kind, limited: limited, stored: stored, msg: &nats.Msg{
 		Subject: auditSubject(r.cfg.Subject, r.cfg.Name, p, kind),
 		Header:  nats.Header{headerMsgID: {id}},

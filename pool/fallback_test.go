@@ -214,7 +214,7 @@ func TestUnsentFatalPausesWhateverThePolicyAndCountsNothing(t *testing.T) {
 				return in, ok
 			})
 			r := batch(t, p, 1)[0]
-			if paused != 1 || r.Err != nil || r.Attempts != 1 || law.Stats().Successes != 1 {
+			if paused != 1 || r.Err != nil || r.Attempts != 1 || r.Stats.Dispatched != 1 || law.Stats().Successes != 1 {
 				t.Errorf("policy %d: paused %d times, %v after %d attempts, the law saw %+v", policy, paused, r.Err, r.Attempts, law.Stats())
 			}
 		}

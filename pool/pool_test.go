@@ -310,7 +310,7 @@ func TestStatsAreCurrentWhileThePoolWaits(t *testing.T) {
 		submit(t, p, 0, func(result) {})
 		submit(t, p, 1, func(result) {})
 		time.Sleep(10 * time.Second)
-		want := pool.Stats{PoolSize: 3, MaxConcurrent: 1, InFlight: 1, Waiting: 1, ThrottleTime: 10 * time.Second}
+		want := pool.Stats{PoolSize: 3, Dispatched: 1, MaxConcurrent: 1, InFlight: 1, Waiting: 1, ThrottleTime: 10 * time.Second}
 		if got := p.Stats(); got != want {
 			t.Errorf("after 10 s: %+v, want %+v", got, want)
 		}

@@ -151,6 +151,27 @@ func TestRetryAfterIsAMinimumForTheRowAlone(t *testing.T) {
 	}
 }
 
+func TestStatsTellWhyAndHowLongTheLawPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		law, err := aimd.NewAdaptive(aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		none := pool.Verdict{Class: pool.Capacity, Err: errBusy, Hint: aimd.Hint{Remaining0: true, Reset: 7 * time.Second}}
+		p := running(t, pool.Config{Size: 1, Law: law}, script(none))
+		begin := time.Now()
+		submit(t, p, 0, func(result) {})
+		time.Sleep(time.Second)
+		if got := p.Stats(); got.LawPauseReason != aimd.PauseLimitReset || got.LawPausedUntil.Sub(begin) != 7*time.Second+ms {
+			t.Errorf("while it pauses: %+v", got)
+		}
+		time.Sleep(10 * time.Second)
+		if got := p.Stats(); got.LawPauseReason != "" || !got.LawPausedUntil.IsZero() || got.Successes != 1 {
+			t.Errorf("afterwards: %+v", got)
+		}
+	})
+}
+
 func TestOldestRetryGoesBeforeAnyNewJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// The pacer lets an attempt go every 10 ms. Those at the jobs 0 to 3 are rejected after 35 to 38 ms, the

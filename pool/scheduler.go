@@ -157,6 +157,7 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	t.att.Server = at
 	t.att.DispatchDelay = v.law.Stats().CurrentDelay
 	t.att.Dispatched = s.tick
+	s.counts.Dispatched++
 	s.counts.InFlight++
 	s.counts.MaxConcurrent = max(s.counts.MaxConcurrent, s.counts.InFlight)
 	v.sent(s.tick, t)
@@ -181,6 +182,7 @@ func (s *scheduler) settle(t *task) {
 	}
 	if v.Unsent = v.Unsent && (v.Class == Fatal || v.Class == Cancelled); v.Unsent {
 		t.att.Number--
+		s.counts.Dispatched--
 	}
 	s.servers[t.att.Server].ended(s.tick, t)
 	if t == s.probe && v.Class != Fatal {
@@ -261,6 +263,7 @@ func (s *scheduler) snapshot() Stats {
 	stats, law := s.counts, s.servers[0].law.Stats()
 	stats.Waiting = s.waiting()
 	stats.PeakDelay, stats.CurrentDelay = law.PeakDelay, law.CurrentDelay
+	stats.LawPausedUntil, stats.LawPauseReason = law.PausedUntil, law.PauseReason
 	return stats
 }
 

@@ -90,6 +90,8 @@ type Result[In, Out any] struct {
 type Stats struct {
 	// PoolSize is Config.Size.
 	PoolSize int
+	// Dispatched counts attempts, those in flight included.
+	Dispatched uint64
 	// CapacityRetries counts attempts that met a capacity error, Successes those that succeeded.
 	CapacityRetries, Successes uint64
 	// MaxConcurrent is the highest number of calls that were in flight at once.
@@ -105,6 +107,10 @@ type Stats struct {
 	// PeakDelay and CurrentDelay are the longest and the present delay between dispatches, by the law of the first
 	// server.
 	PeakDelay, CurrentDelay time.Duration
+	// LawPausedUntil is when a pause that the first server asked for ends, as its law understood it, and LawPauseReason
+	// what made the law pause. It may lie in the past; zero: there was none.
+	LawPausedUntil time.Time
+	LawPauseReason aimd.PauseReason
 	// Paused is the fatal error that holds the pool; empty while it runs.
 	Paused string
 }
