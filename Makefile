@@ -36,8 +36,8 @@ race: ## run the tests in any order under the race detector
 	go test -race -shuffle=on -timeout 20m -run '$(RUN)' $(PKG)
 
 .PHONY: test-real
-test-real: ## run the program against nginx and against a mock of all wire formats; gets both, takes minutes
-	go test -tags real -count=1 -v ./test/real
+test-real: ## run the program against nginx, a mock of all wire formats and a changing limit; gets the servers, takes minutes
+	go test -tags real -count=1 -v -parallel 4 -run '$(RUN)' ./test/real
 
 .PHONY: cover
 cover: ## measure what the tests reach, into coverage.out

@@ -47,6 +47,7 @@ var rowNumber = regexp.MustCompile(`row \d{4}`)
 // TestJournalOfAimockIsTheAudit lets every wire format ask a server that is not ours and that fails in many ways. What
 // its journal says of each row's calls, one after the other, is what the audit says.
 func TestJournalOfAimockIsTheAudit(t *testing.T) {
+	t.Parallel()
 	const rows = 40
 	cli := aimock(t)
 	schema := filepath.Join(t.TempDir(), "schema.json")
@@ -70,6 +71,7 @@ func TestJournalOfAimockIsTheAudit(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			url := startAimock(t, cli, rows)
 			settings := map[string]string{
 				"STAGE_LLM_PROVIDER": tt.provider, "STAGE_LLM_BASE_URL": url + tt.base, "STAGE_LLM_API_KEY": aimockKey,

@@ -59,6 +59,7 @@ type logged struct {
 }
 
 func TestRowsComeThroughTheLimitsOfNginxInOrder(t *testing.T) {
+	t.Parallel()
 	nginx := installed(t, "nginx", "nginx-light")
 	const latency = 0.2 // seconds a call
 	upstream := mock(t, "--latency", "200ms", "--latency-sigma", "0.2")
@@ -78,6 +79,7 @@ func TestRowsComeThroughTheLimitsOfNginxInOrder(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			addr, log := startNginx(t, nginx, upstream, tt.limits, max(tt.rate, 1))
 			r := process(t, tt.rows, map[string]string{
 				"STAGE_LLM_PROVIDER": "mock", "STAGE_LLM_BASE_URL": "http://" + addr + "/v1", "STAGE_POOL_SIZE": "32",

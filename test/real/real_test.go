@@ -29,7 +29,7 @@ import (
 
 const (
 	// jobTimeout bounds one run of the program, setupTimeout the installation of a server.
-	jobTimeout   = 2 * time.Minute
+	jobTimeout   = 5 * time.Minute
 	setupTimeout = 5 * time.Minute
 	// endTimeout is how long a server has to end by itself.
 	endTimeout = 10 * time.Second
