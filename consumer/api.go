@@ -34,10 +34,10 @@ func isFatal(err error, hasServed bool) bool {
 	return ok && (!f.mendable || !hasServed)
 }
 
-// denied names the likely reason of a request that nobody answered: the server does not tell a client that it may not ask,
-// but for a message on the side.
-func denied(nc *nats.Conn, err error) error {
-	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+// Denied adds to the error of a request that nobody answered the likely reason: the server tells a client that it may not
+// ask only by a message on the side. Other errors are returned as they are. It does not block.
+func Denied(nc *nats.Conn, err error) error {
+	if !unanswered(err) {
 		return err
 	}
 	if last := nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) {
@@ -46,7 +46,12 @@ func denied(nc *nats.Conn, err error) error {
 	return fmt.Errorf("%w (no answer: does the NATS user have the permission, and is JetStream enabled for its account)", err)
 }
 
-func (c *Consumer) denied(err error) error { return denied(c.nc, err) }
+// unanswered tells whether the server gave no answer in time.
+func unanswered(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
+}
+
+func (c *Consumer) denied(err error) error { return Denied(c.nc, err) }
 
 // msgGetRequest asks a stream's leader for one message.
 type msgGetRequest struct {

@@ -150,13 +150,13 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		now, readErr := c.readEnd(ctx)
 		switch {
 		case readErr != nil:
-			return end, fmt.Errorf("claim the partition: %w", errors.Join(err, readErr))
+			return end, fmt.Errorf("claim the partition: %w", errors.Join(c.denied(err), readErr))
 		case now.owner == owner:
 			return now, nil
 		case now.seq != end.seq:
 			return end, ErrFenced
-		case wait > claimRetryMax:
-			return end, fmt.Errorf("claim the partition: %w", err)
+		case wait > claimRetryMax, unanswered(err) && errors.Is(c.denied(err), nats.ErrPermissionViolation):
+			return end, fmt.Errorf("claim the partition: %w", c.denied(err))
 		}
 		select {
 		case <-ctx.Done():

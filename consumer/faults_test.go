@@ -150,6 +150,27 @@ func TestTheStageWaitsForAFaultToBeMendedAndGoesOnUnharmed(t *testing.T) {
 	}
 }
 
+// Who may not claim has no term to begin, and says so in the server's words, soon.
+func TestADeniedClaimIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
+		ensure(b)
+		b.login = nats.UserInfo("stage", "stage")
+		b.load(20)
+		deny("results.stage.0.claim")(b)
+		r := b.start("run", quick())
+		time.Sleep(10 * time.Second)
+		why := `claim the partition: append to results.stage.0.claim: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "results.stage.0.claim")`
+		if s := r.Status(); !strings.Contains(s.Problem, why) || s.Emitted > 0 {
+			t.Errorf("problem %q, %d rows emitted; want %q and none", s.Problem, s.Emitted, why)
+		}
+		deny()(b)
+		b.until(20)
+		r.stop(t)
+		b.check(20)
+	})
+}
+
 // An empty stream in the place of the results: nothing tells what was emitted, so a person must choose.
 func TestResultsCreatedAnewHoldTheStageUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -400,12 +400,12 @@ func (r *Recorder) overdue(now time.Time) {
 			continue
 		}
 		if !rec.refused {
-			r.complain(rec, denied(r.nc, nats.ErrTimeout).Error())
+			r.complain(rec, Denied(r.nc, nats.ErrTimeout).Error())
 		}
 		r.send(rec, now)
 	}
 	if r.batch != nil && !now.Before(r.batch[0].due) {
-		r.complain(r.batch[0], denied(r.nc, nats.ErrTimeout).Error())
+		r.complain(r.batch[0], Denied(r.nc, nats.ErrTimeout).Error())
 		r.splitBatch(now)
 	}
 }

@@ -43,7 +43,8 @@ type Streams struct {
 }
 
 // EnsureStreams creates the streams that are missing and checks those that exist. Its error lists every fault and says
-// what to change.
+// what to change. A request that nobody answers, mostly for want of a permission, ends it after five seconds: the others
+// would only be waited for in the same way.
 func EnsureStreams(ctx context.Context, nc *nats.Conn, s Streams) error {
 	if err := checkServer(nc.ConnectedServerVersion()); err != nil {
 		return err
@@ -52,18 +53,24 @@ func EnsureStreams(ctx context.Context, nc *nats.Conn, s Streams) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 6*requestTimeout)
-	defer cancel()
-	faults := []error{
-		s.ensure(ctx, js, s.inputConfig(), "STAGE_INPUT_STREAM", s.checkInput),
-		s.ensure(ctx, js, s.resultConfig(), "STAGE_RESULT_STREAM", s.checkResult),
-		s.ensure(ctx, js, s.auditConfig(), "STAGE_AUDIT_STREAM", s.checkAudit),
+	looks := []func() error{
+		func() error { return s.ensure(ctx, js, s.inputConfig(), "STAGE_INPUT_STREAM", s.checkInput) },
+		func() error { return s.ensure(ctx, js, s.resultConfig(), "STAGE_RESULT_STREAM", s.checkResult) },
+		func() error { return s.ensure(ctx, js, s.auditConfig(), "STAGE_AUDIT_STREAM", s.checkAudit) },
 	}
 	if s.Journal {
-		faults = append(faults, s.ensure(ctx, js, s.journalConfig(), "STAGE_JOURNAL_STREAM", s.checkJournal))
+		looks = append(looks, func() error { return s.ensure(ctx, js, s.journalConfig(), "STAGE_JOURNAL_STREAM", s.checkJournal) })
 	}
 	if s.DeadLetterSubject != "" {
-		faults = append(faults, captured(ctx, js, s.DeadLetterSubject, "STAGE_DEAD_LETTER_SUBJECT"))
+		looks = append(looks, func() error { return captured(ctx, js, s.DeadLetterSubject, "STAGE_DEAD_LETTER_SUBJECT") })
+	}
+	var faults []error
+	for _, look := range looks {
+		err := look()
+		faults = append(faults, err)
+		if unanswered(err) {
+			break
+		}
 	}
 	return errors.Join(faults...)
 }
@@ -117,19 +124,26 @@ func unlimited(bytes int64) int64 {
 
 // ensure finds or creates one stream and checks it.
 func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, variable string, check func(jetstream.StreamConfig) []string) error {
-	stream, err := js.Stream(ctx, want.Name)
+	stream, err := lookAt(ctx, js, want.Name)
 	switch {
 	case err == nil:
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("%s: look at stream %s: %w", variable, want.Name, denied(js.Conn(), err))
+		return fmt.Errorf("%s: look at stream %s: %w", variable, want.Name, Denied(js.Conn(), err))
 	case !s.Create && variable == "STAGE_JOURNAL_STREAM":
 		return nil // it can be done without
 	case !s.Create:
 		return fmt.Errorf("%s: stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", variable, want.Name)
 	default:
-		// Another replica may create it at the same moment; the same configuration twice is no error.
-		if stream, err = js.CreateStream(ctx, want); err != nil {
-			return fmt.Errorf("%s: create stream %s on subject %s: %w", variable, want.Name, strings.Join(want.Subjects, ", "), denied(js.Conn(), err))
+		stream, err = CreateStream(ctx, js, want)
+		if errors.Is(err, ErrSubjectTaken) {
+			// The journal's subject is no setting.
+			if subject := strings.TrimSuffix(variable, "STREAM") + "SUBJECT"; subject != "STAGE_JOURNAL_SUBJECT" {
+				return fmt.Errorf("%s: %w: set %s to that stream if it is meant, else change %s", variable, err, variable, subject)
+			}
+			return fmt.Errorf("%s: %w: set it to that stream if it is meant, else take the subject out of it", variable, err)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", variable, err)
 		}
 	}
 	if wrong := check(stream.CachedInfo().Config); len(wrong) > 0 {
@@ -138,14 +152,56 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 	return nil
 }
 
+func lookAt(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return js.Stream(ctx, name)
+}
+
+// ErrSubjectTaken is returned by [CreateStream] where another stream captures what the new one would.
+var ErrSubjectTaken = errors.New("its subjects overlap with those of another stream")
+
+// codeSubjectTaken is the server's refusal of a stream whose subjects overlap with those of another.
+const codeSubjectTaken jetstream.ErrorCode = 10065
+
+// CreateStream creates a stream that is missing. That another process creates it with the same configuration at the same
+// moment is no error. It returns [ErrSubjectTaken] with the name of the other stream where a subject belongs to one, and
+// waits for an answer for five seconds.
+func CreateStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	creating, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	stream, err := js.CreateStream(creating, cfg)
+	if err == nil {
+		return stream, nil
+	}
+	if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == codeSubjectTaken {
+		err = fmt.Errorf("%w: %s", ErrSubjectTaken, holder(ctx, js, cfg.Subjects))
+	}
+	return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name, strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
+}
+
+// holder names a stream that captures some message on one of the subjects.
+func holder(ctx context.Context, js jetstream.JetStream, subjects []string) string {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	for _, subject := range subjects {
+		if name, err := js.StreamNameBySubject(ctx, subject); err == nil {
+			return "stream " + name
+		}
+	}
+	return "which one, only a user who may list streams can find out"
+}
+
 // captured checks that some stream takes a subject.
 func captured(ctx context.Context, js jetstream.JetStream, subject, variable string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	_, err := js.StreamNameBySubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("%s: no stream captures the subject %s: add it to a stream's subjects", variable, subject)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: look for the stream of subject %s: %w", variable, subject, denied(js.Conn(), err))
+		return fmt.Errorf("%s: look for the stream of subject %s: %w", variable, subject, Denied(js.Conn(), err))
 	}
 	return nil
 }

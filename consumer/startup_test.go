@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -70,7 +71,11 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 		},
 		"a stranger captures the results": {
 			have: []jetstream.StreamConfig{{Name: "OTHER", Subjects: []string{"results.>"}}},
-			want: []string{"STAGE_RESULT_STREAM: create stream RESULTS on subject results.>", "overlap"},
+			want: []string{"STAGE_RESULT_STREAM: create stream RESULTS on subject results.>", "overlap", "stream OTHER: set STAGE_RESULT_STREAM to that stream if it is meant, else change STAGE_RESULT_SUBJECT"},
+		},
+		"a stranger captures a part of the journal": {
+			have: []jetstream.StreamConfig{{Name: "DIARY", Subjects: []string{"journal.*.1"}}},
+			want: []string{"STAGE_JOURNAL_STREAM: create stream JOURNAL", "stream DIARY: set it to that stream if it is meant, else take the subject out of it"},
 		},
 		"no such rows":         {have: []jetstream.StreamConfig{{Name: "ROWS", Subjects: []string{"lines.>"}}}, want: []string{"no row on rows.>", "STAGE_INPUT_SUBJECT"}},
 		"its own results":      {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *consumer.Streams) { s.InputStream, s.InputSubject = "RESULTS", "results.>" }, want: []string{"its own results.stage.>"}},
@@ -102,6 +107,30 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("err %v\nwant %q in it", err, want)
 					}
+				}
+			})
+		})
+	}
+}
+
+// A denied request is answered by silence, so each has its own time, and the first one says enough.
+func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
+	for _, c := range []struct{ deny, want string }{
+		{"$JS.API.STREAM.INFO.>", `STAGE_INPUT_STREAM: look at stream ROWS: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.ROWS")`},
+		{"$JS.API.STREAM.INFO.AUDIT", `STAGE_AUDIT_STREAM: look at stream AUDIT: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.AUDIT")`},
+		{"$JS.API.STREAM.CREATE.RESULTS", `STAGE_RESULT_STREAM: create stream RESULTS on subject results.>: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.CREATE.RESULTS")`},
+		{"$JS.API.STREAM.NAMES", `STAGE_DEAD_LETTER_SUBJECT: look for the stream of subject dead: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.NAMES")`},
+	} {
+		t.Run(c.deny, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := bareWith(t, users(c.deny), nats.UserInfo("stage", "stage"))
+				s := streams()
+				s.DeadLetterSubject = "dead"
+				began := time.Now()
+				err := consumer.EnsureStreams(t.Context(), b.nc, s)
+				took := time.Since(began).Round(time.Second)
+				if err == nil || !strings.HasPrefix(err.Error(), c.want) || took > 5*time.Second {
+					t.Errorf("after %v: %v\nwant %s", took, err, c.want)
 				}
 			})
 		})

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -52,7 +53,7 @@ func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *Config, log *slog.L
 		if !cfg.Streams.Create {
 			return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not exist: create it on subjects %s>, or set STAGE_CREATE_STREAMS=true", dedupeStream, dedupePrefix)
 		}
-		s.stream, err = s.js.CreateStream(ctx, dedupeConfig(cfg))
+		s.stream, err = consumer.CreateStream(ctx, s.js, dedupeConfig(cfg))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s: %w", dedupeStream, err)
