@@ -1,6 +1,8 @@
 package consumer_test
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,6 +171,39 @@ func TestADeniedClaimIsNamed(t *testing.T) {
 		r.stop(t)
 		b.check(20)
 	})
+}
+
+// Each event that waits is tried again every few seconds; the log tells of it once a minute, and of the end.
+func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
+	for name, f := range map[string]fault{
+		"denied": {breakIt: deny("audit.>"), mend: deny()},
+		"full":   {breakIt: full("AUDIT"), mend: unlimited("AUDIT")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
+				ensure(b)
+				b.login = nats.UserInfo("stage", "stage")
+				b.load(100)
+				var logged bytes.Buffer // read when all that writes has ended
+				cfg := b.config("run", &sleeper{low: time.Second, high: 20 * time.Second})
+				cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+				r := b.startWith(cfg)
+				b.until(5)
+				f.breakIt(b)
+				time.Sleep(10*time.Minute + time.Second)
+				f.mend(b)
+				b.until(100)
+				r.stop(t)
+				warnings := strings.Count(logged.String(), "audit events are not stored, results wait for them")
+				again := strings.Count(logged.String(), "audit events are stored again")
+				if warnings < 9 || warnings > 11 || again != 1 {
+					t.Errorf("%d warnings in ten minutes and %d times well again, want 10 and 1:\n%s", warnings, again, &logged)
+				}
+				b.check(100)
+			})
+		})
+	}
 }
 
 // An empty stream in the place of the results: nothing tells what was emitted, so a person must choose.

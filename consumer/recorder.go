@@ -27,6 +27,9 @@ const (
 	// recordHurry is how long the end of a process waits for an answer before it asks again. An answer does get lost now
 	// and then: in one of fifty runs on a fresh server that to the first event.
 	recordHurry = 300 * time.Millisecond
+	// recordComplain is the shortest time between two warnings that events are not stored: each event that waits would
+	// else give one at each attempt.
+	recordComplain = time.Minute
 	// recordOnWayMin is how many events may be on their way one by one, however slow the server is.
 	recordOnWayMin = 8
 )
@@ -76,7 +79,9 @@ type Recorder struct {
 	sent      map[uint64]*record // on their way one by one, by number
 	batch     []*record          // on their way together, under the number of the last
 	batches   bool               // the stream takes atomic batches
-	problem   string
+	problem   string             // why the last of the troubled was not stored; empty when there are none
+	troubled  int                // events that were refused or got no answer, and are not stored yet
+	warned    time.Time          // of the last warning; zero: none since all was well
 	buf       []byte
 	// What an event costs while others wait, and a batch.
 	single, group cost
@@ -90,6 +95,7 @@ type record struct {
 	kind    auditlog.Kind
 	due     time.Time // when to send it again
 	refused bool      // the server's answer was no
+	trouble bool      // it is one of the troubled
 	limited bool      // it holds a place in room
 	stored  func()
 }
@@ -363,7 +369,7 @@ func (r *Recorder) settle(number uint64, why string, now time.Time) (stored []*r
 			return nil
 		}
 		r.group.add(now.Sub(r.lastAck))
-		stored, r.batch, r.problem = r.batch, nil, ""
+		stored, r.batch = r.batch, nil
 		return stored
 	}
 	rec := r.sent[number]
@@ -376,18 +382,36 @@ func (r *Recorder) settle(number uint64, why string, now time.Time) (stored []*r
 		return nil
 	}
 	delete(r.sent, number)
-	r.problem = ""
+	r.mended(rec)
 	r.single += (cost(now.Sub(r.lastAck)) - r.single) / 16
 	r.lastAck = now
 	return []*record{rec}
 }
 
-// complain notes why an event is not stored, and logs it when it is new. The lock is held.
+// complain notes why an event is not stored, and logs it now and then. The lock is held.
 func (r *Recorder) complain(rec *record, why string) {
-	if r.problem != why {
-		r.cfg.Logger.Warn("audit event not stored, will be sent again", slog.String("subject", rec.msg.Subject), slog.String("reason", why))
+	if !rec.trouble {
+		rec.trouble = true
+		r.troubled++
 	}
 	r.problem = why
+	if now := time.Now(); r.warned.IsZero() || now.Sub(r.warned) >= recordComplain {
+		r.warned = now
+		r.cfg.Logger.Warn("audit events are not stored, results wait for them; sent again until they are",
+			slog.String("subject", rec.msg.Subject), slog.String("reason", why), slog.Int("waiting", len(r.queue)+len(r.sent)+len(r.batch)))
+	}
+}
+
+// mended notes that an event is stored. All is well when the last one that was in trouble is. The lock is held.
+func (r *Recorder) mended(rec *record) {
+	if !rec.trouble {
+		return
+	}
+	rec.trouble = false
+	if r.troubled--; r.troubled == 0 {
+		r.problem, r.warned = "", time.Time{}
+		r.cfg.Logger.Info("audit events are stored again")
+	}
 }
 
 // overdue sends again what got no answer in time, or was refused a while ago. The lock is held.

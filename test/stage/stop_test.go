@@ -69,6 +69,29 @@ func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
 	})
 }
 
+// A drain that can't end for want of a place for the audit says so, not that calls are to blame.
+func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 20, llmtest.Config{Latency: 100 * time.Millisecond})
+		s.configured(jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 10, Discard: jetstream.DiscardNew})
+		r := s.start(vars{"STAGE_STOP_TIMEOUT": "130s"})
+		s.until("the audit is full", func() bool { _, why := r.get("/readyz"); return strings.Contains(why, "audit: refused") })
+		began := time.Now()
+		r.soft()
+		err := r.wait()
+		if took := time.Since(began); took > 140*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if want := "results were not stored within STAGE_STOP_TIMEOUT: audit: refused by the server: maximum messages exceeded"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("it ended with %v, want %s", err, want)
+		}
+		if log := s.logs.String(); !strings.Contains(log, "stopping; results that can't be stored are waited for") {
+			t.Error("the log does not say what the stop waits for")
+		}
+	})
+}
+
 func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

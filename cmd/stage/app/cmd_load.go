@@ -71,7 +71,7 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id strin
 	}
 	l, loaded, err := newLoader(ctx, conn.nc, cfg.Input.Stream, subject, id)
 	if err != nil {
-		return err
+		return conn.explain(err)
 	}
 	rows := &fileRows{name: name, rows: NewRowReader(in.file, in.format, int(conn.nc.MaxPayload())-messageOverhead), log: log, strict: true}
 	if err := rows.skip(loaded); err != nil {

@@ -61,5 +61,5 @@ func redriveStreams(ctx context.Context, env *Env, cfg *Config, o redriveOptions
 	if r != nil {
 		r.write(env.Stdout)
 	}
-	return err
+	return conn.explain(err)
 }

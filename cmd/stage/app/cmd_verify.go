@@ -50,7 +50,7 @@ func verifyStreams(ctx context.Context, env *Env, cfg *Config, asJSON bool) erro
 	}
 	report, err := verify(ctx, js, cfg, env.Stderr)
 	if err != nil {
-		return err
+		return conn.explain(err)
 	}
 	if asJSON {
 		return errors.Join(report.writeJSON(env.Stdout), report.err())

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/nats-io/nats.go"
 )
@@ -32,6 +34,9 @@ func (c *connection) close() {
 		c.server.Stop()
 	}
 }
+
+// explain adds what the server said about a request that it did not answer.
+func (c *connection) explain(err error) error { return consumer.Denied(c.nc, err) }
 
 // connect connects to the server of the configuration; without one it starts the embedded server on dir.
 func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*connection, error) {
@@ -134,9 +139,34 @@ func commonOptions(log *slog.Logger) []nats.Option {
 			log.Info("connection to NATS is back", slog.String("url", nc.ConnectedUrlRedacted()))
 		}),
 		// The server does not answer a request that the user may not make; this is the only place that tells why.
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			log.Warn("NATS reports an error", slog.Any("error", err))
-		}),
+		nats.ErrorHandler(reportErrors(log)),
+	}
+}
+
+const (
+	// reportEvery is the shortest time between two reports of the same error: a request that is denied is made again and
+	// again, and each is told of.
+	reportEvery = time.Minute
+	// reportKinds bounds the errors that are remembered.
+	reportKinds = 64
+)
+
+// reportErrors logs what the server tells on the side.
+func reportErrors(log *slog.Logger) nats.ErrHandler {
+	var mu sync.Mutex
+	last := make(map[string]time.Time)
+	return func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		if at, known := last[err.Error()]; known && now.Sub(at) < reportEvery {
+			return
+		}
+		if len(last) >= reportKinds {
+			clear(last)
+		}
+		last[err.Error()] = now
+		log.Warn("NATS reports an error", slog.Any("error", err))
 	}
 }
 

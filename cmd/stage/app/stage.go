@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +27,9 @@ const (
 
 // errStopTimeout is the cause of a stop that took longer than STAGE_STOP_TIMEOUT.
 var errStopTimeout = errors.New("calls in the air did not end within STAGE_STOP_TIMEOUT")
+
+// errNotStored is the same where results could not be stored.
+var errNotStored = errors.New("results were not stored within STAGE_STOP_TIMEOUT")
 
 // stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder.
 type stage struct {
@@ -164,9 +169,9 @@ func (s *stage) setUp(ctx context.Context) error {
 		return err
 	}
 	if err := s.ledger.recall(ctx, s.conn.nc, s.cfg, s.log); err != nil {
-		return err
+		return s.conn.explain(err)
 	}
-	return s.executor.openStore(ctx, s.conn.nc)
+	return s.conn.explain(s.executor.openStore(ctx, s.conn.nc))
 }
 
 // run works until soft ends, then drains: no row is taken or started, calls in the air end within STAGE_STOP_TIMEOUT, and
@@ -186,7 +191,10 @@ func (s *stage) run(soft, hard context.Context) error {
 	s.stop = stop
 	defer context.AfterFunc(soft, func() {
 		s.executor.pool.Drain()
-		timer := time.AfterFunc(s.cfg.Process.StopTimeout, func() { kill(errStopTimeout) })
+		if why := s.problem(); why != "" {
+			s.log.Warn("stopping; results that can't be stored are waited for", slog.String("reason", why), slog.Duration("at_most", s.cfg.Process.StopTimeout))
+		}
+		timer := time.AfterFunc(s.cfg.Process.StopTimeout, func() { kill(s.whyNotStopped()) })
 		context.AfterFunc(hard, func() { timer.Stop() })
 	})()
 
@@ -225,6 +233,25 @@ func (s *stage) run(soft, hard context.Context) error {
 		err = s.verdict(soft, hard)
 	}
 	return err
+}
+
+// problem says what keeps results from being stored; empty when nothing does.
+func (s *stage) problem() string {
+	var all []string
+	for _, c := range s.consumers {
+		if why := c.Status().Problem; why != "" && !slices.Contains(all, why) { // mostly the same for all partitions
+			all = append(all, why)
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// whyNotStopped is the cause of a stop that took too long.
+func (s *stage) whyNotStopped() error {
+	if why := s.problem(); why != "" {
+		return fmt.Errorf("%w: %s", errNotStored, why)
+	}
+	return errStopTimeout
 }
 
 // verdict says how a run ended that no consumer ended.
