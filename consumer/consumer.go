@@ -167,9 +167,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	cfg.WindowRows = cmp.Or(cfg.WindowRows, 1024)
-	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 256<<20)
-	cfg.PinnedTTL = cmp.Or(cfg.PinnedTTL, time.Second)
+	cfg.setDefaults()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
@@ -190,6 +188,12 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		held:          make(map[uint64]*Row),
 		status:        Status{Partition: cfg.Partition, Role: Starting},
 	}, nil
+}
+
+func (c *Config) setDefaults() {
+	c.WindowRows = cmp.Or(c.WindowRows, 1024)
+	c.WindowBytes = cmp.Or(c.WindowBytes, 256<<20)
+	c.PinnedTTL = cmp.Or(c.PinnedTTL, time.Second)
 }
 
 // Status returns a snapshot. Safe for concurrent use.

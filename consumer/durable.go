@@ -7,12 +7,27 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 // ackWait is how long the server waits before it sends an unacked row to somebody else. Rows are held for as long as the
 // provider has no capacity; every term sets the consumer back by itself, so the time-out has nothing to do.
 const ackWait = 24 * time.Hour
+
+// EnsureDurable does what a [Consumer] does with its durable consumer at a start, and nothing else: it creates one that is
+// missing, where cfg allows it, and checks one that exists. Streams must exist. Of cfg it reads names, InputSubject,
+// WindowRows, PinnedTTL and Create. What watches the durable, an autoscaler say, can so be set up before the first replica.
+func EnsureDurable(ctx context.Context, nc *nats.Conn, cfg Config) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("consumer: %w", err)
+	}
+	cfg.setDefaults()
+	c := &Consumer{cfg: cfg, nc: nc, js: js, durable: DurableName(cfg.Name, cfg.Partition)}
+	_, err = c.ensureDurable(ctx)
+	return err
+}
 
 // ensureDurable finds or creates the durable consumer and remembers what the streams allow.
 func (c *Consumer) ensureDurable(ctx context.Context) (jetstream.Consumer, error) {

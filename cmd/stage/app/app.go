@@ -45,6 +45,7 @@ const (
 func commands(env *Env) []*cobra.Command {
 	return []*cobra.Command{
 		newConfigCommand(env),
+		newSetupCommand(env),
 		newMockLLMCommand(env),
 		newVersionCommand(env),
 		newRunCommand(env),

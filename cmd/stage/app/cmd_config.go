@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -17,17 +16,20 @@ func newConfigCommand(env *Env) *cobra.Command {
 			"With --check it looks for all that run and process need, template, model and key included, and exits with 0 or 2.",
 		Example: "  stage config\n" +
 			"  stage config --check --pool-size 32\n" +
-			"  stage config --markdown",
+			"  stage config --markdown\n" +
+			"  stage config --schema",
 	}
 	check := cmd.Flags().Bool("check", false, "check that run and process could start; exit with 0 or 2")
 	markdown := cmd.Flags().Bool("markdown", false, "print the table of all variables that the README holds")
+	schema := cmd.Flags().Bool("schema", false, "print a JSON Schema of all variables, for charts and editors")
+	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
-		case *check && *markdown:
-			return exitWith(exitUsage, errors.New("--check and --markdown do not go together"))
 		case *markdown:
 			return writeMarkdown(env.Stdout)
+		case *schema:
+			return writeSchema(env.Stdout)
 		case *check:
 			cfg, err := flags.Load(cmd.Context(), NeedCalls)
 			if err != nil {

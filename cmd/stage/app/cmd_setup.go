@@ -1,0 +1,62 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+)
+
+func newSetupCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "setup",
+		Short:   "create the streams and durable consumers that are missing, check the others, and end",
+		GroupID: groupSetup,
+		Args:    cobra.NoArgs,
+		Long: "setup does what run does before its first row: it creates the streams and the durable consumer of each partition where\n" +
+			"they are missing, and checks those that exist. It can run as a user who may create streams, so that run need not be one;\n" +
+			"and before an autoscaler that watches the durable. With STAGE_CREATE_STREAMS=false it only checks.",
+		Example: "  stage setup --nats-url nats://localhost:4222\n" +
+			"  stage setup --nats-url nats://localhost:4222 --create-streams=false",
+	}
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects", "Dispatch"}})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		if err != nil {
+			return err
+		}
+		soft, _, stop := env.Contexts(cmd.Context())
+		defer stop()
+		conn, err := connectReader(soft, cfg, cfg.Data.Dir, newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat))
+		if err != nil {
+			return err
+		}
+		defer conn.close()
+		if err := setUpStreams(soft, conn.nc, cfg); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(env.Stdout, "streams and durable consumers are good")
+		return err
+	}
+	return cmd
+}
+
+// setUpStreams creates and checks all streams and the durable consumer of each partition. Its error lists every fault.
+func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *Config) error {
+	if err := consumer.EnsureStreams(ctx, nc, streams(cfg)); err != nil {
+		return err
+	}
+	var faults []error
+	for p := range cfg.Streams.Partitions {
+		faults = append(faults, consumer.EnsureDurable(ctx, nc, consumer.Config{
+			Name: cfg.Name, Partition: p,
+			InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(p),
+			ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
+			WindowRows: cfg.Window.Rows, Create: cfg.Streams.Create,
+		}))
+	}
+	return errors.Join(faults...)
+}
