@@ -154,6 +154,9 @@ func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
 		Taken:   time.Now(), mail: c.mail, recorder: c.cfg.Recorder,
 	}
+	if c.cfg.Tracer != nil {
+		row.trace = c.cfg.Tracer.RowTaken(row)
+	}
 	row.MaxBodyBytes, _ = c.room(row)
 	return row
 }

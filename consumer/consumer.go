@@ -68,8 +68,9 @@ type Config struct {
 
 	Executor Executor
 	Recorder *Recorder
-	// Observer may be nil.
+	// Observer and Tracer may be nil.
 	Observer Observer
+	Tracer   Tracer
 	Logger   *slog.Logger
 }
 
@@ -222,6 +223,7 @@ func (c *Consumer) setStatus(change func(*Status)) {
 // at the start, before the first term; later it is waited for, and [Status.Problem] tells of it.
 func (c *Consumer) Run(soft, hard context.Context) error {
 	defer c.setStatus(func(s *Status) { s.Role, s.Owner = Stopped, "" })
+	defer c.letGoAll()
 	backoff := storeRetryFirst
 	for soft.Err() == nil {
 		began := time.Now()
@@ -311,6 +313,7 @@ func (c *Consumer) connected(ctx context.Context) error {
 func (c *Consumer) keepRows(t *term) {
 	for _, row := range t.unstarted {
 		delete(t.open, row.Seq) // nobody works on it
+		row.letGo()
 	}
 	for seq, row := range t.open {
 		row.wanted.Store(false)
@@ -321,14 +324,23 @@ func (c *Consumer) keepRows(t *term) {
 // forget drops the held rows that somebody has emitted, and all of them when the input is another stream by now.
 func (c *Consumer) forget(mark uint64, created time.Time) {
 	if !created.Equal(c.inputCreated) {
-		clear(c.held)
+		c.letGoAll()
 		c.inputCreated = created
 	}
-	for seq := range c.held {
+	for seq, row := range c.held {
 		if seq <= mark {
 			delete(c.held, seq)
+			row.letGo()
 		}
 	}
+}
+
+// letGoAll drops all held rows.
+func (c *Consumer) letGoAll() {
+	for _, row := range c.held {
+		row.letGo()
+	}
+	clear(c.held)
 }
 
 // answeredLate takes the reply to a row that is not open in the present term.
@@ -337,6 +349,7 @@ func (c *Consumer) answeredLate(row *Row) {
 	case c.held[row.Seq] != row: // emitted by somebody, or of an input stream that is gone
 	case row.reply.HandedBack:
 		delete(c.held, row.Seq)
+		row.letGo()
 	default:
 		row.answered = true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -190,6 +191,7 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 			header[key] = values
 		}
 	}
+	maps.Copy(header, row.traceHeader())
 	header[HeaderSourceStream] = []string{c.cfg.InputStream}
 	header[HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
 	header[HeaderSourceSubject] = []string{row.Subject}

@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"fmt"
+
+	"github.com/nats-io/nats.go"
 )
 
 // roomMin is the room that a result body is given at least: if the row's own headers leave less, they go.
@@ -13,19 +15,26 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	// Status line, our own headers with generous values, the condition and the batch.
 	const fixed = 640
 	left := int(c.maxMessage.Load()) - fixed - len(c.cfg.RunID) - len(c.resultSubject) - len(row.Subject) - 2*len(row.StateID)
-	own := 0
-	for key, values := range row.Header {
-		if !passHeader(key) {
-			continue
-		}
-		for _, v := range values {
-			own += len(key) + len(v) + 4
-		}
-	}
+	trace := row.traceHeader()
+	left -= headerBytes(trace, func(string) bool { return true })
+	own := headerBytes(row.Header, func(key string) bool { return passHeader(key) && trace[key] == nil })
 	if left-own < roomMin {
 		return max(0, left), own > 0
 	}
 	return left - own, false
+}
+
+// headerBytes is what the headers that count take in a message.
+func headerBytes(h nats.Header, counts func(key string) bool) (bytes int) {
+	for key, values := range h {
+		if !counts(key) {
+			continue
+		}
+		for _, v := range values {
+			bytes += len(key) + len(v) + 4
+		}
+	}
+	return bytes
 }
 
 // fit replaces a reply that the results stream has no room for: a stream must never stand still for one row. It happens

@@ -47,6 +47,9 @@ func (t *term) emitted(e emitted) error {
 		if !t.ackAll || i == len(e.rows)-1 || i%ackEvery == ackEvery-1 {
 			t.ack(row.ackReply)
 		}
+		if row.trace != nil {
+			row.trace.Emitted(row.reply, e.at)
+		}
 		if o := t.c.cfg.Observer; o != nil {
 			o.RowEmitted(t.c.cfg.Partition, row.reply.Failed, e.at.Sub(row.Taken), e.at.Sub(row.reply.Event.FinishedAt))
 		}

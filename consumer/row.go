@@ -38,6 +38,7 @@ type Row struct {
 
 	mail        *mailbox
 	recorder    *Recorder
+	trace       Trace // nil: nothing follows it
 	wanted      atomic.Bool
 	tenure      atomic.Pointer[tenure]
 	unstored    atomic.Int32 // audit events on their way

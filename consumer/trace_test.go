@@ -1,0 +1,153 @@
+package consumer_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+)
+
+// follower notes what became of each row that it was told of.
+type follower struct {
+	mu   sync.Mutex
+	rows []*followed
+}
+
+type followed struct {
+	f       *follower
+	seq     uint64
+	header  nats.Header
+	emitted int
+	letGo   int
+}
+
+func (f *follower) RowTaken(row *consumer.Row) consumer.Trace {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	one := &followed{f: f, seq: row.Seq, header: nats.Header{"traceparent": {fmt.Sprintf("trace of %d", row.Seq)}}}
+	f.rows = append(f.rows, one)
+	return one
+}
+
+func (r *followed) Header() nats.Header { return r.header }
+
+func (r *followed) Emitted(*consumer.Reply, time.Time) { r.end(&r.emitted) }
+
+func (r *followed) LetGo(time.Time) { r.end(&r.letGo) }
+
+func (r *followed) end(count *int) {
+	r.f.mu.Lock()
+	defer r.f.mu.Unlock()
+	*count++
+}
+
+// check says how many rows were emitted, and checks that every trace has ended once.
+func (f *follower) check(t *testing.T) (emitted int) {
+	t.Helper()
+	for _, row := range f.rows {
+		if row.emitted+row.letGo != 1 {
+			t.Errorf("row %d: emitted %d times and let go %d times, want one of them once", row.seq, row.emitted, row.letGo)
+		}
+		emitted += row.emitted
+	}
+	return emitted
+}
+
+func TestATraceEndsOnceWhateverBecomesOfTheRow(t *testing.T) {
+	ends := map[string]struct {
+		disturb func(b *bench, first, second *replica)
+		killed  bool // then the last results may have been stored without word of it
+	}{
+		"drained":           {disturb: func(b *bench, first, _ *replica) { b.until(50); first.stop(b.t) }},
+		"killed":            {disturb: func(b *bench, first, _ *replica) { b.until(50); first.kill() }, killed: true},
+		"fenced":            {disturb: func(b *bench, _, _ *replica) { b.until(50); b.unpin() }},
+		"server restarted":  {disturb: func(b *bench, _, _ *replica) { b.until(50); b.stopServer(); b.startServer() }, killed: true},
+		"stopped, no rows":  {disturb: func(b *bench, _, _ *replica) { b.until(200) }},
+		"second one killed": {disturb: func(b *bench, _, second *replica) { b.until(50); second.kill() }},
+	}
+	for name, tt := range ends {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.load(200)
+				traces := &follower{}
+				start := func(run string) *replica {
+					cfg := b.config(run, &sleeper{low: 100 * time.Millisecond, high: 2 * time.Second})
+					cfg.Tracer = traces
+					return b.startWith(cfg)
+				}
+				first := start("first")
+				b.until(1)
+				second := start("second")
+				tt.disturb(b, first, second)
+				b.until(200)
+				for _, r := range []*replica{first, second} {
+					r.soft()
+					<-r.ended
+					r.hard()
+				}
+				b.check(200)
+				if emitted := traces.check(t); emitted != 200 && !tt.killed {
+					t.Errorf("%d traces end with a result, want 200", emitted)
+				}
+			})
+		})
+	}
+}
+
+// unpin takes the pin from its holder, so that the standby may get it.
+func (b *bench) unpin() {
+	b.t.Helper()
+	if err := b.stream("ROWS").UnpinConsumer(b.t.Context(), "stage-0", "stage"); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestAResultCarriesTheHeadersOfItsTraceAlsoWhereTheRowsOwnStayBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		s := b.stream("RESULTS").CachedInfo().Config
+		s.MaxMsgSize = 8000
+		if _, err := b.js.UpdateStream(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		for _, header := range []nats.Header{
+			{"X-Kept": {"v"}},
+			{"X-Kept": {"v"}, "traceparent": {"its own"}},
+			{"X-Dropped": {strings.Repeat("x", 7000)}, "traceparent": {"its own"}},
+		} {
+			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Header: header, Data: []byte(`{}`)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := b.config("run", roomy{})
+		cfg.Tracer = &follower{}
+		r := b.startWith(cfg)
+		b.until(3)
+		r.stop(t)
+		for i, m := range b.read("RESULTS", "results.stage.0.rows") {
+			h := m.Headers()
+			if got, want := h.Values("traceparent"), fmt.Sprintf("[trace of %d]", i+1); fmt.Sprint(got) != want {
+				t.Errorf("row %d: traceparent %q, want %s", i+1, got, want)
+			}
+			if kept := h.Get("X-Kept") != ""; kept != (i < 2) || h.Get("X-Dropped") != "" {
+				t.Errorf("row %d: headers %v", i+1, h)
+			}
+			if h.Get(consumer.HeaderStatus) != "success" {
+				t.Errorf("row %d: %s: the room was not counted right", i+1, m.Data())
+			}
+		}
+	})
+}
+
+// roomy answers each row with all that the stream has room for.
+type roomy struct{}
+
+func (roomy) Start(row *consumer.Row) {
+	row.Reply(consumer.Reply{Body: make([]byte, row.MaxBodyBytes)})
+}
