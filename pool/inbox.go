@@ -18,6 +18,7 @@ type inbox struct {
 	jobs   fifo // submitted
 	ended  fifo // their calls have ended
 	closed bool // no more jobs will come
+	sift   bool // a single attempt was withdrawn
 }
 
 func newInbox(limit int) *inbox {
@@ -48,6 +49,28 @@ func (b *inbox) submit(ctx context.Context, t *task) error {
 	return nil
 }
 
+// submitOnce gives a single attempt to the scheduler, or returns ErrStopped. It takes no slot and does not block: the
+// slots are full as long as a pause holds the jobs, and a single attempt must not wait for that.
+func (b *inbox) submitOnce(t *task) error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return ErrStopped
+	}
+	b.jobs.push(t)
+	b.mu.Unlock()
+	b.signal()
+	return nil
+}
+
+// withdraw tells the scheduler that a single attempt which waits has been given up.
+func (b *inbox) withdraw() {
+	b.mu.Lock()
+	b.sift = true
+	b.mu.Unlock()
+	b.signal()
+}
+
 // end gives t back to the scheduler after its call.
 func (b *inbox) end(t *task) {
 	b.mu.Lock()
@@ -75,13 +98,14 @@ func (b *inbox) signal() {
 	}
 }
 
-// take empties the inbox. When closed is true, no job will come after these.
-func (b *inbox) take() (jobs, ended fifo, closed bool) {
+// take empties the inbox. When closed is true, no job will come after these; sift says that single attempts were
+// withdrawn.
+func (b *inbox) take() (jobs, ended fifo, closed, sift bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	jobs, ended, closed = b.jobs, b.ended, b.closed
-	b.jobs, b.ended = fifo{}, fifo{}
-	return jobs, ended, closed
+	jobs, ended, closed, sift = b.jobs, b.ended, b.closed, b.sift
+	b.jobs, b.ended, b.sift = fifo{}, fifo{}, false
+	return jobs, ended, closed, sift
 }
 
 // occupy counts a job that waits again; it never blocks, so there may be more of them than slots.

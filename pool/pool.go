@@ -6,6 +6,8 @@
 // whose law ([aimd.Classic], [aimd.Adaptive]) says when the next may go; the oldest retry goes before any new job.
 // A fatal error, one about the caller rather than the job, holds everything and probes until it is mended.
 //
+// Single attempts at jobs of another type may go through the same pool: see [Once].
+//
 // Other servers may stand by as fallbacks, each with a law of its own. Gates bound what goes out: attempts a
 // minute, weight a minute, attempts at a time.
 //

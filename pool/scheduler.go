@@ -34,6 +34,7 @@ type scheduler struct {
 	probe     *task // the job whose fatal error pauses the pool; nil: not paused
 	probing   bool  // its attempt is in flight
 	probeAt   time.Time
+	pausedBy  error // the latest fatal error
 	pausedAt  time.Time
 	pausedFor time.Duration // all pauses that have ended
 
@@ -103,8 +104,8 @@ func (s *scheduler) run(ctx context.Context) error {
 // takeUp empties the inbox. It reads the clock, once a turn: all that follows from what it found there happens at one
 // instant.
 func (s *scheduler) takeUp() {
-	var jobs, ended fifo
-	jobs, ended, s.stopping = s.inbox.take()
+	jobs, ended, closed, sift := s.inbox.take()
+	s.stopping = closed
 	now := time.Now()
 	if s.throttled {
 		s.counts.ThrottleTime += now.Sub(s.tick)
@@ -118,7 +119,14 @@ func (s *scheduler) takeUp() {
 		t.index = s.indexes
 		s.indexes++
 		t.att.Queued = now
+		if t.once && s.probe != nil {
+			s.refuse(t)
+			continue
+		}
 		s.fresh.push(t)
+	}
+	if sift {
+		s.letGo()
 	}
 }
 
@@ -147,11 +155,13 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	default:
 		s.fresh.pop()
 		t.started = s.tick
-		if s.cfg.RowTimeout > 0 {
+		if s.cfg.RowTimeout > 0 && !t.once {
 			t.deadline = s.tick.Add(s.cfg.RowTimeout - s.pausedFor)
 		}
 	}
-	s.inbox.vacate()
+	if !t.once {
+		s.inbox.vacate()
+	}
 	t.att.Number++
 	t.att.Probe = t == s.probe
 	t.att.Server = at
@@ -187,6 +197,10 @@ func (s *scheduler) settle(t *task) {
 	s.servers[t.att.Server].ended(s.tick, t)
 	if t == s.probe && v.Class != Fatal {
 		s.resume()
+	}
+	if t.once {
+		s.settleOnce(t)
+		return
 	}
 	switch v.Class {
 	case OK:

@@ -3,6 +3,7 @@ package pool
 import (
 	"container/heap"
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -26,6 +27,9 @@ type task struct {
 	verdict Verdict
 	ended   time.Time // when the last call ended
 	exited  bool      // the call ended its worker too
+
+	once    bool        // one attempt is all: see Once
+	claimed atomic.Bool // with once: by the attempt or by the caller who gives up, whoever comes first
 }
 
 // work is the typed part of a task.

@@ -87,7 +87,8 @@ func (s *scheduler) due() (at time.Time) {
 func (s *scheduler) pause(t *task) {
 	s.inbox.occupy()
 	if s.probe == nil {
-		s.probe, s.pausedAt = t, s.tick
+		s.probe, s.pausedAt, s.pausedBy = t, s.tick, t.verdict.Err
+		s.turnAway()
 		s.cfg.OnPause(t.verdict.Err)
 	}
 	if t != s.probe {
@@ -95,7 +96,8 @@ func (s *scheduler) pause(t *task) {
 		return
 	}
 	s.probing, s.probeAt = false, s.tick.Add(s.cfg.ProbeInterval)
-	s.counts.Paused = t.verdict.Err.Error()
+	s.pausedBy = t.verdict.Err
+	s.counts.Paused = s.pausedBy.Error()
 }
 
 func (s *scheduler) resume() {

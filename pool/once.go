@@ -1,0 +1,111 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrPaused is in the error of a single attempt that was not made because the pool is paused; the error also wraps the
+// fatal error that pauses it.
+var ErrPaused = errors.New("pool is paused")
+
+// Once is a second entrance to a pool, for jobs of another type, each of which is one attempt: whatever the verdict, it
+// is the job's result, and whether to ask again is the caller's business. Such attempts share slots, laws, gates and
+// statistics with the jobs of the pool, and start in the order in which they came, like any new job.
+//
+// They never hold up the other jobs: none waits in the pool for another attempt, none takes a place of
+// Config.QueueLimit, and a fatal verdict pauses nothing. While the pool is paused they end at once, with ErrPaused.
+// How many there are at a time is for the caller to bound; as many as Config.Size leave new jobs at least their share by
+// count. Make it with [NewOnce]. All methods are safe for concurrent use.
+type Once[In, Out any] struct {
+	call  Func[In, Out]
+	inbox *inbox
+}
+
+// NewOnce returns an entrance to p for attempts that call makes. It may be called before p runs.
+func NewOnce[In, Out, PoolIn, PoolOut any](p *Pool[PoolIn, PoolOut], call Func[In, Out]) *Once[In, Out] {
+	return &Once[In, Out]{call: call, inbox: p.sched.inbox}
+}
+
+// Do makes one attempt at in and waits for its end. The pool must run, or have run. What went wrong is in the Result:
+// the verdict's error, or one that wraps ErrStopped, ErrHandedBack or ErrPaused where no attempt was made.
+//
+// Ctx governs the wait for the attempt's turn alone: when it ends before, the Result holds its cause and class
+// Cancelled, and no attempt is made. An attempt that has begun is waited for; it ends early only with the pool's own
+// context.
+func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
+	var result Result[In, Out]
+	finished := make(chan struct{})
+	j := &job[In, Out]{in: in}
+	j.call = func(poolCtx context.Context, in In, a Attempt) (Out, Verdict) {
+		if j.claimed.Swap(true) {
+			var none Out
+			return none, Verdict{Class: Cancelled, Err: context.Cause(ctx), Unsent: true}
+		}
+		return o.call(poolCtx, in, a)
+	}
+	j.done = func(r Result[In, Out]) {
+		result = r
+		close(finished)
+	}
+	j.work, j.once = j, true
+	if err := o.inbox.submitOnce(&j.task); err != nil {
+		return Result[In, Out]{In: in, Err: err, Class: Cancelled, Finished: time.Now()}
+	}
+	select {
+	case <-finished:
+	case <-ctx.Done():
+		if !j.claimed.Swap(true) {
+			o.inbox.withdraw()
+			return Result[In, Out]{In: in, Err: context.Cause(ctx), Class: Cancelled, Finished: time.Now()}
+		}
+		<-finished
+	}
+	return result
+}
+
+// refuse ends a single attempt that the paused pool does not make.
+func (s *scheduler) refuse(t *task) {
+	s.finish(t, fmt.Errorf("%w: %w", ErrPaused, s.pausedBy), Fatal, s.tick)
+}
+
+// turnAway ends the single attempts that wait, for the pool pauses.
+func (s *scheduler) turnAway() { s.sift(func(*task) bool { return true }, s.refuse) }
+
+// letGo forgets the single attempts that nobody waits for any more: while nothing can go out they would pile up.
+func (s *scheduler) letGo() {
+	s.sift((*task).withdrawn, func(t *task) { s.finish(t, ErrHandedBack, Cancelled, s.tick) })
+}
+
+// sift takes those single attempts out of the line of new jobs that match. There are never many in line: see
+// Config.QueueLimit and Once.
+func (s *scheduler) sift(match func(*task) bool, end func(*task)) {
+	line := s.fresh
+	s.fresh = fifo{}
+	for line.head != nil {
+		if t := line.pop(); t.once && match(t) {
+			end(t)
+		} else {
+			s.fresh.push(t)
+		}
+	}
+}
+
+// withdrawn reports whether the caller has given up a single attempt that waits.
+func (t *task) withdrawn() bool { return t.claimed.Load() }
+
+// settleOnce ends a single attempt, whatever its verdict.
+func (s *scheduler) settleOnce(t *task) {
+	v := &t.verdict
+	if v.Class == OK {
+		s.counts.Successes++
+		v.Err = nil
+	}
+	if v.Class == Capacity {
+		s.counts.CapacityRetries++
+		t.att.CapacityRetries++
+	}
+	s.finish(t, v.Err, v.Class, t.ended)
+}
