@@ -103,6 +103,7 @@ func (t *term) take(seq uint64, m *nats.Msg) error {
 	row.tenure.Store(&tenure{owner: t.owner})
 	row.wanted.Store(true)
 	t.open[seq] = row
+	t.c.at("taken")
 	switch {
 	case !known:
 		t.unstarted = append(t.unstarted, row)
@@ -202,4 +203,5 @@ func (t *term) complete(row *Row) {
 	row.done = true
 	t.c.cfg.Recorder.recordRow(&e, row.eventStored)
 	t.journal.wait(row, now)
+	t.c.at("answered")
 }

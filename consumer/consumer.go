@@ -72,6 +72,9 @@ type Config struct {
 	Observer Observer
 	Tracer   Tracer
 	Logger   *slog.Logger
+
+	// hook is told each step of the protocol. Tests crash or suspend the process there.
+	hook func(step string)
 }
 
 // Observer is told what happens, for metrics. Its methods must not block.
@@ -272,10 +275,12 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer t.close()
 	c.hasServed = true
 	c.problems.clear(problemOwnership)
 	err = t.run(soft, hard, lost)
+	c.keepRows(t)
+	t.close() // the emitter speaks of problems until it has ended
+	c.problems.forget(problemResults, problemDeadLetter, problemRows)
 	how := "error"
 	switch {
 	case err == nil:
@@ -284,7 +289,6 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 		how = "fenced"
 		c.recordRun("fenced", t.owner, err.Error())
 	}
-	c.keepRows(t)
 	if c.cfg.Observer != nil {
 		c.cfg.Observer.TermEnded(c.cfg.Partition, how)
 	}
@@ -360,6 +364,13 @@ func (c *Consumer) recordRun(phase, owner, reason string) {
 		Header: auditlog.Header{Time: time.Now(), RunID: c.cfg.RunID, Stage: c.cfg.Name, Partition: auditlog.Partition(c.cfg.Partition)},
 		Phase:  auditlog.Phase(phase), Owner: owner, Reason: reason,
 	})
+}
+
+// at marks a step of the protocol.
+func (c *Consumer) at(step string) {
+	if c.cfg.hook != nil {
+		c.cfg.hook(step)
+	}
 }
 
 // newOwner names a term: unique, and it tells where it ran.

@@ -4,7 +4,6 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -17,7 +16,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestResultsComeInStreamOrderWhateverTheLatency(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(300)
 		r := b.start("run1", &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond})
@@ -28,7 +27,7 @@ func TestResultsComeInStreamOrderWhateverTheLatency(t *testing.T) {
 }
 
 func TestARowIsAckedOnlyAfterItsResult(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(10)
 		r := b.start("run1", &sleeper{low: 10 * time.Minute, high: 10 * time.Minute})
@@ -45,7 +44,7 @@ func TestARowIsAckedOnlyAfterItsResult(t *testing.T) {
 }
 
 func TestAKilledOwnerIsReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(500)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
@@ -63,7 +62,7 @@ func TestAKilledOwnerIsReplaced(t *testing.T) {
 }
 
 func TestManyReplicasEmitEachRowOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(400)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
@@ -96,7 +95,7 @@ func TestManyReplicasEmitEachRowOnce(t *testing.T) {
 }
 
 func TestACleanStopHandsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(200)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}

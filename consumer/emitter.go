@@ -101,6 +101,7 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) error {
 		if err := e.c.deadLetters(ctx, rows[:n]); err != nil {
 			return err
 		}
+		e.c.at("appending")
 		err := e.store(ctx, rows[:n])
 		if errors.Is(err, errBatchRefused) {
 			e.singles = time.Now().Add(batchRefusedFor)
@@ -109,6 +110,7 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) error {
 		if err != nil {
 			return err
 		}
+		e.c.at("appended")
 		rows = rows[n:]
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -118,7 +117,7 @@ func TestTheStageWaitsForAFaultToBeMendedAndGoesOnUnharmed(t *testing.T) {
 		{name: "may do nothing", breakIt: deny(">"), mend: deny(), why: "Permissions Violation for Publish"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
 				ensure(b)
 				b.login = nats.UserInfo("stage", "stage")
@@ -154,7 +153,7 @@ func TestTheStageWaitsForAFaultToBeMendedAndGoesOnUnharmed(t *testing.T) {
 
 // Who may not claim has no term to begin, and says so in the server's words, soon.
 func TestADeniedClaimIsNamed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
 		ensure(b)
 		b.login = nats.UserInfo("stage", "stage")
@@ -180,7 +179,7 @@ func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
 		"full":   {breakIt: full("AUDIT"), mend: unlimited("AUDIT")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
 				ensure(b)
 				b.login = nats.UserInfo("stage", "stage")
@@ -208,7 +207,7 @@ func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
 
 // An empty stream in the place of the results: nothing tells what was emitted, so a person must choose.
 func TestResultsCreatedAnewHoldTheStageUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(100)
 		r := b.start("run", quick())
@@ -236,7 +235,7 @@ func (w wordy) Start(row *consumer.Row) {
 }
 
 func TestAResultAboveTheLimitIsAnsweredInItsPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(30)
 		r := b.start("run", wordy{func(seq uint64) int { return int(seq%3) * 600_000 }}) // every third is above 1 MiB
@@ -263,7 +262,7 @@ func (b *bench) checkTooLarge(n int, large func(uint64) bool) {
 }
 
 func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(30)
 		exec := &sleeper{latency: func(uint64) time.Duration { return time.Minute }, body: make([]byte, 5000)}
@@ -287,7 +286,7 @@ func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
 
 // The headers of a row go with its result as long as there is room for both.
 func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		s := b.stream("RESULTS").CachedInfo().Config
 		s.MaxMsgSize = 8000
@@ -314,7 +313,7 @@ func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
 }
 
 func TestDeadLetters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		dead := jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}
 		if _, err := b.js.CreateStream(t.Context(), dead); err != nil {

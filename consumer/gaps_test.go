@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -61,7 +60,7 @@ func (b *bench) deleteRows(seqs ...uint64) {
 func quick() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond} }
 
 func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		for i := range 300 {
 			if _, err := b.js.Publish(t.Context(), "rows."+strconv.Itoa(i%3), []byte("{}")); err != nil {
@@ -83,7 +82,7 @@ func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
 }
 
 func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(200)
 		b.deleteRows(1, 2, 50, 51, 52, 120)
@@ -98,7 +97,7 @@ func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
 }
 
 func TestARowDeletedWhileItIsHeldKeepsItsResult(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(100)
 		r := b.start("run", &sleeper{low: 5 * time.Second, high: 10 * time.Second})
@@ -111,7 +110,7 @@ func TestARowDeletedWhileItIsHeldKeepsItsResult(t *testing.T) {
 }
 
 func TestAPurgeOfTheInputEndsWithWhatIsHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(300)
 		r := b.start("run", &sleeper{low: 5 * time.Second, high: 10 * time.Second})
@@ -129,7 +128,7 @@ func TestAPurgeOfTheInputEndsWithWhatIsHeld(t *testing.T) {
 
 // A crash loses what was held of rows that are gone by now; what comes after goes on.
 func TestAPurgeAndAKill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(300)
 		r := b.start("run", quick())
@@ -148,7 +147,7 @@ func TestAPurgeAndAKill(t *testing.T) {
 }
 
 func TestRowsExpire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := bare(t)
 		s := streams()
 		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, MaxAge: time.Minute}); err != nil {
@@ -174,7 +173,7 @@ func TestRowsExpire(t *testing.T) {
 
 // A stage that is new on an old stream: the ack floor of a new consumer lies below the first row, wherever that is.
 func TestAStreamMayBeginAnywhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(100)
 		if err := b.stream("ROWS").Purge(t.Context(), jetstream.WithPurgeSequence(51)); err != nil {
@@ -190,7 +189,7 @@ func TestAStreamMayBeginAnywhere(t *testing.T) {
 func TestWorkQueueAndInterestInput(t *testing.T) {
 	for _, retention := range []jetstream.RetentionPolicy{jetstream.WorkQueuePolicy, jetstream.InterestPolicy} {
 		t.Run(retention.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := bare(t)
 				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}); err != nil {
 					t.Fatal(err)
@@ -232,7 +231,7 @@ func (b *bench) resetDurable(seq uint64) {
 }
 
 func TestResetsBySomebodyElseChangeNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(600)
 		exec := quick()
@@ -258,7 +257,7 @@ func TestResetsBySomebodyElseChangeNothing(t *testing.T) {
 
 // A rival that is pinned by force takes rows and acks them, as a person with the command line would.
 func TestRowsTakenAndAckedBySomebodyElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(300)
 		r := b.start("run", quick())
@@ -293,7 +292,7 @@ func TestRowsTakenAndAckedBySomebodyElse(t *testing.T) {
 
 // A shortened ack wait has the server deliver what is held again and again.
 func TestRedeliveriesChangeNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(100)
 		exec := &sleeper{low: 50 * time.Second, high: 60 * time.Second}
@@ -316,7 +315,7 @@ func TestRedeliveriesChangeNothing(t *testing.T) {
 }
 
 func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(100)
 		r := b.start("run", quick())

@@ -206,6 +206,7 @@ func (j *journal) keep(row *Row, now time.Time) {
 		row.sentToJournal = false
 		j.complain(err.Error())
 	}
+	j.c.at("kept")
 }
 
 // received takes one answer. open finds a row of the term.
@@ -300,6 +301,7 @@ func (j *journal) purge(below uint64) {
 		return
 	}
 	j.purged = below
+	j.c.at("purged")
 }
 
 // flushed tells whether every reply that waits is kept, so that the partition may be handed over. The first call sends

@@ -75,6 +75,7 @@ func (j *journal) readEntry(m *nats.Msg, now time.Time) {
 	}
 	j.readBy, j.readNext, j.last = now.Add(requestTimeout), entry+1, max(j.last, entry)
 	if j.marker > 0 && entry >= j.marker {
+		j.c.at("journal read")
 		j.reading = false
 		return
 	}

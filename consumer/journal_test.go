@@ -3,10 +3,10 @@ package consumer_test
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -19,7 +19,7 @@ func slowHead(seq uint64) time.Duration {
 }
 
 func TestAReplyThatWaitsForAnEarlierRowIsNotPaidAgainAfterAKill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(200)
 		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
@@ -46,7 +46,7 @@ func TestAReplyThatWaitsForAnEarlierRowIsNotPaidAgainAfterAKill(t *testing.T) {
 }
 
 func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(64)
 		var execs []*sleeper
@@ -72,7 +72,7 @@ func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
 }
 
 func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(64)
 		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
@@ -97,7 +97,7 @@ func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
 }
 
 func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(1000)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
@@ -119,7 +119,7 @@ func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
 
 // Two stages share the journal stream; the purge of one leaves the entries of the other alone.
 func TestAPurgeTouchesOnlyTheOwnPartition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		if _, err := b.js.Publish(t.Context(), "journal.other.0", []byte("mine")); err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := newBench(t)
 				b.load(400)
 				exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
@@ -195,6 +195,30 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A journal that does not answer holds rows up for a moment; they survive the end of the term in it.
+func TestRowsThatWaitForTheJournalAreNotForgotten(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := bareWith(t, users("journal.>"), nats.UserInfo("admin", "admin"))
+		ensure(b)
+		b.login = nats.UserInfo("stage", "stage")
+		b.load(100)
+		exec := quick()
+		r := b.start("run", exec)
+		time.Sleep(2 * time.Second)
+		if s := r.Status(); s.Window != 64 || len(exec.calls) != 0 {
+			t.Fatalf("%d rows taken, %d started; want 64 that wait", s.Window, len(exec.calls))
+		}
+		b.stopServer()
+		b.startServer()
+		b.until(100)
+		if s := r.Status(); s.Problem != "" || s.JournalProblem == "" {
+			t.Errorf("problem %q, journal problem %q; want the second alone", s.Problem, s.JournalProblem)
+		}
+		r.stop(t)
+		b.check(100)
+	})
 }
 
 // limit sets the most bytes that a stream takes, and lets it refuse more.

@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -12,7 +11,7 @@ import (
 
 // A drain may take minutes. Who drains still owns the partition: a standby that took over would pay for its calls again.
 func TestADrainKeepsThePin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(200)
 		exec := &sleeper{low: 100 * time.Second, high: 120 * time.Second}
@@ -42,7 +41,7 @@ func TestADrainKeepsThePin(t *testing.T) {
 func TestAStandbyTakesOverWithinTwoPins(t *testing.T) {
 	for name, window := range map[string]int{"rows wait in the stream": 64, "every row is taken": 300} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := newBench(t)
 				b.load(200)
 				var most time.Duration
@@ -89,7 +88,7 @@ func (b *bench) awaitSoon(what string, ok func() bool) {
 
 // An owner with nothing to append learns that it was fenced, too: otherwise it would go on making calls.
 func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(64) // the whole window: no row is left to bring anybody the pin
 		first := b.start("first", &sleeper{low: time.Hour, high: time.Hour})
@@ -113,7 +112,7 @@ func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
 }
 
 func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(300)
 		exec := &sleeper{low: 500 * time.Millisecond, high: 3 * time.Second}
@@ -137,7 +136,7 @@ func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
 }
 
 func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(10)
 		r := b.start("run", quick())
@@ -153,7 +152,7 @@ func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
 
 // Two stages on the same streams never touch each other.
 func TestStagesWithDifferentNamesShareStreams(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(200)
 		exec := quick()
@@ -185,7 +184,7 @@ func TestAnHourBehindAnOutage(t *testing.T) {
 		"window full of bytes": {1000, 10 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := newBench(t)
 				b.load(500)
 				exec := &sleeper{latency: func(seq uint64) time.Duration {
@@ -231,7 +230,7 @@ func TestAnHourBehindAnOutage(t *testing.T) {
 
 // The next row is larger than the room that is left; nobody takes that for a fault of the consumer.
 func TestALargeRowWaitsForRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(20)
 		if _, err := b.js.Publish(t.Context(), "rows.a", make([]byte, 2000)); err != nil {
@@ -254,7 +253,7 @@ func TestALargeRowWaitsForRoom(t *testing.T) {
 
 // A row larger than the window's bytes is let in alone.
 func TestARowLargerThanTheWindowPasses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(50)
 		cfg := b.config("run", quick())

@@ -51,6 +51,15 @@ func (p *problems) clear(area string) {
 	}
 }
 
+// forget drops problems of a term that is over; whether they are mended is for the next one to see.
+func (p *problems) forget(areas ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, area := range areas {
+		delete(p.why, area)
+	}
+}
+
 // String lists the problems; empty when there are none.
 func (p *problems) String() string {
 	p.mu.Lock()

@@ -55,6 +55,7 @@ func (t *term) emitted(e emitted) error {
 		}
 	}
 	t.journal.emitted(e.end.mark, e.rows)
+	t.c.at("acked")
 	t.c.setStatus(func(s *Status) {
 		s.Emitted += uint64(len(e.rows))
 		s.Failed += uint64(failed)

@@ -69,6 +69,9 @@ func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, los
 			return "", fmt.Errorf("look at consumer %s: %w", c.durable, c.denied(err))
 		}
 		c.setStatus(func(s *Status) { s.Pending = info.NumPending })
+		if !nobodyPinned(info) || info.NumPending == 0 && info.NumAckPending == 0 {
+			c.problems.clear(problemOwnership) // what held up an earlier term is no concern of a standby
+		}
 		if !nobodyPinned(info) || info.NumAckPending == 0 {
 			orphaned = false
 			continue

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -88,7 +87,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := bare(t)
 				for _, cfg := range c.have {
 					if _, err := b.js.CreateStream(t.Context(), cfg); err != nil {
@@ -122,7 +121,7 @@ func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 		{"$JS.API.STREAM.NAMES", `STAGE_DEAD_LETTER_SUBJECT: look for the stream of subject dead: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.NAMES")`},
 	} {
 		t.Run(c.deny, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := bareWith(t, users(c.deny), nats.UserInfo("stage", "stage"))
 				s := streams()
 				s.DeadLetterSubject = "dead"
@@ -138,7 +137,7 @@ func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 }
 
 func TestExistingStreamsAreNeverAltered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		before := map[string]string{}
 		for _, name := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
@@ -191,7 +190,7 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 		}, want: "begins at sequence 5, the results go on after 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := newBench(t)
 				cfg := good
 				if c.change != nil {
@@ -226,7 +225,7 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 }
 
 func TestAMissingDurableIsNotMadeAgainstTheWill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		cfg := b.config("run", quick())
 		cfg.Create = false

@@ -72,9 +72,11 @@ func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin st
 		return nil, err
 	}
 	owner := c.newOwner()
+	c.at("claiming")
 	if end, err = c.claim(ctx, owner, end, input.CachedInfo().Created); err != nil {
 		return nil, err
 	}
+	c.at("claimed")
 	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.mark))
 	c.recordRun("claim", owner, "")
 	buf, err := sequencer.New[*Row](sequencer.Limits{Rows: c.cfg.WindowRows, Bytes: c.cfg.WindowBytes})
@@ -100,6 +102,7 @@ func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin st
 		t.pull.close()
 		return nil, err
 	}
+	c.at("set back")
 	t.journal = c.openJournal(owner, end.mark, time.Now())
 	ectx, cancel := context.WithCancel(ctx)
 	t.cancel = cancel
@@ -128,6 +131,7 @@ func (t *term) reset(ctx context.Context) error {
 	if t.pull, err = newPuller(t.c.nc, t.c.apiPrefix, t.c.cfg.InputStream, t.c.durable, t.pin, t.c.renewEvery()); err != nil {
 		return err
 	}
+	t.c.at("setting back")
 	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
 		return err
 	}

@@ -113,9 +113,11 @@ func (t *term) drained() bool {
 func (t *term) handOver(ctx context.Context) error {
 	t.pull.close() // a row that came to a request under way would be taken from the next owner
 	t.accepted = t.end.mark
+	t.c.at("drained")
 	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
 		return err
 	}
+	t.c.at("handing over")
 	input, err := t.c.js.Stream(ctx, t.c.cfg.InputStream)
 	if err != nil {
 		return fmt.Errorf("hand over: %w", err)
