@@ -291,6 +291,7 @@ func (f *fileRows) read() (*nats.Msg, error) {
 	}
 	f.log.Warn("bad row", slog.String("input", f.name), slog.Int64("line", row.Line), slog.String("problem", row.Fault.Problem))
 	if row.Fault.TooLarge {
+		m.Data = row.Fault.Head
 		m.Header = nats.Header{
 			headerRowError: {string(llm.ReasonRowTooLarge)},
 			headerRowSize:  {strconv.FormatInt(row.Fault.Size, 10)},

@@ -50,6 +50,7 @@ type RowFault struct {
 	Line     int64  // where the row begins
 	TooLarge bool   // the row is larger than the reader's bound
 	Size     int64  // bytes of a row that is too large, as it is in the file or would be as JSON
+	Head     []byte // the first bytes of the row, as they are in the file
 	Problem  string // for people
 }
 
@@ -213,6 +214,7 @@ func (r *RowReader) tooLarge(line, size int64, head []byte) InputRow {
 
 // faultyRow is the row that stands for one that is wrong.
 func faultyRow(fault *RowFault, head []byte) InputRow {
+	fault.Head = bytes.Clone(head[:min(len(head), faultHeadBytes)])
 	body := append([]byte(fault.Error()), ": "...)
-	return InputRow{Line: fault.Line, Body: append(body, head[:min(len(head), faultHeadBytes)]...), Fault: fault}
+	return InputRow{Line: fault.Line, Body: append(body, fault.Head...), Fault: fault}
 }
