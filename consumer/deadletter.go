@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -56,8 +57,9 @@ func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 const headerCut = "Stage-Truncated"
 
 func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
+	reason := cmp.Or(row.reply.Event.Reason, row.reply.UpstreamReason)
 	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Data: row.Body, Header: nats.Header{
-		HeaderReason: {row.reply.Event.Reason},
+		HeaderReason: {reason},
 		headerMsgID:  {row.StateID + "/dead-letter"},
 	}}
 	if cut {
@@ -72,6 +74,6 @@ func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
 			msg.Header[key] = values
 		}
 	}
-	msg.Header[HeaderReason] = []string{row.reply.Event.Reason}
+	msg.Header[HeaderReason] = []string{reason}
 	return msg
 }

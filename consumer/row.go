@@ -77,6 +77,8 @@ type Reply struct {
 	Failed bool
 	// Event holds what the executor knows of the row event; identity, indexes and owner are filled in here.
 	Event auditlog.Row
+	// UpstreamReason names the reason on the dead letter subject where the event has none: a row that arrived as an error.
+	UpstreamReason string
 	// RequestHash tells requests apart for the journal; empty: the reply is not kept. It must cover all that the body
 	// depends on besides the row: template, model, parameters, the names of fields.
 	RequestHash string

@@ -211,6 +211,46 @@ func TestFailedRowsAlsoGoToTheDeadLetterSubject(t *testing.T) {
 	})
 }
 
+// An error that came in is a dead letter too, with the reason that it came with as far as that can be found.
+func TestADeadLetterOfAnUpstreamErrorNamesItsReason(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{})
+		s.newInput()
+		s.newStream("DEAD", "dead.rows")
+		rows := []struct{ body, header, want string }{
+			{`{"n":1,"llm_response_error":{"reason":"refused","errors":[]}}`, "", "refused"},
+			{`{"n":2,"other_error":{"reason":"truncated"}}`, "empty_content", "truncated"}, // the upstream field has its own name
+			{`{"n":3}`, "row_timeout", "row_timeout"},
+			{`{"n":4,"llm_response_error":{"reason":"two\nlines"}}`, "", "upstream_error"},
+			{`not even JSON`, "", "upstream_error"},
+		}
+		for _, row := range rows {
+			header := nats.Header{"Stage-Status": {"error"}}
+			if row.header != "" {
+				header["Stage-Reason"] = []string{row.header}
+			}
+			s.publish(row.body, header)
+		}
+		r := s.start(vars{"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"})
+		s.await(len(rows))
+		r.stop()
+		a := s.verify()
+		dead, results := s.read("DEAD", ">"), s.results(0)
+		for i, row := range rows {
+			if got := dead[i].Header["Stage-Reason"]; len(got) != 1 || got[0] != row.want || string(dead[i].Body) != row.body {
+				t.Errorf("dead letter %d: reason %q, %s; want %s", i+1, got, dead[i].Body, row.want)
+			}
+			if string(results[i].Body) != row.body || results[i].Header.Get("Stage-Reason") != "" {
+				t.Errorf("result %d was changed: %v %s", i+1, results[i].Header, results[i].Body)
+			}
+			if _, e := eventsOf(t, &a, results[i].Row); e.Reason != "" {
+				t.Errorf("row event %d has the reason %q of another stage", i+1, e.Reason)
+			}
+		}
+	})
+}
+
 func TestAResultThatNoMessageHoldsIsAnError(t *testing.T) {
 	const limit = 1 << 20 // max payload of the server
 	tests := []struct {

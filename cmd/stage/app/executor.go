@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -113,6 +114,7 @@ func (e *executor) submit(ctx context.Context, jobs []*job) {
 		case ctx.Err() != nil || !j.row.Wanted():
 			j.row.Reply(consumer.Reply{HandedBack: true})
 		case e.shared(j):
+		case e.unaffordable(j):
 		default:
 			if err := e.pool.Submit(ctx, j, e.done); err != nil {
 				e.done(pool.Result[*job, struct{}]{In: j, Class: pool.Cancelled})
@@ -122,6 +124,18 @@ func (e *executor) submit(ctx context.Context, jobs []*job) {
 			jobs = append(back, jobs...) // they are older
 		}
 	}
+}
+
+// unaffordable answers a row whose own model has no price, where there is a ceiling.
+func (e *executor) unaffordable(j *job) bool {
+	err := e.ledger.affords(e.caller.targets[0].Provider(), j.model)
+	if err == nil {
+		return false
+	}
+	r := pool.Result[*job, struct{}]{In: j, Err: err, Class: pool.Permanent, Finished: time.Now(), Stats: e.pool.Stats()}
+	e.ended(r)
+	e.answerError(j, err, r, "")
+	return true
 }
 
 // prepareAll answers the rows that need no call, and makes jobs of the others.
@@ -175,12 +189,30 @@ func rowFault(row *consumer.Row) error {
 func (e *executor) passOn(row *consumer.Row) {
 	now := time.Now()
 	body := row.Body
-	if len(body) > row.MaxBodyBytes {
-		body = e.prompt.errorBody(nil, row, llm.ResultTooLarge(len(body), row.MaxBodyBytes), nil)
-	}
 	event := e.event(&job{row: row}, pool.Result[*job, struct{}]{Finished: now, Stats: e.pool.Stats()})
 	event.Source = auditlog.SourceUpstream
-	row.Reply(consumer.Reply{Body: body, Failed: true, Event: event})
+	if len(body) > row.MaxBodyBytes {
+		fault := llm.ResultTooLarge(len(body), row.MaxBodyBytes)
+		body, event.Reason = e.prompt.errorBody(nil, row, fault, nil), string(fault.Reason)
+	}
+	row.Reply(consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(row, e.cfg.Prompt.ResponseField)})
+}
+
+// upstreamError is the reason of an error that came in and does not say its own.
+const upstreamError = "upstream_error"
+
+// reasonWord is what a reason looks like. It goes into a header, and it comes from somebody else.
+var reasonWord = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+// upstreamReason finds out why a row failed that came in as an error: from its body, or where it was a dead letter from
+// its header.
+func upstreamReason(row *consumer.Row, field string) string {
+	for _, reason := range []string{failureReason(row.Body, field), row.Header.Get(consumer.HeaderReason)} {
+		if reasonWord.MatchString(reason) {
+			return reason
+		}
+	}
+	return upstreamError
 }
 
 // render parses the row and makes the request of it.
@@ -229,8 +261,11 @@ func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}],
 	event := e.event(j, r)
 	event.Reason = string(fault.Reason)
 	event.Source = source
-	body := e.prompt.errorBody(j.parsed, j.row, fault, j.errors)
-	j.row.Reply(consumer.Reply{Body: body, Failed: true, Event: event, RequestHash: j.key})
+	reply := consumer.Reply{Body: e.prompt.errorBody(j.parsed, j.row, fault, j.errors), Failed: true, Event: event}
+	if source != "" { // else nothing was paid for it
+		reply.RequestHash = j.key
+	}
+	j.row.Reply(reply)
 }
 
 // event is what the row event says of the way of a row through the pool.

@@ -234,6 +234,7 @@ type labResult struct {
 	Model string `json:"llm_response_model"`
 	Error *struct {
 		Reason string `json:"reason"`
+		Text   string `json:"error"`
 		Errors []struct {
 			Attempt  int    `json:"attempt"`
 			Provider string `json:"provider"`

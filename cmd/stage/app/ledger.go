@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
 )
 
 // errCostCeiling is in the error of a pause at STAGE_MAX_COST_USD.
@@ -68,6 +69,21 @@ func (l *ledger) exhausted() error {
 		return nil
 	}
 	return fmt.Errorf("%w: the known cost, %.6f USD with earlier runs, is at STAGE_MAX_COST_USD, %g: raise it and start again", errCostCeiling, l.spent, l.ceiling)
+}
+
+// affords returns an error where a row names a model without a price and there is a ceiling: what its calls cost would not
+// be known, so the ceiling could not be kept. It is about the row alone: those that name no model go on.
+func (l *ledger) affords(provider, model string) error {
+	if l.ceiling == 0 || model == "" {
+		return nil
+	}
+	if _, ok := l.prices.of(provider, model); ok {
+		return nil
+	}
+	return &llm.Error{
+		Class: llm.Permanent, Reason: llm.ReasonAPICallFailed, Provider: provider,
+		Err: fmt.Errorf("no call was made: the model %.100q of the row has no price, so STAGE_MAX_COST_USD could not be kept: add %.100s/%.100s to STAGE_PRICES_FILE", model, provider, model),
+	}
 }
 
 // recall counts what the audit holds of earlier runs, as far back as it goes. Without a ceiling it reads nothing. A call

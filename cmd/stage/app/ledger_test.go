@@ -13,7 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -173,6 +176,42 @@ func TestUnknownCostStaysUnknown(t *testing.T) {
 		}
 		if got := lines(l.logs.String(), `msg="token usage"`); len(got) != 1 || !strings.Contains(got[0], `cost_usd="at least 0.250000, unknown of 2 calls"`) {
 			t.Errorf("log: %v", got)
+		}
+	})
+}
+
+// TestARowsOwnModelNeedsAPriceUnderACeiling: the ceiling could not be kept. Without one, its cost is just not known.
+func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &telling{usage: tokens}
+		l := newLab(t, server.config(), map[string]string{
+			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 1, output: 1}\nopenai/other: {input: 1, output: 1}"), "STAGE_DEDUPE": "inflight",
+		})
+		load := func() {
+			for _, model := range []string{"", "other", "secret", "secret"} {
+				l.publish(&nats.Msg{Data: []byte(`{"q":"one"}`), Header: nats.Header{consumer.HeaderModel: {model}}})
+			}
+		}
+		load()
+		l.work(4, map[string]string{"STAGE_MAX_COST_USD": "5"})
+		if server.calls != 2 {
+			t.Errorf("%d calls, want 2", server.calls)
+		}
+		for i, r := range l.results() {
+			switch {
+			case i < 2 && r.Error != nil:
+				t.Errorf("row %d: %+v", i+1, r.Error)
+			case i >= 2 && (r.Error == nil || r.Error.Reason != "api_call_failed" || !strings.Contains(r.Error.Text, `the model "secret" of the row has no price`) ||
+				!strings.Contains(r.Error.Text, "add openai/secret to STAGE_PRICES_FILE")):
+				t.Errorf("row %d: %+v, want an error that says what to add", i+1, r.Error)
+			}
+		}
+		load()
+		l.work(8, nil)
+		for i, r := range l.results()[4:] {
+			if r.Error != nil {
+				t.Errorf("without a ceiling, row %d: %+v", i+1, r.Error)
+			}
 		}
 	})
 }
