@@ -19,6 +19,7 @@ type inbox struct {
 	ended  fifo // their calls have ended
 	closed bool // no more jobs will come
 	sift   bool // a single attempt was withdrawn
+	recall func(*task) bool
 }
 
 func newInbox(limit int) *inbox {
@@ -89,6 +90,27 @@ func (b *inbox) stop() {
 		close(b.stopped)
 		b.signal()
 	}
+}
+
+// recallJobs has the scheduler hand back the waiting jobs that stale tells. A call before the scheduler came to it adds
+// to the one before.
+func (b *inbox) recallJobs(stale func(*task) bool) {
+	b.mu.Lock()
+	if earlier := b.recall; earlier != nil {
+		later := stale
+		stale = func(t *task) bool { return earlier(t) || later(t) }
+	}
+	b.recall = stale
+	b.mu.Unlock()
+	b.signal()
+}
+
+// recalled returns what recallJobs was told since it was last asked; nil: nothing.
+func (b *inbox) recalled() (stale func(*task) bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	stale, b.recall = b.recall, nil
+	return stale
 }
 
 func (b *inbox) signal() {

@@ -91,6 +91,17 @@ func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, 
 // that asks for another attempt hands its job back, and then Run returns.
 func (p *Pool[In, Out]) Drain() { p.sched.inbox.stop() }
 
+// Recall hands back the waiting jobs, those in backoff too, whose In is stale, with ErrHandedBack and class Cancelled,
+// and returns at once. Calls in the air go on. The job that probes for a paused pool stays, and so do single
+// attempts (see [Once]). Stale is called on the
+// pool's own goroutine and must not block.
+func (p *Pool[In, Out]) Recall(stale func(In) bool) {
+	p.sched.inbox.recallJobs(func(t *task) bool {
+		j, is := t.work.(*job[In, Out])
+		return is && !t.once && stale(j.in)
+	})
+}
+
 // ExecuteBatch submits ins in their order, waits for all and returns their results in that same order, one for each.
 // Run must be running. A failed job is no error of the batch: see each Result's Err.
 //

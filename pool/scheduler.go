@@ -79,6 +79,9 @@ func (s *scheduler) run(ctx context.Context) error {
 			s.inbox.stop()
 		}
 		s.takeUp()
+		if stale := s.inbox.recalled(); stale != nil {
+			s.handBack(stale)
+		}
 		if s.stopping {
 			s.handBackAll()
 		}

@@ -80,6 +80,22 @@ func (h *taskHeap) first() *task {
 	return h.tasks[0]
 }
 
+// remove takes out the tasks that match and returns them.
+func (h *taskHeap) remove(match func(*task) bool) (removed []*task) {
+	kept := h.tasks[:0]
+	for _, t := range h.tasks {
+		if match(t) {
+			removed = append(removed, t)
+		} else {
+			kept = append(kept, t)
+		}
+	}
+	clear(h.tasks[len(kept):]) // let them go
+	h.tasks = kept
+	heap.Init((*byHeap)(h))
+	return removed
+}
+
 func older(a, b *task) bool { return a.index < b.index }
 
 func wakesEarlier(a, b *task) bool { return a.wake.Before(b.wake) }

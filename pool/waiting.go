@@ -127,6 +127,29 @@ func (s *scheduler) handBackAll() {
 	}
 }
 
+// handBack gives up the waiting jobs that are stale. The one that probes for a paused pool stays: it is the reason of the
+// pause.
+func (s *scheduler) handBack(stale func(*task) bool) {
+	var jobs []*task
+	var fresh fifo
+	for s.fresh.head != nil {
+		if t := s.fresh.pop(); stale(t) {
+			jobs = append(jobs, t)
+		} else {
+			fresh.push(t)
+		}
+	}
+	s.fresh = fresh
+	jobs = append(jobs, s.delayed.remove(stale)...)
+	for i := range s.servers {
+		jobs = append(jobs, s.servers[i].ready.remove(stale)...)
+	}
+	for _, t := range jobs {
+		s.inbox.vacate()
+		s.finish(t, ErrHandedBack, Cancelled, s.tick)
+	}
+}
+
 // waiting counts the jobs that wait for an attempt.
 func (s *scheduler) waiting() int {
 	n := s.fresh.size + len(s.delayed.tasks)
