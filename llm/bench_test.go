@@ -31,7 +31,7 @@ func BenchmarkAppendRequest(b *testing.B) {
 }
 
 func BenchmarkPrepare(b *testing.B) {
-	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: "key", Model: "m"})
+	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: NewSecret("key"), Model: "m"})
 	if err != nil {
 		b.Fatal(err)
 	}

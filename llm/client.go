@@ -40,7 +40,7 @@ type ClientConfig struct {
 	// without credentials, query or fragment. Required.
 	BaseURL string
 	// APIKey is the credential. Empty: none is sent.
-	APIKey string `json:"-"`
+	APIKey Secret `json:"-"`
 	// Model is asked where the request names none. Required.
 	Model string
 	// Concurrency is the most calls in flight: further ones wait for a
@@ -110,7 +110,11 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	base, err := parseBaseURL(cfg.BaseURL)
 	fault("BaseURL", err)
 	c.base = base
-	fault("APIKey", checkKey(cfg.APIKey))
+	key, err := cfg.APIKey.Value()
+	if err == nil {
+		err = checkKey(key)
+	}
+	fault("APIKey", err)
 	if cfg.Concurrency < 0 {
 		fault("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
 	}
@@ -139,10 +143,10 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	c.timedOut = fmt.Errorf("%w after %v", ErrTimeout, c.cfg.Timeout)
 	c.transport = c.newTransport(roots)
-	if err := c.SetAPIKey(cfg.APIKey); err != nil {
+	if err := c.SetAPIKey(key); err != nil {
 		return nil, err
 	}
-	c.cfg.APIKey = "" // it lives in login alone
+	c.cfg.APIKey = Secret{} // it lives in login alone
 	return c, nil
 }
 

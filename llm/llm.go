@@ -9,7 +9,7 @@
 // bounded in time and bytes, no retries. Whether and when to ask again is the
 // caller's, guided by [Error.Class].
 //
-//	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: key, Model: "gpt-4.1-mini"})
+//	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: llm.NewSecret(key), Model: "gpt-4.1-mini"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})
 //	exchange, err := client.Do(ctx, prepared)
 //	if e, ok := errors.AsType[*llm.Error](err); ok && e.Class == llm.Capacity { /* slow down, ask again */ }

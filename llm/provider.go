@@ -22,7 +22,7 @@ type ProviderConfig struct {
 	BaseURL string
 	// APIKey is the credential. Required at the provider's own address and for
 	// "azure".
-	APIKey string `json:"-"`
+	APIKey Secret `json:"-"`
 	// Model is asked where the request names none; for "azure" the name of the
 	// deployment. Required, except for "mock".
 	Model string
@@ -81,7 +81,7 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	}
 	own := DefaultBaseURL(name)
 	var faults []error
-	if cfg.APIKey == "" && (cfg.BaseURL == "" && own != "" || name == Azure) {
+	if !cfg.APIKey.IsSet() && (cfg.BaseURL == "" && own != "" || name == Azure) {
 		faults = append(faults, &SettingError{Setting: "APIKey", Err: errors.New("missing; " + name + " needs one")})
 	}
 	if cfg.BaseURL == "" {

@@ -2,102 +2,97 @@ package llm
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
+	"io"
+	"log/slog"
+	"os"
 	"strings"
 )
 
-// login is a key together with the headers that carry it.
-type login struct {
-	key    string
-	header http.Header // shared by all requests, never written
+// secretBytesMax bounds a secret's file: larger than any key, smaller than a file
+// that was named by mistake.
+const secretBytesMax = 64 << 10
+
+// Secret is a password or key, given as a value or as the path of a file that
+// holds it. However it is printed, logged or marshalled, also as a field of
+// something else, it says only whether it is set. The zero Secret is not set.
+// Safe for concurrent use.
+type Secret struct {
+	// A pointer: in an unexported field of another struct, package fmt calls no
+	// method and prints what it finds, of a pointer the address.
+	value *string
+	path  string
 }
 
-// minSecretBytes is the length from which a key is a secret. Servers that need
-// none are given words like "none" or "ollama", which may stand in any text.
-const minSecretBytes = 8
-
-var redacted = []byte("[redacted]")
-
-// SetAPIKey replaces the credential for calls that start from now on. It
-// returns a [*SettingError], and keeps the old one, if no header can carry key.
-func (c *Client) SetAPIKey(key string) error {
-	if err := checkKey(key); err != nil {
-		return &SettingError{Setting: "APIKey", Err: err}
+// NewSecret returns the secret itself as a Secret; not set if it is empty.
+func NewSecret(value string) Secret {
+	if value == "" {
+		return Secret{}
 	}
-	h := http.Header{
-		"Content-Type": {"application/json"},
-		"Accept":       {"application/json"},
-		"User-Agent":   {"llm-stage"},
-	}
-	c.cfg.Wire.SetHeader(h, key)
-	c.login.Store(&login{key: key, header: h})
+	return Secret{value: &value}
+}
+
+// SecretFile returns the secret that the file at path holds. The file is read by
+// [Secret.Value].
+func SecretFile(path string) Secret { return Secret{path: path} }
+
+// EnvDecode takes the secret itself, without the newline at its end that a file
+// has left there.
+func (s *Secret) EnvDecode(text string) error {
+	*s = NewSecret(strings.TrimRight(text, "\r\n"))
 	return nil
 }
 
-// redact returns b without the key. It copies b only if the key is in it.
-func (l *login) redact(b []byte) []byte {
-	if len(l.key) < minSecretBytes || !bytes.Contains(b, []byte(l.key)) {
-		return b
+// IsSet says whether there is a secret, without reading its file.
+func (s Secret) IsSet() bool { return s.value != nil || s.path != "" }
+
+// Value returns the secret, "" when it is not set. A secret in a file is read
+// anew at each call, without the newline at its end, so that a rotated key is
+// found: keep the value for the calls, ask again on SIGHUP and before a probe.
+// The error names the file.
+func (s Secret) Value() (string, error) {
+	if s.value != nil {
+		return *s.value, nil
 	}
-	return bytes.ReplaceAll(b, []byte(l.key), redacted)
-}
-
-// redactError removes the key from an error: servers, and proxies between, like
-// to repeat it.
-func (l *login) redactError(e *Error) {
-	if text := e.Err.Error(); l.holds(text) {
-		e.Err = errors.New(l.redactString(text))
+	if s.path == "" {
+		return "", nil
 	}
-	e.Code, e.Type = l.redactString(e.Code), l.redactString(e.Type)
-	for name, fact := range e.Facts {
-		switch v := fact.(type) {
-		case string:
-			e.Facts[name] = l.redactString(v)
-		case []string:
-			for i := range v {
-				v[i] = l.redactString(v[i])
-			}
-		case json.RawMessage:
-			e.Facts[name] = json.RawMessage(l.redact(v))
-		}
+	f, err := os.Open(s.path)
+	if err != nil {
+		return "", err
 	}
-}
-
-func (l *login) redactString(s string) string {
-	if !l.holds(s) {
-		return s
+	defer f.Close() //nolint:errcheck // read only
+	text, err := io.ReadAll(io.LimitReader(f, secretBytesMax+1))
+	if err != nil {
+		return "", err
 	}
-	return string(l.redact([]byte(s)))
-}
-
-func (l *login) holds(text string) bool {
-	return len(l.key) >= minSecretBytes && strings.Contains(text, l.key)
-}
-
-// checkKey says why a header cannot carry key, without repeating it.
-func checkKey(key string) error {
-	for _, c := range []byte(key) {
-		if c <= ' ' || c == 0x7f {
-			return errors.New("holds white space or control characters; remove them")
-		}
+	if len(text) > secretBytesMax {
+		return "", fmt.Errorf("%s: larger than %d bytes, not a secret", s.path, secretBytesMax)
 	}
-	return nil
+	text = bytes.TrimRight(text, "\r\n")
+	if len(text) == 0 {
+		return "", errors.New(s.path + ": the file is empty")
+	}
+	return string(text), nil
 }
 
-// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
-func (c *Client) Format(f fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(f, "llm.Client{%s %s %s}", c.cfg.Provider, c.base, c.cfg.Model) // f keeps the error
+// String says whether the secret is set.
+func (s Secret) String() string {
+	if s.IsSet() {
+		return "(set)"
+	}
+	return "(not set)"
 }
 
-// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
-func (c ClientConfig) Format(f fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(f, "llm.ClientConfig{%s %q}", c.Provider, c.Model) // f keeps the error
-}
+// Format implements [fmt.Formatter]: it says what String says, whatever the verb.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) } // f keeps the error
 
-// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
-func (c ProviderConfig) Format(f fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(f, "llm.ProviderConfig{%q}", c.Model) // f keeps the error
-}
+// GoString says what String says.
+func (s Secret) GoString() string { return s.String() }
+
+// LogValue says what String says.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText says what String says, to encoding/json and others.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -29,7 +29,7 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 		}
 		pipe, stop := server.Pipe()
 		defer stop()
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: "one"})
+		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: llm.NewSecret("one")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,19 +53,33 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 }
 
 func TestKeyIsNotPrinted(t *testing.T) {
-	cfg := llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: secret, Model: "m"}
+	cfg := llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: llm.NewSecret(secret), Model: "m"}
 	client, err := llm.NewProvider(llm.OpenAI, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	direct := llm.ClientConfig{APIKey: secret, Model: "m"}
-	for _, v := range []any{client, cfg, &cfg, direct, struct{ C *llm.Client }{client}} {
+	direct := llm.ClientConfig{APIKey: llm.NewSecret(secret), Model: "m"}
+	key := llm.NewSecret(secret)
+	type hidden struct { // of an unexported field, package fmt calls no method
+		provider llm.ProviderConfig
+		client   llm.ClientConfig
+		pointer  *llm.ProviderConfig
+		key      llm.Secret
+		keys     []llm.Secret
+		byName   map[string]llm.Secret
+	}
+	within := hidden{cfg, direct, &cfg, key, []llm.Secret{key}, map[string]llm.Secret{"key": key}}
+	for _, v := range []any{client, cfg, &cfg, direct, struct{ C *llm.Client }{client}, key, &key, within, &within} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
 			text := fmt.Sprintf(verb, v)
 			if strings.Contains(text, secret) || strings.Contains(text, fmt.Sprintf("%x", secret)) {
 				t.Errorf("%s of %T holds the key: %s", verb, v, text)
 			}
 		}
+	}
+	holdsNoKey(t, "secret", key, &key, within, struct{ Key llm.Secret }{key})
+	if got, want := fmt.Sprintf("%v %s %+v %d", key, &key, llm.Secret{}, key), "(set) (set) (not set) (set)"; got != want {
+		t.Errorf("secrets print as %q, want %q", got, want)
 	}
 	if got, want := fmt.Sprint(client), "llm.Client{openai http://llm.test/v1 m}"; got != want {
 		t.Errorf("client prints as %q, want %q", got, want)
@@ -137,7 +151,7 @@ func TestKeyIsNowhereInWhatAServerRepeats(t *testing.T) {
 					}
 					pipe, stop := server.Pipe()
 					defer stop()
-					cfg := llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: secret, Model: "m"}
+					cfg := llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: llm.NewSecret(secret), Model: "m"}
 					client, err := llm.NewProvider(provider, cfg)
 					if err != nil {
 						t.Fatal(err)
@@ -194,7 +208,7 @@ func holdsNoKey(t *testing.T, name string, values ...any) {
 func TestKeyIsInNoErrorOfTheConfiguration(t *testing.T) {
 	for _, key := range []string{secret + "\n", "\t" + secret, secret + " " + secret, secret + "\x00"} {
 		for _, provider := range append(llm.Providers(), "unknown") {
-			_, err := llm.NewProvider(provider, llm.ProviderConfig{BaseURL: "http://llm.test", APIKey: key, Model: "m"})
+			_, err := llm.NewProvider(provider, llm.ProviderConfig{BaseURL: "http://llm.test", APIKey: llm.NewSecret(key), Model: "m"})
 			if err == nil {
 				t.Fatalf("%s takes the key %q", provider, key)
 			}

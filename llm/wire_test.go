@@ -113,7 +113,7 @@ func TestRequests(t *testing.T) {
 	}
 	for name, cfg := range providers {
 		t.Run(name, func(t *testing.T) {
-			cfg.APIKey, cfg.Model = "secret-key", "model-1"
+			cfg.APIKey, cfg.Model = NewSecret("secret-key"), "model-1"
 			provider, _, _ := strings.Cut(name, "-")
 			if name == OpenAIResponses {
 				provider = name

@@ -24,6 +24,11 @@ type Address struct {
 	PID   int    `json:"pid"`
 }
 
+// Format implements [fmt.Formatter]: whatever the verb, the token is not printed.
+func (a Address) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "%s of process %d", a.URL, a.PID) // f keeps the error
+}
+
 // Discover returns the address of the server that runs on dir. ok is false when none does: an address file left by a
 // killed process is told from a live one by the lock, which dies with its process.
 func Discover(dir string) (a Address, ok bool, err error) {

@@ -2,8 +2,10 @@ package natsd_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/llm-stage/stage/consumer/natsd"
@@ -30,6 +32,9 @@ func TestOtherProcessesFindTheServerByItsDirectory(t *testing.T) {
 	addr, ok, err := natsd.Discover(dir)
 	if err != nil || !ok {
 		t.Fatalf("discover: ok=%v err=%v", ok, err)
+	}
+	if text := fmt.Sprintf("%v %+v %#v", addr, addr, struct{ A natsd.Address }{addr}); strings.Contains(text, addr.Token) || !strings.Contains(text, addr.URL) {
+		t.Errorf("an address prints as %s", text)
 	}
 	nc, err := nats.Connect(addr.URL, nats.Token(addr.Token))
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/llm-stage/stage/llm"
 	"github.com/sethvargo/go-envconfig"
 )
 
@@ -105,7 +106,7 @@ func (s ConfigSource) loadField(ctx context.Context, c *Config, f *field, found 
 		path := f.variable + fileSuffix
 		_, byValue := s.lookup(f.variable)
 		if file, byPath := s.lookup(path); byPath {
-			secret := SecretFile(file)
+			secret := llm.SecretFile(file)
 			f.value(c).Set(reflect.ValueOf(secret))
 			c.origins[f.variable] = s.origin(path)
 			if byValue {

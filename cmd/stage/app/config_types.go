@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/llm-stage/stage/llm"
 )
 
 // Size is a number of bytes, written as 512, 64KiB, 256MiB or 1GiB. Never negative.
@@ -99,8 +101,9 @@ func (s SyncPolicy) String() string {
 	return formatDuration(s.Interval)
 }
 
-// URLs is a list of server addresses, in the order given. A scheme that is left out is nats.
-type URLs []string
+// URLs is a list of server addresses, in the order given. A scheme that is left out is nats. An address may hold a
+// password.
+type URLs []Secret
 
 // EnvDecode reads addresses that are separated by commas.
 func (u *URLs) EnvDecode(text string) error {
@@ -121,19 +124,27 @@ func (u *URLs) EnvDecode(text string) error {
 		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, parsed.Scheme) {
 			return fmt.Errorf("scheme %q is not one of nats, tls, ws and wss", parsed.Scheme)
 		}
-		urls = append(urls, part)
+		urls = append(urls, llm.NewSecret(part))
 	}
 	*u = urls
 	return nil
 }
 
 // Joined is the list as nats.Connect takes it. It may hold a password: print String instead.
-func (u URLs) Joined() string { return strings.Join(u, ",") }
+func (u URLs) Joined() string { return strings.Join(u.addresses(), ",") }
+
+func (u URLs) addresses() []string {
+	all := make([]string, len(u))
+	for i, address := range u {
+		all[i], _ = address.Value() // it is in no file
+	}
+	return all
+}
 
 // String is the list with user names, passwords and tokens hidden.
 func (u URLs) String() string {
 	hidden := make([]string, len(u))
-	for i, address := range u {
+	for i, address := range u.addresses() {
 		parsed, err := url.Parse(address)
 		if err != nil {
 			hidden[i] = "?"

@@ -33,8 +33,8 @@ func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
 	if _, err := c.LLM.APIKey.Value(); err == nil || !strings.Contains(err.Error(), path+": the file is empty") {
 		t.Errorf("got %v, want that the file is empty", err)
 	}
-	write(strings.Repeat("x", secretBytesMax+1))
-	if _, err := c.LLM.APIKey.Value(); err == nil || !strings.Contains(err.Error(), "larger than 64KiB") {
+	write(strings.Repeat("x", 70_000))
+	if _, err := c.LLM.APIKey.Value(); err == nil || !strings.Contains(err.Error(), "larger than 65536 bytes") {
 		t.Errorf("got %v, want that the file is too large", err)
 	}
 	_, err = load(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path+"x", "STAGE_NATS_TOKEN_FILE", path, "STAGE_NATS_TOKEN", "t", "STAGE_NATS_URL", "x")
@@ -75,6 +75,8 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
 		fmt.Fprintf(&b, verb+" "+verb+" "+verb+"\n", c.LLM.APIKey, c.NATS.URL, *c)
 	}
+	// Nor as unexported fields, of which package fmt calls no method.
+	fmt.Fprintf(&b, "%v %+v %#v\n", struct{ c Config }{*c}, struct{ n NATSConfig }{c.NATS}, struct{ s Secret }{c.LLM.APIKey})
 	slog.New(slog.NewJSONHandler(&b, nil)).Info("x", slog.Any("key", c.LLM.APIKey), slog.Any("url", c.NATS.URL), slog.Any("nats", c.NATS))
 	fmt.Fprint(&b, c.Settings())
 	if strings.Contains(b.String(), "hunter2") {

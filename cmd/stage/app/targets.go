@@ -62,7 +62,7 @@ func (t *target) open(cfg *Config, model string, dial dialFunc) error {
 		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, fileSuffix, err)
 	}
 	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
-		BaseURL: t.endpoint.BaseURL, APIKey: key, Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
+		BaseURL: t.endpoint.BaseURL, APIKey: llm.NewSecret(key), Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
 		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated, DialContext: dial,
 	})
