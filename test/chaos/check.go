@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// row is one row of the input.
+type row struct {
+	seq  uint64 // stream sequence
+	n    int
+	body []byte
+}
+
+// checker compares the results with the rows.
+type checker struct {
+	rows    map[uint64]row
+	notes   *notes
+	seen    map[uint64]struct{}
+	last    uint64
+	results int
+}
+
+func newChecker(rows []row, n *notes) *checker {
+	c := &checker{rows: make(map[uint64]row, len(rows)), seen: make(map[uint64]struct{}, len(rows)), notes: n}
+	for _, r := range rows {
+		c.rows[r.seq] = r
+	}
+	return c
+}
+
+// result takes the next result of the stream.
+func (c *checker) result(header nats.Header, body []byte) {
+	c.results++
+	seq, err := strconv.ParseUint(header.Get(consumer.HeaderSourceSeq), 10, 64)
+	r, known := c.rows[seq]
+	if err != nil || !known {
+		c.notes.violate("invented", "result %d is of no row: %v", c.results, header)
+		return
+	}
+	if _, twice := c.seen[seq]; twice {
+		c.notes.violate("doubled", "row %d has another result at place %d", seq, c.results)
+	} else if seq < c.last {
+		c.notes.violate("disorder", "the result of row %d comes after that of %d", seq, c.last)
+	}
+	c.seen[seq] = struct{}{}
+	c.last = max(c.last, seq)
+	if err := r.check(header.Get(consumer.HeaderStatus), body); err != nil {
+		c.notes.violate("bytes", "row %d: %v: %s: %.500s", seq, err, header.Get(consumer.HeaderStatus), body)
+	}
+}
+
+// end finds what is missing.
+func (c *checker) end(rows []row) {
+	for _, r := range rows {
+		if _, ok := c.seen[r.seq]; !ok {
+			c.notes.violate("lost", "row %d (number %d) has no result", r.seq, r.n)
+		}
+	}
+}
+
+// check compares one result with its row: the row's own bytes come first, then what the LLM says to it.
+func (r row) check(status string, body []byte) error {
+	var got struct {
+		Answer string `json:"llm_response"`
+		Error  *struct {
+			Reason string `json:"reason"`
+		} `json:"llm_response_error"`
+	}
+	if err := json.Unmarshal(body, &got); err != nil {
+		return err
+	}
+	reason := ""
+	if got.Error != nil {
+		reason = got.Error.Reason
+	}
+	want, wantReason, wantAnswer, own := "success", "", llmtest.Answer(prompt(r.n)), bytes.TrimSuffix(r.body, []byte("}"))
+	switch kindOf(r.n) {
+	case refused:
+		want, wantReason, wantAnswer = "error", "api_call_failed", ""
+	case invalid:
+		want, wantReason, wantAnswer, own = "error", "invalid_row", "", nil
+	case ordinary:
+	}
+	switch {
+	case status != want:
+		return fmt.Errorf("status %q, want %q", status, want)
+	case reason != wantReason:
+		return fmt.Errorf("reason %q, want %q", reason, wantReason)
+	case got.Answer != wantAnswer:
+		return fmt.Errorf("answer %q, want %q", got.Answer, wantAnswer)
+	case !bytes.HasPrefix(body, own):
+		return fmt.Errorf("the row's own bytes are not kept: want %s", own)
+	}
+	return nil
+}
+
+// check reads both streams.
+func (s *site) check(ctx context.Context, published int) (rows, results int, err error) {
+	var all []row
+	if err := s.read(ctx, inputStream, "rows.>", func(m jetstream.Msg, seq uint64) {
+		n, _ := strconv.Atoi(strings.TrimPrefix(m.Headers().Get(nats.MsgIdHdr), "row-"))
+		all = append(all, row{seq: seq, n: n, body: rowBody(s.plan.seed, n)})
+		if n != len(all) || !bytes.Equal(m.Data(), all[n-1].body) {
+			s.notes.violate("input", "row %d at place %d of the input: %s", n, len(all), m.Data())
+		}
+	}); err != nil {
+		return 0, 0, err
+	}
+	if len(all) != published {
+		s.notes.violate("input", "%d rows in the input, %d published", len(all), published)
+	}
+	c := newChecker(all, s.notes)
+	err = s.read(ctx, resultStream, resultSubject, func(m jetstream.Msg, _ uint64) { c.result(m.Headers(), m.Data()) })
+	c.end(all)
+	return len(all), c.results, err
+}
+
+// readPatience bounds how long the servers may take to serve the next message.
+const readPatience = time.Minute
+
+// read goes through the messages of a stream in their order.
+func (s *site) read(ctx context.Context, stream, filter string, each func(m jetstream.Msg, seq uint64)) error {
+	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}, OptStartSeq: 1, DeliverPolicy: jetstream.DeliverByStartSequencePolicy}
+	for end := time.Now().Add(readPatience); ; pause(ctx, tryAgain) {
+		before := cfg.OptStartSeq
+		err := s.readFrom(ctx, stream, &cfg, each)
+		if err == nil {
+			return nil
+		}
+		if cfg.OptStartSeq > before {
+			end = time.Now().Add(readPatience)
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return fmt.Errorf("read %s: %w", stream, err)
+		}
+	}
+}
+
+// readFrom reads on until there is no more, and notes where it is.
+func (s *site) readFrom(ctx context.Context, stream string, cfg *jetstream.OrderedConsumerConfig, each func(m jetstream.Msg, seq uint64)) error {
+	c, err := s.js.OrderedConsumer(ctx, stream, *cfg)
+	if err != nil {
+		return err
+	}
+	for pending := c.CachedInfo().NumPending; pending > 0; {
+		m, err := c.Next(jetstream.FetchMaxWait(apiTimeout))
+		if err != nil {
+			return err
+		}
+		md, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		if md.Sequence.Stream < cfg.OptStartSeq {
+			continue
+		}
+		each(m, md.Sequence.Stream)
+		cfg.OptStartSeq, pending = md.Sequence.Stream+1, md.NumPending
+	}
+	return nil
+}
+
+// verify has the stage prove the same from the streams.
+func (s *site) verify(ctx context.Context) error {
+	_, url, err := s.servers.fronts(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := s.ps.start("verify", s.dir, s.environ(url), s.stage, "verify")
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if code := p.exitCode(); code != 0 {
+		s.notes.violate("verify", "stage verify ended with %d: see %s", code, p.log)
+	}
+	return nil
+}

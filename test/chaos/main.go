@@ -1,0 +1,279 @@
+// Command chaos runs real processes of the stage against real nats-servers and a flaky LLM, kills, suspends, cuts off and
+// restarts them by a schedule that a seed draws, and then looks whether every row has exactly one result, in stream order,
+// with the right bytes. It exits with 0 when that is so, with 1 when it is not, and with 2 for bad usage.
+// docs/reliability.md tells what was run.
+//
+//	go run ./test/chaos -duration 1m -seed 7
+//	go run ./test/chaos -servers 3 -rows 10000 -faults kill=20,server=5,stepdown=10
+//
+// The seed repeats the schedule, the rows and the LLM's failures, not the timing of processes: a run that failed may need
+// several runs of its seed to fail again.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func main() {
+	plan, err := parsePlan(os.Args[1:], func(fs *flag.FlagSet) { fs.SetOutput(os.Stderr) })
+	if err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(2)
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, end := context.WithTimeoutCause(ctx, plan.timeout, fmt.Errorf("not done within %v", plan.timeout))
+	err = run(ctx, plan, os.Stdout)
+	end()
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// errViolated says that a run found something; it has been told.
+var errViolated = errors.New("there were violations")
+
+// run does one run and reports to out.
+func run(ctx context.Context, p *plan, out io.Writer) (err error) {
+	s := &site{plan: p, began: time.Now()}
+	if err := s.prepare(); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(s.logs(), "chaos.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // for people to read
+	var show io.Writer
+	if p.verbose {
+		show = out
+	}
+	s.notes = newNotes(log, show)
+	s.ps = &processes{logs: s.logs(), live: make(map[*process]struct{})}
+	ctx, s.fail = context.WithCancelCause(ctx)
+	defer func() {
+		s.fail(nil)
+		s.close()
+		switch {
+		case err != nil:
+			err = fmt.Errorf("seed %d: %w; logs and stores are in %s", p.seed, err, s.dir)
+		case p.keep:
+			write(out, "logs and stores are in %s\n", s.dir)
+		default:
+			_ = os.RemoveAll(s.dir)
+		}
+	}()
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	s.began = time.Now()
+	published := s.disturb(ctx)
+	err = s.finish(ctx, published)
+	rows, results := published, 0
+	if err == nil {
+		rows, results, err = s.check(ctx, published)
+	}
+	if err == nil {
+		err = s.verify(ctx)
+	}
+	s.checkCalls()
+	s.report(out, rows, results)
+	if err == nil && s.notes.violated() > 0 {
+		err = errViolated
+	}
+	return err
+}
+
+// faultsAtOnce is how many faults may last at the same time.
+const faultsAtOnce = 4
+
+// disturb starts the replicas, publishes rows and does the faults of the schedule, until both are done.
+func (s *site) disturb(ctx context.Context) (published int) {
+	for _, r := range s.replicas {
+		s.running.Go(func() {
+			if err := r.supervise(ctx); err != nil {
+				s.fail(err)
+			}
+		})
+	}
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		n, err := s.publish(ctx)
+		if err != nil {
+			s.fail(err)
+		}
+		published = n
+	})
+	parts.Go(func() { s.faults(ctx) })
+	parts.Wait()
+	return published
+}
+
+// faults does the faults of the schedule, each when its time has come, and returns when the last one is healed.
+func (s *site) faults(ctx context.Context) {
+	var under sync.WaitGroup
+	defer under.Wait()
+	room := make(chan struct{}, faultsAtOnce)
+	for _, f := range s.plan.schedule() {
+		if !s.reached(ctx, f.at) {
+			return
+		}
+		room <- struct{}{}
+		under.Go(func() {
+			if err := s.happen(ctx, f); err != nil {
+				s.fail(err)
+			}
+			<-room
+		})
+	}
+}
+
+// reached waits until the run has come so far; false: it ends before.
+func (s *site) reached(ctx context.Context, at float64) bool {
+	for {
+		now, more := s.progress()
+		if now >= at {
+			return true
+		}
+		var timer <-chan time.Time
+		if more == nil {
+			timer = time.After(time.Duration((at - now) * float64(s.plan.duration)))
+		}
+		select {
+		case <-more:
+		case <-timer:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+const (
+	// stalledAfter is how long no result may come, all faults healed, before the run is given up.
+	stalledAfter = 2 * time.Minute
+	look         = 200 * time.Millisecond
+	// ackPatience is how long after the last result all rows must be acked.
+	ackPatience = 30 * time.Second
+)
+
+// finish waits until each row has a result and is acked, and stops the replicas.
+func (s *site) finish(ctx context.Context, published int) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	s.notes.tell("all %d rows are published and all faults healed, %d results", published, s.stored(ctx))
+	for last, since := -1, time.Now(); ; pause(ctx, look) {
+		n := s.stored(ctx)
+		if n >= published {
+			break
+		}
+		if n != last {
+			last, since = n, time.Now()
+		}
+		if time.Since(since) > stalledAfter {
+			s.notes.violate("stalled", "%d results of %d rows, and none for %v", n, published, stalledAfter)
+			break
+		}
+		if err := context.Cause(ctx); err != nil {
+			return fmt.Errorf("with %d results of %d rows: %w", n, published, err)
+		}
+	}
+	for end := time.Now().Add(ackPatience); ; pause(ctx, look) {
+		why := s.unacked(ctx)
+		if why == "" {
+			break
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			s.notes.violate("acks", "%s, %v after the last result", why, ackPatience)
+			break
+		}
+	}
+	for _, r := range s.replicas {
+		if err := r.retire(ctx, stopPatience); err != nil {
+			return err
+		}
+	}
+	s.running.Wait()
+	return context.Cause(ctx)
+}
+
+// stored is how many results there are; -1: nobody says.
+func (s *site) stored(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, resultStream)
+	if err != nil {
+		return -1
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(resultSubject))
+	if err != nil {
+		return -1
+	}
+	return int(info.State.Subjects[resultSubject])
+}
+
+// unacked says which rows are not acked; empty: all are.
+func (s *site) unacked(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	c, err := s.js.Consumer(ctx, inputStream, durable)
+	if err != nil {
+		return err.Error()
+	}
+	if i := c.CachedInfo(); i.NumPending > 0 || i.NumAckPending > 0 {
+		return fmt.Sprintf("%d rows pending, %d not acked", i.NumPending, i.NumAckPending)
+	}
+	return ""
+}
+
+// checkCalls compares the calls made again with what the faults allow.
+func (s *site) checkCalls() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, again := s.model.paid(); again > s.allowance {
+		s.notes.violate("calls", "%d calls made again, the faults allow %d", again, s.allowance)
+	}
+}
+
+// report prints what was done and found.
+func (s *site) report(out io.Writer, rows, results int) {
+	calls, again := s.model.paid()
+	write(out, "seed %d, %d servers, %d replicas, pool %d, window %d\n", s.plan.seed, s.plan.servers, s.plan.replicas, s.plan.pool, s.plan.window)
+	write(out, "rows %d, results %d, in %v\n", rows, results, time.Since(s.began).Round(time.Second))
+	write(out, "faults")
+	for _, k := range kinds {
+		if n := s.notes.count(k.kind); n > 0 || s.plan.counts[k.kind] > 0 {
+			write(out, " %s %d/%d", k.kind, n, s.plan.counts[k.kind])
+		}
+	}
+	exits := 0
+	for _, r := range s.replicas {
+		exits += r.exits
+	}
+	write(out, "\nreplicas that ended by themselves %d\n", exits)
+	write(out, "calls %d, repaid %d of at most %d\n", calls, again, s.allowance)
+	write(out, "violations %d %v\n", s.notes.violated(), s.notes.violations)
+}
+
+func goCommand(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "go", args...)
+}
+
+// write writes to who may have gone.
+func write(out io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) }

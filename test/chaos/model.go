@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// What row n is, is written into its number.
+const (
+	refusedEvery = 199 // the LLM refuses it for good: an error result
+	invalidEvery = 503 // no JSON object: an error result, and no call
+	failingEvery = 47  // its first call fails with 500
+	limitedEvery = 211 // its first call meets a 429
+	slowEvery    = 397 // its calls take long, and all later rows wait behind it
+	slowCall     = 3 * time.Second
+)
+
+type rowKind int
+
+const (
+	ordinary rowKind = iota
+	refused
+	invalid
+)
+
+func kindOf(n int) rowKind {
+	switch {
+	case n%invalidEvery == 7:
+		return invalid
+	case n%refusedEvery == 3:
+		return refused
+	default:
+		return ordinary
+	}
+}
+
+// rowBody is the body of row n. Its bytes must come back as they are: spaces, order of keys, digits.
+func rowBody(seed uint64, n int) []byte {
+	if kindOf(n) == invalid {
+		return fmt.Appendf(nil, "row %d is no object", n)
+	}
+	random := rand.New(rand.NewPCG(seed, uint64(n)))
+	text, _ := json.Marshal(strings.Repeat("übel ", 1+random.IntN(60))) // a string can always be encoded
+	return fmt.Appendf(nil, `{"n": %d,"text":%s, "a":%d.50}`, n, text, random.Uint64())
+}
+
+// prompt is what template makes of row n.
+func prompt(n int) string { return "Row " + strconv.Itoa(n) }
+
+const template = "Row {{ row.n }}"
+
+// model is the LLM: it counts the calls for each row.
+type model struct {
+	server *llmtest.Server
+	http   *http.Server
+	url    string
+
+	mu     sync.Mutex
+	calls  map[int]int // by row
+	failed int         // calls that failed as they should, so that the row is asked again
+	moved  chan struct{}
+}
+
+func startModel(ctx context.Context, p *plan) (*model, error) {
+	m := &model{calls: make(map[int]int), moved: make(chan struct{})}
+	var err error
+	m.server, err = llmtest.New(llmtest.Config{Latency: p.latency, LatencySigma: .6, Seed: p.seed, Script: m.script})
+	if err != nil {
+		return nil, err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	m.http = &http.Server{Handler: m.server, ReadHeaderTimeout: time.Minute}
+	m.url = "http://" + listener.Addr().String() + "/v1"
+	go func() { _ = m.http.Serve(listener) }() // ends with close
+	return m, nil
+}
+
+func (m *model) close() { _ = m.http.Close() }
+
+// script fails some calls in a way that depends on the row alone, so that the calls a run should take are known.
+func (m *model) script(c llmtest.Call) *llmtest.Step {
+	n, err := strconv.Atoi(strings.TrimPrefix(c.Prompt, "Row "))
+	if err != nil {
+		return &llmtest.Step{Status: http.StatusBadRequest}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls[n]++
+	first := m.calls[n] == 1
+	if first {
+		close(m.moved)
+		m.moved = make(chan struct{})
+	}
+	switch {
+	case kindOf(n) == refused:
+		return &llmtest.Step{Status: http.StatusBadRequest}
+	case first && n%failingEvery == 5:
+		m.failed++
+		return &llmtest.Step{Status: http.StatusInternalServerError}
+	case first && n%limitedEvery == 9:
+		m.failed++
+		return &llmtest.Step{Status: http.StatusTooManyRequests}
+	case n%slowEvery == 11:
+		return &llmtest.Step{Delay: slowCall}
+	}
+	return nil
+}
+
+// rows is how many rows were asked at least once, and a channel that is closed when there are more.
+func (m *model) rows() (n int, more <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.calls), m.moved
+}
+
+// paid is how many calls were made, and how many of them beyond what the rows take: one each, and one more for each call
+// that failed.
+func (m *model) paid() (calls, again int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.calls {
+		calls += n
+	}
+	return calls, calls - len(m.calls) - m.failed
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// kind is a kind of fault.
+type kind string
+
+// The kinds of faults.
+const (
+	kill     kind = "kill"     // kill -9 of a replica of the stage, mostly the owner
+	zombie   kind = "zombie"   // the owner is suspended, a rival takes over, the owner wakes up
+	stop     kind = "stop"     // SIGTERM of a replica; it must drain and exit with 0
+	cut      kind = "cut"      // the network between a replica and all servers
+	server   kind = "server"   // kill -9 of nats-server: the only one, one of three, or all three
+	suspend  kind = "suspend"  // nats-server is suspended
+	isolate  kind = "isolate"  // the network between one server and the two others
+	stepDown kind = "stepdown" // the leader of a stream, of the consumer or of the cluster steps down
+	unpin    kind = "unpin"    // somebody takes the pin from the owner
+	full     kind = "full"     // a stream is full
+)
+
+// kinds are all of them with their share in a mix that nobody chose; cluster says that it takes three servers.
+var kinds = []struct {
+	kind    kind
+	share   int
+	cluster bool
+}{
+	{kill, 10, false},
+	{zombie, 4, false},
+	{stop, 3, false},
+	{cut, 3, false},
+	{server, 4, false},
+	{suspend, 1, false},
+	{isolate, 2, true},
+	{stepDown, 5, true},
+	{unpin, 2, false},
+	{full, 2, false},
+}
+
+// meanGap is the mean time between faults of a run whose faults nobody counted; with rows, meanRows are between them.
+const (
+	meanGap  = 2 * time.Second
+	meanRows = 200
+)
+
+// plan is what a run is to do.
+type plan struct {
+	seed     uint64
+	rows     int           // 0: as many as go in duration
+	duration time.Duration // for how long rows are published and faults happen; 0: until all rows are
+	timeout  time.Duration // for the whole run
+	servers  int
+	replicas int
+	pool     int
+	window   int
+	latency  time.Duration // median of a call
+	race     bool          // build the stage with the race detector
+	keep     bool          // keep the logs of a run that found nothing
+	verbose  bool
+	dir      string
+	counts   map[kind]int
+}
+
+// fault is one entry of the schedule. All that it draws comes from its own seed, so that one does not change another.
+type fault struct {
+	kind kind
+	at   float64 // of the run's progress, from 0 to 1
+	seed uint64
+}
+
+func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
+	p := &plan{}
+	fs := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	output(fs)
+	fs.Uint64Var(&p.seed, "seed", 0, "`number` that the schedule, the rows and the LLM are drawn from; 0: any")
+	fs.IntVar(&p.rows, "rows", 0, "`number` of rows; the faults are spread over them")
+	fs.DurationVar(&p.duration, "duration", 0, "publish rows and do faults for so long; without -rows 1m")
+	fs.DurationVar(&p.timeout, "timeout", 0, "give up after that long; 0: 10m more than -duration, 2h with -rows")
+	fs.IntVar(&p.servers, "servers", 1, "1 or 3 nats-servers; with 3 the streams have 3 replicas")
+	fs.IntVar(&p.replicas, "replicas", 3, "`number` of processes of the stage")
+	fs.IntVar(&p.pool, "pool", 32, "STAGE_POOL_SIZE")
+	fs.IntVar(&p.window, "window", 256, "STAGE_WINDOW")
+	fs.DurationVar(&p.latency, "latency", 150*time.Millisecond, "median time of a call")
+	fs.BoolVar(&p.race, "race", false, "build the stage with the race detector")
+	fs.BoolVar(&p.keep, "keep", false, "keep the logs in any case")
+	fs.BoolVar(&p.verbose, "v", false, "print each fault")
+	fs.StringVar(&p.dir, "dir", "", "`directory` for stores and logs; empty: a new one")
+	faults := fs.String("faults", "", "how many of each kind, such as kill=100,server=30; of the others none. Empty: a mix of all")
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	if p.rows == 0 && p.duration == 0 {
+		p.duration = time.Minute
+	}
+	if p.timeout == 0 {
+		p.timeout = cmp.Or(p.duration+10*time.Minute, 2*time.Hour)
+		if p.rows > 0 {
+			p.timeout = 2 * time.Hour
+		}
+	}
+	if p.seed == 0 {
+		p.seed = uint64(rand.Uint32())
+	}
+	counts, err := parseCounts(*faults)
+	if p.counts = counts; counts == nil {
+		p.counts = p.mix()
+	}
+	faulty := func(ok bool, text string, args ...any) error {
+		if ok {
+			return nil
+		}
+		return fmt.Errorf(text, args...)
+	}
+	return p, errors.Join(err,
+		faulty(fs.NArg() == 0, "unexpected arguments: %s", strings.Join(fs.Args(), " ")),
+		faulty(p.rows == 0 || p.duration == 0, "-rows and -duration: choose one"),
+		faulty(p.rows >= 0 && p.duration >= 0 && p.timeout > 0, "-rows, -duration and -timeout must not be negative"),
+		faulty(p.servers == 1 || p.servers == 3, "-servers %d: 1 or 3", p.servers),
+		faulty(p.replicas >= 2 && p.replicas <= 20, "-replicas %d: from 2 to 20", p.replicas),
+		faulty(p.pool >= 1 && p.window >= p.pool, "-pool %d -window %d: at least 1, and the window no smaller", p.pool, p.window),
+		faulty(p.servers == 3 || p.counts[isolate]+p.counts[stepDown] == 0, "%s and %s take -servers 3", isolate, stepDown),
+	)
+}
+
+func parseCounts(text string) (map[kind]int, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // nothing chosen
+	}
+	counts := make(map[kind]int)
+	for part := range strings.SplitSeq(text, ",") {
+		name, number, _ := strings.Cut(part, "=")
+		n, err := strconv.Atoi(number)
+		known := false
+		for _, k := range kinds {
+			known = known || string(k.kind) == name
+		}
+		if err != nil || n < 0 || !known {
+			return nil, fmt.Errorf("-faults: %q; write KIND=NUMBER, the kinds are %v", part, kinds)
+		}
+		counts[kind(name)] = n
+	}
+	return counts, nil
+}
+
+// mix is how many faults of each kind there are when nobody chose: at least one.
+func (p *plan) mix() map[kind]int {
+	total := float64(p.duration) / float64(meanGap)
+	if p.rows > 0 {
+		total = float64(p.rows) / meanRows
+	}
+	shares := 0
+	for _, k := range kinds {
+		if !k.cluster || p.servers == 3 {
+			shares += k.share
+		}
+	}
+	counts := make(map[kind]int)
+	for _, k := range kinds {
+		if !k.cluster || p.servers == 3 {
+			counts[k.kind] = max(1, int(total*float64(k.share)/float64(shares)+.5))
+		}
+	}
+	return counts
+}
+
+// schedule draws when the faults happen. They are spread evenly at random, so some meet others.
+func (p *plan) schedule() []fault {
+	random := rand.New(rand.NewPCG(p.seed, 1))
+	var all []fault
+	for _, k := range kinds {
+		for range p.counts[k.kind] {
+			all = append(all, fault{kind: k.kind, at: .02 + .95*random.Float64(), seed: random.Uint64()})
+		}
+	}
+	slices.SortFunc(all, func(a, b fault) int { return cmp.Compare(a.at, b.at) })
+	return all
+}

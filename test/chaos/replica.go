@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// restartWait is how long a replica that has ended by itself stays down, as under a supervisor.
+const restartWait = 300 * time.Millisecond
+
+// replica is one place where a process of the stage runs, and what keeps it running.
+type replica struct {
+	n       int
+	ps      *processes
+	path    string
+	dir     string
+	environ []string
+	proxies []*proxy
+	notes   *notes
+
+	mu      sync.Mutex
+	proc    *process
+	wanted  bool          // its end is: somebody has signalled it
+	down    time.Duration // how long it stays down then
+	retired bool
+	exits   int // by itself
+}
+
+// supervise starts the process again and again until it is retired or ctx ends.
+func (r *replica) supervise(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		if r.retired || ctx.Err() != nil {
+			r.mu.Unlock()
+			return nil //nolint:nilerr // ctx ends what is over
+		}
+		proc, err := r.ps.start(fmt.Sprintf("stage%d", r.n), r.dir, r.environ, r.path, "run")
+		r.proc, r.wanted = proc, false
+		r.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		<-proc.done
+		select {
+		case <-time.After(r.ended(proc)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ended notes the end of the process and returns how long it stays down.
+func (r *replica) ended(proc *process) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.proc = nil
+	output, _ := os.ReadFile(proc.log)
+	for _, sign := range []string{"panic: ", "DATA RACE", "fatal error: "} {
+		if bytes.Contains(output, []byte(sign)) {
+			r.notes.violate("crash", "replica %d: %s: see %s", r.n, strings.TrimSuffix(sign, ": "), proc.log)
+		}
+	}
+	if r.wanted {
+		return r.down
+	}
+	r.exits++
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+	r.notes.tell("replica %d ended by itself with %d: %s: %s", r.n, proc.exitCode(), proc.log, lines[len(lines)-1])
+	if proc.exitCode() != 1 {
+		r.notes.violate("exit", "replica %d ended by itself with %s: see %s", r.n, proc.cmd.ProcessState, proc.log)
+	}
+	return restartWait
+}
+
+// kill kills the process and lets it start again after down. It returns false where none runs.
+func (r *replica) kill(down time.Duration) (bool, error) {
+	r.mu.Lock()
+	proc := r.proc
+	r.wanted, r.down = true, down
+	r.mu.Unlock()
+	if proc == nil {
+		return false, nil
+	}
+	return true, proc.kill()
+}
+
+// stop ends the process as Kubernetes would and lets it start again after down. It returns false where none runs.
+func (r *replica) stop(ctx context.Context, down, patience time.Duration) (bool, error) {
+	r.mu.Lock()
+	proc := r.proc
+	r.wanted, r.down = true, down
+	r.mu.Unlock()
+	if proc == nil {
+		return false, nil
+	}
+	if err := proc.signal(syscall.SIGTERM); err != nil {
+		return false, err
+	}
+	select {
+	case <-proc.done:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-time.After(patience):
+		r.notes.violate("stop", "replica %d has not ended %v after SIGTERM: see %s", r.n, patience, proc.log)
+		return false, proc.kill()
+	}
+	if code := proc.exitCode(); code > 1 {
+		r.notes.violate("stop", "replica %d ended with %d after SIGTERM: see %s", r.n, code, proc.log)
+	} else if code == 1 {
+		r.notes.tell("replica %d ended with 1 after SIGTERM: see %s", r.n, proc.log)
+	}
+	return true, nil
+}
+
+// retire stops the process for good. Its exit code must be 0.
+func (r *replica) retire(ctx context.Context, patience time.Duration) error {
+	r.mu.Lock()
+	r.retired = true
+	proc := r.proc
+	r.mu.Unlock()
+	if _, err := r.stop(ctx, 0, patience); err != nil {
+		return err
+	}
+	if proc != nil {
+		<-proc.done
+		if code := proc.exitCode(); code != 0 {
+			r.notes.violate("stop", "replica %d ended with %d after the last SIGTERM: see %s", r.n, code, proc.log)
+		}
+	}
+	return nil
+}
+
+// process is what runs now; nil: nothing.
+func (r *replica) process() *process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.proc
+}
+
+// owns tells whether the process that runs now has claimed the partition as owner.
+func (r *replica) owns(owner string) bool {
+	proc := r.process()
+	if proc == nil || owner == "" {
+		return false
+	}
+	output, err := os.ReadFile(proc.log)
+	return err == nil && bytes.Contains(output, []byte(owner))
+}
+
+// cut sets the network between the replica and all servers.
+func (r *replica) cut(to state) {
+	for _, p := range r.proxies {
+		p.set(to)
+	}
+}

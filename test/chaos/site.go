@@ -1,0 +1,332 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Names as the stage has them by default.
+const (
+	inputStream   = "ROWS"
+	resultStream  = "RESULTS"
+	auditStream   = "AUDIT"
+	journalStream = "JOURNAL"
+	stageName     = "stage"
+	pinGroup      = "stage"
+)
+
+var (
+	durable       = consumer.DurableName(stageName, 0)
+	resultSubject = consumer.ResultSubject("results", stageName, 0)
+	logFilter     = strings.TrimSuffix(resultSubject, "rows") + ">"
+)
+
+// site is all that a run consists of.
+type site struct {
+	plan     *plan
+	notes    *notes
+	dir      string
+	stage    string // path of the program
+	ps       *processes
+	servers  *servers
+	replicas []*replica
+	model    *model
+	nc, sys  *nats.Conn // through proxies that are never cut
+	js       jetstream.JetStream
+	began    time.Time
+	filling  sync.Mutex
+	running  sync.WaitGroup          // the replicas
+	fail     context.CancelCauseFunc // ends the run
+
+	mu         sync.Mutex
+	outages    int       // under way
+	lastOutage time.Time // when the last one ended
+	allowance  int       // calls that may be made again
+}
+
+// build builds the programs.
+func (s *site) build(ctx context.Context) (natsPath string, err error) {
+	natsPath, s.stage = filepath.Join(s.dir, "nats-server"), filepath.Join(s.dir, "stage")
+	for _, b := range [][]string{
+		{"build", "-o", natsPath, "github.com/nats-io/nats-server/v2"},
+		{"build", "-race=" + strconv.FormatBool(s.plan.race), "-o", s.stage, "github.com/llm-stage/stage/cmd/stage"},
+	} {
+		if out, err := goCommand(ctx, b...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go %s: %w\n%s", strings.Join(b, " "), err, out)
+		}
+	}
+	return natsPath, nil
+}
+
+// open starts everything but the replicas.
+func (s *site) open(ctx context.Context) error {
+	natsPath, err := s.build(ctx)
+	if err != nil {
+		return err
+	}
+	if s.model, err = startModel(ctx, s.plan); err != nil {
+		return err
+	}
+	if s.servers, err = newServers(ctx, s.ps, natsPath, s.dir, s.plan.servers); err != nil {
+		return err
+	}
+	_, url, err := s.servers.fronts(ctx)
+	if err != nil {
+		return err
+	}
+	options := []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.PingInterval(time.Second), nats.IgnoreAuthErrorAbort()}
+	if s.nc, err = nats.Connect(url, options...); err != nil {
+		return err
+	}
+	if s.sys, err = nats.Connect(url, append(options, nats.UserInfo("sys", "sys"))...); err != nil {
+		return err
+	}
+	if s.js, err = jetstream.New(s.nc); err != nil {
+		return err
+	}
+	if err := s.createInput(ctx); err != nil {
+		return err
+	}
+	for i := range s.plan.replicas {
+		r, err := s.newReplica(ctx, i)
+		if err != nil {
+			return err
+		}
+		s.replicas = append(s.replicas, r)
+	}
+	return nil
+}
+
+// createInput waits for the servers to elect their leader.
+func (s *site) createInput(ctx context.Context) error {
+	cfg := jetstream.StreamConfig{
+		Name: inputStream, Subjects: []string{"rows.>", "noise.>"}, Replicas: s.plan.servers,
+		AllowDirect: true, Discard: jetstream.DiscardNew, Duplicates: time.Hour,
+	}
+	for end := time.Now().Add(time.Minute); ; pause(ctx, tryAgain) {
+		within, cancel := context.WithTimeout(ctx, apiTimeout)
+		_, err := s.js.CreateStream(within, cfg)
+		cancel()
+		if err == nil || ctx.Err() != nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
+	proxies, url, err := s.servers.fronts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &replica{
+		n: n, ps: s.ps, path: s.stage, notes: s.notes, proxies: proxies, dir: filepath.Join(s.dir, fmt.Sprintf("stage%d", n)),
+		environ: append(s.environ(url),
+			"STAGE_LLM_BASE_URL="+s.model.url, "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
+			"STAGE_POOL_SIZE="+strconv.Itoa(s.plan.pool), "STAGE_WINDOW="+strconv.Itoa(s.plan.window), "STAGE_THROTTLE=classic",
+			"STAGE_STREAM_REPLICAS="+strconv.Itoa(s.plan.servers), "STAGE_AUDIT_PAYLOADS=hash",
+			"STAGE_RETRY_BASE_DELAY=100ms", "STAGE_LLM_TIMEOUT=20s", "STAGE_STOP_TIMEOUT=25s", "STAGE_HTTP_ADDR=127.0.0.1:0",
+			"STAGE_LOG_FORMAT=json", "GORACE=halt_on_error=1"),
+	}, nil
+}
+
+// environ is what every command of the stage needs to know.
+func (s *site) environ(url string) []string {
+	return []string{"STAGE_NATS_URL=" + url, "STAGE_INPUT_SUBJECT=rows.>"}
+}
+
+// close ends all that was started.
+func (s *site) close() {
+	if s.nc != nil {
+		s.nc.Close()
+	}
+	if s.sys != nil {
+		s.sys.Close()
+	}
+	s.ps.close()
+	s.running.Wait()
+	if s.servers != nil {
+		s.servers.close()
+	}
+	if s.model != nil {
+		s.model.close()
+	}
+}
+
+// progress goes from 0 to 1; more is closed when there may be more.
+func (s *site) progress() (at float64, more <-chan struct{}) {
+	n, moved := s.model.rows()
+	if s.plan.rows > 0 {
+		return float64(n) / float64(s.plan.rows), moved
+	}
+	return float64(time.Since(s.began)) / float64(s.plan.duration), nil
+}
+
+// backlog is how many rows are published and not asked for yet, and droughtEvery after how many rows the publisher lets
+// the stage run dry.
+const (
+	backlogMost  = 600
+	droughtEvery = 2500
+	droughtMost  = 3 * time.Second
+)
+
+// publish publishes rows until there are enough, and returns how many. Messages between them that the stage must not see
+// leave gaps in the sequence.
+func (s *site) publish(ctx context.Context) (n int, err error) {
+	random := rand.New(rand.NewPCG(s.plan.seed, 3))
+	asked := 0 // rows that will be
+	for {
+		at, _ := s.progress()
+		if s.plan.rows > 0 && n >= s.plan.rows || s.plan.rows == 0 && at >= 1 {
+			return n, nil
+		}
+		n++
+		if kindOf(n) != invalid {
+			asked++
+		}
+		if random.IntN(13) == 0 {
+			err = s.store(ctx, "noise.x", "noise-"+strconv.Itoa(n), nil)
+		}
+		if err == nil {
+			err = s.store(ctx, "rows.a", "row-"+strconv.Itoa(n), rowBody(s.plan.seed, n))
+		}
+		if err != nil {
+			return n, err
+		}
+		most := backlogMost
+		if dry := random.IntN(droughtEvery) == 0; dry {
+			most = 0
+		}
+		if err := s.worked(ctx, asked-most); err != nil {
+			return n, err
+		}
+		if most == 0 {
+			pause(ctx, between(random, 0, droughtMost))
+		}
+	}
+}
+
+// worked waits until so many rows have been asked.
+func (s *site) worked(ctx context.Context, rows int) error {
+	for {
+		n, more := s.model.rows()
+		if n >= rows {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// store publishes one message until it is stored; its id keeps it from being stored twice.
+func (s *site) store(ctx context.Context, subject, id string, body []byte) error {
+	for {
+		within, cancel := context.WithTimeout(ctx, apiTimeout)
+		_, err := s.js.Publish(within, subject, body, jetstream.WithMsgID(id))
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		pause(ctx, tryAgain)
+	}
+}
+
+// lastOwner is the term that appended last to the results.
+func (s *site) lastOwner(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	m, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+resultStream, fmt.Appendf(nil, `{"last_by_subj":%q}`, logFilter))
+	if err != nil {
+		return "", err
+	}
+	var found struct {
+		Message struct {
+			Headers []byte `json:"hdrs"`
+		} `json:"message"`
+	}
+	if err := errors.Join(apiError(m.Data), json.Unmarshal(m.Data, &found)); err != nil {
+		return "", err
+	}
+	header, err := nats.DecodeHeadersMsg(found.Message.Headers)
+	return header.Get(consumer.HeaderOwner), err
+}
+
+// owner is the replica whose process that is; nil: none that runs.
+func (s *site) owner(ctx context.Context) (*replica, string) {
+	owner, err := s.lastOwner(ctx)
+	if err != nil {
+		return nil, ""
+	}
+	for _, r := range s.replicas {
+		if r.owns(owner) {
+			return r, owner
+		}
+	}
+	return nil, ""
+}
+
+func apiError(answer []byte) error {
+	var found struct {
+		Error *struct {
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(answer, &found); err != nil {
+		return err
+	}
+	if found.Error != nil {
+		return errors.New(found.Error.Description)
+	}
+	return nil
+}
+
+// afterOutage is how long after an outage replies that came meanwhile may still be on their way to the journal.
+const afterOutage = 10 * time.Second
+
+// disturbed adds what a fault may cost. Calls in the air are made again, and so are replies of the last second that had no
+// time to be journaled; while no server could be reached, all replies of the window.
+func (s *site) disturbed(k kind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case k == stop:
+	case s.outages > 0 || time.Since(s.lastOutage) < afterOutage:
+		s.allowance += s.plan.window
+	default:
+		s.allowance += s.plan.pool + int(float64(s.plan.pool)/s.plan.latency.Seconds())
+	}
+}
+
+// keepTail says where to look.
+func (s *site) logs() string { return filepath.Join(s.dir, "logs") }
+
+// prepare makes the directories.
+func (s *site) prepare() (err error) {
+	if s.dir = s.plan.dir; s.dir == "" {
+		if s.dir, err = os.MkdirTemp("", "stage-chaos-"); err != nil {
+			return err
+		}
+	}
+	if s.dir, err = filepath.Abs(s.dir); err != nil {
+		return err
+	}
+	return os.MkdirAll(s.logs(), 0o700)
+}
