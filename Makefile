@@ -8,6 +8,9 @@ RUN      ?= .#     which tests: make test RUN=TestWindow
 FUZZTIME ?= 10s#   for each fuzz target
 BENCH    ?= .#     which benchmarks
 COUNT    ?= 1#     how often each; ten for benchstat
+DURATION ?= 1m#    of a chaos run, or ROWS=10000
+SERVERS  ?= 1#     nats-servers of a chaos run: 1 or 3
+SEED     ?= 0#     of a chaos run; 0: any
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 APP      := github.com/llm-stage/stage/cmd/stage/app
@@ -17,7 +20,7 @@ TOOLS    := bin/golangci-lint bin/gofumpt bin/benchstat
 .PHONY: help
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: PKG=./pool RUN=TestName FUZZTIME=1m BENCH=Buffer COUNT=10"
+	@echo "Variables: PKG=./pool RUN=TestName FUZZTIME=1m BENCH=Buffer COUNT=10 DURATION=5m SERVERS=3 SEED=7"
 
 .PHONY: build
 build: ## build bin/stage, as released
@@ -38,6 +41,12 @@ race: ## run the tests in any order under the race detector
 .PHONY: test-real
 test-real: ## run the program against nginx, a mock of all wire formats and a changing limit; gets the servers, takes minutes
 	go test -tags real -count=1 -v -parallel 4 -run '$(RUN)' ./test/real
+
+.PHONY: chaos
+chaos: ## kill, suspend, cut off and restart real processes for DURATION, or over ROWS, by SEED; see docs/reliability.md
+	@mkdir -p bin
+	go build -o bin/chaos ./test/chaos
+	bin/chaos -servers $(SERVERS) -seed $(SEED) $(if $(ROWS),-rows $(ROWS),-duration $(DURATION)) $(CHAOS)
 
 .PHONY: cover
 cover: ## measure what the tests reach, into coverage.out

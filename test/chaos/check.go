@@ -126,8 +126,11 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 	return len(all), c.results, err
 }
 
-// readPatience bounds how long the servers may take to serve the next message.
-const readPatience = time.Minute
+const (
+	// readPatience bounds how long the servers may take to serve the next message.
+	readPatience = time.Minute
+	readBatch    = 1000
+)
 
 // read goes through the messages of a stream in their order.
 func (s *site) read(ctx context.Context, stream, filter string, each func(m jetstream.Msg, seq uint64)) error {
@@ -153,8 +156,13 @@ func (s *site) readFrom(ctx context.Context, stream string, cfg *jetstream.Order
 	if err != nil {
 		return err
 	}
+	messages, err := c.Messages(jetstream.PullMaxMessages(readBatch))
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
 	for pending := c.CachedInfo().NumPending; pending > 0; {
-		m, err := c.Next(jetstream.FetchMaxWait(apiTimeout))
+		m, err := messages.Next(jetstream.NextMaxWait(apiTimeout))
 		if err != nil {
 			return err
 		}

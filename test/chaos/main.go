@@ -85,15 +85,19 @@ func run(ctx context.Context, p *plan, out io.Writer) (err error) {
 	s.began = time.Now()
 	published := s.disturb(ctx)
 	err = s.finish(ctx, published)
+	took := time.Since(s.began)
 	rows, results := published, 0
 	if err == nil {
+		s.notes.tell("all replicas have stopped")
 		rows, results, err = s.check(ctx, published)
 	}
 	if err == nil {
+		s.notes.tell("%d results are compared with %d rows", results, rows)
 		err = s.verify(ctx)
 	}
+	s.notes.tell("stage verify has ended")
 	s.checkCalls()
-	s.report(out, rows, results)
+	s.report(out, rows, results, took)
 	if err == nil && s.notes.violated() > 0 {
 		err = errViolated
 	}
@@ -194,6 +198,7 @@ func (s *site) finish(ctx context.Context, published int) error {
 			return fmt.Errorf("with %d results of %d rows: %w", n, published, err)
 		}
 	}
+	s.notes.tell("each row has a result")
 	for end := time.Now().Add(ackPatience); ; pause(ctx, look) {
 		why := s.unacked(ctx)
 		if why == "" {
@@ -252,10 +257,10 @@ func (s *site) checkCalls() {
 }
 
 // report prints what was done and found.
-func (s *site) report(out io.Writer, rows, results int) {
+func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	calls, again := s.model.paid()
 	write(out, "seed %d, %d servers, %d replicas, pool %d, window %d\n", s.plan.seed, s.plan.servers, s.plan.replicas, s.plan.pool, s.plan.window)
-	write(out, "rows %d, results %d, in %v\n", rows, results, time.Since(s.began).Round(time.Second))
+	write(out, "rows %d, results %d, in %v\n", rows, results, took.Round(time.Second))
 	write(out, "faults")
 	for _, k := range kinds {
 		if n := s.notes.count(k.kind); n > 0 || s.plan.counts[k.kind] > 0 {
