@@ -69,7 +69,7 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 		return err
 	}
 	defer server.close()
-	conn, err := startServer(cfg, dir, 0, log)
+	conn, err := startServer(soft, cfg, dir, 0, log)
 	if err != nil {
 		return err
 	}

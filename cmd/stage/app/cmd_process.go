@@ -154,7 +154,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 		return err
 	}
 	defer server.close()
-	conn, err := startServer(cfg, dir, processPayloadBytes, log)
+	conn, err := startServer(soft, cfg, dir, processPayloadBytes, log)
 	if err != nil {
 		return err
 	}

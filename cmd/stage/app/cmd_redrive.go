@@ -48,7 +48,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 
 // redriveStreams connects, redrives and says what was done, also when it ends early.
 func redriveStreams(ctx context.Context, env *Env, cfg *Config, o redriveOptions) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat))
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat))
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 // stored when it gets there.
 func printResults(ctx context.Context, env *Env, cfg *Config, path string, first, last int, follow bool) (err error) {
 	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, log)
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, log)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -41,7 +40,7 @@ func (c *connection) explain(err error) error { return consumer.Denied(c.nc, err
 // connect connects to the server of the configuration; without one it starts the embedded server on dir.
 func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*connection, error) {
 	if len(cfg.NATS.URL) == 0 {
-		return startServer(cfg, dir, 0, log)
+		return startServer(ctx, cfg, dir, 0, log)
 	}
 	opts, err := natsOptions(cfg, log)
 	if err != nil {
@@ -50,49 +49,6 @@ func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*c
 	nc, err := dial(ctx, cfg.NATS.URL.Joined(), opts)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, mendConnect(err))
-	}
-	return &connection{nc: nc}, nil
-}
-
-// startServer starts the server inside the process; payload is its largest message, 0: the server's default.
-func startServer(cfg *Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
-	srv, err := natsd.Start(natsd.Config{
-		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
-		MaxPayloadBytes: payload, Logger: log,
-	})
-	if err != nil {
-		if errors.Is(err, natsd.ErrLocked) {
-			err = fmt.Errorf("%w: wait for it to end, or set another STAGE_DATA_DIR", err)
-		}
-		return nil, err
-	}
-	nc, err := srv.Connect(append(commonOptions(log), nats.Name("stage "+cfg.Name))...)
-	if err != nil {
-		srv.Stop()
-		return nil, err
-	}
-	return &connection{nc: nc, server: srv}, nil
-}
-
-// connectReader connects a command that reads streams: to the server of the configuration, else to the embedded one that
-// runs on dir, else to one that it starts there itself.
-func connectReader(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*connection, error) {
-	if len(cfg.NATS.URL) > 0 {
-		return connect(ctx, cfg, dir, log)
-	}
-	addr, running, err := natsd.Discover(dir)
-	if err != nil {
-		return nil, err
-	}
-	if !running {
-		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-			return nil, exitWith(exitUsage, fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
-		}
-		return startServer(cfg, dir, 0, log)
-	}
-	nc, err := dial(ctx, addr.URL, append(commonOptions(log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
-	if err != nil {
-		return nil, fmt.Errorf("connect to the embedded server of process %d on %s: %w", addr.PID, dir, err)
 	}
 	return &connection{nc: nc}, nil
 }

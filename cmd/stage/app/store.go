@@ -1,0 +1,106 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// storeWait is how long to wait for a store that another process has open: a command that reads or loads it ends soon.
+	storeWait = 10 * time.Second
+	storeLook = 100 * time.Millisecond
+)
+
+// startServer starts the server inside the process, when no other has the store open; payload is its largest message, 0:
+// the server's default.
+func startServer(ctx context.Context, cfg *Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
+	end := time.Now().Add(storeWait)
+	for told := false; ; told = true {
+		conn, err := tryServer(cfg, dir, payload, log)
+		if !errors.Is(err, natsd.ErrLocked) {
+			return conn, err
+		}
+		who := holderOf(dir)
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("%w%s, and it has not ended within %v: stop it, or set another STAGE_DATA_DIR", err, who, storeWait)
+		}
+		if !told {
+			log.Warn("another process has the store open, waiting for it to end", slog.String("store", dir+who), slog.Duration("at_most", storeWait))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(storeLook):
+		}
+	}
+}
+
+// tryServer starts the server; natsd.ErrLocked means that another process has the store open.
+func tryServer(cfg *Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
+	srv, err := natsd.Start(natsd.Config{
+		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
+		MaxPayloadBytes: payload, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	nc, err := srv.Connect(append(commonOptions(log), nats.Name("stage "+cfg.Name))...)
+	if err != nil {
+		srv.Stop()
+		return nil, err
+	}
+	return &connection{nc: nc, server: srv}, nil
+}
+
+// holderOf names the process that has the store open, where it has said so.
+func holderOf(dir string) string {
+	if a, running, err := natsd.Discover(dir); err == nil && running {
+		return fmt.Sprintf(" (process %d)", a.PID)
+	}
+	return ""
+}
+
+// connectReader connects a command that works on streams beside a stage: to the server of the configuration, else to the
+// embedded one that runs on dir, else to one that it starts there itself. Where there is no store it makes none, unless
+// create says so.
+func connectReader(ctx context.Context, cfg *Config, dir string, create bool, log *slog.Logger) (*connection, error) {
+	if len(cfg.NATS.URL) > 0 {
+		return connect(ctx, cfg, dir, log)
+	}
+	for end := time.Now().Add(storeWait); ; {
+		addr, running, err := natsd.Discover(dir)
+		if err != nil {
+			return nil, err
+		}
+		if running {
+			nc, err := dial(ctx, addr.URL, append(commonOptions(log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
+			if err == nil {
+				return &connection{nc: nc}, nil
+			}
+			if now, still, _ := natsd.Discover(dir); still && now.PID == addr.PID || time.Now().After(end) {
+				return nil, fmt.Errorf("connect to the embedded server of process %d on %s: %w", addr.PID, dir, err)
+			}
+			continue // it has ended meanwhile
+		}
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && !create {
+			return nil, exitWith(exitUsage, fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
+		}
+		conn, err := tryServer(cfg, dir, 0, log)
+		if !errors.Is(err, natsd.ErrLocked) || time.Now().After(end) {
+			return conn, err
+		}
+		// Somebody was faster: its server is about to tell its address, or about to end.
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(storeLook):
+		}
+	}
+}
