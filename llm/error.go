@@ -65,6 +65,14 @@ const (
 	ReasonInternalError           Reason = "internal_error"
 )
 
+// The further reasons that a result of a batch may carry.
+const (
+	// ReasonRateLimited: the provider had no capacity in all attempts.
+	ReasonRateLimited Reason = "rate_limited"
+	// ReasonCancelled: the batch ended before the prompt was answered.
+	ReasonCancelled Reason = "cancelled"
+)
+
 // Error is the one error type of calls, templates and replies: what failed,
 // what it means, and the facts that the reason promises. It never holds a
 // credential.

@@ -7,7 +7,8 @@
 // [Classify], which decides from status, typed fields and headers what a failed
 // attempt means. Only [Client] does input and output: one HTTP attempt a call,
 // bounded in time and bytes, no retries. Whether and when to ask again is the
-// caller's, guided by [Error.Class].
+// caller's, guided by [Error.Class]: of a pool for rows, of a [Batch] for many
+// prompts at once.
 //
 //	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: llm.NewSecret(key), Model: "gpt-4.1-mini"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})

@@ -1,0 +1,155 @@
+package llm
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The values of BatchResult.Status.
+const (
+	BatchSuccess = "success"
+	BatchError   = "error"
+)
+
+// BatchReply is what became of a batch.
+type BatchReply struct {
+	// Results are in the order of the prompts, one for each.
+	Results []BatchResult `json:"results"`
+	// TotalTokens sums what was told of tokens, of failed attempts too. Nil:
+	// nothing was told.
+	TotalTokens *BatchTokens `json:"total_tokens"`
+	// TotalTimeMS is the time from the start to the last result, in
+	// milliseconds.
+	TotalTimeMS int64 `json:"total_time_ms"`
+}
+
+// BatchTokens counts the tokens of a batch.
+type BatchTokens struct {
+	PromptTokens     int64 `json:"prompt_tokens"`
+	CompletionTokens int64 `json:"completion_tokens"`
+	TotalTokens      int64 `json:"total_tokens"`
+}
+
+// BatchResult is what became of one prompt.
+type BatchResult struct {
+	// Status is [BatchSuccess] or [BatchError].
+	Status string `json:"status"`
+	// Content is the answer, never empty beside BatchSuccess.
+	Content string `json:"content,omitempty"`
+	// Error says what went wrong, Reason in one word.
+	Error  string `json:"error,omitempty"`
+	Reason Reason `json:"reason,omitempty"`
+	// Err is the error behind Error; nil on success, and in a result that was
+	// read from JSON.
+	Err error `json:"-"`
+}
+
+// BatchFault is one entry of an error report.
+type BatchFault struct {
+	// Index is the prompt's place in the request, from 0.
+	Index  int    `json:"index"`
+	Error  string `json:"error"`
+	Reason Reason `json:"reason"`
+}
+
+// AllSucceeded reports whether every prompt was answered.
+func (r *BatchReply) AllSucceeded() bool { return r.ErrorCount() == 0 }
+
+// Successes returns the answers alone, in the order of their prompts.
+func (r *BatchReply) Successes() []string {
+	var contents []string
+	for i := range r.Results {
+		if r.Results[i].Status == BatchSuccess {
+			contents = append(contents, r.Results[i].Content)
+		}
+	}
+	return contents
+}
+
+// ErrorCount is the number of prompts that were not answered.
+func (r *BatchReply) ErrorCount() int { return len(r.Results) - len(r.Successes()) }
+
+// ErrorReport lists the prompts that were not answered, in their order, and why.
+func (r *BatchReply) ErrorReport() []BatchFault {
+	var report []BatchFault
+	for i := range r.Results {
+		if v := &r.Results[i]; v.Status != BatchSuccess {
+			report = append(report, BatchFault{Index: i, Error: v.Error, Reason: v.Reason})
+		}
+	}
+	return report
+}
+
+// ErrBatchRequest says that a request is not one: it has no prompts, or not as
+// many contexts as prompts. To be matched with [errors.Is].
+var ErrBatchRequest = errors.New("not a batch of prompts")
+
+// AllFailedError says that no prompt of a batch was answered.
+type AllFailedError struct {
+	// Reply holds the results. Its ErrorReport says what went wrong with each.
+	Reply *BatchReply
+}
+
+// Total is the number of prompts.
+func (e *AllFailedError) Total() int { return len(e.Reply.Results) }
+
+// Error tells the number of prompts and the first error.
+func (e *AllFailedError) Error() string {
+	return fmt.Sprintf("all %d prompts failed, the first with: %s", e.Total(), e.Reply.Results[0].Error)
+}
+
+// Unwrap returns the errors of the prompts, in their order.
+func (e *AllFailedError) Unwrap() []error {
+	errs := make([]error, 0, len(e.Reply.Results))
+	for i := range e.Reply.Results {
+		if err := e.Reply.Results[i].Err; err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// RateLimitedError says that no prompt of a batch was answered, all for want of
+// capacity.
+type RateLimitedError struct {
+	// Provider had none.
+	Provider string
+	// RetryAfter is the longest wait that it asked for; 0: it asked for none.
+	RetryAfter time.Duration
+	// Reply holds the results.
+	Reply *BatchReply
+}
+
+// Error names the provider.
+func (e *RateLimitedError) Error() string {
+	text := fmt.Sprintf("%s has no capacity for the batch", e.Provider)
+	if e.RetryAfter > 0 {
+		text += fmt.Sprintf(", ask again after %v", e.RetryAfter)
+	}
+	return text
+}
+
+// BatchTooLargeError says that a request has too many prompts.
+type BatchTooLargeError struct {
+	// Size is how many there are, Max how many there may be.
+	Size, Max int
+}
+
+// Error tells both.
+func (e *BatchTooLargeError) Error() string {
+	return fmt.Sprintf("batch has %d prompts, at most %d are allowed: send several batches", e.Size, e.Max)
+}
+
+// BatchReplyTooLargeError says that the answers to a batch are too large
+// together.
+type BatchReplyTooLargeError struct {
+	// Size is how many bytes there were when no further prompt was asked, Max
+	// how many there may be.
+	Size, Max int
+}
+
+// Error tells both.
+func (e *BatchReplyTooLargeError) Error() string {
+	return fmt.Sprintf("answers take %d bytes, at most %d are allowed: send fewer prompts at a time", e.Size, e.Max)
+}
