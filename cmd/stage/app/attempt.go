@@ -47,6 +47,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 			e.log.Warn("key not read again, the old one stays", slog.Any("error", err))
 		}
 	}
+	e.logStarted(j.row, a)
 	x, err := e.caller.targets[j.target].Do(ctx, j.prepared)
 	var reply *answer
 	if err == nil {
@@ -58,8 +59,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	e.ledger.spend(call)
 	e.called(call)
 	j.addUsage(call.Usage)
-	e.log.Debug("call", slog.Uint64("sequence", j.row.Seq), slog.Int("attempt", a.Number), slog.String("provider", call.Provider),
-		slog.String("status", string(call.Status)), slog.Duration("latency", x.Latency))
+	e.logCall(j.row, a, call, fault)
 	verdict := pool.Verdict{}
 	if fault == nil {
 		e.landed(j, reply)

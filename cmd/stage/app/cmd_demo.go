@@ -64,6 +64,7 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+	defer flushLog(log)
 	server, err := newLateServer(soft, cfg, Deps{}, true)
 	if err != nil {
 		return err

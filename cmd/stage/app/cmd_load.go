@@ -61,6 +61,7 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id strin
 		return exitWith(exitUsage, fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own for each file: end the filter with .> or .*", filter))
 	}
 	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+	defer flushLog(log)
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, true, log)
 	if err != nil {
 		return err

@@ -149,6 +149,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 		return err
 	}
 	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+	defer flushLog(log)
 	server, err := newLateServer(soft, cfg, Deps{}, true)
 	if err != nil {
 		return err

@@ -25,8 +25,10 @@ func newRunCommand(env *Env) *cobra.Command {
 		defer stop()
 		reloads, stopReloads := env.Reloads()
 		defer stopReloads()
+		log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+		defer flushLog(log)
 		return Run(soft, hard, cfg, Deps{
-			Logger:   newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat),
+			Logger:   log,
 			Reloads:  reloads,
 			NewInput: *newInput,
 		})

@@ -167,6 +167,6 @@ func (e *executor) answerWith(j *job, a *answer, stored bool) bool {
 	if stored {
 		reply.RequestHash = "" // it is kept already
 	}
-	j.row.Reply(reply)
+	e.reply(j.row, reply)
 	return true
 }

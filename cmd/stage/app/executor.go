@@ -30,6 +30,7 @@ type executor struct {
 	dedupe *dedupe              // nil: every row makes its own call
 	called func(*auditlog.Call) // counts each call
 	log    *slog.Logger
+	debug  bool // the way of each row is logged
 	runID  string
 
 	mu    sync.Mutex
@@ -57,6 +58,7 @@ type job struct {
 func newExecutor(cfg *Config, caller *caller, prompt *prompt, ledger *ledger, called func(*auditlog.Call), poolConfig pool.Config, runID string, log *slog.Logger) (*executor, error) {
 	e := &executor{
 		cfg: cfg, caller: caller, prompt: prompt, ledger: ledger, dedupe: newDedupe(cfg), called: called, log: log, runID: runID,
+		debug: cfg.Process.LogLevel == "debug",
 		ready: make(chan struct{}, 1),
 	}
 	var err error
@@ -66,6 +68,7 @@ func newExecutor(cfg *Config, caller *caller, prompt *prompt, ledger *ledger, ca
 
 // Start queues the row. It implements [consumer.Executor].
 func (e *executor) Start(row *consumer.Row) {
+	e.logQueued(row)
 	e.mu.Lock()
 	e.queue = append(e.queue, row) // bounded by the windows
 	e.mu.Unlock()
@@ -112,7 +115,7 @@ func (e *executor) submit(ctx context.Context, jobs []*job) {
 		jobs = jobs[1:]
 		switch {
 		case ctx.Err() != nil || !j.row.Wanted():
-			j.row.Reply(consumer.Reply{HandedBack: true})
+			e.reply(j.row, consumer.Reply{HandedBack: true})
 		case e.shared(j):
 		case e.unaffordable(j):
 		default:
@@ -143,7 +146,7 @@ func (e *executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job 
 	jobs := make([]*job, 0, len(rows))
 	for _, row := range rows {
 		if ctx.Err() != nil || !row.Wanted() {
-			row.Reply(consumer.Reply{HandedBack: true})
+			e.reply(row, consumer.Reply{HandedBack: true})
 		} else if j := e.prepare(row); j != nil {
 			jobs = append(jobs, j)
 		}
@@ -169,7 +172,7 @@ func (e *executor) prepare(row *consumer.Row) *job {
 	if kept := row.Kept; kept != nil && kept.RequestHash == j.key {
 		reply := kept.Reply
 		reply.Event.Source = auditlog.SourceJournal
-		row.Reply(reply)
+		e.reply(row, reply)
 		return nil
 	}
 	return j
@@ -195,7 +198,7 @@ func (e *executor) passOn(row *consumer.Row) {
 		fault := llm.ResultTooLarge(len(body), row.MaxBodyBytes)
 		body, event.Reason = e.prompt.errorBody(nil, row, fault, nil), string(fault.Reason)
 	}
-	row.Reply(consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(row, e.cfg.Prompt.ResponseField)})
+	e.reply(row, consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(row, e.cfg.Prompt.ResponseField)})
 }
 
 // upstreamError is the reason of an error that came in and does not say its own.
@@ -239,7 +242,7 @@ func (e *executor) done(r pool.Result[*job, struct{}]) {
 	e.ended(r)
 	switch {
 	case r.Class == pool.Cancelled:
-		j.row.Reply(consumer.Reply{HandedBack: true})
+		e.reply(j.row, consumer.Reply{HandedBack: true})
 	case r.Err != nil:
 		e.answerError(j, r.Err, r, auditlog.SourceCall)
 	case j.tooLarge != nil:
@@ -247,8 +250,14 @@ func (e *executor) done(r pool.Result[*job, struct{}]) {
 	default:
 		event := e.event(j, r)
 		event.Source = auditlog.SourceCall
-		j.row.Reply(consumer.Reply{Body: j.body, Event: event, RequestHash: j.key})
+		e.reply(j.row, consumer.Reply{Body: j.body, Event: event, RequestHash: j.key})
 	}
+}
+
+// reply answers the row, or gives it back.
+func (e *executor) reply(row *consumer.Row, reply consumer.Reply) {
+	e.logFinished(row, &reply)
+	row.Reply(reply)
 }
 
 // answerError answers the row with an error result. source is where the error came from; empty: nobody was asked.
@@ -265,7 +274,7 @@ func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}],
 	if source != "" { // else nothing was paid for it
 		reply.RequestHash = j.key
 	}
-	j.row.Reply(reply)
+	e.reply(j.row, reply)
 }
 
 // event is what the row event says of the way of a row through the pool.

@@ -39,6 +39,7 @@ type lab struct {
 	llms  map[string]*llmtest.Server
 	vars  map[string]string
 	logs  syncBuffer
+	log   *slog.Logger // of the stages; nil: everything, as text
 }
 
 // newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage asks.
@@ -144,7 +145,10 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	log := slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	log := l.log
+	if log == nil {
+		log = slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
 	s, err := newStage(cfg, &connection{nc: l.connect()}, caller, log, opts)
 	if err != nil {
 		l.t.Fatal(err)

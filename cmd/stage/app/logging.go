@@ -7,7 +7,8 @@ import (
 
 // newLogger returns the logger of the process, which writes to w. level and format are those of [ProcessConfig]; an
 // empty format is text on a terminal and json elsewhere. Keys are snake_case, messages constant, and neither payloads
-// nor secrets are logged: a [Secret] says only whether it is set.
+// nor secrets are logged: a [Secret] says only whether it is set. Storms of warnings are kept out (see [sampler]), so
+// whoever has a logger that many lines may go to calls [flushLog] at the end.
 func newLogger(w io.Writer, level, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.LevelInfo}
 	switch level {
@@ -18,8 +19,9 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 	case "error":
 		options.Level = slog.LevelError
 	}
+	var handler slog.Handler = slog.NewJSONHandler(w, options)
 	if format == "text" || format == "" && isTerminal(w) {
-		return slog.New(slog.NewTextHandler(w, options))
+		handler = slog.NewTextHandler(w, options)
 	}
-	return slog.New(slog.NewJSONHandler(w, options))
+	return slog.New(newSampler(handler))
 }

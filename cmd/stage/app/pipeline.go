@@ -75,7 +75,7 @@ func (p *pipeline) run(soft, hard context.Context) error {
 		return err
 	})
 	if p.progress.bar.bar == nil {
-		part(func(ctx context.Context) error { p.stage.logEvery(ctx); return nil })
+		part(func(ctx context.Context) error { p.stage.logEvery(ctx, p.progress.left); return nil })
 	}
 	err := p.stage.run(work, hard)
 	finish(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -12,9 +11,6 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 )
-
-// logProgressEvery is how often a command that has no terminal says how far it is.
-const logProgressEvery = 30 * time.Second
 
 // bar is a progress bar on a terminal, and nothing elsewhere. Lines that are printed through it never tear it.
 type bar struct {
@@ -95,6 +91,14 @@ func (p *progress) know(total int64) {
 // add counts finished rows.
 func (p *progress) add(n int64) { p.set(p.done.Add(n)) }
 
+// left is how many rows have no result written yet; below 0: not known.
+func (p *progress) left() int64 {
+	if total := p.total.Load(); total > 0 {
+		return total - p.done.Load()
+	}
+	return -1
+}
+
 // line is what stands beside the bar.
 func (p *progress) line() string {
 	r := p.stage.status()
@@ -123,27 +127,4 @@ func (p *progress) line() string {
 		parts = append(parts, "ETA "+eta.Round(time.Second).String())
 	}
 	return strings.Join(parts, "  ")
-}
-
-// logEvery writes the state of the work into the log now and then while there is any, until ctx ends.
-func (s *stage) logEvery(ctx context.Context) {
-	tick := time.NewTicker(logProgressEvery)
-	defer tick.Stop()
-	var calls uint64
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		r := s.status()
-		if r.Usage.Calls == calls && r.Pool.InFlight == 0 && r.Pool.Waiting == 0 {
-			continue // nothing happened
-		}
-		calls = r.Usage.Calls
-		s.log.LogAttrs(ctx, slog.LevelInfo, "working",
-			slog.Uint64("rows_succeeded", r.Rows.Succeeded), slog.Uint64("rows_failed", r.Rows.Failed), slog.Uint64("rows_pending", r.Rows.Pending),
-			slog.Int("in_flight", r.Pool.InFlight), slog.Float64("dispatch_delay_ms", r.Pool.DelayMS),
-			slog.Uint64("capacity_retries", r.Pool.CapacityRetries), slog.Uint64("calls", calls), slog.String("paused", r.Pool.Paused))
-	}
 }

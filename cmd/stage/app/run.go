@@ -61,7 +61,7 @@ func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
 
 	beside, end := context.WithCancel(context.WithoutCancel(hard))
 	var parts sync.WaitGroup
-	parts.Go(func() { s.logEvery(beside) })
+	parts.Go(func() { s.logEvery(beside, nil) })
 	parts.Go(func() { s.reloadKeys(beside, deps.Reloads) })
 	err = s.run(soft, hard)
 	end()

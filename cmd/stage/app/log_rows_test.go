@@ -1,0 +1,172 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/pool"
+)
+
+// attrs returns the attributes of each line of a JSON log.
+func (b *syncBuffer) attrs(t *testing.T) (lines []map[string]any) {
+	t.Helper()
+	for text := range strings.Lines(b.String()) {
+		line := make(map[string]any)
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// ofRow returns what the log says of a row, in order.
+func (l *lab) ofRow(seq int) (said []string, lines []map[string]any) {
+	l.t.Helper()
+	for _, line := range l.logs.attrs(l.t) {
+		if line["sequence"] != float64(seq) {
+			continue
+		}
+		text := fmt.Sprint(line["msg"])
+		for _, key := range []string{"status", "class", "source", "reason"} {
+			if v := line[key]; v != nil {
+				text += fmt.Sprintf(" %s=%v", key, v)
+			}
+		}
+		said, lines = append(said, text), append(lines, line)
+	}
+	return said, lines
+}
+
+func TestTheLogTellsTheWayOfEachRowAtDebug(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: llmtest.Steps(
+			llmtest.Step{Status: 429}, llmtest.Step{Status: 503}, llmtest.Step{Status: 500}, llmtest.Step{},
+			llmtest.Step{Status: 400, Body: `{"error":{"message":"sk-first-secret and the row's secret text"}}`},
+		)}, map[string]string{"STAGE_POOL_SIZE": "1", "STAGE_LOG_LEVEL": "debug"})
+		l.log = newLogger(&l.logs, "debug", "json")
+		l.load("the row's secret text", "also secret")
+		l.work(2, nil)
+		said, lines := l.ofRow(1)
+		want := []string{
+			"row queued", "row started", "call status=capacity_retry class=capacity reason=api_call_failed",
+			"call status=capacity_retry class=capacity reason=api_call_failed",
+			"a call failed, its row is asked again or fails status=failure class=transient reason=api_call_failed",
+			"call status=success", "row finished source=call",
+		}
+		if !slices.Equal(said, want) {
+			t.Errorf("row 1: got\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
+		}
+		for _, line := range lines {
+			if id, _ := line["run_id"].(string); id == "" || line["partition"] != 0.0 {
+				t.Errorf("a line without run id or partition: %v", line)
+			}
+		}
+		if end := lines[len(lines)-1]; end["attempts"] != 2.0 || end["capacity_retries"] != 2.0 {
+			t.Errorf("the last line is %v, want 2 attempts and 2 capacity retries", end)
+		}
+		if said, _ = l.ofRow(2); !slices.Contains(said, "row failed source=call reason=api_call_failed") {
+			t.Errorf("row 2: got\n%s", strings.Join(said, "\n"))
+		}
+		for _, secret := range []string{"sk-first-secret", "secret text", "also secret"} {
+			if strings.Contains(l.logs.String(), secret) {
+				t.Errorf("the log holds %q", secret)
+			}
+		}
+	})
+}
+
+func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Errors: map[int]float64{400: 1}}, nil)
+		l.log = newLogger(&l.logs, "info", "json")
+		questions := make([]string, 500)
+		for i := range questions {
+			questions[i] = fmt.Sprint("q", i)
+		}
+		l.load(questions...)
+		l.work(500, nil)
+		flushLog(l.log)
+		lines, failed := 0, 0
+		for _, line := range l.logs.lines(t) {
+			if line.Msg == "row failed" {
+				lines++
+				failed += 1 + line.AndMore
+			}
+		}
+		if failed != 500 || lines > 20 {
+			t.Errorf("%d lines tell of %d failed rows, want few lines and 500 rows:\n%s", lines, failed, l.logs.String())
+		}
+	})
+}
+
+func TestASummaryIsLoggedEvery30SecondsWhileThereIsWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Latency: time.Second}, map[string]string{"STAGE_POOL_SIZE": "2", "STAGE_WINDOW": "16"})
+		l.log = newLogger(&l.logs, "info", "json")
+		questions := make([]string, 150) // 75 s of work
+		for i := range questions {
+			questions[i] = fmt.Sprint("q", i)
+		}
+		l.load(questions...)
+		r := l.start(nil, stageOptions{})
+		go r.logEvery(t.Context(), nil)
+		time.Sleep(10 * time.Minute) // most of it without work
+		r.stop()
+		var summaries []map[string]any
+		for _, line := range l.logs.attrs(t) {
+			if line["msg"] == "working" {
+				summaries = append(summaries, line)
+			}
+		}
+		if len(summaries) != 3 {
+			t.Fatalf("%d summaries, want 3 for 75 s of work:\n%s", len(summaries), l.logs.String())
+		}
+		first, second := summaries[0], summaries[1]
+		within := func(key string, line map[string]any, low, high float64) {
+			t.Helper()
+			if v, ok := line[key].(float64); !ok || v < low || v > high {
+				t.Errorf("%s is %v, want %v to %v", key, line[key], low, high)
+			}
+		}
+		within("rows_succeeded", first, 40, 60)
+		within("rows_left", first, 90, 110)
+		within("rows_per_second", second, 1.8, 2.2)
+		within("eta_seconds", second, 12, 20)
+		within("in_flight", second, 1, 2)
+		within("tokens", second, 1, 1e6)
+		for _, key := range []string{"run_id", "waiting", "dispatch_delay_ms", "capacity_retries", "calls", "cost_usd", "rows_failed"} {
+			if first[key] == nil {
+				t.Errorf("the summary has no %s: %v", key, first)
+			}
+		}
+		if last := summaries[2]; last["rows_left"] != 0.0 || last["eta_seconds"] != nil {
+			t.Errorf("the last summary is %v, want no rows left and no ETA", last)
+		}
+	})
+}
+
+// A log without debug is not to pay for it: a stage handles many rows a second.
+func TestTheWayOfARowCostsNothingWhereItIsNotLogged(t *testing.T) {
+	var out bytes.Buffer
+	e := &executor{log: newLogger(&out, "info", "json")}
+	row, call, reply := &consumer.Row{Seq: 1}, &auditlog.Call{Status: auditlog.CallSuccess}, &consumer.Reply{}
+	allocs := testing.AllocsPerRun(100, func() {
+		e.logQueued(row)
+		e.logStarted(row, pool.Attempt{Number: 1})
+		e.logCall(row, pool.Attempt{Number: 1}, call, nil)
+		e.logFinished(row, reply)
+	})
+	if allocs != 0 || out.Len() > 0 {
+		t.Errorf("%v allocations and %q for a row that is not logged, want none", allocs, out.String())
+	}
+}

@@ -1,0 +1,176 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// sampleInterval is how long like lines are gathered.
+	sampleInterval = 10 * time.Second
+	// sampleBurst is how many like lines go out before they are gathered.
+	sampleBurst = 5
+	// sampleKindsMax bounds the kinds of lines that are told apart at a time; past it only the message tells them apart.
+	sampleKindsMax = 256
+	// sampleWordMax is the longest value that tells kinds apart: a word, not a text, which may differ each time.
+	sampleWordMax = 48
+)
+
+// sampler keeps storms out of the log: of warnings and errors that are alike it lets the first few through at once, and
+// gathers the rest for an interval, after which the last of them goes out with how many more there were. So a count is
+// never lost, and a storm of any size is one line per kind and interval. Info and debug pass untouched.
+//
+// Lines are alike that have the same message, level and attributes of the logger, and the same values of [sampleKeys]. It
+// is a handler of our own since the libraries that sample drop lines without telling how many.
+type sampler struct {
+	next  slog.Handler
+	scope string // attributes and groups of the logger
+	kinds *sampleKinds
+}
+
+// sampleKeys name the attributes that tell one kind of trouble from another.
+var sampleKeys = map[string]bool{
+	"area": true, "class": true, "provider": true, "reason": true, "status_code": true, "variable": true, "what": true,
+}
+
+// sampleKinds are the kinds of lines that were seen lately.
+type sampleKinds struct {
+	mu    sync.Mutex
+	byKey map[string]*sampleKind
+}
+
+// sampleKind is one kind of line in its present interval.
+type sampleKind struct {
+	passed int // lines that went out at once
+	held   int // lines gathered
+	last   slog.Record
+	write  func(slog.Record) // for last
+	timer  *time.Timer
+}
+
+func newSampler(next slog.Handler) *sampler {
+	return &sampler{next: next, kinds: &sampleKinds{byKey: make(map[string]*sampleKind)}}
+}
+
+// Enabled implements [slog.Handler].
+func (s *sampler) Enabled(ctx context.Context, level slog.Level) bool {
+	return s.next.Enabled(ctx, level)
+}
+
+// WithAttrs implements [slog.Handler].
+func (s *sampler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	scope := []string{s.scope}
+	for _, a := range attrs {
+		scope = append(scope, a.String())
+	}
+	return &sampler{next: s.next.WithAttrs(attrs), scope: strings.Join(scope, "\x00"), kinds: s.kinds}
+}
+
+// WithGroup implements [slog.Handler].
+func (s *sampler) WithGroup(name string) slog.Handler {
+	return &sampler{next: s.next.WithGroup(name), scope: s.scope + "\x00" + name, kinds: s.kinds}
+}
+
+// Handle implements [slog.Handler].
+func (s *sampler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level < slog.LevelWarn {
+		return s.next.Handle(ctx, r)
+	}
+	later := context.WithoutCancel(ctx)
+	write := func(last slog.Record) { _ = s.next.Handle(later, last) } // there is nowhere left to say that it fails
+	if s.kinds.pass(s.key(&r), write, &r) {
+		return s.next.Handle(ctx, r)
+	}
+	return nil
+}
+
+// key is the same for lines that are alike.
+func (s *sampler) key(r *slog.Record) string {
+	var b strings.Builder
+	b.WriteString(r.Message + "\x00" + r.Level.String() + s.scope)
+	r.Attrs(func(a slog.Attr) bool {
+		if sampleKeys[a.Key] {
+			if word := a.Value.String(); len(word) <= sampleWordMax {
+				b.WriteString("\x00" + a.Key + "=" + word)
+			}
+		}
+		return true
+	})
+	return b.String()
+}
+
+// pass says whether the line goes out at once. Else it is kept, for the end of the interval.
+func (k *sampleKinds) pass(key string, write func(slog.Record), r *slog.Record) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	kind := k.byKey[key]
+	if kind == nil && len(k.byKey) >= sampleKindsMax {
+		key = r.Message // constant texts, so there are few
+		kind = k.byKey[key]
+	}
+	if kind == nil {
+		kind = &sampleKind{}
+		kind.timer = time.AfterFunc(sampleInterval, func() { k.release(key) })
+		k.byKey[key] = kind
+	}
+	if kind.passed < sampleBurst {
+		kind.passed++
+		return true
+	}
+	kind.held++
+	kind.last, kind.write = r.Clone(), write
+	return false
+}
+
+// release ends an interval: the last line gathered goes out. A kind that brought none is forgotten.
+func (k *sampleKinds) release(key string) {
+	k.mu.Lock()
+	kind := k.byKey[key]
+	if kind == nil {
+		k.mu.Unlock()
+		return
+	}
+	out := *kind
+	if kind.held == 0 {
+		delete(k.byKey, key)
+	} else {
+		kind.passed, kind.held = sampleBurst, 0 // the storm goes on: one line an interval from now on
+		kind.timer.Reset(sampleInterval)
+	}
+	k.mu.Unlock()
+	out.emit()
+}
+
+// emit writes the last line gathered, and how many more there were.
+func (kind *sampleKind) emit() {
+	if kind.held == 0 {
+		return
+	}
+	if more := kind.held - 1; more > 0 {
+		kind.last.AddAttrs(slog.Int("and_more", more))
+	}
+	kind.write(kind.last)
+}
+
+// flushLog writes what a logger of [newLogger] has gathered. It is called when the work has ended.
+func flushLog(log *slog.Logger) {
+	s, ok := log.Handler().(*sampler)
+	if !ok {
+		return
+	}
+	k := s.kinds
+	k.mu.Lock()
+	gathered := make([]*sampleKind, 0, len(k.byKey))
+	for _, kind := range k.byKey {
+		kind.timer.Stop()
+		gathered = append(gathered, kind)
+	}
+	clear(k.byKey)
+	k.mu.Unlock()
+	for _, kind := range gathered {
+		kind.emit()
+	}
+}

@@ -1,0 +1,186 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// logLine is a line of a JSON log.
+type logLine struct {
+	Time    time.Time
+	Level   string
+	Msg     string
+	AndMore int    `json:"and_more"`
+	Reason  string `json:"reason"`
+	N       int    `json:"n"`
+}
+
+func (b *syncBuffer) lines(t *testing.T) (lines []logLine) {
+	t.Helper()
+	for text := range strings.Lines(b.String()) {
+		var l logLine
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out syncBuffer
+		log := newLogger(&out, "info", "json").With(slog.String("run_id", "r"))
+		for i := range 1000 {
+			log.Warn("row failed", slog.String("reason", "truncated"), slog.Int("n", i))
+			time.Sleep(25 * time.Millisecond)
+		}
+		log.Warn("row failed", slog.String("reason", "refused"))
+		time.Sleep(time.Minute)
+		lines := out.lines(t)
+		// 25 s of storm: five lines at once, one at the end of each of three intervals, and the one of another reason.
+		if len(lines) != sampleBurst+3+1 {
+			t.Fatalf("%d lines:\n%s", len(lines), out.String())
+		}
+		total := 0
+		for _, l := range lines {
+			if l.Reason == "truncated" {
+				total += 1 + l.AndMore
+			}
+		}
+		if total != 1000 {
+			t.Errorf("the lines count %d, want 1000:\n%s", total, out.String())
+		}
+		if last := lines[len(lines)-1]; last.N != 999 || last.AndMore == 0 {
+			t.Errorf("the last line is %+v, want the last of the storm with a count", last)
+		}
+	})
+}
+
+func TestLinesThatTellOfDifferentTroubleAreNotGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out syncBuffer
+		log := newLogger(&out, "debug", "json")
+		want := 0
+		for partition := range 10 {
+			of := log.With(slog.Int("partition", partition)).WithGroup("x")
+			for _, reason := range []string{"a", "b", "c"} {
+				for range sampleBurst {
+					of.Warn("row failed", slog.String("reason", reason))
+					of.Error("row failed", slog.String("reason", reason))
+					want += 2
+				}
+			}
+		}
+		for range 100 { // what is no trouble is never gathered
+			log.Info("claimed the partition")
+			log.Debug("call", slog.String("reason", "x"))
+			want += 2
+		}
+		if got := len(out.lines(t)); got != want {
+			t.Errorf("%d lines, want %d", got, want)
+		}
+	})
+}
+
+func TestGatheredLinesAreWrittenAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out syncBuffer
+		log := newLogger(&out, "info", "json")
+		for range 100 {
+			log.Warn("bad row")
+		}
+		flushLog(log.With(slog.String("run_id", "r"))) // loggers made of one share what is gathered
+		lines := out.lines(t)
+		if len(lines) != sampleBurst+1 || lines[sampleBurst].AndMore != 100-sampleBurst-1 {
+			t.Errorf("got\n%s", out.String())
+		}
+		flushLog(log)
+		time.Sleep(time.Minute)
+		if again := len(out.lines(t)); again != len(lines) {
+			t.Errorf("%d lines after a second flush, want %d", again, len(lines))
+		}
+	})
+}
+
+func (k *sampleKinds) remembered() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.byKey)
+}
+
+// The kinds that a log tells apart are bounded, whatever the lines say, and the counts are still right.
+func TestTheKindsOfLinesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out syncBuffer
+		log := newLogger(&out, "info", "json")
+		const n = 10 * sampleKindsMax
+		for i := range n {
+			log.Warn("held up", slog.String("reason", fmt.Sprint(i)))
+		}
+		kinds := log.Handler().(*sampler).kinds
+		if n := kinds.remembered(); n > sampleKindsMax+1 {
+			t.Errorf("%d kinds, want at most %d", n, sampleKindsMax+1)
+		}
+		time.Sleep(2 * time.Minute)
+		total := 0
+		for _, l := range out.lines(t) {
+			total += 1 + l.AndMore
+		}
+		if left := kinds.remembered(); total != n || left != 0 {
+			t.Errorf("the lines count %d, want %d; %d kinds are remembered, want none", total, n, left)
+		}
+	})
+}
+
+// Texts differ each time (an address, a number): they do not make a line another kind.
+func TestTextsDoNotTellLinesApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out syncBuffer
+		log := newLogger(&out, "info", "json")
+		for i := range 50 {
+			text := fmt.Sprintf("write tcp 127.0.0.1:%d: broken pipe, and a long story of what was tried before", i)
+			log.Warn("held up", slog.String("reason", text), slog.Any("error", errors.New(text)))
+		}
+		flushLog(log)
+		if got := len(out.lines(t)); got != sampleBurst+1 {
+			t.Errorf("%d lines, want %d", got, sampleBurst+1)
+		}
+	})
+}
+
+func TestNoLineIsLostFromTheCounts(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		gaps := rapid.SliceOfN(rapid.IntRange(0, 4000), 1, 200).Draw(rt, "gaps in milliseconds")
+		kinds := rapid.IntRange(1, 4).Draw(rt, "kinds")
+		synctest.Test(t, func(t *testing.T) {
+			var out syncBuffer
+			log := newLogger(&out, "info", "json")
+			sent := make(map[string]int)
+			for i, gap := range gaps {
+				reason := fmt.Sprint(i % kinds)
+				log.Warn("row failed", slog.String("reason", reason))
+				sent[reason]++
+				time.Sleep(time.Duration(gap) * time.Millisecond)
+			}
+			flushLog(log)
+			counted := make(map[string]int)
+			for _, l := range out.lines(t) {
+				counted[l.Reason] += 1 + l.AndMore
+			}
+			for reason, n := range sent {
+				if counted[reason] != n {
+					t.Errorf("reason %s: the lines count %d of %d", reason, counted[reason], n)
+				}
+			}
+		})
+	})
+}

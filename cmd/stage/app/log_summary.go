@@ -1,0 +1,86 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"time"
+)
+
+// summaryEvery is the time between two lines that say how far the work is.
+const summaryEvery = 30 * time.Second
+
+// logEvery writes one line on the state of the work now and then while there is any, until ctx ends. left says how many
+// rows are to be done, below 0: not known; nil: those that the stage knows of.
+func (s *stage) logEvery(ctx context.Context, left func() int64) {
+	tick := time.NewTicker(summaryEvery)
+	defer tick.Stop()
+	last := s.progressMark()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r, now := s.status(), s.progressMark()
+		if now.rows == last.rows && now.calls == last.calls && r.Pool.InFlight == 0 && r.Pool.Waiting == 0 {
+			last = now
+			continue // nothing happened
+		}
+		s.log.LogAttrs(ctx, slog.LevelInfo, "working", s.progressAttrs(&r, now.rowsPerSecond(last), left)...)
+		last = now
+	}
+}
+
+// progressMark is how much was done at an instant.
+type progressMark struct {
+	at          time.Time
+	rows, calls uint64
+}
+
+func (s *stage) progressMark() progressMark {
+	m := progressMark{at: time.Now(), calls: s.usage.all().Calls}
+	for _, c := range s.consumers {
+		m.rows += c.Status().Emitted
+	}
+	return m
+}
+
+func (m progressMark) rowsPerSecond(since progressMark) float64 {
+	return float64(m.rows-since.rows) / max(m.at.Sub(since.at).Seconds(), 1e-3)
+}
+
+// progressAttrs tell the state of the work. What is not known is left out; the cost says itself how much of it is known.
+func (s *stage) progressAttrs(r *statusReport, rowsPerSecond float64, left func() int64) []slog.Attr {
+	todo := int64(-1)
+	if left != nil {
+		todo = left()
+	}
+	if todo < 0 {
+		todo = int64(r.Rows.Pending)
+		for _, p := range r.Partitions {
+			todo += int64(p.WindowRows)
+		}
+	}
+	used := s.usage.all()
+	attrs := []slog.Attr{
+		slog.Uint64("rows_succeeded", r.Rows.Succeeded), slog.Uint64("rows_failed", r.Rows.Failed), slog.Int64("rows_left", todo),
+		slog.Float64("rows_per_second", tenths(rowsPerSecond)), slog.Int("in_flight", r.Pool.InFlight), slog.Int("waiting", r.Pool.Waiting),
+		slog.Float64("dispatch_delay_ms", tenths(r.Pool.DelayMS)), slog.Uint64("capacity_retries", r.Pool.CapacityRetries),
+		slog.Uint64("calls", used.Calls),
+	}
+	if used.Usage != nil {
+		attrs = append(attrs, slog.Int64("tokens", used.Usage.TotalTokens))
+	}
+	attrs = append(attrs, slog.String("cost_usd", used.cost()))
+	switch {
+	case r.Pool.Paused != "":
+		attrs = append(attrs, slog.String("paused", r.Pool.Paused))
+	case todo > 0 && rowsPerSecond > 0:
+		attrs = append(attrs, slog.Float64("eta_seconds", math.Ceil(float64(todo)/rowsPerSecond)))
+	}
+	return attrs
+}
+
+// tenths rounds to what a person reads.
+func tenths(x float64) float64 { return math.Round(10*x) / 10 }
