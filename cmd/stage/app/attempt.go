@@ -58,6 +58,9 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	j.row.RecordCall(call)
 	e.ledger.spend(call)
 	e.called(call)
+	if e.show != nil {
+		e.show(call.CallID, j.row.Body)
+	}
 	j.addUsage(call.Usage)
 	e.logCall(j.row, a, call, fault)
 	verdict := pool.Verdict{}

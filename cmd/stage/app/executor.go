@@ -27,8 +27,9 @@ type executor struct {
 	prompt *prompt
 	pool   *pool.Pool[*job, struct{}]
 	ledger *ledger
-	dedupe *dedupe              // nil: every row makes its own call
-	called func(*auditlog.Call) // counts each call
+	dedupe *dedupe                         // nil: every row makes its own call
+	called func(*auditlog.Call)            // counts each call
+	show   func(callID string, row []byte) // what was asked about, for the dashboard; nil: it is not shown
 	log    *slog.Logger
 	debug  bool // the way of each row is logged
 	runID  string

@@ -30,8 +30,8 @@ type httpHandlers struct {
 	Ready func() (ready bool, reason string)
 	// Status returns what /api/status writes as JSON. It must not block.
 	Status func() any
-	// Dashboard serves / and what is below it; nil: a plain page that shows /api/status.
-	Dashboard http.Handler
+	// Events serves /api/events, until the client leaves or it ends by itself.
+	Events http.Handler
 }
 
 // httpServer serves metrics, health, status and dashboard.
@@ -130,12 +130,9 @@ func (h httpHandlers) handler(loopback bool) http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", h.serveReady)
 	mux.HandleFunc("GET /api/status", h.serveStatus)
+	mux.Handle("GET /api/events", h.Events)
 	mux.HandleFunc("/api/", http.NotFound)
-	if h.Dashboard != nil {
-		mux.Handle("/", h.Dashboard)
-	} else {
-		mux.Handle("GET /{$}", newStatusPage())
-	}
+	mux.Handle("/", newDashboard())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if loopback && !isLocalHost(r.Host) {
 			writePlain(w, http.StatusMisdirectedRequest, "this server answers requests for localhost only; STAGE_HTTP_ADDR opens it to others")
@@ -145,6 +142,7 @@ func (h httpHandlers) handler(loopback bool) http.Handler {
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
 		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		mux.ServeHTTP(w, r)
 	})

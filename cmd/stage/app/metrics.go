@@ -72,9 +72,11 @@ func pauseReasonOf(err error) PauseReason {
 
 // Snapshot is what the gauges show at one moment.
 type Snapshot struct {
-	Pool       pool.Stats
-	Pause      PauseReason // empty: running
-	Partitions []consumer.Status
+	Pool  pool.Stats
+	Pause PauseReason // empty: running
+	// PausedSince is when the pause began; it means nothing without one.
+	PausedSince time.Time
+	Partitions  []consumer.Status
 }
 
 // Metrics holds every metric of the process, in a registry of its own. Create it with [NewMetrics]. Its methods may be

@@ -84,6 +84,8 @@ func (d *Deps) connect(ctx context.Context, cfg *Config) (*connection, error) {
 // as soon as there is a stage to show.
 type lateServer struct {
 	listener net.Listener
+	endLive  context.CancelFunc
+	lived    sync.WaitGroup
 	end      context.CancelFunc
 	done     sync.WaitGroup
 }
@@ -101,7 +103,11 @@ func newLateServer(ctx context.Context, cfg *Config, deps Deps, anyPort bool) (*
 func (l *lateServer) start(ctx context.Context, s *stage) string {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx)) // it shows the stage until the stage has ended
 	l.end = end
-	server := newHTTPServer(l.listener, s.httpHandlers(), s.log)
+	living, endLive := context.WithCancel(ctx)
+	l.endLive = endLive
+	pages := newLive(s.status, s.history)
+	l.lived.Go(func() { pages.run(living) })
+	server := newHTTPServer(l.listener, s.httpHandlers(pages), s.log)
 	l.done.Go(func() {
 		if err := server.Run(ctx); err != nil {
 			s.log.Error("metrics, health and dashboard are gone", slog.Any("error", err))
@@ -110,21 +116,24 @@ func (l *lateServer) start(ctx context.Context, s *stage) string {
 	return server.URL()
 }
 
-// close ends the server and frees the address.
+// close tells the pages that watch how it ended, ends the server and frees the address.
 func (l *lateServer) close() {
 	if l.end == nil {
 		_ = l.listener.Close()
 		return
 	}
+	l.endLive()
+	l.lived.Wait()
 	l.end()
 	l.done.Wait()
 }
 
 // httpHandlers are what the HTTP server shows of the stage.
-func (s *stage) httpHandlers() httpHandlers {
+func (s *stage) httpHandlers(pages *live) httpHandlers {
 	return httpHandlers{
 		Metrics: s.metrics.Handler(),
 		Ready:   s.ready,
 		Status:  func() any { return s.status() },
+		Events:  pages,
 	}
 }

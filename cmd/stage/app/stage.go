@@ -42,12 +42,20 @@ type stage struct {
 	caller    *caller
 	usage     *usageRecorder
 	ledger    *ledger
+	activity  *activity
+	history   *history
 	recorder  *consumer.Recorder
 	executor  *executor
 	consumers []*consumer.Consumer
 
 	stop  context.CancelCauseFunc // ends the run softly, set while it runs
-	pause atomic.Pointer[PauseReason]
+	pause atomic.Pointer[pauseState]
+}
+
+// pauseState says why the stage is paused, and since when.
+type pauseState struct {
+	reason PauseReason
+	since  time.Time
 }
 
 // stageOptions are what the commands change about a stage.
@@ -65,6 +73,7 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 		return nil, exitWith(exitUsage, err)
 	}
 	s := &stage{cfg: cfg, conn: conn, caller: caller, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now()}
+	s.activity, s.history = newActivity(cfg.HTTP.DashboardPayloads), newHistory(s.started)
 	s.log = log.With(slog.String("run_id", s.runID))
 	if s.ledger, err = newLedger(cfg); err != nil {
 		return nil, err
@@ -76,7 +85,8 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	}
 	s.recorder = consumer.NewRecorder(conn.nc, consumer.RecorderConfig{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.log,
-		Stored: func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
+		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
+		Recorded: s.activity.note,
 	})
 	poolConfig, err := s.poolConfig(opts)
 	if err != nil {
@@ -84,6 +94,9 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	}
 	if s.executor, err = newExecutor(cfg, caller, prompt, s.ledger, s.callDone, poolConfig, s.runID, s.log); err != nil {
 		return nil, err
+	}
+	if cfg.HTTP.DashboardPayloads {
+		s.executor.show = s.activity.noteRow
 	}
 	for p := range cfg.Streams.Partitions {
 		c, err := consumer.New(conn.nc, s.consumerConfig(p, opts))
@@ -327,7 +340,7 @@ func (s *stage) callDone(c *auditlog.Call) {
 // paused is told by the pool why it holds all rows.
 func (s *stage) paused(err error, exit bool) {
 	reason := pauseReasonOf(err)
-	s.pause.Store(&reason)
+	s.pause.Store(&pauseState{reason: reason, since: time.Now()})
 	s.log.Error("paused: no call can succeed until this is mended", slog.Any("error", err))
 	s.recordRun(auditlog.PhasePause, err.Error(), nil)
 	if exit {
@@ -347,8 +360,8 @@ func (s *stage) resumed() {
 // snapshot is what gauges and pages show.
 func (s *stage) snapshot() Snapshot {
 	snap := Snapshot{Pool: s.executor.pool.Stats()}
-	if reason := s.pause.Load(); reason != nil {
-		snap.Pause = *reason
+	if p := s.pause.Load(); p != nil {
+		snap.Pause, snap.PausedSince = p.reason, p.since
 	}
 	for _, c := range s.consumers {
 		snap.Partitions = append(snap.Partitions, c.Status())

@@ -1,42 +1,92 @@
 package app
 
-import "time"
+import (
+	"fmt"
+	"time"
 
-// statusReport is what /api/status says. Durations are in the unit that the name ends with.
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/consumer"
+)
+
+// stageState says in one word how the stage is.
+type stageState string
+
+// The states, the first that applies.
+const (
+	statePaused   stageState = "paused"   // no call is made until somebody mends something
+	stateEnded    stageState = "ended"    // the process is about to end
+	stateHeld     stageState = "held"     // something else is in the way: NATS, a stream, the audit
+	stateWaiting  stageState = "waiting"  // the provider asked to wait
+	stateStarved  stageState = "starved"  // the provider refuses every call
+	stateStandby  stageState = "standby"  // another replica owns all partitions
+	stateStarting stageState = "starting" // no partition is owned yet
+	stateWorking  stageState = "working"
+	stateIdle     stageState = "idle" // nothing to do
+)
+
+// statusReport is what /api/status says and the dashboard shows. Durations are in the unit that the name ends with.
 type statusReport struct {
 	Stage      string            `json:"stage"`
 	RunID      string            `json:"run_id"`
 	Version    string            `json:"version"`
 	Time       time.Time         `json:"time"`
 	UptimeS    float64           `json:"uptime_seconds"`
+	State      stageState        `json:"state"`
+	Why        string            `json:"why"` // of the state, where it is not a good one
+	Since      *time.Time        `json:"since"`
 	Ready      bool              `json:"ready"`
 	Reason     string            `json:"reason"`
 	Rows       rowsReport        `json:"rows"`
 	Pool       poolReport        `json:"pool"`
+	Latency    latencyReport     `json:"latency"`
 	Usage      usageReport       `json:"usage"`
 	Models     []modelReport     `json:"models"`
 	Partitions []partitionReport `json:"partitions"`
+	RowErrors  []rowErrorReport  `json:"row_errors"`
+	CallErrors []callErrorReport `json:"call_errors"`
+	Events     []happening       `json:"events"` // the newest first, as the calls are
+	Calls      []recentCall      `json:"calls"`
+	Payloads   bool              `json:"payloads"` // calls show them
+	Sample     *sample           `json:"sample"`   // the last second
 }
 
 type rowsReport struct {
-	Succeeded uint64 `json:"succeeded"`
-	Failed    uint64 `json:"failed"`
-	Skipped   uint64 `json:"skipped"`
-	Pending   uint64 `json:"pending"`
+	Succeeded uint64   `json:"succeeded"`
+	Failed    uint64   `json:"failed"`
+	Skipped   uint64   `json:"skipped"`
+	Pending   uint64   `json:"pending"`
+	Open      int      `json:"open"`       // taken and not emitted
+	PerSecond float64  `json:"per_second"` // emitted, over the last half minute
+	ETAS      *float64 `json:"eta_seconds"`
 }
 
 type poolReport struct {
-	Size            int     `json:"size"`
-	InFlight        int     `json:"in_flight"`
-	MaxConcurrent   int     `json:"max_concurrent"`
-	Waiting         int     `json:"waiting"`
-	Successes       uint64  `json:"successes"`
-	CapacityRetries uint64  `json:"capacity_retries"`
-	DelayMS         float64 `json:"dispatch_delay_ms"`
-	PeakDelayMS     float64 `json:"peak_delay_ms"`
-	ThrottledS      float64 `json:"throttled_seconds"`
-	ExecutingS      float64 `json:"executing_seconds"`
-	Paused          string  `json:"paused"`
+	Throttle        string           `json:"throttle"`
+	Size            int              `json:"size"`
+	InFlight        int              `json:"in_flight"`
+	MaxConcurrent   int              `json:"max_concurrent"`
+	Waiting         int              `json:"waiting"`
+	Dispatched      uint64           `json:"dispatched"`
+	Successes       uint64           `json:"successes"`
+	CapacityRetries uint64           `json:"capacity_retries"`
+	Allowed         *float64         `json:"allowed_per_second"` // calls, by the throttle; null: no limit
+	DelayMS         float64          `json:"dispatch_delay_ms"`
+	PeakDelayMS     float64          `json:"peak_delay_ms"`
+	ThrottledS      float64          `json:"throttled_seconds"`
+	ExecutingS      float64          `json:"executing_seconds"`
+	Paused          string           `json:"paused"`
+	PauseReason     PauseReason      `json:"pause_reason"`
+	PausedSince     *time.Time       `json:"paused_since"`
+	LawPausedUntil  *time.Time       `json:"law_paused_until"` // the provider asked to wait
+	LawPauseReason  aimd.PauseReason `json:"law_pause_reason"`
+}
+
+// latencyReport tells how long the calls took that succeeded within the last minute; null without any.
+type latencyReport struct {
+	Calls int      `json:"calls"`
+	P50MS *float64 `json:"p50_ms"`
+	P90MS *float64 `json:"p90_ms"`
+	P99MS *float64 `json:"p99_ms"`
 }
 
 // usageReport: what was not told is null, and so is the cost while a part of it is not known; what is known stands beside.
@@ -57,55 +107,155 @@ type modelReport struct {
 }
 
 type partitionReport struct {
-	Partition     int     `json:"partition"`
-	Role          string  `json:"role"`
-	Owner         string  `json:"owner"`
-	WindowRows    int     `json:"window_rows"`
-	ReorderRows   int     `json:"reorder_rows"`
-	ReorderBytes  int64   `json:"reorder_bytes"`
-	HeadSequence  uint64  `json:"head_sequence"`
-	HeadOfLineS   float64 `json:"head_of_line_seconds"`
-	PendingRows   uint64  `json:"pending_rows"`
-	HighWaterMark uint64  `json:"high_water_mark"`
-	Emitted       uint64  `json:"emitted"`
-	Failed        uint64  `json:"failed"`
-	Problem       string  `json:"problem"`
+	Partition      int        `json:"partition"`
+	Role           string     `json:"role"`
+	Owner          string     `json:"owner"`
+	WindowRows     int        `json:"window_rows"`
+	ReorderRows    int        `json:"reorder_rows"`
+	ReorderBytes   int64      `json:"reorder_bytes"`
+	HeadSequence   uint64     `json:"head_sequence"`
+	HeadSince      *time.Time `json:"head_since"`
+	HeadOfLineS    float64    `json:"head_of_line_seconds"`
+	PendingRows    uint64     `json:"pending_rows"`
+	HighWaterMark  uint64     `json:"high_water_mark"`
+	Emitted        uint64     `json:"emitted"`
+	Failed         uint64     `json:"failed"`
+	Problem        string     `json:"problem"`
+	JournalProblem string     `json:"journal_problem"`
+}
+
+// rowErrorReport counts the rows that failed for a reason.
+type rowErrorReport struct {
+	Reason string `json:"reason"`
+	Rows   uint64 `json:"rows"`
+}
+
+// callErrorReport counts the calls that failed in one way; status code 0: there was no reply.
+type callErrorReport struct {
+	Provider   string `json:"provider"`
+	Model      string `json:"model"`
+	Class      string `json:"class"`
+	StatusCode int    `json:"status_code"`
+	Calls      uint64 `json:"calls"`
 }
 
 // status reports the stage as it is now. Safe for concurrent use.
 func (s *stage) status() statusReport {
 	ready, reason := s.ready()
-	snap, now := s.snapshot(), time.Now()
+	return s.report(s.snapshot(), time.Now(), ready, reason)
+}
+
+func (s *stage) report(snap Snapshot, now time.Time, ready bool, reason string) statusReport {
 	r := statusReport{
 		Stage: s.cfg.Name, RunID: s.runID, Version: buildVersion().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Usage: newUsageReport(s.usage.all()),
-		Pool: poolReport{
-			Size: snap.Pool.PoolSize, InFlight: snap.Pool.InFlight, MaxConcurrent: snap.Pool.MaxConcurrent, Waiting: snap.Pool.Waiting,
-			Successes: snap.Pool.Successes, CapacityRetries: snap.Pool.CapacityRetries,
-			DelayMS: milliseconds(snap.Pool.CurrentDelay), PeakDelayMS: milliseconds(snap.Pool.PeakDelay),
-			ThrottledS: snap.Pool.ThrottleTime.Seconds(), ExecutingS: snap.Pool.ExecTime.Seconds(), Paused: snap.Pool.Paused,
-		},
-		Models: []modelReport{}, Partitions: []partitionReport{},
+		Ready: ready, Reason: reason, Pool: newPoolReport(&snap, now), Usage: newUsageReport(s.usage.all()),
+		Models: []modelReport{}, Partitions: []partitionReport{}, Payloads: s.activity.payloads,
 	}
+	r.Pool.Throttle = s.cfg.Pool.Throttle
 	for _, m := range s.usage.list() {
 		r.Models = append(r.Models, modelReport{Provider: m.provider, Model: m.model, usageReport: newUsageReport(m.spending)})
 	}
-	for _, p := range snap.Partitions {
-		head := 0.0
-		if p.Head != 0 {
-			head = now.Sub(p.HeadSince).Seconds()
-		}
-		r.Partitions = append(r.Partitions, partitionReport{
-			Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, WindowRows: p.Window, ReorderRows: p.Buffered,
-			ReorderBytes: p.BufferedBytes, HeadSequence: p.Head, HeadOfLineS: head, PendingRows: p.Pending,
-			HighWaterMark: p.HighWaterMark, Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem,
-		})
-		r.Rows.Succeeded += p.Emitted - p.Failed
-		r.Rows.Failed += p.Failed
-		r.Rows.Skipped += p.Skipped
-		r.Rows.Pending += p.Pending
+	for i := range snap.Partitions {
+		r.addPartition(&snap.Partitions[i], now)
+	}
+	s.activity.report(&r, now)
+	r.Sample, r.Rows.PerSecond = s.history.last()
+	if left := float64(r.Rows.Pending) + float64(r.Rows.Open); left > 0 && r.Rows.PerSecond > 0 {
+		eta := left / r.Rows.PerSecond
+		r.Rows.ETAS = &eta
+	}
+	r.judge(s.activity.starvedSince(now))
+	return r
+}
+
+func newPoolReport(snap *Snapshot, now time.Time) poolReport {
+	p := &snap.Pool
+	r := poolReport{
+		Size: p.PoolSize, InFlight: p.InFlight, MaxConcurrent: p.MaxConcurrent, Waiting: p.Waiting,
+		Dispatched: p.Dispatched, Successes: p.Successes, CapacityRetries: p.CapacityRetries,
+		DelayMS: milliseconds(p.CurrentDelay), PeakDelayMS: milliseconds(p.PeakDelay),
+		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(), Paused: p.Paused, PauseReason: snap.Pause,
+	}
+	if p.CurrentDelay > 0 {
+		allowed := 1 / p.CurrentDelay.Seconds()
+		r.Allowed = &allowed
+	}
+	if snap.Pause != "" {
+		r.PausedSince = instant(snap.PausedSince)
+	}
+	if p.LawPausedUntil.After(now) {
+		r.LawPausedUntil, r.LawPauseReason = instant(p.LawPausedUntil), p.LawPauseReason
 	}
 	return r
+}
+
+func (r *statusReport) addPartition(p *consumer.Status, now time.Time) {
+	v := partitionReport{
+		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, WindowRows: p.Window, ReorderRows: p.Buffered,
+		ReorderBytes: p.BufferedBytes, HeadSequence: p.Head, PendingRows: p.Pending,
+		HighWaterMark: p.HighWaterMark, Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem,
+	}
+	if p.Head != 0 {
+		v.HeadSince, v.HeadOfLineS = instant(p.HeadSince), now.Sub(p.HeadSince).Seconds()
+	}
+	r.Partitions = append(r.Partitions, v)
+	r.Rows.Succeeded += p.Emitted - p.Failed
+	r.Rows.Failed += p.Failed
+	r.Rows.Skipped += p.Skipped
+	r.Rows.Pending += p.Pending
+	r.Rows.Open += p.Window
+}
+
+// judge sums the report up in one word, with the reason where it is not a good one. starved is since when no call has
+// found capacity; zero: they do.
+func (r *statusReport) judge(starved time.Time) {
+	roles := make(map[consumer.Role]int)
+	for i := range r.Partitions {
+		roles[consumer.Role(r.Partitions[i].Role)]++
+	}
+	owned := roles[consumer.Owner]
+	busy := r.Rows.Open > 0 || r.Pool.InFlight > 0 || r.Pool.Waiting > 0
+	switch {
+	case r.Pool.Paused != "":
+		r.State, r.Why, r.Since = statePaused, r.Pool.Paused, r.Pool.PausedSince
+	case roles[consumer.Stopped] == len(r.Partitions):
+		r.State = stateEnded
+	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && r.Ready:
+		r.State = stateStandby
+	case !r.Ready && owned == 0 && roles[consumer.Starting] > 0 && r.problem() == "":
+		r.State = stateStarting
+	case !r.Ready:
+		r.State, r.Why = stateHeld, r.Reason
+	case busy && r.Pool.LawPausedUntil != nil:
+		r.State, r.Why = stateWaiting, lawPauseText(r.Pool.LawPauseReason)
+	case busy && !starved.IsZero():
+		r.State, r.Since = stateStarved, instant(starved)
+		r.Why = "the provider has refused every call since its last answer"
+	case busy:
+		r.State = stateWorking
+	default:
+		r.State = stateIdle
+	}
+}
+
+func (r *statusReport) problem() string {
+	for i := range r.Partitions {
+		if why := r.Partitions[i].Problem; why != "" {
+			return fmt.Sprintf("partition %d: %s", r.Partitions[i].Partition, why)
+		}
+	}
+	return ""
+}
+
+func lawPauseText(reason aimd.PauseReason) string {
+	switch reason {
+	case aimd.PauseRetryAfter:
+		return "the provider refused again and again, and told how long to wait (Retry-After)"
+	case aimd.PauseLimitReset:
+		return "the provider said that no requests remain until its limit is renewed"
+	default:
+		return "the provider asked to wait"
+	}
 }
 
 func newUsageReport(s spending) usageReport {
@@ -117,3 +267,9 @@ func newUsageReport(s spending) usageReport {
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// instant is a time as reports have it.
+func instant(t time.Time) *time.Time {
+	t = t.UTC()
+	return &t
+}

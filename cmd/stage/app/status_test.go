@@ -1,0 +1,104 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/pool"
+)
+
+// shownStage is a stage in the middle of its work that nothing runs, and a snapshot of it.
+func shownStage(payloads bool) (*stage, Snapshot) {
+	now := time.Now()
+	s := &stage{
+		cfg: &Config{Name: "reviews", Pool: PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
+		usage: newUsageRecorder(), activity: newActivity(payloads), history: newHistory(now),
+	}
+	cost := 0.25
+	for i, status := range []auditlog.CallStatus{auditlog.CallCapacityRetry, auditlog.CallSuccess} {
+		c := &auditlog.Call{
+			Header: auditlog.Header{Time: now.Add(time.Second), Partition: 0}, CallID: fmt.Sprint("call", i), Sequence: 41, CallIndex: i,
+			Provider: "openai", Model: "large", Status: status, StatusCode: 200, Latency: 800 * time.Millisecond, DispatchDelay: 50 * time.Millisecond,
+			Request: []byte(`{"prompt":"secret text"}`), Response: []byte(`{"reply":"secret text"}`),
+		}
+		if status == auditlog.CallSuccess {
+			c.Usage = &auditlog.Usage{PromptTokens: 10, CompletionTokens: 20, TotalTokens: 30, CostUSD: &cost}
+		} else {
+			c.StatusCode, c.ErrorClass, c.RetryAfter = 429, "capacity", 7*time.Second
+		}
+		s.usage.call(c)
+		s.activity.note(auditlog.Event{Call: c})
+	}
+	s.activity.note(auditlog.Event{Row: &auditlog.Row{Header: auditlog.Header{Time: now.Add(2 * time.Second)}, Sequence: 40, Status: "error", Reason: "refused"}})
+	s.activity.note(auditlog.Event{Run: &auditlog.Run{Header: auditlog.Header{Time: now, Partition: 0}, Phase: auditlog.PhaseClaim}})
+	return s, Snapshot{
+		Pool: pool.Stats{
+			PoolSize: 16, Dispatched: 9, CapacityRetries: 1, Successes: 5, MaxConcurrent: 4, InFlight: 3, Waiting: 2, ThrottleTime: 2 * time.Second,
+			ExecTime: 5 * time.Second, PeakDelay: 100 * time.Millisecond, CurrentDelay: 50 * time.Millisecond,
+			LawPausedUntil: now.Add(10 * time.Second), LawPauseReason: aimd.PauseRetryAfter,
+		},
+		Partitions: []consumer.Status{
+			{Partition: 0, Role: consumer.Owner, Owner: "run1.term", Window: 12, Buffered: 5, BufferedBytes: 4096, Head: 41, HeadSince: now.Add(time.Second), Pending: 100, HighWaterMark: 40, Emitted: 38, Failed: 1, Skipped: 2},
+			{Partition: 1, Role: consumer.Standby},
+		},
+	}
+}
+
+func TestStatusReadsAsDocumented(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // whose clock stands still
+		s, snap := shownStage(false)
+		r := s.report(snap, s.started.Add(3*time.Second), true, "")
+		s.history.take(&r)
+		snap.Partitions[0].Emitted += 4
+		r = s.report(snap, s.started.Add(4*time.Second), true, "")
+		s.history.take(&r)
+		r = s.report(snap, s.started.Add(5*time.Second), true, "")
+		r.Version = "v1.2.3"
+		text, err := json.MarshalIndent(&r, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, filepath.Join("testdata", "status.json"), string(text)+"\n")
+	})
+}
+
+func TestStatusIsOneWordForAllThatIsGoingOn(t *testing.T) {
+	started := epoch
+	partition := func(role consumer.Role) partitionReport { return partitionReport{Role: string(role)} }
+	for _, tt := range []struct {
+		name    string
+		report  statusReport
+		starved time.Time
+		want    stageState
+		why     string
+	}{
+		{"nothing to do", statusReport{Ready: true, Partitions: []partitionReport{partition(consumer.Owner)}}, time.Time{}, stateIdle, ""},
+		{"rows in the window", statusReport{Ready: true, Rows: rowsReport{Open: 1}, Partitions: []partitionReport{partition(consumer.Owner)}}, time.Time{}, stateWorking, ""},
+		{"one partition of two", statusReport{Ready: true, Pool: poolReport{InFlight: 1}, Partitions: []partitionReport{partition(consumer.Standby), partition(consumer.Owner)}}, time.Time{}, stateWorking, ""},
+		{"another owns all", statusReport{Ready: true, Partitions: []partitionReport{partition(consumer.Standby)}}, time.Time{}, stateStandby, ""},
+		{"no owner yet", statusReport{Reason: "partition 0 is starting", Partitions: []partitionReport{partition(consumer.Starting)}}, time.Time{}, stateStarting, ""},
+		{"all stopped", statusReport{Reason: "partition 0 is stopped", Partitions: []partitionReport{partition(consumer.Stopped)}}, time.Time{}, stateEnded, ""},
+		{"audit full", statusReport{Reason: "audit: full", Partitions: []partitionReport{partition(consumer.Owner)}}, time.Time{}, stateHeld, "audit: full"},
+		{"the start is held up", statusReport{Reason: "partition 0: no stream", Partitions: []partitionReport{{Role: string(consumer.Starting), Problem: "no stream"}}}, time.Time{}, stateHeld, "partition 0: no stream"},
+		{"bad key", statusReport{Reason: "paused: bad key", Pool: poolReport{Paused: "bad key", PausedSince: &started}, Partitions: []partitionReport{partition(consumer.Owner)}}, time.Time{}, statePaused, "bad key"},
+		{"asked to wait", statusReport{Ready: true, Pool: poolReport{Waiting: 3, LawPausedUntil: &started, LawPauseReason: aimd.PauseLimitReset}, Partitions: []partitionReport{partition(consumer.Owner)}}, time.Time{}, stateWaiting, "the provider said that no requests remain until its limit is renewed"},
+		{"asked to wait, with nothing to ask", statusReport{Ready: true, Pool: poolReport{LawPausedUntil: &started}, Partitions: []partitionReport{partition(consumer.Owner)}}, time.Time{}, stateIdle, ""},
+		{"only rejections", statusReport{Ready: true, Pool: poolReport{Waiting: 3}, Partitions: []partitionReport{partition(consumer.Owner)}}, started, stateStarved, "the provider has refused every call since its last answer"},
+	} {
+		r := tt.report
+		r.judge(tt.starved)
+		if r.State != tt.want || r.Why != tt.why {
+			t.Errorf("%s: got %s %q, want %s %q", tt.name, r.State, r.Why, tt.want, tt.why)
+		}
+		if (r.Since != nil) != (tt.want == statePaused || tt.want == stateStarved) {
+			t.Errorf("%s: since %v", tt.name, r.Since)
+		}
+	}
+}
