@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +89,7 @@ func (s *site) killReplica(ctx context.Context, random *rand.Rand) error {
 	r, down := s.victim(ctx, random), soon(random, 3*time.Second)
 	killed, err := r.kill(down)
 	if err != nil || !killed {
-		return errors.Join(err, errNotYet)
+		return cmp.Or(err, errNotYet)
 	}
 	s.disturbed(kill)
 	s.notes.did(kill, "replica %d, down %v", r.n, down)
@@ -100,7 +101,7 @@ func (s *site) stopReplica(ctx context.Context, random *rand.Rand) error {
 	began := time.Now()
 	stopped, err := r.stop(ctx, down, stopPatience)
 	if err != nil || !stopped {
-		return errors.Join(err, errNotYet)
+		return cmp.Or(err, errNotYet)
 	}
 	s.disturbed(stop)
 	s.notes.did(stop, "replica %d, ended after %v, down %v", r.n, time.Since(began).Round(time.Millisecond), down)
@@ -114,12 +115,9 @@ func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 	if r == nil {
 		return errNotYet
 	}
-	proc := r.process()
-	if proc == nil {
-		return errNotYet
-	}
-	if err := proc.signal(syscall.SIGSTOP); err != nil {
-		return err
+	wake, err := r.suspend()
+	if err != nil || wake == nil {
+		return cmp.Or(err, errNotYet)
 	}
 	began := time.Now()
 	taken := false
@@ -133,7 +131,7 @@ func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 		pause(ctx, between(random, 0, 3*time.Second))
 	}
 	s.disturbed(zombie)
-	if err := proc.signal(syscall.SIGCONT); err != nil {
+	if err := wake(); err != nil {
 		return err
 	}
 	if !taken {

@@ -173,13 +173,16 @@ func (p *plan) mix() map[kind]int {
 	return counts
 }
 
+// lead is the part of a run, at its beginning and at its end, that has no new faults.
+const lead = .04
+
 // schedule draws when the faults happen. They are spread evenly at random, so some meet others.
 func (p *plan) schedule() []fault {
 	random := rand.New(rand.NewPCG(p.seed, 1))
 	var all []fault
 	for _, k := range kinds {
 		for range p.counts[k.kind] {
-			all = append(all, fault{kind: k.kind, at: .02 + .95*random.Float64(), seed: random.Uint64()})
+			all = append(all, fault{kind: k.kind, at: lead + (1-2*lead)*random.Float64(), seed: random.Uint64()})
 		}
 	}
 	slices.SortFunc(all, func(a, b fault) int { return cmp.Compare(a.at, b.at) })

@@ -27,6 +27,7 @@ type replica struct {
 	mu      sync.Mutex
 	proc    *process
 	wanted  bool          // its end is: somebody has signalled it
+	asleep  bool          // suspended
 	down    time.Duration // how long it stays down then
 	retired bool
 	exits   int // by itself
@@ -75,6 +76,26 @@ func (r *replica) ended(proc *process) time.Duration {
 		r.notes.violate("exit", "replica %d ended by itself with %s: see %s", r.n, proc.cmd.ProcessState, proc.log)
 	}
 	return restartWait
+}
+
+// suspend suspends the process until wake is called. It returns nil where none runs, or it is suspended already.
+func (r *replica) suspend() (wake func() error, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	proc := r.proc
+	if proc == nil || r.asleep {
+		return nil, nil
+	}
+	if err := proc.signal(syscall.SIGSTOP); err != nil {
+		return nil, err
+	}
+	r.asleep = true
+	return func() error {
+		r.mu.Lock()
+		r.asleep = false
+		r.mu.Unlock()
+		return proc.signal(syscall.SIGCONT)
+	}, nil
 }
 
 // kill kills the process and lets it start again after down. It returns false where none runs.
@@ -149,7 +170,7 @@ func (r *replica) owns(owner string) bool {
 		return false
 	}
 	output, err := os.ReadFile(proc.log)
-	return err == nil && bytes.Contains(output, []byte(owner))
+	return err == nil && bytes.Contains(output, fmt.Appendf(nil, `"owner":%q`, owner)) // others name it in other words
 }
 
 // cut sets the network between the replica and all servers.
