@@ -55,6 +55,8 @@ type Config struct {
 	Create bool
 	// NewInput accepts an input stream that was created anew since the last claim.
 	NewInput bool
+	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
+	Spread *Spread
 	// Journal keeps replies that have waited JournalAfter for their turn in JournalStream, so that a crash does not pay for
 	// them again. Zero JournalAfter keeps them as soon as their call events are stored. A journal that is full, gone or
 	// forbidden is done without (see [Status.JournalProblem]).
@@ -81,7 +83,7 @@ type Config struct {
 type Observer interface {
 	// RowEmitted is called for each result stored: how long it was in the stage, and how long it was finished.
 	RowEmitted(partition int, failed bool, sinceTaken, sinceFinished time.Duration)
-	// TermEnded is called when a term of ownership ends: "stopped", "fenced" or "error".
+	// TermEnded is called when a term of ownership ends: "stopped", "released" to another replica, "fenced" or "error".
 	TermEnded(partition int, how string)
 }
 
@@ -236,6 +238,8 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 			return nil
 		case isFatal(err, c.hasServed):
 			return err
+		case errors.Is(err, errReleased):
+			continue
 		case errors.Is(err, ErrFenced):
 			c.log.Info("standing by", slog.Any("reason", err))
 		default:
@@ -267,17 +271,21 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err != nil {
 		return err
 	}
-	pin, err := c.standBy(soft, durable, lost)
+	pin, anyway, err := c.standBy(soft, durable, lost)
 	if err != nil || soft.Err() != nil {
 		return err
 	}
+	c.cfg.Spread.own(c.cfg.Partition, true)
+	defer c.cfg.Spread.own(c.cfg.Partition, false)
 	t, err := c.begin(hard, durable, pin)
 	if err != nil {
 		return err
 	}
 	c.hasServed = true
 	c.problems.clear(problemOwnership)
-	err = t.run(soft, hard, lost)
+	if err = t.run(soft, hard, lost, anyway); errors.Is(err, errReleased) {
+		t.dropHandedBack()
+	}
 	c.keepRows(t)
 	t.close() // the emitter speaks of problems until it has ended
 	c.problems.forget(problemResults, problemDeadLetter, problemRows)
@@ -285,6 +293,8 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	switch {
 	case err == nil:
 		how = "stopped"
+	case errors.Is(err, errReleased):
+		how = "released"
 	case errors.Is(err, ErrFenced):
 		how = "fenced"
 		c.recordRun("fenced", t.owner, err.Error())

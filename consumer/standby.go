@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -22,16 +23,74 @@ const (
 var errConnectionLost = errors.New("the connection to NATS was lost")
 
 // standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one. It
-// returns with soft, too.
+// returns with soft, too. Anyway tells that it is another replica's turn, which does not take it.
+func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status) (pin string, anyway bool, err error) {
+	for {
+		if anyway, err = c.awaitTurn(soft, durable, lost); err != nil || soft.Err() != nil {
+			return "", false, err
+		}
+		pin, passed, err := c.askForPin(soft, durable, lost, anyway)
+		if err != nil || !passed {
+			return pin, anyway, err
+		}
+	}
+}
+
+// awaitTurn waits until the spread gives the partition to this replica, or until rows have waited for an owner for long.
+func (c *Consumer) awaitTurn(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status) (anyway bool, err error) {
+	neglected := false
+	for !c.cfg.Spread.should(c.cfg.Partition) {
+		select {
+		case <-soft.Done():
+			return false, nil
+		case <-lost:
+			return false, errConnectionLost
+		case <-c.mail.signal:
+			c.collect()
+		case <-c.cfg.Spread.changes(c.cfg.Partition):
+		case <-time.After(spreadPatience):
+			info, err := c.look(soft, durable)
+			if err != nil || soft.Err() != nil {
+				return false, err
+			}
+			waits := nobodyPinned(info) && info.NumPending+uint64(info.NumAckPending) > 0
+			if waits && neglected {
+				c.log.Info("rows wait and nobody takes the partition, so we do", slog.Uint64("pending", info.NumPending))
+				return true, nil
+			}
+			neglected = waits
+		}
+	}
+	return false, nil
+}
+
+// look reads the state of the durable consumer. The error is nil when soft ends.
+func (c *Consumer) look(soft context.Context, durable jetstream.Consumer) (*jetstream.ConsumerInfo, error) {
+	info, err := durable.Info(soft)
+	if soft.Err() != nil {
+		return nil, nil //nolint:nilerr,nilnil // the caller looks at soft
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at consumer %s: %w", c.durable, c.denied(err))
+	}
+	c.setStatus(func(s *Status) { s.Pending = info.NumPending })
+	if !nobodyPinned(info) || info.NumPending == 0 && info.NumAckPending == 0 {
+		c.problems.clear(problemOwnership) // what held up an earlier term is no concern of a standby
+	}
+	return info, nil
+}
+
+// askForPin asks for rows until one brings the pin, or nobody turns out to hold it; passed says that the turn has gone
+// to another replica in the meantime.
 //
 // The server grants the pin only together with a row. None can be delivered while every row is taken and unacked, so an
 // owner that died so would never be replaced; then the one who looks second finds nobody pinned, twice, and goes on
 // without a pin: the first row after the reset brings it. The random wait keeps ten standbys from claiming at once.
-func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status) (pin string, err error) {
+func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status, anyway bool) (pin string, passed bool, err error) {
 	ttl := c.cfg.PinnedTTL
 	p, err := newPuller(c.nc, c.apiPrefix, c.cfg.InputStream, c.durable, "", ttl/2)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer p.close()
 	orphaned := false
@@ -40,44 +99,42 @@ func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, los
 		now := time.Now()
 		next, err := p.step(now, 1, 1<<30, true)
 		if err != nil {
-			return "", err
+			return "", false, err
 		}
 		select {
 		case <-soft.Done():
-			return "", nil
+			return "", false, nil
 		case <-lost:
-			return "", errConnectionLost
+			return "", false, errConnectionLost
 		case <-c.mail.signal:
 			c.collect()
 			continue
+		case <-c.cfg.Spread.changes(c.cfg.Partition):
+			if anyway || c.cfg.Spread.should(c.cfg.Partition) {
+				continue
+			}
+			return "", true, nil // a row that comes to the request under way is found missing by its next owner
 		case m := <-p.msgs:
 			row, err := p.received(m, time.Now())
 			if err != nil {
-				return "", err
+				return "", false, err
 			}
 			if row {
-				return p.pin, nil
+				return p.pin, false, nil
 			}
 		case <-time.After(min(look, next.Sub(now))):
 		}
 		look = ttl
-		info, err := durable.Info(soft)
-		if soft.Err() != nil {
-			return "", nil
-		}
-		if err != nil {
-			return "", fmt.Errorf("look at consumer %s: %w", c.durable, c.denied(err))
-		}
-		c.setStatus(func(s *Status) { s.Pending = info.NumPending })
-		if !nobodyPinned(info) || info.NumPending == 0 && info.NumAckPending == 0 {
-			c.problems.clear(problemOwnership) // what held up an earlier term is no concern of a standby
+		info, err := c.look(soft, durable)
+		if err != nil || soft.Err() != nil {
+			return "", false, err
 		}
 		if !nobodyPinned(info) || info.NumAckPending == 0 {
 			orphaned = false
 			continue
 		}
 		if orphaned {
-			return "", nil
+			return "", false, nil
 		}
 		orphaned, look = true, time.Duration(rand.Int64N(int64(orphanWaitMax)))
 	}

@@ -36,7 +36,8 @@ type term struct {
 
 	unstarted  []*Row // rows that wait until the journal is read
 	stopping   bool
-	handedBack int // rows in buf that the executor gave back
+	released   bool // to another replica, with stopping
+	handedBack int  // rows in buf that the executor gave back
 
 	groups   chan []*Row
 	stored   chan emitted
@@ -143,15 +144,24 @@ func (t *term) reset(ctx context.Context) error {
 // renewEvery leaves room for one lost request within the pin's life.
 func (c *Consumer) renewEvery() time.Duration { return c.cfg.PinnedTTL * 2 / 5 }
 
-// run takes, completes and emits rows until the term ends.
-func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
+// run takes, completes and emits rows until the term ends. Anyway keeps the partition though it is another replica's turn.
+func (t *term) run(soft, hard context.Context, lost <-chan nats.Status, anyway bool) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stop := soft.Done()
+	spread, partition := t.c.cfg.Spread, t.c.cfg.Partition
+	turn := spread.changes(partition)
+	if !anyway && !spread.should(partition) { // since we stood by
+		t.release()
+	}
 	for {
 		now := time.Now()
 		if t.stopping && t.drained() && t.journal.flushed(now) {
-			return t.handOver(hard)
+			err := t.handOver(hard)
+			if err == nil && t.released && soft.Err() == nil {
+				err = errReleased
+			}
+			return err
 		}
 		next, err := t.request(now)
 		if err != nil {
@@ -169,6 +179,10 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			return errConnectionLost
 		case <-stop:
 			stop, t.stopping = nil, true
+		case <-turn:
+			if !spread.should(partition) {
+				t.release()
+			}
 		case m := <-t.pull.msgs:
 			err = t.received(hard, m)
 		case m := <-t.journal.messages():
@@ -181,6 +195,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 				t.emit()
 			}
 		case <-timer.C:
+			t.recall()
 			err = t.watch(hard)
 		}
 		if err == nil && t.pull.pin == "" {

@@ -98,32 +98,3 @@ func (t *term) whySilent(info *jetstream.ConsumerInfo) error {
 	}
 	return fmt.Errorf("%d rows wait in stream %s, and consumer %s delivers none: %s", info.NumPending, t.c.cfg.InputStream, t.c.durable, why)
 }
-
-// drained tells whether a stopping term has nothing left that it may wait for.
-func (t *term) drained() bool {
-	if t.emitting || t.buf.Completed()+t.handedBack < t.buf.Len() {
-		return false
-	}
-	head, ok := t.buf.Ready(0)
-	return !ok || !head.Value.done // what is complete behind a row handed back stays
-}
-
-// handOver leaves the consumer at the row after the last one emitted, and the pin to whoever asks first. Without the
-// reset, rows taken and not emitted would come again only after AckWait.
-func (t *term) handOver(ctx context.Context) error {
-	t.pull.close() // a row that came to a request under way would be taken from the next owner
-	t.accepted = t.end.mark
-	t.c.at("drained")
-	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
-		return err
-	}
-	t.c.at("handing over")
-	input, err := t.c.js.Stream(ctx, t.c.cfg.InputStream)
-	if err != nil {
-		return fmt.Errorf("hand over: %w", err)
-	}
-	if err := input.UnpinConsumer(ctx, t.c.durable, pinGroup); err != nil {
-		t.c.log.Debug("not unpinned, the pin runs out by itself", slog.Any("error", err))
-	}
-	return nil
-}

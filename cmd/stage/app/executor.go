@@ -76,6 +76,11 @@ func (e *executor) Start(row *consumer.Row) {
 	e.signal()
 }
 
+// Recall hands back the waiting rows that are no longer wanted. It implements [consumer.Recaller].
+func (e *executor) Recall() {
+	e.pool.Recall(func(j *job) bool { return !j.row.Wanted() })
+}
+
 func (e *executor) signal() {
 	select {
 	case e.ready <- struct{}{}:

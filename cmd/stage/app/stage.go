@@ -46,6 +46,7 @@ type stage struct {
 	history   *history
 	recorder  *consumer.Recorder
 	executor  *executor
+	spread    *consumer.Spread // nil with one partition
 	consumers []*consumer.Consumer
 
 	stop  context.CancelCauseFunc // ends the run softly, set while it runs
@@ -97,6 +98,9 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	}
 	if cfg.HTTP.DashboardPayloads {
 		s.executor.show = s.activity.noteRow
+	}
+	if cfg.Streams.Partitions > 1 {
+		s.spread = consumer.NewSpread(conn.nc, cfg.Name, s.runID, cfg.Streams.Partitions, s.log)
 	}
 	for p := range cfg.Streams.Partitions {
 		c, err := consumer.New(conn.nc, s.consumerConfig(p, opts))
@@ -153,7 +157,7 @@ func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config
 		DeadLetterSubject: cfg.Streams.DeadLetterSubject,
 		Journal:           cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowRows: cfg.Window.Rows, WindowBytes: int64(cfg.Window.Bytes),
-		Create: cfg.Streams.Create, NewInput: opts.NewInput,
+		Create: cfg.Streams.Create, NewInput: opts.NewInput, Spread: s.spread,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Logger: s.log,
 	}
 }
@@ -212,7 +216,7 @@ func (s *stage) run(soft, hard context.Context) error {
 	})()
 
 	recording, stopRecording := context.WithCancel(context.WithoutCancel(hard))
-	var recorder, calls sync.WaitGroup
+	var recorder, calls sync.WaitGroup // recorder: what outlives the consumers
 	recorder.Go(func() {
 		if err := s.recorder.Run(recording); err != nil {
 			kill(err)
@@ -223,6 +227,15 @@ func (s *stage) run(soft, hard context.Context) error {
 	calls.Go(func() { _ = s.executor.pool.Run(hard) }) // its error is the cause of hard
 	s.recordRun(auditlog.PhaseStart, "", nil)
 
+	spreading, stopSpread := context.WithCancel(context.WithoutCancel(hard))
+	defer stopSpread()
+	if s.spread != nil {
+		recorder.Go(func() {
+			if err := s.spread.Run(soft, spreading); err != nil {
+				stop(err)
+			}
+		})
+	}
 	var serving errgroup.Group
 	for _, c := range s.consumers {
 		serving.Go(func() error {
@@ -234,6 +247,7 @@ func (s *stage) run(soft, hard context.Context) error {
 		})
 	}
 	err := serving.Wait()
+	stopSpread()
 	stop(nil)
 	close(done)
 	// A consumer that was fenced does not wait for its calls in the air; they are paid for, and belong into audit and summary.

@@ -1,0 +1,79 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// errReleased ends a term whose partition goes to another replica.
+var errReleased = errors.New("the partition goes to another replica")
+
+// Recaller is what an [Executor] may also be: Recall asks it to hand back soon the rows that are no longer wanted and have
+// no call in the air (see [Row.Wanted]). Without it they are handed back when their turn comes, which may take long while
+// the provider has little capacity. Recall must not block.
+type Recaller interface {
+	Recall()
+}
+
+// release gives the partition up to another replica: like a stop, but for this partition alone.
+func (t *term) release() {
+	if t.stopping {
+		return
+	}
+	t.c.log.Info("another replica is to have the partition", slog.String("owner", t.owner))
+	t.stopping, t.released = true, true
+	for _, row := range t.open {
+		if !row.answered {
+			row.wanted.Store(false)
+		}
+	}
+	t.recall()
+}
+
+// recall asks for the rows that a released partition no longer wants. It is repeated: a row may have been on its way into
+// the executor's queue, or come back to it for another attempt.
+func (t *term) recall() {
+	if r, ok := t.c.cfg.Executor.(Recaller); ok && t.released {
+		r.Recall()
+	}
+}
+
+// dropHandedBack forgets the rows that nobody works on, and those whose replies the next owner finds in the journal.
+func (t *term) dropHandedBack() {
+	for seq, row := range t.open {
+		if !row.done || t.c.cfg.Journal && !row.keep {
+			delete(t.open, seq)
+		}
+	}
+}
+
+// drained tells whether a stopping term has nothing left that it may wait for.
+func (t *term) drained() bool {
+	if t.emitting || t.buf.Completed()+t.handedBack < t.buf.Len() {
+		return false
+	}
+	head, ok := t.buf.Ready(0)
+	return !ok || !head.Value.done // what is complete behind a row handed back stays
+}
+
+// handOver leaves the consumer at the row after the last one emitted, and the pin to whoever asks first. Without the
+// reset, rows taken and not emitted would come again only after AckWait.
+func (t *term) handOver(ctx context.Context) error {
+	t.pull.close() // a row that came to a request under way would be taken from the next owner
+	t.accepted = t.end.mark
+	t.c.at("drained")
+	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
+		return err
+	}
+	t.c.at("handing over")
+	input, err := t.c.js.Stream(ctx, t.c.cfg.InputStream)
+	if err != nil {
+		return fmt.Errorf("hand over: %w", err)
+	}
+	if err := input.UnpinConsumer(ctx, t.c.durable, pinGroup); err != nil {
+		t.c.log.Debug("not unpinned, the pin runs out by itself", slog.Any("error", err))
+	}
+	return nil
+}
