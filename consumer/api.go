@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,6 +42,10 @@ func Denied(nc *nats.Conn, err error) error {
 		return err
 	}
 	if last := nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) {
+		if strings.Contains(last.Error(), "for Subscription to") {
+			// Answers come on subjects of the client's own choice.
+			return fmt.Errorf("%w (the server said: %w: set STAGE_NATS_INBOX_PREFIX to a prefix that the user may subscribe to)", err, last)
+		}
 		return fmt.Errorf("%w (the server said: %w)", err, last)
 	}
 	return fmt.Errorf("%w (no answer: does the NATS user have the permission, and is JetStream enabled for its account)", err)

@@ -312,7 +312,11 @@ func (c *Consumer) connected(ctx context.Context) error {
 		if c.nc.IsClosed() {
 			return fatal(fmt.Errorf("consumer: %w", errors.Join(nats.ErrConnectionClosed, c.nc.LastError())))
 		}
-		c.problems.set(problemConnection, errors.New("not connected to NATS"))
+		why := errors.New("not connected to NATS")
+		if last := c.nc.LastError(); last != nil {
+			why = fmt.Errorf("%w: %w", why, last)
+		}
+		c.problems.set(problemConnection, why)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -55,7 +55,7 @@ func TestAMissingPermissionIsNamed(t *testing.T) {
 	environ["STAGE_NATS_PASSWORD"] = "wrong"
 	wrong := runStage(t, dir, environ, "run")
 	wrong.ends(1)
-	if text := wrong.stderr.String(); !strings.Contains(text, "Authorization Violation: check STAGE_NATS_CREDS") || strings.Contains(text, "wrong") {
+	if text := wrong.stderr.String(); !strings.Contains(text, "Authorization Violation: check STAGE_NATS_USER and STAGE_NATS_PASSWORD") || strings.Contains(text, "wrong") {
 		t.Errorf("a wrong password: %s", text)
 	}
 	environ["STAGE_NATS_PASSWORD"] = "p"

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -24,6 +23,7 @@ const (
 type connection struct {
 	nc     *nats.Conn
 	server *natsd.Server // nil: an external server
+	login  NATSConfig    // by which it was made; zero for the embedded server
 }
 
 // close closes the connection and stops the embedded server.
@@ -32,6 +32,18 @@ func (c *connection) close() {
 	if c.server != nil {
 		c.server.Stop()
 	}
+}
+
+// down says why there is no connection at the moment, and what to do about it; empty: there is one.
+func (c *connection) down() string {
+	if c.nc.IsConnected() {
+		return ""
+	}
+	const why = "not connected to NATS"
+	if err := c.login.mend(c.nc.LastError()); err != nil {
+		return why + ": " + err.Error()
+	}
+	return why
 }
 
 // explain adds what the server said about a request that it did not answer.
@@ -48,9 +60,9 @@ func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*c
 	}
 	nc, err := dial(ctx, cfg.NATS.URL.Joined(), opts)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, mendConnect(err))
+		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, cfg.NATS.mend(err))
 	}
-	return &connection{nc: nc}, nil
+	return &connection{nc: nc, login: cfg.NATS}, nil
 }
 
 // dial connects; ctx ends the attempt.
@@ -77,8 +89,10 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 	}
 }
 
-// commonOptions are those of every connection: it is kept up for ever, and what goes wrong on it is logged.
-func commonOptions(log *slog.Logger) []nats.Option {
+// commonOptions are those of every connection: it is kept up for ever, and what goes wrong on it is logged. login knows what
+// to do about it.
+func commonOptions(login *NATSConfig, log *slog.Logger) []nats.Option {
+	report := reporter(log)
 	return []nats.Option{
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectWait),
@@ -88,14 +102,15 @@ func commonOptions(log *slog.Logger) []nats.Option {
 		nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				log.Warn("connection to NATS lost", slog.Any("error", err))
+				log.Warn("connection to NATS lost", slog.Any("error", login.mend(err)))
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			log.Info("connection to NATS is back", slog.String("url", nc.ConnectedUrlRedacted()))
 		}),
 		// The server does not answer a request that the user may not make; this is the only place that tells why.
-		nats.ErrorHandler(reportErrors(log)),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report("NATS reports an error", login.mend(err)) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report("no connection to NATS yet", login.mend(err)) }),
 	}
 }
 
@@ -107,11 +122,11 @@ const (
 	reportKinds = 64
 )
 
-// reportErrors logs what the server tells on the side.
-func reportErrors(log *slog.Logger) nats.ErrHandler {
+// reporter returns a function that logs errors that come again and again.
+func reporter(log *slog.Logger) func(message string, err error) {
 	var mu sync.Mutex
 	last := make(map[string]time.Time)
-	return func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	return func(message string, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		now := time.Now()
@@ -122,60 +137,6 @@ func reportErrors(log *slog.Logger) nats.ErrHandler {
 			clear(last)
 		}
 		last[err.Error()] = now
-		log.Warn("NATS reports an error", slog.Any("error", err))
-	}
-}
-
-// natsOptions are the options for the server of the configuration. Secrets in files are read again at each reconnect.
-func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
-	n := &cfg.NATS
-	opts := append(commonOptions(log), nats.Name("stage "+cfg.Name))
-	if n.InboxPrefix != "" {
-		opts = append(opts, nats.CustomInboxPrefix(n.InboxPrefix))
-	}
-	if n.Creds != "" {
-		opts = append(opts, nats.UserCredentials(n.Creds))
-	}
-	if n.NKey != "" {
-		opt, err := nats.NkeyOptionFromSeed(n.NKey)
-		if err != nil {
-			return nil, exitWith(exitUsage, fmt.Errorf("STAGE_NATS_NKEY: %w", err))
-		}
-		opts = append(opts, opt)
-	}
-	read := func(variable string, s Secret) string {
-		value, err := s.Value()
-		if err != nil {
-			log.Error("secret not read", slog.String("variable", variable), slog.Any("error", err))
-		}
-		return value
-	}
-	if n.Token.IsSet() {
-		opts = append(opts, nats.TokenHandler(func() string { return read("STAGE_NATS_TOKEN", n.Token) }))
-	}
-	if n.User != "" {
-		opts = append(opts, nats.UserInfoHandler(func() (string, string) { return n.User, read("STAGE_NATS_PASSWORD", n.Password) }))
-	}
-	if n.TLSCA != "" {
-		opts = append(opts, nats.RootCAs(n.TLSCA))
-	}
-	if n.TLSCert != "" {
-		opts = append(opts, nats.ClientCert(n.TLSCert, n.TLSKey))
-	}
-	if n.TLSFirst {
-		opts = append(opts, nats.TLSHandshakeFirst())
-	}
-	return opts, nil
-}
-
-// mendConnect says what to do about a connection that could not be made.
-func mendConnect(err error) error {
-	switch {
-	case errors.Is(err, nats.ErrNoServers):
-		return fmt.Errorf("%w: is the server running, and are host and port right", err)
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
-		return fmt.Errorf("%w: check STAGE_NATS_CREDS, _NKEY, _TOKEN or _USER and _PASSWORD", err)
-	default:
-		return err
+		log.Warn(message, slog.Any("error", err))
 	}
 }

@@ -385,8 +385,8 @@ func (s *stage) snapshot() Snapshot {
 
 // ready says whether the stage serves its purpose at the moment, and if not why.
 func (s *stage) ready() (ok bool, reason string) {
-	if !s.conn.nc.IsConnected() {
-		return false, "not connected to NATS"
+	if why := s.conn.down(); why != "" {
+		return false, why
 	}
 	if why := s.executor.pool.Stats().Paused; why != "" {
 		return false, "paused: " + why

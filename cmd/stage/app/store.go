@@ -51,7 +51,7 @@ func tryServer(cfg *Config, dir string, payload int32, log *slog.Logger) (*conne
 	if err != nil {
 		return nil, err
 	}
-	nc, err := srv.Connect(append(commonOptions(log), nats.Name("stage "+cfg.Name))...)
+	nc, err := srv.Connect(append(commonOptions(&NATSConfig{}, log), nats.Name("stage "+cfg.Name))...)
 	if err != nil {
 		srv.Stop()
 		return nil, err
@@ -80,7 +80,7 @@ func connectReader(ctx context.Context, cfg *Config, dir string, create bool, lo
 			return nil, err
 		}
 		if running {
-			nc, err := dial(ctx, addr.URL, append(commonOptions(log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
+			nc, err := dial(ctx, addr.URL, append(commonOptions(&NATSConfig{}, log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
 			if err == nil {
 				return &connection{nc: nc}, nil
 			}

@@ -1,0 +1,92 @@
+package app
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// mend adds to the error of a connection what to do about it, by the variable that is likely to be wrong.
+func (n *NATSConfig) mend(err error) error {
+	if err == nil {
+		return nil
+	}
+	if hint := n.hint(err); hint != "" {
+		return fmt.Errorf("%w: %s", err, hint)
+	}
+	return err
+}
+
+func (n *NATSConfig) hint(err error) string {
+	switch {
+	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
+		return "renew what the server knows the stage by, " + n.login()
+	case errors.Is(err, nats.ErrAuthorization):
+		if login := n.login(); login != "" {
+			return "check " + login
+		}
+		return "the server wants to know who asks: set STAGE_NATS_CREDS, _NKEY, _TOKEN or _USER and _PASSWORD"
+	case errors.Is(err, nats.ErrNkeysNotSupported):
+		return "the server knows no NKeys: unset STAGE_NATS_NKEY"
+	case n.Creds != "" && strings.Contains(err.Error(), n.Creds): // it was replaced by one that can't be read
+		return "check STAGE_NATS_CREDS"
+	case n.NKey != "" && strings.Contains(err.Error(), n.NKey):
+		return "check STAGE_NATS_NKEY"
+	}
+	if hint := n.tlsHint(err); hint != "" {
+		return hint
+	}
+	if errors.Is(err, nats.ErrNoServers) {
+		return "is the server running, and are host and port right"
+	}
+	return ""
+}
+
+func (n *NATSConfig) tlsHint(err error) string {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "name the CA that signed the server's certificate with STAGE_NATS_TLS_CA"
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "the server's certificate is for other hosts: change the host in STAGE_NATS_URL, or the certificate"
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		return "renew the server's certificate, or check this machine's clock"
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok && n.TLSFirst {
+		return "the server does not begin with TLS: unset STAGE_NATS_TLS_FIRST, or set handshake_first there"
+	}
+	if remote, ok := errors.AsType[*net.OpError](err); ok && remote.Op == "remote error" { // a TLS alert
+		return "the server refuses the client's certificate: check STAGE_NATS_TLS_CERT and STAGE_NATS_TLS_KEY"
+	}
+	if errors.Is(err, nats.ErrSecureConnWanted) {
+		return "the server has no TLS: unset STAGE_NATS_TLS_CA and STAGE_NATS_TLS_CERT, or set it up there"
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && !n.TLSFirst {
+		return "the server says nothing: if it expects TLS from the first byte on, set STAGE_NATS_TLS_FIRST"
+	}
+	return ""
+}
+
+// login names the variables by which the stage shows who it is; empty: there are none.
+func (n *NATSConfig) login() string {
+	switch {
+	case n.Creds != "":
+		return "STAGE_NATS_CREDS"
+	case n.NKey != "":
+		return "STAGE_NATS_NKEY"
+	case n.Token.IsSet():
+		return "STAGE_NATS_TOKEN"
+	case n.User != "":
+		return "STAGE_NATS_USER and STAGE_NATS_PASSWORD"
+	case strings.Contains(n.URL.String(), "@"):
+		return "the user in STAGE_NATS_URL"
+	case n.TLSCert != "":
+		return "STAGE_NATS_TLS_CERT"
+	}
+	return ""
+}

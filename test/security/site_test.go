@@ -1,0 +1,302 @@
+// Package security_test runs whole stages, through the very wiring that ships, against NATS servers that are guarded in all
+// the ways that the stage knows to pass: over real sockets on the loopback interface, with certificates and credentials
+// that each test makes.
+package security_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// patience bounds what a test waits for, far above what a loaded machine needs.
+const patience = 2 * time.Minute
+
+// vars are variables of the environment.
+type vars = map[string]string
+
+// options returns those of a server on a free port of the loopback interface.
+func options(t *testing.T) *server.Options {
+	t.Helper()
+	return &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true}
+}
+
+// serve runs a server until the end of the test.
+func serve(t *testing.T, opts *server.Options) *server.Server {
+	t.Helper()
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	})
+	if !srv.ReadyForConnections(patience) {
+		t.Fatal("the server is not ready")
+	}
+	return srv
+}
+
+// admin connects as who may do all.
+func admin(t *testing.T, srv *server.Server, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(srv.ClientURL(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// newLLM serves the built-in LLM over HTTP and returns the variables of a stage that asks it.
+func newLLM(t *testing.T, cfg llmtest.Config) vars {
+	t.Helper()
+	handler, err := llmtest.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(handler)
+	t.Cleanup(srv.Close)
+	return vars{
+		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": srv.URL + "/v1", "STAGE_LLM_API_KEY": "key-of-the-llm", "STAGE_LLM_MODEL": "small",
+		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_STREAM_STORAGE": "memory",
+	}
+}
+
+// with returns the variables with changes.
+func with(v vars, changes ...vars) vars {
+	v = maps.Clone(v)
+	for _, c := range changes {
+		maps.Copy(v, c)
+	}
+	return v
+}
+
+// stage is one process of the stage.
+type stage struct {
+	t    *testing.T
+	logs *journal
+	page string // address of its HTTP server
+	soft context.CancelFunc
+	hard context.CancelFunc
+	done chan struct{} // closed when Run has returned
+	err  error
+}
+
+// run starts a stage with an environment. It is stopped at once at the end of the test if it still runs.
+func run(t *testing.T, environ vars) *stage {
+	t.Helper()
+	cfg, err := app.ConfigSource{Environ: environ}.Load(t.Context(), app.NeedCalls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{t: t, logs: newJournal(), page: "http://" + listener.Addr().String(), done: make(chan struct{})}
+	hard, kill := context.WithCancel(context.WithoutCancel(t.Context()))
+	soft, stop := context.WithCancel(hard)
+	s.soft, s.hard = stop, kill
+	go func() {
+		defer close(s.done)
+		s.err = app.Run(soft, hard, cfg, app.Deps{Listener: listener, Logger: slog.New(slog.NewTextHandler(s.logs, nil))})
+	}()
+	t.Cleanup(func() {
+		kill()
+		<-s.done
+	})
+	return s
+}
+
+// ended waits until the stage has ended by itself, and returns what Run returned.
+func (s *stage) ended() error {
+	s.t.Helper()
+	select {
+	case <-s.done:
+		return s.err
+	case <-time.After(patience):
+		s.t.Fatal("the stage did not end")
+		return nil
+	}
+}
+
+// stop drains the stage, as SIGTERM does.
+func (s *stage) stop() {
+	s.t.Helper()
+	s.soft()
+	if err := s.ended(); err != nil {
+		s.t.Errorf("run: %v", err)
+	}
+}
+
+// ready reads /readyz.
+func (s *stage) ready() (ok bool, why string) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.page+"/readyz", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read only
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode == http.StatusOK, string(text)
+}
+
+// journal is a log that can be waited for.
+type journal struct {
+	mu      sync.Mutex
+	text    bytes.Buffer
+	written chan struct{} // closed and replaced at each write
+}
+
+func newJournal() *journal { return &journal{written: make(chan struct{})} }
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	close(j.written)
+	j.written = make(chan struct{})
+	if testing.Verbose() {
+		_, _ = os.Stderr.Write(p)
+	}
+	return j.text.Write(p)
+}
+
+func (j *journal) read() (text string, next <-chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String(), j.written
+}
+
+// says waits until the stage has logged a line that holds all words.
+func (s *stage) says(words ...string) {
+	s.t.Helper()
+	timeout := time.After(patience)
+	for {
+		text, next := s.logs.read()
+		for line := range strings.Lines(text) {
+			if holdsAll(line, words) {
+				return
+			}
+		}
+		select {
+		case <-next:
+		case <-s.done:
+			if after, _ := s.logs.read(); after != text {
+				continue
+			}
+			s.t.Fatalf("the stage has ended (%v) and did not say %q:\n%s", s.err, words, text)
+		case <-timeout:
+			s.t.Fatalf("the stage does not say %q:\n%s", words, text)
+		}
+	}
+}
+
+func holdsAll(text string, words []string) bool {
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// rows publishes rows and waits until as many results are stored.
+type rows struct {
+	t       *testing.T
+	js      jetstream.JetStream
+	results *nats.Subscription
+	sent    int
+}
+
+// newRows creates the input stream and listens for results.
+func newRows(t *testing.T, nc *nats.Conn) *rows {
+	t.Helper()
+	r := &rows{t: t}
+	var err error
+	if r.js, err = jetstream.New(nc); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+		t.Fatal(err)
+	}
+	if r.results, err = nc.SubscribeSync("results.stage.*.rows"); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// load publishes n rows.
+func (r *rows) load(n int) {
+	r.t.Helper()
+	for range n {
+		r.sent++
+		if _, err := r.js.Publish(r.t.Context(), "rows.a", []byte(`{"n":1}`)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// through publishes n rows and waits for their results.
+func (r *rows) through(n int) {
+	r.t.Helper()
+	r.load(n)
+	r.await(n)
+}
+
+// await waits for n further results.
+func (r *rows) await(n int) {
+	r.t.Helper()
+	for range n {
+		if _, err := r.results.NextMsg(patience); err != nil {
+			r.t.Fatalf("a result: %v", err)
+		}
+	}
+}
+
+// file writes a file of the test and returns its path.
+func file(t *testing.T, name string, text []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// replaceFile puts another text into a file in one step, as Kubernetes and careful people do.
+func replaceFile(t *testing.T, path string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
