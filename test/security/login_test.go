@@ -8,6 +8,7 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // lock is one way in which a server is guarded.
@@ -26,6 +27,7 @@ func locks() []lock {
 	far := time.Now().Add(time.Hour)
 	return []lock{
 		{"credentials file", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			o := newOperator(t, opts)
 			creds := file(t, "right.creds", o.credentials(time.Time{}))
 			stranger := newOperator(t, &server.Options{})
@@ -37,6 +39,7 @@ func locks() []lock {
 			}, []nats.Option{nats.UserCredentials(creds)}
 		}},
 		{"nkey", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			key, seed := newSeed(t)
 			_, other := newSeed(t)
 			opts.Nkeys = []*server.NkeyUser{{Nkey: key}}
@@ -56,12 +59,14 @@ func locks() []lock {
 			}, []nats.Option{nats.Token("right-token")}
 		}},
 		{"token in a file", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			opts.Authorization = "right-token"
 			return vars{"STAGE_NATS_TOKEN_FILE": file(t, "token", []byte("right-token\n"))}, []refusal{
 				{vars{"STAGE_NATS_TOKEN_FILE": file(t, "wrong", []byte("wrong-token\n"))}, []string{"Authorization Violation: check STAGE_NATS_TOKEN"}},
 			}, []nats.Option{nats.Token("right-token")}
 		}},
 		{"user and password", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			opts.Username, opts.Password = "user", "right-password"
 			return vars{"STAGE_NATS_USER": "user", "STAGE_NATS_PASSWORD_FILE": file(t, "password", []byte("right-password\n"))}, []refusal{
 				{vars{"STAGE_NATS_USER": "user", "STAGE_NATS_PASSWORD": "wrong-password"}, []string{"Authorization Violation: check STAGE_NATS_USER and STAGE_NATS_PASSWORD"}},
@@ -69,6 +74,7 @@ func locks() []lock {
 			}, []nats.Option{nats.UserInfo("user", "right-password")}
 		}},
 		{"TLS with a private CA", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			ca := newAuthority(t)
 			ca.guard(opts, "127.0.0.1", far, false)
 			return vars{"STAGE_NATS_TLS_CA": ca.file}, []refusal{
@@ -79,6 +85,7 @@ func locks() []lock {
 			}, []nats.Option{nats.RootCAs(ca.file)}
 		}},
 		{"mutual TLS", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			ca := newAuthority(t)
 			ca.guard(opts, "127.0.0.1", far, true)
 			cert, key := ca.issue("stage", far)
@@ -90,6 +97,7 @@ func locks() []lock {
 			}, []nats.Option{nats.RootCAs(ca.file), nats.ClientCert(cert, key)}
 		}},
 		{"TLS first", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			ca := newAuthority(t)
 			ca.guard(opts, "127.0.0.1", far, false)
 			opts.TLSHandshakeFirst = true
@@ -110,6 +118,7 @@ func locks() []lock {
 			}, []nats.Option{nats.UserInfo("admin", "all")}
 		}},
 		{"nothing", func(t *testing.T, _ *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			_, seed := newSeed(t)
 			return vars{}, []refusal{
 				{vars{"STAGE_NATS_TLS_CA": newAuthority(t).file}, []string{"the server has no TLS: unset STAGE_NATS_TLS_CA"}},
@@ -117,11 +126,13 @@ func locks() []lock {
 			}, nil
 		}},
 		{"a certificate for another host", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			ca := newAuthority(t)
 			ca.guard(opts, "nats.test", far, false)
 			return nil, []refusal{{vars{"STAGE_NATS_TLS_CA": ca.file}, []string{"change the host in STAGE_NATS_URL, or the certificate"}}}, nil
 		}},
 		{"an expired certificate", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
+			t.Helper()
 			ca := newAuthority(t)
 			ca.guard(opts, "127.0.0.1", time.Now().Add(-time.Minute), false)
 			return nil, []refusal{{vars{"STAGE_NATS_TLS_CA": ca.file}, []string{"renew the server's certificate"}}}, nil
@@ -148,7 +159,7 @@ func TestAGuardedServerLetsTheRightStageIn(t *testing.T) {
 			if right == nil {
 				return
 			}
-			in := newRows(t, admin(t, srv, asAdmin...))
+			in := newRows(t, admin(t, srv, asAdmin...), jetstream.MemoryStorage)
 			s := run(t, with(environ, right))
 			in.through(20)
 			if ok, why := s.ready(); !ok {

@@ -1,6 +1,6 @@
-// Package security_test runs whole stages, through the very wiring that ships, against NATS servers that are guarded in all
-// the ways that the stage knows to pass: over real sockets on the loopback interface, with certificates and credentials
-// that each test makes.
+// Package security_test runs whole stages, through the very wiring that ships, against NATS servers that are guarded in
+// all the ways that the stage knows to pass: over real sockets on the loopback interface, with certificates and
+// credentials that each test makes.
 package security_test
 
 import (
@@ -14,12 +14,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -236,14 +238,14 @@ type rows struct {
 }
 
 // newRows creates the input stream and listens for results.
-func newRows(t *testing.T, nc *nats.Conn) *rows {
+func newRows(t *testing.T, nc *nats.Conn, storage jetstream.StorageType) *rows {
 	t.Helper()
 	r := &rows{t: t}
 	var err error
 	if r.js, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+	if _, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Storage: storage}); err != nil {
 		t.Fatal(err)
 	}
 	if r.results, err = nc.SubscribeSync("results.stage.*.rows"); err != nil {
@@ -299,4 +301,45 @@ func replaceFile(t *testing.T, path string, text []byte) {
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// complete checks that each row has one result, in the order of the rows.
+func (r *rows) complete() {
+	r.t.Helper()
+	stream, err := r.js.Stream(r.t.Context(), "RESULTS")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	last, n := 0, 0
+	for at := stream.CachedInfo().State.FirstSeq; at <= stream.CachedInfo().State.LastSeq; at++ {
+		m, err := stream.GetMsg(r.t.Context(), at)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if !strings.HasSuffix(m.Subject, ".rows") {
+			continue // a claim
+		}
+		seq, err := strconv.Atoi(m.Header.Get(consumer.HeaderSourceSeq))
+		if err != nil || seq != last+1 {
+			r.t.Errorf("result of row %d after that of row %d (%v)", seq, last, err)
+		}
+		last, n = seq, n+1
+	}
+	if n != r.sent {
+		r.t.Errorf("%d results of %d rows", n, r.sent)
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func copyOf(t *testing.T, path string) string {
+	t.Helper()
+	return file(t, filepath.Base(path), read(t, path))
 }

@@ -89,8 +89,8 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 	}
 }
 
-// commonOptions are those of every connection: it is kept up for ever, and what goes wrong on it is logged. login knows what
-// to do about it.
+// commonOptions are those of every connection: it is kept up for ever, and what goes wrong on it is logged. login knows
+// what to do about it.
 func commonOptions(login *NATSConfig, log *slog.Logger) []nats.Option {
 	report := reporter(log)
 	return []nats.Option{
@@ -109,8 +109,8 @@ func commonOptions(login *NATSConfig, log *slog.Logger) []nats.Option {
 			log.Info("connection to NATS is back", slog.String("url", nc.ConnectedUrlRedacted()))
 		}),
 		// The server does not answer a request that the user may not make; this is the only place that tells why.
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report("NATS reports an error", login.mend(err)) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report("no connection to NATS yet", login.mend(err)) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report(login.mend(err)) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report(login.mend(err)) }),
 	}
 }
 
@@ -123,10 +123,10 @@ const (
 )
 
 // reporter returns a function that logs errors that come again and again.
-func reporter(log *slog.Logger) func(message string, err error) {
+func reporter(log *slog.Logger) func(err error) {
 	var mu sync.Mutex
 	last := make(map[string]time.Time)
-	return func(message string, err error) {
+	return func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		now := time.Now()
@@ -137,6 +137,6 @@ func reporter(log *slog.Logger) func(message string, err error) {
 			clear(last)
 		}
 		last[err.Error()] = now
-		log.Warn(message, slog.Any("error", err))
+		log.Warn("NATS reports an error", slog.Any("error", err))
 	}
 }

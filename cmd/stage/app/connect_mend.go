@@ -60,7 +60,8 @@ func (n *NATSConfig) tlsHint(err error) string {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok && n.TLSFirst {
 		return "the server does not begin with TLS: unset STAGE_NATS_TLS_FIRST, or set handshake_first there"
 	}
-	if remote, ok := errors.AsType[*net.OpError](err); ok && remote.Op == "remote error" { // a TLS alert
+	// A TLS alert, or the end of a connection whose handshake went well on this side.
+	if remote, ok := errors.AsType[*net.OpError](err); ok && remote.Op == "remote error" || errors.Is(err, nats.ErrTLS) {
 		return "the server refuses the client's certificate: check STAGE_NATS_TLS_CERT and STAGE_NATS_TLS_KEY"
 	}
 	if errors.Is(err, nats.ErrSecureConnWanted) {
