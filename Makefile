@@ -94,10 +94,20 @@ docs: ## write the configuration table into the README anew
 	' README.md >bin/README.md
 	@cat bin/README.md >README.md
 
+.PHONY: chart
+chart: ## write what is made of the chart: goldens, values.schema.json, its README
+	go -C test/chart test -count=1 -update .
+
+.PHONY: test-chart
+test-chart: ## render the Helm chart, check it against Kubernetes, the operators and the program
+	go -C test/chart vet .
+	go -C test/chart test -count=1 .
+
 .PHONY: tidy
-tidy: ## tidy both modules
+tidy: ## tidy all modules
 	go mod tidy
 	go -C tools mod tidy
+	go -C test/chart mod tidy
 
 .PHONY: ci
 ci: ## what CI runs

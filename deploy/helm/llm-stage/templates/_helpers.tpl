@@ -1,0 +1,160 @@
+{{- define "llm-stage.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* 48 characters leave room for what StatefulSets and jobs add. */ -}}
+{{- define "llm-stage.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" }}
+{{- else if contains (include "llm-stage.name" .) .Release.Name }}
+{{- .Release.Name | trunc 48 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "llm-stage.name" .) | trunc 48 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- /* What never changes: selectors can't. */ -}}
+{{- define "llm-stage.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "llm-stage.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "llm-stage.labels" -}}
+{{- $own := include "llm-stage.selectorLabels" . | fromYaml }}
+{{- $_ := set $own "app.kubernetes.io/version" (.Chart.AppVersion | replace "+" "_" | trunc 63) }}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service }}
+{{- $_ := set $own "app.kubernetes.io/part-of" "llm-stage" }}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") }}
+{{- merge $own .Values.commonLabels | toYaml }}
+{{- end }}
+
+{{- define "llm-stage.metadata" -}}
+name: {{ include "llm-stage.fullname" . }}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "llm-stage.labels" . | nindent 2 }}
+{{- end }}
+
+{{- define "llm-stage.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- .Values.serviceAccount.name | default (include "llm-stage.fullname" .) }}
+{{- else }}
+{{- .Values.serviceAccount.name | default "default" }}
+{{- end }}
+{{- end }}
+
+{{- define "llm-stage.image" -}}
+{{- $image := .Values.image.repository }}
+{{- with .Values.image.registry }}{{ $image = printf "%s/%s" (trimSuffix "/" .) $image }}{{ end }}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" $image .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" $image (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- /* A value of a variable as text. Numbers come from YAML as floats, which print as 1e+06. */ -}}
+{{- define "llm-stage.text" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- end }}
+
+{{- define "llm-stage.partitions" -}}
+{{- include "llm-stage.text" (.Values.config.STAGE_PARTITIONS | default 1) }}
+{{- end }}
+
+{{- /* Seconds of a Go duration, rounded up. */ -}}
+{{- define "llm-stage.seconds" -}}
+{{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 }}
+{{- $sum := 0.0 }}
+{{- range regexFindAll "[0-9.]+(ns|us|µs|ms|s|m|h)" . -1 }}
+{{- $number := regexFind "^[0-9.]+" . }}
+{{- $sum = addf $sum (mulf (float64 $number) (get $units (trimPrefix $number .))) }}
+{{- end }}
+{{- ceil $sum | int64 }}
+{{- end }}
+
+{{- define "llm-stage.gracePeriod" -}}
+{{- $stop := include "llm-stage.text" (.Values.config.STAGE_STOP_TIMEOUT | default "150s") }}
+{{- add (include "llm-stage.seconds" $stop | int64) (int64 .Values.stopMarginSeconds) }}
+{{- end }}
+
+{{- define "llm-stage.maxReplicas" -}}
+{{- if .Values.keda.enabled }}
+{{- .Values.keda.maxReplicas | default (add1 (include "llm-stage.partitions" . | int64)) | int64 }}
+{{- else }}
+{{- .Values.replicaCount | int64 }}
+{{- end }}
+{{- end }}
+
+{{- /* Files that values or a ConfigMap give: value, variable and name in the pod. */ -}}
+{{- define "llm-stage.files" -}}
+template: {variable: STAGE_TEMPLATE_FILE, file: template.jinja}
+lookup: {variable: STAGE_LOOKUP_FILE, file: lookup.yaml}
+responseSchema: {variable: STAGE_RESPONSE_SCHEMA_FILE, file: response-schema.json}
+prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
+{{- end }}
+
+{{- /* Names and contents of the files that values give. */ -}}
+{{- define "llm-stage.fileData" -}}
+{{- $files := dict }}
+{{- range $value, $f := include "llm-stage.files" . | fromYaml }}
+{{- with (get $.Values $value).content }}
+{{- $_ := set $files $f.file (kindIs "string" . | ternary . (toPrettyJson .)) }}
+{{- end }}
+{{- end }}
+{{- $files | toYaml }}
+{{- end }}
+
+{{- /* Files from secrets: variable, secret, key in it and name in the pod. */ -}}
+{{- define "llm-stage.secretFiles" -}}
+{{- $files := list }}
+{{- with .Values.llm.existingSecret }}
+{{- $files = append $files (dict "variable" "STAGE_LLM_API_KEY_FILE" "secret" . "key" $.Values.llm.key "file" "llm-api-key") }}
+{{- end }}
+{{- range $provider, $source := .Values.llm.providers }}
+{{- $variable := printf "STAGE_LLM_%s_API_KEY_FILE" ($provider | upper | replace "-" "_") }}
+{{- $files = append $files (dict "variable" $variable "secret" $source.existingSecret "key" ($source.key | default "api-key") "file" (printf "llm-%s-api-key" $provider)) }}
+{{- end }}
+{{- with .Values.nats }}
+{{- if .existingSecret }}
+{{- $variables := dict "creds" "STAGE_NATS_CREDS" "nkey" "STAGE_NATS_NKEY" "token" "STAGE_NATS_TOKEN_FILE" "password" "STAGE_NATS_PASSWORD_FILE" }}
+{{- range $what := list "creds" "nkey" "token" "password" }}
+{{- with get $.Values.nats.keys $what }}
+{{- $files = append $files (dict "variable" (get $variables $what) "secret" $.Values.nats.existingSecret "key" . "file" (printf "nats-%s" $what)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if .tls.existingSecret }}
+{{- $variables := dict "ca" "STAGE_NATS_TLS_CA" "cert" "STAGE_NATS_TLS_CERT" "key" "STAGE_NATS_TLS_KEY" }}
+{{- range $what := list "ca" "cert" "key" }}
+{{- with get $.Values.nats.tls.keys $what }}
+{{- $files = append $files (dict "variable" (get $variables $what) "secret" $.Values.nats.tls.existingSecret "key" . "file" (printf "nats-tls-%s" $what)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- dict "files" $files | toYaml }}
+{{- end }}
+
+{{- /* Variables that the chart sets from other values than config. */ -}}
+{{- define "llm-stage.ownEnvironment" -}}
+{{- $env := dict "STAGE_NATS_URL" .Values.nats.url "STAGE_HTTP_ADDR" (printf ":%d" (int64 .Values.http.port)) }}
+{{- range $value, $f := include "llm-stage.files" . | fromYaml }}
+{{- with get $.Values $value }}
+{{- if or .content .existingConfigMap }}{{ $_ := set $env $f.variable (printf "/etc/stage/files/%s" $f.file) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- range (include "llm-stage.secretFiles" . | fromYaml).files }}
+{{- $_ := set $env .variable (printf "/etc/stage/secrets/%s" .file) }}
+{{- end }}
+{{- $env | toYaml }}
+{{- end }}
+
+{{- /* The whole environment of the stage, but for extraEnv. */ -}}
+{{- define "llm-stage.environment" -}}
+{{- $env := include "llm-stage.ownEnvironment" . | fromYaml }}
+{{- range $name, $value := .Values.config }}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $env $name (include "llm-stage.text" $value) }}{{ end }}
+{{- end }}
+{{- $env | toYaml }}
+{{- end }}

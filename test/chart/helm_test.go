@@ -1,0 +1,219 @@
+package chart
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	loader3 "helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	engine3 "helm.sh/helm/v3/pkg/engine"
+	lint3 "helm.sh/helm/v3/pkg/lint"
+	common4 "helm.sh/helm/v4/pkg/chart/common"
+	util4 "helm.sh/helm/v4/pkg/chart/common/util"
+	lint4 "helm.sh/helm/v4/pkg/chart/v2/lint"
+	loader4 "helm.sh/helm/v4/pkg/chart/v2/loader"
+	engine4 "helm.sh/helm/v4/pkg/engine"
+	"sigs.k8s.io/yaml"
+)
+
+// Names under which the chart is rendered.
+const (
+	release   = "demo"
+	namespace = "llm"
+)
+
+// object is one rendered object.
+type object struct {
+	source string // the template
+	text   string
+	fields map[string]any
+}
+
+func (o object) kind() string { return o.fields["kind"].(string) }
+
+func (o object) name() string {
+	return o.fields["metadata"].(map[string]any)["name"].(string)
+}
+
+// at returns what is at a path of field names, nil where there is nothing.
+func (o object) at(path ...string) any {
+	var v any = o.fields
+	for _, name := range path {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[name]
+	}
+	return v
+}
+
+// renderer is one version of Helm.
+type renderer struct {
+	name   string
+	render func(values map[string]any) (map[string]string, error)
+}
+
+var renderers = []renderer{{"helm3", renderHelm3}, {"helm4", renderHelm4}}
+
+func renderHelm3(values map[string]any) (map[string]string, error) {
+	chart, err := loader3.LoadDir(chartDir)
+	if err != nil {
+		return nil, err
+	}
+	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{
+		Name: release, Namespace: namespace, Revision: 1, IsInstall: true,
+	}, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine3.Render(chart, all)
+}
+
+func renderHelm4(values map[string]any) (map[string]string, error) {
+	chart, err := loader4.Load(chartDir)
+	if err != nil {
+		return nil, err
+	}
+	all, err := util4.ToRenderValues(chart, values, common4.ReleaseOptions{
+		Name: release, Namespace: namespace, Revision: 1, IsInstall: true,
+	}, common4.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine4.Render(chart, all)
+}
+
+// cases are the names of ci/*-values.yaml.
+func cases(t *testing.T) []string {
+	t.Helper()
+	paths, err := filepath.Glob(chartDir + "/ci/*-values.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no values in %s/ci: %v", chartDir, err)
+	}
+	names := make([]string, len(paths))
+	for i, path := range paths {
+		names[i] = strings.TrimSuffix(filepath.Base(path), "-values.yaml")
+	}
+	return names
+}
+
+// ciValues reads the values of a case.
+func ciValues(t *testing.T, name string) map[string]any {
+	t.Helper()
+	text, err := os.ReadFile(chartDir + "/ci/" + name + "-values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(t, string(text))
+}
+
+func parse(t *testing.T, text string) map[string]any {
+	t.Helper()
+	fields := map[string]any{}
+	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return fields
+}
+
+// objects renders values with Helm 3 and takes the documents apart, sorted by template.
+func objects(t *testing.T, values map[string]any) []object {
+	t.Helper()
+	files, err := renderHelm3(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []object
+	for _, source := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(source, ".yaml") {
+			continue
+		}
+		for document := range strings.SplitSeq("\n"+files[source], "\n---\n") {
+			if fields := parse(t, document); len(fields) > 0 {
+				all = append(all, object{source: source, text: strings.TrimSpace(document), fields: fields})
+			}
+		}
+	}
+	return all
+}
+
+// find returns the only object of a kind, and false where there is none.
+func find(t *testing.T, all []object, kind string) (object, bool) {
+	t.Helper()
+	var found []object
+	for _, o := range all {
+		if o.kind() == kind {
+			found = append(found, o)
+		}
+	}
+	if len(found) > 1 {
+		t.Fatalf("%d objects of kind %s", len(found), kind)
+	}
+	if len(found) == 0 {
+		return object{}, false
+	}
+	return found[0], true
+}
+
+func TestHelm3And4RenderTheSame(t *testing.T) {
+	for _, name := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			first, err := renderHelm3(ciValues(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			second, err := renderHelm4(ciValues(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for source := range first {
+				if strings.TrimSpace(first[source]) != strings.TrimSpace(second[source]) {
+					t.Errorf("%s: %s", source, firstDifference(first[source], second[source]))
+				}
+			}
+			if len(first) != len(second) {
+				t.Errorf("Helm 3 renders %d templates, Helm 4 %d", len(first), len(second))
+			}
+		})
+	}
+}
+
+func TestTheRenderedObjectsAreTheGoldens(t *testing.T) {
+	for _, name := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			for _, o := range objects(t, ciValues(t, name)) {
+				fmt.Fprintf(&b, "---\n# Source: %s\n%s\n", o.source, o.text)
+			}
+			golden(t, "testdata/golden/"+name+".yaml", b.String())
+			files, err := renderHelm3(ciValues(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "testdata/golden/"+name+".notes.txt", files["llm-stage/templates/NOTES.txt"])
+		})
+	}
+}
+
+// TestHelmLintFindsNothing holds for errors and warnings of both versions.
+func TestHelmLintFindsNothing(t *testing.T) {
+	for _, name := range cases(t) {
+		values := ciValues(t, name)
+		for _, m := range lint3.All(chartDir, values, namespace, true).Messages {
+			if m.Severity > 1 {
+				t.Errorf("%s, Helm 3: %s", name, m)
+			}
+		}
+		for _, m := range lint4.RunAll(chartDir, values, namespace).Messages {
+			if m.Severity > 1 {
+				t.Errorf("%s, Helm 4: %s", name, m)
+			}
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package chart
+
+import (
+	"maps"
+	"strings"
+	"testing"
+)
+
+// merged lays values over others, as Helm does with several files.
+func merged(base, over map[string]any) map[string]any {
+	out := maps.Clone(base)
+	for name, value := range over {
+		below, wasMap := out[name].(map[string]any)
+		if m, ok := value.(map[string]any); ok && wasMap {
+			value = merged(below, m)
+		}
+		out[name] = value
+	}
+	return out
+}
+
+func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		values string // over those of ci/minimal
+		wants  []string
+	}{
+		{"unknown value", `replicas: 2`, []string{`'replicas' not allowed`}},
+		{"unknown value inside", `image: {version: v1}`, []string{`at '/image'`, `'version' not allowed`}},
+		{"unknown variable", `config: {STAGE_POOLSIZE: 3}`, []string{`at '/config'`, `'STAGE_POOLSIZE' not allowed`}},
+		{"variable of another program", `config: {GOMEMLIMIT: 1GiB}`, []string{`at '/config'`, `'GOMEMLIMIT' not allowed`}},
+		{"not a number", `config: {STAGE_POOL_SIZE: many}`, []string{`at '/config/STAGE_POOL_SIZE'`, `'many' does not match pattern`}},
+		{"out of bounds", `config: {STAGE_POOL_SIZE: 0}`, []string{`at '/config/STAGE_POOL_SIZE'`, `minimum: got 0, want 1`}},
+		{"unknown word", `config: {STAGE_LLM_PROVIDER: chatty}`, []string{`at '/config/STAGE_LLM_PROVIDER'`, `'openai', 'openai-responses'`}},
+		{"duration without a unit", `config: {STAGE_STOP_TIMEOUT: "150"}`, []string{`at '/config/STAGE_STOP_TIMEOUT'`, `does not match pattern`}},
+		{"wrong type", `replicaCount: two`, []string{`at '/replicaCount'`, `got string, want integer`}},
+		{"digest cut short", `image: {digest: "sha256:0123"}`, []string{`at '/image/digest'`, `does not match pattern`}},
+		{"privileged port", `http: {port: 80}`, []string{`at '/http/port'`, `minimum: got 80, want 1,024`}},
+		{"unknown provider of a key", `llm: {providers: {chatty: {existingSecret: x}}}`, []string{`at '/llm/providers'`, `'chatty' not allowed`}},
+		{"share above 1", `prometheusRule: {alerts: {errorRate: {threshold: 5}}}`, []string{`at '/prometheusRule/alerts/errorRate/threshold'`, `maximum: got 5, want 1`}},
+
+		{"no server", `nats: {url: ""}`, []string{"nats.url: give the URL"}},
+		{"password in the URL", `nats: {url: "nats://a:b@nats:4222"}`, []string{"nats.url: holds a user, password or token"}},
+		{"secret without keys", `nats: {existingSecret: x}`, []string{"nats.existingSecret: name the key to use in nats.keys"}},
+		{"keys without a secret", `nats: {keys: {creds: a}}`, []string{"nats.keys: name the secret that has them"}},
+		{"key of the LLM in config", `config: {STAGE_LLM_API_KEY: sk-1}`, []string{"config.STAGE_LLM_API_KEY: a secret does not belong in a ConfigMap: put it into a Secret, and name that in llm.existingSecret"}},
+		{"key of a fallback in config", `config: {STAGE_LLM_GEMINI_API_KEY: k}`, []string{"config.STAGE_LLM_GEMINI_API_KEY: a secret does not belong"}},
+		{"password in config", `config: {STAGE_NATS_PASSWORD: p}`, []string{"config.STAGE_NATS_PASSWORD: a secret does not belong"}},
+		{"token in config", `config: {STAGE_NATS_TOKEN: p}`, []string{"config.STAGE_NATS_TOKEN: a secret does not belong"}},
+		{"what the chart sets", `config: {STAGE_NATS_URL: "nats://b", STAGE_HTTP_ADDR: ":80"}`, []string{
+			"config.STAGE_HTTP_ADDR: the chart sets it from http.port", "config.STAGE_NATS_URL: the chart sets it from nats.url",
+		}},
+		{"file set twice", `{prices: {content: "m: {input: 1}"}, config: {STAGE_PRICES_FILE: /p}}`, []string{"config.STAGE_PRICES_FILE: the chart sets it from prices: unset one"}},
+		{"secret file set twice", `{llm: {existingSecret: x}, config: {STAGE_LLM_API_KEY_FILE: /p}}`, []string{"config.STAGE_LLM_API_KEY_FILE: the chart sets it from llm: unset one"}},
+		{"two sources", `template: {existingConfigMap: x}`, []string{"template: both content and existingConfigMap are set"}},
+		{"no template", `template: {content: ""}`, []string{"template: give the template of the prompt in template.content"}},
+		{"two templates", `config: {STAGE_TEMPLATE: x}`, []string{"template: more than one of template, config.STAGE_TEMPLATE"}},
+		{"no model and no key", `config: {STAGE_LLM_PROVIDER: anthropic}`, []string{
+			"config.STAGE_LLM_MODEL: give the model to ask", "llm.existingSecret: name the secret with the key of anthropic",
+		}},
+		{"no key of the default provider", `config: {STAGE_LLM_PROVIDER: openai, STAGE_LLM_MODEL: m}`, []string{"llm.existingSecret: name the secret with the key of openai"}},
+		{"partitions without a place", `config: {STAGE_PARTITIONS: 4}`, []string{"config.STAGE_INPUT_SUBJECT: has no place for the partition: with 4 partitions"}},
+		{"more replicas than can own or stand by", `keda: {enabled: true, maxReplicas: 3, natsMonitoringEndpoint: "nats:8222"}`, []string{
+			"keda.maxReplicas: 3 is more than STAGE_PARTITIONS and a standby, 2",
+		}},
+		{"least above most", `keda: {enabled: true, minReplicas: 3, natsMonitoringEndpoint: "nats:8222"}`, []string{"keda.minReplicas: 3 is above keda.maxReplicas"}},
+		{"autoscaler without eyes", `keda: {enabled: true}`, []string{"keda.natsMonitoringEndpoint: give host:port"}},
+		{"a trigger for each of many", `{keda: {enabled: true, natsMonitoringEndpoint: "nats:8222"}, config: {STAGE_PARTITIONS: 100, STAGE_INPUT_SUBJECT: "rows.{partition}"}}`, []string{
+			"keda.triggers: with 100 partitions",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			values := merged(ciValues(t, "minimal"), parse(t, tt.values))
+			for _, r := range renderers {
+				_, err := r.render(values)
+				if err == nil {
+					t.Errorf("%s renders it", r.name)
+					continue
+				}
+				for _, want := range tt.wants {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("%s: %v\nwants %q", r.name, err, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestEveryVariableIsReachable sets each variable that is no secret by config, and finds it in the environment.
+func TestEveryVariableIsReachable(t *testing.T) {
+	for name, v := range variables(t) {
+		if v.WriteOnly || name == "STAGE_NATS_URL" || name == "STAGE_HTTP_ADDR" { // by secrets, nats.url and http.port
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			value := "0"
+			switch {
+			case v.Default != "":
+				value = v.Default
+			case len(v.Enum) > 0:
+				value = v.Enum[0]
+			case strings.Contains(v.Pattern, "https?"):
+				value = "http://host/v1"
+			case v.Pattern != "" && v.Type[0] == "string":
+				value = "openai:m" // a list of models, or of limits
+				if strings.Contains(v.Pattern, "=") {
+					value = "openai=1"
+				}
+			}
+			values := merged(ciValues(t, "minimal"), map[string]any{"config": map[string]any{name: value, "STAGE_LLM_MODEL": "m", "STAGE_INPUT_SUBJECT": "rows.{partition}"}, "llm": map[string]any{"existingSecret": "s"}})
+			switch name {
+			case "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE":
+				values["template"] = map[string]any{}
+			case "STAGE_LLM_API_KEY_FILE":
+				values["llm"] = map[string]any{}
+			case "STAGE_INPUT_SUBJECT":
+				values["config"].(map[string]any)[name] = value
+			}
+			want := values["config"].(map[string]any)[name]
+			for _, o := range objects(t, values) {
+				if o.kind() == "ConfigMap" && o.at("data", name) == want {
+					return
+				}
+			}
+			t.Errorf("%s=%s is in no ConfigMap", name, want)
+		})
+	}
+}
+
+// TestNumbersKeepTheirDigits is for YAML's floats.
+func TestNumbersKeepTheirDigits(t *testing.T) {
+	values := merged(ciValues(t, "minimal"), parse(t, `config: {STAGE_WINDOW_BYTES: 1073741824, STAGE_MAX_DISPATCH_DELAY_MS: 1000000, STAGE_BACKOFF_MULTIPLIER: 1.75, STAGE_JOURNAL: false}`))
+	for _, o := range objects(t, values) {
+		if o.kind() != "ConfigMap" || o.name() != "demo-llm-stage" {
+			continue
+		}
+		for name, want := range map[string]string{
+			"STAGE_WINDOW_BYTES": "1073741824", "STAGE_MAX_DISPATCH_DELAY_MS": "1000000", "STAGE_BACKOFF_MULTIPLIER": "1.75", "STAGE_JOURNAL": "false",
+		} {
+			if got := o.at("data", name); got != want {
+				t.Errorf("%s is %q, want %q", name, got, want)
+			}
+		}
+	}
+}
+
+func TestTheGracePeriodIsLongerThanTheStop(t *testing.T) {
+	for stop, want := range map[string]float64{
+		"": 180, "150s": 180, "3m": 210, "2m30s": 180, "1h": 3630, "1h2m3s": 3753, "90.5s": 121, "150500ms": 181, "1.5m": 120,
+	} {
+		values := ciValues(t, "minimal")
+		if stop != "" {
+			values = merged(values, map[string]any{"config": map[string]any{"STAGE_STOP_TIMEOUT": stop}})
+		}
+		o, _ := find(t, objects(t, values), "Deployment")
+		if got := o.at("spec", "template", "spec", "terminationGracePeriodSeconds"); got != want {
+			t.Errorf("stop timeout %q: grace period %v, want %v", stop, got, want)
+		}
+	}
+	if v := variables(t)["STAGE_STOP_TIMEOUT"]; v.Default != "150s" {
+		t.Errorf("the program's default is %s: change it in the template llm-stage.gracePeriod", v.Default)
+	}
+}
+
+// TestKindAndBudgetFollowPartitionsAndReplicas is the table of what is made.
+func TestKindAndBudgetFollowPartitionsAndReplicas(t *testing.T) {
+	for _, tt := range []struct {
+		values       string
+		kind         string
+		budget, keda bool
+		replicas     any
+	}{
+		{`{}`, "Deployment", true, false, 2.0},
+		{`replicaCount: 1`, "Deployment", false, false, 1.0},
+		{`podDisruptionBudget: {enabled: false}`, "Deployment", false, false, 2.0},
+		{`config: {STAGE_PARTITIONS: 2, STAGE_INPUT_SUBJECT: "r.{partition}"}`, "StatefulSet", true, false, 2.0},
+		{`keda: {enabled: true, natsMonitoringEndpoint: "n:8222"}`, "Deployment", true, true, nil},
+		{`{replicaCount: 1, keda: {enabled: true, natsMonitoringEndpoint: "n:8222"}}`, "Deployment", true, true, nil},
+		{`keda: {enabled: true, maxReplicas: 1, natsMonitoringEndpoint: "n:8222"}`, "Deployment", false, true, nil},
+	} {
+		all := objects(t, merged(ciValues(t, "minimal"), parse(t, tt.values)))
+		workload, ok := find(t, all, tt.kind)
+		if !ok || workload.at("spec", "replicas") != tt.replicas {
+			t.Errorf("%s: %s with %v replicas, want %v", tt.values, tt.kind, workload.at("spec", "replicas"), tt.replicas)
+		}
+		if _, ok := find(t, all, "PodDisruptionBudget"); ok != tt.budget {
+			t.Errorf("%s: budget %t, want %t", tt.values, ok, tt.budget)
+		}
+		if o, ok := find(t, all, "ScaledObject"); ok != tt.keda || ok && o.at("spec", "scaleTargetRef", "kind") != tt.kind {
+			t.Errorf("%s: autoscaler %t, want %t, of %s", tt.values, ok, tt.keda, tt.kind)
+		}
+	}
+}
