@@ -44,8 +44,8 @@ func TestASeedRepeatsTheSchedule(t *testing.T) {
 			t.Errorf("%s at %v of the run", f.kind, f.at)
 		}
 	}
-	if !maps.Equal(counts, one.counts) || len(counts) != len(kinds) {
-		t.Errorf("the schedule has %v, the plan %v; want all %d kinds", counts, one.counts, len(kinds))
+	if !maps.Equal(counts, one.counts) || len(counts) != len(kinds)-1 {
+		t.Errorf("the schedule has %v, the plan %v; want all %d kinds but one", counts, one.counts, len(kinds))
 	}
 }
 

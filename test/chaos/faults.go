@@ -34,7 +34,7 @@ func (s *site) happen(ctx context.Context, f fault) error {
 	do := map[kind]func(context.Context, *rand.Rand) error{
 		kill: s.killReplica, zombie: s.suspendOwner, stop: s.stopReplica, cut: s.cutReplica,
 		server: s.killServer, suspend: s.suspendServer, isolate: s.isolateServer,
-		stepDown: s.stepDownLeader, unpin: s.unpinOwner, full: s.fillStream,
+		stepDown: s.stepDownLeader, unpin: s.unpinOwner, full: s.fillStream, disk: s.fillDisk,
 	}[f.kind]
 	random := rand.New(rand.NewPCG(f.seed, 2))
 	for end := time.Now().Add(tryFor); ; {
@@ -299,6 +299,27 @@ func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
 		}
 		pause(ctx, tryAgain)
 	}
+	return nil
+}
+
+// fillDisk fills the disk of a server. The server gives up its streams then, until a person has made room and started it
+// again.
+func (s *site) fillDisk(ctx context.Context, random *rand.Rand) error {
+	v, d := s.servers.all[random.IntN(len(s.servers.all))], between(random, time.Second, 6*time.Second)
+	if v.process() == nil || !s.filling.TryLock() {
+		return errNotYet
+	}
+	defer s.filling.Unlock()
+	defer s.outage(disk)()
+	free, err := fillDisk(v.store())
+	if err != nil {
+		return err
+	}
+	pause(ctx, d)
+	if err := errors.Join(free(), v.kill(), v.start(ctx)); err != nil {
+		return err
+	}
+	s.notes.did(disk, "server %d for %v", v.n, d.Round(time.Millisecond))
 	return nil
 }
 

@@ -24,6 +24,7 @@ type natsServer struct {
 
 	mu   sync.Mutex // held while it starts and ends
 	proc *process   // nil: it is down
+	disk bool       // its store is on a small disk of its own
 }
 
 // servers are all of them.
@@ -33,8 +34,12 @@ type servers struct {
 	routes [][]*proxy
 }
 
-// newServers starts n servers, each with its own program and store.
-func newServers(ctx context.Context, ps *processes, path, dir string, n int) (*servers, error) {
+// diskBytes is the size of a small disk: it holds some 100,000 rows.
+const diskBytes = 2 << 30
+
+// newServers starts n servers, each with its own store, on small disks of their own if asked. What it returns with an
+// error must be closed, too.
+func newServers(ctx context.Context, ps *processes, path, dir string, n int, disks bool) (*servers, error) {
 	s := &servers{routes: make([][]*proxy, n)}
 	for i := range n {
 		s.all = append(s.all, &natsServer{n: i, ps: ps, path: path, dir: filepath.Join(dir, fmt.Sprintf("nats%d", i))})
@@ -43,7 +48,7 @@ func newServers(ctx context.Context, ps *processes, path, dir string, n int) (*s
 		for j := range n {
 			p, err := newProxy(ctx)
 			if err != nil {
-				return nil, err
+				return s, err
 			}
 			s.routes[i] = append(s.routes[i], p)
 			s.all[j].mesh = append(s.all[j].mesh, p)
@@ -51,13 +56,19 @@ func newServers(ctx context.Context, ps *processes, path, dir string, n int) (*s
 	}
 	for i, srv := range s.all {
 		if err := os.MkdirAll(srv.dir, 0o700); err != nil {
-			return nil, err
+			return s, err
 		}
 		if err := os.WriteFile(srv.config(), []byte(configuration(i, n, s.routes[i])), 0o600); err != nil {
-			return nil, err
+			return s, err
+		}
+		if disks {
+			if err := mountDisk(srv.store(), diskBytes); err != nil {
+				return s, err
+			}
+			srv.disk = true
 		}
 		if err := srv.start(ctx); err != nil {
-			return nil, err
+			return s, err
 		}
 	}
 	return s, nil
@@ -68,7 +79,7 @@ func newServers(ctx context.Context, ps *processes, path, dir string, n int) (*s
 func configuration(i, n int, routes []*proxy) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "server_name: n%d\nlisten: \"127.0.0.1:-1\"\nports_file_dir: \".\"\nping_interval: \"5s\"\n", i)
-	fmt.Fprintf(&b, "jetstream { store_dir: \"store\" }\n")
+	fmt.Fprintf(&b, "jetstream { store_dir: \"store\", max_file_store: 1TB }\n")
 	fmt.Fprintf(&b, "accounts {\n  APP { jetstream: enabled, users: [{user: app, password: app}] }\n  $SYS { users: [{user: sys, password: sys}] }\n}\nno_auth_user: app\n")
 	if n > 1 {
 		fmt.Fprintf(&b, "cluster {\n  name: chaos, listen: \"127.0.0.1:-1\", no_advertise: true, advertise: \"127.0.0.1:9\", ping_interval: \"5s\"\n  routes: [\n")
@@ -79,6 +90,8 @@ func configuration(i, n int, routes []*proxy) string {
 	}
 	return b.String()
 }
+
+func (s *natsServer) store() string { return filepath.Join(s.dir, "store") }
 
 func (s *natsServer) config() string { return filepath.Join(s.dir, "nats.conf") }
 
@@ -207,9 +220,12 @@ func (s *servers) fronts(ctx context.Context) (proxies []*proxy, url string, err
 	return proxies, strings.Join(urls, ","), nil
 }
 
-// close ends the proxies; the processes are ended by those who keep them.
+// close ends the proxies and takes the disks away; the processes must have ended.
 func (s *servers) close() {
 	for _, srv := range s.all {
+		if srv.disk {
+			_ = unmountDisk(srv.store())
+		}
 		for _, p := range srv.front {
 			p.close()
 		}

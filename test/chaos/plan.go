@@ -27,6 +27,7 @@ const (
 	stepDown kind = "stepdown" // the leader of a stream, of the consumer or of the cluster steps down
 	unpin    kind = "unpin"    // somebody takes the pin from the owner
 	full     kind = "full"     // a stream is full
+	disk     kind = "disk"     // the disk of a nats-server is full; it is freed, and the server started again
 )
 
 // kinds are all of them with their share in a mix that nobody chose; cluster says that it takes three servers.
@@ -45,6 +46,7 @@ var kinds = []struct {
 	{stepDown, 5, true},
 	{unpin, 2, false},
 	{full, 2, false},
+	{disk, 0, false}, // only where it is asked for: it takes root
 }
 
 // meanGap is the mean time between faults of a run whose faults nobody counted; with rows, meanRows are between them.
@@ -166,7 +168,7 @@ func (p *plan) mix() map[kind]int {
 	}
 	counts := make(map[kind]int)
 	for _, k := range kinds {
-		if !k.cluster || p.servers == 3 {
+		if k.share > 0 && (!k.cluster || p.servers == 3) {
 			counts[k.kind] = max(1, int(total*float64(k.share)/float64(shares)+.5))
 		}
 	}

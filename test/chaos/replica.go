@@ -49,14 +49,14 @@ func (r *replica) supervise(ctx context.Context) error {
 		}
 		<-proc.done
 		select {
-		case <-time.After(r.ended(proc)):
+		case <-time.After(r.ended(ctx, proc)):
 		case <-ctx.Done():
 		}
 	}
 }
 
 // ended notes the end of the process and returns how long it stays down.
-func (r *replica) ended(proc *process) time.Duration {
+func (r *replica) ended(ctx context.Context, proc *process) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.proc = nil
@@ -66,7 +66,7 @@ func (r *replica) ended(proc *process) time.Duration {
 			r.notes.violate("crash", "replica %d: %s: see %s", r.n, strings.TrimSuffix(sign, ": "), proc.log)
 		}
 	}
-	if r.wanted {
+	if r.wanted || ctx.Err() != nil {
 		return r.down
 	}
 	r.exits++

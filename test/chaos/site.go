@@ -80,7 +80,7 @@ func (s *site) open(ctx context.Context) error {
 	if s.model, err = startModel(ctx, s.plan); err != nil {
 		return err
 	}
-	if s.servers, err = newServers(ctx, s.ps, natsPath, s.dir, s.plan.servers); err != nil {
+	if s.servers, err = newServers(ctx, s.ps, natsPath, s.dir, s.plan.servers, s.plan.counts[disk] > 0); err != nil {
 		return err
 	}
 	_, url, err := s.servers.fronts(ctx)
