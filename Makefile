@@ -48,6 +48,10 @@ chaos: ## kill, suspend, cut off and restart real processes for DURATION, or ove
 	go build -o bin/chaos ./test/chaos
 	bin/chaos -servers $(SERVERS) -seed $(SEED) $(if $(ROWS),-rows $(ROWS),-duration $(DURATION)) $(CHAOS)
 
+.PHONY: test-browser
+test-browser: ## look at the dashboard of a running demo with headless Chromium
+	go -C test/browser test -count=1 ./...
+
 .PHONY: cover
 cover: ## measure what the tests reach, into coverage.out
 	go test -coverpkg=./... -coverprofile=coverage.out $(PKG)
@@ -107,6 +111,7 @@ test-chart: ## render the Helm chart, check it against Kubernetes, the operators
 tidy: ## tidy all modules
 	go mod tidy
 	go -C tools mod tidy
+	go -C test/browser mod tidy
 	go -C test/chart mod tidy
 
 .PHONY: ci

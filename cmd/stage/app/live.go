@@ -153,6 +153,22 @@ func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		case <-r.Context().Done():
+			me.flush(send)
+			return
+		}
+	}
+}
+
+// flush sends what is queued: a process that ends cuts its streams as soon as it has told them how it ended. A client that
+// has left fails the first of it.
+func (w *watcher) flush(send func([]byte) error) {
+	for {
+		select {
+		case m, ok := <-w.queue:
+			if !ok || send(m) != nil {
+				return
+			}
+		default:
 			return
 		}
 	}

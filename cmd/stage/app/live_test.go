@@ -197,6 +197,19 @@ func TestAClientThatLeavesIsForgotten(t *testing.T) {
 	})
 }
 
+func TestWhatIsQueuedIsToldThoughTheServerEnds(t *testing.T) {
+	l := counting()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // of several ready channels select takes any
+		w := httptest.NewRecorder()
+		l.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/events", nil))
+		if got := w.Body.String(); !strings.Contains(got, "event: history") || !strings.Contains(got, "event: status") {
+			t.Fatalf("got %.200s", got)
+		}
+	}
+}
+
 func TestASampleIsTakenEachSecondWhoeverLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHistory(time.Now())
