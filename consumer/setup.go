@@ -83,10 +83,14 @@ func (s Streams) storage() jetstream.StorageType {
 }
 
 func (s Streams) inputConfig() jetstream.StreamConfig {
-	return jetstream.StreamConfig{
+	cfg := jetstream.StreamConfig{
 		Name: s.InputStream, Subjects: []string{s.filter()}, Description: "rows for llm-stage",
 		Storage: s.storage(), Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true, AllowAtomicPublish: true,
 	}
+	if s.Partitions > 1 {
+		cfg.Subjects, cfg.SubjectTransform = partitionTransform(s.InputSubject, s.Partitions)
+	}
+	return cfg
 }
 
 func (s Streams) resultConfig() jetstream.StreamConfig {
@@ -245,7 +249,7 @@ func (s Streams) checkInput(cfg jetstream.StreamConfig) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("would give the stage its own %s for rows: change STAGE_INPUT_SUBJECT %s", out, s.InputSubject))
 		}
 	}
-	return wrong
+	return append(wrong, s.checkPartitions(cfg)...)
 }
 
 // checkResult refuses whatever could drop the end of the log, or a result, without anybody noticing.

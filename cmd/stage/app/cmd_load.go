@@ -19,11 +19,14 @@ func newLoadCommand(env *Env) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		Long: "load publishes the rows of a JSONL or CSV file (or - for standard input) on a subject of the file's own below the\n" +
 			"input subject. Loading the same content again goes on where the first load ended, so nothing is there twice; equal\n" +
-			"rows of a file stay separate rows.",
-		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  zcat rows.jsonl.gz | stage load - --id batch-7",
+			"rows of a file stay separate rows. With several partitions each row goes to the one that a field of it chooses (--key), or\n" +
+			"to each in turn; a file must be loaded again with the same --key.",
+		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  zcat rows.jsonl.gz | stage load - --id batch-7\n" +
+			"  stage load orders.csv --partitions 8 --input-subject 'rows.{partition}.>' --key customer",
 	}
 	format := cmd.Flags().String("format", "", "format of the file: jsonl or csv; default: by its name")
 	id := cmd.Flags().String("id", "", "name of the load, a word; needed for standard input; default: made of the content")
+	key := cmd.Flags().String("key", "", "with several partitions: field of the rows that chooses theirs, so that rows of equal value keep their order; default: each in turn")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := flags.Load(cmd.Context(), NeedNothing)
@@ -32,13 +35,13 @@ func newLoadCommand(env *Env) *cobra.Command {
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
-		return loadFile(soft, env, cfg, args[0], *format, *id)
+		return loadFile(soft, env, cfg, args[0], *format, *id, *key)
 	}
 	return cmd
 }
 
 // loadFile publishes the rows of a file.
-func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id string) error {
+func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id, key string) error {
 	in, err := openSource(env, name, format)
 	if err != nil {
 		return err
@@ -52,14 +55,6 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id strin
 	case !jobNames.MatchString(id) || strings.Contains(id, "."):
 		return exitWith(exitUsage, fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
 	}
-	filter := cfg.Input.PartitionSubject(0)
-	subject := loadSubject(filter, id)
-	if cfg.Streams.Partitions > 1 {
-		return exitWith(exitUsage, errors.New("STAGE_PARTITIONS: load publishes to one partition; use a subject transform on the stream, or load each partition with its own STAGE_INPUT_SUBJECT"))
-	}
-	if subject == filter {
-		return exitWith(exitUsage, fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own for each file: end the filter with .> or .*", filter))
-	}
 	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
 	defer flushLog(log)
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, true, log)
@@ -70,7 +65,7 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id strin
 	if err := consumer.EnsureStreams(ctx, conn.nc, streams(cfg)); err != nil {
 		return err
 	}
-	l, loaded, err := newLoader(ctx, conn.nc, cfg.Input.Stream, subject, id)
+	l, loaded, err := newLoader(ctx, conn.nc, cfg, id, laneOf(key, cfg.Streams.Partitions))
 	if err != nil {
 		return conn.explain(err)
 	}
@@ -82,6 +77,6 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id strin
 	bar := newBar(ctx, env.Stderr, in.rows, loaded, func() string { return fmt.Sprintf("%.0f rows/s", float64(last-before)/time.Since(began).Seconds()) })
 	err = l.run(ctx, loaded, rows.read, func(n int64) { last = n; bar.set(n) })
 	bar.finish()
-	say(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, subject, time.Since(began).Round(time.Millisecond), before)
+	say(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, l.subjects(), time.Since(began).Round(time.Millisecond), before)
 	return err
 }

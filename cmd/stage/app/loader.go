@@ -2,8 +2,10 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"strconv"
 	"strings"
@@ -29,61 +31,95 @@ const (
 	loadRetryMax   = 5 * time.Second
 )
 
-// loader publishes the rows of one source to the input stream, in order, each once, whatever is killed. A group of rows is
-// one atomic batch, on condition that the subject still ends where this loader left it; on a stream without batches it is
-// one row at a time. Where it was is read from the stream: the last row there names its place in the source.
-type loader struct {
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	stream  string
-	subject string // this source's alone
-	id      string
-	batch   bool
-	end     uint64 // stream sequence of the last message on subject
-}
-
-// loadSubject is where a source's rows are published: a subject of its own below the filter of the input.
-func loadSubject(filter, id string) string {
-	tokens := strings.Split(filter, ".")
-	for i, t := range tokens {
-		if t == "*" || t == ">" {
-			tokens[i] = id
-		}
+// laneOf returns how rows are spread over partitions: by the value of a field, so that rows of equal value keep their
+// order, or each in turn when key is empty. Rows without the field, and those that are no objects, stay together too.
+func laneOf(key string, partitions int) func(body []byte, n int64) int {
+	if key == "" {
+		return func(_ []byte, n int64) int { return int((n - 1) % int64(partitions)) }
 	}
-	return strings.Join(tokens, ".")
+	return func(body []byte, _ int64) int {
+		var fields map[string]json.RawMessage
+		_ = json.Unmarshal(body, &fields) // what is no object has no field either
+		h := fnv.New32a()
+		_, _ = h.Write(fields[key]) // a hash never fails
+		return int(h.Sum32() % uint32(partitions))
+	}
 }
 
-// newLoader finds out how far an earlier load of the same source came. The subject must belong to this source alone.
-func newLoader(ctx context.Context, nc *nats.Conn, stream, subject, id string) (l *loader, loaded int64, err error) {
+// subjects tells where the rows go.
+func (l *loader) subjects() string {
+	if len(l.lanes) == 1 {
+		return l.lanes[0].Publish
+	}
+	return fmt.Sprintf("%s … (%d partitions)", l.lanes[0].Publish, len(l.lanes))
+}
+
+// loader publishes the rows of one source to the input stream, in order, each once, whatever is killed. A group of rows is
+// one atomic batch, on condition that the subject of its first row still ends where this loader left it; on a stream
+// without batches it is one row at a time. Where it was is read from the stream: the last row there names its place in the
+// source. Two loaders of one source publish the same row first, on the same subject, so one of them is refused.
+type loader struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	stream string
+	id     string
+	batch  bool
+	lanes  []lane // one for each partition
+	// laneOf chooses the partition of row n of the source, counted from 1. It must always choose the same.
+	laneOf func(body []byte, n int64) int
+}
+
+// lane is how a source's rows get into one partition.
+type lane struct {
+	consumer.InputAddress
+	end uint64 // stream sequence of the last message there
+}
+
+// newLoader finds out how far an earlier load of the same source came. The subjects below input that id makes must belong
+// to this source alone. LaneOf may be nil with one partition.
+func newLoader(ctx context.Context, nc *nats.Conn, cfg *Config, id string, laneOf func([]byte, int64) int) (l *loader, loaded int64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, 0, err
 	}
-	s, err := js.Stream(ctx, stream)
+	s, err := js.Stream(ctx, cfg.Input.Stream)
 	if err != nil {
-		return nil, 0, fmt.Errorf("look at stream %s: %w", stream, err)
+		return nil, 0, fmt.Errorf("look at stream %s: %w", cfg.Input.Stream, err)
 	}
-	l = &loader{nc: nc, js: js, stream: stream, subject: subject, id: id, batch: s.CachedInfo().Config.AllowAtomicPublish}
+	info := s.CachedInfo().Config
+	l = &loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, laneOf: laneOf}
+	for p := range cfg.Streams.Partitions {
+		address, err := consumer.AddressInput(info, cfg.Input.Subject, p, id)
+		if err != nil {
+			return nil, 0, err
+		}
+		l.lanes = append(l.lanes, lane{InputAddress: address})
+	}
 	loaded, err = l.loaded(ctx, s)
 	return l, loaded, err
 }
 
-// loaded reads the last row of this source, and with it where the subject ends.
-func (l *loader) loaded(ctx context.Context, s jetstream.Stream) (int64, error) {
-	m, err := s.GetLastMsgForSubject(ctx, l.subject)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		l.end = 0
-		return 0, nil
+// loaded reads the last row of this source in each partition, and with it where the subject ends. Rows go in one after the
+// other, or in groups of which all or none are there, so the one furthest on tells of all.
+func (l *loader) loaded(ctx context.Context, s jetstream.Stream) (furthest int64, err error) {
+	for i := range l.lanes {
+		lane := &l.lanes[i]
+		m, err := s.GetLastMsgForSubject(ctx, lane.Stored)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			lane.end = 0
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read the last row on %s: %w", lane.Stored, err)
+		}
+		row, err := strconv.ParseInt(m.Header.Get(headerLoadRow), 10, 64)
+		if err != nil || m.Header.Get(headerLoad) != l.id {
+			return 0, fmt.Errorf("somebody else publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, headerLoad, l.id)
+		}
+		lane.end = m.Sequence
+		furthest = max(furthest, row)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("read the last row on %s: %w", l.subject, err)
-	}
-	row, err := strconv.ParseInt(m.Header.Get(headerLoadRow), 10, 64)
-	if err != nil || m.Header.Get(headerLoad) != l.id {
-		return 0, fmt.Errorf("somebody else publishes on %s, the subject of this load: message %d has no %s %s", l.subject, m.Sequence, headerLoad, l.id)
-	}
-	l.end = m.Sequence
-	return row, nil
+	return furthest, nil
 }
 
 // run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored is
@@ -92,7 +128,7 @@ func (l *loader) run(ctx context.Context, loaded int64, next func() (*nats.Msg, 
 	for {
 		group, eof, err := l.gather(loaded, next)
 		if len(group) > 0 {
-			if storeErr := l.store(ctx, group); storeErr != nil {
+			if storeErr := l.store(ctx, group, loaded); storeErr != nil {
 				return storeErr
 			}
 			loaded += int64(len(group))
@@ -102,6 +138,14 @@ func (l *loader) run(ctx context.Context, loaded int64, next func() (*nats.Msg, 
 			return err
 		}
 	}
+}
+
+// lane returns that of row n.
+func (l *loader) lane(body []byte, n int64) *lane {
+	if len(l.lanes) == 1 {
+		return &l.lanes[0]
+	}
+	return &l.lanes[l.laneOf(body, n)]
 }
 
 // gather takes the next group of rows.
@@ -121,26 +165,28 @@ func (l *loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 		if m.Header == nil {
 			m.Header = make(nats.Header, 2)
 		}
-		m.Subject = l.subject
+		n := loaded + int64(len(group)) + 1
+		m.Subject = l.lane(m.Data, n).Publish
 		m.Header.Set(headerLoad, l.id)
-		m.Header.Set(headerLoadRow, strconv.FormatInt(loaded+int64(len(group))+1, 10))
+		m.Header.Set(headerLoadRow, strconv.FormatInt(n, 10))
 		bytes += len(m.Data)
 		group = append(group, m)
 	}
 	return group, false, nil
 }
 
-// store appends one group, and tries again until it is stored, ctx ends, or the server can't take it.
-func (l *loader) store(ctx context.Context, group []*nats.Msg) error {
-	last, err := strconv.ParseInt(group[len(group)-1].Header.Get(headerLoadRow), 10, 64)
-	if err != nil {
-		return err
-	}
+// store appends one group, the first after row loaded, and tries again until it is stored, ctx ends, or the server can't
+// take it.
+func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
+	last := loaded + int64(len(group))
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, loadRetryMax) {
-		group[0].Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(l.end, 10))
+		first := l.lane(group[0].Data, loaded+1)
+		group[0].Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(first.end, 10))
 		seq, err := consumer.Append(ctx, l.nc, group)
 		if err == nil {
-			l.end = seq
+			for i, m := range group { // nothing comes between the messages of a group
+				l.lane(m.Data, loaded+1+int64(i)).end = seq - uint64(len(group)-1-i)
+			}
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -149,14 +195,13 @@ func (l *loader) store(ctx context.Context, group []*nats.Msg) error {
 		// No answer may mean that it is stored: the stream knows.
 		s, readErr := l.js.Stream(ctx, l.stream)
 		if readErr == nil {
-			before := l.end
 			now, readErr := l.loaded(ctx, s)
 			switch {
 			case readErr != nil:
 			case now == last:
 				return nil
-			case l.end != before:
-				return fmt.Errorf("load rows on %s: another load of the same source is running", l.subject)
+			case now != loaded:
+				return fmt.Errorf("load rows on %s: another load of the same source is running", first.Publish)
 			case errors.Is(err, consumer.ErrRefused) && ctx.Err() == nil && !mayPass(err):
 				return fmt.Errorf("load rows: %w", err)
 			}

@@ -96,8 +96,7 @@ func (p *pipeline) run(soft, hard context.Context) error {
 // load publishes the rows of the input that are not in the stream yet.
 func (p *pipeline) load(ctx context.Context) error {
 	cfg, nc := p.stage.cfg, p.stage.conn.nc
-	subject := loadSubject(cfg.Input.PartitionSubject(0), "in")
-	l, loaded, err := newLoader(ctx, nc, cfg.Input.Stream, subject, "process")
+	l, loaded, err := newLoader(ctx, nc, cfg, "in", nil)
 	if err != nil {
 		return err
 	}

@@ -241,12 +241,12 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		return nil, nil //nolint:nilnil // counted
 	}
 	row := &redriveRow{at: at, stateID: header.Get(consumer.HeaderStateID)}
-	row.msg = r.newRow(m, row)
-	return row, nil
+	row.msg, err = r.newRow(m, row)
+	return row, err
 }
 
 // newRow is the row as it is published again: its own headers but those that speak to the server or of a stage.
-func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) *nats.Msg {
+func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
 	header := make(nats.Header, len(m.Header)+4)
 	for key, values := range m.Header {
 		if key == consumer.HeaderModel || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
@@ -258,11 +258,17 @@ func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) *nats.Msg 
 	header[headerRedriveResult] = []string{at}
 	header[jetstream.MsgIDHeader] = []string{row.stateID + "/redrive/" + at}
 	header[jetstream.ExpectedStreamHeader] = []string{r.cfg.Input.Stream}
-	subject := m.Subject
-	if load := m.Header.Get(headerLoad); load != "" {
-		subject = loadSubject(r.cfg.Input.PartitionSubject(r.partition), load+"-redriven")
+	stream := r.input.CachedInfo().Config
+	subject, err := consumer.InputSubjectOf(stream, m.Subject)
+	if load := m.Header.Get(headerLoad); load != "" { // its subject belongs to the load
+		var address consumer.InputAddress
+		address, err = consumer.AddressInput(stream, r.cfg.Input.Subject, r.partition, load+"-redriven")
+		subject = address.Publish
 	}
-	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}
+	if err != nil {
+		return nil, fmt.Errorf("publish row %d again: %w", m.Sequence, err)
+	}
+	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
 }
 
 // failureReason reads the reason out of an error result; empty: there is none.
