@@ -273,7 +273,10 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	}
 	write(out, "\nreplicas that ended by themselves %d\n", exits)
 	write(out, "calls %d, repaid %d of at most %d\n", calls, again, s.allowance)
-	write(out, "violations %d %v\n", s.notes.violated(), s.notes.violations)
+	for _, line := range s.notes.told {
+		write(out, "%s\n", line)
+	}
+	write(out, "violations %d\n", s.notes.violated())
 }
 
 func goCommand(ctx context.Context, args ...string) *exec.Cmd {

@@ -18,6 +18,7 @@ type notes struct {
 
 	mu         sync.Mutex
 	violations map[string]int
+	told       []string // the first violations of each kind
 	done       map[kind]int
 }
 
@@ -52,7 +53,9 @@ func (n *notes) violate(what, format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.violations[what]++; n.violations[what] <= violationsKept {
-		n.write("VIOLATION %s: %s", what, fmt.Sprintf(format, args...))
+		line := fmt.Sprintf("VIOLATION %s: %s", what, fmt.Sprintf(format, args...))
+		n.told = append(n.told, line)
+		n.write("%s", line)
 	}
 }
 
