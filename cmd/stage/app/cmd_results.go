@@ -64,31 +64,31 @@ func printResults(ctx context.Context, env *Env, cfg *Config, path string, first
 	}
 	out := bufio.NewWriterSize(w, 64<<10)
 	defer func() { err = errors.Join(err, out.Flush(), closeOut()) }()
-	for p := first; p <= last; p++ {
-		results, err := openResults(ctx, js, cfg, p)
+	for p := first; p <= last && err == nil; p++ {
+		err = conn.explain(printPartition(ctx, js, cfg, p, out, follow))
+	}
+	return err
+}
+
+// printPartition writes the results of one partition.
+func printPartition(ctx context.Context, js jetstream.JetStream, cfg *Config, partition int, out *bufio.Writer, follow bool) error {
+	results, err := openResults(ctx, js, cfg, partition, follow)
+	if err != nil {
+		return err
+	}
+	defer results.close()
+	for {
+		r, err := results.next(ctx, time.Second)
+		switch {
+		case err == nil:
+			err = writeResult(out, r)
+		case errors.Is(err, errNoMore) && follow:
+			err = out.Flush()
+		case errors.Is(err, errNoMore), ctx.Err() != nil && follow: // an interrupt is how it ends
+			return nil
+		}
 		if err != nil {
 			return err
 		}
-		for {
-			r, err := results.next(ctx, time.Second)
-			switch {
-			case errors.Is(err, errNoMore) && follow:
-				if err := out.Flush(); err != nil {
-					return err
-				}
-				continue
-			case ctx.Err() != nil && follow:
-				return nil // an interrupt is how it ends
-			case err == nil:
-				if err := writeResult(out, r); err != nil {
-					return err
-				}
-				continue
-			case !errors.Is(err, errNoMore):
-				return err
-			}
-			break
-		}
 	}
-	return nil
 }

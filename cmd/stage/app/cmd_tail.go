@@ -132,7 +132,7 @@ func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
 	if ctx.Err() != nil {
 		err = nil
 	}
-	return errors.Join(err, out.Flush())
+	return errors.Join(conn.explain(err), out.Flush())
 }
 
 // concerns tells whether an event is about the row.

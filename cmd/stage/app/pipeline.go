@@ -131,10 +131,11 @@ func (p *pipeline) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	results, err := openResults(ctx, js, p.stage.cfg, 0)
+	results, err := openResults(ctx, js, p.stage.cfg, 0, true)
 	if err != nil {
 		return err
 	}
+	defer results.close()
 	out := bufio.NewWriterSize(p.progress.writer(p.out), 64<<10)
 	total, flushed := int64(-1), time.Now()
 	for total < 0 || p.written < total {

@@ -124,7 +124,7 @@ func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nat
 			return m.Header, m.Sequence, nil
 		}, func() {}, nil
 	}
-	reader, err := openReaderFrom(ctx, r.js, stream, filter, from, math.MaxUint64, true)
+	reader, err := openStream(ctx, r.js, readOptions{stream: stream, filters: []string{filter}, from: from, headersOnly: true})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,9 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// resultBatch is how many results are read ahead.
-const resultBatch = 100
-
 // result is one stored result.
 type result struct {
 	Seq    uint64 // of the row in the input stream
@@ -23,51 +20,33 @@ type result struct {
 	Body   []byte
 }
 
-// resultReader reads the results of one partition from the first on, in their order.
-type resultReader struct {
-	consumer jetstream.Consumer
-	batch    jetstream.MessageBatch
-}
+// resultReader reads the results of one partition from the first on, in their order. The caller must close it.
+type resultReader struct{ *streamReader }
 
-// openResults begins to read the results of one partition.
-func openResults(ctx context.Context, js jetstream.JetStream, cfg *Config, partition int) (*resultReader, error) {
+// openResults begins to read the results of one partition. Without follow it ends with the last one that is stored.
+func openResults(ctx context.Context, js jetstream.JetStream, cfg *Config, partition int, follow bool) (*resultReader, error) {
 	subject := consumer.ResultSubject(cfg.Result.Subject, cfg.Name, partition)
-	c, err := js.OrderedConsumer(ctx, cfg.Result.Stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
-	if err != nil {
-		return nil, fmt.Errorf("read results on %s of stream %s: %w", subject, cfg.Result.Stream, err)
-	}
-	return &resultReader{consumer: c}, nil
+	r, err := openStream(ctx, js, readOptions{stream: cfg.Result.Stream, filters: []string{subject}, follow: follow})
+	return &resultReader{r}, err
 }
 
-// errNoMore means that there is no further result at the moment.
+// errNoMore means that there is no further result, or none at the moment.
 var errNoMore = errors.New("no more results")
 
-// next returns the next result; errNoMore when none came within wait.
+// next returns the next result; errNoMore at the end or, where it follows what comes, when none came within wait.
 func (r *resultReader) next(ctx context.Context, wait time.Duration) (result, error) {
-	for fresh := false; ; fresh = true {
-		if r.batch != nil {
-			select {
-			case m, ok := <-r.batch.Messages():
-				if ok {
-					return newResult(m)
-				}
-			case <-ctx.Done():
-				return result{}, context.Cause(ctx)
-			}
-			err := r.batch.Error()
-			r.batch = nil
-			if err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
-				return result{}, fmt.Errorf("read results: %w", err)
-			}
-		}
-		if fresh {
-			return result{}, errNoMore
-		}
-		var err error
-		if r.batch, err = r.consumer.Fetch(resultBatch, jetstream.FetchMaxWait(wait)); err != nil {
-			return result{}, fmt.Errorf("read results: %w", err)
-		}
+	var late <-chan time.Time
+	if r.follow {
+		late = time.After(wait)
 	}
+	m, _, err := r.nextBefore(ctx, late)
+	switch {
+	case err == nil && m == nil, errors.Is(err, errNothingYet):
+		return result{}, errNoMore
+	case err != nil:
+		return result{}, err
+	}
+	return newResult(m)
 }
 
 func newResult(m jetstream.Msg) (result, error) {

@@ -1,0 +1,91 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// What is read: by subject, by where and when to begin, to the end or beyond it.
+func TestAReaderReadsWhatItWasAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, nil)
+		if _, err := l.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
+			t.Fatal(err)
+		}
+		publish := func(subjects ...string) {
+			for _, subject := range subjects {
+				if _, err := l.js.Publish(t.Context(), subject, []byte(subject)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+			}
+		}
+		begin := time.Now()
+		publish("s.a.1", "s.b.2", "s.c.3", "s.a.4")
+		all := []string{"s.>"}
+		for name, c := range map[string]struct {
+			options readOptions
+			want    []string
+		}{
+			"all":                {readOptions{filters: all}, []string{"s.a.1", "s.b.2", "s.c.3", "s.a.4", "s.b.5", "s.c.6"}},
+			"two filters":        {readOptions{filters: []string{"s.a.*", "s.b.*"}}, []string{"s.a.1", "s.b.2", "s.a.4", "s.b.5"}},
+			"from a sequence":    {readOptions{filters: []string{"s.a.*"}, from: 2}, []string{"s.a.4"}},
+			"since a time":       {readOptions{filters: all, since: begin.Add(2500 * time.Millisecond)}, []string{"s.a.4", "s.b.5", "s.c.6"}},
+			"new ones":           {readOptions{filters: all, newOnly: true}, []string{"s.b.5", "s.c.6"}},
+			"new ones, filtered": {readOptions{filters: []string{"s.a.*", "s.c.*"}, newOnly: true}, []string{"s.c.6"}},
+			"up to a sequence":   {readOptions{filters: all, until: 3}, []string{"s.a.1", "s.b.2", "s.c.3"}},
+		} {
+			c.options.stream = "S"
+			followed := c.options
+			followed.follow = followed.until == 0
+			r, err := openStream(t.Context(), l.js, followed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.close()
+			var got []string
+			take := func() {
+				for {
+					m, _, err := r.nextBefore(t.Context(), time.After(time.Second))
+					if errors.Is(err, errNothingYet) || err == nil && m == nil {
+						return
+					}
+					if err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+					got = append(got, string(m.Data()))
+				}
+			}
+			take()
+			defer func() {
+				take()
+				if !slices.Equal(got, c.want) {
+					t.Errorf("%s: got %q, want %q", name, got, c.want)
+				}
+			}()
+		}
+		publish("s.b.5", "s.c.6")
+		r, err := openStream(t.Context(), l.js, readOptions{stream: "S", filters: all, follow: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // it waits as long as that for nothing
+		defer cancel()
+		n := 0
+		for ; err == nil; n++ {
+			_, _, err = r.next(ctx)
+		}
+		if n != 7 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("followed for an hour: %d messages, then %v", n-1, err)
+		}
+	})
+}
