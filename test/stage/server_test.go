@@ -1,16 +1,21 @@
 package stage_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
+	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -63,5 +68,36 @@ func TestAMissingPermissionIsNamed(t *testing.T) {
 	denied.ends(1)
 	if text := denied.stderr.String(); !strings.Contains(text, "STAGE_INPUT_STREAM: ") || !strings.Contains(text, `Permissions Violation for Publish to "$JS.API.STREAM.INFO.ROWS"`) {
 		t.Errorf("a missing permission: %s", text)
+	}
+}
+
+func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
+	t.Parallel()
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	soft, stop := context.WithCancelCause(t.Context())
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		if conn, err := silent.Accept(); err == nil { // says nothing, as a server behind a broken network
+			stop(&app.InterruptError{Signal: syscall.SIGTERM})
+			<-t.Context().Done()
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = silent.Close()
+		<-accepting
+	})
+	_, environ := realLLM(t, llmtest.Config{})
+	environ["STAGE_NATS_URL"], environ["STAGE_HTTP_ADDR"] = "nats://"+silent.Addr().String(), "127.0.0.1:0"
+	cfg, err := app.ConfigSource{Environ: environ}.Load(t.Context(), app.NeedCalls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := app.Run(soft, t.Context(), cfg, app.Deps{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Errorf("run: %v, want none", err)
 	}
 }

@@ -41,7 +41,10 @@ func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
 	}
 	defer server.close()
 	conn, err := deps.connect(soft, cfg)
-	if err != nil {
+	switch {
+	case err != nil && soft.Err() != nil && hard.Err() == nil:
+		return nil // stopped before it began
+	case err != nil:
 		return err
 	}
 	defer conn.close()
