@@ -87,7 +87,10 @@ bench-throttle: ## compare the throttle's laws in virtual time, as in docs/throt
 	go test ./test/sim -run TestTable -table 10 -v -timeout 2h
 
 .PHONY: docs
-docs: ## write the configuration table into the README anew
+docs: docs-table docs-pictures ## write what is made of the program: the README's table, the pictures of the demo
+
+.PHONY: docs-table
+docs-table: ## write the configuration table into the README anew
 	@mkdir -p bin
 	@go run ./cmd/stage config --markdown >bin/config.md
 	@awk ' \
@@ -97,6 +100,15 @@ docs: ## write the configuration table into the README anew
 		END {if (!ended) {print "README.md: the lines <!-- configuration: begin --> and end are missing" >"/dev/stderr"; exit 1}} \
 	' README.md >bin/README.md
 	@cat bin/README.md >README.md
+
+# One run of the demo is recorded from its terminal, and its dashboard pictured when it has seen two drops of the capacity.
+.PHONY: docs-pictures
+docs-pictures: build ## record the demo and picture its dashboard, in about a minute; needs chromium
+	go -C docs/record build -o ../../bin/record .
+	go -C test/browser build -o ../../bin/shots ./shots
+	export STAGE_HTTP_ADDR=127.0.0.1:19464; \
+	bin/shots -url "http://$$STAGE_HTTP_ADDR/" -after 42s -height 860 -out docs/dashboard.png & shots=$$!; \
+	bin/record -out docs/demo.svg bin/stage demo && wait $$shots
 
 .PHONY: chart
 chart: ## write what is made of the chart: goldens, values.schema.json, its README
@@ -112,6 +124,7 @@ tidy: ## tidy all modules
 	go mod tidy
 	go -C tools mod tidy
 	go -C test/browser mod tidy
+	go -C docs/record mod tidy
 	go -C test/chart mod tidy
 
 .PHONY: ci

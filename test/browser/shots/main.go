@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -41,6 +42,9 @@ func shoot(url string, after time.Duration, width, height int64, schemes []strin
 	defer end()
 	ctx, end = chromedp.NewContext(ctx)
 	defer end()
+	if err := serving(ctx, url); err != nil {
+		return err
+	}
 	ready := fmt.Sprintf("samples.length >= 3 && samples.length >= %d", int(after.Seconds()))
 	err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 900), chromedp.Navigate(url),
 		chromedp.Poll[chromedp.Void](ready, chromedp.WithPollingTimeout(0), chromedp.WithPollingInterval(200*time.Millisecond)))
@@ -56,11 +60,30 @@ func shoot(url string, after time.Duration, width, height int64, schemes []strin
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(name, picture, 0o600); err != nil {
+		if err := os.WriteFile(name, picture, 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// serving waits until the stage answers.
+func serving(ctx context.Context, url string) error {
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			return response.Body.Close()
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 func picture(ctx context.Context, scheme string, width, height int64) ([]byte, error) {
