@@ -117,9 +117,6 @@ func (j *journal) wait(row *Row, now time.Time) {
 	if j == nil || row.reply.RequestHash == "" || row.reply.Event.Source == auditlog.SourceJournal {
 		return
 	}
-	if k := j.kept[row.Seq]; k != nil && k.RequestHash == row.reply.RequestHash {
-		return // it is in there from an earlier term, and this process still had it in memory
-	}
 	row.keep, row.keepAt = true, now.Add(j.c.cfg.JournalAfter)
 	j.waiting = append(j.waiting, row)
 	if j.next.IsZero() || row.keepAt.Before(j.next) {
@@ -170,9 +167,12 @@ func (j *journal) keepDue(now time.Time) {
 			continue
 		}
 		if !now.Before(row.keepAt) {
-			if row.unstored.Load() > 0 {
-				row.keepAt = now.Add(journalScan) // its events go first
-			} else {
+			switch {
+			case j.reading || row.unstored.Load() > 0:
+				row.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
+			case j.holds(row):
+				row.keep = false
+			default:
 				j.keep(row, now)
 			}
 		}
@@ -247,6 +247,12 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	j.live = append(j.live, journalRef{entry: entry, row: seq})
 	j.last = max(j.last, entry)
 	j.mended()
+}
+
+// holds tells whether a row's reply is in there from an earlier term, and this process still had it in memory.
+func (j *journal) holds(row *Row) bool {
+	k := j.kept[row.Seq]
+	return k != nil && k.RequestHash == row.reply.RequestHash
 }
 
 // emitted is told of rows that need no journal any more.

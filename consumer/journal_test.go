@@ -71,6 +71,25 @@ func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
 	})
 }
 
+// A process that begins a new term still has its replies in memory; they are in the journal by then.
+func TestANewTermKeepsNoReplyTwice(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(64)
+		r := b.start("run", &sleeper{latency: slowHead})
+		time.Sleep(10 * time.Second)
+		for range 5 {
+			b.stopServer()
+			b.startServer()
+			time.Sleep(10 * time.Second)
+		}
+		if got, most := b.stored("JOURNAL", "journal.stage.0"), uint64(63+6); got > most {
+			t.Errorf("%d messages in the journal after 6 terms, want at most %d: each waiting reply, and each term's marker", got, most)
+		}
+		r.kill()
+	})
+}
+
 func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
