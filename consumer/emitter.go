@@ -93,9 +93,13 @@ type emitted struct {
 	err  error // ErrFenced, or the context's cause
 }
 
-// emit stores rows. It returns ErrFenced when somebody else has appended, and otherwise goes on until ctx ends: a stream
-// that is full, gone or without a leader is a matter for a person or for time.
+// emit stores rows; none means to see whether the log still ends where this term left it. It returns ErrFenced when
+// somebody else has appended, and otherwise goes on until ctx ends: a stream that is full, gone or without a leader is a
+// matter for a person or for time.
 func (e *emitter) emit(ctx context.Context, rows []*Row) error {
+	if len(rows) == 0 {
+		return e.look(ctx)
+	}
 	for len(rows) > 0 {
 		n := e.groupSize(len(rows))
 		if err := e.c.deadLetters(ctx, rows[:n]); err != nil {
@@ -112,6 +116,22 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) error {
 		}
 		e.c.at("appended")
 		rows = rows[n:]
+	}
+	return nil
+}
+
+// look reads the end of the log. One that can't be read says nothing, and the term goes on: its appends are conditional.
+func (e *emitter) look(ctx context.Context) error {
+	now, err := e.c.readEnd(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		e.c.problems.set(problemResults, err)
+	case now.seq != e.end.seq:
+		return fmt.Errorf("%w: the log ends at %d with owner %s", ErrFenced, now.seq, now.owner)
+	default:
+		e.c.problems.clear(problemResults)
 	}
 	return nil
 }

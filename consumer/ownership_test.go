@@ -111,6 +111,29 @@ func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
 	})
 }
 
+// The pin proves nothing: a rival that saw nobody pinned a moment before may claim without it.
+func TestAnOwnerThatHoldsThePinNoticesThatItIsFenced(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(10)
+		r := b.start("run", &sleeper{low: time.Hour, high: time.Hour})
+		time.Sleep(time.Minute)
+		owner := r.Status().Owner
+		claim := nats.NewMsg("results.stage.0.claim")
+		claim.Header.Set(consumer.HeaderOwner, "rival.1")
+		claim.Header.Set(consumer.HeaderSourceSeq, "0")
+		claim.Data = b.read("RESULTS", "results.stage.0.claim")[0].Data()
+		if _, err := b.js.PublishMsg(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		if got := r.Status().Owner; got == owner {
+			t.Errorf("3 s after a rival's claim the term of %s is not over", owner)
+		}
+		r.kill()
+	})
+}
+
 func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
@@ -146,6 +169,23 @@ func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
 			t.Errorf("run ended with %v, want %v", err, nats.ErrConnectionClosed)
 		}
 		r.soft()
+		r.hard()
+	})
+}
+
+func TestAConnectionClosedDuringATakeOverEndsRun(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(10)
+		nc := b.connect()
+		r := b.startOn(nc, consumer.WithHook(b.config("run", quick()), func(step string) {
+			if step == "claimed" {
+				nc.Close()
+			}
+		}))
+		if err := <-r.done; !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("got %v, want %v", err, nats.ErrConnectionClosed)
+		}
 		r.hard()
 	})
 }

@@ -35,7 +35,10 @@ func (t *term) emitted(e emitted) error {
 	if e.err != nil {
 		return e.err
 	}
-	t.end, t.quietSince = e.end, e.at
+	if len(e.rows) == 0 {
+		return nil
+	}
+	t.end, t.quietSince, t.checked = e.end, e.at, e.at
 	t.buf.Release(len(e.rows))
 	failed := 0
 	for i, row := range e.rows {

@@ -30,7 +30,7 @@ type term struct {
 	quietSince time.Time // last row or result: with either there was room again, or movement
 	lastReset  time.Time
 	silent     int       // resets in a row that brought no row
-	checked    time.Time // when the log was last asked whether the partition is still ours
+	checked    time.Time // last append, or when the log was last asked whether the partition is still ours
 	headSeq    uint64
 	headSince  time.Time
 
@@ -100,7 +100,9 @@ func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin st
 	}
 	t.accepted = end.mark
 	if err := t.reset(ctx); err != nil {
-		t.pull.close()
+		if t.pull != nil {
+			t.pull.close()
+		}
 		return nil, err
 	}
 	c.at("set back")
@@ -128,10 +130,11 @@ func (t *term) reset(ctx context.Context) error {
 		t.pin = t.pull.pin
 		t.pull.close()
 	}
-	var err error
-	if t.pull, err = newPuller(t.c.nc, t.c.apiPrefix, t.c.cfg.InputStream, t.c.durable, t.pin, t.c.renewEvery()); err != nil {
+	pull, err := newPuller(t.c.nc, t.c.apiPrefix, t.c.cfg.InputStream, t.c.durable, t.pin, t.c.renewEvery())
+	if err != nil {
 		return err
 	}
+	t.pull = pull
 	t.c.at("setting back")
 	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
 		return err
@@ -198,12 +201,10 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status, anyway b
 			t.recall()
 			err = t.watch(hard)
 		}
-		if err == nil && t.pull.pin == "" {
-			err = t.checkUnpinned(hard)
-		}
 		if err != nil {
 			return err
 		}
+		t.checkOwner(now)
 		t.publishStatus()
 	}
 }

@@ -33,13 +33,24 @@ func (t *term) stillOurs(ctx context.Context) error {
 	return nil
 }
 
-// checkUnpinned asks the log now and then while nobody but the log can tell that the partition has gone to somebody else:
-// without a pin, requests just wait. An owner that has nothing to append would go on making calls.
-func (t *term) checkUnpinned(ctx context.Context) error {
-	if time.Since(t.checked) < t.c.cfg.PinnedTTL {
-		return nil
+// checkOwner has the log looked at when nothing was appended for a while: an owner with nothing to append would not learn
+// that it was fenced, and go on making calls. Without a pin, requests just wait and tell nothing. And a pin proves nothing:
+//
+//	A is slow. It sees nobody pinned, and nobody again.
+//	B is granted the pin with a row, claims, and resets.
+//	A reads the end of the log, which is B's claim, and claims. B holds the pin and renews it, so no row ever comes to A.
+//
+// The emitter looks, so that rows are taken and the pin is renewed meanwhile, however long the answer takes.
+func (t *term) checkOwner(now time.Time) {
+	every := silence
+	if t.pull.pin == "" {
+		every = t.c.cfg.PinnedTTL
 	}
-	return t.stillOurs(ctx)
+	if t.emitting || now.Sub(t.checked) < every {
+		return
+	}
+	t.checked, t.emitting = now, true
+	t.groups <- nil
 }
 
 // watch looks at the consumer after a silence: when rows wait and none came, it is set back to the row after the last.

@@ -1,0 +1,13 @@
+package consumer
+
+// Steps are the steps of the protocol that a test may crash at, in the order of a term.
+var Steps = []string{
+	"claiming", "claimed", "setting back", "set back", "journal read", "taken", "answered", "kept", "appending", "appended",
+	"acked", "purged", "drained", "handing over",
+}
+
+// WithHook returns a configuration whose consumer tells hook of each step, from two goroutines.
+func WithHook(cfg Config, hook func(step string)) Config {
+	cfg.hook = hook
+	return cfg
+}
