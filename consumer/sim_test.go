@@ -1,0 +1,172 @@
+package consumer_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+)
+
+var (
+	simSeed = flag.Uint64("sim.seed", 1, "first seed of the simulation")
+	simRuns = flag.Int("sim.runs", 6, "how many seeds the simulation runs")
+	simRows = flag.Int("sim.rows", 400, "rows of each seed")
+	simLog  = flag.Bool("sim.log", false, "show the log of the stages")
+)
+
+// TestSimulation draws faults from a seed and checks that every row has its one result, in order, whatever happens. The
+// seed fixes the faults, their times in virtual time, and each call's latency and outcome; what the goroutines of one
+// instant do first is not fixed.
+//
+//	go test ./consumer -run '^TestSimulation$' -v -sim.seed 1 -sim.runs 500
+func TestSimulation(t *testing.T) {
+	sum := simSum{done: make(map[string]int)}
+	for i := range *simRuns {
+		seed := *simSeed + uint64(i)
+		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				s := newSim(t, seed)
+				s.total = *simRows
+				s.run()
+				s.check()
+				sum.add(s)
+			})
+		})
+		if sum.seeds++; !ok {
+			sum.failed = append(sum.failed, seed)
+			t.Logf("once more: go test ./consumer -run '^TestSimulation$' -v -sim.log -sim.seed %d -sim.runs 1 -sim.rows %d", seed, *simRows)
+		}
+	}
+	t.Log(sum.String())
+}
+
+// TestEveryStepMayBeTheLast ends, cuts off or suspends a process at each step of the protocol, in each manner.
+func TestEveryStepMayBeTheLast(t *testing.T) {
+	for i, manner := range manners {
+		t.Run(manner, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				s := newSim(t, uint64(i))
+				s.begin()
+				for n, step := range consumer.Steps {
+					s.strike(step, manner, n%3)
+				}
+				s.finish()
+				s.check()
+				t.Logf("%v of virtual time, %d rows, %d starts", time.Since(s.began).Round(time.Second), s.loaded, s.starts)
+			})
+		})
+	}
+}
+
+// strike has the fault happen at a step to whoever reaches it next.
+func (s *sim) strike(step, manner string, after int) {
+	s.t.Helper()
+	before := s.count(manner + " at " + step)
+	for _, r := range s.replicas {
+		r.arm(step, manner, after, time.Duration(s.rng.IntN(6000))*time.Millisecond)
+	}
+	for i := range 600 {
+		time.Sleep(300 * time.Millisecond)
+		if s.loaded-s.emitted() < simWindow {
+			s.loadMore(10)
+		}
+		s.revive()
+		if s.count(manner+" at "+step) > before {
+			for _, r := range s.replicas {
+				r.disarm()
+			}
+			return
+		}
+		if i%20 < 19 && step != "drained" && step != "handing over" {
+			continue
+		}
+		for _, r := range s.replicas {
+			if r.alive && r.Status().Role == consumer.Owner { // make room for another term
+				s.stopCleanly(r)
+			}
+		}
+	}
+	s.t.Errorf("no process came to the step %q", step)
+}
+
+// After a kill the calls are paid again that were in the air, and no more than the replies of the last moment.
+func TestAKillPaysAgainOnlyForCallsInTheAir(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		s := newSim(t, 3) // limits retention
+		s.brisk = true
+		s.loadMore(800)
+		r := &simReplica{s: s}
+		s.replicas = []*simReplica{r}
+		inAir, recent, kills := 0, 0, 0
+		for s.emitted() < s.loaded {
+			s.start(r)
+			time.Sleep(3*time.Second + time.Duration(s.rng.IntN(3000))*time.Millisecond)
+			a, b := s.unsafe(r.life, time.Now())
+			inAir, recent = inAir+a, recent+b
+			if a > simPool {
+				t.Errorf("%d calls in the air of a pool of %d", a, simPool)
+			}
+			s.kill(r)
+			kills++
+		}
+		s.check()
+		repaid := s.repaid()
+		t.Logf("%d kills, %d calls in the air then and %d replies right before; %d calls repaid", kills, inAir, recent, repaid)
+		if repaid > inAir+recent {
+			t.Errorf("%d calls repaid, want at most %d", repaid, inAir+recent)
+		}
+	})
+}
+
+// simSum adds up what the seeds have seen.
+type simSum struct {
+	seeds, rows, calls, repaid, starts, claims int
+	longest                                    time.Duration
+	done                                       map[string]int
+	failed                                     []uint64
+}
+
+func (m *simSum) add(s *sim) {
+	m.rows += s.loaded
+	m.calls += len(s.calls)
+	m.repaid += s.repaid()
+	m.starts += s.starts
+	m.claims += len(s.claims)
+	m.longest = max(m.longest, time.Since(s.began))
+	for name, n := range s.done {
+		m.done[name] += n
+	}
+}
+
+func (m *simSum) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d seeds, of which %d failed %v\n%d rows, %d calls, of them %d made again; %d starts of a process, %d claims; longest %v of virtual time\n",
+		m.seeds, len(m.failed), m.failed, m.rows, m.calls, m.repaid, m.starts, m.claims, m.longest.Round(time.Second))
+	fmt.Fprintf(&b, "%-14s", "at the step")
+	for _, manner := range manners {
+		fmt.Fprintf(&b, "%12s", manner)
+	}
+	for _, step := range consumer.Steps {
+		fmt.Fprintf(&b, "\n%-14s", step)
+		for _, manner := range manners {
+			name := manner + " at " + step
+			fmt.Fprintf(&b, "%12d", m.done[name])
+			delete(m.done, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.done)) {
+		fmt.Fprintf(&b, "\n%-24s%6d", name, m.done[name])
+	}
+	return b.String()
+}
+
+// moment draws a time up to most.
+func moment(rng *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(rng.Int64N(int64(most)))
+}
