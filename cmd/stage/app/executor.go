@@ -78,6 +78,19 @@ func (e *executor) Start(row *consumer.Row) {
 
 // Recall hands back the waiting rows that are no longer wanted. It implements [consumer.Recaller].
 func (e *executor) Recall() {
+	var unwanted []*consumer.Row
+	e.mu.Lock()
+	e.queue = slices.DeleteFunc(e.queue, func(row *consumer.Row) bool {
+		if row.Wanted() {
+			return false
+		}
+		unwanted = append(unwanted, row)
+		return true
+	})
+	e.mu.Unlock()
+	for _, row := range unwanted {
+		e.reply(row, consumer.Reply{HandedBack: true})
+	}
 	e.pool.Recall(func(j *job) bool { return !j.row.Wanted() })
 }
 
@@ -97,21 +110,29 @@ func (e *executor) run(ctx context.Context, done <-chan struct{}) {
 		case <-done:
 			return
 		}
-		e.mu.Lock()
-		rows := e.queue
-		e.queue = nil
-		e.mu.Unlock()
 		e.submit(ctx, e.dedupe.takeBack())
-		atOnce := 1
-		if e.dedupe != nil && e.dedupe.store != nil {
-			atOnce = lookUpRows
-		}
-		for some := range slices.Chunk(rows, atOnce) {
+		for some := e.next(); len(some) > 0; some = e.next() {
 			jobs := e.prepareAll(ctx, some)
 			e.dedupe.lookUp(ctx, jobs)
 			e.submit(ctx, jobs)
 		}
 	}
+}
+
+// next takes the first rows of the queue: one, or as many as are looked up in the store at once.
+func (e *executor) next() []*consumer.Row {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 1
+	if e.dedupe != nil && e.dedupe.store != nil {
+		n = lookUpRows
+	}
+	n = min(n, len(e.queue))
+	some := e.queue[:n:n]
+	if e.queue = e.queue[n:]; len(e.queue) == 0 {
+		e.queue = nil
+	}
+	return some
 }
 
 // submit gives jobs to the pool, but for those that share the call of another. It blocks while the pool's queue is full.
