@@ -13,6 +13,7 @@ import (
 type exchange struct {
 	At       time.Time // when the request was there
 	Key      string    // the credential that it showed
+	Header   http.Header
 	Request  []byte
 	Status   int
 	Response []byte
@@ -33,7 +34,7 @@ func (p *tap) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // the client is gone before it has said what it wants
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	x := &exchange{At: time.Now(), Key: r.Header.Get("Authorization"), Request: body}
+	x := &exchange{At: time.Now(), Key: r.Header.Get("Authorization"), Header: r.Header.Clone(), Request: body}
 	p.mu.Lock()
 	p.exchanges = append(p.exchanges, x)
 	p.mu.Unlock()

@@ -48,7 +48,9 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 		}
 	}
 	e.logStarted(j.row, a)
+	span := traceOf(j.row).call(ctx, e, j, a)
 	x, err := e.caller.targets[j.target].Do(ctx, j.prepared)
+	span.over()
 	var reply *answer
 	if err == nil {
 		reply, err = e.accept(j, x)
@@ -63,6 +65,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	}
 	j.addUsage(call.Usage)
 	e.logCall(j.row, a, call, fault)
+	span.end(call, x, fault)
 	verdict := pool.Verdict{}
 	if fault == nil {
 		e.landed(j, reply)

@@ -80,7 +80,7 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 		return err
 	}
 	defer caller.close()
-	s, err := newStage(cfg, conn, caller, log, stageOptions{ExitOnFatal: true})
+	s, err := newStage(cfg, conn, caller, log, stageOptions{ExitOnFatal: true, Console: env.Stderr})
 	if err != nil {
 		return err
 	}

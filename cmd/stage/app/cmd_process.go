@@ -165,7 +165,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 		return err
 	}
 	defer caller.close()
-	s, err := newStage(cfg, conn, caller, log, stageOptions{ExitOnFatal: true})
+	s, err := newStage(cfg, conn, caller, log, stageOptions{ExitOnFatal: true, Console: env.Stderr})
 	if err != nil {
 		return err
 	}

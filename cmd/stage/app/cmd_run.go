@@ -29,6 +29,7 @@ func newRunCommand(env *Env) *cobra.Command {
 		defer flushLog(log)
 		return Run(soft, hard, cfg, Deps{
 			Logger:   log,
+			Console:  env.Stderr,
 			Reloads:  reloads,
 			NewInput: *newInput,
 		})

@@ -40,6 +40,7 @@ type Config struct {
 	HTTP     HTTPConfig     `group:"Operation"`
 	Process  ProcessConfig  `group:"Operation"`
 
+	tracing tracingConfig     // of the OTEL_* variables
 	origins map[string]origin // where each variable's value came from, for stage config
 }
 

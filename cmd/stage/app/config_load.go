@@ -67,6 +67,9 @@ func (s ConfigSource) Load(ctx context.Context, need Need) (*Config, error) {
 	s.unknownVariables(found)
 	c.fillDefaults()
 	c.check(need, found)
+	if need == NeedCalls {
+		c.tracing = loadTracing(s.Environ, found)
+	}
 	if err := found.join(); err != nil {
 		return nil, err
 	}

@@ -110,6 +110,7 @@ func (e *executor) landed(j *job, a *answer) {
 		return
 	}
 	for _, other := range e.dedupe.flights.land(j.key, a) {
+		traceOf(other.row).sharesWith(traceOf(j.row))
 		if !e.answerWith(other, a, false) {
 			e.giveBack(other)
 		}

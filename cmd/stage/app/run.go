@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
 // Deps are what a stage finds outside itself. A test puts its own in their place; the zero value but for the Logger is
@@ -25,6 +27,10 @@ type Deps struct {
 	Reloads <-chan os.Signal
 	// NewInput accepts an input stream that was created anew since the last claim.
 	NewInput bool
+	// Console is where OTEL_TRACES_EXPORTER=console prints; nil: standard error.
+	Console io.Writer
+	// Spans is where spans go, whatever OTEL_* say; nil: where they say.
+	Spans sdktrace.SpanExporter
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -53,7 +59,7 @@ func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
 		return err
 	}
 	defer caller.close()
-	s, err := newStage(cfg, conn, caller, deps.Logger, stageOptions{NewInput: deps.NewInput})
+	s, err := newStage(cfg, conn, caller, deps.Logger, stageOptions{NewInput: deps.NewInput, Console: deps.Console, Spans: deps.Spans})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/pool"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -48,6 +50,7 @@ type stage struct {
 	executor  *executor
 	spread    *consumer.Spread // nil with one partition
 	consumers []*consumer.Consumer
+	tracing   *tracing // nil: off
 
 	stop  context.CancelCauseFunc // ends the run softly, set while it runs
 	pause atomic.Pointer[pauseState]
@@ -65,6 +68,10 @@ type stageOptions struct {
 	NewInput bool
 	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration says.
 	ExitOnFatal bool
+	// Console is where OTEL_TRACES_EXPORTER=console prints.
+	Console io.Writer
+	// Spans is where spans go, whatever OTEL_* say; nil: where they say.
+	Spans sdktrace.SpanExporter
 }
 
 // newStage puts the parts together and starts nothing.
@@ -79,6 +86,7 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	if s.ledger, err = newLedger(cfg); err != nil {
 		return nil, err
 	}
+	s.tracing = newTracing(cfg, opts.Spans, opts.Console, s.runID, s.log)
 	s.metrics = NewMetrics(buildVersion(), s.snapshot)
 	payloads := auditlog.PayloadsFull
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
@@ -158,7 +166,7 @@ func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config
 		Journal:           cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowRows: cfg.Window.Rows, WindowBytes: int64(cfg.Window.Bytes),
 		Create: cfg.Streams.Create, NewInput: opts.NewInput, Spread: s.spread,
-		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Logger: s.log,
+		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.ofPartition(cfg, partition), Logger: s.log,
 	}
 }
 
@@ -195,6 +203,11 @@ func (s *stage) setUp(ctx context.Context) error {
 // what is contiguous is emitted. When hard ends it stops at once. It returns nil after a clean stop, the cause of a hard
 // one, and why the stage could not go on.
 func (s *stage) run(soft, hard context.Context) error {
+	begun := hard
+	defer func() { s.tracing.close(begun, begun.Err() != nil) }()
+	if err := s.tracing.start(soft); err != nil {
+		return err
+	}
 	if err := s.setUp(soft); err != nil {
 		if soft.Err() != nil {
 			return nil // stopped, or all was done already, before it began

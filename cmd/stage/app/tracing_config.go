@@ -1,0 +1,148 @@
+package app
+
+import (
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// tracingConfig is what the OTEL_* variables ask of the stage itself. The rest of them (endpoint, headers, TLS, compression,
+// time-outs, sampler, limits) is read by OpenTelemetry's own packages, from the environment of the process; here they are
+// only checked, since those packages fall back in silence where a value is wrong. The zero value is off.
+type tracingConfig struct {
+	otlp      bool // spans go to a receiver, by protocol
+	protocol  string
+	console   bool // spans are printed on standard error
+	queueSize int  // most spans that wait for an exporter; 0: the SDK's default
+}
+
+func (t tracingConfig) on() bool { return t.otlp || t.console }
+
+// Protocols of OTLP.
+const (
+	protocolGRPC     = "grpc"
+	protocolProtobuf = "http/protobuf"
+	protocolJSON     = "http/json"
+)
+
+// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not looked at any further: they may be
+// meant for others.
+func loadTracing(environ map[string]string, found *faults) (t tracingConfig) {
+	get := func(name string) string { return strings.TrimSpace(environ[name]) }
+	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") {
+		return t
+	}
+	t.choose(get, found)
+	if !t.on() {
+		return t
+	}
+	if t.otlp {
+		t.chooseProtocol(get, found)
+		checkReceiver(get, found)
+	}
+	checkSampler(get, found)
+	if list := get("OTEL_PROPAGATORS"); list != "" && !slices.Contains(splitList(list), "tracecontext") {
+		found.add("OTEL_PROPAGATORS", "%q: only tracecontext is supported, which continues the rows' traceparent; name it, or unset the variable", list)
+	}
+	for _, name := range []string{
+		"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+		"OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+	} {
+		if text := get(name); text != "" {
+			if n, err := strconv.Atoi(text); err != nil || n <= 0 {
+				found.add(name, "%q: give a whole number above 0", text)
+			}
+		}
+	}
+	t.queueSize, _ = strconv.Atoi(get("OTEL_BSP_MAX_QUEUE_SIZE"))
+	return t
+}
+
+// choose finds out where spans go.
+func (t *tracingConfig) choose(get func(string) string, found *faults) {
+	list := get("OTEL_TRACES_EXPORTER")
+	if list == "" {
+		t.otlp = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" || get("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
+		return
+	}
+	for _, exporter := range splitList(list) {
+		switch exporter {
+		case "otlp":
+			t.otlp = true
+		case "console":
+			t.console = true
+		case "none":
+			if exporters := splitList(list); len(exporters) > 1 {
+				found.add("OTEL_TRACES_EXPORTER", "%q: none does not go with others", list)
+			}
+		default:
+			found.add("OTEL_TRACES_EXPORTER", "%q is not supported: choose otlp, console or none", exporter)
+		}
+	}
+}
+
+func (t *tracingConfig) chooseProtocol(get func(string) string, found *faults) {
+	name := "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+	if get(name) == "" {
+		name = "OTEL_EXPORTER_OTLP_PROTOCOL"
+	}
+	switch t.protocol = get(name); t.protocol {
+	case "":
+		t.protocol = protocolProtobuf
+	case protocolGRPC, protocolProtobuf, protocolJSON:
+	default:
+		found.add(name, "%q is not supported: choose %s, %s or %s", t.protocol, protocolProtobuf, protocolJSON, protocolGRPC)
+	}
+}
+
+// checkReceiver checks where the receiver is and the files that a connection to it needs.
+func checkReceiver(get func(string) string, found *faults) {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		text := get(name)
+		if text == "" {
+			continue
+		}
+		if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			found.add(name, "%q: give a URL such as http://localhost:4318", text)
+		}
+	}
+	for _, prefix := range []string{"OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_TRACES_"} {
+		for _, name := range []string{"CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {
+			if path := get(prefix + name); path != "" {
+				if _, err := os.ReadFile(path); err != nil {
+					found.add(prefix+name, "%v: give the path of a PEM file", plainPathError(err))
+				}
+			}
+		}
+		if c := get(prefix + "COMPRESSION"); c != "" && c != "gzip" && c != "none" {
+			found.add(prefix+"COMPRESSION", "%q is not supported: choose gzip or none", c)
+		}
+	}
+}
+
+// checkSampler checks the sampler, which the SDK reads.
+func checkSampler(get func(string) string, found *faults) {
+	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+	name := strings.ToLower(get("OTEL_TRACES_SAMPLER"))
+	if name == "" {
+		return
+	}
+	if !slices.Contains(samplers, name) {
+		found.add("OTEL_TRACES_SAMPLER", "%q is not supported: choose %s", name, orList(samplers))
+	}
+	if arg := get("OTEL_TRACES_SAMPLER_ARG"); arg != "" && strings.HasSuffix(name, "traceidratio") {
+		if ratio, err := strconv.ParseFloat(arg, 64); err != nil || !(ratio >= 0 && ratio <= 1) {
+			found.add("OTEL_TRACES_SAMPLER_ARG", "%q: give the part of the traces to keep, from 0 to 1", arg)
+		}
+	}
+}
+
+// splitList splits a list with commas.
+func splitList(text string) (words []string) {
+	for word := range strings.SplitSeq(text, ",") {
+		words = append(words, strings.TrimSpace(word))
+	}
+	return words
+}
