@@ -93,7 +93,7 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 		return "", false, err
 	}
 	defer p.close()
-	orphaned := false
+	orphaned, compared, short := false, false, false
 	look := promptLook // when to look whether anybody is pinned, if nothing comes before
 	for {
 		now := time.Now()
@@ -129,7 +129,13 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 		if err != nil || soft.Err() != nil {
 			return "", false, err
 		}
-		if !nobodyPinned(info) || info.NumAckPending == 0 {
+		switch {
+		case !nobodyPinned(info):
+			short = false
+		case !compared && info.NumPending == 0 && info.NumAckPending == 0:
+			compared, short = c.endsShort(soft, info)
+		}
+		if !nobodyPinned(info) || info.NumAckPending == 0 && !short {
 			orphaned = false
 			continue
 		}
@@ -138,6 +144,18 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 		}
 		orphaned, look = true, time.Duration(rand.Int64N(int64(orphanWaitMax)))
 	}
+}
+
+// endsShort tells whether the results end before a row that is acked: a power cut has taken what the server had not synced
+// to the disk, or they are restored from a backup. With every row acked, none would come that brings the pin, and the
+// results would stay short until the next new row. Without an answer it is not known.
+func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
+	end, err := c.readEnd(ctx)
+	if err != nil {
+		return false, false
+	}
+	next, err := c.nextInput(ctx, end.mark+1)
+	return err == nil, next != 0 && next <= info.AckFloor.Stream
 }
 
 func nobodyPinned(info *jetstream.ConsumerInfo) bool {
