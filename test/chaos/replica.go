@@ -55,6 +55,17 @@ func (r *replica) supervise(ctx context.Context) error {
 	}
 }
 
+// notServed tells whether a replica ended because NATS did not serve it, which it may do at its start alone: with a clear
+// message, to be started again.
+func notServed(why string) bool {
+	for _, part := range []string{"connect to NATS at ", "context deadline exceeded", "code=503", "no responders"} {
+		if strings.Contains(why, part) {
+			return true
+		}
+	}
+	return false
+}
+
 // ended notes the end of the process and returns how long it stays down.
 func (r *replica) ended(ctx context.Context, proc *process) time.Duration {
 	r.mu.Lock()
@@ -71,9 +82,10 @@ func (r *replica) ended(ctx context.Context, proc *process) time.Duration {
 	}
 	r.exits++
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-	r.notes.tell("replica %d ended by itself with %d: %s: %s", r.n, proc.exitCode(), proc.log, lines[len(lines)-1])
-	if proc.exitCode() != 1 {
-		r.notes.violate("exit", "replica %d ended by itself with %s: see %s", r.n, proc.cmd.ProcessState, proc.log)
+	last := lines[len(lines)-1]
+	r.notes.tell("replica %d ended by itself with %d: %s: %s", r.n, proc.exitCode(), proc.log, last)
+	if proc.exitCode() != 1 || bytes.Contains(output, []byte(`"claimed the partition"`)) || !notServed(last) {
+		r.notes.violate("exit", "replica %d ended by itself with %s: %s: %s", r.n, proc.cmd.ProcessState, proc.log, last)
 	}
 	return restartWait
 }
