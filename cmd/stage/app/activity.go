@@ -173,7 +173,7 @@ func (a *activity) callText(c *auditlog.Call) string {
 		text += fmt.Sprintf(", status %d", c.StatusCode)
 	}
 	if c.RetryAfter > 0 {
-		text += ", told to wait " + round(c.RetryAfter).String()
+		text += ", told to wait " + shortTime(c.RetryAfter)
 	}
 	if a.payloads && c.Status != auditlog.CallCapacityRetry {
 		text += ": " + preview([]byte(c.Error))
