@@ -8,6 +8,8 @@ RUN      ?= .#     which tests: make test RUN=TestWindow
 FUZZTIME ?= 10s#   for each fuzz target
 BENCH    ?= .#     which benchmarks
 COUNT    ?= 1#     how often each; ten for benchstat
+
+PLATFORMS ?= linux/amd64,linux/arm64# of the image
 DURATION ?= 1m#    of a chaos run, or ROWS=10000
 SERVERS  ?= 1#     nats-servers of a chaos run: 1 or 3
 SEED     ?= 0#     of a chaos run; 0: any
@@ -110,6 +112,15 @@ docs-pictures: build ## record the demo and picture its dashboard, in about a mi
 	bin/shots -url "http://$$STAGE_HTTP_ADDR/" -after 42s -height 860 -out docs/dashboard.png & shots=$$!; \
 	bin/record -out docs/demo.svg bin/stage demo && wait $$shots
 
+.PHONY: image
+image: ## build the container image into dist/ with Go alone, with an SBOM for each platform
+	go -C tools/image run . -source ../.. -out ../../dist -version $(VERSION) -commit "$$(git rev-parse HEAD 2>/dev/null)" -platforms $(PLATFORMS)
+
+.PHONY: test-image
+test-image: ## build the image twice, compare, look inside and run it
+	go -C tools/image vet .
+	go -C tools/image test -count=1 .
+
 .PHONY: chart
 chart: ## write what is made of the chart: goldens, values.schema.json, its README
 	go -C test/chart test -count=1 -update .
@@ -126,6 +137,7 @@ tidy: ## tidy all modules
 	go -C test/browser mod tidy
 	go -C docs/record mod tidy
 	go -C test/chart mod tidy
+	go -C tools/image mod tidy
 
 .PHONY: ci
 ci: ## what CI runs
@@ -140,4 +152,4 @@ $(TOOLS) &: tools/go.mod tools/go.sum
 
 .PHONY: clean
 clean: ## remove what these targets have built
-	rm -rf bin coverage.out
+	rm -rf bin dist coverage.out
