@@ -237,7 +237,7 @@ func (s *sim) needless(first, again *simCall) string {
 	over := s.claims[lost].at
 	switch ended := first.by.handedOver; {
 	case !ended.IsZero() && !first.answered.After(ended) && !ended.After(over) && !s.unwell(first.by, first.answered, ended):
-		return "its process has ended by itself since"
+		return "its process has handed over since"
 	case safe.Before(over) && !s.unwell(first.by, first.answered, safe):
 		return "the reply had the time to be kept"
 	}

@@ -322,9 +322,6 @@ func (s *sim) stopCleanly(r *simReplica) {
 		if err := <-r.replica.done; err != nil {
 			s.t.Errorf("%s: %v", r.name, err)
 		}
-		s.mu.Lock()
-		r.handedOver = time.Now()
-		s.mu.Unlock()
 		r.hard()
 		r.nc.Close()
 		r.exec.die()

@@ -57,6 +57,11 @@ func (r *simReplica) step(step string) {
 		r.armed = ""
 	}
 	r.mu.Unlock()
+	if step == "drained" {
+		r.s.mu.Lock()
+		r.handedOver = time.Now()
+		r.s.mu.Unlock()
+	}
 	if strikes {
 		r.s.note(manner + " at " + step)
 		r.befall(manner, lasts)
@@ -102,7 +107,7 @@ type life struct {
 
 	// Guarded by sim.mu.
 	troubled   []span    // when it was cut off, asleep or dead
-	handedOver time.Time // when it ended by itself; zero: it did not
+	handedOver time.Time // when it had kept what it leaves to the next one; zero: it did not
 }
 
 func (l *life) trouble(lasts time.Duration) {
@@ -213,8 +218,15 @@ func (e *simExecutor) answer(row *consumer.Row) {
 		return
 	}
 	c, o := e.life.call(row), e.life.s.outcome(row.Seq)
+	var cut <-chan struct{}
+	if o.latency > time.Second { // as a row that is to be asked again: a drain does not wait for it
+		cut = e.draining
+	}
 	select {
 	case <-e.dead:
+		return
+	case <-cut:
+		row.Reply(consumer.Reply{HandedBack: true})
 		return
 	case <-time.After(o.latency):
 	}

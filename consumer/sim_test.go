@@ -83,7 +83,9 @@ func (s *sim) strike(step, manner string, after int) {
 			}
 			return
 		}
-		if i%20 < 19 && step != "drained" && step != "handing over" {
+		begins := slices.Index(consumer.Steps, step) < slices.Index(consumer.Steps, "taken")
+		ends := step == "drained" || step == "handing over"
+		if !ends && !(begins && i%20 == 19) {
 			continue
 		}
 		for _, r := range s.replicas {
