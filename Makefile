@@ -12,7 +12,8 @@ COUNT    ?= 1#     how often each; ten for benchstat
 PLATFORMS ?= linux/amd64,linux/arm64# of the image
 DURATION ?= 1m#    of a chaos run, or ROWS=10000
 SERVERS  ?= 1#     nats-servers of a chaos run: 1 or 3
-SEED     ?= 0#     of a chaos run; 0: any
+SEED     ?= 0#     of a chaos run; 0: any. The first one of sim
+SEEDS    ?= 100#   how many sim runs
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 APP      := github.com/llm-stage/stage/cmd/stage/app
@@ -22,7 +23,7 @@ TOOLS    := bin/golangci-lint bin/gofumpt bin/benchstat
 .PHONY: help
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: PKG=./pool RUN=TestName FUZZTIME=1m BENCH=Buffer COUNT=10 DURATION=5m SERVERS=3 SEED=7"
+	@echo "Variables: PKG=./pool RUN=TestName FUZZTIME=1m BENCH=Buffer COUNT=10 DURATION=5m SERVERS=3 SEED=7 SEEDS=500"
 
 .PHONY: build
 build: ## build bin/stage, as released
@@ -49,6 +50,10 @@ chaos: ## kill, suspend, cut off and restart real processes for DURATION, or ove
 	@mkdir -p bin
 	go build -o bin/chaos ./test/chaos
 	bin/chaos -servers $(SERVERS) -seed $(SEED) $(if $(ROWS),-rows $(ROWS),-duration $(DURATION)) $(CHAOS)
+
+.PHONY: sim
+sim: ## simulate faults at every step of the delivery protocol in virtual time, SEEDS of them from SEED on; 100 take minutes
+	go test ./consumer -run '^(TestSimulation|TestEveryStepMayBeTheLast)$$' -count=1 -timeout 24h -v -args -sim.seed $(SEED) -sim.runs $(SEEDS)
 
 .PHONY: test-browser
 test-browser: ## look at the dashboard of a running demo with headless Chromium
