@@ -65,7 +65,7 @@ func TestATraceGoesOnThroughRowCallsAndResult(t *testing.T) {
 			"llm_stage.row.state_id": "stage/ROWS/0/1", "llm_stage.row.status": "success", "llm_stage.row.source": "call",
 			"llm_stage.row.attempts": 2, "llm_stage.row.capacity_retries": 1, "error.type": nil,
 		})
-		if got, want := row.eventNames(), []string{"llm_stage.attempt_failed", "llm_stage.attempt_failed", "llm_stage.row.started", "llm_stage.row.finished"}; !slices.Equal(got, want) {
+		if got, want := row.eventNames(), []string{"llm_stage.row.started", "llm_stage.attempt_failed", "llm_stage.attempt_failed", "llm_stage.row.finished"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
 		if took := row.End.Sub(row.Start).Round(100 * time.Millisecond); took < 5*time.Second {

@@ -60,6 +60,7 @@ func writeMarkdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", variable, fallback, help)
 	}
+	b.WriteString("| `OTEL_*` | unset | the usual OpenTelemetry variables switch tracing on: see docs/tracing.md |\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -32,6 +32,9 @@ func (t *rowTrace) call(ctx context.Context, e *executor, j *job, a pool.Attempt
 	if t == nil || !t.span.IsRecording() {
 		return nil
 	}
+	if a.Number == 1 {
+		t.span.AddEvent(eventRowStarted, trace.WithTimestamp(a.Dispatched))
+	}
 	model, to := j.prepared.Model, e.caller.targets[j.target]
 	attributes := append(make([]attribute.KeyValue, 0, 12),
 		attrGenAIOperation.String("chat"),

@@ -137,8 +137,7 @@ func (t *rowTrace) Emitted(reply *consumer.Reply, at time.Time) {
 		t.span.SetAttributes(attrRowSource.String(e.Source))
 	}
 	// A reply from the journal was begun and finished in an earlier term, before this span.
-	if e.StartedAt.After(t.taken) || e.StartedAt.Equal(t.taken) {
-		t.span.AddEvent(eventRowStarted, trace.WithTimestamp(e.StartedAt))
+	if !e.StartedAt.Before(t.taken) {
 		t.span.SetAttributes(attrRowQueued.Float64(e.StartedAt.Sub(t.taken).Seconds()))
 	}
 	if e.FinishedAt.After(t.taken) {
