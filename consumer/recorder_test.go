@@ -20,7 +20,7 @@ func TestRecorderTellsOfEachEventAsItComes(t *testing.T) {
 		run := &auditlog.Run{Header: auditlog.Header{RunID: "r1"}, Phase: auditlog.PhaseStart}
 		call := &auditlog.Call{Header: auditlog.Header{RunID: "r1"}, CallID: "c1"}
 		rec.RecordRun(run)
-		rec.RecordCall(call) // and nothing runs that could store them
+		rec.RecordCall(call, nil) // and nothing runs that could store them
 		if len(seen) != 2 || seen[0].Run != run || seen[0].Kind != auditlog.KindRun || seen[1].Call != call || seen[1].RunID != "r1" {
 			t.Errorf("told of %+v", seen)
 		}

@@ -150,9 +150,9 @@ type BatchRequest struct {
 	Model string `json:"model,omitempty"`
 }
 
-// check returns a [*BatchTooLargeError], an error that wraps [ErrBatchRequest],
-// or nil.
-func (b *Batch) check(r *BatchRequest) error {
+// Check says whether a request may be done: it returns a [*BatchTooLargeError], an
+// error that wraps [ErrBatchRequest], or nil.
+func (b *Batch) Check(r *BatchRequest) error {
 	switch n := len(r.Prompts); {
 	case n == 0:
 		return fmt.Errorf("%w: there are no prompts", ErrBatchRequest)

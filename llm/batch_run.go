@@ -23,7 +23,7 @@ import (
 // capacity in all its attempts while no other was answered, or when ctx ends.
 // Prompts that were not asked then fail with that error.
 func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*BatchReply, error) {
-	if err := b.check(r); err != nil {
+	if err := b.Check(r); err != nil {
 		return nil, err
 	}
 	began := time.Now()

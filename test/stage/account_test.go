@@ -102,11 +102,11 @@ func (s *site) audit() audit {
 		if err != nil {
 			s.t.Fatalf("event %d on %s: %v", m.Seq, m.Subject, err)
 		}
-		partition := strconv.Itoa(int(e.Partition))
+		partition := e.Partition
 		if e.Run != nil {
-			partition = "all"
+			partition = auditlog.All
 		}
-		if want := "audit.stage." + partition + "." + string(e.Kind); m.Subject != want {
+		if want := "audit.stage." + partition.String() + "." + string(e.Kind); m.Subject != want {
 			s.t.Errorf("event %d is on %s, want %s", m.Seq, m.Subject, want)
 		}
 		switch {
@@ -255,6 +255,9 @@ func (s *site) verifyCalls(a *audit) {
 	byTerm, byRow := make(map[term][]int), make(map[string]int)
 	for _, e := range a.calls {
 		key := term{e.E.StateID, e.E.Owner}
+		if e.E.BatchID != "" {
+			key.state = e.E.BatchID
+		}
 		byTerm[key] = append(byTerm[key], e.E.CallIndex)
 		byRow[e.E.StateID]++
 		if hashes[e.E.RequestHash]--; hashes[e.E.RequestHash] < 0 && e.E.RequestHash != "" {

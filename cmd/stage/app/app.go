@@ -51,6 +51,7 @@ func commands(env *Env) []*cobra.Command {
 		newRunCommand(env),
 		newProcessCommand(env),
 		newDemoCommand(env),
+		newBatchCommand(env),
 		newLoadCommand(env),
 		newResultsCommand(env),
 		newTailCommand(env),

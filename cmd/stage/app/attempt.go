@@ -56,7 +56,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 		reply, err = e.accept(j, x)
 	}
 	fault, _ := errors.AsType[*llm.Error](err)
-	call := e.callEvent(j, a, x, fault)
+	call := e.callEvent(e.caller.targets[j.target], j.prepared.Model, a, x, fault)
 	j.row.RecordCall(call)
 	e.ledger.spend(call)
 	e.called(call)
@@ -121,12 +121,12 @@ func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 	return a, nil
 }
 
-// callEvent is the audit event of one attempt; its identity is filled in by the row.
-func (e *executor) callEvent(j *job, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
+// callEvent is the audit event of one attempt; its identity is filled in by the row, or the batch.
+func (e *executor) callEvent(t *target, model string, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
 	c := &auditlog.Call{
 		Header:   auditlog.Header{Time: time.Now(), RunID: e.runID, Stage: e.cfg.Name},
 		CallID:   newID(),
-		Provider: e.caller.targets[j.target].Provider(), Model: j.prepared.Model,
+		Provider: t.Provider(), Model: model,
 		Status: auditlog.CallSuccess, StatusCode: x.Status,
 		Latency: x.Latency, DispatchDelay: a.DispatchDelay, RetryAfter: x.RetryAfter,
 		RequestHash: llm.Hash(x.Request), Request: x.Request, Response: x.Response,

@@ -75,6 +75,19 @@ func (c *Config) checkInput(found *faults) {
 		{"STAGE_JOURNAL_STREAM", "journal." + c.Name + ".*"},
 		{"STAGE_DEAD_LETTER_SUBJECT", c.Streams.DeadLetterSubject},
 	}
+	// A stream that captures batched requests would answer them in the stage's place, and the input's would take them for
+	// rows.
+	for _, in := range []struct{ variable, subject string }{
+		{variable, anyPartition},
+		{"STAGE_RESULT_SUBJECT", c.Result.Subject + ".>"},
+		{"STAGE_AUDIT_SUBJECT", c.Audit.Subject + ".>"},
+		{"STAGE_JOURNAL_STREAM", "journal.>"},
+		{"STAGE_DEDUPE", dedupePrefix + ">"},
+	} {
+		if found.none(in.variable) && subjectsOverlap(in.subject, batchSubject(c.Name)) {
+			found.add("STAGE_NAME", "batched requests come on %s, which is on %s (%s): give another name", batchSubject(c.Name), in.subject, in.variable)
+		}
+	}
 	for _, out := range outputs {
 		if out.subject != "" && found.none(out.variable) && subjectsOverlap(anyPartition, out.subject) {
 			found.add(out.variable, "what it publishes on %s is input again, STAGE_INPUT_SUBJECT is %q: give another subject", out.subject, c.Input.Subject)

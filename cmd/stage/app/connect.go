@@ -24,6 +24,7 @@ type connection struct {
 	nc     *nats.Conn
 	server *natsd.Server // nil: an external server
 	login  NATSConfig    // by which it was made; zero for the embedded server
+	lent   bool          // by Deps: what is not drained ends with it
 }
 
 // close closes the connection and stops the embedded server.

@@ -1,6 +1,9 @@
 package app
 
-import "github.com/llm-stage/stage/pool"
+import (
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+)
 
 // newGates makes the limits of the configuration, for each target. Calls and tokens a minute are those of the process, so
 // all targets share them; calls at a time are those of a provider.
@@ -34,8 +37,12 @@ func (j *job) Weight(int) int64 {
 	if j.prepared == nil {
 		return 0
 	}
-	tokens := int64(len(j.prepared.Body)) / bytesPerToken
-	if most := j.request.MaxTokens; most != nil {
+	return estimateTokens(j.prepared, &j.request)
+}
+
+func estimateTokens(p *llm.Prepared, r *llm.Request) int64 {
+	tokens := int64(len(p.Body)) / bytesPerToken
+	if most := r.MaxTokens; most != nil {
 		tokens += int64(*most)
 	}
 	return tokens

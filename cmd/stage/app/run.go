@@ -17,7 +17,9 @@ import (
 // Deps are what a stage finds outside itself. A test puts its own in their place; the zero value but for the Logger is
 // what the program uses.
 type Deps struct {
-	// NATS connects; nil: to the server of the configuration, or to an embedded one. Run closes the connection.
+	// NATS connects; nil: to the server of the configuration, or to an embedded one. Run closes the connection. On a
+	// connection given here, batched requests that come while the stage stops are refused rather than left to other
+	// replicas: to drain a subscription, the library takes timers that a test in virtual time can't share.
 	NATS func() (*nats.Conn, error)
 	// DialLLM opens connections to the provider; nil: TCP.
 	DialLLM func(ctx context.Context, network, address string) (net.Conn, error)
@@ -59,7 +61,7 @@ func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
 		return err
 	}
 	defer caller.close()
-	s, err := newStage(cfg, conn, caller, deps.Logger, stageOptions{NewInput: deps.NewInput, Console: deps.Console, Spans: deps.Spans})
+	s, err := newStage(cfg, conn, caller, deps.Logger, stageOptions{NewInput: deps.NewInput, Batches: true, Console: deps.Console, Spans: deps.Spans})
 	if err != nil {
 		return err
 	}
@@ -86,7 +88,7 @@ func (d *Deps) connect(ctx context.Context, cfg *Config) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &connection{nc: nc}, nil
+	return &connection{nc: nc, lent: true}, nil
 }
 
 // lateServer holds the address of the HTTP server from the start, so that a taken one is found before any work, and serves

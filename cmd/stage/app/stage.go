@@ -48,6 +48,7 @@ type stage struct {
 	history   *history
 	recorder  *consumer.Recorder
 	executor  *executor
+	batches   *batches         // nil: batched requests are not answered
 	spread    *consumer.Spread // nil with one partition
 	consumers []*consumer.Consumer
 	tracing   *tracing // nil: off
@@ -72,6 +73,8 @@ type stageOptions struct {
 	Console io.Writer
 	// Spans is where spans go, whatever OTEL_* say; nil: where they say.
 	Spans sdktrace.SpanExporter
+	// Batches answers batched requests.
+	Batches bool
 }
 
 // newStage puts the parts together and starts nothing.
@@ -106,6 +109,11 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	}
 	if cfg.HTTP.DashboardPayloads {
 		s.executor.show = s.activity.noteRow
+	}
+	if opts.Batches {
+		if s.batches, err = newBatches(cfg, conn, s.executor, s.recorder, s.log); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.Streams.Partitions > 1 {
 		s.spread = consumer.NewSpread(conn.nc, cfg.Name, s.runID, cfg.Streams.Partitions, s.log)
@@ -238,6 +246,9 @@ func (s *stage) run(soft, hard context.Context) error {
 	done := make(chan struct{}) // closed when no consumer can start a row any more
 	calls.Go(func() { s.executor.run(soft, done) })
 	calls.Go(func() { _ = s.executor.pool.Run(hard) }) // its error is the cause of hard
+	if s.batches != nil {
+		calls.Go(func() { s.batches.serve(soft, hard) })
+	}
 	s.recordRun(auditlog.PhaseStart, "", nil)
 
 	spreading, stopSpread := context.WithCancel(context.WithoutCancel(hard))

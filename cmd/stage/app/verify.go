@@ -63,6 +63,7 @@ func verify(ctx context.Context, js jetstream.JetStream, cfg *Config, progress i
 		used += p.used
 		v.report.Partitions = append(v.report.Partitions, p.stats)
 	}
+	used += v.report.Audit.Batched
 	v.report.Audit.Elsewhere = v.report.Audit.Calls - min(used, v.report.Audit.Calls)
 	v.report.conclude()
 	return v.report, nil

@@ -86,11 +86,13 @@ type verifiedPartition struct {
 type verifiedAudit struct {
 	Calls           uint64 `json:"calls"`
 	CapacityRetries uint64 `json:"capacity_retries"`
-	// Elsewhere are calls that no result came of: terms that ended first, batched requests, rows that are pending.
-	Elsewhere uint64          `json:"calls_without_result"`
-	Usage     *auditlog.Usage `json:"-"`
-	Tokens    *int64          `json:"tokens"`
-	CostUSD   *float64        `json:"cost_usd"`
+	// Elsewhere are calls that no result came of: terms that ended first, rows that are pending.
+	Elsewhere uint64 `json:"calls_without_result"`
+	// Batched are the calls of batched requests, which have no rows.
+	Batched uint64          `json:"calls_of_batches"`
+	Usage   *auditlog.Usage `json:"-"`
+	Tokens  *int64          `json:"tokens"`
+	CostUSD *float64        `json:"cost_usd"`
 	// Runs is how many processes the audit tells of, RunsChecked how many of them have a summary that was compared.
 	Runs        int `json:"runs"`
 	RunsChecked int `json:"runs_checked"`
@@ -188,8 +190,12 @@ func (r *verifyReport) writeText(w io.Writer) {
 	if a.Tokens != nil {
 		tokens = fmt.Sprintf("%d tokens", *a.Tokens)
 	}
-	say(w, "audit: %d calls, %d of them capacity retries, %d of rows or terms without a result; %s, cost in USD %s; %d of %d runs have a summary",
-		a.Calls, a.CapacityRetries, a.Elsewhere, tokens, costText(a.Usage), a.RunsChecked, a.Runs)
+	batched := ""
+	if a.Batched > 0 {
+		batched = fmt.Sprintf("%d of batched requests, ", a.Batched)
+	}
+	say(w, "audit: %d calls, %d of them capacity retries, %s%d of rows or terms without a result; %s, cost in USD %s; %d of %d runs have a summary",
+		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, costText(a.Usage), a.RunsChecked, a.Runs)
 	for _, note := range r.Notes {
 		say(w, "note: %s", note)
 	}

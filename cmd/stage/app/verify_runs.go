@@ -70,6 +70,9 @@ func (v *runVerifier) number(variable string, atLeast int) int {
 func (v *runVerifier) call(e *auditlog.Call) {
 	retry := e.Status == auditlog.CallCapacityRetry
 	v.used.Calls++
+	if e.BatchID != "" {
+		v.used.Batched++
+	}
 	v.used.Usage = sumUsage(v.used.Usage, e.Usage)
 	if retry {
 		v.used.CapacityRetries++

@@ -1,0 +1,167 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// askBatch sends a batched request as soon as a stage answers.
+func (l *lab) askBatch(body string) *nats.Msg {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), time.Hour)
+	defer cancel()
+	for {
+		m, err := l.nc.RequestWithContext(ctx, "stage.llm_batch", []byte(body))
+		if errors.Is(err, nats.ErrNoResponders) {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		return m
+	}
+}
+
+func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prices := t.TempDir() + "/prices.yaml"
+		if err := os.WriteFile(prices, []byte("large: {input: 1, output: 2}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
+			if c.N%5 == 4 {
+				return &llmtest.Step{Status: 429}
+			}
+			return nil
+		}}, map[string]string{"STAGE_PRICES_FILE": prices})
+		l.load("a", "b", "c", "d", "e", "f")
+		r := l.start(nil, stageOptions{Batches: true})
+		r.conn.lent = true
+		m := l.askBatch(`{"prompts": ["x", "y", "z"], "contexts": ["p", null, null]}`)
+		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+			t.Fatalf("%s: %s", code, m.Data)
+		}
+		l.await(6)
+		r.stop()
+
+		report, err := verify(t.Context(), l.js, l.config(nil), &l.logs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		batched := uint64(0)
+		for _, e := range l.events(auditlog.KindCall) {
+			if e.Call.BatchID != "" {
+				batched++
+			}
+		}
+		a := report.Audit
+		if report.Verdict != verdictProven || a.Batched != batched || batched < 3 || a.Elsewhere != 0 || a.RunsChecked != 1 || a.CostUSD == nil {
+			var text strings.Builder
+			report.writeText(&text)
+			t.Errorf("%d calls of batches in the audit: %+v\n%s", batched, a, text.String())
+		}
+		var text strings.Builder
+		report.writeText(&text)
+		if !strings.Contains(text.String(), " of batched requests, 0 of rows or terms without a result;") {
+			t.Error(text.String())
+		}
+	})
+}
+
+func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prices := t.TempDir() + "/prices.yaml"
+		if err := os.WriteFile(prices, []byte("large: {input: 1000000, output: 0}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
+		for _, want := range []string{"", batchAllFailed} {
+			r := l.start(nil, stageOptions{Batches: true})
+			r.conn.lent = true
+			m := l.askBatch(`{"prompts": ["x"]}`)
+			if code := m.Header.Get(micro.ErrorCodeHeader); code != want {
+				t.Errorf("%q: %s, want %q", code, m.Data, want)
+			}
+			r.stop()
+			r.conn.nc.Close()
+		}
+	})
+}
+
+func TestABatchIsNoInputOfItsOwnStage(t *testing.T) {
+	for name, change := range map[string][]string{
+		"rows":    {"STAGE_NAME", "rows"},
+		"results": {"STAGE_NAME", "results"},
+		"audit":   {"STAGE_NAME", "audit"},
+		"journal": {"STAGE_NAME", "journal"},
+		"dedupe":  {"STAGE_NAME", "dedupe"},
+		"input":   {"STAGE_INPUT_SUBJECT", "*.llm_batch"},
+	} {
+		_, err := load(t, NeedNothing, change...)
+		if err == nil || !strings.Contains(err.Error(), "STAGE_NAME: batched requests come on ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestServiceVersionsAreSemantic(t *testing.T) {
+	for version, want := range map[string]string{
+		"v1.2.3": "1.2.3", "1.2.3-rc.1+x": "1.2.3-rc.1+x", "devel": "0.0.0-devel", "v1.2": "0.0.0-devel", "01.2.3": "0.0.0-devel",
+		"v0.0.0-20261121153401-3dd12c5da4fe+dirty": "0.0.0-20261121153401-3dd12c5da4fe+dirty",
+	} {
+		if got := semanticVersion(version); got != want {
+			t.Errorf("%s: %s, want %s", version, got, want)
+		}
+	}
+}
+
+func TestADescriptionFitsIntoAHeader(t *testing.T) {
+	if got := oneLine("a\r\nNats-Service-Error-Code: x\tb"); got != "a Nats-Service-Error-Code: x b" {
+		t.Errorf("%q", got)
+	}
+	if got := oneLine(strings.Repeat("ä", 400)); len(got) > 510 || !strings.HasSuffix(got, "ä…") {
+		t.Errorf("%q", got)
+	}
+}
+
+func FuzzReadBatchRequest(f *testing.F) {
+	for _, seed := range []string{
+		"", "null", `{"prompts": ["a", "b"], "contexts": ["c", null], "max_parallel": 5, "model": null}`,
+		`{"prompts": ["\ud800"]}`, `{"prompts": ["a"], "max_parallel": -9223372036854775808}`, `{"Prompts": ["a"], "prompts": null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	batch, err := llm.NewBatch(llm.DefaultBatch())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := readBatchRequest(data)
+		if err == nil {
+			err = batch.Check(r)
+		}
+		if err != nil {
+			body, code, description := batchReply("openai", nil, err, 1<<20)
+			if !json.Valid(body) || code == "" || description == "" || strings.ContainsAny(oneLine(description), "\r\n") {
+				t.Errorf("%q of %v: %q, %s", code, err, description, body)
+			}
+			return
+		}
+		if len(r.Prompts) == 0 || r.MaxParallel < 0 || r.Contexts != nil && len(r.Contexts) != len(r.Prompts) {
+			t.Errorf("%+v", r)
+		}
+	})
+}

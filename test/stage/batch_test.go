@@ -1,0 +1,653 @@
+package stage_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// batchReply is a reply as somebody who knows nothing of the stage's code reads it.
+type batchReply struct {
+	Code    string // of a service error
+	Header  nats.Header
+	Took    time.Duration
+	Results []struct{ Status, Content, Error, Reason string }
+	Tokens  map[string]int64 `json:"total_tokens"`
+	TimeMS  int64            `json:"total_time_ms"`
+
+	Total        int
+	Report       []struct{ Error, Reason string }
+	Fatal        bool
+	Size, Max    int
+	Provider     string
+	RetryAfterMS *int64 `json:"retry_after_ms"`
+	Error        string
+}
+
+// contents lists the answers, and the reasons in the place of those that are missing.
+func (r *batchReply) contents() []string {
+	var list []string
+	for _, v := range r.Results {
+		list = append(list, v.Content+v.Reason)
+	}
+	return list
+}
+
+// ask sends a batched request and waits for the reply.
+func (s *site) ask(body string) *batchReply { return s.askOn("stage.llm_batch", body) }
+
+func (s *site) askOn(subject, body string) *batchReply {
+	s.t.Helper()
+	r, err := s.tryAsk(subject, body)
+	if err != nil {
+		s.t.Fatalf("%s %.100s: %v", subject, body, err)
+	}
+	return r
+}
+
+// tryAsk is askOn for goroutines of their own.
+func (s *site) tryAsk(subject, body string) (*batchReply, error) {
+	began := time.Now()
+	m, err := s.request(subject, []byte(body))
+	if err != nil {
+		return nil, err
+	}
+	r := &batchReply{Code: m.Header.Get(micro.ErrorCodeHeader), Header: m.Header, Took: time.Since(began)}
+	if err := json.Unmarshal(m.Data, r); err != nil {
+		return nil, fmt.Errorf("%w in %s", err, m.Data)
+	}
+	return r, nil
+}
+
+// request is nats.Conn.Request without the timers that the library shares between bubbles.
+func (s *site) request(subject string, body []byte) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	return s.nc.RequestWithContext(ctx, subject, body)
+}
+
+// batchOf makes a request of n prompts.
+func batchOf(n, parallel int) string {
+	prompts := make([]string, n)
+	for i := range prompts {
+		prompts[i] = fmt.Sprint("prompt ", i)
+	}
+	body, err := json.Marshal(map[string]any{"prompts": prompts, "max_parallel": parallel})
+	if err != nil {
+		panic(err)
+	}
+	return string(body)
+}
+
+// serving starts a replica and waits until it answers batched requests.
+func (s *site) serving(changes vars) *replica {
+	s.t.Helper()
+	r := s.start(changes)
+	s.until("the service", func() bool {
+		m, err := s.request("$SRV.INFO.llm-stage", nil)
+		return err == nil && bytes.Contains(m.Data, []byte("llm_query_batched"))
+	})
+	return r
+}
+
+func TestABatchComesBackInOrderWithItsAudit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 20, llmtest.Config{Latency: time.Second, LatencySigma: 1, Script: func(c llmtest.Call) *llmtest.Step {
+			switch c.Prompt {
+			case "bad":
+				return &llmtest.Step{Status: 400}
+			case "stumble":
+				if c.N%2 == 0 {
+					return &llmtest.Step{Status: 500}
+				}
+			}
+			return nil
+		}})
+		r := s.serving(vars{"STAGE_SYSTEM_PROMPT": "for rows alone", "STAGE_LLM_MAX_TOKENS": "77"})
+		reply := s.ask(`{"prompts": ["one", "bad", "three"], "contexts": ["before one", null, null], "max_parallel": 3, "model": "big"}`)
+		s.await(20)
+		r.stop()
+
+		if reply.Code != "" || len(reply.Results) != 3 || !strings.HasSuffix(reply.Results[0].Content, "to: one") ||
+			reply.Results[1].Reason != "api_call_failed" || reply.Results[1].Status != "error" || !strings.Contains(reply.Results[1].Error, "400") ||
+			!strings.HasSuffix(reply.Results[2].Content, "to: three") || reply.Results[2].Status != "success" {
+			t.Errorf("%+v", reply)
+		}
+		if took := time.Duration(reply.TimeMS) * time.Millisecond; took <= 0 || took > reply.Took {
+			t.Errorf("total_time_ms says %v of %v", took, reply.Took)
+		}
+		a := s.verify() // calls, tokens and the summary agree with what the LLM saw, batch and rows together
+		tokens, seen := int64(0), 0
+		for _, e := range a.calls {
+			if e.E.BatchID == "" {
+				continue
+			}
+			seen++
+			if id := e.E.BatchID; id != reply.Header.Get("Stage-Batch-Id") || e.E.Sequence != 0 || e.E.StateID != "" || e.E.Partition != auditlog.All || e.E.Model != "big" {
+				t.Errorf("event %+v", e.E)
+			}
+			if want := fmt.Sprintf("%s/%s/call/%d", e.E.BatchID, e.E.RunID, e.E.CallIndex); e.Header.Get("Nats-Msg-Id") != want {
+				t.Errorf("message id %q, want %q", e.Header.Get("Nats-Msg-Id"), want)
+			}
+			if bytes.Contains(e.E.Request, []byte("for rows alone")) || !bytes.Contains(e.E.Request, []byte("77")) {
+				t.Errorf("request %s", e.E.Request)
+			}
+			if bytes.Contains(e.E.Request, []byte(`"one"`)) && !bytes.Contains(e.E.Request, []byte(`{"role":"user","content":"before one"},{"role":"user","content":"one"}`)) {
+				t.Errorf("the context does not come before its prompt: %s", e.E.Request)
+			}
+			if e.E.Usage != nil {
+				tokens += e.E.Usage.TotalTokens
+			}
+		}
+		if seen != 3 || tokens == 0 || reply.Tokens["total_tokens"] != tokens || reply.Tokens["prompt_tokens"]+reply.Tokens["completion_tokens"] != tokens {
+			t.Errorf("%d calls and %d tokens in the audit, the reply says %v", seen, tokens, reply.Tokens)
+		}
+	})
+}
+
+func TestRowsAndBatchesShareThePool(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const rows = 400
+		s := loaded(t, rows, llmtest.Config{Latency: time.Second})
+		r := s.serving(vars{"STAGE_BATCH_RPM": "openai=0", "STAGE_WINDOW": "64"})
+		began := time.Now()
+		var asking sync.WaitGroup
+		var batched, failed atomic.Int64
+		var replies []*batchReply
+		var mu sync.Mutex
+		for range 6 { // 120 prompts at a time, if they could
+			asking.Go(func() {
+				reply, err := s.tryAsk("stage.llm_batch", batchOf(60, 20))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				batched.Add(int64(len(reply.Results)))
+				mu.Lock()
+				defer mu.Unlock()
+				replies = append(replies, reply)
+			})
+		}
+		s.await(rows)
+		rowsTook := time.Since(began)
+		asking.Wait()
+		allTook := time.Since(began)
+		for _, reply := range replies {
+			for i, content := range reply.contents() {
+				if !strings.HasSuffix(content, fmt.Sprint("prompt ", i)) {
+					failed.Add(1)
+				}
+			}
+		}
+		r.stop()
+		s.verify()
+		if batched.Load() != 360 || failed.Load() != 0 {
+			t.Errorf("%d results, %d of them wrong", batched.Load(), failed.Load())
+		}
+		t.Logf("rows took %v, all %v", rowsTook, allTook)
+		// Ten calls a second, less what the throttle takes for its start: alone the rows need 40 s, and with two thirds of the
+		// calls 60 s.
+		if rowsTook > 75*time.Second {
+			t.Errorf("rows took %v beside batches", rowsTook)
+		}
+		if allTook > 100*time.Second {
+			t.Errorf("all took %v, 760 calls at ten a second", allTook)
+		}
+	})
+}
+
+func TestABatchKeepsToItsProvidersLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Latency: time.Second})
+		r := s.serving(vars{"STAGE_BATCH_RPM": "openai=10"})
+		reply := s.ask(batchOf(25, 20))
+		r.stop()
+		if len(reply.Results) != 25 || reply.Code != "" {
+			t.Fatalf("%+v", reply)
+		}
+		seen := s.tap.seen()
+		for i := 10; i < len(seen); i++ {
+			if since := seen[i].At.Sub(seen[i-10].At); since < time.Minute {
+				t.Errorf("call %d came %v after the tenth before it", i, since)
+			}
+		}
+	})
+}
+
+func TestABatchWithoutCapacityIsToldSoAfterABoundedNumberOfAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, always(llmtest.Step{Status: 429, Header: map[string]string{"Retry-After": "3"}}))
+		r := s.serving(nil)
+		reply := s.ask(batchOf(100, 2))
+		r.stop()
+		if reply.Code != "rate_limited" || reply.Provider != "openai" || reply.RetryAfterMS == nil || *reply.RetryAfterMS != 3000 {
+			t.Errorf("%+v", reply)
+		}
+		if n := len(s.tap.seen()); n < 3 || n > 6 {
+			t.Errorf("%d calls, want 3 for each of two prompts at most", n)
+		}
+		a := s.audit()
+		s.verifyCalls(&a)
+		s.verifySummary(&a)
+	})
+}
+
+func TestABatchBehindRowsWithoutCapacityIsNotLeftWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Bool
+		s := loaded(t, 60, locked(&open, 429))
+		r := s.serving(nil)
+		time.Sleep(time.Minute) // the retries of rows take every turn
+		reply := s.ask(batchOf(100, 5))
+		if reply.Code != "rate_limited" || reply.Took > 15*time.Minute {
+			t.Errorf("%s after %v: %s", reply.Code, reply.Took, reply.Error)
+		}
+		open.Store(true)
+		s.await(60)
+		r.stop()
+		s.verify()
+	})
+}
+
+func TestABatchOfAPausedStageIsToldWhy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Bool
+		s := loaded(t, 5, locked(&open, 401))
+		r := s.serving(nil)
+		s.until("the pause", func() bool { _, body := r.get("/readyz"); return strings.Contains(body, "paused") })
+		before := len(s.tap.seen())
+		reply := s.ask(batchOf(30, 20))
+		if reply.Code != "all_failed" || reply.Total != 30 || len(reply.Report) != 30 || !reply.Fatal || reply.Took > time.Second {
+			t.Errorf("%+v", reply)
+		}
+		if v := reply.Report[29]; v.Reason != "api_call_failed" || !strings.Contains(v.Error, "paused") || !strings.Contains(v.Error, "401") {
+			t.Errorf("%+v", v)
+		}
+		if n := len(s.tap.seen()); n != before {
+			t.Errorf("%d calls during the pause", n-before)
+		}
+		open.Store(true)
+		s.await(5)
+		if reply := s.ask(batchOf(2, 1)); reply.Code != "" {
+			t.Errorf("after the pause: %+v", reply)
+		}
+		r.stop()
+		s.verify()
+	})
+}
+
+func TestABatchCountsForTheCostCeilingAndKeepsToIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		prices := file(t, "prices.yaml", "small: {input: 1000000, output: 0}\n") // a dollar a token
+		s := newSite(t, llmtest.Config{Latency: time.Second})
+		r := s.serving(vars{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "6"})
+		first := s.ask(`{"prompts": ["a", "b", "c", "d", "e", "f", "g", "h"], "max_parallel": 1}`)
+		if first.Code != "" || first.Results[0].Status != "success" || first.Results[7].Reason != "cost_ceiling" {
+			t.Errorf("%+v", first)
+		}
+		calls := len(s.tap.seen())
+		second := s.ask(`{"prompts": ["i"]}`)
+		if second.Code != "all_failed" || second.Report[0].Reason != "cost_ceiling" || !strings.Contains(second.Report[0].Error, "STAGE_MAX_COST_USD") || len(s.tap.seen()) != calls {
+			t.Errorf("%+v", second)
+		}
+		if other := s.ask(`{"prompts": ["i"], "model": "unpriced"}`); other.Code != "all_failed" || len(s.tap.seen()) != calls {
+			t.Errorf("a model without a price: %+v", other)
+		}
+		r.stop()
+	})
+}
+
+func TestAStopAnswersBatchesWithWhatTheyHave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Latency: 10 * time.Second})
+		r := s.serving(nil)
+		done := make(chan *batchReply)
+		go func() {
+			reply, err := s.tryAsk("stage.llm_batch", batchOf(10, 3))
+			if err != nil {
+				t.Error(err)
+			}
+			done <- reply
+		}()
+		time.Sleep(5 * time.Second)
+		r.soft()
+		reply := <-done
+		if reply == nil || reply.Code != "" || reply.Took < 10*time.Second || reply.Took > 20*time.Second {
+			t.Fatalf("%+v", reply)
+		}
+		for i, v := range reply.Results {
+			if in := i < 3; in != (v.Status == "success") || !in && (v.Reason != "cancelled" || !strings.Contains(v.Error, "stopping")) {
+				t.Errorf("result %d: %+v", i, v)
+			}
+		}
+		if err := r.wait(); err != nil {
+			t.Error(err)
+		}
+		a := s.audit()
+		s.verifyCalls(&a)
+		s.verifySummary(&a)
+	})
+}
+
+func TestAHardStopAnswersBatchesToo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Latency: time.Hour})
+		r := s.serving(vars{"STAGE_STOP_TIMEOUT": "1m", "STAGE_LLM_TIMEOUT": "30s", "STAGE_RETRY_MAX_ATTEMPTS": "9", "STAGE_LLM_MAX_REPLY_BYTES": "1MiB"})
+		done := make(chan *batchReply)
+		go func() {
+			reply, err := s.tryAsk("stage.llm_batch", batchOf(10, 3))
+			if err != nil {
+				t.Error(err)
+			}
+			done <- reply
+		}()
+		time.Sleep(5 * time.Second)
+		r.soft()
+		time.Sleep(time.Second)
+		r.hard()
+		if reply := <-done; reply == nil || reply.Code != "all_failed" || reply.Took > 7*time.Second || reply.Total != 10 {
+			t.Errorf("%+v", reply)
+		}
+		<-r.done
+	})
+}
+
+// Each replica has the pool, and nothing to do with it while it stands by.
+func TestEveryReplicaAnswersBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 1, llmtest.Config{})
+		first, second := s.serving(nil), s.start(nil)
+		s.await(1)
+		s.until("the second replica", func() bool {
+			return len(s.services()) == 2
+		})
+		for range 30 {
+			if reply := s.ask(`{"prompts": ["x"]}`); reply.Code != "" {
+				t.Fatalf("%+v", reply)
+			}
+		}
+		second.stop()
+		for range 5 { // the one that went takes no more
+			if reply := s.ask(`{"prompts": ["x"]}`); reply.Code != "" {
+				t.Fatalf("%+v", reply)
+			}
+		}
+		first.stop()
+		s.crashed = false
+		runs := map[string]int{}
+		a := s.verify()
+		for _, e := range a.calls {
+			if e.E.BatchID != "" {
+				runs[e.E.RunID]++
+			}
+		}
+		if len(runs) != 2 {
+			t.Errorf("calls by process: %v, want both", runs)
+		}
+	})
+}
+
+// services lists the instances that answer $SRV.PING.
+func (s *site) services() []string {
+	s.t.Helper()
+	inbox := s.nc.NewInbox()
+	sub, err := s.nc.SubscribeSync(inbox)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := s.nc.PublishRequest("$SRV.PING.llm-stage", inbox, nil); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+	defer cancel()
+	var ids []string
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			slices.Sort(ids)
+			return ids
+		}
+		var ping micro.Ping
+		if err := json.Unmarshal(m.Data, &ping); err != nil {
+			s.t.Fatal(err)
+		}
+		ids = append(ids, ping.ID)
+	}
+}
+
+func TestTheServiceIsDiscoveredAndCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
+			if c.Prompt == "bad" {
+				return &llmtest.Step{Status: 400}
+			}
+			return nil
+		}})
+		r := s.serving(nil)
+		s.ask(`{"prompts": ["a", "bad"]}`)
+		s.ask(`{"prompts": ["bad"]}`)
+		s.ask(`{}`)
+		if warned := s.askOn("stage.llm_query_batched", `{"prompts": ["a"]}`); !strings.Contains(warned.Header.Get("Stage-Warning"), "stage.llm_batch") || warned.Results[0].Status != "success" {
+			t.Errorf("the deprecated endpoint: %+v", warned)
+		}
+		if warned := s.askOn("stage.llm_query_batched", `{}`); warned.Code != "bad_request" || warned.Header.Get("Stage-Warning") == "" {
+			t.Errorf("the deprecated endpoint: %+v", warned)
+		}
+
+		var info micro.Info
+		s.service("$SRV.INFO.llm-stage", &info)
+		if info.Name != "llm-stage" || info.Metadata["stage"] != "stage" || info.Metadata["model"] != "small" || len(info.Endpoints) != 2 ||
+			info.Endpoints[0].Subject != "stage.llm_batch" || info.Endpoints[1].Subject != "stage.llm_query_batched" {
+			t.Errorf("%+v", info)
+		}
+		var stats micro.Stats
+		s.service("$SRV.STATS.llm-stage", &stats)
+		v := stats.Endpoints[0]
+		if v.NumRequests != 3 || v.NumErrors != 1 || !strings.HasPrefix(v.LastError, "bad_request:") {
+			t.Errorf("%+v", v)
+		}
+		if want := `{"in_flight":0,"answered":1,"failed":2,"prompts":3,"prompt_errors":2,"processing_time":1000000000}`; string(v.Data) != want {
+			t.Errorf("%s, want %s", v.Data, want)
+		}
+		if _, body := r.get("/metrics"); !hasLine(body, `llm_stage_calls_total{model="small",provider="openai",status="success"}`, " 2") ||
+			!hasLine(body, `llm_stage_calls_total{model="small",provider="openai",status="failure"}`, " 2") {
+			t.Errorf("metrics:\n%s", linesOf(body, "llm_stage_calls_total"))
+		}
+		r.stop()
+		if left := s.services(); len(left) != 0 {
+			t.Errorf("still there: %v", left)
+		}
+	})
+}
+
+// service asks for one of the service's own answers.
+func (s *site) service(subject string, into any) {
+	s.t.Helper()
+	m, err := s.request(subject, nil)
+	if err == nil {
+		err = json.Unmarshal(m.Data, into)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestWhatIsNoBatchIsRefusedWithTheFacts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{})
+		r := s.serving(vars{"STAGE_BATCH_MAX_PROMPTS": "10"})
+		for body, want := range map[string]string{
+			"":                                   "ends too early",
+			"{":                                  "ends too early",
+			"null":                               "no prompts",
+			"[]":                                 "the request is a array",
+			`"prompts"`:                          "the request is a string",
+			"{}":                                 "no prompts",
+			`{"prompts": []}`:                    "no prompts",
+			`{"prompts": "one"}`:                 "prompts is a string",
+			`{"prompts": [1]}`:                   "prompts is a number",
+			`{"prompts": ["a", null]}`:           "prompt 1 is null",
+			`{"prompts": ["a"]} {}`:              "goes on after",
+			`{"prompt": ["a"]}`:                  `unknown field "prompt"`,
+			`{"prompts": ["a"], "contexts": []}`: "1 prompts and 0 contexts",
+			`{"prompts": ["a"], "max_parallel": "many"}`: "max_parallel is a string",
+			`{"prompts": ["a"], "max_parallel": 1e99}`:   "max_parallel is a number",
+			"{\"prompts\": [\"\xff\"]}":                  "UTF-8",
+			strings.Repeat("[", 100_000):                 "max depth",
+		} {
+			reply := s.ask(body)
+			if reply.Code != "bad_request" || !strings.Contains(reply.Error, want) || reply.Header.Get(micro.ErrorHeader) == "" {
+				t.Errorf("%.60s: %+v, want %q", body, reply, want)
+			}
+		}
+		if reply := s.ask(batchOf(11, 1)); reply.Code != "batch_too_large" || reply.Size != 11 || reply.Max != 10 {
+			t.Errorf("%+v", reply)
+		}
+		if n := len(s.tap.seen()); n != 0 {
+			t.Errorf("%d calls", n)
+		}
+		for parallel, want := range map[string]int{"0": 1, "-5": 1, "7": 7, "1000": 10, "null": 5} {
+			if reply := s.ask(strings.Replace(batchOf(10, 99), "99", parallel, 1)); len(reply.Results) != 10 {
+				t.Errorf("max_parallel %s (%d): %+v", parallel, want, reply)
+			}
+		}
+		r.stop()
+	})
+}
+
+func TestARequestWithoutAReplySubjectCostsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{})
+		r := s.serving(nil)
+		if err := s.nc.Publish("stage.llm_batch", []byte(`{"prompts": ["a"]}`)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		r.stop()
+		if n := len(s.tap.seen()); n != 0 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+func TestAReplyThatNoMessageHoldsIsAnErrorAndEndsTheBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("b", 400<<10), "stop")}))
+		r := s.serving(nil)
+		reply := s.ask(batchOf(100, 1))
+		if reply.Code != "reply_too_large" || reply.Size < 3*400<<10 || reply.Max > 1<<20 || len(s.tap.seen()) != 3 {
+			t.Errorf("%+v after %d calls", reply, len(s.tap.seen()))
+		}
+		r.stop()
+	})
+	synctest.Test(t, func(t *testing.T) { // only the encoding makes it too large
+		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("\n", 300<<10), "stop") + " "}))
+		r := s.serving(nil)
+		if reply := s.ask(batchOf(3, 1)); reply.Code != "all_failed" && reply.Code != "reply_too_large" {
+			t.Errorf("%+v", reply)
+		}
+		r.stop()
+	})
+}
+
+func TestAReportThatNoMessageHoldsIsCut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		long := `{"error":{"message":"` + strings.Repeat("no ", 200) + `"}}`
+		s := newSite(t, always(llmtest.Step{Status: 400, Body: long}))
+		r := s.serving(vars{"STAGE_BATCH_MAX_PROMPTS": "5000", "STAGE_BATCH_RPM": "openai=0"})
+		reply := s.ask(batchOf(5000, 20))
+		if reply.Code != "all_failed" || reply.Total != 5000 || len(reply.Report) < 1000 || len(reply.Report) == 5000 {
+			t.Errorf("%s, total %d, %d in the report", reply.Code, reply.Total, len(reply.Report))
+		}
+		r.stop()
+	})
+}
+
+func TestTooManyBatchesAtATimeAreSentAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Latency: time.Minute})
+		r := s.serving(nil)
+		var busy, answered atomic.Int64
+		var asking sync.WaitGroup
+		for range 80 {
+			asking.Go(func() {
+				reply, err := s.tryAsk("stage.llm_batch", `{"prompts": ["a"]}`)
+				switch {
+				case err != nil:
+					t.Error(err)
+				case reply.Code == "rate_limited" && reply.Provider == "openai" && reply.RetryAfterMS != nil:
+					busy.Add(1)
+				default:
+					answered.Add(1)
+				}
+			})
+		}
+		asking.Wait()
+		if busy.Load() != 16 || answered.Load() != 64 {
+			t.Errorf("%d sent away, %d answered", busy.Load(), answered.Load())
+		}
+		r.stop()
+	})
+}
+
+func TestABatchGoesToAFallbackWhileTheFirstProviderHasNoCapacity(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
+			if c.Model == "small" {
+				return &llmtest.Step{Status: 503}
+			}
+			return nil
+		}})
+		r := s.serving(vars{"STAGE_FALLBACKS": "openai:spare", "STAGE_FALLBACK_AFTER": "1s", "STAGE_RETRY_MAX_ATTEMPTS": "5"})
+		reply := s.ask(batchOf(10, 2))
+		r.stop()
+		answers := 0
+		for _, content := range reply.contents() {
+			if strings.HasPrefix(content, "Answer") {
+				answers++
+			}
+		}
+		if answers < 8 {
+			t.Errorf("%v", reply.contents())
+		}
+		a := s.audit()
+		s.verifyCalls(&a)
+		for _, e := range a.calls {
+			if e.E.RequestHash == "" || llm.Hash(e.E.Request) != e.E.RequestHash {
+				t.Errorf("%+v", e.E)
+			}
+		}
+	})
+}
