@@ -57,6 +57,7 @@ func TestAPlanNamesItsFaults(t *testing.T) {
 		{"-faults flood=3", "KIND=NUMBER"},
 		{"-faults stepdown=3", "-servers 3"},
 		{"-replicas 1", "from 2 to 20"},
+		{"-partitions 0", "from 1 to 64"},
 		{"-pool 30 -window 20", "the window no smaller"},
 		{"now", "unexpected arguments"},
 	} {
@@ -123,7 +124,7 @@ func TestTheCheckFindsWhatMustNotBe(t *testing.T) {
 			found := newNotes(io.Discard, nil)
 			check := newChecker(rows, found)
 			for _, r := range p.results {
-				check.result(r.header, r.body)
+				check.result(0, r.header, r.body)
 			}
 			check.end(rows)
 			if !maps.Equal(found.violations, c.want) {

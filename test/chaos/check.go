@@ -17,9 +17,10 @@ import (
 
 // row is one row of the input.
 type row struct {
-	seq  uint64 // stream sequence
-	n    int
-	body []byte
+	seq       uint64 // stream sequence
+	partition int
+	n         int
+	body      []byte
 }
 
 // checker compares the results with the rows.
@@ -27,34 +28,34 @@ type checker struct {
 	rows    map[uint64]row
 	notes   *notes
 	seen    map[uint64]struct{}
-	last    uint64
+	last    map[int]uint64 // by partition
 	results int
 }
 
 func newChecker(rows []row, n *notes) *checker {
-	c := &checker{rows: make(map[uint64]row, len(rows)), seen: make(map[uint64]struct{}, len(rows)), notes: n}
+	c := &checker{rows: make(map[uint64]row, len(rows)), seen: make(map[uint64]struct{}, len(rows)), last: make(map[int]uint64), notes: n}
 	for _, r := range rows {
 		c.rows[r.seq] = r
 	}
 	return c
 }
 
-// result takes the next result of the stream.
-func (c *checker) result(header nats.Header, body []byte) {
+// result takes the next result of the stream, which is one of that partition.
+func (c *checker) result(partition int, header nats.Header, body []byte) {
 	c.results++
 	seq, err := strconv.ParseUint(header.Get(consumer.HeaderSourceSeq), 10, 64)
 	r, known := c.rows[seq]
-	if err != nil || !known {
-		c.notes.violate("invented", "result %d is of no row: %v", c.results, header)
+	if err != nil || !known || r.partition != partition {
+		c.notes.violate("invented", "result %d is of no row of partition %d: %v", c.results, partition, header)
 		return
 	}
 	if _, twice := c.seen[seq]; twice {
 		c.notes.violate("doubled", "row %d has another result at place %d", seq, c.results)
-	} else if seq < c.last {
-		c.notes.violate("disorder", "the result of row %d comes after that of %d", seq, c.last)
+	} else if seq < c.last[partition] {
+		c.notes.violate("disorder", "the result of row %d comes after that of %d", seq, c.last[partition])
 	}
 	c.seen[seq] = struct{}{}
-	c.last = max(c.last, seq)
+	c.last[partition] = max(c.last[partition], seq)
 	if err := r.check(header.Get(consumer.HeaderStatus), body); err != nil {
 		c.notes.violate("bytes", "row %d: %v: %s: %.500s", seq, err, header.Get(consumer.HeaderStatus), body)
 	}
@@ -110,7 +111,7 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 	var all []row
 	if err := s.read(ctx, inputStream, "rows.>", func(m jetstream.Msg, seq uint64) {
 		n, _ := strconv.Atoi(strings.TrimPrefix(m.Headers().Get(nats.MsgIdHdr), "row-"))
-		all = append(all, row{seq: seq, n: n, body: rowBody(s.plan.seed, n)})
+		all = append(all, row{seq: seq, partition: s.partitionOf(m.Subject(), 1), n: n, body: rowBody(s.plan.seed, n)})
 		if n != len(all) || !bytes.Equal(m.Data(), all[n-1].body) {
 			s.notes.violate("input", "row %d at place %d of the input: %s", n, len(all), m.Data())
 		}
@@ -121,9 +122,27 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 		s.notes.violate("input", "%d rows in the input, %d published", len(all), published)
 	}
 	c := newChecker(all, s.notes)
-	err = s.read(ctx, resultStream, resultSubject, func(m jetstream.Msg, _ uint64) { c.result(m.Headers(), m.Data()) })
+	err = s.read(ctx, resultStream, "results."+stageName+".*.rows", func(m jetstream.Msg, _ uint64) {
+		c.result(s.partitionOf(m.Subject(), 2), m.Headers(), m.Data())
+	})
 	c.end(all)
 	return len(all), c.results, err
+}
+
+// partitionOf reads the partition at a token of a subject; -1: none of ours.
+func (s *site) partitionOf(subject string, token int) int {
+	if s.plan.partitions == 1 {
+		return 0
+	}
+	tokens := strings.Split(subject, ".")
+	if token >= len(tokens) {
+		return -1
+	}
+	p, err := strconv.Atoi(tokens[token])
+	if err != nil || p < 0 || p >= s.plan.partitions {
+		return -1
+	}
+	return p
 }
 
 const (

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -79,7 +80,7 @@ func (s *site) victim(ctx context.Context, random *rand.Rand) *replica {
 	if random.IntN(10) < 3 {
 		return drawn
 	}
-	if owner, _ := s.owner(ctx); owner != nil {
+	if owner, _ := s.owner(ctx, s.partition(random)); owner != nil {
 		return owner
 	}
 	return drawn
@@ -108,10 +109,11 @@ func (s *site) stopReplica(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// suspendOwner suspends the owner until somebody else has claimed the partition, and a moment longer. The owner wakes up
+// suspendOwner suspends the owner of a partition until somebody else has claimed it, and a moment longer. The owner wakes up
 // with all that it knew before.
 func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
-	r, owner := s.owner(ctx)
+	partition := s.partition(random)
+	r, owner := s.owner(ctx, partition)
 	if r == nil {
 		return errNotYet
 	}
@@ -123,7 +125,7 @@ func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 	taken := false
 	for !taken && ctx.Err() == nil && time.Since(began) < takeOverPatience {
 		pause(ctx, tryAgain)
-		now, err := s.lastOwner(ctx)
+		now, err := s.lastOwner(ctx, partition)
 		taken = err == nil && now != owner
 	}
 	took := time.Since(began)
@@ -236,7 +238,7 @@ func (s *site) stepDownLeader(ctx context.Context, random *rand.Rand) error {
 	case 0:
 		nc, subject = s.sys, "$JS.API.META.LEADER.STEPDOWN"
 	case 1, 2:
-		subject = "$JS.API.CONSUMER.LEADER.STEPDOWN." + inputStream + "." + durable
+		subject = "$JS.API.CONSUMER.LEADER.STEPDOWN." + inputStream + "." + consumer.DurableName(stageName, s.partition(random))
 	default:
 		streams := []string{inputStream, resultStream, resultStream, auditStream, journalStream}
 		subject = "$JS.API.STREAM.LEADER.STEPDOWN." + streams[random.IntN(len(streams))]
@@ -260,7 +262,8 @@ func ask(ctx context.Context, nc *nats.Conn, subject string) error {
 	return apiError(m.Data)
 }
 
-func (s *site) unpinOwner(ctx context.Context, _ *rand.Rand) error {
+func (s *site) unpinOwner(ctx context.Context, random *rand.Rand) error {
+	durable := consumer.DurableName(stageName, s.partition(random))
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	input, err := s.js.Stream(ctx, inputStream)

@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -226,23 +227,29 @@ func (s *site) stored(ctx context.Context) int {
 	if err != nil {
 		return -1
 	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(resultSubject))
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter("results."+stageName+".*.rows"))
 	if err != nil {
 		return -1
 	}
-	return int(info.State.Subjects[resultSubject])
+	n := 0
+	for p := range s.plan.partitions {
+		n += int(info.State.Subjects[resultSubject(p)])
+	}
+	return n
 }
 
 // unacked says which rows are not acked; empty: all are.
 func (s *site) unacked(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	c, err := s.js.Consumer(ctx, inputStream, durable)
-	if err != nil {
-		return err.Error()
-	}
-	if i := c.CachedInfo(); i.NumPending > 0 || i.NumAckPending > 0 {
-		return fmt.Sprintf("%d rows pending, %d not acked", i.NumPending, i.NumAckPending)
+	for p := range s.plan.partitions {
+		c, err := s.js.Consumer(ctx, inputStream, consumer.DurableName(stageName, p))
+		if err != nil {
+			return err.Error()
+		}
+		if i := c.CachedInfo(); i.NumPending > 0 || i.NumAckPending > 0 {
+			return fmt.Sprintf("partition %d: %d rows pending, %d not acked", p, i.NumPending, i.NumAckPending)
+		}
 	}
 	return ""
 }
@@ -259,7 +266,8 @@ func (s *site) checkCalls() {
 // report prints what was done and found.
 func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	calls, again := s.model.paid()
-	write(out, "seed %d, %d servers, %d replicas, pool %d, window %d\n", s.plan.seed, s.plan.servers, s.plan.replicas, s.plan.pool, s.plan.window)
+	write(out, "seed %d, %d servers, %d replicas, %d partitions, pool %d, window %d\n",
+		s.plan.seed, s.plan.servers, s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window)
 	write(out, "rows %d, results %d, in %v\n", rows, results, took.Round(time.Second))
 	write(out, "faults")
 	for _, k := range kinds {

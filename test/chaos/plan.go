@@ -57,20 +57,21 @@ const (
 
 // plan is what a run is to do.
 type plan struct {
-	seed     uint64
-	rows     int           // 0: as many as go in duration
-	duration time.Duration // for how long rows are published and faults happen; 0: until all rows are
-	timeout  time.Duration // for the whole run
-	servers  int
-	replicas int
-	pool     int
-	window   int
-	latency  time.Duration // median of a call
-	race     bool          // build the stage with the race detector
-	keep     bool          // keep the logs of a run that found nothing
-	verbose  bool
-	dir      string
-	counts   map[kind]int
+	seed       uint64
+	rows       int           // 0: as many as go in duration
+	duration   time.Duration // for how long rows are published and faults happen; 0: until all rows are
+	timeout    time.Duration // for the whole run
+	servers    int
+	replicas   int
+	partitions int
+	pool       int
+	window     int
+	latency    time.Duration // median of a call
+	race       bool          // build the stage with the race detector
+	keep       bool          // keep the logs of a run that found nothing
+	verbose    bool
+	dir        string
+	counts     map[kind]int
 }
 
 // fault is one entry of the schedule. All that it draws comes from its own seed, so that one does not change another.
@@ -90,6 +91,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	fs.DurationVar(&p.timeout, "timeout", 0, "give up after that long; 0: 10m more than -duration, 2h with -rows")
 	fs.IntVar(&p.servers, "servers", 1, "1 or 3 nats-servers; with 3 the streams have 3 replicas")
 	fs.IntVar(&p.replicas, "replicas", 3, "`number` of processes of the stage")
+	fs.IntVar(&p.partitions, "partitions", 1, "STAGE_PARTITIONS")
 	fs.IntVar(&p.pool, "pool", 32, "STAGE_POOL_SIZE")
 	fs.IntVar(&p.window, "window", 256, "STAGE_WINDOW")
 	fs.DurationVar(&p.latency, "latency", 150*time.Millisecond, "median time of a call")
@@ -129,6 +131,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 		faulty(p.rows >= 0 && p.duration >= 0 && p.timeout > 0, "-rows, -duration and -timeout must not be negative"),
 		faulty(p.servers == 1 || p.servers == 3, "-servers %d: 1 or 3", p.servers),
 		faulty(p.replicas >= 2 && p.replicas <= 20, "-replicas %d: from 2 to 20", p.replicas),
+		faulty(p.partitions >= 1 && p.partitions <= 64, "-partitions %d: from 1 to 64", p.partitions),
 		faulty(p.pool >= 1 && p.window >= p.pool, "-pool %d -window %d: at least 1, and the window no smaller", p.pool, p.window),
 		faulty(p.servers == 3 || p.counts[isolate]+p.counts[stepDown] == 0, "%s and %s take -servers 3", isolate, stepDown),
 	)

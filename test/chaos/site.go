@@ -28,11 +28,35 @@ const (
 	pinGroup      = "stage"
 )
 
-var (
-	durable       = consumer.DurableName(stageName, 0)
-	resultSubject = consumer.ResultSubject("results", stageName, 0)
-	logFilter     = strings.TrimSuffix(resultSubject, "rows") + ">"
-)
+// keys is how many subjects rows are published on where there are partitions.
+const keys = 97
+
+func resultSubject(partition int) string {
+	return consumer.ResultSubject("results", stageName, partition)
+}
+
+// partition draws one.
+func (s *site) partition(random *rand.Rand) int {
+	if s.plan.partitions == 1 {
+		return 0
+	}
+	return random.IntN(s.plan.partitions)
+}
+
+// inputSubject is STAGE_INPUT_SUBJECT, rowSubject where row n is published.
+func (s *site) inputSubject() string {
+	if s.plan.partitions == 1 {
+		return "rows.>"
+	}
+	return "rows." + consumer.PartitionToken + ".>"
+}
+
+func (s *site) rowSubject(n int) string {
+	if s.plan.partitions == 1 {
+		return "rows.a"
+	}
+	return fmt.Sprintf("rows.k%d", n%keys)
+}
 
 // site is all that a run consists of.
 type site struct {
@@ -116,6 +140,11 @@ func (s *site) createInput(ctx context.Context) error {
 		Name: inputStream, Subjects: []string{"rows.>", "noise.>"}, Replicas: s.plan.servers,
 		AllowDirect: true, Discard: jetstream.DiscardNew, Duplicates: time.Hour,
 	}
+	if s.plan.partitions > 1 {
+		cfg.SubjectTransform = &jetstream.SubjectTransformConfig{
+			Source: "rows.*", Destination: fmt.Sprintf("rows.{{partition(%d,1)}}.{{wildcard(1)}}", s.plan.partitions),
+		}
+	}
 	for end := time.Now().Add(time.Minute); ; pause(ctx, tryAgain) {
 		within, cancel := context.WithTimeout(ctx, apiTimeout)
 		_, err := s.js.CreateStream(within, cfg)
@@ -144,7 +173,7 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 
 // environ is what every command of the stage needs to know.
 func (s *site) environ(url string) []string {
-	return []string{"STAGE_NATS_URL=" + url, "STAGE_INPUT_SUBJECT=rows.>"}
+	return []string{"STAGE_NATS_URL=" + url, "STAGE_INPUT_SUBJECT=" + s.inputSubject(), "STAGE_PARTITIONS=" + strconv.Itoa(s.plan.partitions)}
 }
 
 // close ends all that was started.
@@ -200,7 +229,7 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 			err = s.store(ctx, "noise.x", "noise-"+strconv.Itoa(n), nil)
 		}
 		if err == nil {
-			err = s.store(ctx, "rows.a", "row-"+strconv.Itoa(n), rowBody(s.plan.seed, n))
+			err = s.store(ctx, s.rowSubject(n), "row-"+strconv.Itoa(n), rowBody(s.plan.seed, n))
 		}
 		if err != nil {
 			return n, err
@@ -249,11 +278,11 @@ func (s *site) store(ctx context.Context, subject, id string, body []byte) error
 	}
 }
 
-// lastOwner is the term that appended last to the results.
-func (s *site) lastOwner(ctx context.Context) (string, error) {
+// lastOwner is the term that appended last to the results of a partition.
+func (s *site) lastOwner(ctx context.Context, partition int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	m, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+resultStream, fmt.Appendf(nil, `{"last_by_subj":%q}`, logFilter))
+	m, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+resultStream, fmt.Appendf(nil, `{"last_by_subj":%q}`, strings.TrimSuffix(resultSubject(partition), "rows")+">"))
 	if err != nil {
 		return "", err
 	}
@@ -270,8 +299,8 @@ func (s *site) lastOwner(ctx context.Context) (string, error) {
 }
 
 // owner is the replica whose process that is; nil: none that runs.
-func (s *site) owner(ctx context.Context) (*replica, string) {
-	owner, err := s.lastOwner(ctx)
+func (s *site) owner(ctx context.Context, partition int) (*replica, string) {
+	owner, err := s.lastOwner(ctx, partition)
 	if err != nil {
 		return nil, ""
 	}
@@ -309,7 +338,7 @@ func (s *site) disturbed(k kind) {
 	switch {
 	case k == stop:
 	case s.outages > 0 || time.Since(s.lastOutage) < afterOutage:
-		s.allowance += s.plan.window
+		s.allowance += s.plan.window * s.plan.partitions
 	default:
 		s.allowance += s.plan.pool + int(float64(s.plan.pool)/s.plan.latency.Seconds())
 	}
