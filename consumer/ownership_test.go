@@ -38,6 +38,33 @@ func TestADrainKeepsThePin(t *testing.T) {
 	})
 }
 
+// Somebody who listens to everything keeps the server from dropping requests that nobody waits for.
+func TestAListenerToEverythingDoesNotKeepRowsFromTheOwner(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		if _, err := b.nc.Subscribe(">", func(*nats.Msg) {}); err != nil {
+			t.Fatal(err)
+		}
+		b.load(300)
+		for range 10 {
+			first := b.start("first", &sleeper{low: time.Second, high: time.Second, latency: func(uint64) time.Duration { return time.Hour }})
+			time.Sleep(time.Second)
+			second := b.start("second", &sleeper{low: time.Hour, high: time.Hour})
+			time.Sleep(time.Second)
+			first.kill()
+			time.Sleep(6 * time.Second) // two pins, and two silences
+			if s := second.Status(); s.Role != consumer.Owner || s.Window != 64 {
+				t.Errorf("six seconds after the owner was killed the standby is %s with %d rows, want a window of 64", s.Role, s.Window)
+			}
+			second.kill()
+		}
+		last := b.start("last", quick())
+		b.until(300)
+		last.stop(t)
+		b.check(300)
+	})
+}
+
 func TestAStandbyTakesOverWithinTwoPins(t *testing.T) {
 	for name, window := range map[string]int{"rows wait in the stream": 64, "every row is taken": 300} {
 		t.Run(name, func(t *testing.T) {

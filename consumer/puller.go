@@ -38,6 +38,7 @@ type puller struct {
 	renew   time.Duration
 
 	left     int       // rows that the request under way may still bring
+	ends     time.Time // when the server forgets it
 	over     time.Time // when it is over at the latest
 	asked    time.Time // last request of any kind
 	notUntil time.Time // earliest next request
@@ -102,7 +103,7 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 	if err := p.nc.PublishRequest(p.subject, p.inbox, body); err != nil {
 		return time.Time{}, fmt.Errorf("pull rows: %w", err)
 	}
-	p.asked, p.left, p.over = now, req.Batch, now.Add(req.Expires+pullGrace)
+	p.asked, p.left, p.ends, p.over = now, req.Batch, now.Add(req.Expires), now.Add(req.Expires+pullGrace)
 	return p.over.Add(time.Millisecond), nil
 }
 

@@ -129,6 +129,9 @@ func (t *term) reset(ctx context.Context) error {
 	if t.pull != nil {
 		t.pin = t.pull.pin
 		t.pull.close()
+		if err := t.outlive(ctx); err != nil {
+			return err
+		}
 	}
 	pull, err := newPuller(t.c.nc, t.c.apiPrefix, t.c.cfg.InputStream, t.c.durable, t.pin, t.c.renewEvery())
 	if err != nil {
@@ -142,6 +145,22 @@ func (t *term) reset(ctx context.Context) error {
 	now := time.Now()
 	t.delivered, t.quietSince, t.lastReset = 0, now, now
 	return nil
+}
+
+// outlive waits for the end of the last request, where the reset is not the first in a short time. The server drops a
+// request that nobody listens to; but while somebody listens to everything (nats sub '>'), it gives that one the first rows
+// after the reset: they are missing, which calls for another reset, and so on.
+func (t *term) outlive(ctx context.Context) error {
+	left := time.Until(t.pull.ends)
+	if left <= 0 || time.Since(t.lastReset) > 2*silence {
+		return nil
+	}
+	select {
+	case <-time.After(left):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // renewEvery leaves room for one lost request within the pin's life.
