@@ -32,7 +32,7 @@ func (r grpcReceiver) Export(_ context.Context, export *collector.ExportTraceSer
 // serveGRPC serves the receiver and returns its address.
 func (r *receiver) serveGRPC(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +61,11 @@ func TestTheVariablesOfOpenTelemetrySwitchTheProgramsTracing(t *testing.T) {
 		says    string
 	}{
 		{"an endpoint", func(t *testing.T, r *receiver) vars {
+			t.Helper()
 			return vars{"OTEL_EXPORTER_OTLP_ENDPOINT": r.serveHTTP(t), "OTEL_SERVICE_NAME": "reviews", "OTEL_RESOURCE_ATTRIBUTES": "team=a,service.name=other"}
 		}, 2 * rows, false, 0, ""},
 		{"gRPC", func(t *testing.T, r *receiver) vars {
+			t.Helper()
 			return vars{
 				"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": r.serveGRPC(t),
 				"OTEL_SERVICE_NAME": "reviews", "OTEL_RESOURCE_ATTRIBUTES": "team=a",
@@ -71,9 +73,11 @@ func TestTheVariablesOfOpenTelemetrySwitchTheProgramsTracing(t *testing.T) {
 		}, 2 * rows, false, 0, ""},
 		{"the console", func(*testing.T, *receiver) vars { return vars{"OTEL_TRACES_EXPORTER": "console"} }, 0, true, 0, "tracing is on"},
 		{"a sampler that keeps nothing", func(t *testing.T, r *receiver) vars {
+			t.Helper()
 			return vars{"OTEL_EXPORTER_OTLP_ENDPOINT": r.serveHTTP(t), "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}
 		}, 0, false, 0, "tracing is on"},
 		{"disabled", func(t *testing.T, r *receiver) vars {
+			t.Helper()
 			return vars{"OTEL_EXPORTER_OTLP_ENDPOINT": r.serveHTTP(t), "OTEL_SDK_DISABLED": "true"}
 		}, 0, false, 0, ""},
 		{"nobody there", func(*testing.T, *receiver) vars {

@@ -10,8 +10,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// The log tells the way of each row at debug, and at warn what failed. It holds no text of rows, requests or replies, and no
-// error text that may quote one: the audit has those.
+// The log tells the way of each row at debug, and at warn what failed. It holds no text of rows, requests or replies,
+// and no error text that may quote one: the audit has those.
 
 // rowAttrs name the row of a line.
 func rowAttrs(row *consumer.Row, more ...any) []any {

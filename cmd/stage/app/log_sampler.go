@@ -23,8 +23,8 @@ const (
 // gathers the rest for an interval, after which the last of them goes out with how many more there were. So a count is
 // never lost, and a storm of any size is one line per kind and interval. Info and debug pass untouched.
 //
-// Lines are alike that have the same message, level and attributes of the logger, and the same values of [sampleKeys]. It
-// is a handler of our own since the libraries that sample drop lines without telling how many.
+// Lines are alike that have the same message, level and attributes of the logger, and the same values of [sampleKeys].
+// It is a handler of our own since the libraries that sample drop lines without telling how many.
 type sampler struct {
 	next  slog.Handler
 	scope string // attributes and groups of the logger

@@ -50,7 +50,8 @@ func (m progressMark) rowsPerSecond(since progressMark) float64 {
 	return float64(m.rows-since.rows) / max(m.at.Sub(since.at).Seconds(), 1e-3)
 }
 
-// progressAttrs tell the state of the work. What is not known is left out; the cost says itself how much of it is known.
+// progressAttrs tell the state of the work. What is not known is left out; the cost says itself how much of it is
+// known.
 func (s *stage) progressAttrs(r *statusReport, rowsPerSecond float64, left func() int64) []slog.Attr {
 	todo := int64(-1)
 	if left != nil {

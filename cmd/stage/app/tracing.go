@@ -27,12 +27,11 @@ const (
 
 // tracing makes the spans of a stage. Nil is off: then there is no SDK, no exporter and no span.
 //
-// Nothing of it holds the stage up. Spans wait for their exporter in a queue that is bounded, and are dropped where it is
-// full; errors of an exporter go into the log; and the end of the process waits for the last ones a bounded time.
+// Nothing of it holds the stage up. Spans wait for their exporter in a queue that is bounded, and are dropped where it
+// is full; errors of an exporter go into the log; and the end of the process waits for the last ones a bounded time.
 type tracing struct {
 	cfg   tracingConfig
 	log   *slog.Logger
-	stage string // its name
 	runID string
 	to    io.Writer             // where the console exporter prints
 	own   sdktrace.SpanExporter // instead of those of cfg; nil: none
@@ -50,7 +49,7 @@ func newTracing(cfg *Config, own sdktrace.SpanExporter, to io.Writer, runID stri
 	if to == nil {
 		to = os.Stderr
 	}
-	return &tracing{cfg: cfg.tracing, log: log, stage: cfg.Name, runID: runID, to: to, own: own}
+	return &tracing{cfg: cfg.tracing, log: log, runID: runID, to: to, own: own}
 }
 
 // start starts the exporters. The caller must close t, also after an error.
@@ -118,8 +117,8 @@ func (t *tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, e
 	return exporters, errors.Join(faults...)
 }
 
-// close sends the last spans, within a bounded time that is short where the process must end at once. All spans must have
-// ended.
+// close sends the last spans, within a bounded time that is short where the process must end at once. All spans must
+// have ended.
 func (t *tracing) close(ctx context.Context, atOnce bool) {
 	if t == nil || t.provider == nil {
 		return
@@ -193,8 +192,8 @@ func (x *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 // Shutdown closes the exporter.
 func (x *exporter) Shutdown(ctx context.Context) error { return x.to.Shutdown(ctx) }
 
-// noteDrops logs how many spans were dropped since the last batch: of those that ended and were not taken, the queue holds no
-// more than its size.
+// noteDrops logs how many spans were dropped since the last batch: of those that ended and were not taken, the queue
+// holds no more than its size.
 func (x *exporter) noteDrops(batch int64) {
 	waiting := x.ended.Load() - x.taken.Add(batch)
 	if dropped := waiting - x.queue - batch; dropped > 0 { // a batch may gather beside the queue

@@ -72,7 +72,7 @@ func newWay(tb testing.TB, on bool) *way {
 	}
 }
 
-// go through it as consumer and executor do.
+// walk goes it, as consumer and executor do.
 func (w *way) walk(ctx context.Context) {
 	var trace *rowTrace
 	if w.tracer != nil {

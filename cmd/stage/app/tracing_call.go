@@ -18,8 +18,8 @@ import (
 
 // callTrace is the span of one attempt. Nil: it is not followed.
 //
-// The span's context is not sent to the provider: it would tell a third party which of our requests belong together, it buys
-// nothing there, and the request would not be the same bytes at each attempt any more.
+// The span's context is not sent to the provider: it would tell a third party which of our requests belong together, it
+// buys nothing there, and the request would not be the same bytes at each attempt any more.
 type callTrace struct {
 	span   trace.Span
 	row    *rowTrace
@@ -144,8 +144,8 @@ func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyV
 	return attributes
 }
 
-// errorType is one of few words for what went wrong: the HTTP status of a refusal, else what happened on the way, else what
-// was wrong with the reply.
+// errorType is one of few words for what went wrong: the HTTP status of a refusal, else what happened on the way, else
+// what was wrong with the reply.
 func errorType(fault *llm.Error, x *llm.Exchange) string {
 	switch {
 	case fault.Class == 0:

@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// tracingConfig is what the OTEL_* variables ask of the stage itself. The rest of them (endpoint, headers, TLS, compression,
-// time-outs, sampler, limits) is read by OpenTelemetry's own packages, from the environment of the process; here they are
-// only checked, since those packages fall back in silence where a value is wrong. The zero value is off.
+// tracingConfig is what the OTEL_* variables ask of the stage itself. The rest of them (endpoint, headers, TLS,
+// compression, time-outs, sampler, limits) is read by OpenTelemetry's own packages, from the environment of the
+// process; here they are only checked, since those packages fall back in silence where a value is wrong. The zero value
+// is off.
 type tracingConfig struct {
 	otlp      bool // spans go to a receiver, by protocol
 	protocol  string
@@ -27,8 +28,8 @@ const (
 	protocolJSON     = "http/json"
 )
 
-// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not looked at any further: they may be
-// meant for others.
+// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not looked at any further: they
+// may be meant for others.
 func loadTracing(environ map[string]string, found *faults) (t tracingConfig) {
 	get := func(name string) string { return strings.TrimSpace(environ[name]) }
 	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") {

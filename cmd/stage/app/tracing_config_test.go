@@ -1,6 +1,7 @@
 package app
 
 import (
+	"maps"
 	"strings"
 	"testing"
 )
@@ -44,9 +45,7 @@ func TestTheOTELVariablesSwitchTracingOn(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			environ := map[string]string{"STAGE_TEMPLATE": "x", "STAGE_LLM_PROVIDER": "mock"}
-			for name, value := range tt.vars {
-				environ[name] = value
-			}
+			maps.Copy(environ, tt.vars)
 			cfg, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedCalls)
 			if tt.fault != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.fault) {

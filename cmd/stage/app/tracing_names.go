@@ -4,8 +4,8 @@ import "go.opentelemetry.io/otel/attribute"
 
 // All names that traces have, so that who reads them finds them in one place. docs/tracing.md explains them.
 //
-// Those of OpenTelemetry's semantic conventions are spelt out here and held to its packages by a test: the conventions for
-// generative AI move between packages and are not stable yet, and a name here changes only on purpose.
+// Those of OpenTelemetry's semantic conventions are spelt out here and held to its packages by a test: the conventions
+// for generative AI move between packages and are not stable yet, and a name here changes only on purpose.
 
 // tracerName is the instrumentation scope of all spans.
 const tracerName = "github.com/llm-stage/stage"

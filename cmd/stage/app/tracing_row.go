@@ -95,8 +95,9 @@ func (rowCarrier) Set(string, string) {}
 // Keys is not called by the propagator in use.
 func (c rowCarrier) Keys() []string { return nil }
 
-// resultHeader is what the result carries: the context of the row's span, in the place of the row's own context however that
-// was spelt. A tracestate that was dropped, since it belonged to no valid traceparent, gets no value, so that it does not go on.
+// resultHeader is what the result carries: the context of the row's span, in the place of the row's own context however
+// that was spelt. A tracestate that was dropped, since it belonged to no valid traceparent, gets no value, so that it
+// does not go on.
 func resultHeader(own nats.Header, carrier propagation.MapCarrier) nats.Header {
 	header := make(nats.Header, 2)
 	for key := range own {
@@ -147,7 +148,8 @@ func (t *rowTrace) Emitted(reply *consumer.Reply, at time.Time) {
 	t.span.End(trace.WithTimestamp(at))
 }
 
-// fail says why the result is an error, in the words of the result's reason. Error texts may quote a payload and stay out.
+// fail says why the result is an error, in the words of the result's reason. Error texts may quote a payload and stay
+// out.
 func (t *rowTrace) fail(reply *consumer.Reply) {
 	reason := reply.Event.Reason
 	if reason == "" {
