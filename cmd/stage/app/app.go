@@ -95,7 +95,9 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 		Use:   "stage",
 		Short: "rows of a stream in, ordered LLM results and audit events out",
 		Long: "stage takes rows from a JetStream stream (or a file), asks an LLM about each, many at a time and as fast as the\n" +
-			"provider allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.",
+			"provider allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.\n\n" +
+			"Exit codes: 0 done, 1 failed, or verify found a violation, 2 bad usage or configuration, or verify cannot tell, 3 ended by a\n" +
+			"fatal provider error, 130 interrupted before the end. The first Ctrl-C stops cleanly, the second at once.",
 		Example: "  stage demo\n" +
 			"  stage process reviews.jsonl -o results.jsonl --template-file prompt.jinja\n" +
 			"  stage run --nats-url nats://localhost:4222 --pool-size 32",
@@ -125,6 +127,13 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd, terminalWidth(env.Stdout)) })
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Short = "print a script that completes commands, flags and their words in a shell"
+			cmd.Example = "  source <(stage completion bash)\n  stage completion zsh >\"${fpath[1]}/_stage\""
+		}
+	}
 	markRunning(root, running)
 	return root
 }

@@ -16,13 +16,15 @@ func newConfigCommand(env *Env) *cobra.Command {
 			"With --check it looks for all that run and process need, template, model and key included, and exits with 0 or 2.",
 		Example: "  stage config\n" +
 			"  stage config --check --pool-size 32\n" +
+			"  stage config --json\n" +
 			"  stage config --markdown\n" +
 			"  stage config --schema",
 	}
 	check := cmd.Flags().Bool("check", false, "check that run and process could start; exit with 0 or 2")
 	markdown := cmd.Flags().Bool("markdown", false, "print the table of all variables that the README holds")
 	schema := cmd.Flags().Bool("schema", false, "print a JSON Schema of all variables, for charts and editors")
-	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema")
+	asJSON := cmd.Flags().Bool("json", false, "print the variables that have a value as a JSON object")
+	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema", "json")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
@@ -44,6 +46,9 @@ func newConfigCommand(env *Env) *cobra.Command {
 		cfg, err := flags.Load(cmd.Context(), NeedNothing)
 		if err != nil {
 			return err
+		}
+		if *asJSON {
+			return writeJSON(env.Stdout, cfg.Settings())
 		}
 		return writeConfig(env.Stdout, cfg)
 	}

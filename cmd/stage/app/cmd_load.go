@@ -27,6 +27,7 @@ func newLoadCommand(env *Env) *cobra.Command {
 	format := cmd.Flags().String("format", "", "format of the file: jsonl or csv; default: by its name")
 	id := cmd.Flags().String("id", "", "name of the load, a word; needed for standard input; default: made of the content")
 	key := cmd.Flags().String("key", "", "with several partitions: field of the rows that chooses theirs, so that rows of equal value keep their order; default: each in turn")
+	asJSON := cmd.Flags().Bool("json", false, "print what was done on standard output, as JSON")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := flags.Load(cmd.Context(), NeedNothing)
@@ -35,14 +36,30 @@ func newLoadCommand(env *Env) *cobra.Command {
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
-		return loadFile(soft, env, cfg, args[0], *format, *id, *key)
+		return loadFile(soft, env, cfg, args[0], loadOptions{format: *format, id: *id, key: *key, json: *asJSON})
 	}
 	return cmd
 }
 
+// loadOptions are the flags of load.
+type loadOptions struct {
+	format, id, key string
+	json            bool
+}
+
+// loadReport is what load --json prints. Loaded are the rows of this call, Before those that were there.
+type loadReport struct {
+	ID         string `json:"id"`
+	Subjects   string `json:"subjects"`
+	Loaded     int64  `json:"loaded"`
+	Before     int64  `json:"before"`
+	DurationMS int64  `json:"duration_ms"`
+}
+
 // loadFile publishes the rows of a file.
-func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id, key string) error {
-	in, err := openSource(env, name, format)
+func loadFile(ctx context.Context, env *Env, cfg *Config, name string, o loadOptions) error {
+	id := o.id
+	in, err := openSource(env, name, o.format)
 	if err != nil {
 		return err
 	}
@@ -55,6 +72,9 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id, key 
 	case !jobNames.MatchString(id) || strings.Contains(id, "."):
 		return exitWith(exitUsage, fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
 	}
+	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are made for it
+		return exitWith(exitUsage, fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
+	}
 	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
 	defer flushLog(log)
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, true, log)
@@ -65,7 +85,7 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id, key 
 	if err := consumer.EnsureStreams(ctx, conn.nc, streams(cfg)); err != nil {
 		return err
 	}
-	l, loaded, err := newLoader(ctx, conn.nc, cfg, id, laneOf(key, cfg.Streams.Partitions))
+	l, loaded, err := newLoader(ctx, conn.nc, cfg, id, laneOf(o.key, cfg.Streams.Partitions))
 	if err != nil {
 		return conn.explain(err)
 	}
@@ -77,6 +97,10 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name, format, id, key 
 	bar := newBar(ctx, env.Stderr, in.rows, loaded, func() string { return fmt.Sprintf("%.0f rows/s", float64(last-before)/time.Since(began).Seconds()) })
 	err = l.run(ctx, loaded, rows.read, func(n int64) { last = n; bar.set(n) })
 	bar.finish()
+	if o.json {
+		report := loadReport{ID: id, Subjects: l.subjects(), Loaded: last - before, Before: before, DurationMS: time.Since(began).Milliseconds()}
+		return errors.Join(err, writeJSON(env.Stdout, &report))
+	}
 	say(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, l.subjects(), time.Since(began).Round(time.Millisecond), before)
 	return err
 }

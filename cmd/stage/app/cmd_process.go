@@ -177,7 +177,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 	if err != nil {
 		return err
 	}
-	p := &pipeline{stage: s, env: env, source: in.reader(s, int(conn.nc.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult}
+	p := &pipeline{stage: s, env: env, source: in.reader(s, int(conn.nc.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult, resumed: "the same command goes on where it was"}
 	err = errors.Join(p.run(soft, hard), closeOut())
 	if err == nil {
 		cleanUp()

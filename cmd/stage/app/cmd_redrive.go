@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 type redriveOptions struct {
 	reason string
 	dryRun bool
+	json   bool
 }
 
 func newRedriveCommand(env *Env) *cobra.Command {
@@ -33,6 +35,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	var o redriveOptions
 	cmd.Flags().StringVar(&o.reason, "reason", "", "only results that failed for this reason, such as api_call_failed; default: all")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "count them, publish nothing")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print the counts as JSON")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.Load(cmd.Context(), NeedNothing)
@@ -58,7 +61,11 @@ func redriveStreams(ctx context.Context, env *Env, cfg *Config, o redriveOptions
 		return err
 	}
 	r, err := redrive(ctx, js, cfg, o, env.Stderr)
-	if r != nil {
+	switch {
+	case r == nil:
+	case o.json:
+		err = errors.Join(err, writeJSON(env.Stdout, r))
+	default:
 		r.write(env.Stdout)
 	}
 	return conn.explain(err)

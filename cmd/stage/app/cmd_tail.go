@@ -28,7 +28,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		Short:   "follow the audit: one line for each call, row and turn of the run",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "tail prints audit events as they are stored, until interrupted: time, row, which call of the row, provider and model,\n" +
+		Long: "tail prints audit events as they are stored, until interrupted (of a store that no process serves: all there are): time, row, which call of the row, provider and model,\n" +
 			"outcome, latency, tokens (in+out), the throttle's delay. With --row it tells the whole story of one row and ends:\n" +
 			"queued, each call, which row it waited for, emitted. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
 		Example: "  stage tail --nats-url nats://localhost:4222\n" +
@@ -101,7 +101,7 @@ func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
 	if o.row != 0 {
 		err = tellRow(ctx, js, cfg, out, o, colourOf(env))
 	} else {
-		err = followAudit(ctx, js, cfg, out, o, colourOf(env))
+		err = printAudit(ctx, js, cfg, out, o, conn.server == nil, colourOf(env))
 	}
 	if ctx.Err() != nil {
 		err = nil
@@ -109,8 +109,10 @@ func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
 	return errors.Join(conn.explain(err), out.Flush())
 }
 
-func followAudit(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufio.Writer, o tailOptions, colour bool) error {
-	q := auditQuery{Kinds: o.kinds, Since: o.since, NewOnly: o.since.IsZero(), Follow: true}
+// printAudit prints events: those that come, from now or o.since on, or without follow all that are stored. In a store that
+// this process has opened itself no event can come.
+func printAudit(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufio.Writer, o tailOptions, follow, colour bool) error {
+	q := auditQuery{Kinds: o.kinds, Since: o.since, NewOnly: follow && o.since.IsZero(), Follow: follow}
 	return readAudit(ctx, js, cfg, q, func(raw []byte, e *auditlog.Event) error {
 		if e == nil || o.failed && !didFail(e) { // nil: of a later version
 			return nil

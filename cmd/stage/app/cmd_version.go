@@ -2,7 +2,9 @@ package app
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -15,9 +17,9 @@ var linkedVersion, linkedCommit string
 
 // Build tells which program this is.
 type Build struct {
-	Version   string // v1.2.3, or "devel"
-	Commit    string // revision, with "-dirty" if files were changed; "unknown" outside a checkout
-	GoVersion string // go1.26.0
+	Version   string `json:"version"`    // v1.2.3, or "devel"
+	Commit    string `json:"commit"`     // revision, with "-dirty" if files were changed; "unknown" outside a checkout
+	GoVersion string `json:"go_version"` // go1.26.0
 }
 
 // String is the line that stage version prints.
@@ -59,15 +61,28 @@ func newBuild(version, commit string, info *debug.BuildInfo) Build {
 }
 
 func newVersionCommand(env *Env) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "print version, commit and Go version",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Example: "  stage version",
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(env.Stdout, buildVersion())
-			return err
-		},
+		Example: "  stage version\n  stage version --json",
 	}
+	asJSON := cmd.Flags().Bool("json", false, "print them as JSON")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if *asJSON {
+			return writeJSON(env.Stdout, buildVersion())
+		}
+		_, err := fmt.Fprintln(env.Stdout, buildVersion())
+		return err
+	}
+	return cmd
+}
+
+// writeJSON prints a value for machines that a person may read too.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
 }

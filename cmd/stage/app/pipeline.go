@@ -37,6 +37,8 @@ type pipeline struct {
 	limit  int64 // rows to process; 0: all
 	out    io.Writer
 	format func(io.Writer, result) error
+	// resumed says what an interrupted job goes on by; empty: it begins anew.
+	resumed string
 
 	progress *progress
 	written  int64
@@ -88,7 +90,10 @@ func (p *pipeline) run(soft, hard context.Context) error {
 	case err != nil:
 		return err
 	case soft.Err() != nil && partErr != nil: // a signal that came when all was written changes nothing
-		return fmt.Errorf("%w before the end: the same command goes on where it was", context.Cause(soft))
+		if p.resumed == "" {
+			return fmt.Errorf("%w before the end", context.Cause(soft))
+		}
+		return fmt.Errorf("%w before the end: %s", context.Cause(soft), p.resumed)
 	}
 	return partErr
 }

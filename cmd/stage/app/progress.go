@@ -122,6 +122,8 @@ func (p *progress) line() string {
 	}
 	if r.Pool.Paused != "" {
 		parts = append(parts, "PAUSED")
+	} else if until := r.Pool.LawPausedUntil; until != nil {
+		parts = append(parts, "asked to wait "+shortTime(until.Sub(r.Time)))
 	} else if left := total - done; total > 0 && left > 0 && speed > 0 {
 		eta := time.Duration(float64(left) / speed * float64(time.Second))
 		parts = append(parts, "ETA "+eta.Round(time.Second).String())

@@ -28,13 +28,13 @@ const (
 // redriven is what a redrive did.
 type redriven struct {
 	options   redriveOptions
-	Published int // rows published again
-	Failed    int // failed results that were asked for
-	Before    int // of them those redriven before
-	Gone      int // those whose row is no longer in the input
-	TooLarge  int // those whose row never fitted into a message
-	Upstream  int // those that were errors when they came in
-	Reasons   map[string]int
+	Published int            `json:"published"` // rows published again; with a dry run those that would be
+	Failed    int            `json:"failed"`    // failed results that were asked for
+	Before    int            `json:"before"`    // of them those redriven before
+	Gone      int            `json:"gone"`      // those whose row is no longer in the input
+	TooLarge  int            `json:"too_large"` // those whose row never fitted into a message
+	Upstream  int            `json:"upstream"`  // those that were errors when they came in
+	Reasons   map[string]int `json:"reasons"`
 }
 
 // write says what was done.

@@ -74,11 +74,11 @@ func eventLine(e *auditlog.Event) string {
 	case e.Call != nil:
 		c := e.Call
 		return fmt.Sprintf("%s  call  %-12s %3s  %-24s %-15s %8s  %-12s delay %-8s%s", at, subjectOf(c), "#"+fmt.Sprint(c.CallIndex+1),
-			modelText(c.Provider, c.Model), outcome(c), shortTime(c.Latency), tokensText(c.Usage), shortTime(c.DispatchDelay), because(c))
+			modelText(c.Provider, c.Model), outcome(c), shortTime(c.Latency), tokenCounts(c.Usage), shortTime(c.DispatchDelay), because(c))
 	case e.Row != nil:
 		r := e.Row
 		return fmt.Sprintf("%s  row   %-12s      %-24s %-15s %8s  %-12s %s", at, fmt.Sprint("row ", r.Sequence), sourceText(r), r.Status,
-			shortTime(r.FinishedAt.Sub(r.QueuedAt)), tokensText(r.Usage), attemptsText(r))
+			shortTime(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), attemptsText(r))
 	}
 	return fmt.Sprintf("%s  run   %s", at, turnText(e.Run))
 }
@@ -174,12 +174,20 @@ func plural(n int, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-// tokensText is tokens in and out; a dash where nothing was told.
-func tokensText(u *auditlog.Usage) string {
+// tokenCounts is tokens in and out; a dash where nothing was told.
+func tokenCounts(u *auditlog.Usage) string {
 	if u == nil {
 		return "-"
 	}
 	return fmt.Sprintf("%d+%d tok", u.PromptTokens, u.CompletionTokens)
+}
+
+// tokensText is the same for a sentence.
+func tokensText(u *auditlog.Usage) string {
+	if u == nil {
+		return "tokens -"
+	}
+	return fmt.Sprintf("tokens %d+%d", u.PromptTokens, u.CompletionTokens)
 }
 
 // shortTime is a duration to about three digits.
