@@ -1,0 +1,135 @@
+package chart
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// now is when alerts are evaluated.
+var now = time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
+
+// line is a series whose value has changed at a steady rate, scraped every 30 s for the two hours until now.
+type line struct {
+	series    string // without job and namespace
+	value     float64
+	perMinute float64
+}
+
+// held is a Prometheus that holds lines, those of the stage and the same ones, far worse, of another stage.
+func held(t *testing.T, lines []line) storage.Queryable {
+	t.Helper()
+	var all []storage.Series
+	for _, l := range lines {
+		metric, err := parser.NewParser(parser.Options{}).ParseMetric(l.series)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := labels.NewBuilder(metric).Set("job", "demo-stage").Set("namespace", namespace).Labels()
+		other := labels.NewBuilder(metric).Set("job", "demo-stage").Set("namespace", "elsewhere").Labels()
+		var points, worse []promql.FPoint
+		for back := 240; back >= 0; back-- {
+			at := now.Add(-time.Duration(back) * 30 * time.Second).UnixMilli()
+			points = append(points, promql.FPoint{T: at, F: l.value - l.perMinute*float64(back)/2})
+			worse = append(worse, promql.FPoint{T: at, F: 1e6 * float64(300-back)})
+		}
+		all = append(all, promql.NewStorageSeries(promql.Series{Metric: own, Floats: points}), promql.NewStorageSeries(promql.Series{Metric: other, Floats: worse}))
+	}
+	return &storage.MockQueryable{MockQuerier: &storage.MockQuerier{
+		SelectMockFunction: func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+			return &matching{SeriesSet: storage.EmptySeriesSet(), left: slices.DeleteFunc(slices.Clone(all), func(s storage.Series) bool {
+				return slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.Labels().Get(m.Name)) })
+			})}
+		},
+	}}
+}
+
+// matching is a set of series.
+type matching struct {
+	storage.SeriesSet // for the rest of the interface
+	left              []storage.Series
+	current           storage.Series
+}
+
+func (m *matching) Next() bool {
+	if len(m.left) == 0 {
+		return false
+	}
+	m.current, m.left = m.left[0], m.left[1:]
+	return true
+}
+
+func (m *matching) At() storage.Series { return m.current }
+func (m *matching) Err() error         { return nil }
+
+func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
+	healthy := []line{
+		{`llm_stage_active{partition="0",pod="a"}`, 1, 0}, {`llm_stage_active{partition="0",pod="b"}`, 0, 0},
+		{`llm_stage_paused{reason="credentials",pod="a"}`, 0, 0}, {`llm_stage_pending_rows{partition="0",pod="a"}`, 10000, 0},
+		{`llm_stage_pending_rows{partition="0",pod="b"}`, 0, 0}, {`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 600, 0},
+		{`llm_stage_throttled_seconds_total{pod="a"}`, 9000, 56}, {`llm_stage_cost_usd_total{model="m",pod="a"}`, 90, 19.0 / 60},
+		{`llm_stage_rows_total{partition="0",status="success",pod="a"}`, 9000, 96}, {`llm_stage_rows_total{partition="0",status="error",pod="a"}`, 100, 4},
+	}
+	rules, _ := find(t, objects(t, ciValues(t, "full")), "PrometheusRule")
+	byName := map[string]alert{}
+	for _, a := range alerts(rules) {
+		byName[a.Alert] = a
+	}
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute})
+	evaluate := func(a alert, lines []line) promql.Vector {
+		query, err := engine.NewInstantQuery(t.Context(), held(t, lines), nil, a.Expr, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer query.Close()
+		result := query.Exec(context.Background())
+		if result.Err != nil {
+			t.Fatalf("%s: %v", a.Alert, result.Err)
+		}
+		vector, err := result.Vector()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Clone(vector)
+	}
+	for name, a := range byName {
+		if got := evaluate(a, healthy); len(got) > 0 {
+			t.Errorf("%s fires on a healthy stage at its thresholds: %v", name, got)
+		}
+	}
+	for _, tt := range []struct {
+		alert string
+		line  line   // instead of the healthy one of the same name and labels, or beside them
+		label string // of the alert, with its value
+		value string
+	}{
+		{"LLMStageNoOwner", line{`llm_stage_active{partition="0",pod="a"}`, 0, 0}, "partition", "0"},
+		{"LLMStageNoOwner", line{`llm_stage_active{partition="1",pod="a"}`, 0, 0}, "partition", "1"},
+		{"LLMStagePaused", line{`llm_stage_paused{reason="credentials",pod="a"}`, 1, 0}, "reason", "credentials"},
+		{"LLMStageLag", line{`llm_stage_pending_rows{partition="0",pod="a"}`, 10001, 0}, "partition", "0"},
+		{"LLMStageHeadOfLine", line{`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 601, 1}, "partition", "0"},
+		{"LLMStageThrottled", line{`llm_stage_throttled_seconds_total{pod="a"}`, 9000, 58}, "", ""},
+		{"LLMStageErrorRate", line{`llm_stage_rows_total{partition="0",status="error",pod="a"}`, 700, 6}, "", ""},
+		{"LLMStageCost", line{`llm_stage_cost_usd_total{model="m",pod="a"}`, 90, 21.0 / 60}, "", ""},
+	} {
+		sick := append(slices.DeleteFunc(slices.Clone(healthy), func(l line) bool { return l.series == tt.line.series }), tt.line)
+		got := evaluate(byName[tt.alert], sick)
+		if len(got) != 1 || got[0].Metric.Get(tt.label) != tt.value {
+			t.Errorf("%s with %s = %g: %v, want it to fire once, with %s=%q", tt.alert, tt.line.series, tt.line.value, got, tt.label, tt.value)
+		}
+	}
+	if got := evaluate(byName["LLMStageNoOwner"], nil); len(got) != 1 {
+		t.Errorf("LLMStageNoOwner without any replica: %v, want it to fire", got)
+	}
+	quiet := slices.DeleteFunc(slices.Clone(healthy), func(l line) bool { return l.series == `llm_stage_pending_rows{partition="0",pod="a"}` })
+	quiet = append(quiet, line{`llm_stage_throttled_seconds_total{pod="c"}`, 9000, 60})
+	if got := evaluate(byName["LLMStageThrottled"], quiet); len(got) != 0 {
+		t.Errorf("LLMStageThrottled while no row waits: %v", got)
+	}
+}
