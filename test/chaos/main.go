@@ -266,8 +266,8 @@ func (s *site) checkCalls() {
 // report prints what was done and found.
 func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	calls, again := s.model.paid()
-	write(out, "seed %d, %d servers, %d replicas, %d partitions, pool %d, window %d\n",
-		s.plan.seed, s.plan.servers, s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window)
+	write(out, "seed %d, %d servers %s, %d replicas, %d partitions, pool %d, window %d\n",
+		s.plan.seed, s.plan.servers, s.nc.ConnectedServerVersion(), s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window)
 	write(out, "rows %d, results %d, in %v\n", rows, results, took.Round(time.Second))
 	write(out, "faults")
 	for _, k := range kinds {

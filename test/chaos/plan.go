@@ -62,6 +62,7 @@ type plan struct {
 	duration   time.Duration // for how long rows are published and faults happen; 0: until all rows are
 	timeout    time.Duration // for the whole run
 	servers    int
+	version    string // of nats-server; empty: the one that go.mod names
 	replicas   int
 	partitions int
 	pool       int
@@ -90,6 +91,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	fs.DurationVar(&p.duration, "duration", 0, "publish rows and do faults for so long; without -rows 1m")
 	fs.DurationVar(&p.timeout, "timeout", 0, "give up after that long; 0: 10m more than -duration, 2h with -rows")
 	fs.IntVar(&p.servers, "servers", 1, "1 or 3 nats-servers; with 3 the streams have 3 replicas")
+	fs.StringVar(&p.version, "nats", "", "`version` of nats-server, such as v2.12.15; empty: the one of go.mod")
 	fs.IntVar(&p.replicas, "replicas", 3, "`number` of processes of the stage")
 	fs.IntVar(&p.partitions, "partitions", 1, "STAGE_PARTITIONS")
 	fs.IntVar(&p.pool, "pool", 32, "STAGE_POOL_SIZE")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -81,15 +82,20 @@ type site struct {
 	allowance  int       // calls that may be made again
 }
 
+const natsModule = "github.com/nats-io/nats-server/v2"
+
 // build builds the programs.
 func (s *site) build(ctx context.Context) (natsPath string, err error) {
 	natsPath, s.stage = filepath.Join(s.dir, "nats-server"), filepath.Join(s.dir, "stage")
-	for _, b := range [][]string{
-		{"build", "-o", natsPath, "github.com/nats-io/nats-server/v2"},
-		{"build", "-race=" + strconv.FormatBool(s.plan.race), "-o", s.stage, "github.com/llm-stage/stage/cmd/stage"},
-	} {
-		if out, err := goCommand(ctx, b...).CombinedOutput(); err != nil {
-			return "", fmt.Errorf("go %s: %w\n%s", strings.Join(b, " "), err, out)
+	server := goCommand(ctx, "build", "-o", natsPath, natsModule)
+	if s.plan.version != "" { // a module of its own: this one is not changed
+		server = goCommand(ctx, "install", natsModule+"@"+s.plan.version)
+		server.Env = append(os.Environ(), "GOBIN="+s.dir)
+	}
+	race := "-race=" + strconv.FormatBool(s.plan.race)
+	for _, build := range []*exec.Cmd{server, goCommand(ctx, "build", race, "-o", s.stage, "github.com/llm-stage/stage/cmd/stage")} {
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%s: %w\n%s", strings.Join(build.Args, " "), err, out)
 		}
 	}
 	return natsPath, nil
