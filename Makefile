@@ -8,6 +8,7 @@ RUN      ?= .#     which tests: make test RUN=TestWindow
 FUZZTIME ?= 10s#   for each fuzz target
 BENCH    ?= .#     which benchmarks
 COUNT    ?= 1#     how often each; ten for benchstat
+ROUNDS   ?= 3#     of make bench-whole
 
 PLATFORMS ?= linux/amd64,linux/arm64# of the image
 DURATION ?= 1m#    of a chaos run, or ROWS=10000
@@ -88,6 +89,11 @@ fuzz: ## fuzz each target for FUZZTIME
 .PHONY: bench
 bench: ## run the benchmarks; COUNT=10 into two files for bin/benchstat old new
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG)
+
+.PHONY: bench-whole
+bench-whole: ## compare the whole stage with loops that guarantee nothing, as in docs/benchmarks.md; BENCH='whole|lone' for some
+	go build -o bin/bench ./test/bench
+	bin/bench -run '$(BENCH)' -rounds $(ROUNDS)
 
 .PHONY: bench-throttle
 bench-throttle: ## compare the throttle's laws in virtual time, as in docs/throttle.md

@@ -60,8 +60,14 @@ func TestTransformIsTheServers(t *testing.T) {
 
 func TestTransformsThatAreNotUnderstoodAreRefused(t *testing.T) {
 	for _, tt := range []struct{ source, dest string }{
-		{"", "x.{{wildcard(1)}}"}, {"rows.>", "x.>"}, {"rows.*", "x.{{split(1,-)}}"}, {"rows.*", "x.{{wildcard(0)}}"},
-		{"rows.*", "x.{{wildcard(1}}"}, {"rows.*", "x.{{wildcard}}"}, {"rows.*", "x.$a"}, {"rows.*", "x.{{wildcard(1)"},
+		{"", "x.{{wildcard(1)}}"},
+		{"rows.>", "x.>"},
+		{"rows.*", "x.{{split(1,-)}}"},
+		{"rows.*", "x.{{wildcard(0)}}"},
+		{"rows.*", "x.{{wildcard(1}}"},
+		{"rows.*", "x.{{wildcard}}"},
+		{"rows.*", "x.$a"},
+		{"rows.*", "x.{{wildcard(1)"},
 	} {
 		if _, err := parseTransform(jetstream.SubjectTransformConfig{Source: tt.source, Destination: tt.dest}); err == nil {
 			t.Errorf("%s to %s is understood", tt.source, tt.dest)

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The loops are what somebody writes in an afternoon, with the libraries used well: the floor that the stage is measured
+// against. None of them keeps order, survives a kill without doubles, or retries.
+
+// loop is one of them, with what it needs.
+type loop struct {
+	nc   *nats.Conn
+	js   jetstream.JetStream
+	llm  string
+	rows int
+	pool int
+}
+
+// acksAhead bounds the publishes whose acknowledgement is waited for.
+const acksAhead = 1024
+
+func runLoop(ctx context.Context, kind, url, llm string, rows, pool int) error {
+	l := &loop{llm: llm, rows: rows, pool: pool}
+	if url != "" {
+		var err error
+		if l.nc, err = nats.Connect(url); err != nil {
+			return err
+		}
+		defer l.nc.Close()
+		if l.js, err = jetstream.New(l.nc, jetstream.WithPublishAsyncMaxPending(acksAhead)); err != nil {
+			return err
+		}
+	}
+	switch kind {
+	case "c":
+		return l.copyRows(ctx, false)
+	case "d":
+		return l.copyRows(ctx, true)
+	case "dh":
+		return l.callAndCopy(ctx)
+	case "h":
+		return l.callOnly(ctx)
+	case "a1":
+		return l.append(ctx, 1)
+	case "ag":
+		return l.append(ctx, 500)
+	case "noop":
+		return l.noop(ctx)
+	default:
+		return fmt.Errorf("no loop %q", kind)
+	}
+}
+
+// durable is the loop's own consumer.
+func (l *loop) durable(ctx context.Context) (jetstream.Consumer, error) {
+	return l.js.CreateOrUpdateConsumer(ctx, "ROWS", jetstream.ConsumerConfig{
+		Durable: "loop", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 4096, AckWait: time.Minute,
+	})
+}
+
+// copyRows takes rows, publishes a result for each, with an audit event if audited, and acks the row once they are stored.
+func (l *loop) copyRows(ctx context.Context, audited bool) error {
+	durable, err := l.durable(ctx)
+	if err != nil {
+		return err
+	}
+	messages, err := durable.Messages(jetstream.PullMaxMessages(500))
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	type pending struct {
+		m    jetstream.Msg
+		acks []jetstream.PubAckFuture
+	}
+	line := make(chan pending, acksAhead/2)
+	failed := make(chan error, 1)
+	go func() {
+		for p := range line {
+			for _, f := range p.acks {
+				select {
+				case <-f.Ok():
+				case err := <-f.Err():
+					failed <- err
+					return
+				}
+			}
+			if err := p.m.Ack(); err != nil {
+				failed <- err
+				return
+			}
+		}
+		failed <- nil
+	}()
+	for range l.rows {
+		m, err := messages.Next()
+		if err != nil {
+			return err
+		}
+		p := pending{m: m}
+		f, err := l.js.PublishAsync("results.stage.0.rows", m.Data())
+		if err != nil {
+			return err
+		}
+		if p.acks = append(p.acks, f); audited {
+			if f, err = l.js.PublishAsync("audit.stage.0.call", event(m.Data())); err != nil {
+				return err
+			}
+			p.acks = append(p.acks, f)
+		}
+		select {
+		case line <- p:
+		case err := <-failed:
+			return err
+		}
+	}
+	close(line)
+	return <-failed
+}
+
+// event is an audit event as somebody writes it: what was asked and answered.
+func event(body []byte) []byte {
+	return fmt.Appendf(nil, `{"event":"call","time":%q,"request":%s}`, time.Now().Format(time.RFC3339Nano), body)
+}
+
+func (l *loop) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConns: l.pool, MaxIdleConnsPerHost: l.pool, MaxConnsPerHost: l.pool}}
+}
+
+// call makes one call, and reads the reply as a whole.
+func (l *loop) call(ctx context.Context, client *http.Client, prompt []byte) ([]byte, error) {
+	body := fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}]}`, prompt)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.llm+"/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer none")
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d", resp.StatusCode)
+	}
+	return io.ReadAll(resp.Body)
+}
+
+// callAndCopy calls for each row, in a pool: result and event are stored, then the row is acked.
+func (l *loop) callAndCopy(ctx context.Context) error {
+	durable, err := l.durable(ctx)
+	if err != nil {
+		return err
+	}
+	messages, err := durable.Messages(jetstream.PullMaxMessages(500))
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	client := l.client()
+	work := make(chan jetstream.Msg, l.pool)
+	failed := make(chan error, l.pool)
+	var wg sync.WaitGroup
+	for range l.pool {
+		wg.Go(func() {
+			for m := range work {
+				if err := l.one(ctx, client, m); err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	for range l.rows {
+		m, err := messages.Next()
+		if err != nil {
+			return err
+		}
+		select {
+		case work <- m:
+		case err := <-failed:
+			return err
+		}
+	}
+	close(work)
+	wg.Wait()
+	return nil
+}
+
+func (l *loop) one(ctx context.Context, client *http.Client, m jetstream.Msg) error {
+	reply, err := l.call(ctx, client, m.Data()[:min(len(m.Data()), 200)])
+	if err != nil {
+		return err
+	}
+	result := append(append(m.Data()[:len(m.Data())-1:len(m.Data())-1], `,"llm_response":`...), append(strconv.AppendQuote(nil, string(reply)), '}')...)
+	first, err := l.js.PublishAsync("results.stage.0.rows", result)
+	if err != nil {
+		return err
+	}
+	second, err := l.js.PublishAsync("audit.stage.0.call", event(result))
+	if err != nil {
+		return err
+	}
+	for _, f := range []jetstream.PubAckFuture{first, second} {
+		select {
+		case <-f.Ok():
+		case err := <-f.Err():
+			return err
+		}
+	}
+	return m.Ack()
+}
+
+// callOnly makes as many calls as there are rows, and nothing else.
+func (l *loop) callOnly(ctx context.Context) error {
+	client := l.client()
+	prompt := bytes.Repeat([]byte("x"), 200)
+	var next, done atomic.Int64
+	failed := make(chan error, l.pool)
+	var wg sync.WaitGroup
+	meter := newMeter(&done)
+	for range l.pool {
+		wg.Go(func() {
+			for next.Add(1) <= int64(l.rows) {
+				if _, err := l.call(ctx, client, prompt); err != nil {
+					failed <- err
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	meter.print()
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// append stores bare results in the way of the stage: so many at once, each group after the acknowledgement of the last.
+func (l *loop) append(ctx context.Context, group int) error {
+	body := bytes.Repeat([]byte("x"), 1300)
+	var end uint64
+	for n := 0; n < l.rows; n += group {
+		msgs := make([]*nats.Msg, min(group, l.rows-n))
+		for i := range msgs {
+			msgs[i] = &nats.Msg{Subject: "results.stage.0.rows", Data: body, Header: nats.Header{"Stage-Source-Seq": {strconv.Itoa(n + i)}}}
+		}
+		msgs[0].Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(end, 10))
+		msgs[0].Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", "results.stage.0.>")
+		seq, err := consumer.Append(ctx, l.nc, msgs)
+		if err != nil {
+			return err
+		}
+		end = seq
+	}
+	return nil
+}
+
+// echo answers each row at once.
+type echo struct{ left *atomic.Int64 }
+
+func (e echo) Start(row *consumer.Row) {
+	row.Reply(consumer.Reply{Body: row.Body, Event: auditlog.Row{Source: auditlog.SourceCall}})
+	e.left.Add(-1)
+}
+
+// noop is the stage without an LLM: the protocol, order, audit of rows, and nothing else.
+func (l *loop) noop(ctx context.Context) error {
+	log := slog.New(slog.DiscardHandler)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	rec := consumer.NewRecorder(l.nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = rec.Run(ctx) })
+	left := new(atomic.Int64)
+	left.Store(int64(l.rows))
+	c, err := consumer.New(l.nc, consumer.Config{
+		Name: "stage", RunID: "bench", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
+		Create: true, Executor: echo{left}, Recorder: rec, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	soft, drain := context.WithCancel(ctx)
+	go func() {
+		for left.Load() > 0 && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		drain()
+	}()
+	err = c.Run(soft, ctx)
+	stop()
+	wg.Wait()
+	return err
+}
