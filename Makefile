@@ -141,6 +141,15 @@ test-chart: ## render the Helm chart, check it against Kubernetes, the operators
 	go -C test/chart vet .
 	go -C test/chart test -count=1 .
 
+.PHONY: test-kube
+test-kube: ## install the chart on a real Kubernetes that is built from Go modules; takes long, needs 5 GB of disk
+	version=$$(go -C test/kube list -m -f '{{.Version}}' k8s.io/kubernetes); \
+	go -C test/kube build -ldflags "-X k8s.io/component-base/version.gitVersion=$$version" -o bin/ tool
+	go -C test/kube/helm build -o ../bin/helm3 helm.sh/helm/v3/cmd/helm
+	go -C test/kube/helm build -o ../bin/helm4 helm.sh/helm/v4/cmd/helm
+	go -C test/kube vet .
+	go -C test/kube test -count=1 -v -timeout 20m .
+
 .PHONY: tidy
 tidy: ## tidy all modules
 	go mod tidy
@@ -149,6 +158,8 @@ tidy: ## tidy all modules
 	go -C docs/record mod tidy
 	go -C test/chart mod tidy
 	go -C tools/image mod tidy
+	go -C test/kube mod tidy
+	go -C test/kube/helm mod tidy
 
 .PHONY: ci
 ci: ## what CI runs
