@@ -48,7 +48,7 @@ func Denied(nc *nats.Conn, err error) error {
 		}
 		return fmt.Errorf("%w (the server said: %w)", err, last)
 	}
-	return fmt.Errorf("%w (no answer: does the NATS user have the permission, and is JetStream enabled for its account)", err)
+	return fmt.Errorf("%w (no answer: has what was asked a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account)", err)
 }
 
 // unanswered tells whether the server gave no answer in time.
