@@ -21,7 +21,7 @@ func TestTheExampleOfTheReadmeWorks(t *testing.T) {
 	defer srv.Stop()
 	url := strings.Replace(srv.URL(), "nats://", "nats://"+srv.Token()+"@", 1)
 	cfg, err := app.ConfigSource{Environ: map[string]string{
-		"STAGE_NATS_URL": url, "STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE_FILE": "../prompt.jinja",
+		"STAGE_NATS_URL": url, "STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE_FILE": "../prompt.jinja", "STAGE_LOOKUP_FILE": "../labels.yaml",
 		"STAGE_POOL_SIZE": "8", "STAGE_HTTP_ADDR": "127.0.0.1:0",
 	}}.Load(t.Context(), app.NeedCalls)
 	if err != nil {

@@ -25,3 +25,28 @@ func TestReadmeHoldsTheTableOfVariables(t *testing.T) {
 		t.Error("README.md: the configuration table is not that of stage config --markdown: run make docs")
 	}
 }
+
+func TestExamplePromptRendersEveryReviewOfTheExample(t *testing.T) {
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"examples/reviews.jsonl", "examples/prompt.jinja", "examples/labels.yaml"} {
+		if !strings.Contains(string(readme), " "+file) {
+			t.Errorf("README.md does not use %s", file)
+		}
+	}
+	t.Chdir("../../../examples")
+	var out, errs strings.Builder
+	env := &Env{Args: []string{
+		"process", "reviews.jsonl", "--dry-run", "--llm-provider=mock", "--template-file=prompt.jinja", "--lookup-file=labels.yaml",
+	}, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+	if code := Main(t.Context(), env); code != exitDone || !strings.Contains(out.String()+errs.String(), "200 rows, 0 of them would fail before any call") {
+		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
+	}
+	for _, want := range []string{"our kettle.", "- mixed: praise", "Known issues, which should not surprise you: a plastic taste", "gave 1 of 5 stars"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in the first prompts:\n%s", want, out.String())
+		}
+	}
+}
