@@ -70,11 +70,16 @@ func (m *matching) Err() error         { return nil }
 
 func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 	healthy := []line{
-		{`llm_stage_active{partition="0",pod="a"}`, 1, 0}, {`llm_stage_active{partition="0",pod="b"}`, 0, 0},
-		{`llm_stage_paused{reason="credentials",pod="a"}`, 0, 0}, {`llm_stage_pending_rows{partition="0",pod="a"}`, 10000, 0},
-		{`llm_stage_pending_rows{partition="0",pod="b"}`, 0, 0}, {`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 600, 0},
-		{`llm_stage_throttled_seconds_total{pod="a"}`, 9000, 56}, {`llm_stage_cost_usd_total{model="m",pod="a"}`, 90, 19.0 / 60},
-		{`llm_stage_rows_total{partition="0",status="success",pod="a"}`, 9000, 96}, {`llm_stage_rows_total{partition="0",status="error",pod="a"}`, 100, 4},
+		{`llm_stage_active{partition="0",pod="a"}`, 1, 0},
+		{`llm_stage_active{partition="0",pod="b"}`, 0, 0},
+		{`llm_stage_paused{reason="credentials",pod="a"}`, 0, 0},
+		{`llm_stage_pending_rows{partition="0",pod="a"}`, 10000, 0},
+		{`llm_stage_pending_rows{partition="0",pod="b"}`, 0, 0},
+		{`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 600, 0},
+		{`llm_stage_throttled_seconds_total{pod="a"}`, 9000, 56},
+		{`llm_stage_cost_usd_total{model="m",pod="a"}`, 90, 19.0 / 60},
+		{`llm_stage_rows_total{partition="0",status="success",pod="a"}`, 9000, 96},
+		{`llm_stage_rows_total{partition="0",status="error",pod="a"}`, 100, 4},
 	}
 	rules, _ := find(t, objects(t, ciValues(t, "full")), "PrometheusRule")
 	byName := map[string]alert{}

@@ -303,8 +303,11 @@ func (i *installation) uninstall() {
 	i.must("uninstall", release, "--wait", "--timeout", "3m")
 	i.await("all pods are gone", i.watchPods, func() bool { return len(i.pods()) == 0 })
 	for _, r := range []schema.GroupVersionResource{
-		{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "statefulsets"},
-		{Version: "v1", Resource: "services"}, {Version: "v1", Resource: "configmaps"}, {Version: "v1", Resource: "serviceaccounts"},
+		{Group: "apps", Version: "v1", Resource: "deployments"},
+		{Group: "apps", Version: "v1", Resource: "statefulsets"},
+		{Version: "v1", Resource: "services"},
+		{Version: "v1", Resource: "configmaps"},
+		{Version: "v1", Resource: "serviceaccounts"},
 		{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 	} {
 		left, err := i.dynamic.Resource(r).Namespace(i.namespace).List(i.t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + release})
