@@ -110,7 +110,8 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *jetstrea
 		return end, fatal(fmt.Errorf("%w: stream %s was created at %s, the claim on %s knows %s: choose another name, or start with --new-input to begin with the new stream",
 			ErrInputRecreated, c.cfg.InputStream, created.Format(time.RFC3339), c.claimSubject, cl.InputCreated.Format(time.RFC3339)))
 	}
-	if start := durable.Config.OptStartSeq; start > end.mark+1 {
+	// A server that can't set a consumer back has it made anew, so where it begins is only where an owner last set it to.
+	if start := durable.Config.OptStartSeq; start > end.mark+1 && canReset(c.nc.ConnectedServerVersion()) {
 		return end, fatalAtStart(fmt.Errorf("consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another STAGE_NAME, or delete the consumer",
 			c.durable, c.cfg.InputStream, start, end.mark))
 	}

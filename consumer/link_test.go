@@ -5,11 +5,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"regexp"
 	"sync"
 	"time"
 )
 
 var errNoLink = errors.New("the link is down")
+
+var serverVersion = regexp.MustCompile(`(INFO \{[^\r]*"version":")[^"]*`)
 
 // linkLatencyMin is the least time that anything takes from one end of a link to the other. It tells cause from effect:
 // what the server did in answer to what it did before, it did at least two of these later.
@@ -19,6 +22,8 @@ const linkLatencyMin = 200 * time.Microsecond
 // blocks a writer: a client holds its lock while it writes, and a lock that is waited for would stop virtual time.
 type link struct {
 	dial func() (net.Conn, error)
+	// version is what the server says it is; empty: the truth.
+	version string
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -149,10 +154,14 @@ func (c *linkConn) pumpIn() {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := c.Conn.Read(buf)
+		data := buf[:n]
+		if c.link.version != "" {
+			data = serverVersion.ReplaceAll(data, []byte("${1}"+c.link.version))
+		}
 		c.link.set(func() {
 			if n > 0 && !(c.greeted && c.link.deaf) {
-				c.in.send(buf[:n], c.latency())
-				c.greeted = c.greeted || bytes.HasPrefix(buf[:n], []byte("PONG"))
+				c.in.send(data, c.latency())
+				c.greeted = c.greeted || bytes.HasPrefix(data, []byte("PONG"))
 			}
 			c.inErr = err
 		})

@@ -331,3 +331,54 @@ func TestARowLargerThanTheWindowPasses(t *testing.T) {
 		b.check(50)
 	})
 }
+
+// A reset in the middle of a term leaves the consumer behind the rows that are held: none of them waits or is unacked for the
+// server. Who takes over after a kill must not wait for a new row, and not refuse to begin before the consumer does: servers
+// before 2.14 can't set it back, so it is made anew there, and begins where it was set to.
+func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
+	for name, c := range map[string]struct {
+		version string // of the server, if it is not the true one
+		waits   bool   // a standby is there from the beginning
+	}{
+		"a standby": {waits: true}, "the next start": {}, "the next start, old server": {version: "2.12.9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				start := func(run string) *replica {
+					l := newLink(b.InProcessConn, linkLatencyMin)
+					l.version = c.version
+					nc, err := nats.Connect("", nats.InProcessServer(l))
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(nc.Close)
+					return b.startOn(nc, b.config(run, &sleeper{latency: slowHead, over: t.Context().Done()}))
+				}
+				owner := start("first")
+				var next *replica
+				if c.waits {
+					next = start("second")
+				}
+				time.Sleep(5 * time.Second)
+				b.load(40)
+				time.Sleep(5 * time.Second)
+				if c.waits && next.Status().Role == consumer.Owner {
+					owner, next = next, owner
+				}
+				b.resetDurable(1) // the owner sets it back to where it was
+				time.Sleep(5 * time.Second)
+				if got := b.durable(); got.NumAckPending+int(got.NumPending) != 0 {
+					t.Fatalf("%d rows unacked, %d pending; want all behind the consumer", got.NumAckPending, got.NumPending)
+				}
+				owner.kill()
+				if !c.waits {
+					next = start("second")
+				}
+				b.awaitLong("40 results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == 40 })
+				next.stop(t)
+				b.check(40)
+			})
+		})
+	}
+}

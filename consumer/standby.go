@@ -131,7 +131,7 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 		}
 		switch {
 		case !nobodyPinned(info):
-			short = false
+			compared, short = false, false // whoever is pinned may set the consumer behind rows that it holds, and die
 		case !compared && info.NumPending == 0 && info.NumAckPending == 0:
 			compared, short = c.endsShort(soft, info)
 		}
@@ -146,8 +146,9 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 	}
 }
 
-// endsShort tells whether the results end before a row that is acked: a power cut has taken what the server had not synced
-// to the disk, or they are restored from a backup. With every row acked, none would come that brings the pin, and the
+// endsShort tells whether the results end before a row that is acked, or that the consumer was set behind: a power cut has
+// taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had set the
+// consumer back to the row after those that it held. With every row acked, none would come that brings the pin, and the
 // results would stay short until the next new row. Without an answer it is not known.
 func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
 	end, err := c.readEnd(ctx)
