@@ -144,6 +144,7 @@ func (s *sim) finish() {
 	for _, r := range s.replicas {
 		r.disarm()
 	}
+	time.Sleep(time.Second) // for the end of who is dying
 	s.revive()
 	s.revive() // and starts who was dead
 	s.until(s.loaded)
@@ -190,6 +191,9 @@ func (s *sim) revive() {
 			s.start(r)
 		case r.link.isDead():
 			s.bury(r)
+		case isClosed(r.ended):
+			s.t.Errorf("%s has ended by itself: %v", r.name, <-r.replica.done)
+			s.kill(r)
 		}
 	}
 }
@@ -277,6 +281,9 @@ func (s *sim) faultOfServer(draw int) {
 // thrifty says that journal and audit are left alone, so that no call is made again without need.
 func (s *sim) thrifty() bool { return s.seed%2 == 0 }
 
+// old says that the server cannot set a consumer back: it is deleted and made anew. So it is with servers before 2.14.
+func (s *sim) old() bool { return s.seed%6 == 3 && s.retention == jetstream.LimitsPolicy }
+
 func (s *sim) restartServer(down time.Duration) {
 	s.t.Helper()
 	s.note("server restart")
@@ -340,6 +347,9 @@ func (s *sim) start(r *simReplica) {
 	r.life = &life{
 		s: s, name: r.nextName(), link: newLink(s.InProcessConn, linkLatencyMin+moment(s.rng, most)),
 		journalAfter: time.Duration(s.rng.IntN(3)) * 50 * time.Millisecond,
+	}
+	if s.old() {
+		r.link.version = "2.12.9"
 	}
 	s.mu.Lock()
 	s.lives[r.name] = r.life
