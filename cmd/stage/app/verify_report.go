@@ -145,6 +145,9 @@ func (r *verifyReport) conclude() {
 	slices.SortStableFunc(r.Violations.First, func(a, b violation) int {
 		return cmp.Or(cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Sequence, b.Sequence))
 	})
+	if r.Audit.Calls == 0 && len(r.CannotTell) == 0 { // nothing was asked, so nothing is unknown
+		r.Audit.Usage = &auditlog.Usage{CostUSD: new(float64)}
+	}
 	if u := r.Audit.Usage; u != nil {
 		r.Audit.Tokens, r.Audit.CostUSD = &u.TotalTokens, u.CostUSD
 	}
