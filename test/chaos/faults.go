@@ -109,7 +109,7 @@ func (s *site) stopReplica(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// suspendOwner suspends the owner of a partition until somebody else has claimed it, and a moment longer. The owner wakes up
+// suspendOwner suspends the owner of a partition until somebody else has claimed it, and a moment longer. It wakes up
 // with all that it knew before.
 func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 	partition := s.partition(random)
