@@ -58,11 +58,16 @@ type pod struct {
 	spec map[string]any
 }
 
+// seed is nobody's.
+const seed = "SUAGMJH5XLGZKQQWAWKRZJIGMOU4HPFUYLXJMXOO5NLFEO2OOQJ5LPRDPM"
+
 // contents are what the objects hold that the cases name and the chart does not make.
 var contents = map[string]string{
 	"template.jinja": "{{ row.text }}", "reviews.jinja": "{{ row.text }}", "lookup.yaml": "words: []", "words.json": "{}",
 	"response-schema.json": "{}", "prices.yaml": "m: {input: 1, output: 2}",
-	"seed": "SUAGMJH5XLGZKQQWAWKRZJIGMOU4HPFUYLXJMXOO5NLFEO2OOQJ5LPRDPM",
+	"seed": seed,
+	"stage.creds": "-----BEGIN NATS USER JWT-----\ne30.e30.e30\n------END NATS USER JWT------\n\n" +
+		"-----BEGIN USER NKEY SEED-----\n" + seed + "\n------END USER NKEY SEED------\n",
 }
 
 func list(v any) []map[string]any {
