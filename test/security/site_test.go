@@ -6,6 +6,7 @@ package security_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -154,18 +155,23 @@ func (s *stage) stop() {
 // ready reads /readyz.
 func (s *stage) ready() (ok bool, why string) {
 	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.page+"/readyz", nil)
+	return readyBy(s.t, http.DefaultClient, s.page)
+}
+
+func readyBy(t *testing.T, client *http.Client, page string) (ok bool, why string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, page+"/readyz", nil)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read only
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return resp.StatusCode == http.StatusOK, string(text)
 }
@@ -259,7 +265,7 @@ func (r *rows) load(n int) {
 	r.t.Helper()
 	for range n {
 		r.sent++
-		if _, err := r.js.Publish(r.t.Context(), "rows.a", []byte(`{"n":1}`)); err != nil {
+		if _, err := r.js.Publish(r.t.Context(), "rows.a", fmt.Appendf(nil, `{"n":%d}`, r.sent)); err != nil {
 			r.t.Fatal(err)
 		}
 	}

@@ -1,0 +1,304 @@
+package permissions_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/permissions"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats-server/v2/server/ats"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestMain(m *testing.M) {
+	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
+	os.Exit(m.Run())
+}
+
+// outcome is what became of a stage with some permissions.
+type outcome struct {
+	err     error    // of Run
+	ready   bool     // three minutes after the start
+	why     string   // of /readyz
+	results int      // stored at the end
+	denied  []string // subjects that the server did not allow
+}
+
+// well tells whether the stage did all its work, and said that it was well.
+func (o outcome) well() bool { return o.err == nil && o.ready && o.results == everythingRows }
+
+// everythingRows is how many rows [everything] loads.
+const everythingRows = 2 * 12
+
+var violation = regexp.MustCompile(`Permissions Violation for (?:Publish|Subscription) to "([^"]+)"`)
+
+// everything runs a stage with all settings that need permissions, as a user with a grant, in virtual time: two partitions,
+// journal, dead letters, stored replies, a ceiling of cost.
+func everything(t *testing.T, g permissions.Grant) (o outcome) {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{
+		DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+		Users: []*server.User{{Username: "admin", Password: "admin"}, g.User("stage")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	defer srv.WaitForShutdown()
+	defer srv.Shutdown()
+	if !srv.ReadyForConnections(time.Minute) {
+		t.Fatal("the server is not ready")
+	}
+	logs := &logBuffer{}
+	log := slog.New(slog.NewTextHandler(logs, nil))
+	connect := func(user string) (*nats.Conn, error) {
+		return nats.Connect("", nats.InProcessServer(srv), nats.UserInfo(user, user), nats.CustomInboxPrefix("_INBOX_stage"), nats.MaxReconnects(-1),
+			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("NATS", slog.Any("error", err)) }))
+	}
+	nc, err := connect("admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js := prepareEverything(t, nc)
+
+	handler, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		switch {
+		case strings.HasPrefix(c.Prompt, "Row 3 "): // others wait for it, in the journal
+			return &llmtest.Step{Delay: 5 * time.Second}
+		case strings.HasPrefix(c.Prompt, "Row 4 "):
+			return &llmtest.Step{Status: http.StatusBadRequest}
+		}
+		return &llmtest.Step{Delay: 10 * time.Millisecond}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, stop := handler.Pipe()
+	defer stop()
+	prices := filepath.Join(t.TempDir(), "prices.yaml")
+	if err := os.WriteFile(prices, []byte("small: {input: 1, output: 1}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := app.ConfigSource{Environ: map[string]string{
+		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": pipe.URL(), "STAGE_LLM_API_KEY": "key", "STAGE_LLM_MODEL": "small",
+		"STAGE_TEMPLATE": "Row {{ row.n }} of {{ row.p }}", "STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0",
+		"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_CREATE_STREAMS": "false", "STAGE_DEAD_LETTER_SUBJECT": "dead.rows",
+		"STAGE_DEDUPE": "stored", "STAGE_MAX_COST_USD": "1000", "STAGE_PRICES_FILE": prices,
+		"STAGE_STOP_TIMEOUT": "130s", "STAGE_WINDOW": "8",
+	}}.Load(t.Context(), app.NeedCalls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := llmtest.NewPipeListener()
+	hard, kill := context.WithCancel(t.Context())
+	defer kill()
+	soft, drain := context.WithCancel(hard)
+	defer drain()
+	done := make(chan error, 1)
+	go func() {
+		done <- app.Run(soft, hard, cfg, app.Deps{
+			NATS: func() (*nats.Conn, error) { return connect("stage") }, DialLLM: pipe.DialContext, Listener: pages, Logger: log,
+		})
+	}()
+	asked := time.After(30 * time.Second)
+	over := time.After(3 * time.Minute)
+	for ended := false; !ended; {
+		select {
+		case o.err = <-done:
+			ended = true
+			continue
+		case <-asked:
+			asking, cancel := context.WithTimeout(t.Context(), time.Minute)
+			_, _ = nc.RequestWithContext(asking, "stage.llm_batch", []byte(`{"prompts":["one"]}`)) // perhaps nobody may answer
+			cancel()
+			continue
+		case <-over:
+		}
+		ended = true
+		o.ready, o.why = readyOn(t, pages.DialContext)
+		drain()
+		o.err = <-done
+	}
+	text := logs.String()
+	for _, found := range violation.FindAllStringSubmatch(strings.ReplaceAll(text, `\"`, `"`), -1) {
+		o.denied = append(o.denied, found[1])
+	}
+	o.results = countResults(t, js)
+	return o
+}
+
+// prepareEverything creates streams and durables, and loads rows.
+func prepareEverything(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, subjects := range map[string]string{"DEAD": "dead.>", "DEDUPE": "dedupe.>"} {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, AllowDirect: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := consumer.EnsureStreams(t.Context(), nc, consumer.Streams{
+		Name: "stage", InputStream: "ROWS", InputSubject: "rows.{partition}.>", ResultStream: "RESULTS", ResultSubject: "results",
+		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 2, Create: true, Replicas: 1, Journal: true, JournalStream: "JOURNAL",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for p := range 2 {
+		if err := consumer.EnsureDurable(t.Context(), nc, consumer.Config{
+			Name: "stage", Partition: p, InputStream: "ROWS", InputSubject: consumer.InputFilter("rows.{partition}.>", p),
+			ResultStream: "RESULTS", ResultSubject: "results", Create: true, WindowRows: 8,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// An event of an earlier run, whose cost is read.
+	if _, err := js.Publish(t.Context(), "audit.stage.0.call", []byte(`{}`)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range everythingRows {
+		body := []byte(`{"n":` + string(rune('0'+i/2%10)) + `,"p":` + string(rune('0'+i%2)) + `}`)
+		if _, err := js.Publish(t.Context(), "rows."+string(rune('0'+i%2))+".a", body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return js
+}
+
+// readyOn reads /readyz of a stage that listens on a pipe.
+func readyOn(t *testing.T, dial func(context.Context, string, string) (net.Conn, error)) (ok bool, why string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://stage.test/readyz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read only
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode == http.StatusOK, string(text)
+}
+
+// logBuffer keeps what a stage logs.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func countResults(t *testing.T, js jetstream.JetStream) (n int) {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), "RESULTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("results.stage.*.rows"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stored := range info.State.Subjects {
+		n += int(stored) //nolint:gosec // a few
+	}
+	return n
+}
+
+// savings are what the stage does without: it saves time or money, and nothing depends on it. The log tells of it.
+var savings = []string{
+	"$JS.API.CONSUMER.UNPIN.ROWS.stage-0", "$JS.API.CONSUMER.UNPIN.ROWS.stage-1", // the pin runs out by itself
+	"$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL", "journal.stage.0", "journal.stage.1",
+	"dedupe.>", "$JS.API.DIRECT.GET.DEDUPE.dedupe.>",
+	"llm-stage.stage.replicas",
+	"$JS.ACK.ROWS.stage-0.>", "$JS.ACK.ROWS.stage-1.>", // slowly: the stage sets the consumer back again and again
+	"stage.llm_batch", "stage.llm_query_batched", "$SRV.*", "$SRV.*.llm-stage", "$SRV.*.llm-stage.*",
+}
+
+// A stage with all lists works. Each entry that is taken away is named in the log; without most of them the stage ends, or
+// says in /readyz that it is held up, and without the others it does its work all the same.
+func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
+	g, err := permissions.Read("../../docs/permissions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := g[permissions.Run].And(g[permissions.Batches], g[permissions.Partitions], g[permissions.DeadLetters], g[permissions.Dedupe], g[permissions.Ceiling])
+	type missing struct {
+		entry string
+		grant permissions.Grant
+	}
+	cases := []missing{{"", all}}
+	for _, entry := range all.Publish {
+		cases = append(cases, missing{entry, permissions.Grant{drop(all.Publish, entry), all.Subscribe, all.Responses}})
+	}
+	for _, entry := range all.Subscribe {
+		cases = append(cases, missing{entry, permissions.Grant{all.Publish, drop(all.Subscribe, entry), all.Responses}})
+	}
+	for _, c := range cases {
+		t.Run(c.entry, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				o := everything(t, c.grant)
+				if c.entry == "" {
+					if !o.well() || len(o.denied) > 0 {
+						t.Errorf("with all permissions: %+v", o)
+					}
+					return
+				}
+				named := false
+				for _, subject := range o.denied {
+					named = named || permissions.Matches(c.entry, subject)
+				}
+				if !named {
+					t.Errorf("the log names %q, none of it is %s", o.denied, c.entry)
+				}
+				if saving := contains(savings, c.entry); o.well() != saving {
+					t.Errorf("done without %s: %v, want %v: error %v, ready %v %q, %d results", c.entry, o.well(), saving, o.err, o.ready, o.why, o.results)
+				}
+			})
+		})
+	}
+}
+
+func drop(list []string, entry string) (rest []string) {
+	for _, e := range list {
+		if e != entry {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+func contains(list []string, entry string) bool { return len(drop(list, entry)) < len(list) }
