@@ -109,8 +109,8 @@ func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
 	return errors.Join(conn.explain(err), out.Flush())
 }
 
-// printAudit prints events: those that come, from now or o.since on, or without follow all that are stored. In a store that
-// this process has opened itself no event can come.
+// printAudit prints events: those that come, from now or o.since on, or without follow all that are stored. In a store
+// that this process has opened itself no event can come.
 func printAudit(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufio.Writer, o tailOptions, follow, colour bool) error {
 	q := auditQuery{Kinds: o.kinds, Since: o.since, NewOnly: follow && o.since.IsZero(), Follow: follow}
 	return readAudit(ctx, js, cfg, q, func(raw []byte, e *auditlog.Event) error {

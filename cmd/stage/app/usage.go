@@ -53,6 +53,9 @@ func (s *spending) cost() string {
 	}
 }
 
+// usageModelsMax bounds the models that are counted apart, for a row may name any; the rest are other.
+const usageModelsMax = 256
+
 type modelKey struct{ provider, model string }
 
 func newUsageRecorder() *usageRecorder {
@@ -64,6 +67,9 @@ func (u *usageRecorder) call(c *auditlog.Call) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	key := modelKey{c.Provider, c.Model}
+	if _, known := u.models[key]; !known && len(u.models) >= usageModelsMax {
+		key.model = labelOther
+	}
 	t := u.models[key]
 	if t == nil {
 		t = new(spending)
