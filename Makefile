@@ -46,6 +46,10 @@ race: ## run the tests in any order under the race detector
 test-real: ## run the program against nginx, a mock of all wire formats and a changing limit; gets the servers, takes minutes
 	go test -tags real -count=1 -v -parallel 4 -run '$(RUN)' ./test/real
 
+.PHONY: test-oldserver
+test-oldserver: ## run the program against nats-server 2.12 and 2.11, and have 2.10 refused; builds each, takes minutes
+	go test -tags oldserver -count=1 -v -run '$(RUN)' ./test/oldserver
+
 .PHONY: chaos
 chaos: ## kill, suspend, cut off and restart real processes for DURATION, or over ROWS, by SEED; see docs/reliability.md
 	@mkdir -p bin
@@ -155,6 +159,7 @@ tidy: ## tidy all modules
 	go mod tidy
 	go -C tools mod tidy
 	go -C test/browser mod tidy
+	for v in test/oldserver/v*; do go -C $$v mod tidy; done
 	go -C docs/record mod tidy
 	go -C test/chart mod tidy
 	go -C tools/image mod tidy
