@@ -153,7 +153,7 @@ func printBatchReply(w io.Writer, body []byte) error {
 	if len(body) == 0 {
 		return nil
 	}
-	_, err := w.Write(append(body[:len(body):len(body)], '\n'))
+	_, err := fmt.Fprintf(w, "%s\n", body)
 	return err
 }
 
