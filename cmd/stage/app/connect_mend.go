@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 
@@ -67,7 +68,8 @@ func (n *NATSConfig) tlsHint(err error) string {
 	if errors.Is(err, nats.ErrSecureConnWanted) {
 		return "the server has no TLS: unset STAGE_NATS_TLS_CA and STAGE_NATS_TLS_CERT, or set it up there"
 	}
-	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && !n.TLSFirst {
+	// Whoever of the two is less patient ends the silence.
+	if timeout, ok := errors.AsType[net.Error](err); (ok && timeout.Timeout() || errors.Is(err, io.EOF)) && !n.TLSFirst {
 		return "the server says nothing: if it expects TLS from the first byte on, set STAGE_NATS_TLS_FIRST"
 	}
 	return ""
