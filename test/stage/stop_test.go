@@ -77,6 +77,9 @@ func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
 		s.configured(jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 10, Discard: jetstream.DiscardNew})
 		r := s.start(vars{"STAGE_STOP_TIMEOUT": "130s"})
 		s.until("the audit is full", func() bool { _, why := r.get("/readyz"); return strings.Contains(why, "audit: refused") })
+		if _, text := r.get("/metrics"); !hasLine(text, `llm_stage_paused{reason="nats"}`, " 1") {
+			t.Errorf("metrics do not tell that the stage is held up: %s", linesOf(text, "llm_stage_paused"))
+		}
 		began := time.Now()
 		r.soft()
 		err := r.wait()

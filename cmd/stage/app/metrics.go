@@ -47,6 +47,10 @@ const (
 
 var pauseReasons = []PauseReason{PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseOther}
 
+// reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
+// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the window.
+const reasonNATS = "nats"
+
 // pauseReasonOf sorts a fatal error of a call.
 func pauseReasonOf(err error) PauseReason {
 	if errors.Is(err, errCostCeiling) {

@@ -80,6 +80,11 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 		gauge(g.pending, float64(p.Pending), partition)
 		gauge(g.active, oneIf(p.Role == consumer.Owner), partition)
 	}
+	held := false
+	for i := range s.Partitions {
+		held = held || s.Partitions[i].Problem != ""
+	}
+	gauge(g.paused, oneIf(held), reasonNATS)
 	for _, reason := range pauseReasons {
 		gauge(g.paused, oneIf(s.Pause == reason), string(reason))
 	}
