@@ -55,9 +55,9 @@ type rowsReport struct {
 	Failed    uint64   `json:"failed"`
 	Skipped   uint64   `json:"skipped"`
 	Pending   uint64   `json:"pending"`
-	Open      int      `json:"open"`       // taken and not emitted
-	PerSecond float64  `json:"per_second"` // emitted, over the last half minute
-	ETAS      *float64 `json:"eta_seconds"`
+	Open      int      `json:"open"`        // taken and not emitted
+	PerSecond float64  `json:"per_second"`  // emitted, over the last half minute
+	ETAS      *float64 `json:"eta_seconds"` // null unless the state is working and rows were emitted of late
 }
 
 type poolReport struct {
@@ -160,11 +160,11 @@ func (s *stage) report(snap Snapshot, now time.Time, ready bool, reason string) 
 	}
 	s.activity.report(&r, now)
 	r.Sample, r.Rows.PerSecond = s.history.last()
-	if left := float64(r.Rows.Pending) + float64(r.Rows.Open); left > 0 && r.Rows.PerSecond > 0 {
+	r.judge(s.activity.starvedSince(now))
+	if left := float64(r.Rows.Pending) + float64(r.Rows.Open); r.State == stateWorking && left > 0 && r.Rows.PerSecond > 0 {
 		eta := left / r.Rows.PerSecond
 		r.Rows.ETAS = &eta
 	}
-	r.judge(s.activity.starvedSince(now))
 	return r
 }
 

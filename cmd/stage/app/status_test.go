@@ -66,6 +66,11 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 		golden(t, filepath.Join("testdata", "status.json"), string(text)+"\n")
+
+		snap.Pool.LawPausedUntil = time.Time{}
+		if r = s.report(snap, s.started.Add(5*time.Second), true, ""); r.State != stateWorking || r.Rows.ETAS == nil || *r.Rows.ETAS != 28 {
+			t.Errorf("when it works again: %s, %v to go, want 28 s", r.State, r.Rows.ETAS)
+		}
 	})
 }
 

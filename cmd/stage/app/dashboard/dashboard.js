@@ -73,7 +73,7 @@ const words = {
 // sentence says what the state means in figures.
 function sentence(s) {
   const done = s.rows.succeeded + s.rows.failed, left = s.rows.pending + s.rows.open;
-  const since = s.since ? ` For ${span((new Date(s.time) - new Date(s.since)) / 1000)}.` : "";
+  const since = s.since ? `, for ${span((new Date(s.time) - new Date(s.since)) / 1000)}` : "";
   switch (s.state) {
   case "working":
     return `${left ? plural(left, "row") + " to go" : "the last rows"}${s.rows.eta_seconds === null ? "" : ", about " + span(s.rows.eta_seconds)}`;
@@ -82,7 +82,7 @@ function sentence(s) {
   case "standby": return "Another replica owns the partitions; this one takes over when it ends.";
   case "starting": return "Reading where the last run ended.";
   case "ended": return `${plural(s.rows.succeeded, "row")} succeeded, ${count(s.rows.failed)} failed. The process has ended; this is its last state.`;
-  default: return s.why + "." + since;
+  default: return s.why + since + ".";
   }
 }
 
@@ -132,7 +132,9 @@ function showTiles(s) {
   set("in-flight-sub", s.pool.waiting ? `${count(s.pool.waiting)} wait to be sent` : "none waits");
   big("latency", some(s.latency.p50_ms, took), "");
   const short = ms => ms < 1000 ? took(ms) : ms < 100e3 ? one.format(ms / 1000) + " s" : span(ms / 1000);
-  set("latency-sub", `p90 ${some(s.latency.p90_ms, short)}, p99 ${some(s.latency.p99_ms, short)}`);
+  set("latency-sub", s.latency.p99_ms !== null && s.latency.p99_ms < 1000
+    ? `p90 ${whole.format(s.latency.p90_ms)}, p99 ${whole.format(s.latency.p99_ms)} ms`
+    : `p90 ${some(s.latency.p90_ms, short)}, p99 ${some(s.latency.p99_ms, short)}`);
   big("failed", count(s.rows.failed), "");
   $("failed-tile").classList.toggle("bad", s.rows.failed > 0);
   set("failed-sub", `${count(s.pool.capacity_retries)} calls rejected`);
@@ -259,5 +261,5 @@ newChart("open", [
 newChart("latency", [
   { name: "median", colour: "blue", value: s => s.p50_ms, print: took },
   { name: "p90", colour: "violet", value: s => s.p90_ms, print: took },
-], { least: 10, size: 54, axis: v => v === 0 ? "0" : v >= 100 ? v / 1000 + " s" : v + " ms", about: "Latency of the calls of the last minute, median and 90th percentile" });
+], { least: 10, size: 54, axis: v => v === 0 ? "0" : v >= 1000 ? v / 1000 + " s" : v + " ms", about: "Latency of the calls of the last minute, median and 90th percentile" });
 connect();
