@@ -11,6 +11,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -146,6 +147,7 @@ func podNames(pods []corev1.Pod) []string {
 
 func TestTheChartOnARealCluster(t *testing.T) {
 	c := startCluster(t)
+	c.define(scaledObjects)
 	for _, helm := range []string{"helm3", "helm4"} {
 		t.Run(helm, func(t *testing.T) {
 			i := &installation{cluster: c, t: t, helmName: helm, namespace: helm}
@@ -161,6 +163,7 @@ func TestTheChartOnARealCluster(t *testing.T) {
 			i.drain()
 			i.scale()
 			i.partition()
+			i.autoscale()
 			i.uninstall()
 		})
 	}
@@ -297,12 +300,51 @@ func (i *installation) partition() {
 	}
 }
 
+// autoscale: the hook's job, which makes the durables, is done before there is a ScaledObject. From then on the chart leaves the
+// number of replicas alone; at the change to it Kubernetes takes it for 1, and the autoscaler makes it what it should be.
+func (i *installation) autoscale() {
+	i.t.Helper()
+	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	defer cancel()
+	jobs, err := i.client.BatchV1().Jobs(i.namespace).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	defer jobs.Stop()
+	values := []string{"config.STAGE_PARTITIONS=4", "config.STAGE_INPUT_SUBJECT=rows.{partition}.>", "keda.enabled=true", "keda.natsMonitoringEndpoint=nats:8222"}
+	i.upgrade(values...)
+	scaled, err := i.dynamic.Resource(scaledObjects).Namespace(i.namespace).Get(i.t.Context(), fullname, metav1.GetOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	var done bool
+	for !done {
+		change, ok := <-jobs.ResultChan()
+		if !ok {
+			i.t.Fatal("no job has made the durables")
+		}
+		job, isJob := change.Object.(*batchv1.Job)
+		done = isJob && job.Name == fullname+"-setup" && job.Status.CompletionTime != nil
+		if done && scaled.GetCreationTimestamp().Time.Before(job.Status.CompletionTime.Time) {
+			i.t.Errorf("the ScaledObject is of %s, the job ended at %s", scaled.GetCreationTimestamp(), job.Status.CompletionTime)
+		}
+	}
+	patch := []byte(`{"spec":{"replicas":3}}`) // as the autoscaler does
+	if _, err := i.client.AppsV1().StatefulSets(i.namespace).Patch(i.t.Context(), fullname, "application/merge-patch+json", patch, metav1.PatchOptions{}, "scale"); err != nil {
+		i.t.Fatal(err)
+	}
+	i.awaitReady(3)
+	i.upgrade(append(values, "config.STAGE_POOL_SIZE=4")...)
+	i.awaitReady(3)
+}
+
 // uninstall: nothing is left but the job of the test, which goes by itself.
 func (i *installation) uninstall() {
 	i.t.Helper()
 	i.must("uninstall", release, "--wait", "--timeout", "3m")
 	i.await("all pods are gone", i.watchPods, func() bool { return len(i.pods()) == 0 })
 	for _, r := range []schema.GroupVersionResource{
+		scaledObjects,
 		{Group: "apps", Version: "v1", Resource: "deployments"},
 		{Group: "apps", Version: "v1", Resource: "statefulsets"},
 		{Version: "v1", Resource: "services"},

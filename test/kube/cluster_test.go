@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"flag"
 	"fmt"
@@ -19,10 +20,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 )
 
 var binaries = flag.String("bin", "bin", "directory of the programs")
@@ -94,6 +98,53 @@ func (c *cluster) awaitAPI() {
 	if err != nil {
 		c.t.Fatalf("the API server does not come up: %v", err)
 	}
+}
+
+// scaledObjects are KEDA's. It is not there, only their definition.
+var scaledObjects = schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}
+
+// define creates KEDA's definition of a custom resource and waits until it is served.
+func (c *cluster) define(r schema.GroupVersionResource) {
+	c.t.Helper()
+	cmd := exec.CommandContext(c.t.Context(), "go", "mod", "download", "-json", "github.com/kedacore/keda/v2@v2.21.0")
+	cmd.Dir = c.dir // not a requirement of this module
+	out, err := cmd.Output()
+	var module struct{ Dir string }
+	if jsonErr := json.Unmarshal(out, &module); err != nil || jsonErr != nil {
+		c.t.Fatalf("go mod download: %v %v", err, jsonErr)
+	}
+	text, err := os.ReadFile(filepath.Join(module.Dir, "config/crd/bases", r.Group+"_"+r.Resource+".yaml"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	definition := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(text, &definition.Object); err != nil {
+		c.t.Fatal(err)
+	}
+	definitions := c.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	changes, err := definitions.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer changes.Stop()
+	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	for change := range changes.ResultChan() {
+		made, ok := change.Object.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		conditions, _, _ := unstructured.NestedSlice(made.Object, "status", "conditions")
+		for _, condition := range conditions {
+			if m, _ := condition.(map[string]any); m["type"] == "Established" && m["status"] == "True" {
+				return
+			}
+		}
+	}
+	c.t.Fatalf("%s are not served in time", r.Resource)
 }
 
 func (c *cluster) createNode(name, zone string) {
