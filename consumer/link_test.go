@@ -24,6 +24,7 @@ type link struct {
 	dial func() (net.Conn, error)
 	// version is what the server says it is; empty: the truth.
 	version string
+	usual   time.Duration // latency while the network is not slow
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -36,7 +37,7 @@ type link struct {
 }
 
 func newLink(dial func() (net.Conn, error), latency time.Duration) *link {
-	l := &link{dial: dial, latency: latency}
+	l := &link{dial: dial, usual: latency, latency: latency}
 	l.changed = sync.NewCond(&l.mu)
 	return l
 }

@@ -233,11 +233,10 @@ func (s *sim) fault() {
 	case 12:
 		s.note("slow network")
 		latency, lasts := moment(s.rng, time.Second), moment(s.rng, 10*time.Second)
-		usual := r.link.latency
-		r.trouble(lasts + 4*latency)
 		link := r.link
-		link.set(func() { link.latency = max(latency, usual) })
-		s.mends = append(s.mends, mend{time.Now().Add(lasts), func() { link.set(func() { link.latency = usual }) }})
+		r.trouble(lasts + 4*time.Second) // mended at the next look, and what is on its way arrives after that
+		link.set(func() { link.latency = max(latency, link.usual) })
+		s.mends = append(s.mends, mend{time.Now().Add(lasts), func() { link.set(func() { link.latency = link.usual }) }})
 	default:
 		s.faultOfServer(draw)
 	}
@@ -264,7 +263,9 @@ func (s *sim) faultOfServer(draw int) {
 		}
 		s.note("full " + stream)
 		full(stream)(s.bench)
-		s.mends = append(s.mends, mend{time.Now().Add(moment(s.rng, 15*time.Second)), func() { unlimited(stream)(s.bench) }})
+		lasts := moment(s.rng, 15*time.Second)
+		s.trouble(lasts + 10*time.Second) // a term that ends meanwhile has no next one, which would keep what is answered
+		s.mends = append(s.mends, mend{time.Now().Add(lasts), func() { unlimited(stream)(s.bench) }})
 	case 16:
 		if s.retention == jetstream.LimitsPolicy { // else its rows would go with it
 			s.note("durable deleted")
