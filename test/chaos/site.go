@@ -117,7 +117,10 @@ func (s *site) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.PingInterval(time.Second), nats.IgnoreAuthErrorAbort()}
+	options := []nats.Option{
+		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.PingInterval(time.Second), nats.IgnoreAuthErrorAbort(),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
+	} // it would print what is meant to happen
 	if s.nc, err = nats.Connect(url, options...); err != nil {
 		return err
 	}
