@@ -3,11 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 )
@@ -15,8 +15,8 @@ import (
 // slowMark in a prompt makes its call slow.
 const slowMark = "slow"
 
-// serveLLM is the LLM: it answers at once, or after latency, the same to all. It does as little as a server can, so that it
-// weighs on the machine as little as it can.
+// serveLLM is the LLM: it answers at once, or after latency, the same to all. It does as little as a server can, to weigh
+// on the machine as little as it can.
 func serveLLM(ctx context.Context, latency, slow time.Duration) error {
 	answer := []byte(`{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"An answer of some words, as models give them."},"finish_reason":"stop"}],"usage":{"prompt_tokens":20,"completion_tokens":10,"total_tokens":30}}`)
 	length := []string{strconv.Itoa(len(answer))}
@@ -43,8 +43,7 @@ func serveLLM(ctx context.Context, latency, slow time.Duration) error {
 	fmt.Printf("http://%s/v1\n", listener.Addr())
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	_, _ = os.Stdout.Write(nil)
-	if err := server.Serve(listener); err != http.ErrServerClosed { //nolint:errorlint // never wrapped
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -42,8 +42,8 @@ type readOptions struct {
 }
 
 // streamReader reads messages of a stream in order. What it has asked for and not handed out is bounded in messages and in
-// bytes. The library's own reader that is bounded in both has no room for the server's status messages beside a full batch,
-// and loses deliveries; the one that makes a consumer for each batch is bounded in messages alone.
+// bytes. The library's own reader that is bounded in both has no room for the server's status messages beside a full
+// batch, and loses deliveries; the one that makes a consumer for each batch is bounded in messages alone.
 type streamReader struct {
 	js jetstream.JetStream
 	readOptions
