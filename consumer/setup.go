@@ -43,8 +43,8 @@ type Streams struct {
 }
 
 // EnsureStreams creates the streams that are missing and checks those that exist. Its error lists every fault and says
-// what to change. A request that nobody answers, mostly for want of a permission, ends it after five seconds: the others
-// would only be waited for in the same way.
+// what to change. A request that nobody answers, mostly for want of a permission, ends it after five seconds: the
+// others would only be waited for in the same way.
 func EnsureStreams(ctx context.Context, nc *nats.Conn, s Streams) error {
 	if err := checkServer(nc.ConnectedServerVersion()); err != nil {
 		return err
@@ -168,9 +168,9 @@ var ErrSubjectTaken = errors.New("its subjects overlap with those of another str
 // codeSubjectTaken is the server's refusal of a stream whose subjects overlap with those of another.
 const codeSubjectTaken jetstream.ErrorCode = 10065
 
-// CreateStream creates a stream that is missing. That another process creates it with the same configuration at the same
-// moment is no error. It returns [ErrSubjectTaken] with the name of the other stream where a subject belongs to one, and
-// waits for an answer for five seconds.
+// CreateStream creates a stream that is missing. That another process creates it with the same configuration at the
+// same moment is no error. It returns [ErrSubjectTaken] with the name of the other stream where a subject belongs to one,
+// and waits for an answer for five seconds.
 func CreateStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	creating, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -50,8 +50,9 @@ type term struct {
 // begin claims the partition and sets the durable consumer to the row after the last one emitted.
 //
 // The order matters. The claim goes first: an owner that is still alive would lose rows that it holds if a reset came
-// before it is fenced. And the reset never goes to a row that may have been acked: an ack from before the reset, arriving
-// late, would lift the ack floor to its old, higher delivery number, and the server would ignore every later ack.
+// before it is fenced. And the reset never goes to a row that may have been acked: an ack from before the reset,
+// arriving late, would lift the ack floor to its old, higher delivery number, and the server would ignore every later
+// ack.
 func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin string) (t *term, err error) {
 	input, err := c.js.Stream(ctx, c.cfg.InputStream)
 	if err != nil {
@@ -148,8 +149,8 @@ func (t *term) reset(ctx context.Context) error {
 }
 
 // outlive waits for the end of the last request, where the reset is not the first in a short time. The server drops a
-// request that nobody listens to; but while somebody listens to everything (nats sub '>'), it gives that one the first rows
-// after the reset: they are missing, which calls for another reset, and so on.
+// request that nobody listens to; but while somebody listens to everything (nats sub '>'), it gives that one the first
+// rows after the reset: they are missing, which calls for another reset, and so on.
 func (t *term) outlive(ctx context.Context) error {
 	left := time.Until(t.pull.ends)
 	if left <= 0 || time.Since(t.lastReset) > 2*silence {
@@ -166,7 +167,8 @@ func (t *term) outlive(ctx context.Context) error {
 // renewEvery leaves room for one lost request within the pin's life.
 func (c *Consumer) renewEvery() time.Duration { return c.cfg.PinnedTTL * 2 / 5 }
 
-// run takes, completes and emits rows until the term ends. Anyway keeps the partition though it is another replica's turn.
+// run takes, completes and emits rows until the term ends. Anyway keeps the partition though it is another replica's
+// turn.
 func (t *term) run(soft, hard context.Context, lost <-chan nats.Status, anyway bool) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

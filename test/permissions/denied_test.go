@@ -48,8 +48,8 @@ const everythingRows = 2 * 12
 
 var violation = regexp.MustCompile(`Permissions Violation for (?:Publish|Subscription) to "([^"]+)"`)
 
-// everything runs a stage with all settings that need permissions, as a user with a grant, in virtual time: two partitions,
-// journal, dead letters, stored replies, a ceiling of cost.
+// everything runs a stage with all settings that need permissions, as a user with a grant, in virtual time: two
+// partitions, journal, dead letters, stored replies, a ceiling of cost.
 func everything(t *testing.T, g permissions.Grant) (o outcome) {
 	t.Helper()
 	srv, err := server.NewServer(&server.Options{
@@ -247,8 +247,8 @@ var savings = []string{
 	"stage.llm_batch", "stage.llm_query_batched", "$SRV.*", "$SRV.*.llm-stage", "$SRV.*.llm-stage.*",
 }
 
-// A stage with all lists works. Each entry that is taken away is named in the log; without most of them the stage ends, or
-// says in /readyz that it is held up, and without the others it does its work all the same.
+// A stage with all lists works. Each entry that is taken away is named in the log; without most of them the stage ends,
+// or says in /readyz that it is held up, and without the others it does its work all the same.
 func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	g, err := permissions.Read("../../docs/permissions.md")
 	if err != nil {

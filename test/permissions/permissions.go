@@ -1,4 +1,5 @@
-// Package permissions reads docs/permissions.md: the blocks are what a user copies, so they are what the tests run with.
+// Package permissions reads docs/permissions.md: the blocks are what a user copies, so they are what the tests run
+// with.
 package permissions
 
 import (

@@ -136,8 +136,8 @@ func heldRow(calls *atomic.Int32) llmtest.Config {
 }
 
 // The list of docs/permissions.md is enough for all that a stage does: rows go through, replies that wait go to the
-// journal, a standby takes over from a stage that was killed and calls nobody again for what is in the journal, and a stop
-// hands over. Each entry is used.
+// journal, a standby takes over from a stage that was killed and calls nobody again for what is in the journal, and a
+// stop hands over. Each entry is used.
 func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	t.Parallel()
 	g, err := permissions.Read("../../docs/permissions.md")

@@ -118,8 +118,8 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 	}
 }
 
-// A stage that the server lets in no more says why, in log and /readyz, and which variable to mend. It stays, reads files
-// again, and goes on as soon as it is let in: no row is lost, and none is there twice.
+// A stage that the server lets in no more says why, in log and /readyz, and which variable to mend. It stays, reads
+// files again, and goes on as soon as it is let in: no row is lost, and none is there twice.
 func TestALoginThatIsLostIsToldOfAndTakenUpAgain(t *testing.T) {
 	for name, prepare := range losses() {
 		t.Run(name, func(t *testing.T) {

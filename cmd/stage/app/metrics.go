@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Buckets of the histograms, in seconds. A call takes from some 50 ms (a small local model) to two minutes, which is the
-// default time-out of an attempt. A row also waits for capacity and for the rows before it, so it takes from the same
-// 50 ms to hours. The lag from finished to emitted is a few milliseconds when the head of the line moves, and as long as
-// the slowest row when it does not.
+// Buckets of the histograms, in seconds. A call takes from some 50 ms (a small local model) to two minutes, which is
+// the default time-out of an attempt. A row also waits for capacity and for the rows before it, so it takes from the
+// same 50 ms to hours. The lag from finished to emitted is a few milliseconds when the head of the line moves, and as long
+// as the slowest row when it does not.
 var (
 	callBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}
 	rowBuckets  = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200}
@@ -48,7 +48,8 @@ const (
 var pauseReasons = []PauseReason{PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseOther}
 
 // reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
-// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the window.
+// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the
+// window.
 const reasonNATS = "nats"
 
 // pauseReasonOf sorts a fatal error of a call.

@@ -18,8 +18,8 @@ const (
 	storeLook = 100 * time.Millisecond
 )
 
-// startServer starts the server inside the process, when no other has the store open; payload is its largest message, 0:
-// the server's default.
+// startServer starts the server inside the process, when no other has the store open; payload is its largest message,
+// 0: the server's default.
 func startServer(ctx context.Context, cfg *Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
 	end := time.Now().Add(storeWait)
 	for told := false; ; told = true {
@@ -67,9 +67,9 @@ func holderOf(dir string) string {
 	return ""
 }
 
-// connectReader connects a command that works on streams beside a stage: to the server of the configuration, else to the
-// embedded one that runs on dir, else to one that it starts there itself. Where there is no store it makes none, unless
-// create says so.
+// connectReader connects a command that works on streams beside a stage: to the server of the configuration, else to
+// the embedded one that runs on dir, else to one that it starts there itself. Where there is no store it makes none,
+// unless create says so.
 func connectReader(ctx context.Context, cfg *Config, dir string, create bool, log *slog.Logger) (*connection, error) {
 	if len(cfg.NATS.URL) > 0 {
 		return connect(ctx, cfg, dir, log)
