@@ -14,9 +14,9 @@ var errNoLink = errors.New("the link is down")
 
 var serverVersion = regexp.MustCompile(`(INFO \{[^\r]*"version":")[^"]*`)
 
-// linkLatencyMin is the least time that anything takes from one end of a link to the other. It tells cause from effect:
+// leastLatency is the least time that anything takes from one end of a link to the other. It tells cause from effect:
 // what the server did in answer to what it did before, it did at least two of these later.
-const linkLatencyMin = 200 * time.Microsecond
+const leastLatency = 200 * time.Microsecond
 
 // link is the network between one process and the server, and the process's own life: it may be asleep, or dead. It never
 // blocks a writer: a client holds its lock while it writes, and a lock that is waited for would stop virtual time.
@@ -160,7 +160,7 @@ func (c *linkConn) pumpIn() {
 			data = serverVersion.ReplaceAll(data, []byte("${1}"+c.link.version))
 		}
 		c.link.set(func() {
-			if n > 0 && !(c.greeted && c.link.deaf) {
+			if n > 0 && (!c.greeted || !c.link.deaf) {
 				c.in.send(data, c.latency())
 				c.greeted = c.greeted || bytes.HasPrefix(data, []byte("PONG"))
 			}

@@ -38,8 +38,9 @@ func (s *sim) acked(m *nats.Msg) {
 	s.acks = append(s.acks, simAck{row, time.Now()})
 }
 
-// simJournalMost bounds the entries of the journal. The oldest that is needed is of a row of the window; after it come, for
-// each owner since, at most the rest of its window, what was emitted meanwhile, and what a second brings between two purges.
+// simJournalMost bounds the entries of the journal. The oldest that is needed is of a row of the window; after it
+// come, for each owner since, at most the rest of its window, what was emitted meanwhile, and what a second brings
+// between two purges.
 const simJournalMost = 4 * simWindow
 
 // checkBounds looks at what must not grow.
@@ -125,11 +126,11 @@ func storedTime(b *bench, m jetstream.Msg) time.Time {
 	return md.Timestamp
 }
 
-// checkOrderOfEvents holds that a row's call and row event were stored before its result, and it was acked after. What is
-// done because the server has answered reaches it at least two ways of the link after what it answered.
+// checkOrderOfEvents holds that a row's call and row event were stored before its result, and it was acked after. What
+// is done because the server has answered reaches it at least two ways of the link after what it answered.
 func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	s.t.Helper()
-	const cause = 2 * linkLatencyMin
+	const cause = 2 * leastLatency
 	called, rows := make(map[uint64]time.Time), make(map[string]time.Time)
 	for _, m := range s.read("AUDIT", "audit.stage.0.*") {
 		at := storedTime(s.bench, m)
@@ -188,9 +189,9 @@ func (s *sim) unsafe(l *life, now time.Time) (inAir, recent int) {
 	return inAir, recent
 }
 
-// checkMoney holds that a call is made again only where its reply was in the air, or had just come, when the process died,
-// fell asleep, lost the server or lost the partition. So a crash costs as many calls as the pool is large, and what came
-// in the last moment.
+// checkMoney holds that a call is made again only where its reply was in the air, or had just come, when the process
+// died, fell asleep, lost the server or lost the partition. So a crash costs as many calls as the pool is large, and
+// what came in the last moment.
 func (s *sim) checkMoney() {
 	s.t.Helper()
 	if !s.thrifty() {

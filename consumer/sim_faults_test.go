@@ -193,7 +193,7 @@ func (s *sim) revive() {
 		case r.link.isDead():
 			s.bury(r)
 		case isClosed(r.ended):
-			s.t.Errorf("%s has ended by itself: %v", r.name, <-r.replica.done)
+			s.t.Errorf("%s has ended by itself: %v", r.name, <-r.done)
 			s.kill(r)
 		}
 	}
@@ -312,7 +312,7 @@ func (s *sim) kill(r *simReplica) {
 func (s *sim) bury(r *simReplica) {
 	r.trouble(forever)
 	r.exec.die()
-	r.replica.kill()
+	r.kill()
 	r.alive, r.killed = false, true
 }
 
@@ -328,7 +328,7 @@ func (s *sim) stopCleanly(r *simReplica) {
 	}
 	select {
 	case <-r.ended:
-		if err := <-r.replica.done; err != nil {
+		if err := <-r.done; err != nil {
 			s.t.Errorf("%s: %v", r.name, err)
 		}
 		r.hard()
@@ -347,7 +347,7 @@ func (s *sim) start(r *simReplica) {
 	s.starts++
 	most := []time.Duration{time.Millisecond, 10 * time.Millisecond}[s.rng.IntN(2)]
 	r.life = &life{
-		s: s, name: r.nextName(), link: newLink(s.InProcessConn, linkLatencyMin+moment(s.rng, most)),
+		s: s, name: r.nextName(), link: newLink(s.InProcessConn, leastLatency+moment(s.rng, most)),
 		journalAfter: time.Duration(s.rng.IntN(3)) * 50 * time.Millisecond,
 	}
 	if s.old() {

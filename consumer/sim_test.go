@@ -85,7 +85,7 @@ func (s *sim) strike(step, manner string, after int) {
 		}
 		begins := slices.Index(consumer.Steps, step) < slices.Index(consumer.Steps, "taken")
 		ends := step == "drained" || step == "handing over"
-		if !ends && !(begins && i%20 == 19) {
+		if !ends && (!begins || i%20 < 19) {
 			continue
 		}
 		for _, r := range s.replicas {

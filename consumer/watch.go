@@ -34,7 +34,7 @@ func (t *term) stillOurs(ctx context.Context) error {
 }
 
 // checkOwner has the log looked at when nothing was appended for a while: an owner with nothing to append would not learn
-// that it was fenced, and go on making calls. Without a pin, requests just wait and tell nothing. And a pin proves nothing:
+// that it was fenced, and go on making calls. Without a pin, requests just wait and tell nothing. A pin proves nothing:
 //
 //	A is slow. It sees nobody pinned, and nobody again.
 //	B is granted the pin with a row, claims, and resets.
