@@ -17,7 +17,8 @@ const ackWait = 24 * time.Hour
 
 // EnsureDurable does what a [Consumer] does with its durable consumer at a start, and nothing else: it creates one that is
 // missing, where cfg allows it, and checks one that exists. Streams must exist. Of cfg it reads names, InputSubject,
-// WindowRows, PinnedTTL and Create. What watches the durable, an autoscaler say, can so be set up before the first replica.
+// WindowRows, PinnedTTL and Create. What watches the durable, an autoscaler say, can so be set up before the first
+// replica.
 func EnsureDurable(ctx context.Context, nc *nats.Conn, cfg Config) error {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -173,7 +173,8 @@ func (s *sim) repaid() int {
 // journalSlack is how long a reply takes into the journal at most once it has waited long enough, while all is well.
 const journalSlack = 250 * time.Millisecond
 
-// unsafe counts the calls of a process that are lost if it dies now: those in the air, and those whose reply came just now.
+// unsafe counts the calls of a process that are lost if it dies now: those in the air, and those whose reply came just
+// now.
 func (s *sim) unsafe(l *life, now time.Time) (inAir, recent int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

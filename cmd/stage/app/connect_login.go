@@ -9,8 +9,8 @@ import (
 )
 
 // natsOptions are the options for the server of the configuration. Files of secrets, credentials and certificates are
-// read again at each reconnect; only the public part of an NKey stays as it was. The error names the variable of a file that
-// is not what it should be.
+// read again at each reconnect; only the public part of an NKey stays as it was. The error names the variable of a file
+// that is not what it should be.
 func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
 	n := &cfg.NATS
 	opts := append(commonOptions(n, log), nats.Name("stage "+cfg.Name))
