@@ -51,6 +51,7 @@ func TestRecallHandsBackWhatWaitsAndNothingElse(t *testing.T) {
 			t.Errorf("%v were handed back, and %d of %d wait", handed, got.Waiting, waiting)
 		}
 		time.Sleep(5 * time.Minute)
+		synctest.Wait()
 		if len(handed)+len(done) != 12 || !slices.Contains(done, 3) || !slices.Contains(done, 11) {
 			t.Errorf("done %v, handed back %v", done, handed)
 		}

@@ -115,8 +115,9 @@ func TestTheVariablesOfOpenTelemetrySwitchTheProgramsTracing(t *testing.T) {
 
 func (r *receiver) serveHTTP(t *testing.T) string {
 	t.Helper()
-	srv := httptest.NewServer(r)
+	srv := httptest.NewUnstartedServer(r)
 	srv.Config.ReadHeaderTimeout = time.Minute
+	srv.Start()
 	t.Cleanup(srv.Close)
 	return srv.URL
 }
