@@ -25,6 +25,18 @@ type crewMate struct {
 	ended     chan struct{}
 }
 
+// partitioned returns a bench whose input has partitions.
+func partitioned(t *testing.T) *bench {
+	t.Helper()
+	b := bare(t)
+	s := streams()
+	s.InputSubject, s.Partitions = "rows.{partition}.>", crewPartitions
+	if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // mate starts one. All replicas of a bench must be ended before it is over.
 func (b *bench) mate(run string, exec *sleeper) *crewMate {
 	b.t.Helper()
@@ -143,12 +155,7 @@ func (b *bench) feed(stop <-chan struct{}) func() int {
 // its rows in order, each once, and without a call made again, but for those that a kill cut off.
 func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bare(t)
-		s := streams()
-		s.InputSubject, s.Partitions = "rows.{partition}.>", crewPartitions
-		if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
-			t.Fatal(err)
-		}
+		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
 		exec := func() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond} }
@@ -216,12 +223,7 @@ func repeated(execs []*sleeper) map[uint64]int {
 // TestRowsThatNobodyTakesAreTakenOutOfTurn has a replica that tells of itself and takes nothing.
 func TestRowsThatNobodyTakesAreTakenOutOfTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bare(t)
-		s := streams()
-		s.InputSubject, s.Partitions = "rows.{partition}.>", crewPartitions
-		if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
-			t.Fatal(err)
-		}
+		b := partitioned(t)
 		over := make(chan struct{})
 		var idle sync.WaitGroup
 		idle.Go(func() {
@@ -259,12 +261,7 @@ func TestRowsThatNobodyTakesAreTakenOutOfTurn(t *testing.T) {
 // TestSpreadIgnoresWhatIsNotOfThisStage sends it what no replica of the same partitions would.
 func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bare(t)
-		s := streams()
-		s.InputSubject, s.Partitions = "rows.{partition}.>", crewPartitions
-		if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
-			t.Fatal(err)
-		}
+		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
 		mate := b.mate("only", &sleeper{high: 10 * time.Millisecond})
