@@ -289,19 +289,25 @@ func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
 		i.Config.MaxBytes = int64(i.State.Bytes) + 1000
 		i.Config.Discard = jetstream.DiscardNew
 	})
-	if err != nil {
+	if was.Name == "" {
 		return fmt.Errorf("%w: fill %s: %w", errNotYet, name, err)
 	}
 	defer s.outage(full)()
 	d := between(random, 500*time.Millisecond, 6*time.Second)
-	pause(ctx, d)
+	if err == nil {
+		pause(ctx, d)
+	}
+	// Without an answer the limit may be set all the same, now or when the servers have a leader again.
 	for ctx.Err() == nil {
-		if _, err = s.limit(ctx, name, func(i *jetstream.StreamInfo) { i.Config = was }); err == nil {
-			s.notes.did(full, "%s for %v", name, d.Round(time.Millisecond))
-			return nil
+		if _, lifted := s.limit(ctx, name, func(i *jetstream.StreamInfo) { i.Config = was }); lifted == nil {
+			break
 		}
 		pause(ctx, tryAgain)
 	}
+	if err != nil {
+		return fmt.Errorf("%w: fill %s: %w", errNotYet, name, err)
+	}
+	s.notes.did(full, "%s for %v", name, d.Round(time.Millisecond))
 	return nil
 }
 
