@@ -178,7 +178,7 @@ func (s *site) contender(ctx context.Context, sc *scenario, who, llm string) (*e
 		}
 		cmd.Env = []string{
 			"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "STAGE_NATS_URL=" + s.url, "STAGE_LLM_BASE_URL=" + llm, "STAGE_LLM_MODEL=m",
-			"STAGE_TEMPLATE={{ row.q }}", "STAGE_POOL_SIZE=" + strconv.Itoa(sc.pool), "STAGE_WINDOW=" + strconv.Itoa(max(1024, 4*sc.pool)),
+			"STAGE_TEMPLATE={{ row.q }}", "STAGE_POOL_SIZE=" + strconv.Itoa(sc.pool), "STAGE_WINDOW=" + strconv.Itoa(max(4096, 4*sc.pool)),
 			"STAGE_HTTP_ADDR=127.0.0.1:0", "STAGE_LOG_LEVEL=warn",
 		}
 	}
