@@ -352,7 +352,10 @@ func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					t.Cleanup(nc.Close)
+					t.Cleanup(func() {
+						nc.Close()
+						time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end
+					})
 					return b.startOn(nc, b.config(run, &sleeper{latency: slowHead, over: t.Context().Done()}))
 				}
 				owner := start("first")
