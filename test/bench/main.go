@@ -43,6 +43,7 @@ func main() {
 	slow := flag.Duration("slow", 0, "of its slow calls; set by itself")
 	rounds := flag.Int("rounds", 3, "how often each contender has its turn")
 	profile := flag.String("profile", "", "`file` that the stage's CPU profile is written to")
+	serverProfile := flag.String("server-profile", "", "`file` that the nats-server's CPU profile of the stage's turn is written to")
 	only := flag.String("run", ".", "regular expression of the scenarios to run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -50,7 +51,7 @@ func main() {
 	var err error
 	switch *role {
 	case "":
-		err = compare(ctx, *only, *rounds, *rows, *pool, *profile)
+		err = compare(ctx, *only, *rounds, *rows, *pool, *profile, *serverProfile)
 	case "stage":
 		err = runStage(*profile)
 	case "llm":
@@ -65,7 +66,7 @@ func main() {
 }
 
 // compare runs the scenarios and prints a table of each.
-func compare(ctx context.Context, only string, rounds, rows, pool int, profile string) error {
+func compare(ctx context.Context, only string, rounds, rows, pool int, profile, serverProfile string) error {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -75,7 +76,7 @@ func compare(ctx context.Context, only string, rounds, rows, pool int, profile s
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	s, err := open(ctx, dir)
+	s, err := open(ctx, dir, serverProfile)
 	s.profile = profile
 	defer s.close()
 	if err != nil {

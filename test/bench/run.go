@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,15 +26,16 @@ import (
 type site struct {
 	dir, self, stage string
 	profile          string // of the stage; empty: the program as it is built for users
+	serverProfile    string // of the server, while the stage has its turn; empty: none
 	server           *exec.Cmd
-	url              string
+	url, pprof       string // of the server; pprof only for a profile
 	nc               *nats.Conn
 	js               jetstream.JetStream
 }
 
 // open builds the programs and starts the server.
-func open(ctx context.Context, dir string) (s *site, err error) {
-	s = &site{dir: dir, stage: filepath.Join(dir, "stage")}
+func open(ctx context.Context, dir, serverProfile string) (s *site, err error) {
+	s = &site{dir: dir, stage: filepath.Join(dir, "stage"), serverProfile: serverProfile}
 	if s.self, err = os.Executable(); err != nil {
 		return s, err
 	}
@@ -44,6 +47,9 @@ func open(ctx context.Context, dir string) (s *site, err error) {
 	}
 	config := filepath.Join(dir, "nats.conf")
 	text := fmt.Sprintf("listen: \"127.0.0.1:-1\"\nports_file_dir: %q\njetstream { store_dir: %q }\nmax_payload: 8MB\n", dir, filepath.Join(dir, "store"))
+	if s.serverProfile != "" {
+		text += "prof_port: -1\n"
+	}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return s, err
 	}
@@ -59,11 +65,13 @@ func open(ctx context.Context, dir string) (s *site, err error) {
 			return s, err
 		}
 		var ports struct {
-			NATS []string `json:"nats"`
+			NATS    []string `json:"nats"`
+			Profile []string `json:"profile"`
 		}
 		if len(files) > 0 {
 			if raw, err := os.ReadFile(files[0]); err == nil && json.Unmarshal(raw, &ports) == nil && len(ports.NATS) > 0 {
 				s.url = ports.NATS[0]
+				s.pprof = strings.Join(ports.Profile, "")
 				break
 			}
 		}
@@ -155,7 +163,7 @@ func (s *site) contend(ctx context.Context, sc *scenario, who string) (figures, 
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	f, err := s.watch(ctx, sc, cmd.Process.Pid, ended)
+	f, err := s.watch(ctx, sc, cmd.Process.Pid, who == "stage" && s.serverProfile != "", ended)
 	if err != nil {
 		return f, fmt.Errorf("%s: %w\n%s", who, err, out)
 	}
@@ -208,12 +216,13 @@ func (s *site) startLLM(ctx context.Context, sc *scenario) (url string, err erro
 const look = 50 * time.Millisecond
 
 // watch counts the results until all are there. The last moment, when there is less and less to do, does not count.
-func (s *site) watch(ctx context.Context, sc *scenario, pid int, ended <-chan error) (figures, error) {
+func (s *site) watch(ctx context.Context, sc *scenario, pid int, profile bool, ended <-chan error) (figures, error) {
 	results, err := s.js.Stream(ctx, "RESULTS")
 	if err != nil {
 		return figures{}, err
 	}
 	var first, warm, last sample
+	profiled := make(chan error, 1)
 	peak := 0.0
 	for tick := time.NewTicker(look); ; <-tick.C {
 		info, err := results.Info(ctx)
@@ -228,6 +237,9 @@ func (s *site) watch(ctx context.Context, sc *scenario, pid int, ended <-chan er
 			}
 			f := between(warm, last)
 			f.PeakMiB = peak
+			if profile {
+				return f, <-profiled
+			}
 			return f, nil
 		case len(ended) > 0:
 			return figures{}, fmt.Errorf("ended with %d of %d rows: %w", now.rows, sc.rows, <-ended)
@@ -236,7 +248,32 @@ func (s *site) watch(ctx context.Context, sc *scenario, pid int, ended <-chan er
 			first = now
 		case warm.at.IsZero() && (now.at.Sub(first.at) > warmUp || now.rows > sc.rows/3):
 			warm = now
+			if profile {
+				rest := time.Duration(float64(sc.rows-now.rows) / float64(now.rows-first.rows) * float64(now.at.Sub(first.at)))
+				go func() { profiled <- s.profileServer(ctx, rest) }()
+			}
 		}
 		last, peak = now, max(peak, peakOf(pid))
 	}
+}
+
+// profileServer writes the server's CPU profile of the time that is left of a run.
+func (s *site) profileServer(ctx context.Context, rest time.Duration) error {
+	f, err := os.Create(s.serverProfile)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // what was not written shows when it is read
+	url := fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.pprof, max(1, int(rest.Seconds())))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	_, err = io.Copy(f, resp.Body)
+	return err
 }
