@@ -2,10 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,57 +13,59 @@ import (
 const (
 	loneRows = 200
 	lonePace = 20 * time.Millisecond
+	loneGoal = 1.5
 )
 
 // lone sends one row at a time, each after the result of the last, and measures from its publication to its result.
 func (s *site) lone(ctx context.Context, rounds int) error {
 	sc := &scenario{rows: loneRows + 1, pool: 64, rowBytes: 1024}
+	who := []string{"stage", "dh"}
 	times := make(map[string][]time.Duration)
-	var ratios []float64
+	var rates []float64
 	for range rounds {
 		half := make(map[string]time.Duration)
-		for _, who := range []string{"stage", "dh"} {
+		for _, who := range who {
 			list, err := s.loneBy(ctx, sc, who)
 			if err != nil {
 				return err
 			}
-			times[who] = append(times[who], list...)
 			slices.Sort(list)
-			half[who] = list[len(list)/2]
+			times[who], half[who] = append(times[who], list...), percentile(list, 50)
 		}
-		ratios = append(ratios, half["stage"].Seconds()/half["dh"].Seconds())
+		rates = append(rates, half["stage"].Seconds()/half["dh"].Seconds())
 	}
-	fmt.Printf("\nlone: one row at a time, instant LLM, from its publication to its result, %d rounds of %d\n\n", rounds, loneRows)
-	for _, who := range []string{"stage", "dh"} {
-		list := times[who]
-		slices.Sort(list)
-		fmt.Printf("%s: p50, p90, p99 %s\n", who, describe([]time.Duration{list[len(list)/2], list[len(list)*9/10], list[int(math.Ceil(float64(len(list))*.99))-1]}))
-	}
-	fmt.Printf("p50 of the stage by dh's: %.2f\n", middle(ratios))
+	fmt.Printf("\n**lone**: one row at a time, instant LLM, from its publication to its result, %s of %d rows\n\n", plural(rounds, "round"), loneRows)
+	latencies(who, times)
+	fmt.Println("\n" + goal{what: "p50 by dh's", most: loneGoal}.verdict(middle(rates)))
 	return nil
 }
 
-func (s *site) loneBy(ctx context.Context, sc *scenario, who string) ([]time.Duration, error) {
+// latencies prints a table of times.
+func latencies(who []string, times map[string][]time.Duration) {
+	fmt.Println("| | p50 ms | p90 ms | p99 ms |")
+	fmt.Println("| --- | --- | --- | --- |")
+	for _, who := range who {
+		list := slices.Sorted(slices.Values(times[who]))
+		ms := func(p int) float64 { return float64(percentile(list, p).Microseconds()) / 1e3 }
+		fmt.Printf("| %s | %.2f | %.2f | %.2f |\n", contenderNames[who], ms(50), ms(90), ms(99))
+	}
+}
+
+func (s *site) loneBy(ctx context.Context, sc *scenario, who string) (list []time.Duration, err error) {
 	if err := s.lay(ctx, sc, 0); err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
-	defer stop()
-	llm, err := s.startLLM(ctx, sc)
-	if err != nil {
-		return nil, err
-	}
 	results := make(chan *nats.Msg, 16)
-	sub, err := s.nc.ChanSubscribe("results.stage.0.rows", results)
+	sub, err := s.nc.ChanSubscribe(resultSubject, results)
 	if err != nil {
 		return nil, err
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // the connection ends anyway
-	cmd, out := s.contender(ctx, sc, who, llm)
-	if err := cmd.Start(); err != nil {
+	t, err := s.begin(ctx, sc, who)
+	if err != nil {
 		return nil, err
 	}
-	var list []time.Duration
+	defer func() { err = errors.Join(err, t.end()) }()
 	for n := range sc.rows {
 		began := time.Now()
 		if _, err := s.js.Publish(ctx, "rows.a", sc.row(n)); err != nil {
@@ -72,15 +73,15 @@ func (s *site) loneBy(ctx context.Context, sc *scenario, who string) ([]time.Dur
 		}
 		select {
 		case <-results:
+		case <-t.ended:
+			return nil, errors.New("ended early")
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%s: no result of row %d: %w\n%s", who, n, context.Cause(ctx), out)
+			return nil, context.Cause(ctx)
 		}
 		if n > 0 { // the first one waits for its contender to start
 			list = append(list, time.Since(began))
 		}
 		time.Sleep(lonePace)
 	}
-	_ = cmd.Process.Signal(syscall.SIGTERM)
-	_ = cmd.Wait() // a signal may have ended it
 	return list, nil
 }

@@ -5,15 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -28,13 +25,17 @@ type loop struct {
 	llm  string
 	rows int
 	pool int
+	done atomic.Int64 // what a loop that stores nothing has made
 }
 
 // acksAhead bounds the publishes whose acknowledgement is waited for.
 const acksAhead = 1024
 
-func runLoop(ctx context.Context, kind, url, llm string, rows, pool int) error {
-	l := &loop{llm: llm, rows: rows, pool: pool}
+// runLoop is a loop until ctx ends: its figures are read of it when all is done.
+func runLoop(ctx context.Context, kind, url, addr string, l *loop, groups string) error {
+	if err := serveMeters(ctx, addr, &l.done); err != nil {
+		return err
+	}
 	if url != "" {
 		var err error
 		if l.nc, err = nats.Connect(url); err != nil {
@@ -45,24 +46,27 @@ func runLoop(ctx context.Context, kind, url, llm string, rows, pool int) error {
 			return err
 		}
 	}
+	var err error
 	switch kind {
 	case "c":
-		return l.copyRows(ctx, false)
+		err = l.copyRows(ctx, false)
 	case "d":
-		return l.copyRows(ctx, true)
+		err = l.copyRows(ctx, true)
 	case "dh":
-		return l.callAndCopy(ctx)
+		err = l.callAndCopy(ctx)
 	case "h":
-		return l.callOnly(ctx)
-	case "a1":
-		return l.append(ctx, 1)
-	case "ag":
-		return l.append(ctx, 500)
+		err = l.callOnly(ctx)
+	case "a":
+		err = l.append(ctx, groups)
 	case "noop":
 		return l.noop(ctx)
 	default:
 		return fmt.Errorf("no loop %q", kind)
 	}
+	if err == nil {
+		<-ctx.Done()
+	}
+	return err
 }
 
 // durable is the loop's own consumer.
@@ -230,10 +234,9 @@ func (l *loop) one(ctx context.Context, client *http.Client, m jetstream.Msg) er
 func (l *loop) callOnly(ctx context.Context) error {
 	client := l.client()
 	prompt := bytes.Repeat([]byte("x"), 200)
-	var next, done atomic.Int64
+	var next atomic.Int64
 	failed := make(chan error, l.pool)
 	var wg sync.WaitGroup
-	meter := newMeter(&done)
 	for range l.pool {
 		wg.Go(func() {
 			for next.Add(1) <= int64(l.rows) {
@@ -241,74 +244,15 @@ func (l *loop) callOnly(ctx context.Context) error {
 					failed <- err
 					return
 				}
-				done.Add(1)
+				l.done.Add(1)
 			}
 		})
 	}
 	wg.Wait()
-	meter.print()
 	select {
 	case err := <-failed:
 		return err
 	default:
 		return nil
 	}
-}
-
-// append stores bare results in the way of the stage: so many at once, each group after the acknowledgement of the last.
-func (l *loop) append(ctx context.Context, group int) error {
-	body := bytes.Repeat([]byte("x"), 1300)
-	var end uint64
-	for n := 0; n < l.rows; n += group {
-		msgs := make([]*nats.Msg, min(group, l.rows-n))
-		for i := range msgs {
-			msgs[i] = &nats.Msg{Subject: "results.stage.0.rows", Data: body, Header: nats.Header{"Stage-Source-Seq": {strconv.Itoa(n + i)}}}
-		}
-		msgs[0].Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(end, 10))
-		msgs[0].Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", "results.stage.0.>")
-		seq, err := consumer.Append(ctx, l.nc, msgs)
-		if err != nil {
-			return err
-		}
-		end = seq
-	}
-	return nil
-}
-
-// echo answers each row at once.
-type echo struct{ left *atomic.Int64 }
-
-func (e echo) Start(row *consumer.Row) {
-	row.Reply(consumer.Reply{Body: row.Body, Event: auditlog.Row{Source: auditlog.SourceCall}})
-	e.left.Add(-1)
-}
-
-// noop is the stage without an LLM: the protocol, order, audit of rows, and nothing else.
-func (l *loop) noop(ctx context.Context) error {
-	log := slog.New(slog.DiscardHandler)
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	rec := consumer.NewRecorder(l.nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = rec.Run(ctx) })
-	left := new(atomic.Int64)
-	left.Store(int64(l.rows))
-	c, err := consumer.New(l.nc, consumer.Config{
-		Name: "stage", RunID: "bench", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
-		Create: true, Executor: echo{left}, Recorder: rec, Logger: log,
-	})
-	if err != nil {
-		return err
-	}
-	soft, drain := context.WithCancel(ctx)
-	go func() {
-		for left.Load() > 0 && ctx.Err() == nil {
-			time.Sleep(10 * time.Millisecond)
-		}
-		drain()
-	}()
-	err = c.Run(soft, ctx)
-	stop()
-	wg.Wait()
-	return err
 }

@@ -16,22 +16,15 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime"
 	"runtime/pprof"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/llm-stage/stage/cmd/stage/app"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 )
-
-func scenarios() []*scenario {
-	return []*scenario{
-		{name: "whole", about: "instant LLM, pool 64, rows of 1 KiB", rows: 30_000, pool: 64, rowBytes: 1024, contenders: []string{"stage", "dh", "d", "c"}},
-		{name: "calls", about: "calls of 100 ms, 1,000 at a time", rows: 60_000, pool: 1000, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "h"}},
-		{name: "no LLM", about: "rows answered at once, without calls", rows: 60_000, pool: 64, rowBytes: 1024, contenders: []string{"noop", "a1", "ag"}},
-		{name: "slow", about: "1% of the calls take 2 s, the others 50 ms, pool 64", rows: 12_000, pool: 64, rowBytes: 1024, latency: 50 * time.Millisecond, slow: 2 * time.Second, contenders: []string{"stage"}},
-	}
-}
 
 func main() {
 	role := flag.String("role", "", "what this process is; set by itself")
@@ -39,6 +32,8 @@ func main() {
 	llm := flag.String("llm", "", "of the LLM; set by itself")
 	rows := flag.Int("rows", 0, "rows of each run; 0: as many as the scenario has")
 	pool := flag.Int("pool", 0, "calls at a time; 0: as the scenario has")
+	addr := flag.String("addr", "", "where a loop tells what it has done; set by itself")
+	groups := flag.String("groups", "", "file of the groups that bare appends go in; set by itself")
 	latency := flag.Duration("latency", 0, "of the LLM; set by itself")
 	slow := flag.Duration("slow", 0, "of its slow calls; set by itself")
 	rounds := flag.Int("rounds", 3, "how often each contender has its turn")
@@ -51,13 +46,16 @@ func main() {
 	var err error
 	switch *role {
 	case "":
-		err = compare(ctx, *only, *rounds, *rows, *pool, *profile, *serverProfile)
+		p := plan{rounds: *rounds, rows: *rows, pool: *pool, profile: *profile, serverProfile: *serverProfile}
+		if p.chosen, err = regexp.Compile(*only); err == nil {
+			err = compare(ctx, p)
+		}
 	case "stage":
 		err = runStage(*profile)
 	case "llm":
 		err = serveLLM(ctx, *latency, *slow)
 	default:
-		err = runLoop(ctx, *role, *url, *llm, *rows, *pool)
+		err = runLoop(ctx, *role, *url, *addr, &loop{llm: *llm, rows: *rows, pool: *pool}, *groups)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -65,70 +63,53 @@ func main() {
 	}
 }
 
-// compare runs the scenarios and prints a table of each.
-func compare(ctx context.Context, only string, rounds, rows, pool int, profile, serverProfile string) error {
-	chosen, err := regexp.Compile(only)
-	if err != nil {
-		return err
-	}
+// plan is what is to be run.
+type plan struct {
+	chosen                 *regexp.Regexp
+	rounds, rows, pool     int
+	profile, serverProfile string
+}
+
+// compare runs what was chosen, one after the other, and prints a table of each.
+func compare(ctx context.Context, p plan) error {
 	dir, err := os.MkdirTemp("", "stage-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	s, err := open(ctx, dir, serverProfile)
-	s.profile = profile
+	s, err := open(ctx, dir, 1, p.serverProfile)
 	defer s.close()
 	if err != nil {
 		return err
 	}
+	s.profile = p.profile
+	fmt.Println(machine())
 	for _, sc := range scenarios() {
-		if !chosen.MatchString(sc.name) {
+		if !p.chosen.MatchString(sc.name) {
 			continue
 		}
-		if rows > 0 {
-			sc.rows = rows
+		if p.rows > 0 {
+			sc.rows = p.rows
 		}
-		if pool > 0 {
-			sc.pool = pool
+		if p.pool > 0 {
+			sc.pool = p.pool
 		}
-		if err := s.table(ctx, sc, rounds); err != nil {
+		if err := s.table(ctx, sc, p.rounds); err != nil {
 			return err
 		}
 	}
-	if chosen.MatchString("lone") {
-		return s.lone(ctx, rounds)
-	}
-	return nil
-}
-
-// table lets the contenders of a scenario take turns and prints what they came to.
-func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
-	all := make(map[string][]figures)
-	for range rounds {
-		for _, who := range sc.contenders {
-			f, err := s.contend(ctx, sc, who)
-			if err != nil {
+	for _, more := range []struct {
+		name string
+		run  func(context.Context, int) error
+	}{
+		{"lone", s.lone},
+		{"added", s.added},
+	} {
+		if p.chosen.MatchString(more.name) {
+			if err := more.run(ctx, p.rounds); err != nil {
 				return err
 			}
-			all[who] = append(all[who], f)
 		}
-	}
-	fmt.Printf("\n%s: %s, %d rows, %d rounds\n\n", sc.name, sc.about, sc.rows, rounds)
-	fmt.Println("| | rows/s | client CPU µs/row | server CPU µs/row | peak MiB | its rows/s by this | its CPU by this |")
-	fmt.Println("| --- | --- | --- | --- | --- | --- | --- |")
-	for _, who := range sc.contenders {
-		m := median(all[who])
-		var speed, cpu []float64
-		for i, f := range all[who] {
-			own := all[sc.contenders[0]][i]
-			speed, cpu = append(speed, own.PerSec/f.PerSec), append(cpu, own.CPU/f.CPU)
-		}
-		fmt.Printf("| %s | %.0f | %.0f | %.0f | %.0f | %.2f | %.2f |\n", who, m.PerSec, m.CPU, m.Server, m.PeakMiB, middle(speed), middle(cpu))
-	}
-	if sc.slow > 0 {
-		mean := .99*sc.latency.Seconds() + .01*sc.slow.Seconds()
-		fmt.Printf("\nof pool / mean latency, %.0f rows/s: %.3f\n", float64(sc.pool)/mean, median(all["stage"]).PerSec/(float64(sc.pool)/mean))
 	}
 	return nil
 }
@@ -152,14 +133,16 @@ func runStage(profile string) error {
 	return nil
 }
 
-// describe tells what the figures are of.
-func describe(list []time.Duration) string {
-	var b strings.Builder
-	for i, d := range list {
-		if i > 0 {
-			b.WriteString(", ")
+// machine says what the figures were made on.
+func machine() string {
+	model := "unknown processor"
+	if raw, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(raw)) {
+			if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
 		}
-		b.WriteString(d.Round(10 * time.Microsecond).String())
 	}
-	return b.String()
+	return fmt.Sprintf("%s, %s, %s/%s, %d cores of %s, nats-server %s", time.Now().Format(time.DateOnly), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), model, natsserver.VERSION)
 }

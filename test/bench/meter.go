@@ -1,62 +1,67 @@
 package main
 
 import (
-	"encoding/json"
+	"bufio"
+	"context"
 	"fmt"
-	"math"
+	"net"
+	"net/http"
 	"os"
-	"slices"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 )
 
-// warmUp is left out of every figure, or a third of the rows if they go faster.
-const warmUp = 2 * time.Second
-
 // figures are what one run came to, after the warm-up.
 type figures struct {
-	Rows    int     // measured
 	PerSec  float64 // rows a second
 	CPU     float64 // µs of the client's CPU a row
-	Server  float64 // µs of the server's
+	Allocs  float64 // of the client a row
+	Bytes   float64 // that it allocated a row
+	Server  float64 // µs of the nats-server's CPU a row, of all of them
+	LLM     float64 // µs of the LLM's
 	PeakMiB float64 // resident memory of the client
+	Group   float64 // results that went into the log at a time, on average; 0: not known
 }
 
 // sample is a count at an instant, with the CPU used until then.
 type sample struct {
-	at          time.Time
-	rows        int
-	cpu, server time.Duration
+	at               time.Time
+	rows             int
+	cpu, server, llm time.Duration
 }
 
 // between makes figures of two samples.
 func between(a, b sample) figures {
-	n := b.rows - a.rows
-	f := figures{Rows: n, PerSec: float64(n) / b.at.Sub(a.at).Seconds()}
-	f.CPU = float64((b.cpu - a.cpu).Microseconds()) / float64(n)
-	f.Server = float64((b.server - a.server).Microseconds()) / float64(n)
-	return f
+	n := float64(b.rows - a.rows)
+	each := func(from, to time.Duration) float64 { return float64((to - from).Nanoseconds()) / 1e3 / n }
+	return figures{
+		PerSec: n / b.at.Sub(a.at).Seconds(),
+		CPU:    each(a.cpu, b.cpu), Server: each(a.server, b.server), LLM: each(a.llm, b.llm),
+	}
 }
 
-// ticksPerSec is the kernel's clock of /proc.
-const ticksPerSec = 100
-
-// cpuOf is the CPU time that a process has used; 0 where the system does not tell.
+// cpuOf is the CPU time that a process has used. The kernel gives it in rusage, too, but of other processes only when they
+// have ended; here it is the sum of its threads, of which Go ends none. It is 0 where the system does not tell.
 func cpuOf(pid int) time.Duration {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := strings.Cut(string(raw), ") ") // the name may hold anything
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0
+	sum := time.Duration(0)
+	for _, path := range threads {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has just ended
+		}
+		first, _, _ := strings.Cut(string(raw), " ")
+		ns, _ := strconv.ParseInt(first, 10, 64) // 0 tells as much as an error
+		sum += time.Duration(ns)
 	}
-	user, _ := strconv.Atoi(fields[11]) // 0 tells as much as an error
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * time.Second / ticksPerSec
+	return sum
 }
 
 // peakOf is the most memory that a process has held, in MiB.
@@ -74,60 +79,57 @@ func peakOf(pid int) float64 {
 	return 0
 }
 
-// meter measures a loop that stores nothing, from inside.
-type meter struct {
-	count *atomic.Int64
-	stop  chan struct{}
-	first chan sample
-}
+// Names of what is read from a contender: the stage's metrics, which the loops have, too.
+const (
+	metricMallocs    = "go_memstats_mallocs_total"
+	metricBytes      = "go_memstats_alloc_bytes_total"
+	metricHeap       = "go_memstats_heap_alloc_bytes"
+	metricGoroutines = "go_goroutines"
+	metricDone       = "bench_done"
+)
 
-func newMeter(count *atomic.Int64) *meter {
-	m := &meter{count: count, stop: make(chan struct{}), first: make(chan sample, 1)}
-	go func() {
-		select {
-		case <-time.After(warmUp):
-		case <-m.stop:
+// scrape reads the metrics of the contender at addr.
+func scrape(ctx context.Context, addr string) (map[string]float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	all := make(map[string]float64)
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		if v, err := strconv.ParseFloat(value, 64); err == nil {
+			all[name] = v
 		}
-		m.first <- m.now()
-	}()
-	return m
-}
-
-func (m *meter) now() sample {
-	return sample{at: time.Now(), rows: int(m.count.Load()), cpu: cpuOf(os.Getpid())}
-}
-
-// print tells the figures to the parent.
-func (m *meter) print() {
-	end := m.now()
-	close(m.stop)
-	f := between(<-m.first, end)
-	f.PeakMiB = peakOf(os.Getpid())
-	_ = json.NewEncoder(os.Stdout).Encode(f)
-}
-
-// median of figures, each for itself.
-func median(all []figures) figures {
-	pick := func(of func(figures) float64) float64 {
-		list := make([]float64, len(all))
-		for i, f := range all {
-			list[i] = of(f)
-		}
-		return middle(list)
 	}
-	return figures{
-		Rows:    all[0].Rows,
-		PerSec:  pick(func(f figures) float64 { return f.PerSec }),
-		CPU:     pick(func(f figures) float64 { return f.CPU }),
-		Server:  pick(func(f figures) float64 { return f.Server }),
-		PeakMiB: pick(func(f figures) float64 { return f.PeakMiB }),
-	}
+	return all, lines.Err()
 }
 
-func middle(list []float64) float64 {
-	if len(list) == 0 {
-		return math.NaN()
+// serveMeters gives a loop the metrics that are read of it, at addr. done counts what it has made.
+func serveMeters(ctx context.Context, addr string, done *atomic.Int64) error {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
 	}
-	list = slices.Sorted(slices.Values(list))
-	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		fmt.Fprintf(w, "%s %d\n%s %d\n%s %d\n", metricMallocs, m.Mallocs, metricBytes, m.TotalAlloc, metricDone, done.Load()) //nolint:errcheck // the reader would miss it
+	})}
+	go func() { _ = server.Serve(listener) }() // ends with the process
+	return nil
+}
+
+// freeAddr is an address of this machine that nobody listens on.
+func freeAddr(ctx context.Context) (string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
 }

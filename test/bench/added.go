@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	addedRate = 500 // rows a second
+	addedCall = 50 * time.Millisecond
+	addedRows = 5000
+	addedFrom = 2 * addedRate // rows before are the warm-up
+)
+
+// added publishes rows at a moderate pace and measures what is added to a call: the time from the row stored to its result
+// stored, both as the server stamped them, less the time that the LLM takes. It holds the way to the stage and back, the
+// HTTP client, the wait for earlier rows, and the audit.
+func (s *site) added(ctx context.Context, rounds int) error {
+	sc := &scenario{rows: addedRows, pool: 100, rowBytes: 1024, latency: addedCall}
+	who := []string{"stage", "dh"}
+	times := make(map[string][]time.Duration)
+	for range rounds {
+		for _, who := range who {
+			list, err := s.addedBy(ctx, sc, who)
+			if err != nil {
+				return err
+			}
+			times[who] = append(times[who], list...)
+		}
+	}
+	fmt.Printf("\n**added**: what is added to calls of %s at %d rows/s, from the row stored to its result stored less the call, %s of %d rows\n\n", addedCall, addedRate, plural(rounds, "round"), addedRows-addedFrom)
+	latencies(who, times)
+	return nil
+}
+
+func (s *site) addedBy(ctx context.Context, sc *scenario, who string) (list []time.Duration, err error) {
+	if err := s.lay(ctx, sc, 0); err != nil {
+		return nil, err
+	}
+	t, err := s.begin(ctx, sc, who)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, t.end()) }()
+	if err := s.pace(ctx, sc); err != nil {
+		return nil, err
+	}
+	if _, err := t.until(ctx, rowsDone(sc.rows)); err != nil {
+		return nil, err
+	}
+	stored, err := s.stamps(ctx, "ROWS", "rows.a", sc.rows)
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.stamps(ctx, "RESULTS", resultSubject, sc.rows)
+	if err != nil {
+		return nil, err
+	}
+	for n := addedFrom; n < sc.rows; n++ {
+		list = append(list, done[n].Sub(stored[n])-sc.latency)
+	}
+	return list, nil
+}
+
+// pace publishes the rows of a scenario, evenly, and sees that all are stored.
+func (s *site) pace(ctx context.Context, sc *scenario) error {
+	began := time.Now()
+	for n := range sc.rows {
+		time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / addedRate)))
+		if _, err := s.js.PublishAsync("rows.a", sc.row(n)); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-s.js.PublishAsyncComplete():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// stamps tells when the server stored each row, or its result, by the row's number.
+func (s *site) stamps(ctx context.Context, stream, subject string, rows int) (map[int]time.Time, error) {
+	consumer, err := s.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return nil, err
+	}
+	defer messages.Stop()
+	all := make(map[int]time.Time, rows)
+	for len(all) < rows {
+		m, err := messages.Next(jetstream.NextMaxWait(time.Minute))
+		if err != nil {
+			return nil, err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		number, _, _ := strings.Cut(strings.TrimPrefix(string(m.Data()), `{"n":`), ",")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			return nil, err
+		}
+		all[n] = meta.Timestamp
+	}
+	return all, nil
+}

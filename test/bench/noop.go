@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// append stores bare results in the way that the stage has just stored its own: in groups of the same sizes, which the file
+// holds, each on condition of the log's end and after the acknowledgement of the last.
+func (l *loop) append(ctx context.Context, file string) error {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var groups []int
+	if err := json.Unmarshal(raw, &groups); err != nil {
+		return err
+	}
+	body := bytes.Repeat([]byte("x"), 1300)
+	var end uint64
+	for n, i := 0, 0; n < l.rows; i++ {
+		msgs := make([]*nats.Msg, min(groups[i%len(groups)], l.rows-n))
+		for i := range msgs {
+			msgs[i] = &nats.Msg{Subject: "results.stage.0.rows", Data: body, Header: nats.Header{"Stage-Source-Seq": {strconv.Itoa(n + i)}}}
+		}
+		msgs[0].Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(end, 10))
+		msgs[0].Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", "results.stage.0.>")
+		seq, err := consumer.Append(ctx, l.nc, msgs)
+		if err != nil {
+			return err
+		}
+		end = seq
+		n += len(msgs)
+	}
+	return nil
+}
+
+// groupsFile is where the sizes of the stage's last groups are for the appends.
+func (s *site) groupsFile() string { return filepath.Join(s.dir, "groups.json") }
+
+// noteGroups writes the sizes of the groups that the results went into the log in, and returns their mean.
+func (s *site) noteGroups(ctx context.Context, rows int) (float64, error) {
+	groups, err := s.groups(ctx, rows)
+	if err != nil {
+		return 0, err
+	}
+	raw, err := json.Marshal(groups)
+	if err != nil {
+		return 0, err
+	}
+	return float64(rows) / float64(len(groups)), os.WriteFile(s.groupsFile(), raw, 0o600)
+}
+
+// groups tells how many results went into the log at a time, in their order: those of an atomic batch keep its id.
+func (s *site) groups(ctx context.Context, rows int) ([]int, error) {
+	results, err := s.js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{resultSubject}, HeadersOnly: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := results.Messages()
+	if err != nil {
+		return nil, err
+	}
+	defer messages.Stop()
+	var groups []int
+	last := ""
+	for range rows {
+		m, err := messages.Next(jetstream.NextMaxWait(time.Minute))
+		if err != nil {
+			return nil, err
+		}
+		id := m.Headers().Get("Nats-Batch-Id")
+		if id == "" || id != last {
+			groups = append(groups, 0)
+		}
+		groups[len(groups)-1]++
+		last = id
+	}
+	return groups, nil
+}
+
+// echo answers each row at once.
+type echo struct{}
+
+func (echo) Start(row *consumer.Row) {
+	row.Reply(consumer.Reply{Body: row.Body, Event: auditlog.Row{Source: auditlog.SourceCall}})
+}
+
+// noop is the stage without an LLM: the protocol, order, audit of rows, and nothing else.
+func (l *loop) noop(ctx context.Context) error {
+	log := slog.New(slog.DiscardHandler)
+	hard, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	rec := consumer.NewRecorder(l.nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = rec.Run(hard) })
+	c, err := consumer.New(l.nc, consumer.Config{
+		Name: "stage", RunID: "bench", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
+		WindowRows: 4096, Create: true, Executor: echo{}, Recorder: rec, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	err = c.Run(ctx, hard)
+	stop()
+	wg.Wait()
+	return err
+}

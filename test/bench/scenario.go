@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// scenario is a job that several contenders do.
+type scenario struct {
+	name, about   string
+	rows          int
+	pool          int
+	rowBytes      int
+	latency, slow time.Duration
+	env           []string // of the stage, besides
+	contenders    []string // the stage first
+	goals         []goal
+}
+
+// goal is what a ratio, of the stage's figure to another's in the same round, is to reach.
+type goal struct {
+	what  string
+	by    string // the other contender
+	of    func(figures) float64
+	least float64 // 0: there is none
+	most  float64 // 0: there is none
+}
+
+// oneByOne after a contender's name: on streams that take no groups.
+const oneByOne = " one by one"
+
+func speed(f figures) float64 { return f.PerSec }
+
+func cpu(f figures) float64 { return f.CPU }
+
+func scenarios() []*scenario {
+	return []*scenario{
+		{
+			name: "whole", about: "instant LLM, pool 64, rows of 1 KiB", rows: 60_000, pool: 64, rowBytes: 1024, contenders: []string{"stage", "dh", "d", "c"},
+			goals: []goal{{what: "rows/s by dh's", by: "dh", of: speed, least: .8}, {what: "CPU by dh's", by: "dh", of: cpu, most: 1.1}},
+		},
+		{
+			name: "calls", about: "calls of 100 ms, 1,000 at a time", rows: 60_000, pool: 1000, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "h"},
+			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
+		},
+		{
+			name: "few calls", about: "calls of 100 ms, 100 at a time", rows: 12_000, pool: 100, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "dh", "h"},
+			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
+		},
+		{
+			name: "noop", about: "rows answered at once, without calls", rows: 60_000, pool: 64, rowBytes: 1024, contenders: []string{"noop", "a"},
+			goals: []goal{{what: "rows/s by those of the bare appends", by: "a", of: speed, least: .9}},
+		},
+		{
+			name: "slow", about: "1% of the calls take 2 s, the others 50 ms, pool 64", rows: 12_000, pool: 64, rowBytes: 1024, latency: 50 * time.Millisecond, slow: 2 * time.Second, contenders: []string{"stage"},
+		},
+	}
+}
+
+// contenderNames says what each is.
+var contenderNames = map[string]string{
+	"stage":            "stage",
+	"stage" + oneByOne: "stage, on streams that take no groups",
+	"dh":               "dh: consume, call in a pool, store result and one event, ack",
+	"d":                "d: the same without the call",
+	"c":                "c: the same without the event",
+	"h":                "h: bare calls, nothing stored",
+	"noop":             "the stage's consumer, with an executor that answers at once",
+	"a":                "a: bare conditional appends of results in the same groups",
+}
+
+// row is row n: a question of 200 bytes in rowBytes.
+func (sc *scenario) row(n int) []byte {
+	mark := "-"
+	if sc.slow > 0 && n%100 == 50 {
+		mark = slowMark
+	}
+	const question = 190
+	frame := len(`{"n":123456,"q":" - ","text":""}`)
+	return fmt.Appendf(nil, `{"n":%d,"q":"%s %s","text":%q}`, n, mark, strings.Repeat("q", min(question, max(0, sc.rowBytes-frame))), strings.Repeat("x", max(0, sc.rowBytes-question-frame)))
+}
+
+// table lets the contenders of a scenario take turns and prints what they came to, as docs/benchmarks.md has it.
+func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
+	all := make(map[string][]figures)
+	for range rounds {
+		for _, who := range sc.contenders {
+			f, err := s.contend(ctx, sc, who)
+			if err != nil {
+				return err
+			}
+			all[who] = append(all[who], f)
+		}
+	}
+	own := sc.contenders[0]
+	fmt.Printf("\n**%s**: %s, %d rows, %s\n\n", sc.name, sc.about, sc.rows, plural(rounds, "round"))
+	fmt.Println("| | rows/s | CPU µs/row | cores | allocations/row | KiB/row | server's CPU µs/row | LLM's CPU µs/row | peak MiB | stage's rows/s by this | stage's CPU by this |")
+	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+	for _, who := range sc.contenders {
+		m := median(all[who])
+		fmt.Printf("| %s | %.0f | %.0f | %.2f | %.0f | %.1f | %.0f | %.0f | %.0f |", contenderNames[who],
+			m.PerSec, m.CPU, m.CPU*m.PerSec/1e6, m.Allocs, m.Bytes/1024, m.Server, m.LLM, m.PeakMiB)
+		if who == own {
+			fmt.Println(" | |")
+			continue
+		}
+		fmt.Printf(" %.2f | %.2f |\n", ratios(all[own], all[who], speed), ratios(all[own], all[who], cpu))
+	}
+	for _, g := range sc.goals {
+		fmt.Print("\n" + g.verdict(ratios(all[own], all[g.by], g.of)) + "\n")
+	}
+	if sc.slow > 0 {
+		possible := float64(sc.pool) / (.99*sc.latency.Seconds() + .01*sc.slow.Seconds())
+		g := goal{what: fmt.Sprintf("rows/s by pool / mean latency (%.0f)", possible), least: .95}
+		fmt.Print("\n" + g.verdict(median(all["stage"]).PerSec/possible) + "\n")
+	}
+	if group := median(all[own]).Group; group > 0 {
+		fmt.Printf("\nResults went into the log %.1f at a time.\n", group)
+	}
+	return nil
+}
+
+// verdict says whether a figure is what it was to be.
+func (g goal) verdict(is float64) string {
+	bound, met := fmt.Sprintf("at least %.2f", g.least), is >= g.least
+	if g.most > 0 {
+		bound, met = fmt.Sprintf("at most %.2f", g.most), is <= g.most
+	}
+	how := "missed"
+	if met {
+		how = "met"
+	}
+	return fmt.Sprintf("Goal: %s %s. It is %.2f: %s.", g.what, bound, is, how)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// site is what the runs share: servers in their own processes, and the programs.
+type site struct {
+	dir, self, stage string
+	profile          string // of the stage; empty: the program as it is built for users
+	serverProfile    string // of the server, while the stage has its turn; empty: none
+	servers          []*server
+	url              string // of all servers
+	nc               *nats.Conn
+	js               jetstream.JetStream
+}
+
+// open builds the programs and starts n servers. What it returns with an error must be closed, too.
+func open(ctx context.Context, dir string, n int, serverProfile string) (s *site, err error) {
+	s = &site{dir: dir, stage: filepath.Join(dir, "stage"), serverProfile: serverProfile}
+	if s.self, err = os.Executable(); err != nil {
+		return s, err
+	}
+	natsPath := filepath.Join(dir, "nats-server")
+	for path, pack := range map[string]string{natsPath: "github.com/nats-io/nats-server/v2", s.stage: stagePackage} {
+		if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, pack).CombinedOutput(); err != nil {
+			return s, fmt.Errorf("go build %s: %w\n%s", pack, err, out)
+		}
+	}
+	if s.servers, err = startServers(ctx, natsPath, dir, n, serverProfile != ""); err != nil {
+		return s, err
+	}
+	var urls []string
+	for _, srv := range s.servers {
+		urls = append(urls, srv.url)
+	}
+	s.url = strings.Join(urls, ",")
+	if s.nc, err = nats.Connect(s.url); err != nil {
+		return s, fmt.Errorf("connect to the server at %q: %w", s.url, err)
+	}
+	s.js, err = jetstream.New(s.nc)
+	return s, err
+}
+
+// stagePackage is the program that is measured.
+const stagePackage = "github.com/llm-stage/stage/cmd/stage"
+
+func (s *site) close() {
+	if s.nc != nil {
+		s.nc.Close()
+	}
+	for _, srv := range s.servers {
+		srv.stop()
+	}
+}
+
+// resultSubject is where results come.
+const resultSubject = "results.stage.0.rows"
+
+// lay makes the streams anew, replicated over all servers, and loads rows.
+func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
+	for _, name := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
+		if err := s.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+	}
+	streams := consumer.Streams{
+		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
+		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: len(s.servers),
+		Journal: true, JournalStream: "JOURNAL", JournalMaxBytes: 1 << 30,
+	}
+	err := consumer.EnsureStreams(ctx, s.nc, streams)
+	for range 100 { // a cluster that has just begun has no leader yet
+		if err == nil {
+			break
+		}
+		select {
+		case <-time.After(4 * look):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		err = consumer.EnsureStreams(ctx, s.nc, streams)
+	}
+	if err != nil {
+		return err
+	}
+	group := min(500, max(1, 8<<20/sc.rowBytes))
+	for n := 0; n < rows; n += group {
+		msgs := make([]*nats.Msg, min(group, rows-n))
+		for i := range msgs {
+			msgs[i] = &nats.Msg{Subject: "rows.a", Data: sc.row(n + i)}
+		}
+		if _, err := consumer.Append(ctx, s.nc, msgs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneByOne takes from the streams what groups need.
+func (s *site) oneByOne(ctx context.Context) error {
+	for _, name := range []string{"RESULTS", "AUDIT", "JOURNAL"} {
+		stream, err := s.js.Stream(ctx, name)
+		if err != nil {
+			return err
+		}
+		cfg := stream.CachedInfo().Config
+		cfg.AllowAtomicPublish = false
+		if _, err := s.js.UpdateStream(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
