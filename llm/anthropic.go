@@ -1,10 +1,6 @@
 package llm
 
-import (
-	"encoding/json"
-	"net/http"
-	"strings"
-)
+import "net/http"
 
 // anthropicMaxTokens is sent where the request sets no limit: the format
 // demands one.
@@ -67,53 +63,75 @@ func messagesSystem(r *Request) string {
 	return r.System + "\n\n" + r.Schema.instruction()
 }
 
+// messagesReply is what matters of a reply, as far as it was told.
 type messagesReply struct {
-	ID         string `json:"id"`
-	Type       string `json:"type"`
-	Model      string `json:"model"`
-	StopReason string `json:"stop_reason"`
-	Content    *[]struct {
-		Type string    `json:"type"`
-		Text looseText `json:"text"`
-	} `json:"content"`
-	Usage *struct {
-		Input      count `json:"input_tokens"`
-		Output     count `json:"output_tokens"`
-		CacheWrite count `json:"cache_creation_input_tokens"`
-		CacheRead  count `json:"cache_read_input_tokens"`
-	} `json:"usage"`
-	Error json.RawMessage `json:"error"`
+	content, fault []byte
+	usage          messagesUsage
+}
+
+type messagesUsage struct{ input, output, cacheWrite, cacheRead count }
+
+func (v *messagesReply) read(body []byte, r *Reply) {
+	for key, value := range members(body) {
+		switch string(key) {
+		case "id":
+			readString(&r.ID, value)
+		case "model":
+			readString(&r.Model, value)
+		case "stop_reason":
+			readString(&r.FinishReason, value)
+		case "content":
+			v.content = value
+		case "usage":
+			v.usage.read(value)
+		case "error":
+			v.fault = value
+		}
+	}
+}
+
+func (u *messagesUsage) read(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "input_tokens":
+			u.input = countOf(value)
+		case "output_tokens":
+			u.output = countOf(value)
+		case "cache_creation_input_tokens":
+			u.cacheWrite = countOf(value)
+		case "cache_read_input_tokens":
+			u.cacheRead = countOf(value)
+		}
+	}
+}
+
+func (u *messagesUsage) usage() *Usage {
+	// Here input_tokens leaves out what was read from or written to a cache.
+	input := u.input
+	input.n += u.cacheRead.n + u.cacheWrite.n
+	usage := usageOf(input, u.output, count{})
+	if usage != nil {
+		usage.CachedTokens = u.cacheRead.pointer()
+	}
+	return usage
 }
 
 // ReadReply implements [Wire].
 func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
-	var v messagesReply
-	if !decode(body, &v) {
+	if !validJSON(body) {
 		o.Form = FormNotJSON
 		return
 	}
-	r.ID, r.Model, r.FinishReason = v.ID, v.Model, v.StopReason
-	if u := v.Usage; u != nil {
-		// Here input_tokens leaves out what was read from or written to a cache.
-		input := u.Input
-		input.n += u.CacheRead.n + u.CacheWrite.n
-		if r.Usage = usageOf(input, u.Output, count{}); r.Usage != nil {
-			r.Usage.CachedTokens = u.CacheRead.pointer()
-		}
-	}
-	if isObject(v.Error) || v.Content == nil {
+	var v messagesReply
+	v.read(body, r)
+	r.Usage = v.usage.usage()
+	if isObject(v.fault) || !isTold(v.content) {
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
 	}
-	var text strings.Builder
-	for _, part := range *v.Content {
-		if part.Type == "text" {
-			text.WriteString(string(part.Text))
-		}
-	}
-	r.Text = text.String()
-	switch v.StopReason {
+	r.Text = joinParts(v.content, "text")
+	switch r.FinishReason {
 	case "max_tokens", "model_context_window_exceeded":
 		o.Finish = FinishLength
 	case "refusal":

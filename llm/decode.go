@@ -1,80 +1,85 @@
 package llm
 
 import (
-	"encoding/json"
-	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// decode unmarshals what it can of raw into v and reports whether raw is JSON
-// at all. A member of a wrong type is left zero: servers differ in what they
-// put where, and one odd member must not cost a paid reply.
-func decode(raw []byte, v any) bool {
-	err := json.Unmarshal(raw, v)
-	if err == nil {
-		return true
+// Replies are read member by member, without reflection: one is read for each row. A
+// member of a wrong type counts as not told: servers differ in what they put where, and
+// one odd member must not cost a paid reply. Of members with equal names the last counts.
+
+// readString sets dst to the text of a string. Anything else leaves it alone.
+func readString(dst *string, raw []byte) {
+	if len(raw) > 0 && raw[0] == '"' {
+		*dst = stringOf(raw)
 	}
-	_, wrongType := errors.AsType[*json.UnmarshalTypeError](err)
-	return wrongType
 }
 
-// looseText reads a string, or a number or boolean by its digits: providers
-// spell codes both ways. Anything else, and false, is empty.
-type looseText string
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (t *looseText) UnmarshalJSON(raw []byte) error {
-	switch raw[0] {
-	case '"':
-		*t = looseText(stringOf(raw))
-	case '{', '[', 'n', 'f':
-		*t = ""
-	default:
-		*t = looseText(raw)
+// looseString reads a string, or a number or boolean by its digits: providers spell
+// codes both ways. Anything else, and false, is empty, as is what was not told.
+func looseString(raw []byte) string {
+	switch {
+	case len(raw) == 0:
+		return ""
+	case raw[0] == '"':
+		return stringOf(raw)
+	case raw[0] == '{', raw[0] == '[', raw[0] == 'n', raw[0] == 'f':
+		return ""
 	}
-	return nil
+	return string(raw)
 }
 
-// rawText reads the text of a string, and of anything else its JSON.
-type rawText string
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (t *rawText) UnmarshalJSON(raw []byte) error {
-	if raw[0] == '"' {
-		*t = rawText(stringOf(raw))
-	} else {
-		*t = rawText(raw)
-	}
-	return nil
-}
-
-// textParts reads the text of a message: a string, or a list of parts whose
-// text is joined. Parts of other kinds (thinking, images) are skipped.
-type textParts string
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (t *textParts) UnmarshalJSON(raw []byte) error {
-	switch raw[0] {
-	case '"':
-		*t = textParts(stringOf(raw))
-	case '[':
-		var parts []struct {
-			Type string    `json:"type"`
-			Text looseText `json:"text"`
+// joinParts joins the texts of those parts in a list whose type is one of kinds. Parts of
+// other kinds (thinking, images) are skipped.
+func joinParts(raw []byte, kinds ...string) string {
+	var texts []string
+	for part := range elements(raw) {
+		if kind, text := typed(part, "text"); slices.Contains(kinds, kind) {
+			texts = append(texts, looseString(text))
 		}
-		decode(raw, &parts)
-		var b strings.Builder
-		for _, p := range parts {
-			if p.Type == "text" || p.Type == "output_text" {
-				b.WriteString(string(p.Text))
-			}
-		}
-		*t = textParts(b.String())
 	}
-	return nil
+	return strings.Join(texts, "") // of a single one no copy is made
 }
+
+// typed returns the type that an object tells of itself, and the member of this name.
+func typed(raw []byte, name string) (kind string, member []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "type":
+			readString(&kind, value)
+		case name:
+			member = value
+		}
+	}
+	return kind, member
+}
+
+// isTold says whether a member is there, and not null.
+func isTold(raw []byte) bool { return len(raw) > 0 && raw[0] != 'n' }
+
+// memberOf returns the member of an object that has this name; nil: there is none.
+func memberOf(raw []byte, name string) (member []byte) {
+	for key, value := range members(raw) {
+		if string(key) == name {
+			member = value
+		}
+	}
+	return member
+}
+
+// firstElement returns the first element of an array; of anything else there is none.
+func firstElement(raw []byte) (first []byte, ok bool) {
+	for first = range elements(raw) {
+		return first, true
+	}
+	return nil, false
+}
+
+// isObject says whether a member was told and is an object.
+func isObject(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
 
 // count is a number of tokens: told when it is a whole number from 0 up.
 type count struct {
@@ -82,18 +87,24 @@ type count struct {
 	told bool
 }
 
-// UnmarshalJSON implements [json.Unmarshaler].
-func (c *count) UnmarshalJSON(raw []byte) error {
-	*c = count{}
+func countOf(raw []byte) count {
 	if n, ok := digits(raw); ok { // as nearly all are
-		*c = count{n: n, told: true}
-		return nil
+		return count{n: n, told: true}
 	}
 	f, err := strconv.ParseFloat(string(raw), 64)
-	if err == nil && f >= 0 && f <= 1<<53 && f == math.Trunc(f) {
-		*c = count{n: int64(f), told: true}
+	if err != nil || f < 0 || f > 1<<53 || f != math.Trunc(f) {
+		return count{}
 	}
-	return nil
+	return count{n: int64(f), told: true}
+}
+
+// costOf reads a price in USD; nil: none was told.
+func costOf(raw []byte) *float64 {
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || f < 0 {
+		return nil
+	}
+	return &f
 }
 
 // digits reads a number of at most 15 digits, and nothing else.
@@ -132,6 +143,3 @@ func usageOf(prompt, completion, total count) *Usage {
 
 // blank says whether a reply holds nothing but white space.
 func blank(s string) bool { return strings.TrimSpace(s) == "" }
-
-// isObject says whether a member was told and is an object.
-func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }

@@ -3,6 +3,7 @@ package llm
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -119,6 +120,40 @@ var words = map[string]meaning{
 
 	// A key that may not, or a row that a guardrail stopped.
 	"permission_denied": meansForbidden, // OpenRouter, 403; spent budgets were sorted out before
+}
+
+// decode unmarshals what it can of raw into v and reports whether raw is JSON
+// at all. A member of a wrong type is left zero. Errors are rare, and take many
+// forms: here the types say most clearly what is read.
+func decode(raw []byte, v any) bool {
+	err := json.Unmarshal(raw, v)
+	if err == nil {
+		return true
+	}
+	_, wrongType := errors.AsType[*json.UnmarshalTypeError](err)
+	return wrongType
+}
+
+// looseText is what [looseString] reads.
+type looseText string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (t *looseText) UnmarshalJSON(raw []byte) error {
+	*t = looseText(looseString(raw))
+	return nil
+}
+
+// rawText reads the text of a string, and of anything else its JSON.
+type rawText string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (t *rawText) UnmarshalJSON(raw []byte) error {
+	if raw[0] == '"' {
+		*t = rawText(stringOf(raw))
+	} else {
+		*t = rawText(raw)
+	}
+	return nil
 }
 
 // readFault finds the error object in a body, in any of the shapes that

@@ -37,6 +37,10 @@ func fuzzReply(f *testing.F, w Wire, seeds ...string) {
 		if status < 200 || status > 599 {
 			status = 200
 		}
+		if validJSON(body) != json.Valid(body) {
+			t.Errorf("validJSON(%q) = %v", body, validJSON(body))
+		}
+		checkReference(t, w, body)
 		r, err := ParseReply(w, Known{}, now, status, nil, body)
 		if r != nil && r.Usage != nil {
 			u := r.Usage

@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strings"
@@ -81,61 +80,89 @@ func appendContent(dst []byte, role, text string) []byte {
 	return append(dst, "}]}"...)
 }
 
+// geminiReply is what matters of a reply, as far as it was told.
 type geminiReply struct {
-	ResponseID   string `json:"responseId"`
-	ModelVersion string `json:"modelVersion"`
-	Candidates   []struct {
-		FinishReason string `json:"finishReason"`
-		Content      struct {
-			Parts []struct {
-				Text    looseText `json:"text"`
-				Thought bool      `json:"thought"`
-			} `json:"parts"`
-		} `json:"content"`
-	} `json:"candidates"`
-	PromptFeedback *struct {
-		BlockReason string `json:"blockReason"`
-	} `json:"promptFeedback"`
-	Usage *struct {
-		Prompt     count `json:"promptTokenCount"`
-		ToolPrompt count `json:"toolUsePromptTokenCount"`
-		Candidates count `json:"candidatesTokenCount"`
-		Thoughts   count `json:"thoughtsTokenCount"`
-		Cached     count `json:"cachedContentTokenCount"`
-		Total      count `json:"totalTokenCount"`
-	} `json:"usageMetadata"`
-	Error json.RawMessage `json:"error"`
+	candidates, feedback, fault []byte
+	counted                     bool // there is a usage, whatever it tells
+	usage                       geminiUsage
+}
+
+type geminiUsage struct{ prompt, toolPrompt, candidates, thoughts, cached, total count }
+
+func (v *geminiReply) read(body []byte, r *Reply) {
+	for key, value := range members(body) {
+		switch string(key) {
+		case "responseId":
+			readString(&r.ID, value)
+		case "modelVersion":
+			readString(&r.Model, value)
+		case "candidates":
+			v.candidates = value
+		case "promptFeedback":
+			v.feedback = value
+		case "usageMetadata":
+			v.counted = isTold(value)
+			v.usage.read(value)
+		case "error":
+			v.fault = value
+		}
+	}
+}
+
+func (u *geminiUsage) read(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "promptTokenCount":
+			u.prompt = countOf(value)
+		case "toolUsePromptTokenCount":
+			u.toolPrompt = countOf(value)
+		case "candidatesTokenCount":
+			u.candidates = countOf(value)
+		case "thoughtsTokenCount":
+			u.thoughts = countOf(value)
+		case "cachedContentTokenCount":
+			u.cached = countOf(value)
+		case "totalTokenCount":
+			u.total = countOf(value)
+		}
+	}
+}
+
+func (u *geminiUsage) usage() *Usage {
+	// Thoughts are billed as output but not counted among the candidates.
+	prompt, completion := u.prompt, u.candidates
+	prompt.n += u.toolPrompt.n
+	completion.n += u.thoughts.n
+	usage := usageOf(prompt, completion, u.total)
+	if usage != nil {
+		usage.CachedTokens, usage.ReasoningTokens = u.cached.pointer(), u.thoughts.pointer()
+	}
+	return usage
 }
 
 // ReadReply implements [Wire].
 func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
-	var v geminiReply
-	if !decode(body, &v) {
+	if !validJSON(body) {
 		o.Form = FormNotJSON
 		return
 	}
-	r.ID, r.Model = v.ResponseID, v.ModelVersion
-	if u := v.Usage; u != nil {
-		// Thoughts are billed as output but not counted among the candidates.
-		prompt, completion := u.Prompt, u.Candidates
-		prompt.n += u.ToolPrompt.n
-		completion.n += u.Thoughts.n
-		if r.Usage = usageOf(prompt, completion, u.Total); r.Usage != nil {
-			r.Usage.CachedTokens = u.Cached.pointer()
-			r.Usage.ReasoningTokens = u.Thoughts.pointer()
-		}
-	}
+	var v geminiReply
+	v.read(body, r)
+	r.Usage = v.usage.usage()
+	candidate, answered := firstElement(v.candidates)
+	var blocked string
+	readString(&blocked, memberOf(v.feedback, "blockReason"))
 	switch {
-	case isObject(v.Error):
+	case isObject(v.fault):
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
-	case len(v.Candidates) > 0:
-	case v.PromptFeedback != nil && v.PromptFeedback.BlockReason != "":
-		r.FinishReason = v.PromptFeedback.BlockReason
+	case answered:
+	case blocked != "":
+		r.FinishReason = blocked
 		o.Finish = FinishFilter
 		return
-	case v.Usage != nil || v.PromptFeedback != nil || v.ModelVersion != "":
+	case v.counted || isTold(v.feedback) || r.Model != "":
 		o.Form = FormNoChoices // this format leaves empty lists out
 		return
 	default:
@@ -143,16 +170,17 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 		o.Form = FormMalformed
 		return
 	}
-	candidate := &v.Candidates[0]
-	r.FinishReason = candidate.FinishReason
-	var text strings.Builder
-	for _, part := range candidate.Content.Parts {
-		if !part.Thought {
-			text.WriteString(string(part.Text))
+	var parts []byte
+	for key, value := range members(candidate) {
+		switch string(key) {
+		case "finishReason":
+			readString(&r.FinishReason, value)
+		case "content":
+			parts = memberOf(value, "parts")
 		}
 	}
-	r.Text = text.String()
-	switch candidate.FinishReason {
+	r.Text = joinSpoken(parts)
+	switch r.FinishReason {
 	case "MAX_TOKENS":
 		o.Finish = FinishLength
 	case "SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR":
@@ -161,4 +189,25 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	if blank(r.Text) {
 		o.Form = FormEmpty
 	}
+}
+
+// joinSpoken joins the texts of all parts in a list that are no thoughts.
+func joinSpoken(raw []byte) string {
+	var texts []string
+	for part := range elements(raw) {
+		var text []byte
+		thought := false
+		for key, value := range members(part) {
+			switch string(key) {
+			case "text":
+				text = value
+			case "thought":
+				thought = value[0] == 't'
+			}
+		}
+		if !thought {
+			texts = append(texts, looseString(text))
+		}
+	}
+	return strings.Join(texts, "")
 }

@@ -1,19 +1,22 @@
 package llm
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 )
 
 const hexDigits = "0123456789abcdef"
 
-// unescaped holds the bytes that stand in a JSON string for themselves: ASCII but
+// selfStanding holds the bytes that stand in a JSON string for themselves: ASCII but
 // for control characters, the quote and the backslash.
-var unescaped = func() (t [256]bool) {
+var selfStanding = func() (t [256]bool) {
 	for c := ' '; c < utf8.RuneSelf; c++ {
 		t[c] = c != '"' && c != '\\'
 	}
@@ -28,7 +31,7 @@ func appendString(dst []byte, s string) []byte {
 	start := 0
 	for i := 0; i < len(s); {
 		c := s[i]
-		if unescaped[c] {
+		if selfStanding[c] {
 			i++
 			continue
 		}
@@ -71,41 +74,75 @@ func appendFloat(dst []byte, f float64) []byte {
 	return strconv.AppendFloat(dst, f, 'f', -1, 64)
 }
 
-// members calls f with each member of the JSON object raw, in order, until f
-// returns false. raw must be valid JSON; of anything but an object it visits
-// nothing.
-func members(raw []byte, f func(key string, value []byte) bool) {
-	i := skipSpace(raw, 0)
-	if i >= len(raw) || raw[i] != '{' {
-		return
-	}
-	i = skipSpace(raw, i+1)
-	for i < len(raw) && raw[i] == '"' {
-		end := skipValue(raw, i)
-		key := stringOf(raw[i:end])
-		i = skipSpace(raw, skipSpace(raw, end)+1) // past the colon
-		end = skipValue(raw, i)
-		if !f(key, raw[i:end]) {
+// members goes through the members of the JSON object raw, in order: the text of the key
+// and the value's bytes. raw must be valid JSON; anything but an object has none.
+func members(raw []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, value []byte) bool) {
+		i := skipSpace(raw, 0)
+		if i == len(raw) || raw[i] != '{' {
 			return
 		}
-		i = skipSpace(raw, end)
-		if i >= len(raw) || raw[i] != ',' {
-			return
+		for i = skipSpace(raw, i+1); raw[i] == '"'; i = skipSpace(raw, i+1) {
+			end := skipString(raw, i)
+			key := raw[i+1 : end-1]
+			if bytes.IndexByte(key, '\\') >= 0 {
+				key = []byte(stringOf(raw[i:end]))
+			}
+			i = skipSpace(raw, skipSpace(raw, end)+1) // past the colon
+			end = skipValue(raw, i)
+			if !yield(key, raw[i:end]) {
+				return
+			}
+			if i = skipSpace(raw, end); raw[i] != ',' {
+				return
+			}
 		}
-		i = skipSpace(raw, i+1)
 	}
 }
 
-// stringOf returns the text of a valid JSON string in its quotes.
-func stringOf(quoted []byte) string {
-	for _, c := range quoted {
-		if c == '\\' || c >= utf8.RuneSelf {
-			var s string
-			_ = json.Unmarshal(quoted, &s) // valid by contract
-			return s
+// elements goes through the elements of the JSON array raw. raw must be valid JSON;
+// anything but an array has none.
+func elements(raw []byte) iter.Seq[[]byte] {
+	return func(yield func(value []byte) bool) {
+		i := skipSpace(raw, 0)
+		if i == len(raw) || raw[i] != '[' {
+			return
+		}
+		for i = skipSpace(raw, i+1); raw[i] != ']'; i = skipSpace(raw, i+1) {
+			end := skipValue(raw, i)
+			if !yield(raw[i:end]) {
+				return
+			}
+			if i = skipSpace(raw, end); raw[i] != ',' {
+				return
+			}
 		}
 	}
-	return string(quoted[1 : len(quoted)-1])
+}
+
+// stringOf returns the text of a valid JSON string in its quotes. As with encoding/json a
+// bad byte and a lone surrogate become U+FFFD.
+func stringOf(quoted []byte) string {
+	raw := quoted[1 : len(quoted)-1]
+	switch {
+	case !utf8.Valid(raw):
+		var s string
+		_ = json.Unmarshal(quoted, &s) // valid by contract
+		return s
+	case bytes.IndexByte(raw, '\\') < 0:
+		return string(raw)
+	}
+	return unescaped(raw)
+}
+
+// unescaped returns the text of a valid JSON string, given without its quotes and with
+// escapes in it, in which a lone surrogate becomes U+FFFD.
+func unescaped[S string | []byte](raw S) string {
+	text := appendUnescaped(make([]byte, 0, len(raw)), []byte(raw))
+	if !utf8.Valid(text) {
+		return replaceSurrogates(string(text))
+	}
+	return string(text)
 }
 
 func skipSpace(raw []byte, i int) int {
@@ -115,18 +152,13 @@ func skipSpace(raw []byte, i int) int {
 	return i
 }
 
-// skipValue returns the index behind the JSON value that starts at i.
+// skipValue returns the index behind the valid JSON value that starts at i.
 func skipValue(raw []byte, i int) int {
 	depth := 0
-	for i < len(raw) {
+	for {
 		switch raw[i] {
 		case '"':
-			for i++; i < len(raw) && raw[i] != '"'; i++ {
-				if raw[i] == '\\' {
-					i++
-				}
-			}
-			i++
+			i = skipString(raw, i)
 		case '{', '[':
 			depth++
 			i++
@@ -138,15 +170,12 @@ func skipValue(raw []byte, i int) int {
 			if depth > 0 {
 				continue // commas, colons and scalars inside
 			}
-			for i < len(raw) && !isDelimiter(raw[i]) {
-				i++
-			}
+			i = skipScalar(raw, i)
 		}
 		if depth == 0 {
-			return min(i, len(raw))
+			return i
 		}
 	}
-	return len(raw)
 }
 
 func isDelimiter(c byte) bool {
@@ -167,16 +196,14 @@ func appendMerged(dst, base, extra []byte) []byte {
 		value []byte
 	}
 	var added []member
-	members(extra, func(key string, value []byte) bool {
-		for i := range added {
-			if added[i].key == key { // of equal names the last one counts
-				added[i].value = value
-				return true
-			}
+	for key, value := range members(extra) {
+		at := slices.IndexFunc(added, func(m member) bool { return m.key == string(key) })
+		if at >= 0 { // of equal names the last one counts
+			added[at].value = value
+			continue
 		}
-		added = append(added, member{key, value})
-		return true
-	})
+		added = append(added, member{string(key), value})
+	}
 	dst = append(dst, '{')
 	comma := false
 	put := func(key string) {
@@ -186,23 +213,20 @@ func appendMerged(dst, base, extra []byte) []byte {
 		comma = true
 		dst = append(appendString(dst, key), ':')
 	}
-	members(base, func(key string, value []byte) bool {
-		put(key)
-		for i := range added {
-			if added[i].key != key || added[i].value == nil {
-				continue
-			}
-			if value[0] == '{' && added[i].value[0] == '{' {
-				dst = appendMerged(dst, value, added[i].value)
-			} else {
-				dst = append(dst, added[i].value...)
-			}
-			added[i].value = nil
-			return true
+	for key, value := range members(base) {
+		put(string(key))
+		at := slices.IndexFunc(added, func(m member) bool { return m.key == string(key) && m.value != nil })
+		if at < 0 {
+			dst = append(dst, value...)
+			continue
 		}
-		dst = append(dst, value...)
-		return true
-	})
+		if value[0] == '{' && added[at].value[0] == '{' {
+			dst = appendMerged(dst, value, added[at].value)
+		} else {
+			dst = append(dst, added[at].value...)
+		}
+		added[at].value = nil
+	}
 	for _, m := range added {
 		if m.value != nil {
 			put(m.key)
@@ -221,17 +245,15 @@ func ValidateExtraBody(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil
 	}
-	if !json.Valid(raw) || raw[skipSpace(raw, 0)] != '{' {
+	if !validJSON(raw) || raw[skipSpace(raw, 0)] != '{' {
 		return fmt.Errorf("extra body: not a JSON object: %.40q", preview(raw))
 	}
-	var err error
-	members(raw, func(key string, value []byte) bool {
-		if key == "stream" && string(value) != "false" {
-			err = ErrStreaming
+	for key, value := range members(raw) {
+		if string(key) == "stream" && string(value) != "false" {
+			return ErrStreaming
 		}
-		return err == nil
-	})
-	return err
+	}
+	return nil
 }
 
 func appendInt(dst []byte, n int) []byte { return strconv.AppendInt(dst, int64(n), 10) }

@@ -35,14 +35,13 @@ func TestMembersAreThoseOfTheObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := map[string]any{}
-		members(raw, func(key string, value []byte) bool {
+		for key, value := range members(raw) {
 			var v any
 			if err := json.Unmarshal(value, &v); err != nil {
 				t.Fatalf("value %q of %q in %s: %v", value, key, raw, err)
 			}
-			got[key] = v
-			return true
-		})
+			got[string(key)] = v
+		}
 		if !sameJSON(t, got, want) {
 			t.Fatalf("members of %s are %v", raw, got)
 		}

@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/url"
 )
@@ -105,91 +104,135 @@ func appendMessage(dst []byte, role, content string) []byte {
 	return append(dst, '}')
 }
 
+// chatReply is what matters of a reply, as far as it was told.
 type chatReply struct {
-	ID      string          `json:"id"`
-	Model   string          `json:"model"`
-	Choices *[]chatChoice   `json:"choices"`
-	Usage   *chatUsage      `json:"usage"`
-	Error   json.RawMessage `json:"error"`
+	choices, fault []byte
+	usage          chatUsage
 }
 
 type chatChoice struct {
-	FinishReason string          `json:"finish_reason"`
-	Message      *chatMessage    `json:"message"`
-	Error        json.RawMessage `json:"error"` // OpenRouter
-}
-
-type chatMessage struct {
-	Content textParts `json:"content"`
-	Refusal looseText `json:"refusal"`
+	finish, text string
+	answered     bool
+	refused      bool
+	fault        []byte // OpenRouter
 }
 
 type chatUsage struct {
-	Prompt        count    `json:"prompt_tokens"`
-	Completion    count    `json:"completion_tokens"`
-	Total         count    `json:"total_tokens"`
-	Cost          *float64 `json:"cost"` // OpenRouter, in USD
-	PromptDetails struct {
-		Cached count `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
-	CompletionDetails struct {
-		Reasoning count `json:"reasoning_tokens"`
-	} `json:"completion_tokens_details"`
+	prompt, completion, total, cached, reasoning count
+	cost                                         *float64 // OpenRouter, in USD
+}
+
+func (v *chatReply) read(body []byte, r *Reply) {
+	for key, value := range members(body) {
+		switch string(key) {
+		case "id":
+			readString(&r.ID, value)
+		case "model":
+			readString(&r.Model, value)
+		case "choices":
+			v.choices = value
+		case "usage":
+			v.usage.read(value)
+		case "error":
+			v.fault = value
+		}
+	}
+}
+
+func (c *chatChoice) read(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "finish_reason":
+			readString(&c.finish, value)
+		case "error":
+			c.fault = value
+		case "message":
+			c.answered = isTold(value)
+			c.readMessage(value)
+		}
+	}
+}
+
+func (c *chatChoice) readMessage(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "content":
+			if value[0] == '[' {
+				c.text = joinParts(value, "text", "output_text")
+			}
+			readString(&c.text, value)
+		case "refusal":
+			c.refused = looseString(value) != ""
+		}
+	}
+}
+
+func (u *chatUsage) read(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "prompt_tokens":
+			u.prompt = countOf(value)
+		case "completion_tokens":
+			u.completion = countOf(value)
+		case "total_tokens":
+			u.total = countOf(value)
+		case "cost":
+			u.cost = costOf(value)
+		case "prompt_tokens_details":
+			u.cached = countOf(memberOf(value, "cached_tokens"))
+		case "completion_tokens_details":
+			u.reasoning = countOf(memberOf(value, "reasoning_tokens"))
+		}
+	}
 }
 
 func (u *chatUsage) usage() *Usage {
-	if u == nil {
-		return nil
-	}
-	usage := usageOf(u.Prompt, u.Completion, u.Total)
+	usage := usageOf(u.prompt, u.completion, u.total)
 	if usage == nil {
 		return nil
 	}
-	usage.CachedTokens = u.PromptDetails.Cached.pointer()
-	usage.ReasoningTokens = u.CompletionDetails.Reasoning.pointer()
-	if u.Cost != nil && *u.Cost >= 0 {
-		usage.Cost = u.Cost
-	}
+	usage.CachedTokens, usage.ReasoningTokens, usage.Cost = u.cached.pointer(), u.reasoning.pointer(), u.cost
 	return usage
 }
 
 // ReadReply implements [Wire].
 func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
-	var v chatReply
-	if !decode(body, &v) {
+	if !validJSON(body) {
 		o.Form = FormNotJSON
 		return
 	}
-	r.ID, r.Model, r.Usage = v.ID, v.Model, v.Usage.usage()
-	switch {
-	case isObject(v.Error) || v.Choices == nil:
+	var v chatReply
+	v.read(body, r)
+	r.Usage = v.usage.usage()
+	if isObject(v.fault) || !isTold(v.choices) {
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
-	case len(*v.Choices) == 0:
+	}
+	first, ok := firstElement(v.choices)
+	if !ok {
 		o.Form = FormNoChoices
 		return
 	}
-	choice := &(*v.Choices)[0]
-	r.FinishReason = choice.FinishReason
+	var choice chatChoice
+	choice.read(first)
+	r.FinishReason = choice.finish
 	switch {
-	case isObject(choice.Error):
-		o.Fault = faultOf(choice.Error)
-	case choice.FinishReason == "error", // OpenRouter, vLLM
-		choice.FinishReason == "abort",                        // vLLM, SGLang
-		choice.FinishReason == "insufficient_system_resource": // DeepSeek
-		o.Fault = &Fault{Code: choice.FinishReason}
-	case choice.Message == nil:
+	case isObject(choice.fault):
+		o.Fault = faultOf(choice.fault)
+	case choice.finish == "error", // OpenRouter, vLLM
+		choice.finish == "abort",                        // vLLM, SGLang
+		choice.finish == "insufficient_system_resource": // DeepSeek
+		o.Fault = &Fault{Code: choice.finish}
+	case !choice.answered:
 		o.Form = FormMalformed
 		return
 	}
-	if choice.Message != nil {
-		r.Text = string(choice.Message.Content)
-		if choice.Message.Refusal != "" {
-			o.Finish = FinishRefusal
-		}
+	if choice.refused {
+		o.Finish = FinishRefusal
 	}
-	switch choice.FinishReason {
+	r.Text = choice.text
+	switch choice.finish {
 	case "length", "model_length": // Mistral: the end of the context window
 		o.Finish = FinishLength
 	case "content_filter":

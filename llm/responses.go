@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 )
@@ -49,86 +48,115 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
+// responsesReply is what matters of a reply, as far as it was told.
 type responsesReply struct {
-	ID         string          `json:"id"`
-	Model      string          `json:"model"`
-	Status     string          `json:"status"`
-	Error      json.RawMessage `json:"error"`
-	Incomplete struct {
-		Reason string `json:"reason"`
-	} `json:"incomplete_details"`
-	Output *[]struct {
-		Type    string `json:"type"`
-		Content []struct {
-			Type    string    `json:"type"`
-			Text    looseText `json:"text"`
-			Refusal looseText `json:"refusal"`
-		} `json:"content"`
-	} `json:"output"`
-	Usage *struct {
-		Input        count `json:"input_tokens"`
-		Output       count `json:"output_tokens"`
-		Total        count `json:"total_tokens"`
-		InputDetails struct {
-			Cached count `json:"cached_tokens"`
-		} `json:"input_tokens_details"`
-		OutputDetails struct {
-			Reasoning count `json:"reasoning_tokens"`
-		} `json:"output_tokens_details"`
-	} `json:"usage"`
+	status                    string
+	output, incomplete, fault []byte
+	usage                     responsesUsage
+}
+
+type responsesUsage struct{ input, output, total, cached, reasoning count }
+
+func (v *responsesReply) read(body []byte, r *Reply) {
+	for key, value := range members(body) {
+		switch string(key) {
+		case "id":
+			readString(&r.ID, value)
+		case "model":
+			readString(&r.Model, value)
+		case "status":
+			readString(&v.status, value)
+		case "incomplete_details":
+			v.incomplete = value
+		case "output":
+			v.output = value
+		case "usage":
+			v.usage.read(value)
+		case "error":
+			v.fault = value
+		}
+	}
+}
+
+func (u *responsesUsage) read(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "input_tokens":
+			u.input = countOf(value)
+		case "output_tokens":
+			u.output = countOf(value)
+		case "total_tokens":
+			u.total = countOf(value)
+		case "input_tokens_details":
+			u.cached = countOf(memberOf(value, "cached_tokens"))
+		case "output_tokens_details":
+			u.reasoning = countOf(memberOf(value, "reasoning_tokens"))
+		}
+	}
+}
+
+func (u *responsesUsage) usage() *Usage {
+	usage := usageOf(u.input, u.output, u.total)
+	if usage != nil {
+		usage.CachedTokens, usage.ReasoningTokens = u.cached.pointer(), u.reasoning.pointer()
+	}
+	return usage
 }
 
 // ReadReply implements [Wire].
 func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
-	var v responsesReply
-	if !decode(body, &v) {
+	if !validJSON(body) {
 		o.Form = FormNotJSON
 		return
 	}
-	r.ID, r.Model, r.FinishReason = v.ID, v.Model, v.Status
-	if u := v.Usage; u != nil {
-		if r.Usage = usageOf(u.Input, u.Output, u.Total); r.Usage != nil {
-			r.Usage.CachedTokens = u.InputDetails.Cached.pointer()
-			r.Usage.ReasoningTokens = u.OutputDetails.Reasoning.pointer()
-		}
-	}
+	var v responsesReply
+	v.read(body, r)
+	r.FinishReason, r.Usage = v.status, v.usage.usage()
 	switch {
-	case isObject(v.Error) || v.Output == nil:
+	case isObject(v.fault) || !isTold(v.output):
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
-	case v.Status == "failed" || v.Status == "cancelled":
-		o.Fault = &Fault{Code: v.Status}
+	case v.status == "failed" || v.status == "cancelled":
+		o.Fault = &Fault{Code: v.status}
 		return
-	case v.Status == "queued" || v.Status == "in_progress": // the extra body asked for "background"
+	case v.status == "queued" || v.status == "in_progress": // the extra body asked for "background"
 		o.Form = FormMalformed
 		return
-	case v.Status == "incomplete":
-		r.FinishReason = v.Incomplete.Reason
+	case v.status == "incomplete":
+		r.FinishReason = ""
+		readString(&r.FinishReason, memberOf(v.incomplete, "reason"))
 		o.Finish = FinishLength
-		if v.Incomplete.Reason == "content_filter" {
+		if r.FinishReason == "content_filter" {
 			o.Finish = FinishFilter
 		}
 	}
-	var text strings.Builder
-	for _, item := range *v.Output {
-		if item.Type != "message" {
+	r.Text = responsesText(v.output, o)
+	_, some := firstElement(v.output)
+	switch {
+	case !some && o.Finish == FinishStop:
+		o.Form = FormNoChoices
+	case blank(r.Text):
+		o.Form = FormEmpty
+	}
+}
+
+// responsesText joins the texts of all messages in a list of output, and notes a refusal.
+func responsesText(output []byte, o *Outcome) string {
+	var texts []string
+	for item := range elements(output) {
+		kind, content := typed(item, "content")
+		if kind != "message" {
 			continue
 		}
-		for _, part := range item.Content {
-			switch part.Type {
+		for part := range elements(content) {
+			switch kind, text := typed(part, "text"); kind {
 			case "output_text":
-				text.WriteString(string(part.Text))
+				texts = append(texts, looseString(text))
 			case "refusal":
 				o.Finish = FinishRefusal
 			}
 		}
 	}
-	r.Text = text.String()
-	switch {
-	case len(*v.Output) == 0 && o.Finish == FinishStop:
-		o.Form = FormNoChoices
-	case blank(r.Text):
-		o.Form = FormEmpty
-	}
+	return strings.Join(texts, "")
 }

@@ -105,11 +105,7 @@ func (d *jsonDecoder) str() string {
 	if !escaped {
 		return raw
 	}
-	text := string(appendUnescaped(make([]byte, 0, len(raw)), []byte(raw)))
-	if !utf8.ValidString(text) { // lone surrogates
-		text = replaceSurrogates(text)
-	}
-	return text
+	return unescaped(raw)
 }
 
 func (d *jsonDecoder) number() any {

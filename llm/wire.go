@@ -118,10 +118,14 @@ func facts(o *Outcome, e *Error, r *Reply, body []byte) map[string]any {
 // else.
 func topKeys(body []byte) []string {
 	var keys []string
-	members(body, func(key string, _ []byte) bool {
-		keys = append(keys, preview(key))
-		return len(keys) < 20
-	})
+	if !validJSON(body) { // a wire format of somebody else's may call it malformed all the same
+		return nil
+	}
+	for key := range members(body) {
+		if keys = append(keys, preview(key)); len(keys) == 20 {
+			break
+		}
+	}
 	return keys
 }
 

@@ -1,0 +1,285 @@
+package llm
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// maxJSONDepth bounds the nesting of rows and replies: an object of scalars has depth 1.
+// encoding/json has the same bound.
+const maxJSONDepth = 10_000
+
+// jsonScanner checks JSON without recursion, so that depth costs a bit and not a stack
+// frame. Errors name the byte, counted from 0.
+type jsonScanner struct {
+	src   []byte
+	pos   int
+	depth int
+	// noting keeps in members those of the outermost object.
+	noting  bool
+	members []member
+	// objects has a bit for each open container: set for an object, clear for an array.
+	objects [maxJSONDepth/64 + 1]uint64
+}
+
+// validJSON reports whether b is one JSON value. Like encoding/json it lets bad UTF-8 through, inside strings.
+func validJSON(b []byte) bool {
+	s := jsonScanner{src: b}
+	s.space()
+	if s.value() != nil {
+		return false
+	}
+	s.space()
+	return s.pos == len(b)
+}
+
+// value steps over the value at pos.
+func (s *jsonScanner) value() error {
+	for {
+		var err error
+		if s.opens() {
+			var closed bool
+			if closed, err = s.open(); err == nil && !closed {
+				continue
+			}
+		} else {
+			err = s.scalar()
+		}
+		if err != nil {
+			return err
+		}
+		if more, err := s.next(); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// opens reports whether a container begins at pos.
+func (s *jsonScanner) opens() bool {
+	return s.pos < len(s.src) && (s.src[s.pos] == '{' || s.src[s.pos] == '[')
+}
+
+// open enters the container at pos and goes to its first value. An empty container is
+// left again at once and reported as closed.
+func (s *jsonScanner) open() (closed bool, err error) {
+	if s.depth == maxJSONDepth {
+		return false, fmt.Errorf("nested deeper than %d at byte %d", maxJSONDepth, s.pos)
+	}
+	object := s.src[s.pos] == '{'
+	s.pos++
+	word, bit := s.depth/64, uint64(1)<<(s.depth%64)
+	s.depth++
+	if object {
+		s.objects[word] |= bit
+	} else {
+		s.objects[word] &^= bit
+	}
+	s.space()
+	switch {
+	case s.pos < len(s.src) && (object && s.src[s.pos] == '}' || !object && s.src[s.pos] == ']'):
+		s.pos++
+		s.depth--
+		return true, nil
+	case object:
+		return false, s.key()
+	}
+	return false, nil
+}
+
+// next goes on from behind a value to the next one, leaving the containers that end
+// there. It reports false when the outermost has ended.
+func (s *jsonScanner) next() (more bool, err error) {
+	for s.depth > 0 {
+		if s.depth == 1 && s.noting {
+			s.members[len(s.members)-1].end = uint32(s.pos)
+		}
+		s.space()
+		var c byte
+		if s.pos < len(s.src) {
+			c = s.src[s.pos]
+		}
+		top := s.depth - 1
+		object := s.objects[top/64]&(1<<(top%64)) != 0
+		switch {
+		case c == ',':
+			s.pos++
+			s.space()
+			if object {
+				return true, s.key()
+			}
+			return true, nil
+		case object && c == '}', !object && c == ']':
+			s.pos++
+			s.depth--
+		case object:
+			return false, s.unexpected("a comma or }")
+		default:
+			return false, s.unexpected("a comma or ]")
+		}
+	}
+	return false, nil
+}
+
+// key steps over a member's key and colon to its value.
+func (s *jsonScanner) key() error {
+	start := s.pos
+	if s.pos == len(s.src) || s.src[s.pos] != '"' {
+		return s.unexpected("a key in quotes")
+	}
+	if err := s.str(); err != nil {
+		return err
+	}
+	keyEnd := s.pos
+	s.space()
+	if s.pos == len(s.src) || s.src[s.pos] != ':' {
+		return s.unexpected("a colon")
+	}
+	s.pos++
+	s.space()
+	if s.depth == 1 && s.noting {
+		s.members = append(s.members, member{start: uint32(start), keyEnd: uint32(keyEnd), value: uint32(s.pos)})
+	}
+	return nil
+}
+
+func (s *jsonScanner) space() {
+	for s.pos < len(s.src) {
+		switch s.src[s.pos] {
+		case ' ', '\n', '\t', '\r':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+// scalar steps over a string, number, true, false or null.
+func (s *jsonScanner) scalar() error {
+	if s.pos == len(s.src) {
+		return s.unexpected("a value")
+	}
+	switch s.src[s.pos] {
+	case '"':
+		return s.str()
+	case 't':
+		return s.literal("true")
+	case 'f':
+		return s.literal("false")
+	case 'n':
+		return s.literal("null")
+	}
+	return s.number()
+}
+
+func (s *jsonScanner) literal(word string) error {
+	end := min(s.pos+len(word), len(s.src))
+	if string(s.src[s.pos:end]) != word {
+		return s.unexpected(word)
+	}
+	s.pos = end
+	return nil
+}
+
+// str steps over the string whose opening quote is at pos.
+func (s *jsonScanner) str() error {
+	src := s.src
+	for i := s.pos + 1; i < len(src); i++ {
+		c := src[i]
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
+		}
+		switch {
+		case c == '"':
+			s.pos = i + 1
+			return nil
+		case c < ' ':
+			s.pos = i
+			return s.unexpected("it escaped, as all control characters")
+		}
+		i++ // behind the backslash
+		switch {
+		case i == len(src):
+		case src[i] == 'u':
+			if i+4 >= len(src) || !isHex(src[i+1:i+5]) {
+				s.pos = i - 1
+				return s.unexpected(`\u and four hexadecimal digits`)
+			}
+			i += 4
+		case !isEscape(src[i]):
+			s.pos = i - 1
+			return s.unexpected("an escape that JSON knows")
+		}
+	}
+	s.pos = len(src)
+	return s.unexpected("a closing quote")
+}
+
+// number steps over a number: -? (0 | digits) fraction? exponent?
+func (s *jsonScanner) number() error {
+	start := s.pos
+	if s.src[s.pos] == '-' {
+		s.pos++
+	}
+	zero := s.pos < len(s.src) && s.src[s.pos] == '0'
+	n := s.digits()
+	if n == 0 {
+		if s.pos == start {
+			return s.unexpected("a value")
+		}
+		return s.unexpected("a digit")
+	}
+	if zero && n > 1 {
+		s.pos -= n - 1
+		return s.unexpected("no digit behind a leading zero")
+	}
+	if s.pos < len(s.src) && s.src[s.pos] == '.' {
+		s.pos++
+		if s.digits() == 0 {
+			return s.unexpected("a digit")
+		}
+	}
+	if s.pos < len(s.src) && s.src[s.pos]|0x20 == 'e' {
+		s.pos++
+		if s.pos < len(s.src) && (s.src[s.pos] == '+' || s.src[s.pos] == '-') {
+			s.pos++
+		}
+		if s.digits() == 0 {
+			return s.unexpected("a digit")
+		}
+	}
+	return nil
+}
+
+// digits steps over digits and returns how many there were.
+func (s *jsonScanner) digits() int {
+	start := s.pos
+	for s.pos < len(s.src) && s.src[s.pos]-'0' <= 9 {
+		s.pos++
+	}
+	return s.pos - start
+}
+
+func (s *jsonScanner) unexpected(want string) error {
+	if s.pos >= len(s.src) {
+		return fmt.Errorf("ends at byte %d, want %s", len(s.src), want)
+	}
+	c, _ := utf8.DecodeRune(s.src[s.pos:])
+	return fmt.Errorf("%q at byte %d, want %s", c, s.pos, want)
+}
+
+func isHex(b []byte) bool {
+	for _, c := range b {
+		if c-'0' > 9 && (c|0x20)-'a' > 5 {
+			return false
+		}
+	}
+	return true
+}
+
+func isEscape(c byte) bool {
+	switch c {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return true
+	}
+	return false
+}
