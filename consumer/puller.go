@@ -13,8 +13,6 @@ import (
 const (
 	// pullBatchMax bounds the rows of one pull request. One round trip for so many rows costs nothing beside them.
 	pullBatchMax = 256
-	// pullGrace is how long after its end the server may take to say that a request is over.
-	pullGrace = 2 * time.Second
 	// pullRetry is the wait after a request that the server could not serve (no leader, for instance).
 	pullRetry = 100 * time.Millisecond
 )
@@ -103,7 +101,9 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 	if err := p.nc.PublishRequest(p.subject, p.inbox, body); err != nil {
 		return time.Time{}, fmt.Errorf("pull rows: %w", err)
 	}
-	p.asked, p.left, p.ends, p.over = now, req.Batch, now.Add(req.Expires), now.Add(req.Expires+pullGrace)
+	// The server does not say that a request is over when its last row used up MaxBytes to the byte, and what it says may
+	// get lost. To wait for it much longer than the request lasts would cost the pin.
+	p.asked, p.left, p.ends, p.over = now, req.Batch, now.Add(req.Expires), now.Add(req.Expires+p.renew)
 	return p.over.Add(time.Millisecond), nil
 }
 
