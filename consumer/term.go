@@ -236,13 +236,15 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 		return t.pull.step(now, 0, 0, false)
 	}
 	rows := t.c.cfg.WindowRows - t.buf.Len()
-	bytes := t.c.cfg.WindowBytes - t.buf.Bytes()
-	next, err = t.pull.step(now, rows, bytes, t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
+	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
 	if watch := t.quietSince.Add(silence); rows > 0 && watch.Before(next) && watch.After(now) {
 		next = watch
 	}
 	return next, err
 }
+
+// roomBytes is how many bytes of rows may still be taken.
+func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / reserve }
 
 // publishStatus makes the window visible, and since when its head is the head.
 func (t *term) publishStatus() {

@@ -64,7 +64,7 @@ func (t *term) watch(ctx context.Context) error {
 		return fmt.Errorf("look at consumer %s: %w", t.c.durable, t.c.denied(err))
 	}
 	t.c.setStatus(func(s *Status) { s.Pending = info.NumPending })
-	if t.buf.Bytes() >= t.c.cfg.WindowBytes {
+	if t.roomBytes() <= 0 {
 		return nil
 	}
 	if info.NumPending == 0 && info.NumAckPending <= t.buf.Len() {
