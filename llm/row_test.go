@@ -118,6 +118,7 @@ func TestVariablesKeepNumbersAndText(t *testing.T) {
 	if got := r.variables(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %#v\nwant %#v", got, want)
 	}
+	checkMembers(t, r, want)
 }
 
 func mustRow(tb testing.TB, body string) *Row {
@@ -196,8 +197,29 @@ func FuzzParseRow(f *testing.F) {
 		if got := r.variables(); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%q\n got %#v\nwant %#v", body, got, want)
 		}
+		checkMembers(t, r, want)
 		checkHash(t, r)
 	})
+}
+
+// checkMembers compares what a template is given for each name, decoded by itself, with the whole.
+func checkMembers(t interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}, r *Row, want map[string]any,
+) {
+	t.Helper()
+	v := rowVariable{row: r}
+	for range 2 { // the second time from memory
+		for name, value := range want {
+			if got, ok := v.member(name); !ok || !reflect.DeepEqual(got, value) {
+				t.Fatalf("%q: member %q is %#v (%v), want %#v", r.body, name, got, ok, value)
+			}
+		}
+	}
+	if got, ok := v.member("\x00 none"); ok && want["\x00 none"] == nil {
+		t.Fatalf("%q: member that is not there: %#v", r.body, got)
+	}
 }
 
 // drawJSON draws a JSON value in some spelling: with spaces, escapes and odd numbers.

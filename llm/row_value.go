@@ -1,7 +1,9 @@
 package llm
 
 import (
+	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -14,6 +16,65 @@ func (r *Row) variables() map[string]any {
 	d := jsonDecoder{text: string(r.body)}
 	d.space()
 	return d.object()
+}
+
+// rowVariable is the row as a template's context has it: decoded no further than the template
+// asks. Whoever asks for more than a member gets the whole, see [templateCompiler.name].
+type rowVariable struct {
+	row     *Row
+	members []any          // decoded, in their places; nil: not yet, or null
+	all     map[string]any // nil: not yet
+}
+
+// rowMembersMax is how many members a row may have to be searched for each name that a
+// template uses; one with more is decoded whole.
+const rowMembersMax = 64
+
+// whole returns what [Row.variables] does.
+func (v *rowVariable) whole() map[string]any {
+	if v.all == nil {
+		v.all = v.row.variables()
+	}
+	return v.all
+}
+
+// member returns the value of the last member with this name.
+func (v *rowVariable) member(name string) (value any, ok bool) {
+	if v.all != nil || len(v.row.members) > rowMembersMax {
+		value, ok = v.whole()[name]
+		return value, ok
+	}
+	for i, m := range slices.Backward(v.row.members) {
+		if !v.row.named(&m, name) {
+			continue
+		}
+		if v.members == nil {
+			v.members = make([]any, len(v.row.members))
+		}
+		if v.members[i] == nil {
+			v.members[i] = valueOfJSON(v.row.body[m.value:m.end])
+		}
+		return v.members[i], true
+	}
+	return nil, false
+}
+
+// valueOfJSON decodes one value.
+func valueOfJSON(raw []byte) any {
+	if raw[0] == '"' {
+		return stringOf(raw) // one copy less
+	}
+	d := jsonDecoder{text: string(raw)}
+	return d.value()
+}
+
+// named reports whether the decoded key of a member is name.
+func (r *Row) named(m *member, name string) bool {
+	key := r.body[m.start+1 : m.keyEnd-1]
+	if bytes.IndexByte(key, '\\') >= 0 {
+		return unescaped(key) == name
+	}
+	return string(key) == name
 }
 
 type jsonDecoder struct {

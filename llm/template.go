@@ -38,11 +38,13 @@ type TemplateOptions struct {
 // and the lookup, which it cannot change. It is safe for concurrent use. Its zero value is
 // of no use: see [ParseTemplate].
 type Template struct {
-	tpl    *exec.Template
-	name   string
-	hash   string
-	source string
-	lookup *Lookup
+	tpl         *exec.Template
+	config      *config.Config
+	environment *exec.Environment // without a context
+	name        string
+	hash        string
+	source      string
+	lookup      *Lookup
 
 	maxOutput, maxWork int
 }
@@ -68,17 +70,17 @@ func ParseTemplate(source []byte, o TemplateOptions) (t *Template, err error) {
 	if t.maxWork <= 0 {
 		t.maxWork = DefaultTemplateWork
 	}
-	if t.tpl, err = compileTemplate(source, o.Lookup != nil); err != nil {
+	if err = t.compile(source); err != nil {
 		return nil, fmt.Errorf("template: %w", t.fault(err))
 	}
 	return t, nil
 }
 
-// compileTemplate has gonja parse source and puts our own operations in the tree.
-func compileTemplate(source []byte, lookup bool) (tpl *exec.Template, err error) {
+// compile has gonja parse source and puts our own operations in the tree.
+func (t *Template) compile(source []byte) (err error) {
 	checked, err := checkSource(source)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// gonja's parser panics on some templates that are none.
 	defer func() {
@@ -86,23 +88,22 @@ func compileTemplate(source []byte, lookup bool) (tpl *exec.Template, err error)
 			err = fmt.Errorf("the template cannot be parsed: %v", p)
 		}
 	}()
-	c := newTemplateCompiler(checked, lookup)
+	c := newTemplateCompiler(checked, t.lookup != nil)
 	loader, err := loaders.NewMemoryLoader(map[string]string{"/template": string(checked.tidy)})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	cfg := config.New()
-	cfg.StrictUndefined = true
-	tpl, err = exec.NewTemplate("/template", cfg, loader, &exec.Environment{
-		Context:           exec.EmptyContext(),
+	t.config = config.New()
+	t.config.StrictUndefined = true
+	t.environment = &exec.Environment{
 		Filters:           exec.NewFilterSet(c.filters),
 		Tests:             exec.NewTestSet(nil),
 		ControlStructures: exec.NewControlStructureSet(c.blocks()),
-	})
-	if err != nil {
-		return nil, c.syntaxError(err)
 	}
-	return tpl, c.template(tpl.Root())
+	if t.tpl, err = exec.NewTemplate("/template", t.config, loader, t.environment); err != nil {
+		return c.syntaxError(err)
+	}
+	return c.template(t.tpl.Root())
 }
 
 // Hash returns the SHA-256 of the template's bytes in hexadecimal.
@@ -120,7 +121,6 @@ func (t *Template) Lookup() *Lookup { return t.lookup }
 func (t *Template) Render(row *Row) (prompt string, err error) {
 	r := &rendering{work: t.maxWork, maxWork: t.maxWork}
 	out := &templateWriter{r: r, max: t.maxOutput}
-	out.text.Grow(min(len(row.body)+512, t.maxOutput))
 	defer func() {
 		// A template must not be able to end the process, whatever it finds in gonja.
 		if p := recover(); p != nil {
@@ -130,11 +130,15 @@ func (t *Template) Render(row *Row) (prompt string, err error) {
 			prompt, err = "", t.renderingFailed(r, err)
 		}
 	}()
-	variables := map[string]any{renderingName: r, "row": row.variables()}
+	variables := map[string]any{renderingName: r, "row": &rowVariable{row: row}}
 	if t.lookup != nil {
 		variables["lookup"] = t.lookup.value
 	}
-	if err := t.tpl.Execute(out, exec.NewContext(variables)); err != nil {
+	// gonja's own Execute makes more for each rendering, for inheritance and macros, which templates here don't have.
+	environment := *t.environment
+	environment.Context = exec.NewContext(variables)
+	renderer := &exec.Renderer{Config: t.config, Environment: &environment, Template: t.tpl, RootNode: t.tpl.Root(), Output: out}
+	if err := renderer.Execute(); err != nil {
 		return "", err
 	}
 	return out.text.String(), nil

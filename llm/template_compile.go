@@ -266,6 +266,13 @@ func (c *templateCompiler) name(x *nodes.Name) (nodes.Expression, error) {
 	switch {
 	case name == "none":
 		return none, nil
+	case name == "row": // or what the template has set it to
+		return c.filter(func(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+			if v, ok := in.Interface().(*rowVariable); ok {
+				return exec.AsValue(v.whole())
+			}
+			return in
+		}, x), nil
 	case slices.Contains(c.globals, name), name == "loop" && c.loopOpen > 0:
 		return x, nil
 	}
@@ -291,13 +298,22 @@ func (c *templateCompiler) dict(x *nodes.Dict) (nodes.Expression, error) {
 	return c.apply(opDict, none, items...), nil
 }
 
+// operand compiles what a subscript is for: a row keeps its [rowVariable], so that of
+// row.name nothing but the name's value is decoded.
+func (c *templateCompiler) operand(x nodes.Expression) (nodes.Expression, error) {
+	if n, ok := x.(*nodes.Name); ok && n.Name.Val == "row" {
+		return n, nil
+	}
+	return c.expression(x)
+}
+
 // subscript compiles x.name, x.0, x[key] and x[start:end:step].
 func (c *templateCompiler) subscript(x nodes.Expression) (nodes.Expression, error) {
 	c.at(x.Position())
 	written := asWritten(x, 10)
 	switch x := x.(type) {
 	case *nodes.GetAttribute:
-		of, err := c.expression(x.Node)
+		of, err := c.operand(x.Node)
 		var key any = x.Attribute
 		if x.Attribute == "" {
 			key = int64(x.Index)
@@ -307,11 +323,12 @@ func (c *templateCompiler) subscript(x nodes.Expression) (nodes.Expression, erro
 		if x.Arg == nil {
 			break
 		}
-		both, err := c.expressions([]nodes.Expression{x.Node, x.Arg})
+		of, err := c.operand(x.Node)
 		if err != nil {
 			return nil, err
 		}
-		return c.apply(func(r *rendering, v any, args []any) (any, error) { return r.item(v, args[0], written) }, both[0], both[1]), nil
+		key, err := c.expression(x.Arg)
+		return c.apply(func(r *rendering, v any, args []any) (any, error) { return r.item(v, args[0], written) }, of, key), err
 	case *nodes.GetSlice:
 		bounds := []nodes.Expression{x.Node, x.Start, x.End, x.Step}
 		for i, b := range bounds {

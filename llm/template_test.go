@@ -290,9 +290,30 @@ func ExampleTemplate_Render() {
 	// undefined: row.stars (line 1 of prompt.j2); the row has: language, text
 }
 
+func TestARowDecodedInPartsIsTheRow(t *testing.T) {
+	many := `{"a":1,"b":{"c":[2]},"\u0061\ud800":"x","b":{"c":[3]}`
+	for i := range rowMembersMax {
+		many += fmt.Sprintf(`,"m%d":%d`, i, i)
+	}
+	for _, body := range []string{`{"a":1,"b":{"c":[2]},"\u0061\ud800":"x","b":{"c":[3]}}`, many + "}"} {
+		for _, source := range []string{
+			`{{ row.a }}`, `{{ row['a'] }}`, `{{ row.b.c }} {{ row.b }} {{ row.b.c[0] }}`, `{{ row['a\ufffd'] }}`, `{{ row.none|default('-') }}`, `{{ row.a is defined and row.none is undefined }}`,
+			`{{ row.none }}`, `{{ row.0 }}`, `{{ 'a' in row }} {{ row|length }} {{ row.keys()|list }} {{ row }}`, `{% for k in row %}{{ row[k] }},{% endfor %}`,
+			`{% if row %}{{ row.a }}{% endif %}`, `{{ row.a }}{% set row = {"a": 7} %}{{ row.a }}{{ row }}`, `{% for row in [{"a": 8}] %}{{ row.a }}{{ row }}{% endfor %}`, `{{ row == row }}{{ row.b == row['b'] }}`,
+		} {
+			got, err := render(source, body)
+			want, wantErr := render("{% set all = row %}"+strings.ReplaceAll(source, "row", "all"), body)
+			if got != want || (err == nil) != (wantErr == nil) || err != nil && strings.ReplaceAll(wantErr.Error(), "all", "row") != err.Error() {
+				t.Errorf("%s of %.60s\n got %q %v\nwant %q %v", source, body, got, err, want, wantErr)
+			}
+		}
+	}
+}
+
 func BenchmarkRender(b *testing.B) {
 	row := mustRow(b, benchmarkRow())
 	for name, source := range map[string]string{
+		"field":     "{{ row.text }}",
 		"fields":    "Review {{ row.id }} of {{ row.product.name }} ({{ row.stars }} stars):\n{{ row.text }}\nAnswer in one word.",
 		"condition": "{% if row.verified and row.stars > 3 %}Verified: {% endif %}{{ row.text|trim }}",
 		"loop":      "{% for tag in row.product.tags %}{{ loop.index }}. {{ tag|upper }}\n{% endfor %}{{ row.text }}",
