@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -241,19 +242,22 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
 	}
 	var err error
-	unparsed := o
+	form := o.Form
 	x.Reply, err = parseReply(c.cfg.Wire, &o, now, body)
 	x.Response = login.redact(body)
-	if err != nil && !bytes.Equal(x.Response, body) {
+	if err == nil {
+		if !o.Known.Proven { // many calls share it: it is written once
+			c.proven.Store(true)
+		}
+		return x, nil
+	}
+	if !bytes.Equal(x.Response, body) {
 		// The error quotes the start of a body that repeats the key: quote it
 		// without, lest the cut leave half a key.
+		unparsed := Outcome{Err: o.Err, Status: o.Status, Header: o.Header, Form: form, Known: o.Known}
 		if _, again := parseReply(c.cfg.Wire, &unparsed, now, x.Response); again != nil {
 			err = again
 		}
-	}
-	if err == nil {
-		c.proven.Store(true)
-		return x, nil
 	}
 	e, _ := errors.AsType[*Error](err)
 	e.Provider = c.cfg.Provider
@@ -262,32 +266,50 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	return x, e
 }
 
+// sending is what one attempt sends, and how far it came. Safe for concurrent use: the
+// transport's goroutines have it, and may outlive the attempt.
+type sending struct {
+	content []byte
+	body    bytes.Reader
+	trace   httptrace.ClientTrace
+	sent    atomic.Bool // the whole request was written
+}
+
+// again returns the body anew.
+func (s *sending) again() (io.ReadCloser, error) {
+	return io.NopCloser(bytes.NewReader(s.content)), nil
+}
+
+func (s *sending) wrote(info httptrace.WroteRequestInfo) {
+	if info.Err == nil {
+		s.sent.Store(true)
+	}
+}
+
 // attempt does the HTTP exchange, notes in o and x how it went, and returns the
 // body as far as it was read.
 func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, x *Exchange, o *Outcome) []byte {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, c.timedOut)
 	defer cancel()
-	var sent atomic.Bool // set by a goroutine of the transport, which may outlive the call
-	defer func() { x.Sent = sent.Load() }()
-	trace := &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) {
-		if info.Err == nil {
-			sent.Store(true)
-		}
-	}}
+	s := &sending{content: p.Body}
+	s.body.Reset(p.Body)
+	s.trace.WroteRequest = s.wrote
+	defer func() { x.Sent = s.sent.Load() }()
 	req := (&http.Request{
-		Method:        http.MethodPost,
-		URL:           p.address,
-		Host:          p.address.Host,
-		Proto:         "HTTP/1.1",
-		ProtoMajor:    1,
-		ProtoMinor:    1,
-		Header:        login.header,
-		Body:          io.NopCloser(bytes.NewReader(p.Body)),
+		Method:     http.MethodPost,
+		URL:        p.address,
+		Host:       p.address.Host,
+		Proto:      "HTTP/1.1",
+		ProtoMajor: 1,
+		ProtoMinor: 1,
+		Header:     login.header,
+		// Of this type net/http knows that it is in memory, and writes headers and body at once.
+		Body:          io.NopCloser(&s.body),
 		ContentLength: int64(len(p.Body)),
 		// With GetBody the transport sends again by itself, but only if nothing was
 		// written yet: an idle connection had been closed.
-		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p.Body)), nil },
-	}).WithContext(httptrace.WithClientTrace(ctx, trace))
+		GetBody: s.again,
+	}).WithContext(httptrace.WithClientTrace(ctx, &s.trace))
 	// The transport itself, not http.Client: it follows no redirect.
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
@@ -295,7 +317,7 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, x *Exch
 		return nil
 	}
 	defer func() { _ = resp.Body.Close() }()
-	sent.Store(true)
+	s.sent.Store(true)
 	o.Status, o.Header = resp.StatusCode, resp.Header
 	limit := c.cfg.MaxReplyBytes
 	if o.Status/100 != 2 {
@@ -326,9 +348,19 @@ func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
 	if size < 0 || size > limit {
 		size = min(2048, limit)
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
-	_, err := buf.ReadFrom(io.LimitReader(r, limit+1))
-	return buf.Bytes(), err
+	body := make([]byte, 0, size+1) // of a length that was announced right this is all, end included
+	for {
+		n, err := r.Read(body[len(body):min(int64(cap(body)), limit+1)])
+		body = body[:len(body)+n]
+		switch {
+		case errors.Is(err, io.EOF), int64(len(body)) > limit:
+			return body, nil
+		case err != nil:
+			return body, err
+		case len(body) == cap(body):
+			body = slices.Grow(body, len(body))
+		}
+	}
 }
 
 func parseBaseURL(raw string) (*url.URL, error) {

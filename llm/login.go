@@ -11,7 +11,7 @@ import (
 
 // login is a key together with the headers that carry it.
 type login struct {
-	key    string
+	key    []byte
 	header http.Header // shared by all requests, never written
 }
 
@@ -33,16 +33,16 @@ func (c *Client) SetAPIKey(key string) error {
 		"User-Agent":   {"llm-stage"},
 	}
 	c.cfg.Wire.SetHeader(h, key)
-	c.login.Store(&login{key: key, header: h})
+	c.login.Store(&login{key: []byte(key), header: h})
 	return nil
 }
 
 // redact returns b without the key. It copies b only if the key is in it.
 func (l *login) redact(b []byte) []byte {
-	if len(l.key) < minSecretBytes || !bytes.Contains(b, []byte(l.key)) {
+	if len(l.key) < minSecretBytes || !bytes.Contains(b, l.key) {
 		return b
 	}
-	return bytes.ReplaceAll(b, []byte(l.key), redacted)
+	return bytes.ReplaceAll(b, l.key, redacted)
 }
 
 // redactError removes the key from an error: servers, and proxies between, like
@@ -74,7 +74,7 @@ func (l *login) redactString(s string) string {
 }
 
 func (l *login) holds(text string) bool {
-	return len(l.key) >= minSecretBytes && strings.Contains(text, l.key)
+	return len(l.key) >= minSecretBytes && strings.Contains(text, string(l.key))
 }
 
 // checkKey says why a header cannot carry key, without repeating it.
