@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +19,9 @@ import (
 const (
 	// journalScan is the shortest time between two looks at the replies that wait.
 	journalScan = 5 * time.Millisecond
+	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is kept
+	// all the same. Normally it is stored there as soon as it would be in the journal.
+	journalStuck = time.Second
 	// journalRetry is the wait before a reply that the journal did not take is offered again.
 	journalRetry = 5 * time.Second
 	// journalPurge is the shortest time between two purges: one call for all rows emitted since.
@@ -56,7 +61,8 @@ type journal struct {
 	kept      map[uint64]*Kept // by row
 	keptBytes int64
 
-	waiting    []*Row    // answered, perhaps to be kept
+	fresh      []*Row    // answered, perhaps to be kept, by keepAt
+	due        []*Row    // whose time had come, and that could not be kept then or have no answer yet
 	next       time.Time // when to look through them; zero: nothing to do
 	flushUntil time.Time // not zero: the partition is to be handed over
 
@@ -117,16 +123,16 @@ func (j *journal) wait(row *Row, now time.Time) {
 	if j == nil || row.reply.RequestHash == "" || row.reply.Event.Source == auditlog.SourceJournal {
 		return
 	}
-	row.keep, row.keepAt = true, now.Add(j.c.cfg.JournalAfter)
-	j.waiting = append(j.waiting, row)
+	row.keep, row.answeredAt, row.keepAt = true, now, now.Add(j.c.cfg.JournalAfter)
+	j.fresh = append(j.fresh, row)
 	if j.next.IsZero() || row.keepAt.Before(j.next) {
 		j.next = row.keepAt
 	}
 }
 
 // step keeps what has waited long enough, purges what is no longer needed, and returns when it wants to be called again;
-// zero: not before something happens.
-func (j *journal) step(now time.Time) time.Time {
+// zero: not before something happens. Rows before blocker wait for no other row.
+func (j *journal) step(now time.Time, blocker uint64) time.Time {
 	if j == nil {
 		return time.Time{}
 	}
@@ -134,7 +140,7 @@ func (j *journal) step(now time.Time) time.Time {
 		j.readStep(now)
 	}
 	if !j.next.IsZero() && !now.Before(j.next) {
-		j.keepDue(now)
+		j.keepDue(now, blocker)
 	}
 	if to := j.needed(); to > max(1, j.purged) && !now.Before(j.nextPurge) {
 		j.purge(to)
@@ -158,36 +164,46 @@ func (j *journal) wantStep() time.Time {
 	return next
 }
 
-// keepDue looks through the replies that wait. One look covers them all, so that no row needs a timer.
-func (j *journal) keepDue(now time.Time) {
+// keepDue looks through the replies whose time has come. One look covers them all, so that no row needs a timer; and most
+// rows are emitted by then, so that a look costs next to nothing.
+func (j *journal) keepDue(now time.Time, blocker uint64) {
+	n := 0
+	for n < len(j.fresh) && (!j.fresh[n].keep || !now.Before(j.fresh[n].keepAt)) {
+		n++
+	}
+	j.due = append(j.due, j.fresh[:n]...)
+	clear(j.fresh[:n])
+	j.fresh = j.fresh[n:]
 	j.next = time.Time{}
-	rows := j.waiting[:0]
-	for _, row := range j.waiting {
-		if !row.keep {
-			continue
+	if len(j.fresh) > 0 {
+		j.next = j.fresh[0].keepAt
+	}
+	j.due = slices.DeleteFunc(j.due, func(row *Row) bool {
+		if row.keep && !now.Before(row.keepAt) {
+			j.offer(row, now, blocker)
 		}
-		if !now.Before(row.keepAt) {
-			switch {
-			case j.reading || row.unstored.Load() > 0:
-				row.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
-			case j.holds(row):
-				row.keep = false
-			default:
-				j.keep(row, now)
-			}
-		}
-		if !row.keep {
-			continue
-		}
-		if j.next.IsZero() || row.keepAt.Before(j.next) {
+		if row.keep && (j.next.IsZero() || row.keepAt.Before(j.next)) {
 			j.next = row.keepAt
 		}
-		rows = append(rows, row)
-	}
-	clear(j.waiting[len(rows):])
-	j.waiting = rows
+		return !row.keep
+	})
 	if earliest := now.Add(journalScan); !j.next.IsZero() && j.next.Before(earliest) {
 		j.next = earliest
+	}
+}
+
+// offer keeps a row whose time has come, unless it has to wait or there is no need.
+func (j *journal) offer(row *Row, now time.Time, blocker uint64) {
+	stuckAt := row.answeredAt.Add(journalStuck)
+	switch {
+	case j.holds(row): // an earlier term has kept it
+		row.keep = false
+	case row.Seq < blocker && j.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.flushUntil.IsZero():
+		row.keepAt = stuckAt // nothing but the streams is in its way
+	case j.reading || row.unstored.Load() > 0:
+		row.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
+	default:
+		j.keep(row, now)
 	}
 }
 
@@ -268,6 +284,10 @@ func (j *journal) emitted(mark uint64, rows []*Row) {
 		n++
 	}
 	j.live = j.live[n:]
+	for len(j.fresh) > 0 && !j.fresh[0].keep {
+		j.fresh[0] = nil // let it go
+		j.fresh = j.fresh[1:]
+	}
 }
 
 // busyReading tells whether it is still open what is known of earlier terms.
@@ -318,19 +338,30 @@ func (j *journal) flushed(now time.Time) bool {
 	}
 	if j.flushUntil.IsZero() {
 		j.flushUntil = now.Add(requestTimeout)
-		for _, row := range j.waiting {
+		for row := range j.waiting() {
 			if !row.sentToJournal {
 				row.keepAt = now
 			}
 		}
-		j.keepDue(now)
+		j.keepDue(now, 0)
 	}
-	for _, row := range j.waiting {
-		if row.keep {
-			return now.After(j.flushUntil)
-		}
+	for range j.waiting() {
+		return now.After(j.flushUntil)
 	}
 	return true
+}
+
+// waiting yields the rows that are to be kept and are not yet.
+func (j *journal) waiting() iter.Seq[*Row] {
+	return func(yield func(*Row) bool) {
+		for _, list := range [][]*Row{j.due, j.fresh} {
+			for _, row := range list {
+				if row.keep && !yield(row) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // complain notes that the journal is done without, and why.

@@ -45,6 +45,37 @@ func TestAReplyThatWaitsForAnEarlierRowIsNotPaidAgainAfterAKill(t *testing.T) {
 	})
 }
 
+// Replies whose turn has come are about to be stored; in the journal as well they would cost twice. Unless that takes long.
+func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(1)
+		first := &sleeper{low: 10 * time.Millisecond, high: 10 * time.Millisecond}
+		r := b.start("first", first)
+		b.until(1)
+		b.limit("RESULTS", 1)
+		b.loadFrom(1, 64)
+		time.Sleep(time.Second / 2)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got > 1 {
+			t.Errorf("%d messages in the journal after half a second, want none but the marker", got)
+		}
+		time.Sleep(10 * time.Second)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got < 64 {
+			t.Errorf("%d messages in the journal after ten seconds, want all 64 rows", got)
+		}
+		r.kill()
+		b.limit("RESULTS", -1)
+		second := &sleeper{low: time.Second, high: time.Second}
+		r = b.start("second", second)
+		b.until(65)
+		r.stop(t)
+		b.check(65)
+		if len(second.calls) != 0 || second.kept != 64 {
+			t.Errorf("%d rows called, %d from the journal, want 0 and 64", len(second.calls), second.kept)
+		}
+	})
+}
+
 func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)

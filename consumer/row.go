@@ -51,6 +51,7 @@ type Row struct {
 	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
 
 	keep          bool      // owned by the term: the reply is to be kept in the journal, and is not yet
+	answeredAt    time.Time // in this term
 	keepAt        time.Time // when to do so
 	sentToJournal bool      // and no answer so far
 }

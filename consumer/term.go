@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -191,7 +192,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status, anyway b
 		if err != nil {
 			return err
 		}
-		if step := t.journal.step(now); !step.IsZero() && step.Before(next) {
+		if step := t.journal.step(now, t.blocker()); !step.IsZero() && step.Before(next) {
 			next = step
 		}
 		t.startWaiting()
@@ -245,6 +246,14 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 
 // roomBytes is how many bytes of rows may still be taken.
 func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / reserve }
+
+// blocker is the first row that is not answered; rows before it wait for no other.
+func (t *term) blocker() uint64 {
+	if seq, ok := t.buf.Blocker(); ok {
+		return seq
+	}
+	return math.MaxUint64
+}
 
 // publishStatus makes the window visible, and since when its head is the head.
 func (t *term) publishStatus() {

@@ -132,6 +132,9 @@ func compare(t *rapid.T, b *Buffer[int], m *model) {
 	if seq, ok := b.Head(); ok != (len(m.rows) > 0) || ok && seq != m.rows[0].Seq {
 		t.Fatalf("head %d, %v of %d rows", seq, ok, len(m.rows))
 	}
+	if seq, ok := b.Blocker(); ok != (m.ready() < len(m.rows)) || ok && seq != m.rows[m.ready()].Seq {
+		t.Fatalf("blocker %d, %v with %d of %d rows ready", seq, ok, m.ready(), len(m.rows))
+	}
 	for i := -1; i <= len(m.rows); i++ {
 		e, ok := b.Ready(i)
 		if want := i >= 0 && i < m.ready(); ok != want {

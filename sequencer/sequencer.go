@@ -209,6 +209,15 @@ func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	return b.at(0).Seq, true
 }
 
+// Blocker returns the sequence of the oldest row held that is not complete: the one that all rows behind it wait for; ok
+// is false when all are complete, or there are none.
+func (b *Buffer[T]) Blocker() (seq uint64, ok bool) {
+	if b.ready == b.count {
+		return 0, false
+	}
+	return b.at(b.ready).Seq, true
+}
+
 // Contains reports whether the row is held, complete or not.
 func (b *Buffer[T]) Contains(seq uint64) bool {
 	_, ok := b.find(seq)
