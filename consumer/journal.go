@@ -21,7 +21,7 @@ const (
 	journalScan = 5 * time.Millisecond
 	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is kept
 	// all the same. Normally it is stored there as soon as it would be in the journal.
-	journalStuck = time.Second
+	journalStuck = 250 * time.Millisecond
 	// journalRetry is the wait before a reply that the journal did not take is offered again.
 	journalRetry = 5 * time.Second
 	// journalPurge is the shortest time between two purges: one call for all rows emitted since.
@@ -68,6 +68,8 @@ type journal struct {
 
 	live      []journalRef // entries of rows that are not emitted, and some that are, as stored
 	last      uint64       // highest journal sequence seen
+	lastThen  uint64       // what it was when the group under way was given to the emitter
+	ours      uint64       // up to here all entries are known, see needed
 	purged    uint64       // entries below are removed
 	nextPurge time.Time
 	problem   string
@@ -271,11 +273,19 @@ func (j *journal) holds(row *Row) bool {
 	return k != nil && k.RequestHash == row.reply.RequestHash
 }
 
+// emitting is told that an append is about to begin.
+func (j *journal) emitting() {
+	if j != nil {
+		j.lastThen = j.last
+	}
+}
+
 // emitted is told of rows that need no journal any more.
 func (j *journal) emitted(mark uint64, rows []*Row) {
 	if j == nil {
 		return
 	}
+	j.ours = max(j.ours, j.lastThen)
 	for _, row := range rows {
 		delete(j.kept, row.Seq)
 	}
@@ -302,14 +312,21 @@ func (j *journal) replyTo(seq uint64) *Kept {
 }
 
 // needed is the journal sequence below which nothing is needed any more.
+//
+// It goes no further than this term is known to have owned the partition, which an append of its own has proved:
+//
+//	A has been fenced by B, and has not noticed.
+//	B answers a row, and keeps the reply.
+//	A, too, keeps a reply, which follows that of B; purges all before its own; and is killed, as B is.
+//	C finds nothing of B's in the journal, and pays again.
 func (j *journal) needed() uint64 {
 	switch {
 	case j.reading:
 		return 0
 	case len(j.live) > 0:
-		return j.live[0].entry
+		return min(j.live[0].entry, j.ours+1)
 	default:
-		return j.last + 1
+		return j.ours + 1
 	}
 }
 

@@ -73,12 +73,12 @@ func (j *journal) readEntry(m *nats.Msg, now time.Time) {
 	if err != nil {
 		return
 	}
-	j.readBy, j.readNext, j.last = now.Add(requestTimeout), entry+1, max(j.last, entry)
-	if j.marker > 0 && entry >= j.marker {
+	if j.marker > 0 && entry >= j.marker { // above: another owner has purged the marker, and it may be its entry
 		j.c.at("journal read")
-		j.reading = false
+		j.readDone()
 		return
 	}
+	j.readBy, j.readNext, j.last = now.Add(requestTimeout), entry+1, max(j.last, entry)
 	seq, k, err := j.c.parseEntry(m.Header, m.Data)
 	if err != nil || seq <= j.readAbove {
 		return
@@ -94,7 +94,7 @@ func (j *journal) readEntry(m *nats.Msg, now time.Time) {
 // readEnd is reached when nothing is pending: all is read, or a replica answered that has not got the marker yet.
 func (j *journal) readEnd(now time.Time) {
 	if j.marker == 0 || j.readNext > j.marker || now.After(j.lagUntil) && !j.lagUntil.IsZero() {
-		j.reading = false
+		j.readDone()
 		return
 	}
 	if j.lagUntil.IsZero() {
@@ -116,8 +116,10 @@ func (j *journal) readStep(now time.Time) {
 // giveUp goes on with what has been read.
 func (j *journal) giveUp(why string) {
 	j.complain(why)
-	j.reading = false
+	j.readDone()
 }
+
+func (j *journal) readDone() { j.reading, j.ours = false, j.last }
 
 // storedAt is the stream sequence in a publish acknowledgement; 0: there is none.
 func storedAt(m *nats.Msg) uint64 {

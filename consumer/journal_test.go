@@ -55,9 +55,9 @@ func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 		b.until(1)
 		b.limit("RESULTS", 1)
 		b.loadFrom(1, 64)
-		time.Sleep(time.Second / 2)
+		time.Sleep(time.Second / 5)
 		if got := b.stored("JOURNAL", "journal.stage.0"); got > 1 {
-			t.Errorf("%d messages in the journal after half a second, want none but the marker", got)
+			t.Errorf("%d messages in the journal after a fifth of a second, want none but the marker", got)
 		}
 		time.Sleep(10 * time.Second)
 		if got := b.stored("JOURNAL", "journal.stage.0"); got < 64 {

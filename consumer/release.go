@@ -26,6 +26,7 @@ func (t *term) emit() {
 		return
 	}
 	t.emitting = true
+	t.journal.emitting()
 	t.groups <- group
 }
 

@@ -183,11 +183,23 @@ func (s *sim) unsafe(l *life, now time.Time) (inAir, recent int) {
 		case c.by != l:
 		case c.answered.IsZero():
 			inAir++
-		case now.Sub(c.answered) <= l.journalAfter+journalSlack:
+		case !now.After(s.safeAt(c)):
 			recent++
 		}
 	}
 	return inAir, recent
+}
+
+// safeAt is when the reply to a call is in the journal, or emitted, while all is well.
+func (s *sim) safeAt(c *simCall) time.Time {
+	safe := c.answered.Add(c.by.journalAfter + journalSlack)
+	blocked := slices.ContainsFunc(s.calls, func(earlier *simCall) bool {
+		return earlier.by == c.by && earlier.row < c.row && (earlier.answered.IsZero() || earlier.answered.After(safe))
+	})
+	if stuck := c.answered.Add(consumer.JournalStuck + journalSlack); !blocked && c.by.journalAfter > 0 && stuck.After(safe) {
+		return stuck // its turn has come
+	}
+	return safe
 }
 
 // checkMoney holds that a call is made again only where its reply was in the air, or had just come, when the process
@@ -235,7 +247,7 @@ func (s *sim) needless(first, again *simCall) string {
 			return ""
 		}
 	}
-	safe := first.answered.Add(first.by.journalAfter + journalSlack)
+	safe := s.safeAt(first)
 	over := s.claims[lost].at
 	switch ended := first.by.handedOver; {
 	case !ended.IsZero() && !first.answered.After(ended) && !ended.After(over) && !s.unwell(first.by, first.answered, ended):
