@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 
@@ -61,41 +62,55 @@ func auditUsage(u *llm.Usage) *auditlog.Usage {
 // addUsage sums what was told for the calls of the row.
 func (j *job) addUsage(u *auditlog.Usage) { j.usage = sumUsage(j.usage, u) }
 
-// sumUsage adds b to a. A nil one told nothing and adds nothing. The cost of the sum is unknown as soon as a part is: what
-// is known of it is counted by the ledger and the metrics. Cached and reasoning tokens are those that were told.
+// sumUsage adds b to a. A nil one told nothing and adds nothing, so that the sum may be the other one itself: what was told
+// is never changed. The cost of the sum is unknown as soon as a part is: what is known of it is counted by the ledger and
+// the metrics. Cached and reasoning tokens are those that were told.
 func sumUsage(a, b *auditlog.Usage) *auditlog.Usage {
-	if a == nil || b == nil {
-		if a == nil && b != nil {
-			sum := *b
-			return &sum
-		}
-		return a
-	}
-	return &auditlog.Usage{
-		PromptTokens: a.PromptTokens + b.PromptTokens, CompletionTokens: a.CompletionTokens + b.CompletionTokens,
-		TotalTokens:  a.TotalTokens + b.TotalTokens,
-		CachedTokens: sumKnown(a.CachedTokens, b.CachedTokens), ReasoningTokens: sumKnown(a.ReasoningTokens, b.ReasoningTokens),
-		CostUSD: sumAll(a.CostUSD, b.CostUSD),
-	}
-}
-
-// sumAll is unknown where a or b is.
-func sumAll(a, b *float64) *float64 {
-	if a == nil || b == nil {
-		return nil
-	}
-	sum := *a + *b
-	return &sum
-}
-
-// sumKnown is what is known of a and b.
-func sumKnown(a, b *int64) *int64 {
 	if a == nil {
 		return b
 	}
 	if b == nil {
 		return a
 	}
-	sum := *a + *b
-	return &sum
+	sum := cloneUsage(a)
+	addUsage(sum, b)
+	return sum
+}
+
+// addUsage adds b to a, which is changed.
+func addUsage(a, b *auditlog.Usage) {
+	a.PromptTokens += b.PromptTokens
+	a.CompletionTokens += b.CompletionTokens
+	a.TotalTokens += b.TotalTokens
+	a.CachedTokens, a.ReasoningTokens = addKnown(a.CachedTokens, b.CachedTokens), addKnown(a.ReasoningTokens, b.ReasoningTokens)
+	if a.CostUSD == nil || b.CostUSD == nil {
+		a.CostUSD = nil
+		return
+	}
+	*a.CostUSD += *b.CostUSD
+}
+
+// addKnown adds b to a as far as they are known. a may be changed.
+func addKnown(a, b *int64) *int64 {
+	if a == nil || b == nil {
+		return cmp.Or(a, clone(b))
+	}
+	*a += *b
+	return a
+}
+
+// cloneUsage returns a copy that may be changed; nil of nil.
+func cloneUsage(u *auditlog.Usage) *auditlog.Usage {
+	u = clone(u)
+	if u != nil {
+		u.CachedTokens, u.ReasoningTokens, u.CostUSD = clone(u.CachedTokens), clone(u.ReasoningTokens), clone(u.CostUSD)
+	}
+	return u
+}
+
+func clone[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	return new(*p)
 }

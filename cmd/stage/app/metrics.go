@@ -102,6 +102,10 @@ type Metrics struct {
 
 	providers boundedLabel
 	models    boundedLabel
+
+	callSeries   seriesCache[callKey, *callSeries]
+	resultSeries seriesCache[resultKey, prometheus.Counter]
+	eventSeries  seriesCache[auditlog.Kind, prometheus.Counter]
 }
 
 var _ consumer.Observer = (*Metrics)(nil)
@@ -148,43 +152,49 @@ func (m *Metrics) Handler() http.Handler {
 
 // CallDone counts one HTTP attempt with its tokens and cost.
 func (m *Metrics) CallDone(c *auditlog.Call) {
-	provider, model := m.providers.value(c.Provider), m.models.value(c.Model)
-	m.calls.WithLabelValues(provider, model, string(c.Status)).Inc()
-	m.callDuration.WithLabelValues(provider, model, string(c.Status)).Observe(c.Latency.Seconds())
+	series := m.series(c)
+	series.calls.Inc()
+	series.duration.Observe(c.Latency.Seconds())
 	if c.Status == auditlog.CallCapacityRetry {
-		m.capacityRetries.WithLabelValues(provider).Inc()
+		m.capacityRetries.WithLabelValues(m.providers.value(c.Provider)).Inc()
 	}
 	if c.Usage == nil {
 		return
 	}
-	tokens := func(kind string, n int64) {
+	count := func(tokens func() prometheus.Counter, n int64) {
 		if n > 0 {
-			m.tokens.WithLabelValues(provider, model, kind).Add(float64(n))
+			tokens().Add(float64(n))
 		}
 	}
-	tokens("prompt", c.Usage.PromptTokens)
-	tokens("completion", c.Usage.CompletionTokens)
+	count(series.prompt, c.Usage.PromptTokens)
+	count(series.completion, c.Usage.CompletionTokens)
 	if c.Usage.CachedTokens != nil {
-		tokens("cached", *c.Usage.CachedTokens)
+		count(series.cached, *c.Usage.CachedTokens)
 	}
 	if c.Usage.ReasoningTokens != nil {
-		tokens("reasoning", *c.Usage.ReasoningTokens)
+		count(series.reasoning, *c.Usage.ReasoningTokens)
 	}
 	if cost := c.Usage.CostUSD; cost != nil && *cost > 0 {
-		m.cost.WithLabelValues(provider, model).Add(*cost)
+		series.cost().Add(*cost)
 	}
 }
 
 // AuditEvent counts one stored event.
-func (m *Metrics) AuditEvent(kind auditlog.Kind) { m.auditEvents.WithLabelValues(string(kind)).Inc() }
+func (m *Metrics) AuditEvent(kind auditlog.Kind) {
+	m.eventSeries.get(kind, func() (prometheus.Counter, bool) {
+		return m.auditEvents.WithLabelValues(string(kind)), true
+	}).Inc()
+}
 
 // RowEmitted counts one stored result. It implements [consumer.Observer].
 func (m *Metrics) RowEmitted(partition int, failed bool, sinceTaken, sinceFinished time.Duration) {
-	status := "success"
-	if failed {
-		status = "error"
-	}
-	m.rows.WithLabelValues(strconv.Itoa(partition), status).Inc()
+	m.resultSeries.get(resultKey{partition, failed}, func() (prometheus.Counter, bool) {
+		status := "success"
+		if failed {
+			status = "error"
+		}
+		return m.rows.WithLabelValues(strconv.Itoa(partition), status), true
+	}).Inc()
 	m.rowDuration.Observe(sinceTaken.Seconds())
 	m.emitLag.Observe(sinceFinished.Seconds())
 }

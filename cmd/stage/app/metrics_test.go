@@ -112,6 +112,45 @@ func TestPauseReasonComesFromTheStatus(t *testing.T) {
 	}
 }
 
+func TestEachModelBeyondTheBoundCountsAsOther(t *testing.T) {
+	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
+	for range 2 {
+		for i := range modelsMax + 3 {
+			m.CallDone(&auditlog.Call{Provider: "openai", Model: fmt.Sprint("m", i), Status: auditlog.CallSuccess})
+		}
+	}
+	if got := testutil.CollectAndCount(m.calls); got != modelsMax+1 {
+		t.Errorf("got %d series, want %d", got, modelsMax+1)
+	}
+	if got := testutil.ToFloat64(m.calls.WithLabelValues("openai", labelOther, "success")); got != 6 {
+		t.Errorf("got %v other calls, want 6", got)
+	}
+	if got := len(*m.callSeries.known.Load()); got != modelsMax {
+		t.Errorf("%d kinds of calls are kept, want %d", got, modelsMax)
+	}
+}
+
+func TestACallAndARowAreCountedWithoutAllocation(t *testing.T) {
+	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
+	u := newUsageRecorder()
+	some, cost := int64(3), 0.25
+	call := &auditlog.Call{
+		Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: time.Second,
+		Usage: &auditlog.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: &some, ReasoningTokens: &some, CostUSD: &cost},
+	}
+	if got := testing.AllocsPerRun(100, func() {
+		u.call(call)
+		m.CallDone(call)
+		m.RowEmitted(0, false, time.Second, time.Millisecond)
+		m.AuditEvent(auditlog.KindCall)
+	}); got != 0 {
+		t.Errorf("got %v allocations, want none", got)
+	}
+	if got := *u.all().Usage.CachedTokens; got != 3*101 || some != 3 {
+		t.Errorf("got %d cached tokens, want %d; the call has %d", got, 3*101, some)
+	}
+}
+
 func BenchmarkCallDone(b *testing.B) {
 	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
 	call := &auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: time.Second, Usage: &auditlog.Usage{PromptTokens: 1, CompletionTokens: 1}}

@@ -30,13 +30,26 @@ type spending struct {
 
 func (s *spending) add(c *auditlog.Call) {
 	s.Calls++
-	s.Usage = sumUsage(s.Usage, c.Usage)
+	switch { // the sums are ours: nothing is made for a call
+	case c.Usage == nil:
+	case s.Usage == nil:
+		s.Usage = cloneUsage(c.Usage)
+	default:
+		addUsage(s.Usage, c.Usage)
+	}
 	switch {
 	case c.Usage != nil && c.Usage.CostUSD != nil:
 		s.KnownUSD += *c.Usage.CostUSD
 	case c.Status == auditlog.CallSuccess || c.Status == auditlog.CallUnknown || c.StatusCode/100 == 2:
 		s.Unpriced++
 	}
+}
+
+// clone returns a copy that later calls do not change.
+func (s *spending) clone() spending {
+	c := *s
+	c.Usage = cloneUsage(s.Usage)
+	return c
 }
 
 // cost prints the cost in USD, or says how much of it is known.
@@ -86,7 +99,7 @@ func (u *usageRecorder) totals() auditlog.Totals { return u.all().Totals }
 func (u *usageRecorder) all() spending {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.total
+	return u.total.clone()
 }
 
 // modelSpending is what one model took.
@@ -101,7 +114,7 @@ func (u *usageRecorder) list() []modelSpending {
 	defer u.mu.Unlock()
 	list := make([]modelSpending, 0, len(u.models))
 	for key, s := range u.models {
-		list = append(list, modelSpending{key, *s})
+		list = append(list, modelSpending{key, s.clone()})
 	}
 	slices.SortFunc(list, func(a, b modelSpending) int {
 		return cmp.Or(cmp.Compare(a.provider, b.provider), cmp.Compare(a.model, b.model))
