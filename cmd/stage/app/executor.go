@@ -36,7 +36,8 @@ type executor struct {
 
 	mu    sync.Mutex
 	queue []*consumer.Row
-	ready chan struct{} // holds a token while the queue may have rows
+	taken []*consumer.Row // by run alone
+	ready chan struct{}   // holds a token while the queue may have rows
 }
 
 // job is a row on its way through the pool. One goroutine at a time works on it.
@@ -119,7 +120,8 @@ func (e *executor) run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// next takes the first rows of the queue: one, or as many as are looked up in the store at once.
+// next takes the first rows of the queue: one, or as many as are looked up in the store at once. They are valid until the
+// next call.
 func (e *executor) next() []*consumer.Row {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -128,11 +130,12 @@ func (e *executor) next() []*consumer.Row {
 		n = lookUpRows
 	}
 	n = min(n, len(e.queue))
-	some := e.queue[:n:n]
+	e.taken = append(e.taken[:0], e.queue[:n]...)
+	clear(e.queue[:n]) // else the queue would hold on to rows that have long been emitted
 	if e.queue = e.queue[n:]; len(e.queue) == 0 {
 		e.queue = nil
 	}
-	return some
+	return e.taken
 }
 
 // submit gives jobs to the pool, but for those that share the call of another. It blocks while the pool's queue is full.
