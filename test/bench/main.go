@@ -77,7 +77,7 @@ func compare(ctx context.Context, p plan) error {
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	s, err := open(ctx, dir, 1, p.serverProfile)
+	s, err := open(ctx, dir, p.serverProfile)
 	defer s.close()
 	if err != nil {
 		return err
@@ -104,6 +104,10 @@ func compare(ctx context.Context, p plan) error {
 	}{
 		{"lone", s.lone},
 		{"added", s.added},
+		{"growth", s.growth},
+		{"memory", s.memory},
+		{"startup", s.startup},
+		{"cluster", s.cluster},
 	} {
 		if p.chosen.MatchString(more.name) {
 			if err := more.run(ctx, p.rounds); err != nil {

@@ -14,8 +14,9 @@ type scenario struct {
 	pool          int
 	rowBytes      int
 	latency, slow time.Duration
-	env           []string // of the stage, besides
-	contenders    []string // the stage first
+	slowRow       func(n int) bool // whether row n's call is slow
+	env           []string         // of the stage, besides
+	contenders    []string         // the stage first
 	goals         []goal
 }
 
@@ -54,7 +55,7 @@ func scenarios() []*scenario {
 			goals: []goal{{what: "rows/s by those of the bare appends", by: "a", of: speed, least: .9}},
 		},
 		{
-			name: "slow", about: "1% of the calls take 2 s, the others 50 ms, pool 64", rows: 12_000, pool: 64, rowBytes: 1024, latency: 50 * time.Millisecond, slow: 2 * time.Second, contenders: []string{"stage"},
+			name: "slow", about: "1% of the calls take 2 s, the others 50 ms, pool 64", rows: 12_000, pool: 64, rowBytes: 1024, latency: 50 * time.Millisecond, slow: 2 * time.Second, slowRow: func(n int) bool { return n%100 == 50 }, contenders: []string{"stage"},
 		},
 	}
 }
@@ -68,13 +69,14 @@ var contenderNames = map[string]string{
 	"c":                "c: the same without the event",
 	"h":                "h: bare calls, nothing stored",
 	"noop":             "the stage's consumer, with an executor that answers at once",
+	"noop" + oneByOne:  "the same, on streams that take no groups",
 	"a":                "a: bare conditional appends of results in the same groups",
 }
 
 // row is row n: a question of 200 bytes in rowBytes.
 func (sc *scenario) row(n int) []byte {
 	mark := "-"
-	if sc.slow > 0 && n%100 == 50 {
+	if sc.slow > 0 && sc.slowRow(n) {
 		mark = slowMark
 	}
 	const question = 190

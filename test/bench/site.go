@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/nats-io/nats.go"
@@ -17,29 +16,34 @@ import (
 
 // site is what the runs share: servers in their own processes, and the programs.
 type site struct {
-	dir, self, stage string
-	profile          string // of the stage; empty: the program as it is built for users
-	serverProfile    string // of the server, while the stage has its turn; empty: none
-	servers          []*server
-	url              string // of all servers
-	nc               *nats.Conn
-	js               jetstream.JetStream
+	dir, self     string
+	stage, nats   string // programs
+	profile       string // of the stage; empty: the program as it is built for users
+	serverProfile string // of the server, while the stage has its turn; empty: none
+	servers       []*server
+	url           string // of all servers
+	nc            *nats.Conn
+	js            jetstream.JetStream
 }
 
-// open builds the programs and starts n servers. What it returns with an error must be closed, too.
-func open(ctx context.Context, dir string, n int, serverProfile string) (s *site, err error) {
-	s = &site{dir: dir, stage: filepath.Join(dir, "stage"), serverProfile: serverProfile}
+// open builds the programs and starts a server. What it returns with an error must be closed, too.
+func open(ctx context.Context, dir, serverProfile string) (s *site, err error) {
+	s = &site{dir: dir, stage: filepath.Join(dir, "stage"), nats: filepath.Join(dir, "nats-server"), serverProfile: serverProfile}
 	if s.self, err = os.Executable(); err != nil {
 		return s, err
 	}
-	natsPath := filepath.Join(dir, "nats-server")
-	for path, pack := range map[string]string{natsPath: "github.com/nats-io/nats-server/v2", s.stage: stagePackage} {
+	for path, pack := range map[string]string{s.nats: "github.com/nats-io/nats-server/v2", s.stage: stagePackage} {
 		if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, pack).CombinedOutput(); err != nil {
 			return s, fmt.Errorf("go build %s: %w\n%s", pack, err, out)
 		}
 	}
-	if s.servers, err = startServers(ctx, natsPath, dir, n, serverProfile != ""); err != nil {
-		return s, err
+	return s, s.start(ctx, 1)
+}
+
+// start starts n servers and connects to them.
+func (s *site) start(ctx context.Context, n int) (err error) {
+	if s.servers, err = startServers(ctx, s.nats, s.dir, n, s.serverProfile != ""); err != nil {
+		return err
 	}
 	var urls []string
 	for _, srv := range s.servers {
@@ -47,10 +51,17 @@ func open(ctx context.Context, dir string, n int, serverProfile string) (s *site
 	}
 	s.url = strings.Join(urls, ",")
 	if s.nc, err = nats.Connect(s.url); err != nil {
-		return s, fmt.Errorf("connect to the server at %q: %w", s.url, err)
+		return fmt.Errorf("connect to the server at %q: %w", s.url, err)
 	}
-	s.js, err = jetstream.New(s.nc)
-	return s, err
+	if s.js, err = jetstream.New(s.nc); err != nil {
+		return err
+	}
+	for range 20 { // a cluster that has just begun has no leader yet
+		if _, err = s.js.AccountInfo(ctx); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
 }
 
 // stagePackage is the program that is measured.
@@ -75,24 +86,11 @@ func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
 			return err
 		}
 	}
-	streams := consumer.Streams{
+	if err := consumer.EnsureStreams(ctx, s.nc, consumer.Streams{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: len(s.servers),
 		Journal: true, JournalStream: "JOURNAL", JournalMaxBytes: 1 << 30,
-	}
-	err := consumer.EnsureStreams(ctx, s.nc, streams)
-	for range 100 { // a cluster that has just begun has no leader yet
-		if err == nil {
-			break
-		}
-		select {
-		case <-time.After(4 * look):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		err = consumer.EnsureStreams(ctx, s.nc, streams)
-	}
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	group := min(500, max(1, 8<<20/sc.rowBytes))
