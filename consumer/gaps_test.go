@@ -361,3 +361,30 @@ func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
 		}
 	})
 }
+
+// The server ends a request whose rows have all come with a word of its own, where the request had room for more bytes. That
+// is no refusal, after which to wait.
+func TestTheNextRowsAreAskedForAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(2000)
+		cfg := b.config("run", &sleeper{})
+		cfg.WindowRows = 1024
+		r := b.startWith(cfg)
+		b.until(2000)
+		r.stop(t)
+		b.check(2000)
+		results := b.read("RESULTS", "results.stage.0.rows")
+		first, err := results[0].Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, err := results[len(results)-1].Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := last.Timestamp.Sub(first.Timestamp); took > 100*time.Millisecond {
+			t.Errorf("2000 rows that are answered at once took %v, want hardly any time", took)
+		}
+	})
+}

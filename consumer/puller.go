@@ -127,9 +127,12 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 		p.left, p.pinLost, p.pin = 0, p.pin != "", ""
 		p.notUntil = now.Add(pullRetry)
 	case "409":
-		p.left = 0
-		p.refused = m.Header.Get("Description")
-		why := strings.ToLower(p.refused)
+		why := strings.ToLower(m.Header.Get("Description"))
+		if strings.Contains(why, "batch completed") {
+			// Comes behind the last row where room for bytes is left: the next request may be under way by now.
+			return false, nil
+		}
+		p.left, p.refused = 0, m.Header.Get("Description")
 		switch {
 		case strings.Contains(why, "consumer deleted"):
 			return false, errConsumerGone
