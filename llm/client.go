@@ -23,7 +23,7 @@ import (
 type Client struct {
 	cfg       ClientConfig
 	base      *url.URL
-	own       *url.URL // where requests for the client's own model go
+	own       *address // where requests for the client's own model go
 	transport *http.Transport
 	login     atomic.Pointer[login]
 	timedOut  error       // wraps ErrTimeout
@@ -297,8 +297,8 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, x *Exch
 	defer func() { x.Sent = s.sent.Load() }()
 	req := (&http.Request{
 		Method:     http.MethodPost,
-		URL:        p.address,
-		Host:       p.address.Host,
+		URL:        p.url,
+		Host:       p.url.Host,
 		Proto:      "HTTP/1.1",
 		ProtoMajor: 1,
 		ProtoMinor: 1,

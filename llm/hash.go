@@ -12,7 +12,9 @@ import (
 // Hash returns the SHA-256 of b in lower-case hexadecimal.
 func Hash(b []byte) string {
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
+	var text [2 * sha256.Size]byte
+	hex.Encode(text[:], sum[:])
+	return string(text[:])
 }
 
 // VariablesHash returns the [Hash] of the row in canonical form, which is the same for

@@ -16,14 +16,20 @@ type Prepared struct {
 	// Body is the JSON sent. It holds no credential.
 	Body []byte
 
-	address  *url.URL
+	*address
 	rowModel bool
+}
+
+// address is where requests for a model go.
+type address struct {
+	url    *url.URL
+	target string // its host and path
 }
 
 // Target returns the host and path that the request goes to, without
 // credentials. Together with Body it identifies what is asked of whom: some
 // wire formats name the model in the path alone.
-func (p *Prepared) Target() string { return p.address.Host + p.address.RequestURI() }
+func (p *Prepared) Target() string { return p.target }
 
 // Prepare translates a request. The error is an [*Error] of class Permanent:
 // a temperature that is no number, an extra body that cannot be merged.
@@ -68,9 +74,13 @@ func (c *Client) invalid(err error) error {
 
 // address returns where requests for model go. A row may name the model, so a
 // name must not lead the key to another address of the provider.
-func (c *Client) address(model string) (*url.URL, error) {
+func (c *Client) address(model string) (*address, error) {
 	if strings.Contains(model, "..") {
 		return nil, errors.New(`holds ".."`)
 	}
-	return url.Parse(c.base.String() + c.cfg.Wire.Path(model))
+	u, err := url.Parse(c.base.String() + c.cfg.Wire.Path(model))
+	if err != nil {
+		return nil, err
+	}
+	return &address{url: u, target: u.Host + u.RequestURI()}, nil
 }

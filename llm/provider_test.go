@@ -35,7 +35,7 @@ func TestAddressesAreMendedAsPeopleCopyThem(t *testing.T) {
 			t.Errorf("%s %q: %v", tt.provider, tt.base, err)
 			continue
 		}
-		if got := c.own.String(); got != tt.want {
+		if got := c.own.url.String(); got != tt.want {
 			t.Errorf("%s %q asks %s, want %s", tt.provider, tt.base, got, tt.want)
 		}
 	}

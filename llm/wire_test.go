@@ -134,7 +134,7 @@ func TestRequests(t *testing.T) {
 				if err := json.Indent(&body, p.Body, "", "  "); err != nil {
 					t.Fatalf("%s: %v in %s", title, err, p.Body)
 				}
-				fmt.Fprintf(&b, "=== %s\nPOST %s://%s\n", title, p.address.Scheme, p.Target())
+				fmt.Fprintf(&b, "=== %s\nPOST %s://%s\n", title, p.url.Scheme, p.Target())
 				if err := c.login.Load().header.Write(&b); err != nil {
 					t.Fatal(err)
 				}

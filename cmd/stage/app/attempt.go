@@ -18,7 +18,8 @@ const attemptErrorsMax = 64
 // address makes the bytes that go over the wire to a target. A model that the row names is asked of the first one alone:
 // others would not know it.
 func (e *executor) address(j *job, to int) (err error) {
-	if j.request.Model = ""; to == 0 {
+	j.request.Model = e.caller.targets[to].Model()
+	if to == 0 && j.model != "" {
 		j.request.Model = j.model
 	}
 	if j.target != to { // what one model was told of its reply means nothing to another
@@ -125,7 +126,7 @@ func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 func (e *executor) callEvent(t *target, model string, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
 	c := &auditlog.Call{
 		Header:   auditlog.Header{Time: time.Now(), RunID: e.runID, Stage: e.cfg.Name},
-		CallID:   newID(),
+		CallID:   newCallID(),
 		Provider: t.Provider(), Model: model,
 		Status: auditlog.CallSuccess, StatusCode: x.Status,
 		Latency: x.Latency, DispatchDelay: a.DispatchDelay, RetryAfter: x.RetryAfter,

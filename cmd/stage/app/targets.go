@@ -23,7 +23,9 @@ func (t *target) key(p *llm.Prepared) string {
 	if t.builtIn {
 		whom = t.Provider()
 	}
-	return llm.Hash(append([]byte(whom+"\n"), p.Body...))
+	var short [1024]byte // most are hashed without an allocation
+	text := append(append(short[:0], whom...), '\n')
+	return llm.Hash(append(text, p.Body...))
 }
 
 // newTargets makes the clients of the first provider and of the fallbacks, in the order in which they are asked. own is

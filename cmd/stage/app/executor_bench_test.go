@@ -1,0 +1,95 @@
+package app
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/pool"
+)
+
+// rowWay is what the executor does with a row and its one call, but for the call itself and the pool.
+type rowWay struct {
+	executor *executor
+	row      *consumer.Row
+	exchange *llm.Exchange
+}
+
+func newRowWay(tb testing.TB) *rowWay {
+	tb.Helper()
+	environ := map[string]string{"STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "k", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "{{ row.q }}"}
+	cfg, err := ConfigSource{Environ: environ}.Load(tb.Context(), NeedCalls)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	caller, err := newCaller(cfg, nil, llmtest.Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(caller.close)
+	prompt, err := loadPrompt(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	metrics, usage := NewMetrics(Build{}, func() Snapshot { return Snapshot{} }), newUsageRecorder()
+	e, err := newExecutor(cfg, caller, prompt, new(ledger), func(c *auditlog.Call) {
+		usage.call(c)
+		metrics.CallDone(c)
+	}, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, "run", slog.New(slog.DiscardHandler))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &rowWay{
+		executor: e,
+		row: &consumer.Row{
+			Seq: 1, Taken: time.Now(), MaxBodyBytes: 1 << 20,
+			Body: fmt.Appendf(nil, `{"n":1,"q":%q,"text":%q}`, strings.Repeat("q", 190), strings.Repeat("x", 800)),
+		},
+		exchange: &llm.Exchange{
+			Status: 200, Response: []byte(`{"id":"1","choices":[]}`),
+			Reply: &llm.Reply{Text: "An answer of some words.", Model: "m", Usage: &llm.Usage{PromptTokens: 20, CompletionTokens: 10, TotalTokens: 30}},
+		},
+	}
+}
+
+func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes time
+	e, a := w.executor, pool.Attempt{Number: 1}
+	j := e.prepare(w.row)
+	x := *w.exchange
+	x.Request = j.prepared.Body
+	if _, err := e.accept(j, &x); err != nil {
+		tb.Fatal(err)
+	}
+	call := e.callEvent(e.caller.targets[0], j.prepared.Model, a, &x, nil)
+	e.ledger.spend(call)
+	e.called(call)
+	j.addUsage(call.Usage)
+	e.logCall(j.row, a, call, nil)
+	if event := e.event(j, pool.Result[*job, struct{}]{}); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
+		tb.Fatal("no result")
+	}
+}
+
+// The number is what there is today: prompt, request, result, the strings of four hashes, the template's steps.
+func TestARowTakesFewAllocationsOfTheExecutor(t *testing.T) {
+	w := newRowWay(t)
+	const most = 40
+	if n := testing.AllocsPerRun(100, func() { w.walk(t) }); n > most {
+		t.Errorf("%v allocations a row, want at most %d", n, most)
+	}
+}
+
+// BenchmarkExecutor measures what the executor takes for one row with one call, but for the call itself and the pool.
+func BenchmarkExecutor(b *testing.B) {
+	w := newRowWay(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.walk(b)
+	}
+}
