@@ -1,0 +1,123 @@
+package stage_test
+
+import (
+	"fmt"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// blocked answers all calls at once but for the first, the head of the line, which takes longer than all the others.
+func blocked(c llmtest.Call) *llmtest.Step {
+	if c.Prompt == "Row 1" {
+		return &llmtest.Step{Delay: 100 * time.Second}
+	}
+	return &llmtest.Step{Delay: 10 * time.Millisecond}
+}
+
+// metric reads one of the replica's metrics.
+func (r *replica) metric(name string) int {
+	r.t.Helper()
+	_, text := r.get("/metrics")
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			return int(v)
+		}
+	}
+	r.t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// Rows that finish behind a head that does not are held, with their results: they are bounded by bytes, however many rows
+// the window has.
+func TestRowsAndResultsBehindABlockedHeadStayWithinTheWindowsBytes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const (
+			rows        = 300
+			rowBytes    = 16 << 10
+			windowBytes = 1 << 20
+		)
+		s := newSite(t, llmtest.Config{Script: blocked})
+		s.newInput()
+		for n := range rows {
+			s.publish(fmt.Sprintf(`{"n":%d,"text":%q}`, n+1, strings.Repeat("x", rowBytes)), nil)
+		}
+		r := s.start(vars{"STAGE_WINDOW": "1000", "STAGE_WINDOW_BYTES": strconv.Itoa(windowBytes)})
+		time.Sleep(80 * time.Second)
+		held, finished := r.metric(`llm_stage_window_rows{partition="0"}`), r.metric(`llm_stage_reorder_buffer_rows{partition="0"}`)
+		if finished != held-1 {
+			t.Errorf("%d of %d rows have finished, want all but the first", finished, held)
+		}
+		// Counted here from what is known of the rows, and not as the stage counts: a finished row is there twice, in its
+		// result, too.
+		if bytes := 2 * finished * rowBytes; bytes > windowBytes || bytes < windowBytes*3/4 {
+			t.Errorf("%d rows have finished and hold %d bytes of rows and results, want most of %d and no more", finished, bytes, windowBytes)
+		}
+		if counted := r.metric(`llm_stage_reorder_buffer_bytes{partition="0"}`); counted > windowBytes {
+			t.Errorf("the stage counts %d bytes, want at most %d", counted, windowBytes)
+		}
+		s.await(rows)
+		r.stop()
+		s.verify()
+	})
+}
+
+// Goroutines belong to calls in flight; no row has one.
+func TestGoroutinesGrowWithThePoolAlone(t *testing.T) {
+	t.Parallel()
+	at := func(rows, window, pool int) (goroutines int) {
+		synctest.Test(t, func(t *testing.T) {
+			s := loaded(t, rows, llmtest.Config{Script: blocked})
+			r := s.start(vars{"STAGE_WINDOW": strconv.Itoa(window), "STAGE_POOL_SIZE": strconv.Itoa(pool)})
+			time.Sleep(80 * time.Second)
+			if held, want := r.metric(`llm_stage_window_rows{partition="0"}`), min(rows, window); held != want {
+				t.Errorf("%d rows in the window, want %d", held, want)
+			}
+			synctest.Wait()
+			goroutines = inBubble()
+			s.await(rows)
+			r.stop()
+		})
+		return goroutines
+	}
+	// Each place of the pool has a worker and an idle connection, with two goroutines at each end.
+	const perCall, slack = 5, 4
+	few := at(100, 50, 4)
+	for _, c := range []struct{ rows, window, pool int }{{1000, 50, 4}, {1000, 1000, 4}, {1000, 1000, 20}} {
+		most := few + (c.pool-4)*perCall + slack
+		if n := at(c.rows, c.window, c.pool); n > most {
+			t.Errorf("%d rows, window %d, pool %d: %d goroutines, want at most %d; 100 rows, window 50, pool 4 have %d", c.rows, c.window, c.pool, n, most, few)
+		} else {
+			t.Logf("%d rows, window %d, pool %d: %d goroutines", c.rows, c.window, c.pool, n)
+		}
+	}
+}
+
+var bubbleOf = regexp.MustCompile(`^goroutine \d+ \[[^\]]*(synctest bubble \d+)`)
+
+// inBubble counts the goroutines of the caller's bubble: the process has others, of tests beside it.
+func inBubble() int {
+	own := make([]byte, 256)
+	own = own[:runtime.Stack(own, false)]
+	all := make([]byte, 64<<20)
+	all = all[:runtime.Stack(all, true)]
+	bubble := bubbleOf.FindSubmatch(own)[1]
+	n := 0
+	for stack := range strings.SplitSeq(string(all), "\n\n") {
+		if m := bubbleOf.FindStringSubmatch(stack); m != nil && m[1] == string(bubble) {
+			n++
+		}
+	}
+	return n
+}
