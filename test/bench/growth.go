@@ -25,7 +25,7 @@ func (s *site) growth(ctx context.Context, _ int) error {
 			return &scenario{rows: 20_000 + 2*n, pool: 64, rowBytes: 1024, env: window(n)}
 		}},
 		{"size of the row, of which all but 230 bytes are the prompt; pool 64, window 1024", "bytes", []int{100, 1 << 10, 16 << 10, 128 << 10, 512 << 10}, func(n int) *scenario {
-			return &scenario{rows: min(20_000, max(600, 400<<20/n)), pool: 64, rowBytes: n, env: []string{"STAGE_TEMPLATE={{ row.text }}"}}
+			return &scenario{rows: min(20_000, max(600, 400<<20/n)), pool: 64, rowBytes: n, env: append(window(1024), "STAGE_TEMPLATE={{ row.text }}")}
 		}},
 	} {
 		fmt.Printf("\n**growth** by %s\n\n", g.name)
@@ -55,8 +55,8 @@ func (s *site) growthInTime(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, t.end()) }()
 	fmt.Printf("\n**growth** by rows: one process, from each mark to the next, rows of %d bytes, pool 64, window 4096; the first thousand pay for the start\n\n", sc.rowBytes)
-	fmt.Println("| up to row | CPU µs/row | allocations/row | KiB/row | peak MiB | goroutines |")
-	fmt.Println("| --- | --- | --- | --- | --- | --- |")
+	fmt.Println("| up to row | CPU µs/row | allocations/row | KiB/row | live heap MiB | peak MiB | goroutines |")
+	fmt.Println("| --- | --- | --- | --- | --- | --- | --- |")
 	last, before := sample{}, map[string]float64{}
 	for _, mark := range marks {
 		now, err := t.until(ctx, rowsDone(mark))
@@ -68,7 +68,7 @@ func (s *site) growthInTime(ctx context.Context) (err error) {
 			return err
 		}
 		f, n := between(last, now), float64(now.rows-last.rows)
-		fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f | %.0f |\n", mark, f.CPU, (after[metricMallocs]-before[metricMallocs])/n, (after[metricBytes]-before[metricBytes])/n/1024, peakOf(t.cmd.Process.Pid), after[metricGoroutines])
+		fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f | %.0f | %.0f |\n", mark, f.CPU, (after[metricMallocs]-before[metricMallocs])/n, (after[metricBytes]-before[metricBytes])/n/1024, after[metricNextGC]/2/(1<<20), peakOf(t.cmd.Process.Pid), after[metricGoroutines])
 		last, before = now, after
 	}
 	return nil

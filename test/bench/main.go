@@ -107,6 +107,7 @@ func compare(ctx context.Context, p plan) error {
 		{"growth", s.growth},
 		{"memory", s.memory},
 		{"startup", s.startup},
+		{"binary", s.binary},
 		{"cluster", s.cluster},
 	} {
 		if p.chosen.MatchString(more.name) {

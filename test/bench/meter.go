@@ -84,6 +84,7 @@ const (
 	metricMallocs    = "go_memstats_mallocs_total"
 	metricBytes      = "go_memstats_alloc_bytes_total"
 	metricHeap       = "go_memstats_heap_alloc_bytes"
+	metricNextGC     = "go_memstats_next_gc_bytes" // twice what the last collection left
 	metricGoroutines = "go_goroutines"
 	metricDone       = "bench_done"
 )

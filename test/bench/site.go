@@ -33,7 +33,9 @@ func open(ctx context.Context, dir, serverProfile string) (s *site, err error) {
 		return s, err
 	}
 	for path, pack := range map[string]string{s.nats: "github.com/nats-io/nats-server/v2", s.stage: stagePackage} {
-		if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, pack).CombinedOutput(); err != nil {
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, pack)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as released
+		if out, err := build.CombinedOutput(); err != nil {
 			return s, fmt.Errorf("go build %s: %w\n%s", pack, err, out)
 		}
 	}
