@@ -55,7 +55,7 @@ func (s *site) growthInTime(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, t.end()) }()
 	fmt.Printf("\n**growth** by rows: one process, from each mark to the next, rows of %d bytes, pool 64, window 4096; the first thousand pay for the start\n\n", sc.rowBytes)
-	fmt.Println("| up to row | CPU µs/row | allocations/row | KiB/row | live heap MiB | peak MiB | goroutines |")
+	fmt.Println("| up to row | CPU µs/row | allocations/row | KiB/row | in use MiB | peak MiB | goroutines |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- |")
 	last, before := sample{}, map[string]float64{}
 	for _, mark := range marks {
@@ -68,7 +68,7 @@ func (s *site) growthInTime(ctx context.Context) (err error) {
 			return err
 		}
 		f, n := between(last, now), float64(now.rows-last.rows)
-		fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f | %.0f | %.0f |\n", mark, f.CPU, (after[metricMallocs]-before[metricMallocs])/n, (after[metricBytes]-before[metricBytes])/n/1024, after[metricNextGC]/2/(1<<20), peakOf(t.cmd.Process.Pid), after[metricGoroutines])
+		fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f | %.0f | %.0f |\n", mark, f.CPU, (after[metricMallocs]-before[metricMallocs])/n, (after[metricBytes]-before[metricBytes])/n/1024, liveMiB(after), peakOf(t.cmd.Process.Pid), after[metricGoroutines])
 		last, before = now, after
 	}
 	return nil

@@ -63,6 +63,9 @@ func runLoop(ctx context.Context, kind, url, addr string, l *loop, groups string
 	default:
 		return fmt.Errorf("no loop %q", kind)
 	}
+	if ctx.Err() != nil {
+		return nil // it was to end
+	}
 	if err == nil {
 		<-ctx.Done()
 	}

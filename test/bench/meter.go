@@ -24,6 +24,7 @@ type figures struct {
 	Server  float64 // µs of the nats-server's CPU a row, of all of them
 	LLM     float64 // µs of the LLM's
 	PeakMiB float64 // resident memory of the client
+	LiveMiB float64 // what the last garbage collection left of its heap, and its stacks
 	Group   float64 // results that went into the log at a time, on average; 0: not known
 }
 
@@ -85,6 +86,7 @@ const (
 	metricBytes      = "go_memstats_alloc_bytes_total"
 	metricHeap       = "go_memstats_heap_alloc_bytes"
 	metricNextGC     = "go_memstats_next_gc_bytes" // twice what the last collection left
+	metricStacks     = "go_memstats_stack_inuse_bytes"
 	metricGoroutines = "go_goroutines"
 	metricDone       = "bench_done"
 )
@@ -120,11 +122,15 @@ func serveMeters(ctx context.Context, addr string, done *atomic.Int64) error {
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		fmt.Fprintf(w, "%s %d\n%s %d\n%s %d\n", metricMallocs, m.Mallocs, metricBytes, m.TotalAlloc, metricDone, done.Load()) //nolint:errcheck // the reader would miss it
+		fmt.Fprintf(w, "%s %d\n%s %d\n%s %d\n%s %d\n%s %d\n", //nolint:errcheck // the reader would miss it
+			metricMallocs, m.Mallocs, metricBytes, m.TotalAlloc, metricDone, done.Load(), metricNextGC, m.NextGC, metricStacks, m.StackInuse)
 	})}
 	go func() { _ = server.Serve(listener) }() // ends with the process
 	return nil
 }
+
+// liveMiB is the memory that is in use, of what was scraped. Garbage comes on top: at most as much again, by default.
+func liveMiB(m map[string]float64) float64 { return (m[metricNextGC]/2 + m[metricStacks]) / (1 << 20) }
 
 // freeAddr is an address of this machine that nobody listens on.
 func freeAddr(ctx context.Context) (string, error) {

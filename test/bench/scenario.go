@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ type scenario struct {
 	env           []string         // of the stage, besides
 	contenders    []string         // the stage first
 	goals         []goal
+	perCall       float64 // KiB of memory that a call in flight may take; 0: it is not measured
 }
 
 // goal is what a ratio, of the stage's figure to another's in the same round, is to reach.
@@ -43,7 +45,8 @@ func scenarios() []*scenario {
 			goals: []goal{{what: "rows/s by dh's", by: "dh", of: speed, least: .8}, {what: "CPU by dh's", by: "dh", of: cpu, most: 1.1}},
 		},
 		{
-			name: "calls", about: "calls of 100 ms, 1,000 at a time", rows: 60_000, pool: 1000, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "h"},
+			name: "calls", about: "calls of 100 ms, 1,000 at a time", rows: 60_000, pool: 1000, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "h"}, perCall: 35,
+			env:   []string{"STAGE_WINDOW=4096"},
 			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
 		},
 		{
@@ -118,8 +121,41 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 		g := goal{what: fmt.Sprintf("rows/s by pool / mean latency (%.0f)", possible), least: .95}
 		fmt.Print("\n" + g.verdict(median(all["stage"]).PerSec/possible) + "\n")
 	}
+	if sc.perCall > 0 {
+		if err := s.inFlight(ctx, sc, all); err != nil {
+			return err
+		}
+	}
 	if group := median(all[own]).Group; group > 0 {
 		fmt.Printf("\nResults went into the log %.1f at a time.\n", group)
+	}
+	return nil
+}
+
+// inFlight prints what a call in flight takes: what is in use with all of the pool less that with a pool of one, which goes
+// on until the window is as full. The same of the most that is resident has the garbage in it that waits to be collected.
+func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figures) error {
+	const calls = 50
+	alone := *sc
+	alone.pool = 1
+	for _, who := range sc.contenders {
+		if err := s.lay(ctx, &alone, sc.rows); err != nil {
+			return err
+		}
+		t, err := s.begin(ctx, &alone, who)
+		if err != nil {
+			return err
+		}
+		_, err = t.until(ctx, rowsDone(calls))
+		peak := peakOf(t.cmd.Process.Pid)
+		m, scrapeErr := scrape(ctx, t.addr)
+		if err := errors.Join(err, scrapeErr, t.end()); err != nil {
+			return err
+		}
+		each := func(with, without float64) float64 { return (with - without) * 1024 / float64(sc.pool-1) }
+		g := goal{what: "KiB a call in flight, " + contenderNames[who], most: sc.perCall}
+		f := median(all[who])
+		fmt.Printf("\n%s Resident at the most: %.0f.\n", g.verdict(each(f.LiveMiB, liveMiB(m))), each(f.PeakMiB, peak))
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ func median(all []figures) figures {
 		Server:  pick(func(f figures) float64 { return f.Server }),
 		LLM:     pick(func(f figures) float64 { return f.LLM }),
 		PeakMiB: pick(func(f figures) float64 { return f.PeakMiB }),
+		LiveMiB: pick(func(f figures) float64 { return f.LiveMiB }),
 		Group:   pick(func(f figures) float64 { return f.Group }),
 	}
 }

@@ -231,6 +231,6 @@ func (t *turn) measure(ctx context.Context) (f figures, err error) {
 	f = between(warm, last)
 	rest := float64(t.sc.rows - warm.rows)
 	f.Allocs, f.Bytes = (after[metricMallocs]-before[metricMallocs])/rest, (after[metricBytes]-before[metricBytes])/rest
-	f.PeakMiB = peakOf(t.cmd.Process.Pid)
+	f.PeakMiB, f.LiveMiB = peakOf(t.cmd.Process.Pid), liveMiB(after)
 	return f, <-profiled
 }
