@@ -21,6 +21,9 @@ func newRunCommand(env *Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if env.LimitMemory != nil && len(cfg.NATS.URL) > 0 { // what a server of its own needs is not known
+			env.LimitMemory(memoryLimit(cfg))
+		}
 		soft, hard, stop := env.Contexts(cmd.Context())
 		defer stop()
 		reloads, stopReloads := env.Reloads()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +23,9 @@ type Env struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 
+	// LimitMemory tells the garbage collector how many bytes the process needs at most. Nil: it is not told.
+	LimitMemory func(bytes int64)
+
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
 	Notify func(c chan<- os.Signal, signals ...os.Signal) (stop func())
 }
@@ -35,6 +39,11 @@ func OSEnv() *Env {
 	}
 	return &Env{
 		Args: os.Args[1:], Environ: environ, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		LimitMemory: func(bytes int64) {
+			if environ["GOMEMLIMIT"] == "" {
+				debug.SetMemoryLimit(bytes)
+			}
+		},
 		Notify: func(c chan<- os.Signal, signals ...os.Signal) func() {
 			signal.Notify(c, signals...)
 			return func() { signal.Stop(c) }
