@@ -57,6 +57,20 @@ func BenchmarkParseReply(b *testing.B) {
 	}
 }
 
+// The numbers are those of what is returned: the reply and its four texts, the usage and two counts that may be unknown,
+// and the outcome.
+func TestAReplyIsReadWithFewAllocations(t *testing.T) {
+	body := []byte(`{"id":"1","model":"m","choices":[{"message":{"content":"Bad."},"finish_reason":"stop"}],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}`)
+	const most = 9
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := ParseReply(ChatCompletions{}, Known{}, now, 200, nil, body); err != nil {
+			t.Fatal(err)
+		}
+	}); n > most {
+		t.Errorf("%v allocations, want at most %d", n, most)
+	}
+}
+
 // BenchmarkDo is one call over loopback to a server that does next to nothing,
 // so that time and allocations are the client's.
 func BenchmarkDo(b *testing.B) {

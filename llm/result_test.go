@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -282,43 +283,66 @@ func ExampleResultFormat() {
 	// {"id":7,"price":1.10,"llm_response":"an old one","llm_response_error":{"reason":"refused","error":"the model refused","errors":[]}}
 }
 
+func TestAResultIsPutIntoItsRowWithoutAllocating(t *testing.T) {
+	format, row := mustFormat(t, "llm_response", nil), mustRow(t, benchmarkRow())
+	dst := make([]byte, 0, 4096)
+	n := testing.AllocsPerRun(100, func() {
+		dst = format.AppendSuccess(dst[:0], row, &Answer{Text: "Good.", Usage: &Usage{PromptTokens: 3}, VariablesHash: "h", Model: "m"})
+	})
+	if n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+// BenchmarkResult measures how the result fields are put into a row, and how long that takes by what decoding the row and
+// encoding it again with encoding/json takes, in turn in one run.
 func BenchmarkResult(b *testing.B) {
 	body := []byte(benchmarkRow())
 	text := strings.Repeat("A short answer. ", 8)
-	b.Run("splice", func(b *testing.B) {
-		f := mustFormat(b, "llm_response", nil)
-		row := mustRow(b, string(body))
-		usage := &Usage{PromptTokens: 300, CompletionTokens: 40, TotalTokens: 340}
-		var dst []byte
-		b.ReportAllocs()
-		for b.Loop() {
-			dst = f.AppendSuccess(dst[:0], row, &Answer{Text: text, Usage: usage, Model: "m"})
+	usage := &Usage{PromptTokens: 300, CompletionTokens: 40, TotalTokens: 340}
+	format, row := mustFormat(b, "llm_response", nil), mustRow(b, string(body))
+	var dst []byte
+	splice := func() {
+		dst = format.AppendSuccess(dst[:0], row, &Answer{Text: text, Usage: usage, Model: "m"})
+	}
+	parseAndSplice := func() {
+		row, err := ParseRow(body)
+		if err != nil {
+			b.Fatal(err)
 		}
-	})
-	b.Run("parse+splice", func(b *testing.B) {
-		f := mustFormat(b, "llm_response", nil)
-		usage := &Usage{PromptTokens: 300, CompletionTokens: 40, TotalTokens: 340}
-		b.ReportAllocs()
-		for b.Loop() {
-			row, err := ParseRow(body)
-			if err != nil {
-				b.Fatal(err)
-			}
-			_ = f.AppendSuccess(nil, row, &Answer{Text: text, Usage: usage, Model: "m"})
+		_ = format.AppendSuccess(nil, row, &Answer{Text: text, Usage: usage, Model: "m"})
+	}
+	decodeAndEncode := func() {
+		var m map[string]any
+		if err := json.Unmarshal(body, &m); err != nil {
+			b.Fatal(err)
 		}
-	})
-	b.Run("decode+encode", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			var m map[string]any
-			if err := json.Unmarshal(body, &m); err != nil {
-				b.Fatal(err)
+		m["llm_response"], m["llm_response_model"], m["llm_response_usage"] = text, "m", usage
+		if _, err := json.Marshal(m); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, way := range []struct {
+		name string
+		run  func()
+	}{{"splice", splice}, {"parse+splice", parseAndSplice}, {"decode+encode", decodeAndEncode}} {
+		b.Run(way.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				way.run()
 			}
-			m["llm_response"], m["llm_response_model"] = text, "m"
-			m["llm_response_usage"] = &Usage{PromptTokens: 300, CompletionTokens: 40, TotalTokens: 340}
-			if _, err := json.Marshal(m); err != nil {
-				b.Fatal(err)
+		})
+	}
+	b.Run("ratios", func(b *testing.B) {
+		var took [3]time.Duration
+		for b.Loop() {
+			for i, way := range []func(){splice, parseAndSplice, decodeAndEncode} {
+				began := time.Now()
+				way()
+				took[i] += time.Since(began)
 			}
 		}
+		b.ReportMetric(float64(took[0])/float64(took[2]), "splice/decode+encode")
+		b.ReportMetric(float64(took[1])/float64(took[2]), "parse+splice/decode+encode")
 	})
 }

@@ -85,6 +85,20 @@ func TestARowTakesFewAllocationsOfTheExecutor(t *testing.T) {
 	}
 }
 
+func TestALogWithoutDebugCostsNoAllocation(t *testing.T) {
+	w := newRowWay(t)
+	e, a, reply := w.executor, pool.Attempt{Number: 1}, &consumer.Reply{}
+	call := &auditlog.Call{Status: auditlog.CallSuccess}
+	if n := testing.AllocsPerRun(100, func() {
+		e.logQueued(w.row)
+		e.logStarted(w.row, a)
+		e.logCall(w.row, a, call, nil)
+		e.logFinished(w.row, reply)
+	}); n != 0 {
+		t.Errorf("%v allocations a row, want none", n)
+	}
+}
+
 // BenchmarkExecutor measures what the executor takes for one row with one call, but for the call itself and the pool.
 func BenchmarkExecutor(b *testing.B) {
 	w := newRowWay(b)
