@@ -111,6 +111,7 @@ func TestSingleAttemptsLeaveJobsTheirShare(t *testing.T) {
 			}
 		}
 		all.Wait()
+		synctest.Wait() // for the pool's goroutine, which counts jobs
 		sum := 0
 		for _, n := range singles {
 			sum += n
