@@ -6,15 +6,14 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -32,6 +31,8 @@ const (
 	recordComplain = time.Minute
 	// recordOnWayMin is how many events may be on their way one by one, however slow the server is.
 	recordOnWayMin = 8
+	// recordSpareBytes is the largest buffer that is kept for another event.
+	recordSpareBytes = 64 << 10
 )
 
 // RecorderConfig says where audit events go.
@@ -59,38 +60,49 @@ type RecorderConfig struct {
 // full, no leader, permission lost) sends the identical message again, for as long as it takes. A result waits for its
 // events, so an audit that can't be stored stops the emission and loses nothing.
 //
-// Events go out as they come, several on their way at once. Where the server takes long for each (it syncs every message
-// to disk, or asks replicas) they gather meanwhile, and go as one atomic batch as soon as that is cheaper; both costs are
-// measured as they happen.
+// Few events go out at once, one by one. Where they come fast they gather for a few milliseconds and go together: most
+// of what an event costs client and server is that somebody wakes up for it. How they go together is in recorder_send.go.
 //
 // One Recorder serves all partitions of a process. It is safe for concurrent use.
 type Recorder struct {
 	cfg    RecorderConfig
 	nc     *nats.Conn
+	id     string // what the ids of its groups begin with
 	prefix string // of the reply subjects, with the dot
 	room   chan struct{}
 	runs   atomic.Int64  // run events so far
 	done   chan struct{} // closed when Run ends
+	spare  sync.Pool     // of records
+
+	stored []*record // owned by answered: what an answer said is stored
 
 	mu        sync.Mutex
-	listening bool               // for answers
-	last      uint64             // number of the last event
+	listening bool   // for answers; what is sent before is not answered
+	last      uint64 // number of the last event
+	subjects  map[auditPlace]string
 	queue     []*record          // not sent yet, oldest first
 	sent      map[uint64]*record // on their way one by one, by number
-	batch     []*record          // on their way together, under the number of the last
-	batches   bool               // the stream takes atomic batches
+	group     *recordGroup       // on its way together; nil: none
 	problem   string             // why the last of the troubled was not stored; empty when there are none
 	troubled  int                // events that were refused or got no answer, and are not stored yet
 	warned    time.Time          // of the last warning; zero: none since all was well
-	buf       []byte
-	// What an event costs while others wait, and a batch.
-	single, group cost
-	lastAck       time.Time
+	pace      recordPace
+
+	// How events go together, see recorder_send.go.
+	takes    groups    // what the stream takes
+	oneByOne time.Time // no groups until then
+	out      nats.Msg  // the message that is being sent
+	outID    []string  // its id
+	// What is measured: the time of an event while others wait, in a fast batch, and of an atomic batch.
+	single, each, batch cost
+	lastAck             time.Time
 }
 
 // record is one event on its way.
 type record struct {
-	msg     *nats.Msg
+	subject string
+	id      string // of the message
+	data    []byte
 	number  uint64
 	kind    auditlog.Kind
 	due     time.Time // when to send it again
@@ -100,48 +112,60 @@ type record struct {
 	stored  func()
 }
 
+// auditPlace is what an event's subject depends on.
+type auditPlace struct {
+	partition auditlog.Partition
+	kind      auditlog.Kind
+}
+
 // NewRecorder returns a Recorder; [Recorder.Run] must be running for its events to be stored.
 func NewRecorder(nc *nats.Conn, cfg RecorderConfig) *Recorder {
 	if cfg.MaxPending <= 0 {
 		cfg.MaxPending = 4096
 	}
+	id := make([]string, 1)
 	return &Recorder{
-		cfg:    cfg,
-		nc:     nc,
-		prefix: nc.NewInbox() + ".",
-		room:   make(chan struct{}, cfg.MaxPending),
-		sent:   make(map[uint64]*record),
-		done:   make(chan struct{}),
-		single: cost(singleCostGuess),
-		group:  cost(batchCostGuess),
+		cfg:      cfg,
+		nc:       nc,
+		id:       rand.Text() + "-",
+		prefix:   nc.NewInbox() + ".",
+		room:     make(chan struct{}, cfg.MaxPending),
+		subjects: make(map[auditPlace]string),
+		sent:     make(map[uint64]*record),
+		done:     make(chan struct{}),
+		out:      nats.Msg{Header: nats.Header{headerMsgID: id}},
+		outID:    id,
+		single:   cost(singleCostGuess),
+		each:     cost(fastCostGuess),
+		batch:    cost(batchCostGuess),
 	}
 }
 
 // Run sends events, receives the server's answers and sends again what got none, until ctx ends. Call it once.
 func (r *Recorder) Run(ctx context.Context) error {
-	sub, err := r.nc.Subscribe(r.prefix+"*", r.answered)
+	sub, err := r.nc.Subscribe(r.prefix+">", r.answered)
 	if err != nil {
 		return fmt.Errorf("audit: subscribe to acknowledgements: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	defer close(r.done)
 	_ = sub.SetPendingLimits(-1, -1) // bounded by what is pending
-	if js, err := jetstream.New(r.nc); err == nil && r.cfg.Stream != "" {
-		if s, err := js.Stream(ctx, r.cfg.Stream); err == nil {
-			r.mu.Lock()
-			r.batches = s.CachedInfo().Config.AllowAtomicPublish
-			r.mu.Unlock()
-		}
-	}
 	r.mu.Lock()
 	r.listening = true
 	r.flush(time.Now())
+	r.mu.Unlock()
+	takes := groupsOf(ctx, r.nc, r.cfg.Stream)
+	r.mu.Lock()
+	r.takes = takes
 	r.mu.Unlock()
 	tick := time.NewTicker(recordScan)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			r.mu.Lock()
+			r.pace.stop()
+			r.mu.Unlock()
 			return nil
 		case now := <-tick.C:
 			r.mu.Lock()
@@ -172,6 +196,9 @@ func (r *Recorder) Flush(ctx context.Context) error {
 			for _, rec := range r.sent {
 				r.send(rec, now)
 			}
+			if g := r.group; g != nil && now.Sub(g.sent) >= recordHurry {
+				r.split(now)
+			}
 			r.mu.Unlock()
 		case <-tick.C:
 		}
@@ -182,8 +209,11 @@ func (r *Recorder) Flush(ctx context.Context) error {
 func (r *Recorder) Pending() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.queue) + len(r.sent) + len(r.batch)
+	return r.waiting()
 }
+
+// waiting is Pending with the lock held.
+func (r *Recorder) waiting() int { return len(r.queue) + len(r.sent) + r.group.size() }
 
 // Problem says why events can't be stored at the moment; empty when they can.
 func (r *Recorder) Problem() string {
@@ -246,109 +276,68 @@ func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, 
 	if r.cfg.Recorded != nil {
 		r.cfg.Recorded(asEvent(kind, e))
 	}
-	rec := &record{kind: kind, limited: limited, stored: stored, msg: &nats.Msg{
-		Subject: auditSubject(r.cfg.Subject, r.cfg.Name, p, kind),
-		Header:  nats.Header{headerMsgID: {id}},
-	}}
-	bytesMax := r.maxEvent()
+	rec, _ := r.spare.Get().(*record)
+	if rec == nil {
+		rec = new(record)
+	}
+	rec.kind, rec.id, rec.limited, rec.stored = kind, id, limited, stored
+	rec.data = e.AppendJSON(rec.data, r.cfg.Payloads, r.maxEvent())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.buf = e.AppendJSON(r.buf[:0], r.cfg.Payloads, bytesMax)
-	rec.msg.Data = bytes.Clone(r.buf)
+	rec.subject = r.subject(p, kind)
 	r.last++
 	rec.number = r.last
 	r.queue = append(r.queue, rec)
 	r.flush(time.Now())
 }
 
-// flush sends what may go now: a batch of all that wait, if that is cheaper, or one by one as many as the server works off
-// in the time of a batch. More on their way would only keep the next batch waiting. The lock is held.
+// subject is where an event goes. The lock is held.
+func (r *Recorder) subject(p auditlog.Partition, kind auditlog.Kind) string {
+	place := auditPlace{p, kind}
+	s := r.subjects[place]
+	if s == "" {
+		s = auditSubject(r.cfg.Subject, r.cfg.Name, p, kind)
+		r.subjects[place] = s
+	}
+	return s
+}
+
+// flush sends what may go now. The lock is held.
 func (r *Recorder) flush(now time.Time) {
-	if r.batch != nil || !r.nc.IsConnected() { // what the client buffers meanwhile would come on top of what is sent again
+	if len(r.queue) == 0 || !r.listening || !r.nc.IsConnected() { // what the client buffers meanwhile would come on top of what is sent again
 		return
 	}
-	if n := len(r.queue); r.batches && n > 1 && r.single*cost(n) > r.group {
-		r.sendBatch(now)
-		return
-	}
-	onWay := max(recordOnWayMin, int(r.group/max(1, r.single)))
-	n := min(len(r.queue), onWay-len(r.sent))
-	for _, rec := range r.queue[:max(0, n)] {
-		r.send(rec, now)
-	}
-	if n > 0 {
-		r.queue = append(r.queue[:0], r.queue[n:]...)
+	if r.group == nil && r.pace.mayGo(now, len(r.queue), r.gathered) {
+		r.sendSome(now)
 	}
 }
 
-func (r *Recorder) send(rec *record, now time.Time) {
-	if len(r.sent) == 0 {
-		r.lastAck = now // the server was idle: the cost counts from here
-	}
-	rec.due, rec.refused = now.Add(recordTimeout), false
-	rec.msg.Reply = r.reply(rec.number)
-	r.sent[rec.number] = rec
-	if err := r.nc.PublishMsg(rec.msg); err != nil {
-		rec.due, rec.refused = now.Add(recordBackoff), true
-		r.complain(rec, err.Error())
-	}
-}
-
-// sendBatch sends the oldest events as one atomic batch. Its answer comes under the number of the last.
-func (r *Recorder) sendBatch(now time.Time) {
-	bytes, n := 0, 0
-	for n < min(len(r.queue), groupRowsMax) && (n < 2 || bytes < groupBytesMax) {
-		bytes += len(r.queue[n].msg.Data)
-		n++
-	}
-	r.batch = slices.Clone(r.queue[:n])
-	r.queue = append(r.queue[:0], r.queue[n:]...)
-	r.lastAck = now
-	id := rand.Text()
-	for i, rec := range r.batch {
-		rec.due = now.Add(recordTimeout)
-		msg := &nats.Msg{Subject: rec.msg.Subject, Data: rec.msg.Data, Header: nats.Header{
-			headerMsgID: rec.msg.Header[headerMsgID], headerBatchID: {id}, headerBatchSeq: {strconv.Itoa(i + 1)},
-		}}
-		if i == n-1 {
-			msg.Header[headerBatchCommit] = []string{"1"}
-			msg.Reply = r.reply(rec.number)
-		}
-		if err := r.nc.PublishMsg(msg); err != nil {
-			r.complain(rec, err.Error())
-			r.splitBatch(now)
-			return
-		}
-	}
-}
-
-// splitBatch sends the events of a batch one by one: it was refused (one of them may be stored already, from a copy whose
-// answer got lost) or got no answer. Their message ids keep those that are stored from being stored again.
-func (r *Recorder) splitBatch(now time.Time) {
-	batch := r.batch
-	r.batch = nil
-	for _, rec := range batch {
-		r.send(rec, now)
-	}
-}
-
-func (r *Recorder) reply(number uint64) string { return r.prefix + strconv.FormatUint(number, 36) }
-
-// answered takes the server's answer to one event or batch.
-func (r *Recorder) answered(m *nats.Msg) {
-	number, err := strconv.ParseUint(m.Subject[len(r.prefix):], 36, 64)
-	if err != nil {
-		return // not a subject of ours
-	}
-	now, why := time.Now(), ""
-	if refused := refusal(m); refused != nil {
-		why = refused.Error()
-	}
+// gathered sends the events that have gathered for long enough.
+func (r *Recorder) gathered() {
 	r.mu.Lock()
-	stored := r.settle(number, why, now)
+	defer r.mu.Unlock()
+	r.pace.armed = false
+	r.flush(time.Now())
+}
+
+// answered takes the server's answer to one event or group.
+func (r *Recorder) answered(m *nats.Msg) {
+	if bytes.HasPrefix(m.Data, []byte(flowAck)) {
+		return
+	}
+	token, _, _ := strings.Cut(m.Subject[len(r.prefix):], ".")
+	refused := refusal(m)
+	now := time.Now()
+	r.stored = r.stored[:0]
+	r.mu.Lock()
+	if g := r.group; g != nil && token == g.id {
+		r.groupAnswered(m, refused, now)
+	} else if number, err := strconv.ParseUint(token, 36, 64); err == nil {
+		r.singleAnswered(number, refused, now)
+	}
 	r.flush(now)
 	r.mu.Unlock()
-	for _, rec := range stored {
+	for _, rec := range r.stored {
 		if rec.limited {
 			<-r.room
 		}
@@ -358,35 +347,34 @@ func (r *Recorder) answered(m *nats.Msg) {
 		if r.cfg.Stored != nil {
 			r.cfg.Stored(string(rec.kind))
 		}
+		r.put(rec)
 	}
 }
 
-// settle notes an answer and returns the events that are stored by it. The lock is held.
-func (r *Recorder) settle(number uint64, why string, now time.Time) (stored []*record) {
-	if n := len(r.batch); n > 0 && r.batch[n-1].number == number {
-		if why != "" {
-			r.complain(r.batch[n-1], why)
-			r.splitBatch(now)
-			return nil
-		}
-		r.group.add(now.Sub(r.lastAck))
-		stored, r.batch = r.batch, nil
-		return stored
+// put keeps a record's buffer for another event.
+func (r *Recorder) put(rec *record) {
+	if cap(rec.data) > recordSpareBytes {
+		rec.data = nil
 	}
+	*rec = record{data: rec.data[:0]}
+	r.spare.Put(rec)
+}
+
+// singleAnswered notes the answer to one event. The lock is held.
+func (r *Recorder) singleAnswered(number uint64, refused error, now time.Time) {
 	rec := r.sent[number]
 	switch {
 	case rec == nil: // the answer to a copy that was sent again
-		return nil
-	case why != "":
+	case refused != nil:
 		rec.due, rec.refused = now.Add(recordBackoff), true
-		r.complain(rec, why)
-		return nil
+		r.complain(rec, refused.Error())
+	default:
+		delete(r.sent, number)
+		r.mended(rec)
+		r.single += (cost(now.Sub(r.lastAck)) - r.single) / 16
+		r.lastAck = now
+		r.stored = append(r.stored, rec)
 	}
-	delete(r.sent, number)
-	r.mended(rec)
-	r.single += (cost(now.Sub(r.lastAck)) - r.single) / 16
-	r.lastAck = now
-	return []*record{rec}
 }
 
 // complain notes why an event is not stored, and logs it now and then. The lock is held.
@@ -399,7 +387,7 @@ func (r *Recorder) complain(rec *record, why string) {
 	if now := time.Now(); r.warned.IsZero() || now.Sub(r.warned) >= recordComplain {
 		r.warned = now
 		r.cfg.Logger.Warn("audit events are not stored, results wait for them; sent again until they are",
-			slog.String("subject", rec.msg.Subject), slog.String("reason", why), slog.Int("waiting", len(r.queue)+len(r.sent)+len(r.batch)))
+			slog.String("subject", rec.subject), slog.String("reason", why), slog.Int("waiting", r.waiting()))
 	}
 }
 
@@ -429,8 +417,8 @@ func (r *Recorder) overdue(now time.Time) {
 		}
 		r.send(rec, now)
 	}
-	if r.batch != nil && !now.Before(r.batch[0].due) {
-		r.complain(r.batch[0], Denied(r.nc, nats.ErrTimeout).Error())
-		r.splitBatch(now)
+	if g := r.group; g != nil && now.Sub(g.sent) >= recordTimeout {
+		r.complain(g.records[0], Denied(r.nc, nats.ErrTimeout).Error())
+		r.split(now)
 	}
 }

@@ -1,12 +1,21 @@
 package consumer_test
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestRecorderTellsOfEachEventAsItComes(t *testing.T) {
@@ -25,4 +34,301 @@ func TestRecorderTellsOfEachEventAsItComes(t *testing.T) {
 			t.Errorf("told of %+v", seen)
 		}
 	})
+}
+
+// recording is a Recorder at work, and what it has told.
+type recording struct {
+	*consumer.Recorder
+	b      *bench
+	stored []atomic.Int32 // how often each event was told to be stored
+	next   int
+	end    func()
+}
+
+func (b *bench) record(nc *nats.Conn, events int, change func(*consumer.RecorderConfig)) *recording {
+	b.t.Helper()
+	cfg := consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log}
+	if change != nil {
+		change(&cfg)
+	}
+	r := &recording{Recorder: consumer.NewRecorder(nc, cfg), b: b, stored: make([]atomic.Int32, events)}
+	ctx, cancel := context.WithCancel(b.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := r.Run(ctx); err != nil {
+			b.t.Error(err)
+		}
+	}()
+	r.end = func() { cancel(); <-ended }
+	synctest.Wait() // it knows what the stream takes
+	return r
+}
+
+// events records the next n.
+func (r *recording) events(n int) {
+	for range n {
+		i := r.next
+		r.next++
+		r.RecordCall(&auditlog.Call{StateID: "s", Owner: "o", CallIndex: i, CallID: fmt.Sprint(i)}, func() { r.stored[i].Add(1) })
+	}
+}
+
+// check waits until all are stored, and holds that each is in the stream once and was told once.
+func (r *recording) check(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := r.Flush(ctx); err != nil {
+		t.Error(err)
+	}
+	synctest.Wait()
+	r.end()
+	times := make(map[string]int)
+	for _, m := range r.b.read("AUDIT", "audit.>") {
+		times[m.Headers().Get("Nats-Msg-Id")]++
+	}
+	for i := range r.next {
+		id := auditlog.MsgID("s", "o", auditlog.KindCall, i)
+		if told := r.stored[i].Load(); times[id] != 1 || told != 1 {
+			t.Errorf("event %d is stored %d times and was told %d times", i, times[id], told)
+		}
+	}
+	if problem := r.Problem(); problem != "" {
+		t.Errorf("still a problem: %s", problem)
+	}
+}
+
+// answers counts what comes back to anybody until it is called.
+func (b *bench) answers() func() int {
+	b.t.Helper()
+	var n atomic.Int32
+	sub, err := b.nc.Subscribe("_INBOX.>", func(*nats.Msg) { n.Add(1) })
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	synctest.Wait()
+	return func() int {
+		synctest.Wait()
+		_ = sub.Unsubscribe()
+		return int(n.Load())
+	}
+}
+
+func allow(atomic bool) func(*bench) {
+	return func(b *bench) {
+		b.t.Helper()
+		cfg := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, DenyDelete: true, AllowDirect: true, AllowAtomicPublish: atomic}
+		_ = b.js.DeleteStream(b.t.Context(), "AUDIT")
+		if _, err := b.js.CreateStream(b.t.Context(), cfg); err != nil { // which knows no fast batches
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func TestEveryEventIsStoredOnceWhateverTheStreamTakes(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		setup func(*bench)
+		most  int // answers to 3,000 events
+	}{
+		{"fast batches", func(*bench) {}, 100},
+		{"atomic batches", allow(true), 3000},
+		{"single messages", allow(false), 3000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				c.setup(b)
+				r := b.record(b.connect(), 3000, nil)
+				count := b.answers()
+				for range 30 {
+					r.events(100)
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(time.Second)
+				if got := count(); got > c.most {
+					t.Errorf("%d answers, want at most %d", got, c.most)
+				}
+				r.check(t)
+			})
+		})
+	}
+}
+
+// A row's result waits for its events, so a lone one must not wait for company.
+func TestFewEventsGoAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		r := b.record(b.connect(), 100, nil)
+		for row := range 50 {
+			begin := time.Now()
+			r.events(2)
+			synctest.Wait()
+			if r.Pending() > 0 || time.Since(begin) > 0 {
+				t.Errorf("row %d: %d events wait after %v", row, r.Pending(), time.Since(begin))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		r.check(t)
+	})
+}
+
+func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		full("AUDIT")(b)
+		r := b.record(b.connect(), 50, func(cfg *consumer.RecorderConfig) { cfg.MaxPending = 20 })
+		done := make(chan struct{})
+		go func() { defer close(done); r.events(50) }()
+		time.Sleep(3 * time.Second)
+		if got := r.Pending(); got != 20 {
+			t.Errorf("%d events wait, want 20", got)
+		}
+		if r.Problem() == "" {
+			t.Error("no problem is told")
+		}
+		unlimited("AUDIT")(b)
+		<-done
+		r.check(t)
+	})
+}
+
+// Whatever becomes of the groups, every event ends up in the stream, once.
+func TestEventsOutliveTheirGroups(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		options       func(*server.Options)
+		breakIt, mend func(*bench)
+	}{
+		{"no groups any more", nil, func(b *bench) { full("AUDIT")(b); unlimited("AUDIT")(b) }, func(*bench) {}},
+		{"full, then freed", nil, full("AUDIT"), unlimited("AUDIT")},
+		{"gone, then back", nil, drop("AUDIT"), func(b *bench) { ensure(b) }},
+		{"server restarted", nil, (*bench).stopServer, (*bench).startServer},
+		{"too many at a time", func(o *server.Options) { o.JetStreamLimits.MaxBatchInflightPerStream = 1 }, func(b *bench) {
+			// Somebody's batch that he does not end.
+			if err := b.nc.PublishRequest("audit.other", "_INBOX.other.b1.10.fail.1.0.$FI", []byte("x")); err != nil {
+				b.t.Fatal(err)
+			}
+		}, func(*bench) {}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := bareWith(t, c.options, nil)
+				ensure(b)
+				r := b.record(b.connect(), 900, nil)
+				c.breakIt(b)
+				for range 9 {
+					r.events(100)
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(time.Second)
+				c.mend(b)
+				time.Sleep(time.Minute)
+				r.check(t)
+			})
+		})
+	}
+}
+
+// The connection breaks in the middle of groups, with what is on its way; answers get lost in others.
+func TestEventsOutliveTheirConnection(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault func(*link)
+	}{
+		{"broken", (*link).drop},
+		{"deaf", func(l *link) {
+			l.set(func() { l.deaf = true })
+			time.AfterFunc(5*time.Millisecond, func() { l.set(func() { l.deaf = false }) })
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				l := newLink(b.InProcessConn, time.Millisecond)
+				nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					nc.Close()
+					time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end
+				})
+				r := b.record(nc, 10_000, nil)
+				time.Sleep(time.Second)
+				rng := rand.New(rand.NewPCG(1, 2))
+				for range 20 {
+					for range 40 {
+						r.events(1 + rng.IntN(10))
+						time.Sleep(time.Millisecond)
+					}
+					c.fault(l)
+					time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+				}
+				time.Sleep(30 * time.Second)
+				r.check(t)
+			})
+		})
+	}
+}
+
+func TestAnAuditStreamIsCreatedWithFastBatches(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		if !b.takesFastBatches() {
+			t.Error("the audit stream takes no fast batches")
+		}
+		allow(true)(b)
+		ensure(b)
+		if b.takesFastBatches() {
+			t.Error("the setting of a stream that was there has changed")
+		}
+	})
+}
+
+// As docs/operations.md tells it.
+func TestFastBatchesCanBeSwitchedOnAndOff(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		allow(true)(b)
+		for _, on := range []bool{true, false} {
+			config := b.auditConfig()
+			config["allow_batched"] = on
+			b.ask("$JS.API.STREAM.UPDATE.AUDIT", config)
+			if got := b.takesFastBatches(); got != on {
+				t.Errorf("takes fast batches: %v, want %v", got, on)
+			}
+		}
+	})
+}
+
+// ask makes a request of JetStream and returns the answer.
+func (b *bench) ask(subject string, question any) map[string]any {
+	b.t.Helper()
+	body, err := json.Marshal(question)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	m, err := b.nc.Request(subject, body, time.Minute)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var answer map[string]any
+	if err := json.Unmarshal(m.Data, &answer); err != nil || answer["error"] != nil {
+		b.t.Fatalf("%s: %v, %s", subject, err, m.Data)
+	}
+	return answer
+}
+
+func (b *bench) auditConfig() map[string]any {
+	b.t.Helper()
+	config, _ := b.ask("$JS.API.STREAM.INFO.AUDIT", nil)["config"].(map[string]any)
+	return config
+}
+
+func (b *bench) takesFastBatches() bool {
+	b.t.Helper()
+	on, _ := b.auditConfig()["allow_batched"].(bool)
+	return on
 }

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -138,7 +139,11 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 	case !s.Create:
 		return fmt.Errorf("%s: stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", variable, want.Name)
 	default:
-		stream, err = CreateStream(ctx, js, want)
+		if variable == "STAGE_AUDIT_STREAM" && canIngest(js.Conn().ConnectedServerVersion()) {
+			stream, err = createBatched(ctx, js, want)
+		} else {
+			stream, err = CreateStream(ctx, js, want)
+		}
 		if errors.Is(err, ErrSubjectTaken) {
 			// The journal's subject is no setting.
 			if subject := strings.TrimSuffix(variable, "STREAM") + "SUBJECT"; subject != "STAGE_JOURNAL_SUBJECT" {
@@ -182,6 +187,28 @@ func CreateStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.Str
 		err = fmt.Errorf("%w: %s", ErrSubjectTaken, holder(ctx, js, cfg.Subjects))
 	}
 	return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name, strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
+}
+
+// createBatched creates a stream that takes fast batches, too, a setting that the client library does not know; without it
+// where the server refuses it.
+func createBatched(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	ask, err := json.Marshal(struct {
+		jetstream.StreamConfig
+		AllowBatched bool `json:"allow_batched"`
+	}{cfg, true})
+	if err != nil {
+		return nil, fmt.Errorf("create stream %s: %w", cfg.Name, err)
+	}
+	creating, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	m, err := js.Conn().RequestWithContext(creating, "$JS.API.STREAM.CREATE."+cfg.Name, ask)
+	if err != nil {
+		return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name, strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
+	}
+	if refusal(m) != nil {
+		return CreateStream(ctx, js, cfg)
+	}
+	return lookAt(ctx, js, cfg.Name)
 }
 
 // holder names a stream that captures some message on one of the subjects.
@@ -311,7 +338,12 @@ func checkServer(version string) error {
 }
 
 // canReset tells whether a server can set a consumer back in place.
-func canReset(version string) bool {
+func canReset(version string) bool { return since214(version) }
+
+// canIngest tells whether a server knows fast batches.
+func canIngest(version string) bool { return since214(version) }
+
+func since214(version string) bool {
 	major, minor, ok := parseVersion(version)
 	return !ok || major > 2 || major == 2 && minor >= 14
 }

@@ -1,0 +1,204 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
+	nc, err := nats.Connect(startCluster(t, 1)[0].ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for _, c := range []struct {
+		name, token, data   string
+		stored, still, lone int // told, in the group, one by one
+	}{
+		{"all of it", "ID.1000.fail.5.2.$FI", `{"stream":"AUDIT","seq":9,"batch":"ID","count":5}`, 5, 0, 0},
+		{"how far it is", "ID.1000.fail.1.0.$FI", `{"type":"ack","seq":0,"msgs":500}`, 0, 5, 0},
+		{"how far it is, all", "ID.1000.fail.5.2.$FI", `{"type":"ack","seq":5,"msgs":500}`, 0, 5, 0},
+		{"another group", "other.1000.fail.5.2.$FI", `{"stream":"AUDIT","seq":9,"batch":"other","count":5}`, 0, 5, 0},
+		{"a part", "ID.1000.fail.5.2.$FI", `{"stream":"AUDIT","seq":8,"batch":"ID","count":4}`, 0, 0, 5},
+		{"a message is missing", "ID.1000.fail.4.1.$FI", `{"type":"gap","last_seq":3,"seq":4}`, 0, 0, 5},
+		{"a message is refused", "ID.1000.fail.3.1.$FI", `{"type":"err","seq":3,"error":{"code":400,"err_code":10077,"description":"maximum bytes exceeded"}}`, 0, 0, 5},
+		{"a message was not written", "ID.1000.fail.3.1.$FI", `{"stream":"AUDIT","seq":0,"error":{"code":503,"err_code":10077,"description":"maximum bytes exceeded"}}`, 0, 0, 5},
+		{"fast batches are not allowed", "ID.1000.fail.1.0.$FI", `{"error":{"code":400,"err_code":10205,"description":"batch publish is disabled"},"stream":"AUDIT","seq":0}`, 0, 0, 5},
+		{"a server that knows no batches", "ID.1000.fail.1.0.$FI", `{"stream":"AUDIT","seq":5}`, 0, 0, 5},
+		{"not what a server says", "ID.1000.fail.5.2.$FI", `{`, 0, 0, 5},
+		{"nothing", "ID.1000.fail.5.2.$FI", ``, 0, 0, 5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := NewRecorder(nc, RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
+			told := 0
+			for i := range 5 {
+				r.recordCall(&auditlog.Call{CallIndex: i}, func() { told++ })
+			}
+			r.mu.Lock()
+			r.takes.Fast, r.listening = true, true
+			r.flush(time.Now())
+			id := r.group.id
+			r.mu.Unlock()
+			r.answered(&nats.Msg{Subject: r.prefix + strings.ReplaceAll(c.token, "ID", id), Data: []byte(strings.ReplaceAll(c.data, "ID", id))})
+			if told != c.stored || r.group.size() != c.still || len(r.sent) != c.lone {
+				t.Errorf("%d told, %d in the group, %d one by one; want %d, %d, %d", told, r.group.size(), len(r.sent), c.stored, c.still, c.lone)
+			}
+		})
+	}
+}
+
+// A disk that syncs each message makes fast batches slow; then atomic ones are cheaper by far.
+func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
+	nc, err := nats.Connect(startCluster(t, 1)[0].ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for _, c := range []struct {
+		name   string
+		each   time.Duration
+		takes  groups
+		events int
+		atomic bool
+		size   int
+	}{
+		{"fast server", fastCostGuess, groups{Atomic: true, Fast: true}, 900, false, 900},
+		{"busy server", 200 * time.Microsecond, groups{Atomic: true, Fast: true}, 900, false, 900},
+		{"slow server", time.Millisecond, groups{Atomic: true, Fast: true}, 900, true, 900},
+		{"slow server, few events", time.Millisecond, groups{Atomic: true, Fast: true}, 10, false, 10},
+		{"a server that was slow is asked carefully", 400 * time.Microsecond, groups{Atomic: true, Fast: true}, 900, false, recordMeasure},
+		{"slow server that has no atomic batches", time.Millisecond, groups{Fast: true}, 900, false, recordMeasure},
+		{"an older server", fastCostGuess, groups{Atomic: true}, 900, true, 900},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := NewRecorder(nc, RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
+			for i := range c.events {
+				r.recordCall(&auditlog.Call{CallIndex: i}, nil)
+			}
+			r.takes, r.each, r.listening = c.takes, cost(c.each), true
+			r.flush(time.Now())
+			if g := r.group; g.size() != c.size || g.atomic != c.atomic {
+				t.Errorf("a group of %d, atomic %v; want %d, %v", g.size(), g.atomic, c.size, c.atomic)
+			}
+		})
+	}
+}
+
+func TestManyEventsGather(t *testing.T) {
+	var p recordPace
+	start := time.Unix(100, 0)
+	woken := func() {}
+	defer p.stop()
+	for i, c := range []struct {
+		after time.Duration
+		n     int
+		goes  bool
+	}{
+		{0, 1, true}, // and 15 more
+		{recordInterval / 2, 1, false},
+		{recordInterval / 2, recordMany, true},
+		{recordInterval / 2, recordMany - 1, false},
+		{recordInterval, recordFew, true},
+		{recordInterval + 1, 1, false}, // they come as fast as before
+		{2 * recordInterval, recordFew - 1, true},
+		{2*recordInterval + 1, 1, true}, // they don't
+		{9 * recordInterval, 1, true},
+	} {
+		if got := p.mayGo(start.Add(c.after), c.n, woken); got != c.goes {
+			t.Errorf("step %d: may go %v, want %v", i, got, c.goes)
+		}
+		for i == 0 && p.departures < recordFew {
+			if !p.mayGo(start, 1, woken) {
+				t.Fatalf("departure %d has to wait", p.departures)
+			}
+		}
+	}
+}
+
+// The leader of the audit stream steps down again and again while events are on their way.
+func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
+	servers := startCluster(t, 3)
+	nc, err := nats.Connect(servers[0].ClientURL(), nats.MaxReconnects(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	streams := Streams{AuditStream: "AUDIT", AuditSubject: "audit", Replicas: 3}
+	createStream(t, nc, jetstream.StreamConfig{Name: "READY", Replicas: 3}) // the cluster has a leader
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if _, err := createBatched(ctx, js, streams.auditConfig()); err != nil {
+		t.Fatal(err)
+	}
+	const events = 4000
+	r := NewRecorder(nc, RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
+	var running sync.WaitGroup
+	recording, stop := context.WithCancel(ctx)
+	running.Go(func() { _ = r.Run(recording) })
+	changes := 0
+	for i := range events {
+		switch i % 1000 {
+		case 500:
+			if _, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN.AUDIT", nil); err == nil {
+				changes++
+			}
+		case 999:
+			if err := r.Flush(ctx); err != nil { // asks again at once for what got lost
+				t.Fatal(err)
+			}
+			r.mu.Lock()
+			r.oneByOne = time.Time{} // groups at once again
+			r.mu.Unlock()
+		}
+		r.RecordCall(&auditlog.Call{StateID: "s", Owner: "o", CallIndex: i}, nil)
+	}
+	if err := r.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if changes == 0 {
+		t.Error("no leader stepped down")
+	}
+	stop()
+	running.Wait()
+	consumer, err := js.OrderedConsumer(ctx, "AUDIT", jetstream.OrderedConsumerConfig{HeadersOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := js.Stream(ctx, "AUDIT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer messages.Stop()
+	times := make(map[string]int)
+	for range info.CachedInfo().State.Msgs {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			t.Fatal(err)
+		}
+		times[m.Headers().Get(headerMsgID)]++
+	}
+	for i := range events {
+		if id := auditlog.MsgID("s", "o", auditlog.KindCall, i); times[id] != 1 {
+			t.Errorf("event %s is stored %d times", id, times[id])
+		}
+	}
+	if len(times) != events {
+		t.Errorf("%d events are stored, want %d", len(times), events)
+	}
+}
