@@ -78,8 +78,8 @@ func auditUsage(u *llm.Usage) *auditlog.Usage {
 // addUsage sums what was told for the calls of the row.
 func (j *job) addUsage(u *auditlog.Usage) { j.usage = sumUsage(j.usage, u) }
 
-// sumUsage adds b to a. A nil one told nothing and adds nothing; the sum is the other one itself then, for what was told is
-// never changed. The cost of the sum is unknown as soon as a part is: what is known of it is counted by the ledger and
+// sumUsage adds b to a. A nil one told nothing and adds nothing; the sum is the other one itself then, for what was told
+// is never changed. The cost of the sum is unknown as soon as a part is: what is known of it is counted by the ledger and
 // the metrics. Cached and reasoning tokens are those that were told.
 func sumUsage(a, b *auditlog.Usage) *auditlog.Usage {
 	if a == nil {
