@@ -28,6 +28,7 @@ const maxExpressionDepth = 200
 type templateCompiler struct {
 	source  *templateSource
 	filters map[string]exec.FilterFunction // by number
+	applied map[nodes.Expression]applied   // what apply returned
 	line    int                            // of the part that is being compiled
 	depth   int                            // of the expression
 	parts   int                            // compiled so far
@@ -43,6 +44,7 @@ func newTemplateCompiler(source *templateSource, lookup bool) *templateCompiler 
 	c := &templateCompiler{
 		source:  source,
 		filters: map[string]exec.FilterFunction{},
+		applied: map[nodes.Expression]applied{},
 		globals: []string{"row"},
 	}
 	if lookup {
@@ -146,53 +148,6 @@ func (c *templateCompiler) at(t *tokens.Token) {
 
 func (c *templateCompiler) errorf(format string, args ...any) error {
 	return &templateFault{line: c.line, msg: fmt.Sprintf(format, args...)}
-}
-
-// apply returns the expression that gives op the values of in and args.
-func (c *templateCompiler) apply(op operation, in nodes.Expression, args ...nodes.Expression) nodes.Expression {
-	line := c.line
-	return c.filter(func(e *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value {
-		if in.IsError() {
-			return in
-		}
-		r := renderingOf(e)
-		args := make([]any, len(params.Args))
-		for i, a := range params.Args {
-			args[i] = valueOf(a)
-		}
-		v, err := op(r, valueOf(in), args)
-		if err == nil {
-			err = r.spend(stepCost)
-		}
-		if err != nil {
-			return exec.AsValue(r.fail(line, err))
-		}
-		return exec.AsValue(v)
-	}, in, args...)
-}
-
-// filter returns the expression that gives f the values of in and args.
-func (c *templateCompiler) filter(f exec.FilterFunction, in nodes.Expression, args ...nodes.Expression) nodes.Expression {
-	name := strconv.Itoa(len(c.filters))
-	c.filters[name] = f
-	call := &nodes.FilterCall{Name: name, Args: args}
-	return &nodes.FilteredExpression{Expression: in, Filters: []*nodes.FilterCall{call}}
-}
-
-func renderingOf(e *exec.Evaluator) *rendering {
-	v, _ := e.Environment.Context.Get(renderingName)
-	r, _ := v.(*rendering)
-	return r
-}
-
-// valueOf takes a value out of gonja's.
-func valueOf(v *exec.Value) any {
-	switch x := v.Interface().(type) {
-	case int: // a literal
-		return int64(x)
-	default:
-		return x
-	}
 }
 
 // none is a constant expression, the input of operations that have none.
