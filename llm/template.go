@@ -120,7 +120,8 @@ func (t *Template) Lookup() *Lookup { return t.lookup }
 // the template and the line.
 func (t *Template) Render(row *Row) (prompt string, err error) {
 	r := &rendering{work: t.maxWork, maxWork: t.maxWork}
-	out := &templateWriter{r: r, max: t.maxOutput}
+	r.row.row = row
+	r.out = templateWriter{r: r, max: t.maxOutput}
 	defer func() {
 		// A template must not be able to end the process, whatever it finds in gonja.
 		if p := recover(); p != nil {
@@ -130,18 +131,18 @@ func (t *Template) Render(row *Row) (prompt string, err error) {
 			prompt, err = "", t.renderingFailed(r, err)
 		}
 	}()
-	variables := map[string]any{renderingName: r, "row": &rowVariable{row: row}}
+	variables := map[string]any{renderingName: r, "row": &r.row}
 	if t.lookup != nil {
 		variables["lookup"] = t.lookup.value
 	}
 	// gonja's own Execute makes more for each rendering, for inheritance and macros, which templates here don't have.
 	environment := *t.environment
 	environment.Context = exec.NewContext(variables)
-	renderer := &exec.Renderer{Config: t.config, Environment: &environment, Template: t.tpl, RootNode: t.tpl.Root(), Output: out}
+	renderer := &exec.Renderer{Config: t.config, Environment: &environment, Template: t.tpl, RootNode: t.tpl.Root(), Output: &r.out}
 	if err := renderer.Execute(); err != nil {
 		return "", err
 	}
-	return out.text.String(), nil
+	return r.out.text.String(), nil
 }
 
 // renderingFailed builds the error of a rendering. What gonja returns has been wrapped as
@@ -204,6 +205,8 @@ func (f *templateFault) Error() string { return f.msg }
 type rendering struct {
 	work, maxWork int
 	fault         *templateFault
+	row           rowVariable
+	out           templateWriter // of the prompt
 }
 
 // renderingName is where a rendering is in gonja's context. No template can name it.

@@ -12,7 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-func opText(r *rendering, v any, _ []any) (any, error) { return r.text(v) }
+func opText(r *rendering, v any, _ []any) (any, error) {
+	if _, ok := v.(string); ok { // which is not made into a value anew
+		return v, nil
+	}
+	return r.text(v)
+}
 
 // text returns v as it is written out.
 func (r *rendering) text(v any) (string, error) {
