@@ -45,6 +45,8 @@ type RecorderConfig struct {
 	Name string
 	// MaxPending bounds the events that wait for the server's answer; a call event beyond it waits. Default 4096.
 	MaxPending int
+	// MaxPendingBytes bounds the bytes of those events; an event larger than that waits until no other does. Default 32 MiB.
+	MaxPendingBytes int
 	// Payloads says what call events keep of requests and replies; the zero value keeps them whole.
 	Payloads auditlog.Payloads
 	// Recorded, when set, is told of each event as it comes, before it is stored: of the very events, whose bodies it must
@@ -69,10 +71,9 @@ type Recorder struct {
 	nc     *nats.Conn
 	id     string // what the ids of its groups begin with
 	prefix string // of the reply subjects, with the dot
-	room   chan struct{}
-	runs   atomic.Int64  // run events so far
-	done   chan struct{} // closed when Run ends
-	spare  sync.Pool     // of records
+	room   *room
+	runs   atomic.Int64 // run events so far
+	spare  sync.Pool    // of records
 
 	stored []*record // owned by answered: what an answer said is stored
 
@@ -123,16 +124,18 @@ func NewRecorder(nc *nats.Conn, cfg RecorderConfig) *Recorder {
 	if cfg.MaxPending <= 0 {
 		cfg.MaxPending = 4096
 	}
+	if cfg.MaxPendingBytes <= 0 {
+		cfg.MaxPendingBytes = 32 << 20
+	}
 	id := make([]string, 1)
 	return &Recorder{
 		cfg:      cfg,
 		nc:       nc,
 		id:       rand.Text() + "-",
 		prefix:   nc.NewInbox() + ".",
-		room:     make(chan struct{}, cfg.MaxPending),
+		room:     newRoom(cfg.MaxPending, cfg.MaxPendingBytes),
 		subjects: make(map[auditPlace]string),
 		sent:     make(map[uint64]*record),
-		done:     make(chan struct{}),
 		out:      nats.Msg{Header: nats.Header{headerMsgID: id}},
 		outID:    id,
 		single:   cost(singleCostGuess),
@@ -148,7 +151,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		return fmt.Errorf("audit: subscribe to acknowledgements: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	defer close(r.done)
+	defer r.room.close()
 	_ = sub.SetPendingLimits(-1, -1) // bounded by what is pending
 	r.mu.Lock()
 	r.listening = true
@@ -227,18 +230,13 @@ func (r *Recorder) RecordRun(e *auditlog.Run) {
 	r.publish(auditlog.KindRun, auditlog.All, e.MsgID(int(r.runs.Add(1)-1)), e, false, nil)
 }
 
-// RecordCall stores the event of a call that belongs to no row. It blocks while MaxPending events wait. Stored is called
+// RecordCall stores the event of a call that belongs to no row. It blocks while MaxPending events wait, or MaxPendingBytes. Stored is called
 // once when the stream holds the event, or never, where the process ends first; it must not block. For a row's call there
 // is [Row.RecordCall].
 func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) { r.recordCall(e, stored) }
 
 // recordCall stores a call event; stored is called once when the stream holds it.
 func (r *Recorder) recordCall(e *auditlog.Call, stored func()) {
-	select {
-	case r.room <- struct{}{}:
-	case <-r.done: // the process is ending and nobody takes answers any more
-		return
-	}
 	r.publish(auditlog.KindCall, e.Partition, e.MsgID(), e, true, stored)
 }
 
@@ -282,6 +280,9 @@ func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, 
 	}
 	rec.kind, rec.id, rec.limited, rec.stored = kind, id, limited, stored
 	rec.data = e.AppendJSON(rec.data, r.cfg.Payloads, r.maxEvent())
+	if limited && !r.room.take(len(rec.data)) {
+		return // the process is ending and nobody takes answers any more
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec.subject = r.subject(p, kind)
@@ -339,7 +340,7 @@ func (r *Recorder) answered(m *nats.Msg) {
 	r.mu.Unlock()
 	for _, rec := range r.stored {
 		if rec.limited {
-			<-r.room
+			r.room.free(len(rec.data))
 		}
 		if rec.stored != nil {
 			rec.stored()

@@ -70,8 +70,12 @@ func (r *recording) events(n int) {
 	for range n {
 		i := r.next
 		r.next++
-		r.RecordCall(&auditlog.Call{StateID: "s", Owner: "o", CallIndex: i, CallID: fmt.Sprint(i)}, func() { r.stored[i].Add(1) })
+		r.RecordCall(callNumber(i), func() { r.stored[i].Add(1) })
 	}
+}
+
+func callNumber(i int) *auditlog.Call {
+	return &auditlog.Call{StateID: "s", Owner: "o", CallIndex: i, CallID: fmt.Sprint(i)}
 }
 
 // check waits until all are stored, and holds that each is in the stream once and was told once.
@@ -175,23 +179,35 @@ func TestFewEventsGoAtOnce(t *testing.T) {
 }
 
 func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
-		full("AUDIT")(b)
-		r := b.record(b.connect(), 50, func(cfg *consumer.RecorderConfig) { cfg.MaxPending = 20 })
-		done := make(chan struct{})
-		go func() { defer close(done); r.events(50) }()
-		time.Sleep(3 * time.Second)
-		if got := r.Pending(); got != 20 {
-			t.Errorf("%d events wait, want 20", got)
-		}
-		if r.Problem() == "" {
-			t.Error("no problem is told")
-		}
-		unlimited("AUDIT")(b)
-		<-done
-		r.check(t)
-	})
+	bytes := len(callNumber(49).AppendJSON(nil, auditlog.PayloadsFull, 0))
+	for name, c := range map[string]struct {
+		limit func(*consumer.RecorderConfig)
+		want  int
+	}{
+		"events":                  {func(cfg *consumer.RecorderConfig) { cfg.MaxPending = 20 }, 20},
+		"bytes":                   {func(cfg *consumer.RecorderConfig) { cfg.MaxPendingBytes = 20 * bytes }, 20},
+		"bytes less than one has": {func(cfg *consumer.RecorderConfig) { cfg.MaxPendingBytes = 1 }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				full("AUDIT")(b)
+				r := b.record(b.connect(), 50, c.limit)
+				done := make(chan struct{})
+				go func() { defer close(done); r.events(50) }()
+				time.Sleep(3 * time.Second)
+				if got := r.Pending(); got != c.want {
+					t.Errorf("%d events wait, want %d", got, c.want)
+				}
+				if r.Problem() == "" {
+					t.Error("no problem is told")
+				}
+				unlimited("AUDIT")(b)
+				<-done
+				r.check(t)
+			})
+		})
+	}
 }
 
 // Whatever becomes of the groups, every event ends up in the stream, once.
