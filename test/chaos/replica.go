@@ -24,13 +24,14 @@ type replica struct {
 	proxies []*proxy
 	notes   *notes
 
-	mu      sync.Mutex
-	proc    *process
-	wanted  bool          // its end is: somebody has signalled it
-	asleep  bool          // suspended
-	down    time.Duration // how long it stays down then
-	retired bool
-	exits   int // by itself
+	mu       sync.Mutex
+	proc     *process
+	stopping *process      // the one that was told to stop last
+	wanted   bool          // its end is: somebody has signalled it
+	asleep   bool          // suspended
+	down     time.Duration // how long it stays down then
+	retired  bool
+	exits    int // by itself
 }
 
 // supervise starts the process again and again until it is retired or ctx ends.
@@ -122,17 +123,21 @@ func (r *replica) kill(down time.Duration) (bool, error) {
 	return true, proc.kill()
 }
 
-// stop ends the process as Kubernetes would and lets it start again after down. It returns false where none runs.
+// stop ends the process as Kubernetes would and lets it start again after down. It returns false where none runs. One that
+// is stopping already is waited for: a second signal would mean to stop at once.
 func (r *replica) stop(ctx context.Context, down, patience time.Duration) (bool, error) {
 	r.mu.Lock()
 	proc := r.proc
-	r.wanted, r.down = true, down
+	again := proc != nil && r.stopping == proc
+	r.wanted, r.down, r.stopping = true, down, proc
 	r.mu.Unlock()
 	if proc == nil {
 		return false, nil
 	}
-	if err := proc.signal(syscall.SIGTERM); err != nil {
-		return false, err
+	if !again {
+		if err := proc.signal(syscall.SIGTERM); err != nil {
+			return false, err
+		}
 	}
 	select {
 	case <-proc.done:
