@@ -95,7 +95,7 @@ bench: ## run the benchmarks; COUNT=10 into two files for bin/benchstat old new
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG)
 
 .PHONY: bench-whole
-bench-whole: ## compare the whole stage with loops that guarantee nothing, as in docs/benchmarks.md; BENCH='whole|lone' for some
+bench-whole: ## measure the whole stage beside loops that guarantee nothing, growth, memory, start-up: docs/benchmarks.md; BENCH='whole|lone' for some
 	go build -o bin/bench ./test/bench
 	bin/bench -run '$(BENCH)' -rounds $(ROUNDS)
 

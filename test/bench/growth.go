@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// growth measures whether a row costs the same in the long run, in a large pool, behind a long window, and by the byte when
-// it is large: the whole program against the instant LLM.
+// growth measures whether a row costs the same in the long run, in a large pool, behind a long window, and by the byte
+// when it is large: the whole program against the instant LLM.
 func (s *site) growth(ctx context.Context, _ int) error {
 	if err := s.growthInTime(ctx); err != nil {
 		return err

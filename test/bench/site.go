@@ -95,6 +95,13 @@ func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
 	}); err != nil {
 		return err
 	}
+	results, err := s.js.Stream(ctx, "RESULTS")
+	if err != nil {
+		return err
+	}
+	if n := results.CachedInfo().State.LastSeq; n > 0 {
+		return fmt.Errorf("a stream that was deleted and made anew has %d messages", n)
+	}
 	group := min(500, max(1, 8<<20/sc.rowBytes))
 	for n := 0; n < rows; n += group {
 		msgs := make([]*nats.Msg, min(group, rows-n))
