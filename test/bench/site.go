@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/nats-io/nats.go"
@@ -83,9 +84,29 @@ const resultSubject = "results.stage.0.rows"
 
 // lay makes the streams anew, replicated over all servers, and loads rows.
 func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
-	for _, name := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
-		if err := s.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	for range layTries {
+		clean, err := s.anew(ctx)
+		if err != nil {
 			return err
+		}
+		if clean {
+			return s.load(ctx, sc, rows)
+		}
+		time.Sleep(time.Second)
+	}
+	return errors.New("streams that are deleted and made anew have messages")
+}
+
+// layTries bounds how often streams are made anew: a server that is still busy with the removal of a large stream of the
+// same name was seen to bring back what was in a deleted one.
+const layTries = 20
+
+// anew deletes the streams and makes them, and tells whether they are empty.
+func (s *site) anew(ctx context.Context) (clean bool, err error) {
+	names := []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"}
+	for _, name := range names {
+		if err := s.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return false, err
 		}
 	}
 	if err := consumer.EnsureStreams(ctx, s.nc, consumer.Streams{
@@ -93,15 +114,19 @@ func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: len(s.servers),
 		Journal: true, JournalStream: "JOURNAL", JournalMaxBytes: 1 << 30,
 	}); err != nil {
-		return err
+		return false, err
 	}
-	results, err := s.js.Stream(ctx, "RESULTS")
-	if err != nil {
-		return err
+	for _, name := range names {
+		stream, err := s.js.Stream(ctx, name)
+		if err != nil || stream.CachedInfo().State.LastSeq > 0 {
+			return false, err
+		}
 	}
-	if n := results.CachedInfo().State.LastSeq; n > 0 {
-		return fmt.Errorf("a stream that was deleted and made anew has %d messages", n)
-	}
+	return true, nil
+}
+
+// load stores rows in the input.
+func (s *site) load(ctx context.Context, sc *scenario, rows int) error {
 	group := min(500, max(1, 8<<20/sc.rowBytes))
 	for n := 0; n < rows; n += group {
 		msgs := make([]*nats.Msg, min(group, rows-n))
