@@ -12,7 +12,8 @@ func (t *term) emit() {
 	}
 	var group []*Row
 	bytes := 0
-	for i := range groupRowsMax {
+	// A part of the window only: the rest is filled and answered while the group is on its way.
+	for i := range min(groupRowsMax, max(batchPaysRows, t.c.cfg.WindowRows/4)) {
 		entry, ok := t.buf.Ready(i)
 		if !ok || !entry.Value.emittable() {
 			break
