@@ -6,18 +6,17 @@ import (
 	"fmt"
 )
 
-// growth measures whether a row costs the same in the long run, in a large pool, behind a long window, and by the byte
-// when it is large: the whole program against the instant LLM.
-func (s *site) growth(ctx context.Context, _ int) error {
-	if err := s.growthInTime(ctx); err != nil {
-		return err
-	}
+// growth measures whether a row costs the same in a large pool, behind a long window, and by the byte when it is large:
+// the whole program against the instant LLM.
+type growth struct {
+	name, unit string
+	list       []int
+	scenario   func(n int) *scenario
+}
+
+func growths() []*growth {
 	window := func(rows int) []string { return []string{fmt.Sprintf("STAGE_WINDOW=%d", rows)} }
-	for _, g := range []struct {
-		name, unit string
-		list       []int
-		scenario   func(n int) *scenario
-	}{
+	return []*growth{
 		{"pool, window 8192", "pool", []int{1, 10, 64, 500, 2000}, func(n int) *scenario {
 			return &scenario{rows: 20_000, pool: n, rowBytes: 1024, env: window(8192)}
 		}},
@@ -27,23 +26,25 @@ func (s *site) growth(ctx context.Context, _ int) error {
 		{"size of the row, of which all but 230 bytes are the prompt; pool 64, window 1024", "bytes", []int{100, 1 << 10, 16 << 10, 128 << 10, 512 << 10}, func(n int) *scenario {
 			return &scenario{rows: min(20_000, max(600, 400<<20/n)), pool: 64, rowBytes: n, env: append(window(1024), "STAGE_TEMPLATE={{ row.text }}")}
 		}},
-	} {
-		fmt.Printf("\n**growth** by %s\n\n", g.name)
-		fmt.Printf("| %s | rows | rows/s | CPU µs/row | allocations/row | KiB/row | peak MiB |\n| --- | --- | --- | --- | --- | --- | --- |\n", g.unit)
-		for _, n := range g.list {
-			sc := g.scenario(n)
-			f, err := s.contend(ctx, sc, "stage")
-			if err != nil {
-				return err
-			}
-			fmt.Printf("| %d | %d | %.0f | %.0f | %.0f | %.1f | %.0f |\n", n, sc.rows, f.PerSec, f.CPU, f.Allocs, f.Bytes/1024, f.PeakMiB)
+	}
+}
+
+func (s *site) growth(ctx context.Context, g *growth) error {
+	fmt.Printf("\n**growth** by %s\n\n", g.name)
+	fmt.Printf("| %s | rows | rows/s | CPU µs/row | allocations/row | KiB/row | peak MiB |\n| --- | --- | --- | --- | --- | --- | --- |\n", g.unit)
+	for _, n := range g.list {
+		sc := g.scenario(n)
+		f, err := s.contend(ctx, sc, "stage")
+		if err != nil {
+			return err
 		}
+		fmt.Printf("| %d | %d | %.0f | %.0f | %.0f | %.1f | %.0f |\n", n, sc.rows, f.PerSec, f.CPU, f.Allocs, f.Bytes/1024, f.PeakMiB)
 	}
 	return nil
 }
 
 // growthInTime measures one process at a million rows, from mark to mark.
-func (s *site) growthInTime(ctx context.Context) (err error) {
+func (s *site) growthInTime(ctx context.Context, _ int) (err error) {
 	marks := []int{1000, 10_000, 100_000, 1_000_000}
 	sc := &scenario{rows: marks[len(marks)-1], pool: 64, rowBytes: 256}
 	if err := s.lay(ctx, sc, sc.rows); err != nil {

@@ -98,20 +98,17 @@ func compare(ctx context.Context, p plan) error {
 			return err
 		}
 	}
-	for _, more := range []struct {
+	type table struct {
 		name string
 		run  func(context.Context, int) error
-	}{
-		{"lone", s.lone},
-		{"added", s.added},
-		{"growth", s.growth},
-		{"memory", s.memory},
-		{"startup", s.startup},
-		{"binary", s.binary},
-		{"cluster", s.cluster},
-	} {
-		if p.chosen.MatchString(more.name) {
-			if err := more.run(ctx, p.rounds); err != nil {
+	}
+	more := []table{{"lone", s.lone}, {"added", s.added}, {"growth by rows", s.growthInTime}}
+	for _, g := range growths() {
+		more = append(more, table{"growth by " + g.name, func(ctx context.Context, _ int) error { return s.growth(ctx, g) }})
+	}
+	for _, m := range append(more, table{"memory", s.memory}, table{"startup", s.startup}, table{"binary", s.binary}, table{"cluster", s.cluster}) {
+		if p.chosen.MatchString(m.name) {
+			if err := m.run(ctx, p.rounds); err != nil {
 				return err
 			}
 		}
