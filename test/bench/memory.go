@@ -9,7 +9,7 @@ import (
 
 const (
 	memoryRowBytes = 64 << 10
-	memoryHead     = 45 * time.Second // that the first row's call takes
+	memoryHead     = 100 * time.Second // that the first row's call takes
 	memoryPool     = 64
 	// memoryPerCall is what a call in flight may take besides its row.
 	memoryPerCall = 35 << 10

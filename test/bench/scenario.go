@@ -20,6 +20,7 @@ type scenario struct {
 	contenders    []string         // the stage first
 	goals         []goal
 	perCall       float64 // KiB of memory that a call in flight may take; 0: it is not measured
+	beside        float64 // cores that the stage may take beside those of h; 0: it is not asked
 }
 
 // goal is what a ratio, of the stage's figure to another's in the same round, is to reach.
@@ -50,7 +51,7 @@ func scenarios() []*scenario {
 			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
 		},
 		{
-			name: "few calls", about: "calls of 100 ms, 100 at a time", rows: 12_000, pool: 100, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "dh", "h"},
+			name: "few calls", about: "calls of 100 ms, 100 at a time", rows: 12_000, pool: 100, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "dh", "h"}, beside: .1,
 			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
 		},
 		{
@@ -120,6 +121,10 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 		possible := float64(sc.pool) / (.99*sc.latency.Seconds() + .01*sc.slow.Seconds())
 		g := goal{what: fmt.Sprintf("rows/s by pool / mean latency (%.0f)", possible), least: .95}
 		fmt.Print("\n" + g.verdict(median(all["stage"]).PerSec/possible) + "\n")
+	}
+	if sc.beside > 0 {
+		cores := func(who string) float64 { f := median(all[who]); return f.CPU * f.PerSec / 1e6 }
+		fmt.Print("\n" + goal{what: "cores beside the calls", most: sc.beside}.verdict(cores(own)-cores("h")) + "\n")
 	}
 	if sc.perCall > 0 {
 		if err := s.inFlight(ctx, sc, all); err != nil {
