@@ -17,8 +17,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// append stores bare results in the way that the stage has just stored its own: in groups of the same sizes, which the file
-// holds, each on condition of the log's end and after the acknowledgement of the last.
+// append stores bare results in the way that the stage has just stored its own: in groups of the same sizes, which the
+// file holds, each on condition of the log's end and after the acknowledgement of the last.
 func (l *loop) append(ctx context.Context, file string) error {
 	raw, err := os.ReadFile(file)
 	if err != nil {

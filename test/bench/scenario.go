@@ -137,8 +137,8 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 	return nil
 }
 
-// inFlight prints what a call in flight takes: what is in use with all of the pool less that with a pool of one, which goes
-// on until the window is as full. The same of the most that is resident has the garbage in it that waits to be collected.
+// inFlight prints what a call in flight takes: what is in use with all of the pool less that with a pool of one, which
+// goes on until the window is as full. The same of the most that is resident has the garbage in it that waits to be collected.
 func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figures) error {
 	const calls = 50
 	alone := *sc
