@@ -138,7 +138,7 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 }
 
 // inFlight prints what a call in flight takes: what is in use with all of the pool less that with a pool of one, which
-// goes on until the window is as full. The same of the most that is resident has the garbage in it that waits to be collected.
+// goes on until the window is as full. The same of the most that is resident has the garbage in it, too.
 func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figures) error {
 	const calls = 50
 	alone := *sc
