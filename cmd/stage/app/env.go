@@ -23,7 +23,8 @@ type Env struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 
-	// LimitMemory tells the garbage collector how many bytes the process needs at most. Nil: it is not told.
+	// LimitMemory tells the garbage collector how many bytes the process needs at most. Within them it may let the heap
+	// grow to three times what is in use, where it would collect at twice. Nil: it is not told.
 	LimitMemory func(bytes int64)
 
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
@@ -42,6 +43,9 @@ func OSEnv() *Env {
 		LimitMemory: func(bytes int64) {
 			if environ["GOMEMLIMIT"] == "" {
 				debug.SetMemoryLimit(bytes)
+			}
+			if environ["GOGC"] == "" {
+				debug.SetGCPercent(200)
 			}
 		},
 		Notify: func(c chan<- os.Signal, signals ...os.Signal) func() {
