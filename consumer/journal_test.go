@@ -45,7 +45,8 @@ func TestAReplyThatWaitsForAnEarlierRowIsNotPaidAgainAfterAKill(t *testing.T) {
 	})
 }
 
-// Replies whose turn has come are about to be stored; in the journal as well they would cost twice. Unless that takes long.
+// Replies whose turn has come are about to be stored; in the journal as well they would cost twice. Unless that takes
+// long.
 func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)

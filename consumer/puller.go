@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// pullBatchMax bounds the rows of one pull request. The next one waits for its end, and a round trip may take milliseconds: beside
-	// so many rows that is nothing.
+	// pullBatchMax bounds the rows of one pull request. The next one waits for its end, and a round trip may take
+	// milliseconds: beside so many rows that is nothing.
 	pullBatchMax = 1024
 	// pullRetry is the wait after a request that the server could not serve (no leader, for instance).
 	pullRetry = 100 * time.Millisecond

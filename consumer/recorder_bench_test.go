@@ -82,7 +82,7 @@ type yes struct {
 func (y *yes) line() error {
 	if !y.said {
 		y.said = true
-		fmt.Fprintf(y.out, "INFO {\"server_id\":\"yes\",\"version\":\"2.15.2\",\"proto\":1,\"headers\":true,\"max_payload\":8388608}\r\n")
+		_, _ = fmt.Fprintf(y.out, "INFO {\"server_id\":\"yes\",\"version\":\"2.15.2\",\"proto\":1,\"headers\":true,\"max_payload\":8388608}\r\n")
 		return y.out.Flush()
 	}
 	if y.in.Buffered() == 0 {
@@ -126,7 +126,7 @@ func (y *yes) answer(reply string) {
 	}
 	for i, prefix := range y.prefix {
 		if strings.HasPrefix(reply, prefix) {
-			fmt.Fprintf(y.out, "MSG %s %d %d\r\n%s\r\n", reply, i+1, len(body), body)
+			_, _ = fmt.Fprintf(y.out, "MSG %s %d %d\r\n%s\r\n", reply, i+1, len(body), body)
 		}
 	}
 }

@@ -76,7 +76,8 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	}
 }
 
-// The number is about what there is today: prompt, request, result, events, the strings of four hashes, the steps of the template.
+// The number is about what there is today: prompt, request, result, events, the strings of four hashes, the steps of the
+// template.
 func TestARowTakesFewAllocationsOfTheExecutor(t *testing.T) {
 	w := newRowWay(t)
 	const most = 32
