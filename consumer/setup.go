@@ -208,8 +208,22 @@ func createBatched(ctx context.Context, js jetstream.JetStream, cfg jetstream.St
 	if refusal(m) != nil {
 		return CreateStream(ctx, js, cfg)
 	}
-	return lookAt(ctx, js, cfg.Name)
+	// Of a cluster another server may answer, which has not heard of the stream yet.
+	for {
+		stream, err := lookAt(creating, js, cfg.Name)
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return stream, err
+		}
+		select {
+		case <-creating.Done():
+			return nil, fmt.Errorf("look at stream %s, which was created: %w", cfg.Name, err)
+		case <-time.After(createdLookAgain):
+		}
+	}
 }
+
+// createdLookAgain is the wait before a new stream that is not found is looked for again.
+const createdLookAgain = 100 * time.Millisecond
 
 // holder names a stream that captures some message on one of the subjects.
 func holder(ctx context.Context, js jetstream.JetStream, subjects []string) string {
