@@ -51,6 +51,10 @@ func scenarios() []*scenario {
 			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
 		},
 		{
+			name: "some calls", about: "calls of 100 ms, 400 at a time", rows: 30_000, pool: 400, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "h"},
+			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
+		},
+		{
 			name: "few calls", about: "calls of 100 ms, 100 at a time", rows: 12_000, pool: 100, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "dh", "h"}, beside: .1,
 			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
 		},
