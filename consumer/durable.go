@@ -101,9 +101,9 @@ func (c *Consumer) checkDurable(ctx context.Context, input jetstream.Stream, dur
 		return nil, fatalAtStart(fmt.Errorf("%s has ack policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.AckPolicy, want.AckPolicy))
 	case have.HeadersOnly:
 		return nil, fatalAtStart(fmt.Errorf("%s delivers headers only: choose another STAGE_NAME, or delete the consumer", name))
-	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < pullBatchMax, have.MaxRequestExpires > 0 && have.MaxRequestExpires < c.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
-		return nil, fatalAtStart(fmt.Errorf("%s limits requests (batch %d, expires %v, bytes %d), the stage asks for up to %d rows at once: remove the limits, or delete the consumer",
-			name, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes, pullBatchMax))
+	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < pullBatchLeast, have.MaxRequestExpires > 0 && have.MaxRequestExpires < c.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
+		return nil, fatalAtStart(fmt.Errorf("%s limits requests (batch %d, expires %v, bytes %d), the stage asks for %d rows at once and more: remove the limits, or delete the consumer",
+			name, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes, pullBatchLeast))
 	case have.PriorityPolicy != want.PriorityPolicy || !slices.Equal(have.PriorityGroups, want.PriorityGroups):
 		return nil, fatalAtStart(fmt.Errorf("%s is not pinned to the group %q, so replicas would share its rows: choose another STAGE_NAME, or delete the consumer", name, pinGroup))
 	case have.MaxAckPending == want.MaxAckPending && have.AckWait == want.AckWait && have.PinnedTTL == want.PinnedTTL &&

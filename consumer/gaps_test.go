@@ -374,17 +374,44 @@ func TestTheNextRowsAreAskedForAtOnce(t *testing.T) {
 		b.until(2000)
 		r.stop(t)
 		b.check(2000)
-		results := b.read("RESULTS", "results.stage.0.rows")
-		first, err := results[0].Metadata()
-		if err != nil {
-			t.Fatal(err)
-		}
-		last, err := results[len(results)-1].Metadata()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if took := last.Timestamp.Sub(first.Timestamp); took > 100*time.Millisecond {
+		if took := b.emission(); took > 100*time.Millisecond {
 			t.Errorf("2000 rows that are answered at once took %v, want hardly any time", took)
 		}
 	})
+}
+
+func TestNoRequestAsksForMoreThanTheConsumerAllows(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(1500)
+		cfg := b.config("run", &sleeper{})
+		cfg.WindowRows = 1024
+		if _, err := b.js.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{
+			Durable: "stage-0", FilterSubject: "rows.>", AckPolicy: jetstream.AckAllPolicy, MaxAckPending: 1024, MaxDeliver: -1, AckWait: 24 * time.Hour,
+			PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{"stage"}, PinnedTTL: time.Second, MaxRequestBatch: 300,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		r := b.startWith(cfg)
+		b.until(1500)
+		r.stop(t)
+		b.check(1500)
+		if took := b.emission(); took > time.Second { // a refused request is followed by one for a single row
+			t.Errorf("1500 rows that are answered at once took %v, want hardly any time", took)
+		}
+	})
+}
+
+// emission is the time from the first result to the last.
+func (b *bench) emission() time.Duration {
+	b.t.Helper()
+	var at []time.Time
+	for _, m := range b.read("RESULTS", "results.stage.0.rows") {
+		md, err := m.Metadata()
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		at = append(at, md.Timestamp)
+	}
+	return at[len(at)-1].Sub(at[0])
 }

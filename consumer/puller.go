@@ -12,8 +12,10 @@ import (
 
 const (
 	// pullBatchMax bounds the rows of one pull request. The next one waits for its end, and a round trip may take
-	// milliseconds: beside so many rows that is nothing.
-	pullBatchMax = 1024
+	// milliseconds: beside so many rows that is nothing. A consumer that limits requests to fewer gets those, down to
+	// pullBatchLeast.
+	pullBatchMax   = 1024
+	pullBatchLeast = 256
 	// pullRetry is the wait after a request that the server could not serve (no leader, for instance).
 	pullRetry = 100 * time.Millisecond
 )
@@ -35,6 +37,7 @@ type puller struct {
 	pin     string
 	pinLost bool // a pin was held and the server no longer knows it
 	renew   time.Duration
+	most    int // rows that one request may ask for
 
 	left     int       // rows that the request under way may still bring
 	ends     time.Time // when the server forgets it
@@ -53,7 +56,8 @@ type pullRequest struct {
 	ID       string        `json:"id,omitempty"`
 }
 
-func newPuller(nc *nats.Conn, prefix, stream, durable, pin string, renew time.Duration) (*puller, error) {
+// newPuller listens for what its requests will bring. limit is the consumer's own on the rows of one; 0: it has none.
+func newPuller(nc *nats.Conn, prefix, stream, durable, pin string, renew time.Duration, limit int) (*puller, error) {
 	p := &puller{
 		nc:      nc,
 		subject: prefix + "CONSUMER.MSG.NEXT." + stream + "." + durable,
@@ -62,6 +66,10 @@ func newPuller(nc *nats.Conn, prefix, stream, durable, pin string, renew time.Du
 		msgs:  make(chan *nats.Msg, 2*pullBatchMax+64),
 		pin:   pin,
 		renew: renew,
+		most:  pullBatchMax,
+	}
+	if limit > 0 {
+		p.most = min(limit, pullBatchMax)
 	}
 	sub, err := nc.ChanSubscribe(p.inbox, p.msgs)
 	if err != nil {
@@ -82,7 +90,7 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 	if now.Before(p.notUntil) {
 		return p.notUntil, nil
 	}
-	req := pullRequest{Expires: p.renew, Batch: min(rows, pullBatchMax), MaxBytes: bytes, Group: pinGroup, ID: p.pin}
+	req := pullRequest{Expires: p.renew, Batch: min(rows, p.most), MaxBytes: bytes, Group: pinGroup, ID: p.pin}
 	switch {
 	case p.left > 0:
 		return p.over.Add(time.Millisecond), nil

@@ -88,7 +88,7 @@ func (c *Consumer) look(soft context.Context, durable jetstream.Consumer) (*jets
 // without a pin: the first row after the reset brings it. The random wait keeps ten standbys from claiming at once.
 func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status, anyway bool) (pin string, passed bool, err error) {
 	ttl := c.cfg.PinnedTTL
-	p, err := newPuller(c.nc, c.apiPrefix, c.cfg.InputStream, c.durable, "", ttl/2)
+	p, err := newPuller(c.nc, c.apiPrefix, c.cfg.InputStream, c.durable, "", ttl/2, 1)
 	if err != nil {
 		return "", false, err
 	}

@@ -135,7 +135,7 @@ func (t *term) reset(ctx context.Context) error {
 			return err
 		}
 	}
-	pull, err := newPuller(t.c.nc, t.c.apiPrefix, t.c.cfg.InputStream, t.c.durable, t.pin, t.c.renewEvery())
+	pull, err := newPuller(t.c.nc, t.c.apiPrefix, t.c.cfg.InputStream, t.c.durable, t.pin, t.c.renewEvery(), t.durable.CachedInfo().Config.MaxRequestBatch)
 	if err != nil {
 		return err
 	}
