@@ -20,10 +20,16 @@ import (
 // askBatch sends a batched request as soon as a stage answers.
 func (l *lab) askBatch(body string) *nats.Msg {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), time.Hour)
-	defer cancel()
+	patience := 1
 	for {
+		ctx, cancel := context.WithTimeout(l.t.Context(), 10*time.Minute)
 		m, err := l.nc.RequestWithContext(ctx, "stage.llm_batch", []byte(body))
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && l.t.Context().Err() == nil && patience > 0 {
+			// The server gave it to a connection that was being closed.
+			patience--
+			continue
+		}
 		if errors.Is(err, nats.ErrNoResponders) {
 			time.Sleep(100 * time.Millisecond)
 			continue
