@@ -62,7 +62,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 			return t.reset(ctx)
 		}
 	}
-	if t.buf.Full(reserve * weight(m)) {
+	if t.buf.Full(unansweredCounts * weight(m)) {
 		// More than was asked for: a request that had been given up answered after all. The row comes again.
 		return t.reset(ctx)
 	}
@@ -87,7 +87,7 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 // take opens the row and starts the work on it.
 func (t *term) take(seq uint64, m *nats.Msg) error {
 	size := weight(m)
-	index, err := t.buf.Open(seq, reserve*size)
+	index, err := t.buf.Open(seq, unansweredCounts*size)
 	if err != nil {
 		return fmt.Errorf("open row %d: %w", seq, err)
 	}
@@ -115,9 +115,9 @@ func (t *term) take(seq uint64, m *nats.Msg) error {
 	return nil
 }
 
-// reserve is how often an unanswered row counts in the window: once for itself, and once for its result, which holds the
+// unansweredCounts is how often an unanswered row counts in the window: once for itself, and once for its result, which holds the
 // row's own object. Without that, a window full of rows would hold twice its bytes when they are answered.
-const reserve = 2
+const unansweredCounts = 2
 
 // weight is what a row counts in the window. It is never more than what the server counted against the bytes asked for.
 func weight(m *nats.Msg) int {

@@ -66,13 +66,13 @@ type journal struct {
 	next       time.Time // when to look through them; zero: nothing to do
 	flushUntil time.Time // not zero: the partition is to be handed over
 
-	live      []journalRef // entries of rows that are not emitted, and some that are, as stored
-	last      uint64       // highest journal sequence seen
-	lastThen  uint64       // what it was when the group under way was given to the emitter
-	ours      uint64       // up to here all entries are known, see needed
-	purged    uint64       // entries below are removed
-	nextPurge time.Time
-	problem   string
+	live         []journalRef // entries of rows that are not emitted, and some that are, as stored
+	last         uint64       // highest journal sequence seen
+	lastAtAppend uint64       // last, when the group under way was given to the emitter
+	knownTo      uint64       // entries up to it are known, see needed
+	purged       uint64       // entries below are removed
+	nextPurge    time.Time
+	problem      string
 }
 
 // journalRef says that an entry of the journal is about a row of the input.
@@ -276,7 +276,7 @@ func (j *journal) holds(row *Row) bool {
 // emitting is told that an append is about to begin.
 func (j *journal) emitting() {
 	if j != nil {
-		j.lastThen = j.last
+		j.lastAtAppend = j.last
 	}
 }
 
@@ -285,7 +285,7 @@ func (j *journal) emitted(mark uint64, rows []*Row) {
 	if j == nil {
 		return
 	}
-	j.ours = max(j.ours, j.lastThen)
+	j.knownTo = max(j.knownTo, j.lastAtAppend)
 	for _, row := range rows {
 		delete(j.kept, row.Seq)
 	}
@@ -324,9 +324,9 @@ func (j *journal) needed() uint64 {
 	case j.reading:
 		return 0
 	case len(j.live) > 0:
-		return min(j.live[0].entry, j.ours+1)
+		return min(j.live[0].entry, j.knownTo+1)
 	default:
-		return j.ours + 1
+		return j.knownTo + 1
 	}
 }
 

@@ -119,7 +119,7 @@ func (j *journal) giveUp(why string) {
 	j.readDone()
 }
 
-func (j *journal) readDone() { j.reading, j.ours = false, j.last }
+func (j *journal) readDone() { j.reading, j.knownTo = false, j.last }
 
 // storedAt is the stream sequence in a publish acknowledgement; 0: there is none.
 func storedAt(m *nats.Msg) uint64 {

@@ -245,7 +245,7 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 }
 
 // roomBytes is how many bytes of rows may still be taken.
-func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / reserve }
+func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / unansweredCounts }
 
 // blocker is the first row that is not answered; rows before it wait for no other.
 func (t *term) blocker() uint64 {
