@@ -115,8 +115,8 @@ func (t *term) take(seq uint64, m *nats.Msg) error {
 	return nil
 }
 
-// unansweredCounts is how often an unanswered row counts in the window: once for itself, and once for its result, which holds the
-// row's own object. Without that, a window full of rows would hold twice its bytes when they are answered.
+// unansweredCounts is how often an unanswered row counts in the window: once for itself, and once for its result, which
+// holds the row's own object. Without that, a window full of rows would hold twice its bytes when they are answered.
 const unansweredCounts = 2
 
 // weight is what a row counts in the window. It is never more than what the server counted against the bytes asked for.

@@ -1,7 +1,7 @@
 package app
 
 const (
-	// memoryBase is the heap of a process without rows and calls, with some room for audit events on their way.
+	// memoryBase is the heap of a process without rows and calls, and some room for events on their way.
 	memoryBase = 20 << 20
 	// memoryPerCall is what a call in flight takes: connection, buffers, request and reply of the usual size.
 	memoryPerCall = 128 << 10
