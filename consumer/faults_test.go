@@ -90,7 +90,6 @@ func (b *bench) moveStore(from, to string) {
 		b.t.Fatal(err)
 	}
 	b.startServer()
-	time.Sleep(time.Second)
 }
 
 func pause(until time.Duration) func(b *bench) {

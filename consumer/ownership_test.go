@@ -172,7 +172,6 @@ func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
 			b.stopServer()
 			time.Sleep(10 * time.Second)
 			b.startServer()
-			time.Sleep(time.Second) // for the reconnect
 		}
 		b.until(300)
 		r.stop(t)

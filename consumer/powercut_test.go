@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 // A power cut takes what the server had not synced: the results end earlier than what the consumer acked. The end of the
@@ -21,7 +20,6 @@ func TestResultsThatLostTheirEndAreMadeAgainFromThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.startServer()
-		time.Sleep(time.Second)
 		b.loadFrom(60, 40)
 		b.start("second", quick()).stopAfter(b, 100)
 
@@ -33,7 +31,6 @@ func TestResultsThatLostTheirEndAreMadeAgainFromThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.startServer()
-		time.Sleep(time.Second)
 		if got := b.stored("RESULTS", "results.stage.0.rows"); got != 60 {
 			t.Fatalf("%d results are left, want 60", got)
 		}

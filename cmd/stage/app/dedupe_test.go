@@ -90,7 +90,8 @@ func TestAVerdictOnTheRequestIsShared(t *testing.T) {
 
 func TestWaitingRowsGoBackWhenTheStageStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Status: 429})}, map[string]string{
+		// A call takes a second, so that all ten rows are there before the one among them is answered.
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: llmtest.Steps(llmtest.Step{Status: 429})}, map[string]string{
 			"STAGE_DEDUPE": "inflight", "STAGE_MIN_DISPATCH_DELAY_MS": "60000", "STAGE_MAX_DISPATCH_DELAY_MS": "60000",
 		})
 		l.load(times("same", 10)...)
