@@ -56,6 +56,11 @@ func newVerifyBench(t *testing.T, change func(streams []jetstream.StreamConfig))
 			t.Fatal(err)
 		}
 	}
+	// After the deletion of its last stream with a file the server removes the directory of the account some time later,
+	// also from under a stream created meanwhile.
+	if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEEP", Subjects: []string{"keep"}}); err != nil {
+		t.Fatal(err)
+	}
 	return b
 }
 
