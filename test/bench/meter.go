@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -85,7 +86,7 @@ const (
 	metricMallocs    = "go_memstats_mallocs_total"
 	metricBytes      = "go_memstats_alloc_bytes_total"
 	metricHeap       = "go_memstats_heap_alloc_bytes"
-	metricNextGC     = "go_memstats_next_gc_bytes" // twice what the last collection left
+	metricLive       = "go_gc_heap_live_bytes" // what the last collection left
 	metricStacks     = "go_memstats_stack_inuse_bytes"
 	metricGoroutines = "go_goroutines"
 	metricDone       = "bench_done"
@@ -122,15 +123,17 @@ func serveMeters(ctx context.Context, addr string, done *atomic.Int64) error {
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
+		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		metrics.Read(live)
 		fmt.Fprintf(w, "%s %d\n%s %d\n%s %d\n%s %d\n%s %d\n", //nolint:errcheck // the reader would miss it
-			metricMallocs, m.Mallocs, metricBytes, m.TotalAlloc, metricDone, done.Load(), metricNextGC, m.NextGC, metricStacks, m.StackInuse)
+			metricMallocs, m.Mallocs, metricBytes, m.TotalAlloc, metricDone, done.Load(), metricLive, live[0].Value.Uint64(), metricStacks, m.StackInuse)
 	})}
 	go func() { _ = server.Serve(listener) }() // ends with the process
 	return nil
 }
 
-// liveMiB is the memory that is in use, of what was scraped. Garbage comes on top: at most as much again, by default.
-func liveMiB(m map[string]float64) float64 { return (m[metricNextGC]/2 + m[metricStacks]) / (1 << 20) }
+// liveMiB is the memory that is in use, of what was scraped. Garbage comes on top.
+func liveMiB(m map[string]float64) float64 { return (m[metricLive] + m[metricStacks]) / (1 << 20) }
 
 // freeAddr is an address of this machine that nobody listens on.
 func freeAddr(ctx context.Context) (string, error) {

@@ -212,13 +212,23 @@ func (t *turn) measure(ctx context.Context) (f figures, err error) {
 		profiled <- nil
 	}
 	last := warm
-	if _, err := t.until(ctx, func(now sample) bool {
-		if now.rows >= t.sc.rows {
-			return true
+	upTo := func(rows int) func(sample) bool {
+		return func(now sample) bool {
+			if now.rows >= rows {
+				return true
+			}
+			last = now
+			return false
 		}
-		last = now
-		return false
-	}); err != nil {
+	}
+	if _, err := t.until(ctx, upTo(t.sc.rows*9/10)); err != nil {
+		return f, err
+	}
+	busy, err := scrape(ctx, t.addr)
+	if err != nil {
+		return f, err
+	}
+	if _, err := t.until(ctx, upTo(t.sc.rows)); err != nil {
 		return f, err
 	}
 	after, err := scrape(ctx, t.addr)
@@ -231,6 +241,6 @@ func (t *turn) measure(ctx context.Context) (f figures, err error) {
 	f = between(warm, last)
 	rest := float64(t.sc.rows - warm.rows)
 	f.Allocs, f.Bytes = (after[metricMallocs]-before[metricMallocs])/rest, (after[metricBytes]-before[metricBytes])/rest
-	f.PeakMiB, f.LiveMiB = peakOf(t.cmd.Process.Pid), liveMiB(after)
+	f.PeakMiB, f.LiveMiB = peakOf(t.cmd.Process.Pid), liveMiB(busy)
 	return f, <-profiled
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"net/http"
+	"regexp"
 	"strconv"
 	"sync"
 	"time"
@@ -140,10 +141,14 @@ func NewMetrics(build Build, snapshot func() Snapshot) *Metrics {
 	m.registry.MustRegister(
 		m.rows, m.calls, m.capacityRetries, m.tokens, m.cost, m.auditEvents, m.terms, m.callDuration, m.rowDuration, m.emitLag,
 		newGauges(build, snapshot),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
 }
+
+// liveHeap is what is in use of the heap, which none of the collector's own metrics says: GOGC decides what comes on top.
+var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
 
 // Handler serves the metrics in the text formats of Prometheus and OpenMetrics.
 func (m *Metrics) Handler() http.Handler {
