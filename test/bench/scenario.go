@@ -17,6 +17,7 @@ type scenario struct {
 	latency, slow time.Duration
 	slowRow       func(n int) bool // whether row n's call is slow
 	env           []string         // of the stage, besides
+	gogc          string           // of the contenders; empty: as they set it
 	contenders    []string         // the stage first
 	goals         []goal
 	perCall       float64 // KiB of memory that a call in flight may take; 0: it is not measured
@@ -145,8 +146,11 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 // goes on until the window is as full. The same of the most that is resident has the garbage in it, too.
 func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figures) error {
 	const calls = 50
+	defer func(file string) { s.profile = file }(s.profile)
+	s.profile = "" // it is of the turns that were measured
 	alone := *sc
 	alone.pool = 1
+	alone.gogc = "10" // or the last collection would be of a time when the window was still empty
 	for _, who := range sc.contenders {
 		if err := s.lay(ctx, &alone, sc.rows); err != nil {
 			return err

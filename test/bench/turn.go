@@ -84,6 +84,9 @@ func (t *turn) command(ctx context.Context, llm string) *exec.Cmd {
 			"STAGE_HTTP_ADDR=" + t.addr, "STAGE_LOG_LEVEL=warn", "STAGE_STREAM_REPLICAS=" + strconv.Itoa(len(s.servers)),
 		}, sc.env...)
 	}
+	if sc.gogc != "" {
+		cmd.Env = append(cmd.Environ(), "GOGC="+sc.gogc)
+	}
 	cmd.Stdout, cmd.Stderr = &t.out, &t.out
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
@@ -182,7 +185,7 @@ func (s *site) contend(ctx context.Context, sc *scenario, who string) (f figures
 		return f, err
 	}
 	defer func() { err = errors.Join(err, t.end()) }()
-	if f, err = t.measure(ctx); err != nil || who != "noop" {
+	if f, err = t.measure(ctx); err != nil || who != "noop" && role != "stage" {
 		return f, err
 	}
 	f.Group, err = s.noteGroups(ctx, sc.rows)

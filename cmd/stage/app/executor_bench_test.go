@@ -77,10 +77,10 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 }
 
 // The number is about what there is today: prompt, request, result, events, the strings of four hashes, the steps of the
-// template.
+// template. The race detector has pools of the library forget what is in them, and adds up to five.
 func TestARowTakesFewAllocationsOfTheExecutor(t *testing.T) {
 	w := newRowWay(t)
-	const most = 32
+	const most = 34
 	if n := testing.AllocsPerRun(100, func() { w.walk(t) }); n > most {
 		t.Errorf("%v allocations a row, want at most %d", n, most)
 	}
