@@ -173,7 +173,11 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 		MaxIdleConns:        c.cfg.Concurrency,
 		MaxIdleConnsPerHost: c.cfg.Concurrency,
 		MaxConnsPerHost:     c.cfg.Concurrency,
-		IdleConnTimeout:     idleTimeout,
+		// Half of the default: with one connection a call in flight they are a quarter of its memory. What is larger passes
+		// them by, as a body does that is read or written in one piece.
+		ReadBufferSize:  2 << 10,
+		WriteBufferSize: 2 << 10,
+		IdleConnTimeout: idleTimeout,
 		OnProxyConnectResponse: func(_ context.Context, _ *url.URL, _ *http.Request, r *http.Response) error {
 			if r.StatusCode != http.StatusOK {
 				return &proxyError{status: r.StatusCode}
