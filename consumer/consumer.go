@@ -135,6 +135,7 @@ type Consumer struct {
 	claimSubject  string
 	log           *slog.Logger
 	mail          *mailbox
+	gate          gate
 	problems      problems
 
 	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
@@ -337,6 +338,7 @@ func (c *Consumer) keepRows(t *term) {
 		row.wanted.Store(false)
 		c.held[seq] = row
 	}
+	t.openGate()
 }
 
 // forget drops the held rows that somebody has emitted, and all of them when the input is another stream by now.

@@ -37,6 +37,7 @@ type Row struct {
 	Kept *Kept
 
 	mail        *mailbox
+	gate        *gate
 	recorder    *Recorder
 	trace       Trace // nil: nothing follows it
 	wanted      atomic.Bool

@@ -227,6 +227,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status, anyway b
 			return err
 		}
 		t.checkOwner(now)
+		t.setGate()
 		t.publishStatus()
 	}
 }

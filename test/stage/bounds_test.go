@@ -2,6 +2,7 @@ package stage_test
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -70,6 +71,74 @@ func TestRowsAndResultsBehindABlockedHeadStayWithinTheWindowsBytes(t *testing.T)
 		s.await(rows)
 		r.stop()
 		s.verify()
+	})
+}
+
+// lengthy answers as blocked does, but with replies of 16 KiB to rows of a few bytes.
+func lengthy(c llmtest.Call) *llmtest.Step {
+	step := blocked(c)
+	step.Body = fmt.Sprintf(`{"id":"1","model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}]}`, strings.Repeat("y", 16<<10))
+	return step
+}
+
+// What a reply takes shows when it is there: no call begins for which there is no room, but for the few that were on their
+// way to the pool. The row that all wait for may always begin.
+func TestRepliesLargerThanTheirRowsStayWithinTheWindowsBytes(t *testing.T) {
+	t.Parallel()
+	const rows, windowBytes, pool = 600, 1 << 20, 4
+	replies := vars{"STAGE_WINDOW": "1000", "STAGE_WINDOW_BYTES": strconv.Itoa(windowBytes), "STAGE_POOL_SIZE": strconv.Itoa(pool)}
+	t.Run("behind a call that takes long", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := loaded(t, rows, llmtest.Config{Script: lengthy})
+			r := s.start(replies)
+			time.Sleep(80 * time.Second)
+			const onTheWay = 3*pool + 17 // in the pool, in its queue, and one that is being rendered
+			const most = windowBytes>>14 + onTheWay
+			if finished := r.metric(`llm_stage_reorder_buffer_rows{partition="0"}`); finished < windowBytes>>15 || finished > most {
+				t.Errorf("%d replies of 16 KiB wait, want at most %d, and half of them at least", finished, most)
+			}
+			if held := r.metric(`llm_stage_window_rows{partition="0"}`); held != rows {
+				t.Errorf("%d rows are in the window, want all %d: they are small", held, rows)
+			}
+			s.await(rows)
+			r.stop()
+			s.verify()
+		})
+	})
+	t.Run("and are handed back by a stop", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := loaded(t, rows, llmtest.Config{Script: lengthy})
+			r := s.start(replies)
+			time.Sleep(80 * time.Second)
+			r.stop()
+			r = s.start(replies)
+			s.await(rows)
+			r.stop()
+			s.verify()
+		})
+	})
+	t.Run("of the one partition that has none left", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSite(t, llmtest.Config{Script: lengthy})
+			partitions := vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "2"}
+			maps.Copy(partitions, replies)
+			r := s.start(partitions)
+			s.until("partitions", func() bool {
+				_, err := s.js.Stream(t.Context(), "ROWS")
+				return err == nil
+			})
+			s.publishKeyed(1, rows)
+			time.Sleep(80 * time.Second)
+			held := []int{r.metric(`llm_stage_window_rows{partition="0"}`), r.metric(`llm_stage_window_rows{partition="1"}`)}
+			if min(held[0], held[1]) != 0 || max(held[0], held[1]) < rows/4 {
+				t.Errorf("the partitions have %d rows in their windows, want many in the one with row 1 and none in the other", held)
+			}
+			s.until("all rows", func() bool {
+				return r.metric(`llm_stage_window_rows{partition="0"}`)+r.metric(`llm_stage_window_rows{partition="1"}`) == 0
+			})
+			r.stop()
+			s.keyed(rows, "results.stage.0.rows", "results.stage.1.rows")
+		})
 	})
 }
 

@@ -95,6 +95,9 @@ func (e *executor) Recall() {
 	e.pool.Recall(func(j *job) bool { return !j.row.Wanted() })
 }
 
+// Resume looks at the waiting rows again. It implements [consumer.Resumer].
+func (e *executor) Resume() { e.signal() }
+
 func (e *executor) signal() {
 	select {
 	case e.ready <- struct{}{}:
@@ -105,6 +108,7 @@ func (e *executor) signal() {
 // run renders rows and hands them to the pool until ctx ends; then it gives back what waits. A row that is started after
 // that is given back too: run returns only when done is closed, when no more can come.
 func (e *executor) run(ctx context.Context, done <-chan struct{}) {
+	defer context.AfterFunc(ctx, e.signal)()
 	for {
 		select {
 		case <-e.ready:
@@ -112,7 +116,7 @@ func (e *executor) run(ctx context.Context, done <-chan struct{}) {
 			return
 		}
 		e.submit(ctx, e.dedupe.takeBack())
-		for some := e.next(); len(some) > 0; some = e.next() {
+		for some := e.next(ctx); len(some) > 0; some = e.next(ctx) {
 			jobs := e.prepareAll(ctx, some)
 			e.dedupe.lookUp(ctx, jobs)
 			e.submit(ctx, jobs)
@@ -120,19 +124,32 @@ func (e *executor) run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// next takes the first rows of the queue: one, or as many as are looked up in the store at once. They are valid until the
-// next call.
-func (e *executor) next() []*consumer.Row {
+// next takes the first rows of the queue that may begin: one, or as many as are looked up in the store at once. They are
+// valid until the next call.
+func (e *executor) next(ctx context.Context) []*consumer.Row {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := 1
+	most := 1
 	if e.dedupe != nil && e.dedupe.store != nil {
-		n = lookUpRows
+		most = lookUpRows
 	}
-	n = min(n, len(e.queue))
-	e.taken = append(e.taken[:0], e.queue[:n]...)
-	clear(e.queue[:n]) // else the queue would hold on to rows that have long been emitted
-	if e.queue = e.queue[n:]; len(e.queue) == 0 {
+	held := func(row *consumer.Row) bool { return ctx.Err() == nil && !row.MayBegin() }
+	// The rows of one partition may be held while those of another, behind them, may begin.
+	from := slices.IndexFunc(e.queue, func(row *consumer.Row) bool { return !held(row) })
+	if from < 0 {
+		return nil
+	}
+	to := from + 1
+	for to < len(e.queue) && to-from < most && !held(e.queue[to]) {
+		to++
+	}
+	e.taken = append(e.taken[:0], e.queue[from:to]...)
+	if from > 0 {
+		e.queue = slices.Delete(e.queue, from, to)
+		return e.taken
+	}
+	clear(e.queue[:to]) // else the queue would hold on to rows that have long been emitted
+	if e.queue = e.queue[to:]; len(e.queue) == 0 {
 		e.queue = nil
 	}
 	return e.taken

@@ -19,7 +19,7 @@ func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
 	}
 	const handedOut = 90
 	for range handedOut {
-		if some := e.next(); len(some) != 1 {
+		if some := e.next(t.Context()); len(some) != 1 {
 			t.Fatalf("got %d rows, want 1", len(some))
 		}
 	}

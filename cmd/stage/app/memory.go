@@ -9,7 +9,7 @@ const (
 
 // memoryLimit is the memory that run needs with cfg at most, in bytes, and that the garbage collector is told to keep to.
 // Left alone it lets the heap grow to twice what is in use, so that a full window took twice STAGE_WINDOW_BYTES. The limit
-// is a soft one: a process that needs more, for replies far larger than their rows, takes more.
+// is a soft one: a process that needs more takes more.
 //
 // GOMEMLIMIT sets another.
 func memoryLimit(cfg *Config) int64 {
