@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,7 +200,9 @@ func (t *turn) measure(ctx context.Context) (f figures, err error) {
 	if err != nil {
 		return f, err
 	}
-	warm, err := t.until(ctx, func(now sample) bool { return now.at.Sub(begun.at) > warmUp || now.rows > t.sc.rows/3 })
+	warm, err := t.until(ctx, func(now sample) bool {
+		return now.at.Sub(begun.at) > cmp.Or(t.sc.warmUp, warmUp) || now.rows > t.sc.rows/3
+	})
 	if err != nil {
 		return f, err
 	}
