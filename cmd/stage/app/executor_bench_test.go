@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -77,12 +78,17 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 }
 
 // The number is about what there is today: prompt, request, result, events, the strings of four hashes, the steps of the
-// template. The race detector has pools of the library forget what is in them, and adds up to five.
+// template. Pools of the library forget now and then what is in them, all the more under the race detector: the least of
+// some tries counts.
 func TestARowTakesFewAllocationsOfTheExecutor(t *testing.T) {
 	w := newRowWay(t)
-	const most = 34
-	if n := testing.AllocsPerRun(100, func() { w.walk(t) }); n > most {
-		t.Errorf("%v allocations a row, want at most %d", n, most)
+	const most = 32
+	least := math.Inf(1)
+	for range 5 {
+		least = min(least, testing.AllocsPerRun(100, func() { w.walk(t) }))
+	}
+	if least > most {
+		t.Errorf("%v allocations a row, want at most %d", least, most)
 	}
 }
 
