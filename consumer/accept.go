@@ -11,11 +11,21 @@ import (
 )
 
 // received takes one message of the pull request: a row, or the server's word on it.
+//
+// A row that brings another pin than the last one had is no proof that the partition is still ours:
+//
+//	A's pin runs out. B claims, and sets the consumer back; A's request is the one that waits, so A gets the row and the pin.
+//	A renews it, and B, who owns the log, gets no row until A learns that it is fenced.
 func (t *term) received(ctx context.Context, m *nats.Msg) error {
 	row, err := t.pull.received(m, time.Now())
 	switch {
 	case err != nil:
 		return err
+	case row && t.pull.pin != t.pin:
+		if err := t.stillOurs(ctx); err != nil {
+			return err
+		}
+		return t.accept(ctx, m)
 	case row:
 		return t.accept(ctx, m)
 	case t.pull.pinLost:
@@ -38,7 +48,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 		return nil //nolint:nilerr // not a delivery
 	}
 	now := time.Now()
-	t.quietSince = now
+	t.moved(now)
 	seq := md.Sequence.Stream
 	proven := t.delivered > 0 && md.NumDelivered == 1 && md.Sequence.Consumer == t.delivered+1 && t.pull.pin == t.pin
 	t.delivered, t.pin = md.Sequence.Consumer, t.pull.pin
@@ -133,14 +143,17 @@ func weight(m *nats.Msg) int {
 	return size
 }
 
-// startWaiting starts the rows that wait for the journal to be read, once it is. A stopping term starts none.
+// startWaiting starts the rows that wait for the journal, or for the log after a gap, to be read. A stopping term starts
+// none.
 func (t *term) startWaiting() {
 	switch {
 	case len(t.unstarted) == 0:
 		return
 	case t.stopping:
-		t.handedBack += len(t.unstarted)
-	case t.journal.busyReading():
+		for _, row := range t.unstarted {
+			t.takeBack(row)
+		}
+	case t.journal.busyReading() || !t.doubtSince.IsZero():
 		return
 	default:
 		for _, row := range t.unstarted {
@@ -157,7 +170,7 @@ func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
 	row := &Row{
 		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
-		Taken:   time.Now(), mail: c.mail, gate: &c.gate, recorder: c.cfg.Recorder,
+		Taken:   time.Now(), mail: c.mail, gate: &c.gate, pulse: &c.pulse, recorder: c.cfg.Recorder,
 	}
 	if c.cfg.Tracer != nil {
 		row.trace = c.cfg.Tracer.RowTaken(row)
@@ -177,14 +190,23 @@ func (t *term) collect() {
 			row.answered = true
 			t.complete(row)
 		case t.stopping:
-			t.handedBack++
+			t.takeBack(row)
 		default:
-			// Given back in the moment between two terms, and wanted again since.
-			t.c.cfg.Executor.Start(row)
+			// Handed back in the moment between two terms, or while it was in doubt whether the partition is still ours.
+			t.unstarted = append(t.unstarted, row)
 		}
 	}
 	clear(rows)
 	t.spare = rows
+}
+
+// takeBack forgets a row that a stopping term does not start, or that the executor has handed back to it; its place in the
+// sequencer stays empty. The term may end in an error all the same, and nobody works on the row any more: kept for the
+// next term, it would never be started there, and hold up the partition for good.
+func (t *term) takeBack(row *Row) {
+	t.handedBack++
+	delete(t.open, row.Seq)
+	row.letGo()
 }
 
 // complete puts the answer into the sequencer and its row event on the way. The event is stored before the result.

@@ -5,50 +5,83 @@ import (
 	"slices"
 )
 
-// member is a replica that takes part in the spread, and the partitions that it owns at the moment.
+// member is a replica that takes part in the spread, and the partitions that it serves at the moment: those that are its
+// own, and those that it took over because whoever should serve them did not.
 type member struct {
 	id    string
 	owned []int
+	taken []int
 }
 
-// assign says which member each partition should have, by id; with no members each has "". Every member gets its share,
-// a P/R-th of the partitions and with the first P mod R members one more, and as much of it as it can from what it owns
-// already: the larger shares go to those that own most, so the fewest partitions move. Equal views give equal answers,
-// so the members need not agree on anything.
+// assign says which member each partition should have, by id; with no members each has "". Every member gets its share: a
+// P/R-th of the partitions, and P mod R members get one more.
+//
+// A member keeps what it owns, up to its share; the larger shares go to those that would otherwise have to give one up, so
+// the fewest partitions move. Only then does it keep what it took over, as far as its share has room: so a neglected
+// partition never displaces one that is rightly owned. Where several claim a partition the first in the order of ids has it.
+//
+// What is left goes round the members in turn. The turn of a partition depends on its number alone, so while replicas that
+// start together claim one partition after the other, the places of the rest stay the same.
+//
+// Equal views give equal answers, so the members need not agree on anything.
 func assign(members []member, partitions int) []string {
 	to := make([]string, partitions)
 	if len(members) == 0 {
 		return to
 	}
 	members = slices.Clone(members)
-	slices.SortFunc(members, func(a, b member) int {
-		return cmp.Or(cmp.Compare(len(b.owned), len(a.owned)), cmp.Compare(a.id, b.id))
-	})
-	room := make([]int, len(members))
-	for i, m := range members {
-		room[i] = partitions / len(members)
-		if i < partitions%len(members) {
-			room[i]++
-		}
-		for _, p := range slices.Sorted(slices.Values(m.owned)) {
-			if p >= 0 && p < partitions && to[p] == "" && room[i] > 0 {
-				to[p] = m.id
-				room[i]--
+	slices.SortFunc(members, func(a, b member) int { return cmp.Compare(a.id, b.id) })
+	owner := make([]string, partitions)
+	for i := range members {
+		members[i].owned = slices.DeleteFunc(slices.Sorted(slices.Values(members[i].owned)), func(p int) bool {
+			if p < 0 || p >= partitions || owner[p] != "" {
+				return true
 			}
+			owner[p] = members[i].id
+			return false
+		})
+	}
+	room := rooms(members, partitions)
+	for _, m := range members {
+		for _, p := range m.owned[:min(room[m.id], len(m.owned))] {
+			to[p] = m.id
+		}
+		room[m.id] = max(0, room[m.id]-len(m.owned))
+	}
+	give := func(p int, id string) {
+		if p >= 0 && p < partitions && to[p] == "" && room[id] > 0 {
+			to[p] = id
+			room[id]--
+		}
+	}
+	for _, m := range members {
+		for _, p := range slices.Sorted(slices.Values(m.taken)) {
+			give(p, m.id)
 		}
 	}
 	for p := range to {
-		if to[p] != "" {
-			continue
+		for turn := 0; to[p] == ""; turn++ {
+			give(p, members[(p+turn)%len(members)].id)
 		}
-		most := 0
-		for i := range room {
-			if room[i] > room[most] {
-				most = i
-			}
-		}
-		to[p] = members[most].id
-		room[most]--
 	}
 	return to
+}
+
+// rooms are the shares of the members. The larger ones go to those that would otherwise have to give up one more.
+func rooms(members []member, partitions int) map[string]int {
+	few, larger := partitions/len(members), partitions%len(members)
+	room := make(map[string]int, len(members))
+	for _, gives := range []bool{true, false} {
+		for _, m := range members {
+			if gives != (len(m.owned) > few) {
+				continue
+			}
+			room[m.id] = few
+			if larger > 0 {
+				room[m.id]++
+				larger--
+			}
+		}
+	}
+	return room
 }

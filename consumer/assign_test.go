@@ -17,14 +17,18 @@ func TestAssignGivesEachItsShareAndMovesAsLittleAsItCan(t *testing.T) {
 	}{
 		{"nobody", nil, 2, []string{"", ""}},
 		{"alone", []member{{id: "a"}}, 3, []string{"a", "a", "a"}},
-		{"all start at once", []member{{id: "b"}, {id: "a"}, {id: "c"}}, 4, []string{"a", "a", "b", "c"}},
-		{"one joins", []member{{"a", []int{0, 1, 2, 3}}, {"b", nil}}, 4, []string{"a", "a", "b", "b"}},
-		{"one joins two", []member{{"a", []int{0, 2}}, {"b", []int{3, 1}}, {"c", nil}}, 4, []string{"a", "b", "a", "c"}},
-		{"one dies", []member{{"a", []int{0, 1}}, {"c", []int{4}}}, 6, []string{"a", "a", "c", "a", "c", "c"}},
-		{"the larger share stays where it is", []member{{"a", []int{0}}, {"b", []int{1, 2}}}, 3, []string{"a", "b", "b"}},
-		{"more members than partitions", []member{{"a", nil}, {"b", []int{1}}, {"c", nil}}, 2, []string{"a", "b"}},
-		{"two say that they own it", []member{{"a", []int{0, 1}}, {"b", []int{0, 1}}}, 2, []string{"a", "b"}},
-		{"one that talks nonsense", []member{{"a", []int{-1, 9, 0, 0}}, {"b", nil}}, 2, []string{"a", "b"}},
+		{"all start at once", []member{{id: "b"}, {id: "a"}, {id: "c"}}, 4, []string{"a", "b", "c", "a"}},
+		{"some have begun, the rest stay where they were", []member{{id: "b", owned: []int{1}}, {id: "a", owned: []int{3}}, {id: "c"}}, 4, []string{"a", "b", "c", "a"}},
+		{"one joins", []member{{id: "a", owned: []int{0, 1, 2, 3}}, {id: "b"}}, 4, []string{"a", "a", "b", "b"}},
+		{"one joins two", []member{{id: "a", owned: []int{0, 2}}, {id: "b", owned: []int{3, 1}}, {id: "c"}}, 4, []string{"a", "b", "a", "c"}},
+		{"one dies", []member{{id: "a", owned: []int{0, 1}}, {id: "c", owned: []int{4}}}, 6, []string{"a", "a", "a", "c", "c", "c"}},
+		{"the larger share stays where it is", []member{{id: "a", owned: []int{0}}, {id: "b", owned: []int{1, 2}}}, 3, []string{"a", "b", "b"}},
+		{"more members than partitions", []member{{id: "a"}, {id: "b", owned: []int{1}}, {id: "c"}}, 2, []string{"a", "b"}},
+		{"two say that they own it", []member{{id: "a", owned: []int{0, 1}}, {id: "b", owned: []int{0, 1}}}, 2, []string{"a", "b"}},
+		{"one that talks nonsense", []member{{id: "a", owned: []int{-1, 9, 0, 0}}, {id: "b"}}, 2, []string{"a", "b"}},
+		{"what was taken over displaces nothing", []member{{id: "a", owned: []int{2, 3}, taken: []int{0, 1}}, {id: "b"}}, 4, []string{"b", "b", "a", "a"}},
+		{"nor what another owns", []member{{id: "a", taken: []int{0, 1}}, {id: "b", owned: []int{1}}}, 2, []string{"a", "b"}},
+		{"it stays where there is room", []member{{id: "b", owned: []int{3}, taken: []int{0}}, {id: "a", owned: []int{1}}}, 4, []string{"b", "a", "a", "b"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -35,42 +39,57 @@ func TestAssignGivesEachItsShareAndMovesAsLittleAsItCan(t *testing.T) {
 	}
 }
 
-// TestAssignKeepsItsRules draws who owns what, each partition by one member at most.
+// TestAssignKeepsItsRules draws who owns what and who has taken over what, each partition by any number of members: what
+// two say that they own counts for the first of them.
 func TestAssignKeepsItsRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions := rapid.IntRange(1, 40).Draw(t, "partitions")
 		members := make([]member, rapid.IntRange(1, 12).Draw(t, "members"))
+		rightly := make([]int, partitions) // who owns each, or -1
 		for i := range members {
-			members[i].id = strconv.Itoa(i)
+			members[i].id = string(rune('a' + i))
 		}
 		for p := range partitions {
-			if m := rapid.IntRange(-1, len(members)-1).Draw(t, "owner of "+strconv.Itoa(p)); m >= 0 {
-				members[m].owned = append(members[m].owned, p)
+			rightly[p] = -1
+			for _, i := range rapid.SliceOfNDistinct(rapid.IntRange(0, len(members)-1), 0, min(3, len(members)), rapid.ID).Draw(t, "who claims "+strconv.Itoa(p)) {
+				m := &members[i]
+				if rapid.IntRange(0, 3).Draw(t, "taken over") == 0 {
+					m.taken = append(m.taken, p)
+					continue
+				}
+				m.owned = append(m.owned, p)
+				if rightly[p] < 0 || i < rightly[p] {
+					rightly[p] = i
+				}
 			}
 		}
 		to := assign(members, partitions)
-		few, moved := partitions/len(members), 0
-		var owned []int // how many each owns, and will have
-		for _, m := range members {
-			has := 0
+		few, moved, least := partitions/len(members), 0, 0
+		larger := partitions % len(members)
+		var own []int // how many each rightly owns
+		for i, m := range members {
+			has, owns := 0, 0
 			for p := range to {
 				if to[p] == m.id {
 					has++
-				} else if slices.Contains(m.owned, p) {
-					moved++
+				}
+				if rightly[p] == i {
+					owns++
+					if to[p] != m.id {
+						moved++
+					}
 				}
 			}
-			if has != few && (has != few+1 || partitions%len(members) == 0) {
+			if has != few && (has != few+1 || larger == 0) {
 				t.Fatalf("%s has %d of %d partitions among %d", m.id, has, partitions, len(members))
 			}
-			owned = append(owned, len(m.owned))
+			own = append(own, owns)
 		}
-		// The fewest that must move: what each owns beyond its share, the larger shares going to those that own most.
-		slices.SortFunc(owned, func(a, b int) int { return b - a })
-		least := 0
-		for i, n := range owned {
+		// The fewest that must move: what each rightly owns beyond its share, the larger shares going to those that own most.
+		slices.SortFunc(own, func(a, b int) int { return b - a })
+		for i, n := range own {
 			share := few
-			if i < partitions%len(members) {
+			if i < larger {
 				share++
 			}
 			least += max(0, n-share)
@@ -78,7 +97,7 @@ func TestAssignKeepsItsRules(t *testing.T) {
 		if moved != least {
 			t.Fatalf("%d partitions move, %d must: %v to %v", moved, least, members, to)
 		}
-		// Done once, there is nothing more to do.
+		// Done, there is nothing more to do.
 		after := make([]member, len(members))
 		for i := range after {
 			after[i].id = members[i].id
@@ -91,6 +110,28 @@ func TestAssignKeepsItsRules(t *testing.T) {
 		slices.Reverse(after)
 		if again := assign(after, partitions); !slices.Equal(again, to) {
 			t.Fatalf("it would move on from %v to %v", to, again)
+		}
+	})
+}
+
+// TestReplicasThatStartTogetherDoNotGetInEachOthersWay has members that all begin with nothing claim what they were given,
+// in any order: nobody's place changes on the way.
+func TestReplicasThatStartTogetherDoNotGetInEachOthersWay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		partitions := rapid.IntRange(1, 64).Draw(t, "partitions")
+		members := make([]member, rapid.IntRange(1, 16).Draw(t, "members"))
+		for i := range members {
+			members[i].id = string(rune('a' + i))
+		}
+		to := assign(members, partitions)
+		for p, id := range to {
+			if rapid.Bool().Draw(t, "claimed") {
+				m := &members[id[0]-'a']
+				m.owned = append(m.owned, p)
+			}
+		}
+		if again := assign(members, partitions); !slices.Equal(again, to) {
+			t.Fatalf("from %v to %v, when these had begun: %v", to, again, members)
 		}
 	})
 }

@@ -62,6 +62,15 @@ func (c *Consumer) readEnd(ctx context.Context) (logEnd, error) {
 	return logEnd{seq: m.Sequence, owner: m.Header.Get(HeaderOwner), mark: mark}, nil
 }
 
+// stillEndsAt returns ErrFenced when the log has grown by somebody else's append.
+func (c *Consumer) stillEndsAt(ctx context.Context, end logEnd) error {
+	now, err := c.readEnd(ctx)
+	if err == nil && now.seq != end.seq {
+		return fmt.Errorf("%w: the log ends at %d with owner %s", ErrFenced, now.seq, now.owner)
+	}
+	return err
+}
+
 // lastClaim returns the partition's newest claim; nil when there is none.
 func (c *Consumer) lastClaim(ctx context.Context) (*claim, error) {
 	m, err := c.lastResult(ctx, c.claimSubject)
@@ -85,6 +94,27 @@ func (c *Consumer) lastClaim(ctx context.Context) (*claim, error) {
 // lastResult asks the leader for the last message that matches a filter.
 func (c *Consumer) lastResult(ctx context.Context, filter string) (*jetstream.RawStreamMsg, error) {
 	return c.messageGet(ctx, c.cfg.ResultStream, msgGetRequest{LastFor: filter})
+}
+
+// checkStart looks once, before this process stands by, for what would keep it from serving the partition: a person who
+// starts it should be told at once, and not when its turn comes.
+func (c *Consumer) checkStart(ctx context.Context, durable jetstream.Consumer) error {
+	if c.started {
+		return nil
+	}
+	input, err := c.js.Stream(ctx, c.cfg.InputStream)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", c.cfg.InputStream, c.denied(err))
+	}
+	end, err := c.readEnd(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := c.checkInput(ctx, end, durable.CachedInfo(), input.CachedInfo()); err != nil {
+		return err
+	}
+	c.started = true
+	return nil
 }
 
 // checkInput compares the input stream with the one of the last claim, and the place to go on at with the durable

@@ -136,6 +136,7 @@ type Consumer struct {
 	log           *slog.Logger
 	mail          *mailbox
 	gate          gate
+	pulse         pulse
 	problems      problems
 
 	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
@@ -143,8 +144,9 @@ type Consumer struct {
 	held map[uint64]*Row
 	// inputCreated is when the input stream was created, whose sequences held and journal speak of.
 	inputCreated time.Time
-	// hasServed says that a term began: from then on a missing or ill-set stream is a fault that may be mended while we wait.
-	hasServed bool
+	// started says that all was well once, whether it was this process's turn or not: from then on a missing or ill-set stream
+	// is a problem that may be fixed while it waits.
+	started bool
 	// toFloor says that acks delete rows from the input stream (work queue and interest retention).
 	toFloor bool
 	// maxMessage is the largest message that the results stream takes.
@@ -225,19 +227,23 @@ func (c *Consumer) setStatus(change func(*Status)) {
 // or handed back every row, emits what is contiguous, acks, and hands the partition over. When hard ends it leaves
 // everything where it is. It returns nil after either, and an error only where trying again can't help: an input stream
 // created anew ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for good. What a person can
-// mend from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that can't serve) is an error only
-// at the start, before the first term; later it is waited for, and [Status.Problem] tells of it.
+// fix from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that can't serve) is an error only
+// at the start, before all was well once; later it is waited for, and [Status.Problem] reports it.
 func (c *Consumer) Run(soft, hard context.Context) error {
-	defer c.setStatus(func(s *Status) { s.Role, s.Owner = Stopped, "" })
+	defer c.setStatus(func(s *Status) {
+		s.standBy()
+		s.Role = Stopped
+	})
 	defer c.letGoAll()
 	backoff := storeRetryFirst
 	for soft.Err() == nil {
 		began := time.Now()
 		err := c.serve(soft, hard)
+		c.cfg.Spread.own(c.cfg.Partition, c.holdAfter(err))
 		switch {
 		case err == nil || hard.Err() != nil:
 			return nil
-		case isFatal(err, c.hasServed):
+		case isFatal(err, c.started):
 			return err
 		case errors.Is(err, errReleased):
 			continue
@@ -261,7 +267,7 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 
 // serve goes through one term of ownership.
 func (c *Consumer) serve(soft, hard context.Context) error {
-	c.setStatus(func(s *Status) { s.Role, s.Owner = Standby, "" })
+	c.setStatus((*Status).standBy)
 	if err := c.connected(soft); err != nil || soft.Err() != nil {
 		return err
 	}
@@ -272,19 +278,20 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err != nil {
 		return err
 	}
-	pin, anyway, err := c.standBy(soft, durable, lost)
+	if err := c.checkStart(hard, durable); err != nil {
+		return err
+	}
+	pin, err := c.standBy(soft, durable, lost)
 	if err != nil || soft.Err() != nil {
 		return err
 	}
-	c.cfg.Spread.own(c.cfg.Partition, true)
-	defer c.cfg.Spread.own(c.cfg.Partition, false)
 	t, err := c.begin(hard, durable, pin)
 	if err != nil {
 		return err
 	}
-	c.hasServed = true
+	c.cfg.Spread.own(c.cfg.Partition, rights)
 	c.problems.clear(problemOwnership)
-	if err = t.run(soft, hard, lost, anyway); errors.Is(err, errReleased) {
+	if err = t.run(soft, hard, lost); errors.Is(err, errReleased) {
 		t.dropHandedBack()
 	}
 	c.keepRows(t)
@@ -305,6 +312,23 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	}
 	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how), slog.Uint64("high_water_mark", t.end.mark))
 	return err
+}
+
+// holdAfter is how a process holds a partition after a term, or an attempt at one, that ended with err. One that lost the
+// connection is the first to go on when it is back: the replies that it waits for come to its memory.
+func (c *Consumer) holdAfter(err error) hold {
+	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
+		return lost
+	}
+	return free
+}
+
+// standBy leaves nothing of a term: who owns nothing has no window and no head of the line.
+func (s *Status) standBy() {
+	*s = Status{
+		Partition: s.Partition, Role: Standby, HighWaterMark: s.HighWaterMark,
+		Emitted: s.Emitted, Failed: s.Failed, Skipped: s.Skipped, JournalProblem: s.JournalProblem,
+	}
 }
 
 // connected waits for a connection, or until ctx ends.

@@ -83,8 +83,9 @@ func (c *cost) add(d time.Duration) {
 // run stores the groups that arrive until there are no more or one can't be stored.
 func (e *emitter) run(ctx context.Context, groups <-chan []*Row, stored chan<- emitted) {
 	for rows := range groups {
-		err := e.emit(ctx, rows)
-		stored <- emitted{rows: rows, end: e.end, at: time.Now(), err: err}
+		began := time.Now()
+		sure, err := e.emit(ctx, rows)
+		stored <- emitted{rows: rows, end: e.end, began: began, at: time.Now(), sure: sure, err: err}
 		if err != nil {
 			return
 		}
@@ -93,23 +94,25 @@ func (e *emitter) run(ctx context.Context, groups <-chan []*Row, stored chan<- e
 
 // emitted is the outcome of one group.
 type emitted struct {
-	rows []*Row
-	end  logEnd
-	at   time.Time
-	err  error // ErrFenced, or the context's cause
+	rows  []*Row
+	end   logEnd
+	began time.Time
+	at    time.Time
+	sure  bool  // the log was ours at some time since it began
+	err   error // ErrFenced, or the context's cause
 }
 
 // emit stores rows; none means to see whether the log still ends where this term left it. It returns ErrFenced when
 // somebody else has appended, and otherwise goes on until ctx ends: a stream that is full, gone or without a leader is a
 // matter for a person or for time.
-func (e *emitter) emit(ctx context.Context, rows []*Row) error {
+func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) {
 	if len(rows) == 0 {
 		return e.look(ctx)
 	}
 	for len(rows) > 0 {
 		n := e.groupSize(len(rows))
 		if err := e.c.deadLetters(ctx, rows[:n]); err != nil {
-			return err
+			return false, err
 		}
 		e.c.at("appending")
 		err := e.store(ctx, rows[:n])
@@ -118,28 +121,28 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 		e.c.at("appended")
 		rows = rows[n:]
 	}
-	return nil
+	return true, nil
 }
 
 // look reads the end of the log. One that can't be read says nothing, and the term goes on: its appends are conditional.
-func (e *emitter) look(ctx context.Context) error {
-	now, err := e.c.readEnd(ctx)
+func (e *emitter) look(ctx context.Context) (sure bool, err error) {
+	err = e.c.stillEndsAt(ctx, e.end)
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
+	case errors.Is(err, ErrFenced):
+		return false, err
 	case err != nil:
 		e.c.problems.set(problemResults, err)
-	case now.seq != e.end.seq:
-		return fmt.Errorf("%w: the log ends at %d with owner %s", ErrFenced, now.seq, now.owner)
-	default:
-		e.c.problems.clear(problemResults)
+		return false, nil
 	}
-	return nil
+	e.c.problems.clear(problemResults)
+	return true, nil
 }
 
 // groupSize is how many of n rows go next: all of them as a batch where that is cheaper, else one.

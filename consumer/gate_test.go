@@ -1,6 +1,9 @@
 package consumer
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestAGateHoldsRowsWhileTheWindowIsFull(t *testing.T) {
 	var g gate
@@ -32,7 +35,8 @@ func TestAGateHoldsRowsWhileTheWindowIsFull(t *testing.T) {
 }
 
 func TestARowThatIsNotWantedNeverWaitsForRoom(t *testing.T) {
-	row := &Row{Seq: 2, gate: new(gate)}
+	row := &Row{Seq: 2, gate: new(gate), pulse: new(pulse)}
+	row.pulse.begin(time.Now(), time.Hour)
 	row.gate.set(true, 1)
 	if !row.MayBegin() {
 		t.Error("held, and so would never be handed back")

@@ -60,10 +60,18 @@ func (t *term) drained() bool {
 
 // handOver leaves the consumer at the row after the last one emitted, and the pin to whoever asks first. Without the
 // reset, rows taken and not emitted would come again only after AckWait.
+//
+// It reads the log before the reset, for the partition may have been lost while it drained:
+//
+//	A waits for its last call. B finds nobody pinned, claims, sets the consumer back, and takes rows.
+//	A's call ends. A has nothing to append that would tell it, and sets the consumer back under B.
 func (t *term) handOver(ctx context.Context) error {
 	t.pull.close() // a row that came to a request under way would be taken from the next owner
 	t.accepted = t.end.mark
 	t.c.at("drained")
+	if err := t.c.stillEndsAt(ctx, t.end); err != nil {
+		return fmt.Errorf("hand over: %w", err)
+	}
 	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
 		return err
 	}

@@ -39,11 +39,13 @@ type bench struct {
 	options func(*server.Options)
 	// login is how connections show who they are.
 	login nats.Option
-	srv   *server.Server
-	mu    sync.Mutex // srv
-	nc    *nats.Conn
-	js    jetstream.JetStream
-	log   *slog.Logger
+	// partitions of the input, where it has some.
+	partitions int
+	srv        *server.Server
+	mu         sync.Mutex // srv
+	nc         *nats.Conn
+	js         jetstream.JetStream
+	log        *slog.Logger
 }
 
 // bare returns a bench without streams.

@@ -37,10 +37,12 @@ func (t *term) emitted(e emitted) error {
 	if e.err != nil {
 		return e.err
 	}
+	t.settled(e)
 	if len(e.rows) == 0 {
 		return nil
 	}
-	t.end, t.quietSince, t.checked = e.end, e.at, e.at
+	t.end, t.checked = e.end, e.at
+	t.moved(e.at)
 	t.buf.Release(len(e.rows))
 	failed := 0
 	for i, row := range e.rows {

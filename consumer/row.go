@@ -38,6 +38,7 @@ type Row struct {
 
 	mail        *mailbox
 	gate        *gate
+	pulse       *pulse
 	recorder    *Recorder
 	trace       Trace // nil: nothing follows it
 	wanted      atomic.Bool
@@ -89,9 +90,10 @@ type Reply struct {
 	HandedBack bool
 }
 
-// Wanted tells whether the process still owns the row. An executor asks before it spends money on the row: in the
-// meantime another replica may have taken over.
-func (r *Row) Wanted() bool { return r.wanted.Load() }
+// Wanted tells whether the process still owns the row, as far as it can know. An executor asks before it spends money on
+// the row, and hands back one that is not wanted: in the meantime another replica may have taken over, for instance while
+// this process was suspended.
+func (r *Row) Wanted() bool { return r.wanted.Load() && r.pulse.sure(time.Now()) }
 
 // Owner is the term of ownership that the row belongs to at the moment.
 func (r *Row) Owner() string { return r.tenure.Load().owner }

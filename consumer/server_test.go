@@ -48,7 +48,7 @@ func TestARefusedBatchGoesOneByOne(t *testing.T) {
 	e.batch, e.single, e.group = true, cost(time.Second), 1
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := e.emit(ctx, w.group(0, 50)); err != nil {
+	if _, err := e.emit(ctx, w.group(0, 50)); err != nil {
 		t.Fatal(err)
 	}
 	checkLog(t, nc, 0, 50)

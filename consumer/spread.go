@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,21 +12,20 @@ import (
 )
 
 const (
-	// spreadEvery is how often a replica tells the others of itself; spreadForget is after how long a silent one is taken
-	// for gone: three messages in a row got lost. It is longer than a pin lives, so the partitions of a replica that was
-	// killed wait for this.
-	spreadEvery  = 500 * time.Millisecond
-	spreadForget = 1600 * time.Millisecond
-	// spreadListen is how long a replica that starts listens to the answers of the others before it takes anything.
+	// spreadEvery is how often a replica announces itself to the others.
+	spreadEvery = 500 * time.Millisecond
+	// spreadListen is how long a replica listens to the answers of the others before it takes anything: when it starts, and
+	// after it had lost the connection.
 	spreadListen = 250 * time.Millisecond
-	// spreadPatience is how long rows of a partition may wait, seen twice, before anybody takes it, whoever should: that
-	// one may be alive and still unable to.
-	spreadPatience = 3 * time.Second
+	// spreadGather is how long news gathers: a replica that starts or stops changes many partitions in one moment.
+	spreadGather = 10 * time.Millisecond
+	// spreadCheck is the time between two looks of a replica at partitions that others say they serve, one after the other.
+	spreadCheck = 3 * time.Second
 )
 
 // Spread spreads the partitions of a stage evenly over its replicas: nobody hoards, and when a replica comes or goes, as
-// few partitions move as can. The replicas tell each other over core NATS what they own, and each decides by the same
-// rule what it should take and what to give up.
+// few partitions move as can. The replicas announce to each other over core NATS what they serve and what they stand by
+// for, and each decides by the same rules (see roster) what it should take and what it should release.
 //
 // It is advice. Who owns a partition is decided by the log alone, so a message that is lost, late or a lie costs an
 // uneven spread for a while, or a hand-over too many, never a result. Where the subject is not permitted every replica
@@ -37,50 +34,31 @@ const (
 // Make one for each process with [NewSpread] and give it to the [Config] of every partition. Methods are safe for
 // concurrent use.
 type Spread struct {
-	nc         *nats.Conn
-	subject    string
-	id         string
-	partitions int
-	log        *slog.Logger
-	news       chan struct{} // holds a token while this replica has something to tell
+	nc      *nats.Conn
+	subject string
+	log     *slog.Logger
+	news    chan struct{} // holds a token while this replica has something to announce
 
 	mu        sync.Mutex
-	peers     map[string]peer
-	owned     map[int]bool
-	mine      []bool          // what this replica should serve
-	changed   []chan struct{} // one a partition; holds a token when mine has changed
-	listening bool            // for the others, before the first decision
+	roster    *roster
+	serves    []bool          // what this replica should serve
+	looks     []time.Time     // when each partition is to be looked at
+	changed   []chan struct{} // one a partition; holds a token when serves or looks have changed
+	listening bool            // to the others, before a decision
+	check     int             // the partition that was looked at last though somebody serves it
 	warned    bool            // of a replica with another number of partitions
 }
 
-// peer is another replica, as it told last.
-type peer struct {
-	owned []int
-	heard time.Time
-}
-
-// announcement is what a replica tells the others.
-type announcement struct {
-	ID         string `json:"id"`
-	Partitions int    `json:"partitions"`
-	Owned      []int  `json:"owned"`
-	// Hello asks the others to tell of themselves at once.
-	Hello bool `json:"hello,omitempty"`
-	// Leaving says that what it owns will soon be free.
-	Leaving bool `json:"leaving,omitempty"`
-}
-
-// SpreadSubject is where the replicas of a stage tell each other of themselves.
+// SpreadSubject is where the replicas of a stage announce themselves.
 func SpreadSubject(name string) string { return "llm-stage." + name + ".replicas" }
 
 // NewSpread returns a Spread for the stage of that name with that many partitions. Id tells this process from all
-// others. [Spread.Run] does the work; until then no partition is to be served.
+// others and is the RunID of its consumers. [Spread.Run] does the work; until then no partition is to be served.
 func NewSpread(nc *nats.Conn, name, id string, partitions int, log *slog.Logger) *Spread {
 	s := &Spread{
-		nc: nc, subject: SpreadSubject(name), id: id, partitions: partitions, log: log,
-		news: make(chan struct{}, 1), peers: make(map[string]peer), owned: make(map[int]bool),
-		mine: make([]bool, partitions), changed: make([]chan struct{}, partitions),
-		listening: true,
+		nc: nc, subject: SpreadSubject(name), log: log, news: make(chan struct{}, 1),
+		roster: newRoster(id, partitions, time.Now()), listening: true,
+		serves: make([]bool, partitions), looks: make([]time.Time, partitions), changed: make([]chan struct{}, partitions),
 	}
 	for p := range s.changed {
 		s.changed[p] = make(chan struct{}, 1)
@@ -88,7 +66,7 @@ func NewSpread(nc *nats.Conn, name, id string, partitions int, log *slog.Logger)
 	return s
 }
 
-// Run takes part until ctx ends. When soft ends it tells the others that this replica is leaving, so that they stand by
+// Run takes part until ctx ends. When soft ends it announces that this replica is leaving, so that the others stand by
 // for what it hands over. The error is that of the subscription.
 func (s *Spread) Run(soft, ctx context.Context) error {
 	heard := make(chan *nats.Msg, 256) // a burst of hellos; what does not fit is said again
@@ -97,44 +75,60 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 		return fmt.Errorf("listen to the other replicas: %w", err)
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // nobody listens any more either way
-	listened := time.NewTimer(spreadListen)
+	connected := s.nc.StatusChanged(nats.CONNECTED)
+	defer s.nc.RemoveStatusListener(connected)
+	listened, gathered := time.NewTimer(spreadListen), time.NewTimer(time.Hour)
 	defer listened.Stop()
-	tick := time.NewTicker(spreadEvery)
-	defer tick.Stop()
-	leaving := soft.Done()
-	s.tell(announcement{Hello: true})
+	defer gathered.Stop()
+	announce, check := time.NewTicker(spreadEvery), time.NewTicker(spreadCheck)
+	defer announce.Stop()
+	defer check.Stop()
+	leaving, gathering := soft.Done(), false
+	tell := func(hello bool) { s.announce(hello, soft.Err() != nil) }
+	tell(true)
 	for {
 		select {
 		case <-ctx.Done():
-			s.tell(announcement{Leaving: true})
+			s.announce(false, true)
 			return nil
 		case <-leaving:
 			leaving = nil
-			s.tell(announcement{Leaving: true})
+			tell(false)
 			continue
+		case <-connected:
+			s.rejoin()
+			listened.Reset(spreadListen)
+			tell(true)
 		case m := <-heard:
-			if hello := s.hear(m.Data, time.Now()); !hello {
-				break
+			if s.hear(m.Data, time.Now()) {
+				tell(false)
 			}
-			s.tell(announcement{Leaving: soft.Err() != nil})
 		case <-listened.C:
-			s.mu.Lock()
-			s.listening = false
-			s.mu.Unlock()
+			s.listened()
 		case <-s.news:
-			s.tell(announcement{Leaving: soft.Err() != nil})
-		case <-tick.C:
-			s.tell(announcement{Leaving: soft.Err() != nil})
+			if !gathering {
+				gathering = true
+				gathered.Reset(spreadGather)
+			}
+			continue
+		case <-gathered.C:
+			gathering = false
+			tell(false)
+		case <-announce.C:
+			tell(false)
+		case <-check.C:
+			s.checkNext()
 		}
 		s.decide(time.Now())
 	}
 }
 
-// tell sends an announcement, completed by what this replica owns.
-func (s *Spread) tell(a announcement) {
+// announce sends what the others should know of this replica.
+func (s *Spread) announce(hello, leaving bool) {
 	s.mu.Lock()
-	a.ID, a.Partitions, a.Owned = s.id, s.partitions, slices.Sorted(maps.Keys(s.owned))
+	a := s.roster.announce()
 	s.mu.Unlock()
+	a.Hello, a.Leaving = hello, leaving
 	body, err := json.Marshal(a)
 	if err == nil {
 		err = s.nc.Publish(s.subject, body)
@@ -147,45 +141,67 @@ func (s *Spread) tell(a announcement) {
 // hear takes the announcement of another replica, and reports whether it asks for ours.
 func (s *Spread) hear(body []byte, now time.Time) (hello bool) {
 	var a announcement
-	if err := json.Unmarshal(body, &a); err != nil || a.ID == "" || a.ID == s.id {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case a.Partitions != s.partitions:
+	if err := json.Unmarshal(body, &a); err != nil || a.ID == "" || a.ID == s.roster.id {
+		return false
+	}
+	if ours := len(s.serves); a.Partitions != ours {
 		if !s.warned {
 			s.warned = true
 			s.log.Warn("another replica of this stage has another number of partitions: give all the same STAGE_PARTITIONS",
-				slog.String("replica", a.ID), slog.Int("theirs", a.Partitions), slog.Int("ours", s.partitions))
+				slog.String("replica", a.ID), slog.Int("theirs", a.Partitions), slog.Int("ours", ours))
 		}
 		return false
-	case a.Leaving:
-		delete(s.peers, a.ID)
-	default:
-		s.peers[a.ID] = peer{owned: a.Owned, heard: now}
 	}
+	s.roster.hear(a, now)
 	return a.Hello
 }
 
-// decide works out anew what this replica should serve, and wakes the partitions for which that has changed.
+// rejoin listens again before it decides: without a connection nobody was heard, and that does not mean that nobody is
+// there. What this replica served it goes on with meanwhile.
+func (s *Spread) rejoin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.roster.reunite(time.Now())
+	s.listening = true
+}
+
+// listened ends the time of listening: from now on there are decisions.
+func (s *Spread) listened() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listening = false
+	for p := range s.changed {
+		s.wake(p)
+	}
+}
+
+// checkNext has the next partition looked at that another replica says it serves or stands by for: it may be wrong.
+func (s *Spread) checkNext() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range s.serves {
+		s.check = (s.check + 1) % len(s.serves)
+		if !s.serves[s.check] {
+			s.roster.places[s.check].look = true
+			return
+		}
+	}
+}
+
+// decide works out what this replica should serve and look at, and wakes the partitions for which that has changed.
 func (s *Spread) decide(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.listening {
+	if s.listening || !s.nc.IsConnected() {
 		return
 	}
-	members := []member{{id: s.id, owned: slices.Collect(maps.Keys(s.owned))}}
-	for id, p := range s.peers {
-		if now.Sub(p.heard) > spreadForget {
-			delete(s.peers, id)
-			continue
-		}
-		members = append(members, member{id: id, owned: p.owned})
-	}
-	for p, id := range assign(members, s.partitions) {
-		if mine := id == s.id; mine != s.mine[p] {
-			s.mine[p] = mine
+	gone := s.roster.forget(now)
+	for p, serve := range s.roster.serve(now) {
+		look := s.roster.lookAt(p)
+		if serve != s.serves[p] || !look.Equal(s.looks[p]) || gone {
+			s.serves[p], s.looks[p] = serve, look
 			s.wake(p)
 		}
 	}
@@ -205,10 +221,11 @@ func (s *Spread) should(partition int) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mine[partition]
+	return s.serves[partition]
 }
 
-// changes holds a token when the answer of should may have changed. It is for the partition's one consumer.
+// changes holds a token when the answer of should or lookAt may have changed, or a replica is gone. It is for the
+// partition's one consumer.
 func (s *Spread) changes(partition int) <-chan struct{} {
 	if s == nil {
 		return nil
@@ -216,17 +233,48 @@ func (s *Spread) changes(partition int) <-chan struct{} {
 	return s.changed[partition]
 }
 
-// own notes whether this replica owns the partition, and has the others told at once.
-func (s *Spread) own(partition int, owned bool) {
+// lookAt returns when the consumer of a partition that this replica should not serve is to be looked at; zero: not before
+// there is a change.
+func (s *Spread) lookAt(partition int) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listening {
+		return time.Time{}
+	}
+	return s.roster.lookAt(partition)
+}
+
+// disputed tells whether that look should read the log, too.
+func (s *Spread) disputed(partition int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.roster.disputed(partition)
+}
+
+// saw takes what that look has shown.
+func (s *Spread) saw(partition int, seen sight) {
+	s.mu.Lock()
+	s.roster.saw(partition, seen, time.Now())
+	s.mu.Unlock()
+	s.decide(time.Now())
+}
+
+// own notes how this replica holds the partition from now on, and has the others told soon.
+func (s *Spread) own(partition int, h hold) {
+	s.change(func(r *roster) { r.own(partition, h) })
+}
+
+// standBy notes whether this replica waits for the partition, and has the others told soon.
+func (s *Spread) standBy(partition int, waits bool) {
+	s.change(func(r *roster) { r.places[partition].standby = waits })
+}
+
+func (s *Spread) change(do func(*roster)) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
-	if owned {
-		s.owned[partition] = true
-	} else {
-		delete(s.owned, partition)
-	}
+	do(s.roster)
 	s.mu.Unlock()
 	select {
 	case s.news <- struct{}{}:

@@ -18,50 +18,75 @@ const (
 	promptLook = 10 * time.Millisecond
 	// orphanWaitMax spreads the second look of those who stand by.
 	orphanWaitMax = 150 * time.Millisecond
+	// idleLookAlone and idleLookMost bound the time between two looks of those who stand by where no row waits. Without a
+	// spread nobody says that a replica is gone, which may have been given a row just before.
+	idleLookAlone = 4 * time.Second
+	idleLookMost  = 30 * time.Second
 )
 
 var errConnectionLost = errors.New("the connection to NATS was lost")
 
 // standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one. It
-// returns with soft, too. Anyway tells that it is another replica's turn, which does not take it.
-func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status) (pin string, anyway bool, err error) {
+// returns with soft, too.
+func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status) (pin string, err error) {
 	for {
-		if anyway, err = c.awaitTurn(soft, durable, lost); err != nil || soft.Err() != nil {
-			return "", false, err
+		if err := c.awaitTurn(soft, durable, lost); err != nil || soft.Err() != nil {
+			return "", err
 		}
-		pin, passed, err := c.askForPin(soft, durable, lost, anyway)
+		pin, passed, err := c.askForPin(soft, durable, lost)
+		c.cfg.Spread.standBy(c.cfg.Partition, false)
 		if err != nil || !passed {
-			return pin, anyway, err
+			return pin, err
 		}
+		c.cfg.Spread.own(c.cfg.Partition, free)
 	}
 }
 
-// awaitTurn waits until the spread gives the partition to this replica, or until rows have waited for an owner for long.
-func (c *Consumer) awaitTurn(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status) (anyway bool, err error) {
-	neglected := false
-	for !c.cfg.Spread.should(c.cfg.Partition) {
+// awaitTurn waits until the spread gives the partition to this replica. Meanwhile it looks whether rows wait that nobody
+// serves, when the spread asks for that.
+func (c *Consumer) awaitTurn(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status) error {
+	spread, partition := c.cfg.Spread, c.cfg.Partition
+	for !spread.should(partition) {
+		var due <-chan time.Time
+		if at := spread.lookAt(partition); !at.IsZero() {
+			due = time.After(time.Until(at))
+		}
 		select {
 		case <-soft.Done():
-			return false, nil
+			return nil
 		case <-lost:
-			return false, errConnectionLost
+			return errConnectionLost
 		case <-c.mail.signal:
 			c.collect()
-		case <-c.cfg.Spread.changes(c.cfg.Partition):
-		case <-time.After(spreadPatience):
-			info, err := c.look(soft, durable)
-			if err != nil || soft.Err() != nil {
-				return false, err
+		case <-spread.changes(partition):
+		case <-due:
+			if err := c.lookForOthers(soft, durable); err != nil || soft.Err() != nil {
+				return err
 			}
-			waits := nobodyPinned(info) && info.NumPending+uint64(info.NumAckPending) > 0
-			if waits && neglected {
-				c.log.Info("rows wait and nobody takes the partition, so we do", slog.Uint64("pending", info.NumPending))
-				return true, nil
-			}
-			neglected = waits
 		}
 	}
-	return false, nil
+	return nil
+}
+
+// lookForOthers looks at a partition that another replica should serve.
+func (c *Consumer) lookForOthers(soft context.Context, durable jetstream.Consumer) error {
+	info, err := c.look(soft, durable)
+	if err != nil || soft.Err() != nil {
+		return err
+	}
+	seen := sight{pinned: !nobodyPinned(info), rows: info.NumPending+uint64(info.NumAckPending) > 0}
+	if seen.rows && !seen.pinned || c.cfg.Spread.disputed(c.cfg.Partition) {
+		end, err := c.readEnd(soft)
+		if err != nil {
+			return err
+		}
+		seen.log, seen.owner = true, end.owner
+	}
+	c.cfg.Spread.saw(c.cfg.Partition, seen)
+	if c.cfg.Spread.should(c.cfg.Partition) {
+		c.log.Info("rows wait and nobody takes the partition, so this replica does", slog.Uint64("pending", info.NumPending))
+	}
+	return nil
 }
 
 // look reads the state of the durable consumer. The error is nil when soft ends.
@@ -73,7 +98,11 @@ func (c *Consumer) look(soft context.Context, durable jetstream.Consumer) (*jets
 	if err != nil {
 		return nil, fmt.Errorf("look at consumer %s: %w", c.durable, c.denied(err))
 	}
-	c.setStatus(func(s *Status) { s.Pending = info.NumPending })
+	pending := info.NumPending
+	if !nobodyPinned(info) {
+		pending = 0 // its owner reports them
+	}
+	c.setStatus(func(s *Status) { s.Pending = pending })
 	if !nobodyPinned(info) || info.NumPending == 0 && info.NumAckPending == 0 {
 		c.problems.clear(problemOwnership) // what held up an earlier term is no concern of a standby
 	}
@@ -86,7 +115,7 @@ func (c *Consumer) look(soft context.Context, durable jetstream.Consumer) (*jets
 // The server grants the pin only together with a row. None can be delivered while every row is taken and unacked, so an
 // owner that died so would never be replaced; then the one who looks second finds nobody pinned, twice, and goes on
 // without a pin: the first row after the reset brings it. The random wait keeps ten standbys from claiming at once.
-func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status, anyway bool) (pin string, passed bool, err error) {
+func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, lost <-chan nats.Status) (pin string, passed bool, err error) {
 	ttl := c.cfg.PinnedTTL
 	p, err := newPuller(c.nc, c.apiPrefix, c.cfg.InputStream, c.durable, "", ttl/2, 1)
 	if err != nil {
@@ -94,7 +123,8 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 	}
 	defer p.close()
 	orphaned, compared, short := false, false, false
-	look := promptLook // when to look whether anybody is pinned, if nothing comes before
+	usual := ttl + ttl/10
+	idle, look := usual, time.Now().Add(promptLook) // when to look whether anybody is pinned, if nothing comes before
 	for {
 		now := time.Now()
 		next, err := p.step(now, 1, 1<<30, true)
@@ -110,10 +140,11 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 			c.collect()
 			continue
 		case <-c.cfg.Spread.changes(c.cfg.Partition):
-			if anyway || c.cfg.Spread.should(c.cfg.Partition) {
-				continue
+			if !c.cfg.Spread.should(c.cfg.Partition) {
+				return "", true, nil // a row that comes to the request under way is found missing by its next owner
 			}
-			return "", true, nil // a row that comes to the request under way is found missing by its next owner
+			idle, look = usual, sooner(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
+			continue
 		case m := <-p.msgs:
 			row, err := p.received(m, time.Now())
 			if err != nil {
@@ -122,28 +153,55 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 			if row {
 				return p.pin, false, nil
 			}
-		case <-time.After(min(look, next.Sub(now))):
+			continue
+		case <-time.After(sooner(look, next).Sub(now)):
+			if time.Now().Before(look) {
+				continue
+			}
 		}
-		look = ttl
 		info, err := c.look(soft, durable)
 		if err != nil || soft.Err() != nil {
 			return "", false, err
 		}
+		c.cfg.Spread.standBy(c.cfg.Partition, true)
 		switch {
 		case !nobodyPinned(info):
 			compared, short = false, false // whoever is pinned may set the consumer behind rows that it holds, and die
 		case !compared && info.NumPending == 0 && info.NumAckPending == 0:
 			compared, short = c.endsShort(soft, info)
 		}
-		if !nobodyPinned(info) || info.NumAckPending == 0 && !short {
+		look = time.Now().Add(usual)
+		switch {
+		case !nobodyPinned(info):
+			orphaned, idle = false, usual
+		case info.NumAckPending > 0 || short:
+			if orphaned {
+				return "", false, nil
+			}
+			orphaned, look = true, time.Now().Add(rand.N(orphanWaitMax))
+		default:
 			orphaned = false
-			continue
+			if info.NumPending == 0 {
+				look = time.Now().Add(idle)
+				idle = min(2*idle, c.idleLook())
+			}
 		}
-		if orphaned {
-			return "", false, nil
-		}
-		orphaned, look = true, time.Duration(rand.Int64N(int64(orphanWaitMax)))
 	}
+}
+
+// idleLook is the longest time between two looks at a consumer for which no row waits.
+func (c *Consumer) idleLook() time.Duration {
+	if c.cfg.Spread == nil {
+		return idleLookAlone
+	}
+	return idleLookMost
+}
+
+func sooner(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // endsShort tells whether the results end before a row that is acked, or that the consumer was set behind: a power cut has

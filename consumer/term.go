@@ -25,17 +25,19 @@ type term struct {
 	pull    *puller
 	journal *journal
 
-	accepted   uint64    // stream sequence of the last row taken
-	delivered  uint64    // consumer sequence of the last delivery; 0: none since the reset
-	pin        string    // that came with it
-	quietSince time.Time // last row or result: with either there was room again, or movement
+	accepted   uint64        // stream sequence of the last row taken
+	delivered  uint64        // consumer sequence of the last delivery; 0: none since the reset
+	pin        string        // that came with it
+	quietSince time.Time     // last row or result: with either there was room again, or movement
+	quiet      time.Duration // how long that may be before the consumer is looked at
+	doubtSince time.Time     // when a gap was noticed, see pulse; zero: the partition is ours as far as is known
 	lastReset  time.Time
 	silent     int       // resets in a row that brought no row
 	checked    time.Time // last append, or when the log was last asked whether the partition is still ours
 	headSeq    uint64
 	headSince  time.Time
 
-	unstarted  []*Row // rows that wait until the journal is read
+	unstarted  []*Row // rows that wait until the journal is read, or the log after a gap
 	stopping   bool
 	released   bool // to another replica, with stopping
 	handedBack int  // rows in buf that the executor gave back
@@ -101,6 +103,7 @@ func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin st
 		stored:  make(chan emitted, 1),
 	}
 	t.accepted = end.mark
+	c.pulse.begin(time.Now(), c.cfg.PinnedTTL)
 	if err := t.reset(ctx); err != nil {
 		if t.pull != nil {
 			t.pull.close()
@@ -145,7 +148,8 @@ func (t *term) reset(ctx context.Context) error {
 		return err
 	}
 	now := time.Now()
-	t.delivered, t.quietSince, t.lastReset = 0, now, now
+	t.delivered, t.lastReset = 0, now
+	t.moved(now)
 	return nil
 }
 
@@ -168,19 +172,20 @@ func (t *term) outlive(ctx context.Context) error {
 // renewEvery leaves room for one lost request within the pin's life.
 func (c *Consumer) renewEvery() time.Duration { return c.cfg.PinnedTTL * 2 / 5 }
 
-// run takes, completes and emits rows until the term ends. Anyway keeps the partition though it is another replica's
-// turn.
-func (t *term) run(soft, hard context.Context, lost <-chan nats.Status, anyway bool) error {
+// run takes, completes and emits rows until the term ends.
+func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stop := soft.Done()
 	spread, partition := t.c.cfg.Spread, t.c.cfg.Partition
 	turn := spread.changes(partition)
-	if !anyway && !spread.should(partition) { // since we stood by
+	if !spread.should(partition) { // since we stood by
 		t.release()
 	}
 	for {
+		t.c.at("turn")
 		now := time.Now()
+		t.beat(now)
 		if t.stopping && t.drained() && t.journal.flushed(now) {
 			err := t.handOver(hard)
 			if err == nil && t.released && soft.Err() == nil {
@@ -196,7 +201,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status, anyway b
 			next = step
 		}
 		t.startWaiting()
-		timer.Reset(next.Sub(now))
+		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
 		select {
 		case <-hard.Done():
 			return context.Cause(hard)
@@ -239,7 +244,7 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	}
 	rows := t.c.cfg.WindowRows - t.buf.Len()
 	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
-	if watch := t.quietSince.Add(silence); rows > 0 && watch.Before(next) && watch.After(now) {
+	if watch := t.quietSince.Add(t.quiet); rows > 0 && watch.Before(next) && watch.After(now) {
 		next = watch
 	}
 	return next, err

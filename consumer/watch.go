@@ -12,8 +12,17 @@ import (
 )
 
 // silence is how long nothing may come, with room in the window, before the consumer is looked at: rows that were sent to
-// somebody else, or into a connection that broke, would otherwise come only after AckWait.
-const silence = 2 * time.Second
+// somebody else, or into a connection that broke, would otherwise come only after AckWait. Twice as long each time that all
+// turns out to be well, at most silenceMost: an idle stage should cost the server next to nothing.
+const (
+	silence     = 2 * time.Second
+	silenceMost = 32 * time.Second
+	// doubtLook is the time between two looks at the log while nothing may be called before one.
+	doubtLook = 50 * time.Millisecond
+)
+
+// moved notes that a row came or a result went.
+func (t *term) moved(at time.Time) { t.quietSince, t.quiet = at, silence }
 
 // stillOurs reads the log and returns ErrFenced when somebody else has claimed the partition. A log that can't be read
 // says nothing, and the term goes on: its appends are conditional.
@@ -42,9 +51,12 @@ func (t *term) stillOurs(ctx context.Context) error {
 //
 // The emitter looks, so that rows are taken and the pin is renewed meanwhile, however long the answer takes.
 func (t *term) checkOwner(now time.Time) {
-	every := silence
-	if t.pull.pin == "" {
-		every = t.c.cfg.PinnedTTL
+	every := t.quiet
+	switch {
+	case !t.doubtSince.IsZero():
+		every = doubtLook
+	case t.pull.pin == "":
+		every /= 2
 	}
 	if t.emitting || now.Sub(t.checked) < every {
 		return
@@ -53,9 +65,24 @@ func (t *term) checkOwner(now time.Time) {
 	t.groups <- nil
 }
 
+// beat notes that the term has come round. After a gap rows are called only when the log was read again, see pulse.
+func (t *term) beat(now time.Time) {
+	if t.c.pulse.beat(now) {
+		t.doubtSince = now
+	}
+}
+
+// settled takes the outcome of an append, or of a look at the log, that began after the gap.
+func (t *term) settled(e emitted) {
+	if e.sure && e.began.After(t.doubtSince) {
+		t.doubtSince = time.Time{}
+		t.c.pulse.settle()
+	}
+}
+
 // watch looks at the consumer after a silence: when rows wait and none came, it is set back to the row after the last.
 func (t *term) watch(ctx context.Context) error {
-	if t.stopping || t.buf.Len() >= t.c.cfg.WindowRows || t.buf.Len() > 0 && t.pull.full || time.Since(t.quietSince) < silence {
+	if t.stopping || t.buf.Len() >= t.c.cfg.WindowRows || t.buf.Len() > 0 && t.pull.full || time.Since(t.quietSince) < t.quiet {
 		return nil
 	}
 	t.quietSince = time.Now()
@@ -73,6 +100,7 @@ func (t *term) watch(ctx context.Context) error {
 			return err
 		}
 		if !missing {
+			t.quiet = min(2*t.quiet, silenceMost)
 			t.c.problems.clear(problemRows)
 			return nil
 		}

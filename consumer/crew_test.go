@@ -1,0 +1,182 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+)
+
+const crewPartitions = 8
+
+// crewMate is one process that serves all partitions of a stage, as far as the others let it.
+type crewMate struct {
+	run       string
+	consumers []*consumer.Consumer
+	nc        *nats.Conn
+	stopSoft  context.CancelFunc
+	stopHard  context.CancelFunc
+	ended     chan struct{}
+}
+
+// partitioned returns a bench whose input has eight partitions.
+func partitioned(t *testing.T) *bench {
+	t.Helper()
+	return partitionedInto(t, crewPartitions)
+}
+
+func partitionedInto(t *testing.T, partitions int) *bench {
+	t.Helper()
+	b := bare(t)
+	b.partitions = partitions
+	s := streams()
+	s.InputSubject, s.Partitions = "rows.{partition}.>", partitions
+	if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// mate starts one. All replicas of a bench must be ended before it is over.
+func (b *bench) mate(run string, exec *sleeper) *crewMate {
+	b.t.Helper()
+	exec.over = b.t.Context().Done()
+	return b.mateWith(b.config(run, exec))
+}
+
+func (b *bench) mateWith(cfg consumer.Config) *crewMate {
+	b.t.Helper()
+	nc := b.connect()
+	rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
+	spread := consumer.NewSpread(nc, cfg.Name, cfg.RunID, b.partitions, cfg.Logger)
+	cfg.Recorder, cfg.Spread = rec, spread
+	soft, stop := context.WithCancel(b.t.Context())
+	hard, kill := context.WithCancel(b.t.Context())
+	m := &crewMate{run: cfg.RunID, nc: nc, stopSoft: stop, stopHard: kill, ended: make(chan struct{})}
+	rest, stopRest := context.WithCancel(context.WithoutCancel(b.t.Context()))
+	var serving, others sync.WaitGroup
+	others.Go(func() { _ = rec.Run(rest) })
+	others.Go(func() {
+		if err := spread.Run(soft, rest); err != nil {
+			b.t.Errorf("spread: %v", err)
+		}
+	})
+	for p := range b.partitions {
+		cfg := cfg
+		cfg.Partition, cfg.InputSubject = p, consumer.InputFilter("rows.{partition}.>", p)
+		c, err := consumer.New(nc, cfg)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		m.consumers = append(m.consumers, c)
+		serving.Go(func() {
+			if err := c.Run(soft, hard); err != nil {
+				b.t.Errorf("partition %d: %v", p, err)
+			}
+		})
+	}
+	go func() {
+		serving.Wait()
+		stopRest()
+		others.Wait()
+		close(m.ended)
+	}()
+	return m
+}
+
+func (m *crewMate) stop() {
+	m.stopSoft()
+	<-m.ended
+	m.stopHard()
+}
+
+// kill ends it as a crash would.
+func (m *crewMate) kill() {
+	m.nc.Close()
+	m.stopHard()
+	m.stopSoft()
+	<-m.ended
+}
+
+// owns are the partitions that it serves.
+func (m *crewMate) owns() (owned []int) {
+	for p, c := range m.consumers {
+		if c.Status().Role == consumer.Owner {
+			owned = append(owned, p)
+		}
+	}
+	return owned
+}
+
+// awaitShares waits until the replicas own that many partitions each, in any order, and all of them together.
+func (b *bench) awaitShares(want []int, mates ...*crewMate) {
+	b.t.Helper()
+	var shares, all []int
+	began := time.Now()
+	for range 100 {
+		shares, all = nil, nil
+		for _, m := range mates {
+			owned := m.owns()
+			shares, all = append(shares, len(owned)), append(all, owned...)
+		}
+		slices.Sort(shares)
+		slices.Sort(all)
+		if slices.Equal(shares, want) && len(slices.Compact(all)) == b.partitions {
+			b.t.Logf("shares %v after %v", want, time.Since(began))
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	b.t.Fatalf("shares are %v after %v, want %v", shares, time.Since(began), want)
+}
+
+// feed publishes rows to all partitions until stop is closed, and returns how many each has.
+func (b *bench) feed(stop <-chan struct{}) func() int {
+	b.t.Helper()
+	rows := make(chan int)
+	go func() {
+		n := 0
+		defer func() { rows <- n }()
+		for {
+			for p := range b.partitions {
+				if _, err := b.js.Publish(b.t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{"n":`+strconv.Itoa(n)+`}`)); err != nil {
+					b.t.Error(err)
+					return
+				}
+			}
+			n++
+			select {
+			case <-stop:
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+	return func() int { return <-rows }
+}
+
+// repeated counts the calls beyond the first for each row.
+func repeated(execs []*sleeper) map[uint64]int {
+	total := make(map[uint64]int)
+	for _, e := range execs {
+		e.mu.Lock()
+		for seq, n := range e.calls {
+			total[seq] += n
+		}
+		e.mu.Unlock()
+	}
+	for seq, n := range total {
+		if n--; n == 0 {
+			delete(total, seq)
+		} else {
+			total[seq] = n
+		}
+	}
+	return total
+}

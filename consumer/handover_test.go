@@ -1,0 +1,325 @@
+package consumer_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+)
+
+// queuer is an executor like that of the stage: so many calls at once, the other rows wait in a queue, and Recall hands
+// back those of them that are no longer wanted.
+type queuer struct {
+	latency func() time.Duration
+	awake   func() // waits while the process is suspended; nil: it never is
+	over    <-chan struct{}
+
+	mu    sync.Mutex
+	queue []*consumer.Row
+	free  int
+	calls int
+}
+
+func newQueuer(t *testing.T, calls int, latency func() time.Duration) *queuer {
+	return &queuer{latency: latency, free: calls, over: t.Context().Done()}
+}
+
+func (q *queuer) Start(row *consumer.Row) {
+	q.mu.Lock()
+	q.queue = append(q.queue, row)
+	q.mu.Unlock()
+	q.next()
+}
+
+func (q *queuer) Recall() {
+	var unwanted []*consumer.Row
+	q.mu.Lock()
+	q.queue = slices.DeleteFunc(q.queue, func(row *consumer.Row) bool {
+		if !row.Wanted() {
+			unwanted = append(unwanted, row)
+			return true
+		}
+		return false
+	})
+	q.mu.Unlock()
+	for _, row := range unwanted {
+		row.Reply(consumer.Reply{HandedBack: true})
+	}
+}
+
+// next starts the calls that there is room for.
+func (q *queuer) next() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.free > 0 && len(q.queue) > 0 {
+		row := q.queue[0]
+		q.queue = q.queue[1:]
+		if !row.Wanted() {
+			go row.Reply(consumer.Reply{HandedBack: true})
+			continue
+		}
+		q.free--
+		q.calls++
+		go q.call(row, q.latency())
+	}
+}
+
+func (q *queuer) call(row *consumer.Row, latency time.Duration) {
+	select {
+	case <-time.After(latency):
+	case <-q.over:
+		return
+	}
+	if q.awake != nil {
+		q.awake()
+	}
+	row.RecordCall(&auditlog.Call{Header: auditlog.Header{Time: time.Now()}, Status: auditlog.CallSuccess})
+	row.Reply(consumer.Reply{
+		Body: append([]byte("done "), row.Body...), RequestHash: requestHash(row),
+		Event: auditlog.Row{FinishedAt: time.Now(), Source: auditlog.SourceCall, Attempts: 1},
+	})
+	q.mu.Lock()
+	q.free++
+	q.mu.Unlock()
+	q.next()
+}
+
+func (q *queuer) made() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.calls
+}
+
+// TestAHandOverThatLosesTheConnectionStallsNothing breaks the connection while partitions are released and their last
+// calls are waited for. Rows that were handed back before that belong to nobody and must be taken again.
+func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
+	drop := func(b *bench, first, _ *crewMate) {
+		if err := first.nc.ForceReconnect(); err != nil {
+			b.t.Error(err)
+		}
+	}
+	restart := func(down time.Duration) func(b *bench, first, second *crewMate) {
+		return func(b *bench, _, _ *crewMate) {
+			b.stopServer()
+			time.Sleep(down)
+			b.startServer()
+		}
+	}
+	for name, tt := range map[string]struct {
+		breaks func(b *bench, first, second *crewMate)
+		shares []int
+	}{
+		"the server restarts":               {restart(3 * time.Second), []int{4, 4}},
+		"the server is away for long":       {restart(30 * time.Second), []int{4, 4}},
+		"the connection drops":              {drop, []int{4, 4}},
+		"it drops, and the other is killed": {func(b *bench, first, second *crewMate) { second.kill(); drop(b, first, second) }, []int{0, 8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := partitioned(t)
+				const rows, calls = 20, 4 // of each partition
+				publish := func(from, to int) {
+					for n := from; n < to; n++ {
+						for p := range b.partitions {
+							if _, err := b.js.Publish(t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{"n":`+strconv.Itoa(n)+`}`)); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+				}
+				publish(0, calls)
+				slow := time.Now().Add(3 * time.Second)
+				latency := func() time.Duration {
+					if time.Now().Before(slow) {
+						return 20 * time.Second
+					}
+					return 10 * time.Millisecond
+				}
+				first := b.mateWith(b.config("first", newQueuer(t, calls*b.partitions, latency)))
+				time.Sleep(time.Second)
+				publish(calls, rows) // these wait for a slot
+				time.Sleep(time.Second)
+				second := b.mateWith(b.config("second", newQueuer(t, calls*b.partitions, latency)))
+				time.Sleep(1500 * time.Millisecond) // the first has released half of them, and waits for its calls
+				tt.breaks(b, first, second)
+				time.Sleep(40 * time.Second)
+				for p := range b.partitions {
+					if n := b.stored("RESULTS", consumer.ResultSubject("results", "stage", p)); n != rows {
+						t.Errorf("partition %d: %d of %d results", p, n, rows)
+					}
+				}
+				b.awaitShares(tt.shares, first, second)
+				second.kill()
+				first.kill()
+			})
+		})
+	}
+}
+
+// ends notes how terms end.
+type ends struct {
+	mu  sync.Mutex
+	how []string
+}
+
+func (*ends) RowEmitted(int, bool, time.Duration, time.Duration) {}
+
+func (e *ends) TermEnded(_ int, how string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.how = append(e.how, how)
+}
+
+// TestAHandOverReadsTheLogFirst has a rival claim the partition in the moment in which its owner has drained. The owner
+// must leave the consumer alone: the rival takes rows from it.
+func TestAHandOverReadsTheLogFirst(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(5)
+		var how ends
+		var handedOver bool
+		cfg := b.config("first", &sleeper{})
+		cfg.Observer = &how
+		cfg = consumer.WithHook(cfg, func(step string) {
+			switch step {
+			case "drained":
+				claim := &nats.Msg{Subject: consumer.ClaimSubject("results", "stage", 0), Header: nats.Header{
+					consumer.HeaderOwner: {"rival.1"}, consumer.HeaderSourceSeq: {"5"},
+				}}
+				if _, err := b.js.PublishMsg(t.Context(), claim); err != nil {
+					t.Error(err)
+				}
+			case "handing over":
+				handedOver = true
+			}
+		})
+		r := b.startWith(cfg)
+		b.until(5)
+		time.Sleep(time.Second)
+		r.stop(t)
+		if !slices.Equal(how.how, []string{"fenced"}) || handedOver {
+			t.Errorf("terms ended %v, consumer set back: %v; want fenced, and no", how.how, handedOver)
+		}
+	})
+}
+
+// TestWhoOwnsNothingHasNoWindow looks at what a former owner reports.
+func TestWhoOwnsNothingHasNoWindow(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(100)
+		cfg := b.config("first", &sleeper{low: time.Minute, high: time.Hour})
+		first := b.startWith(cfg)
+		time.Sleep(time.Second)
+		if s := first.Status(); s.Window != 64 || s.Head == 0 || s.Pending == 0 {
+			t.Errorf("the owner reports %+v, want a full window", s)
+		}
+		second := b.start("second", &sleeper{high: time.Millisecond})
+		time.Sleep(time.Second)
+		b.await("the second to get the pin", func() bool {
+			if err := b.stream("ROWS").UnpinConsumer(t.Context(), "stage-0", "stage"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			return second.Status().Role == consumer.Owner
+		})
+		b.until(100)
+		time.Sleep(5 * time.Second)
+		s := first.Status()
+		if s.Role == consumer.Owner || s.Window != 0 || s.Buffered != 0 || s.BufferedBytes != 0 || s.Head != 0 || !s.HeadSince.IsZero() || s.Pending != 0 {
+			t.Errorf("a former owner reports %+v", s)
+		}
+		second.stop(t)
+		first.kill()
+	})
+}
+
+// TestAReplicaThatRunsNeverEndsBecauseOfNATS deletes the durable consumer under an owner and a standby that has never
+// owned the partition, neither of which may create one.
+func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		start := func(run string) *replica {
+			cfg := b.config(run, &sleeper{})
+			cfg.Create = false
+			return b.startWith(cfg)
+		}
+		if err := consumer.EnsureDurable(t.Context(), b.nc, b.config("setup", &sleeper{})); err != nil {
+			t.Fatal(err)
+		}
+		first := start("first")
+		b.load(5)
+		b.until(5)
+		second := start("second")
+		time.Sleep(time.Hour)
+		if err := b.js.DeleteConsumer(t.Context(), "ROWS", "stage-0"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		for _, r := range []*replica{first, second} {
+			select {
+			case <-r.ended:
+				t.Errorf("a replica ended: %v", <-r.done)
+			default:
+				if r.Status().Problem == "" {
+					t.Error("a replica without its consumer reports no problem")
+				}
+			}
+		}
+		if err := consumer.EnsureDurable(t.Context(), b.nc, b.config("setup", &sleeper{})); err != nil {
+			t.Fatal(err)
+		}
+		b.loadFrom(5, 5)
+		b.until(10)
+		second.stop(t)
+		first.stop(t)
+		b.check(10)
+	})
+}
+
+// A suspended owner that wakes up has lost the calls in the air: its rival has made them again. It must make no others.
+func TestAWokenOwnerMakesNoCallBeforeItHasReadTheLog(t *testing.T) {
+	const calls = 8
+	for _, asleep := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 20 * time.Second} {
+		t.Run(asleep.String(), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				b.load(100)
+				l := newLink(b.InProcessConn, leastLatency)
+				exec := newQueuer(t, calls, func() time.Duration { return 300 * time.Millisecond })
+				exec.awake = func() { l.awake() }
+				nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				cfg := consumer.WithHook(b.config("first", exec), func(string) { l.awake() })
+				first := b.startOn(nc, cfg)
+				time.Sleep(2 * time.Second)
+				second := b.start("second", &sleeper{low: time.Hour, high: time.Hour})
+				time.Sleep(time.Second)
+				before := exec.made()
+				l.sleep(asleep)
+				time.Sleep(asleep)
+				woken := exec.made()
+				time.Sleep(5 * time.Second)
+				switch taken := second.Status().Role == consumer.Owner; {
+				case taken && exec.made() > woken:
+					t.Errorf("%d calls before it was suspended, %d when it woke up, %d after a rival took over; want no more", before, woken, exec.made())
+				case !taken && asleep > 2*time.Second:
+					t.Error("nobody took over")
+				case !taken && exec.made() == woken:
+					t.Error("it makes no calls though the partition is still its own")
+				}
+				first.kill()
+				second.kill()
+			})
+		})
+	}
+}

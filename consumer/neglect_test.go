@@ -1,0 +1,270 @@
+package consumer_test
+
+import (
+	"encoding/json"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+)
+
+// announced is what a replica that is none of ours says of itself.
+type announced struct {
+	ID         string `json:"id"`
+	Partitions int    `json:"partitions"`
+	Owned      []int  `json:"owned"`
+	Standby    []int  `json:"standby,omitempty"`
+}
+
+// announce says so again and again, until it is told to stop.
+func (b *bench) announce(a announced) (stop func()) {
+	b.t.Helper()
+	a.Partitions = b.partitions
+	body, err := json.Marshal(a)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			if err := b.nc.Publish(consumer.SpreadSubject("stage"), body); err != nil {
+				b.t.Error(err)
+			}
+			select {
+			case <-over:
+				return
+			case <-time.After(300 * time.Millisecond):
+			}
+		}
+	})
+	time.Sleep(time.Millisecond)
+	return func() {
+		close(over)
+		wg.Wait()
+	}
+}
+
+// watch lets time pass and returns the longest that each partition was without an owner, and how often each changed hands.
+func (b *bench) watch(d time.Duration, mates ...*crewMate) (unserved time.Duration, moves []int) {
+	const step = 20 * time.Millisecond
+	since, last := slices.Repeat([]time.Duration{0}, b.partitions), make([]*crewMate, b.partitions)
+	moves = make([]int, b.partitions)
+	for range d / step {
+		time.Sleep(step)
+		owner := make([]*crewMate, b.partitions)
+		for _, m := range mates {
+			for _, p := range m.owns() {
+				owner[p] = m
+			}
+		}
+		for p, m := range owner {
+			if since[p] += step; m != nil {
+				since[p] = 0
+				if last[p] != nil && last[p] != m {
+					moves[p]++
+				}
+				last[p] = m
+			}
+			unserved = max(unserved, since[p])
+		}
+	}
+	return unserved, moves
+}
+
+func (b *bench) claims() (n uint64) {
+	for p := range b.partitions {
+		n += b.stored("RESULTS", consumer.ClaimSubject("results", "stage", p))
+	}
+	return n
+}
+
+// TestAReplicaThatServesNothingCostsItsOwnShareOnly has a replica that announces itself and serves nothing.
+// Rows of what it should serve wait for seconds at most, and nothing that is served changes hands for its sake.
+func TestAReplicaThatServesNothingCostsItsOwnShareOnly(t *testing.T) {
+	all := []int{0, 1, 2, 3, 4, 5, 6, 7}
+	for _, tt := range []struct {
+		name   string
+		other  announced
+		before bool // it is there first
+		claims uint64
+	}{
+		{"silent, there before", announced{ID: "idle", Owned: []int{}}, true, 8},
+		{"silent, comes later", announced{ID: "idle", Owned: []int{}}, false, 8},
+		{"claims all, there before", announced{ID: "idle", Owned: all}, true, 8},
+		{"claims all, with the first id", announced{ID: "aaa", Owned: all}, true, 8},
+		{"claims all, comes later", announced{ID: "aaa", Owned: all}, false, 8},
+		{"claims some", announced{ID: "aaa", Owned: []int{2, 3, 4}}, false, 8},
+		{"stands by and takes nothing", announced{ID: "aaa", Owned: []int{}, Standby: all}, true, 8 + 4*5},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := partitioned(t)
+				stop := make(chan struct{})
+				rows := b.feed(stop)
+				silence := func() {}
+				if tt.before {
+					silence = b.announce(tt.other)
+					time.Sleep(time.Second)
+				}
+				mate := b.mate("busy", &sleeper{high: 10 * time.Millisecond})
+				if !tt.before {
+					time.Sleep(5 * time.Second)
+					silence = b.announce(tt.other)
+				}
+				unserved, _ := b.watch(30*time.Second, mate)
+				if unserved > 5*time.Second+200*time.Millisecond { // until it is noticed that a claim is a lie
+					t.Errorf("a partition was without an owner for %v", unserved)
+				}
+				if n := b.claims(); n > tt.claims {
+					t.Errorf("%d claims, want at most %d: partitions were handed over for nothing", n, tt.claims)
+				}
+				close(stop)
+				b.awaitRows(rows())
+				mate.stop()
+				silence()
+			})
+		})
+	}
+}
+
+// awaitRows waits until each partition has so many results.
+func (b *bench) awaitRows(n int) {
+	b.t.Helper()
+	for p := range b.partitions {
+		b.await("all results", func() bool {
+			return b.stored("RESULTS", consumer.ResultSubject("results", "stage", p)) == uint64(n)
+		})
+	}
+}
+
+// TestSharesAreEvenSoonAfterTheLastChange has a replica that serves nothing go away, come back able, and another join.
+func TestSharesAreEvenSoonAfterTheLastChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := partitioned(t)
+		stop := make(chan struct{})
+		rows := b.feed(stop)
+		silence := b.announce(announced{ID: "third", Owned: []int{}})
+		exec := func() *sleeper { return &sleeper{high: 10 * time.Millisecond} }
+		first, second := b.mate("first", exec()), b.mate("second", exec())
+		time.Sleep(20 * time.Second)
+		b.awaitShares([]int{4, 4}, first, second) // what was taken over is spread, too
+		silence()
+		time.Sleep(2 * time.Second)
+		b.awaitShares([]int{4, 4}, first, second)
+		third := b.mate("third", exec()) // the same replica, able now
+		b.awaitShares([]int{2, 3, 3}, first, second, third)
+		if _, moves := b.watch(20*time.Second, first, second, third); slices.Max(moves) > 0 {
+			t.Errorf("partitions went on to move: %v", moves)
+		}
+		close(stop)
+		b.awaitRows(rows())
+		first.stop()
+		second.stop()
+		third.stop()
+	})
+}
+
+// TestReplicasThatStartTogetherServeSoon starts eight at once for 32 partitions.
+func TestReplicasThatStartTogetherServeSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := partitionedInto(t, 32)
+		stop := make(chan struct{})
+		rows := b.feed(stop)
+		time.Sleep(time.Millisecond)
+		var mates []*crewMate
+		for _, run := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+			mates = append(mates, b.mate(run, &sleeper{high: 10 * time.Millisecond}))
+		}
+		time.Sleep(1500 * time.Millisecond)
+		for _, m := range mates {
+			if owns := m.owns(); len(owns) != 4 {
+				t.Errorf("%s owns %v, want four partitions", m.run, owns)
+			}
+		}
+		if n := b.claims(); n != 32 {
+			t.Errorf("%d claims, want one for each of 32 partitions", n)
+		}
+		close(stop)
+		b.awaitRows(rows())
+		for _, m := range mates {
+			m.stop()
+		}
+	})
+}
+
+// TestAnIdleStageAsksTheServerLittle counts the requests to the server's API while all is well and no row waits.
+func TestAnIdleStageAsksTheServerLittle(t *testing.T) {
+	const most = 1 // request a second from each replica
+	for _, tt := range []struct {
+		name                 string
+		partitions, replicas int
+		rows                 bool
+	}{
+		{"16 partitions, four replicas", 16, 4, true},
+		{"8 partitions, one replica", 8, 1, true},
+		{"8 partitions, two replicas, no row ever", 8, 2, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := partitionedInto(t, tt.partitions)
+				stop := make(chan struct{})
+				if tt.rows {
+					rows := b.feed(stop)
+					defer rows()
+				}
+				var mates []*crewMate
+				for i := range tt.replicas {
+					mates = append(mates, b.mate(string(rune('a'+i)), &sleeper{high: 10 * time.Millisecond}))
+				}
+				time.Sleep(3 * time.Second)
+				close(stop)
+				time.Sleep(time.Minute)
+				const during = 2 * time.Minute
+				before := b.requests()
+				time.Sleep(during)
+				if got := float64(b.requests()-before) / during.Seconds() / float64(tt.replicas); got > most {
+					t.Errorf("%.2f requests a second from each replica, want at most %d", got, most)
+				} else {
+					t.Logf("%.2f requests a second from each replica", got)
+				}
+				for _, m := range mates {
+					m.stop()
+				}
+			})
+		})
+	}
+}
+
+// TestAnIdleStandbyAsksTheServerLittle does the same for a stage without partitions.
+func TestAnIdleStandbyAsksTheServerLittle(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(5)
+		first := b.start("first", &sleeper{})
+		b.until(5)
+		second := b.start("second", &sleeper{})
+		time.Sleep(time.Minute)
+		const during = 5 * time.Minute
+		before := b.requests()
+		time.Sleep(during)
+		if got := float64(b.requests()-before) / during.Seconds() / 2; got > 1 {
+			t.Errorf("%.2f requests a second from each replica, want at most 1", got)
+		}
+		second.stop(t)
+		first.stop(t)
+	})
+}
+
+// requests is how many requests the server's API has served.
+func (b *bench) requests() uint64 {
+	b.t.Helper()
+	info, err := b.srv.Jsz(nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return info.API.Total
+}

@@ -1,0 +1,48 @@
+package consumer
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// pulse tells those who are about to make a call whether this process may still believe that it owns the partition. The
+// term's goroutine comes round many times within the life of a pin; when it has not for half of that, the process was
+// suspended, or starved, and a rival may have taken over:
+//
+//	A is suspended with calls in flight. Its pin runs out; B claims the partition and makes these calls again.
+//	A wakes up. Before its term learns that it is fenced, its workers make calls for the rows behind, and B makes those, too.
+//
+// So nobody makes a call until the term has read the log after such a gap.
+//
+// The zero value is in doubt. It is safe for concurrent use; the term's goroutine alone calls beat and settle.
+type pulse struct {
+	born  time.Time
+	limit time.Duration // between two beats
+	last  atomic.Int64  // beat, since born
+	doubt atomic.Bool
+}
+
+// begin starts over, for a term that has just claimed the partition.
+func (p *pulse) begin(now time.Time, pinnedTTL time.Duration) {
+	p.born, p.limit = now, pinnedTTL/2
+	p.last.Store(0)
+	p.doubt.Store(false)
+}
+
+// sure tells whether there was no gap, or the log was read since.
+func (p *pulse) sure(now time.Time) bool {
+	return !p.doubt.Load() && now.Sub(p.born)-time.Duration(p.last.Load()) < p.limit
+}
+
+// beat notes that the term has come round. It reports a gap that was not known.
+func (p *pulse) beat(now time.Time) (gap bool) {
+	gap = !p.doubt.Load() && !p.sure(now)
+	if gap {
+		p.doubt.Store(true) // before the new beat, which would hide the gap
+	}
+	p.last.Store(int64(now.Sub(p.born)))
+	return gap
+}
+
+// settle ends the doubt.
+func (p *pulse) settle() { p.doubt.Store(false) }

@@ -1,0 +1,387 @@
+package consumer
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// spreadForget is after how long a silent replica counts as gone: three announcements in a row were lost. It is longer
+	// than a pin lives, so the partitions of a replica that was killed wait for this.
+	spreadForget = 1600 * time.Millisecond
+	// neglectPatience is how long rows may wait at a partition that nobody serves until the next in line takes it over, and
+	// neglectMost until anybody does. A hand-over without calls in flight takes a tenth of that.
+	neglectPatience = 2 * time.Second
+	neglectMost     = 3 * time.Second
+	// neglectLook is the time between two looks at a partition that nobody serves, as far as is known.
+	neglectLook = 700 * time.Millisecond
+	// returnFirst is how long a partition that was taken over from a replica that had said it was standing by is kept at
+	// least; twice as long each time, at most returnMost. returnForget is after how long the count begins again.
+	returnFirst  = 5 * time.Second
+	returnMost   = time.Minute
+	returnForget = 2 * time.Minute
+)
+
+// announcement is what a replica tells the others of itself.
+type announcement struct {
+	ID         string `json:"id"`
+	Partitions int    `json:"partitions"`
+	// Owned are the partitions that it serves, Taken those of them that it took over because nobody else served them.
+	Owned []int `json:"owned"`
+	Taken []int `json:"taken,omitempty"`
+	// Standby are the partitions that it waits to be given: it has just seen their consumer, and would take rows.
+	Standby []int `json:"standby,omitempty"`
+	// Hello asks the others to announce themselves at once.
+	Hello bool `json:"hello,omitempty"`
+	// Leaving says that what it owns will soon be free.
+	Leaving bool `json:"leaving,omitempty"`
+}
+
+// peer is another replica, as it announced itself last.
+type peer struct {
+	heard   time.Time
+	leaving bool
+	owned   map[int]bool
+	taken   map[int]bool
+	standby map[int]bool
+	// refuted are the partitions that it says it serves while the log names another owner.
+	refuted map[int]bool
+}
+
+// hold is how this replica holds a partition.
+type hold uint8
+
+const (
+	free   hold = iota // it does not
+	lost               // it did when the connection broke, and is the first to go on with it
+	rights             // it serves it
+	taken              // it serves it in the place of another
+)
+
+// place is what a replica knows of one partition.
+type place struct {
+	hold    hold
+	standby bool   // it waits for the partition
+	holder  string // the replica that serves it, as far as is known; empty: none
+
+	waitsSince time.Time // rows wait there and nobody serves them; zero: not as far as is known
+	changed    time.Time // when the holder did last
+	looked     time.Time // last look at the consumer
+	look       bool      // it is to be looked at once, although somebody is there
+	takeOver   bool      // nobody takes it, so this replica does
+
+	returned  time.Time // when it was last given to a replica that stood by
+	returns   int       // how often that was in vain, or would have been
+	keepUntil time.Time // it is not given up before
+}
+
+// roster is what a replica knows of the others, and what follows for it. It is pure: the instant comes in as an argument.
+// One goroutine at a time uses it.
+//
+// It trusts nobody with what it owns: a partition is released only to a replica that stands by for it, so one that is
+// silent, or too ill to take its share, costs nothing; one that says that it stands by and does not take what it is given
+// costs its own share, ever more seldom. What it says that it owns counts until somebody else says so, too, or rows wait
+// there and nobody is pinned: then the log decides.
+type roster struct {
+	id     string
+	places []place
+	peers  map[string]*peer
+}
+
+func newRoster(id string, partitions int, now time.Time) *roster {
+	r := &roster{id: id, places: make([]place, partitions), peers: make(map[string]*peer)}
+	for n := range r.places {
+		r.places[n].changed = now
+	}
+	return r
+}
+
+// announce is what this replica says of itself.
+func (r *roster) announce() announcement {
+	a := announcement{ID: r.id, Partitions: len(r.places), Owned: []int{}}
+	for p := range r.places {
+		switch pl := &r.places[p]; {
+		case pl.hold == taken:
+			a.Taken = append(a.Taken, p)
+			a.Owned = append(a.Owned, p)
+		case pl.hold != free:
+			a.Owned = append(a.Owned, p)
+		}
+		if r.places[p].standby {
+			a.Standby = append(a.Standby, p)
+		}
+	}
+	return a
+}
+
+// hear takes the announcement of another replica of the same stage.
+func (r *roster) hear(a announcement, now time.Time) {
+	p := r.peers[a.ID]
+	if p == nil {
+		p = &peer{refuted: make(map[int]bool)}
+		r.peers[a.ID] = p
+	}
+	p.heard, p.leaving = now, a.Leaving
+	p.owned, p.taken, p.standby = setOf(a.Owned), setOf(a.Taken), setOf(a.Standby)
+	maps.DeleteFunc(p.refuted, func(partition int, _ bool) bool { return !p.owned[partition] })
+}
+
+func setOf(list []int) map[int]bool {
+	set := make(map[int]bool, len(list))
+	for _, n := range list {
+		set[n] = true
+	}
+	return set
+}
+
+// reunite is to be called after a time without a connection: nobody could be heard.
+func (r *roster) reunite(now time.Time) {
+	for _, p := range r.peers {
+		p.heard = now
+	}
+}
+
+// forget drops the replicas that have been silent for too long, and reports whether there were any.
+func (r *roster) forget(now time.Time) (some bool) {
+	for id, p := range r.peers {
+		if now.Sub(p.heard) > spreadForget {
+			delete(r.peers, id)
+			some = true
+		}
+	}
+	return some
+}
+
+// update works out who serves what. Whoever has said so for longest is believed, this replica before all others.
+func (r *roster) update(now time.Time) {
+	ids := slices.Sorted(maps.Keys(r.peers))
+	for n := range r.places {
+		pl := &r.places[n]
+		if pl.hold == lost && slices.ContainsFunc(ids, func(id string) bool { return r.claims(id, n) }) {
+			pl.hold = free // somebody has taken it over meanwhile
+		}
+		before := pl.holder
+		switch {
+		case pl.hold != free:
+			pl.holder = r.id
+		case r.claims(pl.holder, n):
+		default:
+			pl.holder = ""
+			for _, id := range ids {
+				if r.claims(id, n) {
+					pl.holder = id
+					break
+				}
+			}
+		}
+		if pl.holder != before {
+			pl.waitsSince, pl.changed = time.Time{}, now
+		}
+		if pl.holder != "" {
+			pl.takeOver = false
+		}
+	}
+}
+
+// claims tells whether a peer says that it serves a partition, and may be believed.
+func (r *roster) claims(id string, partition int) bool {
+	p := r.peers[id]
+	return p != nil && p.owned[partition] && !p.refuted[partition]
+}
+
+// members are the replicas that take a share, but for one.
+func (r *roster) members(without string) []member {
+	var list []member
+	add := func(id string, took func(int) bool) {
+		if id == without {
+			return
+		}
+		m := member{id: id}
+		for n := range r.places {
+			switch {
+			case r.places[n].holder != id:
+			case took(n):
+				m.taken = append(m.taken, n)
+			default:
+				m.owned = append(m.owned, n)
+			}
+		}
+		list = append(list, m)
+	}
+	add(r.id, func(n int) bool { return r.places[n].hold == taken })
+	for id, p := range r.peers {
+		if !p.leaving {
+			add(id, func(n int) bool { return p.taken[n] })
+		}
+	}
+	return list
+}
+
+// serve says which partitions this replica should serve, or go on serving, as of now.
+func (r *roster) serve(now time.Time) []bool {
+	r.update(now)
+	serve := make([]bool, len(r.places))
+	for n, id := range assign(r.members(""), len(r.places)) {
+		pl := &r.places[n]
+		switch mine := id == r.id; {
+		case mine:
+			pl.takeOver = false
+			if pl.hold == taken {
+				pl.hold = rights
+			}
+			serve[n] = true
+		case pl.hold != free:
+			serve[n] = !r.standsBy(id, n) || now.Before(pl.keepUntil)
+			if !serve[n] {
+				pl.returned = now
+			}
+		default:
+			serve[n] = pl.takeOver
+		}
+	}
+	return serve
+}
+
+// standsBy tells whether a peer waits for a partition.
+func (r *roster) standsBy(id string, partition int) bool {
+	p := r.peers[id]
+	return p != nil && !p.leaving && p.standby[partition]
+}
+
+// attended tells whether somebody serves a partition, or waits for it.
+func (r *roster) attended(partition int) bool {
+	if r.places[partition].holder != "" || r.places[partition].standby {
+		return true
+	}
+	for id := range r.peers {
+		if r.standsBy(id, partition) {
+			return true
+		}
+	}
+	return false
+}
+
+// lookAt returns when the consumer of a partition that this replica does not serve is to be looked at; zero: not before
+// something changes. A partition that has been released is looked at once though somebody says that it waits for it.
+func (r *roster) lookAt(partition int) time.Time {
+	pl := &r.places[partition]
+	released := pl.holder == "" && pl.looked.Before(pl.changed)
+	if !pl.look && !released && !r.contested(partition) && pl.waitsSince.IsZero() && r.attended(partition) {
+		return time.Time{}
+	}
+	last := pl.looked
+	if pl.changed.After(last) {
+		last = pl.changed // a hand-over, mostly
+	}
+	return last.Add(neglectLook)
+}
+
+// sight is what a look at the consumer of a partition has shown.
+type sight struct {
+	pinned bool   // somebody is
+	rows   bool   // rows wait, or are taken and not acked
+	log    bool   // it was read
+	owner  string // of the last append to it; empty: there is none
+}
+
+// saw takes what a look has shown.
+func (r *roster) saw(partition int, s sight, now time.Time) {
+	pl := &r.places[partition]
+	pl.look, pl.looked = false, now
+	if s.log {
+		r.believe(partition, s.owner, now)
+	}
+	if s.pinned || !s.rows || pl.holder != "" { // with a holder: it has lost the pin while its window is full
+		pl.waitsSince = time.Time{}
+		return
+	}
+	if pl.waitsSince.IsZero() {
+		pl.waitsSince = now
+	}
+	switch waited := now.Sub(pl.waitsSince); {
+	case waited >= neglectMost, waited >= neglectPatience && r.nextInLine(partition) == r.id:
+		r.takeOver(partition, now)
+	}
+}
+
+// believe goes by what the log says: whoever appended last owns the partition, if anybody does. A replica that was wrong
+// about one partition may be wrong about others.
+func (r *roster) believe(partition int, owner string, now time.Time) {
+	for id, p := range r.peers {
+		was := p.refuted[partition]
+		delete(p.refuted, partition)
+		if !p.owned[partition] || strings.HasPrefix(owner, id+".") {
+			continue
+		}
+		p.refuted[partition] = true
+		for n := range r.places {
+			r.places[n].look = r.places[n].look || !was && p.owned[n] && !p.refuted[n]
+		}
+	}
+	r.update(now)
+}
+
+// disputed tells whether more than one replica says that it serves a partition, or one that was wrong before: then a look
+// is to read the log, too.
+func (r *roster) disputed(partition int) bool {
+	claims := 0
+	for _, p := range r.peers {
+		if p.owned[partition] {
+			claims++
+		}
+		if p.refuted[partition] {
+			return true
+		}
+	}
+	return claims > 1
+}
+
+// contested tells whether more than one replica may be believed to serve a partition.
+func (r *roster) contested(partition int) bool {
+	claims := 0
+	for id := range r.peers {
+		if r.claims(id, partition) {
+			claims++
+		}
+	}
+	return claims > 1
+}
+
+// assignee is the replica that should serve a partition.
+func (r *roster) assignee(partition int) string {
+	return assign(r.members(""), len(r.places))[partition]
+}
+
+// nextInLine is the replica that should serve a partition in the place of its assignee.
+func (r *roster) nextInLine(partition int) string {
+	return assign(r.members(r.assignee(partition)), len(r.places))[partition]
+}
+
+// takeOver has this replica take a partition that nobody serves. If its assignee said that it was standing by, it is not
+// believed at once when it says so again.
+func (r *roster) takeOver(partition int, now time.Time) {
+	pl := &r.places[partition]
+	pl.takeOver = true
+	if !r.standsBy(r.assignee(partition), partition) {
+		return
+	}
+	if now.Sub(pl.returned) > returnForget {
+		pl.returns = 0
+	}
+	pl.keepUntil = now.Add(min(returnFirst<<min(pl.returns, 10), returnMost))
+	pl.returns++
+}
+
+// own notes how this replica holds a partition from now on. It can only lose what it had.
+func (r *roster) own(partition int, h hold) {
+	pl := &r.places[partition]
+	switch {
+	case h == rights && pl.takeOver:
+		h = taken
+	case h == lost && pl.hold == free:
+		h = free
+	}
+	pl.hold, pl.takeOver = h, false
+}

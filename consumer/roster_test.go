@@ -1,0 +1,250 @@
+package consumer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// What a replica of the model is.
+const (
+	sound  = "sound"
+	silent = "silent" // it announces itself and serves nothing
+	liar   = "liar"   // it says that it serves everything
+	sick   = "sick"   // it says that it stands by and takes nothing that it is given
+	away   = "away"   // nobody hears of it
+)
+
+// crew is a model of some replicas and of who really serves what. Each announces itself every step.
+type crew struct {
+	t       *rapid.T
+	rng     *rand.Rand
+	now     time.Time
+	names   []string
+	kinds   []string
+	rosters []*roster
+	owner   []int // of each partition; -1: nobody
+	last    []int // who appended last to its log; -1: nobody
+	drains  []int // steps until its owner, who releases it, has let go
+	moves   []int // how often each changed hands
+	idle    []int // steps without an owner
+}
+
+const crewStep = 200 * time.Millisecond
+
+func newCrew(t *rapid.T, partitions, replicas int) *crew {
+	c := &crew{t: t, rng: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "orders"), 0)), now: time.Unix(1, 0), moves: make([]int, partitions), drains: make([]int, partitions), idle: make([]int, partitions)}
+	c.owner, c.last = slices.Repeat([]int{-1}, partitions), slices.Repeat([]int{-1}, partitions)
+	for i := range replicas {
+		c.names = append(c.names, fmt.Sprintf("r%02d", i))
+		c.kinds = append(c.kinds, away)
+		c.rosters = append(c.rosters, nil)
+	}
+	return c
+}
+
+// become changes what a replica is. One that was away, or no replica of ours, begins anew.
+func (c *crew) become(i int, kind string) {
+	if was := c.kinds[i]; was != sound && was != sick || kind != sound && kind != sick {
+		c.rosters[i] = newRoster(c.names[i], len(c.owner), c.now)
+		for p := range c.owner {
+			if c.owner[p] == i {
+				c.owner[p] = -1
+			}
+		}
+	}
+	c.kinds[i] = kind
+}
+
+// step lets a step pass: all announce themselves, then each does what it should, in an order that is drawn.
+func (c *crew) step() {
+	c.now = c.now.Add(crewStep)
+	for i, kind := range c.kinds {
+		if kind == away {
+			continue
+		}
+		a := c.rosters[i].announce()
+		switch kind {
+		case silent:
+			a = announcement{ID: c.names[i], Partitions: len(c.owner)}
+		case liar:
+			a = announcement{ID: c.names[i], Partitions: len(c.owner)}
+			for p := range c.owner {
+				a.Owned = append(a.Owned, p)
+			}
+		}
+		for j, r := range c.rosters {
+			if j != i && r != nil {
+				r.hear(a, c.now)
+			}
+		}
+	}
+	for _, i := range c.rng.Perm(len(c.names)) {
+		if c.kinds[i] == sound || c.kinds[i] == sick {
+			c.rosters[i].forget(c.now)
+			for p, serve := range c.rosters[i].serve(c.now) {
+				c.act(i, p, serve)
+			}
+		}
+	}
+	for p, o := range c.owner {
+		if c.idle[p]++; o >= 0 {
+			c.idle[p] = 0
+		}
+	}
+}
+
+func indexes(n int) (list []int) {
+	for i := range n {
+		list = append(list, i)
+	}
+	return list
+}
+
+// act does what a replica does about one partition.
+func (c *crew) act(i, p int, serve bool) {
+	r := c.rosters[i]
+	pl := &r.places[p]
+	switch {
+	case c.owner[p] == i && !serve:
+		if c.drains[p]--; c.drains[p] <= 0 {
+			c.owner[p] = -1
+			r.own(p, free)
+		}
+	case c.owner[p] == i:
+		c.drains[p] = 2
+	case serve && c.owner[p] < 0 && c.kinds[i] == sound && pl.standby:
+		c.owner[p], c.last[p], pl.standby = i, i, false
+		c.moves[p]++
+		r.own(p, rights)
+	default:
+		pl.standby = serve
+		if at := r.lookAt(p); !serve && !at.IsZero() && !at.After(c.now) {
+			seen := sight{pinned: c.owner[p] >= 0, rows: true}
+			if seen.log = !seen.pinned || r.disputed(p); seen.log && c.last[p] >= 0 {
+				seen.owner = c.names[c.last[p]] + ".term"
+			}
+			r.saw(p, seen, c.now)
+		}
+		if c.now.UnixMilli()%3000 == 0 { // as Spread does, one partition each time
+			r.places[int(c.now.UnixMilli()/3000)%len(c.owner)].look = true
+		}
+	}
+}
+
+func (c *crew) pass(d time.Duration) {
+	for range int(d / crewStep) {
+		c.step()
+	}
+}
+
+func (c *crew) count(kind string) (n int) {
+	for _, k := range c.kinds {
+		if k == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// shares are how many partitions each sound replica serves, smallest first.
+func (c *crew) shares() (list []int) {
+	for i, kind := range c.kinds {
+		if kind == sound {
+			n := 0
+			for _, o := range c.owner {
+				if o == i {
+					n++
+				}
+			}
+			list = append(list, n)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (c *crew) checkEven(when string) {
+	if shares := c.shares(); shares[len(shares)-1]-shares[0] > 1 || slices.Contains(c.owner, -1) {
+		c.t.Fatalf("%s: shares %v, owners %v, replicas %v", when, shares, c.owner, c.kinds)
+	}
+}
+
+// TestSharesAreEvenAgainFromAnyHistory draws what becomes of the replicas; ten seconds after the last change, when all
+// that are there are sound, every partition is served and the shares are even.
+func TestSharesAreEvenAgainFromAnyHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCrew(t, rapid.IntRange(1, 12).Draw(t, "partitions"), rapid.IntRange(1, 5).Draw(t, "replicas"))
+		for range rapid.IntRange(1, 8).Draw(t, "changes") {
+			i := rapid.IntRange(0, len(c.names)-1).Draw(t, "replica")
+			c.become(i, rapid.SampledFrom([]string{sound, silent, liar, away}).Draw(t, "becomes"))
+			c.pass(time.Duration(rapid.IntRange(1, 40).Draw(t, "for")) * crewStep)
+		}
+		c.become(0, sound)
+		for i, kind := range c.kinds {
+			if kind != sound && kind != away {
+				c.become(i, rapid.SampledFrom([]string{sound, away}).Draw(t, "in the end"))
+			}
+		}
+		c.pass(10 * time.Second)
+		c.checkEven("ten seconds after the last change")
+		before := slices.Clone(c.moves)
+		c.pass(20 * time.Second)
+		if !slices.Equal(c.moves, before) {
+			t.Fatalf("partitions went on to move: %v, then %v", before, c.moves)
+		}
+	})
+}
+
+// TestWhoDoesNotServeCostsItsOwnShareOnly has some replicas that are sound, and one or two that are not, for good.
+func TestWhoDoesNotServeCostsItsOwnShareOnly(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		partitions, good := rapid.IntRange(1, 12).Draw(t, "partitions"), rapid.IntRange(1, 3).Draw(t, "sound ones")
+		bad := rapid.SliceOfN(rapid.SampledFrom([]string{silent, liar, sick}), 1, 2).Draw(t, "others")
+		c := newCrew(t, partitions, good+len(bad))
+		where := rapid.Permutation(indexes(len(c.names))).Draw(t, "names")
+		goodFirst := rapid.Bool().Draw(t, "the sound ones first")
+		begin := func(sounds bool) {
+			for n, i := range where {
+				if n < good == sounds {
+					c.become(i, sound)
+					if !sounds {
+						c.become(i, bad[n-good])
+					}
+					c.pass(time.Duration(rapid.IntRange(0, 10).Draw(t, "between")) * crewStep)
+				}
+			}
+		}
+		begin(goodFirst)
+		c.pass(5 * time.Second)
+		begin(!goodFirst)
+		c.pass(20 * time.Second)
+		if slices.Contains(c.owner, -1) && c.count(sick) == 0 {
+			t.Fatalf("nobody serves some of %v beside %v", c.owner, c.kinds)
+		}
+		before := slices.Clone(c.moves)
+		for range int(time.Minute / crewStep) {
+			c.step()
+			for p, n := range c.idle {
+				if n > int(5*time.Second/crewStep) {
+					t.Fatalf("nobody has served partition %d for %v beside %v", p, time.Duration(n)*crewStep, c.kinds)
+				}
+			}
+		}
+		moved, total := 0, 0
+		for p := range before {
+			if n := c.moves[p] - before[p]; n > 0 {
+				moved++
+				total += n
+			}
+		}
+		share := (partitions + len(c.names) - 1) / len(c.names)
+		if most := c.count(sick) * share; moved > most || total > 8*most {
+			t.Fatalf("in a minute %d partitions moved %d times, want at most the %d of who does not take what it is given: %v", moved, total, most, c.kinds)
+		}
+	})
+}
