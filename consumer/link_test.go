@@ -87,6 +87,18 @@ func (l *link) awake() bool {
 	return !l.dead
 }
 
+func (l *link) asleepNow() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asleep
+}
+
+func (l *link) latencyNow() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.latency
+}
+
 func (l *link) isDead() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,7 +2,6 @@ package consumer_test
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +25,30 @@ type simAck struct {
 	at  time.Time
 }
 
+// simReset is a reset of a durable by a process that hands its partition over, as it reached the server.
+type simReset struct {
+	by        *life
+	partition int
+	drained   time.Time
+	latency   time.Duration // of its link
+}
+
+// reset notes that a durable is set back: $JS.API.CONSUMER.RESET.<stream>.<consumer>.
+func (s *sim) reset(m *nats.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.partitions {
+		if !strings.HasSuffix(m.Subject, "."+consumer.DurableName("stage", p)) {
+			continue
+		}
+		for _, l := range s.lives {
+			if strings.HasPrefix(m.Reply, inboxOf(l.name)+".") && l.handingOver[p] {
+				s.resets = append(s.resets, simReset{l, p, l.drained[p][len(l.drained[p])-1], l.link.latencyNow()})
+			}
+		}
+	}
+}
+
 // acked notes an ack: $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>.
 func (s *sim) acked(m *nats.Msg) {
 	tokens := strings.Split(m.Subject, ".")
@@ -38,58 +61,72 @@ func (s *sim) acked(m *nats.Msg) {
 	s.acks = append(s.acks, simAck{row, time.Now()})
 }
 
-// simJournalMost bounds the entries of the journal. The oldest that is needed is of a row of the window; after it
-// come, for each owner since, at most the rest of its window, what was emitted meanwhile, and what a second brings
-// between two purges.
+// simJournalMost bounds the entries of the journal for each partition. The oldest that is needed is of a row of the
+// window; after it come, for each owner since, at most the rest of its window, what was emitted meanwhile, and what a
+// second brings between two purges.
 const simJournalMost = 4 * simWindow
 
 // checkBounds looks at what must not grow.
 func (s *sim) checkBounds() {
 	s.t.Helper()
 	for _, r := range s.replicas {
-		if st := r.Status(); st.Window > simWindow || st.Buffered > st.Window {
-			s.t.Errorf("%s holds %d rows, %d of them answered, in a window of %d", r.name, st.Window, st.Buffered, simWindow)
+		if r.life == nil {
+			continue
+		}
+		for _, c := range r.consumers {
+			if st := c.Status(); st.Window > simWindow || st.Buffered > st.Window {
+				s.t.Errorf("%s holds %d rows, %d of them answered, in a window of %d", r.name, st.Window, st.Buffered, simWindow)
+			}
 		}
 	}
-	if n := s.stream("JOURNAL").CachedInfo().State.Msgs; n > simJournalMost {
-		s.t.Errorf("%d entries in the journal, want at most %d", n, simJournalMost)
+	if n := s.stream("JOURNAL").CachedInfo().State.Msgs; n > uint64(simJournalMost*s.partitions) {
+		s.t.Errorf("%d entries in the journal, want at most %d", n, simJournalMost*s.partitions)
 	}
 }
 
 // check reads the streams.
 func (s *sim) check() {
 	s.t.Helper()
-	results := s.checkLog()
+	s.claims = make([][]simClaim, s.partitions)
+	var results []jetstream.Msg
+	for p := range s.partitions {
+		results = append(results, s.checkLog(p)...)
+		c, err := s.js.Consumer(s.t.Context(), "ROWS", consumer.DurableName("stage", p))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if got := c.CachedInfo(); got.NumAckPending != 0 || got.NumPending != 0 {
+			s.t.Errorf("partition %d at the end: ack pending %d, pending %d, want 0 and 0", p, got.NumAckPending, got.NumPending)
+		}
+	}
 	s.checkAudit(results)
 	s.checkOrderOfEvents(results)
 	s.checkMoney()
-	if got := s.durable(); got.NumAckPending != 0 || got.NumPending != 0 {
-		s.t.Errorf("at the end: ack pending %d, pending %d, want 0 and 0", got.NumAckPending, got.NumPending)
-	}
+	s.checkSleepers()
+	s.checkResets()
 }
 
-// checkLog holds that each row has one result, in order, stored by the owner of its term, and each claim names the row
-// before it. It returns the results.
-func (s *sim) checkLog() []jetstream.Msg {
+// checkLog holds that each row of a partition has one result, in order, stored by the owner of its term, and each claim
+// names the row before it. It returns the results.
+func (s *sim) checkLog(p int) []jetstream.Msg {
 	s.t.Helper()
-	log := s.read("RESULTS", "results.stage.0.>")
 	var last uint64
 	owner := ""
 	owners := make(map[string]bool)
 	var results []jetstream.Msg
-	for _, m := range log {
+	for _, m := range s.read("RESULTS", fmt.Sprintf("results.stage.%d.>", p)) {
 		seq, by := sourceSeq(s.bench, m), m.Headers().Get(consumer.HeaderOwner)
 		if strings.HasSuffix(m.Subject(), ".claim") {
 			if owners[by] || seq != last {
-				s.t.Errorf("claim of %s after row %d says %d", by, last, seq)
+				s.t.Errorf("partition %d: claim of %s after row %d says %d", p, by, last, seq)
 			}
 			owner, owners[by] = by, true
 			name, _, _ := strings.Cut(by, ".")
-			s.claims = append(s.claims, simClaim{by, s.lives[name], storedTime(s.bench, m)})
+			s.claims[p] = append(s.claims[p], simClaim{by, s.lives[name], storedTime(s.bench, m)})
 			continue
 		}
-		if seq != last+1 {
-			s.t.Errorf("row %d follows row %d", seq, last)
+		if n := len(results); n >= len(s.rows[p]) || seq != s.rows[p][n] {
+			s.t.Errorf("partition %d: row %d is result %d and follows row %d", p, seq, n, last)
 		}
 		if by != owner {
 			s.t.Errorf("row %d was appended by %s in the term of %s", seq, by, owner)
@@ -102,8 +139,8 @@ func (s *sim) checkLog() []jetstream.Msg {
 		last = seq
 		results = append(results, m)
 	}
-	if int(last) != s.loaded {
-		s.t.Errorf("%d rows have a result, want %d", last, s.loaded)
+	if len(results) != len(s.rows[p]) {
+		s.t.Errorf("partition %d: %d rows have a result, want %d", p, len(results), len(s.rows[p]))
 	}
 	return results
 }
@@ -132,7 +169,7 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	s.t.Helper()
 	const cause = 2 * leastLatency
 	called, rows := make(map[uint64]time.Time), make(map[string]time.Time)
-	for _, m := range s.read("AUDIT", "audit.stage.0.*") {
+	for _, m := range s.read("AUDIT", "audit.stage.*.*") {
 		at := storedTime(s.bench, m)
 		switch e, err := auditlog.Decode(m.Data()); {
 		case err != nil:
@@ -168,98 +205,4 @@ func (s *sim) repaid() int {
 		rows[c.row] = true
 	}
 	return len(s.calls) - len(rows)
-}
-
-// journalSlack is how long a reply takes into the journal at most once it has waited long enough, while all is well.
-const journalSlack = 250 * time.Millisecond
-
-// unsafe counts the calls of a process that are lost if it dies now: those in the air, and those whose reply came just
-// now.
-func (s *sim) unsafe(l *life, now time.Time) (inAir, recent int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.calls {
-		switch {
-		case c.by != l:
-		case c.answered.IsZero():
-			inAir++
-		case !now.After(s.safeAt(c)):
-			recent++
-		}
-	}
-	return inAir, recent
-}
-
-// safeAt is when the reply to a call is in the journal, or emitted, while all is well.
-func (s *sim) safeAt(c *simCall) time.Time {
-	safe := c.answered.Add(c.by.journalAfter + journalSlack)
-	blocked := slices.ContainsFunc(s.calls, func(earlier *simCall) bool {
-		return earlier.by == c.by && earlier.row < c.row && (earlier.answered.IsZero() || earlier.answered.After(safe))
-	})
-	if stuck := c.answered.Add(consumer.JournalStuck + journalSlack); !blocked && c.by.journalAfter > 0 && stuck.After(safe) {
-		return stuck // its turn has come
-	}
-	return safe
-}
-
-// checkMoney holds that a call is made again only where its reply was in the air, or had just come, when the process
-// died, fell asleep, lost the server or lost the partition. So a crash costs as many calls as the pool is large, and
-// what came in the last moment.
-func (s *sim) checkMoney() {
-	s.t.Helper()
-	if !s.thrifty() {
-		return
-	}
-	calls := make(map[uint64][]*simCall)
-	for _, c := range s.calls {
-		if earlier := calls[c.row]; len(earlier) > 0 {
-			if why := s.needless(earlier[len(earlier)-1], c); why != "" {
-				first := earlier[len(earlier)-1]
-				s.t.Errorf("row %d was called by %s (answered at %v) and again by %s at %v: %s", c.row, first.owner, first.answered, c.owner, c.begun, why)
-			}
-		}
-		calls[c.row] = append(calls[c.row], c)
-	}
-}
-
-// needless says why there was no need for the second call; empty: there was.
-func (s *sim) needless(first, again *simCall) string {
-	if first.by == again.by {
-		return "the reply was in its memory"
-	}
-	if first.answered.IsZero() {
-		return ""
-	}
-	// Between the term of the first call and that of the second there may be others, by owners that died young.
-	from := slices.IndexFunc(s.claims, func(c simClaim) bool { return c.owner == first.owner })
-	to := slices.IndexFunc(s.claims, func(c simClaim) bool { return c.owner == again.owner })
-	if from < 0 || to < from {
-		return "" // called in a term that was over
-	}
-	lost := to
-	for i := to; i > from; i-- {
-		if s.claims[i].by == first.by {
-			continue
-		}
-		lost = i
-		// An owner that could not read the journal goes on without, and purges what it does not know.
-		if c := s.claims[i]; s.unwell(c.by, c.at, c.at.Add(6*time.Second)) && i != to || i == to && s.unwell(c.by, c.at, again.begun) {
-			return ""
-		}
-	}
-	safe := s.safeAt(first)
-	over := s.claims[lost].at
-	switch ended := first.by.handedOver; {
-	case !ended.IsZero() && !first.answered.After(ended) && !ended.After(over) && !s.unwell(first.by, first.answered, ended):
-		return "its process has handed over since"
-	case safe.Before(over) && !s.unwell(first.by, first.answered, safe):
-		return "the reply had the time to be kept"
-	}
-	return ""
-}
-
-// unwell tells whether a process had trouble in a time.
-func (s *sim) unwell(l *life, from, to time.Time) bool {
-	meets := func(t span) bool { return !t.from.After(to) && !t.to.Before(from) }
-	return slices.ContainsFunc(l.troubled, meets) || slices.ContainsFunc(s.troubled, meets)
 }

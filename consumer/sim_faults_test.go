@@ -1,9 +1,11 @@
 package consumer_test
 
 import (
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,32 +16,47 @@ import (
 )
 
 const (
-	simPool   = 8
 	simWindow = 48
+	// simRequest is for how long a process may wait for the answer to a request that got lost with its connection, and a
+	// second to begin again.
+	simRequest = 6 * time.Second
+	forever    = 100 * time.Hour
 )
 
 // sim is a few replicas, a server, and somebody who breaks them.
 type sim struct {
 	*bench
-	rng      *rand.Rand
-	seed     uint64
-	began    time.Time
-	total    int // rows to be loaded in all
-	loaded   int
-	replicas []*simReplica
-	starts   int
-	mends    []mend
-	brisk    bool // no call takes longer than a second
+	rng        *rand.Rand
+	seed       uint64
+	partitions int
+	pending    int // events that wait in a recorder at most
+	began      time.Time
+	total      int // rows to be loaded in all
+	replicas   []*simReplica
+	starts     int
+	mends      []mend
+	gone       []int // durables that are deleted until an operator creates them again
+	// A call takes a time between fastest and slowest, and one in slowCalls many seconds; 0: none.
+	fastest, slowest time.Duration
+	slowCalls        int
+	journalAfter     func() time.Duration // of the next process
 	// retention of the input: where acks delete rows, an ack before the result would lose one.
 	retention jetstream.RetentionPolicy
+	watcher   *simWatch
 
-	claims []simClaim // filled by check
+	claims [][]simClaim // by partition; filled by check
 
-	mu    sync.Mutex
-	done  map[string]int // faults, by name
-	lives map[string]*life
-	calls []*simCall
-	acks  []simAck
+	mu     sync.Mutex
+	loaded int
+	rows   [][]uint64     // that are loaded, by partition
+	done   map[string]int // faults, by name
+	lives  map[string]*life
+	calls  []*simCall
+	acks   []simAck
+	resets []simReset
+	// A partition may stand still while faults that last are ongoing, and until calm.
+	ongoing int
+	calm    time.Time
 	// troubled are the times when the server or a stream was not well.
 	troubled []span
 }
@@ -53,28 +70,48 @@ type mend struct {
 // span is a time of trouble, both ends included.
 type span struct{ from, to time.Time }
 
+// partitionsOf draws how many a seed has.
+func partitionsOf(seed uint64) int { return [...]int{2, 4, 1, 2, 1}[seed%5] }
+
 // newSim makes the streams. The seed decides the retention of the input, and even ones leave the journal and the audit
 // alone, so that it can be told which calls had to be made again.
-func newSim(t *testing.T, seed uint64) *sim {
+func newSim(t *testing.T, seed uint64, partitions int) *sim {
 	t.Helper()
-	b := bare(t)
-	retention := jetstream.RetentionPolicy(seed % 3)
-	if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}); err != nil {
-		t.Fatal(err)
-	}
-	ensure(b)
 	s := &sim{
-		bench: b, retention: retention, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(),
+		bench: bare(t), retention: jetstream.RetentionPolicy(seed % 3), seed: seed, partitions: partitions,
+		rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), rows: make([][]uint64, partitions), gone: make([]int, partitions),
 		done: make(map[string]int), lives: make(map[string]*life),
 	}
-	b.log = slog.New(slog.DiscardHandler)
-	if *simLog {
-		b.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
-	if _, err := b.nc.Subscribe("$JS.ACK.ROWS.>", s.acked); err != nil {
+	s.fastest, s.slowest, s.slowCalls = 20*time.Millisecond, time.Second, 50
+	s.journalAfter = func() time.Duration { return time.Duration(s.rng.IntN(3)) * 50 * time.Millisecond }
+	s.pending = 8 + s.rng.IntN(57)
+	if _, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: s.retention}); err != nil {
 		t.Fatal(err)
 	}
+	cfg := streams()
+	if cfg.Partitions = partitions; partitions > 1 {
+		cfg.InputSubject = "rows.{partition}.>"
+	}
+	if err := consumer.EnsureStreams(t.Context(), s.nc, cfg); err != nil {
+		t.Fatal(err)
+	}
+	s.log = slog.New(slog.DiscardHandler)
+	if *simLog {
+		s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	for subject, listen := range map[string]nats.MsgHandler{"$JS.ACK.ROWS.>": s.acked, "$JS.API.CONSUMER.RESET.ROWS.*": s.reset} {
+		if _, err := s.nc.Subscribe(subject, listen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.strict() {
+		for p := range partitions {
+			s.createDurable(p)
+		}
+	}
 	t.Cleanup(func() { // where the test ended early
+		s.unwatch()
+		s.mend(time.Now().Add(forever))
 		for _, r := range s.replicas {
 			if r.alive {
 				s.kill(r)
@@ -84,6 +121,24 @@ func newSim(t *testing.T, seed uint64) *sim {
 	})
 	return s
 }
+
+func (s *sim) inputSubject(partition int) string {
+	if s.partitions == 1 {
+		return "rows.>"
+	}
+	return consumer.InputFilter("rows.{partition}.>", partition)
+}
+
+// createDurable does what an operator does for a stage that must not.
+func (s *sim) createDurable(partition int) {
+	cfg := s.config("operator", nil)
+	cfg.Partition, cfg.InputSubject, cfg.WindowRows = partition, s.inputSubject(partition), simWindow
+	if err := consumer.EnsureDurable(s.t.Context(), s.nc, cfg); err != nil {
+		s.t.Errorf("create the durable: %v", err)
+	}
+}
+
+func (s *sim) clock() time.Duration { return time.Since(s.began).Round(time.Millisecond) }
 
 func (s *sim) count(fault string) int {
 	s.mu.Lock()
@@ -95,39 +150,108 @@ func (s *sim) note(fault string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done[fault]++
-	s.log.Info("fault", slog.String("name", fault))
+	s.log.Info("fault", slog.String("name", fault), slog.Duration("at", time.Since(s.began)))
 }
 
+// disturb says that for a while a partition may stand still.
+func (s *sim) disturb(lasts time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if until := time.Now().Add(lasts); until.After(s.calm) {
+		s.calm = until
+	}
+}
+
+// loadMore publishes rows to partitions at random.
 func (s *sim) loadMore(n int) {
 	s.t.Helper()
-	s.loadFrom(s.loaded, n)
-	s.loaded += n
+	for range n {
+		s.loadInto(s.rng.IntN(s.partitions))
+	}
 }
 
-func (s *sim) emitted() int { return int(s.stored("RESULTS", "results.stage.0.rows")) }
+func (s *sim) loadInto(partition int) {
+	s.t.Helper()
+	ack, err := s.js.Publish(s.t.Context(), fmt.Sprintf("rows.%d.a", partition), fmt.Appendf(nil, `{"n":%d}`, s.loaded))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loaded++
+	s.rows[partition] = append(s.rows[partition], ack.Sequence)
+}
 
-// begin starts two or three replicas.
+func (s *sim) emitted() (n int) {
+	counts, err := s.emittedBy()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, count := range counts {
+		n += count
+	}
+	return n
+}
+
+// emittedBy is the number of results of each partition.
+func (s *sim) emittedBy() ([]int, error) {
+	stream, err := s.js.Stream(s.t.Context(), "RESULTS")
+	if err != nil {
+		return nil, err
+	}
+	info, err := stream.Info(s.t.Context(), jetstream.WithSubjectFilter("results.stage.*.rows"))
+	if err != nil {
+		return nil, err
+	}
+	counts := make([]int, s.partitions)
+	for p := range counts {
+		counts[p] = int(info.State.Subjects[consumer.ResultSubject("results", "stage", p)])
+	}
+	return counts, nil
+}
+
+// begin starts two or three replicas, and leaves places for others.
 func (s *sim) begin() {
 	s.t.Helper()
-	for id := range 2 + s.rng.IntN(2) {
+	places, now := 2+s.rng.IntN(2), 2+s.rng.IntN(2)
+	if s.partitions > 1 {
+		places++
+	}
+	for id := range places {
 		r := &simReplica{s: s, id: id}
 		s.replicas = append(s.replicas, r)
-		s.start(r)
+		if id < now {
+			s.start(r)
+		} else {
+			r.away = time.Now().Add(moment(s.rng, 20*time.Second))
+		}
 	}
-	s.await("the durable", func() bool { // an interest stream keeps nothing before
-		_, err := s.js.Consumer(s.t.Context(), "ROWS", "stage-0")
-		return err == nil
+	s.await("the durables", func() bool { // an interest stream keeps nothing before
+		for p := range s.partitions {
+			if _, err := s.js.Consumer(s.t.Context(), "ROWS", consumer.DurableName("stage", p)); err != nil {
+				return false
+			}
+		}
+		return true
 	})
+	s.watch()
 }
 
 func (s *sim) run() {
 	s.t.Helper()
 	s.begin()
 	s.loadMore(s.total / 2)
+	settled := s.partitions == 1
 	for s.emitted() < s.total && time.Since(s.began) < time.Hour {
 		time.Sleep(moment(s.rng, 3*time.Second))
 		if more := min(s.total-s.loaded, s.rng.IntN(20)); more > 0 {
 			s.loadMore(more)
+		}
+		if !settled && s.loaded > s.total*3/4 {
+			settled = true
+			s.settle()
+			s.settleBeside(rumours[s.rng.IntN(len(rumours))])
+			s.settle()
 		}
 		s.mend(time.Now())
 		s.checkBounds()
@@ -140,34 +264,51 @@ func (s *sim) run() {
 // finish ends all faults, waits for the last row and stops what is alive.
 func (s *sim) finish() {
 	s.t.Helper()
-	s.mend(time.Now().Add(time.Hour))
+	s.settle()
+	s.await("all results", func() bool { return s.emitted() >= s.loaded })
+	time.Sleep(5 * time.Second)
 	for _, r := range s.replicas {
-		r.disarm()
-	}
-	time.Sleep(time.Second) // for the end of who is dying
-	s.revive()
-	s.revive() // and starts who was dead
-	s.until(s.loaded)
-	time.Sleep(30 * time.Second) // the last zombie wakes up and looks around
-	owners := 0
-	for _, r := range s.replicas {
-		st := r.Status()
-		if st.Role == consumer.Owner {
-			owners++
-		}
-		if st.Problem != "" {
-			s.t.Errorf("%s has the problem %q though nothing is wrong any more", r.name, st.Problem)
+		for p, c := range r.consumers {
+			if st := c.Status(); st.Problem != "" {
+				s.t.Errorf("%s, partition %d has the problem %q though nothing is wrong any more", r.name, p, st.Problem)
+			}
 		}
 	}
-	if owners > 1 {
-		s.t.Errorf("%d replicas think that they own the partition", owners)
-	}
+	s.checkShares()
 	s.checkBounds()
 	for _, r := range s.replicas {
 		if s.stopCleanly(r); r.killed {
 			s.t.Errorf("%s did not end", r.name)
 		}
 	}
+	s.unwatch()
+}
+
+// quieten ends all faults and starts who was dead.
+func (s *sim) quieten() {
+	s.t.Helper()
+	s.mend(time.Now().Add(forever))
+	for _, r := range s.replicas {
+		r.disarm()
+		r.away = time.Time{}
+	}
+	time.Sleep(time.Second) // for the end of who is dying
+	s.await("those who stop", func() bool {
+		s.revive()
+		for _, r := range s.replicas {
+			if r.alive && (!r.running() || !s.well(r.life)) {
+				return false
+			}
+		}
+		return true
+	})
+	s.revive()
+}
+
+func (s *sim) well(l *life) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.healthy(l)
 }
 
 // mend ends the faults whose time has come.
@@ -188,111 +329,25 @@ func (s *sim) revive() {
 	s.t.Helper()
 	for _, r := range s.replicas {
 		switch {
+		case !r.alive && time.Now().Before(r.away):
 		case !r.alive:
 			s.start(r)
 		case r.link.isDead():
 			s.bury(r)
 		case isClosed(r.ended):
-			s.t.Errorf("%s has ended by itself: %v", r.name, <-r.done)
+			s.bury(r)
+			r.killed = false
+		case s.overdue(r.life):
 			s.kill(r)
 		}
 	}
 }
 
-// fault draws one.
-func (s *sim) fault() {
-	s.t.Helper()
-	r := s.replicas[s.rng.IntN(len(s.replicas))]
-	switch draw := s.rng.IntN(18); draw {
-	case 0, 1, 2, 3, 4, 5:
-		after := s.rng.IntN(10)
-		step := consumer.Steps[s.rng.IntN(len(consumer.Steps))]
-		switch step {
-		case "taken", "answered", "kept", "appending", "appended", "acked":
-		default:
-			after %= 2 // they come once a term or a second
-		}
-		r.arm(step, manners[s.rng.IntN(len(manners))], after, moment(s.rng, 8*time.Second))
-	case 6:
-		if r.alive {
-			s.note("kill")
-			s.kill(r)
-		}
-	case 7, 8:
-		if r.alive && r.link.awake() { // asleep while a rival takes over; then what it had sent arrives late
-			s.note("zombie")
-			r.sleep(500*time.Millisecond + moment(s.rng, 8*time.Second))
-		}
-	case 9, 10:
-		if r.alive && r.link.awake() {
-			s.note("clean stop")
-			s.stopCleanly(r)
-		}
-	case 11:
-		s.restartServer(moment(s.rng, 4*time.Second))
-	case 12:
-		s.note("slow network")
-		latency, lasts := moment(s.rng, time.Second), moment(s.rng, 10*time.Second)
-		link := r.link
-		r.trouble(lasts + 4*time.Second) // mended at the next look, and what is on its way arrives after that
-		link.set(func() { link.latency = max(latency, link.usual) })
-		s.mends = append(s.mends, mend{time.Now().Add(lasts), func() { link.set(func() { link.latency = link.usual }) }})
-	default:
-		s.faultOfServer(draw)
-	}
-}
-
-// faultOfServer is a fault by somebody who has the right to work on streams and consumers.
-func (s *sim) faultOfServer(draw int) {
-	s.t.Helper()
-	switch draw {
-	case 13:
-		s.note("reset by somebody else")
-		seq := uint64(s.rng.IntN(s.loaded))
-		if s.retention != jetstream.LimitsPolicy {
-			seq = 0 // a later one deletes rows that nobody has taken
-		}
-		_, _ = s.js.ResetConsumerToSequence(s.t.Context(), "ROWS", "stage-0", seq)
-	case 14:
-		s.note("unpinned")
-		_ = s.stream("ROWS").UnpinConsumer(s.t.Context(), "stage-0", "stage")
-	case 15:
-		stream := []string{"RESULTS", "AUDIT", "JOURNAL"}[s.rng.IntN(3)]
-		if stream != "RESULTS" && s.thrifty() {
-			return
-		}
-		s.note("full " + stream)
-		full(stream)(s.bench)
-		lasts := moment(s.rng, 15*time.Second)
-		s.trouble(lasts + 10*time.Second) // a term that ends meanwhile has no next one, which would keep what is answered
-		s.mends = append(s.mends, mend{time.Now().Add(lasts), func() { unlimited(stream)(s.bench) }})
-	case 16:
-		if s.retention == jetstream.LimitsPolicy { // else its rows would go with it
-			s.note("durable deleted")
-			s.trouble(3 * time.Second)
-			_ = s.js.DeleteConsumer(s.t.Context(), "ROWS", "stage-0")
-		}
-	case 17:
-		if !s.thrifty() {
-			s.note("journal purged")
-			_ = s.stream("JOURNAL").Purge(s.t.Context())
-		}
-	}
-}
-
-// thrifty says that journal and audit are left alone, so that no call is made again without need.
-func (s *sim) thrifty() bool { return s.seed%2 == 0 }
-
-// old says that the server cannot set a consumer back: it is deleted and made anew. So it is with servers before 2.14.
-func (s *sim) old() bool { return s.seed%6 == 3 && s.retention == jetstream.LimitsPolicy }
-
-func (s *sim) restartServer(down time.Duration) {
-	s.t.Helper()
-	s.note("server restart")
-	s.trouble(down + 3*time.Second)
-	s.stopServer()
-	time.Sleep(down)
-	s.startServer()
+// overdue tells whether a process that is to stop is past all patience.
+func (s *sim) overdue(l *life) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !l.stopping.IsZero() && time.Since(l.stopping) > time.Minute || !l.hardSince.IsZero() && time.Since(l.hardSince) > 10*time.Second
 }
 
 // trouble says that all processes are cut off, or their partition is lost, for a while.
@@ -304,68 +359,50 @@ func (s *sim) trouble(lasts time.Duration) {
 
 // kill ends a process at once.
 func (s *sim) kill(r *simReplica) {
+	s.disturb(0)
 	r.link.die()
 	s.bury(r)
 }
 
-// bury ends what is left of a process that is dead.
+// bury ends what is left of a process that is dead or has ended.
 func (s *sim) bury(r *simReplica) {
 	r.trouble(forever)
-	r.exec.die()
 	r.kill()
 	r.alive, r.killed = false, true
 }
 
-const forever = 100 * time.Hour
-
 // stopCleanly drains a process. What is armed may kill it on the way.
 func (s *sim) stopCleanly(r *simReplica) {
-	r.exec.drain()
-	r.soft()
-	select {
-	case <-r.ended:
-	case <-time.After(time.Minute):
+	if !r.alive {
+		return
 	}
-	select {
-	case <-r.ended:
-		if err := <-r.done; err != nil {
-			s.t.Errorf("%s: %v", r.name, err)
+	r.stop(0)
+	for range 600 {
+		if !r.running() {
+			break
 		}
-		r.hard()
-		r.nc.Close()
-		r.exec.die()
-		r.link.die()
-		r.alive = false
-	default:
-		s.kill(r)
+		time.Sleep(100 * time.Millisecond)
 	}
+	clean := !r.link.isDead() && isClosed(r.ended)
+	s.bury(r)
+	r.killed = !clean
 }
 
-// start starts a process in the place of one that has ended.
-func (s *sim) start(r *simReplica) {
-	s.t.Helper()
-	s.starts++
-	most := []time.Duration{time.Millisecond, 10 * time.Millisecond}[s.rng.IntN(2)]
-	r.life = &life{
-		s: s, name: r.nextName(), link: newLink(s.InProcessConn, leastLatency+moment(s.rng, most)),
-		journalAfter: time.Duration(s.rng.IntN(3)) * 50 * time.Millisecond,
+// state is what the replicas say of a partition. sim.mu is held.
+func (s *sim) state(partition int) string {
+	var b strings.Builder
+	for name, l := range s.lives {
+		if !l.running() {
+			continue
+		}
+		st := l.consumers[partition].Status()
+		fmt.Fprintf(&b, "; %s %s %s window %d buffered %d head %d", name, st.Role, st.Owner, st.Window, st.Buffered, st.Head)
+		if !l.stopping.IsZero() {
+			fmt.Fprintf(&b, " stopping for %v", time.Since(l.stopping))
+		}
+		if st.Problem != "" {
+			fmt.Fprintf(&b, " problem %q", st.Problem)
+		}
 	}
-	if s.old() {
-		r.link.version = "2.12.9"
-	}
-	s.mu.Lock()
-	s.lives[r.name] = r.life
-	s.mu.Unlock()
-	r.exec = newSimExecutor(r.life)
-	nc, err := nats.Connect("", nats.InProcessServer(r.link), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
-		nats.RetryOnFailedConnect(true), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cfg := s.config(r.name, r.exec)
-	cfg.WindowRows = simWindow
-	cfg.JournalAfter = r.journalAfter
-	cfg = consumer.WithHook(cfg, r.step)
-	r.replica = s.startOn(nc, cfg)
-	r.alive, r.killed = true, false
+	return b.String()
 }

@@ -1,31 +1,26 @@
 package consumer_test
 
 import (
-	"math/rand/v2"
+	"context"
+	"log/slog"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
 )
 
 // simReplica is a place where processes of the stage run, one after the other.
 type simReplica struct {
-	*replica
 	*life
 	s      *sim
 	id     int
 	number int // of the process
-	exec   *simExecutor
 	alive  bool
-	killed bool // the last one did not end by itself
-
-	mu    sync.Mutex
-	armed string // step at which something happens
-	after int    // times that it passes unharmed before
-	then  string // what happens
-	lasts time.Duration
+	killed bool      // the last one did not end by itself
+	away   time.Time // no process starts here before
+	steps  armed
 }
 
 func (r *simReplica) nextName() string {
@@ -34,39 +29,60 @@ func (r *simReplica) nextName() string {
 }
 
 // manners are what may happen to a process at a step.
-var manners = []string{"crash", "torn crash", "deaf crash", "drop", "deaf drop", "sleep"}
+var manners = []string{"crash", "torn crash", "deaf crash", "drop", "deaf drop", "sleep", "stop", "stop twice"}
+
+// armed is what is to happen to the processes of a place at a step.
+type armed struct {
+	mu     sync.Mutex
+	step   string
+	after  int // times that it passes unharmed before
+	manner string
+	lasts  time.Duration
+}
+
+func (a *armed) set(step, manner string, after int, lasts time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.step, a.manner, a.after, a.lasts = step, manner, after, lasts
+}
+
+// strikes tells whether it happens now.
+func (a *armed) strikes(step string) (manner string, lasts time.Duration, now bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.step != step {
+		return "", 0, false
+	}
+	if a.after--; a.after >= 0 {
+		return "", 0, false
+	}
+	a.step = ""
+	return a.manner, a.lasts, true
+}
 
 func (r *simReplica) arm(step, manner string, after int, lasts time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.armed, r.then, r.after, r.lasts = step, manner, after, lasts
+	r.steps.set(step, manner, after, lasts)
 }
 
 func (r *simReplica) disarm() { r.arm("", "", 0, 0) }
 
-// step is told of each step of the protocol, by two goroutines. A process that is asleep stays where it is.
-func (r *simReplica) step(step string) {
-	r.mu.Lock()
-	strikes := r.armed == step
-	if strikes {
-		r.after--
-		strikes = r.after < 0
+// step is told of each step of the protocol, by two goroutines for each partition. A process that is asleep stays where
+// it is.
+func (l *life) step(partition int, step string, steps *armed) {
+	l.s.mu.Lock()
+	switch step {
+	case "drained":
+		l.drained[partition] = append(l.drained[partition], time.Now())
+		l.handingOver[partition] = true
+	case "handing over", "claiming":
+		l.handingOver[partition] = false
 	}
-	manner, lasts := r.then, r.lasts
-	if strikes {
-		r.armed = ""
+	l.s.mu.Unlock()
+	if manner, lasts, now := steps.strikes(step); now {
+		l.s.note(manner + " at " + step)
+		l.befall(manner, lasts)
 	}
-	r.mu.Unlock()
-	if step == "drained" {
-		r.s.mu.Lock()
-		r.handedOver = time.Now()
-		r.s.mu.Unlock()
-	}
-	if strikes {
-		r.s.note(manner + " at " + step)
-		r.befall(manner, lasts)
-	}
-	r.link.awake()
+	l.link.awake()
 }
 
 func (l *life) befall(manner string, lasts time.Duration) {
@@ -74,20 +90,23 @@ func (l *life) befall(manner string, lasts time.Duration) {
 	switch manner {
 	case "crash":
 		l.trouble(forever)
+		l.s.disturb(0)
 		l.link.die()
 	case "torn crash": // in the middle of a batch, or of a line
 		l.trouble(forever)
+		l.s.disturb(deafFor)
 		l.link.set(func() { l.link.tear = 1 + int(lasts.Milliseconds()) })
 		time.AfterFunc(deafFor, l.link.die)
 	case "deaf crash": // the server does what it was asked for, and nobody hears of it
 		l.trouble(forever)
+		l.s.disturb(deafFor)
 		l.link.set(func() { l.link.deaf = true })
 		time.AfterFunc(deafFor, l.link.die)
 	case "drop":
-		l.trouble(time.Second)
-		l.link.drop()
+		l.drop()
 	case "deaf drop":
 		l.trouble(time.Second)
+		l.s.disturb(simRequest)
 		l.link.set(func() { l.link.deaf = true })
 		time.AfterFunc(deafFor, func() {
 			l.link.drop()
@@ -95,19 +114,35 @@ func (l *life) befall(manner string, lasts time.Duration) {
 		})
 	case "sleep":
 		l.sleep(lasts)
+	case "stop":
+		l.stop(0)
+	case "stop twice":
+		l.stop(lasts / 4)
 	}
 }
 
-// life is one process from its start to its end.
+// life is one process from its start to its end. It serves all partitions.
 type life struct {
 	s            *sim
 	name         string
 	link         *link
+	exec         *simExecutor
 	journalAfter time.Duration
+	consumers    []*consumer.Consumer
+
+	nc                         *nats.Conn
+	cancelSoft, cancelHard     context.CancelFunc
+	stopRecorder, cancelSpread context.CancelFunc
+	// ended is closed when nothing of it runs any more.
+	ended chan struct{}
 
 	// Guarded by sim.mu.
-	troubled   []span    // when it was cut off, asleep or dead
-	handedOver time.Time // when it had kept what it leaves to the next one; zero: it did not
+	troubled    []span        // when it was cut off, asleep or dead
+	sleeps      []span        // when it was asleep
+	drained     [][]time.Time // by partition, when it had kept what it leaves to the next one
+	handingOver []bool        // by partition: since then it has done nothing else
+	stopping    time.Time     // since when it is to stop; zero: it is not
+	hardSince   time.Time     // and at once
 }
 
 func (l *life) trouble(lasts time.Duration) {
@@ -119,19 +154,73 @@ func (l *life) trouble(lasts time.Duration) {
 // sleep suspends the process, in which a rival may take over.
 func (l *life) sleep(lasts time.Duration) {
 	l.trouble(lasts + time.Second)
+	l.s.disturb(0)
+	l.s.mu.Lock()
+	l.sleeps = append(l.sleeps, span{time.Now(), time.Now().Add(lasts)})
+	l.s.mu.Unlock()
 	l.link.sleep(lasts)
+	time.AfterFunc(lasts, func() { l.s.disturb(0) })
 }
+
+// drop breaks the connection. A request that was under way gets no answer.
+func (l *life) drop() {
+	l.trouble(time.Second)
+	l.s.disturb(simRequest)
+	l.link.drop()
+}
+
+// stop begins a soft stop, and stops at once after a while; 0: it does not.
+func (l *life) stop(hardAfter time.Duration) {
+	l.s.mu.Lock()
+	first := l.stopping.IsZero()
+	if first {
+		l.stopping = time.Now()
+	}
+	l.s.mu.Unlock()
+	if first {
+		l.s.disturb(0)
+		l.cancelSoft()
+		l.exec.drain()
+	}
+	if hardAfter > 0 {
+		time.AfterFunc(hardAfter, l.stopNow)
+	}
+}
+
+func (l *life) stopNow() {
+	l.s.mu.Lock()
+	if l.hardSince.IsZero() {
+		l.hardSince = time.Now()
+	}
+	l.s.mu.Unlock()
+	l.cancelHard()
+}
+
+// kill ends it as a crash would: nothing more of it reaches the server.
+func (l *life) kill() {
+	l.link.die()
+	l.nc.Close()
+	l.exec.die()
+	l.cancelHard()
+	l.cancelSoft()
+	l.stopRecorder() // whoever waits for room in it
+	<-l.ended
+}
+
+// running tells whether it lives, whatever else.
+func (l *life) running() bool { return !l.link.isDead() && !isClosed(l.ended) }
 
 // simCall is one call, paid for.
 type simCall struct {
 	row             uint64
+	partition       int
 	by              *life
 	owner           string
 	begun, answered time.Time // not answered: the process died
 }
 
 func (l *life) call(row *consumer.Row) *simCall {
-	c := &simCall{row: row.Seq, by: l, owner: row.Owner(), begun: time.Now()}
+	c := &simCall{row: row.Seq, partition: row.Partition, by: l, owner: row.Owner(), begun: time.Now()}
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	l.s.calls = append(l.s.calls, c)
@@ -144,99 +233,96 @@ func (l *life) answered(c *simCall) {
 	c.answered = time.Now()
 }
 
-// outcome of a row's call is drawn from the seed and the row alone.
-type outcome struct {
-	latency time.Duration
-	failed  bool
+// inboxOf is what the reply subjects of a process begin with, so that its requests can be told from those of others.
+func inboxOf(name string) string { return "_INBOX." + name }
+
+// start starts a process in the place of one that has ended.
+func (s *sim) start(r *simReplica) {
+	s.t.Helper()
+	s.starts++
+	most := []time.Duration{time.Millisecond, 10 * time.Millisecond}[s.rng.IntN(2)]
+	l := &life{
+		s: s, name: r.nextName(), link: newLink(s.InProcessConn, leastLatency+moment(s.rng, most)),
+		journalAfter: s.journalAfter(),
+		drained:      make([][]time.Time, s.partitions), handingOver: make([]bool, s.partitions), ended: make(chan struct{}),
+	}
+	if s.old() {
+		l.link.version = "2.12.9"
+	}
+	var err error
+	l.nc, err = nats.Connect("", nats.InProcessServer(l.link), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
+		nats.CustomInboxPrefix(inboxOf(l.name)), nats.RetryOnFailedConnect(true),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	l.exec = newSimExecutor(l)
+	l.run(&r.steps)
+	s.mu.Lock()
+	s.lives[l.name] = l
+	s.mu.Unlock()
+	s.disturb(0)
+	r.life, r.alive, r.killed = l, true, false
 }
 
-func (s *sim) outcome(seq uint64) outcome {
-	rng := rand.New(rand.NewPCG(s.seed, seq))
-	o := outcome{latency: 20*time.Millisecond + moment(rng, 980*time.Millisecond), failed: rng.IntN(20) == 0}
-	if !s.brisk && rng.IntN(50) == 0 {
-		o.latency = 5*time.Second + moment(rng, 20*time.Second)
-	}
-	return o
-}
-
-// simExecutor is a pool of callers.
-type simExecutor struct {
-	life     *life
-	rows     chan *consumer.Row
-	dead     chan struct{}
-	die      func()
-	draining chan struct{}
-	drain    func()
-}
-
-func newSimExecutor(l *life) *simExecutor {
-	e := &simExecutor{life: l, rows: make(chan *consumer.Row, 4*simWindow)}
-	e.dead, e.draining = make(chan struct{}), make(chan struct{})
-	e.die = sync.OnceFunc(func() { close(e.dead) })
-	e.drain = sync.OnceFunc(func() { close(e.draining) })
-	for range simPool {
-		go e.work()
-	}
-	return e
-}
-
-func (e *simExecutor) Start(row *consumer.Row) { e.rows <- row }
-
-func (e *simExecutor) work() {
-	for {
-		select {
-		case <-e.dead:
-			return
-		case row := <-e.rows:
-			if !e.life.link.awake() {
-				return
-			}
-			e.answer(row)
-		}
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-func (e *simExecutor) answer(row *consumer.Row) {
-	hash := requestHash(row)
-	if k := row.Kept; k != nil && k.RequestHash == hash {
-		reply := k.Reply
-		reply.Event.Source = auditlog.SourceJournal
-		row.Reply(reply)
-		return
-	}
-	if !row.Wanted() || isClosed(e.draining) {
-		row.Reply(consumer.Reply{HandedBack: true})
-		return
-	}
-	c, o := e.life.call(row), e.life.s.outcome(row.Seq)
-	var cut <-chan struct{}
-	if o.latency > time.Second { // as a row that is to be asked again: a drain does not wait for it
-		cut = e.draining
-	}
-	select {
-	case <-e.dead:
-		return
-	case <-cut:
-		row.Reply(consumer.Reply{HandedBack: true})
-		return
-	case <-time.After(o.latency):
-	}
-	if !e.life.link.awake() {
-		return
-	}
-	e.life.answered(c)
-	row.RecordCall(&auditlog.Call{Header: auditlog.Header{Time: time.Now()}, Status: auditlog.CallSuccess})
-	row.Reply(consumer.Reply{
-		Body: append([]byte("done "), row.Body...), Failed: o.failed, RequestHash: hash,
-		Event: auditlog.Row{FinishedAt: time.Now(), Source: auditlog.SourceCall, Attempts: 1},
+// run starts all that belongs to a process. As the program does, it ends the consumers, waits for the calls, and ends the
+// recorder last.
+func (l *life) run(steps *armed) {
+	s := l.s
+	cfg := s.config(l.name, l.exec)
+	cfg.WindowRows, cfg.JournalAfter, cfg.Create = simWindow, l.journalAfter, !s.strict()
+	rec := consumer.NewRecorder(l.nc, consumer.RecorderConfig{
+		Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger, MaxPending: s.pending,
 	})
+	cfg.Recorder = rec
+	soft, stopSoft := context.WithCancel(s.t.Context())
+	hard, stopHard := context.WithCancel(s.t.Context())
+	recording, stopRecorder := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	spreading, stopSpread := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	l.cancelSoft, l.cancelHard, l.stopRecorder, l.cancelSpread = stopSoft, stopHard, stopRecorder, stopSpread
+	context.AfterFunc(hard, l.exec.die)
+	var serving, others sync.WaitGroup
+	others.Go(func() { _ = rec.Run(recording) })
+	if s.partitions > 1 { // as the program does
+		cfg.Spread = consumer.NewSpread(l.nc, cfg.Name, l.name, s.partitions, cfg.Logger)
+		others.Go(func() { _ = cfg.Spread.Run(soft, spreading) })
+	}
+	born, tender := time.Now(), make([]bool, s.partitions)
+	for p, gone := range s.gone {
+		tender[p] = gone > 0
+	}
+	for p := range s.partitions {
+		cfg := cfg
+		cfg.Partition, cfg.InputSubject = p, s.inputSubject(p)
+		c, err := consumer.New(l.nc, consumer.WithHook(cfg, func(step string) { l.step(p, step, steps) }))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		l.consumers = append(l.consumers, c)
+		serving.Go(func() {
+			switch err := c.Run(soft, hard); {
+			case hard.Err() != nil || l.link.isDead():
+			case soft.Err() == nil && (tender[p] || s.strict() && time.Since(born) < 10*time.Second): // it may end at the start
+				l.stop(0)
+			case soft.Err() == nil:
+				s.t.Errorf("%v %s: partition %d has ended by itself: %v", s.clock(), l.name, p, err)
+				l.stop(0) // as the program does
+			case err != nil:
+				s.t.Errorf("%v %s: partition %d: a soft stop ended with %v", s.clock(), l.name, p, err)
+			}
+		})
+	}
+	go func() {
+		serving.Wait()
+		stopSpread()
+		l.exec.drain()
+		l.exec.working.Wait()
+		stopRecorder()
+		others.Wait()
+		stopSoft()
+		stopHard()
+		l.nc.Close()
+		close(l.ended)
+		cfg.Logger.Debug("process ended", slog.String("run", l.name))
+	}()
 }

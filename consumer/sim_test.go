@@ -31,7 +31,7 @@ func TestSimulation(t *testing.T) {
 		seed := *simSeed + uint64(i)
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
-				s := newSim(t, seed)
+				s := newSim(t, seed, partitionsOf(seed))
 				s.total = *simRows
 				s.run()
 				s.check()
@@ -46,21 +46,27 @@ func TestSimulation(t *testing.T) {
 	t.Log(sum.String())
 }
 
-// TestEveryStepMayBeTheLast ends, cuts off or suspends a process at each step of the protocol, in each manner.
+// TestEveryStepMayBeTheLast ends, cuts off, suspends or stops a process at each step of the protocol, in each manner. Many
+// seeds mean that each manner meets one partition and several; few, that they take turns.
 func TestEveryStepMayBeTheLast(t *testing.T) {
 	for i, manner := range manners {
-		t.Run(manner, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				s := newSim(t, uint64(i))
-				s.begin()
-				for n, step := range consumer.Steps {
-					s.strike(step, manner, n%3)
-				}
-				s.finish()
-				s.check()
-				t.Logf("%v of virtual time, %d rows, %d starts", time.Since(s.began).Round(time.Second), s.loaded, s.starts)
+		for j, partitions := range []int{1, 4} {
+			if *simRuns < 10 && i%2 != j {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/partitions=%d", manner, partitions), func(t *testing.T) {
+				virtual(t, func(t *testing.T) {
+					s := newSim(t, uint64(i), partitions)
+					s.begin()
+					for n, step := range consumer.Steps {
+						s.strike(step, manner, n%3)
+					}
+					s.finish()
+					s.check()
+					t.Logf("%v of virtual time, %d rows, %d starts", time.Since(s.began).Round(time.Second), s.loaded, s.starts)
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -73,8 +79,8 @@ func (s *sim) strike(step, manner string, after int) {
 	}
 	for i := range 600 {
 		time.Sleep(300 * time.Millisecond)
-		if s.loaded-s.emitted() < simWindow {
-			s.loadMore(10)
+		if s.loaded-s.emitted() < simWindow*s.partitions {
+			s.loadMore(10 * s.partitions)
 		}
 		s.revive()
 		if s.count(manner+" at "+step) > before {
@@ -89,7 +95,7 @@ func (s *sim) strike(step, manner string, after int) {
 			continue
 		}
 		for _, r := range s.replicas {
-			if r.alive && r.Status().Role == consumer.Owner { // make room for another term
+			if r.alive && s.ownsAny(r) { // make room for another term
 				s.stopCleanly(r)
 			}
 		}
@@ -97,34 +103,43 @@ func (s *sim) strike(step, manner string, after int) {
 	s.t.Errorf("no process came to the step %q", step)
 }
 
-// After a kill the calls are paid again that were in the air, and no more than the replies of the last moment.
-func TestAKillPaysAgainOnlyForCallsInTheAir(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		s := newSim(t, 3) // limits retention
-		s.brisk = true
-		s.loadMore(800)
-		r := &simReplica{s: s}
-		s.replicas = []*simReplica{r}
-		inAir, recent, kills := 0, 0, 0
-		for s.emitted() < s.loaded {
-			s.start(r)
-			time.Sleep(3*time.Second + time.Duration(s.rng.IntN(3000))*time.Millisecond)
-			a, b := s.unsafe(r.life, time.Now())
-			inAir, recent = inAir+a, recent+b
-			if a > simPool {
-				t.Errorf("%d calls in the air of a pool of %d", a, simPool)
-			}
-			s.kill(r)
-			kills++
+// After a kill the calls are paid again that were in flight, and no more than the replies of the time that a reply may wait
+// for its turn before it is kept.
+func TestAKillPaysAgainOnlyForCallsInFlight(t *testing.T) {
+	for _, after := range []time.Duration{0, 100 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			virtual(t, func(t *testing.T) { killAndCount(t, after) })
+		})
+	}
+}
+
+func killAndCount(t *testing.T, journalAfter time.Duration) {
+	s := newSim(t, 3, 1) // limits retention
+	s.fastest, s.slowest, s.slowCalls = 5*time.Millisecond, 60*time.Millisecond, 0
+	s.journalAfter = func() time.Duration { return journalAfter }
+	s.loadMore(1000)
+	r := &simReplica{s: s}
+	s.replicas = []*simReplica{r}
+	inFlight, recent, kills := 0, 0, 0
+	for s.emitted() < s.loaded {
+		s.start(r)
+		s.await("the first reply", func() bool { return r.exec.begun() })
+		time.Sleep(moment(s.rng, 500*time.Millisecond))
+		a, b := s.unsafe(r.life, time.Now())
+		inFlight, recent = inFlight+a, recent+b
+		if a > simPool {
+			t.Errorf("%d calls in flight of a pool of %d", a, simPool)
 		}
-		s.finish() // by one more, which acks what the last was killed over
-		s.check()
-		repaid := s.repaid()
-		t.Logf("%d kills, %d calls in the air then and %d replies right before; %d calls repaid", kills, inAir, recent, repaid)
-		if repaid > inAir+recent {
-			t.Errorf("%d calls repaid, want at most %d", repaid, inAir+recent)
-		}
-	})
+		s.kill(r)
+		kills++
+	}
+	s.finish() // by one more, which acks what the last was killed over
+	s.check()
+	repaid := s.repaid()
+	t.Logf("%d kills, %d calls in flight then and %d replies in the last %v; %d calls repaid", kills, inFlight, recent, journalAfter, repaid)
+	if repaid > inFlight+recent {
+		t.Errorf("%d calls repaid, want at most %d", repaid, inFlight+recent)
+	}
 }
 
 // simSum adds up what the seeds have seen.
@@ -140,7 +155,9 @@ func (m *simSum) add(s *sim) {
 	m.calls += len(s.calls)
 	m.repaid += s.repaid()
 	m.starts += s.starts
-	m.claims += len(s.claims)
+	for _, claims := range s.claims {
+		m.claims += len(claims)
+	}
 	m.longest = max(m.longest, time.Since(s.began))
 	for name, n := range s.done {
 		m.done[name] += n
