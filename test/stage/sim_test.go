@@ -1,0 +1,355 @@
+package stage_test
+
+import (
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var (
+	simSeed = flag.Uint64("sim.seed", 1, "first seed of the simulation")
+	simRuns = flag.Int("sim.runs", 2, "how many seeds the simulation runs")
+)
+
+const (
+	crewPartitions = 4
+	crewLongest    = 6 * time.Second // a call takes at most
+	crewEven       = 10 * time.Second
+	crewStill      = 5 * time.Second
+	crewHard       = 5 * time.Second
+)
+
+// crew is a stage of several partitions whose processes come and go, with the real executor, pool and dedupe, and equal
+// questions in different partitions.
+type crew struct {
+	*site
+	rng     *rand.Rand
+	began   time.Time
+	places  []*replica // nil: nobody there
+	stops   []stopping
+	rows    int
+	jammed  atomic.Bool // some questions get a 429, whenever they are sent
+	full    bool        // the audit stream takes nothing
+	excused time.Time   // until then a partition may stand still
+	results []int       // by partition
+	moved   []time.Time // by partition, when it had its last result
+	still   []bool
+	done    map[string]int
+}
+
+// stopping is a process that is to stop, and when it was told so, the second time, too.
+type stopping struct {
+	*replica
+	soft, hard time.Time
+}
+
+// TestSimulationOfWholeStages draws faults from a seed and checks that each row has its one result, that no partition
+// stands still, that the partitions spread, and that a process that is to stop does.
+//
+//	go test ./test/stage -run '^TestSimulationOfWholeStages$' -v -sim.seed 1 -sim.runs 100
+func TestSimulationOfWholeStages(t *testing.T) {
+	for i := range *simRuns {
+		seed := *simSeed + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCrew(t, seed)
+				for range 25 {
+					c.fault()
+				}
+				c.finish()
+			})
+		})
+	}
+}
+
+func newCrew(t *testing.T, seed uint64) *crew {
+	t.Helper()
+	c := &crew{rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), done: make(map[string]int)}
+	c.site = newSite(t, llmtest.Config{Script: c.answer})
+	c.results, c.moved, c.still = make([]int, crewPartitions), make([]time.Time, crewPartitions), make([]bool, crewPartitions)
+	c.places = make([]*replica, 3)
+	c.fill(0)
+	c.until("streams", func() bool {
+		_, err := c.js.Stream(t.Context(), "RESULTS")
+		return err == nil
+	})
+	c.load(600)
+	for p := range c.moved {
+		c.moved[p] = time.Now()
+	}
+	c.pass(20 * time.Second) // all partitions are one process's
+	return c
+}
+
+// answer takes a time that depends on the question alone.
+func (c *crew) answer(call llmtest.Call) *llmtest.Step {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(call.Prompt))
+	rng := rand.New(rand.NewPCG(h.Sum64(), 0))
+	if rng.IntN(6) == 0 && c.jammed.Load() {
+		return &llmtest.Step{Status: 429, Delay: 20 * time.Millisecond}
+	}
+	d := 50*time.Millisecond + time.Duration(rng.Int64N(int64(400*time.Millisecond)))
+	if rng.IntN(40) == 0 {
+		d = crewLongest/2 + time.Duration(rng.Int64N(int64(crewLongest/2)))
+	}
+	return &llmtest.Step{Delay: d}
+}
+
+// load publishes rows; three in a row ask the same, of different customers.
+func (c *crew) load(n int) {
+	c.t.Helper()
+	for range n {
+		c.rows++
+		if _, err := c.js.Publish(c.t.Context(), fmt.Sprintf("rows.c%d", c.rows%customers), fmt.Appendf(nil, `{"n":%d,"q":%d}`, c.rows, c.rows/3)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func (c *crew) clock() time.Duration { return time.Since(c.began).Round(time.Millisecond) }
+
+// fill starts a process in a place.
+func (c *crew) fill(place int) {
+	c.places[place] = c.start(vars{
+		"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": fmt.Sprint(crewPartitions), "STAGE_TEMPLATE": "Question {{ row.q }}",
+		"STAGE_DEDUPE": "inflight", "STAGE_POOL_SIZE": "4", "STAGE_WINDOW": "128", "STAGE_STOP_TIMEOUT": "5m", "STAGE_MAX_DISPATCH_DELAY_MS": "100",
+	})
+}
+
+// empty has the process in a place stop, and stop at once after a while; 0: it does not.
+func (c *crew) empty(place int, hardAfter time.Duration) {
+	r := c.places[place]
+	if r == nil {
+		return
+	}
+	c.places[place] = nil
+	s := stopping{replica: r, soft: time.Now()}
+	r.soft()
+	if hardAfter > 0 {
+		s.hard = s.soft.Add(hardAfter)
+		time.AfterFunc(hardAfter, r.hard)
+	}
+	c.stops = append(c.stops, s)
+}
+
+func (c *crew) alive() (all []*replica) {
+	for _, r := range c.places {
+		if r != nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (c *crew) moment(most time.Duration) time.Duration {
+	return time.Millisecond + time.Duration(c.rng.Int64N(int64(most)))
+}
+
+// fault draws one, and what goes on meanwhile.
+func (c *crew) fault() {
+	c.t.Helper()
+	place := c.rng.IntN(len(c.places))
+	what := []string{"move", "stop twice", "kill", "full audit, stop twice", "jam, move"}[c.rng.IntN(5)]
+	if c.places[place] != nil && len(c.alive()) == 1 {
+		place = (place + 1) % len(c.places) // somebody stays
+	}
+	c.done[what]++
+	switch what {
+	case "move":
+		c.move(place)
+	case "stop twice":
+		c.empty(place, c.moment(2*time.Second))
+	case "kill":
+		if r := c.places[place]; r != nil {
+			c.places[place] = nil
+			r.kill()
+		}
+	case "full audit, stop twice":
+		c.limitAudit(true)
+		c.pass(c.moment(5 * time.Second))
+		c.empty(place, c.moment(3*time.Second))
+		c.pass(10 * time.Second)
+		c.limitAudit(false)
+		c.excused = time.Now().Add(crewStill)
+	case "jam, move":
+		c.jammed.Store(true)
+		c.pass(c.moment(3 * time.Second))
+		c.move(place)
+		c.keepBusy(crewLongest + crewEven) // what waits for capacity holds no partition
+		c.checkShares("while some calls get a 429")
+		c.jammed.Store(false)
+		c.excused = time.Now().Add(crewStill)
+	}
+	c.pass(c.moment(4 * time.Second))
+	c.load(c.rng.IntN(60))
+}
+
+func (c *crew) move(place int) {
+	if c.places[place] == nil {
+		c.fill(place)
+	} else {
+		c.empty(place, 0)
+	}
+}
+
+// limitAudit has the audit stream take no more, or all.
+func (c *crew) limitAudit(on bool) {
+	c.t.Helper()
+	stream, err := c.js.Stream(c.t.Context(), "AUDIT")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgs, cfg.Discard = -1, jetstream.DiscardOld
+	if on {
+		cfg.MaxMsgs, cfg.Discard = int64(stream.CachedInfo().State.Msgs), jetstream.DiscardNew
+	}
+	if _, err := c.js.UpdateStream(c.t.Context(), cfg); err != nil {
+		c.t.Fatal(err)
+	}
+	c.full = on
+}
+
+// pass lets time pass and looks at what must hold all the time.
+func (c *crew) pass(d time.Duration) {
+	c.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
+		c.lookAtStops()
+		c.lookAtProgress()
+	}
+}
+
+// keepBusy loads a row of each customer now and then: a partition without rows may have no owner.
+func (c *crew) keepBusy(d time.Duration) {
+	c.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); c.pass(2 * time.Second) {
+		c.load(customers)
+	}
+}
+
+// lookAtStops holds that a stop ends: a hard one within 5 s whatever is stuck, a soft one, where nothing is, when its calls
+// have.
+func (c *crew) lookAtStops() {
+	c.stops = slices.DeleteFunc(c.stops, func(s stopping) bool {
+		select {
+		case <-s.done:
+			return true
+		default:
+		}
+		from, limit, what := s.soft, crewLongest+crewHard, "a soft stop"
+		switch {
+		case !s.hard.IsZero():
+			from, limit, what = s.hard, crewHard, "a hard stop"
+		case c.full || c.excused.After(from):
+			return false
+		}
+		late := time.Since(from) > limit
+		if late {
+			c.t.Errorf("%v STOP: %s has not ended after %v", c.clock(), what, time.Since(from))
+			s.kill()
+		}
+		return late
+	})
+}
+
+// lookAtProgress holds that no partition stands still while rows wait for it. Its next row may have to wait for a call that
+// holds a slot, and for its own.
+func (c *crew) lookAtProgress() {
+	c.t.Helper()
+	results, rows := c.counts("RESULTS", "results.stage.%d.rows"), c.counts("ROWS", "rows.%d.>")
+	for p := range results {
+		if results[p] > c.results[p] || results[p] == rows[p] || c.full || c.jammed.Load() || time.Now().Before(c.excused) || len(c.alive()) == 0 {
+			if c.still[p] {
+				c.t.Logf("%v partition %d goes on after %v", c.clock(), p, time.Since(c.moved[p]))
+			}
+			c.results[p], c.moved[p], c.still[p] = results[p], time.Now(), false
+		}
+		if still := time.Since(c.moved[p]); still > 2*crewLongest+crewStill && !c.still[p] {
+			c.still[p] = true
+			c.t.Errorf("%v PROGRESS: partition %d stands at %d of %d rows for %v; shares %v", c.clock(), p, results[p], rows[p], still, c.shares())
+		}
+	}
+}
+
+// counts is how many messages of a stream each partition has.
+func (c *crew) counts(stream, subject string) []int {
+	c.t.Helper()
+	s, err := c.js.Stream(c.t.Context(), stream)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	counts := make([]int, crewPartitions)
+	for p := range counts {
+		info, err := s.Info(c.t.Context(), jetstream.WithSubjectFilter(fmt.Sprintf(subject, p)))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, n := range info.State.Subjects {
+			counts[p] += int(n)
+		}
+	}
+	return counts
+}
+
+func (c *crew) shares() (shares []int) {
+	for _, r := range c.alive() {
+		shares = append(shares, active(r))
+	}
+	return shares
+}
+
+// checkShares holds that each partition has an owner and the shares differ by one at most.
+func (c *crew) checkShares(when string) {
+	c.t.Helper()
+	shares, sum := c.shares(), 0
+	for _, n := range shares {
+		sum += n
+	}
+	if sum != crewPartitions || slices.Max(shares)-slices.Min(shares) > 1 {
+		c.t.Errorf("%v SPREAD: the shares are %v %s", c.clock(), shares, when)
+	}
+}
+
+func (c *crew) finish() {
+	c.t.Helper()
+	for place, r := range c.places {
+		if r == nil {
+			c.fill(place)
+		}
+	}
+	c.keepBusy(crewLongest + crewEven)
+	c.checkShares("in the end")
+	c.until("all results", func() bool {
+		c.pass(time.Second)
+		n := 0
+		for _, results := range c.results {
+			n += results
+		}
+		return n == c.rows
+	})
+	for place := range c.places {
+		c.empty(place, 0)
+	}
+	c.pass(crewLongest + 2*crewHard)
+	c.keyed(c.rows, "results.stage.*.rows")
+	for p := range crewPartitions {
+		for _, m := range c.read("RESULTS", fmt.Sprintf("results.stage.%d.rows", p)) {
+			var n, q int
+			if _, err := fmt.Sscanf(string(m.Body), `{"n":%d,"q":%d,`, &n, &q); err != nil || !strings.Contains(string(m.Body), llmtest.Answer(fmt.Sprintf("Question %d", q))) {
+				c.t.Errorf("partition %d: %s has another row's answer", p, m.Body)
+			}
+		}
+	}
+	c.t.Logf("%v of virtual time, %d rows, %d starts, %d calls; %v", c.clock(), c.rows, c.runs, len(c.tap.seen()), c.done)
+}
