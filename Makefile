@@ -57,8 +57,8 @@ chaos: ## kill, suspend, cut off and restart real processes for DURATION, or ove
 	bin/chaos -servers $(SERVERS) -seed $(SEED) $(if $(ROWS),-rows $(ROWS),-duration $(DURATION)) $(CHAOS)
 
 .PHONY: sim
-sim: ## simulate faults at every step of the delivery protocol in virtual time, SEEDS of them from SEED on; 100 take minutes
-	go test ./consumer -run '^(TestSimulation|TestEveryStepMayBeTheLast)$$' -count=1 -timeout 24h -v -args -sim.seed $(SEED) -sim.runs $(SEEDS)
+sim: ## simulate faults at every step of the delivery protocol and in whole stages in virtual time, SEEDS of them from SEED on; 100 take minutes
+	go test ./consumer ./test/stage -run '^(TestSimulation|TestEveryStepMayBeTheLast|TestSimulationOfWholeStages)$$' -count=1 -timeout 24h -v -args -sim.seed $(SEED) -sim.runs $(SEEDS)
 
 .PHONY: test-browser
 test-browser: ## look at the dashboard of a running demo with headless Chromium
