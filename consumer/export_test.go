@@ -6,9 +6,6 @@ var Steps = []string{
 	"acked", "purged", "drained", "handing over",
 }
 
-// JournalStuck is how long a reply whose turn has come waits until it is kept.
-const JournalStuck = journalStuck
-
 // WithHook returns a configuration whose consumer tells hook of each step, from two goroutines.
 func WithHook(cfg Config, hook func(step string)) Config {
 	cfg.hook = hook
