@@ -32,13 +32,13 @@ type Config struct {
 	// call in flight at that moment is left to finish. 0: for ever.
 	RowTimeout time.Duration
 	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks; retries may exceed it by
-	// Size. 0: 1024.
+	// Size. A lane (see [Laned]) that has less than its share of them is let in still, so that no other keeps it out: with
+	// several lanes twice as many jobs may wait, and one more for each lane. 0: 1024.
 	QueueLimit int
 	// OnFatal is what a fatal error of the server leads to: Pause, the zero value, or Fail. One of a fallback never
 	// pauses: the fallback is passed over for ProbeInterval, and the job goes on as if its attempts there were used up.
 	OnFatal FatalPolicy
-	// ProbeInterval is the time between a fatal verdict and the next attempt at its job while the pool is paused.
-	// 0: one minute.
+	// ProbeInterval is the time between a fatal verdict and the next attempt while the pool is paused. 0: one minute.
 	ProbeInterval time.Duration
 	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil: math/rand/v2.
 	Rand func() float64
@@ -46,14 +46,17 @@ type Config struct {
 	// block. Nil: nobody is told.
 	OnPause  func(reason error)
 	OnResume func()
+	// OnRoom is called after jobs have left the queue, when [Pool.Room] may be more than it was. It runs on the pool's
+	// goroutine and must not block. Nil: nobody is called.
+	OnRoom func()
 }
 
 // A FatalPolicy says what becomes of a job, and of the pool, on a fatal error.
 type FatalPolicy uint8
 
 const (
-	// Pause holds everything but the calls in the air. The job that met the error stays first in line and is
-	// attempted once in every ProbeInterval, until the verdict is not fatal.
+	// Pause holds everything but the calls in flight. Once in every ProbeInterval the job that is first in line is
+	// attempted, until a verdict is not fatal: the oldest that has been attempted before, else the next new one.
 	Pause FatalPolicy = iota
 	// Fail sends the job to the next fallback, or fails it with the error where there is none, and goes on.
 	Fail
@@ -169,6 +172,9 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.OnResume == nil {
 		c.OnResume = func() {}
+	}
+	if c.OnRoom == nil {
+		c.OnRoom = func() {}
 	}
 	return c, nil
 }

@@ -71,7 +71,7 @@ func TestFatalErrorPausesUntilAProbeSucceeds(t *testing.T) {
 }
 
 func TestAnyVerdictButFatalResumes(t *testing.T) {
-	for _, verdict := range []pool.Verdict{ok, busy, reset, bad, cancelled} {
+	for _, verdict := range []pool.Verdict{ok, busy, reset, bad} {
 		t.Run(verdict.Class.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				resumed := 0
@@ -80,7 +80,7 @@ func TestAnyVerdictButFatalResumes(t *testing.T) {
 				if resumed != 1 {
 					t.Errorf("resumed %d times", resumed)
 				}
-				if final := verdict.Class == pool.Permanent || verdict.Class == pool.Cancelled; final != (r.Err != nil) {
+				if final := verdict.Class == pool.Permanent; final != (r.Err != nil) {
 					t.Errorf("result %v", r.Err)
 				}
 			})
@@ -88,8 +88,8 @@ func TestAnyVerdictButFatalResumes(t *testing.T) {
 	}
 }
 
-// TestPauseHoldsAllButTheCallsInTheAir: five calls go out, and the first to come back is fatal. The others finish, those
-// with the same error wait behind the first, and none of their verdicts ends the pause.
+// TestPauseHoldsAllButTheCallsInTheAir: five calls go out, and the first to come back is fatal. The others finish, one with
+// the same error, and none of their verdicts ends the pause or puts off the probe, which is at the older of the two.
 func TestPauseHoldsAllButTheCallsInTheAir(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -113,8 +113,8 @@ func TestPauseHoldsAllButTheCallsInTheAir(t *testing.T) {
 			{5500 * ms, 0, 7, 3, true},
 			{60500 * ms, 0, 7, 3, true},
 			{61500 * ms, 1, 6, 3, true}, // the probe, and nothing but the probe
-			{62500 * ms, 5, 1, 4, false},
-			{66 * time.Second, 0, 0, 10, false},
+			{64500 * ms, 5, 1, 4, false},
+			{68 * time.Second, 0, 0, 10, false},
 		} {
 			time.Sleep(test.at - time.Since(begin))
 			got := p.Stats()
@@ -156,8 +156,8 @@ func TestProbesGoThroughThePacer(t *testing.T) {
 	})
 }
 
-// TestRowTimeoutLeavesOutPauses: two jobs start at 0 and may wait for 10 s. A third pauses the pool from second 4 to
-// minute 1:04; so the two give up at 1:10, wherever they wait. A job that starts after the pause has its own 10 s.
+// TestRowTimeoutLeavesOutPauses: three jobs start at 0 and may wait for 10 s. The oldest pauses the pool from second 4 to
+// minute 1:04; so the others give up at 1:10, wherever they wait. A job that starts after the pause has its own 10 s.
 func TestRowTimeoutLeavesOutPauses(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -175,7 +175,7 @@ func TestRowTimeoutLeavesOutPauses(t *testing.T) {
 				p := running(t, pool.Config{Size: 3, RowTimeout: 10 * time.Second},
 					func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 						switch {
-						case in < 2:
+						case in > 0:
 							time.Sleep(ms)
 							return 0, later
 						case a.Number == 1:
@@ -192,16 +192,19 @@ func TestRowTimeoutLeavesOutPauses(t *testing.T) {
 					}
 				}
 				results := batch(t, p, 3)
-				for _, r := range results[:2] {
+				for _, r := range results[1:] {
 					check(r, 70*time.Second)
 					if test.calls > 0 && r.CapacityRetries != test.calls {
 						t.Errorf("job %d was called %d times, want %d", r.In, r.CapacityRetries, test.calls)
 					}
 				}
-				if results[2].Err != nil {
-					t.Errorf("the job that paused the pool: %v", results[2].Err)
+				if results[0].Err != nil {
+					t.Errorf("the job that paused the pool: %v", results[0].Err)
 				}
-				check(batch(t, p, 1)[0], 10*time.Second)
+				submit(t, p, 9, func(r result) { results[0] = r })
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				check(results[0], 10*time.Second)
 			})
 		})
 	}

@@ -13,7 +13,8 @@ var ErrPaused = errors.New("pool is paused")
 
 // Once is a second entrance to a pool, for jobs of another type, each of which is one attempt: whatever the verdict, it
 // is the job's result, and whether to ask again is the caller's business. Such attempts share slots, laws, gates and
-// statistics with the jobs of the pool, and start in the order in which they came, like any new job.
+// statistics with the jobs of the pool. Each starts after as many new jobs as were in line when it came, whatever their
+// lanes.
 //
 // They never hold up the other jobs: none waits in the pool for another attempt, none takes a place of
 // Config.QueueLimit, and a fatal verdict pauses nothing. While the pool is paused they end at once, with ErrPaused.
@@ -51,7 +52,7 @@ func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
 		close(finished)
 	}
 	j.work, j.once = j, true
-	if err := o.inbox.submitOnce(&j.task); err != nil {
+	if err := o.inbox.add(&j.task); err != nil {
 		return Result[In, Out]{In: in, Err: err, Class: Cancelled, Finished: time.Now()}
 	}
 	select {
@@ -68,28 +69,20 @@ func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
 
 // refuse ends a single attempt that the paused pool does not make.
 func (s *scheduler) refuse(t *task) {
-	s.finish(t, fmt.Errorf("%w: %w", ErrPaused, s.pausedBy), Fatal, s.tick)
+	s.finish(t, fmt.Errorf("%w: %w", ErrPaused, s.pause.reason), Fatal, s.tick)
 }
 
 // turnAway ends the single attempts that wait, for the pool pauses.
-func (s *scheduler) turnAway() { s.sift(func(*task) bool { return true }, s.refuse) }
-
-// letGo forgets the single attempts that nobody waits for any more: while nothing can go out they would pile up.
-func (s *scheduler) letGo() {
-	s.sift((*task).withdrawn, func(t *task) { s.finish(t, ErrHandedBack, Cancelled, s.tick) })
+func (s *scheduler) turnAway() {
+	for _, t := range s.fresh.removeSingles(func(*task) bool { return true }) {
+		s.refuse(t)
+	}
 }
 
-// sift takes those single attempts out of the line of new jobs that match. There are never many in line: see
-// Config.QueueLimit and Once.
-func (s *scheduler) sift(match func(*task) bool, end func(*task)) {
-	line := s.fresh
-	s.fresh = fifo{}
-	for line.head != nil {
-		if t := line.pop(); t.once && match(t) {
-			end(t)
-		} else {
-			s.fresh.push(t)
-		}
+// abandon forgets the single attempts that nobody waits for any more: while nothing can go out they would pile up.
+func (s *scheduler) abandon() {
+	for _, t := range s.fresh.removeSingles((*task).withdrawn) {
+		s.finish(t, ErrHandedBack, Cancelled, s.tick)
 	}
 }
 

@@ -4,7 +4,9 @@
 // ever and through the shared pacer, after a transient error a bounded number of times with exponential backoff and
 // full jitter. A slot is held only while a call is in flight. Every attempt, first or retry, goes through one pacer,
 // whose law ([aimd.Classic], [aimd.Adaptive]) says when the next may go; the oldest retry goes before any new job.
-// A fatal error, one about the caller rather than the job, holds everything and probes until it is mended.
+// A fatal error, one about the caller rather than the job, holds everything and probes until it is fixed.
+//
+// Parties that share a pool have a lane each, and the lanes take turns: see [Laned].
 //
 // Single attempts at jobs of another type may go through the same pool: see [Once].
 //
@@ -73,17 +75,39 @@ func (p *Pool[In, Out]) Run(ctx context.Context) error {
 	return p.sched.run(ctx)
 }
 
-// Submit gives in to the pool. It blocks while Config.QueueLimit jobs wait, and may be called before Run. An error
-// means that the job was not taken and done will not be called: ErrStopped, or the cause of ctx, which governs Submit
-// only, not the job.
+// Submit gives in to the pool. It blocks while the queue is full, see Config.QueueLimit, and may be called before Run. An
+// error means that the job was not taken and done will not be called: ErrStopped, or the cause of ctx, which governs
+// Submit only, not the job.
 //
-// Jobs start in the order in which Submit took them. Done is called exactly once, on the pool's own goroutine: no
+// Jobs of one lane start in the order in which Submit took them, and lanes take turns: see [Laned]. Done is called exactly once, on the pool's own goroutine: no
 // attempt starts until it returns. So it must not block, and must not call Submit, which may block until that very
 // goroutine makes room; Drain and Stats are fine.
 func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, Out])) error {
+	return p.sched.inbox.submit(ctx, p.task(in, done))
+}
+
+// Add is Submit for callers that don't wait: it takes the job though the queue may be full, so it is for those who know of
+// [Pool.Room]. The only error is ErrStopped.
+func (p *Pool[In, Out]) Add(in In, done func(Result[In, Out])) error {
+	return p.sched.inbox.add(p.task(in, done))
+}
+
+// Room returns how many more jobs of a lane (see [Laned]) Submit would take now without waiting; 0 or less: none. It may be
+// more as soon as Config.OnRoom has been called.
+func (p *Pool[In, Out]) Room(lane int) int {
+	b := p.sched.inbox
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.room(lane)
+}
+
+func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	j := &job[In, Out]{call: p.call, in: in, done: done}
 	j.work = j
-	return p.sched.inbox.submit(ctx, &j.task)
+	if l, ok := any(in).(Laned); ok {
+		j.lane = l.Lane()
+	}
+	return &j.task
 }
 
 // Drain makes the pool stop softly, and returns at once. Submit takes no more jobs. No attempt starts: waiting jobs,
@@ -92,9 +116,8 @@ func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, 
 func (p *Pool[In, Out]) Drain() { p.sched.inbox.stop() }
 
 // Recall hands back the waiting jobs, those in backoff too, whose In is stale, with ErrHandedBack and class Cancelled,
-// and returns at once. Calls in the air go on. The job that probes for a paused pool stays, and so do single
-// attempts (see [Once]). Stale is called on the
-// pool's own goroutine and must not block.
+// and returns at once. Calls in flight go on, and single attempts (see [Once]) stay. Stale is called on the pool's own
+// goroutine and must not block.
 func (p *Pool[In, Out]) Recall(stale func(In) bool) {
 	p.sched.inbox.recallJobs(func(t *task) bool {
 		j, is := t.work.(*job[In, Out])

@@ -44,7 +44,10 @@ type plan struct {
 	pauses  []time.Duration // before each submission
 	drainAt time.Duration   // 0: when all is done
 	stopAt  time.Duration   // 0: never
+	recalls []time.Duration // of the jobs with even numbers
 }
+
+func (p *plan) mayRecall(job int) bool { return len(p.recalls) > 0 && job%2 == 0 }
 
 func anyPlan(t *rapid.T) plan {
 	p := plan{
@@ -79,6 +82,9 @@ func anyPlan(t *rapid.T) plan {
 	}
 	if rapid.Bool().Draw(t, "stops") {
 		p.stopAt = time.Duration(rapid.IntRange(1, 20000).Draw(t, "stop at")) * ms
+	}
+	for _, at := range rapid.SliceOfN(rapid.IntRange(1, 20000), 0, 3).Draw(t, "recalls") {
+		p.recalls = append(p.recalls, time.Duration(at)*ms)
 	}
 	return p
 }
@@ -130,6 +136,9 @@ func live(t *rapid.T, plan plan) {
 	if plan.drainAt > 0 {
 		defer time.AfterFunc(plan.drainAt, p.Drain).Stop()
 	}
+	for _, at := range plan.recalls {
+		defer time.AfterFunc(at, func() { p.Recall(func(in int) bool { return plan.mayRecall(in) }) }).Stop()
+	}
 	ended := make(chan error)
 	go func() { ended <- p.Run(ctx) }()
 
@@ -159,16 +168,15 @@ func live(t *rapid.T, plan plan) {
 	}
 
 	slices.SortFunc(results, func(a, b result) int { return a.In - b.In })
-	stopped := plan.drainAt > 0 || plan.stopAt > 0
 	var successes, rejections int
 	for i, r := range results {
 		if r.In != i {
 			t.Fatalf("the results do not have job %d once: %d", i, r.In)
 		}
-		if i > 0 && !r.Started.IsZero() && (results[i-1].Started.IsZero() || r.Started.Before(results[i-1].Started)) {
+		if i > 0 && !r.Started.IsZero() && (results[i-1].Started.IsZero() && !plan.mayRecall(i-1) || r.Started.Before(results[i-1].Started)) {
 			t.Fatalf("job %d started before the one submitted earlier", i)
 		}
-		checkEnd(t, plan.cfg, r, verdicts[i], stopped)
+		checkEnd(t, plan.cfg, r, verdicts[i], plan.drainAt > 0 || plan.stopAt > 0 || plan.mayRecall(i))
 		for _, v := range verdicts[i] {
 			switch {
 			case v.panics:
@@ -189,7 +197,7 @@ func live(t *rapid.T, plan plan) {
 }
 
 // checkEnd fails unless the result is one that those attempts may lead to.
-func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, stopped bool) {
+func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHandBack bool) {
 	failures, rejections, unsent := make([]int, 1+len(cfg.Fallbacks)), 0, 0
 	for _, a := range attempts {
 		switch {
@@ -213,7 +221,7 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, stopped
 	switch class := last.verdict.Class; {
 	case errors.Is(r.Err, pool.ErrHandedBack):
 		final := class == pool.OK || class == pool.Permanent || last.panics
-		allowed = r.Class == pool.Cancelled && (class == pool.Cancelled || stopped && (len(attempts) == 0 || !final))
+		allowed = r.Class == pool.Cancelled && (class == pool.Cancelled || mayHandBack && (len(attempts) == 0 || !final))
 	case errors.Is(r.Err, pool.ErrRowTimeout):
 		allowed = cfg.RowTimeout > 0 && r.Class == class && r.Finished.Sub(r.Started) >= cfg.RowTimeout
 	case last.panics:

@@ -13,10 +13,10 @@ var errNoReason = errors.New("call failed without saying why")
 // scheduler is the one goroutine that owns the state of a pool: it takes jobs, decides which attempt goes when, and
 // acts on the verdicts. The calls themselves run on workers.
 //
-//	inbox ─> fresh ──────────────┐
-//	           ready (oldest) ───┼─ law ─> workers ─> inbox ─> settle ─> finish
-//	delayed ────┘      probe ────┘                               │
-//	   └─────────────────┴───────── again, after a wait ─────────┘
+//	inbox ─> fresh (by turns) ───┐
+//	           ready (oldest) ───┴─ law ─> workers ─> inbox ─> settle ─> finish
+//	delayed ────┘  └─────────────── after a fatal error ─────────┤
+//	   └─────────────────────────── again, after a wait ─────────┘
 //
 // Jobs are ready, and laws decide, for each server apart: see [server].
 type scheduler struct {
@@ -27,21 +27,18 @@ type scheduler struct {
 	wg      sync.WaitGroup
 
 	servers []server // the first one and its fallbacks, with the jobs that may have their next attempt
-	fresh   fifo     // jobs without an attempt, in the order of submission
+	fresh   line     // jobs without an attempt
 	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
 	indexes uint64   // indexes given so far
 
-	probe     *task // the job whose fatal error pauses the pool; nil: not paused
-	probing   bool  // its attempt is in flight
-	probeAt   time.Time
-	pausedBy  error // the latest fatal error
-	pausedAt  time.Time
+	pause     pause
 	pausedFor time.Duration // all pauses that have ended
 
 	stopping  bool
 	counts    Stats     // all that is counted; snapshot adds the rest
 	tick      time.Time // when the last event was taken up
 	throttled bool      // since then a job was ready and a slot free, but the law made them wait
+	vacated   bool      // since then a job left the queue
 
 	timer *time.Timer
 	armed time.Time // when the timer fires; zero: not set
@@ -60,6 +57,7 @@ func newScheduler(cfg Config) *scheduler {
 		inbox:   newInbox(cfg.QueueLimit),
 		work:    make(chan *task),
 		servers: newServers(cfg),
+		fresh:   line{lanes: make(map[int]*lane)},
 		delayed: taskHeap{less: wakesEarlier},
 		counts:  Stats{PoolSize: cfg.Size},
 	}
@@ -88,6 +86,10 @@ func (s *scheduler) run(ctx context.Context) error {
 		s.release()
 		wake := s.dispatch(ctx)
 		s.publish()
+		if s.vacated {
+			s.vacated = false
+			s.cfg.OnRoom()
+		}
 		if s.stopping && s.counts.InFlight == 0 {
 			break
 		}
@@ -119,17 +121,15 @@ func (s *scheduler) takeUp() {
 	}
 	for jobs.head != nil {
 		t := jobs.pop()
-		t.index = s.indexes
-		s.indexes++
 		t.att.Queued = now
-		if t.once && s.probe != nil {
+		if t.once && s.paused() {
 			s.refuse(t)
 			continue
 		}
 		s.fresh.push(t)
 	}
 	if sift {
-		s.letGo()
+		s.abandon()
 	}
 }
 
@@ -150,23 +150,18 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 // send takes t, which is first, out of its line and gives it to a worker for an attempt at one of the servers.
 func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	v := &s.servers[at]
-	switch t {
-	case s.probe:
-		s.probing = true
-	case s.servers[t.server].ready.first():
-		s.servers[t.server].ready.pop()
-	default:
-		s.fresh.pop()
-		t.started = s.tick
-		if s.cfg.RowTimeout > 0 && !t.once {
-			t.deadline = s.tick.Add(s.cfg.RowTimeout - s.pausedFor)
-		}
+	if ready := &s.servers[t.server].ready; ready.first() == t {
+		ready.pop()
+	} else {
+		s.start(t)
 	}
 	if !t.once {
-		s.inbox.vacate()
+		s.vacate(t)
 	}
 	t.att.Number++
-	t.att.Probe = t == s.probe
+	if t.att.Probe = s.paused(); t.att.Probe {
+		s.pause.probe = t
+	}
 	t.att.Server = at
 	t.att.DispatchDelay = v.law.Stats().CurrentDelay
 	t.att.Dispatched = s.tick
@@ -180,6 +175,17 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	}
 	s.workers++
 	s.wg.Go(func() { s.serve(ctx, t) })
+}
+
+// start takes t, which is first among the new ones, out of their line.
+func (s *scheduler) start(t *task) {
+	s.fresh.take(t)
+	t.index = s.indexes
+	s.indexes++
+	t.started = s.tick
+	if s.cfg.RowTimeout > 0 && !t.once {
+		t.deadline = s.running().Add(s.cfg.RowTimeout)
+	}
 }
 
 // settle acts on the verdict on the attempt at t that has ended.
@@ -198,8 +204,8 @@ func (s *scheduler) settle(t *task) {
 		s.counts.Dispatched--
 	}
 	s.servers[t.att.Server].ended(s.tick, t)
-	if t == s.probe && v.Class != Fatal {
-		s.resume()
+	if t == s.pause.probe {
+		s.probed(v.Class)
 	}
 	if t.once {
 		s.settleOnce(t)
@@ -247,14 +253,14 @@ func (s *scheduler) transient(t *task) {
 func (s *scheduler) fatal(t *task) {
 	at := t.att.Server
 	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == Pause
-	if t == s.probe && !pauses {
+	if t == s.pause.probe && !pauses {
 		s.resume()
 	}
 	switch {
 	case pauses && s.stopping:
 		s.again(t, 0) // to be handed back
 	case pauses:
-		s.pause(t)
+		s.hold(t)
 	case at > 0:
 		s.shun(t)
 	default:

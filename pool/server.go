@@ -91,15 +91,8 @@ func (v *server) ended(now time.Time, t *task) {
 //
 // Of the tasks that wait at a server the oldest goes first, and of those the oldest that has a server to go to.
 func (s *scheduler) first() (t *task, at int, next time.Time) {
-	if s.probe != nil {
-		if s.probing || s.tick.Before(s.probeAt) {
-			return nil, 0, time.Time{}
-		}
-		at = s.probe.server
-		if next = s.servers[at].next(s.tick, s.probe, at); next.After(s.tick) {
-			return nil, 0, next
-		}
-		return s.probe, at, time.Time{}
+	if s.paused() {
+		return s.firstProbe()
 	}
 	for i := range s.servers {
 		s.servers[i].held = false
@@ -116,19 +109,22 @@ func (s *scheduler) first() (t *task, at int, next time.Time) {
 
 // oldest returns the task with the lowest index among those whose server is not held, or nil.
 func (s *scheduler) oldest() (t *task) {
-	started := s.delayed.first() != nil
 	for i := range s.servers {
 		v := &s.servers[i]
 		head := v.ready.first()
-		started = started || head != nil
 		if head != nil && !v.held && (t == nil || older(head, t)) {
 			t = head
 		}
 	}
-	if t != nil || s.servers[0].held || started && s.cfg.Size == 1 { // a sequential pool does not overtake
+	if t != nil || s.servers[0].held || s.mustNotOvertake() {
 		return t
 	}
-	return s.fresh.head // younger than all that have started
+	return s.fresh.first() // younger than all that have started
+}
+
+// mustNotOvertake reports whether no new job may start: in a sequential pool, while one that has started waits.
+func (s *scheduler) mustNotOvertake() bool {
+	return s.cfg.Size == 1 && s.waiting() > s.fresh.size+s.fresh.singles.size
 }
 
 // place finds the server that an attempt at t may go to now: its own or, past those without capacity, a later one. If

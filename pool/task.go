@@ -13,7 +13,9 @@ import (
 // else to the scheduler; it changes hands through channels.
 type task struct {
 	work     work
-	index    uint64 // in the order of submission
+	lane     int    // see Laned
+	index    uint64 // in the order of first attempts
+	after    uint64 // a single attempt in line: jobs that go before it, counted as line.left does
 	server   int    // where it waits; an attempt may go to a later one while this one has no capacity
 	att      Attempt
 	started  time.Time // the first attempt

@@ -7,28 +7,35 @@ import (
 
 // again puts t in line for another attempt, not before wait has passed.
 func (s *scheduler) again(t *task, wait time.Duration) {
-	s.inbox.occupy()
+	s.inbox.occupy(t)
 	t.ready = s.tick.Add(wait)
 	s.delay(t) // even without a wait: release sees to the deadline
 }
 
+// delay puts t among the delayed tasks. While the pool is paused the deadlines stand still, and no server is passed.
 func (s *scheduler) delay(t *task) {
 	t.wake = t.ready
-	if !t.deadline.IsZero() {
+	if !t.deadline.IsZero() && !s.paused() {
 		t.wake = sooner(t.wake, t.deadline.Add(s.pausedFor))
 	}
-	if pass := s.passable(t.server); t.verdict.Class == Capacity && !pass.IsZero() {
+	if pass := s.passable(t.server); t.verdict.Class == Capacity && !pass.IsZero() && !s.paused() {
 		t.wake = sooner(t.wake, pass)
 	}
 	s.delayed.push(t)
 }
 
-// release moves delayed tasks whose time has come to those that are ready, and fails those that are past their
-// deadline. While the pool is paused the deadlines stand still, and nothing needs to be ready.
-func (s *scheduler) release() {
-	if s.probe != nil {
-		return
+// delayAgain is for the delayed tasks when a pause begins or ends.
+func (s *scheduler) delayAgain() {
+	tasks := s.delayed.tasks
+	s.delayed.tasks = nil
+	for _, t := range tasks {
+		s.delay(t)
 	}
+}
+
+// release moves delayed tasks whose time has come to those that are ready, and fails those that are past their
+// deadline.
+func (s *scheduler) release() {
 	for t := s.delayed.first(); t != nil && !t.wake.After(s.tick); t = s.delayed.first() {
 		switch t = s.delayed.pop(); {
 		case s.expired(t):
@@ -43,7 +50,7 @@ func (s *scheduler) release() {
 			s.servers[t.server].ready.push(t)
 		}
 	}
-	// Jobs start in the order of their indexes, so the oldest has the first deadline.
+	// Jobs have their indexes in the order in which they start, so the oldest has the first deadline.
 	for i := range s.servers {
 		ready := &s.servers[i].ready
 		for t := ready.first(); t != nil && s.expired(t); t = ready.first() {
@@ -52,27 +59,35 @@ func (s *scheduler) release() {
 	}
 }
 
-// expired reports whether t is past its deadline, which is kept in running time: as if there had been no pause.
+// expired reports whether t is past its deadline, which is kept in running time.
 func (s *scheduler) expired(t *task) bool {
-	return !t.deadline.IsZero() && !s.tick.Add(-s.pausedFor).Before(t.deadline)
+	return !t.deadline.IsZero() && !s.paused() && !s.running().Before(t.deadline)
+}
+
+// running is the present instant in running time: as if there had been no pause.
+func (s *scheduler) running() time.Time {
+	if s.paused() {
+		return s.pause.since.Add(-s.pausedFor)
+	}
+	return s.tick.Add(-s.pausedFor)
 }
 
 func (s *scheduler) expire(t *task) {
-	s.inbox.vacate()
+	s.vacate(t)
 	err := fmt.Errorf("%w after %v: %w", ErrRowTimeout, s.cfg.RowTimeout, t.verdict.Err)
 	s.finish(t, err, t.verdict.Class, s.tick)
 }
 
 // due returns the instant at which a job becomes ready or expires; zero: none will by itself.
 func (s *scheduler) due() (at time.Time) {
-	if s.probe != nil {
-		if !s.probing && s.probeAt.After(s.tick) {
-			at = s.probeAt
-		}
-		return at
+	if s.pause.holds(s.tick) {
+		return s.pause.next()
 	}
 	if t := s.delayed.first(); t != nil {
 		at = t.wake
+	}
+	if s.paused() {
+		return at
 	}
 	for i := range s.servers {
 		if t := s.servers[i].ready.first(); t != nil && !t.deadline.IsZero() {
@@ -82,82 +97,43 @@ func (s *scheduler) due() (at time.Time) {
 	return at
 }
 
-// pause holds everything because of the fatal verdict on t. Others whose calls are in the air may bring one too: they
-// wait behind the first.
-func (s *scheduler) pause(t *task) {
-	s.inbox.occupy()
-	if s.probe == nil {
-		s.probe, s.pausedAt, s.pausedBy = t, s.tick, t.verdict.Err
-		s.turnAway()
-		s.cfg.OnPause(t.verdict.Err)
-	}
-	if t != s.probe {
-		s.servers[t.server].ready.push(t)
-		return
-	}
-	s.probing, s.probeAt = false, s.tick.Add(s.cfg.ProbeInterval)
-	s.pausedBy = t.verdict.Err
-	s.counts.Paused = s.pausedBy.Error()
-}
-
-func (s *scheduler) resume() {
-	s.probe, s.probing = nil, false
-	s.pausedFor += s.tick.Sub(s.pausedAt)
-	s.counts.Paused = ""
-	s.cfg.OnResume()
-}
-
 // handBackAll gives up all jobs that wait.
 func (s *scheduler) handBackAll() {
-	jobs := s.delayed.tasks
-	s.delayed.tasks = nil
-	for i := range s.servers {
-		ready := &s.servers[i].ready
-		jobs, ready.tasks = append(jobs, ready.tasks...), nil
-	}
-	if s.probe != nil && !s.probing {
-		jobs = append(jobs, s.probe)
-		s.probe = nil
-	}
-	for s.fresh.head != nil {
-		jobs = append(jobs, s.fresh.pop())
-	}
+	all := func(*task) bool { return true }
+	jobs := append(s.takeOut(all), s.fresh.removeSingles(all)...)
 	for _, t := range jobs {
 		s.finish(t, ErrHandedBack, Cancelled, s.tick)
 	}
 }
 
-// handBack gives up the waiting jobs that are stale. The one that probes for a paused pool stays: it is the reason of the
-// pause.
+// handBack gives up the waiting jobs that are stale.
 func (s *scheduler) handBack(stale func(*task) bool) {
-	var jobs []*task
-	var fresh fifo
-	for s.fresh.head != nil {
-		if t := s.fresh.pop(); stale(t) {
-			jobs = append(jobs, t)
-		} else {
-			fresh.push(t)
-		}
-	}
-	s.fresh = fresh
-	jobs = append(jobs, s.delayed.remove(stale)...)
-	for i := range s.servers {
-		jobs = append(jobs, s.servers[i].ready.remove(stale)...)
-	}
-	for _, t := range jobs {
-		s.inbox.vacate()
+	for _, t := range s.takeOut(stale) {
+		s.vacate(t)
 		s.finish(t, ErrHandedBack, Cancelled, s.tick)
 	}
+}
+
+// takeOut removes the waiting jobs that match, and returns them.
+func (s *scheduler) takeOut(match func(*task) bool) []*task {
+	jobs := append(s.fresh.remove(match), s.delayed.remove(match)...)
+	for i := range s.servers {
+		jobs = append(jobs, s.servers[i].ready.remove(match)...)
+	}
+	return jobs
+}
+
+// vacate counts a job that waits no longer.
+func (s *scheduler) vacate(t *task) {
+	s.inbox.vacate(t)
+	s.vacated = true
 }
 
 // waiting counts the jobs that wait for an attempt.
 func (s *scheduler) waiting() int {
-	n := s.fresh.size + len(s.delayed.tasks)
+	n := s.fresh.size + s.fresh.singles.size + len(s.delayed.tasks)
 	for i := range s.servers {
 		n += len(s.servers[i].ready.tasks)
-	}
-	if s.probe != nil && !s.probing {
-		n++
 	}
 	return n
 }

@@ -1,0 +1,95 @@
+package pool
+
+import "time"
+
+// pause is what holds a pool after a fatal error. It belongs to no job: the one that met the error may be recalled, and
+// whichever is first in line when a probe is due finds out whether the error is gone. Without a job it lasts until one
+// comes.
+type pause struct {
+	reason error     // the fatal error, of the latest probe if there was one; nil: the pool is not paused
+	since  time.Time // began
+	due    time.Time // no probe before
+	probe  *task     // the one in flight, or nil
+}
+
+// holds reports whether nothing may go now, not even a probe.
+func (p *pause) holds(now time.Time) bool {
+	return p.reason != nil && (p.probe != nil || now.Before(p.due))
+}
+
+// next returns the instant at which a pause that holds will not; zero: that depends on the probe.
+func (p *pause) next() time.Time {
+	if p.probe != nil {
+		return time.Time{}
+	}
+	return p.due
+}
+
+func (s *scheduler) paused() bool { return s.pause.reason != nil }
+
+// hold puts t back in line because of its fatal verdict, and pauses the pool. Others whose calls are in flight may bring
+// such a verdict too: only that of a probe puts off the next probe.
+func (s *scheduler) hold(t *task) {
+	s.inbox.occupy(t)
+	s.servers[t.server].ready.push(t)
+	reason, begins := t.verdict.Err, !s.paused()
+	if !begins && t != s.pause.probe {
+		return
+	}
+	s.pause.reason, s.pause.probe, s.pause.due = reason, nil, s.tick.Add(s.cfg.ProbeInterval)
+	s.counts.Paused = reason.Error()
+	if begins {
+		s.pause.since = s.tick
+		s.delayAgain()
+		s.turnAway()
+		s.cfg.OnPause(reason)
+	}
+}
+
+// probed acts on the class of a probe's verdict; hold and fatal see to a fatal one. A probe that was cut off found out
+// nothing, so the next in line goes at once.
+func (s *scheduler) probed(class Class) {
+	switch class {
+	case Fatal:
+	case Cancelled:
+		s.pause.probe = nil
+	default:
+		s.resume()
+	}
+}
+
+func (s *scheduler) resume() {
+	s.pausedFor += s.tick.Sub(s.pause.since)
+	s.pause = pause{}
+	s.delayAgain()
+	s.counts.Paused = ""
+	s.cfg.OnResume()
+}
+
+// firstProbe is first for a paused pool.
+func (s *scheduler) firstProbe() (t *task, at int, next time.Time) {
+	if s.pause.holds(s.tick) {
+		return nil, 0, time.Time{}
+	}
+	if t = s.candidate(); t == nil {
+		return nil, 0, time.Time{}
+	}
+	if next = s.servers[t.server].next(s.tick, t, t.server); next.After(s.tick) {
+		return nil, 0, next
+	}
+	return t, t.server, time.Time{}
+}
+
+// candidate returns the job that probes next, or nil. Those that ask the first server go before, for it is the one whose
+// errors pause the pool: what a fallback says proves little, and is better only than to wait for ever.
+func (s *scheduler) candidate() *task {
+	for i := range s.servers {
+		if t := s.servers[i].ready.first(); t != nil {
+			return t
+		}
+		if t := s.fresh.firstJob(); i == 0 && t != nil && !s.mustNotOvertake() {
+			return t
+		}
+	}
+	return nil
+}
