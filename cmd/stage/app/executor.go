@@ -5,9 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"regexp"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -19,8 +17,8 @@ import (
 // executor answers rows: it renders each, asks the model through the pool, and builds the result. It is the one place
 // where a row becomes a request.
 //
-// Rows are rendered by one goroutine, in stream order, only as far ahead of the calls as the pool's queue is long; the
-// others wait as they came.
+// Rows are rendered by one goroutine, those of a partition in stream order, only as far ahead of the calls as the pool's
+// queue has room; the others wait as they came. Partitions take turns here and, as lanes, in the pool.
 type executor struct {
 	cfg    *Config
 	caller *caller
@@ -34,10 +32,8 @@ type executor struct {
 	debug  bool // the way of each row is logged
 	runID  string
 
-	mu    sync.Mutex
-	queue []*consumer.Row
-	taken []*consumer.Row // by run alone
-	ready chan struct{}   // holds a token while the queue may have rows
+	queue *rowQueue
+	ready chan struct{} // holds a token while rows of the queue may begin
 }
 
 // job is a row on its way through the pool. One goroutine at a time works on it.
@@ -57,12 +53,16 @@ type job struct {
 	tooLarge *llm.Error
 }
 
+// Lane implements [pool.Laned]: partitions take turns.
+func (j *job) Lane() int { return j.row.Partition }
+
 func newExecutor(cfg *Config, caller *caller, prompt *prompt, ledger *ledger, called func(*auditlog.Call), poolConfig pool.Config, runID string, log *slog.Logger) (*executor, error) {
 	e := &executor{
 		cfg: cfg, caller: caller, prompt: prompt, ledger: ledger, dedupe: newDedupe(cfg), called: called, log: log, runID: runID,
 		debug: cfg.Process.LogLevel == "debug",
-		ready: make(chan struct{}, 1),
+		queue: newRowQueue(), ready: make(chan struct{}, 1),
 	}
+	poolConfig.OnRoom = e.signal
 	var err error
 	e.pool, err = pool.New(poolConfig, e.attempt)
 	return e, err
@@ -71,25 +71,13 @@ func newExecutor(cfg *Config, caller *caller, prompt *prompt, ledger *ledger, ca
 // Start queues the row. It implements [consumer.Executor].
 func (e *executor) Start(row *consumer.Row) {
 	e.logQueued(row)
-	e.mu.Lock()
-	e.queue = append(e.queue, row) // bounded by the windows
-	e.mu.Unlock()
+	e.queue.add(row)
 	e.signal()
 }
 
 // Recall hands back the waiting rows that are no longer wanted. It implements [consumer.Recaller].
 func (e *executor) Recall() {
-	var unwanted []*consumer.Row
-	e.mu.Lock()
-	e.queue = slices.DeleteFunc(e.queue, func(row *consumer.Row) bool {
-		if row.Wanted() {
-			return false
-		}
-		unwanted = append(unwanted, row)
-		return true
-	})
-	e.mu.Unlock()
-	for _, row := range unwanted {
+	for _, row := range e.queue.recall() {
 		e.reply(row, consumer.Reply{HandedBack: true})
 	}
 	e.pool.Recall(func(j *job) bool { return !j.row.Wanted() })
@@ -127,35 +115,17 @@ func (e *executor) run(ctx context.Context, done <-chan struct{}) {
 // next takes the first rows of the queue that may begin: one, or as many as are looked up in the store at once. They are
 // valid until the next call.
 func (e *executor) next(ctx context.Context) []*consumer.Row {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	most := 1
 	if e.dedupe != nil && e.dedupe.store != nil {
 		most = lookUpRows
 	}
-	held := func(row *consumer.Row) bool { return ctx.Err() == nil && !row.MayBegin() }
-	// The rows of one partition may be held while those of another, behind them, may begin.
-	from := slices.IndexFunc(e.queue, func(row *consumer.Row) bool { return !held(row) })
-	if from < 0 {
-		return nil
-	}
-	to := from + 1
-	for to < len(e.queue) && to-from < most && !held(e.queue[to]) {
-		to++
-	}
-	e.taken = append(e.taken[:0], e.queue[from:to]...)
-	if from > 0 {
-		e.queue = slices.Delete(e.queue, from, to)
-		return e.taken
-	}
-	clear(e.queue[:to]) // else the queue would hold on to rows that have long been emitted
-	if e.queue = e.queue[to:]; len(e.queue) == 0 {
-		e.queue = nil
-	}
-	return e.taken
+	return e.queue.take(most, func(row *consumer.Row, before int) bool {
+		return ctx.Err() != nil || row.MayBegin() && e.pool.Room(row.Partition) > before
+	})
 }
 
-// submit gives jobs to the pool, but for those that share the call of another. It blocks while the pool's queue is full.
+// submit gives jobs to the pool, but for those that share the call of another. It does not block, though the pool's queue may
+// have filled up meanwhile: a job in its hand could not be recalled, and would hold up those of other partitions.
 func (e *executor) submit(ctx context.Context, jobs []*job) {
 	for len(jobs) > 0 {
 		j := jobs[0]
@@ -166,7 +136,7 @@ func (e *executor) submit(ctx context.Context, jobs []*job) {
 		case e.shared(j):
 		case e.unaffordable(j):
 		default:
-			if err := e.pool.Submit(ctx, j, e.done); err != nil {
+			if err := e.pool.Add(j, e.done); err != nil {
 				e.done(pool.Result[*job, struct{}]{In: j, Class: pool.Cancelled})
 			}
 		}

@@ -2,24 +2,29 @@ package app
 
 import (
 	"runtime"
+	"slices"
 	"testing"
 	"weak"
+
+	"pgregory.net/rapid"
 
 	"github.com/llm-stage/stage/consumer"
 )
 
+func always(*consumer.Row, int) bool { return true }
+
 // A row holds its body and, once it is answered, its result: what the queue holds on to comes on top of the window.
 func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
-	e := &executor{ready: make(chan struct{}, 1)}
+	q := newRowQueue()
 	var rows []weak.Pointer[consumer.Row]
-	for range 100 {
-		row := &consumer.Row{Body: make([]byte, 1<<10)}
+	for n := range 100 {
+		row := &consumer.Row{Seq: uint64(n), Body: make([]byte, 1<<10)}
 		rows = append(rows, weak.Make(row))
-		e.Start(row)
+		q.add(row)
 	}
 	const handedOut = 90
 	for range handedOut {
-		if some := e.next(t.Context()); len(some) != 1 {
+		if some := q.take(1, always); len(some) != 1 {
 			t.Fatalf("got %d rows, want 1", len(some))
 		}
 	}
@@ -33,7 +38,79 @@ func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
 	if held > 1 { // the last one, until the next
 		t.Errorf("%d of %d rows that were handed out are still held", held, handedOut)
 	}
-	if n := len(e.queue); n != len(rows)-handedOut {
+	if n := len(q.take(1000, always)); n != len(rows)-handedOut {
 		t.Errorf("%d rows wait, want %d", n, len(rows)-handedOut)
 	}
+}
+
+// A shut window admits only the first row of its partition that has no answer, so what is held behind a row that may not
+// begin need not be looked at.
+func TestTheQueueLooksAtOneRowOfAPartitionThatIsHeld(t *testing.T) {
+	q := newRowQueue()
+	for n := range 10_000 {
+		q.add(&consumer.Row{Partition: n % 2, Seq: uint64(n)})
+	}
+	asked := 0
+	for range 100 {
+		row := q.take(1, func(row *consumer.Row, _ int) bool { asked++; return row.Partition == 1 })
+		if len(row) != 1 || row[0].Partition != 1 {
+			t.Fatalf("got %v, want a row of the partition that is not held", row)
+		}
+	}
+	if asked > 200 {
+		t.Errorf("%d rows were looked at for 100", asked)
+	}
+}
+
+// TestTheQueueKeepsStreamOrderAndTurns: whatever is added when, the rows of a partition come out in stream order, among
+// those that wait, and partitions that have rows all the while take turns.
+func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
+	const partitions = 4
+	rapid.Check(t, func(t *rapid.T) {
+		q := newRowQueue()
+		var waiting [partitions][]uint64
+		var sinceTaken [partitions]int // rows that others were given since this one was, or had none
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				p := rapid.IntRange(0, partitions-1).Draw(t, "partition")
+				seq := rapid.Uint64Range(1, 1000).Filter(func(n uint64) bool { return !slices.Contains(waiting[p], n) }).Draw(t, "seq")
+				if len(waiting[p]) == 0 {
+					sinceTaken[p] = 0
+				}
+				waiting[p] = append(waiting[p], seq)
+				slices.Sort(waiting[p])
+				q.add(&consumer.Row{Partition: p, Seq: seq})
+			},
+			"take": func(t *rapid.T) {
+				most, room := rapid.IntRange(1, 6).Draw(t, "most"), rapid.IntRange(1, 3).Draw(t, "room")
+				held := rapid.IntRange(-1, partitions-1).Draw(t, "held")
+				rows := q.take(most, func(row *consumer.Row, before int) bool { return row.Partition != held && before < room })
+				want := 0
+				for p := range partitions {
+					if p != held {
+						want += min(room, len(waiting[p]))
+					}
+				}
+				if want = min(want, most); len(rows) != want {
+					t.Fatalf("got %d rows, want %d", len(rows), want)
+				}
+				var given [partitions]int
+				for _, row := range rows {
+					p := row.Partition
+					given[p]++
+					if waiting[p][0] != row.Seq {
+						t.Fatalf("got row %d of partition %d, want %d", row.Seq, p, waiting[p][0])
+					}
+					waiting[p] = waiting[p][1:]
+					for other := range partitions {
+						if other == p || other == held || len(waiting[other]) == 0 || given[other] == room {
+							sinceTaken[other] = 0
+						} else if sinceTaken[other]++; sinceTaken[other] > partitions {
+							t.Fatalf("partition %d waits for its turn while others had %d rows", other, sinceTaken[other])
+						}
+					}
+				}
+			},
+		})
+	})
 }
