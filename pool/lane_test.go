@@ -279,8 +279,13 @@ func TestASingleAttemptWaitsForAsManyJobsAsWereInLine(t *testing.T) {
 // Jobs start in another order than that of submission, and each has its own time from its start.
 func TestRowTimeoutCountsFromTheStartWhateverTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := pool.Config{Size: 2, Law: spaced(t, time.Second), RowTimeout: 10500 * ms}
-		p, stop := riding(t, cfg, func(int) {}, func(*rider, pool.Attempt) pool.Verdict { return busy })
+		cfg := pool.Config{Size: 5, Law: spaced(t, time.Second), RowTimeout: 10500 * ms}
+		p, stop := riding(t, cfg, func(int) {}, func(_ *rider, a pool.Attempt) pool.Verdict {
+			if a.Number == 1 { // five start, of all lanes, before one is rejected
+				time.Sleep(5 * time.Second)
+			}
+			return busy
+		})
 		defer stop()
 		n := 0
 		for _, lane := range []int{0, 0, 0, 0, 0, 0, 1, 1, 2} {

@@ -62,6 +62,23 @@ func TestTheQueueLooksAtOneRowOfAPartitionThatIsHeld(t *testing.T) {
 	}
 }
 
+// A partition that has a single row now and then comes in behind one that has rows all the while, also where the turn has
+// just passed the last.
+func TestAPartitionThatComesAgainGoesBeforeNoOther(t *testing.T) {
+	q := newRowQueue()
+	for n := range 10 {
+		q.add(&consumer.Row{Partition: 0, Seq: uint64(n)})
+	}
+	var got []int
+	for n := range 10 {
+		q.add(&consumer.Row{Partition: 1, Seq: uint64(n)})
+		got = append(got, q.take(1, always)[0].Partition)
+	}
+	if want := []int{0, 1, 0, 1, 0, 1, 0, 1, 0, 1}; !slices.Equal(got, want) {
+		t.Errorf("turns %v, want %v", got, want)
+	}
+}
+
 // TestTheQueueKeepsStreamOrderAndTurns: whatever is added when, the rows of a partition come out in stream order, among
 // those that wait, and partitions that have rows all the while take turns.
 func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
