@@ -88,8 +88,8 @@ func TestAnyVerdictButFatalResumes(t *testing.T) {
 	}
 }
 
-// TestPauseHoldsAllButTheCallsInTheAir: five calls go out, and the first to come back is fatal. The others finish, one with
-// the same error, and none of their verdicts ends the pause or puts off the probe, which is at the older of the two.
+// TestPauseHoldsAllButTheCallsInTheAir: five calls go out, and the first to come back is fatal. The others finish, one
+// with the same error, and none of their verdicts ends the pause or puts off the probe, which is at the older of the two.
 func TestPauseHoldsAllButTheCallsInTheAir(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()

@@ -178,7 +178,9 @@ func TestALaneThatFillsTheQueueKeepsNoOtherOut(t *testing.T) {
 		var feeders sync.WaitGroup
 		feed := func(lane int) {
 			feeders.Go(func() {
-				for p.Submit(ctx, &rider{lane: lane}, func(pool.Result[*rider, int]) {}) == nil {
+				var err error
+				for err == nil {
+					err = p.Submit(ctx, &rider{lane: lane}, func(pool.Result[*rider, int]) {})
 				}
 			})
 		}

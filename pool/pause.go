@@ -49,11 +49,9 @@ func (s *scheduler) hold(t *task) {
 // probed acts on the class of a probe's verdict; hold and fatal see to a fatal one. A probe that was cut off found out
 // nothing, so the next in line goes at once.
 func (s *scheduler) probed(class Class) {
-	switch class {
-	case Fatal:
-	case Cancelled:
+	if class == Cancelled {
 		s.pause.probe = nil
-	default:
+	} else if class != Fatal {
 		s.resume()
 	}
 }

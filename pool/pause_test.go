@@ -12,7 +12,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// account is a call to a server whose key is bad until it is fixed. An attempt at a job that nobody wants any more is not made.
+// account is a call to a server whose key is bad until it is fixed. An attempt at a job that nobody wants any more is not
+// made.
 type account struct {
 	took time.Duration
 
@@ -129,8 +130,8 @@ func TestAProbeInFlightIsNotRecalled(t *testing.T) {
 	})
 }
 
-// Everything that waits can be recalled, and the pool without jobs stays paused: the next one that comes probes, not before
-// the probe is due and as soon as it is.
+// Everything that waits can be recalled, and the pool without jobs stays paused: the next one that comes probes, as soon
+// as the probe is due.
 func TestAPauseBelongsToNoJob(t *testing.T) {
 	for _, test := range []struct {
 		name    string

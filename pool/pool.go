@@ -79,9 +79,9 @@ func (p *Pool[In, Out]) Run(ctx context.Context) error {
 // error means that the job was not taken and done will not be called: ErrStopped, or the cause of ctx, which governs
 // Submit only, not the job.
 //
-// Jobs of one lane start in the order in which Submit took them, and lanes take turns: see [Laned]. Done is called exactly once, on the pool's own goroutine: no
-// attempt starts until it returns. So it must not block, and must not call Submit, which may block until that very
-// goroutine makes room; Drain and Stats are fine.
+// Jobs of one lane start in the order in which Submit took them, and lanes take turns: see [Laned]. Done is called
+// exactly once, on the pool's own goroutine: no attempt starts until it returns. So it must not block, and must not call
+// Submit, which may block until that very goroutine makes room; Drain and Stats are fine.
 func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.submit(ctx, p.task(in, done))
 }
@@ -92,8 +92,8 @@ func (p *Pool[In, Out]) Add(in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.add(p.task(in, done))
 }
 
-// Room returns how many more jobs of a lane (see [Laned]) Submit would take now without waiting; 0 or less: none. It may be
-// more as soon as Config.OnRoom has been called.
+// Room returns how many more jobs of a lane (see [Laned]) Submit would take now without waiting; 0 or less: none. It may
+// be more as soon as Config.OnRoom has been called.
 func (p *Pool[In, Out]) Room(lane int) int {
 	b := p.sched.inbox
 	b.mu.Lock()

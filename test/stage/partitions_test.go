@@ -104,8 +104,8 @@ func TestAReplicaThatJoinsHasItsShareAtOnceThoughTheLLMIsBusy(t *testing.T) {
 	})
 }
 
-// TestAPausedStageReleasesItsPartitions has rows wait for a key, most of one partition: one of them met the error, others fill
-// the pool's queue. Whichever partitions move, they are with the replica that joins soon.
+// TestAPausedStageReleasesItsPartitions has rows wait for a key, most of one partition: one of them met the error, others
+// fill the pool's queue. Whichever partitions move, they are with the replica that joins soon.
 func TestAPausedStageReleasesItsPartitions(t *testing.T) {
 	for most := range 4 {
 		t.Run(fmt.Sprint("most of ", most), func(t *testing.T) {

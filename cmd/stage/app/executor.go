@@ -124,8 +124,8 @@ func (e *executor) next(ctx context.Context) []*consumer.Row {
 	})
 }
 
-// submit gives jobs to the pool, but for those that share the call of another. It does not block, though the pool's queue may
-// have filled up meanwhile: a job in its hand could not be recalled, and would hold up those of other partitions.
+// submit gives jobs to the pool, but for those that share the call of another. It does not block, though the pool's queue
+// may have filled up meanwhile: a job in its hand could not be recalled, and would hold up those of other partitions.
 func (e *executor) submit(ctx context.Context, jobs []*job) {
 	for len(jobs) > 0 {
 		j := jobs[0]
