@@ -86,6 +86,27 @@ func (d *dedupe) takeBack() []*job {
 	return jobs
 }
 
+// recallShared hands back the rows that wait for the call of another row and are no longer wanted: that call may wait for
+// capacity for ever, and the hand-over of their partition must not. A job that is about to wait, after it was found to be
+// wanted, is missed: the recall is repeated until the partition is handed over.
+func (e *executor) recallShared() {
+	for _, j := range e.dedupe.recall() {
+		e.reply(j.row, consumer.Reply{HandedBack: true})
+	}
+}
+
+// recall returns the jobs that are no longer wanted out of those that wait for a leader, or to lead themselves.
+func (d *dedupe) recall() (unwanted []*job) {
+	if d == nil {
+		return nil
+	}
+	unwanted = d.flights.recall()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.back, unwanted = splitUnwanted(d.back, unwanted)
+	return unwanted
+}
+
 // shared answers the job without a call of its own if there is an answer, or will be. Else the job must be submitted.
 func (e *executor) shared(j *job) bool {
 	if e.dedupe == nil {

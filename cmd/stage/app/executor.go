@@ -80,6 +80,7 @@ func (e *executor) Recall() {
 	for _, row := range e.queue.recall() {
 		e.reply(row, consumer.Reply{HandedBack: true})
 	}
+	e.recallShared()
 	e.pool.Recall(func(j *job) bool { return !j.row.Wanted() })
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -47,7 +48,7 @@ func newFlights(memory time.Duration) *flights {
 	return &flights{memory: memory, air: make(map[string]*flight)}
 }
 
-// join returns the answer if it is known. Else the job leads, or waits to be returned by land or end.
+// join returns the answer if it is known. Else the job leads, or waits to be returned by land, end or recall.
 func (f *flights) join(j *job) (known *answer, leads bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,6 +76,28 @@ func (f *flights) land(key string, a *answer) []*job {
 	waiting := v.waiting
 	v.waiting = nil
 	return waiting
+}
+
+// recall returns the waiting jobs whose rows are no longer wanted. Their leader goes on without them.
+func (f *flights) recall() (unwanted []*job) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, v := range f.air {
+		v.waiting, unwanted = splitUnwanted(v.waiting, unwanted)
+	}
+	return unwanted
+}
+
+// splitUnwanted moves the jobs whose rows are no longer wanted from one list to the other.
+func splitUnwanted(jobs, unwanted []*job) (still, more []*job) {
+	still = slices.DeleteFunc(jobs, func(j *job) bool {
+		if j.row.Wanted() {
+			return false
+		}
+		unwanted = append(unwanted, j)
+		return true
+	})
+	return still, unwanted
 }
 
 // end forgets a flight when its leader is done, and returns the jobs that still wait. An answer is forgotten later, if it
