@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,12 +47,18 @@ func NewResultFormat(field string, t *Template) (*ResultFormat, error) {
 			member("_lookup_hash", appendStringOrNull(nil, lookupHash)),
 			member("_lookup_source", appendStringOrNull(nil, lookupSource)),
 			member("_model", nil)),
-		failure: key("_error"),
+		failure: key(errorSuffix),
 	}, nil
 }
 
 // Field returns F, the name of the field that the reply goes into.
 func (f *ResultFormat) Field() string { return f.field }
+
+// Overhead returns how many bytes a success adds to its row beside the reply, its usage,
+// the variables' hash and the model.
+func (f *ResultFormat) Overhead() int {
+	return len(f.answer) + len(f.usage) + len(f.templateHash) + len(f.variablesHash) + len(f.provenance)
+}
 
 // Answer is what a successful call adds to its row.
 type Answer struct {
@@ -97,13 +102,13 @@ func (f *ResultFormat) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 func replacedBySuccess(suffix []byte) bool {
 	switch string(suffix) {
 	case "", "_usage", "_template_hash", "_variables_hash", "_template_source",
-		"_lookup_hash", "_lookup_source", "_model", "_error":
+		"_lookup_hash", "_lookup_source", "_model", errorSuffix:
 		return true
 	}
 	return false
 }
 
-func replacedByError(suffix []byte) bool { return string(suffix) == "_error" }
+func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix }
 
 // appendRow appends the row without the members F+suffix for which replaced is true, and
 // without its closing brace, so that a member can follow.
@@ -135,10 +140,7 @@ func (f *ResultFormat) appendRow(dst []byte, row *Row, replaced func(suffix []by
 
 // suffix returns what stands behind F in the name of a member that begins with F.
 func (f *ResultFormat) suffix(row *Row, m *member) (suffix []byte, ok bool) {
-	key := row.body[m.start+1 : m.keyEnd-1]
-	if bytes.IndexByte(key, '\\') >= 0 {
-		key = appendUnescaped(nil, key)
-	}
+	key := row.name(m)
 	if len(key) < len(f.field) || string(key[:len(f.field)]) != f.field {
 		return nil, false
 	}
@@ -171,45 +173,44 @@ type AttemptError struct {
 // left out. row is nil when there is none, as for an invalid row, whose body_preview is
 // among the facts of err.
 func (f *ResultFormat) AppendError(dst []byte, row *Row, err *Error, attempts []AttemptError, maxBytes int) []byte {
+	return f.appendFitting(dst, row, &failure{reason: err.Reason, text: err.Error(), facts: err.Facts, attempts: attempts}, maxBytes)
+}
+
+// appendFitting is AppendError for a report, which it may change.
+func (f *ResultFormat) appendFitting(dst []byte, row *Row, report *failure, maxBytes int) []byte {
 	start := len(dst)
 	fits := func() bool { return maxBytes <= 0 || len(dst)-start <= maxBytes }
-	report := failure{reason: err.Reason, text: err.Error(), facts: err.Facts, attempts: attempts}
-	if row == nil {
-		if dst = f.appendFailure(dst, nil, &report); fits() {
-			return dst
-		}
-		report.shorten()
-		if dst = f.appendFailure(dst[:start], nil, &report); fits() {
-			return dst
-		}
-	} else {
-		if dst = f.appendFailure(dst, row, &report); fits() {
-			return dst
-		}
-		report.shorten()
-		if dst = f.appendFailure(dst[:start], row, &report); fits() {
-			return dst
-		}
+	if dst = f.appendFailure(dst, row, report); fits() {
+		return dst
+	}
+	report.shorten()
+	if dst = f.appendFailure(dst[:start], row, report); fits() {
+		return dst
+	}
+	if row != nil {
 		report.facts["body_preview"] = preview(row.body)
-		if dst = f.appendFailure(dst[:start], nil, &report); fits() {
+		if dst = f.appendFailure(dst[:start], nil, report); fits() {
 			return dst
 		}
 	}
 	// A maximum this small is a mistake of its own. Tell the reason at least.
 	report.facts, report.attempts = nil, nil
 	report.text = preview(report.text[:min(len(report.text), 100)])
-	return f.appendFailure(dst[:start], nil, &report)
+	return f.appendFailure(dst[:start], nil, report)
 }
 
 func (f *ResultFormat) appendFailure(dst []byte, row *Row, report *failure) []byte {
+	return append(report.appendJSON(f.beginFailure(dst, row)), '}')
+}
+
+// beginFailure appends an error result as far as the object F_error. row is nil where it is left out.
+func (f *ResultFormat) beginFailure(dst []byte, row *Row) []byte {
 	if row != nil {
 		dst = f.appendRow(dst, row, replacedByError)
 	} else {
 		dst = append(dst, '{')
 	}
-	dst = append(dst, f.failure...)
-	dst = report.appendJSON(dst)
-	return append(dst, '}')
+	return append(dst, f.failure...)
 }
 
 // ResultTooLarge is the error of a success whose body of size bytes is above maxBytes, the
