@@ -17,7 +17,7 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 	c := journalConsumer()
 	usage := &auditlog.Usage{PromptTokens: 3, CompletionTokens: 4, TotalTokens: 7}
 	row := &Row{Seq: 42, StateID: "stage/ROWS/0/42", reply: &Reply{
-		Body: []byte("{\"a\":1,\n\"b\":2}"), Failed: true, RequestHash: "abc",
+		Body: []byte("{\"a\":1,\n\"b\":2}"), Failed: true, RequestHash: "abc", Form: "max_bytes=5",
 		Event: auditlog.Row{Reason: "refused", Attempts: 2, CapacityRetries: 5, Usage: usage, FinishedAt: time.Unix(1700000001, 5).UTC(), Source: auditlog.SourceCall},
 	}}
 	msg := c.journalEntry("journal.stage.0", "run.1", row)
@@ -26,7 +26,7 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 		t.Fatalf("seq %d, err %v, want 42", seq, err)
 	}
 	got, want := k.Reply, row.reply
-	if string(got.Body) != string(want.Body) || !got.Failed || got.RequestHash != "abc" || k.RequestHash != "abc" {
+	if string(got.Body) != string(want.Body) || !got.Failed || got.RequestHash != "abc" || k.RequestHash != "abc" || got.Form != want.Form {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if e := got.Event; e.Reason != "refused" || e.Attempts != 2 || e.CapacityRetries != 5 || *e.Usage != *usage || !e.FinishedAt.Equal(want.Event.FinishedAt) {

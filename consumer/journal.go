@@ -267,10 +267,11 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	j.mended()
 }
 
-// holds tells whether a row's reply is in there from an earlier term, and this process still had it in memory.
+// holds tells whether a row's reply is in there from an earlier term, and this process still had it in memory. The reply
+// in there may be another one to the same request, which the executor could not use and has paid for again.
 func (j *journal) holds(row *Row) bool {
 	k := j.kept[row.Seq]
-	return k != nil && k.RequestHash == row.reply.RequestHash
+	return k != nil && k.RequestHash == row.reply.RequestHash && k.Reply.Form == row.reply.Form && bytes.Equal(k.Reply.Body, row.reply.Body)
 }
 
 // emitting is told that an append is about to begin.
@@ -400,11 +401,12 @@ func (j *journal) mended() {
 	j.c.log.Info("replies are kept again", slog.String("journal", j.c.cfg.JournalStream))
 }
 
-// headerMarker tells a marker from an entry, headerRequestHash names the request that an entry answers, and
-// headerInputCreated the input stream whose sequences it speaks of.
+// headerMarker tells a marker from an entry, headerRequestHash names the request that an entry answers, headerReplyForm is
+// [Reply.Form], and headerInputCreated names the input stream whose sequences the entry speaks of.
 const (
 	headerMarker       = "Stage-Marker"
 	headerRequestHash  = "Stage-Request-Hash"
+	headerReplyForm    = "Stage-Reply-Form"
 	headerInputCreated = "Stage-Input-Created"
 )
 
@@ -418,6 +420,7 @@ func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
 	return &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
 		HeaderOwner: {owner}, HeaderSourceStream: {c.cfg.InputStream}, HeaderSourceSeq: {strconv.FormatUint(row.Seq, 10)},
 		headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)}, HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
+		headerReplyForm: {row.reply.Form},
 	}}
 }
 
@@ -445,5 +448,6 @@ func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, k *K
 	}
 	return seq, &Kept{RequestHash: hash, Reply: Reply{
 		Body: body, Failed: header.Get(HeaderStatus) == statusError, Event: *e.Row, RequestHash: hash,
+		Form: header.Get(headerReplyForm),
 	}}, nil
 }

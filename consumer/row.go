@@ -33,7 +33,8 @@ type Row struct {
 	// MaxBodyBytes is the largest result body that the results stream takes for this row.
 	MaxBodyBytes int
 	// Kept is the reply that an earlier term kept in the journal; nil: none. It counts only for the same request: an executor
-	// compares [Kept.RequestHash] with that of the request it would send, and answers with it instead of sending.
+	// compares [Kept.RequestHash] with that of the request it would send, and answers with it instead of sending. Its body
+	// was made by the settings of that term, so the executor makes it again by its own.
 	Kept *Kept
 
 	mail        *mailbox
@@ -82,9 +83,12 @@ type Reply struct {
 	Event auditlog.Row
 	// UpstreamReason names the reason on the dead letter subject where the event has none: a row that arrived as an error.
 	UpstreamReason string
-	// RequestHash tells requests apart for the journal; empty: the reply is not kept. It must cover all that the body
-	// depends on besides the row: template, model, parameters, the names of fields.
+	// RequestHash tells requests apart for the journal; empty: the reply is not kept. It covers what is sent to whom. The
+	// names of fields and whatever else shapes the body are not in it, see [Row.Kept].
 	RequestHash string
+	// Form is what the executor must know of Body to make it again from a kept reply, in words of its own: printable ASCII.
+	// It is kept with the reply.
+	Form string
 	// HandedBack says that there is no outcome: the stage is stopping or the row was no longer wanted. The rest is
 	// ignored.
 	HandedBack bool

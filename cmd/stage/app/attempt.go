@@ -99,8 +99,12 @@ func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error) pool.Verdict
 
 // accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
 func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
-	value, err := e.prompt.value(x.Reply)
-	if err != nil {
+	a := &answer{Text: x.Reply.Text, Model: x.Reply.Model, Usage: x.Reply.Usage}
+	if a.Model == "" {
+		a.Model = j.prepared.Model
+	}
+	var err error
+	if j.body, j.tooLarge, err = e.prompt.result(j, a); err != nil {
 		// Ask again, and say what was wrong.
 		if fault, ok := errors.AsType[*llm.Error](err); ok {
 			fault.Provider, fault.Status = e.caller.targets[j.target].Provider(), x.Status
@@ -110,14 +114,6 @@ func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 			return nil, again
 		}
 		return nil, err
-	}
-	a := &answer{Text: x.Reply.Text, Model: x.Reply.Model, Usage: x.Reply.Usage}
-	if a.Model == "" {
-		a.Model = j.prepared.Model
-	}
-	j.body = e.prompt.successBody(j, a, value)
-	if limit := j.row.MaxBodyBytes; len(j.body) > limit {
-		j.tooLarge = llm.ResultTooLarge(len(j.body), limit)
 	}
 	return a, nil
 }

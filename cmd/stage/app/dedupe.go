@@ -9,7 +9,6 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -173,19 +172,18 @@ func (e *executor) giveBack(jobs ...*job) {
 // answerWith answers the job with the reply to an equal request. It reports false if the reply does not validate, which
 // can only be one that was stored under another schema.
 func (e *executor) answerWith(j *job, a *answer, stored bool) bool {
-	value, err := e.prompt.value(&llm.Reply{Text: a.Text})
+	body, tooLarge, err := e.prompt.result(j, a)
 	if err != nil {
 		return false
 	}
 	r := pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.pool.Stats()}
-	body := e.prompt.successBody(j, a, value)
-	if limit := j.row.MaxBodyBytes; len(body) > limit {
-		e.answerError(j, llm.ResultTooLarge(len(body), limit), r, auditlog.SourceDedupe)
+	if tooLarge != nil {
+		e.answerError(j, tooLarge, r, auditlog.SourceDedupe)
 		return true
 	}
 	event := e.event(j, r)
 	event.Source = auditlog.SourceDedupe
-	reply := consumer.Reply{Body: body, Event: event, RequestHash: j.key}
+	reply := consumer.Reply{Body: body, Event: event, RequestHash: j.key, Form: e.prompt.form()}
 	if stored {
 		reply.RequestHash = "" // it is kept already
 	}

@@ -187,10 +187,7 @@ func (e *executor) prepare(row *consumer.Row) *job {
 		e.answerError(j, err, pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.pool.Stats()}, "")
 		return nil
 	}
-	if kept := row.Kept; kept != nil && kept.RequestHash == j.key {
-		reply := kept.Reply
-		reply.Event.Source = auditlog.SourceJournal
-		e.reply(row, reply)
+	if e.restored(j) {
 		return nil
 	}
 	return j
@@ -268,7 +265,7 @@ func (e *executor) done(r pool.Result[*job, struct{}]) {
 	default:
 		event := e.event(j, r)
 		event.Source = auditlog.SourceCall
-		e.reply(j.row, consumer.Reply{Body: j.body, Event: event, RequestHash: j.key})
+		e.reply(j.row, consumer.Reply{Body: j.body, Event: event, RequestHash: j.key, Form: e.prompt.form()})
 	}
 }
 
@@ -290,7 +287,7 @@ func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}],
 	event.Source = source
 	reply := consumer.Reply{Body: e.prompt.errorBody(j.parsed, j.row, fault, j.errors), Failed: true, Event: event}
 	if source != "" { // else nothing was paid for it
-		reply.RequestHash = j.key
+		reply.RequestHash, reply.Form = j.key, e.errorForm(j.row, fault.Reason)
 	}
 	e.reply(j.row, reply)
 }

@@ -71,31 +71,38 @@ func (p *prompt) request(row *llm.Row) (r llm.Request, vars string, err error) {
 	return r, vars, err
 }
 
-// value validates a reply against the schema; nil where there is none.
-func (p *prompt) value(reply *llm.Reply) (json.RawMessage, error) {
-	if p.schema == nil {
-		return nil, nil
+// result makes the result of a reply, new or kept. tooLarge is the error in its place where it does not fit; err says that
+// the reply does not satisfy the schema.
+func (p *prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
+	var value json.RawMessage
+	if p.schema != nil {
+		if value, err = p.schema.Validate(a.Text); err != nil {
+			return nil, nil, err
+		}
 	}
-	return p.schema.Validate(reply.Text)
-}
-
-// successBody is the result of a row that was answered.
-func (p *prompt) successBody(j *job, a *answer, value json.RawMessage) []byte {
-	return p.format.AppendSuccess(nil, j.parsed, &llm.Answer{
+	body = p.format.AppendSuccess(nil, j.parsed, &llm.Answer{
 		Text: a.Text, Value: value, Usage: a.Usage, VariablesHash: j.vars, Model: a.Model,
 	})
+	if limit := j.row.MaxBodyBytes; len(body) > limit {
+		return nil, llm.ResultTooLarge(len(body), limit), nil
+	}
+	return body, nil, nil
 }
 
 // errorBody is the result of a row that failed. row is nil where the body is no row.
 func (p *prompt) errorBody(row *llm.Row, of *consumer.Row, fault *llm.Error, attempts []auditlog.AttemptError) []byte {
+	if fault.Reason == llm.ReasonTemplateRenderingFailed {
+		fault = p.withTemplate(fault)
+	}
+	return p.format.AppendError(nil, row, fault, chainOf(attempts), of.MaxBodyBytes)
+}
+
+func chainOf(attempts []auditlog.AttemptError) []llm.AttemptError {
 	chain := make([]llm.AttemptError, len(attempts))
 	for i, a := range attempts {
 		chain[i] = llm.AttemptError{Attempt: a.Attempt, Provider: a.Provider, Class: llmClass(a.Class), StatusCode: a.StatusCode, Error: a.Error}
 	}
-	if fault.Reason == llm.ReasonTemplateRenderingFailed {
-		fault = p.withTemplate(fault)
-	}
-	return p.format.AppendError(nil, row, fault, chain, of.MaxBodyBytes)
+	return chain
 }
 
 // withTemplate adds which template it was that could not be rendered.

@@ -1,0 +1,104 @@
+package app
+
+import (
+	"fmt"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm"
+)
+
+// The values of [consumer.Reply.Form] for a success: what its field holds. A JSON string may be either.
+const (
+	formText  = "text"  // the reply as it came
+	formValue = "value" // the value in the reply that satisfied the schema
+)
+
+func (p *prompt) form() string {
+	if p.schema != nil {
+		return formValue
+	}
+	return formText
+}
+
+// errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply might have been a success. Empty:
+// none, the provider said so.
+func (e *executor) errorForm(row *consumer.Row, reason llm.Reason) string {
+	switch reason {
+	case llm.ReasonResultTooLarge:
+		return fmt.Sprintf("room=%d", row.MaxBodyBytes-e.prompt.format.Overhead())
+	case llm.ReasonSchemaValidationFailed:
+		return "schema=" + e.prompt.schemaHash()
+	case llm.ReasonTruncated:
+		return fmt.Sprintf("accept_truncated=%t", e.cfg.LLM.AcceptTruncated)
+	case llm.ReasonResponseTooLarge:
+		return fmt.Sprintf("max_reply_bytes=%d", e.cfg.LLM.MaxReplyBytes)
+	default:
+		return ""
+	}
+}
+
+func (p *prompt) schemaHash() string {
+	if p.schema == nil {
+		return ""
+	}
+	return llm.Hash(p.schema.Source())
+}
+
+// restored answers the job with the reply that an earlier term kept for the same request. Other settings may have shaped
+// its result: another field, schema, template or largest message. So the result is always made again by the present ones,
+// which gives the same bytes where they are the same. It reports false where no reply is kept, and where the one that is
+// kept does not serve by the present settings: then the call is made, and paid for, again.
+func (e *executor) restored(j *job) bool {
+	kept := j.row.Kept
+	if kept == nil || kept.RequestHash != j.key {
+		return false
+	}
+	reply := consumer.Reply{Event: kept.Reply.Event, RequestHash: j.key}
+	reply.Event.Source = auditlog.SourceJournal
+	reply.Event.TemplateHash, reply.Event.VariablesHash = e.prompt.templateHash(), j.vars
+	var ok bool
+	if kept.Reply.Failed {
+		ok = e.restoreError(j, &reply)
+	} else {
+		ok = e.restoreSuccess(j, &reply)
+	}
+	if ok {
+		e.reply(j.row, reply)
+	}
+	return ok
+}
+
+func (e *executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
+	kept := &j.row.Kept.Reply
+	if kept.Form != e.errorForm(j.row, llm.Reason(kept.Event.Reason)) {
+		return false
+	}
+	reply.Failed = true
+	reply.Body, ok = e.prompt.format.AppendErrorAgain(nil, j.parsed, kept.Body, chainOf(kept.Event.Errors), j.row.MaxBodyBytes)
+	return ok
+}
+
+func (e *executor) restoreSuccess(j *job, reply *consumer.Reply) bool {
+	kept := &j.row.Kept.Reply
+	a, ok := llm.ReadAnswer(kept.Body, kept.Form == formValue)
+	switch {
+	case !ok:
+		return false
+	case kept.Form == formText:
+	case kept.Form == formValue && e.prompt.schema != nil:
+		a.Text = string(a.Value)
+	default: // the text that the value was read from is gone, or an older version has not said which of the two it is
+		return false
+	}
+	body, tooLarge, err := e.prompt.result(j, &answer{Text: a.Text, Model: a.Model, Usage: a.Usage})
+	if err != nil {
+		return false
+	}
+	if tooLarge != nil {
+		reply.Failed, reply.Event.Reason = true, string(tooLarge.Reason)
+		body = e.prompt.errorBody(j.parsed, j.row, tooLarge, kept.Event.Errors)
+	}
+	reply.Body = body
+	return true
+}
