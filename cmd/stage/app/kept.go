@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -63,10 +64,14 @@ func (e *executor) restored(j *job) bool {
 	} else {
 		ok = e.restoreSuccess(j, &reply)
 	}
-	if ok {
-		e.reply(j.row, reply)
+	if !ok {
+		return false
 	}
-	return ok
+	if bytes.Equal(reply.Body, kept.Reply.Body) {
+		reply.Body = kept.Reply.Body // the journal holds it until the row is emitted: no second copy
+	}
+	e.reply(j.row, reply)
+	return true
 }
 
 func (e *executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
