@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"sync/atomic"
-	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
@@ -26,9 +25,10 @@ type verification struct {
 	runs   *runVerifier
 	parts  []*partitionVerifier
 	input  *jetstream.StreamInfo // nil: there is none
-	audit  *jetstream.StreamInfo // nil: there is none
 	opened []*streamReader
 	inputs []*streamReader // by partition; nil where there is none
+
+	auditLoss, resultsLoss streamLoss
 
 	total  int64
 	done   atomic.Int64
@@ -56,17 +56,24 @@ func verify(ctx context.Context, js jetstream.JetStream, cfg *Config, progress i
 		if err != nil {
 			return nil, err
 		}
-		v.runs.finish(v.report, cfg.Streams.Partitions)
 	}
-	used := uint64(0)
+	v.conclude()
+	return v.report, nil
+}
+
+// conclude comes to the verdict, once everything is read.
+func (v *verification) conclude() {
+	if len(v.parts) > 0 {
+		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, v.resultsLoss.any())
+		v.explain()
+	}
+	used := v.report.Audit.Batched
 	for _, p := range v.parts {
 		used += p.used
 		v.report.Partitions = append(v.report.Partitions, p.stats)
 	}
-	used += v.report.Audit.Batched
 	v.report.Audit.Elsewhere = v.report.Audit.Calls - min(used, v.report.Audit.Calls)
 	v.report.conclude()
-	return v.report, nil
 }
 
 func (v *verification) close() {
@@ -98,13 +105,15 @@ func (v *verification) open(ctx context.Context) (err error) {
 	if v.input, err = v.look(ctx, v.cfg.Input.Stream); err != nil {
 		return err
 	}
-	if v.audit, err = v.look(ctx, v.cfg.Audit.Stream); err != nil {
+	audit, err := v.look(ctx, v.cfg.Audit.Stream)
+	if err != nil {
 		return err
 	}
+	v.auditLoss = lossOf(audit)
 	if v.input == nil {
 		v.report.note("stream %s does not exist any more: the results were checked against the audit alone", v.cfg.Input.Stream)
 	}
-	if v.audit == nil {
+	if audit == nil {
 		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): nothing can be said of calls, tokens and cost", v.cfg.Audit.Stream)
 	}
 	v.inputs = make([]*streamReader, len(bounds))
@@ -163,6 +172,7 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		v.report.cannot("the stage has served %d partitions, STAGE_PARTITIONS is %d", n, v.cfg.Streams.Partitions)
 		return nil, nil
 	}
+	v.resultsLoss = lossOf(results.CachedInfo())
 	bounds := make([]logBound, v.cfg.Streams.Partitions)
 	empty := true
 	for i := range bounds {
@@ -179,6 +189,11 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, v.cfg.Result.Stream, consumer.HeaderSourceSeq)
 		}
 	}
+	if empty && v.resultsLoss.any() {
+		v.report.cannot("stream %s holds nothing of a stage named %s on %s, and messages of the stream are gone: %s",
+			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject, v.resultsLoss.cause())
+		return nil, nil
+	}
 	if empty {
 		v.report.cannot("stream %s holds nothing of a stage named %s on %s: has it run, and are STAGE_NAME and STAGE_RESULT_SUBJECT right",
 			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject)
@@ -190,20 +205,7 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 // openPartition begins to read the streams of one partition.
 func (v *verification) openPartition(ctx context.Context, number int, bound logBound) error {
 	cfg := v.cfg
-	p := &partitionVerifier{
-		report: v.report, runs: v.runs, name: cfg.Name, stream: cfg.Input.Stream, bound: bound.mark,
-		stats:   verifiedPartition{Partition: number},
-		window:  newAuditWindow(2 * v.runs.number("STAGE_WINDOW", cfg.Window.Rows)),
-		retired: func() { v.done.Add(1) },
-	}
-	v.parts = append(v.parts, p)
-	if a := v.audit; a == nil || a.State.FirstSeq > 1 {
-		p.auditFrom = time.Now()
-		if a != nil && a.State.Msgs > 0 {
-			p.auditFrom = a.State.FirstTime
-		}
-	}
-	p.results = func() (*resultRow, error) { return nil, nil } //nolint:nilnil // the end
+	p := v.partition(number, bound)
 	if bound.at > 0 {
 		var err error
 		if p.claims, err = readClaims(ctx, v.js, cfg, number, bound.at); err != nil {
@@ -219,7 +221,22 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 	if err := v.openInput(ctx, p); err != nil {
 		return err
 	}
+	p.auditGone = v.auditOf(p)
 	return p.start()
+}
+
+// partition makes the verifier of a partition, which reads nothing yet.
+func (v *verification) partition(number int, bound logBound) *partitionVerifier {
+	p := &partitionVerifier{
+		report: v.report, runs: v.runs, name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
+		stats:        verifiedPartition{Partition: number},
+		window:       newAuditWindow(2 * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)),
+		retired:      func() { v.done.Add(1) },
+		auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
+	}
+	p.results = func() (*resultRow, error) { return nil, nil } //nolint:nilnil // the end
+	v.parts = append(v.parts, p)
+	return p
 }
 
 // openInput begins to read the rows of a partition, unless they are others than those that the results are of.
@@ -246,10 +263,9 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	if v.input == nil {
 		return nil
 	}
-	p.inputFirst, p.inputLast = v.input.State.FirstSeq, v.input.State.LastSeq
-	p.consumed = v.input.Config.Retention != jetstream.LimitsPolicy
+	p.inputLast = v.input.State.LastSeq
 	filter := v.cfg.Input.PartitionSubject(number)
-	if !p.consumed {
+	if v.input.Config.Retention == jetstream.LimitsPolicy {
 		var err error
 		if v.inputs[number], err = v.reader(ctx, v.cfg.Input.Stream, filter, math.MaxUint64, true); err != nil {
 			return err
@@ -261,8 +277,8 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 
 // read goes through the audit and hands each event to its partition, which goes on in results and input as far as it can.
 func (v *verification) read(ctx context.Context, bar *bar) error {
-	if v.audit != nil {
-		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", v.audit.State.LastSeq, false)
+	if audit := v.auditLoss.info; audit != nil {
+		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
 		if err != nil {
 			return err
 		}
@@ -336,7 +352,7 @@ func (v *verification) pending(ctx context.Context, number int, p *partitionVeri
 	switch r := v.inputs[number]; {
 	case p.input == nil:
 		return nil, nil //nolint:nilnil // not known
-	case r != nil && p.nextInput != 0:
+	case r != nil && p.nextInput.seq != 0:
 		n = r.left + 1
 	case r == nil:
 		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, consumer.DurableName(v.cfg.Name, number))

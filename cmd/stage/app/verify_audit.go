@@ -13,12 +13,11 @@ import (
 
 // auditTerm is one term of ownership as claims and events tell of it.
 type auditTerm struct {
-	owner   string
-	epoch   int       // counts the input streams that the partition has had
-	claimed time.Time // zero: there is no claim
-	// covered says that a row of this term is known to have been taken after the audit's first event, so that the events
-	// of all later rows must be there.
-	covered bool
+	owner string
+	epoch int // counts the input streams that the partition has had
+	// since is when the term was claimed, or the last row taken that the audit tells of: the row events of the results to
+	// come were stored later. Zero: not known.
+	since time.Time
 }
 
 // rowKey names a row: sequences of an input stream that was created anew mean other rows.

@@ -2,6 +2,7 @@ package app
 
 import (
 	"math"
+	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 )
@@ -36,7 +37,13 @@ func (v *partitionVerifier) read() error {
 	if v.owner != "" && r.owner != v.owner {
 		v.violate(violationClaim, r.seq, "the result of row %d is of %s, after the claim of %s: a fenced owner has appended it", r.seq, r.owner, v.owner)
 	}
-	h := &verifiedRow{resultRow: r, key: rowKey{v.epoch, r.seq}, term: term}
+	switch begins := v.owner == "" && v.last == 0; {
+	case begins && v.resultsGone:
+		v.purged, v.base = true, r.seq-1
+	case begins:
+		v.violate(violationClaim, r.seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.seq, r.at)
+	}
+	h := &verifiedRow{resultRow: r, key: rowKey{v.epoch, r.seq}, term: term, paced: v.paced(r.stored)}
 	v.mark = r.seq
 	switch {
 	case !v.seen.add(r.seq):
@@ -47,12 +54,23 @@ func (v *partitionVerifier) read() error {
 		v.violate(violationDisorder, r.seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.seq, r.at, v.last)
 	default:
 		v.last = r.seq
-		if h.inInput, err = v.inputUpTo(r.seq); err != nil {
+		if err = v.inputUpTo(h); err != nil {
 			return err
 		}
 	}
 	v.head = h
 	return nil
+}
+
+// paced adds when a result was stored, and returns when that of a window of rows before it was. Zero: there is none.
+func (v *partitionVerifier) paced(stored time.Time) (before time.Time) {
+	if len(v.pace) < v.window.limit {
+		v.pace = append(v.pace, stored)
+		return before
+	}
+	i := (v.stats.Results - 1) % len(v.pace)
+	before, v.pace[i] = v.pace[i], stored
+	return before
 }
 
 // faultOf says what is wrong with a result's own words; empty: nothing.
@@ -75,38 +93,43 @@ func (v *partitionVerifier) faultOf(r *resultRow) string {
 
 func quoted(s string) string { return `"` + s + `"` }
 
-// inputUpTo reads the input up to a row and notes those before it: they have no result. It returns whether the row itself
-// is there.
-func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
+// inputUpTo reads the input up to the row of a result and notes those before it: they have no result.
+func (v *partitionVerifier) inputUpTo(h *verifiedRow) error {
 	if v.epoch != v.epochs-1 || v.input == nil {
-		return false, nil
+		return nil
 	}
-	for v.nextInput != 0 && v.nextInput <= seq {
-		if v.nextInput == seq {
-			there = true
+	return v.rowsUpTo(h.seq, func(row inputRow) {
+		if row.seq == h.seq {
+			h.inInput, h.queued = true, row.stored
 		} else {
-			v.missing.add(v.nextInput)
+			v.missing.add(row.seq)
 		}
-		if v.nextInput, err = v.input(); err != nil {
-			return there, err
-		}
+	})
+}
+
+// rowsUpTo reads the input up to a row.
+func (v *partitionVerifier) rowsUpTo(seq uint64, each func(inputRow)) (err error) {
+	for v.nextInput.seq != 0 && v.nextInput.seq <= seq && err == nil {
+		each(v.nextInput)
+		v.nextInput, err = v.input()
 	}
-	return there, nil
+	return err
 }
 
 // claimsBefore checks the claims that lie in the log before a message.
 func (v *partitionVerifier) claimsBefore(at uint64) {
 	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].at < at {
 		c := v.claims[v.nextClaim]
-		first := v.nextClaim == 0
-		if !first && !c.sameInput(v.claims[v.nextClaim-1]) {
+		switch first := v.nextClaim == 0; {
+		case !first && !c.sameInput(v.claims[v.nextClaim-1]):
 			v.newEpoch()
+		case first && v.last == 0 && c.mark > 0 && v.resultsGone:
+			v.purged, v.base, v.mark = true, c.mark, c.mark
+		case first && v.purged && c.mark == 0: // the results before it are of another input
+			v.restart()
 		}
-		if c.mark != v.mark && (!first || !v.purged) {
+		if c.mark != v.mark {
 			v.violate(violationClaim, c.mark, "the claim at %d of the results stream, of %s, says that row %d was the last before it; it was row %d", c.at, c.owner, c.mark, v.mark)
-		}
-		if first {
-			v.mark = c.mark
 		}
 		v.owner = c.owner
 		v.nextClaim++
@@ -116,7 +139,11 @@ func (v *partitionVerifier) claimsBefore(at uint64) {
 // newEpoch begins to count from the beginning of another input stream.
 func (v *partitionVerifier) newEpoch() {
 	v.epoch++
-	v.last, v.mark = 0, 0
+	v.restart()
+}
+
+func (v *partitionVerifier) restart() {
+	v.last, v.mark, v.base = 0, 0, 0
 	v.seen, v.missing, v.taken = seqSet{}, seqSet{}, seqSet{}
 }
 
@@ -127,24 +154,32 @@ func (v *partitionVerifier) finish() (err error) {
 	}
 	v.claimsBefore(math.MaxUint64)
 	v.stats.HighWaterMark = v.mark
-	if v.purged && v.stats.Results > 0 {
-		v.report.note("partition %d: the results begin in the middle, those before were purged from the stream", v.stats.Partition)
-	}
-	for end := max(v.bound, v.last); v.input != nil && v.nextInput != 0 && v.nextInput <= end; {
-		if !v.seen.has(v.nextInput) {
-			v.missing.add(v.nextInput)
-		}
-		if v.nextInput, err = v.input(); err != nil {
+	if v.input != nil {
+		err = v.rowsUpTo(max(v.bound, v.last), func(row inputRow) {
+			if !v.seen.has(row.seq) {
+				v.missing.add(row.seq)
+			}
+		})
+		if err != nil {
 			return err
 		}
 	}
 	for seq := range v.missing.all() {
-		v.violate(violationLost, seq, "row %d has no result", seq)
+		v.lost(seq, "row %d has no result")
 	}
 	for seq := range v.taken.all() {
 		if !v.seen.has(seq) && !v.missing.has(seq) {
-			v.violate(violationLost, seq, "row %d has no result; the audit tells of it, the input has it no longer", seq)
+			v.lost(seq, "row %d has no result; the audit tells of it, the input has it no longer")
 		}
 	}
 	return nil
+}
+
+// lost reports a row without a result, unless its result may have been removed with the beginning of the log.
+func (v *partitionVerifier) lost(seq uint64, format string) {
+	if seq <= v.base {
+		v.stats.ResultsGone++
+		return
+	}
+	v.violate(violationLost, seq, format, seq)
 }

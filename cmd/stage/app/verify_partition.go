@@ -11,6 +11,7 @@ import (
 // resultRow is what counts of a result.
 type resultRow struct {
 	at      uint64 // its own sequence in the results stream
+	stored  time.Time
 	seq     uint64 // of its row; 0: it names none
 	owner   string
 	status  string
@@ -32,9 +33,15 @@ type claimEntry struct {
 // partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
 type partitionSources struct {
 	results func() (*resultRow, error)
-	// input returns the sequences of the rows that are still there; nil where nothing can be said about the rows.
-	input  func() (uint64, error)
+	// input returns the rows that are still there; nil where nothing can be said about the rows.
+	input  func() (inputRow, error)
 	claims []claimEntry
+}
+
+// inputRow is a row of the input; its sequence is 0 at the end.
+type inputRow struct {
+	seq    uint64
+	stored time.Time
 }
 
 // partitionVerifier joins the streams of one partition: results and input row by row, and the audit events as they come.
@@ -47,12 +54,14 @@ type partitionVerifier struct {
 
 	name, stream string // of the stage, and its input stream
 	epochs       int    // input streams that the claims tell of; the last is the present one
-	inputFirst   uint64 // rows below have expired
 	inputLast    uint64 // rows above never existed
-	consumed     bool   // acks delete rows from the input
 	bound        uint64 // rows above are pending
-	auditFrom    time.Time
-	purged       bool // the log does not begin at its beginning
+	logEnd       uint64 // last message of the log; 0: there is none
+	resultsGone  bool   // messages of the results stream were removed
+	purged       bool   // the log does not begin at its beginning
+	base         uint64 // the results up to this row, of this epoch, were removed
+	// auditGone says from when on all events are there, zero: all are. auditExpired says before when they may have expired.
+	auditGone, auditExpired time.Time
 
 	terms     map[string]*auditTerm
 	window    auditWindow
@@ -63,8 +72,9 @@ type partitionVerifier struct {
 	mark      uint64 // row of the last result, as claims count
 	seen      seqSet // rows that have a result, in this epoch
 	missing   seqSet // rows of the input that were passed by without a result
-	taken     seqSet // rows that the audit tells of, passed by without a result, that the input can't tell about
-	nextInput uint64
+	taken     seqSet // rows that the audit tells of, passed by without a result
+	nextInput inputRow
+	pace      []time.Time // when the last results were stored, as many as rows can be taken ahead of one
 	head      *verifiedRow
 	used      uint64 // calls that the results were made of
 	over      bool   // all results are read
@@ -78,6 +88,8 @@ type verifiedRow struct {
 	term    *auditTerm
 	late    bool // it came after the result of a later row
 	inInput bool
+	queued  time.Time // when its row was stored in the input
+	paced   time.Time // its row was taken later: when the result of a window of rows before it was stored
 }
 
 // start makes the terms of the claims and reads the first row of the input.
@@ -88,11 +100,10 @@ func (v *partitionVerifier) start() (err error) {
 		if i > 0 && !c.sameInput(v.claims[i-1]) {
 			epoch++
 		}
-		v.terms[c.owner] = &auditTerm{owner: c.owner, epoch: epoch, claimed: c.stored}
+		v.terms[c.owner] = &auditTerm{owner: c.owner, epoch: epoch, since: c.stored}
 	}
 	v.epochs = epoch + 1
 	v.stats.Claims = len(v.claims)
-	v.purged = len(v.claims) == 0 || v.claims[0].mark > 0
 	if v.input != nil {
 		v.nextInput, err = v.input()
 	}
@@ -196,7 +207,7 @@ func (v *partitionVerifier) settled() bool {
 
 // skip notes that the audit tells of a row that has no result yet although a later one has.
 func (v *partitionVerifier) skip(key rowKey) {
-	if key.epoch == v.epochs-1 && (v.input == nil || v.consumed || key.seq < v.inputFirst) && !v.seen.has(key.seq) {
+	if key.epoch == v.epochs-1 && key.epoch == v.epoch && !v.seen.has(key.seq) {
 		v.taken.add(key.seq)
 	}
 }
@@ -208,8 +219,7 @@ func (v *partitionVerifier) retire() {
 	event := row.by(h.term)
 	switch {
 	case event == nil && h.late:
-	case event == nil && v.expired(h.term):
-		v.unaudited(h)
+	case event == nil && v.unaudited(h, h.term.since):
 	case event == nil:
 		v.violate(violationNoRowEvent, h.seq, "row %d has no row event of %s, the owner of its result", h.seq, h.owner)
 		v.vouch(h)
@@ -219,17 +229,8 @@ func (v *partitionVerifier) retire() {
 	v.window.pass(h.key, v.skip)
 }
 
-// expired tells whether the events of a row of this term may have been dropped by the audit stream. They may not where the
-// term began after the first event that is left, or an earlier row of the term was taken after it.
-func (v *partitionVerifier) expired(t *auditTerm) bool {
-	return !v.auditFrom.IsZero() && !t.covered && t.claimed.Before(v.auditFrom)
-}
-
 // auditSlack is how far the clocks of stage and server may be apart.
 const auditSlack = time.Minute
-
-// after tells whether an instant by a stage's clock lies after the first event of the audit.
-func (v *partitionVerifier) after(t time.Time) bool { return t.After(v.auditFrom.Add(auditSlack)) }
 
 // vouch counts a result whose audit is there.
 func (v *partitionVerifier) vouch(h *verifiedRow) {
@@ -240,27 +241,38 @@ func (v *partitionVerifier) vouch(h *verifiedRow) {
 	}
 }
 
-// unaudited counts a result whose audit is gone.
-func (v *partitionVerifier) unaudited(h *verifiedRow) {
-	if h.inInput {
-		v.stats.ByInput++
+// unaudited counts a result whose audit is missing, if the stream can have held it and does so no longer. since is an
+// instant that the missing events were stored after.
+func (v *partitionVerifier) unaudited(h *verifiedRow, since time.Time) bool {
+	since = later(since, h.queued)
+	if !since.Before(v.auditGone) {
+		return false
+	}
+	if !h.inInput {
+		v.stats.Unknown++
+		return true
+	}
+	v.stats.ByInput++
+	if later(since, h.paced).Before(v.auditExpired) {
 		v.stats.AuditExpired++
 	} else {
-		v.stats.Unknown++
+		v.stats.AuditGone++
 	}
+	return true
 }
 
 // checkAudit compares a result with its row event, and that with the call events.
 func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *rowFacts) {
-	if v.auditFrom.IsZero() || v.after(event.queued) {
-		h.term.covered = true
-	}
+	h.term.since = later(h.term.since, event.queued.Add(-auditSlack)) // later rows of the term were taken later
 	if event.status != h.status {
 		v.violate(violationRowEvent, h.seq, "row %d has a result with status %s and a row event with status %s", h.seq, h.status, event.status)
 	}
 	calls, ok := row.chosen(event)
-	if !ok && !v.auditFrom.IsZero() && !v.after(event.started) {
-		v.unaudited(h) // its first calls were before the first event that is left
+	since := event.started.Add(-auditSlack)
+	if event.source == auditlog.SourceJournal {
+		since = time.Time{} // of the earlier term that made the calls nothing is known
+	}
+	if !ok && v.unaudited(h, since) {
 		return
 	}
 	v.vouch(h)

@@ -76,10 +76,14 @@ type verifiedPartition struct {
 	// ByInput results have their row in the input, ByAudit ones are vouched for by the audit alone.
 	ByInput int `json:"by_input"`
 	ByAudit int `json:"by_audit"`
-	// AuditExpired results have their row in the input, and no audit any more.
+	// AuditExpired results have their row in the input, and no audit any more: it can have expired.
 	AuditExpired int `json:"audit_expired"`
+	// AuditGone results have their row in the input, and no audit any more, though it can't have expired.
+	AuditGone int `json:"audit_gone"`
 	// Unknown results have neither.
 	Unknown int `json:"unknown"`
+	// ResultsGone rows are told of by input or audit, and their results lay in the part of the results that was removed.
+	ResultsGone int `json:"results_gone"`
 }
 
 // verifiedAudit sums the call events.
@@ -137,6 +141,9 @@ func (r *verifyReport) conclude() {
 		}
 		if p.AuditExpired > 0 {
 			r.note("partition %d: the audit of %d results has expired; their calls and tokens were not checked", p.Partition, p.AuditExpired)
+		}
+		if p.AuditGone > 0 {
+			r.cannot("partition %d: the audit of %d results is gone, and it is too young to have expired", p.Partition, p.AuditGone)
 		}
 		if p.Unknown > 0 {
 			r.cannot("partition %d: %d results have neither their row in the input nor their events in the audit any more", p.Partition, p.Unknown)

@@ -98,11 +98,7 @@ func (v *runVerifier) call(e *auditlog.Call) {
 
 // result takes a result.
 func (v *runVerifier) result(row *resultRow) {
-	dot := strings.LastIndexByte(row.owner, '.')
-	if dot < 0 {
-		return
-	}
-	r := v.runs[row.owner[:dot]]
+	r := v.runs[processOf(row.owner)]
 	switch {
 	case r == nil:
 	case row.status == auditlog.RowError:
@@ -112,25 +108,38 @@ func (v *runVerifier) result(row *resultRow) {
 	}
 }
 
-// finish compares the summaries.
-func (v *runVerifier) finish(report *verifyReport, partitions int) {
+// started tells whether the audit holds the start of the process that an owner belongs to.
+func (v *runVerifier) started(owner string) bool {
+	r := v.runs[processOf(owner)]
+	return r != nil && r.settings != nil
+}
+
+// processOf is the run that a term belongs to; empty: the owner names none.
+func processOf(owner string) string { return owner[:max(0, strings.LastIndexByte(owner, '.'))] }
+
+// finish compares the summaries. audit is what is gone of the audit, resultsGone says that results are gone.
+func (v *runVerifier) finish(report *verifyReport, partitions int, audit *streamLoss, resultsGone bool) {
 	report.Audit = v.used
 	report.Audit.Runs = len(v.runs)
 	for _, r := range slices.SortedFunc(maps.Values(v.runs), func(a, b *runRecord) int { return a.ended.Compare(b.ended) }) {
 		if r.summary == nil {
 			continue
 		}
-		if r.settings == nil {
+		switch {
+		case r.settings == nil && audit.front > 0 && !audit.canExpire():
+			report.cannot("run %s: its beginning is no longer in the audit and can't have expired, its summary was not compared", r.id)
+			continue
+		case r.settings == nil && audit.any():
 			report.note("run %s: its beginning is no longer in the audit, its summary was not compared", r.id)
 			continue
 		}
 		report.Audit.RunsChecked++
-		r.check(report, partitions)
+		r.check(report, partitions, audit, resultsGone)
 	}
 }
 
 // check compares the summary of one run.
-func (r *runRecord) check(report *verifyReport, partitions int) {
+func (r *runRecord) check(report *verifyReport, partitions int, audit *streamLoss, resultsGone bool) {
 	violate := func(format string, args ...any) {
 		report.violate(violationRun, wholeStage, 0, "run %s: "+format, append([]any{r.id}, args...)...)
 	}
@@ -140,10 +149,16 @@ func (r *runRecord) check(report *verifyReport, partitions int) {
 	switch p, err := strconv.Atoi(r.settings["STAGE_PARTITIONS"]); {
 	case err == nil && p != partitions:
 		report.note("run %s: it served %d partitions and STAGE_PARTITIONS is %d, so its results were not compared", r.id, p, partitions)
+	case found < said && resultsGone:
+		report.note("run %s: %d results are left, its summary says %d", r.id, found, said)
 	case found < said || found > said+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
 		violate("%d results are stored, its summary says %d", found, said)
 	case found == said && (r.succeeded != s.RowsSucceeded || r.failed != s.RowsFailed):
 		violate("%d rows succeeded and %d failed, its summary says %d and %d", r.succeeded, r.failed, s.RowsSucceeded, s.RowsFailed)
+	}
+	if r.calls.Calls < s.Total.Calls && audit.inside > 0 {
+		report.note("run %s: %d call events are left, its summary says %d calls", r.id, r.calls.Calls, s.Total.Calls)
+		return
 	}
 	if r.calls.Calls != s.Total.Calls {
 		violate("%d call events, its summary says %d calls", r.calls.Calls, s.Total.Calls)

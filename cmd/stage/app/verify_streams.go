@@ -55,8 +55,12 @@ func resultsOf(ctx context.Context, r *streamReader) func() (*resultRow, error) 
 			return nil, err
 		}
 		h := m.Headers()
+		md, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
 		row := &resultRow{
-			at: at, owner: h.Get(consumer.HeaderOwner), status: h.Get(consumer.HeaderStatus),
+			at: at, stored: md.Timestamp, owner: h.Get(consumer.HeaderOwner), status: h.Get(consumer.HeaderStatus),
 			stateID: h.Get(consumer.HeaderStateID), source: h.Get(consumer.HeaderSourceStream),
 		}
 		row.seq, _ = strconv.ParseUint(h.Get(consumer.HeaderSourceSeq), 10, 64) // 0 says that there is none
@@ -64,19 +68,29 @@ func resultsOf(ctx context.Context, r *streamReader) func() (*resultRow, error) 
 	}
 }
 
-// inputOf returns a function that reads the sequences of the input. A work queue allows no second reader, and on an
+// inputOf returns a function that reads the rows of the input. A work queue allows no second reader, and on an
 // interest stream one would count: there each row is asked for by itself. Only those that are not acked yet are left.
-func inputOf(ctx context.Context, nc *nats.Conn, r *streamReader, stream, filter string) func() (uint64, error) {
+func inputOf(ctx context.Context, nc *nats.Conn, r *streamReader, stream, filter string) func() (inputRow, error) {
 	if r != nil {
-		return func() (uint64, error) {
-			_, at, err := r.next(ctx)
-			return at, err
+		return func() (inputRow, error) {
+			m, at, err := r.next(ctx)
+			if err != nil || m == nil {
+				return inputRow{}, err
+			}
+			md, err := m.Metadata()
+			if err != nil {
+				return inputRow{}, err
+			}
+			return inputRow{at, md.Timestamp}, nil
 		}
 	}
 	last := uint64(0)
-	return func() (uint64, error) {
-		next, err := nextSequence(ctx, nc, stream, filter, last+1)
-		last = next
-		return next, err
+	return func() (inputRow, error) {
+		m, err := nextMessage(ctx, nc, stream, filter, last+1)
+		if err != nil || m == nil {
+			return inputRow{}, err
+		}
+		last = m.Sequence
+		return inputRow{m.Sequence, m.Time}, nil
 	}
 }
