@@ -18,7 +18,9 @@ func newVerifyCommand(env *Env) *cobra.Command {
 			"have exactly one result, in stream order; every result the row event of its owner; and calls, capacity retries, tokens\n" +
 			"and cost must add up between call events, row events and the summaries at the end of runs. Rows behind the high-water\n" +
 			"mark are pending, not lost. Rows that are no longer in the input (expired, or acked on a work queue or interest stream)\n" +
-			"are checked against the audit. It changes nothing, and holds a few bytes a row.\n\n" +
+			"are checked against the audit. What a stream has lost by its own age or limits has expired, and is noted; what only somebody\n" +
+			"can have purged or deleted (old results, an audit younger than its max age) can't be checked, and the exit code says so. It\n" +
+			"changes nothing, and holds a few bytes a row.\n\n" +
 			"Exit code: 0 proven, 1 a violation, whose rows are named, 2 it cannot tell.",
 		Example: "  stage verify --nats-url nats://localhost:4222\n" +
 			"  stage verify --json --data-dir stage-data/reviews.jsonl",

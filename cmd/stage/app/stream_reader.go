@@ -264,11 +264,10 @@ func nextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, from
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
-			Subject string    `json:"subject"`
-			Seq     uint64    `json:"seq"`
-			Header  []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
+			Subject string `json:"subject"`
+			Seq     uint64 `json:"seq"`
+			Header  []byte `json:"hdrs"`
+			Data    []byte `json:"data"`
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(reply.Data, &answer); err != nil {
@@ -280,7 +279,7 @@ func nextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, from
 	case answer.Error != nil:
 		return nil, fmt.Errorf("get a message of stream %s: %w", stream, answer.Error)
 	default:
-		raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Data: m.Data, Time: m.Time}
+		raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Data: m.Data}
 		if len(m.Header) > 0 {
 			if raw.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
 				return nil, fmt.Errorf("message %d of stream %s: %w", m.Seq, stream, err)

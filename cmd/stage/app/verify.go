@@ -28,7 +28,7 @@ type verification struct {
 	opened []*streamReader
 	inputs []*streamReader // by partition; nil where there is none
 
-	auditLoss, resultsLoss streamLoss
+	inputLoss, resultsLoss, auditLoss streamLoss
 
 	total  int64
 	done   atomic.Int64
@@ -64,7 +64,7 @@ func verify(ctx context.Context, js jetstream.JetStream, cfg *Config, progress i
 // conclude comes to the verdict, once everything is read.
 func (v *verification) conclude() {
 	if len(v.parts) > 0 {
-		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, v.resultsLoss.any())
+		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
 		v.explain()
 	}
 	used := v.report.Audit.Batched
@@ -109,7 +109,7 @@ func (v *verification) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	v.auditLoss = lossOf(audit)
+	v.inputLoss, v.auditLoss = lossOf(v.input), lossOf(audit)
 	if v.input == nil {
 		v.report.note("stream %s does not exist any more: the results were checked against the audit alone", v.cfg.Input.Stream)
 	}
@@ -352,7 +352,7 @@ func (v *verification) pending(ctx context.Context, number int, p *partitionVeri
 	switch r := v.inputs[number]; {
 	case p.input == nil:
 		return nil, nil //nolint:nilnil // not known
-	case r != nil && p.nextInput.seq != 0:
+	case r != nil && p.nextInput != 0:
 		n = r.left + 1
 	case r == nil:
 		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, consumer.DurableName(v.cfg.Name, number))

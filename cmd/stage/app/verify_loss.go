@@ -16,7 +16,7 @@ type streamLoss struct {
 	front   uint64                // messages that are gone from its beginning
 	inside  int                   // messages that are gone from behind its first one
 	gone    time.Time             // messages stored from then on are all there; zero: all are
-	expired time.Time             // messages stored before then can have expired; zero: none can
+	expired time.Time             // messages stored a moment before then can have expired; zero: none can
 }
 
 // forever lies behind every message.
@@ -40,10 +40,13 @@ func lossOf(info *jetstream.StreamInfo) streamLoss {
 		oldest = forever
 	}
 	if cfg.MaxAge > 0 {
-		l.expired = info.TimeStamp.Add(auditSlack - cfg.MaxAge) // some go while the others are read
+		l.expired = info.TimeStamp.Add(-cfg.MaxAge)
 	}
 	if isFull(info) {
 		l.expired = later(l.expired, oldest)
+	}
+	if !l.expired.IsZero() {
+		l.expired = l.expired.Add(auditSlack) // events go before their result, and some while the others are read
 	}
 	switch {
 	case l.inside > 0:
@@ -62,7 +65,7 @@ func isFull(info *jetstream.StreamInfo) bool {
 }
 
 // any tells whether anything is gone.
-func (l *streamLoss) any() bool { return l.front > 0 || l.inside > 0 }
+func (l *streamLoss) any() bool { return !l.gone.IsZero() }
 
 // canExpire tells whether anything that the stream ever held can have expired by now.
 func (l *streamLoss) canExpire() bool { return l.info != nil && l.expired.After(l.info.Created) }
@@ -127,8 +130,8 @@ func (v *verification) explain() {
 	if r := &v.resultsLoss; r.inside > 0 {
 		v.report.note("stream %s lacks %d messages behind its first one: %s", r.info.Config.Name, r.inside, r.cause())
 	}
-	if in := lossOf(v.input); v.input != nil && in.any() && without {
-		v.report.note("stream %s lacks %d messages at its beginning and %d behind its first one: %s", v.input.Config.Name, in.front, in.inside, in.cause())
+	if in := &v.inputLoss; in.any() && in.info != nil && without {
+		v.report.note("stream %s lacks %d messages at its beginning and %d behind its first one: %s", in.info.Config.Name, in.front, in.inside, in.cause())
 	}
 	if v.auditLoss.info != nil && incomplete {
 		v.explainAudit()
@@ -161,8 +164,8 @@ func (v *verification) explainLog(p *partitionVerifier) {
 	switch {
 	case p.logEnd == 0:
 		v.report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are gone: %s", n, name, r.cause())
-	case r.inside > 0 && r.info.State.LastSeq > p.logEnd:
-		v.report.cannot("partition %d: stream %s lacks %d messages behind its first one, so rows behind the high-water mark may have had results: %s",
+	case r.inside > 0 && (r.info.State.LastSeq > p.logEnd || v.inputLoss.any() && !p.auditGone.IsZero()):
+		v.report.cannot("partition %d: stream %s lacks %d messages behind its first one, and they may have been results of rows that nothing else tells of: %s",
 			n, name, r.inside, r.cause())
 	}
 	if p.purged {

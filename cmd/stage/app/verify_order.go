@@ -2,7 +2,6 @@ package app
 
 import (
 	"math"
-	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 )
@@ -43,7 +42,7 @@ func (v *partitionVerifier) read() error {
 	case begins:
 		v.violate(violationClaim, r.seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.seq, r.at)
 	}
-	h := &verifiedRow{resultRow: r, key: rowKey{v.epoch, r.seq}, term: term, paced: v.paced(r.stored)}
+	h := &verifiedRow{resultRow: r, key: rowKey{v.epoch, r.seq}, term: term}
 	v.mark = r.seq
 	switch {
 	case !v.seen.add(r.seq):
@@ -54,23 +53,12 @@ func (v *partitionVerifier) read() error {
 		v.violate(violationDisorder, r.seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.seq, r.at, v.last)
 	default:
 		v.last = r.seq
-		if err = v.inputUpTo(h); err != nil {
+		if h.inInput, err = v.inputUpTo(r.seq); err != nil {
 			return err
 		}
 	}
 	v.head = h
 	return nil
-}
-
-// paced adds when a result was stored, and returns when that of a window of rows before it was. Zero: there is none.
-func (v *partitionVerifier) paced(stored time.Time) (before time.Time) {
-	if len(v.pace) < v.window.limit {
-		v.pace = append(v.pace, stored)
-		return before
-	}
-	i := (v.stats.Results - 1) % len(v.pace)
-	before, v.pace[i] = v.pace[i], stored
-	return before
 }
 
 // faultOf says what is wrong with a result's own words; empty: nothing.
@@ -93,27 +81,19 @@ func (v *partitionVerifier) faultOf(r *resultRow) string {
 
 func quoted(s string) string { return `"` + s + `"` }
 
-// inputUpTo reads the input up to the row of a result and notes those before it: they have no result.
-func (v *partitionVerifier) inputUpTo(h *verifiedRow) error {
+// inputUpTo reads the input up to a row and notes those without a result. It returns whether the row itself is there.
+func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
 	if v.epoch != v.epochs-1 || v.input == nil {
-		return nil
+		return false, nil
 	}
-	return v.rowsUpTo(h.seq, func(row inputRow) {
-		if row.seq == h.seq {
-			h.inInput, h.queued = true, row.stored
-		} else {
-			v.missing.add(row.seq)
+	for v.nextInput != 0 && v.nextInput <= seq && err == nil {
+		there = v.nextInput == seq
+		if !v.seen.has(v.nextInput) {
+			v.missing.add(v.nextInput)
 		}
-	})
-}
-
-// rowsUpTo reads the input up to a row.
-func (v *partitionVerifier) rowsUpTo(seq uint64, each func(inputRow)) (err error) {
-	for v.nextInput.seq != 0 && v.nextInput.seq <= seq && err == nil {
-		each(v.nextInput)
 		v.nextInput, err = v.input()
 	}
-	return err
+	return there, err
 }
 
 // claimsBefore checks the claims that lie in the log before a message.
@@ -148,21 +128,14 @@ func (v *partitionVerifier) restart() {
 }
 
 // finish settles what is left when the audit is read, and reports the rows without a result.
-func (v *partitionVerifier) finish() (err error) {
+func (v *partitionVerifier) finish() error {
 	if err := v.advance(true); err != nil {
 		return err
 	}
 	v.claimsBefore(math.MaxUint64)
 	v.stats.HighWaterMark = v.mark
-	if v.input != nil {
-		err = v.rowsUpTo(max(v.bound, v.last), func(row inputRow) {
-			if !v.seen.has(row.seq) {
-				v.missing.add(row.seq)
-			}
-		})
-		if err != nil {
-			return err
-		}
+	if _, err := v.inputUpTo(max(v.bound, v.last)); err != nil {
+		return err
 	}
 	for seq := range v.missing.all() {
 		v.lost(seq, "row %d has no result")

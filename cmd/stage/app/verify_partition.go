@@ -33,15 +33,9 @@ type claimEntry struct {
 // partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
 type partitionSources struct {
 	results func() (*resultRow, error)
-	// input returns the rows that are still there; nil where nothing can be said about the rows.
-	input  func() (inputRow, error)
+	// input returns the sequences of the rows that are still there; nil where nothing can be said about the rows.
+	input  func() (uint64, error)
 	claims []claimEntry
-}
-
-// inputRow is a row of the input; its sequence is 0 at the end.
-type inputRow struct {
-	seq    uint64
-	stored time.Time
 }
 
 // partitionVerifier joins the streams of one partition: results and input row by row, and the audit events as they come.
@@ -60,7 +54,7 @@ type partitionVerifier struct {
 	resultsGone  bool   // messages of the results stream were removed
 	purged       bool   // the log does not begin at its beginning
 	base         uint64 // the results up to this row, of this epoch, were removed
-	// auditGone says from when on all events are there, zero: all are. auditExpired says before when they may have expired.
+	// auditGone says from when on all events are there, zero: all are. Those of results before auditExpired can have expired.
 	auditGone, auditExpired time.Time
 
 	terms     map[string]*auditTerm
@@ -73,8 +67,7 @@ type partitionVerifier struct {
 	seen      seqSet // rows that have a result, in this epoch
 	missing   seqSet // rows of the input that were passed by without a result
 	taken     seqSet // rows that the audit tells of, passed by without a result
-	nextInput inputRow
-	pace      []time.Time // when the last results were stored, as many as rows can be taken ahead of one
+	nextInput uint64
 	head      *verifiedRow
 	used      uint64 // calls that the results were made of
 	over      bool   // all results are read
@@ -88,8 +81,6 @@ type verifiedRow struct {
 	term    *auditTerm
 	late    bool // it came after the result of a later row
 	inInput bool
-	queued  time.Time // when its row was stored in the input
-	paced   time.Time // its row was taken later: when the result of a window of rows before it was stored
 }
 
 // start makes the terms of the claims and reads the first row of the input.
@@ -219,7 +210,7 @@ func (v *partitionVerifier) retire() {
 	event := row.by(h.term)
 	switch {
 	case event == nil && h.late:
-	case event == nil && v.unaudited(h, h.term.since):
+	case event == nil && v.unaudited(h, h.term.since, h.stored):
 	case event == nil:
 		v.violate(violationNoRowEvent, h.seq, "row %d has no row event of %s, the owner of its result", h.seq, h.owner)
 		v.vouch(h)
@@ -241,11 +232,10 @@ func (v *partitionVerifier) vouch(h *verifiedRow) {
 	}
 }
 
-// unaudited counts a result whose audit is missing, if the stream can have held it and does so no longer. since is an
-// instant that the missing events were stored after.
-func (v *partitionVerifier) unaudited(h *verifiedRow, since time.Time) bool {
-	since = later(since, h.queued)
-	if !since.Before(v.auditGone) {
+// unaudited counts a result whose audit is missing, if the stream can have held it and does so no longer. The missing
+// events were stored after since, the first of them before until.
+func (v *partitionVerifier) unaudited(h *verifiedRow, since, until time.Time) bool {
+	if v.auditGone.IsZero() || !since.Before(v.auditGone) {
 		return false
 	}
 	if !h.inInput {
@@ -253,7 +243,7 @@ func (v *partitionVerifier) unaudited(h *verifiedRow, since time.Time) bool {
 		return true
 	}
 	v.stats.ByInput++
-	if later(since, h.paced).Before(v.auditExpired) {
+	if until.Before(v.auditExpired) {
 		v.stats.AuditExpired++
 	} else {
 		v.stats.AuditGone++
@@ -268,11 +258,11 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 		v.violate(violationRowEvent, h.seq, "row %d has a result with status %s and a row event with status %s", h.seq, h.status, event.status)
 	}
 	calls, ok := row.chosen(event)
-	since := event.started.Add(-auditSlack)
+	since, until := event.started.Add(-auditSlack), event.started
 	if event.source == auditlog.SourceJournal {
-		since = time.Time{} // of the earlier term that made the calls nothing is known
+		since, until = time.Time{}, h.stored // of the earlier term that made the calls nothing is known
 	}
-	if !ok && v.unaudited(h, since) {
+	if !ok && v.unaudited(h, since, until) {
 		return
 	}
 	v.vouch(h)

@@ -117,8 +117,8 @@ func (v *runVerifier) started(owner string) bool {
 // processOf is the run that a term belongs to; empty: the owner names none.
 func processOf(owner string) string { return owner[:max(0, strings.LastIndexByte(owner, '.'))] }
 
-// finish compares the summaries. audit is what is gone of the audit, resultsGone says that results are gone.
-func (v *runVerifier) finish(report *verifyReport, partitions int, audit *streamLoss, resultsGone bool) {
+// finish compares the summaries, as far as the streams have what they count.
+func (v *runVerifier) finish(report *verifyReport, partitions int, audit, results *streamLoss) {
 	report.Audit = v.used
 	report.Audit.Runs = len(v.runs)
 	for _, r := range slices.SortedFunc(maps.Values(v.runs), func(a, b *runRecord) int { return a.ended.Compare(b.ended) }) {
@@ -134,12 +134,12 @@ func (v *runVerifier) finish(report *verifyReport, partitions int, audit *stream
 			continue
 		}
 		report.Audit.RunsChecked++
-		r.check(report, partitions, audit, resultsGone)
+		r.check(report, partitions, audit, results)
 	}
 }
 
 // check compares the summary of one run.
-func (r *runRecord) check(report *verifyReport, partitions int, audit *streamLoss, resultsGone bool) {
+func (r *runRecord) check(report *verifyReport, partitions int, audit, results *streamLoss) {
 	violate := func(format string, args ...any) {
 		report.violate(violationRun, wholeStage, 0, "run %s: "+format, append([]any{r.id}, args...)...)
 	}
@@ -149,7 +149,9 @@ func (r *runRecord) check(report *verifyReport, partitions int, audit *streamLos
 	switch p, err := strconv.Atoi(r.settings["STAGE_PARTITIONS"]); {
 	case err == nil && p != partitions:
 		report.note("run %s: it served %d partitions and STAGE_PARTITIONS is %d, so its results were not compared", r.id, p, partitions)
-	case found < said && resultsGone:
+	case found < said && results.any():
+		report.cannot("run %s: %d results are left, its summary says %d", r.id, found, said)
+	case found < said && r.ended.Before(results.info.Created): // that stream was another
 		report.note("run %s: %d results are left, its summary says %d", r.id, found, said)
 	case found < said || found > said+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
 		violate("%d results are stored, its summary says %d", found, said)
@@ -157,7 +159,7 @@ func (r *runRecord) check(report *verifyReport, partitions int, audit *streamLos
 		violate("%d rows succeeded and %d failed, its summary says %d and %d", r.succeeded, r.failed, s.RowsSucceeded, s.RowsFailed)
 	}
 	if r.calls.Calls < s.Total.Calls && audit.inside > 0 {
-		report.note("run %s: %d call events are left, its summary says %d calls", r.id, r.calls.Calls, s.Total.Calls)
+		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, r.calls.Calls, s.Total.Calls)
 		return
 	}
 	if r.calls.Calls != s.Total.Calls {

@@ -33,11 +33,11 @@ func (g *generatedJob) result() (*resultRow, error) {
 	}, nil
 }
 
-func (g *generatedJob) input() (inputRow, error) {
+func (g *generatedJob) input() (uint64, error) {
 	if g.passed++; g.passed > g.rows {
-		return inputRow{}, nil
+		return 0, nil
 	}
-	return inputRow{seq: g.passed}, nil
+	return g.passed, nil
 }
 
 // events yields the events of the rows, those of each thousand in a drawn order, as a pool completes them.

@@ -68,29 +68,19 @@ func resultsOf(ctx context.Context, r *streamReader) func() (*resultRow, error) 
 	}
 }
 
-// inputOf returns a function that reads the rows of the input. A work queue allows no second reader, and on an
+// inputOf returns a function that reads the sequences of the input. A work queue allows no second reader, and on an
 // interest stream one would count: there each row is asked for by itself. Only those that are not acked yet are left.
-func inputOf(ctx context.Context, nc *nats.Conn, r *streamReader, stream, filter string) func() (inputRow, error) {
+func inputOf(ctx context.Context, nc *nats.Conn, r *streamReader, stream, filter string) func() (uint64, error) {
 	if r != nil {
-		return func() (inputRow, error) {
-			m, at, err := r.next(ctx)
-			if err != nil || m == nil {
-				return inputRow{}, err
-			}
-			md, err := m.Metadata()
-			if err != nil {
-				return inputRow{}, err
-			}
-			return inputRow{at, md.Timestamp}, nil
+		return func() (uint64, error) {
+			_, at, err := r.next(ctx)
+			return at, err
 		}
 	}
 	last := uint64(0)
-	return func() (inputRow, error) {
-		m, err := nextMessage(ctx, nc, stream, filter, last+1)
-		if err != nil || m == nil {
-			return inputRow{}, err
-		}
-		last = m.Sequence
-		return inputRow{m.Sequence, m.Time}, nil
+	return func() (uint64, error) {
+		next, err := nextSequence(ctx, nc, stream, filter, last+1)
+		last = next
+		return next, err
 	}
 }
