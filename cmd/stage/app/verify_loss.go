@@ -128,7 +128,8 @@ func (v *verification) explain() {
 		without = without || p.stats.ByAudit > 0 || p.stats.Unknown > 0
 	}
 	if r := &v.resultsLoss; r.inside > 0 {
-		v.report.note("stream %s lacks %d messages behind its first one: %s", r.info.Config.Name, r.inside, r.cause())
+		v.report.cannot("stream %s lacks %d messages behind its first one, which may have been results of rows that nothing else tells of: %s",
+			r.info.Config.Name, r.inside, r.cause())
 	}
 	if in := &v.inputLoss; in.any() && in.info != nil && without {
 		v.report.note("stream %s lacks %d messages at its beginning and %d behind its first one: %s", in.info.Config.Name, in.front, in.inside, in.cause())
@@ -161,12 +162,8 @@ func (v *verification) explainLog(p *partitionVerifier) {
 		return
 	}
 	name := r.info.Config.Name
-	switch {
-	case p.logEnd == 0:
+	if p.logEnd == 0 {
 		v.report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are gone: %s", n, name, r.cause())
-	case r.inside > 0 && (r.info.State.LastSeq > p.logEnd || v.inputLoss.any() && !p.auditGone.IsZero()):
-		v.report.cannot("partition %d: stream %s lacks %d messages behind its first one, and they may have been results of rows that nothing else tells of: %s",
-			n, name, r.inside, r.cause())
 	}
 	if p.purged {
 		v.report.cannot("partition %d: the results begin in the middle, behind row %d; those before, of %d rows that the streams still tell of, are gone from stream %s: %s",

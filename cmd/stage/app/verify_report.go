@@ -189,7 +189,8 @@ func (r *verifyReport) writeJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
-// writeText prints the report for people. Reasons why it cannot tell are left to the error that the command ends with.
+// writeText prints the report for people. Where nothing is violated the reasons why it cannot tell are left to the error that
+// the command ends with.
 func (r *verifyReport) writeText(w io.Writer) {
 	for _, p := range r.Partitions {
 		say(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed; %s", p.Partition,
@@ -208,6 +209,11 @@ func (r *verifyReport) writeText(w io.Writer) {
 		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, costText(a.Usage), a.RunsChecked, a.Runs)
 	for _, note := range r.Notes {
 		say(w, "note: %s", note)
+	}
+	if r.Verdict == verdictViolated {
+		for _, why := range r.CannotTell {
+			say(w, "cannot tell: %s", why)
+		}
 	}
 	named := make(map[string]int)
 	for _, v := range r.Violations.First {
