@@ -24,6 +24,11 @@ var ErrRefused = errors.New("refused by the server")
 // than [ErrRefused] the messages may be stored all the same.
 func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, err error) {
 	last := msgs[len(msgs)-1]
+	for _, msg := range msgs { // what an earlier attempt in another batch has left
+		delete(msg.Header, headerBatchID)
+		delete(msg.Header, headerBatchSeq)
+		delete(msg.Header, headerBatchCommit)
+	}
 	if len(msgs) > 1 {
 		id := rand.Text()
 		for i, msg := range msgs {

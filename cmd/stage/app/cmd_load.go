@@ -18,7 +18,8 @@ func newLoadCommand(env *Env) *cobra.Command {
 		GroupID: groupStreams,
 		Args:    cobra.ExactArgs(1),
 		Long: "load publishes the rows of a JSONL or CSV file (or - for standard input) on a subject of the file's own below the\n" +
-			"input subject. Loading the same content again goes on where the first load ended, so nothing is there twice; equal\n" +
+			"input subject. Loading the same content again goes on where the first load ended, so nothing is there twice,\n" +
+			"also where the rows are gone from the input: the results stream keeps the position on <result subject>.<name>.load.>. Equal\n" +
 			"rows of a file stay separate rows. With several partitions each row goes to the one that a field of it chooses (--key), or\n" +
 			"to each in turn; a file must be loaded again with the same --key.",
 		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  zcat rows.jsonl.gz | stage load - --id batch-7\n" +

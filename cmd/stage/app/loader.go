@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ const (
 
 	loadGroupRows  = 500
 	loadGroupBytes = 4 << 20
+	loadRetryFirst = 50 * time.Millisecond
 	loadRetryMax   = 5 * time.Second
 )
 
@@ -54,26 +56,43 @@ func (l *loader) subjects() string {
 	return fmt.Sprintf("%s … (%d partitions)", l.lanes[0].Publish, len(l.lanes))
 }
 
-// loader publishes the rows of one source to the input stream, in order, each once, whatever is killed. A group of rows is
-// one atomic batch, on condition that the subject of its first row still ends where this loader left it; on a stream
-// without batches it is one row at a time. Where it was is read from the stream: the last row there names its place in the
-// source. Two loaders of one source publish the same row first, on the same subject, so one of them is refused.
+// loader publishes the rows of one source to the input stream, in order, each once, whatever is killed and whatever the
+// stream has dropped since. How far it came, a [loadRecord] in the results stream says; where rows are still in the input,
+// the last of them says it, too. A group of rows is one atomic batch; on a stream without batches it is one row at a time.
+//
+// Two loaders of one source publish the same row first, on condition that the input is as it was when they looked: that the
+// row's subject still ends with the same row, or, where the subject is empty, that the whole stream has not grown. Sequences
+// never come again, so one of the two is refused, however long it was suspended. That the subject is empty would be no
+// condition: it also holds when the other's rows have come and gone.
 type loader struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream string
 	id     string
 	batch  bool
+	group  int    // most rows of a group, and between two records
 	lanes  []lane // one for each partition
 	// laneOf chooses the partition of row n of the source, counted from 1. It must always choose the same.
 	laneOf func(body []byte, n int64) int
+
+	position loadPosition
+	known    int64  // rows that the server has confirmed to this loader
+	end      uint64 // stream sequence of the last of them; 0: not known
+	last     uint64 // last sequence of the stream when this loader looked, or appended
 }
 
 // lane is how a source's rows get into one partition.
 type lane struct {
 	consumer.InputAddress
-	end uint64 // stream sequence of the last message there
+	end uint64 // stream sequence of the last message there; 0: there is none
 }
+
+var (
+	// errRivalLoad ends the slower of two loaders.
+	errRivalLoad = errors.New("another load of the same source is running")
+	// errRowsLost ends a loader whose rows went with the power of the server. The next one finds out which they are.
+	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
+)
 
 // newLoader finds out how far an earlier load of the same source came. The subjects below input that id makes must belong
 // to this source alone. LaneOf may be nil with one partition.
@@ -87,7 +106,7 @@ func newLoader(ctx context.Context, nc *nats.Conn, cfg *Config, id string, laneO
 		return nil, 0, fmt.Errorf("look at stream %s: %w", cfg.Input.Stream, err)
 	}
 	info := s.CachedInfo().Config
-	l = &loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, laneOf: laneOf}
+	l = &loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, group: loadGroupRows, laneOf: laneOf}
 	for p := range cfg.Streams.Partitions {
 		address, err := consumer.AddressInput(info, cfg.Input.Subject, p, id)
 		if err != nil {
@@ -95,31 +114,130 @@ func newLoader(ctx context.Context, nc *nats.Conn, cfg *Config, id string, laneO
 		}
 		l.lanes = append(l.lanes, lane{InputAddress: address})
 	}
-	loaded, err = l.loaded(ctx, s)
+	if l.position, err = newLoadPosition(ctx, js, cfg, l.lanes[0].Stored); err != nil {
+		return nil, 0, err
+	}
+	loaded, l.position.seq, err = l.look(ctx)
 	return l, loaded, err
 }
 
-// loaded reads the last row of this source in each partition, and with it where the subject ends. Rows go in one after the
-// other, or in groups of which all or none are there, so the one furthest on tells of all.
-func (l *loader) loaded(ctx context.Context, s jetstream.Stream) (furthest int64, err error) {
-	for i := range l.lanes {
-		lane := &l.lanes[i]
-		m, err := s.GetLastMsgForSubject(ctx, lane.Stored)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			lane.end = 0
+// look finds out how many rows are stored, and the sequence of the newest record. The order of its reads matters. The record
+// comes before the end of the stream, so that it never knows of more than the stream, unless that has lost its end. The end
+// comes before the rows: an append on condition that it has not moved is then fenced off from all that was published since.
+func (l *loader) look(ctx context.Context) (loaded int64, newest uint64, err error) {
+	for {
+		m, err := l.position.newest(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		s, err := l.js.Stream(ctx, l.stream)
+		if err != nil {
+			return 0, 0, fmt.Errorf("look at stream %s: %w", l.stream, err)
+		}
+		input := s.CachedInfo()
+		last := input.State.LastSeq
+		if last < l.end {
+			return 0, 0, fmt.Errorf("stream %s: %w", l.stream, errRowsLost)
+		}
+		record, err := l.position.valid(ctx, m, input, l.isRow)
+		if err != nil {
+			return 0, 0, err
+		}
+		loaded, end, seen, err := l.rows(ctx, record, last)
+		if err != nil {
+			return 0, 0, err
+		}
+		if seen > last { // a row was published meanwhile, others that were not seen may have been, too
 			continue
 		}
+		if l.last = last; loaded > l.known {
+			l.known, l.end = loaded, end
+		}
+		return l.known, m.Sequence, nil
+	}
+}
+
+// rows returns how many rows are stored, the sequence of the last where it is known, and the highest one that was met.
+func (l *loader) rows(ctx context.Context, record loadRecord, last uint64) (loaded int64, end, seen uint64, err error) {
+	furthest, end, all, err := l.lastRows(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	if furthest < record.Loaded {
+		furthest, end = record.Loaded, record.End
+	}
+	if all || furthest >= record.Until || last == record.Last {
+		return furthest, end, end, nil
+	}
+	n, seen, err := l.countSince(ctx, record)
+	if counted := min(record.Loaded+n, record.Until); counted > furthest {
+		return counted, 0, max(seen, end), err
+	}
+	return furthest, end, max(seen, end), err
+}
+
+// lastRows reads the last row of this source in each partition, and with it where the subject ends. Rows go in one after the
+// other, or in groups of which all or none are there, so where all partitions have one, the furthest tells of all.
+func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
+	all = true
+	for i := range l.lanes {
+		lane := &l.lanes[i]
+		m, err := lastMessage(ctx, l.nc, l.stream, lane.Stored)
 		if err != nil {
-			return 0, fmt.Errorf("read the last row on %s: %w", lane.Stored, err)
+			return 0, 0, false, fmt.Errorf("read the last row on %s: %w", lane.Stored, err)
+		}
+		if m == nil {
+			lane.end, all = 0, false
+			continue
 		}
 		row, err := strconv.ParseInt(m.Header.Get(headerLoadRow), 10, 64)
 		if err != nil || m.Header.Get(headerLoad) != l.id {
-			return 0, fmt.Errorf("somebody else publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, headerLoad, l.id)
+			return 0, 0, false, fmt.Errorf("somebody else publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, headerLoad, l.id)
 		}
-		lane.end = m.Sequence
-		furthest = max(furthest, row)
+		if lane.end = m.Sequence; row > furthest {
+			furthest, end = row, m.Sequence
+		}
 	}
-	return furthest, nil
+	return furthest, end, all, nil
+}
+
+// isRow tells whether the message at a sequence of the input may be this source's row n: it is, or it is gone.
+func (l *loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
+	m, err := getMessage(ctx, l.nc, l.stream, messageQuery{Seq: seq})
+	if err != nil || m == nil {
+		return err == nil, err
+	}
+	return m.Header.Get(headerLoad) == l.id && m.Header.Get(headerLoadRow) == strconv.FormatInt(n, 10), nil
+}
+
+// countSince counts the rows that were stored after a record: those that are in the input, and those that were taken from
+// there and have their result. The input is read first, since a row goes from there to the results.
+func (l *loader) countSince(ctx context.Context, record loadRecord) (n int64, highest uint64, err error) {
+	rows := make(map[uint64]bool)
+	most := int(record.Until - record.Loaded)
+	for _, lane := range l.lanes {
+		for from := record.Last + 1; len(rows) < most; {
+			m, err := nextMessage(ctx, l.nc, l.stream, lane.Stored, from)
+			if err != nil {
+				return 0, 0, err
+			}
+			if m == nil {
+				break
+			}
+			rows[m.Sequence] = true
+			from = m.Sequence + 1
+		}
+	}
+	err = l.position.results(ctx, record, func(subject string, seq uint64) bool {
+		if slices.ContainsFunc(l.lanes, func(lane lane) bool { return lane.Stored == subject }) {
+			rows[seq] = true
+		}
+		return len(rows) < most
+	})
+	for seq := range rows {
+		highest = max(highest, seq)
+	}
+	return int64(len(rows)), highest, err
 }
 
 // run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored is
@@ -134,8 +252,13 @@ func (l *loader) run(ctx context.Context, loaded int64, next func() (*nats.Msg, 
 			loaded += int64(len(group))
 			stored(loaded)
 		}
-		if err != nil || eof {
+		switch {
+		case err != nil:
 			return err
+		case eof && l.position.ended(loaded):
+			return nil
+		case eof:
+			return l.record(ctx, loaded, loaded)
 		}
 	}
 }
@@ -150,7 +273,7 @@ func (l *loader) lane(body []byte, n int64) *lane {
 
 // gather takes the next group of rows.
 func (l *loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*nats.Msg, eof bool, err error) {
-	most, bytes := loadGroupRows, 0
+	most, bytes := l.group, 0
 	if !l.batch {
 		most = 1
 	}
@@ -175,42 +298,94 @@ func (l *loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 	return group, false, nil
 }
 
-// store appends one group, the first after row loaded, and tries again until it is stored, ctx ends, or the server can't
-// take it.
-func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
-	last := loaded + int64(len(group))
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, loadRetryMax) {
-		first := l.lane(group[0].Data, loaded+1)
-		group[0].Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(first.end, 10))
-		seq, err := consumer.Append(ctx, l.nc, group)
-		if err == nil {
-			for i, m := range group { // nothing comes between the messages of a group
-				l.lane(m.Data, loaded+1+int64(i)).end = seq - uint64(len(group)-1-i)
-			}
+// record says that the rows up to loaded are stored, and that those up to until may be from now on.
+func (l *loader) record(ctx context.Context, loaded, until int64) error {
+	for wait := loadRetryFirst; ; wait = min(2*wait, loadRetryMax) {
+		err := l.position.write(ctx, loadRecord{Loaded: loaded, Until: until, End: l.end, Last: l.last})
+		switch {
+		case err == nil:
 			return nil
+		case errors.Is(err, errRivalLoad):
+			return fmt.Errorf("load rows on %s: %w", l.lanes[0].Publish, err)
+		case errors.Is(err, consumer.ErrRefused) && !mayPass(err), errors.Is(err, nats.ErrPermissionViolation):
+			return fmt.Errorf("record the position of the load: %w", err)
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// store appends one group, the first after row loaded, and tries again until it is stored, ctx ends, or the server can't
+// take it. After a refusal or without an answer the next attempt is one row: it meets fewer rivals than a batch, and the
+// batch behind it has a row to build its condition on.
+func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
+	if !l.position.admits(loaded + int64(len(group))) {
+		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {
+			return err
+		}
+	}
+	n, wait := len(group), loadRetryFirst
+	for len(group) > 0 {
+		err := l.publish(ctx, group[:n], loaded)
+		if err == nil {
+			group, loaded = group[n:], loaded+int64(n)
+			n, wait = len(group), loadRetryFirst
+			continue
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// No answer may mean that it is stored: the stream knows.
-		s, readErr := l.js.Stream(ctx, l.stream)
-		if readErr == nil {
-			now, readErr := l.loaded(ctx, s)
-			switch {
-			case readErr != nil:
-			case now == last:
-				return nil
-			case now != loaded:
-				return fmt.Errorf("load rows on %s: another load of the same source is running", first.Publish)
-			case errors.Is(err, consumer.ErrRefused) && ctx.Err() == nil && !mayPass(err):
-				return fmt.Errorf("load rows: %w", err)
-			}
+		// No answer may mean that it is stored; a refusal, that others were faster or that rows are gone. The streams know.
+		now, newest, lookErr := l.look(ctx)
+		switch {
+		case errors.Is(lookErr, errRowsLost):
+			return lookErr
+		case lookErr != nil:
+		case newest != l.position.seq || now > loaded+int64(len(group)):
+			return fmt.Errorf("load rows on %s: %w", group[0].Subject, errRivalLoad)
+		case now == loaded && n == 1 && errors.Is(err, consumer.ErrRefused) && !mayPass(err):
+			return fmt.Errorf("load rows: %w", err)
+		default:
+			group, loaded = group[now-loaded:], now
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(wait):
+		n = min(1, len(group))
+		if err := pause(ctx, wait); err != nil {
+			return err
 		}
+		wait = min(2*wait, loadRetryMax)
+	}
+	return nil
+}
+
+// publish appends rows, the first after row loaded, on condition that the input is as it was at the last look.
+func (l *loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) error {
+	first := rows[0]
+	if end := l.lane(first.Data, loaded+1).end; end > 0 {
+		first.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(end, 10))
+		first.Header.Del(jetstream.ExpectedLastSeqHeader)
+	} else {
+		first.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(l.last, 10))
+		first.Header.Del(jetstream.ExpectedLastSubjSeqHeader)
+	}
+	seq, err := consumer.Append(ctx, l.nc, rows)
+	if err != nil {
+		return err
+	}
+	for i, m := range rows { // nothing comes between the messages of a batch
+		l.lane(m.Data, loaded+1+int64(i)).end = seq - uint64(len(rows)-1-i)
+	}
+	l.known, l.end, l.last = loaded+int64(len(rows)), seq, seq
+	return nil
+}
+
+// pause waits, or returns why ctx ended.
+func pause(ctx context.Context, wait time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(wait):
+		return nil
 	}
 }
 

@@ -245,15 +245,29 @@ func nextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, fro
 	return m.Sequence, nil
 }
 
-// nextMessage asks the stream's leader for the first message at or after from that matches the filter; nil: there is none.
-// A direct get, which the library prefers, is answered by any replica, and that may lag.
+// nextMessage returns the first message at or after from that matches the filter; nil: there is none.
 func nextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (*jetstream.RawStreamMsg, error) {
+	return getMessage(ctx, nc, stream, messageQuery{Seq: from, NextFor: filter})
+}
+
+// lastMessage returns the last message on a subject; nil: there is none.
+func lastMessage(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	return getMessage(ctx, nc, stream, messageQuery{LastFor: subject})
+}
+
+// messageQuery names one message of a stream: the one at Seq, the first at or after it on NextFor, or the last on LastFor.
+type messageQuery struct {
+	Seq     uint64 `json:"seq,omitempty"`
+	NextFor string `json:"next_by_subj,omitempty"`
+	LastFor string `json:"last_by_subj,omitempty"`
+}
+
+// getMessage asks the stream's leader for a message; nil: it is not there. A direct get, which the library prefers, is
+// answered by any replica, and that may lag.
+func getMessage(ctx context.Context, nc *nats.Conn, stream string, query messageQuery) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	body, err := json.Marshal(struct {
-		Seq     uint64 `json:"seq"`
-		NextFor string `json:"next_by_subj"`
-	}{from, filter})
+	body, err := json.Marshal(query)
 	if err != nil {
 		return nil, err
 	}
