@@ -82,6 +82,8 @@ type redriver struct {
 	input     jetstream.Stream
 	marks     *redriveMarks
 	since     uint64 // results before are of another input stream
+	last      uint64 // last sequence of the input, which the next append stands on
+	marked    uint64 // last mark when all were known to be ours; 0: look
 	group     []*redriveRow
 	bytes     int
 }

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +34,8 @@ const (
 // own for each failed result, beside the logs of the partitions: the conditions of the stage's appends know nothing of it,
 // and it lives as long as the result. It is stored twice: before the row is published, on condition that there is none, so
 // that of two redrives one wins; and after it, with the row's new sequence. A process that was killed in between leaves a
-// mark that is begun: then, and only then, the input is searched for the row, from where it ended when the mark was made.
+// mark that is begun. Another redrive stores it again, on condition that it is the last, and then searches the input for the
+// row, from where that ended when the first mark was made.
 type redriveMarks struct {
 	done  seqSet                  // sequences of results
 	begun map[uint64]*redriveMark // by sequence of the result
@@ -63,7 +66,7 @@ func (r *redriver) readMarks(ctx context.Context) (*redriveMarks, error) {
 			return nil, err
 		}
 		if m == nil {
-			return marks, r.findRows(ctx, marks)
+			return marks, r.findRows(ctx, marks.begun)
 		}
 		result, err := strconv.ParseUint(m.Subject()[strings.LastIndexByte(m.Subject(), '.')+1:], 10, 64)
 		if err != nil {
@@ -83,12 +86,12 @@ func (r *redriver) readMarks(ctx context.Context) (*redriveMarks, error) {
 }
 
 // findRows looks through the input for the rows of marks that are begun.
-func (r *redriver) findRows(ctx context.Context, marks *redriveMarks) error {
-	if len(marks.begun) == 0 {
+func (r *redriver) findRows(ctx context.Context, begun map[uint64]*redriveMark) error {
+	if len(begun) == 0 {
 		return nil
 	}
 	from := uint64(math.MaxUint64)
-	for _, mark := range marks.begun {
+	for _, mark := range begun {
 		from = min(from, mark.from)
 	}
 	next, stop, err := r.inputFrom(ctx, from)
@@ -105,7 +108,7 @@ func (r *redriver) findRows(ctx context.Context, marks *redriveMarks) error {
 			return nil
 		}
 		result, err := strconv.ParseUint(header.Get(headerRedriveResult), 10, 64)
-		if mark := marks.begun[result]; err == nil && mark != nil && strings.HasPrefix(header.Get(headerRedriveOf), r.cfg.Name+"/") {
+		if mark := begun[result]; err == nil && mark != nil && strings.HasPrefix(header.Get(headerRedriveOf), r.cfg.Name+"/") {
 			mark.as = seq
 		}
 	}
@@ -158,75 +161,184 @@ func (r *redriver) flush(ctx context.Context) error {
 	return errors.Join(rowErr, r.finish(ctx, rows))
 }
 
-// begin stores the marks of rows that have none, and returns the rows that are to be published by us.
+// begin stores the marks of rows that are to be published, also of those that an earlier redrive has begun: it may only be
+// asleep. It returns the rows that are ours now. The end of the input is read before: a redrive that takes our marks
+// publishes behind that, and our append on condition of it is refused.
 func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
-	info, err := r.input.Info(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", r.cfg.Input.Stream, err)
+	if err := r.readLast(ctx); err != nil {
+		return nil, err
 	}
-	from := info.State.LastSeq + 1
 	acks := make([]jetstream.PubAckFuture, len(rows))
+	taken := make(map[uint64]*redriveMark)
 	for i, row := range rows {
-		if row.begun == nil {
-			if acks[i], err = r.mark(row, headerRedriveFrom, from, 0); err != nil {
-				return nil, err
-			}
+		mark := row.begun
+		switch {
+		case mark == nil:
+			mark = &redriveMark{from: r.last + 1}
+		case mark.as > 0: // published by a redrive that was killed
+			ours = append(ours, row)
+			r.done.Before++
+			continue
+		default:
+			taken[row.at] = mark
+		}
+		row.begun = mark
+		if acks[i], err = r.mark(row, headerRedriveFrom, mark.from, mark.seq); err != nil {
+			return nil, err
 		}
 	}
 	for i, row := range rows {
 		if acks[i] == nil {
-			ours = append(ours, row)
 			continue
 		}
 		ack, err := awaitAck(ctx, acks[i])
 		if isMarked(err) {
 			r.done.Before++ // another redrive was faster, or is at it
+			delete(taken, row.at)
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("mark result %d as redriven on %s: %w (stream %s must capture the subject)", row.at, r.markSubject(">"), err, r.cfg.Result.Stream)
 		}
-		row.begun = &redriveMark{seq: ack.Sequence, from: from}
+		row.begun.seq = ack.Sequence
 		ours = append(ours, row)
+	}
+	r.marked = 0
+	slices.SortFunc(ours, func(a, b *redriveRow) int { return cmp.Compare(a.at, b.at) })
+	if err := r.findRows(ctx, taken); err != nil {
+		return nil, err
+	}
+	for _, mark := range taken {
+		if mark.as > 0 {
+			r.done.Before++
+		}
 	}
 	return ours, nil
 }
 
-// publishRows publishes the rows in order. Their message ids keep a row from being there twice where the answer to an
-// earlier redrive got lost a moment ago.
-func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
-	acks := make([]jetstream.PubAckFuture, len(rows))
-	var err error
-	for i, row := range rows {
-		if row.begun.as > 0 { // by a redrive that was killed
-			r.done.Before++
-			continue
-		}
-		if acks[i], err = r.js.PublishMsgAsync(row.msg); err != nil {
-			return fmt.Errorf("publish on %s: %w", row.msg.Subject, err)
-		}
+func (r *redriver) readLast(ctx context.Context) error {
+	info, err := r.input.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", r.cfg.Input.Stream, err)
 	}
+	r.last = info.State.LastSeq
+	return nil
+}
+
+// publishRows publishes in order the rows whose marks are ours and that are not there yet. Each append is on condition that
+// the input has not grown since the marks were known to be ours: a redrive that slept meanwhile, for however long, is
+// refused, looks at its marks and finds that they are another's. Where the input grows for another reason, or does not take
+// the batch, rows go one by one. Message ids keep a row from being there twice beside a stage that knows no such condition.
+func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
+	rows = slices.DeleteFunc(slices.Clone(rows), func(row *redriveRow) bool { return row.begun.as > 0 })
+	alone := !r.input.CachedInfo().Config.AllowAtomicPublish
 	var faults []error
-	for i, row := range rows {
-		if acks[i] == nil {
+	for wait := time.Millisecond; len(rows) > 0; {
+		n := len(rows)
+		if alone {
+			n = 1
+		}
+		err := r.append(ctx, rows[:n])
+		switch {
+		case err == nil:
+			rows, wait = rows[n:], time.Millisecond
+			continue
+		case ctx.Err() != nil:
+			return errors.Join(append(faults, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, context.Cause(ctx)))...)
+		case n == 1 && errors.Is(err, consumer.ErrRefused) && !mayPass(err):
+			faults = append(faults, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, err))
+			rows = rows[1:]
 			continue
 		}
-		ack, err := awaitAck(ctx, acks[i])
-		if err != nil {
-			faults = append(faults, fmt.Errorf("publish on %s: %w", row.msg.Subject, err))
-			continue
+		alone = true
+		if rows, err = r.remaining(ctx, rows); err != nil {
+			return err
 		}
-		row.begun.as = ack.Sequence
-		if ack.Duplicate {
-			r.done.Before++
-		} else {
-			r.done.Published++
+		if err := pause(ctx, wait); err != nil {
+			return err
 		}
+		wait = min(2*wait, loadRetryMax)
 	}
 	if n := len(faults); n > 1 {
 		return fmt.Errorf("%w (and %d more)", faults[0], n-1)
 	}
 	return errors.Join(faults...)
+}
+
+// append publishes rows on condition that the input ends where it did.
+func (r *redriver) append(ctx context.Context, rows []*redriveRow) error {
+	msgs := make([]*nats.Msg, len(rows))
+	for i, row := range rows {
+		msgs[i] = row.msg
+	}
+	msgs[0].Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(r.last, 10))
+	seq, err := consumer.Append(ctx, r.js.Conn(), msgs)
+	if err != nil {
+		return err
+	}
+	if seq <= r.last { // known by its message id
+		rows[0].begun.as = seq
+		r.done.Before++
+		return nil
+	}
+	for i, row := range rows { // nothing comes between the messages of a batch
+		row.begun.as = seq - uint64(len(rows)-1-i)
+	}
+	r.done.Published += len(rows)
+	r.last = seq
+	return nil
+}
+
+// remaining returns the rows that are still ours to publish, after an append that was refused or had no answer. The marks are
+// read after the end of the input that the next append stands on.
+func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
+	from := r.last + 1
+	if err := r.readLast(ctx); err != nil {
+		return nil, err
+	}
+	if ours, err = r.stillOurs(ctx, rows); err != nil {
+		return nil, err
+	}
+	begun := make(map[uint64]*redriveMark)
+	for _, row := range ours { // in the input where the answer got lost, or where the one before us has published until now
+		begun[row.at] = &redriveMark{from: from}
+	}
+	if err := r.findRows(ctx, begun); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(ours, func(row *redriveRow) bool {
+		if row.begun.as = begun[row.at].as; row.begun.as > 0 {
+			r.done.Before++
+		}
+		return row.begun.as > 0
+	}), nil
+}
+
+// stillOurs leaves out rows whose marks another redrive has taken.
+func (r *redriver) stillOurs(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
+	nc, stream := r.js.Conn(), r.cfg.Result.Stream
+	last, err := lastMessage(ctx, nc, stream, r.markSubject(">"))
+	if err != nil {
+		return nil, err
+	}
+	if last != nil && last.Sequence == r.marked { // nobody has marked anything since
+		return rows, nil
+	}
+	for _, row := range rows {
+		m, err := lastMessage(ctx, nc, stream, r.markSubject(strconv.FormatUint(row.at, 10)))
+		switch {
+		case err != nil:
+			return nil, err
+		case m != nil && m.Sequence == row.begun.seq:
+			ours = append(ours, row)
+		default:
+			r.done.Before++
+		}
+	}
+	if last != nil {
+		r.marked = last.Sequence
+	}
+	return ours, nil
 }
 
 // finish stores the marks of the rows that are published.

@@ -101,8 +101,8 @@ func TestRedrivePublishesTheRowsOfFailedResultsOnce(t *testing.T) {
 	want(t, b.redrive(redriveOptions{}), "1 rows published again, of 2 failed results; 1 were redriven before\n")
 	want(t, b.redrive(redriveOptions{}), "0 rows published again, of 2 failed results; 2 were redriven before\n")
 	rows := []string{
-		fmt.Sprintf("4 rows.b.c not json Nats-Expected-Stream=ROWS Nats-Msg-Id=stage/ROWS/0/3/redrive/%d Stage-Redrive-Of=stage/ROWS/0/3 Stage-Redrive-Result=%d", second, second),
-		fmt.Sprintf(`5 rows.a {"n":1} Nats-Expected-Stream=ROWS Nats-Msg-Id=stage/ROWS/0/1/redrive/%d Stage-Model=small Stage-Redrive-Of=stage/ROWS/0/1 Stage-Redrive-Result=%d Traceparent=00-1`, first, first),
+		fmt.Sprintf("4 rows.b.c not json Nats-Expected-Last-Sequence=3 Nats-Expected-Stream=ROWS Nats-Msg-Id=stage/ROWS/0/3/redrive/%d Stage-Redrive-Of=stage/ROWS/0/3 Stage-Redrive-Result=%d", second, second),
+		fmt.Sprintf(`5 rows.a {"n":1} Nats-Expected-Last-Sequence=4 Nats-Expected-Stream=ROWS Nats-Msg-Id=stage/ROWS/0/1/redrive/%d Stage-Model=small Stage-Redrive-Of=stage/ROWS/0/1 Stage-Redrive-Result=%d Traceparent=00-1`, first, first),
 	}
 	if got := b.input(4); !slices.Equal(got, rows) {
 		t.Errorf("got rows\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(rows, "\n"))
