@@ -57,13 +57,14 @@ func (l *loader) subjects() string {
 }
 
 // loader publishes the rows of one source to the input stream, in order, each once, whatever is killed and whatever the
-// stream has dropped since. How far it came, a [loadRecord] in the results stream says; where rows are still in the input,
-// the last of them says it, too. A group of rows is one atomic batch; on a stream without batches it is one row at a time.
+// stream has dropped since. How far it came, a [loadRecord] in the results stream says; where rows are still in the
+// input, the last of them says it, too. A group of rows is one atomic batch; on a stream without batches it is one row
+// at a time.
 //
-// Two loaders of one source publish the same row first, on condition that the input is as it was when they looked: that the
-// row's subject still ends with the same row, or, where the subject is empty, that the whole stream has not grown. Sequences
-// never come again, so one of the two is refused, however long it was suspended. That the subject is empty would be no
-// condition: it also holds when the other's rows have come and gone.
+// Two loaders of one source publish the same row first, on condition that the input is as it was when they looked: that
+// the row's subject still ends with the same row, or, where the subject is empty, that the whole stream has not grown.
+// Sequences never come again, so one of the two is refused, however long it was suspended. That the subject is empty
+// would be no condition: it also holds when the other's rows have come and gone.
 type loader struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
@@ -94,8 +95,8 @@ var (
 	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
 )
 
-// newLoader finds out how far an earlier load of the same source came. The subjects below input that id makes must belong
-// to this source alone. LaneOf may be nil with one partition.
+// newLoader finds out how far an earlier load of the same source came. The subjects below input that id makes must
+// belong to this source alone. LaneOf may be nil with one partition.
 func newLoader(ctx context.Context, nc *nats.Conn, cfg *Config, id string, laneOf func([]byte, int64) int) (l *loader, loaded int64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -121,9 +122,10 @@ func newLoader(ctx context.Context, nc *nats.Conn, cfg *Config, id string, laneO
 	return l, loaded, err
 }
 
-// look finds out how many rows are stored, and the sequence of the newest record. The order of its reads matters. The record
-// comes before the end of the stream, so that it never knows of more than the stream, unless that has lost its end. The end
-// comes before the rows: an append on condition that it has not moved is then fenced off from all that was published since.
+// look finds out how many rows are stored, and the sequence of the newest record. The order of its reads matters. The
+// record comes before the end of the stream, so that it never knows of more than the stream, unless that has lost its
+// end. The end comes before the rows: an append on condition that it has not moved is then fenced off from all that was
+// published since.
 func (l *loader) look(ctx context.Context) (loaded int64, newest uint64, err error) {
 	for {
 		m, err := l.position.newest(ctx)
@@ -176,8 +178,9 @@ func (l *loader) rows(ctx context.Context, record loadRecord, last uint64) (load
 	return furthest, end, max(seen, end), err
 }
 
-// lastRows reads the last row of this source in each partition, and with it where the subject ends. Rows go in one after the
-// other, or in groups of which all or none are there, so where all partitions have one, the furthest tells of all.
+// lastRows reads the last row of this source in each partition, and with it where the subject ends. Rows go in one
+// after the other, or in groups of which all or none are there, so where all partitions have one, the furthest tells of
+// all.
 func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
 	all = true
 	for i := range l.lanes {
@@ -210,8 +213,8 @@ func (l *loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
 	return m.Header.Get(headerLoad) == l.id && m.Header.Get(headerLoadRow) == strconv.FormatInt(n, 10), nil
 }
 
-// countSince counts the rows that were stored after a record: those that are in the input, and those that were taken from
-// there and have their result. The input is read first, since a row goes from there to the results.
+// countSince counts the rows that were stored after a record: those that are in the input, and those that were taken
+// from there and have their result. The input is read first, since a row goes from there to the results.
 func (l *loader) countSince(ctx context.Context, record loadRecord) (n int64, highest uint64, err error) {
 	rows := make(map[uint64]bool)
 	most := int(record.Until - record.Loaded)
@@ -240,8 +243,8 @@ func (l *loader) countSince(ctx context.Context, record loadRecord) (n int64, hi
 	return int64(len(rows)), highest, err
 }
 
-// run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored is
-// told how many rows of the source the stream holds.
+// run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored
+// is told how many rows of the source the stream holds.
 func (l *loader) run(ctx context.Context, loaded int64, next func() (*nats.Msg, error), stored func(rows int64)) error {
 	for {
 		group, eof, err := l.gather(loaded, next)
@@ -316,9 +319,9 @@ func (l *loader) record(ctx context.Context, loaded, until int64) error {
 	}
 }
 
-// store appends one group, the first after row loaded, and tries again until it is stored, ctx ends, or the server can't
-// take it. After a refusal or without an answer the next attempt is one row: it meets fewer rivals than a batch, and the
-// batch behind it has a row to build its condition on.
+// store appends one group, the first after row loaded, and tries again until it is stored, ctx ends, or the server
+// can't take it. After a refusal or without an answer the next attempt is one row: it meets fewer rivals than a batch,
+// and the batch behind it has a row to build its condition on.
 func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
 	if !l.position.admits(loaded + int64(len(group))) {
 		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {

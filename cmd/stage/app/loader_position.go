@@ -29,9 +29,10 @@ type loadRecord struct {
 	seq uint64 // of the record in the results stream
 }
 
-// loadPosition keeps the records of one source, on a subject of its own in the results stream, which drops nothing: there
-// rows may be gone from the input for any time. As with the marks of a redrive, the conditions of the stage's appends know
-// nothing of it. Each record is appended on condition that the one before it is the last, so that of two loaders one wins.
+// loadPosition keeps the records of one source, on a subject of its own in the results stream, which drops nothing:
+// there rows may be gone from the input for any time. As with the marks of a redrive, the conditions of the stage's
+// appends know nothing of it. Each record is appended on condition that the one before it is the last, so that of two
+// loaders one wins.
 type loadPosition struct {
 	nc            *nats.Conn
 	input, stream string // streams of rows, and of results
@@ -78,8 +79,8 @@ func (p *loadPosition) newest(ctx context.Context) (*jetstream.RawStreamMsg, err
 	return m, err
 }
 
-// valid returns the newest record that is true of the input as it is. A power cut can take the end of the input and leave
-// the records: one that knows of more than the input ever had is not valid, and an earlier one counts.
+// valid returns the newest record that is true of the input as it is. A power cut can take the end of the input and
+// leave the records: one that knows of more than the input ever had is not valid, and an earlier one counts.
 func (p *loadPosition) valid(ctx context.Context, newest *jetstream.RawStreamMsg, input *jetstream.StreamInfo, isRow func(context.Context, uint64, int64) (bool, error)) (loadRecord, error) {
 	p.created, p.record = input.Created, loadRecord{}
 	check := func(m *jetstream.RawStreamMsg) (ok bool, err error) {
@@ -149,7 +150,8 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 	return p.write(ctx, r)
 }
 
-// results calls row for each result behind a record of a row behind the record's end of the input, until it returns false.
+// results calls row for each result behind a record of a row behind the record's end of the input, until it returns
+// false.
 func (p *loadPosition) results(ctx context.Context, r loadRecord, row func(subject string, seq uint64) (more bool)) error {
 	for from := r.seq + 1; ; {
 		m, err := nextMessage(ctx, p.nc, p.stream, p.resultFilter, from)

@@ -74,8 +74,8 @@ func (b *loadBench) source(loaded int64) func() (*nats.Msg, error) {
 	return customers(int(b.rows), int(loaded), 0)
 }
 
-// drive takes single steps of a load, as run would: a record, or an append. It returns how far the load came, and how many
-// of the steps were left when it had ended.
+// drive takes single steps of a load, as run would: a record, or an append. It returns how far the load came, and how
+// many of the steps were left when it had ended.
 func (b *loadBench) drive(l *loader, loaded int64, steps int) (int64, int) {
 	b.t.Helper()
 	next := b.source(loaded)
@@ -171,6 +171,7 @@ func (b *loadBench) check() {
 
 // eachCut runs a test for each kind of input and each step after which a load may end.
 func eachCut(t *testing.T, test func(b *loadBench, l *loader, loaded int64, forget func())) {
+	t.Helper()
 	for _, kind := range inputKinds {
 		for _, batches := range []bool{true, false} {
 			for _, partitions := range []int{1, 3} {
@@ -204,7 +205,8 @@ func eachCut(t *testing.T, test func(b *loadBench, l *loader, loaded int64, forg
 	}
 }
 
-// A load may be killed after any step, and rows may be gone from the input before it goes on: none is lost, none comes twice.
+// A load may be killed after any step, and rows may be gone from the input before it goes on: none is lost, none comes
+// twice.
 func TestAKilledLoadGoesOnWhereItWasWhateverTheInputHasDropped(t *testing.T) {
 	eachCut(t, func(b *loadBench, _ *loader, _ int64, forget func()) {
 		forget()

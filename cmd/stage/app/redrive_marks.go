@@ -30,12 +30,12 @@ const (
 	redriveTimeout = 30 * time.Second
 )
 
-// redriveMarks say which failed results have been redriven. A mark is a message in the results stream on a subject of its
-// own for each failed result, beside the logs of the partitions: the conditions of the stage's appends know nothing of it,
-// and it lives as long as the result. It is stored twice: before the row is published, on condition that there is none, so
-// that of two redrives one wins; and after it, with the row's new sequence. A process that was killed in between leaves a
-// mark that is begun. Another redrive stores it again, on condition that it is the last, and then searches the input for the
-// row, from where that ended when the first mark was made.
+// redriveMarks say which failed results have been redriven. A mark is a message in the results stream on a subject of
+// its own for each failed result, beside the logs of the partitions: the conditions of the stage's appends know nothing
+// of it, and it lives as long as the result. It is stored twice: before the row is published, on condition that there
+// is none, so that of two redrives one wins; and after it, with the row's new sequence. A process that was killed in
+// between leaves a mark that is begun. Another redrive stores it again, on condition that it is the last, and then
+// searches the input for the row, from where that ended when the first mark was made.
 type redriveMarks struct {
 	done  seqSet                  // sequences of results
 	begun map[uint64]*redriveMark // by sequence of the result
@@ -161,8 +161,8 @@ func (r *redriver) flush(ctx context.Context) error {
 	return errors.Join(rowErr, r.finish(ctx, rows))
 }
 
-// begin stores the marks of rows that are to be published, also of those that an earlier redrive has begun: it may only be
-// asleep. It returns the rows that are ours now. The end of the input is read before: a redrive that takes our marks
+// begin stores the marks of rows that are to be published, also of those that an earlier redrive has begun: it may only
+// be asleep. It returns the rows that are ours now. The end of the input is read before: a redrive that takes our marks
 // publishes behind that, and our append on condition of it is refused.
 func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	if err := r.readLast(ctx); err != nil {
@@ -225,10 +225,11 @@ func (r *redriver) readLast(ctx context.Context) error {
 	return nil
 }
 
-// publishRows publishes in order the rows whose marks are ours and that are not there yet. Each append is on condition that
-// the input has not grown since the marks were known to be ours: a redrive that slept meanwhile, for however long, is
-// refused, looks at its marks and finds that they are another's. Where the input grows for another reason, or does not take
-// the batch, rows go one by one. Message ids keep a row from being there twice beside a stage that knows no such condition.
+// publishRows publishes in order the rows whose marks are ours and that are not there yet. Each append is on condition
+// that the input has not grown since the marks were known to be ours: a redrive that slept meanwhile, for however long,
+// is refused, looks at its marks and finds that they are another's. Where the input grows for another reason, or does
+// not take the batch, rows go one by one. Message ids keep a row from being there twice beside a stage that knows no
+// such condition.
 func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(row *redriveRow) bool { return row.begun.as > 0 })
 	alone := !r.input.CachedInfo().Config.AllowAtomicPublish
@@ -289,8 +290,8 @@ func (r *redriver) append(ctx context.Context, rows []*redriveRow) error {
 	return nil
 }
 
-// remaining returns the rows that are still ours to publish, after an append that was refused or had no answer. The marks are
-// read after the end of the input that the next append stands on.
+// remaining returns the rows that are still ours to publish, after an append that was refused or had no answer. The
+// marks are read after the end of the input that the next append stands on.
 func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	from := r.last + 1
 	if err := r.readLast(ctx); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TestARedriveThatSleepsPublishesNothingTwice suspends one of two redrives at each step, for longer than the server knows
-// message ids.
+// TestARedriveThatSleepsPublishesNothingTwice suspends one of two redrives at each step, for longer than the server
+// knows message ids.
 func TestARedriveThatSleepsPublishesNothingTwice(t *testing.T) {
 	// Steps of the first redrive are in upper case, those of the second in lower case: B begins, S publishes some rows, P
 	// publishes the rest, F finishes; M reads the marks some time before B. r is a whole redrive, o a row of another publisher,
@@ -30,6 +30,7 @@ func TestARedriveThatSleepsPublishesNothingTwice(t *testing.T) {
 }
 
 func playRedrives(t *testing.T, steps string, batches bool) {
+	t.Helper()
 	const failed = 5
 	b := newRedriveBench(t)
 	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{
