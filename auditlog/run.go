@@ -36,7 +36,7 @@ type Run struct {
 	Owner string
 	// Settings is the effective configuration by variable, without secrets.
 	Settings map[string]string
-	// Summary is what the process did; nil but at the end.
+	// Summary is what the process did; nil but at the end, and nil there too if call events before it could not be stored.
 	Summary *Summary
 	// Truncated says that the settings, or the summary's usage by model, were left out because the event was too large.
 	// It is in the JSON only when true.

@@ -179,21 +179,30 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
+// Hurry makes RecordCall return without waiting for room, from now on and where it waits already: for a process that must
+// end. An event that finds no room is dropped, and counted by Flush. What waits for it never hears that it is stored, so
+// the result of its row is not emitted, and the row is processed again after a restart.
+func (r *Recorder) Hurry() { r.room.close() }
+
 // Flush waits until every event is stored or ctx ends. It does not wait out the time-out of an event whose answer got
-// lost, but sends it again at once.
+// lost, but sends it again at once. An error says how many events are not stored; those that were dropped (see
+// [Recorder.Hurry]) are not waited for, but are an error too.
 func (r *Recorder) Flush(ctx context.Context) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	hurry := time.NewTicker(recordHurry)
 	defer hurry.Stop()
 	for {
-		n := r.Pending()
-		if n == 0 {
+		n, dropped := r.Pending(), r.room.lost()
+		switch {
+		case n == 0 && dropped == 0:
 			return nil
+		case n == 0:
+			return fmt.Errorf("audit: %d events dropped for want of room", dropped)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("audit: %d events not stored: %w", n, context.Cause(ctx))
+			return fmt.Errorf("audit: %d events not stored, of them %d dropped for want of room: %w", n+dropped, dropped, context.Cause(ctx))
 		case now := <-hurry.C:
 			r.mu.Lock()
 			for _, rec := range r.sent {
@@ -231,7 +240,7 @@ func (r *Recorder) RecordRun(e *auditlog.Run) {
 }
 
 // RecordCall stores the event of a call that belongs to no row. It blocks while MaxPending events wait, or
-// MaxPendingBytes. Stored is called once when the stream holds the event, or never, where the process ends first; it must
+// MaxPendingBytes, until [Recorder.Hurry]. Stored is called once when the stream holds the event, or never, where the process ends first; it must
 // not block. For a row's call there is [Row.RecordCall].
 func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) { r.recordCall(e, stored) }
 
@@ -281,7 +290,7 @@ func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, 
 	rec.kind, rec.id, rec.limited, rec.stored = kind, id, limited, stored
 	rec.data = e.AppendJSON(rec.data, r.cfg.Payloads, r.maxEvent())
 	if limited && !r.room.take(len(rec.data)) {
-		return // the process is ending and nobody takes answers any more
+		return // the process ends, see Hurry
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,6 +10,7 @@ type room struct {
 	events, eventsLimit int
 	bytes, bytesLimit   int
 	closed              bool
+	dropped             int
 }
 
 func newRoom(events, bytes int) *room {
@@ -18,20 +19,26 @@ func newRoom(events, bytes int) *room {
 	return r
 }
 
-// take waits until there is room for an event; ok is false when the room is closed before. An event larger than the whole
-// room waits until it is empty.
+// take waits until there is room for an event, and takes it; an event larger than the whole room waits until it is empty.
+// Once the room is closed nobody waits: where there is no room the event is counted as dropped, and ok is false.
 func (r *room) take(bytes int) (ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for !r.closed && r.events > 0 && (r.events >= r.eventsLimit || bytes > r.bytesLimit-r.bytes) {
+	for r.full(bytes) {
+		if r.closed {
+			r.dropped++
+			return false
+		}
 		r.freed.Wait()
-	}
-	if r.closed {
-		return false
 	}
 	r.events++
 	r.bytes += bytes
 	return true
+}
+
+// full says whether an event finds no room. The lock is held.
+func (r *room) full(bytes int) bool {
+	return r.events > 0 && (r.events >= r.eventsLimit || bytes > r.bytesLimit-r.bytes)
 }
 
 // free gives the room of an event back.
@@ -43,10 +50,17 @@ func (r *room) free(bytes int) {
 	r.freed.Broadcast()
 }
 
-// close lets go of all that wait, for good.
+// close ends all waits for room, those to come too.
 func (r *room) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
 	r.freed.Broadcast()
+}
+
+// lost is how many events were dropped.
+func (r *room) lost() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dropped
 }

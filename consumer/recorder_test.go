@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -208,6 +209,51 @@ func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A process that must end does not wait for room: events that find none are dropped and counted, those that wait for the
+// server are still stored.
+func TestCallsWaitForNoRoomOnceTheProcessMustEnd(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		full("AUDIT")(b)
+		r := b.record(b.connect(), 51, func(cfg *consumer.RecorderConfig) { cfg.MaxPending = 20 })
+		done := make(chan struct{})
+		go func() { defer close(done); r.events(50) }()
+		time.Sleep(3 * time.Second)
+		r.Hurry()
+		synctest.Wait()
+		select {
+		case <-done:
+		default:
+			t.Fatal("a call still waits for room")
+		}
+		flush := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			return r.Flush(ctx)
+		}
+		if err := flush(); err == nil || !strings.Contains(err.Error(), "audit: 50 events not stored, of them 30 dropped") {
+			t.Errorf("flushed a full audit: %v", err)
+		}
+		unlimited("AUDIT")(b)
+		if err := flush(); err == nil || err.Error() != "audit: 30 events dropped for want of room" {
+			t.Errorf("flushed: %v", err)
+		}
+		r.events(1) // there is room again
+		_ = flush()
+		synctest.Wait()
+		r.end()
+		for i := range r.stored {
+			want := int32(1)
+			if i >= 20 && i < 50 {
+				want = 0
+			}
+			if told := r.stored[i].Load(); told != want {
+				t.Errorf("event %d was told to be stored %d times, want %d", i, told, want)
+			}
+		}
+	})
 }
 
 // Whatever becomes of the groups, every event ends up in the stream, once.

@@ -103,8 +103,8 @@ func (r *Row) Wanted() bool { return r.wanted.Load() && r.pulse.sure(time.Now())
 func (r *Row) Owner() string { return r.tenure.Load().owner }
 
 // RecordCall stores the event of one call for this row and completes its identity: state id, owner, sequence, index.
-// The row's result is published after it. RecordCall blocks while too many events wait for the server, and must not be
-// called after [Row.Reply].
+// The row's result is published after it. RecordCall blocks while too many events wait for the server (see
+// [Recorder.Hurry]), and must not be called after [Row.Reply].
 func (r *Row) RecordCall(e *auditlog.Call) {
 	t := r.tenure.Load()
 	e.StateID, e.Owner, e.Sequence = r.StateID, t.owner, r.Seq

@@ -296,6 +296,9 @@ func (s *site) verifySummary(a *audit) {
 			continue
 		}
 		sum := e.E.Summary
+		if sum == nil { // events were lost
+			continue
+		}
 		results += sum.RowsSucceeded + sum.RowsFailed
 		failed += sum.RowsFailed
 		calls += sum.Total.Calls

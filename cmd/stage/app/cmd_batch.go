@@ -54,7 +54,7 @@ func newBatchCommand(env *Env) *cobra.Command {
 
 // sendBatch sends the request of a file and prints the reply.
 func sendBatch(ctx context.Context, env *Env, cfg *Config, file string, timeout time.Duration) error {
-	request, err := readBatchFile(env, file)
+	request, err := readBatchFile(ctx, env, file)
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
@@ -103,12 +103,12 @@ func requestBatch(ctx context.Context, nc *nats.Conn, subject string, request []
 }
 
 // readBatchFile reads a request and finds what is wrong with it before anybody is asked.
-func readBatchFile(env *Env, name string) ([]byte, error) {
+func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 	var text []byte
 	var err error
 	if name == "-" {
 		name = "standard input"
-		text, err = io.ReadAll(env.Stdin)
+		text, err = io.ReadAll(interruptible(ctx, env.Stdin))
 	} else {
 		text, err = os.ReadFile(name)
 	}

@@ -87,18 +87,22 @@ type source struct {
 	rows   int64  // -1: not known
 }
 
-// openSource opens the input and, where it can be read twice, counts its rows and sums up its content.
-func openSource(env *Env, name, format string) (*source, error) {
+// openSource opens the input and, where it can be read twice, counts its rows and sums up its content. When ctx ends, so
+// do reads of an input that may never end.
+func openSource(ctx context.Context, env *Env, name, format string) (*source, error) {
 	f, err := rowFormat(name, format)
 	if err != nil {
 		return nil, exitWith(exitUsage, err)
 	}
 	s := &source{name: name, format: f, rows: -1}
 	if name == "-" {
-		s.file = io.NopCloser(env.Stdin)
+		s.file = io.NopCloser(interruptible(ctx, env.Stdin))
 		return s, nil
 	}
-	file, err := os.Open(name)
+	file, err := openFile(ctx, name)
+	if err != nil && ctx.Err() != nil {
+		return nil, err
+	}
 	if err != nil {
 		return nil, exitWith(exitUsage, err)
 	}
@@ -109,15 +113,19 @@ func openSource(env *Env, name, format string) (*source, error) {
 	if err != nil {
 		return nil, exitWith(exitUsage, errors.Join(err, file.Close()))
 	}
-	s.file = file
 	if !info.Mode().IsRegular() {
+		s.file = readCloser{interruptible(ctx, file), file}
 		return s, nil
 	}
+	s.file = file
 	sum := sha256.New()
 	reader := NewRowReader(io.TeeReader(file, sum), f, processPayloadBytes)
 	for s.rows = 0; ; s.rows++ {
 		if _, err = reader.Next(); err != nil {
 			break
+		}
+		if ctx.Err() != nil {
+			return nil, errors.Join(context.Cause(ctx), file.Close())
 		}
 	}
 	if !errors.Is(err, io.EOF) {
@@ -130,10 +138,37 @@ func openSource(env *Env, name, format string) (*source, error) {
 	return s, nil
 }
 
+// readCloser reads from one and closes another.
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// openFile opens a file to read it. That of a named pipe waits for somebody who writes to it, and ctx ends the wait.
+func openFile(ctx context.Context, name string) (*os.File, error) {
+	type opened struct {
+		file *os.File
+		err  error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		file, err := os.Open(name)
+		done <- opened{file, err}
+	}()
+	select {
+	case o := <-done:
+		return o.file, o.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
 // processFile is the whole of process.
 func processFile(soft, hard context.Context, env *Env, cfg *Config, input string, o processOptions) (err error) {
 	cfg.NATS, cfg.Streams.Partitions = NATSConfig{}, 1
-	in, err := openSource(env, input, o.format)
+	reading, endInput := context.WithCancelCause(soft)
+	defer endInput(nil)
+	in, err := openSource(reading, env, input, o.format)
 	if err != nil {
 		return err
 	}
@@ -177,7 +212,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 	if err != nil {
 		return err
 	}
-	p := &pipeline{stage: s, env: env, source: in.reader(s, int(conn.nc.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult, resumed: "the same command goes on where it was"}
+	p := &pipeline{stage: s, env: env, source: in.reader(s, int(conn.nc.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult, endInput: endInput, resumed: "the same command goes on where it was"}
 	err = errors.Join(p.run(soft, hard), closeOut())
 	if err == nil {
 		cleanUp()

@@ -62,7 +62,7 @@ func printResults(ctx context.Context, env *Env, cfg *Config, path string, first
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(w, 64<<10)
+	out := bufio.NewWriterSize(newInterruptibleWriter(ctx, w), 64<<10)
 	defer func() { err = errors.Join(err, out.Flush(), closeOut()) }()
 	for p := first; p <= last && err == nil; p++ {
 		err = conn.explain(printPartition(ctx, js, cfg, p, out, follow))

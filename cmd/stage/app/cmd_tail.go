@@ -97,7 +97,7 @@ func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriter(env.Stdout)
+	out := bufio.NewWriter(newInterruptibleWriter(ctx, env.Stdout))
 	if o.row != 0 {
 		err = tellRow(ctx, js, cfg, out, o, colourOf(env))
 	} else {

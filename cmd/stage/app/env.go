@@ -27,6 +27,10 @@ type Env struct {
 	// grow to three times what is in use, where it would collect at twice. Nil: it is not told.
 	LimitMemory func(bytes int64)
 
+	// Exit ends the process at once, whatever still runs, when the second signal has not ended it (see [Env.Contexts]). Nil:
+	// nothing does.
+	Exit func(code int)
+
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
 	Notify func(c chan<- os.Signal, signals ...os.Signal) (stop func())
 }
@@ -48,6 +52,7 @@ func OSEnv() *Env {
 				debug.SetGCPercent(200)
 			}
 		},
+		Exit: os.Exit,
 		Notify: func(c chan<- os.Signal, signals ...os.Signal) func() {
 			signal.Notify(c, signals...)
 			return func() { signal.Stop(c) }
@@ -61,8 +66,8 @@ const signalEcho = 200 * time.Millisecond
 
 // Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM cancels soft:
 // take no new work, finish what is begun. The second cancels hard, from which soft descends: stop at once. The cause
-// of both is an [*InterruptError]; a third signal ends the process, as it would have without this. Both end with
-// parent. The caller calls stop when the command is done; it waits until the signals are let go.
+// of both is an [*InterruptError]; a third signal ends the process, as it would have without this. So does the second, by
+// Env.Exit, if what can't be cancelled keeps it from ending within 5 s. Both end with parent. The caller calls stop when the command is done; it waits until the signals are let go.
 func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop func()) {
 	hard, cancelHard := context.WithCancelCause(parent)
 	soft, cancelSoft := context.WithCancelCause(hard)
@@ -80,6 +85,7 @@ func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop
 					cancelSoft(&InterruptError{Signal: s})
 				case time.Since(first) >= signalEcho:
 					cancelHard(&InterruptError{Signal: s})
+					e.exitSoon()
 				}
 			case <-hard.Done():
 			}

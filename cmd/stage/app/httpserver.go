@@ -19,7 +19,9 @@ const (
 	httpWriteTimeout = 30 * time.Second // a handler that streams lifts it for its own response
 	httpIdleTimeout  = 2 * time.Minute
 	httpHeaderBytes  = 16 << 10
-	httpCloseGrace   = 2 * time.Second // for requests that are being answered when the process stops
+	// For requests that are being answered when the process stops, and when it must stop at once.
+	httpCloseGrace     = 2 * time.Second
+	httpHardCloseGrace = 300 * time.Millisecond
 )
 
 // httpHandlers are what the HTTP server shows.
@@ -93,15 +95,15 @@ func (s *httpServer) URL() string {
 	return "http://" + addr + "/"
 }
 
-// Run serves until ctx ends, then lets the requests that are being answered finish, for two seconds at most. It blocks
-// until all of the server has ended; the error is nil unless the server failed before.
-func (s *httpServer) Run(ctx context.Context) error {
+// Run serves until ctx ends, then lets the requests that are being answered finish, for two seconds at most, or 300 ms once
+// hard has ended. It blocks until all of the server has ended; the error is nil unless the server failed before.
+func (s *httpServer) Run(ctx, hard context.Context) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
-	return serveUntil(ctx, context.WithoutCancel(ctx), s.server, s.listener)
+	return serveUntil(ctx, hard, s.server, s.listener)
 }
 
-// serveUntil serves until soft ends, then lets the requests that are being answered finish for as long as hard lasts, two
-// seconds at most. It closes the listener, and blocks until all it started has ended.
+// serveUntil serves until soft ends, then lets the requests that are being answered finish, for two seconds at most, or
+// 300 ms once hard has ended. It closes the listener, and blocks until all it started has ended.
 func serveUntil(soft, hard context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -109,7 +111,7 @@ func serveUntil(soft, hard context.Context, server *http.Server, listener net.Li
 	select {
 	case err = <-failed:
 	case <-soft.Done():
-		grace, cancel := context.WithTimeout(hard, httpCloseGrace)
+		grace, cancel := within(hard, httpCloseGrace, httpHardCloseGrace)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
 			server.Close() //nolint:errcheck // the listener is closed, and the connections are given up

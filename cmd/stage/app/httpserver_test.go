@@ -104,7 +104,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 	server := newHTTPServer(listener, testHandlers(), slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }()
+	go func() { ended <- server.Run(ctx, t.Context()) }()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL()+"api/status", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken.Close() //nolint:errcheck // which is the point
-	if err := newHTTPServer(broken, testHandlers(), slog.New(slog.DiscardHandler)).Run(t.Context()); !errors.Is(err, net.ErrClosed) {
+	if err := newHTTPServer(broken, testHandlers(), slog.New(slog.DiscardHandler)).Run(t.Context(), t.Context()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a listener that fails: got %v", err)
 	}
 }

@@ -37,6 +37,8 @@ type pipeline struct {
 	limit  int64 // rows to process; 0: all
 	out    io.Writer
 	format func(io.Writer, result) error
+	// endInput, when set, ends a read of the source that is under way.
+	endInput func(cause error)
 	// resumed says what an interrupted job goes on by; empty: it begins anew.
 	resumed string
 
@@ -81,6 +83,9 @@ func (p *pipeline) run(soft, hard context.Context) error {
 	}
 	err := p.stage.run(work, hard)
 	finish(err)
+	if p.endInput != nil {
+		p.endInput(err)
+	}
 	partErr := parts.Wait()
 	p.progress.finish()
 	p.summary(time.Since(began))
@@ -141,7 +146,7 @@ func (p *pipeline) write(ctx context.Context) error {
 		return err
 	}
 	defer results.close()
-	out := bufio.NewWriterSize(p.progress.writer(p.out), 64<<10)
+	out := bufio.NewWriterSize(newInterruptibleWriter(ctx, p.progress.writer(p.out)), 64<<10)
 	total, flushed := int64(-1), time.Now()
 	for total < 0 || p.written < total {
 		if total < 0 {

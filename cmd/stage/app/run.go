@@ -111,8 +111,8 @@ func newLateServer(ctx context.Context, cfg *Config, deps Deps, anyPort bool) (*
 }
 
 // start serves the stage and returns the address of the dashboard.
-func (l *lateServer) start(ctx context.Context, s *stage) string {
-	ctx, end := context.WithCancel(context.WithoutCancel(ctx)) // it shows the stage until the stage has ended
+func (l *lateServer) start(hard context.Context, s *stage) string {
+	ctx, end := context.WithCancel(context.WithoutCancel(hard)) // it shows the stage until the stage has ended
 	l.end = end
 	living, endLive := context.WithCancel(ctx)
 	l.endLive = endLive
@@ -120,7 +120,7 @@ func (l *lateServer) start(ctx context.Context, s *stage) string {
 	l.lived.Go(func() { pages.run(living) })
 	server := newHTTPServer(l.listener, s.httpHandlers(pages), s.log)
 	l.done.Go(func() {
-		if err := server.Run(ctx); err != nil {
+		if err := server.Run(ctx, hard); err != nil {
 			s.log.Error("metrics, health and dashboard are gone", slog.Any("error", err))
 		}
 	})

@@ -20,11 +20,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// flushTimeout bounds the wait for the last audit events of a process that ends, hardFlushTimeout of one that must end at
-// once.
+// flushTimeout bounds the wait for the last audit events of a process that ends. Once it must end at once, those that find no
+// room wait for hardRoomTimeout, and all of them for hardFlushTimeout.
 const (
 	flushTimeout     = 10 * time.Second
-	hardFlushTimeout = time.Second
+	hardRoomTimeout  = time.Second
+	hardFlushTimeout = 2 * time.Second
 )
 
 // errStopTimeout is the cause of a stop that took longer than STAGE_STOP_TIMEOUT.
@@ -211,8 +212,7 @@ func (s *stage) setUp(ctx context.Context) error {
 // what is contiguous is emitted. When hard ends it stops at once. It returns nil after a clean stop, the cause of a hard
 // one, and why the stage could not go on.
 func (s *stage) run(soft, hard context.Context) error {
-	begun := hard
-	defer func() { s.tracing.close(begun, begun.Err() != nil) }()
+	defer s.tracing.close(hard)
 	if err := s.tracing.start(soft); err != nil {
 		return err
 	}
@@ -235,6 +235,9 @@ func (s *stage) run(soft, hard context.Context) error {
 		timer := time.AfterFunc(s.cfg.Process.StopTimeout, func() { kill(s.whyNotStopped()) })
 		context.AfterFunc(hard, func() { timer.Stop() })
 	})()
+
+	// Workers that wait for room in the audit would keep the pool from ending.
+	defer after(hard, hardRoomTimeout, s.recorder.Hurry)()
 
 	recording, stopRecording := context.WithCancel(context.WithoutCancel(hard))
 	var recorder, calls sync.WaitGroup // recorder: what outlives the consumers
@@ -327,14 +330,15 @@ func (s *stage) end(soft, hard context.Context, err error) {
 	case cause != nil && !errors.Is(cause, context.Canceled):
 		why = cause.Error()
 	}
-	s.recordRun(auditlog.PhaseEnd, why, s.summary())
-	patience := flushTimeout
-	if hard.Err() != nil {
-		patience = hardFlushTimeout
-	}
-	flush, cancel := context.WithTimeout(context.WithoutCancel(hard), patience)
+	flush, cancel := within(hard, flushTimeout, hardFlushTimeout)
 	defer cancel()
-	if err := s.recorder.Flush(flush); err != nil {
+	summary := s.summary()
+	missing := s.recorder.Flush(flush)
+	if missing != nil {
+		summary = nil // verify would miss the calls whose events are lost
+	}
+	s.recordRun(auditlog.PhaseEnd, why, summary)
+	if err := errors.Join(missing, s.recorder.Flush(flush)); err != nil {
 		s.log.Warn("audit events of the end not stored", slog.Any("error", err))
 	}
 	s.executor.flushStore(flush)

@@ -117,23 +117,19 @@ func (t *tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, e
 	return exporters, errors.Join(faults...)
 }
 
-// close sends the last spans, within a bounded time that is short where the process must end at once. All spans must
-// have ended.
-func (t *tracing) close(ctx context.Context, atOnce bool) {
+// close sends the last spans, within a bounded time that is short once hard ends. All spans must have ended.
+func (t *tracing) close(hard context.Context) {
 	if t == nil || t.provider == nil {
 		return
 	}
-	patience := traceFlushTimeout
-	if atOnce {
-		patience = hardTraceFlushTimeout
-	}
-	timer := time.AfterFunc(patience, func() {
+	patience, cancel := within(hard, traceFlushTimeout, hardTraceFlushTimeout)
+	defer cancel()
+	defer context.AfterFunc(patience, func() {
 		for _, x := range t.exporters {
 			x.cut()
 		}
-	})
-	defer timer.Stop()
-	if err := t.provider.Shutdown(context.WithoutCancel(ctx)); err != nil { // returns soon after the cut at the latest
+	})()
+	if err := t.provider.Shutdown(context.WithoutCancel(hard)); err != nil { // returns soon after the cut at the latest
 		t.log.Warn("tracing did not end well", slog.Any("error", err))
 	}
 	for _, x := range t.exporters {

@@ -54,7 +54,7 @@ func newWay(tb testing.TB, on bool) *way {
 	if err := t.start(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { t.close(context.WithoutCancel(tb.Context()), false) })
+	tb.Cleanup(func() { t.close(context.WithoutCancel(tb.Context())) })
 	prepared, err := caller.targets[0].Prepare(&llm.Request{Prompt: "x"})
 	if err != nil {
 		tb.Fatal(err)

@@ -1,0 +1,140 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stuck is a reader or writer whose calls return only once it is released, as those of a pipe with nobody at the other end.
+type stuck struct{ released chan struct{} }
+
+func (s stuck) Read([]byte) (int, error)    { <-s.released; return 0, io.EOF }
+func (s stuck) Write(p []byte) (int, error) { <-s.released; return len(p), nil }
+
+func newStuck(t *testing.T) stuck {
+	t.Helper()
+	s := stuck{make(chan struct{})}
+	t.Cleanup(func() { close(s.released) })
+	return s
+}
+
+func TestPatienceEndsShortlyAfterAHardStop(t *testing.T) {
+	for name, tt := range map[string]struct {
+		hard, want time.Duration // hard 0: it never ends
+	}{
+		"no hard stop":             {0, 10 * time.Second},
+		"before it begins":         {-1, 2 * time.Second},
+		"in the middle":            {3 * time.Second, 5 * time.Second},
+		"when it has almost ended": {9 * time.Second, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hard, kill := context.WithCancel(t.Context())
+				defer kill()
+				if tt.hard < 0 {
+					kill()
+				} else if tt.hard > 0 {
+					time.AfterFunc(tt.hard, kill)
+				}
+				began := time.Now()
+				ctx, cancel := within(hard, 10*time.Second, 2*time.Second)
+				defer cancel()
+				<-ctx.Done()
+				if got := time.Since(began); got != tt.want {
+					t.Errorf("it lasted %v, want %v", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestAReadThatNeverEndsIsInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signal := &InterruptError{Signal: os.Interrupt}
+		ctx, stop := context.WithCancelCause(t.Context())
+		in, feed := io.Pipe()
+		r := interruptible(ctx, in)
+		go func() {
+			_, _ = feed.Write([]byte("a row\n"))
+			time.Sleep(time.Minute)
+			stop(signal)
+		}()
+		defer feed.Close() //nolint:errcheck // a pipe's never fails
+		began := time.Now()
+		got, err := io.ReadAll(r)
+		if string(got) != "a row\n" || !errors.Is(err, signal) || time.Since(began) != time.Minute {
+			t.Errorf("read %q, %v after %v", got, err, time.Since(began))
+		}
+		if got, err := io.ReadAll(interruptible(t.Context(), strings.NewReader("all"))); string(got) != "all" || err != nil {
+			t.Errorf("read %q, %v", got, err)
+		}
+	})
+}
+
+func TestAWriteThatNobodyTakesIsAbandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signal := &InterruptError{Signal: os.Interrupt}
+		ctx, stop := context.WithCancelCause(t.Context())
+		var out strings.Builder
+		good := newInterruptibleWriter(ctx, &out)
+		bad := newInterruptibleWriter(ctx, newStuck(t))
+		time.AfterFunc(time.Minute, func() { stop(signal) })
+		if n, err := good.Write([]byte("taken")); n != 5 || err != nil || out.String() != "taken" {
+			t.Errorf("a write that is taken: %d, %v", n, err)
+		}
+		began := time.Now()
+		if _, err := bad.Write([]byte("lost")); !errors.Is(err, signal) || time.Since(began) != time.Minute+outputPatience {
+			t.Errorf("it ended with %v after %v", err, time.Since(began))
+		}
+		if _, err := bad.Write([]byte("lost")); !errors.Is(err, signal) {
+			t.Errorf("the next write: %v", err)
+		}
+	})
+}
+
+// The last resort: a command that ignores all signals, and a standard error that takes nothing.
+func TestTheSecondSignalEndsTheProcessWithinFiveSecondsWhateverIsStuck(t *testing.T) {
+	for name, stderr := range map[string]func(t *testing.T, said io.Writer) io.Writer{
+		"a standard error that is read":      func(_ *testing.T, said io.Writer) io.Writer { return said },
+		"a standard error that nobody reads": func(t *testing.T, _ io.Writer) io.Writer { t.Helper(); return newStuck(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var said syncBuffer
+				var signals fakeSignals
+				code := make(chan int, 1)
+				env := &Env{Notify: signals.notify, Stderr: stderr(t, &said), Exit: func(c int) { code <- c }}
+				_, _, stop := env.Contexts(t.Context())
+				defer stop()
+				var work sync.WaitGroup
+				block := newStuck(t)
+				work.Go(func() { _, _ = block.Read(nil) })
+				signals.send(syscall.SIGTERM)
+				select {
+				case <-code:
+					t.Fatal("the first signal ended the process")
+				case <-time.After(time.Hour):
+				}
+				signals.send(syscall.SIGTERM)
+				began := time.Now()
+				if got := <-code; got != exitInterrupted {
+					t.Errorf("exit code %d, want %d", got, exitInterrupted)
+				}
+				if took := time.Since(began); took > 5*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				if _, blocked := env.Stderr.(stuck); !blocked && !strings.Contains(said.String(), "still in app.") {
+					t.Errorf("it said %q", said.String())
+				}
+			})
+		})
+	}
+}

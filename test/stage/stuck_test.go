@@ -1,0 +1,197 @@
+package stage_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// endsWithin is how soon a process ends after the second signal, or after STAGE_STOP_TIMEOUT, whatever is stuck.
+const endsWithin = 5 * time.Second
+
+// obstacle is something that a stage hangs on.
+type obstacle struct {
+	name string
+	rows int
+	vars vars
+	llm  llmtest.Config
+	// set puts the obstacle there before the stage starts; free takes it away.
+	set func(s *site, d *deps) (free func())
+	// stuck says that the stage is about to come to it; nil: at once.
+	stuck func(s *site, r *replica) bool
+	// says is in the log in the end.
+	says string
+	// loses says that call events may be lost with the process, unsent that calls never reach the LLM.
+	loses, unsent bool
+}
+
+var obstacles = []obstacle{
+	{
+		name: "audit, by the number of events", rows: 4200, vars: vars{"STAGE_WINDOW": "8192", "STAGE_POOL_SIZE": "64"},
+		set: fullStream("AUDIT", "audit.>", 4), stuck: called(4150), says: "dropped for want of room", loses: true,
+	},
+	{
+		name: "audit, by the bytes of events", rows: 44, vars: vars{"STAGE_POOL_SIZE": "10"},
+		llm: llmtest.Config{Script: largeReplies(900_000)},
+		set: fullStream("AUDIT", "audit.>", 4), stuck: called(44), says: "dropped for want of room", loses: true,
+	},
+	{name: "audit, of the end", rows: 3, set: fullStream("AUDIT", "audit.>", 8), stuck: stored(3), says: "audit: 1 events not stored", loses: true},
+	{name: "results", rows: 20, set: fullStream("RESULTS", "results.>", 4), stuck: warned},
+	{
+		name: "journal", rows: 20, set: fullStream("JOURNAL", "journal.>", 1),
+		llm: llmtest.Config{Script: firstRow(llmtest.Step{Trouble: llmtest.Stall})},
+	},
+	{name: "store of replies", rows: 20, vars: vars{"STAGE_DEDUPE": "stored"}, set: fullStream("DEDUPE", "dedupe.>", 1)},
+	{name: "provider without a reply", rows: 20, llm: llmtest.Config{Script: firstRow(llmtest.Step{Trouble: llmtest.Stall})}},
+	{name: "provider in the middle of a reply", rows: 20, llm: llmtest.Config{Script: firstRow(llmtest.Step{Trouble: llmtest.Hang})}},
+	{name: "name resolution", rows: 20, unsent: true, set: func(_ *site, d *deps) func() {
+		released := make(chan struct{})
+		d.DialLLM = func(context.Context, string, string) (net.Conn, error) { // as the C library's resolver, it knows no context
+			<-released
+			return nil, net.ErrClosed
+		}
+		return func() { close(released) }
+	}},
+	{name: "TLS handshake", rows: 20, unsent: true, vars: vars{"STAGE_LLM_BASE_URL": "https://llm.test/v1"}, set: func(_ *site, d *deps) func() {
+		d.DialLLM = func(context.Context, string, string) (net.Conn, error) {
+			_, mute := net.Pipe()
+			return mute, nil
+		}
+		return func() {}
+	}},
+	{name: "page that does not read", rows: 3, set: mutePage("/api/events"), stuck: stored(3)},
+	{name: "scraper that does not read", rows: 3, set: mutePage("/metrics"), stuck: stored(3)},
+	{name: "receiver of traces", rows: 3, set: func(s *site, d *deps) func() {
+		s.trace(&receiver{delay: time.Hour})(d)
+		return func() {}
+	}, stuck: stored(3)},
+}
+
+// fullStream makes a stream that refuses what goes beyond most messages.
+func fullStream(name, subject string, most int64) func(*site, *deps) func() {
+	return func(s *site, _ *deps) func() {
+		cfg := jetstream.StreamConfig{Name: name, Subjects: []string{subject}, MaxMsgs: most, Discard: jetstream.DiscardNew, AllowDirect: true}
+		s.configured(cfg)
+		return func() {
+			cfg.MaxMsgs, cfg.Storage = -1, jetstream.MemoryStorage
+			if _, err := s.js.UpdateStream(s.t.Context(), cfg); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+}
+
+func largeReplies(bytes int) func(llmtest.Call) *llmtest.Step {
+	body := `{"id":"x","object":"chat.completion","model":"small","choices":[{"index":0,"message":{"role":"assistant","content":"` +
+		strings.Repeat("x", bytes) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`
+	return func(llmtest.Call) *llmtest.Step { return &llmtest.Step{Body: body} }
+}
+
+// firstRow answers the first row's first calls so, and all others as usual.
+func firstRow(step llmtest.Step) func(llmtest.Call) *llmtest.Step {
+	return func(c llmtest.Call) *llmtest.Step {
+		if promptRow(c.Prompt) == 1 && c.N < 20 {
+			return &step
+		}
+		return nil
+	}
+}
+
+// mutePage asks for a page and reads nothing of it.
+func mutePage(path string) func(*site, *deps) func() {
+	return func(s *site, d *deps) func() {
+		pages := d.Listener.(*llmtest.PipeListener)
+		var conn net.Conn
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			var err error
+			if conn, err = pages.DialContext(s.t.Context(), "tcp", "stage.test"); err == nil {
+				_, err = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: stage.test\r\n\r\n")
+			}
+			if err != nil {
+				s.t.Error(err)
+			}
+		}()
+		return func() {
+			<-done
+			_ = conn.Close()
+		}
+	}
+}
+
+// warned waits until the stage says why it is not ready.
+func warned(_ *site, r *replica) bool {
+	status, _ := r.get("/readyz")
+	return status == http.StatusServiceUnavailable
+}
+
+func called(n int) func(*site, *replica) bool {
+	return func(s *site, _ *replica) bool { return len(s.tap.seen()) >= n }
+}
+
+func stored(n int) func(*site, *replica) bool {
+	return func(s *site, _ *replica) bool { return s.stored() >= n }
+}
+
+// Whatever is stuck, a stage ends within a few seconds of STAGE_STOP_TIMEOUT, and of the second signal. What it leaves
+// behind is processed after a restart: nothing is lost, nothing is doubled.
+func TestAStopEndsWhateverIsStuck(t *testing.T) {
+	const stopTimeout = 5 * time.Second
+	for _, o := range obstacles {
+		for name, second := range map[string]time.Duration{"stop timeout": 0, "second signal": time.Second} {
+			t.Run(o.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					s := loaded(t, o.rows, o.llm)
+					free := func() {}
+					changes := vars{"STAGE_LLM_TIMEOUT": "4s", "STAGE_STOP_TIMEOUT": stopTimeout.String()}
+					for k, v := range o.vars {
+						changes[k] = v
+					}
+					r := s.startWith(changes, func(d *deps) {
+						if o.set != nil {
+							free = o.set(s, d)
+						}
+					})
+					if o.stuck != nil {
+						s.until("the obstacle", func() bool { return o.stuck(s, r) })
+					}
+					time.Sleep(2 * time.Second)
+					r.soft()
+					limit := stopTimeout + endsWithin
+					if second > 0 {
+						time.Sleep(second)
+						limit = endsWithin
+						r.hard()
+					}
+					select {
+					case <-r.done:
+					case <-time.After(limit):
+						t.Errorf("it has not ended after %v", limit)
+					}
+					free()
+					_ = r.wait() // what it ends with is told elsewhere
+					if !strings.Contains(s.logs.String(), o.says) {
+						t.Errorf("the log does not say %q", o.says)
+					}
+					s.crashed = o.loses
+					again := s.start(nil)
+					s.await(o.rows)
+					again.stop()
+					if s.verifyResults(o.rows); !o.unsent {
+						s.verify()
+					}
+				})
+			})
+		}
+	}
+}
