@@ -56,6 +56,12 @@ func (b *lockedBuffer) String() string {
 // runStage starts the program stage in a directory.
 func runStage(t *testing.T, dir string, environ vars, args ...string) *program {
 	t.Helper()
+	return runStageWith(t, dir, environ, nil, args...)
+}
+
+// runStageWith is runStage with changes to the command before it starts.
+func runStageWith(t *testing.T, dir string, environ vars, adapt func(*exec.Cmd), args ...string) *program {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -64,14 +70,22 @@ func runStage(t *testing.T, dir string, environ vars, args ...string) *program {
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
 		all = append(all, name+"="+environ[name])
 	}
-	return runProgram(t, dir, all, self, args...)
+	return startProgram(t, dir, all, self, adapt, args...)
 }
 
 func runProgram(t *testing.T, dir string, environ []string, path string, args ...string) *program {
 	t.Helper()
+	return startProgram(t, dir, environ, path, nil, args...)
+}
+
+func startProgram(t *testing.T, dir string, environ []string, path string, adapt func(*exec.Cmd), args ...string) *program {
+	t.Helper()
 	p := &program{t: t, cmd: exec.CommandContext(t.Context(), path, args...), done: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Env = dir, append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}, environ...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	if adapt != nil {
+		adapt(p.cmd)
+	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -55,6 +55,9 @@ func newBatchCommand(env *Env) *cobra.Command {
 // sendBatch sends the request of a file and prints the reply.
 func sendBatch(ctx context.Context, env *Env, cfg *Config, file string, timeout time.Duration) error {
 	request, err := readBatchFile(ctx, env, file)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}

@@ -47,6 +47,9 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 		if errors.Is(err, io.EOF) {
 			break
 		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err != nil {
 			return exitWith(exitUsage, fmt.Errorf("%s: %w", input, err))
 		}

@@ -51,6 +51,9 @@ type pipeline struct {
 // run returns nil when every row has its result written.
 func (p *pipeline) run(soft, hard context.Context) error {
 	if err := p.stage.prepare(soft); err != nil {
+		if soft.Err() != nil { // else every stream's error would say so
+			return context.Cause(soft)
+		}
 		return err
 	}
 	work, finish := context.WithCancelCause(soft)

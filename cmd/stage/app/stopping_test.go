@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -77,6 +78,25 @@ func TestAReadThatNeverEndsIsInterrupted(t *testing.T) {
 			t.Errorf("read %q, %v", got, err)
 		}
 	})
+}
+
+// No virtual time: it is the kernel that waits.
+func TestANamedPipeThatNobodyOpensIsInterrupted(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signal := &InterruptError{Signal: os.Interrupt}
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(signal)
+	if _, err := openSource(ctx, &Env{}, name, "jsonl"); !errors.Is(err, signal) || exitCode(err) != exitInterrupted {
+		t.Errorf("opened with %v", err)
+	}
+	w, err := os.OpenFile(name, os.O_RDWR, 0) // releases who waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
 }
 
 func TestAWriteThatNobodyTakesIsAbandoned(t *testing.T) {
