@@ -23,8 +23,8 @@ const (
 	// recordBackoff is the wait before an event that the server refused is sent again.
 	recordBackoff = 500 * time.Millisecond
 	recordScan    = 250 * time.Millisecond
-	// recordHurry is how long the end of a process waits for an answer before it asks again. An answer does get lost now
-	// and then: in one of fifty runs on a fresh server that to the first event.
+	// recordHurry is how long the end of a process waits for an answer before it sends the event again. Answers get lost
+	// with their connection: a reconnect brings back the subscription, not what was on its way to it.
 	recordHurry = 300 * time.Millisecond
 	// recordComplain is the shortest time between two warnings that events are not stored: each event that waits would
 	// else give one at each attempt.
@@ -77,8 +77,11 @@ type Recorder struct {
 
 	stored []*record // owned by answered: what an answer said is stored
 
-	mu        sync.Mutex
-	listening bool   // for answers; what is sent before is not answered
+	mu sync.Mutex
+	// listening is set once answers are subscribed to. An event that goes before its connection's SUB is stored, but the
+	// stream may acknowledge it (nats-server: stream.internalLoop) before the server has read the SUB: no interest in the
+	// reply subject, so client.processInboundClientMsg drops the answer. The first event of a run used to race with Run so.
+	listening bool
 	last      uint64 // number of the last event
 	subjects  map[auditPlace]string
 	queue     []*record          // not sent yet, oldest first

@@ -37,6 +37,27 @@ func TestRecorderTellsOfEachEventAsItComes(t *testing.T) {
 	})
 }
 
+// The first event of a run comes while Run begins. Sent before the subscription, it is stored and its answer dropped.
+func TestNoEventIsSentBeforeItsAnswerCanArrive(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		rec := consumer.NewRecorder(b.connect(), consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log})
+		rec.RecordRun(&auditlog.Run{Header: auditlog.Header{RunID: "r1"}, Phase: auditlog.PhaseStart})
+		synctest.Wait() // whatever was sent is stored and answered
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- rec.Run(ctx) }()
+		time.Sleep(100 * time.Millisecond)
+		if n := rec.Pending(); n != 0 {
+			t.Errorf("%d events wait for an answer after 100 ms, want none", n)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // recording is a Recorder at work, and what it has told.
 type recording struct {
 	*consumer.Recorder
