@@ -45,7 +45,7 @@ type Config struct {
 	ResultStream, ResultSubject string
 	// DeadLetterSubject gets the originals of failed rows; empty: none.
 	DeadLetterSubject string
-	// WindowRows and WindowBytes bound what is taken and not yet emitted. A single row larger than WindowBytes is let in
+	// WindowRows and WindowBytes bound what is taken of the partition and not yet emitted. A single row larger than WindowBytes is let in
 	// alone. Defaults 1024 and 256 MiB.
 	WindowRows  int
 	WindowBytes int64

@@ -130,13 +130,13 @@ func TestEveryVariableIsReachable(t *testing.T) {
 
 // TestNumbersKeepTheirDigits is for YAML's floats.
 func TestNumbersKeepTheirDigits(t *testing.T) {
-	values := merged(ciValues(t, "minimal"), parse(t, `config: {STAGE_WINDOW_BYTES: 1073741824, STAGE_MAX_DISPATCH_DELAY_MS: 1000000, STAGE_BACKOFF_MULTIPLIER: 1.75, STAGE_JOURNAL: false}`))
+	values := merged(ciValues(t, "minimal"), parse(t, `config: {STAGE_WINDOW_BYTES: 134217728, STAGE_MAX_DISPATCH_DELAY_MS: 1000000, STAGE_BACKOFF_MULTIPLIER: 1.75, STAGE_JOURNAL: false}`))
 	for _, o := range objects(t, values) {
 		if o.kind() != "ConfigMap" || o.name() != "demo-llm-stage" {
 			continue
 		}
 		for name, want := range map[string]string{
-			"STAGE_WINDOW_BYTES": "1073741824", "STAGE_MAX_DISPATCH_DELAY_MS": "1000000", "STAGE_BACKOFF_MULTIPLIER": "1.75", "STAGE_JOURNAL": "false",
+			"STAGE_WINDOW_BYTES": "134217728", "STAGE_MAX_DISPATCH_DELAY_MS": "1000000", "STAGE_BACKOFF_MULTIPLIER": "1.75", "STAGE_JOURNAL": "false",
 		} {
 			if got := o.at("data", name); got != want {
 				t.Errorf("%s is %q, want %q", name, got, want)

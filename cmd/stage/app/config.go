@@ -104,10 +104,10 @@ type StreamsConfig struct {
 	Storage           string `env:"STREAM_STORAGE, default=file" oneof:"file memory" help:"storage of the streams created here: file or memory"`
 }
 
-// WindowConfig bounds what is taken and not yet emitted.
+// WindowConfig bounds what each partition has taken and not yet emitted.
 type WindowConfig struct {
-	Rows  int  `env:"WINDOW, default=1024" min:"1" max:"50000" help:"most rows taken and not yet emitted"`
-	Bytes Size `env:"WINDOW_BYTES, default=256MiB" min:"1MiB" help:"most bytes of rows and results taken and not yet emitted"`
+	Rows  int  `env:"WINDOW, default=1024" min:"1" max:"50000" help:"most rows taken and not yet emitted, for each partition"`
+	Bytes Size `env:"WINDOW_BYTES, default=256MiB" min:"1MiB" help:"most bytes of rows and results taken and not yet emitted, for each partition: one process may serve all of them"`
 }
 
 // PoolConfig describes how many calls are in flight, and how fast they go.

@@ -8,6 +8,9 @@ const (
 )
 
 // memoryLimit is the memory that run needs with cfg at most, in bytes, and that the garbage collector is told to keep to.
+// Each partition has a window of its own, and the last replica serves them all. The chart does the same sum to see whether
+// that fits into a pod (llm-stage.windowRoom).
+//
 // Left alone it lets the heap grow to twice what is in use, so that a full window took twice STAGE_WINDOW_BYTES. The limit
 // is a soft one: a process that needs more takes more.
 //

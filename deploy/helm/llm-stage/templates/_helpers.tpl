@@ -78,6 +78,38 @@ labels:
 {{- add (include "llm-stage.seconds" $stop | int64) (int64 .Values.stopMarginSeconds) }}
 {{- end }}
 
+{{- /* Bytes of a quantity of Kubernetes or of a size of the program; empty when it is neither. */ -}}
+{{- define "llm-stage.bytes" -}}
+{{- $units := dict "" 1.0 "k" 1000.0 "M" 1000000.0 "G" 1000000000.0 "B" 1.0 }}
+{{- range $unit, $bytes := dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 }}
+{{- $_ := set $units $unit $bytes }}
+{{- $_ := set $units (printf "%sB" $unit) $bytes }}
+{{- end }}
+{{- $text := include "llm-stage.text" . | nospace }}
+{{- $unit := regexFind "[a-zA-Z]*$" $text }}
+{{- if and (regexMatch "^[0-9.]+[a-zA-Z]*$" $text) (hasKey $units $unit) }}
+{{- mulf (trimSuffix $unit $text | float64) (get $units $unit) | floor | int64 }}
+{{- end }}
+{{- end }}
+
+{{- /* The most that STAGE_WINDOW_BYTES may be for a pod that serves all partitions to keep within nine tenths of its memory
+limit; empty without a limit. The sum is that of the program, cmd/stage/app/memory.go. */ -}}
+{{- define "llm-stage.windowRoom" -}}
+{{- with include "llm-stage.bytes" (((.Values.resources).limits).memory | default "") }}
+{{- $pool := include "llm-stage.text" ($.Values.config.STAGE_POOL_SIZE | default 1) | int64 }}
+{{- $windows := subf (mulf 0.9 (float64 .)) (add 20971520 (mul 131072 $pool) | float64) }}
+{{- divf $windows (mulf 1.0625 (include "llm-stage.partitions" $ | float64)) | floor | int64 }}
+{{- end }}
+{{- end }}
+
+{{- /* STAGE_WINDOW_BYTES where config has none and the program's default is too much; else empty. */ -}}
+{{- define "llm-stage.windowBytes" -}}
+{{- $room := include "llm-stage.windowRoom" . }}
+{{- if and $room (not .Values.config.STAGE_WINDOW_BYTES) (lt (int64 $room) 268435456) }}
+{{- printf "%dMiB" (div (int64 $room) 1048576) }}
+{{- end }}
+{{- end }}
+
 {{- define "llm-stage.maxReplicas" -}}
 {{- if .Values.keda.enabled }}
 {{- .Values.keda.maxReplicas | default (add1 (include "llm-stage.partitions" . | int64)) | int64 }}
@@ -153,6 +185,7 @@ prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- /* The whole environment of the stage, but for extraEnv. */ -}}
 {{- define "llm-stage.environment" -}}
 {{- $env := include "llm-stage.ownEnvironment" . | fromYaml }}
+{{- with include "llm-stage.windowBytes" . }}{{ $_ := set $env "STAGE_WINDOW_BYTES" . }}{{ end }}
 {{- range $name, $value := .Values.config }}
 {{- if not (kindIs "invalid" $value) }}{{ $_ := set $env $name (include "llm-stage.text" $value) }}{{ end }}
 {{- end }}

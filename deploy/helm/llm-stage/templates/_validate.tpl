@@ -63,6 +63,16 @@
 {{- $faults = append $faults (printf "config.STAGE_INPUT_SUBJECT: has no place for the partition: with %d partitions write it as rows.{partition}.>" $partitions) }}
 {{- end }}
 
+{{- with include "llm-stage.windowRoom" . }}
+{{- $room := int64 . }}
+{{- $window := include "llm-stage.bytes" ($c.STAGE_WINDOW_BYTES | default "1MiB") | int64 }}
+{{- if gt $window $room }}
+{{- $pool := include "llm-stage.text" ($c.STAGE_POOL_SIZE | default 1) | int64 }}
+{{- $need := addf (mulf 1.0625 $partitions $window) 20971520 (mul 131072 $pool) }}
+{{- $faults = append $faults (printf "resources.limits.memory: %s has no room for the windows of a pod that serves all partitions, %d of %s each: raise it to %dMi%s" (include "llm-stage.text" $.Values.resources.limits.memory) $partitions (include "llm-stage.text" ($c.STAGE_WINDOW_BYTES | default "1MiB")) (divf $need 943718.4 | ceil | int64) (ge $room 1048576 | ternary (printf ", or lower config.STAGE_WINDOW_BYTES to %dMiB" (div $room 1048576)) "")) }}
+{{- end }}
+{{- end }}
+
 {{- if .Values.keda.enabled }}
 {{- if gt (include "llm-stage.maxReplicas" . | int64) (add1 $partitions) }}
 {{- $faults = append $faults (printf "keda.maxReplicas: %d is more than STAGE_PARTITIONS and a standby, %d: the others would only wait" (int64 .Values.keda.maxReplicas) (add1 $partitions)) }}
