@@ -170,7 +170,7 @@ func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
 	row := &Row{
 		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
-		Taken:   time.Now(), mail: c.mail, gate: &c.gate, pulse: &c.pulse, recorder: c.cfg.Recorder,
+		Taken:   time.Now(), mail: c.mail, gate: &c.gate, pulse: c.pulse, recorder: c.cfg.Recorder,
 	}
 	if c.cfg.Tracer != nil {
 		row.trace = c.cfg.Tracer.RowTaken(row)

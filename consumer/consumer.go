@@ -110,7 +110,7 @@ type Status struct {
 	// Head is the oldest row of the window and since when it is the head; 0 when the window is empty.
 	Head      uint64
 	HeadSince time.Time
-	// Pending rows wait in the input stream.
+	// Pending rows wait in the input stream. Only the owner reports them.
 	Pending uint64
 	// HighWaterMark is the input sequence of the last row emitted.
 	HighWaterMark uint64
@@ -136,7 +136,7 @@ type Consumer struct {
 	log           *slog.Logger
 	mail          *mailbox
 	gate          gate
-	pulse         pulse
+	pulse         *pulse
 	problems      problems
 
 	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
@@ -193,6 +193,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		claimSubject:  claimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		log:           log,
 		mail:          newMailbox(),
+		pulse:         newPulse(time.Now(), cfg.PinnedTTL),
 		problems:      problems{log: log},
 		held:          make(map[uint64]*Row),
 		status:        Status{Partition: cfg.Partition, Role: Starting},

@@ -35,8 +35,7 @@ func TestAGateHoldsRowsWhileTheWindowIsFull(t *testing.T) {
 }
 
 func TestARowThatIsNotWantedNeverWaitsForRoom(t *testing.T) {
-	row := &Row{Seq: 2, gate: new(gate), pulse: new(pulse)}
-	row.pulse.begin(time.Now(), time.Hour)
+	row := &Row{Seq: 2, gate: new(gate), pulse: newPulse(time.Now(), time.Hour)}
 	row.gate.set(true, 1)
 	if !row.MayBegin() {
 		t.Error("held, and so would never be handed back")

@@ -14,7 +14,7 @@ import (
 //
 // So nobody makes a call until the term has read the log after such a gap.
 //
-// The zero value is in doubt. It is safe for concurrent use; the term's goroutine alone calls beat and settle.
+// It is safe for concurrent use; the goroutine of the terms alone calls begin, beat and settle.
 type pulse struct {
 	born  time.Time
 	limit time.Duration // between two beats
@@ -22,10 +22,14 @@ type pulse struct {
 	doubt atomic.Bool
 }
 
-// begin starts over, for a term that has just claimed the partition.
-func (p *pulse) begin(now time.Time, pinnedTTL time.Duration) {
-	p.born, p.limit = now, pinnedTTL/2
-	p.last.Store(0)
+func newPulse(now time.Time, pinnedTTL time.Duration) *pulse {
+	return &pulse{born: now, limit: pinnedTTL / 2}
+}
+
+// begin starts over, for a term that has claimed the partition: at is when it had not sent the claim yet, for the process
+// may be suspended right behind it, too.
+func (p *pulse) begin(at time.Time) {
+	p.last.Store(int64(at.Sub(p.born)))
 	p.doubt.Store(false)
 }
 

@@ -117,7 +117,11 @@ func (w *simWatch) lookAtProgress(p, emitted int, lives []*life) {
 			return
 		}
 	}
-	if still := time.Since(w.since[p]); still > simStill && !w.still[p] {
+	from := w.since[p]
+	if w.s.calm.After(from) {
+		from = w.s.calm // what happened last begins the time again
+	}
+	if still := time.Since(from); still > simStill && !w.still[p] {
 		w.still[p] = true
 		w.s.t.Errorf("%v PROGRESS: partition %d stands at %d of %d rows for %v though nothing is wrong (row %d)%s",
 			w.s.clock(), p, emitted, len(rows), still, rows[emitted], w.s.state(p))

@@ -98,11 +98,6 @@ func (c *Consumer) look(soft context.Context, durable jetstream.Consumer) (*jets
 	if err != nil {
 		return nil, fmt.Errorf("look at consumer %s: %w", c.durable, c.denied(err))
 	}
-	pending := info.NumPending
-	if !nobodyPinned(info) {
-		pending = 0 // its owner reports them
-	}
-	c.setStatus(func(s *Status) { s.Pending = pending })
 	if !nobodyPinned(info) || info.NumPending == 0 && info.NumAckPending == 0 {
 		c.problems.clear(problemOwnership) // what held up an earlier term is no concern of a standby
 	}

@@ -78,6 +78,7 @@ func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin st
 	}
 	owner := c.newOwner()
 	c.at("claiming")
+	claiming := time.Now()
 	if end, err = c.claim(ctx, owner, end, input.CachedInfo().Created); err != nil {
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin st
 		stored:  make(chan emitted, 1),
 	}
 	t.accepted = end.mark
-	c.pulse.begin(time.Now(), c.cfg.PinnedTTL)
+	c.pulse.begin(claiming)
 	if err := t.reset(ctx); err != nil {
 		if t.pull != nil {
 			t.pull.close()
