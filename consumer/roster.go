@@ -13,15 +13,16 @@ const (
 	spreadForget = 1600 * time.Millisecond
 	// neglectPatience is how long rows may wait at a partition that nobody serves until the next in line takes it over, and
 	// neglectMost until anybody does. A hand-over without calls in flight takes a tenth of that.
-	neglectPatience = 2 * time.Second
-	neglectMost     = 3 * time.Second
+	neglectPatience = 1500 * time.Millisecond
+	neglectMost     = 2500 * time.Millisecond
 	// neglectLook is the time between two looks at a partition that nobody serves, as far as is known.
-	neglectLook = 700 * time.Millisecond
-	// returnFirst is how long a partition that was taken over from a replica that had said it was standing by is kept at
-	// least; twice as long each time, at most returnMost. returnForget is after how long the count begins again.
-	returnFirst  = 5 * time.Second
-	returnMost   = time.Minute
-	returnForget = 2 * time.Minute
+	neglectLook = 500 * time.Millisecond
+	// returnFirst is how long a partition is not released to a replica that said it stood by for it and did not take it;
+	// twice as long each time, at most returnMost: it may be able by now, and the shares are to be even after ten seconds.
+	// returnForget is after how long the count begins again.
+	returnFirst  = time.Second
+	returnMost   = 8 * time.Second
+	returnForget = time.Minute
 )
 
 // announcement is what a replica tells the others of itself.
@@ -72,9 +73,10 @@ type place struct {
 	look       bool      // it is to be looked at once, although somebody is there
 	takeOver   bool      // nobody takes it, so this replica does
 
-	returned  time.Time // when it was last given to a replica that stood by
-	returns   int       // how often that was in vain, or would have been
-	keepUntil time.Time // it is not given up before
+	failed    string    // the replica that stood by for it and did not take it
+	failures  int       // how often
+	failedAt  time.Time // the last time
+	keepUntil time.Time // it is not released to that one before
 }
 
 // roster is what a replica knows of the others, and what follows for it. It is pure: the instant comes in as an argument.
@@ -233,10 +235,7 @@ func (r *roster) serve(now time.Time) []bool {
 			}
 			serve[n] = true
 		case pl.hold != free:
-			serve[n] = !r.standsBy(id, n) || now.Before(pl.keepUntil)
-			if !serve[n] {
-				pl.returned = now
-			}
+			serve[n] = !r.standsBy(id, n) || id == pl.failed && now.Before(pl.keepUntil)
 		default:
 			serve[n] = pl.takeOver
 		}
@@ -364,14 +363,16 @@ func (r *roster) nextInLine(partition int) string {
 func (r *roster) takeOver(partition int, now time.Time) {
 	pl := &r.places[partition]
 	pl.takeOver = true
-	if !r.standsBy(r.assignee(partition), partition) {
+	id := r.assignee(partition)
+	if !r.standsBy(id, partition) {
 		return
 	}
-	if now.Sub(pl.returned) > returnForget {
-		pl.returns = 0
+	if id != pl.failed || now.Sub(pl.failedAt) > returnForget {
+		pl.failures = 0
 	}
-	pl.keepUntil = now.Add(min(returnFirst<<min(pl.returns, 10), returnMost))
-	pl.returns++
+	pl.failed, pl.failedAt = id, now
+	pl.keepUntil = now.Add(min(returnFirst<<min(pl.failures, 10), returnMost))
+	pl.failures++
 }
 
 // own notes how this replica holds a partition from now on. It can only lose what it had.

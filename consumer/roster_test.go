@@ -181,7 +181,7 @@ func TestSharesAreEvenAgainFromAnyHistory(t *testing.T) {
 		c := newCrew(t, rapid.IntRange(1, 12).Draw(t, "partitions"), rapid.IntRange(1, 5).Draw(t, "replicas"))
 		for range rapid.IntRange(1, 8).Draw(t, "changes") {
 			i := rapid.IntRange(0, len(c.names)-1).Draw(t, "replica")
-			c.become(i, rapid.SampledFrom([]string{sound, silent, liar, away}).Draw(t, "becomes"))
+			c.become(i, rapid.SampledFrom([]string{sound, silent, liar, sick, away}).Draw(t, "becomes"))
 			c.pass(time.Duration(rapid.IntRange(1, 40).Draw(t, "for")) * crewStep)
 		}
 		c.become(0, sound)

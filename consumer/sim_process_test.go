@@ -280,7 +280,10 @@ func (l *life) run(steps *armed) {
 	recording, stopRecorder := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	spreading, stopSpread := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	l.cancelSoft, l.cancelHard, l.stopRecorder, l.cancelSpread = stopSoft, stopHard, stopRecorder, stopSpread
-	context.AfterFunc(hard, l.exec.die)
+	context.AfterFunc(hard, func() {
+		l.exec.die()
+		time.AfterFunc(time.Second, rec.Hurry) // as the program does
+	})
 	var serving, others sync.WaitGroup
 	others.Go(func() { _ = rec.Run(recording) })
 	if s.partitions > 1 { // as the program does

@@ -132,6 +132,9 @@ func (w *simWatch) lookAtProgress(p, emitted int, lives []*life) {
 func (w *simWatch) lookAtStop(l *life) {
 	now := time.Now()
 	if !l.hardSince.IsZero() {
+		if l.link.asleepNow() {
+			l.hardSince = now
+		}
 		if now.Sub(l.hardSince) > simHard {
 			w.say(l, "STOP: a hard stop has not ended", now.Sub(l.hardSince))
 		}
