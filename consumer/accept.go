@@ -182,6 +182,7 @@ func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
 // collect takes the answered rows into the sequencer.
 func (t *term) collect() {
 	rows := t.c.mail.take(t.spare)
+	t.collected += len(rows)
 	for _, row := range rows {
 		switch {
 		case t.open[row.Seq] != row:

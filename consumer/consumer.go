@@ -218,6 +218,16 @@ func (c *Consumer) Status() Status {
 	return s
 }
 
+// Unkept is how many replies a crash would pay for again now, where all are to be kept at once (no [Config.JournalAfter]);
+// else 0. An executor that lets them hold their slots pays again for no more calls than it has slots; it is woken by
+// [Resumer]. Safe for concurrent use.
+func (c *Consumer) Unkept() int {
+	if !c.cfg.Journal || c.cfg.JournalAfter > 0 {
+		return 0
+	}
+	return c.mail.lossy()
+}
+
 func (c *Consumer) setStatus(change func(*Status)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -363,6 +373,7 @@ func (c *Consumer) keepRows(t *term) {
 		row.wanted.Store(false)
 		c.held[seq] = row
 	}
+	c.resumeIf(c.mail.count(t.collected, 0))
 	t.openGate()
 }
 

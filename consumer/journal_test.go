@@ -56,13 +56,13 @@ func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 		b.until(1)
 		b.limit("RESULTS", 1)
 		b.loadFrom(1, 64)
-		time.Sleep(time.Second / 5)
+		time.Sleep(10*time.Millisecond + 70*time.Millisecond) // later than JournalAfter
 		if got := b.stored("JOURNAL", "journal.stage.0"); got > 1 {
-			t.Errorf("%d messages in the journal after a fifth of a second, want none but the marker", got)
+			t.Errorf("%d messages in the journal after 70 ms, want none but the marker", got)
 		}
-		time.Sleep(10 * time.Second)
+		time.Sleep(30 * time.Millisecond)
 		if got := b.stored("JOURNAL", "journal.stage.0"); got < 64 {
-			t.Errorf("%d messages in the journal after ten seconds, want all 64 rows", got)
+			t.Errorf("%d messages in the journal after a tenth of a second, want all 64 rows", got)
 		}
 		r.kill()
 		b.limit("RESULTS", -1)

@@ -47,7 +47,6 @@ func (t *term) emitted(e emitted) error {
 	failed := 0
 	for i, row := range e.rows {
 		delete(t.open, row.Seq)
-		row.keep = false
 		if row.reply.Failed {
 			failed++
 		}

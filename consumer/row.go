@@ -131,12 +131,15 @@ func (r *Row) eventStored() {
 func (r *Row) emittable() bool { return r.done && r.unstored.Load() == 0 }
 
 // mailbox passes answered rows from the executor's goroutines to the consumer's without ever blocking them. The window
-// bounds it.
+// bounds it. It also counts the replies that a crash would lose: those that nobody has looked at since they came, and those
+// that the term says are not kept yet.
 type mailbox struct {
 	signal chan struct{} // holds one token while there may be something to see
 
-	mu   sync.Mutex
-	rows []*Row
+	mu     sync.Mutex
+	rows   []*Row
+	fresh  int // rows put since they were counted last
+	unkept int // of those counted
 }
 
 func newMailbox() *mailbox { return &mailbox{signal: make(chan struct{}, 1)} }
@@ -144,6 +147,7 @@ func newMailbox() *mailbox { return &mailbox{signal: make(chan struct{}, 1)} }
 func (m *mailbox) put(r *Row) {
 	m.mu.Lock()
 	m.rows = append(m.rows, r)
+	m.fresh++
 	m.mu.Unlock()
 	m.wake()
 }
@@ -162,4 +166,21 @@ func (m *mailbox) take(spare []*Row) []*Row {
 	rows := m.rows
 	m.rows = spare[:0]
 	return rows
+}
+
+// count replaces collected rows among the fresh ones by what is known of all by now, and reports whether the sum is less
+// than before.
+func (m *mailbox) count(collected, unkept int) (fewer bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.fresh + m.unkept
+	m.fresh -= collected
+	m.unkept = unkept
+	return m.fresh+m.unkept < before
+}
+
+func (m *mailbox) lossy() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fresh + m.unkept
 }

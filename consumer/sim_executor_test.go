@@ -109,7 +109,7 @@ func (e *simExecutor) handBack(which func(*consumer.Row) bool) {
 
 // pump gives free slots to the oldest row of each partition in turn. The lock is held.
 func (e *simExecutor) pump() {
-	for passed := 0; len(e.calls) < simPool && passed < len(e.queues) && !isClosed(e.dead); {
+	for passed := 0; len(e.calls)+e.life.unkept() < simPool && passed < len(e.queues) && !isClosed(e.dead); {
 		e.turn = (e.turn + 1) % len(e.queues)
 		q := &e.queues[e.turn]
 		if len(*q) == 0 || !(*q)[0].MayBegin() {
@@ -199,7 +199,7 @@ func (e *simExecutor) begun() bool {
 func (e *simExecutor) stuck() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.calls)
+	return len(e.calls) + e.life.unkept()
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -302,6 +302,8 @@ func (l *life) run(steps *armed) {
 			s.t.Fatal(err)
 		}
 		l.consumers = append(l.consumers, c)
+	}
+	for p, c := range l.consumers {
 		serving.Go(func() {
 			switch err := c.Run(soft, hard); {
 			case hard.Err() != nil || l.link.isDead():
@@ -328,4 +330,12 @@ func (l *life) run(steps *armed) {
 		close(l.ended)
 		cfg.Logger.Debug("process ended", slog.String("run", l.name))
 	}()
+}
+
+// unkept is how many replies wait for the journal where none may be lost but those in flight.
+func (l *life) unkept() (n int) {
+	for _, c := range l.consumers {
+		n += c.Unkept()
+	}
+	return n
 }

@@ -223,7 +223,9 @@ func nobodyPinned(info *jetstream.ConsumerInfo) bool {
 
 // collect takes the replies that arrive while no term is on.
 func (c *Consumer) collect() {
-	for _, row := range c.mail.take(nil) {
+	rows := c.mail.take(nil)
+	for _, row := range rows {
 		c.answeredLate(row)
 	}
+	c.resumeIf(c.mail.count(len(rows), 0))
 }

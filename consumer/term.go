@@ -41,6 +41,7 @@ type term struct {
 	stopping   bool
 	released   bool // to another replica, with stopping
 	handedBack int  // rows in buf that the executor gave back
+	collected  int  // rows from the mailbox that are not counted yet, see mailbox
 
 	groups   chan []*Row
 	stored   chan emitted
@@ -234,6 +235,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		}
 		t.checkOwner(now)
 		t.setGate()
+		t.c.resumeIf(t.c.mail.count(t.collected, t.journal.lossy()))
+		t.collected = 0
 		t.publishStatus()
 	}
 }

@@ -46,6 +46,9 @@ type Config struct {
 	// block. Nil: nobody is told.
 	OnPause  func(reason error)
 	OnResume func()
+	// Held returns how many slots are taken by calls that have ended already, because what they brought is not safe yet.
+	// [Pool.Wake] is to be called when there may be fewer. It runs on the pool's goroutine and must not block. Nil: none.
+	Held func() int
 	// OnRoom is called after jobs have left the queue, when [Pool.Room] may be more than it was. It runs on the pool's
 	// goroutine and must not block. Nil: nobody is called.
 	OnRoom func()
@@ -172,6 +175,9 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.OnResume == nil {
 		c.OnResume = func() {}
+	}
+	if c.Held == nil {
+		c.Held = func() int { return 0 }
 	}
 	if c.OnRoom == nil {
 		c.OnRoom = func() {}

@@ -110,6 +110,9 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	return &j.task
 }
 
+// Wake has the pool look again whether an attempt may go: see Config.Held.
+func (p *Pool[In, Out]) Wake() { p.sched.inbox.signal() }
+
 // Drain makes the pool stop softly, and returns at once. Submit takes no more jobs. No attempt starts: waiting jobs,
 // those in backoff too, are handed back with ErrHandedBack and class Cancelled. Calls in the air finish, a verdict
 // that asks for another attempt hands its job back, and then Run returns.

@@ -136,7 +136,7 @@ func (s *scheduler) takeUp() {
 // dispatch sends what may go now. It returns the instant at which to come back without an event; zero: never.
 func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	s.throttled = false
-	for s.counts.InFlight < s.cfg.Size {
+	for s.counts.InFlight+s.cfg.Held() < s.cfg.Size {
 		t, at, next := s.first()
 		if t == nil {
 			s.throttled = !next.IsZero()

@@ -84,8 +84,11 @@ func (e *executor) Recall() {
 	e.pool.Recall(func(j *job) bool { return !j.row.Wanted() })
 }
 
-// Resume looks at the waiting rows again. It implements [consumer.Resumer].
-func (e *executor) Resume() { e.signal() }
+// Resume looks at the waiting rows again, and at the slots that were held. It implements [consumer.Resumer].
+func (e *executor) Resume() {
+	e.signal()
+	e.pool.Wake()
+}
 
 func (e *executor) signal() {
 	select {

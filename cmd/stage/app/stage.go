@@ -149,8 +149,20 @@ func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
 	if cfg.Rows.OnFatal == "fail" {
 		pc.OnFatal = pool.Fail
 	}
+	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
+		pc.Held = s.unkept
+	}
 	err = addServers(&pc, cfg, s.caller.targets)
 	return pc, err
+}
+
+// unkept is how many replies a crash would pay for again. Where none may be lost but those of calls in flight each holds its
+// call's slot.
+func (s *stage) unkept() (n int) {
+	for _, c := range s.consumers {
+		n += c.Unkept()
+	}
+	return n
 }
 
 // newLaw returns the law of the dispatch rate.
