@@ -243,8 +243,8 @@ func (r *Recorder) RecordRun(e *auditlog.Run) {
 }
 
 // RecordCall stores the event of a call that belongs to no row. It blocks while MaxPending events wait, or
-// MaxPendingBytes, until [Recorder.Hurry]. Stored is called once when the stream holds the event, or never, where the process ends first; it must
-// not block. For a row's call there is [Row.RecordCall].
+// MaxPendingBytes, until [Recorder.Hurry]. Stored is called once when the stream holds the event, or never, where the
+// process ends first; it must not block. For a row's call there is [Row.RecordCall].
 func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) { r.recordCall(e, stored) }
 
 // recordCall stores a call event; stored is called once when the stream holds it.
