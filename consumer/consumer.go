@@ -300,7 +300,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.cfg.Spread.own(c.cfg.Partition, rights)
+	c.cfg.Spread.own(c.cfg.Partition, heldRightly)
 	c.problems.clear(problemOwnership)
 	if err = t.run(soft, hard, lost); errors.Is(err, errReleased) {
 		t.dropHandedBack()
@@ -329,9 +329,9 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 // connection is the first to go on when it is back: the replies that it waits for come to its memory.
 func (c *Consumer) holdAfter(err error) hold {
 	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
-		return lost
+		return heldLost
 	}
-	return free
+	return notHeld
 }
 
 // standBy leaves nothing of a term: who owns nothing has no window and no head of the line.

@@ -55,10 +55,10 @@ type peer struct {
 type hold uint8
 
 const (
-	free   hold = iota // it does not
-	lost               // it did when the connection broke, and is the first to go on with it
-	rights             // it serves it
-	taken              // it serves it in the place of another
+	notHeld     hold = iota // it does not
+	heldLost                // it did when the connection broke, and is the first to go on with it
+	heldRightly             // it serves it
+	heldInstead             // it serves it in the place of another
 )
 
 // place is what a replica knows of one partition.
@@ -105,10 +105,10 @@ func (r *roster) announce() announcement {
 	a := announcement{ID: r.id, Partitions: len(r.places), Owned: []int{}}
 	for p := range r.places {
 		switch pl := &r.places[p]; {
-		case pl.hold == taken:
+		case pl.hold == heldInstead:
 			a.Taken = append(a.Taken, p)
 			a.Owned = append(a.Owned, p)
-		case pl.hold != free:
+		case pl.hold != notHeld:
 			a.Owned = append(a.Owned, p)
 		}
 		if r.places[p].standby {
@@ -161,12 +161,12 @@ func (r *roster) update(now time.Time) {
 	ids := slices.Sorted(maps.Keys(r.peers))
 	for n := range r.places {
 		pl := &r.places[n]
-		if pl.hold == lost && slices.ContainsFunc(ids, func(id string) bool { return r.claims(id, n) }) {
-			pl.hold = free // somebody has taken it over meanwhile
+		if pl.hold == heldLost && slices.ContainsFunc(ids, func(id string) bool { return r.claims(id, n) }) {
+			pl.hold = notHeld // somebody has taken it over meanwhile
 		}
 		before := pl.holder
 		switch {
-		case pl.hold != free:
+		case pl.hold != notHeld:
 			pl.holder = r.id
 		case r.claims(pl.holder, n):
 		default:
@@ -212,7 +212,7 @@ func (r *roster) members(without string) []member {
 		}
 		list = append(list, m)
 	}
-	add(r.id, func(n int) bool { return r.places[n].hold == taken })
+	add(r.id, func(n int) bool { return r.places[n].hold == heldInstead })
 	for id, p := range r.peers {
 		if !p.leaving {
 			add(id, func(n int) bool { return p.taken[n] })
@@ -230,11 +230,11 @@ func (r *roster) serve(now time.Time) []bool {
 		switch mine := id == r.id; {
 		case mine:
 			pl.takeOver = false
-			if pl.hold == taken {
-				pl.hold = rights
+			if pl.hold == heldInstead {
+				pl.hold = heldRightly
 			}
 			serve[n] = true
-		case pl.hold != free:
+		case pl.hold != notHeld:
 			serve[n] = !r.standsBy(id, n) || id == pl.failed && now.Before(pl.keepUntil)
 		default:
 			serve[n] = pl.takeOver
@@ -379,10 +379,10 @@ func (r *roster) takeOver(partition int, now time.Time) {
 func (r *roster) own(partition int, h hold) {
 	pl := &r.places[partition]
 	switch {
-	case h == rights && pl.takeOver:
-		h = taken
-	case h == lost && pl.hold == free:
-		h = free
+	case h == heldRightly && pl.takeOver:
+		h = heldInstead
+	case h == heldLost && pl.hold == notHeld:
+		h = notHeld
 	}
 	pl.hold, pl.takeOver = h, false
 }

@@ -113,14 +113,14 @@ func (c *crew) act(i, p int, serve bool) {
 	case c.owner[p] == i && !serve:
 		if c.drains[p]--; c.drains[p] <= 0 {
 			c.owner[p] = -1
-			r.own(p, free)
+			r.own(p, notHeld)
 		}
 	case c.owner[p] == i:
 		c.drains[p] = 2
 	case serve && c.owner[p] < 0 && c.kinds[i] == sound && pl.standby:
 		c.owner[p], c.last[p], pl.standby = i, i, false
 		c.moves[p]++
-		r.own(p, rights)
+		r.own(p, heldRightly)
 	default:
 		pl.standby = serve
 		if at := r.lookAt(p); !serve && !at.IsZero() && !at.After(c.now) {

@@ -38,7 +38,7 @@ func (c *Consumer) standBy(soft context.Context, durable jetstream.Consumer, los
 		if err != nil || !passed {
 			return pin, err
 		}
-		c.cfg.Spread.own(c.cfg.Partition, free)
+		c.cfg.Spread.own(c.cfg.Partition, notHeld)
 	}
 }
 
