@@ -92,6 +92,9 @@ func watch(t *testing.T, nc *nats.Conn) *traffic {
 	if err == nil {
 		err = sub.SetPendingLimits(-1, -1)
 	}
+	if err == nil {
+		err = nc.Flush() // what another connection publishes from now on is seen
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
