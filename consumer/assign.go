@@ -18,7 +18,8 @@ type member struct {
 //
 // A member keeps what it owns, up to its share; the larger shares go to those that would otherwise have to give one up, so
 // the fewest partitions move. Only then does it keep what it took over, as far as its share has room: so a neglected
-// partition never displaces one that is rightly owned. Where several claim a partition the first in the order of ids has it.
+// partition never displaces one that is rightly owned. Where several claim a partition the first in the order of ids has
+// it.
 //
 // What is left goes round the members in turn. The turn of a partition depends on its number alone, so while replicas that
 // start together claim one partition after the other, the places of the rest stay the same.

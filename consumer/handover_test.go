@@ -28,6 +28,7 @@ type queuer struct {
 }
 
 func newQueuer(t *testing.T, calls int, latency func() time.Duration) *queuer {
+	t.Helper()
 	return &queuer{latency: latency, free: calls, over: t.Context().Done()}
 }
 

@@ -131,8 +131,8 @@ func (r *Row) eventStored() {
 func (r *Row) emittable() bool { return r.done && r.unstored.Load() == 0 }
 
 // mailbox passes answered rows from the executor's goroutines to the consumer's without ever blocking them. The window
-// bounds it. It also counts the replies that a crash would lose: those that nobody has looked at since they came, and those
-// that the term says are not kept yet.
+// bounds it. It also counts the replies that a crash would lose: those that nobody has looked at since they came, and
+// those that the term says are not kept yet.
 type mailbox struct {
 	signal chan struct{} // holds one token while there may be something to see
 

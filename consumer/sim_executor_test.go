@@ -19,7 +19,8 @@ type outcome struct {
 	failed  bool
 }
 
-// simSlow is from when on a call is slow: a drain does not wait for it, and a partition that stands still because of it is excused.
+// simSlow is from when on a call is slow: a drain does not wait for it, and a partition that stands still because of it is
+// excused.
 const simSlow = time.Second
 
 func (s *sim) outcome(seq uint64) outcome {

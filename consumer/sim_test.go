@@ -104,8 +104,8 @@ func (s *sim) strike(step, manner string, after int) {
 	s.t.Errorf("no process came to the step %q", step)
 }
 
-// After a kill the calls are paid again that were in flight, and no more than the replies of the time that a reply may wait
-// for its turn before it is kept.
+// After a kill the calls are paid again that were in flight, and no more than the replies of the time that a reply may
+// wait for its turn before it is kept.
 func TestAKillPaysAgainOnlyForCallsInFlight(t *testing.T) {
 	for _, after := range []time.Duration{0, 100 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -115,6 +115,7 @@ func TestAKillPaysAgainOnlyForCallsInFlight(t *testing.T) {
 }
 
 func killAndCount(t *testing.T, journalAfter time.Duration) {
+	t.Helper()
 	s := newSim(t, 3, 1) // limits retention
 	s.fastest, s.slowest, s.slowCalls = 5*time.Millisecond, 60*time.Millisecond, 0
 	s.journalAfter = func() time.Duration { return journalAfter }

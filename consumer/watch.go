@@ -12,8 +12,8 @@ import (
 )
 
 // silence is how long nothing may come, with room in the window, before the consumer is looked at: rows that were sent to
-// somebody else, or into a connection that broke, would otherwise come only after AckWait. Twice as long each time that all
-// turns out to be well, at most silenceMost: an idle stage should cost the server next to nothing.
+// somebody else, or into a connection that broke, would otherwise come only after AckWait. Twice as long each time that
+// all turns out to be well, at most silenceMost: an idle stage should cost the server next to nothing.
 const (
 	silence     = 2 * time.Second
 	silenceMost = 32 * time.Second

@@ -238,8 +238,8 @@ func (c *crew) keepBusy(d time.Duration) {
 	}
 }
 
-// lookAtStops holds that a stop ends: a hard one within 5 s whatever is stuck, a soft one, where nothing is, when its calls
-// have.
+// lookAtStops holds that a stop ends: a hard one within 5 s whatever is stuck, a soft one, where nothing is, when its
+// calls have.
 func (c *crew) lookAtStops() {
 	c.stops = slices.DeleteFunc(c.stops, func(s stopping) bool {
 		select {
@@ -263,8 +263,8 @@ func (c *crew) lookAtStops() {
 	})
 }
 
-// lookAtProgress holds that no partition stands still while rows wait for it. Its next row may have to wait for a call that
-// holds a slot, and for its own.
+// lookAtProgress holds that no partition stands still while rows wait for it. Its next row may have to wait for a call
+// that holds a slot, and for its own.
 func (c *crew) lookAtProgress() {
 	c.t.Helper()
 	results, rows := c.counts("RESULTS", "results.stage.%d.rows"), c.counts("ROWS", "rows.%d.>")

@@ -3,6 +3,7 @@ package stage_test
 import (
 	"context"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -43,7 +44,7 @@ var obstacles = []obstacle{
 		llm: llmtest.Config{Script: largeReplies(900_000)},
 		set: fullStream("AUDIT", "audit.>", 4), stuck: called(44), says: "dropped for want of room", loses: true,
 	},
-	{name: "audit, of the end", rows: 3, set: fullStream("AUDIT", "audit.>", 8), stuck: stored(3), says: "audit: 1 events not stored", loses: true},
+	{name: "audit, of the end", rows: 3, set: fullStream("AUDIT", "audit.>", 8), stuck: allStored, says: "audit: 1 events not stored", loses: true},
 	{name: "results", rows: 20, set: fullStream("RESULTS", "results.>", 4), stuck: warned},
 	{
 		name: "journal", rows: 20, set: fullStream("JOURNAL", "journal.>", 1),
@@ -67,12 +68,12 @@ var obstacles = []obstacle{
 		}
 		return func() {}
 	}},
-	{name: "page that does not read", rows: 3, set: mutePage("/api/events"), stuck: stored(3)},
-	{name: "scraper that does not read", rows: 3, set: mutePage("/metrics"), stuck: stored(3)},
+	{name: "page that does not read", rows: 3, set: mutePage("/api/events"), stuck: allStored},
+	{name: "scraper that does not read", rows: 3, set: mutePage("/metrics"), stuck: allStored},
 	{name: "receiver of traces", rows: 3, set: func(s *site, d *deps) func() {
 		s.trace(&receiver{delay: time.Hour})(d)
 		return func() {}
-	}, stuck: stored(3)},
+	}, stuck: allStored},
 }
 
 // fullStream makes a stream that refuses what goes beyond most messages.
@@ -138,9 +139,8 @@ func called(n int) func(*site, *replica) bool {
 	return func(s *site, _ *replica) bool { return len(s.tap.seen()) >= n }
 }
 
-func stored(n int) func(*site, *replica) bool {
-	return func(s *site, _ *replica) bool { return s.stored() >= n }
-}
+// allStored is for obstacles of three rows.
+func allStored(s *site, _ *replica) bool { return s.stored() >= 3 }
 
 // Whatever is stuck, a stage ends within a few seconds of STAGE_STOP_TIMEOUT, and of the second signal. What it leaves
 // behind is processed after a restart: nothing is lost, nothing is doubled.
@@ -154,9 +154,7 @@ func TestAStopEndsWhateverIsStuck(t *testing.T) {
 					s := loaded(t, o.rows, o.llm)
 					free := func() {}
 					changes := vars{"STAGE_LLM_TIMEOUT": "4s", "STAGE_STOP_TIMEOUT": stopTimeout.String()}
-					for k, v := range o.vars {
-						changes[k] = v
-					}
+					maps.Copy(changes, o.vars)
 					r := s.startWith(changes, func(d *deps) {
 						if o.set != nil {
 							free = o.set(s, d)

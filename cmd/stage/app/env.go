@@ -67,7 +67,8 @@ const signalEcho = 200 * time.Millisecond
 // Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM cancels soft:
 // take no new work, finish what is begun. The second cancels hard, from which soft descends: stop at once. The cause
 // of both is an [*InterruptError]; a third signal ends the process, as it would have without this. So does the second, by
-// Env.Exit, if what can't be cancelled keeps it from ending within 5 s. Both end with parent. The caller calls stop when the command is done; it waits until the signals are let go.
+// Env.Exit, if what can't be cancelled keeps it from ending within 5 s. Both end with parent. The caller calls stop when
+// the command is done; it waits until the signals are released.
 func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop func()) {
 	hard, cancelHard := context.WithCancelCause(parent)
 	soft, cancelSoft := context.WithCancelCause(hard)

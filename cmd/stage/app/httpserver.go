@@ -95,8 +95,8 @@ func (s *httpServer) URL() string {
 	return "http://" + addr + "/"
 }
 
-// Run serves until ctx ends, then lets the requests that are being answered finish, for two seconds at most, or 300 ms once
-// hard has ended. It blocks until all of the server has ended; the error is nil unless the server failed before.
+// Run serves until ctx ends, then lets the requests that are being answered finish, for two seconds at most, or 300 ms
+// once hard has ended. It blocks until all of the server has ended; the error is nil unless the server failed before.
 func (s *httpServer) Run(ctx, hard context.Context) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
 	return serveUntil(ctx, hard, s.server, s.listener)

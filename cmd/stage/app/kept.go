@@ -22,10 +22,10 @@ func (p *prompt) form() string {
 	return formText
 }
 
-// errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply might have been a success. Empty:
-// none, the provider said so.
+// errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply might have been a success.
+// Empty: none, the provider said so.
 func (e *executor) errorForm(row *consumer.Row, reason llm.Reason) string {
-	switch reason {
+	switch reason { //nolint:exhaustive // the others depend on no setting
 	case llm.ReasonResultTooLarge:
 		return fmt.Sprintf("room=%d", row.MaxBodyBytes-e.prompt.format.Overhead())
 	case llm.ReasonSchemaValidationFailed:

@@ -121,7 +121,7 @@ func (r *running) kill() {
 	r.conn.nc.Close()
 	r.hard()
 	r.soft()
-	<-r.done
+	r.lab.t.Logf("killed: %v", <-r.done)
 }
 
 // paidAgain lists the rows whose results are not from the journal.

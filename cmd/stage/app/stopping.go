@@ -31,8 +31,8 @@ func after(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	return stop
 }
 
-// within returns a context for what is done at the end of a process: it lasts for patience, but once hard has ended only for
-// short. The caller must call cancel.
+// within returns a context for what is done at the end of a process: it lasts for patience, but once hard has ended only
+// for short. The caller must call cancel.
 func within(hard context.Context, patience, short time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithTimeout(context.WithoutCancel(hard), patience)
 	stop := after(hard, short, end)
@@ -54,8 +54,8 @@ func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	return out
 }
 
-// interruptibleWriter passes writes on until ctx has ended for outputPatience. Then the one under way (to a pipe that nobody
-// reads) is abandoned: it fails, as do all later ones. Not safe for concurrent use.
+// interruptibleWriter passes writes on until ctx has ended for outputPatience. Then the one under way (to a pipe that
+// nobody reads) is abandoned: it fails, as do all later ones. Not safe for concurrent use.
 type interruptibleWriter struct {
 	to        io.Writer
 	giveUp    <-chan struct{}
@@ -94,9 +94,10 @@ func (w *interruptibleWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// exitSoon ends the process in a moment, if it has not ended by then. It is the last resort: everything that takes a context
-// ends sooner by itself. What is left are system calls that don't return (a write to a pipe that nobody reads, a disk that
-// does not answer) and libraries without a way to cancel them (the embedded server's shutdown, the C library's resolver).
+// exitSoon ends the process in a moment, if it has not ended by then. It is the last resort: everything that takes a
+// context ends sooner by itself. What is left are system calls that don't return (a write to a pipe that nobody reads, a
+// disk that does not answer) and libraries without a way to cancel them (the embedded server's shutdown, the C library's
+// resolver).
 func (e *Env) exitSoon() {
 	if e.Exit == nil {
 		return

@@ -189,8 +189,8 @@ func (r *verifyReport) writeJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
-// writeText prints the report for people. Where nothing is violated the reasons why it cannot tell are left to the error that
-// the command ends with.
+// writeText prints the report for people. Where nothing is violated the reasons why it cannot tell are left to the error
+// that the command ends with.
 func (r *verifyReport) writeText(w io.Writer) {
 	for _, p := range r.Partitions {
 		say(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed; %s", p.Partition,
