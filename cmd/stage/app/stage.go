@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// flushTimeout bounds the wait for the last audit events of a process that ends. Once it must end at once, those that find no
-// room wait for hardRoomTimeout, and all of them for hardFlushTimeout.
+// flushTimeout bounds the wait for the last audit events of a process that ends. Once it must end at once, those that find
+// no room wait for hardRoomTimeout, and all of them for hardFlushTimeout.
 const (
 	flushTimeout     = 10 * time.Second
 	hardRoomTimeout  = time.Second
@@ -156,8 +156,8 @@ func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
 	return pc, err
 }
 
-// unkept is how many replies a crash would pay for again. Where none may be lost but those of calls in flight each holds its
-// call's slot.
+// unkept is how many replies a crash would pay for again. Where none may be lost but those of calls in flight each holds
+// its call's slot.
 func (s *stage) unkept() (n int) {
 	for _, c := range s.consumers {
 		n += c.Unkept()
