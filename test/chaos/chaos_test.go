@@ -29,7 +29,7 @@ func mustPlan(t *testing.T, args ...string) *plan {
 }
 
 func TestASeedRepeatsTheSchedule(t *testing.T) {
-	args := []string{"-servers", "3", "-rows", "20000", "-seed"}
+	args := []string{"-servers", "3", "-partitions", "8", "-rows", "20000", "-seed"}
 	one, again, other := mustPlan(t, append(args, "5")...), mustPlan(t, append(args, "5")...), mustPlan(t, append(args, "6")...)
 	if !reflect.DeepEqual(one.schedule(), again.schedule()) {
 		t.Error("the same seed drew another schedule")
@@ -56,6 +56,8 @@ func TestAPlanNamesItsFaults(t *testing.T) {
 		{"-faults kill=x", "KIND=NUMBER"},
 		{"-faults flood=3", "KIND=NUMBER"},
 		{"-faults stepdown=3", "-servers 3"},
+		{"-faults move=1", "-partitions 2 or more"},
+		{"-dedupe twice", "off, inflight or stored"},
 		{"-replicas 1", "from 2 to 20"},
 		{"-partitions 0", "from 1 to 64"},
 		{"-pool 30 -window 20", "the window no smaller"},
@@ -81,7 +83,7 @@ type result struct {
 func plant(rows []row) *planted {
 	p := &planted{}
 	for _, r := range rows {
-		status, body := "success", slices.Concat(bytes.TrimSuffix(r.body, []byte("}")), []byte(`,"llm_response":`+strconv.Quote(llmtest.Answer(prompt(r.n)))+`}`))
+		status, body := "success", slices.Concat(bytes.TrimSuffix(r.body, []byte("}")), []byte(`,"llm_response":`+strconv.Quote(llmtest.Answer(prompt(r.question)))+`}`))
 		switch kindOf(r.n) {
 		case refused:
 			status, body = "error", slices.Concat(bytes.TrimSuffix(r.body, []byte("}")), []byte(`,"llm_response_error":{"reason":"api_call_failed"}}`))
@@ -96,6 +98,7 @@ func plant(rows []row) *planted {
 
 func TestTheCheckFindsWhatMustNotBe(t *testing.T) {
 	const n = 250 // with rows of each kind
+	plan := mustPlan(t, "-seed", "1", "-dedupe", "stored")
 	for _, c := range []struct {
 		name  string
 		spoil func(*planted)
@@ -117,7 +120,7 @@ func TestTheCheckFindsWhatMustNotBe(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var rows []row
 			for i := 1; i <= n; i++ {
-				rows = append(rows, row{seq: uint64(2 * i), n: i, body: rowBody(1, i)})
+				rows = append(rows, row{seq: uint64(2 * i), n: i, question: plan.question(i), body: plan.rowBody(i)})
 			}
 			p := plant(rows)
 			c.spoil(p)

@@ -20,6 +20,7 @@ type row struct {
 	seq       uint64 // stream sequence
 	partition int
 	n         int
+	question  int
 	body      []byte
 }
 
@@ -85,7 +86,7 @@ func (r row) check(status string, body []byte) error {
 	if got.Error != nil {
 		reason = got.Error.Reason
 	}
-	want, wantReason, wantAnswer, own := "success", "", llmtest.Answer(prompt(r.n)), bytes.TrimSuffix(r.body, []byte("}"))
+	want, wantReason, wantAnswer, own := "success", "", llmtest.Answer(prompt(r.question)), bytes.TrimSuffix(r.body, []byte("}"))
 	switch kindOf(r.n) {
 	case refused:
 		want, wantReason, wantAnswer = "error", "api_call_failed", ""
@@ -111,7 +112,7 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 	var all []row
 	if err := s.read(ctx, inputStream, "rows.>", func(m jetstream.Msg, seq uint64) {
 		n, _ := strconv.Atoi(strings.TrimPrefix(m.Headers().Get(nats.MsgIdHdr), "row-"))
-		all = append(all, row{seq: seq, partition: s.partitionOf(m.Subject(), 1), n: n, body: rowBody(s.plan.seed, n)})
+		all = append(all, row{seq: seq, partition: s.partitionOf(m.Subject(), 1), n: n, question: s.plan.question(n), body: s.plan.rowBody(n)})
 		if n != len(all) || !bytes.Equal(m.Data(), all[n-1].body) {
 			s.notes.violate("input", "row %d at place %d of the input: %s", n, len(all), m.Data())
 		}

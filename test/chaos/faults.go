@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,7 +35,7 @@ func (s *site) happen(ctx context.Context, f fault) error {
 	do := map[kind]func(context.Context, *rand.Rand) error{
 		kill: s.killReplica, zombie: s.suspendOwner, stop: s.stopReplica, cut: s.cutReplica,
 		server: s.killServer, suspend: s.suspendServer, isolate: s.isolateServer,
-		stepDown: s.stepDownLeader, unpin: s.unpinOwner, full: s.fillStream, disk: s.fillDisk,
+		stepDown: s.stepDownLeader, unpin: s.unpinOwner, full: s.fillStream, disk: s.fillDisk, move: s.moveReplica,
 	}[f.kind]
 	random := rand.New(rand.NewPCG(f.seed, 2))
 	for end := time.Now().Add(tryFor); ; {
@@ -97,18 +97,6 @@ func (s *site) killReplica(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-func (s *site) stopReplica(ctx context.Context, random *rand.Rand) error {
-	r, down := s.victim(ctx, random), soon(random, 3*time.Second)
-	began := time.Now()
-	stopped, err := r.stop(ctx, down, stopPatience)
-	if err != nil || !stopped {
-		return cmp.Or(err, errNotYet)
-	}
-	s.disturbed(stop)
-	s.notes.did(stop, "replica %d, ended after %v, down %v", r.n, time.Since(began).Round(time.Millisecond), down)
-	return nil
-}
-
 // suspendOwner suspends the owner of a partition until somebody else has claimed it, and a moment longer. It wakes up
 // with all that it knew before.
 func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
@@ -122,6 +110,7 @@ func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 		return cmp.Or(err, errNotYet)
 	}
 	began := time.Now()
+	s.watched.excuse(began)
 	taken := false
 	for !taken && ctx.Err() == nil && time.Since(began) < takeOverPatience {
 		pause(ctx, tryAgain)
@@ -150,10 +139,17 @@ func (s *site) outage(k kind) (end func()) {
 	s.outages++
 	s.mu.Unlock()
 	s.disturbed(k)
+	if k != cut {
+		s.watched.begin()
+	}
 	return func() {
+		now := time.Now()
+		if s.watched.excuse(now); k != cut {
+			s.watched.end(now)
+		}
 		s.mu.Lock()
 		s.outages--
-		s.lastOutage = time.Now()
+		s.lastOutage = now
 		s.mu.Unlock()
 	}
 }
@@ -179,31 +175,11 @@ func (s *site) breach(random *rand.Rand) state {
 }
 
 func (s *site) killServer(ctx context.Context, random *rand.Rand) error {
-	victims := slices.Clone(s.servers.all)
-	random.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
-	if random.IntN(5) > 0 {
-		victims = victims[:1]
-	}
+	victims := s.drawServers(random)
 	if victims[0].process() == nil {
 		return errNotYet
 	}
-	defer s.outage(server)()
-	down := make([]time.Duration, len(victims))
-	for i, v := range victims {
-		down[i] = soon(random, 5*time.Second)
-		if err := v.kill(); err != nil {
-			return err
-		}
-	}
-	s.notes.did(server, "%d of %d, first of them %d, down %v", len(victims), len(s.servers.all), victims[0].n, down)
-	began := time.Now()
-	for i, v := range victims {
-		pause(ctx, down[i]-time.Since(began))
-		if err := v.start(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.crash(ctx, random, server, victims, "")
 }
 
 func (s *site) suspendServer(ctx context.Context, random *rand.Rand) error {
@@ -278,7 +254,8 @@ func (s *site) unpinOwner(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// fillStream sets a stream's limit to what it holds, and lifts it again.
+// fillStream sets a stream's limit to what it holds, and lifts it again. While the audit is full, a replica is stopped half of
+// the time.
 func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
 	name := []string{resultStream, auditStream, journalStream}[random.IntN(3)]
 	if !s.filling.TryLock() {
@@ -294,7 +271,12 @@ func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
 	}
 	defer s.outage(full)()
 	d := between(random, 500*time.Millisecond, 6*time.Second)
+	var stopped sync.WaitGroup
+	defer stopped.Wait()
 	if err == nil {
+		if name == auditStream && random.IntN(2) == 0 {
+			stopped.Go(func() { s.stopMeanwhile(ctx, random, d) })
+		}
 		pause(ctx, d)
 	}
 	// Without an answer the limit may be set all the same, now or when the servers have a leader again.
@@ -309,6 +291,18 @@ func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
 	}
 	s.notes.did(full, "%s for %v", name, d.Round(time.Millisecond))
 	return nil
+}
+
+// stopMeanwhile stops a replica within d. It alone draws from random meanwhile.
+func (s *site) stopMeanwhile(ctx context.Context, random *rand.Rand, d time.Duration) {
+	pause(ctx, between(random, 0, d))
+	text, err := s.stopOne(ctx, random)
+	switch {
+	case err == nil:
+		s.notes.did(stop, "the audit is full: %s", text)
+	case ctx.Err() == nil && !errors.Is(err, errNotYet):
+		s.fail(err)
+	}
 }
 
 // fillDisk fills the disk of a server. The server gives up its streams then, until a person has made room and started it

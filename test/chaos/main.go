@@ -84,8 +84,15 @@ func run(ctx context.Context, p *plan, out io.Writer) (err error) {
 		return err
 	}
 	s.began = time.Now()
+	s.watched = newProgress(s.notes, p)
+	looking, enough := context.WithCancel(ctx)
+	defer enough()
+	var looker sync.WaitGroup
+	looker.Go(func() { s.watch(looking) })
 	published := s.disturb(ctx)
 	err = s.finish(ctx, published)
+	enough()
+	looker.Wait()
 	took := time.Since(s.began)
 	rows, results := published, 0
 	if err == nil {
@@ -97,7 +104,7 @@ func run(ctx context.Context, p *plan, out io.Writer) (err error) {
 		err = s.verify(ctx)
 	}
 	s.notes.tell("stage verify has ended")
-	s.checkCalls()
+	s.checkCalls(published)
 	s.report(out, rows, results, took)
 	if err == nil && s.notes.violated() > 0 {
 		err = errViolated
@@ -255,19 +262,29 @@ func (s *site) unacked(ctx context.Context) string {
 }
 
 // checkCalls compares the calls made again with what the faults allow.
-func (s *site) checkCalls() {
+func (s *site) checkCalls(rows int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, again := s.model.paid(); again > s.allowance {
+	if _, again := s.model.paid(s.equal(rows)); again > s.allowance {
 		s.notes.violate("calls", "%d calls made again, the faults allow %d", again, s.allowance)
 	}
 }
 
+// equal is how many of the first rows have the question of another one.
+func (s *site) equal(rows int) (sum int) {
+	for n := 1; n <= rows; n++ {
+		if s.plan.question(n) != n {
+			sum++
+		}
+	}
+	return sum
+}
+
 // report prints what was done and found.
 func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
-	calls, again := s.model.paid()
-	write(out, "seed %d, %d servers %s, %d replicas, %d partitions, pool %d, window %d\n",
-		s.plan.seed, s.plan.servers, s.nc.ConnectedServerVersion(), s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window)
+	calls, again := s.model.paid(s.equal(rows))
+	write(out, "seed %d, %d servers %s, %d replicas, %d partitions, pool %d, window %d, dedupe %s\n",
+		s.plan.seed, s.plan.servers, s.nc.ConnectedServerVersion(), s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window, s.plan.dedupe)
 	write(out, "rows %d, results %d, in %v\n", rows, results, took.Round(time.Second))
 	write(out, "faults")
 	for _, k := range kinds {
@@ -281,6 +298,8 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	}
 	write(out, "\nreplicas that ended by themselves %d\n", exits)
 	write(out, "calls %d, repaid %d of at most %d\n", calls, again, s.allowance)
+	write(out, "longest standstill of a partition with rows waiting %v, %v with what servers and dead replicas excuse\n",
+		s.watched.longest.Round(time.Millisecond), s.watched.raw.Round(time.Millisecond))
 	for _, line := range s.notes.told {
 		write(out, "%s\n", line)
 	}

@@ -44,20 +44,45 @@ func kindOf(n int) rowKind {
 	}
 }
 
+// Where calls are shared, every equalEvery-th row asks what the row equalBefore earlier asks, mostly in another partition.
+const (
+	equalEvery  = 5
+	equalBefore = 7
+)
+
+// question is the row whose prompt row n has: its own number, or that of an earlier row that has its own. Rows that fail for
+// good share none: only answers are kept.
+func (p *plan) question(n int) int {
+	if q := n - equalBefore; p.dedupe != "off" && n%equalEvery == 2 && q > 0 && kindOf(n) == ordinary && kindOf(q) == ordinary {
+		return q
+	}
+	return n
+}
+
+// questions is how many prompts the first rows have.
+func (p *plan) questions(rows int) (sum int) {
+	for n := 1; n <= rows; n++ {
+		if kindOf(n) != invalid && p.question(n) == n {
+			sum++
+		}
+	}
+	return sum
+}
+
 // rowBody is the body of row n. Its bytes must come back as they are: spaces, order of keys, digits.
-func rowBody(seed uint64, n int) []byte {
+func (p *plan) rowBody(n int) []byte {
 	if kindOf(n) == invalid {
 		return fmt.Appendf(nil, "row %d is no object", n)
 	}
-	random := rand.New(rand.NewPCG(seed, uint64(n)))
+	random := rand.New(rand.NewPCG(p.seed, uint64(n)))
 	text, _ := json.Marshal(strings.Repeat("übel ", 1+random.IntN(60))) // a string can always be encoded
-	return fmt.Appendf(nil, `{"n": %d,"text":%s, "a":%d.50}`, n, text, random.Uint64())
+	return fmt.Appendf(nil, `{"n": %d,"q":%d,"text":%s, "a":%d.50}`, n, p.question(n), text, random.Uint64())
 }
 
-// prompt is what template makes of row n.
-func prompt(n int) string { return "Row " + strconv.Itoa(n) }
+// prompt is what template makes of a row with that question.
+func prompt(question int) string { return "Row " + strconv.Itoa(question) }
 
-const template = "Row {{ row.n }}"
+const template = "Row {{ row.q }}"
 
 // model is the LLM: it counts the calls for each row.
 type model struct {
@@ -66,7 +91,7 @@ type model struct {
 	url    string
 
 	mu     sync.Mutex
-	calls  map[int]int // by row
+	calls  map[int]int // by question
 	failed int         // calls that failed as they should, so that the row is asked again
 	moved  chan struct{}
 }
@@ -126,13 +151,13 @@ func (m *model) rows() (n int, more <-chan struct{}) {
 	return len(m.calls), m.moved
 }
 
-// paid is how many calls were made, and how many of them beyond what the rows take: one each, and one more for each call
-// that failed.
-func (m *model) paid() (calls, again int) {
+// paid is how many calls were made, and how many of them beyond what the rows take: one each, shared or not, and one more
+// for each call that failed. equal is how many rows have the question of another one.
+func (m *model) paid(equal int) (calls, again int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, n := range m.calls {
 		calls += n
 	}
-	return calls, calls - len(m.calls) - m.failed
+	return calls, max(0, calls-len(m.calls)-equal-m.failed)
 }

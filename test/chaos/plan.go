@@ -27,26 +27,30 @@ const (
 	stepDown kind = "stepdown" // the leader of a stream, of the consumer or of the cluster steps down
 	unpin    kind = "unpin"    // somebody takes the pin from the owner
 	full     kind = "full"     // a stream is full
+	move     kind = "move"     // a replica joins or leaves, and a server goes down while partitions are being released
 	disk     kind = "disk"     // the disk of a nats-server is full; it is freed, and the server started again
 )
 
-// kinds are all of them with their share in a mix that nobody chose; cluster says that it takes three servers.
+// kinds are all of them with their share in a mix that nobody chose; cluster says that it takes three servers, spread
+// that it takes several partitions.
 var kinds = []struct {
 	kind    kind
 	share   int
 	cluster bool
+	spread  bool
 }{
-	{kill, 10, false},
-	{zombie, 4, false},
-	{stop, 3, false},
-	{cut, 3, false},
-	{server, 4, false},
-	{suspend, 1, false},
-	{isolate, 2, true},
-	{stepDown, 5, true},
-	{unpin, 2, false},
-	{full, 2, false},
-	{disk, 0, false}, // only where it is asked for: it takes root
+	{kill, 10, false, false},
+	{zombie, 4, false, false},
+	{stop, 3, false, false},
+	{cut, 3, false, false},
+	{server, 4, false, false},
+	{suspend, 1, false, false},
+	{isolate, 2, true, false},
+	{stepDown, 5, true, false},
+	{unpin, 2, false, false},
+	{full, 2, false, false},
+	{disk, 0, false, false}, // only where it is asked for: it takes root
+	{move, 5, false, true},
 }
 
 // meanGap is the mean time between faults of a run whose faults nobody counted; with rows, meanRows are between them.
@@ -68,6 +72,8 @@ type plan struct {
 	pool       int
 	window     int
 	latency    time.Duration // median of a call
+	asked      int           // different questions of the rows
+	dedupe     string        // STAGE_DEDUPE; unless it is off, some rows ask the same
 	race       bool          // build the stage with the race detector
 	keep       bool          // keep the logs of a run that found nothing
 	verbose    bool
@@ -97,6 +103,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	fs.IntVar(&p.pool, "pool", 32, "STAGE_POOL_SIZE")
 	fs.IntVar(&p.window, "window", 256, "STAGE_WINDOW")
 	fs.DurationVar(&p.latency, "latency", 150*time.Millisecond, "median time of a call")
+	fs.StringVar(&p.dedupe, "dedupe", "off", "STAGE_DEDUPE: `off`, inflight or stored; unless off, every fifth row asks what an earlier one did")
 	fs.BoolVar(&p.race, "race", false, "build the stage with the race detector")
 	fs.BoolVar(&p.keep, "keep", false, "keep the logs in any case")
 	fs.BoolVar(&p.verbose, "v", false, "print each fault")
@@ -121,6 +128,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	if p.counts = counts; counts == nil {
 		p.counts = p.mix()
 	}
+	p.asked = max(1, p.questions(p.rows))
 	faulty := func(ok bool, text string, args ...any) error {
 		if ok {
 			return nil
@@ -136,6 +144,8 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 		faulty(p.partitions >= 1 && p.partitions <= 64, "-partitions %d: from 1 to 64", p.partitions),
 		faulty(p.pool >= 1 && p.window >= p.pool, "-pool %d -window %d: at least 1, and the window no smaller", p.pool, p.window),
 		faulty(p.servers == 3 || p.counts[isolate]+p.counts[stepDown] == 0, "%s and %s take -servers 3", isolate, stepDown),
+		faulty(p.partitions > 1 || p.counts[move] == 0, "%s takes -partitions 2 or more", move),
+		faulty(slices.Contains([]string{"off", "inflight", "stored"}, p.dedupe), "-dedupe %s: off, inflight or stored", p.dedupe),
 	)
 }
 
@@ -167,17 +177,22 @@ func (p *plan) mix() map[kind]int {
 	}
 	shares := 0
 	for _, k := range kinds {
-		if !k.cluster || p.servers == 3 {
+		if p.fits(k.cluster, k.spread) {
 			shares += k.share
 		}
 	}
 	counts := make(map[kind]int)
 	for _, k := range kinds {
-		if k.share > 0 && (!k.cluster || p.servers == 3) {
+		if k.share > 0 && p.fits(k.cluster, k.spread) {
 			counts[k.kind] = max(1, int(total*float64(k.share)/float64(shares)+.5))
 		}
 	}
 	return counts
+}
+
+// fits tells whether a run has what a kind takes.
+func (p *plan) fits(cluster, spread bool) bool {
+	return (!cluster || p.servers == 3) && (!spread || p.partitions > 1)
 }
 
 // lead is the part of a run, at its beginning and at its end, that has no new faults.

@@ -26,7 +26,9 @@ type replica struct {
 
 	mu       sync.Mutex
 	proc     *process
-	stopping *process      // the one that was told to stop last
+	stopping *process // the one that was told to stop last
+	hard     *process // the one that had a second signal last
+	cutOff   bool
 	wanted   bool          // its end is: somebody has signalled it
 	asleep   bool          // suspended
 	down     time.Duration // how long it stays down then
@@ -96,7 +98,7 @@ func (r *replica) suspend() (wake func() error, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	proc := r.proc
-	if proc == nil || r.asleep {
+	if proc == nil || r.asleep || r.hard == proc { // what is suspended can't end in time
 		return nil, nil
 	}
 	if err := proc.signal(syscall.SIGSTOP); err != nil {
@@ -147,12 +149,71 @@ func (r *replica) stop(ctx context.Context, down, patience time.Duration) (bool,
 		r.notes.violate("stop", "replica %d has not ended %v after SIGTERM: see %s", r.n, patience, proc.log)
 		return false, proc.kill()
 	}
-	if code := proc.exitCode(); code > 1 {
+	if code := proc.exitCode(); code > 1 && (code != exitInterrupted || !r.hardStopped(proc)) {
 		r.notes.violate("stop", "replica %d ended with %d after SIGTERM: see %s", r.n, code, proc.log)
 	} else if code == 1 {
 		r.notes.tell("replica %d ended with 1 after SIGTERM: see %s", r.n, proc.log)
 	}
 	return true, nil
+}
+
+const (
+	// hardPatience is how long a process may take to end after a second signal: 5 s, and 1 s for a machine that is busy.
+	hardPatience    = 6 * time.Second
+	exitInterrupted = 130
+)
+
+// stopHard signals the process as stop does and, if it still runs then, again after that time, and waits until it has
+// ended. It starts again after down. stopped is false where none runs, or it is suspended or stopping already; twice tells
+// whether it took the second signal.
+func (r *replica) stopHard(ctx context.Context, down, after time.Duration) (stopped, twice bool, err error) {
+	r.mu.Lock()
+	proc := r.proc
+	if proc == nil || r.asleep || r.stopping == proc {
+		r.mu.Unlock()
+		return false, false, nil
+	}
+	r.wanted, r.down, r.stopping, r.hard = true, down, proc, proc
+	r.mu.Unlock()
+	if err := proc.signal(syscall.SIGTERM); err != nil {
+		return false, false, err
+	}
+	select {
+	case <-proc.done:
+	case <-ctx.Done():
+		return false, false, context.Cause(ctx)
+	case <-time.After(after):
+		twice = true
+		if err := proc.signal(syscall.SIGTERM); err != nil {
+			return false, false, err
+		}
+		select {
+		case <-proc.done:
+		case <-ctx.Done():
+			return false, false, context.Cause(ctx)
+		case <-time.After(hardPatience):
+			r.notes.violate("stop", "replica %d has not ended %v after a second SIGTERM: see %s", r.n, hardPatience, proc.log)
+			return true, true, proc.kill()
+		}
+	}
+	if code := proc.exitCode(); code != 0 && code != exitInterrupted && code != -1 { // -1: a kill came in between
+		r.notes.violate("stop", "replica %d ended with %d after two SIGTERMs: see %s", r.n, code, proc.log)
+	}
+	return true, twice, nil
+}
+
+// hardStopped tells whether the process may have had a second signal.
+func (r *replica) hardStopped(proc *process) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hard == proc
+}
+
+// healthy tells whether a process runs that is neither suspended, cut off nor stopping.
+func (r *replica) healthy() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.proc != nil && !r.asleep && !r.cutOff && r.stopping != r.proc
 }
 
 // retire stops the process for good. Its exit code must be 0.
@@ -192,6 +253,9 @@ func (r *replica) owns(owner string) bool {
 
 // cut sets the network between the replica and all servers.
 func (r *replica) cut(to state) {
+	r.mu.Lock()
+	r.cutOff = to != open
+	r.mu.Unlock()
 	for _, p := range r.proxies {
 		p.set(to)
 	}

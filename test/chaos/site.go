@@ -69,6 +69,7 @@ type site struct {
 	servers  *servers
 	replicas []*replica
 	model    *model
+	watched  *progress
 	nc, sys  *nats.Conn // through proxies that are never cut
 	js       jetstream.JetStream
 	began    time.Time
@@ -175,6 +176,7 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 			"STAGE_LLM_BASE_URL="+s.model.url, "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
 			"STAGE_POOL_SIZE="+strconv.Itoa(s.plan.pool), "STAGE_WINDOW="+strconv.Itoa(s.plan.window), "STAGE_THROTTLE=classic",
 			"STAGE_STREAM_REPLICAS="+strconv.Itoa(s.plan.servers), "STAGE_AUDIT_PAYLOADS=hash",
+			"STAGE_DEDUPE="+s.plan.dedupe,
 			"STAGE_RETRY_BASE_DELAY=100ms", "STAGE_LLM_TIMEOUT=20s", "STAGE_STOP_TIMEOUT=25s", "STAGE_HTTP_ADDR=127.0.0.1:0",
 			"STAGE_LOG_FORMAT=json", "GORACE=halt_on_error=1"),
 	}, nil
@@ -207,7 +209,7 @@ func (s *site) close() {
 func (s *site) progress() (at float64, more <-chan struct{}) {
 	n, moved := s.model.rows()
 	if s.plan.rows > 0 {
-		return float64(n) / float64(s.plan.rows), moved
+		return float64(n) / float64(s.plan.asked), moved
 	}
 	return float64(time.Since(s.began)) / float64(s.plan.duration), nil
 }
@@ -231,14 +233,14 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 			return n, nil
 		}
 		n++
-		if kindOf(n) != invalid {
+		if kindOf(n) != invalid && s.plan.question(n) == n {
 			asked++
 		}
 		if random.IntN(13) == 0 {
 			err = s.store(ctx, "noise.x", "noise-"+strconv.Itoa(n), nil)
 		}
 		if err == nil {
-			err = s.store(ctx, s.rowSubject(n), "row-"+strconv.Itoa(n), rowBody(s.plan.seed, n))
+			err = s.store(ctx, s.rowSubject(n), "row-"+strconv.Itoa(n), s.plan.rowBody(n))
 		}
 		if err != nil {
 			return n, err
@@ -339,15 +341,26 @@ func apiError(answer []byte) error {
 // afterOutage is how long after an outage replies that came meanwhile may still be on their way to the journal.
 const afterOutage = 10 * time.Second
 
-// disturbed adds what a fault may cost. Calls in the air are made again, and so are replies of the last second that had no
-// time to be journaled; while no server could be reached, all replies of the window.
+// unjournaled is how old a reply may be that is not kept anywhere: one whose turn has come, which is about to be a result.
+const unjournaled = 250 * time.Millisecond
+
+// disturbed adds what a fault may cost. Calls in flight are made again, and so are replies of the last second that had no
+// time to be journaled; while no server could be reached, all replies of the window. A zombie costs one pool: the calls
+// in flight when it was suspended. It makes none when it wakes up.
 func (s *site) disturbed(k kind) {
+	until := time.Now()
+	if k == stepDown {
+		until = until.Add(healingCluster)
+	}
+	s.watched.excuse(until)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case k == stop:
 	case s.outages > 0 || time.Since(s.lastOutage) < afterOutage:
 		s.allowance += s.plan.window * s.plan.partitions
+	case k == zombie:
+		s.allowance += s.plan.pool + int(unjournaled.Seconds()*float64(s.plan.pool)/s.plan.latency.Seconds())
 	default:
 		s.allowance += s.plan.pool + int(float64(s.plan.pool)/s.plan.latency.Seconds())
 	}

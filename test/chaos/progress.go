@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// standstillAfter is how long a partition may go without a result while rows wait.
+	standstillAfter = 5 * time.Second
+	// sampleEvery is the time between two looks at the partitions. What is measured is too short by as much at most: a
+	// result counts from when it is seen.
+	sampleEvery = 250 * time.Millisecond
+	// healing is what a fault of a single server may cost beyond its end: a request that it lost is given up after 5 s, and
+	// clients connect again within one more. Three servers may elect leaders first, which takes up to 9 s from the loss of
+	// the last one.
+	healing        = 6 * time.Second
+	healingCluster = 10 * time.Second
+)
+
+// partitionProgress is what was seen of one partition.
+type partitionProgress struct {
+	results int
+	since   time.Time // of the last new result, or since when rows wait
+	told    bool      // its standstill is
+}
+
+// progress looks for partitions that stand still. Safe for concurrent use.
+type progress struct {
+	notes   *notes
+	healing time.Duration
+
+	mu      sync.Mutex
+	faults  int       // of servers, under way
+	from    time.Time // standstills are counted from here
+	parts   []partitionProgress
+	longest time.Duration // that was counted
+	raw     time.Duration // whatever the excuse
+}
+
+func newProgress(n *notes, p *plan) *progress {
+	w := &progress{notes: n, healing: healing, parts: make([]partitionProgress, p.partitions)}
+	if p.servers > 1 {
+		w.healing = healingCluster
+	}
+	return w
+}
+
+// begin counts a fault of the servers as under way. A nil receiver is allowed, as for all that faults call.
+func (w *progress) begin() {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults++
+}
+
+// end ends it.
+func (w *progress) end(now time.Time) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	w.faults--
+	w.mu.Unlock()
+	w.excuse(now.Add(w.healing))
+}
+
+// excuse counts no standstill from before that instant.
+func (w *progress) excuse(until time.Time) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if until.After(w.from) {
+		w.from = until
+	}
+}
+
+// sample takes how many rows and results each partition has; the rows were counted first.
+func (w *progress) sample(now time.Time, alive bool, rows, results []int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if (w.faults > 0 || !alive) && now.After(w.from) {
+		w.from = now
+	}
+	for i := range w.parts {
+		p := &w.parts[i]
+		if p.since.IsZero() || results[i] != p.results || results[i] >= rows[i] {
+			*p = partitionProgress{results: results[i], since: now}
+			continue
+		}
+		w.raw = max(w.raw, now.Sub(p.since))
+		since := p.since
+		if w.from.After(since) {
+			since = w.from
+		}
+		stood := now.Sub(since)
+		w.longest = max(w.longest, stood)
+		if stood > standstillAfter && !p.told {
+			p.told = true
+			w.notes.violate("standstill", "partition %d has %d results of %d rows, and none for %v (%v with what is excused)",
+				i, results[i], rows[i], stood.Round(time.Millisecond), now.Sub(p.since).Round(time.Millisecond))
+		}
+	}
+}
+
+// watch takes samples until ctx ends. A look that fails is left out: the next one sees what became of the time.
+func (s *site) watch(ctx context.Context) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		rows, err := s.counts(ctx, inputStream, "rows.>", 1)
+		if err == nil {
+			var results []int
+			if results, err = s.counts(ctx, resultStream, "results."+stageName+".*.rows", 2); err == nil {
+				s.watched.sample(time.Now(), s.alive(), rows, results)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// counts is how many messages of a stream there are for each partition, which is that token of their subjects.
+func (s *site) counts(ctx context.Context, stream, filter string, token int) ([]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	found, err := s.js.Stream(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	info, err := found.Info(ctx, jetstream.WithSubjectFilter(filter))
+	if err != nil {
+		return nil, err
+	}
+	counts := make([]int, s.plan.partitions)
+	for subject, n := range info.State.Subjects {
+		if p := s.partitionOf(subject, token); p >= 0 {
+			counts[p] += int(n)
+		}
+	}
+	return counts, nil
+}
+
+// alive tells whether a replica runs that is neither suspended nor cut off.
+func (s *site) alive() bool {
+	for _, r := range s.replicas {
+		if r.healthy() {
+			return true
+		}
+	}
+	return false
+}
