@@ -39,6 +39,9 @@ type progress struct {
 	parts   []partitionProgress
 	longest time.Duration // that was counted
 	raw     time.Duration // whatever the excuse
+	last    time.Time     // of the last sample
+	waited  time.Duration // sum over the partitions of the time in which rows waited
+	counted time.Duration // the part of it that no fault excused
 }
 
 func newProgress(n *notes, p *plan) *progress {
@@ -89,12 +92,22 @@ func (w *progress) sample(now time.Time, alive bool, rows, results []int) {
 	if (w.faults > 0 || !alive) && now.After(w.from) {
 		w.from = now
 	}
+	step := now.Sub(w.last)
+	if w.last.IsZero() {
+		step = 0
+	}
+	w.last = now
 	for i := range w.parts {
 		p := &w.parts[i]
 		if p.since.IsZero() || results[i] != p.results || results[i] >= rows[i] {
+			if stood := now.Sub(p.since); !p.since.IsZero() && results[i] != p.results && stood > standstillAfter {
+				w.notes.tell("partition %d had no new result for %v, excused or not", i, stood.Round(time.Millisecond))
+			}
 			*p = partitionProgress{results: results[i], since: now}
+			w.count(now, rows[i]-results[i], step)
 			continue
 		}
+		w.count(now, rows[i]-results[i], step)
 		w.raw = max(w.raw, now.Sub(p.since))
 		since := p.since
 		if w.from.After(since) {
@@ -108,6 +121,24 @@ func (w *progress) sample(now time.Time, alive bool, rows, results []int) {
 				i, results[i], rows[i], stood.Round(time.Millisecond), now.Sub(p.since).Round(time.Millisecond))
 		}
 	}
+}
+
+// count adds the time since the last sample where rows wait. The lock is held.
+func (w *progress) count(now time.Time, waiting int, step time.Duration) {
+	if waiting <= 0 {
+		return
+	}
+	w.waited += step
+	if now.After(w.from) {
+		w.counted += step
+	}
+}
+
+// share is the part of the time with rows waiting that no fault excused, from 0 to 1.
+func (w *progress) share() float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counted.Seconds() / max(w.waited.Seconds(), 1)
 }
 
 // watch takes samples until ctx ends. A look that fails is left out: the next one sees what became of the time.
