@@ -77,7 +77,7 @@ func (e *executor) Start(row *consumer.Row) {
 
 // Recall hands back the waiting rows that are no longer wanted. It implements [consumer.Recaller].
 func (e *executor) Recall() {
-	for _, row := range e.queue.recall() {
+	for _, row := range e.queue.recall((*consumer.Row).Wanted) {
 		e.reply(row, consumer.Reply{HandedBack: true})
 	}
 	e.recallShared()

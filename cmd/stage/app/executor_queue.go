@@ -82,16 +82,18 @@ func (q *rowQueue) takenOf(partition int) (n int) {
 	return n
 }
 
-// recall takes out the rows that are no longer wanted.
-func (q *rowQueue) recall() (unwanted []*consumer.Row) {
+// recall takes out the rows that are no longer wanted. It asks once for each: the answer may change at any time, and a row
+// that was found wanted first and unwanted then would be taken out and handed back to nobody.
+func (q *rowQueue) recall(wanted func(*consumer.Row) bool) (unwanted []*consumer.Row) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.turns = slices.DeleteFunc(q.turns, func(l *rowLine) bool {
 		l.rows = slices.DeleteFunc(l.rows, func(row *consumer.Row) bool {
-			if !row.Wanted() {
-				unwanted = append(unwanted, row)
+			if wanted(row) {
+				return false
 			}
-			return !row.Wanted()
+			unwanted = append(unwanted, row)
+			return true
 		})
 		return len(l.rows) == 0
 	})

@@ -131,3 +131,22 @@ func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
 		})
 	})
 }
+
+// TestNoRowIsLostWhoseOwnerChangesDuringARecall has rows become unwanted while they are recalled, as when two partitions are
+// released in one moment.
+func TestNoRowIsLostWhoseOwnerChangesDuringARecall(t *testing.T) {
+	q := newRowQueue()
+	const rows = 10
+	for seq := range uint64(rows) {
+		q.add(&consumer.Row{Seq: seq})
+	}
+	asked := 0
+	back := q.recall(func(*consumer.Row) bool {
+		asked++
+		return asked%2 == 1
+	})
+	left := q.take(rows, func(*consumer.Row, int) bool { return true })
+	if len(back)+len(left) != rows {
+		t.Errorf("%d rows handed back, %d left of %d", len(back), len(left), rows)
+	}
+}
