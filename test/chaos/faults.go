@@ -45,7 +45,7 @@ func (s *site) happen(ctx context.Context, f fault) error {
 			return context.Cause(ctx)
 		case !errors.Is(err, errNotYet):
 			return fmt.Errorf("%s: %w", f.kind, err)
-		case time.Now().After(end):
+		case time.Now().After(end), f.kind == move && s.over():
 			s.notes.tell("%s: given up: %v", f.kind, err)
 			return nil
 		}
@@ -254,8 +254,8 @@ func (s *site) unpinOwner(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// fillStream sets a stream's limit to what it holds, and lifts it again. While the audit is full, a replica is stopped half of
-// the time.
+// fillStream sets a stream's limit to what it holds, and lifts it again. While the audit is full, a replica is stopped
+// half of the time.
 func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
 	name := []string{resultStream, auditStream, journalStream}[random.IntN(3)]
 	if !s.filling.TryLock() {

@@ -298,7 +298,7 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	}
 	write(out, "\nreplicas that ended by themselves %d\n", exits)
 	write(out, "calls %d, repaid %d of at most %d\n", calls, again, s.allowance)
-	write(out, "longest standstill of a partition with rows waiting %v, %v with what is excused (%.0f%% of the time counted)\n",
+	write(out, "longest standstill of a partition with rows waiting %v as counted, %v in all; %.0f%% of that time was without a fault of servers\n",
 		s.watched.longest.Round(time.Millisecond), s.watched.raw.Round(time.Millisecond), 100*s.watched.share())
 	for _, line := range s.notes.told {
 		write(out, "%s\n", line)

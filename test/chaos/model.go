@@ -50,8 +50,8 @@ const (
 	equalBefore = 7
 )
 
-// question is the row whose prompt row n has: its own number, or that of an earlier row that has its own. Rows that fail for
-// good share none: only answers are kept.
+// question is the row whose prompt row n has: its own number, or that of an earlier row that has its own. Rows that
+// fail for good share none: only answers are kept.
 func (p *plan) question(n int) int {
 	if q := n - equalBefore; p.dedupe != "off" && n%equalEvery == 2 && q > 0 && kindOf(n) == ordinary && kindOf(q) == ordinary {
 		return q
