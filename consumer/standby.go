@@ -19,9 +19,11 @@ const (
 	// orphanWaitMax spreads the second look of those who stand by.
 	orphanWaitMax = 150 * time.Millisecond
 	// idleLookAlone and idleLookMost bound the time between two looks of those who stand by where no row waits. Without a
-	// spread nobody says that a replica is gone, which may have been given a row just before.
+	// spread nobody says that a replica is gone, which may have been given a row just before. It grows only after idleAfter:
+	// servers that have just elected a leader may say for a moment that no row waits and none is taken.
 	idleLookAlone = 4 * time.Second
 	idleLookMost  = 30 * time.Second
+	idleAfter     = 15 * time.Second
 )
 
 var errConnectionLost = errors.New("the connection to NATS was lost")
@@ -118,8 +120,8 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 	}
 	defer p.close()
 	orphaned, compared, short := false, false, false
-	usual := ttl + ttl/10
-	idle, look := usual, time.Now().Add(promptLook) // when to look whether anybody is pinned, if nothing comes before
+	usual, began := ttl+ttl/10, time.Now()
+	idle, look := usual, began.Add(promptLook) // when to look whether anybody is pinned, if nothing comes before
 	for {
 		now := time.Now()
 		next, err := p.step(now, 1, 1<<30, true)
@@ -178,7 +180,9 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 			orphaned = false
 			if info.NumPending == 0 {
 				look = time.Now().Add(idle)
-				idle = min(2*idle, c.idleLook())
+				if time.Since(began) > idleAfter {
+					idle = min(2*idle, c.idleLook())
+				}
 			}
 		}
 	}

@@ -22,7 +22,7 @@ const (
 	failingEvery = 47  // its first call fails with 500
 	limitedEvery = 211 // its first call meets a 429
 	slowEvery    = 397 // its calls take long, and all later rows wait behind it
-	slowCall     = 3 * time.Second
+	slowCall     = 2 * time.Second
 )
 
 type rowKind int
