@@ -119,9 +119,8 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 		return "", false, err
 	}
 	defer p.close()
-	orphaned, compared, short := false, false, false
-	usual, began := ttl+ttl/10, time.Now()
-	idle, look := usual, began.Add(promptLook) // when to look whether anybody is pinned, if nothing comes before
+	v := newVacancy(c)
+	look := v.began.Add(promptLook) // when to look whether anybody is pinned, if nothing comes before
 	for {
 		now := time.Now()
 		next, err := p.step(now, 1, 1<<30, true)
@@ -140,7 +139,7 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 			if !c.cfg.Spread.should(c.cfg.Partition) {
 				return "", true, nil // a row that comes to the request under way is found missing by its next owner
 			}
-			idle, look = usual, sooner(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
+			v.idle, look = v.usual, sooner(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
 			continue
 		case m := <-p.msgs:
 			row, err := p.received(m, time.Now())
@@ -161,39 +160,61 @@ func (c *Consumer) askForPin(soft context.Context, durable jetstream.Consumer, l
 			return "", false, err
 		}
 		c.cfg.Spread.standBy(c.cfg.Partition, true)
-		switch {
-		case !nobodyPinned(info):
-			compared, short = false, false // whoever is pinned may set the consumer behind rows that it holds, and die
-		case !compared && info.NumPending == 0 && info.NumAckPending == 0:
-			compared, short = c.endsShort(soft, info)
+		orphaned, wait := v.saw(soft, info)
+		if orphaned {
+			return "", false, nil
 		}
-		look = time.Now().Add(usual)
-		switch {
-		case !nobodyPinned(info):
-			orphaned, idle = false, usual
-		case info.NumAckPending > 0 || short:
-			if orphaned {
-				return "", false, nil
-			}
-			orphaned, look = true, time.Now().Add(rand.N(orphanWaitMax))
-		default:
-			orphaned = false
-			if info.NumPending == 0 {
-				look = time.Now().Add(idle)
-				if time.Since(began) > idleAfter {
-					idle = min(2*idle, c.idleLook())
-				}
-			}
-		}
+		look = time.Now().Add(wait)
 	}
 }
 
-// idleLook is the longest time between two looks at a consumer for which no row waits.
-func (c *Consumer) idleLook() time.Duration {
+// vacancy is what a standby has seen of a partition that may have no owner.
+type vacancy struct {
+	c        *Consumer
+	began    time.Time
+	usual    time.Duration // between two looks
+	idle     time.Duration // while no row waits
+	idleMost time.Duration
+	seen     bool // rows are taken or missing, and nobody is pinned
+	compared bool // the results with the acks, see endsShort
+	short    bool
+}
+
+func newVacancy(c *Consumer) *vacancy {
+	usual := c.cfg.PinnedTTL + c.cfg.PinnedTTL/10
+	v := &vacancy{c: c, began: time.Now(), usual: usual, idle: usual, idleMost: idleLookMost}
 	if c.cfg.Spread == nil {
-		return idleLookAlone
+		v.idleMost = idleLookAlone
 	}
-	return idleLookMost
+	return v
+}
+
+// saw takes a look at the consumer. Orphaned says that the partition has no owner, seen twice; else the next look is after
+// wait.
+func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphaned bool, wait time.Duration) {
+	if !nobodyPinned(info) {
+		// Whoever is pinned may set the consumer behind rows that it holds, and die: compare again then.
+		v.seen, v.compared, v.short, v.idle = false, false, false, v.usual
+		return false, v.usual
+	}
+	idle := info.NumPending == 0 && info.NumAckPending == 0
+	if idle && !v.compared {
+		v.compared, v.short = v.c.endsShort(ctx, info)
+	}
+	switch {
+	case info.NumAckPending > 0 || v.short:
+		orphaned, v.seen = v.seen, true
+		return orphaned, rand.N(orphanWaitMax)
+	case !idle:
+		v.seen = false
+		return false, v.usual
+	}
+	v.seen = false
+	wait = v.idle
+	if time.Since(v.began) > idleAfter {
+		v.idle = min(2*v.idle, v.idleMost)
+	}
+	return false, wait
 }
 
 func sooner(a, b time.Time) time.Time {
