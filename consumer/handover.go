@@ -11,7 +11,7 @@ import (
 var errReleased = errors.New("the partition goes to another replica")
 
 // Recaller is what an [Executor] may also be: Recall asks it to hand back soon the rows that are no longer wanted and have
-// no call in the air (see [Row.Wanted]). Without it they are handed back when their turn comes, which may take long while
+// no call in flight (see [Row.Wanted]). Without it they are handed back when their turn comes, which may take long while
 // the provider has little capacity. Recall must not block.
 type Recaller interface {
 	Recall()
@@ -49,7 +49,7 @@ func (t *term) dropHandedBack() {
 	}
 }
 
-// drained tells whether a stopping term has nothing left that it may wait for.
+// drained reports whether a stopping term has nothing left that it may wait for.
 func (t *term) drained() bool {
 	if t.emitting || t.buf.Completed()+t.handedBack < t.buf.Len() {
 		return false

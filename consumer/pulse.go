@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// pulse tells those who are about to make a call whether this process may still believe that it owns the partition. The
-// term's goroutine comes round many times within the life of a pin; when it has not for half of that, the process was
-// suspended, or starved, and a rival may have taken over:
+// pulse reports to those who are about to make a call whether this process may still believe that it owns the
+// partition. The term's goroutine comes round many times within the life of a pin; when it has not for half of that, the
+// process was suspended, or starved, and a rival may have taken over:
 //
 //	A is suspended with calls in flight. Its pin runs out; B claims the partition and makes these calls again.
 //	A wakes up. Before its term learns that it is fenced, its workers make calls for the rows behind, and B makes those, too.
@@ -33,7 +33,7 @@ func (p *pulse) begin(at time.Time) {
 	p.doubt.Store(false)
 }
 
-// sure tells whether there was no gap, or the log was read since.
+// sure reports whether there was no gap, or the log was read since.
 func (p *pulse) sure(now time.Time) bool {
 	return !p.doubt.Load() && now.Sub(p.born)-time.Duration(p.last.Load()) < p.limit
 }

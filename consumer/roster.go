@@ -25,7 +25,7 @@ const (
 	returnForget = time.Minute
 )
 
-// announcement is what a replica tells the others of itself.
+// announcement is what a replica says of itself to the others.
 type announcement struct {
 	ID         string `json:"id"`
 	Partitions int    `json:"partitions"`
@@ -187,7 +187,7 @@ func (r *roster) update(now time.Time) {
 	}
 }
 
-// claims tells whether a peer says that it serves a partition, and may be believed.
+// claims reports whether a peer says that it serves a partition, and may be believed.
 func (r *roster) claims(id string, partition int) bool {
 	p := r.peers[id]
 	return p != nil && p.owned[partition] && !p.refuted[partition]
@@ -243,13 +243,13 @@ func (r *roster) serve(now time.Time) []bool {
 	return serve
 }
 
-// standsBy tells whether a peer waits for a partition.
+// standsBy reports whether a peer waits for a partition.
 func (r *roster) standsBy(id string, partition int) bool {
 	p := r.peers[id]
 	return p != nil && !p.leaving && p.standby[partition]
 }
 
-// attended tells whether somebody serves a partition, or waits for it.
+// attended reports whether somebody serves a partition, or waits for it.
 func (r *roster) attended(partition int) bool {
 	if r.places[partition].holder != "" || r.places[partition].standby {
 		return true
@@ -322,8 +322,8 @@ func (r *roster) believe(partition int, owner string, now time.Time) {
 	r.update(now)
 }
 
-// disputed tells whether more than one replica says that it serves a partition, or one that was wrong before: then a look
-// is to read the log, too.
+// disputed reports whether more than one replica says that it serves a partition, or one that was wrong before: then a
+// look is to read the log, too.
 func (r *roster) disputed(partition int) bool {
 	claims := 0
 	for _, p := range r.peers {
@@ -337,7 +337,7 @@ func (r *roster) disputed(partition int) bool {
 	return claims > 1
 }
 
-// contested tells whether more than one replica may be believed to serve a partition.
+// contested reports whether more than one replica may be believed to serve a partition.
 func (r *roster) contested(partition int) bool {
 	claims := 0
 	for id := range r.peers {

@@ -134,7 +134,7 @@ func (s *Spread) announce(hello, leaving bool) {
 		err = s.nc.Publish(s.subject, body)
 	}
 	if err != nil {
-		s.log.Debug("the other replicas are not told", slog.Any("error", err))
+		s.log.Debug("announcement to the other replicas not sent", slog.Any("error", err))
 	}
 }
 
@@ -214,7 +214,7 @@ func (s *Spread) wake(partition int) {
 	}
 }
 
-// should tells whether this replica should serve the partition. A nil Spread says that it should.
+// should reports whether this replica should serve the partition. A nil Spread says that it should.
 func (s *Spread) should(partition int) bool {
 	if s == nil {
 		return true
@@ -244,7 +244,7 @@ func (s *Spread) lookAt(partition int) time.Time {
 	return s.roster.lookAt(partition)
 }
 
-// disputed tells whether that look should read the log, too.
+// disputed reports whether that look should read the log, too.
 func (s *Spread) disputed(partition int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,12 +259,12 @@ func (s *Spread) saw(partition int, seen sight) {
 	s.decide(time.Now())
 }
 
-// own notes how this replica holds the partition from now on, and has the others told soon.
+// own notes how this replica holds the partition from now on, and announces it soon.
 func (s *Spread) own(partition int, h hold) {
 	s.change(func(r *roster) { r.own(partition, h) })
 }
 
-// standBy notes whether this replica waits for the partition, and has the others told soon.
+// standBy notes whether this replica waits for the partition, and announces it soon.
 func (s *Spread) standBy(partition int, waits bool) {
 	s.change(func(r *roster) { r.places[partition].standby = waits })
 }
