@@ -48,6 +48,9 @@ func (c *Consumer) ensureDurable(ctx context.Context) (jetstream.Consumer, error
 	}
 	c.maxMessage.Store(largest)
 	c.toFloor = input.CachedInfo().Config.Retention != jetstream.LimitsPolicy
+	if err := c.checkResettable(); err != nil {
+		return nil, err
+	}
 
 	durable, err := input.Consumer(ctx, c.durable)
 	switch {
@@ -144,11 +147,8 @@ func (c *Consumer) resetDurable(ctx context.Context, seq uint64) error {
 // recreateDurable does what a reset does on servers that have none (before 2.14): delete the consumer and create it anew
 // at the sequence. The pin goes with it, and so does what a standby had asked for; both come back with the next request.
 func (c *Consumer) recreateDurable(ctx context.Context, seq uint64) error {
-	if c.toFloor {
-		// Deleting the last consumer of an interest stream deletes its rows. On a work queue the unacked rows would come
-		// again, but only while no other consumer exists; neither is worth the risk.
-		return fatalAtStart(fmt.Errorf("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be created anew: use 2.14 or newer",
-			ErrServer, c.nc.ConnectedServerVersion()))
+	if err := c.checkResettable(); err != nil {
+		return err
 	}
 	if err := c.js.DeleteConsumer(ctx, c.cfg.InputStream, c.durable); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return fmt.Errorf("delete consumer %s: %w", c.durable, c.denied(err))
@@ -161,4 +161,15 @@ func (c *Consumer) recreateDurable(ctx context.Context, seq uint64) error {
 		return fmt.Errorf("create consumer %s at row %d: %w", c.durable, seq, c.denied(err))
 	}
 	return nil
+}
+
+// checkResettable refuses a server on which the consumer can't be set back in any way. Deleting the last consumer of an
+// interest stream deletes its rows. On a work queue the unacked rows would come again, but only while no other consumer
+// exists; neither is worth the risk.
+func (c *Consumer) checkResettable() error {
+	if !c.toFloor || canReset(c.nc.ConnectedServerVersion()) {
+		return nil
+	}
+	return fatalAtStart(fmt.Errorf("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be created anew: use 2.14 or newer",
+		ErrServer, c.nc.ConnectedServerVersion()))
 }
