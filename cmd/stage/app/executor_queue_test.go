@@ -132,8 +132,8 @@ func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
 	})
 }
 
-// TestNoRowIsLostWhoseOwnerChangesDuringARecall has rows become unwanted while they are recalled, as when two partitions are
-// released in one moment.
+// TestNoRowIsLostWhoseOwnerChangesDuringARecall has rows become unwanted while they are recalled, as when two partitions
+// are released in one moment.
 func TestNoRowIsLostWhoseOwnerChangesDuringARecall(t *testing.T) {
 	q := newRowQueue()
 	const rows = 10
