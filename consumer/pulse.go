@@ -35,12 +35,18 @@ func (p *pulse) begin(at time.Time) {
 
 // sure reports whether there was no gap, or the log was read since.
 func (p *pulse) sure(now time.Time) bool {
-	return !p.doubt.Load() && now.Sub(p.born)-time.Duration(p.last.Load()) < p.limit
+	return !p.doubt.Load() && p.regular(now)
 }
 
-// beat notes that the term has come round. It reports a gap that was not known.
+// regular reports whether the last beat is not long ago.
+func (p *pulse) regular(now time.Time) bool {
+	return now.Sub(p.born)-time.Duration(p.last.Load()) < p.limit
+}
+
+// beat notes that the term has come round, and reports a gap. One in the time of an earlier doubt counts again: what was read
+// of the log before it says nothing.
 func (p *pulse) beat(now time.Time) (gap bool) {
-	gap = !p.doubt.Load() && !p.sure(now)
+	gap = !p.regular(now)
 	if gap {
 		p.doubt.Store(true) // before the new beat, which would hide the gap
 	}
