@@ -43,8 +43,8 @@ func (p *pulse) regular(now time.Time) bool {
 	return now.Sub(p.born)-time.Duration(p.last.Load()) < p.limit
 }
 
-// beat notes that the term has come round, and reports a gap. One in the time of an earlier doubt counts again: what was read
-// of the log before it says nothing.
+// beat notes that the term has come round, and reports a gap. One in the time of an earlier doubt counts again: what was
+// read of the log before it says nothing.
 func (p *pulse) beat(now time.Time) (gap bool) {
 	gap = !p.regular(now)
 	if gap {
