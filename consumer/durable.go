@@ -170,6 +170,6 @@ func (c *Consumer) checkResettable() error {
 	if !c.toFloor || canReset(c.nc.ConnectedServerVersion()) {
 		return nil
 	}
-	return fatalAtStart(fmt.Errorf("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be created anew: use 2.14 or newer",
+	return fatalAtStart(fmt.Errorf("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be re-created: use 2.14 or newer",
 		ErrServer, c.nc.ConnectedServerVersion()))
 }

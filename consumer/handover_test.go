@@ -285,7 +285,7 @@ func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
 	})
 }
 
-// A suspended owner that wakes up has lost the calls in the air: its rival has made them again. It must make no others.
+// A suspended owner that wakes up has lost its calls in flight: its rival has made them again. It must make no others.
 func TestAWokenOwnerMakesNoCallBeforeItHasReadTheLog(t *testing.T) {
 	const calls = 8
 	for _, asleep := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 20 * time.Second} {

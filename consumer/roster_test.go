@@ -47,7 +47,7 @@ func newCrew(t *rapid.T, partitions, replicas int) *crew {
 	return c
 }
 
-// become changes what a replica is. One that was away, or no replica of ours, begins anew.
+// become changes what a replica is. One that was away, or no replica of ours, starts over.
 func (c *crew) become(i int, kind string) {
 	if was := c.kinds[i]; was != sound && was != sick || kind != sound && kind != sick {
 		c.rosters[i] = newRoster(c.names[i], len(c.owner), c.now)

@@ -56,9 +56,9 @@ func (s *sim) fault() {
 			s.note("slow network")
 			latency, lasts := moment(s.rng, time.Second), moment(s.rng, 10*time.Second)
 			link := r.link
-			r.trouble(lasts + 4*time.Second) // mended at the next look, and what is on its way arrives after that
+			r.trouble(lasts + 4*time.Second) // healed at the next look, and what is on its way arrives after that
 			link.set(func() { link.latency = max(latency, link.usual) })
-			s.mendAfter(lasts, func() { link.set(func() { link.latency = link.usual }) })
+			s.healAfter(lasts, func() { link.set(func() { link.latency = link.usual }) })
 		}
 	case 14:
 		if r.alive {
@@ -121,7 +121,7 @@ func (s *sim) faultOfServer(r *simReplica, draw int) {
 				lasts := moment(s.rng, 5*time.Second)
 				s.trouble(lasts + 3*time.Second)
 				s.gone[partition]++
-				s.mendAfter(lasts, func() {
+				s.healAfter(lasts, func() {
 					s.createDurable(partition)
 					s.gone[partition]--
 				})
@@ -140,16 +140,16 @@ func (s *sim) fill(stream string, lasts time.Duration) {
 	s.note("full " + stream)
 	full(stream)(s.bench)
 	s.trouble(lasts + 10*time.Second) // a term that ends meanwhile has no next one, which would keep what is answered
-	s.mendAfter(lasts, func() { unlimited(stream)(s.bench) })
+	s.healAfter(lasts, func() { unlimited(stream)(s.bench) })
 }
 
-// mendAfter ends a fault after a while. Until then, and until requests that got lost in it are repeated, it excuses a
+// healAfter ends a fault after a while. Until then, and until requests that got lost in it are repeated, it excuses a
 // partition that stands still.
-func (s *sim) mendAfter(lasts time.Duration, do func()) {
+func (s *sim) healAfter(lasts time.Duration, do func()) {
 	s.mu.Lock()
 	s.ongoing++
 	s.mu.Unlock()
-	s.mends = append(s.mends, mend{time.Now().Add(lasts), func() {
+	s.heals = append(s.heals, heal{time.Now().Add(lasts), func() {
 		do()
 		s.mu.Lock()
 		s.ongoing--
@@ -180,7 +180,7 @@ func (s *sim) faultOfSpread(r *simReplica, draw int) {
 		s.note("rumour")
 		end := s.spreadRumour(rumours[s.rng.IntN(len(rumours))])
 		s.disturb(0)
-		s.mends = append(s.mends, mend{time.Now().Add(moment(s.rng, 30*time.Second)), end})
+		s.heals = append(s.heals, heal{time.Now().Add(moment(s.rng, 30*time.Second)), end})
 	}
 }
 

@@ -34,7 +34,7 @@ type sim struct {
 	total      int // rows to be loaded in all
 	replicas   []*simReplica
 	starts     int
-	mends      []mend
+	heals      []heal
 	gone       []int // durables that are deleted until an operator creates them again
 	// A call takes a time between fastest and slowest, and one in slowCalls many seconds; 0: none.
 	fastest, slowest time.Duration
@@ -61,8 +61,8 @@ type sim struct {
 	troubled []span
 }
 
-// mend is the end of a fault that lasts.
-type mend struct {
+// heal is the end of a fault that lasts.
+type heal struct {
 	at time.Time
 	do func()
 }
@@ -111,7 +111,7 @@ func newSim(t *testing.T, seed uint64, partitions int) *sim {
 	}
 	t.Cleanup(func() { // where the test ended early
 		s.unwatch()
-		s.mend(time.Now().Add(forever))
+		s.heal(time.Now().Add(forever))
 		for _, r := range s.replicas {
 			if r.alive {
 				s.kill(r)
@@ -253,7 +253,7 @@ func (s *sim) run() {
 			s.settleBeside(rumours[s.rng.IntN(len(rumours))])
 			s.settle()
 		}
-		s.mend(time.Now())
+		s.heal(time.Now())
 		s.checkBounds()
 		s.revive()
 		s.fault()
@@ -287,7 +287,7 @@ func (s *sim) finish() {
 // quieten ends all faults and starts who was dead.
 func (s *sim) quieten() {
 	s.t.Helper()
-	s.mend(time.Now().Add(forever))
+	s.heal(time.Now().Add(forever))
 	for _, r := range s.replicas {
 		r.disarm()
 		r.away = time.Time{}
@@ -311,17 +311,17 @@ func (s *sim) well(l *life) bool {
 	return s.healthy(l)
 }
 
-// mend ends the faults whose time has come.
-func (s *sim) mend(now time.Time) {
-	var later []mend
-	for _, m := range s.mends {
+// heal ends the faults whose time has come.
+func (s *sim) heal(now time.Time) {
+	var later []heal
+	for _, m := range s.heals {
 		if m.at.After(now) {
 			later = append(later, m)
 		} else {
 			m.do()
 		}
 	}
-	s.mends = later
+	s.heals = later
 }
 
 // revive starts the dead, and buries who died meanwhile.
