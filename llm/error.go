@@ -42,6 +42,22 @@ func (c Class) String() string {
 	return ""
 }
 
+// Origin says whose failure a transient or permanent error is: the request's own, or the world's.
+type Origin uint8
+
+// The zero Origin is OfRequest.
+const (
+	// OfRequest: the provider answered about this very request.
+	OfRequest Origin = iota
+	// OfServer: the server is sick. It answered 5xx, HTML, a cut or an empty body, or not within the time-out.
+	OfServer
+	// OfNetwork: no server was reached, or the connection broke before a byte of the reply: refused, no name, TLS cut,
+	// no connection within the time-out, reset.
+	OfNetwork
+	// OfHost: this machine lacks a descriptor, port, buffer, memory or route. Nothing was sent.
+	OfHost
+)
+
 // Reason is the machine-readable cause of an error result.
 type Reason string
 
@@ -85,6 +101,12 @@ type Error struct {
 	Class Class
 	// Reason is never empty in an error with a Class.
 	Reason Reason
+	// Origin says, with class Transient or Permanent, whose failure it is.
+	Origin Origin
+	// Alike names, with class Transient or Permanent, an error that every request meets where the settings are wrong,
+	// the same name for the same verdict: "400 invalid_request_error unknown_parameter", "html",
+	// "malformed_response". Empty: settings are not to blame.
+	Alike string
 	// Code and Type are the provider's own words; empty: it told none.
 	Code, Type string
 	// RetryAfter is the least wait that the server asked for; 0: it asked for none.

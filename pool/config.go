@@ -35,17 +35,24 @@ type Config struct {
 	// Size. A lane (see [Laned]) that has less than its share of them is let in still, so that no other keeps it out: with
 	// several lanes twice as many jobs may wait, and one more for each lane. 0: 1024.
 	QueueLimit int
-	// OnFatal is what a fatal error of the server leads to: Pause, the zero value, or Fail. One of a fallback never
+	// OnFatal is what a fatal error of the server leads to: HoldAll, the zero value, or FailJob. One of a fallback never
 	// pauses: the fallback is passed over for ProbeInterval, and the job goes on as if its attempts there were used up.
 	OnFatal FatalPolicy
-	// ProbeInterval is the time between a fatal verdict and the next attempt while the pool is paused. 0: one minute.
+	// ProbeInterval is the time between a fatal verdict and the next attempt while the pool is paused, and the longest time
+	// between two attempts at a server in an outage. 0: one minute.
 	ProbeInterval time.Duration
+	// OutageHold is how long a job is held by an outage before it fails with an error that wraps [ErrOutage] and the latest
+	// one of the server; it counts from the job's arrival or the outage's beginning, whichever is later. 0: for ever.
+	OutageHold time.Duration
 	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil: math/rand/v2.
 	Rand func() float64
-	// OnPause is told why the pool pauses, OnResume that it goes on. Both run on the pool's goroutine and must not
+	// OnPause is told why the pool pauses, OnResume which pause is over. Both run on the pool's goroutine and must not
 	// block. Nil: nobody is told.
-	OnPause  func(reason error)
-	OnResume func()
+	OnPause  func(Pause)
+	OnResume func(Pause)
+	// OnShortage is told what this machine is short of when that begins to bound the calls in flight, and nil when it no
+	// longer does. It runs on the pool's goroutine and must not block. Nil: nobody is told.
+	OnShortage func(error)
 	// Held returns how many slots are taken by calls that have ended already, because what they brought is not safe yet.
 	// [Pool.Wake] is to be called when there may be fewer. It runs on the pool's goroutine and must not block. Nil: none.
 	Held func() int
@@ -58,11 +65,11 @@ type Config struct {
 type FatalPolicy uint8
 
 const (
-	// Pause holds everything but the calls in flight. Once in every ProbeInterval the job that is first in line is
+	// HoldAll holds everything but the calls in flight. Once in every ProbeInterval the job that is first in line is
 	// attempted, until a verdict is not fatal: the oldest that has been attempted before, else the next new one.
-	Pause FatalPolicy = iota
-	// Fail sends the job to the next fallback, or fails it with the error where there is none, and goes on.
-	Fail
+	HoldAll FatalPolicy = iota
+	// FailJob sends the job to the next fallback, or fails it with the error where there is none, and goes on.
+	FailJob
 )
 
 // Server is what a pool must know of a server that it calls.
@@ -149,8 +156,11 @@ func (c Config) complete() (Config, error) {
 	if c.FallbackAfter < 0 {
 		fault("FallbackAfter is %v, must be at least 0", c.FallbackAfter)
 	}
-	if c.OnFatal > Fail {
-		fault("OnFatal is %d, must be Pause or Fail", c.OnFatal)
+	if c.OutageHold < 0 {
+		fault("OutageHold is %v, must be at least 0", c.OutageHold)
+	}
+	if c.OnFatal > FailJob {
+		fault("OnFatal is %d, must be HoldAll or FailJob", c.OnFatal)
 	}
 	if c.ProbeInterval < 0 {
 		fault("ProbeInterval is %v, must be above 0, or 0 for the default", c.ProbeInterval)
@@ -171,10 +181,13 @@ func (c Config) complete() (Config, error) {
 		c.Rand = rand.Float64
 	}
 	if c.OnPause == nil {
-		c.OnPause = func(error) {}
+		c.OnPause = func(Pause) {}
 	}
 	if c.OnResume == nil {
-		c.OnResume = func() {}
+		c.OnResume = func(Pause) {}
+	}
+	if c.OnShortage == nil {
+		c.OnShortage = func(error) {}
 	}
 	if c.Held == nil {
 		c.Held = func() int { return 0 }

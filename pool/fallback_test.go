@@ -57,7 +57,7 @@ func TestUsedUpAttemptsGoToTheNextServer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := fallbacks(1, len(test.servers)-1)
-				cfg.OnPause = func(err error) { t.Errorf("paused: %v", err) }
+				cfg.OnPause = func(p pool.Pause) { t.Errorf("paused: %v", p.Err) }
 				f, order := asked(test.servers...)
 				p := running(t, cfg, f)
 				r := batch(t, p, 1)[0]
@@ -170,7 +170,7 @@ func TestAFallbackWithABadKeyIsPassedOver(t *testing.T) {
 		begin := time.Now()
 		cfg := fallbacks(4, 1)
 		cfg.FallbackAfter, cfg.ProbeInterval = 5*time.Second, time.Minute
-		cfg.OnPause = func(err error) { t.Errorf("paused: %v", err) }
+		cfg.OnPause = func(p pool.Pause) { t.Errorf("paused: %v", p.Err) }
 		var bads atomic.Int32
 		p := running(t, cfg, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {
 			switch {
@@ -196,11 +196,11 @@ func TestAFallbackWithABadKeyIsPassedOver(t *testing.T) {
 
 func TestUnsentFatalPausesWhateverThePolicyAndCountsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, policy := range []pool.FatalPolicy{pool.Pause, pool.Fail} {
+		for _, policy := range []pool.FatalPolicy{pool.HoldAll, pool.FailJob} {
 			cfg := fallbacks(1, 1)
 			cfg.OnFatal = policy
 			paused := 0
-			cfg.OnPause = func(error) { paused++ }
+			cfg.OnPause = func(pool.Pause) { paused++ }
 			law, err := aimd.NewClassic(aimd.Default())
 			if err != nil {
 				t.Fatal(err)

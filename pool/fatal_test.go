@@ -36,8 +36,8 @@ func TestFatalErrorPausesUntilAProbeSucceeds(t *testing.T) {
 		mended := j.begin.Add(150 * time.Second)
 		p := running(t, pool.Config{
 			Size:     1,
-			OnPause:  func(reason error) { j.note("pause: %v", reason) },
-			OnResume: func() { j.note("resume") },
+			OnPause:  func(p pool.Pause) { j.note("pause: %v", p.Err) },
+			OnResume: func(pool.Pause) { j.note("resume") },
 		}, func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 			j.note("job %d, attempt %d, probe %v", in, a.Number, a.Probe)
 			if in == 1 && time.Now().Before(mended) {
@@ -46,7 +46,7 @@ func TestFatalErrorPausesUntilAProbeSucceeds(t *testing.T) {
 			return in, ok
 		})
 		time.AfterFunc(59*time.Second, func() {
-			if got := p.Stats(); got.Paused != "invalid key" || got.Waiting != 2 {
+			if got := p.Stats(); reasonOf(got) != "invalid key" || got.Waiting != 2 {
 				t.Errorf("paused: %+v", got)
 			}
 		})
@@ -64,7 +64,7 @@ func TestFatalErrorPausesUntilAProbeSucceeds(t *testing.T) {
 		if r := results[1]; r.Err != nil || r.Attempts != 4 {
 			t.Errorf("the job that met the fatal error: %v after %d attempts", r.Err, r.Attempts)
 		}
-		if got := p.Stats(); got.Paused != "" || got.ThrottleTime != 0 {
+		if got := p.Stats(); reasonOf(got) != "" || got.ThrottleTime != 0 {
 			t.Errorf("after it all: %+v", got)
 		}
 	})
@@ -75,7 +75,7 @@ func TestAnyVerdictButFatalResumes(t *testing.T) {
 		t.Run(verdict.Class.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				resumed := 0
-				p := running(t, pool.Config{Size: 2, OnResume: func() { resumed++ }}, script(badKey, verdict))
+				p := running(t, pool.Config{Size: 2, OnResume: func(pool.Pause) { resumed++ }}, script(badKey, verdict))
 				r := batch(t, p, 1)[0]
 				if resumed != 1 {
 					t.Errorf("resumed %d times", resumed)
@@ -118,7 +118,7 @@ func TestPauseHoldsAllButTheCallsInTheAir(t *testing.T) {
 		} {
 			time.Sleep(test.at - time.Since(begin))
 			got := p.Stats()
-			if got.InFlight != test.inFlight || got.Waiting != test.waiting || int(got.Successes) != test.successes || (got.Paused != "") != test.paused {
+			if got.InFlight != test.inFlight || got.Waiting != test.waiting || int(got.Successes) != test.successes || (reasonOf(got) != "") != test.paused {
 				t.Errorf("after %v: %+v,\nwant %+v", test.at, got, test)
 			}
 		}
@@ -127,7 +127,7 @@ func TestPauseHoldsAllButTheCallsInTheAir(t *testing.T) {
 
 func TestOnFatalFailFailsTheJobAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := running(t, pool.Config{Size: 1, OnFatal: pool.Fail}, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
+		p := running(t, pool.Config{Size: 1, OnFatal: pool.FailJob}, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
 			if in == 0 {
 				return 0, badKey
 			}

@@ -44,7 +44,7 @@ func TestASingleAttemptIsTheResultWhateverTheVerdict(t *testing.T) {
 			if want := v.Class == pool.Capacity; (stats.CapacityRetries == 1) != want {
 				t.Errorf("%v: %d capacity retries", v.Class, stats.CapacityRetries)
 			}
-			if stats.Paused != "" || stats.Waiting != 0 {
+			if reasonOf(stats) != "" || stats.Waiting != 0 {
 				t.Errorf("%v: %+v", v.Class, stats)
 			}
 			if v.Class == pool.Capacity && stats.CurrentDelay == 0 {

@@ -1,6 +1,48 @@
 package pool
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
+
+// PauseKind says what kind of trouble holds a pool.
+type PauseKind uint8
+
+// The kinds. The zero value is NotPaused.
+const (
+	NotPaused     PauseKind = iota
+	FatalError              // a fatal verdict
+	WrongSettings           // the same verdict about every job
+	Outage                  // the server, or the way to it, is out
+	Shortage                // this machine is short of something, and no call is in flight that could give it back
+)
+
+var pauseNames = [...]string{"", "fatal", "settings", "outage", "shortage"}
+
+// String returns the kind in one word in lower case; empty for NotPaused.
+func (k PauseKind) String() string {
+	if int(k) < len(pauseNames) {
+		return pauseNames[k]
+	}
+	return fmt.Sprintf("pause(%d)", uint8(k))
+}
+
+// Pause is what holds a pool: no attempt goes but probes, each at another job, until one finds that the trouble is over.
+type Pause struct {
+	Kind PauseKind
+	// Err is the error of the latest probe, or the one that began the pause.
+	Err error
+	// Since is when the trouble began: for an outage the first failure after the last success.
+	Since time.Time
+	// Next is the instant of the next probe; that of the last one while it is in flight.
+	Next time.Time
+	// Probes counts those that have been sent.
+	Probes int
+	// Server is the one in trouble: 0 for the first, n for the n-th fallback.
+	Server int
+	// Passed says, when the pause is over, that the server is still out and jobs go past it to a fallback.
+	Passed bool
+}
 
 // pause is what holds a pool after a fatal error. It belongs to no job: the one that met the error may be recalled, and
 // whichever is first in line when a probe is due finds out whether the error is gone. Without a job it lasts until one
@@ -37,12 +79,14 @@ func (s *scheduler) hold(t *task) {
 		return
 	}
 	s.pause.reason, s.pause.probe, s.pause.due = reason, nil, s.tick.Add(s.cfg.ProbeInterval)
-	s.counts.Paused = reason.Error()
 	if begins {
 		s.pause.since = s.tick
 		s.delayAgain()
 		s.turnAway()
-		s.cfg.OnPause(reason)
+	}
+	s.counts.Pause = Pause{Kind: FatalError, Err: reason, Since: s.pause.since, Next: s.pause.due}
+	if begins {
+		s.cfg.OnPause(s.counts.Pause)
 	}
 }
 
@@ -60,8 +104,9 @@ func (s *scheduler) resume() {
 	s.pausedFor += s.tick.Sub(s.pause.since)
 	s.pause = pause{}
 	s.delayAgain()
-	s.counts.Paused = ""
-	s.cfg.OnResume()
+	over := s.counts.Pause
+	s.counts.Pause = Pause{}
+	s.cfg.OnResume(over)
 }
 
 // firstProbe is first for a paused pool.

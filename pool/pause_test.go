@@ -63,8 +63,8 @@ func (a *account) call(_ context.Context, in int, at pool.Attempt) (int, pool.Ve
 func (a *account) running(t *testing.T, cfg pool.Config) *pool.Pool[int, int] {
 	t.Helper()
 	a.j = &journal{begin: time.Now()}
-	cfg.OnPause = func(error) { a.note("pause") }
-	cfg.OnResume = func() { a.note("resume") }
+	cfg.OnPause = func(pool.Pause) { a.note("pause") }
+	cfg.OnResume = func(pool.Pause) { a.note("resume") }
 	return running(t, cfg, a.call)
 }
 
@@ -91,7 +91,7 @@ func TestAProbeThatIsCutOffDoesNotResume(t *testing.T) {
 		a.submit(t, p, 0, 1, 2)
 		a.change(false, 0, 1)
 		time.Sleep(time.Minute + time.Second)
-		if got := p.Stats(); got.Paused != "invalid key" || got.Waiting != 1 {
+		if got := p.Stats(); reasonOf(got) != "invalid key" || got.Waiting != 1 {
 			t.Errorf("after the probe: %+v", got)
 		}
 		a.change(true)
@@ -151,7 +151,7 @@ func TestAPauseBelongsToNoJob(t *testing.T) {
 				p.Recall(func(int) bool { return true })
 				a.change(true)
 				time.Sleep(test.comes - 10*time.Second)
-				if got := p.Stats(); got.Paused == "" || got.Waiting != 0 {
+				if got := p.Stats(); reasonOf(got) == "" || got.Waiting != 0 {
 					t.Errorf("without jobs: %+v", got)
 				}
 				a.submit(t, p, 3)
@@ -200,7 +200,7 @@ func TestADelayedJobProbesWhenItsWaitIsOver(t *testing.T) {
 		p.Recall(func(in int) bool { return in == 1 })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if at != 5*time.Minute || p.Stats().Paused != "" {
+		if at != 5*time.Minute || reasonOf(p.Stats()) != "" {
 			t.Errorf("the job was done after %v, want 5m: %+v", at, p.Stats())
 		}
 	})
@@ -264,7 +264,7 @@ func TestTheFirstServerIsProbedThoughAnOlderJobWaitsForAFallback(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if got := p.Stats().Paused != ""; !slices.Equal(probes, want) || got == recalled {
+				if got := reasonOf(p.Stats()) != ""; !slices.Equal(probes, want) || got == recalled {
 					t.Errorf("probes %v, want %v; paused: %v", probes, want, got)
 				}
 			})

@@ -39,6 +39,9 @@ var (
 	// The error also wraps that of the last attempt.
 	ErrRowTimeout = errors.New("row timeout")
 
+	// ErrOutage is in the error of a job that an outage held for Config.OutageHold.
+	ErrOutage = errors.New("held by an outage")
+
 	errRunTwice = errors.New("pool: Run was called before; make a new pool")
 )
 

@@ -55,7 +55,7 @@ func anyPlan(t *rapid.T) plan {
 			Size:          rapid.IntRange(1, 5).Draw(t, "size"),
 			QueueLimit:    rapid.IntRange(1, 10).Draw(t, "queue limit"),
 			RowTimeout:    time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2000, 10000}).Draw(t, "row timeout")) * ms,
-			OnFatal:       rapid.SampledFrom([]pool.FatalPolicy{pool.Pause, pool.Fail}).Draw(t, "on fatal"),
+			OnFatal:       rapid.SampledFrom([]pool.FatalPolicy{pool.HoldAll, pool.FailJob}).Draw(t, "on fatal"),
 			Fallbacks:     make([]pool.Server, rapid.IntRange(0, 2).Draw(t, "fallbacks")),
 			FallbackAfter: time.Duration(rapid.SampledFrom([]int{0, 1, 1500}).Draw(t, "fallback after")) * ms,
 			ProbeInterval: time.Duration(rapid.IntRange(1, 5000).Draw(t, "probe interval")) * ms,
@@ -234,7 +234,7 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHand
 	case class == pool.Permanent:
 		allowed = errors.Is(r.Err, errBad)
 	case class == pool.Fatal:
-		allowed = errors.Is(r.Err, errKey) && !last.verdict.Unsent && (cfg.OnFatal == pool.Fail || last.server > 0)
+		allowed = errors.Is(r.Err, errKey) && !last.verdict.Unsent && (cfg.OnFatal == pool.FailJob || last.server > 0)
 	}
 	if !allowed {
 		t.Fatalf("job %d: %v, class %v, after %v", r.In, r.Err, r.Class, attempts)

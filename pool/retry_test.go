@@ -284,7 +284,7 @@ func TestLawIsToldEveryVerdict(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				law := &recorder{}
-				p := running(t, pool.Config{Size: 1, Law: law, OnFatal: pool.Fail}, test.call)
+				p := running(t, pool.Config{Size: 1, Law: law, OnFatal: pool.FailJob}, test.call)
 				batch(t, p, 1)
 				if want := []string{"sent 1", test.want}; !slices.Equal(law.told[:2], want) {
 					t.Errorf("the law was told %q, want %q", law.told[:2], want)

@@ -252,7 +252,7 @@ func (s *scheduler) transient(t *task) {
 // fatal pauses the pool for a fatal verdict on t, or takes t elsewhere.
 func (s *scheduler) fatal(t *task) {
 	at := t.att.Server
-	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == Pause
+	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == HoldAll
 	if t == s.pause.probe && !pauses {
 		s.resume()
 	}

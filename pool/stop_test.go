@@ -50,7 +50,7 @@ func TestDrainFinishesTheCallsInTheAirOnly(t *testing.T) {
 		if err := p.Submit(t.Context(), 9, func(result) { t.Error("a job was taken after the end") }); !errors.Is(err, pool.ErrStopped) {
 			t.Errorf("Submit after Drain: %v", err)
 		}
-		if got := p.Stats(); got.InFlight != 0 || got.Waiting != 0 || got.Paused != "" {
+		if got := p.Stats(); got.InFlight != 0 || got.Waiting != 0 || reasonOf(got) != "" {
 			t.Errorf("after the end: %+v", got)
 		}
 	})

@@ -30,9 +30,36 @@ func (c Class) String() string {
 	return fmt.Sprintf("class(%d)", uint8(c))
 }
 
+// Origin says whose failure a transient or permanent error is. Only a job's own counts against the job; the others may say
+// more about the world than about it, and then cost it nothing: see [Config.OutageHold].
+type Origin uint8
+
+// The origins. The zero value is OfJob.
+const (
+	OfJob     Origin = iota // the server answered about this very job
+	OfServer                // the server is sick: it broke down over the call, or something else answered in its place
+	OfNetwork               // no answer came, for no server was reached or the connection broke before one
+	OfHost                  // this machine is short of something; nothing was sent
+)
+
+var originNames = [...]string{"job", "server", "network", "host"}
+
+// String returns the origin in lower case.
+func (o Origin) String() string {
+	if int(o) < len(originNames) {
+		return originNames[o]
+	}
+	return fmt.Sprintf("origin(%d)", uint8(o))
+}
+
 // Verdict is a Func's judgement of its attempt.
 type Verdict struct {
 	Class Class
+	// Origin says, with class Transient or Permanent, whose failure it is.
+	Origin Origin
+	// Alike names, with class Transient or Permanent, an error that all jobs meet where the settings are wrong: two errors
+	// with the same name are the same verdict. Empty: settings are not to blame.
+	Alike string
 	// Err says why, for every class but OK.
 	Err error
 	// Hint is what the server told along with the error. A RetryAfter is the job's least wait after a capacity or
@@ -111,6 +138,8 @@ type Stats struct {
 	// what made the law pause. It may lie in the past; zero: there was none.
 	LawPausedUntil time.Time
 	LawPauseReason aimd.PauseReason
-	// Paused is the fatal error that holds the pool; empty while it runs.
-	Paused string
+	// Pause is what holds the pool; the zero value while it runs.
+	Pause Pause
+	// Shortage is what this machine is short of while that bounds the calls in flight; nil: it is not.
+	Shortage error
 }

@@ -84,7 +84,7 @@ var errNotWanted = errors.New("the row belongs to another replica now")
 
 // failed adds a failed attempt to the chain and judges it.
 func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error) pool.Verdict {
-	verdict := pool.Verdict{Class: poolClass(fault.Class), Err: fault}
+	verdict := judge(fault)
 	if verdict.Class == pool.Cancelled {
 		return verdict
 	}

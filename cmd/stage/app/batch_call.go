@@ -132,7 +132,8 @@ func (b *batches) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*l
 		slog.String("status", string(call.Status)), slog.Duration("latency", x.Latency))
 	verdict := pool.Verdict{}
 	if fault != nil {
-		verdict = pool.Verdict{Class: poolClass(fault.Class), Err: fault, Hint: hint(x)}
+		verdict = judge(fault)
+		verdict.Hint = hint(x)
 	}
 	if call.Usage != nil {
 		verdict.Weight = call.Usage.TotalTokens

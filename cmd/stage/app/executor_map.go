@@ -46,6 +46,25 @@ func poolClass(c llm.Class) pool.Class {
 	}
 }
 
+// poolOrigin translates llm's origins to the pool's.
+func poolOrigin(o llm.Origin) pool.Origin {
+	switch o {
+	case llm.OfServer:
+		return pool.OfServer
+	case llm.OfNetwork:
+		return pool.OfNetwork
+	case llm.OfHost:
+		return pool.OfHost
+	case llm.OfRequest:
+	}
+	return pool.OfJob
+}
+
+// judge is the pool's verdict on a call that failed.
+func judge(fault *llm.Error) pool.Verdict {
+	return pool.Verdict{Class: poolClass(fault.Class), Origin: poolOrigin(fault.Origin), Alike: fault.Alike, Err: fault}
+}
+
 func hint(x *llm.Exchange) aimd.Hint {
 	return aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset}
 }

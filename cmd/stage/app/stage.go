@@ -143,11 +143,11 @@ func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
 		},
 		// Enough prepared requests to keep the pool busy; the other rows of the window wait as they came.
 		QueueLimit: 2*cfg.Pool.Size + 16,
-		OnPause:    func(err error) { s.paused(err, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
-		OnResume:   s.resumed,
+		OnPause:    func(p pool.Pause) { s.paused(p.Err, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
+		OnResume:   func(pool.Pause) { s.resumed() },
 	}
 	if cfg.Rows.OnFatal == "fail" {
-		pc.OnFatal = pool.Fail
+		pc.OnFatal = pool.FailJob
 	}
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Held = s.unkept
@@ -428,8 +428,8 @@ func (s *stage) ready() (ok bool, reason string) {
 	if why := s.conn.down(); why != "" {
 		return false, why
 	}
-	if why := s.executor.pool.Stats().Paused; why != "" {
-		return false, "paused: " + why
+	if why := s.executor.pool.Stats().Pause.Err; why != nil {
+		return false, "paused: " + why.Error()
 	}
 	if why := s.recorder.Problem(); why != "" {
 		return false, "audit: " + why

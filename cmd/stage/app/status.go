@@ -174,11 +174,14 @@ func newPoolReport(snap *Snapshot, now time.Time) poolReport {
 		Size: p.PoolSize, InFlight: p.InFlight, MaxConcurrent: p.MaxConcurrent, Waiting: p.Waiting,
 		Dispatched: p.Dispatched, Successes: p.Successes, CapacityRetries: p.CapacityRetries,
 		DelayMS: milliseconds(p.CurrentDelay), PeakDelayMS: milliseconds(p.PeakDelay),
-		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(), Paused: p.Paused, PauseReason: snap.Pause,
+		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(), PauseReason: snap.Pause,
 	}
 	if p.CurrentDelay > 0 {
 		allowed := 1 / p.CurrentDelay.Seconds()
 		r.Allowed = &allowed
+	}
+	if p.Pause.Err != nil {
+		r.Paused = p.Pause.Err.Error()
 	}
 	if snap.Pause != "" {
 		r.PausedSince = instant(snap.PausedSince)
