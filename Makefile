@@ -104,7 +104,7 @@ bench-whole: ## measure the whole stage beside loops that guarantee nothing, gro
 
 .PHONY: bench-throttle
 bench-throttle: ## compare the throttle's laws in virtual time, as in docs/throttle.md
-	go test ./test/sim -run TestTable -table 10 -v -timeout 2h
+	go test ./test/throttle -run TestTable -table 10 -v -timeout 2h
 
 .PHONY: docs
 docs: docs-table docs-pictures ## write what is made of the program: the README's table, the pictures of the demo

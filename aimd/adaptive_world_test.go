@@ -8,7 +8,7 @@ import (
 )
 
 // world is a law with a pool of slots and endless work, and a server: enough to see the rules at work. The figures
-// that the law is built for are test/sim's to measure, with the real pool.
+// that the law is built for are test/throttle's to measure, with the real pool.
 type world struct {
 	law      *Adaptive
 	slots    int

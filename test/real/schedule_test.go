@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/test/sim"
+	"github.com/llm-stage/stage/test/throttle"
 )
 
 // TestTheThrottleDoesOverHTTPWhatTheSimulatorSays takes a job of three minutes through a server whose rate changes each
@@ -20,18 +20,18 @@ func TestTheThrottleDoesOverHTTPWhatTheSimulatorSays(t *testing.T) {
 		fast, slow = 20.0, 5.0 // calls a second, for a minute each
 		rows       = 2700      // what three minutes admit
 	)
-	sc := *sim.Scenarios()[1]
+	sc := *throttle.Scenarios()[1]
 	if sc.Name != "S2" {
 		t.Fatalf("the second scenario is %s, want S2", sc.Name)
 	}
 	sc.Rows, sc.Refusal = rows, time.Millisecond // the mock refuses at once
-	var runs []sim.Figures
+	var runs []throttle.Figures
 	synctest.Test(t, func(t *testing.T) {
 		for seed := range uint64(10) {
-			runs = append(runs, sim.Run(t.Context(), &sc, sim.Adaptive, seed))
+			runs = append(runs, throttle.Run(t.Context(), &sc, throttle.Adaptive, seed))
 		}
 	})
-	simulated := sim.Mean(runs)
+	simulated := throttle.Mean(runs)
 
 	began := time.Now()
 	addr := mock(t, "--schedule", "20:60s,5:60s", "--burst", "5", "--latency", "1.2s", "--latency-sigma", "0.3")

@@ -1,12 +1,12 @@
-// Package sim measures how close the pool and its laws come to the capacity of a server. It runs the real pool and
+// Package throttle measures how close the pool and its laws come to the capacity of a server. It runs the real pool and
 // the real laws against models of servers, and counts.
 //
 // Run it in a bubble of testing/synctest: then an hour of calls takes a moment, and equal seeds give equal figures.
 //
 //	synctest.Test(t, func(t *testing.T) {
-//		figures := sim.Run(t.Context(), scenario, sim.Adaptive, seed)
+//		figures := throttle.Run(t.Context(), scenario, throttle.Adaptive, seed)
 //	})
-package sim
+package throttle
 
 import (
 	"context"
