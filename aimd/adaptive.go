@@ -42,6 +42,8 @@ type Adaptive struct {
 	witness  float64 // when the first attempt of this epoch went, whose fate ends drain; none: not yet
 	due      float64 // when the last attempt went, or should have gone
 
+	restarted float64 // when Restart was called last; what was sent before is no part of a measurement
+
 	history history
 	mark    mark // the last attempt that was refused
 	callSec mean // seconds that an accepted attempt takes
@@ -134,7 +136,7 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 		due:     math.Inf(-1),
 		witness: none,
 		history: newHistory(cfg.PoolSize),
-		callSec: mean{value: 1},
+		callSec: newCallTime(),
 	}
 	l.note()
 	return l, nil
@@ -243,6 +245,25 @@ func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 	if l.witness == t.mark.at {
 		l.witness = none
 	}
+	l.note()
+}
+
+// Restart begins again as at first, because the server is back after an outage that was no matter of capacity: it accepts
+// attempts again, and nothing is known about the room that it has now. The rate grows from a few attempts a second until
+// the first refusal, pauses that the server asked for are over, and what becomes of attempts sent before now changes no
+// rate. What an outage says nothing about stays: how long refusals take, a limit on attempts in flight, refusals at
+// random, the statistics.
+func (l *Adaptive) Restart(now time.Time) {
+	l.arrive(now)
+	l.failures = 0
+	l.epoch++ // attempts of before belong to no epoch that is still judged
+	l.restarted = l.now
+	l.mark = mark{seq: l.history.last, at: l.now} // the next measurement begins here
+	l.callSec = newCallTime()                     // failures may have been faster than replies, or slower
+	l.noise.spared = 0
+	l.noise.probe.wanted, l.noise.probe.left = false, 0
+	l.pause = pause{}
+	l.enter(Start)
 	l.note()
 }
 

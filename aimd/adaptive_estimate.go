@@ -43,7 +43,7 @@ func (l *Adaptive) measure(m mark) float64 {
 	r := (float64(m.seq-l.mark.seq-l.noise.spared) - 0.5) / (m.at - l.mark.at) // infinite if the first attempt was refused
 	admitted := -burstCalls
 	for a := range l.history.before(m.seq) {
-		if m.at-a.at > lookBackSec {
+		if m.at-a.at > lookBackSec || a.at < l.restarted {
 			break
 		}
 		if !a.refused {
@@ -91,6 +91,9 @@ func (r *refusalTime) surely() float64 {
 
 // expected is surely, unless that takes too long.
 func (r *refusalTime) expected() float64 { return min(r.surely(), silenceMaxSec) }
+
+// newCallTime returns the duration of accepted attempts before the first: a guess.
+func newCallTime() mean { return mean{value: 1} }
 
 // mean is a moving average over about eight values. It holds a guess until the first.
 type mean struct {

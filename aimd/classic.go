@@ -45,5 +45,9 @@ func (c *Classic) Rejected(time.Time, Ticket, Hint) { c.throttle.CapacityError()
 // Dropped records an attempt that ended without a verdict, which teaches nothing.
 func (c *Classic) Dropped(time.Time, Ticket) {}
 
+// Restart begins again without a delay above the floor, because the server is back after an outage that was no matter of
+// capacity. The floor counts from the last attempt before it.
+func (c *Classic) Restart(time.Time) { c.throttle.Restart() }
+
 // Stats returns the throttle's statistics.
 func (c *Classic) Stats() Stats { return c.throttle.Stats() }

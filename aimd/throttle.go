@@ -59,6 +59,13 @@ func (t *Throttle) Success() {
 	t.set(max(t.stats.CurrentDelay-t.cfg.RecoveryStep, t.cfg.MinDelay))
 }
 
+// Restart sets the delay to 0, as at first. The counters and the peak stay.
+func (t *Throttle) Restart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.set(0)
+}
+
 // set is called with mu held.
 func (t *Throttle) set(delay time.Duration) {
 	t.stats.CurrentDelay = delay

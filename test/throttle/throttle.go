@@ -280,6 +280,8 @@ func (o *oracle) Rejected(time.Time, aimd.Ticket, aimd.Hint) {}
 
 func (o *oracle) Dropped(time.Time, aimd.Ticket) {}
 
+func (o *oracle) Restart(time.Time) {}
+
 func (o *oracle) Stats() aimd.Stats { return o.stats }
 
 func (o *oracle) since(now time.Time) float64 { return now.Sub(o.r.began).Seconds() }
