@@ -106,6 +106,8 @@ type Law interface {
 	Rejected(now time.Time, t aimd.Ticket, h aimd.Hint)
 	// Dropped: the attempt ended without a verdict.
 	Dropped(now time.Time, t aimd.Ticket)
+	// Restart: the server is back from an outage, and what was learned of it is void.
+	Restart(now time.Time)
 	Stats() aimd.Stats
 }
 

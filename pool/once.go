@@ -69,7 +69,7 @@ func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
 
 // refuse ends a single attempt that the paused pool does not make.
 func (s *scheduler) refuse(t *task) {
-	s.finish(t, fmt.Errorf("%w: %w", ErrPaused, s.pause.reason), Fatal, s.tick)
+	s.finish(t, fmt.Errorf("%w: %w", ErrPaused, s.counts.Pause.Err), Fatal, s.tick)
 }
 
 // turnAway ends the single attempts that wait, for the pool pauses.
@@ -92,6 +92,14 @@ func (t *task) withdrawn() bool { return t.claimed.Load() }
 // settleOnce ends a single attempt, whatever its verdict.
 func (s *scheduler) settleOnce(t *task) {
 	v := &t.verdict
+	if inDoubt(v) && !s.servers[t.att.Server].out() {
+		h := &s.servers[t.att.Server].health
+		h.fails(s.tick)
+		h.jobs++ // it is gone when it has failed, so none is counted twice
+		if s.isOut(h, t) {
+			s.cut(t.att.Server, v.Err)
+		}
+	}
 	if v.Class == OK {
 		s.counts.Successes++
 		v.Err = nil

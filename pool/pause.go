@@ -27,112 +27,217 @@ func (k PauseKind) String() string {
 	return fmt.Sprintf("pause(%d)", uint8(k))
 }
 
-// Pause is what holds a pool: no attempt goes but probes, each at another job, until one finds that the trouble is over.
+// Pause is what holds a pool: no attempt goes but probes, until one finds that the trouble is over.
 type Pause struct {
 	Kind PauseKind
 	// Err is the error of the latest probe, or the one that began the pause.
 	Err error
 	// Since is when the trouble began: for an outage the first failure after the last success.
 	Since time.Time
-	// Next is the instant of the next probe; that of the last one while it is in flight.
+	// Next is the instant of the next probe; one in the past waits for a job, or for the verdict on the last probe.
 	Next time.Time
 	// Probes counts those that have been sent.
 	Probes int
 	// Server is the one in trouble: 0 for the first, n for the n-th fallback.
 	Server int
-	// Passed says, when the pause is over, that the server is still out and jobs go past it to a fallback.
+	// Passed says, of a pause that is over, that the server is still out and jobs go past it to a fallback.
 	Passed bool
 }
 
-// pause is what holds a pool after a fatal error. It belongs to no job: the one that met the error may be recalled, and
-// whichever is first in line when a probe is due finds out whether the error is gone. Without a job it lasts until one
+// The waits between the probes of an outage or a shortage: short at first, for most last seconds, then in proportion to
+// how long it has lasted. So an outage of half a minute costs some 25 probes and ends within 1.25 s of the server's
+// return, and one of an hour costs 150.
+const (
+	firstProbeWait = 250 * time.Millisecond
+	probeWait      = 1250 * time.Millisecond
+	probeAgeShare  = 24 // a wait is at most one of so many parts of the age
+)
+
+// breaker is open while nothing may go but probes. It belongs to no job: the one that met the trouble may be recalled,
+// and whichever is first in line when a probe is due finds out whether it is gone. Without a job it stays open until one
 // comes.
-type pause struct {
-	reason error     // the fatal error, of the latest probe if there was one; nil: the pool is not paused
-	since  time.Time // began
-	due    time.Time // no probe before
-	probe  *task     // the one in flight, or nil
+type breaker struct {
+	Pause // as it is shown; its Kind is NotPaused while the breaker is closed
+
+	opened   time.Time
+	wait     time.Duration // between the last two probes
+	probe    *task         // the latest one, while it is in flight
+	sent     time.Time     // when it went
+	patience time.Duration // after which the next may go although its verdict is not there; 0: never
+	round    int           // of probes: each job that waits is the probe once in a round
 }
 
-// holds reports whether nothing may go now, not even a probe.
-func (p *pause) holds(now time.Time) bool {
-	return p.reason != nil && (p.probe != nil || now.Before(p.due))
-}
+func (b *breaker) isOpen() bool { return b.Kind != NotPaused }
 
-// next returns the instant at which a pause that holds will not; zero: that depends on the probe.
-func (p *pause) next() time.Time {
-	if p.probe != nil {
+// next returns the instant of the next probe; zero: that depends on the one in flight.
+func (b *breaker) next() time.Time {
+	if b.probe == nil {
+		return b.Next
+	}
+	if b.patience == 0 {
 		return time.Time{}
 	}
-	return p.due
+	return later(b.Next, b.sent.Add(b.patience))
 }
 
-func (s *scheduler) paused() bool { return s.pause.reason != nil }
+// lets reports whether a probe may go.
+func (b *breaker) lets(now time.Time) bool {
+	at := b.next()
+	return !at.IsZero() && !at.After(now)
+}
 
-// hold puts t back in line because of its fatal verdict, and pauses the pool. Others whose calls are in flight may bring
-// such a verdict too: only that of a probe puts off the next probe.
-func (s *scheduler) hold(t *task) {
-	s.inbox.occupy(t)
-	s.servers[t.server].ready.push(t)
-	reason, begins := t.verdict.Err, !s.paused()
-	if !begins && t != s.pause.probe {
+// probes notes that t goes as a probe.
+func (b *breaker) probes(now time.Time, t *task, interval time.Duration) {
+	b.probe, b.sent = t, now
+	b.Probes++
+	t.round = b.round
+	if b.Kind == Outage || b.Kind == Shortage {
+		b.wait = min(2*b.wait, max(probeWait, now.Sub(b.opened)/probeAgeShare), interval)
+		b.Next = now.Add(b.wait)
+	}
+}
+
+// steady reports whether the probes of a pause keep an even interval, because each may cost money.
+func (b *breaker) steady() bool { return b.Kind == FatalError || b.Kind == WrongSettings }
+
+// pauseAll opens the pool's own breaker because of the verdict on t. While it is open, others whose calls are in flight may
+// bring such a verdict too: only that of a probe puts off the next probe.
+func (s *scheduler) pauseAll(kind PauseKind, t *task) {
+	b := &s.pause
+	if b.isOpen() && b.Kind == kind && t != b.probe {
 		return
 	}
-	s.pause.reason, s.pause.probe, s.pause.due = reason, nil, s.tick.Add(s.cfg.ProbeInterval)
-	if begins {
-		s.pause.since = s.tick
-		s.delayAgain()
-		s.turnAway()
+	wait := firstProbeWait
+	if kind == FatalError || kind == WrongSettings {
+		wait = s.cfg.ProbeInterval
 	}
-	s.counts.Pause = Pause{Kind: FatalError, Err: reason, Since: s.pause.since, Next: s.pause.due}
-	if begins {
-		s.cfg.OnPause(s.counts.Pause)
+	switch {
+	case b.Kind != kind:
+		*b = breaker{
+			Pause:  Pause{Kind: kind, Since: s.tick, Next: s.tick.Add(wait), Server: t.att.Server},
+			opened: s.tick, wait: wait, round: s.newRound(),
+		}
+	case b.steady():
+		b.Next = s.tick.Add(wait)
 	}
+	b.probe, b.Err = nil, t.verdict.Err
+	s.showPause()
 }
 
-// probed acts on the class of a probe's verdict; hold and fatal see to a fatal one. A probe that was cut off found out
-// nothing, so the next in line goes at once.
-func (s *scheduler) probed(class Class) {
-	if class == Cancelled {
-		s.pause.probe = nil
-	} else if class != Fatal {
+// probed acts on the verdict on the probe of the pool's own breaker. One like that which opened it does so again, see
+// pauseAll. A probe that was cut off found out nothing, so the next in line goes at once.
+func (s *scheduler) probed(t *task) {
+	b, v := &s.pause, &t.verdict
+	again := v.Class == Fatal
+	switch b.Kind {
+	case WrongSettings:
+		again = again || v.Class != OK && v.Class != Cancelled // what else it met says nothing about the settings
+		b.Next, b.Err = s.tick.Add(s.cfg.ProbeInterval), v.Err
+	case Shortage:
+		again = v.Origin == OfHost
+	case NotPaused, FatalError, Outage:
+	}
+	switch {
+	case v.Class == Cancelled || again && b.Kind == WrongSettings:
+		b.probe = nil
+	case !again:
 		s.resume()
 	}
 }
 
 func (s *scheduler) resume() {
-	s.pausedFor += s.tick.Sub(s.pause.since)
-	s.pause = pause{}
+	if s.pause.Kind != FatalError {
+		s.restart(s.pause.Server)
+	}
+	s.pause = breaker{}
+	s.showPause()
+}
+
+// paused reports whether the pool's own breaker is open.
+func (s *scheduler) paused() bool { return s.pause.isOpen() }
+
+// held reports whether no job may go but as a probe.
+func (s *scheduler) held() bool { return s.counts.Pause.Kind != NotPaused }
+
+// showPause brings what is shown up to date, and tells of a pause that begins or ends. A pool is paused by its own breaker, and
+// by that of the first server where jobs can't go past it.
+func (s *scheduler) showPause() {
+	before, now := s.counts.Pause, s.pause.Pause
+	if now.Kind == NotPaused && s.stuck() {
+		now = s.servers[0].breaker.Pause
+	}
+	s.counts.Pause = now
+	if before.Kind == now.Kind {
+		return
+	}
+	if before.Kind == NotPaused {
+		s.heldSince = s.tick
+	} else {
+		before.Passed = s.servers[before.Server].breaker.isOpen()
+		s.cfg.OnResume(before)
+	}
+	if now.Kind == NotPaused {
+		s.heldFor += s.tick.Sub(s.heldSince)
+	} else {
+		s.turnAway()
+		s.cfg.OnPause(now)
+	}
 	s.delayAgain()
-	over := s.counts.Pause
-	s.counts.Pause = Pause{}
-	s.cfg.OnResume(over)
 }
 
-// firstProbe is first for a paused pool.
+// firstProbe is first for a pool whose own breaker is open.
 func (s *scheduler) firstProbe() (t *task, at int, next time.Time) {
-	if s.pause.holds(s.tick) {
+	if !s.pause.lets(s.tick) {
 		return nil, 0, time.Time{}
 	}
-	if t = s.candidate(); t == nil {
-		return nil, 0, time.Time{}
+	for at := range s.servers {
+		// The first server goes before, for it is the one whose errors pause the pool: what a fallback says proves little,
+		// and is better only than to wait for ever.
+		t = s.prober(&s.pause, at)
+		if t == nil {
+			continue
+		}
+		if next = s.servers[at].next(s.tick, t, at); next.After(s.tick) {
+			return nil, 0, next
+		}
+		return t, at, time.Time{}
 	}
-	if next = s.servers[t.server].next(s.tick, t, t.server); next.After(s.tick) {
-		return nil, 0, next
-	}
-	return t, t.server, time.Time{}
+	return nil, 0, time.Time{}
 }
 
-// candidate returns the job that probes next, or nil. Those that ask the first server go before, for it is the one whose
-// errors pause the pool: what a fallback says proves little, and is better only than to wait for ever.
-func (s *scheduler) candidate() *task {
-	for i := range s.servers {
-		if t := s.servers[i].ready.first(); t != nil {
+// prober returns the job of those that wait at a server that probes next for a breaker, or nil: the oldest, and where the
+// job itself may be what is wrong the oldest that has not been the probe in this round, so that it can't hold the door.
+func (s *scheduler) prober(b *breaker, at int) *task {
+	ready := &s.servers[at].ready
+	if b.Kind == FatalError || b.Kind == Shortage {
+		if t := ready.first(); t != nil {
 			return t
 		}
-		if t := s.fresh.firstJob(); i == 0 && t != nil && !s.mustNotOvertake() {
-			return t
+		if at > 0 || s.mustNotOvertake() {
+			return nil
 		}
+		return s.fresh.firstJob()
 	}
-	return nil
+	t := ready.oldest(func(t *task) bool { return t.round != b.round })
+	if t == nil && at == 0 {
+		t = s.fresh.firstJob()
+	}
+	if t == nil && ready.first() != nil {
+		b.round = s.newRound()
+		t = ready.first()
+	}
+	return t
+}
+
+// newRound returns a number that no job has probed under.
+func (s *scheduler) newRound() int {
+	s.rounds++
+	return s.rounds
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

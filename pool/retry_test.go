@@ -264,6 +264,7 @@ func (r *recorder) Rejected(_ time.Time, _ aimd.Ticket, h aimd.Hint) {
 	r.told = append(r.told, fmt.Sprintf("rejected, remaining0 %v, reset %v", h.Remaining0, h.Reset))
 }
 func (r *recorder) Dropped(time.Time, aimd.Ticket) { r.told = append(r.told, "dropped") }
+func (r *recorder) Restart(time.Time)              { r.told = append(r.told, "restart") }
 func (r *recorder) Stats() aimd.Stats              { return aimd.Stats{} }
 
 func TestLawIsToldEveryVerdict(t *testing.T) {

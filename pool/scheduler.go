@@ -31,8 +31,13 @@ type scheduler struct {
 	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
 	indexes uint64   // indexes given so far
 
-	pause     pause
-	pausedFor time.Duration // all pauses that have ended
+	pause     breaker       // of the whole pool; those of outages are the servers'
+	heldSince time.Time     // when the present pause began
+	heldFor   time.Duration // all pauses that have ended
+	rounds    int           // of probes, so far
+	shortage  shortage
+	marked    int // jobs that have failed, in doubt or not
+	parked    int // jobs that wait for a verdict on another one
 
 	stopping  bool
 	counts    Stats     // all that is counted; snapshot adds the rest
@@ -84,6 +89,8 @@ func (s *scheduler) run(ctx context.Context) error {
 			s.handBackAll()
 		}
 		s.release()
+		s.endHolds()
+		s.showPause()
 		wake := s.dispatch(ctx)
 		s.publish()
 		if s.vacated {
@@ -122,7 +129,7 @@ func (s *scheduler) takeUp() {
 	for jobs.head != nil {
 		t := jobs.pop()
 		t.att.Queued = now
-		if t.once && s.paused() {
+		if t.once && s.held() {
 			s.refuse(t)
 			continue
 		}
@@ -136,7 +143,7 @@ func (s *scheduler) takeUp() {
 // dispatch sends what may go now. It returns the instant at which to come back without an event; zero: never.
 func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	s.throttled = false
-	for s.counts.InFlight+s.cfg.Held() < s.cfg.Size {
+	for s.counts.InFlight+s.cfg.Held() < s.slots() {
 		t, at, next := s.first()
 		if t == nil {
 			s.throttled = !next.IsZero()
@@ -150,17 +157,20 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 // send takes t, which is first, out of its line and gives it to a worker for an attempt at one of the servers.
 func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	v := &s.servers[at]
-	if ready := &s.servers[t.server].ready; ready.first() == t {
-		ready.pop()
-	} else {
+	if t.started.IsZero() {
 		s.start(t)
+	} else {
+		s.servers[t.server].ready.take(t)
 	}
 	if !t.once {
 		s.vacate(t)
 	}
 	t.att.Number++
-	if t.att.Probe = s.paused(); t.att.Probe {
-		s.pause.probe = t
+	t.att.Probe = s.paused() || v.out()
+	if s.paused() {
+		s.pause.probes(s.tick, t, s.cfg.ProbeInterval)
+	} else if v.out() {
+		v.breaker.probes(s.tick, t, s.cfg.ProbeInterval)
 	}
 	t.att.Server = at
 	t.att.DispatchDelay = v.law.Stats().CurrentDelay
@@ -199,13 +209,20 @@ func (s *scheduler) settle(t *task) {
 	if v.Err == nil && v.Class != OK {
 		v.Err = errNoReason
 	}
-	if v.Unsent = v.Unsent && (v.Class == Fatal || v.Class == Cancelled); v.Unsent {
+	short := v.Class == Transient && v.Origin == OfHost
+	if v.Unsent = short || v.Unsent && (v.Class == Fatal || v.Class == Cancelled); v.Unsent {
 		t.att.Number--
 		s.counts.Dispatched--
 	}
 	s.servers[t.att.Server].ended(s.tick, t)
 	if t == s.pause.probe {
-		s.probed(v.Class)
+		s.probed(t)
+	}
+	if s.servers[t.att.Server].out() {
+		s.sensed(t)
+	}
+	if v.Class == OK {
+		s.succeeded(t)
 	}
 	if t.once {
 		s.settleOnce(t)
@@ -223,30 +240,44 @@ func (s *scheduler) settle(t *task) {
 			wait = 0 // the one that it waits for did not say this
 		}
 		s.again(t, wait)
-	case Transient:
-		s.transient(t)
+	case Transient, Permanent:
+		s.failed(t)
 	case Fatal:
 		s.fatal(t)
 	case Cancelled:
 		s.finish(t, fmt.Errorf("%w: %w", ErrHandedBack, v.Err), Cancelled, t.ended)
-	case Permanent:
-		s.finish(t, v.Err, Permanent, t.ended)
 	default: // a Func that invents classes must not lose its job
 		s.finish(t, fmt.Errorf("unknown %v: %w", v.Class, v.Err), Permanent, t.ended)
+	}
+}
+
+// failed acts on a transient or permanent error of t.
+func (s *scheduler) failed(t *task) {
+	switch {
+	case t.verdict.Unsent:
+		s.shortOf(t)
+	case s.doubtful(t):
+		s.doubt(t)
+	case t.verdict.Class == Permanent:
+		s.lose(t)
+	default:
+		s.transient(t)
 	}
 }
 
 // transient counts a transient error of t against the server that it came from.
 func (s *scheduler) transient(t *task) {
 	if t.server != t.att.Server { // sent there for want of capacity; now it belongs there
+		s.forget(t)
 		t.server, t.att.Failures = t.att.Server, 0
 	}
+	s.mark(t)
 	t.att.Failures++
 	if t.att.Failures < s.cfg.Retry.MaxAttempts {
 		s.again(t, max(s.cfg.Retry.wait(t.att.Failures, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
 		return
 	}
-	s.moveOn(t)
+	s.lose(t)
 }
 
 // fatal pauses the pool for a fatal verdict on t, or takes t elsewhere.
@@ -260,7 +291,8 @@ func (s *scheduler) fatal(t *task) {
 	case pauses && s.stopping:
 		s.again(t, 0) // to be handed back
 	case pauses:
-		s.hold(t)
+		s.putBack(t)
+		s.pauseAll(FatalError, t)
 	case at > 0:
 		s.shun(t)
 	default:
@@ -269,6 +301,7 @@ func (s *scheduler) fatal(t *task) {
 }
 
 func (s *scheduler) finish(t *task, err error, class Class, at time.Time) {
+	s.forget(t)
 	t.work.finish(err, class, at, s.snapshot())
 }
 

@@ -16,12 +16,15 @@ type server struct {
 	starved  time.Time // the first capacity error since the last success; zero: there was none
 	shut     time.Time // passed over until then, after a fatal verdict
 	held     bool      // nothing goes there in this round, see first
+	health   health
+	breaker  breaker   // open in an outage
+	checked  time.Time // when the jobs that it holds were last looked through
 }
 
 func newServers(cfg Config) []server {
 	servers := make([]server, 0, 1+len(cfg.Fallbacks))
 	for _, c := range append([]Server{{Law: cfg.Law, Gates: cfg.Gates}}, cfg.Fallbacks...) {
-		servers = append(servers, server{law: c.Law, gates: c.Gates, ready: taskHeap{less: older}})
+		servers = append(servers, server{law: c.Law, gates: c.Gates, ready: taskHeap{less: older}, health: health{share: shareAtFirst}})
 	}
 	return servers
 }
@@ -62,7 +65,7 @@ func (v *server) ended(now time.Time, t *task) {
 	v.inFlight--
 	verdict, actual := &t.verdict, t.weighed
 	switch {
-	case verdict.Unsent || verdict.Class == Cancelled || isPanic(verdict.Err):
+	case verdict.Unsent || verdict.Class == Cancelled || isPanic(verdict.Err) || inDoubt(verdict) && verdict.Origin == OfNetwork:
 		v.law.Dropped(now, t.ticket)
 	case verdict.Class == Capacity:
 		actual = 0
@@ -94,6 +97,10 @@ func (s *scheduler) first() (t *task, at int, next time.Time) {
 	if s.paused() {
 		return s.firstProbe()
 	}
+	t, at, next = s.outageProbe()
+	if t != nil {
+		return t, at, time.Time{}
+	}
 	for i := range s.servers {
 		s.servers[i].held = false
 	}
@@ -124,7 +131,7 @@ func (s *scheduler) oldest() (t *task) {
 
 // mustNotOvertake reports whether no new job may start: in a sequential pool, while one that has started waits.
 func (s *scheduler) mustNotOvertake() bool {
-	return s.cfg.Size == 1 && s.waiting() > s.fresh.size+s.fresh.singles.size
+	return s.cfg.Size == 1 && s.waiting()-s.parked > s.fresh.size+s.fresh.singles.size
 }
 
 // place finds the server that an attempt at t may go to now: its own or, past those without capacity, a later one. If
@@ -133,7 +140,9 @@ func (s *scheduler) mustNotOvertake() bool {
 func (s *scheduler) place(t *task) (at int, when time.Time) {
 	for i := t.server; i < len(s.servers); i++ {
 		v := &s.servers[i]
-		if !v.held {
+		if !v.held && v.out() {
+			v.held = true // but for probes
+		} else if !v.held {
 			next := v.next(s.tick, t, i)
 			if !next.After(s.tick) {
 				return i, time.Time{}
@@ -152,15 +161,19 @@ func (s *scheduler) place(t *task) (at int, when time.Time) {
 // passable returns the instant from which attempts may go past server i; zero: as things are, never.
 func (s *scheduler) passable(i int) time.Time {
 	v := &s.servers[i]
+	since := v.starved
+	if v.out() {
+		since = sooner(since, v.breaker.Since)
+	}
 	switch {
 	case i == len(s.servers)-1:
 		return time.Time{}
-	case v.shut.After(s.tick):
+	case v.shut.After(s.tick), v.out() && s.cfg.FallbackAfter == 0: // there jobs would have used up their attempts
 		return s.tick
-	case s.cfg.FallbackAfter == 0 || v.starved.IsZero():
+	case s.cfg.FallbackAfter == 0 || since.IsZero():
 		return time.Time{}
 	default:
-		return v.starved.Add(s.cfg.FallbackAfter)
+		return since.Add(s.cfg.FallbackAfter)
 	}
 }
 
@@ -172,14 +185,24 @@ func (s *scheduler) passed(i int) bool {
 
 // moveOn gives t, whose attempts at its server are used up, to the next one; behind the last it fails.
 func (s *scheduler) moveOn(t *task) {
+	i := s.nextServer(t)
+	if i < 0 {
+		s.finish(t, t.verdict.Err, t.verdict.Class, t.ended)
+		return
+	}
+	s.forget(t)
+	t.server, t.att.Failures = i, 0
+	s.again(t, 0)
+}
+
+// nextServer returns the server behind that of t which takes its jobs; -1: there is none.
+func (s *scheduler) nextServer(t *task) int {
 	for i := t.server + 1; i < len(s.servers); i++ {
 		if !s.servers[i].shut.After(s.tick) {
-			t.server, t.att.Failures = i, 0
-			s.again(t, 0)
-			return
+			return i
 		}
 	}
-	s.finish(t, t.verdict.Err, t.verdict.Class, t.ended)
+	return -1
 }
 
 // shun passes over the fallback that gave t a fatal verdict for a while: the pool goes on without it.

@@ -3,6 +3,7 @@ package pool
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,9 @@ type task struct {
 	ready    time.Time // not to be attempted before
 	wake     time.Time // while delayed: when to look at it next
 	next     *task     // in a fifo
+	doubt    suspicion // about its failures
+	marked   bool      // it has failed, in doubt or not
+	round    int       // the last one in which it probed
 
 	ticket  aimd.Ticket
 	weighed int64 // for the gates, when the attempt was sent
@@ -96,6 +100,23 @@ func (h *taskHeap) remove(match func(*task) bool) (removed []*task) {
 	h.tasks = kept
 	heap.Init((*byHeap)(h))
 	return removed
+}
+
+// take takes t out.
+func (h *taskHeap) take(t *task) {
+	if i := slices.Index(h.tasks, t); i >= 0 {
+		heap.Remove((*byHeap)(h), i)
+	}
+}
+
+// oldest returns the least task that matches, or nil.
+func (h *taskHeap) oldest(match func(*task) bool) (found *task) {
+	for _, t := range h.tasks {
+		if match(t) && (found == nil || h.less(t, found)) {
+			found = t
+		}
+	}
+	return found
 }
 
 func older(a, b *task) bool { return a.index < b.index }

@@ -12,13 +12,19 @@ func (s *scheduler) again(t *task, wait time.Duration) {
 	s.delay(t) // even without a wait: release sees to the deadline
 }
 
+// putBack puts t in line for another attempt at once: the last one does not count.
+func (s *scheduler) putBack(t *task) {
+	s.inbox.occupy(t)
+	s.servers[t.server].ready.push(t)
+}
+
 // delay puts t among the delayed tasks. While the pool is paused the deadlines stand still, and no server is passed.
 func (s *scheduler) delay(t *task) {
 	t.wake = t.ready
-	if !t.deadline.IsZero() && !s.paused() {
-		t.wake = sooner(t.wake, t.deadline.Add(s.pausedFor))
+	if !t.deadline.IsZero() && !s.held() {
+		t.wake = sooner(t.wake, t.deadline.Add(s.heldFor))
 	}
-	if pass := s.passable(t.server); t.verdict.Class == Capacity && !pass.IsZero() && !s.paused() {
+	if pass := s.passable(t.server); t.verdict.Class == Capacity && !pass.IsZero() && !s.held() {
 		t.wake = sooner(t.wake, pass)
 	}
 	s.delayed.push(t)
@@ -44,6 +50,8 @@ func (s *scheduler) release() {
 			// Told to wait for longer than it has to stay.
 			t.server++
 			s.servers[t.server].ready.push(t)
+		case t.doubt.parked && !t.ready.After(s.tick):
+			s.unpark(t)
 		case t.ready.After(s.tick): // woken for what has been put off since: the deadline by a pause, or the fallback
 			s.delay(t)
 		default:
@@ -61,15 +69,15 @@ func (s *scheduler) release() {
 
 // expired reports whether t is past its deadline, which is kept in running time.
 func (s *scheduler) expired(t *task) bool {
-	return !t.deadline.IsZero() && !s.paused() && !s.running().Before(t.deadline)
+	return !t.deadline.IsZero() && !s.held() && !s.running().Before(t.deadline)
 }
 
 // running is the present instant in running time: as if there had been no pause.
 func (s *scheduler) running() time.Time {
-	if s.paused() {
-		return s.pause.since.Add(-s.pausedFor)
+	if s.held() {
+		return s.heldSince.Add(-s.heldFor)
 	}
-	return s.tick.Add(-s.pausedFor)
+	return s.tick.Add(-s.heldFor)
 }
 
 func (s *scheduler) expire(t *task) {
@@ -80,7 +88,7 @@ func (s *scheduler) expire(t *task) {
 
 // due returns the instant at which a job becomes ready or expires; zero: none will by itself.
 func (s *scheduler) due() (at time.Time) {
-	if s.pause.holds(s.tick) {
+	if s.paused() && !s.pause.lets(s.tick) {
 		return s.pause.next()
 	}
 	if t := s.delayed.first(); t != nil {
@@ -89,9 +97,13 @@ func (s *scheduler) due() (at time.Time) {
 	if s.paused() {
 		return at
 	}
+	at = sooner(at, s.outageDue())
+	if s.shortage.room > 0 {
+		at = sooner(at, later(s.shortage.grown.Add(shortageGrowth), s.tick.Add(time.Millisecond)))
+	}
 	for i := range s.servers {
 		if t := s.servers[i].ready.first(); t != nil && !t.deadline.IsZero() {
-			at = sooner(at, t.deadline.Add(s.pausedFor))
+			at = sooner(at, t.deadline.Add(s.heldFor))
 		}
 	}
 	return at

@@ -1,0 +1,349 @@
+package pool
+
+import (
+	"math"
+	"time"
+)
+
+// A failure that may be the server's is in doubt until another job's call tells whose it is: a success there confirms that
+// it was the job's own, so it counts against the job; when different jobs fail so without a success between them it is an
+// outage, and none of them counts. Between two successes a job's failures count as one, whatever their number. A job that
+// has used up its attempts waits for that verdict, and calls no more. Failures that reached no server never count.
+//
+// Before the first success of all the settings may be wrong. Then an error that every job meets is in doubt in the same
+// way, and when so many different jobs have met it and nothing else, the pool pauses.
+
+const (
+	// So many different jobs fail in a row, by less than one chance in a million, before it is an outage: at a server
+	// that hardly ever fails and at one that fails half of all calls.
+	outageJobsMin, outageJobsMax = 5, 64
+	outageChance                 = 1e-6
+	// The share of failures is a mean over about so many verdicts. It begins at a tenth, for nothing is known.
+	shareCalls, shareAtFirst = 64, 0.1
+	// Where more than so large a share fails, the server is ill though it has successes, and a job gets so many times
+	// its attempts: with half of all calls failing three attempts would lose one job in eight, and eighteen one in
+	// 260,000.
+	illShare, illAttempts = 1.0 / 3, 6
+	// A job that has used up its attempts waits so long at least for another one's verdict.
+	doubtWait = time.Second
+	// So many different jobs meet the same error before the first success, or so many in a row later on, and it is the
+	// settings'.
+	alikeFirst, alikeLater = 5, 50
+	// The time of a call is a mean over about so many.
+	callTimeCalls = 16
+)
+
+// health is what the verdicts of a server say about the server itself.
+type health struct {
+	proven   bool          // it has had a success
+	share    float64       // of failures in doubt among verdicts, up to the last success
+	callTime time.Duration // of successes, a mean; 0: there was none
+
+	failures int       // in doubt, since the last success or the end of the last outage
+	since    time.Time // of the first of them
+	jobs     int       // different jobs among them, but for those with confirmed failures
+	doubted  []*task   // jobs that have any
+
+	alike     string // before the first success: the error that all met
+	alikeJobs int
+	mixed     bool   // before the first success: there were different errors, so it is not the settings
+	run       string // after it: the error of the last jobs that failed
+	runJobs   int
+}
+
+// fails counts a failure in doubt.
+func (h *health) fails(now time.Time) {
+	if h.failures == 0 {
+		h.since = now
+	}
+	h.failures++
+}
+
+// suspicion is what is in doubt about a job. The zero value: nothing.
+type suspicion struct {
+	failed  bool // it is among the doubted
+	at      int  // of this server
+	strikes int  // failures that count if they are confirmed
+	final   bool // one of them is not to be tried again
+	alike   bool // it is counted among alikeJobs
+	parked  bool // it has used up its attempts and waits for the verdict
+}
+
+// doubtful reports whether the verdict on t is in doubt.
+func (s *scheduler) doubtful(t *task) bool {
+	return inDoubt(&t.verdict) || s.maybeSettings(t)
+}
+
+// maybeSettings reports whether the verdict on t may be that of wrong settings.
+func (s *scheduler) maybeSettings(t *task) bool {
+	h := &s.servers[t.att.Server].health
+	return t.verdict.Alike != "" && s.cfg.OnFatal == HoldAll && t.att.Server == 0 &&
+		(!h.proven && !h.mixed || s.pause.Kind == WrongSettings)
+}
+
+// doubt acts on a verdict on t that is in doubt.
+func (s *scheduler) doubt(t *task) {
+	v := &s.servers[t.att.Server]
+	if v.out() || s.pause.Kind == WrongSettings {
+		s.putBack(t)
+		return
+	}
+	if t.server != t.att.Server { // sent there for want of capacity; now it belongs there
+		s.forget(t)
+		t.server, t.att.Failures = t.att.Server, 0
+	}
+	h := &v.health
+	s.suspect(t)
+	if s.maybeSettings(t) && s.countAlike(h, t) {
+		return
+	}
+	if inDoubt(&t.verdict) && s.isOut(h, t) {
+		s.putBack(t)
+		s.cut(t.att.Server, t.verdict.Err)
+		return
+	}
+	switch limit := s.attempts(h); {
+	case t.verdict.Origin == OfNetwork:
+		s.again(t, s.cfg.Retry.wait(1, s.cfg.Rand())) // the breaker sees to longer waits
+	case t.doubt.final || t.att.Failures+t.doubt.strikes >= limit:
+		s.usedUp(t)
+	default:
+		n := min(t.att.Failures+t.doubt.strikes, s.cfg.Retry.MaxAttempts)
+		s.again(t, max(s.cfg.Retry.wait(n, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
+	}
+}
+
+// suspect notes a failure of t that is in doubt.
+func (s *scheduler) suspect(t *task) {
+	h := &s.servers[t.server].health
+	h.fails(s.tick)
+	if !t.doubt.failed {
+		t.doubt.failed, t.doubt.at = true, t.server
+		h.doubted = append(h.doubted, t)
+		if t.att.Failures == 0 {
+			h.jobs++
+		}
+		s.mark(t)
+	}
+	switch {
+	case t.verdict.Origin == OfNetwork:
+	case t.verdict.Class == Permanent:
+		t.doubt.strikes, t.doubt.final = 1, true
+	case t.doubt.strikes == 0 || s.cfg.Size == 1 || s.alone(h): // else another job could have told meanwhile
+		t.doubt.strikes++
+	}
+}
+
+// usedUp parks t until its failures are confirmed, where it can't go on at the next server.
+func (s *scheduler) usedUp(t *task) {
+	if !t.doubt.final && s.nextServer(t) >= 0 {
+		s.moveOn(t)
+		return
+	}
+	t.doubt.parked = true
+	s.parked++
+	s.again(t, doubtWait)
+}
+
+// unpark looks again at t, which is parked and in no line. Where nobody is left who could tell, it is the job's own failure
+// if it is the only one, and an outage if there are others.
+func (s *scheduler) unpark(t *task) {
+	v := &s.servers[t.server]
+	switch {
+	case s.witnesses() > 0:
+		t.ready = s.tick.Add(doubtWait)
+		s.delay(t)
+	case s.alone(&v.health) || !inDoubt(&t.verdict):
+		s.vacate(t)
+		s.lose(t)
+	default:
+		s.servers[t.server].ready.push(t)
+		s.cut(t.server, t.verdict.Err)
+	}
+}
+
+// isOut reports whether the failures since the last success, of which that of t is the latest, make an outage.
+func (s *scheduler) isOut(h *health, t *task) bool {
+	if h.jobs >= outageJobs(h.share) {
+		return true
+	}
+	// With fewer jobs, if there is no other to ask.
+	few := s.witnesses() == 0 || s.cfg.Size == 1
+	return few && h.failures >= outageJobsMin && (h.jobs > 1 || t.verdict.Origin == OfNetwork)
+}
+
+// outageJobs returns how many different jobs in a row must fail where a share of all verdicts does.
+func outageJobs(share float64) int {
+	n := math.Ceil(math.Log(outageChance) / math.Log(min(max(share, 1e-9), 0.999)))
+	return int(min(max(n, outageJobsMin), outageJobsMax))
+}
+
+// attempts returns the number of failures of the server that a job may meet.
+func (s *scheduler) attempts(h *health) int {
+	if h.proven && h.share > illShare {
+		return illAttempts * s.cfg.Retry.MaxAttempts
+	}
+	return s.cfg.Retry.MaxAttempts
+}
+
+// alone reports whether no job but one is left without a confirmed failure, and all that fail have been asked: nobody can
+// tell about their failures.
+func (s *scheduler) alone(h *health) bool { return h.jobs <= 1 && s.witnesses() == 0 }
+
+// witnesses returns how many jobs there are that have not failed, apart from the one that is in no line at present.
+func (s *scheduler) witnesses() int {
+	jobs := s.waiting() - s.fresh.singles.size + s.counts.InFlight
+	return jobs + 1 - s.marked
+}
+
+// succeeded takes a success of t at a server for what it says about others: what was in doubt is confirmed.
+func (s *scheduler) succeeded(t *task) {
+	h := &s.servers[t.att.Server].health
+	h.proven, h.run, h.runJobs = true, "", 0
+	took := t.ended.Sub(t.att.Dispatched)
+	if h.callTime == 0 {
+		h.callTime = took
+	}
+	h.callTime += (took - h.callTime) / callTimeCalls
+	if h.failures > 0 {
+		h.share = 1 - (1-h.share)*math.Pow(1-1.0/shareCalls, float64(h.failures))
+	}
+	h.share -= h.share / shareCalls
+	s.forget(t)
+	s.confirm(h)
+}
+
+// confirm counts the failures in doubt against their jobs.
+func (s *scheduler) confirm(h *health) {
+	doubted := h.doubted
+	h.doubted, h.failures, h.jobs = nil, 0, 0
+	for _, t := range doubted {
+		d := s.clear(t)
+		t.att.Failures += d.strikes
+		if t.att.Failures == 0 {
+			s.unmark(t)
+		}
+		if d.parked {
+			s.delayed.remove(func(x *task) bool { return x == t })
+			s.vacate(t)
+			s.lose(t)
+		}
+	}
+}
+
+// acquit drops the failures in doubt. Jobs that are parked may go again.
+func (s *scheduler) acquit(v *server) {
+	doubted := v.health.doubted
+	v.health.doubted, v.health.failures, v.health.jobs = nil, 0, 0
+	v.health.alike, v.health.alikeJobs = "", 0
+	for _, t := range doubted {
+		d := s.clear(t)
+		if t.att.Failures == 0 {
+			s.unmark(t)
+		}
+		if d.parked && len(s.delayed.remove(func(x *task) bool { return x == t })) > 0 {
+			s.servers[t.server].ready.push(t)
+		}
+	}
+}
+
+// forget drops what is in doubt about t, for it ends or goes elsewhere.
+func (s *scheduler) forget(t *task) {
+	if t.doubt.failed {
+		h := &s.servers[t.doubt.at].health
+		for i, d := range h.doubted {
+			if d == t {
+				h.doubted = append(h.doubted[:i], h.doubted[i+1:]...)
+				break
+			}
+		}
+		if t.att.Failures == 0 {
+			h.jobs--
+		}
+		s.clear(t)
+	}
+	s.unmark(t)
+}
+
+// clear drops the suspicion of t, and returns what it was.
+func (s *scheduler) clear(t *task) suspicion {
+	d := t.doubt
+	t.doubt = suspicion{}
+	if d.parked {
+		s.parked--
+	}
+	return d
+}
+
+// lose fails t, or takes it to the next server, for failures that are its own.
+func (s *scheduler) lose(t *task) {
+	if s.allAlike(t) {
+		return
+	}
+	if t.verdict.Class == Permanent {
+		s.finish(t, t.verdict.Err, Permanent, t.ended)
+		return
+	}
+	s.moveOn(t)
+}
+
+// countAlike counts t among those that met the same error before the first success, and pauses the pool when they are
+// enough. It reports whether it did.
+func (s *scheduler) countAlike(h *health, t *task) bool {
+	switch {
+	case h.alike == "":
+		h.alike = t.verdict.Alike
+	case h.alike != t.verdict.Alike:
+		h.mixed = true
+		s.confirm(h)
+		return false
+	}
+	if t.doubt.alike {
+		return false
+	}
+	t.doubt.alike = true
+	h.alikeJobs++
+	if h.alikeJobs < alikeFirst {
+		return false
+	}
+	s.blameSettings(t)
+	return true
+}
+
+// allAlike pauses the pool if so many different jobs have failed in a row as t did. It reports whether it did; then t
+// waits.
+func (s *scheduler) allAlike(t *task) bool {
+	h := &s.servers[t.att.Server].health
+	if t.att.Server > 0 || s.cfg.OnFatal != HoldAll {
+		return false
+	}
+	if t.verdict.Alike == "" || h.run != t.verdict.Alike {
+		h.run, h.runJobs = t.verdict.Alike, 0
+	}
+	if h.runJobs++; h.run == "" || h.runJobs < alikeLater {
+		return false
+	}
+	s.blameSettings(t)
+	return true
+}
+
+func (s *scheduler) blameSettings(t *task) {
+	s.putBack(t)
+	s.acquit(&s.servers[t.att.Server])
+	s.pauseAll(WrongSettings, t)
+}
+
+// mark counts a job as one that has failed.
+func (s *scheduler) mark(t *task) {
+	if !t.marked {
+		t.marked = true
+		s.marked++
+	}
+}
+
+func (s *scheduler) unmark(t *task) {
+	if t.marked {
+		t.marked = false
+		s.marked--
+	}
+}

@@ -1,0 +1,220 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+)
+
+// holdCheck is how often the jobs that an outage holds are looked through for those held too long.
+const holdCheck = time.Second
+
+// out reports whether the server is in an outage.
+func (v *server) out() bool { return v.breaker.isOpen() }
+
+// cut opens the breaker of a server. What its failures said of the jobs that met them is void: they wait, and lose nothing.
+func (s *scheduler) cut(at int, err error) {
+	v := &s.servers[at]
+	since := v.health.since
+	s.acquit(v)
+	v.breaker = breaker{
+		Pause:  Pause{Kind: Outage, Err: err, Since: since, Next: s.tick.Add(firstProbeWait), Server: at},
+		opened: s.tick, wait: firstProbeWait, patience: v.health.callTime, round: s.newRound(),
+	}
+	v.checked = s.tick
+	if at > 0 {
+		s.comeBack(v)
+	}
+	s.delayAgain()
+	s.showPause()
+}
+
+// comeBack makes the jobs that wait at a fallback wait at the first server again: it may long be back itself.
+func (s *scheduler) comeBack(v *server) {
+	here := func(t *task) bool { return &s.servers[t.server] == v }
+	for _, t := range append(v.ready.remove(here), s.delayed.remove(here)...) {
+		s.forget(t)
+		t.server, t.att.Failures = 0, 0
+		s.servers[0].ready.push(t)
+	}
+}
+
+// mend closes the breaker of a server.
+func (s *scheduler) mend(at int) {
+	s.servers[at].breaker = breaker{}
+	s.restart(at)
+	s.delayAgain()
+	s.showPause()
+}
+
+// restart lets the law of a server begin again: what it has learned is void.
+func (s *scheduler) restart(at int) {
+	s.servers[at].law.Restart(s.tick)
+}
+
+// sensed acts on the verdict on t while the server that it asked is out. The breaker closes with the first answer that no
+// sick server gives, to a probe or to a call that went after the first failure; one that went before may have been served
+// before.
+func (s *scheduler) sensed(t *task) {
+	b, v := &s.servers[t.att.Server].breaker, &t.verdict
+	probe := t.att.Probe && !t.att.Dispatched.Before(b.opened)
+	if t == b.probe {
+		b.probe = nil
+	}
+	switch {
+	case v.Unsent || v.Class == Cancelled || isPanic(v.Err):
+		if probe {
+			b.Next = s.tick // it found out nothing
+		}
+	case inDoubt(v):
+		if probe {
+			b.Err = v.Err
+		}
+	case probe || v.Class == OK && t.att.Dispatched.After(b.Since):
+		s.mend(t.att.Server)
+	}
+}
+
+// outageProbe returns the job that probes a server in an outage now, and the server. If there is none, next is the instant
+// at which there will be one, zero if that depends on an event or on time alone, see due.
+func (s *scheduler) outageProbe() (t *task, at int, next time.Time) {
+	for at := range s.servers {
+		v := &s.servers[at]
+		if !v.out() || !v.breaker.lets(s.tick) {
+			continue
+		}
+		t := s.outageProber(at)
+		if t == nil {
+			continue
+		}
+		when := v.next(s.tick, t, at)
+		if !when.After(s.tick) {
+			return t, at, time.Time{}
+		}
+		next = sooner(next, when)
+	}
+	return nil, 0, next
+}
+
+// outageProber returns the job that would probe a server: one that waits there, or that may go past those before it.
+func (s *scheduler) outageProber(at int) *task {
+	for i := at; i >= 0; i-- {
+		if i < at && !s.passed(i) {
+			break
+		}
+		if t := s.prober(&s.servers[at].breaker, i); t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// stuck reports whether outages leave a job that waits at the first server nowhere to go.
+func (s *scheduler) stuck() bool {
+	for i := range s.servers {
+		v := &s.servers[i]
+		if !v.out() && (i == 0 || !v.shut.After(s.tick)) {
+			return false
+		}
+		if !s.passed(i) {
+			return true
+		}
+	}
+	return true
+}
+
+// endHolds fails the jobs that an outage has held for Config.OutageHold.
+func (s *scheduler) endHolds() {
+	for i := range s.servers {
+		v := &s.servers[i]
+		if s.cfg.OutageHold == 0 || !v.out() || s.tick.Before(v.checked.Add(holdCheck)) || s.passed(i) {
+			continue
+		}
+		v.checked = s.tick
+		over := func(t *task) bool {
+			return t.server == i && s.tick.Sub(later(v.breaker.Since, t.att.Queued)) >= s.cfg.OutageHold
+		}
+		for _, t := range s.takeOut(over) {
+			s.vacate(t)
+			s.finish(t, fmt.Errorf("%w for %v: %w", ErrOutage, s.cfg.OutageHold, v.breaker.Err), Transient, s.tick)
+		}
+	}
+}
+
+// outageDue returns the instant at which an outage needs a look; zero: none will by itself.
+func (s *scheduler) outageDue() (at time.Time) {
+	for i := range s.servers {
+		v := &s.servers[i]
+		if !v.out() {
+			continue
+		}
+		if next := v.breaker.next(); next.After(s.tick) {
+			at = sooner(at, next)
+		}
+		if pass := s.passable(i); pass.After(s.tick) {
+			at = sooner(at, pass)
+		}
+		if s.cfg.OutageHold > 0 {
+			at = sooner(at, v.checked.Add(holdCheck))
+		}
+	}
+	return at
+}
+
+// Shortages. Where this machine has no descriptor, port or buffer left, the calls in flight are as many as it can bear: no
+// more go until some end, and one more is tried from time to time. Where nothing is in flight, nothing is going to be given
+// back, and the pool pauses.
+
+const (
+	shortageGrowth = 5 * time.Second // one more call in flight is tried so often
+)
+
+// shortage bounds the calls in flight; room 0: it does not.
+type shortage struct {
+	room  int
+	grown time.Time
+	err   error
+}
+
+// shortOf acts on a verdict that this machine was short of something for t, which waits on unharmed.
+func (s *scheduler) shortOf(t *task) {
+	s.putBack(t)
+	begins := s.shortage.room == 0
+	s.shortage = shortage{room: max(1, s.counts.InFlight), grown: s.tick, err: t.verdict.Err}
+	s.counts.Shortage = t.verdict.Err
+	if begins {
+		s.cfg.OnShortage(t.verdict.Err)
+	}
+	if s.counts.InFlight == 0 || s.pause.Kind == Shortage {
+		s.pauseAll(Shortage, t)
+	}
+}
+
+// slots returns how many calls may be in flight.
+func (s *scheduler) slots() int {
+	h := &s.shortage
+	if h.room == 0 {
+		return s.cfg.Size
+	}
+	if s.tick.Sub(h.grown) >= shortageGrowth && s.counts.InFlight >= h.room {
+		h.room, h.grown = h.room+1, s.tick
+	}
+	if h.room >= s.cfg.Size {
+		s.enough()
+		return s.cfg.Size
+	}
+	return h.room
+}
+
+// enough ends a shortage.
+func (s *scheduler) enough() {
+	if s.shortage.room == 0 {
+		return
+	}
+	s.shortage, s.counts.Shortage = shortage{}, nil
+	s.cfg.OnShortage(nil)
+}
+
+// inDoubt reports whether a verdict may say more about the server, or the way to it, than about the job.
+func inDoubt(v *Verdict) bool {
+	return (v.Class == Transient || v.Class == Permanent) && (v.Origin == OfServer || v.Origin == OfNetwork)
+}
