@@ -2,6 +2,7 @@ package pool
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -18,6 +19,10 @@ const (
 	// that hardly ever fails and at one that fails half of all calls.
 	outageJobsMin, outageJobsMax = 5, 64
 	outageChance                 = 1e-6
+	// Failures are in a row if no call between them, in the order in which they went, got through: succeeded, or lasts
+	// twice as long already as failures take. Where they take less than this, that is waited for.
+	quickFailure = 100 * time.Millisecond
+	leastGrace   = 20 * time.Millisecond
 	// The share of failures is a mean over about so many verdicts. It begins at a tenth, for nothing is known.
 	shareCalls, shareAtFirst = 64, 0.1
 	// Where more than so large a share fails, the server is ill though it has successes, and a job gets so many times
@@ -39,10 +44,13 @@ type health struct {
 	share    float64       // of failures in doubt among verdicts, up to the last success
 	callTime time.Duration // of successes, a mean; 0: there was none
 
-	failures int       // in doubt, since the last success or the end of the last outage
-	since    time.Time // of the first of them
-	jobs     int       // different jobs among them, but for those with confirmed failures
-	doubted  []*task   // jobs that have any
+	failures int           // in doubt, since the last success or the end of the last outage
+	since    time.Time     // of the first of them
+	jobs     int           // different jobs among them, but for those with confirmed failures
+	doubted  []*task       // jobs that have any
+	grace    time.Duration // the age at which a call in flight has got through
+	err      error         // the latest failure
+	judgeAt  time.Time     // when calls in flight will be that old, and nothing goes before; zero: not awaited
 
 	alike     string // before the first success: the error that all met
 	alikeJobs int
@@ -51,22 +59,16 @@ type health struct {
 	runJobs   int
 }
 
-// fails counts a failure in doubt.
-func (h *health) fails(now time.Time) {
-	if h.failures == 0 {
-		h.since = now
-	}
-	h.failures++
-}
-
 // suspicion is what is in doubt about a job. The zero value: nothing.
 type suspicion struct {
-	failed  bool // it is among the doubted
-	at      int  // of this server
-	strikes int  // failures that count if they are confirmed
-	final   bool // one of them is not to be tried again
-	alike   bool // it is counted among alikeJobs
-	parked  bool // it has used up its attempts and waits for the verdict
+	failed  bool   // it is among the doubted
+	first   bool   // it has no confirmed failure
+	at      int    // of this server
+	seq     uint64 // of the attempt that failed last
+	strikes int    // failures that count if they are confirmed
+	final   bool   // one of them is not to be tried again
+	alike   bool   // it is counted among alikeJobs
+	parked  bool   // it has used up its attempts and waits for the verdict
 }
 
 // doubtful reports whether the verdict on t is in doubt.
@@ -89,15 +91,21 @@ func (s *scheduler) doubt(t *task) {
 		return
 	}
 	if t.server != t.att.Server { // sent there for want of capacity; now it belongs there
-		s.forget(t)
-		t.server, t.att.Failures = t.att.Server, 0
+		s.goTo(t, t.att.Server)
 	}
 	h := &v.health
-	s.suspect(t)
-	if s.maybeSettings(t) && s.countAlike(h, t) {
+	settings := s.maybeSettings(t)
+	if settings && h.alike != "" && h.alike != t.verdict.Alike {
+		h.mixed = true
+		s.confirm(h, func(t *task) bool { return !inDoubt(&t.verdict) })
+		s.failed(t) // which is not the settings' any more
 		return
 	}
-	if inDoubt(&t.verdict) && s.isOut(h, t) {
+	s.suspect(t)
+	if settings && s.countAlike(h, t) {
+		return
+	}
+	if !settings && inDoubt(&t.verdict) && s.isOut(v, t) {
 		s.putBack(t)
 		s.cut(t.att.Server, t.verdict.Err)
 		return
@@ -116,15 +124,21 @@ func (s *scheduler) doubt(t *task) {
 // suspect notes a failure of t that is in doubt.
 func (s *scheduler) suspect(t *task) {
 	h := &s.servers[t.server].health
-	h.fails(s.tick)
+	if h.failures == 0 {
+		h.since = s.tick
+	}
+	h.failures++
+	h.err, h.grace = t.verdict.Err, max(2*t.ended.Sub(t.att.Dispatched), leastGrace)
 	if !t.doubt.failed {
 		t.doubt.failed, t.doubt.at = true, t.server
 		h.doubted = append(h.doubted, t)
 		if t.att.Failures == 0 {
+			t.doubt.first = true
 			h.jobs++
 		}
 		s.mark(t)
 	}
+	t.doubt.seq = t.seq
 	switch {
 	case t.verdict.Origin == OfNetwork:
 	case t.verdict.Class == Permanent:
@@ -145,8 +159,8 @@ func (s *scheduler) usedUp(t *task) {
 	s.again(t, doubtWait)
 }
 
-// unpark looks again at t, which is parked and in no line. Where nobody is left who could tell, it is the job's own failure
-// if it is the only one, and an outage if there are others.
+// unpark looks again at t, which is parked and in no line. Where nobody is left who could tell, it is the job's own
+// failure if it is the only one, and an outage if there are others.
 func (s *scheduler) unpark(t *task) {
 	v := &s.servers[t.server]
 	switch {
@@ -163,17 +177,65 @@ func (s *scheduler) unpark(t *task) {
 }
 
 // isOut reports whether the failures since the last success, of which that of t is the latest, make an outage.
-func (s *scheduler) isOut(h *health, t *task) bool {
-	if h.jobs >= outageJobs(h.share) {
-		return true
+func (s *scheduler) isOut(v *server, t *task) bool {
+	h := &v.health
+	if row, through := s.inARow(v); row >= h.outageJobs(through) {
+		if h.grace > 2*quickFailure || len(v.inFlight) == 0 {
+			return true
+		}
+		// Those in flight may have gone at the same moment as those that failed: which of them get through?
+		h.judgeAt = s.tick.Add(h.grace)
+		return false
 	}
 	// With fewer jobs, if there is no other to ask.
 	few := s.witnesses() == 0 || s.cfg.Size == 1
 	return few && h.failures >= outageJobsMin && (h.jobs > 1 || t.verdict.Origin == OfNetwork)
 }
 
-// outageJobs returns how many different jobs in a row must fail where a share of all verdicts does.
-func outageJobs(share float64) int {
+// judge decides about the servers whose calls in flight had to grow old for it.
+func (s *scheduler) judge() {
+	for i := range s.servers {
+		v := &s.servers[i]
+		h := &v.health
+		if h.judgeAt.IsZero() || h.judgeAt.After(s.tick) {
+			continue
+		}
+		h.judgeAt = time.Time{}
+		if row, through := s.inARow(v); !v.out() && row >= h.outageJobs(through) {
+			s.cut(i, h.err)
+		}
+	}
+}
+
+// inARow returns how many different jobs, apart from those with confirmed failures, have failed at a server since the
+// last call that got through went, and how many calls got through that went since the first failure.
+func (s *scheduler) inARow(v *server) (row, through int) {
+	h := &v.health
+	var last uint64
+	for _, t := range v.inFlight {
+		if s.tick.Sub(t.att.Dispatched) < h.grace {
+			continue
+		}
+		last = max(last, t.seq)
+		if t.att.Dispatched.After(h.since) {
+			through++
+		}
+	}
+	for _, t := range h.doubted {
+		if t.doubt.seq > last && t.doubt.first {
+			row++
+		}
+	}
+	return row, through
+}
+
+// outageJobs returns how many different jobs in a row must fail to make an outage, where so many calls are in flight that
+// got through since the first failure.
+func (h *health) outageJobs(through int) int {
+	share := h.share
+	if through > 0 { // then half of all at most, as far as is known
+		share = max(share, min(0.5, float64(h.failures)/float64(h.failures+through)))
+	}
 	n := math.Ceil(math.Log(outageChance) / math.Log(min(max(share, 1e-9), 0.999)))
 	return int(min(max(n, outageJobsMin), outageJobsMax))
 }
@@ -210,15 +272,25 @@ func (s *scheduler) succeeded(t *task) {
 	}
 	h.share -= h.share / shareCalls
 	s.forget(t)
-	s.confirm(h)
+	s.confirm(h, func(*task) bool { return true })
+	h.failures, h.judgeAt = 0, time.Time{}
 }
 
-// confirm counts the failures in doubt against their jobs.
-func (s *scheduler) confirm(h *health) {
-	doubted := h.doubted
-	h.doubted, h.failures, h.jobs = nil, 0, 0
-	for _, t := range doubted {
+// confirm counts the failures in doubt against the jobs that match.
+func (s *scheduler) confirm(h *health, match func(*task) bool) {
+	var confirmed []*task
+	h.doubted = slices.DeleteFunc(h.doubted, func(t *task) bool {
+		if !match(t) {
+			return false
+		}
+		confirmed = append(confirmed, t)
+		return true
+	})
+	for _, t := range confirmed {
 		d := s.clear(t)
+		if d.first {
+			h.jobs--
+		}
 		t.att.Failures += d.strikes
 		if t.att.Failures == 0 {
 			s.unmark(t)
@@ -234,7 +306,7 @@ func (s *scheduler) confirm(h *health) {
 // acquit drops the failures in doubt. Jobs that are parked may go again.
 func (s *scheduler) acquit(v *server) {
 	doubted := v.health.doubted
-	v.health.doubted, v.health.failures, v.health.jobs = nil, 0, 0
+	v.health.doubted, v.health.failures, v.health.jobs, v.health.judgeAt = nil, 0, 0, time.Time{}
 	v.health.alike, v.health.alikeJobs = "", 0
 	for _, t := range doubted {
 		d := s.clear(t)
@@ -251,16 +323,10 @@ func (s *scheduler) acquit(v *server) {
 func (s *scheduler) forget(t *task) {
 	if t.doubt.failed {
 		h := &s.servers[t.doubt.at].health
-		for i, d := range h.doubted {
-			if d == t {
-				h.doubted = append(h.doubted[:i], h.doubted[i+1:]...)
-				break
-			}
-		}
-		if t.att.Failures == 0 {
+		h.doubted = slices.DeleteFunc(h.doubted, func(d *task) bool { return d == t })
+		if s.clear(t).first {
 			h.jobs--
 		}
-		s.clear(t)
 	}
 	s.unmark(t)
 }
@@ -290,19 +356,11 @@ func (s *scheduler) lose(t *task) {
 // countAlike counts t among those that met the same error before the first success, and pauses the pool when they are
 // enough. It reports whether it did.
 func (s *scheduler) countAlike(h *health, t *task) bool {
-	switch {
-	case h.alike == "":
-		h.alike = t.verdict.Alike
-	case h.alike != t.verdict.Alike:
-		h.mixed = true
-		s.confirm(h)
-		return false
+	h.alike = t.verdict.Alike
+	if !t.doubt.alike {
+		t.doubt.alike = true
+		h.alikeJobs++
 	}
-	if t.doubt.alike {
-		return false
-	}
-	t.doubt.alike = true
-	h.alikeJobs++
 	if h.alikeJobs < alikeFirst {
 		return false
 	}

@@ -92,14 +92,6 @@ func (t *task) withdrawn() bool { return t.claimed.Load() }
 // settleOnce ends a single attempt, whatever its verdict.
 func (s *scheduler) settleOnce(t *task) {
 	v := &t.verdict
-	if inDoubt(v) && !s.servers[t.att.Server].out() {
-		h := &s.servers[t.att.Server].health
-		h.fails(s.tick)
-		h.jobs++ // it is gone when it has failed, so none is counted twice
-		if s.isOut(h, t) {
-			s.cut(t.att.Server, v.Err)
-		}
-	}
 	if v.Class == OK {
 		s.counts.Successes++
 		v.Err = nil

@@ -11,7 +11,8 @@ const holdCheck = time.Second
 // out reports whether the server is in an outage.
 func (v *server) out() bool { return v.breaker.isOpen() }
 
-// cut opens the breaker of a server. What its failures said of the jobs that met them is void: they wait, and lose nothing.
+// cut opens the breaker of a server. What its failures said of the jobs that met them is void: they wait, and lose
+// nothing.
 func (s *scheduler) cut(at int, err error) {
 	v := &s.servers[at]
 	since := v.health.since
@@ -32,8 +33,7 @@ func (s *scheduler) cut(at int, err error) {
 func (s *scheduler) comeBack(v *server) {
 	here := func(t *task) bool { return &s.servers[t.server] == v }
 	for _, t := range append(v.ready.remove(here), s.delayed.remove(here)...) {
-		s.forget(t)
-		t.server, t.att.Failures = 0, 0
+		s.goTo(t, 0)
 		s.servers[0].ready.push(t)
 	}
 }
@@ -144,6 +144,9 @@ func (s *scheduler) endHolds() {
 func (s *scheduler) outageDue() (at time.Time) {
 	for i := range s.servers {
 		v := &s.servers[i]
+		if v.health.judgeAt.After(s.tick) {
+			at = sooner(at, v.health.judgeAt)
+		}
 		if !v.out() {
 			continue
 		}
@@ -153,7 +156,7 @@ func (s *scheduler) outageDue() (at time.Time) {
 		if pass := s.passable(i); pass.After(s.tick) {
 			at = sooner(at, pass)
 		}
-		if s.cfg.OutageHold > 0 {
+		if s.cfg.OutageHold > 0 && !s.passed(i) {
 			at = sooner(at, v.checked.Add(holdCheck))
 		}
 	}

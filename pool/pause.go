@@ -100,8 +100,8 @@ func (b *breaker) probes(now time.Time, t *task, interval time.Duration) {
 // steady reports whether the probes of a pause keep an even interval, because each may cost money.
 func (b *breaker) steady() bool { return b.Kind == FatalError || b.Kind == WrongSettings }
 
-// pauseAll opens the pool's own breaker because of the verdict on t. While it is open, others whose calls are in flight may
-// bring such a verdict too: only that of a probe puts off the next probe.
+// pauseAll opens the pool's own breaker because of the verdict on t. While it is open, others whose calls are in flight
+// may bring such a verdict too: only that of a probe puts off the next probe.
 func (s *scheduler) pauseAll(kind PauseKind, t *task) {
 	b := &s.pause
 	if b.isOpen() && b.Kind == kind && t != b.probe {
@@ -146,8 +146,13 @@ func (s *scheduler) probed(t *task) {
 }
 
 func (s *scheduler) resume() {
-	if s.pause.Kind != FatalError {
+	switch s.pause.Kind {
+	case WrongSettings:
 		s.restart(s.pause.Server)
+	case Shortage:
+		s.restart(s.pause.Server)
+		s.enough()
+	case NotPaused, FatalError, Outage:
 	}
 	s.pause = breaker{}
 	s.showPause()
@@ -159,8 +164,8 @@ func (s *scheduler) paused() bool { return s.pause.isOpen() }
 // held reports whether no job may go but as a probe.
 func (s *scheduler) held() bool { return s.counts.Pause.Kind != NotPaused }
 
-// showPause brings what is shown up to date, and tells of a pause that begins or ends. A pool is paused by its own breaker, and
-// by that of the first server where jobs can't go past it.
+// showPause brings what is shown up to date, and tells of a pause that begins or ends. A pool is paused by its own
+// breaker, and by that of the first server where jobs can't go past it.
 func (s *scheduler) showPause() {
 	before, now := s.counts.Pause, s.pause.Pause
 	if now.Kind == NotPaused && s.stuck() {

@@ -24,7 +24,7 @@ type attempt struct {
 func anyAttempt(t *rapid.T) attempt {
 	a := attempt{
 		took:    time.Duration(rapid.IntRange(0, 3000).Draw(t, "took")) * ms,
-		verdict: rapid.SampledFrom([]pool.Verdict{ok, ok, busy, busy, reset, bad, badKey, cancelled}).Draw(t, "verdict"),
+		verdict: rapid.SampledFrom([]pool.Verdict{ok, ok, busy, busy, reset, bad, badKey, cancelled, refused, refused, sick, sick, sickOnce, unknownParameter, wrongSchema, loginPage, short}).Draw(t, "verdict"),
 		panics:  rapid.IntRange(0, 20).Draw(t, "panics") == 0,
 	}
 	if a.verdict.Class == pool.Fatal {
@@ -58,6 +58,7 @@ func anyPlan(t *rapid.T) plan {
 			OnFatal:       rapid.SampledFrom([]pool.FatalPolicy{pool.HoldAll, pool.FailJob}).Draw(t, "on fatal"),
 			Fallbacks:     make([]pool.Server, rapid.IntRange(0, 2).Draw(t, "fallbacks")),
 			FallbackAfter: time.Duration(rapid.SampledFrom([]int{0, 1, 1500}).Draw(t, "fallback after")) * ms,
+			OutageHold:    time.Duration(rapid.SampledFrom([]int{0, 0, 3000}).Draw(t, "outage hold")) * ms,
 			ProbeInterval: time.Duration(rapid.IntRange(1, 5000).Draw(t, "probe interval")) * ms,
 			Retry: pool.RetryConfig{
 				MaxAttempts:   rapid.IntRange(1, 3).Draw(t, "attempts"),
@@ -198,10 +199,15 @@ func live(t *rapid.T, plan plan) {
 
 // checkEnd fails unless the result is one that those attempts may lead to.
 func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHandBack bool) {
-	failures, rejections, unsent := make([]int, 1+len(cfg.Fallbacks)), 0, 0
+	failures, doubtful, rejections, unsent := make([]int, 1+len(cfg.Fallbacks)), make([]int, 1+len(cfg.Fallbacks)), 0, 0
 	for _, a := range attempts {
 		switch {
 		case a.panics:
+		case a.verdict.Origin == pool.OfHost:
+			unsent++
+		case a.verdict.Origin == pool.OfServer, a.verdict.Alike != "":
+			doubtful[a.server]++ // may count
+		case a.verdict.Origin == pool.OfNetwork:
 		case a.verdict.Class == pool.Transient:
 			failures[a.server]++
 		case a.verdict.Class == pool.Capacity:
@@ -221,7 +227,10 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHand
 	switch class := last.verdict.Class; {
 	case errors.Is(r.Err, pool.ErrHandedBack):
 		final := class == pool.OK || class == pool.Permanent || last.panics
+		final = final && last.verdict.Origin == pool.OfJob && last.verdict.Alike == "" // else it may be in doubt
 		allowed = r.Class == pool.Cancelled && (class == pool.Cancelled || mayHandBack && (len(attempts) == 0 || !final))
+	case errors.Is(r.Err, pool.ErrOutage):
+		allowed = cfg.OutageHold > 0 && r.Class == pool.Transient && r.Finished.Sub(r.Queued) >= cfg.OutageHold
 	case errors.Is(r.Err, pool.ErrRowTimeout):
 		allowed = cfg.RowTimeout > 0 && r.Class == class && r.Finished.Sub(r.Started) >= cfg.RowTimeout
 	case last.panics:
@@ -230,9 +239,11 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHand
 	case class == pool.OK:
 		allowed = r.Err == nil && r.Out == r.In
 	case class == pool.Transient:
-		allowed = errors.Is(r.Err, errReset) && failures[last.server] == cfg.Retry.MaxAttempts
+		n := failures[last.server]
+		allowed = errors.Is(r.Err, last.verdict.Err) && last.verdict.Origin != pool.OfNetwork && last.verdict.Origin != pool.OfHost &&
+			n <= cfg.Retry.MaxAttempts && n+doubtful[last.server] >= cfg.Retry.MaxAttempts
 	case class == pool.Permanent:
-		allowed = errors.Is(r.Err, errBad)
+		allowed = errors.Is(r.Err, last.verdict.Err)
 	case class == pool.Fatal:
 		allowed = errors.Is(r.Err, errKey) && !last.verdict.Unsent && (cfg.OnFatal == pool.FailJob || last.server > 0)
 	}

@@ -89,6 +89,7 @@ func (s *scheduler) run(ctx context.Context) error {
 			s.handBackAll()
 		}
 		s.release()
+		s.judge()
 		s.endHolds()
 		s.showPause()
 		wake := s.dispatch(ctx)
@@ -268,8 +269,7 @@ func (s *scheduler) failed(t *task) {
 // transient counts a transient error of t against the server that it came from.
 func (s *scheduler) transient(t *task) {
 	if t.server != t.att.Server { // sent there for want of capacity; now it belongs there
-		s.forget(t)
-		t.server, t.att.Failures = t.att.Server, 0
+		s.goTo(t, t.att.Server)
 	}
 	s.mark(t)
 	t.att.Failures++

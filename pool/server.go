@@ -11,8 +11,9 @@ import "time"
 type server struct {
 	law      Law
 	gates    []Gate
-	ready    taskHeap // jobs that may have their next attempt, oldest first
-	inFlight int
+	ready    taskHeap  // jobs that may have their next attempt, oldest first
+	inFlight []*task   // as they went, in no order
+	attempts uint64    // that went
 	starved  time.Time // the first capacity error since the last success; zero: there was none
 	shut     time.Time // passed over until then, after a fatal verdict
 	held     bool      // nothing goes there in this round, see first
@@ -31,7 +32,7 @@ func newServers(cfg Config) []server {
 
 // next returns the instant at which an attempt at t may go to the server, the index of which is i.
 func (v *server) next(now time.Time, t *task, i int) time.Time {
-	at := v.law.Next(now, v.inFlight)
+	at := v.law.Next(now, len(v.inFlight))
 	if v.shut.After(at) {
 		at = v.shut
 	}
@@ -49,8 +50,10 @@ func (v *server) next(now time.Time, t *task, i int) time.Time {
 
 // sent tells law and gates of an attempt at t that goes now.
 func (v *server) sent(now time.Time, t *task) {
-	v.inFlight++
-	t.ticket = v.law.Sent(now, v.inFlight)
+	v.attempts++
+	t.seq, t.slot = v.attempts, len(v.inFlight)
+	v.inFlight = append(v.inFlight, t)
+	t.ticket = v.law.Sent(now, len(v.inFlight))
 	if len(v.gates) == 0 {
 		return
 	}
@@ -62,7 +65,10 @@ func (v *server) sent(now time.Time, t *task) {
 
 // ended tells law and gates how that attempt ended, and notes whether the server has capacity.
 func (v *server) ended(now time.Time, t *task) {
-	v.inFlight--
+	last := v.inFlight[len(v.inFlight)-1]
+	v.inFlight[t.slot], last.slot = last, t.slot
+	v.inFlight[len(v.inFlight)-1] = nil // let it go
+	v.inFlight = v.inFlight[:len(v.inFlight)-1]
 	verdict, actual := &t.verdict, t.weighed
 	switch {
 	case verdict.Unsent || verdict.Class == Cancelled || isPanic(verdict.Err) || inDoubt(verdict) && verdict.Origin == OfNetwork:
@@ -140,9 +146,13 @@ func (s *scheduler) mustNotOvertake() bool {
 func (s *scheduler) place(t *task) (at int, when time.Time) {
 	for i := t.server; i < len(s.servers); i++ {
 		v := &s.servers[i]
-		if !v.held && v.out() {
-			v.held = true // but for probes
-		} else if !v.held {
+		switch {
+		case v.held:
+		case v.out(): // but for probes
+			v.held = true
+		case v.health.judgeAt.After(s.tick):
+			v.held, when = true, sooner(when, v.health.judgeAt)
+		default:
 			next := v.next(s.tick, t, i)
 			if !next.After(s.tick) {
 				return i, time.Time{}
@@ -190,9 +200,14 @@ func (s *scheduler) moveOn(t *task) {
 		s.finish(t, t.verdict.Err, t.verdict.Class, t.ended)
 		return
 	}
+	s.goTo(t, i)
+	s.again(t, 0)
+}
+
+// goTo makes t wait at a server, where it has attempts of its own.
+func (s *scheduler) goTo(t *task, i int) {
 	s.forget(t)
 	t.server, t.att.Failures = i, 0
-	s.again(t, 0)
 }
 
 // nextServer returns the server behind that of t which takes its jobs; -1: there is none.

@@ -27,6 +27,8 @@ type task struct {
 	doubt    suspicion // about its failures
 	marked   bool      // it has failed, in doubt or not
 	round    int       // the last one in which it probed
+	seq      uint64    // of its last attempt, among those at the server
+	slot     int       // while it is in flight: its place in server.inFlight
 
 	ticket  aimd.Ticket
 	weighed int64 // for the gates, when the attempt was sent

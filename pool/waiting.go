@@ -48,7 +48,7 @@ func (s *scheduler) release() {
 			s.expire(t)
 		case t.ready.After(s.tick) && t.verdict.Class == Capacity && s.passed(t.server):
 			// Told to wait for longer than it has to stay.
-			t.server++
+			s.goTo(t, t.server+1)
 			s.servers[t.server].ready.push(t)
 		case t.doubt.parked && !t.ready.After(s.tick):
 			s.unpark(t)
@@ -98,11 +98,11 @@ func (s *scheduler) due() (at time.Time) {
 		return at
 	}
 	at = sooner(at, s.outageDue())
-	if s.shortage.room > 0 {
-		at = sooner(at, later(s.shortage.grown.Add(shortageGrowth), s.tick.Add(time.Millisecond)))
+	if h := &s.shortage; h.room > 0 && s.counts.InFlight >= h.room {
+		at = sooner(at, h.grown.Add(shortageGrowth))
 	}
 	for i := range s.servers {
-		if t := s.servers[i].ready.first(); t != nil && !t.deadline.IsZero() {
+		if t := s.servers[i].ready.first(); t != nil && !t.deadline.IsZero() && !s.held() {
 			at = sooner(at, t.deadline.Add(s.heldFor))
 		}
 	}
