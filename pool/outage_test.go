@@ -26,14 +26,13 @@ var (
 // world is a server, or several, with outages. A call that meets one fails after 5 ms, and one that is under way when it
 // begins fails at that moment.
 type world struct {
-	took    time.Duration              // by a call that succeeds
-	spread  time.Duration              // by how much it varies from job to job
-	hangs   time.Duration              // what a call takes in an outage; 0: 5 ms
-	outages []outage                   // in order of time
-	poison  map[int]pool.Verdict       // jobs that always meet this
-	random  func(job, n int) bool      // whether attempt n meets a sick server
-	servers map[int]*world             // that others ask
-	verdict func(in int) *pool.Verdict // overrides all
+	took    time.Duration         // by a call that succeeds
+	spread  time.Duration         // by how much it varies from job to job
+	hangs   time.Duration         // what a call takes in an outage; 0: 5 ms
+	outages []outage              // in order of time
+	poison  map[int]pool.Verdict  // jobs that always meet this
+	random  func(job, n int) bool // whether attempt n meets a sick server
+	servers map[int]*world        // that others ask
 
 	mu    sync.Mutex
 	begin time.Time
@@ -431,7 +430,7 @@ func TestJobsPassAnOutage(t *testing.T) {
 	}
 }
 
-// A job that used up its attempts at the first server and meets an outage of the fallback is asked of the first again: it is
+// A job that used up its attempts at the first server and meets an outage of the fallback goes to the first again: it is
 // not lost while nobody says that it is the job's fault.
 func TestAnOutageOfAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
