@@ -167,3 +167,11 @@ func preview[T ~string | ~[]byte](b T) string {
 	// A bad byte is dropped, not replaced: a replacement is longer than what it replaces.
 	return strings.ToValidUTF8(string(b[:end]), "")
 }
+
+// clip returns s, or its first most bytes and an ellipsis.
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return preview(s[:most]) + "…"
+}

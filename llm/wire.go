@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -144,7 +145,14 @@ func explain(o *Outcome, e *Error, body []byte) error {
 	if text := explanations[e.Reason]; text != "" && o.Fault == nil {
 		return errors.New(text)
 	}
+	page, title := readHTML(body)
 	if e.Reason == ReasonInvalidJSONResponse {
+		switch {
+		case len(bytes.TrimSpace(body)) == 0:
+			return errors.New("the reply is empty")
+		case page && title != "":
+			return fmt.Errorf("the reply is an HTML page (%q), not JSON; check the base URL", title)
+		}
 		return fmt.Errorf("reply is not one JSON value: %.80q", preview(body))
 	}
 	if e.Reason == ReasonMalformedResponse {
@@ -164,6 +172,8 @@ func explain(o *Outcome, e *Error, body []byte) error {
 		text = "server redirects to " + location(o.Header)
 	case o.Status/100 == 2:
 		text = "the provider broke off without a message"
+	case page && title != "" && (text == "" || !strings.Contains(strings.ToLower(title), strings.ToLower(text))):
+		text = strings.TrimSpace(fmt.Sprintf("%s (HTML page %q)", text, title))
 	case text == "":
 		text = "the server gave no reason"
 	}
