@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"strings"
 )
 
 // Outcome is all that [Classify] may look at: one attempt in words that every
@@ -14,6 +16,8 @@ import (
 type Outcome struct {
 	// Err says why no whole reply came. Nil: it came.
 	Err error
+	// Progress says how far the attempt came. Only read where no reply came.
+	Progress Progress
 	// Status is the HTTP status. 0: none came.
 	Status int
 	// Header holds the reply's headers. May be nil.
@@ -39,6 +43,16 @@ type Known struct {
 	// AcceptTruncated takes replies that end at the token limit.
 	AcceptTruncated bool
 }
+
+// Progress is a set of the steps that an attempt has completed.
+type Progress uint8
+
+// The steps of an attempt. The zero Progress is an attempt that has no connection yet.
+const (
+	Connected Progress = 1 << iota // it had a connection to the server, TLS included
+	Sent                           // the whole request was written
+	Replied                        // the first byte of a reply came
+)
 
 // Form says what the body of a reply was.
 type Form uint8
@@ -71,7 +85,7 @@ var ErrTimeout = errors.New("attempt timed out")
 type proxyError struct{ status int }
 
 func (e *proxyError) Error() string {
-	return "proxy answered " + http.StatusText(e.status)
+	return strings.TrimSpace(fmt.Sprintf("proxy answered %d %s", e.status, http.StatusText(e.status)))
 }
 
 // CapacityStatus says whether an HTTP status is one of the three by which
@@ -86,98 +100,124 @@ func CapacityStatus(status int) bool {
 // of [Fault] before. It returns zeros for success and for an attempt that the
 // caller cancelled. It is pure, and allocates nothing on success.
 func Classify(o *Outcome) (Class, Reason) {
+	j := judge(o)
+	return j.class, j.reason
+}
+
+// judgement is what an attempt means. Its zero value belongs to success and to an attempt that the caller cancelled.
+type judgement struct {
+	class  Class
+	reason Reason
+	origin Origin
+	// general marks an error that wrong settings would produce for every request: it does not depend on a row's content.
+	general bool
+}
+
+// callFailed returns a judgement with reason ReasonAPICallFailed.
+func callFailed(class Class, origin Origin) judgement {
+	return judgement{class: class, reason: ReasonAPICallFailed, origin: origin}
+}
+
+// judge is [Classify], with the origin of the error beside its class.
+func judge(o *Outcome) judgement {
 	switch {
 	case o.Err != nil && (o.Status == 0 || o.Status/100 == 2):
 		// An error status means the same whether its body came whole or not.
-		return classifyErr(o)
+		return judgeErr(o)
 	case o.Status/100 != 2:
-		class, reason := classifyStatus(o, o.Status)
-		return heed(o.Header, class), reason
+		return applyShouldRetry(o.Header, judgeStatus(o, o.Status))
 	case o.Fault != nil:
-		return classifyStatus(o, o.Fault.Status)
+		return judgeStatus(o, o.Fault.Status)
 	}
-	return classifyReply(o)
+	return judgeReply(o)
 }
 
-// classifyReply judges a reply with a 2xx status and no error object.
-func classifyReply(o *Outcome) (Class, Reason) {
+// judgeReply judges a reply with a 2xx status and no error object.
+func judgeReply(o *Outcome) judgement {
 	switch o.Form {
 	case FormTooLarge:
-		return Permanent, ReasonResponseTooLarge
+		return judgement{class: Permanent, reason: ReasonResponseTooLarge}
 	case FormNotJSON:
-		return Transient, ReasonInvalidJSONResponse
+		// A proxy's page, or a body that was cut: the model's server writes JSON.
+		return judgement{class: Transient, reason: ReasonInvalidJSONResponse, origin: OfServer, general: true}
 	case FormMalformed:
-		return Transient, ReasonMalformedResponse
+		return judgement{class: Transient, reason: ReasonMalformedResponse, general: true}
 	case FormReply, FormNoChoices, FormEmpty:
 	}
 	switch o.Finish {
 	case FinishFilter:
-		return Permanent, ReasonContentFiltered
+		return judgement{class: Permanent, reason: ReasonContentFiltered}
 	case FinishRefusal:
-		return Permanent, ReasonRefused
+		return judgement{class: Permanent, reason: ReasonRefused}
 	case FinishLength:
 		// Without text there is nothing to accept: the reasoning took all tokens.
 		if !o.Known.AcceptTruncated || o.Form == FormEmpty {
-			return Permanent, ReasonTruncated
+			return judgement{class: Permanent, reason: ReasonTruncated}
 		}
 	case FinishStop:
 	}
 	switch o.Form {
 	case FormNoChoices:
-		return Transient, ReasonEmptyChoices
+		return judgement{class: Transient, reason: ReasonEmptyChoices, general: true}
 	case FormEmpty:
-		return Transient, ReasonEmptyContent
+		return judgement{class: Transient, reason: ReasonEmptyContent, general: true}
 	case FormReply, FormNotJSON, FormMalformed, FormTooLarge:
 	}
-	return 0, ""
+	return judgement{}
 }
 
-// classifyStatus judges an error by the words of its error object first, since
+// judgeStatus judges an error by the words of its error object first, since
 // one status may mean several things, then by status: that of the reply, or
 // the one named by an error object inside a 200 (0: none named).
-func classifyStatus(o *Outcome, status int) (Class, Reason) {
+func judgeStatus(o *Outcome, status int) judgement {
 	if o.Fault != nil {
-		if class, reason := classifyFault(o, status); class != 0 {
-			return class, reason
+		if j := judgeFault(o, status); j.class != 0 {
+			return j
 		}
 	}
+	general := callFailed(Permanent, OfRequest)
+	general.general = true
 	switch status {
 	case 0:
-		return Transient, ReasonAPICallFailed // an error object of unknown words
+		return callFailed(Transient, OfServer) // an error object of unknown words
 	case 429, 503, 529:
-		return Capacity, ReasonAPICallFailed
+		return callFailed(Capacity, OfRequest)
 	case 401, 402, 403, 407:
-		return Fatal, ReasonAPICallFailed
+		return callFailed(Fatal, OfRequest)
 	case 404:
 		// Most servers answer an unknown model and a wrong address alike.
-		return unknownModel(o.Known), ReasonAPICallFailed
-	case 408, 409, 424, 425, 499:
-		return Transient, ReasonAPICallFailed
+		return unknownModel(o.Known)
+	case 408, 499:
+		return callFailed(Transient, OfServer) // a time-out on the server's side
+	case 409, 424, 425:
+		return callFailed(Transient, OfRequest)
+	case 413:
+		return callFailed(Permanent, OfRequest) // the row is too large
 	case 501, 505, 506, 508, 510, 511:
-		return Permanent, ReasonAPICallFailed // the same request meets the same answer
+		return general // the same request meets the same answer
 	}
 	switch status / 100 {
 	case 3:
-		return Fatal, ReasonAPICallFailed
+		return callFailed(Fatal, OfRequest)
 	case 4:
-		return Permanent, ReasonAPICallFailed
+		return general
 	}
-	return Transient, ReasonAPICallFailed
+	return callFailed(Transient, OfServer)
 }
 
-// classifyFault judges by the typed fields of an error object; a zero Class
+// judgeFault judges by the typed fields of an error object; a zero class
 // leaves the verdict to the status.
-func classifyFault(o *Outcome, status int) (Class, Reason) {
+func judgeFault(o *Outcome, status int) judgement {
 	f := o.Fault
 	switch {
 	case f.Flagged:
-		return Permanent, ReasonContentFiltered
+		return judgement{class: Permanent, reason: ReasonContentFiltered}
 	case f.PerDay, f.SpendLimit:
-		return Fatal, ReasonAPICallFailed
+		return callFailed(Fatal, OfRequest)
 	case f.UnknownModel:
-		return unknownModel(o.Known), ReasonAPICallFailed
+		return unknownModel(o.Known)
 	case f.Oversized:
-		return Permanent, ReasonAPICallFailed
+		return callFailed(Permanent, OfRequest)
 	}
 	// A status that speaks of this request alone is not turned into a limit.
 	mayBeLimit := status == 0 || status == 402 || status == 429 || status >= 500
@@ -187,85 +227,90 @@ func classifyFault(o *Outcome, status int) (Class, Reason) {
 		case meansNothing:
 		case meansCapacity:
 			if mayBeLimit {
-				return Capacity, ReasonAPICallFailed
+				return callFailed(Capacity, OfRequest)
 			}
 		case meansTransient:
 			if status == 0 {
-				return Transient, ReasonAPICallFailed
+				return callFailed(Transient, OfServer)
 			}
 		case meansPermanent:
-			return Permanent, ReasonAPICallFailed
+			return callFailed(Permanent, OfRequest)
 		case meansFatal:
-			return Fatal, ReasonAPICallFailed
+			return callFailed(Fatal, OfRequest)
 		case meansFiltered:
-			return Permanent, ReasonContentFiltered
+			return judgement{class: Permanent, reason: ReasonContentFiltered}
 		case meansRefused:
-			return Permanent, ReasonRefused
+			return judgement{class: Permanent, reason: ReasonRefused}
 		case meansUnknownModel:
-			return unknownModel(o.Known), ReasonAPICallFailed
+			return unknownModel(o.Known)
 		case meansForbidden:
-			// A key that was good a moment ago is not forbidden to ask: the row is.
+			// A key that was good a moment ago is not forbidden to ask: the row is. If that goes for many rows in
+			// succession, the key's rights have changed.
 			if o.Known.Proven {
-				return Permanent, ReasonAPICallFailed
+				j := callFailed(Permanent, OfRequest)
+				j.general = true
+				return j
 			}
 		}
 	}
-	return 0, ""
+	return judgement{}
 }
 
-// unknownModel is the class of an unknown model, and of a 404 in general: the
-// stage's own mistake until an attempt has succeeded, the row's afterwards.
-func unknownModel(k Known) Class {
+// unknownModel judges an unknown model, and a 404 in general: the stage's own
+// mistake until an attempt has succeeded, the row's afterwards.
+func unknownModel(k Known) judgement {
 	if k.Proven || k.RowModel {
-		return Permanent
+		j := callFailed(Permanent, OfRequest)
+		j.general = !k.RowModel // a model that the settings name may be withdrawn
+		return j
 	}
-	return Fatal
+	return callFailed(Fatal, OfRequest)
 }
 
-// heed lets the x-should-retry header of OpenAI and Anthropic move an error
-// between transient and permanent. Capacity stays: a limit passes, whatever
-// the advice about one call; and so does a fatal error, which a retry cannot
-// mend.
-func heed(h http.Header, class Class) Class {
-	if class != Transient && class != Permanent {
-		return class
+// applyShouldRetry lets the x-should-retry header of OpenAI and Anthropic move
+// an error between transient and permanent. Capacity stays: a limit passes,
+// whatever the advice about one call; and so does a fatal error, which a retry
+// cannot fix. Whose failure it is stays too.
+func applyShouldRetry(h http.Header, j judgement) judgement {
+	if j.class != Transient && j.class != Permanent {
+		return j
 	}
 	switch h.Get("X-Should-Retry") {
 	case "true":
-		return Transient
+		j.class, j.general = Transient, false
 	case "false":
-		return Permanent
+		j.class = Permanent
 	}
-	return class
+	return j
 }
 
-// classifyErr judges an attempt whose reply did not come, or not whole.
-func classifyErr(o *Outcome) (Class, Reason) {
+// judgeErr judges an attempt whose reply did not come, or not whole.
+func judgeErr(o *Outcome) judgement {
 	err := o.Err
-	if errors.Is(err, context.Canceled) {
-		return 0, ""
+	transient := callFailed(Transient, OfNetwork)
+	if o.Status != 0 || o.Progress&Replied != 0 || errors.Is(err, ErrTimeout) && o.Progress&Connected != 0 {
+		transient.origin = OfServer
 	}
-	if errors.Is(err, ErrTimeout) {
-		return Transient, ReasonAPICallFailed
+	if errors.Is(err, context.Canceled) {
+		return judgement{}
 	}
 	if isTLS(err, o.Known.Proven) {
-		return Fatal, ReasonAPICallFailed
+		return callFailed(Fatal, OfRequest)
+	}
+	if shortage(o) != nil {
+		return callFailed(Transient, OfHost)
 	}
 	if e, ok := errors.AsType[*proxyError](err); ok {
-		return classifyStatus(&Outcome{Known: o.Known}, e.status)
-	}
-	if e, ok := errors.AsType[*net.DNSError](err); ok {
-		if e.IsNotFound && !o.Known.Proven {
-			return Fatal, ReasonAPICallFailed
+		j := judgeStatus(&Outcome{Known: o.Known}, e.status)
+		if j.class == Transient || e.status/100 == 5 {
+			return transient // the way to the server is down, whatever the proxy calls it
 		}
-		return Transient, ReasonAPICallFailed
+		return j
 	}
-	// A server that was there and now does not take connections has its queue
-	// of them full.
-	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" && e.Timeout() && o.Known.Proven {
-		return Capacity, ReasonAPICallFailed
+	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsNotFound && !o.Known.Proven {
+		return callFailed(Fatal, OfRequest)
 	}
-	return Transient, ReasonAPICallFailed
+	return transient
 }
 
 // isTLS says whether the server's certificate was refused, or the other side

@@ -20,40 +20,82 @@ func TestTransportErrorsAreClassified(t *testing.T) {
 	cert := &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}
 	unknown := &net.DNSError{Err: "no such host", Name: "api.test", IsNotFound: true}
 	flaky := &net.DNSError{Err: "server misbehaving", Name: "api.test", IsTemporary: true}
+	resolver := &net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+	hidden := &net.DNSError{Err: resolver.Error(), Name: "api.test"} // as package net makes it
+	timeout := fmt.Errorf("%w after 1s", ErrTimeout)
 	tests := []struct {
-		name   string
-		err    error
-		before Class // no success yet
-		after  Class // after a success
+		name     string
+		err      error
+		progress Progress
+		before   Class // no success yet
+		after    Class // after a success
+		origin   Origin
 	}{
-		{"refused", dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), Transient, Transient},
-		{"connect time-out", dial(os.ErrDeadlineExceeded), Transient, Capacity},
-		{"read time-out", read(os.ErrDeadlineExceeded), Transient, Transient},
-		{"reset", read(os.NewSyscallError("read", syscall.ECONNRESET)), Transient, Transient},
-		{"broken pipe", os.NewSyscallError("write", syscall.EPIPE), Transient, Transient},
-		{"eof", io.EOF, Transient, Transient},
-		{"cut", io.ErrUnexpectedEOF, Transient, Transient},
-		{"attempt time-out", fmt.Errorf("%w after 1s", ErrTimeout), Transient, Transient},
-		{"unknown host", dial(unknown), Fatal, Transient},
-		{"flaky resolver", dial(flaky), Transient, Transient},
-		{"certificate", cert, Fatal, Fatal},
-		{"plain HTTP behind https", http.ErrSchemeMismatch, Fatal, Transient},
-		{"no TLS record", tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, Fatal, Transient},
-		{"certificate of ours refused", tls.AlertError(42), Fatal, Transient},
-		{"proxy wants a login", &net.OpError{Op: "proxyconnect", Err: &proxyError{407}}, Fatal, Fatal},
-		{"proxy has no room", &net.OpError{Op: "proxyconnect", Err: &proxyError{503}}, Capacity, Capacity},
-		{"something new", errors.New("surprise"), Transient, Transient},
+		{"refused", dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), 0, Transient, Transient, OfNetwork},
+		{"connect time-out", dial(os.ErrDeadlineExceeded), 0, Transient, Transient, OfNetwork},
+		{"read time-out", read(os.ErrDeadlineExceeded), Connected, Transient, Transient, OfNetwork},
+		{"reset before writing", read(os.NewSyscallError("read", syscall.ECONNRESET)), Connected, Transient, Transient, OfNetwork},
+		{"reset before a reply", read(os.NewSyscallError("read", syscall.ECONNRESET)), Connected | Sent, Transient, Transient, OfNetwork},
+		{"reset in a reply", read(os.NewSyscallError("read", syscall.ECONNRESET)), Connected | Sent | Replied, Transient, Transient, OfServer},
+		{"broken pipe", os.NewSyscallError("write", syscall.EPIPE), Connected, Transient, Transient, OfNetwork},
+		{"eof", io.EOF, Connected | Sent, Transient, Transient, OfNetwork},
+		{"cut headers", io.ErrUnexpectedEOF, Connected | Sent | Replied, Transient, Transient, OfServer},
+		{"reply while the request was being written", io.ErrUnexpectedEOF, Connected | Replied, Transient, Transient, OfServer},
+		{"time-out while connecting", timeout, 0, Transient, Transient, OfNetwork},
+		{"time-out while writing", timeout, Connected, Transient, Transient, OfServer},
+		{"time-out of the reply", timeout, Connected | Sent, Transient, Transient, OfServer},
+		{"unknown host", dial(unknown), 0, Fatal, Transient, OfNetwork},
+		{"flaky resolver", dial(flaky), 0, Transient, Transient, OfNetwork},
+		{"certificate", cert, 0, Fatal, Fatal, 0},
+		{"plain HTTP behind https", http.ErrSchemeMismatch, 0, Fatal, Transient, OfNetwork},
+		{"no TLS record", tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, 0, Fatal, Transient, OfNetwork},
+		{"certificate of ours refused", tls.AlertError(42), 0, Fatal, Transient, OfNetwork},
+		{"proxy wants a login", &net.OpError{Op: "proxyconnect", Err: &proxyError{407}}, 0, Fatal, Fatal, 0},
+		{"proxy limits", &proxyError{429}, 0, Capacity, Capacity, 0},
+		{"proxy gave up", &proxyError{408}, 0, Transient, Transient, OfNetwork},
+		{"proxy is broken", &proxyError{500}, 0, Transient, Transient, OfNetwork},
+		{"proxy knows no tunnels", &proxyError{501}, 0, Transient, Transient, OfNetwork},
+		{"proxy does not reach the server", &proxyError{502}, 0, Transient, Transient, OfNetwork},
+		{"proxy does not find the server", &proxyError{503}, 0, Transient, Transient, OfNetwork},
+		{"proxy refuses the method", &proxyError{405}, 0, Permanent, Permanent, 0},
+		{"no descriptors", dial(os.NewSyscallError("socket", syscall.EMFILE)), 0, Transient, Transient, OfHost},
+		{"no descriptors on the machine", dial(os.NewSyscallError("socket", syscall.ENFILE)), 0, Transient, Transient, OfHost},
+		{"no descriptors for the resolver", dial(hidden), 0, Transient, Transient, OfHost},
+		{"no ports", dial(os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)), 0, Transient, Transient, OfHost},
+		{"no buffers", dial(os.NewSyscallError("connect", syscall.ENOBUFS)), 0, Transient, Transient, OfHost},
+		{"no memory", dial(os.NewSyscallError("socket", syscall.ENOMEM)), 0, Transient, Transient, OfHost},
+		{"no route to the network", dial(os.NewSyscallError("connect", syscall.ENETUNREACH)), 0, Transient, Transient, OfHost},
+		{"no route to the host", dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), 0, Transient, Transient, OfHost},
+		{"no buffers for the request", os.NewSyscallError("write", syscall.ENOBUFS), Connected, Transient, Transient, OfHost},
+		{"no route back", read(os.NewSyscallError("read", syscall.EHOSTUNREACH)), Connected | Sent, Transient, Transient, OfNetwork},
+		{"something new", errors.New("surprise"), 0, Transient, Transient, OfNetwork},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			for proven, want := range map[bool]Class{false: tt.before, true: tt.after} {
-				o := Outcome{Err: fmt.Errorf("read reply: %w", tt.err), Known: Known{Proven: proven}}
+				o := Outcome{Err: fmt.Errorf("call: %w", tt.err), Progress: tt.progress, Known: Known{Proven: proven}}
 				class, reason := Classify(&o)
 				if class != want || reason != ReasonAPICallFailed {
 					t.Errorf("proven=%v: got %v %s, want %v %s", proven, class, reason, want, ReasonAPICallFailed)
 				}
+				origin := tt.origin
+				if want == Fatal {
+					origin = OfRequest
+				}
+				if j := judge(&o); j.origin != origin {
+					t.Errorf("proven=%v: origin %s, want %s", proven, originNames[j.origin], originNames[origin])
+				}
 			}
 		})
+	}
+}
+
+func TestAReplyThatBreaksOffIsTheServersFailure(t *testing.T) {
+	for _, err := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ENOBUFS, ErrTimeout, errors.New("gzip: invalid header")} {
+		j := judge(&Outcome{Status: 200, Err: fmt.Errorf("read reply: %w", err)})
+		if j != callFailed(Transient, OfServer) {
+			t.Errorf("%v: got %+v", err, j)
+		}
 	}
 }
 
@@ -97,6 +139,33 @@ func TestEveryStatusHasAClass(t *testing.T) {
 	}
 	if class, reason := Classify(&Outcome{Status: 200}); class != 0 || reason != "" {
 		t.Errorf("status 200: got %v %q", class, reason)
+	}
+}
+
+func TestStatusSaysWhoseFailureItIs(t *testing.T) {
+	const server, request, general = "server", "request", "request, general"
+	tests := map[int]string{
+		301: request, 400: general, 401: request, 403: request, 404: general, 405: general, 408: server, 409: request, 410: general,
+		413: request, 415: general, 422: general, 424: request, 425: request, 429: request, 431: general, 499: server,
+		500: server, 501: general, 502: server, 503: request, 504: server, 505: general, 506: general, 507: server, 508: general,
+		510: general, 511: general, 520: server, 521: server, 522: server, 523: server, 524: server, 525: server, 526: server,
+		527: server, 529: request, 530: server, 599: server,
+	}
+	for status, want := range tests {
+		for _, advice := range []string{"", "false"} {
+			h := http.Header{"X-Should-Retry": {advice}}
+			j := judge(&Outcome{Status: status, Header: h, Known: Known{Proven: true}})
+			got := originNames[j.origin]
+			if j.general {
+				got += ", general"
+			}
+			if got != want {
+				t.Errorf("%d with x-should-retry %q: got %s, want %s", status, advice, got, want)
+			}
+			if advice == "false" && j.class == Transient {
+				t.Errorf("%d is transient though the server advises against a retry", status)
+			}
+		}
 	}
 }
 

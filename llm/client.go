@@ -225,15 +225,17 @@ type Exchange struct {
 // reply did, and it then wraps the cause. Do blocks until the whole reply is
 // read, at most the attempt's time-out.
 func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
-	x := &Exchange{Request: p.Body}
+	call := new(call)
+	x, o := &call.Exchange, &call.Outcome
+	x.Request = p.Body
 	start := time.Now()
-	o := Outcome{Known: Known{
+	o.Known = Known{
 		Proven:          c.proven.Load(),
 		RowModel:        p.rowModel,
 		AcceptTruncated: c.cfg.AcceptTruncated,
-	}}
+	}
 	login := c.login.Load()
-	body := c.attempt(ctx, p, login, x, &o)
+	body := c.attempt(ctx, p, login, call)
 	now := time.Now()
 	x.Latency = now.Sub(start)
 	x.Status = o.Status
@@ -247,7 +249,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	}
 	var err error
 	form := o.Form
-	x.Reply, err = parseReply(c.cfg.Wire, &o, now, body)
+	x.Reply, err = parseReply(c.cfg.Wire, o, now, body)
 	x.Response = login.redact(body)
 	if err == nil {
 		if !o.Known.Proven { // many calls share it: it is written once
@@ -258,7 +260,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	if !bytes.Equal(x.Response, body) {
 		// The error quotes the start of a body that repeats the key: quote it
 		// without, lest the cut leave half a key.
-		unparsed := Outcome{Err: o.Err, Status: o.Status, Header: o.Header, Form: form, Known: o.Known}
+		unparsed := Outcome{Err: o.Err, Progress: o.Progress, Status: o.Status, Header: o.Header, Form: form, Known: o.Known}
 		if _, again := parseReply(c.cfg.Wire, &unparsed, now, x.Response); again != nil {
 			err = again
 		}
@@ -270,35 +272,54 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	return x, e
 }
 
+// call is all that one attempt needs, in one allocation.
+type call struct {
+	Exchange
+	Outcome
+	sending
+}
+
 // sending is what one attempt sends, and how far it came. Safe for concurrent use: the
 // transport's goroutines have it, and may outlive the attempt.
 type sending struct {
-	content []byte
-	body    bytes.Reader
-	trace   httptrace.ClientTrace
-	sent    atomic.Bool // the whole request was written
+	content  []byte
+	body     bytes.Reader
+	trace    httptrace.ClientTrace
+	progress atomic.Uint32 // a Progress
 }
 
-// again returns the body anew.
+// again returns the body for another connection, which may have to be made first. Nothing went over the one before,
+// though the transport reported a request as written that was only buffered.
 func (s *sending) again() (io.ReadCloser, error) {
+	s.progress.Store(0)
 	return io.NopCloser(bytes.NewReader(s.content)), nil
 }
 
+func (s *sending) reached(p Progress) { s.progress.Or(uint32(p)) }
+
+func (s *sending) connected(httptrace.GotConnInfo) { s.reached(Connected) }
+
+func (s *sending) replied() { s.reached(Replied) }
+
 func (s *sending) wrote(info httptrace.WroteRequestInfo) {
 	if info.Err == nil {
-		s.sent.Store(true)
+		s.reached(Sent)
 	}
 }
 
-// attempt does the HTTP exchange, notes in o and x how it went, and returns the
+// attempt does the HTTP exchange, notes in call how it went, and returns the
 // body as far as it was read.
-func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, x *Exchange, o *Outcome) []byte {
+func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *call) []byte {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, c.timedOut)
 	defer cancel()
-	s := &sending{content: p.Body}
+	s, o := &call.sending, &call.Outcome
+	s.content = p.Body
 	s.body.Reset(p.Body)
-	s.trace.WroteRequest = s.wrote
-	defer func() { x.Sent = s.sent.Load() }()
+	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote, s.replied
+	defer func() {
+		o.Progress = Progress(s.progress.Load())
+		call.Sent = o.Progress&Sent != 0
+	}()
 	req := (&http.Request{
 		Method:     http.MethodPost,
 		URL:        p.url,
@@ -321,7 +342,7 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, x *Exch
 		return nil
 	}
 	defer func() { _ = resp.Body.Close() }()
-	s.sent.Store(true)
+	s.reached(Sent)
 	o.Status, o.Header = resp.StatusCode, resp.Header
 	limit := c.cfg.MaxReplyBytes
 	if o.Status/100 != 2 {

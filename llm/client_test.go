@@ -203,7 +203,7 @@ func TestClientRemembersASuccess(t *testing.T) {
 	})
 }
 
-func TestConnectTimeoutAfterASuccessIsCapacity(t *testing.T) {
+func TestConnectTimeoutAfterASuccessIsOfTheNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var full atomic.Bool
 		server, err := llmtest.New(llmtest.Config{Script: llmtest.Steps(llmtest.Step{Header: map[string]string{"Connection": "close"}})})
@@ -229,8 +229,8 @@ func TestConnectTimeoutAfterASuccessIsCapacity(t *testing.T) {
 			t.Fatal(e)
 		}
 		full.Store(true)
-		if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e == nil || e.Class != llm.Capacity {
-			t.Errorf("got %v, want %v", e, llm.Capacity)
+		if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e == nil || e.Class != llm.Transient || e.Origin != llm.OfNetwork {
+			t.Errorf("got %+v, want transient and of the network", e)
 		}
 	})
 }

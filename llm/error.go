@@ -105,7 +105,7 @@ type Error struct {
 	Origin Origin
 	// Alike names, with class Transient or Permanent, an error that every request meets where the settings are wrong,
 	// the same name for the same verdict: "400 invalid_request_error unknown_parameter", "html",
-	// "malformed_response". Empty: settings are not to blame.
+	// "malformed_response". At most 100 bytes, never any part of a message. Empty: settings are not to blame.
 	Alike string
 	// Code and Type are the provider's own words; empty: it told none.
 	Code, Type string

@@ -51,7 +51,7 @@ func (l *login) redactError(e *Error) {
 	if text := e.Err.Error(); l.holds(text) {
 		e.Err = errors.New(l.redactString(text))
 	}
-	e.Code, e.Type = l.redactString(e.Code), l.redactString(e.Type)
+	e.Code, e.Type, e.Alike = l.redactString(e.Code), l.redactString(e.Type), l.redactString(e.Alike)
 	for name, fact := range e.Facts {
 		switch v := fact.(type) {
 		case string:

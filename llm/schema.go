@@ -83,7 +83,7 @@ func (s *Schema) Complaint(err error) string {
 }
 
 func invalidReply(err error) error {
-	return &Error{Class: Transient, Reason: ReasonSchemaValidationFailed, Err: err}
+	return &Error{Class: Transient, Reason: ReasonSchemaValidationFailed, Alike: string(ReasonSchemaValidationFailed), Err: err}
 }
 
 // instruction asks for a reply that satisfies the schema in words, where the

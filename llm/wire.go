@@ -49,11 +49,11 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 		r = new(Reply)
 		w.ReadReply(body, r, o)
 	}
-	class, reason := Classify(o)
-	if class == 0 {
+	j := judge(o)
+	if j.class == 0 {
 		return r, nil
 	}
-	e := &Error{Status: o.Status, Class: class, Reason: reason}
+	e := &Error{Status: o.Status, Class: j.class, Reason: j.reason, Origin: j.origin, Alike: alike(o, &j, body)}
 	if o.Fault != nil {
 		e.Code, e.Type = o.Fault.Code, o.Fault.Type
 		if e.Code == "" && o.Fault.Status != 0 && o.Fault.Status != o.Status {
@@ -159,7 +159,12 @@ func explain(o *Outcome, e *Error, body []byte) error {
 		return fmt.Errorf("reply is not of the provider's format: it has the members %q; check the provider and the base URL", topKeys(body))
 	}
 	if o.Err != nil && o.Status/100 <= 2 {
-		if e.Class == Fatal {
+		switch {
+		case e.Origin == OfHost:
+			return fmt.Errorf("%w (%s)", o.Err, shortage(o).remedy)
+		case e.Origin == OfNetwork && errors.Is(o.Err, ErrTimeout):
+			return fmt.Errorf("%w before a connection was made", o.Err)
+		case e.Class == Fatal:
 			return fmt.Errorf("%w (check the base URL, and the CA file where the certificate is private)", o.Err)
 		}
 		return o.Err

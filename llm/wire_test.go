@@ -51,6 +51,8 @@ func TestReplies(t *testing.T) {
 	})
 }
 
+var originNames = [...]string{OfRequest: "request", OfServer: "server", OfNetwork: "network", OfHost: "host"}
+
 func verdict(r *Reply, err error) string {
 	var b strings.Builder
 	if err == nil {
@@ -59,6 +61,12 @@ func verdict(r *Reply, err error) string {
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		fmt.Fprintf(&b, "%v %s", e.Class, e.Reason)
+		if e.Origin != OfRequest {
+			fmt.Fprintf(&b, " origin=%s", originNames[e.Origin])
+		}
+		if e.Alike != "" {
+			fmt.Fprintf(&b, " alike=%q", e.Alike)
+		}
 		if e.RetryAfter != 0 {
 			fmt.Fprintf(&b, " retry-after=%v", e.RetryAfter)
 		}

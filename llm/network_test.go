@@ -1,0 +1,217 @@
+package llm_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// server serves each connection over loopback with handle, which need not close it, and returns its address.
+func server(t *testing.T, handle func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				defer conn.Close() //nolint:errcheck // nothing is left to do
+				handle(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		running.Wait()
+	})
+	return l.Addr().String()
+}
+
+// readRequest reads a whole request, so that closing the connection does not reset it.
+func readRequest(conn net.Conn) {
+	r, err := http.ReadRequest(bufio.NewReader(conn))
+	if err == nil {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}
+}
+
+// reply answers a request with text and closes the connection.
+func reply(text string) func(net.Conn) {
+	return func(conn net.Conn) {
+		readRequest(conn)
+		_, _ = io.WriteString(conn, text)
+	}
+}
+
+// reset closes a connection by a TCP reset.
+func reset(conn net.Conn) {
+	if c, ok := conn.(*net.TCPConn); ok {
+		_ = c.SetLinger(0)
+	}
+}
+
+func TestOriginOverLoopback(t *testing.T) {
+	tests := []struct {
+		name    string
+		scheme  string
+		handle  func(net.Conn)
+		origin  llm.Origin
+		unknown bool // the request was sent, and nobody knows what became of it
+		alike   string
+	}{
+		{"reset before the request", "http", reset, llm.OfNetwork, false, ""},
+		{"reset before a byte", "http", func(conn net.Conn) { readRequest(conn); reset(conn) }, llm.OfNetwork, true, ""},
+		{"closed before a byte", "http", readRequest, llm.OfNetwork, true, ""},
+		{"cut in the status line", "http", reply("HTTP/1.1 20"), llm.OfServer, true, ""},
+		{"cut in the headers", "http", reply("HTTP/1.1 200 OK\r\nContent-Le"), llm.OfServer, true, ""},
+		{"cut after the headers", "http", reply("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"), llm.OfServer, true, ""},
+		{"cut in the body", "http", reply("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"choices\":"), llm.OfServer, true, ""},
+		{"empty body", "http", reply("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), llm.OfServer, false, "invalid_json_response"},
+		{"no HTTP", "http", reply("SSH-2.0-OpenSSH\r\n\r\n"), llm.OfServer, true, ""},
+		{"bad gateway", "http", reply("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"), llm.OfServer, false, ""},
+		{"TLS handshake closed", "https", func(conn net.Conn) { _, _ = conn.Read(make([]byte, 16<<10)) }, llm.OfNetwork, false, ""},
+		{"TLS handshake reset", "https", reset, llm.OfNetwork, false, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			x, e := askAt(t, llm.ProviderConfig{BaseURL: tt.scheme + "://" + server(t, tt.handle)})
+			if e == nil || e.Class != llm.Transient || e.Origin != tt.origin || e.Alike != tt.alike {
+				t.Fatalf("got %+v, want transient, origin %d, alike %q", e, tt.origin, tt.alike)
+			}
+			// Whether the request was written before a reset reached the client is the kernel's affair.
+			if tt.name != "reset before the request" && x.Unknown != tt.unknown {
+				t.Errorf("unknown %v, want %v: %v", x.Unknown, tt.unknown, e)
+			}
+		})
+	}
+}
+
+func TestRefusedConnectionIsOfTheNetwork(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	x, e := askAt(t, llm.ProviderConfig{BaseURL: "http://" + l.Addr().String()})
+	if e == nil || e.Class != llm.Transient || e.Origin != llm.OfNetwork || x.Sent {
+		t.Errorf("got %+v, sent %v", e, x.Sent)
+	}
+}
+
+func TestTimeoutOverLoopback(t *testing.T) {
+	hold := make(chan struct{})
+	silent := server(t, func(conn net.Conn) { readRequest(conn); <-hold })
+	mute := server(t, func(net.Conn) { <-hold })
+	t.Cleanup(func() { close(hold) }) // before those of the servers
+	var dialer net.Dialer
+	tests := []struct {
+		name string
+		cfg  llm.ProviderConfig
+		want llm.Origin
+	}{
+		{"reply", llm.ProviderConfig{BaseURL: "http://" + silent}, llm.OfServer},
+		{"TLS handshake", llm.ProviderConfig{BaseURL: "https://" + mute}, llm.OfNetwork},
+		{"connect", llm.ProviderConfig{BaseURL: "http://" + mute, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			<-hold
+			return dialer.DialContext(ctx, network, address)
+		}}, llm.OfNetwork},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tt.cfg.Timeout = time.Second // a connection over loopback takes far less, however busy the machine
+			_, e := askAt(t, tt.cfg)
+			if e == nil || e.Class != llm.Transient || e.Origin != tt.want {
+				t.Fatalf("got %+v, want origin %d", e, tt.want)
+			}
+			if got := strings.Contains(e.Error(), "before a connection was made"); got != (tt.want == llm.OfNetwork) {
+				t.Errorf("error %q", e)
+			}
+		})
+	}
+}
+
+// A server that restarts closes its idle connections: the transport finds out when it uses one, and makes another.
+func TestTimeoutOnASecondConnectionIsOfTheNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := llmtest.NewPipeListener()
+		hold := make(chan struct{})
+		var restarted bool
+		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{
+			BaseURL: pipe.URL(), Timeout: time.Minute,
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if restarted {
+					<-hold
+					return nil, net.ErrClosed
+				}
+				conn, err := pipe.DialContext(ctx, network, address)
+				return &brittle{Conn: conn, broken: &restarted}, err
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		go func() {
+			conn, err := pipe.Accept()
+			if err != nil {
+				return
+			}
+			readRequest(conn)
+			const body = `{"choices":[{"message":{"content":"hi"}}]}`
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 42\r\n\r\n"+body)
+			<-hold
+			_ = conn.Close()
+		}()
+		if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
+			t.Fatal(e)
+		}
+		synctest.Wait() // the connection is idle
+		restarted = true
+		x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
+		if e == nil || e.Origin != llm.OfNetwork || x.Sent || x.Latency != time.Minute {
+			t.Errorf("got %+v after %v, sent %v", e, x.Latency, x.Sent)
+		}
+		close(hold)
+	})
+}
+
+// brittle is a connection that takes no bytes once it is broken.
+type brittle struct {
+	net.Conn
+	broken *bool
+}
+
+func (b *brittle) Write(p []byte) (int, error) {
+	if *b.broken {
+		return 0, net.ErrClosed
+	}
+	return b.Conn.Write(p)
+}
+
+// askAt makes one call with a client of its own.
+func askAt(t *testing.T, cfg llm.ProviderConfig) (*llm.Exchange, *llm.Error) {
+	t.Helper()
+	client, err := llm.NewProvider(llm.Mock, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	return ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
+}
