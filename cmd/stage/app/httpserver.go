@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Bounds of the HTTP server. Its clients are scrapers, probes and browsers: small requests, small answers.
+// Bounds of the HTTP server, beside httpConnsMax. Its clients are scrapers, probes and browsers: small requests, small
+// answers.
 const (
 	httpReadTimeout  = 5 * time.Second
 	httpWriteTimeout = 30 * time.Second // a handler that streams lifts it for its own response
@@ -80,6 +81,7 @@ func newHTTPServer(listener net.Listener, handlers httpHandlers, log *slog.Logge
 			WriteTimeout:      httpWriteTimeout,
 			IdleTimeout:       httpIdleTimeout,
 			MaxHeaderBytes:    httpHeaderBytes,
+			ConnState:         newConnBound(httpConnsMax).note,
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
 	}
