@@ -107,7 +107,10 @@ func (c *countedConn) Close() error {
 // TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut: one client in three sends nothing, one half a request, and
 // one is between two requests. Real sockets.
 func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
-	const clients = 500
+	clients := 5000
+	if limit, ok := openFilesLimit(); ok && limit < 6000 {
+		clients = 500
+	}
 	plain, err := listenHTTP(t.Context(), "127.0.0.1:0", false)
 	if err != nil {
 		t.Fatal(err)

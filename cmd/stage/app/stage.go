@@ -126,6 +126,7 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 		}
 		s.consumers = append(s.consumers, c)
 	}
+	s.warnOfOpenFiles()
 	return s, nil
 }
 

@@ -1,0 +1,47 @@
+package app
+
+import (
+	"log/slog"
+	"syscall"
+)
+
+// What the process may need to have open, beside calls and the HTTP port's connections.
+const (
+	openFilesNATS     = 16  // the connection, and another one while it is replaced
+	openFilesEmbedded = 256 // of the embedded server: its store, and clients such as load, tail and verify
+	openFilesMargin   = 64  // standard streams, the runtime's own, files of keys and prices, traces, name resolution
+)
+
+// openFilesNeed is how many descriptors the stage may need at the most: each target keeps as many connections as calls may
+// be in flight.
+func (s *stage) openFilesNeed() uint64 {
+	need := s.cfg.Pool.Size*len(s.caller.targets) + httpConnsMax + openFilesNATS + openFilesMargin
+	if s.conn.server != nil {
+		need += openFilesEmbedded
+	}
+	if s.caller.mock != nil { // the other ends of its calls are here too
+		need += s.cfg.Pool.Size
+	}
+	return uint64(need)
+}
+
+// openFilesLimit returns how many descriptors the process may have open; false: that is not known. The soft limit need not
+// be raised here: Go's runtime does so at start, up to one below the hard limit, and restores it for child processes.
+func openFilesLimit() (limit uint64, ok bool) {
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+		return 0, false
+	}
+	return uint64(r.Cur), true //nolint:unconvert // signed on some systems
+}
+
+// warnOfOpenFiles warns where the limit is below the need. It is no error: calls that find no descriptor are held and made
+// later, and most of the time fewer are needed.
+func (s *stage) warnOfOpenFiles() {
+	limit, ok := openFilesLimit()
+	if need := s.openFilesNeed(); ok && limit < need {
+		s.log.Warn("the limit of open files is below what this pool size may need; at the limit, calls wait",
+			slog.Uint64("limit", limit), slog.Uint64("need", need),
+			slog.String("remedy", "raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd, nofile of the container runtime), or lower STAGE_POOL_SIZE"))
+	}
+}
