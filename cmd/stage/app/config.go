@@ -179,13 +179,14 @@ type PromptConfig struct {
 	ResponseSchema string `env:"RESPONSE_SCHEMA_FILE" file:"true" help:"path of a JSON Schema: the reply must validate, and the value is stored, not the text"`
 }
 
-// RowsConfig says what happens to equal rows, failed rows and fatal errors.
+// RowsConfig says what happens to equal rows, failed rows, fatal errors and outages.
 type RowsConfig struct {
 	Dedupe             string        `env:"DEDUPE, default=off" oneof:"off inflight stored" help:"off, inflight (equal requests in flight share one call) or stored (also across restarts and runs)"`
 	DedupeTTL          time.Duration `env:"DEDUPE_TTL, default=24h" min:"1s" help:"how long stored replies are used again"`
 	OnUpstreamError    string        `env:"ON_UPSTREAM_ERROR, default=pass" oneof:"pass process" help:"a row that arrives with Stage-Status: error is passed on unchanged in its place (pass), or processed (process)"`
-	OnFatal            string        `env:"ON_FATAL, default=pause" oneof:"pause exit fail" help:"at a fatal provider error: pause (hold rows, say why, probe), exit, or fail (the row fails with api_call_failed)"`
-	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause"`
+	OnFatal            string        `env:"ON_FATAL, default=pause" oneof:"pause exit fail" help:"at a fatal provider error, or one that all rows meet alike: pause (hold rows, say why, probe), exit, or fail (the row fails)"`
+	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause; in an outage of the provider the longest time between two"`
+	OutageHold         time.Duration `env:"OUTAGE_HOLD, default=0" help:"how long an outage of the provider holds a row before it fails with api_call_failed; 0: for ever"`
 }
 
 // CostConfig bounds what the stage may spend.

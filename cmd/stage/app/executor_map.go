@@ -69,19 +69,25 @@ func hint(x *llm.Exchange) aimd.Hint {
 	return aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset}
 }
 
-// asFault gives the errors that are not llm's own their reason: a row that ran out of time, and a panic of ours.
+// asFault gives the errors that are not llm's own their reason: a row that ran out of time, one that an outage held for
+// too long, and a panic of ours.
 func asFault(err error) *llm.Error {
-	if errors.Is(err, pool.ErrRowTimeout) {
-		fault := &llm.Error{Class: llm.Permanent, Reason: llm.ReasonRowTimeout, Err: err}
-		if last, ok := errors.AsType[*llm.Error](err); ok {
-			fault.Provider, fault.Status = last.Provider, last.Status
-		}
-		return fault
+	last, ok := errors.AsType[*llm.Error](err)
+	held := &llm.Error{Err: err}
+	switch {
+	case errors.Is(err, pool.ErrRowTimeout):
+		held.Class, held.Reason = llm.Permanent, llm.ReasonRowTimeout
+	case errors.Is(err, pool.ErrOutage):
+		held.Class, held.Reason = llm.Transient, llm.ReasonAPICallFailed
+	case ok:
+		return last
+	default:
+		return &llm.Error{Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
 	}
-	if fault, ok := errors.AsType[*llm.Error](err); ok {
-		return fault
+	if ok {
+		held.Provider, held.Status = last.Provider, last.Status
 	}
-	return &llm.Error{Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
+	return held
 }
 
 func auditUsage(u *llm.Usage) *auditlog.Usage {

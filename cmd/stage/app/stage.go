@@ -137,7 +137,8 @@ func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
 		return pool.Config{}, err
 	}
 	pc := pool.Config{
-		Size: cfg.Pool.Size, Law: law, RowTimeout: cfg.Pool.RowTimeout, ProbeInterval: cfg.Rows.FatalProbeInterval,
+		Size: cfg.Pool.Size, Law: law, RowTimeout: cfg.Pool.RowTimeout,
+		ProbeInterval: cfg.Rows.FatalProbeInterval, OutageHold: cfg.Rows.OutageHold,
 		Retry: pool.RetryConfig{
 			MaxAttempts: cfg.Retry.MaxAttempts, BaseDelay: cfg.Retry.BaseDelay,
 			BackoffFactor: cfg.Retry.BackoffFactor, MaxDelay: cfg.Retry.MaxDelay,
