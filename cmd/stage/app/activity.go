@@ -200,6 +200,13 @@ func (a *activity) run(r *auditlog.Run) {
 	a.happened(level, happening{Kind: "run", Time: r.Time, key: text}, func() string { return text })
 }
 
+// notice lists something that no audit event says.
+func (a *activity) notice(level, text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.happened(level, happening{Kind: "run", Time: time.Now(), key: text}, func() string { return text })
+}
+
 // happened lists an event, or counts it where one of the same kind and key is listed not long before. The text is made for
 // the first only.
 func (a *activity) happened(level string, h happening, text func() string) {

@@ -57,6 +57,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 		reply, err = e.accept(j, x)
 	}
 	fault, _ := errors.AsType[*llm.Error](err)
+	e.caller.targets[j.target].lost.note(x, fault)
 	call := e.callEvent(e.caller.targets[j.target], j.prepared.Model, a, x, fault)
 	j.row.RecordCall(call)
 	e.ledger.spend(call)
@@ -94,6 +95,9 @@ func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error) pool.Verdict
 	j.errors = append(j.errors, auditlog.AttemptError{
 		Attempt: a.Number, Provider: fault.Provider, Class: fault.Class.String(), StatusCode: fault.Status, Error: fault.Error(),
 	})
+	if fault.Alike != "" {
+		verdict.Err = &alikeError{fault: fault, request: j.prepared}
+	}
 	return verdict
 }
 

@@ -124,6 +124,7 @@ func (b *batches) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*l
 	}
 	x, err := e.caller.targets[c.target].Do(ctx, c.prepared)
 	fault, _ := errors.AsType[*llm.Error](err)
+	e.caller.targets[c.target].lost.note(x, fault)
 	call := e.callEvent(e.caller.targets[c.target], c.prepared.Model, a, x, fault)
 	c.run.record(call)
 	e.ledger.spend(call)

@@ -239,7 +239,7 @@ func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 				}
 			} else {
 				time.Sleep(5 * time.Minute) // probes, which make no call
-				if why := r.pause.Load(); why == nil || why.reason != PauseCost {
+				if why := r.snapshot().Pause; why != PauseCost {
 					t.Errorf("paused for %v, want %s", why, PauseCost)
 				}
 				if ok, reason := r.ready(); ok || !strings.Contains(reason, "cost ceiling reached") {

@@ -76,7 +76,8 @@ func (s *stage) progressAttrs(r *statusReport, rowsPerSecond float64, left func(
 	attrs = append(attrs, slog.String("cost_usd", used.cost()))
 	switch {
 	case r.Pool.Paused != "":
-		attrs = append(attrs, slog.String("paused", r.Pool.Paused))
+		attrs = append(attrs, slog.String("paused", r.Pool.Paused), slog.String("pause_reason", string(r.Pool.PauseReason)),
+			slog.Time("paused_since", *r.Pool.PausedSince), slog.Time("next_probe", *r.Pool.NextProbe), slog.Int("probes", r.Pool.Probes))
 	case todo > 0 && rowsPerSecond > 0:
 		attrs = append(attrs, slog.Float64("eta_seconds", math.Ceil(float64(todo)/rowsPerSecond)))
 	}

@@ -43,15 +43,33 @@ const (
 	PauseModel       PauseReason = "model"        // the provider does not know the model
 	PauseNetwork     PauseReason = "network"      // no such host, no trusted certificate, or a redirect
 	PauseCost        PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
+	PauseSettings    PauseReason = "settings"     // the provider refuses every row alike
+	PauseOutage      PauseReason = "outage"       // no server is reached, every call fails there, or this machine is short of a resource
 	PauseOther       PauseReason = labelOther
 )
 
-var pauseReasons = []PauseReason{PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseOther}
+var pauseReasons = []PauseReason{
+	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOther,
+}
 
 // reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
 // permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the
 // window.
 const reasonNATS = "nats"
+
+// reasonOf says in one word what holds the pool; empty while nothing does.
+func reasonOf(p pool.Pause) PauseReason {
+	switch p.Kind {
+	case pool.Outage, pool.Shortage:
+		return PauseOutage
+	case pool.WrongSettings:
+		return PauseSettings
+	case pool.FatalError:
+		return pauseReasonOf(p.Err)
+	case pool.NotPaused:
+	}
+	return ""
+}
 
 // pauseReasonOf sorts a fatal error of a call.
 func pauseReasonOf(err error) PauseReason {

@@ -3,10 +3,18 @@ package app
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -16,5 +24,229 @@ func TestARowThatAnOutageHeldForTooLongKeepsTheLastError(t *testing.T) {
 	if fault.Reason != llm.ReasonAPICallFailed || fault.Class != llm.Transient || fault.Provider != "openai" || fault.Status != 502 ||
 		!strings.Contains(fault.Error(), "held by an outage for 10m0s: openai: 502: bad gateway") {
 		t.Errorf("got %s, %s, %s, %d: %v", fault.Reason, fault.Class, fault.Provider, fault.Status, fault)
+	}
+}
+
+// shownRequest is a request as its shape shows it.
+type shownRequest string
+
+func (r shownRequest) Shape() string { return string(r) }
+
+// somePause is a pause that began at 10:03:02 and is probed in 4 s.
+func somePause(kind pool.PauseKind, err error) (p pool.Pause, now time.Time) {
+	since := time.Date(2026, 11, 22, 10, 3, 2, 0, time.UTC)
+	now = since.Add(90 * time.Second)
+	return pool.Pause{Kind: kind, Err: err, Since: since, Next: now.Add(4 * time.Second), Probes: 17}, now
+}
+
+func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
+	refused := &llm.Error{Provider: "openai", Class: llm.Transient, Origin: llm.OfNetwork, Err: errors.New("connection refused")}
+	parameter := &alikeError{
+		fault:   &llm.Error{Provider: "openai", Status: 400, Code: "unknown_parameter", Alike: "400 unknown_parameter", Err: errors.New("no top_q")},
+		request: shownRequest(`POST http://x/v1 {model: "m", top_q: 1}`),
+	}
+	for _, tt := range []struct {
+		kind   pool.PauseKind
+		err    error
+		hold   time.Duration
+		reason PauseReason
+		want   string
+	}{
+		{pool.Outage, refused, 0, PauseOutage, "outage since 10:03:02 UTC, last error: openai: connection refused; next probe in 4 s; no row is lost"},
+		{
+			pool.Outage, parameter, 10 * time.Minute, PauseOutage,
+			"outage since 10:03:02 UTC, last error: openai: 400 unknown_parameter: no top_q; next probe in 4 s; no row is lost; one that an outage has held for 10m0s fails",
+		},
+		{pool.Shortage, errors.New("no descriptor: raise ulimit -n"), 0, PauseOutage, "outage since 10:03:02 UTC, last error: no descriptor: raise ulimit -n; next probe in 4 s; no row is lost"},
+		{
+			pool.WrongSettings, parameter, 0, PauseSettings,
+			`settings since 10:03:02 UTC, last error: openai: 400 unknown_parameter: no top_q; the request was POST http://x/v1 {model: "m", top_q: 1}; next probe in 4 s; no row is lost`,
+		},
+		{pool.FatalError, &llm.Error{Provider: "openai", Status: 401, Err: errors.New("bad key")}, 0, PauseCredentials, "openai: 401: bad key"},
+	} {
+		s := &stage{cfg: &Config{Rows: RowsConfig{OutageHold: tt.hold}}}
+		p, now := somePause(tt.kind, tt.err)
+		if got := s.pauseText(p, now); got != tt.want {
+			t.Errorf("%v: got\n%s, want\n%s", tt.kind, got, tt.want)
+		}
+		if got := reasonOf(p); got != tt.reason || !slices.Contains(pauseReasons, got) {
+			t.Errorf("%v: reason %q, want %q, one of %q", tt.kind, got, tt.reason, pauseReasons)
+		}
+	}
+	if got := reasonOf(pool.Pause{}); got != "" {
+		t.Errorf("no pause: reason %q", got)
+	}
+	p, _ := somePause(pool.Outage, refused)
+	if got := (&stage{cfg: &Config{}}).pauseText(p, p.Since.Add(30*time.Hour)); !strings.HasPrefix(got, "outage since 2026-11-22 10:03:02 UTC, ") {
+		t.Errorf("after a day: %s", got)
+	}
+}
+
+func TestTheNextProbeIsNamedInAFigureThatCanBeRead(t *testing.T) {
+	for in, want := range map[time.Duration]string{
+		-time.Second: "next probe is due", 0: "next probe is due", 250 * time.Millisecond: "next probe in 250 ms",
+		3600 * time.Millisecond: "next probe in 4 s", 5 * time.Minute: "next probe in 5m0s",
+	} {
+		if got := nextProbe(epoch.Add(in), epoch); got != want {
+			t.Errorf("in %v: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestTheStatusOfAPauseSaysWhatIsKnownOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // whose clock stands still
+		s, snap := shownStage(false)
+		p, now := somePause(pool.Outage, errors.New("connection refused"))
+		snap.Pool.Pause, snap.Pause, snap.PausedSince = p, reasonOf(p), p.Since
+		r := s.report(snap, now, false, "paused")
+		if r.State != statePaused || r.Why != "connection refused" || !r.Since.Equal(p.Since) {
+			t.Errorf("got %s, %q, since %v", r.State, r.Why, r.Since)
+		}
+		if g := r.Pool; g.PauseReason != PauseOutage || !g.NextProbe.Equal(p.Next) || g.Probes != 17 || g.Held != "no row is lost" {
+			t.Errorf("got %+v", g)
+		}
+		var line strings.Builder
+		record := slog.NewRecord(now, slog.LevelInfo, "working", 0)
+		record.AddAttrs(s.progressAttrs(&r, 0, nil)...)
+		if err := slog.NewTextHandler(&line, nil).Handle(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		want := `paused="connection refused" pause_reason=outage paused_since=2026-11-22T10:03:02.000Z next_probe=2026-11-22T10:04:36.000Z probes=17`
+		if !strings.Contains(line.String(), want) {
+			t.Errorf("got %s, want it to contain %s", line.String(), want)
+		}
+		if got, want := pauseProgress(&r), "PAUSED: outage, next probe in 4 s"; got != want {
+			t.Errorf("progress: got %q, want %q", got, want)
+		}
+	})
+}
+
+func TestPausesAreInLogAndAudit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, fallback)
+		r := l.start(nil, stageOptions{})
+		synctest.Wait()
+		now := time.Now()
+		outage := pool.Pause{Kind: pool.Outage, Err: errors.New("connection refused"), Since: now, Next: now.Add(250 * time.Millisecond)}
+		lost := &r.caller.targets[0].lost
+		lost.note(nil, &llm.Error{Origin: llm.OfServer}) // of an earlier outage
+		lost.note(nil, nil)
+		for range 5 {
+			lost.note(nil, &llm.Error{Origin: llm.OfServer})
+		}
+		r.paused(outage, true) // an outage ends no run
+		time.Sleep(20 * time.Second)
+		for range 7 {
+			lost.note(nil, &llm.Error{Origin: llm.OfServer})
+		}
+		lost.note(nil, nil) // the last probe
+		over := outage
+		over.Probes = 8
+		r.resumed(over)
+		over.Passed = true
+		r.resumed(over)
+		r.shortage(errors.New("too many open files: raise ulimit -n"))
+		r.shortage(nil)
+		r.stop()
+		clock := now.UTC().Format(time.TimeOnly)
+		for _, want := range []string{
+			`level=ERROR msg="paused: the provider is out; no row is lost, calls go on when it answers"`,
+			`error="connection refused" since=` + now.UTC().Format("2006-01-02T15:04:05.000Z"),
+			`level=INFO msg="resumed: the provider answers again, no row was lost"`,
+			"provider=openai lasted=20s probes=8 calls_without_reply=12",
+			`level=WARN msg="the provider is out, rows go to the fallbacks, it is probed"`,
+			`level=WARN msg="this machine is short of a resource; fewer calls are in flight, no row is lost"`,
+			`level=INFO msg="this machine is no longer short of a resource"`,
+		} {
+			if len(lines(l.logs.String(), want)) != 1 {
+				t.Errorf("no line, or several, with %s in the log:\n%s", want, l.logs.String())
+			}
+		}
+		var said []string
+		for _, e := range l.events(auditlog.KindRun) {
+			if p := e.Run.Phase; p == auditlog.PhasePause || p == auditlog.PhaseResume {
+				said = append(said, string(p)+" "+e.Run.Reason)
+			}
+		}
+		if want := []string{
+			"pause outage since " + clock + " UTC, last error: connection refused; next probe in 250 ms; no row is lost",
+			"resume outage is over after 20s, 8 probes; 12 calls were sent without a usable reply (may have been billed)",
+			"resume openai is out; rows go to anthropic/claude, openai/small, openai is probed",
+		}; !slices.Equal(said, want) {
+			t.Errorf("run events:\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
+		}
+		shown := statusReport{}
+		r.activity.report(&shown, time.Now())
+		if !slices.ContainsFunc(shown.Events, func(h happening) bool {
+			return h.Text == "fewer calls are in flight: too many open files: raise ulimit -n" && h.Level == "warn"
+		}) {
+			t.Errorf("the dashboard does not show the shortage: %+v", shown.Events)
+		}
+	})
+}
+
+func TestOnlyWhatAPersonMustFixEndsARun(t *testing.T) {
+	for kind, want := range map[pool.PauseKind]string{
+		pool.FatalError: "fatal provider error: refused", pool.WrongSettings: "wrong settings: the provider refuses every row alike: refused",
+		pool.Outage: "", pool.Shortage: "",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, llmtest.Config{}, nil)
+			r := l.start(nil, stageOptions{})
+			synctest.Wait()
+			r.paused(pool.Pause{Kind: kind, Err: errors.New("refused"), Since: time.Now(), Next: time.Now()}, true)
+			synctest.Wait()
+			if want == "" {
+				r.soft()
+			}
+			err := <-r.done
+			if want == "" && err != nil || want != "" && (exitCode(err) != exitFatal || err.Error() != want) {
+				t.Errorf("%v: got %v, want %q", kind, err, want)
+			}
+		})
+	}
+}
+
+func TestAPauseThatLastsIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var locked atomic.Bool
+		locked.Store(true)
+		l := newLab(t, llmtest.Config{Script: func(llmtest.Call) *llmtest.Step {
+			if locked.Load() {
+				return &llmtest.Step{Status: http.StatusUnauthorized}
+			}
+			return nil
+		}}, map[string]string{"STAGE_FATAL_PROBE_INTERVAL": "10s"})
+		r := l.start(nil, stageOptions{})
+		time.Sleep(57 * time.Second)
+		l.load("one")
+		time.Sleep(5*time.Minute + 5*time.Second)
+		said := lines(l.logs.String(), `level=WARN msg="still paused, rows are held"`)
+		if len(said) != 5 || !strings.Contains(said[4], "reason=credentials") || !strings.Contains(said[4], "probes=30") && !strings.Contains(said[4], "probes=29") {
+			t.Errorf("%d lines in 5 minutes:\n%s", len(said), strings.Join(said, "\n"))
+		}
+		locked.Store(false)
+		l.await(1)
+		time.Sleep(3 * time.Minute)
+		if n := len(lines(l.logs.String(), "still paused")); n != 5 {
+			t.Errorf("%d lines after the pause", n-5)
+		}
+		r.stop()
+	})
+}
+
+func TestLostCallsAreThoseThatWereSentAndFailedByTheWorld(t *testing.T) {
+	var l lostCalls
+	for _, origin := range []llm.Origin{llm.OfRequest, llm.OfHost, llm.OfNetwork, llm.OfServer} {
+		l.note(&llm.Exchange{}, &llm.Error{Origin: origin})
+	}
+	l.note(&llm.Exchange{Sent: true}, &llm.Error{Origin: llm.OfNetwork})
+	if l.all() != 2 || l.untilSuccess() != 0 {
+		t.Errorf("%d lost, %d before a success; want 2 and 0", l.all(), l.untilSuccess())
+	}
+	l.note(&llm.Exchange{Sent: true}, nil)
+	l.note(&llm.Exchange{Sent: true}, &llm.Error{Origin: llm.OfServer})
+	if l.all() != 3 || l.untilSuccess() != 2 {
+		t.Errorf("%d lost, %d before the last success; want 3 and 2", l.all(), l.untilSuccess())
 	}
 }

@@ -121,7 +121,7 @@ func (p *progress) line() string {
 		parts = append(parts, fmt.Sprintf("at least $%.4f", u.KnownCostUSD))
 	}
 	if r.Pool.Paused != "" {
-		parts = append(parts, "PAUSED")
+		parts = append(parts, pauseProgress(&r))
 	} else if until := r.Pool.LawPausedUntil; until != nil {
 		parts = append(parts, "asked to wait "+shortTime(until.Sub(r.Time)))
 	} else if left := total - done; total > 0 && left > 0 && speed > 0 {
@@ -129,4 +129,9 @@ func (p *progress) line() string {
 		parts = append(parts, "ETA "+eta.Round(time.Second).String())
 	}
 	return strings.Join(parts, "  ")
+}
+
+// pauseProgress says what stands still, and how long until the next look.
+func pauseProgress(r *statusReport) string {
+	return fmt.Sprintf("PAUSED: %s, %s", r.Pool.PauseReason, nextProbe(*r.Pool.NextProbe, r.Time))
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -54,14 +53,9 @@ type stage struct {
 	consumers []*consumer.Consumer
 	tracing   *tracing // nil: off
 
-	stop  context.CancelCauseFunc // ends the run softly, set while it runs
-	pause atomic.Pointer[pauseState]
-}
-
-// pauseState says why the stage is paused, and since when.
-type pauseState struct {
-	reason PauseReason
-	since  time.Time
+	stop       context.CancelCauseFunc // ends the run softly, set while it runs
+	pauses     chan struct{}           // holds a token when a pause has begun
+	lostBefore uint64                  // calls lost before the trouble of the latest pause began; of the pool's goroutine
 }
 
 // stageOptions are what the commands change about a stage.
@@ -84,7 +78,7 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	if err != nil {
 		return nil, exitWith(exitUsage, err)
 	}
-	s := &stage{cfg: cfg, conn: conn, caller: caller, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now()}
+	s := &stage{cfg: cfg, conn: conn, caller: caller, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
 	s.activity, s.history = newActivity(cfg.HTTP.DashboardPayloads), newHistory(s.started)
 	s.log = log.With(slog.String("run_id", s.runID))
 	if s.ledger, err = newLedger(cfg); err != nil {
@@ -145,8 +139,9 @@ func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
 		},
 		// Enough prepared requests to keep the pool busy; the other rows of the window wait as they came.
 		QueueLimit: 2*cfg.Pool.Size + 16,
-		OnPause:    func(p pool.Pause) { s.paused(p.Err, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
-		OnResume:   func(pool.Pause) { s.resumed() },
+		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
+		OnResume:   s.resumed,
+		OnShortage: s.shortage,
 	}
 	if cfg.Rows.OnFatal == "fail" {
 		pc.OnFatal = pool.FailJob
@@ -260,6 +255,7 @@ func (s *stage) run(soft, hard context.Context) error {
 			kill(err)
 		}
 	})
+	recorder.Go(func() { s.remind(recording) })
 	done := make(chan struct{}) // closed when no consumer can start a row any more
 	calls.Go(func() { s.executor.run(soft, done) })
 	calls.Go(func() { _ = s.executor.pool.Run(hard) }) // its error is the cause of hard
@@ -393,32 +389,10 @@ func (s *stage) callDone(c *auditlog.Call) {
 	s.metrics.CallDone(c)
 }
 
-// paused is told by the pool why it holds all rows.
-func (s *stage) paused(err error, exit bool) {
-	reason := pauseReasonOf(err)
-	s.pause.Store(&pauseState{reason: reason, since: time.Now()})
-	s.log.Error("paused: no call can succeed until this is mended", slog.Any("error", err))
-	s.recordRun(auditlog.PhasePause, err.Error(), nil)
-	if exit {
-		if reason != PauseCost {
-			err = fmt.Errorf("fatal provider error: %w", err)
-		}
-		s.stop(exitWith(exitFatal, err))
-	}
-}
-
-func (s *stage) resumed() {
-	s.pause.Store(nil)
-	s.log.Info("going on: the provider answers again")
-	s.recordRun(auditlog.PhaseResume, "", nil)
-}
-
 // snapshot is what gauges and pages show.
 func (s *stage) snapshot() Snapshot {
 	snap := Snapshot{Pool: s.executor.pool.Stats()}
-	if p := s.pause.Load(); p != nil {
-		snap.Pause, snap.PausedSince = p.reason, p.since
-	}
+	snap.Pause, snap.PausedSince = reasonOf(snap.Pool.Pause), snap.Pool.Pause.Since
 	for _, c := range s.consumers {
 		snap.Partitions = append(snap.Partitions, c.Status())
 	}
@@ -430,8 +404,8 @@ func (s *stage) ready() (ok bool, reason string) {
 	if why := s.conn.down(); why != "" {
 		return false, why
 	}
-	if why := s.executor.pool.Stats().Pause.Err; why != nil {
-		return false, "paused: " + why.Error()
+	if p := s.executor.pool.Stats().Pause; p.Kind != pool.NotPaused {
+		return false, "paused: " + s.pauseText(p, time.Now())
 	}
 	if why := s.recorder.Problem(); why != "" {
 		return false, "audit: " + why

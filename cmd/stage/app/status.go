@@ -13,7 +13,7 @@ type stageState string
 
 // The states, the first that applies.
 const (
-	statePaused   stageState = "paused"   // no call is made until somebody mends something
+	statePaused   stageState = "paused"   // no call is made but probes
 	stateEnded    stageState = "ended"    // the process is about to end
 	stateHeld     stageState = "held"     // something else is in the way: NATS, a stream, the audit
 	stateWaiting  stageState = "waiting"  // the provider asked to wait
@@ -74,9 +74,12 @@ type poolReport struct {
 	PeakDelayMS     float64          `json:"peak_delay_ms"`
 	ThrottledS      float64          `json:"throttled_seconds"`
 	ExecutingS      float64          `json:"executing_seconds"`
-	Paused          string           `json:"paused"`
+	Paused          string           `json:"paused"` // the last error of a pause; empty: there is none
 	PauseReason     PauseReason      `json:"pause_reason"`
 	PausedSince     *time.Time       `json:"paused_since"`
+	NextProbe       *time.Time       `json:"next_probe"` // of a pause; one in the past is due
+	Probes          int              `json:"probes"`
+	Held            string           `json:"held"`             // what becomes of the rows that a pause holds
 	LawPausedUntil  *time.Time       `json:"law_paused_until"` // the provider asked to wait
 	LawPauseReason  aimd.PauseReason `json:"law_pause_reason"`
 }
@@ -152,6 +155,9 @@ func (s *stage) report(snap Snapshot, now time.Time, ready bool, reason string) 
 		Models: []modelReport{}, Partitions: []partitionReport{}, Payloads: s.activity.payloads,
 	}
 	r.Pool.Throttle = s.cfg.Pool.Throttle
+	if r.Pool.Paused != "" {
+		r.Pool.Held = s.holdText()
+	}
 	for _, m := range s.usage.list() {
 		r.Models = append(r.Models, modelReport{Provider: m.provider, Model: m.model, usageReport: newUsageReport(m.spending)})
 	}
@@ -180,11 +186,9 @@ func newPoolReport(snap *Snapshot, now time.Time) poolReport {
 		allowed := 1 / p.CurrentDelay.Seconds()
 		r.Allowed = &allowed
 	}
-	if p.Pause.Err != nil {
-		r.Paused = p.Pause.Err.Error()
-	}
 	if snap.Pause != "" {
-		r.PausedSince = instant(snap.PausedSince)
+		r.Paused, r.PausedSince = pauseError(p.Pause), instant(snap.PausedSince)
+		r.NextProbe, r.Probes = instant(p.Pause.Next), p.Pause.Probes
 	}
 	if p.LawPausedUntil.After(now) {
 		r.LawPausedUntil, r.LawPauseReason = instant(p.LawPausedUntil), p.LawPauseReason

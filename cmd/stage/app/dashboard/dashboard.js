@@ -79,6 +79,10 @@ function sentence(s) {
     return `${left ? plural(left, "row") + " to go" : "the last rows"}${s.rows.eta_seconds === null ? "" : ", about " + span(s.rows.eta_seconds)}`;
   case "idle": return done ? "All rows are answered; no row waits." : "No row waits.";
   case "waiting": return `Until ${timeOf(s.pool.law_paused_until)}, ${span((new Date(s.pool.law_paused_until) - new Date(s.time)) / 1000)}: ${s.why}.`;
+  case "paused": {
+    const wait = (new Date(s.pool.next_probe) - new Date(s.time)) / 1000;
+    return `${s.pool.pause_reason}: ${s.why}${since}. ${wait > 0 ? "Next probe in " + span(wait) : "The next probe is due"}, ${count(s.pool.probes)} sent; ${s.pool.held}.`;
+  }
   case "standby": return "Another replica owns the partitions; this one takes over when it ends.";
   case "starting": return "Reading where the last run ended.";
   case "ended": return `${plural(s.rows.succeeded, "row")} succeeded, ${count(s.rows.failed)} failed. The process has ended; this is its last state.`;

@@ -1,0 +1,193 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+)
+
+// reminderEvery is the time between two log lines on a pause that lasts.
+const reminderEvery = time.Minute
+
+// paused is called by the pool when it pauses. It must not block.
+func (s *stage) paused(p pool.Pause, exit bool) {
+	t := s.caller.targets[p.Server]
+	s.lostBefore = t.lost.untilSuccess()
+	attrs := []any{
+		slog.String("error", pauseError(p)), slog.Time("since", p.Since), slog.Time("next_probe", p.Next), slog.String("provider", t.Provider()),
+	}
+	var fatal error
+	switch p.Kind {
+	case pool.Outage:
+		s.log.Error("paused: the provider is out; no row is lost, calls go on when it answers", attrs...)
+	case pool.Shortage:
+		s.log.Error("paused: this machine is short of a resource; no row is lost, calls go on when there is room", attrs...)
+	case pool.WrongSettings:
+		fatal = fmt.Errorf("wrong settings: the provider refuses every row alike: %s", pauseError(p))
+		s.log.Error("paused: the provider refuses every row alike, so the settings are wrong; no row is lost", attrs...)
+	case pool.FatalError, pool.NotPaused:
+		fatal = p.Err
+		if reasonOf(p) != PauseCost {
+			fatal = fmt.Errorf("fatal provider error: %w", p.Err)
+		}
+		s.log.Error("paused: no call can succeed until this is fixed; no row is lost", attrs...)
+	}
+	s.recordRun(auditlog.PhasePause, s.pauseText(p, time.Now()), nil)
+	select {
+	case s.pauses <- struct{}{}:
+	default:
+	}
+	if exit && fatal != nil {
+		s.stop(exitWith(exitFatal, fatal))
+	}
+}
+
+// resumed is called by the pool when a pause is over. It must not block.
+func (s *stage) resumed(p pool.Pause) {
+	t := s.caller.targets[p.Server]
+	lasted := time.Since(p.Since).Round(time.Millisecond)
+	attrs := []any{slog.String("provider", t.Provider()), slog.Duration("lasted", lasted), slog.Int("probes", p.Probes)}
+	over := fmt.Sprintf("%s is over after %v, %d probes", reasonOf(p), lasted, p.Probes)
+	switch {
+	case p.Passed:
+		to := s.fallbackNames()
+		s.log.Warn("the provider is out, rows go to the fallbacks, it is probed", append(attrs, slog.String("fallbacks", to))...)
+		over = fmt.Sprintf("%s is out; rows go to %s, %s is probed", t.Provider(), to, t.Provider())
+	case p.Kind == pool.Outage:
+		lost := t.lost.all() - s.lostBefore
+		s.log.Info("resumed: the provider answers again, no row was lost", append(attrs, slog.Uint64("calls_without_reply", lost))...)
+		over += fmt.Sprintf("; %d calls were sent without a usable reply (may have been billed)", lost)
+	default:
+		s.log.Info("resumed: calls succeed again", attrs...)
+	}
+	s.recordRun(auditlog.PhaseResume, over, nil)
+}
+
+// fallbackNames lists the fallbacks in their order.
+func (s *stage) fallbackNames() string {
+	var names []string
+	for _, t := range s.caller.targets[1:] {
+		names = append(names, t.Provider()+"/"+t.Model())
+	}
+	return strings.Join(names, ", ")
+}
+
+// shortage is called by the pool when a shortage of this machine begins to bound the calls in flight, and with nil when it
+// no longer does. It must not block.
+func (s *stage) shortage(err error) {
+	if err == nil {
+		s.log.Info("this machine is no longer short of a resource")
+		return
+	}
+	s.log.Warn("this machine is short of a resource; fewer calls are in flight, no row is lost", slog.Any("error", err))
+	s.activity.notice("warn", "fewer calls are in flight: "+err.Error())
+}
+
+// remind logs a pause that lasts once a minute, until ctx ends.
+func (s *stage) remind(ctx context.Context) {
+	tick := time.NewTicker(reminderEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.pauses:
+			tick.Reset(reminderEvery)
+		case <-tick.C:
+			if p := s.executor.pool.Stats().Pause; p.Kind != pool.NotPaused {
+				s.log.Warn("still paused, rows are held", slog.String("reason", string(reasonOf(p))), slog.String("error", pauseError(p)),
+					slog.Time("since", p.Since), slog.Int("probes", p.Probes), slog.Time("next_probe", p.Next))
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// pauseText says what holds the stage, since when, when the next probe is, and what becomes of the rows. That of a fatal
+// error is the error alone.
+func (s *stage) pauseText(p pool.Pause, now time.Time) string {
+	if p.Kind == pool.FatalError {
+		return p.Err.Error()
+	}
+	layout := time.TimeOnly
+	if now.Sub(p.Since) >= 24*time.Hour {
+		layout = time.DateTime
+	}
+	return fmt.Sprintf("%s since %s UTC, last error: %s; %s; %s",
+		reasonOf(p), p.Since.UTC().Format(layout), pauseError(p), nextProbe(p.Next, now), s.holdText())
+}
+
+// holdText says what becomes of the rows that a pause holds.
+func (s *stage) holdText() string {
+	if hold := s.cfg.Rows.OutageHold; hold > 0 {
+		return "no row is lost; one that an outage has held for " + hold.String() + " fails"
+	}
+	return "no row is lost"
+}
+
+// nextProbe says when the next probe is. One that is due waits for a row, or for the verdict on the last one.
+func nextProbe(at, now time.Time) string {
+	switch in := at.Sub(now); {
+	case in <= 0:
+		return "next probe is due"
+	case in < time.Second:
+		return fmt.Sprintf("next probe in %d ms", in.Milliseconds())
+	case in < 100*time.Second:
+		return fmt.Sprintf("next probe in %.0f s", in.Seconds())
+	default:
+		return "next probe in " + in.Round(time.Second).String()
+	}
+}
+
+// pauseError is the error of a pause. That of wrong settings shows the request, too, without its contents.
+func pauseError(p pool.Pause) string {
+	if p.Err == nil {
+		return ""
+	}
+	e, ok := errors.AsType[*alikeError](p.Err)
+	if !ok || p.Kind != pool.WrongSettings {
+		return p.Err.Error()
+	}
+	if request, ok := e.request.(shaper); ok {
+		return e.Error() + "; the request was " + request.Shape()
+	}
+	return e.Error()
+}
+
+// alikeError is an error that all rows meet where the settings are wrong, with the request that met it.
+type alikeError struct {
+	fault   *llm.Error
+	request any // a shaper
+}
+
+// shaper shows a request without its contents.
+type shaper interface{ Shape() string }
+
+func (e *alikeError) Error() string { return e.fault.Error() }
+
+func (e *alikeError) Unwrap() error { return e.fault }
+
+// lostCalls counts the calls that were sent to one target in vain, because the server or the network failed. They may
+// have been billed. Safe for concurrent use.
+type lostCalls struct{ calls, atSuccess atomic.Uint64 }
+
+// note counts a call that has ended.
+func (l *lostCalls) note(x *llm.Exchange, fault *llm.Error) {
+	switch {
+	case fault == nil:
+		l.atSuccess.Store(l.calls.Load())
+	case fault.Origin == llm.OfServer, fault.Origin == llm.OfNetwork && x.Sent:
+		l.calls.Add(1)
+	}
+}
+
+// all returns how many calls were lost so far, untilSuccess how many of them before the last success.
+func (l *lostCalls) all() uint64          { return l.calls.Load() }
+func (l *lostCalls) untilSuccess() uint64 { return l.atSuccess.Load() }
