@@ -87,7 +87,7 @@ func TestTheLogTellsTheWayOfEachRowAtDebug(t *testing.T) {
 
 func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, llmtest.Config{Errors: map[int]float64{400: 1}}, nil)
+		l := newLab(t, llmtest.Config{Errors: map[int]float64{400: 1}}, map[string]string{"STAGE_ON_FATAL": "fail"})
 		l.log = newLogger(&l.logs, "info", "json")
 		questions := make([]string, 500)
 		for i := range questions {

@@ -61,7 +61,7 @@ func TestFallbacksAreAskedInOrderWithTheirOwnKeys(t *testing.T) {
 
 func TestExhaustedFallbacksGiveTheWholeChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, byModel(map[string]int{"large": 500, "small": 500}), fallback)
+		l := newLab(t, byModel(map[string]int{"large": http.StatusConflict, "small": http.StatusConflict}), fallback)
 		l.serve("second.test", byModel(map[string]int{"claude": http.StatusUnauthorized}))
 		l.load("one", "two")
 		r := l.work(2, map[string]string{"STAGE_POOL_SIZE": "1"})
