@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// A failure that may be the server's is in doubt until another job's call tells whose it is: a success there confirms that
-// it was the job's own, so it counts against the job; when different jobs fail so without a success between them it is an
-// outage, and none of them counts. Between two successes a job's failures count as one, whatever their number. A job that
-// has used up its attempts waits for that verdict, and calls no more. Failures that reached no server never count.
+// A failure that may be the server's is in doubt until another job's call tells whose it is: the success of one that went
+// later confirms that it was the job's own, so it counts against the job; when different jobs fail in a row it is an
+// outage, and none of them counts. What went before, and succeeds long after an outage has begun, confirms nothing. Without
+// any success between them a job's failures count as one, whatever their number. A job that has used up its attempts waits
+// for the verdict, and calls no more. Failures that reached no server never count.
 //
 // Before the first success of all the settings may be wrong. Then an error that every job meets is in doubt in the same
 // way, and when so many different jobs have met it and nothing else, the pool pauses.
@@ -41,16 +42,16 @@ const (
 // health is what the verdicts of a server say about the server itself.
 type health struct {
 	proven   bool          // it has had a success
-	share    float64       // of failures in doubt among verdicts, up to the last success
+	share    float64       // of such failures among verdicts, as far as they are confirmed
 	callTime time.Duration // of successes, a mean; 0: there was none
 
-	failures int           // in doubt, since the last success or the end of the last outage
-	since    time.Time     // of the first of them
-	jobs     int           // different jobs among them, but for those with confirmed failures
-	doubted  []*task       // jobs that have any
-	grace    time.Duration // the age at which a call in flight has got through
-	err      error         // the latest failure
-	judgeAt  time.Time     // when calls in flight will be that old, and nothing goes before; zero: not awaited
+	successes uint64
+	failures  int           // in doubt, since the last success
+	doubted   []*task       // jobs that have failures in doubt
+	since     time.Time     // the first failure since there were none
+	grace     time.Duration // the age at which a call in flight has got through
+	err       error         // the latest failure
+	judgeAt   time.Time     // when calls in flight will be that old, and nothing goes before; zero: not awaited
 
 	alike     string // before the first success: the error that all met
 	alikeJobs int
@@ -66,6 +67,9 @@ type suspicion struct {
 	at      int    // of this server
 	seq     uint64 // of the attempt that failed last
 	strikes int    // failures that count if they are confirmed
+	count   int    // all failures
+	seen    uint64 // successes of the server at the last one
+	begin   uint64 // and at the first
 	final   bool   // one of them is not to be tried again
 	alike   bool   // it is counted among alikeJobs
 	parked  bool   // it has used up its attempts and waits for the verdict
@@ -124,26 +128,26 @@ func (s *scheduler) doubt(t *task) {
 // suspect notes a failure of t that is in doubt.
 func (s *scheduler) suspect(t *task) {
 	h := &s.servers[t.server].health
-	if h.failures == 0 {
+	if len(h.doubted) == 0 {
 		h.since = s.tick
 	}
 	h.failures++
 	h.err, h.grace = t.verdict.Err, max(2*t.ended.Sub(t.att.Dispatched), leastGrace)
 	if !t.doubt.failed {
-		t.doubt.failed, t.doubt.at = true, t.server
+		t.doubt.failed, t.doubt.at, t.doubt.begin = true, t.server, h.successes
 		h.doubted = append(h.doubted, t)
-		if t.att.Failures == 0 {
-			t.doubt.first = true
-			h.jobs++
-		}
+		t.doubt.first = t.att.Failures == 0
 		s.mark(t)
 	}
-	t.doubt.seq = t.seq
+	alone := s.cfg.Size == 1 || s.alone(h) // else others could have told meanwhile
+	told := h.successes > t.doubt.seen
+	t.doubt.seq, t.doubt.seen = t.seq, h.successes
+	t.doubt.count++
 	switch {
 	case t.verdict.Origin == OfNetwork:
 	case t.verdict.Class == Permanent:
 		t.doubt.strikes, t.doubt.final = 1, true
-	case t.doubt.strikes == 0 || s.cfg.Size == 1 || s.alone(h): // else another job could have told meanwhile
+	case t.doubt.strikes == 0 || told || alone:
 		t.doubt.strikes++
 	}
 }
@@ -160,14 +164,14 @@ func (s *scheduler) usedUp(t *task) {
 }
 
 // unpark looks again at t, which is parked and in no line. Where nobody is left who could tell, it is the job's own
-// failure if it is the only one, and an outage if there are others.
+// failure if it is the only one or if others have had successes meanwhile, and an outage else.
 func (s *scheduler) unpark(t *task) {
 	v := &s.servers[t.server]
 	switch {
 	case s.witnesses() > 0:
 		t.ready = s.tick.Add(doubtWait)
 		s.delay(t)
-	case s.alone(&v.health) || !inDoubt(&t.verdict):
+	case s.alone(&v.health) || v.health.successes > t.doubt.begin || !inDoubt(&t.verdict):
 		s.vacate(t)
 		s.lose(t)
 	default:
@@ -189,7 +193,7 @@ func (s *scheduler) isOut(v *server, t *task) bool {
 	}
 	// With fewer jobs, if there is no other to ask.
 	few := s.witnesses() == 0 || s.cfg.Size == 1
-	return few && h.failures >= outageJobsMin && (h.jobs > 1 || t.verdict.Origin == OfNetwork)
+	return few && h.failures >= outageJobsMin && (h.innocent() > 1 || t.verdict.Origin == OfNetwork)
 }
 
 // judge decides about the servers whose calls in flight had to grow old for it.
@@ -248,9 +252,19 @@ func (s *scheduler) attempts(h *health) int {
 	return s.cfg.Retry.MaxAttempts
 }
 
-// alone reports whether no job but one is left without a confirmed failure, and all that fail have been asked: nobody can
-// tell about their failures.
-func (s *scheduler) alone(h *health) bool { return h.jobs <= 1 && s.witnesses() == 0 }
+// alone reports whether all jobs that are left have failed, and all but one while others succeeded: nobody can tell about
+// their failures.
+func (s *scheduler) alone(h *health) bool { return s.witnesses() == 0 && h.innocent() <= 1 }
+
+// innocent returns how many jobs have failed without a success of others since.
+func (h *health) innocent() (n int) {
+	for _, t := range h.doubted {
+		if t.doubt.first && t.doubt.begin == h.successes {
+			n++
+		}
+	}
+	return n
+}
 
 // witnesses returns how many jobs there are that have not failed, apart from the one that is in no line at present.
 func (s *scheduler) witnesses() int {
@@ -267,13 +281,11 @@ func (s *scheduler) succeeded(t *task) {
 		h.callTime = took
 	}
 	h.callTime += (took - h.callTime) / callTimeCalls
-	if h.failures > 0 {
-		h.share = 1 - (1-h.share)*math.Pow(1-1.0/shareCalls, float64(h.failures))
-	}
+	h.successes++
+	h.failures = 0
 	h.share -= h.share / shareCalls
 	s.forget(t)
-	s.confirm(h, func(*task) bool { return true })
-	h.failures, h.judgeAt = 0, time.Time{}
+	s.confirm(h, func(d *task) bool { return d.doubt.seq < t.seq })
 }
 
 // confirm counts the failures in doubt against the jobs that match.
@@ -288,9 +300,7 @@ func (s *scheduler) confirm(h *health, match func(*task) bool) {
 	})
 	for _, t := range confirmed {
 		d := s.clear(t)
-		if d.first {
-			h.jobs--
-		}
+		h.share = 1 - (1-h.share)*math.Pow(1-1.0/shareCalls, float64(d.count))
 		t.att.Failures += d.strikes
 		if t.att.Failures == 0 {
 			s.unmark(t)
@@ -306,7 +316,7 @@ func (s *scheduler) confirm(h *health, match func(*task) bool) {
 // acquit drops the failures in doubt. Jobs that are parked may go again.
 func (s *scheduler) acquit(v *server) {
 	doubted := v.health.doubted
-	v.health.doubted, v.health.failures, v.health.jobs, v.health.judgeAt = nil, 0, 0, time.Time{}
+	v.health.doubted, v.health.failures, v.health.judgeAt = nil, 0, time.Time{}
 	v.health.alike, v.health.alikeJobs = "", 0
 	for _, t := range doubted {
 		d := s.clear(t)
@@ -324,9 +334,7 @@ func (s *scheduler) forget(t *task) {
 	if t.doubt.failed {
 		h := &s.servers[t.doubt.at].health
 		h.doubted = slices.DeleteFunc(h.doubted, func(d *task) bool { return d == t })
-		if s.clear(t).first {
-			h.jobs--
-		}
+		s.clear(t)
 	}
 	s.unmark(t)
 }
