@@ -42,7 +42,7 @@ type Config struct {
 	// between two attempts at a server in an outage. 0: one minute.
 	ProbeInterval time.Duration
 	// OutageHold is how long a job is held by an outage before it fails with an error that wraps [ErrOutage] and the latest
-	// one of the server; it counts from the job's arrival or the outage's beginning, whichever is later. 0: for ever.
+	// one of the server; it counts from the job's arrival (see [Dated]) or the outage's beginning, whichever is later. 0: for ever.
 	OutageHold time.Duration
 	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil: math/rand/v2.
 	Rand func() float64

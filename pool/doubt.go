@@ -68,6 +68,7 @@ type suspicion struct {
 	seq     uint64 // of the attempt that failed last
 	strikes int    // failures that count if they are confirmed
 	count   int    // all failures
+	lost    int    // of those, the ones that were sent
 	seen    uint64 // successes of the server at the last one
 	begin   uint64 // and at the first
 	final   bool   // one of them is not to be tried again
@@ -77,7 +78,7 @@ type suspicion struct {
 
 // doubtful reports whether the verdict on t is in doubt.
 func (s *scheduler) doubtful(t *task) bool {
-	return inDoubt(&t.verdict) || s.maybeSettings(t)
+	return t.verdict.inDoubt() || s.maybeSettings(t)
 }
 
 // maybeSettings reports whether the verdict on t may be that of wrong settings.
@@ -101,7 +102,7 @@ func (s *scheduler) doubt(t *task) {
 	settings := s.maybeSettings(t)
 	if settings && h.alike != "" && h.alike != t.verdict.Alike {
 		h.mixed = true
-		s.confirm(h, func(t *task) bool { return !inDoubt(&t.verdict) })
+		s.confirm(h, func(t *task) bool { return !t.verdict.inDoubt() })
 		s.failed(t) // which is not the settings' any more
 		return
 	}
@@ -109,7 +110,7 @@ func (s *scheduler) doubt(t *task) {
 	if settings && s.countAlike(h, t) {
 		return
 	}
-	if !settings && inDoubt(&t.verdict) && s.isOut(v, t) {
+	if !settings && t.verdict.inDoubt() && s.isOut(v, t) {
 		s.putBack(t)
 		s.cut(t.att.Server, t.verdict.Err)
 		return
@@ -143,6 +144,9 @@ func (s *scheduler) suspect(t *task) {
 	told := h.successes > t.doubt.seen
 	t.doubt.seq, t.doubt.seen = t.seq, h.successes
 	t.doubt.count++
+	if !t.verdict.Unsent {
+		t.doubt.lost++
+	}
 	switch {
 	case t.verdict.Origin == OfNetwork:
 	case t.verdict.Class == Permanent:
@@ -171,7 +175,7 @@ func (s *scheduler) unpark(t *task) {
 	case s.witnesses() > 0:
 		t.ready = s.tick.Add(doubtWait)
 		s.delay(t)
-	case s.alone(&v.health) || v.health.successes > t.doubt.begin || !inDoubt(&t.verdict):
+	case s.alone(&v.health) || v.health.successes > t.doubt.begin || !t.verdict.inDoubt():
 		s.vacate(t)
 		s.lose(t)
 	default:
@@ -313,13 +317,14 @@ func (s *scheduler) confirm(h *health, match func(*task) bool) {
 	}
 }
 
-// acquit drops the failures in doubt. Jobs that are parked may go again.
-func (s *scheduler) acquit(v *server) {
+// acquit drops the failures in doubt, and returns how many of them were sent. Jobs that are parked may go again.
+func (s *scheduler) acquit(v *server) (lost int) {
 	doubted := v.health.doubted
 	v.health.doubted, v.health.failures, v.health.judgeAt = nil, 0, time.Time{}
 	v.health.alike, v.health.alikeJobs = "", 0
 	for _, t := range doubted {
 		d := s.clear(t)
+		lost += d.lost
 		if t.att.Failures == 0 {
 			s.unmark(t)
 		}
@@ -327,6 +332,7 @@ func (s *scheduler) acquit(v *server) {
 			s.servers[t.server].ready.push(t)
 		}
 	}
+	return lost
 }
 
 // forget drops what is in doubt about t, for it ends or goes elsewhere.

@@ -8,7 +8,7 @@ import (
 )
 
 // ErrPaused is in the error of a single attempt that was not made because the pool is paused; the error also wraps the
-// fatal error that pauses it.
+// error that pauses it, and ErrOutage where that may pass by itself.
 var ErrPaused = errors.New("pool is paused")
 
 // Once is a second entrance to a pool, for jobs of another type, each of which is one attempt: whatever the verdict, it
@@ -69,7 +69,12 @@ func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
 
 // refuse ends a single attempt that the paused pool does not make.
 func (s *scheduler) refuse(t *task) {
-	s.finish(t, fmt.Errorf("%w: %w", ErrPaused, s.counts.Pause.Err), Fatal, s.tick)
+	pause, class := s.counts.Pause, Fatal
+	err := fmt.Errorf("%w: %w", ErrPaused, pause.Err)
+	if pause.Kind == Outage || pause.Kind == Shortage {
+		err, class = fmt.Errorf("%w: %w: %w", ErrPaused, ErrOutage, pause.Err), Transient
+	}
+	s.finish(t, err, class, s.tick)
 }
 
 // turnAway ends the single attempts that wait, for the pool pauses.

@@ -16,9 +16,9 @@ func (v *server) out() bool { return v.breaker.isOpen() }
 func (s *scheduler) cut(at int, err error) {
 	v := &s.servers[at]
 	since := v.health.since
-	s.acquit(v)
+	lost := s.acquit(v)
 	v.breaker = breaker{
-		Pause:  Pause{Kind: Outage, Err: err, Since: since, Next: s.tick.Add(firstProbeWait), Server: at},
+		Pause:  Pause{Kind: Outage, Err: err, Since: since, Next: s.tick.Add(firstProbeWait), Server: at, Lost: lost},
 		opened: s.tick, wait: firstProbeWait, patience: v.health.callTime, round: s.newRound(),
 	}
 	v.checked = s.tick
@@ -61,13 +61,16 @@ func (s *scheduler) sensed(t *task) {
 		b.probe = nil
 	}
 	switch {
-	case v.Unsent || v.Class == Cancelled || isPanic(v.Err):
+	case v.void() || v.Class == Cancelled || isPanic(v.Err):
 		if probe {
 			b.Next = s.tick // it found out nothing
 		}
-	case inDoubt(v):
+	case v.inDoubt():
 		if probe {
 			b.Err = v.Err
+		}
+		if !v.Unsent {
+			b.Lost++
 		}
 	case probe || v.Class == OK && t.att.Dispatched.After(b.Since):
 		s.mend(t.att.Server)
@@ -131,7 +134,7 @@ func (s *scheduler) endHolds() {
 		}
 		v.checked = s.tick
 		over := func(t *task) bool {
-			return t.server == i && s.tick.Sub(later(v.breaker.Since, t.att.Queued)) >= s.cfg.OutageHold
+			return t.server == i && s.tick.Sub(later(v.breaker.Since, t.arrived)) >= s.cfg.OutageHold
 		}
 		for _, t := range s.takeOut(over) {
 			s.vacate(t)
@@ -215,9 +218,4 @@ func (s *scheduler) enough() {
 	}
 	s.shortage, s.counts.Shortage = shortage{}, nil
 	s.cfg.OnShortage(nil)
-}
-
-// inDoubt reports whether a verdict may say more about the server, or the way to it, than about the job.
-func inDoubt(v *Verdict) bool {
-	return (v.Class == Transient || v.Class == Permanent) && (v.Origin == OfServer || v.Origin == OfNetwork)
 }

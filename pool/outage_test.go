@@ -38,6 +38,7 @@ type world struct {
 	begin time.Time
 	calls []sent
 	pause []string
+	lost  int // calls, as the pool says
 }
 
 type outage struct {
@@ -123,6 +124,7 @@ func (w *world) running(t *testing.T, cfg pool.Config) *pool.Pool[int, int] {
 	cfg.Rand = rng.Float64
 	cfg.OnPause = func(p pool.Pause) { w.pause = append(w.pause, p.Kind.String()) }
 	cfg.OnResume = func(p pool.Pause) {
+		w.lost += p.Lost
 		if p.Passed {
 			w.pause = append(w.pause, "passed")
 		}
@@ -172,6 +174,9 @@ func TestAnOutageCostsNoJob(t *testing.T) {
 						}
 						if want := []string{"outage"}; !slices.Equal(w.pause, want) {
 							t.Errorf("pauses %v, want %v", w.pause, want)
+						}
+						if w.lost != len(lost) {
+							t.Errorf("%d calls are said to be lost, %d were", w.lost, len(lost))
 						}
 					})
 				})

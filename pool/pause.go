@@ -38,6 +38,9 @@ type Pause struct {
 	Next time.Time
 	// Probes counts those that have been sent.
 	Probes int
+	// Lost counts, in an outage, the calls that were sent and brought nothing since it began, probes included. They may have
+	// been paid for.
+	Lost int
 	// Server is the one in trouble: 0 for the first, n for the n-th fallback.
 	Server int
 	// Passed says, of a pause that is over, that the server is still out and jobs go past it to a fallback.

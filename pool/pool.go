@@ -39,7 +39,8 @@ var (
 	// The error also wraps that of the last attempt.
 	ErrRowTimeout = errors.New("row timeout")
 
-	// ErrOutage is in the error of a job that an outage held for Config.OutageHold.
+	// ErrOutage is in the error of a job that an outage held for Config.OutageHold, and in that of a single attempt (see
+	// [Once]) that was not made because of an outage or a shortage of this machine.
 	ErrOutage = errors.New("held by an outage")
 
 	errRunTwice = errors.New("pool: Run was called before; make a new pool")
@@ -109,6 +110,9 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	j.work = j
 	if l, ok := any(in).(Laned); ok {
 		j.lane = l.Lane()
+	}
+	if d, ok := any(in).(Dated); ok {
+		j.arrived = d.Arrived()
 	}
 	return &j.task
 }
@@ -180,6 +184,12 @@ type job[In, Out any] struct {
 	in   In
 	out  Out
 	done func(Result[In, Out])
+}
+
+// Dated is what a job's In may implement where jobs wait for room in the pool, and Config.OutageHold is to count from
+// their arrival there. Arrived is called by Submit.
+type Dated interface {
+	Arrived() time.Time
 }
 
 // Weighted is what a job's In may implement where there are gates: without it every attempt weighs 1. It is asked by the

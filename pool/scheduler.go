@@ -130,6 +130,7 @@ func (s *scheduler) takeUp() {
 	for jobs.head != nil {
 		t := jobs.pop()
 		t.att.Queued = now
+		t.arrived = sooner(t.arrived, now)
 		if t.once && s.held() {
 			s.refuse(t)
 			continue
@@ -210,8 +211,7 @@ func (s *scheduler) settle(t *task) {
 	if v.Err == nil && v.Class != OK {
 		v.Err = errNoReason
 	}
-	short := v.Class == Transient && v.Origin == OfHost
-	if v.Unsent = short || v.Unsent && (v.Class == Fatal || v.Class == Cancelled); v.Unsent {
+	if v.void() {
 		t.att.Number--
 		s.counts.Dispatched--
 	}
@@ -255,7 +255,7 @@ func (s *scheduler) settle(t *task) {
 // failed acts on a transient or permanent error of t.
 func (s *scheduler) failed(t *task) {
 	switch {
-	case t.verdict.Unsent:
+	case t.verdict.Origin == OfHost:
 		s.shortOf(t)
 	case s.doubtful(t):
 		s.doubt(t)
@@ -283,7 +283,7 @@ func (s *scheduler) transient(t *task) {
 // fatal pauses the pool for a fatal verdict on t, or takes t elsewhere.
 func (s *scheduler) fatal(t *task) {
 	at := t.att.Server
-	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == HoldAll
+	pauses := t.verdict.void() || at == 0 && s.cfg.OnFatal == HoldAll
 	if t == s.pause.probe && !pauses {
 		s.resume()
 	}

@@ -71,7 +71,7 @@ func (v *server) ended(now time.Time, t *task) {
 	v.inFlight = v.inFlight[:len(v.inFlight)-1]
 	verdict, actual := &t.verdict, t.weighed
 	switch {
-	case verdict.Unsent || verdict.Class == Cancelled || isPanic(verdict.Err) || inDoubt(verdict) && verdict.Origin == OfNetwork:
+	case verdict.void() || verdict.Class == Cancelled || isPanic(verdict.Err) || verdict.inDoubt() && verdict.Origin == OfNetwork:
 		v.law.Dropped(now, t.ticket)
 	case verdict.Class == Capacity:
 		actual = 0
@@ -85,7 +85,7 @@ func (v *server) ended(now time.Time, t *task) {
 	if verdict.Class == OK {
 		v.starved = time.Time{}
 	}
-	if verdict.Unsent {
+	if verdict.void() || verdict.inDoubt() && verdict.Unsent {
 		actual = 0
 	} else if verdict.Weight > 0 {
 		actual = verdict.Weight

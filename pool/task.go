@@ -19,6 +19,7 @@ type task struct {
 	after    uint64 // a single attempt in line: jobs that go before it, counted as line.left does
 	server   int    // where it waits; an attempt may go to a later one while this one has no capacity
 	att      Attempt
+	arrived  time.Time // see Dated
 	started  time.Time // the first attempt
 	deadline time.Time // in running time, see scheduler.expired; zero: none
 	ready    time.Time // not to be attempted before

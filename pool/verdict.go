@@ -67,9 +67,20 @@ type Verdict struct {
 	Hint aimd.Hint
 	// Weight is what the attempt weighed in the end, for gates; 0: as estimated, or nothing after a capacity error.
 	Weight int64
-	// Unsent says, with class Fatal or Cancelled, that nothing was sent: the attempt does not count and teaches the law
+	// Unsent says, with origin OfNetwork, that the request was not sent, so that it can't have been paid for; and with class
+	// Fatal or Cancelled that nothing was sent: the attempt does not count and teaches the law
 	// nothing. With class Fatal it pauses the pool whichever server it was meant for, and whatever the policy.
 	Unsent bool
+}
+
+// void reports whether the attempt does not count.
+func (v *Verdict) void() bool {
+	return v.Unsent && (v.Class == Fatal || v.Class == Cancelled) || v.Origin == OfHost && v.Class == Transient
+}
+
+// inDoubt reports whether the verdict may say more about the server, or the way to it, than about the job.
+func (v *Verdict) inDoubt() bool {
+	return (v.Class == Transient || v.Class == Permanent) && (v.Origin == OfServer || v.Origin == OfNetwork)
 }
 
 // Attempt tells a Func which attempt at its job it makes.

@@ -40,7 +40,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	}
 	if a.Server != j.target {
 		if err := e.address(j, a.Server); err != nil {
-			return struct{}{}, e.failed(j, a, asFault(err))
+			return struct{}{}, e.failed(j, a, asFault(err), &llm.Exchange{})
 		}
 	}
 	if a.Probe {
@@ -57,7 +57,6 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 		reply, err = e.accept(j, x)
 	}
 	fault, _ := errors.AsType[*llm.Error](err)
-	e.caller.targets[j.target].lost.note(x, fault)
 	call := e.callEvent(e.caller.targets[j.target], j.prepared.Model, a, x, fault)
 	j.row.RecordCall(call)
 	e.ledger.spend(call)
@@ -72,8 +71,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if fault == nil {
 		e.landed(j, reply)
 	} else {
-		verdict = e.failed(j, a, fault)
-		verdict.Hint = hint(x)
+		verdict = e.failed(j, a, fault, x)
 	}
 	if call.Usage != nil {
 		verdict.Weight = call.Usage.TotalTokens
@@ -84,8 +82,8 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 var errNotWanted = errors.New("the row belongs to another replica now")
 
 // failed adds a failed attempt to the chain and judges it.
-func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error) pool.Verdict {
-	verdict := judge(fault)
+func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error, x *llm.Exchange) pool.Verdict {
+	verdict := judge(fault, x)
 	if verdict.Class == pool.Cancelled {
 		return verdict
 	}

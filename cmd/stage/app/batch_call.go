@@ -91,6 +91,9 @@ func (r *batchRun) unasked(err error) error {
 	switch fault, ok := errors.AsType[*llm.Error](err); {
 	case errors.Is(err, pool.ErrPaused):
 		paused := &llm.Error{Provider: r.Provider(), Class: llm.Fatal, Reason: llm.ReasonAPICallFailed, Err: fmt.Errorf("no call was made: %w", err)}
+		if errors.Is(err, pool.ErrOutage) {
+			paused.Class = llm.Transient // it may be over at the next attempt
+		}
 		if errors.Is(err, errCostCeiling) {
 			paused.Reason = reasonCostCeiling
 		}
@@ -124,7 +127,6 @@ func (b *batches) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*l
 	}
 	x, err := e.caller.targets[c.target].Do(ctx, c.prepared)
 	fault, _ := errors.AsType[*llm.Error](err)
-	e.caller.targets[c.target].lost.note(x, fault)
 	call := e.callEvent(e.caller.targets[c.target], c.prepared.Model, a, x, fault)
 	c.run.record(call)
 	e.ledger.spend(call)
@@ -133,8 +135,7 @@ func (b *batches) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*l
 		slog.String("status", string(call.Status)), slog.Duration("latency", x.Latency))
 	verdict := pool.Verdict{}
 	if fault != nil {
-		verdict = judge(fault)
-		verdict.Hint = hint(x)
+		verdict = judge(fault, x)
 	}
 	if call.Usage != nil {
 		verdict.Weight = call.Usage.TotalTokens

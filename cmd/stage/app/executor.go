@@ -56,6 +56,9 @@ type job struct {
 // Lane implements [pool.Laned]: partitions take turns.
 func (j *job) Lane() int { return j.row.Partition }
 
+// Arrived implements [pool.Dated].
+func (j *job) Arrived() time.Time { return j.row.Taken }
+
 func newExecutor(cfg *Config, caller *caller, prompt *prompt, ledger *ledger, called func(*auditlog.Call), poolConfig pool.Config, runID string, log *slog.Logger) (*executor, error) {
 	e := &executor{
 		cfg: cfg, caller: caller, prompt: prompt, ledger: ledger, dedupe: newDedupe(cfg), called: called, log: log, runID: runID,

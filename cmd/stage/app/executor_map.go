@@ -61,8 +61,11 @@ func poolOrigin(o llm.Origin) pool.Origin {
 }
 
 // judge is the pool's verdict on a call that failed.
-func judge(fault *llm.Error) pool.Verdict {
-	return pool.Verdict{Class: poolClass(fault.Class), Origin: poolOrigin(fault.Origin), Alike: fault.Alike, Err: fault}
+func judge(fault *llm.Error, x *llm.Exchange) pool.Verdict {
+	return pool.Verdict{
+		Class: poolClass(fault.Class), Origin: poolOrigin(fault.Origin), Alike: fault.Alike, Err: fault,
+		Unsent: fault.Origin == llm.OfNetwork && !x.Sent, Hint: hint(x),
+	}
 }
 
 func hint(x *llm.Exchange) aimd.Hint {

@@ -42,14 +42,16 @@ func newKeptLab(t *testing.T) *keptLab {
 	t.Helper()
 	l := &keptLab{}
 	l.lab = newLab(t, llmtest.Config{Script: l.step}, map[string]string{
-		"STAGE_ON_FATAL": "fail", // a schema that no reply satisfies is no reason to wait here
+		"STAGE_ON_FATAL":       "fail", // a schema that no reply satisfies is no reason to wait here
 		"STAGE_LLM_EXTRA_BODY": `{"response_format":null}`, "STAGE_RETRY_MAX_ATTEMPTS": "2", "STAGE_LLM_TIMEOUT": "2h", "STAGE_STOP_TIMEOUT": "3h",
 	})
 	return l
 }
 
 func (l *keptLab) step(c llmtest.Call) *llmtest.Step {
-	var asked struct{ Messages []struct{ Role, Content string } }
+	var asked struct {
+		Messages []struct{ Role, Content string }
+	}
 	if err := json.Unmarshal(c.Body, &asked); err != nil {
 		return &llmtest.Step{Status: 400}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -20,7 +19,6 @@ const reminderEvery = time.Minute
 // paused is called by the pool when it pauses. It must not block.
 func (s *stage) paused(p pool.Pause, exit bool) {
 	t := s.caller.targets[p.Server]
-	s.lostBefore = t.lost.untilSuccess()
 	attrs := []any{
 		slog.String("error", pauseError(p)), slog.Time("since", p.Since), slog.Time("next_probe", p.Next), slog.String("provider", t.Provider()),
 	}
@@ -62,9 +60,8 @@ func (s *stage) resumed(p pool.Pause) {
 		s.log.Warn("the provider is out, rows go to the fallbacks, it is probed", append(attrs, slog.String("fallbacks", to))...)
 		over = fmt.Sprintf("%s is out; rows go to %s, %s is probed", t.Provider(), to, t.Provider())
 	case p.Kind == pool.Outage:
-		lost := t.lost.all() - s.lostBefore
-		s.log.Info("resumed: the provider answers again, no row was lost", append(attrs, slog.Uint64("calls_without_reply", lost))...)
-		over += fmt.Sprintf("; %d calls were sent without a usable reply (may have been billed)", lost)
+		s.log.Info("resumed: the provider answers again, no row was lost", append(attrs, slog.Int("calls_without_reply", p.Lost))...)
+		over += fmt.Sprintf("; %d calls were sent without a usable reply (may have been billed)", p.Lost)
 	default:
 		s.log.Info("resumed: calls succeed again", attrs...)
 	}
@@ -173,21 +170,3 @@ type shaper interface{ Shape() string }
 func (e *alikeError) Error() string { return e.fault.Error() }
 
 func (e *alikeError) Unwrap() error { return e.fault }
-
-// lostCalls counts the calls that were sent to one target in vain, because the server or the network failed. They may
-// have been billed. Safe for concurrent use.
-type lostCalls struct{ calls, atSuccess atomic.Uint64 }
-
-// note counts a call that has ended.
-func (l *lostCalls) note(x *llm.Exchange, fault *llm.Error) {
-	switch {
-	case fault == nil:
-		l.atSuccess.Store(l.calls.Load())
-	case fault.Origin == llm.OfServer, fault.Origin == llm.OfNetwork && x.Sent:
-		l.calls.Add(1)
-	}
-}
-
-// all returns how many calls were lost so far, untilSuccess how many of them before the last success.
-func (l *lostCalls) all() uint64          { return l.calls.Load() }
-func (l *lostCalls) untilSuccess() uint64 { return l.atSuccess.Load() }

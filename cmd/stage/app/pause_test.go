@@ -128,20 +128,10 @@ func TestPausesAreInLogAndAudit(t *testing.T) {
 		synctest.Wait()
 		now := time.Now()
 		outage := pool.Pause{Kind: pool.Outage, Err: errors.New("connection refused"), Since: now, Next: now.Add(250 * time.Millisecond)}
-		lost := &r.caller.targets[0].lost
-		lost.note(nil, &llm.Error{Origin: llm.OfServer}) // of an earlier outage
-		lost.note(nil, nil)
-		for range 5 {
-			lost.note(nil, &llm.Error{Origin: llm.OfServer})
-		}
 		r.paused(outage, true) // an outage ends no run
 		time.Sleep(20 * time.Second)
-		for range 7 {
-			lost.note(nil, &llm.Error{Origin: llm.OfServer})
-		}
-		lost.note(nil, nil) // the last probe
 		over := outage
-		over.Probes = 8
+		over.Probes, over.Lost = 8, 12
 		r.resumed(over)
 		over.Passed = true
 		r.resumed(over)
@@ -233,20 +223,4 @@ func TestAPauseThatLastsIsLoggedOnceAMinute(t *testing.T) {
 		}
 		r.stop()
 	})
-}
-
-func TestLostCallsAreThoseThatWereSentAndFailedByTheWorld(t *testing.T) {
-	var l lostCalls
-	for _, origin := range []llm.Origin{llm.OfRequest, llm.OfHost, llm.OfNetwork, llm.OfServer} {
-		l.note(&llm.Exchange{}, &llm.Error{Origin: origin})
-	}
-	l.note(&llm.Exchange{Sent: true}, &llm.Error{Origin: llm.OfNetwork})
-	if l.all() != 2 || l.untilSuccess() != 0 {
-		t.Errorf("%d lost, %d before a success; want 2 and 0", l.all(), l.untilSuccess())
-	}
-	l.note(&llm.Exchange{Sent: true}, nil)
-	l.note(&llm.Exchange{Sent: true}, &llm.Error{Origin: llm.OfServer})
-	if l.all() != 3 || l.untilSuccess() != 2 {
-		t.Errorf("%d lost, %d before the last success; want 3 and 2", l.all(), l.untilSuccess())
-	}
 }

@@ -53,9 +53,8 @@ type stage struct {
 	consumers []*consumer.Consumer
 	tracing   *tracing // nil: off
 
-	stop       context.CancelCauseFunc // ends the run softly, set while it runs
-	pauses     chan struct{}           // holds a token when a pause has begun
-	lostBefore uint64                  // calls lost before the trouble of the latest pause began; of the pool's goroutine
+	stop   context.CancelCauseFunc // ends the run softly, set while it runs
+	pauses chan struct{}           // holds a token when a pause has begun
 }
 
 // stageOptions are what the commands change about a stage.

@@ -15,7 +15,6 @@ type target struct {
 	variable string // how the variables of its base URL and its key begin
 	models   string // the variable that names its model
 	builtIn  bool   // at an address that each process chooses anew
-	lost     lostCalls
 }
 
 // key identifies what is asked of whom, in all processes alike.
