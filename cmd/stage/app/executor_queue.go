@@ -31,8 +31,9 @@ func (q *rowQueue) add(row *consumer.Row) {
 		l = &rowLine{}
 		q.of[row.Partition] = l
 	}
-	if len(l.rows) == 0 {
-		q.turns = append(q.turns, l)
+	if len(l.rows) == 0 { // in front of the one whose turn is next, which is behind all others
+		q.turns = slices.Insert(q.turns, q.turn, l)
+		q.turn = (q.turn + 1) % len(q.turns)
 	}
 	at := len(l.rows)
 	if at > 0 && l.rows[at-1].Seq > row.Seq {
@@ -66,7 +67,7 @@ func (q *rowQueue) take(most int, may func(row *consumer.Row, before int) bool) 
 			l.rows = nil
 			q.turns = slices.Delete(q.turns, q.turn, q.turn+1)
 		}
-		if q.turn >= len(q.turns) { // now: a partition that comes next would else be in front of the first one's turn
+		if q.turn >= len(q.turns) {
 			q.turn = 0
 		}
 	}
