@@ -27,6 +27,10 @@ type plan struct {
 	server  server
 	rises   []step       // to this rate
 	outages [][2]float64 // from, to
+
+	incidents incidents
+	poison    func(row int) bool // whose calls all fail; nil: none
+	measured  float64            // utilisation is, until then; 0: to the end
 }
 
 // meanSec is the mean duration of an accepted call.

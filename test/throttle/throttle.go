@@ -28,13 +28,16 @@ const (
 	// Classic is the pool with [aimd.Classic].
 	Classic
 	// Backoff has as many workers as the pool has slots. Each backs off by itself, holding its slot: up to 1 s after
-	// the first refusal of a call, doubled with each further one, at most 60 s, with full jitter. It is what most people run.
+	// the first refusal of a call, doubled with each further one, at most 60 s, with full jitter. The third failure of a row
+	// ends it. It is what most people run.
 	Backoff
-	// Oracle is the pool with a law that knows the server.
+	// Oracle is the pool with a law that knows the server, and when it is out.
 	Oracle
+	// Blind is Adaptive without the origin of failures: each is its row's own.
+	Blind
 )
 
-var methodNames = [...]string{"adaptive", "classic", "backoff", "oracle"}
+var methodNames = [...]string{"adaptive", "classic", "backoff", "oracle", "blind"}
 
 // String returns the name as in the tables.
 func (m Method) String() string { return methodNames[m] }
@@ -56,10 +59,12 @@ type run struct {
 	stop  context.CancelFunc
 	watch func(*aimd.Adaptive) // nil: nobody does
 
-	mu       sync.Mutex // guards the server and what follows
+	mu       sync.Mutex // guards the plan and what follows
 	arrivals []arrival
 	callSecs []float64 // of accepted calls
 	rows     [][]rowTimes
+	failed   []failedRow
+	pauses   int     // of all pools
 	ended    float64 // when the first client was done
 }
 
@@ -84,7 +89,7 @@ func (r *run) do(ctx context.Context, m Method) {
 			if m == Backoff {
 				r.backOff(ctx, client)
 			} else {
-				r.pool(ctx, client, r.law(m, client))
+				r.pool(ctx, client, m)
 			}
 		})
 	}
@@ -95,7 +100,21 @@ type arrival struct {
 	at       float64
 	client   int
 	accepted bool
+	first    bool // attempt at its row
+	outcome  outcome
 }
+
+// outcome is what becomes of a call.
+type outcome struct {
+	verdict  pool.Verdict
+	sec      float64  // from arrival until the caller has the verdict
+	admitted bool     // the server's limit let it in
+	failure  *failure // nil: served, or refused for want of capacity
+	cut      bool     // an incident's beginning made it fail
+}
+
+// failedRow is a row that failed for good, after so many calls.
+type failedRow struct{ row, attempts int }
 
 type rowTimes struct{ started, finished float64 }
 
@@ -117,39 +136,62 @@ func (r *run) sleep(ctx context.Context, sec float64) bool {
 // sent at the same instant always arrive in the same order.
 func (r *run) call(ctx context.Context, id callID) pool.Verdict {
 	cancelled := pool.Verdict{Class: pool.Cancelled, Err: context.Canceled}
-	if !r.sleep(ctx, float64(id.client*r.sc.Rows+id.row)*1e-9) {
+	if !r.sleep(ctx, r.way(id)) {
 		return cancelled
 	}
-	accepted, hint := r.arrive(id)
-	if !accepted {
-		if !r.sleep(ctx, r.sc.Refusal.Seconds()) {
-			return cancelled
-		}
-		return pool.Verdict{Class: pool.Capacity, Err: errRefused, Hint: hint}
-	}
-	sec := r.sc.Median.Seconds() * math.Exp(r.sc.Sigma*id.rand(r.seed, 2).NormFloat64())
-	if !r.sleep(ctx, sec) {
+	o := r.arrive(id)
+	if !r.sleep(ctx, o.sec) {
 		return cancelled
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.plan.server.done()
-	r.callSecs = append(r.callSecs, sec)
-	return pool.Verdict{}
+	if o.admitted {
+		r.plan.server.done()
+	}
+	if o.verdict.Class == pool.OK {
+		r.callSecs = append(r.callSecs, o.sec)
+	}
+	return o.verdict
 }
+
+// way returns the seconds that a call takes to arrive.
+func (r *run) way(id callID) float64 { return float64(id.client*r.sc.Rows+id.row) * 1e-9 }
 
 var errRefused = fmt.Errorf("429 from the model of a server")
 
-func (r *run) arrive(id callID) (accepted bool, hint aimd.Hint) {
+func (r *run) arrive(id callID) outcome {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	accepted = r.plan.server.admit(now, id)
-	r.arrivals = append(r.arrivals, arrival{now, id.client, accepted})
-	if !accepted {
-		hint = r.plan.server.hint(now)
+	o := r.outcome(now, id)
+	r.arrivals = append(r.arrivals, arrival{
+		at: now, client: id.client, accepted: o.verdict.Class == pool.OK, first: id.attempt == 1, outcome: o,
+	})
+	return o
+}
+
+// outcome decides what becomes of a call that arrives now. R.mu is held.
+func (r *run) outcome(now float64, id callID) outcome {
+	f := r.plan.incidents.failure(now, id)
+	if f == nil && r.plan.poison != nil && r.plan.poison(id.row) {
+		f = serverError
 	}
-	return accepted, hint
+	if f != nil && !f.admitted {
+		return outcome{verdict: f.verdict, sec: f.sec, failure: f}
+	}
+	if !r.plan.server.admit(now, id) {
+		v := pool.Verdict{Class: pool.Capacity, Err: errRefused, Hint: r.plan.server.hint(now)}
+		return outcome{verdict: v, sec: r.sc.Refusal.Seconds()}
+	}
+	if f != nil {
+		return outcome{verdict: f.verdict, sec: f.sec, admitted: true, failure: f}
+	}
+	sec := r.sc.Median.Seconds() * math.Exp(r.sc.Sigma*id.rand(r.seed, 2).NormFloat64())
+	if f, after := r.plan.incidents.cut(now, now+sec); f != nil {
+		after += r.way(id) // so that calls which are cut at the same instant end in the same order
+		return outcome{verdict: f.verdict, sec: after, admitted: true, failure: f, cut: true}
+	}
+	return outcome{sec: sec, admitted: true}
 }
 
 // finish takes the times of a row that is done.
@@ -157,6 +199,13 @@ func (r *run) finish(client, row int, started time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rows[client][row] = rowTimes{started: started.Sub(r.began).Seconds(), finished: r.now()}
+}
+
+// fail takes a row that has failed for good.
+func (r *run) fail(row, attempts int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = append(r.failed, failedRow{row, attempts})
 }
 
 // complete ends the run, for a client has done its job.
@@ -168,12 +217,23 @@ func (r *run) complete() {
 }
 
 // pool does a client's job with the real pool.
-func (r *run) pool(ctx context.Context, client int, law pool.Law) {
+func (r *run) pool(ctx context.Context, client int, m Method) {
+	law := r.law(m, client)
 	call := func(ctx context.Context, row int, a pool.Attempt) (struct{}, pool.Verdict) {
-		return struct{}{}, r.call(ctx, callID{client, row, a.Number})
+		v := r.call(ctx, callID{client, row, a.Number})
+		if m != Adaptive {
+			v.Origin = pool.OfJob
+		}
+		return struct{}{}, v
 	}
 	p, err := pool.New(pool.Config{
 		Size: r.sc.Pool, Law: law, Retry: pool.DefaultRetry(), QueueLimit: r.sc.Rows,
+		Rand: callID{client: client}.rand(r.seed, 6).Float64,
+		OnPause: func(pool.Pause) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.pauses++
+		},
 	}, call)
 	if err != nil {
 		panic(err)
@@ -181,10 +241,14 @@ func (r *run) pool(ctx context.Context, client int, law pool.Law) {
 	left := r.sc.Rows
 	for row := range r.sc.Rows {
 		err := p.Submit(ctx, row, func(res pool.Result[int, struct{}]) {
-			if res.Err != nil {
+			if res.Class == pool.Cancelled {
 				return // the run has ended before this row's turn
 			}
-			r.finish(client, row, res.Started)
+			if res.Err == nil {
+				r.finish(client, row, res.Started)
+			} else {
+				r.fail(row, res.Attempts)
+			}
 			if left--; left == 0 {
 				r.complete()
 			}
@@ -199,7 +263,7 @@ func (r *run) pool(ctx context.Context, client int, law pool.Law) {
 // law returns the law of a method.
 func (r *run) law(m Method, client int) pool.Law {
 	switch m {
-	case Adaptive:
+	case Adaptive, Blind:
 		law, err := aimd.NewAdaptive(aimd.AdaptiveConfig{
 			Config: aimd.Default(), PoolSize: r.sc.Pool, Rand: callID{client: client}.rand(r.seed, 4).Float64,
 		})
@@ -225,7 +289,7 @@ func (r *run) law(m Method, client int) pool.Law {
 
 // backOff does a client's job with workers that back off each by itself.
 func (r *run) backOff(ctx context.Context, client int) {
-	const baseSec, mostSec = 1, 60
+	const baseSec, mostSec, failures = 1, 60, 3
 	var wg sync.WaitGroup
 	rows := make(chan int, r.sc.Rows)
 	for row := range r.sc.Rows {
@@ -235,13 +299,19 @@ func (r *run) backOff(ctx context.Context, client int) {
 	for range r.sc.Pool {
 		wg.Go(func() {
 			for row := range rows {
-				started := time.Now()
+				started, failed := time.Now(), 0
 				for attempt := 1; ; attempt++ {
 					id := callID{client, row, attempt}
 					v := r.call(ctx, id)
 					if v.Class == pool.OK {
 						r.finish(client, row, started)
 						break
+					}
+					if v.Class == pool.Transient {
+						if failed++; failed == failures {
+							r.fail(row, failed)
+							break
+						}
 					}
 					wait := min(mostSec, baseSec*math.Exp2(float64(attempt-1)))
 					if v.Class == pool.Cancelled || !r.sleep(ctx, wait*id.rand(r.seed, 5).Float64()) {
@@ -266,6 +336,9 @@ type oracle struct {
 
 func (o *oracle) Next(now time.Time, _ int) time.Time {
 	wait := o.server.opens(o.since(now)) - o.since(now)
+	if i := o.r.plan.incidents.at(o.since(now) + 1e-6); i != nil && i.loss == 1 {
+		wait = max(wait, i.to-o.since(now))
+	}
 	return now.Add(time.Duration(math.Ceil(min(wait, 1e6) * 1e9)))
 }
 

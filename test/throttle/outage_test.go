@@ -1,0 +1,196 @@
+package throttle
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+var outageSeeds = flag.Int("outages", 0, "run all outages with so many seeds, print the tables of docs/throttle.md, hold the goals")
+
+func measureOutage(t *testing.T, sc *Scenario, m Method, seed uint64) (f OutageFigures) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f = RunOutages(t.Context(), sc, m, seed) })
+	return f
+}
+
+func meanOutages(t *testing.T, sc *Scenario, m Method, seeds int) OutageFigures {
+	t.Helper()
+	runs := make([]OutageFigures, seeds)
+	for i := range runs {
+		runs[i] = measureOutage(t, sc, m, uint64(seedsFrom+i))
+	}
+	return MeanOutages(runs)
+}
+
+// outageGoal is what the pool is to reach against a server that breaks down. Zero: no goal.
+type outageGoal struct {
+	failed      float64 // rows of a run, at most
+	pools       float64 // calls wasted in an outage, at most, in pools
+	backSeconds float64 // at most, on average
+	utilisation float64 // at least
+	random      bool    // the failures are no outage: no more rows may fail than do without origins
+}
+
+// Waits between probes that grow in proportion to the age of an outage make a long one cost a few probes more, and its end
+// be noticed a little later; even ones of 1.25 s would cost 96 calls in 120 s.
+var outageGoals = map[string]outageGoal{
+	"refused, 30 s":         {pools: 2, backSeconds: 2},
+	"502, 30 s":             {pools: 2, backSeconds: 2},
+	"silent, 30 s":          {pools: 2, backSeconds: 2},
+	"refused, 120 s":        {pools: 2, backSeconds: 4.5},
+	"502, 120 s":            {pools: 3, backSeconds: 4.5},
+	"silent, 120 s":         {pools: 3, backSeconds: 4.5},
+	"flapping, refused":     {pools: 2, backSeconds: 2},
+	"flapping, 502":         {pools: 2, backSeconds: 2},
+	"every second refused":  {utilisation: 0.9},
+	"half refused":          {utilisation: 0.9},
+	"half fail":             {failed: 3},
+	"half fail for ever":    {random: true},
+	"cold start":            {pools: 2, backSeconds: 2},
+	"restarts":              {pools: 2, backSeconds: 2},
+	"a fifth fails, poison": {random: true},
+}
+
+// missed names the figures that miss the goal, which may be off by a share of it, with blind's beside them.
+func (g outageGoal) missed(sc *Scenario, f, blind OutageFigures, slack float64) (names []string) {
+	check := func(name string, ok bool) {
+		if !ok {
+			names = append(names, name)
+		}
+	}
+	if g.random {
+		check("rows failed", f.Failed <= blind.Failed*(1+slack))
+		check("poison", math.IsNaN(f.Poison) || f.Poison == 1)
+	} else {
+		check("rows failed", f.Failed <= g.failed)
+	}
+	check("calls wasted", g.pools == 0 || f.Wasted <= g.pools*float64(sc.Pool)*(1+slack))
+	check("back", g.backSeconds == 0 || f.Back <= g.backSeconds*(1+slack))
+	check("utilisation", f.Utilisation >= g.utilisation*(1-slack/10))
+	return names
+}
+
+// One run of each, with room for chance. TestOutageTable holds the goals themselves.
+func TestAnOutageCostsNoRow(t *testing.T) {
+	for _, limited := range []bool{false, true} {
+		for _, sc := range Outages(32, limited) {
+			t.Run(fmt.Sprintf("%s, limited %t", sc.Name, limited), func(t *testing.T) {
+				g, f := outageGoals[sc.Name], measureOutage(t, sc, Adaptive, 1)
+				var blind OutageFigures
+				if g.random {
+					blind = measureOutage(t, sc, Blind, 1)
+				}
+				if names := g.missed(sc, f, blind, 0.4); names != nil {
+					t.Errorf("missed %v: %+v", names, f)
+				}
+			})
+		}
+	}
+}
+
+// The models of servers are right if one who knows them loses nothing but the calls in flight.
+func TestOracleKnowsOfOutages(t *testing.T) {
+	for _, limited := range []bool{false, true} {
+		for _, sc := range Outages(32, limited) {
+			if sc.partly() {
+				continue // nobody knows which calls
+			}
+			t.Run(fmt.Sprintf("%s, limited %t", sc.Name, limited), func(t *testing.T) {
+				f := measureOutage(t, sc, Oracle, 1)
+				if f.Failed > 0 || f.Refused > 0 || f.Wasted > float64(sc.Pool) || f.Back > 1.2 || f.Utilisation < 0.75 {
+					t.Errorf("the oracle's figures are %+v", f)
+				}
+			})
+		}
+	}
+}
+
+// Equal seeds give equal figures, whatever the scheduler does.
+func TestOutagesRepeat(t *testing.T) {
+	for _, sc := range Outages(32, false) {
+		sc.Rows = min(sc.Rows, 2000)
+		for _, m := range []Method{Adaptive, Blind, Backoff} {
+			a, b := fmt.Sprintf("%+v", measureOutage(t, sc, m, 7)), fmt.Sprintf("%+v", measureOutage(t, sc, m, 7))
+			if a != b {
+				t.Errorf("%s, %v: %s, then %s", sc.Name, m, a, b)
+			}
+		}
+	}
+}
+
+// TestOutageTable prints the tables of docs/throttle.md about outages and holds the goals. It takes minutes: without
+// -outages it runs nothing.
+func TestOutageTable(t *testing.T) {
+	if *outageSeeds == 0 {
+		t.Skip("runs with -outages")
+	}
+	docs, err := os.ReadFile("../../docs/throttle.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	row := func(line string) {
+		fmt.Fprintln(&out, line)
+		if !strings.Contains(string(docs), line+"\n") {
+			t.Errorf("docs/throttle.md is out of date, it lacks\n%s", line)
+		}
+	}
+	figures := make(map[string][Blind + 1]OutageFigures)
+	key := func(sc *Scenario, limited bool) string { return fmt.Sprint(sc.Name, sc.Pool, limited) }
+	for _, limited := range []bool{false, true} {
+		for _, size := range []int{32, 64} {
+			for _, sc := range Outages(size, limited) {
+				var all [Blind + 1]OutageFigures
+				for _, m := range []Method{Adaptive, Blind, Backoff, Oracle} {
+					if size == 32 || m == Adaptive || m == Blind && outageGoals[sc.Name].random {
+						all[m] = meanOutages(t, sc, m, *outageSeeds)
+					}
+				}
+				figures[key(sc, limited)] = all
+				if names := outageGoals[sc.Name].missed(sc, all[Adaptive], all[Blind], 0); names != nil {
+					t.Errorf("%s, pool of %d, limited %t, misses %v: %+v", sc.Name, size, limited, names, all[Adaptive])
+				}
+			}
+		}
+	}
+	for _, limited := range []bool{false, true} {
+		fmt.Fprintf(&out, "\nPool of 32, limited %t\n\n", limited)
+		row("| server | the pool | without origins | backoff | oracle |")
+		fmt.Fprintln(&out, "| --- | --- | --- | --- | --- |")
+		for _, sc := range Outages(32, limited) {
+			all, oracle := figures[key(sc, limited)], ""
+			if !sc.partly() {
+				oracle = fmt.Sprintf(" %v", all[Oracle])
+			}
+			row(fmt.Sprintf("| %s: %s | %v | %v | %v |%s |", sc.Name, sc.About, all[Adaptive], all[Blind], all[Backoff], oracle))
+		}
+	}
+	fmt.Fprint(&out, "\nPool of 64\n\n")
+	row("| server | no limit | 20/s |")
+	fmt.Fprintln(&out, "| --- | --- | --- |")
+	for _, sc := range Outages(64, false) {
+		row(fmt.Sprintf("| %s | %v | %v |", sc.Name, figures[key(sc, false)][Adaptive], figures[key(sc, true)][Adaptive]))
+	}
+	fmt.Println(out.String())
+}
+
+// String returns the figures as in the tables.
+func (f OutageFigures) String() string {
+	s := fmt.Sprintf("%.1f", f.Failed)
+	if f.Failed == 0 || f.Failed >= 10 {
+		s = fmt.Sprintf("%.0f", f.Failed)
+	}
+	if !math.IsNaN(f.Wasted) {
+		s += fmt.Sprintf(" / %.0f", f.Wasted)
+		if f.Refused > 0 {
+			s += fmt.Sprintf(" + %.0f", f.Refused)
+		}
+		s += " / " + figure(f.Back, "%.1f") + figure(f.BackMost, " (%.1f) s")
+	}
+	return s + fmt.Sprintf(" / %.2f", f.Utilisation)
+}
