@@ -24,8 +24,6 @@ const (
 	// twice as long already as failures take. Where they take less than this, that is waited for.
 	quickFailure = 100 * time.Millisecond
 	leastGrace   = 20 * time.Millisecond
-	// The share of failures is a mean over about so many verdicts. It begins at a tenth, for nothing is known.
-	shareCalls, shareAtFirst = 64, 0.1
 	// Where more than so large a share fails, the server is ill though it has successes, and a job gets so many times
 	// its attempts: with half of all calls failing three attempts would lose one job in eight, and eighteen one in
 	// 260,000.
@@ -42,7 +40,8 @@ const (
 // health is what the verdicts of a server say about the server itself.
 type health struct {
 	proven   bool          // it has had a success
-	share    float64       // of such failures among verdicts, as far as they are confirmed
+	share    share         // of calls that fail in doubt
+	before   float64       // the share of before the failures since the last success
 	callTime time.Duration // of successes, a mean; 0: there was none
 
 	successes uint64
@@ -67,8 +66,7 @@ type suspicion struct {
 	at      int    // of this server
 	seq     uint64 // of the attempt that failed last
 	strikes int    // failures that count if they are confirmed
-	count   int    // all failures
-	lost    int    // of those, the ones that were sent
+	lost    int    // failures that were sent
 	seen    uint64 // successes of the server at the last one
 	begin   uint64 // and at the first
 	final   bool   // one of them is not to be tried again
@@ -132,6 +130,9 @@ func (s *scheduler) suspect(t *task) {
 	if len(h.doubted) == 0 {
 		h.since = s.tick
 	}
+	if h.failures == 0 {
+		h.before = h.share.long
+	}
 	h.failures++
 	h.err, h.grace = t.verdict.Err, max(2*t.ended.Sub(t.att.Dispatched), leastGrace)
 	if !t.doubt.failed {
@@ -143,9 +144,11 @@ func (s *scheduler) suspect(t *task) {
 	alone := s.cfg.Size == 1 || s.alone(h) // else others could have told meanwhile
 	told := h.successes > t.doubt.seen
 	t.doubt.seq, t.doubt.seen = t.seq, h.successes
-	t.doubt.count++
 	if !t.verdict.Unsent {
 		t.doubt.lost++
+	}
+	if told || t.doubt.strikes == 0 {
+		h.share.failed() // a job that fails again and again while no other succeeds counts once
 	}
 	switch {
 	case t.verdict.Origin == OfNetwork:
@@ -197,7 +200,7 @@ func (s *scheduler) isOut(v *server, t *task) bool {
 	}
 	// With fewer jobs, if there is no other to ask.
 	few := s.witnesses() == 0 || s.cfg.Size == 1
-	return few && h.failures >= outageJobsMin && (h.innocent() > 1 || t.verdict.Origin == OfNetwork)
+	return few && h.failures >= h.outageJobs(0) && (h.innocent() > 1 || t.verdict.Origin == OfNetwork)
 }
 
 // judge decides about the servers whose calls in flight had to grow old for it.
@@ -240,7 +243,7 @@ func (s *scheduler) inARow(v *server) (row, through int) {
 // outageJobs returns how many different jobs in a row must fail to make an outage, where so many calls are in flight that
 // got through since the first failure.
 func (h *health) outageJobs(through int) int {
-	share := h.share
+	share := h.before
 	if through > 0 { // then half of all at most, as far as is known
 		share = max(share, min(0.5, float64(h.failures)/float64(h.failures+through)))
 	}
@@ -250,7 +253,7 @@ func (h *health) outageJobs(through int) int {
 
 // attempts returns the number of failures of the server that a job may meet.
 func (s *scheduler) attempts(h *health) int {
-	if h.proven && h.share > illShare {
+	if h.proven && h.share.ill() {
 		return illAttempts * s.cfg.Retry.MaxAttempts
 	}
 	return s.cfg.Retry.MaxAttempts
@@ -287,7 +290,6 @@ func (s *scheduler) succeeded(t *task) {
 	h.callTime += (took - h.callTime) / callTimeCalls
 	h.successes++
 	h.failures = 0
-	h.share -= h.share / shareCalls
 	s.forget(t)
 	s.confirm(h, func(d *task) bool { return d.doubt.seq < t.seq })
 }
@@ -304,7 +306,6 @@ func (s *scheduler) confirm(h *health, match func(*task) bool) {
 	})
 	for _, t := range confirmed {
 		d := s.clear(t)
-		h.share = 1 - (1-h.share)*math.Pow(1-1.0/shareCalls, float64(d.count))
 		t.att.Failures += d.strikes
 		if t.att.Failures == 0 {
 			s.unmark(t)

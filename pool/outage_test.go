@@ -278,7 +278,8 @@ func TestFailuresAtRandomAreTheJobs(t *testing.T) {
 				t.Errorf("job %d: %v after %d attempts, want %d", i, results[i].Err, a, n+1)
 			}
 		}
-		if n := len(failed(results)); n > want || n < want-2 {
+		// And where by chance a third fails for a while the server passes for ill, which saves a job or two.
+		if n := len(failed(results)); n > want || n < want*8/10 {
 			t.Errorf("%d jobs failed, want %d", n, want)
 		}
 		if len(w.pause) != 0 {
@@ -305,6 +306,27 @@ func TestAServerThatFailsHalfOfAllCalls(t *testing.T) {
 		}
 		if len(w.pause) != 0 {
 			t.Errorf("pauses %v", w.pause)
+		}
+	})
+}
+
+// A server that becomes ill is noticed before jobs have used up their attempts. And it does not pass for a healthy one
+// when the pool sends less, at the end, and only successes are left to come: failures take a moment, successes a second.
+func TestAServerThatFailsHalfOfAllCallsFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		p := running(t, pool.Config{Size: 64, QueueLimit: 6000, Rand: rand.New(rand.NewPCG(7, 8)).Float64}, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+			random := rand.New(rand.NewPCG(uint64(in), uint64(a.Number))).Float64() // not by the order of calls
+			if time.Since(begin) > 20*time.Second && random < .5 {
+				if pause(ctx, 60*ms) {
+					return 0, cancelled
+				}
+				return 0, sick
+			}
+			return sleeper(1200*ms+time.Duration(in))(ctx, in, a)
+		})
+		if jobs := failed(batch(t, p, 6000)); len(jobs) > 1 {
+			t.Errorf("jobs %v failed", jobs)
 		}
 	})
 }

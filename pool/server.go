@@ -25,7 +25,9 @@ type server struct {
 func newServers(cfg Config) []server {
 	servers := make([]server, 0, 1+len(cfg.Fallbacks))
 	for _, c := range append([]Server{{Law: cfg.Law, Gates: cfg.Gates}}, cfg.Fallbacks...) {
-		servers = append(servers, server{law: c.Law, gates: c.Gates, ready: taskHeap{less: older}, health: health{share: shareAtFirst}})
+		servers = append(servers, server{
+			law: c.Law, gates: c.Gates, ready: taskHeap{less: older}, health: health{share: share{long: shareAtFirst}},
+		})
 	}
 	return servers
 }
@@ -53,6 +55,9 @@ func (v *server) sent(now time.Time, t *task) {
 	v.attempts++
 	t.seq, t.slot = v.attempts, len(v.inFlight)
 	v.inFlight = append(v.inFlight, t)
+	if !t.att.Probe {
+		v.health.share.sent()
+	}
 	t.ticket = v.law.Sent(now, len(v.inFlight))
 	if len(v.gates) == 0 {
 		return
@@ -81,6 +86,9 @@ func (v *server) ended(now time.Time, t *task) {
 		}
 	default:
 		v.law.Accepted(now, t.ticket)
+	}
+	if !t.att.Probe && (verdict.void() || verdict.Class == Cancelled || verdict.Class == Capacity) {
+		v.health.share.void()
 	}
 	if verdict.Class == OK {
 		v.starved = time.Time{}

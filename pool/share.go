@@ -1,0 +1,36 @@
+package pool
+
+const (
+	// The share of calls that fail is a mean over about so many. It begins at a tenth, for nothing is known.
+	shareCalls, shareAtFirst = 96, 0.1
+	// A second mean over fewer notices sooner that a server becomes ill. Alone it would forget so too soon, by chance.
+	shareCallsLately = 32
+)
+
+// share is the share of a server's calls that fail in doubt, as two means.
+//
+// A call weighs from when it goes, and its failure is added when that is known. Were verdicts counted instead, successes
+// that take a second would count long after failures that take a few milliseconds: whenever the pool sends less, in an
+// outage or at the end of a job, none but successes would be left to come, and an ill server would pass for a healthy one.
+type share struct{ long, lately float64 }
+
+// sent counts a call that goes.
+func (s *share) sent() {
+	s.long -= s.long / shareCalls
+	s.lately -= s.lately / shareCallsLately
+}
+
+// void takes back a call that says nothing about the share.
+func (s *share) void() {
+	s.long += s.long / (shareCalls - 1)
+	s.lately += s.lately / (shareCallsLately - 1)
+}
+
+// failed counts a failure.
+func (s *share) failed() {
+	s.long = min(1, s.long+1.0/shareCalls)
+	s.lately = min(1, s.lately+1.0/shareCallsLately)
+}
+
+// ill reports whether so many calls fail that the server is ill.
+func (s *share) ill() bool { return max(s.long, s.lately) > illShare }
