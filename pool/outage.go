@@ -67,7 +67,7 @@ func (s *scheduler) sensed(t *task) {
 		}
 	case v.inDoubt():
 		if probe {
-			b.Err = v.Err
+			b.Err, b.unreached = v.Err, v.Origin == OfNetwork
 		}
 		if !v.Unsent {
 			b.Lost++

@@ -161,8 +161,12 @@ func TestAnOutageCostsNoJob(t *testing.T) {
 								lost = append(lost, c)
 							}
 						}
-						// Those in flight, those that showed it, and a probe each 1.25 s.
-						if most := size + 10 + int((back-from)/(1250*ms)); len(lost) > most {
+						// Those in flight, those that showed it, and a probe each second or each 1.25 s.
+						wait := 1250 * ms
+						if name == "refused" {
+							wait = time.Second
+						}
+						if most := size + 10 + int((back-from)/wait); len(lost) > most {
 							t.Errorf("%d calls were lost, want at most %d", len(lost), most)
 						}
 						first := w.calls[len(lost)]
@@ -246,7 +250,7 @@ func TestALoneJobWaitsForAServer(t *testing.T) {
 		if r := batch(t, p, 1)[0]; r.Err != nil {
 			t.Error(r.Err)
 		}
-		if n := len(w.calls); n > 5+200 {
+		if n := len(w.calls); n > 5+600 {
 			t.Errorf("%d calls in an hour", n)
 		}
 		if want := []string{"outage"}; !slices.Equal(w.pause, want) {

@@ -49,11 +49,15 @@ type Pause struct {
 
 // The waits between the probes of an outage or a shortage: short at first, for most last seconds, then in proportion to
 // how long it has lasted. So an outage of half a minute costs some 25 probes and ends within 1.25 s of the server's
-// return, and one of an hour costs 150.
+// return, and one of an hour costs 150. Probes that reach no server cost nothing, so they go on longer as often: the end
+// of an outage of two minutes is noticed within a second, and one of an hour costs 530 connections that are refused.
 const (
 	firstProbeWait = 250 * time.Millisecond
-	probeWait      = 1250 * time.Millisecond
+	probeWait      = 1200 * time.Millisecond
 	probeAgeShare  = 24 // a wait is at most one of so many parts of the age
+
+	unreachedWait     = time.Second
+	unreachedAgeShare = 120
 )
 
 // breaker is open while nothing may go but probes. It belongs to no job: the one that met the trouble may be recalled,
@@ -62,12 +66,13 @@ const (
 type breaker struct {
 	Pause // as it is shown; its Kind is NotPaused while the breaker is closed
 
-	opened   time.Time
-	wait     time.Duration // between the last two probes
-	probe    *task         // the latest one, while it is in flight
-	sent     time.Time     // when it went
-	patience time.Duration // after which the next may go although its verdict is not there; 0: never
-	round    int           // of probes: each job that waits is the probe once in a round
+	opened    time.Time
+	wait      time.Duration // between the last two probes
+	probe     *task         // the latest one, while it is in flight
+	sent      time.Time     // when it went
+	patience  time.Duration // after which the next may go although its verdict is not there; 0: never
+	unreached bool          // the latest probe of an outage reached no server
+	round     int           // of probes: each job that waits is the probe once in a round
 }
 
 func (b *breaker) isOpen() bool { return b.Kind != NotPaused }
@@ -95,7 +100,11 @@ func (b *breaker) probes(now time.Time, t *task, interval time.Duration) {
 	b.Probes++
 	t.round = b.round
 	if b.Kind == Outage || b.Kind == Shortage {
-		b.wait = min(2*b.wait, max(probeWait, now.Sub(b.opened)/probeAgeShare), interval)
+		least, parts := probeWait, time.Duration(probeAgeShare)
+		if b.unreached {
+			least, parts = unreachedWait, unreachedAgeShare
+		}
+		b.wait = min(2*b.wait, max(least, now.Sub(b.opened)/parts), interval)
 		b.Next = now.Add(b.wait)
 	}
 }

@@ -271,3 +271,31 @@ func TestTheFirstServerIsProbedThoughAnOlderJobWaitsForAFallback(t *testing.T) {
 		})
 	}
 }
+
+// Where probes cost nothing, for they reach no server, they go on longer as often.
+func TestProbesThatReachNoServerGoOnAsOften(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		verdict pool.Verdict
+		calls   int
+		late    time.Duration
+	}{
+		{"refused", refused, 4 + 10 + 120, 1000 * ms},
+		{"sick", sick, 4 + 10 + 60, 5 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const from, back = 10 * time.Second, 130 * time.Second
+				w := world{took: time.Second, outages: []outage{{from, back, tc.verdict}}}
+				p := w.running(t, pool.Config{Size: 4})
+				batch(t, p, 100)
+				if n := len(w.during(from, back)); n > tc.calls {
+					t.Errorf("%d calls in the outage, want at most %d", n, tc.calls)
+				}
+				if late := w.during(back, time.Hour)[0].at - back; late > tc.late {
+					t.Errorf("the first call after it goes %v late, want at most %v", late, tc.late)
+				}
+			})
+		})
+	}
+}
