@@ -103,8 +103,8 @@ bench-whole: ## measure the whole stage beside loops that guarantee nothing, gro
 	bin/bench -run '$(BENCH)' -rounds $(ROUNDS)
 
 .PHONY: bench-throttle
-bench-throttle: ## compare the throttle's laws in virtual time, as in docs/throttle.md
-	go test ./test/throttle -run TestTable -table 10 -v -timeout 2h
+bench-throttle: ## compare the throttle's laws in virtual time, and what outages cost, as in docs/throttle.md
+	go test ./test/throttle -run '^(TestTable|TestOutageTable)$$' -table 10 -outages 10 -v -timeout 2h
 
 .PHONY: docs
 docs: docs-table docs-pictures ## write what is made of the program: the README's table, the pictures of the demo

@@ -36,20 +36,21 @@ type outageGoal struct {
 	random      bool    // the failures are no outage: no more rows may fail than do without origins
 }
 
-// Waits between probes that grow in proportion to the age of an outage make a long one cost a few probes more, and its end
-// be noticed a little later; even ones of 1.25 s would cost 96 calls in 120 s.
+// Where probes reach the server their waits grow with the age of an outage, so after 120 s its end is noticed later than
+// after 30 s: an even wait of 1.25 s would notice it as soon and cost a pool of calls more. Where half of all calls
+// fail, a row may have used up its attempts before it is known.
 var outageGoals = map[string]outageGoal{
 	"refused, 30 s":         {pools: 2, backSeconds: 2},
 	"502, 30 s":             {pools: 2, backSeconds: 2},
 	"silent, 30 s":          {pools: 2, backSeconds: 2},
-	"refused, 120 s":        {pools: 2, backSeconds: 4.5},
-	"502, 120 s":            {pools: 3, backSeconds: 4.5},
-	"silent, 120 s":         {pools: 3, backSeconds: 4.5},
+	"refused, 120 s":        {pools: 2, backSeconds: 2},
+	"502, 120 s":            {pools: 3.5, backSeconds: 4.5},
+	"silent, 120 s":         {pools: 3.5, backSeconds: 4.5},
 	"flapping, refused":     {pools: 2, backSeconds: 2},
 	"flapping, 502":         {pools: 2, backSeconds: 2},
 	"every second refused":  {utilisation: 0.9},
 	"half refused":          {utilisation: 0.9},
-	"half fail":             {failed: 3},
+	"half fail":             {failed: 0.5},
 	"half fail for ever":    {random: true},
 	"cold start":            {pools: 2, backSeconds: 2},
 	"restarts":              {pools: 2, backSeconds: 2},
@@ -115,7 +116,7 @@ func TestOutagesRepeat(t *testing.T) {
 	for _, sc := range Outages(32, false) {
 		sc.Rows = min(sc.Rows, 2000)
 		for _, m := range []Method{Adaptive, Blind, Backoff} {
-			a, b := fmt.Sprintf("%+v", measureOutage(t, sc, m, 7)), fmt.Sprintf("%+v", measureOutage(t, sc, m, 7))
+			a, b := fmt.Sprintf("%#v", measureOutage(t, sc, m, 7)), fmt.Sprintf("%#v", measureOutage(t, sc, m, 7))
 			if a != b {
 				t.Errorf("%s, %v: %s, then %s", sc.Name, m, a, b)
 			}
@@ -123,8 +124,11 @@ func TestOutagesRepeat(t *testing.T) {
 	}
 }
 
+// docsSeeds is how many seeds the tables of docs/throttle.md are the mean of.
+const docsSeeds = 10
+
 // TestOutageTable prints the tables of docs/throttle.md about outages and holds the goals. It takes minutes: without
-// -outages it runs nothing.
+// -outages it runs nothing. With as many seeds as the page has it sees to it that the page is up to date.
 func TestOutageTable(t *testing.T) {
 	if *outageSeeds == 0 {
 		t.Skip("runs with -outages")
@@ -136,7 +140,7 @@ func TestOutageTable(t *testing.T) {
 	var out strings.Builder
 	row := func(line string) {
 		fmt.Fprintln(&out, line)
-		if !strings.Contains(string(docs), line+"\n") {
+		if *outageSeeds == docsSeeds && !strings.Contains(string(docs), line+"\n") {
 			t.Errorf("docs/throttle.md is out of date, it lacks\n%s", line)
 		}
 	}
@@ -160,7 +164,7 @@ func TestOutageTable(t *testing.T) {
 	}
 	for _, limited := range []bool{false, true} {
 		fmt.Fprintf(&out, "\nPool of 32, limited %t\n\n", limited)
-		row("| server | the pool | without origins | backoff | oracle |")
+		row("| server | the stage | blind | backoff | oracle |")
 		fmt.Fprintln(&out, "| --- | --- | --- | --- | --- |")
 		for _, sc := range Outages(32, limited) {
 			all, oracle := figures[key(sc, limited)], ""
@@ -190,7 +194,10 @@ func (f OutageFigures) String() string {
 		if f.Refused > 0 {
 			s += fmt.Sprintf(" + %.0f", f.Refused)
 		}
-		s += " / " + figure(f.Back, "%.1f") + figure(f.BackMost, " (%.1f) s")
+		s += " / –"
+		if !math.IsNaN(f.Back) {
+			s = strings.TrimSuffix(s, "–") + fmt.Sprintf("%.1f s (%.1f)", f.Back, f.BackMost)
+		}
 	}
 	return s + fmt.Sprintf(" / %.2f", f.Utilisation)
 }
