@@ -310,10 +310,15 @@ func (s *scheduler) confirm(h *health, match func(*task) bool) {
 		if t.att.Failures == 0 {
 			s.unmark(t)
 		}
-		if d.parked {
-			s.delayed.remove(func(x *task) bool { return x == t })
+		if !d.parked {
+			continue
+		}
+		s.delayed.remove(func(x *task) bool { return x == t })
+		if d.final || t.att.Failures >= s.attempts(h) {
 			s.vacate(t)
 			s.lose(t)
+		} else { // the server has proved ill since
+			s.servers[t.server].ready.push(t)
 		}
 	}
 }
