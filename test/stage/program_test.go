@@ -106,9 +106,14 @@ func startProgram(t *testing.T, dir string, environ []string, path string, adapt
 // ends waits for the end of the process and checks its exit code.
 func (p *program) ends(code int) {
 	p.t.Helper()
+	p.endsWithin(realPatience, code)
+}
+
+func (p *program) endsWithin(patience time.Duration, code int) {
+	p.t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(realPatience):
+	case <-time.After(patience):
 		p.t.Fatal("the process did not end")
 	}
 	if got := p.cmd.ProcessState.ExitCode(); got != code {

@@ -1,0 +1,289 @@
+package stage_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/gateway"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var outageFull = flag.Bool("outage.full", false, "outages of real processes last 30 s and meet 2,000 rows of 1 s, with a pool of 64 and the default retries")
+
+// out is a real process whose LLM may be out, and what it is to do.
+type out struct {
+	t       *testing.T
+	llm     *llmtest.Server
+	gate    *gateway.Gateway
+	environ vars
+	dir     string // of the process
+	input   string
+	results string
+	rows    int
+	pool    int
+	lasts   time.Duration // how long an outage lasts
+}
+
+// newOut prepares a job. A row whose failures count has used up its attempts after some tenths of a second.
+func newOut(t *testing.T, cfg llmtest.Config, changes vars) *out {
+	t.Helper()
+	o := &out{t: t, dir: t.TempDir(), rows: 200, pool: 16, lasts: 2 * time.Second}
+	o.results = filepath.Join(o.dir, "out.jsonl")
+	cfg.Latency = 100 * time.Millisecond
+	o.environ = vars{
+		"STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_RETRY_BASE_DELAY": "50ms", "STAGE_FATAL_PROBE_INTERVAL": "1s",
+	}
+	if *outageFull {
+		o.rows, o.pool, o.lasts, cfg.Latency = 2000, 64, 30*time.Second, time.Second
+		delete(o.environ, "STAGE_RETRY_BASE_DELAY")
+	}
+	o.environ["STAGE_POOL_SIZE"] = strconv.Itoa(o.pool)
+	var err error
+	if o.llm, err = llmtest.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if o.gate, err = gateway.New(o.llm); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(o.gate.Close)
+	o.environ["STAGE_LLM_BASE_URL"] = o.gate.URL()
+	maps.Copy(o.environ, changes)
+	o.input = writeRows(t, o.rows)
+	return o
+}
+
+func (o *out) set(to gateway.State) {
+	o.t.Helper()
+	if err := o.gate.Set(to); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// process starts the job, or has it go on.
+func (o *out) process() *program {
+	o.t.Helper()
+	return runStage(o.t, o.dir, o.environ, "process", o.input, "-o", o.results, "--job", "job")
+}
+
+// answered waits until the LLM has answered so many calls.
+func (o *out) answered(n int) {
+	o.t.Helper()
+	eventually(o.t, fmt.Sprintf("%d replies", n), func() bool { return o.llm.Stats().Answered >= int64(n) })
+}
+
+// complete waits for the end of the job and checks that each row has succeeded, in its place.
+func (o *out) complete(p *program) {
+	o.t.Helper()
+	p.endsWithin(realPatience+2*o.lasts, 0)
+	text, err := os.ReadFile(o.results)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	failed := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.Contains(l, `"llm_response_error"`) })
+	if len(failed) > 0 {
+		o.t.Fatalf("%d of %d rows failed, the first: %s", len(failed), len(lines), failed[0])
+	}
+	checkRows(o.t, string(text), o.rows)
+	o.verify()
+}
+
+// verify has the program prove the job from its streams.
+func (o *out) verify() {
+	o.t.Helper()
+	runStage(o.t, o.dir, nil, "verify", "--data-dir", filepath.Join("stage-data", "job")).ends(0)
+}
+
+// stored serves what a process that has ended has stored there.
+func stored(t *testing.T, dir string) *site {
+	t.Helper()
+	srv, err := natsd.Start(natsd.Config{Dir: dir, NoListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Stop)
+	s := &site{t: t, srv: srv, logs: &logBuffer{}}
+	s.nc = s.connect()
+	if s.js, err = jetstream.New(s.nc); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// checkCost holds that an outage costs no more than the calls in flight when it began, those by which the stage detects
+// it, and probes.
+func (o *out) checkCost(lasted time.Duration) {
+	o.t.Helper()
+	const probesAtFirst = 20 // while the waits between them grow
+	st, turned := o.llm.Stats(), o.gate.Stats()
+	if most := o.rows + o.pool; st.Received > int64(most) {
+		o.t.Errorf("the LLM had %d calls for %d rows, want at most %d", st.Received, o.rows, most)
+	}
+	if most := 2*o.pool + probesAtFirst + int(lasted/time.Second); turned.Turned > most {
+		o.t.Errorf("%d calls met the outage, want at most %d", turned.Turned, most)
+	}
+	if turned.MostWaiting > o.pool {
+		o.t.Errorf("%d calls waited at a time, the pool has %d", turned.MostWaiting, o.pool)
+	}
+	o.t.Logf("%d rows, %d calls answered of %d, %d that met the outage", o.rows, st.Answered, st.Received, turned.Turned)
+}
+
+// patienceOf sets how long a call may take, so that an outage without answers outlasts all attempts at a row.
+func (o *out) patienceOf(trouble gateway.State) {
+	if trouble != gateway.Silent {
+		return
+	}
+	o.environ["STAGE_LLM_TIMEOUT"] = "1s"
+	if *outageFull {
+		o.environ["STAGE_LLM_TIMEOUT"], o.lasts = "5s", 60*time.Second
+	} else {
+		o.lasts = 4 * time.Second
+	}
+}
+
+func TestAnOutageCostsNoRow(t *testing.T) {
+	t.Parallel()
+	for _, trouble := range gateway.Troubles {
+		t.Run(trouble.String(), func(t *testing.T) {
+			t.Parallel()
+			o := newOut(t, llmtest.Config{}, nil)
+			o.patienceOf(trouble)
+			p := o.process()
+			o.answered(o.rows / 5)
+			began := time.Now()
+			o.set(trouble)
+			select {
+			case <-p.done:
+				t.Error("the process ended during the outage")
+			case <-time.After(o.lasts):
+			}
+			o.set(gateway.Open)
+			lasted := time.Since(began)
+			o.complete(p)
+			o.checkCost(lasted)
+		})
+	}
+}
+
+func TestAStageThatIsKilledInAnOutageGoesOnAfterIt(t *testing.T) {
+	t.Parallel()
+	for _, trouble := range gateway.Troubles {
+		t.Run(trouble.String(), func(t *testing.T) {
+			t.Parallel()
+			o := newOut(t, llmtest.Config{}, nil)
+			o.patienceOf(trouble)
+			p := o.process()
+			o.answered(o.rows / 5)
+			o.set(trouble)
+			<-time.After(o.lasts / 2)
+			p.kill()
+			again := o.process() // which knows of no success
+			<-time.After(o.lasts / 2)
+			o.set(gateway.Open)
+			o.complete(again)
+		})
+	}
+}
+
+// What an outage holds is handed back: a stop does not wait for its end.
+func TestAStopInAnOutageIsClean(t *testing.T) {
+	t.Parallel()
+	for _, trouble := range gateway.Troubles {
+		t.Run(trouble.String(), func(t *testing.T) {
+			t.Parallel()
+			o := newOut(t, llmtest.Config{}, vars{"STAGE_STOP_TIMEOUT": "1h"})
+			o.patienceOf(trouble)
+			p := o.process()
+			o.answered(o.rows / 5)
+			o.set(trouble)
+			<-time.After(o.lasts / 2)
+			p.signal(syscall.SIGTERM)
+			p.ends(130)
+			o.verify()
+			o.set(gateway.Open)
+			before := o.llm.Stats().Answered
+			o.complete(o.process())
+			if again := int(o.llm.Stats().Answered) - o.rows; again > 0 {
+				t.Errorf("%d of %d rows were paid twice, %d of them before the stop", again, o.rows, before)
+			}
+		})
+	}
+}
+
+// A pool that takes more descriptors than the process may have is as large as they allow.
+func TestAStageShortOfFilesFailsNoRow(t *testing.T) {
+	t.Parallel()
+	o := newOut(t, llmtest.Config{}, vars{"STAGE_POOL_SIZE": "200"})
+	o.rows = 400
+	o.input = writeRows(t, o.rows)
+	p := runStageWith(t, o.dir, o.environ, func(cmd *exec.Cmd) {
+		cmd.Args = append([]string{"sh", "-c", `ulimit -n 100; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+		cmd.Path = "/bin/sh"
+	}, "process", o.input, "-o", o.results, "--job", "job")
+	o.complete(p)
+	if log := p.stderr.String(); !strings.Contains(log, "ulimit") {
+		t.Errorf("it does not say what to do about the files: %s", log)
+	}
+	if st := o.llm.Stats(); st.Received > int64(o.rows) {
+		t.Errorf("%d calls for %d rows", st.Received, o.rows)
+	}
+}
+
+func TestARowThatAlwaysMeetsServerErrorsFailsAlone(t *testing.T) {
+	t.Parallel()
+	for _, pool := range []string{"16", "1"} {
+		t.Run("pool of "+pool, func(t *testing.T) {
+			t.Parallel()
+			const rows = 60
+			poison := []int{7, 30, rows} // the last one: nothing comes after it
+			o := newOut(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+				if slices.Contains(poison, promptRow(c.Prompt)) {
+					return &llmtest.Step{Status: 500}
+				}
+				return nil
+			}}, vars{"STAGE_POOL_SIZE": pool})
+			o.input = writeRows(t, rows)
+			o.process().ends(0)
+			text, err := os.ReadFile(o.results)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+			if len(lines) != rows {
+				t.Fatalf("%d results, want %d", len(lines), rows)
+			}
+			for i, line := range lines {
+				var row struct {
+					N      int
+					Answer string `json:"llm_response"`
+					Fault  *fault `json:"llm_response_error"`
+				}
+				if err := json.Unmarshal([]byte(line), &row); err != nil || row.N != i+1 {
+					t.Fatalf("line %d: %v: %s", i+1, err, line)
+				}
+				switch f := row.Fault; {
+				case !slices.Contains(poison, row.N):
+					if f != nil || row.Answer == "" {
+						t.Errorf("row %d failed: %s", row.N, line)
+					}
+				case f == nil || f.Reason != "api_call_failed" || len(f.Errors) != 3:
+					t.Errorf("row %d: want a failure after 3 attempts: %s", row.N, line)
+				}
+			}
+			o.verify()
+		})
+	}
+}

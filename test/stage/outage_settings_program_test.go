@@ -1,0 +1,83 @@
+package stage_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// unknownParameter is what a provider says to every request of a stage that sends it something it does not take.
+var unknownParameter = llmtest.Step{
+	Status: 400,
+	Body:   `{"error":{"type":"invalid_request_error","code":"unknown_parameter","message":"Unrecognized request argument supplied: foo"}}`,
+}
+
+// untilMended answers all calls with a step until somebody has changed what is wrong.
+func untilMended(step llmtest.Step) (cfg llmtest.Config, mended *atomic.Bool) {
+	mended = &atomic.Bool{}
+	return llmtest.Config{Script: func(llmtest.Call) *llmtest.Step {
+		if mended.Load() {
+			return nil
+		}
+		return &step
+	}}, mended
+}
+
+func TestWrongSettingsEndAJobBeforeARowFails(t *testing.T) {
+	t.Parallel()
+	login := llmtest.Step{Header: map[string]string{"Content-Type": "text/html"}, Body: "<!DOCTYPE html><html><head><title>Sign in</title></head></html>"}
+	for _, tt := range []struct {
+		name string
+		step llmtest.Step
+		says []string
+	}{
+		{"a parameter that the provider does not know", unknownParameter, []string{"400", "unknown_parameter", "Unrecognized request argument supplied: foo"}},
+		{"a page to sign in", login, []string{"Sign in"}},
+		{"an address without a server of that kind", llmtest.Step{Status: 405, Body: "method not allowed"}, []string{"405", "method not allowed"}},
+		{"replies of another kind", llmtest.Step{Body: `{"status":"ok"}`}, []string{"status"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg, mended := untilMended(tt.step)
+			o := newOut(t, cfg, nil)
+			p := o.process()
+			p.ends(3)
+			log := p.stderr.String()
+			for _, want := range append(tt.says, "messages") { // the members of the request
+				if !strings.Contains(log, want) {
+					t.Errorf("it does not say %q: %s", want, log)
+				}
+			}
+			if calls := int(o.llm.Stats().Received); calls > o.pool+5 {
+				t.Errorf("%d calls, want at most %d", calls, o.pool+5)
+			}
+			if text, err := os.ReadFile(o.results); err != nil || len(text) > 0 {
+				t.Errorf("results of rows that were to be held: %v: %.300s", err, text)
+			}
+			o.verify()
+			mended.Store(true)
+			o.complete(o.process())
+		})
+	}
+}
+
+func TestRowsFailOfWrongSettingsWhereThatIsWanted(t *testing.T) {
+	t.Parallel()
+	cfg, _ := untilMended(unknownParameter)
+	o := newOut(t, cfg, vars{"STAGE_ON_FATAL": "fail"})
+	p := o.process()
+	p.ends(0)
+	results := stored(t, filepath.Join(o.dir, "stage-data", "job")).results(0)
+	for i, r := range results {
+		if r.Row != uint64(i+1) || r.Fault == nil || r.Fault.Reason != "api_call_failed" || r.Fault.Raw["status_code"] != 400.0 {
+			t.Fatalf("result %d is of row %d: %s", i, r.Row, r.Body)
+		}
+	}
+	if calls := int(o.llm.Stats().Received); len(results) != o.rows || calls != o.rows {
+		t.Errorf("%d results and %d calls for %d rows", len(results), calls, o.rows)
+	}
+}
