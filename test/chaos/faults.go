@@ -35,7 +35,7 @@ func (s *site) happen(ctx context.Context, f fault) error {
 	do := map[kind]func(context.Context, *rand.Rand) error{
 		kill: s.killReplica, zombie: s.suspendOwner, stop: s.stopReplica, cut: s.cutReplica,
 		server: s.killServer, suspend: s.suspendServer, isolate: s.isolateServer,
-		stepDown: s.stepDownLeader, unpin: s.unpinOwner, full: s.fillStream, disk: s.fillDisk, move: s.moveReplica,
+		stepDown: s.stepDownLeader, unpin: s.unpinOwner, full: s.fillStream, disk: s.fillDisk, move: s.moveReplica, llmOut: s.takeLLMOut,
 	}[f.kind]
 	random := rand.New(rand.NewPCG(f.seed, 2))
 	for end := time.Now().Add(tryFor); ; {

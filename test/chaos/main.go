@@ -52,7 +52,7 @@ var errViolated = errors.New("there were violations")
 
 // run does one run and reports to out.
 func run(ctx context.Context, p *plan, out io.Writer) (err error) {
-	s := &site{plan: p, began: time.Now()}
+	s := &site{plan: p, began: time.Now(), stalled: make(chan struct{})}
 	if err := s.prepare(); err != nil {
 		return err
 	}
@@ -170,6 +170,8 @@ func (s *site) reached(ctx context.Context, at float64) bool {
 		select {
 		case <-more:
 		case <-timer:
+		case <-s.stalled:
+			return false
 		case <-ctx.Done():
 			return false
 		}
@@ -261,12 +263,15 @@ func (s *site) unacked(ctx context.Context) string {
 	return ""
 }
 
-// checkCalls compares the calls made again with what the faults allow.
+// checkCalls compares the calls made again, and those that met outages of the LLM, with what the faults allow.
 func (s *site) checkCalls(rows int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, again := s.model.paid(s.equal(rows)); again > s.allowance {
 		s.notes.violate("calls", "%d calls made again, the faults allow %d", again, s.allowance)
+	}
+	if turned := s.model.gate.Stats().Turned; turned > s.turnable {
+		s.notes.violate("calls", "%d calls met outages of the LLM, which allow %d", turned, s.turnable)
 	}
 }
 
@@ -297,7 +302,8 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 		exits += r.exits
 	}
 	write(out, "\nreplicas that ended by themselves %d\n", exits)
-	write(out, "calls %d, repaid %d of at most %d\n", calls, again, s.allowance)
+	write(out, "calls %d, repaid %d of at most %d; beside them %d of at most %d met outages of the LLM\n",
+		calls, again, s.allowance, s.model.gate.Stats().Turned, s.turnable)
 	write(out, "longest standstill of a partition with rows waiting %v as counted, %v in all; %.0f%% of that time was without a fault of servers\n",
 		s.watched.longest.Round(time.Millisecond), s.watched.raw.Round(time.Millisecond), 100*s.watched.share())
 	for _, line := range s.notes.told {

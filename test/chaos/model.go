@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/gateway"
 )
 
 // What row n is, is written into its number.
@@ -87,8 +86,7 @@ const template = "Row {{ row.q }}"
 // model is the LLM: it counts the calls for each row.
 type model struct {
 	server *llmtest.Server
-	http   *http.Server
-	url    string
+	gate   *gateway.Gateway
 
 	mu     sync.Mutex
 	calls  map[int]int // by question
@@ -96,24 +94,20 @@ type model struct {
 	moved  chan struct{}
 }
 
-func startModel(ctx context.Context, p *plan) (*model, error) {
+func startModel(p *plan) (*model, error) {
 	m := &model{calls: make(map[int]int), moved: make(chan struct{})}
 	var err error
 	m.server, err = llmtest.New(llmtest.Config{Latency: p.latency, LatencySigma: .6, Seed: p.seed, Script: m.script})
 	if err != nil {
 		return nil, err
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
+	if m.gate, err = gateway.New(m.server); err != nil {
 		return nil, err
 	}
-	m.http = &http.Server{Handler: m.server, ReadHeaderTimeout: time.Minute}
-	m.url = "http://" + listener.Addr().String() + "/v1"
-	go func() { _ = m.http.Serve(listener) }() // ends with close
 	return m, nil
 }
 
-func (m *model) close() { _ = m.http.Close() }
+func (m *model) close() { m.gate.Close() }
 
 // script fails some calls in a way that depends on the row alone, so that the calls a run should take are known.
 func (m *model) script(c llmtest.Call) *llmtest.Step {

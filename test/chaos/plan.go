@@ -29,6 +29,7 @@ const (
 	full     kind = "full"     // a stream is full
 	move     kind = "move"     // a replica joins or leaves, and a server goes down while partitions are being released
 	disk     kind = "disk"     // the disk of a nats-server is full; it is freed, and the server started again
+	llmOut   kind = "llm"      // the LLM is out: connections are refused, a gateway answers 502, or nothing is answered
 )
 
 // kinds are all of them with their share in a mix that nobody chose; cluster says that it takes three servers, spread
@@ -51,6 +52,7 @@ var kinds = []struct {
 	{full, 2, false, false},
 	{disk, 0, false, false}, // only where it is asked for: it takes root
 	{move, 5, false, true},
+	{llmOut, 4, false, false},
 }
 
 // meanGap is the mean time between faults of a run whose faults nobody counted; with rows, meanRows are between them.

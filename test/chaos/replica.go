@@ -34,6 +34,7 @@ type replica struct {
 	down     time.Duration // how long it stays down then
 	retired  bool
 	exits    int // by itself
+	starts   int
 }
 
 // supervise starts the process again and again until it is retired or ctx ends.
@@ -46,6 +47,7 @@ func (r *replica) supervise(ctx context.Context) error {
 		}
 		proc, err := r.ps.start(fmt.Sprintf("stage%d", r.n), r.dir, r.environ, r.path, "run")
 		r.proc, r.wanted = proc, false
+		r.starts++
 		r.mu.Unlock()
 		if err != nil {
 			return err

@@ -73,7 +73,9 @@ type site struct {
 	nc, sys  *nats.Conn // through proxies that are never cut
 	js       jetstream.JetStream
 	began    time.Time
+	stalled  chan struct{} // closed when no more rows come because the stage does not work
 	filling  sync.Mutex
+	darkness sync.Mutex              // held while the LLM is out
 	running  sync.WaitGroup          // the replicas
 	fail     context.CancelCauseFunc // ends the run
 
@@ -81,6 +83,7 @@ type site struct {
 	outages    int       // under way
 	lastOutage time.Time // when the last one ended
 	allowance  int       // calls that may be made again
+	turnable   int       // calls that outages of the LLM may meet
 }
 
 const natsModule = "github.com/nats-io/nats-server/v2"
@@ -108,7 +111,7 @@ func (s *site) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.model, err = startModel(ctx, s.plan); err != nil {
+	if s.model, err = startModel(s.plan); err != nil {
 		return err
 	}
 	if s.servers, err = newServers(ctx, s.ps, natsPath, s.dir, s.plan.servers, s.plan.counts[disk] > 0); err != nil {
@@ -173,11 +176,11 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 	return &replica{
 		n: n, ps: s.ps, path: s.stage, notes: s.notes, proxies: proxies, dir: filepath.Join(s.dir, fmt.Sprintf("stage%d", n)),
 		environ: append(s.environ(url),
-			"STAGE_LLM_BASE_URL="+s.model.url, "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
+			"STAGE_LLM_BASE_URL="+s.model.gate.URL(), "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
 			"STAGE_POOL_SIZE="+strconv.Itoa(s.plan.pool), "STAGE_WINDOW="+strconv.Itoa(s.plan.window), "STAGE_THROTTLE=classic",
 			"STAGE_STREAM_REPLICAS="+strconv.Itoa(s.plan.servers), "STAGE_AUDIT_PAYLOADS=hash",
 			"STAGE_DEDUPE="+s.plan.dedupe,
-			"STAGE_RETRY_BASE_DELAY=100ms", "STAGE_LLM_TIMEOUT=20s", "STAGE_STOP_TIMEOUT=25s", "STAGE_HTTP_ADDR=127.0.0.1:0",
+			"STAGE_RETRY_BASE_DELAY=100ms", "STAGE_LLM_TIMEOUT="+callTimeout.String(), "STAGE_STOP_TIMEOUT=25s", "STAGE_HTTP_ADDR=127.0.0.1:0",
 			"STAGE_LOG_FORMAT=json", "GORACE=halt_on_error=1"),
 	}, nil
 }
@@ -249,7 +252,9 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 		if dry := random.IntN(droughtEvery) == 0; dry {
 			most = 0
 		}
-		if err := s.worked(ctx, asked-most); err != nil {
+		if err := s.worked(ctx, asked-most); errors.Is(err, errStalled) {
+			return n, nil // what became of the rows is yet to be seen
+		} else if err != nil {
 			return n, err
 		}
 		if most == 0 {
@@ -257,6 +262,9 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 		}
 	}
 }
+
+// errStalled says that the stage calls the LLM for no more rows.
+var errStalled = errors.New("stalled")
 
 // worked waits until so many rows have been asked.
 func (s *site) worked(ctx context.Context, rows int) error {
@@ -267,6 +275,10 @@ func (s *site) worked(ctx context.Context, rows int) error {
 		}
 		select {
 		case <-more:
+		case <-time.After(stalledAfter):
+			s.notes.violate("stalled", "the LLM was called for %d rows of %d, and for no other one within %v", n, rows, stalledAfter)
+			close(s.stalled)
+			return errStalled
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
