@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -68,6 +69,7 @@ type site struct {
 	js   jetstream.JetStream
 	llm  *llmtest.Server
 	pipe *llmtest.PipeListener
+	open sync.Map // connections to the LLM: net.Conn
 	tap  *tap
 	logs *logBuffer
 	runs int // replicas so far
@@ -99,12 +101,28 @@ func newSite(t *testing.T, behaviour llmtest.Config) *site {
 func (s *site) serveLLM() {
 	s.tap = &tap{next: s.llm}
 	s.pipe = llmtest.NewPipeListener()
-	srv := &http.Server{Handler: s.tap, ReadHeaderTimeout: time.Minute}
+	srv := &http.Server{Handler: s.tap, ReadHeaderTimeout: time.Minute, ConnState: func(conn net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			s.open.Store(conn, nil)
+		case http.StateClosed, http.StateHijacked:
+			s.open.Delete(conn)
+		case http.StateActive, http.StateIdle:
+		}
+	}}
 	var served sync.WaitGroup
 	served.Go(func() { _ = srv.Serve(s.pipe) })
 	s.t.Cleanup(func() {
 		_ = srv.Close()
 		served.Wait()
+	})
+}
+
+// cutLLM closes all connections to the LLM, as its end would.
+func (s *site) cutLLM() {
+	s.open.Range(func(conn, _ any) bool {
+		_ = conn.(net.Conn).Close()
+		return true
 	})
 }
 

@@ -1,0 +1,127 @@
+package stage_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/gateway"
+)
+
+// crewProbe is how long after the end of an outage of seconds its next probe goes at most.
+const crewProbe = 1250 * time.Millisecond
+
+// poisonous tells whether a question is always answered with 500.
+func poisonous(question int) bool { return question%40 == 7 }
+
+// outage is what the LLM of a crew suffers from at the moment.
+type outage struct {
+	state   atomic.Int32 // a gateway.State
+	ends    time.Time    // zero: there is none
+	changes time.Time    // one that comes and goes, until it ends; zero: it stays
+	silent  bool         // at some time it was
+}
+
+// lasts tells whether there is one, be it for a moment not felt.
+func (o *outage) lasts() bool { return !o.ends.IsZero() }
+
+// step is what becomes of a call that arrives; nil: the LLM answers it.
+func (o *outage) step() *llmtest.Step {
+	switch gateway.State(o.state.Load()) {
+	case gateway.BadGateway:
+		return &llmtest.Step{Status: 502, Header: map[string]string{"Content-Type": "text/html"}, Body: "<html>502 Bad Gateway</html>", Delay: 5 * time.Millisecond}
+	case gateway.Silent:
+		return &llmtest.Step{Trouble: llmtest.Stall}
+	case gateway.Open, gateway.Refused:
+	}
+	return nil
+}
+
+// dial is how processes reach the LLM.
+func (c *crew) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if gateway.State(c.outage.state.Load()) == gateway.Refused {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: c.pipe.Addr(), Err: syscall.ECONNREFUSED}
+	}
+	return c.pipe.DialContext(ctx, network, address)
+}
+
+func (c *crew) setOutage(to gateway.State) {
+	c.outage.state.Store(int32(to))
+	c.outage.silent = c.outage.silent || to == gateway.Silent
+	if to == gateway.Refused {
+		c.cutLLM()
+	}
+}
+
+// beginOutage takes the LLM out, if it is not, for up to a minute: for good or off and on.
+func (c *crew) beginOutage() {
+	if c.outage.lasts() {
+		return
+	}
+	c.done["outage"]++
+	c.outage.ends = time.Now().Add(c.moment(c.moment(time.Minute)))
+	if c.rng.IntN(3) == 0 {
+		c.done["flapping outage"]++
+		c.outage.changes = time.Now().Add(c.moment(2 * time.Second))
+	}
+	c.setOutage(gateway.Troubles[c.rng.IntN(len(gateway.Troubles))])
+}
+
+// moveOutage ends an outage whose time has come, and has one come and go.
+func (c *crew) moveOutage() {
+	o, now := &c.outage, time.Now()
+	switch {
+	case !o.lasts():
+	case !now.Before(o.ends):
+		c.endOutage()
+	case o.changes.IsZero() || now.Before(o.changes):
+	case gateway.State(o.state.Load()) == gateway.Open:
+		c.setOutage(gateway.Troubles[c.rng.IntN(len(gateway.Troubles))])
+		o.changes = now.Add(c.moment(2 * time.Second))
+	default:
+		c.setOutage(gateway.Open)
+		o.changes = now.Add(c.moment(2 * time.Second))
+	}
+}
+
+// endOutage ends the outage, if there is one. Calls that were never answered hold their slots until they time out.
+func (c *crew) endOutage() {
+	o := &c.outage
+	if !o.lasts() {
+		return
+	}
+	c.setOutage(gateway.Open)
+	c.excuse(crewProbe + crewStill)
+	if o.silent {
+		c.excuse(crewTimeout + crewProbe + crewStill)
+	}
+	o.ends, o.changes, o.silent = time.Time{}, time.Time{}, false
+}
+
+// checkAnswers holds that each result has the answer to its row's question, or the failure that it always meets.
+func (c *crew) checkAnswers() {
+	c.t.Helper()
+	wrong := 0
+	for _, m := range c.read("RESULTS", "results.stage.*.rows") {
+		var n, q int
+		_, err := fmt.Sscanf(string(m.Body), `{"n":%d,"q":%d,`, &n, &q)
+		want := llmtest.Answer(fmt.Sprintf("Question %d", q))
+		if poisonous(q) {
+			want = `"llm_response_error":{"reason":"api_call_failed",`
+		}
+		if err == nil && strings.Contains(string(m.Body), want) {
+			continue
+		}
+		if wrong++; wrong <= 3 {
+			c.t.Errorf("%s: %v: want %q in %s", m.Subject, err, want, m.Body)
+		}
+	}
+	if wrong > 0 {
+		c.t.Errorf("%d of %d results are wrong", wrong, c.rows)
+	}
+}
