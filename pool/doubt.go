@@ -53,6 +53,7 @@ type health struct {
 	judgeAt   time.Time     // when calls in flight will be that old, and nothing goes before; zero: not awaited
 
 	alike     string // before the first success: the error that all met
+	alikeErr  error  // the latest of them
 	alikeJobs int
 	mixed     bool   // before the first success: there were different errors, so it is not the settings
 	run       string // after it: the error of the last jobs that failed
@@ -105,8 +106,12 @@ func (s *scheduler) doubt(t *task) {
 		return
 	}
 	s.suspect(t)
-	if settings && s.countAlike(h, t) {
-		return
+	if settings {
+		h.alike, h.alikeErr = t.verdict.Alike, t.verdict.Err
+		if !t.doubt.alike {
+			t.doubt.alike = true
+			h.alikeJobs++
+		}
 	}
 	if !settings && t.verdict.inDoubt() && s.isOut(v, t) {
 		s.putBack(t)
@@ -203,11 +208,14 @@ func (s *scheduler) isOut(v *server, t *task) bool {
 	return few && h.failures >= h.outageJobs(0) && (h.innocent() > 1 || t.verdict.Origin == OfNetwork)
 }
 
-// judge decides about the servers whose calls in flight had to grow old for it.
+// judge decides about the servers whose calls in flight had to end or grow old for it.
 func (s *scheduler) judge() {
 	for i := range s.servers {
 		v := &s.servers[i]
 		h := &v.health
+		if h.settingsSuspected() && len(v.inFlight) == 0 && !s.paused() {
+			s.blameSettings(i, h.alikeErr)
+		}
 		if h.judgeAt.IsZero() || h.judgeAt.After(s.tick) {
 			continue
 		}
@@ -373,19 +381,10 @@ func (s *scheduler) lose(t *task) {
 	s.moveOn(t)
 }
 
-// countAlike counts t among those that met the same error before the first success, and pauses the pool when they are
-// enough. It reports whether it did.
-func (s *scheduler) countAlike(h *health, t *task) bool {
-	h.alike = t.verdict.Alike
-	if !t.doubt.alike {
-		t.doubt.alike = true
-		h.alikeJobs++
-	}
-	if h.alikeJobs < alikeFirst {
-		return false
-	}
-	s.blameSettings(t)
-	return true
+// settingsSuspected reports whether enough jobs have met the same error, and nothing else, before the first success. Then
+// nothing goes until those in flight have told, too: refusals may just be faster than successes.
+func (h *health) settingsSuspected() bool {
+	return !h.proven && !h.mixed && h.alikeJobs >= alikeFirst
 }
 
 // allAlike pauses the pool if so many different jobs have failed in a row as t did. It reports whether it did; then t
@@ -401,14 +400,14 @@ func (s *scheduler) allAlike(t *task) bool {
 	if h.runJobs++; h.run == "" || h.runJobs < alikeLater {
 		return false
 	}
-	s.blameSettings(t)
+	s.putBack(t)
+	s.blameSettings(t.att.Server, t.verdict.Err)
 	return true
 }
 
-func (s *scheduler) blameSettings(t *task) {
-	s.putBack(t)
-	s.acquit(&s.servers[t.att.Server])
-	s.pauseAll(WrongSettings, t)
+func (s *scheduler) blameSettings(server int, err error) {
+	s.acquit(&s.servers[server])
+	s.pauseAll(WrongSettings, server, err, nil)
 }
 
 // mark counts a job as one that has failed.

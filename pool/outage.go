@@ -191,7 +191,7 @@ func (s *scheduler) shortOf(t *task) {
 		s.cfg.OnShortage(t.verdict.Err)
 	}
 	if s.counts.InFlight == 0 || s.pause.Kind == Shortage {
-		s.pauseAll(Shortage, t)
+		s.pauseAll(Shortage, t.att.Server, t.verdict.Err, t)
 	}
 }
 

@@ -112,9 +112,9 @@ func (b *breaker) probes(now time.Time, t *task, interval time.Duration) {
 // steady reports whether the probes of a pause keep an even interval, because each may cost money.
 func (b *breaker) steady() bool { return b.Kind == FatalError || b.Kind == WrongSettings }
 
-// pauseAll opens the pool's own breaker because of the verdict on t. While it is open, others whose calls are in flight
-// may bring such a verdict too: only that of a probe puts off the next probe.
-func (s *scheduler) pauseAll(kind PauseKind, t *task) {
+// pauseAll opens the pool's own breaker because of an error of a server, the one that t met. While it is open, others whose
+// calls are in flight may bring such an error too: only that of a probe puts off the next probe.
+func (s *scheduler) pauseAll(kind PauseKind, server int, err error, t *task) {
 	b := &s.pause
 	if b.isOpen() && b.Kind == kind && t != b.probe {
 		return
@@ -126,13 +126,13 @@ func (s *scheduler) pauseAll(kind PauseKind, t *task) {
 	switch {
 	case b.Kind != kind:
 		*b = breaker{
-			Pause:  Pause{Kind: kind, Since: s.tick, Next: s.tick.Add(wait), Server: t.att.Server},
+			Pause:  Pause{Kind: kind, Since: s.tick, Next: s.tick.Add(wait), Server: server},
 			opened: s.tick, wait: wait, round: s.newRound(),
 		}
 	case b.steady():
 		b.Next = s.tick.Add(wait)
 	}
-	b.probe, b.Err = nil, t.verdict.Err
+	b.probe, b.Err = nil, err
 	s.showPause()
 }
 

@@ -292,7 +292,7 @@ func (s *scheduler) fatal(t *task) {
 		s.again(t, 0) // to be handed back
 	case pauses:
 		s.putBack(t)
-		s.pauseAll(FatalError, t)
+		s.pauseAll(FatalError, at, t.verdict.Err, t)
 	case at > 0:
 		s.shun(t)
 	default:

@@ -156,7 +156,7 @@ func (s *scheduler) place(t *task) (at int, when time.Time) {
 		v := &s.servers[i]
 		switch {
 		case v.held:
-		case v.out(): // but for probes
+		case v.out(), v.health.settingsSuspected(): // but for probes
 			v.held = true
 		case v.health.judgeAt.After(s.tick):
 			v.held, when = true, sooner(when, v.health.judgeAt)

@@ -84,6 +84,24 @@ func TestFewJobsOrDifferentVerdictsAreNotTheSettings(t *testing.T) {
 	}
 }
 
+// Refusals are faster than successes: when the first calls that come back are all refused alike, those in flight are
+// waited for.
+func TestFastRefusalsBeforeTheFirstSuccessAreNotTheSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := world{took: 10 * time.Second, poison: map[int]pool.Verdict{}}
+		for in := range 8 {
+			w.poison[3*in] = unknownParameter
+		}
+		p := w.running(t, pool.Config{Size: 16})
+		if n := len(failed(batch(t, p, 100))); n != 8 {
+			t.Errorf("%d jobs failed, want 8", n)
+		}
+		if len(w.pause) > 0 {
+			t.Errorf("pauses %v", w.pause)
+		}
+	})
+}
+
 // After a success a job's 400 is its own, until it is the verdict about everybody.
 func TestAfterASuccessFiftyVerdictsAlikeAreTheSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
