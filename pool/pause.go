@@ -112,8 +112,8 @@ func (b *breaker) probes(now time.Time, t *task, interval time.Duration) {
 // steady reports whether the probes of a pause keep an even interval, because each may cost money.
 func (b *breaker) steady() bool { return b.Kind == FatalError || b.Kind == WrongSettings }
 
-// pauseAll opens the pool's own breaker because of an error of a server, the one that t met. While it is open, others whose
-// calls are in flight may bring such an error too: only that of a probe puts off the next probe.
+// pauseAll opens the pool's own breaker because of an error of a server, the one that t met. While it is open, others
+// whose calls are in flight may bring such an error too: only that of a probe puts off the next probe.
 func (s *scheduler) pauseAll(kind PauseKind, server int, err error, t *task) {
 	b := &s.pause
 	if b.isOpen() && b.Kind == kind && t != b.probe {
