@@ -33,6 +33,9 @@ const (
 	// So many different jobs meet the same error before the first success, or so many in a row later on, and it is the
 	// settings'.
 	alikeFirst, alikeLater = 5, 50
+	// A job that has failed so waits so long at most, beyond its backoff, for another one's success: its next failure would
+	// not count, and each of its calls is to.
+	tellWait, tellStep = 2 * time.Second, 50 * time.Millisecond
 	// The time of a call is a mean over about so many.
 	callTimeCalls = 16
 )
@@ -62,17 +65,18 @@ type health struct {
 
 // suspicion is what is in doubt about a job. The zero value: nothing.
 type suspicion struct {
-	failed  bool   // it is among the doubted
-	first   bool   // it has no confirmed failure
-	at      int    // of this server
-	seq     uint64 // of the attempt that failed last
-	strikes int    // failures that count if they are confirmed
-	lost    int    // failures that were sent
-	seen    uint64 // successes of the server at the last one
-	begin   uint64 // and at the first
-	final   bool   // one of them is not to be tried again
-	alike   bool   // it is counted among alikeJobs
-	parked  bool   // it has used up its attempts and waits for the verdict
+	failed  bool      // it is among the doubted
+	first   bool      // it has no confirmed failure
+	at      int       // of this server
+	seq     uint64    // of the attempt that failed last
+	strikes int       // failures that count if they are confirmed
+	lost    int       // failures that were sent
+	seen    uint64    // successes of the server at the last one
+	begin   uint64    // and at the first
+	final   bool      // one of them is not to be tried again
+	alike   bool      // it is counted among alikeJobs
+	parked  bool      // it has used up its attempts and waits for the verdict
+	until   time.Time // then its next attempt goes even if no other job has succeeded
 }
 
 // doubtful reports whether the verdict on t is in doubt.
@@ -125,8 +129,16 @@ func (s *scheduler) doubt(t *task) {
 		s.usedUp(t)
 	default:
 		n := min(t.att.Failures+t.doubt.strikes, s.cfg.Retry.MaxAttempts)
-		s.again(t, max(s.cfg.Retry.wait(n, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
+		wait := max(s.cfg.Retry.wait(n, s.cfg.Rand()), t.verdict.Hint.RetryAfter)
+		t.doubt.until = s.tick.Add(wait + tellWait)
+		s.again(t, wait)
 	}
+}
+
+// untold reports whether t, which is in no line, is to wait on for the success of another job.
+func (s *scheduler) untold(t *task) bool {
+	return t.doubt.strikes > 0 && s.tick.Before(t.doubt.until) && s.cfg.Size > 1 &&
+		s.servers[t.server].health.successes == t.doubt.seen && s.witnesses() > 0
 }
 
 // suspect notes a failure of t that is in doubt.

@@ -204,7 +204,6 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHand
 		switch {
 		case a.panics:
 		case a.verdict.Origin == pool.OfHost:
-			unsent++
 		case a.verdict.Origin == pool.OfServer, a.verdict.Alike != "":
 			doubtful[a.server]++ // may count
 		case a.verdict.Origin == pool.OfNetwork:

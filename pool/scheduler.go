@@ -211,7 +211,7 @@ func (s *scheduler) settle(t *task) {
 	if v.Err == nil && v.Class != OK {
 		v.Err = errNoReason
 	}
-	if v.void() {
+	if v.Unsent && (v.Class == Fatal || v.Class == Cancelled) {
 		t.att.Number--
 		s.counts.Dispatched--
 	}
@@ -283,7 +283,7 @@ func (s *scheduler) transient(t *task) {
 // fatal pauses the pool for a fatal verdict on t, or takes t elsewhere.
 func (s *scheduler) fatal(t *task) {
 	at := t.att.Server
-	pauses := t.verdict.void() || at == 0 && s.cfg.OnFatal == HoldAll
+	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == HoldAll
 	if t == s.pause.probe && !pauses {
 		s.resume()
 	}

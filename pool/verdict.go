@@ -73,7 +73,7 @@ type Verdict struct {
 	Unsent bool
 }
 
-// void reports whether the attempt does not count.
+// void reports whether the attempt says nothing about the server, because nothing was sent.
 func (v *Verdict) void() bool {
 	return v.Unsent && (v.Class == Fatal || v.Class == Cancelled) || v.Origin == OfHost && v.Class == Transient
 }

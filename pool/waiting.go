@@ -52,6 +52,9 @@ func (s *scheduler) release() {
 			s.servers[t.server].ready.push(t)
 		case t.doubt.parked && !t.ready.After(s.tick):
 			s.unpark(t)
+		case !t.ready.After(s.tick) && !s.held() && s.untold(t):
+			t.ready = s.tick.Add(tellStep)
+			s.delay(t)
 		case t.ready.After(s.tick): // woken for what has been put off since: the deadline by a pause, or the fallback
 			s.delay(t)
 		default:

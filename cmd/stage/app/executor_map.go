@@ -6,6 +6,7 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"errors"
+	"maps"
 	mathrand "math/rand/v2"
 
 	"github.com/llm-stage/stage/aimd"
@@ -82,6 +83,10 @@ func asFault(err error) *llm.Error {
 		held.Class, held.Reason = llm.Permanent, llm.ReasonRowTimeout
 	case errors.Is(err, pool.ErrOutage):
 		held.Class, held.Reason = llm.Transient, llm.ReasonAPICallFailed
+		held.Facts = map[string]any{"status_code": nil, "provider_code": nil}
+		if ok && last.Reason == held.Reason {
+			maps.Copy(held.Facts, last.Facts)
+		}
 	case ok:
 		return last
 	default:
