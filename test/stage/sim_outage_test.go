@@ -13,11 +13,24 @@ import (
 	"github.com/llm-stage/stage/test/gateway"
 )
 
-// crewProbe is how long after the end of an outage of seconds its next probe goes at most.
-const crewProbe = 1250 * time.Millisecond
+const (
+	// crewProbe is how long after the end of an outage of seconds its next probe goes at most.
+	crewProbe = 1250 * time.Millisecond
+	// crewPoison is how long a poisonous row may hold its partition: where many calls fail it has many attempts.
+	crewPoison = time.Minute
+)
 
 // poisonous tells whether a question is always answered with 500.
 func poisonous(question int) bool { return question%40 == 7 }
+
+// poisonAt tells whether a poisonous row is the next one of a partition to have a result, after so many.
+func (c *crew) poisonAt(partition, results int) bool {
+	c.t.Helper()
+	rows := c.read("ROWS", fmt.Sprintf("rows.%d.>", partition))
+	var n, q int
+	_, err := fmt.Sscanf(string(rows[results].Body), `{"n":%d,"q":%d}`, &n, &q)
+	return err == nil && poisonous(q)
+}
 
 // outage is what the LLM of a crew suffers from at the moment.
 type outage struct {

@@ -300,7 +300,7 @@ func (c *crew) lookAtProgress() {
 			}
 			c.results[p], c.moved[p], c.still[p] = results[p], time.Now(), false
 		}
-		if still := time.Since(c.moved[p]); still > 2*crewLongest+crewStill && !c.still[p] {
+		if still := time.Since(c.moved[p]); still > 2*crewLongest+crewStill && !c.still[p] && (still > crewPoison || !c.poisonAt(p, results[p])) {
 			c.still[p] = true
 			c.t.Errorf("%v PROGRESS: partition %d stands at %d of %d rows for %v; shares %v", c.clock(), p, results[p], rows[p], still, c.shares())
 		}
@@ -358,12 +358,16 @@ func (c *crew) finish() {
 	c.keepBusy(crewLongest + crewEven)
 	c.checkShares("in the end")
 	c.until("all results", func() bool {
-		c.pass(time.Second)
+		c.pass(crewLongest + time.Second)
 		n := 0
 		for _, results := range c.results {
 			n += results
 		}
-		return n == c.rows
+		if n < c.rows {
+			c.load(customers) // poisonous rows fail of their own only while others succeed
+			return false
+		}
+		return true
 	})
 	for place := range c.places {
 		c.empty(place, 0)
