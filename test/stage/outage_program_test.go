@@ -135,7 +135,7 @@ func (o *out) checkCost(lasted time.Duration) {
 	if most := 2*o.pool + probesAtFirst + int(lasted/time.Second); turned.Turned > most {
 		o.t.Errorf("%d calls met the outage, want at most %d", turned.Turned, most)
 	}
-	if turned.MostWaiting > o.pool {
+	if turned.MostWaiting > 2*o.pool { // the next call may come before the end of the last one is seen
 		o.t.Errorf("%d calls waited at a time, the pool has %d", turned.MostWaiting, o.pool)
 	}
 	o.t.Logf("%d rows, %d calls answered of %d, %d that met the outage", o.rows, st.Answered, st.Received, turned.Turned)
