@@ -65,18 +65,19 @@ type health struct {
 
 // suspicion is what is in doubt about a job. The zero value: nothing.
 type suspicion struct {
-	failed  bool      // it is among the doubted
-	first   bool      // it has no confirmed failure
-	at      int       // of this server
-	seq     uint64    // of the attempt that failed last
-	strikes int       // failures that count if they are confirmed
-	lost    int       // failures that were sent
-	seen    uint64    // successes of the server at the last one
-	begin   uint64    // and at the first
-	final   bool      // one of them is not to be tried again
-	alike   bool      // it is counted among alikeJobs
-	parked  bool      // it has used up its attempts and waits for the verdict
-	until   time.Time // then its next attempt goes even if no other job has succeeded
+	failed   bool      // it is among the doubted
+	first    bool      // it has no confirmed failure
+	at       int       // of this server
+	seq      uint64    // of the attempt that failed last
+	strikes  int       // failures that count if they are confirmed
+	lost     int       // failures that were sent
+	seen     uint64    // successes of the server at the last one
+	begin    uint64    // and at the first
+	final    bool      // one of them is not to be tried again
+	settings bool      // but for the settings the last one would be the job's own
+	alike    bool      // it is counted among alikeJobs
+	parked   bool      // it has used up its attempts and waits for the verdict
+	until    time.Time // then its next attempt goes even if no other job has succeeded
 }
 
 // doubtful reports whether the verdict on t is in doubt.
@@ -105,7 +106,7 @@ func (s *scheduler) doubt(t *task) {
 	settings := s.maybeSettings(t)
 	if settings && h.alike != "" && h.alike != t.verdict.Alike {
 		h.mixed = true
-		s.confirm(h, func(t *task) bool { return !t.verdict.inDoubt() })
+		s.confirm(h, func(t *task) bool { return t.doubt.settings })
 		s.failed(t) // which is not the settings' any more
 		return
 	}
@@ -125,10 +126,10 @@ func (s *scheduler) doubt(t *task) {
 	switch limit := s.attempts(h); {
 	case t.verdict.Origin == OfNetwork:
 		s.again(t, s.cfg.Retry.wait(1, s.cfg.Rand())) // the breaker sees to longer waits
-	case t.doubt.final || t.att.Failures+t.doubt.strikes >= limit:
+	case t.doubt.final || t.failures+t.doubt.strikes >= limit:
 		s.usedUp(t)
 	default:
-		n := min(t.att.Failures+t.doubt.strikes, s.cfg.Retry.MaxAttempts)
+		n := min(t.failures+t.doubt.strikes, s.cfg.Retry.MaxAttempts)
 		wait := max(s.cfg.Retry.wait(n, s.cfg.Rand()), t.verdict.Hint.RetryAfter)
 		t.doubt.until = s.tick.Add(wait + tellWait)
 		s.again(t, wait)
@@ -155,12 +156,13 @@ func (s *scheduler) suspect(t *task) {
 	if !t.doubt.failed {
 		t.doubt.failed, t.doubt.at, t.doubt.begin = true, t.server, h.successes
 		h.doubted = append(h.doubted, t)
-		t.doubt.first = t.att.Failures == 0
+		t.doubt.first = t.failures == 0
 		s.mark(t)
 	}
 	alone := s.cfg.Size == 1 || s.alone(h) // else others could have told meanwhile
 	told := h.successes > t.doubt.seen
 	t.doubt.seq, t.doubt.seen = t.seq, h.successes
+	t.doubt.settings = !t.verdict.inDoubt()
 	if !t.verdict.Unsent {
 		t.doubt.lost++
 	}
@@ -326,15 +328,15 @@ func (s *scheduler) confirm(h *health, match func(*task) bool) {
 	})
 	for _, t := range confirmed {
 		d := s.clear(t)
-		t.att.Failures += d.strikes
-		if t.att.Failures == 0 {
+		t.failures += d.strikes
+		if t.failures == 0 {
 			s.unmark(t)
 		}
 		if !d.parked {
 			continue
 		}
 		s.delayed.remove(func(x *task) bool { return x == t })
-		if d.final || t.att.Failures >= s.attempts(h) {
+		if d.final || t.failures >= s.attempts(h) {
 			s.vacate(t)
 			s.lose(t)
 		} else { // the server has proved ill since
@@ -351,7 +353,7 @@ func (s *scheduler) acquit(v *server) (lost int) {
 	for _, t := range doubted {
 		d := s.clear(t)
 		lost += d.lost
-		if t.att.Failures == 0 {
+		if t.failures == 0 {
 			s.unmark(t)
 		}
 		if d.parked && len(s.delayed.remove(func(x *task) bool { return x == t })) > 0 {

@@ -76,7 +76,6 @@ func (w *world) next(at time.Duration) *outage {
 func (w *world) call(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 	at := time.Since(w.begin)
 	if other := w.servers[a.Server]; other != nil {
-		other.begin = w.begin
 		w.note(sent{at: at, job: in, probe: a.Probe, at1: true})
 		return other.call(ctx, in, a)
 	}
@@ -120,6 +119,9 @@ func (w *world) during(from, to time.Duration) (calls []sent) {
 func (w *world) running(t *testing.T, cfg pool.Config) *pool.Pool[int, int] {
 	t.Helper()
 	w.begin = time.Now()
+	for _, other := range w.servers {
+		other.begin = w.begin
+	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	cfg.Rand = rng.Float64
 	cfg.OnPause = func(p pool.Pause) { w.pause = append(w.pause, p.Kind.String()) }

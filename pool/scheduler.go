@@ -174,7 +174,7 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	} else if v.out() {
 		v.breaker.probes(s.tick, t, s.cfg.ProbeInterval)
 	}
-	t.att.Server = at
+	t.att.Server, t.att.Failures = at, t.failures
 	t.att.DispatchDelay = v.law.Stats().CurrentDelay
 	t.att.Dispatched = s.tick
 	s.counts.Dispatched++
@@ -272,9 +272,9 @@ func (s *scheduler) transient(t *task) {
 		s.goTo(t, t.att.Server)
 	}
 	s.mark(t)
-	t.att.Failures++
-	if t.att.Failures < s.cfg.Retry.MaxAttempts {
-		s.again(t, max(s.cfg.Retry.wait(t.att.Failures, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
+	t.failures++
+	if t.failures < s.cfg.Retry.MaxAttempts {
+		s.again(t, max(s.cfg.Retry.wait(t.failures, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
 		return
 	}
 	s.lose(t)

@@ -215,7 +215,7 @@ func (s *scheduler) moveOn(t *task) {
 // goTo makes t wait at a server, where it has attempts of its own.
 func (s *scheduler) goTo(t *task, i int) {
 	s.forget(t)
-	t.server, t.att.Failures = i, 0
+	t.server, t.failures = i, 0
 }
 
 // nextServer returns the server behind that of t which takes its jobs; -1: there is none.

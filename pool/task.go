@@ -10,8 +10,9 @@ import (
 	"github.com/llm-stage/stage/aimd"
 )
 
-// task is a job without its types, as the scheduler handles it. While its call is in flight it belongs to the worker,
-// else to the scheduler; it changes hands through channels.
+// task is a job without its types, as the scheduler handles it. While its call is in flight att, verdict, ended and exited
+// belong to the worker, and the scheduler leaves them alone: another job's success may confirm failures of this one
+// meanwhile. They change hands through channels.
 type task struct {
 	work     work
 	lane     int    // see Laned
@@ -25,6 +26,7 @@ type task struct {
 	ready    time.Time // not to be attempted before
 	wake     time.Time // while delayed: when to look at it next
 	next     *task     // in a fifo
+	failures int       // of its attempts at server, as far as they are its own; att has those of when it was sent
 	doubt    suspicion // about its failures
 	marked   bool      // it has failed, in doubt or not
 	round    int       // the last one in which it probed
