@@ -23,8 +23,8 @@ type Config struct {
 	// and after FallbackAfter. Nil: none.
 	Fallbacks []Server
 	// FallbackAfter is how long a server may be without capacity, counted from the first capacity error since its last
-	// success, before jobs go to the next. It is still probed, as fast as its law allows, and gets its jobs back with
-	// the first success. 0: jobs wait for it for ever.
+	// success, or in an outage, before jobs go to the next. It is still probed and gets its jobs back with the first success.
+	// 0: jobs wait for capacity for ever, and pass an outage at once, for there they would use up their attempts.
 	FallbackAfter time.Duration
 	// Retry bounds the attempts at a job that meets transient errors. It has no default: see [DefaultRetry].
 	Retry RetryConfig

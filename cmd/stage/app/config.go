@@ -166,7 +166,7 @@ type ProviderConfig struct {
 // FallbackConfig says who is asked when the first provider does not answer.
 type FallbackConfig struct {
 	Models Fallbacks     `env:"FALLBACKS" help:"provider:model in order, separated by commas, tried when a row's transient attempts are used up"`
-	After  time.Duration `env:"FALLBACK_AFTER, default=0" help:"try them also after that long without capacity; 0: never"`
+	After  time.Duration `env:"FALLBACK_AFTER, default=0" help:"try them also after that long without capacity or in an outage; 0: never for want of capacity, at once in an outage"`
 }
 
 // PromptConfig says how a row becomes a prompt and a reply becomes a result.
