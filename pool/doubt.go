@@ -149,7 +149,7 @@ func (s *scheduler) suspect(t *task) {
 		h.since = s.tick
 	}
 	if h.failures == 0 {
-		h.before = h.share.long
+		h.before = h.share.most()
 	}
 	h.failures++
 	h.err, h.grace = t.verdict.Err, max(2*t.ended.Sub(t.att.Dispatched), leastGrace)

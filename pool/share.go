@@ -32,5 +32,8 @@ func (s *share) failed() {
 	s.lately = min(1, s.lately+1.0/shareCallsLately)
 }
 
+// most returns the larger mean.
+func (s *share) most() float64 { return max(s.long, s.lately) }
+
 // ill reports whether so many calls fail that the server is ill.
-func (s *share) ill() bool { return max(s.long, s.lately) > illShare }
+func (s *share) ill() bool { return s.most() > illShare }
