@@ -19,7 +19,7 @@ func (s *scheduler) cut(at int, err error) {
 	lost := s.acquit(v)
 	v.breaker = breaker{
 		Pause:  Pause{Kind: Outage, Err: err, Since: since, Next: s.tick.Add(firstProbeWait), Server: at, Lost: lost},
-		opened: s.tick, wait: firstProbeWait, patience: v.health.callTime, round: s.newRound(),
+		opened: s.tick, wait: firstProbeWait, patience: v.health.callTime, round: s.probes,
 	}
 	v.checked = s.tick
 	if at > 0 {

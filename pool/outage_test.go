@@ -480,3 +480,33 @@ func TestAnOutageOfAFallback(t *testing.T) {
 		}
 	})
 }
+
+// With both servers out, and back again, a job that always fails probes them in turns with others: it can't hold both doors.
+func TestAPoisonJobCantHoldTheDoorsOfTwoServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		poison := map[int]pool.Verdict{20: sick} // the first of those that the outage holds
+		w := world{
+			took: time.Second, poison: poison, outages: []outage{{5 * time.Second, 40 * time.Second, sick}},
+			servers: map[int]*world{1: {
+				// A moment later, so that one server is probed while no probe of the other is in flight.
+				took: time.Second, poison: poison, outages: []outage{{5130 * ms, 40 * time.Second, sick}},
+			}},
+		}
+		p := w.running(t, pool.Config{Size: 4, QueueLimit: 100, Fallbacks: []pool.Server{{}}})
+		var lost []int
+		done := 0
+		for in := range 100 {
+			submit(t, p, in, func(r result) {
+				done++
+				if r.Err != nil {
+					lost = append(lost, in)
+				}
+			})
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if done != 100 || !slices.Equal(lost, []int{20}) {
+			t.Errorf("%d jobs are done, %v failed", done, lost)
+		}
+	})
+}

@@ -72,7 +72,7 @@ type breaker struct {
 	sent      time.Time     // when it went
 	patience  time.Duration // after which the next may go although its verdict is not there; 0: never
 	unreached bool          // the latest probe of an outage reached no server
-	round     int           // of probes: each job that waits is the probe once in a round
+	round     int           // probes that had gone when this round began: each job that waits is the probe once in a round
 }
 
 func (b *breaker) isOpen() bool { return b.Kind != NotPaused }
@@ -98,7 +98,6 @@ func (b *breaker) lets(now time.Time) bool {
 func (b *breaker) probes(now time.Time, t *task, interval time.Duration) {
 	b.probe, b.sent = t, now
 	b.Probes++
-	t.round = b.round
 	if b.Kind == Outage || b.Kind == Shortage {
 		least, parts := probeWait, time.Duration(probeAgeShare)
 		if b.unreached {
@@ -127,7 +126,7 @@ func (s *scheduler) pauseAll(kind PauseKind, server int, err error, t *task) {
 	case b.Kind != kind:
 		*b = breaker{
 			Pause:  Pause{Kind: kind, Since: s.tick, Next: s.tick.Add(wait), Server: server},
-			opened: s.tick, wait: wait, round: s.newRound(),
+			opened: s.tick, wait: wait, round: s.probes,
 		}
 	case b.steady():
 		b.Next = s.tick.Add(wait)
@@ -223,7 +222,8 @@ func (s *scheduler) firstProbe() (t *task, at int, next time.Time) {
 }
 
 // prober returns the job of those that wait at a server that probes next for a breaker, or nil: the oldest, and where the
-// job itself may be what is wrong the oldest that has not been the probe in this round, so that it can't hold the door.
+// job itself may be what is wrong the oldest that has not been a probe in this round, so that it can't hold the door. A
+// probe for another breaker counts too, else one job could hold the doors of two that take turns.
 func (s *scheduler) prober(b *breaker, at int) *task {
 	ready := &s.servers[at].ready
 	if b.Kind == FatalError || b.Kind == Shortage {
@@ -235,21 +235,15 @@ func (s *scheduler) prober(b *breaker, at int) *task {
 		}
 		return s.fresh.firstJob()
 	}
-	t := ready.oldest(func(t *task) bool { return t.round != b.round })
+	t := ready.oldest(func(t *task) bool { return t.probed <= b.round })
 	if t == nil && at == 0 {
 		t = s.fresh.firstJob()
 	}
 	if t == nil && ready.first() != nil {
-		b.round = s.newRound()
+		b.round = s.probes
 		t = ready.first()
 	}
 	return t
-}
-
-// newRound returns a number that no job has probed under.
-func (s *scheduler) newRound() int {
-	s.rounds++
-	return s.rounds
 }
 
 func later(a, b time.Time) time.Time {

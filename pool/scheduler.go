@@ -34,7 +34,7 @@ type scheduler struct {
 	pause     breaker       // of the whole pool; those of outages are the servers'
 	heldSince time.Time     // when the present pause began
 	heldFor   time.Duration // all pauses that have ended
-	rounds    int           // of probes, so far
+	probes    int           // that have gone, of all breakers
 	shortage  shortage
 	marked    int // jobs that have failed, in doubt or not
 	parked    int // jobs that wait for a verdict on another one
@@ -169,6 +169,10 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	}
 	t.att.Number++
 	t.att.Probe = s.paused() || v.out()
+	if t.att.Probe {
+		s.probes++
+		t.probed = s.probes
+	}
 	if s.paused() {
 		s.pause.probes(s.tick, t, s.cfg.ProbeInterval)
 	} else if v.out() {

@@ -29,7 +29,7 @@ type task struct {
 	failures int       // of its attempts at server, as far as they are its own; att has those of when it was sent
 	doubt    suspicion // about its failures
 	marked   bool      // it has failed, in doubt or not
-	round    int       // the last one in which it probed
+	probed   int       // its last probe, by scheduler.probes; 0: none
 	seq      uint64    // of its last attempt, among those at the server
 	slot     int       // while it is in flight: its place in server.inFlight
 
