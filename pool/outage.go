@@ -111,30 +111,42 @@ func (s *scheduler) outageProber(at int) *task {
 	return nil
 }
 
-// stuck reports whether outages leave a job that waits at the first server nowhere to go.
-func (s *scheduler) stuck() bool {
-	for i := range s.servers {
+// stuckSince returns since when outages leave a job that waits at a server nowhere to go; zero: it has somewhere.
+func (s *scheduler) stuckSince(at int) (since time.Time) {
+	for i := at; i < len(s.servers); i++ {
 		v := &s.servers[i]
-		if !v.out() && (i == 0 || !v.shut.After(s.tick)) {
-			return false
+		switch {
+		case v.out():
+			since = later(since, v.breaker.Since)
+		case i > at && v.shut.After(s.tick):
+			since = later(since, v.shut.Add(-s.cfg.ProbeInterval)) // see shun
+		default:
+			return time.Time{}
 		}
 		if !s.passed(i) {
-			return true
+			break
 		}
 	}
-	return true
+	return since
 }
+
+// stuck reports whether that is so at the first server.
+func (s *scheduler) stuck() bool { return !s.stuckSince(0).IsZero() }
 
 // endHolds fails the jobs that an outage has held for Config.OutageHold.
 func (s *scheduler) endHolds() {
 	for i := range s.servers {
 		v := &s.servers[i]
-		if s.cfg.OutageHold == 0 || !v.out() || s.tick.Before(v.checked.Add(holdCheck)) || s.passed(i) {
+		if s.cfg.OutageHold == 0 || s.tick.Before(v.checked.Add(holdCheck)) {
+			continue
+		}
+		since := s.stuckSince(i)
+		if since.IsZero() {
 			continue
 		}
 		v.checked = s.tick
 		over := func(t *task) bool {
-			return t.server == i && s.tick.Sub(later(v.breaker.Since, t.arrived)) >= s.cfg.OutageHold
+			return t.server == i && s.tick.Sub(later(since, t.arrived)) >= s.cfg.OutageHold
 		}
 		for _, t := range s.takeOut(over) {
 			s.vacate(t)
@@ -159,7 +171,7 @@ func (s *scheduler) outageDue() (at time.Time) {
 		if pass := s.passable(i); pass.After(s.tick) {
 			at = sooner(at, pass)
 		}
-		if s.cfg.OutageHold > 0 && !s.passed(i) {
+		if s.cfg.OutageHold > 0 && !s.stuckSince(i).IsZero() {
 			at = sooner(at, v.checked.Add(holdCheck))
 		}
 	}

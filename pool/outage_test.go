@@ -510,3 +510,30 @@ func TestAPoisonJobCantHoldTheDoorsOfTwoServers(t *testing.T) {
 		}
 	})
 }
+
+// Jobs that could go past the first server are held as soon as the fallback is out too, and from then on.
+func TestOutagesOfAllServersHoldJobsTooLong(t *testing.T) {
+	for _, after := range []time.Duration{0, 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			const from = 20 * time.Second // when the fallback is out too
+			w := world{
+				took: time.Second, outages: []outage{{5 * time.Second, time.Hour, sick}},
+				servers: map[int]*world{1: {took: time.Second, outages: []outage{{from, time.Hour, sick}}}},
+			}
+			p := w.running(t, pool.Config{Size: 4, QueueLimit: 200, OutageHold: 10 * time.Second, FallbackAfter: after, Fallbacks: []pool.Server{{}}})
+			held := 0
+			for _, r := range batch(t, p, 200) {
+				if r.Err == nil {
+					continue
+				}
+				held++
+				if d := r.Finished.Sub(w.begin) - from; !errors.Is(r.Err, pool.ErrOutage) || d < 10*time.Second || d > 12*time.Second {
+					t.Errorf("job %d: %v, %v after the second outage began", r.In, r.Err, d)
+				}
+			}
+			if held < 100 {
+				t.Errorf("%d jobs failed", held)
+			}
+		})
+	}
+}
