@@ -183,7 +183,9 @@ func (s *scheduler) outageDue() (at time.Time) {
 // back, and the pool pauses.
 
 const (
-	shortageGrowth = 5 * time.Second // one more call in flight is tried so often
+	// One more call in flight is tried so often. Where fewer are wanted it is allowed all the same, else a shortage that is
+	// long over would be reported until as many are.
+	shortageGrowth = 5 * time.Second
 )
 
 // shortage bounds the calls in flight; room 0: it does not.
@@ -213,7 +215,7 @@ func (s *scheduler) slots() int {
 	if h.room == 0 {
 		return s.cfg.Size
 	}
-	if s.tick.Sub(h.grown) >= shortageGrowth && s.counts.InFlight >= h.room {
+	if s.tick.Sub(h.grown) >= shortageGrowth {
 		h.room, h.grown = h.room+1, s.tick
 	}
 	if h.room >= s.cfg.Size {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -192,6 +193,33 @@ func TestAShortageOfEverythingPauses(t *testing.T) {
 		}
 		if took := time.Since(w.begin); took > (10+60+2+45)*time.Second {
 			t.Errorf("took %v: a shortage that is over bounds nothing", took)
+		}
+	})
+}
+
+// A shortage is over although no call more than the room for them is wanted any more.
+func TestAShortageEndsWithFewCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		var mu sync.Mutex
+		p := running(t, pool.Config{Size: 64}, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+			mu.Lock()
+			calls++
+			first := calls == 40
+			mu.Unlock()
+			if first {
+				return 0, short
+			}
+			return sleeper(time.Second)(ctx, in, a)
+		})
+		batch(t, p, 100)
+		if p.Stats().Shortage == nil {
+			t.Error("there was no shortage")
+		}
+		time.Sleep(64 * 5 * time.Second)
+		synctest.Wait()
+		if err := p.Stats().Shortage; err != nil {
+			t.Errorf("five minutes later: %v", err)
 		}
 	})
 }

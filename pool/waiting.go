@@ -101,7 +101,7 @@ func (s *scheduler) due() (at time.Time) {
 		return at
 	}
 	at = sooner(at, s.outageDue())
-	if h := &s.shortage; h.room > 0 && s.counts.InFlight >= h.room {
+	if h := &s.shortage; h.room > 0 {
 		at = sooner(at, h.grown.Add(shortageGrowth))
 	}
 	for i := range s.servers {
