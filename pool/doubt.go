@@ -70,6 +70,7 @@ type suspicion struct {
 	at       int       // of this server
 	seq      uint64    // of the attempt that failed last
 	strikes  int       // failures that count if they are confirmed
+	vain     int       // failures since the last of these, which don't count
 	lost     int       // failures that were sent
 	seen     uint64    // successes of the server at the last one
 	begin    uint64    // and at the first
@@ -129,7 +130,8 @@ func (s *scheduler) doubt(t *task) {
 	case t.doubt.final || t.failures+t.doubt.strikes >= limit:
 		s.usedUp(t)
 	default:
-		n := min(t.failures+t.doubt.strikes, s.cfg.Retry.MaxAttempts)
+		// A call that can't count may cost money all the same, so their number is unbounded but the waits grow.
+		n := min(t.failures+t.doubt.strikes, s.cfg.Retry.MaxAttempts) + t.doubt.vain
 		wait := max(s.cfg.Retry.wait(n, s.cfg.Rand()), t.verdict.Hint.RetryAfter)
 		t.doubt.until = s.tick.Add(wait + tellWait)
 		s.again(t, wait)
@@ -175,6 +177,9 @@ func (s *scheduler) suspect(t *task) {
 		t.doubt.strikes, t.doubt.final = 1, true
 	case t.doubt.strikes == 0 || told || alone:
 		t.doubt.strikes++
+		t.doubt.vain = 0
+	default:
+		t.doubt.vain++
 	}
 }
 

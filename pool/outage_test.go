@@ -537,3 +537,19 @@ func TestOutagesOfAllServersHoldJobsTooLong(t *testing.T) {
 		})
 	}
 }
+
+// While one call lasts long there is nobody to tell whose the failures of a job are. Each call may have to be paid for, so
+// they become fewer.
+func TestAPoisonJobBesideALongCallIsTriedLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 4, Rand: rand.New(rand.NewPCG(1, 2)).Float64}, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+			if in == 0 {
+				return sleeper(10*time.Minute)(ctx, in, a)
+			}
+			return 0, sick
+		})
+		if r := batch(t, p, 2)[1]; r.Err == nil || r.Attempts > 40 {
+			t.Errorf("%v after %d attempts", r.Err, r.Attempts)
+		}
+	})
+}
