@@ -481,7 +481,8 @@ func TestAnOutageOfAFallback(t *testing.T) {
 	})
 }
 
-// With both servers out, and back again, a job that always fails probes them in turns with others: it can't hold both doors.
+// With both servers out, and back again, a job that always fails takes turns with others as their probe: it can't hold both
+// doors.
 func TestAPoisonJobCantHoldTheDoorsOfTwoServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		poison := map[int]pool.Verdict{20: sick} // the first of those that the outage holds
