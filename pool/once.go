@@ -105,5 +105,8 @@ func (s *scheduler) settleOnce(t *task) {
 		s.counts.CapacityRetries++
 		t.att.CapacityRetries++
 	}
+	if at := &s.servers[t.att.Server]; v.inDoubt() && !at.out() {
+		at.health.share.failed() // nobody else counts it, and unlike a job's it never goes again
+	}
 	s.finish(t, v.Err, v.Class, t.ended)
 }

@@ -3,6 +3,7 @@ package pool_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -244,6 +245,43 @@ func TestAPanicOfASingleAttemptIsItsResult(t *testing.T) {
 		r := o.Do(t.Context(), "x")
 		if e, is := errors.AsType[*pool.PanicError](r.Err); !is || e.Value != "ouch" {
 			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// Failures of single attempts are the server's as those of jobs are: beside many of them a server that fails half of all
+// calls passes for ill all the same, and no job is lost to it.
+func TestFailuresOfSingleAttemptsShowAnIllServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(5, 6))
+		var mu sync.Mutex
+		half := func(pool.Attempt) pool.Verdict {
+			time.Sleep(time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			if rng.Float64() < .5 {
+				return sick
+			}
+			return ok
+		}
+		p := running(t, pool.Config{Size: 32, QueueLimit: 4000}, func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+			return in, half(a)
+		})
+		o := once(p, half)
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 32 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					o.Do(ctx, "x")
+				}
+			})
+		}
+		jobs := failed(batch(t, p, 4000))
+		cancel()
+		all.Wait()
+		if len(jobs) > 8 { // before it is known to be ill
+			t.Errorf("%d jobs failed: %v", len(jobs), jobs)
 		}
 	})
 }
