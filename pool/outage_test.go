@@ -481,8 +481,7 @@ func TestAnOutageOfAFallback(t *testing.T) {
 	})
 }
 
-// With both servers out, and back again, a job that always fails takes turns with others as their probe: it can't hold both
-// doors.
+// With both servers out and back again, a job that always fails probes in turns with others.
 func TestAPoisonJobCantHoldTheDoorsOfTwoServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		poison := map[int]pool.Verdict{20: sick} // the first of those that the outage holds
