@@ -12,8 +12,7 @@ import (
 // any success between them a job's failures count as one, whatever their number. A job that has used up its attempts waits
 // for the verdict, and calls no more. Failures that reached no server never count.
 //
-// Before the first success of all the settings may be wrong. Then an error that every job meets is in doubt in the same
-// way, and when so many different jobs have met it and nothing else, the pool pauses.
+// Errors that may be those of wrong settings are in doubt in the same way: see settings.go.
 
 const (
 	// So many different jobs fail in a row, by less than one chance in a million, before it is an outage: at a server
@@ -30,9 +29,6 @@ const (
 	illShare, illAttempts = 1.0 / 3, 6
 	// A job that has used up its attempts waits so long at least for another one's verdict.
 	doubtWait = time.Second
-	// So many different jobs meet the same error before the first success, or so many in a row later on, and it is the
-	// settings'.
-	alikeFirst, alikeLater = 5, 50
 	// A job that has failed so waits so long at most, beyond its backoff, for another one's success: its next failure would
 	// not count, and each of its calls is to.
 	tellWait, tellStep = 2 * time.Second, 50 * time.Millisecond
@@ -84,13 +80,6 @@ type suspicion struct {
 // doubtful reports whether the verdict on t is in doubt.
 func (s *scheduler) doubtful(t *task) bool {
 	return t.verdict.inDoubt() || s.maybeSettings(t)
-}
-
-// maybeSettings reports whether the verdict on t may be that of wrong settings.
-func (s *scheduler) maybeSettings(t *task) bool {
-	h := &s.servers[t.att.Server].health
-	return t.verdict.Alike != "" && s.cfg.OnFatal == HoldAll && t.att.Server == 0 &&
-		(!h.proven && !h.mixed || s.pause.Kind == WrongSettings)
 }
 
 // doubt acts on a verdict on t that is in doubt.
@@ -398,35 +387,6 @@ func (s *scheduler) lose(t *task) {
 		return
 	}
 	s.moveOn(t)
-}
-
-// settingsSuspected reports whether enough jobs have met the same error, and nothing else, before the first success. Then
-// nothing goes until those in flight have told, too: refusals may just be faster than successes.
-func (h *health) settingsSuspected() bool {
-	return !h.proven && !h.mixed && h.alikeJobs >= alikeFirst
-}
-
-// allAlike pauses the pool if so many different jobs have failed in a row as t did. It reports whether it did; then t
-// waits.
-func (s *scheduler) allAlike(t *task) bool {
-	h := &s.servers[t.att.Server].health
-	if t.att.Server > 0 || s.cfg.OnFatal != HoldAll {
-		return false
-	}
-	if t.verdict.Alike == "" || h.run != t.verdict.Alike {
-		h.run, h.runJobs = t.verdict.Alike, 0
-	}
-	if h.runJobs++; h.run == "" || h.runJobs < alikeLater {
-		return false
-	}
-	s.putBack(t)
-	s.blameSettings(t.att.Server, t.verdict.Err)
-	return true
-}
-
-func (s *scheduler) blameSettings(server int, err error) {
-	s.acquit(&s.servers[server])
-	s.pauseAll(WrongSettings, server, err, nil)
 }
 
 // mark counts a job as one that has failed.

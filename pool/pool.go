@@ -4,7 +4,8 @@
 // ever and through the shared pacer, after a transient error a bounded number of times with exponential backoff and
 // full jitter. A slot is held only while a call is in flight. Every attempt, first or retry, goes through one pacer,
 // whose law ([aimd.Classic], [aimd.Adaptive]) says when the next may go; the oldest retry goes before any new job.
-// A fatal error, one about the caller rather than the job, holds everything and probes until it is fixed.
+// A fatal error, one about the caller rather than the job, holds everything and probes until it is fixed. So does an
+// outage of the server, and an error that all jobs meet: a failure is a job's own only while others succeed around it.
 //
 // Parties that share a pool have a lane each, and the lanes take turns: see [Laned].
 //

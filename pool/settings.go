@@ -1,0 +1,44 @@
+package pool
+
+// Before the first success of all the settings may be wrong. Then an error that every job meets is in doubt, and when so
+// many different jobs have met it and nothing else, the pool pauses. Later a job's error is its own, until so many in a row
+// meet the same.
+
+// So many different jobs make it the settings': before the first success, and in a row later on.
+const alikeFirst, alikeLater = 5, 50
+
+// maybeSettings reports whether the verdict on t may be that of wrong settings.
+func (s *scheduler) maybeSettings(t *task) bool {
+	h := &s.servers[t.att.Server].health
+	return t.verdict.Alike != "" && s.cfg.OnFatal == HoldAll && t.att.Server == 0 &&
+		(!h.proven && !h.mixed || s.pause.Kind == WrongSettings)
+}
+
+// settingsSuspected reports whether enough jobs have met the same error, and nothing else, before the first success. Then
+// nothing goes until those in flight have told, too: refusals may just be faster than successes.
+func (h *health) settingsSuspected() bool {
+	return !h.proven && !h.mixed && h.alikeJobs >= alikeFirst
+}
+
+// allAlike pauses the pool if so many different jobs have failed in a row as t did. It reports whether it did; then t
+// waits.
+func (s *scheduler) allAlike(t *task) bool {
+	h := &s.servers[t.att.Server].health
+	if t.att.Server > 0 || s.cfg.OnFatal != HoldAll {
+		return false
+	}
+	if t.verdict.Alike == "" || h.run != t.verdict.Alike {
+		h.run, h.runJobs = t.verdict.Alike, 0
+	}
+	if h.runJobs++; h.run == "" || h.runJobs < alikeLater {
+		return false
+	}
+	s.putBack(t)
+	s.blameSettings(t.att.Server, t.verdict.Err)
+	return true
+}
+
+func (s *scheduler) blameSettings(server int, err error) {
+	s.acquit(&s.servers[server])
+	s.pauseAll(WrongSettings, server, err, nil)
+}
