@@ -44,6 +44,7 @@ type health struct {
 	callTime time.Duration // of successes, a mean; 0: there was none
 
 	successes uint64
+	through   uint64        // the last call, in the order in which they went, that succeeded
 	failures  int           // in doubt, since the last success
 	doubted   []*task       // jobs that have failures in doubt
 	since     time.Time     // the first failure since there were none
@@ -65,11 +66,12 @@ type suspicion struct {
 	first    bool      // it has no confirmed failure
 	at       int       // of this server
 	seq      uint64    // of the attempt that failed last
+	firstSeq uint64    // and of the first
 	strikes  int       // failures that count if they are confirmed
 	vain     int       // failures since the last of these, which don't count
 	lost     int       // failures that were sent
 	seen     uint64    // successes of the server at the last one
-	begin    uint64    // and at the first
+	begin    uint64    // and when the first of these attempts went
 	final    bool      // one of them is not to be tried again
 	settings bool      // but for the settings the last one would be the job's own
 	alike    bool      // it is counted among alikeJobs
@@ -86,6 +88,7 @@ func (s *scheduler) doubtful(t *task) bool {
 func (s *scheduler) doubt(t *task) {
 	v := &s.servers[t.att.Server]
 	if v.out() || s.pause.Kind == WrongSettings {
+		v.breaker.voided = append(v.breaker.voided, t)
 		s.putBack(t)
 		return
 	}
@@ -114,7 +117,7 @@ func (s *scheduler) doubt(t *task) {
 		return
 	}
 	switch limit := s.attempts(h); {
-	case t.verdict.Origin == OfNetwork:
+	case t.verdict.Origin == OfNetwork && t.server == 0:
 		s.again(t, s.cfg.Retry.wait(1, s.cfg.Rand())) // the breaker sees to longer waits
 	case t.doubt.final || t.failures+t.doubt.strikes >= limit:
 		s.usedUp(t)
@@ -145,9 +148,9 @@ func (s *scheduler) suspect(t *task) {
 	h.failures++
 	h.err, h.grace = t.verdict.Err, max(2*t.ended.Sub(t.att.Dispatched), leastGrace)
 	if !t.doubt.failed {
-		t.doubt.failed, t.doubt.at, t.doubt.begin = true, t.server, h.successes
+		t.doubt.failed, t.doubt.at, t.doubt.begin, t.doubt.firstSeq = true, t.server, t.seen, t.seq
 		h.doubted = append(h.doubted, t)
-		t.doubt.first = t.failures == 0
+		t.doubt.first = t.failures == 0 && !t.suspect
 		s.mark(t)
 	}
 	alone := s.cfg.Size == 1 || s.alone(h) // else others could have told meanwhile
@@ -161,7 +164,7 @@ func (s *scheduler) suspect(t *task) {
 		h.share.failed() // a job that fails again and again while no other succeeds counts once
 	}
 	switch {
-	case t.verdict.Origin == OfNetwork:
+	case t.verdict.Origin == OfNetwork && t.server == 0: // at a fallback they count: elsewhere it has used up its attempts
 	case t.verdict.Class == Permanent:
 		t.doubt.strikes, t.doubt.final = 1, true
 	case t.doubt.strikes == 0 || told || alone:
@@ -238,7 +241,7 @@ func (s *scheduler) judge() {
 // last call that got through went, and how many calls got through that went since the first failure.
 func (s *scheduler) inARow(v *server) (row, through int) {
 	h := &v.health
-	var last uint64
+	last := h.through
 	for _, t := range v.inFlight {
 		if s.tick.Sub(t.att.Dispatched) < h.grace {
 			continue
@@ -249,7 +252,7 @@ func (s *scheduler) inARow(v *server) (row, through int) {
 		}
 	}
 	for _, t := range h.doubted {
-		if t.doubt.seq > last && t.doubt.first {
+		if t.doubt.firstSeq > last && t.doubt.first {
 			row++
 		}
 	}
@@ -305,6 +308,7 @@ func (s *scheduler) succeeded(t *task) {
 	}
 	h.callTime += (took - h.callTime) / callTimeCalls
 	h.successes++
+	h.through = max(h.through, t.seq)
 	h.failures = 0
 	s.forget(t)
 	s.confirm(h, func(d *task) bool { return d.doubt.seq < t.seq })
@@ -339,18 +343,20 @@ func (s *scheduler) confirm(h *health, match func(*task) bool) {
 	}
 }
 
-// acquit drops the failures in doubt, and returns how many of them were sent. Jobs that are parked may go again.
+// acquit drops the failures in doubt, and returns how many of them were sent. Their jobs may go again at once, whatever
+// they were told to wait.
 func (s *scheduler) acquit(v *server) (lost int) {
 	doubted := v.health.doubted
 	v.health.doubted, v.health.failures, v.health.judgeAt = nil, 0, time.Time{}
 	v.health.alike, v.health.alikeJobs = "", 0
+	v.breaker.voided = append(v.breaker.voided, doubted...)
 	for _, t := range doubted {
 		d := s.clear(t)
 		lost += d.lost
 		if t.failures == 0 {
 			s.unmark(t)
 		}
-		if d.parked && len(s.delayed.remove(func(x *task) bool { return x == t })) > 0 {
+		if len(s.delayed.remove(func(x *task) bool { return x == t })) > 0 {
 			s.servers[t.server].ready.push(t)
 		}
 	}

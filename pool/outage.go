@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// falseAlarmProbes is how many probes, the successful one included, an outage has at most that may have been none: 3 s.
+const falseAlarmProbes = 4
+
 // holdCheck is how often the jobs that an outage holds are looked through for those held too long.
 const holdCheck = time.Second
 
@@ -19,7 +22,7 @@ func (s *scheduler) cut(at int, err error) {
 	lost := s.acquit(v)
 	v.breaker = breaker{
 		Pause:  Pause{Kind: Outage, Err: err, Since: since, Next: s.tick.Add(firstProbeWait), Server: at, Lost: lost},
-		opened: s.tick, wait: firstProbeWait, patience: v.health.callTime, round: s.probes,
+		opened: s.tick, wait: firstProbeWait, patience: v.health.callTime, round: s.probes, voided: v.breaker.voided,
 	}
 	v.checked = s.tick
 	if at > 0 {
@@ -38,8 +41,14 @@ func (s *scheduler) comeBack(v *server) {
 	}
 }
 
-// mend closes the breaker of a server.
-func (s *scheduler) mend(at int) {
+// mend closes the breaker of a server. An outage of a few probes may have been none, but jobs beside each other that
+// always fail: those that fail again make no further one, else the pool would go from one to the next.
+func (s *scheduler) mend(at int, success bool) {
+	if b := &s.servers[at].breaker; success && b.Probes <= falseAlarmProbes {
+		for _, t := range b.voided {
+			t.suspect = true
+		}
+	}
 	s.servers[at].breaker = breaker{}
 	s.restart(at)
 	s.delayAgain()
@@ -73,7 +82,7 @@ func (s *scheduler) sensed(t *task) {
 			b.Lost++
 		}
 	case probe || v.Class == OK && t.att.Dispatched.After(b.Since):
-		s.mend(t.att.Server)
+		s.mend(t.att.Server, v.Class == OK)
 	}
 }
 

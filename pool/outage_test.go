@@ -511,6 +511,73 @@ func TestAPoisonJobCantHoldTheDoorsOfTwoServers(t *testing.T) {
 	})
 }
 
+// Jobs beside each other that always fail look like an outage, once.
+func TestNeighboursThatAlwaysFail(t *testing.T) {
+	for _, size := range []int{1, 8} {
+		for _, n := range []int{2, 3, 5} {
+			synctest.Test(t, func(t *testing.T) {
+				w := world{took: 50 * ms, poison: map[int]pool.Verdict{}}
+				var bad []int
+				for i := range n {
+					w.poison[10+i] = sick
+					bad = append(bad, 10+i)
+				}
+				p := w.running(t, pool.Config{Size: size, QueueLimit: 100})
+				results := batch(t, p, 63)
+				if jobs := failed(results); !slices.Equal(jobs, bad) {
+					t.Errorf("size %d, %d neighbours: jobs %v failed", size, n, jobs)
+				}
+				for _, in := range bad {
+					if a := results[in].Attempts; a > 8 {
+						t.Errorf("size %d, %d neighbours: job %d was called %d times", size, n, in, a)
+					}
+				}
+				if len(w.pause) > 2 {
+					t.Errorf("size %d, %d neighbours: pauses %v", size, n, w.pause)
+				}
+			})
+		}
+	}
+}
+
+// Jobs that always time out are told from an outage by the others that succeeded meanwhile, though none is left to ask
+// when the first of them fails: the queue is full behind them.
+func TestJobsThatTimeOutWhenAllOthersAreDone(t *testing.T) {
+	for _, n := range []int{2, 12} {
+		synctest.Test(t, func(t *testing.T) {
+			slow := pool.Verdict{Class: pool.Transient, Origin: pool.OfServer, Err: errors.New("timed out")}
+			p := running(t, pool.Config{Size: 32, QueueLimit: 2000}, func(ctx context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
+				if in%50 == 10 && in < 50*n {
+					pause(ctx, 8*time.Second)
+					return 0, slow
+				}
+				return sleeper(50*ms)(ctx, in, pool.Attempt{})
+			})
+			results := batch(t, p, 1000)
+			if jobs := failed(results); len(jobs) != n {
+				t.Errorf("jobs %v failed, want %d", jobs, n)
+			}
+			if a := results[10].Attempts; a > 4 {
+				t.Errorf("%d attempts", a)
+			}
+		})
+	}
+}
+
+// What a job was told to wait by a sick server ends with the outage.
+func TestAWaitThatASickServerAskedForEndsWithTheOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := world{took: time.Second, outages: []outage{{5 * time.Second, 12 * time.Second, told(sick, time.Hour)}}}
+		p := w.running(t, pool.Config{Size: 8, QueueLimit: 100})
+		if jobs := failed(batch(t, p, 100)); jobs != nil {
+			t.Errorf("jobs %v failed", jobs)
+		}
+		if took := time.Since(w.begin); took > 40*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
 // Jobs that could go past the first server are held as soon as the fallback is out too, and from then on.
 func TestOutagesOfAllServersHoldJobsTooLong(t *testing.T) {
 	for _, after := range []time.Duration{0, 3 * time.Second} {

@@ -72,6 +72,7 @@ type breaker struct {
 	sent      time.Time     // when it went
 	patience  time.Duration // after which the next may go although its verdict is not there; 0: never
 	unreached bool          // the latest probe of an outage reached no server
+	voided    []*task       // jobs whose failures do not count because of it
 	round     int           // probes that had gone when this round began: each job that waits is the probe once in a round
 }
 
@@ -235,9 +236,12 @@ func (s *scheduler) prober(b *breaker, at int) *task {
 		}
 		return s.fresh.firstJob()
 	}
-	t := ready.oldest(func(t *task) bool { return t.probed <= b.round })
-	if t == nil && at == 0 {
+	var t *task
+	if at == 0 { // one that has not failed tells most
 		t = s.fresh.firstJob()
+	}
+	if t == nil {
+		t = ready.oldest(func(t *task) bool { return t.probed <= b.round })
 	}
 	if t == nil && ready.first() != nil {
 		b.round = s.probes

@@ -204,7 +204,7 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHand
 		switch {
 		case a.panics:
 		case a.verdict.Origin == pool.OfHost:
-		case a.verdict.Origin == pool.OfServer, a.verdict.Alike != "":
+		case a.verdict.Origin == pool.OfServer, a.verdict.Alike != "", a.verdict.Origin == pool.OfNetwork && a.server > 0:
 			doubtful[a.server]++ // may count
 		case a.verdict.Origin == pool.OfNetwork:
 		case a.verdict.Class == pool.Transient:
@@ -239,7 +239,7 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHand
 		allowed = r.Err == nil && r.Out == r.In
 	case class == pool.Transient:
 		n := failures[last.server]
-		allowed = errors.Is(r.Err, last.verdict.Err) && last.verdict.Origin != pool.OfNetwork && last.verdict.Origin != pool.OfHost &&
+		allowed = errors.Is(r.Err, last.verdict.Err) && (last.verdict.Origin != pool.OfNetwork || last.server > 0) && last.verdict.Origin != pool.OfHost &&
 			n <= cfg.Retry.MaxAttempts && n+doubtful[last.server] >= cfg.Retry.MaxAttempts
 	case class == pool.Permanent:
 		allowed = errors.Is(r.Err, last.verdict.Err)

@@ -53,7 +53,7 @@ func (v *server) next(now time.Time, t *task, i int) time.Time {
 // sent tells law and gates of an attempt at t that goes now.
 func (v *server) sent(now time.Time, t *task) {
 	v.attempts++
-	t.seq, t.slot = v.attempts, len(v.inFlight)
+	t.seq, t.slot, t.seen = v.attempts, len(v.inFlight), v.health.successes
 	v.inFlight = append(v.inFlight, t)
 	if !t.att.Probe {
 		v.health.share.sent()

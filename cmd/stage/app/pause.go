@@ -25,7 +25,11 @@ func (s *stage) paused(p pool.Pause, exit bool) {
 	var fatal error
 	switch p.Kind {
 	case pool.Outage:
-		s.log.Error("paused: the provider is out; no row is lost, calls go on when it answers", attrs...)
+		if s.cfg.Rows.OutageHold > 0 {
+			s.log.Error("paused: the provider is out; rows are held for STAGE_OUTAGE_HOLD, calls go on when it answers", attrs...)
+		} else {
+			s.log.Error("paused: the provider is out; no row is lost, calls go on when it answers", attrs...)
+		}
 	case pool.Shortage:
 		s.log.Error("paused: this machine is short of a resource; no row is lost, calls go on when there is room", attrs...)
 	case pool.WrongSettings:
@@ -60,7 +64,12 @@ func (s *stage) resumed(p pool.Pause) {
 		s.log.Warn("the provider is out, rows go to the fallbacks, it is probed", append(attrs, slog.String("fallbacks", to))...)
 		over = fmt.Sprintf("%s is out; rows go to %s, %s is probed", t.Provider(), to, t.Provider())
 	case p.Kind == pool.Outage:
-		s.log.Info("resumed: the provider answers again, no row was lost", append(attrs, slog.Int("calls_without_reply", p.Lost))...)
+		attrs = append(attrs, slog.Int("calls_without_reply", p.Lost))
+		if s.cfg.Rows.OutageHold > 0 {
+			s.log.Info("resumed: the provider answers again", attrs...)
+		} else {
+			s.log.Info("resumed: the provider answers again, no row was lost", attrs...)
+		}
 		over += fmt.Sprintf("; %d calls were sent without a usable reply (may have been billed)", p.Lost)
 	default:
 		s.log.Info("resumed: calls succeed again", attrs...)
@@ -124,7 +133,7 @@ func (s *stage) pauseText(p pool.Pause, now time.Time) string {
 // holdText says what becomes of the rows that a pause holds.
 func (s *stage) holdText() string {
 	if hold := s.cfg.Rows.OutageHold; hold > 0 {
-		return "no row is lost; one that an outage has held for " + hold.String() + " fails"
+		return "rows are held, and fail after " + hold.String()
 	}
 	return "no row is lost"
 }

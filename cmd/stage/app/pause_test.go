@@ -55,7 +55,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 		{pool.Outage, refused, 0, PauseOutage, "outage since 10:03:02 UTC, last error: openai: connection refused; next probe in 4 s; no row is lost"},
 		{
 			pool.Outage, parameter, 10 * time.Minute, PauseOutage,
-			"outage since 10:03:02 UTC, last error: openai: 400 unknown_parameter: no top_q; next probe in 4 s; no row is lost; one that an outage has held for 10m0s fails",
+			"outage since 10:03:02 UTC, last error: openai: 400 unknown_parameter: no top_q; next probe in 4 s; rows are held, and fail after 10m0s",
 		},
 		{pool.Shortage, errors.New("no descriptor: raise ulimit -n"), 0, PauseOutage, "outage since 10:03:02 UTC, last error: no descriptor: raise ulimit -n; next probe in 4 s; no row is lost"},
 		{
