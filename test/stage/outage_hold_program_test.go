@@ -108,10 +108,14 @@ func TestRowsAreHeldAsLongAsIsWanted(t *testing.T) {
 	o.process().ends(0)
 	o.verify()
 	s := stored(t, filepath.Join(o.dir, "stage-data", "job"))
-	s.verifyResults(o.rows)
-	for _, r := range s.results(0) {
-		if r.Fault == nil || r.Fault.Reason != "api_call_failed" || !strings.Contains(r.Fault.Error, "refused") {
-			t.Fatalf("row %d: %s", r.Row, r.Body)
+	results := s.results(0)
+	if len(results) != o.rows {
+		t.Fatalf("%d results, want %d", len(results), o.rows)
+	}
+	s.validate("result", results[0].message)
+	for i, r := range results {
+		if r.Row != uint64(i+1) || r.Fault == nil || r.Fault.Reason != "api_call_failed" || !strings.Contains(r.Fault.Error, "refused") {
+			t.Fatalf("result %d is of row %d: %s", i+1, r.Row, r.Body)
 		}
 	}
 	a := s.audit()

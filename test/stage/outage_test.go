@@ -60,14 +60,9 @@ func TestAnOutageFailsNoRowWhateverIsInFlight(t *testing.T) {
 				s.await(tt.rows)
 				r.stop()
 				s.verify()
-				failed := 0
-				for _, res := range s.results(0) {
-					if res.Fault != nil {
-						failed++
-					}
-				}
-				if failed > 0 {
-					t.Errorf("%d of %d rows failed", failed, tt.rows)
+				failed := slices.DeleteFunc(s.results(0), func(r result) bool { return r.Fault == nil })
+				if len(failed) > 0 {
+					t.Errorf("%d of %d rows failed, the first: %s", len(failed), tt.rows, failed[0].Body)
 				}
 				switch n := int(met.Load()); {
 				case n == 0:

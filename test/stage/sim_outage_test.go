@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -63,7 +64,13 @@ func (c *crew) dial(ctx context.Context, network, address string) (net.Conn, err
 	return c.pipe.DialContext(ctx, network, address)
 }
 
+// setOutage has rows at hand when the LLM goes out: a row that a process has alone fails by its attempts.
 func (c *crew) setOutage(to gateway.State) {
+	c.t.Helper()
+	if to != gateway.Open {
+		c.load(3 * customers)
+	}
+	c.t.Logf("%v the LLM: %v", c.clock(), to)
 	c.outage.state.Store(int32(to))
 	c.outage.silent = c.outage.silent || to == gateway.Silent
 	if to == gateway.Refused {
@@ -132,9 +139,33 @@ func (c *crew) checkAnswers() {
 		}
 		if wrong++; wrong <= 3 {
 			c.t.Errorf("%s: %v: want %q in %s", m.Subject, err, want, m.Body)
+			c.logCalls(fmt.Sprintf("Question %d\"", q))
 		}
 	}
 	if wrong > 0 {
 		c.t.Errorf("%d of %d results are wrong", wrong, c.rows)
+	}
+}
+
+// logCalls shows the calls with a prompt, and all that the same process made at the time.
+func (c *crew) logCalls(prompt string) {
+	c.t.Helper()
+	calls := c.audit().calls
+	var runs []string
+	var from, to time.Time
+	for _, e := range calls {
+		if strings.Contains(string(e.E.Request), prompt) {
+			if from.IsZero() {
+				from = e.E.Time.Add(-e.E.Latency)
+			}
+			to = e.E.Time
+			runs = append(runs, e.E.RunID)
+		}
+	}
+	for _, e := range calls {
+		began := e.E.Time.Add(-e.E.Latency)
+		if slices.Contains(runs, e.E.RunID) && e.E.Time.After(from) && began.Before(to) {
+			c.t.Logf("%s row %d: %v to %v: %s %d %s", e.E.RunID, e.E.Sequence, began.Sub(c.began), e.E.Time.Sub(c.began), e.E.Status, e.E.StatusCode, e.E.Error)
+		}
 	}
 }
