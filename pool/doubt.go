@@ -32,6 +32,8 @@ const (
 	// A job that has failed so waits so long at most, beyond its backoff, for another one's success: its next failure would
 	// not count, and each of its calls is to.
 	tellWait, tellStep = 2 * time.Second, 50 * time.Millisecond
+	// A call that lasts so many times as long as others has outlived them.
+	longCall = 3
 	// The time of a call is a mean over about so many.
 	callTimeCalls = 16
 )
@@ -63,7 +65,7 @@ type health struct {
 // suspicion is what is in doubt about a job. The zero value: nothing.
 type suspicion struct {
 	failed   bool      // it is among the doubted
-	first    bool      // it has no confirmed failure
+	first    bool      // nothing says yet that it is its own failure
 	at       int       // of this server
 	seq      uint64    // of the attempt that failed last
 	firstSeq uint64    // and of the first
@@ -150,7 +152,7 @@ func (s *scheduler) suspect(t *task) {
 	if !t.doubt.failed {
 		t.doubt.failed, t.doubt.at, t.doubt.begin, t.doubt.firstSeq = true, t.server, t.seen, t.seq
 		h.doubted = append(h.doubted, t)
-		t.doubt.first = t.failures == 0 && !t.suspect
+		t.doubt.first = t.failures == 0 && !t.suspect && !h.outlived(t)
 		s.mark(t)
 	}
 	alone := s.cfg.Size == 1 || s.alone(h) // else others could have told meanwhile
@@ -173,6 +175,12 @@ func (s *scheduler) suspect(t *task) {
 	default:
 		t.doubt.vain++
 	}
+}
+
+// outlived reports whether calls that went after the one of t, which has failed, were done long before it: it took a time
+// in which they all were, so they have told.
+func (h *health) outlived(t *task) bool {
+	return t.seq < h.through && h.callTime > 0 && t.ended.Sub(t.att.Dispatched) > longCall*h.callTime
 }
 
 // usedUp parks t until its failures are confirmed, where it can't go on at the next server.
@@ -241,7 +249,7 @@ func (s *scheduler) judge() {
 // last call that got through went, and how many calls got through that went since the first failure.
 func (s *scheduler) inARow(v *server) (row, through int) {
 	h := &v.health
-	last := h.through
+	var last uint64
 	for _, t := range v.inFlight {
 		if s.tick.Sub(t.att.Dispatched) < h.grace {
 			continue

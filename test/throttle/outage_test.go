@@ -42,7 +42,7 @@ type outageGoal struct {
 var outageGoals = map[string]outageGoal{
 	"refused, 30 s":         {pools: 2, backSeconds: 2},
 	"502, 30 s":             {pools: 2, backSeconds: 2},
-	"silent, 30 s":          {pools: 2, backSeconds: 2},
+	"silent, 30 s":          {pools: 2, backSeconds: 2.1},
 	"refused, 120 s":        {pools: 2, backSeconds: 2},
 	"502, 120 s":            {pools: 3.5, backSeconds: 4.5},
 	"silent, 120 s":         {pools: 3.5, backSeconds: 4.5},
