@@ -620,3 +620,22 @@ func TestAPoisonJobBesideALongCallIsTriedLessOften(t *testing.T) {
 		}
 	})
 }
+
+// A job that has used up its attempts at the first server fails where the fallback can't be reached: it would hold up
+// those behind it for as long.
+func TestAJobWhoseFallbackCantBeReachedFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := world{
+			took: time.Second, poison: map[int]pool.Verdict{7: sick},
+			servers: map[int]*world{1: {outages: []outage{{0, 24 * time.Hour, refused}}}},
+		}
+		p := w.running(t, pool.Config{Size: 8, QueueLimit: 100, Fallbacks: []pool.Server{{}}})
+		results := batch(t, p, 60)
+		if jobs := failed(results); !slices.Equal(jobs, []int{7}) {
+			t.Errorf("jobs %v failed", jobs)
+		}
+		if a := results[7].Attempts; a > 20 {
+			t.Errorf("%d attempts", a)
+		}
+	})
+}
