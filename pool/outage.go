@@ -42,9 +42,10 @@ func (s *scheduler) comeBack(v *server) {
 }
 
 // mend closes the breaker of a server. An outage of a few probes may have been none, but jobs beside each other that
-// always fail: those that fail again make no further one, else the pool would go from one to the next.
+// always fail: in a sequential pool, which has no others in flight, those that fail again make no further one, else it
+// would go from one to the next.
 func (s *scheduler) mend(at int, success bool) {
-	if b := &s.servers[at].breaker; success && b.Probes <= falseAlarmProbes {
+	if b := &s.servers[at].breaker; success && s.cfg.Size == 1 && b.Probes <= falseAlarmProbes {
 		for _, t := range b.voided {
 			t.suspect = true
 		}
