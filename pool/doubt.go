@@ -115,7 +115,7 @@ func (s *scheduler) doubt(t *task) {
 	}
 	if !settings && t.verdict.inDoubt() && s.isOut(v, t) {
 		s.putBack(t)
-		s.cut(t.att.Server, t.verdict.Err)
+		s.openBreaker(t.att.Server, t.verdict.Err)
 		return
 	}
 	switch limit := s.attempts(h); {
@@ -207,7 +207,7 @@ func (s *scheduler) unpark(t *task) {
 		s.lose(t)
 	default:
 		s.servers[t.server].ready.push(t)
-		s.cut(t.server, t.verdict.Err)
+		s.openBreaker(t.server, t.verdict.Err)
 	}
 }
 
@@ -240,7 +240,7 @@ func (s *scheduler) judge() {
 		}
 		h.judgeAt = time.Time{}
 		if row, through := s.inARow(v); !v.out() && row >= h.outageJobs(through) {
-			s.cut(i, h.err)
+			s.openBreaker(i, h.err)
 		}
 	}
 }

@@ -14,9 +14,9 @@ const holdCheck = time.Second
 // out reports whether the server is in an outage.
 func (v *server) out() bool { return v.breaker.isOpen() }
 
-// cut opens the breaker of a server. What its failures said of the jobs that met them is void: they wait, and lose
+// openBreaker opens the breaker of a server. What its failures said of the jobs that met them is void: they wait, and lose
 // nothing.
-func (s *scheduler) cut(at int, err error) {
+func (s *scheduler) openBreaker(at int, err error) {
 	v := &s.servers[at]
 	since := v.health.since
 	lost := s.acquit(v)
@@ -41,10 +41,10 @@ func (s *scheduler) comeBack(v *server) {
 	}
 }
 
-// mend closes the breaker of a server. An outage of a few probes may have been none, but jobs beside each other that
+// closeBreaker closes the breaker of a server. An outage of a few probes may have been none, but jobs beside each other that
 // always fail: in a sequential pool, which has no others in flight, those that fail again make no further one, else it
 // would go from one to the next.
-func (s *scheduler) mend(at int, success bool) {
+func (s *scheduler) closeBreaker(at int, success bool) {
 	if b := &s.servers[at].breaker; success && s.cfg.Size == 1 && b.Probes <= falseAlarmProbes {
 		for _, t := range b.voided {
 			t.suspect = true
@@ -83,7 +83,7 @@ func (s *scheduler) sensed(t *task) {
 			b.Lost++
 		}
 	case probe || v.Class == OK && t.att.Dispatched.After(b.Since):
-		s.mend(t.att.Server, v.Class == OK)
+		s.closeBreaker(t.att.Server, v.Class == OK)
 	}
 }
 

@@ -29,7 +29,7 @@ type task struct {
 	failures int       // of its attempts at server, as far as they are its own; att has those of when it was sent
 	doubt    suspicion // about its failures
 	marked   bool      // it has failed, in doubt or not
-	suspect  bool      // it has failed in an outage that was none, see mend
+	suspect  bool      // it has failed in an outage that was none, see closeBreaker
 	seen     uint64    // successes of the server when the last attempt went
 	probed   int       // its last probe, by scheduler.probes; 0: none
 	seq      uint64    // of its last attempt, among those at the server

@@ -16,15 +16,15 @@ var unknownParameter = llmtest.Step{
 	Body:   `{"error":{"type":"invalid_request_error","code":"unknown_parameter","message":"Unrecognized request argument supplied: foo"}}`,
 }
 
-// untilMended answers all calls with a step until somebody has changed what is wrong.
-func untilMended(step llmtest.Step) (cfg llmtest.Config, mended *atomic.Bool) {
-	mended = &atomic.Bool{}
+// untilFixed answers all calls with a step until somebody has changed what is wrong.
+func untilFixed(step llmtest.Step) (cfg llmtest.Config, fixed *atomic.Bool) {
+	fixed = &atomic.Bool{}
 	return llmtest.Config{Script: func(llmtest.Call) *llmtest.Step {
-		if mended.Load() {
+		if fixed.Load() {
 			return nil
 		}
 		return &step
-	}}, mended
+	}}, fixed
 }
 
 func TestWrongSettingsEndAJobBeforeARowFails(t *testing.T) {
@@ -42,7 +42,7 @@ func TestWrongSettingsEndAJobBeforeARowFails(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			cfg, mended := untilMended(tt.step)
+			cfg, fixed := untilFixed(tt.step)
 			o := newOut(t, cfg, nil)
 			p := o.process()
 			p.ends(3)
@@ -59,7 +59,7 @@ func TestWrongSettingsEndAJobBeforeARowFails(t *testing.T) {
 				t.Errorf("results of rows that were to be held: %v: %.300s", err, text)
 			}
 			o.verify()
-			mended.Store(true)
+			fixed.Store(true)
 			o.complete(o.process())
 		})
 	}
@@ -67,7 +67,7 @@ func TestWrongSettingsEndAJobBeforeARowFails(t *testing.T) {
 
 func TestRowsFailOfWrongSettingsWhereThatIsWanted(t *testing.T) {
 	t.Parallel()
-	cfg, _ := untilMended(unknownParameter)
+	cfg, _ := untilFixed(unknownParameter)
 	o := newOut(t, cfg, vars{"STAGE_ON_FATAL": "fail"})
 	p := o.process()
 	p.ends(0)
