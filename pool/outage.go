@@ -14,8 +14,8 @@ const holdCheck = time.Second
 // out reports whether the server is in an outage.
 func (v *server) out() bool { return v.breaker.isOpen() }
 
-// openBreaker opens the breaker of a server. What its failures said of the jobs that met them is void: they wait, and lose
-// nothing.
+// openBreaker opens the breaker of a server. What its failures said of the jobs that met them is void: they wait, and
+// lose nothing.
 func (s *scheduler) openBreaker(at int, err error) {
 	v := &s.servers[at]
 	since := v.health.since
@@ -41,9 +41,9 @@ func (s *scheduler) comeBack(v *server) {
 	}
 }
 
-// closeBreaker closes the breaker of a server. An outage of a few probes may have been none, but jobs beside each other that
-// always fail: in a sequential pool, which has no others in flight, those that fail again make no further one, else it
-// would go from one to the next.
+// closeBreaker closes the breaker of a server. An outage of a few probes may have been none, but jobs beside each other
+// that always fail: in a sequential pool, which has no others in flight, those that fail again make no further one, else
+// it would go from one to the next.
 func (s *scheduler) closeBreaker(at int, success bool) {
 	if b := &s.servers[at].breaker; success && s.cfg.Size == 1 && b.Probes <= falseAlarmProbes {
 		for _, t := range b.voided {
