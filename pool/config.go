@@ -14,7 +14,7 @@ import (
 // Config sets up a pool.
 type Config struct {
 	// Size is the most calls in flight, at least 1. With 1 the pool is sequential: a job starts when the one before
-	// it is done.
+	// it is done, or waits for another's verdict, or as a probe in an outage.
 	Size int
 	// Law paces all attempts at the server; Gates bound them besides. Both as in [Server].
 	Law   Law
