@@ -21,6 +21,8 @@ type Fault struct {
 	Code, Type, Detail string
 	// Message is for people. Empty: none.
 	Message string
+	// Unsupported is the member of the request that the model or the server does not take at all. Empty: none is named.
+	Unsupported string
 	// PerDay says that a quota of a day is used up (Gemini).
 	PerDay bool
 	// Flagged says that the row's own text was refused by a moderator.
@@ -156,6 +158,18 @@ func (t *rawText) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
+// messageText reads a message: a text, or FastAPI's detail in its place (Mistral, 422).
+type messageText string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (t *messageText) UnmarshalJSON(raw []byte) error {
+	*t = messageText(looseString(raw))
+	if raw[0] == '{' {
+		*t = messageText(memberOf(raw, "detail"))
+	}
+	return nil
+}
+
 // readFault finds the error object in a body, in any of the shapes that
 // servers put it: under "error" (an object or a text), at the top level, or in
 // a list of one. It returns nil if there is none.
@@ -183,6 +197,7 @@ func readFault(body []byte) *Fault {
 		f := faultOf(top.Error)
 		if f != nil && top.Type == "error" { // as Anthropic alone wraps it
 			f.SpendLimit = f.Type == "invalid_request_error" && spendLimit(f.Message)
+			f.Unsupported = deprecated(f.Message)
 		}
 		return f
 	case len(top.Error) > 0 && top.Error[0] == '"':
@@ -192,7 +207,7 @@ func readFault(body []byte) *Fault {
 		f.Status = max(f.Status, statusOf(string(top.StatusCode)))
 		return f
 	case top.Detail != "":
-		return &Fault{Message: string(top.Detail)}
+		return &Fault{Message: string(top.Detail), Unsupported: forbidden(string(top.Detail))}
 	}
 	return nil
 }
@@ -211,7 +226,8 @@ type faultBody struct {
 	Code       looseText       `json:"code"`
 	Type       looseText       `json:"type"`
 	Status     looseText       `json:"status"`
-	Message    looseText       `json:"message"`
+	Param      looseText       `json:"param"`
+	Message    messageText     `json:"message"`
 	Details    json.RawMessage `json:"details"`
 	InnerError struct {
 		Code looseText `json:"code"`
@@ -267,6 +283,7 @@ func (b *faultBody) fault() *Fault {
 	if f.Code == "" {
 		f.Code, f.Detail = f.Detail, ""
 	}
+	f.Unsupported = b.unsupported()
 	f.Oversized = f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message)
 	return f
 }

@@ -184,6 +184,8 @@ func explain(o *Outcome, e *Error, body []byte) error {
 	}
 	if e.Class == Fatal {
 		text += " (" + mending(o) + ")"
+	} else if remedy := remedyOf(o.Fault); remedy != "" {
+		text += " (" + remedy + ")"
 	}
 	return errors.New(text)
 }
