@@ -1,6 +1,9 @@
 package llm
 
-import "strings"
+import (
+	"net/http"
+	"strings"
+)
 
 // remedies say what to set in place of a member of the request that is not supported. There is no list of models
 // instead: it would be wrong with every release.
@@ -54,4 +57,15 @@ func deprecated(message string) string {
 		return ""
 	}
 	return name
+}
+
+// requestID returns the id by which the provider's support finds a request: x-request-id (OpenAI, Azure, Groq, xAI),
+// request-id (Anthropic), apim-request-id (Azure). Empty: the reply has none.
+func requestID(h http.Header) string {
+	for _, name := range [...]string{"X-Request-Id", "Request-Id", "Apim-Request-Id"} {
+		if id := h.Get(name); isWord(id) {
+			return id
+		}
+	}
+	return ""
 }

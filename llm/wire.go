@@ -187,6 +187,9 @@ func explain(o *Outcome, e *Error, body []byte) error {
 	} else if remedy := remedyOf(o.Fault); remedy != "" {
 		text += " (" + remedy + ")"
 	}
+	if id := requestID(o.Header); id != "" && !strings.Contains(text, id) {
+		text += " (request " + id + ")"
+	}
 	return errors.New(text)
 }
 
