@@ -48,7 +48,12 @@ func TestTokenLimitGoesByTheNameThatTheServerKnows(t *testing.T) {
 		want     string
 	}{
 		{OpenAI, ProviderConfig{}, "max_completion_tokens"},
+		// The regions and the host for client certificates: openai-python 3.3.1, _data_residency.py and README.
 		{OpenAI, ProviderConfig{BaseURL: "https://us.api.openai.com/v1"}, "max_completion_tokens"},
+		{OpenAI, ProviderConfig{BaseURL: "https://ae.api.openai.com/v1"}, "max_completion_tokens"},
+		{OpenAI, ProviderConfig{BaseURL: "https://mtls.api.openai.com/v1"}, "max_completion_tokens"},
+		// An Azure address may serve models of others, which know the old name alone: provider azure sends the new one.
+		{OpenAI, ProviderConfig{BaseURL: "https://r.services.ai.azure.com/openai/v1"}, "max_tokens"},
 		{OpenAI, ProviderConfig{BaseURL: "http://localhost:11434/v1"}, "max_tokens"},
 		{OpenAI, ProviderConfig{BaseURL: "https://api.openai.com.example.org/v1"}, "max_tokens"},
 		{Azure, ProviderConfig{BaseURL: "https://r.test"}, "max_completion_tokens"},
