@@ -10,7 +10,7 @@
 // caller's, guided by [Error.Class]: of a pool for rows, of a [Batch] for many
 // prompts at once.
 //
-//	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: llm.NewSecret(key), Model: "gpt-4.1-mini"})
+//	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: llm.NewSecret(key), Model: "gpt-6-luna"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})
 //	exchange, err := client.Do(ctx, prepared)
 //	if e, ok := errors.AsType[*llm.Error](err); ok && e.Class == llm.Capacity { /* slow down, ask again */ }

@@ -44,9 +44,9 @@ func newProcessCommand(env *Env) *cobra.Command {
 		Long: "process takes rows from a JSONL or CSV file (or - for standard input) through the whole stage, on a server of its\n" +
 			"own, and writes one result a row as JSONL, in the order of the rows, each exactly once. It may be killed and started\n" +
 			"again any number of times: the same command goes on where it was, and no reply that was kept is paid for again.",
-		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-4.1-mini --pool-size 32\n" +
+		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --pool-size 32\n" +
 			"  stage process reviews.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
-			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-4.1-mini --dry-run",
+			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run",
 	}
 	var o processOptions
 	cmd.Flags().StringVarP(&o.out, "out", "o", "", "file that the results go to; default: standard output")

@@ -11,7 +11,7 @@ func newRunCommand(env *Env) *cobra.Command {
 		Long: "run consumes rows until SIGTERM or SIGINT. Then it takes and starts no row, finishes the calls in the air within\n" +
 			"STAGE_STOP_TIMEOUT, emits what is contiguous, and hands the partition over. A second signal stops at once.\n" +
 			"Without STAGE_NATS_URL it starts a server of its own on STAGE_DATA_DIR.",
-		Example: "  STAGE_LLM_API_KEY=… stage run --nats-url nats://localhost:4222 --llm-model gpt-4.1-mini --template-file prompt.jinja --pool-size 32\n" +
+		Example: "  STAGE_LLM_API_KEY=… stage run --nats-url nats://localhost:4222 --llm-model gpt-6-luna --template-file prompt.jinja --pool-size 32\n" +
 			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'",
 	}
 	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was created anew since the last claim, and begin with its first row")
