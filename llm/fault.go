@@ -145,14 +145,16 @@ func (t *looseText) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// rawText reads the text of a string, and of anything else its JSON.
+// rawText reads the text of a string, and of anything else but null its JSON.
 type rawText string
 
 // UnmarshalJSON implements [json.Unmarshaler].
 func (t *rawText) UnmarshalJSON(raw []byte) error {
-	if raw[0] == '"' {
+	switch raw[0] {
+	case '"':
 		*t = rawText(stringOf(raw))
-	} else {
+	case 'n':
+	default:
 		*t = rawText(raw)
 	}
 	return nil
@@ -238,6 +240,8 @@ type faultBody struct {
 		LimitSource looseText            `json:"limit_source"`
 		Reasons     json.RawMessage      `json:"reasons"`
 		Headers     map[string]looseText `json:"headers"`
+		Provider    looseText            `json:"provider_name"`
+		Raw         rawText              `json:"raw"`
 	} `json:"metadata"`
 }
 
@@ -285,6 +289,9 @@ func (b *faultBody) fault() *Fault {
 	}
 	f.Unsupported = b.unsupported()
 	f.Oversized = f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message)
+	if b.Metadata.Raw != "" {
+		b.addUpstream(f)
+	}
 	return f
 }
 

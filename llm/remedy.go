@@ -32,6 +32,30 @@ func (b *faultBody) unsupported() string {
 	return forbidden(string(b.Message))
 }
 
+// addUpstream adds to the message what the provider behind OpenRouter said, whose own words are "Provider returned
+// error". Classes are decided without it. What is nested deeper is not read: a reply must not cost more than its length.
+func (b *faultBody) addUpstream(f *Fault) {
+	words := string(b.Metadata.Raw)
+	var top struct {
+		Error faultBody `json:"error"`
+		faultBody
+	}
+	decode([]byte(words), &top)
+	for _, inner := range [...]*faultBody{&top.faultBody, &top.Error} {
+		if inner.Message != "" {
+			words = string(inner.Message)
+			f.Unsupported = inner.unsupported()
+		}
+	}
+	if f.Unsupported == "" {
+		f.Unsupported = deprecated(words)
+	}
+	if b.Metadata.Provider != "" {
+		words = string(b.Metadata.Provider) + ": " + words
+	}
+	f.Message = strings.TrimPrefix(f.Message+": "+words, ": ")
+}
+
 // forbidden returns the member that FastAPI does not know:
 // [{"type": "extra_forbidden", "loc": ["body", "max_completion_tokens"]}].
 func forbidden(detail string) string {
