@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestExtraBodiesOfTheReferences compares the requests with testdata/requests/extra-bodies.txt, with what docs/providers.md
-// advises for each provider in the extra body. The sources are the SDKs and specifications of November 2026.
+// TestExtraBodiesOfTheReferences compares testdata/requests/extra-bodies.txt with the requests that result from what
+// docs/providers.md advises for the extra body. Each names the SDK or specification that its members are from.
 func TestExtraBodiesOfTheReferences(t *testing.T) {
 	closed := schemaOf(t, `{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}`)
 	azure := ProviderConfig{BaseURL: "https://res.services.ai.azure.com"}
