@@ -32,7 +32,7 @@ type Wait struct {
 // ParseWait reads the wait from the headers of a reply that came at now:
 // retry-after-ms, else retry-after in seconds, as a date or as Unix time, and
 // the reset headers of every limit of which nothing remains. Values that are
-// malformed, zero or negative are ignored. It is pure.
+// malformed, zero, negative or infinite are ignored. It is pure.
 func ParseWait(h http.Header, now time.Time) Wait {
 	if now.IsZero() || len(h) == 0 {
 		return Wait{}
@@ -57,8 +57,51 @@ func ParseWait(h http.Header, now time.Time) Wait {
 		w.Remaining0 = true
 		w.Reset = max(w.Reset, parseDelay(h.Get(reset), clock))
 	}
+	for _, limits := range h.Values("Ratelimit") {
+		w.readLimits(limits)
+	}
 	w.settle()
 	return w
+}
+
+// readLimits reads the header RateLimit of the IETF drafts, one limit in a
+// dictionary (version 7) or a list of limits that have names (from version 8):
+//
+//	limit=100, remaining=0, reset=30
+//	"hour";r=0;t=30, "day";r=900;t=3600
+func (w *Wait) readLimits(limits string) {
+	var remaining, reset string
+	flush := func() {
+		if remaining == "0" {
+			w.Remaining0 = true
+			w.Reset = max(w.Reset, parseSeconds(reset))
+		}
+		remaining, reset = "", ""
+	}
+	for member := range strings.SplitSeq(limits, ",") {
+		if name, _, _ := strings.Cut(member, ";"); !strings.Contains(name, "=") {
+			flush() // a name, of the next limit
+		}
+		for parameter := range strings.SplitSeq(member, ";") {
+			key, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+			switch key {
+			case "r", "remaining":
+				remaining = value
+			case "t", "reset":
+				reset = value
+			}
+		}
+	}
+	flush()
+}
+
+// parseSeconds reads a number of seconds.
+func parseSeconds(s string) time.Duration {
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return 0
+	}
+	return bounded(n)
 }
 
 // settle makes RetryAfter, where told, the latest end of the exhausted limit.
@@ -114,9 +157,10 @@ func parseDelay(s string, clock time.Time) time.Duration {
 	return 0
 }
 
-// bounded turns seconds into a duration in (0, maxWait], or 0.
+// bounded turns seconds into a duration in (0, maxWait], or 0. Infinity is no
+// wait that a server means: it comes of a division by zero.
 func bounded(seconds float64) time.Duration {
-	if math.IsNaN(seconds) || seconds <= 0 {
+	if math.IsNaN(seconds) || math.IsInf(seconds, 0) || seconds <= 0 {
 		return 0
 	}
 	if seconds >= maxWait.Seconds() {

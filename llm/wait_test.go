@@ -30,7 +30,15 @@ func TestWaitIsReadFromTheFirstHeaderThatTells(t *testing.T) {
 		{"zero", map[string]string{"Retry-After": "0"}, Wait{}},
 		{"negative", map[string]string{"Retry-After": "-5"}, Wait{}},
 		{"not a number", map[string]string{"Retry-After": "NaN"}, Wait{}},
-		{"infinite", map[string]string{"Retry-After": "Inf"}, Wait{RetryAfter: time.Hour}},
+		{"infinite", map[string]string{"Retry-After": "Infinity"}, Wait{}},
+		{"infinite in short", map[string]string{"Retry-After": "+Inf"}, Wait{}},
+		{"minus infinity", map[string]string{"Retry-After": "-Infinity"}, Wait{}},
+		{"milliseconds infinite", map[string]string{"Retry-After-Ms": "Infinity", "Retry-After": "2"}, Wait{RetryAfter: 2 * time.Second}},
+		{"milliseconds not a number", map[string]string{"Retry-After-Ms": "NaN", "Retry-After": "2"}, Wait{RetryAfter: 2 * time.Second}},
+		{"milliseconds negative", map[string]string{"Retry-After-Ms": "-1", "Retry-After": "2"}, Wait{RetryAfter: 2 * time.Second}},
+		{"reset infinite", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "Infinity"}, Wait{Remaining0: true}},
+		{"reset not a number", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "nan"}, Wait{Remaining0: true}},
+		{"reset negative", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "-7"}, Wait{Remaining0: true}},
 		{"beyond all bounds", map[string]string{"Retry-After": "1e300"}, Wait{RetryAfter: time.Hour}},
 		{"a day", map[string]string{"Retry-After": "86400"}, Wait{RetryAfter: time.Hour}},
 		{"date in years", map[string]string{"Retry-After": "Thu, 01 Mar 2035 12:00:00 GMT"}, Wait{RetryAfter: time.Hour}},
@@ -65,6 +73,18 @@ func TestWaitIsReadFromTheFirstHeaderThatTells(t *testing.T) {
 		{"unix seconds", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1772366430"}, Wait{Remaining0: true, Reset: 30 * time.Second}},
 		{"unix milliseconds", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1772366430500"}, Wait{Remaining0: true, Reset: 30500 * time.Millisecond}},
 		{"ietf draft", map[string]string{"Ratelimit-Remaining": "0", "Ratelimit-Reset": "50"}, Wait{Remaining0: true, Reset: 50 * time.Second}},
+		// draft-ietf-httpapi-ratelimit-headers-07 and -10 (their examples, with nothing left).
+		{"ietf draft 7", map[string]string{"Ratelimit": "limit=100, remaining=0, reset=30"}, Wait{Remaining0: true, Reset: 30 * time.Second}},
+		{"ietf draft 7, room left", map[string]string{"Ratelimit": "limit=100, remaining=50, reset=30"}, Wait{}},
+		{"ietf draft 7, reset untold", map[string]string{"Ratelimit": "limit=100,remaining=0"}, Wait{Remaining0: true}},
+		{"ietf draft 10", map[string]string{"Ratelimit": `"default";r=0;t=30`}, Wait{Remaining0: true, Reset: 30 * time.Second}},
+		{"ietf draft 10, room left", map[string]string{"Ratelimit": `"default";r=50;t=30`}, Wait{}},
+		{"ietf draft 10, several limits", map[string]string{"Ratelimit": `"minute";r=0;t=30, "hour";r=0;t=40, "day";r=9;t=3500`}, Wait{Remaining0: true, Reset: 40 * time.Second}},
+		{"ietf draft 10, partition key", map[string]string{"Ratelimit": `"default";r=0;t=5;pk=:sdfjLJUOUH==:`}, Wait{Remaining0: true, Reset: 5 * time.Second}},
+		{"ietf draft 8, name without quotes", map[string]string{"Ratelimit": "default; r=0; t=30"}, Wait{Remaining0: true, Reset: 30 * time.Second}},
+		{"ietf draft, reset not a number", map[string]string{"Ratelimit": `"default";r=0;t=Infinity`}, Wait{Remaining0: true}},
+		{"ietf draft and a wait", map[string]string{"Retry-After": "2", "Ratelimit": `"default";r=0;t=30`}, Wait{RetryAfter: 2 * time.Second, Remaining0: true, Reset: 2 * time.Second}},
+		{"a policy alone", map[string]string{"Ratelimit-Policy": `"default";q=0;w=30`}, Wait{}},
 		{"reset untold but a wait", map[string]string{"Retry-After": "1", "X-Ratelimit-Remaining": "0"}, Wait{RetryAfter: time.Second, Remaining0: true}},
 		{"reset untold", map[string]string{"X-Ratelimit-Remaining": "0"}, Wait{Remaining0: true}},
 		{"reset gone by", map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "1672366430"}, Wait{Remaining0: true}},
@@ -88,6 +108,7 @@ func FuzzParseWait(f *testing.F) {
 	f.Add("Retry-After", "20", "X-Ratelimit-Remaining", "0", "Sun, 01 Mar 2026 12:00:00 GMT")
 	f.Add("Retry-After-Ms", "1.5", "Anthropic-Ratelimit-Requests-Remaining", "0", "")
 	f.Add("X-Ratelimit-Reset-Tokens", "6m0s", "X-Ratelimit-Remaining-Tokens", "0", "now")
+	f.Add("Ratelimit", "limit=100, remaining=0, reset=30", "Ratelimit", `"a";r=0;t=30, "b";r=1`, "")
 	f.Fuzz(func(t *testing.T, name1, value1, name2, value2, date string) {
 		h := http.Header{}
 		h.Set("Date", date)
