@@ -42,6 +42,8 @@ type Known struct {
 	RowModel bool
 	// AcceptTruncated takes replies that end at the token limit.
 	AcceptTruncated bool
+	// RequestBytes is the length of the request's body. 0: not known.
+	RequestBytes int
 }
 
 // Progress is a set of the steps that an attempt has completed.
@@ -88,16 +90,16 @@ func (e *proxyError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("proxy answered %d %s", e.status, http.StatusText(e.status)))
 }
 
-// CapacityStatus says whether an HTTP status is one of the three by which
-// servers tell that they have no room now: 429, 503 and 529.
+// CapacityStatus reports whether an HTTP status is one of the four by which
+// servers say that they have no room now: 429, 498 (Groq's flex tier), 503 and 529.
 func CapacityStatus(status int) bool {
-	return status == 429 || status == 503 || status == 529
+	return status == 429 || status == 498 || status == 503 || status == 529
 }
 
 // Classify decides what an attempt means, from status, typed fields and
-// documented headers, never from the wording of a message: the three sentences
-// that one provider each documents in place of a typed field have become fields
-// of [Fault] before. It returns zeros for success and for an attempt that the
+// documented headers, never from the wording of a message: the few sentences
+// that a provider sends in place of a typed field have become fields of [Fault]
+// before. It returns zeros for success and for an attempt that the
 // caller cancelled. It is pure, and allocates nothing on success.
 func Classify(o *Outcome) (Class, Reason) {
 	j := judge(o)
@@ -180,7 +182,7 @@ func judgeStatus(o *Outcome, status int) judgement {
 	switch status {
 	case 0:
 		return callFailed(Transient, OfServer) // an error object of unknown words
-	case 429, 503, 529:
+	case 429, 498, 503, 529:
 		return callFailed(Capacity, OfRequest)
 	case 401, 402, 403, 407:
 		return callFailed(Fatal, OfRequest)
@@ -212,7 +214,7 @@ func judgeFault(o *Outcome, status int) judgement {
 	switch {
 	case f.Flagged:
 		return judgement{class: Permanent, reason: ReasonContentFiltered}
-	case f.PerDay, f.SpendLimit:
+	case f.PerDay, f.SpendLimit, f.Disabled:
 		return callFailed(Fatal, OfRequest)
 	case f.UnknownModel:
 		return unknownModel(o.Known)

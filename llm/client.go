@@ -233,6 +233,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 		Proven:          c.proven.Load(),
 		RowModel:        p.rowModel,
 		AcceptTruncated: c.cfg.AcceptTruncated,
+		RequestBytes:    len(p.Body),
 	}
 	login := c.login.Load()
 	body := c.attempt(ctx, p, login, call)

@@ -203,6 +203,23 @@ func TestClientRemembersASuccess(t *testing.T) {
 	})
 }
 
+// Anthropic's words are those for a limit that others have used up: headers and the length of the request decide.
+func TestRequestAboveAllInputTokensOfAMinuteFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := llmtest.Step{
+			Status: 429,
+			Header: map[string]string{"Anthropic-Ratelimit-Input-Tokens-Limit": "1000", "Anthropic-Ratelimit-Input-Tokens-Remaining": "1000"},
+			Body:   `{"type":"error","error":{"type":"rate_limit_error","message":"This request would exceed your organization's rate limit of 1,000 input tokens per minute."}}`,
+		}
+		client, _ := dial(t, llm.ProviderConfig{}, refused, refused)
+		for prompt, want := range map[string]llm.Class{"short": llm.Capacity, strings.Repeat("long ", 1000): llm.Permanent} {
+			if _, e := ask(t.Context(), t, client, llm.Request{Prompt: prompt}); e == nil || e.Class != want {
+				t.Errorf("prompt of %d bytes: %v, want %v", len(prompt), e, want)
+			}
+		}
+	})
+}
+
 func TestConnectTimeoutAfterASuccessIsOfTheNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var full atomic.Bool

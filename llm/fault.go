@@ -30,8 +30,10 @@ type Fault struct {
 	// Oversized says that this one request exceeds what a rate limit ever admits.
 	Oversized bool
 	// SpendLimit says that the account has no credit or has reached a limit on
-	// spending that was set for it (Anthropic).
+	// spending that was set for it (Anthropic, Gemini).
 	SpendLimit bool
+	// Disabled says that the account itself was closed (Anthropic).
+	Disabled bool
 	// UnknownModel says that there is no such model (OpenRouter).
 	UnknownModel bool
 	// RetryDelay is the wait that the object itself asks for (Gemini). 0: none.
@@ -71,6 +73,7 @@ var words = map[string]meaning{
 	"unavailable_error":            meansCapacity, // llama.cpp while it loads the model
 	"overloaded":                   meansCapacity, // text-generation-inference
 	"insufficient_system_resource": meansCapacity, // DeepSeek, as the finish reason of a 200
+	"capacity_exceeded":            meansCapacity, // Groq, 498
 	"provider_overloaded":          meansCapacity, // OpenRouter
 	"in_flight_budget_exhausted":   meansCapacity, // OpenRouter, 402
 	"openrouter_in_flight_budget":  meansCapacity, // OpenRouter, 402
@@ -89,12 +92,16 @@ var words = map[string]meaning{
 	"weight_exceeds_budget":     meansPermanent, // OpenRouter, 402: one request dearer than the whole budget
 
 	// Refused for its content.
-	"refusal":                      meansRefused,  // OpenRouter
-	"content_filter":               meansFiltered, // OpenAI, Azure
-	"content_policy_violation":     meansFiltered, // OpenAI
-	"ResponsibleAIPolicyViolation": meansFiltered, // Azure
-	"invalid_prompt":               meansFiltered, // OpenAI; OpenRouter's is left out by errorType
-	"moderation_blocked":           meansFiltered, // OpenAI
+	"refusal":                        meansRefused,  // OpenRouter
+	"content_filter":                 meansFiltered, // OpenAI, Azure
+	"content_policy_violation":       meansFiltered, // OpenAI
+	"ResponsibleAIPolicyViolation":   meansFiltered, // Azure
+	"invalid_prompt":                 meansFiltered, // OpenAI; OpenRouter's is left out by errorType
+	"moderation_blocked":             meansFiltered, // OpenAI
+	"bio_policy":                     meansFiltered, // OpenAI, 400 and in a failed response
+	"cyber_policy":                   meansFiltered, // OpenAI, 400
+	"misalignment_policy_violation":  meansFiltered, // OpenAI, 403, and not about the key
+	"image_content_policy_violation": meansFiltered, // OpenAI, in a failed response
 
 	// Nobody's row will succeed.
 	"insufficient_quota":                meansFatal, // OpenAI, 429
@@ -111,6 +118,7 @@ var words = map[string]meaning{
 	"blocked_api_access":                meansFatal, // Groq, 400: spend limit
 	"enforced_spend_limit_reached":      meansFatal, // Anthropic, 429
 	"billing_error":                     meansFatal, // Anthropic
+	"budget_exceeded":                   meansFatal, // LiteLLM's proxy, 400 or by newer versions 429
 	"authentication_error":              meansFatal, // Anthropic
 	"invalid_api_key":                   meansFatal, // OpenAI
 	"API_KEY_INVALID":                   meansFatal, // Gemini, 400
@@ -198,7 +206,9 @@ func readFault(body []byte) *Fault {
 	case len(top.Error) > 0 && top.Error[0] == '{':
 		f := faultOf(top.Error)
 		if f != nil && top.Type == "error" { // as Anthropic alone wraps it
-			f.SpendLimit = f.Type == "invalid_request_error" && spendLimit(f.Message)
+			invalid := f.Type == "invalid_request_error"
+			f.SpendLimit = invalid && spendLimit(f.Message)
+			f.Disabled = invalid && strings.HasPrefix(f.Message, disabled)
 			f.Unsupported = deprecated(f.Message)
 		}
 		return f
@@ -289,6 +299,7 @@ func (b *faultBody) fault() *Fault {
 	}
 	f.Unsupported = b.unsupported()
 	f.Oversized = f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message)
+	f.SpendLimit = f.Type == "RESOURCE_EXHAUSTED" && strings.HasPrefix(f.Message, noPrepaid)
 	if b.Metadata.Raw != "" {
 		b.addUpstream(f)
 	}
@@ -349,9 +360,41 @@ func (f *Fault) readDetails(raw json.RawMessage) {
 	}
 }
 
-// Sentences. Three times a provider answers two different things by one status,
+// Sentences. At times a provider answers two different things by one status,
 // type and code, and only its sentence tells them apart: so these sentences are
 // read, where status and type are theirs, and nothing else is.
+
+// disabled begins Anthropic's 400 for an organization that it has closed. Its
+// type is that of a bad request.
+const disabled = "This organization has been disabled"
+
+// noPrepaid begins Gemini's 429 for a prepaid balance that is used up. By status
+// it is a limit that passes, and it has none of the details of one. The sentence
+// about a quota, which does pass, begins with "You exceeded your current quota"
+// and speaks of billing too.
+const noPrepaid = "Your prepayment credits are depleted"
+
+// exceedsBucket reports whether Anthropic has refused a request that is larger
+// than all the input tokens of a minute. Its words are those for a limit that
+// others have used up, so the headers decide: nothing was used of the limit, and
+// still the request did not fit. The length has its say so that no short row can
+// fail by it: there are no more tokens than bytes. As the number of tokens that
+// remain is rounded to thousands, a request within 500 tokens of the limit could
+// be taken for one beyond it.
+func exceedsBucket(o *Outcome) bool {
+	const bucket = "Anthropic-Ratelimit-Input-Tokens-"
+	f := o.Fault
+	if o.Status != http.StatusTooManyRequests || f == nil || f.Type != "rate_limit_error" ||
+		!strings.HasPrefix(f.Message, "This request would exceed") || !strings.Contains(f.Message, " input tokens per minute") {
+		return false
+	}
+	limit, ok := digits([]byte(o.Header.Get(bucket + "Limit")))
+	if !ok || limit == 0 || int64(o.Known.RequestBytes) < limit {
+		return false
+	}
+	remaining, ok := digits([]byte(o.Header.Get(bucket + "Remaining")))
+	return ok && remaining >= limit
+}
 
 // spendLimit reads the beginnings of Anthropic's 400 for a limit on spending
 // that the organization or the workspace has set itself, as its documentation

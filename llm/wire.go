@@ -44,7 +44,9 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 	var r *Reply
 	switch {
 	case o.Status/100 != 2:
-		o.Fault = readFault(body)
+		if o.Fault = readFault(body); exceedsBucket(o) {
+			o.Fault.Oversized = true
+		}
 	case o.Err == nil && o.Form != FormTooLarge:
 		r = new(Reply)
 		w.ReadReply(body, r, o)
@@ -202,6 +204,8 @@ func mending(o *Outcome) string {
 	switch {
 	case o.Fault != nil && o.Fault.SpendLimit:
 		status = 402
+	case o.Fault != nil && o.Fault.Disabled:
+		return "check the account at the provider"
 	case o.Fault != nil && o.Fault.UnknownModel:
 		status = 404
 	}

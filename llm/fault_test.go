@@ -1,0 +1,108 @@
+package llm
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// errorCase is one reply with an error status, and what it must become. Headers are "name: value" lines.
+type errorCase struct {
+	name    string
+	wire    Wire
+	status  int
+	headers string
+	bytes   int // of the request
+	body    string
+	class   Class
+	reason  Reason
+	text    string // part of the error
+}
+
+// Sentences and shapes as their sources have them, without the ids:
+//   - Groq: console.groq.com/docs/flex-processing and /docs/errors
+//   - Gemini: the sentence as many projects quote it from the API, such as JeffOtano/roni pull request 125; of those
+//     about a quota, "Resource has been exhausted" is in google-gemini/gemini-cli issue 19976
+//   - LiteLLM: BerriAI/litellm issue 36729 (429) and pull request 4606 (400)
+//   - Anthropic: anthropics/claude-code issue 72457; for the two wordings of the limit OpenHands/OpenHands issue 9259
+//     and continuedev/continue issue 12057, with the headers that clients have recorded beside a 429
+//   - OpenAI: TestResponsesEnds.
+func TestErrorsHaveTheirClass(t *testing.T) {
+	const (
+		anthropicError = `{"type":"error","error":{"type":"`
+		limit          = anthropicError + `rate_limit_error","message":"This request would exceed the rate limit for your organization (org) of 40,000 input tokens per minute."}}`
+		newerLimit     = anthropicError + `rate_limit_error","message":"This request would exceed your organization's rate limit of 40,000 input tokens per minute (org: o, model: m)."}}`
+		full           = "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 40000"
+		prepaid        = `{"error":{"code":429,"message":"Your prepayment credits are depleted. Please go to AI Studio at https://ai.studio/projects to manage your project and billing.","status":"RESOURCE_EXHAUSTED"}}`
+		quota          = `{"error":{"code":429,"message":"You exceeded your current quota, please check your plan and billing details.","status":"RESOURCE_EXHAUSTED"`
+		credit         = "check credit and spending limits"
+		account        = "check the account at the provider"
+	)
+	noLimit := strings.ReplaceAll(full, "40000", "0")
+	calls := ReasonAPICallFailed
+	tests := []errorCase{
+		{"groq, flex tier", ChatCompletions{}, 498, "", 0, `{"error":{"message":"No flex capacity.","type":"capacity_exceeded"}}`, Capacity, calls, "498"},
+		{"groq, flex tier, by code", ChatCompletions{}, 498, "", 0, `{"error":{"message":"No flex capacity.","code":"capacity_exceeded"}}`, Capacity, calls, "498"},
+		{"groq, without a body", ChatCompletions{}, 498, "", 0, ``, Capacity, calls, "498"},
+		{"openai, flex tier", ChatCompletions{}, 429, "", 0, `{"error":{"message":"m","code":"flex_unavailable"}}`, Capacity, calls, "429"},
+
+		{"gemini, prepaid credit", GenerateContent{}, 429, "", 0, prepaid, Fatal, calls, credit},
+		{"gemini, prepaid credit, compatible address", ChatCompletions{}, 429, "", 0, "[" + prepaid + "]", Fatal, calls, credit},
+		{"gemini, quota of a minute", GenerateContent{}, 429, "", 0, quota + `,"details":[{"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[{"quotaId":"GenerateRequestsPerMinutePerProject"}]}]}}`, Capacity, calls, "quota"},
+		{"gemini, quota without details", GenerateContent{}, 429, "", 0, quota + `}}`, Capacity, calls, "quota"},
+		{"gemini, exhausted", GenerateContent{}, 429, "", 0, `{"error":{"code":429,"message":"Resource has been exhausted (e.g. check quota).","status":"RESOURCE_EXHAUSTED"}}`, Capacity, calls, "exhausted"},
+		{"a row that quotes the sentence", ChatCompletions{}, 400, "", 0, `{"error":{"message":"Your prepayment credits are depleted","type":"invalid_request_error"}}`, Permanent, calls, "400"},
+
+		{"litellm, budget, 400", ChatCompletions{}, 400, "", 0, `{"error":{"message":"Budget has been exceeded! Current cost: 10.5, Max budget: 10.0","type":"budget_exceeded","param":null,"code":"400"}}`, Fatal, calls, "Budget has been exceeded"},
+		{"litellm, budget, 429", ChatCompletions{}, 429, "", 0, `{"error":{"message":"Budget has been exceeded! Current cost: 10.5, Max budget: 10.0","type":"budget_exceeded","param":null,"code":"429"}}`, Fatal, calls, credit},
+		{"litellm, limit of a key", ChatCompletions{}, 429, "", 0, `{"error":{"message":"Rate limit exceeded","type":"throttling_error","param":null,"code":"429"}}`, Capacity, calls, "429"},
+
+		{"anthropic, disabled", Messages{}, 400, "", 0, anthropicError + `invalid_request_error","message":"This organization has been disabled."}}`, Fatal, calls, account},
+		{"anthropic, disabled, 403", Messages{}, 403, "", 0, anthropicError + `invalid_request_error","message":"This organization has been disabled."}}`, Fatal, calls, account},
+		{"anthropic, disabled, advice to retry", Messages{}, 400, "x-should-retry: true", 0, anthropicError + `invalid_request_error","message":"This organization has been disabled."}}`, Fatal, calls, account},
+		{"anthropic, another bad request", Messages{}, 400, "", 0, anthropicError + `invalid_request_error","message":"messages: This organization has been disabled"}}`, Permanent, calls, "400"},
+		{"the sentence of somebody else", ChatCompletions{}, 400, "", 0, `{"error":{"type":"invalid_request_error","message":"This organization has been disabled."}}`, Permanent, calls, "400"},
+
+		{"anthropic, larger than the limit", Messages{}, 429, full, 200_000, limit, Permanent, calls, "input tokens per minute"},
+		{"anthropic, larger than the limit, newer words", Messages{}, 429, full, 200_000, newerLimit, Permanent, calls, "input tokens per minute"},
+		{"anthropic, larger than the limit, advice to retry", Messages{}, 429, full + "\nx-should-retry: true", 200_000, limit, Transient, calls, "input tokens per minute"},
+		{"anthropic, limit used up", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 0", 200_000, limit, Capacity, calls, "429"},
+		{"anthropic, limit used in part", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 39000", 200_000, limit, Capacity, calls, "429"},
+		{"anthropic, fewer bytes than the limit has tokens", Messages{}, 429, full, 39_999, limit, Capacity, calls, "429"},
+		{"anthropic, length not known", Messages{}, 429, full, 0, limit, Capacity, calls, "429"},
+		{"anthropic, without headers", Messages{}, 429, "", 200_000, limit, Capacity, calls, "429"},
+		{"anthropic, headers of no number", Messages{}, 429, strings.ReplaceAll(full, "40000", "many"), 200_000, limit, Capacity, calls, "429"},
+		{"anthropic, a limit of none", Messages{}, 429, noLimit, 200_000, limit, Capacity, calls, "429"},
+		{"anthropic, output tokens", Messages{}, 429, full, 200_000, strings.Replace(limit, "input", "output", 1), Capacity, calls, "429"},
+		{"anthropic, limit of the account", Messages{}, 429, full, 200_000, anthropicError + `rate_limit_error","message":"This request would exceed your account's rate limit. Please try again later."}}`, Capacity, calls, "429"},
+		{"anthropic, overloaded", Messages{}, 529, full, 200_000, anthropicError + `overloaded_error","message":"Overloaded"}}`, Capacity, calls, "529"},
+	}
+	for _, code := range []string{"bio_policy", "cyber_policy", "misalignment_policy_violation"} {
+		for _, status := range []int{400, 403} {
+			tests = append(tests, errorCase{
+				"openai, " + code,
+				Responses{},
+				status, "", 0, `{"error":{"type":"invalid_request_error","code":"` + code + `","message":"Stopped."}}`,
+				Permanent, ReasonContentFiltered, "Stopped.",
+			})
+		}
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, proven := range []bool{false, true} {
+				h := http.Header{}
+				for line := range strings.Lines(tt.headers) {
+					name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+					h.Set(name, value)
+				}
+				known := Known{Proven: proven, RequestBytes: tt.bytes}
+				_, err := ParseReply(tt.wire, known, now, tt.status, h, []byte(tt.body))
+				e, _ := errors.AsType[*Error](err)
+				if e.Class != tt.class || e.Reason != tt.reason || !strings.Contains(e.Error(), tt.text) {
+					t.Errorf("proven=%v: got %v %s %q, want %v %s %q", proven, e.Class, e.Reason, e, tt.class, tt.reason, tt.text)
+				}
+			}
+		})
+	}
+}
