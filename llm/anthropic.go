@@ -116,6 +116,20 @@ func (u *messagesUsage) usage() *Usage {
 	return usage
 }
 
+// messagesEnds are the documented stop reasons. Null is not one of them: it
+// stands in a message that has not ended yet. Neither is a missing one: Ollama
+// leaves the member out when the model's process has ended.
+var messagesEnds = map[string]Finish{
+	"end_turn":                      FinishStop,
+	"stop_sequence":                 FinishStop,
+	"max_tokens":                    FinishLength,
+	"model_context_window_exceeded": FinishLength,
+	"refusal":                       FinishRefusal,
+	"tool_use":                      FinishUnfinished, // the model may do without the tool next time
+	"pause_turn":                    FinishUnfinished, // a server tool took too long
+	"compaction":                    FinishDeadEnd,    // the prompt is above the threshold for it
+}
+
 // ReadReply implements [Wire].
 func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
 	if !validJSON(body) {
@@ -131,12 +145,7 @@ func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
 		return
 	}
 	r.Text = joinParts(v.content, "text")
-	switch r.FinishReason {
-	case "max_tokens", "model_context_window_exceeded":
-		o.Finish = FinishLength
-	case "refusal":
-		o.Finish = FinishRefusal
-	}
+	o.Finish = endOf(messagesEnds, r.FinishReason)
 	if blank(r.Text) {
 		o.Form = FormEmpty
 	}

@@ -72,12 +72,14 @@ const (
 // Finish says why the model stopped.
 type Finish uint8
 
-// The zero Finish is a natural end, or a reason that means nothing to us.
+// The zero Finish is a natural end: the answer is whole.
 const (
-	FinishStop    Finish = iota
-	FinishLength         // at the token limit or the end of the context window
-	FinishFilter         // stopped by a content filter
-	FinishRefusal        // the model refused
+	FinishStop       Finish = iota
+	FinishLength            // at the token limit or the end of the context window
+	FinishFilter            // stopped by a content filter
+	FinishRefusal           // the model refused
+	FinishUnfinished        // broken off for any other reason, or for none; another attempt may end naturally
+	FinishDeadEnd           // broken off for a reason that lies in the request, so that every attempt ends there
 )
 
 // ErrTimeout is the cause of an attempt that took longer than its time-out.
@@ -156,6 +158,11 @@ func judgeReply(o *Outcome) judgement {
 		if !o.Known.AcceptTruncated || o.Form == FormEmpty {
 			return judgement{class: Permanent, reason: ReasonTruncated}
 		}
+	case FinishUnfinished:
+		// The model decides each time whether it calls a tool or breaks off, so a few further attempts are worth their cost.
+		return judgement{class: Transient, reason: ReasonTruncated, general: true}
+	case FinishDeadEnd:
+		return judgement{class: Permanent, reason: ReasonTruncated, general: true}
 	case FinishStop:
 	}
 	switch o.Form {

@@ -44,6 +44,25 @@ func joinParts(raw []byte, kinds ...string) string {
 	return strings.Join(texts, "") // of a single one no copy is made
 }
 
+// hasPart reports whether a list has a part of this type.
+func hasPart(raw []byte, kind string) bool {
+	for part := range elements(raw) {
+		if k, _ := typed(part, ""); k == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// endOf returns what a finish reason means by the list of a wire format. What is not on it is no natural end: a new
+// reason of a provider must not make a success of half an answer.
+func endOf(ends map[string]Finish, reason string) Finish {
+	if finish, ok := ends[reason]; ok {
+		return finish
+	}
+	return FinishUnfinished
+}
+
 // typed returns the type that an object tells of itself, and the member of this name.
 func typed(raw []byte, name string) (kind string, member []byte) {
 	for key, value := range members(raw) {

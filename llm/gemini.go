@@ -179,20 +179,49 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 			parts = memberOf(value, "parts")
 		}
 	}
-	r.Text = joinSpoken(parts)
-	switch r.FinishReason {
-	case "MAX_TOKENS":
-		o.Finish = FinishLength
-	case "SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR":
-		o.Finish = FinishFilter
+	var calls bool
+	r.Text, calls = joinSpoken(parts)
+	o.Finish = endOf(geminiEnds, r.FinishReason)
+	if calls && o.Finish == FinishStop {
+		// The format has no finish reason for it: the model waits for what a function returns.
+		r.FinishReason, o.Finish = "functionCall", FinishUnfinished
 	}
 	if blank(r.Text) {
 		o.Form = FormEmpty
 	}
 }
 
-// joinSpoken joins the texts of all parts in a list that are no thoughts.
-func joinSpoken(raw []byte) string {
+// geminiEnds are the documented finish reasons. A candidate without one has not
+// been finished.
+var geminiEnds = map[string]Finish{
+	"STOP":       FinishStop,
+	"MAX_TOKENS": FinishLength,
+
+	"SAFETY":                   FinishFilter,
+	"RECITATION":               FinishFilter,
+	"LANGUAGE":                 FinishFilter,
+	"BLOCKLIST":                FinishFilter,
+	"PROHIBITED_CONTENT":       FinishFilter,
+	"SPII":                     FinishFilter,
+	"MODEL_ARMOR":              FinishFilter,
+	"IMAGE_SAFETY":             FinishFilter,
+	"IMAGE_PROHIBITED_CONTENT": FinishFilter,
+	"IMAGE_RECITATION":         FinishFilter,
+
+	"FINISH_REASON_UNSPECIFIED": FinishUnfinished,
+	"OTHER":                     FinishUnfinished,
+	"MALFORMED_RESPONSE":        FinishUnfinished,
+	"MALFORMED_FUNCTION_CALL":   FinishUnfinished,
+	"UNEXPECTED_TOOL_CALL":      FinishUnfinished,
+	"TOO_MANY_TOOL_CALLS":       FinishUnfinished,
+	"NO_IMAGE":                  FinishUnfinished,
+	"IMAGE_OTHER":               FinishUnfinished,
+	"MISSING_THOUGHT_SIGNATURE": FinishDeadEnd, // the request lacks it
+}
+
+// joinSpoken joins the texts of all parts in a list that are no thoughts, and
+// reports whether a part calls a function.
+func joinSpoken(raw []byte) (text string, calls bool) {
 	var texts []string
 	for part := range elements(raw) {
 		var text []byte
@@ -203,11 +232,13 @@ func joinSpoken(raw []byte) string {
 				text = value
 			case "thought":
 				thought = value[0] == 't'
+			case "functionCall":
+				calls = calls || isObject(value)
 			}
 		}
 		if !thought {
 			texts = append(texts, looseString(text))
 		}
 	}
-	return strings.Join(texts, "")
+	return strings.Join(texts, ""), calls
 }

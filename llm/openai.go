@@ -3,6 +3,7 @@ package llm
 import (
 	"net/http"
 	"net/url"
+	"strings"
 )
 
 // ChatCompletions is OpenAI's /chat/completions, spoken by most servers:
@@ -112,6 +113,8 @@ type chatReply struct {
 
 type chatChoice struct {
 	finish, text string
+	ended        bool   // finish_reason is there, if only as null
+	native, own  string // the finish reason of the provider behind OpenRouter, and behind LiteLLM
 	answered     bool
 	refused      bool
 	fault        []byte // OpenRouter
@@ -143,7 +146,12 @@ func (c *chatChoice) read(raw []byte) {
 	for key, value := range members(raw) {
 		switch string(key) {
 		case "finish_reason":
+			c.ended = true
 			readString(&c.finish, value)
+		case "native_finish_reason": // OpenRouter
+			readString(&c.native, value)
+		case "provider_specific_fields": // LiteLLM
+			readString(&c.own, memberOf(value, "native_finish_reason"))
 		case "error":
 			c.fault = value
 		case "message":
@@ -159,10 +167,11 @@ func (c *chatChoice) readMessage(raw []byte) {
 		case "content":
 			if value[0] == '[' {
 				c.text = joinParts(value, "text", "output_text")
+				c.refused = c.refused || hasPart(value, "refusal")
 			}
 			readString(&c.text, value)
 		case "refusal":
-			c.refused = looseString(value) != ""
+			c.refused = c.refused || looseString(value) != ""
 		}
 	}
 }
@@ -195,6 +204,64 @@ func (u *chatUsage) usage() *Usage {
 	return usage
 }
 
+// chatEnds are the finish reasons that OpenAI and compatible servers document,
+// each spelling with who uses it. tool_calls and function_call are not among
+// them: the stage answers no calls, so the answer is unfinished.
+var chatEnds = map[string]Finish{
+	"stop":          FinishStop,
+	"eos":           FinishStop, // Together
+	"eos_token":     FinishStop, // text-generation-inference
+	"stop_sequence": FinishStop, // text-generation-inference; Anthropic's, as gateways pass it on
+	"end_turn":      FinishStop, // Anthropic's, as gateways pass it on
+	"STOP":          FinishStop, // Gemini's, likewise
+	"COMPLETE":      FinishStop, // Cohere
+	"STOP_SEQUENCE": FinishStop, // Cohere
+	"normal":        FinishStop, // Baidu
+
+	"length":                        FinishLength,
+	"model_length":                  FinishLength, // Mistral: the end of the context window
+	"model_context_window_exceeded": FinishLength, // Z.ai, Anthropic
+	"max_tokens":                    FinishLength, // Anthropic
+	"MAX_TOKENS":                    FinishLength, // Gemini, Cohere
+
+	"content_filter":       FinishFilter,
+	"sensitive":            FinishFilter, // Z.ai
+	"guardrail_intervened": FinishFilter, // Bedrock
+
+	"refusal": FinishRefusal, // Anthropic
+}
+
+// end says how the answer ended, and the finish reason that says so.
+func (c *chatChoice) end() (end Finish, reason string) {
+	switch {
+	case c.refused:
+		return FinishRefusal, c.finish
+	case !c.ended:
+		return FinishStop, "" // some servers never give it, such as LocalAI 1 and Bifrost 1.4; null is another thing
+	}
+	// Gemini's compatible address adds its own reason: "content_filter: SAFETY".
+	known, _, _ := strings.Cut(c.finish, ":")
+	if end = endOf(chatEnds, known); end != FinishStop {
+		return end, c.finish
+	}
+	// Gateways turn reasons that they do not know into "stop".
+	for _, native := range [...]string{c.native, c.own} {
+		for _, ends := range [...]map[string]Finish{geminiEnds, messagesEnds} {
+			// tool_use says nothing: gateways use a tool to get JSON from Anthropic's older models.
+			if end = ends[native]; end != FinishStop && native != "tool_use" {
+				return end, native
+			}
+		}
+	}
+	return FinishStop, c.finish
+}
+
+// cut reports whether a finish reason says that there is no whole answer.
+func (c *chatChoice) cut() bool {
+	end, _ := c.end()
+	return end != FinishStop && c.finish != ""
+}
+
 // ReadReply implements [Wire].
 func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 	if !validJSON(body) {
@@ -216,28 +283,21 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 	}
 	var choice chatChoice
 	choice.read(first)
-	r.FinishReason = choice.finish
 	switch {
 	case isObject(choice.fault):
 		o.Fault = faultOf(choice.fault)
-	case choice.finish == "error", // OpenRouter, vLLM
+	case choice.finish == "error", choice.finish == "ERROR", // OpenRouter, vLLM; Cohere
 		choice.finish == "abort",                        // vLLM, SGLang
+		choice.finish == "network_error",                // Z.ai
 		choice.finish == "insufficient_system_resource": // DeepSeek
 		o.Fault = &Fault{Code: choice.finish}
-	case !choice.answered:
+	case !choice.answered && !choice.cut():
+		// Gemini's compatible address leaves the message out of what it has filtered; anybody else has no reason to.
 		o.Form = FormMalformed
 		return
 	}
-	if choice.refused {
-		o.Finish = FinishRefusal
-	}
 	r.Text = choice.text
-	switch choice.finish {
-	case "length", "model_length": // Mistral: the end of the context window
-		o.Finish = FinishLength
-	case "content_filter":
-		o.Finish = FinishFilter
-	}
+	o.Finish, r.FinishReason = choice.end()
 	if blank(r.Text) {
 		o.Form = FormEmpty
 	}

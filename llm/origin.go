@@ -47,13 +47,16 @@ func shortage(o *Outcome) *hostShortage {
 // keep [Error.Alike] within its bound.
 const alikeWordBytes = 44
 
-// alike returns [Error.Alike] of an attempt with judgement j.
-func alike(o *Outcome, j *judgement, body []byte) string {
+// alike returns [Error.Alike] of an attempt with judgement j. r is what was read of the reply, nil without one.
+func alike(o *Outcome, j *judgement, r *Reply, body []byte) string {
 	if !j.general {
 		return ""
 	}
 	if j.reason == ReasonAPICallFailed {
 		return alikeStatus(o)
+	}
+	if j.reason == ReasonTruncated && isWord(r.FinishReason) {
+		return string(j.reason) + " " + r.FinishReason // tools that the settings offer end every answer alike
 	}
 	if page, _ := readHTML(body); page && j.reason == ReasonInvalidJSONResponse {
 		return "html"

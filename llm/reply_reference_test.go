@@ -1,7 +1,9 @@
 package llm
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -17,9 +19,13 @@ type referenceChatReply struct {
 }
 
 type referenceChatChoice struct {
-	FinishReason string                `json:"finish_reason"`
-	Message      *referenceChatMessage `json:"message"`
-	Error        json.RawMessage       `json:"error"` // OpenRouter
+	FinishReason referenceTold `json:"finish_reason"`
+	Native       string        `json:"native_finish_reason"`
+	Specific     struct {
+		Native string `json:"native_finish_reason"`
+	} `json:"provider_specific_fields"`
+	Message *referenceChatMessage `json:"message"`
+	Error   json.RawMessage       `json:"error"` // OpenRouter
 }
 
 type referenceChatMessage struct {
@@ -73,30 +79,22 @@ func referenceChat(body []byte, r *Reply, o *Outcome) {
 		return
 	}
 	choice := &(*v.Choices)[0]
-	r.FinishReason = choice.FinishReason
+	c := chatChoice{finish: choice.FinishReason.text, ended: choice.FinishReason.there, native: choice.Native, own: choice.Specific.Native}
+	if choice.Message != nil {
+		c.answered, c.text = true, choice.Message.Content.text
+		c.refused = choice.Message.Refusal != "" || choice.Message.Content.refused
+	}
 	switch {
 	case isObject(choice.Error):
 		o.Fault = faultOf(choice.Error)
-	case choice.FinishReason == "error", // OpenRouter, vLLM
-		choice.FinishReason == "abort",                        // vLLM, SGLang
-		choice.FinishReason == "insufficient_system_resource": // DeepSeek
-		o.Fault = &Fault{Code: choice.FinishReason}
-	case choice.Message == nil:
+	case slices.Contains([]string{"error", "ERROR", "abort", "network_error", "insufficient_system_resource"}, c.finish):
+		o.Fault = &Fault{Code: c.finish}
+	case !c.answered && !c.cut():
 		o.Form = FormMalformed
 		return
 	}
-	if choice.Message != nil {
-		r.Text = string(choice.Message.Content)
-		if choice.Message.Refusal != "" {
-			o.Finish = FinishRefusal
-		}
-	}
-	switch choice.FinishReason {
-	case "length", "model_length": // Mistral: the end of the context window
-		o.Finish = FinishLength
-	case "content_filter":
-		o.Finish = FinishFilter
-	}
+	r.Text = c.text
+	o.Finish, r.FinishReason = c.end()
 	if blank(r.Text) {
 		o.Form = FormEmpty
 	}
@@ -147,12 +145,7 @@ func referenceMessages(body []byte, r *Reply, o *Outcome) {
 		}
 	}
 	r.Text = text.String()
-	switch v.StopReason {
-	case "max_tokens", "model_context_window_exceeded":
-		o.Finish = FinishLength
-	case "refusal":
-		o.Finish = FinishRefusal
-	}
+	o.Finish = endOf(messagesEnds, v.StopReason)
 	if blank(r.Text) {
 		o.Form = FormEmpty
 	}
@@ -165,8 +158,9 @@ type referenceGeminiReply struct {
 		FinishReason string `json:"finishReason"`
 		Content      struct {
 			Parts []struct {
-				Text    looseText `json:"text"`
-				Thought bool      `json:"thought"`
+				Text    looseText       `json:"text"`
+				Thought bool            `json:"thought"`
+				Call    json.RawMessage `json:"functionCall"`
 			} `json:"parts"`
 		} `json:"content"`
 	} `json:"candidates"`
@@ -222,17 +216,16 @@ func referenceGemini(body []byte, r *Reply, o *Outcome) {
 	candidate := &v.Candidates[0]
 	r.FinishReason = candidate.FinishReason
 	var text strings.Builder
+	calls := false
 	for _, part := range candidate.Content.Parts {
+		calls = calls || isObject(part.Call)
 		if !part.Thought {
 			text.WriteString(string(part.Text))
 		}
 	}
 	r.Text = text.String()
-	switch candidate.FinishReason {
-	case "MAX_TOKENS":
-		o.Finish = FinishLength
-	case "SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR":
-		o.Finish = FinishFilter
+	if o.Finish = endOf(geminiEnds, candidate.FinishReason); o.Finish == FinishStop && calls {
+		r.FinishReason, o.Finish = "functionCall", FinishUnfinished
 	}
 	if blank(r.Text) {
 		o.Form = FormEmpty
@@ -242,17 +235,18 @@ func referenceGemini(body []byte, r *Reply, o *Outcome) {
 type referenceResponsesReply struct {
 	ID         string          `json:"id"`
 	Model      string          `json:"model"`
-	Status     string          `json:"status"`
+	Status     referenceTold   `json:"status"`
 	Error      json.RawMessage `json:"error"`
 	Incomplete struct {
 		Reason string `json:"reason"`
 	} `json:"incomplete_details"`
 	Output *[]struct {
 		Type    string `json:"type"`
+		Status  string `json:"status"`
+		Phase   string `json:"phase"`
 		Content []struct {
-			Type    string    `json:"type"`
-			Text    looseText `json:"text"`
-			Refusal looseText `json:"refusal"`
+			Type string    `json:"type"`
+			Text looseText `json:"text"`
 		} `json:"content"`
 	} `json:"output"`
 	Usage *struct {
@@ -274,7 +268,8 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 		o.Form = FormNotJSON
 		return
 	}
-	r.ID, r.Model, r.FinishReason = v.ID, v.Model, v.Status
+	status := v.Status.text
+	r.ID, r.Model, r.FinishReason = v.ID, v.Model, status
 	if u := v.Usage; u != nil {
 		if r.Usage = usageOf(u.Input, u.Output, u.Total); r.Usage != nil {
 			r.Usage.CachedTokens = u.InputDetails.Cached.pointer()
@@ -286,34 +281,46 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
-	case v.Status == "failed" || v.Status == "cancelled":
-		o.Fault = &Fault{Code: v.Status}
+	case status == "failed" || status == "cancelled":
+		o.Fault = &Fault{Code: status}
 		return
-	case v.Status == "queued" || v.Status == "in_progress": // the extra body asked for "background"
+	case status == "queued" || status == "in_progress": // the extra body asked for "background"
 		o.Form = FormMalformed
 		return
-	case v.Status == "incomplete":
-		r.FinishReason = v.Incomplete.Reason
-		o.Finish = FinishLength
-		if v.Incomplete.Reason == "content_filter" {
-			o.Finish = FinishFilter
-		}
+	case status == "incomplete":
+		r.FinishReason = cmp.Or(v.Incomplete.Reason, status)
+		o.Finish = endOf(responsesEnds, r.FinishReason)
+	case status != "completed" && v.Status.there:
+		o.Finish = FinishUnfinished
 	}
 	var text strings.Builder
+	refused, unfinished := false, ""
 	for _, item := range *v.Output {
-		if item.Type != "message" {
+		switch {
+		case clientCalls[item.Type]:
+			unfinished = item.Type
+		case item.Type != "message":
 			continue
+		case item.Status == "incomplete":
+			unfinished = item.Status
 		}
 		for _, part := range item.Content {
-			switch part.Type {
-			case "output_text":
+			if item.Type != "message" {
+				break
+			}
+			refused = refused || part.Type == "refusal"
+			if part.Type == "output_text" && (item.Phase == "" || item.Phase == "final_answer") {
 				text.WriteString(string(part.Text))
-			case "refusal":
-				o.Finish = FinishRefusal
 			}
 		}
 	}
 	r.Text = text.String()
+	switch {
+	case refused:
+		o.Finish = FinishRefusal
+	case unfinished != "" && o.Finish == FinishStop:
+		r.FinishReason, o.Finish = unfinished, FinishUnfinished
+	}
 	switch {
 	case len(*v.Output) == 0 && o.Finish == FinishStop:
 		o.Form = FormNoChoices
@@ -322,12 +329,27 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 	}
 }
 
-type referenceParts string
+// referenceTold is a string, and whether the member is there.
+type referenceTold struct {
+	text  string
+	there bool
+}
+
+func (t *referenceTold) UnmarshalJSON(raw []byte) error {
+	t.there = true
+	readString(&t.text, raw)
+	return nil
+}
+
+type referenceParts struct {
+	text    string
+	refused bool
+}
 
 func (t *referenceParts) UnmarshalJSON(raw []byte) error {
 	switch raw[0] {
 	case '"':
-		*t = referenceParts(stringOf(raw))
+		t.text = stringOf(raw)
 	case '[':
 		var parts []struct {
 			Type string    `json:"type"`
@@ -336,11 +358,12 @@ func (t *referenceParts) UnmarshalJSON(raw []byte) error {
 		decode(raw, &parts)
 		var b strings.Builder
 		for _, p := range parts {
+			t.refused = t.refused || p.Type == "refusal"
 			if p.Type == "text" || p.Type == "output_text" {
 				b.WriteString(string(p.Text))
 			}
 		}
-		*t = referenceParts(b.String())
+		t.text = b.String()
 	}
 	return nil
 }

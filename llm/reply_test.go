@@ -85,7 +85,8 @@ var replyNames = []string{
 	"id", "model", "choices", "usage", "error", "finish_reason", "message", "content", "refusal", "type", "text", "status", "output",
 	"prompt_tokens", "completion_tokens", "total_tokens", "cost", "prompt_tokens_details", "completion_tokens_details", "cached_tokens",
 	"reasoning_tokens", "stop_reason", "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens",
-	"input_tokens_details", "output_tokens_details", "incomplete_details", "reason",
+	"input_tokens_details", "output_tokens_details", "incomplete_details", "reason", "native_finish_reason", "provider_specific_fields",
+	"phase", "functionCall",
 	"responseId", "modelVersion", "candidates", "finishReason", "parts", "thought", "promptFeedback", "blockReason", "usageMetadata",
 	"promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount", "totalTokenCount",
 }
@@ -110,8 +111,9 @@ var inside = map[string][]string{
 		"id", "model", "choices", "usage", "error", "status", "output", "content", "stop_reason", "incomplete_details",
 		"responseId", "modelVersion", "candidates", "promptFeedback", "usageMetadata",
 	},
-	"choices": {"message", "finish_reason", "error"}, "message": {"content", "refusal"}, "content": {"type", "text", "refusal", "parts"},
-	"parts": {"text", "thought"}, "output": {"type", "content"}, "candidates": {"content", "finishReason"},
+	"choices":                  {"message", "finish_reason", "native_finish_reason", "provider_specific_fields", "error"},
+	"provider_specific_fields": {"native_finish_reason"}, "message": {"content", "refusal"}, "content": {"type", "text", "refusal", "parts"},
+	"parts": {"text", "thought", "functionCall"}, "output": {"type", "status", "phase", "content"}, "candidates": {"content", "finishReason"},
 	"usage": {
 		"prompt_tokens", "completion_tokens", "total_tokens", "cost", "prompt_tokens_details", "completion_tokens_details", "input_tokens",
 		"output_tokens", "input_tokens_details", "output_tokens_details", "cache_creation_input_tokens", "cache_read_input_tokens",
@@ -167,7 +169,7 @@ func drawReply(t *rapid.T, name string) string {
 		return strconv.Itoa(rapid.IntRange(0, 99).Draw(t, "tokens"))
 	}
 	if name == "type" && !odd {
-		return rapid.SampledFrom([]string{`"text"`, `"message"`, `"output_text"`, `"refusal"`, `"thinking"`}).Draw(t, "type")
+		return rapid.SampledFrom([]string{`"text"`, `"message"`, `"output_text"`, `"refusal"`, `"thinking"`, `"function_call"`}).Draw(t, "type")
 	}
 	if name == "error" && !odd {
 		return "null"
@@ -179,6 +181,7 @@ func drawReply(t *rapid.T, name string) string {
 		"null", "true", "false", "0", "7", "-0", "-1", "1.0", "1.5", "2e3", "1e400", "-1e400", "9007199254740993", "123456789012345678901234567890",
 		"{}", "[]", `[null]`, `[5,"x"]`, `{"a":[{"b":null}]}`, `"\ud800"`, `"\ud83d\ude00\n"`, "\"\xff\xfe\"", `" "`, `""`, `"Gut, schön."`, `"text"`, `"message"`,
 		`"output_text"`, `"refusal"`, `{"message":"m"}`, `"stop"`, `"length"`, `"error"`, `"failed"`, `"incomplete"`, `"queued"`, `"content_filter"`, `"max_tokens"`, `"MAX_TOKENS"`, `"SAFETY"`,
+		`"completed"`, `"commentary"`, `"final_answer"`, `"tool_use"`, `"content_filter: OTHER"`, `"OTHER"`, `"STOP"`, `"end_turn"`,
 	}).Draw(t, "value")
 }
 

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 )
@@ -51,6 +52,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 // responsesReply is what matters of a reply, as far as it was told.
 type responsesReply struct {
 	status                    string
+	ended                     bool // status is there, if only as null
 	output, incomplete, fault []byte
 	usage                     responsesUsage
 }
@@ -65,6 +67,7 @@ func (v *responsesReply) read(body []byte, r *Reply) {
 		case "model":
 			readString(&r.Model, value)
 		case "status":
+			v.ended = true
 			readString(&v.status, value)
 		case "incomplete_details":
 			v.incomplete = value
@@ -103,6 +106,24 @@ func (u *responsesUsage) usage() *Usage {
 	return usage
 }
 
+// responsesEnds are the documented reasons of an incomplete response. The rest,
+// and none, are not taken for the token limit.
+var responsesEnds = map[string]Finish{
+	"max_output_tokens": FinishLength,
+	"content_filter":    FinishFilter,
+}
+
+// clientCalls are the items of output that wait for the caller to do something,
+// which the stage does not. Other calls the provider has done itself.
+var clientCalls = map[string]bool{
+	"function_call":        true,
+	"custom_tool_call":     true,
+	"computer_call":        true,
+	"local_shell_call":     true,
+	"apply_patch_call":     true,
+	"mcp_approval_request": true,
+}
+
 // ReadReply implements [Wire].
 func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 	if !validJSON(body) {
@@ -124,14 +145,22 @@ func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 		o.Form = FormMalformed
 		return
 	case v.status == "incomplete":
-		r.FinishReason = ""
-		readString(&r.FinishReason, memberOf(v.incomplete, "reason"))
-		o.Finish = FinishLength
-		if r.FinishReason == "content_filter" {
-			o.Finish = FinishFilter
-		}
+		reason := ""
+		readString(&reason, memberOf(v.incomplete, "reason"))
+		r.FinishReason = cmp.Or(reason, v.status)
+		o.Finish = endOf(responsesEnds, r.FinishReason)
+	case v.status != "completed" && v.ended:
+		o.Finish = FinishUnfinished
 	}
-	r.Text = responsesText(v.output, o)
+	var out responsesOutput
+	out.read(v.output)
+	r.Text = strings.Join(out.texts, "")
+	switch {
+	case out.refused:
+		o.Finish = FinishRefusal
+	case out.unfinished != "" && o.Finish == FinishStop:
+		r.FinishReason, o.Finish = out.unfinished, FinishUnfinished
+	}
 	_, some := firstElement(v.output)
 	switch {
 	case !some && o.Finish == FinishStop:
@@ -141,22 +170,51 @@ func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 	}
 }
 
-// responsesText joins the texts of all messages in a list of output, and notes a refusal.
-func responsesText(output []byte, o *Outcome) string {
-	var texts []string
+// responsesOutput is what matters of a list of output.
+type responsesOutput struct {
+	texts      []string // of the answer
+	refused    bool
+	unfinished string // what keeps the output from being a whole answer
+}
+
+func (v *responsesOutput) read(output []byte) {
 	for item := range elements(output) {
-		kind, content := typed(item, "content")
-		if kind != "message" {
-			continue
-		}
-		for part := range elements(content) {
-			switch kind, text := typed(part, "text"); kind {
-			case "output_text":
-				texts = append(texts, looseString(text))
-			case "refusal":
-				o.Finish = FinishRefusal
+		var kind, status, phase string
+		var content []byte
+		for key, value := range members(item) {
+			switch string(key) {
+			case "type":
+				readString(&kind, value)
+			case "status":
+				readString(&status, value)
+			case "phase":
+				readString(&phase, value)
+			case "content":
+				content = value
 			}
 		}
+		switch {
+		case kind != "message":
+			if clientCalls[kind] {
+				v.unfinished = kind
+			}
+			continue
+		case status == "incomplete": // vLLM, of a message whose end did not come, in a response that is completed
+			v.unfinished = status
+		}
+		v.readParts(content, phase == "" || phase == "final_answer")
 	}
-	return strings.Join(texts, "")
+}
+
+// readParts reads the content of a message. Commentary on the way to the answer
+// is no part of it.
+func (v *responsesOutput) readParts(content []byte, answer bool) {
+	for part := range elements(content) {
+		switch kind, text := typed(part, "text"); {
+		case kind == "refusal":
+			v.refused = true
+		case kind == "output_text" && answer:
+			v.texts = append(v.texts, looseString(text))
+		}
+	}
 }

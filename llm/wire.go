@@ -55,7 +55,7 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 	if j.class == 0 {
 		return r, nil
 	}
-	e := &Error{Status: o.Status, Class: j.class, Reason: j.reason, Origin: j.origin, Alike: alike(o, &j, body)}
+	e := &Error{Status: o.Status, Class: j.class, Reason: j.reason, Origin: j.origin, Alike: alike(o, &j, r, body)}
 	if o.Fault != nil {
 		e.Code, e.Type = o.Fault.Code, o.Fault.Type
 		if e.Code == "" && o.Fault.Status != 0 && o.Fault.Status != o.Status {
@@ -64,7 +64,7 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 	}
 	e.setWait(o, now)
 	e.Facts = facts(o, e, r, body)
-	e.Err = explain(o, e, body)
+	e.Err = explain(o, e, r, body)
 	return r, e
 }
 
@@ -112,10 +112,16 @@ func facts(o *Outcome, e *Error, r *Reply, body []byte) map[string]any {
 		f["response_keys"] = topKeys(body)
 	}
 	if e.Reason == ReasonTruncated {
-		f["partial"] = r.Text
+		f["partial"], f["finish_reason"] = r.Text, nil
+		if r.FinishReason != "" {
+			f["finish_reason"] = clip(r.FinishReason, finishBytes)
+		}
 	}
 	return f
 }
+
+// finishBytes bounds a finish reason in errors: the longest documented ones have 45 bytes.
+const finishBytes = 80
 
 // topKeys names the members of a JSON object, at most twenty, nil of anything
 // else.
@@ -142,8 +148,14 @@ var explanations = map[Reason]string{
 	ReasonContentFiltered:  "answer was stopped by the provider's content filter",
 }
 
-// explain says in one line what happened and how to mend it.
-func explain(o *Outcome, e *Error, body []byte) error {
+// explain says in one line what happened and what to change.
+func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
+	if o.Fault == nil && (o.Finish == FinishUnfinished || o.Finish == FinishDeadEnd) && e.Reason == ReasonTruncated {
+		if r.FinishReason == "" {
+			return errors.New("the answer was broken off: the provider gave no finish reason")
+		}
+		return fmt.Errorf("the answer was broken off: finish reason %q", clip(r.FinishReason, finishBytes))
+	}
 	if text := explanations[e.Reason]; text != "" && o.Fault == nil {
 		return errors.New(text)
 	}

@@ -123,7 +123,14 @@ func TestRepliesThatCannotBeUsed(t *testing.T) {
 			nil,
 			"refused", 1, nil,
 		},
-		{"length", llmtest.Step{Body: says("The beginning of", "length")}, nil, "truncated", 1, map[string]any{"partial": "The beginning of"}},
+		{"length", llmtest.Step{Body: says("The beginning of", "length")}, nil, "truncated", 1, map[string]any{"partial": "The beginning of", "finish_reason": "length"}},
+		{
+			"broken off for a tool", // which no setting accepts
+			llmtest.Step{Body: says("The beginning of", "tool_calls")},
+			vars{"STAGE_LLM_ACCEPT_TRUNCATED": "true"},
+			"truncated", 3,
+			map[string]any{"partial": "The beginning of", "finish_reason": "tool_calls"},
+		},
 		{"no choices", llmtest.Step{Body: `{"id":"x","choices":[]}`}, nil, "empty_choices", 3, map[string]any{"response": map[string]any{"id": "x", "choices": []any{}}}},
 		{"no content", llmtest.Step{Body: says("", "stop")}, nil, "empty_content", 3, nil},
 		{"no such shape", llmtest.Step{Body: `{"b":1,"a":2}`}, nil, "malformed_response", 3, map[string]any{"response_keys": []any{"b", "a"}}},
