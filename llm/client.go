@@ -87,6 +87,9 @@ const (
 	idleTimeout = 60 * time.Second
 	// errorBytes bounds the body of a reply that is no success.
 	errorBytes = 64 << 10
+	// headerBytes bounds the header of a reply, informational replies (1xx)
+	// before it included. Providers send a few KiB; the default is 10 MiB.
+	headerBytes = 64 << 10
 )
 
 // NewClient makes a client. Its errors are all the faults of cfg, each a
@@ -178,6 +181,8 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 		ReadBufferSize:  2 << 10,
 		WriteBufferSize: 2 << 10,
 		IdleConnTimeout: idleTimeout,
+
+		MaxResponseHeaderBytes: headerBytes,
 		OnProxyConnectResponse: func(_ context.Context, _ *url.URL, _ *http.Request, r *http.Response) error {
 			if r.StatusCode != http.StatusOK {
 				return &proxyError{status: r.StatusCode}
@@ -340,6 +345,9 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *c
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
 		o.Err = attemptError(ctx, err)
+		if errors.Is(o.Err, ErrTimeout) && s.progress.Load()&uint32(Replied) != 0 {
+			o.Err = fmt.Errorf("%w; the header of the reply was not complete", o.Err)
+		}
 		return nil
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -353,6 +361,9 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *c
 	switch {
 	case err != nil:
 		o.Err = attemptError(ctx, fmt.Errorf("read reply: %w", err))
+		if errors.Is(o.Err, ErrTimeout) {
+			o.Err = fmt.Errorf("%w; %d bytes of the reply had come", o.Err, len(body))
+		}
 	case int64(len(body)) > limit:
 		o.Form = FormTooLarge
 		body = body[:min(limit, errorBytes)]
