@@ -205,8 +205,9 @@ type BatchConfig struct {
 
 // HTTPConfig describes the server of metrics, health and dashboard.
 type HTTPConfig struct {
-	Addr              string `env:"HTTP_ADDR, default=127.0.0.1:9464" help:"address of metrics, health and dashboard"`
-	DashboardPayloads bool   `env:"DASHBOARD_PAYLOADS, default=false" help:"show rows and prompts on the dashboard"`
+	Addr              string    `env:"HTTP_ADDR, default=127.0.0.1:9464" help:"address of metrics, health and dashboard"`
+	Hosts             HostNames `env:"HTTP_HOSTS" help:"names that the dashboard answers to besides localhost and IP addresses: stage.example.com,*.example.org; *: any; empty: this machine's"`
+	DashboardPayloads bool      `env:"DASHBOARD_PAYLOADS, default=false" help:"show rows and prompts on the dashboard"`
 }
 
 // ProcessConfig describes the process: how it stops and how it logs.

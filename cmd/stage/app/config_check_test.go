@@ -53,7 +53,7 @@ func TestEachFaultNamesItsVariable(t *testing.T) {
 			"STAGE_POOL_SIZE", "many", "STAGE_JOURNAL", "maybe", "STAGE_BACKOFF_MULTIPLIER", "x2", "STAGE_ROW_TIMEOUT", "60",
 			"STAGE_WINDOW_BYTES", "64MB", "STAGE_MIN_DISPATCH_DELAY_MS", "5ms", "STAGE_LLM_EXTRA_BODY", "[1]", "STAGE_DATA_SYNC", "never",
 			"STAGE_LLM_MAX_CONCURRENCY", "openai", "STAGE_FALLBACKS", "gpt-4o", "STAGE_NATS_URL", "http://x", "STAGE_LLM_BASE_URL", "api.example.com",
-			"STAGE_BATCH_RPM", "openai=1,openai=2", "STAGE_LLM_MAX_TOKENS", "1.5", "STAGE_LLM_TEMPERATURE", "hot", "STAGE_HTTP_ADDR", "9464",
+			"STAGE_BATCH_RPM", "openai=1,openai=2", "STAGE_LLM_MAX_TOKENS", "1.5", "STAGE_LLM_TEMPERATURE", "hot", "STAGE_HTTP_ADDR", "9464", "STAGE_HTTP_HOSTS", "a.example,b.example:9464",
 			"STAGE_AUDIT_MAX_BYTES", "9999999999GiB",
 		}, []string{
 			`STAGE_NATS_URL: scheme "http" is not one of`,
@@ -73,6 +73,7 @@ func TestEachFaultNamesItsVariable(t *testing.T) {
 			`STAGE_FALLBACKS: "gpt-4o" is not provider:model`,
 			`STAGE_BATCH_RPM: provider "openai" is named twice`,
 			`STAGE_HTTP_ADDR: "9464" is not host:port`,
+			`STAGE_HTTP_HOSTS: "b.example:9464" is not a host name: write names without scheme and port`,
 		}},
 		{"ranges", NeedNothing, []string{
 			"STAGE_POOL_SIZE", "0", "STAGE_PARTITIONS", "-1", "STAGE_BACKOFF_MULTIPLIER", "1", "STAGE_RETRY_BACKOFF_FACTOR", "0.5",

@@ -216,7 +216,7 @@ func (f *field) kind() string {
 		return "ms"
 	case t == reflect.TypeFor[JSONObject]():
 		return "json"
-	case t == reflect.TypeFor[ProviderLimits](), t == reflect.TypeFor[Fallbacks]():
+	case t == reflect.TypeFor[ProviderLimits](), t == reflect.TypeFor[Fallbacks](), t == reflect.TypeFor[HostNames]():
 		return "list"
 	case t.Kind() == reflect.Bool:
 		return "bool"

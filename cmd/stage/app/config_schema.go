@@ -31,6 +31,7 @@ const (
 	syncPattern     = `^(always|\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)?$`
 	pairsPattern    = `^([a-z-]+=[0-9]+( *, *[a-z-]+=[0-9]+)*)?$`
 	modelsPattern   = `^([a-z-]+:[^,]+(, *[a-z-]+:[^,]+)*)?$`
+	hostsPattern    = `^[A-Za-z0-9_.*:\[\], -]*$`
 	urlPattern      = `^(https?://[^#]+)?$`
 )
 
@@ -70,9 +71,13 @@ func (f *field) schema() variableSchema {
 			s.Pattern = syncPattern
 		}
 	case "list":
-		s.Pattern = modelsPattern
-		if f.leaf.Type == reflect.TypeFor[ProviderLimits]() {
+		switch f.leaf.Type {
+		case reflect.TypeFor[ProviderLimits]():
 			s.Pattern = pairsPattern
+		case reflect.TypeFor[HostNames]():
+			s.Pattern = hostsPattern
+		default:
+			s.Pattern = modelsPattern
 		}
 	case "url":
 		if f.isURL {

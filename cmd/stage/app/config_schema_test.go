@@ -76,6 +76,9 @@ func TestTheSchemaAgreesWithTheLoader(t *testing.T) {
 		{"STAGE_LLM_BASE_URL", "http://localhost:11434/v1", true},
 		{"STAGE_LLM_BASE_URL", "localhost:11434", false},
 		{"STAGE_LLM_EXTRA_BODY", `{"top_p":0.9}`, true},
+		{"STAGE_HTTP_HOSTS", "stage.example.com, *.Example.org,192.0.2.1,[::1]", true},
+		{"STAGE_HTTP_HOSTS", "*", true},
+		{"STAGE_HTTP_HOSTS", "https://stage.example.com", false},
 		{"STAGE_POOLSIZE", "32", false},
 	} {
 		bySchema := schema.Validate(map[string]any{tt.variable: tt.value}) == nil

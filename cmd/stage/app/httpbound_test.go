@@ -118,7 +118,7 @@ func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
 	listener := &countingListener{Listener: plain}
 	handlers := testHandlers()
 	handlers.Ready = func() (bool, string) { return true, "" }
-	server := newHTTPServer(listener, handlers, slog.New(slog.DiscardHandler))
+	server := newHTTPServer(listener, HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx, t.Context()) }()
@@ -183,7 +183,7 @@ func TestAnActiveConnectionIsNeverDropped(t *testing.T) {
 		<-release
 		return true, ""
 	}
-	server := newHTTPServer(listener, handlers, slog.New(slog.DiscardHandler))
+	server := newHTTPServer(listener, HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
 	server.server.ConnState = newConnBound(2).note
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 )
@@ -71,11 +72,15 @@ func listen(ctx context.Context, addr string, anyPort bool, setting string) (net
 }
 
 // newHTTPServer returns a server on the listener, which Run closes.
-func newHTTPServer(listener net.Listener, handlers httpHandlers, log *slog.Logger) *httpServer {
+func newHTTPServer(listener net.Listener, cfg HTTPConfig, handlers httpHandlers, log *slog.Logger) *httpServer {
+	own, err := os.Hostname()
+	if err != nil {
+		own = "" // then it is not allowed by itself
+	}
 	return &httpServer{
 		listener: listener,
 		server: &http.Server{
-			Handler:           handlers.handler(isLoopback(listener.Addr())),
+			Handler:           handlers.handler(newHostCheck(listener.Addr(), cfg, own)),
 			ReadTimeout:       httpReadTimeout,
 			ReadHeaderTimeout: httpReadTimeout,
 			WriteTimeout:      httpWriteTimeout,
@@ -126,9 +131,8 @@ func serveUntil(soft, hard context.Context, server *http.Server, listener net.Li
 	return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
 }
 
-// handler routes requests. On a loopback address only requests for this machine are answered: a page of another site
-// whose name was made to point here (DNS rebinding) could else read everything.
-func (h httpHandlers) handler(loopback bool) http.Handler {
+// handler routes the requests that the check lets pass.
+func (h httpHandlers) handler(hosts hostCheck) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", h.Metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK, "ok") })
@@ -137,18 +141,15 @@ func (h httpHandlers) handler(loopback bool) http.Handler {
 	mux.Handle("GET /api/events", h.Events)
 	mux.HandleFunc("/api/", http.NotFound)
 	mux.Handle("/", newDashboard())
+	guarded := hosts.guard(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if loopback && !isLocalHost(r.Host) {
-			writePlain(w, http.StatusMisdirectedRequest, "this server answers requests for localhost only; STAGE_HTTP_ADDR opens it to others")
-			return
-		}
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")
 		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		mux.ServeHTTP(w, r)
+		guarded.ServeHTTP(w, r)
 	})
 }
 
@@ -176,28 +177,4 @@ func writePlain(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	fmt.Fprintln(w, text) //nolint:errcheck // the client has gone
-}
-
-func isLoopback(addr net.Addr) bool {
-	tcp, ok := addr.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
-}
-
-// isLocalHost says whether the Host header of a request names this machine.
-func isLocalHost(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip, err := netip.ParseAddr(trimBrackets(host))
-	return err == nil && ip.IsLoopback()
-}
-
-func trimBrackets(host string) string {
-	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
-		return host[1 : len(host)-1]
-	}
-	return host
 }

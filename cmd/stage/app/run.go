@@ -118,7 +118,7 @@ func (l *lateServer) start(hard context.Context, s *stage) string {
 	l.endLive = endLive
 	pages := newLive(s.status, s.history)
 	l.lived.Go(func() { pages.run(living) })
-	server := newHTTPServer(l.listener, s.httpHandlers(pages), s.log)
+	server := newHTTPServer(l.listener, s.cfg.HTTP, s.httpHandlers(pages), s.log)
 	l.done.Go(func() {
 		if err := server.Run(ctx, hard); err != nil {
 			s.log.Error("metrics, health and dashboard are gone", slog.Any("error", err))

@@ -1,0 +1,122 @@
+package app
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// HostNames is a list of host names: without port, and *.example.com for all names below example.com. A lone * is
+// every name.
+type HostNames []string
+
+// hostName is one name of the list, after normalizeHost.
+var hostName = regexp.MustCompile(`^(\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?)$`)
+
+// EnvDecode reads names that are separated by commas.
+func (h *HostNames) EnvDecode(text string) error {
+	var names HostNames
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		name := normalizeHost(part)
+		_, addrErr := netip.ParseAddr(name)
+		_, _, portErr := net.SplitHostPort(part)
+		switch {
+		case part == "":
+			continue
+		case addrErr != nil && !hostName.MatchString(name) || portErr == nil:
+			return fmt.Errorf("%q is not a host name: write names without scheme and port, as stage.example.com or *.example.com", part)
+		}
+		names = append(names, name)
+	}
+	*h = names
+	return nil
+}
+
+// String writes the names as EnvDecode reads them.
+func (h HostNames) String() string { return strings.Join(h, ",") }
+
+func (h HostNames) has(host string) bool {
+	return slices.ContainsFunc(h, func(name string) bool {
+		if below, ok := strings.CutPrefix(name, "*"); ok {
+			return len(host) > len(below) && strings.HasSuffix(host, below)
+		}
+		return name == host
+	})
+}
+
+// hostCheck decides which requests are answered, by the host that they name.
+//
+// The dashboard has no login: whoever reaches the port may read it. A browser inside the network reaches it, and runs
+// the scripts of any site. They cannot read what another origin serves, unless the site has its own name resolve to the
+// stage's address after its page was loaded (DNS rebinding): then the stage is the page's own origin. Such a request
+// still carries the site's name in its Host header, so only known names are answered. An IP address is safe: nobody can
+// make it resolve to something else.
+type hostCheck struct {
+	loopback bool      // listens on loopback: other machines' addresses are refused, and every path is checked
+	names    HostNames // allowed beside localhost and addresses
+}
+
+// newHostCheck returns the check for a server that listens on addr, with the names allowed by the settings. own is the
+// name of this machine, or empty.
+func newHostCheck(addr net.Addr, http HTTPConfig, own string) hostCheck {
+	c := hostCheck{loopback: isLoopback(addr), names: append(HostNames{"localhost"}, http.Hosts...)}
+	if len(http.Hosts) == 0 && !c.loopback {
+		c.names = append(c.names, normalizeHost(own))
+	}
+	if host, _, err := net.SplitHostPort(http.Addr); err == nil {
+		c.names = append(c.names, normalizeHost(host))
+	}
+	return c
+}
+
+// allows says whether a request with this Host header is answered.
+func (c hostCheck) allows(header string) bool {
+	host := normalizeHost(header)
+	if ip, err := netip.ParseAddr(host); err == nil && (ip.IsLoopback() || !c.loopback) {
+		return true
+	}
+	return host != "" && c.names.has(host)
+}
+
+// guard answers 421 to requests that the check refuses. Where other machines may connect, health and metrics are open:
+// probes and scrapes use whatever name finds the pod, and nothing of a row is in there.
+func (c hostCheck) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		open := !c.loopback && slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)
+		switch {
+		case open || c.allows(r.Host):
+			next.ServeHTTP(w, r)
+		case c.loopback:
+			writePlain(w, http.StatusMisdirectedRequest, fmt.Sprintf("this server answers requests for localhost only, and this one is for %.260q; "+
+				"STAGE_HTTP_HOSTS allows further names, STAGE_HTTP_ADDR opens it to other machines", r.Host))
+		default:
+			writePlain(w, http.StatusMisdirectedRequest, fmt.Sprintf("this server is not known as %.260q; add the name to STAGE_HTTP_HOSTS "+
+				"(http.hosts of the Helm chart), or ask for localhost or an IP address", r.Host))
+		}
+	})
+}
+
+func isLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// normalizeHost returns a Host header, or a name, in lower case without port, brackets and final dot; an address in its
+// shortest form.
+func normalizeHost(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Unmap().String()
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}

@@ -1,0 +1,108 @@
+package app
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestOnlyKnownHostsAreAnswered asks servers on several addresses by several names. A page whose site has its name
+// resolve to the stage (DNS rebinding) sends that name.
+func TestOnlyKnownHostsAreAnswered(t *testing.T) {
+	const machine = "Buildbox" // name of the machine
+	everywhere, loopback, one := net.IPv6unspecified, net.IPv4(127, 0, 0, 1), net.IPv4(192, 0, 2, 7)
+	for _, tt := range []struct {
+		name    string
+		ip      net.IP
+		cfg     HTTPConfig
+		allowed []string
+		refused []string
+	}{
+		{
+			"all addresses", everywhere,
+			HTTPConfig{Addr: ":9464"},
+			[]string{
+				"localhost", "localhost:9464", "LocalHost.", "127.0.0.1:80", "[::1]:9464", "::1", "[::ffff:127.0.0.1]", "192.0.2.1",
+				"192.0.2.1:9464", "[2001:db8::1]:9464", "[2001:db8::1]", "buildbox", "BUILDBOX.:9464",
+			},
+			[]string{
+				"evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example", "evil.localhost", "localhost..",
+				"127.0.0.1:9464:1", "buildbox.evil.example", "", ".", ":9464", "127.1", "2130706433", "[::1", "[localhost:9464",
+			},
+		},
+		{
+			"a list", everywhere,
+			HTTPConfig{Addr: "0.0.0.0:9464", Hosts: HostNames{"stage.example.com", "*.svc", "2001:db8::1"}},
+			[]string{"stage.example.com", "Stage.Example.COM.:443", "a.svc", "b.a.svc:9464", "localhost", "10.0.0.1"},
+			[]string{"example.com", "x.stage.example.com", "stage.example.com.evil.example", "svc", ".svc", "evilsvc", "buildbox"},
+		},
+		{"any", everywhere, HTTPConfig{Addr: ":9464", Hosts: HostNames{"*"}}, []string{"evil.example", "a"}, []string{""}},
+		{
+			"loopback", loopback,
+			HTTPConfig{Addr: "127.0.0.1:9464"},
+			[]string{"localhost:9464", "127.0.0.1", "127.0.0.2", "[::1]:9464"},
+			[]string{"evil.example", "192.0.2.1:9464", "0.0.0.0:9464", ""},
+		},
+		{
+			"loopback behind a proxy", loopback,
+			HTTPConfig{Addr: "localhost:9464", Hosts: HostNames{"stage.example.com", "192.0.2.1"}},
+			[]string{"stage.example.com", "192.0.2.1", "localhost"},
+			[]string{"evil.example", "192.0.2.2"},
+		},
+		{
+			"one address by its name", one,
+			HTTPConfig{Addr: "Rack7.example.com.:9464"},
+			[]string{"rack7.example.com:9464", "192.0.2.7:9464", "localhost"},
+			[]string{"evil.example"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			check := newHostCheck(&net.TCPAddr{IP: tt.ip, Port: 9464}, tt.cfg, machine)
+			if tt.ip.IsLoopback() { // the machine's name is not one of loopback
+				tt.refused = append(tt.refused, machine)
+			}
+			handler := testHandlers().handler(check)
+			for _, host := range slices.Concat(tt.allowed, tt.refused) {
+				allowed := slices.Contains(tt.allowed, host)
+				for _, path := range []string{"/", "/dashboard.js", "/api/status", "/api/events", "/api/nothing", "/nothing", "//metrics", "/metrics/"} {
+					if w := askHost(t, handler, path, host); (w.Code == http.StatusMisdirectedRequest) == allowed {
+						t.Errorf("%s of %q: got %d %.99s", path, host, w.Code, w.Body)
+					}
+				}
+				for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+					open := allowed || !tt.ip.IsLoopback() // a scrape or a probe by whatever name
+					if w := askHost(t, handler, path, host); (w.Code == http.StatusMisdirectedRequest) == open {
+						t.Errorf("%s of %q: got %d %.99s", path, host, w.Code, w.Body)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestRefusalNamesTheHostAndTheSetting(t *testing.T) {
+	for loopback, want := range map[bool]string{
+		true:  "this server answers requests for localhost only, and this one is for \"evil.example:80\"; STAGE_HTTP_HOSTS allows further names, STAGE_HTTP_ADDR opens it to other machines\n",
+		false: "this server is not known as \"evil.example:80\"; add the name to STAGE_HTTP_HOSTS (http.hosts of the Helm chart), or ask for localhost or an IP address\n",
+	} {
+		w := askHost(t, testHandlers().handler(hostCheck{loopback: loopback}), "/", "evil.example:80")
+		if w.Code != http.StatusMisdirectedRequest || w.Body.String() != want || w.Header().Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("loopback %t: got %d %v %s", loopback, w.Code, w.Header(), w.Body)
+		}
+	}
+	if w := askHost(t, testHandlers().handler(hostCheck{}), "/", strings.Repeat("x", 10_000)); w.Body.Len() > 500 {
+		t.Errorf("a long name: %d bytes", w.Body.Len())
+	}
+}
+
+func askHost(t *testing.T, handler http.Handler, path, host string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	r.Host = host
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	return w
+}
