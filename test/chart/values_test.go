@@ -2,6 +2,7 @@ package chart
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,8 +48,9 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 		{"key of a fallback in config", `config: {STAGE_LLM_GEMINI_API_KEY: k}`, []string{"config.STAGE_LLM_GEMINI_API_KEY: a secret does not belong"}},
 		{"password in config", `config: {STAGE_NATS_PASSWORD: p}`, []string{"config.STAGE_NATS_PASSWORD: a secret does not belong"}},
 		{"token in config", `config: {STAGE_NATS_TOKEN: p}`, []string{"config.STAGE_NATS_TOKEN: a secret does not belong"}},
-		{"what the chart sets", `config: {STAGE_NATS_URL: "nats://b", STAGE_HTTP_ADDR: ":80"}`, []string{
-			"config.STAGE_HTTP_ADDR: the chart sets it from http.port", "config.STAGE_NATS_URL: the chart sets it from nats.url",
+		{"host with a port", `http: {hosts: ["stage.example.com:9464"]}`, []string{`at '/http/hosts/0'`, `does not match pattern`}},
+		{"what the chart sets", `config: {STAGE_NATS_URL: "nats://b", STAGE_HTTP_ADDR: ":80", STAGE_HTTP_HOSTS: a.example}`, []string{
+			"config.STAGE_HTTP_ADDR: the chart sets it from http.port", "config.STAGE_HTTP_HOSTS: the chart sets it from http.hosts", "config.STAGE_NATS_URL: the chart sets it from nats.url",
 		}},
 		{"file set twice", `{prices: {content: "m: {input: 1}"}, config: {STAGE_PRICES_FILE: /p}}`, []string{"config.STAGE_PRICES_FILE: the chart sets it from prices: unset one"}},
 		{"secret file set twice", `{llm: {existingSecret: x}, config: {STAGE_LLM_API_KEY_FILE: /p}}`, []string{"config.STAGE_LLM_API_KEY_FILE: the chart sets it from llm: unset one"}},
@@ -90,7 +92,7 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 // TestEveryVariableIsReachable sets each variable that is no secret by config, and finds it in the environment.
 func TestEveryVariableIsReachable(t *testing.T) {
 	for name, v := range variables(t) {
-		if v.WriteOnly || name == "STAGE_NATS_URL" || name == "STAGE_HTTP_ADDR" { // by secrets, nats.url and http.port
+		if v.WriteOnly || slices.Contains([]string{"STAGE_NATS_URL", "STAGE_HTTP_ADDR", "STAGE_HTTP_HOSTS"}, name) { // by other values
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

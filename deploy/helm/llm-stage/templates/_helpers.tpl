@@ -168,9 +168,23 @@ prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- dict "files" $files | toYaml }}
 {{- end }}
 
+{{- /* Names of the services, which a browser inside the cluster may use, and those of http.hosts. */ -}}
+{{- define "llm-stage.hosts" -}}
+{{- $services := list (include "llm-stage.fullname" .) }}
+{{- if ne (include "llm-stage.partitions" .) "1" }}
+{{- $services = append $services (printf "*.%s-pods" (first $services)) }}
+{{- end }}
+{{- $hosts := list }}
+{{- range $services }}
+{{- $full := printf "%s.%s" . $.Release.Namespace }}
+{{- $hosts = concat $hosts (list . $full (printf "%s.svc" $full) (printf "%s.svc.cluster.local" $full)) }}
+{{- end }}
+{{- concat $hosts .Values.http.hosts | join "," }}
+{{- end }}
+
 {{- /* Variables that the chart sets from other values than config. */ -}}
 {{- define "llm-stage.ownEnvironment" -}}
-{{- $env := dict "STAGE_NATS_URL" .Values.nats.url "STAGE_HTTP_ADDR" (printf ":%d" (int64 .Values.http.port)) }}
+{{- $env := dict "STAGE_NATS_URL" .Values.nats.url "STAGE_HTTP_ADDR" (printf ":%d" (int64 .Values.http.port)) "STAGE_HTTP_HOSTS" (include "llm-stage.hosts" .) }}
 {{- range $value, $f := include "llm-stage.files" . | fromYaml }}
 {{- with get $.Values $value }}
 {{- if or .content .existingConfigMap }}{{ $_ := set $env $f.variable (printf "/etc/stage/files/%s" $f.file) }}{{ end }}
