@@ -15,6 +15,7 @@ const (
 	watchersMax      = 16
 	watcherQueue     = 4 // messages that a slow one may be behind; then it is dropped and may come back
 	watcherPatience  = 5 * time.Second
+	watcherLifetime  = time.Hour       // then it comes back, unless nobody looks at it: a proxy may read on for ever
 	watcherReconnect = 2 * time.Second // what browsers are told to wait
 )
 
@@ -121,7 +122,7 @@ func (l *live) leave(w *watcher) {
 	l.drop(w)
 }
 
-// ServeHTTP streams events until the client leaves, is too slow, or the process ends.
+// ServeHTTP streams events until the client leaves, is too slow, has watched for an hour, or the process ends.
 func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	me := l.watch()
 	if me == nil {
@@ -143,6 +144,8 @@ func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return control.Flush()
 	}
+	ctx, cancel := context.WithTimeout(r.Context(), watcherLifetime)
+	defer cancel()
 	if send(fmt.Appendf(nil, "retry: %d\n\n", watcherReconnect.Milliseconds())) != nil {
 		return
 	}
@@ -152,7 +155,7 @@ func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if !ok || send(m) != nil {
 				return
 			}
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			me.flush(send)
 			return
 		}
