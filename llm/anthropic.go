@@ -32,7 +32,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		limit = *r.MaxTokens
 	}
 	dst = appendInt(dst, limit)
-	if system := messagesSystem(r); system != "" {
+	if system := r.systemPrompt(anthropicOutput); system != "" {
 		dst = append(dst, `,"system":`...)
 		dst = appendString(dst, system)
 	}
@@ -43,24 +43,12 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, `,"temperature":`...)
 		dst = appendFloat(dst, *r.Temperature)
 	}
-	if r.Schema != nil && r.Schema.closed {
+	if r.Schema != nil && r.Schema.within(anthropicOutput) {
 		dst = append(dst, `,"output_config":{"format":{"type":"json_schema","schema":`...)
 		dst = append(dst, r.Schema.source...)
 		dst = append(dst, "}}"...)
 	}
 	return append(dst, '}')
-}
-
-// messagesSystem returns the system prompt, with the schema in words where it
-// is not one that the format's own member takes.
-func messagesSystem(r *Request) string {
-	switch {
-	case r.Schema == nil || r.Schema.closed:
-		return r.System
-	case r.System == "":
-		return r.Schema.instruction()
-	}
-	return r.System + "\n\n" + r.Schema.instruction()
 }
 
 // messagesReply is what matters of a reply, as far as it was told.

@@ -30,9 +30,9 @@ func (GenerateContent) SetHeader(h http.Header, key string) {
 // AppendRequest implements [Wire].
 func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, '{')
-	if r.System != "" {
+	if system := r.systemPrompt(geminiOutput); system != "" {
 		dst = append(dst, `"systemInstruction":{"parts":[{"text":`...)
-		dst = appendString(dst, r.System)
+		dst = appendString(dst, system)
 		dst = append(dst, `}]},`...)
 	}
 	dst = append(dst, `"contents":[`...)
@@ -63,7 +63,10 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 			dst = append(dst, ',')
 		}
 		if r.Schema != nil {
-			dst = append(dst, `"responseMimeType":"application/json","responseJsonSchema":`...)
+			dst = append(dst, `"responseMimeType":"application/json",`...)
+		}
+		if r.Schema != nil && r.Schema.within(geminiOutput) {
+			dst = append(dst, `"responseJsonSchema":`...)
 			dst = append(dst, r.Schema.source...)
 			dst = append(dst, ',')
 		}

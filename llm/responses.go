@@ -41,7 +41,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	if r.Schema != nil {
 		dst = append(dst, `,"text":{"format":{"type":"json_schema","name":"reply","strict":`...)
-		dst = appendBool(dst, r.Schema.strict)
+		dst = appendBool(dst, r.Schema.within(openAIStrict))
 		dst = append(dst, `,"schema":`...)
 		dst = append(dst, r.Schema.source...)
 		dst = append(dst, "}}"...)

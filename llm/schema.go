@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -15,8 +14,7 @@ import (
 type Schema struct {
 	source   json.RawMessage // compact
 	compiled *jsonschema.Schema
-	strict   bool // within what OpenAI's strict mode takes
-	closed   bool // within what Anthropic's structured outputs take
+	outside  map[dialect]string // where it first leaves a provider's subset
 }
 
 // ParseSchema compiles a JSON Schema (draft 2020-12 unless "$schema" says
@@ -43,8 +41,11 @@ func ParseSchema(source []byte, name string) (*Schema, error) {
 	if err := json.Compact(&compact, source); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	strict, closed := subsets(doc)
-	return &Schema{source: compact.Bytes(), compiled: compiled, strict: strict, closed: closed}, nil
+	sent := compact.Bytes()
+	if doc == true { // the same as {}, and providers take objects only
+		doc, sent = map[string]any{}, []byte("{}")
+	}
+	return &Schema{source: sent, compiled: compiled, outside: outsideSubsets(doc)}, nil
 }
 
 // Source returns the schema as compact JSON. The caller must not change it.
@@ -86,10 +87,45 @@ func invalidReply(err error) error {
 	return &Error{Class: Transient, Reason: ReasonSchemaValidationFailed, Alike: string(ReasonSchemaValidationFailed), Err: err}
 }
 
-// instruction asks for a reply that satisfies the schema in words, where the
-// provider cannot be told otherwise.
+// Note says in one line how a provider known by name enforces less than the
+// whole schema, and where the schema first leaves what the provider accepts. It
+// is "" where the provider enforces all of it, and for an unknown name and
+// [Mock]. Replies are validated in any case.
+func (s *Schema) Note(provider string) string {
+	var how, at, subset string
+	switch provider {
+	case OpenAI, OpenAIResponses, OpenRouter, Azure:
+		how, at, subset = "sent without strict", s.outside[openAIStrict], "outside OpenAI's strict mode"
+	case Anthropic:
+		how, at, subset = "sent in the system prompt", s.outside[anthropicOutput], "outside Anthropic's structured outputs"
+	case Gemini:
+		how, at, subset = "sent in the system prompt", s.outside[geminiOutput], "outside Gemini's structured output"
+		if at == "" {
+			how, at, subset = "sent whole", s.outside[geminiEnforced], "which Gemini ignores"
+		}
+	}
+	if at == "" {
+		return ""
+	}
+	return how + ": " + preview(oneLine(at)) + ", " + subset + "; replies are validated here all the same"
+}
+
+// instruction asks in the prompt for a reply that satisfies the schema, for a
+// provider that would refuse the schema itself.
 func (s *Schema) instruction() string {
 	return "Answer with one JSON value, and nothing else, that satisfies this JSON Schema:\n" + string(s.source)
+}
+
+// systemPrompt returns the system prompt, with the schema in it where the
+// provider's own member would refuse it.
+func (r *Request) systemPrompt(d dialect) string {
+	switch {
+	case r.Schema == nil || r.Schema.within(d):
+		return r.System
+	case r.System == "":
+		return r.Schema.instruction()
+	}
+	return r.System + "\n\n" + r.Schema.instruction()
 }
 
 // unfence removes white space and a Markdown code fence around a reply.
@@ -116,98 +152,4 @@ func oneLine(findings string) string {
 		lines[i] = strings.TrimPrefix(strings.TrimSpace(line), "- ")
 	}
 	return strings.Join(lines, "; ")
-}
-
-// Keywords that each provider's constrained decoding takes. A schema with any
-// other is refused there with a 400, so it is not sent as binding.
-var (
-	commonKeywords = []string{
-		"$schema", "$defs", "$ref", "title", "description", "type", "properties", "required",
-		"additionalProperties", "items", "enum", "const", "anyOf", "format",
-	}
-	strictKeywords = []string{
-		"pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-		"minItems", "maxItems",
-	}
-	closedKeywords = []string{"default"}
-)
-
-// subsets says whether a schema lies within what OpenAI's strict mode takes
-// (every object closed, all of its properties required) and within what
-// Anthropic takes (every object closed, no recursion).
-func subsets(doc any) (strict, closed bool) {
-	root, ok := doc.(map[string]any)
-	if !ok || root["type"] != "object" {
-		return false, false
-	}
-	w := subsetWalk{root: root, strict: true, closed: true}
-	w.schema(root, nil)
-	return w.strict, w.closed
-}
-
-type subsetWalk struct {
-	root           map[string]any
-	strict, closed bool
-}
-
-// schema visits one schema; refs are the references followed to come here.
-func (w *subsetWalk) schema(doc any, refs []string) {
-	node, ok := doc.(map[string]any)
-	if !ok || len(refs) > 20 {
-		w.strict, w.closed = false, false
-		return
-	}
-	for keyword, value := range node {
-		switch {
-		case slices.Contains(commonKeywords, keyword):
-		case slices.Contains(strictKeywords, keyword):
-			w.closed = false
-		case slices.Contains(closedKeywords, keyword):
-			w.strict = false
-		default:
-			w.strict, w.closed = false, false
-			return
-		}
-		switch keyword {
-		case "items":
-			w.schema(value, refs)
-		case "anyOf":
-			list, _ := value.([]any)
-			for _, item := range list {
-				w.schema(item, refs)
-			}
-		case "$ref":
-			w.ref(value, refs)
-		}
-	}
-	properties, _ := node["properties"].(map[string]any)
-	if properties == nil && node["type"] != "object" {
-		return
-	}
-	if node["additionalProperties"] != false {
-		w.strict, w.closed = false, false
-		return
-	}
-	required, _ := node["required"].([]any)
-	for name, property := range properties {
-		if !slices.Contains(required, any(name)) {
-			w.strict = false
-		}
-		w.schema(property, refs)
-	}
-}
-
-func (w *subsetWalk) ref(value any, refs []string) {
-	ref, _ := value.(string)
-	if slices.Contains(refs, ref) {
-		w.closed = false // recursive
-		return
-	}
-	name, ok := strings.CutPrefix(ref, "#/$defs/")
-	defs, _ := w.root["$defs"].(map[string]any)
-	if !ok || defs[name] == nil {
-		w.strict, w.closed = false, false
-		return
-	}
-	w.schema(defs[name], append(slices.Clip(refs), ref))
 }

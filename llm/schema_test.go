@@ -88,28 +88,6 @@ func TestSchemaReadsNothingElse(t *testing.T) {
 	}
 }
 
-func TestSchemaIsSentAsBindingOnlyWhereItIsTaken(t *testing.T) {
-	for source, want := range map[string][2]bool{ // OpenAI's strict mode, Anthropic
-		`{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}`: {true, true},
-		`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`:                  {false, true},
-		`{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}`:                              {false, false},
-		reviewSchema: {true, false},
-		`{"type":"array","items":{"type":"string"}}`: {false, false},
-		`true`: {false, false},
-		`{"type":"object","properties":{"a":{"default":1}},"required":["a"],"additionalProperties":false}`:                                                                       {false, true},
-		`{"type":"object","properties":{"a":{"not":{}}},"required":["a"],"additionalProperties":false}`:                                                                          {false, false},
-		`{"type":"object","properties":{"a":{"items":{"type":"object"}}},"required":["a"],"additionalProperties":false}`:                                                         {false, false},
-		`{"type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"required":["a"],"additionalProperties":false,"$defs":{"x":{"type":"string"}}}`:                                {true, true},
-		`{"type":"object","properties":{"a":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},"required":["a"],"additionalProperties":false}`:                                            {false, false},
-		`{"type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"required":["a"],"additionalProperties":false,"$defs":{"x":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/x"}]}}}`: {true, false},
-	} {
-		s := schemaOf(t, source)
-		if got := [2]bool{s.strict, s.closed}; got != want {
-			t.Errorf("strict, closed = %v, want %v: %s", got, want, source)
-		}
-	}
-}
-
 func TestSchemaIsSharedByGoroutines(t *testing.T) {
 	s := schemaOf(t, reviewSchema)
 	var wg sync.WaitGroup

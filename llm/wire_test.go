@@ -91,7 +91,7 @@ func verdict(r *Reply, err error) string {
 
 // TestRequests compares every provider's requests with testdata/requests.
 func TestRequests(t *testing.T) {
-	closed := schemaOf(t, `{"type":"object","properties":{"mood":{"enum":["good","bad"]}},"required":["mood"],"additionalProperties":false}`)
+	closed := schemaOf(t, `{"type":"object","properties":{"mood":{"type":"string","enum":["good","bad"]}},"required":["mood"],"additionalProperties":false}`)
 	open := schemaOf(t, `{"type":"object","properties":{"stars":{"type":"integer","minimum":1}}}`)
 	requests := map[string]Request{
 		"plain": {Prompt: "Say \"hi\"\n\tto <Zoë> & \\ \x01 \xff 日本 \u2028"},

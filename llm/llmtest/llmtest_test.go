@@ -204,8 +204,8 @@ func TestErrorsAndLatenciesRepeatBySeed(t *testing.T) {
 
 func TestAnswerSatisfiesTheSchema(t *testing.T) {
 	schema, err := llm.ParseSchema([]byte(`{"type":"object","properties":{
-		"mood":{"enum":["good","bad"]},"stars":{"type":"integer"},"tags":{"type":"array","items":{"$ref":"#/$defs/tag"}},
-		"spam":{"type":["boolean","null"]},"note":{"anyOf":[{"type":"string"},{"type":"null"}]},"kind":{"const":"review"}},
+		"mood":{"type":"string","enum":["good","bad"]},"stars":{"type":"integer"},"tags":{"type":"array","items":{"$ref":"#/$defs/tag"}},
+		"spam":{"type":["boolean","null"]},"note":{"anyOf":[{"type":"string"},{"type":"null"}]},"kind":{"type":"string","const":"review"}},
 		"required":["mood","stars","tags","spam","note","kind"],"additionalProperties":false,"$defs":{"tag":{"type":"string"}}}`), "schema")
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,392 @@
+package llm
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// dialect is a set of the subsets of JSON Schema that providers accept.
+type dialect uint8
+
+const (
+	openAIStrict    dialect = 1 << iota // OpenAI's strict mode: a 400 for anything else
+	anthropicOutput                     // Anthropic's structured outputs: likewise
+	geminiOutput                        // Gemini's responseJsonSchema: what it refuses with a 400
+	geminiEnforced                      // Gemini ignores keywords that it does not know
+	constrained     = openAIStrict | anthropicOutput
+	everyone        = constrained | geminiEnforced
+	refusing        = constrained | geminiOutput
+)
+
+// schemaKeywords says who knows a keyword. Gemini knows annotations in the
+// sense that ignoring them changes nothing.
+var schemaKeywords = map[string]dialect{
+	"$schema": everyone, "$defs": everyone, "definitions": everyone, "$ref": everyone, "title": everyone,
+	"description": everyone, "type": everyone, "properties": everyone, "required": everyone,
+	"additionalProperties": everyone, "items": everyone, "enum": everyone, "anyOf": everyone,
+	"format": everyone, "minItems": everyone,
+	"const": constrained, "pattern": constrained,
+	"minimum": openAIStrict | geminiEnforced, "maximum": openAIStrict | geminiEnforced,
+	"exclusiveMinimum": openAIStrict, "exclusiveMaximum": openAIStrict, "multipleOf": openAIStrict,
+	"maxItems": openAIStrict | geminiEnforced,
+	"allOf":    anthropicOutput, "default": anthropicOutput | geminiEnforced,
+	"oneOf": geminiEnforced, "prefixItems": geminiEnforced, "propertyOrdering": geminiEnforced,
+	"$id": geminiEnforced, "$anchor": geminiEnforced, "$comment": geminiEnforced, "examples": geminiEnforced,
+	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
+}
+
+var schemaFormats = map[string]dialect{
+	"date-time": everyone, "time": everyone, "date": everyone,
+	"duration": constrained, "email": constrained, "hostname": constrained, "ipv4": constrained, "ipv6": constrained,
+	"uuid": constrained, "uri": anthropicOutput,
+}
+
+// What OpenAI accepts of a schema in total.
+const (
+	openAILevelsMax       = 10 // objects and lists within each other
+	openAIPropertiesMax   = 5000
+	openAICharactersMax   = 120_000 // names of properties and definitions, values of enum and const
+	openAIEnumValuesMax   = 1000
+	openAILongEnumMin     = 250 // a list of more strings than this has its own limit
+	openAILongEnumTextMax = 15_000
+)
+
+// What Anthropic accepts of a schema in total.
+const (
+	anthropicOptionalMax = 24 // properties that are not required
+	anthropicUnionsMax   = 16 // properties of several types
+)
+
+// anthropicPatternBad finds what Anthropic's constrained decoding does not do:
+// groups with a question mark, word boundaries, classes by name and large
+// repetitions. Looking around or back fails at start already, see [ParseSchema].
+var anthropicPatternBad = regexp.MustCompile(`\(\?|\\[bBpP]|\{\d*,?\d{3}`)
+
+// outsideSubsets returns where a schema first leaves each provider's subset.
+// Definitions that nothing refers to count too: providers read them all.
+func outsideSubsets(doc any) map[dialect]string {
+	root, _ := doc.(map[string]any)
+	w := subsetWalk{root: root, outside: make(map[dialect]string), at: "#", refs: make(map[string][]schemaRef)}
+	if root["type"] != "object" {
+		w.fail(constrained, "", "is not of the type object")
+	}
+	if root["anyOf"] != nil {
+		w.fail(constrained, "", "has anyOf at its root")
+	}
+	if root != nil {
+		w.schema(root, "", 0, false)
+	}
+	if path, ok := w.cycle(false); ok {
+		w.fail(anthropicOutput, path, "is recursive")
+	}
+	if path, ok := w.cycle(true); ok {
+		w.fail(geminiOutput, path, "is recursive and required")
+	}
+	w.limit(openAIStrict, w.properties, openAIPropertiesMax, "properties")
+	w.limit(openAIStrict, w.characters, openAICharactersMax, "characters in names, enum and const")
+	w.limit(openAIStrict, w.enumValues, openAIEnumValuesMax, "enum values")
+	w.limit(anthropicOutput, w.optional, anthropicOptionalMax, "properties that are not required")
+	w.limit(anthropicOutput, w.unions, anthropicUnionsMax, "properties of several types")
+	return w.outside
+}
+
+func (s *Schema) within(d dialect) bool { return s.outside[d] == "" }
+
+// subsetWalk visits every part of a schema once, as it is written.
+type subsetWalk struct {
+	root    map[string]any
+	outside map[dialect]string
+	at      string                 // the definition being visited, as a reference
+	refs    map[string][]schemaRef // by the definition that they are in
+
+	properties, characters, enumValues, optional, unions int
+}
+
+type schemaRef struct {
+	to, path string
+	optional bool // within a property that is not required
+}
+
+// fail notes where the schema leaves dialects, each one's first place only.
+func (w *subsetWalk) fail(in dialect, path, format string, args ...any) {
+	if path == "" {
+		path = "the schema"
+	}
+	for d := openAIStrict; d <= geminiEnforced; d <<= 1 {
+		if in&d != 0 && w.outside[d] == "" {
+			w.outside[d] = path + " " + fmt.Sprintf(format, args...)
+		}
+	}
+}
+
+func (w *subsetWalk) limit(in dialect, n, most int, what string) {
+	if n > most {
+		w.fail(in, "", "has %d %s, more than %d", n, what, most)
+	}
+}
+
+// schema visits one schema. levels counts the objects and lists around it.
+func (w *subsetWalk) schema(value any, path string, levels int, optional bool) {
+	node, ok := value.(map[string]any)
+	if !ok {
+		w.fail(refusing, path, "is not an object with keywords")
+		return
+	}
+	types := typesOf(node)
+	if node["$ref"] == nil && node["anyOf"] == nil && node["allOf"] == nil && len(types) == 0 {
+		w.fail(constrained, path, "has no type")
+	}
+	if slices.Contains(types, "object") || node["properties"] != nil {
+		w.object(node, path)
+	}
+	if slices.Contains(types, "array") && node["items"] == nil {
+		w.fail(openAIStrict, path, "has no items")
+	}
+	if slices.Contains(types, "object") || slices.Contains(types, "array") {
+		if levels++; levels > openAILevelsMax {
+			w.fail(openAIStrict, path, "is nested more than %d levels deep", openAILevelsMax)
+		}
+	}
+	for _, keyword := range slices.Sorted(maps.Keys(node)) {
+		known := schemaKeywords[keyword]
+		w.fail(everyone&^known, path, "has %q", keyword)
+		if known != 0 {
+			w.children(node, keyword, path, levels, optional)
+			w.keyword(node, keyword, path, optional)
+		}
+	}
+}
+
+// object checks what strict modes ask of an object: closed, and for OpenAI
+// with all of its properties required.
+func (w *subsetWalk) object(node map[string]any, path string) {
+	if node["additionalProperties"] != false {
+		w.fail(constrained, path, "does not set additionalProperties to false")
+	}
+	properties, ok := node["properties"].(map[string]any)
+	if !ok {
+		w.fail(openAIStrict, path, "has no properties")
+	}
+	required, ok := node["required"].([]any)
+	if !ok {
+		w.fail(openAIStrict, path, "does not say what is required")
+	}
+	for _, name := range slices.Sorted(maps.Keys(properties)) {
+		if !slices.Contains(required, any(name)) {
+			w.fail(openAIStrict, path, "does not require %q", name)
+		}
+	}
+	for _, name := range required {
+		if name, _ := name.(string); properties[name] == nil {
+			w.fail(openAIStrict, path, "requires %q, which is none of its properties", name)
+		}
+	}
+}
+
+// children visits the schemas below a keyword.
+func (w *subsetWalk) children(node map[string]any, keyword, path string, levels int, optional bool) {
+	below := path + "/" + keyword
+	switch value := node[keyword]; keyword {
+	case "items":
+		w.schema(value, below, levels, optional)
+	case "additionalProperties":
+		if _, ok := value.(bool); !ok {
+			w.schema(value, below, levels, true)
+		}
+	case "anyOf", "allOf", "oneOf", "prefixItems":
+		list, _ := value.([]any)
+		for i, item := range list {
+			w.schema(item, fmt.Sprintf("%s/%d", below, i), levels, optional)
+		}
+	case "properties":
+		required, _ := node["required"].([]any)
+		properties, _ := value.(map[string]any)
+		w.properties += len(properties)
+		for _, name := range slices.Sorted(maps.Keys(properties)) {
+			w.characters += utf8.RuneCountInString(name)
+			must := slices.Contains(required, any(name))
+			if !must {
+				w.optional++
+			}
+			if property, _ := properties[name].(map[string]any); property["anyOf"] != nil || len(typesOf(property)) > 1 {
+				w.unions++
+			}
+			w.schema(properties[name], below+"/"+escapePointer.Replace(name), levels, optional || !must)
+		}
+	case "$defs", "definitions":
+		w.definitions(value, keyword, path)
+	}
+}
+
+var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+func (w *subsetWalk) definitions(value any, keyword, path string) {
+	if path != "" {
+		return // see keyword
+	}
+	definitions, _ := value.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(definitions)) {
+		w.characters += utf8.RuneCountInString(name)
+		w.at = "#/" + keyword + "/" + name
+		w.schema(definitions[name], "/"+keyword+"/"+escapePointer.Replace(name), 0, false)
+	}
+	w.at = "#"
+}
+
+// keyword checks the value of a keyword.
+func (w *subsetWalk) keyword(node map[string]any, keyword, path string, optional bool) {
+	text, _ := node[keyword].(string)
+	number, isNumber := node[keyword].(json.Number)
+	switch keyword {
+	case "$schema", "$defs", "definitions":
+		if path != "" {
+			w.fail(constrained, path, "has %q below the root", keyword)
+		}
+	case "$ref":
+		w.ref(node, text, path, optional)
+	case "allOf":
+		list, _ := node[keyword].([]any)
+		for _, item := range list {
+			if part, _ := item.(map[string]any); part["$ref"] != nil {
+				w.fail(anthropicOutput, path, "has \"$ref\" in allOf")
+			}
+		}
+	case "format":
+		w.fail(everyone&^schemaFormats[text], path, "has the format %q", text)
+	case "pattern":
+		if anthropicPatternBad.MatchString(text) {
+			w.fail(anthropicOutput, path, "has the pattern %q", text)
+		}
+	case "minItems":
+		if number != "0" && number != "1" {
+			w.fail(anthropicOutput, path, "has minItems %s", number)
+		}
+	case "exclusiveMinimum", "exclusiveMaximum":
+		if !isNumber { // a boolean in draft 4
+			w.fail(openAIStrict, path, "has %q without a number", keyword)
+		}
+	case "enum":
+		list, _ := node[keyword].([]any)
+		w.enumValues += len(list)
+		w.values(list, typesOf(node), path)
+	case "const":
+		w.values([]any{node[keyword]}, typesOf(node), path)
+	}
+}
+
+// values checks those of enum or const.
+func (w *subsetWalk) values(list []any, types []string, path string) {
+	kind, texts, characters := "", 0, 0
+	for _, value := range list {
+		is := typeOfValue(value)
+		typed := slices.Contains(types, is)
+		switch is {
+		case "string":
+			texts++
+			characters += utf8.RuneCountInString(value.(string))
+		case "number":
+			typed = typed || slices.Contains(types, "integer")
+		case "object", "array":
+			w.fail(everyone, path, "has an %s among its values", is)
+		default:
+			w.fail(geminiEnforced, path, "has the value %v", value)
+		}
+		if !typed {
+			w.fail(openAIStrict, path, "has the value %v, which is not of its type", value)
+		}
+		if is != "null" {
+			if kind != "" && kind != is {
+				w.fail(openAIStrict, path, "has values of several types")
+			}
+			kind = is
+		}
+	}
+	w.characters += characters
+	if texts > openAILongEnumMin && characters > openAILongEnumTextMax {
+		w.fail(openAIStrict, path, "has %d characters in one enum, more than %d", characters, openAILongEnumTextMax)
+	}
+}
+
+// ref checks a reference: to the root or one of its definitions, and alone.
+func (w *subsetWalk) ref(node map[string]any, ref, path string, optional bool) {
+	for _, keyword := range slices.Sorted(maps.Keys(node)) {
+		if !strings.HasPrefix(keyword, "$") {
+			w.fail(refusing, path, "has %q beside \"$ref\"", keyword)
+		}
+	}
+	place, name, _ := strings.Cut(strings.TrimPrefix(ref, "#/"), "/")
+	definitions, _ := w.root[place].(map[string]any)
+	found := (place == "$defs" || place == "definitions") && definitions[name] != nil &&
+		!strings.ContainsAny(name, "/~%") // which would be escapes
+	if ref != "#" && !found {
+		w.fail(refusing, path, "refers to %q, which is not one of $defs", ref)
+		return
+	}
+	if place == "definitions" { // which Gemini ignores
+		w.fail(geminiOutput, path, "refers to %q, which is not one of $defs", ref)
+	}
+	w.refs[w.at] = append(w.refs[w.at], schemaRef{to: ref, path: path, optional: optional})
+}
+
+// cycle returns where a definition refers to itself, if one does; if required,
+// only through properties that are required.
+func (w *subsetWalk) cycle(required bool) (path string, found bool) {
+	const visiting, visited = 1, 2
+	state := make(map[string]int)
+	var visit func(at string) bool
+	visit = func(at string) bool {
+		state[at] = visiting
+		for _, ref := range w.refs[at] {
+			if required && ref.optional {
+				continue
+			}
+			if path = ref.path; state[ref.to] == visiting || state[ref.to] == 0 && visit(ref.to) {
+				return true
+			}
+		}
+		state[at] = visited
+		return false
+	}
+	for _, at := range slices.Sorted(maps.Keys(w.refs)) {
+		if state[at] == 0 && visit(at) {
+			return path, true
+		}
+	}
+	return "", false
+}
+
+// typesOf returns the type or types of a schema.
+func typesOf(node map[string]any) []string {
+	list, ok := node["type"].([]any)
+	if !ok {
+		list = []any{node["type"]}
+	}
+	var types []string
+	for _, item := range list {
+		if name, ok := item.(string); ok {
+			types = append(types, name)
+		}
+	}
+	return types
+}
+
+func typeOfValue(value any) string {
+	switch value.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "boolean"
+	case string:
+		return "string"
+	case json.Number:
+		return "number"
+	case []any:
+		return "array"
+	}
+	return "object"
+}

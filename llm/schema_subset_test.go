@@ -1,0 +1,458 @@
+package llm
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// The facts in this file come from, as of August 2026:
+//   - OpenAI: the guide "Structured model outputs", section "Supported schemas"; openai-python v3.3.1
+//     (src/openai/lib/_pydantic.py) and openai-node v7.5.0 (src/lib/transform.ts); pydantic-ai v2.9.1
+//     (pydantic_ai/profiles/openai.py: formats, keywords, untyped items); the API's own 400s: "'oneOf' is
+//     not permitted", "'uri' is not a valid format", "schema must have a 'type' key", "$ref cannot have keywords
+//     {'description'}", "enum values must be of the same type", "enum value 0 does not validate against {...}",
+//     "11 levels of nesting exceeds limit of 10", "6000 parameters exceeds limit of 5000".
+//   - Anthropic: the guide "Structured outputs", sections "JSON Schema limitations" and "Schema complexity limits";
+//     anthropic-sdk-python v0.121.0 (src/anthropic/lib/_parse/_transform.py).
+//   - Gemini: python-genai v2.19.0 (google/genai/types.py, GenerateContentConfig.response_json_schema); the guide
+//     "Structured outputs": "The model ignores unsupported properties."
+
+// closedObject wraps the schema of one property in all that strict modes ask of an object.
+func closedObject(property string) string {
+	return `{"type":"object","properties":{"a":` + property + `},"required":["a"],"additionalProperties":false}`
+}
+
+var dialects = map[string]dialect{"o": openAIStrict, "a": anthropicOutput, "r": geminiOutput, "g": geminiEnforced}
+
+// checkSubset compares who accepts the schema with a set of letters: o OpenAI's strict mode, a Anthropic, r Gemini without
+// a 400, g Gemini with all of it enforced. Each of the others must have complaint as its reason.
+func checkSubset(t *testing.T, source, want, complaint string) {
+	t.Helper()
+	s := schemaOf(t, source)
+	for letter, d := range dialects {
+		switch accepts := strings.Contains(want, letter); {
+		case accepts != s.within(d):
+			t.Errorf("%.300s: within %s: %t, want %t; it says %q", source, letter, !accepts, accepts, s.outside[d])
+		case !accepts && !strings.Contains(s.outside[d], complaint):
+			t.Errorf("%.300s: %s says %q, want %q", source, letter, s.outside[d], complaint)
+		}
+	}
+}
+
+// Every keyword of every draft: beside it, who accepts it in one property, and that property.
+var keywordRows = map[string][2]string{
+	"$schema":               {"rg", `{"type":"string","$schema":"https://json-schema.org/draft/2020-12/schema"}`},
+	"$id":                   {"rg", `{"type":"string","$id":"https://example.com/a"}`},
+	"id":                    {"r", `{"type":"string","id":"a"}`},
+	"$anchor":               {"rg", `{"type":"string","$anchor":"a"}`},
+	"$dynamicAnchor":        {"r", `{"type":"string","$dynamicAnchor":"a"}`},
+	"$dynamicRef":           {"r", `{"type":"string","$dynamicRef":"#"}`},
+	"$recursiveAnchor":      {"r", `{"type":"string","$recursiveAnchor":"a"}`},
+	"$recursiveRef":         {"r", `{"type":"string","$recursiveRef":"#"}`},
+	"$vocabulary":           {"r", `{"type":"string","$vocabulary":{}}`},
+	"$comment":              {"rg", `{"type":"string","$comment":"c"}`},
+	"$defs":                 {"rg", `{"type":"string","$defs":{"x":{"type":"string"}}}`},
+	"definitions":           {"rg", `{"type":"string","definitions":{"x":{"type":"string"}}}`},
+	"$ref":                  {"or", `{"$ref":"#"}`}, // recursive: below
+	"type":                  {"oarg", `{"type":"boolean"}`},
+	"title":                 {"oarg", `{"type":"string","title":"t"}`},
+	"description":           {"oarg", `{"type":"string","description":"d"}`},
+	"default":               {"arg", `{"type":"string","default":"x"}`},
+	"examples":              {"rg", `{"type":"string","examples":["x"]}`},
+	"deprecated":            {"rg", `{"type":"string","deprecated":true}`},
+	"readOnly":              {"rg", `{"type":"string","readOnly":true}`},
+	"writeOnly":             {"rg", `{"type":"string","writeOnly":true}`},
+	"enum":                  {"oarg", `{"type":"string","enum":["x","y"]}`},
+	"const":                 {"oar", `{"type":"string","const":"x"}`},
+	"format":                {"oarg", `{"type":"string","format":"date"}`},
+	"pattern":               {"oar", `{"type":"string","pattern":"^[a-z]+$"}`},
+	"minLength":             {"r", `{"type":"string","minLength":1}`},
+	"maxLength":             {"r", `{"type":"string","maxLength":9}`},
+	"contentEncoding":       {"r", `{"type":"string","contentEncoding":"base64"}`},
+	"contentMediaType":      {"r", `{"type":"string","contentMediaType":"text/html"}`},
+	"contentSchema":         {"r", `{"type":"string","contentSchema":{"type":"string"}}`},
+	"minimum":               {"org", `{"type":"integer","minimum":1}`},
+	"maximum":               {"org", `{"type":"integer","maximum":9}`},
+	"exclusiveMinimum":      {"or", `{"type":"number","exclusiveMinimum":0}`},
+	"exclusiveMaximum":      {"or", `{"type":"number","exclusiveMaximum":9}`},
+	"multipleOf":            {"or", `{"type":"number","multipleOf":0.5}`},
+	"items":                 {"oarg", `{"type":"array","items":{"type":"string"}}`},
+	"additionalItems":       {"r", `{"type":"array","items":{"type":"string"},"additionalItems":false}`},
+	"prefixItems":           {"rg", `{"type":"array","items":{"type":"string"},"prefixItems":[{"type":"string"}]}`},
+	"contains":              {"r", `{"type":"array","items":{"type":"string"},"contains":{"type":"string"}}`},
+	"minContains":           {"r", `{"type":"array","items":{"type":"string"},"minContains":1}`},
+	"maxContains":           {"r", `{"type":"array","items":{"type":"string"},"maxContains":1}`},
+	"minItems":              {"oarg", `{"type":"array","items":{"type":"string"},"minItems":1}`},
+	"maxItems":              {"org", `{"type":"array","items":{"type":"string"},"maxItems":3}`},
+	"uniqueItems":           {"r", `{"type":"array","items":{"type":"string"},"uniqueItems":true}`},
+	"unevaluatedItems":      {"r", `{"type":"array","items":{"type":"string"},"unevaluatedItems":false}`},
+	"properties":            {"oarg", closedObject(`{"type":"null"}`)},
+	"required":              {"oarg", closedObject(`{"type":"number"}`)},
+	"additionalProperties":  {"oarg", closedObject(`{"type":"integer"}`)},
+	"patternProperties":     {"r", closedWith(`"patternProperties":{"^x":{"type":"string"}}`)},
+	"propertyNames":         {"r", closedWith(`"propertyNames":{"pattern":"^x"}`)},
+	"minProperties":         {"r", closedWith(`"minProperties":1`)},
+	"maxProperties":         {"r", closedWith(`"maxProperties":1`)},
+	"dependentRequired":     {"r", closedWith(`"dependentRequired":{"a":["a"]}`)},
+	"dependentSchemas":      {"r", closedWith(`"dependentSchemas":{"a":{"type":"object"}}`)},
+	"dependencies":          {"r", closedWith(`"dependencies":{"a":["a"]}`)},
+	"unevaluatedProperties": {"r", closedWith(`"unevaluatedProperties":false`)},
+	"anyOf":                 {"oarg", `{"anyOf":[{"type":"string"},{"type":"null"}]}`},
+	"oneOf":                 {"rg", `{"type":["string","null"],"oneOf":[{"type":"string"},{"type":"null"}]}`},
+	"allOf":                 {"ar", `{"allOf":[{"type":"string"}]}`},
+	"not":                   {"r", `{"type":"string","not":{"const":"x"}}`},
+	"if":                    {"r", `{"type":"string","if":{"const":"x"}}`},
+	"then":                  {"r", `{"type":"string","then":{"const":"x"}}`},
+	"else":                  {"r", `{"type":"string","else":{"const":"x"}}`},
+	"nullable":              {"r", `{"type":"string","nullable":true}`},   // OpenAPI
+	"discriminator":         {"r", `{"type":"string","discriminator":1}`}, // OpenAPI
+	"propertyOrdering":      {"rg", closedWith(`"propertyOrdering":["a"]`)},
+}
+
+func closedWith(member string) string {
+	return `{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false,` + member + `}`
+}
+
+func TestEveryKeywordIsSentOnlyToWhoKnowsIt(t *testing.T) {
+	for keyword, row := range keywordRows {
+		complaint := fmt.Sprintf("/properties/a has %q", keyword)
+		if keyword == "$ref" {
+			complaint = "/properties/a is recursive"
+			row[0] = "og" // Gemini refuses it: the property is required
+		}
+		checkSubset(t, closedObject(row[1]), row[0], complaint)
+	}
+}
+
+// The metaschemas are read where the validator is installed.
+func TestNoKeywordOfAnyDraftIsForgotten(t *testing.T) {
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/santhosh-tekuri/jsonschema/v6").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := 0
+	err = filepath.WalkDir(filepath.Join(strings.TrimSpace(string(dir)), "metaschemas"), func(path string, file fs.DirEntry, err error) error {
+		if err != nil || file.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var metaschema struct {
+			Properties map[string]any `json:"properties"`
+		}
+		if err := json.Unmarshal(text, &metaschema); err != nil {
+			return err
+		}
+		for keyword := range metaschema.Properties {
+			if _, ok := keywordRows[keyword]; !ok {
+				t.Errorf("%s has %q, which no row of keywordRows has", path, keyword)
+			}
+			known++
+		}
+		return nil
+	})
+	if err != nil || known < 200 {
+		t.Errorf("%d keywords read, %v", known, err)
+	}
+}
+
+// Every format of the JSON Schema test suite (44401e0, tests/*/optional/format), and some that schemas in the wild have.
+func TestEveryFormatIsSentOnlyToWhoKnowsIt(t *testing.T) {
+	who := map[string]string{
+		"date-time": "oarg", "date": "oarg", "time": "oarg",
+		"duration": "oar", "email": "oar", "hostname": "oar", "ipv4": "oar", "ipv6": "oar", "uuid": "oar",
+		"uri": "ar",
+	}
+	for _, format := range []string{
+		"color", "date-time", "date", "duration", "email", "host-name", "hostname", "idn-email", "idn-hostname", "ip-address",
+		"ipv4", "ipv6", "iri-reference", "iri", "json-pointer", "regex", "relative-json-pointer", "time", "unknown",
+		"uri-reference", "uri-template", "uri", "uuid", "byte", "binary", "password", "int32", "int64", "float", "double", "text", "",
+	} {
+		want, ok := who[format]
+		if !ok {
+			want = "r"
+		}
+		checkSubset(t, closedObject(fmt.Sprintf(`{"type":"string","format":%q}`, format)), want,
+			fmt.Sprintf("/properties/a has the format %q", format))
+	}
+}
+
+func TestSchemaLeavesSubsetsAt(t *testing.T) {
+	const str = `{"type":"string"}`
+	rows := []struct{ source, want, complaint string }{
+		{closedObject(str), "oarg", ""},
+		{reviewSchema, "rg", "/properties/mood has no type"},
+		// Roots.
+		{`true`, "rg", "the schema is not of the type object"},
+		{`{}`, "rg", "the schema is not of the type object"},
+		{`{"type":"array","items":` + str + `}`, "rg", "the schema is not of the type object"},
+		{`{"type":["object","null"],"properties":{},"required":[],"additionalProperties":false}`, "rg", "the schema is not of the type object"},
+		{`{"$ref":"#/$defs/x","$defs":{"x":` + closedObject(str) + `}}`, "rg", "the schema is not of the type object"},
+		{`{"anyOf":[` + closedObject(str) + `]}`, "rg", "the schema is not of the type object"},
+		{closedWith(`"anyOf":[` + closedObject(str) + `]`), "rg", "the schema has anyOf at its root"},
+		{closedWith(`"$schema":"http://json-schema.org/draft-07/schema#"`), "oarg", ""},
+		{closedWith(`"title":"t","description":"d"`), "oarg", ""},
+		// Objects.
+		{`{"type":"object","properties":{"a":` + str + `},"required":["a"]}`, "rg", "the schema does not set additionalProperties to false"},
+		{`{"type":"object","properties":{"a":` + str + `},"required":["a"],"additionalProperties":true}`, "rg", "does not set additionalProperties to false"},
+		{`{"type":"object","properties":{"a":` + str + `},"required":["a"],"additionalProperties":` + str + `}`, "rg", "does not set additionalProperties to false"},
+		{`{"type":"object","properties":{"a":` + str + `},"additionalProperties":false}`, "arg", "the schema does not say what is required"},
+		{`{"type":"object","properties":{"a":` + str + `},"required":[],"additionalProperties":false}`, "arg", `the schema does not require "a"`},
+		{`{"type":"object","properties":{"a":` + str + `},"required":["a","b"],"additionalProperties":false}`, "arg", `the schema requires "b"`},
+		{`{"type":"object","properties":{},"required":[],"additionalProperties":false}`, "oarg", ""},
+		{`{"type":"object","required":[],"additionalProperties":false}`, "arg", "the schema has no properties"},
+		{closedObject(`{"type":"object"}`), "rg", "/properties/a does not set additionalProperties to false"},
+		{closedObject(`{"type":["object","null"]}`), "rg", "/properties/a does not set"},
+		{closedObject(`{"properties":{"b":` + str + `}}`), "rg", "/properties/a has no type"},
+		{closedObject(`{"anyOf":[{"type":"null"}],"properties":{"b":` + str + `}}`), "rg", "/properties/a does not set"},
+		{closedObject(`{"type":"array","items":{"type":"object"}}`), "rg", "/properties/a/items does not set"},
+		{closedObject(`{"anyOf":[{"type":"object"},{"type":"null"}]}`), "rg", "/properties/a/anyOf/0 does not set"},
+		// Types.
+		{closedObject(`{}`), "rg", "/properties/a has no type"},
+		{closedObject(`{"description":"anything"}`), "rg", "/properties/a has no type"},
+		{closedObject(`{"enum":["x"]}`), "rg", "/properties/a has no type"},
+		{closedObject(`{"const":"x"}`), "r", `/properties/a has `},
+		{closedObject(`{"type":["string","null"]}`), "oarg", ""},
+		{closedObject(`{"type":["string","integer","boolean","null"]}`), "oarg", ""},
+		{closedObject(`true`), "g", "/properties/a is not an object with keywords"},
+		{closedObject(`{"anyOf":[` + str + `,{}]}`), "rg", "/properties/a/anyOf/1 has no type"},
+		{closedObject(`{"anyOf":[` + str + `,true]}`), "g", "/properties/a/anyOf/1 is not"},
+		// Lists.
+		{closedObject(`{"type":"array"}`), "arg", "/properties/a has no items"},
+		{closedObject(`{"type":["array","null"]}`), "arg", "/properties/a has no items"},
+		{closedObject(`{"type":"array","items":{}}`), "rg", "/properties/a/items has no type"},
+		{closedObject(`{"type":"array","items":true}`), "g", "/properties/a/items is not"},
+		{closedObject(`{"type":"array","items":` + str + `,"minItems":0}`), "oarg", ""},
+		{closedObject(`{"type":"array","items":` + str + `,"minItems":2}`), "org", "/properties/a has minItems 2"},
+		{
+			`{"$schema":"http://json-schema.org/draft-07/schema#",` + closedObject(`{"type":"array","items":[` + str + `]}`)[1:],
+			"g", "/properties/a/items is not an object",
+		},
+		// Values.
+		{closedObject(`{"type":["string","null"],"enum":["x",null]}`), "oar", "/properties/a has the value <nil>"},
+		{closedObject(`{"type":"string","enum":["x",null]}`), "ar", "/properties/a has the value <nil>"},
+		{closedObject(`{"type":"integer","enum":[1,2]}`), "oarg", ""},
+		{closedObject(`{"type":"integer","enum":["1"]}`), "arg", "/properties/a has the value 1, which is not of its type"},
+		{closedObject(`{"type":["integer","string"],"enum":[1,"x"]}`), "arg", "/properties/a has values of several types"},
+		{closedObject(`{"type":"boolean","enum":[true]}`), "oar", "/properties/a has the value true"},
+		{closedObject(`{"type":"boolean","const":true}`), "oar", `/properties/a has "const"`},
+		{closedObject(`{"type":"string","enum":[["x"]]}`), "r", "/properties/a has an array among its values"},
+		{closedObject(`{"type":"string","const":{}}`), "r", "/properties/a has "},
+		// Patterns and bounds.
+		{closedObject(`{"type":"string","pattern":"^(?:x|y)$"}`), "or", "/properties/a has "},
+		{closedObject(`{"type":"string","pattern":"\\bx"}`), "or", "/properties/a has "},
+		{closedObject(`{"type":"string","pattern":"^x{1,1000}$"}`), "or", "/properties/a has "},
+		{closedObject(`{"type":"string","pattern":"^\\d{4}-\\d{2}$"}`), "oar", `/properties/a has "pattern"`},
+		{
+			`{"$schema":"http://json-schema.org/draft-04/schema#",` + closedObject(`{"type":"number","minimum":0,"exclusiveMinimum":true}`)[1:],
+			"r", "/properties/a has ",
+		},
+		// Definitions and references.
+		{withDefinition("$defs", "x", str, `{"$ref":"#/$defs/x"}`), "oarg", ""},
+		{withDefinition("definitions", "x", str, `{"$ref":"#/definitions/x"}`), "oag", `/properties/a refers to "#/definitions/x"`},
+		{withDefinition("definitions", "x", str, str), "oarg", ""},
+		{withDefinition("$defs", "x", `{"type":"string","minLength":1}`, str), "r", `/$defs/x has "minLength"`},
+		{withDefinition("$defs", "x", `{"type":"object"}`, str), "rg", "/$defs/x does not set additionalProperties"},
+		{withDefinition("$defs", "x", `{}`, str), "rg", "/$defs/x has no type"},
+		{withDefinition("$defs", "x", `true`, str), "g", "/$defs/x is not an object"},
+		{withDefinition("$defs", "x", str, `{"$ref":"#/$defs/x","description":"d"}`), "g", `/properties/a has "description" beside "$ref"`},
+		{withDefinition("$defs", "x", str, `{"$ref":"#/$defs/x","$comment":"d"}`), "rg", `/properties/a has "$comment"`},
+		{withDefinition("$defs", "x", str, `{"anyOf":[{"$ref":"#/$defs/x"}],"description":"d"}`), "oarg", ""},
+		{withDefinition("$defs", "x", str, `{"allOf":[{"$ref":"#/$defs/x"}]}`), "r", `/properties/a has "`},
+		{withDefinition("$defs", "x/y", str, `{"$ref":"#/$defs/x~1y"}`), "g", `/properties/a refers to "#/$defs/x~1y"`},
+		{withDefinition("$defs", "x y", str, `{"$ref":"#/$defs/x%20y"}`), "g", `/properties/a refers to "#/$defs/x%20y"`},
+		{withDefinition("$defs", "x", closedObject(str), `{"$ref":"#/$defs/x/properties/a"}`), "g", `/properties/a refers to`},
+		{closedWith(`"title":"t","$defs":{}`), "oarg", ""},
+		// Recursion: Gemini takes it only where nothing requires it.
+		{closedObject(`{"anyOf":[{"$ref":"#"},{"type":"null"}]}`), "og", "/properties/a/anyOf/0 is recursive"},
+		{closedObject(`{"type":"array","items":{"$ref":"#"}}`), "og", "/properties/a/items is recursive"},
+		{withDefinition("$defs", "x", `{"anyOf":[{"type":"null"},{"$ref":"#/$defs/x"}]}`, `{"$ref":"#/$defs/x"}`), "og", "/$defs/x/anyOf/1 is recursive"},
+		{withDefinition("$defs", "x", `{"anyOf":[{"type":"null"},{"$ref":"#/$defs/x"}]}`, str), "og", "/$defs/x/anyOf/1 is recursive"},
+		{`{"type":"object","properties":{"a":{"$ref":"#"}},"additionalProperties":false}`, "rg", ""},
+		{`{"type":"object","properties":{"a":{"type":"array","items":{"$ref":"#"}}},"additionalProperties":false}`, "rg", ""},
+	}
+	for _, row := range rows {
+		checkSubset(t, row.source, row.want, row.complaint)
+	}
+}
+
+func withDefinition(keyword, name, definition, property string) string {
+	return `{"` + keyword + `":{"` + name + `":` + definition + `},` + closedObject(property)[1:]
+}
+
+func TestSchemaSizes(t *testing.T) {
+	object := func(required bool, properties ...string) string {
+		names := make([]string, 0, len(properties))
+		for i, property := range properties {
+			names = append(names, fmt.Sprintf(`"p%d"`, i))
+			properties[i] = names[i] + ":" + property
+		}
+		if !required {
+			names = nil
+		}
+		return `{"type":"object","properties":{` + strings.Join(properties, ",") + `},"required":[` + strings.Join(names, ",") + `],"additionalProperties":false}`
+	}
+	many := func(n int, property string) []string { return slices.Repeat([]string{property}, n) }
+	nested := func(levels int) string {
+		s := `{"type":"string"}`
+		for i := range levels { // a list is a level too
+			if i%2 == 1 && i < levels-1 {
+				s = `{"type":"array","items":` + s + `}`
+			} else {
+				s = closedObject(s)
+			}
+		}
+		return s
+	}
+	values := func(n, characters int) string {
+		list := make([]string, n)
+		for i := range list {
+			list[i] = fmt.Sprintf(`"%0*d"`, characters, i)
+		}
+		return `{"type":"string","enum":[` + strings.Join(list, ",") + `]}`
+	}
+	for name, row := range map[string]struct{ source, want, complaint string }{
+		"10 levels":                     {nested(10), "oarg", ""},
+		"11 levels":                     {nested(11), "arg", "is nested more than 10 levels deep"},
+		"5000 properties":               {object(true, many(5000, `{"type":"null"}`)...), "oarg", ""},
+		"5001 properties":               {object(true, many(5001, `{"type":"null"}`)...), "arg", "the schema has 5001 properties, more than 5000"},
+		"120,000 characters":            {closedObject(`{"type":"string","const":"` + strings.Repeat("ä", 119_999) + `"}`), "oar", `has "const"`},
+		"120,001 characters":            {closedObject(`{"type":"string","enum":["` + strings.Repeat("ä", 120_000) + `"]}`), "arg", "has 120001 characters"},
+		"1000 values":                   {object(true, many(4, values(250, 3))...), "oarg", ""},
+		"1001 values":                   {object(true, append(many(4, values(250, 3)), values(1, 3))...), "arg", "has 1001 enum values"},
+		"250 long values":               {closedObject(values(250, 100)), "oarg", ""},
+		"251 values, 15,060 characters": {closedObject(values(251, 60)), "arg", "/properties/a has 15060 characters in one enum"},
+		"24 optional":                   {object(false, many(24, `{"type":"null"}`)...), "arg", "does not require"},
+		"25 optional":                   {object(false, many(25, `{"type":"null"}`)...), "rg", ""},
+		"16 unions":                     {object(true, many(16, `{"type":["string","null"]}`)...), "oarg", ""},
+		"17 unions":                     {object(true, many(17, `{"anyOf":[{"type":"string"}]}`)...), "org", "has 17 properties of several types"},
+	} {
+		t.Run(name, func(t *testing.T) { checkSubset(t, row.source, row.want, row.complaint) })
+	}
+}
+
+// A random schema that is sent as strict has known keywords and closed objects at every level, referred to or not.
+func TestStrictSchemaHasNothingUnknownAnywhere(t *testing.T) {
+	allowed := []string{
+		"$schema", "$defs", "definitions", "$ref", "title", "description", "type", "properties", "required", "additionalProperties",
+		"items", "enum", "const", "anyOf", "format", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+		"minItems", "maxItems",
+	}
+	var check func(t *rapid.T, value any, inside string)
+	check = func(t *rapid.T, value any, inside string) {
+		switch value := value.(type) {
+		case []any:
+			for _, item := range value {
+				check(t, item, inside)
+			}
+		case map[string]any:
+			for key, below := range value {
+				switch {
+				case inside == "properties" || inside == "$defs" || inside == "definitions":
+					check(t, below, "")
+				case !slices.Contains(allowed, key):
+					t.Fatalf("%q is sent as strict", key)
+				case key != "enum" && key != "const":
+					check(t, below, key)
+				}
+			}
+			if inside == "" && value["type"] == "object" && value["additionalProperties"] != false {
+				t.Fatal("an open object is sent as strict")
+			}
+		}
+	}
+	strict := 0
+	rapid.Check(t, func(t *rapid.T) {
+		rows := slices.Sorted(maps.Keys(keywordRows))
+		draw := func(label string) string {
+			row := keywordRows[rapid.SampledFrom(rows).Draw(t, label)]
+			if !strings.Contains(row[0], "o") && rapid.IntRange(0, 3).Draw(t, "odd") > 0 {
+				return `{"type":"string"}`
+			}
+			return row[1]
+		}
+		source := withDefinition(rapid.SampledFrom([]string{"$defs", "definitions"}).Draw(t, "definitions"), "x", draw("x"),
+			closedObject(`{"anyOf":[`+draw("one")+`,`+closedObject(draw("two"))+`,{"type":"array","items":`+draw("three")+`}]}`))
+		s, err := ParseSchema([]byte(source), "schema")
+		if err != nil {
+			t.Skip(err) // such as one anchor twice
+		}
+		if s.within(openAIStrict) {
+			strict++
+			var doc any
+			if err := json.Unmarshal(s.Source(), &doc); err != nil {
+				t.Fatal(err)
+			}
+			check(t, doc, "")
+		}
+	})
+	if strict < 10 {
+		t.Errorf("only %d schemas were strict", strict)
+	}
+}
+
+func TestNoteNamesThePlaceAndTheProvider(t *testing.T) {
+	uri := closedObject(`{"type":"string","format":"uri"}`)
+	for _, row := range []struct{ source, provider, want string }{
+		{uri, OpenAI, `sent without strict: /properties/a has the format "uri", outside OpenAI's strict mode; replies are validated here all the same`},
+		{uri, OpenAIResponses, "sent without strict: /properties/a"},
+		{uri, Azure, "sent without strict: /properties/a"},
+		{uri, OpenRouter, "sent without strict: /properties/a"},
+		{uri, Anthropic, ""},
+		{uri, Gemini, `sent whole: /properties/a has the format "uri", which Gemini ignores; replies are validated here all the same`},
+		{uri, Mock, ""},
+		{uri, "other", ""},
+		{`{"type":"array"}`, Anthropic, "sent in the system prompt: the schema is not of the type object, outside Anthropic's structured outputs; "},
+		{closedObject(`{"$ref":"#"}`), Gemini, "sent in the system prompt: /properties/a is recursive and required, outside Gemini's structured output; "},
+		{closedObject(`{"type":"string"}`), OpenAI, ""},
+		{closedObject(`{"type":"string"}`), Anthropic, ""},
+		{closedObject(`{"type":"string"}`), Gemini, ""},
+		{
+			`{"type":"object","properties":{"x\ny":{}},"required":["x\ny"],"additionalProperties":false}`, OpenAI,
+			"sent without strict: /properties/x; y has no type",
+		},
+	} {
+		got := schemaOf(t, row.source).Note(row.provider)
+		if !strings.HasPrefix(got, row.want) || row.want == "" && got != "" || strings.Contains(got, "\n") {
+			t.Errorf("%s: %s: note %q, want %q", row.source, row.provider, got, row.want)
+		}
+	}
+}
+
+// A schema of which a provider takes nothing goes into the system prompt; true, which is no object, goes as {}.
+func TestSchemaThatIsRefusedIsDescribed(t *testing.T) {
+	recursive := schemaOf(t, closedObject(`{"$ref":"#"}`))
+	anything := schemaOf(t, `true`)
+	for _, row := range []struct {
+		wire   Wire
+		schema *Schema
+		system string
+		want   string
+	}{
+		{GenerateContent{}, recursive, "", `{"systemInstruction":{"parts":[{"text":"Answer with one JSON value`},
+		{GenerateContent{}, recursive, "Be brief.", `{"systemInstruction":{"parts":[{"text":"Be brief.\n\nAnswer with one JSON value`},
+		{GenerateContent{}, recursive, "", `"generationConfig":{"responseMimeType":"application/json"}}`},
+		{GenerateContent{}, anything, "", `"responseJsonSchema":{}}}`},
+		{Messages{}, recursive, "Be brief.", `"system":"Be brief.\n\nAnswer with one JSON value`},
+		{ChatCompletions{}, anything, "", `"strict":false,"schema":{}}}`},
+		{Responses{}, anything, "", `"strict":false,"schema":{}}}`},
+		{Responses{}, recursive, "", `"strict":true,"schema":{"type":"object"`},
+	} {
+		got := string(row.wire.AppendRequest(nil, &Request{Model: "m", System: row.system, Prompt: "p", Schema: row.schema}))
+		if !strings.Contains(got, row.want) {
+			t.Errorf("%T sends %s, want %s", row.wire, got, row.want)
+		}
+	}
+}
