@@ -37,8 +37,12 @@ func newConfigCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := loadPrompt(cfg); err != nil {
+			p, err := loadPrompt(cfg)
+			if err != nil {
 				return exitWith(exitUsage, err)
+			}
+			for _, note := range p.schemaNotes(cfg) {
+				say(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.provider, note.text)
 			}
 			_, err = fmt.Fprintln(env.Stdout, "the configuration is good")
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
@@ -62,6 +63,27 @@ func loadPrompt(cfg *Config) (*prompt, error) {
 	p.format, err = llm.NewResultFormat(cfg.Prompt.ResponseField, p.template)
 	fault("STAGE_RESPONSE_FIELD", err)
 	return p, errors.Join(faults...)
+}
+
+// schemaNote is what one provider does not enforce of the response schema.
+type schemaNote struct{ provider, text string }
+
+// schemaNotes returns those of the first provider and the fallbacks, each provider once.
+func (p *prompt) schemaNotes(cfg *Config) []schemaNote {
+	if p.schema == nil {
+		return nil
+	}
+	names := []string{cfg.LLM.Provider}
+	for _, m := range cfg.Fallback.Models {
+		names = append(names, m.Provider)
+	}
+	var notes []schemaNote
+	for i, name := range names {
+		if text := p.schema.Note(name); text != "" && !slices.Contains(names[:i], name) {
+			notes = append(notes, schemaNote{name, text})
+		}
+	}
+	return notes
 }
 
 // request renders the prompt of a row. vars is the hash of what the template saw.

@@ -120,6 +120,9 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 		s.consumers = append(s.consumers, c)
 	}
 	s.warnOfOpenFiles()
+	for _, note := range prompt.schemaNotes(cfg) {
+		s.log.Warn("the provider does not enforce all of the response schema", slog.String("provider", note.provider), slog.String("note", note.text))
+	}
 	return s, nil
 }
 
