@@ -71,7 +71,11 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	if r.Schema != nil {
 		dst = append(dst, `,"response_format":{"type":"json_schema","json_schema":{"name":"reply","strict":`...)
-		dst = appendBool(dst, r.Schema.within(openAIStrict))
+		strict := openAIStrict
+		if w.Azure {
+			strict = azureStrict
+		}
+		dst = appendBool(dst, r.Schema.within(strict))
 		dst = append(dst, `,"schema":`...)
 		dst = append(dst, r.Schema.source...)
 		dst = append(dst, "}}"...)

@@ -94,7 +94,9 @@ func invalidReply(err error) error {
 func (s *Schema) Note(provider string) string {
 	var how, at, subset string
 	switch provider {
-	case OpenAI, OpenAIResponses, OpenRouter, Azure:
+	case Azure:
+		how, at, subset = "sent without strict", s.outside[azureStrict], "outside Azure OpenAI's strict mode"
+	case OpenAI, OpenAIResponses, OpenRouter:
 		how, at, subset = "sent without strict", s.outside[openAIStrict], "outside OpenAI's strict mode"
 	case Anthropic:
 		how, at, subset = "sent in the system prompt", s.outside[anthropicOutput], "outside Anthropic's structured outputs"

@@ -15,10 +15,12 @@ type dialect uint8
 
 const (
 	openAIStrict    dialect = 1 << iota // OpenAI's strict mode: a 400 for anything else
-	anthropicOutput                     // Anthropic's structured outputs: likewise
+	azureStrict                         // Azure's, which has fewer keywords and lower limits
+	anthropicOutput                     // Anthropic's structured outputs: a 400 for anything else
 	geminiOutput                        // Gemini's responseJsonSchema: what it refuses with a 400
 	geminiEnforced                      // Gemini ignores keywords that it does not know
-	constrained     = openAIStrict | anthropicOutput
+	strictModes     = openAIStrict | azureStrict
+	constrained     = strictModes | anthropicOutput
 	everyone        = constrained | geminiEnforced
 	refusing        = constrained | geminiOutput
 )
@@ -29,8 +31,8 @@ var schemaKeywords = map[string]dialect{
 	"$schema": everyone, "$defs": everyone, "definitions": everyone, "$ref": everyone, "title": everyone,
 	"description": everyone, "type": everyone, "properties": everyone, "required": everyone,
 	"additionalProperties": everyone, "items": everyone, "enum": everyone, "anyOf": everyone,
-	"format": everyone, "minItems": everyone,
-	"const": constrained, "pattern": constrained,
+	"format": everyone, "minItems": everyone &^ azureStrict,
+	"const": constrained, "pattern": constrained &^ azureStrict,
 	"minimum": openAIStrict | geminiEnforced, "maximum": openAIStrict | geminiEnforced,
 	"exclusiveMinimum": openAIStrict, "exclusiveMaximum": openAIStrict, "multipleOf": openAIStrict,
 	"maxItems": openAIStrict | geminiEnforced,
@@ -40,16 +42,21 @@ var schemaKeywords = map[string]dialect{
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
 }
 
+// schemaFormats says the same of formats. Azure knows none.
 var schemaFormats = map[string]dialect{
-	"date-time": everyone, "time": everyone, "date": everyone,
-	"duration": constrained, "email": constrained, "hostname": constrained, "ipv4": constrained, "ipv6": constrained,
-	"uuid": constrained, "uri": anthropicOutput,
+	"date-time": everyone &^ azureStrict, "time": everyone &^ azureStrict, "date": everyone &^ azureStrict,
+	"duration": constrained &^ azureStrict, "email": constrained &^ azureStrict, "hostname": constrained &^ azureStrict,
+	"ipv4": constrained &^ azureStrict, "ipv6": constrained &^ azureStrict, "uuid": constrained &^ azureStrict,
+	"uri": anthropicOutput,
 }
 
-// What OpenAI accepts of a schema in total.
+// What OpenAI accepts of a schema in total, and what Azure does where it states
+// a limit of its own.
 const (
 	openAILevelsMax       = 10 // objects and lists within each other
+	azureLevelsMax        = 5
 	openAIPropertiesMax   = 5000
+	azurePropertiesMax    = 100
 	openAICharactersMax   = 120_000 // names of properties and definitions, values of enum and const
 	openAIEnumValuesMax   = 1000
 	openAILongEnumMin     = 250 // a list of more strings than this has its own limit
@@ -88,8 +95,9 @@ func outsideSubsets(doc any) map[dialect]string {
 		w.fail(geminiOutput, path, "is recursive and required")
 	}
 	w.limit(openAIStrict, w.properties, openAIPropertiesMax, "properties")
-	w.limit(openAIStrict, w.characters, openAICharactersMax, "characters in names, enum and const")
-	w.limit(openAIStrict, w.enumValues, openAIEnumValuesMax, "enum values")
+	w.limit(azureStrict, w.properties, azurePropertiesMax, "properties")
+	w.limit(strictModes, w.characters, openAICharactersMax, "characters in names, enum and const")
+	w.limit(strictModes, w.enumValues, openAIEnumValuesMax, "enum values")
 	w.limit(anthropicOutput, w.optional, anthropicOptionalMax, "properties that are not required")
 	w.limit(anthropicOutput, w.unions, anthropicUnionsMax, "properties of several types")
 	return w.outside
@@ -145,11 +153,15 @@ func (w *subsetWalk) schema(value any, path string, levels int, optional bool) {
 		w.object(node, path)
 	}
 	if slices.Contains(types, "array") && node["items"] == nil {
-		w.fail(openAIStrict, path, "has no items")
+		w.fail(strictModes, path, "has no items")
 	}
 	if slices.Contains(types, "object") || slices.Contains(types, "array") {
-		if levels++; levels > openAILevelsMax {
+		levels++
+		if levels > openAILevelsMax {
 			w.fail(openAIStrict, path, "is nested more than %d levels deep", openAILevelsMax)
+		}
+		if levels > azureLevelsMax {
+			w.fail(azureStrict, path, "is nested more than %d levels deep", azureLevelsMax)
 		}
 	}
 	for _, keyword := range slices.Sorted(maps.Keys(node)) {
@@ -170,20 +182,20 @@ func (w *subsetWalk) object(node map[string]any, path string) {
 	}
 	properties, ok := node["properties"].(map[string]any)
 	if !ok {
-		w.fail(openAIStrict, path, "has no properties")
+		w.fail(strictModes, path, "has no properties")
 	}
-	required, ok := node["required"].([]any)
-	if !ok {
-		w.fail(openAIStrict, path, "does not say what is required")
+	if node["required"] == nil {
+		w.fail(strictModes, path, "does not say what is required")
 	}
+	required := requiredBy(node)
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
-		if !slices.Contains(required, any(name)) {
-			w.fail(openAIStrict, path, "does not require %q", name)
+		if !required[name] {
+			w.fail(strictModes, path, "does not require %q", name)
 		}
 	}
-	for _, name := range required {
-		if name, _ := name.(string); properties[name] == nil {
-			w.fail(openAIStrict, path, "requires %q, which is none of its properties", name)
+	for _, name := range slices.Sorted(maps.Keys(required)) {
+		if properties[name] == nil {
+			w.fail(strictModes, path, "requires %q, which is none of its properties", name)
 		}
 	}
 }
@@ -204,19 +216,18 @@ func (w *subsetWalk) children(node map[string]any, keyword, path string, levels 
 			w.schema(item, fmt.Sprintf("%s/%d", below, i), levels, optional)
 		}
 	case "properties":
-		required, _ := node["required"].([]any)
+		required := requiredBy(node)
 		properties, _ := value.(map[string]any)
 		w.properties += len(properties)
 		for _, name := range slices.Sorted(maps.Keys(properties)) {
 			w.characters += utf8.RuneCountInString(name)
-			must := slices.Contains(required, any(name))
-			if !must {
+			if !required[name] {
 				w.optional++
 			}
 			if property, _ := properties[name].(map[string]any); property["anyOf"] != nil || len(typesOf(property)) > 1 {
 				w.unions++
 			}
-			w.schema(properties[name], below+"/"+escapePointer.Replace(name), levels, optional || !must)
+			w.schema(properties[name], below+"/"+escapePointer.Replace(name), levels, optional || !required[name])
 		}
 	case "$defs", "definitions":
 		w.definitions(value, keyword, path)
@@ -268,7 +279,7 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, optional
 		}
 	case "exclusiveMinimum", "exclusiveMaximum":
 		if !isNumber { // a boolean in draft 4
-			w.fail(openAIStrict, path, "has %q without a number", keyword)
+			w.fail(strictModes, path, "has %q without a number", keyword)
 		}
 	case "enum":
 		list, _ := node[keyword].([]any)
@@ -297,18 +308,18 @@ func (w *subsetWalk) values(list []any, types []string, path string) {
 			w.fail(geminiEnforced, path, "has the value %v", value)
 		}
 		if !typed {
-			w.fail(openAIStrict, path, "has the value %v, which is not of its type", value)
+			w.fail(strictModes, path, "has the value %v, which is not of its type", value)
 		}
 		if is != "null" {
 			if kind != "" && kind != is {
-				w.fail(openAIStrict, path, "has values of several types")
+				w.fail(strictModes, path, "has values of several types")
 			}
 			kind = is
 		}
 	}
 	w.characters += characters
 	if texts > openAILongEnumMin && characters > openAILongEnumTextMax {
-		w.fail(openAIStrict, path, "has %d characters in one enum, more than %d", characters, openAILongEnumTextMax)
+		w.fail(strictModes, path, "has %d characters in one enum, more than %d", characters, openAILongEnumTextMax)
 	}
 }
 
@@ -358,6 +369,18 @@ func (w *subsetWalk) cycle(required bool) (path string, found bool) {
 		}
 	}
 	return "", false
+}
+
+// requiredBy returns the names that an object's schema requires.
+func requiredBy(node map[string]any) map[string]bool {
+	list, _ := node["required"].([]any)
+	names := make(map[string]bool, len(list))
+	for _, item := range list {
+		if name, ok := item.(string); ok {
+			names[name] = true
+		}
+	}
+	return names
 }
 
 // typesOf returns the type or types of a schema.
