@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -299,7 +300,7 @@ func (b *faultBody) fault() *Fault {
 	}
 	f.Unsupported = b.unsupported()
 	f.Oversized = f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message)
-	f.SpendLimit = f.Type == "RESOURCE_EXHAUSTED" && strings.HasPrefix(f.Message, noPrepaid)
+	f.SpendLimit = f.Type == "RESOURCE_EXHAUSTED" && noPrepaid(f.Message)
 	if b.Metadata.Raw != "" {
 		b.addUpstream(f)
 	}
@@ -368,32 +369,53 @@ func (f *Fault) readDetails(raw json.RawMessage) {
 // type is that of a bad request.
 const disabled = "This organization has been disabled"
 
-// noPrepaid begins Gemini's 429 for a prepaid balance that is used up. By status
-// it is a limit that passes, and it has none of the details of one. The sentence
-// about a quota, which does pass, begins with "You exceeded your current quota"
-// and speaks of billing too.
-const noPrepaid = "Your prepayment credits are depleted"
+// noPrepaid reads Gemini's 429 for a prepaid balance that is used up: "Your
+// prepayment credits are depleted." By status it is a limit that passes, and it
+// has none of the details of one. The sentence about a quota, which does pass,
+// speaks of plan and billing, but not of prepaid credit.
+func noPrepaid(message string) bool {
+	s := strings.ToLower(message)
+	return has(s, "prepayment", "prepaid") && has(s, "credit", "balance") &&
+		has(s, "depleted", "exhausted", "used up", "insufficient")
+}
+
+func has(s string, words ...string) bool {
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(s, word) })
+}
+
+// tokenBytes is more than the bytes that a token has on average in any text: a
+// request of so many bytes for each token of a limit is larger than the limit.
+const tokenBytes = 6
 
 // exceedsBucket reports whether Anthropic has refused a request that is larger
 // than all the input tokens of a minute. Its words are those for a limit that
-// others have used up, so the headers decide: nothing was used of the limit, and
-// still the request did not fit. The length has its say so that no short row can
-// fail by it: there are no more tokens than bytes. As the number of tokens that
-// remain is rounded to thousands, a request within 500 tokens of the limit could
-// be taken for one beyond it.
+// others have used up. So one of two things must show that it cannot fit: its
+// length alone, or that nothing was used of the limit and still it was refused.
+// In that case too it must have as many bytes as the limit has tokens, so that no
+// short row fails by it. As the number of tokens that remain is rounded to
+// thousands, a request within 500 tokens of the limit could be taken for one
+// beyond it.
 func exceedsBucket(o *Outcome) bool {
 	const bucket = "Anthropic-Ratelimit-Input-Tokens-"
 	f := o.Fault
-	if o.Status != http.StatusTooManyRequests || f == nil || f.Type != "rate_limit_error" ||
-		!strings.HasPrefix(f.Message, "This request would exceed") || !strings.Contains(f.Message, " input tokens per minute") {
+	if o.Status != http.StatusTooManyRequests || f == nil || f.Type != "rate_limit_error" {
+		return false
+	}
+	sentence, _, ok := strings.Cut(f.Message, " input tokens per minute")
+	if !ok {
 		return false
 	}
 	limit, ok := digits([]byte(o.Header.Get(bucket + "Limit")))
-	if !ok || limit == 0 || int64(o.Known.RequestBytes) < limit {
+	if !ok { // a proxy has dropped it; the sentence has it too: "rate limit of 40,000"
+		number := sentence[strings.LastIndexByte(sentence, ' ')+1:]
+		limit, _ = digits([]byte(strings.ReplaceAll(number, ",", "")))
+	}
+	size := int64(o.Known.RequestBytes)
+	if limit == 0 || size < limit {
 		return false
 	}
 	remaining, ok := digits([]byte(o.Header.Get(bucket + "Remaining")))
-	return ok && remaining >= limit
+	return ok && remaining >= limit || size/tokenBytes > limit
 }
 
 // spendLimit reads the beginnings of Anthropic's 400 for a limit on spending

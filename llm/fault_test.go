@@ -49,6 +49,7 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 
 		{"gemini, prepaid credit", GenerateContent{}, 429, "", 0, prepaid, Fatal, calls, credit},
 		{"gemini, prepaid credit, compatible address", ChatCompletions{}, 429, "", 0, "[" + prepaid + "]", Fatal, calls, credit},
+		{"gemini, prepaid credit, other words", GenerateContent{}, 429, "", 0, `{"error":{"code":429,"message":"The prepaid credit of this project is used up.","status":"RESOURCE_EXHAUSTED"}}`, Fatal, calls, credit},
 		{"gemini, quota of a minute", GenerateContent{}, 429, "", 0, quota + `,"details":[{"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[{"quotaId":"GenerateRequestsPerMinutePerProject"}]}]}}`, Capacity, calls, "quota"},
 		{"gemini, quota without details", GenerateContent{}, 429, "", 0, quota + `}}`, Capacity, calls, "quota"},
 		{"gemini, exhausted", GenerateContent{}, 429, "", 0, `{"error":{"code":429,"message":"Resource has been exhausted (e.g. check quota).","status":"RESOURCE_EXHAUSTED"}}`, Capacity, calls, "exhausted"},
@@ -69,6 +70,9 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 		{"anthropic, larger than the limit, advice to retry", Messages{}, 429, full + "\nx-should-retry: true", 200_000, limit, Transient, calls, "input tokens per minute"},
 		{"anthropic, limit used up", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 0", 200_000, limit, Capacity, calls, "429"},
 		{"anthropic, limit used in part", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 39000", 200_000, limit, Capacity, calls, "429"},
+		{"anthropic, far larger than the limit, used in part", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 12000", 240_006, limit, Permanent, calls, "input tokens per minute"},
+		{"anthropic, far larger than the limit, without headers", Messages{}, 429, "", 240_006, newerLimit, Permanent, calls, "input tokens per minute"},
+		{"anthropic, no limit anywhere", Messages{}, 429, "", 240_006, strings.Replace(limit, "40,000", "some", 1), Capacity, calls, "429"},
 		{"anthropic, fewer bytes than the limit has tokens", Messages{}, 429, full, 39_999, limit, Capacity, calls, "429"},
 		{"anthropic, length not known", Messages{}, 429, full, 0, limit, Capacity, calls, "429"},
 		{"anthropic, without headers", Messages{}, 429, "", 200_000, limit, Capacity, calls, "429"},
