@@ -87,8 +87,8 @@ func (p Partition) appendJSON(dst []byte) []byte {
 	return strconv.AppendInt(dst, int64(p), 10)
 }
 
-// Usage counts the tokens of one call, or of all calls of a row, as the server told them. A nil *Usage is written as
-// null: nothing was told. So are the parts that are nil.
+// Usage counts the tokens of one call, or of all calls of a row, as the server reported them. A nil *Usage is written as
+// null: nothing was reported. So are the parts that are nil, where nothing else is said.
 type Usage struct {
 	// PromptTokens counts all tokens read, cached ones included.
 	PromptTokens int64
@@ -96,9 +96,12 @@ type Usage struct {
 	CompletionTokens int64
 	// TotalTokens is the server's own total, or the sum of the two.
 	TotalTokens int64
-	// CachedTokens is the part of PromptTokens that came from a cache. Nil: not told.
+	// CachedTokens is the part of PromptTokens that came from a cache. Nil: not reported.
 	CachedTokens *int64
-	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not told.
+	// CacheWriteTokens is the part of PromptTokens written to a cache, CacheWrite1hTokens what of it stays for an hour. Nil:
+	// not reported; then they are left out of the event.
+	CacheWriteTokens, CacheWrite1hTokens *int64
+	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not reported.
 	ReasoningTokens *int64
 	// CostUSD is the price in US dollars. Nil: not known.
 	CostUSD *float64

@@ -112,12 +112,14 @@ type wire struct {
 }
 
 type wireUsage struct {
-	PromptTokens     *int64   `json:"prompt_tokens"`
-	CompletionTokens *int64   `json:"completion_tokens"`
-	TotalTokens      *int64   `json:"total_tokens"`
-	CachedTokens     *int64   `json:"cached_tokens"`
-	ReasoningTokens  *int64   `json:"reasoning_tokens"`
-	CostUSD          *float64 `json:"cost_usd"`
+	PromptTokens       *int64   `json:"prompt_tokens"`
+	CompletionTokens   *int64   `json:"completion_tokens"`
+	TotalTokens        *int64   `json:"total_tokens"`
+	CachedTokens       *int64   `json:"cached_tokens"`
+	CacheWriteTokens   *int64   `json:"cache_write_tokens"`
+	CacheWrite1hTokens *int64   `json:"cache_write_1h_tokens"`
+	ReasoningTokens    *int64   `json:"reasoning_tokens"`
+	CostUSD            *float64 `json:"cost_usd"`
 }
 
 type wireError struct {
@@ -221,7 +223,8 @@ func (u *wireUsage) usage() *Usage {
 	}
 	return &Usage{
 		PromptTokens: orZero(u.PromptTokens), CompletionTokens: orZero(u.CompletionTokens), TotalTokens: orZero(u.TotalTokens),
-		CachedTokens: u.CachedTokens, ReasoningTokens: u.ReasoningTokens, CostUSD: u.CostUSD,
+		CachedTokens: u.CachedTokens, CacheWriteTokens: u.CacheWriteTokens, CacheWrite1hTokens: u.CacheWrite1hTokens,
+		ReasoningTokens: u.ReasoningTokens, CostUSD: u.CostUSD,
 	}
 }
 

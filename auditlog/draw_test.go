@@ -43,12 +43,14 @@ var (
 			return nil
 		}
 		return &Usage{
-			PromptTokens:     rapid.Int64().Draw(t, "prompt"),
-			CompletionTokens: rapid.Int64().Draw(t, "completion"),
-			TotalTokens:      rapid.Int64().Draw(t, "total"),
-			CachedTokens:     rapid.Ptr(rapid.Int64(), true).Draw(t, "cached"),
-			ReasoningTokens:  rapid.Ptr(rapid.Int64(), true).Draw(t, "reasoning"),
-			CostUSD:          rapid.Ptr(rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1e-5)), true).Draw(t, "cost"),
+			PromptTokens:       rapid.Int64().Draw(t, "prompt"),
+			CompletionTokens:   rapid.Int64().Draw(t, "completion"),
+			TotalTokens:        rapid.Int64().Draw(t, "total"),
+			CachedTokens:       rapid.Ptr(rapid.Int64(), true).Draw(t, "cached"),
+			CacheWriteTokens:   rapid.Ptr(rapid.Int64(), true).Draw(t, "cache write"),
+			CacheWrite1hTokens: rapid.Ptr(rapid.Int64(), true).Draw(t, "cache write 1h"),
+			ReasoningTokens:    rapid.Ptr(rapid.Int64(), true).Draw(t, "reasoning"),
+			CostUSD:            rapid.Ptr(rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1e-5)), true).Draw(t, "cost"),
 		}
 	})
 	drawHeader = rapid.Custom(func(t *rapid.T) Header {

@@ -126,6 +126,12 @@ func tokens(dst []byte, u *Usage) []byte {
 	dst = strconv.AppendInt(append(dst, `,"completion_tokens":`...), u.CompletionTokens, 10)
 	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), u.TotalTokens, 10)
 	dst = int64OrNull(append(dst, `,"cached_tokens":`...), u.CachedTokens)
+	if u.CacheWriteTokens != nil {
+		dst = strconv.AppendInt(append(dst, `,"cache_write_tokens":`...), *u.CacheWriteTokens, 10)
+	}
+	if u.CacheWrite1hTokens != nil {
+		dst = strconv.AppendInt(append(dst, `,"cache_write_1h_tokens":`...), *u.CacheWrite1hTokens, 10)
+	}
 	dst = int64OrNull(append(dst, `,"reasoning_tokens":`...), u.ReasoningTokens)
 	return floatOrNull(append(dst, `,"cost_usd":`...), u.CostUSD)
 }

@@ -36,6 +36,10 @@ func samples() map[string]encoder {
 	retry.Latency, retry.RetryAfter, retry.Usage = 60*time.Millisecond, 2*time.Second, nil
 	retry.Response, retry.Error = []byte("<html>\xff\x00 slow down</html>"), "openai: 429: slow down"
 	batch := call
+	batch.Usage = &Usage{
+		PromptTokens: 120, CompletionTokens: 15, TotalTokens: 135, CachedTokens: new(int64(64)),
+		CacheWriteTokens: new(int64(32)), CacheWrite1hTokens: new(int64(16)), ReasoningTokens: new(int64(8)), CostUSD: new(0.00042),
+	}
 	batch.StateID, batch.Sequence, batch.BatchID, batch.Partition = "", 0, "01K9ZKBATCH", All
 	cutOff := call
 	cutOff.Status, cutOff.StatusCode, cutOff.ErrorClass, cutOff.Usage = CallUnknown, 0, "", nil

@@ -26,6 +26,8 @@ type (
 		CompletionTokens *int64   `json:"completion_tokens"`
 		TotalTokens      *int64   `json:"total_tokens"`
 		CachedTokens     *int64   `json:"cached_tokens"`
+		CacheWrite       *int64   `json:"cache_write_tokens,omitempty"`
+		CacheWrite1h     *int64   `json:"cache_write_1h_tokens,omitempty"`
 		ReasoningTokens  *int64   `json:"reasoning_tokens"`
 		CostUSD          *float64 `json:"cost_usd"`
 	}
@@ -163,7 +165,7 @@ func refUsage(u *Usage) (t refTokens, told bool) {
 	if u == nil {
 		return t, false
 	}
-	return refTokens{&u.PromptTokens, &u.CompletionTokens, &u.TotalTokens, u.CachedTokens, u.ReasoningTokens, u.CostUSD}, true
+	return refTokens{&u.PromptTokens, &u.CompletionTokens, &u.TotalTokens, u.CachedTokens, u.CacheWriteTokens, u.CacheWrite1hTokens, u.ReasoningTokens, u.CostUSD}, true
 }
 
 func refMaybeUsage(u *Usage) *refTokens {

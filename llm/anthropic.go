@@ -57,7 +57,10 @@ type messagesReply struct {
 	usage          messagesUsage
 }
 
-type messagesUsage struct{ input, output, cacheWrite, cacheRead count }
+type messagesUsage struct {
+	tally
+	lifetimes []byte
+}
 
 func (v *messagesReply) read(body []byte, r *Reply) {
 	for key, value := range members(body) {
@@ -82,26 +85,26 @@ func (u *messagesUsage) read(raw []byte) {
 	for key, value := range members(raw) {
 		switch string(key) {
 		case "input_tokens":
-			u.input = countOf(value)
+			u.prompt = countOf(value)
 		case "output_tokens":
-			u.output = countOf(value)
+			u.completion = countOf(value)
 		case "cache_creation_input_tokens":
-			u.cacheWrite = countOf(value)
+			u.written = countOf(value)
+		case "cache_creation":
+			u.lifetimes = value
 		case "cache_read_input_tokens":
-			u.cacheRead = countOf(value)
+			u.cached = countOf(value)
+		case "output_tokens_details":
+			u.reasoning = countOf(memberOf(value, "thinking_tokens"))
 		}
 	}
 }
 
 func (u *messagesUsage) usage() *Usage {
+	u.readLifetimes(u.lifetimes)
 	// Here input_tokens leaves out what was read from or written to a cache.
-	input := u.input
-	input.n += u.cacheRead.n + u.cacheWrite.n
-	usage := usageOf(input, u.output, count{})
-	if usage != nil {
-		usage.CachedTokens = u.cacheRead.pointer()
-	}
-	return usage
+	u.prompt.n += u.cached.n + u.written.n
+	return u.tally.usage()
 }
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it

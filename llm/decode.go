@@ -117,13 +117,26 @@ func countOf(raw []byte) count {
 	return count{n: int64(f), told: true}
 }
 
-// costOf reads a price in USD; nil: none was told.
-func costOf(raw []byte) *float64 {
+// or returns c, or other where c was not reported.
+func (c count) or(other count) count {
+	if c.told {
+		return c
+	}
+	return other
+}
+
+// amount is a sum of money in USD: reported when it is a number from 0 up.
+type amount struct {
+	usd  float64
+	told bool
+}
+
+func amountOf(raw []byte) amount {
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || f < 0 {
-		return nil
+		return amount{}
 	}
-	return &f
+	return amount{usd: f, told: true}
 }
 
 // digits reads a number of at most 15 digits, and nothing else.
@@ -138,26 +151,6 @@ func digits(raw []byte) (n int64, ok bool) {
 		n = n*10 + int64(c-'0')
 	}
 	return n, true
-}
-
-// pointer returns nil where nothing was told.
-func (c count) pointer() *int64 {
-	if !c.told {
-		return nil
-	}
-	return new(c.n)
-}
-
-// usageOf builds a Usage, or nil if neither part was told.
-func usageOf(prompt, completion, total count) *Usage {
-	if !prompt.told && !completion.told {
-		return nil
-	}
-	u := &Usage{PromptTokens: prompt.n, CompletionTokens: completion.n, TotalTokens: total.n}
-	if !total.told {
-		u.TotalTokens = prompt.n + completion.n
-	}
-	return u
 }
 
 // blank says whether a reply holds nothing but white space.

@@ -90,7 +90,10 @@ type geminiReply struct {
 	usage                       geminiUsage
 }
 
-type geminiUsage struct{ prompt, toolPrompt, candidates, thoughts, cached, total count }
+type geminiUsage struct {
+	tally
+	toolPrompt count
+}
 
 func (v *geminiReply) read(body []byte, r *Reply) {
 	for key, value := range members(body) {
@@ -120,9 +123,9 @@ func (u *geminiUsage) read(raw []byte) {
 		case "toolUsePromptTokenCount":
 			u.toolPrompt = countOf(value)
 		case "candidatesTokenCount":
-			u.candidates = countOf(value)
+			u.completion = countOf(value)
 		case "thoughtsTokenCount":
-			u.thoughts = countOf(value)
+			u.reasoning = countOf(value)
 		case "cachedContentTokenCount":
 			u.cached = countOf(value)
 		case "totalTokenCount":
@@ -133,14 +136,9 @@ func (u *geminiUsage) read(raw []byte) {
 
 func (u *geminiUsage) usage() *Usage {
 	// Thoughts are billed as output but not counted among the candidates.
-	prompt, completion := u.prompt, u.candidates
-	prompt.n += u.toolPrompt.n
-	completion.n += u.thoughts.n
-	usage := usageOf(prompt, completion, u.total)
-	if usage != nil {
-		usage.CachedTokens, usage.ReasoningTokens = u.cached.pointer(), u.thoughts.pointer()
-	}
-	return usage
+	u.prompt.n += u.toolPrompt.n
+	u.completion.n += u.reasoning.n
+	return u.tally.usage()
 }
 
 // ReadReply implements [Wire].

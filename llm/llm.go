@@ -64,19 +64,24 @@ type Reply struct {
 	Usage *Usage
 }
 
-// Usage counts the tokens of one call, as the server told them. A nil *Usage
-// means that nothing was told, which is not the same as no tokens.
+// Usage counts the tokens of one call, as the server reported them. A nil *Usage
+// means that nothing was reported, which is not the same as no tokens.
 type Usage struct {
-	// PromptTokens counts all tokens read, cached ones included.
+	// PromptTokens counts all tokens read, those read from or written to a cache included.
 	PromptTokens int64 `json:"prompt_tokens"`
-	// CompletionTokens counts all tokens written, hidden reasoning included.
+	// CompletionTokens counts all tokens written, hidden reasoning included. Tokens that the server counts in its total
+	// alone are among them, for they are billed as such.
 	CompletionTokens int64 `json:"completion_tokens"`
-	// TotalTokens is the server's total, or the sum of the two where it told none.
+	// TotalTokens is the server's total, or the sum of the two where it reported none.
 	TotalTokens int64 `json:"total_tokens"`
-	// CachedTokens is the part of PromptTokens read from a cache. Nil: not told.
+	// CachedTokens is the part of PromptTokens read from a cache. Nil: not reported.
 	CachedTokens *int64 `json:"cached_tokens,omitempty"`
-	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not told.
+	// CacheWriteTokens is the part of PromptTokens written to a cache, for whatever time. Nil: not reported.
+	CacheWriteTokens *int64 `json:"cache_write_tokens,omitempty"`
+	// CacheWrite1hTokens is the part of CacheWriteTokens that stays for an hour, at a price of its own. Nil: not reported.
+	CacheWrite1hTokens *int64 `json:"cache_write_1h_tokens,omitempty"`
+	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not reported.
 	ReasoningTokens *int64 `json:"reasoning_tokens,omitempty"`
-	// Cost is the price of the call in USD. Nil: not told.
+	// Cost is the price of the call in USD, that of an own key at the upstream provider included. Nil: not reported.
 	Cost *float64 `json:"cost,omitempty"`
 }

@@ -112,7 +112,7 @@ func appendMessage(dst []byte, role, content string) []byte {
 // chatReply is what matters of a reply, as far as it was told.
 type chatReply struct {
 	choices, fault []byte
-	usage          chatUsage
+	usage          openAIUsage
 }
 
 type chatChoice struct {
@@ -122,11 +122,6 @@ type chatChoice struct {
 	answered     bool
 	refused      bool
 	fault        []byte // OpenRouter
-}
-
-type chatUsage struct {
-	prompt, completion, total, cached, reasoning count
-	cost                                         *float64 // OpenRouter, in USD
 }
 
 func (v *chatReply) read(body []byte, r *Reply) {
@@ -139,7 +134,7 @@ func (v *chatReply) read(body []byte, r *Reply) {
 		case "choices":
 			v.choices = value
 		case "usage":
-			v.usage.read(value)
+			v.usage.readChat(value)
 		case "error":
 			v.fault = value
 		}
@@ -178,34 +173,6 @@ func (c *chatChoice) readMessage(raw []byte) {
 			c.refused = c.refused || looseString(value) != ""
 		}
 	}
-}
-
-func (u *chatUsage) read(raw []byte) {
-	for key, value := range members(raw) {
-		switch string(key) {
-		case "prompt_tokens":
-			u.prompt = countOf(value)
-		case "completion_tokens":
-			u.completion = countOf(value)
-		case "total_tokens":
-			u.total = countOf(value)
-		case "cost":
-			u.cost = costOf(value)
-		case "prompt_tokens_details":
-			u.cached = countOf(memberOf(value, "cached_tokens"))
-		case "completion_tokens_details":
-			u.reasoning = countOf(memberOf(value, "reasoning_tokens"))
-		}
-	}
-}
-
-func (u *chatUsage) usage() *Usage {
-	usage := usageOf(u.prompt, u.completion, u.total)
-	if usage == nil {
-		return nil
-	}
-	usage.CachedTokens, usage.ReasoningTokens, usage.Cost = u.cached.pointer(), u.reasoning.pointer(), u.cost
-	return usage
 }
 
 // chatEnds are the finish reasons that OpenAI and compatible servers document,

@@ -36,30 +36,62 @@ type referenceChatMessage struct {
 type referenceChatUsage struct {
 	Prompt        count `json:"prompt_tokens"`
 	Completion    count `json:"completion_tokens"`
-	Total         count `json:"total_tokens"`
-	Cost          any   `json:"cost"` // OpenRouter, in USD; its type is asked below, so that a wrong one is no 0
 	PromptDetails struct {
-		Cached count `json:"cached_tokens"`
+		Cached  count `json:"cached_tokens"`
+		Written count `json:"cache_write_tokens"`
 	} `json:"prompt_tokens_details"`
 	CompletionDetails struct {
 		Reasoning count `json:"reasoning_tokens"`
 	} `json:"completion_tokens_details"`
+	referenceCommonUsage
+}
+
+type referenceCommonUsage struct {
+	Total       count `json:"total_tokens"`
+	Hits        count `json:"cache_read_input_tokens"`
+	Created     count `json:"cache_creation_input_tokens"`
+	Thoughts    count `json:"reasoning_tokens"`
+	Ticks       count `json:"cost_in_usd_ticks"`
+	Cost        any   `json:"cost"` // their types are asked below, so that a wrong one is no 0
+	OwnKey      any   `json:"is_byok"`
+	CostDetails struct {
+		Upstream any `json:"upstream_inference_cost"`
+	} `json:"cost_details"`
+}
+
+func (u *referenceCommonUsage) usage(t tally) *Usage {
+	if !t.cached.told {
+		t.cached = u.Hits
+	}
+	if !t.written.told {
+		t.written = u.Created
+	}
+	if !t.reasoning.told {
+		t.reasoning = u.Thoughts
+	}
+	t.total = u.Total
+	cost, ok := u.Cost.(float64)
+	upstream, upstreamOK := u.CostDetails.Upstream.(float64)
+	switch ok = ok && cost >= 0; {
+	case !ok && u.Ticks.told:
+		cost, ok = float64(u.Ticks.n)/1e10, true
+	case u.OwnKey == true:
+		cost, ok = cost+upstream, ok && upstreamOK && upstream >= 0
+	}
+	if ok {
+		t.cost = amount{usd: cost, told: true}
+	}
+	return t.usage()
 }
 
 func (u *referenceChatUsage) usage() *Usage {
 	if u == nil {
 		return nil
 	}
-	usage := usageOf(u.Prompt, u.Completion, u.Total)
-	if usage == nil {
-		return nil
-	}
-	usage.CachedTokens = u.PromptDetails.Cached.pointer()
-	usage.ReasoningTokens = u.CompletionDetails.Reasoning.pointer()
-	if cost, ok := u.Cost.(float64); ok && cost >= 0 {
-		usage.Cost = &cost
-	}
-	return usage
+	return u.referenceCommonUsage.usage(tally{
+		prompt: u.Prompt, completion: u.Completion,
+		cached: u.PromptDetails.Cached, written: u.PromptDetails.Written, reasoning: u.CompletionDetails.Reasoning,
+	})
 }
 
 func referenceChat(body []byte, r *Reply, o *Outcome) {
@@ -114,6 +146,13 @@ type referenceMessagesReply struct {
 		Output     count `json:"output_tokens"`
 		CacheWrite count `json:"cache_creation_input_tokens"`
 		CacheRead  count `json:"cache_read_input_tokens"`
+		Lifetimes  struct {
+			Short count `json:"ephemeral_5m_input_tokens"`
+			Hour  count `json:"ephemeral_1h_input_tokens"`
+		} `json:"cache_creation"`
+		Details struct {
+			Thinking count `json:"thinking_tokens"`
+		} `json:"output_tokens_details"`
 	} `json:"usage"`
 	Error json.RawMessage `json:"error"`
 }
@@ -127,11 +166,12 @@ func referenceMessages(body []byte, r *Reply, o *Outcome) {
 	r.ID, r.Model, r.FinishReason = v.ID, v.Model, v.StopReason
 	if u := v.Usage; u != nil {
 		// Here input_tokens leaves out what was read from or written to a cache.
-		input := u.Input
-		input.n += u.CacheRead.n + u.CacheWrite.n
-		if r.Usage = usageOf(input, u.Output, count{}); r.Usage != nil {
-			r.Usage.CachedTokens = u.CacheRead.pointer()
+		t := tally{prompt: u.Input, completion: u.Output, cached: u.CacheRead, written: u.CacheWrite, written1h: u.Lifetimes.Hour, reasoning: u.Details.Thinking}
+		if sum := u.Lifetimes.Short.n + u.Lifetimes.Hour.n; sum > t.written.n {
+			t.written = count{n: sum, told: true}
 		}
+		t.prompt.n += t.cached.n + t.written.n
+		r.Usage = t.usage()
 	}
 	if isObject(v.Error) || v.Content == nil {
 		o.Fault = readFault(body)
@@ -187,13 +227,10 @@ func referenceGemini(body []byte, r *Reply, o *Outcome) {
 	r.ID, r.Model = v.ResponseID, v.ModelVersion
 	if u := v.Usage; u != nil {
 		// Thoughts are billed as output but not counted among the candidates.
-		prompt, completion := u.Prompt, u.Candidates
-		prompt.n += u.ToolPrompt.n
-		completion.n += u.Thoughts.n
-		if r.Usage = usageOf(prompt, completion, u.Total); r.Usage != nil {
-			r.Usage.CachedTokens = u.Cached.pointer()
-			r.Usage.ReasoningTokens = u.Thoughts.pointer()
-		}
+		t := tally{prompt: u.Prompt, completion: u.Candidates, cached: u.Cached, reasoning: u.Thoughts, total: u.Total}
+		t.prompt.n += u.ToolPrompt.n
+		t.completion.n += u.Thoughts.n
+		r.Usage = t.usage()
 	}
 	switch {
 	case isObject(v.Error):
@@ -252,13 +289,14 @@ type referenceResponsesReply struct {
 	Usage *struct {
 		Input        count `json:"input_tokens"`
 		Output       count `json:"output_tokens"`
-		Total        count `json:"total_tokens"`
 		InputDetails struct {
-			Cached count `json:"cached_tokens"`
+			Cached  count `json:"cached_tokens"`
+			Written count `json:"cache_write_tokens"`
 		} `json:"input_tokens_details"`
 		OutputDetails struct {
 			Reasoning count `json:"reasoning_tokens"`
 		} `json:"output_tokens_details"`
+		referenceCommonUsage
 	} `json:"usage"`
 }
 
@@ -271,10 +309,10 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 	status := v.Status.text
 	r.ID, r.Model, r.FinishReason = v.ID, v.Model, status
 	if u := v.Usage; u != nil {
-		if r.Usage = usageOf(u.Input, u.Output, u.Total); r.Usage != nil {
-			r.Usage.CachedTokens = u.InputDetails.Cached.pointer()
-			r.Usage.ReasoningTokens = u.OutputDetails.Reasoning.pointer()
-		}
+		r.Usage = u.usage(tally{
+			prompt: u.Input, completion: u.Output,
+			cached: u.InputDetails.Cached, written: u.InputDetails.Written, reasoning: u.OutputDetails.Reasoning,
+		})
 	}
 	switch {
 	case isObject(v.Error) || v.Output == nil:

@@ -84,7 +84,9 @@ func ambiguous(body []byte) bool {
 var replyNames = []string{
 	"id", "model", "choices", "usage", "error", "finish_reason", "message", "content", "refusal", "type", "text", "status", "output",
 	"prompt_tokens", "completion_tokens", "total_tokens", "cost", "prompt_tokens_details", "completion_tokens_details", "cached_tokens",
-	"reasoning_tokens", "stop_reason", "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens",
+	"reasoning_tokens", "cache_write_tokens", "cost_in_usd_ticks", "is_byok", "cost_details", "total_cost",
+	"upstream_inference_cost", "cache_creation", "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens", "thinking_tokens",
+	"stop_reason", "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens",
 	"input_tokens_details", "output_tokens_details", "incomplete_details", "reason", "native_finish_reason", "provider_specific_fields",
 	"phase", "functionCall",
 	"responseId", "modelVersion", "candidates", "finishReason", "parts", "thought", "promptFeedback", "blockReason", "usageMetadata",
@@ -116,10 +118,12 @@ var inside = map[string][]string{
 	"parts": {"text", "thought", "functionCall"}, "output": {"type", "status", "phase", "content"}, "candidates": {"content", "finishReason"},
 	"usage": {
 		"prompt_tokens", "completion_tokens", "total_tokens", "cost", "prompt_tokens_details", "completion_tokens_details", "input_tokens",
-		"output_tokens", "input_tokens_details", "output_tokens_details", "cache_creation_input_tokens", "cache_read_input_tokens",
+		"output_tokens", "input_tokens_details", "output_tokens_details", "cache_creation_input_tokens",
+		"cache_read_input_tokens", "reasoning_tokens", "cost_in_usd_ticks", "is_byok", "cost_details", "cache_creation",
 	},
-	"prompt_tokens_details": {"cached_tokens"}, "completion_tokens_details": {"reasoning_tokens"},
-	"input_tokens_details": {"cached_tokens"}, "output_tokens_details": {"reasoning_tokens"},
+	"prompt_tokens_details": {"cached_tokens", "cache_write_tokens"}, "completion_tokens_details": {"reasoning_tokens"},
+	"input_tokens_details": {"cached_tokens", "cache_write_tokens"}, "output_tokens_details": {"reasoning_tokens", "thinking_tokens"},
+	"cost_details": {"upstream_inference_cost"}, "cache_creation": {"ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"},
 	"incomplete_details": {"reason"}, "promptFeedback": {"blockReason"},
 	"usageMetadata": {
 		"promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount", "totalTokenCount",

@@ -54,10 +54,8 @@ type responsesReply struct {
 	status                    string
 	ended                     bool // status is there, if only as null
 	output, incomplete, fault []byte
-	usage                     responsesUsage
+	usage                     openAIUsage
 }
-
-type responsesUsage struct{ input, output, total, cached, reasoning count }
 
 func (v *responsesReply) read(body []byte, r *Reply) {
 	for key, value := range members(body) {
@@ -74,36 +72,11 @@ func (v *responsesReply) read(body []byte, r *Reply) {
 		case "output":
 			v.output = value
 		case "usage":
-			v.usage.read(value)
+			v.usage.readResponses(value)
 		case "error":
 			v.fault = value
 		}
 	}
-}
-
-func (u *responsesUsage) read(raw []byte) {
-	for key, value := range members(raw) {
-		switch string(key) {
-		case "input_tokens":
-			u.input = countOf(value)
-		case "output_tokens":
-			u.output = countOf(value)
-		case "total_tokens":
-			u.total = countOf(value)
-		case "input_tokens_details":
-			u.cached = countOf(memberOf(value, "cached_tokens"))
-		case "output_tokens_details":
-			u.reasoning = countOf(memberOf(value, "reasoning_tokens"))
-		}
-	}
-}
-
-func (u *responsesUsage) usage() *Usage {
-	usage := usageOf(u.input, u.output, u.total)
-	if usage != nil {
-		usage.CachedTokens, usage.ReasoningTokens = u.cached.pointer(), u.reasoning.pointer()
-	}
-	return usage
 }
 
 // responsesEnds are the documented reasons of an incomplete response. The rest,

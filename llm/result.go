@@ -342,6 +342,12 @@ func (u *Usage) appendJSON(dst []byte) []byte {
 	if u.CachedTokens != nil {
 		dst = strconv.AppendInt(append(dst, `,"cached_tokens":`...), *u.CachedTokens, 10)
 	}
+	if u.CacheWriteTokens != nil {
+		dst = strconv.AppendInt(append(dst, `,"cache_write_tokens":`...), *u.CacheWriteTokens, 10)
+	}
+	if u.CacheWrite1hTokens != nil {
+		dst = strconv.AppendInt(append(dst, `,"cache_write_1h_tokens":`...), *u.CacheWrite1hTokens, 10)
+	}
 	if u.ReasoningTokens != nil {
 		dst = strconv.AppendInt(append(dst, `,"reasoning_tokens":`...), *u.ReasoningTokens, 10)
 	}

@@ -65,10 +65,10 @@ func TestSuccessWritesEveryField(t *testing.T) {
 	row := mustRow(t, `{"a":1,"my \"field\"_error":{}}`)
 	got := string(f.AppendSuccess([]byte("before "), row, &Answer{
 		Text: "not used", Value: json.RawMessage(`{"stars": 4}`), VariablesHash: row.VariablesHash(), Model: "m-1",
-		Usage: &Usage{PromptTokens: 1, CompletionTokens: 2, TotalTokens: 3, CachedTokens: new(int64), ReasoningTokens: new(int64(5)), Cost: new(0.00012)},
+		Usage: &Usage{PromptTokens: 1, CompletionTokens: 2, TotalTokens: 3, CachedTokens: new(int64), CacheWriteTokens: new(int64(1)), CacheWrite1hTokens: new(int64), ReasoningTokens: new(int64(5)), Cost: new(0.00012)},
 	}))
 	want := `before {"a":1,"my \"field\"":{"stars": 4},` +
-		`"my \"field\"_usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"cached_tokens":0,"reasoning_tokens":5,"cost":0.00012},` +
+		`"my \"field\"_usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"cached_tokens":0,"cache_write_tokens":1,"cache_write_1h_tokens":0,"reasoning_tokens":5,"cost":0.00012},` +
 		`"my \"field\"_template_hash":"` + Hash([]byte("{{ row.a }}")) + `","my \"field\"_variables_hash":"` + row.VariablesHash() + `",` +
 		`"my \"field\"_template_source":"prompts/\"p\".j2","my \"field\"_lookup_hash":"` + Hash([]byte(`{"a":1}`)) + `",` +
 		`"my \"field\"_lookup_source":"lookups/a.json","my \"field\"_model":"m-1"}`

@@ -132,7 +132,7 @@ func TestResultsOfTheStage(t *testing.T) {
 		"nothing told": bare.AppendSuccess(nil, row, &llm.Answer{Text: "good"}),
 		"all told": bare.AppendSuccess(nil, row, &llm.Answer{
 			Value: []byte(`{"stars":4}`), VariablesHash: strings.Repeat("0a", 32), Model: "m",
-			Usage: &llm.Usage{PromptTokens: 1, TotalTokens: 1, CachedTokens: new(int64(1)), ReasoningTokens: new(int64), Cost: new(0.5)},
+			Usage: &llm.Usage{PromptTokens: 1, TotalTokens: 1, CachedTokens: new(int64(1)), CacheWriteTokens: new(int64(1)), CacheWrite1hTokens: new(int64), ReasoningTokens: new(int64), Cost: new(0.5)},
 		}),
 		"invalid row":      bare.AppendError(nil, nil, invalid, nil, 0),
 		"result too large": bare.AppendError(nil, row, llm.ResultTooLarge(9, 8), attempts, 0),

@@ -89,10 +89,11 @@ func (e *estimate) cost(cfg *Config, all prices) string {
 	if all == nil {
 		return ""
 	}
-	of, ok := all.of(cfg.LLM.Provider, cfg.LLM.Model)
+	price, ok := all.of(cfg.LLM.Provider, cfg.LLM.Model)
 	if !ok {
 		return fmt.Sprintf("the cost is not known: STAGE_PRICES_FILE has no price of %s/%s", cfg.LLM.Provider, cfg.LLM.Model)
 	}
+	of := price.live()
 	text := fmt.Sprintf("about %s USD for the prompts", dollars(of.cost(&auditlog.Usage{PromptTokens: e.tokens()})))
 	if most := cfg.LLM.MaxTokens; most != nil {
 		replies := &auditlog.Usage{CompletionTokens: (e.rows - e.bad) * int64(*most)}

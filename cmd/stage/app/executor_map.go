@@ -104,7 +104,8 @@ func auditUsage(u *llm.Usage) *auditlog.Usage {
 	}
 	return &auditlog.Usage{
 		PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, TotalTokens: u.TotalTokens,
-		CachedTokens: u.CachedTokens, ReasoningTokens: u.ReasoningTokens, CostUSD: u.Cost,
+		CachedTokens: u.CachedTokens, CacheWriteTokens: u.CacheWriteTokens, CacheWrite1hTokens: u.CacheWrite1hTokens,
+		ReasoningTokens: u.ReasoningTokens, CostUSD: u.Cost,
 	}
 }
 
@@ -113,7 +114,7 @@ func (j *job) addUsage(u *auditlog.Usage) { j.usage = sumUsage(j.usage, u) }
 
 // sumUsage adds b to a. A nil one told nothing and adds nothing; the sum is the other one itself then, for what was told
 // is never changed. The cost of the sum is unknown as soon as a part is: what is known of it is counted by the ledger and
-// the metrics. Cached and reasoning tokens are those that were told.
+// the metrics. Cached, cache-write and reasoning tokens are those that were reported.
 func sumUsage(a, b *auditlog.Usage) *auditlog.Usage {
 	if a == nil {
 		return b
@@ -132,6 +133,8 @@ func addUsage(a, b *auditlog.Usage) {
 	a.CompletionTokens += b.CompletionTokens
 	a.TotalTokens += b.TotalTokens
 	a.CachedTokens, a.ReasoningTokens = addKnown(a.CachedTokens, b.CachedTokens), addKnown(a.ReasoningTokens, b.ReasoningTokens)
+	a.CacheWriteTokens = addKnown(a.CacheWriteTokens, b.CacheWriteTokens)
+	a.CacheWrite1hTokens = addKnown(a.CacheWrite1hTokens, b.CacheWrite1hTokens)
 	if a.CostUSD == nil || b.CostUSD == nil {
 		a.CostUSD = nil
 		return
@@ -153,6 +156,7 @@ func cloneUsage(u *auditlog.Usage) *auditlog.Usage {
 	u = clone(u)
 	if u != nil {
 		u.CachedTokens, u.ReasoningTokens, u.CostUSD = clone(u.CachedTokens), clone(u.ReasoningTokens), clone(u.CostUSD)
+		u.CacheWriteTokens, u.CacheWrite1hTokens = clone(u.CacheWriteTokens), clone(u.CacheWrite1hTokens)
 	}
 	return u
 }

@@ -46,7 +46,7 @@ func (l *ledger) price(c *auditlog.Call, answered string) {
 		return
 	}
 	if v, ok := l.prices.of(c.Provider, c.Model, answered); ok {
-		cost := v.cost(c.Usage)
+		cost := v.live().cost(c.Usage)
 		c.Usage.CostUSD = &cost
 	}
 }

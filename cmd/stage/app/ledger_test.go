@@ -49,10 +49,11 @@ func (s *telling) config() llmtest.Config {
 	}}
 }
 
-// tokens tells the length of the prompt as its tokens, half of them cached, and ten tokens written.
+// tokens reports the length of the prompt as its tokens, half of them cached and a quarter written to the cache, and ten
+// tokens of completion.
 func tokens(c llmtest.Call) string {
 	n := len(c.Prompt)
-	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":10,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`, n, n+10, n/2)
+	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":10,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d}}`, n, n+10, n/2, n/4)
 }
 
 func pricesFile(t *testing.T, text string) string {
@@ -79,7 +80,7 @@ func TestTotalsAreWhatTheServersTold(t *testing.T) {
 			}
 		}}
 		l := newLab(t, first.config(), map[string]string{
-			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 2, cached: 1, output: 8}\nopenai/small: {input: 1, output: 1}\n"),
+			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 2, cached: 1, cache_write: 3, output: 8}\nopenai/small: {input: 1, cache_write: 1, output: 1}\n"),
 			"STAGE_FALLBACKS":   "openai:small",
 		})
 		for i := range 40 {
@@ -89,14 +90,15 @@ func TestTotalsAreWhatTheServersTold(t *testing.T) {
 
 		large, small := float64(first.prompt["large"]), float64(first.prompt["small"])
 		answers := 20.0
-		halves := 0.0 // of odd lengths less than half is cached
+		halves, quarters := 0.0, 0.0 // of odd lengths less than half is cached
 		for _, q := range l.results() {
 			if strings.HasPrefix(q.Q, "even") {
 				halves += float64(len(q.Q) / 2)
+				quarters += float64(len(q.Q) / 4)
 			}
 		}
 		want := map[string]float64{
-			"large": ((large-halves)*2 + halves*1 + answers*10*8) / 1e6,
+			"large": ((large-halves-quarters)*2 + halves*1 + quarters*3 + answers*10*8) / 1e6,
 			"small": (small + answers*10) / 1e6,
 		}
 		got := map[string]float64{}
@@ -125,7 +127,7 @@ func TestTotalsAreWhatTheServersTold(t *testing.T) {
 		}
 		logged := lines(l.logs.String(), `msg="token usage"`)
 		if len(logged) != 2 || !strings.Contains(logged[0], "provider=openai model=large calls=") ||
-			!strings.Contains(logged[0], fmt.Sprintf("prompt=%v completion=200 total=%v cached=%v cost_usd=%.6f", large, large+200, halves, want["large"])) {
+			!strings.Contains(logged[0], fmt.Sprintf("prompt=%v completion=200 total=%v cached=%v cache_write=%v cost_usd=%.6f", large, large+200, halves, quarters, want["large"])) {
 			t.Errorf("log:\n%s", strings.Join(logged, "\n"))
 		}
 		page := httptest.NewRecorder()
@@ -133,6 +135,7 @@ func TestTotalsAreWhatTheServersTold(t *testing.T) {
 		for _, metric := range []string{
 			fmt.Sprintf(`llm_stage_tokens_total{model="large",provider="openai",type="prompt"} %v`, large),
 			fmt.Sprintf(`llm_stage_tokens_total{model="large",provider="openai",type="cached"} %v`, halves),
+			fmt.Sprintf(`llm_stage_tokens_total{model="large",provider="openai",type="cache_write"} %v`, quarters),
 			`llm_stage_cost_usd_total{model="small",provider="openai"} `,
 		} {
 			if !strings.Contains(page.Body.String(), metric) {

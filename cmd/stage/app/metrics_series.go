@@ -20,7 +20,7 @@ type callSeries struct {
 	calls                                 prometheus.Counter
 	duration                              prometheus.Observer
 	prompt, completion, cached, reasoning func() prometheus.Counter
-	cost                                  func() prometheus.Counter
+	cacheWrite, cacheWrite1h, cost        func() prometheus.Counter
 }
 
 // series returns the series of a call.
@@ -35,6 +35,7 @@ func (m *Metrics) series(c *auditlog.Call) *callSeries {
 			calls:    m.calls.WithLabelValues(provider, model, status),
 			duration: m.callDuration.WithLabelValues(provider, model, status),
 			prompt:   tokens("prompt"), completion: tokens("completion"), cached: tokens("cached"), reasoning: tokens("reasoning"),
+			cacheWrite: tokens("cache_write"), cacheWrite1h: tokens("cache_write_1h"),
 			cost: sync.OnceValue(func() prometheus.Counter { return m.cost.WithLabelValues(provider, model) }),
 		}, provider == key.provider && model == key.model // else there may be any number of keys
 	})

@@ -33,7 +33,9 @@ func busyMetrics() *Metrics {
 	some, cost := int64(3), 0.25
 	m.CallDone(&auditlog.Call{
 		Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: 1200 * time.Millisecond,
-		Usage: &auditlog.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: &some, ReasoningTokens: &some, CostUSD: &cost},
+		Usage: &auditlog.Usage{
+			PromptTokens: 10, CompletionTokens: 20, CachedTokens: &some, CacheWriteTokens: new(int64(5)), CacheWrite1hTokens: &some, ReasoningTokens: &some, CostUSD: &cost,
+		},
 	})
 	m.CallDone(&auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallCapacityRetry, Latency: 20 * time.Millisecond})
 	m.RowEmitted(0, false, 2*time.Second, 4*time.Millisecond)
@@ -136,7 +138,9 @@ func TestACallAndARowAreCountedWithoutAllocation(t *testing.T) {
 	some, cost := int64(3), 0.25
 	call := &auditlog.Call{
 		Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: time.Second,
-		Usage: &auditlog.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: &some, ReasoningTokens: &some, CostUSD: &cost},
+		Usage: &auditlog.Usage{
+			PromptTokens: 10, CompletionTokens: 20, CachedTokens: &some, CacheWriteTokens: new(int64(5)), CacheWrite1hTokens: &some, ReasoningTokens: &some, CostUSD: &cost,
+		},
 	}
 	if got := testing.AllocsPerRun(100, func() {
 		u.call(call)
@@ -146,8 +150,8 @@ func TestACallAndARowAreCountedWithoutAllocation(t *testing.T) {
 	}); got != 0 {
 		t.Errorf("got %v allocations, want none", got)
 	}
-	if got := *u.all().Usage.CachedTokens; got != 3*101 || some != 3 {
-		t.Errorf("got %d cached tokens, want %d; the call has %d", got, 3*101, some)
+	if sum := u.all().Usage; *sum.CachedTokens != 3*101 || *sum.CacheWriteTokens != 5*101 || *sum.CacheWrite1hTokens != 3*101 || some != 3 {
+		t.Errorf("got sums %+v; the call has %d", sum, some)
 	}
 }
 

@@ -21,14 +21,82 @@ const pricesBytesMax = 1 << 20
 // prices are those of STAGE_PRICES_FILE, by "provider/model" or "model". The file is YAML or JSON:
 //
 //	gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}
-//	anthropic/claude-sonnet-4-5: {input: 3, cached: 0.30, output: 15}
+//	anthropic/claude-sonnet-4-5: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15}
 type prices map[string]price
 
 // price is in USD per million tokens.
 type price struct {
-	Input  *float64 `yaml:"input"`  // tokens read; required
-	Cached *float64 `yaml:"cached"` // tokens read from a cache; nil: as Input
-	Output *float64 `yaml:"output"` // tokens written, hidden reasoning included; required
+	Input        *float64 `yaml:"input"`          // tokens read; required
+	Cached       *float64 `yaml:"cached"`         // of those, read from a cache; nil: as Input
+	CacheWrite   *float64 `yaml:"cache_write"`    // of those, written to a cache; nil: 1.25 times Input
+	CacheWrite1h *float64 `yaml:"cache_write_1h"` // of those, written for an hour; nil: twice Input
+	Output       *float64 `yaml:"output"`         // tokens written; required
+	Reasoning    *float64 `yaml:"reasoning"`      // of those, hidden reasoning; nil: as Output
+
+	// Of the providers' Batch APIs; without the first two the cost of a batch is unknown. nil: as above, from BatchInput.
+	BatchInput  *float64 `yaml:"batch_input"`
+	BatchOutput *float64 `yaml:"batch_output"`
+	BatchCached *float64 `yaml:"batch_cached"`
+}
+
+// Of the price of input, what writes to a cache cost where the file has no price for them. Anthropic charges so for both
+// lifetimes, OpenAI for the first. A guess that is too high is safer than one that is too low: ceilings rely on it.
+const (
+	cacheWriteFactor   = 1.25
+	cacheWrite1hFactor = 2
+)
+
+// rates are the prices of one way to call a model, in USD per million tokens, each of them known.
+type rates struct{ input, cached, cacheWrite, cacheWrite1h, output, reasoning float64 }
+
+// live returns the rates of single calls.
+func (v *price) live() rates {
+	return rates{
+		input: *v.Input, cached: valueOr(v.Cached, *v.Input),
+		cacheWrite: valueOr(v.CacheWrite, scaled(*v.Input, cacheWriteFactor)), cacheWrite1h: valueOr(v.CacheWrite1h, scaled(*v.Input, cacheWrite1hFactor)),
+		output: *v.Output, reasoning: valueOr(v.Reasoning, *v.Output),
+	}
+}
+
+// batch returns the rates of the provider's Batch API; ok is false where they are not known.
+func (v *price) batch() (r rates, ok bool) {
+	if v.BatchInput == nil || v.BatchOutput == nil {
+		return rates{}, false
+	}
+	b := price{Input: v.BatchInput, Cached: v.BatchCached, Output: v.BatchOutput}
+	return b.live(), true
+}
+
+// scaled never overflows: an infinite price of no tokens would be no number.
+func scaled(price, factor float64) float64 { return min(price*factor, math.MaxFloat64) }
+
+func valueOr(v *float64, other float64) float64 {
+	if v == nil {
+		return other
+	}
+	return *v
+}
+
+// parts returns the prices of v by name, in the order of the documentation.
+func (v *price) parts() []pricePart {
+	batch := v.BatchInput != nil || v.BatchOutput != nil || v.BatchCached != nil
+	return []pricePart{
+		{"input", v.Input, true},
+		{"cached", v.Cached, false},
+		{"cache_write", v.CacheWrite, false},
+		{"cache_write_1h", v.CacheWrite1h, false},
+		{"output", v.Output, true},
+		{"reasoning", v.Reasoning, false},
+		{"batch_input", v.BatchInput, batch},
+		{"batch_cached", v.BatchCached, false},
+		{"batch_output", v.BatchOutput, batch},
+	}
+}
+
+type pricePart struct {
+	name     string
+	value    *float64
+	required bool
 }
 
 // loadPrices reads the file. The error lists every fault of it.
@@ -64,11 +132,7 @@ func parsePrices(text []byte) (prices, error) {
 	var faults []error
 	for _, model := range slices.Sorted(maps.Keys(p)) {
 		v := p[model]
-		for _, part := range []struct {
-			name     string
-			value    *float64
-			required bool
-		}{{"input", v.Input, true}, {"cached", v.Cached, false}, {"output", v.Output, true}} {
+		for _, part := range v.parts() {
 			switch {
 			case part.value == nil && part.required:
 				faults = append(faults, fmt.Errorf("%s: %s is missing", model, part.name))
@@ -93,16 +157,27 @@ func (p prices) of(provider string, models ...string) (price, bool) {
 	return price{}, false
 }
 
-// cost returns what these tokens cost, in USD.
-func (v price) cost(u *auditlog.Usage) float64 {
+// cost returns what these tokens cost, in USD. Each token has one price: where the reported parts are more than the whole,
+// which no server should report, the dearer ones count first.
+func (r rates) cost(u *auditlog.Usage) float64 {
+	prompt, completion := max(0, u.PromptTokens), max(0, u.CompletionTokens)
+	take := func(rest *int64, part int64) float64 {
+		part = min(max(0, part), *rest)
+		*rest -= part
+		return float64(part)
+	}
+	hour := take(&prompt, tokensOr0(u.CacheWrite1hTokens))
+	short := take(&prompt, tokensOr0(u.CacheWriteTokens)-int64(hour))
+	cached := take(&prompt, tokensOr0(u.CachedTokens))
+	reasoning := take(&completion, tokensOr0(u.ReasoningTokens))
 	const million = 1e6
-	var cached float64
-	if u.CachedTokens != nil {
-		cached = float64(max(0, min(*u.CachedTokens, u.PromptTokens)))
+	return (float64(prompt)*r.input + cached*r.cached + short*r.cacheWrite + hour*r.cacheWrite1h +
+		float64(completion)*r.output + reasoning*r.reasoning) / million
+}
+
+func tokensOr0(n *int64) int64 {
+	if n == nil {
+		return 0
 	}
-	cachedPrice := *v.Input
-	if v.Cached != nil {
-		cachedPrice = *v.Cached
-	}
-	return ((float64(u.PromptTokens)-cached)**v.Input + cached*cachedPrice + float64(u.CompletionTokens)**v.Output) / million
+	return *n
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
+	"pgregory.net/rapid"
 )
 
 func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
@@ -38,11 +39,89 @@ func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 			if ok != (test.want >= 0) {
 				t.Errorf("%s %v: found %v", test.provider, test.models, ok)
 			}
-			if ok && math.Abs(v.cost(&test.usage)-test.want) > 1e-12 {
-				t.Errorf("%s %v: cost %v, want %v", test.provider, test.models, v.cost(&test.usage), test.want)
+			if ok && math.Abs(v.live().cost(&test.usage)-test.want) > 1e-12 {
+				t.Errorf("%s %v: cost %v, want %v", test.provider, test.models, v.live().cost(&test.usage), test.want)
 			}
 		}
 	}
+}
+
+// TestEachKindOfTokenHasItsPrice: the parts are taken out of prompt and completion, so no token is paid for twice.
+// Anthropic charges 1.25 times the input for writes to a cache of 5 minutes and twice for one of an hour (its pricing
+// page), OpenAI 1.25 times from GPT-5.6 on: missing prices are assumed so.
+func TestEachKindOfTokenHasItsPrice(t *testing.T) {
+	usage := auditlog.Usage{
+		PromptTokens: 1000, CachedTokens: new(int64(400)), CacheWriteTokens: new(int64(300)), CacheWrite1hTokens: new(int64(100)),
+		CompletionTokens: 50, ReasoningTokens: new(int64(30)),
+	}
+	for _, test := range []struct {
+		name, price string
+		batch       bool
+		usage       auditlog.Usage
+		want        float64 // USD per million; below 0: unknown
+	}{
+		{"all prices", "{input: 4, cached: 1, cache_write: 5, cache_write_1h: 8, output: 20, reasoning: 10}", false, usage, 300*4 + 400*1 + 200*5 + 100*8 + 20*20 + 30*10},
+		{"what is assumed", "{input: 4, output: 20}", false, usage, 300*4 + 400*4 + 200*5 + 100*8 + 50*20},
+		{"writes for nothing", "{input: 4, cache_write: 4, cache_write_1h: 0, output: 0}", false, usage, 900 * 4},
+		{
+			"parts above the whole", "{input: 4, cached: 1, output: 20, reasoning: 10}", false,
+			auditlog.Usage{PromptTokens: 10, CachedTokens: new(int64(9)), CacheWriteTokens: new(int64(8)), CompletionTokens: 5, ReasoningTokens: new(int64(7))},
+			8*5 + 2*1 + 5*10,
+		},
+		{
+			"negative parts", "{input: 4, output: 20}", false,
+			auditlog.Usage{PromptTokens: 10, CachedTokens: new(int64(-9)), CacheWriteTokens: new(int64(-1)), CompletionTokens: -5},
+			40,
+		},
+		{"the hour alone", "{input: 4, output: 20}", false, auditlog.Usage{PromptTokens: 10, CacheWrite1hTokens: new(int64(10))}, 80},
+		{"batch", "{input: 4, output: 20, batch_input: 2, batch_cached: 0.5, batch_output: 10}", true, usage, 300*2 + 400*.5 + 200*2.5 + 100*4 + 50*10},
+		{"batch without a price of cached tokens", "{input: 4, cached: 1, output: 20, batch_input: 2, batch_output: 10}", true, usage, 700*2 + 200*2.5 + 100*4 + 50*10},
+		{"batch unknown", "{input: 4, output: 20}", true, usage, -1},
+	} {
+		p, err := parsePrices([]byte("m: " + test.price))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, _ := p.of("p", "m")
+		r, ok := v.live(), true
+		if test.batch {
+			r, ok = v.batch()
+		}
+		if ok != (test.want >= 0) {
+			t.Errorf("%s: known %v", test.name, ok)
+		}
+		if got := r.cost(&test.usage) * 1e6; ok && math.Abs(got-test.want) > 1e-6 {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestCostIsThatOfEveryTokenOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		count := rapid.Int64Range(0, 1e9)
+		part := rapid.Ptr(count, true)
+		u := &auditlog.Usage{
+			PromptTokens: count.Draw(t, "prompt"), CompletionTokens: count.Draw(t, "completion"),
+			CachedTokens: part.Draw(t, "cached"), CacheWriteTokens: part.Draw(t, "written"), CacheWrite1hTokens: part.Draw(t, "written for an hour"),
+			ReasoningTokens: part.Draw(t, "reasoning"),
+		}
+		usd := rapid.Float64Range(0, 1e4)
+		p := usd.Draw(t, "price of all")
+		same := price{Input: &p, Cached: &p, CacheWrite: &p, CacheWrite1h: &p, Output: &p, Reasoning: &p}
+		want := p * float64(u.PromptTokens+u.CompletionTokens) / 1e6
+		if got := same.live().cost(u); math.Abs(got-want) > 1e-9*(1+want) {
+			t.Fatalf("%+v at %v: got %v, want %v", u, p, got, want)
+		}
+		if p > 0 { // what is assumed of prices that are missing must not be too low
+			if got := (&price{Input: &p, Output: &p}).live().cost(u); got < want*(1-1e-9) {
+				t.Fatalf("%+v at %v: got %v, want at least %v", u, p, got, want)
+			}
+		}
+		each := price{Input: new(usd.Draw(t, "i")), Cached: new(usd.Draw(t, "c")), CacheWrite: new(usd.Draw(t, "w")), Output: new(usd.Draw(t, "o"))}
+		if got := each.live().cost(u); !(got >= 0) {
+			t.Fatalf("%+v: cost %v", u, got)
+		}
+	})
 }
 
 func TestFaultsOfPricesAreNamed(t *testing.T) {
@@ -54,6 +133,8 @@ func TestFaultsOfPricesAreNamed(t *testing.T) {
 		{"m: {input: 1, output: 1, outputs: 2}", `unknown field "outputs"`},
 		{"m: {input: cheap, output: 1}", "cannot unmarshal"},
 		{"m: {input: 1, output: 1}\nm: {input: 2, output: 1}", "already defined"},
+		{"m: {input: 1, output: 1, cache_write: -1, reasoning: -2}", "m: cache_write is -1: give USD per million tokens, 0 or more\nm: reasoning is -2"},
+		{"m: {input: 1, output: 1, batch_cached: 1}", "m: batch_input is missing\nm: batch_output is missing"},
 		{"- m", "gpt-4.1-mini"},
 	} {
 		_, err := parsePrices([]byte(test.text))
@@ -74,7 +155,7 @@ func FuzzPrices(f *testing.F) {
 		}
 		for model := range p {
 			v, _ := p.of("x", model)
-			if cost := v.cost(&auditlog.Usage{PromptTokens: 10, CompletionTokens: 10}); !(cost >= 0) {
+			if cost := v.live().cost(&auditlog.Usage{PromptTokens: 10, CompletionTokens: 10}); !(cost >= 0) {
 				t.Errorf("%q costs %v", model, cost)
 			}
 		}

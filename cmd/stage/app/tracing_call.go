@@ -138,6 +138,9 @@ func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyV
 	if u.CachedTokens != nil {
 		attributes = append(attributes, attrGenAICachedTokens.Int64(*u.CachedTokens))
 	}
+	if u.CacheWriteTokens != nil {
+		attributes = append(attributes, attrGenAICacheWrites.Int64(*u.CacheWriteTokens))
+	}
 	if u.ReasoningTokens != nil {
 		attributes = append(attributes, attrGenAIReasoningTokens.Int64(*u.ReasoningTokens))
 	}

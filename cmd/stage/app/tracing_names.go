@@ -67,6 +67,7 @@ const (
 	attrGenAIInputTokens     = attribute.Key("gen_ai.usage.input_tokens")
 	attrGenAIOutputTokens    = attribute.Key("gen_ai.usage.output_tokens")
 	attrGenAICachedTokens    = attribute.Key("gen_ai.usage.cache_read.input_tokens")
+	attrGenAICacheWrites     = attribute.Key("gen_ai.usage.cache_creation.input_tokens")
 	attrGenAIReasoningTokens = attribute.Key("gen_ai.usage.reasoning.output_tokens")
 	attrServerAddress        = attribute.Key("server.address")
 	attrServerPort           = attribute.Key("server.port")

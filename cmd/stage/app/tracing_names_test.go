@@ -39,6 +39,7 @@ func TestNamesAreThoseOfTheConventions(t *testing.T) {
 		attrGenAIInputTokens:       genai.GenAIUsageInputTokensKey,
 		attrGenAIOutputTokens:      genai.GenAIUsageOutputTokensKey,
 		attrGenAICachedTokens:      genai.GenAIUsageCacheReadInputTokensKey,
+		attrGenAICacheWrites:       genai.GenAIUsageCacheCreationInputTokensKey,
 		attrGenAIReasoningTokens:   genai.GenAIUsageReasoningOutputTokensKey,
 	} {
 		if ours != theirs {

@@ -139,6 +139,8 @@ func (u *usageRecorder) log(ctx context.Context, log *slog.Logger) {
 			attrs = append(attrs, slog.Int64("prompt", m.Usage.PromptTokens), slog.Int64("completion", m.Usage.CompletionTokens),
 				slog.Int64("total", m.Usage.TotalTokens))
 			attrs = appendKnown(attrs, "cached", m.Usage.CachedTokens)
+			attrs = appendKnown(attrs, "cache_write", m.Usage.CacheWriteTokens)
+			attrs = appendKnown(attrs, "cache_write_1h", m.Usage.CacheWrite1hTokens)
 			attrs = appendKnown(attrs, "reasoning", m.Usage.ReasoningTokens)
 		}
 		attrs = append(attrs, slog.String("cost_usd", m.cost()))

@@ -204,6 +204,8 @@ func usageDiffers(calls, said *auditlog.Usage) *usageFault {
 		{"completion", &calls.CompletionTokens, &said.CompletionTokens},
 		{"total", &calls.TotalTokens, &said.TotalTokens},
 		{"cached", calls.CachedTokens, said.CachedTokens},
+		{"cache write", calls.CacheWriteTokens, said.CacheWriteTokens},
+		{"cache write 1h", calls.CacheWrite1hTokens, said.CacheWrite1hTokens},
 		{"reasoning", calls.ReasoningTokens, said.ReasoningTokens},
 	} {
 		if (t.a == nil) != (t.b == nil) || t.a != nil && *t.a != *t.b {

@@ -1,0 +1,174 @@
+package llm
+
+// tally is what a server reports of tokens and money, before it becomes a [Usage]. The prompt includes what was read from
+// and written to a cache, the completion includes reasoning, unless settle finds otherwise.
+type tally struct {
+	prompt, completion, total  count
+	cached, written, written1h count // parts of prompt
+	reasoning                  count // part of completion
+	cost                       amount
+}
+
+// settle adds what some servers leave out of prompt or completion but count in their total, and bill: xAI its reasoning,
+// Gemini's OpenAI endpoint its thoughts. A part that is larger than the whole cannot be included in it.
+func (t *tally) settle() {
+	if t.prompt.told && t.cached.n > t.prompt.n && (t.total.n == 0 || t.prompt.n+t.completion.n+t.cached.n <= t.total.n) {
+		t.prompt.n += t.cached.n // xAI, at times
+	}
+	switch missing := t.total.n - t.prompt.n - t.completion.n; {
+	case t.prompt.told && missing > 0:
+		t.completion.n += missing
+	case t.total.n == 0 && t.reasoning.n > t.completion.n:
+		t.completion.n += t.reasoning.n
+	}
+}
+
+// usage returns nil if neither prompt nor completion was reported.
+func (t *tally) usage() *Usage {
+	if !t.prompt.told && !t.completion.told {
+		return nil
+	}
+	t.settle()
+	u := &struct { // one allocation for the usage and all that it points to
+		Usage
+		cached, written, written1h, reasoning int64
+		cost                                  float64
+	}{
+		Usage:  Usage{PromptTokens: t.prompt.n, CompletionTokens: t.completion.n, TotalTokens: t.total.n},
+		cached: t.cached.n, written: t.written.n, written1h: t.written1h.n, reasoning: t.reasoning.n, cost: t.cost.usd,
+	}
+	if !t.total.told {
+		u.TotalTokens = t.prompt.n + t.completion.n
+	}
+	if t.cached.told {
+		u.CachedTokens = &u.cached
+	}
+	if t.written.told {
+		u.CacheWriteTokens = &u.written
+	}
+	if t.written1h.told {
+		u.CacheWrite1hTokens = &u.written1h
+	}
+	if t.reasoning.told {
+		u.ReasoningTokens = &u.reasoning
+	}
+	if t.cost.told {
+		u.Cost = &u.cost
+	}
+	return &u.Usage
+}
+
+// readLifetimes reads how many of the tokens written to a cache stay for which time. The sum may be reported only here.
+func (t *tally) readLifetimes(raw []byte) {
+	var short count
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "ephemeral_5m_input_tokens":
+			short = countOf(value)
+		case "ephemeral_1h_input_tokens":
+			t.written1h = countOf(value)
+		}
+	}
+	if sum := short.n + t.written1h.n; sum > t.written.n {
+		t.written = count{n: sum, told: true}
+	}
+}
+
+// openAIUsage is the usage of chat completions and of responses, with the members that other servers add to them.
+type openAIUsage struct {
+	tally
+	hits, thoughts, created count // outside of the details, which take precedence
+	lifetimes               []byte
+	ticks                   count // xAI's cost
+	ownKey                  bool  // OpenRouter: the upstream provider bills the caller's own key
+	upstream                amount
+}
+
+// ticksPerUSD is xAI's unit of cost.
+const ticksPerUSD = 1e10
+
+func (u *openAIUsage) readChat(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "prompt_tokens":
+			u.prompt = countOf(value)
+		case "completion_tokens":
+			u.completion = countOf(value)
+		case "prompt_tokens_details":
+			u.readPrompt(value)
+		case "completion_tokens_details":
+			u.reasoning = countOf(memberOf(value, "reasoning_tokens"))
+		default:
+			u.readCommon(key, value)
+		}
+	}
+}
+
+func (u *openAIUsage) readResponses(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "input_tokens":
+			u.prompt = countOf(value)
+		case "output_tokens":
+			u.completion = countOf(value)
+		case "input_tokens_details":
+			u.readPrompt(value)
+		case "output_tokens_details":
+			u.reasoning = countOf(memberOf(value, "reasoning_tokens"))
+		default:
+			u.readCommon(key, value)
+		}
+	}
+}
+
+func (u *openAIUsage) readPrompt(raw []byte) {
+	for key, value := range members(raw) {
+		switch string(key) {
+		case "cached_tokens":
+			u.cached = countOf(value)
+		case "cache_write_tokens": // OpenAI, OpenRouter
+			u.written = countOf(value)
+		case "cache_creation_tokens", "cache_creation_input_tokens": // LiteLLM, Alibaba
+			u.created = countOf(value)
+		case "cache_creation_token_details": // LiteLLM
+			u.lifetimes = value
+		}
+	}
+}
+
+func (u *openAIUsage) readCommon(key, value []byte) {
+	switch string(key) {
+	case "total_tokens":
+		u.total = countOf(value)
+	case "prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens", "cache_read_input_tokens": // DeepSeek, Moonshot, Mistral, LiteLLM
+		u.hits = countOf(value)
+	case "cache_creation_input_tokens": // LiteLLM
+		u.created = countOf(value)
+	case "reasoning_tokens": // Perplexity, SGLang
+		u.thoughts = countOf(value)
+	case "cost":
+		u.cost = amountOf(value)
+		if isObject(value) { // Perplexity
+			u.cost = amountOf(memberOf(value, "total_cost"))
+		}
+	case "cost_in_usd_ticks":
+		u.ticks = countOf(value)
+	case "is_byok":
+		u.ownKey = value[0] == 't'
+	case "cost_details":
+		u.upstream = amountOf(memberOf(value, "upstream_inference_cost"))
+	}
+}
+
+func (u *openAIUsage) usage() *Usage {
+	u.cached, u.reasoning, u.written = u.cached.or(u.hits), u.reasoning.or(u.thoughts), u.written.or(u.created)
+	u.readLifetimes(u.lifetimes)
+	switch {
+	case !u.cost.told && u.ticks.told:
+		u.cost = amount{usd: float64(u.ticks.n) / ticksPerUSD, told: true}
+	case u.ownKey:
+		// The cost is OpenRouter's fee alone. Other calls may report the upstream cost too, which their cost includes.
+		u.cost = amount{usd: u.cost.usd + u.upstream.usd, told: u.cost.told && u.upstream.told}
+	}
+	return u.tally.usage()
+}
