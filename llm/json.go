@@ -3,8 +3,6 @@ package llm
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"iter"
 	"math"
 	"slices"
@@ -234,26 +232,6 @@ func appendMerged(dst, base, extra []byte) []byte {
 		}
 	}
 	return append(dst, '}')
-}
-
-// ErrStreaming refuses an extra body that asks for a streamed reply.
-var ErrStreaming = errors.New(`extra body: "stream" is not supported; remove it`)
-
-// ValidateExtraBody reports why raw cannot be merged into a request: it is no
-// JSON object, or asks for a streamed reply ([ErrStreaming]). Empty is fine.
-func ValidateExtraBody(raw json.RawMessage) error {
-	if len(raw) == 0 {
-		return nil
-	}
-	if !validJSON(raw) || raw[skipSpace(raw, 0)] != '{' {
-		return fmt.Errorf("extra body: not a JSON object: %.40q", preview(raw))
-	}
-	for key, value := range members(raw) {
-		if string(key) == "stream" && string(value) != "false" {
-			return ErrStreaming
-		}
-	}
-	return nil
 }
 
 func appendInt(dst []byte, n int) []byte { return strconv.AppendInt(dst, int64(n), 10) }

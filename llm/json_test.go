@@ -106,16 +106,3 @@ func sameJSON(t *rapid.T, a, b any) bool {
 	}
 	return string(rawA) == string(rawB)
 }
-
-func TestExtraBodyMustBeAnObjectAndNotStream(t *testing.T) {
-	for _, raw := range []string{"", "{}", ` {"seed":1}`, `{"stream":false}`, `{"a":{"stream":true}}`} {
-		if err := ValidateExtraBody(json.RawMessage(raw)); err != nil {
-			t.Errorf("ValidateExtraBody(%q) = %v", raw, err)
-		}
-	}
-	for _, raw := range []string{" ", "null", "[]", "{", `{"a":1}{}`, `"x"`, `{"stream":true}`} {
-		if err := ValidateExtraBody(json.RawMessage(raw)); err == nil {
-			t.Errorf("ValidateExtraBody(%q) = nil, want an error", raw)
-		}
-	}
-}

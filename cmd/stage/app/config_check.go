@@ -153,12 +153,26 @@ func (c *Config) checkDispatch(found *faults) {
 	}
 }
 
+// extraBodyProblem says what is wrong with the extra body, and which variable to use in its place.
+func extraBodyProblem(err error) string {
+	e, ok := errors.AsType[*llm.ExtraBodyError](err)
+	if !ok || e.Setting == "" {
+		return err.Error()
+	}
+	instead := map[string]string{
+		"Model":  "use STAGE_LLM_MODEL, or the header Stage-Model for one row",
+		"Prompt": "use STAGE_TEMPLATE",
+		"System": "use STAGE_SYSTEM_PROMPT",
+	}[e.Setting]
+	return fmt.Sprintf("%q may not be set here: %s", e.Member, instead)
+}
+
 func (c *Config) checkLLM(need Need, found *faults) {
 	if !found.none("STAGE_LLM_PROVIDER") {
 		return
 	}
 	if err := llm.ValidateExtraBody(json.RawMessage(c.LLM.ExtraBody)); err != nil && found.none("STAGE_LLM_EXTRA_BODY") {
-		found.add("STAGE_LLM_EXTRA_BODY", "%v", err)
+		found.add("STAGE_LLM_EXTRA_BODY", "%s", extraBodyProblem(err))
 	}
 	first := c.LLM.Endpoint(c.LLM.Provider)
 	if need == NeedCalls {

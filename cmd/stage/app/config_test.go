@@ -140,7 +140,7 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 func TestValuesAreReadFromTheirVariables(t *testing.T) {
 	c, err := load(t, NeedNothing,
 		"STAGE_NATS_URL", "nats://a:4222, b:4222", "STAGE_LLM_TEMPERATURE", "0", "STAGE_LLM_MAX_TOKENS", "100",
-		"STAGE_LLM_EXTRA_BODY", `{ "top_p": 0.90, "n": 12345678901234567890 }`, "STAGE_LLM_MAX_CONCURRENCY", "openai=8, anthropic=4",
+		"STAGE_LLM_EXTRA_BODY", `{ "top_p": 0.90, "seed": 12345678901234567890 }`, "STAGE_LLM_MAX_CONCURRENCY", "openai=8, anthropic=4",
 		"STAGE_FALLBACKS", "openrouter:meta/llama:free,mock:m", "STAGE_DATA_SYNC", "2s", "STAGE_JOURNAL", "false",
 		"STAGE_RECOVERY_STEP_MS", "0.5", "STAGE_POOL_SIZE", "", "STAGE_WINDOW", "2000", "UNRELATED", "x")
 	if err != nil {
@@ -155,7 +155,7 @@ func TestValuesAreReadFromTheirVariables(t *testing.T) {
 	if c.LLM.MaxTokens == nil || *c.LLM.MaxTokens != 100 {
 		t.Errorf("max tokens: got %v, want 100", c.LLM.MaxTokens)
 	}
-	if got, want := c.LLM.ExtraBody.String(), `{"top_p":0.90,"n":12345678901234567890}`; got != want {
+	if got, want := c.LLM.ExtraBody.String(), `{"top_p":0.90,"seed":12345678901234567890}`; got != want {
 		t.Errorf("extra body: got %s, want %s", got, want)
 	}
 	if want := (ProviderLimits{"openai": 8, "anthropic": 4}); !maps.Equal(c.LLM.MaxConcurrency, want) {

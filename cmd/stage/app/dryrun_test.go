@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -85,12 +86,37 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 	}
 }
 
-func TestStreamingIsFoundBeforeTheFirstRow(t *testing.T) {
-	var errs bytes.Buffer
-	env := &Env{Args: []string{"config", "--check"}, Stdout: &errs, Stderr: &errs, Environ: map[string]string{
-		"STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE": "x", "STAGE_LLM_EXTRA_BODY": `{"stream": true}`,
-	}}
-	if code := Main(t.Context(), env); code != exitUsage || !strings.Contains(errs.String(), "STAGE_LLM_EXTRA_BODY") {
-		t.Errorf("exit code %d, want %d: %s", code, exitUsage, &errs)
+func TestABadExtraBodyIsFoundByEveryCommandBeforeTheFirstRow(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // a command that accepts the setting must not go on for ever
+	commands := [][]string{
+		{"config", "--check"},
+		{"config"},
+		{"run"},
+		{"process", "-"},
+		{"process", "--dry-run", "-"},
+		{"load", "-"},
+		{"results"},
+		{"tail"},
+		{"verify"},
+		{"redrive"},
+		{"batch", "-"},
+	}
+	for extra, want := range map[string]string{
+		`{"stream": true}`:           `STAGE_LLM_EXTRA_BODY: extra body: "stream" is not supported; remove it`,
+		`{"background": true}`:       `STAGE_LLM_EXTRA_BODY: extra body: "background" has no reply to wait for; remove it`,
+		`{"model": "gpt-5"}`:         `STAGE_LLM_EXTRA_BODY: "model" may not be set here: use STAGE_LLM_MODEL, or the header Stage-Model for one row`,
+		`{"messages": []}`:           `STAGE_LLM_EXTRA_BODY: "messages" may not be set here: use STAGE_TEMPLATE`,
+		`{"instructions": "Answer"}`: `STAGE_LLM_EXTRA_BODY: "instructions" may not be set here: use STAGE_SYSTEM_PROMPT`,
+	} {
+		for _, args := range commands {
+			var errs bytes.Buffer
+			env := &Env{Args: args, Stdin: strings.NewReader(""), Stdout: &errs, Stderr: &errs, Environ: map[string]string{
+				"STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE": "x", "STAGE_LLM_EXTRA_BODY": extra, "STAGE_DATA_DIR": t.TempDir(),
+			}}
+			if code := Main(ctx, env); code != exitUsage || !strings.Contains(errs.String(), want) {
+				t.Errorf("%v: exit code %d, want %d: %s", args, code, exitUsage, &errs)
+			}
+		}
 	}
 }
