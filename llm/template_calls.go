@@ -23,6 +23,8 @@ type callable struct {
 	params string
 	// named: takes any named arguments, as pairs of name and value.
 	named bool
+	// free: takes any arguments, which freeArgs takes apart.
+	free bool
 	// undefined: op gets missing for an attribute that does not exist.
 	undefined bool
 }
@@ -34,6 +36,9 @@ type missing struct{}
 func (c *templateCompiler) invoke(kind, name string, table map[string]callable, of nodes.Expression, args []nodes.Expression, kwargs map[string]nodes.Expression) (nodes.Expression, error) {
 	f, ok := table[name]
 	if !ok {
+		if instead := notAvailable[kind+" "+name]; instead != "" {
+			return nil, c.errorf("the %s %s is not available; %s", kind, name, instead)
+		}
 		return nil, c.errorf("the %s %s is not available; there are %s", kind, name, strings.Join(slices.Sorted(maps.Keys(table)), ", "))
 	}
 	op := func(r *rendering, v any, args []any) (any, error) {
@@ -45,6 +50,9 @@ func (c *templateCompiler) invoke(kind, name string, table map[string]callable, 
 	}
 	if f.named {
 		return c.invokeNamed(name, op, args, kwargs)
+	}
+	if f.free {
+		return c.invokeFree(op, of, args, kwargs)
 	}
 	params := strings.Fields(f.params)
 	if len(args) > len(params) {
@@ -102,6 +110,47 @@ func (c *templateCompiler) invokeNamed(name string, op operation, args []nodes.E
 		pairs = append(pairs, &nodes.String{Location: &tokens.Token{Val: key}, Val: key}, x)
 	}
 	return c.apply(op, none, pairs...), nil
+}
+
+// invokeFree gives op the positional arguments, and behind them the named ones as a mapping.
+func (c *templateCompiler) invokeFree(op operation, of nodes.Expression, args []nodes.Expression, kwargs map[string]nodes.Expression) (nodes.Expression, error) {
+	names := slices.Sorted(maps.Keys(kwargs))
+	for _, name := range names {
+		args = append(slices.Clip(args), kwargs[name])
+	}
+	all, err := c.expressions(args)
+	return c.apply(func(r *rendering, v any, args []any) (any, error) {
+		if err := r.spendTimes(len(args), itemCost); err != nil {
+			return nil, err
+		}
+		positional := len(args) - len(names)
+		named := make(map[string]any, len(names))
+		for i, name := range names {
+			named[name] = args[positional+i]
+		}
+		return op(r, v, append(slices.Clone(args[:positional]), named))
+	}, of, all...), err
+}
+
+// freeArgs takes apart the arguments of what is free.
+func freeArgs(args []any) (positional []any, named map[string]any) {
+	last := len(args) - 1
+	named, _ = args[last].(map[string]any)
+	return args[:last], named
+}
+
+// notAvailable says what to write in the place of filters and methods of Jinja that there are not.
+var notAvailable = map[string]string{
+	"filter random":     "a prompt must be the same each time; take an item by a field of the row, as in list[row.id % list|length]",
+	"filter pprint":     "write tojson(indent=2)",
+	"filter urlize":     "a prompt needs no links; write the text itself",
+	"filter attr":       "write row.name or row[name]",
+	"filter wordwrap":   "a model needs no line breaks; write truncate to shorten a text",
+	"method encode":     "text is UTF-8; write the string itself",
+	"method append":     "lists cannot be changed; write {% set x = x + [item] %}",
+	"method update":     "mappings cannot be changed; write dict(a=1) or {\"a\": 1} as a whole",
+	"method format_map": "write format(a=m.a), or \"%(a)s\" % m",
+	"method translate":  "write replace",
 }
 
 // filtered compiles x|filter|filter.
@@ -265,7 +314,7 @@ func (c *templateCompiler) eachFilter(f *nodes.FilterCall, of nodes.Expression) 
 // each returns the filter called name that applies f to each item, or to its attribute.
 func each(name, attribute string, f callable) callable {
 	keep := !strings.HasPrefix(name, "reject")
-	return callable{params: f.params, op: func(r *rendering, v any, args []any) (any, error) {
+	return callable{params: f.params, free: f.free, op: func(r *rendering, v any, args []any) (any, error) {
 		items, err := r.items(v)
 		if err != nil {
 			return nil, err

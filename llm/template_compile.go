@@ -193,7 +193,7 @@ func (c *templateCompiler) expression(x nodes.Expression) (nodes.Expression, err
 		return c.apply(opList, none, items...), err
 	case *nodes.Tuple:
 		items, err := c.expressions(x.Val)
-		return c.apply(opList, none, items...), err
+		return c.apply(opTuple, none, items...), err
 	case *nodes.Dict:
 		return c.dict(x)
 	case *nodes.GetAttribute, *nodes.GetItem, *nodes.GetSlice:
@@ -340,11 +340,6 @@ func (c *templateCompiler) binary(x *nodes.BinaryExpression) (nodes.Expression, 
 		return nil, err
 	}
 	kind := x.Operator.Token.Type
-	if tuple, ok := x.Right.(*nodes.Tuple); ok && kind == tokens.Modulo {
-		// "%s and %s" % (a, b): only here a tuple is more than a list.
-		values, err := c.expressions(tuple.Val)
-		return c.apply(opModulo, both[0], values...), err
-	}
 	if kind == tokens.And || kind == tokens.Or {
 		// gonja evaluates the right side only when it must, as Jinja does.
 		return &nodes.BinaryExpression{Left: both[0], Right: both[1], Operator: x.Operator}, nil

@@ -13,27 +13,33 @@ var jinja2Differences = map[string]string{
 	"{{ [row.missing] }}": "undefined: row.missing",
 }
 
-func TestTemplatesRenderAsInJinja2(t *testing.T) {
-	content, err := os.ReadFile("testdata/template/jinja2.json")
+// jinja2File is what Jinja2 makes of templates.
+type jinja2File struct {
+	Row, Lookup json.RawMessage
+	Cases       []jinja2Case
+}
+
+type jinja2Case struct {
+	Template, Fails string
+	Want            *string // nil: it fails
+}
+
+// readJinja2 reads a file that a script beside it has written.
+func readJinja2(t *testing.T, name string, into any) {
+	t.Helper()
+	content, err := os.ReadFile("testdata/template/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var file struct {
-		Row, Lookup json.RawMessage
-		Cases       []struct {
-			Template, Fails string
-			Want            *string
-		}
-	}
-	if err := json.Unmarshal(content, &file); err != nil {
+	if err := json.Unmarshal(content, into); err != nil {
 		t.Fatal(err)
 	}
-	row := mustRow(t, string(file.Row))
-	lookup, err := ParseLookup(file.Lookup, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range file.Cases {
+}
+
+// compareWithJinja2 renders each template and compares.
+func compareWithJinja2(t *testing.T, cases []jinja2Case, row *Row, lookup *Lookup) {
+	t.Helper()
+	for _, c := range cases {
 		var got string
 		tpl, err := ParseTemplate([]byte(c.Template), TemplateOptions{Lookup: lookup})
 		if err == nil {
@@ -52,6 +58,31 @@ func TestTemplatesRenderAsInJinja2(t *testing.T) {
 			t.Errorf("%s\n got error %v\nwant %q", c.Template, err, *c.Want)
 		case c.Want != nil && got != *c.Want:
 			t.Errorf("%s\n got %q\nwant %q", c.Template, got, *c.Want)
+		case err != nil && strings.Contains(err.Error(), "panic"):
+			t.Errorf("%s: %v", c.Template, err)
 		}
 	}
+}
+
+func TestTemplatesRenderAsInJinja2(t *testing.T) {
+	var file jinja2File
+	readJinja2(t, "jinja2.json", &file)
+	lookup, err := ParseLookup(file.Lookup, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareWithJinja2(t, file.Cases, mustRow(t, string(file.Row)), lookup)
+}
+
+func TestRandomExpressionsAreAsInJinja2(t *testing.T) {
+	var file struct {
+		Row   json.RawMessage
+		Cases [][2]*string // the expression and what it gives
+	}
+	readJinja2(t, "expressions.json", &file)
+	cases := make([]jinja2Case, len(file.Cases))
+	for i, c := range file.Cases {
+		cases[i] = jinja2Case{Template: "{{ " + *c[0] + " }}", Want: c[1]}
+	}
+	compareWithJinja2(t, cases, mustRow(t, string(file.Row)), nil)
 }

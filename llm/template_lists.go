@@ -1,8 +1,8 @@
 package llm
 
 import (
+	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,11 +92,14 @@ func filterSum(r *rendering, v any, args []any) (any, error) {
 	if sum == any(missing{}) {
 		sum = int64(0)
 	}
+	if _, ok := sum.(string); ok {
+		return nil, errors.New("strings have no sum; write join")
+	}
 	for _, item := range items {
 		if err := r.spend(stepCost); err != nil {
 			return nil, err
 		}
-		if sum, err = addNumbers(r, sum, []any{item}); err != nil {
+		if sum, err = opAdd(r, sum, []any{item}); err != nil {
 			return nil, err
 		}
 	}
@@ -129,6 +132,11 @@ func isUndefined(err error) bool {
 
 // attributes returns the attribute of each item, or the items if there is no attribute.
 func (r *rendering) attributes(items []any, attribute any) ([]any, error) {
+	return r.attributesOr(items, attribute, missing{})
+}
+
+// attributesOr is attributes with a value for those that do not exist, unless that is missing or none.
+func (r *rendering) attributesOr(items []any, attribute, otherwise any) ([]any, error) {
 	if attribute == any(missing{}) || attribute == nil {
 		return items, nil
 	}
@@ -141,55 +149,78 @@ func (r *rendering) attributes(items []any, attribute any) ([]any, error) {
 	}
 	out := make([]any, len(items))
 	for i, item := range items {
-		var err error
-		if out[i], err = attributePath(r, item, path); err != nil {
+		got, err := attributePath(r, item, path)
+		if isUndefined(err) && otherwise != nil && otherwise != any(missing{}) {
+			got, err = otherwise, nil
+		}
+		if err != nil {
 			return nil, err
 		}
+		out[i] = got
 	}
 	return out, nil
 }
 
 func mapAttribute(r *rendering, v any, args []any) (any, error) {
 	items, err := r.items(v)
-	if err != nil || args[1] == any(missing{}) {
-		if err == nil {
-			items, err = r.attributes(items, args[0])
-		}
-		return items, err
+	if err != nil {
+		return nil, err
 	}
-	path, _ := mapKey(args[0])
-	out := []any{}
-	for _, item := range items {
-		if err := r.spend(itemCost); err != nil {
-			return nil, err
-		}
-		got, err := attributePath(r, item, path)
-		if isUndefined(err) {
-			got, err = args[1], nil
-		}
+	return r.attributesOr(items, args[0], args[1])
+}
+
+// sortKeys returns what each item is sorted by: of several attributes, with commas between, a list.
+func (r *rendering) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
+	paths := []any{attribute}
+	if path, ok := attribute.(string); ok {
+		paths = stringList(strings.Split(path, ","))
+	}
+	if err := r.spendTimes(len(items), len(paths)*itemCost); err != nil {
+		return nil, err
+	}
+	keys := make([]any, len(items))
+	for at, path := range paths {
+		column, err := r.attributes(items, path)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, got)
+		for i, key := range column {
+			if !caseSensitive {
+				if key, err = r.folded(key); err != nil {
+					return nil, err
+				}
+			}
+			if len(paths) == 1 {
+				keys[i] = key
+				continue
+			}
+			list, _ := keys[i].([]any)
+			if at == 0 {
+				list = make([]any, 0, len(paths))
+			}
+			keys[i] = append(list, key)
+		}
 	}
-	return out, nil
+	return keys, nil
+}
+
+// folded returns a string in small letters, and another value as it is.
+func (r *rendering) folded(v any) (any, error) {
+	s, ok := v.(string)
+	if !ok {
+		return v, nil
+	}
+	return lower(s), r.spendTimes(len(s), 2)
 }
 
 // sorted returns the order of keys, as indexes, equal ones in the order they have.
-func (r *rendering) sorted(keys []any, caseSensitive bool) ([]int, error) {
+func (r *rendering) sorted(keys []any, reverse bool) ([]int, error) {
 	if err := r.spendTimes(len(keys), 2*itemCost); err != nil {
 		return nil, err
 	}
 	order := make([]int, len(keys))
-	folded := make([]any, len(keys))
-	for i, k := range keys {
-		order[i], folded[i] = i, k
-		if s, ok := k.(string); ok && !caseSensitive {
-			if err := r.spend(len(s)); err != nil {
-				return nil, err
-			}
-			folded[i] = strings.ToLower(s)
-		}
+	for i := range keys {
+		order[i] = i
 	}
 	var fault error
 	slices.SortStableFunc(order, func(i, j int) int {
@@ -197,7 +228,12 @@ func (r *rendering) sorted(keys []any, caseSensitive bool) ([]int, error) {
 			return 0
 		}
 		var c int
-		c, fault = r.compare(folded[i], folded[j])
+		if c, fault = r.compare(keys[i], keys[j]); c == unordered {
+			return 0
+		}
+		if reverse {
+			return -c
+		}
 		return c
 	})
 	return order, fault
@@ -208,18 +244,16 @@ func filterSort(r *rendering, v any, args []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reverse := boolArg(args, 0, false)
-	caseSensitive := boolArg(args, 1, false)
-	keys, err := r.attributes(items, args[2])
+	keys, err := r.sortKeys(items, args[2], boolArg(args, 1, false))
 	if err != nil {
 		return nil, err
 	}
-	if reverse { // so that equal items stay in their order
-		items, keys = slices.Clone(items), slices.Clone(keys)
-		slices.Reverse(items)
-		slices.Reverse(keys)
-	}
-	order, err := r.sorted(keys, caseSensitive)
+	return r.sortBy(items, keys, boolArg(args, 0, false))
+}
+
+// sortBy returns items in the order of their keys.
+func (r *rendering) sortBy(items, keys []any, reverse bool) ([]any, error) {
+	order, err := r.sorted(keys, reverse)
 	if err != nil {
 		return nil, err
 	}
@@ -227,137 +261,79 @@ func filterSort(r *rendering, v any, args []any) (any, error) {
 	for i, at := range order {
 		out[i] = items[at]
 	}
-	if reverse {
-		slices.Reverse(out)
-	}
 	return out, nil
 }
 
-func filterDictsort(r *rendering, v any, _ []any) (any, error) {
+func filterDictsort(r *rendering, v any, args []any) (any, error) {
 	m, ok := v.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is no mapping", article(v))
 	}
-	keys, err := filterSort(r, m, []any{missing{}, missing{}, missing{}})
+	by, err := stringArg(args, 1, "key")
 	if err != nil {
 		return nil, err
 	}
-	return r.pairs(m, keys.([]any)) //nolint:forcetypeassert // filterSort returns lists
+	at := slices.Index([]string{"key", "value"}, by)
+	if at < 0 {
+		return nil, fmt.Errorf(`it sorts by "key" or "value", not %q`, by)
+	}
+	pairs, err := filterItems(r, m, nil)
+	if err != nil {
+		return nil, err
+	}
+	items, _ := pairs.([]any)
+	keys, err := r.sortKeys(items, int64(at), boolArg(args, 0, false))
+	if err != nil {
+		return nil, err
+	}
+	return r.sortBy(items, keys, boolArg(args, 2, false))
 }
 
-// extreme is the least item for -1, the greatest for 1; strings without regard to case.
+func filterItems(r *rendering, v any, _ []any) (any, error) {
+	m, err := mappingOf(v)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := r.items(m)
+	if err != nil {
+		return nil, err
+	}
+	return r.pairs(m, keys)
+}
+
+func filterList(r *rendering, v any, _ []any) (any, error) { return r.items(v) }
+
+// extreme is the least item for -1, the greatest for 1; of equal ones the first.
 func extreme(sign int) operation {
 	return func(r *rendering, v any, args []any) (any, error) {
 		items, err := r.items(v)
 		if err != nil || len(items) == 0 {
 			return nil, orEmpty(err)
 		}
-		keys, err := r.attributes(items, args[0])
+		keys, err := r.attributes(items, args[1])
 		if err != nil {
 			return nil, err
 		}
-		order, err := r.sorted(keys, false)
-		if err != nil {
-			return nil, err
-		}
-		at := order[0]
-		if sign > 0 {
-			at = order[len(order)-1]
-			for _, i := range order { // of equal ones the first, as Jinja
-				if c, err := r.compare(keys[i], keys[at]); err == nil && c == 0 {
-					at = i
-					break
+		if !boolArg(args, 0, false) {
+			keys = slices.Clone(keys)
+			for i, k := range keys {
+				if keys[i], err = r.folded(k); err != nil {
+					return nil, err
 				}
 			}
 		}
-		return items[at], nil
-	}
-}
-
-func filterUnique(r *rendering, v any, args []any) (any, error) {
-	items, err := r.items(v)
-	if err != nil {
-		return nil, err
-	}
-	caseSensitive := boolArg(args, 0, false)
-	keys, err := r.attributes(items, args[1])
-	if err != nil {
-		return nil, err
-	}
-	seen := map[string]bool{}
-	out := []any{}
-	for i, k := range keys {
-		name, err := uniqueKey(k, caseSensitive)
-		if err != nil {
-			return nil, err
-		}
-		if err := r.spend(4*itemCost + 2*len(name)); err != nil {
-			return nil, err
-		}
-		if !seen[name] {
-			seen[name] = true
-			out = append(out, items[i])
-		}
-	}
-	return out, nil
-}
-
-// uniqueKey writes equal scalars alike and others differently.
-func uniqueKey(v any, caseSensitive bool) (string, error) {
-	if s, ok := v.(string); ok {
-		if !caseSensitive {
-			s = strings.ToLower(s)
-		}
-		return "s" + s, nil
-	}
-	if _, f, _, ok := number(v); ok {
-		if i, isInt := v.(int64); isInt {
-			return "n" + strconv.FormatInt(i, 10), nil
-		}
-		if f == math.Trunc(f) && math.Abs(f) < 1<<63 {
-			return "n" + strconv.FormatInt(int64(f), 10), nil
-		}
-		return "n" + strconv.FormatFloat(f, 'g', -1, 64), nil
-	}
-	if v == nil {
-		return "none", nil
-	}
-	return "", fmt.Errorf("%s cannot be compared with all others", article(v))
-}
-
-func filterGroupby(r *rendering, v any, args []any) (any, error) {
-	sorted, err := filterSort(r, v, []any{missing{}, missing{}, args[0]})
-	if err != nil {
-		return nil, err
-	}
-	items, _ := sorted.([]any)
-	keys, err := r.attributes(items, args[0])
-	if err != nil {
-		return nil, err
-	}
-	out := []any{}
-	for start := 0; start < len(items); {
-		end := start + 1
-		for ; end < len(items); end++ {
-			same, err := r.equal(folded(keys[start]), folded(keys[end]), 0)
-			if err != nil {
+		best := 0
+		for i := range keys {
+			c, err := r.compare(keys[i], keys[best])
+			if err != nil && i > 0 {
 				return nil, err
 			}
-			if !same {
-				break
+			if c == sign {
+				best = i
 			}
 		}
-		out = append(out, []any{keys[start], items[start:end:end]})
-		start = end
+		return items[best], nil
 	}
-	return out, r.spendTimes(len(items), 2*itemCost)
-}
-
-func folded(v any) any {
-	if s, ok := v.(string); ok {
-		return strings.ToLower(s)
-	}
-	return v
 }
 
 // pairs returns a list of key and value for each key.
@@ -368,7 +344,7 @@ func (r *rendering) pairs(m map[string]any, keys []any) ([]any, error) {
 	out := make([]any, len(keys))
 	for i, k := range keys {
 		key, _ := k.(string)
-		out[i] = []any{k, m[key]}
+		out[i] = tuple(k, m[key])
 	}
 	return out, nil
 }

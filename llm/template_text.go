@@ -57,16 +57,10 @@ func (r *rendering) appendText(dst []byte, v any, depth int) (_ []byte, err erro
 		}
 		return appendPythonString(dst, v), nil
 	case []any:
-		dst = append(dst, '[')
-		for i, item := range v {
-			if i > 0 {
-				dst = append(dst, ", "...)
-			}
-			if dst, err = r.appendText(dst, item, depth+1); err != nil {
-				return nil, err
-			}
-		}
-		return append(dst, ']'), r.spend(stepCost)
+		dst, err = r.appendItems(append(dst, '['), v, depth)
+		return append(dst, ']'), err
+	case *series:
+		return r.appendSeries(dst, v, depth)
 	case map[string]any:
 		keys, err := r.items(v)
 		if err != nil {
@@ -129,15 +123,22 @@ func appendPythonString(dst []byte, s string) []byte {
 			dst = append(dst, `\t`...)
 		case unicode.IsPrint(c):
 			dst = utf8.AppendRune(dst, c)
-		case c < 0x100:
-			dst = fmt.Appendf(dst, `\x%02x`, c)
-		case c < 0x10000:
-			dst = fmt.Appendf(dst, `\u%04x`, c)
 		default:
-			dst = fmt.Appendf(dst, `\U%08x`, c)
+			dst = appendEscaped(dst, c)
 		}
 	}
 	return append(dst, quote)
+}
+
+// appendEscaped appends the escape sequence of a character.
+func appendEscaped(dst []byte, c rune) []byte {
+	switch {
+	case c < 0x100:
+		return fmt.Appendf(dst, `\x%02x`, c)
+	case c < 0x10000:
+		return fmt.Appendf(dst, `\u%04x`, c)
+	}
+	return fmt.Appendf(dst, `\U%08x`, c)
 }
 
 // jsonWriter writes a value as Jinja's tojson does: keys sorted, all but ASCII escaped,
@@ -158,6 +159,9 @@ func (w *jsonWriter) value(v any, depth int) error {
 	}
 	if err := w.r.spend(stepCost); err != nil {
 		return err
+	}
+	if s, ok := v.(*series); ok && s.kind == kindTuple { // the only one that json.dumps writes
+		v = s.items
 	}
 	switch v := v.(type) {
 	case nil:
@@ -266,92 +270,8 @@ func (w *jsonWriter) str(s string) error {
 	return nil
 }
 
-// maxFormatWidth bounds the widths and precisions of format strings.
+// maxFormatWidth bounds the precision of formatted numbers and the indent of JSON.
 const maxFormatWidth = 1000
-
-// format is Python's "..." % args, of its directives d, i, s, f, F, e, E, g, G, x, X, o and %.
-func (r *rendering) format(format string, args []any) (string, error) {
-	var b strings.Builder
-	for {
-		text, rest, found := strings.Cut(format, "%")
-		if err := r.spend(stepCost + len(text)); err != nil {
-			return "", err
-		}
-		b.WriteString(text)
-		if !found {
-			break
-		}
-		end := strings.IndexFunc(rest, func(c rune) bool { return !strings.ContainsRune("-+ 0123456789.", c) })
-		if end < 0 {
-			return "", errors.New("the format ends within a directive; write %% for a percent sign")
-		}
-		flags, verb := rest[:end], rest[end]
-		format = rest[end+1:]
-		if verb == '%' {
-			b.WriteByte('%')
-			continue
-		}
-		width, precision, _ := strings.Cut(strings.TrimLeft(flags, "-+ 0"), ".")
-		for _, n := range []string{width, precision} {
-			if i, err := strconv.ParseUint("0"+n, 10, 64); err != nil || i > maxFormatWidth {
-				return "", fmt.Errorf("the width and precision of %%%s%c are between 0 and %d", flags, verb, maxFormatWidth)
-			}
-		}
-		if len(args) == 0 {
-			return "", errors.New("there are fewer values than directives")
-		}
-		one, err := r.directive(flags, verb, args[0])
-		if err != nil {
-			return "", err
-		}
-		b.WriteString(one)
-		args = args[1:]
-	}
-	if len(args) > 0 {
-		return "", errors.New("there are more values than directives")
-	}
-	return b.String(), nil
-}
-
-func (r *rendering) directive(flags string, verb byte, v any) (string, error) {
-	if err := r.spend(2 * maxFormatWidth); err != nil {
-		return "", err
-	}
-	if verb == 's' {
-		s, err := r.text(v)
-		if err != nil {
-			return "", err
-		}
-		if err := r.spend(len(s)); err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("%"+strings.TrimLeft(flags, "0+ ")+"s", s), nil
-	}
-	i, f, isInt, ok := number(v)
-	switch {
-	case !ok:
-		return "", fmt.Errorf("%%%c needs a number, not %s", verb, article(v))
-	case strings.IndexByte("di", verb) >= 0:
-		if !isInt {
-			if math.IsNaN(f) || math.Abs(f) >= 1<<63 {
-				return "", errOverflow
-			}
-			i = int64(f)
-		}
-		return fmt.Sprintf("%"+flags+"d", i), nil
-	case strings.IndexByte("xXo", verb) >= 0:
-		if !isInt {
-			return "", fmt.Errorf("%%%c needs an integer, not %s", verb, article(v))
-		}
-		return fmt.Sprintf("%"+flags+string(verb), i), nil
-	case strings.IndexByte("fFeEgG", verb) >= 0:
-		if !strings.Contains(flags, ".") {
-			flags += ".6"
-		}
-		return fmt.Sprintf("%"+flags+string(verb), f), nil
-	}
-	return "", fmt.Errorf("the directive %%%c is not available", verb)
-}
 
 func opToJSON(r *rendering, v any, args []any) (any, error) {
 	indent, err := intArg(args, 0, 0)

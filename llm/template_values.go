@@ -2,7 +2,6 @@ package llm
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,9 +9,9 @@ import (
 	"strings"
 )
 
-// The values of templates: nil, bool, int64, float64, string, []any, map[string]any, and
-// json.Number for integers beyond int64. None is ever changed. Beside them a template
-// meets its own *namespace, and *loopState.
+// The values of templates: nil, bool, int64, float64, string, []any, map[string]any, *series for sequences that are
+// no lists, and json.Number for integers beyond int64. None is ever changed. Beside them a template meets its own
+// *namespace, and *loopState.
 
 // namespace is what the function of that name makes: the one thing a template can change.
 type namespace struct{ members map[string]any }
@@ -21,7 +20,7 @@ type namespace struct{ members map[string]any }
 const maxValueDepth = 20_000
 
 func typeName(v any) string {
-	switch v.(type) {
+	switch v := v.(type) {
 	case nil:
 		return "none"
 	case bool:
@@ -34,6 +33,8 @@ func typeName(v any) string {
 		return "string"
 	case []any:
 		return "list"
+	case *series:
+		return v.kind
 	case map[string]any:
 		return "mapping"
 	case *namespace:
@@ -69,6 +70,8 @@ func truthy(v any) bool {
 		return v != ""
 	case []any:
 		return len(v) > 0
+	case *series:
+		return len(v.items) > 0
 	case map[string]any:
 		return len(v) > 0
 	}
@@ -134,6 +137,13 @@ func (r *rendering) item(v, key any, written string) (any, error) {
 	case []any:
 		if i, ok := position(index, len(v)); ok && isIndex {
 			return v[i], nil
+		}
+	case *series:
+		if got, ok := v.named(name); ok {
+			return got, nil
+		}
+		if i, ok := position(index, len(v.items)); ok && isIndex && v.indexed() {
+			return v.items[i], nil
 		}
 	case string:
 		if !isIndex {
@@ -225,6 +235,8 @@ func (r *rendering) items(v any) ([]any, error) {
 	switch v := v.(type) {
 	case []any:
 		return v, nil
+	case *series:
+		return v.items, nil
 	case map[string]any:
 		if err := r.spendTimes(len(v), 8*itemCost); err != nil {
 			return nil, err
@@ -245,73 +257,4 @@ func (r *rendering) items(v any) ([]any, error) {
 		return items, nil
 	}
 	return nil, fmt.Errorf("%s has no items", article(v))
-}
-
-// opSlice is v[start:end:step], with the rules of Python.
-func opSlice(r *rendering, v any, args []any) (any, error) {
-	text, isText := v.(string)
-	list, isList := v.([]any)
-	var runes []rune
-	switch {
-	case isText:
-		if err := r.spendTimes(len(text), 4); err != nil {
-			return nil, err
-		}
-		runes = []rune(text)
-	case !isList:
-		return nil, fmt.Errorf("%s cannot be sliced", article(v))
-	}
-	n := int64(max(len(list), len(runes)))
-	var given [3]*int64
-	for i, a := range args {
-		switch a := a.(type) {
-		case nil:
-		case int64:
-			given[i] = &a
-		default:
-			return nil, fmt.Errorf("a slice has integers, not %s", article(a))
-		}
-	}
-	step := int64(1)
-	if given[2] != nil {
-		step = *given[2]
-	}
-	if step == 0 {
-		return nil, errors.New("the step of a slice is 0")
-	}
-	low, high := int64(0), n
-	if step < 0 {
-		low, high = -1, n-1
-	}
-	bound := func(i *int64, otherwise int64) int64 {
-		switch {
-		case i == nil:
-			return otherwise
-		case *i < 0:
-			return max(*i+n, low)
-		}
-		return min(*i, high)
-	}
-	start, end := bound(given[0], low), bound(given[1], high)
-	if step < 0 {
-		start, end = bound(given[0], high), bound(given[1], low)
-	}
-	if err := r.spendTimes(int(n), itemCost); err != nil {
-		return nil, err
-	}
-	out, outRunes := []any{}, []rune{}
-	for i := start; step > 0 && i < end || step < 0 && i > end; i += step {
-		if isText {
-			outRunes = append(outRunes, runes[i])
-		} else {
-			out = append(out, list[i])
-		}
-		if step > n || step < -n { // and i+step might overflow
-			break
-		}
-	}
-	if isText {
-		return string(outRunes), nil
-	}
-	return out, nil
 }
