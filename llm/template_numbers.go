@@ -10,7 +10,7 @@ import (
 	"math/bits"
 )
 
-// Integers beyond int64 are json.Number, which is how a row has them, and a [big.Int] while something is computed.
+// Integers beyond int64 are [json.Number], which is how a row has them, and a [big.Int] while something is computed.
 // They have as many digits as Python writes at most (sys.int_info.default_max_str_digits).
 const (
 	maxDigits      = 4300

@@ -228,6 +228,8 @@ func FuzzTemplate(f *testing.F) {
 		"{% if row.i is odd and not row.s in 'abc'|lower %}{% elif 1 %}{% else %}{% endif %}", "{% raw %}{{ x {% endraw %}{# c #}{%- with a = 1 -%}{{ -a ** 2 }}{% endwith %}",
 		"{% filter replace('a', 'b')|trim %} a {% endfilter %}{{ row['l'][1:-1:2] | map('string') | list }}", "{{ '%s %5.2f' % [1, 2.5] }}{{ {'a': [1, (2, 3)]}.a.1.0 if 1 else 2 }}",
 		"{% set ns = namespace(a=1) %}{% set ns.a = ns.a + 1 %}{{ dict(a=range(3)) | tojson(indent=1) }}", "{{ row.x | default(row.y | default('z')) }}{{ row.l | selectattr('a', 'defined') | sum(attribute='b.c') }}",
+		"{{ '{:>{}} {0[a]!r} {x:,.2f}'.format(row.f, 9, x=2 ** 99) }}{{ '%(a)s %-5d' % row.o }}", "{{ row.s.rsplit('s', 1) }}{{ row.s.center(9).find('t', -3) }}{{ (1, 2)[1:] + (3,) }}",
+		"{{ row.l|batch(2, 0)|list }}{{ range(9)[2:7:2] }}{{ row.o.items() }}{{ [row.o]|groupby('c', default=1) }}", "{{ '0x1f'|int(1, 16) // -3 % 1.5 }}{{ row.f|round(-1) }}{{ 'ßΣ'.title()|e|striptags|urlencode }}",
 		"{{ in }}", "{{ a[] }}", "{% raw %}{% endraw %}", "{{ not in 1 }}", "{{ \n'a\\'\n' }}", "{% for in %}{% endfor %}", "{{ x is }}", "{%", "{{ 'a'", "{% if x %}{% endif",
 	} {
 		f.Add(s)
