@@ -56,6 +56,9 @@ func (f *fieldFormat) text(format string, depth int) (string, error) {
 			return "", errors.New(`a "{" without its "}" in the format; write "{{" for the character`)
 		}
 		one, err := f.field(format[1:end], depth)
+		if err == nil {
+			err = f.r.spend(len(one))
+		}
 		if err != nil {
 			return "", err
 		}
