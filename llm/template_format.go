@@ -146,9 +146,6 @@ func (s formatSpec) integer(r *rendering, i *big.Int) (string, error) {
 
 // float formats a float as e, f, g, % or as it is written without a format.
 func (s formatSpec) float(r *rendering, f float64) (string, error) {
-	if err := r.spend(400 + max(0, s.precision)); err != nil {
-		return "", err
-	}
 	negative := math.Signbit(f) && !math.IsNaN(f)
 	f = math.Abs(f)
 	digits := s.digits(f)

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -44,10 +45,11 @@ func (r *rendering) uniqueKey(v any, caseSensitive bool) (string, error) {
 		}
 		return "s" + s, r.spendTimes(len(s), 2)
 	}
+	if digits, ok := v.(json.Number); ok {
+		return "n" + digits.String(), r.spendTimes(len(digits), itemCost)
+	}
 	if n, ok := number(v); ok {
 		switch {
-		case n.isInt && n.large != nil:
-			return "n" + n.large.String(), r.spend(largeCost(n.large))
 		case n.isInt:
 			return "n" + strconv.FormatInt(n.i, 10), nil
 		case n.f == math.Trunc(n.f) && !math.IsInf(n.f, 0):

@@ -2,6 +2,7 @@ package llm
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/big"
@@ -99,6 +100,11 @@ func (r *rendering) equal(a, b any, depth int) (bool, error) {
 	if err := r.spend(stepCost); err != nil {
 		return false, err
 	}
+	if a, ok := a.(json.Number); ok {
+		if b, ok := b.(json.Number); ok { // one way to write each
+			return a == b, r.spend(len(a))
+		}
+	}
 	m, ok := number(a)
 	n, alsoOK := number(b)
 	if ok || alsoOK {
@@ -165,6 +171,9 @@ func (r *rendering) compare(a, b any) (int, error) {
 	m, ok := number(a)
 	n, alsoOK := number(b)
 	if ok && alsoOK {
+		if !m.isInt && !n.isInt && typeName(a) == "integer" && typeName(b) == "integer" {
+			return 0, errOverflow
+		}
 		return compareNumbers(m, n), r.spend(largeCost(m.large) + largeCost(n.large))
 	}
 	if a, ok := a.(string); ok {
