@@ -315,6 +315,9 @@ func (c *templateCompiler) eachFilter(f *nodes.FilterCall, of nodes.Expression) 
 func each(name, attribute string, f callable) callable {
 	keep := !strings.HasPrefix(name, "reject")
 	return callable{params: f.params, free: f.free, op: func(r *rendering, v any, args []any) (any, error) {
+		if !truthy(v) { // none, too, as in Jinja
+			return []any{}, nil
+		}
 		items, err := r.items(v)
 		if err != nil {
 			return nil, err

@@ -162,6 +162,9 @@ func (r *rendering) attributesOr(items []any, attribute, otherwise any) ([]any, 
 }
 
 func mapAttribute(r *rendering, v any, args []any) (any, error) {
+	if !truthy(v) {
+		return []any{}, nil
+	}
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
