@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -26,6 +27,7 @@ type Client struct {
 	own       *address // where requests for the client's own model go
 	transport *http.Transport
 	login     atomic.Pointer[login]
+	loginMu   sync.Mutex  // held while a login is replaced
 	timedOut  error       // wraps ErrTimeout
 	proven    atomic.Bool // had a success
 }
@@ -42,6 +44,17 @@ type ClientConfig struct {
 	BaseURL string
 	// APIKey is the credential. Empty: none is sent.
 	APIKey Secret `json:"-"`
+	// ExtraHeaders is a JSON object of strings, sent as headers with each
+	// request, in place of the client's own of the same names. The names of the
+	// connection and the body's (Host, Content-Length, Content-Type, ...) are
+	// refused, and with an APIKey the name that carries it. See
+	// [ValidateExtraHeaders]. Empty: none.
+	ExtraHeaders Secret `json:"-"`
+	// Redactor knows the secrets that servers may repeat: nothing that [Client.Do]
+	// returns holds one. The client adds APIKey, ExtraHeaders (but for well-known
+	// headers without secrets) and the credentials of the proxy. Nil: a Redactor
+	// of the client's own.
+	Redactor *Redactor `json:"-"`
 	// Model is asked where the request names none. Required.
 	Model string
 	// Concurrency is the most calls in flight: further ones wait for a
@@ -116,9 +129,15 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	c.base = base
 	key, err := cfg.APIKey.Value()
 	if err == nil {
-		err = checkKey(key)
+		err = ValidateAPIKey(key)
 	}
 	fault("APIKey", err)
+	headers, err := cfg.ExtraHeaders.Value()
+	var extra []header
+	if err == nil {
+		extra, err = readHeaders(headers)
+	}
+	fault("ExtraHeaders", err)
 	if cfg.Concurrency < 0 {
 		fault("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
 	}
@@ -147,10 +166,14 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	c.timedOut = fmt.Errorf("%w after %v", ErrTimeout, c.cfg.Timeout)
 	c.transport = c.newTransport(roots)
-	if err := c.SetAPIKey(key); err != nil {
+	if cfg.Redactor == nil {
+		c.cfg.Redactor = new(Redactor)
+	}
+	c.cfg.Redactor.Add(proxySecrets()...)
+	if err := c.setLogin(key, extra); err != nil {
 		return nil, err
 	}
-	c.cfg.APIKey = Secret{} // it lives in login alone
+	c.cfg.APIKey, c.cfg.ExtraHeaders = Secret{}, Secret{} // they live in login alone
 	return c, nil
 }
 
@@ -203,7 +226,7 @@ func (c *Client) Model() string { return c.cfg.Model }
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
 // Exchange is one HTTP attempt: what was sent, what came back, and when. It
-// holds no credential.
+// holds no secret that the client's [Redactor] knows.
 type Exchange struct {
 	// Status is the HTTP status. 0: no reply came.
 	Status int
@@ -217,6 +240,7 @@ type Exchange struct {
 	Latency time.Duration
 	// Request is the body sent, and Response the body that came: whole for a
 	// success, at most 64 KiB for an error status or a reply over the bound.
+	// In both "[redacted]" stands for each secret.
 	Request, Response []byte
 	// Reply is what the model answered. Nil where no body with a 2xx status
 	// could be read. Beside an error only its Usage is of use.
@@ -229,10 +253,15 @@ type Exchange struct {
 // error is nil or an [*Error]; its Class is 0 only if ctx ended before the
 // reply did, and it then wraps the cause. Do blocks until the whole reply is
 // read, at most the attempt's time-out.
+//
+// All that a server says leaves the client here, in the Exchange and the Error,
+// and secrets are removed here, from the answer of the model as from the rest:
+// so they cannot get into results, audit, spans, logs or pages by way of a reply.
 func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	call := new(call)
 	x, o := &call.Exchange, &call.Outcome
-	x.Request = p.Body
+	secrets := c.cfg.Redactor
+	x.Request = secrets.Redact(p.Body)
 	start := time.Now()
 	o.Known = Known{
 		Proven:          c.proven.Load(),
@@ -240,41 +269,41 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 		AcceptTruncated: c.cfg.AcceptTruncated,
 		RequestBytes:    len(p.Body),
 	}
-	login := c.login.Load()
-	body := c.attempt(ctx, p, login, call)
+	body := c.attempt(ctx, p, c.login.Load(), call)
 	now := time.Now()
 	x.Latency = now.Sub(start)
 	x.Status = o.Status
 	x.Unknown = x.Sent && o.Err != nil && (o.Status == 0 || o.Status/100 == 2)
-	if o.Status/100 != 2 {
-		body = login.redact(body) // an answer of the model is not touched
+	// Before anything is read, quoted or cut.
+	if o.Form == FormTooLarge || o.Err != nil {
+		x.Response = secrets.RedactCut(body)
+	} else {
+		x.Response = secrets.Redact(body)
 	}
 	if err := context.Cause(ctx); err != nil && o.Err != nil {
-		x.Response = login.redact(body)
 		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
 	}
+	// A key that looks like a number may stand for one, such as a count of tokens: without it this is no JSON any more,
+	// so what came is read, and what was read is redacted.
+	if !bytes.Equal(x.Response, body) && (validJSON(x.Response) || !validJSON(body)) {
+		body = x.Response
+	}
 	var err error
-	form := o.Form
 	x.Reply, err = parseReply(c.cfg.Wire, o, now, body)
-	x.Response = login.redact(body)
+	c.redactReply(x.Reply, o.Finish == FinishLength)
 	if err == nil {
 		if !o.Known.Proven { // many calls share it: it is written once
 			c.proven.Store(true)
 		}
 		return x, nil
 	}
-	if !bytes.Equal(x.Response, body) {
-		// The error quotes the start of a body that repeats the key: quote it
-		// without, lest the cut leave half a key.
-		unparsed := Outcome{Err: o.Err, Progress: o.Progress, Status: o.Status, Header: o.Header, Form: form, Known: o.Known}
-		if _, again := parseReply(c.cfg.Wire, &unparsed, now, x.Response); again != nil {
-			err = again
-		}
-	}
 	e, _ := errors.AsType[*Error](err)
 	e.Provider = c.cfg.Provider
+	if _, partial := e.Facts["partial"]; partial {
+		e.Facts["partial"] = x.Reply.Text
+	}
 	x.Wait = Wait{RetryAfter: e.RetryAfter, Remaining0: e.Remaining0, Reset: e.Reset}
-	login.redactError(e)
+	c.redactError(e)
 	return x, e
 }
 

@@ -43,7 +43,9 @@ func dial(t *testing.T, cfg llm.ProviderConfig, steps ...llmtest.Step) (*llm.Cli
 	if cfg.DialContext == nil {
 		cfg.DialContext = pipe.DialContext
 	}
-	cfg.BaseURL, cfg.APIKey = pipe.URL(), llm.NewSecret(secret)
+	if cfg.BaseURL = pipe.URL(); !cfg.APIKey.IsSet() {
+		cfg.APIKey = llm.NewSecret(secret)
+	}
 	client, err := llm.NewProvider(llm.Mock, cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -1,90 +1,164 @@
 package llm
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 )
 
-// login is a key together with the headers that carry it.
+// login is what calls send to be let in. Never changed.
 type login struct {
-	key    []byte
-	header http.Header // shared by all requests, never written
+	key    string
+	extra  []header    // of [ClientConfig.ExtraHeaders]
+	header http.Header // all of it, shared by all requests
 }
-
-// minSecretBytes is the length from which a key is a secret. Servers that need
-// none are given words like "none" or "ollama", which may stand in any text.
-const minSecretBytes = 8
-
-var redacted = []byte("[redacted]")
 
 // SetAPIKey replaces the credential for calls that start from now on. It
 // returns a [*SettingError], and keeps the old one, if no header can carry key.
+// A reply may still repeat the old one: both are kept out of what calls return.
 func (c *Client) SetAPIKey(key string) error {
-	if err := checkKey(key); err != nil {
+	if err := ValidateAPIKey(key); err != nil {
 		return &SettingError{Setting: "APIKey", Err: err}
 	}
+	c.loginMu.Lock()
+	defer c.loginMu.Unlock()
+	return c.setLogin(key, c.login.Load().extra)
+}
+
+// SetExtraHeaders replaces the headers of [ClientConfig.ExtraHeaders] for calls
+// that start from now on. It returns a [*SettingError], and keeps the old ones,
+// if they cannot be sent.
+func (c *Client) SetExtraHeaders(text string) error {
+	extra, err := readHeaders(text)
+	if err != nil {
+		return &SettingError{Setting: "ExtraHeaders", Err: err}
+	}
+	c.loginMu.Lock()
+	defer c.loginMu.Unlock()
+	return c.setLogin(c.login.Load().key, extra)
+}
+
+// setLogin makes the headers of further calls. The lock is held.
+func (c *Client) setLogin(key string, extra []header) error {
 	h := http.Header{
 		"Content-Type": {"application/json"},
 		"Accept":       {"application/json"},
 		"User-Agent":   {"llm-stage"},
 	}
+	c.cfg.Wire.SetHeader(h, "")
+	keyless := h.Clone()
 	c.cfg.Wire.SetHeader(h, key)
-	c.login.Store(&login{key: []byte(key), header: h})
+	for _, e := range extra {
+		if own := h.Get(e.name); own != keyless.Get(e.name) && key != "" {
+			err := fmt.Errorf("%s carries the API key already; remove it, or set no API key", e.name)
+			return &SettingError{Setting: "ExtraHeaders", Err: err}
+		}
+	}
+	for _, e := range extra {
+		h.Set(e.name, e.value)
+	}
+	c.cfg.Redactor.Add(key)
+	c.cfg.Redactor.addHeaders(extra)
+	c.login.Store(&login{key: key, extra: extra, header: h})
 	return nil
 }
 
-// redact returns b without the key. It copies b only if the key is in it.
-func (l *login) redact(b []byte) []byte {
-	if len(l.key) < minSecretBytes || !bytes.Contains(b, l.key) {
-		return b
+// ValidateAPIKey says why a key cannot be sent as it is, mostly since something
+// of the file or variable that it is kept in was taken for a part of it. The
+// error does not repeat it. An empty key is fine.
+func ValidateAPIKey(key string) error {
+	switch {
+	case strings.ContainsRune(key, '\uFEFF'), strings.HasPrefix(key, "\xFF\xFE"), strings.HasPrefix(key, "\xFE\xFF"):
+		return errors.New("holds a byte order mark (BOM); save it as plain text without one")
+	case strings.ContainsAny(key, "\r\n"):
+		return errors.New("holds a line break; give the key alone, on one line")
 	}
-	return bytes.ReplaceAll(b, l.key, redacted)
+	for _, c := range []byte(key) {
+		switch {
+		case c <= ' ' || c == 0x7f:
+			return errors.New("holds white space or control characters; remove them")
+		case c > 0x7f:
+			return errors.New("holds characters that are not ASCII; copy the key again")
+		}
+	}
+	if n := len(key); n > 1 && key[0] == key[n-1] && strings.ContainsRune("\"'`", rune(key[0])) {
+		return errors.New("is in quotes; remove them")
+	}
+	return nil
 }
 
-// redactError removes the key from an error: servers, and proxies between, like
-// to repeat it.
-func (l *login) redactError(e *Error) {
-	if text := e.Err.Error(); l.holds(text) {
-		e.Err = errors.New(l.redactString(text))
+// proxySecrets are the credentials in the variables that net/http reads.
+func proxySecrets() (secrets []string) {
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
+		secrets = append(secrets, URLSecrets(os.Getenv(name))...)
 	}
-	e.Code, e.Type, e.Alike = l.redactString(e.Code), l.redactString(e.Type), l.redactString(e.Alike)
+	return secrets
+}
+
+// URLSecrets returns the credentials in an address, for [Redactor.Add]: the
+// password, or the user where there is none, as written and as meant. Of a text
+// that is no valid address it is what stands before the @.
+func URLSecrets(address string) []string {
+	_, rest, found := strings.Cut(address, "://")
+	if !found {
+		rest = address
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	at := strings.LastIndexByte(host, '@')
+	if at < 0 {
+		if at = strings.LastIndexByte(rest, '@'); at < 0 { // a password may hold a slash
+			return nil
+		}
+		host = rest
+	}
+	user, secret, found := strings.Cut(host[:at], ":")
+	if !found {
+		secret = user
+	}
+	meant, err := url.PathUnescape(secret)
+	if err != nil {
+		return []string{secret}
+	}
+	return []string{secret, meant}
+}
+
+// redactReply removes secrets from what the model answered. cut: its text ends before its end.
+func (c *Client) redactReply(r *Reply, cut bool) {
+	if r == nil {
+		return
+	}
+	secrets := c.cfg.Redactor
+	r.Text = secrets.RedactString(r.Text)
+	if cut {
+		r.Text = string(secrets.RedactCut([]byte(r.Text)))
+	}
+	r.Model, r.ID, r.FinishReason = secrets.RedactString(r.Model), secrets.RedactString(r.ID), secrets.RedactString(r.FinishReason)
+}
+
+// redactError removes secrets from an error.
+func (c *Client) redactError(e *Error) {
+	secrets := c.cfg.Redactor
+	text := e.Err.Error()
+	if clean := secrets.RedactString(text); clean != text {
+		e.Err = errors.New(clean)
+	}
+	e.Code, e.Type, e.Alike = secrets.RedactString(e.Code), secrets.RedactString(e.Type), secrets.RedactString(e.Alike)
 	for name, fact := range e.Facts {
 		switch v := fact.(type) {
 		case string:
-			e.Facts[name] = l.redactString(v)
+			e.Facts[name] = secrets.RedactString(v)
 		case []string:
 			for i := range v {
-				v[i] = l.redactString(v[i])
+				v[i] = secrets.RedactString(v[i])
 			}
 		case json.RawMessage:
-			e.Facts[name] = json.RawMessage(l.redact(v))
+			e.Facts[name] = json.RawMessage(secrets.Redact(v))
 		}
 	}
-}
-
-func (l *login) redactString(s string) string {
-	if !l.holds(s) {
-		return s
-	}
-	return string(l.redact([]byte(s)))
-}
-
-func (l *login) holds(text string) bool {
-	return len(l.key) >= minSecretBytes && strings.Contains(text, string(l.key))
-}
-
-// checkKey says why a header cannot carry key, without repeating it.
-func checkKey(key string) error {
-	for _, c := range []byte(key) {
-		if c <= ' ' || c == 0x7f {
-			return errors.New("holds white space or control characters; remove them")
-		}
-	}
-	return nil
 }
 
 // Format implements [fmt.Formatter]: whatever the verb, no key is printed.

@@ -117,9 +117,10 @@ func TestShortageNamesTheRemedy(t *testing.T) {
 }
 
 func TestAlikeHoldsNoKey(t *testing.T) {
-	l := &login{key: []byte("sk-very-secret")}
+	c := &Client{cfg: ClientConfig{Redactor: new(Redactor)}}
+	c.cfg.Redactor.Add("sk-very-secret")
 	e := &Error{Alike: "400 sk-very-secret", Err: errors.New("no")}
-	if l.redactError(e); e.Alike != "400 [redacted]" {
+	if c.redactError(e); e.Alike != "400 [redacted]" {
 		t.Errorf("got %q", e.Alike)
 	}
 }

@@ -23,6 +23,9 @@ type ProviderConfig struct {
 	// APIKey is the credential. Required at the provider's own address and for
 	// "azure".
 	APIKey Secret `json:"-"`
+	// ExtraHeaders and Redactor are those of [ClientConfig].
+	ExtraHeaders Secret    `json:"-"`
+	Redactor     *Redactor `json:"-"`
 	// Model is asked where the request names none; for "azure" the name of the
 	// deployment. Required, except for "mock".
 	Model string
@@ -95,6 +98,8 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 		Wire:            wireOf(name, &cfg),
 		BaseURL:         baseURL(name, cfg.BaseURL),
 		APIKey:          cfg.APIKey,
+		ExtraHeaders:    cfg.ExtraHeaders,
+		Redactor:        cfg.Redactor,
 		Model:           cfg.Model,
 		Concurrency:     cfg.Concurrency,
 		Timeout:         cfg.Timeout,

@@ -2,10 +2,12 @@ package llm_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -86,20 +88,153 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	}
 }
 
-func TestPlaceholderKeysMayStandInAnswers(t *testing.T) {
+// TestKeyIsInNoAnswer lets the model repeat the key: in one piece, in its parts, cut off at the token limit, as the name
+// of the model and the id of the reply.
+func TestKeyIsInNoAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		key, body, want string
+		truncated       bool
+	}{
+		"text":       {body: `{"choices":[{"message":{"content":"it is ` + secret + `."}}]}`, want: "it is [redacted]."},
+		"escaped":    {body: `{"choices":[{"message":{"content":"it is sk\u002dvery%2Dsecret-0123456789."}}]}`, want: "it is [redacted]."},
+		"parts":      {body: `{"choices":[{"message":{"content":[{"type":"text","text":"it is sk-very-"},{"type":"text","text":"secret-0123456789."}]}}]}`, want: "it is [redacted]."},
+		"cut":        {body: `{"choices":[{"finish_reason":"length","message":{"content":"it is sk-very-sec"}}]}`, want: "it is [redacted]", truncated: true},
+		"as a count": {key: "1200", body: `{"choices":[{"message":{"content":"1200 is the key"}}],"usage":{"prompt_tokens":1200,"completion_tokens":1}}`, want: "[redacted] is the key"},
+		"as an id":   {body: `{"id":"` + secret + `","model":"` + secret + `","choices":[{"message":{"content":"fine"}}]}`, want: "fine"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			key := cmp.Or(tt.key, secret)
+			client, _ := dial(t, llm.ProviderConfig{APIKey: llm.NewSecret(key), AcceptTruncated: tt.truncated}, llmtest.Step{Body: tt.body})
+			x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello " + key})
+			if e != nil {
+				t.Fatalf("%s: %v", name, e)
+			}
+			if x.Reply.Text != tt.want {
+				t.Errorf("%s: the answer is %q, want %q", name, x.Reply.Text, tt.want)
+			}
+			for _, text := range []string{x.Reply.Model, x.Reply.ID, string(x.Request), string(x.Response)} {
+				if strings.Contains(text, key) {
+					t.Errorf("%s: the key is in %s", name, text)
+				}
+			}
+		})
+	}
+}
+
+// TestCutRepliesHoldNoHalfOfTheKey cuts a reply within the key: at the bound on errors, and by closing the connection.
+func TestCutRepliesHoldNoHalfOfTheKey(t *testing.T) {
+	const bound = 64 << 10
+	for name, step := range map[string]llmtest.Step{
+		"an error over the bound": {Status: 500, Body: strings.Repeat("x", bound-9) + secret + strings.Repeat("x", 99)},
+		"half an escape":          {Status: 500, Body: strings.Repeat("x", bound-15) + "sk-very\\u002dsecret-0123456789" + strings.Repeat("x", 99)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client, _ := dial(t, llm.ProviderConfig{APIKey: llm.NewSecret(secret)}, step)
+			x, _ := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
+			if end := string(x.Response[len(x.Response)-20:]); !strings.HasSuffix(end, "x[redacted]") {
+				t.Errorf("%s: the recorded response ends with %q", name, end)
+			}
+		})
+	}
+}
+
+func TestKeysThatNoServerTakesAreNamed(t *testing.T) {
+	for key, want := range map[string]string{
+		"":                     "",
+		"sk-plain":             "",
+		"\uFEFF" + secret:      "byte order mark",
+		"\xFF\xFEs\x00k\x00":   "byte order mark",
+		secret + "\n" + secret: "line break",
+		secret + " ":           "white space",
+		"Bearer " + secret:     "white space",
+		secret + "\x00":        "control characters",
+		"sk\u2011" + secret:    "not ASCII",
+		`"` + secret + `"`:     "in quotes",
+		"'" + secret + "'":     "in quotes",
+	} {
+		err := llm.ValidateAPIKey(key)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret)) {
+			t.Errorf("%q: got %v, want one that says %q", key, err, want)
+		}
+	}
+}
+
+func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, _ := dial(t, llm.ProviderConfig{}, llmtest.Step{Body: `{"choices":[{"message":{"content":"run ollama, key ` + secret + `"}}]}`})
-		x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
-		if e != nil {
-			t.Fatal(e)
+		var got http.Header
+		server, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			got = c.Header
+			return &llmtest.Step{Status: 400, Body: `{"error":{"message":"` + strings.Join(c.Header["X-Gateway"], "") + ` beta-2026-01-01 low"}}`}
+		}})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if want := "run ollama, key " + secret; x.Reply.Text != want {
-			t.Errorf("the model's answer %q was changed to %q", want, x.Reply.Text)
+		pipe, stop := server.Pipe()
+		defer stop()
+		client, err := llm.NewProvider(llm.Anthropic, llm.ProviderConfig{
+			BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: llm.NewSecret(secret), Model: "m",
+			ExtraHeaders: llm.NewSecret(`{"x-gateway":"Bearer gateway-token-1","anthropic-beta":"beta-2026-01-01","user-agent":"mine","x-mode":"low"}`),
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if bytes.Contains(x.Response, []byte(secret)) {
-			t.Errorf("the key is in the recorded response %s", x.Response)
+		defer client.Close()
+		for _, tt := range []struct{ headers, sent, text string }{
+			{"", "Bearer gateway-token-1", "[redacted] beta-2026-01-01 low"},
+			{`{"x-gateway":"Bearer gateway-token-2"}`, "Bearer gateway-token-2", "[redacted] beta-2026-01-01 low"},
+		} {
+			if tt.headers != "" {
+				if err := client.SetExtraHeaders(tt.headers); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
+			if got.Get("X-Gateway") != tt.sent || got.Get("X-Api-Key") != secret || e == nil || !strings.Contains(e.Error(), tt.text) {
+				t.Errorf("sent %v, got %v, want %q", got, e, tt.text)
+			}
+		}
+		err = client.SetExtraHeaders(`{"x-api-key":"other"}`)
+		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "ExtraHeaders" || !strings.Contains(err.Error(), "X-Api-Key carries the API key already") {
+			t.Errorf("got %v", err)
 		}
 	})
+}
+
+func TestExtraHeadersThatCannotBeSentAreNamed(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "{}": "", `{"authorization":"Bearer x","cf-aig-authorization":"y"}`: "",
+		"anthropic-beta: x":      "not a JSON object of strings",
+		`["x"]`:                  "not a JSON object of strings",
+		`{"a b":"hidden"}`:       `"a b" is not a name`,
+		`{"":"hidden"}`:          `"" is not a name`,
+		`{"host":"hidden"}`:      "Host is set by the client itself",
+		`{"content-length":"1"}`: "Content-Length is set by the client itself",
+		`{"x":1}`:                "X: the value is not a string",
+		`{"x":"hidden\nhidden"}`: "X: the value is empty",
+		`{"x":" hidden"}`:        "X: the value is empty",
+		`{"x":"h","X":"hidden"}`: "X stands there twice",
+		`{"te":"h","x":"ü"}`:     "Te is set by the client itself; remove it\nX: the value",
+	} {
+		err := llm.ValidateExtraHeaders(text)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden")) {
+			t.Errorf("%s: got %v, want one that says %q", text, err, want)
+		}
+	}
+}
+
+func TestURLSecrets(t *testing.T) {
+	for address, want := range map[string]string{
+		"":                              "[]",
+		"http://proxy:8080":             "[]",
+		"http://user:pass%2Fword@proxy": "[pass%2Fword pass/word]",
+		"http://token@proxy":            "[token token]",
+		"user:pa/ss@proxy:1":            "[pa/ss pa/ss]",
+		"http://user:pa%zz@proxy":       "[pa%zz]",
+	} {
+		if got := fmt.Sprint(llm.URLSecrets(address)); got != want {
+			t.Errorf("%s: got %s, want %s", address, got, want)
+		}
+	}
 }
 
 // TestKeyIsNowhereInWhatAServerRepeats lets every provider's server send back the key that it was sent, in all places
