@@ -170,6 +170,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		c.cfg.Redactor = new(Redactor)
 	}
 	c.cfg.Redactor.Add(proxySecrets()...)
+	c.cfg.Redactor.AddExtraHeaders(headers)
 	if err := c.setLogin(key, extra); err != nil {
 		return nil, err
 	}

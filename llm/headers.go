@@ -78,8 +78,13 @@ func isPrintable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// addHeaders adds the values of extra headers.
-func (r *Redactor) addHeaders(headers []header) {
+// AddExtraHeaders adds the values in the text of [ClientConfig.ExtraHeaders], but for those of well-known headers without
+// secrets, as far as they have 8 bytes or more. Of a text that is no such object each word counts as one.
+func (r *Redactor) AddExtraHeaders(text string) {
+	headers, err := readHeaders(text)
+	if err != nil {
+		r.AddValue(text)
+	}
 	for _, h := range headers {
 		if !slices.Contains(openHeaders, h.name) {
 			r.AddValue(h.value)

@@ -37,6 +37,7 @@ func (c *Client) SetExtraHeaders(text string) error {
 	if err != nil {
 		return &SettingError{Setting: "ExtraHeaders", Err: err}
 	}
+	c.cfg.Redactor.AddExtraHeaders(text)
 	c.loginMu.Lock()
 	defer c.loginMu.Unlock()
 	return c.setLogin(c.login.Load().key, extra)
@@ -62,7 +63,6 @@ func (c *Client) setLogin(key string, extra []header) error {
 		h.Set(e.name, e.value)
 	}
 	c.cfg.Redactor.Add(key)
-	c.cfg.Redactor.addHeaders(extra)
 	c.login.Store(&login{key: key, extra: extra, header: h})
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 //
 // The zero Redactor, and a nil one, know no secret. It is safe for concurrent use, but must not be copied.
 type Redactor struct {
-	mu      sync.Mutex // guards secrets and the making of needles
-	secrets []string
+	mu sync.Mutex // held while needles are made
+	// Behind a pointer, as in a [Secret]: package fmt prints the fields of an unexported field, but not what they point at.
 	needles atomic.Pointer[needles]
 }
 
@@ -41,17 +41,19 @@ var redacted = []byte("[redacted]")
 func (r *Redactor) Add(secrets ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	added := false
+	var all []string
+	if n := r.needles.Load(); n != nil {
+		all = slices.Clone(n.secrets)
+	}
+	known := len(all)
 	for _, s := range secrets {
-		if s != "" && !isPlaceholder(s) && !slices.Contains(r.secrets, s) {
-			r.secrets, added = append(r.secrets, s), true
+		if s != "" && !isPlaceholder(s) && !slices.Contains(all, s) {
+			all = append(all, s)
 		}
 	}
-	if !added {
-		return
+	if len(all) > known {
+		r.needles.Store(newNeedles(all[max(0, len(all)-secretsMax):]))
 	}
-	r.secrets = r.secrets[max(0, len(r.secrets)-secretsMax):]
-	r.needles.Store(newNeedles(r.secrets))
 }
 
 // Redact returns b with each secret replaced by "[redacted]". Valid JSON stays valid where the secret is in a string. b
@@ -101,17 +103,21 @@ func (r *Redactor) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "llm.R
 // Studio's (lm-studio), llama.cpp's (sk-no-key-required, no-key), Ollama's (ollama) and LiteLLM's (sk-1234, anything)
 // own examples, and those that stand for nothing elsewhere.
 var placeholders = strings.Fields(`
-	0 1 123 1234 12345 123456 12345678 abc anon anonymous any anything anthropic api-key api_key apikey azure bearer default
+	123 1234 12345 123456 12345678 abc anon anonymous any anything anthropic api-key api_key apikey azure bearer default
 	demo dummy dummy-key empty example fake fake-key false foo gemini key koboldcpp litellm llama llama-cpp llama.cpp
 	llamacpp llm lm-studio lmstudio local localai localhost mock n/a na nil no no-key no-key-needed no-key-required no_key nokey
 	none not-needed not-required not-set not_needed notneeded null nothing ollama openai openrouter placeholder secret sglang sk
 	sk-1234 sk-dummy sk-no-key-required sk-none sk-test sk-xxx sk-xxxx something test test-key testing token true undefined
-	unset unused vllm whatever x xx xxx xxxx xxxxx xxxxxx xxxxxxxx your-api-key`)
+	unset unused vllm whatever xx xxx xxxx xxxxx xxxxxx xxxxxxxx your-api-key`)
 
-func isPlaceholder(secret string) bool { return slices.Contains(placeholders, strings.ToLower(secret)) }
+// isPlaceholder says whether a key protects nothing: a single character neither does.
+func isPlaceholder(secret string) bool {
+	return len(secret) == 1 || slices.Contains(placeholders, strings.ToLower(secret))
+}
 
 // needles are the spellings of all secrets, made for searching. Never changed.
 type needles struct {
+	secrets []string
 	all     []needle
 	longest int            // of their texts
 	begin   [256][]*needle // those that begin with the character, or with the escape of one
@@ -124,7 +130,7 @@ type needles struct {
 }
 
 func newNeedles(secrets []string) *needles {
-	n := new(needles)
+	n := &needles{secrets: secrets}
 	shortest := anywhereBytes
 	for _, s := range secrets {
 		n.all = append(n.all, spellings(s)...)

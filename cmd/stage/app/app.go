@@ -64,6 +64,9 @@ func commands(env *Env) []*cobra.Command {
 // usage or configuration, 3 ended by a fatal provider error, 130 interrupted. It prints the error it ends with to
 // env.Stderr. It blocks until the command has ended, and ctx ends it early.
 func Main(ctx context.Context, env *Env) int {
+	own := *env
+	own.secrets = new(secrets)
+	env = &own
 	running := false
 	root := newRootCommand(env, &running) //nolint:contextcheck // cobra hands ctx to the command that runs
 	cmd, err := root.ExecuteContextC(ctx)
@@ -73,7 +76,7 @@ func Main(ctx context.Context, env *Env) int {
 	if _, ok := errors.AsType[*exitError](err); !ok && !running {
 		err = exitWith(exitUsage, fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath()))
 	}
-	printError(env.Stderr, err)
+	printError(env.Stderr, env.secrets.redactError(err))
 	return exitCode(err)
 }
 

@@ -62,7 +62,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	e.ledger.spend(call)
 	e.called(call)
 	if e.show != nil {
-		e.show(call.CallID, j.row.Body)
+		e.show(call.CallID, e.cfg.secrets.redact(j.row.Body)) // the row's own words, a secret among them perhaps
 	}
 	j.addUsage(call.Usage)
 	e.logCall(j.row, a, call, fault)

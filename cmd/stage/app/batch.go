@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -86,7 +85,10 @@ func newBatches(cfg *Config, conn *connection, e *executor, recorder *consumer.R
 		cfg: cfg, conn: conn, executor: e, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
 		done: map[string]*batchTotals{batchEndpoint: {}, batchEndpointDeprecated: {}},
 	}
-	var err error
+	extra, err := cfg.LLM.extraBody()
+	if err != nil {
+		return nil, fmt.Errorf("STAGE_LLM_EXTRA_BODY: %w", err)
+	}
 	b.batch, err = llm.NewBatch(llm.BatchConfig{
 		MaxParallel: cfg.Batch.MaxParallel, ParallelLimit: cfg.Batch.ParallelLimit, MaxPrompts: cfg.Batch.MaxPrompts, RPM: cfg.Batch.RPM,
 		Retry: llm.BatchRetry{
@@ -94,7 +96,7 @@ func newBatches(cfg *Config, conn *connection, e *executor, recorder *consumer.R
 			BackoffFactor: cfg.Retry.BackoffFactor, MaxDelay: cfg.Retry.MaxDelay,
 		},
 		MaxContentBytes: b.bytesMax(),
-		Request:         llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens, ExtraBody: json.RawMessage(cfg.LLM.ExtraBody)},
+		Request:         llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens, ExtraBody: extra},
 	})
 	b.once = pool.NewOnce(e.pool, b.attempt)
 	return b, err

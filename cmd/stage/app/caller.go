@@ -16,6 +16,7 @@ import (
 // caller is the clients of all targets, and the built-in LLM behind those whose provider is mock and has no address.
 type caller struct {
 	targets []*target // the first provider, then the fallbacks; never empty
+	headers Secret    // extra ones of all targets
 	mock    *http.Server
 	mockURL string
 }
@@ -25,7 +26,7 @@ type dialFunc = func(ctx context.Context, network, address string) (net.Conn, er
 // newCaller makes the clients of the configured providers. mock says how the built-in LLM behaves where that is asked;
 // dial nil is TCP.
 func newCaller(cfg *Config, dial dialFunc, mock llmtest.Config) (*caller, error) {
-	c := &caller{}
+	c := &caller{headers: cfg.LLM.ExtraHeaders}
 	targets, err := newTargets(cfg, dial, func(e Endpoint) (string, error) {
 		if e.Provider != llm.Mock || c.mockURL != "" {
 			return c.mockURL, nil
@@ -71,7 +72,7 @@ func (c *caller) close() {
 func (c *caller) reloadKey() error {
 	faults := make([]error, len(c.targets))
 	for i, t := range c.targets {
-		faults[i] = t.reloadKey()
+		faults[i] = t.reloadKey(c.headers)
 	}
 	return errors.Join(faults...)
 }

@@ -61,7 +61,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *Config, file string, timeout 
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
-	conn, err := connectRunning(ctx, cfg, newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat))
+	conn, err := connectRunning(ctx, cfg, cfg.newLogger(env.Stderr))
 	if err != nil {
 		return err
 	}

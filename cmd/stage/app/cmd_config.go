@@ -41,6 +41,9 @@ func newConfigCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return exitWith(exitUsage, err)
 			}
+			if err := checkTargets(cfg); err != nil {
+				return exitWith(exitUsage, err)
+			}
 			for _, note := range p.schemaNotes(cfg) {
 				say(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.provider, note.text)
 			}

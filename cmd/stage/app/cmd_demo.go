@@ -63,7 +63,7 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+	log := cfg.newLogger(env.Stderr)
 	defer flushLog(log)
 	server, err := newLateServer(soft, cfg, Deps{}, true)
 	if err != nil {

@@ -183,7 +183,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 	if err != nil {
 		return err
 	}
-	log := newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat)
+	log := cfg.newLogger(env.Stderr)
 	defer flushLog(log)
 	server, err := newLateServer(soft, cfg, Deps{}, true)
 	if err != nil {

@@ -51,7 +51,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 
 // redriveStreams connects, redrives and says what was done, also when it ends early.
 func redriveStreams(ctx context.Context, env *Env, cfg *Config, o redriveOptions) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat))
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, cfg.newLogger(env.Stderr))
 	if err != nil {
 		return err
 	}

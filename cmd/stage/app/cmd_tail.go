@@ -88,7 +88,7 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 
 // tail prints events until ctx ends, which is how it is meant to end, or the story of a row is told.
 func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newLogger(env.Stderr, cfg.Process.LogLevel, cfg.Process.LogFormat))
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, cfg.newLogger(env.Stderr))
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type Config struct {
 	Process  ProcessConfig  `group:"Operation"`
 
 	tracing tracingConfig     // of the OTEL_* variables
+	secrets *secrets          // all that is not printed; nil: none
 	origins map[string]origin // where each variable's value came from, for stage config
 }
 
@@ -141,7 +142,8 @@ type LLMConfig struct {
 	CAFile          string         `env:"CA_FILE" file:"true" help:"path of a PEM file with a private CA for the provider"`
 	Temperature     *float64       `env:"TEMPERATURE, noinit" min:"0" max:"2" help:"sampling temperature; sent only when set"`
 	MaxTokens       *int           `env:"MAX_TOKENS, noinit" min:"1" help:"longest reply, in tokens; sent only when set"`
-	ExtraBody       JSONObject     `env:"EXTRA_BODY" help:"JSON object that is merged into every request"`
+	ExtraBody       Secret         `env:"EXTRA_BODY" flag:"value" help:"JSON object that is merged into every request; members named like a key, token or password are redacted"`
+	ExtraHeaders    Secret         `env:"EXTRA_HEADERS" help:"JSON object of headers that are sent with every request, to fallbacks too"`
 	AcceptTruncated bool           `env:"ACCEPT_TRUNCATED, default=false" help:"accept replies that end at the token limit"`
 	RPM             int            `env:"RPM, default=0" min:"0" help:"most requests per minute of this process; 0: no limit"`
 	TPM             int            `env:"TPM, default=0" min:"0" help:"most tokens per minute of this process; 0: no limit"`

@@ -2,7 +2,6 @@ package app
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -170,9 +169,6 @@ func extraBodyProblem(err error) string {
 func (c *Config) checkLLM(need Need, found *faults) {
 	if !found.none("STAGE_LLM_PROVIDER") {
 		return
-	}
-	if err := llm.ValidateExtraBody(json.RawMessage(c.LLM.ExtraBody)); err != nil && found.none("STAGE_LLM_EXTRA_BODY") {
-		found.add("STAGE_LLM_EXTRA_BODY", "%s", extraBodyProblem(err))
 	}
 	first := c.LLM.Endpoint(c.LLM.Provider)
 	if need == NeedCalls {

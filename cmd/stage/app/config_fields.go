@@ -43,12 +43,17 @@ type bound struct {
 	value float64
 }
 
-// flag is the name of the field's flag: --pool-size for STAGE_POOL_SIZE, and the path's for a secret.
-func (f *field) flag() string {
-	if f.secret {
-		return flagName(f.variable + fileSuffix)
+// flagVariables are the variables that have a flag of their own: of a secret that of its path, which may show in the list
+// of processes, and its own too where it seldom holds one.
+func (f *field) flagVariables() []string {
+	switch {
+	case f.secret && f.leaf.Tag.Get("flag") == "value":
+		return []string{f.variable, f.variable + fileSuffix}
+	case f.secret:
+		return []string{f.variable + fileSuffix}
+	default:
+		return []string{f.variable}
 	}
-	return flagName(f.variable)
 }
 
 // flagName turns the name of a variable into that of its flag.
@@ -214,8 +219,6 @@ func (f *field) kind() string {
 		return "size"
 	case t == reflect.TypeFor[Milliseconds]():
 		return "ms"
-	case t == reflect.TypeFor[JSONObject]():
-		return "json"
 	case t == reflect.TypeFor[ProviderLimits](), t == reflect.TypeFor[Fallbacks](), t == reflect.TypeFor[HostNames]():
 		return "list"
 	case t.Kind() == reflect.Bool:

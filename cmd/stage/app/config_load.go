@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type ConfigSource struct {
 	Flags    map[string]string // by flag: these win, also when they are set to nothing
 	Environ  map[string]string // the environment, with variables that are not the stage's too
 	Defaults map[string]string // defaults of one command, which come before the documented ones
+
+	secrets *secrets // where the secrets go; nil: new ones
 }
 
 // origin says where the value of a variable came from.
@@ -58,18 +61,20 @@ func (f *Fault) Error() string {
 // Load reads and checks the configuration. The error joins every fault, each a *[Fault], in the order of the fields of
 // [Config]; unknown variables come last, by name. It reads the files of secrets and opens the others.
 func (s ConfigSource) Load(ctx context.Context, need Need) (*Config, error) {
-	c := &Config{origins: make(map[string]origin)}
+	c := &Config{origins: make(map[string]origin), secrets: cmp.Or(s.secrets, new(secrets))}
 	found := &faults{source: s, byVariable: make(map[string][]*Fault)}
 	for i := range configFields() {
 		f := &configFields()[i]
 		s.loadField(ctx, c, f, found)
 	}
+	c.secrets.gather(c, s.Environ)
 	s.unknownVariables(found)
 	c.fillDefaults()
 	c.check(need, found)
 	if need == NeedCalls {
 		c.tracing = loadTracing(s.Environ, found)
 	}
+	found.redact(c.secrets)
 	if err := found.join(); err != nil {
 		return nil, err
 	}
@@ -112,10 +117,14 @@ func (s ConfigSource) loadField(ctx context.Context, c *Config, f *field, found 
 			secret := llm.SecretFile(file)
 			f.value(c).Set(reflect.ValueOf(secret))
 			c.origins[f.variable] = s.origin(path)
-			if byValue {
+			text, err := secret.Value()
+			switch {
+			case byValue:
 				found.add(f.variable, "both it and %s are set: unset one of them", path)
-			} else if _, err := secret.Value(); err != nil {
+			case err != nil:
 				found.add(path, "%v: give the path of a file that holds the secret", plainPathError(err))
+			default:
+				f.checkSecret(path, text, found)
 			}
 			return
 		}
@@ -123,6 +132,28 @@ func (s ConfigSource) loadField(ctx context.Context, c *Config, f *field, found 
 	c.origins[f.variable] = s.origin(f.variable)
 	if err := f.decode(ctx, c, envconfig.LookuperFunc(s.lookup)); err != nil {
 		found.add(f.variable, "%v", err)
+	} else if f.secret {
+		text, _ := f.value(c).Interface().(Secret).Value() // it is in no file
+		f.checkSecret(f.variable, text, found)
+	}
+}
+
+// checkSecret checks what the variable holds, or the file that it names. No problem repeats it.
+func (f *field) checkSecret(variable, text string, found *faults) {
+	var err error
+	switch {
+	case text == "":
+	case f.variable == "STAGE_LLM_EXTRA_BODY":
+		if _, problem := readExtraBody(text); problem != nil {
+			err = errors.New(extraBodyProblem(problem))
+		}
+	case f.variable == "STAGE_LLM_EXTRA_HEADERS":
+		err = llm.ValidateExtraHeaders(text)
+	case strings.HasSuffix(f.variable, "_API_KEY"):
+		err = llm.ValidateAPIKey(text)
+	}
+	if err != nil {
+		found.add(variable, "%v", err)
 	}
 }
 
@@ -205,6 +236,15 @@ func (f *faults) add(variable, format string, args ...any) {
 		fault.Flag = flagName(variable)
 	}
 	f.byVariable[variable] = append(f.byVariable[variable], fault)
+}
+
+// redact removes secrets from the problems: a value may be in the place of another.
+func (f *faults) redact(s *secrets) {
+	for _, list := range f.byVariable {
+		for _, fault := range list {
+			fault.Problem = string(s.redact([]byte(fault.Problem)))
+		}
+	}
 }
 
 // none says whether the variables have no fault yet, so that they can be compared.

@@ -65,7 +65,7 @@ var contractVariables = map[string]string{
 	"STAGE_RETRY_BASE_DELAY": "2s", "STAGE_RETRY_BACKOFF_FACTOR": "2.0", "STAGE_RETRY_MAX_DELAY": "60s",
 	"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": "", "STAGE_LLM_API_KEY": "", "STAGE_LLM_MODEL": "",
 	"STAGE_LLM_AZURE_API_VERSION": "", "STAGE_LLM_TIMEOUT": "120s", "STAGE_LLM_MAX_REPLY_BYTES": "8MiB", "STAGE_LLM_CA_FILE": "",
-	"STAGE_LLM_TEMPERATURE": "", "STAGE_LLM_MAX_TOKENS": "", "STAGE_LLM_EXTRA_BODY": "", "STAGE_LLM_ACCEPT_TRUNCATED": "false",
+	"STAGE_LLM_TEMPERATURE": "", "STAGE_LLM_MAX_TOKENS": "", "STAGE_LLM_EXTRA_BODY": "", "STAGE_LLM_EXTRA_HEADERS": "", "STAGE_LLM_ACCEPT_TRUNCATED": "false",
 	"STAGE_LLM_RPM": "0", "STAGE_LLM_TPM": "0", "STAGE_LLM_MAX_CONCURRENCY": "", "STAGE_FALLBACKS": "", "STAGE_FALLBACK_AFTER": "0",
 	"STAGE_TEMPLATE": "", "STAGE_TEMPLATE_FILE": "", "STAGE_SYSTEM_PROMPT": "", "STAGE_LOOKUP_FILE": "",
 	"STAGE_RESPONSE_FIELD": "llm_response", "STAGE_RESPONSE_SCHEMA_FILE": "", "STAGE_DEDUPE": "off", "STAGE_DEDUPE_TTL": "24h",
@@ -101,10 +101,12 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 		if f.help == "" || f.group == "" {
 			t.Errorf("%s: help %q, group %q: both must be there", f.variable, f.help, f.group)
 		}
-		if flags[f.flag()] {
-			t.Errorf("--%s: flag of two fields", f.flag())
+		for _, variable := range f.flagVariables() {
+			if flags[flagName(variable)] {
+				t.Errorf("--%s: flag of two fields", flagName(variable))
+			}
+			flags[flagName(variable)] = true
 		}
-		flags[f.flag()] = true
 		if !regexp.MustCompile(`^STAGE_[A-Z0-9_]+$`).MatchString(f.variable) {
 			t.Errorf("%s: not a name of a variable", f.variable)
 		}
@@ -126,7 +128,7 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 		"base url": {c.LLM.BaseURL, "https://api.openai.com/v1"},
 		"tokens":   {c.LLM.MaxTokens == nil, true},
 		"heat":     {c.LLM.Temperature == nil, true},
-		"extra":    {c.LLM.ExtraBody == nil, true},
+		"extra":    {c.LLM.ExtraBody.IsSet(), false},
 		"limits":   {c.LLM.MaxConcurrency == nil, true},
 		"rpm":      {c.Batch.RPM["openrouter"], 100},
 		"key":      {c.LLM.APIKey.IsSet(), false},
@@ -155,8 +157,8 @@ func TestValuesAreReadFromTheirVariables(t *testing.T) {
 	if c.LLM.MaxTokens == nil || *c.LLM.MaxTokens != 100 {
 		t.Errorf("max tokens: got %v, want 100", c.LLM.MaxTokens)
 	}
-	if got, want := c.LLM.ExtraBody.String(), `{"top_p":0.90,"seed":12345678901234567890}`; got != want {
-		t.Errorf("extra body: got %s, want %s", got, want)
+	if got, err := c.LLM.extraBody(); string(got) != `{"top_p":0.90,"seed":12345678901234567890}` || err != nil {
+		t.Errorf("extra body: got %s, %v, want it as written, without its spaces", got, err)
 	}
 	if want := (ProviderLimits{"openai": 8, "anthropic": 4}); !maps.Equal(c.LLM.MaxConcurrency, want) {
 		t.Errorf("concurrency: got %v, want %v", c.LLM.MaxConcurrency, want)
@@ -174,11 +176,11 @@ func TestValuesAreReadFromTheirVariables(t *testing.T) {
 
 func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	keyFile := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(keyFile, []byte("from file\n"), 0o600); err != nil {
+	if err := os.WriteFile(keyFile, []byte("from-file\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	source := ConfigSource{
-		Environ: environ(t, "STAGE_POOL_SIZE", "2", "STAGE_WINDOW", "3", "STAGE_TEMPLATE_FILE", "nowhere", "STAGE_LLM_API_KEY", "from environment"),
+		Environ: environ(t, "STAGE_POOL_SIZE", "2", "STAGE_WINDOW", "3", "STAGE_TEMPLATE_FILE", "nowhere", "STAGE_LLM_API_KEY", "from-environment"),
 		Flags: environ(t, "STAGE_POOL_SIZE", "4", "STAGE_WINDOW", "", "STAGE_TEMPLATE", "x", "STAGE_LLM_API_KEY_FILE", keyFile,
 			"STAGE_LLM_MODEL", "m"),
 		Defaults: environ(t, "STAGE_POOL_SIZE", "5", "STAGE_PARTITIONS", "1", "STAGE_NAME", "own"),
@@ -193,7 +195,7 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	if c.Prompt.TemplateFile != "" || c.Prompt.Template != "x" {
 		t.Errorf("got template %q, file %q; want the flag alone", c.Prompt.Template, c.Prompt.TemplateFile)
 	}
-	if key, err := c.LLM.APIKey.Value(); key != "from file" || err != nil {
+	if key, err := c.LLM.APIKey.Value(); key != "from-file" || err != nil {
 		t.Errorf("got key %q, %v; want the file that the flag names", key, err)
 	}
 	want := map[string]origin{"STAGE_POOL_SIZE": fromFlag, "STAGE_WINDOW": fromFlag, "STAGE_NAME": fromDefault, "STAGE_TEMPLATE_FILE": fromDefault, "STAGE_LLM_API_KEY": fromFlag}
@@ -211,7 +213,7 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 
 func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
 	c, err := load(t, NeedNothing, "STAGE_BATCH_RPM", "mock=3", "STAGE_LLM_TEMPERATURE", "0.25", "STAGE_DATA_SYNC", "90s",
-		"STAGE_LLM_EXTRA_BODY", `{"a":1}`, "STAGE_FALLBACKS", "mock:a:b", "STAGE_WINDOW_BYTES", "1048577", "STAGE_RECOVERY_STEP_MS", "1.5")
+		"STAGE_FALLBACKS", "mock:a:b", "STAGE_WINDOW_BYTES", "1048577", "STAGE_RECOVERY_STEP_MS", "1.5")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -238,25 +238,27 @@ func (f Fallbacks) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// JSONObject is a JSON object with its insignificant space removed; nil when unset.
-type JSONObject json.RawMessage
+// extraBody returns the object of STAGE_LLM_EXTRA_BODY; nil: there is none. It reads the file that may hold it.
+func (c *LLMConfig) extraBody() (json.RawMessage, error) {
+	text, err := c.ExtraBody.Value()
+	if err != nil || text == "" {
+		return nil, err
+	}
+	return readExtraBody(text)
+}
 
-// EnvDecode reads a JSON object.
-func (o *JSONObject) EnvDecode(text string) error {
+// readExtraBody reads a JSON object that can be merged into requests, and removes its insignificant space.
+func readExtraBody(text string) (json.RawMessage, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
-		return errors.New(`not a JSON object: write it as {"top_p": 0.9}`)
+		return nil, errors.New(`not a JSON object: write it as {"top_p": 0.9}`)
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, []byte(text)); err != nil {
-		return err
+		return nil, err
 	}
-	*o = compact.Bytes()
-	return nil
+	return compact.Bytes(), llm.ValidateExtraBody(compact.Bytes())
 }
-
-// String is the object's text.
-func (o JSONObject) String() string { return string(o) }
 
 // formatDuration writes a duration without the zero units that [time.Duration] adds: 720h, not 720h0m0s.
 func formatDuration(d time.Duration) string {

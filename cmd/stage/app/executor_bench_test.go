@@ -24,7 +24,7 @@ type rowWay struct {
 
 func newRowWay(tb testing.TB) *rowWay {
 	tb.Helper()
-	environ := map[string]string{"STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "k", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "{{ row.q }}"}
+	environ := map[string]string{"STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "sk-bench-0123456789", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "{{ row.q }}"}
 	cfg, err := ConfigSource{Environ: environ}.Load(tb.Context(), NeedCalls)
 	if err != nil {
 		tb.Fatal(err)

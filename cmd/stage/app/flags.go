@@ -38,45 +38,49 @@ func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *c
 		}
 	}
 	for _, f := range configFields() {
-		variable := f.variable
-		help := f.help
-		if f.secret {
-			variable += fileSuffix
-			help = "path of a file with the " + help
+		for _, variable := range f.flagVariables() {
+			c.add(cmd, &f, variable)
+			flag := cmd.Flags().Lookup(flagName(variable))
+			flag.Hidden = len(options.Groups) > 0 && !slices.Contains(options.Groups, f.group)
 		}
-		value := &configFlag{flags: c, variable: variable, kind: f.kind()}
-		value.text = f.fallback
-		if own, ok := options.Defaults[variable]; ok {
-			value.text = own
-		}
-		// pflag takes a word in back quotes for the name of the value.
-		flag := cmd.Flags().VarPF(value, f.flag(), "", strings.ReplaceAll(help, "`", "'"))
-		if value.kind == "bool" {
-			flag.NoOptDefVal = "true"
-		}
-		flag.Annotations = map[string][]string{flagGroup: {f.group}}
-		flag.Hidden = len(options.Groups) > 0 && !slices.Contains(options.Groups, f.group)
-		c.complete(cmd, &f)
 	}
 	return c
 }
 
-// complete tells the shell which words or files a flag takes.
-func (c *configFlags) complete(cmd *cobra.Command, f *field) {
+// add adds the flag of a variable, which is that of the field or of its file.
+func (c *configFlags) add(cmd *cobra.Command, f *field, variable string) {
+	help, kind := f.help, f.kind()
+	switch {
+	case variable != f.variable:
+		help = "path of a file with the " + help
+	case f.secret:
+		kind = "json"
+	}
+	value := &configFlag{flags: c, variable: variable, kind: kind, text: f.fallback}
+	if own, ok := c.defaults[variable]; ok {
+		value.text = own
+	}
+	// pflag takes a word in back quotes for the name of the value.
+	flag := cmd.Flags().VarPF(value, flagName(variable), "", strings.ReplaceAll(help, "`", "'"))
+	if kind == "bool" {
+		flag.NoOptDefVal = "true"
+	}
+	flag.Annotations = map[string][]string{flagGroup: {f.group}}
+	// The shell completes words or files.
 	words := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		if f.kind() == "path" {
+		if kind == "path" {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
 		return f.oneOf, cobra.ShellCompDirectiveNoFileComp
 	}
-	if err := cmd.RegisterFlagCompletionFunc(f.flag(), words); err != nil {
-		panic(fmt.Sprintf("flag --%s: %v", f.flag(), err)) // the flag was added a line before
+	if err := cmd.RegisterFlagCompletionFunc(flag.Name, words); err != nil {
+		panic(fmt.Sprintf("flag --%s: %v", flag.Name, err)) // the flag was added before
 	}
 }
 
 // Load reads the configuration from flags and environment. The error lists every fault and makes the program end with 2.
 func (c *configFlags) Load(ctx context.Context, need Need) (*Config, error) {
-	cfg, err := ConfigSource{Flags: maps.Clone(c.values), Environ: c.env.Environ, Defaults: c.defaults}.Load(ctx, need)
+	cfg, err := ConfigSource{Flags: maps.Clone(c.values), Environ: c.env.Environ, Defaults: c.defaults, secrets: c.env.secrets}.Load(ctx, need)
 	if err == nil {
 		return cfg, nil
 	}

@@ -5,6 +5,16 @@ import (
 	"log/slog"
 )
 
+// newLogger returns the logger of the process by its configuration. No line that it writes holds a secret, whoever put
+// it there: an error of the server, of a library, a panic.
+func (c *Config) newLogger(w io.Writer) *slog.Logger {
+	format := c.Process.LogFormat
+	if format == "" && isTerminal(w) {
+		format = "text"
+	}
+	return newLogger(redactingWriter{to: w, secrets: c.secrets}, c.Process.LogLevel, format)
+}
+
 // newLogger returns the logger of the process, which writes to w. level and format are those of [ProcessConfig]; an
 // empty format is text on a terminal and json elsewhere. Keys are snake_case, messages constant, and neither payloads
 // nor secrets are logged: a [Secret] says only whether it is set. Storms of warnings are kept out (see [sampler]), so
@@ -20,7 +30,7 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 		options.Level = slog.LevelError
 	}
 	var handler slog.Handler = slog.NewJSONHandler(w, options)
-	if format == "text" || format == "" && isTerminal(w) {
+	if format == "text" {
 		handler = slog.NewTextHandler(w, options)
 	}
 	return slog.New(newSampler(handler))

@@ -22,10 +22,7 @@ type prompt struct {
 
 // loadPrompt reads and compiles what the configuration names. The error lists every fault.
 func loadPrompt(cfg *Config) (*prompt, error) {
-	p := &prompt{base: llm.Request{
-		System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens,
-		ExtraBody: json.RawMessage(cfg.LLM.ExtraBody),
-	}}
+	p := &prompt{base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var faults []error
 	fault := func(variable string, err error) {
 		if err != nil {
@@ -34,6 +31,8 @@ func loadPrompt(cfg *Config) (*prompt, error) {
 	}
 	var lookup *llm.Lookup
 	var err error
+	p.base.ExtraBody, err = cfg.LLM.extraBody()
+	fault("STAGE_LLM_EXTRA_BODY", err)
 	if path := cfg.Prompt.LookupFile; path != "" {
 		lookup, err = llm.LoadLookup(path)
 		fault("STAGE_LOOKUP_FILE", err)

@@ -57,6 +57,17 @@ func newTargets(cfg *Config, dial dialFunc, own func(Endpoint) (string, error)) 
 	return targets, errors.Join(faults...)
 }
 
+// checkTargets makes the clients as run and process do, and closes them again. It connects to nobody.
+func checkTargets(cfg *Config) error {
+	targets, err := newTargets(cfg, nil, func(Endpoint) (string, error) { return "http://localhost/v1", nil })
+	for _, t := range targets {
+		if t.Client != nil {
+			t.Close()
+		}
+	}
+	return err
+}
+
 // open makes the client.
 func (t *target) open(cfg *Config, model string, dial dialFunc) error {
 	key, err := t.endpoint.APIKey.Value()
@@ -65,6 +76,7 @@ func (t *target) open(cfg *Config, model string, dial dialFunc) error {
 	}
 	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
 		BaseURL: t.endpoint.BaseURL, APIKey: llm.NewSecret(key), Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
+		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
 		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated, DialContext: dial,
 	})
@@ -74,16 +86,28 @@ func (t *target) open(cfg *Config, model string, dial dialFunc) error {
 	return nil
 }
 
-// reloadKey reads the key again where it is in a file: it may have been mended or rotated.
-func (t *target) reloadKey() error {
+// reloadKey reads the key and the extra headers again where they are in files: they may have been corrected or rotated.
+func (t *target) reloadKey(headers Secret) error {
 	key, err := t.endpoint.APIKey.Value()
 	if err == nil {
 		err = t.SetAPIKey(key)
 	}
-	if err != nil {
-		return fmt.Errorf("%s_API_KEY: %w", t.variable, err)
+	text, problem := headers.Value()
+	if problem == nil {
+		problem = t.SetExtraHeaders(text)
 	}
-	return nil
+	return errors.Join(ofFile(t.variable+"_API_KEY", err), ofFile("STAGE_LLM_EXTRA_HEADERS", problem))
+}
+
+// ofFile names the variable of the file whose content err is about: nothing else can have changed.
+func ofFile(variable string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*llm.SettingError](err); ok {
+		err = e.Err
+	}
+	return fmt.Errorf("%s%s: %w", variable, fileSuffix, err)
 }
 
 // nameSettings names the variable of each setting that the client found wrong.
@@ -91,7 +115,7 @@ func (t *target) nameSettings(err error) error {
 	variables := map[string]string{
 		"Provider": "STAGE_LLM_PROVIDER", "BaseURL": t.variable + "_BASE_URL", "APIKey": t.variable + "_API_KEY", "Model": t.models,
 		"CAFile": "STAGE_LLM_CA_FILE", "CAPEM": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
-		"Concurrency": "STAGE_POOL_SIZE",
+		"Concurrency": "STAGE_POOL_SIZE", "ExtraHeaders": "STAGE_LLM_EXTRA_HEADERS",
 	}
 	joined, ok := err.(interface{ Unwrap() []error }) // the faults one by one, as llm joined them
 	if !ok {

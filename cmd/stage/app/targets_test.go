@@ -131,13 +131,13 @@ func TestFallbackAfterServesRowsWhileTheFirstHasNoCapacity(t *testing.T) {
 func TestFaultsOfAFallbackNameItsVariables(t *testing.T) {
 	cfg, err := ConfigSource{Environ: map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "m", "STAGE_LLM_BASE_URL": "http://first.test/v1", "STAGE_TEMPLATE": "x",
-		"STAGE_FALLBACKS": "gemini:m", "STAGE_LLM_GEMINI_API_KEY": "white space",
+		"STAGE_FALLBACKS": "gemini:m", "STAGE_LLM_GEMINI_API_KEY": "key", "STAGE_LLM_GEMINI_BASE_URL": "http://second.test/v1?x",
 	}}.Load(t.Context(), NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = newCaller(cfg, nil, llmtest.Config{})
-	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_API_KEY: holds white space") {
+	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_BASE_URL: holds a query") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -36,7 +36,7 @@ type way struct {
 // newWay returns the way of a row with tracing on, or off as the configuration has it by default.
 func newWay(tb testing.TB, on bool) *way {
 	tb.Helper()
-	environ := map[string]string{"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "k", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "x"}
+	environ := map[string]string{"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "sk-bench-0123456789", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "x"}
 	cfg, err := ConfigSource{Environ: environ}.Load(tb.Context(), NeedCalls)
 	if err != nil {
 		tb.Fatal(err)

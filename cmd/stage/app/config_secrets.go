@@ -1,0 +1,119 @@
+package app
+
+import (
+	"errors"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/llm-stage/stage/llm"
+)
+
+// secrets are all that must not be printed. Those of NATS and of tracing are apart, as they are never sent to a provider,
+// and their words may be words of answers: they are removed from log lines and errors alone. Nil knows none. Safe for
+// concurrent use.
+type secrets struct {
+	llm   llm.Redactor // keys, extra headers, members of the extra body, passwords of proxies
+	other llm.Redactor
+}
+
+// redact returns b without secrets.
+func (s *secrets) redact(b []byte) []byte {
+	if s == nil {
+		return b
+	}
+	return s.other.Redact(s.llm.Redact(b))
+}
+
+// redactor removes from replies what was sent to a provider.
+func (c *Config) redactor() *llm.Redactor {
+	if c.secrets == nil {
+		return nil
+	}
+	return &c.secrets.llm
+}
+
+// redactError returns err, or one without its secrets that has the same text otherwise.
+func (s *secrets) redactError(err error) error {
+	text := err.Error()
+	if clean := string(s.redact([]byte(text))); clean != text {
+		return errors.New(clean)
+	}
+	return err
+}
+
+// gather adds the secrets of the configuration and of the environment. What cannot be read is somebody else's fault.
+func (s *secrets) gather(c *Config, environ map[string]string) {
+	for i := range configFields() {
+		f := &configFields()[i]
+		if !f.secret {
+			continue
+		}
+		text, _ := f.value(c).Interface().(Secret).Value()
+		switch {
+		case f.variable == "STAGE_LLM_EXTRA_BODY":
+			s.llm.AddExtraBody([]byte(text))
+		case f.variable == "STAGE_LLM_EXTRA_HEADERS":
+			s.llm.AddExtraHeaders(text)
+		case strings.HasPrefix(f.variable, variablePrefix+"LLM_"):
+			s.llm.Add(text)
+		default:
+			s.other.AddValue(text)
+		}
+	}
+	for _, address := range c.NATS.URL.addresses() {
+		s.other.AddValue(strings.Join(llm.URLSecrets(address), " "))
+	}
+	for _, path := range []string{c.NATS.Creds, c.NATS.NKey} {
+		s.addSeeds(path)
+	}
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
+		s.llm.Add(llm.URLSecrets(environ[name])...)
+	}
+	for _, name := range []string{"", "TRACES_"} {
+		s.addList(environ["OTEL_EXPORTER_OTLP_"+name+"HEADERS"])
+		s.other.AddValue(strings.Join(llm.URLSecrets(environ["OTEL_EXPORTER_OTLP_"+name+"ENDPOINT"]), " "))
+	}
+}
+
+// addSeeds adds the lines of a file of credentials or of an NKey seed.
+func (s *secrets) addSeeds(path string) {
+	if path == "" {
+		return
+	}
+	text, _ := llm.SecretFile(path).Value()
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); len(line) > 40 && !strings.HasPrefix(line, "-") && !strings.Contains(line, " ") {
+			s.other.Add(line)
+		}
+	}
+}
+
+// addList adds the values of headers as OpenTelemetry writes them, name=value separated by commas. One that is not
+// written so is secret as a whole: a value may be in the place of a name.
+func (s *secrets) addList(list string) {
+	for pair := range strings.SplitSeq(list, ",") {
+		name, value, found := strings.Cut(pair, "=")
+		if !found || strings.ContainsAny(strings.TrimSpace(name), ": ") {
+			s.other.AddValue(name)
+		}
+		s.other.AddValue(value)
+		if plain, err := url.PathUnescape(value); err == nil {
+			s.other.AddValue(plain)
+		}
+	}
+}
+
+// redactingWriter removes secrets from what is written in whole lines, as a log is.
+type redactingWriter struct {
+	to      io.Writer
+	secrets *secrets
+}
+
+// Write implements [io.Writer].
+func (w redactingWriter) Write(b []byte) (int, error) {
+	if _, err := w.to.Write(w.secrets.redact(b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}

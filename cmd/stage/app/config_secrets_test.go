@@ -1,0 +1,198 @@
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// TestBadKeysAreRefusedByEveryCommandAlike gives every command that reads keys one with a fault, by each way to give one.
+func TestBadKeysAreRefusedByEveryCommandAlike(t *testing.T) {
+	const hidden = "sk-hidden-0123456789"
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	if err := os.WriteFile(rows, []byte("{\"q\":1}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	commands := [][]string{
+		{"config"},
+		{"config", "--check"},
+		{"run"},
+		{"process", rows, "-o", rows + ".out"},
+		{"process", rows, "-o", rows + ".out", "--dry-run"},
+		{"batch", "question"},
+		{"setup"},
+	}
+	for _, tt := range []struct{ key, problem string }{
+		{"\uFEFF" + hidden + "\n", "holds a byte order mark (BOM); save it as plain text without one"},
+		{hidden + "\n" + hidden, "holds a line break; give the key alone, on one line"},
+		{hidden + " ", "holds white space or control characters; remove them"},
+		{"Bearer " + hidden, "holds white space or control characters; remove them"},
+		{"sk–" + hidden, "holds characters that are not ASCII; copy the key again"},
+		{`"` + hidden + "\"\n", "is in quotes; remove them"},
+	} {
+		key, problem := tt.key, tt.problem
+		file := filepath.Join(t.TempDir(), "key")
+		if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for variable, value := range map[string]string{
+			"STAGE_LLM_API_KEY": key, "STAGE_LLM_API_KEY_FILE": file, "STAGE_LLM_OPENAI_API_KEY_FILE": file,
+			"STAGE_LLM_ANTHROPIC_API_KEY": key, "STAGE_LLM_ANTHROPIC_API_KEY_FILE": file,
+		} {
+			environ := map[string]string{
+				"STAGE_LLM_BASE_URL": "http://127.0.0.1:1/v1", "STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", "STAGE_FALLBACKS": "anthropic:m",
+				"STAGE_LLM_ANTHROPIC_API_KEY": "sk-good", "STAGE_DATA_DIR": filepath.Join(t.TempDir(), "data"), "STAGE_NATS_URL": "nats://127.0.0.1:1",
+			}
+			if strings.HasPrefix(variable, "STAGE_LLM_ANTHROPIC") {
+				delete(environ, "STAGE_LLM_ANTHROPIC_API_KEY")
+			}
+			environ[variable] = value
+			for _, args := range commands {
+				var out bytes.Buffer
+				env := &Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Environ: maps.Clone(environ)}
+				code := Main(t.Context(), env)
+				if code != exitUsage || !strings.Contains(out.String(), variable+": "+problem+"\n") || strings.Contains(out.String(), hidden) {
+					t.Errorf("%v with %s=%q: exit code %d, want %d and %q:\n%s", args, variable, value, code, exitUsage, problem, &out)
+				}
+			}
+		}
+	}
+}
+
+func TestExtraHeadersAndBodyAreChecked(t *testing.T) {
+	for _, tt := range []struct{ variable, value, want string }{
+		{"STAGE_LLM_EXTRA_HEADERS", `{"x-one":"hidden-value"}`, ""},
+		{"STAGE_LLM_EXTRA_HEADERS", `x-one: hidden-value`, "STAGE_LLM_EXTRA_HEADERS: not a JSON object of strings"},
+		{"STAGE_LLM_EXTRA_HEADERS", `{"Host":"hidden-value"}`, "STAGE_LLM_EXTRA_HEADERS: Host is set by the client itself"},
+		{"STAGE_LLM_EXTRA_HEADERS", `{"Authorization":"hidden-value"}`, "STAGE_LLM_EXTRA_HEADERS: Authorization carries the API key already"},
+		{"STAGE_LLM_EXTRA_BODY", `{"api_key":"hidden-value"}`, ""},
+		{"STAGE_LLM_EXTRA_BODY", `{"api_key":"hidden-value"`, "STAGE_LLM_EXTRA_BODY: not a JSON object"},
+	} {
+		file := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(file, []byte(tt.value+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for variable, value := range map[string]string{tt.variable: tt.value, tt.variable + "_FILE": file} {
+			for _, check := range [][]string{{"config", "--check"}, {"config"}} {
+				var out bytes.Buffer
+				environ := map[string]string{"STAGE_LLM_API_KEY": "sk-key-0123", "STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", variable: value}
+				code := Main(t.Context(), &Env{Args: check, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Environ: environ})
+				text := out.String()
+				// A fault between two variables is found by --check.
+				if fails := tt.want != "" && (len(check) == 2 || !strings.Contains(tt.want, "carries")); fails != (code == exitUsage) {
+					t.Errorf("%v of %s=%s: exit code %d: %s", check, variable, value, code, text)
+				} else if fails && !strings.Contains(strings.Replace(text, "_FILE", "", 1), tt.want) {
+					t.Errorf("%s=%s: got %s, want %q", variable, value, text, tt.want)
+				} else if !fails && len(check) == 1 && !strings.Contains(text, "(set)") {
+					t.Errorf("%s=%s: got %s, want that it is set", variable, value, text)
+				}
+				if strings.Contains(text, "hidden-value") {
+					t.Errorf("%s=%s: it is printed: %s", variable, value, text)
+				}
+			}
+		}
+	}
+}
+
+// TestHeadersAndKeysAreReadAgain rotates both, then leaves a key with a fault in the file: the old one stays in use.
+func TestHeadersAndKeysAreReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	key, headers := filepath.Join(dir, "key"), filepath.Join(dir, "headers")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		write(key, "sk-rotated-1\n")
+		write(headers, `{"x-gateway":"gateway-token-1"}`)
+		var seen []string
+		l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			seen = append(seen, strings.TrimPrefix(c.Header.Get("Authorization"), "Bearer ")+" "+c.Header.Get("X-Gateway"))
+			return &llmtest.Step{Body: fmt.Sprintf(`{"choices":[{"message":{"content":"now %s, before sk-rotated-1 gateway-token-1"}}]}`, seen[len(seen)-1])}
+		}}, nil)
+		cfg := l.config(map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": key, "STAGE_LLM_EXTRA_HEADERS_FILE": headers})
+		caller, err := newCaller(cfg, l.dial, llmtest.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer caller.close()
+		prompt, err := loadPrompt(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := func() {
+			t.Helper()
+			prepared, err := caller.targets[0].Prepare(&prompt.base)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := caller.targets[0].Do(t.Context(), prepared)
+			if err != nil || strings.Contains(x.Reply.Text, "sk-") || strings.Contains(x.Reply.Text, "token") {
+				t.Errorf("got %v %v", x.Reply, err)
+			}
+		}
+		call()
+		write(key, "sk-rotated-2\n")
+		write(headers, `{"x-gateway":"gateway-token-2"}`)
+		if err := caller.reloadKey(); err != nil {
+			t.Fatal(err)
+		}
+		call()
+		write(key, "sk-rotated-3\nsk-rotated-4")
+		write(headers, `{"x-gateway":3}`)
+		err = caller.reloadKey()
+		if want := "STAGE_LLM_API_KEY_FILE: holds a line break; give the key alone, on one line\nSTAGE_LLM_EXTRA_HEADERS_FILE: X-Gateway: the value is not a string"; fmt.Sprint(err) != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		call()
+		if want := []string{"sk-rotated-1 gateway-token-1", "sk-rotated-2 gateway-token-2", "sk-rotated-2 gateway-token-2"}; !slices.Equal(seen, want) {
+			t.Errorf("sent %q, want %q", seen, want)
+		}
+	})
+}
+
+// TestSecretsOfTheProcessAreInNoLogLine logs what libraries might put into their errors.
+func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
+	const seed = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+	creds := filepath.Join(t.TempDir(), "creds")
+	if err := os.WriteFile(creds, []byte("-----BEGIN USER NKEY SEED-----\n"+seed+"\n------END USER NKEY SEED------\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	environ := map[string]string{
+		"STAGE_LLM_API_KEY": "sk-in-no-log", "STAGE_LLM_EXTRA_HEADERS": `{"x-gateway":"Bearer gateway-token"}`, "STAGE_LLM_EXTRA_BODY": `{"api_key":"body-secret"}`,
+		"STAGE_NATS_URL": "nats://user:url-password@host", "STAGE_NATS_CREDS": creds, "HTTPS_PROXY": "http://user:proxy-password@host",
+		"OTEL_EXPORTER_OTLP_HEADERS": "Authorization: Bearer otel-token-1,x-key=otel%2Dtoken-2", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:otel-password@host",
+	}
+	cfg, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedNothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	log := cfg.newLogger(&out)
+	words := "sk-in-no-log gateway-token body-secret url-password proxy-password otel-token-1 otel-token-2 otel-password " + seed
+	for word := range strings.FieldsSeq(words) {
+		log.Warn("failed", slog.Any("error", fmt.Errorf("401 %s: %q", word, `\"`+word)))
+		if err := cfg.secrets.redactError(fmt.Errorf("parse %s: no", word)); err.Error() != "parse [redacted]: no" {
+			t.Errorf("the error is %v", err)
+		}
+		if strings.Contains(out.String(), word) {
+			t.Errorf("%s is in the log: %s", word, &out)
+		}
+		out.Reset()
+	}
+	// Words of the log's own stay.
+	if log.Info("started", slog.String("provider", "openai")); !strings.Contains(out.String(), `"msg":"started","provider":"openai"`) {
+		t.Errorf("got %s", &out)
+	}
+}
