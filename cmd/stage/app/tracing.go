@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -57,8 +58,9 @@ func (t *tracing) start(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	// What the SDK has to say outside an export; the default prints it past the log.
+	// What the packages have to say outside an export; the defaults print it past the log, headers with their tokens too.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.log.Warn("tracing", slog.Any("error", err)) }))
+	otel.SetLogger(logr.FromSlogHandler(otelHandler{t.log.Handler()}))
 	res, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(),
 		resource.WithAttributes(attrServiceName.String(defaultServiceName), attrServiceVersion.String(buildVersion().Version),
