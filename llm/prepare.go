@@ -13,7 +13,7 @@ import (
 type Prepared struct {
 	// Model is the model asked.
 	Model string
-	// Body is the JSON sent. It holds no credential.
+	// Body is the JSON sent. It holds no credential but what the extra body holds.
 	Body []byte
 
 	*address
