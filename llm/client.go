@@ -281,6 +281,11 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	} else {
 		x.Response = secrets.Redact(body)
 	}
+	for _, name := range quotedHeaders {
+		if text := o.Header.Get(name); text != "" {
+			o.Header.Set(name, secrets.RedactString(text))
+		}
+	}
 	if err := context.Cause(ctx); err != nil && o.Err != nil {
 		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
 	}
@@ -307,6 +312,9 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	c.redactError(e)
 	return x, e
 }
+
+// quotedHeaders are those of a reply that errors quote and cut.
+var quotedHeaders = [...]string{"Content-Type", "Location"}
 
 // call is all that one attempt needs, in one allocation.
 type call struct {

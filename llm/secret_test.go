@@ -267,6 +267,12 @@ func TestKeyIsNowhereInWhatAServerRepeats(t *testing.T) {
 		"redirect": func(key string) llmtest.Step {
 			return llmtest.Step{Status: 302, Header: map[string]string{"Location": "https://login.test/" + key + "?key=" + key}, Body: "{}"}
 		},
+		"cut redirect": func(key string) llmtest.Step {
+			return llmtest.Step{Status: 302, Header: map[string]string{"Location": "https://login.test/" + filler[:470] + key}, Body: "{}"}
+		},
+		"cut content type": func(key string) llmtest.Step {
+			return llmtest.Step{Body: "{", Header: map[string]string{"Content-Type": filler[:485] + key}}
+		},
 		"garbage": func(key string) llmtest.Step { return llmtest.Step{Trouble: llmtest.Garbage, Body: key} },
 	}
 	for _, provider := range llm.Providers() {
