@@ -394,7 +394,8 @@ const tokenBytes = 6
 // In that case too it must have as many bytes as the limit has tokens, so that no
 // short row fails by it. As the number of tokens that remain is rounded to
 // thousands, a request within 500 tokens of the limit could be taken for one
-// beyond it.
+// beyond it. The "maximum usage increase rate for input tokens per minute" is
+// another limit, which grows by the minute and so admits the request later.
 func exceedsBucket(o *Outcome) bool {
 	const bucket = "Anthropic-Ratelimit-Input-Tokens-"
 	f := o.Fault
@@ -402,7 +403,7 @@ func exceedsBucket(o *Outcome) bool {
 		return false
 	}
 	sentence, _, ok := strings.Cut(f.Message, " input tokens per minute")
-	if !ok {
+	if !ok || !strings.Contains(sentence, " rate limit ") {
 		return false
 	}
 	limit, ok := digits([]byte(o.Header.Get(bucket + "Limit")))

@@ -26,13 +26,15 @@ type errorCase struct {
 //     about a quota, "Resource has been exhausted" is in google-gemini/gemini-cli issue 19976
 //   - LiteLLM: BerriAI/litellm issue 36729 (429) and pull request 4606 (400)
 //   - Anthropic: anthropics/claude-code issue 72457; for the two wordings of the limit OpenHands/OpenHands issue 9259
-//     and continuedev/continue issue 12057, with the headers that clients have recorded beside a 429
+//     and continuedev/continue issue 12057, with the headers that clients have recorded beside a 429; the sentence about
+//     the increase as clients have recorded it in 2026, and without its numbers since 2025
 //   - OpenAI: TestResponsesEnds.
 func TestErrorsHaveTheirClass(t *testing.T) {
 	const (
 		anthropicError = `{"type":"error","error":{"type":"`
 		limit          = anthropicError + `rate_limit_error","message":"This request would exceed the rate limit for your organization (org) of 40,000 input tokens per minute."}}`
 		newerLimit     = anthropicError + `rate_limit_error","message":"This request would exceed your organization's rate limit of 40,000 input tokens per minute (org: o, model: m)."}}`
+		increase       = anthropicError + `rate_limit_error","message":"This request would exceed your organization's maximum usage increase rate for input tokens per minute (org: o, model: m). Your current limit is 40,000 input tokens per minute, and will increase to 50,000 at the next minute boundary."}}`
 		full           = "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 40000"
 		prepaid        = `{"error":{"code":429,"message":"Your prepayment credits are depleted. Please go to AI Studio at https://ai.studio/projects to manage your project and billing.","status":"RESOURCE_EXHAUSTED"}}`
 		quota          = `{"error":{"code":429,"message":"You exceeded your current quota, please check your plan and billing details.","status":"RESOURCE_EXHAUSTED"`
@@ -78,6 +80,7 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 		{"anthropic, without headers", Messages{}, 429, "", 200_000, limit, Capacity, calls, "429"},
 		{"anthropic, headers of no number", Messages{}, 429, strings.ReplaceAll(full, "40000", "many"), 200_000, limit, Capacity, calls, "429"},
 		{"anthropic, a limit of none", Messages{}, 429, noLimit, 200_000, limit, Capacity, calls, "429"},
+		{"anthropic, increase too steep", Messages{}, 429, full, 200_000, increase, Capacity, calls, "429"},
 		{"anthropic, output tokens", Messages{}, 429, full, 200_000, strings.Replace(limit, "input", "output", 1), Capacity, calls, "429"},
 		{"anthropic, limit of the account", Messages{}, 429, full, 200_000, anthropicError + `rate_limit_error","message":"This request would exceed your account's rate limit. Please try again later."}}`, Capacity, calls, "429"},
 		{"anthropic, overloaded", Messages{}, 529, full, 200_000, anthropicError + `overloaded_error","message":"Overloaded"}}`, Capacity, calls, "529"},
