@@ -159,6 +159,7 @@ func TestChatEnds(t *testing.T) {
 			"filtered by Gemini without message",
 			`{"choices":[{"index":0,"finish_reason":"content_filter: PROHIBITED_CONTENT"}]}`, Permanent, ReasonContentFiltered, "content filter",
 		},
+		{"stop with more to it", reason("stop: OTHER"), Transient, ReasonTruncated, brokenOff + `"stop: OTHER"`},
 		{
 			"function call filtered by Gemini",
 			`{"choices":[{"message":{"role":"assistant"},"finish_reason":"function_call_filter: MALFORMED_FUNCTION_CALL"}]}`,

@@ -210,9 +210,10 @@ func (c *chatChoice) end() (end Finish, reason string) {
 	case !c.ended:
 		return FinishStop, "" // some servers never give it, such as LocalAI 1 and Bifrost 1.4; null is another thing
 	}
-	// Gemini's compatible address adds its own reason: "content_filter: SAFETY".
-	known, _, _ := strings.Cut(c.finish, ":")
-	if end = endOf(chatEnds, known); end != FinishStop {
+	if strings.HasPrefix(c.finish, "content_filter: ") { // Gemini's compatible address adds its own reason
+		return FinishFilter, c.finish
+	}
+	if end = endOf(chatEnds, c.finish); end != FinishStop {
 		return end, c.finish
 	}
 	// Gateways turn reasons that they do not know into "stop".
