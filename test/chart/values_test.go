@@ -89,6 +89,15 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 	}
 }
 
+// TestHostsMayBeMissing: helm upgrade --reuse-values keeps the defaults of the chart before, which had no http.hosts.
+func TestHostsMayBeMissing(t *testing.T) {
+	for _, r := range renderers {
+		if _, err := r.render(merged(ciValues(t, "minimal"), parse(t, `http: {hosts: null}`))); err != nil {
+			t.Errorf("%s: %v", r.name, err)
+		}
+	}
+}
+
 // TestEveryVariableIsReachable sets each variable that is no secret by config, and finds it in the environment.
 func TestEveryVariableIsReachable(t *testing.T) {
 	for name, v := range variables(t) {

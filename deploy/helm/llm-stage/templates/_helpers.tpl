@@ -179,7 +179,7 @@ prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- $full := printf "%s.%s" . $.Release.Namespace }}
 {{- $hosts = concat $hosts (list . $full (printf "%s.svc" $full) (printf "%s.svc.cluster.local" $full)) }}
 {{- end }}
-{{- concat $hosts .Values.http.hosts | join "," }}
+{{- concat $hosts (.Values.http.hosts | default list) | join "," }}
 {{- end }}
 
 {{- /* Variables that the chart sets from other values than config. */ -}}
