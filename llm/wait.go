@@ -58,7 +58,7 @@ func ParseWait(h http.Header, now time.Time) Wait {
 		w.Reset = max(w.Reset, parseDelay(h.Get(reset), clock))
 	}
 	for _, limits := range h.Values("Ratelimit") {
-		w.readLimits(limits)
+		w.readLimits(limits, clock)
 	}
 	w.settle()
 	return w
@@ -69,12 +69,12 @@ func ParseWait(h http.Header, now time.Time) Wait {
 //
 //	limit=100, remaining=0, reset=30
 //	"hour";r=0;t=30, "day";r=900;t=3600
-func (w *Wait) readLimits(limits string) {
+func (w *Wait) readLimits(limits string, clock time.Time) {
 	var remaining, reset string
 	flush := func() {
 		if remaining == "0" {
 			w.Remaining0 = true
-			w.Reset = max(w.Reset, parseSeconds(reset))
+			w.Reset = max(w.Reset, parseDelay(reset, clock))
 		}
 		remaining, reset = "", ""
 	}
@@ -93,15 +93,6 @@ func (w *Wait) readLimits(limits string) {
 		}
 	}
 	flush()
-}
-
-// parseSeconds reads a number of seconds.
-func parseSeconds(s string) time.Duration {
-	n, err := strconv.ParseFloat(s, 64)
-	if err != nil {
-		return 0
-	}
-	return bounded(n)
 }
 
 // settle makes RetryAfter, where told, the latest end of the exhausted limit.

@@ -83,6 +83,7 @@ func TestWaitIsReadFromTheFirstHeaderThatTells(t *testing.T) {
 		{"ietf draft 10, partition key", map[string]string{"Ratelimit": `"default";r=0;t=5;pk=:sdfjLJUOUH==:`}, Wait{Remaining0: true, Reset: 5 * time.Second}},
 		{"ietf draft 8, name without quotes", map[string]string{"Ratelimit": "default; r=0; t=30"}, Wait{Remaining0: true, Reset: 30 * time.Second}},
 		{"ietf draft, reset not a number", map[string]string{"Ratelimit": `"default";r=0;t=Infinity`}, Wait{Remaining0: true}},
+		{"ietf draft, Unix time", map[string]string{"Ratelimit": "limit=100, remaining=0, reset=1772366430"}, Wait{Remaining0: true, Reset: 30 * time.Second}},
 		{"ietf draft and a wait", map[string]string{"Retry-After": "2", "Ratelimit": `"default";r=0;t=30`}, Wait{RetryAfter: 2 * time.Second, Remaining0: true, Reset: 2 * time.Second}},
 		{"a policy alone", map[string]string{"Ratelimit-Policy": `"default";q=0;w=30`}, Wait{}},
 		{"reset untold but a wait", map[string]string{"Retry-After": "1", "X-Ratelimit-Remaining": "0"}, Wait{RetryAfter: time.Second, Remaining0: true}},
