@@ -210,7 +210,6 @@ func readFault(body []byte) *Fault {
 			invalid := f.Type == "invalid_request_error"
 			f.SpendLimit = invalid && spendLimit(f.Message)
 			f.Disabled = invalid && strings.HasPrefix(f.Message, disabled)
-			f.Unsupported = deprecated(f.Message)
 		}
 		return f
 	case len(top.Error) > 0 && top.Error[0] == '"':

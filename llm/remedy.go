@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 )
@@ -29,7 +30,7 @@ func (b *faultBody) unsupported() string {
 		strings.HasPrefix(string(b.Message), "Unsupported parameter: "): // OpenAI leaves the code out at times
 		return string(b.Param)
 	}
-	return forbidden(string(b.Message))
+	return cmp.Or(forbidden(string(b.Message)), deprecated(string(b.Message)))
 }
 
 // addUpstream adds to the message what the provider behind OpenRouter said, whose own words are "Provider returned
@@ -46,9 +47,6 @@ func (b *faultBody) addUpstream(f *Fault) {
 			words = string(inner.Message)
 			f.Unsupported = inner.unsupported()
 		}
-	}
-	if f.Unsupported == "" {
-		f.Unsupported = deprecated(words)
 	}
 	if b.Metadata.Provider != "" {
 		words = string(b.Metadata.Provider) + ": " + words
