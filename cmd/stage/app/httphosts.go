@@ -84,7 +84,7 @@ func (c hostCheck) allows(header string) bool {
 }
 
 // guard answers 421 to requests that the check refuses. Where other machines may connect, health and metrics are open:
-// probes and scrapes use whatever name finds the pod, and nothing of a row is in there.
+// probes and scrapes use whatever name finds the pod, and what they get holds nothing of a row, see serveReady.
 func (c hostCheck) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		open := !c.loopback && slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)

@@ -136,7 +136,7 @@ func (h httpHandlers) handler(hosts hostCheck) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", h.Metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", h.serveReady)
+	mux.HandleFunc("GET /readyz", h.serveReady(hosts))
 	mux.HandleFunc("GET /api/status", h.serveStatus)
 	mux.Handle("GET /api/events", h.Events)
 	mux.HandleFunc("/api/", http.NotFound)
@@ -153,12 +153,19 @@ func (h httpHandlers) handler(hosts hostCheck) http.Handler {
 	})
 }
 
-func (h httpHandlers) serveReady(w http.ResponseWriter, _ *http.Request) {
-	if ready, reason := h.Ready(); !ready {
-		writePlain(w, http.StatusServiceUnavailable, reason)
-		return
+// serveReady gives the reason to known hosts only: it may quote the provider, and the provider a row.
+func (h httpHandlers) serveReady(hosts hostCheck) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ready, reason := h.Ready()
+		switch {
+		case ready:
+			writePlain(w, http.StatusOK, "ok")
+		case hosts.allows(r.Host):
+			writePlain(w, http.StatusServiceUnavailable, reason)
+		default:
+			writePlain(w, http.StatusServiceUnavailable, "not ready; the reason is shown to localhost, IP addresses and the names of STAGE_HTTP_HOSTS")
+		}
 	}
-	writePlain(w, http.StatusOK, "ok")
 }
 
 func (h httpHandlers) serveStatus(w http.ResponseWriter, _ *http.Request) {

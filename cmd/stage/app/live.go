@@ -15,7 +15,7 @@ const (
 	watchersMax      = 16
 	watcherQueue     = 4 // messages that a slow one may be behind; then it is dropped and may come back
 	watcherPatience  = 5 * time.Second
-	watcherLifetime  = time.Hour       // then it comes back, unless nobody looks at it: a proxy may read on for ever
+	watcherLifetime  = time.Hour       // a proxy may read on when its page is gone; browsers reconnect
 	watcherReconnect = 2 * time.Second // what browsers are told to wait
 )
 
