@@ -85,9 +85,7 @@ func outsideSubsets(doc any) map[dialect]string {
 	if root["anyOf"] != nil {
 		w.fail(constrained, "", "has anyOf at its root")
 	}
-	if root != nil {
-		w.schema(root, "", 0, false)
-	}
+	w.schema(doc, "", 0, false)
 	if path, ok := w.cycle(false); ok {
 		w.fail(anthropicOutput, path, "is recursive")
 	}

@@ -201,6 +201,7 @@ func TestSchemaLeavesSubsetsAt(t *testing.T) {
 		// Roots.
 		{`true`, "rg", "the schema is not of the type object"},
 		{`{}`, "rg", "the schema is not of the type object"},
+		{`false`, "g", "the schema is not"},
 		{`{"type":"array","items":` + str + `}`, "rg", "the schema is not of the type object"},
 		{`{"type":["object","null"],"properties":{},"required":[],"additionalProperties":false}`, "rg", "the schema is not of the type object"},
 		{`{"$ref":"#/$defs/x","$defs":{"x":` + closedObject(str) + `}}`, "rg", "the schema is not of the type object"},
