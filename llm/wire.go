@@ -183,19 +183,7 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 		}
 		return o.Err
 	}
-	text := http.StatusText(o.Status)
-	switch {
-	case o.Fault != nil && o.Fault.Message != "":
-		text = preview(o.Fault.Message)
-	case o.Status/100 == 3:
-		text = "server redirects to " + location(o.Header)
-	case o.Status/100 == 2:
-		text = "the provider broke off without a message"
-	case page && title != "" && (text == "" || !strings.Contains(strings.ToLower(title), strings.ToLower(text))):
-		text = strings.TrimSpace(fmt.Sprintf("%s (HTML page %q)", text, title))
-	case text == "":
-		text = "the server gave no reason"
-	}
+	text := serverText(o, title)
 	if e.Class == Fatal {
 		text += " (" + mending(o) + ")"
 	} else if remedy := remedyOf(o.Fault); remedy != "" {
@@ -205,6 +193,24 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 		text += " (request " + id + ")"
 	}
 	return errors.New(text)
+}
+
+// serverText returns the server's words about an error, else what its status means. title is that of an HTML page.
+func serverText(o *Outcome, title string) string {
+	text := http.StatusText(o.Status)
+	switch {
+	case o.Fault != nil && o.Fault.Message != "":
+		return preview(o.Fault.Message)
+	case o.Status/100 == 3:
+		return "server redirects to " + location(o.Header)
+	case o.Status/100 == 2:
+		return "the provider broke off without a message"
+	case title != "" && (text == "" || !strings.Contains(strings.ToLower(title), strings.ToLower(text))):
+		return strings.TrimSpace(fmt.Sprintf("%s (HTML page %q)", text, title))
+	case text == "":
+		return "the server gave no reason"
+	}
+	return text
 }
 
 // mending tells the reader of a fatal error what to do.
