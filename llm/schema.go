@@ -87,10 +87,11 @@ func invalidReply(err error) error {
 	return &Error{Class: Transient, Reason: ReasonSchemaValidationFailed, Alike: string(ReasonSchemaValidationFailed), Err: err}
 }
 
-// Note says in one line how a provider known by name enforces less than the
+// Note says in one line how a provider known by name may enforce less than the
 // whole schema, and where the schema first leaves what the provider accepts. It
 // is "" where the provider enforces all of it, and for an unknown name and
-// [Mock]. Replies are validated in any case.
+// [Mock]. A server that is compatible with OpenAI may enforce more than OpenAI.
+// Replies are validated in any case.
 func (s *Schema) Note(provider string) string {
 	var how, at, subset string
 	switch provider {

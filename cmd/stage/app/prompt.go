@@ -64,7 +64,7 @@ func loadPrompt(cfg *Config) (*prompt, error) {
 	return p, errors.Join(faults...)
 }
 
-// schemaNote is what one provider does not enforce of the response schema.
+// schemaNote is what one provider may not enforce of the response schema.
 type schemaNote struct{ provider, text string }
 
 // schemaNotes returns those of the first provider and the fallbacks, each provider once.

@@ -121,7 +121,7 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	}
 	s.warnOfOpenFiles()
 	for _, note := range prompt.schemaNotes(cfg) {
-		s.log.Warn("the provider does not enforce all of the response schema", slog.String("provider", note.provider), slog.String("note", note.text))
+		s.log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.provider), slog.String("note", note.text))
 	}
 	return s, nil
 }
