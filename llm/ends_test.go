@@ -132,6 +132,10 @@ func TestGeminiEnds(t *testing.T) {
 //     also turns what it does not know into "stop" and notes it in provider_specific_fields (types/utils.py, Choices)
 //   - null where the model's process went away: ollama/ollama at fb30760, openai/openai.go, ToChatCompletion
 //   - left out of whole replies: mudler/LocalAI issue 788, maximhq/bifrost issue 1489
+//   - stop with a call: openai/openai-dotnet issue 64 and ENTERPILOT/GoModel pull request 124 (OpenAI itself), beside text
+//     ranxianglei/billion-context pull request 131
+//   - srvtoolu_, a search that Anthropic has done: BerriAI/litellm at 600fadc, llms/anthropic/chat/transformation.py,
+//     extract_response_content
 //   - "content_filter: SAFETY", "function_call_filter: MALFORMED_FUNCTION_CALL" and a choice without message: what
 //     Gemini's compatible address sends, as clients of it have recorded.
 func TestChatEnds(t *testing.T) {
@@ -147,6 +151,12 @@ func TestChatEnds(t *testing.T) {
 	}
 	parts := func(part, end string) string {
 		return `{"choices":[{"message":{"content":[` + part + `]},"finish_reason":"` + end + `"}]}`
+	}
+	message := func(members, end string) string {
+		return `{"choices":[{"message":{"role":"assistant","content":"` + said + `",` + members + `}` + end + `}]}`
+	}
+	call := func(id string) string {
+		return `{"id":"` + id + `","type":"function","function":{"name":"f","arguments":"{}"}}`
 	}
 	tests := []endCase{
 		{"refusal", reason("refusal"), Permanent, ReasonRefused, "refused"},
@@ -172,6 +182,14 @@ func TestChatEnds(t *testing.T) {
 			`{"choices":[{"message":{"content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`,
 			Transient, ReasonTruncated, brokenOff + `"tool_calls"`,
 		},
+		{"stop with a tool call", message(`"tool_calls":[`+call("call_1")+`]`, `,"finish_reason":"stop"`), Transient, ReasonTruncated, brokenOff + `"tool_calls"`},
+		{"left out with a tool call", message(`"tool_calls":[`+call("call_1")+`]`, ""), Transient, ReasonTruncated, brokenOff + `"tool_calls"`},
+		{"stop with a function call", message(`"function_call":{"name":"f","arguments":"{}"}`, `,"finish_reason":"stop"`), Transient, ReasonTruncated, brokenOff + `"tool_calls"`},
+		{"length with a tool call", message(`"tool_calls":[`+call("call_1")+`]`, `,"finish_reason":"length"`), Permanent, ReasonTruncated, atLimit},
+		{"stop with no tool calls", message(`"tool_calls":[],"function_call":null`, `,"finish_reason":"stop"`), 0, "", said},
+		{"stop with tool calls null", message(`"tool_calls":null`, `,"finish_reason":"stop"`), 0, "", said},
+		{"stop after Anthropic's own search", message(`"tool_calls":[`+call("srvtoolu_1")+`]`, `,"finish_reason":"stop"`), 0, "", said},
+		{"stop with a tool call after a search", message(`"tool_calls":[`+call("srvtoolu_1")+","+call("toolu_1")+`]`, `,"finish_reason":"stop"`), Transient, ReasonTruncated, brokenOff + `"tool_calls"`},
 		{"refusal part", parts(`{"type":"refusal","refusal":"I can't."}`, "stop"), Permanent, ReasonRefused, "refused"},
 		{"refusal part beside text", parts(`{"type":"text","text":"`+said+`"},{"type":"refusal","refusal":"No."}`, "stop"), Permanent, ReasonRefused, "refused"},
 		{"text parts", parts(`{"type":"text","text":"`+said+`"}`, "stop"), 0, "", said},
@@ -236,6 +254,10 @@ func TestResponsesEnds(t *testing.T) {
 		{"refusal", reply(completed, `{"type":"message","content":[{"type":"refusal","refusal":"No."}]}`), Permanent, ReasonRefused, "refused"},
 		{"search done by the provider", reply(completed, `{"type":"web_search_call","status":"completed"},`+message), 0, "", said},
 		{"reasoning", reply(completed, `{"type":"reasoning","content":[{"type":"reasoning_text","text":"Hm."}]},`+message), 0, "", said},
+		{"shell of the provider", reply(completed, `{"type":"shell_call","environment":{"type":"container_reference","container_id":"c"}},`+message), 0, "", said},
+		{"shell of the caller", reply(completed, message+`,{"type":"shell_call","environment":{"type":"local"}}`), Transient, ReasonTruncated, brokenOff + `"shell_call"`},
+		{"search for tools by the provider", reply(completed, `{"type":"tool_search_call","execution":"server"},`+message), 0, "", said},
+		{"search for tools by the caller", reply(completed, message+`,{"type":"tool_search_call","execution":"client"}`), Transient, ReasonTruncated, brokenOff + `"tool_search_call"`},
 		{"function call alone", reply(completed, `{"type":"function_call","name":"f","arguments":"{}"}`), Transient, ReasonTruncated, brokenOff + `"function_call"`},
 	}
 	for _, kind := range []string{"function_call", "custom_tool_call", "computer_call", "local_shell_call", "apply_patch_call", "mcp_approval_request"} {

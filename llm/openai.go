@@ -121,6 +121,7 @@ type chatChoice struct {
 	native, own  string // the finish reason of the provider behind OpenRouter, and behind LiteLLM
 	answered     bool
 	refused      bool
+	calls        bool   // it waits for what a tool returns
 	fault        []byte // OpenRouter
 }
 
@@ -171,9 +172,20 @@ func (c *chatChoice) readMessage(raw []byte) {
 			readString(&c.text, value)
 		case "refusal":
 			c.refused = c.refused || looseString(value) != ""
+		case "tool_calls":
+			for call := range elements(value) {
+				var id string
+				readString(&id, memberOf(call, "id"))
+				c.calls = c.calls || !strings.HasPrefix(id, serverToolID)
+			}
+		case "function_call":
+			c.calls = c.calls || isObject(value)
 		}
 	}
 }
+
+// serverToolID begins the ids of calls that Anthropic has answered itself. LiteLLM lists them among the others.
+const serverToolID = "srvtoolu_"
 
 // chatEnds are the finish reasons that OpenAI and compatible servers document,
 // each spelling with who uses it. tool_calls and function_call are not among
@@ -202,8 +214,18 @@ var chatEnds = map[string]Finish{
 	"refusal": FinishRefusal, // Anthropic
 }
 
-// end says how the answer ended, and the finish reason that says so.
-func (c *chatChoice) end() (end Finish, reason string) {
+// end says how the answer ended, and the finish reason that says so. Some servers say "stop" of an answer that calls a
+// tool.
+func (c *chatChoice) end() (Finish, string) {
+	end, reason := c.reported()
+	if end == FinishStop && c.calls {
+		return FinishUnfinished, "tool_calls"
+	}
+	return end, reason
+}
+
+// reported is end by the reported finish reasons alone.
+func (c *chatChoice) reported() (end Finish, reason string) {
 	switch {
 	case c.refused:
 		return FinishRefusal, c.finish

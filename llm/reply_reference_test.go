@@ -31,6 +31,10 @@ type referenceChatChoice struct {
 type referenceChatMessage struct {
 	Content referenceParts `json:"content"`
 	Refusal looseText      `json:"refusal"`
+	Calls   []struct {
+		ID string `json:"id"`
+	} `json:"tool_calls"`
+	Call json.RawMessage `json:"function_call"`
 }
 
 type referenceChatUsage struct {
@@ -115,6 +119,10 @@ func referenceChat(body []byte, r *Reply, o *Outcome) {
 	if choice.Message != nil {
 		c.answered, c.text = true, choice.Message.Content.text
 		c.refused = choice.Message.Refusal != "" || choice.Message.Content.refused
+		c.calls = isObject(choice.Message.Call)
+		for _, call := range choice.Message.Calls {
+			c.calls = c.calls || !strings.HasPrefix(call.ID, serverToolID)
+		}
 	}
 	switch {
 	case isObject(choice.Error):
@@ -278,9 +286,13 @@ type referenceResponsesReply struct {
 		Reason string `json:"reason"`
 	} `json:"incomplete_details"`
 	Output *[]struct {
-		Type    string `json:"type"`
-		Status  string `json:"status"`
-		Phase   string `json:"phase"`
+		Type        string `json:"type"`
+		Status      string `json:"status"`
+		Phase       string `json:"phase"`
+		Execution   string `json:"execution"`
+		Environment struct {
+			Type string `json:"type"`
+		} `json:"environment"`
 		Content []struct {
 			Type string    `json:"type"`
 			Text looseText `json:"text"`
@@ -335,7 +347,8 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 	refused, unfinished := false, ""
 	for _, item := range *v.Output {
 		switch {
-		case clientCalls[item.Type]:
+		case clientCalls[item.Type], item.Type == "shell_call" && item.Environment.Type == "local",
+			item.Type == "tool_search_call" && item.Execution == "client":
 			unfinished = item.Type
 		case item.Type != "message":
 			continue

@@ -88,7 +88,7 @@ var replyNames = []string{
 	"upstream_inference_cost", "cache_creation", "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens", "thinking_tokens",
 	"stop_reason", "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens",
 	"input_tokens_details", "output_tokens_details", "incomplete_details", "reason", "native_finish_reason", "provider_specific_fields",
-	"phase", "functionCall",
+	"phase", "functionCall", "tool_calls", "function_call", "environment", "execution",
 	"responseId", "modelVersion", "candidates", "finishReason", "parts", "thought", "promptFeedback", "blockReason", "usageMetadata",
 	"promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount", "totalTokenCount",
 }
@@ -114,8 +114,8 @@ var inside = map[string][]string{
 		"responseId", "modelVersion", "candidates", "promptFeedback", "usageMetadata",
 	},
 	"choices":                  {"message", "finish_reason", "native_finish_reason", "provider_specific_fields", "error"},
-	"provider_specific_fields": {"native_finish_reason"}, "message": {"content", "refusal"}, "content": {"type", "text", "refusal", "parts"},
-	"parts": {"text", "thought", "functionCall"}, "output": {"type", "status", "phase", "content"}, "candidates": {"content", "finishReason"},
+	"provider_specific_fields": {"native_finish_reason"}, "message": {"content", "refusal", "tool_calls", "function_call"}, "tool_calls": {"id"}, "content": {"type", "text", "refusal", "parts"},
+	"parts": {"text", "thought", "functionCall"}, "output": {"type", "status", "phase", "content", "environment", "execution"}, "environment": {"type"}, "candidates": {"content", "finishReason"},
 	"usage": {
 		"prompt_tokens", "completion_tokens", "total_tokens", "cost", "prompt_tokens_details", "completion_tokens_details", "input_tokens",
 		"output_tokens", "input_tokens_details", "output_tokens_details", "cache_creation_input_tokens",
@@ -130,7 +130,7 @@ var inside = map[string][]string{
 	},
 }
 
-var lists = []string{"choices", "output", "candidates", "parts"}
+var lists = []string{"choices", "output", "candidates", "parts", "tool_calls"}
 
 // drawReply draws what stands under a name: mostly what belongs there, at times anything.
 func drawReply(t *rapid.T, name string) string {
@@ -173,7 +173,7 @@ func drawReply(t *rapid.T, name string) string {
 		return strconv.Itoa(rapid.IntRange(0, 99).Draw(t, "tokens"))
 	}
 	if name == "type" && !odd {
-		return rapid.SampledFrom([]string{`"text"`, `"message"`, `"output_text"`, `"refusal"`, `"thinking"`, `"function_call"`}).Draw(t, "type")
+		return rapid.SampledFrom([]string{`"text"`, `"message"`, `"output_text"`, `"refusal"`, `"thinking"`, `"function_call"`, `"shell_call"`, `"tool_search_call"`}).Draw(t, "type")
 	}
 	if name == "error" && !odd {
 		return "null"
@@ -185,7 +185,7 @@ func drawReply(t *rapid.T, name string) string {
 		"null", "true", "false", "0", "7", "-0", "-1", "1.0", "1.5", "2e3", "1e400", "-1e400", "9007199254740993", "123456789012345678901234567890",
 		"{}", "[]", `[null]`, `[5,"x"]`, `{"a":[{"b":null}]}`, `"\ud800"`, `"\ud83d\ude00\n"`, "\"\xff\xfe\"", `" "`, `""`, `"Gut, schön."`, `"text"`, `"message"`,
 		`"output_text"`, `"refusal"`, `{"message":"m"}`, `"stop"`, `"length"`, `"error"`, `"failed"`, `"incomplete"`, `"queued"`, `"content_filter"`, `"max_tokens"`, `"MAX_TOKENS"`, `"SAFETY"`,
-		`"completed"`, `"commentary"`, `"final_answer"`, `"tool_use"`, `"content_filter: OTHER"`, `"OTHER"`, `"STOP"`, `"end_turn"`,
+		`"completed"`, `"commentary"`, `"final_answer"`, `"tool_use"`, `"content_filter: OTHER"`, `"OTHER"`, `"STOP"`, `"end_turn"`, `"srvtoolu_1"`, `"local"`, `"client"`,
 	}).Draw(t, "value")
 }
 

@@ -87,7 +87,8 @@ var responsesEnds = map[string]Finish{
 }
 
 // clientCalls are the items of output that wait for the caller to do something,
-// which the stage does not. Other calls the provider has done itself.
+// which the stage does not. Other calls the provider has done itself, and those of
+// shell_call and tool_search_call that do not say that they are left to the caller.
 var clientCalls = map[string]bool{
 	"function_call":        true,
 	"custom_tool_call":     true,
@@ -152,7 +153,7 @@ type responsesOutput struct {
 
 func (v *responsesOutput) read(output []byte) {
 	for item := range elements(output) {
-		var kind, status, phase string
+		var kind, status, phase, environment, execution string
 		var content []byte
 		for key, value := range members(item) {
 			switch string(key) {
@@ -162,13 +163,17 @@ func (v *responsesOutput) read(output []byte) {
 				readString(&status, value)
 			case "phase":
 				readString(&phase, value)
+			case "environment":
+				environment, _ = typed(value, "")
+			case "execution":
+				readString(&execution, value)
 			case "content":
 				content = value
 			}
 		}
 		switch {
 		case kind != "message":
-			if clientCalls[kind] {
+			if clientCalls[kind] || kind == "shell_call" && environment == "local" || kind == "tool_search_call" && execution == "client" {
 				v.unfinished = kind
 			}
 			continue
