@@ -227,6 +227,8 @@ func judgeFault(o *Outcome, status int) judgement {
 		return unknownModel(o.Known)
 	case f.Oversized:
 		return callFailed(Permanent, OfRequest)
+	case dashScopeLimit(o):
+		return callFailed(Capacity, OfRequest)
 	}
 	// A status that speaks of this request alone is not turned into a limit.
 	mayBeLimit := status == 0 || status == 402 || status == 429 || status >= 500

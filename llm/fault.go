@@ -105,7 +105,7 @@ var words = map[string]meaning{
 	"image_content_policy_violation": meansFiltered, // OpenAI, in a failed response
 
 	// Nobody's row will succeed.
-	"insufficient_quota":                meansFatal, // OpenAI, 429
+	"insufficient_quota":                meansFatal, // OpenAI, 429; DashScope's is left out by dashScopeLimit
 	"credit_balance_exhausted":          meansFatal, // OpenAI, 429
 	"organization_spend_limit_exceeded": meansFatal, // OpenAI, 429
 	"organization_usage_limit_exceeded": meansFatal, // OpenAI, 429
@@ -402,7 +402,7 @@ func exceedsBucket(o *Outcome) bool {
 		return false
 	}
 	sentence, _, ok := strings.Cut(f.Message, " input tokens per minute")
-	if !ok || !strings.Contains(sentence, " rate limit ") {
+	if !ok || !strings.Contains(sentence, " rate limit ") { // a "maximum usage increase rate" passes
 		return false
 	}
 	limit, ok := digits([]byte(o.Header.Get(bucket + "Limit")))
@@ -416,6 +416,14 @@ func exceedsBucket(o *Outcome) bool {
 	}
 	remaining, ok := digits([]byte(o.Header.Get(bucket + "Remaining")))
 	return ok && remaining >= limit || size/tokenBytes > limit
+}
+
+// dashScopeLimit reports whether Alibaba's DashScope has refused a request for its
+// limit of tokens a minute. It calls that by OpenAI's code for a lack of credit, but
+// its gateway marks each reply.
+func dashScopeLimit(o *Outcome) bool {
+	return o.Status == http.StatusTooManyRequests && o.Fault.Code == "insufficient_quota" &&
+		o.Header.Get("X-Dashscope-Call-Gateway") != ""
 }
 
 // spendLimit reads the beginnings of Anthropic's 400 for a limit on spending

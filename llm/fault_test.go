@@ -28,6 +28,8 @@ type errorCase struct {
 //   - Anthropic: anthropics/claude-code issue 72457; for the two wordings of the limit OpenHands/OpenHands issue 9259
 //     and continuedev/continue issue 12057, with the headers that clients have recorded beside a 429; the sentence about
 //     the increase as clients have recorded it in 2026, and without its numbers since 2025
+//   - DashScope: 429-Throttling.AllocationQuota/insufficient_quota (TPS/TPM) in Alibaba Model Studio's error codes; by
+//     its header open-telemetry/opentelemetry-ebpf-instrumentation knows it, at 4468e77, pkg/ebpf/common/http/qwen.go
 //   - OpenAI: TestResponsesEnds.
 func TestErrorsHaveTheirClass(t *testing.T) {
 	const (
@@ -41,6 +43,9 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 		credit         = "check credit and spending limits"
 		account        = "check the account at the provider"
 	)
+	quotaOf := func(word string) string {
+		return `{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"` + word + `","param":null,"code":"` + word + `"}}`
+	}
 	noLimit := strings.ReplaceAll(full, "40000", "0")
 	calls := ReasonAPICallFailed
 	tests := []errorCase{
@@ -48,6 +53,10 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 		{"groq, flex tier, by code", ChatCompletions{}, 498, "", 0, `{"error":{"message":"No flex capacity.","code":"capacity_exceeded"}}`, Capacity, calls, "498"},
 		{"groq, without a body", ChatCompletions{}, 498, "", 0, ``, Capacity, calls, "498"},
 		{"openai, flex tier", ChatCompletions{}, 429, "", 0, `{"error":{"message":"m","code":"flex_unavailable"}}`, Capacity, calls, "429"},
+
+		{"openai, credit", ChatCompletions{}, 429, "", 0, quotaOf("insufficient_quota"), Fatal, calls, credit},
+		{"dashscope, tokens a minute", ChatCompletions{}, 429, "x-dashscope-call-gateway: true", 0, quotaOf("insufficient_quota"), Capacity, calls, "429"},
+		{"dashscope, free quota", ChatCompletions{}, 403, "x-dashscope-call-gateway: true", 0, quotaOf("insufficient_quota"), Fatal, calls, "403"},
 
 		{"gemini, prepaid credit", GenerateContent{}, 429, "", 0, prepaid, Fatal, calls, credit},
 		{"gemini, prepaid credit, compatible address", ChatCompletions{}, 429, "", 0, "[" + prepaid + "]", Fatal, calls, credit},
@@ -83,6 +92,8 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 		{"anthropic, increase too steep", Messages{}, 429, full, 200_000, increase, Capacity, calls, "429"},
 		{"anthropic, output tokens", Messages{}, 429, full, 200_000, strings.Replace(limit, "input", "output", 1), Capacity, calls, "429"},
 		{"anthropic, limit of the account", Messages{}, 429, full, 200_000, anthropicError + `rate_limit_error","message":"This request would exceed your account's rate limit. Please try again later."}}`, Capacity, calls, "429"},
+		{"anthropic, usage that grows too fast", Messages{}, 429, full, 200_000, anthropicError + `rate_limit_error","message":"This request would exceed your organization's (org) maximum usage increase rate for input tokens per minute. Please scale up your input tokens usage more gradually to stay within the acceleration limit. For details, refer to: https://docs.claude.com/en/api/rate-limits."}}`, Capacity, calls, "429"},
+		{"anthropic, usage that grows too fast, newer words", Messages{}, 429, full, 200_000, anthropicError + `rate_limit_error","message":"This request would exceed your organization's maximum usage increase rate for input tokens per minute (org: o, model: m). Your current limit is 58,276 input tokens per minute, and will increase to 68,276 at the next minute boundary."}}`, Capacity, calls, "429"},
 		{"anthropic, overloaded", Messages{}, 529, full, 200_000, anthropicError + `overloaded_error","message":"Overloaded"}}`, Capacity, calls, "529"},
 	}
 	for _, code := range []string{"bio_policy", "cyber_policy", "misalignment_policy_violation"} {
