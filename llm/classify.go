@@ -44,6 +44,8 @@ type Known struct {
 	AcceptTruncated bool
 	// RequestBytes is the length of the request's body. 0: not known.
 	RequestBytes int
+	// Cached says that the request marks parts for the provider's cache. What is read from there counts towards no limit.
+	Cached bool
 }
 
 // Progress is a set of the steps that an attempt has completed.

@@ -269,6 +269,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 		RowModel:        p.rowModel,
 		AcceptTruncated: c.cfg.AcceptTruncated,
 		RequestBytes:    len(p.Body),
+		Cached:          p.cached,
 	}
 	body := c.attempt(ctx, p, c.login.Load(), call)
 	now := time.Now()

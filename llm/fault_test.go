@@ -81,9 +81,10 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 		{"anthropic, larger than the limit, advice to retry", Messages{}, 429, full + "\nx-should-retry: true", 200_000, limit, Transient, calls, "input tokens per minute"},
 		{"anthropic, limit used up", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 0", 200_000, limit, Capacity, calls, "429"},
 		{"anthropic, limit used in part", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 39000", 200_000, limit, Capacity, calls, "429"},
-		{"anthropic, far larger than the limit, used in part", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 12000", 240_006, limit, Permanent, calls, "input tokens per minute"},
-		{"anthropic, far larger than the limit, without headers", Messages{}, 429, "", 240_006, newerLimit, Permanent, calls, "input tokens per minute"},
-		{"anthropic, no limit anywhere", Messages{}, 429, "", 240_006, strings.Replace(limit, "40,000", "some", 1), Capacity, calls, "429"},
+		{"anthropic, far larger than the limit, used in part", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 12000", 640_016, limit, Permanent, calls, "input tokens per minute"},
+		{"anthropic, far larger than the limit, without headers", Messages{}, 429, "", 640_016, newerLimit, Permanent, calls, "input tokens per minute"},
+		{"anthropic, long, used in part", Messages{}, 429, "anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 12000", 600_000, limit, Capacity, calls, "429"},
+		{"anthropic, no limit anywhere", Messages{}, 429, "", 640_016, strings.Replace(limit, "40,000", "some", 1), Capacity, calls, "429"},
 		{"anthropic, fewer bytes than the limit has tokens", Messages{}, 429, full, 39_999, limit, Capacity, calls, "429"},
 		{"anthropic, length not known", Messages{}, 429, full, 0, limit, Capacity, calls, "429"},
 		{"anthropic, without headers", Messages{}, 429, "", 200_000, limit, Capacity, calls, "429"},
@@ -93,7 +94,6 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 		{"anthropic, output tokens", Messages{}, 429, full, 200_000, strings.Replace(limit, "input", "output", 1), Capacity, calls, "429"},
 		{"anthropic, limit of the account", Messages{}, 429, full, 200_000, anthropicError + `rate_limit_error","message":"This request would exceed your account's rate limit. Please try again later."}}`, Capacity, calls, "429"},
 		{"anthropic, usage that grows too fast", Messages{}, 429, full, 200_000, anthropicError + `rate_limit_error","message":"This request would exceed your organization's (org) maximum usage increase rate for input tokens per minute. Please scale up your input tokens usage more gradually to stay within the acceleration limit. For details, refer to: https://docs.claude.com/en/api/rate-limits."}}`, Capacity, calls, "429"},
-		{"anthropic, usage that grows too fast, newer words", Messages{}, 429, full, 200_000, anthropicError + `rate_limit_error","message":"This request would exceed your organization's maximum usage increase rate for input tokens per minute (org: o, model: m). Your current limit is 58,276 input tokens per minute, and will increase to 68,276 at the next minute boundary."}}`, Capacity, calls, "429"},
 		{"anthropic, overloaded", Messages{}, 529, full, 200_000, anthropicError + `overloaded_error","message":"Overloaded"}}`, Capacity, calls, "529"},
 	}
 	for _, code := range []string{"bio_policy", "cyber_policy", "misalignment_policy_violation"} {

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -18,6 +19,7 @@ type Prepared struct {
 
 	*address
 	rowModel bool
+	cached   bool // marks parts for the provider's cache
 }
 
 // address is where requests for a model go.
@@ -54,6 +56,7 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	}
 	p.Body = c.cfg.Wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
 	if len(r.ExtraBody) > 0 {
+		p.cached = bytes.Contains(r.ExtraBody, []byte(`"cache_control"`))
 		p.Body = appendMerged(make([]byte, 0, len(p.Body)+len(r.ExtraBody)), p.Body, r.ExtraBody)
 	}
 	return p, nil
