@@ -50,6 +50,10 @@ test-real: ## run the program against nginx, a mock of all wire formats and a ch
 test-oldserver: ## run the program against nats-server 2.12 and 2.11, and have 2.10 refused; builds each, takes minutes
 	go test -tags oldserver -count=1 -v -run '$(RUN)' ./test/oldserver
 
+.PHONY: test-jinja
+test-jinja: ## render the templates of Jinja's own tests, of JINJA=directory or Debian's source package; takes seconds
+	JINJA="$(abspath $(JINJA))" go test -tags jinja -count=1 -v -run '$(RUN)' ./test/jinja $(if $(UPDATE),-update)
+
 .PHONY: chaos
 chaos: ## kill, suspend, cut off and restart real processes for DURATION, or over ROWS, by SEED; see docs/reliability.md
 	@mkdir -p bin
