@@ -78,7 +78,7 @@ func ParseTemplate(source []byte, o TemplateOptions) (t *Template, err error) {
 
 // compile has gonja parse source and puts our own operations in the tree.
 func (t *Template) compile(source []byte) (err error) {
-	checked, err := checkSource(source)
+	read, err := readSource(source)
 	if err != nil {
 		return err
 	}
@@ -88,13 +88,14 @@ func (t *Template) compile(source []byte) (err error) {
 			err = fmt.Errorf("the template cannot be parsed: %v", p)
 		}
 	}()
-	c := newTemplateCompiler(checked, t.lookup != nil)
-	loader, err := loaders.NewMemoryLoader(map[string]string{"/template": string(checked.tidy)})
+	c := newTemplateCompiler(read, t.lookup != nil)
+	loader, err := loaders.NewMemoryLoader(map[string]string{"/template": string(read.tidy)})
 	if err != nil {
 		return err
 	}
 	t.config = config.New()
 	t.config.StrictUndefined = true
+	t.config.KeepTrailingNewline = true // its last one is gone already
 	t.environment = &exec.Environment{
 		Filters:           exec.NewFilterSet(c.filters),
 		Tests:             exec.NewTestSet(nil),

@@ -3,7 +3,6 @@ package llm
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	controls "github.com/nikolalohinski/gonja/v2/builtins/control_structures"
@@ -130,7 +129,7 @@ func (b *rawBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) err
 // forBlock is a loop.
 type forBlock struct {
 	blockAt
-	names     []string
+	target    *target
 	items     nodes.Expression
 	test      nodes.Expression // nil: none
 	otherwise *blockAt         // nil: none
@@ -140,13 +139,13 @@ type forBlock struct {
 func parseFor(p, args *parser.Parser) (nodes.ControlStructure, error) {
 	b := &forBlock{}
 	var err error
-	if b.names, err = parseNames(args); err != nil {
+	if b.target, err = parseTarget(args, false); err != nil {
 		return nil, err
 	}
 	if args.Match(tokens.In) == nil {
 		return nil, args.Error(`"in" is missing`, args.Current())
 	}
-	if b.items, err = args.ParseExpression(); err != nil {
+	if b.items, err = parseTuple(args); err != nil {
 		return nil, err
 	}
 	if args.MatchName("if") != nil {
@@ -164,34 +163,12 @@ func parseFor(p, args *parser.Parser) (nodes.ControlStructure, error) {
 	return b, b.otherwise.parseBody(p, args, "endfor")
 }
 
-// parseNames reads names with commas between, in brackets or not.
-func parseNames(args *parser.Parser) (names []string, err error) {
-	bracket := args.Match(tokens.LeftParenthesis)
-	for {
-		name := args.Match(tokens.Name)
-		if name == nil {
-			return nil, args.Error("a name is missing", args.Current())
-		}
-		if slices.Contains([]string{"loop", "none", "None", "nil", "true", "True", "false", "False"}, name.Val) {
-			return nil, args.Error("this name cannot be set", name)
-		}
-		names = append(names, name.Val)
-		if args.Match(tokens.Comma) == nil {
-			break
-		}
-	}
-	if bracket != nil && args.Match(tokens.RightParenthesis) == nil {
-		return nil, args.Error("a closing bracket is missing", args.Current())
-	}
-	return names, nil
-}
-
 func (b *forBlock) compile(c *templateCompiler) (err error) {
 	b.line = c.line
 	if b.items, err = c.expression(b.items); err != nil {
 		return err
 	}
-	c.set = append(c.set, b.names...)
+	c.set = b.target.names(c.set)
 	before := c.parts
 	if b.test != nil { // in which loop is that of a loop around
 		if b.test, err = c.expression(b.test); err != nil {
@@ -273,27 +250,8 @@ func (b *forBlock) turns(r *exec.Renderer, run *rendering) ([]any, error) {
 
 // bind gives the loop's names the values of one item.
 func (b *forBlock) bind(run *rendering, ctx *exec.Context, item any) error {
-	if err := setNames(run, ctx, b.names, item); err != nil {
+	if err := b.target.set(run, ctx, item); err != nil {
 		return run.fail(b.line, err)
-	}
-	return nil
-}
-
-// setNames gives names the values of v, or of its items where there is more than one name.
-func setNames(run *rendering, ctx *exec.Context, names []string, v any) error {
-	if len(names) == 1 {
-		ctx.Set(names[0], v)
-		return nil
-	}
-	items, err := run.items(v)
-	if err != nil {
-		return err
-	}
-	if len(items) != len(names) {
-		return fmt.Errorf("%d values for the names %s", len(items), strings.Join(names, ", "))
-	}
-	for i, name := range names {
-		ctx.Set(name, items[i])
 	}
 	return nil
 }
@@ -302,4 +260,5 @@ func setNames(run *rendering, ctx *exec.Context, names []string, v any) error {
 type loopState struct {
 	items []any
 	index int
+	seen  []any // by loop.changed, at its last call
 }

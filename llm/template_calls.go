@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,7 +20,7 @@ type callable struct {
 	op operation
 	// params are the names of the arguments. Those that may be left out end in "?".
 	params string
-	// named: takes any named arguments, as pairs of name and value.
+	// named: takes any named arguments, as pairs of name and value, and before them a mapping or list of pairs.
 	named bool
 	// free: takes any arguments, which freeArgs takes apart.
 	free bool
@@ -98,8 +97,8 @@ func (c *templateCompiler) invoke(kind, name string, table map[string]callable, 
 }
 
 func (c *templateCompiler) invokeNamed(name string, op operation, args []nodes.Expression, kwargs map[string]nodes.Expression) (nodes.Expression, error) {
-	if len(args) > 0 {
-		return nil, c.errorf("%s: arguments need names, as in %s(a=1)", name, name)
+	if len(args) > 1 {
+		return nil, c.errorf("%s: %d arguments without names, at most 1 is allowed", name, len(args))
 	}
 	var pairs []nodes.Expression
 	for _, key := range slices.Sorted(maps.Keys(kwargs)) {
@@ -109,7 +108,17 @@ func (c *templateCompiler) invokeNamed(name string, op operation, args []nodes.E
 		}
 		pairs = append(pairs, &nodes.String{Location: &tokens.Token{Val: key}, Val: key}, x)
 	}
-	return c.apply(op, none, pairs...), nil
+	if len(args) == 0 {
+		return c.apply(op, none, pairs...), nil
+	}
+	base, err := c.expression(args[0])
+	return c.apply(func(r *rendering, v any, pairs []any) (any, error) {
+		all, err := pairsOf(r, v)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return op(r, nil, append(all, pairs...))
+	}, base, pairs...), err
 }
 
 // invokeFree gives op the positional arguments, and behind them the named ones as a mapping.
@@ -157,18 +166,10 @@ var notAvailable = map[string]string{
 func (c *templateCompiler) filtered(x *nodes.FilteredExpression) (nodes.Expression, error) {
 	first := x.Filters[0].Token
 	c.at(first)
-	if t := lastTest(x.Expression); t != nil {
-		// Where a test ends an expression, gonja gives the filter behind it the whole
-		// expression: it reads a in b|lower as (a in b)|lower, Jinja as a in (b|lower).
-		in, _ := c.operatorIn(t)
-		switch {
-		case c.source.bracketed(bytes.LastIndexByte(c.source.tidy[:first.Pos], '|')):
-		case in:
-			t.Test.Args[0] = &nodes.FilteredExpression{Expression: t.Test.Args[0], Filters: x.Filters}
-			return c.expression(x.Expression)
-		case x.Expression != nodes.Expression(t):
-			return nil, c.errorf("put brackets around what the filter %s is for", x.Filters[0].Name)
-		}
+	if t := lastTest(x.Expression); t != nil && c.source.together(t.Test.Token, first) &&
+		(x.Expression != nodes.Expression(t) || c.leftOfTest(t) != nil) {
+		// Where a test ends an expression, gonja gives the filter behind it the whole expression.
+		return nil, c.errorf("put brackets around what the filter %s is for", x.Filters[0].Name)
 	}
 	if c.depth+len(x.Filters) > maxExpressionDepth { // each is evaluated within the next
 		return nil, c.errorf("more than %d filters in a row", maxExpressionDepth-c.depth)
@@ -210,6 +211,14 @@ func (c *templateCompiler) askDefault(f *nodes.FilterCall, x nodes.Expression) {
 	}
 }
 
+// ownFilters are those that are more than an operation on values.
+var ownFilters = []string{"default", "d", "map", "select", "reject", "selectattr", "rejectattr"}
+
+func isFilter(name string) bool {
+	_, ok := filters[name]
+	return ok || slices.Contains(ownFilters, name)
+}
+
 func (c *templateCompiler) oneFilter(f *nodes.FilterCall, of nodes.Expression) (nodes.Expression, error) {
 	switch f.Name {
 	case "default", "d":
@@ -220,11 +229,7 @@ func (c *templateCompiler) oneFilter(f *nodes.FilterCall, of nodes.Expression) (
 	return c.invoke("filter", f.Name, filters, of, f.Args, f.Kwargs)
 }
 
-// box holds a value that is there. It is true in conditions, whatever it holds.
-type box struct{ v any }
-
-// defaultFilter compiles of|default(value, boolean): the value is evaluated only when
-// needed, by an "or" whose left side is false only then.
+// defaultFilter compiles of|default(value, boolean): the value is evaluated only when needed.
 func (c *templateCompiler) defaultFilter(f *nodes.FilterCall, of nodes.Expression) (nodes.Expression, error) {
 	value, boolean := nodes.Expression(&nodes.String{Location: &tokens.Token{}}), nodes.Expression(&nodes.Bool{Location: &tokens.Token{}})
 	used := 0
@@ -245,26 +250,18 @@ func (c *templateCompiler) defaultFilter(f *nodes.FilterCall, of nodes.Expressio
 	if err != nil {
 		return nil, err
 	}
-	there := c.filter(func(e *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value {
+	return c.filter(func(e *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value {
 		if in.IsError() {
 			if !renderingOf(e).forgive() {
 				return in
 			}
-			return exec.AsValue(false)
+			return e.Eval(both[0])
 		}
-		v := valueOf(in)
-		if truthy(valueOf(params.Args[0])) && !truthy(v) {
-			return exec.AsValue(false)
+		if truthy(valueOf(params.Args[0])) && !truthy(valueOf(in)) {
+			return e.Eval(both[0])
 		}
-		return exec.AsValue(box{v})
-	}, of, both[1])
-	or := &nodes.BinOperator{Token: &tokens.Token{Type: tokens.Or, Val: "or"}}
-	return c.apply(func(_ *rendering, v any, _ []any) (any, error) {
-		if b, ok := v.(box); ok {
-			return b.v, nil
-		}
-		return v, nil
-	}, &nodes.BinaryExpression{Left: there, Right: both[0], Operator: or}), nil
+		return in
+	}, of, both[1]), nil
 }
 
 // eachFilter compiles the filters that apply a filter or test, named by their first

@@ -87,7 +87,8 @@ func (c *templateCompiler) nodes(list []nodes.Node) (err error) {
 		switch n := n.(type) {
 		case nil, *nodes.Comment:
 		case *nodes.Data:
-			c.parts += len(n.Data.Val) / stepCost // gonja trims it anew each time
+			trim(n)
+			c.parts += len(n.Data.Val) / stepCost
 		case *nodes.Output:
 			err = c.output(n)
 		case *nodes.ControlStructureBlock:
@@ -103,19 +104,26 @@ func (c *templateCompiler) nodes(list []nodes.Node) (err error) {
 	return nil
 }
 
+// trim cuts the space that is beside tags now, so that it need not be cut at each rendering, and all that Jinja cuts.
+func trim(n *nodes.Data) {
+	if n.Trim.Left {
+		n.Data.Val = strings.TrimLeftFunc(n.Data.Val, isTemplateSpace)
+	}
+	if n.Trim.Right {
+		n.Data.Val = strings.TrimRightFunc(n.Data.Val, isTemplateSpace)
+	}
+	n.Trim = nodes.Trim{}
+}
+
 func (c *templateCompiler) output(n *nodes.Output) (err error) {
 	c.at(n.Start)
-	if n.Condition != nil {
-		if n.Condition, err = c.expression(n.Condition); err != nil {
-			return err
-		}
+	var x nodes.Expression
+	if b, ok := n.Expression.(*nodes.BinaryExpression); ok {
+		x, err = c.binary(b, &nodes.String{Location: b.Operator.Token})
+	} else {
+		x, err = c.expression(n.Expression)
 	}
-	if n.Alternative != nil {
-		if n.Alternative, err = c.text(n.Alternative); err != nil {
-			return err
-		}
-	}
-	n.Expression, err = c.text(n.Expression)
+	n.Expression = c.apply(opText, x)
 	return err
 }
 
@@ -153,12 +161,6 @@ func (c *templateCompiler) errorf(format string, args ...any) error {
 // none is a constant expression, the input of operations that have none.
 var none = &nodes.None{Location: &tokens.Token{Val: "none"}}
 
-// text compiles an expression whose value is written out.
-func (c *templateCompiler) text(x nodes.Expression) (nodes.Expression, error) {
-	x, err := c.expression(x)
-	return c.apply(opText, x), err
-}
-
 // expressions compiles a list of expressions, such as arguments.
 func (c *templateCompiler) expressions(list []nodes.Expression) ([]nodes.Expression, error) {
 	out := make([]nodes.Expression, len(list))
@@ -179,12 +181,7 @@ func (c *templateCompiler) expression(x nodes.Expression) (nodes.Expression, err
 	c.parts++
 	defer func(line int) { c.depth, c.line = c.depth-1, line }(c.line)
 	switch x := x.(type) {
-	case *nodes.None, *nodes.String, *nodes.Float, *nodes.Bool:
-		return x, nil
-	case *nodes.Integer:
-		if strings.TrimLeft(x.Location.Val, "0123456789_") == "" && strings.HasPrefix(x.Location.Val, "0") && x.Val != 0 {
-			return nil, c.errorf("the number %s begins with a zero", x.Location.Val)
-		}
+	case *nodes.None, *nodes.String, *nodes.Integer, *nodes.Float, *nodes.Bool:
 		return x, nil
 	case *nodes.Name:
 		return c.name(x)
@@ -205,12 +202,11 @@ func (c *templateCompiler) expression(x nodes.Expression) (nodes.Expression, err
 	case *nodes.TestExpression:
 		return c.test(x)
 	case *nodes.Negation:
-		term, err := c.expression(x.Term)
-		return c.apply(opNot, term), err
+		return c.negation(x)
 	case *nodes.UnaryExpression:
 		return c.unary(x)
 	case *nodes.BinaryExpression:
-		return c.binary(x)
+		return c.binary(x, nil)
 	}
 	return nil, c.errorf("an expression is missing")
 }
@@ -324,36 +320,6 @@ func asWritten(x nodes.Node, depth int) string {
 	return "…"
 }
 
-func (c *templateCompiler) unary(x *nodes.UnaryExpression) (nodes.Expression, error) {
-	c.at(x.Operator)
-	term, err := c.expression(x.Term)
-	if x.Negative {
-		return c.apply(opNegative, term), err
-	}
-	return c.apply(opPositive, term), err
-}
-
-func (c *templateCompiler) binary(x *nodes.BinaryExpression) (nodes.Expression, error) {
-	c.at(x.Operator.Token)
-	both, err := c.expressions([]nodes.Expression{x.Left, x.Right})
-	if err != nil {
-		return nil, err
-	}
-	kind := x.Operator.Token.Type
-	if kind == tokens.And || kind == tokens.Or {
-		// gonja evaluates the right side only when it must, as Jinja does.
-		return &nodes.BinaryExpression{Left: both[0], Right: both[1], Operator: x.Operator}, nil
-	}
-	op, ok := binaryOperations[kind]
-	if !ok {
-		return nil, c.errorf("the operator %s is not available", x.Operator.Token.Val)
-	}
-	if left, ok := x.Left.(*nodes.BinaryExpression); ok && isComparison(kind) && isComparison(left.Operator.Token.Type) {
-		return nil, c.errorf(`comparisons in a row are not available; join two with "and"`)
-	}
-	return c.apply(op, both[0], both[1]), nil
-}
-
 // call compiles the call of a function or a method.
 func (c *templateCompiler) call(x *nodes.Call) (nodes.Expression, error) {
 	c.at(x.Location)
@@ -371,56 +337,6 @@ func (c *templateCompiler) call(x *nodes.Call) (nodes.Expression, error) {
 		return c.invoke("method", f.Attribute, methods, of, x.Args, x.Kwargs)
 	}
 	return nil, c.errorf("only functions and methods can be called")
-}
-
-// test compiles "x is name", and "x in y", which gonja takes for a test too.
-func (c *templateCompiler) test(x *nodes.TestExpression) (nodes.Expression, error) {
-	c.at(x.Test.Token)
-	name := x.Test.Name
-	in, before := c.operatorIn(x)
-	if left, ok := x.Expression.(*nodes.BinaryExpression); ok && (!in || isComparison(left.Operator.Token.Type)) {
-		// gonja reads a + b is odd as (a + b) is odd, Jinja as a + (b is odd), and chains
-		// a < b in c.
-		if !c.source.bracketed(before) {
-			return nil, c.errorf("put brackets around what the test %s is for", name)
-		}
-	}
-	of, err := c.expression(x.Expression)
-	if err != nil {
-		return nil, err
-	}
-	switch name { // those that are more than their operation
-	case "in":
-		if len(x.Test.Args) != 1 {
-			return nil, c.errorf(`an expression is missing behind "in"`)
-		}
-		right, err := c.expression(x.Test.Args[0])
-		return c.apply(opIn, of, right), err
-	case "defined", "undefined":
-		c.ask(x.Expression)
-	}
-	if tests[name].undefined {
-		of = c.filter(func(e *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
-			if in.IsError() && renderingOf(e).forgive() {
-				return exec.AsValue(missing{})
-			}
-			return in
-		}, of)
-	}
-	return c.invoke("test", name, tests, of, x.Test.Args, x.Test.Kwargs)
-}
-
-// operatorIn reports whether x is "a in b", not "a is in b" or another test, and where a
-// ends.
-func (c *templateCompiler) operatorIn(x *nodes.TestExpression) (in bool, before int) {
-	text := bytes.TrimRight(c.source.tidy[:x.Test.Token.Pos], " \t")
-	text = bytes.TrimRight(bytes.TrimSuffix(text, []byte("not")), " \t")
-	a, is := bytes.CutSuffix(text, []byte("is"))
-	is = is && !bytes.ContainsFunc(a[max(0, len(a)-1):], isNameRune)
-	if is {
-		text = bytes.TrimRight(a, " \t")
-	}
-	return !is && x.Test.Name == "in" && len(x.Test.Args) == 1, len(text)
 }
 
 // ask notes that the template asks whether x, if it is a name, is defined.
@@ -445,15 +361,20 @@ func (c *templateCompiler) syntaxError(err error) error {
 	if m := missingName.FindStringSubmatch(msg); m != nil {
 		msg = fmt.Sprintf("%q does not belong to an open block", m[1])
 	}
-	if e.Raw != "" {
-		msg += fmt.Sprintf(" near %q", e.Raw)
+	pos := 0
+	for range e.Line - 1 {
+		pos += bytes.IndexByte(c.source.tidy[pos:], '\n') + 1
+	}
+	pos += e.Column - 1
+	near := e.Raw
+	if word, ok := c.source.words[pos]; ok {
+		near = word
+	}
+	if near != "" {
+		msg += fmt.Sprintf(" near %q", near)
 	}
 	if e.Line == 0 {
 		return &templateFault{msg: msg}
 	}
-	start := 0
-	for range e.Line - 1 {
-		start += strings.IndexByte(string(c.source.tidy[start:]), '\n') + 1
-	}
-	return &templateFault{line: c.source.line(start + e.Column - 1), msg: msg}
+	return &templateFault{line: c.source.line(pos), msg: msg}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
 // functions are what a template can call by name.
@@ -123,6 +125,19 @@ func methodCycle(_ *rendering, v any, args []any) (any, error) {
 	return args[l.index%len(args)], nil
 }
 
+// methodChanged reports whether its arguments are others than at its last call in the same loop.
+func methodChanged(r *rendering, v any, args []any) (any, error) {
+	l, ok := v.(*loopState)
+	if !ok {
+		return nil, fmt.Errorf("%s has no such method", article(v))
+	}
+	args, _ = freeArgs(args)
+	same, err := r.equal(args, l.seen, 0)
+	same = same && l.seen != nil
+	l.seen = append([]any{}, args...)
+	return !same, err
+}
+
 // tests are what may stand behind "is".
 var tests = map[string]callable{
 	"defined":     {op: func(_ *rendering, v any, _ []any) (any, error) { return v != any(missing{}), nil }, undefined: true},
@@ -151,6 +166,34 @@ var tests = map[string]callable{
 	"string":      typeTest("string"),
 	"true":        isValue(true),
 	"upper":       {op: onAnyText(testCase(isUpper, isLower))},
+
+	"callable":    isValue(nothing{}), // no value is
+	"escaped":     isValue(nothing{}),
+	"greaterthan": {op: ordering(func(c int) bool { return c > 0 }), params: "other"},
+	"lessthan":    {op: ordering(func(c int) bool { return c < 0 }), params: "other"},
+	"sameas":      {op: testSame, params: "other"},
+	"!=":          {op: binaryOperations[tokens.Ne], params: "other"},
+	"<":           {op: binaryOperations[tokens.LowerThan], params: "other"},
+	"<=":          {op: binaryOperations[tokens.LowerThanOrEqual], params: "other"},
+	"==":          {op: binaryOperations[tokens.Equals], params: "other"},
+	">":           {op: binaryOperations[tokens.GreaterThan], params: "other"},
+	">=":          {op: binaryOperations[tokens.GreaterThanOrEqual], params: "other"},
+}
+
+// nothing is no value of any template.
+type nothing struct{}
+
+// testSame reports whether both are one: the same number, text, boolean or none. Of what has items that is not known.
+func testSame(r *rendering, v any, args []any) (any, error) {
+	for _, x := range []any{v, args[0]} {
+		if !slices.Contains([]string{"none", "boolean", "integer", "float", "string"}, typeName(x)) {
+			return nil, fmt.Errorf("%s cannot be compared so; use ==", article(x))
+		}
+	}
+	if typeName(v) != typeName(args[0]) {
+		return false, nil
+	}
+	return r.equal(v, args[0], 0)
 }
 
 func isValue(want any) callable {

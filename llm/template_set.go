@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"fmt"
 	"io"
 
 	"github.com/nikolalohinski/gonja/v2/exec"
@@ -10,75 +9,69 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// setBlock sets names, or a member of a namespace, or a name to what stands in the block.
+// setBlock sets names or members of namespaces, to values or to what stands in the block.
 type setBlock struct {
 	blockAt
-	names  []string
-	member string // of the namespace names[0]; empty: none
-	target nodes.Expression
-	value  nodes.Expression
-	// value if condition else alternative; nil: just value.
-	condition, alternative nodes.Expression
+	target *target
+	value  nodes.Expression    // nil: what stands in the block
+	passed []*nodes.FilterCall // that the block's text passes
+	text   nodes.Expression    // the captured text, filtered
 }
 
 func parseSet(p, args *parser.Parser) (nodes.ControlStructure, error) {
 	b := &setBlock{}
 	first := args.Current()
 	var err error
-	if b.names, err = parseNames(args); err != nil {
+	if b.target, err = parseTarget(args, true); err != nil {
 		return nil, err
 	}
-	if args.Match(tokens.Dot) != nil {
-		member := args.Match(tokens.Name)
-		if member == nil || len(b.names) > 1 {
-			return nil, args.Error("a name is missing behind the point", args.Current())
-		}
-		b.member, b.target = member.Val, &nodes.Name{Name: first}
-	}
 	if args.Match(tokens.Assign) == nil {
-		if b.member != "" || len(b.names) > 1 {
-			return nil, args.Error(`"=" is missing`, args.Current())
+		if args.Match(tokens.Pipe) != nil {
+			if b.passed, err = parseFilters(args); err != nil {
+				return nil, err
+			}
 		}
 		return b, b.parseBody(p, args, "endset")
 	}
-	if b.value, err = args.ParseExpression(); err != nil {
+	if b.value, err = parseTuple(args); err != nil {
 		return nil, err
 	}
-	if values := []nodes.Expression{b.value}; args.Current(tokens.Comma) != nil {
-		for args.Match(tokens.Comma) != nil {
-			x, err := args.ParseExpression()
-			if err != nil {
-				return nil, err
-			}
-			values = append(values, x)
-		}
-		b.value = &nodes.Tuple{Location: first, Val: values}
-	}
-	b.condition, b.alternative, err = args.ParseCondition()
-	switch {
-	case err != nil:
-		return nil, err
-	case b.condition != nil && b.alternative == nil:
-		return nil, args.Error(`"else" is missing`, args.Current())
-	case !args.End():
+	if !args.End() {
 		return nil, args.Error("unexpected", args.Current())
 	}
 	b.location = first
 	return b, nil
 }
 
+// parseTuple reads an expression, or several with commas between.
+func parseTuple(args *parser.Parser) (nodes.Expression, error) {
+	first := args.Current()
+	x, err := args.ParseExpression()
+	if err != nil || args.Current(tokens.Comma) == nil {
+		return x, err
+	}
+	values := []nodes.Expression{x}
+	for args.Match(tokens.Comma) != nil {
+		if x, err = args.ParseExpression(); err != nil {
+			return nil, err
+		}
+		values = append(values, x)
+	}
+	return &nodes.Tuple{Location: first, Val: values}, nil
+}
+
 func (b *setBlock) compile(c *templateCompiler) (err error) {
 	b.line = c.line
-	if b.member == "" {
-		c.set = append(c.set, b.names...)
+	c.set = b.target.names(c.set)
+	if err := b.target.compile(c); err != nil {
+		return err
 	}
-	for _, x := range []*nodes.Expression{&b.target, &b.value, &b.condition, &b.alternative} {
-		if *x == nil {
-			continue
-		}
-		if *x, err = c.expression(*x); err != nil {
-			return err
-		}
+	if b.value != nil {
+		b.value, err = c.expression(b.value)
+		return err
+	}
+	if b.text, err = c.passed(b.passed); err != nil {
+		return err
 	}
 	return c.body(b.body)
 }
@@ -89,40 +82,18 @@ func (b *setBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) err
 	if err != nil {
 		return err
 	}
-	if b.member == "" {
-		if err := setNames(run, r.Environment.Context, b.names, v); err != nil {
-			return run.fail(b.line, err)
-		}
-		return nil
+	if err := b.target.set(run, r.Environment.Context, v); err != nil {
+		return run.fail(b.line, err)
 	}
-	target := r.Eval(b.target)
-	if target.IsError() {
-		return target
-	}
-	ns, ok := valueOf(target).(*namespace)
-	if !ok {
-		return run.fail(b.line, fmt.Errorf("%s is no namespace: only those can be changed", b.names[0]))
-	}
-	ns.members[b.member] = v
 	return nil
 }
 
 // evaluate returns what the block sets.
 func (b *setBlock) evaluate(r *exec.Renderer) (any, error) {
 	if b.value == nil {
-		return b.capture(r)
+		return b.captured(r, b.text)
 	}
-	x := b.value
-	if b.condition != nil {
-		ok := r.Eval(b.condition)
-		if ok.IsError() {
-			return nil, ok
-		}
-		if !ok.IsTrue() {
-			x = b.alternative
-		}
-	}
-	v := r.Eval(x)
+	v := r.Eval(b.value)
 	if v.IsError() {
 		return nil, v
 	}
@@ -132,25 +103,25 @@ func (b *setBlock) evaluate(r *exec.Renderer) (any, error) {
 // withBlock sets names for what stands in it.
 type withBlock struct {
 	blockAt
-	names  []string
-	values []nodes.Expression
+	targets []*target
+	values  []nodes.Expression
 }
 
 func parseWith(p, args *parser.Parser) (nodes.ControlStructure, error) {
 	b := &withBlock{}
-	for !args.End() {
-		name := args.Match(tokens.Name)
-		if name == nil || args.Match(tokens.Assign) == nil {
+	for more := !args.End(); more; more = args.Match(tokens.Comma) != nil {
+		target, err := parseTarget(args, false)
+		if err != nil {
+			return nil, err
+		}
+		if args.Match(tokens.Assign) == nil {
 			return nil, args.Error("want name = value", args.Current())
 		}
 		x, err := args.ParseExpression()
 		if err != nil {
 			return nil, err
 		}
-		b.names, b.values = append(b.names, name.Val), append(b.values, x)
-		if args.Match(tokens.Comma) == nil {
-			break
-		}
+		b.targets, b.values = append(b.targets, target), append(b.values, x)
 	}
 	return b, b.parseBody(p, args, "endwith")
 }
@@ -159,11 +130,15 @@ func (b *withBlock) compile(c *templateCompiler) (err error) {
 	if b.values, err = c.expressions(b.values); err != nil {
 		return err
 	}
-	c.set = append(c.set, b.names...)
+	b.line = c.line
+	for _, t := range b.targets {
+		c.set = t.names(c.set)
+	}
 	return c.body(b.body)
 }
 
 func (b *withBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) error {
+	run := renderingOf(r.Evaluator())
 	values := make([]any, len(b.values))
 	for i, x := range b.values {
 		v := r.Eval(x)
@@ -173,8 +148,10 @@ func (b *withBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) er
 		values[i] = valueOf(v)
 	}
 	return b.run(r, func(ctx *exec.Context) error {
-		for i, name := range b.names {
-			ctx.Set(name, values[i])
+		for i, t := range b.targets {
+			if err := t.set(run, ctx, values[i]); err != nil {
+				return run.fail(b.line, err)
+			}
 		}
 		return nil
 	})
@@ -192,42 +169,68 @@ const capturedName = " captured"
 
 func parseFilter(p, args *parser.Parser) (nodes.ControlStructure, error) {
 	b := &filterBlock{}
+	var err error
+	if b.filters, err = parseFilters(args); err != nil {
+		return nil, err
+	}
+	return b, b.parseBody(p, args, "endfilter")
+}
+
+// parseFilters reads filters with | between.
+func parseFilters(args *parser.Parser) (filters []*nodes.FilterCall, err error) {
 	for {
 		f, err := args.ParseFilter()
 		if err != nil {
 			return nil, err
 		}
-		b.filters = append(b.filters, f)
+		filters = append(filters, f)
 		if args.Match(tokens.Pipe) == nil {
-			break
+			return filters, nil
 		}
 	}
-	return b, b.parseBody(p, args, "endfilter")
+}
+
+// passed compiles filters for a text that is captured.
+func (c *templateCompiler) passed(filters []*nodes.FilterCall) (x nodes.Expression, err error) {
+	x = &nodes.Name{Name: &tokens.Token{Val: capturedName}}
+	for _, f := range filters {
+		c.at(f.Token)
+		if x, err = c.oneFilter(f, x); err != nil {
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+// captured renders what stands in the block and returns the value of x for it.
+func (b *blockAt) captured(r *exec.Renderer, x nodes.Expression) (any, error) {
+	text, err := b.capture(r)
+	if err != nil {
+		return nil, err
+	}
+	sub := r.Inherit()
+	sub.Environment.Context.Set(capturedName, text)
+	v := sub.Eval(x)
+	if v.IsError() {
+		return nil, v
+	}
+	return valueOf(v), nil
 }
 
 func (b *filterBlock) compile(c *templateCompiler) (err error) {
-	b.value = &nodes.Name{Name: &tokens.Token{Val: capturedName}}
-	for _, f := range b.filters {
-		c.at(f.Token)
-		if b.value, err = c.oneFilter(f, b.value); err != nil {
-			return err
-		}
+	if b.value, err = c.passed(b.filters); err != nil {
+		return err
 	}
 	b.value = c.apply(opText, b.value)
 	return c.body(b.body)
 }
 
 func (b *filterBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) error {
-	text, err := b.capture(r)
+	v, err := b.captured(r, b.value)
 	if err != nil {
 		return err
 	}
-	sub := r.Inherit()
-	sub.Environment.Context.Set(capturedName, text)
-	v := sub.Eval(b.value)
-	if v.IsError() {
-		return v
-	}
-	_, err = io.WriteString(r.Output, v.String())
+	text, _ := v.(string)
+	_, err = io.WriteString(r.Output, text)
 	return err
 }

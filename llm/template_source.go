@@ -1,10 +1,10 @@
 package llm
 
 import (
-	"bytes"
 	"fmt"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -25,21 +25,27 @@ var blockNames = []string{
 
 var endOfRaw = regexp.MustCompile(`{%[-+]?\s*endraw`)
 
-// templateSource is a template on its way to gonja, whose lexer has gaps that this check
-// closes: it skips characters it does not know, takes a newline within a tag for a part
-// of the word behind it, and does not see the end of a string that ends in a backslash.
+// templateSource is a template on its way to gonja. gonja's lexer and parser know less than Jinja's and misread some of
+// what they do not know, so each token is checked and written again, with spaces between, in a way that gonja reads
+// right. What it has no way for is written as something near, and what really stands there is kept by position: see words.
 type templateSource struct {
 	text string // with \n for newlines
-	tidy []byte // text with spaces for the newlines within tags; all offsets are equal
-	pos  int
+	pos  int    // in text
+	tidy []byte // what gonja gets. All positions below are in it
 
-	blocks   int         // open ones
-	opened   map[int]int // where the bracket opens that closes there
-	newlines []int       // where they are in text
+	within map[int]int    // where the bracket around a token opens; no entry: there is none
+	words  map[int]string // what really stands where an operator is
+	lines  []linePlace    // in order
+	blocks []string       // open ones
+
+	counted, countedLine int // how far in text lines are counted, and the line there
 }
 
-// checkSource refuses what gonja would misread or descend into too deep.
-func checkSource(source []byte) (*templateSource, error) {
+// linePlace says that a line of the template begins at or before a position.
+type linePlace struct{ pos, line int }
+
+// readSource writes a template for gonja, or refuses what gonja would descend into too deep and what is no Jinja.
+func readSource(source []byte) (*templateSource, error) {
 	switch {
 	case len(source) > maxTemplateBytes:
 		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(source), maxTemplateBytes)
@@ -47,83 +53,109 @@ func checkSource(source []byte) (*templateSource, error) {
 		return nil, fmt.Errorf("no UTF-8 at byte %d", invalidUTF8(source))
 	}
 	text := strings.ReplaceAll(string(source), "\r\n", "\n")
-	text = strings.ReplaceAll(text, "\r", "\n")
-	s := &templateSource{text: text, tidy: []byte(text), opened: map[int]int{}}
-	for i := range len(text) {
-		if text[i] == '\n' {
-			s.newlines = append(s.newlines, i)
-		}
-	}
-	for {
-		tag := s.nextTag()
-		if tag < 0 {
-			return s, nil
+	text = strings.TrimSuffix(strings.ReplaceAll(text, "\r", "\n"), "\n")
+	s := &templateSource{text: text, within: map[int]int{}, words: map[int]string{}, countedLine: 1}
+	for s.pos < len(text) {
+		end := s.nextTag()
+		s.copyTo(end)
+		if end == len(text) {
+			break
 		}
 		if err := s.tag(); err != nil {
 			return nil, err
 		}
 	}
+	return s, nil
 }
 
-// line returns the line of an offset, counted from 1.
+// line returns the line in the template of a position in tidy, counted from 1.
 func (s *templateSource) line(pos int) int {
-	before, _ := slices.BinarySearch(s.newlines, pos)
-	return before + 1
+	after := sort.Search(len(s.lines), func(i int) bool { return s.lines[i].pos > pos })
+	return s.lines[max(0, after-1)].line
 }
 
 func (s *templateSource) errorf(pos int, format string, args ...any) error {
-	return &templateFault{line: s.line(pos), msg: fmt.Sprintf(format, args...)}
+	return &templateFault{line: 1 + strings.Count(s.text[:pos], "\n"), msg: fmt.Sprintf(format, args...)}
 }
 
-// nextTag goes to the next {{, {% or {# and returns where it is, or -1.
+// copyTo writes the text up to end as it is.
+func (s *templateSource) copyTo(end int) {
+	s.tidy = append(s.tidy, s.text[s.pos:end]...)
+	s.pos = end
+}
+
+// here notes the line of pos for what is written next.
+func (s *templateSource) here() {
+	s.countedLine += strings.Count(s.text[s.counted:s.pos], "\n")
+	s.counted = s.pos
+	if n := len(s.lines); n == 0 || s.lines[n-1].line < s.countedLine {
+		s.lines = append(s.lines, linePlace{len(s.tidy), s.countedLine})
+	}
+}
+
+// nextTag returns where the next {{, {% or {# is, or the end of the text.
 func (s *templateSource) nextTag() int {
-	for ; s.pos+1 < len(s.text); s.pos++ {
-		next := strings.IndexByte(s.text[s.pos:], '{')
+	for at := s.pos; at+1 < len(s.text); at++ {
+		next := strings.IndexByte(s.text[at:], '{')
 		if next < 0 {
 			break
 		}
-		if s.pos += next; s.pos+1 < len(s.text) && strings.IndexByte("{%#", s.text[s.pos+1]) >= 0 {
-			return s.pos
+		if at += next; at+1 < len(s.text) && strings.IndexByte("{%#", s.text[at+1]) >= 0 {
+			return at
 		}
 	}
-	return -1
+	return len(s.text)
 }
 
-// tag checks the tag at pos and goes behind it.
+// tag reads the tag at pos, and what is in it if it is raw.
 func (s *templateSource) tag() error {
 	start := s.pos
-	kind := s.text[s.pos+1]
-	s.pos += 2
-	switch kind {
+	s.here()
+	switch s.text[s.pos+1] {
 	case '#':
-		end := strings.Index(s.text[s.pos:], "#}")
+		end := strings.Index(s.text[s.pos+2:], "#}")
 		if end < 0 {
 			return s.errorf(start, `the comment is not closed by "#}"`)
 		}
-		s.pos += end + 2
+		s.copyTo(s.pos + 2 + end + 2)
 		return nil
 	case '{':
-		return s.inside(start, "}}")
+		s.openTag("-")
+		return s.inside(start, "")
 	}
-	name := s.blockName()
+	s.openTag("-+")
+	rest := strings.TrimLeftFunc(s.text[s.pos:], isTemplateSpace)
+	s.pos = len(s.text) - len(rest)
+	name := firstWord(rest)
 	if !slices.Contains(blockNames, name) {
 		return s.errorf(start, "the block %q is not available; there are if, for, set, with, filter and raw", name)
 	}
-	if err := s.inside(start, "%}"); err != nil {
+	s.copyTo(s.pos + len(name))
+	s.tidy = append(s.tidy, ' ')
+	tokens := len(s.tidy)
+	if err := s.inside(start, name); err != nil {
 		return err
 	}
 	switch name {
 	case "set":
-		if strings.Contains(s.text[start:s.pos], "=") {
+		if slices.Contains(strings.Fields(string(s.tidy[tokens:])), "=") {
 			break
 		}
 		fallthrough
 	case "if", "for", "with", "filter":
-		if s.blocks++; s.blocks > maxBlocks {
+		if s.blocks = append(s.blocks, name); len(s.blocks) > maxBlocks {
 			return s.errorf(start, "more than %d blocks within each other", maxBlocks)
 		}
+	case "elif", "else":
+		n := len(s.blocks)
+		if n == 0 || s.blocks[n-1] != "if" && (name == "elif" || s.blocks[n-1] != "for") {
+			return s.errorf(start, "%q does not belong to an open block", name)
+		}
+		if name == "else" {
+			s.blocks[n-1] = "else"
+		}
 	case "endset", "endif", "endfor", "endwith", "endfilter":
-		s.blocks--
+		s.blocks = s.blocks[:max(0, len(s.blocks)-1)]
 	}
 	if name != "raw" {
 		return nil
@@ -132,14 +164,17 @@ func (s *templateSource) tag() error {
 	if end == nil {
 		return s.errorf(start, `the raw block is not closed by "{%% endraw %%}"`)
 	}
-	s.pos += end[0]
+	s.copyTo(s.pos + end[0])
 	return nil
 }
 
-// blockName returns the word at the start of a block, without going on.
-func (s *templateSource) blockName() string {
-	rest := strings.TrimLeft(s.text[s.pos:], "+-")
-	return firstWord(strings.TrimLeftFunc(rest, unicode.IsSpace))
+// openTag reads the two characters at the start of a tag and one of controls, if it is there.
+func (s *templateSource) openTag(controls string) {
+	s.copyTo(s.pos + 2)
+	if s.pos < len(s.text) && strings.IndexByte(controls, s.text[s.pos]) >= 0 {
+		s.copyTo(s.pos + 1)
+	}
+	s.tidy = append(s.tidy, ' ')
 }
 
 // firstWord returns the letters, digits and underscores at the start of text.
@@ -153,98 +188,5 @@ func firstWord(text string) string {
 
 func isNameRune(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// inside checks what stands in a tag that began at start and goes behind its end.
-func (s *templateSource) inside(start int, end string) error {
-	var open []byte // closing brackets that are due
-	var places []int
-	last := -1 // where the last character that is no space stands
-	for s.pos < len(s.text) {
-		if strings.HasPrefix(s.text[s.pos:], end) && (len(open) == 0 || open[len(open)-1] != '}') {
-			if len(open) > 0 {
-				return s.errorf(s.pos, "%q is missing before %q", open[len(open)-1], end)
-			}
-			s.pos += len(end)
-			return nil
-		}
-		r, size := utf8.DecodeRuneInString(s.text[s.pos:])
-		switch at := strings.IndexRune("([{", r); {
-		case at >= 0:
-			places = append(places, s.pos)
-			if open = append(open, ")]}"[at]); len(open) > maxBrackets {
-				return s.errorf(s.pos, "more than %d brackets within each other", maxBrackets)
-			}
-		case r == ')' || r == ']' || r == '}':
-			if len(open) == 0 || open[len(open)-1] != byte(r) {
-				return s.errorf(s.pos, "%q has no opening bracket", r)
-			}
-			open = open[:len(open)-1]
-			s.opened[s.pos] = places[len(open)]
-			places = places[:len(open)]
-			if r == '}' && s.text[last] == ',' {
-				s.tidy[last] = ' ' // gonja takes none at the end of a mapping
-			}
-		case r == '"' || r == '\'':
-			if err := s.str(); err != nil {
-				return err
-			}
-			last = s.pos - 1
-			continue
-		case r == '\n':
-			s.tidy[s.pos] = ' '
-		case isNameRune(r):
-			word := firstWord(s.text[s.pos:])
-			if word == "if" && len(open) > 0 {
-				return s.errorf(s.pos, `an "if" within brackets is not available; name its result first: {%% set x = a if b else c %%}`)
-			}
-			size = len(word)
-		case r == '!' && strings.HasPrefix(s.text[s.pos:], "!="):
-		case r == ' ', r == '\t', strings.ContainsRune("+-*/%~<>=.,:|", r):
-		default:
-			return s.errorf(s.pos, "unexpected %q", r)
-		}
-		if r != ' ' && r != '\t' && r != '\n' {
-			last = s.pos
-		}
-		s.pos += size
-	}
-	return s.errorf(start, "the tag is not closed by %q", end)
-}
-
-// str goes behind the string at pos.
-func (s *templateSource) str() error {
-	start, quote := s.pos, s.text[s.pos]
-	for s.pos++; s.pos < len(s.text); s.pos++ {
-		switch s.text[s.pos] {
-		case '\\':
-			s.pos++
-			if s.pos+1 < len(s.text) && s.text[s.pos] == '\\' && s.text[s.pos+1] == quote {
-				return s.errorf(start, "a string cannot end in a backslash")
-			}
-		case quote:
-			s.pos++
-			return nil
-		}
-	}
-	return s.errorf(start, "the string is not closed by %q", quote)
-}
-
-// bracketed reports whether what ends before pos, spaces aside, is in round brackets as a
-// whole, and not just its last operand: gonja forgets brackets, so a + b and (a + b) are
-// the same in its tree. Only brackets count that no operator, no "in" and no name of a
-// function stands before.
-func (s *templateSource) bracketed(pos int) bool {
-	last := len(bytes.TrimRight(s.tidy[:pos], " \t")) - 1
-	if last < 0 || s.tidy[last] != ')' {
-		return false
-	}
-	before := bytes.TrimRight(s.tidy[:s.opened[last]], " \t")
-	word := len(before) - len(bytes.TrimRightFunc(before, isNameRune))
-	switch string(before[len(before)-word:]) {
-	case "and", "or", "not", "if", "elif", "else":
-		return true
-	case "":
-		assigns := bytes.HasSuffix(before, []byte("=")) && !bytes.ContainsAny(before[len(before)-2:len(before)-1], "=!<>")
-		return assigns || !bytes.ContainsAny(before[len(before)-1:], "+-*/%~<>=)]") || bytes.HasSuffix(before, []byte("{%-")) || bytes.HasSuffix(before, []byte("{{-"))
-	}
-	return false
-}
+// isTemplateSpace reports whether Python takes r for white space.
+func isTemplateSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

@@ -17,6 +17,7 @@ var methods = map[string]callable{
 	"casefold":     onStrings("", onText(casefold)),
 	"center":       onStrings("width fillchar?", justify('^')),
 	"count":        {op: methodCount, params: "sub start? end?"},
+	"changed":      {op: methodChanged, free: true},
 	"cycle":        {op: methodCycle, free: true},
 	"endswith":     onStrings("suffix start? end?", affix(strings.HasSuffix)),
 	"expandtabs":   onStrings("tabsize?", methodExpandtabs),

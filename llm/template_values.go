@@ -100,6 +100,31 @@ func opDict(r *rendering, _ any, args []any) (any, error) {
 	return m, nil
 }
 
+// pairsOf returns keys and values in turn of a mapping or a list of pairs.
+func pairsOf(r *rendering, v any) ([]any, error) {
+	keys, err := r.items(v)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.spendTimes(len(keys), 2*itemCost); err != nil {
+		return nil, err
+	}
+	pairs := make([]any, 0, 2*len(keys))
+	m, isMapping := v.(map[string]any)
+	for _, key := range keys {
+		if name, ok := key.(string); ok && isMapping {
+			pairs = append(pairs, key, m[name])
+			continue
+		}
+		pair, err := r.items(key)
+		if err != nil || len(pair) != 2 {
+			return nil, fmt.Errorf("%s is no pair of key and value", article(key))
+		}
+		pairs = append(pairs, pair...)
+	}
+	return pairs, nil
+}
+
 // mapKey returns the key that v stands for. Keys are strings: 1 finds "1".
 func mapKey(v any) (string, bool) {
 	switch v := v.(type) {
