@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -181,7 +182,12 @@ func (c *templateCompiler) expression(x nodes.Expression) (nodes.Expression, err
 	c.parts++
 	defer func(line int) { c.depth, c.line = c.depth-1, line }(c.line)
 	switch x := x.(type) {
-	case *nodes.None, *nodes.String, *nodes.Integer, *nodes.Float, *nodes.Bool:
+	case *nodes.None, *nodes.String, *nodes.Float, *nodes.Bool:
+		return x, nil
+	case *nodes.Integer:
+		if digits, ok := c.source.words[x.Location.Pos]; ok {
+			return c.apply(func(*rendering, any, []any) (any, error) { return json.Number(digits), nil }, none), nil
+		}
 		return x, nil
 	case *nodes.Name:
 		return c.name(x)

@@ -26,6 +26,9 @@ func newNamespace(r *rendering, _ any, args []any) (any, error) {
 }
 
 func opRange(r *rendering, _ any, args []any) (any, error) {
+	if i := slices.Index(args, nil); i >= 0 {
+		return nil, fmt.Errorf("argument %d is an integer, not none", i+1)
+	}
 	start, err := intArg(args, 0, 0)
 	if err != nil {
 		return nil, err

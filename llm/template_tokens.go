@@ -2,7 +2,7 @@ package llm
 
 import (
 	"bytes"
-	"math"
+	"math/big"
 	"regexp"
 	"slices"
 	"strconv"
@@ -280,14 +280,34 @@ func (r *tagReader) number() error {
 	if c, _ := utf8.DecodeRuneInString(after); isNameRune(c) || r.last != dotToken && strings.HasPrefix(after, ".") {
 		return r.errorf(r.pos, "%s%s is no number", literal, after[:max(1, len(firstWord(after)))])
 	}
-	plain := strings.ReplaceAll(literal, "_", "")
-	if i, err := strconv.ParseInt(plain, 0, 64); err == nil {
-		plain = strconv.FormatInt(i, 10)
-	} else if f, err := strconv.ParseFloat(plain, 64); err != nil || math.IsInf(f, 0) || !strings.ContainsAny(plain, ".eE") {
+	if integerLiteral.FindString(literal) == literal {
+		if err := r.integer(literal); err != nil {
+			return err
+		}
+	} else {
+		plain := strings.ReplaceAll(literal, "_", "")
+		if _, err := strconv.ParseFloat(plain, 64); err != nil {
+			return r.errorf(r.pos, "the number %.30s is too large", literal)
+		}
+		r.write(plain, operandToken)
+	}
+	r.pos += len(literal)
+	return nil
+}
+
+// integer writes an integer, or 0 where it is too large for gonja: then its digits are kept.
+func (r *tagReader) integer(literal string) error {
+	if len(literal) > maxDigits {
 		return r.errorf(r.pos, "the number %.30s is too large", literal)
 	}
-	r.write(plain, operandToken)
-	r.pos += len(literal)
+	i, _ := new(big.Int).SetString(literal, 0)
+	if digits := i.String(); len(digits) > maxDigits {
+		return r.errorf(r.pos, "the number %.30s is too large", literal)
+	} else if i.IsInt64() {
+		r.write(digits, operandToken)
+	} else {
+		r.instead("0", digits, operandToken)
+	}
 	return nil
 }
 
