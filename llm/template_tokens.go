@@ -32,6 +32,7 @@ type tagReader struct {
 	last     tokenKind // of what was read before
 	lastPos  int       // in tidy
 	open     []bracket
+	tested   int      // brackets open at the last test, and 1; 0: none that an operator could follow
 	notIn    bool     // a "not" was read that only "in" may follow
 	block    string   // its name
 	forParts []string // the words that divide "for", as long as they are due
@@ -129,6 +130,9 @@ func (r *tagReader) token(c rune) error {
 	if op == "" {
 		return r.errorf(r.pos, "unexpected %q", c)
 	}
+	if err := r.behindTest(op); err != nil {
+		return err
+	}
 	defer func() { r.pos += len(op) }()
 	switch op {
 	case "(", "[", "{":
@@ -149,6 +153,19 @@ func (r *tagReader) token(c rune) error {
 		r.write(op, commaToken)
 	default:
 		r.write(op, operatorToken)
+	}
+	return nil
+}
+
+// behindTest fails where an operator follows a test: gonja's parser ends an expression there.
+func (r *tagReader) behindTest(operator string) error {
+	const others, ends = "=.|()[]{}", ",:" // that are no operators on two operands, and those that end an expression
+	switch {
+	case r.tested != len(r.open)+1:
+	case strings.Contains(ends, operator), slices.Contains([]string{"and", "or", "if", "else"}, operator):
+		r.tested = 0
+	case r.operand() && !strings.Contains(others, operator):
+		return r.errorf(r.pos, "put the test before %q in brackets", operator)
 	}
 	return nil
 }
@@ -209,6 +226,9 @@ func (r *tagReader) closing(c byte) error {
 		r.tidy = append(r.tidy, ' ')
 	}
 	r.open = r.open[:n-1]
+	if r.tested > n {
+		r.tested = 0
+	}
 	r.write(string(c), operandToken)
 	return nil
 }
@@ -223,6 +243,8 @@ func (r *tagReader) misplaced(word string) error {
 		return r.errorf(r.pos, `put brackets around "a if b else c"`)
 	case word == "if" && r.last == testToken: // Jinja takes it for the test's argument
 		return r.errorf(r.pos, `put brackets around what is before "if"`)
+	case slices.Contains([]string{"and", "or", "if", "else", "in", "not", "is"}, word) && r.last != tokenIs:
+		return r.behindTest(word)
 	}
 	return nil
 }
@@ -240,6 +262,7 @@ func (r *tagReader) word(word string) error {
 	case r.last == dotToken:
 		r.write(word, operandToken)
 	case r.last == tokenIs && word != "not":
+		r.tested = len(r.open) + 1
 		r.write(word, testToken)
 	case len(r.forParts) > 0 && len(r.open) == 0 && slices.Contains(r.forParts, word):
 		r.forParts = r.forParts[slices.Index(r.forParts, word)+1:]
