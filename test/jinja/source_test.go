@@ -24,14 +24,16 @@ func record(t *testing.T) (version string, templates []template) {
 	if source == "" {
 		source = download(t)
 	}
-	if exec.CommandContext(t.Context(), "python3", "-c", "import markupsafe").Run() != nil {
+	python := findPython(t)
+	if python == "" {
 		if os.Getuid() != 0 {
 			t.Fatal("markupsafe is missing: run apt-get install python3 python3-markupsafe")
 		}
 		run(t, "apt-get", "update", "-q")
 		run(t, "apt-get", "install", "-q", "-y", "--no-install-recommends", "python3", "python3-markupsafe")
+		python = debianPython
 	}
-	d := json.NewDecoder(bytes.NewReader(run(t, "python3", "record.py", source)))
+	d := json.NewDecoder(bytes.NewReader(run(t, python, "record.py", source)))
 	var head struct{ Jinja string }
 	if err := d.Decode(&head); err != nil {
 		t.Fatal(err)
@@ -47,6 +49,20 @@ func record(t *testing.T) (version string, templates []template) {
 		}
 		templates = append(templates, c)
 	}
+}
+
+// debianPython is the Python that Debian's packages install into. Another may come before it in PATH.
+const debianPython = "/usr/bin/python3"
+
+// findPython returns a Python that has markupsafe, or "".
+func findPython(t *testing.T) string {
+	t.Helper()
+	for _, python := range []string{"python3", debianPython} {
+		if exec.CommandContext(t.Context(), python, "-c", "import markupsafe").Run() == nil {
+			return python
+		}
+	}
+	return ""
 }
 
 // download gets the source package from the machine's Debian archive and returns its tree. It has lists of its own, so it
