@@ -240,7 +240,7 @@ func (r *replica) kill() {
 // get reads a page of the replica.
 func (r *replica) get(path string) (status int, body string) {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://stage.test"+path, nil)
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
