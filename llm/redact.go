@@ -265,6 +265,9 @@ func (n *needles) beginning(b []byte) int {
 			continue
 		}
 		for i := from; i <= end-cutBytes; i++ {
+			if i > from && b[i] == '\\' && b[i-1] == '\\' { // as in find
+				continue
+			}
 			begun := func(s *needle) bool { return s.begun(b[:end], i) }
 			if slices.ContainsFunc(n.begin[b[i]], begun) || isLead(b[i]) && slices.ContainsFunc(n.begin[charAt(b, i)], begun) {
 				return charsBefore(b, i)

@@ -308,3 +308,17 @@ func BenchmarkRedact(b *testing.B) {
 		}
 	}
 }
+
+// The secret is long, as a token may be: so far before the end a beginning of it is looked for.
+func BenchmarkRedactCut(b *testing.B) {
+	r := redactor(strings.Repeat(secret, 200))
+	for name, of := range map[string]string{"English": "The quick brown fox. ", "backslashes": `\`, "percents": "%"} {
+		text := []byte(strings.Repeat(of, 64<<10/len(of)))
+		b.Run("text="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				r.RedactCut(text)
+			}
+		})
+	}
+}
