@@ -52,6 +52,8 @@ func (r *rendering) uniqueKey(v any, caseSensitive bool) (string, error) {
 		switch {
 		case n.isInt:
 			return "n" + strconv.FormatInt(n.i, 10), nil
+		case n.f == 0: // -0.0 too
+			return "n0", nil
 		case n.f == math.Trunc(n.f) && !math.IsInf(n.f, 0):
 			return "n" + strconv.FormatFloat(n.f, 'f', 0, 64), r.spend(stepCost)
 		}

@@ -1,8 +1,10 @@
 package llm
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"runtime/debug"
 	"strings"
@@ -148,6 +150,15 @@ func TestNoTemplateRunsForEver(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// The digits of an integer too large to compute with cost no work, so they are not read, not even to see if they are any.
+func TestTooLargeIntegersAreNotParsed(t *testing.T) {
+	for digits, want := range map[string]float64{"9" + strings.Repeat("x", maxDigits+1): math.Inf(1), "-9" + strings.Repeat("x", maxDigits): math.Inf(-1)} {
+		if n, ok := number(json.Number(digits)); !ok || n.isInt || n.f != want {
+			t.Errorf("%.3s: got %+v, want %v", digits, n, want)
+		}
 	}
 }
 

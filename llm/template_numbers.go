@@ -39,10 +39,15 @@ func number(v any) (n numeric, ok bool) {
 	case float64:
 		return numeric{f: v}, true
 	case json.Number:
-		n.f, _ = v.Float64() // digits, or ±Inf
-		if len(v) <= maxDigits+1 {
-			n.large, n.isInt = new(big.Int).SetString(v.String(), 10)
+		if len(v) > maxDigits+1 { // not parsed: a row may have a million digits, and a loop may compare them as often
+			n.f = math.Inf(1)
+			if v[0] == '-' {
+				n.f = math.Inf(-1)
+			}
+			return n, true
 		}
+		n.f, _ = v.Float64() // digits, or ±Inf
+		n.large, n.isInt = new(big.Int).SetString(v.String(), 10)
 		return n, true
 	}
 	return n, false
@@ -101,9 +106,11 @@ func compareNumbers(a, b numeric) int {
 		return a.bigInt().Cmp(b.bigInt())
 	case math.IsNaN(a.f) || math.IsNaN(b.f):
 		return unordered
-	case a.isInt && !a.fits() && !math.IsInf(b.f, 0):
+	case a.isInt && math.IsInf(b.f, 0): // beyond every integer, though the float nearest to one may be infinite too
+		return cmp.Compare(0, b.f)
+	case a.isInt && !a.fits():
 		return new(big.Float).SetInt(a.bigInt()).Cmp(big.NewFloat(b.f))
-	case b.isInt && !b.fits():
+	case b.isInt && (!b.fits() || math.IsInf(a.f, 0)):
 		return -compareNumbers(b, a)
 	}
 	return cmp.Compare(a.f, b.f)

@@ -27,6 +27,11 @@ func (r *rendering) formatPercent(format string, values any) (string, error) {
 		if !found {
 			break
 		}
+		if literal, ok := strings.CutPrefix(rest, "%"); ok {
+			b.WriteByte('%')
+			format = literal
+			continue
+		}
 		if strings.HasPrefix(rest, "(") {
 			name, after, closed := strings.Cut(rest[1:], ")")
 			if !closed || !named {
@@ -36,14 +41,14 @@ func (r *rendering) formatPercent(format string, values any) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			rest, args = after, append([]any{v}, args...)
+			rest, args = after, []any{v} // as in Python, no directive without a name can follow
 		}
-		one, rest, args2, err := r.directive(rest, args)
+		one, behind, left, err := r.directive(rest, args)
 		if err != nil {
 			return "", err
 		}
 		b.WriteString(one)
-		format, args = rest, args2
+		format, args = behind, left
 	}
 	if len(args) > 0 && !named && !list { // as in Python, which takes a list for a mapping
 		return "", errors.New("there are more values than directives")
@@ -82,8 +87,6 @@ func (r *rendering) directive(text string, args []any) (one, rest string, left [
 	switch {
 	case rest == "":
 		return "", "", nil, errors.New("the format ends within a directive; write %% for a percent sign")
-	case rest[0] == '%':
-		return "%", rest[1:], args, nil
 	case len(args) == 0:
 		return "", "", nil, errors.New("there are fewer values than directives")
 	}
