@@ -169,7 +169,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Redactor == nil {
 		c.cfg.Redactor = new(Redactor)
 	}
-	c.cfg.Redactor.Add(proxySecrets()...)
+	c.cfg.Redactor.addProxies()
 	c.cfg.Redactor.AddExtraHeaders(headers)
 	if err := c.setLogin(key, extra); err != nil {
 		return nil, err

@@ -91,17 +91,20 @@ func ValidateAPIKey(key string) error {
 	return nil
 }
 
-// proxySecrets are the credentials in the variables that net/http reads.
-func proxySecrets() (secrets []string) {
+// addProxies adds the credentials in the variables that net/http reads. Short
+// ones are words of answers too: a password "pass" must not change a verdict.
+func (r *Redactor) addProxies() {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
-		secrets = append(secrets, URLSecrets(os.Getenv(name))...)
+		for _, secret := range URLSecrets(os.Getenv(name)) {
+			r.AddValue(secret)
+		}
 	}
-	return secrets
 }
 
-// URLSecrets returns the credentials in an address, for [Redactor.Add]: the
-// password, or the user where there is none, as written and as meant. Of a text
-// that is no valid address it is what stands before the @.
+// URLSecrets returns the credentials in an address, for [Redactor.AddValue]:
+// the password, or the user where there is none, as written and unescaped, and
+// the user together with the password. Of a text that is no valid address it is
+// what stands before the @.
 func URLSecrets(address string) []string {
 	_, rest, found := strings.Cut(address, "://")
 	if !found {
@@ -119,11 +122,14 @@ func URLSecrets(address string) []string {
 	if !found {
 		secret = user
 	}
-	meant, err := url.PathUnescape(secret)
-	if err != nil {
-		return []string{secret}
+	secrets := []string{secret}
+	if meant, err := url.PathUnescape(secret); err == nil && meant != secret {
+		secrets = append(secrets, meant)
 	}
-	return []string{secret, meant}
+	if found {
+		secrets = append(secrets, host[:at])
+	}
+	return secrets
 }
 
 // redactReply removes secrets from what the model answered. cut: its text ends before its end.

@@ -226,10 +226,10 @@ func TestURLSecrets(t *testing.T) {
 	for address, want := range map[string]string{
 		"":                              "[]",
 		"http://proxy:8080":             "[]",
-		"http://user:pass%2Fword@proxy": "[pass%2Fword pass/word]",
-		"http://token@proxy":            "[token token]",
-		"user:pa/ss@proxy:1":            "[pa/ss pa/ss]",
-		"http://user:pa%zz@proxy":       "[pa%zz]",
+		"http://user:pass%2Fword@proxy": "[pass%2Fword pass/word user:pass%2Fword]",
+		"http://token@proxy":            "[token]",
+		"user:pa/ss@proxy:1":            "[pa/ss user:pa/ss]",
+		"http://user:pa%zz@proxy":       "[pa%zz user:pa%zz]",
 	} {
 		if got := fmt.Sprint(llm.URLSecrets(address)); got != want {
 			t.Errorf("%s: got %s, want %s", address, got, want)
@@ -355,6 +355,20 @@ func TestKeyIsInNoErrorOfTheConfiguration(t *testing.T) {
 			}
 			holdsNoKey(t, provider, err)
 		}
+	}
+}
+
+// A proxy's short password may be the answer to a row, and no provider ever sees it.
+func TestShortPasswordOfTheProxyIsAWordOfAnswers(t *testing.T) {
+	t.Setenv("HTTPS_PROXY", "http://builder:pass@127.0.0.1:1")
+	r := new(llm.Redactor)
+	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Redactor: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if got, want := r.RedactString(`pass, not "http://builder:pass@127.0.0.1:1"`), `pass, not "http://[redacted]@127.0.0.1:1"`; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 

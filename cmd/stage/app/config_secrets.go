@@ -68,7 +68,7 @@ func (s *secrets) gather(c *Config, environ map[string]string) {
 		s.addSeeds(path)
 	}
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
-		s.llm.Add(llm.URLSecrets(environ[name])...)
+		s.llm.AddValue(strings.Join(llm.URLSecrets(environ[name]), " "))
 	}
 	for _, name := range []string{"", "TRACES_"} {
 		s.addList(environ["OTEL_EXPORTER_OTLP_"+name+"HEADERS"])
