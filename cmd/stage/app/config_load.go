@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -122,7 +124,7 @@ func (s ConfigSource) loadField(ctx context.Context, c *Config, f *field, found 
 			case byValue:
 				found.add(f.variable, "both it and %s are set: unset one of them", path)
 			case err != nil:
-				found.add(path, "%v: give the path of a file that holds the secret", plainPathError(err))
+				found.add(path, "%v: give the path of a file that holds the secret", secretFileError(file, err))
 			default:
 				f.checkSecret(path, text, found)
 			}
@@ -136,6 +138,14 @@ func (s ConfigSource) loadField(ctx context.Context, c *Config, f *field, found 
 		text, _ := f.value(c).Interface().(Secret).Value() // it is in no file
 		f.checkSecret(f.variable, text, found)
 	}
+}
+
+// secretFileError is the error without the path where that may be the secret itself, which is a common mistake.
+func secretFileError(path string, err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok && !strings.ContainsRune(path, filepath.Separator) {
+		return e.Err
+	}
+	return plainPathError(err)
 }
 
 // checkSecret checks what the variable holds, or the file that it names. No problem repeats it.
