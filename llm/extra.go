@@ -28,8 +28,8 @@ func (e *ExtraBodyError) Error() string {
 	return fmt.Sprintf("extra body: %q %s; %s", e.Member, e.reason, advice)
 }
 
-// reservedMember is a member that no wire format may be given in an extra body. The formats are not told apart: the same
-// extra body goes to fallbacks of other formats, and none has a use of its own for the names of another.
+// reservedMember is a member that no wire format may be given in an extra body. All formats refuse the same: one
+// extra body goes to fallbacks of other formats too, and none has a use of its own for the names of another.
 type reservedMember struct {
 	name     string // lower case, without underscores
 	setting  string

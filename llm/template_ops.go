@@ -101,7 +101,7 @@ func (r *rendering) equal(a, b any, depth int) (bool, error) {
 		return false, err
 	}
 	if a, ok := a.(json.Number); ok {
-		if b, ok := b.(json.Number); ok { // one way to write each
+		if b, ok := b.(json.Number); ok { // equal ones have the same digits
 			return a == b, r.spend(len(a))
 		}
 	}

@@ -42,7 +42,7 @@ func (s *secrets) redactError(err error) error {
 	return err
 }
 
-// gather adds the secrets of the configuration and of the environment. What cannot be read is somebody else's fault.
+// gather adds the secrets of the configuration and of the environment. loadField reports files it cannot read.
 func (s *secrets) gather(c *Config, environ map[string]string) {
 	for i := range configFields() {
 		f := &configFields()[i]

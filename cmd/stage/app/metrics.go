@@ -140,7 +140,7 @@ func NewMetrics(build Build, snapshot func() Snapshot) *Metrics {
 		rows:            counter("llm_stage_rows_total", "Results stored, by status: success or error.", "partition", "status"),
 		calls:           counter("llm_stage_calls_total", "HTTP attempts, by status: success, failure, capacity_retry or unknown.", "provider", "model", "status"),
 		capacityRetries: counter("llm_stage_capacity_retries_total", "Attempts that met a capacity error and are made again.", "provider"),
-		tokens:          counter("llm_stage_tokens_total", "Tokens told by the provider, by type: prompt (cached and cache_write included), completion (reasoning included), cached, cache_write (cache_write_1h included), cache_write_1h, reasoning.", "provider", "model", "type"),
+		tokens:          counter("llm_stage_tokens_total", "Tokens reported by the provider, by type: prompt (cached and cache_write included), completion (reasoning included), cached, cache_write (cache_write_1h included), cache_write_1h, reasoning.", "provider", "model", "type"),
 		cost:            counter("llm_stage_cost_usd_total", "Known cost of calls, in US dollars.", "provider", "model"),
 		auditEvents:     counter("llm_stage_audit_events_total", "Audit events stored, by kind: call, row or run.", "kind"),
 		terms:           counter("llm_stage_terms_total", "Terms of ownership that ended, by end: stopped, fenced or error.", "partition", "end"),
