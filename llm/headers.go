@@ -125,12 +125,16 @@ func (r *Redactor) addMembers(raw []byte, secret bool) {
 	}
 }
 
-// isSecretName says whether a member of this name holds a secret. The cache key of OpenAI is a word of the user's own.
+// openMembers are named like secrets, without the separators, but hold words of the user's own and of the model: OpenAI's
+// cache key, and the tokens that begin, end and fill a text.
+var openMembers = []string{"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken", "padtoken", "unktoken"}
+
+// isSecretName says whether a member of this name holds a secret.
 func isSecretName(name string) bool {
-	if name == "prompt_cache_key" {
+	plain := strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "", ".", "").Replace(name))
+	if slices.Contains(openMembers, plain) {
 		return false
 	}
-	plain := strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "", ".", "").Replace(name))
 	if plain == "auth" || strings.Contains(plain, "authorization") || strings.Contains(plain, "credential") {
 		return true
 	}

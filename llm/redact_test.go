@@ -170,11 +170,11 @@ func TestOldestOfManySecretsIsForgotten(t *testing.T) {
 
 func TestSecretsOfTheExtraBody(t *testing.T) {
 	r := new(llm.Redactor)
-	r.AddExtraBody([]byte(`{"reasoning_effort":"low","user":"customer-service","prompt_cache_key":"customer-cache","max_tokens":12345678,
+	r.AddExtraBody([]byte(`{"reasoning_effort":"low","user":"customer-service","prompt_cache_key":"customer-cache","promptCacheKey":"camel-cache","stop_tokens":["Observation:"],"eos_token":"<|endoftext|>","max_tokens":12345678,
 		"api_key":"sk-in-the-body","metadata":{"authToken":"in-metadata-1"},"list":[{"Password":"in-a-list-22"}],"token":"short",
 		"credentials":{"a":["in-an-array"]},"headers":{"Authorization":"Bearer in-a-header-5"},"x-basic-secret":"Basic dXNlcjpoaWRkZW4tcGFzcw=="}`))
-	text := "low customer-service customer-cache 12345678 short sk-in-the-body in-metadata-1 in-a-list-22 in-an-array in-a-header-5 hidden-pass"
-	want := "low customer-service customer-cache 12345678 short [redacted] [redacted] [redacted] [redacted] [redacted] [redacted]"
+	text := "low customer-service customer-cache camel-cache Observation: <|endoftext|> 12345678 short sk-in-the-body in-metadata-1 in-a-list-22 in-an-array in-a-header-5 hidden-pass"
+	want := "low customer-service customer-cache camel-cache Observation: <|endoftext|> 12345678 short [redacted] [redacted] [redacted] [redacted] [redacted] [redacted]"
 	if got := r.RedactString(text); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
