@@ -96,8 +96,11 @@ func parseInt(s string, base int64) (any, bool) {
 
 func filterFloat(r *rendering, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
+		if err := r.spendTimes(len(s), 4); err != nil { // also for a text that is no number
+			return nil, err
+		}
 		if f, ok := parseFloat(s); ok {
-			return f, r.spendTimes(len(s), 4)
+			return f, nil
 		}
 	}
 	if n, ok := number(v); ok {

@@ -123,6 +123,7 @@ var endless = map[string]string{
 	"partition in loops":       `{% for a in range(110) %}{% set x = row.s.rpartition("y") %}{% endfor %}`,
 	"split from the end":       `{% for a in range(9) %}{% set x = row.s.rsplit("x") %}{% endfor %}`,
 	"character tests in loops": `{% for a in range(90) %}{% if row.s.isalpha() %}{% endif %}{% endfor %}`,
+	"text that is no number":   `{% for a in range(90) %}{% set x = row.s|float %}{% endfor %}`,
 	"filter block":             `{% filter replace("a", row.s) %}` + strings.Repeat("a", 1000) + `{% endfilter %}`,
 	"output":                   strings.Repeat("{{ row.s }}", 200),
 	"output in loops":          `{% for a in row.l %}{{ row.s }}{% endfor %}`,
