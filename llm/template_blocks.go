@@ -241,7 +241,7 @@ func (b *forBlock) turns(r *exec.Renderer, run *rendering) ([]any, error) {
 		if ok.IsError() {
 			return nil, ok
 		}
-		if ok.IsTrue() {
+		if truthy(valueOf(ok)) {
 			passed = append(passed, item)
 		}
 	}

@@ -134,6 +134,7 @@ func (c *templateCompiler) block(b nodes.ControlStructure) (err error) {
 			if b.Conditions[i], err = c.expression(b.Conditions[i]); err != nil {
 				return err
 			}
+			b.Conditions[i] = c.apply(opTruth, b.Conditions[i])
 		}
 		for _, w := range b.Wrappers {
 			if err := c.body(w); err != nil {

@@ -55,7 +55,7 @@ func (r *rendering) uniqueKey(v any, caseSensitive bool) (string, error) {
 		case n.f == 0: // -0.0 too
 			return "n0", nil
 		case n.f == math.Trunc(n.f) && !math.IsInf(n.f, 0):
-			return "n" + strconv.FormatFloat(n.f, 'f', 0, 64), r.spend(stepCost)
+			return "n" + strconv.FormatFloat(n.f+0, 'f', 0, 64), r.spend(stepCost) // + 0: of -0.0, too, it makes 0
 		}
 		return "n" + strconv.FormatFloat(n.f, 'g', -1, 64), nil
 	}

@@ -112,7 +112,7 @@ func (c *templateCompiler) binary(x *nodes.BinaryExpression, otherwise nodes.Exp
 		return nil, err
 	}
 	if t.Type == tokens.And {
-		return logical(tokens.And, both[0], both[1]), nil
+		return c.logical(false, both[0], both[1]), nil
 	}
 	op, ok := binaryOperations[t.Type]
 	if !ok {
@@ -121,13 +121,15 @@ func (c *templateCompiler) binary(x *nodes.BinaryExpression, otherwise nodes.Exp
 	return c.apply(op, both[0], both[1]), nil
 }
 
-// logical is "and" or "or" of compiled expressions. gonja evaluates the right side only when it must, as Jinja does.
-func logical(kind tokens.Type, left, right nodes.Expression) nodes.Expression {
-	val := "or"
-	if kind == tokens.And {
-		val = "and"
-	}
-	return &nodes.BinaryExpression{Left: left, Right: right, Operator: &nodes.BinOperator{Token: &tokens.Token{Type: kind, Val: val}}}
+// logical is "and" or "or" of compiled expressions: the left one where its truth is that of until, else the right one,
+// which is evaluated only then. gonja takes every tuple, range and view of a mapping for true, Jinja no empty one.
+func (c *templateCompiler) logical(until bool, left, right nodes.Expression) nodes.Expression {
+	return c.filter(func(e *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+		if in.IsError() || truthy(valueOf(in)) == until {
+			return in
+		}
+		return e.Eval(right)
+	}, left)
 }
 
 // operands are those of operators that stand in a row, one more than operators.
@@ -250,7 +252,7 @@ func (c *templateCompiler) alternatives(o operands) (nodes.Expression, operands,
 		o = o.after()
 		var right nodes.Expression
 		if right, err = c.expression(o.of[0]); err == nil {
-			value = logical(tokens.Or, value, right)
+			value = c.logical(true, value, right)
 		}
 	}
 	return value, o, err
