@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -87,11 +88,12 @@ func titleRune(c rune) string {
 	if t := unicode.ToTitle(c); t != c || unicode.Is(unicode.Lt, c) {
 		return string(t)
 	}
-	if long := upperOf[c]; long != "" {
-		_, size := utf8.DecodeRuneInString(long)
-		return long[:size] + strings.ToLower(long[size:])
+	long := upperOf[c]
+	if long == "" || c == 'ŉ' {
+		return cmp.Or(long, string(c)) // of Georgian letters, too, which have capitals but begin no word with them
 	}
-	return string(unicode.ToUpper(c))
+	_, size := utf8.DecodeRuneInString(long)
+	return long[:size] + strings.ReplaceAll(strings.ToLower(long[size:]), "ι", "\u0345") // an iota is below its letter
 }
 
 // capitalize is str.capitalize.
