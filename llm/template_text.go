@@ -146,7 +146,8 @@ func appendEscaped(dst []byte, c rune) []byte {
 type jsonWriter struct {
 	r      *rendering
 	dst    []byte
-	indent string // empty: all on one line
+	lines  bool // each item on a line of its own
+	indent string
 	ascii  bool
 }
 
@@ -218,7 +219,7 @@ func (w *jsonWriter) separate(i, depth int) {
 	if i > 0 {
 		w.dst = append(w.dst, ',')
 	}
-	if w.indent != "" {
+	if w.lines {
 		w.newline(depth)
 	} else if i > 0 {
 		w.dst = append(w.dst, ' ')
@@ -226,7 +227,7 @@ func (w *jsonWriter) separate(i, depth int) {
 }
 
 func (w *jsonWriter) close(items, depth int, bracket byte) {
-	if items > 0 && w.indent != "" {
+	if items > 0 && w.lines {
 		w.newline(depth)
 	}
 	w.dst = append(w.dst, bracket)
@@ -258,7 +259,7 @@ func (w *jsonWriter) str(s string) error {
 			w.dst = append(w.dst, `\b`...)
 		case c == '\f':
 			w.dst = append(w.dst, `\f`...)
-		case c < ' ' || c == '<' || c == '>' || c == '&' || c == '\'' || w.ascii && c >= 0x80 && c < 0x10000:
+		case c < ' ' || c == '<' || c == '>' || c == '&' || c == '\'' || w.ascii && c >= 0x7f && c < 0x10000:
 			w.dst = fmt.Appendf(w.dst, `\u%04x`, c)
 		case w.ascii && c >= 0x10000:
 			w.dst = fmt.Appendf(w.dst, `\u%04x\u%04x`, 0xD800+(c-0x10000)>>10, 0xDC00+(c-0x10000)&0x3FF)
@@ -282,7 +283,9 @@ func opToJSON(r *rendering, v any, args []any) (any, error) {
 	if indent < 0 || indent > maxFormatWidth {
 		return nil, fmt.Errorf("indent is between 0 and %d", maxFormatWidth)
 	}
-	w := jsonWriter{r: r, indent: strings.Repeat(" ", int(indent)), ascii: ascii}
+	_, absent := args[0].(missing)
+	lines := !absent && args[0] != nil // also with an indent of 0
+	w := jsonWriter{r: r, lines: lines, indent: strings.Repeat(" ", int(indent)), ascii: ascii}
 	if err := w.value(v, 0); err != nil {
 		return nil, err
 	}
