@@ -133,7 +133,11 @@ func countText(r *rendering, v any, f func(string) int) (any, error) {
 
 // countWords counts runs of letters, digits and underscores.
 func countWords(s string) int {
-	return len(strings.FieldsFunc(s, func(c rune) bool { return c != '_' && !isAlnum(c) }))
+	n := 0
+	for range strings.FieldsFuncSeq(s, func(c rune) bool { return c != '_' && !isAlnum(c) }) { // keeps none of them
+		n++
+	}
+	return n
 }
 
 // trimmer is a filter that cuts the characters chars, or spaces, off text.

@@ -332,3 +332,10 @@ func TestRenderingsDoNotMeet(t *testing.T) {
 	}
 	all.Wait()
 }
+
+func TestWordsAreCountedWithoutKeepingThem(t *testing.T) {
+	text := strings.Repeat("a ", 10_000)
+	if n := testing.AllocsPerRun(10, func() { countWords(text) }); n > 3 {
+		t.Errorf("%v allocations", n)
+	}
+}
