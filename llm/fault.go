@@ -31,7 +31,7 @@ type Fault struct {
 	// Oversized says that this one request exceeds what a rate limit ever admits.
 	Oversized bool
 	// SpendLimit says that the account has no credit or has reached a limit on
-	// spending that was set for it (Anthropic, Gemini).
+	// spending that was set for it (Anthropic, Gemini, MiniMax, xAI).
 	SpendLimit bool
 	// Disabled says that the account itself was closed (Anthropic).
 	Disabled bool
@@ -199,6 +199,7 @@ func readFault(body []byte) *Fault {
 		faultBody
 		StatusCode looseText `json:"statusCode"` // Azure API Management
 		Detail     rawText   `json:"detail"`     // FastAPI
+		BaseResp   baseResp  `json:"base_resp"`  // MiniMax
 	}
 	if !decode(body, &top) {
 		return plainFault(body)
@@ -221,7 +222,7 @@ func readFault(body []byte) *Fault {
 	case top.Detail != "":
 		return &Fault{Message: string(top.Detail), Unsupported: forbidden(string(top.Detail))}
 	}
-	return nil
+	return top.BaseResp.fault()
 }
 
 // plainFault takes the first line of a body in plain text for the message.

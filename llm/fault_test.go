@@ -124,3 +124,46 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 		})
 	}
 }
+
+// The codes are those of platform.minimax.io/docs/api-reference/errorcode, read in September 2026, but for 1013, which
+// only clients know. They quote errors as a 200 with choices of null, and some with a status of 400 or 429.
+func TestMiniMaxReportsErrorsInsideA200(t *testing.T) {
+	tests := []struct {
+		codes   string
+		class   Class
+		reason  Reason
+		general bool
+		text    string
+	}{
+		{"1002 1039 1041 2045 2056", Capacity, ReasonAPICallFailed, false, "its words"},
+		{"1000 1001 1013 1024 1033 9999", Transient, ReasonAPICallFailed, false, "its words"},
+		{"1004 2049", Fatal, ReasonAPICallFailed, false, "its words (check the API key)"},
+		{"1008", Fatal, ReasonAPICallFailed, false, "its words (check credit and spending limits at the provider)"},
+		{"1026 1027", Permanent, ReasonContentFiltered, false, "its words"},
+		{"2013", Permanent, ReasonAPICallFailed, true, "its words"},
+		{"1042", Permanent, ReasonAPICallFailed, false, "its words"},
+	}
+	check := func(body string, status int, class Class, reason Reason, general bool, text string) {
+		t.Helper()
+		_, err := ParseReply(ChatCompletions{}, Known{}, now, status, nil, []byte(body))
+		e, ok := errors.AsType[*Error](err)
+		if !ok || e.Class != class || e.Reason != reason || (e.Alike != "") != general || !strings.HasSuffix(e.Error(), text) {
+			t.Errorf("%d %s: got %v, want %v %s %q, general %t", status, body, err, class, reason, text, general)
+		}
+	}
+	for _, tt := range tests {
+		for code := range strings.FieldsSeq(tt.codes) {
+			body := `{"id":"i","choices":null,"base_resp":{"status_code":` + code + `,"status_msg":"its words"}}`
+			check(body, 200, tt.class, tt.reason, tt.general, tt.text)
+		}
+	}
+	const money, tooLong = `{"base_resp":{"status_code":1008,"status_msg":"insufficient balance"}}`, `{"base_resp":{"status_code":1039,"status_msg":"token limit"}}`
+	check(money, 429, Fatal, ReasonAPICallFailed, false, "insufficient balance (check credit and spending limits at the provider)")
+	check(tooLong, 400, Permanent, ReasonAPICallFailed, true, "token limit") // of the context
+	// 0 is success.
+	check(`{"choices":null,"base_resp":{"status_code":0,"status_msg":""}}`, 200, Transient, ReasonMalformedResponse, true, "check the provider and the base URL")
+	const answer = `{"choices":[{"finish_reason":"stop","message":{"content":"yes"}}],"base_resp":{"status_code":0,"status_msg":""}}`
+	if r, err := ParseReply(ChatCompletions{}, Known{}, now, 200, nil, []byte(answer)); err != nil || r.Text != "yes" {
+		t.Errorf("an answer: got %+v, %v", r, err)
+	}
+}
