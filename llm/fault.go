@@ -214,7 +214,9 @@ func readFault(body []byte) *Fault {
 		}
 		return f
 	case len(top.Error) > 0 && top.Error[0] == '"':
-		return &Fault{Type: string(top.ErrorType), Message: stringOf(top.Error)}
+		f := &Fault{Type: string(top.ErrorType), Message: stringOf(top.Error)}
+		f.SpendLimit = top.Code != "" && noTeamCredit(f.Message)
+		return f
 	case top.Message != "":
 		f := top.fault()
 		f.Status = max(f.Status, statusOf(string(top.StatusCode)))
@@ -377,6 +379,13 @@ func noPrepaid(message string) bool {
 	s := strings.ToLower(message)
 	return has(s, "prepayment", "prepaid") && has(s, "credit", "balance") &&
 		has(s, "depleted", "exhausted", "used up", "insufficient")
+}
+
+// noTeamCredit reads xAI's sentence for credit that is used up, which it answers by 429 and the code for any limit. Its
+// errors are a code and, in the place of an object, a text.
+func noTeamCredit(message string) bool {
+	return strings.HasPrefix(message, "Your team ") &&
+		strings.Contains(message, "used all available credits or reached its monthly spending limit")
 }
 
 func has(s string, words ...string) bool {

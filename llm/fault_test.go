@@ -167,3 +167,25 @@ func TestMiniMaxReportsErrorsInsideA200(t *testing.T) {
 		t.Errorf("an answer: got %+v, %v", r, err)
 	}
 }
+
+// The sentence is in continuedev/continue issues 10373 and 10740, with status 429, and in warpdotdev/warp issue 14863 with
+// 403; the shape and the code as clients have recorded them.
+func TestXAIsUsedUpCreditIsNoLimit(t *testing.T) {
+	const credit = "Your team 16f2151a has either used all available credits or reached its monthly spending limit. To continue making API requests, please purchase more credits or raise your spending limit."
+	body := func(sentence string) string {
+		return `{"code":"Some resource has been exhausted","error":"` + sentence + `"}`
+	}
+	for _, tt := range []errorCase{
+		{"credit", ChatCompletions{}, 429, "", 0, body(credit), Fatal, "", "check credit and spending limits"},
+		{"credit, responses", Responses{}, 429, "", 0, body(credit), Fatal, "", "check credit and spending limits"},
+		{"credit, 403", ChatCompletions{}, 403, "", 0, body(credit), Fatal, "", "check credit and spending limits"},
+		{"limit", ChatCompletions{}, 429, "", 0, body("Too many requests for team 16f2151a and model grok-4. Your team's rate limit is - Requests per Minute: 480."), Capacity, "", "Too many requests"},
+		{"a row that quotes the sentence", ChatCompletions{}, 400, "", 0, body("Cannot parse: " + credit), Permanent, "", "400"},
+		{"another server", ChatCompletions{}, 429, "", 0, `{"error":"` + credit + `"}`, Capacity, "", "429"},
+	} {
+		_, err := ParseReply(tt.wire, Known{}, now, tt.status, nil, []byte(tt.body))
+		if e, ok := errors.AsType[*Error](err); !ok || e.Class != tt.class || !strings.Contains(e.Error(), tt.text) {
+			t.Errorf("%s: got %v, want %v %q", tt.name, err, tt.class, tt.text)
+		}
+	}
+}
