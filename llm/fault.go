@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -469,17 +470,13 @@ func exceedsLimit(message string) bool {
 }
 
 func numberAfter(s, label string) (int64, bool) {
-	_, rest, ok := strings.Cut(s, label)
-	if !ok {
-		return 0, false
-	}
-	end := 0
-	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
-		end++
-	}
-	n, err := strconv.ParseInt(rest[:end], 10, 64)
+	_, rest, _ := strings.Cut(s, label)
+	n, err := strconv.ParseInt(strings.ReplaceAll(separated.FindString(rest), ",", ""), 10, 64)
 	return n, err == nil
 }
+
+// separated is a number, with or without thousands separators.
+var separated = regexp.MustCompile(`^\d+(,\d{3})*\b`)
 
 // statusOf returns the HTTP error status that a code or status spells, or 0.
 func statusOf(code string) int {

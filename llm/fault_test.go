@@ -189,3 +189,23 @@ func TestXAIsUsedUpCreditIsNoLimit(t *testing.T) {
 		}
 	}
 }
+
+func TestLimitsAreReadWithThousandsSeparators(t *testing.T) {
+	for message, want := range map[string]bool{
+		"Limit 30000, Requested 36278.":                       true,
+		"Limit 30,000, Requested 36,278.":                     true,
+		"Limit 2,000,000, Used 1,990,000, Requested 30,000.":  false,
+		"Limit 2,000,000, Requested 2,000,001. Please reduce": true,
+		"Limit 2000000, Requested 30000":                      false,
+		"Limit 10, Requested 9":                               false,
+		"Limit 900, Requested 1,000":                          true,
+		"Limit 900, Requested":                                false,
+		"Limit none, Requested 1,000":                         false,
+		"Limit 99999999999999999999, Requested 1":             false,
+	} {
+		body := `{"error":{"message":"` + message + `","type":"tokens","code":"rate_limit_exceeded"}}`
+		if f := readFault([]byte(body)); f.Oversized != want {
+			t.Errorf("%q is larger than the limit: got %t, want %t", message, f.Oversized, want)
+		}
+	}
+}
