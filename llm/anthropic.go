@@ -130,7 +130,7 @@ func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
 	var v messagesReply
 	v.read(body, r)
 	r.Usage = v.usage.usage()
-	if isObject(v.fault) || !isTold(v.content) {
+	if isError(v.fault) || !isTold(v.content) {
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return

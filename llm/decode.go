@@ -44,10 +44,13 @@ func joinParts(raw []byte, kinds ...string) string {
 	return strings.Join(texts, "") // of a single one no copy is made
 }
 
-// hasPart reports whether a list has a part of this type.
-func hasPart(raw []byte, kind string) bool {
+// isRefusal reports whether a part of an answer, by its type and its member of that name, says that the model refused.
+func isRefusal(kind string, refusal []byte) bool { return kind == "refusal" && string(refusal) != `""` }
+
+// hasRefusal reports whether a list of parts has a refusal.
+func hasRefusal(raw []byte) bool {
 	for part := range elements(raw) {
-		if k, _ := typed(part, ""); k == kind {
+		if isRefusal(typed(part, "refusal")) {
 			return true
 		}
 	}
@@ -99,6 +102,21 @@ func firstElement(raw []byte) (first []byte, ok bool) {
 
 // isObject says whether a member was told and is an object.
 func isObject(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
+
+// isError says whether a member is an error object that says anything. Gateways that write all members of a reply put
+// an empty one beside a whole answer.
+func isError(raw []byte) bool {
+	if isObject(raw) {
+		for _, value := range members(raw) {
+			switch string(value) {
+			case "null", `""`, "0", "false", "{}", "[]":
+			default:
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // count is a number of tokens: told when it is a whole number from 0 up.
 type count struct {

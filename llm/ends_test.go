@@ -300,3 +300,58 @@ func TestFinishReasonIsAFactOfBoundedLength(t *testing.T) {
 		t.Errorf("finish_reason %q, error %q", got, e)
 	}
 }
+
+// Servers that write every member of their structs put an empty error beside an answer.
+func TestAnEmptyErrorBesideAnAnswerIsNone(t *testing.T) {
+	answers := map[Wire]string{
+		ChatCompletions{}: `"choices":[{"finish_reason":"stop","message":{"content":"yes"},"error":ERROR}]`,
+		Responses{}:       `"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"yes"}]}]`,
+		Messages{}:        `"content":[{"type":"text","text":"yes"}],"stop_reason":"end_turn"`,
+		GenerateContent{}: `"candidates":[{"finishReason":"STOP","content":{"parts":[{"text":"yes"}]}}]`,
+	}
+	for w, answer := range answers {
+		for object, empty := range map[string]bool{
+			`null`: true, `{}`: true, `{ }`: true, `{"message":"","type":"","param":"","code":null}`: true, `{"code":0, "message": "" }`: true,
+			`{"code":"x"}`: false, `{"message":"","code":500}`: false,
+		} {
+			for _, body := range []string{`{"error":ERROR,` + answer + `}`, `{` + answer + `,"error":ERROR}`, `{` + answer + `}`} {
+				if !strings.Contains(body, "ERROR") {
+					continue
+				}
+				body = strings.ReplaceAll(body, "ERROR", object)
+				r, err := ParseReply(w, Known{}, now, 200, nil, []byte(body))
+				e, failed := errors.AsType[*Error](err)
+				if failed == empty || failed && e.Reason != ReasonAPICallFailed || !failed && r.Text != "yes" {
+					t.Errorf("%T of %s: %v", w, body, err)
+				}
+			}
+		}
+		// Without an answer it is an error all the same.
+		_, err := ParseReply(w, Known{}, now, 200, nil, []byte(`{"error":{}}`))
+		if e, ok := errors.AsType[*Error](err); !ok || e.Class != Transient || e.Reason != ReasonAPICallFailed {
+			t.Errorf("%T without an answer: %v", w, err)
+		}
+	}
+}
+
+func TestAnEmptyRefusalIsNone(t *testing.T) {
+	chat := func(parts string) string {
+		return `{"choices":[{"finish_reason":"stop","message":{"content":[` + parts + `]}}]}`
+	}
+	responses := func(parts string) string {
+		return `{"status":"completed","output":[{"type":"message","content":[` + parts + `]}]}`
+	}
+	for text, wrap := range map[string]struct {
+		wire Wire
+		body func(string) string
+	}{"text": {ChatCompletions{}, chat}, "output_text": {Responses{}, responses}} {
+		answer := `{"type":"` + text + `","text":"` + said + `"}`
+		checkEnds(t, wrap.wire, []endCase{
+			{text + " and an empty refusal", wrap.body(answer + `,{"type":"refusal","refusal":""}`), 0, "", said},
+			{text + " behind an empty refusal", wrap.body(`{"type":"refusal","refusal":""},` + answer), 0, "", said},
+			{text + " and a refusal", wrap.body(answer + `,{"type":"refusal","refusal":"No."}`), Permanent, ReasonRefused, "refused"},
+			{text + ", an empty refusal alone", wrap.body(`{"type":"refusal","refusal":""}`), Transient, ReasonEmptyContent, "no text"},
+			{text + ", a refusal without words", wrap.body(`{"type":"refusal"}`), Permanent, ReasonRefused, "refused"},
+		})
+	}
+}

@@ -154,7 +154,7 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	var blocked string
 	readString(&blocked, memberOf(v.feedback, "blockReason"))
 	switch {
-	case isObject(v.fault):
+	case isError(v.fault):
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return

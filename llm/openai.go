@@ -167,7 +167,7 @@ func (c *chatChoice) readMessage(raw []byte) {
 		case "content":
 			if value[0] == '[' {
 				c.text = joinParts(value, "text", "output_text")
-				c.refused = c.refused || hasPart(value, "refusal")
+				c.refused = c.refused || hasRefusal(value)
 			}
 			readString(&c.text, value)
 		case "refusal":
@@ -265,7 +265,7 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 	var v chatReply
 	v.read(body, r)
 	r.Usage = v.usage.usage()
-	if isObject(v.fault) || !isTold(v.choices) {
+	if isError(v.fault) || !isTold(v.choices) {
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
@@ -278,7 +278,7 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 	var choice chatChoice
 	choice.read(first)
 	switch {
-	case isObject(choice.fault):
+	case isError(choice.fault):
 		o.Fault = faultOf(choice.fault)
 	case choice.finish == "error", choice.finish == "ERROR", // OpenRouter, vLLM; Cohere
 		choice.finish == "abort",                        // vLLM, SGLang

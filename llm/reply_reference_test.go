@@ -106,7 +106,7 @@ func referenceChat(body []byte, r *Reply, o *Outcome) {
 	}
 	r.ID, r.Model, r.Usage = v.ID, v.Model, v.Usage.usage()
 	switch {
-	case isObject(v.Error) || v.Choices == nil:
+	case isError(v.Error) || v.Choices == nil:
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
@@ -125,7 +125,7 @@ func referenceChat(body []byte, r *Reply, o *Outcome) {
 		}
 	}
 	switch {
-	case isObject(choice.Error):
+	case isError(choice.Error):
 		o.Fault = faultOf(choice.Error)
 	case slices.Contains([]string{"error", "ERROR", "abort", "network_error", "insufficient_system_resource"}, c.finish):
 		o.Fault = &Fault{Code: c.finish}
@@ -181,7 +181,7 @@ func referenceMessages(body []byte, r *Reply, o *Outcome) {
 		t.prompt.n += t.cached.n + t.written.n
 		r.Usage = t.usage()
 	}
-	if isObject(v.Error) || v.Content == nil {
+	if isError(v.Error) || v.Content == nil {
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
@@ -241,7 +241,7 @@ func referenceGemini(body []byte, r *Reply, o *Outcome) {
 		r.Usage = t.usage()
 	}
 	switch {
-	case isObject(v.Error):
+	case isError(v.Error):
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
@@ -294,8 +294,9 @@ type referenceResponsesReply struct {
 			Type string `json:"type"`
 		} `json:"environment"`
 		Content []struct {
-			Type string    `json:"type"`
-			Text looseText `json:"text"`
+			Type    string          `json:"type"`
+			Text    looseText       `json:"text"`
+			Refusal json.RawMessage `json:"refusal"`
 		} `json:"content"`
 	} `json:"output"`
 	Usage *struct {
@@ -327,7 +328,7 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 		})
 	}
 	switch {
-	case isObject(v.Error) || v.Output == nil:
+	case isError(v.Error) || v.Output == nil:
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
@@ -359,7 +360,7 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 			if item.Type != "message" {
 				break
 			}
-			refused = refused || part.Type == "refusal"
+			refused = refused || isRefusal(part.Type, part.Refusal)
 			if part.Type == "output_text" && (item.Phase == "" || item.Phase == "final_answer") {
 				text.WriteString(string(part.Text))
 			}
@@ -403,13 +404,14 @@ func (t *referenceParts) UnmarshalJSON(raw []byte) error {
 		t.text = stringOf(raw)
 	case '[':
 		var parts []struct {
-			Type string    `json:"type"`
-			Text looseText `json:"text"`
+			Type    string          `json:"type"`
+			Text    looseText       `json:"text"`
+			Refusal json.RawMessage `json:"refusal"`
 		}
 		decode(raw, &parts)
 		var b strings.Builder
 		for _, p := range parts {
-			t.refused = t.refused || p.Type == "refusal"
+			t.refused = t.refused || isRefusal(p.Type, p.Refusal)
 			if p.Type == "text" || p.Type == "output_text" {
 				b.WriteString(string(p.Text))
 			}

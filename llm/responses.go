@@ -108,7 +108,7 @@ func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 	v.read(body, r)
 	r.FinishReason, r.Usage = v.status, v.usage.usage()
 	switch {
-	case isObject(v.fault) || !isTold(v.output):
+	case isError(v.fault) || !isTold(v.output):
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return
@@ -190,7 +190,7 @@ func (v *responsesOutput) readParts(content []byte, answer bool) {
 	for part := range elements(content) {
 		switch kind, text := typed(part, "text"); {
 		case kind == "refusal":
-			v.refused = true
+			v.refused = v.refused || isRefusal(typed(part, "refusal"))
 		case kind == "output_text" && answer:
 			v.texts = append(v.texts, looseString(text))
 		}
