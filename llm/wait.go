@@ -30,9 +30,10 @@ type Wait struct {
 }
 
 // ParseWait reads the wait from the headers of a reply that came at now:
-// retry-after-ms, else retry-after in seconds, as a date or as Unix time, and
-// the reset headers of every limit of which nothing remains. Values that are
-// malformed, zero, negative or infinite are ignored. It is pure.
+// retry-after-ms, else retry-after in seconds, as a date or as Unix time (of
+// several the longest), and the reset headers of every limit of which nothing
+// remains. Values that are malformed, zero, negative or infinite are ignored.
+// It is pure.
 func ParseWait(h http.Header, now time.Time) Wait {
 	if now.IsZero() || len(h) == 0 {
 		return Wait{}
@@ -47,7 +48,9 @@ func ParseWait(h http.Header, now time.Time) Wait {
 		w.RetryAfter = bounded(ms / 1000)
 	}
 	if w.RetryAfter == 0 {
-		w.RetryAfter = parseDelay(h.Get("Retry-After"), clock)
+		for _, value := range h.Values("Retry-After") {
+			w.RetryAfter = max(w.RetryAfter, longestDelay(value, clock))
+		}
 	}
 	for name := range h {
 		remaining, reset := limitHeaders(name)
@@ -119,6 +122,16 @@ func limitHeaders(name string) (remaining, reset string) {
 		return "", ""
 	}
 	return name, name[:i+len(kind)] + strings.Replace(rest, "Remaining", "Reset", 1)
+}
+
+// longestDelay reads the longest of the waits that a proxy has joined by commas, "120, 120". A date has a comma too.
+func longestDelay(s string, clock time.Time) (longest time.Duration) {
+	before := ""
+	for part := range strings.SplitSeq(s, ",") {
+		longest = max(longest, parseDelay(part, clock), parseDelay(before+","+part, clock))
+		before = part
+	}
+	return longest
 }
 
 // parseDelay reads a wait in any of the spellings that servers have for it:

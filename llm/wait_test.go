@@ -2,6 +2,7 @@ package llm
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -102,6 +103,35 @@ func TestWaitIsReadFromTheFirstHeaderThatTells(t *testing.T) {
 				t.Errorf("ParseWait(%v) = %+v, want %+v", h, got, tt.want)
 			}
 		})
+	}
+}
+
+// A proxy may pass on its own header beside the server's, or join the two (RFC 9110, section 5.3).
+func TestOfSeveralWaitsTheLongestCounts(t *testing.T) {
+	const date = "Sun, 01 Mar 2026 12:01:30 GMT" // in 90 s
+	for _, tt := range []struct {
+		values []string
+		want   time.Duration
+	}{
+		{[]string{"120, 120"}, 120 * time.Second},
+		{[]string{"5,120"}, 120 * time.Second},
+		{[]string{"120, 5, "}, 120 * time.Second},
+		{[]string{"soon, 120"}, 120 * time.Second},
+		{[]string{"-1, Infinity, 0"}, 0},
+		{[]string{"", "120"}, 120 * time.Second},
+		{[]string{"5", "120", "7"}, 120 * time.Second},
+		{[]string{date}, 90 * time.Second},
+		{[]string{"Sunday, 01-Mar-26 12:01:30 GMT"}, 90 * time.Second},
+		{[]string{date + ", 20"}, 90 * time.Second},
+		{[]string{"20, " + date}, 90 * time.Second},
+		{[]string{"120, " + date}, 120 * time.Second},
+		{[]string{date + ", " + date}, 90 * time.Second},
+		{[]string{"", date}, 90 * time.Second},
+		{[]string{strings.Repeat("1,", 10_000) + "9"}, 9 * time.Second},
+	} {
+		if got := ParseWait(http.Header{"Retry-After": tt.values}, now); got != (Wait{RetryAfter: tt.want}) {
+			t.Errorf("Retry-After %.80q: got %v, want %v", tt.values, got, tt.want)
+		}
 	}
 }
 
