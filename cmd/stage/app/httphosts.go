@@ -28,7 +28,7 @@ func (h *HostNames) EnvDecode(text string) error {
 		switch {
 		case part == "":
 			continue
-		case addrErr != nil && !hostName.MatchString(name) || portErr == nil:
+		case addrErr != nil && !hostName.MatchString(name) || portErr == nil, name == "*" && part != name: // "*."
 			return fmt.Errorf("%q is not a host name: write names without scheme and port, as stage.example.com or *.example.com", part)
 		}
 		names = append(names, name)

@@ -86,6 +86,17 @@ func TestOnlyKnownHostsAreAnswered(t *testing.T) {
 	}
 }
 
+// TestEveryNameIsAllowedByAnAsteriskAlone: half a pattern must not open the dashboard to all.
+func TestEveryNameIsAllowedByAnAsteriskAlone(t *testing.T) {
+	for text, good := range map[string]bool{
+		"*": true, " * ": true, "*,a": true, "*.a": true, "*.a.": true, "*.": false, "a,*.": false, "*..": false, "[*]": false, "**": false, "*a": false, ".": false,
+	} {
+		if err := new(HostNames).EnvDecode(text); (err == nil) != good {
+			t.Errorf("STAGE_HTTP_HOSTS=%q: %v, want it taken: %t", text, err, good)
+		}
+	}
+}
+
 func TestRefusalNamesTheHostAndTheSetting(t *testing.T) {
 	for loopback, want := range map[bool]string{
 		true:  "this server answers requests for localhost only, and this one is for \"evil.example:80\"; STAGE_HTTP_HOSTS allows further names, STAGE_HTTP_ADDR opens it to other machines\n",
