@@ -14,13 +14,14 @@ import (
 type Schema struct {
 	source   json.RawMessage // compact
 	compiled *jsonschema.Schema
+	patterns *backtracking
 	outside  map[dialect]string // where it first leaves a provider's subset
 }
 
 // ParseSchema compiles a JSON Schema (draft 2020-12 unless "$schema" says
 // otherwise). References reach no further than the schema itself: nothing is
-// read from files or the network. Errors start with name, which says where the
-// source came from.
+// read from files or the network. A pattern may be any of ECMA-262. Errors start
+// with name, which says where the source came from.
 func ParseSchema(source []byte, name string) (*Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	if err != nil {
@@ -29,6 +30,8 @@ func ParseSchema(source []byte, name string) (*Schema, error) {
 	compiler := jsonschema.NewCompiler()
 	compiler.UseLoader(jsonschema.SchemeURLLoader{}) // no scheme
 	compiler.AssertFormat()
+	patterns := &backtracking{limit: patternTime}
+	compiler.UseRegexpEngine(patterns.compile)
 	const address = "schema:reply"
 	if err := compiler.AddResource(address, doc); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -37,6 +40,7 @@ func ParseSchema(source []byte, name string) (*Schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: not a JSON Schema: %w", name, err)
 	}
+	patterns.compiled = true
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, source); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -45,14 +49,16 @@ func ParseSchema(source []byte, name string) (*Schema, error) {
 	if doc == true { // the same as {}, and providers take objects only
 		doc, sent = map[string]any{}, []byte("{}")
 	}
-	return &Schema{source: sent, compiled: compiled, outside: outsideSubsets(doc)}, nil
+	return &Schema{source: sent, compiled: compiled, patterns: patterns, outside: outsideSubsets(doc)}, nil
 }
 
 // Source returns the schema as compact JSON. The caller must not change it.
 func (s *Schema) Source() json.RawMessage { return s.source }
 
 // Validate checks that a reply is one JSON value that satisfies the schema and
-// returns the value as compact JSON. A Markdown fence around it is removed. The
+// returns the value as compact JSON. A Markdown fence around it is removed.
+// Patterns that need to backtrack, such as those with a lookahead, may take a
+// second in all: a reply that takes longer does not satisfy the schema. The
 // error is an [*Error] of class Transient and reason
 // [ReasonSchemaValidationFailed]: the model may do better when asked again with
 // [Schema.Complaint].
@@ -62,9 +68,11 @@ func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	if err != nil {
 		return nil, invalidReply(fmt.Errorf("reply is not one JSON value: %w", err))
 	}
-	if err := s.compiled.Validate(value); err != nil {
-		// The first line names the schema's address, which nobody knows.
-		_, findings, _ := strings.Cut(err.Error(), "\n")
+	if err := s.patterns.validate(s.compiled, value); err != nil {
+		findings := err.Error()
+		if _, rest, ok := strings.Cut(findings, "\n"); ok { // the first line names the schema's address, which nobody knows
+			findings = rest
+		}
 		return nil, invalidReply(errors.New("reply does not satisfy the schema: " + preview(oneLine(findings))))
 	}
 	var compact bytes.Buffer

@@ -71,7 +71,7 @@ const (
 
 // anthropicPatternBad finds what Anthropic's constrained decoding does not do:
 // groups with a question mark, word boundaries, classes by name and large
-// repetitions. Looking around or back fails at start already, see [ParseSchema].
+// repetitions.
 var anthropicPatternBad = regexp.MustCompile(`\(\?|\\[bBpP]|\{\d*,?\d{3}`)
 
 // outsideSubsets returns where a schema first leaves each provider's subset.
@@ -268,6 +268,10 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, optional
 	case "format":
 		w.fail(everyone&^schemaFormats[text], path, "has the format %q", text)
 	case "pattern":
+		// What Go refuses looks around or back, which no provider's constrained decoding can do, or is spelled unusually.
+		if _, err := regexp.Compile(text); err != nil {
+			w.fail(constrained, path, "has the pattern %q", text)
+		}
 		if anthropicPatternBad.MatchString(text) {
 			w.fail(anthropicOutput, path, "has the pattern %q", text)
 		}
