@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,6 +41,16 @@ var schemaKeywords = map[string]dialect{
 	"oneOf": geminiEnforced, "prefixItems": geminiEnforced, "propertyOrdering": geminiEnforced,
 	"$id": geminiEnforced, "$anchor": geminiEnforced, "$comment": geminiEnforced, "examples": geminiEnforced,
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
+}
+
+// keywordTypes says of which types a keyword speaks. JSON Schema lets it stand beside others, without a meaning; the
+// providers list what they accept by type.
+var keywordTypes = map[string][]string{
+	"minimum": {"number", "integer"}, "maximum": {"number", "integer"}, "multipleOf": {"number", "integer"},
+	"exclusiveMinimum": {"number", "integer"}, "exclusiveMaximum": {"number", "integer"},
+	"pattern": {"string"}, "format": {"string"},
+	"items": {"array"}, "minItems": {"array"}, "maxItems": {"array"},
+	"properties": {"object"}, "required": {"object"}, "additionalProperties": {"object"},
 }
 
 // schemaFormats says the same of formats. Azure knows none.
@@ -86,11 +97,14 @@ func outsideSubsets(doc any) map[dialect]string {
 		w.fail(constrained, "", "has anyOf at its root")
 	}
 	w.schema(doc, "", 0, false)
-	if path, ok := w.cycle(false); ok {
+	if path, ok := w.cycle(func(schemaRef) bool { return true }); ok {
 		w.fail(anthropicOutput, path, "is recursive")
 	}
-	if path, ok := w.cycle(true); ok {
+	if path, ok := w.cycle(func(r schemaRef) bool { return !r.optional }); ok {
 		w.fail(geminiOutput, path, "is recursive and required")
+	}
+	if path, ok := w.cycle(func(r schemaRef) bool { return r.levels == 0 }); ok {
+		w.fail(strictModes, path, "is recursive without an object or list between")
 	}
 	w.limit(openAIStrict, w.properties, openAIPropertiesMax, "properties")
 	w.limit(azureStrict, w.properties, azurePropertiesMax, "properties")
@@ -115,6 +129,7 @@ type subsetWalk struct {
 
 type schemaRef struct {
 	to, path string
+	levels   int  // objects and lists of the definition around it
 	optional bool // within a property that is not required
 }
 
@@ -167,7 +182,7 @@ func (w *subsetWalk) schema(value any, path string, levels int, optional bool) {
 		w.fail(everyone&^known, path, "has %q", keyword)
 		if known != 0 {
 			w.children(node, keyword, path, levels, optional)
-			w.keyword(node, keyword, path, optional)
+			w.keyword(node, keyword, path, levels, optional)
 		}
 	}
 }
@@ -248,7 +263,10 @@ func (w *subsetWalk) definitions(value any, keyword, path string) {
 }
 
 // keyword checks the value of a keyword.
-func (w *subsetWalk) keyword(node map[string]any, keyword, path string, optional bool) {
+func (w *subsetWalk) keyword(node map[string]any, keyword, path string, levels int, optional bool) {
+	if fitting := keywordTypes[keyword]; fitting != nil && !slices.ContainsFunc(typesOf(node), func(t string) bool { return slices.Contains(fitting, t) }) {
+		w.fail(constrained, path, "has %q, which its type does not have", keyword)
+	}
 	text, _ := node[keyword].(string)
 	number, isNumber := node[keyword].(json.Number)
 	switch keyword {
@@ -257,7 +275,7 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, optional
 			w.fail(constrained, path, "has %q below the root", keyword)
 		}
 	case "$ref":
-		w.ref(node, text, path, optional)
+		w.ref(node, text, path, levels, optional)
 	case "allOf":
 		list, _ := node[keyword].([]any)
 		for _, item := range list {
@@ -295,20 +313,32 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, optional
 // values checks those of enum or const.
 func (w *subsetWalk) values(list []any, types []string, path string) {
 	kind, texts, characters := "", 0, 0
+	if len(list) == 0 {
+		w.fail(constrained, path, "has no values to choose from")
+	}
+	seen := make(map[any]bool, len(list))
 	for _, value := range list {
 		is := typeOfValue(value)
 		typed := slices.Contains(types, is)
+		key := value // 1 and 1.0 are equal
 		switch is {
 		case "string":
 			texts++
 			characters += utf8.RuneCountInString(value.(string))
 		case "number":
-			typed = typed || slices.Contains(types, "integer")
+			f, err := value.(json.Number).Float64()
+			key = f
+			typed = typed || slices.Contains(types, "integer") && err == nil && f == math.Trunc(f)
 		case "object", "array":
 			w.fail(everyone, path, "has an %s among its values", is)
+			continue
 		default:
 			w.fail(geminiEnforced, path, "has the value %v", value)
 		}
+		if seen[key] {
+			w.fail(constrained, path, "has the value %v twice", value)
+		}
+		seen[key] = true
 		if !typed {
 			w.fail(strictModes, path, "has the value %v, which is not of its type", value)
 		}
@@ -326,7 +356,7 @@ func (w *subsetWalk) values(list []any, types []string, path string) {
 }
 
 // ref checks a reference: to the root or one of its definitions, and alone.
-func (w *subsetWalk) ref(node map[string]any, ref, path string, optional bool) {
+func (w *subsetWalk) ref(node map[string]any, ref, path string, levels int, optional bool) {
 	for _, keyword := range slices.Sorted(maps.Keys(node)) {
 		if !strings.HasPrefix(keyword, "$") {
 			w.fail(refusing, path, "has %q beside \"$ref\"", keyword)
@@ -343,19 +373,19 @@ func (w *subsetWalk) ref(node map[string]any, ref, path string, optional bool) {
 	if place == "definitions" { // which Gemini ignores
 		w.fail(geminiOutput, path, "refers to %q, which is not one of $defs", ref)
 	}
-	w.refs[w.at] = append(w.refs[w.at], schemaRef{to: ref, path: path, optional: optional})
+	w.refs[w.at] = append(w.refs[w.at], schemaRef{to: ref, path: path, levels: levels, optional: optional})
 }
 
-// cycle returns where a definition refers to itself, if one does; if required,
-// only through properties that are required.
-func (w *subsetWalk) cycle(required bool) (path string, found bool) {
+// cycle returns where a definition refers to itself through references that are
+// followed, if one does.
+func (w *subsetWalk) cycle(follow func(schemaRef) bool) (path string, found bool) {
 	const visiting, visited = 1, 2
 	state := make(map[string]int)
 	var visit func(at string) bool
 	visit = func(at string) bool {
 		state[at] = visiting
 		for _, ref := range w.refs[at] {
-			if required && ref.optional {
+			if !follow(ref) {
 				continue
 			}
 			if path = ref.path; state[ref.to] == visiting || state[ref.to] == 0 && visit(ref.to) {
