@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
@@ -67,7 +68,8 @@ func loadPrompt(cfg *Config) (*prompt, error) {
 // schemaNote is what one provider may not enforce of the response schema.
 type schemaNote struct{ provider, text string }
 
-// schemaNotes returns those of the first provider and the fallbacks, each provider once.
+// schemaNotes returns those of the first provider and the fallbacks, each provider once. Where the extra body takes the
+// schema out of the request there is none.
 func (p *prompt) schemaNotes(cfg *Config) []schemaNote {
 	if p.schema == nil {
 		return nil
@@ -78,11 +80,37 @@ func (p *prompt) schemaNotes(cfg *Config) []schemaNote {
 	}
 	var notes []schemaNote
 	for i, name := range names {
-		if text := p.schema.Note(name); text != "" && !slices.Contains(names[:i], name) {
+		text := p.schema.Note(name)
+		out := setsNull(p.base.ExtraBody, schemaMembers[name]) && !strings.HasPrefix(text, "sent in the system prompt")
+		if text != "" && !out && !slices.Contains(names[:i], name) {
 			notes = append(notes, schemaNote{name, text})
 		}
 	}
 	return notes
+}
+
+// schemaMembers says where a request has the schema. Anthropic's is not here: a schema with a note goes into its system
+// prompt.
+var schemaMembers = map[string][]string{
+	llm.OpenAI:          {"response_format", "json_schema", "schema"},
+	llm.OpenRouter:      {"response_format", "json_schema", "schema"},
+	llm.Azure:           {"response_format", "json_schema", "schema"},
+	llm.OpenAIResponses: {"text", "format", "schema"},
+	llm.Gemini:          {"generationConfig", "responseJsonSchema"},
+}
+
+// setsNull reports whether an object sets a member, or one of the objects around it, to null.
+func setsNull(object json.RawMessage, path []string) bool {
+	for _, name := range path {
+		var members map[string]json.RawMessage
+		if json.Unmarshal(object, &members) != nil {
+			return false
+		}
+		if object = members[name]; string(object) == "null" {
+			return true
+		}
+	}
+	return false
 }
 
 // request renders the prompt of a row. vars is the hash of what the template saw.
