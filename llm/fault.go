@@ -60,8 +60,9 @@ const (
 )
 
 // words holds what the documented codes and types of providers mean where that
-// is more than their status says, or where they come inside a 200. A word
-// means one thing at all providers, so there is one table.
+// is more than their status says, or where they come inside a 200. One table
+// serves all providers: the words that mean something else at another are told
+// apart before, as dashScopeLimit and errorType do. Numbers are not in it.
 var words = map[string]meaning{
 	// No room now.
 	"slow_down":                    meansCapacity, // OpenAI, 429 and 503
