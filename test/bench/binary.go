@@ -26,6 +26,8 @@ var reasons = map[string]string{
 	"github.com/nikolalohinski/gonja/v2":                              "parser of Jinja templates",
 	"github.com/prometheus/client_golang":                             "/metrics",
 	"github.com/santhosh-tekuri/jsonschema/v6":                        "STAGE_RESPONSE_SCHEMA_FILE",
+	"github.com/dlclark/regexp2":                                      "patterns of a schema that Go's regexp refuses",
+	"github.com/go-logr/logr":                                         "OpenTelemetry's own log",
 	"github.com/sethvargo/go-envconfig":                               "reads the environment",
 	"github.com/sirupsen/logrus":                                      "gonja's; named by a test that it logs nothing",
 	"github.com/spf13/cobra":                                          "commands, flags, help",
