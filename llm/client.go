@@ -127,17 +127,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	base, err := parseBaseURL(cfg.BaseURL)
 	fault("BaseURL", err)
 	c.base = base
-	key, err := cfg.APIKey.Value()
-	if err == nil {
-		err = ValidateAPIKey(key)
-	}
-	fault("APIKey", err)
-	headers, err := cfg.ExtraHeaders.Value()
-	var extra []header
-	if err == nil {
-		extra, err = readHeaders(headers)
-	}
-	fault("ExtraHeaders", err)
+	first, problems := readLogin(cfg.APIKey, cfg.ExtraHeaders)
+	faults = append(faults, problems...)
 	if cfg.Concurrency < 0 {
 		fault("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
 	}
@@ -169,9 +160,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Redactor == nil {
 		c.cfg.Redactor = new(Redactor)
 	}
-	c.cfg.Redactor.addProxies()
-	c.cfg.Redactor.AddExtraHeaders(headers)
-	if err := c.setLogin(key, extra); err != nil {
+	if err := c.use(first); err != nil {
 		return nil, err
 	}
 	c.cfg.APIKey, c.cfg.ExtraHeaders = Secret{}, Secret{} // they live in login alone

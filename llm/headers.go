@@ -85,6 +85,10 @@ func (r *Redactor) AddExtraHeaders(text string) {
 	if err != nil {
 		r.AddValue(text)
 	}
+	r.addHeaders(headers)
+}
+
+func (r *Redactor) addHeaders(headers []header) {
 	for _, h := range headers {
 		if !slices.Contains(openHeaders, h.name) {
 			r.AddValue(h.value)

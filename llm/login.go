@@ -17,34 +17,47 @@ type login struct {
 	header http.Header // all of it, shared by all requests
 }
 
-// SetAPIKey replaces the credential for calls that start from now on. It
-// returns a [*SettingError], and keeps the old one, if no header can carry key.
-// A reply may still repeat the old one: both are kept out of what calls return.
-func (c *Client) SetAPIKey(key string) error {
-	if err := ValidateAPIKey(key); err != nil {
-		return &SettingError{Setting: "APIKey", Err: err}
-	}
-	c.loginMu.Lock()
+// SetLogin replaces the credential and the headers of
+// [ClientConfig.ExtraHeaders] for calls that start from now on, both at once,
+// and reads the files that hold them. Its error is a [*SettingError], or several
+// joined; both old ones then stay. A reply may still repeat the old ones: they
+// are kept out of what calls return, too.
+func (c *Client) SetLogin(apiKey, extraHeaders Secret) error {
+	c.loginMu.Lock() // while the files are read, too: what was read first must not be stored last
 	defer c.loginMu.Unlock()
-	return c.setLogin(key, c.login.Load().extra)
-}
-
-// SetExtraHeaders replaces the headers of [ClientConfig.ExtraHeaders] for calls
-// that start from now on. It returns a [*SettingError], and keeps the old ones,
-// if they cannot be sent.
-func (c *Client) SetExtraHeaders(text string) error {
-	extra, err := readHeaders(text)
+	l, faults := readLogin(apiKey, extraHeaders)
+	err := errors.Join(faults...)
+	if err == nil {
+		err = c.use(l)
+	}
 	if err != nil {
-		return &SettingError{Setting: "ExtraHeaders", Err: err}
+		c.remember(c.login.Load())
 	}
-	c.cfg.Redactor.AddExtraHeaders(text)
-	c.loginMu.Lock()
-	defer c.loginMu.Unlock()
-	return c.setLogin(c.login.Load().key, extra)
+	return err
 }
 
-// setLogin makes the headers of further calls. The lock is held.
-func (c *Client) setLogin(key string, extra []header) error {
+// readLogin reads and checks both secrets. Each error is a [*SettingError].
+func readLogin(apiKey, extraHeaders Secret) (l *login, faults []error) {
+	l = new(login)
+	var err error
+	if l.key, err = apiKey.Value(); err == nil {
+		err = ValidateAPIKey(l.key)
+	}
+	if err != nil {
+		faults = append(faults, &SettingError{Setting: "APIKey", Err: err})
+	}
+	text, err := extraHeaders.Value()
+	if err == nil {
+		l.extra, err = readHeaders(text)
+	}
+	if err != nil {
+		faults = append(faults, &SettingError{Setting: "ExtraHeaders", Err: err})
+	}
+	return l, faults
+}
+
+// use makes the headers of further calls. The lock is held.
+func (c *Client) use(l *login) error {
 	h := http.Header{
 		"Content-Type": {"application/json"},
 		"Accept":       {"application/json"},
@@ -52,19 +65,28 @@ func (c *Client) setLogin(key string, extra []header) error {
 	}
 	c.cfg.Wire.SetHeader(h, "")
 	keyless := h.Clone()
-	c.cfg.Wire.SetHeader(h, key)
-	for _, e := range extra {
-		if own := h.Get(e.name); own != keyless.Get(e.name) && key != "" {
+	c.cfg.Wire.SetHeader(h, l.key)
+	for _, e := range l.extra {
+		if own := h.Get(e.name); own != keyless.Get(e.name) && l.key != "" {
 			err := fmt.Errorf("%s carries the API key already; remove it, or set no API key", e.name)
 			return &SettingError{Setting: "ExtraHeaders", Err: err}
 		}
 	}
-	for _, e := range extra {
+	for _, e := range l.extra {
 		h.Set(e.name, e.value)
 	}
-	c.cfg.Redactor.Add(key)
-	c.login.Store(&login{key: key, extra: extra, header: h})
+	l.header = h
+	c.remember(l) // before any call can send them
+	c.login.Store(l)
 	return nil
+}
+
+// remember adds the secrets in use to the Redactor, which forgets those first that were added least recently.
+func (c *Client) remember(l *login) {
+	secrets := c.cfg.Redactor
+	secrets.addProxies()
+	secrets.addHeaders(l.extra)
+	secrets.Add(l.key)
 }
 
 // ValidateAPIKey says why a key cannot be sent as it is, mostly since something

@@ -37,7 +37,7 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 		}
 		defer client.Close()
 		for _, key := range []string{"one", "two", ""} {
-			if err := client.SetAPIKey(key); err != nil {
+			if err := client.SetLogin(llm.NewSecret(key), llm.Secret{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
@@ -47,9 +47,9 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 		if got, want := strings.Join(keys, ","), "Bearer one,Bearer two,"; got != want {
 			t.Errorf("keys sent: %q, want %q", got, want)
 		}
-		err = client.SetAPIKey("tail\n")
+		err = client.SetLogin(llm.NewSecret("tail\n"), llm.Secret{})
 		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "APIKey" || strings.Contains(err.Error(), "tail") {
-			t.Errorf("SetAPIKey with a newline = %v", err)
+			t.Errorf("SetLogin with a newline = %v", err)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 			{`{"x-gateway":"Bearer gateway-token-2"}`, "Bearer gateway-token-2", "[redacted] beta-2026-01-01 low"},
 		} {
 			if tt.headers != "" {
-				if err := client.SetExtraHeaders(tt.headers); err != nil {
+				if err := client.SetLogin(llm.NewSecret(secret), llm.NewSecret(tt.headers)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -193,9 +193,48 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 				t.Errorf("sent %v, got %v, want %q", got, e, tt.text)
 			}
 		}
-		err = client.SetExtraHeaders(`{"x-api-key":"other"}`)
+		err = client.SetLogin(llm.NewSecret(secret), llm.NewSecret(`{"x-api-key":"other"}`))
 		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "ExtraHeaders" || !strings.Contains(err.Error(), "X-Api-Key carries the API key already") {
 			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestACredentialMovesBetweenHeaderAndKeyInOneStep also fails once: both then stay as they were.
+func TestACredentialMovesBetweenHeaderAndKeyInOneStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent []string
+		server, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			sent = append(sent, c.Header.Get("Authorization")+" "+c.Header.Get("X-Gateway"))
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pipe, stop := server.Pipe()
+		defer stop()
+		const inHeader = `{"authorization":"Bearer in-the-header"}`
+		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, ExtraHeaders: llm.NewSecret(inHeader)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		for _, tt := range []struct{ key, headers, fault, want string }{
+			{"sk-key", `{"x-gateway":"one"}`, "", "Bearer sk-key one"},
+			{"sk-other", inHeader, "ExtraHeaders: Authorization carries the API key already; remove it, or set no API key", "Bearer sk-key one"},
+			{"sk other", `{"x-gateway":2}`, "APIKey: holds white space or control characters; remove them\nExtraHeaders: X-Gateway: the value is not a string", "Bearer sk-key one"},
+			{"", inHeader, "", "Bearer in-the-header "},
+		} {
+			err := client.SetLogin(llm.NewSecret(tt.key), llm.NewSecret(tt.headers))
+			if (err != nil || tt.fault != "") && fmt.Sprint(err) != tt.fault {
+				t.Errorf("key %s, headers %s: got %v, want %s", tt.key, tt.headers, err, tt.fault)
+			}
+			if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
+				t.Fatal(e)
+			}
+			if got := sent[len(sent)-1]; got != tt.want {
+				t.Errorf("key %s, headers %s: sent %q, want %q", tt.key, tt.headers, got, tt.want)
+			}
 		}
 	})
 }

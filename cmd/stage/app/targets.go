@@ -81,37 +81,23 @@ func (t *target) open(cfg *Config, model string, dial dialFunc) error {
 		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated, DialContext: dial,
 	})
 	if err != nil {
-		return t.nameSettings(err)
+		return t.nameSettings(err, "")
 	}
 	return nil
 }
 
 // reloadKey reads the key and the extra headers again where they are in files: they may have been corrected or rotated.
+// Both are replaced together, or neither is: a credential may move from one to the other.
 func (t *target) reloadKey(headers Secret) error {
-	key, err := t.endpoint.APIKey.Value()
-	if err == nil {
-		err = t.SetAPIKey(key)
-	}
-	text, problem := headers.Value()
-	if problem == nil {
-		problem = t.SetExtraHeaders(text)
-	}
-	return errors.Join(ofFile(t.variable+"_API_KEY", err), ofFile("STAGE_LLM_EXTRA_HEADERS", problem))
+	err := t.SetLogin(t.endpoint.APIKey, headers)
+	return t.nameSettings(err, fileSuffix) // nothing but the content of a file can have changed
 }
 
-// ofFile names the variable of the file whose content err is about: nothing else can have changed.
-func ofFile(variable string, err error) error {
+// nameSettings names the variable, with this suffix, of each setting that the client found wrong.
+func (t *target) nameSettings(err error, suffix string) error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*llm.SettingError](err); ok {
-		err = e.Err
-	}
-	return fmt.Errorf("%s%s: %w", variable, fileSuffix, err)
-}
-
-// nameSettings names the variable of each setting that the client found wrong.
-func (t *target) nameSettings(err error) error {
 	variables := map[string]string{
 		"Provider": "STAGE_LLM_PROVIDER", "BaseURL": t.variable + "_BASE_URL", "APIKey": t.variable + "_API_KEY", "Model": t.models,
 		"CAFile": "STAGE_LLM_CA_FILE", "CAPEM": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
@@ -124,7 +110,7 @@ func (t *target) nameSettings(err error) error {
 	var named []error
 	for _, fault := range joined.Unwrap() {
 		if e, ok := errors.AsType[*llm.SettingError](fault); ok && variables[e.Setting] != "" {
-			fault = fmt.Errorf("%s: %w", variables[e.Setting], e.Err)
+			fault = fmt.Errorf("%s%s: %w", variables[e.Setting], suffix, e.Err)
 		}
 		named = append(named, fault)
 	}
