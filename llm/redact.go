@@ -37,22 +37,32 @@ const (
 var redacted = []byte("[redacted]")
 
 // Add makes further secrets known. Those added before stay known, so that a key is still found after it was rotated; of
-// more than 256 the oldest are forgotten. Empty texts and placeholders are no secrets.
+// more than 256 those are forgotten that were added least recently. Add what is still in use again whenever something is
+// rotated. Empty texts and placeholders are no secrets.
 func (r *Redactor) Add(secrets ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []string
-	if n := r.needles.Load(); n != nil {
-		all = slices.Clone(n.secrets)
+	n := r.needles.Load()
+	if n == nil {
+		n = new(needles)
 	}
-	known := len(all)
+	all := slices.Clone(n.secrets)
 	for _, s := range secrets {
-		if s != "" && !isPlaceholder(s) && !slices.Contains(all, s) {
-			all = append(all, s)
+		if s == "" || isPlaceholder(s) {
+			continue
 		}
+		if i := slices.Index(all, s); i >= 0 {
+			all = slices.Delete(all, i, i+1)
+		}
+		all = append(all, s)
 	}
-	if len(all) > known {
+	switch {
+	case len(all) > len(n.secrets):
 		r.needles.Store(newNeedles(all[max(0, len(all)-secretsMax):]))
+	case !slices.Equal(all, n.secrets): // only their order is new
+		moved := *n
+		moved.secrets = all
+		r.needles.Store(&moved)
 	}
 }
 
@@ -117,7 +127,7 @@ func isPlaceholder(secret string) bool {
 
 // needles are the spellings of all secrets, made for searching. Never changed.
 type needles struct {
-	secrets []string
+	secrets []string // the most recently added last
 	all     []needle
 	longest int            // of their texts
 	begin   [256][]*needle // those that begin with the character, or with the escape of one

@@ -158,12 +158,15 @@ func TestBeginningOfASecretAtACutIsRemoved(t *testing.T) {
 	}
 }
 
-func TestOldestOfManySecretsIsForgotten(t *testing.T) {
-	r := new(llm.Redactor)
-	for i := range 257 {
-		r.Add(fmt.Sprintf("rotated-key-%03d", i))
+func TestSecretAddedLeastRecentlyIsForgotten(t *testing.T) {
+	r := redactor("still-in-use")
+	for i := range 256 {
+		r.Add(fmt.Sprintf("rotated-key-%03d", i), "still-in-use")
 	}
-	if got, want := r.RedactString("rotated-key-000 rotated-key-001"), "rotated-key-000 [redacted]"; got != want {
+	r.Add("rotated-key-001")
+	r.Add("rotated-key-256")
+	if got, want := r.RedactString("rotated-key-000 rotated-key-001 rotated-key-002 rotated-key-003 still-in-use"),
+		"rotated-key-000 [redacted] rotated-key-002 [redacted] [redacted]"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

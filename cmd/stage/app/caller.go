@@ -17,6 +17,7 @@ import (
 type caller struct {
 	targets []*target // the first provider, then the fallbacks; never empty
 	headers Secret    // extra ones of all targets
+	secrets *secrets
 	mock    *http.Server
 	mockURL string
 }
@@ -26,7 +27,7 @@ type dialFunc = func(ctx context.Context, network, address string) (net.Conn, er
 // newCaller makes the clients of the configured providers. mock says how the built-in LLM behaves where that is asked;
 // dial nil is TCP.
 func newCaller(cfg *Config, dial dialFunc, mock llmtest.Config) (*caller, error) {
-	c := &caller{headers: cfg.LLM.ExtraHeaders}
+	c := &caller{headers: cfg.LLM.ExtraHeaders, secrets: cfg.secrets}
 	targets, err := newTargets(cfg, dial, func(e Endpoint) (string, error) {
 		if e.Provider != llm.Mock || c.mockURL != "" {
 			return c.mockURL, nil
@@ -68,8 +69,10 @@ func (c *caller) close() {
 	}
 }
 
-// reloadKey reads the keys again where they are in files. One that cannot be read stays as it was.
+// reloadKey reads the keys again where they are in files. One that cannot be read stays as it was, and with it the extra
+// headers.
 func (c *caller) reloadKey() error {
+	c.secrets.renew()
 	faults := make([]error, len(c.targets))
 	for i, t := range c.targets {
 		faults[i] = t.reloadKey(c.headers)

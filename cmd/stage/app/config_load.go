@@ -69,7 +69,8 @@ func (s ConfigSource) Load(ctx context.Context, need Need) (*Config, error) {
 		f := &configFields()[i]
 		s.loadField(ctx, c, f, found)
 	}
-	c.secrets.gather(c, s.Environ)
+	c.secrets.again = func() { c.secrets.gather(c, s.Environ) }
+	c.secrets.renew()
 	s.unknownVariables(found)
 	c.fillDefaults()
 	c.check(need, found)
@@ -127,6 +128,9 @@ func (s ConfigSource) loadField(ctx context.Context, c *Config, f *field, found 
 				found.add(path, "%v: give the path of a file that holds the secret", secretFileError(file, err))
 			default:
 				f.checkSecret(path, text, found)
+				if f.variable == "STAGE_LLM_EXTRA_BODY" { // read once: what is sent is what its secrets are known of
+					f.value(c).Set(reflect.ValueOf(llm.NewSecret(text)))
+				}
 			}
 			return
 		}

@@ -15,6 +15,14 @@ import (
 type secrets struct {
 	llm   llm.Redactor // keys, extra headers, members of the extra body, passwords of proxies
 	other llm.Redactor
+	again func() // gathers them again; nil: nothing was gathered
+}
+
+// renew adds all that is in use again, with what files hold by now: so only what was rotated away is ever forgotten.
+func (s *secrets) renew() {
+	if s != nil && s.again != nil {
+		s.again()
+	}
 }
 
 // redact returns b without secrets.

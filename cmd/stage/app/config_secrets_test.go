@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -175,6 +176,54 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 			t.Errorf("sent %q, want %q", seen, want)
 		}
 	})
+}
+
+// TestSecretsInUseOutliveRotatedOnes rotates so often before and after a reload that only what it added again is known.
+func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
+	body := filepath.Join(t.TempDir(), "body")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(body, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"api_key":"body-secret"}`)
+	cfg, err := ConfigSource{Environ: map[string]string{
+		"STAGE_LLM_API_KEY": "sk-in-use", "STAGE_LLM_EXTRA_HEADERS": `{"x-gateway":"Bearer gateway-token"}`, "STAGE_LLM_EXTRA_BODY_FILE": body,
+		"STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", "HTTPS_PROXY": "http://user:proxy-password@host",
+		"STAGE_NATS_URL": "nats://host", "STAGE_NATS_TOKEN": "nats-token", "OTEL_EXPORTER_OTLP_HEADERS": "x-key=otel-token",
+	}}.Load(t.Context(), NeedCalls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller, err := newCaller(cfg, nil, llmtest.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.close()
+	rotate := func(name string) {
+		for _, r := range []*llm.Redactor{&cfg.secrets.llm, &cfg.secrets.other} {
+			var rotated []string
+			for i := range 200 {
+				rotated = append(rotated, fmt.Sprintf("%s-%03d", name, i))
+			}
+			r.Add(rotated...)
+		}
+	}
+	rotate("before")
+	write(`{"api_key":"never-sent"}`)
+	if err := caller.reloadKey(); err != nil {
+		t.Fatal(err)
+	}
+	rotate("after")
+	for _, secret := range []string{"sk-in-use", "gateway-token", "body-secret", "user:proxy-password", "nats-token", "otel-token", "after-000"} {
+		if got := string(cfg.secrets.redact([]byte(secret))); got != "[redacted]" {
+			t.Errorf("%s becomes %q", secret, got)
+		}
+	}
+	if got := string(cfg.secrets.redact([]byte("before-000 never-sent"))); got != "before-000 never-sent" {
+		t.Errorf("what is not in use any more becomes %q", got)
+	}
 }
 
 // TestSecretsOfTheProcessAreInNoLogLine logs what libraries might put into their errors.

@@ -227,7 +227,7 @@ func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.origins, again.origins = nil, nil
+	c.origins, again.origins, c.secrets, again.secrets = nil, nil, nil, nil
 	if !reflect.DeepEqual(c, again) {
 		t.Errorf("got %+v\nwant %+v", again, c)
 	}
