@@ -30,16 +30,17 @@ func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
 		add("STAGE_NATS_INBOX_PREFIX", nats.CustomInboxPrefix(n.InboxPrefix), nil)
 	}
 	if n.Creds != "" {
-		add("STAGE_NATS_CREDS", nats.UserCredentials(n.Creds), checkCredentials)
+		add("STAGE_NATS_CREDS", renewing(cfg.secrets, nats.UserCredentials(n.Creds)), checkCredentials)
 	}
 	if n.NKey != "" {
 		opt, err := nats.NkeyOptionFromSeed(n.NKey)
 		if err != nil {
 			opt = func(*nats.Options) error { return err }
 		}
-		add("STAGE_NATS_NKEY", opt, nil)
+		add("STAGE_NATS_NKEY", renewing(cfg.secrets, opt), nil)
 	}
 	read := func(variable string, s Secret) string {
+		cfg.secrets.renew()
 		value, err := s.Value()
 		if err != nil {
 			log.Error("secret not read", slog.String("variable", variable), slog.Any("error", err))
@@ -62,6 +63,27 @@ func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
 		add("STAGE_NATS_TLS_FIRST", nats.TLSHandshakeFirst(), nil)
 	}
 	return opts, errors.Join(faults...)
+}
+
+// renewing makes the secrets known that the files of opt hold whenever they are read: they may have been rotated.
+func renewing(s *secrets, opt nats.Option) nats.Option {
+	return func(o *nats.Options) error {
+		if err := opt(o); err != nil {
+			return err
+		}
+		if user := o.UserJWT; user != nil {
+			o.UserJWT = func() (string, error) {
+				s.renew()
+				return user()
+			}
+		}
+		sign := o.SignatureCB
+		o.SignatureCB = func(nonce []byte) ([]byte, error) {
+			s.renew()
+			return sign(nonce)
+		}
+		return nil
+	}
 }
 
 // checkCredentials reads a credentials file as a connection would.
