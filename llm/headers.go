@@ -110,38 +110,77 @@ func (r *Redactor) AddValue(value string) {
 }
 
 // AddExtraBody adds the values of those members of [Request.ExtraBody] whose names say that they are secret, as far as
-// they have 8 bytes or more: strings in members such as "api_key", "authToken" and "password", at any depth.
+// they have 8 bytes or more: strings in members such as "api_key", "authToken" and "password", at any depth. Of members
+// whose names merely end in key or token, such as "sort_key", a word is secret if it looks like a credential: 16 bytes or
+// more with a letter and a digit.
 func (r *Redactor) AddExtraBody(raw json.RawMessage) {
 	if validJSON(raw) {
-		r.addMembers(raw, false)
+		r.addMembers(raw, notSecret)
 	}
 }
 
-func (r *Redactor) addMembers(raw []byte, secret bool) {
-	if secret && raw[0] == '"' {
-		r.AddValue(stringOf(raw))
+func (r *Redactor) addMembers(raw []byte, s secrecy) {
+	if raw[0] == '"' {
+		r.addMember(stringOf(raw), s)
 	}
 	for name, value := range members(raw) {
-		r.addMembers(value[skipSpace(value, 0):], secret || isSecretName(string(name)))
+		r.addMembers(value[skipSpace(value, 0):], max(s, secrecyOf(string(name))))
 	}
 	for value := range elements(raw) {
-		r.addMembers(value, secret)
+		r.addMembers(value, s)
 	}
 }
+
+func (r *Redactor) addMember(value string, s secrecy) {
+	switch s {
+	case notSecret:
+	case isSecret:
+		r.AddValue(value)
+	case maybeSecret:
+		for word := range strings.FieldsSeq(value) {
+			if len(word) >= credentialBytes && strings.ContainsAny(word, "0123456789") && strings.ContainsFunc(word, unicode.IsLetter) {
+				r.AddValue(word)
+			}
+		}
+	}
+}
+
+// credentialBytes is the least length of a credential whose member's name leaves open whether it is one.
+const credentialBytes = 16
+
+// secrecy is what the name of a member says of its value.
+type secrecy int
+
+const (
+	notSecret secrecy = iota
+	maybeSecret
+	isSecret
+)
 
 // openMembers are named like secrets, without the separators, but hold words of the user's own and of the model: OpenAI's
 // cache key, and the tokens that begin, end and fill a text.
 var openMembers = []string{"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken", "padtoken", "unktoken"}
 
-// isSecretName says whether a member of this name holds a secret.
-func isSecretName(name string) bool {
+// secretWords are in the names of secrets, without the separators. A name that ends in one of openEnds alone may be that
+// of a map, a cache or a token of a text.
+var (
+	secretWords = []string{
+		"secret", "password", "passwd", "passphrase", "authorization", "credential", "bearer", "apikey", "accesskey", "authkey", "privatekey",
+		"accesstoken", "authtoken",
+	}
+	openEnds = []string{"key", "keys", "token", "tokens"}
+)
+
+// secrecyOf returns what a member of this name holds.
+func secrecyOf(name string) secrecy {
 	plain := strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "", ".", "").Replace(name))
-	if slices.Contains(openMembers, plain) {
-		return false
+	switch {
+	case slices.Contains(openMembers, plain):
+		return notSecret
+	case strings.HasSuffix(plain, "auth"), slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains(plain, word) }):
+		return isSecret
+	case slices.ContainsFunc(openEnds, func(end string) bool { return strings.HasSuffix(plain, end) }):
+		return maybeSecret
 	}
-	if plain == "auth" || strings.Contains(plain, "authorization") || strings.Contains(plain, "credential") {
-		return true
-	}
-	return slices.ContainsFunc([]string{"key", "token", "secret", "password", "passwd", "passphrase", "keys", "tokens", "secrets", "passwords", "auth"},
-		func(word string) bool { return strings.HasSuffix(plain, word) }) || strings.Contains(plain, "secret") || strings.Contains(plain, "apikey")
+	return notSecret
 }

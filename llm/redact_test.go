@@ -183,6 +183,43 @@ func TestSecretsOfTheExtraBody(t *testing.T) {
 	}
 }
 
+// TestMembersNamedLikeKeysMayHoldWords has names that end in key or token: their values are secret if they look so.
+func TestMembersNamedLikeKeysMayHoldWords(t *testing.T) {
+	for body, secret := range map[string]string{
+		`{"sort_key":"timestamp"}`:                                "",
+		`{"session_key":"customer-support"}`:                      "",
+		`{"partition_key":"tenant-1"}`:                            "",
+		`{"cache_key":"a rather long sentence with 2 digits"}`:    "",
+		`{"labels":[{"key":"environment","value":"production"}]}`: "",
+		`{"keys":{"a":["alphabetically"]}}`:                       "",
+		`{"mask_token":"12345678901234567890"}`:                   "",
+		`{"key":"hf0123456789abcdef"}`:                            "hf0123456789abcdef",
+		`{"subscription-key":"Bearer 0123456789abcdef"}`:          "0123456789abcdef",
+		`{"tokens":{"a":["sk-proj-012345678"]}}`:                  "sk-proj-012345678",
+		`{"sort_key":{"password":"passphrase"}}`:                  "passphrase",
+		`{"secrets":{"sort_key":"alphabet"}}`:                     "alphabet",
+		`{"access_token":"timestamp"}`:                            "timestamp",
+		`{"bearer":"timestamp"}`:                                  "timestamp",
+		`{"openai-api-key":"timestamp"}`:                          "timestamp",
+		`{"apikey":"timestamp"}`:                                  "timestamp",
+		`{"x-auth":"timestamp"}`:                                  "timestamp",
+		`{"aws_secret_access_key":"timestamp"}`:                   "timestamp",
+	} {
+		r := new(llm.Redactor)
+		r.AddExtraBody([]byte(body))
+		for word := range strings.FieldsSeq(strings.Map(func(c rune) rune {
+			if strings.ContainsRune(`"{}[]:,`, c) {
+				return ' '
+			}
+			return c
+		}, body)) {
+			if got := r.RedactString(word); (got != word) != (word == secret) {
+				t.Errorf("%s: %s becomes %s", body, word, got)
+			}
+		}
+	}
+}
+
 // FuzzRedact writes a key in a random mix of escapes at a random place of a random text, and looks for it in what is left
 // with a decoder of its own, which undoes one kind of escape at a time as often as it can.
 func FuzzRedact(f *testing.F) {
