@@ -195,16 +195,23 @@ func (n *needles) suspects(b []byte) bool {
 		}
 	}
 	for _, lead := range [...]byte{'\\', '%', '&'} {
-		for i := bytes.IndexByte(b, lead); i >= 0 && i < len(b); {
+		for i := 0; i < len(b); {
+			if b[i] != lead {
+				next := bytes.IndexByte(b[i:], lead)
+				if next < 0 {
+					break
+				}
+				i += next
+			}
+			if beyondASCII(b[i:]) { // a text in another script is all escapes
+				i += len(`\u0000`)
+				continue
+			}
 			c, size := char(b, i, escapesDeep)
 			if size > 1 && n.letters[c] {
 				return true
 			}
-			next := bytes.IndexByte(b[i+size:], lead)
-			if next < 0 {
-				break
-			}
-			i += size + next
+			i += size
 		}
 	}
 	return false

@@ -239,6 +239,12 @@ func backslashed(b []byte, i, deep int) (c byte, size int) {
 	return c, at + 1 + n - i
 }
 
+// beyondASCII says whether b begins with the JSON escape of a character that no secret holds.
+func beyondASCII(b []byte) bool {
+	return len(b) >= len(`\u0000`) && b[0] == '\\' && b[1] == 'u' &&
+		hexValue(b[2])<<12|hexValue(b[3])<<8|hexValue(b[4])<<4|hexValue(b[5]) > 0x7f // negative where one is no digit
+}
+
 // hexCode reads the code of a character in so many hexadecimal digits.
 func hexCode(b []byte, i, digits, deep int) (c byte, size int) {
 	code := 0
