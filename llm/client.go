@@ -230,7 +230,8 @@ type Exchange struct {
 	Latency time.Duration
 	// Request is the body sent, and Response the body that came: whole for a
 	// success, at most 64 KiB for an error status or a reply over the bound.
-	// In both "[redacted]" stands for each secret.
+	// In both "[redacted]" stands for each secret, or null for a number of the
+	// response that holds one.
 	Request, Response []byte
 	// Reply is what the model answered. Nil where no body with a 2xx status
 	// could be read. Beside an error only its Usage is of use.
@@ -266,10 +267,9 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	x.Status = o.Status
 	x.Unknown = x.Sent && o.Err != nil && (o.Status == 0 || o.Status/100 == 2)
 	// Before anything is read, quoted or cut.
+	x.Response = secrets.redactJSON(body)
 	if o.Form == FormTooLarge || o.Err != nil {
-		x.Response = secrets.RedactCut(body)
-	} else {
-		x.Response = secrets.Redact(body)
+		x.Response = secrets.RedactCut(x.Response)
 	}
 	for _, name := range quotedHeaders {
 		if text := o.Header.Get(name); text != "" {
@@ -279,13 +279,11 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	if err := context.Cause(ctx); err != nil && o.Err != nil {
 		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
 	}
-	// A key that looks like a number may stand for one, such as a count of tokens: without it this is no JSON any more,
-	// so what came is read, and what was read is redacted.
-	if !bytes.Equal(x.Response, body) && (validJSON(x.Response) || !validJSON(body)) {
-		body = x.Response
-	}
 	var err error
-	x.Reply, err = parseReply(c.cfg.Wire, o, now, body)
+	x.Reply, err = parseReply(c.cfg.Wire, o, now, x.Response)
+	if x.Reply != nil && !bytes.Equal(x.Response, body) {
+		c.recount(x.Reply, o, body)
+	}
 	c.redactReply(x.Reply, o.Finish == FinishLength)
 	if err == nil {
 		if !o.Known.Proven { // many calls share it: it is written once
@@ -301,6 +299,14 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	x.Wait = Wait{RetryAfter: e.RetryAfter, Remaining0: e.Remaining0, Reset: e.Reset}
 	c.redactError(e)
 	return x, e
+}
+
+// recount takes the usage from the body as it came: a key of digits alone may be a count of tokens, which redactJSON has
+// taken out. A usage holds no text.
+func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
+	var whole Reply
+	c.cfg.Wire.ReadReply(body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})
+	r.Usage = whole.Usage
 }
 
 // quotedHeaders are those of a reply that errors quote and cut.

@@ -85,6 +85,36 @@ func (r *Redactor) RedactString(s string) string {
 	return string(n.replace([]byte(s)))
 }
 
+// redactJSON is Redact, but a key of digits alone may be a number of the JSON b, such as a count of tokens: so that it
+// stays JSON, null takes the place of the number.
+func (r *Redactor) redactJSON(b []byte) []byte {
+	clean := r.Redact(b)
+	if bytes.Equal(clean, b) || validJSON(clean) || !validJSON(b) {
+		return clean
+	}
+	out := make([]byte, 0, len(b))
+	for i := 0; i < len(b); {
+		switch c := b[i]; {
+		case c == '"':
+			end := skipString(b, i)
+			out = append(append(append(out, '"'), r.Redact(b[i+1:end-1])...), '"')
+			i = end
+		case c == '-' || alphanumeric(c):
+			end := skipScalar(b, i)
+			if scalar := b[i:end]; bytes.Equal(r.Redact(scalar), scalar) {
+				out = append(out, scalar...)
+			} else {
+				out = append(out, "null"...)
+			}
+			i = end
+		default:
+			out = append(out, c)
+			i++
+		}
+	}
+	return r.Redact(out) // a secret with quotes may go beyond a string
+}
+
 // RedactCut is [Redactor.Redact] for a text whose end was cut off: a beginning of a secret at its end, of at least 4
 // bytes, is replaced as well.
 func (r *Redactor) RedactCut(b []byte) []byte {

@@ -109,6 +109,9 @@ func TestKeyIsInNoAnswer(t *testing.T) {
 			if e != nil {
 				t.Fatalf("%s: %v", name, e)
 			}
+			if u := x.Reply.Usage; u != nil && u.PromptTokens != 1200 {
+				t.Errorf("%s: the usage is %+v", name, *u)
+			}
 			if x.Reply.Text != tt.want {
 				t.Errorf("%s: the answer is %q, want %q", name, x.Reply.Text, tt.want)
 			}
@@ -117,6 +120,46 @@ func TestKeyIsInNoAnswer(t *testing.T) {
 					t.Errorf("%s: the key is in %s", name, text)
 				}
 			}
+		})
+	}
+}
+
+// TestKeyOfDigitsIsNowhere has a key that is a number of the reply, too, and stands where a fact or an error is cut.
+func TestKeyOfDigitsIsNowhere(t *testing.T) {
+	const key = "31415926535897932384"
+	filler := strings.Repeat("x", 490)
+	for name, tt := range map[string]struct {
+		status       int
+		body, reason string
+	}{
+		"message":       {400, `{"n":` + key + `,"error":{"message":"` + filler + key + `"}}`, "api_call_failed"},
+		"detail":        {422, `{"detail":[{"msg":"` + filler[:470] + `","input":` + key + `}]}`, "api_call_failed"},
+		"code":          {400, `{"error":{"message":"no","code":` + key + `}}`, "api_call_failed"},
+		"finish reason": {200, `{"n":` + key + `,"choices":[{"finish_reason":"` + filler[:70] + key + `","message":{"content":"half"}}]}`, ""},
+		"cut off":       {200, `{"choices":[{"finish_reason":"length","message":{"content":"half"}}],"usage":{"prompt_tokens":` + key + `,"completion_tokens":1}}`, "truncated"},
+		"no choices":    {200, `{"choices":[],"a":"` + filler[:470] + `","n":` + key + `}`, "empty_choices"},
+		"member":        {200, `{"n":-` + key + `,"` + filler + key + `":1}`, ""},
+		"across":        {200, `{"a":"` + filler[:470] + `\"","b":[` + key + `.5e1]}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, _ := dial(t, llm.ProviderConfig{APIKey: llm.NewSecret(key)}, llmtest.Step{Status: tt.status, Body: tt.body})
+				x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
+				var reply string
+				if x.Reply != nil {
+					reply = fmt.Sprintf("%+v", *x.Reply)
+				}
+				text := fmt.Sprintf("%s\n%+v\n%s", x.Response, e, reply)
+				if e != nil {
+					text += fmt.Sprintf("%v %s %s", e.Facts, e.Code, e.Alike)
+				}
+				if strings.Contains(text, key[:4]) {
+					t.Errorf("the beginning of the key is left: %s", text)
+				}
+				if !json.Valid(x.Response) || tt.reason != "" && (e == nil || string(e.Reason) != tt.reason) {
+					t.Errorf("got %v of %s", e, x.Response)
+				}
+			})
 		})
 	}
 }
