@@ -33,7 +33,8 @@ type price struct {
 	Output       *float64 `yaml:"output"`         // tokens written; required
 	Reasoning    *float64 `yaml:"reasoning"`      // of those, hidden reasoning; nil: as Output
 
-	// Of the providers' Batch APIs; without the first two the cost of a batch is unknown. nil: as above, from BatchInput.
+	// Of the providers' Batch APIs, which the stage does not call yet; without the first two the cost of a batch is unknown.
+	// nil: as above, from BatchInput.
 	BatchInput  *float64 `yaml:"batch_input"`
 	BatchOutput *float64 `yaml:"batch_output"`
 	BatchCached *float64 `yaml:"batch_cached"`
