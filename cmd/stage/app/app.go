@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -67,6 +68,7 @@ func Main(ctx context.Context, env *Env) int {
 	own := *env
 	own.secrets = new(secrets)
 	env = &own
+	defer redactStandardLog(env.Stderr, env.secrets)()
 	running := false
 	root := newRootCommand(env, &running) //nolint:contextcheck // cobra hands ctx to the command that runs
 	cmd, err := root.ExecuteContextC(ctx)
@@ -78,6 +80,14 @@ func Main(ctx context.Context, env *Env) int {
 	}
 	printError(env.Stderr, env.secrets.redactError(err))
 	return exitCode(err)
+}
+
+// redactStandardLog removes secrets from what libraries log by themselves: net/http quotes there what a server sends
+// without being asked, and no setting of a client says otherwise. The function that it returns undoes it.
+func redactStandardLog(w io.Writer, secrets *secrets) (undo func()) {
+	before := log.Writer()
+	log.SetOutput(redactingWriter{to: w, secrets: secrets})
+	return func() { log.SetOutput(before) }
 }
 
 // printError prints the error after the program's name, further lines indented.

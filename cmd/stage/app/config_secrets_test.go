@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"maps"
 	"os"
@@ -316,5 +317,21 @@ func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
 	// Words of the log's own stay.
 	if log.Info("started", slog.String("provider", "openai")); !strings.Contains(out.String(), `"msg":"started","provider":"openai"`) {
 		t.Errorf("got %s", &out)
+	}
+}
+
+// TestSecretsAreNotInTheStandardLog logs as net/http (Go 1.26, transport.go, readLoopPeekFailLocked) does when a server
+// goes on after its reply.
+func TestSecretsAreNotInTheStandardLog(t *testing.T) {
+	cfg, err := ConfigSource{Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-not-asked-for"}}.Load(t.Context(), NeedNothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	undo := redactStandardLog(&out, cfg.secrets)
+	defer undo()
+	log.Printf("Unsolicited response received on idle HTTP channel starting with %q", "Bearer sk-not-asked-for")
+	if got := out.String(); !strings.Contains(got, `"Bearer [redacted]"`) {
+		t.Errorf("got %s", got)
 	}
 }
