@@ -141,7 +141,7 @@ func URLSecrets(address string) []string {
 		host = rest
 	}
 	user, secret, found := strings.Cut(host[:at], ":")
-	if !found {
+	if !found || secret == "" { // some proxies take a key as the user
 		secret = user
 	}
 	secrets := []string{secret}

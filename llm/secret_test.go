@@ -310,6 +310,7 @@ func TestURLSecrets(t *testing.T) {
 		"http://proxy:8080":             "[]",
 		"http://user:pass%2Fword@proxy": "[pass%2Fword pass/word user:pass%2Fword]",
 		"http://token@proxy":            "[token]",
+		"http://token:@proxy":           "[token token:]",
 		"user:pa/ss@proxy:1":            "[pa/ss user:pa/ss]",
 		"http://user:pa%zz@proxy":       "[pa%zz user:pa%zz]",
 	} {
