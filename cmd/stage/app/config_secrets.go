@@ -66,11 +66,11 @@ func (s *secrets) gather(c *Config, environ map[string]string) {
 		case strings.HasPrefix(f.variable, variablePrefix+"LLM_"):
 			s.llm.Add(text)
 		default:
-			s.other.AddValue(text)
+			s.other.Add(text)
 		}
 	}
 	for _, address := range c.NATS.URL.addresses() {
-		s.other.AddValue(strings.Join(llm.URLSecrets(address), " "))
+		s.other.Add(llm.URLSecrets(address)...)
 	}
 	for _, path := range []string{c.NATS.Creds, c.NATS.NKey} {
 		s.addSeeds(path)

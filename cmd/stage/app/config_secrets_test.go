@@ -335,3 +335,21 @@ func TestSecretsAreNotInTheStandardLog(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// TestShortPasswordsOfNATSAreInNoLogLine lets a server repeat passwords that are no longer than many words.
+func TestShortPasswordsOfNATSAreInNoLogLine(t *testing.T) {
+	for _, environ := range []map[string]string{
+		{"STAGE_NATS_URL": "nats://user:hunter2@host"},
+		{"STAGE_NATS_URL": "nats://hunter2@host"},
+		{"STAGE_NATS_URL": "nats://host", "STAGE_NATS_USER": "user", "STAGE_NATS_PASSWORD": "hunter2"},
+		{"STAGE_NATS_URL": "nats://host", "STAGE_NATS_TOKEN": "hunter2"},
+	} {
+		cfg, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedNothing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cfg.secrets.redactError(errors.New("bad login hunter2")).Error(); got != "bad login [redacted]" {
+			t.Errorf("%v: got %q", environ, got)
+		}
+	}
+}
