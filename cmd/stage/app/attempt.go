@@ -64,7 +64,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if e.show != nil {
 		e.show(call.CallID, e.cfg.secrets.redact(j.row.Body)) // the row's own words, a secret among them perhaps
 	}
-	j.addUsage(call.Usage)
+	j.usage.add(call.Usage, unpriced(call))
 	e.logCall(j.row, a, call, fault)
 	span.end(call, x, fault)
 	verdict := pool.Verdict{}

@@ -109,12 +109,47 @@ func auditUsage(u *llm.Usage) *auditlog.Usage {
 	}
 }
 
-// addUsage sums what was told for the calls of the row.
-func (j *job) addUsage(u *auditlog.Usage) { j.usage = sumUsage(j.usage, u) }
+// unpriced reports whether a call may have been billed at an unknown cost. A call that was refused, or that failed with
+// another status than 2xx and reported no usage, costs nothing.
+func unpriced(c *auditlog.Call) bool {
+	if c.Usage != nil {
+		return c.Usage.CostUSD == nil
+	}
+	switch c.Status {
+	case auditlog.CallSuccess, auditlog.CallUnknown:
+		return true
+	case auditlog.CallCapacityRetry:
+		return false
+	case auditlog.CallFailure:
+	}
+	return c.StatusCode/100 == 2
+}
 
-// sumUsage adds b to a. A nil one told nothing and adds nothing; the sum is the other one itself then, for what was told
-// is never changed. The cost of the sum is unknown as soon as a part is: what is known of it is counted by the ledger and
-// the metrics. Cached, cache-write and reasoning tokens are those that were reported.
+// usageSum is the usage of several calls. The zero value is that of none.
+type usageSum struct {
+	reported *auditlog.Usage // nil: no call reported any
+	unpriced bool            // a call is not in the cost
+}
+
+// add adds what a call reported; see [unpriced].
+func (s *usageSum) add(u *auditlog.Usage, unpriced bool) {
+	s.reported = sumUsage(s.reported, u)
+	s.unpriced = s.unpriced || unpriced
+}
+
+// total returns the sum, without a cost where that of a call is unknown. The caller must not change it.
+func (s *usageSum) total() *auditlog.Usage {
+	if !s.unpriced || s.reported == nil || s.reported.CostUSD == nil {
+		return s.reported
+	}
+	u := clone(s.reported)
+	u.CostUSD = nil
+	return u
+}
+
+// sumUsage adds b to a. A nil one reports nothing and adds nothing; the sum is the other one itself then, for usage of
+// calls is never changed. The cost of the sum is unknown as soon as that of a part is: what is known of it is counted by
+// the ledger and the metrics. Cached, cache-write and reasoning tokens are those that were reported.
 func sumUsage(a, b *auditlog.Usage) *auditlog.Usage {
 	if a == nil {
 		return b

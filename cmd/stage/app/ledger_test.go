@@ -183,6 +183,30 @@ func TestUnknownCostStaysUnknown(t *testing.T) {
 	})
 }
 
+// TestARetryOfAReplyWithoutUsageHasAnUnknownCost: the first reply is empty and reports no usage, and may be billed.
+func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Latency: time.Millisecond, Script: func(c llmtest.Call) *llmtest.Step {
+			if c.N == 0 {
+				return &llmtest.Step{Body: `{"choices":[{"finish_reason":"stop","message":{"content":""}}]}`}
+			}
+			return &llmtest.Step{Body: `{"choices":[{"finish_reason":"stop","message":{"content":"fine"}}],"usage":{"prompt_tokens":100,"completion_tokens":50}}`}
+		}}, map[string]string{"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 3, output: 15}\n")})
+		l.load("a row")
+		r := l.work(1, nil)
+		row := l.events(auditlog.KindRow)[0].Row
+		runs := l.events(auditlog.KindRun)
+		run := runs[len(runs)-1].Run.Summary
+		if row.Attempts != 2 || row.Usage.CostUSD != nil || run.Total.Usage.CostUSD != nil || run.Usage[0].Usage.CostUSD != nil || row.Usage.TotalTokens != 150 {
+			t.Errorf("%d attempts; the row costs %s, the run %s, its model %s; want unknown", row.Attempts,
+				costText(row.Usage), costText(run.Total.Usage), costText(run.Usage[0].Usage))
+		}
+		if status := newUsageReport(r.usage.all()); status.CostUSD != nil || status.KnownCostUSD != 0.00105 || status.UnpricedCalls != 1 {
+			t.Errorf("status: %+v", status)
+		}
+	})
+}
+
 // TestARowsOwnModelNeedsAPriceUnderACeiling: the ceiling could not be kept. Without one, its cost is just not known.
 func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -12,9 +12,8 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// usageRecorder counts calls and sums the tokens and cost that were told, by provider and model. Unknown stays unknown: a
-// sum of costs of which a part is not known is not known either, and beside it stands what is known of it. Safe for
-// concurrent use.
+// usageRecorder counts calls and sums the tokens and cost that were reported, by provider and model. A sum of costs of
+// which a part is unknown is unknown too; what is known of it is kept beside it. Safe for concurrent use.
 type usageRecorder struct {
 	mu     sync.Mutex
 	models map[modelKey]*spending
@@ -25,7 +24,7 @@ type usageRecorder struct {
 type spending struct {
 	auditlog.Totals
 	KnownUSD float64 // cost of the calls whose cost is known
-	Unpriced uint64  // calls that may have been billed, at a cost that is not known
+	Unpriced uint64  // calls that may have been billed at a cost that is not known; if there are any, Usage has no cost
 }
 
 func (s *spending) add(c *auditlog.Call) {
@@ -37,11 +36,13 @@ func (s *spending) add(c *auditlog.Call) {
 	default:
 		addUsage(s.Usage, c.Usage)
 	}
-	switch {
-	case c.Usage != nil && c.Usage.CostUSD != nil:
-		s.KnownUSD += *c.Usage.CostUSD
-	case c.Status == auditlog.CallSuccess || c.Status == auditlog.CallUnknown || c.StatusCode/100 == 2:
+	if unpriced(c) {
 		s.Unpriced++
+	} else if c.Usage != nil {
+		s.KnownUSD += *c.Usage.CostUSD
+	}
+	if s.Unpriced > 0 && s.Usage != nil {
+		s.Usage.CostUSD = nil
 	}
 }
 

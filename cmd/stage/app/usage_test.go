@@ -28,13 +28,64 @@ func TestSumsOfEveryKindOfTokenAreCompared(t *testing.T) {
 	} {
 		said := cloneUsage(double)
 		change(said)
-		got := usageDiffers(double, said)
+		got := usageDiffers(usageSum{reported: double}, said)
 		if (got == nil) != (want == "") || got != nil && !strings.Contains(got.text, want) {
 			t.Errorf("got %+v, want %q", got, want)
 		}
 	}
 	old := &auditlog.Usage{PromptTokens: 1, TotalTokens: 1}
-	if got := usageDiffers(old, cloneUsage(old)); got != nil {
+	if got := usageDiffers(usageSum{reported: old}, cloneUsage(old)); got != nil {
 		t.Errorf("old events: %+v", got)
+	}
+}
+
+// TestACallOfUnknownCostMakesTheSumUnknown: the sum of a row, of the run and of a model, and what verify expects of them.
+// Events of older versions have the sum of the other calls; any other number is wrong.
+func TestACallOfUnknownCostMakesTheSumUnknown(t *testing.T) {
+	priced := auditlog.Call{Status: auditlog.CallSuccess, StatusCode: 200, Usage: &auditlog.Usage{PromptTokens: 2, TotalTokens: 2, CostUSD: new(0.25)}}
+	for name, test := range map[string]struct {
+		other auditlog.Call
+		known bool
+	}{
+		"refused":                  {auditlog.Call{Status: auditlog.CallCapacityRetry, StatusCode: 429}, true},
+		"refused inside of a 200":  {auditlog.Call{Status: auditlog.CallCapacityRetry, StatusCode: 200}, true},
+		"failed":                   {auditlog.Call{Status: auditlog.CallFailure, StatusCode: 500}, true},
+		"never sent":               {auditlog.Call{Status: auditlog.CallFailure}, true},
+		"failed, reported a cost":  {auditlog.Call{Status: auditlog.CallFailure, StatusCode: 500, Usage: &auditlog.Usage{CostUSD: new(0.0)}}, true},
+		"failed, reported no cost": {auditlog.Call{Status: auditlog.CallFailure, StatusCode: 500, Usage: &auditlog.Usage{PromptTokens: 1}}, false},
+		"empty reply":              {auditlog.Call{Status: auditlog.CallFailure, StatusCode: 200}, false},
+		"cut":                      {auditlog.Call{Status: auditlog.CallUnknown}, false},
+		"no usage":                 {auditlog.Call{Status: auditlog.CallSuccess, StatusCode: 200}, false},
+		"no price":                 {auditlog.Call{Status: auditlog.CallSuccess, StatusCode: 200, Usage: &auditlog.Usage{PromptTokens: 1}}, false},
+	} {
+		for _, calls := range [][]*auditlog.Call{{&priced, &test.other}, {&test.other, &priced}} {
+			var row usageSum
+			run := newUsageRecorder()
+			for _, c := range calls {
+				row.add(c.Usage, unpriced(c))
+				run.call(c)
+			}
+			for of, sum := range map[string]*auditlog.Usage{"row": row.total(), "run": run.totals().Usage, "model": run.byModel()[0].Usage} {
+				if known := sum.CostUSD != nil; known != test.known || known && *sum.CostUSD != 0.25 {
+					t.Errorf("%s: the %s costs %s, want known %v", name, of, costText(sum), test.known)
+				}
+				if got := usageDiffers(row, sum); got != nil {
+					t.Errorf("%s: verify of the %s: %s", name, of, got.text)
+				}
+			}
+			old := cloneUsage(row.reported)
+			if got := usageDiffers(row, old); got != nil {
+				t.Errorf("%s: verify of an older event: %s", name, got.text)
+			}
+			if old.CostUSD = new(0.5); usageDiffers(row, old) == nil {
+				t.Errorf("%s: verify takes 0.5 for 0.25", name)
+			}
+			if old.CostUSD = nil; (usageDiffers(row, old) == nil) == test.known {
+				t.Errorf("%s: verify takes an unknown cost: %v", name, test.known)
+			}
+		}
+	}
+	if *priced.Usage.CostUSD != 0.25 || priced.Usage.TotalTokens != 2 {
+		t.Errorf("the call was changed: %+v", priced.Usage)
 	}
 }

@@ -38,6 +38,7 @@ type callFacts struct {
 	at       time.Time
 	capacity bool
 	usage    *auditlog.Usage
+	unpriced bool
 }
 
 // rowFacts is what counts of a row event.
@@ -175,9 +176,9 @@ func capacityOf(calls []callFacts) (n int) {
 	return n
 }
 
-func usageOf(calls []callFacts) (sum *auditlog.Usage) {
+func usageOf(calls []callFacts) (sum usageSum) {
 	for i := range calls {
-		sum = sumUsage(sum, calls[i].usage)
+		sum.add(calls[i].usage, calls[i].unpriced)
 	}
 	return sum
 }
@@ -188,8 +189,13 @@ type usageFault struct {
 	text string
 }
 
-// usageDiffers compares two sums; nil: they are equal. Unknown is not 0.
-func usageDiffers(calls, said *auditlog.Usage) *usageFault {
+// usageDiffers compares the sum of calls with the one in an event; nil: they are equal. Unknown is not 0. Where the cost
+// of a call that reported no usage is unknown, older versions wrote the sum of the others: that is accepted too.
+func usageDiffers(sum usageSum, said *auditlog.Usage) *usageFault {
+	calls := sum.reported
+	if said != nil && said.CostUSD == nil {
+		calls = sum.total()
+	}
 	if calls == nil && said == nil {
 		return nil
 	}

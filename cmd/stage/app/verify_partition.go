@@ -147,7 +147,7 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 	case e.Call != nil:
 		row.addCall(callFacts{
 			term: term, run: e.RunID, index: e.Call.CallIndex, at: e.Time,
-			capacity: e.Call.Status == auditlog.CallCapacityRetry, usage: e.Call.Usage,
+			capacity: e.Call.Status == auditlog.CallCapacityRetry, usage: e.Call.Usage, unpriced: unpriced(e.Call),
 		})
 	default:
 		row.addRow(rowFacts{

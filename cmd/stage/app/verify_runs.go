@@ -29,10 +29,16 @@ type runRecord struct {
 	summary  *auditlog.Summary // nil: it was killed, or it is running
 	cut      bool              // the summary has no usage by model
 
-	calls             auditlog.Totals
+	calls             callTotals
 	capacity          uint64
-	models            map[modelKey]*auditlog.Totals
+	models            map[modelKey]*callTotals
 	succeeded, failed uint64 // results
+}
+
+// callTotals is what the call events of a process add up to.
+type callTotals struct {
+	calls uint64
+	usage usageSum
 }
 
 func newRunVerifier() *runVerifier { return &runVerifier{runs: make(map[string]*runRecord)} }
@@ -41,7 +47,7 @@ func newRunVerifier() *runVerifier { return &runVerifier{runs: make(map[string]*
 func (v *runVerifier) run(e *auditlog.Run) {
 	r := v.runs[e.RunID]
 	if r == nil {
-		r = &runRecord{id: e.RunID, models: make(map[modelKey]*auditlog.Totals)}
+		r = &runRecord{id: e.RunID, models: make(map[modelKey]*callTotals)}
 		v.runs[e.RunID] = r
 	}
 	switch e.Phase {
@@ -73,7 +79,7 @@ func (v *runVerifier) call(e *auditlog.Call) {
 	if e.BatchID != "" {
 		v.used.Batched++
 	}
-	v.used.Usage = sumUsage(v.used.Usage, e.Usage)
+	v.used.usage.add(e.Usage, unpriced(e))
 	if retry {
 		v.used.CapacityRetries++
 	}
@@ -87,12 +93,12 @@ func (v *runVerifier) call(e *auditlog.Call) {
 	key := modelKey{e.Provider, e.Model}
 	m := r.models[key]
 	if m == nil {
-		m = new(auditlog.Totals)
+		m = new(callTotals)
 		r.models[key] = m
 	}
-	for _, t := range []*auditlog.Totals{&r.calls, m} {
-		t.Calls++
-		t.Usage = sumUsage(t.Usage, e.Usage)
+	for _, t := range []*callTotals{&r.calls, m} {
+		t.calls++
+		t.usage.add(e.Usage, unpriced(e))
 	}
 }
 
@@ -158,18 +164,18 @@ func (r *runRecord) check(report *verifyReport, partitions int, audit, results *
 	case found == said && (r.succeeded != s.RowsSucceeded || r.failed != s.RowsFailed):
 		violate("%d rows succeeded and %d failed, its summary says %d and %d", r.succeeded, r.failed, s.RowsSucceeded, s.RowsFailed)
 	}
-	if r.calls.Calls < s.Total.Calls && audit.inside > 0 {
-		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, r.calls.Calls, s.Total.Calls)
+	if r.calls.calls < s.Total.Calls && audit.inside > 0 {
+		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, r.calls.calls, s.Total.Calls)
 		return
 	}
-	if r.calls.Calls != s.Total.Calls {
-		violate("%d call events, its summary says %d calls", r.calls.Calls, s.Total.Calls)
+	if r.calls.calls != s.Total.Calls {
+		violate("%d call events, its summary says %d calls", r.calls.calls, s.Total.Calls)
 		return
 	}
 	if r.capacity != s.CapacityRetries {
 		violate("%d capacity retries in the call events, its summary says %d", r.capacity, s.CapacityRetries)
 	}
-	if d := usageDiffers(r.calls.Usage, s.Total.Usage); d != nil {
+	if d := usageDiffers(r.calls.usage, s.Total.Usage); d != nil {
 		violate("%s in its summary", d.text)
 	}
 	if !r.cut {
@@ -192,13 +198,13 @@ func (r *runRecord) checkModels(violate func(string, ...any)) {
 		return cmp.Or(cmp.Compare(a.provider, b.provider), cmp.Compare(a.model, b.model))
 	})
 	for _, key := range keys {
-		var found auditlog.Totals
+		var found callTotals
 		if m := r.models[key]; m != nil {
 			found = *m
 		}
-		if found.Calls != said[key].Calls {
-			violate("%s %s: %d call events, its summary says %d calls", key.provider, key.model, found.Calls, said[key].Calls)
-		} else if d := usageDiffers(found.Usage, said[key].Usage); d != nil {
+		if found.calls != said[key].Calls {
+			violate("%s %s: %d call events, its summary says %d calls", key.provider, key.model, found.calls, said[key].Calls)
+		} else if d := usageDiffers(found.usage, said[key].Usage); d != nil {
 			violate("%s %s: %s in its summary", key.provider, key.model, d.text)
 		}
 	}
