@@ -103,7 +103,7 @@ func (u *messagesUsage) read(raw []byte) {
 func (u *messagesUsage) usage() *Usage {
 	u.readLifetimes(u.lifetimes)
 	// Here input_tokens leaves out what was read from or written to a cache.
-	u.prompt.n += u.cached.n + u.written.n
+	u.prompt = u.prompt.plus(u.cached).plus(u.written)
 	return u.tally.usage()
 }
 

@@ -118,10 +118,11 @@ func isError(raw []byte) bool {
 	return false
 }
 
-// count is a number of tokens: told when it is a whole number from 0 up.
+// count is a number of tokens: told when it is a whole number from 0 up. Null counts as not reported.
 type count struct {
 	n    int64
 	told bool
+	bad  bool // reported, and no such number
 }
 
 func countOf(raw []byte) count {
@@ -130,9 +131,14 @@ func countOf(raw []byte) count {
 	}
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || f < 0 || f > 1<<53 || f != math.Trunc(f) {
-		return count{}
+		return count{bad: len(raw) > 0 && string(raw) != "null"}
 	}
 	return count{n: int64(f), told: true}
+}
+
+// plus returns the sum of c and what is counted beside it, which may not be reported.
+func (c count) plus(part count) count {
+	return count{n: c.n + part.n, told: c.told, bad: c.bad || part.bad}
 }
 
 // or returns c, or other where c was not reported.

@@ -136,8 +136,8 @@ func (u *geminiUsage) read(raw []byte) {
 
 func (u *geminiUsage) usage() *Usage {
 	// Thoughts are billed as output but not counted among the candidates.
-	u.prompt.n += u.toolPrompt.n
-	u.completion.n += u.reasoning.n
+	u.prompt, u.completion = u.prompt.plus(u.toolPrompt), u.completion.plus(u.reasoning)
+	u.omitsZeros = true
 	return u.tally.usage()
 }
 

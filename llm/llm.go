@@ -60,12 +60,12 @@ type Reply struct {
 	ID string
 	// FinishReason is the provider's own word for why the model stopped.
 	FinishReason string
-	// Usage is nil when the server told none.
+	// Usage is nil when the server reported none, or none from which the tokens of both prompt and completion are known.
 	Usage *Usage
 }
 
 // Usage counts the tokens of one call, as the server reported them. A nil *Usage
-// means that nothing was reported, which is not the same as no tokens.
+// means that they are not known, which is not the same as no tokens.
 type Usage struct {
 	// PromptTokens counts all tokens read, those read from or written to a cache included.
 	PromptTokens int64 `json:"prompt_tokens"`

@@ -179,6 +179,7 @@ func referenceMessages(body []byte, r *Reply, o *Outcome) {
 			t.written = count{n: sum, told: true}
 		}
 		t.prompt.n += t.cached.n + t.written.n
+		t.prompt.bad = t.prompt.bad || t.cached.bad || t.written.bad || u.Lifetimes.Short.bad || u.Lifetimes.Hour.bad
 		r.Usage = t.usage()
 	}
 	if isError(v.Error) || v.Content == nil {
@@ -235,9 +236,11 @@ func referenceGemini(body []byte, r *Reply, o *Outcome) {
 	r.ID, r.Model = v.ResponseID, v.ModelVersion
 	if u := v.Usage; u != nil {
 		// Thoughts are billed as output but not counted among the candidates.
-		t := tally{prompt: u.Prompt, completion: u.Candidates, cached: u.Cached, reasoning: u.Thoughts, total: u.Total}
+		t := tally{prompt: u.Prompt, completion: u.Candidates, cached: u.Cached, reasoning: u.Thoughts, total: u.Total, omitsZeros: true}
 		t.prompt.n += u.ToolPrompt.n
 		t.completion.n += u.Thoughts.n
+		t.prompt.bad = t.prompt.bad || u.ToolPrompt.bad
+		t.completion.bad = t.completion.bad || u.Thoughts.bad
 		r.Usage = t.usage()
 	}
 	switch {

@@ -7,6 +7,29 @@ type tally struct {
 	cached, written, written1h count // parts of prompt
 	reasoning                  count // part of completion
 	cost                       amount
+	omitsZeros                 bool // the format leaves out counts that are 0
+}
+
+// complete reports whether prompt and completion are known. Where one of them was not reported, it is what the total has
+// beyond the other. It is 0 only in a format that leaves out zeros: in others it would make the cost too low.
+func (t *tally) complete() bool {
+	if t.prompt.bad || t.completion.bad {
+		return false
+	}
+	if t.prompt.told == t.completion.told {
+		return t.prompt.told
+	}
+	missing := &t.prompt
+	if t.prompt.told {
+		missing = &t.completion
+	}
+	switch rest := t.total.n - t.prompt.n - t.completion.n; {
+	case t.total.told && rest >= 0:
+		*missing = count{n: missing.n + rest, told: true}
+	case t.omitsZeros:
+		missing.told = true
+	}
+	return missing.told
 }
 
 // settle adds what some servers leave out of prompt or completion but count in their total, and bill: xAI its reasoning,
@@ -23,9 +46,9 @@ func (t *tally) settle() {
 	}
 }
 
-// usage returns nil if neither prompt nor completion was reported.
+// usage returns nil where prompt or completion is not known.
 func (t *tally) usage() *Usage {
-	if !t.prompt.told && !t.completion.told {
+	if !t.complete() {
 		return nil
 	}
 	t.settle()
@@ -72,6 +95,7 @@ func (t *tally) readLifetimes(raw []byte) {
 	if sum := short.n + t.written1h.n; sum > t.written.n {
 		t.written = count{n: sum, told: true}
 	}
+	t.written.bad = t.written.bad || short.bad || t.written1h.bad
 }
 
 // openAIUsage is the usage of chat completions and of responses, with the members that other servers add to them.

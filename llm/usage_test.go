@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"encoding/json"
 	"testing"
 )
@@ -171,7 +172,6 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 			`{"prompt_tokens":5,"completion_tokens":7,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":9}}`,
 			`{"prompt_tokens":5,"completion_tokens":7,"total_tokens":3,"cached_tokens":9}`,
 		},
-		{"no prompt", ChatCompletions{}, `{"completion_tokens":7,"total_tokens":100}`, `{"prompt_tokens":0,"completion_tokens":7,"total_tokens":100}`},
 		{"a negative cost", ChatCompletions{}, `{"prompt_tokens":5,"completion_tokens":7,"cost":-1}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
 		{"no usage", ChatCompletions{}, `{"total_tokens":3,"cost":0.1}`, `null`},
 	} {
@@ -188,5 +188,70 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 				t.Errorf("read back: %s, %v", again.appendJSON(nil), err)
 			}
 		})
+	}
+}
+
+// TestTokensThatAreNotKnownAreNoZeros: a cost of the other half alone would be too low. openai-python 3.3.1
+// (types/completion_usage.py, types/responses/response_usage.py) and anthropic-sdk-python 0.121.0 (types/usage.py) require
+// both counts; in python-genai 2.19.0 (types.py, GenerateContentResponseUsageMetadata) all are optional.
+func TestTokensThatAreNotKnownAreNoZeros(t *testing.T) {
+	type body struct {
+		usage string
+		want  string // "": not known
+	}
+	for name, format := range map[string]struct {
+		wire   Wire
+		bodies []body
+	}{
+		"chat": {ChatCompletions{}, []body{
+			{`{"prompt_tokens":-5,"completion_tokens":7}`, ""},
+			{`{"prompt_tokens":5,"completion_tokens":0.5}`, ""},
+			{`{"prompt_tokens":1e30,"completion_tokens":7}`, ""},
+			{`{"prompt_tokens":12345678901234567890,"completion_tokens":7,"total_tokens":9}`, ""},
+			{`{"prompt_tokens":"5","completion_tokens":7}`, ""},
+			{`{"prompt_tokens":{},"completion_tokens":7,"total_tokens":12}`, ""},
+			{`{"prompt_tokens":null,"completion_tokens":7}`, ""},
+			{`{"prompt_tokens":5}`, ""},
+			{`{"completion_tokens":7}`, ""},
+			{`{"prompt_tokens":5,"total_tokens":-1}`, ""},
+			{`{"prompt_tokens":5,"total_tokens":4}`, ""},
+			{`{"total_tokens":4}`, ""},
+			{`{"prompt_tokens":5,"completion_tokens":null,"total_tokens":12}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+			{`{"completion_tokens":7,"total_tokens":12}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+			{`{"prompt_tokens":5,"total_tokens":5}`, `{"prompt_tokens":5,"completion_tokens":0,"total_tokens":5}`},
+			{`{"prompt_tokens":5,"completion_tokens":7,"total_tokens":-1}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+			{`{"prompt_tokens":5.0,"completion_tokens":1e1}`, `{"prompt_tokens":5,"completion_tokens":10,"total_tokens":15}`},
+		}},
+		"responses": {Responses{}, []body{
+			{`{"input_tokens":5}`, ""},
+			{`{"input_tokens":5,"output_tokens":-1}`, ""},
+			{`{"output_tokens":7,"total_tokens":12}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+		}},
+		"anthropic": {Messages{}, []body{
+			{`{"input_tokens":5}`, ""},
+			{`{"cache_read_input_tokens":5,"output_tokens":7}`, ""},
+			{`{"input_tokens":5,"output_tokens":7,"cache_read_input_tokens":-1}`, ""},
+			{`{"input_tokens":5,"output_tokens":7,"cache_creation_input_tokens":0.5}`, ""},
+			{`{"input_tokens":5,"output_tokens":7,"cache_creation":{"ephemeral_1h_input_tokens":1e30}}`, ""},
+			{`{"input_tokens":5,"output_tokens":7,"cache_read_input_tokens":null}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+		}},
+		"gemini": {GenerateContent{}, []body{
+			{`{"promptTokenCount":5}`, `{"prompt_tokens":5,"completion_tokens":0,"total_tokens":5}`},
+			{`{"promptTokenCount":5,"totalTokenCount":12}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+			{`{"candidatesTokenCount":7,"toolUsePromptTokenCount":1,"totalTokenCount":13}`, `{"prompt_tokens":6,"completion_tokens":7,"total_tokens":13}`},
+			{`{"promptTokenCount":-5,"candidatesTokenCount":7}`, ""},
+			{`{"promptTokenCount":5,"candidatesTokenCount":7,"thoughtsTokenCount":-1}`, ""},
+			{`{"promptTokenCount":5,"candidatesTokenCount":7,"toolUsePromptTokenCount":1e30}`, ""},
+			{`{"totalTokenCount":5}`, ""},
+		}},
+	} {
+		for _, b := range format.bodies {
+			var r Reply
+			var o Outcome
+			format.wire.ReadReply([]byte(`{"usage":`+b.usage+`,"usageMetadata":`+b.usage+`}`), &r, &o)
+			if got, want := string(r.Usage.appendJSON(nil)), cmp.Or(b.want, "null"); got != want {
+				t.Errorf("%s: %s\n got %s\nwant %s", name, b.usage, got, want)
+			}
+		}
 	}
 }
