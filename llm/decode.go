@@ -149,7 +149,10 @@ func (c count) or(other count) count {
 	return other
 }
 
-// amount is a sum of money in USD: reported when it is a number from 0 up.
+// usdMax bounds the cost of a call, so that no sum of costs becomes infinite.
+const usdMax = 1e9
+
+// amount is a sum of money in USD: reported when it is a number from 0 to usdMax.
 type amount struct {
 	usd  float64
 	told bool
@@ -157,7 +160,7 @@ type amount struct {
 
 func amountOf(raw []byte) amount {
 	f, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || f < 0 {
+	if err != nil || !(f >= 0 && f <= usdMax) {
 		return amount{}
 	}
 	return amount{usd: f, told: true}

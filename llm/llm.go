@@ -82,6 +82,7 @@ type Usage struct {
 	CacheWrite1hTokens *int64 `json:"cache_write_1h_tokens,omitempty"`
 	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not reported.
 	ReasoningTokens *int64 `json:"reasoning_tokens,omitempty"`
-	// Cost is the price of the call in USD, that of an own key at the upstream provider included. Nil: not reported.
+	// Cost is the price of the call in USD, that of an own key at the upstream provider included. Nil: not reported, or
+	// more than 1e9, which cannot be true.
 	Cost *float64 `json:"cost,omitempty"`
 }

@@ -76,11 +76,11 @@ func (u *referenceCommonUsage) usage(t tally) *Usage {
 	t.total = u.Total
 	cost, ok := u.Cost.(float64)
 	upstream, upstreamOK := u.CostDetails.Upstream.(float64)
-	switch ok = ok && cost >= 0; {
+	switch ok = ok && cost >= 0 && cost <= usdMax; {
 	case !ok && u.Ticks.told:
 		cost, ok = float64(u.Ticks.n)/1e10, true
 	case u.OwnKey == true:
-		cost, ok = cost+upstream, ok && upstreamOK && upstream >= 0
+		cost, ok = cost+upstream, ok && upstreamOK && upstream >= 0 && upstream <= usdMax
 	}
 	if ok {
 		t.cost = amount{usd: cost, told: true}

@@ -173,6 +173,8 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 			`{"prompt_tokens":5,"completion_tokens":7,"total_tokens":3,"cached_tokens":9}`,
 		},
 		{"a negative cost", ChatCompletions{}, `{"prompt_tokens":5,"completion_tokens":7,"cost":-1}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+		{"a cost beyond all bounds", ChatCompletions{}, `{"prompt_tokens":5,"completion_tokens":7,"cost":1e308}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+		{"the highest cost", ChatCompletions{}, `{"prompt_tokens":5,"completion_tokens":7,"cost":1e9}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12,"cost":1000000000}`},
 		{"no usage", ChatCompletions{}, `{"total_tokens":3,"cost":0.1}`, `null`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

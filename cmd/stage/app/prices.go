@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"slices"
 
@@ -17,6 +16,9 @@ import (
 
 // pricesBytesMax bounds the file of prices; a thousand models take a tenth of it.
 const pricesBytesMax = 1 << 20
+
+// priceMax bounds a price, in USD per million tokens, so that no sum of costs becomes infinite.
+const priceMax = 1e9
 
 // prices are those of STAGE_PRICES_FILE, by "provider/model" or "model". The file is YAML or JSON:
 //
@@ -54,7 +56,7 @@ type rates struct{ input, cached, cacheWrite, cacheWrite1h, output, reasoning fl
 func (v *price) live() rates {
 	return rates{
 		input: *v.Input, cached: valueOr(v.Cached, *v.Input),
-		cacheWrite: valueOr(v.CacheWrite, scaled(*v.Input, cacheWriteFactor)), cacheWrite1h: valueOr(v.CacheWrite1h, scaled(*v.Input, cacheWrite1hFactor)),
+		cacheWrite: valueOr(v.CacheWrite, *v.Input*cacheWriteFactor), cacheWrite1h: valueOr(v.CacheWrite1h, *v.Input*cacheWrite1hFactor),
 		output: *v.Output, reasoning: valueOr(v.Reasoning, *v.Output),
 	}
 }
@@ -67,9 +69,6 @@ func (v *price) batch() (r rates, ok bool) {
 	b := price{Input: v.BatchInput, Cached: v.BatchCached, Output: v.BatchOutput}
 	return b.live(), true
 }
-
-// scaled never overflows: an infinite price of no tokens would be no number.
-func scaled(price, factor float64) float64 { return min(price*factor, math.MaxFloat64) }
 
 func valueOr(v *float64, other float64) float64 {
 	if v == nil {
@@ -137,8 +136,8 @@ func parsePrices(text []byte) (prices, error) {
 			switch {
 			case part.value == nil && part.required:
 				faults = append(faults, fmt.Errorf("%s: %s is missing", model, part.name))
-			case part.value != nil && (!(*part.value >= 0) || math.IsInf(*part.value, 0)): // so that NaN is a fault too
-				faults = append(faults, fmt.Errorf("%s: %s is %v: give USD per million tokens, 0 or more", model, part.name, *part.value))
+			case part.value != nil && !(*part.value >= 0 && *part.value <= priceMax): // so that NaN is a fault too
+				faults = append(faults, fmt.Errorf("%s: %s is %v: give USD per million tokens, from 0 to 1e9", model, part.name, *part.value))
 			}
 		}
 	}

@@ -129,11 +129,12 @@ func TestFaultsOfPricesAreNamed(t *testing.T) {
 		{"", "holds no prices"},
 		{"{}", "holds no prices"},
 		{"m: {input: 1}", "m: output is missing"},
-		{"m: {input: -1, output: .inf, cached: .nan}", "m: input is -1: give USD per million tokens, 0 or more\nm: cached is NaN: give USD per million tokens, 0 or more\nm: output is +Inf"},
+		{"m: {input: -1, output: .inf, cached: .nan}", "m: input is -1: give USD per million tokens, from 0 to 1e9\nm: cached is NaN: give USD per million tokens, from 0 to 1e9\nm: output is +Inf"},
+		{"m: {input: 1.1e9, output: 1, batch_input: 1e300, batch_output: 1}", "m: input is 1.1e+09: give USD per million tokens, from 0 to 1e9\nm: batch_input is 1e+300"},
 		{"m: {input: 1, output: 1, outputs: 2}", `unknown field "outputs"`},
 		{"m: {input: cheap, output: 1}", "cannot unmarshal"},
 		{"m: {input: 1, output: 1}\nm: {input: 2, output: 1}", "already defined"},
-		{"m: {input: 1, output: 1, cache_write: -1, reasoning: -2}", "m: cache_write is -1: give USD per million tokens, 0 or more\nm: reasoning is -2"},
+		{"m: {input: 1, output: 1, cache_write: -1, reasoning: -2}", "m: cache_write is -1: give USD per million tokens, from 0 to 1e9\nm: reasoning is -2"},
 		{"m: {input: 1, output: 1, batch_cached: 1}", "m: batch_input is missing\nm: batch_output is missing"},
 		{"- m", "gpt-4.1-mini"},
 	} {
@@ -146,7 +147,7 @@ func TestFaultsOfPricesAreNamed(t *testing.T) {
 
 func FuzzPrices(f *testing.F) {
 	f.Add([]byte("m: {input: 1, cached: .5, output: 2}"))
-	f.Add([]byte(`{"p/m": {"input": 0, "output": 1e300}}`))
+	f.Add([]byte(`{"p/m": {"input": 0, "output": 1e9}}`))
 	f.Add([]byte("a: &a {input: 1, output: 1}\nb: *a\nc: null"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p, err := parsePrices(text)
@@ -155,7 +156,8 @@ func FuzzPrices(f *testing.F) {
 		}
 		for model := range p {
 			v, _ := p.of("x", model)
-			if cost := v.live().cost(&auditlog.Usage{PromptTokens: 10, CompletionTokens: 10}); !(cost >= 0) {
+			all := int64(math.MaxInt64)
+			if cost := v.live().cost(&auditlog.Usage{PromptTokens: all, CompletionTokens: all, CacheWrite1hTokens: &all}); !(cost >= 0 && cost < 1e23) {
 				t.Errorf("%q costs %v", model, cost)
 			}
 		}
