@@ -121,10 +121,15 @@ func loadPrices(path string) (prices, error) {
 }
 
 func parsePrices(text []byte) (prices, error) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors write a byte order mark
 	var p prices
-	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&p); err != nil && !errors.Is(err, io.EOF) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
+	if err := decoder.Decode(&p); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: write it as gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}, in USD per million tokens",
 			yaml.FormatError(err, false, false))
+	}
+	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("holds more than one YAML document: write all prices into one, without a line of ---")
 	}
 	if len(p) == 0 {
 		return nil, errors.New("holds no prices")

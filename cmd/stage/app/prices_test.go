@@ -15,6 +15,9 @@ import (
 func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 	for _, text := range []string{
 		"large: {input: 2, cached: 0.5, output: 8}\nanthropic/claude:\n  input: 3\n  output: 15\n",
+		"\ufefflarge: {input: 2, cached: 0.5, output: 8}\nanthropic/claude: {input: 3, output: 15}\n",
+		"\ufeff" + `{"large": {"input": 2, "cached": 0.5, "output": 8}, "anthropic/claude": {"input": 3, "output": 15}}`,
+		"# of 2026\n---\nlarge: {input: 2, cached: 0.5, output: 8}\nanthropic/claude: {input: 3, output: 15}\n---\n",
 		`{"large": {"input": 2, "cached": 0.5, "output": 8}, "anthropic/claude": {"input": 3, "output": 15}}`,
 	} {
 		p, err := parsePrices([]byte(text))
@@ -137,6 +140,7 @@ func TestFaultsOfPricesAreNamed(t *testing.T) {
 		{"m: {input: 1, output: 1, cache_write: -1, reasoning: -2}", "m: cache_write is -1: give USD per million tokens, from 0 to 1e9\nm: reasoning is -2"},
 		{"m: {input: 1, output: 1, batch_cached: 1}", "m: batch_input is missing\nm: batch_output is missing"},
 		{"- m", "gpt-4.1-mini"},
+		{"m: {input: 1, output: 1}\n---\nm2: {input: 1, output: 1}\n", "holds more than one YAML document"},
 	} {
 		_, err := parsePrices([]byte(test.text))
 		if err == nil || !strings.Contains(err.Error(), test.want) {
