@@ -60,14 +60,16 @@ type Reply struct {
 	ID string
 	// FinishReason is the provider's own word for why the model stopped.
 	FinishReason string
-	// Usage is nil when the server reported none, or none from which the tokens of both prompt and completion are known.
+	// Usage is nil when the server reported none, or one from which neither a cost nor the tokens of both prompt and
+	// completion are known.
 	Usage *Usage
 }
 
 // Usage counts the tokens of one call, as the server reported them. A nil *Usage
 // means that they are not known, which is not the same as no tokens.
 type Usage struct {
-	// PromptTokens counts all tokens read, those read from or written to a cache included.
+	// PromptTokens counts all tokens read, those read from or written to a cache included. This and the next two are 0 where
+	// a server reported a Cost and no such number.
 	PromptTokens int64 `json:"prompt_tokens"`
 	// CompletionTokens counts all tokens written, hidden reasoning included. Tokens that the server counts in its total
 	// alone are among them, for they are billed as such.

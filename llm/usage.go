@@ -46,12 +46,15 @@ func (t *tally) settle() {
 	}
 }
 
-// usage returns nil where prompt or completion is not known.
+// usage returns nil where neither the cost nor the tokens of prompt and completion are known. With a cost, tokens that are
+// not known count as 0.
 func (t *tally) usage() *Usage {
-	if !t.complete() {
+	switch {
+	case t.complete():
+		t.settle()
+	case !t.cost.told:
 		return nil
 	}
-	t.settle()
 	u := &struct { // one allocation for the usage and all that it points to
 		Usage
 		cached, written, written1h, reasoning int64

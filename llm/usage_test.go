@@ -175,7 +175,11 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 		{"a negative cost", ChatCompletions{}, `{"prompt_tokens":5,"completion_tokens":7,"cost":-1}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
 		{"a cost beyond all bounds", ChatCompletions{}, `{"prompt_tokens":5,"completion_tokens":7,"cost":1e308}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
 		{"the highest cost", ChatCompletions{}, `{"prompt_tokens":5,"completion_tokens":7,"cost":1e9}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12,"cost":1000000000}`},
-		{"no usage", ChatCompletions{}, `{"total_tokens":3,"cost":0.1}`, `null`},
+		{"a cost without tokens", ChatCompletions{}, `{"cost":0.5}`, `{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0,"cost":0.5}`},
+		{"a cost and a total", Responses{}, `{"total_tokens":3,"cost":0.5}`, `{"prompt_tokens":0,"completion_tokens":0,"total_tokens":3,"cost":0.5}`},
+		{"a cost and a broken count", ChatCompletions{}, `{"prompt_tokens":5,"completion_tokens":-7,"cost":0.5}`, `{"prompt_tokens":5,"completion_tokens":0,"total_tokens":5,"cost":0.5}`},
+		{"ticks without tokens", ChatCompletions{}, `{"cost_in_usd_ticks":5000000000}`, `{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0,"cost":0.5}`},
+		{"no usage", ChatCompletions{}, `{"total_tokens":3}`, `null`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var r Reply
