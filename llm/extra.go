@@ -42,6 +42,10 @@ var reservedMembers = [...]reservedMember{
 	{"messages", "Prompt", "is the stage's own", nil}, // chat completions, Anthropic
 	{"input", "Prompt", "is the stage's own", nil},    // OpenAI responses
 	{"contents", "Prompt", "is the stage's own", nil}, // Gemini
+	{"prompt", "Prompt", "is the stage's own", nil},   // OpenAI responses: a stored prompt
+	// OpenAI responses. In a conversation rows would also read each other's prompts.
+	{"previousresponseid", "", "puts other text into every prompt", isNull},
+	{"conversation", "", "puts other text into every prompt", isNull},
 	// A list of blocks is the only way to mark a system prompt for Anthropic's cache.
 	{"system", "System", "is the stage's own", isList},
 	{"instructions", "System", "is the stage's own", nil},
@@ -59,9 +63,9 @@ func isOff(value []byte) bool  { return value[0] == 'n' || value[0] == 'f' }
 func isOne(value []byte) bool  { return value[0] == 'n' || countOf(value).n == 1 }
 
 // ValidateExtraBody reports why raw cannot be merged into a request: it is no JSON object, asks for a streamed reply
-// ([ErrStreaming]), or has a member that it may not set (an [*ExtraBodyError]): the model, the prompts, replies in the
-// background, or more than one. Names count in any case and with or without underscores, as some servers read them. Empty
-// is fine.
+// ([ErrStreaming]), or has a member that it may not set (an [*ExtraBodyError]): the model, the prompts, other text beside
+// them, replies in the background, or more than one. Names count in any case and with or without underscores, as some
+// servers read them. Empty is fine.
 func ValidateExtraBody(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil

@@ -21,7 +21,8 @@ func TestExtraBodyMustBeAnObjectAndNotStream(t *testing.T) {
 }
 
 // TestTheExtraBodySetsNothingThatIsTheStages: the members that each wire format has for model, prompts, and replies that
-// are late or too many. deferred is xAI's: docs.x.ai, deferred chat completions.
+// are late or too many. deferred is xAI's: docs.x.ai, deferred chat completions. prompt, previous_response_id and
+// conversation: openai-python 3.3.1, types/responses/response_create_params.py.
 func TestTheExtraBodySetsNothingThatIsTheStages(t *testing.T) {
 	client, err := NewProvider(Mock, ProviderConfig{BaseURL: "http://127.0.0.1:1"})
 	if err != nil {
@@ -35,6 +36,9 @@ func TestTheExtraBodySetsNothingThatIsTheStages(t *testing.T) {
 		`{"messages":[]}`:                           `"messages" is the stage's own; set Request.Prompt`,
 		`{"input":"x"}`:                             `"input"`,
 		`{"contents":[]}`:                           `"contents"`,
+		`{"prompt":{"id":"p"}}`:                     `"prompt" is the stage's own; set Request.Prompt`,
+		`{"previous_response_id":"r"}`:              `"previous_response_id" puts other text into every prompt; remove it`,
+		`{"conversation":{"id":"c"}}`:               `"conversation"`,
 		`{"system":"x"}`:                            `"system" is the stage's own; set Request.System`,
 		`{"instructions":"x"}`:                      `"instructions"`,
 		`{"systemInstruction":{}}`:                  `"systemInstruction"`,
@@ -42,8 +46,9 @@ func TestTheExtraBodySetsNothingThatIsTheStages(t *testing.T) {
 		`{"background":true}`:                       `"background" has no reply to wait for; remove it`,
 		`{"deferred":true}`:                         `"deferred"`,
 		`{"stream_options":{"include_usage":true}}`: `"stream_options"`,
-		`{"n":2}`:                                   `"n" asks for replies that would be paid for and dropped; remove it`,
-		`{"n":1,"n":2}`:                             `"n"`,
+
+		`{"n":2}`:       `"n" asks for replies that would be paid for and dropped; remove it`,
+		`{"n":1,"n":2}`: `"n"`,
 		`{"generationConfig":{"topK":1,"candidateCount":2}}`: `"generationConfig.candidateCount"`,
 		`{"generation_config":{"candidate_count":4}}`:        `"generation_config.candidate_count"`,
 	} {
@@ -61,7 +66,7 @@ func TestTheExtraBodySetsNothingThatIsTheStages(t *testing.T) {
 		`{"models":["a/b","c/d"],"provider":{"order":["x"]},"reasoning":{"effort":"low"}}`,                        // OpenRouter
 		`{"system":[{"type":"text","text":"x","cache_control":{"type":"ephemeral"}}],"metadata":{"messages":[]}}`, // Anthropic
 		`{"chat_template_kwargs":{"enable_thinking":false},"guided_choice":["a"],"inputs":1,"models_":1,"":0}`,    // vLLM
-		`{"max_tokens":5,"temperature":1,"store":true,"service_tier":"flex","prompt":{"id":"p"},"previous_response_id":"r"}`,
+		`{"max_tokens":5,"temperature":1,"store":true,"service_tier":"flex","previous_response_id":null,"conversation":null,"prompt_cache_key":"k"}`,
 	} {
 		if err := ValidateExtraBody(json.RawMessage(raw)); err != nil {
 			t.Errorf("%s: got %v", raw, err)

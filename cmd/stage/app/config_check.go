@@ -156,7 +156,7 @@ func (c *Config) checkDispatch(found *faults) {
 func extraBodyProblem(err error) string {
 	e, ok := errors.AsType[*llm.ExtraBodyError](err)
 	if !ok || e.Setting == "" {
-		return err.Error()
+		return strings.TrimPrefix(err.Error(), "extra body: ") // the variable says so
 	}
 	instead := map[string]string{
 		"Model":  "use STAGE_LLM_MODEL, or the header Stage-Model for one row",

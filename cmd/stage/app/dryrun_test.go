@@ -103,10 +103,12 @@ func TestABadExtraBodyIsFoundByEveryCommandBeforeTheFirstRow(t *testing.T) {
 		{"batch", "-"},
 	}
 	for extra, want := range map[string]string{
-		`{"stream": true}`:           `STAGE_LLM_EXTRA_BODY: extra body: "stream" is not supported; remove it`,
-		`{"background": true}`:       `STAGE_LLM_EXTRA_BODY: extra body: "background" has no reply to wait for; remove it`,
+		`{"stream": true}`:           `STAGE_LLM_EXTRA_BODY: "stream" is not supported; remove it`,
+		`{"background": true}`:       `STAGE_LLM_EXTRA_BODY: "background" has no reply to wait for; remove it`,
 		`{"model": "gpt-5"}`:         `STAGE_LLM_EXTRA_BODY: "model" may not be set here: use STAGE_LLM_MODEL, or the header Stage-Model for one row`,
 		`{"messages": []}`:           `STAGE_LLM_EXTRA_BODY: "messages" may not be set here: use STAGE_TEMPLATE`,
+		`{"prompt": {"id": "p"}}`:    `STAGE_LLM_EXTRA_BODY: "prompt" may not be set here: use STAGE_TEMPLATE`,
+		`{"conversation": "c"}`:      `STAGE_LLM_EXTRA_BODY: "conversation" puts other text into every prompt; remove it`,
 		`{"instructions": "Answer"}`: `STAGE_LLM_EXTRA_BODY: "instructions" may not be set here: use STAGE_SYSTEM_PROMPT`,
 	} {
 		for _, args := range commands {
