@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -58,6 +59,7 @@ func newDemoCommand(env *Env) *cobra.Command {
 // demo is process with everything built in, and an account of the audit at the end.
 func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 	cfg.NATS, cfg.Streams.Partitions = NATSConfig{}, 1
+	cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), FallbackConfig{}
 	dir, err := os.MkdirTemp("", "llm-stage-demo-")
 	if err != nil {
 		return err
@@ -91,6 +93,15 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 		return err
 	}
 	return demoAudit(hard, env.Stdout, s)
+}
+
+// demoLLMConfig returns the settings of the built-in LLM. Who tries the demo may have set a key and an address for other
+// commands: neither they nor the rows may leave the machine.
+func demoLLMConfig(c *LLMConfig) LLMConfig {
+	return LLMConfig{
+		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes, Temperature: c.Temperature, MaxTokens: c.MaxTokens,
+		AcceptTruncated: c.AcceptTruncated, RPM: c.RPM, TPM: c.TPM, MaxConcurrency: c.MaxConcurrency,
+	}
 }
 
 // say prints one line for people.
