@@ -38,8 +38,9 @@ var sampleKeys = map[string]bool{
 
 // sampleKinds are the kinds of lines that were seen lately.
 type sampleKinds struct {
-	mu    sync.Mutex
-	byKey map[string]*sampleKind
+	mu      sync.Mutex
+	byKey   map[string]*sampleKind
+	writing sync.WaitGroup // intervals that have ended, and whose line is not yet out
 }
 
 // sampleKind is one kind of line in its present interval.
@@ -134,6 +135,8 @@ func (k *sampleKinds) release(key string) {
 		return
 	}
 	out := *kind
+	k.writing.Add(1)
+	defer k.writing.Done()
 	if kind.held == 0 {
 		delete(k.byKey, key)
 	} else {
@@ -170,6 +173,7 @@ func flushLog(log *slog.Logger) {
 	}
 	clear(k.byKey)
 	k.mu.Unlock()
+	k.writing.Wait() // an interval that ends at this moment has taken its line already: the process must not end before it is out
 	for _, kind := range gathered {
 		kind.emit()
 	}

@@ -157,6 +157,30 @@ func TestTextsDoNotTellLinesApart(t *testing.T) {
 	})
 }
 
+// slowWriter takes a second for each line.
+type slowWriter struct{ syncBuffer }
+
+func (w *slowWriter) Write(line []byte) (int, error) {
+	time.Sleep(time.Second)
+	return w.syncBuffer.Write(line)
+}
+
+func TestFlushWaitsForALineThatIsBeingWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out slowWriter
+		log := newLogger(&out, "info", "json")
+		for range sampleBurst + 2 {
+			log.Warn("row failed")
+		}
+		time.Sleep(sampleInterval - sampleBurst*time.Second + time.Second/2) // the interval has ended, its line is half written
+		flushLog(log)
+		lines := out.lines(t)
+		if len(lines) != sampleBurst+1 || lines[sampleBurst].AndMore != 1 {
+			t.Errorf("got %+v, want %d lines, the last with one more", lines, sampleBurst+1)
+		}
+	})
+}
+
 func TestNoLineIsLostFromTheCounts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		gaps := rapid.SliceOfN(rapid.IntRange(0, 4000), 1, 200).Draw(rt, "gaps in milliseconds")
