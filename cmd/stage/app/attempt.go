@@ -64,7 +64,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if e.show != nil {
 		e.show(call.CallID, e.cfg.secrets.redact(j.row.Body)) // the row's own words, a secret among them perhaps
 	}
-	j.usage.add(call.Usage, unpriced(call))
+	j.usage.Add(call.Usage, call.Unpriced())
 	e.logCall(j.row, a, call, fault)
 	span.end(call, x, fault)
 	verdict := pool.Verdict{}

@@ -47,7 +47,7 @@ type job struct {
 	key      string // hash of what is asked of the first target
 	vars     string // hash of the template's variables
 	errors   []auditlog.AttemptError
-	usage    usageSum
+	usage    auditlog.UsageSum
 	found    *answer // stored
 	body     []byte  // of the result, once the call has succeeded
 	tooLarge *llm.Error
@@ -301,7 +301,7 @@ func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}],
 // event is what the row event says of the way of a row through the pool.
 func (e *executor) event(j *job, r pool.Result[*job, struct{}]) auditlog.Row {
 	return auditlog.Row{
-		Attempts: r.Attempts, CapacityRetries: r.CapacityRetries, Errors: j.errors, Usage: j.usage.total(),
+		Attempts: r.Attempts, CapacityRetries: r.CapacityRetries, Errors: j.errors, Usage: j.usage.Total(),
 		QueuedAt: j.row.Taken, StartedAt: r.Started, FinishedAt: r.Finished,
 		TemplateHash: e.prompt.templateHash(), VariablesHash: j.vars,
 		PoolConfig: auditlog.PoolConfig{PoolSize: r.Stats.PoolSize, DispatchDelay: r.Stats.CurrentDelay},

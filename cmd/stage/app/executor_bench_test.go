@@ -70,7 +70,7 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	call := e.callEvent(e.caller.targets[0], j.prepared.Model, a, &x, nil)
 	e.ledger.spend(call)
 	e.called(call)
-	j.usage.add(call.Usage, unpriced(call))
+	j.usage.Add(call.Usage, call.Unpriced())
 	e.logCall(j.row, a, call, nil)
 	if event := e.event(j, pool.Result[*job, struct{}]{}); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
 		tb.Fatal("no result")

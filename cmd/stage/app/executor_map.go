@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"crypto/rand"
 	"encoding/base32"
 	"encoding/binary"
@@ -107,98 +106,4 @@ func auditUsage(u *llm.Usage) *auditlog.Usage {
 		CachedTokens: u.CachedTokens, CacheWriteTokens: u.CacheWriteTokens, CacheWrite1hTokens: u.CacheWrite1hTokens,
 		ReasoningTokens: u.ReasoningTokens, CostUSD: u.Cost,
 	}
-}
-
-// unpriced reports whether a call may have been billed at an unknown cost. A call that was refused, or that failed with
-// another status than 2xx and reported no usage, costs nothing.
-func unpriced(c *auditlog.Call) bool {
-	if c.Usage != nil {
-		return c.Usage.CostUSD == nil
-	}
-	switch c.Status {
-	case auditlog.CallSuccess, auditlog.CallUnknown:
-		return true
-	case auditlog.CallCapacityRetry:
-		return false
-	case auditlog.CallFailure:
-	}
-	return c.StatusCode/100 == 2
-}
-
-// usageSum is the usage of several calls. The zero value is that of none.
-type usageSum struct {
-	reported *auditlog.Usage // nil: no call reported any
-	unpriced bool            // a call is not in the cost
-}
-
-// add adds what a call reported; see [unpriced].
-func (s *usageSum) add(u *auditlog.Usage, unpriced bool) {
-	s.reported = sumUsage(s.reported, u)
-	s.unpriced = s.unpriced || unpriced
-}
-
-// total returns the sum, without a cost where that of a call is unknown. The caller must not change it.
-func (s *usageSum) total() *auditlog.Usage {
-	if !s.unpriced || s.reported == nil || s.reported.CostUSD == nil {
-		return s.reported
-	}
-	u := clone(s.reported)
-	u.CostUSD = nil
-	return u
-}
-
-// sumUsage adds b to a. A nil one reports nothing and adds nothing; the sum is the other one itself then, for usage of
-// calls is never changed. The cost of the sum is unknown as soon as that of a part is: what is known of it is counted by
-// the ledger and the metrics. Cached, cache-write and reasoning tokens are those that were reported.
-func sumUsage(a, b *auditlog.Usage) *auditlog.Usage {
-	if a == nil {
-		return b
-	}
-	if b == nil {
-		return a
-	}
-	sum := cloneUsage(a)
-	addUsage(sum, b)
-	return sum
-}
-
-// addUsage adds b to a, which is changed.
-func addUsage(a, b *auditlog.Usage) {
-	a.PromptTokens += b.PromptTokens
-	a.CompletionTokens += b.CompletionTokens
-	a.TotalTokens += b.TotalTokens
-	a.CachedTokens, a.ReasoningTokens = addKnown(a.CachedTokens, b.CachedTokens), addKnown(a.ReasoningTokens, b.ReasoningTokens)
-	a.CacheWriteTokens = addKnown(a.CacheWriteTokens, b.CacheWriteTokens)
-	a.CacheWrite1hTokens = addKnown(a.CacheWrite1hTokens, b.CacheWrite1hTokens)
-	if a.CostUSD == nil || b.CostUSD == nil {
-		a.CostUSD = nil
-		return
-	}
-	*a.CostUSD += *b.CostUSD
-}
-
-// addKnown adds b to a as far as they are known. a may be changed.
-func addKnown(a, b *int64) *int64 {
-	if a == nil || b == nil {
-		return cmp.Or(a, clone(b))
-	}
-	*a += *b
-	return a
-}
-
-// cloneUsage returns a copy that may be changed; nil of nil.
-func cloneUsage(u *auditlog.Usage) *auditlog.Usage {
-	u = clone(u)
-	if u != nil {
-		u.CachedTokens, u.ReasoningTokens, u.CostUSD = clone(u.CachedTokens), clone(u.ReasoningTokens), clone(u.CostUSD)
-		u.CacheWriteTokens, u.CacheWrite1hTokens = clone(u.CacheWriteTokens), clone(u.CacheWrite1hTokens)
-	}
-	return u
-}
-
-func clone[T any](p *T) *T {
-	if p == nil {
-		return nil
-	}
-	return new(*p)
 }

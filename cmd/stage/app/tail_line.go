@@ -179,15 +179,7 @@ func tokenCounts(u *auditlog.Usage) string {
 	if u == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%d+%d tok", u.PromptTokens, u.CompletionTokens)
-}
-
-// tokensText is the same for a sentence.
-func tokensText(u *auditlog.Usage) string {
-	if u == nil {
-		return "tokens -"
-	}
-	return fmt.Sprintf("tokens %d+%d", u.PromptTokens, u.CompletionTokens)
+	return u.Tokens() + " tok"
 }
 
 // shortTime is a duration to about three digits.

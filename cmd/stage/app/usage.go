@@ -32,11 +32,11 @@ func (s *spending) add(c *auditlog.Call) {
 	switch { // the sums are ours: nothing is made for a call
 	case c.Usage == nil:
 	case s.Usage == nil:
-		s.Usage = cloneUsage(c.Usage)
+		s.Usage = c.Usage.Clone()
 	default:
-		addUsage(s.Usage, c.Usage)
+		s.Usage.Add(c.Usage)
 	}
-	if unpriced(c) {
+	if c.Unpriced() {
 		s.Unpriced++
 	} else if c.Usage != nil {
 		s.KnownUSD += *c.Usage.CostUSD
@@ -49,7 +49,7 @@ func (s *spending) add(c *auditlog.Call) {
 // clone returns a copy that later calls do not change.
 func (s *spending) clone() spending {
 	c := *s
-	c.Usage = cloneUsage(s.Usage)
+	c.Usage = s.Usage.Clone()
 	return c
 }
 

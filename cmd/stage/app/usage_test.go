@@ -16,7 +16,7 @@ func TestSumsOfEveryKindOfTokenAreCompared(t *testing.T) {
 			CacheWrite1hTokens: new(int64(1)), ReasoningTokens: new(int64(1)), CostUSD: new(0.5),
 		}
 	}
-	double := sumUsage(full(), full())
+	double := full().Plus(full())
 	for want, change := range map[string]func(u *auditlog.Usage){
 		"":                        func(*auditlog.Usage) {},
 		"prompt tokens":           func(u *auditlog.Usage) { u.PromptTokens++ },
@@ -26,15 +26,15 @@ func TestSumsOfEveryKindOfTokenAreCompared(t *testing.T) {
 		"2 reasoning tokens":      func(u *auditlog.Usage) { *u.ReasoningTokens = 7 },
 		"cost in USD":             func(u *auditlog.Usage) { *u.CostUSD = 2 },
 	} {
-		said := cloneUsage(double)
+		said := double.Clone()
 		change(said)
-		got := usageDiffers(usageSum{reported: double}, said)
+		got := usageDiffers(auditlog.UsageSum{Reported: double}, said)
 		if (got == nil) != (want == "") || got != nil && !strings.Contains(got.text, want) {
 			t.Errorf("got %+v, want %q", got, want)
 		}
 	}
 	old := &auditlog.Usage{PromptTokens: 1, TotalTokens: 1}
-	if got := usageDiffers(usageSum{reported: old}, cloneUsage(old)); got != nil {
+	if got := usageDiffers(auditlog.UsageSum{Reported: old}, old.Clone()); got != nil {
 		t.Errorf("old events: %+v", got)
 	}
 }
@@ -59,13 +59,13 @@ func TestACallOfUnknownCostMakesTheSumUnknown(t *testing.T) {
 		"no price":                 {auditlog.Call{Status: auditlog.CallSuccess, StatusCode: 200, Usage: &auditlog.Usage{PromptTokens: 1}}, false},
 	} {
 		for _, calls := range [][]*auditlog.Call{{&priced, &test.other}, {&test.other, &priced}} {
-			var row usageSum
+			var row auditlog.UsageSum
 			run := newUsageRecorder()
 			for _, c := range calls {
-				row.add(c.Usage, unpriced(c))
+				row.Add(c.Usage, c.Unpriced())
 				run.call(c)
 			}
-			for of, sum := range map[string]*auditlog.Usage{"row": row.total(), "run": run.totals().Usage, "model": run.byModel()[0].Usage} {
+			for of, sum := range map[string]*auditlog.Usage{"row": row.Total(), "run": run.totals().Usage, "model": run.byModel()[0].Usage} {
 				if known := sum.CostUSD != nil; known != test.known || known && *sum.CostUSD != 0.25 {
 					t.Errorf("%s: the %s costs %s, want known %v", name, of, costText(sum), test.known)
 				}
@@ -73,7 +73,7 @@ func TestACallOfUnknownCostMakesTheSumUnknown(t *testing.T) {
 					t.Errorf("%s: verify of the %s: %s", name, of, got.text)
 				}
 			}
-			old := cloneUsage(row.reported)
+			old := row.Reported.Clone()
 			if got := usageDiffers(row, old); got != nil {
 				t.Errorf("%s: verify of an older event: %s", name, got.text)
 			}

@@ -176,9 +176,9 @@ func capacityOf(calls []callFacts) (n int) {
 	return n
 }
 
-func usageOf(calls []callFacts) (sum usageSum) {
+func usageOf(calls []callFacts) (sum auditlog.UsageSum) {
 	for i := range calls {
-		sum.add(calls[i].usage, calls[i].unpriced)
+		sum.Add(calls[i].usage, calls[i].unpriced)
 	}
 	return sum
 }
@@ -191,16 +191,16 @@ type usageFault struct {
 
 // usageDiffers compares the sum of calls with the one in an event; nil: they are equal. Unknown is not 0. Where the cost
 // of a call that reported no usage is unknown, older versions wrote the sum of the others: that is accepted too.
-func usageDiffers(sum usageSum, said *auditlog.Usage) *usageFault {
-	calls := sum.reported
+func usageDiffers(sum auditlog.UsageSum, said *auditlog.Usage) *usageFault {
+	calls := sum.Reported
 	if said != nil && said.CostUSD == nil {
-		calls = sum.total()
+		calls = sum.Total()
 	}
 	if calls == nil && said == nil {
 		return nil
 	}
 	if calls == nil || said == nil {
-		return &usageFault{violationTokens, fmt.Sprintf("%s in the call events, %s", tokensText(calls), tokensText(said))}
+		return &usageFault{violationTokens, fmt.Sprintf("%s in the call events, %s", "tokens "+calls.Tokens(), "tokens "+said.Tokens())}
 	}
 	for _, t := range []struct {
 		name string

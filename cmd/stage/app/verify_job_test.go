@@ -202,7 +202,7 @@ func (j *verifyJob) end(run string) {
 			s.RowsSucceeded++
 		case st.call != nil && st.call.RunID == run:
 			s.Total.Calls++
-			s.Total.Usage = sumUsage(s.Total.Usage, st.call.Usage)
+			s.Total.Usage = s.Total.Usage.Plus(st.call.Usage)
 			if st.call.Status == auditlog.CallCapacityRetry {
 				s.CapacityRetries++
 			}

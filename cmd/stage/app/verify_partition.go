@@ -147,7 +147,7 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 	case e.Call != nil:
 		row.addCall(callFacts{
 			term: term, run: e.RunID, index: e.Call.CallIndex, at: e.Time,
-			capacity: e.Call.Status == auditlog.CallCapacityRetry, usage: e.Call.Usage, unpriced: unpriced(e.Call),
+			capacity: e.Call.Status == auditlog.CallCapacityRetry, usage: e.Call.Usage, unpriced: e.Call.Unpriced(),
 		})
 	default:
 		row.addRow(rowFacts{
@@ -271,7 +271,7 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	case event.source == auditlog.SourceDedupe:
 	case event.source == auditlog.SourceJournal && !ok && len(row.calls) >= n:
 		v.violate(violationTokens, h.seq, "row %d was answered from the journal, and no %d calls of an earlier term add up to its row event: %s, %d capacity retries",
-			h.seq, n, tokensText(event.usage), event.capacity)
+			h.seq, n, "tokens "+event.usage.Tokens(), event.capacity)
 	case len(calls) > n:
 		v.violate(violationCallEvent, h.seq, "row %d has %d call events of %s, its row event counts %d calls", h.seq, len(calls), event.term.owner, n)
 	case len(calls) < n:

@@ -94,7 +94,7 @@ type verifiedAudit struct {
 	Elsewhere uint64 `json:"calls_without_result"`
 	// Batched are the calls of batched requests, which have no rows.
 	Batched uint64 `json:"calls_of_batches"`
-	usage   usageSum
+	usage   auditlog.UsageSum
 	Tokens  *int64   `json:"tokens"`
 	CostUSD *float64 `json:"cost_usd"`
 	// Runs is how many processes the audit tells of, RunsChecked how many of them have a summary that was compared.
@@ -153,9 +153,9 @@ func (r *verifyReport) conclude() {
 		return cmp.Or(cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Sequence, b.Sequence))
 	})
 	if r.Audit.Calls == 0 && len(r.CannotTell) == 0 { // nothing was asked, so nothing is unknown
-		r.Audit.usage.reported = &auditlog.Usage{CostUSD: new(float64)}
+		r.Audit.usage.Reported = &auditlog.Usage{CostUSD: new(float64)}
 	}
-	if u := r.Audit.usage.total(); u != nil {
+	if u := r.Audit.usage.Total(); u != nil {
 		r.Audit.Tokens, r.Audit.CostUSD = &u.TotalTokens, u.CostUSD
 	}
 	switch {
@@ -206,7 +206,7 @@ func (r *verifyReport) writeText(w io.Writer) {
 		batched = fmt.Sprintf("%d of batched requests, ", a.Batched)
 	}
 	say(w, "audit: %d calls, %d of them capacity retries, %s%d of rows or terms without a result; %s, cost in USD %s; %d of %d runs have a summary",
-		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, costText(a.usage.total()), a.RunsChecked, a.Runs)
+		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, costText(a.usage.Total()), a.RunsChecked, a.Runs)
 	for _, note := range r.Notes {
 		say(w, "note: %s", note)
 	}

@@ -38,7 +38,7 @@ type runRecord struct {
 // callTotals is what the call events of a process add up to.
 type callTotals struct {
 	calls uint64
-	usage usageSum
+	usage auditlog.UsageSum
 }
 
 func newRunVerifier() *runVerifier { return &runVerifier{runs: make(map[string]*runRecord)} }
@@ -79,7 +79,7 @@ func (v *runVerifier) call(e *auditlog.Call) {
 	if e.BatchID != "" {
 		v.used.Batched++
 	}
-	v.used.usage.add(e.Usage, unpriced(e))
+	v.used.usage.Add(e.Usage, e.Unpriced())
 	if retry {
 		v.used.CapacityRetries++
 	}
@@ -98,7 +98,7 @@ func (v *runVerifier) call(e *auditlog.Call) {
 	}
 	for _, t := range []*callTotals{&r.calls, m} {
 		t.calls++
-		t.usage.add(e.Usage, unpriced(e))
+		t.usage.Add(e.Usage, e.Unpriced())
 	}
 }
 
