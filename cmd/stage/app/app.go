@@ -75,8 +75,8 @@ func Main(ctx context.Context, env *Env) int {
 	if err == nil {
 		return exitDone
 	}
-	if _, ok := errors.AsType[*exitError](err); !ok && !running {
-		err = exitWith(exitUsage, fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath()))
+	if _, ok := errors.AsType[*ConfigError](err); !ok && !running {
+		err = invalid(fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath()))
 	}
 	printError(env.Stderr, env.secrets.redactError(err))
 	return exitCode(err)
@@ -122,7 +122,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 			if err := cmd.Help(); err != nil {
 				return err
 			}
-			return exitWith(exitUsage, errors.New("name a command"))
+			return invalid(errors.New("name a command"))
 		},
 	}
 	root.SetArgs(env.Args)
@@ -175,7 +175,7 @@ func newHelpCommand() *cobra.Command {
 				err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
 			}
 			if err != nil {
-				return exitWith(exitUsage, fmt.Errorf("%w\nsee %s --help", err, cmd.Root().Name()))
+				return invalid(fmt.Errorf("%w\nsee %s --help", err, cmd.Root().Name()))
 			}
 			return found.Help()
 		},

@@ -44,9 +44,6 @@ func (*batchesBusyError) Error() string {
 	return fmt.Sprintf("%d batches are at work in this stage: ask again after %v", batchesMax, batchesBusyWait)
 }
 
-// batchSubject is where a stage takes batched requests.
-func batchSubject(name string) string { return name + "." + batchEndpoint }
-
 // batches answers batched requests over NATS. Their prompts go through the stage's pool, among the new rows and in the
 // order in which they come, each attempt by itself (see [pool.Once]), and as many at a time in all as the pool has slots:
 // so of a full pool rows keep at least two thirds, and no batch holds a row up. Every replica of a stage answers, owner

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
-	"os"
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -38,7 +36,7 @@ func newCaller(cfg *Config, dial dialFunc, mock llmtest.Config) (*caller, error)
 	})
 	if err != nil {
 		c.close()
-		return nil, exitWith(exitUsage, err)
+		return nil, invalid(err)
 	}
 	c.targets = targets
 	return c, nil
@@ -78,20 +76,4 @@ func (c *caller) reloadKey() error {
 		faults[i] = t.reloadKey(c.headers)
 	}
 	return errors.Join(faults...)
-}
-
-// reloadKeys reads the key again at each SIGHUP.
-func (s *stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-reloads:
-		}
-		if err := s.caller.reloadKey(); err != nil {
-			s.log.Error("key not read again, the old one stays", slog.Any("error", err))
-			continue
-		}
-		s.log.Info("key read again")
-	}
 }

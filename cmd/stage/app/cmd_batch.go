@@ -39,7 +39,7 @@ func newBatchCommand(env *Env) *cobra.Command {
 			return err
 		}
 		if *timeout < 0 {
-			return exitWith(exitUsage, errors.New("--timeout: must not be negative"))
+			return invalid(errors.New("--timeout: must not be negative"))
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
@@ -59,7 +59,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *Config, file string, timeout 
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return invalid(err)
 	}
 	conn, err := connectRunning(ctx, cfg, cfg.newLogger(env.Stderr))
 	if err != nil {
@@ -67,7 +67,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *Config, file string, timeout 
 	}
 	defer conn.close()
 	if limit := int(conn.nc.MaxPayload()) - batchHeadroom; len(request) > limit {
-		return exitWith(exitUsage, fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
+		return invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
 	if timeout > 0 {
 		var cancel context.CancelFunc
@@ -175,10 +175,10 @@ func batchVerdict(cfg *Config, reply *nats.Msg) error {
 	err := fmt.Errorf("%s: %s", code, reply.Header.Get(micro.ErrorHeader))
 	var body batchErrorBody
 	if json.Unmarshal(reply.Data, &body) == nil && body.Fatal {
-		return exitWith(exitFatal, err)
+		return &FatalError{Err: err}
 	}
 	if code == batchBadRequest || code == batchTooLarge {
-		return exitWith(exitUsage, err)
+		return invalid(err)
 	}
 	return err
 }

@@ -39,10 +39,10 @@ func newConfigCommand(env *Env) *cobra.Command {
 			}
 			p, err := loadPrompt(cfg)
 			if err != nil {
-				return exitWith(exitUsage, err)
+				return invalid(err)
 			}
 			if err := checkTargets(cfg); err != nil {
-				return exitWith(exitUsage, err)
+				return invalid(err)
 			}
 			for _, note := range p.schemaNotes(cfg) {
 				say(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.provider, note.text)

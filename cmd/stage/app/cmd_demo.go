@@ -47,7 +47,7 @@ func newDemoCommand(env *Env) *cobra.Command {
 			return err
 		}
 		if *rows < 1 {
-			return exitWith(exitUsage, fmt.Errorf("--rows %d: give at least 1", *rows))
+			return invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
 		}
 		soft, hard, stop := env.Contexts(cmd.Context())
 		defer stop()
@@ -102,11 +102,6 @@ func demoLLMConfig(c *LLMConfig) LLMConfig {
 		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes, Temperature: c.Temperature, MaxTokens: c.MaxTokens,
 		AcceptTruncated: c.AcceptTruncated, RPM: c.RPM, TPM: c.TPM, MaxConcurrency: c.MaxConcurrency,
 	}
-}
-
-// say prints one line for people.
-func say(w io.Writer, format string, args ...any) {
-	fmt.Fprintf(w, format+"\n", args...) //nolint:errcheck // nowhere left to say it
 }
 
 // writeDemoLine prints a result for people: which row it is, what it was about, what the LLM said.

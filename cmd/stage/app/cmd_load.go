@@ -67,14 +67,14 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name string, o loadOpt
 	defer in.file.Close() //nolint:errcheck // read only
 	switch {
 	case id == "" && in.sum == "":
-		return exitWith(exitUsage, errors.New("--id: name the load, so that it is known again; the input can't be read twice to make a name of its content"))
+		return invalid(errors.New("--id: name the load, so that it is known again; the input can't be read twice to make a name of its content"))
 	case id == "":
 		id = in.sum[:16]
 	case !jobNames.MatchString(id) || strings.Contains(id, "."):
-		return exitWith(exitUsage, fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
+		return invalid(fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
 	}
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are made for it
-		return exitWith(exitUsage, fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
+		return invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
 	}
 	log := cfg.newLogger(env.Stderr)
 	defer flushLog(log)

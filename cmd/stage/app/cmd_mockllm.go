@@ -42,17 +42,17 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if cfg.Schedule, err = llmtest.ParseSchedule(schedule); err != nil {
-			return exitWith(exitUsage, err)
+			return invalid(err)
 		}
 		if cfg.Errors, err = llmtest.ParseErrors(errorShares); err != nil {
-			return exitWith(exitUsage, err)
+			return invalid(err)
 		}
 		if len(cfg.Schedule) > 0 && cfg.Rate > 0 {
-			return exitWith(exitUsage, errors.New("--rate and --schedule do not go together"))
+			return invalid(errors.New("--rate and --schedule do not go together"))
 		}
 		mock, err := llmtest.New(cfg)
 		if err != nil {
-			return exitWith(exitUsage, err)
+			return invalid(err)
 		}
 		return serveMock(cmd.Context(), env, *addr, mock)
 	}

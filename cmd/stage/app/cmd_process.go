@@ -66,7 +66,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 			return err
 		}
 		if o.limit < 0 {
-			return exitWith(exitUsage, fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.limit))
+			return invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.limit))
 		}
 		soft, hard, stop := env.Contexts(cmd.Context())
 		defer stop()
@@ -92,7 +92,7 @@ type source struct {
 func openSource(ctx context.Context, env *Env, name, format string) (*source, error) {
 	f, err := rowFormat(name, format)
 	if err != nil {
-		return nil, exitWith(exitUsage, err)
+		return nil, invalid(err)
 	}
 	s := &source{name: name, format: f, rows: -1}
 	if name == "-" {
@@ -104,14 +104,14 @@ func openSource(ctx context.Context, env *Env, name, format string) (*source, er
 		return nil, err
 	}
 	if err != nil {
-		return nil, exitWith(exitUsage, err)
+		return nil, invalid(err)
 	}
 	info, err := file.Stat()
 	if err == nil && info.IsDir() {
 		err = fmt.Errorf("%s is a directory: name a JSONL or CSV file", name)
 	}
 	if err != nil {
-		return nil, exitWith(exitUsage, errors.Join(err, file.Close()))
+		return nil, invalid(errors.Join(err, file.Close()))
 	}
 	if !info.Mode().IsRegular() {
 		s.file = readCloser{interruptible(ctx, file), file}
@@ -129,7 +129,7 @@ func openSource(ctx context.Context, env *Env, name, format string) (*source, er
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		return nil, exitWith(exitUsage, errors.Join(fmt.Errorf("%s: %w", name, err), file.Close()))
+		return nil, invalid(errors.Join(fmt.Errorf("%s: %w", name, err), file.Close()))
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -174,10 +174,10 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 	}
 	defer in.file.Close() //nolint:errcheck // read only
 	if err := checkOut(o.out, input); err != nil {
-		return exitWith(exitUsage, fmt.Errorf("-o %s: %w", o.out, err))
+		return invalid(fmt.Errorf("-o %s: %w", o.out, err))
 	}
 	if _, err := loadPrompt(cfg); err != nil {
-		return exitWith(exitUsage, err)
+		return invalid(err)
 	}
 	dir, resumed, cleanUp, err := prepareJob(cfg, in, o)
 	if err != nil {
@@ -224,7 +224,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 func prepareJob(cfg *Config, in *source, o processOptions) (dir string, resumed bool, cleanUp func(), err error) {
 	name, err := jobName(o.job, in.name)
 	if err != nil {
-		return "", false, nil, exitWith(exitUsage, err)
+		return "", false, nil, invalid(err)
 	}
 	cleanUp = func() {}
 	if in.name == "-" && o.job == "" {
@@ -232,7 +232,7 @@ func prepareJob(cfg *Config, in *source, o processOptions) (dir string, resumed 
 	}
 	id, err := newJobIdentity(cfg, filepath.Base(in.name), in.sum)
 	if err != nil {
-		return "", false, nil, exitWith(exitUsage, err)
+		return "", false, nil, invalid(err)
 	}
 	dir = filepath.Join(cfg.Data.Dir, name)
 	if resumed, err = openJob(dir, name, id, jobMode{fresh: o.fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
@@ -276,7 +276,7 @@ func openOut(env *Env, path string) (io.Writer, func() error, error) {
 	}
 	f, err := os.Create(path)
 	if err != nil {
-		return nil, nil, exitWith(exitUsage, err)
+		return nil, nil, invalid(err)
 	}
 	return f, f.Close, nil
 }

@@ -8,13 +8,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// redriveOptions are the flags of redrive.
-type redriveOptions struct {
-	reason string
-	dryRun bool
-	json   bool
-}
-
 func newRedriveCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "redrive",

@@ -29,10 +29,10 @@ func newResultsCommand(env *Env) *cobra.Command {
 			return err
 		}
 		if *partition >= cfg.Streams.Partitions || *partition < -1 {
-			return exitWith(exitUsage, fmt.Errorf("--partition %d: there are %d, counted from 0 (STAGE_PARTITIONS)", *partition, cfg.Streams.Partitions))
+			return invalid(fmt.Errorf("--partition %d: there are %d, counted from 0 (STAGE_PARTITIONS)", *partition, cfg.Streams.Partitions))
 		}
 		if *follow && *partition < 0 && cfg.Streams.Partitions > 1 {
-			return exitWith(exitUsage, errors.New("--follow with more than one partition: name one with --partition"))
+			return invalid(errors.New("--follow with more than one partition: name one with --partition"))
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()

@@ -13,15 +13,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// tailOptions are the flags of tail.
-type tailOptions struct {
-	kinds  []auditlog.Kind
-	row    uint64
-	failed bool
-	since  time.Time
-	json   bool
-}
-
 func newTailCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tail",
@@ -48,10 +39,10 @@ func newTailCommand(env *Env) *cobra.Command {
 		}
 		o := tailOptions{row: *row, failed: *failed, json: *asJSON}
 		if o.kinds, err = auditKinds(*kinds); err != nil {
-			return exitWith(exitUsage, err)
+			return invalid(err)
 		}
 		if o.since, err = sinceTime(*since, time.Now()); err != nil {
-			return exitWith(exitUsage, err)
+			return invalid(err)
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()

@@ -4,17 +4,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-)
-
-// partitionMark stands for the number of the partition in the input subject.
-const partitionMark = "{partition}"
-
-// PartitionSubject is the filter of one partition of the input.
+)                                   // partitionMark stands for the number of the partition in the input subject.
+const partitionMark = "{partition}" // PartitionSubject is the filter of one partition of the input.
 func (c *InputConfig) PartitionSubject(partition int) string {
 	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
-}
-
-// checkStreams checks names and subjects, and that nothing the stage publishes comes back as its input.
+} // checkStreams checks names and subjects, and that nothing the stage publishes comes back as its input.
 func (c *Config) checkStreams(found *faults) {
 	streams := []struct{ variable, name string }{
 		{"STAGE_INPUT_STREAM", c.Input.Stream},
@@ -128,3 +122,8 @@ func subjectsOverlap(a, b string) bool {
 		}
 	}
 }
+
+// batchSubject is where a stage takes batched requests.
+func batchSubject(name string) string { return name + "." + batchEndpoint }
+
+const dedupePrefix = "dedupe."

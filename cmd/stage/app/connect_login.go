@@ -22,7 +22,7 @@ func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
 			err = check(&tried)
 		}
 		if err != nil {
-			faults = append(faults, exitWith(exitUsage, fmt.Errorf("%s: %w", variable, err)))
+			faults = append(faults, invalid(fmt.Errorf("%s: %w", variable, err)))
 		}
 		opts = append(opts, opt)
 	}

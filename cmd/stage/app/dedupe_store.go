@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	dedupeStream  = "DEDUPE"
-	dedupePrefix  = "dedupe."
+	dedupeStream = "DEDUPE"
+
 	dedupeTimeout = 2 * time.Second // of one look-up
 	// dedupeRest is how long a store that failed is left alone, so that it does not hold up each row.
 	dedupeRest = 5 * time.Second

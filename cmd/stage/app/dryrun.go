@@ -15,8 +15,6 @@ import (
 const (
 	// dryRunPrompts is how many prompts a dry run shows.
 	dryRunPrompts = 3
-	// bytesPerToken is the rule of thumb for English text; a dry run says roughly.
-	bytesPerToken = 4
 )
 
 // dryRun renders the prompt of each row and shows the first ones. It calls nobody and stores nothing.
@@ -28,9 +26,9 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 	defer in.file.Close() //nolint:errcheck // read only
 	p, err := loadPrompt(cfg)
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return invalid(err)
 	}
-	money, err := newLedger(cfg)
+	prices, err := cfg.Cost.Prices()
 	if err != nil {
 		return err
 	}
@@ -51,7 +49,7 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 			return context.Cause(ctx)
 		}
 		if err != nil {
-			return exitWith(exitUsage, fmt.Errorf("%s: %w", input, err))
+			return invalid(fmt.Errorf("%s: %w", input, err))
 		}
 		e.rows++
 		prompt, err := renderRow(p, row)
@@ -69,7 +67,7 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 		return context.Cause(ctx)
 	}
 	say(env.Stdout, "---\n%d rows, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", e.rows, e.bad, e.tokens())
-	if text := e.cost(cfg, money.prices); text != "" {
+	if text := e.cost(cfg, prices); text != "" {
 		say(env.Stdout, "%s", text)
 	}
 	return nil

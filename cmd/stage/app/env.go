@@ -10,8 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/term"
 )
 
 // Env is all that a command sees of the process that it runs in: its arguments, environment, streams and signals. A
@@ -113,23 +111,4 @@ func (e *Env) subscribe(signals ...os.Signal) (c chan os.Signal, stop func()) {
 		return c, func() {}
 	}
 	return c, e.Notify(c, signals...)
-}
-
-// isTerminal says whether the stream is a terminal, where progress and colour make sense.
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// terminalWidth is the number of columns of the stream, 0 if it is no terminal.
-func terminalWidth(stream any) int {
-	f, ok := stream.(*os.File)
-	if !ok {
-		return 0
-	}
-	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
 }

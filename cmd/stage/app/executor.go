@@ -311,3 +311,12 @@ func (e *executor) event(j *job, r pool.Result[*job, struct{}]) auditlog.Row {
 		},
 	}
 }
+
+// Weight estimates the tokens of the job's next call: those of the request by its length, and as many as the reply may
+// have. It implements [pool.Weighted]; the reply's usage corrects it.
+func (j *job) Weight(int) int64 {
+	if j.prepared == nil {
+		return 0
+	}
+	return estimateTokens(j.prepared, &j.request)
+}

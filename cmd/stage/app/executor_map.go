@@ -1,34 +1,14 @@
 package app
 
 import (
-	"crypto/rand"
-	"encoding/base32"
-	"encoding/binary"
 	"errors"
 	"maps"
-	mathrand "math/rand/v2"
 
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
-
-// newID returns a random identifier that nobody can guess.
-func newID() string { return rand.Text() }
-
-var callIDs = base32.StdEncoding.WithPadding(base32.NoPadding)
-
-// newCallID returns an identifier like that of newID, which no other call has. Calls are many and their identifiers no
-// secret, so the bits come from the runtime's generator and not from the system each time.
-func newCallID() string {
-	var bits [16]byte
-	binary.LittleEndian.PutUint64(bits[:8], mathrand.Uint64())
-	binary.LittleEndian.PutUint64(bits[8:], mathrand.Uint64())
-	var text [26]byte
-	callIDs.Encode(text[:], bits[:])
-	return string(text[:])
-}
 
 // poolClass translates llm's classes, of which the zero one belongs to a cancelled attempt, to the pool's.
 func poolClass(c llm.Class) pool.Class {

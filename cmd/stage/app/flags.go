@@ -88,7 +88,7 @@ func (c *configFlags) Load(ctx context.Context, need Need) (*Config, error) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 {
 		what = fmt.Sprintf("%d faults", len(joined.Unwrap()))
 	}
-	return nil, exitWith(exitUsage, fmt.Errorf("the configuration has %s:\n%w", what, err))
+	return nil, invalid(fmt.Errorf("the configuration has %s:\n%w", what, err))
 }
 
 // configFlag is the value of one flag. It keeps the text as it is: decoding is the configuration's, so that flag and

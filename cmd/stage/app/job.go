@@ -144,10 +144,10 @@ func openJob(dir, name string, now jobIdentity, mode jobMode) (resumed bool, err
 	case err == nil:
 		var then jobIdentity
 		if err := json.Unmarshal(raw, &then); err != nil {
-			return false, exitWith(exitUsage, fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
+			return false, invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
 		}
 		if changed := then.differences(now); len(changed) > 0 {
-			return false, exitWith(exitUsage, fmt.Errorf(
+			return false, invalid(fmt.Errorf(
 				"job %s was begun differently: %s changed since. Its results are in %s: start over with --fresh, which discards them, or give this job a name of its own with --job",
 				name, strings.Join(slices.Compact(changed), ", "), dir))
 		}

@@ -111,7 +111,7 @@ func newLoader(ctx context.Context, nc *nats.Conn, cfg *Config, id string, laneO
 	for p := range cfg.Streams.Partitions {
 		address, err := consumer.AddressInput(info, cfg.Input.Subject, p, id)
 		if err != nil {
-			return nil, 0, exitWith(exitUsage, err)
+			return nil, 0, invalid(err)
 		}
 		l.lanes = append(l.lanes, lane{InputAddress: address})
 	}

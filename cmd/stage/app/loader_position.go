@@ -56,7 +56,7 @@ func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *Config, s
 		return p, missingStream(err, p.stream, "STAGE_RESULT_STREAM")
 	}
 	if subjects := s.CachedInfo().Config.Subjects; !slices.ContainsFunc(subjects, func(filter string) bool { return subjectsOverlap(filter, p.subject) }) {
-		return p, exitWith(exitUsage, fmt.Errorf("STAGE_RESULT_STREAM: stream %s does not capture %s, where a load keeps its position: add %s.%s.load.> to its subjects",
+		return p, invalid(fmt.Errorf("STAGE_RESULT_STREAM: stream %s does not capture %s, where a load keeps its position: add %s.%s.load.> to its subjects",
 			p.stream, p.subject, cfg.Result.Subject, cfg.Name))
 	}
 	return p, nil

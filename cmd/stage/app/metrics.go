@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -10,8 +9,6 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/pool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -33,75 +30,16 @@ const modelsMax = 32
 // labelOther stands for all values of a label beyond its bound.
 const labelOther = "other"
 
-// PauseReason says in one word why the stage is paused; empty while it is not.
-type PauseReason string
-
 // Reasons for a pause.
 const (
-	PauseCredentials PauseReason = "credentials"  // the key is missing, wrong or not allowed
-	PauseBilling     PauseReason = "billing"      // no credit, or a quota of money or days is used up
-	PauseModel       PauseReason = "model"        // the provider does not know the model
-	PauseNetwork     PauseReason = "network"      // no such host, no trusted certificate, or a redirect
-	PauseCost        PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
-	PauseSettings    PauseReason = "settings"     // the provider refuses every row alike
-	PauseOutage      PauseReason = "outage"       // no server is reached, every call fails there, or this machine is short of a resource
-	PauseOther       PauseReason = labelOther
+	PauseBilling  PauseReason = "billing"      // no credit, or a quota of money or days is used up
+	PauseModel    PauseReason = "model"        // the provider does not know the model
+	PauseNetwork  PauseReason = "network"      // no such host, no trusted certificate, or a redirect
+	PauseCost     PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
+	PauseSettings PauseReason = "settings"     // the provider refuses every row alike
+	PauseOutage   PauseReason = "outage"       // no server is reached, every call fails there, or this machine is short of a resource
+	PauseOther    PauseReason = labelOther
 )
-
-var pauseReasons = []PauseReason{
-	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOther,
-}
-
-// reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
-// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the
-// window.
-const reasonNATS = "nats"
-
-// reasonOf says in one word what holds the pool; empty while nothing does.
-func reasonOf(p pool.Pause) PauseReason {
-	switch p.Kind {
-	case pool.Outage, pool.Shortage:
-		return PauseOutage
-	case pool.WrongSettings:
-		return PauseSettings
-	case pool.FatalError:
-		return pauseReasonOf(p.Err)
-	case pool.NotPaused:
-	}
-	return ""
-}
-
-// pauseReasonOf sorts a fatal error of a call.
-func pauseReasonOf(err error) PauseReason {
-	if errors.Is(err, errCostCeiling) {
-		return PauseCost
-	}
-	e, ok := errors.AsType[*llm.Error](err)
-	if !ok {
-		return PauseOther
-	}
-	switch {
-	case e.Status == 0, e.Status >= 300 && e.Status < 400:
-		return PauseNetwork
-	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
-		return PauseCredentials
-	case e.Status == http.StatusPaymentRequired, e.Status == http.StatusTooManyRequests:
-		return PauseBilling
-	case e.Status == http.StatusNotFound:
-		return PauseModel
-	default:
-		return PauseOther
-	}
-}
-
-// Snapshot is what the gauges show at one moment.
-type Snapshot struct {
-	Pool  pool.Stats
-	Pause PauseReason // empty: running
-	// PausedSince is when the pause began; it means nothing without one.
-	PausedSince time.Time
-	Partitions  []consumer.Status
-}
 
 // Metrics holds every metric of the process, in a registry of its own. Create it with [NewMetrics]. Its methods may be
 // called from any goroutine, do not block, and cost well under a microsecond.

@@ -2,14 +2,12 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -48,7 +46,7 @@ func (s *stage) paused(p pool.Pause, exit bool) {
 	default:
 	}
 	if exit && fatal != nil {
-		s.stop(exitWith(exitFatal, fatal))
+		s.stop(&FatalError{Err: fatal})
 	}
 }
 
@@ -137,45 +135,3 @@ func (s *stage) holdText() string {
 	}
 	return "no row is lost"
 }
-
-// nextProbe says when the next probe is. One that is due waits for a row, or for the verdict on the last one.
-func nextProbe(at, now time.Time) string {
-	switch in := at.Sub(now); {
-	case in <= 0:
-		return "next probe is due"
-	case in < time.Second:
-		return fmt.Sprintf("next probe in %d ms", in.Milliseconds())
-	case in < 100*time.Second:
-		return fmt.Sprintf("next probe in %.0f s", in.Seconds())
-	default:
-		return "next probe in " + in.Round(time.Second).String()
-	}
-}
-
-// pauseError is the error of a pause. That of wrong settings shows the request, too, without its contents.
-func pauseError(p pool.Pause) string {
-	if p.Err == nil {
-		return ""
-	}
-	e, ok := errors.AsType[*alikeError](p.Err)
-	if !ok || p.Kind != pool.WrongSettings {
-		return p.Err.Error()
-	}
-	if request, ok := e.request.(shaper); ok {
-		return e.Error() + "; the request was " + request.Shape()
-	}
-	return e.Error()
-}
-
-// alikeError is an error that all rows meet where the settings are wrong, with the request that met it.
-type alikeError struct {
-	fault   *llm.Error
-	request any // a shaper
-}
-
-// shaper shows a request without its contents.
-type shaper interface{ Shape() string }
-
-func (e *alikeError) Error() string { return e.fault.Error() }
-
-func (e *alikeError) Unwrap() error { return e.fault }

@@ -103,12 +103,12 @@ type pricePart struct {
 func loadPrices(path string) (prices, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, plainPathError(err)
+		return nil, err
 	}
 	defer file.Close() //nolint:errcheck // read only
 	text, err := io.ReadAll(io.LimitReader(file, pricesBytesMax+1))
 	if err != nil {
-		return nil, plainPathError(err)
+		return nil, err
 	}
 	if len(text) > pricesBytesMax {
 		return nil, fmt.Errorf("%s: more than %d bytes: take out the models that are not used", path, pricesBytesMax)

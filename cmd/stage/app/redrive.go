@@ -117,13 +117,6 @@ func redrive(ctx context.Context, js jetstream.JetStream, cfg *Config, o redrive
 	return done, nil
 }
 
-func missingStream(err error, name, variable string) error {
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return exitWith(exitUsage, fmt.Errorf("stream %s does not exist (%s)", name, variable))
-	}
-	return fmt.Errorf("look at stream %s: %w", name, err)
-}
-
 // run goes through the results up to the one that is the last now: a row that is redriven and fails again is not redriven
 // for ever.
 func (r *redriver) run(ctx context.Context, progress io.Writer) error {
@@ -291,4 +284,11 @@ func failureReason(body []byte, field string) string {
 		}
 	}
 	return ""
+}
+
+// redriveOptions are the flags of redrive.
+type redriveOptions struct {
+	reason string
+	dryRun bool
+	json   bool
 }

@@ -41,7 +41,7 @@ type Deps struct {
 // hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop.
 func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
 	if _, err := loadPrompt(cfg); err != nil { // before anything is started or made for it
-		return exitWith(exitUsage, err)
+		return invalid(err)
 	}
 	server, err := newLateServer(soft, cfg, deps, false)
 	if err != nil {

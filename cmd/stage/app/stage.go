@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/pool"
@@ -57,6 +56,14 @@ type stage struct {
 	pauses chan struct{}           // holds a token when a pause has begun
 }
 
+// FatalError ends a run at a provider error that no later call can get past: a bad key, no credit, an unknown model.
+type FatalError struct{ Err error }
+
+func (e *FatalError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the provider's error.
+func (e *FatalError) Unwrap() error { return e.Err }
+
 // stageOptions are what the commands change about a stage.
 type stageOptions struct {
 	// NewInput accepts an input stream that was created anew.
@@ -75,14 +82,16 @@ type stageOptions struct {
 func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, opts stageOptions) (*stage, error) {
 	prompt, err := loadPrompt(cfg)
 	if err != nil {
-		return nil, exitWith(exitUsage, err)
+		return nil, invalid(err)
 	}
 	s := &stage{cfg: cfg, conn: conn, caller: caller, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
 	s.activity, s.history = newActivity(cfg.HTTP.DashboardPayloads), newHistory(s.started)
 	s.log = log.With(slog.String("run_id", s.runID))
-	if s.ledger, err = newLedger(cfg); err != nil {
+	prices, err := cfg.Cost.Prices()
+	if err != nil {
 		return nil, err
 	}
+	s.ledger = newLedger(prices, cfg.Cost.MaxUSD)
 	s.tracing = newTracing(cfg, opts.Spans, opts.Console, s.runID, s.log)
 	s.metrics = NewMetrics(buildVersion(), s.snapshot)
 	payloads := auditlog.PayloadsFull
@@ -126,56 +135,6 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	return s, nil
 }
 
-func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
-	cfg := s.cfg
-	law, err := newLaw(cfg)
-	if err != nil {
-		return pool.Config{}, err
-	}
-	pc := pool.Config{
-		Size: cfg.Pool.Size, Law: law, RowTimeout: cfg.Pool.RowTimeout,
-		ProbeInterval: cfg.Rows.FatalProbeInterval, OutageHold: cfg.Rows.OutageHold,
-		Retry: pool.RetryConfig{
-			MaxAttempts: cfg.Retry.MaxAttempts, BaseDelay: cfg.Retry.BaseDelay,
-			BackoffFactor: cfg.Retry.BackoffFactor, MaxDelay: cfg.Retry.MaxDelay,
-		},
-		// Enough prepared requests to keep the pool busy; the other rows of the window wait as they came.
-		QueueLimit: 2*cfg.Pool.Size + 16,
-		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
-		OnResume:   s.resumed,
-		OnShortage: s.shortage,
-	}
-	if cfg.Rows.OnFatal == "fail" {
-		pc.OnFatal = pool.FailJob
-	}
-	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
-		pc.Held = s.unkept
-	}
-	err = addServers(&pc, cfg, s.caller.targets)
-	return pc, err
-}
-
-// unkept is how many replies a crash would pay for again. Where none may be lost but those of calls in flight each holds
-// its call's slot.
-func (s *stage) unkept() (n int) {
-	for _, c := range s.consumers {
-		n += c.Unkept()
-	}
-	return n
-}
-
-// newLaw returns the law of the dispatch rate.
-func newLaw(cfg *Config) (pool.Law, error) {
-	settings := aimd.Config{
-		MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
-		Multiplier: cfg.Pool.BackoffMultiplier, RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
-	}
-	if cfg.Pool.Throttle == "classic" {
-		return aimd.NewClassic(settings)
-	}
-	return aimd.NewAdaptive(aimd.AdaptiveConfig{Config: settings, PoolSize: cfg.Pool.Size})
-}
-
 func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config {
 	cfg := s.cfg
 	return consumer.Config{
@@ -213,7 +172,7 @@ func (s *stage) setUp(ctx context.Context) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	if err := s.ledger.recall(ctx, s.conn.nc, s.cfg, s.log); err != nil {
+	if err := s.recallCost(ctx); err != nil {
 		return s.conn.explain(err)
 	}
 	return s.conn.explain(s.executor.openStore(ctx, s.conn.nc))
@@ -325,7 +284,7 @@ func (s *stage) verdict(soft, hard context.Context) error {
 	if hard.Err() != nil {
 		return context.Cause(hard)
 	}
-	if e, ok := errors.AsType[*exitError](context.Cause(soft)); ok {
+	if e, ok := errors.AsType[*FatalError](context.Cause(soft)); ok {
 		return e
 	}
 	return nil

@@ -90,7 +90,7 @@ func connectReader(ctx context.Context, cfg *Config, dir string, create bool, lo
 			continue // it has ended meanwhile
 		}
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && !create {
-			return nil, exitWith(exitUsage, fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
+			return nil, invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
 		}
 		conn, err := tryServer(cfg, dir, 0, log)
 		if !errors.Is(err, natsd.ErrLocked) || time.Now().After(end) {

@@ -167,39 +167,10 @@ func turnText(r *auditlog.Run) string {
 	return text
 }
 
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
-}
-
 // tokenCounts is tokens in and out; a dash where nothing was told.
 func tokenCounts(u *auditlog.Usage) string {
 	if u == nil {
 		return "-"
 	}
 	return u.Tokens() + " tok"
-}
-
-// shortTime is a duration to about three digits.
-func shortTime(d time.Duration) string {
-	switch {
-	case d <= 0:
-		return "0"
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f ms", milliseconds(d))
-	case d < time.Second:
-		return fmt.Sprintf("%.0f ms", milliseconds(d))
-	case d < 100*time.Second:
-		return fmt.Sprintf("%.2f s", d.Seconds())
-	}
-	return d.Round(time.Second).String()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

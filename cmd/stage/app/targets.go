@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/pool"
 )
 
 // target is one model of one provider, and the client that asks it.
@@ -115,20 +114,4 @@ func (t *target) nameSettings(err error, suffix string) error {
 		named = append(named, fault)
 	}
 	return errors.Join(named...)
-}
-
-// addServers tells the pool of all targets: each with a throttle of its own, for what one refuses says nothing of the
-// others, and with the limits of the configuration.
-func addServers(pc *pool.Config, cfg *Config, targets []*target) error {
-	gates := newGates(cfg, targets)
-	pc.Gates = gates[0]
-	for _, g := range gates[1:] {
-		law, err := newLaw(cfg)
-		if err != nil {
-			return err
-		}
-		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: law, Gates: g})
-	}
-	pc.FallbackAfter = cfg.Fallback.After
-	return nil
 }

@@ -8,28 +8,6 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// resultRow is what counts of a result.
-type resultRow struct {
-	at      uint64 // its own sequence in the results stream
-	stored  time.Time
-	seq     uint64 // of its row; 0: it names none
-	owner   string
-	status  string
-	stateID string
-	source  string // the input stream that it names
-}
-
-// claimEntry is a claim and where it lies in the log.
-type claimEntry struct {
-	at      uint64
-	stored  time.Time
-	owner   string
-	mark    uint64
-	version int
-	input   string
-	created time.Time
-}
-
 // partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
 type partitionSources struct {
 	results func() (*resultRow, error)
@@ -99,10 +77,6 @@ func (v *partitionVerifier) start() (err error) {
 		v.nextInput, err = v.input()
 	}
 	return err
-}
-
-func (c claimEntry) sameInput(o claimEntry) bool {
-	return c.input == o.input && c.created.Equal(o.created)
 }
 
 // term returns the term of an owner. One without a claim belongs to the newest input: the log was purged.

@@ -168,6 +168,13 @@ func (r *verifyReport) conclude() {
 	}
 }
 
+// UnprovenError is the end of a verification that found no violation and could not look at everything.
+type UnprovenError struct{ Reasons []string }
+
+func (e *UnprovenError) Error() string {
+	return "verify cannot tell:\n" + strings.Join(e.Reasons, "\n")
+}
+
 // err is what the command ends with: nil when all is proven.
 func (r *verifyReport) err() error {
 	switch r.Verdict {
@@ -176,9 +183,9 @@ func (r *verifyReport) err() error {
 		for _, kind := range slices.Sorted(maps.Keys(r.Violations.ByKind)) {
 			kinds = append(kinds, fmt.Sprintf("%d %s", r.Violations.ByKind[kind], kind))
 		}
-		return exitWith(exitFailed, fmt.Errorf("verify found violations: %s", strings.Join(kinds, ", ")))
+		return fmt.Errorf("verify found violations: %s", strings.Join(kinds, ", "))
 	case verdictCannotTell:
-		return exitWith(exitUsage, fmt.Errorf("verify cannot tell:\n%s", strings.Join(r.CannotTell, "\n")))
+		return &UnprovenError{Reasons: r.CannotTell}
 	}
 	return nil
 }

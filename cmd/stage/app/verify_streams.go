@@ -32,7 +32,7 @@ func readClaims(ctx context.Context, js jetstream.JetStream, cfg *Config, partit
 			Created time.Time `json:"input_created"`
 		}
 		if err := json.Unmarshal(m.Data(), &c); err != nil {
-			return nil, exitWith(exitUsage, fmt.Errorf("message %d of stream %s is no claim: %w", at, cfg.Result.Stream, err))
+			return nil, invalid(fmt.Errorf("message %d of stream %s is no claim: %w", at, cfg.Result.Stream, err))
 		}
 		md, err := m.Metadata()
 		if err != nil {

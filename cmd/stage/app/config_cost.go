@@ -1,0 +1,38 @@
+package app
+
+import "fmt"
+
+// Prices reads the price list; nil without one. The error is a [*ConfigError] that names the variable.
+func (c *CostConfig) Prices() (prices, error) {
+	if c.PricesFile == "" {
+		return nil, nil
+	}
+	p, err := loadPrices(c.PricesFile)
+	if err != nil {
+		return nil, invalid(fmt.Errorf("STAGE_PRICES_FILE: %w", plainPathError(err)))
+	}
+	return p, nil
+}
+
+// check adds what is wrong with prices and ceiling.
+func (c *CostConfig) check(asked []FallbackModel, found *faults) {
+	if !found.none("STAGE_PRICES_FILE", "STAGE_MAX_COST_USD") {
+		return
+	}
+	if c.PricesFile == "" {
+		if c.MaxUSD > 0 {
+			found.add("STAGE_MAX_COST_USD", "a ceiling needs prices: set STAGE_PRICES_FILE")
+		}
+		return
+	}
+	p, err := loadPrices(c.PricesFile)
+	if err != nil {
+		found.add("STAGE_PRICES_FILE", "%v", plainPathError(err))
+		return
+	}
+	for _, m := range asked {
+		if _, ok := p.of(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
+			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be kept without a price of %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
+		}
+	}
+}

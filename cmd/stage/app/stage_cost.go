@@ -1,0 +1,39 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// recallCost counts what the audit holds of earlier runs, as far back as it goes. Without a ceiling it reads nothing. A call
+// whose cost was not known then is priced by today's prices.
+func (s *stage) recallCost(ctx context.Context) error {
+	l, cfg := s.ledger, s.cfg
+	if l.Ceiling() == 0 {
+		return nil
+	}
+	js, err := jetstream.New(s.conn.nc)
+	if err != nil {
+		return err
+	}
+	calls := 0
+	err = readAudit(ctx, js, cfg, auditQuery{Kinds: []auditlog.Kind{auditlog.KindCall}}, func(_ []byte, e *auditlog.Event) error {
+		if e != nil && e.Call != nil {
+			calls++
+			l.price(e.Call, e.Call.Model)
+			l.spend(e.Call)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cost of earlier runs, for STAGE_MAX_COST_USD: %w", err)
+	}
+	if calls > 0 {
+		s.log.Info("cost of earlier runs counts", slog.Int("calls", calls), slog.Float64("cost_usd", l.Spent()), slog.Float64("ceiling_usd", l.Ceiling()))
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package app
+
+import (
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/pool"
+)
+
+// newGates makes the limits of the configuration, for each target. Calls and tokens a minute are those of the process, so
+// all targets share them; calls at a time are those of a provider.
+func newGates(cfg *Config, targets []*target) [][]pool.Gate {
+	var process []pool.Gate
+	if cfg.LLM.RPM > 0 {
+		process = append(process, pool.NewCallsPerMinute(cfg.LLM.RPM))
+	}
+	if cfg.LLM.TPM > 0 {
+		process = append(process, pool.NewPerMinute(cfg.LLM.TPM))
+	}
+	providers := map[string]pool.Gate{}
+	gates := make([][]pool.Gate, len(targets))
+	for i, t := range targets {
+		gates[i] = append(gates[i], process...)
+		limit := cfg.LLM.MaxConcurrency[t.Provider()]
+		if limit == 0 {
+			continue
+		}
+		if providers[t.Provider()] == nil {
+			providers[t.Provider()] = pool.NewAtMost(limit)
+		}
+		gates[i] = append(gates[i], providers[t.Provider()])
+	}
+	return gates
+}
+
+func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
+	cfg := s.cfg
+	law, err := newLaw(cfg)
+	if err != nil {
+		return pool.Config{}, err
+	}
+	pc := pool.Config{
+		Size: cfg.Pool.Size, Law: law, RowTimeout: cfg.Pool.RowTimeout,
+		ProbeInterval: cfg.Rows.FatalProbeInterval, OutageHold: cfg.Rows.OutageHold,
+		Retry: pool.RetryConfig{
+			MaxAttempts: cfg.Retry.MaxAttempts, BaseDelay: cfg.Retry.BaseDelay,
+			BackoffFactor: cfg.Retry.BackoffFactor, MaxDelay: cfg.Retry.MaxDelay,
+		},
+		// Enough prepared requests to keep the pool busy; the other rows of the window wait as they came.
+		QueueLimit: 2*cfg.Pool.Size + 16,
+		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
+		OnResume:   s.resumed,
+		OnShortage: s.shortage,
+	}
+	if cfg.Rows.OnFatal == "fail" {
+		pc.OnFatal = pool.FailJob
+	}
+	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
+		pc.Held = s.unkept
+	}
+	err = addServers(&pc, cfg, s.caller.targets)
+	return pc, err
+}
+
+// unkept is how many replies a crash would pay for again. Where none may be lost but those of calls in flight each holds
+// its call's slot.
+func (s *stage) unkept() (n int) {
+	for _, c := range s.consumers {
+		n += c.Unkept()
+	}
+	return n
+}
+
+// newLaw returns the law of the dispatch rate.
+func newLaw(cfg *Config) (pool.Law, error) {
+	settings := aimd.Config{
+		MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
+		Multiplier: cfg.Pool.BackoffMultiplier, RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
+	}
+	if cfg.Pool.Throttle == "classic" {
+		return aimd.NewClassic(settings)
+	}
+	return aimd.NewAdaptive(aimd.AdaptiveConfig{Config: settings, PoolSize: cfg.Pool.Size})
+}
+
+// addServers tells the pool of all targets: each with a throttle of its own, for what one refuses says nothing of the
+// others, and with the limits of the configuration.
+func addServers(pc *pool.Config, cfg *Config, targets []*target) error {
+	gates := newGates(cfg, targets)
+	pc.Gates = gates[0]
+	for _, g := range gates[1:] {
+		law, err := newLaw(cfg)
+		if err != nil {
+			return err
+		}
+		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: law, Gates: g})
+	}
+	pc.FallbackAfter = cfg.Fallback.After
+	return nil
+}

@@ -1,0 +1,23 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"os"
+)
+
+// reloadKeys reads the key again at each SIGHUP.
+func (s *stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-reloads:
+		}
+		if err := s.caller.reloadKey(); err != nil {
+			s.log.Error("key not read again, the old one stays", slog.Any("error", err))
+			continue
+		}
+		s.log.Info("key read again")
+	}
+}

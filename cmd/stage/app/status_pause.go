@@ -1,0 +1,114 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+)
+
+// PauseReason says in one word why the stage is paused; empty while it is not.
+type PauseReason string
+
+const PauseCredentials PauseReason = "credentials" // the key is missing, wrong or not allowed
+
+var pauseReasons = []PauseReason{
+	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOther,
+}
+
+// reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
+// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the
+// window.
+const reasonNATS = "nats"
+
+// reasonOf says in one word what holds the pool; empty while nothing does.
+func reasonOf(p pool.Pause) PauseReason {
+	switch p.Kind {
+	case pool.Outage, pool.Shortage:
+		return PauseOutage
+	case pool.WrongSettings:
+		return PauseSettings
+	case pool.FatalError:
+		return pauseReasonOf(p.Err)
+	case pool.NotPaused:
+	}
+	return ""
+}
+
+// pauseReasonOf sorts a fatal error of a call.
+func pauseReasonOf(err error) PauseReason {
+	if errors.Is(err, errCostCeiling) {
+		return PauseCost
+	}
+	e, ok := errors.AsType[*llm.Error](err)
+	if !ok {
+		return PauseOther
+	}
+	switch {
+	case e.Status == 0, e.Status >= 300 && e.Status < 400:
+		return PauseNetwork
+	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
+		return PauseCredentials
+	case e.Status == http.StatusPaymentRequired, e.Status == http.StatusTooManyRequests:
+		return PauseBilling
+	case e.Status == http.StatusNotFound:
+		return PauseModel
+	default:
+		return PauseOther
+	}
+}
+
+// nextProbe says when the next probe is. One that is due waits for a row, or for the verdict on the last one.
+func nextProbe(at, now time.Time) string {
+	switch in := at.Sub(now); {
+	case in <= 0:
+		return "next probe is due"
+	case in < time.Second:
+		return fmt.Sprintf("next probe in %d ms", in.Milliseconds())
+	case in < 100*time.Second:
+		return fmt.Sprintf("next probe in %.0f s", in.Seconds())
+	default:
+		return "next probe in " + in.Round(time.Second).String()
+	}
+}
+
+// pauseError is the error of a pause. That of wrong settings shows the request, too, without its contents.
+func pauseError(p pool.Pause) string {
+	if p.Err == nil {
+		return ""
+	}
+	e, ok := errors.AsType[*alikeError](p.Err)
+	if !ok || p.Kind != pool.WrongSettings {
+		return p.Err.Error()
+	}
+	if request, ok := e.request.(shaper); ok {
+		return e.Error() + "; the request was " + request.Shape()
+	}
+	return e.Error()
+}
+
+// alikeError is an error that all rows meet where the settings are wrong, with the request that met it.
+type alikeError struct {
+	fault   *llm.Error
+	request any // a shaper
+}
+
+// shaper shows a request without its contents.
+type shaper interface{ Shape() string }
+
+func (e *alikeError) Error() string { return e.fault.Error() }
+
+func (e *alikeError) Unwrap() error { return e.fault }
+
+// Snapshot is what the gauges show at one moment.
+type Snapshot struct {
+	Pool  pool.Stats
+	Pause PauseReason // empty: running
+	// PausedSince is when the pause began; it means nothing without one.
+	PausedSince time.Time
+	Partitions  []consumer.Status
+}

@@ -1,0 +1,72 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// say prints one line for people.
+func say(w io.Writer, format string, args ...any) {
+	fmt.Fprintf(w, format+"\n", args...) //nolint:errcheck // nowhere left to say it
+}
+
+// writeJSON prints a value for machines that a person may read too.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// isTerminal says whether the stream is a terminal, where progress and colour make sense.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// terminalWidth is the number of columns of the stream, 0 if it is no terminal.
+func terminalWidth(stream any) int {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
+// shortTime is a duration to about three digits.
+func shortTime(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "0"
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", milliseconds(d))
+	case d < time.Second:
+		return fmt.Sprintf("%.0f ms", milliseconds(d))
+	case d < 100*time.Second:
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	}
+	return d.Round(time.Second).String()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
