@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
@@ -15,10 +14,51 @@ import (
 // attemptErrorsMax bounds the errors kept of one row, which may wait for capacity for days: the first and the last ones.
 const attemptErrorsMax = 64
 
+var errNotWanted = errors.New("the row belongs to another replica now")
+
+// attempt makes one call for the job, on a worker of the pool.
+func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{}, pool.Verdict) {
+	if verdict, refused := e.refuse(j); refused {
+		return struct{}{}, verdict
+	}
+	if err := e.addressTo(j, a.Server); err != nil {
+		fault := asFault(err)
+		return struct{}{}, e.failed(j, a, fault, judge(fault, &llm.Exchange{}))
+	}
+	e.renewKey(a)
+	call, reply, span := e.call(ctx, j, a)
+	e.record(j, a, call)
+	span.end(call.Event, call.Exchange, call.Fault)
+	if call.Fault != nil {
+		return struct{}{}, e.failed(j, a, call.Fault, call.Verdict())
+	}
+	e.landed(j, reply)
+	return struct{}{}, call.Verdict()
+}
+
+// refuse makes no call for a row that another replica owns by now, nor for any row at the cost ceiling.
+func (e *executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
+	if !j.row.Wanted() {
+		return pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}, true
+	}
+	if err := e.caller.Exhausted(); err != nil {
+		return pool.Verdict{Class: pool.Fatal, Err: err, Unsent: true}, true
+	}
+	return verdict, false
+}
+
+// addressTo prepares the request for the server that the pool chose, unless it is already.
+func (e *executor) addressTo(j *job, server int) error {
+	if server == j.target {
+		return nil
+	}
+	return e.address(j, server)
+}
+
 // address makes the bytes that go over the wire to a target. A model that the row names is asked of the first one alone:
 // others would not know it.
 func (e *executor) address(j *job, to int) (err error) {
-	j.request.Model = e.caller.targets[to].Model()
+	j.request.Model = e.caller.At(to).Model()
 	if to == 0 && j.model != "" {
 		j.request.Model = j.model
 	}
@@ -26,64 +66,67 @@ func (e *executor) address(j *job, to int) (err error) {
 		j.request.Rejected, j.request.Complaint = "", ""
 	}
 	j.target = to
-	j.prepared, err = e.caller.targets[to].Prepare(&j.request)
+	j.prepared, err = e.caller.At(to).Prepare(&j.request)
 	return err
 }
 
-// attempt makes one call for the job.
-func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{}, pool.Verdict) {
-	if !j.row.Wanted() {
-		return struct{}{}, pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}
+// renewKey reads the keys again before a probe of a paused stage: they may be what was fixed.
+func (e *executor) renewKey(a pool.Attempt) {
+	if !a.Probe {
+		return
 	}
-	if err := e.ledger.exhausted(); err != nil {
-		return struct{}{}, pool.Verdict{Class: pool.Fatal, Err: err, Unsent: true}
+	if err := e.caller.reloadKey(); err != nil {
+		e.log.Warn("key not read again, the old one stays", slog.Any("error", err))
 	}
-	if a.Server != j.target {
-		if err := e.address(j, a.Server); err != nil {
-			return struct{}{}, e.failed(j, a, asFault(err), &llm.Exchange{})
-		}
-	}
-	if a.Probe {
-		if err := e.caller.reloadKey(); err != nil {
-			e.log.Warn("key not read again, the old one stays", slog.Any("error", err))
-		}
-	}
+}
+
+// call sends the request and validates the reply. The span ends with the exchange; what follows is our own work.
+func (e *executor) call(ctx context.Context, j *job, a pool.Attempt) (call outcome, reply *answer, span *callTrace) {
+	to := e.caller.At(j.target)
 	e.logStarted(j.row, a)
-	span := traceOf(j.row).call(ctx, e, j, a)
-	x, err := e.caller.targets[j.target].Do(ctx, j.prepared)
+	span = traceOf(j.row).call(ctx, to.Provider(), j.prepared, &j.request, a)
+	x, err := to.Do(ctx, j.prepared)
 	span.over()
-	var reply *answer
 	if err == nil {
 		reply, err = e.accept(j, x)
 	}
-	fault, _ := errors.AsType[*llm.Error](err)
-	call := e.callEvent(e.caller.targets[j.target], j.prepared.Model, a, x, fault)
-	j.row.RecordCall(call)
-	e.ledger.spend(call)
-	e.called(call)
-	if e.show != nil {
-		e.show(call.CallID, e.cfg.secrets.redact(j.row.Body)) // the row's own words, a secret among them perhaps
-	}
-	j.usage.Add(call.Usage, call.Unpriced())
-	e.logCall(j.row, a, call, fault)
-	span.end(call, x, fault)
-	verdict := pool.Verdict{}
-	if fault == nil {
-		e.landed(j, reply)
-	} else {
-		verdict = e.failed(j, a, fault, x)
-	}
-	if call.Usage != nil {
-		verdict.Weight = call.Usage.TotalTokens
-	}
-	return struct{}{}, verdict
+	return e.caller.Outcome(j.target, j.prepared, a, x, err), reply, span
 }
 
-var errNotWanted = errors.New("the row belongs to another replica now")
+// accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
+func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
+	a := &answer{Text: x.Reply.Text, Model: x.Reply.Model, Usage: x.Reply.Usage}
+	if a.Model == "" {
+		a.Model = j.prepared.Model
+	}
+	var err error
+	if j.body, j.tooLarge, err = e.prompt.result(j, a); err != nil {
+		// Ask again, and say what was wrong.
+		if fault, ok := errors.AsType[*llm.Error](err); ok {
+			fault.Provider, fault.Status = e.caller.At(j.target).Provider(), x.Status
+		}
+		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
+		if again := e.address(j, j.target); again != nil {
+			return nil, again
+		}
+		return nil, err
+	}
+	return a, nil
+}
 
-// failed adds a failed attempt to the chain and judges it.
-func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error, x *llm.Exchange) pool.Verdict {
-	verdict := judge(fault, x)
+// record puts the call into the audit, the books, the row's own sum and the log.
+func (e *executor) record(j *job, a pool.Attempt, call outcome) {
+	j.row.RecordCall(call.Event)
+	e.caller.Count(call)
+	if e.show != nil {
+		e.show(call.Event.CallID, e.cfg.Secrets().redact(j.row.Body)) // the row's own words, a secret among them perhaps
+	}
+	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
+	e.logCall(j.row, a, call.Event, call.Fault)
+}
+
+// failed adds a failed attempt to the chain that an error result shows.
+func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error, verdict pool.Verdict) pool.Verdict {
 	if verdict.Class == pool.Cancelled {
 		return verdict
 	}
@@ -99,55 +142,15 @@ func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error, x *llm.Excha
 	return verdict
 }
 
-// accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
-func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
-	a := &answer{Text: x.Reply.Text, Model: x.Reply.Model, Usage: x.Reply.Usage}
-	if a.Model == "" {
-		a.Model = j.prepared.Model
-	}
-	var err error
-	if j.body, j.tooLarge, err = e.prompt.result(j, a); err != nil {
-		// Ask again, and say what was wrong.
-		if fault, ok := errors.AsType[*llm.Error](err); ok {
-			fault.Provider, fault.Status = e.caller.targets[j.target].Provider(), x.Status
-		}
-		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
-		if again := e.address(j, j.target); again != nil {
-			return nil, again
-		}
-		return nil, err
-	}
-	return a, nil
+// alikeError is an error that all rows meet where the settings are wrong, with the request that met it.
+type alikeError struct {
+	fault   *llm.Error
+	request *llm.Prepared
 }
 
-// callEvent is the audit event of one attempt; its identity is filled in by the row, or the batch.
-func (e *executor) callEvent(t *target, model string, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
-	c := &auditlog.Call{
-		Header:   auditlog.Header{Time: time.Now(), RunID: e.runID, Stage: e.cfg.Name},
-		CallID:   newCallID(),
-		Provider: t.Provider(), Model: model,
-		Status: auditlog.CallSuccess, StatusCode: x.Status,
-		Latency: x.Latency, DispatchDelay: a.DispatchDelay, RetryAfter: x.RetryAfter,
-		RequestHash: llm.Hash(x.Request), Request: x.Request, Response: x.Response,
-	}
-	if len(x.Response) > 0 {
-		c.ResponseHash = llm.Hash(x.Response)
-	}
-	if x.Reply != nil {
-		c.Usage = auditUsage(x.Reply.Usage)
-		e.ledger.price(c, x.Reply.Model)
-	}
-	if fault == nil {
-		return c
-	}
-	c.ErrorClass, c.Error = fault.Class.String(), fault.Error()
-	switch {
-	case fault.Class == llm.Capacity:
-		c.Status = auditlog.CallCapacityRetry
-	case x.Unknown:
-		c.Status = auditlog.CallUnknown // it may have been answered, and billed
-	default:
-		c.Status = auditlog.CallFailure
-	}
-	return c
-}
+func (e *alikeError) Error() string { return e.fault.Error() }
+
+func (e *alikeError) Unwrap() error { return e.fault }
+
+// Shape shows the request without its contents.
+func (e *alikeError) Shape() string { return e.request.Shape() }

@@ -51,7 +51,7 @@ func (*batchesBusyError) Error() string {
 type batches struct {
 	cfg      *Config
 	conn     *connection
-	executor *executor
+	caller   *caller
 	recorder *consumer.Recorder
 	batch    *llm.Batch
 	once     *pool.Once[*batchCall, *llm.Reply]
@@ -77,9 +77,9 @@ type batchTotals struct {
 }
 
 // newBatches puts the parts together and starts nothing.
-func newBatches(cfg *Config, conn *connection, e *executor, recorder *consumer.Recorder, log *slog.Logger) (*batches, error) {
+func newBatches(cfg *Config, conn *connection, caller *caller, e *executor, recorder *consumer.Recorder, log *slog.Logger) (*batches, error) {
 	b := &batches{
-		cfg: cfg, conn: conn, executor: e, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
+		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
 		done: map[string]*batchTotals{batchEndpoint: {}, batchEndpointDeprecated: {}},
 	}
 	extra, err := cfg.LLM.extraBody()
@@ -130,7 +130,7 @@ func (b *batches) open(work, hard context.Context) (micro.Service, error) {
 	service, err := micro.AddService(b.conn.nc, micro.Config{
 		Name: batchService, Version: semanticVersion(buildVersion().Version), Description: "batched requests to an LLM through a stage's pool",
 		Metadata: map[string]string{
-			"stage": b.cfg.Name, "run_id": b.executor.runID, "provider": b.cfg.LLM.Provider, "model": b.executor.caller.targets[0].Model(),
+			"stage": b.cfg.Name, "run_id": b.caller.RunID(), "provider": b.cfg.LLM.Provider, "model": b.caller.At(0).Model(),
 		},
 		StatsHandler: b.stats,
 	})

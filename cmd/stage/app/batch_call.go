@@ -57,13 +57,13 @@ type batchCall struct {
 func (c *batchCall) Weight(int) int64 { return estimateTokens(c.prepared, &c.request) }
 
 // Provider implements [llm.BatchCaller].
-func (r *batchRun) Provider() string { return r.executor.caller.targets[0].Provider() }
+func (r *batchRun) Provider() string { return r.caller.At(0).Provider() }
 
 // Call makes one attempt at a request through the pool. When ctx ends, or after batchPatience, it waits no longer for its
 // turn; a call in flight is waited for. It implements [llm.BatchCaller].
 func (r *batchRun) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error) {
-	first := r.executor.caller.targets[0]
-	if err := r.executor.ledger.affords(first.Provider(), request.Model); err != nil {
+	first := r.caller.At(0)
+	if err := r.caller.Affordable(request.Model); err != nil {
 		return nil, err
 	}
 	call := &batchCall{run: r, request: *request}
@@ -113,8 +113,7 @@ func (r *batchRun) unasked(err error) error {
 
 // attempt makes one call. It runs on a worker of the pool.
 func (b *batches) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*llm.Reply, pool.Verdict) {
-	e := b.executor
-	if err := e.ledger.exhausted(); err != nil {
+	if err := b.caller.Exhausted(); err != nil {
 		fault := &llm.Error{Class: llm.Fatal, Reason: reasonCostCeiling, Err: err}
 		return nil, pool.Verdict{Class: pool.Fatal, Err: fault, Unsent: true}
 	}
@@ -125,28 +124,19 @@ func (b *batches) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*l
 		}
 		defer ended()
 	}
-	x, err := e.caller.targets[c.target].Do(ctx, c.prepared)
-	fault, _ := errors.AsType[*llm.Error](err)
-	call := e.callEvent(e.caller.targets[c.target], c.prepared.Model, a, x, fault)
-	c.run.record(call)
-	e.ledger.spend(call)
-	e.called(call)
-	b.log.Debug("call", slog.String("batch_id", c.run.id), slog.String("provider", call.Provider),
-		slog.String("status", string(call.Status)), slog.Duration("latency", x.Latency))
-	verdict := pool.Verdict{}
-	if fault != nil {
-		verdict = judge(fault, x)
-	}
-	if call.Usage != nil {
-		verdict.Weight = call.Usage.TotalTokens
-	}
-	return x.Reply, verdict
+	x, err := b.caller.At(c.target).Do(ctx, c.prepared)
+	call := b.caller.Outcome(c.target, c.prepared, a, x, err)
+	c.run.record(call.Event)
+	b.caller.Count(call)
+	b.log.Debug("call", slog.String("batch_id", c.run.id), slog.String("provider", call.Event.Provider),
+		slog.String("status", string(call.Event.Status)), slog.Duration("latency", x.Latency))
+	return x.Reply, call.Verdict()
 }
 
 // readdress makes the call one to a fallback, to which the pool sends it while the first provider is without capacity: of
 // the fallback's own model, and within the fallback's own limit a minute.
 func (b *batches) readdress(c *batchCall, to int) (ended func(), err error) {
-	t := b.executor.caller.targets[to]
+	t := b.caller.At(to)
 	ended, ok := func() {}, true
 	if t.Provider() != c.run.Provider() { // the first one's turn is counted already
 		ended, ok = b.batch.TryTurn(t.Provider())
@@ -169,7 +159,7 @@ func (b *batches) readdress(c *batchCall, to int) (ended func(), err error) {
 // published twice is stored once.
 func (r *batchRun) record(c *auditlog.Call) {
 	r.mu.Lock()
-	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.executor.runID, r.id, r.calls
+	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.caller.RunID(), r.id, r.calls
 	r.calls++
 	r.mu.Unlock()
 	r.recorder.RecordCall(c, func() {

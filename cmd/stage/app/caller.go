@@ -1,79 +1,102 @@
 package app
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"net"
-	"net/http"
+	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/pool"
 )
 
-// caller is the clients of all targets, and the built-in LLM behind those whose provider is mock and has no address.
+// caller makes calls to the first provider and to the fallbacks: within the ceiling, each with its audit event, priced and
+// counted. Rows and batched requests share it. Safe for concurrent use.
 type caller struct {
-	targets []*target // the first provider, then the fallbacks; never empty
-	headers Secret    // extra ones of all targets
-	secrets *secrets
-	mock    *http.Server
-	mockURL string
+	*targets
+	ledger  *ledger
+	stage   string               // its name
+	runID   string               // of this process
+	counted func(*auditlog.Call) // each call, once it is priced
 }
 
-type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
-
-// newCaller makes the clients of the configured providers. mock says how the built-in LLM behaves where that is asked;
-// dial nil is TCP.
-func newCaller(cfg *Config, dial dialFunc, mock llmtest.Config) (*caller, error) {
-	c := &caller{headers: cfg.LLM.ExtraHeaders, secrets: cfg.secrets}
-	targets, err := newTargets(cfg, dial, func(e Endpoint) (string, error) {
-		if e.Provider != llm.Mock || c.mockURL != "" {
-			return c.mockURL, nil
-		}
-		var err error
-		c.mockURL, err = c.startMock(mock)
-		return c.mockURL, err
-	})
-	if err != nil {
-		c.close()
-		return nil, invalid(err)
-	}
-	c.targets = targets
-	return c, nil
+// newCaller returns what makes calls to t. counted is handed each call once it has its cost.
+func newCaller(t *targets, l *ledger, stage, runID string, counted func(*auditlog.Call)) *caller {
+	return &caller{targets: t, ledger: l, stage: stage, runID: runID, counted: counted}
 }
 
-// startMock serves the built-in flaky LLM on a free port of the loopback interface: its calls go over real HTTP.
-func (c *caller) startMock(cfg llmtest.Config) (url string, err error) {
-	handler, err := llmtest.New(cfg)
-	if err != nil {
-		return "", err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
-	if err != nil {
-		return "", fmt.Errorf("built-in LLM: %w", err)
-	}
-	c.mock = &http.Server{Handler: handler, ReadHeaderTimeout: httpReadTimeout}
-	go func() { _ = c.mock.Serve(listener) }() // ends with close
-	return "http://" + listener.Addr().String() + "/v1", nil
+// RunID names the process in the events of its calls.
+func (c *caller) RunID() string { return c.runID }
+
+// Affordable returns an error where a row or prompt names a model of its own that has no price, and there is a ceiling.
+func (c *caller) Affordable(model string) error {
+	return c.ledger.affords(c.At(0).Provider(), model)
 }
 
-// close ends the clients and the built-in LLM.
-func (c *caller) close() {
-	for _, t := range c.targets {
-		t.Close()
-	}
-	if c.mock != nil {
-		_ = c.mock.Close()
-	}
+// Exhausted returns why no call may start: the ceiling is reached; nil: one may.
+func (c *caller) Exhausted() error { return c.ledger.exhausted() }
+
+// outcome is all that came of one call.
+type outcome struct {
+	Exchange *llm.Exchange
+	Event    *auditlog.Call
+	Fault    *llm.Error // nil: it succeeded
 }
 
-// reloadKey reads the keys again where they are in files. One that cannot be read stays as it was, and with it the extra
-// headers.
-func (c *caller) reloadKey() error {
-	c.secrets.renew()
-	faults := make([]error, len(c.targets))
-	for i, t := range c.targets {
-		faults[i] = t.reloadKey(c.headers)
+// Outcome makes the audit event of a call that a target was sent, with its cost. err is why the call failed, or why its
+// reply is not taken. Once the event is recorded, the outcome must be handed to [caller.Count].
+func (c *caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) outcome {
+	o := outcome{Exchange: x}
+	o.Fault, _ = errors.AsType[*llm.Error](err)
+	o.Event = c.event(c.At(target), p.Model, a, x, o.Fault)
+	return o
+}
+
+// Count counts a call's cost towards the ceiling, and the call in totals and metrics.
+func (c *caller) Count(o outcome) {
+	c.ledger.spend(o.Event)
+	c.counted(o.Event)
+}
+
+// Verdict is what the pool makes of the call.
+func (o outcome) Verdict() pool.Verdict {
+	verdict := pool.Verdict{}
+	if o.Fault != nil {
+		verdict = judge(o.Fault, o.Exchange)
 	}
-	return errors.Join(faults...)
+	if o.Event.Usage != nil {
+		verdict.Weight = o.Event.Usage.TotalTokens
+	}
+	return verdict
+}
+
+// event is the audit event of one call; whoever asked for it fills in its identity.
+func (c *caller) event(t *target, model string, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
+	e := &auditlog.Call{
+		Header:   auditlog.Header{Time: time.Now(), RunID: c.runID, Stage: c.stage},
+		CallID:   newCallID(),
+		Provider: t.Provider(), Model: model,
+		Status: auditlog.CallSuccess, StatusCode: x.Status,
+		Latency: x.Latency, DispatchDelay: a.DispatchDelay, RetryAfter: x.RetryAfter,
+		RequestHash: llm.Hash(x.Request), Request: x.Request, Response: x.Response,
+	}
+	if len(x.Response) > 0 {
+		e.ResponseHash = llm.Hash(x.Response)
+	}
+	if x.Reply != nil {
+		e.Usage = auditUsage(x.Reply.Usage)
+		c.ledger.price(e, x.Reply.Model)
+	}
+	if fault == nil {
+		return e
+	}
+	e.ErrorClass, e.Error = fault.Class.String(), fault.Error()
+	switch {
+	case fault.Class == llm.Capacity:
+		e.Status = auditlog.CallCapacityRetry
+	case x.Unknown:
+		e.Status = auditlog.CallUnknown // it may have been answered, and billed
+	default:
+		e.Status = auditlog.CallFailure
+	}
+	return e
 }

@@ -61,7 +61,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *Config, file string, timeout 
 	if err != nil {
 		return invalid(err)
 	}
-	conn, err := connectRunning(ctx, cfg, cfg.newLogger(env.Stderr))
+	conn, err := connectRunning(ctx, cfg, newConfiguredLogger(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}

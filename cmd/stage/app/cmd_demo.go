@@ -65,7 +65,7 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	log := cfg.newLogger(env.Stderr)
+	log := newConfiguredLogger(cfg, env.Stderr)
 	defer flushLog(log)
 	server, err := newLateServer(soft, cfg, Deps{}, true)
 	if err != nil {
@@ -77,12 +77,12 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 		return err
 	}
 	defer conn.close()
-	caller, err := newCaller(cfg, nil, demoLLM)
+	servers, err := openTargets(cfg, nil, demoLLM)
 	if err != nil {
 		return err
 	}
-	defer caller.close()
-	s, err := newStage(cfg, conn, caller, log, stageOptions{ExitOnFatal: true, Console: env.Stderr})
+	defer servers.close()
+	s, err := newStage(cfg, conn, servers, log, stageOptions{ExitOnFatal: true, Console: env.Stderr})
 	if err != nil {
 		return err
 	}

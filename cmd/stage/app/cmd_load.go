@@ -76,7 +76,7 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name string, o loadOpt
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are made for it
 		return invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
 	}
-	log := cfg.newLogger(env.Stderr)
+	log := newConfiguredLogger(cfg, env.Stderr)
 	defer flushLog(log)
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, true, log)
 	if err != nil {

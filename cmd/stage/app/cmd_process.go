@@ -183,7 +183,7 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 	if err != nil {
 		return err
 	}
-	log := cfg.newLogger(env.Stderr)
+	log := newConfiguredLogger(cfg, env.Stderr)
 	defer flushLog(log)
 	server, err := newLateServer(soft, cfg, Deps{}, true)
 	if err != nil {
@@ -195,12 +195,12 @@ func processFile(soft, hard context.Context, env *Env, cfg *Config, input string
 		return err
 	}
 	defer conn.close()
-	caller, err := newCaller(cfg, nil, llmtest.Config{})
+	servers, err := openTargets(cfg, nil, llmtest.Config{})
 	if err != nil {
 		return err
 	}
-	defer caller.close()
-	s, err := newStage(cfg, conn, caller, log, stageOptions{ExitOnFatal: true, Console: env.Stderr})
+	defer servers.close()
+	s, err := newStage(cfg, conn, servers, log, stageOptions{ExitOnFatal: true, Console: env.Stderr})
 	if err != nil {
 		return err
 	}

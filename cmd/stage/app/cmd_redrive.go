@@ -44,7 +44,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 
 // redriveStreams connects, redrives and says what was done, also when it ends early.
 func redriveStreams(ctx context.Context, env *Env, cfg *Config, o redriveOptions) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, cfg.newLogger(env.Stderr))
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}

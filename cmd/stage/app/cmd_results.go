@@ -48,7 +48,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 // printResults writes the results of the partitions first to last. Without follow it ends with the last result that is
 // stored when it gets there.
 func printResults(ctx context.Context, env *Env, cfg *Config, path string, first, last int, follow bool) (err error) {
-	log := cfg.newLogger(env.Stderr)
+	log := newConfiguredLogger(cfg, env.Stderr)
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, log)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func newRunCommand(env *Env) *cobra.Command {
 		defer stop()
 		reloads, stopReloads := env.Reloads()
 		defer stopReloads()
-		log := cfg.newLogger(env.Stderr)
+		log := newConfiguredLogger(cfg, env.Stderr)
 		defer flushLog(log)
 		return Run(soft, hard, cfg, Deps{
 			Logger:   log,

@@ -30,7 +30,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
-		conn, err := connectReader(soft, cfg, cfg.Data.Dir, false, cfg.newLogger(env.Stderr))
+		conn, err := connectReader(soft, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
 		if err != nil {
 			return err
 		}

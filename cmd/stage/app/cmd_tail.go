@@ -79,7 +79,7 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 
 // tail prints events until ctx ends, which is how it is meant to end, or the story of a row is told.
 func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, cfg.newLogger(env.Stderr))
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 
 // verifyStreams connects, verifies and prints what was found. The error is the verdict, where that is not good.
 func verifyStreams(ctx context.Context, env *Env, cfg *Config, asJSON bool) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, cfg.newLogger(env.Stderr))
+	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}

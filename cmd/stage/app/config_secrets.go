@@ -25,6 +25,9 @@ func (s *secrets) renew() {
 	}
 }
 
+// Secrets returns all that must not be printed; nil: there is nothing. They are read again by renew.
+func (c *Config) Secrets() *secrets { return c.secrets }
+
 // redact returns b without secrets.
 func (s *secrets) redact(b []byte) []byte {
 	if s == nil {

@@ -142,22 +142,22 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 			return &llmtest.Step{Body: fmt.Sprintf(`{"choices":[{"message":{"content":"now %s, before sk-rotated-1 gateway-token-1"}}]}`, seen[len(seen)-1])}
 		}}, nil)
 		cfg := l.config(map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": key, "STAGE_LLM_EXTRA_HEADERS_FILE": headers})
-		caller, err := newCaller(cfg, l.dial, llmtest.Config{})
+		servers, err := openTargets(cfg, l.dial, llmtest.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer caller.close()
+		defer servers.close()
 		prompt, err := loadPrompt(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		call := func() {
 			t.Helper()
-			prepared, err := caller.targets[0].Prepare(&prompt.base)
+			prepared, err := servers.At(0).Prepare(&prompt.base)
 			if err != nil {
 				t.Fatal(err)
 			}
-			x, err := caller.targets[0].Do(t.Context(), prepared)
+			x, err := servers.At(0).Do(t.Context(), prepared)
 			if err != nil || strings.Contains(x.Reply.Text, "sk-") || strings.Contains(x.Reply.Text, "token") {
 				t.Errorf("got %v %v", x.Reply, err)
 			}
@@ -165,13 +165,13 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 		call()
 		write(key, "sk-rotated-2\n")
 		write(headers, `{"x-gateway":"gateway-token-2"}`)
-		if err := caller.reloadKey(); err != nil {
+		if err := servers.reloadKey(); err != nil {
 			t.Fatal(err)
 		}
 		call()
 		write(key, "sk-rotated-3\nsk-rotated-4")
 		write(headers, `{"x-gateway":3}`)
-		err = caller.reloadKey()
+		err = servers.reloadKey()
 		if want := "STAGE_LLM_API_KEY_FILE: holds a line break; give the key alone, on one line\nSTAGE_LLM_EXTRA_HEADERS_FILE: X-Gateway: the value is not a string"; fmt.Sprint(err) != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -200,11 +200,11 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caller, err := newCaller(cfg, nil, llmtest.Config{})
+	servers, err := openTargets(cfg, nil, llmtest.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer caller.close()
+	defer servers.close()
 	rotate := func(name string) {
 		for _, r := range []*llm.Redactor{&cfg.secrets.llm, &cfg.secrets.other} {
 			var rotated []string
@@ -216,7 +216,7 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 	}
 	rotate("before")
 	write(`{"api_key":"never-sent"}`)
-	if err := caller.reloadKey(); err != nil {
+	if err := servers.reloadKey(); err != nil {
 		t.Fatal(err)
 	}
 	rotate("after")
@@ -302,7 +302,7 @@ func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	log := cfg.newLogger(&out)
+	log := newConfiguredLogger(cfg, &out)
 	words := "sk-in-no-log gateway-token body-secret url-password proxy-password otel-token-1 otel-token-2 otel-password " + seed
 	for word := range strings.FieldsSeq(words) {
 		log.Warn("failed", slog.Any("error", fmt.Errorf("401 %s: %q", word, `\"`+word)))

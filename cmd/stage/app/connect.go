@@ -41,7 +41,7 @@ func (c *connection) down() string {
 		return ""
 	}
 	const why = "not connected to NATS"
-	if err := c.login.mend(c.nc.LastError()); err != nil {
+	if err := withHint(&c.login, c.nc.LastError()); err != nil {
 		return why + ": " + err.Error()
 	}
 	return why
@@ -61,7 +61,7 @@ func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*c
 	}
 	nc, err := dial(ctx, cfg.NATS.URL.Joined(), opts)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, cfg.NATS.mend(err))
+		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, withHint(&cfg.NATS, err))
 	}
 	return &connection{nc: nc, login: cfg.NATS}, nil
 }
@@ -103,15 +103,15 @@ func commonOptions(login *NATSConfig, log *slog.Logger) []nats.Option {
 		nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				log.Warn("connection to NATS lost", slog.Any("error", login.mend(err)))
+				log.Warn("connection to NATS lost", slog.Any("error", withHint(login, err)))
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			log.Info("connection to NATS is back", slog.String("url", nc.ConnectedUrlRedacted()))
 		}),
 		// The server does not answer a request that the user may not make; this is the only place that tells why.
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report(login.mend(err)) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report(login.mend(err)) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report(withHint(login, err)) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report(withHint(login, err)) }),
 	}
 }
 

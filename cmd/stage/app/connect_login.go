@@ -30,17 +30,17 @@ func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
 		add("STAGE_NATS_INBOX_PREFIX", nats.CustomInboxPrefix(n.InboxPrefix), nil)
 	}
 	if n.Creds != "" {
-		add("STAGE_NATS_CREDS", renewing(cfg.secrets, nats.UserCredentials(n.Creds)), checkCredentials)
+		add("STAGE_NATS_CREDS", renewing(cfg.Secrets(), nats.UserCredentials(n.Creds)), checkCredentials)
 	}
 	if n.NKey != "" {
 		opt, err := nats.NkeyOptionFromSeed(n.NKey)
 		if err != nil {
 			opt = func(*nats.Options) error { return err }
 		}
-		add("STAGE_NATS_NKEY", renewing(cfg.secrets, opt), nil)
+		add("STAGE_NATS_NKEY", renewing(cfg.Secrets(), opt), nil)
 	}
 	read := func(variable string, s Secret) string {
-		cfg.secrets.renew()
+		cfg.Secrets().renew()
 		value, err := s.Value()
 		if err != nil {
 			log.Error("secret not read", slog.String("variable", variable), slog.Any("error", err))

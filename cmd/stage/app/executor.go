@@ -24,13 +24,10 @@ type executor struct {
 	caller *caller
 	prompt *prompt
 	pool   *pool.Pool[*job, struct{}]
-	ledger *ledger
 	dedupe *dedupe                         // nil: every row makes its own call
-	called func(*auditlog.Call)            // counts each call
 	show   func(callID string, row []byte) // what was asked about, for the dashboard; nil: it is not shown
 	log    *slog.Logger
 	debug  bool // the way of each row is logged
-	runID  string
 
 	queue *rowQueue
 	ready chan struct{} // holds a token while rows of the queue may begin
@@ -59,9 +56,9 @@ func (j *job) Lane() int { return j.row.Partition }
 // Arrived implements [pool.Dated].
 func (j *job) Arrived() time.Time { return j.row.Taken }
 
-func newExecutor(cfg *Config, caller *caller, prompt *prompt, ledger *ledger, called func(*auditlog.Call), poolConfig pool.Config, runID string, log *slog.Logger) (*executor, error) {
+func newExecutor(cfg *Config, caller *caller, prompt *prompt, poolConfig pool.Config, log *slog.Logger) (*executor, error) {
 	e := &executor{
-		cfg: cfg, caller: caller, prompt: prompt, ledger: ledger, dedupe: newDedupe(cfg), called: called, log: log, runID: runID,
+		cfg: cfg, caller: caller, prompt: prompt, dedupe: newDedupe(cfg), log: log,
 		debug: cfg.Process.LogLevel == "debug",
 		queue: newRowQueue(), ready: make(chan struct{}, 1),
 	}
@@ -155,7 +152,7 @@ func (e *executor) submit(ctx context.Context, jobs []*job) {
 
 // unaffordable answers a row whose own model has no price, where there is a ceiling.
 func (e *executor) unaffordable(j *job) bool {
-	err := e.ledger.affords(e.caller.targets[0].Provider(), j.model)
+	err := e.caller.Affordable(j.model)
 	if err == nil {
 		return false
 	}
@@ -252,7 +249,7 @@ func (e *executor) render(j *job) error {
 	if err = e.address(j, 0); err != nil {
 		return err
 	}
-	j.key = e.caller.targets[0].key(j.prepared)
+	j.key = e.caller.At(0).key(j.prepared)
 	return nil
 }
 

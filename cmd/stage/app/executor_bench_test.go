@@ -29,20 +29,21 @@ func newRowWay(tb testing.TB) *rowWay {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	caller, err := newCaller(cfg, nil, llmtest.Config{})
+	servers, err := openTargets(cfg, nil, llmtest.Config{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(caller.close)
+	tb.Cleanup(servers.close)
 	prompt, err := loadPrompt(cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	metrics, usage := NewMetrics(Build{}, func() Snapshot { return Snapshot{} }), newUsageRecorder()
-	e, err := newExecutor(cfg, caller, prompt, new(ledger), func(c *auditlog.Call) {
+	caller := newCaller(servers, newLedger(nil, 0), cfg.Name, "run", func(c *auditlog.Call) {
 		usage.call(c)
 		metrics.CallDone(c)
-	}, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, "run", slog.New(slog.DiscardHandler))
+	})
+	e, err := newExecutor(cfg, caller, prompt, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -67,11 +68,10 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	if _, err := e.accept(j, &x); err != nil {
 		tb.Fatal(err)
 	}
-	call := e.callEvent(e.caller.targets[0], j.prepared.Model, a, &x, nil)
-	e.ledger.spend(call)
-	e.called(call)
-	j.usage.Add(call.Usage, call.Unpriced())
-	e.logCall(j.row, a, call, nil)
+	call := e.caller.Outcome(0, j.prepared, a, &x, nil)
+	e.caller.Count(call)
+	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
+	e.logCall(j.row, a, call.Event, nil)
 	if event := e.event(j, pool.Result[*job, struct{}]{}); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
 		tb.Fatal("no result")
 	}

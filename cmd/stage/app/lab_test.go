@@ -141,7 +141,7 @@ type running struct {
 func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	l.t.Helper()
 	cfg := l.config(changes)
-	caller, err := newCaller(cfg, l.dial, llmtest.Config{})
+	servers, err := openTargets(cfg, l.dial, llmtest.Config{})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	s, err := newStage(cfg, &connection{nc: l.connect()}, caller, log, opts)
+	s, err := newStage(cfg, &connection{nc: l.connect()}, servers, log, opts)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	r.soft, r.hard = stop, kill
 	go func() {
 		err := s.run(soft, hard)
-		caller.close()
+		servers.close()
 		r.done <- err
 		close(r.done)
 	}()

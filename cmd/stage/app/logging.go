@@ -5,14 +5,14 @@ import (
 	"log/slog"
 )
 
-// newLogger returns the logger of the process by its configuration. No line that it writes holds a secret, whoever put
+// newConfiguredLogger returns the logger of the process by its configuration. No line that it writes holds a secret, whoever put
 // it there: an error of the server, of a library, a panic.
-func (c *Config) newLogger(w io.Writer) *slog.Logger {
+func newConfiguredLogger(c *Config, w io.Writer) *slog.Logger {
 	format := c.Process.LogFormat
 	if format == "" && isTerminal(w) {
 		format = "text"
 	}
-	return newLogger(redactingWriter{to: w, secrets: c.secrets}, c.Process.LogLevel, format)
+	return newLogger(redactingWriter{to: w, secrets: c.Secrets()}, c.Process.LogLevel, format)
 }
 
 // newLogger returns the logger of the process, which writes to w. level and format are those of [ProcessConfig]; an

@@ -15,11 +15,11 @@ const (
 // openFilesNeed is how many descriptors the stage may need at the most: each target keeps as many connections as calls may
 // be in flight.
 func (s *stage) openFilesNeed() uint64 {
-	need := s.cfg.Pool.Size*len(s.caller.targets) + httpConnsMax + openFilesNATS + openFilesMargin
+	need := s.cfg.Pool.Size*s.caller.Len() + httpConnsMax + openFilesNATS + openFilesMargin
 	if s.conn.server != nil {
 		need += openFilesEmbedded
 	}
-	if s.caller.mock != nil { // the other ends of its calls are here too
+	if s.caller.Mocked() { // the other ends of its calls are here too
 		need += s.cfg.Pool.Size
 	}
 	return uint64(need)

@@ -16,7 +16,7 @@ const reminderEvery = time.Minute
 
 // paused is called by the pool when it pauses. It must not block.
 func (s *stage) paused(p pool.Pause, exit bool) {
-	t := s.caller.targets[p.Server]
+	t := s.caller.At(p.Server)
 	attrs := []any{
 		slog.String("error", pauseError(p)), slog.Time("since", p.Since), slog.Time("next_probe", p.Next), slog.String("provider", t.Provider()),
 	}
@@ -52,7 +52,7 @@ func (s *stage) paused(p pool.Pause, exit bool) {
 
 // resumed is called by the pool when a pause is over. It must not block.
 func (s *stage) resumed(p pool.Pause) {
-	t := s.caller.targets[p.Server]
+	t := s.caller.At(p.Server)
 	lasted := time.Since(p.Since).Round(time.Millisecond)
 	attrs := []any{slog.String("provider", t.Provider()), slog.Duration("lasted", lasted), slog.Int("probes", p.Probes)}
 	over := fmt.Sprintf("%s is over after %v, %d probes", reasonOf(p), lasted, p.Probes)
@@ -78,7 +78,8 @@ func (s *stage) resumed(p pool.Pause) {
 // fallbackNames lists the fallbacks in their order.
 func (s *stage) fallbackNames() string {
 	var names []string
-	for _, t := range s.caller.targets[1:] {
+	for i := 1; i < s.caller.Len(); i++ {
+		t := s.caller.At(i)
 		names = append(names, t.Provider()+"/"+t.Model())
 	}
 	return strings.Join(names, ", ")

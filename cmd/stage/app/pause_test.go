@@ -27,10 +27,15 @@ func TestARowThatAnOutageHeldForTooLongKeepsTheLastError(t *testing.T) {
 	}
 }
 
-// shownRequest is a request as its shape shows it.
-type shownRequest string
+// shapedError is an error with the request that met it.
+type shapedError struct {
+	error
+	shape string
+}
 
-func (r shownRequest) Shape() string { return string(r) }
+func (e *shapedError) Unwrap() error { return e.error }
+
+func (e *shapedError) Shape() string { return e.shape }
 
 // somePause is a pause that began at 10:03:02 and is probed in 4 s.
 func somePause(kind pool.PauseKind, err error) (p pool.Pause, now time.Time) {
@@ -41,9 +46,9 @@ func somePause(kind pool.PauseKind, err error) (p pool.Pause, now time.Time) {
 
 func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 	refused := &llm.Error{Provider: "openai", Class: llm.Transient, Origin: llm.OfNetwork, Err: errors.New("connection refused")}
-	parameter := &alikeError{
-		fault:   &llm.Error{Provider: "openai", Status: 400, Code: "unknown_parameter", Alike: "400 unknown_parameter", Err: errors.New("no top_q")},
-		request: shownRequest(`POST http://x/v1 {model: "m", top_q: 1}`),
+	parameter := &shapedError{
+		error: &llm.Error{Provider: "openai", Status: 400, Code: "unknown_parameter", Alike: "400 unknown_parameter", Err: errors.New("no top_q")},
+		shape: `POST http://x/v1 {model: "m", top_q: 1}`,
 	}
 	for _, tt := range []struct {
 		kind   pool.PauseKind

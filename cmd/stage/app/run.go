@@ -56,12 +56,12 @@ func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
 		return err
 	}
 	defer conn.close()
-	caller, err := newCaller(cfg, deps.DialLLM, llmtest.Config{})
+	servers, err := openTargets(cfg, deps.DialLLM, llmtest.Config{})
 	if err != nil {
 		return err
 	}
-	defer caller.close()
-	s, err := newStage(cfg, conn, caller, deps.Logger, stageOptions{NewInput: deps.NewInput, Batches: true, Console: deps.Console, Spans: deps.Spans})
+	defer servers.close()
+	s, err := newStage(cfg, conn, servers, deps.Logger, stageOptions{NewInput: deps.NewInput, Batches: true, Console: deps.Console, Spans: deps.Spans})
 	if err != nil {
 		return err
 	}

@@ -79,12 +79,12 @@ type stageOptions struct {
 }
 
 // newStage puts the parts together and starts nothing.
-func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, opts stageOptions) (*stage, error) {
+func newStage(cfg *Config, conn *connection, servers *targets, log *slog.Logger, opts stageOptions) (*stage, error) {
 	prompt, err := loadPrompt(cfg)
 	if err != nil {
 		return nil, invalid(err)
 	}
-	s := &stage{cfg: cfg, conn: conn, caller: caller, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
+	s := &stage{cfg: cfg, conn: conn, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
 	s.activity, s.history = newActivity(cfg.HTTP.DashboardPayloads), newHistory(s.started)
 	s.log = log.With(slog.String("run_id", s.runID))
 	prices, err := cfg.Cost.Prices()
@@ -92,6 +92,7 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 		return nil, err
 	}
 	s.ledger = newLedger(prices, cfg.Cost.MaxUSD)
+	s.caller = newCaller(servers, s.ledger, cfg.Name, s.runID, s.callDone)
 	s.tracing = newTracing(cfg, opts.Spans, opts.Console, s.runID, s.log)
 	s.metrics = NewMetrics(buildVersion(), s.snapshot)
 	payloads := auditlog.PayloadsFull
@@ -107,14 +108,14 @@ func newStage(cfg *Config, conn *connection, caller *caller, log *slog.Logger, o
 	if err != nil {
 		return nil, err
 	}
-	if s.executor, err = newExecutor(cfg, caller, prompt, s.ledger, s.callDone, poolConfig, s.runID, s.log); err != nil {
+	if s.executor, err = newExecutor(cfg, s.caller, prompt, poolConfig, s.log); err != nil {
 		return nil, err
 	}
 	if cfg.HTTP.DashboardPayloads {
 		s.executor.show = s.activity.noteRow
 	}
 	if opts.Batches {
-		if s.batches, err = newBatches(cfg, conn, s.executor, s.recorder, s.log); err != nil {
+		if s.batches, err = newBatches(cfg, conn, s.caller, s.executor, s.recorder, s.log); err != nil {
 			return nil, err
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // newGates makes the limits of the configuration, for each target. Calls and tokens a minute are those of the process, so
 // all targets share them; calls at a time are those of a provider.
-func newGates(cfg *Config, targets []*target) [][]pool.Gate {
+func newGates(cfg *Config, servers *targets) [][]pool.Gate {
 	var process []pool.Gate
 	if cfg.LLM.RPM > 0 {
 		process = append(process, pool.NewCallsPerMinute(cfg.LLM.RPM))
@@ -18,17 +18,18 @@ func newGates(cfg *Config, targets []*target) [][]pool.Gate {
 		process = append(process, pool.NewPerMinute(cfg.LLM.TPM))
 	}
 	providers := map[string]pool.Gate{}
-	gates := make([][]pool.Gate, len(targets))
-	for i, t := range targets {
+	gates := make([][]pool.Gate, servers.Len())
+	for i := range servers.Len() {
+		provider := servers.At(i).Provider()
 		gates[i] = append(gates[i], process...)
-		limit := cfg.LLM.MaxConcurrency[t.Provider()]
+		limit := cfg.LLM.MaxConcurrency[provider]
 		if limit == 0 {
 			continue
 		}
-		if providers[t.Provider()] == nil {
-			providers[t.Provider()] = pool.NewAtMost(limit)
+		if providers[provider] == nil {
+			providers[provider] = pool.NewAtMost(limit)
 		}
-		gates[i] = append(gates[i], providers[t.Provider()])
+		gates[i] = append(gates[i], providers[provider])
 	}
 	return gates
 }
@@ -85,8 +86,8 @@ func newLaw(cfg *Config) (pool.Law, error) {
 
 // addServers tells the pool of all targets: each with a throttle of its own, for what one refuses says nothing of the
 // others, and with the limits of the configuration.
-func addServers(pc *pool.Config, cfg *Config, targets []*target) error {
-	gates := newGates(cfg, targets)
+func addServers(pc *pool.Config, cfg *Config, servers *targets) error {
+	gates := newGates(cfg, servers)
 	pc.Gates = gates[0]
 	for _, g := range gates[1:] {
 		law, err := newLaw(cfg)

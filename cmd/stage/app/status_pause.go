@@ -81,28 +81,18 @@ func pauseError(p pool.Pause) string {
 	if p.Err == nil {
 		return ""
 	}
-	e, ok := errors.AsType[*alikeError](p.Err)
+	e, ok := errors.AsType[shaped](p.Err)
 	if !ok || p.Kind != pool.WrongSettings {
 		return p.Err.Error()
 	}
-	if request, ok := e.request.(shaper); ok {
-		return e.Error() + "; the request was " + request.Shape()
-	}
-	return e.Error()
+	return e.Error() + "; the request was " + e.Shape()
 }
 
-// alikeError is an error that all rows meet where the settings are wrong, with the request that met it.
-type alikeError struct {
-	fault   *llm.Error
-	request any // a shaper
+// shaped is an error that all rows meet where the settings are wrong, with the request that met it.
+type shaped interface {
+	error
+	Shape() string // of the request, without its contents
 }
-
-// shaper shows a request without its contents.
-type shaper interface{ Shape() string }
-
-func (e *alikeError) Error() string { return e.fault.Error() }
-
-func (e *alikeError) Unwrap() error { return e.fault }
 
 // Snapshot is what the gauges show at one moment.
 type Snapshot struct {

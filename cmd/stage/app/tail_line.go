@@ -74,7 +74,7 @@ func eventLine(e *auditlog.Event) string {
 	case e.Call != nil:
 		c := e.Call
 		return fmt.Sprintf("%s  call  %-12s %3s  %-24s %-15s %8s  %-12s delay %-8s%s", at, subjectOf(c), "#"+fmt.Sprint(c.CallIndex+1),
-			modelText(c.Provider, c.Model), outcome(c), shortTime(c.Latency), tokenCounts(c.Usage), shortTime(c.DispatchDelay), because(c))
+			modelText(c.Provider, c.Model), outcomeText(c), shortTime(c.Latency), tokenCounts(c.Usage), shortTime(c.DispatchDelay), because(c))
 	case e.Row != nil:
 		r := e.Row
 		return fmt.Sprintf("%s  row   %-12s      %-24s %-15s %8s  %-12s %s", at, fmt.Sprint("row ", r.Sequence), sourceText(r), r.Status,
@@ -100,8 +100,8 @@ func modelText(provider, model string) string {
 	return provider + " " + model
 }
 
-// outcome says how a call ended, with the HTTP status.
-func outcome(c *auditlog.Call) string {
+// outcomeText says how a call ended, with the HTTP status.
+func outcomeText(c *auditlog.Call) string {
 	text := map[auditlog.CallStatus]string{
 		auditlog.CallSuccess: "ok", auditlog.CallFailure: "failed", auditlog.CallCapacityRetry: "no capacity", auditlog.CallUnknown: "cut off",
 	}[c.Status]

@@ -164,7 +164,7 @@ func (s *rowStory) tell(w io.Writer, cfg *Config, stored *storedResult, colour b
 			if c.Usage != nil {
 				tokens = ", " + tokenCounts(c.Usage)
 			}
-			line(c.Time, toneOf(e), "call %d: %s, %s in %s%s, delay %s%s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcome(c),
+			line(c.Time, toneOf(e), "call %d: %s, %s in %s%s, delay %s%s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcomeText(c),
 				shortTime(c.Latency), tokens, shortTime(c.DispatchDelay), because(c), by)
 			continue
 		}

@@ -136,7 +136,7 @@ func TestFaultsOfAFallbackNameItsVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = newCaller(cfg, nil, llmtest.Config{})
+	_, err = openTargets(cfg, nil, llmtest.Config{})
 	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_BASE_URL: holds a query") {
 		t.Errorf("got %v", err)
 	}

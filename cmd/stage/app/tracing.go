@@ -44,13 +44,13 @@ type tracing struct {
 
 // newTracing returns nil where tracing is off. It starts nothing.
 func newTracing(cfg *Config, own sdktrace.SpanExporter, to io.Writer, runID string, log *slog.Logger) *tracing {
-	if !cfg.tracing.on() && own == nil {
+	if !cfg.Tracing().on() && own == nil {
 		return nil
 	}
 	if to == nil {
 		to = os.Stderr
 	}
-	return &tracing{cfg: cfg.tracing, log: log, runID: runID, to: to, own: own}
+	return &tracing{cfg: cfg.Tracing(), log: log, runID: runID, to: to, own: own}
 }
 
 // start starts the exporters. The caller must close t, also after an error.

@@ -10,7 +10,6 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -26,8 +25,8 @@ func (noSpans) Shutdown(context.Context) error { return nil }
 // way is what tracing does for one row and its one call.
 type way struct {
 	tracer   consumer.Tracer
-	executor *executor
-	job      *job
+	row      *consumer.Row
+	prepared *llm.Prepared
 	call     *auditlog.Call
 	exchange *llm.Exchange
 	reply    *consumer.Reply
@@ -41,11 +40,11 @@ func newWay(tb testing.TB, on bool) *way {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	caller, err := newCaller(cfg, nil, llmtest.Config{})
+	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{APIKey: llm.NewSecret("sk-bench-0123456789"), BaseURL: "http://llm.test/v1", Model: "m", Concurrency: 1, Timeout: time.Minute, MaxReplyBytes: 1 << 20})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(caller.close)
+	tb.Cleanup(client.Close)
 	var spans sdktrace.SpanExporter
 	if on {
 		spans = noSpans{}
@@ -55,17 +54,17 @@ func newWay(tb testing.TB, on bool) *way {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { t.close(context.WithoutCancel(tb.Context())) })
-	prepared, err := caller.targets[0].Prepare(&llm.Request{Prompt: "x"})
+	prepared, err := client.Prepare(&llm.Request{Prompt: "x"})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	now := time.Now()
 	return &way{
-		tracer: t.ofPartition(cfg, 0), executor: &executor{caller: caller},
-		job: &job{prepared: prepared, row: &consumer.Row{
+		tracer: t.ofPartition(cfg, 0), prepared: prepared,
+		row: &consumer.Row{
 			Seq: 1, Subject: "rows.a", StateID: "stage/ROWS/0/1", Taken: now,
 			Header: nats.Header{"traceparent": {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}},
-		}},
+		},
 		call:     &auditlog.Call{CallID: "id", Status: auditlog.CallSuccess},
 		exchange: &llm.Exchange{Status: 200, Reply: &llm.Reply{Model: "m", FinishReason: "stop", Usage: &llm.Usage{PromptTokens: 1}}},
 		reply:    &consumer.Reply{Event: auditlog.Row{StartedAt: now, FinishedAt: now.Add(1), Source: auditlog.SourceCall}},
@@ -76,11 +75,11 @@ func newWay(tb testing.TB, on bool) *way {
 func (w *way) walk(ctx context.Context) {
 	var trace *rowTrace
 	if w.tracer != nil {
-		trace = w.tracer.RowTaken(w.job.row).(*rowTrace)
+		trace = w.tracer.RowTaken(w.row).(*rowTrace)
 	} else {
-		trace = traceOf(w.job.row)
+		trace = traceOf(w.row)
 	}
-	span := trace.call(ctx, w.executor, w.job, pool.Attempt{Number: 1})
+	span := trace.call(ctx, llm.OpenAI, w.prepared, &llm.Request{}, pool.Attempt{Number: 1})
 	span.over()
 	span.end(w.call, w.exchange, nil)
 	if trace != nil {

@@ -27,27 +27,26 @@ type callTrace struct {
 	ended  time.Time // when the exchange was over
 }
 
-// call begins the span of an attempt.
-func (t *rowTrace) call(ctx context.Context, e *executor, j *job, a pool.Attempt) *callTrace {
+// call begins the span of an attempt at a request, which a provider is sent.
+func (t *rowTrace) call(ctx context.Context, provider string, p *llm.Prepared, r *llm.Request, a pool.Attempt) *callTrace {
 	if t == nil || !t.span.IsRecording() {
 		return nil
 	}
 	if a.Number == 1 {
 		t.span.AddEvent(eventRowStarted, trace.WithTimestamp(a.Dispatched))
 	}
-	model, to := j.prepared.Model, e.caller.targets[j.target]
 	attributes := append(make([]attribute.KeyValue, 0, 12),
 		attrGenAIOperation.String("chat"),
-		attrGenAIProvider.String(genAIProvider(to.Provider())),
-		attrGenAIRequestModel.String(model),
+		attrGenAIProvider.String(genAIProvider(provider)),
+		attrGenAIRequestModel.String(p.Model),
 		attrCallAttempt.Int(a.Number),
 		attrCallDispatchDelay.Float64(a.DispatchDelay.Seconds()),
 	)
-	attributes = appendServer(attributes, j.prepared.Target())
-	if v := j.request.Temperature; v != nil {
+	attributes = appendServer(attributes, p.Target())
+	if v := r.Temperature; v != nil {
 		attributes = append(attributes, attrGenAITemperature.Float64(*v))
 	}
-	if v := j.request.MaxTokens; v != nil {
+	if v := r.MaxTokens; v != nil {
 		attributes = append(attributes, attrGenAIMaxTokens.Int(*v))
 	}
 	if a.Number > 1 {
@@ -56,7 +55,7 @@ func (t *rowTrace) call(ctx context.Context, e *executor, j *job, a pool.Attempt
 	if a.Probe {
 		attributes = append(attributes, attrCallProbe.Bool(true))
 	}
-	_, span := t.tracing.tracer.Start(trace.ContextWithSpan(ctx, t.span), "chat "+model,
+	_, span := t.tracing.tracer.Start(trace.ContextWithSpan(ctx, t.span), "chat "+p.Model,
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 	return &callTrace{span: span, row: t, number: a.Number}
 }

@@ -19,6 +19,9 @@ type tracingConfig struct {
 	queueSize int  // most spans that wait for an exporter; 0: the SDK's default
 }
 
+// Tracing returns what the OTEL_* variables ask for.
+func (c *Config) Tracing() tracingConfig { return c.tracing }
+
 func (t tracingConfig) on() bool { return t.otlp || t.console }
 
 // Protocols of OTLP.

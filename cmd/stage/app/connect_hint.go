@@ -12,23 +12,23 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// mend adds to the error of a connection what to do about it, by the variable that is likely to be wrong.
-func (n *NATSConfig) mend(err error) error {
+// withHint adds to the error of a connection what to do about it, by the variable that is likely to be wrong.
+func withHint(n *NATSConfig, err error) error {
 	if err == nil {
 		return nil
 	}
-	if hint := n.hint(err); hint != "" {
+	if hint := hintOf(n, err); hint != "" {
 		return fmt.Errorf("%w: %s", err, hint)
 	}
 	return err
 }
 
-func (n *NATSConfig) hint(err error) string {
+func hintOf(n *NATSConfig, err error) string {
 	switch {
 	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
-		return "renew what the server knows the stage by, " + n.login()
+		return "renew what the server knows the stage by, " + loginOf(n)
 	case errors.Is(err, nats.ErrAuthorization):
-		if login := n.login(); login != "" {
+		if login := loginOf(n); login != "" {
 			return "check " + login
 		}
 		return "the server wants to know who asks: set STAGE_NATS_CREDS, _NKEY, _TOKEN or _USER and _PASSWORD"
@@ -39,7 +39,7 @@ func (n *NATSConfig) hint(err error) string {
 	case n.NKey != "" && strings.Contains(err.Error(), n.NKey):
 		return "check STAGE_NATS_NKEY"
 	}
-	if hint := n.tlsHint(err); hint != "" {
+	if hint := tlsHint(n, err); hint != "" {
 		return hint
 	}
 	if errors.Is(err, nats.ErrNoServers) {
@@ -48,7 +48,7 @@ func (n *NATSConfig) hint(err error) string {
 	return ""
 }
 
-func (n *NATSConfig) tlsHint(err error) string {
+func tlsHint(n *NATSConfig, err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "name the CA that signed the server's certificate with STAGE_NATS_TLS_CA"
 	}
@@ -76,7 +76,7 @@ func (n *NATSConfig) tlsHint(err error) string {
 }
 
 // login names the variables by which the stage shows who it is; empty: there are none.
-func (n *NATSConfig) login() string {
+func loginOf(n *NATSConfig) string {
 	switch {
 	case n.Creds != "":
 		return "STAGE_NATS_CREDS"
