@@ -12,6 +12,9 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
+// otherKind stands for all kinds beyond a bound together.
+const otherKind = "other"
+
 // Bounds of what an activity remembers.
 const (
 	latenciesMax    = 2048 // of calls, for the percentiles
@@ -102,7 +105,7 @@ func (a *activity) note(e auditlog.Event) {
 		a.call(e.Call)
 	case e.Row != nil && e.Row.Status != auditlog.RowSuccess:
 		reason := cmp.Or(e.Row.Reason, e.Row.Source) // an error of an earlier stage has no reason of ours
-		countBounded(a.rowErrors, reason, labelOther)
+		countBounded(a.rowErrors, reason, otherKind)
 		a.happened("error", happening{Kind: "row", Sequence: e.Row.Sequence, Time: e.Row.Time, key: reason}, func() string { return "failed: " + reason })
 	case e.Run != nil:
 		a.run(e.Run)
@@ -143,7 +146,7 @@ func (a *activity) call(c *auditlog.Call) {
 		return
 	}
 	key := callErrorKey{c.Provider, c.Model, c.ErrorClass, c.StatusCode}
-	countBounded(a.callFails, key, callErrorKey{provider: labelOther, model: labelOther, class: labelOther})
+	countBounded(a.callFails, key, callErrorKey{provider: otherKind, model: otherKind, class: otherKind})
 	level := "warn"
 	if c.Status == auditlog.CallCapacityRetry {
 		if a.refused++; a.refused == 1 {

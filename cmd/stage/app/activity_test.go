@@ -94,7 +94,7 @@ func TestActivityIsBounded(t *testing.T) {
 	if len(r.Events) != happeningsMax || len(r.Calls) != recentCallsMax || len(r.CallErrors) != errorKindsMax+1 || r.Latency.Calls != latenciesMax {
 		t.Errorf("got %d events, %d calls, %d kinds of errors, %d latencies", len(r.Events), len(r.Calls), len(r.CallErrors), r.Latency.Calls)
 	}
-	if other := r.CallErrors[0]; other.Class != labelOther || other.Calls != 5000-errorKindsMax {
+	if other := r.CallErrors[0]; other.Class != otherKind || other.Calls != 5000-errorKindsMax {
 		t.Errorf("the rest: %+v", other)
 	}
 	for _, c := range r.Calls {

@@ -20,8 +20,7 @@ import (
 const (
 	// batchService is the name of the micro service: $SRV.INFO.llm-stage finds all stages.
 	batchService = "llm-stage"
-	// The endpoints, by the last token of their subjects.
-	batchEndpoint           = "llm_batch"
+
 	batchEndpointDeprecated = "llm_query_batched"
 	// batchesMax bounds the batches at work in a process. Each may hold a largest message of prompts and one of answers.
 	batchesMax = 64

@@ -88,7 +88,7 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 	}
 	say(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
 	say(env.Stdout, "dashboard: %s", server.start(hard, s))
-	p := &pipeline{stage: s, env: env, out: env.Stdout, source: newDemoRows(rows), total: int64(rows), format: writeDemoLine}
+	p := &pipeline{stage: s, stderr: env.Stderr, out: env.Stdout, source: newDemoRows(rows), total: int64(rows), format: writeDemoLine}
 	if err := p.run(soft, hard); err != nil {
 		return err
 	}

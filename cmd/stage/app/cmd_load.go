@@ -60,7 +60,7 @@ type loadReport struct {
 // loadFile publishes the rows of a file.
 func loadFile(ctx context.Context, env *Env, cfg *Config, name string, o loadOptions) error {
 	id := o.id
-	in, err := openSource(ctx, env, name, o.format)
+	in, err := openSource(ctx, env.Stdin, name, o.format)
 	if err != nil {
 		return err
 	}

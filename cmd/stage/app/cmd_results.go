@@ -58,7 +58,7 @@ func printResults(ctx context.Context, env *Env, cfg *Config, path string, first
 	if err != nil {
 		return err
 	}
-	w, closeOut, err := openOut(env, path)
+	w, closeOut, err := openOut(env.Stdout, path)
 	if err != nil {
 		return err
 	}

@@ -89,34 +89,16 @@ func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
 		return err
 	}
 	out := bufio.NewWriter(newInterruptibleWriter(ctx, env.Stdout))
+	o.follow, o.colour = conn.server == nil, colourOf(env)
 	if o.row != 0 {
-		err = tellRow(ctx, js, cfg, out, o, colourOf(env))
+		err = tellRow(ctx, js, cfg, out, o)
 	} else {
-		err = printAudit(ctx, js, cfg, out, o, conn.server == nil, colourOf(env))
+		err = printAudit(ctx, js, cfg, out, o)
 	}
 	if ctx.Err() != nil {
 		err = nil
 	}
 	return errors.Join(conn.explain(err), out.Flush())
-}
-
-// printAudit prints events: those that come, from now or o.since on, or without follow all that are stored. In a store
-// that this process has opened itself no event can come.
-func printAudit(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufio.Writer, o tailOptions, follow, colour bool) error {
-	q := auditQuery{Kinds: o.kinds, Since: o.since, NewOnly: follow && o.since.IsZero(), Follow: follow}
-	return readAudit(ctx, js, cfg, q, func(raw []byte, e *auditlog.Event) error {
-		if e == nil || o.failed && !didFail(e) { // nil: of a later version
-			return nil
-		}
-		if o.json {
-			if err := writeLine(out, raw); err != nil {
-				return err
-			}
-		} else {
-			printLine(out, eventLine(e), toneOf(e), colour)
-		}
-		return out.Flush() // a person waits for it
-	})
 }
 
 // colourOf says whether to colour what goes to standard output.

@@ -10,10 +10,7 @@ func (c *InputConfig) PartitionSubject(partition int) string {
 	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
 } // checkStreams checks names and subjects, and that nothing the stage publishes comes back as its input.
 func (c *Config) checkStreams(found *faults) {
-	streams := []struct{ variable, name string }{
-		{"STAGE_INPUT_STREAM", c.Input.Stream},
-		{"STAGE_RESULT_STREAM", c.Result.Stream},
-		{"STAGE_AUDIT_STREAM", c.Audit.Stream},
+	streams := []struct{ variable, name string }{{"STAGE_INPUT_STREAM", c.Input.Stream}, {"STAGE_RESULT_STREAM", c.Result.Stream}, {"STAGE_AUDIT_STREAM", c.Audit.Stream},
 		{"STAGE_JOURNAL_STREAM", c.Journal.Stream},
 	}
 	for i, s := range streams {
@@ -127,3 +124,6 @@ func subjectsOverlap(a, b string) bool {
 func batchSubject(name string) string { return name + "." + batchEndpoint }
 
 const dedupePrefix = "dedupe."
+
+// The endpoints, by the last token of their subjects.
+const batchEndpoint = "llm_batch"

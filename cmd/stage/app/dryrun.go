@@ -19,7 +19,7 @@ const (
 
 // dryRun renders the prompt of each row and shows the first ones. It calls nobody and stores nothing.
 func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processOptions) error {
-	in, err := openSource(ctx, env, input, o.format)
+	in, err := openSource(ctx, env.Stdin, input, o.format)
 	if err != nil {
 		return err
 	}

@@ -228,7 +228,7 @@ var reasonWord = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 // upstreamReason finds out why a row failed that came in as an error: from its body, or where it was a dead letter from
 // its header.
 func upstreamReason(row *consumer.Row, field string) string {
-	for _, reason := range []string{failureReason(row.Body, field), row.Header.Get(consumer.HeaderReason)} {
+	for _, reason := range []string{llm.FailureReason(row.Body, field), row.Header.Get(consumer.HeaderReason)} {
 		if reasonWord.MatchString(reason) {
 			return reason
 		}

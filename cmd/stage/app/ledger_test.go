@@ -297,7 +297,7 @@ func TestModelsAreCountedApartUpToABound(t *testing.T) {
 		t.Errorf("got %d models and %d calls", len(list), u.totals().Calls)
 	}
 	for _, m := range list {
-		if m.model == labelOther && m.Calls != 2*usageModelsMax {
+		if m.model == otherModel && m.Calls != 2*usageModelsMax {
 			t.Errorf("got %d calls of other models, want %d", m.Calls, 2*usageModelsMax)
 		}
 	}

@@ -30,17 +30,6 @@ const modelsMax = 32
 // labelOther stands for all values of a label beyond its bound.
 const labelOther = "other"
 
-// Reasons for a pause.
-const (
-	PauseBilling  PauseReason = "billing"      // no credit, or a quota of money or days is used up
-	PauseModel    PauseReason = "model"        // the provider does not know the model
-	PauseNetwork  PauseReason = "network"      // no such host, no trusted certificate, or a redirect
-	PauseCost     PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
-	PauseSettings PauseReason = "settings"     // the provider refuses every row alike
-	PauseOutage   PauseReason = "outage"       // no server is reached, every call fails there, or this machine is short of a resource
-	PauseOther    PauseReason = labelOther
-)
-
 // Metrics holds every metric of the process, in a registry of its own. Create it with [NewMetrics]. Its methods may be
 // called from any goroutine, do not block, and cost well under a microsecond.
 type Metrics struct {
@@ -195,3 +184,8 @@ func (b *boundedLabel) value(v string) string {
 	}
 	return v
 }
+
+// reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
+// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the
+// window.
+const reasonNATS = "nats"

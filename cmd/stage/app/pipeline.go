@@ -20,18 +20,10 @@ const resultPoll = 250 * time.Millisecond
 // flushEvery is how long a result may wait for others before it is written, where they come without a pause.
 const flushEvery = time.Second
 
-// rowSource gives the rows of a job, always the same in the same order.
-type rowSource interface {
-	// skip passes over the first rows, which the stream holds already. It is called once, before read.
-	skip(loaded int64) error
-	// read returns the next row, or io.EOF.
-	read() (*nats.Msg, error)
-}
-
 // pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last.
 type pipeline struct {
 	stage  *stage
-	env    *Env
+	stderr io.Writer
 	source rowSource
 	total  int64 // rows in the source; -1: not known
 	limit  int64 // rows to process; 0: all
@@ -63,7 +55,7 @@ func (p *pipeline) run(soft, hard context.Context) error {
 		total = p.limit
 	}
 	p.loaded = make(chan int64, 1)
-	p.progress = newProgress(hard, p.env.Stderr, p.stage, max(total, 0))
+	p.progress = newProgress(hard, p.stderr, p.stage, max(total, 0))
 	began := time.Now()
 	var parts errgroup.Group
 	part := func(f func(context.Context) error) {
@@ -197,6 +189,6 @@ func (p *pipeline) summary(took time.Duration) {
 	} else if used.Calls == 0 {
 		tokens = "0"
 	}
-	fmt.Fprintf(p.env.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
+	fmt.Fprintf(p.stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.cost(), sum.PeakDelay.Round(time.Millisecond))
 }

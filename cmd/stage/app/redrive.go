@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -186,7 +186,7 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 	if err != nil {
 		return fmt.Errorf("read result %d: %w", at, err)
 	}
-	reason := failureReason(stored.Data, r.cfg.Prompt.ResponseField)
+	reason := llm.FailureReason(stored.Data, r.cfg.Prompt.ResponseField)
 	r.done.Reasons[reason]++
 	if want := r.done.options.reason; want != "" && want != reason {
 		return nil
@@ -264,26 +264,6 @@ func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg
 		return nil, fmt.Errorf("publish row %d again: %w", m.Sequence, err)
 	}
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
-}
-
-// failureReason reads the reason out of an error result; empty: there is none.
-func failureReason(body []byte, field string) string {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(body, &fields) != nil {
-		return ""
-	}
-	var fault struct {
-		Reason string `json:"reason"`
-	}
-	if json.Unmarshal(fields[field+"_error"], &fault) == nil && fault.Reason != "" {
-		return fault.Reason
-	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) { // the field had another name in that run
-		if strings.HasSuffix(name, "_error") && json.Unmarshal(fields[name], &fault) == nil && fault.Reason != "" {
-			return fault.Reason
-		}
-	}
-	return ""
 }
 
 // redriveOptions are the flags of redrive.

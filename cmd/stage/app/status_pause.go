@@ -14,16 +14,21 @@ import (
 // PauseReason says in one word why the stage is paused; empty while it is not.
 type PauseReason string
 
-const PauseCredentials PauseReason = "credentials" // the key is missing, wrong or not allowed
+// Reasons for a pause.
+const (
+	PauseCredentials PauseReason = "credentials"  // the key is missing, wrong or not allowed
+	PauseBilling     PauseReason = "billing"      // no credit, or a quota of money or days is used up
+	PauseModel       PauseReason = "model"        // the provider does not know the model
+	PauseNetwork     PauseReason = "network"      // no such host, no trusted certificate, or a redirect
+	PauseCost        PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
+	PauseSettings    PauseReason = "settings"     // the provider refuses every row alike
+	PauseOutage      PauseReason = "outage"       // no server is reached, every call fails there, or this machine is short of a resource
+	PauseOther       PauseReason = "other"
+)
 
 var pauseReasons = []PauseReason{
 	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOther,
 }
-
-// reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
-// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the
-// window.
-const reasonNATS = "nats"
 
 // reasonOf says in one word what holds the pool; empty while nothing does.
 func reasonOf(p pool.Pause) PauseReason {

@@ -90,7 +90,7 @@ func TestANamedPipeThatNobodyOpensIsInterrupted(t *testing.T) {
 	signal := &InterruptError{Signal: os.Interrupt}
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(signal)
-	if _, err := openSource(ctx, &Env{}, name, "jsonl"); !errors.Is(err, signal) || exitCode(err) != exitInterrupted {
+	if _, err := openSource(ctx, nil, name, "jsonl"); !errors.Is(err, signal) {
 		t.Errorf("opened with %v", err)
 	}
 	w, err := os.OpenFile(name, os.O_RDWR, 0) // releases who waits

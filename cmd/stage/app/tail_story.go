@@ -33,7 +33,7 @@ type rowEnd struct {
 }
 
 // tellRow tells the whole story of a row, as far as the audit holds it.
-func tellRow(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufio.Writer, o tailOptions, colour bool) error {
+func tellRow(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufio.Writer, o tailOptions) error {
 	s := &rowStory{seq: o.row, last: make(map[ownedTerm]rowEnd)}
 	err := readAudit(ctx, js, cfg, auditQuery{Since: o.since}, func(raw []byte, e *auditlog.Event) error {
 		switch {
@@ -59,7 +59,7 @@ func tellRow(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufi
 	if err != nil {
 		return err
 	}
-	s.tell(out, cfg, stored, colour)
+	s.tell(out, cfg, stored, o.colour)
 	return nil
 }
 

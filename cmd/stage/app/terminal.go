@@ -55,9 +55,9 @@ func shortTime(d time.Duration) string {
 	case d <= 0:
 		return "0"
 	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f ms", milliseconds(d))
+		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 	case d < time.Second:
-		return fmt.Sprintf("%.0f ms", milliseconds(d))
+		return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
 	case d < 100*time.Second:
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	}

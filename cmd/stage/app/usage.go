@@ -70,6 +70,9 @@ func (s *spending) cost() string {
 // usageModelsMax bounds the models that are counted apart, for a row may name any; the rest are other.
 const usageModelsMax = 256
 
+// otherModel is the name of all models beyond the bound together.
+const otherModel = "other"
+
 type modelKey struct{ provider, model string }
 
 func newUsageRecorder() *usageRecorder {
@@ -82,7 +85,7 @@ func (u *usageRecorder) call(c *auditlog.Call) {
 	defer u.mu.Unlock()
 	key := modelKey{c.Provider, c.Model}
 	if _, known := u.models[key]; !known && len(u.models) >= usageModelsMax {
-		key.model = labelOther
+		key.model = otherModel
 	}
 	t := u.models[key]
 	if t == nil {
