@@ -36,7 +36,7 @@ type crew struct {
 	rng     *rand.Rand
 	began   time.Time
 	places  []*replica // nil: nobody there
-	stops   []stopping
+	stops   []ending
 	rows    int
 	jammed  atomic.Bool // some questions get a 429, whenever they are sent
 	outage  outage
@@ -48,8 +48,8 @@ type crew struct {
 	done    map[string]int
 }
 
-// stopping is a process that is to stop, and when it was told so, the second time, too.
-type stopping struct {
+// ending is a process that is to stop, and when it was told so, the second time, too.
+type ending struct {
 	*replica
 	soft, hard time.Time
 }
@@ -142,7 +142,7 @@ func (c *crew) empty(place int, hardAfter time.Duration) {
 		return
 	}
 	c.places[place] = nil
-	s := stopping{replica: r, soft: time.Now()}
+	s := ending{replica: r, soft: time.Now()}
 	r.soft()
 	if hardAfter > 0 {
 		s.hard = s.soft.Add(hardAfter)
@@ -264,7 +264,7 @@ func (c *crew) keepBusy(d time.Duration) {
 // lookAtStops holds that a stop ends: a hard one within 5 s whatever is stuck, a soft one, where nothing is, when its
 // calls have.
 func (c *crew) lookAtStops() {
-	c.stops = slices.DeleteFunc(c.stops, func(s stopping) bool {
+	c.stops = slices.DeleteFunc(c.stops, func(s ending) bool {
 		select {
 		case <-s.done:
 			return true

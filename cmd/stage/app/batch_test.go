@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -121,55 +119,6 @@ func TestABatchIsNoInputOfItsOwnStage(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-func TestServiceVersionsAreSemantic(t *testing.T) {
-	for version, want := range map[string]string{
-		"v1.2.3": "1.2.3", "1.2.3-rc.1+x": "1.2.3-rc.1+x", "devel": "0.0.0-devel", "v1.2": "0.0.0-devel", "01.2.3": "0.0.0-devel",
-		"v0.0.0-20261121153401-3dd12c5da4fe+dirty": "0.0.0-20261121153401-3dd12c5da4fe+dirty",
-	} {
-		if got := semanticVersion(version); got != want {
-			t.Errorf("%s: %s, want %s", version, got, want)
-		}
-	}
-}
-
-func TestADescriptionFitsIntoAHeader(t *testing.T) {
-	if got := oneLine("a\r\nNats-Service-Error-Code: x\tb"); got != "a Nats-Service-Error-Code: x b" {
-		t.Errorf("%q", got)
-	}
-	if got := oneLine(strings.Repeat("ä", 400)); len(got) > 510 || !strings.HasSuffix(got, "ä…") {
-		t.Errorf("%q", got)
-	}
-}
-
-func FuzzReadBatchRequest(f *testing.F) {
-	for _, seed := range []string{
-		"", "null", `{"prompts": ["a", "b"], "contexts": ["c", null], "max_parallel": 5, "model": null}`,
-		`{"prompts": ["\ud800"]}`, `{"prompts": ["a"], "max_parallel": -9223372036854775808}`, `{"Prompts": ["a"], "prompts": null}`,
-	} {
-		f.Add([]byte(seed))
-	}
-	batch, err := llm.NewBatch(llm.DefaultBatch())
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := readBatchRequest(data)
-		if err == nil {
-			err = batch.Check(r)
-		}
-		if err != nil {
-			body, code, description := batchReply("openai", nil, err, 1<<20)
-			if !json.Valid(body) || code == "" || description == "" || strings.ContainsAny(oneLine(description), "\r\n") {
-				t.Errorf("%q of %v: %q, %s", code, err, description, body)
-			}
-			return
-		}
-		if len(r.Prompts) == 0 || r.MaxParallel < 0 || r.Contexts != nil && len(r.Contexts) != len(r.Prompts) {
-			t.Errorf("%+v", r)
-		}
-	})
 }
 
 func TestVerifyKnowsWhatNoCallsCost(t *testing.T) {

@@ -4,74 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"log"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
-
-// TestBadKeysAreRefusedByEveryCommandAlike gives every command that reads keys one with a fault, by each way to give one.
-func TestBadKeysAreRefusedByEveryCommandAlike(t *testing.T) {
-	const hidden = "sk-hidden-0123456789"
-	rows := filepath.Join(t.TempDir(), "rows.jsonl")
-	if err := os.WriteFile(rows, []byte("{\"q\":1}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	commands := [][]string{
-		{"config"},
-		{"config", "--check"},
-		{"run"},
-		{"process", rows, "-o", rows + ".out"},
-		{"process", rows, "-o", rows + ".out", "--dry-run"},
-		{"batch", "question"},
-		{"setup"},
-	}
-	for _, tt := range []struct{ key, problem string }{
-		{"\uFEFF" + hidden + "\n", "holds a byte order mark (BOM); save it as plain text without one"},
-		{hidden + "\n" + hidden, "holds a line break; give the key alone, on one line"},
-		{hidden + " ", "holds white space or control characters; remove them"},
-		{"Bearer " + hidden, "holds white space or control characters; remove them"},
-		{"sk–" + hidden, "holds characters that are not ASCII; copy the key again"},
-		{`"` + hidden + "\"\n", "is in quotes; remove them"},
-	} {
-		key, problem := tt.key, tt.problem
-		file := filepath.Join(t.TempDir(), "key")
-		if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for variable, value := range map[string]string{
-			"STAGE_LLM_API_KEY": key, "STAGE_LLM_API_KEY_FILE": file, "STAGE_LLM_OPENAI_API_KEY_FILE": file,
-			"STAGE_LLM_ANTHROPIC_API_KEY": key, "STAGE_LLM_ANTHROPIC_API_KEY_FILE": file,
-		} {
-			environ := map[string]string{
-				"STAGE_LLM_BASE_URL": "http://127.0.0.1:1/v1", "STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", "STAGE_FALLBACKS": "anthropic:m",
-				"STAGE_LLM_ANTHROPIC_API_KEY": "sk-good", "STAGE_DATA_DIR": filepath.Join(t.TempDir(), "data"), "STAGE_NATS_URL": "nats://127.0.0.1:1",
-			}
-			if strings.HasPrefix(variable, "STAGE_LLM_ANTHROPIC") {
-				delete(environ, "STAGE_LLM_ANTHROPIC_API_KEY")
-			}
-			environ[variable] = value
-			for _, args := range commands {
-				var out bytes.Buffer
-				env := &Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Environ: maps.Clone(environ)}
-				code := Main(t.Context(), env)
-				if code != exitUsage || !strings.Contains(out.String(), variable+": "+problem+"\n") || strings.Contains(out.String(), hidden) {
-					t.Errorf("%v with %s=%q: exit code %d, want %d and %q:\n%s", args, variable, value, code, exitUsage, problem, &out)
-				}
-			}
-		}
-	}
-}
 
 func TestExtraHeadersAndBodyAreChecked(t *testing.T) {
 	for _, tt := range []struct{ variable, value, want string }{
@@ -123,65 +65,6 @@ func TestAKeyInThePlaceOfItsPathIsNotPrinted(t *testing.T) {
 	}
 }
 
-// TestHeadersAndKeysAreReadAgain rotates both, then leaves a key with a fault in the file: the old one stays in use.
-func TestHeadersAndKeysAreReadAgain(t *testing.T) {
-	dir := t.TempDir()
-	key, headers := filepath.Join(dir, "key"), filepath.Join(dir, "headers")
-	write := func(path, text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	synctest.Test(t, func(t *testing.T) {
-		write(key, "sk-rotated-1\n")
-		write(headers, `{"x-gateway":"gateway-token-1"}`)
-		var seen []string
-		l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-			seen = append(seen, strings.TrimPrefix(c.Header.Get("Authorization"), "Bearer ")+" "+c.Header.Get("X-Gateway"))
-			return &llmtest.Step{Body: fmt.Sprintf(`{"choices":[{"message":{"content":"now %s, before sk-rotated-1 gateway-token-1"}}]}`, seen[len(seen)-1])}
-		}}, nil)
-		cfg := l.config(map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": key, "STAGE_LLM_EXTRA_HEADERS_FILE": headers})
-		servers, err := openTargets(cfg, l.dial, llmtest.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer servers.close()
-		prompt, err := loadPrompt(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		call := func() {
-			t.Helper()
-			prepared, err := servers.At(0).Prepare(&prompt.base)
-			if err != nil {
-				t.Fatal(err)
-			}
-			x, err := servers.At(0).Do(t.Context(), prepared)
-			if err != nil || strings.Contains(x.Reply.Text, "sk-") || strings.Contains(x.Reply.Text, "token") {
-				t.Errorf("got %v %v", x.Reply, err)
-			}
-		}
-		call()
-		write(key, "sk-rotated-2\n")
-		write(headers, `{"x-gateway":"gateway-token-2"}`)
-		if err := servers.reloadKey(); err != nil {
-			t.Fatal(err)
-		}
-		call()
-		write(key, "sk-rotated-3\nsk-rotated-4")
-		write(headers, `{"x-gateway":3}`)
-		err = servers.reloadKey()
-		if want := "STAGE_LLM_API_KEY_FILE: holds a line break; give the key alone, on one line\nSTAGE_LLM_EXTRA_HEADERS_FILE: X-Gateway: the value is not a string"; fmt.Sprint(err) != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-		call()
-		if want := []string{"sk-rotated-1 gateway-token-1", "sk-rotated-2 gateway-token-2", "sk-rotated-2 gateway-token-2"}; !slices.Equal(seen, want) {
-			t.Errorf("sent %q, want %q", seen, want)
-		}
-	})
-}
-
 // TestSecretsInUseOutliveRotatedOnes rotates so often before and after a reload that only what it added again is known.
 func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 	body := filepath.Join(t.TempDir(), "body")
@@ -200,11 +83,6 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	servers, err := openTargets(cfg, nil, llmtest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer servers.close()
 	rotate := func(name string) {
 		for _, r := range []*llm.Redactor{&cfg.secrets.llm, &cfg.secrets.other} {
 			var rotated []string
@@ -216,9 +94,7 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 	}
 	rotate("before")
 	write(`{"api_key":"never-sent"}`)
-	if err := servers.reloadKey(); err != nil {
-		t.Fatal(err)
-	}
+	cfg.secrets.renew()
 	rotate("after")
 	for _, secret := range []string{"sk-in-use", "gateway-token", "body-secret", "user:proxy-password", "nats-token", "otel-token", "after-000"} {
 		if got := string(cfg.secrets.redact([]byte(secret))); got != "[redacted]" {
@@ -282,57 +158,6 @@ func TestRotatedCredentialsOfNATSAreKnown(t *testing.T) {
 				t.Errorf("%s: number %d of its secrets becomes %q", tt.variable, i+1, got)
 			}
 		}
-	}
-}
-
-// TestSecretsOfTheProcessAreInNoLogLine logs what libraries might put into their errors.
-func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
-	const seed = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
-	creds := filepath.Join(t.TempDir(), "creds")
-	if err := os.WriteFile(creds, []byte("-----BEGIN USER NKEY SEED-----\n"+seed+"\n------END USER NKEY SEED------\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	environ := map[string]string{
-		"STAGE_LLM_API_KEY": "sk-in-no-log", "STAGE_LLM_EXTRA_HEADERS": `{"x-gateway":"Bearer gateway-token"}`, "STAGE_LLM_EXTRA_BODY": `{"api_key":"body-secret"}`,
-		"STAGE_NATS_URL": "nats://user:url-password@host", "STAGE_NATS_CREDS": creds, "HTTPS_PROXY": "http://user:proxy-password@host",
-		"OTEL_EXPORTER_OTLP_HEADERS": "Authorization: Bearer otel-token-1,x-key=otel%2Dtoken-2", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:otel-password@host",
-	}
-	cfg, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedNothing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	log := newConfiguredLogger(cfg, &out)
-	words := "sk-in-no-log gateway-token body-secret url-password proxy-password otel-token-1 otel-token-2 otel-password " + seed
-	for word := range strings.FieldsSeq(words) {
-		log.Warn("failed", slog.Any("error", fmt.Errorf("401 %s: %q", word, `\"`+word)))
-		if err := cfg.secrets.redactError(fmt.Errorf("parse %s: no", word)); err.Error() != "parse [redacted]: no" {
-			t.Errorf("the error is %v", err)
-		}
-		if strings.Contains(out.String(), word) {
-			t.Errorf("%s is in the log: %s", word, &out)
-		}
-		out.Reset()
-	}
-	// Words of the log's own stay.
-	if log.Info("started", slog.String("provider", "openai")); !strings.Contains(out.String(), `"msg":"started","provider":"openai"`) {
-		t.Errorf("got %s", &out)
-	}
-}
-
-// TestSecretsAreNotInTheStandardLog logs as net/http (Go 1.26, transport.go, readLoopPeekFailLocked) does when a server
-// goes on after its reply.
-func TestSecretsAreNotInTheStandardLog(t *testing.T) {
-	cfg, err := ConfigSource{Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-not-asked-for"}}.Load(t.Context(), NeedNothing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	undo := redactStandardLog(&out, cfg.secrets)
-	defer undo()
-	log.Printf("Unsolicited response received on idle HTTP channel starting with %q", "Bearer sk-not-asked-for")
-	if got := out.String(); !strings.Contains(got, `"Bearer [redacted]"`) {
-		t.Errorf("got %s", got)
 	}
 }
 

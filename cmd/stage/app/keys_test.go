@@ -72,7 +72,7 @@ func TestKeysAreNowhere(t *testing.T) {
 		}
 		_, usage := ConfigSource{Environ: map[string]string{"STAGE_LLM_API_KEY": first, "STAGE_LLM_API_KE": first, "STAGE_POOL_SIZE": "x"}}.Load(t.Context(), NeedCalls)
 		places = map[string]string{
-			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "fault": errorText(usage),
+			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "fault": fmt.Sprint(usage),
 			"dump": fmt.Sprintf("%v %+v %#v", r.cfg, r.cfg, r.cfg) + fmt.Sprintf("%v %+v", r.caller.At(0), r.caller.At(1)),
 		}
 		names := l.js.StreamNames(t.Context())

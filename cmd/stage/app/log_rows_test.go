@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,10 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/llm/llmtest"
-	"github.com/llm-stage/stage/pool"
 )
 
 // attrs returns the attributes of each line of a JSON log.
@@ -153,20 +149,4 @@ func TestASummaryIsLoggedEvery30SecondsWhileThereIsWork(t *testing.T) {
 			t.Errorf("the last summary is %v, want no rows left and no ETA", last)
 		}
 	})
-}
-
-// A log without debug is not to pay for it: a stage handles many rows a second.
-func TestTheWayOfARowCostsNothingWhereItIsNotLogged(t *testing.T) {
-	var out bytes.Buffer
-	e := &executor{log: newLogger(&out, "info", "json")}
-	row, call, reply := &consumer.Row{Seq: 1}, &auditlog.Call{Status: auditlog.CallSuccess}, &consumer.Reply{}
-	allocs := testing.AllocsPerRun(100, func() {
-		e.logQueued(row)
-		e.logStarted(row, pool.Attempt{Number: 1})
-		e.logCall(row, pool.Attempt{Number: 1}, call, nil)
-		e.logFinished(row, reply)
-	})
-	if allocs != 0 || out.Len() > 0 {
-		t.Errorf("%v allocations and %q for a row that is not logged, want none", allocs, out.String())
-	}
 }

@@ -2,7 +2,6 @@ package app
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -17,15 +16,6 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/pool"
 )
-
-func TestARowThatAnOutageHeldForTooLongKeepsTheLastError(t *testing.T) {
-	last := &llm.Error{Provider: "openai", Status: 502, Class: llm.Transient, Reason: llm.ReasonMalformedResponse, Err: errors.New("bad gateway")}
-	fault := asFault(fmt.Errorf("%w for 10m0s: %w", pool.ErrOutage, last))
-	if fault.Reason != llm.ReasonAPICallFailed || fault.Class != llm.Transient || fault.Provider != "openai" || fault.Status != 502 ||
-		!strings.Contains(fault.Error(), "held by an outage for 10m0s: openai: 502: bad gateway") {
-		t.Errorf("got %s, %s, %s, %d: %v", fault.Reason, fault.Class, fault.Provider, fault.Status, fault)
-	}
-}
 
 // shapedError is an error with the request that met it.
 type shapedError struct {
@@ -84,17 +74,6 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 	p, _ := somePause(pool.Outage, refused)
 	if got := (&stage{cfg: &Config{}}).pauseText(p, p.Since.Add(30*time.Hour)); !strings.HasPrefix(got, "outage since 2026-11-22 10:03:02 UTC, ") {
 		t.Errorf("after a day: %s", got)
-	}
-}
-
-func TestTheNextProbeIsNamedInAFigureThatCanBeRead(t *testing.T) {
-	for in, want := range map[time.Duration]string{
-		-time.Second: "next probe is due", 0: "next probe is due", 250 * time.Millisecond: "next probe in 250 ms",
-		3600 * time.Millisecond: "next probe in 4 s", 5 * time.Minute: "next probe in 5m0s",
-	} {
-		if got := nextProbe(epoch.Add(in), epoch); got != want {
-			t.Errorf("in %v: got %q, want %q", in, got, want)
-		}
 	}
 }
 

@@ -1,10 +1,7 @@
 package app
 
 import (
-	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -166,32 +163,6 @@ func FuzzPrices(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestACeilingNeedsThePriceOfEveryModelThatMayBeAsked(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "prices.yaml")
-	if err := os.WriteFile(path, []byte("m: {input: 1, output: 1}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
-		vars map[string]string
-		want string
-	}{
-		{map[string]string{"STAGE_PRICES_FILE": path, "STAGE_MAX_COST_USD": "1"}, ""},
-		{map[string]string{"STAGE_MAX_COST_USD": "1"}, "STAGE_MAX_COST_USD: a ceiling needs prices: set STAGE_PRICES_FILE"},
-		{
-			map[string]string{"STAGE_PRICES_FILE": path, "STAGE_MAX_COST_USD": "1", "STAGE_FALLBACKS": "mock:other"},
-			"STAGE_MAX_COST_USD: the ceiling cannot be kept without a price of other: add mock/other to STAGE_PRICES_FILE",
-		},
-		{map[string]string{"STAGE_PRICES_FILE": path, "STAGE_FALLBACKS": "mock:other"}, ""},
-	} {
-		environ := map[string]string{"STAGE_LLM_PROVIDER": "mock", "STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x"}
-		maps.Copy(environ, test.vars)
-		_, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedCalls)
-		if got := errorText(err); got != test.want {
-			t.Errorf("%v:\ngot  %s\nwant %s", test.vars, got, test.want)
-		}
-	}
 }
 
 func errorText(err error) string {

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,25 +78,6 @@ func TestAReadThatNeverEndsIsInterrupted(t *testing.T) {
 	})
 }
 
-// No virtual time: it is the kernel that waits.
-func TestANamedPipeThatNobodyOpensIsInterrupted(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(name, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	signal := &InterruptError{Signal: os.Interrupt}
-	ctx, stop := context.WithCancelCause(t.Context())
-	stop(signal)
-	if _, err := openSource(ctx, nil, name, "jsonl"); !errors.Is(err, signal) {
-		t.Errorf("opened with %v", err)
-	}
-	w, err := os.OpenFile(name, os.O_RDWR, 0) // releases who waits
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = w.Close()
-}
-
 func TestAWriteThatNobodyTakesIsAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signal := &InterruptError{Signal: os.Interrupt}
@@ -119,43 +97,4 @@ func TestAWriteThatNobodyTakesIsAbandoned(t *testing.T) {
 			t.Errorf("the next write: %v", err)
 		}
 	})
-}
-
-// The last resort: a command that ignores all signals, and a standard error that takes nothing.
-func TestTheSecondSignalEndsTheProcessWithinFiveSecondsWhateverIsStuck(t *testing.T) {
-	for name, stderr := range map[string]func(t *testing.T, said io.Writer) io.Writer{
-		"a standard error that is read":      func(_ *testing.T, said io.Writer) io.Writer { return said },
-		"a standard error that nobody reads": func(t *testing.T, _ io.Writer) io.Writer { t.Helper(); return newStuck(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var said syncBuffer
-				var signals fakeSignals
-				code := make(chan int, 1)
-				env := &Env{Notify: signals.notify, Stderr: stderr(t, &said), Exit: func(c int) { code <- c }}
-				_, _, stop := env.Contexts(t.Context())
-				defer stop()
-				var work sync.WaitGroup
-				block := newStuck(t)
-				work.Go(func() { _, _ = block.Read(nil) })
-				signals.send(syscall.SIGTERM)
-				select {
-				case <-code:
-					t.Fatal("the first signal ended the process")
-				case <-time.After(time.Hour):
-				}
-				signals.send(syscall.SIGTERM)
-				began := time.Now()
-				if got := <-code; got != exitInterrupted {
-					t.Errorf("exit code %d, want %d", got, exitInterrupted)
-				}
-				if took := time.Since(began); took > 5*time.Second {
-					t.Errorf("it took %v", took)
-				}
-				if _, blocked := env.Stderr.(stuck); !blocked && !strings.Contains(said.String(), "still in app.") {
-					t.Errorf("it said %q", said.String())
-				}
-			})
-		})
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -88,4 +89,44 @@ func TestAReaderReadsWhatItWasAskedFor(t *testing.T) {
 			t.Errorf("followed for an hour: %d messages, then %v", n-1, err)
 		}
 	})
+}
+
+func TestAStreamReaderGoesOnAfterItsConsumerIsGone(t *testing.T) {
+	b := newVerifyBench(t, nil)
+	const messages = 2500
+	for range messages {
+		if _, err := b.js.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-b.js.PublishAsyncComplete()
+	r, err := openReader(t.Context(), b.js, "ROWS", "rows.>", messages-10, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	for want := uint64(1); want <= messages-10; want++ {
+		if want == 1200 { // within the second batch, of which the rest still comes
+			if err := b.js.DeleteConsumer(t.Context(), "ROWS", r.consumer.CachedInfo().Name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m, at, err := r.next(t.Context()); err != nil || m == nil || at != want {
+			t.Fatalf("got message %d, error %v; want %d", at, err, want)
+		}
+	}
+	if m, _, err := r.next(t.Context()); m != nil || err != nil {
+		t.Errorf("after the last: got %v, %v", m, err)
+	}
+	if _, err := openReader(t.Context(), b.js, "NONE", "rows.>", 1, true); err == nil {
+		t.Error("want an error for a stream that does not exist")
+	}
+	empty, err := openReader(t.Context(), b.js, "AUDIT", "audit.>", 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer empty.close()
+	if m, _, err := empty.next(t.Context()); m != nil || err != nil {
+		t.Errorf("an empty stream: got %v, %v", m, err)
+	}
 }

@@ -3,13 +3,10 @@ package app
 import (
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/nats-io/nats.go"
-	"pgregory.net/rapid"
 )
 
 // generatedJob makes the streams of a partition as they are asked for: nothing of it is held.
@@ -130,90 +127,4 @@ func heapInUse() uint64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
-}
-
-func TestSeqSetIsASet(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var set seqSet
-		model := make(map[uint64]bool)
-		draw := rapid.OneOf(rapid.Uint64Range(0, 20_000), rapid.Uint64Range(65_000, 66_000), rapid.Uint64())
-		t.Repeat(map[string]func(*rapid.T){
-			"add": func(t *rapid.T) {
-				seq := draw.Draw(t, "seq")
-				if set.add(seq) == model[seq] {
-					t.Fatalf("add %d: it was there: %t", seq, model[seq])
-				}
-				model[seq] = true
-			},
-			"add many": func(t *rapid.T) {
-				for seq := draw.Draw(t, "from"); len(model) < 30_000; seq += 3 {
-					set.add(seq)
-					model[seq] = true
-					if seq%5000 < 3 {
-						return
-					}
-				}
-			},
-			"remove": func(t *rapid.T) {
-				seq := draw.Draw(t, "seq")
-				if set.remove(seq) != model[seq] {
-					t.Fatalf("remove %d: it was there: %t", seq, model[seq])
-				}
-				delete(model, seq)
-			},
-			"": func(t *rapid.T) {
-				if seq := draw.Draw(t, "seq"); set.has(seq) != model[seq] {
-					t.Fatalf("has %d: got %t", seq, set.has(seq))
-				}
-			},
-		})
-		var want []uint64
-		for seq := range model {
-			want = append(want, seq)
-		}
-		slices.Sort(want)
-		if got := slices.Collect(set.all()); !slices.Equal(got, want) || set.n != len(want) {
-			t.Fatalf("got %d of %d sequences, want %d", len(got), set.n, len(want))
-		}
-	})
-}
-
-func TestAStreamReaderGoesOnAfterItsConsumerIsGone(t *testing.T) {
-	b := newVerifyBench(t, nil)
-	const messages = 2500
-	for range messages {
-		if _, err := b.js.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	<-b.js.PublishAsyncComplete()
-	r, err := openReader(t.Context(), b.js, "ROWS", "rows.>", messages-10, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.close()
-	for want := uint64(1); want <= messages-10; want++ {
-		if want == 1200 { // within the second batch, of which the rest still comes
-			if err := b.js.DeleteConsumer(t.Context(), "ROWS", r.consumer.CachedInfo().Name); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if m, at, err := r.next(t.Context()); err != nil || m == nil || at != want {
-			t.Fatalf("got message %d, error %v; want %d", at, err, want)
-		}
-	}
-	if m, _, err := r.next(t.Context()); m != nil || err != nil {
-		t.Errorf("after the last: got %v, %v", m, err)
-	}
-	if _, err := openReader(t.Context(), b.js, "NONE", "rows.>", 1, true); err == nil {
-		t.Error("want an error for a stream that does not exist")
-	}
-	empty, err := openReader(t.Context(), b.js, "AUDIT", "audit.>", 1, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer empty.close()
-	if m, _, err := empty.next(t.Context()); m != nil || err != nil {
-		t.Errorf("an empty stream: got %v, %v", m, err)
-	}
 }

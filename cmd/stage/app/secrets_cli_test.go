@@ -1,0 +1,80 @@
+package app
+
+import (
+	"bytes"
+	"log"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestBadKeysAreRefusedByEveryCommandAlike gives every command that reads keys one with a fault, by each way to give one.
+func TestBadKeysAreRefusedByEveryCommandAlike(t *testing.T) {
+	const hidden = "sk-hidden-0123456789"
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	if err := os.WriteFile(rows, []byte("{\"q\":1}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	commands := [][]string{
+		{"config"},
+		{"config", "--check"},
+		{"run"},
+		{"process", rows, "-o", rows + ".out"},
+		{"process", rows, "-o", rows + ".out", "--dry-run"},
+		{"batch", "question"},
+		{"setup"},
+	}
+	for _, tt := range []struct{ key, problem string }{
+		{"\uFEFF" + hidden + "\n", "holds a byte order mark (BOM); save it as plain text without one"},
+		{hidden + "\n" + hidden, "holds a line break; give the key alone, on one line"},
+		{hidden + " ", "holds white space or control characters; remove them"},
+		{"Bearer " + hidden, "holds white space or control characters; remove them"},
+		{"sk–" + hidden, "holds characters that are not ASCII; copy the key again"},
+		{`"` + hidden + "\"\n", "is in quotes; remove them"},
+	} {
+		key, problem := tt.key, tt.problem
+		file := filepath.Join(t.TempDir(), "key")
+		if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for variable, value := range map[string]string{
+			"STAGE_LLM_API_KEY": key, "STAGE_LLM_API_KEY_FILE": file, "STAGE_LLM_OPENAI_API_KEY_FILE": file,
+			"STAGE_LLM_ANTHROPIC_API_KEY": key, "STAGE_LLM_ANTHROPIC_API_KEY_FILE": file,
+		} {
+			environ := map[string]string{
+				"STAGE_LLM_BASE_URL": "http://127.0.0.1:1/v1", "STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", "STAGE_FALLBACKS": "anthropic:m",
+				"STAGE_LLM_ANTHROPIC_API_KEY": "sk-good", "STAGE_DATA_DIR": filepath.Join(t.TempDir(), "data"), "STAGE_NATS_URL": "nats://127.0.0.1:1",
+			}
+			if strings.HasPrefix(variable, "STAGE_LLM_ANTHROPIC") {
+				delete(environ, "STAGE_LLM_ANTHROPIC_API_KEY")
+			}
+			environ[variable] = value
+			for _, args := range commands {
+				var out bytes.Buffer
+				env := &Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Environ: maps.Clone(environ)}
+				code := Main(t.Context(), env)
+				if code != exitUsage || !strings.Contains(out.String(), variable+": "+problem+"\n") || strings.Contains(out.String(), hidden) {
+					t.Errorf("%v with %s=%q: exit code %d, want %d and %q:\n%s", args, variable, value, code, exitUsage, problem, &out)
+				}
+			}
+		}
+	}
+}
+
+// TestSecretsAreNotInTheStandardLog logs as net/http (Go 1.26, transport.go, readLoopPeekFailLocked) does when a server
+// goes on after its reply.
+func TestSecretsAreNotInTheStandardLog(t *testing.T) {
+	cfg, err := ConfigSource{Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-not-asked-for"}}.Load(t.Context(), NeedNothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	undo := redactStandardLog(&out, cfg.Secrets())
+	defer undo()
+	log.Printf("Unsolicited response received on idle HTTP channel starting with %q", "Bearer sk-not-asked-for")
+	if got := out.String(); !strings.Contains(got, `"Bearer [redacted]"`) {
+		t.Errorf("got %s", got)
+	}
+}

@@ -1,0 +1,54 @@
+package app
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestSeqSetIsASet(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var set seqSet
+		model := make(map[uint64]bool)
+		draw := rapid.OneOf(rapid.Uint64Range(0, 20_000), rapid.Uint64Range(65_000, 66_000), rapid.Uint64())
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				seq := draw.Draw(t, "seq")
+				if set.add(seq) == model[seq] {
+					t.Fatalf("add %d: it was there: %t", seq, model[seq])
+				}
+				model[seq] = true
+			},
+			"add many": func(t *rapid.T) {
+				for seq := draw.Draw(t, "from"); len(model) < 30_000; seq += 3 {
+					set.add(seq)
+					model[seq] = true
+					if seq%5000 < 3 {
+						return
+					}
+				}
+			},
+			"remove": func(t *rapid.T) {
+				seq := draw.Draw(t, "seq")
+				if set.remove(seq) != model[seq] {
+					t.Fatalf("remove %d: it was there: %t", seq, model[seq])
+				}
+				delete(model, seq)
+			},
+			"": func(t *rapid.T) {
+				if seq := draw.Draw(t, "seq"); set.has(seq) != model[seq] {
+					t.Fatalf("has %d: got %t", seq, set.has(seq))
+				}
+			},
+		})
+		var want []uint64
+		for seq := range model {
+			want = append(want, seq)
+		}
+		slices.Sort(want)
+		if got := slices.Collect(set.all()); !slices.Equal(got, want) || set.n != len(want) {
+			t.Fatalf("got %d of %d sequences, want %d", len(got), set.n, len(want))
+		}
+	})
+}
