@@ -11,7 +11,7 @@ COPY . .
 ARG TARGETOS TARGETARCH VERSION COMMIT
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
 	CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -o /out/stage \
-	-ldflags "-s -w -X github.com/llm-stage/stage/cmd/stage/app.linkedVersion=$VERSION -X github.com/llm-stage/stage/cmd/stage/app.linkedCommit=$COMMIT" \
+	-ldflags "-s -w -X github.com/llm-stage/stage/internal/version.linkedVersion=$VERSION -X github.com/llm-stage/stage/internal/version.linkedCommit=$COMMIT" \
 	./cmd/stage
 RUN mkdir /out/data
 

@@ -17,8 +17,8 @@ SEED     ?= 0#     of a chaos run; 0: any. The first one of sim
 SEEDS    ?= 100#   how many sim runs
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
-APP      := github.com/llm-stage/stage/cmd/stage/app
-LDFLAGS  := -s -w -X $(APP).linkedVersion=$(VERSION)
+VERSIONED := github.com/llm-stage/stage/internal/version
+LDFLAGS  := -s -w -X $(VERSIONED).linkedVersion=$(VERSION)
 TOOLS    := bin/golangci-lint bin/gofumpt bin/benchstat
 
 .PHONY: help

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -82,7 +83,7 @@ func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
 	go func() {
 		defer close(accepting)
 		if conn, err := silent.Accept(); err == nil { // says nothing, as a server behind a broken network
-			stop(&app.InterruptError{Signal: syscall.SIGTERM})
+			stop(&stopping.InterruptError{Signal: syscall.SIGTERM})
 			<-t.Context().Done()
 			_ = conn.Close()
 		}

@@ -28,9 +28,9 @@ const (
 	// user is that of the process: a number, so that Kubernetes can see that it is not root.
 	user = 65532
 	// sbomPath is where scanners look.
-	sbomPath  = "usr/share/sbom/stage.cdx.json"
-	sourceURL = "https://github.com/llm-stage/stage"
-	appPath   = "github.com/llm-stage/stage/cmd/stage/app"
+	sbomPath    = "usr/share/sbom/stage.cdx.json"
+	sourceURL   = "https://github.com/llm-stage/stage"
+	versionPath = "github.com/llm-stage/stage/internal/version"
 )
 
 // epoch is the time of everything in the image: the hour of the build would make each build another image.
@@ -138,7 +138,7 @@ func (o options) compile(goos, arch string) ([]byte, error) {
 	defer os.RemoveAll(dir) //nolint:errcheck // left to the system
 	out := filepath.Join(dir, "stage")
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", out,
-		"-ldflags", fmt.Sprintf("-s -w -X %s.linkedVersion=%s -X %s.linkedCommit=%s", appPath, o.Version, appPath, o.Commit), "./cmd/stage")
+		"-ldflags", fmt.Sprintf("-s -w -X %s.linkedVersion=%s -X %s.linkedCommit=%s", versionPath, o.Version, versionPath, o.Commit), "./cmd/stage")
 	cmd.Dir = o.Source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0")
 	if text, err := cmd.CombinedOutput(); err != nil {

@@ -250,7 +250,7 @@ func TestTheDockerfileMakesTheSameImage(t *testing.T) {
 	}
 	c := config.Config
 	wants := []string{
-		"\nFROM scratch\n", "CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false", appPath + ".linkedVersion=$VERSION",
+		"\nFROM scratch\n", "CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false", versionPath + ".linkedVersion=$VERSION",
 		" /etc/ssl/certs/ca-certificates.crt\n", "--chown=" + c.User + " /out/data " + c.WorkingDir + "\n",
 		"\nUSER " + c.User + "\n", "\nWORKDIR " + c.WorkingDir + "\n", "\nENTRYPOINT [\"" + c.Entrypoint[0] + "\"]\n", "\nCMD [\"" + c.Cmd[0] + "\"]\n",
 		"\nENV " + c.Env[1] + "\n",

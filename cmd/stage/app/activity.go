@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/terminal"
 )
 
 // otherKind stands for all kinds beyond a bound together.
@@ -176,7 +177,7 @@ func (a *activity) callText(c *auditlog.Call) string {
 		text += fmt.Sprintf(", status %d", c.StatusCode)
 	}
 	if c.RetryAfter > 0 {
-		text += ", told to wait " + shortTime(c.RetryAfter)
+		text += ", told to wait " + terminal.Duration(c.RetryAfter)
 	}
 	if a.payloads && c.Status != auditlog.CallCapacityRetry {
 		text += ": " + preview([]byte(c.Error))

@@ -32,6 +32,8 @@ import (
 	"log"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/internal/version"
 	"github.com/spf13/cobra"
 )
 
@@ -116,7 +118,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 			"  stage run --nats-url nats://localhost:4222 --pool-size 32",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Version:       buildVersion().String(),
+		Version:       version.Current().String(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SetOut(env.Stderr)
 			if err := cmd.Help(); err != nil {
@@ -137,7 +139,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 	)
 	root.AddCommand(commands(env)...)
 	root.SetHelpCommand(newHelpCommand())
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd, terminalWidth(env.Stdout)) })
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd, terminal.Width(env.Stdout)) })
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
 	root.InitDefaultCompletionCmd()

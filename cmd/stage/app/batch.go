@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go"
@@ -127,7 +128,7 @@ func (b *batches) serve(soft, hard context.Context) {
 // open begins to take requests.
 func (b *batches) open(work, hard context.Context) (micro.Service, error) {
 	service, err := micro.AddService(b.conn.nc, micro.Config{
-		Name: batchService, Version: semanticVersion(buildVersion().Version), Description: "batched requests to an LLM through a stage's pool",
+		Name: batchService, Version: semanticVersion(version.Current().Version), Description: "batched requests to an LLM through a stage's pool",
 		Metadata: map[string]string{
 			"stage": b.cfg.Name, "run_id": b.caller.RunID(), "provider": b.cfg.LLM.Provider, "model": b.caller.At(0).Model(),
 		},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -94,7 +95,7 @@ func (r *batchRun) unasked(err error) error {
 		if errors.Is(err, pool.ErrOutage) {
 			paused.Class = llm.Transient // it may be over at the next attempt
 		}
-		if errors.Is(err, errCostCeiling) {
+		if errors.Is(err, cost.ErrCeiling) {
 			paused.Reason = reasonCostCeiling
 		}
 		return paused

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -13,14 +14,14 @@ import (
 // counted. Rows and batched requests share it. Safe for concurrent use.
 type caller struct {
 	*targets
-	ledger  *ledger
+	ledger  *cost.Ledger
 	stage   string               // its name
 	runID   string               // of this process
 	counted func(*auditlog.Call) // each call, once it is priced
 }
 
 // newCaller returns what makes calls to t. counted is handed each call once it has its cost.
-func newCaller(t *targets, l *ledger, stage, runID string, counted func(*auditlog.Call)) *caller {
+func newCaller(t *targets, l *cost.Ledger, stage, runID string, counted func(*auditlog.Call)) *caller {
 	return &caller{targets: t, ledger: l, stage: stage, runID: runID, counted: counted}
 }
 
@@ -29,11 +30,11 @@ func (c *caller) RunID() string { return c.runID }
 
 // Affordable returns an error where a row or prompt names a model of its own that has no price, and there is a ceiling.
 func (c *caller) Affordable(model string) error {
-	return c.ledger.affords(c.At(0).Provider(), model)
+	return c.ledger.Affords(c.At(0).Provider(), model)
 }
 
 // Exhausted returns why no call may start: the ceiling is reached; nil: one may.
-func (c *caller) Exhausted() error { return c.ledger.exhausted() }
+func (c *caller) Exhausted() error { return c.ledger.Exhausted() }
 
 // outcome is all that came of one call.
 type outcome struct {
@@ -53,7 +54,7 @@ func (c *caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exc
 
 // Count counts a call's cost towards the ceiling, and the call in totals and metrics.
 func (c *caller) Count(o outcome) {
-	c.ledger.spend(o.Event)
+	c.ledger.Spend(o.Event)
 	c.counted(o.Event)
 }
 
@@ -84,7 +85,7 @@ func (c *caller) event(t *target, model string, a pool.Attempt, x *llm.Exchange,
 	}
 	if x.Reply != nil {
 		e.Usage = auditUsage(x.Reply.Usage)
-		c.ledger.price(e, x.Reply.Model)
+		c.ledger.Price(e, x.Reply.Model)
 	}
 	if fault == nil {
 		return e

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/spf13/cobra"
@@ -111,7 +112,7 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 	var err error
 	if name == "-" {
 		name = "standard input"
-		text, err = io.ReadAll(interruptible(ctx, env.Stdin))
+		text, err = io.ReadAll(stopping.Reader(ctx, env.Stdin))
 	} else {
 		text, err = os.ReadFile(name)
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
 
@@ -45,7 +46,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 				return invalid(err)
 			}
 			for _, note := range p.schemaNotes(cfg) {
-				say(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.provider, note.text)
+				terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.provider, note.text)
 			}
 			_, err = fmt.Fprintln(env.Stdout, "the configuration is good")
 			return err
@@ -55,7 +56,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 			return err
 		}
 		if *asJSON {
-			return writeJSON(env.Stdout, cfg.Settings())
+			return terminal.WriteJSON(env.Stdout, cfg.Settings())
 		}
 		return writeConfig(env.Stdout, cfg)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -86,8 +87,8 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 	if err != nil {
 		return err
 	}
-	say(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
-	say(env.Stdout, "dashboard: %s", server.start(hard, s))
+	terminal.PrintLine(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
+	terminal.PrintLine(env.Stdout, "dashboard: %s", server.start(hard, s))
 	p := &pipeline{stage: s, stderr: env.Stderr, out: env.Stdout, source: newDemoRows(rows), total: int64(rows), format: writeDemoLine}
 	if err := p.run(soft, hard); err != nil {
 		return err
@@ -153,11 +154,11 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage) error {
 		return err
 	}
 	out := bufio.NewWriter(w)
-	say(out, "")
-	say(out, "audit: %d calls (%d succeeded, %d met no capacity and were made again, %d failed), %d rows, %d run events",
+	terminal.PrintLine(out, "")
+	terminal.PrintLine(out, "audit: %d calls (%d succeeded, %d met no capacity and were made again, %d failed), %d rows, %d run events",
 		counts.calls, counts.succeeded, counts.capacity, counts.calls-counts.succeeded-counts.capacity, counts.rows, counts.runs)
 	sum := s.summary()
-	say(out, "rows: %d succeeded, %d failed; peak delay between calls %s; every result in the order of its row",
+	terminal.PrintLine(out, "rows: %d succeeded, %d failed; peak delay between calls %s; every result in the order of its row",
 		sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond))
 	return out.Flush()
 }

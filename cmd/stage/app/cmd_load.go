@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
 
@@ -90,18 +92,18 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name string, o loadOpt
 	if err != nil {
 		return conn.explain(err)
 	}
-	rows := &fileRows{name: name, rows: NewRowReader(in.file, in.format, int(conn.nc.MaxPayload())-messageOverhead), log: log, strict: true}
+	rows := &fileRows{name: name, rows: rowfile.NewReader(in.file, in.format, int(conn.nc.MaxPayload())-messageOverhead), log: log, strict: true}
 	if err := rows.skip(loaded); err != nil {
 		return err
 	}
 	before, last, began := loaded, loaded, time.Now()
-	bar := newBar(ctx, env.Stderr, in.rows, loaded, func() string { return fmt.Sprintf("%.0f rows/s", float64(last-before)/time.Since(began).Seconds()) })
-	err = l.run(ctx, loaded, rows.read, func(n int64) { last = n; bar.set(n) })
-	bar.finish()
+	bar := terminal.NewBar(ctx, env.Stderr, in.rows, loaded, func() string { return fmt.Sprintf("%.0f rows/s", float64(last-before)/time.Since(began).Seconds()) })
+	err = l.run(ctx, loaded, rows.read, func(n int64) { last = n; bar.Set(n) })
+	bar.Finish()
 	if o.json {
 		report := loadReport{ID: id, Subjects: l.subjects(), Loaded: last - before, Before: before, DurationMS: time.Since(began).Milliseconds()}
-		return errors.Join(err, writeJSON(env.Stdout, &report))
+		return errors.Join(err, terminal.WriteJSON(env.Stdout, &report))
 	}
-	say(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, l.subjects(), time.Since(began).Round(time.Millisecond), before)
+	terminal.PrintLine(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, l.subjects(), time.Since(began).Round(time.Millisecond), before)
 	return err
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
 
@@ -27,7 +28,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().Int64Var(&o.limit, "limit", 0, "process the first N rows only; 0: all")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "render the prompts, show the first ones and count; call nobody, store nothing")
 	defaults := map[string]string{}
-	if isTerminal(env.Stderr) {
+	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the bar says the rest
 	}
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Defaults: defaults})

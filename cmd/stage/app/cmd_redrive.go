@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -57,7 +58,7 @@ func redriveStreams(ctx context.Context, env *Env, cfg *Config, o redriveOptions
 	switch {
 	case r == nil:
 	case o.json:
-		err = errors.Join(err, writeJSON(env.Stdout, r))
+		err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))
 	default:
 		r.write(env.Stdout)
 	}

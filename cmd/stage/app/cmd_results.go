@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -62,7 +63,7 @@ func printResults(ctx context.Context, env *Env, cfg *Config, path string, first
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(newInterruptibleWriter(ctx, w), 64<<10)
+	out := bufio.NewWriterSize(stopping.NewWriter(ctx, w), 64<<10)
 	defer func() { err = errors.Join(err, out.Flush(), closeOut()) }()
 	for p := first; p <= last && err == nil; p++ {
 		err = conn.explain(printPartition(ctx, js, cfg, p, out, follow))

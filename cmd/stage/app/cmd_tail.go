@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -88,7 +90,7 @@ func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriter(newInterruptibleWriter(ctx, env.Stdout))
+	out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
 	o.follow, o.colour = conn.server == nil, colourOf(env)
 	if o.row != 0 {
 		err = tellRow(ctx, js, cfg, out, o)
@@ -102,4 +104,4 @@ func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
 }
 
 // colourOf says whether to colour what goes to standard output.
-func colourOf(env *Env) bool { return isTerminal(env.Stdout) && env.Environ["NO_COLOR"] == "" }
+func colourOf(env *Env) bool { return terminal.Is(env.Stdout) && env.Environ["NO_COLOR"] == "" }

@@ -3,6 +3,8 @@ package app
 import (
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/internal/version"
 	"github.com/spf13/cobra"
 )
 
@@ -17,9 +19,9 @@ func newVersionCommand(env *Env) *cobra.Command {
 	asJSON := cmd.Flags().Bool("json", false, "print them as JSON")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if *asJSON {
-			return writeJSON(env.Stdout, buildVersion())
+			return terminal.WriteJSON(env.Stdout, version.Current())
 		}
-		_, err := fmt.Fprintln(env.Stdout, buildVersion())
+		_, err := fmt.Fprintln(env.Stdout, version.Current())
 		return err
 	}
 	return cmd

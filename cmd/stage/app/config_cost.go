@@ -1,13 +1,16 @@
 package app
 
-import "fmt"
+import (
+	"fmt"
+	"github.com/llm-stage/stage/internal/cost"
+)
 
 // Prices reads the price list; nil without one. The error is a [*ConfigError] that names the variable.
-func (c *CostConfig) Prices() (prices, error) {
+func (c *CostConfig) Prices() (cost.Prices, error) {
 	if c.PricesFile == "" {
 		return nil, nil
 	}
-	p, err := loadPrices(c.PricesFile)
+	p, err := cost.LoadPrices(c.PricesFile)
 	if err != nil {
 		return nil, invalid(fmt.Errorf("STAGE_PRICES_FILE: %w", plainPathError(err)))
 	}
@@ -25,13 +28,13 @@ func (c *CostConfig) check(asked []FallbackModel, found *faults) {
 		}
 		return
 	}
-	p, err := loadPrices(c.PricesFile)
+	p, err := cost.LoadPrices(c.PricesFile)
 	if err != nil {
 		found.add("STAGE_PRICES_FILE", "%v", plainPathError(err))
 		return
 	}
 	for _, m := range asked {
-		if _, ok := p.of(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
+		if _, ok := p.Of(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
 			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be kept without a price of %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
 		}
 	}

@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -33,9 +36,9 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 		return err
 	}
 	if p.base.System != "" {
-		say(env.Stdout, "--- system prompt\n%s", strings.TrimRight(p.base.System, "\n"))
+		terminal.PrintLine(env.Stdout, "--- system prompt\n%s", strings.TrimRight(p.base.System, "\n"))
 	}
-	rows := NewRowReader(in.file, in.format, processPayloadBytes-messageOverhead)
+	rows := rowfile.NewReader(in.file, in.format, processPayloadBytes-messageOverhead)
 	e := estimate{each: len(p.base.System)}
 	if p.base.Schema != nil {
 		e.each += len(p.base.Schema.Source())
@@ -55,20 +58,20 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 		prompt, err := renderRow(p, row)
 		if err != nil {
 			e.bad++
-			say(env.Stderr, "line %d: %v", row.Line, err)
+			terminal.PrintLine(env.Stderr, "line %d: %v", row.Line, err)
 			continue
 		}
 		e.bytes += int64(len(prompt) + e.each)
 		if e.rows-e.bad <= dryRunPrompts {
-			say(env.Stdout, "--- line %d\n%s", row.Line, strings.TrimRight(prompt, "\n"))
+			terminal.PrintLine(env.Stdout, "--- line %d\n%s", row.Line, strings.TrimRight(prompt, "\n"))
 		}
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	say(env.Stdout, "---\n%d rows, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", e.rows, e.bad, e.tokens())
+	terminal.PrintLine(env.Stdout, "---\n%d rows, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", e.rows, e.bad, e.tokens())
 	if text := e.cost(cfg, prices); text != "" {
-		say(env.Stdout, "%s", text)
+		terminal.PrintLine(env.Stdout, "%s", text)
 	}
 	return nil
 }
@@ -83,21 +86,21 @@ type estimate struct {
 func (e *estimate) tokens() int64 { return e.bytes / bytesPerToken }
 
 // cost says what the job costs as far as that can be known before it; "" without a file of prices.
-func (e *estimate) cost(cfg *Config, all prices) string {
+func (e *estimate) cost(cfg *Config, all cost.Prices) string {
 	if all == nil {
 		return ""
 	}
-	price, ok := all.of(cfg.LLM.Provider, cfg.LLM.Model)
+	price, ok := all.Of(cfg.LLM.Provider, cfg.LLM.Model)
 	if !ok {
 		return fmt.Sprintf("the cost is not known: STAGE_PRICES_FILE has no price of %s/%s", cfg.LLM.Provider, cfg.LLM.Model)
 	}
-	of := price.live()
-	text := fmt.Sprintf("about %s USD for the prompts", dollars(of.cost(&auditlog.Usage{PromptTokens: e.tokens()})))
+	of := price.Live()
+	text := fmt.Sprintf("about %s USD for the prompts", dollars(of.Cost(&auditlog.Usage{PromptTokens: e.tokens()})))
 	if most := cfg.LLM.MaxTokens; most != nil {
 		replies := &auditlog.Usage{CompletionTokens: (e.rows - e.bad) * int64(*most)}
-		text += fmt.Sprintf(", at most %s USD for replies of STAGE_LLM_MAX_TOKENS each", dollars(of.cost(replies)))
+		text += fmt.Sprintf(", at most %s USD for replies of STAGE_LLM_MAX_TOKENS each", dollars(of.Cost(replies)))
 	} else {
-		text += fmt.Sprintf(", and %s USD for every 100 tokens of reply to each row", dollars(of.cost(&auditlog.Usage{CompletionTokens: 100 * (e.rows - e.bad)})))
+		text += fmt.Sprintf(", and %s USD for every 100 tokens of reply to each row", dollars(of.Cost(&auditlog.Usage{CompletionTokens: 100 * (e.rows - e.bad)})))
 	}
 	if cfg.Cost.MaxUSD > 0 {
 		text += fmt.Sprintf("; STAGE_MAX_COST_USD is %g", cfg.Cost.MaxUSD)
@@ -114,7 +117,7 @@ func dollars(usd float64) string {
 }
 
 // renderRow renders one row of a file.
-func renderRow(p *prompt, row InputRow) (string, error) {
+func renderRow(p *prompt, row rowfile.Row) (string, error) {
 	if row.Fault != nil {
 		return "", errors.New(row.Fault.Problem)
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"github.com/llm-stage/stage/internal/stopping"
 	"io"
 	"os"
 	"os/signal"
@@ -66,7 +67,7 @@ const signalEcho = 200 * time.Millisecond
 
 // Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM cancels soft:
 // take no new work, finish what is begun. The second cancels hard, from which soft descends: stop at once. The cause
-// of both is an [*InterruptError]; a third signal ends the process, as it would have without this. So does the second, by
+// of both is an [*stopping.InterruptError]; a third signal ends the process, as it would have without this. So does the second, by
 // Env.Exit, if what can't be cancelled keeps it from ending within 5 s. Both end with parent. The caller calls stop when
 // the command is done; it waits until the signals are released.
 func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop func()) {
@@ -83,9 +84,9 @@ func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop
 				switch {
 				case first.IsZero():
 					first = time.Now()
-					cancelSoft(&InterruptError{Signal: s})
+					cancelSoft(&stopping.InterruptError{Signal: s})
 				case time.Since(first) >= signalEcho:
-					cancelHard(&InterruptError{Signal: s})
+					cancelHard(&stopping.InterruptError{Signal: s})
 					e.exitSoon()
 				}
 			case <-hard.Done():

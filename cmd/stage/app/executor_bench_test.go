@@ -10,6 +10,8 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/pool"
@@ -38,9 +40,9 @@ func newRowWay(tb testing.TB) *rowWay {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	metrics, usage := NewMetrics(Build{}, func() Snapshot { return Snapshot{} }), newUsageRecorder()
-	caller := newCaller(servers, newLedger(nil, 0), cfg.Name, "run", func(c *auditlog.Call) {
-		usage.call(c)
+	metrics, usage := NewMetrics(version.Build{}, func() Snapshot { return Snapshot{} }), cost.NewRecorder()
+	caller := newCaller(servers, cost.NewLedger(nil, 0), cfg.Name, "run", func(c *auditlog.Call) {
+		usage.Call(c)
 		metrics.CallDone(c)
 	})
 	e, err := newExecutor(cfg, caller, prompt, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, slog.New(slog.DiscardHandler))

@@ -2,6 +2,7 @@ package app
 
 import (
 	"errors"
+	"github.com/llm-stage/stage/internal/stopping"
 )
 
 // Exit codes of the program.
@@ -27,7 +28,7 @@ func exitCode(err error) int {
 	if _, ok := errors.AsType[*FatalError](err); ok {
 		return exitFatal
 	}
-	if _, ok := errors.AsType[*InterruptError](err); ok {
+	if _, ok := errors.AsType[*stopping.InterruptError](err); ok {
 		return exitInterrupted
 	}
 	return exitFailed

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/llm-stage/stage/internal/stopping"
 	"log/slog"
 	"net"
 	"net/http"
@@ -118,7 +119,7 @@ func serveUntil(soft, hard context.Context, server *http.Server, listener net.Li
 	select {
 	case err = <-failed:
 	case <-soft.Done():
-		grace, cancel := within(hard, httpCloseGrace, httpHardCloseGrace)
+		grace, cancel := stopping.Within(hard, httpCloseGrace, httpHardCloseGrace)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
 			server.Close() //nolint:errcheck // the listener is closed, and the connections are given up

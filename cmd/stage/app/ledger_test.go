@@ -17,6 +17,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -167,15 +168,15 @@ func TestUnknownCostStaysUnknown(t *testing.T) {
 		for _, q := range []int{1, 2, 3} {
 			for _, e := range rows {
 				if int(e.Row.Sequence) == q {
-					costs = append(costs, costText(e.Row.Usage))
+					costs = append(costs, cost.CostText(e.Row.Usage))
 				}
 			}
 		}
 		if strings.Join(costs, " ") != "0.250000 unknown unknown" {
 			t.Errorf("rows cost %v", costs)
 		}
-		if all := r.usage.all(); all.cost() != "at least 0.250000, unknown of 2 calls" || all.Usage.CostUSD != nil {
-			t.Errorf("the total is %q and %v in the summary", all.cost(), all.Usage.CostUSD)
+		if all := r.usage.All(); all.Cost() != "at least 0.250000, unknown of 2 calls" || all.Usage.CostUSD != nil {
+			t.Errorf("the total is %q and %v in the summary", all.Cost(), all.Usage.CostUSD)
 		}
 		if got := lines(l.logs.String(), `msg="token usage"`); len(got) != 1 || !strings.Contains(got[0], `cost_usd="at least 0.250000, unknown of 2 calls"`) {
 			t.Errorf("log: %v", got)
@@ -199,9 +200,9 @@ func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
 		run := runs[len(runs)-1].Run.Summary
 		if row.Attempts != 2 || row.Usage.CostUSD != nil || run.Total.Usage.CostUSD != nil || run.Usage[0].Usage.CostUSD != nil || row.Usage.TotalTokens != 150 {
 			t.Errorf("%d attempts; the row costs %s, the run %s, its model %s; want unknown", row.Attempts,
-				costText(row.Usage), costText(run.Total.Usage), costText(run.Usage[0].Usage))
+				cost.CostText(row.Usage), cost.CostText(run.Total.Usage), cost.CostText(run.Usage[0].Usage))
 		}
-		if status := newUsageReport(r.usage.all()); status.CostUSD != nil || status.KnownCostUSD != 0.00105 || status.UnpricedCalls != 1 {
+		if status := newUsageReport(r.usage.All()); status.CostUSD != nil || status.KnownCostUSD != 0.00105 || status.UnpricedCalls != 1 {
 			t.Errorf("status: %+v", status)
 		}
 	})

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
 )
@@ -26,7 +28,7 @@ const messageOverhead = 8 << 10
 type source struct {
 	name   string
 	file   io.ReadCloser
-	format RowFormat
+	format rowfile.Format
 	sum    string // of the content; empty for standard input
 	rows   int64  // -1: not known
 }
@@ -34,13 +36,13 @@ type source struct {
 // openSource opens the input and, where it can be read twice, counts its rows and sums up its content. When ctx ends, so
 // do reads of an input that may never end.
 func openSource(ctx context.Context, stdin io.Reader, name, format string) (*source, error) {
-	f, err := rowFormat(name, format)
+	f, err := rowfile.FormatOf(name, format)
 	if err != nil {
 		return nil, invalid(err)
 	}
 	s := &source{name: name, format: f, rows: -1}
 	if name == "-" {
-		s.file = io.NopCloser(interruptible(ctx, stdin))
+		s.file = io.NopCloser(stopping.Reader(ctx, stdin))
 		return s, nil
 	}
 	file, err := openFile(ctx, name)
@@ -58,12 +60,12 @@ func openSource(ctx context.Context, stdin io.Reader, name, format string) (*sou
 		return nil, invalid(errors.Join(err, file.Close()))
 	}
 	if !info.Mode().IsRegular() {
-		s.file = readCloser{interruptible(ctx, file), file}
+		s.file = readCloser{stopping.Reader(ctx, file), file}
 		return s, nil
 	}
 	s.file = file
 	sum := sha256.New()
-	reader := NewRowReader(io.TeeReader(file, sum), f, processPayloadBytes)
+	reader := rowfile.NewReader(io.TeeReader(file, sum), f, processPayloadBytes)
 	for s.rows = 0; ; s.rows++ {
 		if _, err = reader.Next(); err != nil {
 			break
@@ -110,7 +112,7 @@ func openFile(ctx context.Context, name string) (*os.File, error) {
 // fileRows makes messages of the rows of a file.
 type fileRows struct {
 	name  string
-	rows  *RowReader
+	rows  *rowfile.Reader
 	limit int // largest row that a message holds
 	// strict makes a row that no message can hold an error.
 	strict bool
@@ -119,7 +121,7 @@ type fileRows struct {
 
 // reader reads the source from the beginning.
 func (s *source) reader(log *slog.Logger, limit int) *fileRows {
-	return &fileRows{name: s.name, rows: NewRowReader(s.file, s.format, limit), limit: limit, log: log}
+	return &fileRows{name: s.name, rows: rowfile.NewReader(s.file, s.format, limit), limit: limit, log: log}
 }
 
 // skip passes over the rows that an earlier run has loaded.

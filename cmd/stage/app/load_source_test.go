@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"github.com/llm-stage/stage/internal/stopping"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -15,7 +16,7 @@ func TestANamedPipeThatNobodyOpensIsInterrupted(t *testing.T) {
 	if err := syscall.Mkfifo(name, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	signal := &InterruptError{Signal: os.Interrupt}
+	signal := &stopping.InterruptError{Signal: os.Interrupt}
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(signal)
 	if _, err := openSource(ctx, nil, name, "jsonl"); !errors.Is(err, signal) {

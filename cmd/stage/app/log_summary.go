@@ -39,7 +39,7 @@ type progressMark struct {
 }
 
 func (s *stage) progressMark() progressMark {
-	m := progressMark{at: time.Now(), calls: s.usage.all().Calls}
+	m := progressMark{at: time.Now(), calls: s.usage.All().Calls}
 	for _, c := range s.consumers {
 		m.rows += c.Status().Emitted
 	}
@@ -63,7 +63,7 @@ func (s *stage) progressAttrs(r *statusReport, rowsPerSecond float64, left func(
 			todo += int64(p.WindowRows)
 		}
 	}
-	used := s.usage.all()
+	used := s.usage.All()
 	attrs := []slog.Attr{
 		slog.Uint64("rows_succeeded", r.Rows.Succeeded), slog.Uint64("rows_failed", r.Rows.Failed), slog.Int64("rows_left", todo),
 		slog.Float64("rows_per_second", tenths(rowsPerSecond)), slog.Int("in_flight", r.Pool.InFlight), slog.Int("waiting", r.Pool.Waiting),
@@ -73,7 +73,7 @@ func (s *stage) progressAttrs(r *statusReport, rowsPerSecond float64, left func(
 	if used.Usage != nil {
 		attrs = append(attrs, slog.Int64("tokens", used.Usage.TotalTokens))
 	}
-	attrs = append(attrs, slog.String("cost_usd", used.cost()))
+	attrs = append(attrs, slog.String("cost_usd", used.Cost()))
 	switch {
 	case r.Pool.Paused != "":
 		attrs = append(attrs, slog.String("paused", r.Pool.Paused), slog.String("pause_reason", string(r.Pool.PauseReason)),

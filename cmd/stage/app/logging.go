@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/llm-stage/stage/internal/terminal"
 	"io"
 	"log/slog"
 )
@@ -9,7 +10,7 @@ import (
 // it there: an error of the server, of a library, a panic.
 func newConfiguredLogger(c *Config, w io.Writer) *slog.Logger {
 	format := c.Process.LogFormat
-	if format == "" && isTerminal(w) {
+	if format == "" && terminal.Is(w) {
 		format = "text"
 	}
 	return newLogger(redactingWriter{to: w, secrets: c.Secrets()}, c.Process.LogLevel, format)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/version"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -57,7 +58,7 @@ type Metrics struct {
 var _ consumer.Observer = (*Metrics)(nil)
 
 // NewMetrics returns the metrics of a process. The gauges ask snapshot at each scrape; it must not block.
-func NewMetrics(build Build, snapshot func() Snapshot) *Metrics {
+func NewMetrics(build version.Build, snapshot func() Snapshot) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}

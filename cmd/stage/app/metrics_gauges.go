@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/version"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // gauges shows a [Snapshot] as metrics. All values of a scrape come from one snapshot, and nothing is set in the course
 // of the work.
 type gauges struct {
-	build    Build
+	build    version.Build
 	snapshot func() Snapshot
 
 	throttled     *prometheus.Desc
@@ -27,7 +28,7 @@ type gauges struct {
 	buildInfo     *prometheus.Desc
 }
 
-func newGauges(build Build, snapshot func() Snapshot) *gauges {
+func newGauges(build version.Build, snapshot func() Snapshot) *gauges {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}

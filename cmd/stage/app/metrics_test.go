@@ -13,6 +13,8 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -20,7 +22,7 @@ import (
 
 // busyMetrics are metrics on which each method was called.
 func busyMetrics() *Metrics {
-	m := NewMetrics(Build{Version: "v1.2.3", GoVersion: "go1.26.0"}, func() Snapshot {
+	m := NewMetrics(version.Build{Version: "v1.2.3", GoVersion: "go1.26.0"}, func() Snapshot {
 		return Snapshot{
 			Pool:  pool.Stats{InFlight: 7, CurrentDelay: 50 * time.Millisecond, ThrottleTime: 90 * time.Second},
 			Pause: PauseBilling,
@@ -77,7 +79,7 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 }
 
 func TestLabelValuesAreBounded(t *testing.T) {
-	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
+	m := NewMetrics(version.Build{}, func() Snapshot { return Snapshot{} })
 	for i := range 10 * modelsMax {
 		m.CallDone(&auditlog.Call{Provider: fmt.Sprintf("p%d", i), Model: fmt.Sprintf("m%d", i), Status: auditlog.CallFailure})
 	}
@@ -115,7 +117,7 @@ func TestPauseReasonComesFromTheStatus(t *testing.T) {
 }
 
 func TestEachModelBeyondTheBoundCountsAsOther(t *testing.T) {
-	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
+	m := NewMetrics(version.Build{}, func() Snapshot { return Snapshot{} })
 	for range 2 {
 		for i := range modelsMax + 3 {
 			m.CallDone(&auditlog.Call{Provider: "openai", Model: fmt.Sprint("m", i), Status: auditlog.CallSuccess})
@@ -133,8 +135,8 @@ func TestEachModelBeyondTheBoundCountsAsOther(t *testing.T) {
 }
 
 func TestACallAndARowAreCountedWithoutAllocation(t *testing.T) {
-	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
-	u := newUsageRecorder()
+	m := NewMetrics(version.Build{}, func() Snapshot { return Snapshot{} })
+	u := cost.NewRecorder()
 	some, cost := int64(3), 0.25
 	call := &auditlog.Call{
 		Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: time.Second,
@@ -143,20 +145,20 @@ func TestACallAndARowAreCountedWithoutAllocation(t *testing.T) {
 		},
 	}
 	if got := testing.AllocsPerRun(100, func() {
-		u.call(call)
+		u.Call(call)
 		m.CallDone(call)
 		m.RowEmitted(0, false, time.Second, time.Millisecond)
 		m.AuditEvent(auditlog.KindCall)
 	}); got != 0 {
 		t.Errorf("got %v allocations, want none", got)
 	}
-	if sum := u.all().Usage; *sum.CachedTokens != 3*101 || *sum.CacheWriteTokens != 5*101 || *sum.CacheWrite1hTokens != 3*101 || some != 3 {
+	if sum := u.All().Usage; *sum.CachedTokens != 3*101 || *sum.CacheWriteTokens != 5*101 || *sum.CacheWrite1hTokens != 3*101 || some != 3 {
 		t.Errorf("got sums %+v; the call has %d", sum, some)
 	}
 }
 
 func BenchmarkCallDone(b *testing.B) {
-	m := NewMetrics(Build{}, func() Snapshot { return Snapshot{} })
+	m := NewMetrics(version.Build{}, func() Snapshot { return Snapshot{} })
 	call := &auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: time.Second, Usage: &auditlog.Usage{PromptTokens: 1, CompletionTokens: 1}}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -73,7 +74,7 @@ func (p *pipeline) run(soft, hard context.Context) error {
 		finish(err) // all is written: the stage may stop
 		return err
 	})
-	if p.progress.bar.bar == nil {
+	if p.progress.Bar.Bar == nil {
 		part(func(ctx context.Context) error { p.stage.logEvery(ctx, p.progress.left); return nil })
 	}
 	err := p.stage.run(work, hard)
@@ -82,7 +83,7 @@ func (p *pipeline) run(soft, hard context.Context) error {
 		p.endInput(err)
 	}
 	partErr := parts.Wait()
-	p.progress.finish()
+	p.progress.Finish()
 	p.summary(time.Since(began))
 	switch {
 	case hard.Err() != nil:
@@ -141,7 +142,7 @@ func (p *pipeline) write(ctx context.Context) error {
 		return err
 	}
 	defer results.close()
-	out := bufio.NewWriterSize(newInterruptibleWriter(ctx, p.progress.writer(p.out)), 64<<10)
+	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.out)), 64<<10)
 	total, flushed := int64(-1), time.Now()
 	for total < 0 || p.written < total {
 		if total < 0 {
@@ -183,12 +184,12 @@ func (p *pipeline) write(ctx context.Context) error {
 // summary says on standard error what was done.
 func (p *pipeline) summary(took time.Duration) {
 	sum := p.stage.summary()
-	used, tokens := p.stage.usage.all(), "unknown"
+	used, tokens := p.stage.usage.All(), "unknown"
 	if u := used.Usage; u != nil {
 		tokens = strconv.FormatInt(u.TotalTokens, 10)
 	} else if used.Calls == 0 {
 		tokens = "0"
 	}
 	fmt.Fprintf(p.stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
-		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.cost(), sum.PeakDelay.Round(time.Millisecond))
+		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
 }

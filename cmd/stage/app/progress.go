@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"github.com/llm-stage/stage/internal/terminal"
 	"io"
 	"strings"
 	"sync/atomic"
@@ -11,7 +12,7 @@ import (
 
 // progress shows how far a job is.
 type progress struct {
-	*bar
+	*terminal.Bar
 	stage *stage
 	done  atomic.Int64
 	total atomic.Int64
@@ -22,18 +23,18 @@ type progress struct {
 func newProgress(ctx context.Context, w io.Writer, s *stage, total int64) *progress {
 	p := &progress{stage: s, began: time.Now()}
 	p.total.Store(total)
-	p.bar = newBar(ctx, w, total, 0, p.line)
+	p.Bar = terminal.NewBar(ctx, w, total, 0, p.line)
 	return p
 }
 
 // know says how many rows there are, as soon as that is known.
 func (p *progress) know(total int64) {
 	p.total.Store(total)
-	p.setTotal(total)
+	p.SetTotal(total)
 }
 
 // add counts finished rows.
-func (p *progress) add(n int64) { p.set(p.done.Add(n)) }
+func (p *progress) add(n int64) { p.Set(p.done.Add(n)) }
 
 // left is how many rows have no result written yet; below 0: not known.
 func (p *progress) left() int64 {
@@ -67,7 +68,7 @@ func (p *progress) line() string {
 	if r.Pool.Paused != "" {
 		parts = append(parts, pauseProgress(&r))
 	} else if until := r.Pool.LawPausedUntil; until != nil {
-		parts = append(parts, "asked to wait "+shortTime(until.Sub(r.Time)))
+		parts = append(parts, "asked to wait "+terminal.Duration(until.Sub(r.Time)))
 	} else if left := total - done; total > 0 && left > 0 && speed > 0 {
 		eta := time.Duration(float64(left) / speed * float64(time.Second))
 		parts = append(parts, "ETA "+eta.Round(time.Second).String())

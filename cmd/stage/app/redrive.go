@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -43,13 +44,13 @@ func (r *redriven) write(w io.Writer) {
 	if r.options.dryRun {
 		did = "would be published again"
 	}
-	say(w, "%d rows %s, of %d failed results%s", r.Published, did, r.Failed, r.leftOut())
+	terminal.PrintLine(w, "%d rows %s, of %d failed results%s", r.Published, did, r.Failed, r.leftOut())
 	reasons := make([]string, 0, len(r.Reasons))
 	for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
-		reasons = append(reasons, fmt.Sprintf("%s %d", orDash(reason), r.Reasons[reason]))
+		reasons = append(reasons, fmt.Sprintf("%s %d", terminal.OrDash(reason), r.Reasons[reason]))
 	}
 	if len(reasons) > 0 {
-		say(w, "failed results by reason: %s", strings.Join(reasons, ", "))
+		terminal.PrintLine(w, "failed results by reason: %s", strings.Join(reasons, ", "))
 	}
 }
 
@@ -139,8 +140,8 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	}
 	defer rows.close()
 	var published atomic.Int64
-	bar := newBar(ctx, progress, int64(rows.left), 0, func() string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
-	defer bar.finish()
+	bar := terminal.NewBar(ctx, progress, int64(rows.left), 0, func() string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
+	defer bar.Finish()
 	for seen := int64(1); ; seen++ {
 		m, at, err := rows.next(ctx)
 		if err != nil {
@@ -156,7 +157,7 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 		}
 		if seen%256 == 0 {
 			published.Store(int64(r.done.Published))
-			bar.set(seen)
+			bar.Set(seen)
 		}
 	}
 }
@@ -193,7 +194,7 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 	}
 	r.done.Failed++
 	mark := r.marks.begun[at]
-	if r.marks.done.has(at) || r.done.options.dryRun && mark != nil && mark.as > 0 {
+	if r.marks.done.Has(at) || r.done.options.dryRun && mark != nil && mark.as > 0 {
 		r.done.Before++
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/seqset"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -37,7 +38,7 @@ const (
 // between leaves a mark that is begun. Another redrive stores it again, on condition that it is the last, and then
 // searches the input for the row, from where that ended when the first mark was made.
 type redriveMarks struct {
-	done  seqSet                  // sequences of results
+	done  seqset.Set              // sequences of results
 	begun map[uint64]*redriveMark // by sequence of the result
 }
 
@@ -73,7 +74,7 @@ func (r *redriver) readMarks(ctx context.Context) (*redriveMarks, error) {
 			continue // not a mark
 		}
 		if m.Headers().Get(headerRedriveAs) != "" {
-			marks.done.add(result)
+			marks.done.Add(result)
 			delete(marks.begun, result)
 			continue
 		}

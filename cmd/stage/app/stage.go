@@ -13,6 +13,9 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/pool"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"golang.org/x/sync/errgroup"
@@ -41,8 +44,8 @@ type stage struct {
 	runID     string
 	started   time.Time
 	caller    *caller
-	usage     *usageRecorder
-	ledger    *ledger
+	usage     *cost.Recorder
+	ledger    *cost.Ledger
 	activity  *activity
 	history   *history
 	recorder  *consumer.Recorder
@@ -84,17 +87,17 @@ func newStage(cfg *Config, conn *connection, servers *targets, log *slog.Logger,
 	if err != nil {
 		return nil, invalid(err)
 	}
-	s := &stage{cfg: cfg, conn: conn, usage: newUsageRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
+	s := &stage{cfg: cfg, conn: conn, usage: cost.NewRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
 	s.activity, s.history = newActivity(cfg.HTTP.DashboardPayloads), newHistory(s.started)
 	s.log = log.With(slog.String("run_id", s.runID))
 	prices, err := cfg.Cost.Prices()
 	if err != nil {
 		return nil, err
 	}
-	s.ledger = newLedger(prices, cfg.Cost.MaxUSD)
+	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
 	s.caller = newCaller(servers, s.ledger, cfg.Name, s.runID, s.callDone)
 	s.tracing = newTracing(cfg, opts.Spans, opts.Console, s.runID, s.log)
-	s.metrics = NewMetrics(buildVersion(), s.snapshot)
+	s.metrics = NewMetrics(version.Current(), s.snapshot)
 	payloads := auditlog.PayloadsFull
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
@@ -208,7 +211,7 @@ func (s *stage) run(soft, hard context.Context) error {
 	})()
 
 	// Workers that wait for room in the audit would keep the pool from ending.
-	defer after(hard, hardRoomTimeout, s.recorder.Hurry)()
+	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
 
 	recording, stopRecording := context.WithCancel(context.WithoutCancel(hard))
 	var recorder, calls sync.WaitGroup // recorder: what outlives the consumers
@@ -302,7 +305,7 @@ func (s *stage) end(soft, hard context.Context, err error) {
 	case cause != nil && !errors.Is(cause, context.Canceled):
 		why = cause.Error()
 	}
-	flush, cancel := within(hard, flushTimeout, hardFlushTimeout)
+	flush, cancel := stopping.Within(hard, flushTimeout, hardFlushTimeout)
 	defer cancel()
 	summary := s.summary()
 	missing := s.recorder.Flush(flush)
@@ -314,7 +317,7 @@ func (s *stage) end(soft, hard context.Context, err error) {
 		s.log.Warn("audit events of the end not stored", slog.Any("error", err))
 	}
 	s.executor.flushStore(flush)
-	s.usage.log(flush, s.log)
+	s.usage.Log(flush, s.log)
 }
 
 // summary is what the process did.
@@ -323,7 +326,7 @@ func (s *stage) summary() *auditlog.Summary {
 	sum := &auditlog.Summary{
 		CapacityRetries: stats.CapacityRetries, PeakDelay: stats.PeakDelay,
 		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
-		Usage: s.usage.byModel(), Total: s.usage.totals(),
+		Usage: s.usage.ByModel(), Total: s.usage.Totals(),
 	}
 	for _, c := range s.consumers {
 		st := c.Status()
@@ -347,7 +350,7 @@ func (s *stage) recordRun(phase auditlog.Phase, reason string, summary *auditlog
 
 // callDone counts a call in totals and metrics.
 func (s *stage) callDone(c *auditlog.Call) {
-	s.usage.call(c)
+	s.usage.Call(c)
 	s.metrics.CallDone(c)
 }
 

@@ -24,8 +24,8 @@ func (s *stage) recallCost(ctx context.Context) error {
 	err = readAudit(ctx, js, cfg, auditQuery{Kinds: []auditlog.Kind{auditlog.KindCall}}, func(_ []byte, e *auditlog.Event) error {
 		if e != nil && e.Call != nil {
 			calls++
-			l.price(e.Call, e.Call.Model)
-			l.spend(e.Call)
+			l.Price(e.Call, e.Call.Model)
+			l.Spend(e.Call)
 		}
 		return nil
 	})

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/llm-stage/stage/internal/version"
 	"time"
 )
 
@@ -12,16 +13,16 @@ func (s *stage) status() statusReport {
 
 func (s *stage) report(snap Snapshot, now time.Time, ready bool, reason string) statusReport {
 	r := statusReport{
-		Stage: s.cfg.Name, RunID: s.runID, Version: buildVersion().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Pool: newPoolReport(&snap, now), Usage: newUsageReport(s.usage.all()),
+		Stage: s.cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
+		Ready: ready, Reason: reason, Pool: newPoolReport(&snap, now), Usage: newUsageReport(s.usage.All()),
 		Models: []modelReport{}, Partitions: []partitionReport{}, Payloads: s.activity.payloads,
 	}
 	r.Pool.Throttle = s.cfg.Pool.Throttle
 	if r.Pool.Paused != "" {
 		r.Pool.Held = s.holdText()
 	}
-	for _, m := range s.usage.list() {
-		r.Models = append(r.Models, modelReport{Provider: m.provider, Model: m.model, usageReport: newUsageReport(m.spending)})
+	for _, m := range s.usage.List() {
+		r.Models = append(r.Models, modelReport{Provider: m.Provider, Model: m.Model, usageReport: newUsageReport(m.Spending)})
 	}
 	for i := range snap.Partitions {
 		r.addPartition(&snap.Partitions[i], now)

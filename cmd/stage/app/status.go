@@ -6,6 +6,7 @@ import (
 
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/cost"
 )
 
 // stageState says in one word how the stage is.
@@ -233,7 +234,7 @@ func lawPauseText(reason aimd.PauseReason) string {
 	}
 }
 
-func newUsageReport(s spending) usageReport {
+func newUsageReport(s cost.Spending) usageReport {
 	r := usageReport{Calls: s.Calls, KnownCostUSD: s.KnownUSD, UnpricedCalls: s.Unpriced}
 	if u := s.Usage; u != nil {
 		r.PromptTokens, r.CompletionTokens, r.TotalTokens, r.CostUSD = &u.PromptTokens, &u.CompletionTokens, &u.TotalTokens, u.CostUSD

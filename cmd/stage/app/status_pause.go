@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -46,7 +47,7 @@ func reasonOf(p pool.Pause) PauseReason {
 
 // pauseReasonOf sorts a fatal error of a call.
 func pauseReasonOf(err error) PauseReason {
-	if errors.Is(err, errCostCeiling) {
+	if errors.Is(err, cost.ErrCeiling) {
 		return PauseCost
 	}
 	e, ok := errors.AsType[*llm.Error](err)

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -19,7 +20,7 @@ func shownStage(payloads bool) (*stage, Snapshot) {
 	now := time.Now()
 	s := &stage{
 		cfg: &Config{Name: "reviews", Pool: PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
-		usage: newUsageRecorder(), activity: newActivity(payloads), history: newHistory(now),
+		usage: cost.NewRecorder(), activity: newActivity(payloads), history: newHistory(now),
 	}
 	cost := 0.25
 	for i, status := range []auditlog.CallStatus{auditlog.CallCapacityRetry, auditlog.CallSuccess} {
@@ -33,7 +34,7 @@ func shownStage(payloads bool) (*stage, Snapshot) {
 		} else {
 			c.StatusCode, c.ErrorClass, c.RetryAfter = 429, "capacity", 7*time.Second
 		}
-		s.usage.call(c)
+		s.usage.Call(c)
 		s.activity.note(auditlog.Event{Call: c})
 	}
 	s.activity.note(auditlog.Event{Row: &auditlog.Row{Header: auditlog.Header{Time: now.Add(2 * time.Second)}, Sequence: 40, Status: "error", Reason: "refused"}})

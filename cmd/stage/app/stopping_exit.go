@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/llm-stage/stage/internal/terminal"
 	"path"
 	"runtime"
 	"slices"
@@ -27,7 +28,7 @@ func (e *Env) exitSoon() {
 		said := make(chan struct{})
 		go func() { // standard error may be what is stuck
 			defer close(said)
-			say(e.Stderr, "stage: not ended %v after the second signal, exiting; still in %s", exitAfter, strings.Join(stillIn(), ", "))
+			terminal.PrintLine(e.Stderr, "stage: not ended %v after the second signal, exiting; still in %s", exitAfter, strings.Join(stillIn(), ", "))
 		}()
 		select {
 		case <-said:

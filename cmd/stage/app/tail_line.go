@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/terminal"
 )
 
 // tone is how much an event should stand out.
@@ -64,7 +65,7 @@ func printLine(w io.Writer, line string, t tone, colour bool) {
 	if colour && t != toneQuiet {
 		line = escapes[t] + line + "\x1b[0m"
 	}
-	say(w, "%s", line)
+	terminal.PrintLine(w, "%s", line)
 }
 
 // eventLine says an event in one line. Columns keep their places, so that a glance down the screen compares them.
@@ -74,11 +75,11 @@ func eventLine(e *auditlog.Event) string {
 	case e.Call != nil:
 		c := e.Call
 		return fmt.Sprintf("%s  call  %-12s %3s  %-24s %-15s %8s  %-12s delay %-8s%s", at, subjectOf(c), "#"+fmt.Sprint(c.CallIndex+1),
-			modelText(c.Provider, c.Model), outcomeText(c), shortTime(c.Latency), tokenCounts(c.Usage), shortTime(c.DispatchDelay), because(c))
+			modelText(c.Provider, c.Model), outcomeText(c), terminal.Duration(c.Latency), tokenCounts(c.Usage), terminal.Duration(c.DispatchDelay), because(c))
 	case e.Row != nil:
 		r := e.Row
 		return fmt.Sprintf("%s  row   %-12s      %-24s %-15s %8s  %-12s %s", at, fmt.Sprint("row ", r.Sequence), sourceText(r), r.Status,
-			shortTime(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), attemptsText(r))
+			terminal.Duration(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), attemptsText(r))
 	}
 	return fmt.Sprintf("%s  run   %s", at, turnText(e.Run))
 }
@@ -115,7 +116,7 @@ func outcomeText(c *auditlog.Call) string {
 func because(c *auditlog.Call) string {
 	text := ""
 	if c.RetryAfter > 0 {
-		text = "  told to wait " + shortTime(c.RetryAfter)
+		text = "  told to wait " + terminal.Duration(c.RetryAfter)
 	}
 	if c.Error != "" {
 		text += "  " + c.Error
@@ -140,7 +141,7 @@ func sourceText(r *auditlog.Row) string {
 
 // attemptsText says how many calls a row took, and why it failed if it did.
 func attemptsText(r *auditlog.Row) string {
-	text := plural(r.Attempts+r.CapacityRetries, "call")
+	text := terminal.Plural(r.Attempts+r.CapacityRetries, "call")
 	if r.CapacityRetries > 0 {
 		text += fmt.Sprintf(", %d without capacity", r.CapacityRetries)
 	}
@@ -159,7 +160,7 @@ func turnText(r *auditlog.Run) string {
 		text += " as " + r.Owner
 	}
 	if s := r.Summary; s != nil {
-		text += fmt.Sprintf(": %s succeeded, %d failed, %d calls, %d without capacity", plural(int(s.RowsSucceeded), "row"), s.RowsFailed, s.Total.Calls, s.CapacityRetries)
+		text += fmt.Sprintf(": %s succeeded, %d failed, %d calls, %d without capacity", terminal.Plural(int(s.RowsSucceeded), "row"), s.RowsFailed, s.Total.Calls, s.CapacityRetries)
 	}
 	if r.Reason != "" {
 		text += ": " + r.Reason

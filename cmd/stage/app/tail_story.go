@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -52,7 +53,7 @@ func tellRow(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufi
 		return err
 	}
 	if len(s.events) == 0 {
-		say(out, "row %d has no event: it has not been called for yet, or the audit no longer holds it", o.row)
+		terminal.PrintLine(out, "row %d has no event: it has not been called for yet, or the audit no longer holds it", o.row)
 		return nil
 	}
 	stored, err := findResult(ctx, js, cfg, s.events[0], o.row)
@@ -146,7 +147,7 @@ func (s *rowStory) tell(w io.Writer, cfg *Config, stored *storedResult, colour b
 	line := func(at time.Time, t tone, format string, args ...any) {
 		since := ""
 		if !queued.IsZero() && at.After(queued) {
-			since = "+" + shortTime(at.Sub(queued))
+			since = "+" + terminal.Duration(at.Sub(queued))
 		}
 		printLine(w, fmt.Sprintf("  %s  %9s  ", clockOf(at), since)+fmt.Sprintf(format, args...), t, colour)
 	}
@@ -165,7 +166,7 @@ func (s *rowStory) tell(w io.Writer, cfg *Config, stored *storedResult, colour b
 				tokens = ", " + tokenCounts(c.Usage)
 			}
 			line(c.Time, toneOf(e), "call %d: %s, %s in %s%s, delay %s%s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcomeText(c),
-				shortTime(c.Latency), tokens, shortTime(c.DispatchDelay), because(c), by)
+				terminal.Duration(c.Latency), tokens, terminal.Duration(c.DispatchDelay), because(c), by)
 			continue
 		}
 		line(e.Row.FinishedAt, toneOf(e), "finished: %s, %s, %s%s", e.Row.Status, sourceText(e.Row), attemptsText(e.Row), by)
@@ -187,7 +188,7 @@ func (s *rowStory) tellEnd(line func(time.Time, tone, string, ...any), cfg *Conf
 		return
 	}
 	if before := s.last[ownedTerm{row.Partition, row.Owner}]; before.at.After(row.FinishedAt) {
-		line(before.at, toneQuiet, "waited %s for row %d", shortTime(before.at.Sub(row.FinishedAt)), before.seq)
+		line(before.at, toneQuiet, "waited %s for row %d", terminal.Duration(before.at.Sub(row.FinishedAt)), before.seq)
 	} else {
 		line(row.FinishedAt, toneQuiet, "waited for no earlier row")
 	}

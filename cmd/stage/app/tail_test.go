@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/terminal"
 )
 
 func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
@@ -168,7 +169,7 @@ func TestTimesAreShort(t *testing.T) {
 		-1: "0", 0: "0", 300 * time.Microsecond: "0.3 ms", 9 * time.Millisecond: "9.0 ms", 999 * time.Millisecond: "999 ms", 1005 * time.Millisecond: "1.00 s",
 		99 * time.Second: "99.00 s", 3*time.Minute + 200*time.Millisecond: "3m0s",
 	} {
-		if got := shortTime(d); got != want {
+		if got := terminal.Duration(d); got != want {
 			t.Errorf("%v: got %s, want %s", d, got, want)
 		}
 	}

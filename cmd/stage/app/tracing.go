@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/version"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -63,7 +65,7 @@ func (t *tracing) start(ctx context.Context) error {
 	otel.SetLogger(logr.FromSlogHandler(otelHandler{t.log.Handler()}))
 	res, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithAttributes(attrServiceName.String(defaultServiceName), attrServiceVersion.String(buildVersion().Version),
+		resource.WithAttributes(attrServiceName.String(defaultServiceName), attrServiceVersion.String(version.Current().Version),
 			attrServiceInstanceID.String(t.runID)),
 		resource.WithFromEnv(), // last, so that it wins
 	)
@@ -85,7 +87,7 @@ func (t *tracing) start(ctx context.Context) error {
 		options = append(options, sdktrace.WithSpanProcessor(spanQueue{sdktrace.NewBatchSpanProcessor(x, sdktrace.WithMaxQueueSize(queue)), x}))
 	}
 	t.provider = sdktrace.NewTracerProvider(options...)
-	t.tracer = t.provider.Tracer(tracerName, trace.WithInstrumentationVersion(buildVersion().Version))
+	t.tracer = t.provider.Tracer(tracerName, trace.WithInstrumentationVersion(version.Current().Version))
 	t.log.Info("tracing is on", slog.Bool("otlp", t.cfg.otlp), slog.String("protocol", t.cfg.protocol), slog.Bool("console", t.cfg.console))
 	return nil
 }
@@ -124,7 +126,7 @@ func (t *tracing) close(hard context.Context) {
 	if t == nil || t.provider == nil {
 		return
 	}
-	patience, cancel := within(hard, traceFlushTimeout, hardTraceFlushTimeout)
+	patience, cancel := stopping.Within(hard, traceFlushTimeout, hardTraceFlushTimeout)
 	defer cancel()
 	defer context.AfterFunc(patience, func() {
 		for _, x := range t.exporters {

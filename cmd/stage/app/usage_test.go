@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
 )
 
 // TestSumsOfEveryKindOfTokenAreCompared: events of versions that did not record writes to a cache have none on either
@@ -60,14 +61,14 @@ func TestACallOfUnknownCostMakesTheSumUnknown(t *testing.T) {
 	} {
 		for _, calls := range [][]*auditlog.Call{{&priced, &test.other}, {&test.other, &priced}} {
 			var row auditlog.UsageSum
-			run := newUsageRecorder()
+			run := cost.NewRecorder()
 			for _, c := range calls {
 				row.Add(c.Usage, c.Unpriced())
-				run.call(c)
+				run.Call(c)
 			}
-			for of, sum := range map[string]*auditlog.Usage{"row": row.Total(), "run": run.totals().Usage, "model": run.byModel()[0].Usage} {
+			for of, sum := range map[string]*auditlog.Usage{"row": row.Total(), "run": run.Totals().Usage, "model": run.ByModel()[0].Usage} {
 				if known := sum.CostUSD != nil; known != test.known || known && *sum.CostUSD != 0.25 {
-					t.Errorf("%s: the %s costs %s, want known %v", name, of, costText(sum), test.known)
+					t.Errorf("%s: the %s costs %s, want known %v", name, of, cost.CostText(sum), test.known)
 				}
 				if got := usageDiffers(row, sum); got != nil {
 					t.Errorf("%s: verify of the %s: %s", name, of, got.text)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -50,9 +51,9 @@ func verify(ctx context.Context, js jetstream.JetStream, cfg *Config, progress i
 		return nil, err
 	}
 	if len(v.parts) > 0 {
-		bar := newBar(ctx, progress, v.total, 0, func() string { return fmt.Sprintf("%d audit events", v.events.Load()) })
+		bar := terminal.NewBar(ctx, progress, v.total, 0, func() string { return fmt.Sprintf("%d audit events", v.events.Load()) })
 		err := v.read(ctx, bar)
-		bar.finish()
+		bar.Finish()
 		if err != nil {
 			return nil, err
 		}
@@ -276,7 +277,7 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 }
 
 // read goes through the audit and hands each event to its partition, which goes on in results and input as far as it can.
-func (v *verification) read(ctx context.Context, bar *bar) error {
+func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 	if audit := v.auditLoss.info; audit != nil {
 		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
 		if err != nil {
@@ -290,7 +291,7 @@ func (v *verification) read(ctx context.Context, bar *bar) error {
 		if err := p.finish(); err != nil {
 			return err
 		}
-		bar.set(v.done.Load())
+		bar.Set(v.done.Load())
 		pending, err := v.pending(ctx, i, p)
 		if err != nil {
 			return err
@@ -300,7 +301,7 @@ func (v *verification) read(ctx context.Context, bar *bar) error {
 	return nil
 }
 
-func (v *verification) readAudit(ctx context.Context, r *streamReader, bar *bar) error {
+func (v *verification) readAudit(ctx context.Context, r *streamReader, bar *terminal.Bar) error {
 	later, foreign := 0, 0
 	for {
 		m, _, err := r.next(ctx)
@@ -322,7 +323,7 @@ func (v *verification) readAudit(ctx context.Context, r *streamReader, bar *bar)
 			}
 		}
 		if v.events.Add(1)%1024 == 0 {
-			bar.set(v.done.Load())
+			bar.Set(v.done.Load())
 		}
 	}
 	if later > 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
 )
 
 // auditTerm is one term of ownership as claims and events tell of it.
@@ -220,7 +221,7 @@ func usageDiffers(sum auditlog.UsageSum, said *auditlog.Usage) *usageFault {
 	}
 	a, b := calls.CostUSD, said.CostUSD
 	if (a == nil) != (b == nil) || a != nil && math.Abs(*a-*b) > 1e-9+1e-9*math.Abs(*a) { // sums in another order
-		return &usageFault{violationCost, fmt.Sprintf("cost in USD %s in the call events, %s", costText(calls), costText(said))}
+		return &usageFault{violationCost, fmt.Sprintf("cost in USD %s in the call events, %s", cost.CostText(calls), cost.CostText(said))}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/seqset"
 )
 
 // read takes the next result of the log as the head, and checks its place among the others. A result that is wrong in
@@ -45,11 +46,11 @@ func (v *partitionVerifier) read() error {
 	h := &verifiedRow{resultRow: r, key: rowKey{v.epoch, r.seq}, term: term}
 	v.mark = r.seq
 	switch {
-	case !v.seen.add(r.seq):
+	case !v.seen.Add(r.seq):
 		v.violate(violationDoubled, r.seq, "row %d has another result at %d of the results stream", r.seq, r.at)
 		return nil
 	case r.seq < v.last:
-		h.late, h.inInput = true, v.missing.remove(r.seq)
+		h.late, h.inInput = true, v.missing.Remove(r.seq)
 		v.violate(violationDisorder, r.seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.seq, r.at, v.last)
 	default:
 		v.last = r.seq
@@ -88,8 +89,8 @@ func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
 	}
 	for v.nextInput != 0 && v.nextInput <= seq && err == nil {
 		there = v.nextInput == seq
-		if !v.seen.has(v.nextInput) {
-			v.missing.add(v.nextInput)
+		if !v.seen.Has(v.nextInput) {
+			v.missing.Add(v.nextInput)
 		}
 		v.nextInput, err = v.input()
 	}
@@ -124,7 +125,7 @@ func (v *partitionVerifier) newEpoch() {
 
 func (v *partitionVerifier) restart() {
 	v.last, v.mark, v.base = 0, 0, 0
-	v.seen, v.missing, v.taken = seqSet{}, seqSet{}, seqSet{}
+	v.seen, v.missing, v.taken = seqset.Set{}, seqset.Set{}, seqset.Set{}
 }
 
 // finish settles what is left when the audit is read, and reports the rows without a result.
@@ -137,11 +138,11 @@ func (v *partitionVerifier) finish() error {
 	if _, err := v.inputUpTo(max(v.bound, v.last)); err != nil {
 		return err
 	}
-	for seq := range v.missing.all() {
+	for seq := range v.missing.All() {
 		v.lost(seq, "row %d has no result")
 	}
-	for seq := range v.taken.all() {
-		if !v.seen.has(seq) && !v.missing.has(seq) {
+	for seq := range v.taken.All() {
+		if !v.seen.Has(seq) && !v.missing.Has(seq) {
 			v.lost(seq, "row %d has no result; the audit tells of it, the input has it no longer")
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/seqset"
 )
 
 // partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
@@ -17,7 +18,7 @@ type partitionSources struct {
 }
 
 // partitionVerifier joins the streams of one partition: results and input row by row, and the audit events as they come.
-// What it holds is bounded by the stage's window, but for sets of sequences (see [seqSet]).
+// What it holds is bounded by the stage's window, but for sets of sequences (see [seqset.Set]).
 type partitionVerifier struct {
 	partitionSources
 	report *verifyReport
@@ -39,12 +40,12 @@ type partitionVerifier struct {
 	window    auditWindow
 	nextClaim int
 	epoch     int
-	owner     string // of the last claim
-	last      uint64 // highest row that has a result, in this epoch
-	mark      uint64 // row of the last result, as claims count
-	seen      seqSet // rows that have a result, in this epoch
-	missing   seqSet // rows of the input that were passed by without a result
-	taken     seqSet // rows that the audit tells of, passed by without a result
+	owner     string     // of the last claim
+	last      uint64     // highest row that has a result, in this epoch
+	mark      uint64     // row of the last result, as claims count
+	seen      seqset.Set // rows that have a result, in this epoch
+	missing   seqset.Set // rows of the input that were passed by without a result
+	taken     seqset.Set // rows that the audit tells of, passed by without a result
 	nextInput uint64
 	head      *verifiedRow
 	used      uint64 // calls that the results were made of
@@ -110,7 +111,7 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 		return nil // of a row that is pending
 	}
 	ahead := v.head.key.compare(key) <= 0
-	if !ahead && (key.epoch != v.epoch || v.seen.has(key.seq)) {
+	if !ahead && (key.epoch != v.epoch || v.seen.Has(key.seq)) {
 		return nil // of a term that ended before the row's result
 	}
 	row := v.window.add(key, ahead)
@@ -172,8 +173,8 @@ func (v *partitionVerifier) settled() bool {
 
 // skip notes that the audit tells of a row that has no result yet although a later one has.
 func (v *partitionVerifier) skip(key rowKey) {
-	if key.epoch == v.epochs-1 && key.epoch == v.epoch && !v.seen.has(key.seq) {
-		v.taken.add(key.seq)
+	if key.epoch == v.epochs-1 && key.epoch == v.epoch && !v.seen.Has(key.seq) {
+		v.taken.Add(key.seq)
 	}
 }
 

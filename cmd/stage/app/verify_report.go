@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/terminal"
 )
 
 // violationsKept is how many violations of each kind are named; the others are counted.
@@ -200,7 +202,7 @@ func (r *verifyReport) writeJSON(w io.Writer) error {
 // that the command ends with.
 func (r *verifyReport) writeText(w io.Writer) {
 	for _, p := range r.Partitions {
-		say(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed; %s", p.Partition,
+		terminal.PrintLine(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed; %s", p.Partition,
 			p.Results, p.HighWaterMark, p.Claims, p.Succeeded, p.Failed, pendingText(p.Pending))
 	}
 	a := &r.Audit
@@ -212,28 +214,28 @@ func (r *verifyReport) writeText(w io.Writer) {
 	if a.Batched > 0 {
 		batched = fmt.Sprintf("%d of batched requests, ", a.Batched)
 	}
-	say(w, "audit: %d calls, %d of them capacity retries, %s%d of rows or terms without a result; %s, cost in USD %s; %d of %d runs have a summary",
-		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, costText(a.usage.Total()), a.RunsChecked, a.Runs)
+	terminal.PrintLine(w, "audit: %d calls, %d of them capacity retries, %s%d of rows or terms without a result; %s, cost in USD %s; %d of %d runs have a summary",
+		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, cost.CostText(a.usage.Total()), a.RunsChecked, a.Runs)
 	for _, note := range r.Notes {
-		say(w, "note: %s", note)
+		terminal.PrintLine(w, "note: %s", note)
 	}
 	if r.Verdict == verdictViolated {
 		for _, why := range r.CannotTell {
-			say(w, "cannot tell: %s", why)
+			terminal.PrintLine(w, "cannot tell: %s", why)
 		}
 	}
 	named := make(map[string]int)
 	for _, v := range r.Violations.First {
 		named[v.Kind]++
-		say(w, "VIOLATION %s: %s%s", v.Kind, whereText(v.Partition), v.Text)
+		terminal.PrintLine(w, "VIOLATION %s: %s%s", v.Kind, whereText(v.Partition), v.Text)
 	}
 	for _, kind := range slices.Sorted(maps.Keys(named)) {
 		if more := r.Violations.ByKind[kind] - named[kind]; more > 0 {
-			say(w, "VIOLATION %s: and %d more", kind, more)
+			terminal.PrintLine(w, "VIOLATION %s: and %d more", kind, more)
 		}
 	}
 	if r.Verdict == verdictProven {
-		say(w, "proven: every row up to the high-water mark has exactly one result, in stream order, and the audit adds up")
+		terminal.PrintLine(w, "proven: every row up to the high-water mark has exactly one result, in stream order, and the audit adds up")
 	}
 }
 

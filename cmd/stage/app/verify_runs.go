@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
 )
 
 // appendGroup is the most results that are stored at once: so many may be there that the process never knew of, since the
@@ -31,7 +32,7 @@ type runRecord struct {
 
 	calls             callTotals
 	capacity          uint64
-	models            map[modelKey]*callTotals
+	models            map[cost.ModelKey]*callTotals
 	succeeded, failed uint64 // results
 }
 
@@ -47,7 +48,7 @@ func newRunVerifier() *runVerifier { return &runVerifier{runs: make(map[string]*
 func (v *runVerifier) run(e *auditlog.Run) {
 	r := v.runs[e.RunID]
 	if r == nil {
-		r = &runRecord{id: e.RunID, models: make(map[modelKey]*callTotals)}
+		r = &runRecord{id: e.RunID, models: make(map[cost.ModelKey]*callTotals)}
 		v.runs[e.RunID] = r
 	}
 	switch e.Phase {
@@ -90,7 +91,7 @@ func (v *runVerifier) call(e *auditlog.Call) {
 	if retry {
 		r.capacity++
 	}
-	key := modelKey{e.Provider, e.Model}
+	key := cost.ModelKey{Provider: e.Provider, Model: e.Model}
 	m := r.models[key]
 	if m == nil {
 		m = new(callTotals)
@@ -185,17 +186,17 @@ func (r *runRecord) check(report *verifyReport, partitions int, audit, results *
 
 // checkModels compares the usage by provider and model.
 func (r *runRecord) checkModels(violate func(string, ...any)) {
-	said := make(map[modelKey]auditlog.Totals, len(r.summary.Usage))
+	said := make(map[cost.ModelKey]auditlog.Totals, len(r.summary.Usage))
 	for _, m := range r.summary.Usage {
-		said[modelKey{m.Provider, m.Model}] = m.Totals
+		said[cost.ModelKey{Provider: m.Provider, Model: m.Model}] = m.Totals
 	}
 	for key := range r.models {
 		if _, ok := said[key]; !ok {
 			said[key] = auditlog.Totals{}
 		}
 	}
-	keys := slices.SortedFunc(maps.Keys(said), func(a, b modelKey) int {
-		return cmp.Or(cmp.Compare(a.provider, b.provider), cmp.Compare(a.model, b.model))
+	keys := slices.SortedFunc(maps.Keys(said), func(a, b cost.ModelKey) int {
+		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
 	})
 	for _, key := range keys {
 		var found callTotals
@@ -203,9 +204,9 @@ func (r *runRecord) checkModels(violate func(string, ...any)) {
 			found = *m
 		}
 		if found.calls != said[key].Calls {
-			violate("%s %s: %d call events, its summary says %d calls", key.provider, key.model, found.calls, said[key].Calls)
+			violate("%s %s: %d call events, its summary says %d calls", key.Provider, key.Model, found.calls, said[key].Calls)
 		} else if d := usageDiffers(found.usage, said[key].Usage); d != nil {
-			violate("%s %s: %s in its summary", key.provider, key.model, d.text)
+			violate("%s %s: %s in its summary", key.Provider, key.Model, d.text)
 		}
 	}
 }

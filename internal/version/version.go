@@ -1,4 +1,5 @@
-package app
+// Package version knows the version of this build.
+package version
 
 import (
 	"cmp"
@@ -7,7 +8,7 @@ import (
 	"runtime/debug"
 )
 
-// Version and commit of a release, set by the linker: -ldflags "-X …/cmd/stage/app.linkedVersion=v1.2.3". Without them
+// Version and commit of a release, set by the linker: -ldflags "-X …/internal/version.linkedVersion=v1.2.3". Without them
 // the build information of the Go tool is used.
 var linkedVersion, linkedCommit string
 
@@ -23,8 +24,8 @@ func (b Build) String() string {
 	return fmt.Sprintf("stage %s (commit %s, %s)", b.Version, b.Commit, b.GoVersion)
 }
 
-// buildVersion reads what the linker and the Go tool have left in the binary.
-func buildVersion() Build {
+// Current reads what the linker and the Go tool have left in the binary.
+func Current() Build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = new(debug.BuildInfo)

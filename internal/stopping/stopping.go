@@ -1,4 +1,6 @@
-package app
+// Package stopping keeps a process that stops from waiting: it bounds what is done at the end, and gives up reads and
+// writes that nobody serves.
+package stopping
 
 import (
 	"context"
@@ -11,8 +13,8 @@ import (
 // outputPatience is how long an interrupted command waits for the reader of its output.
 const outputPatience = 2 * time.Second
 
-// after calls f when ctx has ended and then d has passed, unless stop is called before.
-func after(ctx context.Context, d time.Duration, f func()) (stop func()) {
+// After calls f when ctx has ended and then d has passed, unless stop is called before.
+func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	over, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
 		timer := time.AfterFunc(d, f)
@@ -21,20 +23,20 @@ func after(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	return stop
 }
 
-// within returns a context for what is done at the end of a process: it lasts for patience, but once hard has ended only
+// Within returns a context for what is done at the end of a process: it lasts for patience, but once hard has ended only
 // for short. The caller must call cancel.
-func within(hard context.Context, patience, short time.Duration) (ctx context.Context, cancel context.CancelFunc) {
+func Within(hard context.Context, patience, short time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithTimeout(context.WithoutCancel(hard), patience)
-	stop := after(hard, short, end)
+	stop := After(hard, short, end)
 	return ctx, func() {
 		stop()
 		end()
 	}
 }
 
-// interruptible returns a reader of r whose reads end with the cause of ctx when ctx does. A read of a terminal or a pipe
+// Reader returns a reader of r whose reads end with the cause of ctx when ctx does. A read of a terminal or a pipe
 // can't be cancelled: the one under way goes on by itself, and what it brings is lost.
-func interruptible(ctx context.Context, r io.Reader) io.Reader {
+func Reader(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	go func() { // ends with the read that is under way
 		_, err := io.Copy(in, r)
@@ -44,24 +46,24 @@ func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	return out
 }
 
-// interruptibleWriter passes writes on until ctx has ended for outputPatience. Then the one under way (to a pipe that
+// Writer passes writes on until ctx has ended for outputPatience. Then the one under way (to a pipe that
 // nobody reads) is abandoned: it fails, as do all later ones. Not safe for concurrent use.
-type interruptibleWriter struct {
+type Writer struct {
 	to        io.Writer
 	giveUp    <-chan struct{}
 	abandoned func() error
 }
 
-func newInterruptibleWriter(ctx context.Context, to io.Writer) *interruptibleWriter {
+func NewWriter(ctx context.Context, to io.Writer) *Writer {
 	giveUp := make(chan struct{})
-	after(ctx, outputPatience, func() { close(giveUp) })
-	return &interruptibleWriter{to: to, giveUp: giveUp, abandoned: func() error {
+	After(ctx, outputPatience, func() { close(giveUp) })
+	return &Writer{to: to, giveUp: giveUp, abandoned: func() error {
 		return fmt.Errorf("%w, and nobody reads the output", context.Cause(ctx))
 	}}
 }
 
 // Write implements [io.Writer]. A write that was abandoned still uses p.
-func (w *interruptibleWriter) Write(p []byte) (int, error) {
+func (w *Writer) Write(p []byte) (int, error) {
 	select {
 	case <-w.giveUp:
 		return 0, w.abandoned()
@@ -84,7 +86,7 @@ func (w *interruptibleWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// InterruptError is the cause with which a signal cancels the contexts of [Env.Contexts].
+// InterruptError is the cause with which a signal cancels the contexts of [app.Env.Contexts].
 type InterruptError struct {
 	Signal os.Signal
 }

@@ -1,4 +1,4 @@
-package app
+package cost
 
 import (
 	"bytes"
@@ -20,11 +20,11 @@ const pricesBytesMax = 1 << 20
 // priceMax bounds a price, in USD per million tokens, so that no sum of costs becomes infinite.
 const priceMax = 1e9
 
-// prices are those of STAGE_PRICES_FILE, by "provider/model" or "model". The file is YAML or JSON:
+// Prices are those of STAGE_PRICES_FILE, by "provider/model" or "model". The file is YAML or JSON:
 //
 //	gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}
 //	anthropic/claude-sonnet-4-5: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15}
-type prices map[string]price
+type Prices map[string]price
 
 // price is in USD per million tokens.
 type price struct {
@@ -52,8 +52,8 @@ const (
 // rates are the prices of one way to call a model, in USD per million tokens, each of them known.
 type rates struct{ input, cached, cacheWrite, cacheWrite1h, output, reasoning float64 }
 
-// live returns the rates of single calls.
-func (v *price) live() rates {
+// Live returns the rates of single calls.
+func (v *price) Live() rates {
 	return rates{
 		input: *v.Input, cached: valueOr(v.Cached, *v.Input),
 		cacheWrite: valueOr(v.CacheWrite, *v.Input*cacheWriteFactor), cacheWrite1h: valueOr(v.CacheWrite1h, *v.Input*cacheWrite1hFactor),
@@ -67,7 +67,7 @@ func (v *price) batch() (r rates, ok bool) {
 		return rates{}, false
 	}
 	b := price{Input: v.BatchInput, Cached: v.BatchCached, Output: v.BatchOutput}
-	return b.live(), true
+	return b.Live(), true
 }
 
 func valueOr(v *float64, other float64) float64 {
@@ -99,8 +99,8 @@ type pricePart struct {
 	required bool
 }
 
-// loadPrices reads the file. The error lists every fault of it.
-func loadPrices(path string) (prices, error) {
+// LoadPrices reads the file. The error lists every fault of it.
+func LoadPrices(path string) (Prices, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -120,9 +120,9 @@ func loadPrices(path string) (prices, error) {
 	return p, nil
 }
 
-func parsePrices(text []byte) (prices, error) {
+func parsePrices(text []byte) (Prices, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors write a byte order mark
-	var p prices
+	var p Prices
 	decoder := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
 	if err := decoder.Decode(&p); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: write it as gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}, in USD per million tokens",
@@ -149,8 +149,8 @@ func parsePrices(text []byte) (prices, error) {
 	return p, errors.Join(faults...)
 }
 
-// of returns the price of the first of these models that has one.
-func (p prices) of(provider string, models ...string) (price, bool) {
+// Of returns the price of the first of these models that has one.
+func (p Prices) Of(provider string, models ...string) (price, bool) {
 	for _, model := range models {
 		if v, ok := p[provider+"/"+model]; ok {
 			return v, true
@@ -162,9 +162,9 @@ func (p prices) of(provider string, models ...string) (price, bool) {
 	return price{}, false
 }
 
-// cost returns what these tokens cost, in USD. Each token has one price: where the reported parts are more than the whole,
+// Cost returns what these tokens cost, in USD. Each token has one price: where the reported parts are more than the whole,
 // which no server should report, the dearer ones count first.
-func (r rates) cost(u *auditlog.Usage) float64 {
+func (r rates) Cost(u *auditlog.Usage) float64 {
 	prompt, completion := max(0, u.PromptTokens), max(0, u.CompletionTokens)
 	take := func(rest *int64, part int64) float64 {
 		part = min(max(0, part), *rest)

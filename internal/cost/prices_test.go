@@ -1,4 +1,4 @@
-package app
+package cost
 
 import (
 	"math"
@@ -35,12 +35,12 @@ func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 			{"openai", []string{"claude"}, auditlog.Usage{}, -1},
 			{"openai", []string{"alias", "large"}, auditlog.Usage{PromptTokens: 1e6}, 2},
 		} {
-			v, ok := p.of(test.provider, test.models...)
+			v, ok := p.Of(test.provider, test.models...)
 			if ok != (test.want >= 0) {
 				t.Errorf("%s %v: found %v", test.provider, test.models, ok)
 			}
-			if ok && math.Abs(v.live().cost(&test.usage)-test.want) > 1e-12 {
-				t.Errorf("%s %v: cost %v, want %v", test.provider, test.models, v.live().cost(&test.usage), test.want)
+			if ok && math.Abs(v.Live().Cost(&test.usage)-test.want) > 1e-12 {
+				t.Errorf("%s %v: cost %v, want %v", test.provider, test.models, v.Live().Cost(&test.usage), test.want)
 			}
 		}
 	}
@@ -82,15 +82,15 @@ func TestEachKindOfTokenHasItsPrice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, _ := p.of("p", "m")
-		r, ok := v.live(), true
+		v, _ := p.Of("p", "m")
+		r, ok := v.Live(), true
 		if test.batch {
 			r, ok = v.batch()
 		}
 		if ok != (test.want >= 0) {
 			t.Errorf("%s: known %v", test.name, ok)
 		}
-		if got := r.cost(&test.usage) * 1e6; ok && math.Abs(got-test.want) > 1e-6 {
+		if got := r.Cost(&test.usage) * 1e6; ok && math.Abs(got-test.want) > 1e-6 {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 		}
 	}
@@ -109,16 +109,16 @@ func TestCostIsThatOfEveryTokenOnce(t *testing.T) {
 		p := usd.Draw(t, "price of all")
 		same := price{Input: &p, Cached: &p, CacheWrite: &p, CacheWrite1h: &p, Output: &p, Reasoning: &p}
 		want := p * float64(u.PromptTokens+u.CompletionTokens) / 1e6
-		if got := same.live().cost(u); math.Abs(got-want) > 1e-9*(1+want) {
+		if got := same.Live().Cost(u); math.Abs(got-want) > 1e-9*(1+want) {
 			t.Fatalf("%+v at %v: got %v, want %v", u, p, got, want)
 		}
 		if p > 0 { // what is assumed of prices that are missing must not be too low
-			if got := (&price{Input: &p, Output: &p}).live().cost(u); got < want*(1-1e-9) {
+			if got := (&price{Input: &p, Output: &p}).Live().Cost(u); got < want*(1-1e-9) {
 				t.Fatalf("%+v at %v: got %v, want at least %v", u, p, got, want)
 			}
 		}
 		each := price{Input: new(usd.Draw(t, "i")), Cached: new(usd.Draw(t, "c")), CacheWrite: new(usd.Draw(t, "w")), Output: new(usd.Draw(t, "o"))}
-		if got := each.live().cost(u); !(got >= 0) {
+		if got := each.Live().Cost(u); !(got >= 0) {
 			t.Fatalf("%+v: cost %v", u, got)
 		}
 	})
@@ -156,18 +156,11 @@ func FuzzPrices(f *testing.F) {
 			return
 		}
 		for model := range p {
-			v, _ := p.of("x", model)
+			v, _ := p.Of("x", model)
 			all := int64(math.MaxInt64)
-			if cost := v.live().cost(&auditlog.Usage{PromptTokens: all, CompletionTokens: all, CacheWrite1hTokens: &all}); !(cost >= 0 && cost < 1e23) {
+			if cost := v.Live().Cost(&auditlog.Usage{PromptTokens: all, CompletionTokens: all, CacheWrite1hTokens: &all}); !(cost >= 0 && cost < 1e23) {
 				t.Errorf("%q costs %v", model, cost)
 			}
 		}
 	})
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

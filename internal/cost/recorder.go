@@ -1,4 +1,4 @@
-package app
+package cost
 
 import (
 	"cmp"
@@ -12,22 +12,22 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// usageRecorder counts calls and sums the tokens and cost that were reported, by provider and model. A sum of costs of
+// Recorder counts calls and sums the tokens and cost that were reported, by provider and model. A sum of costs of
 // which a part is unknown is unknown too; what is known of it is kept beside it. Safe for concurrent use.
-type usageRecorder struct {
+type Recorder struct {
 	mu     sync.Mutex
-	models map[modelKey]*spending
-	total  spending
+	models map[ModelKey]*Spending
+	total  Spending
 }
 
-// spending is what calls took.
-type spending struct {
+// Spending is what calls took.
+type Spending struct {
 	auditlog.Totals
 	KnownUSD float64 // cost of the calls whose cost is known
 	Unpriced uint64  // calls that may have been billed at a cost that is not known; if there are any, Usage has no cost
 }
 
-func (s *spending) add(c *auditlog.Call) {
+func (s *Spending) add(c *auditlog.Call) {
 	s.Calls++
 	switch { // the sums are ours: nothing is made for a call
 	case c.Usage == nil:
@@ -47,14 +47,14 @@ func (s *spending) add(c *auditlog.Call) {
 }
 
 // clone returns a copy that later calls do not change.
-func (s *spending) clone() spending {
+func (s *Spending) clone() Spending {
 	c := *s
 	c.Usage = s.Usage.Clone()
 	return c
 }
 
-// cost prints the cost in USD, or says how much of it is known.
-func (s *spending) cost() string {
+// Cost prints the cost in USD, or says how much of it is known.
+func (s *Spending) Cost() string {
 	switch {
 	case s.Calls == 0:
 		return usd(0)
@@ -73,34 +73,34 @@ const usageModelsMax = 256
 // otherModel is the name of all models beyond the bound together.
 const otherModel = "other"
 
-type modelKey struct{ provider, model string }
+type ModelKey struct{ Provider, Model string }
 
-func newUsageRecorder() *usageRecorder {
-	return &usageRecorder{models: make(map[modelKey]*spending)}
+func NewRecorder() *Recorder {
+	return &Recorder{models: make(map[ModelKey]*Spending)}
 }
 
-// call counts one call.
-func (u *usageRecorder) call(c *auditlog.Call) {
+// Call counts one call.
+func (u *Recorder) Call(c *auditlog.Call) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	key := modelKey{c.Provider, c.Model}
+	key := ModelKey{c.Provider, c.Model}
 	if _, known := u.models[key]; !known && len(u.models) >= usageModelsMax {
-		key.model = otherModel
+		key.Model = otherModel
 	}
 	t := u.models[key]
 	if t == nil {
-		t = new(spending)
+		t = new(Spending)
 		u.models[key] = t
 	}
 	t.add(c)
 	u.total.add(c)
 }
 
-// totals returns the sums over all models.
-func (u *usageRecorder) totals() auditlog.Totals { return u.all().Totals }
+// Totals returns the sums over all models.
+func (u *Recorder) Totals() auditlog.Totals { return u.All().Totals }
 
-// all returns the sums over all models, with what is known of their cost.
-func (u *usageRecorder) all() spending {
+// All returns the sums over all models, with what is known of their cost.
+func (u *Recorder) All() Spending {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.total.clone()
@@ -108,12 +108,12 @@ func (u *usageRecorder) all() spending {
 
 // modelSpending is what one model took.
 type modelSpending struct {
-	modelKey
-	spending
+	ModelKey
+	Spending
 }
 
-// list returns the sums of each model, ordered by provider and model.
-func (u *usageRecorder) list() []modelSpending {
+// List returns the sums of each model, ordered by provider and model.
+func (u *Recorder) List() []modelSpending {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	list := make([]modelSpending, 0, len(u.models))
@@ -121,24 +121,24 @@ func (u *usageRecorder) list() []modelSpending {
 		list = append(list, modelSpending{key, s.clone()})
 	}
 	slices.SortFunc(list, func(a, b modelSpending) int {
-		return cmp.Or(cmp.Compare(a.provider, b.provider), cmp.Compare(a.model, b.model))
+		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
 	})
 	return list
 }
 
-// byModel returns the sums as the audit has them, ordered by provider and model.
-func (u *usageRecorder) byModel() []auditlog.ModelTotals {
+// ByModel returns the sums as the audit has them, ordered by provider and model.
+func (u *Recorder) ByModel() []auditlog.ModelTotals {
 	list := []auditlog.ModelTotals{}
-	for _, m := range u.list() {
-		list = append(list, auditlog.ModelTotals{Provider: m.provider, Model: m.model, Totals: m.Totals})
+	for _, m := range u.List() {
+		list = append(list, auditlog.ModelTotals{Provider: m.Provider, Model: m.Model, Totals: m.Totals})
 	}
 	return list
 }
 
-// log writes one line for each provider and model.
-func (u *usageRecorder) log(ctx context.Context, log *slog.Logger) {
-	for _, m := range u.list() {
-		attrs := []slog.Attr{slog.String("provider", m.provider), slog.String("model", m.model), slog.Uint64("calls", m.Calls)}
+// Log writes one line for each provider and model.
+func (u *Recorder) Log(ctx context.Context, log *slog.Logger) {
+	for _, m := range u.List() {
+		attrs := []slog.Attr{slog.String("provider", m.Provider), slog.String("model", m.Model), slog.Uint64("calls", m.Calls)}
 		if m.Usage != nil {
 			attrs = append(attrs, slog.Int64("prompt", m.Usage.PromptTokens), slog.Int64("completion", m.Usage.CompletionTokens),
 				slog.Int64("total", m.Usage.TotalTokens))
@@ -147,7 +147,7 @@ func (u *usageRecorder) log(ctx context.Context, log *slog.Logger) {
 			attrs = appendKnown(attrs, "cache_write_1h", m.Usage.CacheWrite1hTokens)
 			attrs = appendKnown(attrs, "reasoning", m.Usage.ReasoningTokens)
 		}
-		attrs = append(attrs, slog.String("cost_usd", m.cost()))
+		attrs = append(attrs, slog.String("cost_usd", m.Cost()))
 		log.LogAttrs(ctx, slog.LevelInfo, "token usage", attrs...)
 	}
 }
@@ -161,8 +161,8 @@ func appendKnown(attrs []slog.Attr, name string, tokens *int64) []slog.Attr {
 
 func usd(cost float64) string { return strconv.FormatFloat(cost, 'f', 6, 64) }
 
-// costText prints a cost in USD, or unknown.
-func costText(u *auditlog.Usage) string {
+// CostText prints a cost in USD, or unknown.
+func CostText(u *auditlog.Usage) string {
 	if u == nil || u.CostUSD == nil {
 		return "unknown"
 	}

@@ -1,4 +1,5 @@
-package app
+// Package terminal prints for people: a progress bar, lines, durations, and what a stream is.
+package terminal
 
 import (
 	"encoding/json"
@@ -10,27 +11,27 @@ import (
 	"golang.org/x/term"
 )
 
-// say prints one line for people.
-func say(w io.Writer, format string, args ...any) {
+// PrintLine prints one line for people.
+func PrintLine(w io.Writer, format string, args ...any) {
 	fmt.Fprintf(w, format+"\n", args...) //nolint:errcheck // nowhere left to say it
 }
 
-// writeJSON prints a value for machines that a person may read too.
-func writeJSON(w io.Writer, v any) error {
+// WriteJSON prints a value for machines that a person may read too.
+func WriteJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
 }
 
-// isTerminal says whether the stream is a terminal, where progress and colour make sense.
-func isTerminal(stream any) bool {
+// Is says whether the stream is a terminal, where progress and colour make sense.
+func Is(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// terminalWidth is the number of columns of the stream, 0 if it is no terminal.
-func terminalWidth(stream any) int {
+// Width is the number of columns of the stream, 0 if it is no terminal.
+func Width(stream any) int {
 	f, ok := stream.(*os.File)
 	if !ok {
 		return 0
@@ -42,15 +43,15 @@ func terminalWidth(stream any) int {
 	return width
 }
 
-func plural(n int, word string) string {
+func Plural(n int, word string) string {
 	if n == 1 {
 		return "1 " + word
 	}
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-// shortTime is a duration to about three digits.
-func shortTime(d time.Duration) string {
+// Duration is a duration to about three digits.
+func Duration(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "0"
@@ -64,7 +65,7 @@ func shortTime(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-func orDash(s string) string {
+func OrDash(s string) string {
 	if s == "" {
 		return "-"
 	}

@@ -1,4 +1,4 @@
-package app
+package stopping
 
 import (
 	"context"
@@ -44,7 +44,7 @@ func TestPatienceEndsShortlyAfterAHardStop(t *testing.T) {
 					time.AfterFunc(tt.hard, kill)
 				}
 				began := time.Now()
-				ctx, cancel := within(hard, 10*time.Second, 2*time.Second)
+				ctx, cancel := Within(hard, 10*time.Second, 2*time.Second)
 				defer cancel()
 				<-ctx.Done()
 				if got := time.Since(began); got != tt.want {
@@ -60,7 +60,7 @@ func TestAReadThatNeverEndsIsInterrupted(t *testing.T) {
 		signal := &InterruptError{Signal: os.Interrupt}
 		ctx, stop := context.WithCancelCause(t.Context())
 		in, feed := io.Pipe()
-		r := interruptible(ctx, in)
+		r := Reader(ctx, in)
 		go func() {
 			_, _ = feed.Write([]byte("a row\n"))
 			time.Sleep(time.Minute)
@@ -72,7 +72,7 @@ func TestAReadThatNeverEndsIsInterrupted(t *testing.T) {
 		if string(got) != "a row\n" || !errors.Is(err, signal) || time.Since(began) != time.Minute {
 			t.Errorf("read %q, %v after %v", got, err, time.Since(began))
 		}
-		if got, err := io.ReadAll(interruptible(t.Context(), strings.NewReader("all"))); string(got) != "all" || err != nil {
+		if got, err := io.ReadAll(Reader(t.Context(), strings.NewReader("all"))); string(got) != "all" || err != nil {
 			t.Errorf("read %q, %v", got, err)
 		}
 	})
@@ -83,8 +83,8 @@ func TestAWriteThatNobodyTakesIsAbandoned(t *testing.T) {
 		signal := &InterruptError{Signal: os.Interrupt}
 		ctx, stop := context.WithCancelCause(t.Context())
 		var out strings.Builder
-		good := newInterruptibleWriter(ctx, &out)
-		bad := newInterruptibleWriter(ctx, newStuck(t))
+		good := NewWriter(ctx, &out)
+		bad := NewWriter(ctx, newStuck(t))
 		time.AfterFunc(time.Minute, func() { stop(signal) })
 		if n, err := good.Write([]byte("taken")); n != 5 || err != nil || out.String() != "taken" {
 			t.Errorf("a write that is taken: %d, %v", n, err)

@@ -1,4 +1,4 @@
-package app
+package rowfile
 
 import (
 	"bytes"
@@ -15,10 +15,10 @@ import (
 )
 
 // readAll returns one line of text for each row: its line in the file and its body, or what is wrong with it.
-func readAll(t *testing.T, r io.Reader, format RowFormat, bytesMax int) []string {
+func readAll(t *testing.T, r io.Reader, format Format, bytesMax int) []string {
 	t.Helper()
 	var got []string
-	reader := NewRowReader(r, format, bytesMax)
+	reader := NewReader(r, format, bytesMax)
 	for {
 		row, err := reader.Next()
 		if err != nil {
@@ -46,7 +46,7 @@ func TestRowsOfAFile(t *testing.T) {
 	long := strings.Repeat("x", 200)
 	for _, tt := range []struct {
 		name   string
-		format RowFormat
+		format Format
 		in     string
 		want   []string
 	}{
@@ -99,9 +99,9 @@ func TestRowsOfAFile(t *testing.T) {
 
 func TestErrorOfTheFileNamesTheLine(t *testing.T) {
 	broken := errors.New("disk on fire")
-	for format, want := range map[RowFormat]string{FormatJSONL: "line 3: disk on fire", FormatCSV: "line 3: disk on fire"} {
+	for format, want := range map[Format]string{FormatJSONL: "line 3: disk on fire", FormatCSV: "line 3: disk on fire"} {
 		in := io.MultiReader(strings.NewReader("a\nb\nc"), iotest.ErrReader(broken))
-		reader := NewRowReader(in, format, 100)
+		reader := NewReader(in, format, 100)
 		var err error
 		for err == nil {
 			_, err = reader.Next()
@@ -115,9 +115,9 @@ func TestErrorOfTheFileNamesTheLine(t *testing.T) {
 // A line of 64 MiB is passed over without being held.
 func TestLongLinesAreNotHeld(t *testing.T) {
 	const size = 64 << 20
-	for _, format := range []RowFormat{FormatJSONL, FormatCSV} {
+	for _, format := range []Format{FormatJSONL, FormatCSV} {
 		in := io.MultiReader(strings.NewReader("a\n"), io.LimitReader(repeat('x'), size), strings.NewReader("\n{}\n"))
-		reader := NewRowReader(in, format, 1000)
+		reader := NewReader(in, format, 1000)
 		if format == FormatJSONL {
 			if _, err := reader.Next(); err != nil {
 				t.Fatal(err)
@@ -151,7 +151,7 @@ func (r repeat) Read(p []byte) (int, error) {
 func TestFormatIsToldByNameOrFlag(t *testing.T) {
 	for _, tt := range []struct {
 		name, given string
-		want        RowFormat
+		want        Format
 	}{
 		{"a.jsonl", "", FormatJSONL},
 		{"a.CSV", "", FormatCSV},
@@ -160,7 +160,7 @@ func TestFormatIsToldByNameOrFlag(t *testing.T) {
 		{"a.csv", "jsonl", FormatJSONL},
 		{"a.csv", "xml", ""},
 	} {
-		if got, err := rowFormat(tt.name, tt.given); got != tt.want || (err == nil) != (tt.want != "") {
+		if got, err := FormatOf(tt.name, tt.given); got != tt.want || (err == nil) != (tt.want != "") {
 			t.Errorf("rowFormat(%q, %q): got %q, %v; want %q", tt.name, tt.given, got, err, tt.want)
 		}
 	}
@@ -209,11 +209,11 @@ func FuzzCSVRows(f *testing.F) {
 		}
 		oracle := csv.NewReader(strings.NewReader(strings.TrimPrefix(text, "\xef\xbb\xbf")))
 		oracle.FieldsPerRecord = -1
-		reader := NewRowReader(strings.NewReader(text), FormatCSV, 1<<20)
+		reader := NewReader(strings.NewReader(text), FormatCSV, 1<<20)
 		header, headerErr := oracle.Read()
 		for {
 			row, err := reader.Next()
-			if _, ok := errors.AsType[*InputError](err); ok && reader.csv == nil {
+			if _, ok := errors.AsType[*Error](err); ok && reader.csv == nil {
 				distinct := slices.Compact(slices.Sorted(slices.Values(header)))
 				if headerErr == nil && len(distinct) == len(header) && utf8.ValidString(strings.Join(header, "\x00")) {
 					t.Fatalf("header refused: %v, encoding/csv takes %q", err, header)
@@ -262,7 +262,7 @@ func BenchmarkRowReader(b *testing.B) {
 	object := `{"id":12345,"text":"` + strings.Repeat("lorem ipsum ", 80) + `"}` + "\n"
 	record := `12345,"` + strings.Repeat("lorem ipsum ", 80) + `"` + "\n"
 	for _, bench := range []struct {
-		format RowFormat
+		format Format
 		in     string
 	}{
 		{FormatJSONL, strings.Repeat(object, 1000)},
@@ -272,7 +272,7 @@ func BenchmarkRowReader(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bench.in)))
 			for b.Loop() {
-				reader := NewRowReader(bytes.NewReader([]byte(bench.in)), bench.format, 1<<20)
+				reader := NewReader(bytes.NewReader([]byte(bench.in)), bench.format, 1<<20)
 				rows := 0
 				for ; ; rows++ {
 					if _, err := reader.Next(); err != nil {

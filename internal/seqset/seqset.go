@@ -1,4 +1,5 @@
-package app
+// Package seqset holds sets of stream sequences in little memory.
+package seqset
 
 import (
 	"iter"
@@ -7,15 +8,15 @@ import (
 	"slices"
 )
 
-// seqSet is a set of stream sequences. A million in a row take 130 KB, a million with gaps between them 2 MB; a map would
+// Set is a set of stream sequences. A million in a row take 130 KB, a million with gaps between them 2 MB; a map would
 // take 40 MB. The zero value is empty.
-type seqSet struct {
-	chunks map[uint64]*seqChunk // by the sequence without its last 16 bits
+type Set struct {
+	chunks map[uint64]*chunk // by the sequence without its last 16 bits
 	n      int
 }
 
-// seqChunk holds the last 16 bits of sequences: a sorted list while they are few, a bit for each when they are many.
-type seqChunk struct {
+// chunk holds the last 16 bits of sequences: a sorted list while they are few, a bit for each when they are many.
+type chunk struct {
 	few  []uint16
 	many *[1 << 16 / 64]uint64
 }
@@ -23,14 +24,14 @@ type seqChunk struct {
 // seqFewMax is where the list becomes as large as the bits.
 const seqFewMax = 4096
 
-// add reports whether the sequence is new to the set.
-func (s *seqSet) add(seq uint64) bool {
+// Add reports whether the sequence is new to the set.
+func (s *Set) Add(seq uint64) bool {
 	if s.chunks == nil {
-		s.chunks = make(map[uint64]*seqChunk)
+		s.chunks = make(map[uint64]*chunk)
 	}
 	c := s.chunks[seq>>16]
 	if c == nil {
-		c = new(seqChunk)
+		c = new(chunk)
 		s.chunks[seq>>16] = c
 	}
 	if !c.add(uint16(seq)) { //nolint:gosec // the last 16 bits are meant
@@ -40,8 +41,8 @@ func (s *seqSet) add(seq uint64) bool {
 	return true
 }
 
-// remove reports whether the sequence was in the set.
-func (s *seqSet) remove(seq uint64) bool {
+// Remove reports whether the sequence was in the set.
+func (s *Set) Remove(seq uint64) bool {
 	c := s.chunks[seq>>16]
 	if c == nil || !c.remove(uint16(seq)) { //nolint:gosec // as above
 		return false
@@ -50,7 +51,7 @@ func (s *seqSet) remove(seq uint64) bool {
 	return true
 }
 
-func (s *seqSet) has(seq uint64) bool {
+func (s *Set) Has(seq uint64) bool {
 	c := s.chunks[seq>>16]
 	if c == nil {
 		return false
@@ -63,8 +64,8 @@ func (s *seqSet) has(seq uint64) bool {
 	return found
 }
 
-// all yields the sequences in order.
-func (s *seqSet) all() iter.Seq[uint64] {
+// All yields the sequences in order.
+func (s *Set) All() iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		for _, high := range slices.Sorted(maps.Keys(s.chunks)) {
 			for low := range s.chunks[high].all() {
@@ -76,7 +77,7 @@ func (s *seqSet) all() iter.Seq[uint64] {
 	}
 }
 
-func (c *seqChunk) add(low uint16) bool {
+func (c *chunk) add(low uint16) bool {
 	if c.many != nil {
 		word, bit := &c.many[low/64], uint64(1)<<(low%64)
 		if *word&bit != 0 {
@@ -100,7 +101,7 @@ func (c *seqChunk) add(low uint16) bool {
 	return true
 }
 
-func (c *seqChunk) remove(low uint16) bool {
+func (c *chunk) remove(low uint16) bool {
 	if c.many != nil {
 		word, bit := &c.many[low/64], uint64(1)<<(low%64)
 		if *word&bit == 0 {
@@ -116,7 +117,7 @@ func (c *seqChunk) remove(low uint16) bool {
 	return found
 }
 
-func (c *seqChunk) all() iter.Seq[uint16] {
+func (c *chunk) all() iter.Seq[uint16] {
 	if c.many == nil {
 		return slices.Values(c.few)
 	}

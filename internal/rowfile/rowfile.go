@@ -1,4 +1,5 @@
-package app
+// Package rowfile reads the rows of JSONL and CSV files, bounded in memory, and reports each bad row by its line.
+package rowfile
 
 import (
 	"bufio"
@@ -10,19 +11,19 @@ import (
 	"strings"
 )
 
-// RowFormat is the format of a file of rows.
-type RowFormat string
+// Format is the format of a file of rows.
+type Format string
 
 // Formats of files. A JSONL file has one JSON object a line; a CSV file is that of RFC 4180 with a header line.
 const (
-	FormatJSONL RowFormat = "jsonl"
-	FormatCSV   RowFormat = "csv"
+	FormatJSONL Format = "jsonl"
+	FormatCSV   Format = "csv"
 )
 
-// rowFormat returns the format of the file: the one given, or else what its name tells. A name that tells nothing, and
+// FormatOf returns the format of the file: the one given, or else what its name tells. A name that tells nothing, and
 // "-", is JSONL.
-func rowFormat(name, given string) (RowFormat, error) {
-	switch f := RowFormat(given); {
+func FormatOf(name, given string) (Format, error) {
+	switch f := Format(given); {
 	case f == FormatJSONL || f == FormatCSV:
 		return f, nil
 	case given != "":
@@ -34,19 +35,19 @@ func rowFormat(name, given string) (RowFormat, error) {
 	}
 }
 
-// InputRow is one row of a file.
-type InputRow struct {
+// Row is one row of a file.
+type Row struct {
 	// Line is where the row begins, from 1.
 	Line int64
 	// Body is the row as it goes to the stage, the caller's to keep. With a Fault it is a text that says what is wrong
 	// and begins like the row: never a JSON object, so that a stage answers it with invalid_row.
 	Body []byte
 	// Fault says why the row cannot be a good one; nil for all others. It does not end the file.
-	Fault *RowFault
+	Fault *Fault
 }
 
-// RowFault is what is wrong with one row of a file.
-type RowFault struct {
+// Fault is what is wrong with one row of a file.
+type Fault struct {
 	Line     int64  // where the row begins
 	TooLarge bool   // the row is larger than the reader's bound
 	Size     int64  // bytes of a row that is too large, as it is in the file or would be as JSON
@@ -55,16 +56,16 @@ type RowFault struct {
 }
 
 // Error names the line.
-func (f *RowFault) Error() string { return fmt.Sprintf("line %d: %s", f.Line, f.Problem) }
+func (f *Fault) Error() string { return fmt.Sprintf("line %d: %s", f.Line, f.Problem) }
 
-// InputError ends a file: what comes after it cannot be told apart as rows.
-type InputError struct {
+// Error ends a file: what comes after it cannot be told apart as rows.
+type Error struct {
 	Line    int64 // from 1
 	Problem string
 }
 
 // Error names the line.
-func (e *InputError) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Problem) }
+func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Problem) }
 
 // faultHeadBytes is how much of a bad row is kept: as much as an error result shows of it.
 const faultHeadBytes = 500
@@ -72,11 +73,11 @@ const faultHeadBytes = 500
 // rowBufferBytes is the size of the reads from the file.
 const rowBufferBytes = 64 << 10
 
-// RowReader reads the rows of a file one at a time. It holds one row at most, of at most its bound: a longer one is
+// Reader reads the rows of a file one at a time. It holds one row at most, of at most its bound: a longer one is
 // read to its end and reported, without being held. Not safe for concurrent use.
-type RowReader struct {
+type Reader struct {
 	in       *bufio.Reader
-	format   RowFormat
+	format   Format
 	bytesMax int
 	line     int64 // line that is being read, from 1
 	offset   int64
@@ -86,35 +87,35 @@ type RowReader struct {
 	err      error      // ends the file
 }
 
-// NewRowReader returns a reader of the rows in r. A row of more than bytesMax bytes, which is at least 1, is a fault.
-func NewRowReader(r io.Reader, format RowFormat, bytesMax int) *RowReader {
-	return &RowReader{in: bufio.NewReaderSize(r, rowBufferBytes), format: format, bytesMax: max(bytesMax, 1), line: 1}
+// NewReader returns a reader of the rows in r. A row of more than bytesMax bytes, which is at least 1, is a fault.
+func NewReader(r io.Reader, format Format, bytesMax int) *Reader {
+	return &Reader{in: bufio.NewReaderSize(r, rowBufferBytes), format: format, bytesMax: max(bytesMax, 1), line: 1}
 }
 
 // Offset is the number of bytes that were read as rows so far, for progress.
-func (r *RowReader) Offset() int64 { return r.offset }
+func (r *Reader) Offset() int64 { return r.offset }
 
 // Next returns the next row, or [io.EOF] after the last. Rows that are wrong for themselves have a Fault; any error is
-// the end of the file, and names the line: *[InputError], or what the file's reader returned.
-func (r *RowReader) Next() (InputRow, error) {
+// the end of the file, and names the line: *[Error], or what the file's reader returned.
+func (r *Reader) Next() (Row, error) {
 	if r.err != nil {
-		return InputRow{}, r.err
+		return Row{}, r.err
 	}
 	row, err := r.next()
 	if err != nil {
-		if _, ok := errors.AsType[*InputError](err); !ok && !errors.Is(err, io.EOF) {
+		if _, ok := errors.AsType[*Error](err); !ok && !errors.Is(err, io.EOF) {
 			err = fmt.Errorf("line %d: %w", r.line, err)
 		}
 		r.err = err
-		return InputRow{}, err
+		return Row{}, err
 	}
 	return row, nil
 }
 
-func (r *RowReader) next() (InputRow, error) {
+func (r *Reader) next() (Row, error) {
 	if r.offset == 0 {
 		if err := r.begin(); err != nil {
-			return InputRow{}, err
+			return Row{}, err
 		}
 	}
 	if r.format == FormatCSV {
@@ -124,7 +125,7 @@ func (r *RowReader) next() (InputRow, error) {
 }
 
 // begin looks at the first bytes: it skips the mark of UTF-8 and refuses what is no text at all.
-func (r *RowReader) begin() error {
+func (r *Reader) begin() error {
 	start, err := r.in.Peek(3)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -135,16 +136,16 @@ func (r *RowReader) begin() error {
 		r.offset += int64(n)
 		return err
 	case bytes.HasPrefix(start, []byte("\x1f\x8b")):
-		return &InputError{Line: 1, Problem: "the input is compressed: give it as the output of gunzip -c"}
+		return &Error{Line: 1, Problem: "the input is compressed: give it as the output of gunzip -c"}
 	case bytes.HasPrefix(start, []byte("\xff\xfe")), bytes.HasPrefix(start, []byte("\xfe\xff")):
-		return &InputError{Line: 1, Problem: "the input is UTF-16: give it as UTF-8"}
+		return &Error{Line: 1, Problem: "the input is UTF-16: give it as UTF-8"}
 	}
 	return nil
 }
 
 // chunk returns the next piece of the current line, at most one buffer long and valid until the next call. A line of the
 // file ends with the piece that ends in a newline, and with the file.
-func (r *RowReader) chunk() ([]byte, error) {
+func (r *Reader) chunk() ([]byte, error) {
 	piece, err := r.in.ReadSlice('\n')
 	r.offset += int64(len(piece))
 	if len(piece) > 0 && (errors.Is(err, bufio.ErrBufferFull) || errors.Is(err, io.EOF)) {
@@ -154,11 +155,11 @@ func (r *RowReader) chunk() ([]byte, error) {
 }
 
 // nextLine returns the next line that is not blank.
-func (r *RowReader) nextLine() (InputRow, error) {
+func (r *Reader) nextLine() (Row, error) {
 	for {
 		line, size, blank, err := r.readLine()
 		if err != nil {
-			return InputRow{}, err
+			return Row{}, err
 		}
 		start := r.line
 		r.line++
@@ -168,13 +169,13 @@ func (r *RowReader) nextLine() (InputRow, error) {
 		if size > int64(r.bytesMax) {
 			return r.tooLarge(start, size, line), nil
 		}
-		return InputRow{Line: start, Body: bytes.Clone(line)}, nil
+		return Row{Line: start, Body: bytes.Clone(line)}, nil
 	}
 }
 
 // readLine reads a line to its end. It returns the line without its end, as much of it as the bound admits, its full
 // size, and whether it holds nothing but space.
-func (r *RowReader) readLine() (line []byte, size int64, blank bool, err error) {
+func (r *Reader) readLine() (line []byte, size int64, blank bool, err error) {
 	blank = true
 	r.raw = r.raw[:0]
 	var last, beforeLast byte
@@ -205,16 +206,16 @@ func (r *RowReader) readLine() (line []byte, size int64, blank bool, err error) 
 	return r.raw[:min(size, int64(len(r.raw)))], size, blank, nil
 }
 
-func (r *RowReader) tooLarge(line, size int64, head []byte) InputRow {
-	return faultyRow(&RowFault{
+func (r *Reader) tooLarge(line, size int64, head []byte) Row {
+	return faultyRow(&Fault{
 		Line: line, TooLarge: true, Size: size,
 		Problem: fmt.Sprintf("a row of %d bytes, at most %d can be sent", size, r.bytesMax),
 	}, head)
 }
 
 // faultyRow is the row that stands for one that is wrong.
-func faultyRow(fault *RowFault, head []byte) InputRow {
+func faultyRow(fault *Fault, head []byte) Row {
 	fault.Head = bytes.Clone(head[:min(len(head), faultHeadBytes)])
 	body := append([]byte(fault.Error()), ": "...)
-	return InputRow{Line: fault.Line, Body: append(body, fault.Head...), Fault: fault}
+	return Row{Line: fault.Line, Body: append(body, fault.Head...), Fault: fault}
 }

@@ -1,4 +1,4 @@
-package app
+package seqset
 
 import (
 	"slices"
@@ -9,20 +9,20 @@ import (
 
 func TestSeqSetIsASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var set seqSet
+		var set Set
 		model := make(map[uint64]bool)
 		draw := rapid.OneOf(rapid.Uint64Range(0, 20_000), rapid.Uint64Range(65_000, 66_000), rapid.Uint64())
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
 				seq := draw.Draw(t, "seq")
-				if set.add(seq) == model[seq] {
+				if set.Add(seq) == model[seq] {
 					t.Fatalf("add %d: it was there: %t", seq, model[seq])
 				}
 				model[seq] = true
 			},
 			"add many": func(t *rapid.T) {
 				for seq := draw.Draw(t, "from"); len(model) < 30_000; seq += 3 {
-					set.add(seq)
+					set.Add(seq)
 					model[seq] = true
 					if seq%5000 < 3 {
 						return
@@ -31,14 +31,14 @@ func TestSeqSetIsASet(t *testing.T) {
 			},
 			"remove": func(t *rapid.T) {
 				seq := draw.Draw(t, "seq")
-				if set.remove(seq) != model[seq] {
+				if set.Remove(seq) != model[seq] {
 					t.Fatalf("remove %d: it was there: %t", seq, model[seq])
 				}
 				delete(model, seq)
 			},
 			"": func(t *rapid.T) {
-				if seq := draw.Draw(t, "seq"); set.has(seq) != model[seq] {
-					t.Fatalf("has %d: got %t", seq, set.has(seq))
+				if seq := draw.Draw(t, "seq"); set.Has(seq) != model[seq] {
+					t.Fatalf("has %d: got %t", seq, set.Has(seq))
 				}
 			},
 		})
@@ -47,7 +47,7 @@ func TestSeqSetIsASet(t *testing.T) {
 			want = append(want, seq)
 		}
 		slices.Sort(want)
-		if got := slices.Collect(set.all()); !slices.Equal(got, want) || set.n != len(want) {
+		if got := slices.Collect(set.All()); !slices.Equal(got, want) || set.n != len(want) {
 			t.Fatalf("got %d of %d sequences, want %d", len(got), set.n, len(want))
 		}
 	})

@@ -1,4 +1,4 @@
-package app
+package rowfile
 
 import (
 	"bytes"
@@ -41,21 +41,21 @@ type csvRecord struct {
 
 // nextCSV returns the next record as a JSON object whose values are strings. Records with another number of columns than
 // the header, wrong quotes or bytes that are not UTF-8 are faults.
-func (r *RowReader) nextCSV() (InputRow, error) {
+func (r *Reader) nextCSV() (Row, error) {
 	if r.csv == nil {
 		if err := r.readHeader(); err != nil {
-			return InputRow{}, err
+			return Row{}, err
 		}
 	}
 	rec, err := r.readRecord()
 	if err != nil {
-		return InputRow{}, err
+		return Row{}, err
 	}
 	if rec.overflow {
 		return r.tooLarge(rec.line, rec.size, rec.head), nil
 	}
 	if problem := rec.check(len(r.csv.keys)); problem != "" {
-		return faultyRow(&RowFault{Line: rec.line, Problem: problem}, rec.head), nil
+		return faultyRow(&Fault{Line: rec.line, Problem: problem}, rec.head), nil
 	}
 	size, start := len(rec.data)+1, 0
 	for _, key := range r.csv.keys {
@@ -70,13 +70,13 @@ func (r *RowReader) nextCSV() (InputRow, error) {
 	if len(body) > r.bytesMax {
 		return r.tooLarge(rec.line, int64(len(body)), rec.head), nil
 	}
-	return InputRow{Line: rec.line, Body: body}, nil
+	return Row{Line: rec.line, Body: body}, nil
 }
 
-func (r *RowReader) readHeader() error {
+func (r *Reader) readHeader() error {
 	rec, err := r.readRecord()
 	if errors.Is(err, io.EOF) {
-		return &InputError{Line: 1, Problem: "the file is empty: a CSV file begins with a line that names its columns"}
+		return &Error{Line: 1, Problem: "the file is empty: a CSV file begins with a line that names its columns"}
 	}
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (r *RowReader) readHeader() error {
 		problem = fmt.Sprintf("larger than %d bytes", r.bytesMax)
 	}
 	if problem != "" {
-		return &InputError{Line: rec.line, Problem: "header: " + problem}
+		return &Error{Line: rec.line, Problem: "header: " + problem}
 	}
 	header := &csvHeader{}
 	var names []string
@@ -94,7 +94,7 @@ func (r *RowReader) readHeader() error {
 	for i, end := range rec.ends {
 		name := string(rec.data[start:end])
 		if slices.Contains(names, name) {
-			return &InputError{Line: rec.line, Problem: fmt.Sprintf("header: two columns are called %q", name)}
+			return &Error{Line: rec.line, Problem: fmt.Sprintf("header: two columns are called %q", name)}
 		}
 		names = append(names, name)
 		key := []byte{','}
@@ -128,7 +128,7 @@ func (rec *csvRecord) check(columns int) string {
 
 // readRecord reads one record to its end, skipping blank lines before it. It is valid until the next call. The error is
 // that of the file, or an *InputError for a quote that is never closed.
-func (r *RowReader) readRecord() (*csvRecord, error) {
+func (r *Reader) readRecord() (*csvRecord, error) {
 	rec := &r.record
 	rec.begin(r.line, r.bytesMax)
 	state, carriage := csvFieldStart, false // carriage: a CR was read that may belong to the end of the line
@@ -137,7 +137,7 @@ func (r *RowReader) readRecord() (*csvRecord, error) {
 		if errors.Is(err, io.EOF) {
 			switch {
 			case state == csvQuoted:
-				return nil, &InputError{Line: rec.quote, Problem: "the quote that is opened here is never closed"}
+				return nil, &Error{Line: rec.quote, Problem: "the quote that is opened here is never closed"}
 			case rec.blank(state):
 				return nil, io.EOF
 			}
