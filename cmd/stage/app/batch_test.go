@@ -114,7 +114,7 @@ func TestABatchIsNoInputOfItsOwnStage(t *testing.T) {
 		"dedupe":  {"STAGE_NAME", "dedupe"},
 		"input":   {"STAGE_INPUT_SUBJECT", "*.llm_batch"},
 	} {
-		_, err := load(t, NeedNothing, change...)
+		_, err := loadConfig(t, NeedNothing, change...)
 		if err == nil || !strings.Contains(err.Error(), "STAGE_NAME: batched requests come on ") {
 			t.Errorf("%s: %v", name, err)
 		}

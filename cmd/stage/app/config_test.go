@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -13,9 +12,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "write the golden files anew")
+	"github.com/llm-stage/stage/internal/golden"
+)
 
 // load reads a configuration from pairs of variable and text.
 func load(t *testing.T, need Need, pairs ...string) (*Config, error) {
@@ -30,23 +29,6 @@ func environ(t *testing.T, pairs ...string) map[string]string {
 		vars[pairs[i]] = pairs[i+1]
 	}
 	return vars
-}
-
-// golden compares got with the file, or writes it with -update.
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s is out of date: run go test with -update and read the diff\ngot:\n%s", path, got)
-	}
 }
 
 // contractVariables are the names and defaults that users rely on: each change here belongs in the CHANGELOG.
@@ -271,7 +253,7 @@ func TestEnvExampleHoldsEveryVariable(t *testing.T) {
 		written[f.help] = true
 		fmt.Fprintf(&b, "# %s\n# %s=%s\n", f.help, f.variable, f.fallback)
 	}
-	golden(t, filepath.Join("..", "..", "..", ".env.example"), b.String())
+	golden.Check(t, filepath.Join("..", "..", "..", ".env.example"), b.String())
 }
 
 // Every name that a cross check mentions must be that of a field: a fault of another would lose its place.

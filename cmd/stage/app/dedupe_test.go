@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -186,7 +188,7 @@ func TestAStoreThatFailsFailsNoRow(t *testing.T) {
 				t.Errorf("row %d: %+v", i, r.Error)
 			}
 		}
-		if len(lines(l.logs.String(), "stored replies are not to be had")) == 0 {
+		if len(stagetest.Lines(l.logs.String(), "stored replies are not to be had")) == 0 {
 			t.Error("nothing was said of the store")
 		}
 	})

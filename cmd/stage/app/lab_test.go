@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,10 +8,10 @@ import (
 	"maps"
 	"net"
 	"os"
-	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
@@ -38,7 +37,7 @@ type lab struct {
 	pipes map[string]*llmtest.PipeListener // by host
 	llms  map[string]*llmtest.Server
 	vars  map[string]string
-	logs  syncBuffer
+	logs  stagetest.Buffer
 	log   *slog.Logger // of the stages; nil: everything, as text
 }
 
@@ -304,31 +303,12 @@ func (l *lab) sources() map[string]int {
 	return counts
 }
 
-// syncBuffer is a buffer for several goroutines.
-type syncBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
-// lines returns the lines of a log that hold a text.
-func lines(log, text string) []string {
-	var found []string
-	for line := range strings.Lines(log) {
-		if strings.Contains(line, text) {
-			found = append(found, strings.TrimSpace(line))
-		}
+// loadConfig reads a configuration from pairs of variable and text.
+func loadConfig(t *testing.T, need Need, pairs ...string) (*Config, error) {
+	t.Helper()
+	environ := make(map[string]string)
+	for i := 0; i < len(pairs); i += 2 {
+		environ[pairs[i]] = pairs[i+1]
 	}
-	return found
+	return ConfigSource{Environ: environ}.Load(t.Context(), need)
 }

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
+
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -126,7 +128,7 @@ func TestTotalsAreWhatTheServersTold(t *testing.T) {
 		if int(total.Calls) != first.calls {
 			t.Errorf("%d calls in the summary, the server saw %d", total.Calls, first.calls)
 		}
-		logged := lines(l.logs.String(), `msg="token usage"`)
+		logged := stagetest.Lines(l.logs.String(), `msg="token usage"`)
 		if len(logged) != 2 || !strings.Contains(logged[0], "provider=openai model=large calls=") ||
 			!strings.Contains(logged[0], fmt.Sprintf("prompt=%v completion=200 total=%v cached=%v cache_write=%v cost_usd=%.6f", large, large+200, halves, quarters, want["large"])) {
 			t.Errorf("log:\n%s", strings.Join(logged, "\n"))
@@ -178,7 +180,7 @@ func TestUnknownCostStaysUnknown(t *testing.T) {
 		if all := r.usage.All(); all.Cost() != "at least 0.250000, unknown of 2 calls" || all.Usage.CostUSD != nil {
 			t.Errorf("the total is %q and %v in the summary", all.Cost(), all.Usage.CostUSD)
 		}
-		if got := lines(l.logs.String(), `msg="token usage"`); len(got) != 1 || !strings.Contains(got[0], `cost_usd="at least 0.250000, unknown of 2 calls"`) {
+		if got := stagetest.Lines(l.logs.String(), `msg="token usage"`); len(got) != 1 || !strings.Contains(got[0], `cost_usd="at least 0.250000, unknown of 2 calls"`) {
 			t.Errorf("log: %v", got)
 		}
 	})

@@ -3,11 +3,12 @@ package app
 import (
 	"context"
 	"errors"
-	"github.com/llm-stage/stage/internal/stopping"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stopping"
 )
 
 // No virtual time: it is the kernel that waits.

@@ -53,7 +53,7 @@ func newLoadBench(t *testing.T, config jetstream.StreamConfig, partitions int) *
 	if b.taker, err = b.js.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
-	if b.cfg, err = load(t, NeedNothing, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>"); err != nil {
+	if b.cfg, err = loadConfig(t, NeedNothing, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>"); err != nil {
 		t.Fatal(err)
 	}
 	return b

@@ -47,7 +47,7 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newVerifyBench(t, nil)
-			cfg, err := load(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+			cfg, err := loadConfig(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,7 +128,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := load(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+	cfg, err := loadConfig(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 	b := newVerifyBench(t, nil)
 	b.drop("ROWS")
-	cfg, err := load(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+	cfg, err := loadConfig(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 	if err != nil {
 		t.Fatal(err)
 	}

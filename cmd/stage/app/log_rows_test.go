@@ -1,7 +1,6 @@
 package app
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,26 +8,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
+
 	"github.com/llm-stage/stage/llm/llmtest"
 )
-
-// attrs returns the attributes of each line of a JSON log.
-func (b *syncBuffer) attrs(t *testing.T) (lines []map[string]any) {
-	t.Helper()
-	for text := range strings.Lines(b.String()) {
-		line := make(map[string]any)
-		if err := json.Unmarshal([]byte(text), &line); err != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
 
 // ofRow returns what the log says of a row, in order.
 func (l *lab) ofRow(seq int) (said []string, lines []map[string]any) {
 	l.t.Helper()
-	for _, line := range l.logs.attrs(l.t) {
+	for _, line := range stagetest.JSONLines[map[string]any](l.t, l.logs.String()) {
 		if line["sequence"] != float64(seq) {
 			continue
 		}
@@ -119,7 +107,7 @@ func TestASummaryIsLoggedEvery30SecondsWhileThereIsWork(t *testing.T) {
 		time.Sleep(10 * time.Minute) // most of it without work
 		r.stop()
 		var summaries []map[string]any
-		for _, line := range l.logs.attrs(t) {
+		for _, line := range stagetest.JSONLines[map[string]any](t, l.logs.String()) {
 			if line["msg"] == "working" {
 				summaries = append(summaries, line)
 			}

@@ -1,14 +1,14 @@
 package app
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 
 	"pgregory.net/rapid"
 )
@@ -23,21 +23,9 @@ type logLine struct {
 	N       int    `json:"n"`
 }
 
-func (b *syncBuffer) lines(t *testing.T) (lines []logLine) {
-	t.Helper()
-	for text := range strings.Lines(b.String()) {
-		var l logLine
-		if err := json.Unmarshal([]byte(text), &l); err != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-		lines = append(lines, l)
-	}
-	return lines
-}
-
 func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out syncBuffer
+		var out stagetest.Buffer
 		log := newLogger(&out, "info", "json").With(slog.String("run_id", "r"))
 		for i := range 1000 {
 			log.Warn("row failed", slog.String("reason", "truncated"), slog.Int("n", i))
@@ -45,7 +33,7 @@ func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
 		}
 		log.Warn("row failed", slog.String("reason", "refused"))
 		time.Sleep(time.Minute)
-		lines := out.lines(t)
+		lines := stagetest.JSONLines[logLine](t, out.String())
 		// 25 s of storm: five lines at once, one at the end of each of three intervals, and the one of another reason.
 		if len(lines) != sampleBurst+3+1 {
 			t.Fatalf("%d lines:\n%s", len(lines), out.String())
@@ -67,7 +55,7 @@ func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
 
 func TestLinesThatTellOfDifferentTroubleAreNotGathered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out syncBuffer
+		var out stagetest.Buffer
 		log := newLogger(&out, "debug", "json")
 		want := 0
 		for partition := range 10 {
@@ -85,7 +73,7 @@ func TestLinesThatTellOfDifferentTroubleAreNotGathered(t *testing.T) {
 			log.Debug("call", slog.String("reason", "x"))
 			want += 2
 		}
-		if got := len(out.lines(t)); got != want {
+		if got := len(stagetest.JSONLines[logLine](t, out.String())); got != want {
 			t.Errorf("%d lines, want %d", got, want)
 		}
 	})
@@ -93,19 +81,19 @@ func TestLinesThatTellOfDifferentTroubleAreNotGathered(t *testing.T) {
 
 func TestGatheredLinesAreWrittenAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out syncBuffer
+		var out stagetest.Buffer
 		log := newLogger(&out, "info", "json")
 		for range 100 {
 			log.Warn("bad row")
 		}
 		flushLog(log.With(slog.String("run_id", "r"))) // loggers made of one share what is gathered
-		lines := out.lines(t)
+		lines := stagetest.JSONLines[logLine](t, out.String())
 		if len(lines) != sampleBurst+1 || lines[sampleBurst].AndMore != 100-sampleBurst-1 {
 			t.Errorf("got\n%s", out.String())
 		}
 		flushLog(log)
 		time.Sleep(time.Minute)
-		if again := len(out.lines(t)); again != len(lines) {
+		if again := len(stagetest.JSONLines[logLine](t, out.String())); again != len(lines) {
 			t.Errorf("%d lines after a second flush, want %d", again, len(lines))
 		}
 	})
@@ -120,7 +108,7 @@ func (k *sampleKinds) remembered() int {
 // The kinds that a log tells apart are bounded, whatever the lines say, and the counts are still right.
 func TestTheKindsOfLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out syncBuffer
+		var out stagetest.Buffer
 		log := newLogger(&out, "info", "json")
 		const n = 10 * sampleKindsMax
 		for i := range n {
@@ -132,7 +120,7 @@ func TestTheKindsOfLinesAreBounded(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		total := 0
-		for _, l := range out.lines(t) {
+		for _, l := range stagetest.JSONLines[logLine](t, out.String()) {
 			total += 1 + l.AndMore
 		}
 		if left := kinds.remembered(); total != n || left != 0 {
@@ -144,25 +132,25 @@ func TestTheKindsOfLinesAreBounded(t *testing.T) {
 // Texts differ each time (an address, a number): they do not make a line another kind.
 func TestTextsDoNotTellLinesApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out syncBuffer
+		var out stagetest.Buffer
 		log := newLogger(&out, "info", "json")
 		for i := range 50 {
 			text := fmt.Sprintf("write tcp 127.0.0.1:%d: broken pipe, and a long story of what was tried before", i)
 			log.Warn("held up", slog.String("reason", text), slog.Any("error", errors.New(text)))
 		}
 		flushLog(log)
-		if got := len(out.lines(t)); got != sampleBurst+1 {
+		if got := len(stagetest.JSONLines[logLine](t, out.String())); got != sampleBurst+1 {
 			t.Errorf("%d lines, want %d", got, sampleBurst+1)
 		}
 	})
 }
 
 // slowWriter takes a second for each line.
-type slowWriter struct{ syncBuffer }
+type slowWriter struct{ stagetest.Buffer }
 
 func (w *slowWriter) Write(line []byte) (int, error) {
 	time.Sleep(time.Second)
-	return w.syncBuffer.Write(line)
+	return w.stagetest.Buffer.Write(line)
 }
 
 func TestFlushWaitsForALineThatIsBeingWritten(t *testing.T) {
@@ -174,7 +162,7 @@ func TestFlushWaitsForALineThatIsBeingWritten(t *testing.T) {
 		}
 		time.Sleep(sampleInterval - sampleBurst*time.Second + time.Second/2) // the interval has ended, its line is half written
 		flushLog(log)
-		lines := out.lines(t)
+		lines := stagetest.JSONLines[logLine](t, out.String())
 		if len(lines) != sampleBurst+1 || lines[sampleBurst].AndMore != 1 {
 			t.Errorf("got %+v, want %d lines, the last with one more", lines, sampleBurst+1)
 		}
@@ -186,7 +174,7 @@ func TestNoLineIsLostFromTheCounts(t *testing.T) {
 		gaps := rapid.SliceOfN(rapid.IntRange(0, 4000), 1, 200).Draw(rt, "gaps in milliseconds")
 		kinds := rapid.IntRange(1, 4).Draw(rt, "kinds")
 		synctest.Test(t, func(t *testing.T) {
-			var out syncBuffer
+			var out stagetest.Buffer
 			log := newLogger(&out, "info", "json")
 			sent := make(map[string]int)
 			for i, gap := range gaps {
@@ -197,7 +185,7 @@ func TestNoLineIsLostFromTheCounts(t *testing.T) {
 			}
 			flushLog(log)
 			counted := make(map[string]int)
-			for _, l := range out.lines(t) {
+			for _, l := range stagetest.JSONLines[logLine](t, out.String()) {
 				counted[l.Reason] += 1 + l.AndMore
 			}
 			for reason, n := range sent {

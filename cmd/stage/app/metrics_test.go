@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/golden"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
@@ -62,7 +64,7 @@ func TestMetricsReadAsDocumented(t *testing.T) {
 				ours.WriteString(line)
 			}
 		}
-		golden(t, filepath.Join("testdata", "metrics.txt"), ours.String())
+		golden.Check(t, filepath.Join("testdata", "metrics.txt"), ours.String())
 	})
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -65,7 +67,7 @@ func TestAnOutageIsReportedWhileItLastsAndWhatItCostWhenItIsOver(t *testing.T) {
 		page := httptest.NewRecorder()
 		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 		if !strings.Contains(page.Body.String(), `llm_stage_paused{reason="outage"} 1`) {
-			t.Errorf("metrics: %q", lines(page.Body.String(), "llm_stage_paused"))
+			t.Errorf("metrics: %q", stagetest.Lines(page.Body.String(), "llm_stage_paused"))
 		}
 		if s := r.status(); s.State != statePaused || s.Pool.PauseReason != PauseOutage || s.Pool.Probes == 0 || s.Rows.Failed != 0 {
 			t.Errorf("status: %s, %s, %d probes, %d rows failed", s.State, s.Pool.PauseReason, s.Pool.Probes, s.Rows.Failed)
@@ -91,7 +93,7 @@ func TestAnOutageIsReportedWhileItLastsAndWhatItCostWhenItIsOver(t *testing.T) {
 		matches(t, "pause", l.runEvents(auditlog.PhasePause), pattern)
 		matches(t, "resume", l.runEvents(auditlog.PhaseResume),
 			fmt.Sprintf(`outage is over after 3m[0-9.]+s, [0-9]+ probes; %d calls were sent without a usable reply \(may have been billed\)`, lost))
-		if n := len(lines(l.logs.String(), "still paused, rows are held")); n != 3 && n != 2 {
+		if n := len(stagetest.Lines(l.logs.String(), "still paused, rows are held")); n != 3 && n != 2 {
 			t.Errorf("%d reminders in 3 minutes", n)
 		}
 	})

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -132,7 +134,7 @@ func TestPausesAreInLogAndAudit(t *testing.T) {
 			`level=WARN msg="this machine is short of a resource; fewer calls are in flight, no row is lost"`,
 			`level=INFO msg="this machine is no longer short of a resource"`,
 		} {
-			if len(lines(l.logs.String(), want)) != 1 {
+			if len(stagetest.Lines(l.logs.String(), want)) != 1 {
 				t.Errorf("no line, or several, with %s in the log:\n%s", want, l.logs.String())
 			}
 		}
@@ -195,14 +197,14 @@ func TestAPauseThatLastsIsLoggedOnceAMinute(t *testing.T) {
 		time.Sleep(57 * time.Second)
 		l.load("one")
 		time.Sleep(5*time.Minute + 5*time.Second)
-		said := lines(l.logs.String(), `level=WARN msg="still paused, rows are held"`)
+		said := stagetest.Lines(l.logs.String(), `level=WARN msg="still paused, rows are held"`)
 		if len(said) != 5 || !strings.Contains(said[4], "reason=credentials") || !strings.Contains(said[4], "probes=30") && !strings.Contains(said[4], "probes=29") {
 			t.Errorf("%d lines in 5 minutes:\n%s", len(said), strings.Join(said, "\n"))
 		}
 		locked.Store(false)
 		l.await(1)
 		time.Sleep(3 * time.Minute)
-		if n := len(lines(l.logs.String(), "still paused")); n != 5 {
+		if n := len(stagetest.Lines(l.logs.String(), "still paused")); n != 5 {
 			t.Errorf("%d lines after the pause", n-5)
 		}
 		r.stop()

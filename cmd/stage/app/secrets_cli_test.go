@@ -78,3 +78,38 @@ func TestSecretsAreNotInTheStandardLog(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+func TestExtraHeadersAndBodyAreChecked(t *testing.T) {
+	for _, tt := range []struct{ variable, value, want string }{
+		{"STAGE_LLM_EXTRA_HEADERS", `{"x-one":"hidden-value"}`, ""},
+		{"STAGE_LLM_EXTRA_HEADERS", `x-one: hidden-value`, "STAGE_LLM_EXTRA_HEADERS: not a JSON object of strings"},
+		{"STAGE_LLM_EXTRA_HEADERS", `{"Host":"hidden-value"}`, "STAGE_LLM_EXTRA_HEADERS: Host is set by the client itself"},
+		{"STAGE_LLM_EXTRA_HEADERS", `{"Authorization":"hidden-value"}`, "STAGE_LLM_EXTRA_HEADERS: Authorization carries the API key already"},
+		{"STAGE_LLM_EXTRA_BODY", `{"api_key":"hidden-value"}`, ""},
+		{"STAGE_LLM_EXTRA_BODY", `{"api_key":"hidden-value"`, "STAGE_LLM_EXTRA_BODY: not a JSON object"},
+	} {
+		file := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(file, []byte(tt.value+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for variable, value := range map[string]string{tt.variable: tt.value, tt.variable + "_FILE": file} {
+			for _, check := range [][]string{{"config", "--check"}, {"config"}} {
+				var out bytes.Buffer
+				environ := map[string]string{"STAGE_LLM_API_KEY": "sk-key-0123", "STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", variable: value}
+				code := Main(t.Context(), &Env{Args: check, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Environ: environ})
+				text := out.String()
+				// A fault between two variables is found by --check.
+				if fails := tt.want != "" && (len(check) == 2 || !strings.Contains(tt.want, "carries")); fails != (code == exitUsage) {
+					t.Errorf("%v of %s=%s: exit code %d: %s", check, variable, value, code, text)
+				} else if fails && !strings.Contains(strings.Replace(text, "_FILE", "", 1), tt.want) {
+					t.Errorf("%s=%s: got %s, want %q", variable, value, text, tt.want)
+				} else if !fails && len(check) == 1 && !strings.Contains(text, "(set)") {
+					t.Errorf("%s=%s: got %s, want that it is set", variable, value, text)
+				}
+				if strings.Contains(text, "hidden-value") {
+					t.Errorf("%s=%s: it is printed: %s", variable, value, text)
+				}
+			}
+		}
+	}
+}

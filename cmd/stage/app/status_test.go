@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/golden"
+
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
@@ -66,7 +68,7 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, filepath.Join("testdata", "status.json"), string(text)+"\n")
+		golden.Check(t, filepath.Join("testdata", "status.json"), string(text)+"\n")
 
 		snap.Pool.LawPausedUntil = time.Time{}
 		if r = s.report(snap, s.started.Add(5*time.Second), true, ""); r.State != stateWorking || r.Rows.ETAS == nil || *r.Rows.ETAS != 28 {

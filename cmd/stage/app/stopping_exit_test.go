@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // stuckPipe is a pipe with nobody at the other end: a write returns only once the test has ended.
@@ -28,7 +30,7 @@ func TestTheSecondSignalEndsTheProcessWithinFiveSecondsWhateverIsStuck(t *testin
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var said syncBuffer
+				var said stagetest.Buffer
 				var signals fakeSignals
 				code := make(chan int, 1)
 				env := &Env{Notify: signals.notify, Stderr: stderr(t, &said), Exit: func(c int) { code <- c }}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/natsd"
@@ -39,7 +41,7 @@ func newVerifyBench(t *testing.T, change func(streams []jetstream.StreamConfig))
 	if b.js, err = jetstream.New(b.nc); err != nil {
 		t.Fatal(err)
 	}
-	if b.cfg, err = load(t, NeedNothing); err != nil {
+	if b.cfg, err = loadConfig(t, NeedNothing); err != nil {
 		t.Fatal(err)
 	}
 	streams := []jetstream.StreamConfig{
@@ -101,7 +103,7 @@ func (b *verifyBench) store(job *verifyJob) {
 // verify checks the streams and returns the report, what people see of it, and the exit code.
 func (b *verifyBench) verify() (report *verifyReport, text string, code int) {
 	b.t.Helper()
-	var out syncBuffer
+	var out stagetest.Buffer
 	report, err := verify(b.t.Context(), b.js, b.cfg, &out)
 	if err != nil {
 		b.t.Fatal(err)

@@ -1,0 +1,55 @@
+// Package stagetest has what tests of several packages need: configurations, a server with the streams of a stage, and
+// buffers that goroutines share.
+package stagetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Buffer is a buffer for several goroutines. The zero value is empty.
+type Buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String returns what was written so far.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// Lines returns the lines of a log that hold a text.
+func Lines(log, text string) []string {
+	var found []string
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, text) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+// JSONLines decodes each line of a JSON log.
+func JSONLines[T any](t testing.TB, log string) (lines []T) {
+	t.Helper()
+	for text := range strings.Lines(log) {
+		var line T
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
