@@ -81,7 +81,11 @@ func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
 		l.work(500, nil)
 		flushLog(l.log)
 		lines, failed := 0, 0
-		for _, line := range l.logs.lines(t) {
+		for _, line := range stagetest.JSONLines[struct {
+			Msg     string
+			AndMore int    `json:"and_more"`
+			Reason  string `json:"reason"`
+		}](t, l.logs.String()) {
 			if line.Msg == "row failed" {
 				lines++
 				failed += 1 + line.AndMore

@@ -150,7 +150,7 @@ type slowWriter struct{ stagetest.Buffer }
 
 func (w *slowWriter) Write(line []byte) (int, error) {
 	time.Sleep(time.Second)
-	return w.stagetest.Buffer.Write(line)
+	return w.Buffer.Write(line)
 }
 
 func TestFlushWaitsForALineThatIsBeingWritten(t *testing.T) {
