@@ -58,7 +58,7 @@ func TestRotatedCredentialsOfNATSAreKnown(t *testing.T) {
 			if err := tt.read(&o); err != nil {
 				t.Errorf("%s: %v", tt.variable, err)
 			}
-			if got := string(cfg.secrets.redact([]byte(tt.secrets[i]))); got != "[redacted]" {
+			if got := string(cfg.Secrets().redact([]byte(tt.secrets[i]))); got != "[redacted]" {
 				t.Errorf("%s: number %d of its secrets becomes %q", tt.variable, i+1, got)
 			}
 		}

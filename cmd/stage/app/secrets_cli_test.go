@@ -113,3 +113,18 @@ func TestExtraHeadersAndBodyAreChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestAKeyInThePlaceOfItsPathIsNotPrinted(t *testing.T) {
+	for value, want := range map[string]string{
+		"sk-in-place-of-a-path":                              "STAGE_LLM_API_KEY_FILE: no such file or directory: give the path",
+		strings.Repeat("sk-longer-than-a-name-", 20):         "STAGE_LLM_API_KEY_FILE: file name too long: give the path",
+		filepath.Join(t.TempDir(), "run", "secrets", "none"): "none: no such file or directory: give the path",
+	} {
+		var out bytes.Buffer
+		environ := map[string]string{"STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", "STAGE_LLM_API_KEY_FILE": value}
+		code := Main(t.Context(), &Env{Args: []string{"config", "--check"}, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Environ: environ})
+		if code != exitUsage || !strings.Contains(out.String(), want) || strings.Contains(out.String(), "sk-") {
+			t.Errorf("%s: exit code %d, want %d and %q:\n%s", value, code, exitUsage, want, &out)
+		}
+	}
+}
