@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -23,10 +24,10 @@ func TestThePipelineOfTheReadmeWorks(t *testing.T) {
 	defer srv.Stop()
 	url := strings.Replace(srv.URL(), "nats://", "nats://"+srv.Token()+"@", 1)
 
-	cfg, err := app.ConfigSource{Environ: map[string]string{
+	cfg, err := config.Source{Environ: map[string]string{
 		"STAGE_NATS_URL": url, "STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE_FILE": "../prompt.jinja", "STAGE_LOOKUP_FILE": "../labels.yaml",
 		"STAGE_POOL_SIZE": "8", "STAGE_HTTP_ADDR": "127.0.0.1:0",
-	}}.Load(t.Context(), app.NeedCalls)
+	}}.Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
@@ -96,13 +97,13 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 	if err := os.WriteFile(prices, []byte("small: {input: 1, output: 1}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := app.ConfigSource{Environ: map[string]string{
+	cfg, err := config.Source{Environ: map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": pipe.URL(), "STAGE_LLM_API_KEY": "key", "STAGE_LLM_MODEL": "small",
 		"STAGE_TEMPLATE": "Row {{ row.n }} of {{ row.p }}", "STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0",
 		"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_CREATE_STREAMS": "false", "STAGE_DEAD_LETTER_SUBJECT": "dead.rows",
 		"STAGE_DEDUPE": "stored", "STAGE_MAX_COST_USD": "1000", "STAGE_PRICES_FILE": prices,
 		"STAGE_STOP_TIMEOUT": "130s", "STAGE_WINDOW": "8",
-	}}.Load(t.Context(), app.NeedCalls)
+	}}.Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -108,7 +109,7 @@ type stage struct {
 // run starts a stage with an environment. It is stopped at once at the end of the test if it still runs.
 func run(t *testing.T, environ vars) *stage {
 	t.Helper()
-	cfg, err := app.ConfigSource{Environ: environ}.Load(t.Context(), app.NeedCalls)
+	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}

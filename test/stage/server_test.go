@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -94,7 +95,7 @@ func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
 	})
 	_, environ := realLLM(t, llmtest.Config{})
 	environ["STAGE_NATS_URL"], environ["STAGE_HTTP_ADDR"] = "nats://"+silent.Addr().String(), "127.0.0.1:0"
-	cfg, err := app.ConfigSource{Environ: environ}.Load(t.Context(), app.NeedCalls)
+	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}

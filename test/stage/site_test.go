@@ -22,6 +22,7 @@ import (
 
 	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
@@ -141,14 +142,14 @@ func (s *site) connect() *nats.Conn {
 }
 
 // config loads the configuration as the program does, from variables.
-func (s *site) config(changes vars) *app.Config {
+func (s *site) config(changes vars) *config.Config {
 	s.t.Helper()
 	environ := vars{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": s.pipe.URL(), "STAGE_LLM_API_KEY": apiKey, "STAGE_LLM_MODEL": "small",
 		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_POOL_SIZE": "10", "STAGE_STREAM_STORAGE": "memory",
 	}
 	maps.Copy(environ, changes)
-	cfg, err := app.ConfigSource{Environ: environ}.Load(s.t.Context(), app.NeedCalls)
+	cfg, err := config.Source{Environ: environ}.Load(s.t.Context(), config.NeedCalls)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -32,6 +32,7 @@ import (
 	"log"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/spf13/cobra"
@@ -68,7 +69,7 @@ func commands(env *Env) []*cobra.Command {
 // env.Stderr. It blocks until the command has ended, and ctx ends it early.
 func Main(ctx context.Context, env *Env) int {
 	own := *env
-	own.secrets = new(secrets)
+	own.secrets = new(config.Secrets)
 	env = &own
 	defer redactStandardLog(env.Stderr, env.secrets)()
 	running := false
@@ -77,18 +78,18 @@ func Main(ctx context.Context, env *Env) int {
 	if err == nil {
 		return exitDone
 	}
-	if _, ok := errors.AsType[*ConfigError](err); !ok && !running {
-		err = invalid(fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath()))
+	if _, ok := errors.AsType[*config.Error](err); !ok && !running {
+		err = config.Invalid(fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath()))
 	}
-	printError(env.Stderr, env.secrets.redactError(err))
+	printError(env.Stderr, env.secrets.RedactError(err))
 	return exitCode(err)
 }
 
 // redactStandardLog removes secrets from what libraries log by themselves: net/http quotes there what a server sends
 // without being asked, and no setting of a client says otherwise. The function that it returns undoes it.
-func redactStandardLog(w io.Writer, secrets *secrets) (undo func()) {
+func redactStandardLog(w io.Writer, secrets *config.Secrets) (undo func()) {
 	before := log.Writer()
-	log.SetOutput(redactingWriter{to: w, secrets: secrets})
+	log.SetOutput(config.RedactingWriter{To: w, Secrets: secrets})
 	return func() { log.SetOutput(before) }
 }
 
@@ -124,7 +125,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 			if err := cmd.Help(); err != nil {
 				return err
 			}
-			return invalid(errors.New("name a command"))
+			return config.Invalid(errors.New("name a command"))
 		},
 	}
 	root.SetArgs(env.Args)
@@ -177,7 +178,7 @@ func newHelpCommand() *cobra.Command {
 				err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
 			}
 			if err != nil {
-				return invalid(fmt.Errorf("%w\nsee %s --help", err, cmd.Root().Name()))
+				return config.Invalid(fmt.Errorf("%w\nsee %s --help", err, cmd.Root().Name()))
 			}
 			return found.Help()
 		},

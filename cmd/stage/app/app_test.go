@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/spf13/cobra"
 )
 
@@ -173,7 +174,7 @@ func TestHelpShowsTheGroupsThatMatterToACommand(t *testing.T) {
 	if err := cmd.ParseFlags([]string{"--pool-size=7", "--nats-tls-first"}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := flags.Load(t.Context(), NeedNothing)
+	c, err := flags.Load(t.Context(), config.NeedNothing)
 	if err != nil {
 		t.Fatal(err)
 	}

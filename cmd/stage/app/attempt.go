@@ -119,7 +119,7 @@ func (e *executor) record(j *job, a pool.Attempt, call outcome) {
 	j.row.RecordCall(call.Event)
 	e.caller.Count(call)
 	if e.show != nil {
-		e.show(call.Event.CallID, e.cfg.Secrets().redact(j.row.Body)) // the row's own words, a secret among them perhaps
+		e.show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // the row's own words, a secret among them perhaps
 	}
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
 	e.logCall(j.row, a, call.Event, call.Fault)

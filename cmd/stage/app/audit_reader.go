@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -26,7 +27,7 @@ var errStopReading = errors.New("read enough")
 
 // readAudit hands each event of the stage to f, in the order of the stream, as stored and decoded. A message that is no
 // event of this version has a nil event.
-func readAudit(ctx context.Context, js jetstream.JetStream, cfg *Config, q auditQuery, f func(raw []byte, e *auditlog.Event) error) error {
+func readAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, q auditQuery, f func(raw []byte, e *auditlog.Event) error) error {
 	o := readOptions{stream: cfg.Audit.Stream, since: q.Since, newOnly: q.NewOnly, follow: q.Follow}
 	for _, kind := range q.Kinds {
 		o.filters = append(o.filters, cfg.Audit.Subject+"."+cfg.Name+".*."+string(kind))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
@@ -49,7 +50,7 @@ func (*batchesBusyError) Error() string {
 // so of a full pool rows keep at least two thirds, and no batch holds a row up. Every replica of a stage answers, owner
 // or standby: it is the queue group that picks one.
 type batches struct {
-	cfg      *Config
+	cfg      *config.Config
 	conn     *connection
 	caller   *caller
 	recorder *consumer.Recorder
@@ -77,12 +78,12 @@ type batchTotals struct {
 }
 
 // newBatches puts the parts together and starts nothing.
-func newBatches(cfg *Config, conn *connection, caller *caller, e *executor, recorder *consumer.Recorder, log *slog.Logger) (*batches, error) {
+func newBatches(cfg *config.Config, conn *connection, caller *caller, e *executor, recorder *consumer.Recorder, log *slog.Logger) (*batches, error) {
 	b := &batches{
 		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
-		done: map[string]*batchTotals{batchEndpoint: {}, batchEndpointDeprecated: {}},
+		done: map[string]*batchTotals{config.BatchEndpoint: {}, batchEndpointDeprecated: {}},
 	}
-	extra, err := cfg.LLM.extraBody()
+	extra, err := cfg.LLM.ReadExtraBody()
 	if err != nil {
 		return nil, fmt.Errorf("STAGE_LLM_EXTRA_BODY: %w", err)
 	}
@@ -137,8 +138,8 @@ func (b *batches) open(work, hard context.Context) (micro.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	warning := "the endpoint " + batchEndpointDeprecated + " is deprecated: ask " + batchSubject(b.cfg.Name)
-	for _, v := range []struct{ endpoint, warning string }{{batchEndpoint, ""}, {batchEndpointDeprecated, warning}} {
+	warning := "the endpoint " + batchEndpointDeprecated + " is deprecated: ask " + config.BatchSubject(b.cfg.Name)
+	for _, v := range []struct{ endpoint, warning string }{{config.BatchEndpoint, ""}, {batchEndpointDeprecated, warning}} {
 		handler := func(req micro.Request) { b.take(work, hard, v.endpoint, v.warning, req) }
 		err := service.AddEndpoint(v.endpoint, micro.HandlerFunc(handler), micro.WithEndpointSubject(b.cfg.Name+"."+v.endpoint))
 		if err != nil {

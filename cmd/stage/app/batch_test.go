@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -114,7 +115,7 @@ func TestABatchIsNoInputOfItsOwnStage(t *testing.T) {
 		"dedupe":  {"STAGE_NAME", "dedupe"},
 		"input":   {"STAGE_INPUT_SUBJECT", "*.llm_batch"},
 	} {
-		_, err := loadConfig(t, NeedNothing, change...)
+		_, err := loadConfig(t, config.NeedNothing, change...)
 		if err == nil || !strings.Contains(err.Error(), "STAGE_NAME: batched requests come on ") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -15,9 +16,9 @@ import (
 // targets are the clients of the first provider and of the fallbacks, and the built-in LLM behind those whose provider is
 // mock and has no address.
 type targets struct {
-	all     []*target // the first provider, then the fallbacks; never empty
-	headers Secret    // extra ones of all targets
-	secrets *secrets
+	all     []*target     // the first provider, then the fallbacks; never empty
+	headers config.Secret // extra ones of all targets
+	secrets *config.Secrets
 	mock    *http.Server
 	mockURL string
 }
@@ -26,9 +27,9 @@ type dialFunc = func(ctx context.Context, network, address string) (net.Conn, er
 
 // openTargets makes the clients of the configured providers. mock says how the built-in LLM behaves where that is asked;
 // dial nil is TCP.
-func openTargets(cfg *Config, dial dialFunc, mock llmtest.Config) (*targets, error) {
+func openTargets(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*targets, error) {
 	c := &targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
-	all, err := newTargets(cfg, dial, func(e Endpoint) (string, error) {
+	all, err := newTargets(cfg, dial, func(e config.Endpoint) (string, error) {
 		if e.Provider != llm.Mock || c.mockURL != "" {
 			return c.mockURL, nil
 		}
@@ -38,7 +39,7 @@ func openTargets(cfg *Config, dial dialFunc, mock llmtest.Config) (*targets, err
 	})
 	if err != nil {
 		c.close()
-		return nil, invalid(err)
+		return nil, config.Invalid(err)
 	}
 	c.all = all
 	return c, nil
@@ -81,7 +82,7 @@ func (t *targets) close() {
 // reloadKey reads the keys again where they are in files. One that cannot be read stays as it was, and with it the extra
 // headers.
 func (t *targets) reloadKey() error {
-	t.secrets.renew()
+	t.secrets.Renew()
 	faults := make([]error, len(t.all))
 	for i, one := range t.all {
 		faults[i] = one.reloadKey(t.headers)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -35,12 +36,12 @@ func newBatchCommand(env *Env) *cobra.Command {
 	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "how long to wait for the reply; 0: for ever")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server"}})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
 			return err
 		}
 		if *timeout < 0 {
-			return invalid(errors.New("--timeout: must not be negative"))
+			return config.Invalid(errors.New("--timeout: must not be negative"))
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
@@ -54,13 +55,13 @@ func newBatchCommand(env *Env) *cobra.Command {
 }
 
 // sendBatch sends the request of a file and prints the reply.
-func sendBatch(ctx context.Context, env *Env, cfg *Config, file string, timeout time.Duration) error {
+func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, timeout time.Duration) error {
 	request, err := readBatchFile(ctx, env, file)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		return invalid(err)
+		return config.Invalid(err)
 	}
 	conn, err := connectRunning(ctx, cfg, newConfiguredLogger(cfg, env.Stderr))
 	if err != nil {
@@ -68,14 +69,14 @@ func sendBatch(ctx context.Context, env *Env, cfg *Config, file string, timeout 
 	}
 	defer conn.close()
 	if limit := int(conn.nc.MaxPayload()) - batchHeadroom; len(request) > limit {
-		return invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
+		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	reply, err := requestBatch(ctx, conn.nc, batchSubject(cfg.Name), request)
+	reply, err := requestBatch(ctx, conn.nc, config.BatchSubject(cfg.Name), request)
 	if err != nil {
 		return batchNotAnswered(ctx, cfg, timeout, err)
 	}
@@ -126,7 +127,7 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 }
 
 // connectRunning connects to the server of the configuration, else to the embedded one of a stage that runs.
-func connectRunning(ctx context.Context, cfg *Config, log *slog.Logger) (*connection, error) {
+func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (*connection, error) {
 	if len(cfg.NATS.URL) == 0 {
 		_, running, err := natsd.Discover(cfg.Data.Dir)
 		if err != nil {
@@ -140,8 +141,8 @@ func connectRunning(ctx context.Context, cfg *Config, log *slog.Logger) (*connec
 }
 
 // batchNotAnswered says why there is no reply.
-func batchNotAnswered(ctx context.Context, cfg *Config, timeout time.Duration, err error) error {
-	switch subject := batchSubject(cfg.Name); {
+func batchNotAnswered(ctx context.Context, cfg *config.Config, timeout time.Duration, err error) error {
+	switch subject := config.BatchSubject(cfg.Name); {
 	case errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("no stage named %s answers on %s: is stage run running on this server, and is STAGE_NAME right", cfg.Name, subject)
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
@@ -162,14 +163,14 @@ func printBatchReply(w io.Writer, body []byte) error {
 }
 
 // batchVerdict is the error that the command ends with: nil when a prompt was answered.
-func batchVerdict(cfg *Config, reply *nats.Msg) error {
+func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 	code := reply.Header.Get(micro.ErrorCodeHeader)
 	if code == "" {
 		var answer struct {
 			Results []json.RawMessage `json:"results"`
 		}
 		if err := json.Unmarshal(reply.Data, &answer); err != nil || answer.Results == nil {
-			return fmt.Errorf("the answer is not one of a stage: does a stream of the server capture %s", batchSubject(cfg.Name))
+			return fmt.Errorf("the answer is not one of a stage: does a stream of the server capture %s", config.BatchSubject(cfg.Name))
 		}
 		return nil
 	}
@@ -179,7 +180,7 @@ func batchVerdict(cfg *Config, reply *nats.Msg) error {
 		return &FatalError{Err: err}
 	}
 	if code == batchBadRequest || code == batchTooLarge {
-		return invalid(err)
+		return config.Invalid(err)
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -30,20 +31,20 @@ func newConfigCommand(env *Env) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *markdown:
-			return writeMarkdown(env.Stdout)
+			return config.WriteMarkdown(env.Stdout)
 		case *schema:
-			return writeSchema(env.Stdout)
+			return config.WriteSchema(env.Stdout)
 		case *check:
-			cfg, err := flags.Load(cmd.Context(), NeedCalls)
+			cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
 			if err != nil {
 				return err
 			}
 			p, err := loadPrompt(cfg)
 			if err != nil {
-				return invalid(err)
+				return config.Invalid(err)
 			}
 			if err := checkTargets(cfg); err != nil {
-				return invalid(err)
+				return config.Invalid(err)
 			}
 			for _, note := range p.schemaNotes(cfg) {
 				terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.provider, note.text)
@@ -51,14 +52,14 @@ func newConfigCommand(env *Env) *cobra.Command {
 			_, err = fmt.Fprintln(env.Stdout, "the configuration is good")
 			return err
 		}
-		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
 			return err
 		}
 		if *asJSON {
 			return terminal.WriteJSON(env.Stdout, cfg.Settings())
 		}
-		return writeConfig(env.Stdout, cfg)
+		return config.WriteConfig(env.Stdout, cfg)
 	}
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -43,12 +44,12 @@ func newDemoCommand(env *Env) *cobra.Command {
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Dispatch", "Operation"}, Defaults: demoDefaults})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedCalls)
+		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
 		if err != nil {
 			return err
 		}
 		if *rows < 1 {
-			return invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
+			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
 		}
 		soft, hard, stop := env.Contexts(cmd.Context())
 		defer stop()
@@ -58,9 +59,9 @@ func newDemoCommand(env *Env) *cobra.Command {
 }
 
 // demo is process with everything built in, and an account of the audit at the end.
-func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
-	cfg.NATS, cfg.Streams.Partitions = NATSConfig{}, 1
-	cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), FallbackConfig{}
+func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) error {
+	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
+	cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
 	dir, err := os.MkdirTemp("", "llm-stage-demo-")
 	if err != nil {
 		return err
@@ -98,8 +99,8 @@ func demo(soft, hard context.Context, env *Env, cfg *Config, rows int) error {
 
 // demoLLMConfig returns the settings of the built-in LLM. Who tries the demo may have set a key and an address for other
 // commands: neither they nor the rows may leave the machine.
-func demoLLMConfig(c *LLMConfig) LLMConfig {
-	return LLMConfig{
+func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
+	return config.LLMConfig{
 		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes, Temperature: c.Temperature, MaxTokens: c.MaxTokens,
 		AcceptTruncated: c.AcceptTruncated, RPM: c.RPM, TPM: c.TPM, MaxConcurrency: c.MaxConcurrency,
 	}

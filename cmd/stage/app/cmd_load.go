@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ func newLoadCommand(env *Env) *cobra.Command {
 	asJSON := cmd.Flags().Bool("json", false, "print what was done on standard output, as JSON")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
 			return err
 		}
@@ -60,7 +61,7 @@ type loadReport struct {
 }
 
 // loadFile publishes the rows of a file.
-func loadFile(ctx context.Context, env *Env, cfg *Config, name string, o loadOptions) error {
+func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o loadOptions) error {
 	id := o.id
 	in, err := openSource(ctx, env.Stdin, name, o.format)
 	if err != nil {
@@ -69,14 +70,14 @@ func loadFile(ctx context.Context, env *Env, cfg *Config, name string, o loadOpt
 	defer in.file.Close() //nolint:errcheck // read only
 	switch {
 	case id == "" && in.sum == "":
-		return invalid(errors.New("--id: name the load, so that it is known again; the input can't be read twice to make a name of its content"))
+		return config.Invalid(errors.New("--id: name the load, so that it is known again; the input can't be read twice to make a name of its content"))
 	case id == "":
 		id = in.sum[:16]
 	case !jobNames.MatchString(id) || strings.Contains(id, "."):
-		return invalid(fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
+		return config.Invalid(fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
 	}
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are made for it
-		return invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
+		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
 	}
 	log := newConfiguredLogger(cfg, env.Stderr)
 	defer flushLog(log)

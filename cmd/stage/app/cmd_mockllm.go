@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/spf13/cobra"
 )
@@ -42,17 +43,17 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if cfg.Schedule, err = llmtest.ParseSchedule(schedule); err != nil {
-			return invalid(err)
+			return config.Invalid(err)
 		}
 		if cfg.Errors, err = llmtest.ParseErrors(errorShares); err != nil {
-			return invalid(err)
+			return config.Invalid(err)
 		}
 		if len(cfg.Schedule) > 0 && cfg.Rate > 0 {
-			return invalid(errors.New("--rate and --schedule do not go together"))
+			return config.Invalid(errors.New("--rate and --schedule do not go together"))
 		}
 		mock, err := llmtest.New(cfg)
 		if err != nil {
-			return invalid(err)
+			return config.Invalid(err)
 		}
 		return serveMock(cmd.Context(), env, *addr, mock)
 	}

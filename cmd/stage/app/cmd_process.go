@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -33,12 +34,12 @@ func newProcessCommand(env *Env) *cobra.Command {
 	}
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Defaults: defaults})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedCalls)
+		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
 		if err != nil {
 			return err
 		}
 		if o.limit < 0 {
-			return invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.limit))
+			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.limit))
 		}
 		soft, hard, stop := env.Contexts(cmd.Context())
 		defer stop()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -32,7 +33,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&o.json, "json", false, "print the counts as JSON")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
 			return err
 		}
@@ -44,7 +45,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 }
 
 // redriveStreams connects, redrives and says what was done, also when it ends early.
-func redriveStreams(ctx context.Context, env *Env, cfg *Config, o redriveOptions) error {
+func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redriveOptions) error {
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
 	if err != nil {
 		return err

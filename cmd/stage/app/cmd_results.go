@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -25,15 +26,15 @@ func newResultsCommand(env *Env) *cobra.Command {
 	partition := cmd.Flags().Int("partition", -1, "of this partition only; default: of all, one after the other")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
 			return err
 		}
 		if *partition >= cfg.Streams.Partitions || *partition < -1 {
-			return invalid(fmt.Errorf("--partition %d: there are %d, counted from 0 (STAGE_PARTITIONS)", *partition, cfg.Streams.Partitions))
+			return config.Invalid(fmt.Errorf("--partition %d: there are %d, counted from 0 (STAGE_PARTITIONS)", *partition, cfg.Streams.Partitions))
 		}
 		if *follow && *partition < 0 && cfg.Streams.Partitions > 1 {
-			return invalid(errors.New("--follow with more than one partition: name one with --partition"))
+			return config.Invalid(errors.New("--follow with more than one partition: name one with --partition"))
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
@@ -48,7 +49,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 
 // printResults writes the results of the partitions first to last. Without follow it ends with the last result that is
 // stored when it gets there.
-func printResults(ctx context.Context, env *Env, cfg *Config, path string, first, last int, follow bool) (err error) {
+func printResults(ctx context.Context, env *Env, cfg *config.Config, path string, first, last int, follow bool) (err error) {
 	log := newConfiguredLogger(cfg, env.Stderr)
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, log)
 	if err != nil {
@@ -72,7 +73,7 @@ func printResults(ctx context.Context, env *Env, cfg *Config, path string, first
 }
 
 // printPartition writes the results of one partition.
-func printPartition(ctx context.Context, js jetstream.JetStream, cfg *Config, partition int, out *bufio.Writer, follow bool) error {
+func printPartition(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, out *bufio.Writer, follow bool) error {
 	results, err := openResults(ctx, js, cfg, partition, follow)
 	if err != nil {
 		return err

@@ -1,6 +1,9 @@
 package app
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/spf13/cobra"
+)
 
 func newRunCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
@@ -17,7 +20,7 @@ func newRunCommand(env *Env) *cobra.Command {
 	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was created anew since the last claim, and begin with its first row")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedCalls)
+		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 )
@@ -24,7 +25,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 	}
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects", "Dispatch"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
 			return err
 		}
@@ -45,7 +46,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 }
 
 // setUpStreams creates and checks all streams and the durable consumer of each partition. Its error lists every fault.
-func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *Config) error {
+func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
 	if err := consumer.EnsureStreams(ctx, nc, streams(cfg)); err != nil {
 		return err
 	}

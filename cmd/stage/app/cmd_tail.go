@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
@@ -35,16 +36,16 @@ func newTailCommand(env *Env) *cobra.Command {
 	asJSON := cmd.Flags().Bool("json", false, "print the events as they are stored, one a line")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
 			return err
 		}
 		o := tailOptions{row: *row, failed: *failed, json: *asJSON}
 		if o.kinds, err = auditKinds(*kinds); err != nil {
-			return invalid(err)
+			return config.Invalid(err)
 		}
 		if o.since, err = sinceTime(*since, time.Now()); err != nil {
-			return invalid(err)
+			return config.Invalid(err)
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
@@ -80,7 +81,7 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 }
 
 // tail prints events until ctx ends, which is how it is meant to end, or the story of a row is told.
-func tail(ctx context.Context, env *Env, cfg *Config, o tailOptions) error {
+func tail(ctx context.Context, env *Env, cfg *config.Config, o tailOptions) error {
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -28,7 +29,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 	asJSON := cmd.Flags().Bool("json", false, "print what was found as JSON")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), NeedNothing)
+		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
 			return err
 		}
@@ -40,7 +41,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 }
 
 // verifyStreams connects, verifies and prints what was found. The error is the verdict, where that is not good.
-func verifyStreams(ctx context.Context, env *Env, cfg *Config, asJSON bool) error {
+func verifyStreams(ctx context.Context, env *Env, cfg *config.Config, asJSON bool) error {
 	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
 	if err != nil {
 		return err

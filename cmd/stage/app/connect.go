@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 )
 
@@ -22,9 +23,9 @@ const (
 // connection is a connection to NATS and, where none is named, the embedded server behind it.
 type connection struct {
 	nc     *nats.Conn
-	server *natsd.Server // nil: an external server
-	login  NATSConfig    // by which it was made; zero for the embedded server
-	lent   bool          // by Deps: what is not drained ends with it
+	server *natsd.Server     // nil: an external server
+	login  config.NATSConfig // by which it was made; zero for the embedded server
+	lent   bool              // by Deps: what is not drained ends with it
 }
 
 // close closes the connection and stops the embedded server.
@@ -51,7 +52,7 @@ func (c *connection) down() string {
 func (c *connection) explain(err error) error { return consumer.Denied(c.nc, err) }
 
 // connect connects to the server of the configuration; without one it starts the embedded server on dir.
-func connect(ctx context.Context, cfg *Config, dir string, log *slog.Logger) (*connection, error) {
+func connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*connection, error) {
 	if len(cfg.NATS.URL) == 0 {
 		return startServer(ctx, cfg, dir, 0, log)
 	}
@@ -92,7 +93,7 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 
 // commonOptions are those of every connection: it is kept up for ever, and what goes wrong on it is logged. login knows
 // what to do about it.
-func commonOptions(login *NATSConfig, log *slog.Logger) []nats.Option {
+func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 	report := reporter(log)
 	return []nats.Option{
 		nats.MaxReconnects(-1),

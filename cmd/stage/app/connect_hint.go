@@ -9,11 +9,12 @@ import (
 	"net"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 )
 
 // withHint adds to the error of a connection what to do about it, by the variable that is likely to be wrong.
-func withHint(n *NATSConfig, err error) error {
+func withHint(n *config.NATSConfig, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -23,7 +24,7 @@ func withHint(n *NATSConfig, err error) error {
 	return err
 }
 
-func hintOf(n *NATSConfig, err error) string {
+func hintOf(n *config.NATSConfig, err error) string {
 	switch {
 	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
 		return "renew what the server knows the stage by, " + loginOf(n)
@@ -48,7 +49,7 @@ func hintOf(n *NATSConfig, err error) string {
 	return ""
 }
 
-func tlsHint(n *NATSConfig, err error) string {
+func tlsHint(n *config.NATSConfig, err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "name the CA that signed the server's certificate with STAGE_NATS_TLS_CA"
 	}
@@ -76,7 +77,7 @@ func tlsHint(n *NATSConfig, err error) string {
 }
 
 // login names the variables by which the stage shows who it is; empty: there are none.
-func loginOf(n *NATSConfig) string {
+func loginOf(n *config.NATSConfig) string {
 	switch {
 	case n.Creds != "":
 		return "STAGE_NATS_CREDS"

@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 )
 
 // natsOptions are the options for the server of the configuration. Files of secrets, credentials and certificates are
 // read again at each reconnect; only the public part of an NKey stays as it was. The error names the variable of a file
 // that is not what it should be.
-func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
+func natsOptions(cfg *config.Config, log *slog.Logger) ([]nats.Option, error) {
 	n := &cfg.NATS
 	opts := append(commonOptions(n, log), nats.Name("stage "+cfg.Name))
 	var faults []error
@@ -22,7 +23,7 @@ func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
 			err = check(&tried)
 		}
 		if err != nil {
-			faults = append(faults, invalid(fmt.Errorf("%s: %w", variable, err)))
+			faults = append(faults, config.Invalid(fmt.Errorf("%s: %w", variable, err)))
 		}
 		opts = append(opts, opt)
 	}
@@ -39,8 +40,8 @@ func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
 		}
 		add("STAGE_NATS_NKEY", renewing(cfg.Secrets(), opt), nil)
 	}
-	read := func(variable string, s Secret) string {
-		cfg.Secrets().renew()
+	read := func(variable string, s config.Secret) string {
+		cfg.Secrets().Renew()
 		value, err := s.Value()
 		if err != nil {
 			log.Error("secret not read", slog.String("variable", variable), slog.Any("error", err))
@@ -66,20 +67,20 @@ func natsOptions(cfg *Config, log *slog.Logger) ([]nats.Option, error) {
 }
 
 // renewing makes the secrets known that the files of opt hold whenever they are read: they may have been rotated.
-func renewing(s *secrets, opt nats.Option) nats.Option {
+func renewing(s *config.Secrets, opt nats.Option) nats.Option {
 	return func(o *nats.Options) error {
 		if err := opt(o); err != nil {
 			return err
 		}
 		if user := o.UserJWT; user != nil {
 			o.UserJWT = func() (string, error) {
-				s.renew()
+				s.Renew()
 				return user()
 			}
 		}
 		sign := o.SignatureCB
 		o.SignatureCB = func(nonce []byte) ([]byte, error) {
-			s.renew()
+			s.Renew()
 			return sign(nonce)
 		}
 		return nil

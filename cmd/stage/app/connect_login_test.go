@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 )
 
@@ -36,7 +37,7 @@ func TestRotatedCredentialsOfNATSAreKnown(t *testing.T) {
 		if tt.variable == "STAGE_NATS_PASSWORD_FILE" {
 			environ["STAGE_NATS_USER"] = "user"
 		}
-		var cfg *Config
+		var cfg *config.Config
 		var o nats.Options
 		for i, text := range tt.texts {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -44,7 +45,7 @@ func TestRotatedCredentialsOfNATSAreKnown(t *testing.T) {
 			}
 			if i == 0 {
 				var err error
-				if cfg, err = (ConfigSource{Environ: environ}).Load(t.Context(), NeedNothing); err != nil {
+				if cfg, err = (config.Source{Environ: environ}).Load(t.Context(), config.NeedNothing); err != nil {
 					t.Fatal(err)
 				}
 				opts, err := natsOptions(cfg, slog.New(slog.DiscardHandler))
@@ -58,7 +59,7 @@ func TestRotatedCredentialsOfNATSAreKnown(t *testing.T) {
 			if err := tt.read(&o); err != nil {
 				t.Errorf("%s: %v", tt.variable, err)
 			}
-			if got := string(cfg.Secrets().redact([]byte(tt.secrets[i]))); got != "[redacted]" {
+			if got := string(cfg.Secrets().Redact([]byte(tt.secrets[i]))); got != "[redacted]" {
 				t.Errorf("%s: number %d of its secrets becomes %q", tt.variable, i+1, got)
 			}
 		}

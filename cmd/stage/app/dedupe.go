@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -30,7 +31,7 @@ type dedupe struct {
 }
 
 // newDedupe returns what STAGE_DEDUPE asks for.
-func newDedupe(cfg *Config) *dedupe {
+func newDedupe(cfg *config.Config) *dedupe {
 	switch cfg.Rows.Dedupe {
 	case "inflight":
 		return &dedupe{flights: newFlights(0)}

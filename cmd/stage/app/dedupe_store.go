@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -40,7 +41,7 @@ type replyStore struct {
 }
 
 // openReplyStore creates or finds the stream.
-func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *Config, log *slog.Logger) (*replyStore, error) {
+func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log *slog.Logger) (*replyStore, error) {
 	s := &replyStore{ttl: cfg.Rows.DedupeTTL, log: log}
 	var err error
 	s.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(dedupeOnWayMax), jetstream.WithPublishAsyncTimeout(dedupeTimeout),
@@ -51,7 +52,7 @@ func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *Config, log *slog.L
 	s.stream, err = s.js.Stream(ctx, dedupeStream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if !cfg.Streams.Create {
-			return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not exist: create it on subjects %s>, or set STAGE_CREATE_STREAMS=true", dedupeStream, dedupePrefix)
+			return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not exist: create it on subjects %s>, or set STAGE_CREATE_STREAMS=true", dedupeStream, config.DedupePrefix)
 		}
 		s.stream, err = consumer.CreateStream(ctx, s.js, dedupeConfig(cfg))
 	}
@@ -59,15 +60,15 @@ func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *Config, log *slog.L
 		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s: %w", dedupeStream, err)
 	}
 	have := s.stream.CachedInfo().Config
-	if !slices.Contains(have.Subjects, dedupePrefix+">") || have.NoAck {
-		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not acknowledge messages on %s>: change it, or delete it and it is created anew", dedupeStream, dedupePrefix)
+	if !slices.Contains(have.Subjects, config.DedupePrefix+">") || have.NoAck {
+		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not acknowledge messages on %s>: change it, or delete it and it is created anew", dedupeStream, config.DedupePrefix)
 	}
 	return s, nil
 }
 
-func dedupeConfig(cfg *Config) jetstream.StreamConfig {
+func dedupeConfig(cfg *config.Config) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
-		Name: dedupeStream, Subjects: []string{dedupePrefix + ">"}, Description: "replies that llm-stage uses again",
+		Name: dedupeStream, Subjects: []string{config.DedupePrefix + ">"}, Description: "replies that llm-stage uses again",
 		Replicas: cfg.Streams.Replicas, MaxMsgsPerSubject: 1, MaxAge: cfg.Rows.DedupeTTL, MaxBytes: dedupeBytesMax,
 		Discard: jetstream.DiscardOld, AllowDirect: true,
 		Duplicates: min(cfg.Rows.DedupeTTL, time.Minute), // not used, but no longer than the age
@@ -88,7 +89,7 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dedupeTimeout)
 	defer cancel()
-	m, err := s.stream.GetLastMsgForSubject(ctx, dedupePrefix+key)
+	m, err := s.stream.GetLastMsgForSubject(ctx, config.DedupePrefix+key)
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, context.Canceled):
 		return nil
@@ -110,7 +111,7 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 func (s *replyStore) put(key string, a *answer) {
 	body, err := json.Marshal(a)
 	if err == nil {
-		_, err = s.js.PublishAsync(dedupePrefix+key, body)
+		_, err = s.js.PublishAsync(config.DedupePrefix+key, body)
 	}
 	if err != nil {
 		s.failed("store a reply", err)

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/nats-io/nats.go"
@@ -202,7 +203,7 @@ func TestForeignMessagesInTheStoreAreNoReplies(t *testing.T) {
 			t.Fatal(err)
 		}
 		for key, body := range map[string]string{"a": "no JSON", "b": "{}", "c": `{"text":"fine","model":"m"}`} {
-			if _, err := l.js.PublishMsg(t.Context(), &nats.Msg{Subject: dedupePrefix + key, Data: []byte(body)}); err != nil {
+			if _, err := l.js.PublishMsg(t.Context(), &nats.Msg{Subject: config.DedupePrefix + key, Data: []byte(body)}); err != nil {
 				t.Fatal(err)
 			}
 			if got := s.get(t.Context(), key); (got != nil) != (key == "c") {

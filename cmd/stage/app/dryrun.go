@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -21,7 +22,7 @@ const (
 )
 
 // dryRun renders the prompt of each row and shows the first ones. It calls nobody and stores nothing.
-func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processOptions) error {
+func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o processOptions) error {
 	in, err := openSource(ctx, env.Stdin, input, o.format)
 	if err != nil {
 		return err
@@ -29,7 +30,7 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 	defer in.file.Close() //nolint:errcheck // read only
 	p, err := loadPrompt(cfg)
 	if err != nil {
-		return invalid(err)
+		return config.Invalid(err)
 	}
 	prices, err := cfg.Cost.Prices()
 	if err != nil {
@@ -52,7 +53,7 @@ func dryRun(ctx context.Context, env *Env, cfg *Config, input string, o processO
 			return context.Cause(ctx)
 		}
 		if err != nil {
-			return invalid(fmt.Errorf("%s: %w", input, err))
+			return config.Invalid(fmt.Errorf("%s: %w", input, err))
 		}
 		e.rows++
 		prompt, err := renderRow(p, row)
@@ -86,7 +87,7 @@ type estimate struct {
 func (e *estimate) tokens() int64 { return e.bytes / bytesPerToken }
 
 // cost says what the job costs as far as that can be known before it; "" without a file of prices.
-func (e *estimate) cost(cfg *Config, all cost.Prices) string {
+func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	if all == nil {
 		return ""
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 	"io"
 	"os"
@@ -30,7 +31,7 @@ type Env struct {
 	// nothing does.
 	Exit func(code int)
 
-	secrets *secrets // of the configuration that was loaded, for the error that the command ends with
+	secrets *config.Secrets // of the configuration that was loaded, for the error that the command ends with
 
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
 	Notify func(c chan<- os.Signal, signals ...os.Signal) (stop func())

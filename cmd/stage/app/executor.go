@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -20,7 +21,7 @@ import (
 // Rows are rendered by one goroutine, those of a partition in stream order, only as far ahead of the calls as the pool's
 // queue has room; the others wait as they came. Partitions take turns here and, as lanes, in the pool.
 type executor struct {
-	cfg    *Config
+	cfg    *config.Config
 	caller *caller
 	prompt *prompt
 	pool   *pool.Pool[*job, struct{}]
@@ -56,7 +57,7 @@ func (j *job) Lane() int { return j.row.Partition }
 // Arrived implements [pool.Dated].
 func (j *job) Arrived() time.Time { return j.row.Taken }
 
-func newExecutor(cfg *Config, caller *caller, prompt *prompt, poolConfig pool.Config, log *slog.Logger) (*executor, error) {
+func newExecutor(cfg *config.Config, caller *caller, prompt *prompt, poolConfig pool.Config, log *slog.Logger) (*executor, error) {
 	e := &executor{
 		cfg: cfg, caller: caller, prompt: prompt, dedupe: newDedupe(cfg), log: log,
 		debug: cfg.Process.LogLevel == "debug",

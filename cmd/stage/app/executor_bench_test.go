@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
@@ -27,7 +28,7 @@ type rowWay struct {
 func newRowWay(tb testing.TB) *rowWay {
 	tb.Helper()
 	environ := map[string]string{"STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "sk-bench-0123456789", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "{{ row.q }}"}
-	cfg, err := ConfigSource{Environ: environ}.Load(tb.Context(), NeedCalls)
+	cfg, err := config.Source{Environ: environ}.Load(tb.Context(), config.NeedCalls)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"errors"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
@@ -19,7 +20,7 @@ func exitCode(err error) int {
 	if err == nil {
 		return exitDone
 	}
-	if _, ok := errors.AsType[*ConfigError](err); ok {
+	if _, ok := errors.AsType[*config.Error](err); ok {
 		return exitUsage
 	}
 	if _, ok := errors.AsType[*UnprovenError](err); ok {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/spf13/cobra"
 )
 
@@ -21,7 +22,7 @@ type configFlags struct {
 
 // configFlagsOptions say how a command shows and changes the flags of its configuration. The zero value shows all.
 type configFlagsOptions struct {
-	// Groups are the headings of [Config] that matter to the command. Flags of other groups work and are not in the
+	// Groups are the headings of [config.Config] that matter to the command. Flags of other groups work and are not in the
 	// help. Empty: all matter.
 	Groups []string
 	// Defaults are the command's own, by variable, which come before the documented ones.
@@ -33,45 +34,45 @@ type configFlagsOptions struct {
 func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *configFlags {
 	c := &configFlags{env: env, defaults: options.Defaults, values: make(map[string]string)}
 	for _, group := range options.Groups {
-		if !slices.ContainsFunc(configFields(), func(f field) bool { return f.group == group }) {
+		if !slices.ContainsFunc(config.Fields(), func(f config.Field) bool { return f.Group == group }) {
 			panic("no field of the configuration is under " + group)
 		}
 	}
-	for _, f := range configFields() {
-		for _, variable := range f.flagVariables() {
+	for _, f := range config.Fields() {
+		for _, variable := range f.FlagVariables() {
 			c.add(cmd, &f, variable)
-			flag := cmd.Flags().Lookup(flagName(variable))
-			flag.Hidden = len(options.Groups) > 0 && !slices.Contains(options.Groups, f.group)
+			flag := cmd.Flags().Lookup(config.FlagName(variable))
+			flag.Hidden = len(options.Groups) > 0 && !slices.Contains(options.Groups, f.Group)
 		}
 	}
 	return c
 }
 
 // add adds the flag of a variable, which is that of the field or of its file.
-func (c *configFlags) add(cmd *cobra.Command, f *field, variable string) {
-	help, kind := f.help, f.kind()
+func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) {
+	help, kind := f.Help, f.Kind()
 	switch {
-	case variable != f.variable:
+	case variable != f.Variable:
 		help = "path of a file with the " + help
-	case f.secret:
+	case f.Secret:
 		kind = "json"
 	}
-	value := &configFlag{flags: c, variable: variable, kind: kind, text: f.fallback}
+	value := &configFlag{flags: c, variable: variable, kind: kind, text: f.Fallback}
 	if own, ok := c.defaults[variable]; ok {
 		value.text = own
 	}
 	// pflag takes a word in back quotes for the name of the value.
-	flag := cmd.Flags().VarPF(value, flagName(variable), "", strings.ReplaceAll(help, "`", "'"))
+	flag := cmd.Flags().VarPF(value, config.FlagName(variable), "", strings.ReplaceAll(help, "`", "'"))
 	if kind == "bool" {
 		flag.NoOptDefVal = "true"
 	}
-	flag.Annotations = map[string][]string{flagGroup: {f.group}}
+	flag.Annotations = map[string][]string{flagGroup: {f.Group}}
 	// The shell completes words or files.
 	words := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		if kind == "path" {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
-		return f.oneOf, cobra.ShellCompDirectiveNoFileComp
+		return f.OneOf, cobra.ShellCompDirectiveNoFileComp
 	}
 	if err := cmd.RegisterFlagCompletionFunc(flag.Name, words); err != nil {
 		panic(fmt.Sprintf("flag --%s: %v", flag.Name, err)) // the flag was added before
@@ -79,8 +80,8 @@ func (c *configFlags) add(cmd *cobra.Command, f *field, variable string) {
 }
 
 // Load reads the configuration from flags and environment. The error lists every fault and makes the program end with 2.
-func (c *configFlags) Load(ctx context.Context, need Need) (*Config, error) {
-	cfg, err := ConfigSource{Flags: maps.Clone(c.values), Environ: c.env.Environ, Defaults: c.defaults, secrets: c.env.secrets}.Load(ctx, need)
+func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Config, error) {
+	cfg, err := config.Source{Flags: maps.Clone(c.values), Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets}.Load(ctx, need)
 	if err == nil {
 		return cfg, nil
 	}
@@ -88,7 +89,7 @@ func (c *configFlags) Load(ctx context.Context, need Need) (*Config, error) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 {
 		what = fmt.Sprintf("%d faults", len(joined.Unwrap()))
 	}
-	return nil, invalid(fmt.Errorf("the configuration has %s:\n%w", what, err))
+	return nil, config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, err))
 }
 
 // configFlag is the value of one flag. It keeps the text as it is: decoding is the configuration's, so that flag and

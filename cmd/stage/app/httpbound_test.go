@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"context"
+	"github.com/llm-stage/stage/internal/config"
 	"io"
 	"log/slog"
 	"net"
@@ -118,7 +119,7 @@ func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
 	listener := &countingListener{Listener: plain}
 	handlers := testHandlers()
 	handlers.Ready = func() (bool, string) { return true, "" }
-	server := newHTTPServer(listener, HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
+	server := newHTTPServer(listener, config.HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx, t.Context()) }()
@@ -183,7 +184,7 @@ func TestAnActiveConnectionIsNeverDropped(t *testing.T) {
 		<-release
 		return true, ""
 	}
-	server := newHTTPServer(listener, HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
+	server := newHTTPServer(listener, config.HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
 	server.server.ConnState = newConnBound(2).note
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"github.com/llm-stage/stage/internal/config"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,30 +17,30 @@ import (
 // still carries the site's name in its Host header, so only known names are answered. An IP address is safe: nobody can
 // make it resolve to something else.
 type hostCheck struct {
-	loopback bool      // listens on loopback: other machines' addresses are refused, and every path is checked
-	names    HostNames // allowed beside localhost and addresses
+	loopback bool             // listens on loopback: other machines' addresses are refused, and every path is checked
+	names    config.HostNames // allowed beside localhost and addresses
 }
 
 // newHostCheck returns the check for a server that listens on addr, with the names allowed by the settings. own is the
 // name of this machine, or empty.
-func newHostCheck(addr net.Addr, http HTTPConfig, own string) hostCheck {
-	c := hostCheck{loopback: isLoopback(addr), names: append(HostNames{"localhost"}, http.Hosts...)}
+func newHostCheck(addr net.Addr, http config.HTTPConfig, own string) hostCheck {
+	c := hostCheck{loopback: isLoopback(addr), names: append(config.HostNames{"localhost"}, http.Hosts...)}
 	if len(http.Hosts) == 0 && !c.loopback {
-		c.names = append(c.names, normalizeHost(own))
+		c.names = append(c.names, config.NormalizeHost(own))
 	}
 	if host, _, err := net.SplitHostPort(http.Addr); err == nil {
-		c.names = append(c.names, normalizeHost(host))
+		c.names = append(c.names, config.NormalizeHost(host))
 	}
 	return c
 }
 
 // allows says whether a request with this Host header is answered.
 func (c hostCheck) allows(header string) bool {
-	host := normalizeHost(header)
+	host := config.NormalizeHost(header)
 	if ip, err := netip.ParseAddr(host); err == nil && (ip.IsLoopback() || !c.loopback) {
 		return true
 	}
-	return host != "" && c.names.has(host)
+	return host != "" && c.names.Has(host)
 }
 
 // guard answers 421 to requests that the check refuses. Where other machines may connect, health and metrics are open:

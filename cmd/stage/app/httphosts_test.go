@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/llm-stage/stage/internal/config"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,13 +19,13 @@ func TestOnlyKnownHostsAreAnswered(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		ip      net.IP
-		cfg     HTTPConfig
+		cfg     config.HTTPConfig
 		allowed []string
 		refused []string
 	}{
 		{
 			"all addresses", everywhere,
-			HTTPConfig{Addr: ":9464"},
+			config.HTTPConfig{Addr: ":9464"},
 			[]string{
 				"localhost", "localhost:9464", "LocalHost.", "127.0.0.1:80", "[::1]:9464", "::1", "[::ffff:127.0.0.1]", "192.0.2.1",
 				"192.0.2.1:9464", "[2001:db8::1]:9464", "[2001:db8::1]", "buildbox", "BUILDBOX.:9464",
@@ -36,26 +37,26 @@ func TestOnlyKnownHostsAreAnswered(t *testing.T) {
 		},
 		{
 			"a list", everywhere,
-			HTTPConfig{Addr: "0.0.0.0:9464", Hosts: HostNames{"stage.example.com", "*.svc", "2001:db8::1"}},
+			config.HTTPConfig{Addr: "0.0.0.0:9464", Hosts: config.HostNames{"stage.example.com", "*.svc", "2001:db8::1"}},
 			[]string{"stage.example.com", "Stage.Example.COM.:443", "a.svc", "b.a.svc:9464", "localhost", "10.0.0.1"},
 			[]string{"example.com", "x.stage.example.com", "stage.example.com.evil.example", "svc", ".svc", "evilsvc", "buildbox"},
 		},
-		{"any", everywhere, HTTPConfig{Addr: ":9464", Hosts: HostNames{"*"}}, []string{"evil.example", "a"}, []string{""}},
+		{"any", everywhere, config.HTTPConfig{Addr: ":9464", Hosts: config.HostNames{"*"}}, []string{"evil.example", "a"}, []string{""}},
 		{
 			"loopback", loopback,
-			HTTPConfig{Addr: "127.0.0.1:9464"},
+			config.HTTPConfig{Addr: "127.0.0.1:9464"},
 			[]string{"localhost:9464", "127.0.0.1", "127.0.0.2", "[::1]:9464"},
 			[]string{"evil.example", "192.0.2.1:9464", "0.0.0.0:9464", ""},
 		},
 		{
 			"loopback behind a proxy", loopback,
-			HTTPConfig{Addr: "localhost:9464", Hosts: HostNames{"stage.example.com", "192.0.2.1"}},
+			config.HTTPConfig{Addr: "localhost:9464", Hosts: config.HostNames{"stage.example.com", "192.0.2.1"}},
 			[]string{"stage.example.com", "192.0.2.1", "localhost"},
 			[]string{"evil.example", "192.0.2.2"},
 		},
 		{
 			"one address by its name", one,
-			HTTPConfig{Addr: "Rack7.example.com.:9464"},
+			config.HTTPConfig{Addr: "Rack7.example.com.:9464"},
 			[]string{"rack7.example.com:9464", "192.0.2.7:9464", "localhost"},
 			[]string{"evil.example"},
 		},
@@ -91,7 +92,7 @@ func TestEveryNameIsAllowedByAnAsteriskAlone(t *testing.T) {
 	for text, good := range map[string]bool{
 		"*": true, " * ": true, "*,a": true, "*.a": true, "*.a.": true, "*.": false, "a,*.": false, "*..": false, "[*]": false, "**": false, "*a": false, ".": false,
 	} {
-		if err := new(HostNames).EnvDecode(text); (err == nil) != good {
+		if err := new(config.HostNames).EnvDecode(text); (err == nil) != good {
 			t.Errorf("STAGE_HTTP_HOSTS=%q: %v, want it taken: %t", text, err, good)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 	"log/slog"
 	"net"
@@ -73,7 +74,7 @@ func listen(ctx context.Context, addr string, anyPort bool, setting string) (net
 }
 
 // newHTTPServer returns a server on the listener, which Run closes.
-func newHTTPServer(listener net.Listener, cfg HTTPConfig, handlers httpHandlers, log *slog.Logger) *httpServer {
+func newHTTPServer(listener net.Listener, cfg config.HTTPConfig, handlers httpHandlers, log *slog.Logger) *httpServer {
 	own, err := os.Hostname()
 	if err != nil {
 		own = "" // then it is not allowed by itself

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"github.com/llm-stage/stage/internal/config"
 	"io"
 	"log/slog"
 	"net"
@@ -14,7 +15,7 @@ import (
 )
 
 // onLoopback is the check of a server on 127.0.0.1 without settings.
-var onLoopback = hostCheck{loopback: true, names: HostNames{"localhost"}}
+var onLoopback = hostCheck{loopback: true, names: config.HostNames{"localhost"}}
 
 func testHandlers() httpHandlers {
 	return httpHandlers{
@@ -94,7 +95,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 	}
 	other.Close() //nolint:errcheck // of no use any more
 
-	server := newHTTPServer(listener, HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler))
+	server := newHTTPServer(listener, config.HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx, t.Context()) }()
@@ -122,7 +123,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken.Close() //nolint:errcheck // which is the point
-	if err := newHTTPServer(broken, HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler)).Run(t.Context(), t.Context()); !errors.Is(err, net.ErrClosed) {
+	if err := newHTTPServer(broken, config.HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler)).Run(t.Context(), t.Context()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a listener that fails: got %v", err)
 	}
 }
@@ -133,7 +134,7 @@ func TestURLNamesThisMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := newHTTPServer(listener, HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler)).URL(); !strings.HasPrefix(got, want) {
+		if got := newHTTPServer(listener, config.HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler)).URL(); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %s, want %s…", addr, got, want)
 		}
 		listener.Close() //nolint:errcheck // of no use any more

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -47,7 +48,7 @@ func servePages(t *testing.T) (l *closeListener, end func() time.Duration) {
 	handlers := testHandlers()
 	pages := newLive(func() statusReport { return statusReport{Time: time.Now()} }, newHistory(time.Now()))
 	handlers.Events = pages
-	server := newHTTPServer(l, HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
+	server := newHTTPServer(l, config.HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
 	living, endLive := context.WithCancel(t.Context())
 	serving, endServer := context.WithCancel(t.Context())
 	lived, served := make(chan struct{}), make(chan error, 1)

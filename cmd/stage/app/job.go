@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -56,7 +57,7 @@ func (id jobIdentity) differences(now jobIdentity) []string {
 }
 
 // newJobIdentity reads what it needs of the files that the configuration names.
-func newJobIdentity(cfg *Config, input, content string) (jobIdentity, error) {
+func newJobIdentity(cfg *config.Config, input, content string) (jobIdentity, error) {
 	id := jobIdentity{
 		Input: input, Content: content, Field: cfg.Prompt.ResponseField,
 		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
@@ -144,10 +145,10 @@ func openJob(dir, name string, now jobIdentity, mode jobMode) (resumed bool, err
 	case err == nil:
 		var then jobIdentity
 		if err := json.Unmarshal(raw, &then); err != nil {
-			return false, invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
+			return false, config.Invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
 		}
 		if changed := then.differences(now); len(changed) > 0 {
-			return false, invalid(fmt.Errorf(
+			return false, config.Invalid(fmt.Errorf(
 				"job %s was begun differently: %s changed since. Its results are in %s: start over with --fresh, which discards them, or give this job a name of its own with --job",
 				name, strings.Join(slices.Compact(changed), ", "), dir))
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -30,8 +31,8 @@ type processOptions struct {
 }
 
 // processFile is the whole of process.
-func processFile(soft, hard context.Context, stdio standardIO, cfg *Config, input string, o processOptions) (err error) {
-	cfg.NATS, cfg.Streams.Partitions = NATSConfig{}, 1
+func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Config, input string, o processOptions) (err error) {
+	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)
 	in, err := openSource(reading, stdio.In, input, o.format)
@@ -40,10 +41,10 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *Config, inpu
 	}
 	defer in.file.Close() //nolint:errcheck // read only
 	if err := checkOut(o.out, input); err != nil {
-		return invalid(fmt.Errorf("-o %s: %w", o.out, err))
+		return config.Invalid(fmt.Errorf("-o %s: %w", o.out, err))
 	}
 	if _, err := loadPrompt(cfg); err != nil {
-		return invalid(err)
+		return config.Invalid(err)
 	}
 	dir, resumed, cleanUp, err := prepareJob(cfg, in, o)
 	if err != nil {
@@ -87,10 +88,10 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *Config, inpu
 }
 
 // prepareJob finds or makes the directory of the job. cleanUp removes it where nothing could ever resume it.
-func prepareJob(cfg *Config, in *source, o processOptions) (dir string, resumed bool, cleanUp func(), err error) {
+func prepareJob(cfg *config.Config, in *source, o processOptions) (dir string, resumed bool, cleanUp func(), err error) {
 	name, err := jobName(o.job, in.name)
 	if err != nil {
-		return "", false, nil, invalid(err)
+		return "", false, nil, config.Invalid(err)
 	}
 	cleanUp = func() {}
 	if in.name == "-" && o.job == "" {
@@ -98,7 +99,7 @@ func prepareJob(cfg *Config, in *source, o processOptions) (dir string, resumed 
 	}
 	id, err := newJobIdentity(cfg, filepath.Base(in.name), in.sum)
 	if err != nil {
-		return "", false, nil, invalid(err)
+		return "", false, nil, config.Invalid(err)
 	}
 	dir = filepath.Join(cfg.Data.Dir, name)
 	if resumed, err = openJob(dir, name, id, jobMode{fresh: o.fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
@@ -142,7 +143,7 @@ func openOut(stdout io.Writer, path string) (io.Writer, func() error, error) {
 	}
 	f, err := os.Create(path)
 	if err != nil {
-		return nil, nil, invalid(err)
+		return nil, nil, config.Invalid(err)
 	}
 	return f, f.Close, nil
 }

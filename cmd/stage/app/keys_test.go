@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -70,7 +71,7 @@ func TestKeysAreNowhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, usage := ConfigSource{Environ: map[string]string{"STAGE_LLM_API_KEY": first, "STAGE_LLM_API_KE": first, "STAGE_POOL_SIZE": "x"}}.Load(t.Context(), NeedCalls)
+		_, usage := config.Source{Environ: map[string]string{"STAGE_LLM_API_KEY": first, "STAGE_LLM_API_KE": first, "STAGE_POOL_SIZE": "x"}}.Load(t.Context(), config.NeedCalls)
 		places = map[string]string{
 			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "fault": fmt.Sprint(usage),
 			"dump": fmt.Sprintf("%v %+v %#v", r.cfg, r.cfg, r.cfg) + fmt.Sprintf("%v %+v", r.caller.At(0), r.caller.At(1)),

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/nats-io/nats-server/v2/server/ats"
@@ -116,11 +117,11 @@ func (l *lab) publish(m *nats.Msg) {
 	}
 }
 
-func (l *lab) config(changes map[string]string) *Config {
+func (l *lab) config(changes map[string]string) *config.Config {
 	l.t.Helper()
 	vars := maps.Clone(l.vars)
 	maps.Copy(vars, changes)
-	cfg, err := ConfigSource{Environ: vars}.Load(l.t.Context(), NeedCalls)
+	cfg, err := config.Source{Environ: vars}.Load(l.t.Context(), config.NeedCalls)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -304,11 +305,11 @@ func (l *lab) sources() map[string]int {
 }
 
 // loadConfig reads a configuration from pairs of variable and text.
-func loadConfig(t *testing.T, need Need, pairs ...string) (*Config, error) {
+func loadConfig(t *testing.T, need config.Need, pairs ...string) (*config.Config, error) {
 	t.Helper()
 	environ := make(map[string]string)
 	for i := 0; i < len(pairs); i += 2 {
 		environ[pairs[i]] = pairs[i+1]
 	}
-	return ConfigSource{Environ: environ}.Load(t.Context(), need)
+	return config.Source{Environ: environ}.Load(t.Context(), need)
 }

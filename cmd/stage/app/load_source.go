@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm"
@@ -38,7 +39,7 @@ type source struct {
 func openSource(ctx context.Context, stdin io.Reader, name, format string) (*source, error) {
 	f, err := rowfile.FormatOf(name, format)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, config.Invalid(err)
 	}
 	s := &source{name: name, format: f, rows: -1}
 	if name == "-" {
@@ -50,14 +51,14 @@ func openSource(ctx context.Context, stdin io.Reader, name, format string) (*sou
 		return nil, err
 	}
 	if err != nil {
-		return nil, invalid(err)
+		return nil, config.Invalid(err)
 	}
 	info, err := file.Stat()
 	if err == nil && info.IsDir() {
 		err = fmt.Errorf("%s is a directory: name a JSONL or CSV file", name)
 	}
 	if err != nil {
-		return nil, invalid(errors.Join(err, file.Close()))
+		return nil, config.Invalid(errors.Join(err, file.Close()))
 	}
 	if !info.Mode().IsRegular() {
 		s.file = readCloser{stopping.Reader(ctx, file), file}
@@ -75,7 +76,7 @@ func openSource(ctx context.Context, stdin io.Reader, name, format string) (*sou
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		return nil, invalid(errors.Join(fmt.Errorf("%s: %w", name, err), file.Close()))
+		return nil, config.Invalid(errors.Join(fmt.Errorf("%s: %w", name, err), file.Close()))
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return nil, errors.Join(err, file.Close())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -97,7 +98,7 @@ var (
 
 // newLoader finds out how far an earlier load of the same source came. The subjects below input that id makes must
 // belong to this source alone. LaneOf may be nil with one partition.
-func newLoader(ctx context.Context, nc *nats.Conn, cfg *Config, id string, laneOf func([]byte, int64) int) (l *loader, loaded int64, err error) {
+func newLoader(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, laneOf func([]byte, int64) int) (l *loader, loaded int64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, 0, err
@@ -111,7 +112,7 @@ func newLoader(ctx context.Context, nc *nats.Conn, cfg *Config, id string, laneO
 	for p := range cfg.Streams.Partitions {
 		address, err := consumer.AddressInput(info, cfg.Input.Subject, p, id)
 		if err != nil {
-			return nil, 0, invalid(err)
+			return nil, 0, config.Invalid(err)
 		}
 		l.lanes = append(l.lanes, lane{InputAddress: address})
 	}

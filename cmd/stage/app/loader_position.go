@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -45,7 +46,7 @@ type loadPosition struct {
 }
 
 // newLoadPosition returns the position of the source that publishes on a subject of the input.
-func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *Config, source string) (loadPosition, error) {
+func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *config.Config, source string) (loadPosition, error) {
 	p := loadPosition{
 		nc: js.Conn(), input: cfg.Input.Stream, stream: cfg.Result.Stream, owner: rand.Text(),
 		subject:      cfg.Result.Subject + "." + cfg.Name + ".load." + cfg.Input.Stream + "." + source,
@@ -55,8 +56,8 @@ func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *Config, s
 	if err != nil {
 		return p, missingStream(err, p.stream, "STAGE_RESULT_STREAM")
 	}
-	if subjects := s.CachedInfo().Config.Subjects; !slices.ContainsFunc(subjects, func(filter string) bool { return subjectsOverlap(filter, p.subject) }) {
-		return p, invalid(fmt.Errorf("STAGE_RESULT_STREAM: stream %s does not capture %s, where a load keeps its position: add %s.%s.load.> to its subjects",
+	if subjects := s.CachedInfo().Config.Subjects; !slices.ContainsFunc(subjects, func(filter string) bool { return config.SubjectsOverlap(filter, p.subject) }) {
+		return p, config.Invalid(fmt.Errorf("STAGE_RESULT_STREAM: stream %s does not capture %s, where a load keeps its position: add %s.%s.load.> to its subjects",
 			p.stream, p.subject, cfg.Result.Subject, cfg.Name))
 	}
 	return p, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -41,19 +42,19 @@ var inputKinds = []struct {
 	}},
 }
 
-func newLoadBench(t *testing.T, config jetstream.StreamConfig, partitions int) *loadBench {
+func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loadBench {
 	t.Helper()
 	b := &loadBench{verifyBench: newVerifyBench(t, nil), rows: 7, partitions: partitions, taken: make(map[string]int)}
 	b.drop("ROWS")
-	config.Name, config.Subjects, config.Storage, config.AllowDirect = "ROWS", []string{"rows.>"}, jetstream.MemoryStorage, true
+	cfg.Name, cfg.Subjects, cfg.Storage, cfg.AllowDirect = "ROWS", []string{"rows.>"}, jetstream.MemoryStorage, true
 	var err error
-	if _, err = b.js.CreateStream(t.Context(), config); err != nil {
+	if _, err = b.js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	if b.taker, err = b.js.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
-	if b.cfg, err = loadConfig(t, NeedNothing, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>"); err != nil {
+	if b.cfg, err = loadConfig(t, config.NeedNothing, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>"); err != nil {
 		t.Fatal(err)
 	}
 	return b

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -47,7 +48,7 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newVerifyBench(t, nil)
-			cfg, err := loadConfig(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+			cfg, err := loadConfig(t, config.NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,7 +129,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := loadConfig(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+	cfg, err := loadConfig(t, config.NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 	b := newVerifyBench(t, nil)
 	b.drop("ROWS")
-	cfg, err := loadConfig(t, NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+	cfg, err := loadConfig(t, config.NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 	if err != nil {
 		t.Fatal(err)
 	}

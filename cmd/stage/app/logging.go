@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"io"
 	"log/slog"
@@ -8,17 +9,17 @@ import (
 
 // newConfiguredLogger returns the logger of the process by its configuration. No line that it writes holds a secret, whoever put
 // it there: an error of the server, of a library, a panic.
-func newConfiguredLogger(c *Config, w io.Writer) *slog.Logger {
+func newConfiguredLogger(c *config.Config, w io.Writer) *slog.Logger {
 	format := c.Process.LogFormat
 	if format == "" && terminal.Is(w) {
 		format = "text"
 	}
-	return newLogger(redactingWriter{to: w, secrets: c.Secrets()}, c.Process.LogLevel, format)
+	return newLogger(config.RedactingWriter{To: w, Secrets: c.Secrets()}, c.Process.LogLevel, format)
 }
 
-// newLogger returns the logger of the process, which writes to w. level and format are those of [ProcessConfig]; an
+// newLogger returns the logger of the process, which writes to w. level and format are those of [config.ProcessConfig]; an
 // empty format is text on a terminal and json elsewhere. Keys are snake_case, messages constant, and neither payloads
-// nor secrets are logged: a [Secret] says only whether it is set. Storms of warnings are kept out (see [sampler]), so
+// nor secrets are logged: a [config.Secret] says only whether it is set. Storms of warnings are kept out (see [sampler]), so
 // whoever has a logger that many lines may go to calls [flushLog] at the end.
 func newLogger(w io.Writer, level, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.LevelInfo}

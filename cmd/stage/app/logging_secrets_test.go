@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"fmt"
+	"github.com/llm-stage/stage/internal/config"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -22,7 +23,7 @@ func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
 		"STAGE_NATS_URL": "nats://user:url-password@host", "STAGE_NATS_CREDS": creds, "HTTPS_PROXY": "http://user:proxy-password@host",
 		"OTEL_EXPORTER_OTLP_HEADERS": "Authorization: Bearer otel-token-1,x-key=otel%2Dtoken-2", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:otel-password@host",
 	}
-	cfg, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedNothing)
+	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedNothing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
 	words := "sk-in-no-log gateway-token body-secret url-password proxy-password otel-token-1 otel-token-2 otel-password " + seed
 	for word := range strings.FieldsSeq(words) {
 		log.Warn("failed", slog.Any("error", fmt.Errorf("401 %s: %q", word, `\"`+word)))
-		if err := cfg.Secrets().redactError(fmt.Errorf("parse %s: no", word)); err.Error() != "parse [redacted]: no" {
+		if err := cfg.Secrets().RedactError(fmt.Errorf("parse %s: no", word)); err.Error() != "parse [redacted]: no" {
 			t.Errorf("the error is %v", err)
 		}
 		if strings.Contains(out.String(), word) {

@@ -1,5 +1,7 @@
 package app
 
+import "github.com/llm-stage/stage/internal/config"
+
 const (
 	// memoryBase is the heap of a process without rows and calls, and some room for events on their way.
 	memoryBase = 20 << 20
@@ -15,7 +17,7 @@ const (
 // is a soft one: a process that needs more takes more.
 //
 // GOMEMLIMIT sets another.
-func memoryLimit(cfg *Config) int64 {
+func memoryLimit(cfg *config.Config) int64 {
 	windows := int64(cfg.Streams.Partitions) * int64(cfg.Window.Bytes)
 	return windows + windows/16 + int64(cfg.Pool.Size)*memoryPerCall + memoryBase
 }

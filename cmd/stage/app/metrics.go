@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -82,7 +83,7 @@ func NewMetrics(build version.Build, snapshot func() Snapshot) *Metrics {
 			Name: "llm_stage_emit_lag_seconds", Help: "Time of finished rows until they were emitted: the wait for earlier rows and for the store.", Buckets: lagBuckets,
 		}),
 	}
-	m.providers.max = len(providers)
+	m.providers.max = len(config.Providers)
 	m.models.max = modelsMax
 	m.registry.MustRegister(
 		m.rows, m.calls, m.capacityRetries, m.tokens, m.cost, m.auditEvents, m.terms, m.callDuration, m.rowDuration, m.emitLag,

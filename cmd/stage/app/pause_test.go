@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -61,7 +62,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 		},
 		{pool.FatalError, &llm.Error{Provider: "openai", Status: 401, Err: errors.New("bad key")}, 0, PauseCredentials, "openai: 401: bad key"},
 	} {
-		s := &stage{cfg: &Config{Rows: RowsConfig{OutageHold: tt.hold}}}
+		s := &stage{cfg: &config.Config{Rows: config.RowsConfig{OutageHold: tt.hold}}}
 		p, now := somePause(tt.kind, tt.err)
 		if got := s.pauseText(p, now); got != tt.want {
 			t.Errorf("%v: got\n%s, want\n%s", tt.kind, got, tt.want)
@@ -74,7 +75,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 		t.Errorf("no pause: reason %q", got)
 	}
 	p, _ := somePause(pool.Outage, refused)
-	if got := (&stage{cfg: &Config{}}).pauseText(p, p.Since.Add(30*time.Hour)); !strings.HasPrefix(got, "outage since 2026-11-22 10:03:02 UTC, ") {
+	if got := (&stage{cfg: &config.Config{}}).pauseText(p, p.Since.Add(30*time.Hour)); !strings.HasPrefix(got, "outage since 2026-11-22 10:03:02 UTC, ") {
 		t.Errorf("after a day: %s", got)
 	}
 }

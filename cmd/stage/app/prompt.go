@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -22,7 +23,7 @@ type prompt struct {
 }
 
 // loadPrompt reads and compiles what the configuration names. The error lists every fault.
-func loadPrompt(cfg *Config) (*prompt, error) {
+func loadPrompt(cfg *config.Config) (*prompt, error) {
 	p := &prompt{base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var faults []error
 	fault := func(variable string, err error) {
@@ -32,7 +33,7 @@ func loadPrompt(cfg *Config) (*prompt, error) {
 	}
 	var lookup *llm.Lookup
 	var err error
-	p.base.ExtraBody, err = cfg.LLM.extraBody()
+	p.base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	fault("STAGE_LLM_EXTRA_BODY", err)
 	if path := cfg.Prompt.LookupFile; path != "" {
 		lookup, err = llm.LoadLookup(path)
@@ -70,7 +71,7 @@ type schemaNote struct{ provider, text string }
 
 // schemaNotes returns those of the first provider and the fallbacks, each provider once. Where the extra body takes the
 // schema out of the request there is none.
-func (p *prompt) schemaNotes(cfg *Config) []schemaNote {
+func (p *prompt) schemaNotes(cfg *config.Config) []schemaNote {
 	if p.schema == nil {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -37,7 +38,7 @@ func TestNoNoteOfASchemaThatIsNotSent(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := &prompt{schema: schema, base: llm.Request{ExtraBody: json.RawMessage(tt.extra)}}
-		cfg := new(Config)
+		cfg := new(config.Config)
 		cfg.LLM.Provider = tt.provider
 		got := ""
 		for _, note := range p.schemaNotes(cfg) {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/llm-stage/stage/internal/config"
 	"os"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ func TestReadmeHoldsTheTableOfVariables(t *testing.T) {
 		t.Fatal("README.md: the marks of the configuration table are missing")
 	}
 	var want strings.Builder
-	if err := writeMarkdown(&want); err != nil {
+	if err := config.WriteMarkdown(&want); err != nil {
 		t.Fatal(err)
 	}
 	if table != want.String() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
@@ -76,7 +77,7 @@ func (r *redriven) leftOut() string {
 // redriver redrives the failed results of one partition.
 type redriver struct {
 	js        jetstream.JetStream
-	cfg       *Config
+	cfg       *config.Config
 	partition int
 	done      *redriven
 	results   jetstream.Stream
@@ -99,7 +100,7 @@ type redriveRow struct {
 
 // redrive publishes the original rows of the failed results that are there now. What it has done is returned with an error
 // as well.
-func redrive(ctx context.Context, js jetstream.JetStream, cfg *Config, o redriveOptions, progress io.Writer) (*redriven, error) {
+func redrive(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o redriveOptions, progress io.Writer) (*redriven, error) {
 	done := &redriven{options: o, Reasons: make(map[string]int)}
 	results, err := js.Stream(ctx, cfg.Result.Stream)
 	if err != nil {

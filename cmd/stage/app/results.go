@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -24,7 +25,7 @@ type result struct {
 type resultReader struct{ *streamReader }
 
 // openResults begins to read the results of one partition. Without follow it ends with the last one that is stored.
-func openResults(ctx context.Context, js jetstream.JetStream, cfg *Config, partition int, follow bool) (*resultReader, error) {
+func openResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*resultReader, error) {
 	subject := consumer.ResultSubject(cfg.Result.Subject, cfg.Name, partition)
 	r, err := openStream(ctx, js, readOptions{stream: cfg.Result.Stream, filters: []string{subject}, follow: follow})
 	return &resultReader{r}, err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -39,9 +40,9 @@ type Deps struct {
 
 // Run is the command run: it connects, serves HTTP and works until soft ends, then drains (see STAGE_STOP_TIMEOUT); when
 // hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop.
-func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
+func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	if _, err := loadPrompt(cfg); err != nil { // before anything is started or made for it
-		return invalid(err)
+		return config.Invalid(err)
 	}
 	server, err := newLateServer(soft, cfg, deps, false)
 	if err != nil {
@@ -80,7 +81,7 @@ func Run(soft, hard context.Context, cfg *Config, deps Deps) error {
 	return err
 }
 
-func (d *Deps) connect(ctx context.Context, cfg *Config) (*connection, error) {
+func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*connection, error) {
 	if d.NATS == nil {
 		return connect(ctx, cfg, cfg.Data.Dir, d.Logger)
 	}
@@ -102,7 +103,7 @@ type lateServer struct {
 }
 
 // newLateServer takes the address of the HTTP server; anyPort allows another port where it is taken.
-func newLateServer(ctx context.Context, cfg *Config, deps Deps, anyPort bool) (*lateServer, error) {
+func newLateServer(ctx context.Context, cfg *config.Config, deps Deps, anyPort bool) (*lateServer, error) {
 	if deps.Listener != nil {
 		return &lateServer{listener: deps.Listener}, nil
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"github.com/llm-stage/stage/internal/config"
 	"log"
 	"maps"
 	"os"
@@ -66,7 +67,7 @@ func TestBadKeysAreRefusedByEveryCommandAlike(t *testing.T) {
 // TestSecretsAreNotInTheStandardLog logs as net/http (Go 1.26, transport.go, readLoopPeekFailLocked) does when a server
 // goes on after its reply.
 func TestSecretsAreNotInTheStandardLog(t *testing.T) {
-	cfg, err := ConfigSource{Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-not-asked-for"}}.Load(t.Context(), NeedNothing)
+	cfg, err := config.Source{Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-not-asked-for"}}.Load(t.Context(), config.NeedNothing)
 	if err != nil {
 		t.Fatal(err)
 	}

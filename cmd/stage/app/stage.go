@@ -13,6 +13,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/version"
@@ -37,7 +38,7 @@ var errNotStored = errors.New("results were not stored within STAGE_STOP_TIMEOUT
 
 // stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder.
 type stage struct {
-	cfg       *Config
+	cfg       *config.Config
 	conn      *connection
 	log       *slog.Logger
 	metrics   *Metrics
@@ -82,10 +83,10 @@ type stageOptions struct {
 }
 
 // newStage puts the parts together and starts nothing.
-func newStage(cfg *Config, conn *connection, servers *targets, log *slog.Logger, opts stageOptions) (*stage, error) {
+func newStage(cfg *config.Config, conn *connection, servers *targets, log *slog.Logger, opts stageOptions) (*stage, error) {
 	prompt, err := loadPrompt(cfg)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, config.Invalid(err)
 	}
 	s := &stage{cfg: cfg, conn: conn, usage: cost.NewRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
 	s.activity, s.history = newActivity(cfg.HTTP.DashboardPayloads), newHistory(s.started)
@@ -154,7 +155,7 @@ func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config
 }
 
 // streams are the streams that the stage works on.
-func streams(cfg *Config) consumer.Streams {
+func streams(cfg *config.Config) consumer.Streams {
 	return consumer.Streams{
 		Name: cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
 		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,

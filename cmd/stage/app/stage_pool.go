@@ -4,12 +4,13 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/pool"
 )
 
 // newGates makes the limits of the configuration, for each target. Calls and tokens a minute are those of the process, so
 // all targets share them; calls at a time are those of a provider.
-func newGates(cfg *Config, servers *targets) [][]pool.Gate {
+func newGates(cfg *config.Config, servers *targets) [][]pool.Gate {
 	var process []pool.Gate
 	if cfg.LLM.RPM > 0 {
 		process = append(process, pool.NewCallsPerMinute(cfg.LLM.RPM))
@@ -73,7 +74,7 @@ func (s *stage) unkept() (n int) {
 }
 
 // newLaw returns the law of the dispatch rate.
-func newLaw(cfg *Config) (pool.Law, error) {
+func newLaw(cfg *config.Config) (pool.Law, error) {
 	settings := aimd.Config{
 		MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
 		Multiplier: cfg.Pool.BackoffMultiplier, RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
@@ -86,7 +87,7 @@ func newLaw(cfg *Config) (pool.Law, error) {
 
 // addServers tells the pool of all targets: each with a throttle of its own, for what one refuses says nothing of the
 // others, and with the limits of the configuration.
-func addServers(pc *pool.Config, cfg *Config, servers *targets) error {
+func addServers(pc *pool.Config, cfg *config.Config, servers *targets) error {
 	gates := newGates(cfg, servers)
 	pc.Gates = gates[0]
 	for _, g := range gates[1:] {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/golden"
 
 	"github.com/llm-stage/stage/aimd"
@@ -21,7 +22,7 @@ import (
 func shownStage(payloads bool) (*stage, Snapshot) {
 	now := time.Now()
 	s := &stage{
-		cfg: &Config{Name: "reviews", Pool: PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
+		cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
 		usage: cost.NewRecorder(), activity: newActivity(payloads), history: newHistory(now),
 	}
 	cost := 0.25

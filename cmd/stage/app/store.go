@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 )
 
@@ -20,7 +21,7 @@ const (
 
 // startServer starts the server inside the process, when no other has the store open; payload is its largest message,
 // 0: the server's default.
-func startServer(ctx context.Context, cfg *Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
+func startServer(ctx context.Context, cfg *config.Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
 	end := time.Now().Add(storeWait)
 	for told := false; ; told = true {
 		conn, err := tryServer(cfg, dir, payload, log)
@@ -43,7 +44,7 @@ func startServer(ctx context.Context, cfg *Config, dir string, payload int32, lo
 }
 
 // tryServer starts the server; natsd.ErrLocked means that another process has the store open.
-func tryServer(cfg *Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
+func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
 	srv, err := natsd.Start(natsd.Config{
 		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
 		MaxPayloadBytes: payload, Logger: log,
@@ -51,7 +52,7 @@ func tryServer(cfg *Config, dir string, payload int32, log *slog.Logger) (*conne
 	if err != nil {
 		return nil, err
 	}
-	nc, err := srv.Connect(append(commonOptions(&NATSConfig{}, log), nats.Name("stage "+cfg.Name))...)
+	nc, err := srv.Connect(append(commonOptions(&config.NATSConfig{}, log), nats.Name("stage "+cfg.Name))...)
 	if err != nil {
 		srv.Stop()
 		return nil, err
@@ -70,7 +71,7 @@ func holderOf(dir string) string {
 // connectReader connects a command that works on streams beside a stage: to the server of the configuration, else to
 // the embedded one that runs on dir, else to one that it starts there itself. Where there is no store it makes none,
 // unless create says so.
-func connectReader(ctx context.Context, cfg *Config, dir string, create bool, log *slog.Logger) (*connection, error) {
+func connectReader(ctx context.Context, cfg *config.Config, dir string, create bool, log *slog.Logger) (*connection, error) {
 	if len(cfg.NATS.URL) > 0 {
 		return connect(ctx, cfg, dir, log)
 	}
@@ -80,7 +81,7 @@ func connectReader(ctx context.Context, cfg *Config, dir string, create bool, lo
 			return nil, err
 		}
 		if running {
-			nc, err := dial(ctx, addr.URL, append(commonOptions(&NATSConfig{}, log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
+			nc, err := dial(ctx, addr.URL, append(commonOptions(&config.NATSConfig{}, log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
 			if err == nil {
 				return &connection{nc: nc}, nil
 			}
@@ -90,7 +91,7 @@ func connectReader(ctx context.Context, cfg *Config, dir string, create bool, lo
 			continue // it has ended meanwhile
 		}
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && !create {
-			return nil, invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
+			return nil, config.Invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
 		}
 		conn, err := tryServer(cfg, dir, 0, log)
 		if !errors.Is(err, natsd.ErrLocked) || time.Now().After(end) {

@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 func missingStream(err error, name, variable string) error {
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return invalid(fmt.Errorf("stream %s does not exist (%s)", name, variable))
+		return config.Invalid(fmt.Errorf("stream %s does not exist (%s)", name, variable))
 	}
 	return fmt.Errorf("look at stream %s: %w", name, err)
 }

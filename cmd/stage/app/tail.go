@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -22,7 +23,7 @@ type tailOptions struct {
 
 // printAudit prints events: those that come, from now or o.since on, or without follow all that are stored. In a store
 // that this process has opened itself no event can come.
-func printAudit(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufio.Writer, o tailOptions) error {
+func printAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o tailOptions) error {
 	q := auditQuery{Kinds: o.kinds, Since: o.since, NewOnly: o.follow && o.since.IsZero(), Follow: o.follow}
 	return readAudit(ctx, js, cfg, q, func(raw []byte, e *auditlog.Event) error {
 		if e == nil || o.failed && !didFail(e) { // nil: of a later version

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -34,7 +35,7 @@ type rowEnd struct {
 }
 
 // tellRow tells the whole story of a row, as far as the audit holds it.
-func tellRow(ctx context.Context, js jetstream.JetStream, cfg *Config, out *bufio.Writer, o tailOptions) error {
+func tellRow(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o tailOptions) error {
 	s := &rowStory{seq: o.row, last: make(map[ownedTerm]rowEnd)}
 	err := readAudit(ctx, js, cfg, auditQuery{Since: o.since}, func(raw []byte, e *auditlog.Event) error {
 		switch {
@@ -84,7 +85,7 @@ const resultSkew = time.Minute
 
 // findResult returns where the row's result is; nil: nowhere. Results lie in the order of the rows and after the events of
 // their rows, so it reads from the first event on; where the clocks disagree, all.
-func findResult(ctx context.Context, js jetstream.JetStream, cfg *Config, first *auditlog.Event, seq uint64) (*storedResult, error) {
+func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*storedResult, error) {
 	subject := consumer.ResultSubject(cfg.Result.Subject, cfg.Name, int(first.Partition))
 	for _, since := range []time.Time{first.Time.Add(-resultSkew), {}} {
 		found, passed, err := searchResult(ctx, js, readOptions{stream: cfg.Result.Stream, filters: []string{subject}, since: since, headersOnly: true}, seq)
@@ -127,7 +128,7 @@ func searchResult(ctx context.Context, js jetstream.JetStream, o readOptions, se
 }
 
 // tell prints the story: when, how long after the row was taken, what.
-func (s *rowStory) tell(w io.Writer, cfg *Config, stored *storedResult, colour bool) {
+func (s *rowStory) tell(w io.Writer, cfg *config.Config, stored *storedResult, colour bool) {
 	var emitted *auditlog.Row // the row event of the term that emitted it; until then the last one
 	var queued time.Time
 	owners := make(map[string]bool)
@@ -182,7 +183,7 @@ func ownerOf(e *auditlog.Event) string {
 }
 
 // tellEnd says what the finished row waited for, and where its result is.
-func (s *rowStory) tellEnd(line func(time.Time, tone, string, ...any), cfg *Config, row *auditlog.Row, stored *storedResult) {
+func (s *rowStory) tellEnd(line func(time.Time, tone, string, ...any), cfg *config.Config, row *auditlog.Row, stored *storedResult) {
 	if row == nil {
 		line(s.events[len(s.events)-1].Time, toneQuiet, "not finished yet")
 		return

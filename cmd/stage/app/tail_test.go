@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
@@ -105,7 +106,7 @@ func story(stored *storedResult, events ...*auditlog.Event) string {
 		}
 	}
 	var b strings.Builder
-	s.tell(&b, &Config{Input: InputConfig{Stream: "ROWS"}, Result: ResultConfig{Stream: "RESULTS"}}, stored, false)
+	s.tell(&b, &config.Config{Input: config.InputConfig{Stream: "ROWS"}, Result: config.ResultConfig{Stream: "RESULTS"}}, stored, false)
 	text := regexp.MustCompile(`\d\d:\d\d:\d\d\.\d{3}`).ReplaceAllString(b.String(), "")
 	return regexp.MustCompile(` +`).ReplaceAllString(strings.ReplaceAll(text, "\n ", "\n"), " ")
 }

@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 )
 
 // target is one model of one provider, and the client that asks it.
 type target struct {
 	*llm.Client
-	endpoint Endpoint
+	endpoint config.Endpoint
 	variable string // how the variables of its base URL and its key begin
 	models   string // the variable that names its model
 	builtIn  bool   // at an address that each process chooses anew
@@ -29,11 +30,11 @@ func (t *target) key(p *llm.Prepared) string {
 
 // newTargets makes the clients of the first provider and of the fallbacks, in the order in which they are asked. own is
 // the base URL of a provider that has none, the built-in LLM. The error lists every fault.
-func newTargets(cfg *Config, dial dialFunc, own func(Endpoint) (string, error)) ([]*target, error) {
-	first := &target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: variablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
+func newTargets(cfg *config.Config, dial dialFunc, own func(config.Endpoint) (string, error)) ([]*target, error) {
+	first := &target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
 	models, targets := []string{cfg.LLM.Model}, []*target{first}
 	for _, m := range cfg.Fallback.Models {
-		t := &target{endpoint: cfg.LLM.Endpoint(m.Provider), variable: providerVariables(m.Provider), models: "STAGE_FALLBACKS"}
+		t := &target{endpoint: cfg.LLM.Endpoint(m.Provider), variable: config.ProviderVariables(m.Provider), models: "STAGE_FALLBACKS"}
 		if m.Provider == cfg.LLM.Provider {
 			t.variable = first.variable
 		}
@@ -57,8 +58,8 @@ func newTargets(cfg *Config, dial dialFunc, own func(Endpoint) (string, error)) 
 }
 
 // checkTargets makes the clients as run and process do, and closes them again. It connects to nobody.
-func checkTargets(cfg *Config) error {
-	targets, err := newTargets(cfg, nil, func(Endpoint) (string, error) { return "http://localhost/v1", nil })
+func checkTargets(cfg *config.Config) error {
+	targets, err := newTargets(cfg, nil, func(config.Endpoint) (string, error) { return "http://localhost/v1", nil })
 	for _, t := range targets {
 		if t.Client != nil {
 			t.Close()
@@ -68,14 +69,14 @@ func checkTargets(cfg *Config) error {
 }
 
 // open makes the client.
-func (t *target) open(cfg *Config, model string, dial dialFunc) error {
+func (t *target) open(cfg *config.Config, model string, dial dialFunc) error {
 	key, err := t.endpoint.APIKey.Value()
 	if err != nil {
-		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, fileSuffix, err)
+		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, config.FileSuffix, err)
 	}
 	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
 		BaseURL: t.endpoint.BaseURL, APIKey: llm.NewSecret(key), Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
-		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.redactor(),
+		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.Redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
 		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated, DialContext: dial,
 	})
@@ -87,9 +88,9 @@ func (t *target) open(cfg *Config, model string, dial dialFunc) error {
 
 // reloadKey reads the key and the extra headers again where they are in files: they may have been corrected or rotated.
 // Both are replaced together, or neither is: a credential may move from one to the other.
-func (t *target) reloadKey(headers Secret) error {
+func (t *target) reloadKey(headers config.Secret) error {
 	err := t.SetLogin(t.endpoint.APIKey, headers)
-	return t.nameSettings(err, fileSuffix) // nothing but the content of a file can have changed
+	return t.nameSettings(err, config.FileSuffix) // nothing but the content of a file can have changed
 }
 
 // nameSettings names the variable, with this suffix, of each setting that the client found wrong.

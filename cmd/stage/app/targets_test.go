@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -129,10 +130,10 @@ func TestFallbackAfterServesRowsWhileTheFirstHasNoCapacity(t *testing.T) {
 }
 
 func TestFaultsOfAFallbackNameItsVariables(t *testing.T) {
-	cfg, err := ConfigSource{Environ: map[string]string{
+	cfg, err := config.Source{Environ: map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "m", "STAGE_LLM_BASE_URL": "http://first.test/v1", "STAGE_TEMPLATE": "x",
 		"STAGE_FALLBACKS": "gemini:m", "STAGE_LLM_GEMINI_API_KEY": "key", "STAGE_LLM_GEMINI_BASE_URL": "http://second.test/v1?x",
-	}}.Load(t.Context(), NeedCalls)
+	}}.Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/version"
 	"go.opentelemetry.io/otel"
@@ -33,7 +34,7 @@ const (
 // Nothing of it holds the stage up. Spans wait for their exporter in a queue that is bounded, and are dropped where it
 // is full; errors of an exporter go into the log; and the end of the process waits for the last ones a bounded time.
 type tracing struct {
-	cfg   tracingConfig
+	cfg   config.TracingConfig
 	log   *slog.Logger
 	runID string
 	to    io.Writer             // where the console exporter prints
@@ -45,8 +46,8 @@ type tracing struct {
 }
 
 // newTracing returns nil where tracing is off. It starts nothing.
-func newTracing(cfg *Config, own sdktrace.SpanExporter, to io.Writer, runID string, log *slog.Logger) *tracing {
-	if !cfg.Tracing().on() && own == nil {
+func newTracing(cfg *config.Config, own sdktrace.SpanExporter, to io.Writer, runID string, log *slog.Logger) *tracing {
+	if !cfg.Tracing().On() && own == nil {
 		return nil
 	}
 	if to == nil {
@@ -76,7 +77,7 @@ func (t *tracing) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	queue := t.cfg.queueSize
+	queue := t.cfg.QueueSize
 	if queue == 0 {
 		queue = sdktrace.DefaultMaxQueueSize
 	}
@@ -88,7 +89,7 @@ func (t *tracing) start(ctx context.Context) error {
 	}
 	t.provider = sdktrace.NewTracerProvider(options...)
 	t.tracer = t.provider.Tracer(tracerName, trace.WithInstrumentationVersion(version.Current().Version))
-	t.log.Info("tracing is on", slog.Bool("otlp", t.cfg.otlp), slog.String("protocol", t.cfg.protocol), slog.Bool("console", t.cfg.console))
+	t.log.Info("tracing is on", slog.Bool("otlp", t.cfg.Otlp), slog.String("protocol", t.cfg.Protocol), slog.Bool("console", t.cfg.Console))
 	return nil
 }
 
@@ -107,14 +108,14 @@ func (t *tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, e
 		}
 		exporters[name] = e
 	}
-	if t.cfg.otlp && t.cfg.protocol == protocolGRPC {
+	if t.cfg.Otlp && t.cfg.Protocol == config.ProtocolGRPC {
 		e, err := otlptracegrpc.New(ctx)
 		add("otlp", e, err)
-	} else if t.cfg.otlp {
+	} else if t.cfg.Otlp {
 		e, err := otlptracehttp.New(ctx)
 		add("otlp", e, err)
 	}
-	if t.cfg.console {
+	if t.cfg.Console {
 		e, err := stdouttrace.New(stdouttrace.WithWriter(t.to))
 		add("console", e, err)
 	}

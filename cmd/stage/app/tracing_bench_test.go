@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go"
@@ -36,7 +37,7 @@ type way struct {
 func newWay(tb testing.TB, on bool) *way {
 	tb.Helper()
 	environ := map[string]string{"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "sk-bench-0123456789", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "x"}
-	cfg, err := ConfigSource{Environ: environ}.Load(tb.Context(), NeedCalls)
+	cfg, err := config.Source{Environ: environ}.Load(tb.Context(), config.NeedCalls)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -24,7 +25,7 @@ type rowTracer struct {
 }
 
 // ofPartition returns what follows the rows of a partition, nil where tracing is off.
-func (t *tracing) ofPartition(cfg *Config, partition int) consumer.Tracer {
+func (t *tracing) ofPartition(cfg *config.Config, partition int) consumer.Tracer {
 	if t == nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -21,7 +22,7 @@ const claimVersionKnown = 1
 // by the window that the stage had for the events of rows, and by two bytes a row at most for sets of sequences.
 type verification struct {
 	js     jetstream.JetStream
-	cfg    *Config
+	cfg    *config.Config
 	report *verifyReport
 	runs   *runVerifier
 	parts  []*partitionVerifier
@@ -44,7 +45,7 @@ type logBound struct {
 
 // verify proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order,
 // and that the audit adds up with the results. Progress is shown on a terminal. The error says why it could not be done.
-func verify(ctx context.Context, js jetstream.JetStream, cfg *Config, progress io.Writer) (*verifyReport, error) {
+func verify(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*verifyReport, error) {
 	v := &verification{js: js, cfg: cfg, report: newVerifyReport(cfg.Name), runs: newRunVerifier()}
 	defer v.close()
 	if err := v.open(ctx); err != nil {

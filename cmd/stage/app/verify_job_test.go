@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -22,7 +23,7 @@ type verifyBench struct {
 	t   *testing.T
 	js  jetstream.JetStream
 	nc  *nats.Conn
-	cfg *Config
+	cfg *config.Config
 }
 
 // newVerifyBench creates the streams; change may alter their configurations: input, results, audit.
@@ -41,7 +42,7 @@ func newVerifyBench(t *testing.T, change func(streams []jetstream.StreamConfig))
 	if b.js, err = jetstream.New(b.nc); err != nil {
 		t.Fatal(err)
 	}
-	if b.cfg, err = loadConfig(t, NeedNothing); err != nil {
+	if b.cfg, err = loadConfig(t, config.NeedNothing); err != nil {
 		t.Fatal(err)
 	}
 	streams := []jetstream.StreamConfig{

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -120,7 +121,7 @@ func (j *pureJob) age() {
 
 // verify checks the streams as [verify] does those of a server.
 func (j *pureJob) verify() *verifyReport {
-	cfg := &Config{Name: "stage"}
+	cfg := &config.Config{Name: "stage"}
 	cfg.Input.Stream, cfg.Streams.Partitions, cfg.Window.Rows = "ROWS", 1, j.window
 	v := &verification{
 		cfg: cfg, report: newVerifyReport("stage"), runs: newRunVerifier(), input: j.input.info(j.now),

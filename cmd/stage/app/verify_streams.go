@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 // readClaims returns the claims of a partition up to a sequence of the results stream.
-func readClaims(ctx context.Context, js jetstream.JetStream, cfg *Config, partition int, until uint64) (claims []claimEntry, err error) {
+func readClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, until uint64) (claims []claimEntry, err error) {
 	r, err := openReader(ctx, js, cfg.Result.Stream, logSubject(cfg, partition, "claim"), until, false)
 	if err != nil {
 		return nil, err
@@ -32,7 +33,7 @@ func readClaims(ctx context.Context, js jetstream.JetStream, cfg *Config, partit
 			Created time.Time `json:"input_created"`
 		}
 		if err := json.Unmarshal(m.Data(), &c); err != nil {
-			return nil, invalid(fmt.Errorf("message %d of stream %s is no claim: %w", at, cfg.Result.Stream, err))
+			return nil, config.Invalid(fmt.Errorf("message %d of stream %s is no claim: %w", at, cfg.Result.Stream, err))
 		}
 		md, err := m.Metadata()
 		if err != nil {
@@ -43,7 +44,7 @@ func readClaims(ctx context.Context, js jetstream.JetStream, cfg *Config, partit
 }
 
 // logSubject is a subject of a partition's log: rows, claim, or > for both.
-func logSubject(cfg *Config, partition int, what string) string {
+func logSubject(cfg *config.Config, partition int, what string) string {
 	return cfg.Result.Subject + "." + cfg.Name + "." + strconv.Itoa(partition) + "." + what
 }
 

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"net/url"
@@ -8,41 +8,41 @@ import (
 	"strings"
 )
 
-// tracingConfig is what the OTEL_* variables ask of the stage itself. The rest of them (endpoint, headers, TLS,
+// TracingConfig is what the OTEL_* variables ask of the stage itself. The rest of them (endpoint, headers, TLS,
 // compression, time-outs, sampler, limits) is read by OpenTelemetry's own packages, from the environment of the
 // process; here they are only checked, since those packages fall back in silence where a value is wrong. The zero value
 // is off.
-type tracingConfig struct {
-	otlp      bool // spans go to a receiver, by protocol
-	protocol  string
-	console   bool // spans are printed on standard error
-	queueSize int  // most spans that wait for an exporter; 0: the SDK's default
+type TracingConfig struct {
+	Otlp      bool // spans go to a receiver, by protocol
+	Protocol  string
+	Console   bool // spans are printed on standard error
+	QueueSize int  // most spans that wait for an exporter; 0: the SDK's default
 }
 
 // Tracing returns what the OTEL_* variables ask for.
-func (c *Config) Tracing() tracingConfig { return c.tracing }
+func (c *Config) Tracing() TracingConfig { return c.tracing }
 
-func (t tracingConfig) on() bool { return t.otlp || t.console }
+func (t TracingConfig) On() bool { return t.Otlp || t.Console }
 
 // Protocols of OTLP.
 const (
-	protocolGRPC     = "grpc"
+	ProtocolGRPC     = "grpc"
 	protocolProtobuf = "http/protobuf"
 	protocolJSON     = "http/json"
 )
 
 // loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not looked at any further: they
 // may be meant for others.
-func loadTracing(environ map[string]string, found *faults) (t tracingConfig) {
+func loadTracing(environ map[string]string, found *faults) (t TracingConfig) {
 	get := func(name string) string { return strings.TrimSpace(environ[name]) }
 	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") {
 		return t
 	}
 	t.choose(get, found)
-	if !t.on() {
+	if !t.On() {
 		return t
 	}
-	if t.otlp {
+	if t.Otlp {
 		t.chooseProtocol(get, found)
 		checkReceiver(get, found)
 	}
@@ -60,23 +60,23 @@ func loadTracing(environ map[string]string, found *faults) (t tracingConfig) {
 			}
 		}
 	}
-	t.queueSize, _ = strconv.Atoi(get("OTEL_BSP_MAX_QUEUE_SIZE"))
+	t.QueueSize, _ = strconv.Atoi(get("OTEL_BSP_MAX_QUEUE_SIZE"))
 	return t
 }
 
 // choose finds out where spans go.
-func (t *tracingConfig) choose(get func(string) string, found *faults) {
+func (t *TracingConfig) choose(get func(string) string, found *faults) {
 	list := get("OTEL_TRACES_EXPORTER")
 	if list == "" {
-		t.otlp = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" || get("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
+		t.Otlp = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" || get("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
 		return
 	}
 	for _, exporter := range splitList(list) {
 		switch exporter {
 		case "otlp":
-			t.otlp = true
+			t.Otlp = true
 		case "console":
-			t.console = true
+			t.Console = true
 		case "none":
 			if exporters := splitList(list); len(exporters) > 1 {
 				found.add("OTEL_TRACES_EXPORTER", "%q: none does not go with others", list)
@@ -87,17 +87,17 @@ func (t *tracingConfig) choose(get func(string) string, found *faults) {
 	}
 }
 
-func (t *tracingConfig) chooseProtocol(get func(string) string, found *faults) {
+func (t *TracingConfig) chooseProtocol(get func(string) string, found *faults) {
 	name := "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 	if get(name) == "" {
 		name = "OTEL_EXPORTER_OTLP_PROTOCOL"
 	}
-	switch t.protocol = get(name); t.protocol {
+	switch t.Protocol = get(name); t.Protocol {
 	case "":
-		t.protocol = protocolProtobuf
-	case protocolGRPC, protocolProtobuf, protocolJSON:
+		t.Protocol = protocolProtobuf
+	case ProtocolGRPC, protocolProtobuf, protocolJSON:
 	default:
-		found.add(name, "%q is not supported: choose %s, %s or %s", t.protocol, protocolProtobuf, protocolJSON, protocolGRPC)
+		found.add(name, "%q is not supported: choose %s, %s or %s", t.Protocol, protocolProtobuf, protocolJSON, ProtocolGRPC)
 	}
 }
 

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"errors"
@@ -9,64 +9,64 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// secrets are all that must not be printed. Those of NATS and of tracing are apart, as they are never sent to a provider,
+// Secrets are all that must not be printed. Those of NATS and of tracing are apart, as they are never sent to a provider,
 // and their words may be words of answers: they are removed from log lines and errors alone. Nil knows none. Safe for
 // concurrent use.
-type secrets struct {
+type Secrets struct {
 	llm   llm.Redactor // keys, extra headers, members of the extra body, passwords of proxies
 	other llm.Redactor
 	again func() // gathers them again; nil: nothing was gathered
 }
 
-// renew adds all that is in use again, with what files hold by now: so only what was rotated away is ever forgotten.
-func (s *secrets) renew() {
+// Renew adds all that is in use again, with what files hold by now: so only what was rotated away is ever forgotten.
+func (s *Secrets) Renew() {
 	if s != nil && s.again != nil {
 		s.again()
 	}
 }
 
 // Secrets returns all that must not be printed; nil: there is nothing. They are read again by renew.
-func (c *Config) Secrets() *secrets { return c.secrets }
+func (c *Config) Secrets() *Secrets { return c.secrets }
 
-// redact returns b without secrets.
-func (s *secrets) redact(b []byte) []byte {
+// Redact returns b without secrets.
+func (s *Secrets) Redact(b []byte) []byte {
 	if s == nil {
 		return b
 	}
 	return s.other.Redact(s.llm.Redact(b))
 }
 
-// redactor removes from replies what was sent to a provider.
-func (c *Config) redactor() *llm.Redactor {
+// Redactor removes from replies what was sent to a provider.
+func (c *Config) Redactor() *llm.Redactor {
 	if c.secrets == nil {
 		return nil
 	}
 	return &c.secrets.llm
 }
 
-// redactError returns err, or one without its secrets that has the same text otherwise.
-func (s *secrets) redactError(err error) error {
+// RedactError returns err, or one without its secrets that has the same text otherwise.
+func (s *Secrets) RedactError(err error) error {
 	text := err.Error()
-	if clean := string(s.redact([]byte(text))); clean != text {
+	if clean := string(s.Redact([]byte(text))); clean != text {
 		return errors.New(clean)
 	}
 	return err
 }
 
 // gather adds the secrets of the configuration and of the environment. loadField reports files it cannot read.
-func (s *secrets) gather(c *Config, environ map[string]string) {
-	for i := range configFields() {
-		f := &configFields()[i]
-		if !f.secret {
+func (s *Secrets) gather(c *Config, environ map[string]string) {
+	for i := range Fields() {
+		f := &Fields()[i]
+		if !f.Secret {
 			continue
 		}
 		text, _ := f.value(c).Interface().(Secret).Value()
 		switch {
-		case f.variable == "STAGE_LLM_EXTRA_BODY":
+		case f.Variable == "STAGE_LLM_EXTRA_BODY":
 			s.llm.AddExtraBody([]byte(text))
-		case f.variable == "STAGE_LLM_EXTRA_HEADERS":
+		case f.Variable == "STAGE_LLM_EXTRA_HEADERS":
 			s.llm.AddExtraHeaders(text)
-		case strings.HasPrefix(f.variable, variablePrefix+"LLM_"):
+		case strings.HasPrefix(f.Variable, VariablePrefix+"LLM_"):
 			s.llm.Add(text)
 		default:
 			s.other.Add(text)
@@ -88,7 +88,7 @@ func (s *secrets) gather(c *Config, environ map[string]string) {
 }
 
 // addSeeds adds the lines of a file of credentials or of an NKey seed.
-func (s *secrets) addSeeds(path string) {
+func (s *Secrets) addSeeds(path string) {
 	if path == "" {
 		return
 	}
@@ -102,7 +102,7 @@ func (s *secrets) addSeeds(path string) {
 
 // addList adds the values of headers as OpenTelemetry writes them, name=value separated by commas. One that is not
 // written so is secret as a whole: a value may be in the place of a name.
-func (s *secrets) addList(list string) {
+func (s *Secrets) addList(list string) {
 	for pair := range strings.SplitSeq(list, ",") {
 		name, value, found := strings.Cut(pair, "=")
 		if !found || strings.ContainsAny(strings.TrimSpace(name), ": ") {
@@ -115,15 +115,15 @@ func (s *secrets) addList(list string) {
 	}
 }
 
-// redactingWriter removes secrets from what is written in whole lines, as a log is.
-type redactingWriter struct {
-	to      io.Writer
-	secrets *secrets
+// RedactingWriter removes secrets from what is written in whole lines, as a log is.
+type RedactingWriter struct {
+	To      io.Writer
+	Secrets *Secrets
 }
 
 // Write implements [io.Writer].
-func (w redactingWriter) Write(b []byte) (int, error) {
-	if _, err := w.to.Write(w.secrets.redact(b)); err != nil {
+func (w RedactingWriter) Write(b []byte) (int, error) {
+	if _, err := w.To.Write(w.Secrets.Redact(b)); err != nil {
 		return 0, err
 	}
 	return len(b), nil

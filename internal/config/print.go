@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"fmt"
@@ -12,49 +12,49 @@ import (
 // without a value are left out.
 func (c *Config) Settings() map[string]string {
 	settings := make(map[string]string)
-	for i := range configFields() {
-		f := &configFields()[i]
+	for i := range Fields() {
+		f := &Fields()[i]
 		if text := f.text(c); text != "" {
-			settings[f.variable] = text
+			settings[f.Variable] = text
 		}
 	}
 	return settings
 }
 
-// writeConfig prints the effective configuration, one variable a line with where it came from.
-func writeConfig(w io.Writer, c *Config) error {
+// WriteConfig prints the effective configuration, one variable a line with where it came from.
+func WriteConfig(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VARIABLE\tVALUE\tFROM") //nolint:errcheck // Flush returns it
-	for i := range configFields() {
-		f := &configFields()[i]
+	for i := range Fields() {
+		f := &Fields()[i]
 		text := f.text(c)
 		if quoted := strconv.Quote(text); text == "" || quoted != `"`+text+`"` {
 			text = quoted
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", f.variable, text, c.origins[f.variable]) //nolint:errcheck // as above
+		fmt.Fprintf(table, "%s\t%s\t%s\n", f.Variable, text, c.origins[f.Variable]) //nolint:errcheck // as above
 	}
 	return table.Flush()
 }
 
-// writeMarkdown prints the table of all variables that the README holds. The variables of providers, which are alike,
+// WriteMarkdown prints the table of all variables that the README holds. The variables of providers, which are alike,
 // take one line each.
-func writeMarkdown(w io.Writer) error {
+func WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("| variable | default | meaning |\n| --- | --- | --- |\n")
 	written := make(map[string]bool)
-	for _, f := range configFields() {
-		variable, help := documentedName(&f), markdownCell(f.help)
+	for _, f := range Fields() {
+		variable, help := documentedName(&f), markdownCell(f.Help)
 		if written[variable] {
 			continue
 		}
 		written[variable] = true
-		if f.secret {
-			help += "; secret: `" + variable + fileSuffix + "` gives the path of a file instead"
+		if f.Secret {
+			help += "; secret: `" + variable + FileSuffix + "` gives the path of a file instead"
 		}
 		fallback := "empty"
 		switch {
-		case f.fallback != "":
-			fallback = "`" + f.fallback + "`"
+		case f.Fallback != "":
+			fallback = "`" + f.Fallback + "`"
 		case f.leaf.Tag.Get("env") != strings.TrimSuffix(f.leaf.Tag.Get("env"), "noinit"):
 			fallback = "unset"
 		}
@@ -66,16 +66,16 @@ func writeMarkdown(w io.Writer) error {
 }
 
 // documentedName is the variable, with <PROVIDER> for the name of the provider where each has the same variable.
-func documentedName(f *field) string {
-	if f.group != groupProviders {
-		return f.variable
+func documentedName(f *Field) string {
+	if f.Group != groupProviders {
+		return f.Variable
 	}
 	for _, name := range []string{"BASE_URL", "API_KEY"} {
-		if strings.HasSuffix(f.variable, "_"+name) {
-			return variablePrefix + "LLM_<PROVIDER>_" + name
+		if strings.HasSuffix(f.Variable, "_"+name) {
+			return VariablePrefix + "LLM_<PROVIDER>_" + name
 		}
 	}
-	return f.variable
+	return f.Variable
 }
 
 // groupProviders is the heading of the variables that each provider has.

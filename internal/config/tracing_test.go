@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"maps"
@@ -11,25 +11,25 @@ func TestTheOTELVariablesSwitchTracingOn(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		vars  map[string]string
-		want  tracingConfig
+		want  TracingConfig
 		fault string // in the error; empty: there is none
 	}{
 		{name: "nothing", vars: nil},
-		{name: "an endpoint", vars: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": local}, want: tracingConfig{otlp: true, protocol: protocolProtobuf}},
-		{name: "an endpoint for traces", vars: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": local + "/v1/traces"}, want: tracingConfig{otlp: true, protocol: protocolProtobuf}},
-		{name: "an exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, want: tracingConfig{otlp: true, protocol: protocolProtobuf}},
-		{name: "the console", vars: map[string]string{"OTEL_TRACES_EXPORTER": "console"}, want: tracingConfig{console: true}},
-		{name: "both", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp, console"}, want: tracingConfig{otlp: true, console: true, protocol: protocolProtobuf}},
+		{name: "an endpoint", vars: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": local}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf}},
+		{name: "an endpoint for traces", vars: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": local + "/v1/traces"}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf}},
+		{name: "an exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf}},
+		{name: "the console", vars: map[string]string{"OTEL_TRACES_EXPORTER": "console"}, want: TracingConfig{Console: true}},
+		{name: "both", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp, console"}, want: TracingConfig{Otlp: true, Console: true, Protocol: protocolProtobuf}},
 		{name: "no exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": local}},
 		{name: "disabled", vars: map[string]string{"OTEL_SDK_DISABLED": "True", "OTEL_EXPORTER_OTLP_ENDPOINT": local, "OTEL_TRACES_EXPORTER": "bad"}},
-		{name: "not disabled", vars: map[string]string{"OTEL_SDK_DISABLED": "false", "OTEL_TRACES_EXPORTER": "otlp"}, want: tracingConfig{otlp: true, protocol: protocolProtobuf}},
-		{name: "a protocol", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, want: tracingConfig{otlp: true, protocol: protocolGRPC}},
+		{name: "not disabled", vars: map[string]string{"OTEL_SDK_DISABLED": "false", "OTEL_TRACES_EXPORTER": "otlp"}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf}},
+		{name: "a protocol", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, want: TracingConfig{Otlp: true, Protocol: ProtocolGRPC}},
 		{
 			name: "a protocol for traces", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"},
-			want: tracingConfig{otlp: true, protocol: protocolJSON},
+			want: TracingConfig{Otlp: true, Protocol: protocolJSON},
 		},
-		{name: "a queue", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "7"}, want: tracingConfig{otlp: true, protocol: protocolProtobuf, queueSize: 7}},
-		{name: "a sampler", vars: map[string]string{"OTEL_TRACES_EXPORTER": "console", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}, want: tracingConfig{console: true}},
+		{name: "a queue", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "7"}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf, QueueSize: 7}},
+		{name: "a sampler", vars: map[string]string{"OTEL_TRACES_EXPORTER": "console", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}, want: TracingConfig{Console: true}},
 		{name: "faults while off are of no interest", vars: map[string]string{"OTEL_TRACES_SAMPLER": "xray", "OTEL_PROPAGATORS": "b3", "OTEL_METRICS_EXPORTER": "otlp"}},
 
 		{name: "unknown exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}, fault: `OTEL_TRACES_EXPORTER: "zipkin" is not supported: choose otlp, console or none`},
@@ -46,12 +46,12 @@ func TestTheOTELVariablesSwitchTracingOn(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			environ := map[string]string{"STAGE_TEMPLATE": "x", "STAGE_LLM_PROVIDER": "mock"}
 			maps.Copy(environ, tt.vars)
-			cfg, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedCalls)
+			cfg, err := Source{Environ: environ}.Load(t.Context(), NeedCalls)
 			if tt.fault != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.fault) {
 					t.Errorf("error %v, want one that says %s", err, tt.fault)
 				}
-				if _, err := (ConfigSource{Environ: environ}).Load(t.Context(), NeedNothing); err != nil {
+				if _, err := (Source{Environ: environ}).Load(t.Context(), NeedNothing); err != nil {
 					t.Errorf("a command that makes no calls fails: %v", err)
 				}
 				return

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"cmp"
@@ -20,13 +20,13 @@ import (
 
 // check adds every fault of c: first each field for itself, then how fields fit together.
 func (c *Config) check(need Need, found *faults) {
-	for i := range configFields() {
-		f := &configFields()[i]
-		if !found.none(f.variable) {
+	for i := range Fields() {
+		f := &Fields()[i]
+		if !found.none(f.Variable) {
 			continue
 		}
 		if problem := f.check(c); problem != "" {
-			found.add(f.variable, "%s", problem)
+			found.add(f.Variable, "%s", problem)
 		}
 	}
 	c.checkServer(found)
@@ -37,7 +37,7 @@ func (c *Config) check(need Need, found *faults) {
 }
 
 // check says what is wrong with the field alone, "" if nothing is.
-func (f *field) check(c *Config) string {
+func (f *Field) check(c *Config) string {
 	v := reflect.Indirect(f.value(c))
 	if !v.IsValid() {
 		return "" // unset
@@ -49,8 +49,8 @@ func (f *field) check(c *Config) string {
 	switch {
 	case text == "":
 		return ""
-	case len(f.oneOf) > 0 && !slices.Contains(f.oneOf, text):
-		return fmt.Sprintf("%q is unknown: choose %s", text, orList(f.oneOf))
+	case len(f.OneOf) > 0 && !slices.Contains(f.OneOf, text):
+		return fmt.Sprintf("%q is unknown: choose %s", text, orList(f.OneOf))
 	case f.isFile:
 		return checkFile(text)
 	case f.isURL:
@@ -61,7 +61,7 @@ func (f *field) check(c *Config) string {
 
 // checkRange compares the number n, which is written as text, with the bounds of the field. Without a lower bound it
 // is at least 0.
-func (f *field) checkRange(n float64, text string) string {
+func (f *Field) checkRange(n float64, text string) string {
 	switch {
 	case math.IsNaN(n) || math.IsInf(n, 0):
 		return text + " is not a number to work with"
@@ -108,9 +108,9 @@ func (c *Config) checkServer(found *faults) {
 		"STAGE_NATS_TOKEN": c.NATS.Token.IsSet(), "STAGE_NATS_USER": c.NATS.User != "",
 	}
 	var used []string
-	for _, f := range configFields() {
-		if ways[f.variable] {
-			used = append(used, f.variable)
+	for _, f := range Fields() {
+		if ways[f.Variable] {
+			used = append(used, f.Variable)
 		}
 	}
 	if len(used) > 1 {
@@ -192,13 +192,13 @@ func (c *Config) checkLLM(need Need, found *faults) {
 			}
 			continue
 		}
-		own := providerVariables(m.Provider)
+		own := ProviderVariables(m.Provider)
 		e := c.LLM.Endpoint(m.Provider)
 		if m.Provider == "azure" && e.BaseURL == "" && found.none(own+"_BASE_URL") {
 			found.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: give that of your resource")
 		}
 		if e.needsKey() && !e.APIKey.IsSet() && found.none(own+"_API_KEY") {
-			found.add(own+"_API_KEY", "a fallback uses %s: give its key, or %s", m.Provider, own+"_API_KEY"+fileSuffix)
+			found.add(own+"_API_KEY", "a fallback uses %s: give its key, or %s", m.Provider, own+"_API_KEY"+FileSuffix)
 		}
 	}
 }

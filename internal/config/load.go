@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"cmp"
@@ -26,14 +26,14 @@ const (
 	NeedCalls   Need = 1
 )
 
-// ConfigSource is where the values of a configuration come from, the strongest first. The maps go from the name of a
+// Source is where the values of a configuration come from, the strongest first. The maps go from the name of a
 // variable (STAGE_POOL_SIZE) to its text; nil is empty. They are not changed.
-type ConfigSource struct {
+type Source struct {
 	Flags    map[string]string // by flag: these win, also when they are set to nothing
 	Environ  map[string]string // the environment, with variables that are not the stage's too
 	Defaults map[string]string // defaults of one command, which come before the documented ones
 
-	secrets *secrets // where the secrets go; nil: new ones
+	Secrets *Secrets // where the secrets go; nil: new ones
 }
 
 // origin says where the value of a variable came from.
@@ -62,15 +62,15 @@ func (f *Fault) Error() string {
 
 // Load reads and checks the configuration. The error joins every fault, each a *[Fault], in the order of the fields of
 // [Config]; unknown variables come last, by name. It reads the files of secrets and opens the others.
-func (s ConfigSource) Load(ctx context.Context, need Need) (*Config, error) {
-	c := &Config{origins: make(map[string]origin), secrets: cmp.Or(s.secrets, new(secrets))}
+func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
+	c := &Config{origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
 	found := &faults{source: s, byVariable: make(map[string][]*Fault)}
-	for i := range configFields() {
-		f := &configFields()[i]
+	for i := range Fields() {
+		f := &Fields()[i]
 		s.loadField(ctx, c, f, found)
 	}
 	c.secrets.again = func() { c.secrets.gather(c, s.Environ) }
-	c.secrets.renew()
+	c.secrets.Renew()
 	s.unknownVariables(found)
 	c.fillDefaults()
 	c.check(need, found)
@@ -84,7 +84,7 @@ func (s ConfigSource) Load(ctx context.Context, need Need) (*Config, error) {
 	return c, nil
 }
 
-// Validate checks a configuration again that was changed after it was loaded. The error is that of [ConfigSource.Load].
+// Validate checks a configuration again that was changed after it was loaded. The error is that of [Source.Load].
 func (c *Config) Validate(need Need) error {
 	found := &faults{byVariable: make(map[string][]*Fault)}
 	c.check(need, found)
@@ -98,7 +98,7 @@ func (c *Config) fillDefaults() {
 		return
 	}
 	e := c.LLM.Endpoint(p.name)
-	own := providerVariables(p.name)
+	own := ProviderVariables(p.name)
 	if c.LLM.BaseURL == "" {
 		c.origins["STAGE_LLM_BASE_URL"] = c.origins[own+"_BASE_URL"]
 	}
@@ -112,35 +112,35 @@ func (c *Config) fillDefaults() {
 }
 
 // loadField decodes one field. A secret has two variables, the second of which names a file.
-func (s ConfigSource) loadField(ctx context.Context, c *Config, f *field, found *faults) {
-	if f.secret {
-		path := f.variable + fileSuffix
-		_, byValue := s.lookup(f.variable)
+func (s Source) loadField(ctx context.Context, c *Config, f *Field, found *faults) {
+	if f.Secret {
+		path := f.Variable + FileSuffix
+		_, byValue := s.lookup(f.Variable)
 		if file, byPath := s.lookup(path); byPath {
 			secret := llm.SecretFile(file)
 			f.value(c).Set(reflect.ValueOf(secret))
-			c.origins[f.variable] = s.origin(path)
+			c.origins[f.Variable] = s.origin(path)
 			text, err := secret.Value()
 			switch {
 			case byValue:
-				found.add(f.variable, "both it and %s are set: unset one of them", path)
+				found.add(f.Variable, "both it and %s are set: unset one of them", path)
 			case err != nil:
 				found.add(path, "%v: give the path of a file that holds the secret", secretFileError(file, err))
 			default:
 				f.checkSecret(path, text, found)
-				if f.variable == "STAGE_LLM_EXTRA_BODY" { // read once: what is sent is what its secrets are known of
+				if f.Variable == "STAGE_LLM_EXTRA_BODY" { // read once: what is sent is what its secrets are known of
 					f.value(c).Set(reflect.ValueOf(llm.NewSecret(text)))
 				}
 			}
 			return
 		}
 	}
-	c.origins[f.variable] = s.origin(f.variable)
+	c.origins[f.Variable] = s.origin(f.Variable)
 	if err := f.decode(ctx, c, envconfig.LookuperFunc(s.lookup)); err != nil {
-		found.add(f.variable, "%v", err)
-	} else if f.secret {
+		found.add(f.Variable, "%v", err)
+	} else if f.Secret {
 		text, _ := f.value(c).Interface().(Secret).Value() // it is in no file
-		f.checkSecret(f.variable, text, found)
+		f.checkSecret(f.Variable, text, found)
 	}
 }
 
@@ -153,17 +153,17 @@ func secretFileError(path string, err error) error {
 }
 
 // checkSecret checks what the variable holds, or the file that it names. No problem repeats it.
-func (f *field) checkSecret(variable, text string, found *faults) {
+func (f *Field) checkSecret(variable, text string, found *faults) {
 	var err error
 	switch {
 	case text == "":
-	case f.variable == "STAGE_LLM_EXTRA_BODY":
+	case f.Variable == "STAGE_LLM_EXTRA_BODY":
 		if _, problem := readExtraBody(text); problem != nil {
 			err = errors.New(extraBodyProblem(problem))
 		}
-	case f.variable == "STAGE_LLM_EXTRA_HEADERS":
+	case f.Variable == "STAGE_LLM_EXTRA_HEADERS":
 		err = llm.ValidateExtraHeaders(text)
-	case strings.HasSuffix(f.variable, "_API_KEY"):
+	case strings.HasSuffix(f.Variable, "_API_KEY"):
 		err = llm.ValidateAPIKey(text)
 	}
 	if err != nil {
@@ -173,7 +173,7 @@ func (f *field) checkSecret(variable, text string, found *faults) {
 
 // lookup finds the text of a variable. Empty is unset, at whatever level: a flag that is set to nothing hides the
 // environment and brings back the default.
-func (s ConfigSource) lookup(variable string) (string, bool) {
+func (s Source) lookup(variable string) (string, bool) {
 	text, byFlag := s.Flags[variable]
 	other := alternative(variable)
 	if !byFlag && s.Flags[other] == "" {
@@ -188,18 +188,18 @@ func (s ConfigSource) lookup(variable string) (string, bool) {
 // alternative is the variable that says the same thing in another way, the value or the path of its file, and ""
 // where there is none. A flag wins over the environment there too.
 func alternative(variable string) string {
-	other, isPath := strings.CutSuffix(variable, fileSuffix)
+	other, isPath := strings.CutSuffix(variable, FileSuffix)
 	if !isPath {
-		other = variable + fileSuffix
+		other = variable + FileSuffix
 	}
-	value := strings.TrimSuffix(variable, fileSuffix)
-	if f := fieldsByVariable()[value]; value == "STAGE_TEMPLATE" || f != nil && f.secret {
+	value := strings.TrimSuffix(variable, FileSuffix)
+	if f := fieldsByVariable()[value]; value == "STAGE_TEMPLATE" || f != nil && f.Secret {
 		return other
 	}
 	return ""
 }
 
-func (s ConfigSource) origin(variable string) origin {
+func (s Source) origin(variable string) origin {
 	if _, ok := s.Flags[variable]; ok {
 		return fromFlag
 	}
@@ -214,20 +214,20 @@ func (s ConfigSource) origin(variable string) origin {
 var serviceLink = regexp.MustCompile(`^STAGE_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.+)$`)
 
 // unknownVariables reports variables that start with STAGE_ and mean nothing: a typing error would else go unnoticed.
-func (s ConfigSource) unknownVariables(found *faults) {
+func (s Source) unknownVariables(found *faults) {
 	known := make(map[string]bool)
-	for _, f := range configFields() {
-		known[f.variable] = true
-		if f.secret {
-			known[f.variable+fileSuffix] = true
+	for _, f := range Fields() {
+		known[f.Variable] = true
+		if f.Secret {
+			known[f.Variable+FileSuffix] = true
 		}
 	}
 	names := slices.Sorted(maps.Keys(known))
 	for _, variable := range slices.Sorted(maps.Keys(s.Environ)) {
-		if !strings.HasPrefix(variable, variablePrefix) || known[variable] || serviceLink.MatchString(variable) {
+		if !strings.HasPrefix(variable, VariablePrefix) || known[variable] || serviceLink.MatchString(variable) {
 			continue
 		}
-		if value := strings.TrimSuffix(variable, fileSuffix); known[value] {
+		if value := strings.TrimSuffix(variable, FileSuffix); known[value] {
 			found.add(variable, "only secrets may be given by file: set %s", value)
 		} else if near := nearest(variable, names); near != "" {
 			found.add(variable, "unknown variable, did you mean %s?", near)
@@ -239,7 +239,7 @@ func (s ConfigSource) unknownVariables(found *faults) {
 
 // faults gathers what is wrong, at most one fault of decoding per variable and no fault that follows from another.
 type faults struct {
-	source     ConfigSource
+	source     Source
 	byVariable map[string][]*Fault
 }
 
@@ -247,16 +247,16 @@ type faults struct {
 func (f *faults) add(variable, format string, args ...any) {
 	fault := &Fault{Variable: variable, Problem: fmt.Sprintf(format, args...)}
 	if _, ok := f.source.Flags[variable]; ok {
-		fault.Flag = flagName(variable)
+		fault.Flag = FlagName(variable)
 	}
 	f.byVariable[variable] = append(f.byVariable[variable], fault)
 }
 
 // redact removes secrets from the problems: a value may be in the place of another.
-func (f *faults) redact(s *secrets) {
+func (f *faults) redact(s *Secrets) {
 	for _, list := range f.byVariable {
 		for _, fault := range list {
-			fault.Problem = string(s.redact([]byte(fault.Problem)))
+			fault.Problem = string(s.Redact([]byte(fault.Problem)))
 		}
 	}
 }
@@ -275,10 +275,10 @@ func (f *faults) join() error {
 		}
 		delete(f.byVariable, variable)
 	}
-	for _, known := range configFields() {
-		take(known.variable)
-		if known.secret {
-			take(known.variable + fileSuffix)
+	for _, known := range Fields() {
+		take(known.Variable)
+		if known.Secret {
+			take(known.Variable + FileSuffix)
 		}
 	}
 	for _, variable := range slices.Sorted(maps.Keys(f.byVariable)) {
@@ -289,7 +289,7 @@ func (f *faults) join() error {
 
 // nearest is the name with the fewest edits from the given one, "" if none is near enough to be a typing error.
 func nearest(name string, names []string) string {
-	best, edits := "", max(2, (len(name)-len(variablePrefix))/3)+1
+	best, edits := "", max(2, (len(name)-len(VariablePrefix))/3)+1
 	for _, candidate := range names {
 		if d := editDistance(name, candidate); d < edits {
 			best, edits = candidate, d

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"encoding/json"
@@ -64,7 +64,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	if err := writeConfig(&b, c); err != nil {
+	if err := WriteConfig(&b, c); err != nil {
 		t.Fatal(err)
 	}
 	asJSON, err := json.Marshal(c)

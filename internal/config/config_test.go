@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // load reads a configuration from pairs of variable and text.
 func load(t *testing.T, need Need, pairs ...string) (*Config, error) {
 	t.Helper()
-	return ConfigSource{Environ: environ(t, pairs...)}.Load(t.Context(), need)
+	return Source{Environ: environ(t, pairs...)}.Load(t.Context(), need)
 }
 
 func environ(t *testing.T, pairs ...string) map[string]string {
@@ -61,8 +61,8 @@ var contractVariables = map[string]string{
 
 func TestVariablesAndDefaultsAreThoseUsersRelyOn(t *testing.T) {
 	got := make(map[string]string)
-	for _, f := range configFields() {
-		got[documentedName(&f)] = f.fallback
+	for _, f := range Fields() {
+		got[documentedName(&f)] = f.Fallback
 	}
 	if !maps.Equal(got, contractVariables) {
 		for _, name := range slices.Sorted(maps.Keys(contractVariables)) {
@@ -79,18 +79,18 @@ func TestVariablesAndDefaultsAreThoseUsersRelyOn(t *testing.T) {
 
 func TestEveryFieldIsDocumented(t *testing.T) {
 	flags := make(map[string]bool)
-	for _, f := range configFields() {
-		if f.help == "" || f.group == "" {
-			t.Errorf("%s: help %q, group %q: both must be there", f.variable, f.help, f.group)
+	for _, f := range Fields() {
+		if f.Help == "" || f.Group == "" {
+			t.Errorf("%s: help %q, group %q: both must be there", f.Variable, f.Help, f.Group)
 		}
-		for _, variable := range f.flagVariables() {
-			if flags[flagName(variable)] {
-				t.Errorf("--%s: flag of two fields", flagName(variable))
+		for _, variable := range f.FlagVariables() {
+			if flags[FlagName(variable)] {
+				t.Errorf("--%s: flag of two fields", FlagName(variable))
 			}
-			flags[flagName(variable)] = true
+			flags[FlagName(variable)] = true
 		}
-		if !regexp.MustCompile(`^STAGE_[A-Z0-9_]+$`).MatchString(f.variable) {
-			t.Errorf("%s: not a name of a variable", f.variable)
+		if !regexp.MustCompile(`^STAGE_[A-Z0-9_]+$`).MatchString(f.Variable) {
+			t.Errorf("%s: not a name of a variable", f.Variable)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestValuesAreReadFromTheirVariables(t *testing.T) {
 	if c.LLM.MaxTokens == nil || *c.LLM.MaxTokens != 100 {
 		t.Errorf("max tokens: got %v, want 100", c.LLM.MaxTokens)
 	}
-	if got, err := c.LLM.extraBody(); string(got) != `{"top_p":0.90,"seed":12345678901234567890}` || err != nil {
+	if got, err := c.LLM.ReadExtraBody(); string(got) != `{"top_p":0.90,"seed":12345678901234567890}` || err != nil {
 		t.Errorf("extra body: got %s, %v, want it as written, without its spaces", got, err)
 	}
 	if want := (ProviderLimits{"openai": 8, "anthropic": 4}); !maps.Equal(c.LLM.MaxConcurrency, want) {
@@ -161,7 +161,7 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	if err := os.WriteFile(keyFile, []byte("from-file\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	source := ConfigSource{
+	source := Source{
 		Environ: environ(t, "STAGE_POOL_SIZE", "2", "STAGE_WINDOW", "3", "STAGE_TEMPLATE_FILE", "nowhere", "STAGE_LLM_API_KEY", "from-environment"),
 		Flags: environ(t, "STAGE_POOL_SIZE", "4", "STAGE_WINDOW", "", "STAGE_TEMPLATE", "x", "STAGE_LLM_API_KEY_FILE", keyFile,
 			"STAGE_LLM_MODEL", "m"),
@@ -200,12 +200,12 @@ func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	settings := c.Settings()
-	for _, f := range configFields() {
-		if f.secret {
-			delete(settings, f.variable)
+	for _, f := range Fields() {
+		if f.Secret {
+			delete(settings, f.Variable)
 		}
 	}
-	again, err := ConfigSource{Environ: settings}.Load(t.Context(), NeedNothing)
+	again, err := Source{Environ: settings}.Load(t.Context(), NeedNothing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,17 +241,17 @@ func TestEnvExampleHoldsEveryVariable(t *testing.T) {
 		"# A secret may be given as the path of a file, by a variable whose name ends in _FILE.\n")
 	group := ""
 	written := make(map[string]bool)
-	for _, f := range configFields() {
-		if f.group != group {
-			group = f.group
+	for _, f := range Fields() {
+		if f.Group != group {
+			group = f.Group
 			fmt.Fprintf(&b, "\n# --- %s ---\n", group)
 		}
-		if f.group == groupProviders && written[f.help] {
-			fmt.Fprintf(&b, "# %s=\n", f.variable)
+		if f.Group == groupProviders && written[f.Help] {
+			fmt.Fprintf(&b, "# %s=\n", f.Variable)
 			continue
 		}
-		written[f.help] = true
-		fmt.Fprintf(&b, "# %s\n# %s=%s\n", f.help, f.variable, f.fallback)
+		written[f.Help] = true
+		fmt.Fprintf(&b, "# %s\n# %s=%s\n", f.Help, f.Variable, f.Fallback)
 	}
 	golden.Check(t, filepath.Join("..", "..", "..", ".env.example"), b.String())
 }
@@ -272,7 +272,7 @@ func TestChecksNameVariablesThatExist(t *testing.T) {
 			continue
 		}
 		for _, name := range regexp.MustCompile(`"STAGE_[A-Z_]+"`).FindAllString(string(text), -1) {
-			if variable := strings.Trim(name, `"`); variable != variablePrefix && known[variable] == nil {
+			if variable := strings.Trim(name, `"`); variable != VariablePrefix && known[variable] == nil {
 				t.Errorf("%s: %s is not a variable", path, variable)
 			}
 		}
@@ -282,7 +282,7 @@ func TestChecksNameVariablesThatExist(t *testing.T) {
 func BenchmarkLoad(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := (ConfigSource{}).Load(context.Background(), NeedNothing); err != nil {
+		if _, err := (Source{}).Load(context.Background(), NeedNothing); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ type provider struct {
 	ownSettings func(*LLMConfig) *ProviderConfig // its own variables, STAGE_LLM_<PROVIDER>_…
 }
 
-// providers are all that STAGE_LLM_PROVIDER may name, in the order of the documentation.
-var providers = []provider{
+// Providers are all that STAGE_LLM_PROVIDER may name, in the order of the documentation.
+var Providers = []provider{
 	{
 		name: "openai", baseURL: "https://api.openai.com/v1", compatible: true,
 		ownSettings: func(c *LLMConfig) *ProviderConfig { return &c.OpenAI },
@@ -49,8 +49,8 @@ var providers = []provider{
 }
 
 func providerNames() []string {
-	names := make([]string, len(providers))
-	for i, p := range providers {
+	names := make([]string, len(Providers))
+	for i, p := range Providers {
 		names[i] = p.name
 	}
 	return names
@@ -63,16 +63,16 @@ func unknownProvider(name string) error {
 }
 
 func lookUpProvider(name string) (provider, bool) {
-	i := slices.IndexFunc(providers, func(p provider) bool { return p.name == name })
+	i := slices.IndexFunc(Providers, func(p provider) bool { return p.name == name })
 	if i < 0 {
 		return provider{}, false
 	}
-	return providers[i], true
+	return Providers[i], true
 }
 
-// providerVariables is how the names of the provider's own variables begin.
-func providerVariables(name string) string {
-	return variablePrefix + "LLM_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+// ProviderVariables is how the names of the provider's own variables begin.
+func ProviderVariables(name string) string {
+	return VariablePrefix + "LLM_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
 // Endpoint is where and how one provider is called.

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"cmp"
@@ -14,22 +14,22 @@ import (
 	"github.com/sethvargo/go-envconfig"
 )
 
-// variablePrefix starts the name of every variable of the configuration.
-const variablePrefix = "STAGE_"
+// VariablePrefix starts the name of every variable of the configuration.
+const VariablePrefix = "STAGE_"
 
-// fileSuffix makes the name of the variable that gives a secret by the path of a file.
-const fileSuffix = "_FILE"
+// FileSuffix makes the name of the variable that gives a secret by the path of a file.
+const FileSuffix = "_FILE"
 
-// field is one variable of the configuration: a leaf of [Config] with what its tags say.
-type field struct {
-	variable string // STAGE_POOL_SIZE
-	group    string // heading in the help
-	help     string
-	fallback string // default, as it would be written in the environment
-	secret   bool
+// Field is one variable of the configuration: a leaf of [Config] with what its tags say.
+type Field struct {
+	Variable string // STAGE_POOL_SIZE
+	Group    string // heading in the help
+	Help     string
+	Fallback string // default, as it would be written in the environment
+	Secret   bool
 	isFile   bool // value is the path of a file that must be there
 	isURL    bool // value is an http or https URL
-	oneOf    []string
+	OneOf    []string
 	min      bound // inclusive
 	above    bound // exclusive
 	max      bound // inclusive
@@ -43,32 +43,32 @@ type bound struct {
 	value float64
 }
 
-// flagVariables are the variables that have a flag of their own: of a secret that of its path, which may show in the list
+// FlagVariables are the variables that have a flag of their own: of a secret that of its path, which may show in the list
 // of processes, and its own too where it seldom holds one.
-func (f *field) flagVariables() []string {
+func (f *Field) FlagVariables() []string {
 	switch {
-	case f.secret && f.leaf.Tag.Get("flag") == "value":
-		return []string{f.variable, f.variable + fileSuffix}
-	case f.secret:
-		return []string{f.variable + fileSuffix}
+	case f.Secret && f.leaf.Tag.Get("flag") == "value":
+		return []string{f.Variable, f.Variable + FileSuffix}
+	case f.Secret:
+		return []string{f.Variable + FileSuffix}
 	default:
-		return []string{f.variable}
+		return []string{f.Variable}
 	}
 }
 
-// flagName turns the name of a variable into that of its flag.
-func flagName(variable string) string {
-	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, variablePrefix), "_", "-"))
+// FlagName turns the name of a variable into that of its flag.
+func FlagName(variable string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, VariablePrefix), "_", "-"))
 }
 
 // value is the field in c, addressable.
-func (f *field) value(c *Config) reflect.Value {
+func (f *Field) value(c *Config) reflect.Value {
 	return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
 }
 
-// configFields are all fields in the order of [Config], which is the order of help, table and faults.
-var configFields = sync.OnceValue(func() []field {
-	fields := appendFields(nil, reflect.TypeFor[Config](), nil, variablePrefix, "")
+// Fields are all fields in the order of [Config], which is the order of help, table and faults.
+var Fields = sync.OnceValue(func() []Field {
+	fields := appendFields(nil, reflect.TypeFor[Config](), nil, VariablePrefix, "")
 	for i := range fields {
 		f := &fields[i]
 		f.min, f.above, f.max = f.bound("min"), f.bound("above"), f.bound("max")
@@ -77,18 +77,18 @@ var configFields = sync.OnceValue(func() []field {
 })
 
 // fieldsByVariable finds a field by the name of its variable.
-var fieldsByVariable = sync.OnceValue(func() map[string]*field {
-	fields := configFields()
-	byVariable := make(map[string]*field, len(fields))
+var fieldsByVariable = sync.OnceValue(func() map[string]*Field {
+	fields := Fields()
+	byVariable := make(map[string]*Field, len(fields))
 	for i := range fields {
-		byVariable[fields[i].variable] = &fields[i]
+		byVariable[fields[i].Variable] = &fields[i]
 	}
 	return byVariable
 })
 
 // appendFields walks the struct t, whose variables start with prefix. A struct whose tag has no key, or none at all,
 // is a group of fields; one with a key, such as a Secret, is a leaf.
-func appendFields(fields []field, t reflect.Type, index []int, prefix, group string) []field {
+func appendFields(fields []Field, t reflect.Type, index []int, prefix, group string) []Field {
 	for i := range t.NumField() {
 		sf := t.Field(i)
 		if !sf.IsExported() {
@@ -106,15 +106,15 @@ func appendFields(fields []field, t reflect.Type, index []int, prefix, group str
 			continue
 		}
 		_, fallback, _ := strings.Cut(options, "default=")
-		fields = append(fields, field{
-			variable: prefix + key,
-			group:    under,
-			help:     sf.Tag.Get("help"),
-			fallback: fallback,
-			secret:   sf.Type == reflect.TypeFor[Secret](),
+		fields = append(fields, Field{
+			Variable: prefix + key,
+			Group:    under,
+			Help:     sf.Tag.Get("help"),
+			Fallback: fallback,
+			Secret:   sf.Type == reflect.TypeFor[Secret](),
 			isFile:   sf.Tag.Get("file") != "",
 			isURL:    sf.Tag.Get("url") != "",
-			oneOf:    strings.Fields(sf.Tag.Get("oneof")),
+			OneOf:    strings.Fields(sf.Tag.Get("oneof")),
 			index:    path,
 			leaf:     sf,
 		})
@@ -123,15 +123,15 @@ func appendFields(fields []field, t reflect.Type, index []int, prefix, group str
 }
 
 // bound reads a bound of the field's tags as a value of the field's own type.
-func (f *field) bound(tag string) bound {
+func (f *Field) bound(tag string) bound {
 	text := f.leaf.Tag.Get(tag)
 	if text == "" {
 		return bound{}
 	}
 	var c Config
-	lookuper := envconfig.MapLookuper(map[string]string{f.variable: text})
+	lookuper := envconfig.MapLookuper(map[string]string{f.Variable: text})
 	if err := f.decode(context.Background(), &c, lookuper); err != nil {
-		panic(fmt.Sprintf("tag %s of %s: %v", tag, f.variable, err))
+		panic(fmt.Sprintf("tag %s of %s: %v", tag, f.Variable, err))
 	}
 	n, _ := number(reflect.Indirect(f.value(&c)))
 	return bound{text: text, value: n}
@@ -140,18 +140,18 @@ func (f *field) bound(tag string) bound {
 // decode reads the field from the lookuper, which is asked for the full name of the variable. go-envconfig stops at
 // the first fault of a struct, and all faults are wanted at once: so each field is decoded as a struct of its own. A
 // field without text or default stays as it is, as go-envconfig would hand "" to the decoder of its type.
-func (f *field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookuper) error {
-	if _, set := lookuper.Lookup(f.variable); !set && f.fallback == "" {
+func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookuper) error {
+	if _, set := lookuper.Lookup(f.Variable); !set && f.Fallback == "" {
 		return nil
 	}
 	key, _, _ := strings.Cut(f.leaf.Tag.Get("env"), ",")
 	single := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.leaf.Name, Type: f.leaf.Type, Tag: f.leaf.Tag}}))
 	err := envconfig.ProcessWith(ctx, &envconfig.Config{
 		Target:   single.Interface(),
-		Lookuper: envconfig.PrefixLookuper(strings.TrimSuffix(f.variable, key), lookuper),
+		Lookuper: envconfig.PrefixLookuper(strings.TrimSuffix(f.Variable, key), lookuper),
 	})
 	if err != nil {
-		text, _ := lookuper.Lookup(f.variable)
+		text, _ := lookuper.Lookup(f.Variable)
 		return f.decodeFault(text, err)
 	}
 	f.value(c).Set(single.Elem().Field(0))
@@ -159,7 +159,7 @@ func (f *field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookup
 }
 
 // decodeFault says how to write a value of the field's type. The types of this package say it themselves.
-func (f *field) decodeFault(text string, err error) error {
+func (f *Field) decodeFault(text string, err error) error {
 	t := f.leaf.Type
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -183,7 +183,7 @@ func (f *field) decodeFault(text string, err error) error {
 
 // text writes the value that the field has in c as it would be written in the environment, secrets and passwords
 // hidden.
-func (f *field) text(c *Config) string {
+func (f *Field) text(c *Config) string {
 	v := reflect.Indirect(f.value(c))
 	if !v.IsValid() {
 		return "" // unset
@@ -202,14 +202,14 @@ func (f *field) text(c *Config) string {
 	}
 }
 
-// kind names the values that the field takes, for the help.
-func (f *field) kind() string {
+// Kind names the values that the field takes, for the help.
+func (f *Field) Kind() string {
 	t := f.leaf.Type
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	switch {
-	case f.secret, f.isFile:
+	case f.Secret, f.isFile:
 		return "path"
 	case f.isURL, t == reflect.TypeFor[URLs]():
 		return "url"

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func TestACeilingNeedsThePriceOfEveryModelThatMayBeAsked(t *testing.T) {
 	} {
 		environ := map[string]string{"STAGE_LLM_PROVIDER": "mock", "STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x"}
 		maps.Copy(environ, test.vars)
-		_, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedCalls)
+		_, err := Source{Environ: environ}.Load(t.Context(), NeedCalls)
 		if got := fmt.Sprint(err); got != test.want && (err != nil || test.want != "") {
 			t.Errorf("%v:\ngot  %s\nwant %s", test.vars, got, test.want)
 		}

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func (h *HostNames) EnvDecode(text string) error {
 	var names HostNames
 	for part := range strings.SplitSeq(text, ",") {
 		part = strings.TrimSpace(part)
-		name := normalizeHost(part)
+		name := NormalizeHost(part)
 		_, addrErr := netip.ParseAddr(name)
 		_, _, portErr := net.SplitHostPort(part)
 		switch {
@@ -39,7 +39,7 @@ func (h *HostNames) EnvDecode(text string) error {
 // String writes the names as EnvDecode reads them.
 func (h HostNames) String() string { return strings.Join(h, ",") }
 
-func (h HostNames) has(host string) bool {
+func (h HostNames) Has(host string) bool {
 	return slices.ContainsFunc(h, func(name string) bool {
 		if below, ok := strings.CutPrefix(name, "*"); ok {
 			return len(host) > len(below) && strings.HasSuffix(host, below)
@@ -48,9 +48,9 @@ func (h HostNames) has(host string) bool {
 	})
 }
 
-// normalizeHost returns a Host header, or a name, in lower case without port, brackets and final dot; an address in its
+// NormalizeHost returns a Host header, or a name, in lower case without port, brackets and final dot; an address in its
 // shortest form.
-func normalizeHost(host string) string {
+func NormalizeHost(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"errors"
@@ -229,7 +229,7 @@ func TestSubjectsOverlapWhenOneSubjectMatchesBoth(t *testing.T) {
 		}
 		a, b := draw("a"), draw("b")
 		want := slices.ContainsFunc(subjects, func(s []string) bool { return matches(a, s) && matches(b, s) })
-		if got := subjectsOverlap(strings.Join(a, "."), strings.Join(b, ".")); got != want {
+		if got := SubjectsOverlap(strings.Join(a, "."), strings.Join(b, ".")); got != want {
 			t.Fatalf("subjectsOverlap(%v, %v): got %t, want %t", a, b, got, want)
 		}
 	})

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 func compiledSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	var text bytes.Buffer
-	if err := writeSchema(&text); err != nil {
+	if err := WriteSchema(&text); err != nil {
 		t.Fatal(err)
 	}
 	doc, err := jsonschema.UnmarshalJSON(&text)
@@ -32,10 +32,10 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 // TestTheSchemaTakesEachDefault holds patterns and bounds to what the loader takes, and to no less.
 func TestTheSchemaTakesEachDefault(t *testing.T) {
 	schema := compiledSchema(t)
-	for _, f := range configFields() {
-		for _, value := range []string{f.fallback, ""} {
-			if err := schema.Validate(map[string]any{f.variable: value}); err != nil {
-				t.Errorf("%s=%q: %v", f.variable, value, err)
+	for _, f := range Fields() {
+		for _, value := range []string{f.Fallback, ""} {
+			if err := schema.Validate(map[string]any{f.Variable: value}); err != nil {
+				t.Errorf("%s=%q: %v", f.Variable, value, err)
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func TestTheSchemaAgreesWithTheLoader(t *testing.T) {
 		{"STAGE_POOLSIZE", "32", false},
 	} {
 		bySchema := schema.Validate(map[string]any{tt.variable: tt.value}) == nil
-		_, err := ConfigSource{Environ: map[string]string{tt.variable: tt.value}}.Load(t.Context(), NeedNothing)
+		_, err := Source{Environ: map[string]string{tt.variable: tt.value}}.Load(t.Context(), NeedNothing)
 		if bySchema != tt.good || (err == nil) != tt.good {
 			t.Errorf("%s=%s: good for the schema %t, for the loader %t (%v), want %t", tt.variable, tt.value, bySchema, err == nil, err, tt.good)
 		}

@@ -1,18 +1,18 @@
-package app
+package config
 
 import (
 	"fmt"
 	"github.com/llm-stage/stage/internal/cost"
 )
 
-// Prices reads the price list; nil without one. The error is a [*ConfigError] that names the variable.
+// Prices reads the price list; nil without one. The error is a [*Error] that names the variable.
 func (c *CostConfig) Prices() (cost.Prices, error) {
 	if c.PricesFile == "" {
 		return nil, nil
 	}
 	p, err := cost.LoadPrices(c.PricesFile)
 	if err != nil {
-		return nil, invalid(fmt.Errorf("STAGE_PRICES_FILE: %w", plainPathError(err)))
+		return nil, Invalid(fmt.Errorf("STAGE_PRICES_FILE: %w", plainPathError(err)))
 	}
 	return p, nil
 }

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"bytes"
@@ -238,8 +238,8 @@ func (f Fallbacks) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// extraBody returns the object of STAGE_LLM_EXTRA_BODY; nil: there is none. It reads the file that may hold it.
-func (c *LLMConfig) extraBody() (json.RawMessage, error) {
+// ReadExtraBody returns the object of STAGE_LLM_EXTRA_BODY; nil: there is none. It reads the file that may hold it.
+func (c *LLMConfig) ReadExtraBody() (json.RawMessage, error) {
 	text, err := c.ExtraBody.Value()
 	if err != nil || text == "" {
 		return nil, err

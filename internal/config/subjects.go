@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"slices"
@@ -73,14 +73,14 @@ func (c *Config) checkInput(found *faults) {
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + ".>"},
 		{"STAGE_AUDIT_SUBJECT", c.Audit.Subject + ".>"},
 		{"STAGE_JOURNAL_STREAM", "journal.>"},
-		{"STAGE_DEDUPE", dedupePrefix + ">"},
+		{"STAGE_DEDUPE", DedupePrefix + ">"},
 	} {
-		if found.none(in.variable) && subjectsOverlap(in.subject, batchSubject(c.Name)) {
-			found.add("STAGE_NAME", "batched requests come on %s, which is on %s (%s): give another name", batchSubject(c.Name), in.subject, in.variable)
+		if found.none(in.variable) && SubjectsOverlap(in.subject, BatchSubject(c.Name)) {
+			found.add("STAGE_NAME", "batched requests come on %s, which is on %s (%s): give another name", BatchSubject(c.Name), in.subject, in.variable)
 		}
 	}
 	for _, out := range outputs {
-		if out.subject != "" && found.none(out.variable) && subjectsOverlap(anyPartition, out.subject) {
+		if out.subject != "" && found.none(out.variable) && SubjectsOverlap(anyPartition, out.subject) {
 			found.add(out.variable, "what it publishes on %s is input again, STAGE_INPUT_SUBJECT is %q: give another subject", out.subject, c.Input.Subject)
 		}
 	}
@@ -104,8 +104,8 @@ func validSubject(subject string, wildcards bool) bool {
 	return len(subject) <= 255 && !slices.Contains(tokens[:1], "$JS")
 }
 
-// subjectsOverlap says whether some subject matches both filters.
-func subjectsOverlap(a, b string) bool {
+// SubjectsOverlap says whether some subject matches both filters.
+func SubjectsOverlap(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := 0; ; i++ {
 		if i == len(as) || i == len(bs) {
@@ -120,10 +120,10 @@ func subjectsOverlap(a, b string) bool {
 	}
 }
 
-// batchSubject is where a stage takes batched requests.
-func batchSubject(name string) string { return name + "." + batchEndpoint }
+// BatchSubject is where a stage takes batched requests.
+func BatchSubject(name string) string { return name + "." + BatchEndpoint }
 
-const dedupePrefix = "dedupe."
+const DedupePrefix = "dedupe."
 
 // The endpoints, by the last token of their subjects.
-const batchEndpoint = "llm_batch"
+const BatchEndpoint = "llm_batch"

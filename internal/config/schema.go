@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"encoding/json"
@@ -36,8 +36,8 @@ const (
 )
 
 // schema describes the variable.
-func (f *field) schema() variableSchema {
-	s := variableSchema{Description: f.help, Default: f.fallback, WriteOnly: f.secret, Type: []string{"string"}}
+func (f *Field) schema() variableSchema {
+	s := variableSchema{Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret, Type: []string{"string"}}
 	limit := func(b bound) *float64 {
 		if b.text == "" {
 			return nil
@@ -51,7 +51,7 @@ func (f *field) schema() variableSchema {
 			s.Minimum = new(float64) // as checkRange has it
 		}
 	}
-	switch f.kind() {
+	switch f.Kind() {
 	case "bool":
 		s.Type, s.Pattern = []string{"boolean", "string"}, booleanPattern
 	case "number":
@@ -84,10 +84,10 @@ func (f *field) schema() variableSchema {
 			s.Pattern = urlPattern
 		}
 	}
-	for _, word := range f.oneOf {
+	for _, word := range f.OneOf {
 		s.Enum = append(s.Enum, word)
 	}
-	if len(f.oneOf) > 0 {
+	if len(f.OneOf) > 0 {
 		s.Enum = append(s.Enum, "")
 	}
 	return s
@@ -102,16 +102,16 @@ func inMilliseconds(nanoseconds *float64) *float64 {
 	return &ms
 }
 
-// writeSchema prints a JSON Schema of the environment: one property for each variable, and no other that starts with the
+// WriteSchema prints a JSON Schema of the environment: one property for each variable, and no other that starts with the
 // prefix. It holds what can be said of one variable alone; --check says the rest.
-func writeSchema(w io.Writer) error {
+func WriteSchema(w io.Writer) error {
 	properties := make(map[string]variableSchema)
-	for i := range configFields() {
-		f := &configFields()[i]
-		properties[f.variable] = f.schema()
-		if f.secret {
-			properties[f.variable+fileSuffix] = variableSchema{
-				Description: "path of a file that holds it: " + f.help, Type: []string{"string"},
+	for i := range Fields() {
+		f := &Fields()[i]
+		properties[f.Variable] = f.schema()
+		if f.Secret {
+			properties[f.Variable+FileSuffix] = variableSchema{
+				Description: "path of a file that holds it: " + f.Help, Type: []string{"string"},
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func writeSchema(w io.Writer) error {
 	out.SetIndent("", "  ")
 	return out.Encode(map[string]any{
 		"$schema":              "http://json-schema.org/draft-07/schema#",
-		"title":                "variables of " + strings.TrimSuffix(strings.ToLower(variablePrefix), "_"),
+		"title":                "variables of " + strings.TrimSuffix(strings.ToLower(VariablePrefix), "_"),
 		"type":                 "object",
 		"additionalProperties": false,
 		"properties":           properties,

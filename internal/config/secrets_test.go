@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 		}
 	}
 	write(`{"api_key":"body-secret"}`)
-	cfg, err := ConfigSource{Environ: map[string]string{
+	cfg, err := Source{Environ: map[string]string{
 		"STAGE_LLM_API_KEY": "sk-in-use", "STAGE_LLM_EXTRA_HEADERS": `{"x-gateway":"Bearer gateway-token"}`, "STAGE_LLM_EXTRA_BODY_FILE": body,
 		"STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", "HTTPS_PROXY": "http://user:proxy-password@host",
 		"STAGE_NATS_URL": "nats://host", "STAGE_NATS_TOKEN": "nats-token", "OTEL_EXPORTER_OTLP_HEADERS": "x-key=otel-token",
@@ -39,14 +39,14 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 	}
 	rotate("before")
 	write(`{"api_key":"never-sent"}`)
-	cfg.secrets.renew()
+	cfg.secrets.Renew()
 	rotate("after")
 	for _, secret := range []string{"sk-in-use", "gateway-token", "body-secret", "user:proxy-password", "nats-token", "otel-token", "after-000"} {
-		if got := string(cfg.secrets.redact([]byte(secret))); got != "[redacted]" {
+		if got := string(cfg.secrets.Redact([]byte(secret))); got != "[redacted]" {
 			t.Errorf("%s becomes %q", secret, got)
 		}
 	}
-	if got := string(cfg.secrets.redact([]byte("before-000 never-sent"))); got != "before-000 never-sent" {
+	if got := string(cfg.secrets.Redact([]byte("before-000 never-sent"))); got != "before-000 never-sent" {
 		t.Errorf("what is not in use any more becomes %q", got)
 	}
 }
@@ -59,11 +59,11 @@ func TestShortPasswordsOfNATSAreInNoLogLine(t *testing.T) {
 		{"STAGE_NATS_URL": "nats://host", "STAGE_NATS_USER": "user", "STAGE_NATS_PASSWORD": "hunter2"},
 		{"STAGE_NATS_URL": "nats://host", "STAGE_NATS_TOKEN": "hunter2"},
 	} {
-		cfg, err := ConfigSource{Environ: environ}.Load(t.Context(), NeedNothing)
+		cfg, err := Source{Environ: environ}.Load(t.Context(), NeedNothing)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := cfg.secrets.redactError(errors.New("bad login hunter2")).Error(); got != "bad login [redacted]" {
+		if got := cfg.secrets.RedactError(errors.New("bad login hunter2")).Error(); got != "bad login [redacted]" {
 			t.Errorf("%v: got %q", environ, got)
 		}
 	}

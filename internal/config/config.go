@@ -1,8 +1,10 @@
-package app
+// Package config holds the configuration of the program: its variables, where each value came from, and what is wrong
+// with it.
+package config
 
 import "time"
 
-// Config is the whole configuration of the program. It is read by [ConfigSource.Load] from variables that start with
+// Config is the whole configuration of the program. It is read by [Source.Load] from variables that start with
 // STAGE_ and from the flags of the same names, and it is complete after that: defaults are filled in, every value is in
 // its range, and values fit together.
 //
@@ -40,8 +42,8 @@ type Config struct {
 	HTTP     HTTPConfig     `group:"Operation"`
 	Process  ProcessConfig  `group:"Operation"`
 
-	tracing tracingConfig     // of the OTEL_* variables
-	secrets *secrets          // all that is not printed; nil: none
+	tracing TracingConfig     // of the OTEL_* variables
+	secrets *Secrets          // all that is not printed; nil: none
 	origins map[string]origin // where each variable's value came from, for stage config
 }
 
