@@ -43,38 +43,38 @@ race: ## run the tests in any order under the race detector
 	go test -race -shuffle=on -timeout 20m -run '$(RUN)' $(PKG)
 
 .PHONY: test-real
-test-real: ## run the program against nginx, a mock of all wire formats and a changing limit; gets the servers, takes minutes
+test-real: ## run the program against nginx, a mock of every wire format and a changing limit; downloads the servers, takes minutes
 	go test -tags real -count=1 -v -parallel 4 -run '$(RUN)' ./test/real
 
 .PHONY: test-oldserver
-test-oldserver: ## run the program against nats-server 2.12 and 2.11, and have 2.10 refused; builds each, takes minutes
+test-oldserver: ## run the program against nats-server 2.12 and 2.11, and check that it refuses 2.10; builds each, takes minutes
 	go test -tags oldserver -count=1 -v -run '$(RUN)' ./test/oldserver
 
 .PHONY: test-jinja
-test-jinja: ## render the templates of Jinja's own tests, of JINJA=directory or Debian's source package; takes seconds
+test-jinja: ## render the templates of Jinja's own tests, from JINJA=directory or Debian's source package; takes seconds
 	JINJA="$(abspath $(JINJA))" go test -tags jinja -count=1 -v -run '$(RUN)' ./test/jinja $(if $(UPDATE),-update)
 
 .PHONY: chaos
-chaos: ## kill, suspend, cut off and restart real processes for DURATION, or over ROWS, by SEED; see docs/reliability.md
+chaos: ## kill, suspend, cut off and restart real processes for DURATION or ROWS, from SEED; see docs/reliability.md
 	@mkdir -p bin
 	go build -o bin/chaos ./test/chaos
 	bin/chaos -servers $(SERVERS) -seed $(SEED) $(if $(ROWS),-rows $(ROWS),-duration $(DURATION)) $(CHAOS)
 
 .PHONY: sim
-sim: ## simulate faults at every step of the delivery protocol and in whole stages in virtual time, SEEDS of them from SEED on; 100 take minutes
+sim: ## inject faults at every step of the delivery protocol and into whole stages, in virtual time; SEEDS runs from SEED on, 100 take minutes
 	go test ./consumer ./test/stage -run '^(TestSimulation|TestEveryStepMayBeTheLast|TestSimulationOfWholeStages)$$' -count=1 -timeout 24h -v -args -sim.seed $(SEED) -sim.runs $(SEEDS)
 
 .PHONY: test-browser
-test-browser: ## look at the dashboard of a running demo with headless Chromium
+test-browser: ## test the dashboard of a running demo in headless Chromium
 	go -C test/browser test -count=1 ./...
 
 .PHONY: cover
-cover: ## measure what the tests reach, into coverage.out
+cover: ## measure test coverage, into coverage.out
 	go test -coverpkg=./... -coverprofile=coverage.out $(PKG)
 	go tool cover -func=coverage.out | tail -1
 
 .PHONY: lint
-lint: bin/golangci-lint ## vet, and the lint list of .golangci.yml
+lint: bin/golangci-lint ## run go vet and the linters of .golangci.yml
 	go vet ./...
 	bin/golangci-lint run --allow-serial-runners ./...
 
@@ -89,7 +89,7 @@ fmt: bin/golangci-lint bin/gofumpt ## format all Go files
 # compares that with the error of a context below, which may not have expired yet (CoordinateFuzzing in internal/fuzz). A
 # bound in executions makes no context that expires.
 .PHONY: fuzz
-fuzz: ## fuzz each target for FUZZTIME, in executions
+fuzz: ## fuzz each target for FUZZTIME, a number of executions
 	@found=$$(go test -list '^Fuzz' $(PKG) | awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, t[i]; n = 0}'); \
 	test -n "$$found" || { echo "no fuzz target in $(PKG)" >&2; exit 1; }; \
 	while read -r package target; do \
@@ -102,19 +102,19 @@ bench: ## run the benchmarks; COUNT=10 into two files for bin/benchstat old new
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG)
 
 .PHONY: bench-whole
-bench-whole: ## measure the whole stage beside loops that guarantee nothing, growth, memory, start-up: docs/benchmarks.md; BENCH='whole|lone' for some
+bench-whole: ## compare the whole stage with loops that guarantee nothing; measure growth, memory, start-up: docs/benchmarks.md; BENCH='whole|lone' for some
 	go build -o bin/bench ./test/bench
 	bin/bench -run '$(BENCH)' -rounds $(ROUNDS)
 
 .PHONY: bench-throttle
-bench-throttle: ## compare the throttle's laws in virtual time, and what outages cost, as in docs/throttle.md
+bench-throttle: ## compare the throttle's laws and the cost of outages in virtual time, as in docs/throttle.md
 	go test ./test/throttle -run '^(TestTable|TestOutageTable)$$' -table 10 -outages 10 -v -timeout 2h
 
 .PHONY: docs
-docs: docs-table docs-pictures ## write what is made of the program: the README's table, the pictures of the demo
+docs: docs-table docs-pictures ## regenerate the README's table and the pictures of the demo
 
 .PHONY: docs-table
-docs-table: ## write the configuration table into the README anew
+docs-table: ## regenerate the configuration table in the README
 	@mkdir -p bin
 	@go run ./cmd/stage config --markdown >bin/config.md
 	@awk ' \
@@ -127,7 +127,7 @@ docs-table: ## write the configuration table into the README anew
 
 # One run of the demo is recorded from its terminal, and its dashboard pictured when it has seen two drops of the capacity.
 .PHONY: docs-pictures
-docs-pictures: build ## record the demo and picture its dashboard, in about a minute; needs chromium
+docs-pictures: build ## record the demo and take a picture of its dashboard; takes about a minute, needs chromium
 	go -C docs/record build -o ../../bin/record .
 	go -C test/browser build -o ../../bin/shots ./shots
 	export STAGE_HTTP_ADDR=127.0.0.1:19464; \
@@ -139,21 +139,21 @@ image: ## build the container image into dist/ with Go alone, with an SBOM for e
 	go -C tools/image run . -source ../.. -out ../../dist -version $(VERSION) -commit "$$(git rev-parse HEAD 2>/dev/null)" -platforms $(PLATFORMS)
 
 .PHONY: test-image
-test-image: ## build the image twice, compare, look inside and run it
+test-image: ## build the image twice, compare the two, inspect and run it
 	go -C tools/image vet .
 	go -C tools/image test -count=1 .
 
 .PHONY: chart
-chart: ## write what is made of the chart: goldens, values.schema.json, its README
+chart: ## regenerate the chart's goldens, values.schema.json and README
 	go -C test/chart test -count=1 -update .
 
 .PHONY: test-chart
-test-chart: ## render the Helm chart, check it against Kubernetes, the operators and the program
+test-chart: ## render the Helm chart and check it against Kubernetes, the operators and the program
 	go -C test/chart vet .
 	go -C test/chart test -count=1 .
 
 .PHONY: test-kube
-test-kube: ## install the chart on a real Kubernetes that is built from Go modules; takes long, needs 5 GB of disk
+test-kube: ## install the chart on a real Kubernetes, built from Go modules; slow, needs 5 GB of disk
 	version=$$(go -C test/kube list -m -f '{{.Version}}' k8s.io/kubernetes); \
 	go -C test/kube build -ldflags "-X k8s.io/component-base/version.gitVersion=$$version" -o bin/ tool
 	go -C test/kube/helm build -o ../bin/helm3 helm.sh/helm/v3/cmd/helm
@@ -174,7 +174,7 @@ tidy: ## tidy all modules
 	go -C test/kube/helm mod tidy
 
 .PHONY: ci
-ci: ## what CI runs
+ci: ## run everything that CI runs
 	.ci/run
 
 .PHONY: tools
@@ -185,5 +185,5 @@ $(TOOLS) &: tools/go.mod tools/go.sum
 	go -C tools build -o ../bin/ tool
 
 .PHONY: clean
-clean: ## remove what these targets have built
+clean: ## remove everything that these targets build
 	rm -rf bin dist coverage.out
