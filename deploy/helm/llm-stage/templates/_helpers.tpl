@@ -2,7 +2,7 @@
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* 48 characters leave room for what StatefulSets and jobs add. */ -}}
+{{- /* 48 characters leave room for the suffixes of StatefulSets and jobs. */ -}}
 {{- define "llm-stage.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" }}
@@ -13,7 +13,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* What never changes: selectors can't. */ -}}
+{{- /* Labels that never change, because selectors are immutable. */ -}}
 {{- define "llm-stage.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "llm-stage.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -53,7 +53,7 @@ labels:
 {{- end }}
 {{- end }}
 
-{{- /* A value of a variable as text. Numbers come from YAML as floats, which print as 1e+06. */ -}}
+{{- /* The value of a variable as text. Numbers come from YAML as floats, which print as 1e+06. */ -}}
 {{- define "llm-stage.text" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
 {{- end }}
@@ -78,7 +78,7 @@ labels:
 {{- add (include "llm-stage.seconds" $stop | int64) (int64 .Values.stopMarginSeconds) }}
 {{- end }}
 
-{{- /* Bytes of a quantity of Kubernetes or of a size of the program; empty when it is neither. */ -}}
+{{- /* Bytes of a Kubernetes quantity or a size of the program; empty when it is neither. */ -}}
 {{- define "llm-stage.bytes" -}}
 {{- $units := dict "" 1.0 "k" 1000.0 "M" 1000000.0 "G" 1000000000.0 "B" 1.0 }}
 {{- range $unit, $bytes := dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 }}
@@ -102,7 +102,7 @@ limit; empty without a limit. The sum is that of the program, cmd/stage/app/memo
 {{- end }}
 {{- end }}
 
-{{- /* STAGE_WINDOW_BYTES where config has none and the program's default is too much; else empty. */ -}}
+{{- /* STAGE_WINDOW_BYTES if config has none and the program's default is too much; else empty. */ -}}
 {{- define "llm-stage.windowBytes" -}}
 {{- $room := include "llm-stage.windowRoom" . }}
 {{- if and $room (not .Values.config.STAGE_WINDOW_BYTES) (lt (int64 $room) 268435456) }}
@@ -118,7 +118,7 @@ limit; empty without a limit. The sum is that of the program, cmd/stage/app/memo
 {{- end }}
 {{- end }}
 
-{{- /* Files that values or a ConfigMap give: value, variable and name in the pod. */ -}}
+{{- /* Files from values or a ConfigMap: value, variable and name in the pod. */ -}}
 {{- define "llm-stage.files" -}}
 template: {variable: STAGE_TEMPLATE_FILE, file: template.jinja}
 lookup: {variable: STAGE_LOOKUP_FILE, file: lookup.yaml}
@@ -126,7 +126,7 @@ responseSchema: {variable: STAGE_RESPONSE_SCHEMA_FILE, file: response-schema.jso
 prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- end }}
 
-{{- /* Names and contents of the files that values give. */ -}}
+{{- /* Names and contents of the files from values. */ -}}
 {{- define "llm-stage.fileData" -}}
 {{- $files := dict }}
 {{- range $value, $f := include "llm-stage.files" . | fromYaml }}
@@ -182,7 +182,7 @@ prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- concat $hosts (.Values.http.hosts | default list) | join "," }}
 {{- end }}
 
-{{- /* Variables that the chart sets from other values than config. */ -}}
+{{- /* Variables that the chart sets from values other than config. */ -}}
 {{- define "llm-stage.ownEnvironment" -}}
 {{- $env := dict "STAGE_NATS_URL" .Values.nats.url "STAGE_HTTP_ADDR" (printf ":%d" (int64 .Values.http.port)) "STAGE_HTTP_HOSTS" (include "llm-stage.hosts" .) }}
 {{- range $value, $f := include "llm-stage.files" . | fromYaml }}
@@ -196,7 +196,7 @@ prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- $env | toYaml }}
 {{- end }}
 
-{{- /* The whole environment of the stage, but for extraEnv. */ -}}
+{{- /* The whole environment of the stage, except extraEnv. */ -}}
 {{- define "llm-stage.environment" -}}
 {{- $env := include "llm-stage.ownEnvironment" . | fromYaml }}
 {{- with include "llm-stage.windowBytes" . }}{{ $_ := set $env "STAGE_WINDOW_BYTES" . }}{{ end }}

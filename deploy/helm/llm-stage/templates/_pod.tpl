@@ -71,7 +71,7 @@ httpGet:
 {{- end }}
 {{- end }}
 
-{{- /* What the stage's own container and that of the test have in common. */ -}}
+{{- /* What the containers of the stage and of the test have in common. */ -}}
 {{- define "llm-stage.container" -}}
 image: {{ include "llm-stage.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -112,7 +112,7 @@ tolerations:
 metadata:
   labels:
     {{- $labels := include "llm-stage.labels" . | fromYaml }}
-    {{- /* A new version of the chart alone is no reason for new pods. */ -}}
+    {{- /* A new version of the chart alone must not replace the pods. */ -}}
     {{- merge (omit $labels "helm.sh/chart") .Values.podLabels | toYaml | nindent 4 }}
   annotations:
     checksum/config: {{ include "llm-stage.environment" . | sha256sum }}
