@@ -253,7 +253,7 @@ func TestEnvExampleHoldsEveryVariable(t *testing.T) {
 		written[f.Help] = true
 		fmt.Fprintf(&b, "# %s\n# %s=%s\n", f.Help, f.Variable, f.Fallback)
 	}
-	golden.Check(t, filepath.Join("..", "..", "..", ".env.example"), b.String())
+	golden.Check(t, filepath.Join("..", "..", ".env.example"), b.String())
 }
 
 // Every name that a cross check mentions must be that of a field: a fault of another would lose its place.

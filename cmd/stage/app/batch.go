@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
@@ -51,7 +52,7 @@ func (*batchesBusyError) Error() string {
 // or standby: it is the queue group that picks one.
 type batches struct {
 	cfg      *config.Config
-	conn     *connection
+	conn     *natsconn.Conn
 	caller   *caller
 	recorder *consumer.Recorder
 	batch    *llm.Batch
@@ -78,7 +79,7 @@ type batchTotals struct {
 }
 
 // newBatches puts the parts together and starts nothing.
-func newBatches(cfg *config.Config, conn *connection, caller *caller, e *executor, recorder *consumer.Recorder, log *slog.Logger) (*batches, error) {
+func newBatches(cfg *config.Config, conn *natsconn.Conn, caller *caller, e *executor, recorder *consumer.Recorder, log *slog.Logger) (*batches, error) {
 	b := &batches{
 		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
 		done: map[string]*batchTotals{config.BatchEndpoint: {}, batchEndpointDeprecated: {}},
@@ -101,7 +102,7 @@ func newBatches(cfg *config.Config, conn *connection, caller *caller, e *executo
 }
 
 // bytesMax is the largest body of a reply.
-func (b *batches) bytesMax() int { return int(b.conn.nc.MaxPayload()) - batchHeadroom }
+func (b *batches) bytesMax() int { return int(b.conn.Nc.MaxPayload()) - batchHeadroom }
 
 // serve answers requests until soft ends, then finishes those at work: their calls in the air end, what was not asked
 // fails. When hard ends the pool cuts the calls. The pool must run, and serve returns after it has ended.
@@ -115,7 +116,7 @@ func (b *batches) serve(soft, hard context.Context) {
 	}
 	<-soft.Done()
 	stop(errStopping)
-	if !b.conn.lent { // else it ends with the connection
+	if !b.conn.Lent { // else it ends with the connection
 		if err := service.Stop(); err != nil {
 			b.log.Warn("service of batched requests not stopped in order", slog.Any("error", err))
 		}
@@ -128,7 +129,7 @@ func (b *batches) serve(soft, hard context.Context) {
 
 // open begins to take requests.
 func (b *batches) open(work, hard context.Context) (micro.Service, error) {
-	service, err := micro.AddService(b.conn.nc, micro.Config{
+	service, err := micro.AddService(b.conn.Nc, micro.Config{
 		Name: batchService, Version: semanticVersion(version.Current().Version), Description: "batched requests to an LLM through a stage's pool",
 		Metadata: map[string]string{
 			"stage": b.cfg.Name, "run_id": b.caller.RunID(), "provider": b.cfg.LLM.Provider, "model": b.caller.At(0).Model(),
@@ -207,7 +208,7 @@ func (b *batches) answer(work, hard context.Context, endpoint string, msg *nats.
 	if code != "" {
 		msg.Header[micro.ErrorHeader], msg.Header[micro.ErrorCodeHeader] = []string{oneLine(description)}, []string{code}
 	}
-	if err := b.conn.nc.PublishMsg(msg); err != nil {
+	if err := b.conn.Nc.PublishMsg(msg); err != nil {
 		b.log.Warn("reply to a batched request not sent", slog.String("batch_id", run.id), slog.Any("error", err))
 	}
 	b.log.Debug("batched request", slog.String("batch_id", run.id), slog.Int("prompts", len(request.Prompts)), slog.Int("errors", reply.ErrorCount()),

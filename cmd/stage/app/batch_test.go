@@ -54,7 +54,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 		}}, map[string]string{"STAGE_PRICES_FILE": prices})
 		l.load("a", "b", "c", "d", "e", "f")
 		r := l.start(nil, stageOptions{Batches: true})
-		r.conn.lent = true
+		r.conn.Lent = true
 		m := l.askBatch(`{"prompts": ["x", "y", "z"], "contexts": ["p", null, null]}`)
 		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
 			t.Fatalf("%s: %s", code, m.Data)
@@ -95,13 +95,13 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
 		for _, want := range []string{"", batchAllFailed} {
 			r := l.start(nil, stageOptions{Batches: true})
-			r.conn.lent = true
+			r.conn.Lent = true
 			m := l.askBatch(`{"prompts": ["x"]}`)
 			if code := m.Header.Get(micro.ErrorCodeHeader); code != want {
 				t.Errorf("%q: %s, want %q", code, m.Data, want)
 			}
 			r.stop()
-			r.conn.nc.Close()
+			r.conn.Nc.Close()
 		}
 	})
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -63,12 +65,12 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 	if err != nil {
 		return config.Invalid(err)
 	}
-	conn, err := connectRunning(ctx, cfg, newConfiguredLogger(cfg, env.Stderr))
+	conn, err := connectRunning(ctx, cfg, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	if limit := int(conn.nc.MaxPayload()) - batchHeadroom; len(request) > limit {
+	defer conn.Close()
+	if limit := int(conn.Nc.MaxPayload()) - batchHeadroom; len(request) > limit {
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
 	if timeout > 0 {
@@ -76,7 +78,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	reply, err := requestBatch(ctx, conn.nc, config.BatchSubject(cfg.Name), request)
+	reply, err := requestBatch(ctx, conn.Nc, config.BatchSubject(cfg.Name), request)
 	if err != nil {
 		return batchNotAnswered(ctx, cfg, timeout, err)
 	}
@@ -127,7 +129,7 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 }
 
 // connectRunning connects to the server of the configuration, else to the embedded one of a stage that runs.
-func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (*connection, error) {
+func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (*natsconn.Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
 		_, running, err := natsd.Discover(cfg.Data.Dir)
 		if err != nil {
@@ -137,7 +139,7 @@ func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (
 			return nil, fmt.Errorf("no stage runs with a server of its own on %s: start one with stage run, name its store with --data-dir, or a server with --nats-url", cfg.Data.Dir)
 		}
 	}
-	return connectReader(ctx, cfg, cfg.Data.Dir, false, log)
+	return natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, log)
 }
 
 // batchNotAnswered says why there is no reply.

@@ -11,6 +11,9 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -67,18 +70,18 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	log := newConfiguredLogger(cfg, env.Stderr)
-	defer flushLog(log)
+	log := logging.NewConfigured(cfg, env.Stderr)
+	defer logging.Flush(log)
 	server, err := newLateServer(soft, cfg, Deps{}, true)
 	if err != nil {
 		return err
 	}
 	defer server.close()
-	conn, err := startServer(soft, cfg, dir, 0, log)
+	conn, err := natsconn.StartServer(soft, cfg, dir, 0, log)
 	if err != nil {
 		return err
 	}
-	defer conn.close()
+	defer conn.Close()
 	servers, err := openTargets(cfg, nil, demoLLM)
 	if err != nil {
 		return err
@@ -107,7 +110,7 @@ func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 }
 
 // writeDemoLine prints a result for people: which row it is, what it was about, what the LLM said.
-func writeDemoLine(w io.Writer, r result) error {
+func writeDemoLine(w io.Writer, r stored.Result) error {
 	var row struct {
 		Product string `json:"product"`
 		Text    string `json:"text"`
@@ -169,11 +172,11 @@ type auditCounts struct{ calls, succeeded, capacity, rows, runs int }
 
 func countAudit(ctx context.Context, s *stage) (auditCounts, error) {
 	var c auditCounts
-	js, err := jetstream.New(s.conn.nc)
+	js, err := jetstream.New(s.conn.Nc)
 	if err != nil {
 		return c, err
 	}
-	return c, readAudit(ctx, js, s.cfg, auditQuery{}, func(_ []byte, e *auditlog.Event) error {
+	return c, stored.ReadAudit(ctx, js, s.cfg, stored.AuditQuery{}, func(_ []byte, e *auditlog.Event) error {
 		c.count(e)
 		return nil
 	})

@@ -9,6 +9,8 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
@@ -79,21 +81,21 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are made for it
 		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
 	}
-	log := newConfiguredLogger(cfg, env.Stderr)
-	defer flushLog(log)
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, true, log)
+	log := logging.NewConfigured(cfg, env.Stderr)
+	defer logging.Flush(log)
+	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, true, log)
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	if err := consumer.EnsureStreams(ctx, conn.nc, streams(cfg)); err != nil {
+	defer conn.Close()
+	if err := consumer.EnsureStreams(ctx, conn.Nc, streams(cfg)); err != nil {
 		return err
 	}
-	l, loaded, err := newLoader(ctx, conn.nc, cfg, id, laneOf(o.key, cfg.Streams.Partitions))
+	l, loaded, err := newLoader(ctx, conn.Nc, cfg, id, laneOf(o.key, cfg.Streams.Partitions))
 	if err != nil {
-		return conn.explain(err)
+		return conn.Explain(err)
 	}
-	rows := &fileRows{name: name, rows: rowfile.NewReader(in.file, in.format, int(conn.nc.MaxPayload())-messageOverhead), log: log, strict: true}
+	rows := &fileRows{name: name, rows: rowfile.NewReader(in.file, in.format, int(conn.Nc.MaxPayload())-messageOverhead), log: log, strict: true}
 	if err := rows.skip(loaded); err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -46,12 +48,12 @@ func newRedriveCommand(env *Env) *cobra.Command {
 
 // redriveStreams connects, redrives and says what was done, also when it ends early.
 func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redriveOptions) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
+	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	js, err := jetstream.New(conn.nc)
+	defer conn.Close()
+	js, err := jetstream.New(conn.Nc)
 	if err != nil {
 		return err
 	}
@@ -63,5 +65,5 @@ func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redrive
 	default:
 		r.write(env.Stdout)
 	}
-	return conn.explain(err)
+	return conn.Explain(err)
 }

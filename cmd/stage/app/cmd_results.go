@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -50,13 +53,13 @@ func newResultsCommand(env *Env) *cobra.Command {
 // printResults writes the results of the partitions first to last. Without follow it ends with the last result that is
 // stored when it gets there.
 func printResults(ctx context.Context, env *Env, cfg *config.Config, path string, first, last int, follow bool) (err error) {
-	log := newConfiguredLogger(cfg, env.Stderr)
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, log)
+	log := logging.NewConfigured(cfg, env.Stderr)
+	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, log)
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	js, err := jetstream.New(conn.nc)
+	defer conn.Close()
+	js, err := jetstream.New(conn.Nc)
 	if err != nil {
 		return err
 	}
@@ -67,26 +70,26 @@ func printResults(ctx context.Context, env *Env, cfg *config.Config, path string
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, w), 64<<10)
 	defer func() { err = errors.Join(err, out.Flush(), closeOut()) }()
 	for p := first; p <= last && err == nil; p++ {
-		err = conn.explain(printPartition(ctx, js, cfg, p, out, follow))
+		err = conn.Explain(printPartition(ctx, js, cfg, p, out, follow))
 	}
 	return err
 }
 
 // printPartition writes the results of one partition.
 func printPartition(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, out *bufio.Writer, follow bool) error {
-	results, err := openResults(ctx, js, cfg, partition, follow)
+	results, err := stored.OpenResults(ctx, js, cfg, partition, follow)
 	if err != nil {
 		return err
 	}
-	defer results.close()
+	defer results.Close()
 	for {
-		r, err := results.next(ctx, time.Second)
+		r, err := results.Next(ctx, time.Second)
 		switch {
 		case err == nil:
 			err = writeResult(out, r)
-		case errors.Is(err, errNoMore) && follow:
+		case errors.Is(err, stored.ErrNoMore) && follow:
 			err = out.Flush()
-		case errors.Is(err, errNoMore), ctx.Err() != nil && follow: // an interrupt is how it ends
+		case errors.Is(err, stored.ErrNoMore), ctx.Err() != nil && follow: // an interrupt is how it ends
 			return nil
 		}
 		if err != nil {

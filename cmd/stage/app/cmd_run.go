@@ -2,6 +2,7 @@ package app
 
 import (
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
 	"github.com/spf13/cobra"
 )
 
@@ -31,8 +32,8 @@ func newRunCommand(env *Env) *cobra.Command {
 		defer stop()
 		reloads, stopReloads := env.Reloads()
 		defer stopReloads()
-		log := newConfiguredLogger(cfg, env.Stderr)
-		defer flushLog(log)
+		log := logging.NewConfigured(cfg, env.Stderr)
+		defer logging.Flush(log)
 		return Run(soft, hard, cfg, Deps{
 			Logger:   log,
 			Console:  env.Stderr,

@@ -7,6 +7,8 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 )
@@ -31,12 +33,12 @@ func newSetupCommand(env *Env) *cobra.Command {
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
-		conn, err := connectReader(soft, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
+		conn, err := natsconn.ConnectReader(soft, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 		if err != nil {
 			return err
 		}
-		defer conn.close()
-		if err := setUpStreams(soft, conn.nc, cfg); err != nil {
+		defer conn.Close()
+		if err := setUpStreams(soft, conn.Nc, cfg); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintln(env.Stdout, "streams and durable consumers are good")

@@ -10,6 +10,8 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
@@ -82,17 +84,17 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 
 // tail prints events until ctx ends, which is how it is meant to end, or the story of a row is told.
 func tail(ctx context.Context, env *Env, cfg *config.Config, o tailOptions) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
+	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	js, err := jetstream.New(conn.nc)
+	defer conn.Close()
+	js, err := jetstream.New(conn.Nc)
 	if err != nil {
 		return err
 	}
 	out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
-	o.follow, o.colour = conn.server == nil, colourOf(env)
+	o.follow, o.colour = conn.Server == nil, colourOf(env)
 	if o.row != 0 {
 		err = tellRow(ctx, js, cfg, out, o)
 	} else {
@@ -101,7 +103,7 @@ func tail(ctx context.Context, env *Env, cfg *config.Config, o tailOptions) erro
 	if ctx.Err() != nil {
 		err = nil
 	}
-	return errors.Join(conn.explain(err), out.Flush())
+	return errors.Join(conn.Explain(err), out.Flush())
 }
 
 // colourOf says whether to colour what goes to standard output.

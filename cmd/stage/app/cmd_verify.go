@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -42,18 +44,18 @@ func newVerifyCommand(env *Env) *cobra.Command {
 
 // verifyStreams connects, verifies and prints what was found. The error is the verdict, where that is not good.
 func verifyStreams(ctx context.Context, env *Env, cfg *config.Config, asJSON bool) error {
-	conn, err := connectReader(ctx, cfg, cfg.Data.Dir, false, newConfiguredLogger(cfg, env.Stderr))
+	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	js, err := jetstream.New(conn.nc)
+	defer conn.Close()
+	js, err := jetstream.New(conn.Nc)
 	if err != nil {
 		return err
 	}
 	report, err := verify(ctx, js, cfg, env.Stderr)
 	if err != nil {
-		return conn.explain(err)
+		return conn.Explain(err)
 	}
 	if asJSON {
 		return errors.Join(report.writeJSON(env.Stdout), report.err())

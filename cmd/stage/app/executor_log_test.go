@@ -6,13 +6,14 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/pool"
 )
 
 // A log without debug is not to pay for it: a stage handles many rows a second.
 func TestTheWayOfARowCostsNothingWhereItIsNotLogged(t *testing.T) {
 	var out bytes.Buffer
-	e := &executor{log: newLogger(&out, "info", "json")}
+	e := &executor{log: logging.New(&out, "info", "json")}
 	row, call, reply := &consumer.Row{Seq: 1}, &auditlog.Call{Status: auditlog.CallSuccess}, &consumer.Reply{}
 	allocs := testing.AllocsPerRun(100, func() {
 		e.logQueued(row)

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -50,18 +53,18 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 	if err != nil {
 		return err
 	}
-	log := newConfiguredLogger(cfg, stdio.Err)
-	defer flushLog(log)
+	log := logging.NewConfigured(cfg, stdio.Err)
+	defer logging.Flush(log)
 	server, err := newLateServer(soft, cfg, Deps{}, true)
 	if err != nil {
 		return err
 	}
 	defer server.close()
-	conn, err := startServer(soft, cfg, dir, processPayloadBytes, log)
+	conn, err := natsconn.StartServer(soft, cfg, dir, processPayloadBytes, log)
 	if err != nil {
 		return err
 	}
-	defer conn.close()
+	defer conn.Close()
 	servers, err := openTargets(cfg, nil, llmtest.Config{})
 	if err != nil {
 		return err
@@ -79,7 +82,7 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 	if err != nil {
 		return err
 	}
-	p := &pipeline{stage: s, stderr: stdio.Err, source: in.reader(s.log, int(conn.nc.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult, endInput: endInput, resumed: "the same command goes on where it was"}
+	p := &pipeline{stage: s, stderr: stdio.Err, source: in.reader(s.log, int(conn.Nc.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult, endInput: endInput, resumed: "the same command goes on where it was"}
 	err = errors.Join(p.run(soft, hard), closeOut())
 	if err == nil {
 		cleanUp()
@@ -149,4 +152,4 @@ func openOut(stdout io.Writer, path string) (io.Writer, func() error, error) {
 }
 
 // writeResult writes a result as one line of JSON.
-func writeResult(w io.Writer, r result) error { return writeLine(w, r.Body) }
+func writeResult(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }

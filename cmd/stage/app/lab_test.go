@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/nats-io/nats-server/v2/server/ats"
@@ -149,7 +150,7 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	s, err := newStage(cfg, &connection{nc: l.connect()}, servers, log, opts)
+	s, err := newStage(cfg, &natsconn.Conn{Nc: l.connect()}, servers, log, opts)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -186,7 +187,7 @@ func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 	all = true
 	for i := range l.lanes {
 		lane := &l.lanes[i]
-		m, err := lastMessage(ctx, l.nc, l.stream, lane.Stored)
+		m, err := stored.LastMessage(ctx, l.nc, l.stream, lane.Stored)
 		if err != nil {
 			return 0, 0, false, fmt.Errorf("read the last row on %s: %w", lane.Stored, err)
 		}
@@ -207,7 +208,7 @@ func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 
 // isRow tells whether the message at a sequence of the input may be this source's row n: it is, or it is gone.
 func (l *loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
-	m, err := getMessage(ctx, l.nc, l.stream, messageQuery{Seq: seq})
+	m, err := stored.GetMessage(ctx, l.nc, l.stream, stored.MessageQuery{Seq: seq})
 	if err != nil || m == nil {
 		return err == nil, err
 	}
@@ -221,7 +222,7 @@ func (l *loader) countSince(ctx context.Context, record loadRecord) (n int64, hi
 	most := int(record.Until - record.Loaded)
 	for _, lane := range l.lanes {
 		for from := record.Last + 1; len(rows) < most; {
-			m, err := nextMessage(ctx, l.nc, l.stream, lane.Stored, from)
+			m, err := stored.NextMessage(ctx, l.nc, l.stream, lane.Stored, from)
 			if err != nil {
 				return 0, 0, err
 			}

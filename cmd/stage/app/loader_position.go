@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -54,7 +55,7 @@ func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *config.Co
 	}
 	s, err := js.Stream(ctx, p.stream)
 	if err != nil {
-		return p, missingStream(err, p.stream, "STAGE_RESULT_STREAM")
+		return p, stored.MissingStream(err, p.stream, "STAGE_RESULT_STREAM")
 	}
 	if subjects := s.CachedInfo().Config.Subjects; !slices.ContainsFunc(subjects, func(filter string) bool { return config.SubjectsOverlap(filter, p.subject) }) {
 		return p, config.Invalid(fmt.Errorf("STAGE_RESULT_STREAM: stream %s does not capture %s, where a load keeps its position: add %s.%s.load.> to its subjects",
@@ -73,7 +74,7 @@ func (p *loadPosition) ended(n int64) bool {
 
 // newest returns the last record; one with sequence 0 where there is none.
 func (p *loadPosition) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-	m, err := lastMessage(ctx, p.nc, p.stream, p.subject)
+	m, err := stored.LastMessage(ctx, p.nc, p.stream, p.subject)
 	if err == nil && m == nil {
 		m = &jetstream.RawStreamMsg{}
 	}
@@ -104,7 +105,7 @@ func (p *loadPosition) valid(ctx context.Context, newest *jetstream.RawStreamMsg
 		return p.record, err
 	}
 	for from := uint64(1); ; {
-		m, err := nextMessage(ctx, p.nc, p.stream, p.subject, from)
+		m, err := stored.NextMessage(ctx, p.nc, p.stream, p.subject, from)
 		if err != nil || m == nil || m.Sequence >= newest.Sequence {
 			return p.record, err
 		}
@@ -155,7 +156,7 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 // false.
 func (p *loadPosition) results(ctx context.Context, r loadRecord, row func(subject string, seq uint64) (more bool)) error {
 	for from := r.seq + 1; ; {
-		m, err := nextMessage(ctx, p.nc, p.stream, p.resultFilter, from)
+		m, err := stored.NextMessage(ctx, p.nc, p.stream, p.resultFilter, from)
 		if err != nil || m == nil {
 			return err
 		}

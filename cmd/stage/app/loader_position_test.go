@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -132,7 +133,7 @@ func (b *loadBench) answer() {
 			b.t.Fatal(err)
 		}
 		// What is pending the consumer hears of a moment after the publisher.
-		if next, err := nextSequence(b.t.Context(), b.nc, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
+		if next, err := stored.NextSequence(b.t.Context(), b.nc, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
 			return
 		}
 		m, err := b.taker.Next()

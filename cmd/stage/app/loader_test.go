@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -88,7 +89,7 @@ func checkLanes(t *testing.T, b *verifyBench, byCustomer bool, rows, partitions 
 		last := 0
 		here := 0
 		for from := uint64(1); ; here++ {
-			m, err := nextMessage(t.Context(), b.nc, "ROWS", fmt.Sprintf("rows.%d.>", p), from)
+			m, err := stored.NextMessage(t.Context(), b.nc, "ROWS", fmt.Sprintf("rows.%d.>", p), from)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -37,7 +38,7 @@ func TestTheLogTellsTheWayOfEachRowAtDebug(t *testing.T) {
 			llmtest.Step{Status: 429}, llmtest.Step{Status: 503}, llmtest.Step{Status: 500}, llmtest.Step{},
 			llmtest.Step{Status: 400, Body: `{"error":{"message":"sk-first-secret and the row's secret text"}}`},
 		)}, map[string]string{"STAGE_POOL_SIZE": "1", "STAGE_LOG_LEVEL": "debug"})
-		l.log = newLogger(&l.logs, "debug", "json")
+		l.log = logging.New(&l.logs, "debug", "json")
 		l.load("the row's secret text", "also secret")
 		l.work(2, nil)
 		said, lines := l.ofRow(1)
@@ -72,14 +73,14 @@ func TestTheLogTellsTheWayOfEachRowAtDebug(t *testing.T) {
 func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Errors: map[int]float64{400: 1}}, map[string]string{"STAGE_ON_FATAL": "fail"})
-		l.log = newLogger(&l.logs, "info", "json")
+		l.log = logging.New(&l.logs, "info", "json")
 		questions := make([]string, 500)
 		for i := range questions {
 			questions[i] = fmt.Sprint("q", i)
 		}
 		l.load(questions...)
 		l.work(500, nil)
-		flushLog(l.log)
+		logging.Flush(l.log)
 		lines, failed := 0, 0
 		for _, line := range stagetest.JSONLines[struct {
 			Msg     string
@@ -100,7 +101,7 @@ func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
 func TestASummaryIsLoggedEvery30SecondsWhileThereIsWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second}, map[string]string{"STAGE_POOL_SIZE": "2", "STAGE_WINDOW": "16"})
-		l.log = newLogger(&l.logs, "info", "json")
+		l.log = logging.New(&l.logs, "info", "json")
 		questions := make([]string, 150) // 75 s of work
 		for i := range questions {
 			questions[i] = fmt.Sprint("q", i)

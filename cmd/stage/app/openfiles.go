@@ -16,7 +16,7 @@ const (
 // be in flight.
 func (s *stage) openFilesNeed() uint64 {
 	need := s.cfg.Pool.Size*s.caller.Len() + httpConnsMax + openFilesNATS + openFilesMargin
-	if s.conn.server != nil {
+	if s.conn.Server != nil {
 		need += openFilesEmbedded
 	}
 	if s.caller.Mocked() { // the other ends of its calls are here too

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -29,7 +30,7 @@ type pipeline struct {
 	total  int64 // rows in the source; -1: not known
 	limit  int64 // rows to process; 0: all
 	out    io.Writer
-	format func(io.Writer, result) error
+	format func(io.Writer, stored.Result) error
 	// endInput, when set, ends a read of the source that is under way.
 	endInput func(cause error)
 	// resumed says what an interrupted job goes on by; empty: it begins anew.
@@ -101,7 +102,7 @@ func (p *pipeline) run(soft, hard context.Context) error {
 
 // load publishes the rows of the input that are not in the stream yet.
 func (p *pipeline) load(ctx context.Context) error {
-	cfg, nc := p.stage.cfg, p.stage.conn.nc
+	cfg, nc := p.stage.cfg, p.stage.conn.Nc
 	l, loaded, err := newLoader(ctx, nc, cfg, "in", nil)
 	if err != nil {
 		return err
@@ -133,15 +134,15 @@ func (p *pipeline) load(ctx context.Context) error {
 
 // write writes the stored results from the first on, and returns when the last is written.
 func (p *pipeline) write(ctx context.Context) error {
-	js, err := jetstream.New(p.stage.conn.nc)
+	js, err := jetstream.New(p.stage.conn.Nc)
 	if err != nil {
 		return err
 	}
-	results, err := openResults(ctx, js, p.stage.cfg, 0, true)
+	results, err := stored.OpenResults(ctx, js, p.stage.cfg, 0, true)
 	if err != nil {
 		return err
 	}
-	defer results.close()
+	defer results.Close()
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.out)), 64<<10)
 	total, flushed := int64(-1), time.Now()
 	for total < 0 || p.written < total {
@@ -153,8 +154,8 @@ func (p *pipeline) write(ctx context.Context) error {
 			default:
 			}
 		}
-		r, err := results.next(ctx, resultPoll)
-		if err != nil && !errors.Is(err, errNoMore) {
+		r, err := results.Next(ctx, resultPoll)
+		if err != nil && !errors.Is(err, stored.ErrNoMore) {
 			return errors.Join(err, out.Flush())
 		}
 		if err != nil || out.Available() < len(r.Body) || time.Since(flushed) > flushEvery {

@@ -15,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
@@ -104,11 +105,11 @@ func redrive(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o 
 	done := &redriven{options: o, Reasons: make(map[string]int)}
 	results, err := js.Stream(ctx, cfg.Result.Stream)
 	if err != nil {
-		return nil, missingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
+		return nil, stored.MissingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
 	}
 	input, err := js.Stream(ctx, cfg.Input.Stream)
 	if err != nil {
-		return nil, missingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
+		return nil, stored.MissingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
 	}
 	for p := range cfg.Streams.Partitions {
 		r := &redriver{js: js, cfg: cfg, partition: p, done: done, results: results, input: input}
@@ -122,7 +123,7 @@ func redrive(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o 
 // run goes through the results up to the one that is the last now: a row that is redriven and fails again is not redriven
 // for ever.
 func (r *redriver) run(ctx context.Context, progress io.Writer) error {
-	end, err := r.results.GetLastMsgForSubject(ctx, logSubject(r.cfg, r.partition, "rows"))
+	end, err := r.results.GetLastMsgForSubject(ctx, stored.LogSubject(r.cfg, r.partition, "rows"))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil
 	}
@@ -135,16 +136,16 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	if r.marks, err = r.readMarks(ctx); err != nil {
 		return err
 	}
-	rows, err := openReader(ctx, r.js, r.cfg.Result.Stream, logSubject(r.cfg, r.partition, "rows"), end.Sequence, true)
+	rows, err := stored.OpenReader(ctx, r.js, r.cfg.Result.Stream, stored.LogSubject(r.cfg, r.partition, "rows"), end.Sequence, true)
 	if err != nil {
 		return err
 	}
-	defer rows.close()
+	defer rows.Close()
 	var published atomic.Int64
-	bar := terminal.NewBar(ctx, progress, int64(rows.left), 0, func() string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
+	bar := terminal.NewBar(ctx, progress, int64(rows.Left), 0, func() string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
 	defer bar.Finish()
 	for seen := int64(1); ; seen++ {
-		m, at, err := rows.next(ctx)
+		m, at, err := rows.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -166,7 +167,7 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 // compareInput finds out which results are of the input stream that is there now. The sequences of the others mean rows
 // that are gone.
 func (r *redriver) compareInput(ctx context.Context) error {
-	claims, err := readClaims(ctx, r.js, r.cfg, r.partition, r.results.CachedInfo().State.LastSeq)
+	claims, err := stored.ReadClaims(ctx, r.js, r.cfg, r.partition, r.results.CachedInfo().State.LastSeq)
 	if err != nil {
 		return err
 	}
@@ -174,8 +175,8 @@ func (r *redriver) compareInput(ctx context.Context) error {
 	if len(claims) > 0 {
 		r.since = math.MaxUint64
 	}
-	for i := len(claims) - 1; i >= 0 && claims[i].input == info.Config.Name && claims[i].created.Equal(info.Created); i-- {
-		if r.since = claims[i].at; i == 0 {
+	for i := len(claims) - 1; i >= 0 && claims[i].Input == info.Config.Name && claims[i].Created.Equal(info.Created); i-- {
+		if r.since = claims[i].At; i == 0 {
 			r.since = 0 // also results before the first claim that is left
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/seqset"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -56,13 +57,13 @@ func (r *redriver) markSubject(result string) string {
 // readMarks reads the marks of the partition, and looks for the rows of those that are begun.
 func (r *redriver) readMarks(ctx context.Context) (*redriveMarks, error) {
 	marks := &redriveMarks{begun: make(map[uint64]*redriveMark)}
-	reader, err := openReader(ctx, r.js, r.cfg.Result.Stream, r.markSubject(">"), math.MaxUint64, true)
+	reader, err := stored.OpenReader(ctx, r.js, r.cfg.Result.Stream, r.markSubject(">"), math.MaxUint64, true)
 	if err != nil {
 		return nil, err
 	}
-	defer reader.close()
+	defer reader.Close()
 	for {
-		m, seq, err := reader.next(ctx)
+		m, seq, err := reader.Next(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +121,7 @@ func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nat
 	stream, filter := r.cfg.Input.Stream, r.cfg.Input.PartitionSubject(r.partition)
 	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // which allows no second reader, and holds little
 		return func() (nats.Header, uint64, error) {
-			m, err := nextMessage(ctx, r.js.Conn(), stream, filter, from)
+			m, err := stored.NextMessage(ctx, r.js.Conn(), stream, filter, from)
 			if err != nil || m == nil {
 				return nil, 0, err
 			}
@@ -128,17 +129,17 @@ func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nat
 			return m.Header, m.Sequence, nil
 		}, func() {}, nil
 	}
-	reader, err := openStream(ctx, r.js, readOptions{stream: stream, filters: []string{filter}, from: from, headersOnly: true})
+	reader, err := stored.Open(ctx, r.js, stored.ReadOptions{Stream: stream, Filters: []string{filter}, From: from, HeadersOnly: true})
 	if err != nil {
 		return nil, nil, err
 	}
 	return func() (nats.Header, uint64, error) {
-		m, seq, err := reader.next(ctx)
+		m, seq, err := reader.Next(ctx)
 		if err != nil || m == nil {
 			return nil, 0, err
 		}
 		return m.Headers(), seq, nil
-	}, reader.close, nil
+	}, reader.Close, nil
 }
 
 // flush publishes the group: marks, rows, marks. Once begun it is not interrupted.
@@ -319,7 +320,7 @@ func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*r
 // stillOurs leaves out rows whose marks another redrive has taken.
 func (r *redriver) stillOurs(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	nc, stream := r.js.Conn(), r.cfg.Result.Stream
-	last, err := lastMessage(ctx, nc, stream, r.markSubject(">"))
+	last, err := stored.LastMessage(ctx, nc, stream, r.markSubject(">"))
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +328,7 @@ func (r *redriver) stillOurs(ctx context.Context, rows []*redriveRow) (ours []*r
 		return rows, nil
 	}
 	for _, row := range rows {
-		m, err := lastMessage(ctx, nc, stream, r.markSubject(strconv.FormatUint(row.at, 10)))
+		m, err := stored.LastMessage(ctx, nc, stream, r.markSubject(strconv.FormatUint(row.at, 10)))
 		switch {
 		case err != nil:
 			return nil, err

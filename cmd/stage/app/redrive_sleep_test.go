@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -118,7 +119,7 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 func (b *redriveBench) stored(stream string, from uint64) (msgs []*jetstream.RawStreamMsg) {
 	b.t.Helper()
 	for {
-		m, err := nextMessage(b.t.Context(), b.nc, stream, ">", from)
+		m, err := stored.NextMessage(b.t.Context(), b.nc, stream, ">", from)
 		if err != nil {
 			b.t.Fatal(err)
 		}

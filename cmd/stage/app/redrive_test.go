@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -38,7 +39,7 @@ func (b *redriveBench) fail(reason string, row *nats.Msg) (at uint64) {
 
 func (b *redriveBench) answer(seq uint64, subject, status string, body []byte) (at uint64) {
 	b.t.Helper()
-	m := verifyStep{result: &resultRow{seq: seq, owner: "run1.a", status: status, stateID: auditlog.StateID("stage", "ROWS", 0, seq), source: "ROWS"}}.message(b.t)
+	m := verifyStep{result: &stored.ResultRow{Seq: seq, Owner: "run1.a", Status: status, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS"}}.message(b.t)
 	m.Header.Set(consumer.HeaderSourceSubject, subject)
 	m.Data = body
 	return b.publish(m)
@@ -59,7 +60,7 @@ func (b *redriveBench) redrive(o redriveOptions) string {
 func (b *redriveBench) input(from uint64) (lines []string) {
 	b.t.Helper()
 	for {
-		m, err := nextMessage(b.t.Context(), b.nc, "ROWS", ">", from)
+		m, err := stored.NextMessage(b.t.Context(), b.nc, "ROWS", ">", from)
 		if err != nil {
 			b.t.Fatal(err)
 		}

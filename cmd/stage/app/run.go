@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -56,7 +57,7 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	case err != nil:
 		return err
 	}
-	defer conn.close()
+	defer conn.Close()
 	servers, err := openTargets(cfg, deps.DialLLM, llmtest.Config{})
 	if err != nil {
 		return err
@@ -66,8 +67,8 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	if err != nil {
 		return err
 	}
-	if conn.server != nil {
-		s.log.Info("embedded NATS server", slog.String("url", conn.server.URL()), slog.String("token_in", filepath.Join(cfg.Data.Dir, "nats.json")))
+	if conn.Server != nil {
+		s.log.Info("embedded NATS server", slog.String("url", conn.Server.URL()), slog.String("token_in", filepath.Join(cfg.Data.Dir, "nats.json")))
 	}
 	s.log.Info("started", slog.String("dashboard", server.start(hard, s)), slog.String("provider", cfg.LLM.Provider), slog.Int("pool_size", cfg.Pool.Size))
 
@@ -81,15 +82,15 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	return err
 }
 
-func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*connection, error) {
+func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*natsconn.Conn, error) {
 	if d.NATS == nil {
-		return connect(ctx, cfg, cfg.Data.Dir, d.Logger)
+		return natsconn.Connect(ctx, cfg, cfg.Data.Dir, d.Logger)
 	}
 	nc, err := d.NATS()
 	if err != nil {
 		return nil, err
 	}
-	return &connection{nc: nc, lent: true}, nil
+	return &natsconn.Conn{Nc: nc, Lent: true}, nil
 }
 
 // lateServer holds the address of the HTTP server from the start, so that a taken one is found before any work, and serves

@@ -15,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/pool"
@@ -39,7 +40,7 @@ var errNotStored = errors.New("results were not stored within STAGE_STOP_TIMEOUT
 // stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder.
 type stage struct {
 	cfg       *config.Config
-	conn      *connection
+	conn      *natsconn.Conn
 	log       *slog.Logger
 	metrics   *Metrics
 	runID     string
@@ -83,7 +84,7 @@ type stageOptions struct {
 }
 
 // newStage puts the parts together and starts nothing.
-func newStage(cfg *config.Config, conn *connection, servers *targets, log *slog.Logger, opts stageOptions) (*stage, error) {
+func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *slog.Logger, opts stageOptions) (*stage, error) {
 	prompt, err := loadPrompt(cfg)
 	if err != nil {
 		return nil, config.Invalid(err)
@@ -103,7 +104,7 @@ func newStage(cfg *config.Config, conn *connection, servers *targets, log *slog.
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s.recorder = consumer.NewRecorder(conn.nc, consumer.RecorderConfig{
+	s.recorder = consumer.NewRecorder(conn.Nc, consumer.RecorderConfig{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.note,
@@ -124,10 +125,10 @@ func newStage(cfg *config.Config, conn *connection, servers *targets, log *slog.
 		}
 	}
 	if cfg.Streams.Partitions > 1 {
-		s.spread = consumer.NewSpread(conn.nc, cfg.Name, s.runID, cfg.Streams.Partitions, s.log)
+		s.spread = consumer.NewSpread(conn.Nc, cfg.Name, s.runID, cfg.Streams.Partitions, s.log)
 	}
 	for p := range cfg.Streams.Partitions {
-		c, err := consumer.New(conn.nc, s.consumerConfig(p, opts))
+		c, err := consumer.New(conn.Nc, s.consumerConfig(p, opts))
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +170,7 @@ func streams(cfg *config.Config) consumer.Streams {
 
 // prepare creates and checks the streams. Doing it again changes nothing.
 func (s *stage) prepare(ctx context.Context) error {
-	return consumer.EnsureStreams(ctx, s.conn.nc, streams(s.cfg))
+	return consumer.EnsureStreams(ctx, s.conn.Nc, streams(s.cfg))
 }
 
 // setUp does what run needs before the first row.
@@ -178,9 +179,9 @@ func (s *stage) setUp(ctx context.Context) error {
 		return err
 	}
 	if err := s.recallCost(ctx); err != nil {
-		return s.conn.explain(err)
+		return s.conn.Explain(err)
 	}
-	return s.conn.explain(s.executor.openStore(ctx, s.conn.nc))
+	return s.conn.Explain(s.executor.openStore(ctx, s.conn.Nc))
 }
 
 // run works until soft ends, then drains: no row is taken or started, calls in the air end within STAGE_STOP_TIMEOUT, and
@@ -367,7 +368,7 @@ func (s *stage) snapshot() Snapshot {
 
 // ready says whether the stage serves its purpose at the moment, and if not why.
 func (s *stage) ready() (ok bool, reason string) {
-	if why := s.conn.down(); why != "" {
+	if why := s.conn.Down(); why != "" {
 		return false, why
 	}
 	if p := s.executor.pool.Stats().Pause; p.Kind != pool.NotPaused {

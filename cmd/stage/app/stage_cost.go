@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -16,12 +17,12 @@ func (s *stage) recallCost(ctx context.Context) error {
 	if l.Ceiling() == 0 {
 		return nil
 	}
-	js, err := jetstream.New(s.conn.nc)
+	js, err := jetstream.New(s.conn.Nc)
 	if err != nil {
 		return err
 	}
 	calls := 0
-	err = readAudit(ctx, js, cfg, auditQuery{Kinds: []auditlog.Kind{auditlog.KindCall}}, func(_ []byte, e *auditlog.Event) error {
+	err = stored.ReadAudit(ctx, js, cfg, stored.AuditQuery{Kinds: []auditlog.Kind{auditlog.KindCall}}, func(_ []byte, e *auditlog.Event) error {
 		if e != nil && e.Call != nil {
 			calls++
 			l.Price(e.Call, e.Call.Model)

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -33,30 +34,30 @@ func TestAReaderReadsWhatItWasAskedFor(t *testing.T) {
 		publish("s.a.1", "s.b.2", "s.c.3", "s.a.4")
 		all := []string{"s.>"}
 		for name, c := range map[string]struct {
-			options readOptions
+			options stored.ReadOptions
 			want    []string
 		}{
-			"all":                {readOptions{filters: all}, []string{"s.a.1", "s.b.2", "s.c.3", "s.a.4", "s.b.5", "s.c.6"}},
-			"two filters":        {readOptions{filters: []string{"s.a.*", "s.b.*"}}, []string{"s.a.1", "s.b.2", "s.a.4", "s.b.5"}},
-			"from a sequence":    {readOptions{filters: []string{"s.a.*"}, from: 2}, []string{"s.a.4"}},
-			"since a time":       {readOptions{filters: all, since: begin.Add(2500 * time.Millisecond)}, []string{"s.a.4", "s.b.5", "s.c.6"}},
-			"new ones":           {readOptions{filters: all, newOnly: true}, []string{"s.b.5", "s.c.6"}},
-			"new ones, filtered": {readOptions{filters: []string{"s.a.*", "s.c.*"}, newOnly: true}, []string{"s.c.6"}},
-			"up to a sequence":   {readOptions{filters: all, until: 3}, []string{"s.a.1", "s.b.2", "s.c.3"}},
+			"all":                {stored.ReadOptions{Filters: all}, []string{"s.a.1", "s.b.2", "s.c.3", "s.a.4", "s.b.5", "s.c.6"}},
+			"two filters":        {stored.ReadOptions{Filters: []string{"s.a.*", "s.b.*"}}, []string{"s.a.1", "s.b.2", "s.a.4", "s.b.5"}},
+			"from a sequence":    {stored.ReadOptions{Filters: []string{"s.a.*"}, From: 2}, []string{"s.a.4"}},
+			"since a time":       {stored.ReadOptions{Filters: all, Since: begin.Add(2500 * time.Millisecond)}, []string{"s.a.4", "s.b.5", "s.c.6"}},
+			"new ones":           {stored.ReadOptions{Filters: all, NewOnly: true}, []string{"s.b.5", "s.c.6"}},
+			"new ones, filtered": {stored.ReadOptions{Filters: []string{"s.a.*", "s.c.*"}, NewOnly: true}, []string{"s.c.6"}},
+			"up to a sequence":   {stored.ReadOptions{Filters: all, Until: 3}, []string{"s.a.1", "s.b.2", "s.c.3"}},
 		} {
-			c.options.stream = "S"
+			c.options.Stream = "S"
 			followed := c.options
-			followed.follow = followed.until == 0
-			r, err := openStream(t.Context(), l.js, followed)
+			followed.Follow = followed.Until == 0
+			r, err := stored.Open(t.Context(), l.js, followed)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.close()
+			defer r.Close()
 			var got []string
 			take := func() {
 				for {
-					m, _, err := r.nextBefore(t.Context(), time.After(time.Second))
-					if errors.Is(err, errNothingYet) || err == nil && m == nil {
+					m, _, err := r.NextBefore(t.Context(), time.After(time.Second))
+					if errors.Is(err, stored.ErrNothingYet) || err == nil && m == nil {
 						return
 					}
 					if err != nil {
@@ -74,16 +75,16 @@ func TestAReaderReadsWhatItWasAskedFor(t *testing.T) {
 			}()
 		}
 		publish("s.b.5", "s.c.6")
-		r, err := openStream(t.Context(), l.js, readOptions{stream: "S", filters: all, follow: true})
+		r, err := stored.Open(t.Context(), l.js, stored.ReadOptions{Stream: "S", Filters: all, Follow: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.close()
+		defer r.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // it waits as long as that for nothing
 		defer cancel()
 		n := 0
 		for ; err == nil; n++ {
-			_, _, err = r.next(ctx)
+			_, _, err = r.Next(ctx)
 		}
 		if n != 7 || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("followed for an hour: %d messages, then %v", n-1, err)
@@ -100,33 +101,33 @@ func TestAStreamReaderGoesOnAfterItsConsumerIsGone(t *testing.T) {
 		}
 	}
 	<-b.js.PublishAsyncComplete()
-	r, err := openReader(t.Context(), b.js, "ROWS", "rows.>", messages-10, true)
+	r, err := stored.OpenReader(t.Context(), b.js, "ROWS", "rows.>", messages-10, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.close()
+	defer r.Close()
 	for want := uint64(1); want <= messages-10; want++ {
 		if want == 1200 { // within the second batch, of which the rest still comes
-			if err := b.js.DeleteConsumer(t.Context(), "ROWS", r.consumer.CachedInfo().Name); err != nil {
+			if err := b.js.DeleteConsumer(t.Context(), "ROWS", r.Consumer.CachedInfo().Name); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if m, at, err := r.next(t.Context()); err != nil || m == nil || at != want {
+		if m, at, err := r.Next(t.Context()); err != nil || m == nil || at != want {
 			t.Fatalf("got message %d, error %v; want %d", at, err, want)
 		}
 	}
-	if m, _, err := r.next(t.Context()); m != nil || err != nil {
+	if m, _, err := r.Next(t.Context()); m != nil || err != nil {
 		t.Errorf("after the last: got %v, %v", m, err)
 	}
-	if _, err := openReader(t.Context(), b.js, "NONE", "rows.>", 1, true); err == nil {
+	if _, err := stored.OpenReader(t.Context(), b.js, "NONE", "rows.>", 1, true); err == nil {
 		t.Error("want an error for a stream that does not exist")
 	}
-	empty, err := openReader(t.Context(), b.js, "AUDIT", "audit.>", 1, true)
+	empty, err := stored.OpenReader(t.Context(), b.js, "AUDIT", "audit.>", 1, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer empty.close()
-	if m, _, err := empty.next(t.Context()); m != nil || err != nil {
+	defer empty.Close()
+	if m, _, err := empty.Next(t.Context()); m != nil || err != nil {
 		t.Errorf("an empty stream: got %v, %v", m, err)
 	}
 }

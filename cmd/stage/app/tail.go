@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -24,13 +25,13 @@ type tailOptions struct {
 // printAudit prints events: those that come, from now or o.since on, or without follow all that are stored. In a store
 // that this process has opened itself no event can come.
 func printAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o tailOptions) error {
-	q := auditQuery{Kinds: o.kinds, Since: o.since, NewOnly: o.follow && o.since.IsZero(), Follow: o.follow}
-	return readAudit(ctx, js, cfg, q, func(raw []byte, e *auditlog.Event) error {
+	q := stored.AuditQuery{Kinds: o.kinds, Since: o.since, NewOnly: o.follow && o.since.IsZero(), Follow: o.follow}
+	return stored.ReadAudit(ctx, js, cfg, q, func(raw []byte, e *auditlog.Event) error {
 		if e == nil || o.failed && !didFail(e) { // nil: of a later version
 			return nil
 		}
 		if o.json {
-			if err := writeLine(out, raw); err != nil {
+			if err := stored.WriteLine(out, raw); err != nil {
 				return err
 			}
 		} else {

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -37,14 +38,14 @@ type rowEnd struct {
 // tellRow tells the whole story of a row, as far as the audit holds it.
 func tellRow(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o tailOptions) error {
 	s := &rowStory{seq: o.row, last: make(map[ownedTerm]rowEnd)}
-	err := readAudit(ctx, js, cfg, auditQuery{Since: o.since}, func(raw []byte, e *auditlog.Event) error {
+	err := stored.ReadAudit(ctx, js, cfg, stored.AuditQuery{Since: o.since}, func(raw []byte, e *auditlog.Event) error {
 		switch {
 		case e == nil: // of a later version
 		case e.Row != nil && e.Row.Sequence < o.row:
 			s.before(e.Row)
 		case e.Row != nil && e.Row.Sequence == o.row, e.Call != nil && e.Call.Sequence == o.row:
 			if o.json {
-				return writeLine(out, raw)
+				return stored.WriteLine(out, raw)
 			}
 			s.events = append(s.events, e)
 		}
@@ -88,7 +89,7 @@ const resultSkew = time.Minute
 func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*storedResult, error) {
 	subject := consumer.ResultSubject(cfg.Result.Subject, cfg.Name, int(first.Partition))
 	for _, since := range []time.Time{first.Time.Add(-resultSkew), {}} {
-		found, passed, err := searchResult(ctx, js, readOptions{stream: cfg.Result.Stream, filters: []string{subject}, since: since, headersOnly: true}, seq)
+		found, passed, err := searchResult(ctx, js, stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Since: since, HeadersOnly: true}, seq)
 		if found != nil || err != nil || !passed {
 			return found, err
 		}
@@ -97,21 +98,21 @@ func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 }
 
 // searchResult reads until the row's result, or one behind its place, which it has passed.
-func searchResult(ctx context.Context, js jetstream.JetStream, o readOptions, seq uint64) (found *storedResult, passed bool, err error) {
-	r, err := openStream(ctx, js, o)
+func searchResult(ctx context.Context, js jetstream.JetStream, o stored.ReadOptions, seq uint64) (found *storedResult, passed bool, err error) {
+	r, err := stored.Open(ctx, js, o)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, false, nil
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	defer r.close()
+	defer r.Close()
 	for {
-		m, at, err := r.next(ctx)
+		m, at, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return nil, false, err
 		}
-		v, err := newResult(m)
+		v, err := stored.NewResult(m)
 		switch {
 		case err != nil:
 			return nil, false, err

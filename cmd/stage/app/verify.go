@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -27,8 +28,8 @@ type verification struct {
 	runs   *runVerifier
 	parts  []*partitionVerifier
 	input  *jetstream.StreamInfo // nil: there is none
-	opened []*streamReader
-	inputs []*streamReader // by partition; nil where there is none
+	opened []*stored.Reader
+	inputs []*stored.Reader // by partition; nil where there is none
 
 	inputLoss, resultsLoss, auditLoss streamLoss
 
@@ -80,13 +81,13 @@ func (v *verification) conclude() {
 
 func (v *verification) close() {
 	for _, r := range v.opened {
-		r.close()
+		r.Close()
 	}
 }
 
 // reader begins to read a stream.
-func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*streamReader, error) {
-	r, err := openReader(ctx, v.js, stream, filter, until, headersOnly)
+func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*stored.Reader, error) {
+	r, err := stored.OpenReader(ctx, v.js, stream, filter, until, headersOnly)
 	if err == nil {
 		v.opened = append(v.opened, r)
 	}
@@ -118,7 +119,7 @@ func (v *verification) open(ctx context.Context) (err error) {
 	if audit == nil {
 		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): nothing can be said of calls, tokens and cost", v.cfg.Audit.Stream)
 	}
-	v.inputs = make([]*streamReader, len(bounds))
+	v.inputs = make([]*stored.Reader, len(bounds))
 	for i, bound := range bounds {
 		if err := v.openPartition(ctx, i, bound); err != nil {
 			return err
@@ -150,7 +151,7 @@ func (v *verification) readRuns(ctx context.Context) error {
 		return err
 	}
 	for {
-		m, _, err := r.next(ctx)
+		m, _, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return err
 		}
@@ -178,7 +179,7 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 	bounds := make([]logBound, v.cfg.Streams.Partitions)
 	empty := true
 	for i := range bounds {
-		m, err := results.GetLastMsgForSubject(ctx, logSubject(v.cfg, i, ">"))
+		m, err := results.GetLastMsgForSubject(ctx, stored.LogSubject(v.cfg, i, ">"))
 		switch {
 		case errors.Is(err, jetstream.ErrMsgNotFound):
 			continue
@@ -210,15 +211,15 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 	p := v.partition(number, bound)
 	if bound.at > 0 {
 		var err error
-		if p.claims, err = readClaims(ctx, v.js, cfg, number, bound.at); err != nil {
+		if p.claims, err = stored.ReadClaims(ctx, v.js, cfg, number, bound.at); err != nil {
 			return err
 		}
-		rows, err := v.reader(ctx, cfg.Result.Stream, logSubject(cfg, number, "rows"), bound.at, true)
+		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, true)
 		if err != nil {
 			return err
 		}
-		v.total += int64(rows.left) //nolint:gosec // messages of a stream
-		p.results = resultsOf(ctx, rows)
+		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
+		p.results = stored.ResultsOf(ctx, rows)
 	}
 	if err := v.openInput(ctx, p); err != nil {
 		return err
@@ -236,7 +237,7 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 		retired:      func() { v.done.Add(1) },
 		auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
 	}
-	p.results = func() (*resultRow, error) { return nil, nil } //nolint:nilnil // the end
+	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
 	v.parts = append(v.parts, p)
 	return p
 }
@@ -246,17 +247,17 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	p.inputLast = math.MaxUint64
 	number := p.stats.Partition
 	for _, c := range p.claims {
-		if c.version > claimVersionKnown {
-			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has written: verify with that one", number, c.at, c.version)
+		if c.Version > claimVersionKnown {
+			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has written: verify with that one", number, c.At, c.Version)
 		}
 	}
 	if n := len(p.claims); n > 0 {
 		switch last := p.claims[n-1]; {
-		case last.input != p.stream:
-			p.stream = last.input
-			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number, last.input, v.cfg.Input.Stream)
+		case last.Input != p.stream:
+			p.stream = last.Input
+			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number, last.Input, v.cfg.Input.Stream)
 			return nil
-		case v.input != nil && !last.created.Equal(v.input.Created):
+		case v.input != nil && !last.Created.Equal(v.input.Created):
 			v.report.note("partition %d: stream %s was created anew since the last claim, its rows are others: the results were checked against the audit alone",
 				number, v.cfg.Input.Stream)
 			return nil
@@ -273,7 +274,7 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 			return err
 		}
 	}
-	p.input = inputOf(ctx, v.js.Conn(), v.inputs[number], v.cfg.Input.Stream, filter)
+	p.input = stored.InputOf(ctx, v.js.Conn(), v.inputs[number], v.cfg.Input.Stream, filter)
 	return nil
 }
 
@@ -302,10 +303,10 @@ func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 	return nil
 }
 
-func (v *verification) readAudit(ctx context.Context, r *streamReader, bar *terminal.Bar) error {
+func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *terminal.Bar) error {
 	later, foreign := 0, 0
 	for {
-		m, _, err := r.next(ctx)
+		m, _, err := r.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -355,7 +356,7 @@ func (v *verification) pending(ctx context.Context, number int, p *partitionVeri
 	case p.input == nil:
 		return nil, nil //nolint:nilnil // not known
 	case r != nil && p.nextInput != 0:
-		n = r.left + 1
+		n = r.Left + 1
 	case r == nil:
 		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, consumer.DurableName(v.cfg.Name, number))
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stored"
 	"pgregory.net/rapid"
 )
 
@@ -92,15 +93,15 @@ func (d *damage) expect() expected {
 
 // unknowable tells whether a result was never written and nothing is left that tells of its row: the guarantee is about
 // rows that the input still holds.
-func (d *damage) unknowable(r *resultRow, log []verifyStep) bool {
+func (d *damage) unknowable(r *stored.ResultRow, log []verifyStep) bool {
 	last := uint64(0)
 	for _, s := range log {
 		if s.result != nil {
-			last = max(last, s.result.seq)
+			last = max(last, s.result.Seq)
 		}
 	}
-	return d.unstored[r] && r.seq < last && !d.rows[r.seq] && !d.has(func(e *auditlog.Event) bool {
-		return e.Row != nil && e.Row.Sequence == r.seq || e.Call != nil && e.Call.Sequence == r.seq
+	return d.unstored[r] && r.Seq < last && !d.rows[r.Seq] && !d.has(func(e *auditlog.Event) bool {
+		return e.Row != nil && e.Row.Sequence == r.Seq || e.Call != nil && e.Call.Sequence == r.Seq
 	})
 }
 
@@ -109,7 +110,7 @@ func (d *damage) expectLog(log, was []verifyStep) expected {
 		return mustNotProve
 	}
 	for _, s := range was[len(log):] {
-		if !d.unstored[logOf(s)] || s.result != nil && d.summary(runOf(s.result.owner)) {
+		if !d.unstored[logOf(s)] || s.result != nil && d.summary(runOf(s.result.Owner)) {
 			return mustNotProve
 		}
 	}
@@ -138,7 +139,7 @@ func (d *damage) expectAudit(left int) expected {
 	resulted := make(map[uint64]bool)
 	for _, s := range d.log[:min(left, len(d.log))] {
 		if s.result != nil {
-			resulted[s.result.seq] = true
+			resulted[s.result.Seq] = true
 		}
 	}
 	if len(d.audit.msgs) > len(d.events) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/stored"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
@@ -127,11 +128,11 @@ type verifyJob struct {
 
 // verifyStep is one message: exactly one of its parts is set.
 type verifyStep struct {
-	claim  *claimEntry
+	claim  *stored.Claim
 	call   *auditlog.Call
 	row    *auditlog.Row
 	run    *auditlog.Run
-	result *resultRow
+	result *stored.ResultRow
 	part   int
 }
 
@@ -151,7 +152,7 @@ func (j *verifyJob) start(run string) {
 }
 
 func (j *verifyJob) claim(owner string, mark uint64) {
-	j.steps = append(j.steps, verifyStep{claim: &claimEntry{owner: owner, mark: mark, version: 1, input: "ROWS", created: j.created}})
+	j.steps = append(j.steps, verifyStep{claim: &stored.Claim{Owner: owner, Mark: mark, Version: 1, Input: "ROWS", Created: j.created}})
 }
 
 // call records one call for a row.
@@ -179,8 +180,8 @@ func (j *verifyJob) row(owner string, seq uint64, retries int, source string) {
 }
 
 func (j *verifyJob) result(owner string, seq uint64) {
-	j.steps = append(j.steps, verifyStep{result: &resultRow{
-		seq: seq, owner: owner, status: auditlog.RowSuccess, stateID: auditlog.StateID("stage", "ROWS", 0, seq), source: "ROWS",
+	j.steps = append(j.steps, verifyStep{result: &stored.ResultRow{
+		Seq: seq, Owner: owner, Status: auditlog.RowSuccess, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS",
 	}})
 }
 
@@ -201,7 +202,7 @@ func (j *verifyJob) end(run string) {
 	s := &auditlog.Summary{}
 	for _, st := range j.steps {
 		switch {
-		case st.result != nil && runOf(st.result.owner) == run:
+		case st.result != nil && runOf(st.result.Owner) == run:
 			s.RowsSucceeded++
 		case st.call != nil && st.call.RunID == run:
 			s.Total.Calls++
@@ -219,7 +220,7 @@ func (j *verifyJob) end(run string) {
 func (j *verifyJob) index(match func(verifyStep) bool) int { return slices.IndexFunc(j.steps, match) }
 
 func (j *verifyJob) resultOf(seq uint64) int {
-	return j.index(func(s verifyStep) bool { return s.result != nil && s.result.seq == seq })
+	return j.index(func(s verifyStep) bool { return s.result != nil && s.result.Seq == seq })
 }
 
 // row7 finds the row event that most tests meddle with.
@@ -263,18 +264,18 @@ func (s verifyStep) message(t *testing.T) *nats.Msg {
 	case s.claim != nil:
 		c := s.claim
 		body, err := json.Marshal(map[string]any{
-			"owner": c.owner, "high_water_mark": c.mark, "version": c.version, "input_stream": c.input, "input_created": c.created,
+			"owner": c.Owner, "high_water_mark": c.Mark, "version": c.Version, "input_stream": c.Input, "input_created": c.Created,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return &nats.Msg{Subject: log + "claim", Data: body, Header: nats.Header{
-			consumer.HeaderOwner: {c.owner}, consumer.HeaderSourceSeq: {strconv.FormatUint(c.mark, 10)},
+			consumer.HeaderOwner: {c.Owner}, consumer.HeaderSourceSeq: {strconv.FormatUint(c.Mark, 10)},
 		}}
 	}
 	r := s.result
 	return &nats.Msg{Subject: log + "rows", Data: []byte(`{}`), Header: nats.Header{
-		consumer.HeaderSourceStream: {r.source}, consumer.HeaderSourceSeq: {strconv.FormatUint(r.seq, 10)}, consumer.HeaderSourceSubject: {"rows.a"},
-		consumer.HeaderStatus: {r.status}, consumer.HeaderStateID: {r.stateID}, consumer.HeaderOwner: {r.owner},
+		consumer.HeaderSourceStream: {r.Source}, consumer.HeaderSourceSeq: {strconv.FormatUint(r.Seq, 10)}, consumer.HeaderSourceSubject: {"rows.a"},
+		consumer.HeaderStatus: {r.Status}, consumer.HeaderStateID: {r.StateID}, consumer.HeaderOwner: {r.Owner},
 	}}
 }

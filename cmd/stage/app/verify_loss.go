@@ -106,14 +106,14 @@ func (l *streamLoss) cause() string {
 func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
 	l := &v.auditLoss
 	gone = l.gone
-	if len(p.claims) == 0 || p.claims[0].mark > 0 {
+	if len(p.claims) == 0 || p.claims[0].Mark > 0 {
 		return gone
 	}
 	first := p.claims[0]
 	switch {
-	case l.info != nil && first.stored.Before(l.info.Created):
+	case l.info != nil && first.Stored.Before(l.info.Created):
 		return later(gone, l.info.Created)
-	case l.inside == 0 && l.front > 0 && v.runs.started(first.owner):
+	case l.inside == 0 && l.front > 0 && v.runs.started(first.Owner):
 		return time.Time{}
 	}
 	return gone

@@ -17,11 +17,11 @@ type (
 )
 
 func isResult(seq uint64) func(pureLog) bool {
-	return func(m pureLog) bool { return m.is.result != nil && m.is.result.seq == seq }
+	return func(m pureLog) bool { return m.is.result != nil && m.is.result.Seq == seq }
 }
 
 func isClaim(owner string) func(pureLog) bool {
-	return func(m pureLog) bool { return m.is.claim != nil && m.is.claim.owner == owner }
+	return func(m pureLog) bool { return m.is.claim != nil && m.is.claim.Owner == owner }
 }
 
 func isRow(seq uint64) func(pureEvent) bool {
@@ -94,7 +94,7 @@ func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 		}, verdictViolated, "bad_claim"},
 		{"results", "middle", "a limit for each subject", young, func(j *pureJob) {
 			j.results.cfg.MaxMsgsPerSubject = 15
-			j.results.remove(func(m pureLog) bool { return m.is.result != nil && m.is.result.seq <= 5 })
+			j.results.remove(func(m pureLog) bool { return m.is.result != nil && m.is.result.Seq <= 5 })
 		}, verdictViolated, "which may have been results of rows that nothing else tells of: it keeps only 15 messages a subject"},
 		{"results", "end", "never written", young, func(j *pureJob) { unwritten(&j.results, isResult(20)) }, verdictViolated, "run run2: 9 results are stored, its summary says 10"},
 		{"results", "end", "never written by a process that was killed", young, func(j *pureJob) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/seqset"
+	"github.com/llm-stage/stage/internal/stored"
 )
 
 // read takes the next result of the log as the head, and checks its place among the others. A result that is wrong in
@@ -18,9 +19,9 @@ func (v *partitionVerifier) read() error {
 		v.over = true
 		return nil
 	}
-	v.claimsBefore(r.at)
+	v.claimsBefore(r.At)
 	v.stats.Results++
-	switch r.status {
+	switch r.Status {
 	case auditlog.RowSuccess:
 		v.stats.Succeeded++
 	case auditlog.RowError:
@@ -28,33 +29,33 @@ func (v *partitionVerifier) read() error {
 	}
 	v.runs.result(r)
 	if fault := v.faultOf(r); fault != "" {
-		v.violate(violationResult, r.seq, "message %d of the results: %s", r.at, fault)
+		v.violate(violationResult, r.Seq, "message %d of the results: %s", r.At, fault)
 	}
-	if r.seq == 0 {
+	if r.Seq == 0 {
 		return nil
 	}
-	term := v.term(r.owner)
-	if v.owner != "" && r.owner != v.owner {
-		v.violate(violationClaim, r.seq, "the result of row %d is of %s, after the claim of %s: a fenced owner has appended it", r.seq, r.owner, v.owner)
+	term := v.term(r.Owner)
+	if v.owner != "" && r.Owner != v.owner {
+		v.violate(violationClaim, r.Seq, "the result of row %d is of %s, after the claim of %s: a fenced owner has appended it", r.Seq, r.Owner, v.owner)
 	}
 	switch begins := v.owner == "" && v.last == 0; {
 	case begins && v.resultsGone:
-		v.purged, v.base = true, r.seq-1
+		v.purged, v.base = true, r.Seq-1
 	case begins:
-		v.violate(violationClaim, r.seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.seq, r.at)
+		v.violate(violationClaim, r.Seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.Seq, r.At)
 	}
-	h := &verifiedRow{resultRow: r, key: rowKey{v.epoch, r.seq}, term: term}
-	v.mark = r.seq
+	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: term}
+	v.mark = r.Seq
 	switch {
-	case !v.seen.Add(r.seq):
-		v.violate(violationDoubled, r.seq, "row %d has another result at %d of the results stream", r.seq, r.at)
+	case !v.seen.Add(r.Seq):
+		v.violate(violationDoubled, r.Seq, "row %d has another result at %d of the results stream", r.Seq, r.At)
 		return nil
-	case r.seq < v.last:
-		h.late, h.inInput = true, v.missing.Remove(r.seq)
-		v.violate(violationDisorder, r.seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.seq, r.at, v.last)
+	case r.Seq < v.last:
+		h.late, h.inInput = true, v.missing.Remove(r.Seq)
+		v.violate(violationDisorder, r.Seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.Seq, r.At, v.last)
 	default:
-		v.last = r.seq
-		if h.inInput, err = v.inputUpTo(r.seq); err != nil {
+		v.last = r.Seq
+		if h.inInput, err = v.inputUpTo(r.Seq); err != nil {
 			return err
 		}
 	}
@@ -63,18 +64,18 @@ func (v *partitionVerifier) read() error {
 }
 
 // faultOf says what is wrong with a result's own words; empty: nothing.
-func (v *partitionVerifier) faultOf(r *resultRow) string {
+func (v *partitionVerifier) faultOf(r *stored.ResultRow) string {
 	here := v.epoch == v.epochs-1
 	switch {
-	case r.seq == 0:
+	case r.Seq == 0:
 		return "it does not say which row it is the result of"
-	case r.status != auditlog.RowSuccess && r.status != auditlog.RowError:
-		return "its status is " + quoted(r.status) + ", neither success nor error"
-	case here && r.source != v.stream:
-		return "it is about stream " + quoted(r.source) + ", the input is " + v.stream
-	case r.stateID != auditlog.StateID(v.name, r.source, auditlog.Partition(v.stats.Partition), r.seq):
-		return "its state id " + quoted(r.stateID) + " is that of another row"
-	case here && r.seq > v.inputLast:
+	case r.Status != auditlog.RowSuccess && r.Status != auditlog.RowError:
+		return "its status is " + quoted(r.Status) + ", neither success nor error"
+	case here && r.Source != v.stream:
+		return "it is about stream " + quoted(r.Source) + ", the input is " + v.stream
+	case r.StateID != auditlog.StateID(v.name, r.Source, auditlog.Partition(v.stats.Partition), r.Seq):
+		return "its state id " + quoted(r.StateID) + " is that of another row"
+	case here && r.Seq > v.inputLast:
 		return "it is about a row that the input never had"
 	}
 	return ""
@@ -99,20 +100,20 @@ func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
 
 // claimsBefore checks the claims that lie in the log before a message.
 func (v *partitionVerifier) claimsBefore(at uint64) {
-	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].at < at {
+	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].At < at {
 		c := v.claims[v.nextClaim]
 		switch first := v.nextClaim == 0; {
-		case !first && !c.sameInput(v.claims[v.nextClaim-1]):
+		case !first && !c.SameInput(v.claims[v.nextClaim-1]):
 			v.newEpoch()
-		case first && v.last == 0 && c.mark > 0 && v.resultsGone:
-			v.purged, v.base, v.mark = true, c.mark, c.mark
-		case first && v.purged && c.mark == 0: // the results before it are of another input
+		case first && v.last == 0 && c.Mark > 0 && v.resultsGone:
+			v.purged, v.base, v.mark = true, c.Mark, c.Mark
+		case first && v.purged && c.Mark == 0: // the results before it are of another input
 			v.restart()
 		}
-		if c.mark != v.mark {
-			v.violate(violationClaim, c.mark, "the claim at %d of the results stream, of %s, says that row %d was the last before it; it was row %d", c.at, c.owner, c.mark, v.mark)
+		if c.Mark != v.mark {
+			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, says that row %d was the last before it; it was row %d", c.At, c.Owner, c.Mark, v.mark)
 		}
-		v.owner = c.owner
+		v.owner = c.Owner
 		v.nextClaim++
 	}
 }

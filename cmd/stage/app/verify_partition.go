@@ -7,14 +7,15 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/seqset"
+	"github.com/llm-stage/stage/internal/stored"
 )
 
 // partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
 type partitionSources struct {
-	results func() (*resultRow, error)
+	results func() (*stored.ResultRow, error)
 	// input returns the sequences of the rows that are still there; nil where nothing can be said about the rows.
 	input  func() (uint64, error)
-	claims []claimEntry
+	claims []stored.Claim
 }
 
 // partitionVerifier joins the streams of one partition: results and input row by row, and the audit events as they come.
@@ -55,7 +56,7 @@ type partitionVerifier struct {
 
 // verifiedRow is a result on its way through the check.
 type verifiedRow struct {
-	*resultRow
+	*stored.ResultRow
 	key     rowKey
 	term    *auditTerm
 	late    bool // it came after the result of a later row
@@ -67,10 +68,10 @@ func (v *partitionVerifier) start() (err error) {
 	v.terms = make(map[string]*auditTerm)
 	epoch := 0
 	for i, c := range v.claims {
-		if i > 0 && !c.sameInput(v.claims[i-1]) {
+		if i > 0 && !c.SameInput(v.claims[i-1]) {
 			epoch++
 		}
-		v.terms[c.owner] = &auditTerm{owner: c.owner, epoch: epoch, since: c.stored}
+		v.terms[c.Owner] = &auditTerm{owner: c.Owner, epoch: epoch, since: c.Stored}
 	}
 	v.epochs = epoch + 1
 	v.stats.Claims = len(v.claims)
@@ -185,9 +186,9 @@ func (v *partitionVerifier) retire() {
 	event := row.by(h.term)
 	switch {
 	case event == nil && h.late:
-	case event == nil && v.unaudited(h, h.term.since, h.stored):
+	case event == nil && v.unaudited(h, h.term.since, h.Stored):
 	case event == nil:
-		v.violate(violationNoRowEvent, h.seq, "row %d has no row event of %s, the owner of its result", h.seq, h.owner)
+		v.violate(violationNoRowEvent, h.Seq, "row %d has no row event of %s, the owner of its result", h.Seq, h.Owner)
 		v.vouch(h)
 	default:
 		v.checkAudit(h, row, event)
@@ -229,13 +230,13 @@ func (v *partitionVerifier) unaudited(h *verifiedRow, since, until time.Time) bo
 // checkAudit compares a result with its row event, and that with the call events.
 func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *rowFacts) {
 	h.term.since = later(h.term.since, event.queued.Add(-auditSlack)) // later rows of the term were taken later
-	if event.status != h.status {
-		v.violate(violationRowEvent, h.seq, "row %d has a result with status %s and a row event with status %s", h.seq, h.status, event.status)
+	if event.status != h.Status {
+		v.violate(violationRowEvent, h.Seq, "row %d has a result with status %s and a row event with status %s", h.Seq, h.Status, event.status)
 	}
 	calls, ok := row.chosen(event)
 	since, until := event.started.Add(-auditSlack), event.started
 	if event.source == auditlog.SourceJournal {
-		since, until = time.Time{}, h.stored // of the earlier term that made the calls nothing is known
+		since, until = time.Time{}, h.Stored // of the earlier term that made the calls nothing is known
 	}
 	if !ok && v.unaudited(h, since, until) {
 		return
@@ -245,14 +246,14 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	switch n := event.calls(); {
 	case event.source == auditlog.SourceDedupe:
 	case event.source == auditlog.SourceJournal && !ok && len(row.calls) >= n:
-		v.violate(violationTokens, h.seq, "row %d was answered from the journal, and no %d calls of an earlier term add up to its row event: %s, %d capacity retries",
-			h.seq, n, "tokens "+event.usage.Tokens(), event.capacity)
+		v.violate(violationTokens, h.Seq, "row %d was answered from the journal, and no %d calls of an earlier term add up to its row event: %s, %d capacity retries",
+			h.Seq, n, "tokens "+event.usage.Tokens(), event.capacity)
 	case len(calls) > n:
-		v.violate(violationCallEvent, h.seq, "row %d has %d call events of %s, its row event counts %d calls", h.seq, len(calls), event.term.owner, n)
+		v.violate(violationCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls", h.Seq, len(calls), event.term.owner, n)
 	case len(calls) < n:
-		v.violate(violationNoCallEvent, h.seq, "row %d has %d call events of %s, its row event counts %d calls%s", h.seq, len(calls), event.term.owner, n, holesText(calls))
+		v.violate(violationNoCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls%s", h.Seq, len(calls), event.term.owner, n, holesText(calls))
 	case !ok:
-		v.violate(violationNoCallEvent, h.seq, "row %d has call events of %s that are not numbered from 0%s", h.seq, event.term.owner, holesText(calls))
+		v.violate(violationNoCallEvent, h.Seq, "row %d has call events of %s that are not numbered from 0%s", h.Seq, event.term.owner, holesText(calls))
 	default:
 		v.checkSums(h, event, calls)
 	}
@@ -261,10 +262,10 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 // checkSums compares what the calls of a row add up to with its row event.
 func (v *partitionVerifier) checkSums(h *verifiedRow, event *rowFacts, calls []callFacts) {
 	if got := capacityOf(calls); got != event.capacity {
-		v.violate(violationRetries, h.seq, "row %d has %d capacity retries in the call events, %d in the row event", h.seq, got, event.capacity)
+		v.violate(violationRetries, h.Seq, "row %d has %d capacity retries in the call events, %d in the row event", h.Seq, got, event.capacity)
 	}
 	if d := usageDiffers(usageOf(calls), event.usage); d != nil {
-		v.violate(d.kind, h.seq, "row %d: %s in the row event", h.seq, d.text)
+		v.violate(d.kind, h.Seq, "row %d: %s in the row event", h.Seq, d.text)
 	}
 }
 

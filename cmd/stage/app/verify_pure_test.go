@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -133,18 +134,18 @@ func (j *pureJob) verify() *verifyReport {
 		}
 	}
 	var bound logBound
-	var rows []resultRow
-	var claims []claimEntry
+	var rows []stored.ResultRow
+	var claims []stored.Claim
 	for _, m := range j.results.msgs {
 		bound.at = m.seq
 		if c := m.is.claim; c != nil {
 			entry := *c
-			entry.at, entry.stored, bound.mark = m.seq, m.stored, c.mark
+			entry.At, entry.Stored, bound.mark = m.seq, m.stored, c.Mark
 			claims = append(claims, entry)
 			continue
 		}
 		row := *m.is.result
-		row.at, row.stored, bound.mark = m.seq, m.stored, row.seq
+		row.At, row.Stored, bound.mark = m.seq, m.stored, row.Seq
 		rows = append(rows, row)
 	}
 	if bound.at == 0 {
@@ -155,7 +156,7 @@ func (j *pureJob) verify() *verifyReport {
 	p := v.partition(0, bound)
 	p.claims = claims
 	p.auditGone = v.auditOf(p)
-	p.results = func() (*resultRow, error) {
+	p.results = func() (*stored.ResultRow, error) {
 		if len(rows) == 0 {
 			return nil, nil //nolint:nilnil // the end
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/stored"
 )
 
 // appendGroup is the most results that are stored at once: so many may be there that the process never knew of, since the
@@ -104,11 +105,11 @@ func (v *runVerifier) call(e *auditlog.Call) {
 }
 
 // result takes a result.
-func (v *runVerifier) result(row *resultRow) {
-	r := v.runs[processOf(row.owner)]
+func (v *runVerifier) result(row *stored.ResultRow) {
+	r := v.runs[processOf(row.Owner)]
 	switch {
 	case r == nil:
-	case row.status == auditlog.RowError:
+	case row.Status == auditlog.RowError:
 		r.failed++
 	default:
 		r.succeeded++

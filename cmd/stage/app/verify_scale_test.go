@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stored"
 )
 
 // generatedJob makes the streams of a partition as they are asked for: nothing of it is held.
@@ -17,16 +18,16 @@ type generatedJob struct {
 	term         string
 }
 
-func (g *generatedJob) result() (*resultRow, error) {
+func (g *generatedJob) result() (*stored.ResultRow, error) {
 	if g.next++; g.next == g.lost {
 		g.next++
 	}
 	if g.next > g.rows {
 		return nil, nil
 	}
-	return &resultRow{
-		at: g.next + 1, seq: g.next, owner: g.term, status: auditlog.RowSuccess, source: "ROWS",
-		stateID: auditlog.StateID("stage", "ROWS", 0, g.next),
+	return &stored.ResultRow{
+		At: g.next + 1, Seq: g.next, Owner: g.term, Status: auditlog.RowSuccess, Source: "ROWS",
+		StateID: auditlog.StateID("stage", "ROWS", 0, g.next),
 	}, nil
 }
 
@@ -86,7 +87,7 @@ func TestVerifyHoldsAWindowOfRowsOnly(t *testing.T) {
 				window: newAuditWindow(2 * window),
 				partitionSources: partitionSources{
 					results: g.result, input: g.input,
-					claims: []claimEntry{{at: 1, owner: g.term, version: 1, input: "ROWS"}},
+					claims: []stored.Claim{{At: 1, Owner: g.term, Version: 1, Input: "ROWS"}},
 				},
 			}
 			before, peak, seen := heapInUse(), uint64(0), 0

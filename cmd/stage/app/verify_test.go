@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -39,8 +40,8 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 		}, []string{"VIOLATION out_of_order: partition 0: the result of row 7, at 9 of the results stream, comes after that of row 8"}},
 		{"two distant results swapped", func(j *verifyJob) {
 			a, b := j.resultOf(3), j.resultOf(18)
-			j.steps[a].result.seq, j.steps[b].result.seq = 18, 3
-			j.steps[a].result.stateID, j.steps[b].result.stateID = j.steps[b].result.stateID, j.steps[a].result.stateID
+			j.steps[a].result.Seq, j.steps[b].result.Seq = 18, 3
+			j.steps[a].result.StateID, j.steps[b].result.StateID = j.steps[b].result.StateID, j.steps[a].result.StateID
 		}, []string{"row 3, at 19 of the results stream, comes after that of row 18", "row 4, at 5", "row 17, at 18", "15 out_of_order"}},
 		{"the call event of a row removed", func(j *verifyJob) {
 			j.remove(j.callOf(7))
@@ -99,17 +100,17 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			[]string{"row_event_differs: partition 0: row 7 has a result with status success and a row event with status error"},
 		},
 		{"a claim with a wrong mark", func(j *verifyJob) {
-			j.steps = slices.Insert(j.steps, j.resultOf(7)+1, verifyStep{claim: &claimEntry{owner: "run1.a", mark: 6, version: 1, input: "ROWS", created: j.created}})
+			j.steps = slices.Insert(j.steps, j.resultOf(7)+1, verifyStep{claim: &stored.Claim{Owner: "run1.a", Mark: 6, Version: 1, Input: "ROWS", Created: j.created}})
 		}, []string{"bad_claim: partition 0: the claim at 9 of the results stream, of run1.a, says that row 6 was the last before it; it was row 7"}},
 		{"a result of a fenced owner", func(j *verifyJob) {
-			j.steps = slices.Insert(j.steps, j.resultOf(19)+1, verifyStep{claim: &claimEntry{owner: "run2.a", mark: 19, version: 1, input: "ROWS", created: j.created}})
+			j.steps = slices.Insert(j.steps, j.resultOf(19)+1, verifyStep{claim: &stored.Claim{Owner: "run2.a", Mark: 19, Version: 1, Input: "ROWS", Created: j.created}})
 		}, []string{"bad_claim: partition 0: the result of row 20 is of run1.a, after the claim of run2.a"}},
 		{
 			"a result of a row that never was", func(j *verifyJob) { j.answer("run1.a", 21) },
 			[]string{"bad_result: partition 0: message 22 of the results: it is about a row that the input never had", "run_summary_differs"},
 		},
 		{
-			"a result with the id of another row", func(j *verifyJob) { j.steps[j.resultOf(7)].result.stateID = "stage/ROWS/0/8" },
+			"a result with the id of another row", func(j *verifyJob) { j.steps[j.resultOf(7)].result.StateID = "stage/ROWS/0/8" },
 			[]string{`bad_result: partition 0: message 8 of the results: its state id "stage/ROWS/0/8" is that of another row`},
 		},
 	} {
@@ -366,7 +367,7 @@ func TestVerifyCannotTellWithoutStreams(t *testing.T) {
 		{"a claim of a newer stage", "the claim at 22 has format 2", func(b *verifyBench) {
 			j := b.job()
 			j.claim("run2.a", 20)
-			j.steps[0].claim.version = 2
+			j.steps[0].claim.Version = 2
 			b.store(j)
 		}},
 	} {
@@ -441,7 +442,7 @@ func TestVerifyChecksEachPartition(t *testing.T) {
 			case s.row != nil:
 				s.row.Partition = auditlog.Partition(s.part)
 			case s.result != nil:
-				s.result.stateID = auditlog.StateID("stage", "ROWS", auditlog.Partition(s.part), s.result.seq)
+				s.result.StateID = auditlog.StateID("stage", "ROWS", auditlog.Partition(s.part), s.result.Seq)
 			}
 		}
 	}

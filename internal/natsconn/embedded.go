@@ -1,4 +1,4 @@
-package app
+package natsconn
 
 import (
 	"context"
@@ -19,9 +19,9 @@ const (
 	storeLook = 100 * time.Millisecond
 )
 
-// startServer starts the server inside the process, when no other has the store open; payload is its largest message,
+// StartServer starts the server inside the process, when no other has the store open; payload is its largest message,
 // 0: the server's default.
-func startServer(ctx context.Context, cfg *config.Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
+func StartServer(ctx context.Context, cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	end := time.Now().Add(storeWait)
 	for told := false; ; told = true {
 		conn, err := tryServer(cfg, dir, payload, log)
@@ -44,7 +44,7 @@ func startServer(ctx context.Context, cfg *config.Config, dir string, payload in
 }
 
 // tryServer starts the server; natsd.ErrLocked means that another process has the store open.
-func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) (*connection, error) {
+func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	srv, err := natsd.Start(natsd.Config{
 		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
 		MaxPayloadBytes: payload, Logger: log,
@@ -57,7 +57,7 @@ func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) 
 		srv.Stop()
 		return nil, err
 	}
-	return &connection{nc: nc, server: srv}, nil
+	return &Conn{Nc: nc, Server: srv}, nil
 }
 
 // holderOf names the process that has the store open, where it has said so.
@@ -68,12 +68,12 @@ func holderOf(dir string) string {
 	return ""
 }
 
-// connectReader connects a command that works on streams beside a stage: to the server of the configuration, else to
+// ConnectReader connects a command that works on streams beside a stage: to the server of the configuration, else to
 // the embedded one that runs on dir, else to one that it starts there itself. Where there is no store it makes none,
 // unless create says so.
-func connectReader(ctx context.Context, cfg *config.Config, dir string, create bool, log *slog.Logger) (*connection, error) {
+func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create bool, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) > 0 {
-		return connect(ctx, cfg, dir, log)
+		return Connect(ctx, cfg, dir, log)
 	}
 	for end := time.Now().Add(storeWait); ; {
 		addr, running, err := natsd.Discover(dir)
@@ -83,7 +83,7 @@ func connectReader(ctx context.Context, cfg *config.Config, dir string, create b
 		if running {
 			nc, err := dial(ctx, addr.URL, append(commonOptions(&config.NATSConfig{}, log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
 			if err == nil {
-				return &connection{nc: nc}, nil
+				return &Conn{Nc: nc}, nil
 			}
 			if now, still, _ := natsd.Discover(dir); still && now.PID == addr.PID || time.Now().After(end) {
 				return nil, fmt.Errorf("connect to the embedded server of process %d on %s: %w", addr.PID, dir, err)

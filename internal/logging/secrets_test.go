@@ -1,4 +1,4 @@
-package app
+package logging
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	log := newConfiguredLogger(cfg, &out)
+	log := NewConfigured(cfg, &out)
 	words := "sk-in-no-log gateway-token body-secret url-password proxy-password otel-token-1 otel-token-2 otel-password " + seed
 	for word := range strings.FieldsSeq(words) {
 		log.Warn("failed", slog.Any("error", fmt.Errorf("401 %s: %q", word, `\"`+word)))

@@ -1,4 +1,4 @@
-package app
+package logging
 
 import (
 	"encoding/json"
@@ -21,7 +21,7 @@ func TestLogLevelAndFormat(t *testing.T) {
 		{"error", "json", 1, true},
 	} {
 		var b strings.Builder
-		log := newLogger(&b, tt.level, tt.format)
+		log := New(&b, tt.level, tt.format)
 		log.Debug("call", slog.Any("key", llm.NewSecret("hunter2")))
 		log.Info("call", slog.Any("key", llm.NewSecret("hunter2")))
 		log.Warn("call", slog.Any("key", llm.NewSecret("hunter2")))

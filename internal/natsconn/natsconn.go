@@ -1,4 +1,5 @@
-package app
+// Package natsconn connects to NATS or to an embedded server, and says what to fix when that fails.
+package natsconn
 
 import (
 	"context"
@@ -20,41 +21,41 @@ const (
 	pingInterval = 10 * time.Second
 )
 
-// connection is a connection to NATS and, where none is named, the embedded server behind it.
-type connection struct {
-	nc     *nats.Conn
-	server *natsd.Server     // nil: an external server
+// Conn is a connection to NATS and, where none is named, the embedded server behind it.
+type Conn struct {
+	Nc     *nats.Conn
+	Server *natsd.Server     // nil: an external server
 	login  config.NATSConfig // by which it was made; zero for the embedded server
-	lent   bool              // by Deps: what is not drained ends with it
+	Lent   bool              // by Deps: what is not drained ends with it
 }
 
-// close closes the connection and stops the embedded server.
-func (c *connection) close() {
-	c.nc.Close()
-	if c.server != nil {
-		c.server.Stop()
+// Close closes the connection and stops the embedded server.
+func (c *Conn) Close() {
+	c.Nc.Close()
+	if c.Server != nil {
+		c.Server.Stop()
 	}
 }
 
-// down says why there is no connection at the moment, and what to do about it; empty: there is one.
-func (c *connection) down() string {
-	if c.nc.IsConnected() {
+// Down says why there is no connection at the moment, and what to do about it; empty: there is one.
+func (c *Conn) Down() string {
+	if c.Nc.IsConnected() {
 		return ""
 	}
 	const why = "not connected to NATS"
-	if err := withHint(&c.login, c.nc.LastError()); err != nil {
+	if err := withHint(&c.login, c.Nc.LastError()); err != nil {
 		return why + ": " + err.Error()
 	}
 	return why
 }
 
-// explain adds what the server said about a request that it did not answer.
-func (c *connection) explain(err error) error { return consumer.Denied(c.nc, err) }
+// Explain adds what the server said about a request that it did not answer.
+func (c *Conn) Explain(err error) error { return consumer.Denied(c.Nc, err) }
 
-// connect connects to the server of the configuration; without one it starts the embedded server on dir.
-func connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*connection, error) {
+// Connect connects to the server of the configuration; without one it starts the embedded server on dir.
+func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
-		return startServer(ctx, cfg, dir, 0, log)
+		return StartServer(ctx, cfg, dir, 0, log)
 	}
 	opts, err := natsOptions(cfg, log)
 	if err != nil {
@@ -64,7 +65,7 @@ func connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logg
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, withHint(&cfg.NATS, err))
 	}
-	return &connection{nc: nc, login: cfg.NATS}, nil
+	return &Conn{Nc: nc, login: cfg.NATS}, nil
 }
 
 // dial connects; ctx ends the attempt.

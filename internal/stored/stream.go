@@ -1,4 +1,4 @@
-package app
+package stored
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func missingStream(err error, name, variable string) error {
+func MissingStream(err error, name, variable string) error {
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return config.Invalid(fmt.Errorf("stream %s does not exist (%s)", name, variable))
 	}

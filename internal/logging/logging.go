@@ -1,4 +1,5 @@
-package app
+// Package logging is the logger of the process: leveled, without secrets, and with repeated warnings sampled.
+package logging
 
 import (
 	"github.com/llm-stage/stage/internal/config"
@@ -7,21 +8,21 @@ import (
 	"log/slog"
 )
 
-// newConfiguredLogger returns the logger of the process by its configuration. No line that it writes holds a secret, whoever put
+// NewConfigured returns the logger of the process by its configuration. No line that it writes holds a secret, whoever put
 // it there: an error of the server, of a library, a panic.
-func newConfiguredLogger(c *config.Config, w io.Writer) *slog.Logger {
+func NewConfigured(c *config.Config, w io.Writer) *slog.Logger {
 	format := c.Process.LogFormat
 	if format == "" && terminal.Is(w) {
 		format = "text"
 	}
-	return newLogger(config.RedactingWriter{To: w, Secrets: c.Secrets()}, c.Process.LogLevel, format)
+	return New(config.RedactingWriter{To: w, Secrets: c.Secrets()}, c.Process.LogLevel, format)
 }
 
-// newLogger returns the logger of the process, which writes to w. level and format are those of [config.ProcessConfig]; an
+// New returns the logger of the process, which writes to w. level and format are those of [config.ProcessConfig]; an
 // empty format is text on a terminal and json elsewhere. Keys are snake_case, messages constant, and neither payloads
 // nor secrets are logged: a [config.Secret] says only whether it is set. Storms of warnings are kept out (see [sampler]), so
-// whoever has a logger that many lines may go to calls [flushLog] at the end.
-func newLogger(w io.Writer, level, format string) *slog.Logger {
+// whoever has a logger that many lines may go to calls [Flush] at the end.
+func New(w io.Writer, level, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.LevelInfo}
 	switch level {
 	case "debug":

@@ -1,4 +1,4 @@
-package app
+package logging
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ type logLine struct {
 func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer
-		log := newLogger(&out, "info", "json").With(slog.String("run_id", "r"))
+		log := New(&out, "info", "json").With(slog.String("run_id", "r"))
 		for i := range 1000 {
 			log.Warn("row failed", slog.String("reason", "truncated"), slog.Int("n", i))
 			time.Sleep(25 * time.Millisecond)
@@ -56,7 +56,7 @@ func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
 func TestLinesThatTellOfDifferentTroubleAreNotGathered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer
-		log := newLogger(&out, "debug", "json")
+		log := New(&out, "debug", "json")
 		want := 0
 		for partition := range 10 {
 			of := log.With(slog.Int("partition", partition)).WithGroup("x")
@@ -82,16 +82,16 @@ func TestLinesThatTellOfDifferentTroubleAreNotGathered(t *testing.T) {
 func TestGatheredLinesAreWrittenAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer
-		log := newLogger(&out, "info", "json")
+		log := New(&out, "info", "json")
 		for range 100 {
 			log.Warn("bad row")
 		}
-		flushLog(log.With(slog.String("run_id", "r"))) // loggers made of one share what is gathered
+		Flush(log.With(slog.String("run_id", "r"))) // loggers made of one share what is gathered
 		lines := stagetest.JSONLines[logLine](t, out.String())
 		if len(lines) != sampleBurst+1 || lines[sampleBurst].AndMore != 100-sampleBurst-1 {
 			t.Errorf("got\n%s", out.String())
 		}
-		flushLog(log)
+		Flush(log)
 		time.Sleep(time.Minute)
 		if again := len(stagetest.JSONLines[logLine](t, out.String())); again != len(lines) {
 			t.Errorf("%d lines after a second flush, want %d", again, len(lines))
@@ -109,7 +109,7 @@ func (k *sampleKinds) remembered() int {
 func TestTheKindsOfLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer
-		log := newLogger(&out, "info", "json")
+		log := New(&out, "info", "json")
 		const n = 10 * sampleKindsMax
 		for i := range n {
 			log.Warn("held up", slog.String("reason", fmt.Sprint(i)))
@@ -133,12 +133,12 @@ func TestTheKindsOfLinesAreBounded(t *testing.T) {
 func TestTextsDoNotTellLinesApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer
-		log := newLogger(&out, "info", "json")
+		log := New(&out, "info", "json")
 		for i := range 50 {
 			text := fmt.Sprintf("write tcp 127.0.0.1:%d: broken pipe, and a long story of what was tried before", i)
 			log.Warn("held up", slog.String("reason", text), slog.Any("error", errors.New(text)))
 		}
-		flushLog(log)
+		Flush(log)
 		if got := len(stagetest.JSONLines[logLine](t, out.String())); got != sampleBurst+1 {
 			t.Errorf("%d lines, want %d", got, sampleBurst+1)
 		}
@@ -156,12 +156,12 @@ func (w *slowWriter) Write(line []byte) (int, error) {
 func TestFlushWaitsForALineThatIsBeingWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out slowWriter
-		log := newLogger(&out, "info", "json")
+		log := New(&out, "info", "json")
 		for range sampleBurst + 2 {
 			log.Warn("row failed")
 		}
 		time.Sleep(sampleInterval - sampleBurst*time.Second + time.Second/2) // the interval has ended, its line is half written
-		flushLog(log)
+		Flush(log)
 		lines := stagetest.JSONLines[logLine](t, out.String())
 		if len(lines) != sampleBurst+1 || lines[sampleBurst].AndMore != 1 {
 			t.Errorf("got %+v, want %d lines, the last with one more", lines, sampleBurst+1)
@@ -175,7 +175,7 @@ func TestNoLineIsLostFromTheCounts(t *testing.T) {
 		kinds := rapid.IntRange(1, 4).Draw(rt, "kinds")
 		synctest.Test(t, func(t *testing.T) {
 			var out stagetest.Buffer
-			log := newLogger(&out, "info", "json")
+			log := New(&out, "info", "json")
 			sent := make(map[string]int)
 			for i, gap := range gaps {
 				reason := fmt.Sprint(i % kinds)
@@ -183,7 +183,7 @@ func TestNoLineIsLostFromTheCounts(t *testing.T) {
 				sent[reason]++
 				time.Sleep(time.Duration(gap) * time.Millisecond)
 			}
-			flushLog(log)
+			Flush(log)
 			counted := make(map[string]int)
 			for _, l := range stagetest.JSONLines[logLine](t, out.String()) {
 				counted[l.Reason] += 1 + l.AndMore

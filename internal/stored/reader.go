@@ -1,4 +1,5 @@
-package app
+// Package stored reads back what a stage has stored: results, claims and audit events, in stream order.
+package stored
 
 import (
 	"cmp"
@@ -24,54 +25,54 @@ const (
 	readRetries = 20
 )
 
-// readOptions say what a [streamReader] reads.
-type readOptions struct {
-	stream  string
-	filters []string
-	// from is the sequence to begin at; 0: the first. With since or newOnly it is not used.
-	from uint64
-	// since is when to begin; newOnly begins with what is stored from now on.
-	since   time.Time
-	newOnly bool
-	// until is the last sequence to read; 0: that of the last message when the reader gets there.
-	until uint64
-	// follow goes on with what comes, until the context ends.
-	follow bool
-	// headersOnly leaves the bodies out.
-	headersOnly bool
+// ReadOptions say what a [Reader] reads.
+type ReadOptions struct {
+	Stream  string
+	Filters []string
+	// From is the sequence to begin at; 0: the first. With since or newOnly it is not used.
+	From uint64
+	// Since is when to begin; newOnly begins with what is stored from now on.
+	Since   time.Time
+	NewOnly bool
+	// Until is the last sequence to read; 0: that of the last message when the reader gets there.
+	Until uint64
+	// Follow goes on with what comes, until the context ends.
+	Follow bool
+	// HeadersOnly leaves the bodies out.
+	HeadersOnly bool
 }
 
-// streamReader reads messages of a stream in order. What it has asked for and not handed out is bounded in messages and in
+// Reader reads messages of a stream in order. What it has asked for and not handed out is bounded in messages and in
 // bytes. The library's own reader that is bounded in both has no room for the server's status messages beside a full
 // batch, and loses deliveries; the one that makes a consumer for each batch is bounded in messages alone.
-type streamReader struct {
+type Reader struct {
 	js jetstream.JetStream
-	readOptions
+	ReadOptions
 	fetch func(jetstream.Consumer) (jetstream.MessageBatch, error)
 	stop  context.CancelFunc
 
-	consumer jetstream.Consumer
+	Consumer jetstream.Consumer
 	batch    jetstream.MessageBatch
 	order    uint64 // of the last message, as the consumer counts
 	asked    uint64 // what order was when the batch was asked for
 	at       uint64 // of the last message, in the stream
-	left     uint64 // messages that were behind it, beyond the bound too
+	Left     uint64 // messages that were behind it, beyond the bound too
 	tried    int
 	begun    bool
 	done     bool
 }
 
-// openReader begins to read one filter up to a sequence. The caller must close it.
-func openReader(ctx context.Context, js jetstream.JetStream, stream, filter string, until uint64, headersOnly bool) (*streamReader, error) {
-	return openStream(ctx, js, readOptions{stream: stream, filters: []string{filter}, until: until, headersOnly: headersOnly})
+// OpenReader begins to read one filter up to a sequence. The caller must close it.
+func OpenReader(ctx context.Context, js jetstream.JetStream, stream, filter string, until uint64, headersOnly bool) (*Reader, error) {
+	return Open(ctx, js, ReadOptions{Stream: stream, Filters: []string{filter}, Until: until, HeadersOnly: headersOnly})
 }
 
-// openStream begins to read. The caller must close it.
-func openStream(ctx context.Context, js jetstream.JetStream, o readOptions) (*streamReader, error) {
-	if o.until == 0 {
-		o.until = math.MaxUint64
+// Open begins to read. The caller must close it.
+func Open(ctx context.Context, js jetstream.JetStream, o ReadOptions) (*Reader, error) {
+	if o.Until == 0 {
+		o.Until = math.MaxUint64
 	}
-	r := &streamReader{js: js, readOptions: o, at: max(1, o.from) - 1}
+	r := &Reader{js: js, ReadOptions: o, at: max(1, o.From) - 1}
 	fetching, stop := context.WithCancel(ctx)
 	r.stop = stop
 	bytes := max(readAheadBytes, 2*int(js.Conn().MaxPayload()))
@@ -79,7 +80,7 @@ func openStream(ctx context.Context, js jetstream.JetStream, o readOptions) (*st
 		return c.Fetch(readAhead, jetstream.FetchMaxBytes(bytes), jetstream.FetchContext(fetching))
 	}
 	err := r.begin(ctx)
-	if err == nil && r.left == 0 {
+	if err == nil && r.Left == 0 {
 		err = r.ask(ctx)
 	}
 	if err != nil {
@@ -89,53 +90,53 @@ func openStream(ctx context.Context, js jetstream.JetStream, o readOptions) (*st
 	return r, nil
 }
 
-// close ends the reading. The server forgets the consumer by itself.
-func (r *streamReader) close() { r.stop() }
+// Close ends the reading. The server forgets the consumer by itself.
+func (r *Reader) Close() { r.stop() }
 
 // begin makes a consumer of its own, which goes on behind the last message.
-func (r *streamReader) begin(ctx context.Context) error {
+func (r *Reader) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	cfg := jetstream.ConsumerConfig{
-		HeadersOnly: r.headersOnly, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 5 * time.Minute,
+		HeadersOnly: r.HeadersOnly, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 5 * time.Minute,
 	}
-	if len(r.filters) == 1 {
-		cfg.FilterSubject = r.filters[0]
+	if len(r.Filters) == 1 {
+		cfg.FilterSubject = r.Filters[0]
 	} else {
-		cfg.FilterSubjects = r.filters
+		cfg.FilterSubjects = r.Filters
 	}
 	switch {
-	case !r.begun && r.newOnly:
+	case !r.begun && r.NewOnly:
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
-	case !r.begun && !r.since.IsZero():
-		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &r.since
+	case !r.begun && !r.Since.IsZero():
+		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &r.Since
 	default:
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, r.at+1
 	}
-	c, err := r.js.CreateConsumer(ctx, r.stream, cfg)
+	c, err := r.js.CreateConsumer(ctx, r.Stream, cfg)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", r.what(), err)
 	}
 	info := c.CachedInfo()
-	r.consumer, r.batch, r.order, r.left = c, nil, 0, info.NumPending
+	r.Consumer, r.batch, r.order, r.Left = c, nil, 0, info.NumPending
 	if !r.begun {
 		r.begun, r.at = true, max(r.at, info.Delivered.Stream) // where another consumer would have to begin
 	}
 	return nil
 }
 
-func (r *streamReader) what() string { return strings.Join(r.filters, ", ") + " of stream " + r.stream }
+func (r *Reader) what() string { return strings.Join(r.Filters, ", ") + " of stream " + r.Stream }
 
-// next returns the next message and its sequence; nil at the end.
-func (r *streamReader) next(ctx context.Context) (jetstream.Msg, uint64, error) {
-	return r.nextBefore(ctx, nil)
+// Next returns the next message and its sequence; nil at the end.
+func (r *Reader) Next(ctx context.Context) (jetstream.Msg, uint64, error) {
+	return r.NextBefore(ctx, nil)
 }
 
-// errNothingYet is returned by nextBefore.
-var errNothingYet = errors.New("nothing has come yet")
+// ErrNothingYet is returned by nextBefore.
+var ErrNothingYet = errors.New("nothing has come yet")
 
-// nextBefore is next, but for the error errNothingYet when late is ready before a message is there.
-func (r *streamReader) nextBefore(ctx context.Context, late <-chan time.Time) (jetstream.Msg, uint64, error) {
+// NextBefore is next, but for the error errNothingYet when late is ready before a message is there.
+func (r *Reader) NextBefore(ctx context.Context, late <-chan time.Time) (jetstream.Msg, uint64, error) {
 	for !r.done {
 		m, err := r.receive(ctx, late)
 		if err != nil {
@@ -154,13 +155,13 @@ func (r *streamReader) nextBefore(ctx context.Context, late <-chan time.Time) (j
 			}
 			continue
 		}
-		r.order, r.left, r.tried = md.Sequence.Consumer, md.NumPending, 0
-		if md.Sequence.Stream > r.until {
-			r.left, r.done = r.left+1, true
+		r.order, r.Left, r.tried = md.Sequence.Consumer, md.NumPending, 0
+		if md.Sequence.Stream > r.Until {
+			r.Left, r.done = r.Left+1, true
 			break
 		}
 		r.at = md.Sequence.Stream
-		if r.done = r.at == r.until; r.left == 0 && !r.done {
+		if r.done = r.at == r.Until; r.Left == 0 && !r.done {
 			err = r.ask(ctx)
 		}
 		return m, r.at, err
@@ -169,10 +170,10 @@ func (r *streamReader) nextBefore(ctx context.Context, late <-chan time.Time) (j
 }
 
 // receive returns what comes next; nil when it is to be called again.
-func (r *streamReader) receive(ctx context.Context, late <-chan time.Time) (m jetstream.Msg, err error) {
+func (r *Reader) receive(ctx context.Context, late <-chan time.Time) (m jetstream.Msg, err error) {
 	if r.batch == nil {
 		r.asked = r.order
-		if r.batch, err = r.fetch(r.consumer); err != nil {
+		if r.batch, err = r.fetch(r.Consumer); err != nil {
 			return nil, r.again(ctx, err)
 		}
 	}
@@ -184,7 +185,7 @@ func (r *streamReader) receive(ctx context.Context, late <-chan time.Time) (m je
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-late:
-		return nil, errNothingYet
+		return nil, ErrNothingYet
 	}
 	why := r.batch.Error()
 	r.batch = nil
@@ -200,7 +201,7 @@ func (r *streamReader) receive(ctx context.Context, late <-chan time.Time) (m je
 }
 
 // again makes a new consumer in place of one that is gone or has no leader. why is nil where it only lost a delivery.
-func (r *streamReader) again(ctx context.Context, why error) error {
+func (r *Reader) again(ctx context.Context, why error) error {
 	if r.tried++; r.tried > readRetries {
 		return fmt.Errorf("read %s: %w", r.what(), cmp.Or(why, errDeliveryLost))
 	}
@@ -222,13 +223,13 @@ var errDeliveryLost = errors.New("deliveries get lost")
 
 // ask finds out from the stream's leader whether there is anything left to read. The count that comes with each message is
 // an estimate, and a verdict must not stand on it.
-func (r *streamReader) ask(ctx context.Context) error {
-	if r.follow {
+func (r *Reader) ask(ctx context.Context) error {
+	if r.Follow {
 		return nil
 	}
-	for _, filter := range r.filters {
-		next, err := nextSequence(ctx, r.js.Conn(), r.stream, filter, r.at+1)
-		if err != nil || next != 0 && next <= r.until {
+	for _, filter := range r.Filters {
+		next, err := NextSequence(ctx, r.js.Conn(), r.Stream, filter, r.at+1)
+		if err != nil || next != 0 && next <= r.Until {
 			return err
 		}
 	}
@@ -236,35 +237,35 @@ func (r *streamReader) ask(ctx context.Context) error {
 	return nil
 }
 
-// nextSequence returns the sequence of the first message at or after from that matches the filter; 0: there is none.
-func nextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (uint64, error) {
-	m, err := nextMessage(ctx, nc, stream, filter, from)
+// NextSequence returns the sequence of the first message at or after from that matches the filter; 0: there is none.
+func NextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (uint64, error) {
+	m, err := NextMessage(ctx, nc, stream, filter, from)
 	if err != nil || m == nil {
 		return 0, err
 	}
 	return m.Sequence, nil
 }
 
-// nextMessage returns the first message at or after from that matches the filter; nil: there is none.
-func nextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (*jetstream.RawStreamMsg, error) {
-	return getMessage(ctx, nc, stream, messageQuery{Seq: from, NextFor: filter})
+// NextMessage returns the first message at or after from that matches the filter; nil: there is none.
+func NextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (*jetstream.RawStreamMsg, error) {
+	return GetMessage(ctx, nc, stream, MessageQuery{Seq: from, NextFor: filter})
 }
 
-// lastMessage returns the last message on a subject; nil: there is none.
-func lastMessage(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
-	return getMessage(ctx, nc, stream, messageQuery{LastFor: subject})
+// LastMessage returns the last message on a subject; nil: there is none.
+func LastMessage(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	return GetMessage(ctx, nc, stream, MessageQuery{LastFor: subject})
 }
 
-// messageQuery names one message of a stream: the one at Seq, the first at or after it on NextFor, or the last on LastFor.
-type messageQuery struct {
+// MessageQuery names one message of a stream: the one at Seq, the first at or after it on NextFor, or the last on LastFor.
+type MessageQuery struct {
 	Seq     uint64 `json:"seq,omitempty"`
 	NextFor string `json:"next_by_subj,omitempty"`
 	LastFor string `json:"last_by_subj,omitempty"`
 }
 
-// getMessage asks the stream's leader for a message; nil: it is not there. A direct get, which the library prefers, is
+// GetMessage asks the stream's leader for a message; nil: it is not there. A direct get, which the library prefers, is
 // answered by any replica, and that may lag.
-func getMessage(ctx context.Context, nc *nats.Conn, stream string, query messageQuery) (*jetstream.RawStreamMsg, error) {
+func GetMessage(ctx context.Context, nc *nats.Conn, stream string, query MessageQuery) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	body, err := json.Marshal(query)

@@ -1,4 +1,4 @@
-package app
+package logging
 
 import (
 	"context"
@@ -158,8 +158,8 @@ func (kind *sampleKind) emit() {
 	kind.write(kind.last)
 }
 
-// flushLog writes what a logger of [newLogger] has gathered. It is called when the work has ended.
-func flushLog(log *slog.Logger) {
+// Flush writes what a logger of [New] has gathered. It is called when the work has ended.
+func Flush(log *slog.Logger) {
 	s, ok := log.Handler().(*sampler)
 	if !ok {
 		return

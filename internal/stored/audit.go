@@ -1,4 +1,4 @@
-package app
+package stored
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// auditQuery says which audit events to read.
-type auditQuery struct {
+// AuditQuery says which audit events to read.
+type AuditQuery struct {
 	// Kinds are those wanted; empty: all.
 	Kinds []auditlog.Kind
 	// Since is when to begin; zero: with the first event stored.
@@ -22,26 +22,26 @@ type auditQuery struct {
 	Follow bool
 }
 
-// errStopReading ends [readAudit] without an error.
+// errStopReading ends [ReadAudit] without an error.
 var errStopReading = errors.New("read enough")
 
-// readAudit hands each event of the stage to f, in the order of the stream, as stored and decoded. A message that is no
+// ReadAudit hands each event of the stage to f, in the order of the stream, as stored and decoded. A message that is no
 // event of this version has a nil event.
-func readAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, q auditQuery, f func(raw []byte, e *auditlog.Event) error) error {
-	o := readOptions{stream: cfg.Audit.Stream, since: q.Since, newOnly: q.NewOnly, follow: q.Follow}
+func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, q AuditQuery, f func(raw []byte, e *auditlog.Event) error) error {
+	o := ReadOptions{Stream: cfg.Audit.Stream, Since: q.Since, NewOnly: q.NewOnly, Follow: q.Follow}
 	for _, kind := range q.Kinds {
-		o.filters = append(o.filters, cfg.Audit.Subject+"."+cfg.Name+".*."+string(kind))
+		o.Filters = append(o.Filters, cfg.Audit.Subject+"."+cfg.Name+".*."+string(kind))
 	}
 	if len(q.Kinds) == 0 {
-		o.filters = []string{cfg.Audit.Subject + "." + cfg.Name + ".>"}
+		o.Filters = []string{cfg.Audit.Subject + "." + cfg.Name + ".>"}
 	}
-	r, err := openStream(ctx, js, o)
+	r, err := Open(ctx, js, o)
 	if err != nil {
 		return err
 	}
-	defer r.close()
+	defer r.Close()
 	for {
-		m, _, err := r.next(ctx)
+		m, _, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return err
 		}

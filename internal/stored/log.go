@@ -1,0 +1,87 @@
+package stored
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ReadClaims returns the claims of a partition up to a sequence of the results stream.
+func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, until uint64) (claims []Claim, err error) {
+	r, err := OpenReader(ctx, js, cfg.Result.Stream, LogSubject(cfg, partition, "claim"), until, false)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	for {
+		m, at, err := r.Next(ctx)
+		if err != nil || m == nil {
+			return claims, err
+		}
+		var c struct {
+			Owner   string    `json:"owner"`
+			Mark    uint64    `json:"high_water_mark"`
+			Version int       `json:"version"`
+			Input   string    `json:"input_stream"`
+			Created time.Time `json:"input_created"`
+		}
+		if err := json.Unmarshal(m.Data(), &c); err != nil {
+			return nil, config.Invalid(fmt.Errorf("message %d of stream %s is no claim: %w", at, cfg.Result.Stream, err))
+		}
+		md, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		claims = append(claims, Claim{At: at, Stored: md.Timestamp, Owner: c.Owner, Mark: c.Mark, Version: c.Version, Input: c.Input, Created: c.Created})
+	}
+}
+
+// LogSubject is a subject of a partition's log: rows, claim, or > for both.
+func LogSubject(cfg *config.Config, partition int, what string) string {
+	return cfg.Result.Subject + "." + cfg.Name + "." + strconv.Itoa(partition) + "." + what
+}
+
+// ResultsOf returns a function that reads the results of a partition.
+func ResultsOf(ctx context.Context, r *Reader) func() (*ResultRow, error) {
+	return func() (*ResultRow, error) {
+		m, at, err := r.Next(ctx)
+		if err != nil || m == nil {
+			return nil, err
+		}
+		h := m.Headers()
+		md, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		row := &ResultRow{
+			At: at, Stored: md.Timestamp, Owner: h.Get(consumer.HeaderOwner), Status: h.Get(consumer.HeaderStatus),
+			StateID: h.Get(consumer.HeaderStateID), Source: h.Get(consumer.HeaderSourceStream),
+		}
+		row.Seq, _ = strconv.ParseUint(h.Get(consumer.HeaderSourceSeq), 10, 64) // 0 says that there is none
+		return row, nil
+	}
+}
+
+// InputOf returns a function that reads the sequences of the input. A work queue allows no second reader, and on an
+// interest stream one would count: there each row is asked for by itself. Only those that are not acked yet are left.
+func InputOf(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter string) func() (uint64, error) {
+	if r != nil {
+		return func() (uint64, error) {
+			_, at, err := r.Next(ctx)
+			return at, err
+		}
+	}
+	last := uint64(0)
+	return func() (uint64, error) {
+		next, err := NextSequence(ctx, nc, stream, filter, last+1)
+		last = next
+		return next, err
+	}
+}

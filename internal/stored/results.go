@@ -1,0 +1,84 @@
+package stored
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Result is one stored result.
+type Result struct {
+	Seq    uint64 // of the row in the input stream
+	Failed bool
+	Body   []byte
+}
+
+// resultReader reads the results of one partition from the first on, in their order. The caller must close it.
+type resultReader struct{ *Reader }
+
+// OpenResults begins to read the results of one partition. Without follow it ends with the last one that is stored.
+func OpenResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*resultReader, error) {
+	subject := consumer.ResultSubject(cfg.Result.Subject, cfg.Name, partition)
+	r, err := Open(ctx, js, ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Follow: follow})
+	return &resultReader{r}, err
+}
+
+// ErrNoMore means that there is no further result, or none at the moment.
+var ErrNoMore = errors.New("no more results")
+
+// Next returns the next result; errNoMore at the end or, where it follows what comes, when none came within wait.
+func (r *resultReader) Next(ctx context.Context, wait time.Duration) (Result, error) {
+	var late <-chan time.Time
+	if r.Follow {
+		late = time.After(wait)
+	}
+	m, _, err := r.NextBefore(ctx, late)
+	switch {
+	case err == nil && m == nil, errors.Is(err, ErrNothingYet):
+		return Result{}, ErrNoMore
+	case err != nil:
+		return Result{}, err
+	}
+	return NewResult(m)
+}
+
+func NewResult(m jetstream.Msg) (Result, error) {
+	md, err := m.Metadata()
+	if err != nil {
+		return Result{}, err
+	}
+	h := m.Headers()
+	r := Result{Failed: h.Get(consumer.HeaderStatus) == "error", Body: m.Data()}
+	if _, err := fmt.Sscanf(h.Get(consumer.HeaderSourceSeq), "%d", &r.Seq); err != nil {
+		return Result{}, fmt.Errorf("message %d has no %s header: it is no result of a stage", md.Sequence.Stream, consumer.HeaderSourceSeq)
+	}
+	return r, nil
+}
+
+// WriteLine writes one result as one line of JSON. Bodies are JSON and mostly on one line already; one that is not even
+// JSON, passed on from upstream, becomes a string.
+func WriteLine(w io.Writer, body []byte) error {
+	var line bytes.Buffer
+	switch {
+	case bytes.IndexByte(body, '\n') < 0 && bytes.IndexByte(body, '\r') < 0 && json.Valid(body):
+		line.Write(body)
+	case json.Compact(&line, body) != nil:
+		line.Reset()
+		text, err := json.Marshal(string(body))
+		if err != nil {
+			return err
+		}
+		line.Write(text)
+	}
+	line.WriteByte('\n')
+	_, err := w.Write(line.Bytes())
+	return err
+}
