@@ -3,7 +3,6 @@ package app
 import (
 	"bufio"
 	"context"
-	"github.com/llm-stage/stage/internal/config"
 	"io"
 	"log/slog"
 	"net"
@@ -11,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/llm-stage/stage/internal/config"
 )
 
 // namedConn is a connection that remembers whether it was closed.

@@ -1,13 +1,14 @@
 package app
 
 import (
-	"github.com/llm-stage/stage/internal/config"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/config"
 )
 
 // TestOnlyKnownHostsAreAnswered asks servers on several addresses by several names. A page whose site has its name

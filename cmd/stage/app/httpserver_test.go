@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"github.com/llm-stage/stage/internal/config"
 	"io"
 	"log/slog"
 	"net"
@@ -12,6 +11,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/config"
 )
 
 // onLoopback is the check of a server on 127.0.0.1 without settings.

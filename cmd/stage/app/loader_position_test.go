@@ -9,9 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -55,9 +56,7 @@ func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loa
 	if b.taker, err = b.js.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
-	if b.cfg, err = loadConfig(t, config.NeedNothing, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>"); err != nil {
-		t.Fatal(err)
-	}
+	b.cfg = stagetest.Config(t, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 	return b
 }
 

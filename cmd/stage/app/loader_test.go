@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest"
+
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -49,10 +50,7 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newVerifyBench(t, nil)
-			cfg, err := loadConfig(t, config.NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-			if err != nil {
-				t.Fatal(err)
-			}
+			cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 			b.drop("ROWS")
 			if tt.stream != nil {
 				if _, err := b.js.CreateStream(t.Context(), *tt.stream); err != nil {
@@ -130,10 +128,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := loadConfig(t, config.NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 	err = consumer.EnsureStreams(t.Context(), b.nc, streams(cfg))
 	if err == nil || !strings.Contains(err.Error(), "3 partitions") || !strings.Contains(err.Error(), "STAGE_PARTITIONS=5") {
 		t.Errorf("got %v", err)
@@ -144,10 +139,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 	b := newVerifyBench(t, nil)
 	b.drop("ROWS")
-	cfg, err := loadConfig(t, config.NeedNothing, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 	if err := consumer.EnsureStreams(t.Context(), b.nc, streams(cfg)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,9 @@
 package app
 
 import (
-	"github.com/llm-stage/stage/internal/config"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/config"
 )
 
 func TestTheCollectorIsToldOfWhatTheSettingsAllow(t *testing.T) {

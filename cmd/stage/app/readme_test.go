@@ -1,10 +1,11 @@
 package app
 
 import (
-	"github.com/llm-stage/stage/internal/config"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/config"
 )
 
 // TestReadmeHoldsTheTableOfVariables fails when a variable was added or changed and `make docs` was not run.

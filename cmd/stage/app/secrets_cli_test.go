@@ -2,13 +2,14 @@ package app
 
 import (
 	"bytes"
-	"github.com/llm-stage/stage/internal/config"
 	"log"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/config"
 )
 
 // TestBadKeysAreRefusedByEveryCommandAlike gives every command that reads keys one with a fault, by each way to give one.

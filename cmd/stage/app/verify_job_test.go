@@ -8,91 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
-
-// verifyBench is a server with streams that take whatever a test plants.
-type verifyBench struct {
-	t   *testing.T
-	js  jetstream.JetStream
-	nc  *nats.Conn
-	cfg *config.Config
-}
-
-// newVerifyBench creates the streams; change may alter their configurations: input, results, audit.
-func newVerifyBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *verifyBench {
-	t.Helper()
-	srv, err := natsd.Start(natsd.Config{Dir: t.TempDir(), NoListen: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
-	b := &verifyBench{t: t}
-	if b.nc, err = srv.Connect(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.nc.Close)
-	if b.js, err = jetstream.New(b.nc); err != nil {
-		t.Fatal(err)
-	}
-	if b.cfg, err = loadConfig(t, config.NeedNothing); err != nil {
-		t.Fatal(err)
-	}
-	streams := []jetstream.StreamConfig{
-		{Name: "ROWS", Subjects: []string{"rows.>", "other.>"}},
-		{Name: "RESULTS", Subjects: []string{"results.>"}},
-		{Name: "AUDIT", Subjects: []string{"audit.>"}},
-	}
-	if change != nil {
-		change(streams)
-	}
-	for _, s := range streams {
-		s.Storage = jetstream.MemoryStorage
-		if _, err := b.js.CreateStream(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// After the deletion of its last stream with a file the server removes the directory of the account some time later,
-	// also from under a stream created meanwhile.
-	if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEEP", Subjects: []string{"keep"}}); err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-func (b *verifyBench) stream(name string) jetstream.Stream {
-	b.t.Helper()
-	s, err := b.js.Stream(b.t.Context(), name)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return s
-}
-
-func (b *verifyBench) publish(m *nats.Msg) uint64 {
-	b.t.Helper()
-	ack, err := b.js.PublishMsg(b.t.Context(), m)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return ack.Sequence
-}
-
-// rows publishes n rows on a subject.
-func (b *verifyBench) rows(n int, subject string) {
-	b.t.Helper()
-	for i := range n {
-		b.publish(&nats.Msg{Subject: subject, Data: fmt.Appendf(nil, `{"n":%d}`, i+1)})
-	}
-}
 
 // store stores what a stage would have stored.
 func (b *verifyBench) store(job *verifyJob) {
@@ -100,22 +21,6 @@ func (b *verifyBench) store(job *verifyJob) {
 	for i := range job.steps {
 		b.publish(job.steps[i].message(b.t))
 	}
-}
-
-// verify checks the streams and returns the report, what people see of it, and the exit code.
-func (b *verifyBench) verify() (report *verifyReport, text string, code int) {
-	b.t.Helper()
-	var out stagetest.Buffer
-	report, err := verify(b.t.Context(), b.js, b.cfg, &out)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	report.writeText(&out)
-	err = report.err()
-	if err != nil {
-		printError(&out, err)
-	}
-	return report, out.String(), exitCode(err)
 }
 
 // verifyJob is what a stage stores, message by message, for a test to plant its faults in.

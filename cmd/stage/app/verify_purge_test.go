@@ -8,18 +8,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// purge removes the messages of a stream below a sequence; 0: all.
-func (b *verifyBench) purge(stream string, below uint64) {
-	b.t.Helper()
-	var opts []jetstream.StreamPurgeOpt
-	if below > 0 {
-		opts = append(opts, jetstream.WithPurgeSequence(below))
-	}
-	if err := b.stream(stream).Purge(b.t.Context(), opts...); err != nil {
-		b.t.Fatal(err)
-	}
-}
-
 // The counters of a real stream must tell of what was removed from it, however it was done.
 func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 	audit := func(s []jetstream.StreamConfig) { s[2].MaxAge = 720 * time.Hour }
@@ -69,7 +57,7 @@ func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 			b := newVerifyBench(t, tt.change)
 			b.store(b.finishedJob(20))
 			tt.remove(b)
-			_, text, code := b.verify()
+			_, text, code := verifyAll(b)
 			if code != exitUsage {
 				t.Errorf("got exit code %d, want %d:\n%s", code, exitUsage, text)
 			}
@@ -88,7 +76,7 @@ func TestVerifyWantsAClaimAtTheBeginning(t *testing.T) {
 	j := b.finishedJob(20)
 	j.remove(j.index(func(s verifyStep) bool { return s.claim != nil }))
 	b.store(j)
-	if _, text, code := b.verify(); code != exitFailed || !strings.Contains(text, "bad_claim: partition 0: the log begins with the result of row 1, at 1 of the results stream") {
+	if _, text, code := verifyAll(b); code != exitFailed || !strings.Contains(text, "bad_claim: partition 0: the log begins with the result of row 1, at 1 of the results stream") {
 		t.Errorf("got exit code %d, want %d:\n%s", code, exitFailed, text)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -119,7 +120,7 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			j := b.finishedJob(20)
 			tt.plant(j)
 			b.store(j)
-			report, text, code := b.verify()
+			report, text, code := verifyAll(b)
 			if code != exitFailed || report.Verdict != verdictViolated {
 				t.Errorf("got exit code %d, verdict %s; want %d, %s", code, report.Verdict, exitFailed, verdictViolated)
 			}
@@ -136,9 +137,9 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 }
 
 // proven fails the test unless the job is proven.
-func (b *verifyBench) proven() (*verifyReport, string) {
+func proven(b *verifyBench) (*verifyReport, string) {
 	b.t.Helper()
-	report, text, code := b.verify()
+	report, text, code := verifyAll(b)
 	if code != exitDone || report.Verdict != verdictProven {
 		b.t.Errorf("got exit code %d, verdict %s, want %d:\n%s", code, report.Verdict, exitDone, text)
 	}
@@ -148,7 +149,7 @@ func (b *verifyBench) proven() (*verifyReport, string) {
 func TestVerifyProvesAFinishedJob(t *testing.T) {
 	b := newVerifyBench(t, nil)
 	b.store(b.finishedJob(20))
-	report, text := b.proven()
+	report, text := proven(b)
 	for _, want := range []string{
 		"partition 0: 20 results up to row 20 in 1 terms: 20 succeeded, 0 failed; 0 rows pending\n",
 		"audit: 26 calls, 6 of them capacity retries, 0 of rows or terms without a result; 410 tokens, cost in USD 0.020000; 1 of 1 runs have a summary\n",
@@ -189,7 +190,7 @@ func TestVerifyTakesRowsBehindTheMarkForPending(t *testing.T) {
 		j.row("run1.a", seq, 0, auditlog.SourceCall)
 	}
 	b.store(j)
-	report, text := b.proven()
+	report, text := proven(b)
 	if p := report.Partitions[0]; p.Results != 10 || p.HighWaterMark != 10 || p.Pending == nil || *p.Pending != 20 {
 		t.Errorf("want 10 results and 20 rows pending:\n%s", text)
 	}
@@ -215,7 +216,7 @@ func TestVerifyExpectsNoDeletedOrFilteredRow(t *testing.T) {
 		j.answer("run1.a", seq)
 	}
 	b.store(j)
-	report, text := b.proven()
+	report, text := proven(b)
 	if p := report.Partitions[0]; p.Results != 4 || p.ByInput != 3 || p.ByAudit != 1 || *p.Pending != 1 {
 		t.Errorf("want 3 results by the input, 1 by the audit, 1 row pending:\n%s", text)
 	}
@@ -256,7 +257,7 @@ func TestVerifyFollowsARowThroughTerms(t *testing.T) {
 	j.row("run1.b", 6, 0, auditlog.SourceCall)
 	j.result("run1.b", 6)
 	b.store(j)
-	if report, text := b.proven(); report.Partitions[0].Claims != 3 || report.Partitions[0].Results != 6 {
+	if report, text := proven(b); report.Partitions[0].Claims != 3 || report.Partitions[0].Results != 6 {
 		t.Errorf("want 6 results in 3 terms:\n%s", text)
 	}
 }
@@ -269,7 +270,7 @@ func TestVerifyFindsAJournalReplyThatNobodyPaidFor(t *testing.T) {
 	j.row("run1.a", 1, 0, auditlog.SourceJournal)
 	j.result("run1.a", 1)
 	b.store(j)
-	if _, text, code := b.verify(); code != exitFailed || !strings.Contains(text, "call_event_missing: partition 0: row 1") {
+	if _, text, code := verifyAll(b); code != exitFailed || !strings.Contains(text, "call_event_missing: partition 0: row 1") {
 		t.Errorf("got exit code %d:\n%s", code, text)
 	}
 }
@@ -318,7 +319,7 @@ func TestVerifyAsksTheAuditWhereTheInputCannotTell(t *testing.T) {
 				} else if err := b.stream("ROWS").Purge(t.Context(), jetstream.WithPurgeSequence(18)); err != nil { // as acks and age do
 					t.Fatal(err)
 				}
-				report, text, code := b.verify()
+				report, text, code := verifyAll(b)
 				if lose {
 					if code != exitFailed || !strings.Contains(text, "VIOLATION lost: partition 0: row 7 has no result; the audit tells of it") {
 						t.Errorf("a removed result: got exit code %d:\n%s", code, text)
@@ -338,7 +339,7 @@ func TestVerifyCannotTellWithoutInputAndAudit(t *testing.T) {
 	b.store(b.finishedJob(20))
 	b.purge("AUDIT", 25) // to the event of row 10
 	b.purge("ROWS", 6)
-	report, text, code := b.verify()
+	report, text, code := verifyAll(b)
 	if code != exitUsage || report.Verdict != verdictCannotTell || report.Partitions[0].Unknown != 5 {
 		t.Errorf("got exit code %d, %s, %d unknown; want %d, %s, 5:\n%s", code, report.Verdict, report.Partitions[0].Unknown, exitUsage, verdictCannotTell, text)
 	}
@@ -375,17 +376,10 @@ func TestVerifyCannotTellWithoutStreams(t *testing.T) {
 			b := newVerifyBench(t, nil)
 			b.store(b.finishedJob(20))
 			tt.plant(b)
-			if _, text, code := b.verify(); code != exitUsage || !strings.Contains(text, tt.want) {
+			if _, text, code := verifyAll(b); code != exitUsage || !strings.Contains(text, tt.want) {
 				t.Errorf("got exit code %d, want %d and %q:\n%s", code, exitUsage, tt.want, text)
 			}
 		})
-	}
-}
-
-func (b *verifyBench) drop(stream string) {
-	b.t.Helper()
-	if err := b.js.DeleteStream(b.t.Context(), stream); err != nil {
-		b.t.Fatal(err)
 	}
 }
 
@@ -410,7 +404,7 @@ func TestVerifyTellsTheRowsOfANewInputFromThoseOfTheOld(t *testing.T) {
 		}
 	}
 	b.store(j)
-	report, text, code := b.verify()
+	report, text, code := verifyAll(b)
 	if code != exitFailed || report.Violations.Count != 1 || !strings.Contains(text, "lost: partition 0: row 4 has no result\n") {
 		t.Errorf("got exit code %d, want the lost row 4 of the new input and nothing else:\n%s", code, text)
 	}
@@ -447,7 +441,7 @@ func TestVerifyChecksEachPartition(t *testing.T) {
 		}
 	}
 	b.store(j)
-	report, text, code := b.verify()
+	report, text, code := verifyAll(b)
 	if code != exitFailed || report.Violations.Count != 1 || !strings.Contains(text, "lost: partition 1: row 8 has no result") {
 		t.Errorf("got exit code %d, want the lost row 8 of partition 1:\n%s", code, text)
 	}
@@ -460,11 +454,27 @@ func TestVerifyNamesTheFirstViolationsAndCountsTheOthers(t *testing.T) {
 	j.claim("run1.a", 0)
 	j.answer("run1.a", 100)
 	b.store(j)
-	report, text, code := b.verify()
+	report, text, code := verifyAll(b)
 	if code != exitFailed || report.Violations.Count != 99 || len(report.Violations.First) != violationsKept {
 		t.Errorf("got exit code %d, %d violations, %d of them named; want %d, 99, %d", code, report.Violations.Count, len(report.Violations.First), exitFailed, violationsKept)
 	}
 	if !strings.Contains(text, "VIOLATION lost: and 49 more\n") || !strings.Contains(text, "stage: verify found violations: 99 lost\n") {
 		t.Errorf("got:\n%s", text)
 	}
+}
+
+// verify checks the streams and returns the report, what people see of it, and the exit code.
+func verifyAll(b *verifyBench) (report *verifyReport, text string, code int) {
+	b.t.Helper()
+	var out stagetest.Buffer
+	report, err := verify(b.t.Context(), b.js, b.cfg, &out)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	report.writeText(&out)
+	err = report.err()
+	if err != nil {
+		printError(&out, err)
+	}
+	return report, out.String(), exitCode(err)
 }
