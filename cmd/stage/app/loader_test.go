@@ -129,7 +129,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	err = consumer.EnsureStreams(t.Context(), b.nc, streams(cfg))
+	err := consumer.EnsureStreams(t.Context(), b.nc, streams(cfg))
 	if err == nil || !strings.Contains(err.Error(), "3 partitions") || !strings.Contains(err.Error(), "STAGE_PARTITIONS=5") {
 		t.Errorf("got %v", err)
 	}
