@@ -20,7 +20,7 @@ import (
 
 // loadBench has an input that drops rows in one way or another, and what takes them in place of a stage.
 type loadBench struct {
-	*verifyBench
+	*stagetest.Bench
 	rows       int64
 	partitions int
 	taker      jetstream.Consumer
@@ -38,34 +38,34 @@ var inputKinds = []struct {
 	{name: "interest", config: jetstream.StreamConfig{Retention: jetstream.InterestPolicy}},
 	{"max age", jetstream.StreamConfig{MaxAge: time.Minute}, func(*loadBench) { time.Sleep(2 * time.Minute) }},
 	{"purged", jetstream.StreamConfig{}, func(b *loadBench) {
-		if err := b.stream("ROWS").Purge(b.t.Context()); err != nil {
-			b.t.Fatal(err)
+		if err := b.Stream("ROWS").Purge(b.T.Context()); err != nil {
+			b.T.Fatal(err)
 		}
 	}},
 }
 
 func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loadBench {
 	t.Helper()
-	b := &loadBench{verifyBench: newVerifyBench(t, nil), rows: 7, partitions: partitions, taken: make(map[string]int)}
-	b.drop("ROWS")
+	b := &loadBench{Bench: stagetest.NewBench(t, nil), rows: 7, partitions: partitions, taken: make(map[string]int)}
+	b.Drop("ROWS")
 	cfg.Name, cfg.Subjects, cfg.Storage, cfg.AllowDirect = "ROWS", []string{"rows.>"}, jetstream.MemoryStorage, true
 	var err error
-	if _, err = b.js.CreateStream(t.Context(), cfg); err != nil {
+	if _, err = b.Js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	if b.taker, err = b.js.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+	if b.taker, err = b.Js.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
-	b.cfg = stagetest.Config(t, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+	b.Cfg = stagetest.Config(t, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 	return b
 }
 
 // loader is one that publishes three rows at once.
 func (b *loadBench) loader() (*loader, int64) {
-	b.t.Helper()
-	l, loaded, err := newLoader(b.t.Context(), b.nc, b.cfg, "file", laneOf("", b.partitions))
+	b.T.Helper()
+	l, loaded, err := newLoader(b.T.Context(), b.Nc, b.Cfg, "file", laneOf("", b.partitions))
 	if err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	l.group = 3
 	return l, loaded
@@ -78,13 +78,13 @@ func (b *loadBench) source(loaded int64) func() (*nats.Msg, error) {
 // drive takes single steps of a load, as run would: a record, or an append. It returns how far the load came, and how
 // many of the steps were left when it had ended.
 func (b *loadBench) drive(l *loader, loaded int64, steps int) (int64, int) {
-	b.t.Helper()
+	b.T.Helper()
 	next := b.source(loaded)
 	for eof := false; !eof; {
 		var group []*nats.Msg
 		var err error
 		if group, eof, err = l.gather(loaded, next); err != nil {
-			b.t.Fatal(err)
+			b.T.Fatal(err)
 		}
 		if len(group) == 0 {
 			break
@@ -93,21 +93,21 @@ func (b *loadBench) drive(l *loader, loaded int64, steps int) (int64, int) {
 			if steps--; steps < 0 {
 				return loaded, steps
 			}
-			if err := l.record(b.t.Context(), loaded, loaded+int64(l.group)); err != nil {
-				b.t.Fatal(err)
+			if err := l.record(b.T.Context(), loaded, loaded+int64(l.group)); err != nil {
+				b.T.Fatal(err)
 			}
 		}
 		if steps--; steps < 0 {
 			return loaded, steps
 		}
-		if err := l.publish(b.t.Context(), group, loaded); err != nil {
-			b.t.Fatal(err)
+		if err := l.publish(b.T.Context(), group, loaded); err != nil {
+			b.T.Fatal(err)
 		}
 		loaded += int64(len(group))
 	}
 	if steps--; steps >= 0 {
-		if err := l.record(b.t.Context(), loaded, loaded); err != nil {
-			b.t.Fatal(err)
+		if err := l.record(b.T.Context(), loaded, loaded); err != nil {
+			b.T.Fatal(err)
 		}
 	}
 	return loaded, steps
@@ -115,40 +115,40 @@ func (b *loadBench) drive(l *loader, loaded int64, steps int) (int64, int) {
 
 // finish loads to the end, and returns how many rows were there before.
 func (b *loadBench) finish() int64 {
-	b.t.Helper()
+	b.T.Helper()
 	l, loaded := b.loader()
-	if err := l.run(b.t.Context(), loaded, b.source(loaded), func(int64) {}); err != nil {
-		b.t.Fatal(err)
+	if err := l.run(b.T.Context(), loaded, b.source(loaded), func(int64) {}); err != nil {
+		b.T.Fatal(err)
 	}
 	return loaded
 }
 
 // answer stores the result of each row that is there, and acks it.
 func (b *loadBench) answer() {
-	b.t.Helper()
+	b.T.Helper()
 	for {
-		info, err := b.taker.Info(b.t.Context())
+		info, err := b.taker.Info(b.T.Context())
 		if err != nil {
-			b.t.Fatal(err)
+			b.T.Fatal(err)
 		}
 		// What is pending the consumer hears of a moment after the publisher.
-		if next, err := stored.NextSequence(b.t.Context(), b.nc, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
+		if next, err := stored.NextSequence(b.T.Context(), b.Nc, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
 			return
 		}
 		m, err := b.taker.Next()
 		if err != nil {
-			b.t.Fatal(err)
+			b.T.Fatal(err)
 		}
 		md, err := m.Metadata()
 		if err != nil {
-			b.t.Fatal(err)
+			b.T.Fatal(err)
 		}
-		b.publish(&nats.Msg{Subject: consumer.ResultSubject("results", "other-name", 0), Header: nats.Header{
+		b.Publish(&nats.Msg{Subject: consumer.ResultSubject("results", "other-name", 0), Header: nats.Header{
 			consumer.HeaderSourceStream: {"ROWS"}, consumer.HeaderSourceSubject: {m.Subject()}, consumer.HeaderStatus: {auditlog.RowSuccess},
 			consumer.HeaderSourceSeq: {strconv.FormatUint(md.Sequence.Stream, 10)},
 		}})
-		if err := m.DoubleAck(b.t.Context()); err != nil {
-			b.t.Fatal(err)
+		if err := m.DoubleAck(b.T.Context()); err != nil {
+			b.T.Fatal(err)
 		}
 		if n := m.Headers().Get(headerLoadRow); n != "" {
 			b.taken[n]++
@@ -157,15 +157,15 @@ func (b *loadBench) answer() {
 }
 
 // busy publishes a row that is not of the load, as others do.
-func (b *loadBench) busy() { b.publish(&nats.Msg{Subject: "rows.0.other", Data: []byte(`{}`)}) }
+func (b *loadBench) busy() { b.Publish(&nats.Msg{Subject: "rows.0.other", Data: []byte(`{}`)}) }
 
 // check checks that each row had its turn once.
 func (b *loadBench) check() {
-	b.t.Helper()
+	b.T.Helper()
 	b.answer()
 	for n := range b.rows {
 		if got := b.taken[strconv.FormatInt(n+1, 10)]; got != 1 {
-			b.t.Errorf("row %d was answered %d times", n+1, got)
+			b.T.Errorf("row %d was answered %d times", n+1, got)
 		}
 	}
 }
@@ -214,7 +214,7 @@ func TestAKilledLoadGoesOnWhereItWasWhateverTheInputHasDropped(t *testing.T) {
 		b.finish()
 		forget()
 		if before := b.finish(); before != b.rows {
-			b.t.Errorf("loading again found %d rows loaded, want %d", before, b.rows)
+			b.T.Errorf("loading again found %d rows loaded, want %d", before, b.rows)
 		}
 	})
 }
@@ -226,9 +226,9 @@ func TestALoadThatSleepsIsFencedByAnother(t *testing.T) {
 		before := b.finish()
 		forget()
 		time.Sleep(3 * time.Minute) // longer than the window in which the server knows message ids
-		err := l.run(b.t.Context(), loaded, b.source(loaded), func(int64) {})
+		err := l.run(b.T.Context(), loaded, b.source(loaded), func(int64) {})
 		if before < b.rows && !errors.Is(err, errRivalLoad) {
-			b.t.Errorf("the first load went on: %v", err)
+			b.T.Errorf("the first load went on: %v", err)
 		}
 	})
 }
@@ -236,7 +236,7 @@ func TestALoadThatSleepsIsFencedByAnother(t *testing.T) {
 func TestADeletedLastRowIsNotLoadedAgain(t *testing.T) {
 	b := newLoadBench(t, jetstream.StreamConfig{}, 1)
 	b.finish()
-	if err := b.stream("ROWS").DeleteMsg(t.Context(), 7); err != nil {
+	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 7); err != nil {
 		t.Fatal(err)
 	}
 	if before := b.finish(); before != b.rows {
@@ -250,7 +250,7 @@ func TestPositionsBelongToOneSourceOfOneInput(t *testing.T) {
 	b.finish()
 	b.answer()
 	for _, id := range []string{"file2", "fil"} {
-		if _, loaded, err := newLoader(t.Context(), b.nc, b.cfg, id, nil); err != nil || loaded != 0 {
+		if _, loaded, err := newLoader(t.Context(), b.Nc, b.Cfg, id, nil); err != nil || loaded != 0 {
 			t.Errorf("source %s: %d rows loaded, error %v; want 0", id, loaded, err)
 		}
 	}
@@ -259,8 +259,8 @@ func TestPositionsBelongToOneSourceOfOneInput(t *testing.T) {
 		t.Errorf("a source that has grown: %d rows were there before, want 7", before)
 	}
 	b.check()
-	b.drop("ROWS")
-	if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+	b.Drop("ROWS")
+	if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
 	if before := b.finish(); before != 0 {
@@ -279,7 +279,7 @@ func TestRowsThatAPowerCutTookAreLoadedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		for seq := uint64(5); seq <= 7; seq++ {
-			if err := b.stream("ROWS").DeleteMsg(t.Context(), seq); err != nil {
+			if err := b.Stream("ROWS").DeleteMsg(t.Context(), seq); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -296,7 +296,7 @@ func TestRowsThatAPowerCutTookAreLoadedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := b.stream("ROWS").CachedInfo()
+		s := b.Stream("ROWS").CachedInfo()
 		got, err := l.position.valid(t.Context(), m, s, l.isRow)
 		if err != nil || got.End == record.End {
 			t.Errorf("refilled %v: record %+v counts, error %v", refilled, got, err)
@@ -307,10 +307,10 @@ func TestRowsThatAPowerCutTookAreLoadedAgain(t *testing.T) {
 // A results stream of somebody's own that has no room for positions is refused before a row is published.
 func TestLoadNeedsAPlaceForItsPosition(t *testing.T) {
 	b := newLoadBench(t, jetstream.StreamConfig{}, 1)
-	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
+	if _, err := b.Js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := newLoader(t.Context(), b.nc, b.cfg, "file", nil)
+	_, _, err := newLoader(t.Context(), b.Nc, b.Cfg, "file", nil)
 	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "does not capture results.stage.load.ROWS.rows.0.file") {
 		t.Errorf("got %v", err)
 	}

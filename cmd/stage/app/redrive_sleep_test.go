@@ -34,7 +34,7 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 	t.Helper()
 	const failed = 5
 	b := newRedriveBench(t)
-	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{
+	if _, err := b.Js.UpdateStream(t.Context(), jetstream.StreamConfig{
 		Name: "ROWS", Subjects: []string{"rows.>", "other.>"}, Storage: jetstream.MemoryStorage, AllowAtomicPublish: batches,
 	}); err != nil {
 		t.Fatal(err)
@@ -98,9 +98,9 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 			b.redrive(redriveOptions{})
 		case 'X':
 			tally()
-			must(b.stream("ROWS").Purge(t.Context()))
+			must(b.Stream("ROWS").Purge(t.Context()))
 		case 'O':
-			b.publish(&nats.Msg{Subject: "other.a", Data: []byte("other")})
+			b.Publish(&nats.Msg{Subject: "other.a", Data: []byte("other")})
 		default:
 			time.Sleep(3 * time.Minute)
 		}
@@ -117,11 +117,11 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 
 // stored returns the messages of a stream from a sequence on.
 func (b *redriveBench) stored(stream string, from uint64) (msgs []*jetstream.RawStreamMsg) {
-	b.t.Helper()
+	b.T.Helper()
 	for {
-		m, err := stored.NextMessage(b.t.Context(), b.nc, stream, ">", from)
+		m, err := stored.NextMessage(b.T.Context(), b.Nc, stream, ">", from)
 		if err != nil {
-			b.t.Fatal(err)
+			b.T.Fatal(err)
 		}
 		if m == nil {
 			return msgs

@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,39 +19,39 @@ import (
 
 // redriveBench has rows and their results, of which some failed.
 type redriveBench struct {
-	*verifyBench
-	job *verifyJob
+	*stagetest.Bench
+	job *stagetest.Job
 }
 
 func newRedriveBench(t *testing.T) *redriveBench {
 	t.Helper()
-	b := &redriveBench{verifyBench: newVerifyBench(t, nil)}
-	b.job = b.verifyBench.job()
-	b.job.claim("run1.a", 0)
-	b.store(b.job)
+	b := &redriveBench{Bench: stagetest.NewBench(t, nil)}
+	b.job = b.Bench.Job()
+	b.job.Claim("run1.a", 0)
+	b.Store(b.job)
 	return b
 }
 
 // fail publishes a row and its failed result, and returns the sequence of the result.
 func (b *redriveBench) fail(reason string, row *nats.Msg) (at uint64) {
-	b.t.Helper()
-	return b.answer(b.publish(row), row.Subject, auditlog.RowError, fmt.Appendf(nil, `{"n":1,"llm_response_error":{"reason":%q,"error":"x"}}`, reason))
+	b.T.Helper()
+	return b.answer(b.Publish(row), row.Subject, auditlog.RowError, fmt.Appendf(nil, `{"n":1,"llm_response_error":{"reason":%q,"error":"x"}}`, reason))
 }
 
 func (b *redriveBench) answer(seq uint64, subject, status string, body []byte) (at uint64) {
-	b.t.Helper()
-	m := verifyStep{result: &stored.ResultRow{Seq: seq, Owner: "run1.a", Status: status, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS"}}.message(b.t)
+	b.T.Helper()
+	m := stagetest.Step{Result: &stored.ResultRow{Seq: seq, Owner: "run1.a", Status: status, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS"}}.Message(b.T)
 	m.Header.Set(consumer.HeaderSourceSubject, subject)
 	m.Data = body
-	return b.publish(m)
+	return b.Publish(m)
 }
 
 func (b *redriveBench) redrive(o redriveOptions) string {
-	b.t.Helper()
+	b.T.Helper()
 	var out strings.Builder
-	done, err := redrive(b.t.Context(), b.js, b.cfg, o, &out)
+	done, err := redrive(b.T.Context(), b.Js, b.Cfg, o, &out)
 	if err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	done.write(&out)
 	return out.String()
@@ -58,11 +59,11 @@ func (b *redriveBench) redrive(o redriveOptions) string {
 
 // input returns the messages of the input from a sequence on, one line each.
 func (b *redriveBench) input(from uint64) (lines []string) {
-	b.t.Helper()
+	b.T.Helper()
 	for {
-		m, err := stored.NextMessage(b.t.Context(), b.nc, "ROWS", ">", from)
+		m, err := stored.NextMessage(b.T.Context(), b.Nc, "ROWS", ">", from)
 		if err != nil {
-			b.t.Fatal(err)
+			b.T.Fatal(err)
 		}
 		if m == nil {
 			return lines
@@ -89,7 +90,7 @@ func TestRedrivePublishesTheRowsOfFailedResultsOnce(t *testing.T) {
 	first := b.fail("api_call_failed", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`), Header: nats.Header{
 		"Stage-Model": {"small"}, "Stage-Other": {"x"}, "Nats-Msg-Id": {"id"}, "Traceparent": {"00-1"},
 	}}) // row 1
-	b.answer(b.publish(&nats.Msg{Subject: "rows.a", Data: []byte(`{"n":2}`)}), "rows.a", auditlog.RowSuccess, []byte(`{"n":2}`)) // row 2
+	b.answer(b.Publish(&nats.Msg{Subject: "rows.a", Data: []byte(`{"n":2}`)}), "rows.a", auditlog.RowSuccess, []byte(`{"n":2}`)) // row 2
 	second := b.fail("refused", &nats.Msg{Subject: "rows.b.c", Data: []byte(`not json`)})                                        // row 3
 
 	got := b.redrive(redriveOptions{dryRun: true})
@@ -122,7 +123,7 @@ func TestRedriveLeavesOutWhatItCannotPublish(t *testing.T) {
 	b.fail("row_too_large", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":`), Header: nats.Header{headerRowError: {"row_too_large"}}})
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":3}`), Header: nats.Header{consumer.HeaderStatus: {auditlog.RowError}}})
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":4}`)})
-	if err := b.stream("ROWS").DeleteMsg(t.Context(), 1); err != nil {
+	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	want(t, b.redrive(redriveOptions{}), "1 rows published again, of 4 failed results; 1 have no row in the input any more; "+
@@ -130,22 +131,22 @@ func TestRedriveLeavesOutWhatItCannotPublish(t *testing.T) {
 	if got := b.input(5); len(got) != 1 || !strings.Contains(got[0], `{"n":4}`) {
 		t.Errorf("got %q", got)
 	}
-	b.cfg.Rows.OnUpstreamError = "process" // then it was this stage where it failed
+	b.Cfg.Rows.OnUpstreamError = "process" // then it was this stage where it failed
 	want(t, b.redrive(redriveOptions{}), "1 rows published again, of 4 failed results; 1 were redriven before; ")
 }
 
 func TestRedriveTakesNoRowOfAnotherInput(t *testing.T) {
 	b := newRedriveBench(t)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":"old"}`)})
-	b.drop("ROWS")
-	if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
+	b.Drop("ROWS")
+	if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
 		t.Fatal(err)
 	}
-	b.rows(1, "rows.a") // the same sequence, another row
+	b.Rows(1, "rows.a") // the same sequence, another row
 	want(t, b.redrive(redriveOptions{}), "0 rows published again, of 1 failed results; 1 have no row in the input any more\n")
-	b.job = b.verifyBench.job()
-	b.job.claim("run2.a", 0)
-	b.store(b.job)
+	b.job = b.Bench.Job()
+	b.job.Claim("run2.a", 0)
+	b.Store(b.job)
 	b.answer(1, "rows.a", auditlog.RowError, []byte(`{"llm_response_error":{"reason":"refused"}}`))
 	want(t, b.redrive(redriveOptions{}), "1 rows published again, of 2 failed results; 1 have no row in the input any more\n")
 }
@@ -153,7 +154,7 @@ func TestRedriveTakesNoRowOfAnotherInput(t *testing.T) {
 func TestRedriveLeavesTheSubjectsOfLoadsAlone(t *testing.T) {
 	b := newRedriveBench(t)
 	next := rowsOf(3)
-	l, _, err := newLoader(t.Context(), b.nc, b.cfg, "abc", nil)
+	l, _, err := newLoader(t.Context(), b.Nc, b.Cfg, "abc", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func TestRedriveLeavesTheSubjectsOfLoadsAlone(t *testing.T) {
 	if got := b.input(4); len(got) != 1 || !strings.HasPrefix(got[0], `4 rows.abc-redriven {"n":2} `) {
 		t.Errorf("got %q", got)
 	}
-	if _, loaded, err := newLoader(t.Context(), b.nc, b.cfg, "abc", nil); err != nil || loaded != 3 {
+	if _, loaded, err := newLoader(t.Context(), b.Nc, b.Cfg, "abc", nil); err != nil || loaded != 3 {
 		t.Errorf("loading again: got %d rows loaded, error %v; want 3", loaded, err)
 	}
 }
@@ -191,7 +192,7 @@ func TestAKilledRedriveIsContinued(t *testing.T) {
 	if err := r.finish(t.Context(), rows[4:6]); err != nil {
 		t.Fatal(err)
 	}
-	b.publish(&nats.Msg{Subject: "rows.a", Data: []byte(`{"n":"other"}`)})
+	b.Publish(&nats.Msg{Subject: "rows.a", Data: []byte(`{"n":"other"}`)})
 	want(t, b.redrive(redriveOptions{dryRun: true}), "5 rows would be published again, of 9 failed results; 4 were redriven before\n")
 	want(t, b.redrive(redriveOptions{}), "5 rows published again, of 9 failed results; 4 were redriven before\n")
 	want(t, b.redrive(redriveOptions{}), "0 rows published again, of 9 failed results; 9 were redriven before\n")
@@ -207,21 +208,21 @@ func TestAKilledRedriveIsContinued(t *testing.T) {
 // redriver is one that is driven step by step.
 func (b *redriveBench) redriver() *redriver {
 	return &redriver{
-		js: b.js, cfg: b.cfg, done: &redriven{Reasons: map[string]int{}}, results: b.stream("RESULTS"), input: b.stream("ROWS"),
+		js: b.Js, cfg: b.Cfg, done: &redriven{Reasons: map[string]int{}}, results: b.Stream("RESULTS"), input: b.Stream("ROWS"),
 		marks: &redriveMarks{begun: map[uint64]*redriveMark{}},
 	}
 }
 
 func (b *redriveBench) rowsOf(r *redriver, ats []uint64) (rows []*redriveRow) {
-	b.t.Helper()
+	b.T.Helper()
 	for _, at := range ats {
-		m, err := r.results.GetMsg(b.t.Context(), at)
+		m, err := r.results.GetMsg(b.T.Context(), at)
 		if err != nil {
-			b.t.Fatal(err)
+			b.T.Fatal(err)
 		}
-		row, err := r.original(b.t.Context(), at, m.Header)
+		row, err := r.original(b.T.Context(), at, m.Header)
 		if err != nil || row == nil {
-			b.t.Fatalf("result %d: row %v, error %v", at, row, err)
+			b.T.Fatalf("result %d: row %v, error %v", at, row, err)
 		}
 		rows = append(rows, row)
 	}
@@ -238,7 +239,7 @@ func TestOfManyRedrivesOneWinsEachResult(t *testing.T) {
 	published := make([]int, 3)
 	for i := range published {
 		wg.Go(func() {
-			done, err := redrive(t.Context(), b.js, b.cfg, redriveOptions{}, &strings.Builder{})
+			done, err := redrive(t.Context(), b.Js, b.Cfg, redriveOptions{}, &strings.Builder{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -259,22 +260,22 @@ func TestRedriveSaysWhatIsMissing(t *testing.T) {
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := redrive(ctx, b.js, b.cfg, redriveOptions{}, &strings.Builder{}); err == nil {
+	if _, err := redrive(ctx, b.Js, b.Cfg, redriveOptions{}, &strings.Builder{}); err == nil {
 		t.Error("interrupted: want an error")
 	}
 	// A results stream that takes results alone.
-	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
+	if _, err := b.Js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := redrive(t.Context(), b.js, b.cfg, redriveOptions{}, &strings.Builder{})
+	_, err := redrive(t.Context(), b.Js, b.Cfg, redriveOptions{}, &strings.Builder{})
 	if err == nil || !strings.Contains(err.Error(), "stream RESULTS must capture the subject") {
 		t.Errorf("got %v", err)
 	}
 	if rows := b.input(2); len(rows) > 0 {
 		t.Errorf("rows without a mark: %q", rows)
 	}
-	b.drop("ROWS")
-	if _, err := redrive(t.Context(), b.js, b.cfg, redriveOptions{}, &strings.Builder{}); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "stream ROWS does not exist (STAGE_INPUT_STREAM)") {
+	b.Drop("ROWS")
+	if _, err := redrive(t.Context(), b.Js, b.Cfg, redriveOptions{}, &strings.Builder{}); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "stream ROWS does not exist (STAGE_INPUT_STREAM)") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"pgregory.net/rapid"
 )
@@ -14,17 +15,17 @@ import (
 // damage is done to a pureJob, and what of it was never written rather than removed.
 type damage struct {
 	*pureJob
-	log      []verifyStep // as they were
+	log      []stagetest.Step // as they were
 	events   []*auditlog.Event
 	unstored map[any]bool // results, claims and events
 	rows     map[uint64]bool
 }
 
-func logOf(s verifyStep) any {
-	if s.claim != nil {
-		return s.claim
+func logOf(s stagetest.Step) any {
+	if s.Claim != nil {
+		return s.Claim
 	}
-	return s.result
+	return s.Result
 }
 
 // drop takes a message out of a stream, or makes as if it had never been written.
@@ -79,12 +80,12 @@ const (
 
 // expect compares the streams with what they were.
 func (d *damage) expect() expected {
-	log := make([]verifyStep, len(d.results.msgs))
+	log := make([]stagetest.Step, len(d.results.msgs))
 	for i, m := range d.results.msgs {
 		log[i] = m.is
 	}
 	e := d.expectAudit(len(log))
-	was := slices.DeleteFunc(slices.Clone(d.log), func(s verifyStep) bool { return s.result != nil && d.unknowable(s.result, log) })
+	was := slices.DeleteFunc(slices.Clone(d.log), func(s stagetest.Step) bool { return s.Result != nil && d.unknowable(s.Result, log) })
 	if len(was) < len(d.log) || d.audit.info(d.now).State.NumDeleted+d.results.info(d.now).State.NumDeleted > 0 {
 		e = max(e, mayProve)
 	}
@@ -93,11 +94,11 @@ func (d *damage) expect() expected {
 
 // unknowable tells whether a result was never written and nothing is left that tells of its row: the guarantee is about
 // rows that the input still holds.
-func (d *damage) unknowable(r *stored.ResultRow, log []verifyStep) bool {
+func (d *damage) unknowable(r *stored.ResultRow, log []stagetest.Step) bool {
 	last := uint64(0)
 	for _, s := range log {
-		if s.result != nil {
-			last = max(last, s.result.Seq)
+		if s.Result != nil {
+			last = max(last, s.Result.Seq)
 		}
 	}
 	return d.unstored[r] && r.Seq < last && !d.rows[r.Seq] && !d.has(func(e *auditlog.Event) bool {
@@ -105,12 +106,12 @@ func (d *damage) unknowable(r *stored.ResultRow, log []verifyStep) bool {
 	})
 }
 
-func (d *damage) expectLog(log, was []verifyStep) expected {
-	if len(log) > len(was) || !slices.EqualFunc(log, was[:len(log)], func(a, b verifyStep) bool { return logOf(a) == logOf(b) }) {
+func (d *damage) expectLog(log, was []stagetest.Step) expected {
+	if len(log) > len(was) || !slices.EqualFunc(log, was[:len(log)], func(a, b stagetest.Step) bool { return logOf(a) == logOf(b) }) {
 		return mustNotProve
 	}
 	for _, s := range was[len(log):] {
-		if !d.unstored[logOf(s)] || s.result != nil && d.summary(runOf(s.result.Owner)) {
+		if !d.unstored[logOf(s)] || s.Result != nil && d.summary(stagetest.RunOf(s.Result.Owner)) {
 			return mustNotProve
 		}
 	}
@@ -138,8 +139,8 @@ func (d *damage) expectAudit(left int) expected {
 	horizon := d.now.Add(-pureMaxAge)
 	resulted := make(map[uint64]bool)
 	for _, s := range d.log[:min(left, len(d.log))] {
-		if s.result != nil {
-			resulted[s.result.Seq] = true
+		if s.Result != nil {
+			resulted[s.Result.Seq] = true
 		}
 	}
 	if len(d.audit.msgs) > len(d.events) {
@@ -195,7 +196,7 @@ func TestVerifyProvesNothingThatIsDamaged(t *testing.T) {
 			d.age()
 		}
 		// A claim that is forged, by a copy or in another place, can fit a hole next to it.
-		isAResult := func(s verifyStep) bool { return s.result != nil }
+		isAResult := func(s stagetest.Step) bool { return s.Result != nil }
 		event := func(e *auditlog.Event) any { return e }
 		kinds := []func(){
 			func() { drop(t, d, &d.input, nil) }, func() { drop(t, d, &d.results, logOf) }, func() { drop(t, d, &d.audit, event) },

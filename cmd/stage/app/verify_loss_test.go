@@ -7,21 +7,22 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 type (
-	pureLog   = pureMessage[verifyStep]
+	pureLog   = pureMessage[stagetest.Step]
 	pureEvent = pureMessage[*auditlog.Event]
 	pureRow   = pureMessage[struct{}]
 )
 
 func isResult(seq uint64) func(pureLog) bool {
-	return func(m pureLog) bool { return m.is.result != nil && m.is.result.Seq == seq }
+	return func(m pureLog) bool { return m.is.Result != nil && m.is.Result.Seq == seq }
 }
 
 func isClaim(owner string) func(pureLog) bool {
-	return func(m pureLog) bool { return m.is.claim != nil && m.is.claim.Owner == owner }
+	return func(m pureLog) bool { return m.is.Claim != nil && m.is.Claim.Owner == owner }
 }
 
 func isRow(seq uint64) func(pureEvent) bool {
@@ -94,7 +95,7 @@ func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 		}, verdictViolated, "bad_claim"},
 		{"results", "middle", "a limit for each subject", young, func(j *pureJob) {
 			j.results.cfg.MaxMsgsPerSubject = 15
-			j.results.remove(func(m pureLog) bool { return m.is.result != nil && m.is.result.Seq <= 5 })
+			j.results.remove(func(m pureLog) bool { return m.is.Result != nil && m.is.Result.Seq <= 5 })
 		}, verdictViolated, "which may have been results of rows that nothing else tells of: it keeps only 15 messages a subject"},
 		{"results", "end", "never written", young, func(j *pureJob) { unwritten(&j.results, isResult(20)) }, verdictViolated, "run run2: 9 results are stored, its summary says 10"},
 		{"results", "end", "never written by a process that was killed", young, func(j *pureJob) {
@@ -190,14 +191,14 @@ func isInput(seq uint64) func(pureRow) bool { return func(m pureRow) bool { retu
 // rerun makes the results again from the beginning, as one process that begins with an empty log.
 func (j *pureJob) rerun(run string, n int) {
 	j.results.msgs, j.results.last = nil, 0
-	job := &verifyJob{created: j.input.created, now: j.now.Add(-time.Minute)}
-	job.start(run)
-	job.claim(run+".a", 0)
+	job := &stagetest.Job{Created: j.input.created, Now: j.now.Add(-time.Minute)}
+	job.Start(run)
+	job.Claim(run+".a", 0)
 	for seq := range uint64(n) { //nolint:gosec // small
-		job.answer(run+".a", seq+1)
+		job.Answer(run+".a", seq+1)
 	}
-	job.end(run)
-	for _, s := range job.steps {
-		j.store(job.now, s)
+	job.End(run)
+	for _, s := range job.Steps {
+		j.store(job.Now, s)
 	}
 }

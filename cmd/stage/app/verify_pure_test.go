@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -51,7 +52,7 @@ func (s *pureStream[T]) info(now time.Time) *jetstream.StreamInfo {
 type pureJob struct {
 	now     time.Time
 	input   pureStream[struct{}]
-	results pureStream[verifyStep]
+	results pureStream[stagetest.Step]
 	audit   pureStream[*auditlog.Event]
 	window  int
 }
@@ -72,42 +73,42 @@ func newPureJob(n int, ago, each time.Duration) *pureJob {
 		j.input.add(at, struct{}{})
 	}
 	at = at.Add(time.Second)
-	job := &verifyJob{created: j.input.created, now: at}
+	job := &stagetest.Job{Created: j.input.created, Now: at}
 	done := 0
 	flush := func() {
-		for ; done < len(job.steps); done++ {
+		for ; done < len(job.Steps); done++ {
 			at = at.Add(time.Millisecond)
-			j.store(at, job.steps[done])
+			j.store(at, job.Steps[done])
 		}
 	}
 	for half, run := range []string{"run1", "run2"} {
 		owner := run + ".a"
-		job.start(run)
-		job.claim(owner, uint64(half*(n/2))) //nolint:gosec // small
+		job.Start(run)
+		job.Claim(owner, uint64(half*(n/2))) //nolint:gosec // small
 		for seq := half*(n/2) + 1; seq <= n && (half == 1 || seq <= n/2); seq++ {
 			flush()
 			at = at.Add(each)
-			job.now = at
-			job.answer(owner, uint64(seq)) //nolint:gosec // small
+			job.Now = at
+			job.Answer(owner, uint64(seq)) //nolint:gosec // small
 		}
-		job.end(run)
+		job.End(run)
 		flush()
 	}
 	return j
 }
 
 // store stores a step as the stage would.
-func (j *pureJob) store(at time.Time, s verifyStep) {
+func (j *pureJob) store(at time.Time, s stagetest.Step) {
 	switch {
-	case s.call != nil:
-		j.audit.add(at, &auditlog.Event{Header: s.call.Header, Call: s.call})
-	case s.row != nil:
-		j.audit.add(at, &auditlog.Event{Header: s.row.Header, Row: s.row})
-	case s.run != nil:
-		if s.run.Settings != nil {
-			s.run.Settings["STAGE_WINDOW"] = strconv.Itoa(j.window)
+	case s.Call != nil:
+		j.audit.add(at, &auditlog.Event{Header: s.Call.Header, Call: s.Call})
+	case s.Row != nil:
+		j.audit.add(at, &auditlog.Event{Header: s.Row.Header, Row: s.Row})
+	case s.Run != nil:
+		if s.Run.Settings != nil {
+			s.Run.Settings["STAGE_WINDOW"] = strconv.Itoa(j.window)
 		}
-		j.audit.add(at, &auditlog.Event{Header: s.run.Header, Run: s.run})
+		j.audit.add(at, &auditlog.Event{Header: s.Run.Header, Run: s.Run})
 	default:
 		j.results.add(at, s)
 	}
@@ -138,13 +139,13 @@ func (j *pureJob) verify() *verifyReport {
 	var claims []stored.Claim
 	for _, m := range j.results.msgs {
 		bound.at = m.seq
-		if c := m.is.claim; c != nil {
+		if c := m.is.Claim; c != nil {
 			entry := *c
 			entry.At, entry.Stored, bound.mark = m.seq, m.stored, c.Mark
 			claims = append(claims, entry)
 			continue
 		}
-		row := *m.is.result
+		row := *m.is.Result
 		row.At, row.Stored, bound.mark = m.seq, m.stored, row.Seq
 		rows = append(rows, row)
 	}

@@ -1,0 +1,103 @@
+package stagetest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Bench is a server with streams that take whatever a test plants.
+type Bench struct {
+	T   *testing.T
+	Js  jetstream.JetStream
+	Nc  *nats.Conn
+	Cfg *config.Config
+}
+
+// NewBench creates the streams; change may alter their configurations: input, results, audit.
+func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Bench {
+	t.Helper()
+	srv, err := natsd.Start(natsd.Config{Dir: t.TempDir(), NoListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Stop)
+	b := &Bench{T: t}
+	if b.Nc, err = srv.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Nc.Close)
+	if b.Js, err = jetstream.New(b.Nc); err != nil {
+		t.Fatal(err)
+	}
+	b.Cfg = Config(t)
+	streams := []jetstream.StreamConfig{
+		{Name: "ROWS", Subjects: []string{"rows.>", "other.>"}},
+		{Name: "RESULTS", Subjects: []string{"results.>"}},
+		{Name: "AUDIT", Subjects: []string{"audit.>"}},
+	}
+	if change != nil {
+		change(streams)
+	}
+	for _, s := range streams {
+		s.Storage = jetstream.MemoryStorage
+		if _, err := b.Js.CreateStream(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// After the deletion of its last stream with a file the server removes the directory of the account some time later,
+	// also from under a stream created meanwhile.
+	if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEEP", Subjects: []string{"keep"}}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *Bench) Stream(name string) jetstream.Stream {
+	b.T.Helper()
+	s, err := b.Js.Stream(b.T.Context(), name)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return s
+}
+
+func (b *Bench) Publish(m *nats.Msg) uint64 {
+	b.T.Helper()
+	ack, err := b.Js.PublishMsg(b.T.Context(), m)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// Rows publishes n rows on a subject.
+func (b *Bench) Rows(n int, subject string) {
+	b.T.Helper()
+	for i := range n {
+		b.Publish(&nats.Msg{Subject: subject, Data: fmt.Appendf(nil, `{"n":%d}`, i+1)})
+	}
+}
+
+// Purge removes the messages of a stream below a sequence; 0: all.
+func (b *Bench) Purge(stream string, below uint64) {
+	b.T.Helper()
+	var opts []jetstream.StreamPurgeOpt
+	if below > 0 {
+		opts = append(opts, jetstream.WithPurgeSequence(below))
+	}
+	if err := b.Stream(stream).Purge(b.T.Context(), opts...); err != nil {
+		b.T.Fatal(err)
+	}
+}
+
+func (b *Bench) Drop(stream string) {
+	b.T.Helper()
+	if err := b.Js.DeleteStream(b.T.Context(), stream); err != nil {
+		b.T.Fatal(err)
+	}
+}

@@ -1,0 +1,186 @@
+package stagetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/internal/stored"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/nats-io/nats.go"
+)
+
+// Store stores what a stage would have stored.
+func (b *Bench) Store(job *Job) {
+	b.T.Helper()
+	for i := range job.Steps {
+		b.Publish(job.Steps[i].Message(b.T))
+	}
+}
+
+// Job is what a stage stores, message by message, for a test to plant its faults in.
+type Job struct {
+	Created time.Time // of the input stream
+	Now     time.Time
+	Steps   []Step
+	Calls   int
+}
+
+// Step is one message: exactly one of its parts is set.
+type Step struct {
+	Claim  *stored.Claim
+	Call   *auditlog.Call
+	Row    *auditlog.Row
+	Run    *auditlog.Run
+	Result *stored.ResultRow
+	Part   int
+}
+
+func (b *Bench) Job() *Job {
+	return &Job{Created: b.Stream("ROWS").CachedInfo().Created, Now: time.Now()}
+}
+
+func (j *Job) header(run string, p auditlog.Partition) auditlog.Header {
+	j.Now = j.Now.Add(time.Millisecond)
+	return auditlog.Header{Time: j.Now, RunID: run, Stage: "stage", Partition: p}
+}
+
+// Start records the start of a process.
+func (j *Job) Start(run string) {
+	settings := map[string]string{"STAGE_WINDOW": "64", "STAGE_PARTITIONS": "1", "STAGE_POOL_SIZE": "4"}
+	j.Steps = append(j.Steps, Step{Run: &auditlog.Run{Header: j.header(run, auditlog.All), Phase: auditlog.PhaseStart, Settings: settings}})
+}
+
+func (j *Job) Claim(owner string, mark uint64) {
+	j.Steps = append(j.Steps, Step{Claim: &stored.Claim{Owner: owner, Mark: mark, Version: 1, Input: "ROWS", Created: j.Created}})
+}
+
+// Call records one call for a row.
+func (j *Job) Call(owner string, seq uint64, index int, status auditlog.CallStatus) {
+	j.Calls++
+	c := &auditlog.Call{
+		Header: j.header(RunOf(owner), 0), StateID: auditlog.StateID("stage", "ROWS", 0, seq), Owner: owner, CallIndex: index, Sequence: seq,
+		CallID: strconv.Itoa(j.Calls), Provider: "mock", Model: "small", Status: status,
+	}
+	if status == auditlog.CallSuccess {
+		cost := 0.001
+		c.Usage = &auditlog.Usage{PromptTokens: 10, CompletionTokens: int64(seq), TotalTokens: 10 + int64(seq), CostUSD: &cost}
+	}
+	j.Steps = append(j.Steps, Step{Call: c})
+}
+
+// Row records the row event of a row that was answered by one call after some without capacity.
+func (j *Job) Row(owner string, seq uint64, retries int, source string) {
+	h, cost := j.header(RunOf(owner), 0), 0.001
+	j.Steps = append(j.Steps, Step{Row: &auditlog.Row{
+		Header: h, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Owner: owner, Sequence: seq, Status: auditlog.RowSuccess,
+		Attempts: 1, CapacityRetries: retries, Source: source, QueuedAt: h.Time, StartedAt: h.Time, FinishedAt: h.Time,
+		Usage: &auditlog.Usage{PromptTokens: 10, CompletionTokens: int64(seq), TotalTokens: 10 + int64(seq), CostUSD: &cost},
+	}})
+}
+
+func (j *Job) Result(owner string, seq uint64) {
+	j.Steps = append(j.Steps, Step{Result: &stored.ResultRow{
+		Seq: seq, Owner: owner, Status: auditlog.RowSuccess, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS",
+	}})
+}
+
+// Answer records all of a row: each third one met no capacity at first.
+func (j *Job) Answer(owner string, seq uint64) {
+	retries := 0
+	if seq%3 == 0 {
+		j.Call(owner, seq, 0, auditlog.CallCapacityRetry)
+		retries = 1
+	}
+	j.Call(owner, seq, retries, auditlog.CallSuccess)
+	j.Row(owner, seq, retries, auditlog.SourceCall)
+	j.Result(owner, seq)
+}
+
+// End records the end of a process with the summary of what it did so far.
+func (j *Job) End(run string) {
+	s := &auditlog.Summary{}
+	for _, st := range j.Steps {
+		switch {
+		case st.Result != nil && RunOf(st.Result.Owner) == run:
+			s.RowsSucceeded++
+		case st.Call != nil && st.Call.RunID == run:
+			s.Total.Calls++
+			s.Total.Usage = s.Total.Usage.Plus(st.Call.Usage)
+			if st.Call.Status == auditlog.CallCapacityRetry {
+				s.CapacityRetries++
+			}
+		}
+	}
+	s.Usage = []auditlog.ModelTotals{{Provider: "mock", Model: "small", Totals: s.Total}}
+	j.Steps = append(j.Steps, Step{Run: &auditlog.Run{Header: j.header(run, auditlog.All), Phase: auditlog.PhaseEnd, Summary: s}})
+}
+
+// Index finds a step.
+func (j *Job) Index(match func(Step) bool) int { return slices.IndexFunc(j.Steps, match) }
+
+func (j *Job) ResultOf(seq uint64) int {
+	return j.Index(func(s Step) bool { return s.Result != nil && s.Result.Seq == seq })
+}
+
+// Row7 finds the row event that most tests meddle with.
+func (j *Job) Row7() int {
+	return j.Index(func(s Step) bool { return s.Row != nil && s.Row.Sequence == 7 })
+}
+
+func (j *Job) CallOf(seq uint64) int {
+	return j.Index(func(s Step) bool { return s.Call != nil && s.Call.Sequence == seq })
+}
+
+func (j *Job) Remove(i int) { j.Steps = slices.Delete(j.Steps, i, i+1) }
+
+func RunOf(owner string) string { return owner[:len(owner)-2] }
+
+// FinishedJob is a whole job of one process over n rows.
+func (b *Bench) FinishedJob(n int) *Job {
+	b.T.Helper()
+	b.Rows(n, "rows.a")
+	j := b.Job()
+	j.Start("run1")
+	j.Claim("run1.a", 0)
+	for seq := range uint64(n) { //nolint:gosec // small
+		j.Answer("run1.a", seq+1)
+	}
+	j.End("run1")
+	return j
+}
+
+// Message is a step as it goes into its stream.
+func (s Step) Message(t *testing.T) *nats.Msg {
+	t.Helper()
+	log, audit := fmt.Sprintf("results.stage.%d.", s.Part), fmt.Sprintf("audit.stage.%d.", s.Part)
+	switch {
+	case s.Call != nil:
+		return &nats.Msg{Subject: audit + "call", Data: s.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)}
+	case s.Row != nil:
+		return &nats.Msg{Subject: audit + "row", Data: s.Row.AppendJSON(nil, auditlog.PayloadsFull, 0)}
+	case s.Run != nil:
+		return &nats.Msg{Subject: "audit.stage.all.run", Data: s.Run.AppendJSON(nil, auditlog.PayloadsFull, 0)}
+	case s.Claim != nil:
+		c := s.Claim
+		body, err := json.Marshal(map[string]any{
+			"owner": c.Owner, "high_water_mark": c.Mark, "version": c.Version, "input_stream": c.Input, "input_created": c.Created,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &nats.Msg{Subject: log + "claim", Data: body, Header: nats.Header{
+			consumer.HeaderOwner: {c.Owner}, consumer.HeaderSourceSeq: {strconv.FormatUint(c.Mark, 10)},
+		}}
+	}
+	r := s.Result
+	return &nats.Msg{Subject: log + "rows", Data: []byte(`{}`), Header: nats.Header{
+		consumer.HeaderSourceStream: {r.Source}, consumer.HeaderSourceSeq: {strconv.FormatUint(r.Seq, 10)}, consumer.HeaderSourceSubject: {"rows.a"},
+		consumer.HeaderStatus: {r.Status}, consumer.HeaderStateID: {r.StateID}, consumer.HeaderOwner: {r.Owner},
+	}}
+}
