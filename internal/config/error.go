@@ -1,5 +1,7 @@
 package config
 
+import "errors"
+
 // Error is an error in the way the program was called or configured: the user can fix it, and doing the same again
 // meets it again. Its text names what is wrong and how to fix it.
 type Error struct{ Err error }
@@ -15,4 +17,10 @@ func Invalid(err error) error {
 		return nil
 	}
 	return &Error{Err: err}
+}
+
+// IsInvalid reports whether err says that the program was called or configured wrongly.
+func IsInvalid(err error) bool {
+	_, is := errors.AsType[*Error](err)
+	return is
 }

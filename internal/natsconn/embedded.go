@@ -57,7 +57,7 @@ func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) 
 		srv.Stop()
 		return nil, err
 	}
-	return &Conn{Nc: nc, Server: srv}, nil
+	return &Conn{NC: nc, Server: srv}, nil
 }
 
 // holderOf names the process that has the store open, where it has said so.
@@ -83,7 +83,7 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 		if running {
 			nc, err := dial(ctx, addr.URL, append(commonOptions(&config.NATSConfig{}, log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
 			if err == nil {
-				return &Conn{Nc: nc}, nil
+				return &Conn{NC: nc}, nil
 			}
 			if now, still, _ := natsd.Discover(dir); still && now.PID == addr.PID || time.Now().After(end) {
 				return nil, fmt.Errorf("connect to the embedded server of process %d on %s: %w", addr.PID, dir, err)

@@ -23,7 +23,7 @@ const (
 
 // Conn is a connection to NATS and, where none is named, the embedded server behind it.
 type Conn struct {
-	Nc     *nats.Conn
+	NC     *nats.Conn
 	Server *natsd.Server     // nil: an external server
 	login  config.NATSConfig // by which it was made; zero for the embedded server
 	Lent   bool              // by Deps: what is not drained ends with it
@@ -31,7 +31,7 @@ type Conn struct {
 
 // Close closes the connection and stops the embedded server.
 func (c *Conn) Close() {
-	c.Nc.Close()
+	c.NC.Close()
 	if c.Server != nil {
 		c.Server.Stop()
 	}
@@ -39,18 +39,18 @@ func (c *Conn) Close() {
 
 // Down says why there is no connection at the moment, and what to do about it; empty: there is one.
 func (c *Conn) Down() string {
-	if c.Nc.IsConnected() {
+	if c.NC.IsConnected() {
 		return ""
 	}
 	const why = "not connected to NATS"
-	if err := withHint(&c.login, c.Nc.LastError()); err != nil {
+	if err := withHint(&c.login, c.NC.LastError()); err != nil {
 		return why + ": " + err.Error()
 	}
 	return why
 }
 
 // Explain adds what the server said about a request that it did not answer.
-func (c *Conn) Explain(err error) error { return consumer.Denied(c.Nc, err) }
+func (c *Conn) Explain(err error) error { return consumer.Denied(c.NC, err) }
 
 // Connect connects to the server of the configuration; without one it starts the embedded server on dir.
 func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Conn, error) {
@@ -65,7 +65,7 @@ func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logg
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, withHint(&cfg.NATS, err))
 	}
-	return &Conn{Nc: nc, login: cfg.NATS}, nil
+	return &Conn{NC: nc, login: cfg.NATS}, nil
 }
 
 // dial connects; ctx ends the attempt.

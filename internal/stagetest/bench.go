@@ -13,8 +13,8 @@ import (
 // Bench is a server with streams that take whatever a test plants.
 type Bench struct {
 	T   *testing.T
-	Js  jetstream.JetStream
-	Nc  *nats.Conn
+	JS  jetstream.JetStream
+	NC  *nats.Conn
 	Cfg *config.Config
 }
 
@@ -27,11 +27,11 @@ func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Benc
 	}
 	t.Cleanup(srv.Stop)
 	b := &Bench{T: t}
-	if b.Nc, err = srv.Connect(); err != nil {
+	if b.NC, err = srv.Connect(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(b.Nc.Close)
-	if b.Js, err = jetstream.New(b.Nc); err != nil {
+	t.Cleanup(b.NC.Close)
+	if b.JS, err = jetstream.New(b.NC); err != nil {
 		t.Fatal(err)
 	}
 	b.Cfg = Config(t)
@@ -45,13 +45,13 @@ func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Benc
 	}
 	for _, s := range streams {
 		s.Storage = jetstream.MemoryStorage
-		if _, err := b.Js.CreateStream(t.Context(), s); err != nil {
+		if _, err := b.JS.CreateStream(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// After the deletion of its last stream with a file the server removes the directory of the account some time later,
 	// also from under a stream created meanwhile.
-	if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEEP", Subjects: []string{"keep"}}); err != nil {
+	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEEP", Subjects: []string{"keep"}}); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -59,7 +59,7 @@ func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Benc
 
 func (b *Bench) Stream(name string) jetstream.Stream {
 	b.T.Helper()
-	s, err := b.Js.Stream(b.T.Context(), name)
+	s, err := b.JS.Stream(b.T.Context(), name)
 	if err != nil {
 		b.T.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func (b *Bench) Stream(name string) jetstream.Stream {
 
 func (b *Bench) Publish(m *nats.Msg) uint64 {
 	b.T.Helper()
-	ack, err := b.Js.PublishMsg(b.T.Context(), m)
+	ack, err := b.JS.PublishMsg(b.T.Context(), m)
 	if err != nil {
 		b.T.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func (b *Bench) Purge(stream string, below uint64) {
 
 func (b *Bench) Drop(stream string) {
 	b.T.Helper()
-	if err := b.Js.DeleteStream(b.T.Context(), stream); err != nil {
+	if err := b.JS.DeleteStream(b.T.Context(), stream); err != nil {
 		b.T.Fatal(err)
 	}
 }

@@ -102,7 +102,7 @@ func newBatches(cfg *config.Config, conn *natsconn.Conn, caller *caller, e *exec
 }
 
 // bytesMax is the largest body of a reply.
-func (b *batches) bytesMax() int { return int(b.conn.Nc.MaxPayload()) - batchHeadroom }
+func (b *batches) bytesMax() int { return int(b.conn.NC.MaxPayload()) - batchHeadroom }
 
 // serve answers requests until soft ends, then finishes those at work: their calls in the air end, what was not asked
 // fails. When hard ends the pool cuts the calls. The pool must run, and serve returns after it has ended.
@@ -129,7 +129,7 @@ func (b *batches) serve(soft, hard context.Context) {
 
 // open begins to take requests.
 func (b *batches) open(work, hard context.Context) (micro.Service, error) {
-	service, err := micro.AddService(b.conn.Nc, micro.Config{
+	service, err := micro.AddService(b.conn.NC, micro.Config{
 		Name: batchService, Version: semanticVersion(version.Current().Version), Description: "batched requests to an LLM through a stage's pool",
 		Metadata: map[string]string{
 			"stage": b.cfg.Name, "run_id": b.caller.RunID(), "provider": b.cfg.LLM.Provider, "model": b.caller.At(0).Model(),
@@ -208,7 +208,7 @@ func (b *batches) answer(work, hard context.Context, endpoint string, msg *nats.
 	if code != "" {
 		msg.Header[micro.ErrorHeader], msg.Header[micro.ErrorCodeHeader] = []string{oneLine(description)}, []string{code}
 	}
-	if err := b.conn.Nc.PublishMsg(msg); err != nil {
+	if err := b.conn.NC.PublishMsg(msg); err != nil {
 		b.log.Warn("reply to a batched request not sent", slog.String("batch_id", run.id), slog.Any("error", err))
 	}
 	b.log.Debug("batched request", slog.String("batch_id", run.id), slog.Int("prompts", len(request.Prompts)), slog.Int("errors", reply.ErrorCount()),

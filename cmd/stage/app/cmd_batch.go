@@ -70,7 +70,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 		return err
 	}
 	defer conn.Close()
-	if limit := int(conn.Nc.MaxPayload()) - batchHeadroom; len(request) > limit {
+	if limit := int(conn.NC.MaxPayload()) - batchHeadroom; len(request) > limit {
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
 	if timeout > 0 {
@@ -78,7 +78,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	reply, err := requestBatch(ctx, conn.Nc, config.BatchSubject(cfg.Name), request)
+	reply, err := requestBatch(ctx, conn.NC, config.BatchSubject(cfg.Name), request)
 	if err != nil {
 		return batchNotAnswered(ctx, cfg, timeout, err)
 	}

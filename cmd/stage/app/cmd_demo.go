@@ -172,7 +172,7 @@ type auditCounts struct{ calls, succeeded, capacity, rows, runs int }
 
 func countAudit(ctx context.Context, s *stage) (auditCounts, error) {
 	var c auditCounts
-	js, err := jetstream.New(s.conn.Nc)
+	js, err := jetstream.New(s.conn.NC)
 	if err != nil {
 		return c, err
 	}

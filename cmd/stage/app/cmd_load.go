@@ -88,14 +88,14 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return err
 	}
 	defer conn.Close()
-	if err := consumer.EnsureStreams(ctx, conn.Nc, streams(cfg)); err != nil {
+	if err := consumer.EnsureStreams(ctx, conn.NC, streams(cfg)); err != nil {
 		return err
 	}
-	l, loaded, err := newLoader(ctx, conn.Nc, cfg, id, laneOf(o.key, cfg.Streams.Partitions))
+	l, loaded, err := newLoader(ctx, conn.NC, cfg, id, laneOf(o.key, cfg.Streams.Partitions))
 	if err != nil {
 		return conn.Explain(err)
 	}
-	rows := &fileRows{name: name, rows: rowfile.NewReader(in.file, in.format, int(conn.Nc.MaxPayload())-messageOverhead), log: log, strict: true}
+	rows := &fileRows{name: name, rows: rowfile.NewReader(in.file, in.format, int(conn.NC.MaxPayload())-messageOverhead), log: log, strict: true}
 	if err := rows.skip(loaded); err != nil {
 		return err
 	}

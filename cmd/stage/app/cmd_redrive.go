@@ -53,7 +53,7 @@ func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redrive
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn.Nc)
+	js, err := jetstream.New(conn.NC)
 	if err != nil {
 		return err
 	}

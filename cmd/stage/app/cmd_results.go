@@ -59,7 +59,7 @@ func printResults(ctx context.Context, env *Env, cfg *config.Config, path string
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn.Nc)
+	js, err := jetstream.New(conn.NC)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 			return err
 		}
 		defer conn.Close()
-		if err := setUpStreams(soft, conn.Nc, cfg); err != nil {
+		if err := setUpStreams(soft, conn.NC, cfg); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintln(env.Stdout, "streams and durable consumers are good")

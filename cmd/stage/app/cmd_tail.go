@@ -51,7 +51,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
 		defer stop()
-		return tail(soft, env, cfg, o)
+		return tailStreams(soft, env, cfg, o)
 	}
 	return cmd
 }
@@ -82,14 +82,14 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// tail prints events until ctx ends, which is how it is meant to end, or the story of a row is told.
-func tail(ctx context.Context, env *Env, cfg *config.Config, o tailOptions) error {
+// tailStreams prints events until ctx ends, which is how it is meant to end, or the story of a row is told.
+func tailStreams(ctx context.Context, env *Env, cfg *config.Config, o tailOptions) error {
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn.Nc)
+	js, err := jetstream.New(conn.NC)
 	if err != nil {
 		return err
 	}

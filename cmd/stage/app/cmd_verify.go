@@ -49,7 +49,7 @@ func verifyStreams(ctx context.Context, env *Env, cfg *config.Config, asJSON boo
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn.Nc)
+	js, err := jetstream.New(conn.NC)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,6 @@ package app
 
 import (
 	"context"
-	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/stopping"
 	"io"
 	"os"
 	"os/signal"
@@ -12,6 +10,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stopping"
 )
 
 // Env is all that a command sees of the process that it runs in: its arguments, environment, streams and signals. A

@@ -2,6 +2,7 @@ package app
 
 import (
 	"errors"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
 )
@@ -20,7 +21,7 @@ func exitCode(err error) int {
 	if err == nil {
 		return exitDone
 	}
-	if _, ok := errors.AsType[*config.Error](err); ok {
+	if config.IsInvalid(err) {
 		return exitUsage
 	}
 	if _, ok := errors.AsType[*UnprovenError](err); ok {

@@ -2,11 +2,12 @@ package app
 
 import (
 	"fmt"
-	"github.com/llm-stage/stage/internal/config"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+
+	"github.com/llm-stage/stage/internal/config"
 )
 
 // hostCheck decides which requests are answered, by the host that they name.

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/stopping"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +12,9 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stopping"
 )
 
 // Bounds of the HTTP server, beside httpConnsMax. Its clients are scrapers, probes and browsers: small requests, small

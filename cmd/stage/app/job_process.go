@@ -82,7 +82,7 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 	if err != nil {
 		return err
 	}
-	p := &pipeline{stage: s, stderr: stdio.Err, source: in.reader(s.log, int(conn.Nc.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult, endInput: endInput, resumed: "the same command goes on where it was"}
+	p := &pipeline{stage: s, stderr: stdio.Err, source: in.reader(s.log, int(conn.NC.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult, endInput: endInput, resumed: "the same command goes on where it was"}
 	err = errors.Join(p.run(soft, hard), closeOut())
 	if err == nil {
 		cleanUp()

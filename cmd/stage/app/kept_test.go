@@ -124,7 +124,7 @@ func (l *keptLab) begin(s keptSettings) {
 
 // kill ends the stage as a kill does: nothing more gets to the server.
 func (r *running) kill() {
-	r.conn.Nc.Close()
+	r.conn.NC.Close()
 	r.hard()
 	r.soft()
 	r.lab.t.Logf("killed: %v", <-r.done)

@@ -150,7 +150,7 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	s, err := newStage(cfg, &natsconn.Conn{Nc: l.connect()}, servers, log, opts)
+	s, err := newStage(cfg, &natsconn.Conn{NC: l.connect()}, servers, log, opts)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -50,10 +51,10 @@ func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loa
 	b.Drop("ROWS")
 	cfg.Name, cfg.Subjects, cfg.Storage, cfg.AllowDirect = "ROWS", []string{"rows.>"}, jetstream.MemoryStorage, true
 	var err error
-	if _, err = b.Js.CreateStream(t.Context(), cfg); err != nil {
+	if _, err = b.JS.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	if b.taker, err = b.Js.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+	if b.taker, err = b.JS.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
 	b.Cfg = stagetest.Config(t, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
@@ -63,7 +64,7 @@ func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loa
 // loader is one that publishes three rows at once.
 func (b *loadBench) loader() (*loader, int64) {
 	b.T.Helper()
-	l, loaded, err := newLoader(b.T.Context(), b.Nc, b.Cfg, "file", laneOf("", b.partitions))
+	l, loaded, err := newLoader(b.T.Context(), b.NC, b.Cfg, "file", laneOf("", b.partitions))
 	if err != nil {
 		b.T.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func (b *loadBench) answer() {
 			b.T.Fatal(err)
 		}
 		// What is pending the consumer hears of a moment after the publisher.
-		if next, err := stored.NextSequence(b.T.Context(), b.Nc, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
+		if next, err := stored.NextSequence(b.T.Context(), b.NC, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
 			return
 		}
 		m, err := b.taker.Next()
@@ -250,7 +251,7 @@ func TestPositionsBelongToOneSourceOfOneInput(t *testing.T) {
 	b.finish()
 	b.answer()
 	for _, id := range []string{"file2", "fil"} {
-		if _, loaded, err := newLoader(t.Context(), b.Nc, b.Cfg, id, nil); err != nil || loaded != 0 {
+		if _, loaded, err := newLoader(t.Context(), b.NC, b.Cfg, id, nil); err != nil || loaded != 0 {
 			t.Errorf("source %s: %d rows loaded, error %v; want 0", id, loaded, err)
 		}
 	}
@@ -260,7 +261,7 @@ func TestPositionsBelongToOneSourceOfOneInput(t *testing.T) {
 	}
 	b.check()
 	b.Drop("ROWS")
-	if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
 	if before := b.finish(); before != 0 {
@@ -307,11 +308,11 @@ func TestRowsThatAPowerCutTookAreLoadedAgain(t *testing.T) {
 // A results stream of somebody's own that has no room for positions is refused before a row is published.
 func TestLoadNeedsAPlaceForItsPosition(t *testing.T) {
 	b := newLoadBench(t, jetstream.StreamConfig{}, 1)
-	if _, err := b.Js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
+	if _, err := b.JS.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := newLoader(t.Context(), b.Nc, b.Cfg, "file", nil)
-	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "does not capture results.stage.load.ROWS.rows.0.file") {
+	_, _, err := newLoader(t.Context(), b.NC, b.Cfg, "file", nil)
+	if !config.IsInvalid(err) || !strings.Contains(err.Error(), "does not capture results.stage.load.ROWS.rows.0.file") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -53,15 +53,15 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 			cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 			b.Drop("ROWS")
 			if tt.stream != nil {
-				if _, err := b.Js.CreateStream(t.Context(), *tt.stream); err != nil {
+				if _, err := b.JS.CreateStream(t.Context(), *tt.stream); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := consumer.EnsureStreams(t.Context(), b.Nc, streams(cfg)); err != nil {
+			if err := consumer.EnsureStreams(t.Context(), b.NC, streams(cfg)); err != nil {
 				t.Fatal(err)
 			}
 			for i, cut := range []int{700, 1503, 0, 0} {
-				l, loaded, err := newLoader(t.Context(), b.Nc, cfg, "file", laneOf(tt.key, partitions))
+				l, loaded, err := newLoader(t.Context(), b.NC, cfg, "file", laneOf(tt.key, partitions))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -87,7 +87,7 @@ func checkLanes(t *testing.T, b *stagetest.Bench, byCustomer bool, rows, partiti
 		last := 0
 		here := 0
 		for from := uint64(1); ; here++ {
-			m, err := stored.NextMessage(t.Context(), b.Nc, "ROWS", fmt.Sprintf("rows.%d.>", p), from)
+			m, err := stored.NextMessage(t.Context(), b.NC, "ROWS", fmt.Sprintf("rows.%d.>", p), from)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,14 +122,14 @@ func checkLanes(t *testing.T, b *stagetest.Bench, byCustomer bool, rows, partiti
 func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Drop("ROWS")
-	if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{
+	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{
 		Name: "ROWS", Subjects: []string{"rows.*"},
 		SubjectTransform: &jetstream.SubjectTransformConfig{Source: "rows.*", Destination: "rows.{{partition(3,1)}}.{{wildcard(1)}}"},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	err := consumer.EnsureStreams(t.Context(), b.Nc, streams(cfg))
+	err := consumer.EnsureStreams(t.Context(), b.NC, streams(cfg))
 	if err == nil || !strings.Contains(err.Error(), "3 partitions") || !strings.Contains(err.Error(), "STAGE_PARTITIONS=5") {
 		t.Errorf("got %v", err)
 	}
@@ -140,13 +140,13 @@ func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Drop("ROWS")
 	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	if err := consumer.EnsureStreams(t.Context(), b.Nc, streams(cfg)); err != nil {
+	if err := consumer.EnsureStreams(t.Context(), b.NC, streams(cfg)); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 2)
 	for range 2 {
 		go func() {
-			l, loaded, err := newLoader(t.Context(), b.Nc, cfg, "file", laneOf("customer", 5))
+			l, loaded, err := newLoader(t.Context(), b.NC, cfg, "file", laneOf("customer", 5))
 			if err == nil {
 				err = l.run(t.Context(), loaded, customers(2000, int(loaded), 0), func(int64) {})
 			}

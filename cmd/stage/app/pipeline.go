@@ -102,7 +102,7 @@ func (p *pipeline) run(soft, hard context.Context) error {
 
 // load publishes the rows of the input that are not in the stream yet.
 func (p *pipeline) load(ctx context.Context) error {
-	cfg, nc := p.stage.cfg, p.stage.conn.Nc
+	cfg, nc := p.stage.cfg, p.stage.conn.NC
 	l, loaded, err := newLoader(ctx, nc, cfg, "in", nil)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (p *pipeline) load(ctx context.Context) error {
 
 // write writes the stored results from the first on, and returns when the last is written.
 func (p *pipeline) write(ctx context.Context) error {
-	js, err := jetstream.New(p.stage.conn.Nc)
+	js, err := jetstream.New(p.stage.conn.NC)
 	if err != nil {
 		return err
 	}

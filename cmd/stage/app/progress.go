@@ -3,11 +3,12 @@ package app
 import (
 	"context"
 	"fmt"
-	"github.com/llm-stage/stage/internal/terminal"
 	"io"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/llm-stage/stage/internal/terminal"
 )
 
 // progress shows how far a job is.

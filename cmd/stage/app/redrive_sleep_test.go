@@ -34,7 +34,7 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 	t.Helper()
 	const failed = 5
 	b := newRedriveBench(t)
-	if _, err := b.Js.UpdateStream(t.Context(), jetstream.StreamConfig{
+	if _, err := b.JS.UpdateStream(t.Context(), jetstream.StreamConfig{
 		Name: "ROWS", Subjects: []string{"rows.>", "other.>"}, Storage: jetstream.MemoryStorage, AllowAtomicPublish: batches,
 	}); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 func (b *redriveBench) stored(stream string, from uint64) (msgs []*jetstream.RawStreamMsg) {
 	b.T.Helper()
 	for {
-		m, err := stored.NextMessage(b.T.Context(), b.Nc, stream, ">", from)
+		m, err := stored.NextMessage(b.T.Context(), b.NC, stream, ">", from)
 		if err != nil {
 			b.T.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
@@ -49,7 +50,7 @@ func (b *redriveBench) answer(seq uint64, subject, status string, body []byte) (
 func (b *redriveBench) redrive(o redriveOptions) string {
 	b.T.Helper()
 	var out strings.Builder
-	done, err := redrive(b.T.Context(), b.Js, b.Cfg, o, &out)
+	done, err := redrive(b.T.Context(), b.JS, b.Cfg, o, &out)
 	if err != nil {
 		b.T.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func (b *redriveBench) redrive(o redriveOptions) string {
 func (b *redriveBench) input(from uint64) (lines []string) {
 	b.T.Helper()
 	for {
-		m, err := stored.NextMessage(b.T.Context(), b.Nc, "ROWS", ">", from)
+		m, err := stored.NextMessage(b.T.Context(), b.NC, "ROWS", ">", from)
 		if err != nil {
 			b.T.Fatal(err)
 		}
@@ -139,7 +140,7 @@ func TestRedriveTakesNoRowOfAnotherInput(t *testing.T) {
 	b := newRedriveBench(t)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":"old"}`)})
 	b.Drop("ROWS")
-	if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
+	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	b.Rows(1, "rows.a") // the same sequence, another row
@@ -154,7 +155,7 @@ func TestRedriveTakesNoRowOfAnotherInput(t *testing.T) {
 func TestRedriveLeavesTheSubjectsOfLoadsAlone(t *testing.T) {
 	b := newRedriveBench(t)
 	next := rowsOf(3)
-	l, _, err := newLoader(t.Context(), b.Nc, b.Cfg, "abc", nil)
+	l, _, err := newLoader(t.Context(), b.NC, b.Cfg, "abc", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +167,7 @@ func TestRedriveLeavesTheSubjectsOfLoadsAlone(t *testing.T) {
 	if got := b.input(4); len(got) != 1 || !strings.HasPrefix(got[0], `4 rows.abc-redriven {"n":2} `) {
 		t.Errorf("got %q", got)
 	}
-	if _, loaded, err := newLoader(t.Context(), b.Nc, b.Cfg, "abc", nil); err != nil || loaded != 3 {
+	if _, loaded, err := newLoader(t.Context(), b.NC, b.Cfg, "abc", nil); err != nil || loaded != 3 {
 		t.Errorf("loading again: got %d rows loaded, error %v; want 3", loaded, err)
 	}
 }
@@ -208,7 +209,7 @@ func TestAKilledRedriveIsContinued(t *testing.T) {
 // redriver is one that is driven step by step.
 func (b *redriveBench) redriver() *redriver {
 	return &redriver{
-		js: b.Js, cfg: b.Cfg, done: &redriven{Reasons: map[string]int{}}, results: b.Stream("RESULTS"), input: b.Stream("ROWS"),
+		js: b.JS, cfg: b.Cfg, done: &redriven{Reasons: map[string]int{}}, results: b.Stream("RESULTS"), input: b.Stream("ROWS"),
 		marks: &redriveMarks{begun: map[uint64]*redriveMark{}},
 	}
 }
@@ -239,7 +240,7 @@ func TestOfManyRedrivesOneWinsEachResult(t *testing.T) {
 	published := make([]int, 3)
 	for i := range published {
 		wg.Go(func() {
-			done, err := redrive(t.Context(), b.Js, b.Cfg, redriveOptions{}, &strings.Builder{})
+			done, err := redrive(t.Context(), b.JS, b.Cfg, redriveOptions{}, &strings.Builder{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -260,14 +261,14 @@ func TestRedriveSaysWhatIsMissing(t *testing.T) {
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := redrive(ctx, b.Js, b.Cfg, redriveOptions{}, &strings.Builder{}); err == nil {
+	if _, err := redrive(ctx, b.JS, b.Cfg, redriveOptions{}, &strings.Builder{}); err == nil {
 		t.Error("interrupted: want an error")
 	}
 	// A results stream that takes results alone.
-	if _, err := b.Js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
+	if _, err := b.JS.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := redrive(t.Context(), b.Js, b.Cfg, redriveOptions{}, &strings.Builder{})
+	_, err := redrive(t.Context(), b.JS, b.Cfg, redriveOptions{}, &strings.Builder{})
 	if err == nil || !strings.Contains(err.Error(), "stream RESULTS must capture the subject") {
 		t.Errorf("got %v", err)
 	}
@@ -275,7 +276,7 @@ func TestRedriveSaysWhatIsMissing(t *testing.T) {
 		t.Errorf("rows without a mark: %q", rows)
 	}
 	b.Drop("ROWS")
-	if _, err := redrive(t.Context(), b.Js, b.Cfg, redriveOptions{}, &strings.Builder{}); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "stream ROWS does not exist (STAGE_INPUT_STREAM)") {
+	if _, err := redrive(t.Context(), b.JS, b.Cfg, redriveOptions{}, &strings.Builder{}); !config.IsInvalid(err) || !strings.Contains(err.Error(), "stream ROWS does not exist (STAGE_INPUT_STREAM)") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -104,7 +104,7 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s.recorder = consumer.NewRecorder(conn.Nc, consumer.RecorderConfig{
+	s.recorder = consumer.NewRecorder(conn.NC, consumer.RecorderConfig{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.note,
@@ -125,10 +125,10 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 		}
 	}
 	if cfg.Streams.Partitions > 1 {
-		s.spread = consumer.NewSpread(conn.Nc, cfg.Name, s.runID, cfg.Streams.Partitions, s.log)
+		s.spread = consumer.NewSpread(conn.NC, cfg.Name, s.runID, cfg.Streams.Partitions, s.log)
 	}
 	for p := range cfg.Streams.Partitions {
-		c, err := consumer.New(conn.Nc, s.consumerConfig(p, opts))
+		c, err := consumer.New(conn.NC, s.consumerConfig(p, opts))
 		if err != nil {
 			return nil, err
 		}
@@ -170,7 +170,7 @@ func streams(cfg *config.Config) consumer.Streams {
 
 // prepare creates and checks the streams. Doing it again changes nothing.
 func (s *stage) prepare(ctx context.Context) error {
-	return consumer.EnsureStreams(ctx, s.conn.Nc, streams(s.cfg))
+	return consumer.EnsureStreams(ctx, s.conn.NC, streams(s.cfg))
 }
 
 // setUp does what run needs before the first row.
@@ -181,7 +181,7 @@ func (s *stage) setUp(ctx context.Context) error {
 	if err := s.recallCost(ctx); err != nil {
 		return s.conn.Explain(err)
 	}
-	return s.conn.Explain(s.executor.openStore(ctx, s.conn.Nc))
+	return s.conn.Explain(s.executor.openStore(ctx, s.conn.NC))
 }
 
 // run works until soft ends, then drains: no row is taken or started, calls in the air end within STAGE_STOP_TIMEOUT, and

@@ -17,7 +17,7 @@ func (s *stage) recallCost(ctx context.Context) error {
 	if l.Ceiling() == 0 {
 		return nil
 	}
-	js, err := jetstream.New(s.conn.Nc)
+	js, err := jetstream.New(s.conn.NC)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,9 @@
 package app
 
 import (
-	"github.com/llm-stage/stage/internal/version"
 	"time"
+
+	"github.com/llm-stage/stage/internal/version"
 )
 
 // status reports the stage as it is now. Safe for concurrent use.

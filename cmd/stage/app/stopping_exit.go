@@ -1,12 +1,13 @@
 package app
 
 import (
-	"github.com/llm-stage/stage/internal/terminal"
 	"path"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/llm-stage/stage/internal/terminal"
 )
 
 const (

@@ -97,19 +97,19 @@ func TestAStreamReaderGoesOnAfterItsConsumerIsGone(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	const messages = 2500
 	for range messages {
-		if _, err := b.Js.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}); err != nil {
+		if _, err := b.JS.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	<-b.Js.PublishAsyncComplete()
-	r, err := stored.OpenReader(t.Context(), b.Js, "ROWS", "rows.>", messages-10, true)
+	<-b.JS.PublishAsyncComplete()
+	r, err := stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages-10, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	for want := uint64(1); want <= messages-10; want++ {
 		if want == 1200 { // within the second batch, of which the rest still comes
-			if err := b.Js.DeleteConsumer(t.Context(), "ROWS", r.Consumer.CachedInfo().Name); err != nil {
+			if err := b.JS.DeleteConsumer(t.Context(), "ROWS", r.Consumer.CachedInfo().Name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -120,10 +120,10 @@ func TestAStreamReaderGoesOnAfterItsConsumerIsGone(t *testing.T) {
 	if m, _, err := r.Next(t.Context()); m != nil || err != nil {
 		t.Errorf("after the last: got %v, %v", m, err)
 	}
-	if _, err := stored.OpenReader(t.Context(), b.Js, "NONE", "rows.>", 1, true); err == nil {
+	if _, err := stored.OpenReader(t.Context(), b.JS, "NONE", "rows.>", 1, true); err == nil {
 		t.Error("want an error for a stream that does not exist")
 	}
-	empty, err := stored.OpenReader(t.Context(), b.Js, "AUDIT", "audit.>", 1, true)
+	empty, err := stored.OpenReader(t.Context(), b.JS, "AUDIT", "audit.>", 1, true)
 	if err != nil {
 		t.Fatal(err)
 	}

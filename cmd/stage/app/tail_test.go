@@ -11,7 +11,10 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
+// noon is when the events of these tests begin.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
 
 func callEvent(ms int, owner string, index int, status auditlog.CallStatus, code int, class, why string) *auditlog.Event {
 	return &auditlog.Event{Kind: auditlog.KindCall, Call: &auditlog.Call{
@@ -89,14 +92,8 @@ func TestALineIsNotBrokenByWhatAServerSays(t *testing.T) {
 	}
 }
 
-func TestOnlyATerminalWithoutNoColorIsColoured(t *testing.T) {
-	if colourOf(&Env{Stdout: &strings.Builder{}}) {
-		t.Error("a file is coloured")
-	}
-}
-
 // story prints what is told of row 4711, blanks squeezed and times left out.
-func story(stored *storedResult, events ...*auditlog.Event) string {
+func storyOf(stored *storedResult, events ...*auditlog.Event) string {
 	s := &rowStory{seq: 4711, last: make(map[ownedTerm]rowEnd)}
 	for _, e := range events {
 		if e.Row != nil && e.Row.Sequence < s.seq {
@@ -159,7 +156,7 @@ func TestTheStoryOfARowIsTold(t *testing.T) {
 				" +1.00 s waited for no earlier row\n +1.00 s not emitted yet, or the result is no longer stored\n",
 		},
 	} {
-		if got := story(tt.stored, tt.events...); got != tt.want {
+		if got := storyOf(tt.stored, tt.events...); got != tt.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", tt.name, got, tt.want)
 		}
 	}

@@ -49,7 +49,7 @@ func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 		}, []string{"stream RESULTS lacks 1 messages behind its first one, which may have been results of rows that nothing else tells of"}},
 		{"the audit stream, and created again", nil, func(b *stagetest.Bench) {
 			b.Drop("AUDIT")
-			if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}}); err != nil {
+			if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}}); err != nil {
 				t.Fatal(err)
 			}
 		}, []string{"stream AUDIT was created at ", "partition 0: the audit of 20 results is gone"}},
@@ -59,8 +59,8 @@ func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 			b.Store(b.FinishedJob(20))
 			tt.remove(b)
 			_, text, code := verifyAll(b)
-			if code != exitUsage {
-				t.Errorf("got exit code %d, want %d:\n%s", code, exitUsage, text)
+			if code != codeUnproven {
+				t.Errorf("got exit code %d, want %d:\n%s", code, codeUnproven, text)
 			}
 			for _, want := range tt.want {
 				if !strings.Contains(text, want) {
@@ -77,7 +77,7 @@ func TestVerifyWantsAClaimAtTheBeginning(t *testing.T) {
 	j := b.FinishedJob(20)
 	j.Remove(j.Index(func(s stagetest.Step) bool { return s.Claim != nil }))
 	b.Store(j)
-	if _, text, code := verifyAll(b); code != exitFailed || !strings.Contains(text, "bad_claim: partition 0: the log begins with the result of row 1, at 1 of the results stream") {
-		t.Errorf("got exit code %d, want %d:\n%s", code, exitFailed, text)
+	if _, text, code := verifyAll(b); code != codeViolated || !strings.Contains(text, "bad_claim: partition 0: the log begins with the result of row 1, at 1 of the results stream") {
+		t.Errorf("got exit code %d, want %d:\n%s", code, codeViolated, text)
 	}
 }

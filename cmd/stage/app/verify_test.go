@@ -2,6 +2,8 @@ package app
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -121,8 +123,8 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			tt.plant(j)
 			b.Store(j)
 			report, text, code := verifyAll(b)
-			if code != exitFailed || report.Verdict != verdictViolated {
-				t.Errorf("got exit code %d, verdict %s; want %d, %s", code, report.Verdict, exitFailed, verdictViolated)
+			if code != codeViolated || report.Verdict != verdictViolated {
+				t.Errorf("got exit code %d, verdict %s; want %d, %s", code, report.Verdict, codeViolated, verdictViolated)
 			}
 			for _, want := range tt.want {
 				if !strings.Contains(text, want) {
@@ -140,8 +142,8 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 func proven(b *stagetest.Bench) (*verifyReport, string) {
 	b.T.Helper()
 	report, text, code := verifyAll(b)
-	if code != exitDone || report.Verdict != verdictProven {
-		b.T.Errorf("got exit code %d, verdict %s, want %d:\n%s", code, report.Verdict, exitDone, text)
+	if code != codeProven || report.Verdict != verdictProven {
+		b.T.Errorf("got exit code %d, verdict %s, want %d:\n%s", code, report.Verdict, codeProven, text)
 	}
 	return report, text
 }
@@ -270,7 +272,7 @@ func TestVerifyFindsAJournalReplyThatNobodyPaidFor(t *testing.T) {
 	j.Row("run1.a", 1, 0, auditlog.SourceJournal)
 	j.Result("run1.a", 1)
 	b.Store(j)
-	if _, text, code := verifyAll(b); code != exitFailed || !strings.Contains(text, "call_event_missing: partition 0: row 1") {
+	if _, text, code := verifyAll(b); code != codeViolated || !strings.Contains(text, "call_event_missing: partition 0: row 1") {
 		t.Errorf("got exit code %d:\n%s", code, text)
 	}
 }
@@ -285,15 +287,15 @@ func TestVerifyAsksTheAuditWhereTheInputCannotTell(t *testing.T) {
 		{"interest", jetstream.InterestPolicy, nil},
 		{"expired", jetstream.LimitsPolicy, nil},
 		{"deleted", jetstream.LimitsPolicy, func(b *stagetest.Bench) {
-			if err := b.Js.DeleteStream(b.T.Context(), "ROWS"); err != nil {
+			if err := b.JS.DeleteStream(b.T.Context(), "ROWS"); err != nil {
 				b.T.Fatal(err)
 			}
 		}},
 		{"created anew", jetstream.LimitsPolicy, func(b *stagetest.Bench) {
-			if err := b.Js.DeleteStream(b.T.Context(), "ROWS"); err != nil {
+			if err := b.JS.DeleteStream(b.T.Context(), "ROWS"); err != nil {
 				b.T.Fatal(err)
 			}
-			if _, err := b.Js.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
+			if _, err := b.JS.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
 				b.T.Fatal(err)
 			}
 			b.Rows(50, "rows.a")
@@ -303,7 +305,7 @@ func TestVerifyAsksTheAuditWhereTheInputCannotTell(t *testing.T) {
 			for _, lose := range []bool{false, true} {
 				b := stagetest.NewBench(t, func(s []jetstream.StreamConfig) { s[0].Retention = tt.retain })
 				if tt.retain == jetstream.InterestPolicy { // which keeps only what somebody waits for
-					_, err := b.Js.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy})
+					_, err := b.JS.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -321,12 +323,12 @@ func TestVerifyAsksTheAuditWhereTheInputCannotTell(t *testing.T) {
 				}
 				report, text, code := verifyAll(b)
 				if lose {
-					if code != exitFailed || !strings.Contains(text, "VIOLATION lost: partition 0: row 7 has no result; the audit tells of it") {
+					if code != codeViolated || !strings.Contains(text, "VIOLATION lost: partition 0: row 7 has no result; the audit tells of it") {
 						t.Errorf("a removed result: got exit code %d:\n%s", code, text)
 					}
 					continue
 				}
-				if code != exitDone || !strings.Contains(text, "checked against the audit") || report.Partitions[0].ByAudit < 17 {
+				if code != codeProven || !strings.Contains(text, "checked against the audit") || report.Partitions[0].ByAudit < 17 {
 					t.Errorf("got exit code %d, %d results by the audit:\n%s", code, report.Partitions[0].ByAudit, text)
 				}
 			}
@@ -340,8 +342,8 @@ func TestVerifyCannotTellWithoutInputAndAudit(t *testing.T) {
 	b.Purge("AUDIT", 25) // to the event of row 10
 	b.Purge("ROWS", 6)
 	report, text, code := verifyAll(b)
-	if code != exitUsage || report.Verdict != verdictCannotTell || report.Partitions[0].Unknown != 5 {
-		t.Errorf("got exit code %d, %s, %d unknown; want %d, %s, 5:\n%s", code, report.Verdict, report.Partitions[0].Unknown, exitUsage, verdictCannotTell, text)
+	if code != codeUnproven || report.Verdict != verdictCannotTell || report.Partitions[0].Unknown != 5 {
+		t.Errorf("got exit code %d, %s, %d unknown; want %d, %s, 5:\n%s", code, report.Verdict, report.Partitions[0].Unknown, codeUnproven, verdictCannotTell, text)
 	}
 }
 
@@ -355,7 +357,7 @@ func TestVerifyCannotTellWithoutStreams(t *testing.T) {
 		{"another name", "stream RESULTS holds nothing of a stage named other", func(b *stagetest.Bench) { b.Cfg.Name = "other" }},
 		{"another input", "the results are of stream ROWS, STAGE_INPUT_STREAM is FEED", func(b *stagetest.Bench) {
 			b.Cfg.Input.Stream = "FEED"
-			if _, err := b.Js.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "FEED"}); err != nil {
+			if _, err := b.JS.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "FEED"}); err != nil {
 				b.T.Fatal(err)
 			}
 		}},
@@ -376,8 +378,8 @@ func TestVerifyCannotTellWithoutStreams(t *testing.T) {
 			b := stagetest.NewBench(t, nil)
 			b.Store(b.FinishedJob(20))
 			tt.plant(b)
-			if _, text, code := verifyAll(b); code != exitUsage || !strings.Contains(text, tt.want) {
-				t.Errorf("got exit code %d, want %d and %q:\n%s", code, exitUsage, tt.want, text)
+			if _, text, code := verifyAll(b); code != codeUnproven || !strings.Contains(text, tt.want) {
+				t.Errorf("got exit code %d, want %d and %q:\n%s", code, codeUnproven, tt.want, text)
 			}
 		})
 	}
@@ -387,7 +389,7 @@ func TestVerifyTellsTheRowsOfANewInputFromThoseOfTheOld(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	old := b.FinishedJob(30)
 	b.Drop("ROWS")
-	if _, err := b.Js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
+	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	b.Rows(10, "rows.a")
@@ -405,7 +407,7 @@ func TestVerifyTellsTheRowsOfANewInputFromThoseOfTheOld(t *testing.T) {
 	}
 	b.Store(j)
 	report, text, code := verifyAll(b)
-	if code != exitFailed || report.Violations.Count != 1 || !strings.Contains(text, "lost: partition 0: row 4 has no result\n") {
+	if code != codeViolated || report.Violations.Count != 1 || !strings.Contains(text, "lost: partition 0: row 4 has no result\n") {
 		t.Errorf("got exit code %d, want the lost row 4 of the new input and nothing else:\n%s", code, text)
 	}
 }
@@ -442,7 +444,7 @@ func TestVerifyChecksEachPartition(t *testing.T) {
 	}
 	b.Store(j)
 	report, text, code := verifyAll(b)
-	if code != exitFailed || report.Violations.Count != 1 || !strings.Contains(text, "lost: partition 1: row 8 has no result") {
+	if code != codeViolated || report.Violations.Count != 1 || !strings.Contains(text, "lost: partition 1: row 8 has no result") {
 		t.Errorf("got exit code %d, want the lost row 8 of partition 1:\n%s", code, text)
 	}
 }
@@ -455,8 +457,8 @@ func TestVerifyNamesTheFirstViolationsAndCountsTheOthers(t *testing.T) {
 	j.Answer("run1.a", 100)
 	b.Store(j)
 	report, text, code := verifyAll(b)
-	if code != exitFailed || report.Violations.Count != 99 || len(report.Violations.First) != violationsKept {
-		t.Errorf("got exit code %d, %d violations, %d of them named; want %d, 99, %d", code, report.Violations.Count, len(report.Violations.First), exitFailed, violationsKept)
+	if code != codeViolated || report.Violations.Count != 99 || len(report.Violations.First) != violationsKept {
+		t.Errorf("got exit code %d, %d violations, %d of them named; want %d, 99, %d", code, report.Violations.Count, len(report.Violations.First), codeViolated, violationsKept)
 	}
 	if !strings.Contains(text, "VIOLATION lost: and 49 more\n") || !strings.Contains(text, "stage: verify found violations: 99 lost\n") {
 		t.Errorf("got:\n%s", text)
@@ -467,14 +469,31 @@ func TestVerifyNamesTheFirstViolationsAndCountsTheOthers(t *testing.T) {
 func verifyAll(b *stagetest.Bench) (report *verifyReport, text string, code int) {
 	b.T.Helper()
 	var out stagetest.Buffer
-	report, err := verify(b.T.Context(), b.Js, b.Cfg, &out)
+	report, err := verify(b.T.Context(), b.JS, b.Cfg, &out)
 	if err != nil {
 		b.T.Fatal(err)
 	}
 	report.writeText(&out)
 	err = report.err()
 	if err != nil {
-		printError(&out, err)
+		fmt.Fprintf(&out, "stage: %v\n", err)
 	}
-	return report, out.String(), exitCode(err)
+	return report, out.String(), codeOf(err)
+}
+
+// What the command that verifies would end with.
+const (
+	codeProven   = 0
+	codeViolated = 1
+	codeUnproven = 2
+)
+
+func codeOf(err error) int {
+	if err == nil {
+		return codeProven
+	}
+	if _, ok := errors.AsType[*UnprovenError](err); ok {
+		return codeUnproven
+	}
+	return codeViolated
 }

@@ -1,0 +1,12 @@
+package app
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestOnlyATerminalWithoutNoColorIsColoured(t *testing.T) {
+	if colourOf(&Env{Stdout: &strings.Builder{}}) {
+		t.Error("a file is coloured")
+	}
+}
