@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stored"
+
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
@@ -88,7 +90,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return err
 	}
 	defer conn.Close()
-	if err := consumer.EnsureStreams(ctx, conn.NC, streams(cfg)); err != nil {
+	if err := consumer.EnsureStreams(ctx, conn.NC, stored.Streams(cfg)); err != nil {
 		return err
 	}
 	l, loaded, err := newLoader(ctx, conn.NC, cfg, id, laneOf(o.key, cfg.Streams.Partitions))

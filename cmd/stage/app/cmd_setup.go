@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/stored"
+
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
@@ -49,7 +51,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 
 // setUpStreams creates and checks all streams and the durable consumer of each partition. Its error lists every fault.
 func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
-	if err := consumer.EnsureStreams(ctx, nc, streams(cfg)); err != nil {
+	if err := consumer.EnsureStreams(ctx, nc, stored.Streams(cfg)); err != nil {
 		return err
 	}
 	var faults []error

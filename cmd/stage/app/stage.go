@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stored"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
@@ -155,22 +157,9 @@ func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config
 	}
 }
 
-// streams are the streams that the stage works on.
-func streams(cfg *config.Config) consumer.Streams {
-	return consumer.Streams{
-		Name: cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
-		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
-		AuditStream: cfg.Audit.Stream, AuditSubject: cfg.Audit.Subject,
-		DeadLetterSubject: cfg.Streams.DeadLetterSubject, Partitions: cfg.Streams.Partitions,
-		Create: cfg.Streams.Create, Replicas: cfg.Streams.Replicas, Memory: cfg.Streams.Storage == "memory",
-		AuditMaxAge: cfg.Audit.MaxAge, AuditMaxBytes: int64(cfg.Audit.MaxBytes), ResultMaxBytes: int64(cfg.Result.MaxBytes),
-		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalMaxBytes: int64(cfg.Journal.MaxBytes),
-	}
-}
-
 // prepare creates and checks the streams. Doing it again changes nothing.
 func (s *stage) prepare(ctx context.Context) error {
-	return consumer.EnsureStreams(ctx, s.conn.NC, streams(s.cfg))
+	return consumer.EnsureStreams(ctx, s.conn.NC, stored.Streams(s.cfg))
 }
 
 // setUp does what run needs before the first row.
