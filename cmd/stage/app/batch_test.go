@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/verify"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -62,7 +63,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 		l.await(6)
 		r.stop()
 
-		report, err := verify(t.Context(), l.js, l.config(nil), &l.logs)
+		report, err := verify.Run(t.Context(), l.js, l.config(nil), &l.logs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,13 +74,13 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 			}
 		}
 		a := report.Audit
-		if report.Verdict != verdictProven || a.Batched != batched || batched < 3 || a.Elsewhere != 0 || a.RunsChecked != 1 || a.CostUSD == nil {
+		if report.Verdict != verify.VerdictProven || a.Batched != batched || batched < 3 || a.Elsewhere != 0 || a.RunsChecked != 1 || a.CostUSD == nil {
 			var text strings.Builder
-			report.writeText(&text)
+			report.WriteText(&text)
 			t.Errorf("%d calls of batches in the audit: %+v\n%s", batched, a, text.String())
 		}
 		var text strings.Builder
-		report.writeText(&text)
+		report.WriteText(&text)
 		if !strings.Contains(text.String(), " of batched requests, 0 of rows or terms without a result;") {
 			t.Error(text.String())
 		}

@@ -128,13 +128,13 @@ type demoRows struct{ next, rows int }
 
 func newDemoRows(rows int) *demoRows { return &demoRows{rows: rows} }
 
-// skip is for rows of an earlier run; the demo has none.
-func (d *demoRows) skip(loaded int64) error {
+// Skip is for rows of an earlier run; the demo has none.
+func (d *demoRows) Skip(loaded int64) error {
 	d.next = int(loaded)
 	return nil
 }
 
-func (d *demoRows) read() (*nats.Msg, error) {
+func (d *demoRows) Read() (*nats.Msg, error) {
 	if d.next >= d.rows {
 		return nil, io.EOF
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stored"
 
 	"github.com/llm-stage/stage/consumer"
@@ -67,16 +68,16 @@ type loadReport struct {
 // loadFile publishes the rows of a file.
 func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o loadOptions) error {
 	id := o.id
-	in, err := openSource(ctx, env.Stdin, name, o.format)
+	in, err := load.OpenSource(ctx, env.Stdin, name, o.format)
 	if err != nil {
 		return err
 	}
-	defer in.file.Close() //nolint:errcheck // read only
+	defer in.File.Close() //nolint:errcheck // read only
 	switch {
-	case id == "" && in.sum == "":
+	case id == "" && in.Sum == "":
 		return config.Invalid(errors.New("--id: name the load, so that it is known again; the input can't be read twice to make a name of its content"))
 	case id == "":
-		id = in.sum[:16]
+		id = in.Sum[:16]
 	case !jobNames.MatchString(id) || strings.Contains(id, "."):
 		return config.Invalid(fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
 	}
@@ -93,22 +94,22 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err := consumer.EnsureStreams(ctx, conn.NC, stored.Streams(cfg)); err != nil {
 		return err
 	}
-	l, loaded, err := newLoader(ctx, conn.NC, cfg, id, laneOf(o.key, cfg.Streams.Partitions))
+	l, loaded, err := load.New(ctx, conn.NC, cfg, id, load.LaneOf(o.key, cfg.Streams.Partitions))
 	if err != nil {
 		return conn.Explain(err)
 	}
-	rows := &fileRows{name: name, rows: rowfile.NewReader(in.file, in.format, int(conn.NC.MaxPayload())-messageOverhead), log: log, strict: true}
-	if err := rows.skip(loaded); err != nil {
+	rows := &load.FileRows{Name: name, Rows: rowfile.NewReader(in.File, in.Format, int(conn.NC.MaxPayload())-load.MessageOverhead), Log: log, Strict: true}
+	if err := rows.Skip(loaded); err != nil {
 		return err
 	}
 	before, last, began := loaded, loaded, time.Now()
-	bar := terminal.NewBar(ctx, env.Stderr, in.rows, loaded, func() string { return fmt.Sprintf("%.0f rows/s", float64(last-before)/time.Since(began).Seconds()) })
-	err = l.run(ctx, loaded, rows.read, func(n int64) { last = n; bar.Set(n) })
+	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, loaded, func() string { return fmt.Sprintf("%.0f rows/s", float64(last-before)/time.Since(began).Seconds()) })
+	err = l.Run(ctx, loaded, rows.Read, func(n int64) { last = n; bar.Set(n) })
 	bar.Finish()
 	if o.json {
-		report := loadReport{ID: id, Subjects: l.subjects(), Loaded: last - before, Before: before, DurationMS: time.Since(began).Milliseconds()}
+		report := loadReport{ID: id, Subjects: l.Subjects(), Loaded: last - before, Before: before, DurationMS: time.Since(began).Milliseconds()}
 		return errors.Join(err, terminal.WriteJSON(env.Stdout, &report))
 	}
-	terminal.PrintLine(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, l.subjects(), time.Since(began).Round(time.Millisecond), before)
+	terminal.PrintLine(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, l.Subjects(), time.Since(began).Round(time.Millisecond), before)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/redrive"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -29,10 +30,10 @@ func newRedriveCommand(env *Env) *cobra.Command {
 		Example: "  stage redrive --dry-run\n" +
 			"  stage redrive --reason api_call_failed --nats-url nats://localhost:4222",
 	}
-	var o redriveOptions
-	cmd.Flags().StringVar(&o.reason, "reason", "", "only results that failed for this reason, such as api_call_failed; default: all")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "count them, publish nothing")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print the counts as JSON")
+	var o redrive.Options
+	cmd.Flags().StringVar(&o.Reason, "reason", "", "only results that failed for this reason, such as api_call_failed; default: all")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count them, publish nothing")
+	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the counts as JSON")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
@@ -47,7 +48,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 }
 
 // redriveStreams connects, redrives and says what was done, also when it ends early.
-func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redriveOptions) error {
+func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redrive.Options) error {
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
@@ -57,13 +58,13 @@ func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redrive
 	if err != nil {
 		return err
 	}
-	r, err := redrive(ctx, js, cfg, o, env.Stderr)
+	r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
 	switch {
 	case r == nil:
-	case o.json:
+	case o.JSON:
 		err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))
 	default:
-		r.write(env.Stdout)
+		r.Write(env.Stdout)
 	}
 	return conn.Explain(err)
 }

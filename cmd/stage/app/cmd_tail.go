@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/tail"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -42,11 +43,11 @@ func newTailCommand(env *Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		o := tailOptions{row: *row, failed: *failed, json: *asJSON}
-		if o.kinds, err = auditKinds(*kinds); err != nil {
+		o := tail.Options{Row: *row, Failed: *failed, JSON: *asJSON}
+		if o.Kinds, err = auditKinds(*kinds); err != nil {
 			return config.Invalid(err)
 		}
-		if o.since, err = sinceTime(*since, time.Now()); err != nil {
+		if o.Since, err = sinceTime(*since, time.Now()); err != nil {
 			return config.Invalid(err)
 		}
 		soft, _, stop := env.Contexts(cmd.Context())
@@ -83,7 +84,7 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 }
 
 // tailStreams prints events until ctx ends, which is how it is meant to end, or the story of a row is told.
-func tailStreams(ctx context.Context, env *Env, cfg *config.Config, o tailOptions) error {
+func tailStreams(ctx context.Context, env *Env, cfg *config.Config, o tail.Options) error {
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
@@ -94,11 +95,11 @@ func tailStreams(ctx context.Context, env *Env, cfg *config.Config, o tailOption
 		return err
 	}
 	out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
-	o.follow, o.colour = conn.Server == nil, colourOf(env)
-	if o.row != 0 {
-		err = tellRow(ctx, js, cfg, out, o)
+	o.Follow, o.Colour = conn.Server == nil, colourOf(env)
+	if o.Row != 0 {
+		err = tail.Story(ctx, js, cfg, out, o)
 	} else {
-		err = printAudit(ctx, js, cfg, out, o)
+		err = tail.Print(ctx, js, cfg, out, o)
 	}
 	if ctx.Err() != nil {
 		err = nil

@@ -7,6 +7,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/verify"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -53,13 +54,13 @@ func verifyStreams(ctx context.Context, env *Env, cfg *config.Config, asJSON boo
 	if err != nil {
 		return err
 	}
-	report, err := verify(ctx, js, cfg, env.Stderr)
+	report, err := verify.Run(ctx, js, cfg, env.Stderr)
 	if err != nil {
 		return conn.Explain(err)
 	}
 	if asJSON {
-		return errors.Join(report.writeJSON(env.Stdout), report.err())
+		return errors.Join(report.WriteJSON(env.Stdout), report.Err())
 	}
-	report.writeText(env.Stdout)
-	return report.err()
+	report.WriteText(env.Stdout)
+	return report.Err()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
@@ -23,11 +24,11 @@ const (
 
 // dryRun renders the prompt of each row and shows the first ones. It calls nobody and stores nothing.
 func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o processOptions) error {
-	in, err := openSource(ctx, env.Stdin, input, o.format)
+	in, err := load.OpenSource(ctx, env.Stdin, input, o.format)
 	if err != nil {
 		return err
 	}
-	defer in.file.Close() //nolint:errcheck // read only
+	defer in.File.Close() //nolint:errcheck // read only
 	p, err := loadPrompt(cfg)
 	if err != nil {
 		return config.Invalid(err)
@@ -39,7 +40,7 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o p
 	if p.base.System != "" {
 		terminal.PrintLine(env.Stdout, "--- system prompt\n%s", strings.TrimRight(p.base.System, "\n"))
 	}
-	rows := rowfile.NewReader(in.file, in.format, processPayloadBytes-messageOverhead)
+	rows := rowfile.NewReader(in.File, in.Format, load.RowBytesMax-load.MessageOverhead)
 	e := estimate{each: len(p.base.System)}
 	if p.base.Schema != nil {
 		e.each += len(p.base.Schema.Source())

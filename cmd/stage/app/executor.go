@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -199,11 +200,11 @@ func (e *executor) prepare(row *consumer.Row) *job {
 
 // rowFault is the error of a row that the loader put in the place of one too large for a message.
 func rowFault(row *consumer.Row) error {
-	if llm.Reason(row.Header.Get(headerRowError)) != llm.ReasonRowTooLarge {
+	if llm.Reason(row.Header.Get(load.HeaderRowError)) != llm.ReasonRowTooLarge {
 		return nil
 	}
-	size, _ := strconv.ParseInt(row.Header.Get(headerRowSize), 10, 64) // 0 tells as much as a missing number
-	limit, _ := strconv.Atoi(row.Header.Get(headerRowLimit))
+	size, _ := strconv.ParseInt(row.Header.Get(load.HeaderRowSize), 10, 64) // 0 tells as much as a missing number
+	limit, _ := strconv.Atoi(row.Header.Get(load.HeaderRowLimit))
 	return llm.RowTooLarge(size, limit, row.Body)
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/verify"
 )
 
 // Exit codes of the program.
@@ -24,7 +25,7 @@ func exitCode(err error) int {
 	if config.IsInvalid(err) {
 		return exitUsage
 	}
-	if _, ok := errors.AsType[*UnprovenError](err); ok {
+	if _, ok := errors.AsType[*verify.UnprovenError](err); ok {
 		return exitUsage
 	}
 	if _, ok := errors.AsType[*FatalError](err); ok {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stored"
@@ -38,11 +39,11 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)
-	in, err := openSource(reading, stdio.In, input, o.format)
+	in, err := load.OpenSource(reading, stdio.In, input, o.format)
 	if err != nil {
 		return err
 	}
-	defer in.file.Close() //nolint:errcheck // read only
+	defer in.File.Close() //nolint:errcheck // read only
 	if err := checkOut(o.out, input); err != nil {
 		return config.Invalid(fmt.Errorf("-o %s: %w", o.out, err))
 	}
@@ -60,7 +61,7 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 		return err
 	}
 	defer server.close()
-	conn, err := natsconn.StartServer(soft, cfg, dir, processPayloadBytes, log)
+	conn, err := natsconn.StartServer(soft, cfg, dir, load.RowBytesMax, log)
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 	if err != nil {
 		return err
 	}
-	p := &pipeline{stage: s, stderr: stdio.Err, source: in.reader(s.log, int(conn.NC.MaxPayload())-messageOverhead), total: in.rows, limit: o.limit, out: out, format: writeResult, endInput: endInput, resumed: "the same command goes on where it was"}
+	p := &pipeline{stage: s, stderr: stdio.Err, source: in.Reader(s.log, int(conn.NC.MaxPayload())-load.MessageOverhead), total: in.Rows, limit: o.limit, out: out, format: writeResult, endInput: endInput, resumed: "the same command goes on where it was"}
 	err = errors.Join(p.run(soft, hard), closeOut())
 	if err == nil {
 		cleanUp()
@@ -91,16 +92,16 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 }
 
 // prepareJob finds or makes the directory of the job. cleanUp removes it where nothing could ever resume it.
-func prepareJob(cfg *config.Config, in *source, o processOptions) (dir string, resumed bool, cleanUp func(), err error) {
-	name, err := jobName(o.job, in.name)
+func prepareJob(cfg *config.Config, in *load.Source, o processOptions) (dir string, resumed bool, cleanUp func(), err error) {
+	name, err := jobName(o.job, in.Name)
 	if err != nil {
 		return "", false, nil, config.Invalid(err)
 	}
 	cleanUp = func() {}
-	if in.name == "-" && o.job == "" {
+	if in.Name == "-" && o.job == "" {
 		name = "stdin-" + newID()[:8]
 	}
-	id, err := newJobIdentity(cfg, filepath.Base(in.name), in.sum)
+	id, err := newJobIdentity(cfg, filepath.Base(in.Name), in.Sum)
 	if err != nil {
 		return "", false, nil, config.Invalid(err)
 	}
@@ -108,7 +109,7 @@ func prepareJob(cfg *config.Config, in *source, o processOptions) (dir string, r
 	if resumed, err = openJob(dir, name, id, jobMode{fresh: o.fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
 		return "", false, nil, err
 	}
-	if in.name == "-" && o.job == "" {
+	if in.Name == "-" && o.job == "" {
 		cleanUp = func() { _ = os.RemoveAll(dir) } // its own, made a moment ago under a random name
 	}
 	return dir, resumed, cleanUp, nil

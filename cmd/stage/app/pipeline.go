@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
@@ -26,7 +27,7 @@ const flushEvery = time.Second
 type pipeline struct {
 	stage  *stage
 	stderr io.Writer
-	source rowSource
+	source load.Rows
 	total  int64 // rows in the source; -1: not known
 	limit  int64 // rows to process; 0: all
 	out    io.Writer
@@ -103,11 +104,11 @@ func (p *pipeline) run(soft, hard context.Context) error {
 // load publishes the rows of the input that are not in the stream yet.
 func (p *pipeline) load(ctx context.Context) error {
 	cfg, nc := p.stage.cfg, p.stage.conn.NC
-	l, loaded, err := newLoader(ctx, nc, cfg, "in", nil)
+	l, loaded, err := load.New(ctx, nc, cfg, "in", nil)
 	if err != nil {
 		return err
 	}
-	if err := p.source.skip(loaded); err != nil {
+	if err := p.source.Skip(loaded); err != nil {
 		return err
 	}
 	left := int64(-1)
@@ -115,12 +116,12 @@ func (p *pipeline) load(ctx context.Context) error {
 		left = max(0, p.limit-loaded)
 	}
 	last := loaded
-	err = l.run(ctx, loaded, func() (*nats.Msg, error) {
+	err = l.Run(ctx, loaded, func() (*nats.Msg, error) {
 		if left == 0 {
 			return nil, io.EOF
 		}
 		left--
-		return p.source.read()
+		return p.source.Read()
 	}, func(n int64) { last = n })
 	if err != nil {
 		return err

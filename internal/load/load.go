@@ -1,0 +1,402 @@
+// Package load publishes the rows of a source to the input stream, each once.
+package load
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// HeaderLoad and headerLoadRow say of which file a row is, and which row of it, counted from 1.
+	HeaderLoad    = "Stage-Load-Id"
+	headerLoadRow = "Stage-Load-Row"
+	// HeaderRowError marks a row whose own body no message can hold, with the reason of its error result; the others tell
+	// its size and what there is room for. The body then is the beginning of the row's.
+	HeaderRowError = "Stage-Row-Error"
+	HeaderRowSize  = "Stage-Row-Size"
+	HeaderRowLimit = "Stage-Row-Limit"
+
+	loadGroupRows  = 500
+	loadGroupBytes = 4 << 20
+	loadRetryFirst = 50 * time.Millisecond
+	LoadRetryMax   = 5 * time.Second
+)
+
+// LaneOf returns how rows are spread over partitions: by the value of a field, so that rows of equal value keep their
+// order, or each in turn when key is empty. Rows without the field, and those that are no objects, stay together too.
+func LaneOf(key string, partitions int) func(body []byte, n int64) int {
+	if key == "" {
+		return func(_ []byte, n int64) int { return int((n - 1) % int64(partitions)) }
+	}
+	return func(body []byte, _ int64) int {
+		var fields map[string]json.RawMessage
+		_ = json.Unmarshal(body, &fields) // what is no object has no field either
+		h := fnv.New32a()
+		_, _ = h.Write(fields[key]) // a hash never fails
+		return int(h.Sum32() % uint32(partitions))
+	}
+}
+
+// Subjects tells where the rows go.
+func (l *loader) Subjects() string {
+	if len(l.lanes) == 1 {
+		return l.lanes[0].Publish
+	}
+	return fmt.Sprintf("%s … (%d partitions)", l.lanes[0].Publish, len(l.lanes))
+}
+
+// loader publishes the rows of one source to the input stream, in order, each once, whatever is killed and whatever the
+// stream has dropped since. How far it came, a [loadRecord] in the results stream says; where rows are still in the
+// input, the last of them says it, too. A group of rows is one atomic batch; on a stream without batches it is one row
+// at a time.
+//
+// Two loaders of one source publish the same row first, on condition that the input is as it was when they looked: that
+// the row's subject still ends with the same row, or, where the subject is empty, that the whole stream has not grown.
+// Sequences never come again, so one of the two is refused, however long it was suspended. That the subject is empty
+// would be no condition: it also holds when the other's rows have come and gone.
+type loader struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	stream string
+	id     string
+	batch  bool
+	group  int    // most rows of a group, and between two records
+	lanes  []lane // one for each partition
+	// laneOf chooses the partition of row n of the source, counted from 1. It must always choose the same.
+	laneOf func(body []byte, n int64) int
+
+	position loadPosition
+	known    int64  // rows that the server has confirmed to this loader
+	end      uint64 // stream sequence of the last of them; 0: not known
+	last     uint64 // last sequence of the stream when this loader looked, or appended
+}
+
+// lane is how a source's rows get into one partition.
+type lane struct {
+	consumer.InputAddress
+	end uint64 // stream sequence of the last message there; 0: there is none
+}
+
+var (
+	// errRivalLoad ends the slower of two loaders.
+	errRivalLoad = errors.New("another load of the same source is running")
+	// errRowsLost ends a loader whose rows went with the power of the server. The next one finds out which they are.
+	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
+)
+
+// New finds out how far an earlier load of the same source came. The subjects below input that id makes must
+// belong to this source alone. LaneOf may be nil with one partition.
+func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, laneOf func([]byte, int64) int) (l *loader, loaded int64, err error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, 0, err
+	}
+	s, err := js.Stream(ctx, cfg.Input.Stream)
+	if err != nil {
+		return nil, 0, fmt.Errorf("look at stream %s: %w", cfg.Input.Stream, err)
+	}
+	info := s.CachedInfo().Config
+	l = &loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, group: loadGroupRows, laneOf: laneOf}
+	for p := range cfg.Streams.Partitions {
+		address, err := consumer.AddressInput(info, cfg.Input.Subject, p, id)
+		if err != nil {
+			return nil, 0, config.Invalid(err)
+		}
+		l.lanes = append(l.lanes, lane{InputAddress: address})
+	}
+	if l.position, err = newLoadPosition(ctx, js, cfg, l.lanes[0].Stored); err != nil {
+		return nil, 0, err
+	}
+	loaded, l.position.seq, err = l.look(ctx)
+	return l, loaded, err
+}
+
+// look finds out how many rows are stored, and the sequence of the newest record. The order of its reads matters. The
+// record comes before the end of the stream, so that it never knows of more than the stream, unless that has lost its
+// end. The end comes before the rows: an append on condition that it has not moved is then fenced off from all that was
+// published since.
+func (l *loader) look(ctx context.Context) (loaded int64, newest uint64, err error) {
+	for {
+		m, err := l.position.newest(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		s, err := l.js.Stream(ctx, l.stream)
+		if err != nil {
+			return 0, 0, fmt.Errorf("look at stream %s: %w", l.stream, err)
+		}
+		input := s.CachedInfo()
+		last := input.State.LastSeq
+		if last < l.end {
+			return 0, 0, fmt.Errorf("stream %s: %w", l.stream, errRowsLost)
+		}
+		record, err := l.position.valid(ctx, m, input, l.isRow)
+		if err != nil {
+			return 0, 0, err
+		}
+		loaded, end, seen, err := l.rows(ctx, record, last)
+		if err != nil {
+			return 0, 0, err
+		}
+		if seen > last { // a row was published meanwhile, others that were not seen may have been, too
+			continue
+		}
+		if l.last = last; loaded > l.known {
+			l.known, l.end = loaded, end
+		}
+		return l.known, m.Sequence, nil
+	}
+}
+
+// rows returns how many rows are stored, the sequence of the last where it is known, and the highest one that was met.
+func (l *loader) rows(ctx context.Context, record loadRecord, last uint64) (loaded int64, end, seen uint64, err error) {
+	furthest, end, all, err := l.lastRows(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	if furthest < record.Loaded {
+		furthest, end = record.Loaded, record.End
+	}
+	if all || furthest >= record.Until || last == record.Last {
+		return furthest, end, end, nil
+	}
+	n, seen, err := l.countSince(ctx, record)
+	if counted := min(record.Loaded+n, record.Until); counted > furthest {
+		return counted, 0, max(seen, end), err
+	}
+	return furthest, end, max(seen, end), err
+}
+
+// lastRows reads the last row of this source in each partition, and with it where the subject ends. Rows go in one
+// after the other, or in groups of which all or none are there, so where all partitions have one, the furthest tells of
+// all.
+func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
+	all = true
+	for i := range l.lanes {
+		lane := &l.lanes[i]
+		m, err := stored.LastMessage(ctx, l.nc, l.stream, lane.Stored)
+		if err != nil {
+			return 0, 0, false, fmt.Errorf("read the last row on %s: %w", lane.Stored, err)
+		}
+		if m == nil {
+			lane.end, all = 0, false
+			continue
+		}
+		row, err := strconv.ParseInt(m.Header.Get(headerLoadRow), 10, 64)
+		if err != nil || m.Header.Get(HeaderLoad) != l.id {
+			return 0, 0, false, fmt.Errorf("somebody else publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, HeaderLoad, l.id)
+		}
+		if lane.end = m.Sequence; row > furthest {
+			furthest, end = row, m.Sequence
+		}
+	}
+	return furthest, end, all, nil
+}
+
+// isRow tells whether the message at a sequence of the input may be this source's row n: it is, or it is gone.
+func (l *loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
+	m, err := stored.GetMessage(ctx, l.nc, l.stream, stored.MessageQuery{Seq: seq})
+	if err != nil || m == nil {
+		return err == nil, err
+	}
+	return m.Header.Get(HeaderLoad) == l.id && m.Header.Get(headerLoadRow) == strconv.FormatInt(n, 10), nil
+}
+
+// countSince counts the rows that were stored after a record: those that are in the input, and those that were taken
+// from there and have their result. The input is read first, since a row goes from there to the results.
+func (l *loader) countSince(ctx context.Context, record loadRecord) (n int64, highest uint64, err error) {
+	rows := make(map[uint64]bool)
+	most := int(record.Until - record.Loaded)
+	for _, lane := range l.lanes {
+		for from := record.Last + 1; len(rows) < most; {
+			m, err := stored.NextMessage(ctx, l.nc, l.stream, lane.Stored, from)
+			if err != nil {
+				return 0, 0, err
+			}
+			if m == nil {
+				break
+			}
+			rows[m.Sequence] = true
+			from = m.Sequence + 1
+		}
+	}
+	err = l.position.results(ctx, record, func(subject string, seq uint64) bool {
+		if slices.ContainsFunc(l.lanes, func(lane lane) bool { return lane.Stored == subject }) {
+			rows[seq] = true
+		}
+		return len(rows) < most
+	})
+	for seq := range rows {
+		highest = max(highest, seq)
+	}
+	return int64(len(rows)), highest, err
+}
+
+// Run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored
+// is told how many rows of the source the stream holds.
+func (l *loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, error), stored func(rows int64)) error {
+	for {
+		group, eof, err := l.gather(loaded, next)
+		if len(group) > 0 {
+			if storeErr := l.store(ctx, group, loaded); storeErr != nil {
+				return storeErr
+			}
+			loaded += int64(len(group))
+			stored(loaded)
+		}
+		switch {
+		case err != nil:
+			return err
+		case eof && l.position.ended(loaded):
+			return nil
+		case eof:
+			return l.record(ctx, loaded, loaded)
+		}
+	}
+}
+
+// lane returns that of row n.
+func (l *loader) lane(body []byte, n int64) *lane {
+	if len(l.lanes) == 1 {
+		return &l.lanes[0]
+	}
+	return &l.lanes[l.laneOf(body, n)]
+}
+
+// gather takes the next group of rows.
+func (l *loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*nats.Msg, eof bool, err error) {
+	most, bytes := l.group, 0
+	if !l.batch {
+		most = 1
+	}
+	for len(group) < most && bytes < loadGroupBytes {
+		m, err := next()
+		if errors.Is(err, io.EOF) {
+			return group, true, nil
+		}
+		if err != nil {
+			return group, false, err
+		}
+		if m.Header == nil {
+			m.Header = make(nats.Header, 2)
+		}
+		n := loaded + int64(len(group)) + 1
+		m.Subject = l.lane(m.Data, n).Publish
+		m.Header.Set(HeaderLoad, l.id)
+		m.Header.Set(headerLoadRow, strconv.FormatInt(n, 10))
+		bytes += len(m.Data)
+		group = append(group, m)
+	}
+	return group, false, nil
+}
+
+// record says that the rows up to loaded are stored, and that those up to until may be from now on.
+func (l *loader) record(ctx context.Context, loaded, until int64) error {
+	for wait := loadRetryFirst; ; wait = min(2*wait, LoadRetryMax) {
+		err := l.position.write(ctx, loadRecord{Loaded: loaded, Until: until, End: l.end, Last: l.last})
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errRivalLoad):
+			return fmt.Errorf("load rows on %s: %w", l.lanes[0].Publish, err)
+		case errors.Is(err, consumer.ErrRefused) && !MayPass(err), errors.Is(err, nats.ErrPermissionViolation):
+			return fmt.Errorf("record the position of the load: %w", err)
+		}
+		if err := Pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// store appends one group, the first after row loaded, and tries again until it is stored, ctx ends, or the server
+// can't take it. After a refusal or without an answer the next attempt is one row: it meets fewer rivals than a batch,
+// and the batch behind it has a row to build its condition on.
+func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
+	if !l.position.admits(loaded + int64(len(group))) {
+		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {
+			return err
+		}
+	}
+	n, wait := len(group), loadRetryFirst
+	for len(group) > 0 {
+		err := l.publish(ctx, group[:n], loaded)
+		if err == nil {
+			group, loaded = group[n:], loaded+int64(n)
+			n, wait = len(group), loadRetryFirst
+			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		// No answer may mean that it is stored; a refusal, that others were faster or that rows are gone. The streams know.
+		now, newest, lookErr := l.look(ctx)
+		switch {
+		case errors.Is(lookErr, errRowsLost):
+			return lookErr
+		case lookErr != nil:
+		case newest != l.position.seq || now > loaded+int64(len(group)):
+			return fmt.Errorf("load rows on %s: %w", group[0].Subject, errRivalLoad)
+		case now == loaded && n == 1 && errors.Is(err, consumer.ErrRefused) && !MayPass(err):
+			return fmt.Errorf("load rows: %w", err)
+		default:
+			group, loaded = group[now-loaded:], now
+		}
+		n = min(1, len(group))
+		if err := Pause(ctx, wait); err != nil {
+			return err
+		}
+		wait = min(2*wait, LoadRetryMax)
+	}
+	return nil
+}
+
+// publish appends rows, the first after row loaded, on condition that the input is as it was at the last look.
+func (l *loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) error {
+	first := rows[0]
+	if end := l.lane(first.Data, loaded+1).end; end > 0 {
+		first.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(end, 10))
+		first.Header.Del(jetstream.ExpectedLastSeqHeader)
+	} else {
+		first.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(l.last, 10))
+		first.Header.Del(jetstream.ExpectedLastSubjSeqHeader)
+	}
+	seq, err := consumer.Append(ctx, l.nc, rows)
+	if err != nil {
+		return err
+	}
+	for i, m := range rows { // nothing comes between the messages of a batch
+		l.lane(m.Data, loaded+1+int64(i)).end = seq - uint64(len(rows)-1-i)
+	}
+	l.known, l.end, l.last = loaded+int64(len(rows)), seq, seq
+	return nil
+}
+
+// Pause waits, or returns why ctx ended.
+func Pause(ctx context.Context, wait time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(wait):
+		return nil
+	}
+}
+
+// MayPass tells whether the server's refusal is about the moment: no leader, a conflict that the stream does not show.
+func MayPass(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "no stream captures") || strings.Contains(text, "wrong last") || strings.Contains(text, "unavailable")
+}

@@ -1,0 +1,318 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// loadBench has an input that drops rows in one way or another, and what takes them in place of a stage.
+type loadBench struct {
+	*stagetest.Bench
+	rows       int64
+	partitions int
+	taker      jetstream.Consumer
+	taken      map[string]int // how often each row had its turn, by its number in the source
+}
+
+// inputKinds are the ways in which an input forgets rows that a stage has answered.
+var inputKinds = []struct {
+	name   string
+	config jetstream.StreamConfig
+	forget func(b *loadBench) // after all rows are answered
+}{
+	{name: "limits"},
+	{name: "work queue", config: jetstream.StreamConfig{Retention: jetstream.WorkQueuePolicy}},
+	{name: "interest", config: jetstream.StreamConfig{Retention: jetstream.InterestPolicy}},
+	{"max age", jetstream.StreamConfig{MaxAge: time.Minute}, func(*loadBench) { time.Sleep(2 * time.Minute) }},
+	{"purged", jetstream.StreamConfig{}, func(b *loadBench) {
+		if err := b.Stream("ROWS").Purge(b.T.Context()); err != nil {
+			b.T.Fatal(err)
+		}
+	}},
+}
+
+func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loadBench {
+	t.Helper()
+	b := &loadBench{Bench: stagetest.NewBench(t, nil), rows: 7, partitions: partitions, taken: make(map[string]int)}
+	b.Drop("ROWS")
+	cfg.Name, cfg.Subjects, cfg.Storage, cfg.AllowDirect = "ROWS", []string{"rows.>"}, jetstream.MemoryStorage, true
+	var err error
+	if _, err = b.JS.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if b.taker, err = b.JS.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	b.Cfg = stagetest.Config(t, "STAGE_PARTITIONS", strconv.Itoa(partitions), "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+	return b
+}
+
+// loader is one that publishes three rows at once.
+func (b *loadBench) loader() (*loader, int64) {
+	b.T.Helper()
+	l, loaded, err := New(b.T.Context(), b.NC, b.Cfg, "file", LaneOf("", b.partitions))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	l.group = 3
+	return l, loaded
+}
+
+func (b *loadBench) source(loaded int64) func() (*nats.Msg, error) {
+	return customers(int(b.rows), int(loaded), 0)
+}
+
+// drive takes single steps of a load, as run would: a record, or an append. It returns how far the load came, and how
+// many of the steps were left when it had ended.
+func (b *loadBench) drive(l *loader, loaded int64, steps int) (int64, int) {
+	b.T.Helper()
+	next := b.source(loaded)
+	for eof := false; !eof; {
+		var group []*nats.Msg
+		var err error
+		if group, eof, err = l.gather(loaded, next); err != nil {
+			b.T.Fatal(err)
+		}
+		if len(group) == 0 {
+			break
+		}
+		if !l.position.admits(loaded + int64(len(group))) {
+			if steps--; steps < 0 {
+				return loaded, steps
+			}
+			if err := l.record(b.T.Context(), loaded, loaded+int64(l.group)); err != nil {
+				b.T.Fatal(err)
+			}
+		}
+		if steps--; steps < 0 {
+			return loaded, steps
+		}
+		if err := l.publish(b.T.Context(), group, loaded); err != nil {
+			b.T.Fatal(err)
+		}
+		loaded += int64(len(group))
+	}
+	if steps--; steps >= 0 {
+		if err := l.record(b.T.Context(), loaded, loaded); err != nil {
+			b.T.Fatal(err)
+		}
+	}
+	return loaded, steps
+}
+
+// finish loads to the end, and returns how many rows were there before.
+func (b *loadBench) finish() int64 {
+	b.T.Helper()
+	l, loaded := b.loader()
+	if err := l.Run(b.T.Context(), loaded, b.source(loaded), func(int64) {}); err != nil {
+		b.T.Fatal(err)
+	}
+	return loaded
+}
+
+// answer stores the result of each row that is there, and acks it.
+func (b *loadBench) answer() {
+	b.T.Helper()
+	for {
+		info, err := b.taker.Info(b.T.Context())
+		if err != nil {
+			b.T.Fatal(err)
+		}
+		// What is pending the consumer hears of a moment after the publisher.
+		if next, err := stored.NextSequence(b.T.Context(), b.NC, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
+			return
+		}
+		m, err := b.taker.Next()
+		if err != nil {
+			b.T.Fatal(err)
+		}
+		md, err := m.Metadata()
+		if err != nil {
+			b.T.Fatal(err)
+		}
+		b.Publish(&nats.Msg{Subject: consumer.ResultSubject("results", "other-name", 0), Header: nats.Header{
+			consumer.HeaderSourceStream: {"ROWS"}, consumer.HeaderSourceSubject: {m.Subject()}, consumer.HeaderStatus: {auditlog.RowSuccess},
+			consumer.HeaderSourceSeq: {strconv.FormatUint(md.Sequence.Stream, 10)},
+		}})
+		if err := m.DoubleAck(b.T.Context()); err != nil {
+			b.T.Fatal(err)
+		}
+		if n := m.Headers().Get(headerLoadRow); n != "" {
+			b.taken[n]++
+		}
+	}
+}
+
+// busy publishes a row that is not of the load, as others do.
+func (b *loadBench) busy() { b.Publish(&nats.Msg{Subject: "rows.0.other", Data: []byte(`{}`)}) }
+
+// check checks that each row had its turn once.
+func (b *loadBench) check() {
+	b.T.Helper()
+	b.answer()
+	for n := range b.rows {
+		if got := b.taken[strconv.FormatInt(n+1, 10)]; got != 1 {
+			b.T.Errorf("row %d was answered %d times", n+1, got)
+		}
+	}
+}
+
+// eachCut runs a test for each kind of input and each step after which a load may end.
+func eachCut(t *testing.T, test func(b *loadBench, l *loader, loaded int64, forget func())) {
+	t.Helper()
+	for _, kind := range inputKinds {
+		for _, batches := range []bool{true, false} {
+			for _, partitions := range []int{1, 3} {
+				t.Run(fmt.Sprintf("%s/batches=%v/partitions=%d", kind.name, batches, partitions), func(t *testing.T) {
+					for steps, left := 0, -1; left < 0; steps++ {
+						synctest.Test(t, func(t *testing.T) {
+							config := kind.config
+							config.AllowAtomicPublish = batches
+							b := newLoadBench(t, config, partitions)
+							b.busy()
+							l, loaded := b.loader()
+							loaded, left = b.drive(l, loaded, steps)
+							test(b, l, loaded, func() {
+								b.busy()
+								b.answer()
+								if kind.forget != nil {
+									kind.forget(b)
+								}
+							})
+							if b.check(); t.Failed() {
+								t.Fatalf("after step %d", steps)
+							}
+						})
+						if t.Failed() {
+							return
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// A load may be killed after any step, and rows may be gone from the input before it goes on: none is lost, none comes
+// twice.
+func TestAKilledLoadGoesOnWhereItWasWhateverTheInputHasDropped(t *testing.T) {
+	eachCut(t, func(b *loadBench, _ *loader, _ int64, forget func()) {
+		forget()
+		b.finish()
+		forget()
+		if before := b.finish(); before != b.rows {
+			b.T.Errorf("loading again found %d rows loaded, want %d", before, b.rows)
+		}
+	})
+}
+
+// A load may sleep after any step while another loads the source to its end and the input forgets all of it.
+func TestALoadThatSleepsIsFencedByAnother(t *testing.T) {
+	eachCut(t, func(b *loadBench, l *loader, loaded int64, forget func()) {
+		forget()
+		before := b.finish()
+		forget()
+		time.Sleep(3 * time.Minute) // longer than the window in which the server knows message ids
+		err := l.Run(b.T.Context(), loaded, b.source(loaded), func(int64) {})
+		if before < b.rows && !errors.Is(err, errRivalLoad) {
+			b.T.Errorf("the first load went on: %v", err)
+		}
+	})
+}
+
+func TestADeletedLastRowIsNotLoadedAgain(t *testing.T) {
+	b := newLoadBench(t, jetstream.StreamConfig{}, 1)
+	b.finish()
+	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 7); err != nil {
+		t.Fatal(err)
+	}
+	if before := b.finish(); before != b.rows {
+		t.Errorf("loading again found %d rows loaded, want %d", before, b.rows)
+	}
+}
+
+// What another source, or the same file with other content, has loaded says nothing about this one.
+func TestPositionsBelongToOneSourceOfOneInput(t *testing.T) {
+	b := newLoadBench(t, jetstream.StreamConfig{Retention: jetstream.WorkQueuePolicy}, 1)
+	b.finish()
+	b.answer()
+	for _, id := range []string{"file2", "fil"} {
+		if _, loaded, err := New(t.Context(), b.NC, b.Cfg, id, nil); err != nil || loaded != 0 {
+			t.Errorf("source %s: %d rows loaded, error %v; want 0", id, loaded, err)
+		}
+	}
+	b.rows = 20 // a named source that has grown
+	if before := b.finish(); before != 7 {
+		t.Errorf("a source that has grown: %d rows were there before, want 7", before)
+	}
+	b.check()
+	b.Drop("ROWS")
+	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+		t.Fatal(err)
+	}
+	if before := b.finish(); before != 0 {
+		t.Errorf("an input created again: %d rows were there before, want 0", before)
+	}
+}
+
+// A power cut may take the end of the input, and leave the records in the results.
+func TestRowsThatAPowerCutTookAreLoadedAgain(t *testing.T) {
+	for _, refilled := range []bool{false, true} {
+		b := newLoadBench(t, jetstream.StreamConfig{}, 1)
+		b.finish()
+		// The input as it was before the last three rows, and then with those of somebody else.
+		l, loaded := b.loader()
+		if err := l.record(t.Context(), loaded, loaded); err != nil {
+			t.Fatal(err)
+		}
+		for seq := uint64(5); seq <= 7; seq++ {
+			if err := b.Stream("ROWS").DeleteMsg(t.Context(), seq); err != nil {
+				t.Fatal(err)
+			}
+		}
+		record := l.position.record
+		record.Last, record.End = 100, 100
+		if refilled {
+			b.busy()
+			record.Last, record.End = 8, 8
+		}
+		if err := l.position.write(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		m, err := l.position.newest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := b.Stream("ROWS").CachedInfo()
+		got, err := l.position.valid(t.Context(), m, s, l.isRow)
+		if err != nil || got.End == record.End {
+			t.Errorf("refilled %v: record %+v counts, error %v", refilled, got, err)
+		}
+	}
+}
+
+// A results stream of somebody's own that has no room for positions is refused before a row is published.
+func TestLoadNeedsAPlaceForItsPosition(t *testing.T) {
+	b := newLoadBench(t, jetstream.StreamConfig{}, 1)
+	if _, err := b.JS.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := New(t.Context(), b.NC, b.Cfg, "file", nil)
+	if !config.IsInvalid(err) || !strings.Contains(err.Error(), "does not capture results.stage.load.ROWS.rows.0.file") {
+		t.Errorf("got %v", err)
+	}
+}

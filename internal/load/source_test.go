@@ -1,0 +1,31 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/llm-stage/stage/internal/stopping"
+)
+
+// No virtual time: it is the kernel that waits.
+func TestANamedPipeThatNobodyOpensIsInterrupted(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signal := &stopping.InterruptError{Signal: os.Interrupt}
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(signal)
+	if _, err := OpenSource(ctx, nil, name, "jsonl"); !errors.Is(err, signal) {
+		t.Errorf("opened with %v", err)
+	}
+	w, err := os.OpenFile(name, os.O_RDWR, 0) // releases who waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+}

@@ -1,0 +1,9 @@
+package redrive
+
+import (
+	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
+)
+
+func TestMain(m *testing.M) { stagetest.Main(m) }

@@ -1,0 +1,279 @@
+// Package redrive publishes the rows of failed results again, each once.
+package redrive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/load"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// A group of rows is published at once.
+	redriveGroupRows  = 200
+	redriveGroupBytes = 4 << 20
+)
+
+// Report is what a redrive did.
+type Report struct {
+	options   Options
+	Published int            `json:"published"` // rows published again; with a dry run those that would be
+	Failed    int            `json:"failed"`    // failed results that were asked for
+	Before    int            `json:"before"`    // of them those redriven before
+	Gone      int            `json:"gone"`      // those whose row is no longer in the input
+	TooLarge  int            `json:"too_large"` // those whose row never fitted into a message
+	Upstream  int            `json:"upstream"`  // those that were errors when they came in
+	Reasons   map[string]int `json:"reasons"`
+}
+
+// Write says what was done.
+func (r *Report) Write(w io.Writer) {
+	did := "published again"
+	if r.options.DryRun {
+		did = "would be published again"
+	}
+	terminal.PrintLine(w, "%d rows %s, of %d failed results%s", r.Published, did, r.Failed, r.leftOut())
+	reasons := make([]string, 0, len(r.Reasons))
+	for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
+		reasons = append(reasons, fmt.Sprintf("%s %d", terminal.OrDash(reason), r.Reasons[reason]))
+	}
+	if len(reasons) > 0 {
+		terminal.PrintLine(w, "failed results by reason: %s", strings.Join(reasons, ", "))
+	}
+}
+
+// leftOut says why the others were not published.
+func (r *Report) leftOut() string {
+	var b strings.Builder
+	for _, part := range []struct {
+		n    int
+		text string
+	}{
+		{r.Before, "were redriven before"},
+		{r.Gone, "have no row in the input any more"},
+		{r.TooLarge, "had a row too large for a message"},
+		{r.Upstream, "were errors when they came in: redrive the stage before this one"},
+	} {
+		if part.n > 0 {
+			fmt.Fprintf(&b, "; %d %s", part.n, part.text)
+		}
+	}
+	return b.String()
+}
+
+// redriver redrives the failed results of one partition.
+type redriver struct {
+	js        jetstream.JetStream
+	cfg       *config.Config
+	partition int
+	done      *Report
+	results   jetstream.Stream
+	input     jetstream.Stream
+	marks     *redriveMarks
+	since     uint64 // results before are of another input stream
+	last      uint64 // last sequence of the input, which the next append stands on
+	marked    uint64 // last mark when all were known to be ours; 0: look
+	group     []*redriveRow
+	bytes     int
+}
+
+// redriveRow is a failed result on its way.
+type redriveRow struct {
+	at      uint64 // of the result in its stream
+	stateID string
+	msg     *nats.Msg // the new row
+	begun   *redriveMark
+}
+
+// Run publishes the original rows of the failed results that are there now. What it has done is returned with an error
+// as well.
+func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
+	done := &Report{options: o, Reasons: make(map[string]int)}
+	results, err := js.Stream(ctx, cfg.Result.Stream)
+	if err != nil {
+		return nil, stored.MissingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
+	}
+	input, err := js.Stream(ctx, cfg.Input.Stream)
+	if err != nil {
+		return nil, stored.MissingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
+	}
+	for p := range cfg.Streams.Partitions {
+		r := &redriver{js: js, cfg: cfg, partition: p, done: done, results: results, input: input}
+		if err := r.run(ctx, progress); err != nil {
+			return done, fmt.Errorf("redrive partition %d: %w", p, err)
+		}
+	}
+	return done, nil
+}
+
+// run goes through the results up to the one that is the last now: a row that is redriven and fails again is not redriven
+// for ever.
+func (r *redriver) run(ctx context.Context, progress io.Writer) error {
+	end, err := r.results.GetLastMsgForSubject(ctx, stored.LogSubject(r.cfg, r.partition, "rows"))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the end of the results: %w", err)
+	}
+	if err := r.compareInput(ctx); err != nil {
+		return err
+	}
+	if r.marks, err = r.readMarks(ctx); err != nil {
+		return err
+	}
+	rows, err := stored.OpenReader(ctx, r.js, r.cfg.Result.Stream, stored.LogSubject(r.cfg, r.partition, "rows"), end.Sequence, true)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var published atomic.Int64
+	bar := terminal.NewBar(ctx, progress, int64(rows.Left), 0, func() string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
+	defer bar.Finish()
+	for seen := int64(1); ; seen++ {
+		m, at, err := rows.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			return r.flush(ctx)
+		}
+		if m.Headers().Get(consumer.HeaderStatus) == auditlog.RowError {
+			if err := r.failed(ctx, at, m.Headers()); err != nil {
+				return err
+			}
+		}
+		if seen%256 == 0 {
+			published.Store(int64(r.done.Published))
+			bar.Set(seen)
+		}
+	}
+}
+
+// compareInput finds out which results are of the input stream that is there now. The sequences of the others mean rows
+// that are gone.
+func (r *redriver) compareInput(ctx context.Context) error {
+	claims, err := stored.ReadClaims(ctx, r.js, r.cfg, r.partition, r.results.CachedInfo().State.LastSeq)
+	if err != nil {
+		return err
+	}
+	info := r.input.CachedInfo()
+	if len(claims) > 0 {
+		r.since = math.MaxUint64
+	}
+	for i := len(claims) - 1; i >= 0 && claims[i].Input == info.Config.Name && claims[i].Created.Equal(info.Created); i-- {
+		if r.since = claims[i].At; i == 0 {
+			r.since = 0 // also results before the first claim that is left
+		}
+	}
+	return nil
+}
+
+// failed takes one failed result.
+func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) error {
+	stored, err := r.results.GetMsg(ctx, at)
+	if err != nil {
+		return fmt.Errorf("read result %d: %w", at, err)
+	}
+	reason := llm.FailureReason(stored.Data, r.cfg.Prompt.ResponseField)
+	r.done.Reasons[reason]++
+	if want := r.done.options.Reason; want != "" && want != reason {
+		return nil
+	}
+	r.done.Failed++
+	mark := r.marks.begun[at]
+	if r.marks.done.Has(at) || r.done.options.DryRun && mark != nil && mark.as > 0 {
+		r.done.Before++
+		return nil
+	}
+	row, err := r.original(ctx, at, header)
+	if err != nil || row == nil {
+		return err
+	}
+	if r.done.options.DryRun {
+		r.done.Published++
+		return nil
+	}
+	row.begun = mark
+	r.group = append(r.group, row)
+	r.bytes += row.msg.Size()
+	if len(r.group) >= redriveGroupRows || r.bytes >= redriveGroupBytes {
+		return r.flush(ctx)
+	}
+	return nil
+}
+
+// original makes the new row of a failed result; nil where that can't be.
+func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) (*redriveRow, error) {
+	seq, err := strconv.ParseUint(header.Get(consumer.HeaderSourceSeq), 10, 64)
+	if err != nil || at < r.since {
+		r.done.Gone++
+		return nil, nil //nolint:nilerr,nilnil // counted
+	}
+	m, err := r.input.GetMsg(ctx, seq)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != header.Get(consumer.HeaderSourceSubject):
+		r.done.Gone++
+		return nil, nil //nolint:nilnil // counted
+	case err != nil:
+		return nil, fmt.Errorf("read row %d: %w", seq, err)
+	case m.Header.Get(load.HeaderRowError) != "":
+		r.done.TooLarge++
+		return nil, nil //nolint:nilnil // counted
+	case m.Header.Get(consumer.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
+		r.done.Upstream++
+		return nil, nil //nolint:nilnil // counted
+	}
+	row := &redriveRow{at: at, stateID: header.Get(consumer.HeaderStateID)}
+	row.msg, err = r.newRow(m, row)
+	return row, err
+}
+
+// newRow is the row as it is published again: its own headers but those that speak to the server or of a stage.
+func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
+	header := make(nats.Header, len(m.Header)+4)
+	for key, values := range m.Header {
+		if key == consumer.HeaderModel || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
+			header[key] = values
+		}
+	}
+	at := strconv.FormatUint(row.at, 10)
+	header[headerRedriveOf] = []string{row.stateID}
+	header[headerRedriveResult] = []string{at}
+	header[jetstream.MsgIDHeader] = []string{row.stateID + "/redrive/" + at}
+	header[jetstream.ExpectedStreamHeader] = []string{r.cfg.Input.Stream}
+	stream := r.input.CachedInfo().Config
+	subject, err := consumer.InputSubjectOf(stream, m.Subject)
+	if load := m.Header.Get(load.HeaderLoad); load != "" { // its subject belongs to the load
+		var address consumer.InputAddress
+		address, err = consumer.AddressInput(stream, r.cfg.Input.Subject, r.partition, load+"-redriven")
+		subject = address.Publish
+	}
+	if err != nil {
+		return nil, fmt.Errorf("publish row %d again: %w", m.Sequence, err)
+	}
+	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
+}
+
+// Options are the flags of redrive.
+type Options struct {
+	Reason string
+	DryRun bool
+	JSON   bool
+}

@@ -1,0 +1,177 @@
+package tail
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/terminal"
+)
+
+// tone is how much an event should stand out.
+type tone int
+
+const (
+	toneQuiet tone = iota
+	toneTurn       // of the run
+	toneWarn       // it is tried again
+	toneBad        // it failed
+)
+
+// escapes are what a terminal takes for the tones.
+var escapes = [...]string{toneTurn: "\x1b[1m", toneWarn: "\x1b[33m", toneBad: "\x1b[31m"}
+
+func toneOf(e *auditlog.Event) tone {
+	switch {
+	case e.Call != nil:
+		switch {
+		case e.Call.Status == auditlog.CallSuccess:
+			return toneQuiet
+		case e.Call.ErrorClass == "permanent", e.Call.ErrorClass == "fatal":
+			return toneBad
+		}
+		return toneWarn
+	case e.Row != nil:
+		if e.Row.Status != auditlog.RowSuccess {
+			return toneBad
+		}
+		return toneQuiet
+	}
+	switch e.Run.Phase {
+	case auditlog.PhasePause:
+		return toneBad
+	case auditlog.PhaseFenced:
+		return toneWarn
+	case auditlog.PhaseStart, auditlog.PhaseClaim, auditlog.PhaseResume, auditlog.PhaseEnd:
+	}
+	return toneTurn
+}
+
+// didFail tells what --failed shows.
+func didFail(e *auditlog.Event) bool { return toneOf(e) > toneTurn }
+
+// printLine prints one line. What others wrote into it, a server's error text above all, neither breaks it nor speaks to
+// the terminal.
+func printLine(w io.Writer, line string, t tone, colour bool) {
+	line = strings.TrimRight(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, line), " ")
+	if colour && t != toneQuiet {
+		line = escapes[t] + line + "\x1b[0m"
+	}
+	terminal.PrintLine(w, "%s", line)
+}
+
+// eventLine says an event in one line. Columns keep their places, so that a glance down the screen compares them.
+func eventLine(e *auditlog.Event) string {
+	at := clockOf(e.Time)
+	switch {
+	case e.Call != nil:
+		c := e.Call
+		return fmt.Sprintf("%s  call  %-12s %3s  %-24s %-15s %8s  %-12s delay %-8s%s", at, subjectOf(c), "#"+fmt.Sprint(c.CallIndex+1),
+			modelText(c.Provider, c.Model), outcomeText(c), terminal.Duration(c.Latency), tokenCounts(c.Usage), terminal.Duration(c.DispatchDelay), because(c))
+	case e.Row != nil:
+		r := e.Row
+		return fmt.Sprintf("%s  row   %-12s      %-24s %-15s %8s  %-12s %s", at, fmt.Sprint("row ", r.Sequence), sourceText(r), r.Status,
+			terminal.Duration(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), attemptsText(r))
+	}
+	return fmt.Sprintf("%s  run   %s", at, turnText(e.Run))
+}
+
+// clockOf is the time of day here.
+func clockOf(t time.Time) string { return t.Local().Format("15:04:05.000") }
+
+func subjectOf(c *auditlog.Call) string {
+	if c.Sequence == 0 {
+		return "batch " + c.BatchID
+	}
+	return fmt.Sprint("row ", c.Sequence)
+}
+
+func modelText(provider, model string) string {
+	if provider == model {
+		return provider
+	}
+	return provider + " " + model
+}
+
+// outcomeText says how a call ended, with the HTTP status.
+func outcomeText(c *auditlog.Call) string {
+	text := map[auditlog.CallStatus]string{
+		auditlog.CallSuccess: "ok", auditlog.CallFailure: "failed", auditlog.CallCapacityRetry: "no capacity", auditlog.CallUnknown: "cut off",
+	}[c.Status]
+	if c.StatusCode != 0 {
+		text += fmt.Sprint(" ", c.StatusCode)
+	}
+	return text
+}
+
+// because says why a call failed, and what the server asked for.
+func because(c *auditlog.Call) string {
+	text := ""
+	if c.RetryAfter > 0 {
+		text = "  told to wait " + terminal.Duration(c.RetryAfter)
+	}
+	if c.Error != "" {
+		text += "  " + c.Error
+	}
+	return text
+}
+
+// sourceText says where a row's answer came from.
+func sourceText(r *auditlog.Row) string {
+	switch r.Source {
+	case auditlog.SourceCall:
+		return "answered"
+	case auditlog.SourceJournal:
+		return "answered from the journal"
+	case auditlog.SourceDedupe:
+		return "answered like an equal one"
+	case auditlog.SourceUpstream:
+		return "passed on"
+	}
+	return "not asked"
+}
+
+// attemptsText says how many calls a row took, and why it failed if it did.
+func attemptsText(r *auditlog.Row) string {
+	text := terminal.Plural(r.Attempts+r.CapacityRetries, "call")
+	if r.CapacityRetries > 0 {
+		text += fmt.Sprintf(", %d without capacity", r.CapacityRetries)
+	}
+	if r.Reason != "" {
+		text += ": " + r.Reason
+	}
+	return text
+}
+
+func turnText(r *auditlog.Run) string {
+	text := string(r.Phase)
+	if r.Partition != auditlog.All {
+		text += " partition " + r.Partition.String()
+	}
+	if r.Owner != "" {
+		text += " as " + r.Owner
+	}
+	if s := r.Summary; s != nil {
+		text += fmt.Sprintf(": %s succeeded, %d failed, %d calls, %d without capacity", terminal.Plural(int(s.RowsSucceeded), "row"), s.RowsFailed, s.Total.Calls, s.CapacityRetries)
+	}
+	if r.Reason != "" {
+		text += ": " + r.Reason
+	}
+	return text
+}
+
+// tokenCounts is tokens in and out; a dash where nothing was told.
+func tokenCounts(u *auditlog.Usage) string {
+	if u == nil {
+		return "-"
+	}
+	return u.Tokens() + " tok"
+}

@@ -1,0 +1,160 @@
+package verify
+
+import (
+	"math"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/seqset"
+	"github.com/llm-stage/stage/internal/stored"
+)
+
+// Read takes the next result of the log as the head, and checks its place among the others. A result that is wrong in
+// itself is reported and passed over.
+func (v *partitionVerifier) Read() error {
+	r, err := v.results()
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		v.over = true
+		return nil
+	}
+	v.claimsBefore(r.At)
+	v.stats.Results++
+	switch r.Status {
+	case auditlog.RowSuccess:
+		v.stats.Succeeded++
+	case auditlog.RowError:
+		v.stats.Failed++
+	}
+	v.runs.result(r)
+	if fault := v.faultOf(r); fault != "" {
+		v.violate(violationResult, r.Seq, "message %d of the results: %s", r.At, fault)
+	}
+	if r.Seq == 0 {
+		return nil
+	}
+	term := v.term(r.Owner)
+	if v.owner != "" && r.Owner != v.owner {
+		v.violate(violationClaim, r.Seq, "the result of row %d is of %s, after the claim of %s: a fenced owner has appended it", r.Seq, r.Owner, v.owner)
+	}
+	switch begins := v.owner == "" && v.last == 0; {
+	case begins && v.resultsGone:
+		v.purged, v.base = true, r.Seq-1
+	case begins:
+		v.violate(violationClaim, r.Seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.Seq, r.At)
+	}
+	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: term}
+	v.mark = r.Seq
+	switch {
+	case !v.seen.Add(r.Seq):
+		v.violate(violationDoubled, r.Seq, "row %d has another result at %d of the results stream", r.Seq, r.At)
+		return nil
+	case r.Seq < v.last:
+		h.late, h.inInput = true, v.missing.Remove(r.Seq)
+		v.violate(violationDisorder, r.Seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.Seq, r.At, v.last)
+	default:
+		v.last = r.Seq
+		if h.inInput, err = v.inputUpTo(r.Seq); err != nil {
+			return err
+		}
+	}
+	v.head = h
+	return nil
+}
+
+// faultOf says what is wrong with a result's own words; empty: nothing.
+func (v *partitionVerifier) faultOf(r *stored.ResultRow) string {
+	here := v.epoch == v.epochs-1
+	switch {
+	case r.Seq == 0:
+		return "it does not say which row it is the result of"
+	case r.Status != auditlog.RowSuccess && r.Status != auditlog.RowError:
+		return "its status is " + quoted(r.Status) + ", neither success nor error"
+	case here && r.Source != v.stream:
+		return "it is about stream " + quoted(r.Source) + ", the input is " + v.stream
+	case r.StateID != auditlog.StateID(v.name, r.Source, auditlog.Partition(v.stats.Partition), r.Seq):
+		return "its state id " + quoted(r.StateID) + " is that of another row"
+	case here && r.Seq > v.inputLast:
+		return "it is about a row that the input never had"
+	}
+	return ""
+}
+
+func quoted(s string) string { return `"` + s + `"` }
+
+// inputUpTo reads the input up to a row and notes those without a result. It returns whether the row itself is there.
+func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
+	if v.epoch != v.epochs-1 || v.input == nil {
+		return false, nil
+	}
+	for v.nextInput != 0 && v.nextInput <= seq && err == nil {
+		there = v.nextInput == seq
+		if !v.seen.Has(v.nextInput) {
+			v.missing.Add(v.nextInput)
+		}
+		v.nextInput, err = v.input()
+	}
+	return there, err
+}
+
+// claimsBefore checks the claims that lie in the log before a message.
+func (v *partitionVerifier) claimsBefore(at uint64) {
+	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].At < at {
+		c := v.claims[v.nextClaim]
+		switch first := v.nextClaim == 0; {
+		case !first && !c.SameInput(v.claims[v.nextClaim-1]):
+			v.newEpoch()
+		case first && v.last == 0 && c.Mark > 0 && v.resultsGone:
+			v.purged, v.base, v.mark = true, c.Mark, c.Mark
+		case first && v.purged && c.Mark == 0: // the results before it are of another input
+			v.restart()
+		}
+		if c.Mark != v.mark {
+			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, says that row %d was the last before it; it was row %d", c.At, c.Owner, c.Mark, v.mark)
+		}
+		v.owner = c.Owner
+		v.nextClaim++
+	}
+}
+
+// newEpoch begins to count from the beginning of another input stream.
+func (v *partitionVerifier) newEpoch() {
+	v.epoch++
+	v.restart()
+}
+
+func (v *partitionVerifier) restart() {
+	v.last, v.mark, v.base = 0, 0, 0
+	v.seen, v.missing, v.taken = seqset.Set{}, seqset.Set{}, seqset.Set{}
+}
+
+// finish settles what is left when the audit is read, and reports the rows without a result.
+func (v *partitionVerifier) finish() error {
+	if err := v.advance(true); err != nil {
+		return err
+	}
+	v.claimsBefore(math.MaxUint64)
+	v.stats.HighWaterMark = v.mark
+	if _, err := v.inputUpTo(max(v.bound, v.last)); err != nil {
+		return err
+	}
+	for seq := range v.missing.All() {
+		v.lost(seq, "row %d has no result")
+	}
+	for seq := range v.taken.All() {
+		if !v.seen.Has(seq) && !v.missing.Has(seq) {
+			v.lost(seq, "row %d has no result; the audit tells of it, the input has it no longer")
+		}
+	}
+	return nil
+}
+
+// lost reports a row without a result, unless its result may have been removed with the beginning of the log.
+func (v *partitionVerifier) lost(seq uint64, format string) {
+	if seq <= v.base {
+		v.stats.ResultsGone++
+		return
+	}
+	v.violate(violationLost, seq, format, seq)
+}

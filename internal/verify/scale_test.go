@@ -1,0 +1,131 @@
+package verify
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stored"
+)
+
+// generatedJob makes the streams of a partition as they are asked for: nothing of it is held.
+type generatedJob struct {
+	rows         uint64
+	next, passed uint64
+	lost         uint64 // a row without a result
+	term         string
+}
+
+func (g *generatedJob) result() (*stored.ResultRow, error) {
+	if g.next++; g.next == g.lost {
+		g.next++
+	}
+	if g.next > g.rows {
+		return nil, nil
+	}
+	return &stored.ResultRow{
+		At: g.next + 1, Seq: g.next, Owner: g.term, Status: auditlog.RowSuccess, Source: "ROWS",
+		StateID: auditlog.StateID("stage", "ROWS", 0, g.next),
+	}, nil
+}
+
+func (g *generatedJob) input() (uint64, error) {
+	if g.passed++; g.passed > g.rows {
+		return 0, nil
+	}
+	return g.passed, nil
+}
+
+// events yields the events of the rows, those of each thousand in a drawn order, as a pool completes them.
+func (g *generatedJob) events(t *testing.T, handle func(*auditlog.Event) error) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(1, 2))
+	head := auditlog.Header{Time: time.Unix(1, 0), RunID: "run1", Stage: "stage"}
+	usage := &auditlog.Usage{PromptTokens: 10, CompletionTokens: 1, TotalTokens: 11}
+	for block := uint64(0); block < g.rows; block += 1000 {
+		for _, i := range rng.Perm(1000) {
+			seq := block + uint64(i) + 1 //nolint:gosec // not negative
+			for _, e := range []*auditlog.Event{
+				{Header: head, Call: &auditlog.Call{Header: head, Owner: g.term, Sequence: seq, Status: auditlog.CallCapacityRetry}},
+				{Header: head, Call: &auditlog.Call{Header: head, Owner: g.term, Sequence: seq, CallIndex: 1, Status: auditlog.CallSuccess, Usage: usage}},
+				{Header: head, Row: &auditlog.Row{Header: head, Owner: g.term, Sequence: seq, Status: auditlog.RowSuccess, Attempts: 1, CapacityRetries: 1, Source: auditlog.SourceCall, Usage: usage}},
+			} {
+				if err := handle(e); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// Whatever is wrong with a hundred thousand rows, a few megabytes are enough to find it.
+func TestVerifyHoldsAWindowOfRowsOnly(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		lost  uint64
+		drop  func(*auditlog.Event) bool
+		kinds map[string]int
+	}{
+		{"nothing wrong", 0, nil, map[string]int{}},
+		{
+			"a lost row and a missing call", 77_777, func(e *auditlog.Event) bool {
+				return e.Call != nil && e.Call.Sequence == 50_000 && e.Call.CallIndex == 0
+			},
+			map[string]int{violationLost: 1, violationNoCallEvent: 1},
+		},
+		{"no row event at all", 0, func(e *auditlog.Event) bool { return e.Row != nil }, map[string]int{violationNoRowEvent: 100_000}},
+		{"no audit at all", 0, func(*auditlog.Event) bool { return true }, map[string]int{violationNoRowEvent: 100_000}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			const rows, window = 100_000, 1024
+			g := &generatedJob{rows: rows, lost: tt.lost, term: "run1.a"}
+			report := newVerifyReport("stage")
+			v := &partitionVerifier{
+				report: report, runs: newRunVerifier(), name: "stage", stream: "ROWS", inputLast: rows, bound: rows,
+				window: newAuditWindow(2 * window),
+				partitionSources: partitionSources{
+					results: g.result, input: g.input,
+					claims: []stored.Claim{{At: 1, Owner: g.term, Version: 1, Input: "ROWS"}},
+				},
+			}
+			before, peak, seen := heapInUse(), uint64(0), 0
+			if err := v.start(); err != nil {
+				t.Fatal(err)
+			}
+			g.events(t, func(e *auditlog.Event) error {
+				if seen++; seen%60_000 == 0 {
+					peak = max(peak, heapInUse())
+				}
+				if tt.drop != nil && tt.drop(e) {
+					return nil
+				}
+				return v.event(e)
+			})
+			if err := v.finish(); err != nil {
+				t.Fatal(err)
+			}
+			if peak = max(peak, heapInUse()); peak > before+4<<20 {
+				t.Errorf("got %d KiB on the heap more than at the beginning, want 4 MiB at most", (peak-before)>>10)
+			}
+			t.Logf("%d KiB", (max(peak, before)-before)>>10)
+			if got := report.Violations.ByKind; len(got) != len(tt.kinds) {
+				t.Errorf("got violations %v, want %v", got, tt.kinds)
+			}
+			for kind, n := range tt.kinds {
+				if got := report.Violations.ByKind[kind]; got != n {
+					t.Errorf("got %d %s, want %d", got, kind, n)
+				}
+			}
+		})
+	}
+}
+
+// heapInUse is what is in use.
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

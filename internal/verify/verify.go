@@ -1,0 +1,374 @@
+// Package verify proves from the streams alone that every row has exactly one result, in order, and that the audit adds
+// up.
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync/atomic"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// claimVersionKnown is the format of claims that verify reads.
+const claimVersionKnown = 1
+
+// verification checks one stage against its streams, of which it reads each once, side by side. What it holds is bounded:
+// by the window that the stage had for the events of rows, and by two bytes a row at most for sets of sequences.
+type verification struct {
+	js     jetstream.JetStream
+	cfg    *config.Config
+	report *Report
+	runs   *runVerifier
+	parts  []*partitionVerifier
+	input  *jetstream.StreamInfo // nil: there is none
+	opened []*stored.Reader
+	inputs []*stored.Reader // by partition; nil where there is none
+
+	inputLoss, resultsLoss, auditLoss streamLoss
+
+	total  int64
+	done   atomic.Int64
+	events atomic.Int64
+}
+
+// logBound is where the log of a partition ended when the check began: what is stored later is not looked at.
+type logBound struct {
+	at   uint64 // 0: there is no log
+	mark uint64
+}
+
+// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order,
+// and that the audit adds up with the results. Progress is shown on a terminal. The error says why it could not be done.
+func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
+	v := &verification{js: js, cfg: cfg, report: newVerifyReport(cfg.Name), runs: newRunVerifier()}
+	defer v.close()
+	if err := v.open(ctx); err != nil {
+		return nil, err
+	}
+	if len(v.parts) > 0 {
+		bar := terminal.NewBar(ctx, progress, v.total, 0, func() string { return fmt.Sprintf("%d audit events", v.events.Load()) })
+		err := v.Read(ctx, bar)
+		bar.Finish()
+		if err != nil {
+			return nil, err
+		}
+	}
+	v.conclude()
+	return v.report, nil
+}
+
+// conclude comes to the verdict, once everything is read.
+func (v *verification) conclude() {
+	if len(v.parts) > 0 {
+		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
+		v.explain()
+	}
+	used := v.report.Audit.Batched
+	for _, p := range v.parts {
+		used += p.used
+		v.report.Partitions = append(v.report.Partitions, p.stats)
+	}
+	v.report.Audit.Elsewhere = v.report.Audit.Calls - min(used, v.report.Audit.Calls)
+	v.report.conclude()
+}
+
+func (v *verification) close() {
+	for _, r := range v.opened {
+		r.Close()
+	}
+}
+
+// reader begins to read a stream.
+func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*stored.Reader, error) {
+	r, err := stored.OpenReader(ctx, v.js, stream, filter, until, headersOnly)
+	if err == nil {
+		v.opened = append(v.opened, r)
+	}
+	return r, err
+}
+
+// open takes a snapshot of where the streams end and begins to read them. The order matters on a running stage: the
+// summaries of runs first, since all results of a run are there when its summary is; then the ends of the logs; then the
+// audit, which holds the events of every result by then.
+func (v *verification) open(ctx context.Context) (err error) {
+	if err := v.readRuns(ctx); err != nil {
+		return err
+	}
+	bounds, err := v.readEnds(ctx)
+	if err != nil || bounds == nil {
+		return err
+	}
+	if v.input, err = v.look(ctx, v.cfg.Input.Stream); err != nil {
+		return err
+	}
+	audit, err := v.look(ctx, v.cfg.Audit.Stream)
+	if err != nil {
+		return err
+	}
+	v.inputLoss, v.auditLoss = lossOf(v.input), lossOf(audit)
+	if v.input == nil {
+		v.report.note("stream %s does not exist any more: the results were checked against the audit alone", v.cfg.Input.Stream)
+	}
+	if audit == nil {
+		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): nothing can be said of calls, tokens and cost", v.cfg.Audit.Stream)
+	}
+	v.inputs = make([]*stored.Reader, len(bounds))
+	for i, bound := range bounds {
+		if err := v.openPartition(ctx, i, bound); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look returns nil for a stream that does not exist.
+func (v *verification) look(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	s, err := v.js.Stream(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, nil //nolint:nilnil // that it is missing is an answer
+	case err != nil:
+		return nil, fmt.Errorf("look at stream %s: %w", name, err)
+	}
+	return s.CachedInfo(), nil
+}
+
+// readRuns reads the run events that are there now.
+func (v *verification) readRuns(ctx context.Context) error {
+	audit, err := v.look(ctx, v.cfg.Audit.Stream)
+	if err != nil || audit == nil {
+		return err
+	}
+	r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".*."+string(auditlog.KindRun), audit.State.LastSeq, false)
+	if err != nil {
+		return err
+	}
+	for {
+		m, _, err := r.Next(ctx)
+		if err != nil || m == nil {
+			return err
+		}
+		if e, err := auditlog.Decode(m.Data()); err == nil && e.Run != nil {
+			v.runs.run(e.Run)
+		}
+	}
+}
+
+// readEnds reads where the logs of all partitions end; nil: there are none.
+func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
+	results, err := v.js.Stream(ctx, v.cfg.Result.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		v.report.cannot("stream %s does not exist (STAGE_RESULT_STREAM)", v.cfg.Result.Stream)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", v.cfg.Result.Stream, err)
+	}
+	if n := v.runs.number("STAGE_PARTITIONS", 1); n > v.cfg.Streams.Partitions {
+		v.report.cannot("the stage has served %d partitions, STAGE_PARTITIONS is %d", n, v.cfg.Streams.Partitions)
+		return nil, nil
+	}
+	v.resultsLoss = lossOf(results.CachedInfo())
+	bounds := make([]logBound, v.cfg.Streams.Partitions)
+	empty := true
+	for i := range bounds {
+		m, err := results.GetLastMsgForSubject(ctx, stored.LogSubject(v.cfg, i, ">"))
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("read the end of the results of partition %d: %w", i, err)
+		}
+		empty = false
+		bounds[i].at = m.Sequence
+		if _, err := fmt.Sscanf(m.Header.Get(consumer.HeaderSourceSeq), "%d", &bounds[i].mark); err != nil {
+			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, v.cfg.Result.Stream, consumer.HeaderSourceSeq)
+		}
+	}
+	if empty && v.resultsLoss.any() {
+		v.report.cannot("stream %s holds nothing of a stage named %s on %s, and messages of the stream are gone: %s",
+			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject, v.resultsLoss.cause())
+		return nil, nil
+	}
+	if empty {
+		v.report.cannot("stream %s holds nothing of a stage named %s on %s: has it run, and are STAGE_NAME and STAGE_RESULT_SUBJECT right",
+			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject)
+		return nil, nil
+	}
+	return bounds, nil
+}
+
+// openPartition begins to read the streams of one partition.
+func (v *verification) openPartition(ctx context.Context, number int, bound logBound) error {
+	cfg := v.cfg
+	p := v.partition(number, bound)
+	if bound.at > 0 {
+		var err error
+		if p.claims, err = stored.ReadClaims(ctx, v.js, cfg, number, bound.at); err != nil {
+			return err
+		}
+		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, true)
+		if err != nil {
+			return err
+		}
+		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
+		p.results = stored.ResultsOf(ctx, rows)
+	}
+	if err := v.openInput(ctx, p); err != nil {
+		return err
+	}
+	p.auditGone = v.auditOf(p)
+	return p.start()
+}
+
+// partition makes the verifier of a partition, which reads nothing yet.
+func (v *verification) partition(number int, bound logBound) *partitionVerifier {
+	p := &partitionVerifier{
+		report: v.report, runs: v.runs, name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
+		stats:        verifiedPartition{Partition: number},
+		window:       newAuditWindow(2 * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)),
+		retired:      func() { v.done.Add(1) },
+		auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
+	}
+	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
+	v.parts = append(v.parts, p)
+	return p
+}
+
+// openInput begins to read the rows of a partition, unless they are others than those that the results are of.
+func (v *verification) openInput(ctx context.Context, p *partitionVerifier) error {
+	p.inputLast = math.MaxUint64
+	number := p.stats.Partition
+	for _, c := range p.claims {
+		if c.Version > claimVersionKnown {
+			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has written: verify with that one", number, c.At, c.Version)
+		}
+	}
+	if n := len(p.claims); n > 0 {
+		switch last := p.claims[n-1]; {
+		case last.Input != p.stream:
+			p.stream = last.Input
+			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number, last.Input, v.cfg.Input.Stream)
+			return nil
+		case v.input != nil && !last.Created.Equal(v.input.Created):
+			v.report.note("partition %d: stream %s was created anew since the last claim, its rows are others: the results were checked against the audit alone",
+				number, v.cfg.Input.Stream)
+			return nil
+		}
+	}
+	if v.input == nil {
+		return nil
+	}
+	p.inputLast = v.input.State.LastSeq
+	filter := v.cfg.Input.PartitionSubject(number)
+	if v.input.Config.Retention == jetstream.LimitsPolicy {
+		var err error
+		if v.inputs[number], err = v.reader(ctx, v.cfg.Input.Stream, filter, math.MaxUint64, true); err != nil {
+			return err
+		}
+	}
+	p.input = stored.InputOf(ctx, v.js.Conn(), v.inputs[number], v.cfg.Input.Stream, filter)
+	return nil
+}
+
+// Read goes through the audit and hands each event to its partition, which goes on in results and input as far as it can.
+func (v *verification) Read(ctx context.Context, bar *terminal.Bar) error {
+	if audit := v.auditLoss.info; audit != nil {
+		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
+		if err != nil {
+			return err
+		}
+		if err := v.readAudit(ctx, r, bar); err != nil {
+			return err
+		}
+	}
+	for i, p := range v.parts {
+		if err := p.finish(); err != nil {
+			return err
+		}
+		bar.Set(v.done.Load())
+		pending, err := v.pending(ctx, i, p)
+		if err != nil {
+			return err
+		}
+		p.stats.Pending = pending
+	}
+	return nil
+}
+
+func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *terminal.Bar) error {
+	later, foreign := 0, 0
+	for {
+		m, _, err := r.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			break
+		}
+		e, err := auditlog.Decode(m.Data())
+		switch {
+		case errors.Is(err, auditlog.ErrSchemaVersion):
+			later++
+		case err != nil:
+			foreign++
+		default:
+			if err := v.event(e); err != nil {
+				return err
+			}
+		}
+		if v.events.Add(1)%1024 == 0 {
+			bar.Set(v.done.Load())
+		}
+	}
+	if later > 0 {
+		v.report.cannot("%d audit events were written by a later version of the stage: verify with that one", later)
+	}
+	if foreign > 0 {
+		v.report.note("%d messages of stream %s are no audit events and were passed over", foreign, v.cfg.Audit.Stream)
+	}
+	return nil
+}
+
+// event hands an event to whom it concerns.
+func (v *verification) event(e *auditlog.Event) error {
+	if e.Call != nil {
+		v.runs.call(e.Call)
+	}
+	about := e.Row != nil || e.Call != nil && e.Call.Sequence > 0
+	if !about || e.Partition < 0 || int(e.Partition) >= len(v.parts) {
+		return nil
+	}
+	return v.parts[e.Partition].event(e)
+}
+
+// pending counts the rows behind the high-water mark; nil: not known.
+func (v *verification) pending(ctx context.Context, number int, p *partitionVerifier) (*uint64, error) {
+	n := uint64(0)
+	switch r := v.inputs[number]; {
+	case p.input == nil:
+		return nil, nil //nolint:nilnil // not known
+	case r != nil && p.nextInput != 0:
+		n = r.Left + 1
+	case r == nil:
+		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, consumer.DurableName(v.cfg.Name, number))
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return nil, nil //nolint:nilnil // as above
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at the consumer of partition %d: %w", number, err)
+		}
+		info := c.CachedInfo()
+		n = info.NumPending + uint64(info.NumAckPending) //nolint:gosec // a count
+	}
+	return &n, nil
+}
