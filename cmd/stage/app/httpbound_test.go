@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -110,7 +111,8 @@ func (c *countedConn) Close() error {
 // one is between two requests. Real sockets.
 func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
 	clients := 5000
-	if limit, ok := openFilesLimit(); ok && limit < 6000 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < 6000 {
 		clients = 500
 	}
 	plain, err := listenHTTP(t.Context(), "127.0.0.1:0", false)

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,7 +16,6 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/version"
-	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
@@ -94,27 +92,6 @@ func TestLabelValuesAreBounded(t *testing.T) {
 	}
 	if got := testutil.ToFloat64(m.calls.WithLabelValues(labelOther, labelOther, "failure")); got != 9*modelsMax {
 		t.Errorf("got %v calls of other models, want %d", got, 9*modelsMax)
-	}
-}
-
-func TestPauseReasonComesFromTheStatus(t *testing.T) {
-	for _, tt := range []struct {
-		err  error
-		want PauseReason
-	}{
-		{&llm.Error{Status: 401, Err: errors.New("bad key")}, PauseCredentials},
-		{fmt.Errorf("row 3: %w", &llm.Error{Status: 403, Err: errors.New("no")}), PauseCredentials},
-		{&llm.Error{Status: 402, Err: errors.New("pay")}, PauseBilling},
-		{&llm.Error{Status: 429, Code: "insufficient_quota", Err: errors.New("pay")}, PauseBilling},
-		{&llm.Error{Status: 404, Err: errors.New("model")}, PauseModel},
-		{&llm.Error{Err: errors.New("no such host")}, PauseNetwork},
-		{&llm.Error{Status: 307, Err: errors.New("redirect")}, PauseNetwork},
-		{&llm.Error{Status: 418, Err: errors.New("teapot")}, PauseOther},
-		{errors.New("?"), PauseOther},
-	} {
-		if got := pauseReasonOf(tt.err); got != tt.want {
-			t.Errorf("%v: got %s, want %s", tt.err, got, tt.want)
-		}
 	}
 }
 
