@@ -205,7 +205,7 @@ func braced(text, open, end string) (words []string) {
 // only appears when a term ends is looked up in the program's own golden.
 func TestDashboardAndAlertsQueryWhatTheStageServes(t *testing.T) {
 	served := runningStage(t)
-	text, err := os.ReadFile(root + "/cmd/stage/app/testdata/metrics.txt")
+	text, err := os.ReadFile(root + "/internal/metrics/testdata/metrics.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ func TestDashboardAndAlertsQueryWhatTheStageServes(t *testing.T) {
 
 // TestEveryMetricIsOnTheDashboard finds what was added to the program and forgotten there.
 func TestEveryMetricIsOnTheDashboard(t *testing.T) {
-	text, err := os.ReadFile(root + "/cmd/stage/app/testdata/metrics.txt")
+	text, err := os.ReadFile(root + "/internal/metrics/testdata/metrics.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -28,7 +29,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	e.renewKey(a)
 	call, reply, span := e.call(ctx, j, a)
 	e.record(j, a, call)
-	span.end(call.Event, call.Exchange, call.Fault)
+	span.End(call.Event, call.Exchange, call.Fault)
 	if call.Fault != nil {
 		return struct{}{}, e.failed(j, a, call.Fault, call.Verdict())
 	}
@@ -81,12 +82,12 @@ func (e *executor) renewKey(a pool.Attempt) {
 }
 
 // call sends the request and validates the reply. The span ends with the exchange; what follows is our own work.
-func (e *executor) call(ctx context.Context, j *job, a pool.Attempt) (call outcome, reply *answer, span *callTrace) {
+func (e *executor) call(ctx context.Context, j *job, a pool.Attempt) (call outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
 	e.logStarted(j.row, a)
-	span = traceOf(j.row).call(ctx, to.Provider(), j.prepared, &j.request, a)
+	span = tracing.Of(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
 	x, err := to.Do(ctx, j.prepared)
-	span.over()
+	span.Over()
 	if err == nil {
 		reply, err = e.accept(j, x)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/spf13/cobra"
 )
@@ -64,15 +65,15 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 func serveMock(ctx context.Context, env *Env, addr string, mock *llmtest.Server) error {
 	soft, hard, stop := env.Contexts(ctx)
 	defer stop()
-	listener, err := listen(soft, addr, false, "--addr")
+	listener, err := dashboard.ListenFor(soft, addr, false, "--addr")
 	if err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(env.Stdout, "http://%s/v1\n", listener.Addr()); err != nil {
 		return err
 	}
-	server := &http.Server{Handler: mock, ReadHeaderTimeout: httpReadTimeout, IdleTimeout: httpIdleTimeout}
-	if err := serveUntil(soft, hard, server, listener); err != nil {
+	server := &http.Server{Handler: mock, ReadHeaderTimeout: dashboard.HTTPReadTimeout, IdleTimeout: dashboard.HTTPIdleTimeout}
+	if err := dashboard.ServeUntil(soft, hard, server, listener); err != nil {
 		return err
 	}
 	s := mock.Stats()

@@ -10,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -131,7 +132,7 @@ func (e *executor) landed(j *job, a *answer) {
 		return
 	}
 	for _, other := range e.dedupe.flights.land(j.key, a) {
-		traceOf(other.row).sharesWith(traceOf(j.row))
+		tracing.Of(other.row).SharesWith(tracing.Of(j.row))
 		if !e.answerWith(other, a, false) {
 			e.giveBack(other)
 		}

@@ -12,6 +12,8 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/metrics"
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -41,7 +43,7 @@ func newRowWay(tb testing.TB) *rowWay {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	metrics, usage := NewMetrics(version.Build{}, func() Snapshot { return Snapshot{} }), cost.NewRecorder()
+	metrics, usage := metrics.New(version.Build{}, func() status.Snapshot { return status.Snapshot{} }), cost.NewRecorder()
 	caller := newCaller(servers, cost.NewLedger(nil, 0), cfg.Name, "run", func(c *auditlog.Call) {
 		usage.Call(c)
 		metrics.CallDone(c)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -28,7 +29,7 @@ func (e *executor) logQueued(row *consumer.Row) {
 // logStarted is for a row whose first call is about to be made.
 func (e *executor) logStarted(row *consumer.Row, a pool.Attempt) {
 	if e.debug && a.Number == 1 {
-		e.log.Debug("row started", rowAttrs(row, slog.Float64("waited_ms", milliseconds(a.Dispatched.Sub(row.Taken))))...)
+		e.log.Debug("row started", rowAttrs(row, slog.Float64("waited_ms", status.Milliseconds(a.Dispatched.Sub(row.Taken))))...)
 	}
 }
 
@@ -40,13 +41,13 @@ func (e *executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, 
 		return
 	}
 	attrs := rowAttrs(row, slog.Int("attempt", a.Number), slog.String("provider", c.Provider), slog.String("model", c.Model),
-		slog.String("status", string(c.Status)), slog.Int("status_code", c.StatusCode), slog.Float64("latency_ms", milliseconds(c.Latency)),
-		slog.Float64("dispatch_delay_ms", milliseconds(a.DispatchDelay)))
+		slog.String("status", string(c.Status)), slog.Int("status_code", c.StatusCode), slog.Float64("latency_ms", status.Milliseconds(c.Latency)),
+		slog.Float64("dispatch_delay_ms", status.Milliseconds(a.DispatchDelay)))
 	if fault != nil {
 		attrs = append(attrs, slog.String("class", c.ErrorClass), slog.String("reason", string(fault.Reason)))
 	}
 	if c.RetryAfter > 0 {
-		attrs = append(attrs, slog.Float64("retry_after_ms", milliseconds(c.RetryAfter)))
+		attrs = append(attrs, slog.Float64("retry_after_ms", status.Milliseconds(c.RetryAfter)))
 	}
 	if transient {
 		e.log.Warn("a call failed, its row is asked again or fails", attrs...)
@@ -67,7 +68,7 @@ func (e *executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
 	}
 	ev := &reply.Event
 	attrs := rowAttrs(row, slog.String("source", ev.Source), slog.Int("attempts", ev.Attempts), slog.Int("capacity_retries", ev.CapacityRetries),
-		slog.Float64("took_ms", milliseconds(time.Since(row.Taken))), slog.Int("bytes", len(reply.Body)))
+		slog.Float64("took_ms", status.Milliseconds(time.Since(row.Taken))), slog.Int("bytes", len(reply.Body)))
 	if failed {
 		e.log.Warn("row failed", append(attrs, slog.String("reason", ev.Reason))...)
 	} else {

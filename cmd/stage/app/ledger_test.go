@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/status"
 
 	"github.com/nats-io/nats.go"
 
@@ -204,7 +205,7 @@ func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
 			t.Errorf("%d attempts; the row costs %s, the run %s, its model %s; want unknown", row.Attempts,
 				cost.CostText(row.Usage), cost.CostText(run.Total.Usage), cost.CostText(run.Usage[0].Usage))
 		}
-		if status := newUsageReport(r.usage.All()); status.CostUSD != nil || status.KnownCostUSD != 0.00105 || status.UnpricedCalls != 1 {
+		if status := status.NewUsageReport(r.usage.All()); status.CostUSD != nil || status.KnownCostUSD != 0.00105 || status.UnpricedCalls != 1 {
 			t.Errorf("status: %+v", status)
 		}
 	})
@@ -269,8 +270,8 @@ func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 				}
 			} else {
 				time.Sleep(5 * time.Minute) // probes, which make no call
-				if why := r.snapshot().Pause; why != PauseCost {
-					t.Errorf("paused for %v, want %s", why, PauseCost)
+				if why := r.snapshot().Pause; why != status.PauseCost {
+					t.Errorf("paused for %v, want %s", why, status.PauseCost)
 				}
 				if ok, reason := r.ready(); ok || !strings.Contains(reason, "cost ceiling reached") {
 					t.Errorf("ready %v: %q", ok, reason)

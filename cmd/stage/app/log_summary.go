@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"github.com/llm-stage/stage/internal/status"
 	"log/slog"
 	"math"
 	"time"
@@ -52,7 +53,7 @@ func (m progressMark) rowsPerSecond(since progressMark) float64 {
 
 // progressAttrs tell the state of the work. What is not known is left out; the cost says itself how much of it is
 // known.
-func (s *stage) progressAttrs(r *statusReport, rowsPerSecond float64, left func() int64) []slog.Attr {
+func (s *stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
 	todo := int64(-1)
 	if left != nil {
 		todo = left()

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/llm-stage/stage/internal/dashboard"
 	"log/slog"
 	"syscall"
 )
@@ -15,7 +16,7 @@ const (
 // openFilesNeed is how many descriptors the stage may need at the most: each target keeps as many connections as calls may
 // be in flight.
 func (s *stage) openFilesNeed() uint64 {
-	need := s.cfg.Pool.Size*s.caller.Len() + httpConnsMax + openFilesNATS + openFilesMargin
+	need := s.cfg.Pool.Size*s.caller.Len() + dashboard.HTTPConnsMax + openFilesNATS + openFilesMargin
 	if s.conn.Server != nil {
 		need += openFilesEmbedded
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -18,7 +19,7 @@ const reminderEvery = time.Minute
 func (s *stage) paused(p pool.Pause, exit bool) {
 	t := s.caller.At(p.Server)
 	attrs := []any{
-		slog.String("error", pauseError(p)), slog.Time("since", p.Since), slog.Time("next_probe", p.Next), slog.String("provider", t.Provider()),
+		slog.String("error", status.PauseError(p)), slog.Time("since", p.Since), slog.Time("next_probe", p.Next), slog.String("provider", t.Provider()),
 	}
 	var fatal error
 	switch p.Kind {
@@ -31,11 +32,11 @@ func (s *stage) paused(p pool.Pause, exit bool) {
 	case pool.Shortage:
 		s.log.Error("paused: this machine is short of a resource; no row is lost, calls go on when there is room", attrs...)
 	case pool.WrongSettings:
-		fatal = fmt.Errorf("wrong settings: the provider refuses every row alike: %s", pauseError(p))
+		fatal = fmt.Errorf("wrong settings: the provider refuses every row alike: %s", status.PauseError(p))
 		s.log.Error("paused: the provider refuses every row alike, so the settings are wrong; no row is lost", attrs...)
 	case pool.FatalError, pool.NotPaused:
 		fatal = p.Err
-		if reasonOf(p) != PauseCost {
+		if status.ReasonOf(p) != status.PauseCost {
 			fatal = fmt.Errorf("fatal provider error: %w", p.Err)
 		}
 		s.log.Error("paused: no call can succeed until this is fixed; no row is lost", attrs...)
@@ -55,7 +56,7 @@ func (s *stage) resumed(p pool.Pause) {
 	t := s.caller.At(p.Server)
 	lasted := time.Since(p.Since).Round(time.Millisecond)
 	attrs := []any{slog.String("provider", t.Provider()), slog.Duration("lasted", lasted), slog.Int("probes", p.Probes)}
-	over := fmt.Sprintf("%s is over after %v, %d probes", reasonOf(p), lasted, p.Probes)
+	over := fmt.Sprintf("%s is over after %v, %d probes", status.ReasonOf(p), lasted, p.Probes)
 	switch {
 	case p.Passed:
 		to := s.fallbackNames()
@@ -93,7 +94,7 @@ func (s *stage) shortage(err error) {
 		return
 	}
 	s.log.Warn("this machine is short of a resource; fewer calls are in flight, no row is lost", slog.Any("error", err))
-	s.activity.notice("warn", "fewer calls are in flight: "+err.Error())
+	s.activity.Notice("warn", "fewer calls are in flight: "+err.Error())
 }
 
 // remind logs a pause that lasts once a minute, until ctx ends.
@@ -106,7 +107,7 @@ func (s *stage) remind(ctx context.Context) {
 			tick.Reset(reminderEvery)
 		case <-tick.C:
 			if p := s.executor.pool.Stats().Pause; p.Kind != pool.NotPaused {
-				s.log.Warn("still paused, rows are held", slog.String("reason", string(reasonOf(p))), slog.String("error", pauseError(p)),
+				s.log.Warn("still paused, rows are held", slog.String("reason", string(status.ReasonOf(p))), slog.String("error", status.PauseError(p)),
 					slog.Time("since", p.Since), slog.Int("probes", p.Probes), slog.Time("next_probe", p.Next))
 			}
 		case <-ctx.Done():
@@ -126,7 +127,7 @@ func (s *stage) pauseText(p pool.Pause, now time.Time) string {
 		layout = time.DateTime
 	}
 	return fmt.Sprintf("%s since %s UTC, last error: %s; %s; %s",
-		reasonOf(p), p.Since.UTC().Format(layout), pauseError(p), nextProbe(p.Next, now), s.holdText())
+		status.ReasonOf(p), p.Since.UTC().Format(layout), status.PauseError(p), status.NextProbe(p.Next, now), s.holdText())
 }
 
 // holdText says what becomes of the rows that a pause holds.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/status"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
@@ -47,31 +48,31 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 		kind   pool.PauseKind
 		err    error
 		hold   time.Duration
-		reason PauseReason
+		reason status.PauseReason
 		want   string
 	}{
-		{pool.Outage, refused, 0, PauseOutage, "outage since 10:03:02 UTC, last error: openai: connection refused; next probe in 4 s; no row is lost"},
+		{pool.Outage, refused, 0, status.PauseOutage, "outage since 10:03:02 UTC, last error: openai: connection refused; next probe in 4 s; no row is lost"},
 		{
-			pool.Outage, parameter, 10 * time.Minute, PauseOutage,
+			pool.Outage, parameter, 10 * time.Minute, status.PauseOutage,
 			"outage since 10:03:02 UTC, last error: openai: 400 unknown_parameter: no top_q; next probe in 4 s; rows are held, and fail after 10m0s",
 		},
-		{pool.Shortage, errors.New("no descriptor: raise ulimit -n"), 0, PauseOutage, "outage since 10:03:02 UTC, last error: no descriptor: raise ulimit -n; next probe in 4 s; no row is lost"},
+		{pool.Shortage, errors.New("no descriptor: raise ulimit -n"), 0, status.PauseOutage, "outage since 10:03:02 UTC, last error: no descriptor: raise ulimit -n; next probe in 4 s; no row is lost"},
 		{
-			pool.WrongSettings, parameter, 0, PauseSettings,
+			pool.WrongSettings, parameter, 0, status.PauseSettings,
 			`settings since 10:03:02 UTC, last error: openai: 400 unknown_parameter: no top_q; the request was POST http://x/v1 {model: "m", top_q: 1}; next probe in 4 s; no row is lost`,
 		},
-		{pool.FatalError, &llm.Error{Provider: "openai", Status: 401, Err: errors.New("bad key")}, 0, PauseCredentials, "openai: 401: bad key"},
+		{pool.FatalError, &llm.Error{Provider: "openai", Status: 401, Err: errors.New("bad key")}, 0, status.PauseCredentials, "openai: 401: bad key"},
 	} {
 		s := &stage{cfg: &config.Config{Rows: config.RowsConfig{OutageHold: tt.hold}}}
 		p, now := somePause(tt.kind, tt.err)
 		if got := s.pauseText(p, now); got != tt.want {
 			t.Errorf("%v: got\n%s, want\n%s", tt.kind, got, tt.want)
 		}
-		if got := reasonOf(p); got != tt.reason || !slices.Contains(pauseReasons, got) {
-			t.Errorf("%v: reason %q, want %q, one of %q", tt.kind, got, tt.reason, pauseReasons)
+		if got := status.ReasonOf(p); got != tt.reason || !slices.Contains(status.PauseReasons, got) {
+			t.Errorf("%v: reason %q, want %q, one of %q", tt.kind, got, tt.reason, status.PauseReasons)
 		}
 	}
-	if got := reasonOf(pool.Pause{}); got != "" {
+	if got := status.ReasonOf(pool.Pause{}); got != "" {
 		t.Errorf("no pause: reason %q", got)
 	}
 	p, _ := somePause(pool.Outage, refused)
@@ -84,12 +85,12 @@ func TestTheStatusOfAPauseSaysWhatIsKnownOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // whose clock stands still
 		s, snap := shownStage(false)
 		p, now := somePause(pool.Outage, errors.New("connection refused"))
-		snap.Pool.Pause, snap.Pause, snap.PausedSince = p, reasonOf(p), p.Since
+		snap.Pool.Pause, snap.Pause, snap.PausedSince = p, status.ReasonOf(p), p.Since
 		r := s.report(snap, now, false, "paused")
-		if r.State != statePaused || r.Why != "connection refused" || !r.Since.Equal(p.Since) {
+		if r.State != status.StatePaused || r.Why != "connection refused" || !r.Since.Equal(p.Since) {
 			t.Errorf("got %s, %q, since %v", r.State, r.Why, r.Since)
 		}
-		if g := r.Pool; g.PauseReason != PauseOutage || !g.NextProbe.Equal(p.Next) || g.Probes != 17 || g.Held != "no row is lost" {
+		if g := r.Pool; g.PauseReason != status.PauseOutage || !g.NextProbe.Equal(p.Next) || g.Probes != 17 || g.Held != "no row is lost" {
 			t.Errorf("got %+v", g)
 		}
 		var line strings.Builder
@@ -152,9 +153,9 @@ func TestPausesAreInLogAndAudit(t *testing.T) {
 		}; !slices.Equal(said, want) {
 			t.Errorf("run events:\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 		}
-		shown := statusReport{}
-		r.activity.report(&shown, time.Now())
-		if !slices.ContainsFunc(shown.Events, func(h happening) bool {
+		shown := status.Report{}
+		r.activity.Report(&shown, time.Now())
+		if !slices.ContainsFunc(shown.Events, func(h status.Notice) bool {
 			return h.Text == "fewer calls are in flight: too many open files: raise ulimit -n" && h.Level == "warn"
 		}) {
 			t.Errorf("the dashboard does not show the shortage: %+v", shown.Events)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
@@ -78,6 +79,6 @@ func (p *progress) line() string {
 }
 
 // pauseProgress says what stands still, and how long until the next look.
-func pauseProgress(r *statusReport) string {
-	return fmt.Sprintf("PAUSED: %s, %s", r.Pool.PauseReason, nextProbe(*r.Pool.NextProbe, r.Time))
+func pauseProgress(r *status.Report) string {
+	return fmt.Sprintf("PAUSED: %s, %s", r.Pool.PauseReason, status.NextProbe(*r.Pool.NextProbe, r.Time))
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -108,7 +109,7 @@ func newLateServer(ctx context.Context, cfg *config.Config, deps Deps, anyPort b
 	if deps.Listener != nil {
 		return &lateServer{listener: deps.Listener}, nil
 	}
-	listener, err := listenHTTP(ctx, cfg.HTTP.Addr, anyPort)
+	listener, err := dashboard.Listen(ctx, cfg.HTTP.Addr, anyPort)
 	return &lateServer{listener: listener}, err
 }
 
@@ -118,9 +119,9 @@ func (l *lateServer) start(hard context.Context, s *stage) string {
 	l.end = end
 	living, endLive := context.WithCancel(ctx)
 	l.endLive = endLive
-	pages := newLive(s.status, s.history)
-	l.lived.Go(func() { pages.run(living) })
-	server := newHTTPServer(l.listener, s.cfg.HTTP, s.httpHandlers(pages), s.log)
+	pages := dashboard.NewLive(s.status, s.history)
+	l.lived.Go(func() { pages.Run(living) })
+	server := dashboard.NewServer(l.listener, s.cfg.HTTP, s.httpHandlers(pages), s.log)
 	l.done.Go(func() {
 		if err := server.Run(ctx, hard); err != nil {
 			s.log.Error("metrics, health and dashboard are gone", slog.Any("error", err))
@@ -142,8 +143,8 @@ func (l *lateServer) close() {
 }
 
 // httpHandlers are what the HTTP server shows of the stage.
-func (s *stage) httpHandlers(pages *live) httpHandlers {
-	return httpHandlers{
+func (s *stage) httpHandlers(pages *dashboard.Live) dashboard.Handlers {
+	return dashboard.Handlers{
 		Metrics: s.metrics.Handler(),
 		Ready:   s.ready,
 		Status:  func() any { return s.status() },

@@ -11,7 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/internal/metrics"
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/tracing"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
@@ -44,20 +47,20 @@ type stage struct {
 	cfg       *config.Config
 	conn      *natsconn.Conn
 	log       *slog.Logger
-	metrics   *Metrics
+	metrics   *metrics.Metrics
 	runID     string
 	started   time.Time
 	caller    *caller
 	usage     *cost.Recorder
 	ledger    *cost.Ledger
-	activity  *activity
-	history   *history
+	activity  *status.Activity
+	history   *status.History
 	recorder  *consumer.Recorder
 	executor  *executor
 	batches   *batches         // nil: batched requests are not answered
 	spread    *consumer.Spread // nil with one partition
 	consumers []*consumer.Consumer
-	tracing   *tracing // nil: off
+	tracing   *tracing.Tracing // nil: off
 
 	stop   context.CancelCauseFunc // ends the run softly, set while it runs
 	pauses chan struct{}           // holds a token when a pause has begun
@@ -92,7 +95,7 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 		return nil, config.Invalid(err)
 	}
 	s := &stage{cfg: cfg, conn: conn, usage: cost.NewRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
-	s.activity, s.history = newActivity(cfg.HTTP.DashboardPayloads), newHistory(s.started)
+	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	s.log = log.With(slog.String("run_id", s.runID))
 	prices, err := cfg.Cost.Prices()
 	if err != nil {
@@ -100,8 +103,8 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 	}
 	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
 	s.caller = newCaller(servers, s.ledger, cfg.Name, s.runID, s.callDone)
-	s.tracing = newTracing(cfg, opts.Spans, opts.Console, s.runID, s.log)
-	s.metrics = NewMetrics(version.Current(), s.snapshot)
+	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.log)
+	s.metrics = metrics.New(version.Current(), s.snapshot)
 	payloads := auditlog.PayloadsFull
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
@@ -109,7 +112,7 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 	s.recorder = consumer.NewRecorder(conn.NC, consumer.RecorderConfig{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
-		Recorded: s.activity.note,
+		Recorded: s.activity.Note,
 	})
 	poolConfig, err := s.poolConfig(opts)
 	if err != nil {
@@ -119,7 +122,7 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 		return nil, err
 	}
 	if cfg.HTTP.DashboardPayloads {
-		s.executor.show = s.activity.noteRow
+		s.executor.show = s.activity.NoteRow
 	}
 	if opts.Batches {
 		if s.batches, err = newBatches(cfg, conn, s.caller, s.executor, s.recorder, s.log); err != nil {
@@ -153,7 +156,7 @@ func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config
 		Journal:           cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowRows: cfg.Window.Rows, WindowBytes: int64(cfg.Window.Bytes),
 		Create: cfg.Streams.Create, NewInput: opts.NewInput, Spread: s.spread,
-		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.ofPartition(cfg, partition), Logger: s.log,
+		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.OfPartition(cfg, partition), Logger: s.log,
 	}
 }
 
@@ -177,8 +180,8 @@ func (s *stage) setUp(ctx context.Context) error {
 // what is contiguous is emitted. When hard ends it stops at once. It returns nil after a clean stop, the cause of a hard
 // one, and why the stage could not go on.
 func (s *stage) run(soft, hard context.Context) error {
-	defer s.tracing.close(hard)
-	if err := s.tracing.start(soft); err != nil {
+	defer s.tracing.Close(hard)
+	if err := s.tracing.Start(soft); err != nil {
 		return err
 	}
 	if err := s.setUp(soft); err != nil {
@@ -346,9 +349,9 @@ func (s *stage) callDone(c *auditlog.Call) {
 }
 
 // snapshot is what gauges and pages show.
-func (s *stage) snapshot() Snapshot {
-	snap := Snapshot{Pool: s.executor.pool.Stats()}
-	snap.Pause, snap.PausedSince = reasonOf(snap.Pool.Pause), snap.Pool.Pause.Since
+func (s *stage) snapshot() status.Snapshot {
+	snap := status.Snapshot{Pool: s.executor.pool.Stats()}
+	snap.Pause, snap.PausedSince = status.ReasonOf(snap.Pool.Pause), snap.Pool.Pause.Since
 	for _, c := range s.consumers {
 		snap.Partitions = append(snap.Partitions, c.Status())
 	}

@@ -3,35 +3,36 @@ package app
 import (
 	"time"
 
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
 )
 
 // status reports the stage as it is now. Safe for concurrent use.
-func (s *stage) status() statusReport {
+func (s *stage) status() status.Report {
 	ready, reason := s.ready()
 	return s.report(s.snapshot(), time.Now(), ready, reason)
 }
 
-func (s *stage) report(snap Snapshot, now time.Time, ready bool, reason string) statusReport {
-	r := statusReport{
+func (s *stage) report(snap status.Snapshot, now time.Time, ready bool, reason string) status.Report {
+	r := status.Report{
 		Stage: s.cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Pool: newPoolReport(&snap, now), Usage: newUsageReport(s.usage.All()),
-		Models: []modelReport{}, Partitions: []partitionReport{}, Payloads: s.activity.payloads,
+		Ready: ready, Reason: reason, Pool: status.NewPoolReport(&snap, now), Usage: status.NewUsageReport(s.usage.All()),
+		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 	}
 	r.Pool.Throttle = s.cfg.Pool.Throttle
 	if r.Pool.Paused != "" {
 		r.Pool.Held = s.holdText()
 	}
 	for _, m := range s.usage.List() {
-		r.Models = append(r.Models, modelReport{Provider: m.Provider, Model: m.Model, usageReport: newUsageReport(m.Spending)})
+		r.Models = append(r.Models, status.ModelReport{Provider: m.Provider, Model: m.Model, UsageReport: status.NewUsageReport(m.Spending)})
 	}
 	for i := range snap.Partitions {
-		r.addPartition(&snap.Partitions[i], now)
+		r.AddPartition(&snap.Partitions[i], now)
 	}
-	s.activity.report(&r, now)
-	r.Sample, r.Rows.PerSecond = s.history.last()
-	r.judge(s.activity.starvedSince(now))
-	if left := float64(r.Rows.Pending) + float64(r.Rows.Open); r.State == stateWorking && left > 0 && r.Rows.PerSecond > 0 {
+	s.activity.Report(&r, now)
+	r.Sample, r.Rows.PerSecond = s.history.Last()
+	r.Judge(s.activity.StarvedSince(now))
+	if left := float64(r.Rows.Pending) + float64(r.Rows.Open); r.State == status.StateWorking && left > 0 && r.Rows.PerSecond > 0 {
 		eta := left / r.Rows.PerSecond
 		r.Rows.ETAS = &eta
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/status"
 
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/auditlog"
@@ -19,11 +20,11 @@ import (
 )
 
 // shownStage is a stage in the middle of its work that nothing runs, and a snapshot of it.
-func shownStage(payloads bool) (*stage, Snapshot) {
+func shownStage(payloads bool) (*stage, status.Snapshot) {
 	now := time.Now()
 	s := &stage{
 		cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
-		usage: cost.NewRecorder(), activity: newActivity(payloads), history: newHistory(now),
+		usage: cost.NewRecorder(), activity: status.NewActivity(payloads), history: status.NewHistory(now),
 	}
 	cost := 0.25
 	for i, status := range []auditlog.CallStatus{auditlog.CallCapacityRetry, auditlog.CallSuccess} {
@@ -38,11 +39,11 @@ func shownStage(payloads bool) (*stage, Snapshot) {
 			c.StatusCode, c.ErrorClass, c.RetryAfter = 429, "capacity", 7*time.Second
 		}
 		s.usage.Call(c)
-		s.activity.note(auditlog.Event{Call: c})
+		s.activity.Note(auditlog.Event{Call: c})
 	}
-	s.activity.note(auditlog.Event{Row: &auditlog.Row{Header: auditlog.Header{Time: now.Add(2 * time.Second)}, Sequence: 40, Status: "error", Reason: "refused"}})
-	s.activity.note(auditlog.Event{Run: &auditlog.Run{Header: auditlog.Header{Time: now, Partition: 0}, Phase: auditlog.PhaseClaim}})
-	return s, Snapshot{
+	s.activity.Note(auditlog.Event{Row: &auditlog.Row{Header: auditlog.Header{Time: now.Add(2 * time.Second)}, Sequence: 40, Status: "error", Reason: "refused"}})
+	s.activity.Note(auditlog.Event{Run: &auditlog.Run{Header: auditlog.Header{Time: now, Partition: 0}, Phase: auditlog.PhaseClaim}})
+	return s, status.Snapshot{
 		Pool: pool.Stats{
 			PoolSize: 16, Dispatched: 9, CapacityRetries: 1, Successes: 5, MaxConcurrent: 4, InFlight: 3, Waiting: 2, ThrottleTime: 2 * time.Second,
 			ExecTime: 5 * time.Second, PeakDelay: 100 * time.Millisecond, CurrentDelay: 50 * time.Millisecond,
@@ -59,10 +60,10 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // whose clock stands still
 		s, snap := shownStage(false)
 		r := s.report(snap, s.started.Add(3*time.Second), true, "")
-		s.history.take(&r)
+		s.history.Take(&r)
 		snap.Partitions[0].Emitted += 4
 		r = s.report(snap, s.started.Add(4*time.Second), true, "")
-		s.history.take(&r)
+		s.history.Take(&r)
 		r = s.report(snap, s.started.Add(5*time.Second), true, "")
 		r.Version = "v1.2.3"
 		text, err := json.MarshalIndent(&r, "", "  ")
@@ -72,7 +73,7 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 		golden.Check(t, filepath.Join("testdata", "status.json"), string(text)+"\n")
 
 		snap.Pool.LawPausedUntil = time.Time{}
-		if r = s.report(snap, s.started.Add(5*time.Second), true, ""); r.State != stateWorking || r.Rows.ETAS == nil || *r.Rows.ETAS != 28 {
+		if r = s.report(snap, s.started.Add(5*time.Second), true, ""); r.State != status.StateWorking || r.Rows.ETAS == nil || *r.Rows.ETAS != 28 {
 			t.Errorf("when it works again: %s, %v to go, want 28 s", r.State, r.Rows.ETAS)
 		}
 	})

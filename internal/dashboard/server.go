@@ -1,0 +1,190 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stopping"
+)
+
+// Bounds of the HTTP server, beside httpConnsMax. Its clients are scrapers, probes and browsers: small requests, small
+// answers.
+const (
+	HTTPReadTimeout  = 5 * time.Second
+	httpWriteTimeout = 30 * time.Second // a handler that streams lifts it for its own response
+	HTTPIdleTimeout  = 2 * time.Minute
+	httpHeaderBytes  = 16 << 10
+	// For requests that are being answered when the process stops, and when it must stop at once.
+	httpCloseGrace     = 2 * time.Second
+	httpHardCloseGrace = 300 * time.Millisecond
+)
+
+// Handlers are what the HTTP server shows.
+type Handlers struct {
+	// Metrics serves /metrics.
+	Metrics http.Handler
+	// Ready answers /readyz: whether the stage is connected, and owning or standing by, and not paused; if not, why.
+	Ready func() (ready bool, reason string)
+	// Status returns what /api/status writes as JSON. It must not block.
+	Status func() any
+	// Events serves /api/events, until the client leaves or it ends by itself.
+	Events http.Handler
+}
+
+// Server serves metrics, health, status and dashboard.
+type Server struct {
+	listener net.Listener
+	server   *http.Server
+}
+
+// Listen listens on addr, that is host:port. If the port is taken and anyPort is set, it takes a free one of the
+// same host.
+func Listen(ctx context.Context, addr string, anyPort bool) (net.Listener, error) {
+	return ListenFor(ctx, addr, anyPort, "STAGE_HTTP_ADDR")
+}
+
+// ListenFor is listenHTTP for an address that the named setting gives.
+func ListenFor(ctx context.Context, addr string, anyPort bool, setting string) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) && anyPort {
+		host, _, splitErr := net.SplitHostPort(addr)
+		if splitErr != nil {
+			return nil, splitErr
+		}
+		listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+	}
+	if err != nil {
+		cause := err
+		if opError, ok := errors.AsType[*net.OpError](err); ok {
+			cause = opError.Err // the rest says the address again
+		}
+		return nil, fmt.Errorf("listen on %s: %w: free it, or set another %s", addr, cause, setting)
+	}
+	return listener, nil
+}
+
+// NewServer returns a server on the listener, which Run closes.
+func NewServer(listener net.Listener, cfg config.HTTPConfig, handlers Handlers, log *slog.Logger) *Server {
+	own, err := os.Hostname()
+	if err != nil {
+		own = "" // then it is not allowed by itself
+	}
+	return &Server{
+		listener: listener,
+		server: &http.Server{
+			Handler:           handlers.handler(newHostCheck(listener.Addr(), cfg, own)),
+			ReadTimeout:       HTTPReadTimeout,
+			ReadHeaderTimeout: HTTPReadTimeout,
+			WriteTimeout:      httpWriteTimeout,
+			IdleTimeout:       HTTPIdleTimeout,
+			MaxHeaderBytes:    httpHeaderBytes,
+			ConnState:         newConnBound(HTTPConnsMax).note,
+			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		},
+	}
+}
+
+// URL is the address to open in a browser of this machine.
+func (s *Server) URL() string {
+	addr := s.listener.Addr().String()
+	host, port, err := net.SplitHostPort(addr)
+	if ip, ipErr := netip.ParseAddr(host); err == nil && ipErr == nil && ip.IsUnspecified() {
+		addr = net.JoinHostPort("127.0.0.1", port)
+	}
+	return "http://" + addr + "/"
+}
+
+// Run serves until ctx ends, then lets the requests that are being answered finish, for two seconds at most, or 300 ms
+// once hard has ended. It blocks until all of the server has ended; the error is nil unless the server failed before.
+func (s *Server) Run(ctx, hard context.Context) error {
+	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
+	return ServeUntil(ctx, hard, s.server, s.listener)
+}
+
+// ServeUntil serves until soft ends, then lets the requests that are being answered finish, for two seconds at most, or
+// 300 ms once hard has ended. It closes the listener, and blocks until all it started has ended.
+func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Listener) error {
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	var err error
+	select {
+	case err = <-failed:
+	case <-soft.Done():
+		grace, cancel := stopping.Within(hard, httpCloseGrace, httpHardCloseGrace)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			server.Close() //nolint:errcheck // the listener is closed, and the connections are given up
+		}
+		err = <-failed
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
+}
+
+// handler routes the requests that the check lets pass.
+func (h Handlers) handler(hosts hostCheck) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", h.Metrics)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", h.serveReady(hosts))
+	mux.HandleFunc("GET /api/status", h.serveStatus)
+	mux.Handle("GET /api/events", h.Events)
+	mux.HandleFunc("/api/", http.NotFound)
+	mux.Handle("/", newDashboard())
+	guarded := hosts.guard(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		guarded.ServeHTTP(w, r)
+	})
+}
+
+// serveReady gives the reason to known hosts only: it may quote the provider, and the provider a row.
+func (h Handlers) serveReady(hosts hostCheck) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ready, reason := h.Ready()
+		switch {
+		case ready:
+			writePlain(w, http.StatusOK, "ok")
+		case hosts.allows(r.Host):
+			writePlain(w, http.StatusServiceUnavailable, reason)
+		default:
+			writePlain(w, http.StatusServiceUnavailable, "not ready; the reason is shown to localhost, IP addresses and the names of STAGE_HTTP_HOSTS")
+		}
+	}
+}
+
+func (h Handlers) serveStatus(w http.ResponseWriter, _ *http.Request) {
+	body, err := json.Marshal(h.Status())
+	if err != nil {
+		writePlain(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Write(append(body, '\n')) //nolint:errcheck // the client has gone
+}
+
+func writePlain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, text) //nolint:errcheck // the client has gone
+}

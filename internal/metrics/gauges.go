@@ -1,0 +1,101 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/version"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// gauges shows a [status.Snapshot] as metrics. All values of a scrape come from one snapshot, and nothing is set in the course
+// of the work.
+type gauges struct {
+	build    version.Build
+	snapshot func() status.Snapshot
+
+	throttled     *prometheus.Desc
+	inFlight      *prometheus.Desc
+	dispatchDelay *prometheus.Desc
+	window        *prometheus.Desc
+	bufferRows    *prometheus.Desc
+	bufferBytes   *prometheus.Desc
+	headOfLine    *prometheus.Desc
+	pending       *prometheus.Desc
+	active        *prometheus.Desc
+	paused        *prometheus.Desc
+	buildInfo     *prometheus.Desc
+}
+
+func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &gauges{
+		build: build, snapshot: snapshot,
+		throttled:     desc("llm_stage_throttled_seconds_total", "Time during which a row was ready and a slot free, but the throttle made them wait."),
+		inFlight:      desc("llm_stage_in_flight_calls", "Calls in flight."),
+		dispatchDelay: desc("llm_stage_dispatch_delay_seconds", "Delay between dispatches that the throttle asks for now."),
+		window:        desc("llm_stage_window_rows", "Rows taken and not yet emitted.", "partition"),
+		bufferRows:    desc("llm_stage_reorder_buffer_rows", "Rows finished that wait for an earlier one.", "partition"),
+		bufferBytes:   desc("llm_stage_reorder_buffer_bytes", "Bytes of rows and results in the window.", "partition"),
+		headOfLine:    desc("llm_stage_head_of_line_seconds", "Time for which the oldest row of the window has been the oldest; 0 when the window is empty.", "partition"),
+		pending:       desc("llm_stage_pending_rows", "Rows that wait in the input stream.", "partition"),
+		active:        desc("llm_stage_active", "1 on the owner of the partition, else 0.", "partition"),
+		paused:        desc("llm_stage_paused", "1 while the stage is paused for this reason, else 0.", "reason"),
+		buildInfo:     desc("llm_stage_build_info", "Always 1; the labels tell the program's version.", "version", "goversion"),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		g.throttled, g.inFlight, g.dispatchDelay, g.window, g.bufferRows, g.bufferBytes, g.headOfLine, g.pending, g.active,
+		g.paused, g.buildInfo,
+	} {
+		descs <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	s := g.snapshot()
+	metrics <- prometheus.MustNewConstMetric(g.throttled, prometheus.CounterValue, s.Pool.ThrottleTime.Seconds())
+	gauge(g.inFlight, float64(s.Pool.InFlight))
+	gauge(g.dispatchDelay, s.Pool.CurrentDelay.Seconds())
+	for i := range s.Partitions {
+		p := &s.Partitions[i]
+		partition := strconv.Itoa(p.Partition)
+		var head time.Duration
+		if p.Window > 0 {
+			head = max(0, time.Since(p.HeadSince))
+		}
+		gauge(g.window, float64(p.Window), partition)
+		gauge(g.bufferRows, float64(p.Buffered), partition)
+		gauge(g.bufferBytes, float64(p.BufferedBytes), partition)
+		gauge(g.headOfLine, head.Seconds(), partition)
+		gauge(g.pending, float64(p.Pending), partition)
+		gauge(g.active, oneIf(p.Role == consumer.Owner), partition)
+	}
+	held := false
+	for i := range s.Partitions {
+		held = held || s.Partitions[i].Problem != ""
+	}
+	gauge(g.paused, oneIf(held), reasonNATS)
+	for _, reason := range status.PauseReasons {
+		gauge(g.paused, oneIf(s.Pause == reason), string(reason))
+	}
+	gauge(g.buildInfo, 1, g.build.Version, g.build.GoVersion)
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,195 @@
+// Package metrics has every Prometheus metric of the process.
+package metrics
+
+import (
+	"net/http"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/version"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Buckets of the histograms, in seconds. A call takes from some 50 ms (a small local model) to two minutes, which is
+// the default time-out of an attempt. A row also waits for capacity and for the rows before it, so it takes from the
+// same 50 ms to hours. The lag from finished to emitted is a few milliseconds when the head of the line moves, and as long
+// as the slowest row when it does not.
+var (
+	callBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}
+	rowBuckets  = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200}
+	lagBuckets  = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 10, 30, 60, 120, 300, 600}
+)
+
+// modelsMax bounds the values of the label model: a row may name its own model, and each name costs some fifty series.
+const modelsMax = 32
+
+// labelOther stands for all values of a label beyond its bound.
+const labelOther = "other"
+
+// Metrics holds every metric of the process, in a registry of its own. Create it with [New]. Its methods may be
+// called from any goroutine, do not block, and cost well under a microsecond.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	rows            *prometheus.CounterVec
+	calls           *prometheus.CounterVec
+	capacityRetries *prometheus.CounterVec
+	tokens          *prometheus.CounterVec
+	cost            *prometheus.CounterVec
+	auditEvents     *prometheus.CounterVec
+	terms           *prometheus.CounterVec
+	callDuration    *prometheus.HistogramVec
+	rowDuration     prometheus.Histogram
+	emitLag         prometheus.Histogram
+
+	providers boundedLabel
+	models    boundedLabel
+
+	callSeries   seriesCache[callKey, *callSeries]
+	resultSeries seriesCache[resultKey, prometheus.Counter]
+	eventSeries  seriesCache[auditlog.Kind, prometheus.Counter]
+}
+
+var _ consumer.Observer = (*Metrics)(nil)
+
+// New returns the metrics of a process. The gauges ask snapshot at each scrape; it must not block.
+func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+
+		rows:            counter("llm_stage_rows_total", "Results stored, by status: success or error.", "partition", "status"),
+		calls:           counter("llm_stage_calls_total", "HTTP attempts, by status: success, failure, capacity_retry or unknown.", "provider", "model", "status"),
+		capacityRetries: counter("llm_stage_capacity_retries_total", "Attempts that met a capacity error and are made again.", "provider"),
+		tokens:          counter("llm_stage_tokens_total", "Tokens reported by the provider, by type: prompt (cached and cache_write included), completion (reasoning included), cached, cache_write (cache_write_1h included), cache_write_1h, reasoning.", "provider", "model", "type"),
+		cost:            counter("llm_stage_cost_usd_total", "Known cost of calls, in US dollars.", "provider", "model"),
+		auditEvents:     counter("llm_stage_audit_events_total", "Audit events stored, by kind: call, row or run.", "kind"),
+		terms:           counter("llm_stage_terms_total", "Terms of ownership that ended, by end: stopped, fenced or error.", "partition", "end"),
+		callDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "llm_stage_call_duration_seconds", Help: "Duration of HTTP attempts, from sending to the end of the reply.", Buckets: callBuckets,
+		}, []string{"provider", "model", "status"}),
+		rowDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "llm_stage_row_duration_seconds", Help: "Time of rows in the stage, from taken to emitted.", Buckets: rowBuckets,
+		}),
+		emitLag: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "llm_stage_emit_lag_seconds", Help: "Time of finished rows until they were emitted: the wait for earlier rows and for the store.", Buckets: lagBuckets,
+		}),
+	}
+	m.providers.max = len(config.Providers)
+	m.models.max = modelsMax
+	m.registry.MustRegister(
+		m.rows, m.calls, m.capacityRetries, m.tokens, m.cost, m.auditEvents, m.terms, m.callDuration, m.rowDuration, m.emitLag,
+		newGauges(build, snapshot),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// liveHeap is what is in use of the heap, which none of the collector's own metrics says: GOGC decides what comes on top.
+var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
+
+// Handler serves the metrics in the text formats of Prometheus and OpenMetrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, EnableOpenMetrics: true})
+}
+
+// CallDone counts one HTTP attempt with its tokens and cost.
+func (m *Metrics) CallDone(c *auditlog.Call) {
+	series := m.series(c)
+	series.calls.Inc()
+	series.duration.Observe(c.Latency.Seconds())
+	if c.Status == auditlog.CallCapacityRetry {
+		m.capacityRetries.WithLabelValues(m.providers.value(c.Provider)).Inc()
+	}
+	if c.Usage == nil {
+		return
+	}
+	count := func(tokens func() prometheus.Counter, n *int64) {
+		if n != nil && *n > 0 {
+			tokens().Add(float64(*n))
+		}
+	}
+	count(series.prompt, &c.Usage.PromptTokens)
+	count(series.completion, &c.Usage.CompletionTokens)
+	count(series.cached, c.Usage.CachedTokens)
+	count(series.cacheWrite, c.Usage.CacheWriteTokens)
+	count(series.cacheWrite1h, c.Usage.CacheWrite1hTokens)
+	count(series.reasoning, c.Usage.ReasoningTokens)
+	if cost := c.Usage.CostUSD; cost != nil && *cost > 0 {
+		series.cost().Add(*cost)
+	}
+}
+
+// AuditEvent counts one stored event.
+func (m *Metrics) AuditEvent(kind auditlog.Kind) {
+	m.eventSeries.get(kind, func() (prometheus.Counter, bool) {
+		return m.auditEvents.WithLabelValues(string(kind)), true
+	}).Inc()
+}
+
+// RowEmitted counts one stored result. It implements [consumer.Observer].
+func (m *Metrics) RowEmitted(partition int, failed bool, sinceTaken, sinceFinished time.Duration) {
+	m.resultSeries.get(resultKey{partition, failed}, func() (prometheus.Counter, bool) {
+		status := "success"
+		if failed {
+			status = "error"
+		}
+		return m.rows.WithLabelValues(strconv.Itoa(partition), status), true
+	}).Inc()
+	m.rowDuration.Observe(sinceTaken.Seconds())
+	m.emitLag.Observe(sinceFinished.Seconds())
+}
+
+// TermEnded counts one term of ownership. It implements [consumer.Observer].
+func (m *Metrics) TermEnded(partition int, how string) {
+	m.terms.WithLabelValues(strconv.Itoa(partition), how).Inc()
+}
+
+// boundedLabel keeps the number of values of a label below a bound: the first max keep their own, all others share
+// labelOther. Set max before use.
+type boundedLabel struct {
+	max  int
+	mu   sync.RWMutex
+	seen map[string]struct{}
+}
+
+func (b *boundedLabel) value(v string) string {
+	b.mu.RLock()
+	_, ok := b.seen[v]
+	full := len(b.seen) >= b.max
+	b.mu.RUnlock()
+	if ok {
+		return v
+	}
+	if full {
+		return labelOther
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.seen[v]; !ok {
+		if len(b.seen) >= b.max {
+			return labelOther
+		}
+		if b.seen == nil {
+			b.seen = make(map[string]struct{})
+		}
+		b.seen[v] = struct{}{}
+	}
+	return v
+}
+
+// reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
+// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the
+// window.
+const reasonNATS = "nats"

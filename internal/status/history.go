@@ -1,0 +1,105 @@
+package status
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+const (
+	SampleEvery = time.Second
+	samplesMax  = 600 // ten minutes
+	// rateOver is how many samples the rows per second are taken over, on which the time to go is based.
+	rateOver = 30
+)
+
+// Sample is one second of the stage's work. Rates are per second, over the time since the sample before.
+type Sample struct {
+	Time     int64    `json:"time"`     // Unix, in seconds
+	Allowed  *float64 `json:"allowed"`  // calls, by the throttle; null: it sets no limit, or allows none
+	Calls    float64  `json:"calls"`    // sent
+	Rejected float64  `json:"rejected"` // met no capacity
+	Rows     float64  `json:"rows"`     // emitted
+	InFlight int      `json:"in_flight"`
+	Window   int      `json:"window"`  // rows, over all partitions
+	Reorder  int      `json:"reorder"` // of them, answered
+	P50MS    *float64 `json:"p50_ms"`
+	P90MS    *float64 `json:"p90_ms"`
+	Held     bool     `json:"held"` // paused, or the server asked to wait
+}
+
+// History keeps the samples of the last minutes, so that a page that is opened late has its charts. Safe for concurrent
+// use.
+type History struct {
+	mu      sync.Mutex
+	samples ring[Sample]
+	emitted ring[uint64] // rows, at the same instants
+	at      time.Time    // of the last sample
+	calls   uint64       // the counters then
+	refused uint64
+	rows    uint64
+}
+
+func NewHistory(start time.Time) *History {
+	return &History{samples: newRing[Sample](samplesMax), emitted: newRing[uint64](rateOver + 1), at: start}
+}
+
+// Take adds a sample of what the report says.
+func (h *History) Take(r *Report) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	since := r.Time.Sub(h.at).Seconds()
+	if since <= 0 {
+		return
+	}
+	perSecond := func(now uint64, before *uint64) float64 {
+		rate := math.Round(100*float64(now-min(now, *before))/since) / 100
+		*before = now
+		return rate
+	}
+	s := Sample{
+		Time: r.Time.Unix(), InFlight: r.Pool.InFlight, P50MS: r.Latency.P50MS, P90MS: r.Latency.P90MS,
+		Calls: perSecond(r.Pool.Dispatched, &h.calls), Rejected: perSecond(r.Pool.CapacityRetries, &h.refused),
+		Rows: perSecond(r.Rows.Succeeded+r.Rows.Failed, &h.rows),
+		Held: r.Pool.Paused != "" || r.Pool.LawPausedUntil != nil,
+	}
+	if !s.Held {
+		s.Allowed = r.Pool.Allowed
+	}
+	for i := range r.Partitions {
+		s.Window += r.Partitions[i].WindowRows
+		s.Reorder += r.Partitions[i].ReorderRows
+	}
+	h.at = r.Time
+	h.samples.add(s)
+	h.emitted.add(h.rows)
+}
+
+// Last returns the last sample, or nil, and the rows emitted per second over the last half minute.
+func (h *History) Last() (s *Sample, rows float64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for v := range h.samples.newest() {
+		last := *v
+		s = &last
+		break
+	}
+	if n := len(h.emitted.values); n > 1 {
+		for first := range h.emitted.oldest() {
+			rows = float64(h.rows-*first) / (float64(n-1) * SampleEvery.Seconds())
+			break
+		}
+	}
+	return s, rows
+}
+
+// All returns the samples, the oldest first.
+func (h *History) All() []Sample {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := make([]Sample, 0, len(h.samples.values))
+	for v := range h.samples.oldest() {
+		list = append(list, *v)
+	}
+	return list
+}

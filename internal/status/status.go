@@ -1,0 +1,252 @@
+// Package status is what a stage is doing now: its state in one word, recent activity, samples, and the report as JSON.
+package status
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/cost"
+)
+
+// State says in one word how the stage is.
+type State string
+
+// The states, the first that applies.
+const (
+	StatePaused   State = "paused"   // no call is made but probes
+	stateEnded    State = "ended"    // the process is about to end
+	stateHeld     State = "held"     // something else is in the way: NATS, a stream, the audit
+	stateWaiting  State = "waiting"  // the provider asked to wait
+	stateStarved  State = "starved"  // the provider refuses every call
+	stateStandby  State = "standby"  // another replica owns all partitions
+	stateStarting State = "starting" // no partition is owned yet
+	StateWorking  State = "working"
+	stateIdle     State = "idle" // nothing to do
+)
+
+// Report is what /api/status says and the dashboard shows. Durations are in the unit that the name ends with.
+type Report struct {
+	Stage      string            `json:"stage"`
+	RunID      string            `json:"run_id"`
+	Version    string            `json:"version"`
+	Time       time.Time         `json:"time"`
+	UptimeS    float64           `json:"uptime_seconds"`
+	State      State             `json:"state"`
+	Why        string            `json:"why"` // of the state, where it is not a good one
+	Since      *time.Time        `json:"since"`
+	Ready      bool              `json:"ready"`
+	Reason     string            `json:"reason"`
+	Rows       rowsReport        `json:"rows"`
+	Pool       PoolReport        `json:"pool"`
+	Latency    latencyReport     `json:"latency"`
+	Usage      UsageReport       `json:"usage"`
+	Models     []ModelReport     `json:"models"`
+	Partitions []PartitionReport `json:"partitions"`
+	RowErrors  []rowErrorReport  `json:"row_errors"`
+	CallErrors []callErrorReport `json:"call_errors"`
+	Events     []Notice          `json:"events"` // the newest first, as the calls are
+	Calls      []recentCall      `json:"calls"`
+	Payloads   bool              `json:"payloads"` // calls show them
+	Sample     *Sample           `json:"sample"`   // the last second
+}
+
+type rowsReport struct {
+	Succeeded uint64   `json:"succeeded"`
+	Failed    uint64   `json:"failed"`
+	Skipped   uint64   `json:"skipped"`
+	Pending   uint64   `json:"pending"`
+	Open      int      `json:"open"`        // taken and not emitted
+	PerSecond float64  `json:"per_second"`  // emitted, over the last half minute
+	ETAS      *float64 `json:"eta_seconds"` // null unless the state is working and rows were emitted of late
+}
+
+type PoolReport struct {
+	Throttle        string           `json:"throttle"`
+	Size            int              `json:"size"`
+	InFlight        int              `json:"in_flight"`
+	MaxConcurrent   int              `json:"max_concurrent"`
+	Waiting         int              `json:"waiting"`
+	Dispatched      uint64           `json:"dispatched"`
+	Successes       uint64           `json:"successes"`
+	CapacityRetries uint64           `json:"capacity_retries"`
+	Allowed         *float64         `json:"allowed_per_second"` // calls, by the throttle; null: no limit
+	DelayMS         float64          `json:"dispatch_delay_ms"`
+	PeakDelayMS     float64          `json:"peak_delay_ms"`
+	ThrottledS      float64          `json:"throttled_seconds"`
+	ExecutingS      float64          `json:"executing_seconds"`
+	Paused          string           `json:"paused"` // the last error of a pause; empty: there is none
+	PauseReason     PauseReason      `json:"pause_reason"`
+	PausedSince     *time.Time       `json:"paused_since"`
+	NextProbe       *time.Time       `json:"next_probe"` // of a pause; one in the past is due
+	Probes          int              `json:"probes"`
+	Held            string           `json:"held"`             // what becomes of the rows that a pause holds
+	LawPausedUntil  *time.Time       `json:"law_paused_until"` // the provider asked to wait
+	LawPauseReason  aimd.PauseReason `json:"law_pause_reason"`
+}
+
+// latencyReport tells how long the calls took that succeeded within the last minute; null without any.
+type latencyReport struct {
+	Calls int      `json:"calls"`
+	P50MS *float64 `json:"p50_ms"`
+	P90MS *float64 `json:"p90_ms"`
+	P99MS *float64 `json:"p99_ms"`
+}
+
+// UsageReport: what was not told is null, and so is the cost while a part of it is not known; what is known stands beside.
+type UsageReport struct {
+	Calls            uint64   `json:"calls"`
+	PromptTokens     *int64   `json:"prompt_tokens"`
+	CompletionTokens *int64   `json:"completion_tokens"`
+	TotalTokens      *int64   `json:"total_tokens"`
+	CostUSD          *float64 `json:"cost_usd"`
+	KnownCostUSD     float64  `json:"known_cost_usd"`
+	UnpricedCalls    uint64   `json:"unpriced_calls"`
+}
+
+type ModelReport struct {
+	Provider string `json:"provider"`
+	Model    string `json:"model"`
+	UsageReport
+}
+
+type PartitionReport struct {
+	Partition      int        `json:"partition"`
+	Role           string     `json:"role"`
+	Owner          string     `json:"owner"`
+	WindowRows     int        `json:"window_rows"`
+	ReorderRows    int        `json:"reorder_rows"`
+	ReorderBytes   int64      `json:"reorder_bytes"`
+	HeadSequence   uint64     `json:"head_sequence"`
+	HeadSince      *time.Time `json:"head_since"`
+	HeadOfLineS    float64    `json:"head_of_line_seconds"`
+	PendingRows    uint64     `json:"pending_rows"`
+	HighWaterMark  uint64     `json:"high_water_mark"`
+	Emitted        uint64     `json:"emitted"`
+	Failed         uint64     `json:"failed"`
+	Problem        string     `json:"problem"`
+	JournalProblem string     `json:"journal_problem"`
+}
+
+// rowErrorReport counts the rows that failed for a reason.
+type rowErrorReport struct {
+	Reason string `json:"reason"`
+	Rows   uint64 `json:"rows"`
+}
+
+// callErrorReport counts the calls that failed in one way; status code 0: there was no reply.
+type callErrorReport struct {
+	Provider   string `json:"provider"`
+	Model      string `json:"model"`
+	Class      string `json:"class"`
+	StatusCode int    `json:"status_code"`
+	Calls      uint64 `json:"calls"`
+}
+
+func NewPoolReport(snap *Snapshot, now time.Time) PoolReport {
+	p := &snap.Pool
+	r := PoolReport{
+		Size: p.PoolSize, InFlight: p.InFlight, MaxConcurrent: p.MaxConcurrent, Waiting: p.Waiting,
+		Dispatched: p.Dispatched, Successes: p.Successes, CapacityRetries: p.CapacityRetries,
+		DelayMS: Milliseconds(p.CurrentDelay), PeakDelayMS: Milliseconds(p.PeakDelay),
+		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(), PauseReason: snap.Pause,
+	}
+	if p.CurrentDelay > 0 {
+		allowed := 1 / p.CurrentDelay.Seconds()
+		r.Allowed = &allowed
+	}
+	if snap.Pause != "" {
+		r.Paused, r.PausedSince = PauseError(p.Pause), instant(snap.PausedSince)
+		r.NextProbe, r.Probes = instant(p.Pause.Next), p.Pause.Probes
+	}
+	if p.LawPausedUntil.After(now) {
+		r.LawPausedUntil, r.LawPauseReason = instant(p.LawPausedUntil), p.LawPauseReason
+	}
+	return r
+}
+
+func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
+	v := PartitionReport{
+		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, WindowRows: p.Window, ReorderRows: p.Buffered,
+		ReorderBytes: p.BufferedBytes, HeadSequence: p.Head, PendingRows: p.Pending,
+		HighWaterMark: p.HighWaterMark, Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem,
+	}
+	if p.Head != 0 {
+		v.HeadSince, v.HeadOfLineS = instant(p.HeadSince), now.Sub(p.HeadSince).Seconds()
+	}
+	r.Partitions = append(r.Partitions, v)
+	r.Rows.Succeeded += p.Emitted - p.Failed
+	r.Rows.Failed += p.Failed
+	r.Rows.Skipped += p.Skipped
+	r.Rows.Pending += p.Pending
+	r.Rows.Open += p.Window
+}
+
+// Judge sums the report up in one word, with the reason where it is not a good one. starved is since when no call has
+// found capacity; zero: they do.
+func (r *Report) Judge(starved time.Time) {
+	roles := make(map[consumer.Role]int)
+	for i := range r.Partitions {
+		roles[consumer.Role(r.Partitions[i].Role)]++
+	}
+	owned := roles[consumer.Owner]
+	busy := r.Rows.Open > 0 || r.Pool.InFlight > 0 || r.Pool.Waiting > 0
+	switch {
+	case r.Pool.Paused != "":
+		r.State, r.Why, r.Since = StatePaused, r.Pool.Paused, r.Pool.PausedSince
+	case roles[consumer.Stopped] == len(r.Partitions):
+		r.State = stateEnded
+	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && r.Ready:
+		r.State = stateStandby
+	case !r.Ready && owned == 0 && roles[consumer.Starting] > 0 && r.problem() == "":
+		r.State = stateStarting
+	case !r.Ready:
+		r.State, r.Why = stateHeld, r.Reason
+	case busy && r.Pool.LawPausedUntil != nil:
+		r.State, r.Why = stateWaiting, lawPauseText(r.Pool.LawPauseReason)
+	case busy && !starved.IsZero():
+		r.State, r.Since = stateStarved, instant(starved)
+		r.Why = "the provider has refused every call since its last answer"
+	case busy:
+		r.State = StateWorking
+	default:
+		r.State = stateIdle
+	}
+}
+
+func (r *Report) problem() string {
+	for i := range r.Partitions {
+		if why := r.Partitions[i].Problem; why != "" {
+			return fmt.Sprintf("partition %d: %s", r.Partitions[i].Partition, why)
+		}
+	}
+	return ""
+}
+
+func lawPauseText(reason aimd.PauseReason) string {
+	switch reason {
+	case aimd.PauseRetryAfter:
+		return "the provider refused again and again, and told how long to wait (Retry-After)"
+	case aimd.PauseLimitReset:
+		return "the provider said that no requests remain until its limit is renewed"
+	default:
+		return "the provider asked to wait"
+	}
+}
+
+func NewUsageReport(s cost.Spending) UsageReport {
+	r := UsageReport{Calls: s.Calls, KnownCostUSD: s.KnownUSD, UnpricedCalls: s.Unpriced}
+	if u := s.Usage; u != nil {
+		r.PromptTokens, r.CompletionTokens, r.TotalTokens, r.CostUSD = &u.PromptTokens, &u.CompletionTokens, &u.TotalTokens, u.CostUSD
+	}
+	return r
+}
+
+func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// instant is a time as reports have it.
+func instant(t time.Time) *time.Time {
+	t = t.UTC()
+	return &t
+}

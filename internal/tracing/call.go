@@ -1,0 +1,164 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Call is the span of one attempt. Nil: it is not followed.
+//
+// The span's context is not sent to the provider: it would tell a third party which of our requests belong together, it
+// buys nothing there, and the request would not be the same bytes at each attempt any more.
+type Call struct {
+	span   trace.Span
+	row    *Row
+	number int       // of the attempt
+	ended  time.Time // when the exchange was over
+}
+
+// Call begins the span of an attempt at a request, which a provider is sent.
+func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm.Request, a pool.Attempt) *Call {
+	if t == nil || !t.span.IsRecording() {
+		return nil
+	}
+	if a.Number == 1 {
+		t.span.AddEvent(eventRowStarted, trace.WithTimestamp(a.Dispatched))
+	}
+	attributes := append(make([]attribute.KeyValue, 0, 12),
+		attrGenAIOperation.String("chat"),
+		attrGenAIProvider.String(genAIProvider(provider)),
+		attrGenAIRequestModel.String(p.Model),
+		attrCallAttempt.Int(a.Number),
+		attrCallDispatchDelay.Float64(a.DispatchDelay.Seconds()),
+	)
+	attributes = appendServer(attributes, p.Target())
+	if v := r.Temperature; v != nil {
+		attributes = append(attributes, attrGenAITemperature.Float64(*v))
+	}
+	if v := r.MaxTokens; v != nil {
+		attributes = append(attributes, attrGenAIMaxTokens.Int(*v))
+	}
+	if a.Number > 1 {
+		attributes = append(attributes, attrHTTPResendCount.Int(a.Number-1))
+	}
+	if a.Probe {
+		attributes = append(attributes, attrCallProbe.Bool(true))
+	}
+	_, span := t.tracing.tracer.Start(trace.ContextWithSpan(ctx, t.span), "chat "+p.Model,
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
+	return &Call{span: span, row: t, number: a.Number}
+}
+
+// appendServer adds the server that a target (host, port and path) names.
+func appendServer(attributes []attribute.KeyValue, target string) []attribute.KeyValue {
+	u, err := url.Parse("//" + target)
+	if err != nil {
+		return attributes
+	}
+	host, port, err := net.SplitHostPort(u.Host)
+	if err != nil {
+		return append(attributes, attrServerAddress.String(u.Host))
+	}
+	attributes = append(attributes, attrServerAddress.String(host))
+	if n, err := strconv.Atoi(port); err == nil {
+		attributes = append(attributes, attrServerPort.Int(n))
+	}
+	return attributes
+}
+
+// Over notes that the exchange is over; what follows is our own work on the reply.
+func (c *Call) Over() {
+	if c != nil {
+		c.ended = time.Now()
+	}
+}
+
+// End ends the span with what came of the attempt. The row's span tells of one that failed: the row waits for the next.
+func (c *Call) End(call *auditlog.Call, x *llm.Exchange, fault *llm.Error) {
+	if c == nil {
+		return
+	}
+	attributes := append(make([]attribute.KeyValue, 0, 16), attrCallID.String(call.CallID), attrCallStatus.String(string(call.Status)))
+	if x.Status != 0 {
+		attributes = append(attributes, attrHTTPStatus.Int(x.Status))
+	}
+	if x.RetryAfter > 0 {
+		attributes = append(attributes, attrCallRetryAfter.Float64(x.RetryAfter.Seconds()))
+	}
+	attributes = appendReply(attributes, x.Reply)
+	if u := call.Usage; u != nil && u.CostUSD != nil {
+		attributes = append(attributes, attrCallCost.Float64(*u.CostUSD))
+	}
+	if fault != nil {
+		kind := errorType(fault, x)
+		why := append(make([]attribute.KeyValue, 0, 3), attrErrorType.String(kind))
+		if class := fault.Class.String(); class != "" {
+			why = append(why, attrCallErrorClass.String(class))
+		}
+		c.span.SetStatus(codes.Error, kind)
+		c.row.span.AddEvent(eventAttemptFailed, trace.WithTimestamp(c.ended), trace.WithAttributes(attrCallAttempt.Int(c.number)), trace.WithAttributes(why...))
+		attributes = append(attributes, why...)
+	}
+	c.span.SetAttributes(attributes...)
+	c.span.End(trace.WithTimestamp(c.ended))
+}
+
+// appendReply adds what the server told of its reply.
+func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyValue {
+	if r == nil {
+		return attributes
+	}
+	text := func(key attribute.Key, value string) {
+		if value != "" {
+			attributes = append(attributes, key.String(value))
+		}
+	}
+	text(attrGenAIResponseModel, r.Model)
+	text(attrGenAIResponseID, r.ID)
+	if r.FinishReason != "" {
+		attributes = append(attributes, attrGenAIFinishReasons.StringSlice([]string{r.FinishReason}))
+	}
+	u := r.Usage
+	if u == nil {
+		return attributes
+	}
+	attributes = append(attributes, attrGenAIInputTokens.Int64(u.PromptTokens), attrGenAIOutputTokens.Int64(u.CompletionTokens))
+	if u.CachedTokens != nil {
+		attributes = append(attributes, attrGenAICachedTokens.Int64(*u.CachedTokens))
+	}
+	if u.CacheWriteTokens != nil {
+		attributes = append(attributes, attrGenAICacheWrites.Int64(*u.CacheWriteTokens))
+	}
+	if u.ReasoningTokens != nil {
+		attributes = append(attributes, attrGenAIReasoningTokens.Int64(*u.ReasoningTokens))
+	}
+	return attributes
+}
+
+// errorType is one of few words for what went wrong: the HTTP status of a refusal, else what happened on the way, else
+// what was wrong with the reply.
+func errorType(fault *llm.Error, x *llm.Exchange) string {
+	switch {
+	case fault.Class == 0:
+		return "cancelled"
+	case x.Status >= 400:
+		return strconv.Itoa(x.Status)
+	case errors.Is(fault, llm.ErrTimeout):
+		return "timeout"
+	case x.Status == 0:
+		return "connection"
+	default:
+		return string(fault.Reason)
+	}
+}

@@ -1,0 +1,60 @@
+package tracing
+
+import (
+	"testing"
+
+	"go.opentelemetry.io/otel/attribute"
+	genai "go.opentelemetry.io/otel/semconv/v1.41.0" // the last one that has generative AI
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+)
+
+// The conventions' own packages say how their names are spelt.
+func TestNamesAreThoseOfTheConventions(t *testing.T) {
+	for ours, theirs := range map[attribute.Key]attribute.Key{
+		attrServiceName:            semconv.ServiceNameKey,
+		attrServiceVersion:         semconv.ServiceVersionKey,
+		attrServiceInstanceID:      semconv.ServiceInstanceIDKey,
+		attrMessagingSystem:        semconv.MessagingSystemKey,
+		attrMessagingOperationName: semconv.MessagingOperationNameKey,
+		attrMessagingOperationType: semconv.MessagingOperationTypeKey,
+		attrMessagingDestination:   semconv.MessagingDestinationNameKey,
+		attrMessagingTemplate:      semconv.MessagingDestinationTemplateKey,
+		attrMessagingPartition:     semconv.MessagingDestinationPartitionIDKey,
+		attrMessagingGroup:         semconv.MessagingConsumerGroupNameKey,
+		attrMessagingMessageID:     semconv.MessagingMessageIDKey,
+		attrMessagingBodySize:      semconv.MessagingMessageBodySizeKey,
+		attrServerAddress:          semconv.ServerAddressKey,
+		attrServerPort:             semconv.ServerPortKey,
+		attrHTTPStatus:             semconv.HTTPResponseStatusCodeKey,
+		attrHTTPResendCount:        semconv.HTTPRequestResendCountKey,
+		attrErrorType:              semconv.ErrorTypeKey,
+		attrGenAIOperation:         genai.GenAIOperationNameKey,
+		attrGenAIProvider:          genai.GenAIProviderNameKey,
+		attrGenAIRequestModel:      genai.GenAIRequestModelKey,
+		attrGenAITemperature:       genai.GenAIRequestTemperatureKey,
+		attrGenAIMaxTokens:         genai.GenAIRequestMaxTokensKey,
+		attrGenAIResponseModel:     genai.GenAIResponseModelKey,
+		attrGenAIResponseID:        genai.GenAIResponseIDKey,
+		attrGenAIFinishReasons:     genai.GenAIResponseFinishReasonsKey,
+		attrGenAIInputTokens:       genai.GenAIUsageInputTokensKey,
+		attrGenAIOutputTokens:      genai.GenAIUsageOutputTokensKey,
+		attrGenAICachedTokens:      genai.GenAIUsageCacheReadInputTokensKey,
+		attrGenAICacheWrites:       genai.GenAIUsageCacheCreationInputTokensKey,
+		attrGenAIReasoningTokens:   genai.GenAIUsageReasoningOutputTokensKey,
+	} {
+		if ours != theirs {
+			t.Errorf("got %s, want %s", ours, theirs)
+		}
+	}
+	if genai.GenAIOperationNameChat.Value.AsString() != "chat" || semconv.MessagingOperationTypeProcess.Value.AsString() != "process" {
+		t.Error("the conventions call the operations otherwise")
+	}
+	for provider, want := range map[string]attribute.KeyValue{
+		"openai": genai.GenAIProviderNameOpenAI, "openai-responses": genai.GenAIProviderNameOpenAI, "azure": genai.GenAIProviderNameAzureAIOpenAI,
+		"anthropic": genai.GenAIProviderNameAnthropic, "gemini": genai.GenAIProviderNameGCPGemini,
+	} {
+		if got := genAIProvider(provider); got != want.Value.AsString() {
+			t.Errorf("provider %s: got %s, want %s", provider, got, want.Value.AsString())
+		}
+	}
+}

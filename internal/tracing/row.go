@@ -1,0 +1,174 @@
+package tracing
+
+import (
+	"context"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// rowTracer begins the spans of one partition's rows. It implements [consumer.Tracer].
+type rowTracer struct {
+	*Tracing
+	name       string // of the spans
+	attributes []attribute.KeyValue
+}
+
+// OfPartition returns what follows the rows of a partition, nil where tracing is off.
+func (t *Tracing) OfPartition(cfg *config.Config, partition int) consumer.Tracer {
+	if t == nil {
+		return nil
+	}
+	filter := cfg.Input.PartitionSubject(partition)
+	return &rowTracer{Tracing: t, name: "process " + filter, attributes: []attribute.KeyValue{
+		attrMessagingSystem.String("nats"),
+		attrMessagingOperationName.String("process"),
+		attrMessagingOperationType.String("process"),
+		attrMessagingTemplate.String(filter),
+		attrMessagingPartition.String(strconv.Itoa(partition)),
+		attrMessagingGroup.String(consumer.DurableName(cfg.Name, partition)),
+		attrRowStream.String(cfg.Input.Stream),
+	}}
+}
+
+// Row is the span of a row, from taken to emitted. It implements [consumer.Trace]. Nil: the row is not followed.
+type Row struct {
+	span    trace.Span
+	tracing *Tracing
+	taken   time.Time
+	header  nats.Header
+}
+
+// Of returns the trace of a row; nil: there is none.
+func Of(row *consumer.Row) *Row {
+	if row == nil {
+		return nil
+	}
+	t, _ := row.Trace().(*Row)
+	return t
+}
+
+// RowTaken begins the span of a row, as a child of the span that the row's traceparent names.
+func (t *rowTracer) RowTaken(row *consumer.Row) consumer.Trace {
+	format := propagation.TraceContext{}
+	ctx := format.Extract(context.Background(), rowCarrier(row.Header))
+	_, span := t.tracer.Start(ctx, t.name, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(row.Taken),
+		trace.WithAttributes(t.attributes...), trace.WithAttributes(
+			attrMessagingDestination.String(row.Subject),
+			attrMessagingMessageID.String(strconv.FormatUint(row.Seq, 10)),
+			attrMessagingBodySize.Int(len(row.Body)),
+			attrRowStateID.String(row.StateID),
+		))
+	carrier := propagation.MapCarrier{}
+	format.Inject(trace.ContextWithSpan(ctx, span), carrier)
+	return &Row{span: span, tracing: t.Tracing, taken: row.Taken, header: resultHeader(row.Header, carrier)}
+}
+
+// rowCarrier reads the headers of a row whatever their case: NATS keeps it, and many a client writes Traceparent.
+type rowCarrier nats.Header
+
+// Get returns the first value of a header.
+func (c rowCarrier) Get(name string) string {
+	if values := c[name]; len(values) > 0 {
+		return values[0]
+	}
+	for key, values := range c {
+		if strings.EqualFold(key, name) && len(values) > 0 {
+			return values[0]
+		}
+	}
+	return ""
+}
+
+// Set is not called: a row is not changed.
+func (rowCarrier) Set(string, string) {}
+
+// Keys is not called by the propagator in use.
+func (c rowCarrier) Keys() []string { return nil }
+
+// resultHeader is what the result carries: the context of the row's span, in the place of the row's own context however
+// that was spelt. A tracestate that was dropped, since it belonged to no valid traceparent, gets no value, so that it
+// does not go on.
+func resultHeader(own nats.Header, carrier propagation.MapCarrier) nats.Header {
+	header := make(nats.Header, 2)
+	for key := range own {
+		if name := strings.ToLower(key); name == headerTraceParent || name == headerTraceState {
+			header[key] = []string{}
+		}
+	}
+	for name, value := range carrier {
+		spelt := false
+		for key := range maps.Keys(header) {
+			if strings.EqualFold(key, name) {
+				header[key], spelt = []string{value}, true
+			}
+		}
+		if !spelt {
+			header[name] = []string{value}
+		}
+	}
+	return header
+}
+
+// Header implements [consumer.Trace].
+func (t *Row) Header() nats.Header { return t.header }
+
+// Emitted ends the span with all that the row event knows.
+func (t *Row) Emitted(reply *consumer.Reply, at time.Time) {
+	if !t.span.IsRecording() {
+		return
+	}
+	e := &reply.Event
+	status := auditlog.RowSuccess
+	if reply.Failed {
+		status = auditlog.RowError
+		t.fail(reply)
+	}
+	t.span.SetAttributes(attrRowStatus.String(status), attrRowAttempts.Int(e.Attempts), attrRowCapacityRetries.Int(e.CapacityRetries))
+	if e.Source != "" {
+		t.span.SetAttributes(attrRowSource.String(e.Source))
+	}
+	// A reply from the journal was begun and finished in an earlier term, before this span.
+	if !e.StartedAt.Before(t.taken) {
+		t.span.SetAttributes(attrRowQueued.Float64(e.StartedAt.Sub(t.taken).Seconds()))
+	}
+	if e.FinishedAt.After(t.taken) {
+		t.span.AddEvent(eventRowFinished, trace.WithTimestamp(e.FinishedAt))
+		t.span.SetAttributes(attrRowHeld.Float64(at.Sub(e.FinishedAt).Seconds()))
+	}
+	t.span.End(trace.WithTimestamp(at))
+}
+
+// fail says why the result is an error, in the words of the result's reason. Error texts may quote a payload and stay
+// out.
+func (t *Row) fail(reply *consumer.Reply) {
+	reason := reply.Event.Reason
+	if reason == "" {
+		reason = reply.UpstreamReason
+	}
+	t.span.SetAttributes(attrErrorType.String(reason))
+	t.span.SetStatus(codes.Error, reason)
+}
+
+// LetGo ends the span of a row that another term of ownership emits.
+func (t *Row) LetGo(at time.Time) {
+	t.span.SetAttributes(attrRowStatus.String(rowStatusLetGo))
+	t.span.End(trace.WithTimestamp(at))
+}
+
+// SharesWith links the span to that of the row whose call answered this one too.
+func (t *Row) SharesWith(other *Row) {
+	if t != nil && other != nil {
+		t.span.AddLink(trace.Link{SpanContext: other.span.SpanContext()})
+	}
+}
