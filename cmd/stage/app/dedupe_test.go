@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,11 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -193,56 +188,6 @@ func TestAStoreThatFailsFailsNoRow(t *testing.T) {
 			t.Error("nothing was said of the store")
 		}
 	})
-}
-
-func TestForeignMessagesInTheStoreAreNoReplies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_DEDUPE": "stored"})
-		s, err := openReplyStore(t.Context(), l.nc, l.config(nil), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for key, body := range map[string]string{"a": "no JSON", "b": "{}", "c": `{"text":"fine","model":"m"}`} {
-			if _, err := l.js.PublishMsg(t.Context(), &nats.Msg{Subject: config.DedupePrefix + key, Data: []byte(body)}); err != nil {
-				t.Fatal(err)
-			}
-			if got := s.get(t.Context(), key); (got != nil) != (key == "c") {
-				t.Errorf("%s: got %+v", body, got)
-			}
-		}
-	})
-}
-
-func TestTheStoreMustTakeReplies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, llmtest.Config{}, nil)
-		cfg := l.config(map[string]string{"STAGE_DEDUPE": "stored", "STAGE_CREATE_STREAMS": "false"})
-		_, err := openReplyStore(t.Context(), l.nc, cfg, nil)
-		if err == nil || !strings.HasPrefix(err.Error(), "STAGE_DEDUPE: stream DEDUPE does not exist: create it on subjects dedupe.>") {
-			t.Errorf("without the stream: %v", err)
-		}
-		if _, err := l.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEDUPE", Subjects: []string{"other"}}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err = openReplyStore(t.Context(), l.nc, cfg, nil); err == nil || !strings.Contains(err.Error(), "does not acknowledge messages on dedupe.>") {
-			t.Errorf("with a wrong stream: %v", err)
-		}
-	})
-}
-
-func TestFlightsRememberABoundedNumber(t *testing.T) {
-	f := newFlights(time.Hour)
-	for i := range 3 * landedMax {
-		j := &job{key: fmt.Sprint(i)}
-		if known, leads := f.join(j); known != nil || !leads {
-			t.Fatalf("key %d is known", i)
-		}
-		f.land(j.key, &answer{Text: strings.Repeat("x", 10<<10)})
-		f.end(j.key)
-	}
-	if len(f.air) != len(f.landed) || f.bytes > landedBytesMax || len(f.landed) > landedMax || len(f.landed) < landedBytesMax/(10<<10)-1 {
-		t.Errorf("%d in the air, %d landed, %d bytes", len(f.air), len(f.landed), f.bytes)
-	}
 }
 
 // TestFreshWithStoredRepliesKeepsThem runs the command itself: process twice, the second time from the beginning.

@@ -1,0 +1,48 @@
+package app
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestForeignMessagesInTheStoreAreNoReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := stagetest.NewBench(t, nil)
+		s, err := openReplyStore(t.Context(), b.NC, stagetest.Config(t, "STAGE_DEDUPE", "stored"), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, body := range map[string]string{"a": "no JSON", "b": "{}", "c": `{"text":"fine","model":"m"}`} {
+			if _, err := b.JS.PublishMsg(t.Context(), &nats.Msg{Subject: config.DedupePrefix + key, Data: []byte(body)}); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.get(t.Context(), key); (got != nil) != (key == "c") {
+				t.Errorf("%s: got %+v", body, got)
+			}
+		}
+	})
+}
+
+func TestTheStoreMustTakeReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := stagetest.NewBench(t, nil)
+		cfg := stagetest.Config(t, "STAGE_DEDUPE", "stored", "STAGE_CREATE_STREAMS", "false")
+		_, err := openReplyStore(t.Context(), b.NC, cfg, nil)
+		if err == nil || !strings.HasPrefix(err.Error(), "STAGE_DEDUPE: stream DEDUPE does not exist: create it on subjects dedupe.>") {
+			t.Errorf("without the stream: %v", err)
+		}
+		if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEDUPE", Subjects: []string{"other"}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err = openReplyStore(t.Context(), b.NC, cfg, nil); err == nil || !strings.Contains(err.Error(), "does not acknowledge messages on dedupe.>") {
+			t.Errorf("with a wrong stream: %v", err)
+		}
+	})
+}
