@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -94,7 +95,7 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
-		for _, want := range []string{"", batchAllFailed} {
+		for _, want := range []string{"", batch.BatchAllFailed} {
 			r := l.start(nil, stageOptions{Batches: true})
 			r.conn.Lent = true
 			m := l.askBatch(`{"prompts": ["x"]}`)

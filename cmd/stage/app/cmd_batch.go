@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
@@ -70,7 +71,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 		return err
 	}
 	defer conn.Close()
-	if limit := int(conn.NC.MaxPayload()) - batchHeadroom; len(request) > limit {
+	if limit := int(conn.NC.MaxPayload()) - batch.BatchHeadroom; len(request) > limit {
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
 	if timeout > 0 {
@@ -120,7 +121,7 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 		text, err = os.ReadFile(name)
 	}
 	if err == nil {
-		_, err = readBatchRequest(text)
+		_, err = batch.ReadBatchRequest(text)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -177,11 +178,11 @@ func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 		return nil
 	}
 	err := fmt.Errorf("%s: %s", code, reply.Header.Get(micro.ErrorHeader))
-	var body batchErrorBody
+	var body batch.BatchErrorBody
 	if json.Unmarshal(reply.Data, &body) == nil && body.Fatal {
 		return &FatalError{Err: err}
 	}
-	if code == batchBadRequest || code == batchTooLarge {
+	if code == batch.BatchBadRequest || code == batch.BatchTooLarge {
 		return config.Invalid(err)
 	}
 	return err

@@ -3,7 +3,9 @@ package app
 import (
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -39,15 +41,15 @@ func newConfigCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p, err := loadPrompt(cfg)
+			p, err := executor.LoadPrompt(cfg)
 			if err != nil {
 				return config.Invalid(err)
 			}
-			if err := checkTargets(cfg); err != nil {
+			if err := call.Check(cfg); err != nil {
 				return config.Invalid(err)
 			}
-			for _, note := range p.schemaNotes(cfg) {
-				terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.provider, note.text)
+			for _, note := range p.SchemaNotes(cfg) {
+				terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.Provider, note.Text)
 			}
 			_, err = fmt.Fprintln(env.Stdout, "the configuration is good")
 			return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
@@ -82,11 +83,11 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 		return err
 	}
 	defer conn.Close()
-	servers, err := openTargets(cfg, nil, demoLLM)
+	servers, err := call.Open(cfg, nil, demoLLM)
 	if err != nil {
 		return err
 	}
-	defer servers.close()
+	defer servers.Close()
 	s, err := newStage(cfg, conn, servers, log, stageOptions{ExitOnFatal: true, Console: env.Stderr})
 	if err != nil {
 		return err

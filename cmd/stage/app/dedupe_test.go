@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -173,7 +174,7 @@ func TestAStoreThatFailsFailsNoRow(t *testing.T) {
 		l.load("before")
 		r := l.start(nil, stageOptions{})
 		l.await(1)
-		if err := l.js.DeleteStream(t.Context(), dedupeStream); err != nil {
+		if err := l.js.DeleteStream(t.Context(), executor.DedupeStream); err != nil {
 			t.Fatal(err)
 		}
 		l.load("one", "two", "three")

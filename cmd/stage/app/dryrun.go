@@ -9,8 +9,10 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -29,7 +31,7 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o p
 		return err
 	}
 	defer in.File.Close() //nolint:errcheck // read only
-	p, err := loadPrompt(cfg)
+	p, err := executor.LoadPrompt(cfg)
 	if err != nil {
 		return config.Invalid(err)
 	}
@@ -37,13 +39,13 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o p
 	if err != nil {
 		return err
 	}
-	if p.base.System != "" {
-		terminal.PrintLine(env.Stdout, "--- system prompt\n%s", strings.TrimRight(p.base.System, "\n"))
+	if p.Base.System != "" {
+		terminal.PrintLine(env.Stdout, "--- system prompt\n%s", strings.TrimRight(p.Base.System, "\n"))
 	}
 	rows := rowfile.NewReader(in.File, in.Format, load.RowBytesMax-load.MessageOverhead)
-	e := estimate{each: len(p.base.System)}
-	if p.base.Schema != nil {
-		e.each += len(p.base.Schema.Source())
+	e := estimate{each: len(p.Base.System)}
+	if p.Base.Schema != nil {
+		e.each += len(p.Base.Schema.Source())
 	}
 	for ctx.Err() == nil && (o.limit == 0 || e.rows < o.limit) {
 		row, err := rows.Next()
@@ -85,7 +87,7 @@ type estimate struct {
 	each      int   // bytes that go along with each prompt: system prompt and schema
 }
 
-func (e *estimate) tokens() int64 { return e.bytes / bytesPerToken }
+func (e *estimate) tokens() int64 { return e.bytes / call.BytesPerToken }
 
 // cost says what the job costs as far as that can be known before it; "" without a file of prices.
 func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
@@ -119,7 +121,7 @@ func dollars(usd float64) string {
 }
 
 // renderRow renders one row of a file.
-func renderRow(p *prompt, row rowfile.Row) (string, error) {
+func renderRow(p *executor.Prompt, row rowfile.Row) (string, error) {
 	if row.Fault != nil {
 		return "", errors.New(row.Fault.Problem)
 	}
@@ -127,6 +129,6 @@ func renderRow(p *prompt, row rowfile.Row) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r, _, err := p.request(parsed)
+	r, _, err := p.Request(parsed)
 	return r.Prompt, err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -116,7 +117,7 @@ func discardStore(dir string, keepReplies bool) error {
 	streams, err := filepath.Glob(filepath.Join(store, "*", "streams", "*"))
 	faults := []error{err}
 	for _, path := range streams {
-		if filepath.Base(path) != dedupeStream {
+		if filepath.Base(path) != executor.DedupeStream {
 			faults = append(faults, os.RemoveAll(path))
 		}
 	}

@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
@@ -47,7 +49,7 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 	if err := checkOut(o.out, input); err != nil {
 		return config.Invalid(fmt.Errorf("-o %s: %w", o.out, err))
 	}
-	if _, err := loadPrompt(cfg); err != nil {
+	if _, err := executor.LoadPrompt(cfg); err != nil {
 		return config.Invalid(err)
 	}
 	dir, resumed, cleanUp, err := prepareJob(cfg, in, o)
@@ -66,11 +68,11 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 		return err
 	}
 	defer conn.Close()
-	servers, err := openTargets(cfg, nil, llmtest.Config{})
+	servers, err := call.Open(cfg, nil, llmtest.Config{})
 	if err != nil {
 		return err
 	}
-	defer servers.close()
+	defer servers.Close()
 	s, err := newStage(cfg, conn, servers, log, stageOptions{ExitOnFatal: true, Console: stdio.Err})
 	if err != nil {
 		return err
@@ -99,7 +101,7 @@ func prepareJob(cfg *config.Config, in *load.Source, o processOptions) (dir stri
 	}
 	cleanUp = func() {}
 	if in.Name == "-" && o.job == "" {
-		name = "stdin-" + newID()[:8]
+		name = "stdin-" + call.NewID()[:8]
 	}
 	id, err := newJobIdentity(cfg, filepath.Base(in.Name), in.Sum)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -80,7 +81,7 @@ func TestKeysAreNowhere(t *testing.T) {
 		for name := range names.Name() {
 			places["stream "+name] = l.dump(name)
 		}
-		for _, stream := range []string{"RESULTS", "AUDIT", dedupeStream} {
+		for _, stream := range []string{"RESULTS", "AUDIT", executor.DedupeStream} {
 			if len(places["stream "+stream]) < 100 {
 				t.Errorf("stream %s holds nothing to look at", stream)
 			}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -142,7 +143,7 @@ type running struct {
 func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	l.t.Helper()
 	cfg := l.config(changes)
-	servers, err := openTargets(cfg, l.dial, llmtest.Config{})
+	servers, err := call.Open(cfg, l.dial, llmtest.Config{})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	r.soft, r.hard = stop, kill
 	go func() {
 		err := s.run(soft, hard)
-		servers.close()
+		servers.Close()
 		r.done <- err
 		close(r.done)
 	}()

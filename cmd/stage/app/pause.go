@@ -106,7 +106,7 @@ func (s *stage) remind(ctx context.Context) {
 		case <-s.pauses:
 			tick.Reset(reminderEvery)
 		case <-tick.C:
-			if p := s.executor.pool.Stats().Pause; p.Kind != pool.NotPaused {
+			if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
 				s.log.Warn("still paused, rows are held", slog.String("reason", string(status.ReasonOf(p))), slog.String("error", status.PauseError(p)),
 					slog.Time("since", p.Since), slog.Int("probes", p.Probes), slog.Time("next_probe", p.Next))
 			}

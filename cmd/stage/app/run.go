@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/dashboard"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -43,7 +45,7 @@ type Deps struct {
 // Run is the command run: it connects, serves HTTP and works until soft ends, then drains (see STAGE_STOP_TIMEOUT); when
 // hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop.
 func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
-	if _, err := loadPrompt(cfg); err != nil { // before anything is started or made for it
+	if _, err := executor.LoadPrompt(cfg); err != nil { // before anything is started or made for it
 		return config.Invalid(err)
 	}
 	server, err := newLateServer(soft, cfg, deps, false)
@@ -59,11 +61,11 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 		return err
 	}
 	defer conn.Close()
-	servers, err := openTargets(cfg, deps.DialLLM, llmtest.Config{})
+	servers, err := call.Open(cfg, deps.DialLLM, llmtest.Config{})
 	if err != nil {
 		return err
 	}
-	defer servers.close()
+	defer servers.Close()
 	s, err := newStage(cfg, conn, servers, deps.Logger, stageOptions{NewInput: deps.NewInput, Batches: true, Console: deps.Console, Spans: deps.Spans})
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -31,18 +33,18 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 			return &llmtest.Step{Body: fmt.Sprintf(`{"choices":[{"message":{"content":"now %s, before sk-rotated-1 gateway-token-1"}}]}`, seen[len(seen)-1])}
 		}}, nil)
 		cfg := l.config(map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": key, "STAGE_LLM_EXTRA_HEADERS_FILE": headers})
-		servers, err := openTargets(cfg, l.dial, llmtest.Config{})
+		servers, err := call.Open(cfg, l.dial, llmtest.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer servers.close()
-		prompt, err := loadPrompt(cfg)
+		defer servers.Close()
+		prompt, err := executor.LoadPrompt(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		call := func() {
 			t.Helper()
-			prepared, err := servers.At(0).Prepare(&prompt.base)
+			prepared, err := servers.At(0).Prepare(&prompt.Base)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,13 +56,13 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 		call()
 		write(key, "sk-rotated-2\n")
 		write(headers, `{"x-gateway":"gateway-token-2"}`)
-		if err := servers.reloadKey(); err != nil {
+		if err := servers.ReloadKey(); err != nil {
 			t.Fatal(err)
 		}
 		call()
 		write(key, "sk-rotated-3\nsk-rotated-4")
 		write(headers, `{"x-gateway":3}`)
-		err = servers.reloadKey()
+		err = servers.ReloadKey()
 		if want := "STAGE_LLM_API_KEY_FILE: holds a line break; give the key alone, on one line\nSTAGE_LLM_EXTRA_HEADERS_FILE: X-Gateway: the value is not a string"; fmt.Sprint(err) != want {
 			t.Errorf("got %v, want %s", err, want)
 		}

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/internal/batch"
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/metrics"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/stored"
@@ -50,14 +53,14 @@ type stage struct {
 	metrics   *metrics.Metrics
 	runID     string
 	started   time.Time
-	caller    *caller
+	caller    *call.Caller
 	usage     *cost.Recorder
 	ledger    *cost.Ledger
 	activity  *status.Activity
 	history   *status.History
 	recorder  *consumer.Recorder
-	executor  *executor
-	batches   *batches         // nil: batched requests are not answered
+	executor  *executor.Executor
+	batches   *batch.Service   // nil: batched requests are not answered
 	spread    *consumer.Spread // nil with one partition
 	consumers []*consumer.Consumer
 	tracing   *tracing.Tracing // nil: off
@@ -89,12 +92,12 @@ type stageOptions struct {
 }
 
 // newStage puts the parts together and starts nothing.
-func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *slog.Logger, opts stageOptions) (*stage, error) {
-	prompt, err := loadPrompt(cfg)
+func newStage(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, log *slog.Logger, opts stageOptions) (*stage, error) {
+	prompt, err := executor.LoadPrompt(cfg)
 	if err != nil {
 		return nil, config.Invalid(err)
 	}
-	s := &stage{cfg: cfg, conn: conn, usage: cost.NewRecorder(), runID: newID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
+	s := &stage{cfg: cfg, conn: conn, usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	s.log = log.With(slog.String("run_id", s.runID))
 	prices, err := cfg.Cost.Prices()
@@ -102,7 +105,7 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 		return nil, err
 	}
 	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
-	s.caller = newCaller(servers, s.ledger, cfg.Name, s.runID, s.callDone)
+	s.caller = call.NewCaller(servers, s.ledger, cfg.Name, s.runID, s.callDone)
 	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.log)
 	s.metrics = metrics.New(version.Current(), s.snapshot)
 	payloads := auditlog.PayloadsFull
@@ -118,14 +121,14 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 	if err != nil {
 		return nil, err
 	}
-	if s.executor, err = newExecutor(cfg, s.caller, prompt, poolConfig, s.log); err != nil {
+	if s.executor, err = executor.New(cfg, s.caller, prompt, poolConfig, s.log); err != nil {
 		return nil, err
 	}
 	if cfg.HTTP.DashboardPayloads {
-		s.executor.show = s.activity.NoteRow
+		s.executor.Show = s.activity.NoteRow
 	}
 	if opts.Batches {
-		if s.batches, err = newBatches(cfg, conn, s.caller, s.executor, s.recorder, s.log); err != nil {
+		if s.batches, err = batch.New(cfg, conn, s.caller, s.executor, s.recorder, s.log); err != nil {
 			return nil, err
 		}
 	}
@@ -140,8 +143,8 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *targets, log *sl
 		s.consumers = append(s.consumers, c)
 	}
 	s.warnOfOpenFiles()
-	for _, note := range prompt.schemaNotes(cfg) {
-		s.log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.provider), slog.String("note", note.text))
+	for _, note := range prompt.SchemaNotes(cfg) {
+		s.log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
 	}
 	return s, nil
 }
@@ -173,7 +176,7 @@ func (s *stage) setUp(ctx context.Context) error {
 	if err := s.recallCost(ctx); err != nil {
 		return s.conn.Explain(err)
 	}
-	return s.conn.Explain(s.executor.openStore(ctx, s.conn.NC))
+	return s.conn.Explain(s.executor.OpenStore(ctx, s.conn.NC))
 }
 
 // run works until soft ends, then drains: no row is taken or started, calls in the air end within STAGE_STOP_TIMEOUT, and
@@ -196,7 +199,7 @@ func (s *stage) run(soft, hard context.Context) error {
 	defer stop(nil)
 	s.stop = stop
 	defer context.AfterFunc(soft, func() {
-		s.executor.pool.Drain()
+		s.executor.Pool.Drain()
 		if why := s.problem(); why != "" {
 			s.log.Warn("stopping; results that can't be stored are waited for", slog.String("reason", why), slog.Duration("at_most", s.cfg.Process.StopTimeout))
 		}
@@ -216,10 +219,10 @@ func (s *stage) run(soft, hard context.Context) error {
 	})
 	recorder.Go(func() { s.remind(recording) })
 	done := make(chan struct{}) // closed when no consumer can start a row any more
-	calls.Go(func() { s.executor.run(soft, done) })
-	calls.Go(func() { _ = s.executor.pool.Run(hard) }) // its error is the cause of hard
+	calls.Go(func() { s.executor.Run(soft, done) })
+	calls.Go(func() { _ = s.executor.Pool.Run(hard) }) // its error is the cause of hard
 	if s.batches != nil {
-		calls.Go(func() { s.batches.serve(soft, hard) })
+		calls.Go(func() { s.batches.Serve(soft, hard) })
 	}
 	s.recordRun(auditlog.PhaseStart, "", nil)
 
@@ -247,7 +250,7 @@ func (s *stage) run(soft, hard context.Context) error {
 	stop(nil)
 	close(done)
 	// A consumer that was fenced does not wait for its calls in the air; they are paid for, and belong into audit and summary.
-	s.executor.pool.Drain()
+	s.executor.Pool.Drain()
 	calls.Wait()
 	s.end(soft, hard, err)
 	stopRecording()
@@ -310,13 +313,13 @@ func (s *stage) end(soft, hard context.Context, err error) {
 	if err := errors.Join(missing, s.recorder.Flush(flush)); err != nil {
 		s.log.Warn("audit events of the end not stored", slog.Any("error", err))
 	}
-	s.executor.flushStore(flush)
+	s.executor.FlushStore(flush)
 	s.usage.Log(flush, s.log)
 }
 
 // summary is what the process did.
 func (s *stage) summary() *auditlog.Summary {
-	stats := s.executor.pool.Stats()
+	stats := s.executor.Pool.Stats()
 	sum := &auditlog.Summary{
 		CapacityRetries: stats.CapacityRetries, PeakDelay: stats.PeakDelay,
 		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
@@ -350,7 +353,7 @@ func (s *stage) callDone(c *auditlog.Call) {
 
 // snapshot is what gauges and pages show.
 func (s *stage) snapshot() status.Snapshot {
-	snap := status.Snapshot{Pool: s.executor.pool.Stats()}
+	snap := status.Snapshot{Pool: s.executor.Pool.Stats()}
 	snap.Pause, snap.PausedSince = status.ReasonOf(snap.Pool.Pause), snap.Pool.Pause.Since
 	for _, c := range s.consumers {
 		snap.Partitions = append(snap.Partitions, c.Status())
@@ -363,7 +366,7 @@ func (s *stage) ready() (ok bool, reason string) {
 	if why := s.conn.Down(); why != "" {
 		return false, why
 	}
-	if p := s.executor.pool.Stats().Pause; p.Kind != pool.NotPaused {
+	if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
 		return false, "paused: " + s.pauseText(p, time.Now())
 	}
 	if why := s.recorder.Problem(); why != "" {

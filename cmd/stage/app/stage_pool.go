@@ -4,13 +4,14 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/pool"
 )
 
 // newGates makes the limits of the configuration, for each target. Calls and tokens a minute are those of the process, so
 // all targets share them; calls at a time are those of a provider.
-func newGates(cfg *config.Config, servers *targets) [][]pool.Gate {
+func newGates(cfg *config.Config, servers *call.Targets) [][]pool.Gate {
 	var process []pool.Gate
 	if cfg.LLM.RPM > 0 {
 		process = append(process, pool.NewCallsPerMinute(cfg.LLM.RPM))
@@ -60,7 +61,7 @@ func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Held = s.unkept
 	}
-	err = addServers(&pc, cfg, s.caller.targets)
+	err = addServers(&pc, cfg, s.caller.Targets)
 	return pc, err
 }
 
@@ -87,7 +88,7 @@ func newLaw(cfg *config.Config) (pool.Law, error) {
 
 // addServers tells the pool of all targets: each with a throttle of its own, for what one refuses says nothing of the
 // others, and with the limits of the configuration.
-func addServers(pc *pool.Config, cfg *config.Config, servers *targets) error {
+func addServers(pc *pool.Config, cfg *config.Config, servers *call.Targets) error {
 	gates := newGates(cfg, servers)
 	pc.Gates = gates[0]
 	for _, g := range gates[1:] {

@@ -14,7 +14,7 @@ func (s *stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
 			return
 		case <-reloads:
 		}
-		if err := s.caller.reloadKey(); err != nil {
+		if err := s.caller.ReloadKey(); err != nil {
 			s.log.Error("key not read again, the old one stays", slog.Any("error", err))
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -137,7 +138,7 @@ func TestFaultsOfAFallbackNameItsVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = openTargets(cfg, nil, llmtest.Config{})
+	_, err = call.Open(cfg, nil, llmtest.Config{})
 	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_BASE_URL: holds a query") {
 		t.Errorf("got %v", err)
 	}

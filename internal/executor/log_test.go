@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 // A log without debug is not to pay for it: a stage handles many rows a second.
 func TestTheWayOfARowCostsNothingWhereItIsNotLogged(t *testing.T) {
 	var out bytes.Buffer
-	e := &executor{log: logging.New(&out, "info", "json")}
+	e := &Executor{log: logging.New(&out, "info", "json")}
 	row, call, reply := &consumer.Row{Seq: 1}, &auditlog.Call{Status: auditlog.CallSuccess}, &consumer.Reply{}
 	allocs := testing.AllocsPerRun(100, func() {
 		e.logQueued(row)

@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"encoding/json"
@@ -37,12 +37,12 @@ func TestNoNoteOfASchemaThatIsNotSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &prompt{schema: schema, base: llm.Request{ExtraBody: json.RawMessage(tt.extra)}}
+		p := &Prompt{schema: schema, Base: llm.Request{ExtraBody: json.RawMessage(tt.extra)}}
 		cfg := new(config.Config)
 		cfg.LLM.Provider = tt.provider
 		got := ""
-		for _, note := range p.schemaNotes(cfg) {
-			got += note.text
+		for _, note := range p.SchemaNotes(cfg) {
+			got += note.Text
 		}
 		if !strings.HasPrefix(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s, %s with %s: note %q, want %q", tt.schema, tt.provider, tt.extra, got, tt.want)

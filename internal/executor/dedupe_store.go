@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	dedupeStream = "DEDUPE"
+	DedupeStream = "DEDUPE"
 
 	dedupeTimeout = 2 * time.Second // of one look-up
 	// dedupeRest is how long a store that failed is left alone, so that it does not hold up each row.
@@ -49,26 +49,26 @@ func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log 
 	if err != nil {
 		return nil, err
 	}
-	s.stream, err = s.js.Stream(ctx, dedupeStream)
+	s.stream, err = s.js.Stream(ctx, DedupeStream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if !cfg.Streams.Create {
-			return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not exist: create it on subjects %s>, or set STAGE_CREATE_STREAMS=true", dedupeStream, config.DedupePrefix)
+			return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not exist: create it on subjects %s>, or set STAGE_CREATE_STREAMS=true", DedupeStream, config.DedupePrefix)
 		}
 		s.stream, err = consumer.CreateStream(ctx, s.js, dedupeConfig(cfg))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s: %w", dedupeStream, err)
+		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s: %w", DedupeStream, err)
 	}
 	have := s.stream.CachedInfo().Config
 	if !slices.Contains(have.Subjects, config.DedupePrefix+">") || have.NoAck {
-		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not acknowledge messages on %s>: change it, or delete it and it is created anew", dedupeStream, config.DedupePrefix)
+		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not acknowledge messages on %s>: change it, or delete it and it is created anew", DedupeStream, config.DedupePrefix)
 	}
 	return s, nil
 }
 
 func dedupeConfig(cfg *config.Config) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
-		Name: dedupeStream, Subjects: []string{config.DedupePrefix + ">"}, Description: "replies that llm-stage uses again",
+		Name: DedupeStream, Subjects: []string{config.DedupePrefix + ">"}, Description: "replies that llm-stage uses again",
 		Replicas: cfg.Streams.Replicas, MaxMsgsPerSubject: 1, MaxAge: cfg.Rows.DedupeTTL, MaxBytes: dedupeBytesMax,
 		Discard: jetstream.DiscardOld, AllowDirect: true,
 		Duplicates: min(cfg.Rows.DedupeTTL, time.Minute), // not used, but no longer than the age

@@ -1,4 +1,4 @@
-package app
+package call
 
 import (
 	"crypto/rand"
@@ -7,8 +7,8 @@ import (
 	mathrand "math/rand/v2"
 )
 
-// newID returns a random identifier that nobody can guess.
-func newID() string { return rand.Text() }
+// NewID returns a random identifier that nobody can guess.
+func NewID() string { return rand.Text() }
 
 var callIDs = base32.StdEncoding.WithPadding(base32.NoPadding)
 

@@ -1,4 +1,4 @@
-package app
+package call
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ type target struct {
 	builtIn  bool   // at an address that each process chooses anew
 }
 
-// key identifies what is asked of whom, in all processes alike.
-func (t *target) key(p *llm.Prepared) string {
+// Key identifies what is asked of whom, in all processes alike.
+func (t *target) Key(p *llm.Prepared) string {
 	whom := p.Target()
 	if t.builtIn {
 		whom = t.Provider()
@@ -57,8 +57,8 @@ func newTargets(cfg *config.Config, dial dialFunc, own func(config.Endpoint) (st
 	return targets, errors.Join(faults...)
 }
 
-// checkTargets makes the clients as run and process do, and closes them again. It connects to nobody.
-func checkTargets(cfg *config.Config) error {
+// Check makes the clients as run and process do, and closes them again. It connects to nobody.
+func Check(cfg *config.Config) error {
 	targets, err := newTargets(cfg, nil, func(config.Endpoint) (string, error) { return "http://localhost/v1", nil })
 	for _, t := range targets {
 		if t.Client != nil {

@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"context"
@@ -43,16 +43,16 @@ func newDedupe(cfg *config.Config) *dedupe {
 	}
 }
 
-// openStore opens the store that STAGE_DEDUPE=stored asks for. It must be called before run.
-func (e *executor) openStore(ctx context.Context, nc *nats.Conn) (err error) {
+// OpenStore opens the store that STAGE_DEDUPE=stored asks for. It must be called before run.
+func (e *Executor) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
 	if e.cfg.Rows.Dedupe == "stored" {
 		e.dedupe.store, err = openReplyStore(ctx, nc, e.cfg, e.log)
 	}
 	return err
 }
 
-// flushStore waits until the replies of this run are stored, at most until ctx ends.
-func (e *executor) flushStore(ctx context.Context) {
+// FlushStore waits until the replies of this run are stored, at most until ctx ends.
+func (e *Executor) FlushStore(ctx context.Context) {
 	if e.dedupe != nil && e.dedupe.store != nil {
 		e.dedupe.store.flush(ctx)
 	}
@@ -90,7 +90,7 @@ func (d *dedupe) takeBack() []*job {
 // recallShared hands back the rows that wait for the call of another row and are no longer wanted: that call may wait for
 // capacity for ever, and the hand-over of their partition must not. A job that is about to wait, after it was found to be
 // wanted, is missed: the recall is repeated until the partition is handed over.
-func (e *executor) recallShared() {
+func (e *Executor) recallShared() {
 	for _, j := range e.dedupe.recall() {
 		e.reply(j.row, consumer.Reply{HandedBack: true})
 	}
@@ -109,7 +109,7 @@ func (d *dedupe) recall() (unwanted []*job) {
 }
 
 // shared answers the job without a call of its own if there is an answer, or will be. Else the job must be submitted.
-func (e *executor) shared(j *job) bool {
+func (e *Executor) shared(j *job) bool {
 	if e.dedupe == nil {
 		return false
 	}
@@ -127,7 +127,7 @@ func (e *executor) shared(j *job) bool {
 }
 
 // landed tells the other jobs with this request, and the store, what the leader was answered. It runs on a worker.
-func (e *executor) landed(j *job, a *answer) {
+func (e *Executor) landed(j *job, a *answer) {
 	if e.dedupe == nil {
 		return
 	}
@@ -145,7 +145,7 @@ func (e *executor) landed(j *job, a *answer) {
 // ended lets go of the jobs that waited for one that was not answered. A verdict on the request holds for them too; what
 // was bad luck, or a stop, or a row that went to another replica, does not: they go on by themselves. It runs on the
 // pool's goroutine.
-func (e *executor) ended(r pool.Result[*job, struct{}]) {
+func (e *Executor) ended(r pool.Result[*job, struct{}]) {
 	if e.dedupe == nil {
 		return
 	}
@@ -164,7 +164,7 @@ func (e *executor) ended(r pool.Result[*job, struct{}]) {
 }
 
 // giveBack lets jobs that waited for another go on by themselves.
-func (e *executor) giveBack(jobs ...*job) {
+func (e *Executor) giveBack(jobs ...*job) {
 	e.dedupe.mu.Lock()
 	e.dedupe.back = append(e.dedupe.back, jobs...)
 	e.dedupe.mu.Unlock()
@@ -173,12 +173,12 @@ func (e *executor) giveBack(jobs ...*job) {
 
 // answerWith answers the job with the reply to an equal request. It reports false if the reply does not validate, which
 // can only be one that was stored under another schema.
-func (e *executor) answerWith(j *job, a *answer, stored bool) bool {
+func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 	body, tooLarge, err := e.prompt.result(j, a)
 	if err != nil {
 		return false
 	}
-	r := pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.pool.Stats()}
+	r := pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.Pool.Stats()}
 	if tooLarge != nil {
 		e.answerError(j, tooLarge, r, auditlog.SourceDedupe)
 		return true

@@ -1,4 +1,4 @@
-package app
+package call
 
 import (
 	"errors"
@@ -40,8 +40,8 @@ func poolOrigin(o llm.Origin) pool.Origin {
 	return pool.OfJob
 }
 
-// judge is the pool's verdict on a call that failed.
-func judge(fault *llm.Error, x *llm.Exchange) pool.Verdict {
+// Judge is the pool's verdict on a call that failed.
+func Judge(fault *llm.Error, x *llm.Exchange) pool.Verdict {
 	return pool.Verdict{
 		Class: poolClass(fault.Class), Origin: poolOrigin(fault.Origin), Alike: fault.Alike, Err: fault,
 		Unsent: fault.Origin == llm.OfNetwork && !x.Sent, Hint: hint(x),
@@ -52,9 +52,9 @@ func hint(x *llm.Exchange) aimd.Hint {
 	return aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset}
 }
 
-// asFault gives the errors that are not llm's own their reason: a row that ran out of time, one that an outage held for
+// AsError gives the errors that are not llm's own their reason: a row that ran out of time, one that an outage held for
 // too long, and a panic of ours.
-func asFault(err error) *llm.Error {
+func AsError(err error) *llm.Error {
 	last, ok := errors.AsType[*llm.Error](err)
 	held := &llm.Error{Err: err}
 	switch {

@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"log/slog"
@@ -20,14 +20,14 @@ func rowAttrs(row *consumer.Row, more ...any) []any {
 }
 
 // logQueued is for a row that waits to be rendered and called for.
-func (e *executor) logQueued(row *consumer.Row) {
+func (e *Executor) logQueued(row *consumer.Row) {
 	if e.debug { // asked first, so that a log without it costs nothing
 		e.log.Debug("row queued", rowAttrs(row, slog.Int("bytes", len(row.Body)))...)
 	}
 }
 
 // logStarted is for a row whose first call is about to be made.
-func (e *executor) logStarted(row *consumer.Row, a pool.Attempt) {
+func (e *Executor) logStarted(row *consumer.Row, a pool.Attempt) {
 	if e.debug && a.Number == 1 {
 		e.log.Debug("row started", rowAttrs(row, slog.Float64("waited_ms", status.Milliseconds(a.Dispatched.Sub(row.Taken))))...)
 	}
@@ -35,7 +35,7 @@ func (e *executor) logStarted(row *consumer.Row, a pool.Attempt) {
 
 // logCall is for an attempt that has ended. One that met no capacity is no trouble: the throttle makes the stage meet
 // some, and the summary counts them.
-func (e *executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, fault *llm.Error) {
+func (e *Executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, fault *llm.Error) {
 	transient := fault != nil && fault.Class == llm.Transient
 	if !e.debug && !transient {
 		return
@@ -57,7 +57,7 @@ func (e *executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, 
 }
 
 // logFinished is for a row that was answered or handed back.
-func (e *executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
+func (e *Executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
 	failed := reply.Failed && !reply.HandedBack && reply.Event.Source != auditlog.SourceUpstream
 	if !e.debug && !failed {
 		return

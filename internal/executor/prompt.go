@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"encoding/json"
@@ -14,17 +14,17 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// prompt knows how a row becomes a request and a reply a result. Safe for concurrent use.
-type prompt struct {
+// Prompt knows how a row becomes a request and a reply a result. Safe for concurrent use.
+type Prompt struct {
 	template *llm.Template
 	schema   *llm.Schema // nil: any text
 	format   *llm.ResultFormat
-	base     llm.Request // what all requests have in common
+	Base     llm.Request // what all requests have in common
 }
 
-// loadPrompt reads and compiles what the configuration names. The error lists every fault.
-func loadPrompt(cfg *config.Config) (*prompt, error) {
-	p := &prompt{base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+// LoadPrompt reads and compiles what the configuration names. The error lists every fault.
+func LoadPrompt(cfg *config.Config) (*Prompt, error) {
+	p := &Prompt{Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var faults []error
 	fault := func(variable string, err error) {
 		if err != nil {
@@ -33,7 +33,7 @@ func loadPrompt(cfg *config.Config) (*prompt, error) {
 	}
 	var lookup *llm.Lookup
 	var err error
-	p.base.ExtraBody, err = cfg.LLM.ReadExtraBody()
+	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	fault("STAGE_LLM_EXTRA_BODY", err)
 	if path := cfg.Prompt.LookupFile; path != "" {
 		lookup, err = llm.LoadLookup(path)
@@ -56,7 +56,7 @@ func loadPrompt(cfg *config.Config) (*prompt, error) {
 			p.schema, err = llm.ParseSchema(text, path)
 		}
 		fault("STAGE_RESPONSE_SCHEMA_FILE", err)
-		p.base.Schema = p.schema
+		p.Base.Schema = p.schema
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
@@ -67,11 +67,11 @@ func loadPrompt(cfg *config.Config) (*prompt, error) {
 }
 
 // schemaNote is what one provider may not enforce of the response schema.
-type schemaNote struct{ provider, text string }
+type schemaNote struct{ Provider, Text string }
 
-// schemaNotes returns those of the first provider and the fallbacks, each provider once. Where the extra body takes the
+// SchemaNotes returns those of the first provider and the fallbacks, each provider once. Where the extra body takes the
 // schema out of the request there is none.
-func (p *prompt) schemaNotes(cfg *config.Config) []schemaNote {
+func (p *Prompt) SchemaNotes(cfg *config.Config) []schemaNote {
 	if p.schema == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (p *prompt) schemaNotes(cfg *config.Config) []schemaNote {
 	var notes []schemaNote
 	for i, name := range names {
 		text := p.schema.Note(name)
-		out := setsNull(p.base.ExtraBody, schemaMembers[name]) && !strings.HasPrefix(text, "sent in the system prompt")
+		out := setsNull(p.Base.ExtraBody, schemaMembers[name]) && !strings.HasPrefix(text, "sent in the system prompt")
 		if text != "" && !out && !slices.Contains(names[:i], name) {
 			notes = append(notes, schemaNote{name, text})
 		}
@@ -114,16 +114,16 @@ func setsNull(object json.RawMessage, path []string) bool {
 	return false
 }
 
-// request renders the prompt of a row. vars is the hash of what the template saw.
-func (p *prompt) request(row *llm.Row) (r llm.Request, vars string, err error) {
-	r, vars = p.base, row.VariablesHash()
+// Request renders the prompt of a row. vars is the hash of what the template saw.
+func (p *Prompt) Request(row *llm.Row) (r llm.Request, vars string, err error) {
+	r, vars = p.Base, row.VariablesHash()
 	r.Prompt, err = p.template.Render(row)
 	return r, vars, err
 }
 
 // result makes the result of a reply, new or kept. tooLarge is the error in its place where it does not fit; err says that
 // the reply does not satisfy the schema.
-func (p *prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
+func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
 	var value json.RawMessage
 	if p.schema != nil {
 		if value, err = p.schema.Validate(a.Text); err != nil {
@@ -140,7 +140,7 @@ func (p *prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, er
 }
 
 // errorBody is the result of a row that failed. row is nil where the body is no row.
-func (p *prompt) errorBody(row *llm.Row, of *consumer.Row, fault *llm.Error, attempts []auditlog.AttemptError) []byte {
+func (p *Prompt) errorBody(row *llm.Row, of *consumer.Row, fault *llm.Error, attempts []auditlog.AttemptError) []byte {
 	if fault.Reason == llm.ReasonTemplateRenderingFailed {
 		fault = p.withTemplate(fault)
 	}
@@ -156,7 +156,7 @@ func chainOf(attempts []auditlog.AttemptError) []llm.AttemptError {
 }
 
 // withTemplate adds which template it was that could not be rendered.
-func (p *prompt) withTemplate(fault *llm.Error) *llm.Error {
+func (p *Prompt) withTemplate(fault *llm.Error) *llm.Error {
 	named := *fault
 	var source any
 	if s := p.template.Source(); s != "" {
@@ -166,7 +166,7 @@ func (p *prompt) withTemplate(fault *llm.Error) *llm.Error {
 	return &named
 }
 
-func (p *prompt) templateHash() string { return p.template.Hash() }
+func (p *Prompt) templateHash() string { return p.template.Hash() }
 
 func llmClass(name string) llm.Class {
 	for _, c := range [...]llm.Class{llm.Capacity, llm.Transient, llm.Permanent, llm.Fatal} {

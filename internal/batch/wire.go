@@ -1,4 +1,4 @@
-package app
+package batch
 
 import (
 	"bytes"
@@ -14,15 +14,15 @@ import (
 
 // Codes of the service's errors, in the header Nats-Service-Error-Code and in the body.
 const (
-	batchAllFailed     = "all_failed"
-	batchTooLarge      = "batch_too_large"
+	BatchAllFailed     = "all_failed"
+	BatchTooLarge      = "batch_too_large"
 	batchRateLimited   = "rate_limited"
-	batchBadRequest    = "bad_request"
+	BatchBadRequest    = "bad_request"
 	batchReplyTooLarge = "reply_too_large"
 )
 
-// batchErrorBody is the body of a service error: the code, what happened, and the facts of the code.
-type batchErrorBody struct {
+// BatchErrorBody is the body of a service error: the code, what happened, and the facts of the code.
+type BatchErrorBody struct {
 	Code  string `json:"code"`
 	Error string `json:"error"`
 	// Of all_failed. Fatal says that no prompt can succeed until somebody mends the account, the key or the address.
@@ -51,8 +51,8 @@ type batchRequestWire struct {
 	Model       *string   `json:"model"`
 }
 
-// readBatchRequest decodes a request. It is strict: a field that is misspelt would change what is asked in silence.
-func readBatchRequest(data []byte) (*llm.BatchRequest, error) {
+// ReadBatchRequest decodes a request. It is strict: a field that is misspelt would change what is asked in silence.
+func ReadBatchRequest(data []byte) (*llm.BatchRequest, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("request is not in UTF-8")
 	}
@@ -113,15 +113,15 @@ func batchReply(provider string, reply *llm.BatchReply, err error, bytesMax int)
 }
 
 // batchErrorOf sorts the error of a batch.
-func batchErrorOf(provider string, err error) *batchErrorBody {
+func batchErrorOf(provider string, err error) *BatchErrorBody {
 	if e, ok := errors.AsType[*llm.BatchTooLargeError](err); ok {
-		return &batchErrorBody{Code: batchTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
+		return &BatchErrorBody{Code: BatchTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
 	if e, ok := errors.AsType[*llm.BatchReplyTooLargeError](err); ok {
-		return &batchErrorBody{Code: batchReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
+		return &BatchErrorBody{Code: batchReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
 	if e, ok := errors.AsType[*llm.RateLimitedError](err); ok {
-		body := &batchErrorBody{Code: batchRateLimited, Error: e.Error(), Provider: e.Provider, batchRetryAfter: &batchRetryAfter{}}
+		body := &BatchErrorBody{Code: batchRateLimited, Error: e.Error(), Provider: e.Provider, batchRetryAfter: &batchRetryAfter{}}
 		if ms := e.RetryAfter.Milliseconds(); ms > 0 {
 			body.RetryAfterMS = &ms
 		}
@@ -129,7 +129,7 @@ func batchErrorOf(provider string, err error) *batchErrorBody {
 	}
 	if e, ok := errors.AsType[*llm.AllFailedError](err); ok {
 		total := e.Total()
-		body := &batchErrorBody{Code: batchAllFailed, Error: fmt.Sprintf("all %d prompts failed", total), Total: &total, Report: e.Reply.ErrorReport()}
+		body := &BatchErrorBody{Code: BatchAllFailed, Error: fmt.Sprintf("all %d prompts failed", total), Total: &total, Report: e.Reply.ErrorReport()}
 		for _, err := range e.Unwrap() {
 			fault, ok := errors.AsType[*llm.Error](err)
 			body.Fatal = body.Fatal || ok && fault.Class == llm.Fatal
@@ -138,9 +138,9 @@ func batchErrorOf(provider string, err error) *batchErrorBody {
 	}
 	if e, ok := errors.AsType[*batchesBusyError](err); ok {
 		ms := batchesBusyWait.Milliseconds()
-		return &batchErrorBody{Code: batchRateLimited, Error: e.Error(), Provider: provider, batchRetryAfter: &batchRetryAfter{RetryAfterMS: &ms}}
+		return &BatchErrorBody{Code: batchRateLimited, Error: e.Error(), Provider: provider, batchRetryAfter: &batchRetryAfter{RetryAfterMS: &ms}}
 	}
-	return &batchErrorBody{Code: batchBadRequest, Error: err.Error()}
+	return &BatchErrorBody{Code: BatchBadRequest, Error: err.Error()}
 }
 
 // encodeJSON encodes a value of ours, without the escapes that are for HTML.

@@ -1,4 +1,4 @@
-package app
+package call
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// targets are the clients of the first provider and of the fallbacks, and the built-in LLM behind those whose provider is
+// Targets are the clients of the first provider and of the fallbacks, and the built-in LLM behind those whose provider is
 // mock and has no address.
-type targets struct {
+type Targets struct {
 	all     []*target     // the first provider, then the fallbacks; never empty
 	headers config.Secret // extra ones of all targets
 	secrets *config.Secrets
@@ -25,10 +25,10 @@ type targets struct {
 
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// openTargets makes the clients of the configured providers. mock says how the built-in LLM behaves where that is asked;
+// Open makes the clients of the configured providers. mock says how the built-in LLM behaves where that is asked;
 // dial nil is TCP.
-func openTargets(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*targets, error) {
-	c := &targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
+func Open(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*Targets, error) {
+	c := &Targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
 	all, err := newTargets(cfg, dial, func(e config.Endpoint) (string, error) {
 		if e.Provider != llm.Mock || c.mockURL != "" {
 			return c.mockURL, nil
@@ -38,7 +38,7 @@ func openTargets(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*targe
 		return c.mockURL, err
 	})
 	if err != nil {
-		c.close()
+		c.Close()
 		return nil, config.Invalid(err)
 	}
 	c.all = all
@@ -46,7 +46,7 @@ func openTargets(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*targe
 }
 
 // startMock serves the built-in flaky LLM on a free port of the loopback interface: its calls go over real HTTP.
-func (t *targets) startMock(cfg llmtest.Config) (url string, err error) {
+func (t *Targets) startMock(cfg llmtest.Config) (url string, err error) {
 	handler, err := llmtest.New(cfg)
 	if err != nil {
 		return "", err
@@ -61,16 +61,16 @@ func (t *targets) startMock(cfg llmtest.Config) (url string, err error) {
 }
 
 // At returns a target by its place: 0 is the first provider, then the fallbacks.
-func (t *targets) At(i int) *target { return t.all[i] }
+func (t *Targets) At(i int) *target { return t.all[i] }
 
 // Len returns how many targets there are; at least 1.
-func (t *targets) Len() int { return len(t.all) }
+func (t *Targets) Len() int { return len(t.all) }
 
 // Mocked says whether the built-in LLM is among them.
-func (t *targets) Mocked() bool { return t.mock != nil }
+func (t *Targets) Mocked() bool { return t.mock != nil }
 
-// close ends the clients and the built-in LLM.
-func (t *targets) close() {
+// Close ends the clients and the built-in LLM.
+func (t *Targets) Close() {
 	for _, one := range t.all {
 		one.Close()
 	}
@@ -79,9 +79,9 @@ func (t *targets) close() {
 	}
 }
 
-// reloadKey reads the keys again where they are in files. One that cannot be read stays as it was, and with it the extra
+// ReloadKey reads the keys again where they are in files. One that cannot be read stays as it was, and with it the extra
 // headers.
-func (t *targets) reloadKey() error {
+func (t *Targets) ReloadKey() error {
 	t.secrets.Renew()
 	faults := make([]error, len(t.all))
 	for i, one := range t.all {

@@ -1,4 +1,6 @@
-package app
+// Package executor answers rows: it renders each, shares the call of an equal one, calls through the pool, and builds
+// the result.
+package executor
 
 import (
 	"context"
@@ -10,24 +12,25 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
 
-// executor answers rows: it renders each, asks the model through the pool, and builds the result. It is the one place
+// Executor answers rows: it renders each, asks the model through the pool, and builds the result. It is the one place
 // where a row becomes a request.
 //
 // Rows are rendered by one goroutine, those of a partition in stream order, only as far ahead of the calls as the pool's
 // queue has room; the others wait as they came. Partitions take turns here and, as lanes, in the pool.
-type executor struct {
+type Executor struct {
 	cfg    *config.Config
-	caller *caller
-	prompt *prompt
-	pool   *pool.Pool[*job, struct{}]
+	caller *call.Caller
+	prompt *Prompt
+	Pool   *pool.Pool[*job, struct{}]
 	dedupe *dedupe                         // nil: every row makes its own call
-	show   func(callID string, row []byte) // what was asked about, for the dashboard; nil: it is not shown
+	Show   func(callID string, row []byte) // what was asked about, for the dashboard; nil: it is not shown
 	log    *slog.Logger
 	debug  bool // the way of each row is logged
 
@@ -58,50 +61,50 @@ func (j *job) Lane() int { return j.row.Partition }
 // Arrived implements [pool.Dated].
 func (j *job) Arrived() time.Time { return j.row.Taken }
 
-func newExecutor(cfg *config.Config, caller *caller, prompt *prompt, poolConfig pool.Config, log *slog.Logger) (*executor, error) {
-	e := &executor{
+func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig pool.Config, log *slog.Logger) (*Executor, error) {
+	e := &Executor{
 		cfg: cfg, caller: caller, prompt: prompt, dedupe: newDedupe(cfg), log: log,
 		debug: cfg.Process.LogLevel == "debug",
 		queue: newRowQueue(), ready: make(chan struct{}, 1),
 	}
 	poolConfig.OnRoom = e.signal
 	var err error
-	e.pool, err = pool.New(poolConfig, e.attempt)
+	e.Pool, err = pool.New(poolConfig, e.attempt)
 	return e, err
 }
 
 // Start queues the row. It implements [consumer.Executor].
-func (e *executor) Start(row *consumer.Row) {
+func (e *Executor) Start(row *consumer.Row) {
 	e.logQueued(row)
 	e.queue.add(row)
 	e.signal()
 }
 
 // Recall hands back the waiting rows that are no longer wanted. It implements [consumer.Recaller].
-func (e *executor) Recall() {
+func (e *Executor) Recall() {
 	for _, row := range e.queue.recall((*consumer.Row).Wanted) {
 		e.reply(row, consumer.Reply{HandedBack: true})
 	}
 	e.recallShared()
-	e.pool.Recall(func(j *job) bool { return !j.row.Wanted() })
+	e.Pool.Recall(func(j *job) bool { return !j.row.Wanted() })
 }
 
 // Resume looks at the waiting rows again, and at the slots that were held. It implements [consumer.Resumer].
-func (e *executor) Resume() {
+func (e *Executor) Resume() {
 	e.signal()
-	e.pool.Wake()
+	e.Pool.Wake()
 }
 
-func (e *executor) signal() {
+func (e *Executor) signal() {
 	select {
 	case e.ready <- struct{}{}:
 	default:
 	}
 }
 
-// run renders rows and hands them to the pool until ctx ends; then it gives back what waits. A row that is started after
+// Run renders rows and hands them to the pool until ctx ends; then it gives back what waits. A row that is started after
 // that is given back too: run returns only when done is closed, when no more can come.
-func (e *executor) run(ctx context.Context, done <-chan struct{}) {
+func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 	defer context.AfterFunc(ctx, e.signal)()
 	for {
 		select {
@@ -120,19 +123,19 @@ func (e *executor) run(ctx context.Context, done <-chan struct{}) {
 
 // next takes the first rows of the queue that may begin: one, or as many as are looked up in the store at once. They are
 // valid until the next call.
-func (e *executor) next(ctx context.Context) []*consumer.Row {
+func (e *Executor) next(ctx context.Context) []*consumer.Row {
 	most := 1
 	if e.dedupe != nil && e.dedupe.store != nil {
 		most = lookUpRows
 	}
 	return e.queue.take(most, func(row *consumer.Row, before int) bool {
-		return ctx.Err() != nil || row.MayBegin() && e.pool.Room(row.Partition) > before
+		return ctx.Err() != nil || row.MayBegin() && e.Pool.Room(row.Partition) > before
 	})
 }
 
 // submit gives jobs to the pool, but for those that share the call of another. It does not block, though the pool's queue
 // may have filled up meanwhile: a job in its hand could not be recalled, and would hold up those of other partitions.
-func (e *executor) submit(ctx context.Context, jobs []*job) {
+func (e *Executor) submit(ctx context.Context, jobs []*job) {
 	for len(jobs) > 0 {
 		j := jobs[0]
 		jobs = jobs[1:]
@@ -142,7 +145,7 @@ func (e *executor) submit(ctx context.Context, jobs []*job) {
 		case e.shared(j):
 		case e.unaffordable(j):
 		default:
-			if err := e.pool.Add(j, e.done); err != nil {
+			if err := e.Pool.Add(j, e.done); err != nil {
 				e.done(pool.Result[*job, struct{}]{In: j, Class: pool.Cancelled})
 			}
 		}
@@ -153,19 +156,19 @@ func (e *executor) submit(ctx context.Context, jobs []*job) {
 }
 
 // unaffordable answers a row whose own model has no price, where there is a ceiling.
-func (e *executor) unaffordable(j *job) bool {
+func (e *Executor) unaffordable(j *job) bool {
 	err := e.caller.Affordable(j.model)
 	if err == nil {
 		return false
 	}
-	r := pool.Result[*job, struct{}]{In: j, Err: err, Class: pool.Permanent, Finished: time.Now(), Stats: e.pool.Stats()}
+	r := pool.Result[*job, struct{}]{In: j, Err: err, Class: pool.Permanent, Finished: time.Now(), Stats: e.Pool.Stats()}
 	e.ended(r)
 	e.answerError(j, err, r, "")
 	return true
 }
 
 // prepareAll answers the rows that need no call, and makes jobs of the others.
-func (e *executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job {
+func (e *Executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job {
 	jobs := make([]*job, 0, len(rows))
 	for _, row := range rows {
 		if ctx.Err() != nil || !row.Wanted() {
@@ -178,7 +181,7 @@ func (e *executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job 
 }
 
 // prepare answers a row that needs no call, or makes a job of it.
-func (e *executor) prepare(row *consumer.Row) *job {
+func (e *Executor) prepare(row *consumer.Row) *job {
 	if e.cfg.Rows.OnUpstreamError == "pass" && row.Header.Get(consumer.HeaderStatus) == auditlog.RowError {
 		e.passOn(row)
 		return nil
@@ -189,7 +192,7 @@ func (e *executor) prepare(row *consumer.Row) *job {
 		err = e.render(j)
 	}
 	if err != nil {
-		e.answerError(j, err, pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.pool.Stats()}, "")
+		e.answerError(j, err, pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.Pool.Stats()}, "")
 		return nil
 	}
 	if e.restored(j) {
@@ -209,10 +212,10 @@ func rowFault(row *consumer.Row) error {
 }
 
 // passOn answers a row that arrived as an error of an earlier stage: it goes on unchanged, in its place.
-func (e *executor) passOn(row *consumer.Row) {
+func (e *Executor) passOn(row *consumer.Row) {
 	now := time.Now()
 	body := row.Body
-	event := e.event(&job{row: row}, pool.Result[*job, struct{}]{Finished: now, Stats: e.pool.Stats()})
+	event := e.event(&job{row: row}, pool.Result[*job, struct{}]{Finished: now, Stats: e.Pool.Stats()})
 	event.Source = auditlog.SourceUpstream
 	if len(body) > row.MaxBodyBytes {
 		fault := llm.ResultTooLarge(len(body), row.MaxBodyBytes)
@@ -239,24 +242,24 @@ func upstreamReason(row *consumer.Row, field string) string {
 }
 
 // render parses the row and makes the request of it.
-func (e *executor) render(j *job) error {
+func (e *Executor) render(j *job) error {
 	var err error
 	if j.parsed, err = llm.ParseRow(j.row.Body); err != nil {
 		return err
 	}
-	if j.request, j.vars, err = e.prompt.request(j.parsed); err != nil {
+	if j.request, j.vars, err = e.prompt.Request(j.parsed); err != nil {
 		return err
 	}
 	j.model = j.row.Header.Get(consumer.HeaderModel)
 	if err = e.address(j, 0); err != nil {
 		return err
 	}
-	j.key = e.caller.At(0).key(j.prepared)
+	j.key = e.caller.At(0).Key(j.prepared)
 	return nil
 }
 
 // done answers the row. It runs on the pool's goroutine.
-func (e *executor) done(r pool.Result[*job, struct{}]) {
+func (e *Executor) done(r pool.Result[*job, struct{}]) {
 	j := r.In
 	j.prepared, j.request = nil, llm.Request{}
 	e.ended(r)
@@ -275,14 +278,14 @@ func (e *executor) done(r pool.Result[*job, struct{}]) {
 }
 
 // reply answers the row, or gives it back.
-func (e *executor) reply(row *consumer.Row, reply consumer.Reply) {
+func (e *Executor) reply(row *consumer.Row, reply consumer.Reply) {
 	e.logFinished(row, &reply)
 	row.Reply(reply)
 }
 
 // answerError answers the row with an error result. source is where the error came from; empty: nobody was asked.
-func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}], source string) {
-	fault := asFault(err)
+func (e *Executor) answerError(j *job, err error, r pool.Result[*job, struct{}], source string) {
+	fault := call.AsError(err)
 	if p, ok := errors.AsType[*pool.PanicError](err); ok {
 		e.log.Error("a call panicked: this is a fault of the stage, please report it",
 			slog.Uint64("sequence", j.row.Seq), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
@@ -298,7 +301,7 @@ func (e *executor) answerError(j *job, err error, r pool.Result[*job, struct{}],
 }
 
 // event is what the row event says of the way of a row through the pool.
-func (e *executor) event(j *job, r pool.Result[*job, struct{}]) auditlog.Row {
+func (e *Executor) event(j *job, r pool.Result[*job, struct{}]) auditlog.Row {
 	return auditlog.Row{
 		Attempts: r.Attempts, CapacityRetries: r.CapacityRetries, Errors: j.errors, Usage: j.usage.Total(),
 		QueuedAt: j.row.Taken, StartedAt: r.Started, FinishedAt: r.Finished,
@@ -317,5 +320,5 @@ func (j *job) Weight(int) int64 {
 	if j.prepared == nil {
 		return 0
 	}
-	return estimateTokens(j.prepared, &j.request)
+	return call.EstimateTokens(j.prepared, &j.request)
 }

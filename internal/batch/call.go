@@ -1,4 +1,4 @@
-package app
+package batch
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
@@ -33,7 +34,7 @@ var (
 // batchRun is one batched request on its way: it makes the calls of its prompts through the stage's pool. It implements
 // [llm.BatchCaller].
 type batchRun struct {
-	*batches
+	*Service
 	id string
 
 	mu     sync.Mutex
@@ -42,8 +43,8 @@ type batchRun struct {
 	all    chan struct{} // holds a token when calls in the audit are to be counted again
 }
 
-func (b *batches) newRun() *batchRun {
-	return &batchRun{batches: b, id: newID(), all: make(chan struct{}, 1)}
+func (b *Service) newRun() *batchRun {
+	return &batchRun{Service: b, id: call.NewID(), all: make(chan struct{}, 1)}
 }
 
 // batchCall is one attempt at a prompt on its way through the pool.
@@ -55,7 +56,7 @@ type batchCall struct {
 }
 
 // Weight estimates the tokens of the call. It implements [pool.Weighted].
-func (c *batchCall) Weight(int) int64 { return estimateTokens(c.prepared, &c.request) }
+func (c *batchCall) Weight(int) int64 { return call.EstimateTokens(c.prepared, &c.request) }
 
 // Provider implements [llm.BatchCaller].
 func (r *batchRun) Provider() string { return r.caller.At(0).Provider() }
@@ -113,7 +114,7 @@ func (r *batchRun) unasked(err error) error {
 }
 
 // attempt makes one call. It runs on a worker of the pool.
-func (b *batches) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*llm.Reply, pool.Verdict) {
+func (b *Service) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*llm.Reply, pool.Verdict) {
 	if err := b.caller.Exhausted(); err != nil {
 		fault := &llm.Error{Class: llm.Fatal, Reason: reasonCostCeiling, Err: err}
 		return nil, pool.Verdict{Class: pool.Fatal, Err: fault, Unsent: true}
@@ -136,7 +137,7 @@ func (b *batches) attempt(ctx context.Context, c *batchCall, a pool.Attempt) (*l
 
 // readdress makes the call one to a fallback, to which the pool sends it while the first provider is without capacity: of
 // the fallback's own model, and within the fallback's own limit a minute.
-func (b *batches) readdress(c *batchCall, to int) (ended func(), err error) {
+func (b *Service) readdress(c *batchCall, to int) (ended func(), err error) {
 	t := b.caller.At(to)
 	ended, ok := func() {}, true
 	if t.Provider() != c.run.Provider() { // the first one's turn is counted already

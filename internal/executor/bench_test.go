@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/metrics"
@@ -22,7 +23,7 @@ import (
 
 // rowWay is what the executor does with a row and its one call, but for the call itself and the pool.
 type rowWay struct {
-	executor *executor
+	executor *Executor
 	row      *consumer.Row
 	exchange *llm.Exchange
 }
@@ -34,21 +35,21 @@ func newRowWay(tb testing.TB) *rowWay {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	servers, err := openTargets(cfg, nil, llmtest.Config{})
+	servers, err := call.Open(cfg, nil, llmtest.Config{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(servers.close)
-	prompt, err := loadPrompt(cfg)
+	tb.Cleanup(servers.Close)
+	prompt, err := LoadPrompt(cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	metrics, usage := metrics.New(version.Build{}, func() status.Snapshot { return status.Snapshot{} }), cost.NewRecorder()
-	caller := newCaller(servers, cost.NewLedger(nil, 0), cfg.Name, "run", func(c *auditlog.Call) {
+	caller := call.NewCaller(servers, cost.NewLedger(nil, 0), cfg.Name, "run", func(c *auditlog.Call) {
 		usage.Call(c)
 		metrics.CallDone(c)
 	})
-	e, err := newExecutor(cfg, caller, prompt, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, slog.New(slog.DiscardHandler))
+	e, err := New(cfg, caller, prompt, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
 	}

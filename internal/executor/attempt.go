@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
@@ -18,13 +19,13 @@ const attemptErrorsMax = 64
 var errNotWanted = errors.New("the row belongs to another replica now")
 
 // attempt makes one call for the job, on a worker of the pool.
-func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{}, pool.Verdict) {
+func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{}, pool.Verdict) {
 	if verdict, refused := e.refuse(j); refused {
 		return struct{}{}, verdict
 	}
 	if err := e.addressTo(j, a.Server); err != nil {
-		fault := asFault(err)
-		return struct{}{}, e.failed(j, a, fault, judge(fault, &llm.Exchange{}))
+		fault := call.AsError(err)
+		return struct{}{}, e.failed(j, a, fault, call.Judge(fault, &llm.Exchange{}))
 	}
 	e.renewKey(a)
 	call, reply, span := e.call(ctx, j, a)
@@ -38,7 +39,7 @@ func (e *executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 }
 
 // refuse makes no call for a row that another replica owns by now, nor for any row at the cost ceiling.
-func (e *executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
+func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 	if !j.row.Wanted() {
 		return pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}, true
 	}
@@ -49,7 +50,7 @@ func (e *executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 }
 
 // addressTo prepares the request for the server that the pool chose, unless it is already.
-func (e *executor) addressTo(j *job, server int) error {
+func (e *Executor) addressTo(j *job, server int) error {
 	if server == j.target {
 		return nil
 	}
@@ -58,7 +59,7 @@ func (e *executor) addressTo(j *job, server int) error {
 
 // address makes the bytes that go over the wire to a target. A model that the row names is asked of the first one alone:
 // others would not know it.
-func (e *executor) address(j *job, to int) (err error) {
+func (e *Executor) address(j *job, to int) (err error) {
 	j.request.Model = e.caller.At(to).Model()
 	if to == 0 && j.model != "" {
 		j.request.Model = j.model
@@ -72,17 +73,17 @@ func (e *executor) address(j *job, to int) (err error) {
 }
 
 // renewKey reads the keys again before a probe of a paused stage: they may be what was fixed.
-func (e *executor) renewKey(a pool.Attempt) {
+func (e *Executor) renewKey(a pool.Attempt) {
 	if !a.Probe {
 		return
 	}
-	if err := e.caller.reloadKey(); err != nil {
+	if err := e.caller.ReloadKey(); err != nil {
 		e.log.Warn("key not read again, the old one stays", slog.Any("error", err))
 	}
 }
 
 // call sends the request and validates the reply. The span ends with the exchange; what follows is our own work.
-func (e *executor) call(ctx context.Context, j *job, a pool.Attempt) (call outcome, reply *answer, span *tracing.Call) {
+func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt) (call call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
 	e.logStarted(j.row, a)
 	span = tracing.Of(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
@@ -95,7 +96,7 @@ func (e *executor) call(ctx context.Context, j *job, a pool.Attempt) (call outco
 }
 
 // accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
-func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
+func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 	a := &answer{Text: x.Reply.Text, Model: x.Reply.Model, Usage: x.Reply.Usage}
 	if a.Model == "" {
 		a.Model = j.prepared.Model
@@ -116,18 +117,18 @@ func (e *executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 }
 
 // record puts the call into the audit, the books, the row's own sum and the log.
-func (e *executor) record(j *job, a pool.Attempt, call outcome) {
+func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	j.row.RecordCall(call.Event)
 	e.caller.Count(call)
-	if e.show != nil {
-		e.show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // the row's own words, a secret among them perhaps
+	if e.Show != nil {
+		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // the row's own words, a secret among them perhaps
 	}
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
 	e.logCall(j.row, a, call.Event, call.Fault)
 }
 
 // failed adds a failed attempt to the chain that an error result shows.
-func (e *executor) failed(j *job, a pool.Attempt, fault *llm.Error, verdict pool.Verdict) pool.Verdict {
+func (e *Executor) failed(j *job, a pool.Attempt, fault *llm.Error, verdict pool.Verdict) pool.Verdict {
 	if verdict.Class == pool.Cancelled {
 		return verdict
 	}

@@ -1,4 +1,5 @@
-package app
+// Package batch answers batched requests over a NATS micro service.
+package batch
 
 import (
 	"context"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
@@ -29,8 +32,8 @@ const (
 	batchesMax = 64
 	// batchesBusyWait is what somebody is told to wait who asks when there are so many.
 	batchesBusyWait = 5 * time.Second
-	// batchHeadroom is what headers take of the server's largest message.
-	batchHeadroom = 1024
+	// BatchHeadroom is what headers take of the server's largest message.
+	BatchHeadroom = 1024
 )
 
 const (
@@ -46,14 +49,14 @@ func (*batchesBusyError) Error() string {
 	return fmt.Sprintf("%d batches are at work in this stage: ask again after %v", batchesMax, batchesBusyWait)
 }
 
-// batches answers batched requests over NATS. Their prompts go through the stage's pool, among the new rows and in the
+// Service answers batched requests over NATS. Their prompts go through the stage's pool, among the new rows and in the
 // order in which they come, each attempt by itself (see [pool.Once]), and as many at a time in all as the pool has slots:
 // so of a full pool rows keep at least two thirds, and no batch holds a row up. Every replica of a stage answers, owner
 // or standby: it is the queue group that picks one.
-type batches struct {
+type Service struct {
 	cfg      *config.Config
 	conn     *natsconn.Conn
-	caller   *caller
+	caller   *call.Caller
 	recorder *consumer.Recorder
 	batch    *llm.Batch
 	once     *pool.Once[*batchCall, *llm.Reply]
@@ -78,9 +81,9 @@ type batchTotals struct {
 	ProcessingTime int64 `json:"processing_time"` // nanoseconds, as the service's own
 }
 
-// newBatches puts the parts together and starts nothing.
-func newBatches(cfg *config.Config, conn *natsconn.Conn, caller *caller, e *executor, recorder *consumer.Recorder, log *slog.Logger) (*batches, error) {
-	b := &batches{
+// New puts the parts together and starts nothing.
+func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *executor.Executor, recorder *consumer.Recorder, log *slog.Logger) (*Service, error) {
+	b := &Service{
 		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
 		done: map[string]*batchTotals{config.BatchEndpoint: {}, batchEndpointDeprecated: {}},
 	}
@@ -97,16 +100,16 @@ func newBatches(cfg *config.Config, conn *natsconn.Conn, caller *caller, e *exec
 		MaxContentBytes: b.bytesMax(),
 		Request:         llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens, ExtraBody: extra},
 	})
-	b.once = pool.NewOnce(e.pool, b.attempt)
+	b.once = pool.NewOnce(e.Pool, b.attempt)
 	return b, err
 }
 
 // bytesMax is the largest body of a reply.
-func (b *batches) bytesMax() int { return int(b.conn.NC.MaxPayload()) - batchHeadroom }
+func (b *Service) bytesMax() int { return int(b.conn.NC.MaxPayload()) - BatchHeadroom }
 
-// serve answers requests until soft ends, then finishes those at work: their calls in the air end, what was not asked
+// Serve answers requests until soft ends, then finishes those at work: their calls in the air end, what was not asked
 // fails. When hard ends the pool cuts the calls. The pool must run, and serve returns after it has ended.
-func (b *batches) serve(soft, hard context.Context) {
+func (b *Service) Serve(soft, hard context.Context) {
 	work, stop := context.WithCancelCause(context.WithoutCancel(soft))
 	defer stop(nil)
 	service, err := b.open(work, hard)
@@ -128,7 +131,7 @@ func (b *batches) serve(soft, hard context.Context) {
 }
 
 // open begins to take requests.
-func (b *batches) open(work, hard context.Context) (micro.Service, error) {
+func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 	service, err := micro.AddService(b.conn.NC, micro.Config{
 		Name: batchService, Version: semanticVersion(version.Current().Version), Description: "batched requests to an LLM through a stage's pool",
 		Metadata: map[string]string{
@@ -152,7 +155,7 @@ func (b *batches) open(work, hard context.Context) (micro.Service, error) {
 
 // take takes a request up. What needs no call is answered here, where the service counts it as an error; the rest in a
 // goroutine of its own, for requests of an endpoint come one by one.
-func (b *batches) take(work, hard context.Context, endpoint, warning string, req micro.Request) {
+func (b *Service) take(work, hard context.Context, endpoint, warning string, req micro.Request) {
 	if req.Reply() == "" {
 		b.log.Debug("batched request without a reply subject is not answered", slog.String("subject", req.Subject()))
 		return // and not paid for
@@ -168,7 +171,7 @@ func (b *batches) take(work, hard context.Context, endpoint, warning string, req
 		}
 		b.count(endpoint, func(t *batchTotals) { t.Failed++ })
 	}
-	request, err := readBatchRequest(req.Data())
+	request, err := ReadBatchRequest(req.Data())
 	if err == nil {
 		err = b.batch.Check(request)
 	}
@@ -198,7 +201,7 @@ func (b *batches) take(work, hard context.Context, endpoint, warning string, req
 }
 
 // answer asks the prompts and sends the reply.
-func (b *batches) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *llm.BatchRequest) {
+func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *llm.BatchRequest) {
 	began, run := time.Now(), b.newRun()
 	reply, err := b.batch.Do(work, run, request)
 	run.audited(hard)
@@ -229,14 +232,14 @@ func (b *batches) answer(work, hard context.Context, endpoint string, msg *nats.
 	b.mu.Unlock()
 }
 
-func (b *batches) count(endpoint string, change func(*batchTotals)) {
+func (b *Service) count(endpoint string, change func(*batchTotals)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change(b.done[endpoint])
 }
 
 // stats is what the service adds to its own statistics.
-func (b *batches) stats(e *micro.Endpoint) any {
+func (b *Service) stats(e *micro.Endpoint) any {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t := b.done[e.Name]; t != nil {

@@ -1,4 +1,4 @@
-package app
+package batch
 
 import (
 	"encoding/json"
@@ -40,7 +40,7 @@ func FuzzReadBatchRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := readBatchRequest(data)
+		r, err := ReadBatchRequest(data)
 		if err == nil {
 			err = batch.Check(r)
 		}

@@ -1,4 +1,5 @@
-package app
+// Package call makes one audited, priced call to a provider or to a fallback.
+package call
 
 import (
 	"errors"
@@ -10,59 +11,59 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// caller makes calls to the first provider and to the fallbacks: within the ceiling, each with its audit event, priced and
+// Caller makes calls to the first provider and to the fallbacks: within the ceiling, each with its audit event, priced and
 // counted. Rows and batched requests share it. Safe for concurrent use.
-type caller struct {
-	*targets
+type Caller struct {
+	*Targets
 	ledger  *cost.Ledger
 	stage   string               // its name
 	runID   string               // of this process
 	counted func(*auditlog.Call) // each call, once it is priced
 }
 
-// newCaller returns what makes calls to t. counted is handed each call once it has its cost.
-func newCaller(t *targets, l *cost.Ledger, stage, runID string, counted func(*auditlog.Call)) *caller {
-	return &caller{targets: t, ledger: l, stage: stage, runID: runID, counted: counted}
+// NewCaller returns what makes calls to t. counted is handed each call once it has its cost.
+func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(*auditlog.Call)) *Caller {
+	return &Caller{Targets: t, ledger: l, stage: stage, runID: runID, counted: counted}
 }
 
 // RunID names the process in the events of its calls.
-func (c *caller) RunID() string { return c.runID }
+func (c *Caller) RunID() string { return c.runID }
 
 // Affordable returns an error where a row or prompt names a model of its own that has no price, and there is a ceiling.
-func (c *caller) Affordable(model string) error {
+func (c *Caller) Affordable(model string) error {
 	return c.ledger.Affords(c.At(0).Provider(), model)
 }
 
 // Exhausted returns why no call may start: the ceiling is reached; nil: one may.
-func (c *caller) Exhausted() error { return c.ledger.Exhausted() }
+func (c *Caller) Exhausted() error { return c.ledger.Exhausted() }
 
-// outcome is all that came of one call.
-type outcome struct {
+// Outcome is all that came of one call.
+type Outcome struct {
 	Exchange *llm.Exchange
 	Event    *auditlog.Call
 	Fault    *llm.Error // nil: it succeeded
 }
 
 // Outcome makes the audit event of a call that a target was sent, with its cost. err is why the call failed, or why its
-// reply is not taken. Once the event is recorded, the outcome must be handed to [caller.Count].
-func (c *caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) outcome {
-	o := outcome{Exchange: x}
+// reply is not taken. Once the event is recorded, the outcome must be handed to [Caller.Count].
+func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
+	o := Outcome{Exchange: x}
 	o.Fault, _ = errors.AsType[*llm.Error](err)
 	o.Event = c.event(c.At(target), p.Model, a, x, o.Fault)
 	return o
 }
 
 // Count counts a call's cost towards the ceiling, and the call in totals and metrics.
-func (c *caller) Count(o outcome) {
+func (c *Caller) Count(o Outcome) {
 	c.ledger.Spend(o.Event)
 	c.counted(o.Event)
 }
 
 // Verdict is what the pool makes of the call.
-func (o outcome) Verdict() pool.Verdict {
+func (o Outcome) Verdict() pool.Verdict {
 	verdict := pool.Verdict{}
 	if o.Fault != nil {
-		verdict = judge(o.Fault, o.Exchange)
+		verdict = Judge(o.Fault, o.Exchange)
 	}
 	if o.Event.Usage != nil {
 		verdict.Weight = o.Event.Usage.TotalTokens
@@ -71,7 +72,7 @@ func (o outcome) Verdict() pool.Verdict {
 }
 
 // event is the audit event of one call; whoever asked for it fills in its identity.
-func (c *caller) event(t *target, model string, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
+func (c *Caller) event(t *target, model string, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
 	e := &auditlog.Call{
 		Header:   auditlog.Header{Time: time.Now(), RunID: c.runID, Stage: c.stage},
 		CallID:   newCallID(),

@@ -1,4 +1,4 @@
-package app
+package executor
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ const (
 	formValue = "value" // the value in the reply that satisfied the schema
 )
 
-func (p *prompt) form() string {
+func (p *Prompt) form() string {
 	if p.schema != nil {
 		return formValue
 	}
@@ -24,7 +24,7 @@ func (p *prompt) form() string {
 
 // errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply might have been a success.
 // Empty: none, the provider said so.
-func (e *executor) errorForm(row *consumer.Row, reason llm.Reason) string {
+func (e *Executor) errorForm(row *consumer.Row, reason llm.Reason) string {
 	switch reason { //nolint:exhaustive // the others depend on no setting
 	case llm.ReasonResultTooLarge:
 		return fmt.Sprintf("room=%d", row.MaxBodyBytes-e.prompt.format.Overhead())
@@ -39,7 +39,7 @@ func (e *executor) errorForm(row *consumer.Row, reason llm.Reason) string {
 	}
 }
 
-func (p *prompt) schemaHash() string {
+func (p *Prompt) schemaHash() string {
 	if p.schema == nil {
 		return ""
 	}
@@ -50,7 +50,7 @@ func (p *prompt) schemaHash() string {
 // its result: another field, schema, template or largest message. So the result is always made again by the present ones,
 // which gives the same bytes where they are the same. It reports false where no reply is kept, and where the one that is
 // kept does not serve by the present settings: then the call is made, and paid for, again.
-func (e *executor) restored(j *job) bool {
+func (e *Executor) restored(j *job) bool {
 	kept := j.row.Kept
 	if kept == nil || kept.RequestHash != j.key {
 		return false
@@ -74,7 +74,7 @@ func (e *executor) restored(j *job) bool {
 	return true
 }
 
-func (e *executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
+func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 	kept := &j.row.Kept.Reply
 	if kept.Form != e.errorForm(j.row, llm.Reason(kept.Event.Reason)) {
 		return false
@@ -84,7 +84,7 @@ func (e *executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 	return ok
 }
 
-func (e *executor) restoreSuccess(j *job, reply *consumer.Reply) bool {
+func (e *Executor) restoreSuccess(j *job, reply *consumer.Reply) bool {
 	kept := &j.row.Kept.Reply
 	a, ok := llm.ReadAnswer(kept.Body, kept.Form == formValue)
 	switch {
