@@ -114,7 +114,7 @@ func (w *traffic) on(entry string) bool {
 }
 
 // noneDenied checks that the server has denied a stage nothing.
-func noneDenied(t *testing.T, stages ...*stage) {
+func noneDenied(t *testing.T, stages ...*process) {
 	t.Helper()
 	for _, s := range stages {
 		text, _ := s.logs.read()

@@ -95,8 +95,8 @@ func with(v vars, changes ...vars) vars {
 	return v
 }
 
-// stage is one process of the stage.
-type stage struct {
+// process is one process of the stage.
+type process struct {
 	t    *testing.T
 	logs *journal
 	page string // address of its HTTP server
@@ -107,7 +107,7 @@ type stage struct {
 }
 
 // run starts a stage with an environment. It is stopped at once at the end of the test if it still runs.
-func run(t *testing.T, environ vars) *stage {
+func run(t *testing.T, environ vars) *process {
 	t.Helper()
 	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedCalls)
 	if err != nil {
@@ -117,7 +117,7 @@ func run(t *testing.T, environ vars) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{t: t, logs: newJournal(), page: "http://" + listener.Addr().String(), done: make(chan struct{})}
+	s := &process{t: t, logs: newJournal(), page: "http://" + listener.Addr().String(), done: make(chan struct{})}
 	hard, kill := context.WithCancel(context.WithoutCancel(t.Context()))
 	soft, stop := context.WithCancel(hard)
 	s.soft, s.hard = stop, kill
@@ -133,7 +133,7 @@ func run(t *testing.T, environ vars) *stage {
 }
 
 // ended waits until the stage has ended by itself, and returns what Run returned.
-func (s *stage) ended() error {
+func (s *process) ended() error {
 	s.t.Helper()
 	select {
 	case <-s.done:
@@ -145,7 +145,7 @@ func (s *stage) ended() error {
 }
 
 // stop drains the stage, as SIGTERM does.
-func (s *stage) stop() {
+func (s *process) stop() {
 	s.t.Helper()
 	s.soft()
 	if err := s.ended(); err != nil {
@@ -154,7 +154,7 @@ func (s *stage) stop() {
 }
 
 // ready reads /readyz.
-func (s *stage) ready() (ok bool, why string) {
+func (s *process) ready() (ok bool, why string) {
 	s.t.Helper()
 	return readyBy(s.t, http.DefaultClient, s.page)
 }
@@ -204,7 +204,7 @@ func (j *journal) read() (text string, next <-chan struct{}) {
 }
 
 // says waits until the stage has logged a line that holds all words.
-func (s *stage) says(words ...string) {
+func (s *process) says(words ...string) {
 	s.t.Helper()
 	timeout := time.After(patience)
 	for {

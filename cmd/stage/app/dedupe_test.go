@@ -1,14 +1,9 @@
 package app
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,35 +184,4 @@ func TestAStoreThatFailsFailsNoRow(t *testing.T) {
 			t.Error("nothing was said of the store")
 		}
 	})
-}
-
-// TestFreshWithStoredRepliesKeepsThem runs the command itself: process twice, the second time from the beginning.
-func TestFreshWithStoredRepliesKeepsThem(t *testing.T) {
-	dir := t.TempDir()
-	in := filepath.Join(dir, "in.jsonl")
-	if err := os.WriteFile(in, []byte("{\"q\":\"one\"}\n{\"q\":\"two\"}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	process := func(args ...string) (out, errs string) {
-		var stdout, stderr bytes.Buffer
-		env := &Env{
-			Args: append([]string{
-				"process", in, "--llm-provider=mock", "--template={{ row.q }}", "--dedupe=stored", "--data-sync=1s",
-				"--data-dir=" + filepath.Join(dir, "data"), "--http-addr=127.0.0.1:0",
-			}, args...),
-			Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr,
-		}
-		if code := Main(context.Background(), env); code != exitDone {
-			t.Fatalf("exit code %d:\n%s", code, stderr.String())
-		}
-		return stdout.String(), stderr.String()
-	}
-	first, _ := process()
-	second, errs := process("--fresh")
-	if first != second || !strings.Contains(errs, ": 0 calls, 0 capacity retries, 0 tokens, cost in USD 0.000000") {
-		t.Errorf("first:\n%ssecond:\n%s%s", first, second, errs)
-	}
-	if _, errs = process("--fresh", "--dedupe=off"); !strings.Contains(errs, ": 2 calls,") {
-		t.Errorf("without dedupe:\n%s", errs)
-	}
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -91,16 +90,6 @@ func TestKeysAreNowhere(t *testing.T) {
 		}
 		l.readFiles(places)
 	})
-	for _, args := range [][]string{{"config"}, {"config", "--markdown"}} {
-		var out, errs bytes.Buffer
-		env := &Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Environ: map[string]string{
-			"STAGE_LLM_API_KEY": first, "STAGE_LLM_ANTHROPIC_API_KEY": second, "STAGE_NATS_URL": "nats://user:" + second + "@host",
-		}}
-		if code := Main(t.Context(), env); code != exitDone {
-			t.Fatalf("%v: exit code %d: %s", args, code, errs.String())
-		}
-		places[strings.Join(args, " ")] = out.String() + errs.String()
-	}
 	for place, text := range places {
 		for _, key := range []string{first, second} {
 			if i := strings.Index(text, key); i >= 0 {

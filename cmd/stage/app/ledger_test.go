@@ -265,7 +265,7 @@ func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 		}{{"0.35", false, 4}, {"0.55", true, 6}, {"0.55", false, 6}} {
 			r := l.start(map[string]string{"STAGE_MAX_COST_USD": run.ceiling, "STAGE_ON_FATAL": "fail"}, stageOptions{ExitOnFatal: run.exit})
 			if run.exit {
-				if err := <-r.done; exitCode(err) != exitFatal || !strings.HasPrefix(err.Error(), "cost ceiling reached: the known cost, 0.600000 USD") {
+				if err := <-r.done; !isFatal(err) || !strings.HasPrefix(err.Error(), "cost ceiling reached: the known cost, 0.600000 USD") {
 					t.Errorf("run: %v", err)
 				}
 			} else {

@@ -138,9 +138,9 @@ func TestWrongSettingsShowTheProvidersWordsAndTheRequest(t *testing.T) {
 			text := `openai: 400 unknown_parameter: Unknown parameter: 'top_q'.*; the request was POST http://first.test/v1/chat/completions \{model: "large", .*top_q: 1\}`
 			if exit {
 				err := <-r.done
-				matches(t, fmt.Sprintf("exit code %d", exitCode(err)), []string{err.Error()}, "wrong settings: the provider refuses every row alike: "+text)
-				if exitCode(err) != exitFatal {
-					t.Errorf("exit code %d", exitCode(err))
+				matches(t, "end", []string{err.Error()}, "wrong settings: the provider refuses every row alike: "+text)
+				if !isFatal(err) {
+					t.Errorf("got %T, want a fatal error", err)
 				}
 			} else {
 				time.Sleep(90 * time.Second)

@@ -130,3 +130,21 @@ func TestAKeyInThePlaceOfItsPathIsNotPrinted(t *testing.T) {
 		}
 	}
 }
+
+func TestKeysAreNotInThePrintedConfiguration(t *testing.T) {
+	const first, second = "sk-first-secret-0123456789", "sk-second-secret-0123456789"
+	for _, args := range [][]string{{"config"}, {"config", "--markdown"}} {
+		var out, errs bytes.Buffer
+		env := &Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Environ: map[string]string{
+			"STAGE_LLM_API_KEY": first, "STAGE_LLM_ANTHROPIC_API_KEY": second, "STAGE_NATS_URL": "nats://user:" + second + "@host",
+		}}
+		if code := Main(t.Context(), env); code != exitDone {
+			t.Fatalf("%v: exit code %d: %s", args, code, errs.String())
+		}
+		for _, key := range []string{first, second} {
+			if text := out.String() + errs.String(); strings.Contains(text, key) {
+				t.Errorf("%v holds a key: %s", args, text)
+			}
+		}
+	}
+}

@@ -139,7 +139,7 @@ func TestFaultsOfAFallbackNameItsVariables(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = call.Open(cfg, nil, llmtest.Config{})
-	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_BASE_URL: holds a query") {
+	if !config.IsInvalid(err) || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_BASE_URL: holds a query") {
 		t.Errorf("got %v", err)
 	}
 }

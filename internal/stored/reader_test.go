@@ -1,4 +1,4 @@
-package app
+package stored_test
 
 import (
 	"context"
@@ -13,19 +13,18 @@ import (
 
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // What is read: by subject, by where and when to begin, to the end or beyond it.
 func TestAReaderReadsWhatItWasAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, llmtest.Config{}, nil)
-		if _, err := l.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
+		b := stagetest.NewBench(t, nil)
+		if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
 			t.Fatal(err)
 		}
 		publish := func(subjects ...string) {
 			for _, subject := range subjects {
-				if _, err := l.js.Publish(t.Context(), subject, []byte(subject)); err != nil {
+				if _, err := b.JS.Publish(t.Context(), subject, []byte(subject)); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Second)
@@ -49,7 +48,7 @@ func TestAReaderReadsWhatItWasAskedFor(t *testing.T) {
 			c.options.Stream = "S"
 			followed := c.options
 			followed.Follow = followed.Until == 0
-			r, err := stored.Open(t.Context(), l.js, followed)
+			r, err := stored.Open(t.Context(), b.JS, followed)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +75,7 @@ func TestAReaderReadsWhatItWasAskedFor(t *testing.T) {
 			}()
 		}
 		publish("s.b.5", "s.c.6")
-		r, err := stored.Open(t.Context(), l.js, stored.ReadOptions{Stream: "S", Filters: all, Follow: true})
+		r, err := stored.Open(t.Context(), b.JS, stored.ReadOptions{Stream: "S", Filters: all, Follow: true})
 		if err != nil {
 			t.Fatal(err)
 		}
