@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -33,7 +33,7 @@ func TestThePipelineOfTheReadmeWorks(t *testing.T) {
 	}
 	soft, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- app.Run(soft, t.Context(), cfg, app.Deps{Logger: slog.New(slog.DiscardHandler)}) }()
+	go func() { ended <- stage.Run(soft, t.Context(), cfg, stage.Deps{Logger: slog.New(slog.DiscardHandler)}) }()
 	defer func() {
 		stop()
 		if err := <-ended; err != nil {

@@ -16,9 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
@@ -114,7 +114,7 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 	defer drain()
 	done := make(chan error, 1)
 	go func() {
-		done <- app.Run(soft, hard, cfg, app.Deps{
+		done <- stage.Run(soft, hard, cfg, stage.Deps{
 			NATS: func() (*nats.Conn, error) { return connect("stage") }, DialLLM: pipe.DialContext, Listener: pages, Logger: log,
 		})
 	}()

@@ -21,9 +21,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -123,7 +123,7 @@ func run(t *testing.T, environ vars) *process {
 	s.soft, s.hard = stop, kill
 	go func() {
 		defer close(s.done)
-		s.err = app.Run(soft, hard, cfg, app.Deps{Listener: listener, Logger: slog.New(slog.NewTextHandler(s.logs, nil))})
+		s.err = stage.Run(soft, hard, cfg, stage.Deps{Listener: listener, Logger: slog.New(slog.NewTextHandler(s.logs, nil))})
 	}()
 	t.Cleanup(func() {
 		kill()

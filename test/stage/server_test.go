@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -99,7 +99,7 @@ func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := app.Run(soft, t.Context(), cfg, app.Deps{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if err := stage.Run(soft, t.Context(), cfg, stage.Deps{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Errorf("run: %v, want none", err)
 	}
 }

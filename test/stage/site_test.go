@@ -23,6 +23,7 @@ import (
 	"github.com/llm-stage/stage/cmd/stage/app"
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
@@ -57,7 +58,7 @@ const apiKey = "sk-this-key-must-be-found-nowhere"
 const patience = 6 * time.Hour
 
 // deps are what a replica finds outside itself.
-type deps = app.Deps
+type deps = stage.Deps
 
 // vars are variables of the environment.
 type vars map[string]string
@@ -197,7 +198,7 @@ func (s *site) startWith(changes vars, adapt func(*deps)) *replica {
 	r.soft, r.hard = stop, kill
 	go func() {
 		defer close(r.done)
-		r.err = app.Run(soft, hard, cfg, d)
+		r.err = stage.Run(soft, hard, cfg, d)
 	}()
 	s.t.Cleanup(func() {
 		kill()

@@ -15,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -180,7 +181,7 @@ func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 	err := fmt.Errorf("%s: %s", code, reply.Header.Get(micro.ErrorHeader))
 	var body batch.BatchErrorBody
 	if json.Unmarshal(reply.Data, &body) == nil && body.Fatal {
-		return &FatalError{Err: err}
+		return &stage.FatalError{Err: err}
 	}
 	if code == batch.BatchBadRequest || code == batch.BatchTooLarge {
 		return config.Invalid(err)

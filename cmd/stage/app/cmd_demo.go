@@ -12,8 +12,10 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
@@ -73,11 +75,11 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)
-	server, err := newLateServer(soft, cfg, Deps{}, true)
+	server, err := stage.NewLateServer(soft, cfg, stage.Deps{}, true)
 	if err != nil {
 		return err
 	}
-	defer server.close()
+	defer server.Close()
 	conn, err := natsconn.StartServer(soft, cfg, dir, 0, log)
 	if err != nil {
 		return err
@@ -88,14 +90,14 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 		return err
 	}
 	defer servers.Close()
-	s, err := newStage(cfg, conn, servers, log, stageOptions{ExitOnFatal: true, Console: env.Stderr})
+	s, err := stage.New(cfg, conn, servers, log, stage.Options{ExitOnFatal: true, Console: env.Stderr})
 	if err != nil {
 		return err
 	}
 	terminal.PrintLine(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
-	terminal.PrintLine(env.Stdout, "dashboard: %s", server.start(hard, s))
-	p := &pipeline{stage: s, stderr: env.Stderr, out: env.Stdout, source: newDemoRows(rows), total: int64(rows), format: writeDemoLine}
-	if err := p.run(soft, hard); err != nil {
+	terminal.PrintLine(env.Stdout, "dashboard: %s", server.Start(hard, s))
+	p := &job.Pipeline{Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: newDemoRows(rows), Total: int64(rows), Format: writeDemoLine}
+	if err := p.Run(soft, hard); err != nil {
 		return err
 	}
 	return demoAudit(hard, env.Stdout, s)
@@ -153,7 +155,7 @@ func (d *demoRows) Read() (*nats.Msg, error) {
 }
 
 // demoAudit counts what the audit stream holds and says how to look further.
-func demoAudit(ctx context.Context, w io.Writer, s *stage) error {
+func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 	counts, err := countAudit(ctx, s)
 	if err != nil {
 		return err
@@ -162,7 +164,7 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage) error {
 	terminal.PrintLine(out, "")
 	terminal.PrintLine(out, "audit: %d calls (%d succeeded, %d met no capacity and were made again, %d failed), %d rows, %d run events",
 		counts.calls, counts.succeeded, counts.capacity, counts.calls-counts.succeeded-counts.capacity, counts.rows, counts.runs)
-	sum := s.summary()
+	sum := s.Summary()
 	terminal.PrintLine(out, "rows: %d succeeded, %d failed; peak delay between calls %s; every result in the order of its row",
 		sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond))
 	return out.Flush()
@@ -171,13 +173,13 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage) error {
 // auditCounts counts events by kind, and calls by status.
 type auditCounts struct{ calls, succeeded, capacity, rows, runs int }
 
-func countAudit(ctx context.Context, s *stage) (auditCounts, error) {
+func countAudit(ctx context.Context, s *stage.Stage) (auditCounts, error) {
 	var c auditCounts
-	js, err := jetstream.New(s.conn.NC)
+	js, err := jetstream.New(s.Conn.NC)
 	if err != nil {
 		return c, err
 	}
-	return c, stored.ReadAudit(ctx, js, s.cfg, stored.AuditQuery{}, func(_ []byte, e *auditlog.Event) error {
+	return c, stored.ReadAudit(ctx, js, s.Cfg, stored.AuditQuery{}, func(_ []byte, e *auditlog.Event) error {
 		c.count(e)
 		return nil
 	})

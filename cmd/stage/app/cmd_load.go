@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stored"
 
@@ -78,7 +79,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return config.Invalid(errors.New("--id: name the load, so that it is known again; the input can't be read twice to make a name of its content"))
 	case id == "":
 		id = in.Sum[:16]
-	case !jobNames.MatchString(id) || strings.Contains(id, "."):
+	case !job.JobNames.MatchString(id) || strings.Contains(id, "."):
 		return config.Invalid(fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
 	}
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are made for it

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -21,13 +22,13 @@ func newProcessCommand(env *Env) *cobra.Command {
 			"  stage process reviews.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
 			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run",
 	}
-	var o processOptions
-	cmd.Flags().StringVarP(&o.out, "out", "o", "", "file that the results go to; default: standard output")
-	cmd.Flags().StringVar(&o.job, "job", "", "name of the job; needed to resume from standard input")
-	cmd.Flags().StringVar(&o.format, "format", "", "format of the input: jsonl or csv; default: by its name")
-	cmd.Flags().BoolVar(&o.fresh, "fresh", false, "discard what an earlier run of this job has stored")
-	cmd.Flags().Int64Var(&o.limit, "limit", 0, "process the first N rows only; 0: all")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "render the prompts, show the first ones and count; call nobody, store nothing")
+	var o job.Options
+	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file that the results go to; default: standard output")
+	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; needed to resume from standard input")
+	cmd.Flags().StringVar(&o.Format, "format", "", "format of the input: jsonl or csv; default: by its name")
+	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what an earlier run of this job has stored")
+	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process the first N rows only; 0: all")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "render the prompts, show the first ones and count; call nobody, store nothing")
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the bar says the rest
@@ -38,15 +39,15 @@ func newProcessCommand(env *Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if o.limit < 0 {
-			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.limit))
+		if o.Limit < 0 {
+			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))
 		}
 		soft, hard, stop := env.Contexts(cmd.Context())
 		defer stop()
-		if o.dryRun {
+		if o.DryRun {
 			return dryRun(soft, env, cfg, args[0], o)
 		}
-		return processFile(soft, hard, standardIO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
+		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
 	}
 	return cmd
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
@@ -63,7 +64,7 @@ func printResults(ctx context.Context, env *Env, cfg *config.Config, path string
 	if err != nil {
 		return err
 	}
-	w, closeOut, err := openOut(env.Stdout, path)
+	w, closeOut, err := job.OpenOut(env.Stdout, path)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func printPartition(ctx context.Context, js jetstream.JetStream, cfg *config.Con
 		r, err := results.Next(ctx, time.Second)
 		switch {
 		case err == nil:
-			err = writeResult(out, r)
+			err = job.WriteResult(out, r)
 		case errors.Is(err, stored.ErrNoMore) && follow:
 			err = out.Flush()
 		case errors.Is(err, stored.ErrNoMore), ctx.Err() != nil && follow: // an interrupt is how it ends

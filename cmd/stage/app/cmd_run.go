@@ -3,6 +3,7 @@ package app
 import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/spf13/cobra"
 )
 
@@ -26,7 +27,7 @@ func newRunCommand(env *Env) *cobra.Command {
 			return err
 		}
 		if env.LimitMemory != nil && len(cfg.NATS.URL) > 0 { // what a server of its own needs is not known
-			env.LimitMemory(memoryLimit(cfg))
+			env.LimitMemory(stage.MemoryLimit(cfg))
 		}
 		soft, hard, stop := env.Contexts(cmd.Context())
 		defer stop()
@@ -34,7 +35,7 @@ func newRunCommand(env *Env) *cobra.Command {
 		defer stopReloads()
 		log := logging.NewConfigured(cfg, env.Stderr)
 		defer logging.Flush(log)
-		return Run(soft, hard, cfg, Deps{
+		return stage.Run(soft, hard, cfg, stage.Deps{
 			Logger:   log,
 			Console:  env.Stderr,
 			Reloads:  reloads,

@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -25,8 +26,8 @@ const (
 )
 
 // dryRun renders the prompt of each row and shows the first ones. It calls nobody and stores nothing.
-func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o processOptions) error {
-	in, err := load.OpenSource(ctx, env.Stdin, input, o.format)
+func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o job.Options) error {
+	in, err := load.OpenSource(ctx, env.Stdin, input, o.Format)
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o p
 	if p.Base.Schema != nil {
 		e.each += len(p.Base.Schema.Source())
 	}
-	for ctx.Err() == nil && (o.limit == 0 || e.rows < o.limit) {
+	for ctx.Err() == nil && (o.Limit == 0 || e.rows < o.Limit) {
 		row, err := rows.Next()
 		if errors.Is(err, io.EOF) {
 			break

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/verify"
 )
@@ -28,7 +29,7 @@ func exitCode(err error) int {
 	if _, ok := errors.AsType[*verify.UnprovenError](err); ok {
 		return exitUsage
 	}
-	if _, ok := errors.AsType[*FatalError](err); ok {
+	if _, ok := errors.AsType[*stage.FatalError](err); ok {
 		return exitFatal
 	}
 	if _, ok := errors.AsType[*stopping.InterruptError](err); ok {

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"fmt"
@@ -80,12 +80,12 @@ func TestAHandOverDoesNotWaitForAnotherPartitionsCall(t *testing.T) {
 			t.Run(dedupe+"/the one that calls "+test.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					l := newReleaseLab(t, dedupe, test.slow)
-					one := l.start(nil, stageOptions{})
+					one := l.start(nil, Options{})
 					time.Sleep(3 * time.Second)
 					l.ask(test.first)
 					l.ask(1 - test.first)
 
-					two := l.start(nil, stageOptions{})
+					two := l.start(nil, Options{})
 					l.within(time.Second, "partition 1 is released", func() bool { return one.role(1) == consumer.Standby })
 					l.within(time.Second, "partition 1 has another owner", func() bool { return two.role(1) == consumer.Owner })
 					l.within(time.Second, "its row is there", func() bool { return two.consumers[1].Status().Window == 1 })
@@ -107,11 +107,11 @@ func TestAHandOverDoesNotWaitForAnotherPartitionsCall(t *testing.T) {
 func TestARowThatWentAndCameBackSharesACallAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newReleaseLab(t, "inflight", false)
-		one := l.start(nil, stageOptions{})
+		one := l.start(nil, Options{})
 		time.Sleep(3 * time.Second)
 		l.ask(0)
 		l.ask(1)
-		two := l.start(nil, stageOptions{})
+		two := l.start(nil, Options{})
 		l.within(3*time.Second, "partition 1 has another owner", func() bool { return two.role(1) == consumer.Owner })
 		two.stop()
 		l.within(5*time.Second, "the row of partition 1 is back", func() bool {

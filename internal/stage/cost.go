@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 
 // recallCost counts what the audit holds of earlier runs, as far back as it goes. Without a ceiling it reads nothing. A call
 // whose cost was not known then is priced by today's prices.
-func (s *stage) recallCost(ctx context.Context) error {
-	l, cfg := s.ledger, s.cfg
+func (s *Stage) recallCost(ctx context.Context) error {
+	l, cfg := s.ledger, s.Cfg
 	if l.Ceiling() == 0 {
 		return nil
 	}
-	js, err := jetstream.New(s.conn.NC)
+	js, err := jetstream.New(s.Conn.NC)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (s *stage) recallCost(ctx context.Context) error {
 		return fmt.Errorf("cost of earlier runs, for STAGE_MAX_COST_USD: %w", err)
 	}
 	if calls > 0 {
-		s.log.Info("cost of earlier runs counts", slog.Int("calls", calls), slog.Float64("cost_usd", l.Spent()), slog.Float64("ceiling_usd", l.Ceiling()))
+		s.Log.Info("cost of earlier runs counts", slog.Int("calls", calls), slog.Float64("cost_usd", l.Spent()), slog.Float64("ceiling_usd", l.Ceiling()))
 	}
 	return nil
 }

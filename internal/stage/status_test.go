@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"encoding/json"
@@ -20,11 +20,11 @@ import (
 )
 
 // shownStage is a stage in the middle of its work that nothing runs, and a snapshot of it.
-func shownStage(payloads bool) (*stage, status.Snapshot) {
+func shownStage(payloads bool) (*Stage, status.Snapshot) {
 	now := time.Now()
-	s := &stage{
-		cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
-		usage: cost.NewRecorder(), activity: status.NewActivity(payloads), history: status.NewHistory(now),
+	s := &Stage{
+		Cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
+		Usage: cost.NewRecorder(), activity: status.NewActivity(payloads), history: status.NewHistory(now),
 	}
 	cost := 0.25
 	for i, status := range []auditlog.CallStatus{auditlog.CallCapacityRetry, auditlog.CallSuccess} {
@@ -38,7 +38,7 @@ func shownStage(payloads bool) (*stage, status.Snapshot) {
 		} else {
 			c.StatusCode, c.ErrorClass, c.RetryAfter = 429, "capacity", 7*time.Second
 		}
-		s.usage.Call(c)
+		s.Usage.Call(c)
 		s.activity.Note(auditlog.Event{Call: c})
 	}
 	s.activity.Note(auditlog.Event{Row: &auditlog.Row{Header: auditlog.Header{Time: now.Add(2 * time.Second)}, Sequence: 40, Status: "error", Reason: "refused"}})

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 )
 
 // reloadKeys reads the key again at each SIGHUP.
-func (s *stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
+func (s *Stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -15,9 +15,9 @@ func (s *stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
 		case <-reloads:
 		}
 		if err := s.caller.ReloadKey(); err != nil {
-			s.log.Error("key not read again, the old one stays", slog.Any("error", err))
+			s.Log.Error("key not read again, the old one stays", slog.Any("error", err))
 			continue
 		}
-		s.log.Info("key read again")
+		s.Log.Info("key read again")
 	}
 }

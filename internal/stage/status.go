@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"time"
@@ -7,23 +7,23 @@ import (
 	"github.com/llm-stage/stage/internal/version"
 )
 
-// status reports the stage as it is now. Safe for concurrent use.
-func (s *stage) status() status.Report {
+// Status reports the stage as it is now. Safe for concurrent use.
+func (s *Stage) Status() status.Report {
 	ready, reason := s.ready()
 	return s.report(s.snapshot(), time.Now(), ready, reason)
 }
 
-func (s *stage) report(snap status.Snapshot, now time.Time, ready bool, reason string) status.Report {
+func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason string) status.Report {
 	r := status.Report{
-		Stage: s.cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Pool: status.NewPoolReport(&snap, now), Usage: status.NewUsageReport(s.usage.All()),
+		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
+		Ready: ready, Reason: reason, Pool: status.NewPoolReport(&snap, now), Usage: status.NewUsageReport(s.Usage.All()),
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 	}
-	r.Pool.Throttle = s.cfg.Pool.Throttle
+	r.Pool.Throttle = s.Cfg.Pool.Throttle
 	if r.Pool.Paused != "" {
 		r.Pool.Held = s.holdText()
 	}
-	for _, m := range s.usage.List() {
+	for _, m := range s.Usage.List() {
 		r.Models = append(r.Models, status.ModelReport{Provider: m.Provider, Model: m.Model, UsageReport: status.NewUsageReport(m.Spending)})
 	}
 	for i := range snap.Partitions {

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 const reminderEvery = time.Minute
 
 // paused is called by the pool when it pauses. It must not block.
-func (s *stage) paused(p pool.Pause, exit bool) {
+func (s *Stage) paused(p pool.Pause, exit bool) {
 	t := s.caller.At(p.Server)
 	attrs := []any{
 		slog.String("error", status.PauseError(p)), slog.Time("since", p.Since), slog.Time("next_probe", p.Next), slog.String("provider", t.Provider()),
@@ -24,22 +24,22 @@ func (s *stage) paused(p pool.Pause, exit bool) {
 	var fatal error
 	switch p.Kind {
 	case pool.Outage:
-		if s.cfg.Rows.OutageHold > 0 {
-			s.log.Error("paused: the provider is out; rows are held for STAGE_OUTAGE_HOLD, calls go on when it answers", attrs...)
+		if s.Cfg.Rows.OutageHold > 0 {
+			s.Log.Error("paused: the provider is out; rows are held for STAGE_OUTAGE_HOLD, calls go on when it answers", attrs...)
 		} else {
-			s.log.Error("paused: the provider is out; no row is lost, calls go on when it answers", attrs...)
+			s.Log.Error("paused: the provider is out; no row is lost, calls go on when it answers", attrs...)
 		}
 	case pool.Shortage:
-		s.log.Error("paused: this machine is short of a resource; no row is lost, calls go on when there is room", attrs...)
+		s.Log.Error("paused: this machine is short of a resource; no row is lost, calls go on when there is room", attrs...)
 	case pool.WrongSettings:
 		fatal = fmt.Errorf("wrong settings: the provider refuses every row alike: %s", status.PauseError(p))
-		s.log.Error("paused: the provider refuses every row alike, so the settings are wrong; no row is lost", attrs...)
+		s.Log.Error("paused: the provider refuses every row alike, so the settings are wrong; no row is lost", attrs...)
 	case pool.FatalError, pool.NotPaused:
 		fatal = p.Err
 		if status.ReasonOf(p) != status.PauseCost {
 			fatal = fmt.Errorf("fatal provider error: %w", p.Err)
 		}
-		s.log.Error("paused: no call can succeed until this is fixed; no row is lost", attrs...)
+		s.Log.Error("paused: no call can succeed until this is fixed; no row is lost", attrs...)
 	}
 	s.recordRun(auditlog.PhasePause, s.pauseText(p, time.Now()), nil)
 	select {
@@ -52,7 +52,7 @@ func (s *stage) paused(p pool.Pause, exit bool) {
 }
 
 // resumed is called by the pool when a pause is over. It must not block.
-func (s *stage) resumed(p pool.Pause) {
+func (s *Stage) resumed(p pool.Pause) {
 	t := s.caller.At(p.Server)
 	lasted := time.Since(p.Since).Round(time.Millisecond)
 	attrs := []any{slog.String("provider", t.Provider()), slog.Duration("lasted", lasted), slog.Int("probes", p.Probes)}
@@ -60,24 +60,24 @@ func (s *stage) resumed(p pool.Pause) {
 	switch {
 	case p.Passed:
 		to := s.fallbackNames()
-		s.log.Warn("the provider is out, rows go to the fallbacks, it is probed", append(attrs, slog.String("fallbacks", to))...)
+		s.Log.Warn("the provider is out, rows go to the fallbacks, it is probed", append(attrs, slog.String("fallbacks", to))...)
 		over = fmt.Sprintf("%s is out; rows go to %s, %s is probed", t.Provider(), to, t.Provider())
 	case p.Kind == pool.Outage:
 		attrs = append(attrs, slog.Int("calls_without_reply", p.Lost))
-		if s.cfg.Rows.OutageHold > 0 {
-			s.log.Info("resumed: the provider answers again", attrs...)
+		if s.Cfg.Rows.OutageHold > 0 {
+			s.Log.Info("resumed: the provider answers again", attrs...)
 		} else {
-			s.log.Info("resumed: the provider answers again, no row was lost", attrs...)
+			s.Log.Info("resumed: the provider answers again, no row was lost", attrs...)
 		}
 		over += fmt.Sprintf("; %d calls were sent without a usable reply (may have been billed)", p.Lost)
 	default:
-		s.log.Info("resumed: calls succeed again", attrs...)
+		s.Log.Info("resumed: calls succeed again", attrs...)
 	}
 	s.recordRun(auditlog.PhaseResume, over, nil)
 }
 
 // fallbackNames lists the fallbacks in their order.
-func (s *stage) fallbackNames() string {
+func (s *Stage) fallbackNames() string {
 	var names []string
 	for i := 1; i < s.caller.Len(); i++ {
 		t := s.caller.At(i)
@@ -88,17 +88,17 @@ func (s *stage) fallbackNames() string {
 
 // shortage is called by the pool when a shortage of this machine begins to bound the calls in flight, and with nil when it
 // no longer does. It must not block.
-func (s *stage) shortage(err error) {
+func (s *Stage) shortage(err error) {
 	if err == nil {
-		s.log.Info("this machine is no longer short of a resource")
+		s.Log.Info("this machine is no longer short of a resource")
 		return
 	}
-	s.log.Warn("this machine is short of a resource; fewer calls are in flight, no row is lost", slog.Any("error", err))
+	s.Log.Warn("this machine is short of a resource; fewer calls are in flight, no row is lost", slog.Any("error", err))
 	s.activity.Notice("warn", "fewer calls are in flight: "+err.Error())
 }
 
 // remind logs a pause that lasts once a minute, until ctx ends.
-func (s *stage) remind(ctx context.Context) {
+func (s *Stage) remind(ctx context.Context) {
 	tick := time.NewTicker(reminderEvery)
 	defer tick.Stop()
 	for {
@@ -107,7 +107,7 @@ func (s *stage) remind(ctx context.Context) {
 			tick.Reset(reminderEvery)
 		case <-tick.C:
 			if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
-				s.log.Warn("still paused, rows are held", slog.String("reason", string(status.ReasonOf(p))), slog.String("error", status.PauseError(p)),
+				s.Log.Warn("still paused, rows are held", slog.String("reason", string(status.ReasonOf(p))), slog.String("error", status.PauseError(p)),
 					slog.Time("since", p.Since), slog.Int("probes", p.Probes), slog.Time("next_probe", p.Next))
 			}
 		case <-ctx.Done():
@@ -118,7 +118,7 @@ func (s *stage) remind(ctx context.Context) {
 
 // pauseText says what holds the stage, since when, when the next probe is, and what becomes of the rows. That of a fatal
 // error is the error alone.
-func (s *stage) pauseText(p pool.Pause, now time.Time) string {
+func (s *Stage) pauseText(p pool.Pause, now time.Time) string {
 	if p.Kind == pool.FatalError {
 		return p.Err.Error()
 	}
@@ -131,8 +131,8 @@ func (s *stage) pauseText(p pool.Pause, now time.Time) string {
 }
 
 // holdText says what becomes of the rows that a pause holds.
-func (s *stage) holdText() string {
-	if hold := s.cfg.Rows.OutageHold; hold > 0 {
+func (s *Stage) holdText() string {
+	if hold := s.Cfg.Rows.OutageHold; hold > 0 {
 		return "rows are held, and fail after " + hold.String()
 	}
 	return "no row is lost"

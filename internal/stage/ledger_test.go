@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -178,7 +178,7 @@ func TestUnknownCostStaysUnknown(t *testing.T) {
 		if strings.Join(costs, " ") != "0.250000 unknown unknown" {
 			t.Errorf("rows cost %v", costs)
 		}
-		if all := r.usage.All(); all.Cost() != "at least 0.250000, unknown of 2 calls" || all.Usage.CostUSD != nil {
+		if all := r.Usage.All(); all.Cost() != "at least 0.250000, unknown of 2 calls" || all.Usage.CostUSD != nil {
 			t.Errorf("the total is %q and %v in the summary", all.Cost(), all.Usage.CostUSD)
 		}
 		if got := stagetest.Lines(l.logs.String(), `msg="token usage"`); len(got) != 1 || !strings.Contains(got[0], `cost_usd="at least 0.250000, unknown of 2 calls"`) {
@@ -205,7 +205,7 @@ func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
 			t.Errorf("%d attempts; the row costs %s, the run %s, its model %s; want unknown", row.Attempts,
 				cost.CostText(row.Usage), cost.CostText(run.Total.Usage), cost.CostText(run.Usage[0].Usage))
 		}
-		if status := status.NewUsageReport(r.usage.All()); status.CostUSD != nil || status.KnownCostUSD != 0.00105 || status.UnpricedCalls != 1 {
+		if status := status.NewUsageReport(r.Usage.All()); status.CostUSD != nil || status.KnownCostUSD != 0.00105 || status.UnpricedCalls != 1 {
 			t.Errorf("status: %+v", status)
 		}
 	})
@@ -263,7 +263,7 @@ func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 			exit    bool
 			calls   int
 		}{{"0.35", false, 4}, {"0.55", true, 6}, {"0.55", false, 6}} {
-			r := l.start(map[string]string{"STAGE_MAX_COST_USD": run.ceiling, "STAGE_ON_FATAL": "fail"}, stageOptions{ExitOnFatal: run.exit})
+			r := l.start(map[string]string{"STAGE_MAX_COST_USD": run.ceiling, "STAGE_ON_FATAL": "fail"}, Options{ExitOnFatal: run.exit})
 			if run.exit {
 				if err := <-r.done; !isFatal(err) || !strings.HasPrefix(err.Error(), "cost ceiling reached: the known cost, 0.600000 USD") {
 					t.Errorf("run: %v", err)

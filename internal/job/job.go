@@ -1,4 +1,5 @@
-package app
+// Package job takes one file from rows to ordered results, and resumes where it was.
+package job
 
 import (
 	"crypto/sha256"
@@ -82,13 +83,13 @@ func newJobIdentity(cfg *config.Config, input, content string) (jobIdentity, err
 	return id, nil
 }
 
-var jobNames = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var JobNames = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // jobName is the directory of a job: given, or made of the input's name and place, so that two files of the same name in
 // different directories are two jobs.
 func jobName(given, input string) (string, error) {
 	if given != "" {
-		if !jobNames.MatchString(given) || strings.Trim(given, ".") == "" {
+		if !JobNames.MatchString(given) || strings.Trim(given, ".") == "" {
 			return "", fmt.Errorf("--job %q: a job's name is made of letters, digits and . _ -, at most 64", given)
 		}
 		return given, nil
@@ -98,7 +99,7 @@ func jobName(given, input string) (string, error) {
 		return "", err
 	}
 	base := strings.Map(func(r rune) rune {
-		if jobNames.MatchString(string(r)) {
+		if JobNames.MatchString(string(r)) {
 			return r
 		}
 		return '_'

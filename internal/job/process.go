@@ -1,4 +1,4 @@
-package app
+package job
 
 import (
 	"context"
@@ -15,39 +15,40 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// standardIO are the standard streams of a command.
-type standardIO struct {
+// IO are the standard streams of a command.
+type IO struct {
 	In  io.Reader
 	Out io.Writer
 	Err io.Writer
 }
 
-// processOptions are the flags of process.
-type processOptions struct {
-	out    string
-	job    string
-	format string
-	fresh  bool
-	limit  int64
-	dryRun bool
+// Options are the flags of process.
+type Options struct {
+	Out    string
+	Job    string
+	Format string
+	Fresh  bool
+	Limit  int64
+	DryRun bool
 }
 
-// processFile is the whole of process.
-func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Config, input string, o processOptions) (err error) {
+// Process is the whole of process.
+func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) (err error) {
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)
-	in, err := load.OpenSource(reading, stdio.In, input, o.format)
+	in, err := load.OpenSource(reading, stdio.In, input, o.Format)
 	if err != nil {
 		return err
 	}
 	defer in.File.Close() //nolint:errcheck // read only
-	if err := checkOut(o.out, input); err != nil {
-		return config.Invalid(fmt.Errorf("-o %s: %w", o.out, err))
+	if err := checkOut(o.Out, input); err != nil {
+		return config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
 	}
 	if _, err := executor.LoadPrompt(cfg); err != nil {
 		return config.Invalid(err)
@@ -58,11 +59,11 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 	}
 	log := logging.NewConfigured(cfg, stdio.Err)
 	defer logging.Flush(log)
-	server, err := newLateServer(soft, cfg, Deps{}, true)
+	server, err := stage.NewLateServer(soft, cfg, stage.Deps{}, true)
 	if err != nil {
 		return err
 	}
-	defer server.close()
+	defer server.Close()
 	conn, err := natsconn.StartServer(soft, cfg, dir, load.RowBytesMax, log)
 	if err != nil {
 		return err
@@ -73,20 +74,20 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 		return err
 	}
 	defer servers.Close()
-	s, err := newStage(cfg, conn, servers, log, stageOptions{ExitOnFatal: true, Console: stdio.Err})
+	s, err := stage.New(cfg, conn, servers, log, stage.Options{ExitOnFatal: true, Console: stdio.Err})
 	if err != nil {
 		return err
 	}
 	if resumed {
-		s.log.Info("resuming", slog.String("job", dir))
+		s.Log.Info("resuming", slog.String("job", dir))
 	}
-	s.log.Info("started", slog.String("job", dir), slog.String("dashboard", server.start(hard, s)))
-	out, closeOut, err := openOut(stdio.Out, o.out)
+	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", server.Start(hard, s)))
+	out, closeOut, err := OpenOut(stdio.Out, o.Out)
 	if err != nil {
 		return err
 	}
-	p := &pipeline{stage: s, stderr: stdio.Err, source: in.Reader(s.log, int(conn.NC.MaxPayload())-load.MessageOverhead), total: in.Rows, limit: o.limit, out: out, format: writeResult, endInput: endInput, resumed: "the same command goes on where it was"}
-	err = errors.Join(p.run(soft, hard), closeOut())
+	p := &Pipeline{Stage: s, Stderr: stdio.Err, Source: in.Reader(s.Log, int(conn.NC.MaxPayload())-load.MessageOverhead), Total: in.Rows, limit: o.Limit, Out: out, Format: WriteResult, endInput: endInput, resumed: "the same command goes on where it was"}
+	err = errors.Join(p.Run(soft, hard), closeOut())
 	if err == nil {
 		cleanUp()
 	}
@@ -94,13 +95,13 @@ func processFile(soft, hard context.Context, stdio standardIO, cfg *config.Confi
 }
 
 // prepareJob finds or makes the directory of the job. cleanUp removes it where nothing could ever resume it.
-func prepareJob(cfg *config.Config, in *load.Source, o processOptions) (dir string, resumed bool, cleanUp func(), err error) {
-	name, err := jobName(o.job, in.Name)
+func prepareJob(cfg *config.Config, in *load.Source, o Options) (dir string, resumed bool, cleanUp func(), err error) {
+	name, err := jobName(o.Job, in.Name)
 	if err != nil {
 		return "", false, nil, config.Invalid(err)
 	}
 	cleanUp = func() {}
-	if in.Name == "-" && o.job == "" {
+	if in.Name == "-" && o.Job == "" {
 		name = "stdin-" + call.NewID()[:8]
 	}
 	id, err := newJobIdentity(cfg, filepath.Base(in.Name), in.Sum)
@@ -108,10 +109,10 @@ func prepareJob(cfg *config.Config, in *load.Source, o processOptions) (dir stri
 		return "", false, nil, config.Invalid(err)
 	}
 	dir = filepath.Join(cfg.Data.Dir, name)
-	if resumed, err = openJob(dir, name, id, jobMode{fresh: o.fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
+	if resumed, err = openJob(dir, name, id, jobMode{fresh: o.Fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
 		return "", false, nil, err
 	}
-	if in.Name == "-" && o.job == "" {
+	if in.Name == "-" && o.Job == "" {
 		cleanUp = func() { _ = os.RemoveAll(dir) } // its own, made a moment ago under a random name
 	}
 	return dir, resumed, cleanUp, nil
@@ -142,8 +143,8 @@ func checkOut(path, input string) error {
 	return nil
 }
 
-// openOut opens the file that the results go to, anew.
-func openOut(stdout io.Writer, path string) (io.Writer, func() error, error) {
+// OpenOut opens the file that the results go to, anew.
+func OpenOut(stdout io.Writer, path string) (io.Writer, func() error, error) {
 	if path == "" || path == "-" {
 		return stdout, func() error { return nil }, nil
 	}
@@ -154,5 +155,5 @@ func openOut(stdout io.Writer, path string) (io.Writer, func() error, error) {
 	return f, f.Close, nil
 }
 
-// writeResult writes a result as one line of JSON.
-func writeResult(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }
+// WriteResult writes a result as one line of JSON.
+func WriteResult(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }

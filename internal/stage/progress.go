@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 // summaryEvery is the time between two lines that say how far the work is.
 const summaryEvery = 30 * time.Second
 
-// logEvery writes one line on the state of the work now and then while there is any, until ctx ends. left says how many
+// LogEvery writes one line on the state of the work now and then while there is any, until ctx ends. left says how many
 // rows are to be done, below 0: not known; nil: those that the stage knows of.
-func (s *stage) logEvery(ctx context.Context, left func() int64) {
+func (s *Stage) LogEvery(ctx context.Context, left func() int64) {
 	tick := time.NewTicker(summaryEvery)
 	defer tick.Stop()
 	last := s.progressMark()
@@ -23,12 +23,12 @@ func (s *stage) logEvery(ctx context.Context, left func() int64) {
 			return
 		case <-tick.C:
 		}
-		r, now := s.status(), s.progressMark()
+		r, now := s.Status(), s.progressMark()
 		if now.rows == last.rows && now.calls == last.calls && r.Pool.InFlight == 0 && r.Pool.Waiting == 0 {
 			last = now
 			continue // nothing happened
 		}
-		s.log.LogAttrs(ctx, slog.LevelInfo, "working", s.progressAttrs(&r, now.rowsPerSecond(last), left)...)
+		s.Log.LogAttrs(ctx, slog.LevelInfo, "working", s.progressAttrs(&r, now.rowsPerSecond(last), left)...)
 		last = now
 	}
 }
@@ -39,8 +39,8 @@ type progressMark struct {
 	rows, calls uint64
 }
 
-func (s *stage) progressMark() progressMark {
-	m := progressMark{at: time.Now(), calls: s.usage.All().Calls}
+func (s *Stage) progressMark() progressMark {
+	m := progressMark{at: time.Now(), calls: s.Usage.All().Calls}
 	for _, c := range s.consumers {
 		m.rows += c.Status().Emitted
 	}
@@ -53,7 +53,7 @@ func (m progressMark) rowsPerSecond(since progressMark) float64 {
 
 // progressAttrs tell the state of the work. What is not known is left out; the cost says itself how much of it is
 // known.
-func (s *stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
+func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
 	todo := int64(-1)
 	if left != nil {
 		todo = left()
@@ -64,7 +64,7 @@ func (s *stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 			todo += int64(p.WindowRows)
 		}
 	}
-	used := s.usage.All()
+	used := s.Usage.All()
 	attrs := []slog.Attr{
 		slog.Uint64("rows_succeeded", r.Rows.Succeeded), slog.Uint64("rows_failed", r.Rows.Failed), slog.Int64("rows_left", todo),
 		slog.Float64("rows_per_second", tenths(rowsPerSecond)), slog.Int("in_flight", r.Pool.InFlight), slog.Int("waiting", r.Pool.Waiting),

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"encoding/json"
@@ -111,7 +111,7 @@ type keptSettings struct {
 // begin makes the streams and loads the rows.
 func (l *keptLab) begin(s keptSettings) {
 	l.t.Helper()
-	r := l.start(s.vars, stageOptions{})
+	r := l.start(s.vars, Options{})
 	time.Sleep(3 * time.Second)
 	r.stop()
 	l.limitResults(s.maxBytes)
@@ -124,7 +124,7 @@ func (l *keptLab) begin(s keptSettings) {
 
 // kill ends the stage as a kill does: nothing more gets to the server.
 func (r *running) kill() {
-	r.conn.NC.Close()
+	r.Conn.NC.Close()
 	r.hard()
 	r.soft()
 	r.lab.t.Logf("killed: %v", <-r.done)
@@ -193,7 +193,7 @@ func TestKeptRepliesComeOutByThePresentSettings(t *testing.T) {
 				l := newKeptLab(t)
 				l.slow.Store(true)
 				l.begin(test.was)
-				r := l.start(test.was.vars, stageOptions{})
+				r := l.start(test.was.vars, Options{})
 				time.Sleep(10 * time.Second) // all but the first row are answered and kept
 				r.kill()
 				l.slow.Store(false)
@@ -225,7 +225,7 @@ func TestAReplyThatWasPaidForAgainIsKeptToo(t *testing.T) {
 		l.begin(keptSettings{})
 		accept := map[string]string{"STAGE_LLM_ACCEPT_TRUNCATED": "true"}
 		for _, vars := range []map[string]string{nil, accept} {
-			r := l.start(vars, stageOptions{})
+			r := l.start(vars, Options{})
 			time.Sleep(10 * time.Second)
 			r.kill()
 		}
@@ -245,7 +245,7 @@ func TestAnEntryOfAnOlderVersionIsPaidForAgain(t *testing.T) {
 		l := newKeptLab(t)
 		l.slow.Store(true)
 		l.begin(keptSettings{})
-		r := l.start(nil, stageOptions{})
+		r := l.start(nil, Options{})
 		time.Sleep(10 * time.Second)
 		r.kill()
 		journal, err := l.js.Stream(t.Context(), "JOURNAL")
@@ -288,7 +288,7 @@ func TestAKillRepaysNoMoreCallsThanThePoolHas(t *testing.T) {
 		}
 		kills := 0
 		for len(l.results()) < rows-100 {
-			r := l.start(nil, stageOptions{})
+			r := l.start(nil, Options{})
 			time.Sleep(300*time.Millisecond + time.Duration(kills)*7*time.Millisecond)
 			r.kill()
 			kills++

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"fmt"
@@ -89,7 +89,7 @@ func TestWaitingRowsGoBackWhenTheStageStops(t *testing.T) {
 			"STAGE_DEDUPE": "inflight", "STAGE_MIN_DISPATCH_DELAY_MS": "60000", "STAGE_MAX_DISPATCH_DELAY_MS": "60000",
 		})
 		l.load(times("same", 10)...)
-		r := l.start(nil, stageOptions{})
+		r := l.start(nil, Options{})
 		time.Sleep(5 * time.Second) // the leader was rejected and waits
 		r.stop()
 		if got := len(l.bodies()); got != 0 {
@@ -167,7 +167,7 @@ func TestAStoreThatFailsFailsNoRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: 10 * time.Millisecond}, map[string]string{"STAGE_DEDUPE": "stored"})
 		l.load("before")
-		r := l.start(nil, stageOptions{})
+		r := l.start(nil, Options{})
 		l.await(1)
 		if err := l.js.DeleteStream(t.Context(), executor.DedupeStream); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"fmt"
@@ -56,7 +56,7 @@ func TestAnOutageIsReportedWhileItLastsAndWhatItCostWhenItIsOver(t *testing.T) {
 		var server sick
 		l := newLab(t, server.config(), nil)
 		l.load(times("q", 200)...)
-		r := l.start(nil, stageOptions{ExitOnFatal: true}) // an outage ends no run
+		r := l.start(nil, Options{ExitOnFatal: true}) // an outage ends no run
 		time.Sleep(time.Second)
 		server.step.Store(badGateway)
 		began := time.Now().UTC().Format(time.TimeOnly)
@@ -70,7 +70,7 @@ func TestAnOutageIsReportedWhileItLastsAndWhatItCostWhenItIsOver(t *testing.T) {
 		if !strings.Contains(page.Body.String(), `llm_stage_paused{reason="outage"} 1`) {
 			t.Errorf("metrics: %q", stagetest.Lines(page.Body.String(), "llm_stage_paused"))
 		}
-		if s := r.status(); s.State != status.StatePaused || s.Pool.PauseReason != status.PauseOutage || s.Pool.Probes == 0 || s.Rows.Failed != 0 {
+		if s := r.Status(); s.State != status.StatePaused || s.Pool.PauseReason != status.PauseOutage || s.Pool.Probes == 0 || s.Rows.Failed != 0 {
 			t.Errorf("status: %s, %s, %d probes, %d rows failed", s.State, s.Pool.PauseReason, s.Pool.Probes, s.Rows.Failed)
 		}
 
@@ -106,7 +106,7 @@ func TestAnOutageFailsRowsAfterItsHoldAlone(t *testing.T) {
 		l := newLab(t, server.config(), map[string]string{"STAGE_OUTAGE_HOLD": "10m"})
 		server.step.Store(badGateway)
 		l.load(times("q", 20)...) // as many as the pool's queue takes, for a row is held from when it is in the queue
-		r := l.start(nil, stageOptions{})
+		r := l.start(nil, Options{})
 		time.Sleep(5 * time.Minute)
 		server.step.Store(nil)
 		l.await(20)
@@ -134,7 +134,7 @@ func TestWrongSettingsShowTheProvidersWordsAndTheRequest(t *testing.T) {
 			server.step.Store(&llmtest.Step{Status: 400, Body: `{"error":{"message":"Unknown parameter: 'top_q'.","type":"invalid_request_error","code":"unknown_parameter"}}`})
 			l := newLab(t, server.config(), map[string]string{"STAGE_LLM_EXTRA_BODY": `{"top_q":1}`})
 			l.load(times("q", 20)...)
-			r := l.start(nil, stageOptions{ExitOnFatal: exit})
+			r := l.start(nil, Options{ExitOnFatal: exit})
 			text := `openai: 400 unknown_parameter: Unknown parameter: 'top_q'.*; the request was POST http://first.test/v1/chat/completions \{model: "large", .*top_q: 1\}`
 			if exit {
 				err := <-r.done
@@ -167,7 +167,7 @@ func TestRowsThatGoPastAnOutageAreReported(t *testing.T) {
 		l.serve("second.test", llmtest.Config{Latency: 100 * time.Millisecond})
 		server.step.Store(badGateway)
 		l.load(times("q", 40)...)
-		r := l.start(map[string]string{"STAGE_FALLBACKS": "anthropic:claude", "STAGE_FALLBACK_AFTER": "30s"}, stageOptions{})
+		r := l.start(map[string]string{"STAGE_FALLBACKS": "anthropic:claude", "STAGE_FALLBACK_AFTER": "30s"}, Options{})
 		l.await(40)
 		if ready, why := r.ready(); !ready {
 			t.Errorf("not ready while the fallback answers: %s", why)

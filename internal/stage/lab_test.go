@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -132,7 +132,7 @@ func (l *lab) config(changes map[string]string) *config.Config {
 
 // running is a stage that runs.
 type running struct {
-	*stage
+	*Stage
 	lab  *lab
 	soft context.CancelFunc
 	hard context.CancelFunc
@@ -140,7 +140,7 @@ type running struct {
 }
 
 // start runs a stage with some changes of the lab's variables.
-func (l *lab) start(changes map[string]string, opts stageOptions) *running {
+func (l *lab) start(changes map[string]string, opts Options) *running {
 	l.t.Helper()
 	cfg := l.config(changes)
 	servers, err := call.Open(cfg, l.dial, llmtest.Config{})
@@ -151,16 +151,16 @@ func (l *lab) start(changes map[string]string, opts stageOptions) *running {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	s, err := newStage(cfg, &natsconn.Conn{NC: l.connect()}, servers, log, opts)
+	s, err := New(cfg, &natsconn.Conn{NC: l.connect()}, servers, log, opts)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	r := &running{stage: s, lab: l, done: make(chan error, 1)}
+	r := &running{Stage: s, lab: l, done: make(chan error, 1)}
 	soft, stop := context.WithCancel(l.t.Context())
 	hard, kill := context.WithCancel(context.WithoutCancel(l.t.Context()))
 	r.soft, r.hard = stop, kill
 	go func() {
-		err := s.run(soft, hard)
+		err := s.Run(soft, hard)
 		servers.Close()
 		r.done <- err
 		close(r.done)
@@ -186,7 +186,7 @@ func (r *running) stop() {
 // work runs a stage until there are n results in all, and stops it.
 func (l *lab) work(n int, changes map[string]string) *running {
 	l.t.Helper()
-	r := l.start(changes, stageOptions{})
+	r := l.start(changes, Options{})
 	l.await(n)
 	r.stop()
 	return r

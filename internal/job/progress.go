@@ -1,4 +1,4 @@
-package app
+package job
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/terminal"
 )
@@ -15,14 +16,14 @@ import (
 // progress shows how far a job is.
 type progress struct {
 	*terminal.Bar
-	stage *stage
+	stage *stage.Stage
 	done  atomic.Int64
 	total atomic.Int64
 	began time.Time
 }
 
 // newProgress begins to show progress on w; total 0 is not known yet. The caller must finish it.
-func newProgress(ctx context.Context, w io.Writer, s *stage, total int64) *progress {
+func newProgress(ctx context.Context, w io.Writer, s *stage.Stage, total int64) *progress {
 	p := &progress{stage: s, began: time.Now()}
 	p.total.Store(total)
 	p.Bar = terminal.NewBar(ctx, w, total, 0, p.line)
@@ -48,7 +49,7 @@ func (p *progress) left() int64 {
 
 // line is what stands beside the bar.
 func (p *progress) line() string {
-	r := p.stage.status()
+	r := p.stage.Status()
 	elapsed := time.Since(p.began).Seconds()
 	done, total := p.done.Load(), p.total.Load()
 	speed := float64(done) / max(elapsed, 1e-3)

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -55,8 +55,8 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 			return nil
 		}}, map[string]string{"STAGE_PRICES_FILE": prices})
 		l.load("a", "b", "c", "d", "e", "f")
-		r := l.start(nil, stageOptions{Batches: true})
-		r.conn.Lent = true
+		r := l.start(nil, Options{Batches: true})
+		r.Conn.Lent = true
 		m := l.askBatch(`{"prompts": ["x", "y", "z"], "contexts": ["p", null, null]}`)
 		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
 			t.Fatalf("%s: %s", code, m.Data)
@@ -96,14 +96,14 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 		}
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
 		for _, want := range []string{"", batch.BatchAllFailed} {
-			r := l.start(nil, stageOptions{Batches: true})
-			r.conn.Lent = true
+			r := l.start(nil, Options{Batches: true})
+			r.Conn.Lent = true
 			m := l.askBatch(`{"prompts": ["x"]}`)
 			if code := m.Header.Get(micro.ErrorCodeHeader); code != want {
 				t.Errorf("%q: %s, want %q", code, m.Data, want)
 			}
 			r.stop()
-			r.conn.NC.Close()
+			r.Conn.NC.Close()
 		}
 	})
 }

@@ -1,4 +1,5 @@
-package app
+// Package stage is one running process of a stage: it wires the parts together, starts, drains and stops them.
+package stage
 
 import (
 	"context"
@@ -45,16 +46,16 @@ var errStopTimeout = errors.New("calls in the air did not end within STAGE_STOP_
 // errNotStored is the same where results could not be stored.
 var errNotStored = errors.New("results were not stored within STAGE_STOP_TIMEOUT")
 
-// stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder.
-type stage struct {
-	cfg       *config.Config
-	conn      *natsconn.Conn
-	log       *slog.Logger
+// Stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder.
+type Stage struct {
+	Cfg       *config.Config
+	Conn      *natsconn.Conn
+	Log       *slog.Logger
 	metrics   *metrics.Metrics
 	runID     string
 	started   time.Time
 	caller    *call.Caller
-	usage     *cost.Recorder
+	Usage     *cost.Recorder
 	ledger    *cost.Ledger
 	activity  *status.Activity
 	history   *status.History
@@ -77,8 +78,8 @@ func (e *FatalError) Error() string { return e.Err.Error() }
 // Unwrap returns the provider's error.
 func (e *FatalError) Unwrap() error { return e.Err }
 
-// stageOptions are what the commands change about a stage.
-type stageOptions struct {
+// Options are what the commands change about a stage.
+type Options struct {
 	// NewInput accepts an input stream that was created anew.
 	NewInput bool
 	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration says.
@@ -91,29 +92,29 @@ type stageOptions struct {
 	Batches bool
 }
 
-// newStage puts the parts together and starts nothing.
-func newStage(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, log *slog.Logger, opts stageOptions) (*stage, error) {
+// New puts the parts together and starts nothing.
+func New(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, log *slog.Logger, opts Options) (*Stage, error) {
 	prompt, err := executor.LoadPrompt(cfg)
 	if err != nil {
 		return nil, config.Invalid(err)
 	}
-	s := &stage{cfg: cfg, conn: conn, usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
+	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
-	s.log = log.With(slog.String("run_id", s.runID))
+	s.Log = log.With(slog.String("run_id", s.runID))
 	prices, err := cfg.Cost.Prices()
 	if err != nil {
 		return nil, err
 	}
 	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
 	s.caller = call.NewCaller(servers, s.ledger, cfg.Name, s.runID, s.callDone)
-	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.log)
+	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.Log)
 	s.metrics = metrics.New(version.Current(), s.snapshot)
 	payloads := auditlog.PayloadsFull
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
 	s.recorder = consumer.NewRecorder(conn.NC, consumer.RecorderConfig{
-		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.log,
+		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.Note,
 	})
@@ -121,19 +122,19 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, lo
 	if err != nil {
 		return nil, err
 	}
-	if s.executor, err = executor.New(cfg, s.caller, prompt, poolConfig, s.log); err != nil {
+	if s.executor, err = executor.New(cfg, s.caller, prompt, poolConfig, s.Log); err != nil {
 		return nil, err
 	}
 	if cfg.HTTP.DashboardPayloads {
 		s.executor.Show = s.activity.NoteRow
 	}
 	if opts.Batches {
-		if s.batches, err = batch.New(cfg, conn, s.caller, s.executor, s.recorder, s.log); err != nil {
+		if s.batches, err = batch.New(cfg, conn, s.caller, s.executor, s.recorder, s.Log); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.Streams.Partitions > 1 {
-		s.spread = consumer.NewSpread(conn.NC, cfg.Name, s.runID, cfg.Streams.Partitions, s.log)
+		s.spread = consumer.NewSpread(conn.NC, cfg.Name, s.runID, cfg.Streams.Partitions, s.Log)
 	}
 	for p := range cfg.Streams.Partitions {
 		c, err := consumer.New(conn.NC, s.consumerConfig(p, opts))
@@ -144,13 +145,13 @@ func newStage(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, lo
 	}
 	s.warnOfOpenFiles()
 	for _, note := range prompt.SchemaNotes(cfg) {
-		s.log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
+		s.Log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
 	}
 	return s, nil
 }
 
-func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config {
-	cfg := s.cfg
+func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
+	cfg := s.Cfg
 	return consumer.Config{
 		Name: cfg.Name, RunID: s.runID, Partition: partition,
 		InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(partition),
@@ -159,30 +160,30 @@ func (s *stage) consumerConfig(partition int, opts stageOptions) consumer.Config
 		Journal:           cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowRows: cfg.Window.Rows, WindowBytes: int64(cfg.Window.Bytes),
 		Create: cfg.Streams.Create, NewInput: opts.NewInput, Spread: s.spread,
-		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.OfPartition(cfg, partition), Logger: s.log,
+		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.OfPartition(cfg, partition), Logger: s.Log,
 	}
 }
 
-// prepare creates and checks the streams. Doing it again changes nothing.
-func (s *stage) prepare(ctx context.Context) error {
-	return consumer.EnsureStreams(ctx, s.conn.NC, stored.Streams(s.cfg))
+// Prepare creates and checks the streams. Doing it again changes nothing.
+func (s *Stage) Prepare(ctx context.Context) error {
+	return consumer.EnsureStreams(ctx, s.Conn.NC, stored.Streams(s.Cfg))
 }
 
 // setUp does what run needs before the first row.
-func (s *stage) setUp(ctx context.Context) error {
-	if err := s.prepare(ctx); err != nil {
+func (s *Stage) setUp(ctx context.Context) error {
+	if err := s.Prepare(ctx); err != nil {
 		return err
 	}
 	if err := s.recallCost(ctx); err != nil {
-		return s.conn.Explain(err)
+		return s.Conn.Explain(err)
 	}
-	return s.conn.Explain(s.executor.OpenStore(ctx, s.conn.NC))
+	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC))
 }
 
-// run works until soft ends, then drains: no row is taken or started, calls in the air end within STAGE_STOP_TIMEOUT, and
+// Run works until soft ends, then drains: no row is taken or started, calls in the air end within STAGE_STOP_TIMEOUT, and
 // what is contiguous is emitted. When hard ends it stops at once. It returns nil after a clean stop, the cause of a hard
 // one, and why the stage could not go on.
-func (s *stage) run(soft, hard context.Context) error {
+func (s *Stage) Run(soft, hard context.Context) error {
 	defer s.tracing.Close(hard)
 	if err := s.tracing.Start(soft); err != nil {
 		return err
@@ -201,9 +202,9 @@ func (s *stage) run(soft, hard context.Context) error {
 	defer context.AfterFunc(soft, func() {
 		s.executor.Pool.Drain()
 		if why := s.problem(); why != "" {
-			s.log.Warn("stopping; results that can't be stored are waited for", slog.String("reason", why), slog.Duration("at_most", s.cfg.Process.StopTimeout))
+			s.Log.Warn("stopping; results that can't be stored are waited for", slog.String("reason", why), slog.Duration("at_most", s.Cfg.Process.StopTimeout))
 		}
-		timer := time.AfterFunc(s.cfg.Process.StopTimeout, func() { kill(s.whyNotStopped()) })
+		timer := time.AfterFunc(s.Cfg.Process.StopTimeout, func() { kill(s.whyNotStopped()) })
 		context.AfterFunc(hard, func() { timer.Stop() })
 	})()
 
@@ -262,7 +263,7 @@ func (s *stage) run(soft, hard context.Context) error {
 }
 
 // problem says what keeps results from being stored; empty when nothing does.
-func (s *stage) problem() string {
+func (s *Stage) problem() string {
 	var all []string
 	for _, c := range s.consumers {
 		if why := c.Status().Problem; why != "" && !slices.Contains(all, why) { // mostly the same for all partitions
@@ -273,7 +274,7 @@ func (s *stage) problem() string {
 }
 
 // whyNotStopped is the cause of a stop that took too long.
-func (s *stage) whyNotStopped() error {
+func (s *Stage) whyNotStopped() error {
 	if why := s.problem(); why != "" {
 		return fmt.Errorf("%w: %s", errNotStored, why)
 	}
@@ -281,7 +282,7 @@ func (s *stage) whyNotStopped() error {
 }
 
 // verdict says how a run ended that no consumer ended.
-func (s *stage) verdict(soft, hard context.Context) error {
+func (s *Stage) verdict(soft, hard context.Context) error {
 	if hard.Err() != nil {
 		return context.Cause(hard)
 	}
@@ -292,7 +293,7 @@ func (s *stage) verdict(soft, hard context.Context) error {
 }
 
 // end writes the end of the run into the audit and the log.
-func (s *stage) end(soft, hard context.Context, err error) {
+func (s *Stage) end(soft, hard context.Context, err error) {
 	why := ""
 	switch cause := context.Cause(soft); {
 	case err != nil:
@@ -304,26 +305,26 @@ func (s *stage) end(soft, hard context.Context, err error) {
 	}
 	flush, cancel := stopping.Within(hard, flushTimeout, hardFlushTimeout)
 	defer cancel()
-	summary := s.summary()
+	summary := s.Summary()
 	missing := s.recorder.Flush(flush)
 	if missing != nil {
 		summary = nil // verify would miss the calls whose events are lost
 	}
 	s.recordRun(auditlog.PhaseEnd, why, summary)
 	if err := errors.Join(missing, s.recorder.Flush(flush)); err != nil {
-		s.log.Warn("audit events of the end not stored", slog.Any("error", err))
+		s.Log.Warn("audit events of the end not stored", slog.Any("error", err))
 	}
 	s.executor.FlushStore(flush)
-	s.usage.Log(flush, s.log)
+	s.Usage.Log(flush, s.Log)
 }
 
-// summary is what the process did.
-func (s *stage) summary() *auditlog.Summary {
+// Summary is what the process did.
+func (s *Stage) Summary() *auditlog.Summary {
 	stats := s.executor.Pool.Stats()
 	sum := &auditlog.Summary{
 		CapacityRetries: stats.CapacityRetries, PeakDelay: stats.PeakDelay,
 		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
-		Usage: s.usage.ByModel(), Total: s.usage.Totals(),
+		Usage: s.Usage.ByModel(), Total: s.Usage.Totals(),
 	}
 	for _, c := range s.consumers {
 		st := c.Status()
@@ -334,25 +335,25 @@ func (s *stage) summary() *auditlog.Summary {
 	return sum
 }
 
-func (s *stage) recordRun(phase auditlog.Phase, reason string, summary *auditlog.Summary) {
+func (s *Stage) recordRun(phase auditlog.Phase, reason string, summary *auditlog.Summary) {
 	e := &auditlog.Run{
-		Header: auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.cfg.Name, Partition: auditlog.All},
+		Header: auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All},
 		Phase:  phase, Reason: reason, Summary: summary,
 	}
 	if phase == auditlog.PhaseStart {
-		e.Settings = s.cfg.Settings()
+		e.Settings = s.Cfg.Settings()
 	}
 	s.recorder.RecordRun(e)
 }
 
 // callDone counts a call in totals and metrics.
-func (s *stage) callDone(c *auditlog.Call) {
-	s.usage.Call(c)
+func (s *Stage) callDone(c *auditlog.Call) {
+	s.Usage.Call(c)
 	s.metrics.CallDone(c)
 }
 
 // snapshot is what gauges and pages show.
-func (s *stage) snapshot() status.Snapshot {
+func (s *Stage) snapshot() status.Snapshot {
 	snap := status.Snapshot{Pool: s.executor.Pool.Stats()}
 	snap.Pause, snap.PausedSince = status.ReasonOf(snap.Pool.Pause), snap.Pool.Pause.Since
 	for _, c := range s.consumers {
@@ -362,8 +363,8 @@ func (s *stage) snapshot() status.Snapshot {
 }
 
 // ready says whether the stage serves its purpose at the moment, and if not why.
-func (s *stage) ready() (ok bool, reason string) {
-	if why := s.conn.Down(); why != "" {
+func (s *Stage) ready() (ok bool, reason string) {
+	if why := s.Conn.Down(); why != "" {
 		return false, why
 	}
 	if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -60,21 +60,21 @@ func TestKeysAreNowhere(t *testing.T) {
 		l.publish(&nats.Msg{Data: []byte(`{"q":"fine"}`), Header: nats.Header{consumer.HeaderModel: {"../" + "other"}}})
 		r := l.work(61, nil)
 		l.load("question") // and a pause
-		paused := l.start(map[string]string{"STAGE_ON_FATAL": "pause", "STAGE_FALLBACKS": "", "STAGE_LLM_BASE_URL": "http://nowhere.test/v1"}, stageOptions{})
+		paused := l.start(map[string]string{"STAGE_ON_FATAL": "pause", "STAGE_FALLBACKS": "", "STAGE_LLM_BASE_URL": "http://nowhere.test/v1"}, Options{})
 		time.Sleep(time.Minute)
 		_, why := paused.ready()
 		paused.stop()
 
 		page := httptest.NewRecorder()
 		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
-		status, err := json.Marshal(r.status())
+		status, err := json.Marshal(r.Status())
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, usage := config.Source{Environ: map[string]string{"STAGE_LLM_API_KEY": first, "STAGE_LLM_API_KE": first, "STAGE_POOL_SIZE": "x"}}.Load(t.Context(), config.NeedCalls)
 		places = map[string]string{
 			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "fault": fmt.Sprint(usage),
-			"dump": fmt.Sprintf("%v %+v %#v", r.cfg, r.cfg, r.cfg) + fmt.Sprintf("%v %+v", r.caller.At(0), r.caller.At(1)),
+			"dump": fmt.Sprintf("%v %+v %#v", r.Cfg, r.Cfg, r.Cfg) + fmt.Sprintf("%v %+v", r.caller.At(0), r.caller.At(1)),
 		}
 		names := l.js.StreamNames(t.Context())
 		for name := range names.Name() {

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"context"
@@ -48,11 +48,11 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	if _, err := executor.LoadPrompt(cfg); err != nil { // before anything is started or made for it
 		return config.Invalid(err)
 	}
-	server, err := newLateServer(soft, cfg, deps, false)
+	server, err := NewLateServer(soft, cfg, deps, false)
 	if err != nil {
 		return err
 	}
-	defer server.close()
+	defer server.Close()
 	conn, err := deps.connect(soft, cfg)
 	switch {
 	case err != nil && soft.Err() != nil && hard.Err() == nil:
@@ -66,20 +66,20 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 		return err
 	}
 	defer servers.Close()
-	s, err := newStage(cfg, conn, servers, deps.Logger, stageOptions{NewInput: deps.NewInput, Batches: true, Console: deps.Console, Spans: deps.Spans})
+	s, err := New(cfg, conn, servers, deps.Logger, Options{NewInput: deps.NewInput, Batches: true, Console: deps.Console, Spans: deps.Spans})
 	if err != nil {
 		return err
 	}
 	if conn.Server != nil {
-		s.log.Info("embedded NATS server", slog.String("url", conn.Server.URL()), slog.String("token_in", filepath.Join(cfg.Data.Dir, "nats.json")))
+		s.Log.Info("embedded NATS server", slog.String("url", conn.Server.URL()), slog.String("token_in", filepath.Join(cfg.Data.Dir, "nats.json")))
 	}
-	s.log.Info("started", slog.String("dashboard", server.start(hard, s)), slog.String("provider", cfg.LLM.Provider), slog.Int("pool_size", cfg.Pool.Size))
+	s.Log.Info("started", slog.String("dashboard", server.Start(hard, s)), slog.String("provider", cfg.LLM.Provider), slog.Int("pool_size", cfg.Pool.Size))
 
 	beside, end := context.WithCancel(context.WithoutCancel(hard))
 	var parts sync.WaitGroup
-	parts.Go(func() { s.logEvery(beside, nil) })
+	parts.Go(func() { s.LogEvery(beside, nil) })
 	parts.Go(func() { s.reloadKeys(beside, deps.Reloads) })
-	err = s.run(soft, hard)
+	err = s.Run(soft, hard)
 	end()
 	parts.Wait()
 	return err
@@ -106,8 +106,8 @@ type lateServer struct {
 	done     sync.WaitGroup
 }
 
-// newLateServer takes the address of the HTTP server; anyPort allows another port where it is taken.
-func newLateServer(ctx context.Context, cfg *config.Config, deps Deps, anyPort bool) (*lateServer, error) {
+// NewLateServer takes the address of the HTTP server; anyPort allows another port where it is taken.
+func NewLateServer(ctx context.Context, cfg *config.Config, deps Deps, anyPort bool) (*lateServer, error) {
 	if deps.Listener != nil {
 		return &lateServer{listener: deps.Listener}, nil
 	}
@@ -115,25 +115,25 @@ func newLateServer(ctx context.Context, cfg *config.Config, deps Deps, anyPort b
 	return &lateServer{listener: listener}, err
 }
 
-// start serves the stage and returns the address of the dashboard.
-func (l *lateServer) start(hard context.Context, s *stage) string {
+// Start serves the stage and returns the address of the dashboard.
+func (l *lateServer) Start(hard context.Context, s *Stage) string {
 	ctx, end := context.WithCancel(context.WithoutCancel(hard)) // it shows the stage until the stage has ended
 	l.end = end
 	living, endLive := context.WithCancel(ctx)
 	l.endLive = endLive
-	pages := dashboard.NewLive(s.status, s.history)
+	pages := dashboard.NewLive(s.Status, s.history)
 	l.lived.Go(func() { pages.Run(living) })
-	server := dashboard.NewServer(l.listener, s.cfg.HTTP, s.httpHandlers(pages), s.log)
+	server := dashboard.NewServer(l.listener, s.Cfg.HTTP, s.httpHandlers(pages), s.Log)
 	l.done.Go(func() {
 		if err := server.Run(ctx, hard); err != nil {
-			s.log.Error("metrics, health and dashboard are gone", slog.Any("error", err))
+			s.Log.Error("metrics, health and dashboard are gone", slog.Any("error", err))
 		}
 	})
 	return server.URL()
 }
 
-// close tells the pages that watch how it ended, ends the server and frees the address.
-func (l *lateServer) close() {
+// Close tells the pages that watch how it ended, ends the server and frees the address.
+func (l *lateServer) Close() {
 	if l.end == nil {
 		_ = l.listener.Close()
 		return
@@ -145,11 +145,11 @@ func (l *lateServer) close() {
 }
 
 // httpHandlers are what the HTTP server shows of the stage.
-func (s *stage) httpHandlers(pages *dashboard.Live) dashboard.Handlers {
+func (s *Stage) httpHandlers(pages *dashboard.Live) dashboard.Handlers {
 	return dashboard.Handlers{
 		Metrics: s.metrics.Handler(),
 		Ready:   s.ready,
-		Status:  func() any { return s.status() },
+		Status:  func() any { return s.Status() },
 		Events:  pages,
 	}
 }

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"testing"
@@ -19,7 +19,7 @@ func TestTheCollectorIsToldOfWhatTheSettingsAllow(t *testing.T) {
 	} {
 		cfg := new(config.Config)
 		cfg.Streams.Partitions, cfg.Window.Bytes, cfg.Pool.Size = c.partitions, c.window, c.pool
-		if got := memoryLimit(cfg); got != c.want {
+		if got := MemoryLimit(cfg); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"fmt"
@@ -107,8 +107,8 @@ func TestASummaryIsLoggedEvery30SecondsWhileThereIsWork(t *testing.T) {
 			questions[i] = fmt.Sprint("q", i)
 		}
 		l.load(questions...)
-		r := l.start(nil, stageOptions{})
-		go r.logEvery(t.Context(), nil)
+		r := l.start(nil, Options{})
+		go r.LogEvery(t.Context(), nil)
 		time.Sleep(10 * time.Minute) // most of it without work
 		r.stop()
 		var summaries []map[string]any

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"time"
@@ -36,8 +36,8 @@ func newGates(cfg *config.Config, servers *call.Targets) [][]pool.Gate {
 	return gates
 }
 
-func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
-	cfg := s.cfg
+func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
+	cfg := s.Cfg
 	law, err := newLaw(cfg)
 	if err != nil {
 		return pool.Config{}, err
@@ -67,7 +67,7 @@ func (s *stage) poolConfig(opts stageOptions) (pool.Config, error) {
 
 // unkept is how many replies a crash would pay for again. Where none may be lost but those of calls in flight each holds
 // its call's slot.
-func (s *stage) unkept() (n int) {
+func (s *Stage) unkept() (n int) {
 	for _, c := range s.consumers {
 		n += c.Unkept()
 	}

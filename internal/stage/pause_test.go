@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"errors"
@@ -63,7 +63,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 		},
 		{pool.FatalError, &llm.Error{Provider: "openai", Status: 401, Err: errors.New("bad key")}, 0, status.PauseCredentials, "openai: 401: bad key"},
 	} {
-		s := &stage{cfg: &config.Config{Rows: config.RowsConfig{OutageHold: tt.hold}}}
+		s := &Stage{Cfg: &config.Config{Rows: config.RowsConfig{OutageHold: tt.hold}}}
 		p, now := somePause(tt.kind, tt.err)
 		if got := s.pauseText(p, now); got != tt.want {
 			t.Errorf("%v: got\n%s, want\n%s", tt.kind, got, tt.want)
@@ -76,7 +76,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 		t.Errorf("no pause: reason %q", got)
 	}
 	p, _ := somePause(pool.Outage, refused)
-	if got := (&stage{cfg: &config.Config{}}).pauseText(p, p.Since.Add(30*time.Hour)); !strings.HasPrefix(got, "outage since 2026-11-22 10:03:02 UTC, ") {
+	if got := (&Stage{Cfg: &config.Config{}}).pauseText(p, p.Since.Add(30*time.Hour)); !strings.HasPrefix(got, "outage since 2026-11-22 10:03:02 UTC, ") {
 		t.Errorf("after a day: %s", got)
 	}
 }
@@ -109,7 +109,7 @@ func TestTheStatusOfAPauseSaysWhatIsKnownOfIt(t *testing.T) {
 func TestPausesAreInLogAndAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, fallback)
-		r := l.start(nil, stageOptions{})
+		r := l.start(nil, Options{})
 		synctest.Wait()
 		now := time.Now()
 		outage := pool.Pause{Kind: pool.Outage, Err: errors.New("connection refused"), Since: now, Next: now.Add(250 * time.Millisecond)}
@@ -167,7 +167,7 @@ func TestOnlyWhatAPersonMustFixEndsARun(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLab(t, llmtest.Config{}, nil)
-			r := l.start(nil, stageOptions{})
+			r := l.start(nil, Options{})
 			synctest.Wait()
 			r.paused(pool.Pause{Kind: kind, Err: errors.New("refused"), Since: time.Now(), Next: time.Now()}, true)
 			synctest.Wait()
@@ -192,7 +192,7 @@ func TestAPauseThatLastsIsLoggedOnceAMinute(t *testing.T) {
 			}
 			return nil
 		}}, map[string]string{"STAGE_FATAL_PROBE_INTERVAL": "10s"})
-		r := l.start(nil, stageOptions{})
+		r := l.start(nil, Options{})
 		time.Sleep(57 * time.Second)
 		l.load("one")
 		time.Sleep(5*time.Minute + 5*time.Second)

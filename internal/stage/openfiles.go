@@ -1,4 +1,4 @@
-package app
+package stage
 
 import (
 	"github.com/llm-stage/stage/internal/dashboard"
@@ -15,13 +15,13 @@ const (
 
 // openFilesNeed is how many descriptors the stage may need at the most: each target keeps as many connections as calls may
 // be in flight.
-func (s *stage) openFilesNeed() uint64 {
-	need := s.cfg.Pool.Size*s.caller.Len() + dashboard.HTTPConnsMax + openFilesNATS + openFilesMargin
-	if s.conn.Server != nil {
+func (s *Stage) openFilesNeed() uint64 {
+	need := s.Cfg.Pool.Size*s.caller.Len() + dashboard.HTTPConnsMax + openFilesNATS + openFilesMargin
+	if s.Conn.Server != nil {
 		need += openFilesEmbedded
 	}
 	if s.caller.Mocked() { // the other ends of its calls are here too
-		need += s.cfg.Pool.Size
+		need += s.Cfg.Pool.Size
 	}
 	return uint64(need)
 }
@@ -38,10 +38,10 @@ func openFilesLimit() (limit uint64, ok bool) {
 
 // warnOfOpenFiles warns where the limit is below the need. It is no error: calls that find no descriptor are held and made
 // later, and most of the time fewer are needed.
-func (s *stage) warnOfOpenFiles() {
+func (s *Stage) warnOfOpenFiles() {
 	limit, ok := openFilesLimit()
 	if need := s.openFilesNeed(); ok && limit < need {
-		s.log.Warn("the limit of open files is below what this pool size may need; at the limit, calls wait",
+		s.Log.Warn("the limit of open files is below what this pool size may need; at the limit, calls wait",
 			slog.Uint64("limit", limit), slog.Uint64("need", need),
 			slog.String("remedy", "raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd, nofile of the container runtime), or lower STAGE_POOL_SIZE"))
 	}

@@ -1,4 +1,4 @@
-package app
+package job
 
 import (
 	"bufio"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/load"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
@@ -23,15 +24,15 @@ const resultPoll = 250 * time.Millisecond
 // flushEvery is how long a result may wait for others before it is written, where they come without a pause.
 const flushEvery = time.Second
 
-// pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last.
-type pipeline struct {
-	stage  *stage
-	stderr io.Writer
-	source load.Rows
-	total  int64 // rows in the source; -1: not known
+// Pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last.
+type Pipeline struct {
+	Stage  *stage.Stage
+	Stderr io.Writer
+	Source load.Rows
+	Total  int64 // rows in the source; -1: not known
 	limit  int64 // rows to process; 0: all
-	out    io.Writer
-	format func(io.Writer, stored.Result) error
+	Out    io.Writer
+	Format func(io.Writer, stored.Result) error
 	// endInput, when set, ends a read of the source that is under way.
 	endInput func(cause error)
 	// resumed says what an interrupted job goes on by; empty: it begins anew.
@@ -43,9 +44,9 @@ type pipeline struct {
 	loaded   chan int64 // how many rows there are, once all are in the stream
 }
 
-// run returns nil when every row has its result written.
-func (p *pipeline) run(soft, hard context.Context) error {
-	if err := p.stage.prepare(soft); err != nil {
+// Run returns nil when every row has its result written.
+func (p *Pipeline) Run(soft, hard context.Context) error {
+	if err := p.Stage.Prepare(soft); err != nil {
 		if soft.Err() != nil { // else every stream's error would say so
 			return context.Cause(soft)
 		}
@@ -53,12 +54,12 @@ func (p *pipeline) run(soft, hard context.Context) error {
 	}
 	work, finish := context.WithCancelCause(soft)
 	defer finish(nil)
-	total := p.total
+	total := p.Total
 	if p.limit > 0 && (total < 0 || total > p.limit) {
 		total = p.limit
 	}
 	p.loaded = make(chan int64, 1)
-	p.progress = newProgress(hard, p.stderr, p.stage, max(total, 0))
+	p.progress = newProgress(hard, p.Stderr, p.Stage, max(total, 0))
 	began := time.Now()
 	var parts errgroup.Group
 	part := func(f func(context.Context) error) {
@@ -77,9 +78,9 @@ func (p *pipeline) run(soft, hard context.Context) error {
 		return err
 	})
 	if p.progress.Bar.Bar == nil {
-		part(func(ctx context.Context) error { p.stage.logEvery(ctx, p.progress.left); return nil })
+		part(func(ctx context.Context) error { p.Stage.LogEvery(ctx, p.progress.left); return nil })
 	}
-	err := p.stage.run(work, hard)
+	err := p.Stage.Run(work, hard)
 	finish(err)
 	if p.endInput != nil {
 		p.endInput(err)
@@ -102,13 +103,13 @@ func (p *pipeline) run(soft, hard context.Context) error {
 }
 
 // load publishes the rows of the input that are not in the stream yet.
-func (p *pipeline) load(ctx context.Context) error {
-	cfg, nc := p.stage.cfg, p.stage.conn.NC
+func (p *Pipeline) load(ctx context.Context) error {
+	cfg, nc := p.Stage.Cfg, p.Stage.Conn.NC
 	l, loaded, err := load.New(ctx, nc, cfg, "in", nil)
 	if err != nil {
 		return err
 	}
-	if err := p.source.Skip(loaded); err != nil {
+	if err := p.Source.Skip(loaded); err != nil {
 		return err
 	}
 	left := int64(-1)
@@ -121,7 +122,7 @@ func (p *pipeline) load(ctx context.Context) error {
 			return nil, io.EOF
 		}
 		left--
-		return p.source.Read()
+		return p.Source.Read()
 	}, func(n int64) { last = n })
 	if err != nil {
 		return err
@@ -134,17 +135,17 @@ func (p *pipeline) load(ctx context.Context) error {
 }
 
 // write writes the stored results from the first on, and returns when the last is written.
-func (p *pipeline) write(ctx context.Context) error {
-	js, err := jetstream.New(p.stage.conn.NC)
+func (p *Pipeline) write(ctx context.Context) error {
+	js, err := jetstream.New(p.Stage.Conn.NC)
 	if err != nil {
 		return err
 	}
-	results, err := stored.OpenResults(ctx, js, p.stage.cfg, 0, true)
+	results, err := stored.OpenResults(ctx, js, p.Stage.Cfg, 0, true)
 	if err != nil {
 		return err
 	}
 	defer results.Close()
-	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.out)), 64<<10)
+	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
 	total, flushed := int64(-1), time.Now()
 	for total < 0 || p.written < total {
 		if total < 0 {
@@ -168,7 +169,7 @@ func (p *pipeline) write(ctx context.Context) error {
 		if err != nil {
 			continue
 		}
-		if err := p.format(out, r); err != nil {
+		if err := p.Format(out, r); err != nil {
 			return fmt.Errorf("write results: %w", err)
 		}
 		p.written++
@@ -184,14 +185,14 @@ func (p *pipeline) write(ctx context.Context) error {
 }
 
 // summary says on standard error what was done.
-func (p *pipeline) summary(took time.Duration) {
-	sum := p.stage.summary()
-	used, tokens := p.stage.usage.All(), "unknown"
+func (p *Pipeline) summary(took time.Duration) {
+	sum := p.Stage.Summary()
+	used, tokens := p.Stage.Usage.All(), "unknown"
 	if u := used.Usage; u != nil {
 		tokens = strconv.FormatInt(u.TotalTokens, 10)
 	} else if used.Calls == 0 {
 		tokens = "0"
 	}
-	fmt.Fprintf(p.stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
+	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
 }

@@ -1,4 +1,4 @@
-package app
+package stage
 
 import "github.com/llm-stage/stage/internal/config"
 
@@ -9,7 +9,7 @@ const (
 	memoryPerCall = 128 << 10
 )
 
-// memoryLimit is the memory that run needs with cfg at most, in bytes, and that the garbage collector is told to keep to.
+// MemoryLimit is the memory that run needs with cfg at most, in bytes, and that the garbage collector is told to keep to.
 // Each partition has a window of its own, and the last replica serves them all. The chart does the same sum to see whether
 // that fits into a pod (llm-stage.windowRoom).
 //
@@ -17,7 +17,7 @@ const (
 // is a soft one: a process that needs more takes more.
 //
 // GOMEMLIMIT sets another.
-func memoryLimit(cfg *config.Config) int64 {
+func MemoryLimit(cfg *config.Config) int64 {
 	windows := int64(cfg.Streams.Partitions) * int64(cfg.Window.Bytes)
 	return windows + windows/16 + int64(cfg.Pool.Size)*memoryPerCall + memoryBase
 }
