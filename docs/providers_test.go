@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/cmd/stage/cli"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -73,8 +73,8 @@ func TestEveryExtraBodyOfAProviderIsTaken(t *testing.T) {
 func (e *example) run(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
-	env := &app.Env{Args: args, Environ: e.variables, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
-	if code := app.Main(t.Context(), env); code != 0 {
+	env := &cli.Env{Args: args, Environ: e.variables, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+	if code := cli.Main(t.Context(), env); code != 0 {
 		t.Errorf("%v with %v: exit code %d\n%s", args, e.variables, code, &errs)
 	}
 	return out.String()

@@ -5,7 +5,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/cmd/stage/cli"
 )
 
-func main() { os.Exit(app.Main(context.Background(), app.OSEnv())) }
+func main() { os.Exit(cli.Main(context.Background(), cli.OSEnv())) }

@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/cmd/stage/cli"
 	natsserver "github.com/nats-io/nats-server/v2/server"
 )
 
@@ -127,9 +127,9 @@ func runStage(profile string) error {
 		return err
 	}
 	defer pprof.StopCPUProfile()
-	env := app.OSEnv()
+	env := cli.OSEnv()
 	env.Args = []string{"run"}
-	if code := app.Main(context.Background(), env); code != 0 {
+	if code := cli.Main(context.Background(), env); code != 0 {
 		return fmt.Errorf("stage run ended with %d", code)
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/cmd/stage/cli"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
@@ -57,7 +57,7 @@ func (s *site) as(user string) vars {
 func (s *site) command(user string, environ vars, args ...string) string {
 	s.t.Helper()
 	var out, errs bytes.Buffer
-	code := app.Main(s.t.Context(), &app.Env{Args: args, Environ: with(s.as(user), environ), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs})
+	code := cli.Main(s.t.Context(), &cli.Env{Args: args, Environ: with(s.as(user), environ), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs})
 	if code != 0 || strings.Contains(errs.String(), "ermissions") {
 		s.t.Errorf("stage %s: exit code %d: %s", strings.Join(args, " "), code, errs.String())
 	}

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/cmd/stage/app"
+	"github.com/llm-stage/stage/cmd/stage/cli"
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
@@ -32,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(beTheProgram) != "" {
-		os.Exit(app.Main(context.Background(), app.OSEnv()))
+		os.Exit(cli.Main(context.Background(), cli.OSEnv()))
 	}
 	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
 	os.Exit(runTests(m))

@@ -93,7 +93,7 @@ labels:
 {{- end }}
 
 {{- /* The most that STAGE_WINDOW_BYTES may be for a pod that serves all partitions to keep within nine tenths of its memory
-limit; empty without a limit. The sum is that of the program, cmd/stage/app/memory.go. */ -}}
+limit; empty without a limit. The sum is that of the program, internal/stage/memory.go. */ -}}
 {{- define "llm-stage.windowRoom" -}}
 {{- with include "llm-stage.bytes" (((.Values.resources).limits).memory | default "") }}
 {{- $pool := include "llm-stage.text" ($.Values.config.STAGE_POOL_SIZE | default 1) | int64 }}

@@ -1,4 +1,4 @@
-package app
+package cli
 
 import (
 	"io"
@@ -53,7 +53,7 @@ func TestTheSecondSignalEndsTheProcessWithinFiveSecondsWhateverIsStuck(t *testin
 				if took := time.Since(began); took > 5*time.Second {
 					t.Errorf("it took %v", took)
 				}
-				if _, blocked := env.Stderr.(stuckPipe); !blocked && !strings.Contains(said.String(), "still in app.") {
+				if _, blocked := env.Stderr.(stuckPipe); !blocked && !strings.Contains(said.String(), "still in cli.") {
 					t.Errorf("it said %q", said.String())
 				}
 			})

@@ -1,9 +1,9 @@
-// Package app is the wiring of the stage program: configuration, commands, metrics, health and logs around the
-// packages that do the work. It is importable so that tests run the very wiring that ships, with an [Env] of their own
-// in place of the process:
+// Package cli is the commands of the stage program: flags and arguments in, exit codes out. It alone knows exit codes;
+// the packages below return typed errors. It is importable so that tests run the very program that ships, with an [Env] of
+// their own in place of the process:
 //
-//	env := &app.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out, Stderr: &errs}
-//	code := app.Main(ctx, env)
+//	env := &cli.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out, Stderr: &errs}
+//	code := cli.Main(ctx, env)
 //
 // A command is a function that takes the Env and returns a *cobra.Command; [commands] lists them. One that uses the
 // configuration calls newConfigFlags, which adds a flag for every variable, and Load in its RunE:
@@ -12,7 +12,7 @@
 //		cmd := &cobra.Command{Use: "run", Short: "…", GroupID: groupWork, Args: cobra.NoArgs}
 //		flags := newConfigFlags(cmd, env, configFlagsOptions{})
 //		cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-//			cfg, err := flags.Load(cmd.Context(), NeedCalls)
+//			cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
 //			if err != nil {
 //				return err
 //			}
@@ -22,7 +22,7 @@
 //		}
 //		return cmd
 //	}
-package app
+package cli
 
 import (
 	"context"
