@@ -162,16 +162,10 @@ test-kube: ## install the chart on a real Kubernetes, built from Go modules; slo
 	go -C test/kube test -count=1 -v -timeout 20m .
 
 .PHONY: tidy
-tidy: ## tidy all modules
-	go mod tidy
-	go -C tools mod tidy
-	go -C test/browser mod tidy
-	for v in test/oldserver/v*; do go -C $$v mod tidy; done
-	go -C docs/record mod tidy
-	go -C test/chart mod tidy
-	go -C tools/image mod tidy
-	go -C test/kube mod tidy
-	go -C test/kube/helm mod tidy
+tidy: ## tidy all modules; TIDY=-diff only shows what would change
+	find . -name go.mod -not -path './bin/*' -not -path './dist/*' | sort | while read -r module; do \
+		go -C "$${module%/go.mod}" mod tidy $(TIDY); \
+	done
 
 .PHONY: ci
 ci: ## run everything that CI runs

@@ -25,9 +25,19 @@ import (
 // patience bounds what is waited for, far above what a loaded machine needs.
 const patience = 2 * time.Minute
 
+// release is a release of nats-server: its module's version, and the checksum by which go.sum would know it.
+type release struct{ version, sum string }
+
+// The newest of each minor version.
+var (
+	v2_10 = release{"v2.10.29", "h1:IJ8TrZaiMZUrPGavMvP7hNAE9lYnHTThuthpwlsdlbc="}
+	v2_11 = release{"v2.11.17", "h1:GKEghcFK6A+aFx11Yf1LjgLC3txAwvyhnYzhBIQZA8I="}
+	v2_12 = release{"v2.12.15", "h1:ETr9+LamgSyw+70x1iJm4J9m//sN5KSChQWk4uxJJJo="}
+)
+
 func TestOlderServersServeAStageOverAKillATakeOverAndARestart(t *testing.T) {
-	for _, version := range []string{"v2.12", "v2.11"} {
-		t.Run(version, func(t *testing.T) {
+	for _, version := range []release{v2_12, v2_11} {
+		t.Run(version.version, func(t *testing.T) {
 			s := newSite(t, version)
 			const rows, pool = 300, 16
 			first := s.start("run")
@@ -62,7 +72,7 @@ func TestOlderServersServeAStageOverAKillATakeOverAndARestart(t *testing.T) {
 }
 
 func TestAServerThatIsTooOldIsRefused(t *testing.T) {
-	s := newSite(t, "v2.10")
+	s := newSite(t, v2_10)
 	run := s.start("run")
 	if !run.ended() || run.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(run.output.String(), "version 2.10.29 has no pinned consumers: use 2.11 or newer") {
 		t.Errorf("%v: %s", run.cmd.ProcessState, run.output.String())
@@ -71,7 +81,7 @@ func TestAServerThatIsTooOldIsRefused(t *testing.T) {
 
 // On a work queue a consumer that is deleted to be made anew would give rows to others, or lose them.
 func TestAWorkQueueOnAnOldServerIsRefused(t *testing.T) {
-	s := newSite(t, "v2.12")
+	s := newSite(t, v2_12)
 	cfg := jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: jetstream.WorkQueuePolicy}
 	if _, err := s.js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
@@ -95,11 +105,11 @@ type site struct {
 	js   jetstream.JetStream
 }
 
-func newSite(t *testing.T, version string) *site {
+func newSite(t *testing.T, server release) *site {
 	t.Helper()
 	s := &site{t: t, dir: t.TempDir(), port: -1}
 	s.nats = filepath.Join(s.dir, "nats-server")
-	build(t, version, s.nats, "github.com/nats-io/nats-server/v2")
+	build(t, server.source(t), s.nats, ".")
 	build(t, "../..", filepath.Join(s.dir, "stage"), "./cmd/stage")
 	var err error
 	if s.llm, err = llmtest.New(llmtest.Config{Latency: 200 * time.Millisecond, LatencySigma: .5}); err != nil {
@@ -114,13 +124,29 @@ func newSite(t *testing.T, version string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	if got := nc.ConnectedServerVersion(); !strings.HasPrefix("v"+got, version+".") {
-		t.Fatalf("the server is %s, want %s", got, version)
+	if got := nc.ConnectedServerVersion(); "v"+got != server.version {
+		t.Fatalf("the server is %s, want %s", got, server.version)
 	}
 	if s.js, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// source returns the directory of the server's source. It is built there as the main module, so the server's own go.mod
+// and go.sum pin its dependencies; a module of ours for each version would only repeat them.
+func (r release) source(t *testing.T) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/nats-io/nats-server/v2@"+r.version)
+	out, err := cmd.Output()
+	var module struct{ Dir, Sum, Error string }
+	if jsonErr := json.Unmarshal(out, &module); err != nil || jsonErr != nil {
+		t.Fatalf("download nats-server %s: %v %v %s", r.version, err, jsonErr, module.Error)
+	}
+	if module.Sum != r.sum {
+		t.Fatalf("nats-server %s has the checksum %s, want %s", r.version, module.Sum, r.sum)
+	}
+	return module.Dir
 }
 
 func build(t *testing.T, dir, path, pkg string) {
