@@ -66,7 +66,7 @@ sim: ## inject faults at every step of the delivery protocol and into whole stag
 
 .PHONY: test-browser
 test-browser: ## test the dashboard of a running demo in headless Chromium
-	go -C test/browser test -count=1 ./...
+	go -C tools test -count=1 ./browser
 
 .PHONY: cover
 cover: ## measure test coverage, into coverage.out
@@ -128,20 +128,19 @@ docs-table: ## regenerate the configuration table in the README
 # One run of the demo is recorded from its terminal, and its dashboard pictured when it has seen two drops of the capacity.
 .PHONY: docs-pictures
 docs-pictures: build ## record the demo and take a picture of its dashboard; takes about a minute, needs chromium
-	go -C docs/record build -o ../../bin/record .
-	go -C test/browser build -o ../../bin/shots ./shots
+	go -C tools build -o ../bin/ ./record ./browser/shots
 	export STAGE_HTTP_ADDR=127.0.0.1:19464; \
 	bin/shots -url "http://$$STAGE_HTTP_ADDR/" -after 42s -height 860 -out docs/dashboard.png & shots=$$!; \
 	bin/record -out docs/demo.svg bin/stage demo && wait $$shots
 
 .PHONY: image
 image: ## build the container image into dist/ with Go alone, with an SBOM for each platform
-	go -C tools/image run . -source ../.. -out ../../dist -version $(VERSION) -commit "$$(git rev-parse HEAD 2>/dev/null)" -platforms $(PLATFORMS)
+	go -C tools run ./image -version $(VERSION) -commit "$$(git rev-parse HEAD 2>/dev/null)" -platforms $(PLATFORMS)
 
 .PHONY: test-image
 test-image: ## build the image twice, compare the two, inspect and run it
-	go -C tools/image vet .
-	go -C tools/image test -count=1 .
+	go -C tools vet ./image
+	go -C tools test -count=1 ./image
 
 .PHONY: chart
 chart: ## regenerate the chart's goldens, values.schema.json and README

@@ -1,7 +1,7 @@
 // Command image builds the container image of the stage with Go alone, offline once modules are there, and reproducibly: the
 // same source, version and Go make the same bytes. The image is what the Dockerfile makes, and an SBOM.
 //
-//	go run . -source ../.. -version v1.2.3 -commit 0123abc -platforms linux/amd64,linux/arm64 -out ../../dist
+//	go -C tools run ./image -version v1.2.3 -commit 0123abc -platforms linux/amd64,linux/arm64 -out ../dist
 package main
 
 import (
@@ -14,10 +14,10 @@ import (
 
 func main() {
 	var o options
-	flag.StringVar(&o.Source, "source", "../..", "directory of the stage's module")
+	flag.StringVar(&o.Source, "source", "..", "directory of the stage's module")
 	flag.StringVar(&o.Version, "version", "dev", "version of the program and the image")
 	flag.StringVar(&o.Commit, "commit", "", "commit of the source")
-	flag.StringVar(&o.Out, "out", "../../dist", "directory for image and SBOMs")
+	flag.StringVar(&o.Out, "out", "../dist", "directory for image and SBOMs")
 	platforms := flag.String("platforms", "linux/amd64,linux/arm64", "platforms, separated by commas")
 	flag.Parse()
 	for p := range strings.SplitSeq(*platforms, ",") {

@@ -1,6 +1,6 @@
 // Shots takes pictures of a running stage's dashboard in headless Chromium.
 //
-//	go -C test/browser run ./shots -url http://127.0.0.1:9464/ -after 40s -width 1280 -height 1000 -out dashboard.png
+//	go -C tools run ./browser/shots -url http://127.0.0.1:9464/ -after 40s -width 1280 -height 1000 -out dashboard.png
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package browser looks at the dashboard of a running demo with headless Chromium. It is a module of its own, so that the
-// program does not depend on what drives the browser.
+// Package browser looks at the dashboard of a running demo with headless Chromium. It belongs to the module of the tools,
+// so that the program does not depend on what drives the browser.
 package browser
 
 import (
