@@ -153,12 +153,13 @@ test-chart: ## render the Helm chart and check it against Kubernetes, the operat
 
 .PHONY: test-kube
 test-kube: ## install the chart on a real Kubernetes, built from Go modules; slow, needs 5 GB of disk
-	version=$$(go -C test/kube list -m -f '{{.Version}}' k8s.io/kubernetes); \
-	go -C test/kube build -ldflags "-X k8s.io/component-base/version.gitVersion=$$version" -o bin/ tool
-	go -C test/kube/helm build -o ../bin/helm3 helm.sh/helm/v3/cmd/helm
-	go -C test/kube/helm build -o ../bin/helm4 helm.sh/helm/v4/cmd/helm
-	go -C test/kube vet .
-	go -C test/kube test -count=1 -v -timeout 20m .
+	version=$$(go -C test/chart list -m -f '{{.Version}}' k8s.io/kubernetes); \
+	go -C test/chart build -ldflags "-X k8s.io/component-base/version.gitVersion=$$version" -o kube/bin/ \
+		go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager,scheduler} sigs.k8s.io/kwok/cmd/kwok
+	go -C test/chart build -o kube/bin/helm3 helm.sh/helm/v3/cmd/helm
+	go -C test/chart build -o kube/bin/helm4 helm.sh/helm/v4/cmd/helm
+	go -C test/chart vet ./kube
+	go -C test/chart test -count=1 -v -timeout 20m ./kube
 
 .PHONY: tidy
 tidy: ## tidy all modules; TIDY=-diff only shows what would change

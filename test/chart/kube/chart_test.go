@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	chartDir = "../../deploy/helm/llm-stage"
+	chartDir = "../../../deploy/helm/llm-stage"
 	release  = "demo"
 	fullname = "demo-llm-stage"
 	selector = "app.kubernetes.io/instance=" + release + ",app.kubernetes.io/name=llm-stage"
