@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
+
+	"github.com/gofrs/flock"
 )
 
 const (
@@ -70,18 +71,15 @@ func writeAddress(dir string, a Address) error {
 	return nil
 }
 
-// lockDir takes the directory's lock without waiting. Closing the file, or the death of the process, frees it.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+// lockDir takes the directory's lock without waiting. Closing it, or the death of the process, frees it.
+func lockDir(dir string) (*flock.Flock, error) {
+	lock := flock.New(filepath.Join(dir, lockFile), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
+	switch ok, err := lock.TryLock(); {
+	case err != nil:
+		_ = lock.Close()
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	case !ok:
+		return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
-		}
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	return f, nil
+	return lock, nil
 }

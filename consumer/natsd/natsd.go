@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gofrs/flock"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
@@ -49,7 +50,7 @@ type Config struct {
 // Server is a running embedded server. Its methods are safe for concurrent use.
 type Server struct {
 	srv   *server.Server
-	lock  *os.File
+	lock  *flock.Flock
 	dir   string
 	token string
 }
@@ -75,7 +76,7 @@ func Start(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-func start(cfg Config, lock *os.File) (*Server, error) {
+func start(cfg Config, lock *flock.Flock) (*Server, error) {
 	opts := &server.Options{
 		ServerName: "stage-embedded",
 		JetStream:  true,

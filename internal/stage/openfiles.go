@@ -1,9 +1,9 @@
 package stage
 
 import (
-	"github.com/llm-stage/stage/internal/dashboard"
 	"log/slog"
-	"syscall"
+
+	"github.com/llm-stage/stage/internal/dashboard"
 )
 
 // What the process may need to have open, beside calls and the HTTP port's connections.
@@ -24,16 +24,6 @@ func (s *Stage) openFilesNeed() uint64 {
 		need += s.Cfg.Pool.Size
 	}
 	return uint64(need)
-}
-
-// openFilesLimit returns how many descriptors the process may have open; false: that is not known. The soft limit need not
-// be raised here: Go's runtime does so at start, up to one below the hard limit, and restores it for child processes.
-func openFilesLimit() (limit uint64, ok bool) {
-	var r syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
-		return 0, false
-	}
-	return uint64(r.Cur), true //nolint:unconvert // signed on some systems
 }
 
 // warnOfOpenFiles warns where the limit is below the need. It is no error: calls that find no descriptor are held and made
