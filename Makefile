@@ -11,6 +11,8 @@ COUNT    ?= 1#     how often each; ten for benchstat
 ROUNDS   ?= 3#     of make bench-whole
 
 PLATFORMS ?= linux/amd64,linux/arm64# of the image
+ARCHIVES ?= linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64# platforms of the archives
+REGISTRY ?= ghcr.io/llm-stage# where a release goes
 DURATION ?= 1m#    of a chaos run, or ROWS=10000
 SERVERS  ?= 1#     nats-servers of a chaos run: 1 or 3
 SEED     ?= 0#     of a chaos run; 0: any. The first one of sim
@@ -19,7 +21,10 @@ SEEDS    ?= 100#   how many sim runs
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 VERSIONED := github.com/llm-stage/stage/internal/version
 LDFLAGS  := -s -w -X $(VERSIONED).linkedVersion=$(VERSION)
-TOOLS    := bin/golangci-lint bin/gofumpt bin/benchstat
+TOOLS    := bin/golangci-lint bin/gofumpt bin/benchstat bin/crane
+# A release has a version of the form v1.2.3: without a tag the commit is its pre-release.
+RELEASE  := $(if $(filter v%,$(VERSION)),$(VERSION),v0.0.0-g$(VERSION))
+BUILD     = -commit "$$(git rev-parse HEAD 2>/dev/null)" -out ../dist
 
 .PHONY: help
 help: ## show this list
@@ -135,12 +140,38 @@ docs-pictures: build ## record the demo and take a picture of its dashboard; tak
 
 .PHONY: image
 image: ## build the container image into dist/ with Go alone, with an SBOM for each platform
-	go -C tools run ./image -version $(VERSION) -commit "$$(git rev-parse HEAD 2>/dev/null)" -platforms $(PLATFORMS)
+	go -C tools run ./release -images '$(PLATFORMS)' -version '$(VERSION)' $(BUILD)
 
-.PHONY: test-image
-test-image: ## build the image twice, compare the two, inspect and run it
-	go -C tools vet ./image
-	go -C tools test -count=1 ./image
+.PHONY: release
+release: bin/helm ## build a release into dist/: archives, SBOMs, image, chart, checksums
+	rm -rf dist && mkdir -p dist/chart
+	cp -r deploy/helm/llm-stage dist/chart
+	find dist/chart -exec touch -d @0 {} +
+	bin/helm package dist/chart/llm-stage --version '$(RELEASE:v%=%)' --app-version '$(RELEASE)' -d dist
+	rm -r dist/chart
+	go -C tools run ./release -archives '$(ARCHIVES)' -images '$(PLATFORMS)' -version '$(RELEASE)' $(BUILD)
+	cd dist && sha256sum * >SHA256SUMS
+
+.PHONY: publish
+publish: bin/crane bin/helm ## push the image and the chart in dist/ to REGISTRY, with the credentials of docker login
+	rm -rf bin/layout && mkdir -p bin/layout
+	tar -xf dist/llm-stage-image.tar -C bin/layout
+	bin/crane push bin/layout '$(REGISTRY)/stage:$(RELEASE)'
+	bin/helm push 'dist/llm-stage-$(RELEASE:v%=%).tgz' 'oci://$(REGISTRY)/charts' $(if $(filter 127.0.0.1:%,$(REGISTRY)),--plain-http)
+
+.PHONY: release-dry-run
+release-dry-run: bin/crane ## build a release, publish it to a registry on loopback and inspect the result; needs no network
+	tools/release/dry-run
+
+.PHONY: release-notes
+release-notes: ## print what CHANGELOG.md says about VERSION
+	@awk -v version='[$(RELEASE:v%=%)]' '/^## / {on = $$2 == version; found += on; next} on; END {if (!found) exit 1}' CHANGELOG.md \
+		|| { echo 'CHANGELOG.md has no section $(RELEASE:v%=%)' >&2; exit 1; }
+
+.PHONY: test-release
+test-release: ## build a release twice, compare the two, inspect, run and install it
+	go -C tools vet ./release
+	go -C tools test -count=1 ./release
 
 .PHONY: chart
 chart: ## regenerate the chart's goldens, values.schema.json and README
@@ -177,6 +208,10 @@ tools: $(TOOLS) ## build the pinned tools into bin/
 # One build makes them all.
 $(TOOLS) &: tools/go.mod tools/go.sum
 	go -C tools build -o ../bin/ tool
+
+# The Helm by which the chart is tested packages it too.
+bin/helm: test/chart/go.mod test/chart/go.sum
+	go -C test/chart build -o ../../bin/helm helm.sh/helm/v4/cmd/helm
 
 .PHONY: clean
 clean: ## remove everything that these targets build

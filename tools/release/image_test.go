@@ -2,9 +2,7 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -13,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -21,45 +18,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
-
-const version = "v9.8.7"
-
-// shared is where the image is that the tests look at, made by the first of them.
-var shared struct {
-	sync.Once
-	dir    string
-	digest v1.Hash
-	err    error
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.dir != "" {
-		os.RemoveAll(shared.dir) //nolint:errcheck // left to the system
-	}
-	os.Exit(code)
-}
-
-// buildHere builds the image for this machine's platform.
-func buildHere(dir string) (v1.Hash, error) {
-	return build(options{
-		Source: "../..", Version: version, Commit: "0123abc", Out: dir, Platforms: []string{"linux/" + runtime.GOARCH},
-	})
-}
-
-// built is the shared image.
-func built(t *testing.T) (dir string, digest v1.Hash) {
-	t.Helper()
-	shared.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "stage-image-test"); shared.err == nil {
-			shared.digest, shared.err = buildHere(shared.dir)
-		}
-	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.dir, shared.digest
-}
 
 // load reads the image from its archive.
 func load(t *testing.T, archive string) v1.Image {
@@ -71,6 +29,9 @@ func load(t *testing.T, archive string) v1.Image {
 	defer file.Close() //nolint:errcheck // read only
 	dir := t.TempDir()
 	for name, f := range files(t, file) {
+		if f.header.Typeflag == tar.TypeDir {
+			continue
+		}
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -129,34 +90,9 @@ func files(t *testing.T, r io.Reader) map[string]file {
 	}
 }
 
-func TestTwoBuildsAreTheSameBytes(t *testing.T) {
-	first, digest := built(t)
-	second := t.TempDir()
-	again, err := buildHere(second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if digest != again {
-		t.Errorf("digests %s and %s", digest, again)
-	}
-	for _, name := range []string{archiveName, "stage_linux_" + runtime.GOARCH + ".cdx.json"} {
-		a, err := os.ReadFile(filepath.Join(first, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(filepath.Join(second, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(a, b) {
-			t.Errorf("%s differs", name)
-		}
-	}
-}
-
 func TestTheImageRunsAsNobodyWithWhatItNeeds(t *testing.T) {
-	dir, _ := built(t)
-	image := load(t, filepath.Join(dir, archiveName))
+	dir := built(t)
+	image := load(t, filepath.Join(dir, imageName))
 	config, err := image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
@@ -172,6 +108,9 @@ func TestTheImageRunsAsNobodyWithWhatItNeeds(t *testing.T) {
 		}
 	}
 	content := files(t, mutate.Extract(image))
+	if content[sbomPath].body == nil || content[licencesPath].body == nil {
+		t.Error("SBOM or licences are missing")
+	}
 	if data := content["data"].header; data == nil || data.Uid != user || data.Mode != 0o700 {
 		t.Errorf("data: %+v, want a directory of the user's own", data)
 	}
@@ -198,53 +137,14 @@ func TestTheImageRunsAsNobodyWithWhatItNeeds(t *testing.T) {
 	}
 }
 
-// TestTheBillNamesEveryModule compares the SBOM with the requirements of the program.
-func TestTheBillNamesEveryModule(t *testing.T) {
-	dir, _ := built(t)
-	text, err := os.ReadFile(filepath.Join(dir, "stage_linux_"+runtime.GOARCH+".cdx.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if inside := files(t, mutate.Extract(load(t, filepath.Join(dir, archiveName))))[sbomPath]; !bytes.Equal(inside.body, text) {
-		t.Error("the image holds another one")
-	}
-	var b bom
-	if err := json.Unmarshal(text, &b); err != nil {
-		t.Fatal(err)
-	}
-	if c := b.Metadata.Component; b.BOMFormat != "CycloneDX" || c.PURL != "pkg:golang/github.com/llm-stage/stage@"+version {
-		t.Errorf("%s of %s", b.BOMFormat, c.PURL)
-	}
-	named := map[string]string{}
-	for _, c := range b.Components {
-		named[c.Name] = c.Version
-	}
-	for _, want := range []string{"std", "github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2", "github.com/prometheus/client_golang", "github.com/spf13/cobra"} {
-		if named[want] == "" {
-			t.Errorf("%s is not in it, or without a version", want)
-		}
-	}
-	if len(b.Dependencies) != 1 || len(b.Dependencies[0].DependsOn) != len(b.Components) {
-		t.Errorf("%d components, dependencies %v", len(b.Components), b.Dependencies)
-	}
-}
-
-func TestWrongPlatformsAreRefused(t *testing.T) {
-	for _, platforms := range [][]string{nil, {"windows/amd64"}, {"linux"}, {"linux/arm/v7"}} {
-		if _, err := build(options{Source: "../..", Out: t.TempDir(), Platforms: platforms}); err == nil || !strings.Contains(err.Error(), "platforms: ") {
-			t.Errorf("%v: %v", platforms, err)
-		}
-	}
-}
-
 // TestTheDockerfileMakesTheSameImage compares what it says with what is built here.
 func TestTheDockerfileMakesTheSameImage(t *testing.T) {
 	text, err := os.ReadFile("../../Dockerfile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, _ := built(t)
-	config, err := load(t, filepath.Join(dir, archiveName)).ConfigFile()
+	dir := built(t)
+	config, err := load(t, filepath.Join(dir, imageName)).ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}

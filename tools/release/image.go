@@ -1,17 +1,14 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -23,44 +20,34 @@ import (
 )
 
 const (
-	// archiveName is the image as an OCI layout in a tar file.
-	archiveName = "llm-stage-image.tar"
+	// imageName is the image as an OCI layout in a tar file.
+	imageName = "llm-stage-image.tar"
 	// user is that of the process: a number, so that Kubernetes can see that it is not root.
 	user = 65532
 	// sbomPath is where scanners look.
-	sbomPath    = "usr/share/sbom/stage.cdx.json"
-	sourceURL   = "https://github.com/llm-stage/stage"
-	versionPath = "github.com/llm-stage/stage/internal/version"
+	sbomPath     = "usr/share/sbom/stage.cdx.json"
+	licencesPath = "usr/share/doc/stage/" + licencesName
 )
 
-// epoch is the time of everything in the image: the hour of the build would make each build another image.
-var epoch = time.Unix(0, 0).UTC()
-
-// build makes the image of all platforms and writes it with one SBOM each. It returns the digest of the image.
-func build(o options) (v1.Hash, error) {
-	if err := o.validate(); err != nil {
-		return v1.Hash{}, err
-	}
-	if err := os.MkdirAll(o.Out, 0o755); err != nil {
-		return v1.Hash{}, err
-	}
+// image makes the image of all platforms and writes it. It returns the digest of the image.
+func (o options) image(programs []*program) (v1.Hash, error) {
 	certificates, err := certificatesLayer()
 	if err != nil {
 		return v1.Hash{}, err
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, platform := range o.Platforms {
-		image, err := o.image(platform, certificates)
+	for _, p := range programs {
+		image, err := o.platformImage(p, certificates)
 		if err != nil {
-			return v1.Hash{}, fmt.Errorf("%s: %w", platform, err)
+			return v1.Hash{}, fmt.Errorf("%s: %w", p.platform, err)
 		}
-		goos, arch, _ := strings.Cut(platform, "/")
+		goos, arch, _ := strings.Cut(p.platform, "/")
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{
 			Platform: &v1.Platform{OS: goos, Architecture: arch},
 		}})
 	}
 	index = mutate.Annotations(index, o.labels()).(v1.ImageIndex)
-	if err := writeArchive(filepath.Join(o.Out, archiveName), index, "llm-stage:"+o.Version); err != nil {
+	if err := writeLayout(filepath.Join(o.Out, imageName), index, "llm-stage:"+o.Version); err != nil {
 		return v1.Hash{}, err
 	}
 	return index.Digest()
@@ -78,24 +65,14 @@ func (o options) labels() map[string]string {
 	}
 }
 
-// image makes the image of one platform.
-func (o options) image(platform string, certificates v1.Layer) (v1.Image, error) {
-	goos, arch, _ := strings.Cut(platform, "/")
-	binary, err := o.compile(goos, arch)
-	if err != nil {
-		return nil, err
-	}
-	bill, err := sbom(binary, o.Version)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(o.Out, fmt.Sprintf("stage_%s_%s.cdx.json", goos, arch)), bill, 0o644); err != nil {
-		return nil, err
-	}
+// platformImage makes the image of one platform.
+func (o options) platformImage(p *program, certificates v1.Layer) (v1.Image, error) {
+	goos, arch, _ := strings.Cut(p.platform, "/")
 	program, err := layer([]entry{
 		{name: "data/", mode: 0o700, owner: user},
-		{name: "stage", mode: 0o755, body: binary},
-		{name: sbomPath, mode: 0o644, body: bill},
+		{name: "stage", mode: 0o755, body: p.binary},
+		{name: licencesPath, mode: 0o644, body: p.licences},
+		{name: sbomPath, mode: 0o644, body: p.bill},
 	})
 	if err != nil {
 		return nil, err
@@ -129,24 +106,6 @@ func rootFS(image v1.Image) v1.RootFS {
 	return config.RootFS
 }
 
-// compile builds the program as `make build` does, for another platform.
-func (o options) compile(goos, arch string) ([]byte, error) {
-	dir, err := os.MkdirTemp("", "stage-image")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir) //nolint:errcheck // left to the system
-	out := filepath.Join(dir, "stage")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", out,
-		"-ldflags", fmt.Sprintf("-s -w -X %s.linkedVersion=%s -X %s.linkedCommit=%s", versionPath, o.Version, versionPath, o.Commit), "./cmd/stage")
-	cmd.Dir = o.Source
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return os.ReadFile(out)
-}
-
 // certificatesLayer holds the CAs that Mozilla trusts without conditions. They come by a module, so that every machine has
 // the same; a condition, such as a last date, can't be said in a PEM file.
 func certificatesLayer() (v1.Layer, error) {
@@ -162,56 +121,18 @@ func certificatesLayer() (v1.Layer, error) {
 	return layer([]entry{{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, body: b.Bytes()}})
 }
 
-// entry is a file of a layer, or a directory, whose name ends in a slash.
-type entry struct {
-	name  string
-	mode  int64
-	owner int
-	body  []byte
-}
-
-// layer makes a layer of entries in the order given, with the directories above them.
+// layer makes a layer of entries.
 func layer(entries []entry) (v1.Layer, error) {
 	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	made := map[string]bool{}
-	put := func(e entry) error {
-		header := &tar.Header{
-			Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.body)), ModTime: epoch,
-			Typeflag: tar.TypeReg, Format: tar.FormatPAX,
-		}
-		if strings.HasSuffix(e.name, "/") {
-			header.Typeflag, made[e.name] = tar.TypeDir, true
-		}
-		if err := w.WriteHeader(header); err != nil {
-			return err
-		}
-		_, err := w.Write(e.body)
-		return err
-	}
-	for _, e := range entries {
-		parts := strings.SplitAfter(e.name, "/")
-		above := ""
-		for _, part := range parts[:len(parts)-1] {
-			if above += part; !made[above] && above != e.name {
-				if err := put(entry{name: above, mode: 0o755}); err != nil {
-					return nil, err
-				}
-			}
-		}
-		if err := put(e); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.Close(); err != nil {
+	if err := writeTar(&b, entries); err != nil {
 		return nil, err
 	}
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
 		tarball.WithMediaType(types.OCILayer))
 }
 
-// writeArchive writes an OCI layout with the image in it, as a tar file.
-func writeArchive(path string, index v1.ImageIndex, name string) error {
+// writeLayout writes an OCI layout with the image in it, as a tar file.
+func writeLayout(path string, index v1.ImageIndex, name string) error {
 	dir, err := os.MkdirTemp("", "stage-layout")
 	if err != nil {
 		return err
@@ -224,11 +145,7 @@ func writeArchive(path string, index v1.ImageIndex, name string) error {
 	if err := out.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": name})); err != nil {
 		return err
 	}
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	w := tar.NewWriter(file)
+	var entries []entry
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { // in the order of names
 		if err != nil || d.IsDir() {
 			return err
@@ -238,21 +155,15 @@ func writeArchive(path string, index v1.ImageIndex, name string) error {
 			return err
 		}
 		name, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		header := &tar.Header{Name: filepath.ToSlash(name), Mode: 0o644, Size: int64(len(body)), ModTime: epoch, Format: tar.FormatPAX}
-		if err := w.WriteHeader(header); err != nil {
-			return err
-		}
-		_, err = w.Write(body)
+		entries = append(entries, entry{name: filepath.ToSlash(name), mode: 0o644, body: body})
 		return err
 	})
-	if err == nil {
-		err = w.Close()
+	if err != nil {
+		return err
 	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
+	var b bytes.Buffer
+	if err := writeTar(&b, entries); err != nil {
+		return err
 	}
-	return err
+	return os.WriteFile(path, b.Bytes(), 0o644)
 }
