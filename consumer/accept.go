@@ -87,7 +87,7 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 		t.c.setStatus(func(s *Status) { s.Skipped++ })
 		t.ack(reply)
 	}
-	if delivered > 1 || t.c.toFloor {
+	if delivered > 1 || t.durable.AcksDelete {
 		return nil // the ack wait was shortened, or rows behind the ack floor were acked one by one
 	}
 	t.c.log.Info("somebody has set the consumer back, setting it where it was", slog.Uint64("sequence", seq), slog.Uint64("after", t.accepted))
@@ -228,7 +228,7 @@ func (t *term) complete(row *Row) {
 	e.Status = statusOf(row.reply)
 	row.unstored.Add(1)
 	row.done = true
-	t.c.cfg.Recorder.recordRow(&e, row.eventStored)
+	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
 	t.journal.wait(row, now)
 	t.c.at("answered")
 }

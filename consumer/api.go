@@ -15,26 +15,6 @@ import (
 // requestTimeout bounds one request to the server. A leader election takes about four seconds.
 const requestTimeout = 5 * time.Second
 
-// fatalError ends [Consumer.Run]: trying again would not help, a person must decide.
-type fatalError struct {
-	error
-	// mendable says that the fault can be mended from outside, so it is fatal only before the first term.
-	mendable bool
-}
-
-func (e fatalError) Unwrap() error { return e.error }
-
-func fatal(err error) error { return fatalError{error: err} }
-
-// fatalAtStart is for faults in what a person has set up. They end a start at once, so that they are seen; a stage that
-// has served waits until they are mended.
-func fatalAtStart(err error) error { return fatalError{error: err, mendable: true} }
-
-func isFatal(err error, hasServed bool) bool {
-	f, ok := errors.AsType[fatalError](err)
-	return ok && (!f.mendable || !hasServed)
-}
-
 // Denied adds to the error of a request that nobody answered the likely reason: the server tells a client that it may not
 // ask only by a message on the side. Other errors are returned as they are. It does not block.
 func Denied(nc *nats.Conn, err error) error {
@@ -56,27 +36,35 @@ func unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
 }
 
-func (c *Consumer) denied(err error) error { return Denied(c.nc, err) }
+// NextMessage returns the first message of a stream at or after seq that matches filter; nil: there is none.
+func NextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64) (*jetstream.RawStreamMsg, error) {
+	return getMessage(ctx, nc, stream, messageQuery{Seq: seq, NextFor: filter})
+}
 
-// msgGetRequest asks a stream's leader for one message.
-type msgGetRequest struct {
+// LastMessage returns the last message of a stream that matches filter; nil: there is none.
+func LastMessage(ctx context.Context, nc *nats.Conn, stream, filter string) (*jetstream.RawStreamMsg, error) {
+	return getMessage(ctx, nc, stream, messageQuery{LastFor: filter})
+}
+
+// messageQuery names one message of a stream: the first at or after Seq on NextFor, or the last on LastFor.
+type messageQuery struct {
 	Seq     uint64 `json:"seq,omitempty"`
 	LastFor string `json:"last_by_subj,omitempty"`
 	NextFor string `json:"next_by_subj,omitempty"`
 }
 
-// messageGet returns jetstream.ErrMsgNotFound when no message matches. It always asks the leader: a direct get, which
-// the library prefers where the stream allows it, is answered by any replica, and that may lag behind a rival's append.
-func (c *Consumer) messageGet(ctx context.Context, stream string, req msgGetRequest) (*jetstream.RawStreamMsg, error) {
+// getMessage asks the stream's leader for one message; nil: it does not exist. It never uses a direct get, which the
+// library prefers where the stream allows it: any replica answers that, and it may lag behind a rival's append.
+func getMessage(ctx context.Context, nc *nats.Conn, stream string, query messageQuery) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	body, err := json.Marshal(req)
+	body, err := json.Marshal(query)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := c.nc.RequestWithContext(ctx, c.apiPrefix+"STREAM.MSG.GET."+stream, body)
+	reply, err := nc.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+stream, body)
 	if err != nil {
-		return nil, fmt.Errorf("get a message of stream %s: %w", stream, c.denied(err))
+		return nil, fmt.Errorf("get a message of stream %s: %w", stream, Denied(nc, err))
 	}
 	var resp struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -93,7 +81,7 @@ func (c *Consumer) messageGet(ctx context.Context, stream string, req msgGetRequ
 	}
 	if resp.Error != nil {
 		if resp.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
-			return nil, jetstream.ErrMsgNotFound
+			return nil, nil //nolint:nilnil // no message is an answer
 		}
 		return nil, fmt.Errorf("get a message of stream %s: %w", stream, resp.Error)
 	}
@@ -107,18 +95,6 @@ func (c *Consumer) messageGet(ctx context.Context, stream string, req msgGetRequ
 		}
 	}
 	return m, nil
-}
-
-// nextInput returns the sequence of the first row at or after seq; 0 when there is none.
-func (c *Consumer) nextInput(ctx context.Context, seq uint64) (uint64, error) {
-	m, err := c.messageGet(ctx, c.cfg.InputStream, msgGetRequest{Seq: seq, NextFor: c.cfg.InputSubject})
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	return m.Sequence, nil
 }
 
 // preview cuts foreign bytes for an error text.

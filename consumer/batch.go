@@ -8,12 +8,23 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
-// AppendMax is the server's limit on the messages of one [Append].
-const AppendMax = groupRowsMax
+const (
+	// AppendMax is the server's limit on the messages of one [Append].
+	AppendMax = 1000
+	// AppendBytesMax bounds the bytes of one append; the server holds a batch in memory until it commits.
+	AppendBytesMax = 16 << 20
+	// The first guesses of what an append costs, until it has been measured: a round trip, and the flat price of an atomic
+	// batch on one replica.
+	singleCostGuess = 150 * time.Microsecond
+	batchCostGuess  = 25 * time.Millisecond
+	// batchRefusedFor is how long no batch is tried after one was refused.
+	batchRefusedFor = 10 * time.Second
+)
 
 // ErrRefused is returned by [Append] when the server answered and stored nothing: a condition does not hold, the stream
 // is full, or it does not take atomic batches.
@@ -126,4 +137,15 @@ func refusal(m *nats.Msg) error {
 		return nil //nolint:nilerr // it speaks of an error in another sense
 	}
 	return &refusedError{code: ack.Error.Code, why: ack.Error.Description}
+}
+
+// cost is a moving average of the time that one append takes.
+type cost time.Duration
+
+// add counts an outlier (an election, a stalled disk) for no more than eight times what was usual.
+func (c *cost) add(d time.Duration) {
+	if *c > 0 {
+		d = min(d, 8*time.Duration(*c))
+	}
+	*c += (cost(d) - *c) / 4
 }

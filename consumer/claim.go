@@ -12,9 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// claimVersion is the format of claims. A stage refuses to follow a newer one.
-const claimVersion = 1
-
 // claimRetryMax is the longest wait before a claim that was refused, though nobody else has appended, is sent again.
 const claimRetryMax = 800 * time.Millisecond
 
@@ -27,16 +24,6 @@ var (
 	ErrResumePointLost = errors.New("the results stream has lost its resume point")
 )
 
-// claim is the message by which an owner takes a partition over. It lies among the results, so its place in the log says
-// exactly which results came before it.
-type claim struct {
-	Owner         string    `json:"owner"`
-	HighWaterMark uint64    `json:"high_water_mark"`
-	Version       int       `json:"version"`
-	InputStream   string    `json:"input_stream"`
-	InputCreated  time.Time `json:"input_created"`
-}
-
 // logEnd is the last message of a partition's results: the only authority on what has been emitted.
 type logEnd struct {
 	seq   uint64 // of the results stream; 0: nothing yet
@@ -47,12 +34,12 @@ type logEnd struct {
 
 // readEnd reads the end of the log from the stream's leader. A direct get would ask any replica, which may lag.
 func (c *Consumer) readEnd(ctx context.Context) (logEnd, error) {
-	m, err := c.lastResult(ctx, c.filter)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return logEnd{}, nil
-	}
+	m, err := LastMessage(ctx, c.nc, c.cfg.ResultStream, c.filter)
 	if err != nil {
 		return logEnd{}, fmt.Errorf("read the end of the results: %w", err)
+	}
+	if m == nil {
+		return logEnd{}, nil
 	}
 	mark, err := strconv.ParseUint(m.Header.Get(HeaderSourceSeq), 10, 64)
 	if err != nil {
@@ -72,33 +59,39 @@ func (c *Consumer) stillEndsAt(ctx context.Context, end logEnd) error {
 }
 
 // lastClaim returns the partition's newest claim; nil when there is none.
-func (c *Consumer) lastClaim(ctx context.Context) (*claim, error) {
-	m, err := c.lastResult(ctx, c.claimSubject)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, nil //nolint:nilnil // no claim is an answer
-	}
+func (c *Consumer) lastClaim(ctx context.Context) (*Claim, error) {
+	m, err := LastMessage(ctx, c.nc, c.cfg.ResultStream, c.claimSubject)
 	if err != nil {
 		return nil, fmt.Errorf("read the last claim: %w", err)
 	}
-	var cl claim
-	if err := json.Unmarshal(m.Data, &cl); err != nil {
+	if m == nil {
+		return nil, nil //nolint:nilnil // no claim is an answer
+	}
+	cl, err := DecodeClaim(m.Data)
+	if err != nil {
 		return nil, fmt.Errorf("claim %d of stream %s: %w", m.Sequence, c.cfg.ResultStream, err)
 	}
-	if cl.Version > claimVersion {
+	if cl.Version > ClaimVersion {
 		return nil, fatal(fmt.Errorf("claim %d of stream %s has format %d, this stage knows %d: a newer stage has served the partition; upgrade this one",
-			m.Sequence, c.cfg.ResultStream, cl.Version, claimVersion))
+			m.Sequence, c.cfg.ResultStream, cl.Version, ClaimVersion))
 	}
-	return &cl, nil
+	return cl, nil
 }
 
-// lastResult asks the leader for the last message that matches a filter.
-func (c *Consumer) lastResult(ctx context.Context, filter string) (*jetstream.RawStreamMsg, error) {
-	return c.messageGet(ctx, c.cfg.ResultStream, msgGetRequest{LastFor: filter})
+// nextInput returns the sequence of the first row at or after seq; 0 when there is none.
+func (c *Consumer) nextInput(ctx context.Context, seq uint64) (uint64, error) {
+	m, err := NextMessage(ctx, c.nc, c.cfg.InputStream, c.cfg.InputSubject, seq)
+	if err != nil || m == nil {
+		return 0, err
+	}
+	return m.Sequence, nil
 }
+
+func (c *Consumer) denied(err error) error { return Denied(c.nc, err) }
 
 // checkStart looks once, before this process stands by, for what would keep it from serving the partition: a person who
 // starts it should be told at once, and not when its turn comes.
-func (c *Consumer) checkStart(ctx context.Context, durable jetstream.Consumer) error {
+func (c *Consumer) checkStart(ctx context.Context, durable *Durable) error {
 	if c.started {
 		return nil
 	}
@@ -110,7 +103,7 @@ func (c *Consumer) checkStart(ctx context.Context, durable jetstream.Consumer) e
 	if err != nil {
 		return err
 	}
-	if _, err := c.checkInput(ctx, end, durable.CachedInfo(), input.CachedInfo()); err != nil {
+	if _, err := c.checkInput(ctx, end, durable, durable.Handle.CachedInfo(), input.CachedInfo()); err != nil {
 		return err
 	}
 	c.started = true
@@ -119,7 +112,7 @@ func (c *Consumer) checkStart(ctx context.Context, durable jetstream.Consumer) e
 
 // checkInput compares the input stream with the one of the last claim, and the place to go on at with the durable
 // consumer.
-func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) (logEnd, error) {
+func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *Durable, info *jetstream.ConsumerInfo, input *jetstream.StreamInfo) (logEnd, error) {
 	cl, err := c.lastClaim(ctx)
 	if err != nil {
 		return end, err
@@ -129,9 +122,9 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *jetstrea
 	case cl != nil && cl.InputStream == c.cfg.InputStream && cl.InputCreated.Equal(created):
 	case c.cfg.NewInput:
 		end.mark = 0 // the new stream's rows are counted from its beginning
-	case cl == nil && acked(durable, input):
+	case cl == nil && acked(info, input):
 		return end, fatalAtStart(fmt.Errorf("%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with --new-input",
-			ErrResumePointLost, c.cfg.InputStream, durable.AckFloor.Stream, c.cfg.ResultStream, c.claimSubject))
+			ErrResumePointLost, c.cfg.InputStream, info.AckFloor.Stream, c.cfg.ResultStream, c.claimSubject))
 	case cl == nil:
 	case cl.InputStream != c.cfg.InputStream:
 		return end, fatal(fmt.Errorf("%w: the last claim on %s is for stream %s, the input is %s: choose another name, or start with --new-input to begin with the new stream",
@@ -140,10 +133,9 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *jetstrea
 		return end, fatal(fmt.Errorf("%w: stream %s was created at %s, the claim on %s knows %s: choose another name, or start with --new-input to begin with the new stream",
 			ErrInputRecreated, c.cfg.InputStream, created.Format(time.RFC3339), c.claimSubject, cl.InputCreated.Format(time.RFC3339)))
 	}
-	// A server that can't set a consumer back has it made anew, so where it begins is only where an owner last set it to.
-	if start := durable.Config.OptStartSeq; start > end.mark+1 && canReset(c.nc.ConnectedServerVersion()) {
+	if start := info.Config.OptStartSeq; start > end.mark+1 && durable.CanReset() {
 		return end, fatalAtStart(fmt.Errorf("consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another STAGE_NAME, or delete the consumer",
-			c.durable, c.cfg.InputStream, start, end.mark))
+			durable.Name, c.cfg.InputStream, start, end.mark))
 	}
 	return end, nil
 }
@@ -157,19 +149,19 @@ func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
 // claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that somebody
 // else was faster.
 func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created time.Time) (logEnd, error) {
-	body, err := json.Marshal(claim{
-		Owner: owner, HighWaterMark: end.mark, Version: claimVersion,
+	body, err := json.Marshal(Claim{
+		Owner: owner, HighWaterMark: end.mark, Version: ClaimVersion,
 		InputStream: c.cfg.InputStream, InputCreated: created,
 	})
 	if err != nil {
 		return end, err
 	}
 	msg := &nats.Msg{Subject: c.claimSubject, Data: body, Header: nats.Header{
-		HeaderOwner:           {owner},
-		HeaderSourceSeq:       {strconv.FormatUint(end.mark, 10)},
-		HeaderSourceStream:    {c.cfg.InputStream},
-		headerExpectedSeq:     {strconv.FormatUint(end.seq, 10)},
-		headerExpectedSubject: {c.filter},
+		HeaderOwner:                             {owner},
+		HeaderSourceSeq:                         {strconv.FormatUint(end.mark, 10)},
+		HeaderSourceStream:                      {c.cfg.InputStream},
+		jetstream.ExpectedLastSubjSeqHeader:     {strconv.FormatUint(end.seq, 10)},
+		jetstream.ExpectedLastSubjSeqSubjHeader: {c.filter},
 	}}
 	for wait := storeRetryFirst; ; wait *= 2 {
 		seq, err := Append(ctx, c.nc, []*nats.Msg{msg})

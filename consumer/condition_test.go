@@ -227,7 +227,7 @@ func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
 		want := last + 1
 		if m.Subject() == claimSubject("results", "stage", partition) {
 			want = last
-			var cl claim
+			var cl Claim
 			if err := json.Unmarshal(m.Data(), &cl); err != nil || cl.HighWaterMark != last {
 				t.Errorf("partition %d: claim %s after row %d (%v)", partition, m.Data(), last, err)
 			}

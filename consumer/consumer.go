@@ -128,8 +128,6 @@ type Consumer struct {
 	cfg           Config
 	nc            *nats.Conn
 	js            jetstream.JetStream
-	apiPrefix     string
-	durable       string
 	filter        string
 	resultSubject string
 	claimSubject  string
@@ -147,8 +145,6 @@ type Consumer struct {
 	// started says that all was well once, whether it was this process's turn or not: from then on a missing or ill-set stream
 	// is a problem that may be fixed while it waits.
 	started bool
-	// toFloor says that acks delete rows from the input stream (work queue and interest retention).
-	toFloor bool
 	// maxMessage is the largest message that the results stream takes.
 	maxMessage atomic.Int32
 
@@ -186,8 +182,6 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		cfg:           cfg,
 		nc:            nc,
 		js:            js,
-		apiPrefix:     jetstream.DefaultAPIPrefix,
-		durable:       DurableName(cfg.Name, cfg.Partition),
 		filter:        logFilter(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		resultSubject: ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		claimSubject:  claimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
@@ -201,9 +195,9 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 }
 
 func (c *Config) setDefaults() {
-	c.WindowRows = cmp.Or(c.WindowRows, 1024)
+	c.WindowRows = cmp.Or(c.WindowRows, DefaultWindowRows)
 	c.WindowBytes = cmp.Or(c.WindowBytes, 256<<20)
-	c.PinnedTTL = cmp.Or(c.PinnedTTL, time.Second)
+	c.PinnedTTL = cmp.Or(c.PinnedTTL, DefaultPinnedTTL)
 }
 
 // Status returns a snapshot. Safe for concurrent use.
@@ -285,7 +279,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	lost := c.nc.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer c.nc.RemoveStatusListener(lost)
 
-	durable, err := c.ensureDurable(hard)
+	durable, err := c.openDurable(hard)
 	if err != nil {
 		return err
 	}
@@ -323,6 +317,19 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	}
 	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how), slog.Uint64("high_water_mark", t.end.mark))
 	return err
+}
+
+// openDurable finds or creates the durable consumer and remembers the largest message that the results stream takes.
+func (c *Consumer) openDurable(ctx context.Context) (*Durable, error) {
+	durable, err := OpenDurable(ctx, c.nc, DurableConfig{
+		Name: c.cfg.Name, Partition: c.cfg.Partition, InputStream: c.cfg.InputStream, InputSubject: c.cfg.InputSubject,
+		ResultStream: c.cfg.ResultStream, WindowRows: c.cfg.WindowRows, PinnedTTL: c.cfg.PinnedTTL, Create: c.cfg.Create,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.maxMessage.Store(int32(durable.MessageBytesMax))
+	return durable, nil
 }
 
 // holdAfter is how a process holds a partition after a term, or an attempt at one, that ended with err. One that lost the

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // deadLetters stores the originals of the failed rows among rows, where the stage has a subject for them.
@@ -59,8 +60,8 @@ const headerCut = "Stage-Truncated"
 func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
 	reason := cmp.Or(row.reply.Event.Reason, row.reply.UpstreamReason)
 	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Data: row.Body, Header: nats.Header{
-		HeaderReason: {reason},
-		headerMsgID:  {row.StateID + "/dead-letter"},
+		HeaderReason:          {reason},
+		jetstream.MsgIDHeader: {row.StateID + "/dead-letter"},
 	}}
 	if cut {
 		msg.Data = nil

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,154 +12,232 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// Defaults of a partition's durable consumer.
+const (
+	DefaultWindowRows = 1024
+	DefaultPinnedTTL  = time.Second
+)
+
+// PullRowsMin is the least number of rows for which a durable consumer must allow a request.
+const PullRowsMin = 256
+
+// PinGroup is the one priority group of a durable consumer: whoever holds its pin owns the partition.
+const PinGroup = "stage"
+
 // ackWait is how long the server waits before it sends an unacked row to somebody else. Rows are held for as long as the
 // provider has no capacity; every term sets the consumer back by itself, so the time-out has nothing to do.
 const ackWait = 24 * time.Hour
 
-// EnsureDurable does what a [Consumer] does with its durable consumer at a start, and nothing else: it creates one that is
-// missing, where cfg allows it, and checks one that exists. Streams must exist. Of cfg it reads names, InputSubject,
-// WindowRows, PinnedTTL and Create. What watches the durable, an autoscaler say, can so be set up before the first
-// replica.
-func EnsureDurable(ctx context.Context, nc *nats.Conn, cfg Config) error {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return fmt.Errorf("consumer: %w", err)
-	}
-	cfg.setDefaults()
-	c := &Consumer{cfg: cfg, nc: nc, js: js, durable: DurableName(cfg.Name, cfg.Partition)}
-	_, err = c.ensureDurable(ctx)
+// DurableConfig names the durable consumer of one partition and says how it must be.
+type DurableConfig struct {
+	// Name of the stage, and the partition, counted from 0.
+	Name      string
+	Partition int
+	// InputStream holds the rows; InputSubject filters those of this partition (see [InputFilter]).
+	InputStream, InputSubject string
+	// ResultStream bounds the size of a result.
+	ResultStream string
+	// WindowRows is how many rows may be delivered and not acked. Default [DefaultWindowRows].
+	WindowRows int
+	// PinnedTTL is how long a silent owner keeps the pin. Default [DefaultPinnedTTL].
+	PinnedTTL time.Duration
+	// Create allows to create a consumer that is missing, and to change window and time-outs of one that exists.
+	Create bool
+}
+
+// Durable is the durable consumer of one partition as [OpenDurable] has found or created it. Its methods may be called
+// by one goroutine at a time.
+type Durable struct {
+	// Handle is the client library's; its cached info is that of the opening.
+	Handle jetstream.Consumer
+	// Name of the consumer.
+	Name string
+	// AcksDelete says that acks delete rows from the input stream (work queue and interest retention).
+	AcksDelete bool
+	// MessageBytesMax is the size of the largest message that the results stream takes.
+	MessageBytesMax int
+
+	cfg DurableConfig
+	nc  *nats.Conn
+	js  jetstream.JetStream
+}
+
+// UnfitError says that a durable consumer, or the server, can't serve a stage until a person has changed it: trying again
+// does not help.
+type UnfitError struct{ Err error }
+
+func (e *UnfitError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error that says what must be changed.
+func (e *UnfitError) Unwrap() error { return e.Err }
+
+func unfit(format string, args ...any) error { return &UnfitError{Err: fmt.Errorf(format, args...)} }
+
+// EnsureDurable creates the durable consumer of a partition if it is missing and cfg allows that, and checks one that
+// exists. Streams must exist. What watches the consumer, an autoscaler say, can so be set up before the first replica.
+func EnsureDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) error {
+	_, err := OpenDurable(ctx, nc, cfg)
 	return err
 }
 
-// ensureDurable finds or creates the durable consumer and remembers what the streams allow.
-func (c *Consumer) ensureDurable(ctx context.Context) (jetstream.Consumer, error) {
+// OpenDurable does the same and returns the consumer. The error is an [*UnfitError] where trying again can't help.
+func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durable, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	input, err := c.js.Stream(ctx, c.cfg.InputStream)
+	cfg.WindowRows = cmp.Or(cfg.WindowRows, DefaultWindowRows)
+	cfg.PinnedTTL = cmp.Or(cfg.PinnedTTL, DefaultPinnedTTL)
+	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.InputStream, c.denied(err))
+		return nil, fmt.Errorf("durable consumer: %w", err)
 	}
-	results, err := c.js.Stream(ctx, c.cfg.ResultStream)
+	d := &Durable{Name: DurableName(cfg.Name, cfg.Partition), MessageBytesMax: int(nc.MaxPayload()), cfg: cfg, nc: nc, js: js}
+	input, err := js.Stream(ctx, cfg.InputStream)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.ResultStream, c.denied(err))
+		return nil, fmt.Errorf("look at stream %s: %w", cfg.InputStream, d.denied(err))
 	}
-	largest := int32(c.nc.MaxPayload())
+	results, err := js.Stream(ctx, cfg.ResultStream)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", cfg.ResultStream, d.denied(err))
+	}
 	if size := results.CachedInfo().Config.MaxMsgSize; size > 0 {
-		largest = min(largest, size)
+		d.MessageBytesMax = min(d.MessageBytesMax, int(size))
 	}
-	c.maxMessage.Store(largest)
-	c.toFloor = input.CachedInfo().Config.Retention != jetstream.LimitsPolicy
-	if err := c.checkResettable(); err != nil {
+	d.AcksDelete = input.CachedInfo().Config.Retention != jetstream.LimitsPolicy
+	if err := d.checkResettable(); err != nil {
 		return nil, err
 	}
-
-	durable, err := input.Consumer(ctx, c.durable)
-	switch {
-	case err == nil:
-		return c.checkDurable(ctx, input, durable)
-	case !errors.Is(err, jetstream.ErrConsumerNotFound):
-		return nil, fmt.Errorf("look at consumer %s of stream %s: %w", c.durable, c.cfg.InputStream, c.denied(err))
-	case !c.cfg.Create:
-		return nil, fatalAtStart(fmt.Errorf("consumer %s of stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", c.durable, c.cfg.InputStream))
+	if d.Handle, err = d.open(ctx, input); err != nil {
+		return nil, err
 	}
-	// Another replica may create it at the same moment; the same configuration twice is no error.
-	durable, err = input.CreateConsumer(ctx, c.durableConfig())
-	if err != nil {
-		return nil, fmt.Errorf("create consumer %s of stream %s: %w", c.durable, c.cfg.InputStream, c.denied(err))
-	}
-	return durable, nil
+	return d, nil
 }
 
-func (c *Consumer) durableConfig() jetstream.ConsumerConfig {
+// open finds or creates the consumer.
+func (d *Durable) open(ctx context.Context, input jetstream.Stream) (jetstream.Consumer, error) {
+	handle, err := input.Consumer(ctx, d.Name)
+	switch {
+	case err == nil:
+		return d.check(ctx, input, handle)
+	case !errors.Is(err, jetstream.ErrConsumerNotFound):
+		return nil, fmt.Errorf("look at consumer %s of stream %s: %w", d.Name, d.cfg.InputStream, d.denied(err))
+	case !d.cfg.Create:
+		return nil, unfit("consumer %s of stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", d.Name, d.cfg.InputStream)
+	}
+	// Another replica may create it at the same moment; the same configuration twice is no error.
+	handle, err = input.CreateConsumer(ctx, d.config())
+	if err != nil {
+		return nil, fmt.Errorf("create consumer %s of stream %s: %w", d.Name, d.cfg.InputStream, d.denied(err))
+	}
+	return handle, nil
+}
+
+func (d *Durable) config() jetstream.ConsumerConfig {
 	cfg := jetstream.ConsumerConfig{
-		Durable:        c.durable,
-		Description:    "rows of llm-stage " + c.cfg.Name,
-		FilterSubject:  c.cfg.InputSubject,
+		Durable:        d.Name,
+		Description:    "rows of llm-stage " + d.cfg.Name,
+		FilterSubject:  d.cfg.InputSubject,
 		DeliverPolicy:  jetstream.DeliverAllPolicy,
 		AckPolicy:      jetstream.AckAllPolicy,
 		AckWait:        ackWait,
 		MaxDeliver:     -1,
-		MaxAckPending:  c.cfg.WindowRows,
+		MaxAckPending:  d.cfg.WindowRows,
 		PriorityPolicy: jetstream.PriorityPolicyPinned,
-		PriorityGroups: []string{pinGroup},
-		PinnedTTL:      c.cfg.PinnedTTL,
+		PriorityGroups: []string{PinGroup},
+		PinnedTTL:      d.cfg.PinnedTTL,
 	}
-	if c.toFloor {
-		// An ack deletes the row here, so each goes for itself.
+	if d.AcksDelete { // so each row is acked by itself
 		cfg.AckPolicy = jetstream.AckExplicitPolicy
 	}
 	return cfg
 }
 
-// checkDurable refuses a consumer that would serve other rows or in another way, and sets its window and time-outs.
-func (c *Consumer) checkDurable(ctx context.Context, input jetstream.Stream, durable jetstream.Consumer) (jetstream.Consumer, error) {
-	have, want := durable.CachedInfo().Config, c.durableConfig()
-	name := fmt.Sprintf("consumer %s of stream %s", c.durable, c.cfg.InputStream)
-	switch {
-	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:
-		return nil, fatalAtStart(fmt.Errorf("%s filters %q, the stage wants %q: choose another STAGE_NAME, or delete the consumer", name, have.FilterSubject, want.FilterSubject))
-	case have.DeliverPolicy != jetstream.DeliverAllPolicy && have.DeliverPolicy != jetstream.DeliverByStartSequencePolicy: // see recreateDurable
-		return nil, fatalAtStart(fmt.Errorf("%s has deliver policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.DeliverPolicy, want.DeliverPolicy))
-	case have.AckPolicy != jetstream.AckAllPolicy && have.AckPolicy != jetstream.AckExplicitPolicy,
-		c.toFloor && have.AckPolicy != jetstream.AckExplicitPolicy:
-		return nil, fatalAtStart(fmt.Errorf("%s has ack policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.AckPolicy, want.AckPolicy))
-	case have.HeadersOnly:
-		return nil, fatalAtStart(fmt.Errorf("%s delivers headers only: choose another STAGE_NAME, or delete the consumer", name))
-	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < pullBatchLeast, have.MaxRequestExpires > 0 && have.MaxRequestExpires < c.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
-		return nil, fatalAtStart(fmt.Errorf("%s limits requests (batch %d, expires %v, bytes %d), the stage asks for %d rows at once and more: remove the limits, or delete the consumer",
-			name, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes, pullBatchLeast))
-	case have.PriorityPolicy != want.PriorityPolicy || !slices.Equal(have.PriorityGroups, want.PriorityGroups):
-		return nil, fatalAtStart(fmt.Errorf("%s is not pinned to the group %q, so replicas would share its rows: choose another STAGE_NAME, or delete the consumer", name, pinGroup))
-	case have.MaxAckPending == want.MaxAckPending && have.AckWait == want.AckWait && have.PinnedTTL == want.PinnedTTL &&
-		have.MaxDeliver == want.MaxDeliver && len(have.BackOff) == 0:
-		return durable, nil
+// check refuses a consumer that would serve other rows or in another way, and sets its window and time-outs.
+func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jetstream.Consumer) (jetstream.Consumer, error) {
+	have, want := handle.CachedInfo().Config, d.config()
+	name := fmt.Sprintf("consumer %s of stream %s", d.Name, d.cfg.InputStream)
+	if err := d.serves(name, have, want); err != nil {
+		return nil, err
 	}
-	if !c.cfg.Create {
+	if have.MaxAckPending == want.MaxAckPending && have.AckWait == want.AckWait && have.PinnedTTL == want.PinnedTTL &&
+		have.MaxDeliver == want.MaxDeliver && len(have.BackOff) == 0 {
+		return handle, nil
+	}
+	if !d.cfg.Create {
 		if have.MaxAckPending > 0 && have.MaxAckPending < want.MaxAckPending {
-			return nil, fatalAtStart(fmt.Errorf("%s delivers at most %d rows ahead (max ack pending), the window is %d: raise the one or lower STAGE_WINDOW", name, have.MaxAckPending, want.MaxAckPending))
+			return nil, unfit("%s delivers at most %d rows ahead (max ack pending), the window is %d: raise the one or lower STAGE_WINDOW", name, have.MaxAckPending, want.MaxAckPending)
 		}
-		return durable, nil
+		return handle, nil
 	}
 	have.MaxAckPending, have.AckWait, have.PinnedTTL, have.MaxDeliver, have.BackOff = want.MaxAckPending, want.AckWait, want.PinnedTTL, want.MaxDeliver, nil
-	durable, err := input.UpdateConsumer(ctx, have)
+	handle, err := input.UpdateConsumer(ctx, have)
 	if err != nil {
-		return nil, fmt.Errorf("set window and time-outs of %s: %w", name, c.denied(err))
+		return nil, fmt.Errorf("set window and time-outs of %s: %w", name, d.denied(err))
 	}
-	return durable, nil
+	return handle, nil
 }
 
-// resetDurable has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is
-// from the ack floor instead: rows in between may be acked one by one, and those that are emitted are skipped.
-func (c *Consumer) resetDurable(ctx context.Context, seq uint64) error {
+// serves refuses what can't be changed in place.
+func (d *Durable) serves(name string, have, want jetstream.ConsumerConfig) error {
+	switch {
+	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:
+		return unfit("%s filters %q, the stage wants %q: choose another STAGE_NAME, or delete the consumer", name, have.FilterSubject, want.FilterSubject)
+	case have.DeliverPolicy != jetstream.DeliverAllPolicy && have.DeliverPolicy != jetstream.DeliverByStartSequencePolicy: // see recreate
+		return unfit("%s has deliver policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.DeliverPolicy, want.DeliverPolicy)
+	case have.AckPolicy != jetstream.AckAllPolicy && have.AckPolicy != jetstream.AckExplicitPolicy,
+		d.AcksDelete && have.AckPolicy != jetstream.AckExplicitPolicy:
+		return unfit("%s has ack policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.AckPolicy, want.AckPolicy)
+	case have.HeadersOnly:
+		return unfit("%s delivers headers only: choose another STAGE_NAME, or delete the consumer", name)
+	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < PullRowsMin, have.MaxRequestExpires > 0 && have.MaxRequestExpires < d.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
+		return unfit("%s limits requests (batch %d, expires %v, bytes %d), the stage asks for %d rows at once and more: remove the limits, or delete the consumer",
+			name, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes, PullRowsMin)
+	case have.PriorityPolicy != want.PriorityPolicy || !slices.Equal(have.PriorityGroups, want.PriorityGroups):
+		return unfit("%s is not pinned to the group %q, so replicas would share its rows: choose another STAGE_NAME, or delete the consumer", name, PinGroup)
+	}
+	return nil
+}
+
+// Info asks the server for the consumer's state.
+func (d *Durable) Info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	info, err := d.Handle.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look at consumer %s: %w", d.Name, d.denied(err))
+	}
+	return info, nil
+}
+
+// SetBack has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is from the
+// ack floor instead: rows in between may be acked one by one, and those that are emitted are skipped.
+func (d *Durable) SetBack(ctx context.Context, seq uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if c.toFloor {
+	if d.AcksDelete {
 		seq = 0
 	}
-	if canReset(c.nc.ConnectedServerVersion()) {
-		if _, err := c.js.ResetConsumerToSequence(ctx, c.cfg.InputStream, c.durable, seq); err != nil {
-			return fmt.Errorf("set consumer %s back to row %d: %w", c.durable, seq, c.denied(err))
-		}
-		return nil
+	if !d.CanReset() {
+		return d.recreate(ctx, seq)
 	}
-	return c.recreateDurable(ctx, seq)
+	if _, err := d.js.ResetConsumerToSequence(ctx, d.cfg.InputStream, d.Name, seq); err != nil {
+		return fmt.Errorf("set consumer %s back to row %d: %w", d.Name, seq, d.denied(err))
+	}
+	return nil
 }
 
-// recreateDurable does what a reset does on servers that have none (before 2.14): delete the consumer and create it anew
-// at the sequence. The pin goes with it, and so does what a standby had asked for; both come back with the next request.
-func (c *Consumer) recreateDurable(ctx context.Context, seq uint64) error {
-	if err := c.checkResettable(); err != nil {
+// recreate does what a reset does on servers that have none (before 2.14): delete the consumer and create it again at the
+// sequence. The pin goes with it, and so does what a standby had asked for; both come back with the next request.
+func (d *Durable) recreate(ctx context.Context, seq uint64) error {
+	if err := d.checkResettable(); err != nil {
 		return err
 	}
-	if err := c.js.DeleteConsumer(ctx, c.cfg.InputStream, c.durable); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return fmt.Errorf("delete consumer %s: %w", c.durable, c.denied(err))
+	if err := d.js.DeleteConsumer(ctx, d.cfg.InputStream, d.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return fmt.Errorf("delete consumer %s: %w", d.Name, d.denied(err))
 	}
-	cfg := c.durableConfig()
+	cfg := d.config()
 	if seq > 1 {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq
 	}
-	if _, err := c.js.CreateConsumer(ctx, c.cfg.InputStream, cfg); err != nil {
-		return fmt.Errorf("create consumer %s at row %d: %w", c.durable, seq, c.denied(err))
+	if _, err := d.js.CreateConsumer(ctx, d.cfg.InputStream, cfg); err != nil {
+		return fmt.Errorf("create consumer %s at row %d: %w", d.Name, seq, d.denied(err))
 	}
 	return nil
 }
@@ -166,10 +245,25 @@ func (c *Consumer) recreateDurable(ctx context.Context, seq uint64) error {
 // checkResettable refuses a server on which the consumer can't be set back in any way. Deleting the last consumer of an
 // interest stream deletes its rows. On a work queue the unacked rows would come again, but only while no other consumer
 // exists; neither is worth the risk.
-func (c *Consumer) checkResettable() error {
-	if !c.toFloor || canReset(c.nc.ConnectedServerVersion()) {
+func (d *Durable) checkResettable() error {
+	if !d.AcksDelete || d.CanReset() {
 		return nil
 	}
-	return fatalAtStart(fmt.Errorf("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be re-created: use 2.14 or newer",
-		ErrServer, c.nc.ConnectedServerVersion()))
+	return unfit("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be re-created: use 2.14 or newer",
+		ErrServer, d.nc.ConnectedServerVersion())
 }
+
+// CanReset reports whether the server can set the consumer back in place. One that can't has it created again, so where it
+// begins is only where an owner last set it to.
+func (d *Durable) CanReset() bool { return canReset(d.nc.ConnectedServerVersion()) }
+
+// Unpin gives the pin to whoever asks next.
+func (d *Durable) Unpin(ctx context.Context) error {
+	input, err := d.js.Stream(ctx, d.cfg.InputStream)
+	if err != nil {
+		return err
+	}
+	return input.UnpinConsumer(ctx, d.Name, PinGroup)
+}
+
+func (d *Durable) denied(err error) error { return Denied(d.nc, err) }

@@ -13,14 +13,7 @@ import (
 )
 
 const (
-	// groupRowsMax is the server's limit on the messages of one atomic batch.
-	groupRowsMax = 1000
-	// groupBytesMax bounds the bytes of one group; the server holds a batch in memory until it commits.
-	groupBytesMax = 16 << 20
-	// The first guesses of what an append costs, until it has been measured: a round trip, and the flat price of an atomic
-	// batch on one replica; and both where replicas are asked.
-	singleCostGuess    = 150 * time.Microsecond
-	batchCostGuess     = 25 * time.Millisecond
+	// The first guesses of what an append costs where replicas are asked.
 	singleCostReplicas = 700 * time.Microsecond
 	batchCostReplicas  = 3 * time.Millisecond
 	// From batchPaysRows on a batch costs client and server less CPU than single appends (4.3 ms and 17 µs a row against 216
@@ -28,8 +21,7 @@ const (
 	// With fewer rows neither is gained.
 	batchPaysRows       = 24
 	batchPatience       = 4
-	batchRefusedFor     = 10 * time.Second // no batch so long after one was refused
-	batchForgetRows     = 8                // stored one by one, so many rows at once let the measure of a batch fade
+	batchForgetRows     = 8 // stored one by one, so many rows at once let the measure of a batch fade
 	batchForgetFraction = 64
 
 	storeRetryFirst = 50 * time.Millisecond
@@ -67,17 +59,6 @@ func newEmitter(c *Consumer, owner string, end logEnd, results jetstream.StreamC
 		e.single, e.group = cost(singleCostReplicas), cost(batchCostReplicas)
 	}
 	return e
-}
-
-// cost is a moving average of the time that one append takes.
-type cost time.Duration
-
-// add counts an outlier (an election, a stalled disk) for no more than eight times what was usual.
-func (c *cost) add(d time.Duration) {
-	if *c > 0 {
-		d = min(d, 8*time.Duration(*c))
-	}
-	*c += (cost(d) - *c) / 4
 }
 
 // run stores the groups that arrive until there are no more or one can't be stored.
@@ -151,7 +132,7 @@ func (e *emitter) groupSize(n int) int {
 	case !e.batch || n == 1 || !e.singles.IsZero() && time.Now().Before(e.singles):
 		return 1
 	case e.single*cost(n) > e.group, n >= batchPaysRows && batchPatience*e.single*cost(n) > e.group:
-		return min(n, groupRowsMax)
+		return min(n, AppendMax)
 	case n >= batchForgetRows:
 		// A batch that was slow once would never be tried again.
 		e.group -= e.group / batchForgetFraction / cost(n)
@@ -209,8 +190,8 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 	for i, row := range rows {
 		msgs[i] = e.c.resultMsg(row, e.owner)
 	}
-	msgs[0].Header[headerExpectedSeq] = []string{strconv.FormatUint(e.end.seq, 10)}
-	msgs[0].Header[headerExpectedSubject] = []string{e.c.filter}
+	msgs[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(e.end.seq, 10)}
+	msgs[0].Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{e.c.filter}
 	return Append(ctx, e.c.nc, msgs)
 }
 

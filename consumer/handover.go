@@ -72,15 +72,11 @@ func (t *term) handOver(ctx context.Context) error {
 	if err := t.c.stillEndsAt(ctx, t.end); err != nil {
 		return fmt.Errorf("hand over: %w", err)
 	}
-	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
+	if err := t.durable.SetBack(ctx, t.accepted+1); err != nil {
 		return err
 	}
 	t.c.at("handing over")
-	input, err := t.c.js.Stream(ctx, t.c.cfg.InputStream)
-	if err != nil {
-		return fmt.Errorf("hand over: %w", err)
-	}
-	if err := input.UnpinConsumer(ctx, t.c.durable, pinGroup); err != nil {
+	if err := t.durable.Unpin(ctx); err != nil {
 		t.c.log.Debug("not unpinned, the pin runs out by itself", slog.Any("error", err))
 	}
 	return nil

@@ -252,9 +252,7 @@ func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
 			cfg.Create = false
 			return b.startWith(cfg)
 		}
-		if err := consumer.EnsureDurable(t.Context(), b.nc, b.config("setup", &sleeper{})); err != nil {
-			t.Fatal(err)
-		}
+		b.createDurable()
 		first := start("first")
 		b.load(5)
 		b.until(5)
@@ -274,9 +272,7 @@ func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
 				}
 			}
 		}
-		if err := consumer.EnsureDurable(t.Context(), b.nc, b.config("setup", &sleeper{})); err != nil {
-			t.Fatal(err)
-		}
+		b.createDurable()
 		b.loadFrom(5, 5)
 		b.until(10)
 		second.stop(t)

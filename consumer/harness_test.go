@@ -436,3 +436,13 @@ func (b *bench) durable() *jetstream.ConsumerInfo {
 	}
 	return c.CachedInfo()
 }
+
+// createDurable does what an operator does for a stage that must not.
+func (b *bench) createDurable() {
+	b.t.Helper()
+	if err := consumer.EnsureDurable(b.t.Context(), b.nc, consumer.DurableConfig{
+		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", WindowRows: 64, Create: true,
+	}); err != nil {
+		b.t.Fatal(err)
+	}
+}

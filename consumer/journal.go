@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -358,7 +359,7 @@ func (j *journal) purge(below uint64) {
 		Seq    uint64 `json:"seq"`
 	}{j.subject, below})
 	if err == nil {
-		err = j.send("p", &nats.Msg{Subject: j.c.apiPrefix + "STREAM.PURGE." + j.c.cfg.JournalStream, Data: body})
+		err = j.send("p", &nats.Msg{Subject: jetstream.DefaultAPIPrefix + "STREAM.PURGE." + j.c.cfg.JournalStream, Data: body})
 	}
 	if err != nil {
 		j.complain("purge: " + err.Error())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // marked takes the answer to the marker and asks for the first entries.
@@ -34,7 +35,7 @@ func (j *journal) ask(now time.Time) {
 		MaxBytes int    `json:"max_bytes"`
 	}{j.readNext, j.subject, journalReadBatch, journalReadBytes})
 	if err == nil {
-		err = j.send("g", &nats.Msg{Subject: j.c.apiPrefix + "DIRECT.GET." + j.c.cfg.JournalStream, Data: body})
+		err = j.send("g", &nats.Msg{Subject: jetstream.DefaultAPIPrefix + "DIRECT.GET." + j.c.cfg.JournalStream, Data: body})
 	}
 	if err != nil {
 		j.giveUp(err.Error())
@@ -69,7 +70,7 @@ func (j *journal) read(m *nats.Msg, now time.Time) {
 }
 
 func (j *journal) readEntry(m *nats.Msg, now time.Time) {
-	entry, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	entry, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
 	if err != nil {
 		return
 	}

@@ -21,22 +21,16 @@ const (
 	HeaderReason = "Stage-Reason"
 )
 
-// Headers that speak to the server.
+// Headers that speak to the server, and for which the client library has no names.
 const (
-	headerExpectedSeq     = "Nats-Expected-Last-Subject-Sequence"
-	headerExpectedSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
-	headerMsgID           = "Nats-Msg-Id"
-	headerPinID           = "Nats-Pin-Id"
-	headerBatchID         = "Nats-Batch-Id"
-	headerBatchSeq        = "Nats-Batch-Sequence"
-	headerBatchCommit     = "Nats-Batch-Commit"
+	headerPinID       = "Nats-Pin-Id"
+	headerBatchID     = "Nats-Batch-Id"
+	headerBatchSeq    = "Nats-Batch-Sequence"
+	headerBatchCommit = "Nats-Batch-Commit"
 )
 
 // PartitionToken stands for the partition's number in an input subject.
 const PartitionToken = "{partition}"
-
-// pinGroup is the one priority group of the durable consumer: whoever holds its pin owns the partition.
-const pinGroup = "stage"
 
 // DurableName is the durable consumer that serves one partition of a stage.
 func DurableName(name string, partition int) string {

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -69,4 +70,27 @@ func (p *problems) String() string {
 		list = append(list, fmt.Sprintf("%s: %s", area, p.why[area]))
 	}
 	return strings.Join(list, "; ")
+}
+
+// fatalError ends [Consumer.Run]: trying again would not help, a person must decide.
+type fatalError struct {
+	error
+	// mendable says that the fault can be mended from outside, so it is fatal only before the first term.
+	mendable bool
+}
+
+func (e fatalError) Unwrap() error { return e.error }
+
+func fatal(err error) error { return fatalError{error: err} }
+
+// fatalAtStart is for faults in what a person has set up. They end a start at once, so that they are seen; a stage that
+// has served waits until they are mended.
+func fatalAtStart(err error) error { return fatalError{error: err, mendable: true} }
+
+func isFatal(err error, hasServed bool) bool {
+	if _, unfit := errors.AsType[*UnfitError](err); unfit {
+		return !hasServed
+	}
+	f, ok := errors.AsType[fatalError](err)
+	return ok && (!f.mendable || !hasServed)
 }

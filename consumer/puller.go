@@ -13,9 +13,8 @@ import (
 const (
 	// pullBatchMax bounds the rows of one pull request. The next one waits for its end, and a round trip may take
 	// milliseconds: beside so many rows that is nothing. A consumer that limits requests to fewer gets those, down to
-	// pullBatchLeast.
-	pullBatchMax   = 1024
-	pullBatchLeast = 256
+	// [PullRowsMin].
+	pullBatchMax = 1024
 	// pullRetry is the wait after a request that the server could not serve (no leader, for instance).
 	pullRetry = 100 * time.Millisecond
 )
@@ -90,7 +89,7 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 	if now.Before(p.notUntil) {
 		return p.notUntil, nil
 	}
-	req := pullRequest{Expires: p.renew, Batch: min(rows, p.most), MaxBytes: bytes, Group: pinGroup, ID: p.pin}
+	req := pullRequest{Expires: p.renew, Batch: min(rows, p.most), MaxBytes: bytes, Group: PinGroup, ID: p.pin}
 	switch {
 	case p.left > 0:
 		return p.over.Add(time.Millisecond), nil

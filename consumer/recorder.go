@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -139,7 +140,7 @@ func NewRecorder(nc *nats.Conn, cfg RecorderConfig) *Recorder {
 		room:     newRoom(cfg.MaxPending, cfg.MaxPendingBytes),
 		subjects: make(map[auditPlace]string),
 		sent:     make(map[uint64]*record),
-		out:      nats.Msg{Header: nats.Header{headerMsgID: id}},
+		out:      nats.Msg{Header: nats.Header{jetstream.MsgIDHeader: id}},
 		outID:    id,
 		single:   cost(singleCostGuess),
 		each:     cost(fastCostGuess),
@@ -242,18 +243,15 @@ func (r *Recorder) RecordRun(e *auditlog.Run) {
 	r.publish(auditlog.KindRun, auditlog.All, e.MsgID(int(r.runs.Add(1)-1)), e, false, nil)
 }
 
-// RecordCall stores the event of a call that belongs to no row. It blocks while MaxPending events wait, or
+// RecordCall stores the event of a call. It blocks while MaxPending events wait, or
 // MaxPendingBytes, until [Recorder.Hurry]. Stored is called once when the stream holds the event, or never, where the
-// process ends first; it must not block. For a row's call there is [Row.RecordCall].
-func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) { r.recordCall(e, stored) }
-
-// recordCall stores a call event; stored is called once when the stream holds it.
-func (r *Recorder) recordCall(e *auditlog.Call, stored func()) {
+// process ends first; it must not block.
+func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) {
 	r.publish(auditlog.KindCall, e.Partition, e.MsgID(), e, true, stored)
 }
 
-// recordRow stores a row event; it does not block, because the window bounds the rows.
-func (r *Recorder) recordRow(e *auditlog.Row, stored func()) {
+// RecordRow stores a row event; it does not block, because the window bounds the rows. Stored is as in [Recorder.RecordCall].
+func (r *Recorder) RecordRow(e *auditlog.Row, stored func()) {
 	r.publish(auditlog.KindRow, e.Partition, e.MsgID(), e, false, stored)
 }
 

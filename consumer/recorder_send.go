@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Events go to the server in three ways.
@@ -132,11 +133,11 @@ func (r *Recorder) post(rec *record, reply string) error {
 
 // sendGroup sends the oldest events together.
 func (r *Recorder) sendGroup(now time.Time, atomic bool) {
-	bytes, n, most := 0, 0, groupRowsMax
+	bytes, n, most := 0, 0, AppendMax
 	if !atomic && r.each > recordSlow/2 {
 		most = recordMeasure // it may take long
 	}
-	for n < min(len(r.queue), most) && (n < 2 || bytes < groupBytesMax) {
+	for n < min(len(r.queue), most) && (n < 2 || bytes < AppendBytesMax) {
 		bytes += len(r.queue[n].data)
 		n++
 	}
@@ -174,7 +175,7 @@ func (r *Recorder) postFast(g *recordGroup, rec *record, n int) error {
 // postAtomic sends event number n of an atomic batch.
 func (r *Recorder) postAtomic(g *recordGroup, rec *record, n int) error {
 	msg := &nats.Msg{Subject: rec.subject, Data: rec.data, Header: nats.Header{
-		headerMsgID: {rec.id}, headerBatchID: {g.id}, headerBatchSeq: {strconv.Itoa(n)},
+		jetstream.MsgIDHeader: {rec.id}, headerBatchID: {g.id}, headerBatchSeq: {strconv.Itoa(n)},
 	}}
 	if n == len(g.records) {
 		msg.Header[headerBatchCommit] = []string{"1"}

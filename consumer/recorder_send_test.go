@@ -40,7 +40,7 @@ func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
 			r := NewRecorder(nc, RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 			told := 0
 			for i := range 5 {
-				r.recordCall(&auditlog.Call{CallIndex: i}, func() { told++ })
+				r.RecordCall(&auditlog.Call{CallIndex: i}, func() { told++ })
 			}
 			r.mu.Lock()
 			r.takes.Fast, r.listening = true, true
@@ -81,7 +81,7 @@ func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := NewRecorder(nc, RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 			for i := range c.events {
-				r.recordCall(&auditlog.Call{CallIndex: i}, nil)
+				r.RecordCall(&auditlog.Call{CallIndex: i}, nil)
 			}
 			r.takes, r.each, r.listening = c.takes, cost(c.each), true
 			r.flush(time.Now())
@@ -191,7 +191,7 @@ func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		times[m.Headers().Get(headerMsgID)]++
+		times[m.Headers().Get(jetstream.MsgIDHeader)]++
 	}
 	for i := range events {
 		if id := auditlog.MsgID("s", "o", auditlog.KindCall, i); times[id] != 1 {

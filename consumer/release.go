@@ -13,12 +13,12 @@ func (t *term) emit() {
 	var group []*Row
 	bytes := 0
 	// A part of the window only: the rest is filled and answered while the group is on its way.
-	for i := range min(groupRowsMax, max(batchPaysRows, t.c.cfg.WindowRows/4)) {
+	for i := range min(AppendMax, max(batchPaysRows, t.c.cfg.WindowRows/4)) {
 		entry, ok := t.buf.Ready(i)
 		if !ok || !entry.Value.emittable() {
 			break
 		}
-		if bytes += entry.Bytes; bytes > groupBytesMax && len(group) > 0 {
+		if bytes += entry.Bytes; bytes > AppendBytesMax && len(group) > 0 {
 			break
 		}
 		group = append(group, entry.Value)

@@ -111,7 +111,7 @@ func (r *Row) RecordCall(e *auditlog.Call) {
 	e.Partition = auditlog.Partition(r.Partition)
 	e.CallIndex = int(t.calls.Add(1) - 1)
 	r.unstored.Add(1)
-	r.recorder.recordCall(e, r.eventStored)
+	r.recorder.RecordCall(e, r.eventStored)
 }
 
 // Reply answers the row. See [Executor] for how often.

@@ -131,8 +131,10 @@ func (s *sim) inputSubject(partition int) string {
 
 // createDurable does what an operator does for a stage that must not.
 func (s *sim) createDurable(partition int) {
-	cfg := s.config("operator", nil)
-	cfg.Partition, cfg.InputSubject, cfg.WindowRows = partition, s.inputSubject(partition), simWindow
+	cfg := consumer.DurableConfig{
+		Name: "stage", Partition: partition, InputStream: "ROWS", InputSubject: s.inputSubject(partition), ResultStream: "RESULTS",
+		WindowRows: simWindow, Create: true,
+	}
 	if err := consumer.EnsureDurable(s.t.Context(), s.nc, cfg); err != nil {
 		s.t.Errorf("create the durable: %v", err)
 	}

@@ -17,7 +17,7 @@ import (
 type term struct {
 	c       *Consumer
 	owner   string
-	durable jetstream.Consumer
+	durable *Durable
 	ackAll  bool // an ack covers all rows before it
 	end     logEnd
 	buf     *sequencer.Buffer[*Row]
@@ -57,14 +57,14 @@ type term struct {
 // before it is fenced. And the reset never goes to a row that may have been acked: an ack from before the reset,
 // arriving late, would lift the ack floor to its old, higher delivery number, and the server would ignore every later
 // ack.
-func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin string) (t *term, err error) {
+func (c *Consumer) begin(ctx context.Context, durable *Durable, pin string) (t *term, err error) {
 	input, err := c.js.Stream(ctx, c.cfg.InputStream)
 	if err != nil {
 		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.InputStream, c.denied(err))
 	}
 	info, err := durable.Info(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look at consumer %s: %w", c.durable, c.denied(err))
+		return nil, err
 	}
 	results, err := c.js.Stream(ctx, c.cfg.ResultStream)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *Consumer) begin(ctx context.Context, durable jetstream.Consumer, pin st
 	if err != nil {
 		return nil, err
 	}
-	if end, err = c.checkInput(ctx, end, info, input.CachedInfo()); err != nil {
+	if end, err = c.checkInput(ctx, end, durable, info, input.CachedInfo()); err != nil {
 		return nil, err
 	}
 	owner := c.newOwner()
@@ -140,13 +140,13 @@ func (t *term) reset(ctx context.Context) error {
 			return err
 		}
 	}
-	pull, err := newPuller(t.c.nc, t.c.apiPrefix, t.c.cfg.InputStream, t.c.durable, t.pin, t.c.renewEvery(), t.durable.CachedInfo().Config.MaxRequestBatch)
+	pull, err := newPuller(t.c.nc, jetstream.DefaultAPIPrefix, t.c.cfg.InputStream, t.durable.Name, t.pin, t.c.renewEvery(), t.durable.Handle.CachedInfo().Config.MaxRequestBatch)
 	if err != nil {
 		return err
 	}
 	t.pull = pull
 	t.c.at("setting back")
-	if err := t.c.resetDurable(ctx, t.accepted+1); err != nil {
+	if err := t.durable.SetBack(ctx, t.accepted+1); err != nil {
 		return err
 	}
 	now := time.Now()

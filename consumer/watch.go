@@ -88,7 +88,7 @@ func (t *term) watch(ctx context.Context) error {
 	t.quietSince = time.Now()
 	info, err := t.durable.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("look at consumer %s: %w", t.c.durable, t.c.denied(err))
+		return err
 	}
 	t.c.setStatus(func(s *Status) { s.Pending = info.NumPending })
 	if t.roomBytes() <= 0 {
@@ -135,5 +135,5 @@ func (t *term) whySilent(info *jetstream.ConsumerInfo) error {
 	case errors.Is(violation, nats.ErrPermissionViolation):
 		why = violation.Error()
 	}
-	return fmt.Errorf("%d rows wait in stream %s, and consumer %s delivers none: %s", info.NumPending, t.c.cfg.InputStream, t.c.durable, why)
+	return fmt.Errorf("%d rows wait in stream %s, and consumer %s delivers none: %s", info.NumPending, t.c.cfg.InputStream, t.durable.Name, why)
 }

@@ -164,9 +164,9 @@ func prepareEverything(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 		t.Fatal(err)
 	}
 	for p := range 2 {
-		if err := consumer.EnsureDurable(t.Context(), nc, consumer.Config{
+		if err := consumer.EnsureDurable(t.Context(), nc, consumer.DurableConfig{
 			Name: "stage", Partition: p, InputStream: "ROWS", InputSubject: consumer.InputFilter("rows.{partition}.>", p),
-			ResultStream: "RESULTS", ResultSubject: "results", Create: true, WindowRows: 8,
+			ResultStream: "RESULTS", Create: true, WindowRows: 8,
 		}); err != nil {
 			t.Fatal(err)
 		}

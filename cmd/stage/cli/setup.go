@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/llm-stage/stage/internal/stored"
-
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 )
@@ -56,11 +55,11 @@ func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error 
 	}
 	var faults []error
 	for p := range cfg.Streams.Partitions {
-		faults = append(faults, consumer.EnsureDurable(ctx, nc, consumer.Config{
+		faults = append(faults, consumer.EnsureDurable(ctx, nc, consumer.DurableConfig{
 			Name: cfg.Name, Partition: p,
 			InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(p),
-			ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
-			WindowRows: cfg.Window.Rows, Create: cfg.Streams.Create,
+			ResultStream: cfg.Result.Stream,
+			WindowRows:   cfg.Window.Rows, Create: cfg.Streams.Create,
 		}))
 	}
 	return errors.Join(faults...)
