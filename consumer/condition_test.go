@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -21,7 +22,7 @@ import (
 func TestAFencedWriterStoresNothing(t *testing.T) {
 	for _, replicas := range []int{1, 3} {
 		t.Run(fmt.Sprintf("replicas=%d", replicas), func(t *testing.T) {
-			servers := startCluster(t, replicas)
+			servers := cluster.Start(t, replicas)
 			connect := func() *nats.Conn {
 				nc, err := nats.Connect(servers[rand.N(len(servers))].ClientURL())
 				if err != nil {
@@ -31,8 +32,7 @@ func TestAFencedWriterStoresNothing(t *testing.T) {
 				return nc
 			}
 			nc := connect()
-			s := Streams{ResultStream: "RESULTS", ResultSubject: "results", Replicas: replicas}
-			createStream(t, nc, s.resultConfig())
+			cluster.CreateStream(t, nc, resultsStream(replicas))
 			for _, batch := range []bool{false, true} {
 				race := &conditionRace{rows: 400, batch: batch, partition: 0}
 				if batch {
@@ -52,6 +52,14 @@ func TestAFencedWriterStoresNothing(t *testing.T) {
 				t.Logf("batch %v: terms %d, zombies that woke up and stored nothing %d", batch, race.terms, race.fenced)
 			}
 		})
+	}
+}
+
+// resultsStream is a results stream as stages create it.
+func resultsStream(replicas int) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: "RESULTS", Subjects: []string{"results.>"}, Replicas: replicas,
+		Discard: jetstream.DiscardNew, DenyDelete: true, AllowAtomicPublish: true, AllowDirect: true,
 	}
 }
 
@@ -225,7 +233,7 @@ func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
 			t.Fatal(err)
 		}
 		want := last + 1
-		if m.Subject() == claimSubject("results", "stage", partition) {
+		if m.Subject() == ClaimSubject("results", "stage", partition) {
 			want = last
 			var cl Claim
 			if err := json.Unmarshal(m.Data(), &cl); err != nil || cl.HighWaterMark != last {

@@ -184,7 +184,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		js:            js,
 		filter:        logFilter(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		resultSubject: ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
-		claimSubject:  claimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
+		claimSubject:  ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		log:           log,
 		mail:          newMailbox(),
 		pulse:         newPulse(time.Now(), cfg.PinnedTTL),

@@ -35,7 +35,7 @@ func partitionedInto(t *testing.T, partitions int) *bench {
 	t.Helper()
 	b := bare(t)
 	b.partitions = partitions
-	s := streams()
+	s := stageStreams()
 	s.InputSubject, s.Partitions = "rows.{partition}.>", partitions
 	if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
 		t.Fatal(err)

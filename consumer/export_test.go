@@ -11,8 +11,3 @@ func WithHook(cfg Config, hook func(step string)) Config {
 	cfg.hook = hook
 	return cfg
 }
-
-// ClaimSubject is where the claims of one partition go.
-func ClaimSubject(prefix, name string, partition int) string {
-	return claimSubject(prefix, name, partition)
-}

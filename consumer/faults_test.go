@@ -25,7 +25,7 @@ type fault struct {
 
 func ensure(b *bench) {
 	b.t.Helper()
-	if err := consumer.EnsureStreams(b.t.Context(), b.nc, streams()); err != nil {
+	if err := consumer.EnsureStreams(b.t.Context(), b.nc, stageStreams()); err != nil {
 		b.t.Fatal(err)
 	}
 }

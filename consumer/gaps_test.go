@@ -149,7 +149,7 @@ func TestAPurgeAndAKill(t *testing.T) {
 func TestRowsExpire(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := bare(t)
-		s := streams()
+		s := stageStreams()
 		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, MaxAge: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestWorkQueueAndInterestInput(t *testing.T) {
 				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}); err != nil {
 					t.Fatal(err)
 				}
-				if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
+				if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
 					t.Fatal(err)
 				}
 				r := b.start("first", quick())
@@ -324,7 +324,7 @@ func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
+		if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
 			t.Fatal(err)
 		}
 		b.load(100)
@@ -342,7 +342,7 @@ func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
 		if err := b.js.DeleteStream(t.Context(), "ROWS"); err != nil {
 			t.Fatal(err)
 		}
-		if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
+		if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 150 {

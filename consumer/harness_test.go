@@ -70,7 +70,7 @@ func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *b
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := bare(t)
-	if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
+	if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -139,7 +139,7 @@ func logWriter() io.Writer {
 	return io.Discard
 }
 
-func streams() consumer.Streams {
+func stageStreams() consumer.Streams {
 	return consumer.Streams{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: 1,

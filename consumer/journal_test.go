@@ -200,7 +200,7 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 			},
 			mend: func(t *testing.T, b *bench) {
 				t.Helper()
-				if err := consumer.EnsureStreams(t.Context(), b.nc, streams()); err != nil {
+				if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
 					t.Fatal(err)
 				}
 			},

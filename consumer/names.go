@@ -53,7 +53,7 @@ func logFilter(prefix, name string, partition int) string {
 	return logPrefix(prefix, name, partition) + ".>"
 }
 
-func claimSubject(prefix, name string, partition int) string {
+func ClaimSubject(prefix, name string, partition int) string {
 	return logPrefix(prefix, name, partition) + ".claim"
 }
 

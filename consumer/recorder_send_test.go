@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
-	nc, err := nats.Connect(startCluster(t, 1)[0].ClientURL())
+	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
 
 // A disk that syncs each message makes fast batches slow; then atomic ones are cheaper by far.
 func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
-	nc, err := nats.Connect(startCluster(t, 1)[0].ClientURL())
+	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,21 +126,23 @@ func TestManyEventsGather(t *testing.T) {
 
 // The leader of the audit stream steps down again and again while events are on their way.
 func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
-	servers := startCluster(t, 3)
+	servers := cluster.Start(t, 3)
 	nc, err := nats.Connect(servers[0].ClientURL(), nats.MaxReconnects(-1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	streams := Streams{AuditStream: "AUDIT", AuditSubject: "audit", Replicas: 3}
-	createStream(t, nc, jetstream.StreamConfig{Name: "READY", Replicas: 3}) // the cluster has a leader
+	cluster.CreateStream(t, nc, jetstream.StreamConfig{Name: "READY", Replicas: 3}) // the cluster has a leader
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if _, err := createBatched(ctx, js, streams.auditConfig()); err != nil {
+	if err := EnsureStreams(ctx, nc, Streams{
+		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
+		AuditStream: "AUDIT", AuditSubject: "audit", Create: true, Replicas: 3,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	const events = 4000

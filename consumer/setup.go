@@ -297,7 +297,7 @@ func (s Streams) checkInput(cfg jetstream.StreamConfig) (wrong []string) {
 func (s Streams) checkResult(cfg jetstream.StreamConfig) (wrong []string) {
 	var subjects []string
 	for p := range max(1, s.Partitions) {
-		subjects = append(subjects, ResultSubject(s.ResultSubject, s.Name, p), claimSubject(s.ResultSubject, s.Name, p))
+		subjects = append(subjects, ResultSubject(s.ResultSubject, s.Name, p), ClaimSubject(s.ResultSubject, s.Name, p))
 	}
 	wrong = takes(cfg, "STAGE_RESULT_SUBJECT", subjects...)
 	if cfg.Retention != jetstream.LimitsPolicy {

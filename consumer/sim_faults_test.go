@@ -88,7 +88,7 @@ func newSim(t *testing.T, seed uint64, partitions int) *sim {
 	if _, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: s.retention}); err != nil {
 		t.Fatal(err)
 	}
-	cfg := streams()
+	cfg := stageStreams()
 	if cfg.Partitions = partitions; partitions > 1 {
 		cfg.InputSubject = "rows.{partition}.>"
 	}

@@ -94,7 +94,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				s := streams()
+				s := stageStreams()
 				if c.change != nil {
 					c.change(&s)
 				}
@@ -123,7 +123,7 @@ func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 		t.Run(c.deny, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := bareWith(t, users(c.deny), nats.UserInfo("stage", "stage"))
-				s := streams()
+				s := stageStreams()
 				s.DeadLetterSubject = "dead"
 				began := time.Now()
 				err := consumer.EnsureStreams(t.Context(), b.nc, s)
@@ -143,7 +143,7 @@ func TestExistingStreamsAreNeverAltered(t *testing.T) {
 		for _, name := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
 			before[name] = describe(b.stream(name).CachedInfo().Config)
 		}
-		s := streams()
+		s := stageStreams()
 		s.Replicas, s.AuditMaxAge, s.AuditMaxBytes, s.ResultMaxBytes, s.JournalMaxBytes, s.Memory = 3, time.Hour, 1, 2, 3, true
 		if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,5 @@
-package consumer
+// Package cluster runs clusters of JetStream servers inside a test.
+package cluster
 
 import (
 	"fmt"
@@ -12,8 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// startCluster runs n JetStream servers in this process. Several talk over loopback sockets, so they live in real time.
-func startCluster(t *testing.T, n int) []*server.Server {
+// Start runs n JetStream servers in this process until the test ends. Several talk over loopback sockets, so they live in
+// real time.
+func Start(t *testing.T, n int) []*server.Server {
 	t.Helper()
 	var servers []*server.Server
 	var routes []*url.URL
@@ -45,7 +47,7 @@ func startCluster(t *testing.T, n int) []*server.Server {
 	return servers
 }
 
-// freePorts asks the system for ports and gives them back: the servers of a cluster must know each other's in advance.
+// freePorts asks the system for ports and releases them: the servers of a cluster must know each other's in advance.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	ports := make([]int, n)
@@ -60,8 +62,8 @@ func freePorts(t *testing.T, n int) []int {
 	return ports
 }
 
-// createStream waits for the cluster to elect its leader.
-func createStream(t *testing.T, nc *nats.Conn, cfg jetstream.StreamConfig) {
+// CreateStream creates a stream as soon as the cluster has elected its leader.
+func CreateStream(t *testing.T, nc *nats.Conn, cfg jetstream.StreamConfig) {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {

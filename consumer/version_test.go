@@ -1,0 +1,30 @@
+package consumer
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestServerVersions(t *testing.T) {
+	for _, c := range []struct {
+		version       string
+		serves, reset bool
+	}{
+		{"2.9.25", false, false},
+		{"2.10.29", false, false},
+		{"2.11.0", true, false},
+		{"2.12.3", true, false},
+		{"2.13.0-RC.1", true, false},
+		{"2.14.0", true, true},
+		{"2.15.2", true, true},
+		{"3.0.0", true, true},
+		{"", true, true},
+	} {
+		if err := checkServer(c.version); (err == nil) != c.serves || err != nil && !errors.Is(err, ErrServer) {
+			t.Errorf("version %q: %v, serves %v", c.version, err, c.serves)
+		}
+		if got := canReset(c.version); got != c.reset {
+			t.Errorf("version %q: reset %v, want %v", c.version, got, c.reset)
+		}
+	}
+}
