@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -133,7 +134,7 @@ const unansweredCounts = 2
 func weight(m *nats.Msg) int {
 	size := len(m.Data)
 	for key, values := range m.Header {
-		if key == headerPinID {
+		if key == streams.HeaderPinID {
 			continue
 		}
 		for _, v := range values {
@@ -166,7 +167,7 @@ func (t *term) startWaiting() {
 }
 
 func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
-	m.Header.Del(headerPinID)
+	m.Header.Del(streams.HeaderPinID)
 	row := &Row{
 		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),

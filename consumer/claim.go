@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -34,19 +35,19 @@ type logEnd struct {
 
 // readEnd reads the end of the log from the stream's leader. A direct get would ask any replica, which may lag.
 func (c *Consumer) readEnd(ctx context.Context) (logEnd, error) {
-	m, err := LastMessage(ctx, c.nc, c.cfg.ResultStream, c.filter)
+	m, err := streams.LastMessage(ctx, c.nc, c.cfg.ResultStream, c.filter)
 	if err != nil {
 		return logEnd{}, fmt.Errorf("read the end of the results: %w", err)
 	}
 	if m == nil {
 		return logEnd{}, nil
 	}
-	mark, err := strconv.ParseUint(m.Header.Get(HeaderSourceSeq), 10, 64)
+	mark, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
 	if err != nil {
 		return logEnd{}, fmt.Errorf("message %d of stream %s on %s has no %s header: something else than a stage publishes there; give the stage a subject of its own",
-			m.Sequence, c.cfg.ResultStream, m.Subject, HeaderSourceSeq)
+			m.Sequence, c.cfg.ResultStream, m.Subject, streams.HeaderSourceSeq)
 	}
-	return logEnd{seq: m.Sequence, owner: m.Header.Get(HeaderOwner), mark: mark}, nil
+	return logEnd{seq: m.Sequence, owner: m.Header.Get(streams.HeaderOwner), mark: mark}, nil
 }
 
 // stillEndsAt returns ErrFenced when the log has grown by somebody else's append.
@@ -59,39 +60,39 @@ func (c *Consumer) stillEndsAt(ctx context.Context, end logEnd) error {
 }
 
 // lastClaim returns the partition's newest claim; nil when there is none.
-func (c *Consumer) lastClaim(ctx context.Context) (*Claim, error) {
-	m, err := LastMessage(ctx, c.nc, c.cfg.ResultStream, c.claimSubject)
+func (c *Consumer) lastClaim(ctx context.Context) (*streams.Claim, error) {
+	m, err := streams.LastMessage(ctx, c.nc, c.cfg.ResultStream, c.claimSubject)
 	if err != nil {
 		return nil, fmt.Errorf("read the last claim: %w", err)
 	}
 	if m == nil {
 		return nil, nil //nolint:nilnil // no claim is an answer
 	}
-	cl, err := DecodeClaim(m.Data)
+	cl, err := streams.DecodeClaim(m.Data)
 	if err != nil {
 		return nil, fmt.Errorf("claim %d of stream %s: %w", m.Sequence, c.cfg.ResultStream, err)
 	}
-	if cl.Version > ClaimVersion {
+	if cl.Version > streams.ClaimVersion {
 		return nil, fatal(fmt.Errorf("claim %d of stream %s has format %d, this stage knows %d: a newer stage has served the partition; upgrade this one",
-			m.Sequence, c.cfg.ResultStream, cl.Version, ClaimVersion))
+			m.Sequence, c.cfg.ResultStream, cl.Version, streams.ClaimVersion))
 	}
 	return cl, nil
 }
 
 // nextInput returns the sequence of the first row at or after seq; 0 when there is none.
 func (c *Consumer) nextInput(ctx context.Context, seq uint64) (uint64, error) {
-	m, err := NextMessage(ctx, c.nc, c.cfg.InputStream, c.cfg.InputSubject, seq)
+	m, err := streams.NextMessage(ctx, c.nc, c.cfg.InputStream, c.cfg.InputSubject, seq)
 	if err != nil || m == nil {
 		return 0, err
 	}
 	return m.Sequence, nil
 }
 
-func (c *Consumer) denied(err error) error { return Denied(c.nc, err) }
+func (c *Consumer) denied(err error) error { return streams.Denied(c.nc, err) }
 
 // checkStart looks once, before this process stands by, for what would keep it from serving the partition: a person who
 // starts it should be told at once, and not when its turn comes.
-func (c *Consumer) checkStart(ctx context.Context, durable *Durable) error {
+func (c *Consumer) checkStart(ctx context.Context, durable *streams.Durable) error {
 	if c.started {
 		return nil
 	}
@@ -112,7 +113,7 @@ func (c *Consumer) checkStart(ctx context.Context, durable *Durable) error {
 
 // checkInput compares the input stream with the one of the last claim, and the place to go on at with the durable
 // consumer.
-func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *Durable, info *jetstream.ConsumerInfo, input *jetstream.StreamInfo) (logEnd, error) {
+func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.Durable, info *jetstream.ConsumerInfo, input *jetstream.StreamInfo) (logEnd, error) {
 	cl, err := c.lastClaim(ctx)
 	if err != nil {
 		return end, err
@@ -149,22 +150,22 @@ func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
 // claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that somebody
 // else was faster.
 func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created time.Time) (logEnd, error) {
-	body, err := json.Marshal(Claim{
-		Owner: owner, HighWaterMark: end.mark, Version: ClaimVersion,
+	body, err := json.Marshal(streams.Claim{
+		Owner: owner, HighWaterMark: end.mark, Version: streams.ClaimVersion,
 		InputStream: c.cfg.InputStream, InputCreated: created,
 	})
 	if err != nil {
 		return end, err
 	}
 	msg := &nats.Msg{Subject: c.claimSubject, Data: body, Header: nats.Header{
-		HeaderOwner:                             {owner},
-		HeaderSourceSeq:                         {strconv.FormatUint(end.mark, 10)},
-		HeaderSourceStream:                      {c.cfg.InputStream},
+		streams.HeaderOwner:                     {owner},
+		streams.HeaderSourceSeq:                 {strconv.FormatUint(end.mark, 10)},
+		streams.HeaderSourceStream:              {c.cfg.InputStream},
 		jetstream.ExpectedLastSubjSeqHeader:     {strconv.FormatUint(end.seq, 10)},
 		jetstream.ExpectedLastSubjSeqSubjHeader: {c.filter},
 	}}
 	for wait := storeRetryFirst; ; wait *= 2 {
-		seq, err := Append(ctx, c.nc, []*nats.Msg{msg})
+		seq, err := streams.Append(ctx, c.nc, []*nats.Msg{msg})
 		if err == nil {
 			return logEnd{seq: seq, owner: owner, mark: end.mark}, nil
 		}
@@ -178,7 +179,7 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 			return now, nil
 		case now.seq != end.seq:
 			return end, ErrFenced
-		case wait > claimRetryMax, unanswered(err) && errors.Is(c.denied(err), nats.ErrPermissionViolation):
+		case wait > claimRetryMax, streams.Unanswered(err) && errors.Is(c.denied(err), nats.ErrPermissionViolation):
 			return end, fmt.Errorf("claim the partition: %w", c.denied(err))
 		}
 		select {

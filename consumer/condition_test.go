@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -213,7 +214,7 @@ func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c, err := js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{logFilter("results", "stage", partition)}})
+	c, err := js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{streams.LogFilter("results", "stage", partition)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,14 +229,14 @@ func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
 		if err != nil {
 			t.Fatalf("partition %d after row %d: %v", partition, last, err)
 		}
-		seq, err := strconv.ParseUint(m.Headers().Get(HeaderSourceSeq), 10, 64)
+		seq, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := last + 1
-		if m.Subject() == ClaimSubject("results", "stage", partition) {
+		if m.Subject() == streams.ClaimSubject("results", "stage", partition) {
 			want = last
-			var cl Claim
+			var cl streams.Claim
 			if err := json.Unmarshal(m.Data(), &cl); err != nil || cl.HighWaterMark != last {
 				t.Errorf("partition %d: claim %s after row %d (%v)", partition, m.Data(), last, err)
 			}
@@ -249,11 +250,11 @@ func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(logFilter("results", "stage", partition)))
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(streams.LogFilter("results", "stage", partition)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	subject := ResultSubject("results", "stage", partition)
+	subject := streams.ResultSubject("results", "stage", partition)
 	if got := info.State.Subjects[subject]; got != n {
 		t.Errorf("partition %d: %d results, want %d", partition, got, n)
 	}

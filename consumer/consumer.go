@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -166,7 +167,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	if cfg.Executor == nil || cfg.Recorder == nil || cfg.Logger == nil {
 		faults = append(faults, errors.New("consumer: Executor, Recorder and Logger are required"))
 	}
-	if strings.Contains(cfg.InputSubject, PartitionToken) {
+	if strings.Contains(cfg.InputSubject, streams.PartitionToken) {
 		faults = append(faults, fmt.Errorf("consumer: InputSubject %q must name one partition", cfg.InputSubject))
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -182,9 +183,9 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		cfg:           cfg,
 		nc:            nc,
 		js:            js,
-		filter:        logFilter(cfg.ResultSubject, cfg.Name, cfg.Partition),
-		resultSubject: ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
-		claimSubject:  ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
+		filter:        streams.LogFilter(cfg.ResultSubject, cfg.Name, cfg.Partition),
+		resultSubject: streams.ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
+		claimSubject:  streams.ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		log:           log,
 		mail:          newMailbox(),
 		pulse:         newPulse(time.Now(), cfg.PinnedTTL),
@@ -195,9 +196,9 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 }
 
 func (c *Config) setDefaults() {
-	c.WindowRows = cmp.Or(c.WindowRows, DefaultWindowRows)
+	c.WindowRows = cmp.Or(c.WindowRows, streams.DefaultWindowRows)
 	c.WindowBytes = cmp.Or(c.WindowBytes, 256<<20)
-	c.PinnedTTL = cmp.Or(c.PinnedTTL, DefaultPinnedTTL)
+	c.PinnedTTL = cmp.Or(c.PinnedTTL, streams.DefaultPinnedTTL)
 }
 
 // Status returns a snapshot. Safe for concurrent use.
@@ -320,8 +321,8 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 }
 
 // openDurable finds or creates the durable consumer and remembers the largest message that the results stream takes.
-func (c *Consumer) openDurable(ctx context.Context) (*Durable, error) {
-	durable, err := OpenDurable(ctx, c.nc, DurableConfig{
+func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
+	durable, err := streams.OpenDurable(ctx, c.nc, streams.DurableConfig{
 		Name: c.cfg.Name, Partition: c.cfg.Partition, InputStream: c.cfg.InputStream, InputSubject: c.cfg.InputSubject,
 		ResultStream: c.cfg.ResultStream, WindowRows: c.cfg.WindowRows, PinnedTTL: c.cfg.PinnedTTL, Create: c.cfg.Create,
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -37,7 +38,7 @@ func partitionedInto(t *testing.T, partitions int) *bench {
 	b.partitions = partitions
 	s := stageStreams()
 	s.InputSubject, s.Partitions = "rows.{partition}.>", partitions
-	if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
+	if err := streams.Ensure(t.Context(), b.nc, s); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -69,7 +70,7 @@ func (b *bench) mateWith(cfg consumer.Config) *crewMate {
 	})
 	for p := range b.partitions {
 		cfg := cfg
-		cfg.Partition, cfg.InputSubject = p, consumer.InputFilter("rows.{partition}.>", p)
+		cfg.Partition, cfg.InputSubject = p, streams.InputFilter("rows.{partition}.>", p)
 		c, err := consumer.New(nc, cfg)
 		if err != nil {
 			b.t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -34,14 +35,14 @@ func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 		msg = c.deadLetterMsg(row, true)
 	}
 	for wait := storeRetryFirst; ; wait = min(2*wait, storeRetryMost) {
-		_, err := Append(ctx, c.nc, []*nats.Msg{msg})
+		_, err := streams.Append(ctx, c.nc, []*nats.Msg{msg})
 		switch {
 		case err == nil:
 			c.problems.clear(problemDeadLetter)
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case tooLarge(err) && msg.Header.Get(headerCut) == "":
+		case streams.TooLarge(err) && msg.Header.Get(headerCut) == "":
 			msg = c.deadLetterMsg(row, true)
 			continue
 		}
@@ -60,14 +61,14 @@ const headerCut = "Stage-Truncated"
 func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
 	reason := cmp.Or(row.reply.Event.Reason, row.reply.UpstreamReason)
 	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Data: row.Body, Header: nats.Header{
-		HeaderReason:          {reason},
+		streams.HeaderReason:  {reason},
 		jetstream.MsgIDHeader: {row.StateID + "/dead-letter"},
 	}}
 	if cut {
 		msg.Data = nil
 		msg.Header[headerCut] = []string{"true"}
-		msg.Header[HeaderSourceStream] = []string{c.cfg.InputStream}
-		msg.Header[HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
+		msg.Header[streams.HeaderSourceStream] = []string{c.cfg.InputStream}
+		msg.Header[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
 		return msg
 	}
 	for key, values := range row.Header {
@@ -75,6 +76,6 @@ func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
 			msg.Header[key] = values
 		}
 	}
-	msg.Header[HeaderReason] = []string{reason}
+	msg.Header[streams.HeaderReason] = []string{reason}
 	return msg
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -48,15 +49,15 @@ type emitter struct {
 	owner   string
 	end     logEnd
 	batch   bool // the stream allows atomic batches
-	single  cost
-	group   cost
+	single  streams.Cost
+	group   streams.Cost
 	singles time.Time // no batch until then
 }
 
 func newEmitter(c *Consumer, owner string, end logEnd, results jetstream.StreamConfig) *emitter {
-	e := &emitter{c: c, owner: owner, end: end, batch: results.AllowAtomicPublish, single: cost(singleCostGuess), group: cost(batchCostGuess)}
+	e := &emitter{c: c, owner: owner, end: end, batch: results.AllowAtomicPublish, single: streams.Cost(streams.SingleCostGuess), group: streams.Cost(streams.BatchCostGuess)}
 	if results.Replicas > 1 {
-		e.single, e.group = cost(singleCostReplicas), cost(batchCostReplicas)
+		e.single, e.group = streams.Cost(singleCostReplicas), streams.Cost(batchCostReplicas)
 	}
 	return e
 }
@@ -98,7 +99,7 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) 
 		e.c.at("appending")
 		err := e.store(ctx, rows[:n])
 		if errors.Is(err, errBatchRefused) {
-			e.singles = time.Now().Add(batchRefusedFor)
+			e.singles = time.Now().Add(streams.BatchRefusedFor)
 			continue
 		}
 		if err != nil {
@@ -131,11 +132,11 @@ func (e *emitter) groupSize(n int) int {
 	switch {
 	case !e.batch || n == 1 || !e.singles.IsZero() && time.Now().Before(e.singles):
 		return 1
-	case e.single*cost(n) > e.group, n >= batchPaysRows && batchPatience*e.single*cost(n) > e.group:
-		return min(n, AppendMax)
+	case e.single*streams.Cost(n) > e.group, n >= batchPaysRows && batchPatience*e.single*streams.Cost(n) > e.group:
+		return min(n, streams.AppendMax)
 	case n >= batchForgetRows:
 		// A batch that was slow once would never be tried again.
-		e.group -= e.group / batchForgetFraction / cost(n)
+		e.group -= e.group / batchForgetFraction / streams.Cost(n)
 	}
 	return 1
 }
@@ -149,9 +150,9 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		if err == nil {
 			e.end = logEnd{seq: seq, owner: e.owner, mark: last.Seq}
 			if len(rows) == 1 {
-				e.single.add(time.Since(begin))
+				e.single.Add(time.Since(begin))
 			} else {
-				e.group.add(time.Since(begin))
+				e.group.Add(time.Since(begin))
 			}
 			e.c.problems.clear(problemResults)
 			return nil
@@ -171,9 +172,9 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 			return nil
 		case now.seq != e.end.seq:
 			return fmt.Errorf("%w: the log ends at %d with owner %s", ErrFenced, now.seq, now.owner)
-		case tooLarge(err):
+		case streams.TooLarge(err):
 			return fmt.Errorf("%w: %w", errLimitLowered, err)
-		case len(rows) > 1 && refusedForGood(err):
+		case len(rows) > 1 && streams.RefusedForGood(err):
 			return fmt.Errorf("%w: %w", errBatchRefused, err)
 		}
 		e.c.problems.set(problemResults, e.c.denied(err))
@@ -192,24 +193,24 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 	}
 	msgs[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(e.end.seq, 10)}
 	msgs[0].Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{e.c.filter}
-	return Append(ctx, e.c.nc, msgs)
+	return streams.Append(ctx, e.c.nc, msgs)
 }
 
 // resultMsg is the result of a row as it goes into the log.
 func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	header := make(nats.Header, len(row.Header)+8)
 	for key, values := range row.Header {
-		if passHeader(key) && !row.bare {
+		if streams.PassHeader(key) && !row.bare {
 			header[key] = values
 		}
 	}
 	maps.Copy(header, row.traceHeader())
-	header[HeaderSourceStream] = []string{c.cfg.InputStream}
-	header[HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
-	header[HeaderSourceSubject] = []string{row.Subject}
-	header[HeaderStatus] = []string{statusOf(row.reply)}
-	header[HeaderStateID] = []string{row.StateID}
-	header[HeaderOwner] = []string{owner}
+	header[streams.HeaderSourceStream] = []string{c.cfg.InputStream}
+	header[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
+	header[streams.HeaderSourceSubject] = []string{row.Subject}
+	header[streams.HeaderStatus] = []string{statusOf(row.reply)}
+	header[streams.HeaderStateID] = []string{row.StateID}
+	header[streams.HeaderOwner] = []string{owner}
 	return &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
 }
 

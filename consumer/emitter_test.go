@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 )
@@ -21,7 +22,7 @@ func TestARefusedBatchGoesOneByOne(t *testing.T) {
 	cluster.CreateStream(t, nc, cfg)
 	w := newConditionWriter(t, nc, 0, 0)
 	e := w.begin(t)
-	e.batch, e.single, e.group = true, cost(time.Second), 1
+	e.batch, e.single, e.group = true, streams.Cost(time.Second), 1
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := e.emit(ctx, w.group(0, 50)); err != nil {

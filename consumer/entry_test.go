@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -44,12 +45,12 @@ func FuzzJournalEntry(f *testing.F) {
 	c := journalConsumer()
 	row := &Row{Seq: 42, reply: &Reply{Body: []byte("{}"), RequestHash: "abc"}}
 	msg := c.journalEntry("journal.stage.0", "run.1", row)
-	f.Add(msg.Header.Get(HeaderSourceSeq), msg.Header.Get(headerRequestHash), msg.Data)
+	f.Add(msg.Header.Get(streams.HeaderSourceSeq), msg.Header.Get(headerRequestHash), msg.Data)
 	f.Add("", "", []byte(nil))
 	f.Add("18446744073709551616", "x", []byte("{}\n{}"))
 	f.Fuzz(func(t *testing.T, seq, hash string, data []byte) {
 		header := nats.Header{
-			HeaderSourceSeq: {seq}, headerRequestHash: {hash}, HeaderSourceStream: {"ROWS"},
+			streams.HeaderSourceSeq: {seq}, headerRequestHash: {hash}, streams.HeaderSourceStream: {"ROWS"},
 			headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)},
 		}
 		_, k, err := c.parseEntry(header, data)

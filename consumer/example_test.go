@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -30,7 +31,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 
-	_ = consumer.EnsureStreams(ctx, nc, consumer.Streams{
+	_ = streams.Ensure(ctx, nc, streams.Config{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: 1,
 	})
@@ -52,7 +53,7 @@ func Example() {
 	results, _ := js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"results.stage.0.rows"}})
 	batch, _ := results.Fetch(3)
 	for m := range batch.Messages() {
-		fmt.Printf("row %s: %s\n", m.Headers().Get(consumer.HeaderSourceSeq), m.Data())
+		fmt.Printf("row %s: %s\n", m.Headers().Get(streams.HeaderSourceSeq), m.Data())
 	}
 	drain()
 	fmt.Println("stopped:", <-ended)

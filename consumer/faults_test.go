@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,7 +26,7 @@ type fault struct {
 
 func ensure(b *bench) {
 	b.t.Helper()
-	if err := consumer.EnsureStreams(b.t.Context(), b.nc, stageStreams()); err != nil {
+	if err := streams.Ensure(b.t.Context(), b.nc, stageStreams()); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -253,9 +254,9 @@ func (b *bench) checkTooLarge(n int, large func(uint64) bool) {
 	}
 	for i, m := range results {
 		seq := uint64(i + 1)
-		isError := m.Headers().Get(consumer.HeaderStatus) == "error" && strings.Contains(string(m.Data()), "result_too_large")
+		isError := m.Headers().Get(streams.HeaderStatus) == "error" && strings.Contains(string(m.Data()), "result_too_large")
 		if isError != large(seq) {
-			b.t.Errorf("row %d: too large %v, want %v: status %s, %.100s", seq, isError, large(seq), m.Headers().Get(consumer.HeaderStatus), m.Data())
+			b.t.Errorf("row %d: too large %v, want %v: status %s, %.100s", seq, isError, large(seq), m.Headers().Get(streams.HeaderStatus), m.Data())
 		}
 	}
 }
@@ -344,7 +345,7 @@ func TestDeadLetters(t *testing.T) {
 		if got, want := string(letters[0].Data()), `{"n":4}`; got != want {
 			t.Errorf("first dead letter: %s, want %s", got, want)
 		}
-		if h := letters[4].Headers(); h.Get("Stage-Truncated") != "true" || h.Get(consumer.HeaderSourceSeq) != "25" {
+		if h := letters[4].Headers(); h.Get("Stage-Truncated") != "true" || h.Get(streams.HeaderSourceSeq) != "25" {
 			t.Errorf("the last dead letter, which had no room: %v", h)
 		}
 	})

@@ -3,6 +3,7 @@ package consumer
 import (
 	"fmt"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -17,7 +18,7 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	left := int(c.maxMessage.Load()) - fixed - len(c.cfg.RunID) - len(c.resultSubject) - len(row.Subject) - 2*len(row.StateID)
 	trace := row.traceHeader()
 	left -= headerBytes(trace, func(string) bool { return true })
-	own := headerBytes(row.Header, func(key string) bool { return passHeader(key) && trace[key] == nil })
+	own := headerBytes(row.Header, func(key string) bool { return streams.PassHeader(key) && trace[key] == nil })
 	if left-own < roomMin {
 		return max(0, left), own > 0
 	}

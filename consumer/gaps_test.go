@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -16,7 +17,7 @@ func (b *bench) checkSeqs(want []uint64) {
 	b.t.Helper()
 	results := b.read("RESULTS", "results.stage.0.rows")
 	for i, m := range results {
-		seq, err := strconv.ParseUint(m.Headers().Get(consumer.HeaderSourceSeq), 10, 64)
+		seq, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -153,7 +154,7 @@ func TestRowsExpire(t *testing.T) {
 		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, MaxAge: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
-		if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
+		if err := streams.Ensure(t.Context(), b.nc, s); err != nil {
 			t.Fatal(err)
 		}
 		b.load(100)
@@ -194,7 +195,7 @@ func TestWorkQueueAndInterestInput(t *testing.T) {
 				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}); err != nil {
 					t.Fatal(err)
 				}
-				if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
+				if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
 					t.Fatal(err)
 				}
 				r := b.start("first", quick())
@@ -324,7 +325,7 @@ func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
+		if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
 			t.Fatal(err)
 		}
 		b.load(100)
@@ -342,7 +343,7 @@ func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
 		if err := b.js.DeleteStream(t.Context(), "ROWS"); err != nil {
 			t.Fatal(err)
 		}
-		if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
+		if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 150 {

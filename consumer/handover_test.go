@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -152,7 +153,7 @@ func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
 				tt.breaks(b, first, second)
 				time.Sleep(40 * time.Second)
 				for p := range b.partitions {
-					if n := b.stored("RESULTS", consumer.ResultSubject("results", "stage", p)); n != rows {
+					if n := b.stored("RESULTS", streams.ResultSubject("results", "stage", p)); n != rows {
 						t.Errorf("partition %d: %d of %d results", p, n, rows)
 					}
 				}
@@ -191,8 +192,8 @@ func TestAHandOverReadsTheLogFirst(t *testing.T) {
 		cfg = consumer.WithHook(cfg, func(step string) {
 			switch step {
 			case "drained":
-				claim := &nats.Msg{Subject: consumer.ClaimSubject("results", "stage", 0), Header: nats.Header{
-					consumer.HeaderOwner: {"rival.1"}, consumer.HeaderSourceSeq: {"5"},
+				claim := &nats.Msg{Subject: streams.ClaimSubject("results", "stage", 0), Header: nats.Header{
+					streams.HeaderOwner: {"rival.1"}, streams.HeaderSourceSeq: {"5"},
 				}}
 				if _, err := b.js.PublishMsg(t.Context(), claim); err != nil {
 					t.Error(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -70,7 +71,7 @@ func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *b
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := bare(t)
-	if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
+	if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -139,8 +140,8 @@ func logWriter() io.Writer {
 	return io.Discard
 }
 
-func stageStreams() consumer.Streams {
-	return consumer.Streams{
+func stageStreams() streams.Config {
+	return streams.Config{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: 1,
 		Journal: true, JournalStream: "JOURNAL", JournalMaxBytes: 64 << 20,
@@ -309,7 +310,7 @@ func (b *bench) check(n int) {
 	results := b.read("RESULTS", "results.stage.0.rows")
 	var last uint64
 	for i, m := range results {
-		seq, err := strconv.ParseUint(m.Headers().Get(consumer.HeaderSourceSeq), 10, 64)
+		seq, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -350,8 +351,8 @@ func (b *bench) checkAudit(results []jetstream.Msg) {
 		}
 	}
 	for _, m := range results {
-		id := m.Headers().Get(consumer.HeaderStateID)
-		if !rows[id+"|"+m.Headers().Get(consumer.HeaderOwner)] {
+		id := m.Headers().Get(streams.HeaderStateID)
+		if !rows[id+"|"+m.Headers().Get(streams.HeaderOwner)] {
 			b.t.Errorf("result %s has no row event of its owner", id)
 		}
 		if calls[id] == 0 {
@@ -440,7 +441,7 @@ func (b *bench) durable() *jetstream.ConsumerInfo {
 // createDurable does what an operator does for a stage that must not.
 func (b *bench) createDurable() {
 	b.t.Helper()
-	if err := consumer.EnsureDurable(b.t.Context(), b.nc, consumer.DurableConfig{
+	if err := streams.EnsureDurable(b.t.Context(), b.nc, streams.DurableConfig{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", WindowRows: 64, Create: true,
 	}); err != nil {
 		b.t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -87,14 +88,14 @@ func (c *Consumer) openJournal(owner string, mark uint64, now time.Time) *journa
 		return nil
 	}
 	j := &journal{
-		c: c, owner: owner, subject: JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
+		c: c, owner: owner, subject: streams.JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
 		// What may come at once: an answer for each row of the window, and those to one request for entries.
 		answers: make(chan *nats.Msg, c.cfg.WindowRows+journalReadBatch+64),
-		kept:    make(map[uint64]*Kept), readAbove: mark, reading: true, readBy: now.Add(requestTimeout),
+		kept:    make(map[uint64]*Kept), readAbove: mark, reading: true, readBy: now.Add(streams.RequestTimeout),
 	}
 	var err error
 	if j.sub, err = c.nc.ChanSubscribe(j.inbox+".>", j.answers); err == nil {
-		err = j.send("m", &nats.Msg{Subject: j.subject, Header: nats.Header{HeaderOwner: {owner}, headerMarker: {"1"}}})
+		err = j.send("m", &nats.Msg{Subject: j.subject, Header: nats.Header{streams.HeaderOwner: {owner}, headerMarker: {"1"}}})
 	}
 	if err != nil {
 		j.complain(err.Error())
@@ -256,7 +257,7 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 	case topic == "m":
 		j.marked(m, now)
 	case topic == "p":
-		if refused := refusal(m); refused != nil {
+		if refused := streams.Refusal(m); refused != nil {
 			j.complain("purge: " + refused.Error())
 		}
 	case strings.HasPrefix(topic, "e."):
@@ -268,7 +269,7 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 
 // stored takes the answer to an entry. row is nil when it is emitted by now.
 func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
-	if refused := refusal(m); refused != nil {
+	if refused := streams.Refusal(m); refused != nil {
 		if row != nil {
 			row.sentToJournal, row.keepAt = false, now.Add(journalRetry)
 		}
@@ -376,7 +377,7 @@ func (j *journal) flushed(now time.Time) bool {
 		return true
 	}
 	if j.flushUntil.IsZero() {
-		j.flushUntil = now.Add(requestTimeout)
+		j.flushUntil = now.Add(streams.RequestTimeout)
 		for row := range j.waiting() {
 			if !row.sentToJournal {
 				row.keepAt = now
@@ -439,8 +440,8 @@ func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
 	data := e.AppendJSON(make([]byte, 0, 1024+len(row.reply.Body)), auditlog.PayloadsFull, 0)
 	data = append(append(data, '\n'), row.reply.Body...)
 	return &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
-		HeaderOwner: {owner}, HeaderSourceStream: {c.cfg.InputStream}, HeaderSourceSeq: {strconv.FormatUint(row.Seq, 10)},
-		headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)}, HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
+		streams.HeaderOwner: {owner}, streams.HeaderSourceStream: {c.cfg.InputStream}, streams.HeaderSourceSeq: {strconv.FormatUint(row.Seq, 10)},
+		headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)}, streams.HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
 		headerReplyForm: {row.reply.Form},
 	}}
 }
@@ -450,9 +451,9 @@ var errNoEntry = errors.New("not an entry of the journal")
 
 // parseEntry reads what journalEntry wrote.
 func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, k *Kept, err error) {
-	seq, err = strconv.ParseUint(header.Get(HeaderSourceSeq), 10, 64)
+	seq, err = strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
 	hash := header.Get(headerRequestHash)
-	if err != nil || hash == "" || header.Get(HeaderSourceStream) != c.cfg.InputStream ||
+	if err != nil || hash == "" || header.Get(streams.HeaderSourceStream) != c.cfg.InputStream ||
 		header.Get(headerInputCreated) != c.inputCreated.Format(time.RFC3339Nano) {
 		return 0, nil, errNoEntry
 	}
@@ -468,7 +469,7 @@ func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, k *K
 		return 0, nil, errNoEntry
 	}
 	return seq, &Kept{RequestHash: hash, Reply: Reply{
-		Body: body, Failed: header.Get(HeaderStatus) == statusError, Event: *e.Row, RequestHash: hash,
+		Body: body, Failed: header.Get(streams.HeaderStatus) == statusError, Event: *e.Row, RequestHash: hash,
 		Form: header.Get(headerReplyForm),
 	}}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -14,7 +15,7 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 	if !j.reading {
 		return
 	}
-	if refused := refusal(m); refused != nil {
+	if refused := streams.Refusal(m); refused != nil {
 		// A full journal takes no marker and holds entries all the same: read until nothing is pending.
 		j.complain(refused.Error())
 	} else {
@@ -27,7 +28,7 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 
 // ask requests the next entries.
 func (j *journal) ask(now time.Time) {
-	j.readAgain, j.readBy = time.Time{}, now.Add(requestTimeout)
+	j.readAgain, j.readBy = time.Time{}, now.Add(streams.RequestTimeout)
 	body, err := json.Marshal(struct {
 		Seq      uint64 `json:"seq"`
 		NextFor  string `json:"next_by_subj"`
@@ -79,7 +80,7 @@ func (j *journal) readEntry(m *nats.Msg, now time.Time) {
 		j.readDone()
 		return
 	}
-	j.readBy, j.readNext, j.last = now.Add(requestTimeout), entry+1, max(j.last, entry)
+	j.readBy, j.readNext, j.last = now.Add(streams.RequestTimeout), entry+1, max(j.last, entry)
 	seq, k, err := j.c.parseEntry(m.Header, m.Data)
 	if err != nil || seq <= j.readAbove {
 		return

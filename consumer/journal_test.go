@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -200,7 +200,7 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 			},
 			mend: func(t *testing.T, b *bench) {
 				t.Helper()
-				if err := consumer.EnsureStreams(t.Context(), b.nc, stageStreams()); err != nil {
+				if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
 					t.Fatal(err)
 				}
 			},

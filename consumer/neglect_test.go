@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 )
 
 // announced is what a replica that is none of ours says of itself.
@@ -77,7 +78,7 @@ func (b *bench) watch(d time.Duration, mates ...*crewMate) (unserved time.Durati
 
 func (b *bench) claims() (n uint64) {
 	for p := range b.partitions {
-		n += b.stored("RESULTS", consumer.ClaimSubject("results", "stage", p))
+		n += b.stored("RESULTS", streams.ClaimSubject("results", "stage", p))
 	}
 	return n
 }
@@ -136,7 +137,7 @@ func (b *bench) awaitRows(n int) {
 	b.t.Helper()
 	for p := range b.partitions {
 		b.await("all results", func() bool {
-			return b.stored("RESULTS", consumer.ResultSubject("results", "stage", p)) == uint64(n)
+			return b.stored("RESULTS", streams.ResultSubject("results", "stage", p)) == uint64(n)
 		})
 	}
 }

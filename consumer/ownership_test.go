@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -147,8 +148,8 @@ func TestAnOwnerThatHoldsThePinNoticesThatItIsFenced(t *testing.T) {
 		time.Sleep(time.Minute)
 		owner := r.Status().Owner
 		claim := nats.NewMsg("results.stage.0.claim")
-		claim.Header.Set(consumer.HeaderOwner, "rival.1")
-		claim.Header.Set(consumer.HeaderSourceSeq, "0")
+		claim.Header.Set(streams.HeaderOwner, "rival.1")
+		claim.Header.Set(streams.HeaderSourceSeq, "0")
 		claim.Data = b.read("RESULTS", "results.stage.0.claim")[0].Data()
 		if _, err := b.js.PublishMsg(t.Context(), claim); err != nil {
 			t.Fatal(err)

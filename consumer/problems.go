@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/llm-stage/stage/consumer/streams"
 )
 
 // What can stand in the way of a partition until time or a person mends it.
@@ -88,7 +90,7 @@ func fatal(err error) error { return fatalError{error: err} }
 func fatalAtStart(err error) error { return fatalError{error: err, mendable: true} }
 
 func isFatal(err error, hasServed bool) bool {
-	if _, unfit := errors.AsType[*UnfitError](err); unfit {
+	if _, unfit := errors.AsType[*streams.UnfitError](err); unfit {
 		return !hasServed
 	}
 	f, ok := errors.AsType[fatalError](err)

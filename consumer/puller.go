@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -89,7 +90,7 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 	if now.Before(p.notUntil) {
 		return p.notUntil, nil
 	}
-	req := pullRequest{Expires: p.renew, Batch: min(rows, p.most), MaxBytes: bytes, Group: PinGroup, ID: p.pin}
+	req := pullRequest{Expires: p.renew, Batch: min(rows, p.most), MaxBytes: bytes, Group: streams.PinGroup, ID: p.pin}
 	switch {
 	case p.left > 0:
 		return p.over.Add(time.Millisecond), nil
@@ -124,7 +125,7 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 	switch status {
 	case "":
 		p.left, p.refused, p.full = max(0, p.left-1), "", false
-		if pin := m.Header.Get(headerPinID); pin != "" && pin != p.pin {
+		if pin := m.Header.Get(streams.HeaderPinID); pin != "" && pin != p.pin {
 			p.pin, p.pinLost = pin, false
 		}
 		return true, nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -99,7 +100,7 @@ type Recorder struct {
 	out      nats.Msg  // the message that is being sent
 	outID    []string  // its id
 	// What is measured: the time of an event while others wait, in a fast batch, and of an atomic batch.
-	single, each, batch cost
+	single, each, batch streams.Cost
 	lastAck             time.Time
 }
 
@@ -142,9 +143,9 @@ func NewRecorder(nc *nats.Conn, cfg RecorderConfig) *Recorder {
 		sent:     make(map[uint64]*record),
 		out:      nats.Msg{Header: nats.Header{jetstream.MsgIDHeader: id}},
 		outID:    id,
-		single:   cost(singleCostGuess),
-		each:     cost(fastCostGuess),
-		batch:    cost(batchCostGuess),
+		single:   streams.Cost(streams.SingleCostGuess),
+		each:     streams.Cost(fastCostGuess),
+		batch:    streams.Cost(streams.BatchCostGuess),
 	}
 }
 
@@ -250,7 +251,7 @@ func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) {
 	r.publish(auditlog.KindCall, e.Partition, e.MsgID(), e, true, stored)
 }
 
-// RecordRow stores a row event; it does not block, because the window bounds the rows. Stored is as in [Recorder.RecordCall].
+// RecordRow stores a row event; stored is as in [Recorder.RecordCall]. It does not block: the window bounds the rows.
 func (r *Recorder) RecordRow(e *auditlog.Row, stored func()) {
 	r.publish(auditlog.KindRow, e.Partition, e.MsgID(), e, false, stored)
 }
@@ -307,7 +308,7 @@ func (r *Recorder) subject(p auditlog.Partition, kind auditlog.Kind) string {
 	place := auditPlace{p, kind}
 	s := r.subjects[place]
 	if s == "" {
-		s = auditSubject(r.cfg.Subject, r.cfg.Name, p, kind)
+		s = streams.AuditSubject(r.cfg.Subject, r.cfg.Name, p, kind)
 		r.subjects[place] = s
 	}
 	return s
@@ -337,7 +338,7 @@ func (r *Recorder) answered(m *nats.Msg) {
 		return
 	}
 	token, _, _ := strings.Cut(m.Subject[len(r.prefix):], ".")
-	refused := refusal(m)
+	refused := streams.Refusal(m)
 	now := time.Now()
 	r.stored = r.stored[:0]
 	r.mu.Lock()
@@ -382,7 +383,7 @@ func (r *Recorder) singleAnswered(number uint64, refused error, now time.Time) {
 	default:
 		delete(r.sent, number)
 		r.mended(rec)
-		r.single += (cost(now.Sub(r.lastAck)) - r.single) / 16
+		r.single += (streams.Cost(now.Sub(r.lastAck)) - r.single) / 16
 		r.lastAck = now
 		r.stored = append(r.stored, rec)
 	}
@@ -424,12 +425,12 @@ func (r *Recorder) overdue(now time.Time) {
 			continue
 		}
 		if !rec.refused {
-			r.complain(rec, Denied(r.nc, nats.ErrTimeout).Error())
+			r.complain(rec, streams.Denied(r.nc, nats.ErrTimeout).Error())
 		}
 		r.send(rec, now)
 	}
 	if g := r.group; g != nil && now.Sub(g.sent) >= recordTimeout {
-		r.complain(g.records[0], Denied(r.nc, nats.ErrTimeout).Error())
+		r.complain(g.records[0], streams.Denied(r.nc, nats.ErrTimeout).Error())
 		r.split(now)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -34,7 +35,7 @@ const (
 	// fastCostGuess is the time of an event in a fast batch, until it has been measured.
 	fastCostGuess = 20 * time.Microsecond
 	// recordSlow is what no server takes for an event in a fast batch, however busy, that does not sync each to the disk.
-	recordSlow = cost(500 * time.Microsecond)
+	recordSlow = streams.Cost(500 * time.Microsecond)
 	// recordMeasure is the least number of events of a fast batch whose time is mostly theirs and not the way's. A batch
 	// that may take long has no more.
 	recordMeasure = 64
@@ -83,7 +84,7 @@ func groupsOf(ctx context.Context, nc *nats.Conn, stream string) groups {
 	if stream == "" {
 		return info.Config
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
 	defer cancel()
 	if m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+stream, nil); err == nil {
 		_ = json.Unmarshal(m.Data, &info)
@@ -98,8 +99,8 @@ func (r *Recorder) sendSome(now time.Time) {
 	together := n > 1 && r.troubled == 0 && !now.Before(r.oneByOne)
 	switch {
 	case together && r.takes.Fast:
-		r.sendGroup(now, r.takes.Atomic && r.each > recordSlow && r.each*cost(n) > r.batch)
-	case together && r.takes.Atomic && r.single*cost(n) > r.batch:
+		r.sendGroup(now, r.takes.Atomic && r.each > recordSlow && r.each*streams.Cost(n) > r.batch)
+	case together && r.takes.Atomic && r.single*streams.Cost(n) > r.batch:
 		r.sendGroup(now, true)
 	default:
 		onWay := max(recordOnWayMin, int(r.batch/max(1, r.single)))
@@ -133,11 +134,11 @@ func (r *Recorder) post(rec *record, reply string) error {
 
 // sendGroup sends the oldest events together.
 func (r *Recorder) sendGroup(now time.Time, atomic bool) {
-	bytes, n, most := 0, 0, AppendMax
+	bytes, n, most := 0, 0, streams.AppendMax
 	if !atomic && r.each > recordSlow/2 {
 		most = recordMeasure // it may take long
 	}
-	for n < min(len(r.queue), most) && (n < 2 || bytes < AppendBytesMax) {
+	for n < min(len(r.queue), most) && (n < 2 || bytes < streams.AppendBytesMax) {
 		bytes += len(r.queue[n].data)
 		n++
 	}
@@ -175,10 +176,10 @@ func (r *Recorder) postFast(g *recordGroup, rec *record, n int) error {
 // postAtomic sends event number n of an atomic batch.
 func (r *Recorder) postAtomic(g *recordGroup, rec *record, n int) error {
 	msg := &nats.Msg{Subject: rec.subject, Data: rec.data, Header: nats.Header{
-		jetstream.MsgIDHeader: {rec.id}, headerBatchID: {g.id}, headerBatchSeq: {strconv.Itoa(n)},
+		jetstream.MsgIDHeader: {rec.id}, streams.HeaderBatchID: {g.id}, streams.HeaderBatchSeq: {strconv.Itoa(n)},
 	}}
 	if n == len(g.records) {
-		msg.Header[headerBatchCommit] = []string{"1"}
+		msg.Header[streams.HeaderBatchCommit] = []string{"1"}
 		msg.Reply = r.prefix + g.id
 	}
 	return r.nc.PublishMsg(msg)
@@ -192,7 +193,7 @@ func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
 		Count int    `json:"count"`
 	}
 	if refused != nil || json.Unmarshal(m.Data, &ack) != nil || ack.Batch != g.id || ack.Count != len(g.records) {
-		r.cfg.Logger.Debug("a group of audit events goes one by one", slog.Bool("atomic", g.atomic), slog.String("answer", preview(m.Data)))
+		r.cfg.Logger.Debug("a group of audit events goes one by one", slog.Bool("atomic", g.atomic), slog.String("answer", streams.Preview(m.Data)))
 		r.split(now)
 		return
 	}
@@ -200,11 +201,11 @@ func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
 	r.stored = append(r.stored, g.records...)
 	switch took := now.Sub(g.sent); {
 	case g.atomic:
-		r.batch.add(took)
+		r.batch.Add(took)
 		r.each -= r.each / recordForget
 	default:
-		if each := took / time.Duration(len(g.records)); len(g.records) >= recordMeasure || cost(each) < r.each {
-			r.each.add(each)
+		if each := took / time.Duration(len(g.records)); len(g.records) >= recordMeasure || streams.Cost(each) < r.each {
+			r.each.Add(each)
 		}
 	}
 }
@@ -213,7 +214,7 @@ func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
 func (r *Recorder) split(now time.Time) {
 	g := r.group
 	r.group = nil
-	r.oneByOne = now.Add(batchRefusedFor)
+	r.oneByOne = now.Add(streams.BatchRefusedFor)
 	for _, rec := range g.records {
 		r.send(rec, now)
 	}

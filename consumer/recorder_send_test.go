@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -84,7 +85,7 @@ func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 			for i := range c.events {
 				r.RecordCall(&auditlog.Call{CallIndex: i}, nil)
 			}
-			r.takes, r.each, r.listening = c.takes, cost(c.each), true
+			r.takes, r.each, r.listening = c.takes, streams.Cost(c.each), true
 			r.flush(time.Now())
 			if g := r.group; g.size() != c.size || g.atomic != c.atomic {
 				t.Errorf("a group of %d, atomic %v; want %d, %v", g.size(), g.atomic, c.size, c.atomic)
@@ -139,7 +140,7 @@ func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := EnsureStreams(ctx, nc, Streams{
+	if err := streams.Ensure(ctx, nc, streams.Config{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
 		AuditStream: "AUDIT", AuditSubject: "audit", Create: true, Replicas: 3,
 	}); err != nil {

@@ -1,6 +1,10 @@
 package consumer
 
-import "log/slog"
+import (
+	"log/slog"
+
+	"github.com/llm-stage/stage/consumer/streams"
+)
 
 // ackEvery bounds the rows between two acks where one ack covers all before it.
 const ackEvery = 64
@@ -13,12 +17,12 @@ func (t *term) emit() {
 	var group []*Row
 	bytes := 0
 	// A part of the window only: the rest is filled and answered while the group is on its way.
-	for i := range min(AppendMax, max(batchPaysRows, t.c.cfg.WindowRows/4)) {
+	for i := range min(streams.AppendMax, max(batchPaysRows, t.c.cfg.WindowRows/4)) {
 		entry, ok := t.buf.Ready(i)
 		if !ok || !entry.Value.emittable() {
 			break
 		}
-		if bytes += entry.Bytes; bytes > AppendBytesMax && len(group) > 0 {
+		if bytes += entry.Bytes; bytes > streams.AppendBytesMax && len(group) > 0 {
 			break
 		}
 		group = append(group, entry.Value)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -38,7 +38,7 @@ func (s *sim) reset(m *nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for p := range s.partitions {
-		if !strings.HasSuffix(m.Subject, "."+consumer.DurableName("stage", p)) {
+		if !strings.HasSuffix(m.Subject, "."+streams.DurableName("stage", p)) {
 			continue
 		}
 		for _, l := range s.lives {
@@ -91,7 +91,7 @@ func (s *sim) check() {
 	var results []jetstream.Msg
 	for p := range s.partitions {
 		results = append(results, s.checkLog(p)...)
-		c, err := s.js.Consumer(s.t.Context(), "ROWS", consumer.DurableName("stage", p))
+		c, err := s.js.Consumer(s.t.Context(), "ROWS", streams.DurableName("stage", p))
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 	owners := make(map[string]bool)
 	var results []jetstream.Msg
 	for _, m := range s.read("RESULTS", fmt.Sprintf("results.stage.%d.>", p)) {
-		seq, by := sourceSeq(s.bench, m), m.Headers().Get(consumer.HeaderOwner)
+		seq, by := sourceSeq(s.bench, m), m.Headers().Get(streams.HeaderOwner)
 		if strings.HasSuffix(m.Subject(), ".claim") {
 			if owners[by] || seq != last {
 				s.t.Errorf("partition %d: claim of %s after row %d says %d", p, by, last, seq)
@@ -133,8 +133,8 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 		}
 		failed := s.outcome(seq).failed
 		want := fmt.Sprintf(`done {"n":%d}`, seq-1)
-		if string(m.Data()) != want || (m.Headers().Get(consumer.HeaderStatus) == "error") != failed {
-			s.t.Errorf("row %d: %s %s, want %s, failed %v", seq, m.Headers().Get(consumer.HeaderStatus), m.Data(), want, failed)
+		if string(m.Data()) != want || (m.Headers().Get(streams.HeaderStatus) == "error") != failed {
+			s.t.Errorf("row %d: %s %s, want %s, failed %v", seq, m.Headers().Get(streams.HeaderStatus), m.Data(), want, failed)
 		}
 		last = seq
 		results = append(results, m)
@@ -147,7 +147,7 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 
 func sourceSeq(b *bench, m jetstream.Msg) uint64 {
 	b.t.Helper()
-	seq, err := strconv.ParseUint(m.Headers().Get(consumer.HeaderSourceSeq), 10, 64)
+	seq, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	for _, m := range results {
 		seq, at := sourceSeq(s.bench, m), storedTime(s.bench, m)
 		stored[seq] = at
-		row := rows[m.Headers().Get(consumer.HeaderStateID)+"|"+m.Headers().Get(consumer.HeaderOwner)]
+		row := rows[m.Headers().Get(streams.HeaderStateID)+"|"+m.Headers().Get(streams.HeaderOwner)]
 		if at.Sub(row) < cause || at.Sub(called[seq]) < cause {
 			s.t.Errorf("row %d: call event at %v, row event at %v, result at %v; want the events before it", seq, called[seq], row, at)
 		}

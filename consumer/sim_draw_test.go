@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -84,7 +85,7 @@ func (s *sim) leaveAlone(r *simReplica) {
 func (s *sim) faultOfServer(r *simReplica, draw int) {
 	s.t.Helper()
 	partition := s.rng.IntN(s.partitions)
-	durable := consumer.DurableName("stage", partition)
+	durable := streams.DurableName("stage", partition)
 	switch draw {
 	case 15:
 		s.note("reset by somebody else")

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -92,7 +92,7 @@ func newSim(t *testing.T, seed uint64, partitions int) *sim {
 	if cfg.Partitions = partitions; partitions > 1 {
 		cfg.InputSubject = "rows.{partition}.>"
 	}
-	if err := consumer.EnsureStreams(t.Context(), s.nc, cfg); err != nil {
+	if err := streams.Ensure(t.Context(), s.nc, cfg); err != nil {
 		t.Fatal(err)
 	}
 	s.log = slog.New(slog.DiscardHandler)
@@ -126,16 +126,16 @@ func (s *sim) inputSubject(partition int) string {
 	if s.partitions == 1 {
 		return "rows.>"
 	}
-	return consumer.InputFilter("rows.{partition}.>", partition)
+	return streams.InputFilter("rows.{partition}.>", partition)
 }
 
 // createDurable does what an operator does for a stage that must not.
 func (s *sim) createDurable(partition int) {
-	cfg := consumer.DurableConfig{
+	cfg := streams.DurableConfig{
 		Name: "stage", Partition: partition, InputStream: "ROWS", InputSubject: s.inputSubject(partition), ResultStream: "RESULTS",
 		WindowRows: simWindow, Create: true,
 	}
-	if err := consumer.EnsureDurable(s.t.Context(), s.nc, cfg); err != nil {
+	if err := streams.EnsureDurable(s.t.Context(), s.nc, cfg); err != nil {
 		s.t.Errorf("create the durable: %v", err)
 	}
 }
@@ -207,7 +207,7 @@ func (s *sim) emittedBy() ([]int, error) {
 	}
 	counts := make([]int, s.partitions)
 	for p := range counts {
-		counts[p] = int(info.State.Subjects[consumer.ResultSubject("results", "stage", p)])
+		counts[p] = int(info.State.Subjects[streams.ResultSubject("results", "stage", p)])
 	}
 	return counts, nil
 }
@@ -230,7 +230,7 @@ func (s *sim) begin() {
 	}
 	s.await("the durables", func() bool { // an interest stream keeps nothing before
 		for p := range s.partitions {
-			if _, err := s.js.Consumer(s.t.Context(), "ROWS", consumer.DurableName("stage", p)); err != nil {
+			if _, err := s.js.Consumer(s.t.Context(), "ROWS", streams.DurableName("stage", p)); err != nil {
 				return false
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 )
 
 // TestPartitionsSpreadEvenlyOverReplicas has replicas come and go while rows flow. A partition moves within seconds, with
@@ -41,7 +42,7 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 		n := rows()
 		b.await("all results", func() bool {
 			for p := range crewPartitions {
-				if b.stored("RESULTS", consumer.ResultSubject("results", "stage", p)) < uint64(n) {
+				if b.stored("RESULTS", streams.ResultSubject("results", "stage", p)) < uint64(n) {
 					return false
 				}
 			}
@@ -49,7 +50,7 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 		})
 		third.stop()
 		for p := range crewPartitions {
-			for i, m := range b.read("RESULTS", consumer.ResultSubject("results", "stage", p)) {
+			for i, m := range b.read("RESULTS", streams.ResultSubject("results", "stage", p)) {
 				if got, want := string(m.Data()), fmt.Sprintf(`done {"n":%d}`, i); i >= n || got != want {
 					t.Fatalf("partition %d, result %d of %d: got %s, want %s", p, i, n, got, want)
 				}

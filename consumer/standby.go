@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -29,7 +30,7 @@ var errConnectionLost = errors.New("the connection to NATS was lost")
 
 // standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one. It
 // returns with soft, too.
-func (c *Consumer) standBy(soft context.Context, durable *Durable, lost <-chan nats.Status) (pin string, err error) {
+func (c *Consumer) standBy(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, err error) {
 	for {
 		if err := c.awaitTurn(soft, durable, lost); err != nil || soft.Err() != nil {
 			return "", err
@@ -45,7 +46,7 @@ func (c *Consumer) standBy(soft context.Context, durable *Durable, lost <-chan n
 
 // awaitTurn waits until the spread gives the partition to this replica. Meanwhile it looks whether rows wait that nobody
 // serves, when the spread asks for that.
-func (c *Consumer) awaitTurn(soft context.Context, durable *Durable, lost <-chan nats.Status) error {
+func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
 	spread, partition := c.cfg.Spread, c.cfg.Partition
 	for !spread.should(partition) {
 		var due <-chan time.Time
@@ -70,7 +71,7 @@ func (c *Consumer) awaitTurn(soft context.Context, durable *Durable, lost <-chan
 }
 
 // lookForOthers looks at a partition that another replica should serve.
-func (c *Consumer) lookForOthers(soft context.Context, durable *Durable) error {
+func (c *Consumer) lookForOthers(soft context.Context, durable *streams.Durable) error {
 	info, err := c.look(soft, durable)
 	if err != nil || soft.Err() != nil {
 		return err
@@ -91,7 +92,7 @@ func (c *Consumer) lookForOthers(soft context.Context, durable *Durable) error {
 }
 
 // look reads the state of the durable consumer. The error is nil when soft ends.
-func (c *Consumer) look(soft context.Context, durable *Durable) (*jetstream.ConsumerInfo, error) {
+func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstream.ConsumerInfo, error) {
 	info, err := durable.Info(soft)
 	if soft.Err() != nil {
 		return nil, nil //nolint:nilerr,nilnil // the caller looks at soft
@@ -111,7 +112,7 @@ func (c *Consumer) look(soft context.Context, durable *Durable) (*jetstream.Cons
 // The server grants the pin only together with a row. None can be delivered while every row is taken and unacked, so an
 // owner that died so would never be replaced; then the one who looks second finds nobody pinned, twice, and goes on
 // without a pin: the first row after the reset brings it. The random wait keeps ten standbys from claiming at once.
-func (c *Consumer) askForPin(soft context.Context, durable *Durable, lost <-chan nats.Status) (pin string, passed bool, err error) {
+func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, passed bool, err error) {
 	ttl := c.cfg.PinnedTTL
 	p, err := newPuller(c.nc, jetstream.DefaultAPIPrefix, c.cfg.InputStream, durable.Name, "", ttl/2, 1)
 	if err != nil {
@@ -238,7 +239,7 @@ func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) 
 
 func nobodyPinned(info *jetstream.ConsumerInfo) bool {
 	for _, g := range info.PriorityGroups {
-		if g.Group == PinGroup && g.PinnedClientID != "" {
+		if g.Group == streams.PinGroup && g.PinnedClientID != "" {
 			return false
 		}
 	}

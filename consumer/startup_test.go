@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -19,7 +19,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		have   []jetstream.StreamConfig
-		change func(*consumer.Streams)
+		change func(*streams.Config)
 		want   []string // in the error; nil: none
 	}{
 		"nothing there yet": {},
@@ -28,10 +28,10 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			results(func(*jetstream.StreamConfig) {}),
 			{Name: "AUDIT", Subjects: []string{"audit.>"}},
 			{Name: "JOURNAL", Subjects: []string{"journal.>"}, AllowDirect: true},
-		}, change: func(s *consumer.Streams) { s.Create = false }},
+		}, change: func(s *streams.Config) { s.Create = false }},
 		"one stream for all": {have: []jetstream.StreamConfig{
 			{Name: "ALL", Subjects: []string{">"}, NoAck: true, Retention: jetstream.LimitsPolicy},
-		}, change: func(s *consumer.Streams) {
+		}, change: func(s *streams.Config) {
 			s.InputStream, s.ResultStream, s.AuditStream, s.JournalStream = "ALL", "ALL", "ALL", "ALL"
 		}, want: []string{"set no_ack to false"}},
 		"just the subjects needed": {have: []jetstream.StreamConfig{
@@ -40,7 +40,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			}),
 		}},
 		"missing, and not to be created": {
-			change: func(s *consumer.Streams) { s.Create = false },
+			change: func(s *streams.Config) { s.Create = false },
 			want:   []string{"STAGE_INPUT_STREAM: stream ROWS does not exist", "STAGE_RESULT_STREAM: stream RESULTS", "STAGE_AUDIT_STREAM: stream AUDIT", "STAGE_CREATE_STREAMS=true"},
 		},
 		"every fault at once": {
@@ -59,7 +59,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 		"no room for the claim": {have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.Subjects = []string{"results.*.*.rows"} })}, want: []string{"does not capture results.stage.0.claim"}},
 		"the second partition is missing": {
 			have:   []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.Subjects = []string{"results.stage.0.*"} })},
-			change: func(s *consumer.Streams) { s.Partitions, s.InputSubject = 2, "rows.{partition}" },
+			change: func(s *streams.Config) { s.Partitions, s.InputSubject = 2, "rows.{partition}" },
 			want:   []string{"does not capture results.stage.1.rows"},
 		},
 		"transformed": {
@@ -77,13 +77,13 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			want: []string{"STAGE_JOURNAL_STREAM: create stream JOURNAL", "stream DIARY: set it to that stream if it is meant, else take the subject out of it"},
 		},
 		"no such rows":         {have: []jetstream.StreamConfig{{Name: "ROWS", Subjects: []string{"lines.>"}}}, want: []string{"no row on rows.>", "STAGE_INPUT_SUBJECT"}},
-		"its own results":      {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *consumer.Streams) { s.InputStream, s.InputSubject = "RESULTS", "results.>" }, want: []string{"its own results.stage.>"}},
-		"another's results":    {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *consumer.Streams) { s.InputStream, s.InputSubject = "RESULTS", "results.first.*.rows" }},
+		"its own results":      {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.>" }, want: []string{"its own results.stage.>"}},
+		"another's results":    {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.first.*.rows" }},
 		"journal unreadable":   {have: []jetstream.StreamConfig{{Name: "JOURNAL", Subjects: []string{"journal.>"}}}, want: []string{"STAGE_JOURNAL_STREAM", "set allow_direct to true"}},
-		"nobody takes letters": {change: func(s *consumer.Streams) { s.DeadLetterSubject = "dead" }, want: []string{"STAGE_DEAD_LETTER_SUBJECT: no stream captures the subject dead"}},
+		"nobody takes letters": {change: func(s *streams.Config) { s.DeadLetterSubject = "dead" }, want: []string{"STAGE_DEAD_LETTER_SUBJECT: no stream captures the subject dead"}},
 		"somebody takes letters": {
 			have:   []jetstream.StreamConfig{{Name: "DEAD", Subjects: []string{"dead"}}},
-			change: func(s *consumer.Streams) { s.DeadLetterSubject = "dead" },
+			change: func(s *streams.Config) { s.DeadLetterSubject = "dead" },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 				if c.change != nil {
 					c.change(&s)
 				}
-				err := consumer.EnsureStreams(t.Context(), b.nc, s)
+				err := streams.Ensure(t.Context(), b.nc, s)
 				if (err != nil) != (c.want != nil) {
 					t.Fatalf("err %v, want %v", err, c.want)
 				}
@@ -126,7 +126,7 @@ func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 				s := stageStreams()
 				s.DeadLetterSubject = "dead"
 				began := time.Now()
-				err := consumer.EnsureStreams(t.Context(), b.nc, s)
+				err := streams.Ensure(t.Context(), b.nc, s)
 				took := time.Since(began).Round(time.Second)
 				if err == nil || !strings.HasPrefix(err.Error(), c.want) || took > 5*time.Second {
 					t.Errorf("after %v: %v\nwant %s", took, err, c.want)
@@ -145,7 +145,7 @@ func TestExistingStreamsAreNeverAltered(t *testing.T) {
 		}
 		s := stageStreams()
 		s.Replicas, s.AuditMaxAge, s.AuditMaxBytes, s.ResultMaxBytes, s.JournalMaxBytes, s.Memory = 3, time.Hour, 1, 2, 3, true
-		if err := consumer.EnsureStreams(t.Context(), b.nc, s); err != nil {
+		if err := streams.Ensure(t.Context(), b.nc, s); err != nil {
 			t.Fatal(err)
 		}
 		for name, want := range before {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,7 +18,7 @@ import (
 type term struct {
 	c       *Consumer
 	owner   string
-	durable *Durable
+	durable *streams.Durable
 	ackAll  bool // an ack covers all rows before it
 	end     logEnd
 	buf     *sequencer.Buffer[*Row]
@@ -57,7 +58,7 @@ type term struct {
 // before it is fenced. And the reset never goes to a row that may have been acked: an ack from before the reset,
 // arriving late, would lift the ack floor to its old, higher delivery number, and the server would ignore every later
 // ack.
-func (c *Consumer) begin(ctx context.Context, durable *Durable, pin string) (t *term, err error) {
+func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin string) (t *term, err error) {
 	input, err := c.js.Stream(ctx, c.cfg.InputStream)
 	if err != nil {
 		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.InputStream, c.denied(err))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -138,7 +139,7 @@ func TestAResultCarriesTheHeadersOfItsTraceAlsoWhereTheRowsOwnStayBehind(t *test
 			if kept := h.Get("X-Kept") != ""; kept != (i < 2) || h.Get("X-Dropped") != "" {
 				t.Errorf("row %d: headers %v", i+1, h)
 			}
-			if h.Get(consumer.HeaderStatus) != "success" {
+			if h.Get(streams.HeaderStatus) != "success" {
 				t.Errorf("row %d: %s: the room was not counted right", i+1, m.Data())
 			}
 		}

@@ -10,7 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -54,7 +55,7 @@ func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log 
 		if !cfg.Streams.Create {
 			return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not exist: create it on subjects %s>, or set STAGE_CREATE_STREAMS=true", DedupeStream, config.DedupePrefix)
 		}
-		s.stream, err = consumer.CreateStream(ctx, s.js, dedupeConfig(cfg))
+		s.stream, err = streams.Create(ctx, s.js, dedupeConfig(cfg))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s: %w", DedupeStream, err)

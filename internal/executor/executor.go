@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/call"
@@ -182,7 +184,7 @@ func (e *Executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job 
 
 // prepare answers a row that needs no call, or makes a job of it.
 func (e *Executor) prepare(row *consumer.Row) *job {
-	if e.cfg.Rows.OnUpstreamError == "pass" && row.Header.Get(consumer.HeaderStatus) == auditlog.RowError {
+	if e.cfg.Rows.OnUpstreamError == "pass" && row.Header.Get(streams.HeaderStatus) == auditlog.RowError {
 		e.passOn(row)
 		return nil
 	}
@@ -233,7 +235,7 @@ var reasonWord = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 // upstreamReason finds out why a row failed that came in as an error: from its body, or where it was a dead letter from
 // its header.
 func upstreamReason(row *consumer.Row, field string) string {
-	for _, reason := range []string{llm.FailureReason(row.Body, field), row.Header.Get(consumer.HeaderReason)} {
+	for _, reason := range []string{llm.FailureReason(row.Body, field), row.Header.Get(streams.HeaderReason)} {
 		if reasonWord.MatchString(reason) {
 			return reason
 		}
@@ -250,7 +252,7 @@ func (e *Executor) render(j *job) error {
 	if j.request, j.vars, err = e.prompt.Request(j.parsed); err != nil {
 		return err
 	}
-	j.model = j.row.Header.Get(consumer.HeaderModel)
+	j.model = j.row.Header.Get(streams.HeaderModel)
 	if err = e.address(j, 0); err != nil {
 		return err
 	}

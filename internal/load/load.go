@@ -13,7 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
@@ -87,7 +88,7 @@ type loader struct {
 
 // lane is how a source's rows get into one partition.
 type lane struct {
-	consumer.InputAddress
+	streams.InputAddress
 	end uint64 // stream sequence of the last message there; 0: there is none
 }
 
@@ -112,7 +113,7 @@ func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, lane
 	info := s.CachedInfo().Config
 	l = &loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, group: loadGroupRows, laneOf: laneOf}
 	for p := range cfg.Streams.Partitions {
-		address, err := consumer.AddressInput(info, cfg.Input.Subject, p, id)
+		address, err := streams.AddressInput(info, cfg.Input.Subject, p, id)
 		if err != nil {
 			return nil, 0, config.Invalid(err)
 		}
@@ -313,7 +314,7 @@ func (l *loader) record(ctx context.Context, loaded, until int64) error {
 			return nil
 		case errors.Is(err, errRivalLoad):
 			return fmt.Errorf("load rows on %s: %w", l.lanes[0].Publish, err)
-		case errors.Is(err, consumer.ErrRefused) && !MayPass(err), errors.Is(err, nats.ErrPermissionViolation):
+		case errors.Is(err, streams.ErrRefused) && !MayPass(err), errors.Is(err, nats.ErrPermissionViolation):
 			return fmt.Errorf("record the position of the load: %w", err)
 		}
 		if err := Pause(ctx, wait); err != nil {
@@ -350,7 +351,7 @@ func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) err
 		case lookErr != nil:
 		case newest != l.position.seq || now > loaded+int64(len(group)):
 			return fmt.Errorf("load rows on %s: %w", group[0].Subject, errRivalLoad)
-		case now == loaded && n == 1 && errors.Is(err, consumer.ErrRefused) && !MayPass(err):
+		case now == loaded && n == 1 && errors.Is(err, streams.ErrRefused) && !MayPass(err):
 			return fmt.Errorf("load rows: %w", err)
 		default:
 			group, loaded = group[now-loaded:], now
@@ -374,7 +375,7 @@ func (l *loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) er
 		first.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(l.last, 10))
 		first.Header.Del(jetstream.ExpectedLastSubjSeqHeader)
 	}
-	seq, err := consumer.Append(ctx, l.nc, rows)
+	seq, err := streams.Append(ctx, l.nc, rows)
 	if err != nil {
 		return err
 	}

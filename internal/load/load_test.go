@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/consumer/streams"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -57,7 +57,7 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := consumer.EnsureStreams(t.Context(), b.NC, stored.Streams(cfg)); err != nil {
+			if err := streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)); err != nil {
 				t.Fatal(err)
 			}
 			for i, cut := range []int{700, 1503, 0, 0} {
@@ -129,7 +129,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	err := consumer.EnsureStreams(t.Context(), b.NC, stored.Streams(cfg))
+	err := streams.Ensure(t.Context(), b.NC, stored.Streams(cfg))
 	if err == nil || !strings.Contains(err.Error(), "3 partitions") || !strings.Contains(err.Error(), "STAGE_PARTITIONS=5") {
 		t.Errorf("got %v", err)
 	}
@@ -140,7 +140,7 @@ func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Drop("ROWS")
 	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	if err := consumer.EnsureStreams(t.Context(), b.NC, stored.Streams(cfg)); err != nil {
+	if err := streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 2)

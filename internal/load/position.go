@@ -9,7 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
@@ -132,7 +133,7 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 	if err != nil {
 		return err
 	}
-	seq, err := consumer.Append(ctx, p.nc, []*nats.Msg{{Subject: p.subject, Data: body, Header: nats.Header{
+	seq, err := streams.Append(ctx, p.nc, []*nats.Msg{{Subject: p.subject, Data: body, Header: nats.Header{
 		jetstream.ExpectedStreamHeader:      {p.stream},
 		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(p.seq, 10)},
 	}}})
@@ -143,7 +144,7 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 	}
 	m, readErr := p.newest(ctx)
 	if readErr != nil || m.Sequence == p.seq {
-		return consumer.Denied(p.nc, err)
+		return streams.Denied(p.nc, err)
 	}
 	if stored, readErr := p.decode(m); readErr != nil || stored.Owner != p.owner {
 		return errRivalLoad
@@ -161,11 +162,11 @@ func (p *loadPosition) results(ctx context.Context, r loadRecord, row func(subje
 			return err
 		}
 		from = m.Sequence + 1
-		seq, err := strconv.ParseUint(m.Header.Get(consumer.HeaderSourceSeq), 10, 64)
-		if err != nil || seq <= r.Last || m.Header.Get(consumer.HeaderSourceStream) != p.input {
+		seq, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
+		if err != nil || seq <= r.Last || m.Header.Get(streams.HeaderSourceStream) != p.input {
 			continue
 		}
-		if !row(m.Header.Get(consumer.HeaderSourceSubject), seq) {
+		if !row(m.Header.Get(streams.HeaderSourceSubject), seq) {
 			return nil
 		}
 	}

@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -144,9 +144,9 @@ func (b *loadBench) answer() {
 		if err != nil {
 			b.T.Fatal(err)
 		}
-		b.Publish(&nats.Msg{Subject: consumer.ResultSubject("results", "other-name", 0), Header: nats.Header{
-			consumer.HeaderSourceStream: {"ROWS"}, consumer.HeaderSourceSubject: {m.Subject()}, consumer.HeaderStatus: {auditlog.RowSuccess},
-			consumer.HeaderSourceSeq: {strconv.FormatUint(md.Sequence.Stream, 10)},
+		b.Publish(&nats.Msg{Subject: streams.ResultSubject("results", "other-name", 0), Header: nats.Header{
+			streams.HeaderSourceStream: {"ROWS"}, streams.HeaderSourceSubject: {m.Subject()}, streams.HeaderStatus: {auditlog.RowSuccess},
+			streams.HeaderSourceSeq: {strconv.FormatUint(md.Sequence.Stream, 10)},
 		}})
 		if err := m.DoubleAck(b.T.Context()); err != nil {
 			b.T.Fatal(err)

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/seqset"
 	"github.com/llm-stage/stage/internal/stored"
@@ -249,7 +250,7 @@ func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 			continue
 		case ctx.Err() != nil:
 			return errors.Join(append(faults, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, context.Cause(ctx)))...)
-		case n == 1 && errors.Is(err, consumer.ErrRefused) && !load.MayPass(err):
+		case n == 1 && errors.Is(err, streams.ErrRefused) && !load.MayPass(err):
 			faults = append(faults, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, err))
 			rows = rows[1:]
 			continue
@@ -276,7 +277,7 @@ func (r *redriver) append(ctx context.Context, rows []*redriveRow) error {
 		msgs[i] = row.msg
 	}
 	msgs[0].Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(r.last, 10))
-	seq, err := consumer.Append(ctx, r.js.Conn(), msgs)
+	seq, err := streams.Append(ctx, r.js.Conn(), msgs)
 	if err != nil {
 		return err
 	}
@@ -371,7 +372,7 @@ func (r *redriver) finish(ctx context.Context, rows []*redriveRow) error {
 // mark stores a mark behind the one with the sequence after.
 func (r *redriver) mark(row *redriveRow, key string, value, after uint64) (jetstream.PubAckFuture, error) {
 	msg := &nats.Msg{Subject: r.markSubject(strconv.FormatUint(row.at, 10)), Header: nats.Header{
-		consumer.HeaderStateID: {row.stateID}, key: {strconv.FormatUint(value, 10)},
+		streams.HeaderStateID: {row.stateID}, key: {strconv.FormatUint(value, 10)},
 		jetstream.ExpectedStreamHeader:      {r.cfg.Result.Stream},
 		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(after, 10)},
 	}}

@@ -13,8 +13,9 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stored"
@@ -154,7 +155,7 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 		if m == nil {
 			return r.flush(ctx)
 		}
-		if m.Headers().Get(consumer.HeaderStatus) == auditlog.RowError {
+		if m.Headers().Get(streams.HeaderStatus) == auditlog.RowError {
 			if err := r.failed(ctx, at, m.Headers()); err != nil {
 				return err
 			}
@@ -221,14 +222,14 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 
 // original makes the new row of a failed result; nil where that can't be.
 func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) (*redriveRow, error) {
-	seq, err := strconv.ParseUint(header.Get(consumer.HeaderSourceSeq), 10, 64)
+	seq, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
 	if err != nil || at < r.since {
 		r.done.Gone++
 		return nil, nil //nolint:nilerr,nilnil // counted
 	}
 	m, err := r.input.GetMsg(ctx, seq)
 	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != header.Get(consumer.HeaderSourceSubject):
+	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != header.Get(streams.HeaderSourceSubject):
 		r.done.Gone++
 		return nil, nil //nolint:nilnil // counted
 	case err != nil:
@@ -236,11 +237,11 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 	case m.Header.Get(load.HeaderRowError) != "":
 		r.done.TooLarge++
 		return nil, nil //nolint:nilnil // counted
-	case m.Header.Get(consumer.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
+	case m.Header.Get(streams.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
 		r.done.Upstream++
 		return nil, nil //nolint:nilnil // counted
 	}
-	row := &redriveRow{at: at, stateID: header.Get(consumer.HeaderStateID)}
+	row := &redriveRow{at: at, stateID: header.Get(streams.HeaderStateID)}
 	row.msg, err = r.newRow(m, row)
 	return row, err
 }
@@ -249,7 +250,7 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
 	header := make(nats.Header, len(m.Header)+4)
 	for key, values := range m.Header {
-		if key == consumer.HeaderModel || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
+		if key == streams.HeaderModel || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
 			header[key] = values
 		}
 	}
@@ -259,10 +260,10 @@ func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg
 	header[jetstream.MsgIDHeader] = []string{row.stateID + "/redrive/" + at}
 	header[jetstream.ExpectedStreamHeader] = []string{r.cfg.Input.Stream}
 	stream := r.input.CachedInfo().Config
-	subject, err := consumer.InputSubjectOf(stream, m.Subject)
+	subject, err := streams.InputSubjectOf(stream, m.Subject)
 	if load := m.Header.Get(load.HeaderLoad); load != "" { // its subject belongs to the load
-		var address consumer.InputAddress
-		address, err = consumer.AddressInput(stream, r.cfg.Input.Subject, r.partition, load+"-redriven")
+		var address streams.InputAddress
+		address, err = streams.AddressInput(stream, r.cfg.Input.Subject, r.partition, load+"-redriven")
 		subject = address.Publish
 	}
 	if err != nil {

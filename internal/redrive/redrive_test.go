@@ -9,8 +9,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -43,7 +44,7 @@ func (b *redriveBench) fail(reason string, row *nats.Msg) (at uint64) {
 func (b *redriveBench) answer(seq uint64, subject, status string, body []byte) (at uint64) {
 	b.T.Helper()
 	m := stagetest.Step{Result: &stored.ResultRow{Seq: seq, Owner: "run1.a", Status: status, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS"}}.Message(b.T)
-	m.Header.Set(consumer.HeaderSourceSubject, subject)
+	m.Header.Set(streams.HeaderSourceSubject, subject)
 	m.Data = body
 	return b.Publish(m)
 }
@@ -123,7 +124,7 @@ func TestRedriveLeavesOutWhatItCannotPublish(t *testing.T) {
 	b := newRedriveBench(t)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
 	b.fail("row_too_large", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":`), Header: nats.Header{load.HeaderRowError: {"row_too_large"}}})
-	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":3}`), Header: nats.Header{consumer.HeaderStatus: {auditlog.RowError}}})
+	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":3}`), Header: nats.Header{streams.HeaderStatus: {auditlog.RowError}}})
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":4}`)})
 	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 1); err != nil {
 		t.Fatal(err)

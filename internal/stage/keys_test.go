@@ -13,9 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/nats-io/nats.go"
 
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -57,7 +58,7 @@ func TestKeysAreNowhere(t *testing.T) {
 		for i := range 30 {
 			l.load(fmt.Sprintf("question %d", i), fmt.Sprintf("fine %d", i))
 		}
-		l.publish(&nats.Msg{Data: []byte(`{"q":"fine"}`), Header: nats.Header{consumer.HeaderModel: {"../" + "other"}}})
+		l.publish(&nats.Msg{Data: []byte(`{"q":"fine"}`), Header: nats.Header{streams.HeaderModel: {"../" + "other"}}})
 		r := l.work(61, nil)
 		l.load("question") // and a pause
 		paused := l.start(map[string]string{"STAGE_ON_FATAL": "pause", "STAGE_FALLBACKS": "", "STAGE_LLM_BASE_URL": "http://nowhere.test/v1"}, Options{})

@@ -13,13 +13,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/status"
-
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -220,7 +220,7 @@ func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 		})
 		load := func() {
 			for _, model := range []string{"", "other", "secret", "secret"} {
-				l.publish(&nats.Msg{Data: []byte(`{"q":"one"}`), Header: nats.Header{consumer.HeaderModel: {model}}})
+				l.publish(&nats.Msg{Data: []byte(`{"q":"one"}`), Header: nats.Header{streams.HeaderModel: {model}}})
 			}
 		}
 		load()

@@ -12,20 +12,21 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/internal/batch"
-	"github.com/llm-stage/stage/internal/call"
-	"github.com/llm-stage/stage/internal/executor"
-	"github.com/llm-stage/stage/internal/metrics"
-	"github.com/llm-stage/stage/internal/status"
-	"github.com/llm-stage/stage/internal/stored"
-	"github.com/llm-stage/stage/internal/tracing"
+	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/batch"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/metrics"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/pool"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -166,7 +167,7 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 
 // Prepare creates and checks the streams. Doing it again changes nothing.
 func (s *Stage) Prepare(ctx context.Context) error {
-	return consumer.EnsureStreams(ctx, s.Conn.NC, stored.Streams(s.Cfg))
+	return streams.Ensure(ctx, s.Conn.NC, stored.Streams(s.Cfg))
 }
 
 // setUp does what run needs before the first row.

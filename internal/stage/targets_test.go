@@ -8,10 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -90,7 +91,7 @@ func TestTheModelOfARowIsAskedOfTheFirstProviderAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, byModel(map[string]int{"special": 500}), fallback)
 		l.serve("second.test", llmtest.Config{})
-		l.publish(&nats.Msg{Data: []byte(`{"q":"one"}`), Header: nats.Header{consumer.HeaderModel: {"special"}}})
+		l.publish(&nats.Msg{Data: []byte(`{"q":"one"}`), Header: nats.Header{streams.HeaderModel: {"special"}}})
 		l.work(1, nil)
 		if got, want := l.asked(), []string{"openai:special", "openai:special", "anthropic:claude"}; !slices.Equal(got, want) {
 			t.Errorf("asked %v, want %v", got, want)

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 )
 
@@ -175,12 +175,12 @@ func (s Step) Message(t *testing.T) *nats.Msg {
 			t.Fatal(err)
 		}
 		return &nats.Msg{Subject: log + "claim", Data: body, Header: nats.Header{
-			consumer.HeaderOwner: {c.Owner}, consumer.HeaderSourceSeq: {strconv.FormatUint(c.Mark, 10)},
+			streams.HeaderOwner: {c.Owner}, streams.HeaderSourceSeq: {strconv.FormatUint(c.Mark, 10)},
 		}}
 	}
 	r := s.Result
 	return &nats.Msg{Subject: log + "rows", Data: []byte(`{}`), Header: nats.Header{
-		consumer.HeaderSourceStream: {r.Source}, consumer.HeaderSourceSeq: {strconv.FormatUint(r.Seq, 10)}, consumer.HeaderSourceSubject: {"rows.a"},
-		consumer.HeaderStatus: {r.Status}, consumer.HeaderStateID: {r.StateID}, consumer.HeaderOwner: {r.Owner},
+		streams.HeaderSourceStream: {r.Source}, streams.HeaderSourceSeq: {strconv.FormatUint(r.Seq, 10)}, streams.HeaderSourceSubject: {"rows.a"},
+		streams.HeaderStatus: {r.Status}, streams.HeaderStateID: {r.StateID}, streams.HeaderOwner: {r.Owner},
 	}}
 }

@@ -7,7 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -61,10 +62,10 @@ func ResultsOf(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 			return nil, err
 		}
 		row := &ResultRow{
-			At: at, Stored: md.Timestamp, Owner: h.Get(consumer.HeaderOwner), Status: h.Get(consumer.HeaderStatus),
-			StateID: h.Get(consumer.HeaderStateID), Source: h.Get(consumer.HeaderSourceStream),
+			At: at, Stored: md.Timestamp, Owner: h.Get(streams.HeaderOwner), Status: h.Get(streams.HeaderStatus),
+			StateID: h.Get(streams.HeaderStateID), Source: h.Get(streams.HeaderSourceStream),
 		}
-		row.Seq, _ = strconv.ParseUint(h.Get(consumer.HeaderSourceSeq), 10, 64) // 0 says that there is none
+		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0 says that there is none
 		return row, nil
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -26,7 +27,7 @@ type resultReader struct{ *Reader }
 
 // OpenResults begins to read the results of one partition. Without follow it ends with the last one that is stored.
 func OpenResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*resultReader, error) {
-	subject := consumer.ResultSubject(cfg.Result.Subject, cfg.Name, partition)
+	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, partition)
 	r, err := Open(ctx, js, ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Follow: follow})
 	return &resultReader{r}, err
 }
@@ -56,9 +57,9 @@ func NewResult(m jetstream.Msg) (Result, error) {
 		return Result{}, err
 	}
 	h := m.Headers()
-	r := Result{Failed: h.Get(consumer.HeaderStatus) == "error", Body: m.Data()}
-	if _, err := fmt.Sscanf(h.Get(consumer.HeaderSourceSeq), "%d", &r.Seq); err != nil {
-		return Result{}, fmt.Errorf("message %d has no %s header: it is no result of a stage", md.Sequence.Stream, consumer.HeaderSourceSeq)
+	r := Result{Failed: h.Get(streams.HeaderStatus) == "error", Body: m.Data()}
+	if _, err := fmt.Sscanf(h.Get(streams.HeaderSourceSeq), "%d", &r.Seq); err != nil {
+		return Result{}, fmt.Errorf("message %d has no %s header: it is no result of a stage", md.Sequence.Stream, streams.HeaderSourceSeq)
 	}
 	return r, nil
 }

@@ -1,13 +1,13 @@
 package stored
 
 import (
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 )
 
 // Streams are the streams that a stage of this configuration works on.
-func Streams(cfg *config.Config) consumer.Streams {
-	return consumer.Streams{
+func Streams(cfg *config.Config) streams.Config {
+	return streams.Config{
 		Name: cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
 		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
 		AuditStream: cfg.Audit.Stream, AuditSubject: cfg.Audit.Subject,

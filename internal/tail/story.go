@@ -8,8 +8,9 @@ import (
 	"io"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -87,7 +88,7 @@ const resultSkew = time.Minute
 // findResult returns where the row's result is; nil: nowhere. Results lie in the order of the rows and after the events of
 // their rows, so it reads from the first event on; where the clocks disagree, all.
 func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*storedResult, error) {
-	subject := consumer.ResultSubject(cfg.Result.Subject, cfg.Name, int(first.Partition))
+	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, int(first.Partition))
 	for _, since := range []time.Time{first.Time.Add(-resultSkew), {}} {
 		found, passed, err := searchResult(ctx, js, stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Since: since, HeadersOnly: true}, seq)
 		if found != nil || err != nil || !passed {
@@ -121,7 +122,7 @@ func searchResult(ctx context.Context, js jetstream.JetStream, o stored.ReadOpti
 			if err != nil {
 				return nil, false, err
 			}
-			return &storedResult{at, md.Timestamp, m.Headers().Get(consumer.HeaderOwner)}, true, nil
+			return &storedResult{at, md.Timestamp, m.Headers().Get(streams.HeaderOwner)}, true, nil
 		case v.Seq > seq:
 			return nil, true, nil
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
@@ -36,7 +38,7 @@ func (t *Tracing) OfPartition(cfg *config.Config, partition int) consumer.Tracer
 		attrMessagingOperationType.String("process"),
 		attrMessagingTemplate.String(filter),
 		attrMessagingPartition.String(strconv.Itoa(partition)),
-		attrMessagingGroup.String(consumer.DurableName(cfg.Name, partition)),
+		attrMessagingGroup.String(streams.DurableName(cfg.Name, partition)),
 		attrRowStream.String(cfg.Input.Stream),
 	}}
 }

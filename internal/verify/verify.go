@@ -10,8 +10,9 @@ import (
 	"math"
 	"sync/atomic"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -190,8 +191,8 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		}
 		empty = false
 		bounds[i].at = m.Sequence
-		if _, err := fmt.Sscanf(m.Header.Get(consumer.HeaderSourceSeq), "%d", &bounds[i].mark); err != nil {
-			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, v.cfg.Result.Stream, consumer.HeaderSourceSeq)
+		if _, err := fmt.Sscanf(m.Header.Get(streams.HeaderSourceSeq), "%d", &bounds[i].mark); err != nil {
+			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, v.cfg.Result.Stream, streams.HeaderSourceSeq)
 		}
 	}
 	if empty && v.resultsLoss.any() {
@@ -360,7 +361,7 @@ func (v *verification) pending(ctx context.Context, number int, p *partitionVeri
 	case r != nil && p.nextInput != 0:
 		n = r.Left + 1
 	case r == nil:
-		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, consumer.DurableName(v.cfg.Name, number))
+		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, streams.DurableName(v.cfg.Name, number))
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return nil, nil //nolint:nilnil // as above
 		}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/nats-io/nats.go"
@@ -37,7 +39,7 @@ func (l *loop) append(ctx context.Context, file string) error {
 		}
 		msgs[0].Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(end, 10))
 		msgs[0].Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", "results.stage.0.>")
-		seq, err := consumer.Append(ctx, l.nc, msgs)
+		seq, err := streams.Append(ctx, l.nc, msgs)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -110,7 +111,7 @@ func (s *site) anew(ctx context.Context) (clean bool, err error) {
 			return false, err
 		}
 	}
-	if err := consumer.EnsureStreams(ctx, s.nc, consumer.Streams{
+	if err := streams.Ensure(ctx, s.nc, streams.Config{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: len(s.servers),
 		Journal: true, JournalStream: "JOURNAL", JournalMaxBytes: 1 << 30,
@@ -134,7 +135,7 @@ func (s *site) load(ctx context.Context, sc *scenario, rows int) error {
 		for i := range msgs {
 			msgs[i] = &nats.Msg{Subject: "rows.a", Data: sc.row(n + i)}
 		}
-		if _, err := consumer.Append(ctx, s.nc, msgs); err != nil {
+		if _, err := streams.Append(ctx, s.nc, msgs); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 )
@@ -91,7 +92,7 @@ func plant(rows []row) *planted {
 			status, body = "error", []byte(`{"llm_response_error":{"reason":"invalid_row"}}`)
 		case ordinary:
 		}
-		p.results = append(p.results, result{nats.Header{consumer.HeaderSourceSeq: {strconv.FormatUint(r.seq, 10)}, consumer.HeaderStatus: {status}}, body})
+		p.results = append(p.results, result{nats.Header{streams.HeaderSourceSeq: {strconv.FormatUint(r.seq, 10)}, streams.HeaderStatus: {status}}, body})
 	}
 	return p
 }
@@ -110,12 +111,12 @@ func TestTheCheckFindsWhatMustNotBe(t *testing.T) {
 		{"a doubled one", func(p *planted) { p.results = append(p.results, p.results[n-1]) }, map[string]int{"doubled": 1}},
 		{"two swapped", func(p *planted) { p.results[9], p.results[10] = p.results[10], p.results[9] }, map[string]int{"disorder": 1}},
 		{"another's answer", func(p *planted) { p.results[19].body = p.results[20].body }, map[string]int{"bytes": 1}},
-		{"a failed row", func(p *planted) { p.results[19].header.Set(consumer.HeaderStatus, "error") }, map[string]int{"bytes": 1}},
+		{"a failed row", func(p *planted) { p.results[19].header.Set(streams.HeaderStatus, "error") }, map[string]int{"bytes": 1}},
 		{"bytes not kept", func(p *planted) {
 			p.results[19].body = bytes.Replace(p.results[19].body, []byte(`"n": `), []byte(`"n":`), 1)
 		}, map[string]int{"bytes": 1}},
 		{"no JSON", func(p *planted) { p.results[19].body = nil }, map[string]int{"bytes": 1}},
-		{"a result of no row", func(p *planted) { p.results[19].header.Set(consumer.HeaderSourceSeq, "7777") }, map[string]int{"invented": 1, "lost": 1}},
+		{"a result of no row", func(p *planted) { p.results[19].header.Set(streams.HeaderSourceSeq, "7777") }, map[string]int{"invented": 1, "lost": 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var rows []row

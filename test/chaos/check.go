@@ -9,7 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -44,7 +45,7 @@ func newChecker(rows []row, n *notes) *checker {
 // result takes the next result of the stream, which is one of that partition.
 func (c *checker) result(partition int, header nats.Header, body []byte) {
 	c.results++
-	seq, err := strconv.ParseUint(header.Get(consumer.HeaderSourceSeq), 10, 64)
+	seq, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
 	r, known := c.rows[seq]
 	if err != nil || !known || r.partition != partition {
 		c.notes.violate("invented", "result %d is of no row of partition %d: %v", c.results, partition, header)
@@ -57,8 +58,8 @@ func (c *checker) result(partition int, header nats.Header, body []byte) {
 	}
 	c.seen[seq] = struct{}{}
 	c.last[partition] = max(c.last[partition], seq)
-	if err := r.check(header.Get(consumer.HeaderStatus), body); err != nil {
-		c.notes.violate("bytes", "row %d: %v: %s: %.500s", seq, err, header.Get(consumer.HeaderStatus), body)
+	if err := r.check(header.Get(streams.HeaderStatus), body); err != nil {
+		c.notes.violate("bytes", "row %d: %v: %s: %.500s", seq, err, header.Get(streams.HeaderStatus), body)
 	}
 }
 

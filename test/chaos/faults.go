@@ -10,7 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -214,7 +215,7 @@ func (s *site) stepDownLeader(ctx context.Context, random *rand.Rand) error {
 	case 0:
 		nc, subject = s.sys, "$JS.API.META.LEADER.STEPDOWN"
 	case 1, 2:
-		subject = "$JS.API.CONSUMER.LEADER.STEPDOWN." + inputStream + "." + consumer.DurableName(stageName, s.partition(random))
+		subject = "$JS.API.CONSUMER.LEADER.STEPDOWN." + inputStream + "." + streams.DurableName(stageName, s.partition(random))
 	default:
 		streams := []string{inputStream, resultStream, resultStream, auditStream, journalStream}
 		subject = "$JS.API.STREAM.LEADER.STEPDOWN." + streams[random.IntN(len(streams))]
@@ -239,7 +240,7 @@ func ask(ctx context.Context, nc *nats.Conn, subject string) error {
 }
 
 func (s *site) unpinOwner(ctx context.Context, random *rand.Rand) error {
-	durable := consumer.DurableName(stageName, s.partition(random))
+	durable := streams.DurableName(stageName, s.partition(random))
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	input, err := s.js.Stream(ctx, inputStream)

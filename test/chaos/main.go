@@ -24,7 +24,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -252,7 +253,7 @@ func (s *site) unacked(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	for p := range s.plan.partitions {
-		c, err := s.js.Consumer(ctx, inputStream, consumer.DurableName(stageName, p))
+		c, err := s.js.Consumer(ctx, inputStream, streams.DurableName(stageName, p))
 		if err != nil {
 			return err.Error()
 		}

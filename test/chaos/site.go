@@ -14,7 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -33,7 +34,7 @@ const (
 const keys = 97
 
 func resultSubject(partition int) string {
-	return consumer.ResultSubject("results", stageName, partition)
+	return streams.ResultSubject("results", stageName, partition)
 }
 
 // partition draws one.
@@ -49,7 +50,7 @@ func (s *site) inputSubject() string {
 	if s.plan.partitions == 1 {
 		return "rows.>"
 	}
-	return "rows." + consumer.PartitionToken + ".>"
+	return "rows." + streams.PartitionToken + ".>"
 }
 
 func (s *site) rowSubject(n int) string {
@@ -318,7 +319,7 @@ func (s *site) lastOwner(ctx context.Context, partition int) (string, error) {
 		return "", err
 	}
 	header, err := nats.DecodeHeadersMsg(found.Message.Headers)
-	return header.Get(consumer.HeaderOwner), err
+	return header.Get(streams.HeaderOwner), err
 }
 
 // owner is the replica whose process that is; nil: none that runs.

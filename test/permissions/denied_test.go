@@ -16,7 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -157,15 +158,15 @@ func prepareEverything(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 			t.Fatal(err)
 		}
 	}
-	if err := consumer.EnsureStreams(t.Context(), nc, consumer.Streams{
+	if err := streams.Ensure(t.Context(), nc, streams.Config{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.{partition}.>", ResultStream: "RESULTS", ResultSubject: "results",
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 2, Create: true, Replicas: 1, Journal: true, JournalStream: "JOURNAL",
 	}); err != nil {
 		t.Fatal(err)
 	}
 	for p := range 2 {
-		if err := consumer.EnsureDurable(t.Context(), nc, consumer.DurableConfig{
-			Name: "stage", Partition: p, InputStream: "ROWS", InputSubject: consumer.InputFilter("rows.{partition}.>", p),
+		if err := streams.EnsureDurable(t.Context(), nc, streams.DurableConfig{
+			Name: "stage", Partition: p, InputStream: "ROWS", InputSubject: streams.InputFilter("rows.{partition}.>", p),
 			ResultStream: "RESULTS", Create: true, WindowRows: 8,
 		}); err != nil {
 			t.Fatal(err)

@@ -21,7 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -326,7 +327,7 @@ func (r *rows) complete() {
 		if !strings.HasSuffix(m.Subject, ".rows") {
 			continue // a claim
 		}
-		seq, err := strconv.Atoi(m.Header.Get(consumer.HeaderSourceSeq))
+		seq, err := strconv.Atoi(m.Header.Get(streams.HeaderSourceSeq))
 		if err != nil || seq != last+1 {
 			r.t.Errorf("result of row %d after that of row %d (%v)", seq, last, err)
 		}

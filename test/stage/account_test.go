@@ -10,8 +10,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/llm"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
@@ -51,7 +52,7 @@ func (s *site) result(m message) result {
 	s.t.Helper()
 	r := result{message: m}
 	var err error
-	if r.Row, err = strconv.ParseUint(m.Header.Get(consumer.HeaderSourceSeq), 10, 64); err != nil {
+	if r.Row, err = strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64); err != nil {
 		s.t.Fatalf("result %d: %v", m.Seq, err)
 	}
 	var body struct {
@@ -188,7 +189,7 @@ func (s *site) verifyResults(n int) {
 		if i >= len(rows) || r.Row != rows[i].Seq {
 			s.t.Fatalf("result %d is of row %d, which is not in its turn", i, r.Row)
 		}
-		passed := rows[i].Header.Get(consumer.HeaderStatus) == "error" && bytes.Equal(rows[i].Body, r.Body)
+		passed := rows[i].Header.Get(streams.HeaderStatus) == "error" && bytes.Equal(rows[i].Body, r.Body)
 		if !passed {
 			s.validate("result", r.message)
 		}
@@ -197,14 +198,14 @@ func (s *site) verifyResults(n int) {
 			status = "error"
 		}
 		for name, want := range map[string]string{
-			consumer.HeaderSourceStream: "ROWS", consumer.HeaderSourceSubject: rows[i].Subject,
-			consumer.HeaderStatus: status, consumer.HeaderStateID: fmt.Sprintf("stage/ROWS/0/%d", r.Row),
+			streams.HeaderSourceStream: "ROWS", streams.HeaderSourceSubject: rows[i].Subject,
+			streams.HeaderStatus: status, streams.HeaderStateID: fmt.Sprintf("stage/ROWS/0/%d", r.Row),
 		} {
 			if got := r.Header.Get(name); got != want {
 				s.t.Errorf("result of row %d: %s is %q, want %q", r.Row, name, got, want)
 			}
 		}
-		if r.Header.Get(consumer.HeaderOwner) == "" {
+		if r.Header.Get(streams.HeaderOwner) == "" {
 			s.t.Errorf("result of row %d has no owner", r.Row)
 		}
 	}
@@ -224,13 +225,13 @@ func (s *site) verifyRows(a *audit) {
 		events[key] = e
 	}
 	for _, r := range s.results(0) {
-		e, ok := events[term{r.Header.Get(consumer.HeaderStateID), r.Header.Get(consumer.HeaderOwner)}]
+		e, ok := events[term{r.Header.Get(streams.HeaderStateID), r.Header.Get(streams.HeaderOwner)}]
 		switch {
 		case !ok:
 			s.t.Errorf("the result of row %d has no row event", r.Row)
 		case e.Time.After(r.Time):
 			s.t.Errorf("row %d: event stored at %v, after the result at %v", r.Row, e.Time, r.Time)
-		case e.E.Status != r.Header.Get(consumer.HeaderStatus) || e.E.Sequence != r.Row:
+		case e.E.Status != r.Header.Get(streams.HeaderStatus) || e.E.Sequence != r.Row:
 			s.t.Errorf("row %d: the event says %s of row %d", r.Row, e.E.Status, e.E.Sequence)
 		case r.Fault != nil && e.E.Reason != r.Fault.Reason && e.E.Source != auditlog.SourceUpstream:
 			s.t.Errorf("row %d: the event says %q, the result %q", r.Row, e.E.Reason, r.Fault.Reason)
@@ -309,7 +310,7 @@ func (s *site) verifySummary(a *audit) {
 	}
 	var wantFailed, wantRetries int
 	for _, r := range s.results(0) {
-		if r.Header.Get(consumer.HeaderStatus) == "error" {
+		if r.Header.Get(streams.HeaderStatus) == "error" {
 			wantFailed++
 		}
 	}

@@ -7,15 +7,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/load"
-	"github.com/llm-stage/stage/internal/stored"
-
-	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -92,7 +92,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return err
 	}
 	defer conn.Close()
-	if err := consumer.EnsureStreams(ctx, conn.NC, stored.Streams(cfg)); err != nil {
+	if err := streams.Ensure(ctx, conn.NC, stored.Streams(cfg)); err != nil {
 		return err
 	}
 	l, loaded, err := load.New(ctx, conn.NC, cfg, id, load.LaneOf(o.key, cfg.Streams.Partitions))

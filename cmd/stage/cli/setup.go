@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
@@ -50,12 +51,12 @@ func newSetupCommand(env *Env) *cobra.Command {
 
 // setUpStreams creates and checks all streams and the durable consumer of each partition. Its error lists every fault.
 func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
-	if err := consumer.EnsureStreams(ctx, nc, stored.Streams(cfg)); err != nil {
+	if err := streams.Ensure(ctx, nc, stored.Streams(cfg)); err != nil {
 		return err
 	}
 	var faults []error
 	for p := range cfg.Streams.Partitions {
-		faults = append(faults, consumer.EnsureDurable(ctx, nc, consumer.DurableConfig{
+		faults = append(faults, streams.EnsureDurable(ctx, nc, streams.DurableConfig{
 			Name: cfg.Name, Partition: p,
 			InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(p),
 			ResultStream: cfg.Result.Stream,

@@ -1,4 +1,12 @@
-package consumer
+// Package streams knows the JetStream side of a stage by name: its streams, durable consumers, subjects and headers, which
+// it creates, checks, reads and appends to.
+//
+//	err := streams.Ensure(ctx, nc, streams.Config{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", …})
+//	durable, err := streams.OpenDurable(ctx, nc, streams.DurableConfig{Name: "stage", …})
+//	seq, err := streams.Append(ctx, nc, msgs) // all or none
+//
+// It holds no state of its own: what a stage does with rows is the consumer's.
+package streams
 
 import (
 	"context"
@@ -17,8 +25,8 @@ import (
 // ErrServer is returned for a NATS server that can't serve a stage.
 var ErrServer = errors.New("the NATS server can't serve a stage")
 
-// Streams says which streams a stage works on, and how those that are missing are created.
-type Streams struct {
+// Config says which streams a stage works on, and how those that are missing are created.
+type Config struct {
 	// Name of the stage.
 	Name string
 	// InputStream holds rows on InputSubject, which may contain [PartitionToken].
@@ -43,10 +51,10 @@ type Streams struct {
 	JournalMaxBytes int64
 }
 
-// EnsureStreams creates the streams that are missing and checks those that exist. Its error lists every fault and says
+// Ensure creates the streams that are missing and checks those that exist. Its error lists every fault and says
 // what to change. A request that nobody answers, mostly for want of a permission, ends it after five seconds: the
 // others would only be waited for in the same way.
-func EnsureStreams(ctx context.Context, nc *nats.Conn, s Streams) error {
+func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 	if err := checkServer(nc.ConnectedServerVersion()); err != nil {
 		return err
 	}
@@ -69,21 +77,21 @@ func EnsureStreams(ctx context.Context, nc *nats.Conn, s Streams) error {
 	for _, look := range looks {
 		err := look()
 		faults = append(faults, err)
-		if unanswered(err) {
+		if Unanswered(err) {
 			break
 		}
 	}
 	return errors.Join(faults...)
 }
 
-func (s Streams) storage() jetstream.StorageType {
+func (s Config) storage() jetstream.StorageType {
 	if s.Memory {
 		return jetstream.MemoryStorage
 	}
 	return jetstream.FileStorage
 }
 
-func (s Streams) inputConfig() jetstream.StreamConfig {
+func (s Config) inputConfig() jetstream.StreamConfig {
 	cfg := jetstream.StreamConfig{
 		Name: s.InputStream, Subjects: []string{s.filter()}, Description: "rows for llm-stage",
 		Storage: s.storage(), Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true, AllowAtomicPublish: true,
@@ -94,7 +102,7 @@ func (s Streams) inputConfig() jetstream.StreamConfig {
 	return cfg
 }
 
-func (s Streams) resultConfig() jetstream.StreamConfig {
+func (s Config) resultConfig() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: s.ResultStream, Subjects: []string{s.ResultSubject + ".>"}, Description: "ordered results of llm-stage",
 		Storage: s.storage(), Replicas: s.Replicas, MaxBytes: unlimited(s.ResultMaxBytes),
@@ -103,7 +111,7 @@ func (s Streams) resultConfig() jetstream.StreamConfig {
 	}
 }
 
-func (s Streams) auditConfig() jetstream.StreamConfig {
+func (s Config) auditConfig() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: s.AuditStream, Subjects: []string{s.AuditSubject + ".>"}, Description: "audit events of llm-stage",
 		Storage: s.storage(), Replicas: s.Replicas, MaxBytes: unlimited(s.AuditMaxBytes), MaxAge: s.AuditMaxAge,
@@ -111,7 +119,7 @@ func (s Streams) auditConfig() jetstream.StreamConfig {
 	}
 }
 
-func (s Streams) journalConfig() jetstream.StreamConfig {
+func (s Config) journalConfig() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: s.JournalStream, Subjects: []string{"journal.>"}, Description: "replies of llm-stage that wait for their turn",
 		Storage: s.storage(), Replicas: s.Replicas, MaxBytes: unlimited(s.JournalMaxBytes),
@@ -128,7 +136,7 @@ func unlimited(bytes int64) int64 {
 }
 
 // ensure finds or creates one stream and checks it.
-func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, variable string, check func(jetstream.StreamConfig) []string) error {
+func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, variable string, check func(jetstream.StreamConfig) []string) error {
 	stream, err := lookAt(ctx, js, want.Name)
 	switch {
 	case err == nil:
@@ -142,7 +150,7 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 		if variable == "STAGE_AUDIT_STREAM" && canIngest(js.Conn().ConnectedServerVersion()) {
 			stream, err = createBatched(ctx, js, want)
 		} else {
-			stream, err = CreateStream(ctx, js, want)
+			stream, err = Create(ctx, js, want)
 		}
 		if errors.Is(err, ErrSubjectTaken) {
 			// The journal's subject is no setting.
@@ -162,22 +170,22 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 }
 
 func lookAt(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	return js.Stream(ctx, name)
 }
 
-// ErrSubjectTaken is returned by [CreateStream] where another stream captures what the new one would.
+// ErrSubjectTaken is returned by [Create] where another stream captures what the new one would.
 var ErrSubjectTaken = errors.New("its subjects overlap with those of another stream")
 
 // codeSubjectTaken is the server's refusal of a stream whose subjects overlap with those of another.
 const codeSubjectTaken jetstream.ErrorCode = 10065
 
-// CreateStream creates a stream that is missing. That another process creates it with the same configuration at the
+// Create creates a stream that is missing. That another process creates it with the same configuration at the
 // same moment is no error. It returns [ErrSubjectTaken] with the name of the other stream where a subject belongs to one,
 // and waits for an answer for five seconds.
-func CreateStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
-	creating, cancel := context.WithTimeout(ctx, requestTimeout)
+func Create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	creating, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	stream, err := js.CreateStream(creating, cfg)
 	if err == nil {
@@ -199,14 +207,14 @@ func createBatched(ctx context.Context, js jetstream.JetStream, cfg jetstream.St
 	if err != nil {
 		return nil, fmt.Errorf("create stream %s: %w", cfg.Name, err)
 	}
-	creating, cancel := context.WithTimeout(ctx, requestTimeout)
+	creating, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	m, err := js.Conn().RequestWithContext(creating, "$JS.API.STREAM.CREATE."+cfg.Name, ask)
 	if err != nil {
 		return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name, strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
 	}
-	if refusal(m) != nil {
-		return CreateStream(ctx, js, cfg)
+	if Refusal(m) != nil {
+		return Create(ctx, js, cfg)
 	}
 	// Of a cluster another server may answer, which has not heard of the stream yet.
 	for {
@@ -227,7 +235,7 @@ const createdLookAgain = 100 * time.Millisecond
 
 // holder names a stream that captures some message on one of the subjects.
 func holder(ctx context.Context, js jetstream.JetStream, subjects []string) string {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	for _, subject := range subjects {
 		if name, err := js.StreamNameBySubject(ctx, subject); err == nil {
@@ -239,7 +247,7 @@ func holder(ctx context.Context, js jetstream.JetStream, subjects []string) stri
 
 // captured checks that some stream takes a subject.
 func captured(ctx context.Context, js jetstream.JetStream, subject, variable string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	_, err := js.StreamNameBySubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -275,9 +283,9 @@ func takes(cfg jetstream.StreamConfig, variable string, subjects ...string) (wro
 }
 
 // filter is the input subject of all partitions.
-func (s Streams) filter() string { return strings.ReplaceAll(s.InputSubject, PartitionToken, "*") }
+func (s Config) filter() string { return strings.ReplaceAll(s.InputSubject, PartitionToken, "*") }
 
-func (s Streams) checkInput(cfg jetstream.StreamConfig) (wrong []string) {
+func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong []string) {
 	if cfg.Sealed && cfg.Retention != jetstream.LimitsPolicy {
 		wrong = append(wrong, "is sealed, so its rows can't be acked: use limits retention")
 	}
@@ -294,7 +302,7 @@ func (s Streams) checkInput(cfg jetstream.StreamConfig) (wrong []string) {
 }
 
 // checkResult refuses whatever could drop the end of the log, or a result, without anybody noticing.
-func (s Streams) checkResult(cfg jetstream.StreamConfig) (wrong []string) {
+func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong []string) {
 	var subjects []string
 	for p := range max(1, s.Partitions) {
 		subjects = append(subjects, ResultSubject(s.ResultSubject, s.Name, p), ClaimSubject(s.ResultSubject, s.Name, p))
@@ -318,16 +326,16 @@ func (s Streams) checkResult(cfg jetstream.StreamConfig) (wrong []string) {
 	return wrong
 }
 
-func (s Streams) checkAudit(cfg jetstream.StreamConfig) []string {
-	subjects := []string{auditSubject(s.AuditSubject, s.Name, auditlog.All, auditlog.KindRun)}
+func (s Config) checkAudit(cfg jetstream.StreamConfig) []string {
+	subjects := []string{AuditSubject(s.AuditSubject, s.Name, auditlog.All, auditlog.KindRun)}
 	for p := range max(1, s.Partitions) {
-		subjects = append(subjects, auditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindCall),
-			auditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindRow))
+		subjects = append(subjects, AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindCall),
+			AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindRow))
 	}
 	return takes(cfg, "STAGE_AUDIT_SUBJECT", subjects...)
 }
 
-func (s Streams) checkJournal(cfg jetstream.StreamConfig) []string {
+func (s Config) checkJournal(cfg jetstream.StreamConfig) []string {
 	var subjects []string
 	for p := range max(1, s.Partitions) {
 		subjects = append(subjects, JournalSubject(s.Name, p))

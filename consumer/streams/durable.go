@@ -1,4 +1,4 @@
-package consumer
+package streams
 
 import (
 	"cmp"
@@ -66,6 +66,7 @@ type Durable struct {
 // does not help.
 type UnfitError struct{ Err error }
 
+// Error is that of Err.
 func (e *UnfitError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error that says what must be changed.
@@ -82,7 +83,7 @@ func EnsureDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) error 
 
 // OpenDurable does the same and returns the consumer. The error is an [*UnfitError] where trying again can't help.
 func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durable, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	cfg.WindowRows = cmp.Or(cfg.WindowRows, DefaultWindowRows)
 	cfg.PinnedTTL = cmp.Or(cfg.PinnedTTL, DefaultPinnedTTL)
@@ -209,7 +210,7 @@ func (d *Durable) Info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 // SetBack has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is from the
 // ack floor instead: rows in between may be acked one by one, and those that are emitted are skipped.
 func (d *Durable) SetBack(ctx context.Context, seq uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	if d.AcksDelete {
 		seq = 0

@@ -1,4 +1,4 @@
-package consumer
+package streams
 
 import (
 	"errors"
@@ -271,7 +271,7 @@ func InputSubjectOf(cfg jetstream.StreamConfig, stored string) (string, error) {
 }
 
 // checkPartitions looks at the transform of an existing input stream.
-func (s Streams) checkPartitions(cfg jetstream.StreamConfig) (wrong []string) {
+func (s Config) checkPartitions(cfg jetstream.StreamConfig) (wrong []string) {
 	if s.Partitions < 2 || cfg.SubjectTransform == nil {
 		return nil
 	}

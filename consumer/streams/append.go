@@ -1,4 +1,4 @@
-package consumer
+package streams
 
 import (
 	"bytes"
@@ -18,12 +18,12 @@ const (
 	AppendMax = 1000
 	// AppendBytesMax bounds the bytes of one append; the server holds a batch in memory until it commits.
 	AppendBytesMax = 16 << 20
-	// The first guesses of what an append costs, until it has been measured: a round trip, and the flat price of an atomic
-	// batch on one replica.
-	singleCostGuess = 150 * time.Microsecond
-	batchCostGuess  = 25 * time.Millisecond
-	// batchRefusedFor is how long no batch is tried after one was refused.
-	batchRefusedFor = 10 * time.Second
+	// SingleCostGuess is the first guess of what an append of one message costs, until it has been measured: a round trip.
+	SingleCostGuess = 150 * time.Microsecond
+	// BatchCostGuess is that of an atomic batch, its flat price on one replica.
+	BatchCostGuess = 25 * time.Millisecond
+	// BatchRefusedFor is how long no batch is tried after one was refused.
+	BatchRefusedFor = 10 * time.Second
 )
 
 // ErrRefused is returned by [Append] when the server answered and stored nothing: a condition does not hold, the stream
@@ -36,9 +36,9 @@ var ErrRefused = errors.New("refused by the server")
 func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, err error) {
 	last := msgs[len(msgs)-1]
 	for _, msg := range msgs { // what an earlier attempt in another batch has left
-		delete(msg.Header, headerBatchID)
-		delete(msg.Header, headerBatchSeq)
-		delete(msg.Header, headerBatchCommit)
+		delete(msg.Header, HeaderBatchID)
+		delete(msg.Header, HeaderBatchSeq)
+		delete(msg.Header, HeaderBatchCommit)
 	}
 	if len(msgs) > 1 {
 		id := rand.Text()
@@ -46,10 +46,10 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 			if msg.Header == nil {
 				msg.Header = make(nats.Header, 3)
 			}
-			msg.Header[headerBatchID] = []string{id}
-			msg.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
+			msg.Header[HeaderBatchID] = []string{id}
+			msg.Header[HeaderBatchSeq] = []string{strconv.Itoa(i + 1)}
 			if msg == last {
-				msg.Header[headerBatchCommit] = []string{"1"}
+				msg.Header[HeaderBatchCommit] = []string{"1"}
 				break
 			}
 			if err := nc.PublishMsg(msg); err != nil {
@@ -57,7 +57,7 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 			}
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	reply, err := nc.RequestMsgWithContext(ctx, last)
 	if errors.Is(err, nats.ErrNoResponders) {
@@ -66,14 +66,14 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 	if err != nil {
 		return 0, fmt.Errorf("append to %s: %w", last.Subject, err)
 	}
-	if refused := refusal(reply); refused != nil {
+	if refused := Refusal(reply); refused != nil {
 		return 0, fmt.Errorf("append to %s: %w", last.Subject, refused)
 	}
 	var ack struct {
 		Seq uint64 `json:"seq"`
 	}
 	if err := json.Unmarshal(reply.Data, &ack); err != nil || ack.Seq == 0 {
-		return 0, fmt.Errorf("append to %s: unexpected answer %q", last.Subject, preview(reply.Data))
+		return 0, fmt.Errorf("append to %s: unexpected answer %q", last.Subject, Preview(reply.Data))
 	}
 	return ack.Seq, nil
 }
@@ -102,22 +102,22 @@ const (
 	codeConflictOnWay = 10164 // another append on the same condition is under way
 )
 
-// tooLarge tells whether a message was larger than the server or the stream takes.
-func tooLarge(err error) bool {
+// TooLarge reports whether a message was larger than the server or the stream takes.
+func TooLarge(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
 	return errors.Is(err, nats.ErrMaxPayload) || ok && refused.code == codeTooLarge
 }
 
-// refusedForGood tells whether the server has answered, and sending the same again would not help for what it knows of
-// conflicts.
-func refusedForGood(err error) bool {
+// RefusedForGood reports whether the server has refused a message for another reason than a conflict, so that sending the
+// same again would not help.
+func RefusedForGood(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
 	return ok && refused.code != 0 && refused.code != codeConflict && refused.code != codeConflictOnWay
 }
 
-// refusal says why the server did not store a message; nil when it did. A stored message is the rule, so the answer is
-// decoded only when it speaks of an error.
-func refusal(m *nats.Msg) error {
+// Refusal is why the server did not store a message, by its answer; nil when it did. A stored message is the rule, so the
+// answer is decoded only when it speaks of an error.
+func Refusal(m *nats.Msg) error {
 	if len(m.Data) == 0 {
 		if m.Header.Get("Status") == "503" {
 			return &refusedError{why: whyNobody}
@@ -139,13 +139,13 @@ func refusal(m *nats.Msg) error {
 	return &refusedError{code: ack.Error.Code, why: ack.Error.Description}
 }
 
-// cost is a moving average of the time that one append takes.
-type cost time.Duration
+// Cost is a moving average of the time that one append takes.
+type Cost time.Duration
 
-// add counts an outlier (an election, a stalled disk) for no more than eight times what was usual.
-func (c *cost) add(d time.Duration) {
+// Add takes one measurement. An outlier (an election, a stalled disk) counts for no more than eight times what was usual.
+func (c *Cost) Add(d time.Duration) {
 	if *c > 0 {
 		d = min(d, 8*time.Duration(*c))
 	}
-	*c += (cost(d) - *c) / 4
+	*c += (Cost(d) - *c) / 4
 }

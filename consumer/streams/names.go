@@ -1,4 +1,4 @@
-package consumer
+package streams
 
 import (
 	"strconv"
@@ -23,10 +23,10 @@ const (
 
 // Headers that speak to the server, and for which the client library has no names.
 const (
-	headerPinID       = "Nats-Pin-Id"
-	headerBatchID     = "Nats-Batch-Id"
-	headerBatchSeq    = "Nats-Batch-Sequence"
-	headerBatchCommit = "Nats-Batch-Commit"
+	HeaderPinID       = "Nats-Pin-Id"
+	HeaderBatchID     = "Nats-Batch-Id"
+	HeaderBatchSeq    = "Nats-Batch-Sequence"
+	HeaderBatchCommit = "Nats-Batch-Commit"
 )
 
 // PartitionToken stands for the partition's number in an input subject.
@@ -47,17 +47,19 @@ func ResultSubject(prefix, name string, partition int) string {
 	return logPrefix(prefix, name, partition) + ".rows"
 }
 
-// logFilter matches everything that one partition appends to the results: rows and claims. The server keys its guard of
+// LogFilter matches everything that one partition appends to the results: rows and claims. The server keys its guard of
 // conditional appends by this string as it is written, so every writer must use the identical one.
-func logFilter(prefix, name string, partition int) string {
+func LogFilter(prefix, name string, partition int) string {
 	return logPrefix(prefix, name, partition) + ".>"
 }
 
+// ClaimSubject is where the claims of one partition go, among its results.
 func ClaimSubject(prefix, name string, partition int) string {
 	return logPrefix(prefix, name, partition) + ".claim"
 }
 
-func auditSubject(prefix, name string, p auditlog.Partition, kind auditlog.Kind) string {
+// AuditSubject is where the audit events of one kind go.
+func AuditSubject(prefix, name string, p auditlog.Partition, kind auditlog.Kind) string {
 	return prefix + "." + name + "." + p.String() + "." + string(kind)
 }
 
@@ -70,7 +72,7 @@ func logPrefix(prefix, name string, partition int) string {
 	return prefix + "." + name + "." + strconv.Itoa(partition)
 }
 
-// passHeader tells whether a row's header goes on to its result: all but those that speak to the server or of a stage.
-func passHeader(key string) bool {
+// PassHeader reports whether a row's header goes on to its result: all but those that speak to the server or of a stage.
+func PassHeader(key string) bool {
 	return !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-")
 }

@@ -1,4 +1,4 @@
-package consumer
+package streams
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// requestTimeout bounds one request to the server. A leader election takes about four seconds.
-const requestTimeout = 5 * time.Second
+// RequestTimeout bounds one request to the server. A leader election takes about four seconds.
+const RequestTimeout = 5 * time.Second
 
 // Denied adds to the error of a request that nobody answered the likely reason: the server tells a client that it may not
 // ask only by a message on the side. Other errors are returned as they are. It does not block.
 func Denied(nc *nats.Conn, err error) error {
-	if !unanswered(err) {
+	if !Unanswered(err) {
 		return err
 	}
 	if last := nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) {
@@ -31,8 +31,8 @@ func Denied(nc *nats.Conn, err error) error {
 	return fmt.Errorf("%w (no answer: has what was asked a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account)", err)
 }
 
-// unanswered tells whether the server gave no answer in time.
-func unanswered(err error) bool {
+// Unanswered reports whether the server gave no answer in time.
+func Unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
 }
 
@@ -56,7 +56,7 @@ type messageQuery struct {
 // getMessage asks the stream's leader for one message; nil: it does not exist. It never uses a direct get, which the
 // library prefers where the stream allows it: any replica answers that, and it may lag behind a rival's append.
 func getMessage(ctx context.Context, nc *nats.Conn, stream string, query messageQuery) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	body, err := json.Marshal(query)
 	if err != nil {
@@ -86,7 +86,7 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 		return nil, fmt.Errorf("get a message of stream %s: %w", stream, resp.Error)
 	}
 	if resp.Message == nil {
-		return nil, fmt.Errorf("get a message of stream %s: unexpected answer %q", stream, preview(reply.Data))
+		return nil, fmt.Errorf("get a message of stream %s: unexpected answer %q", stream, Preview(reply.Data))
 	}
 	m := &jetstream.RawStreamMsg{Subject: resp.Message.Subject, Sequence: resp.Message.Seq, Data: resp.Message.Data, Time: resp.Message.Time}
 	if len(resp.Message.Header) > 0 {
@@ -97,8 +97,8 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 	return m, nil
 }
 
-// preview cuts foreign bytes for an error text.
-func preview(b []byte) string {
+// Preview cuts foreign bytes for an error text.
+func Preview(b []byte) string {
 	const most = 200
 	if len(b) > most {
 		return string(b[:most]) + "…"
