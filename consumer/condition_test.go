@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
@@ -89,7 +90,7 @@ func newConditionWriter(t *testing.T, nc *nats.Conn, partition, id int) conditio
 	c, err := New(nc, Config{
 		Name: "stage", RunID: fmt.Sprintf("w%d", id), Partition: partition, InputStream: "ROWS", InputSubject: "rows",
 		ResultStream: "RESULTS", ResultSubject: "results", Executor: noExecutor{}, Logger: log,
-		Recorder: NewRecorder(nc, RecorderConfig{Subject: "audit", Name: "stage", Logger: log}),
+		Recorder: recorder.New(nc, recorder.Config{Subject: "audit", Name: "stage", Logger: log}),
 	})
 	if err != nil {
 		t.Fatal(err)

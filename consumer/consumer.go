@@ -27,6 +27,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -57,7 +59,7 @@ type Config struct {
 	// NewInput accepts an input stream that was created anew since the last claim.
 	NewInput bool
 	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
-	Spread *Spread
+	Spread *spread.Spread
 	// Journal keeps replies that have waited JournalAfter for their turn in JournalStream, so that a crash does not pay for
 	// them again. Zero JournalAfter keeps them as soon as their call events are stored. A journal that is full, gone or
 	// forbidden is done without (see [Status.JournalProblem]).
@@ -70,7 +72,7 @@ type Config struct {
 	TooLarge func(row *Row, reply Reply, roomBytes int) Reply
 
 	Executor Executor
-	Recorder *Recorder
+	Recorder *recorder.Recorder
 	// Observer and Tracer may be nil.
 	Observer Observer
 	Tracer   Tracer
@@ -245,7 +247,7 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 	for soft.Err() == nil {
 		began := time.Now()
 		err := c.serve(soft, hard)
-		c.cfg.Spread.own(c.cfg.Partition, c.holdAfter(err))
+		c.cfg.Spread.Own(c.cfg.Partition, c.holdAfter(err))
 		switch {
 		case err == nil || hard.Err() != nil:
 			return nil
@@ -295,7 +297,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.cfg.Spread.own(c.cfg.Partition, heldRightly)
+	c.cfg.Spread.Own(c.cfg.Partition, spread.HeldRightly)
 	c.problems.clear(problemOwnership)
 	if err = t.run(soft, hard, lost); errors.Is(err, errReleased) {
 		t.dropHandedBack()
@@ -335,11 +337,11 @@ func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
 
 // holdAfter is how a process holds a partition after a term, or an attempt at one, that ended with err. One that lost the
 // connection is the first to go on when it is back: the replies that it waits for come to its memory.
-func (c *Consumer) holdAfter(err error) hold {
+func (c *Consumer) holdAfter(err error) spread.Hold {
 	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
-		return heldLost
+		return spread.HeldLost
 	}
-	return notHeld
+	return spread.NotHeld
 }
 
 // standBy leaves nothing of a term: who owns nothing has no window and no head of the line.

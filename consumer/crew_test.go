@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
@@ -54,8 +56,8 @@ func (b *bench) mate(run string, exec *sleeper) *crewMate {
 func (b *bench) mateWith(cfg consumer.Config) *crewMate {
 	b.t.Helper()
 	nc := b.connect()
-	rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
-	spread := consumer.NewSpread(nc, cfg.Name, cfg.RunID, b.partitions, cfg.Logger)
+	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
+	spread := spread.New(nc, cfg.Name, cfg.RunID, b.partitions, cfg.Logger)
 	cfg.Recorder, cfg.Spread = rec, spread
 	soft, stop := context.WithCancel(b.t.Context())
 	hard, kill := context.WithCancel(b.t.Context())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -36,7 +37,7 @@ func Example() {
 		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 1, Create: true, Replicas: 1,
 	})
 	log := slog.New(slog.DiscardHandler)
-	rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
+	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
 	go func() { _ = rec.Run(ctx) }()
 	c, _ := consumer.New(nc, consumer.Config{
 		Name: "stage", RunID: "run", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -166,7 +167,7 @@ func (b *bench) loadFrom(first, n int) {
 type replica struct {
 	*consumer.Consumer
 	nc   *nats.Conn
-	rec  *consumer.Recorder
+	rec  *recorder.Recorder
 	soft context.CancelFunc
 	hard context.CancelFunc
 	done chan error
@@ -197,7 +198,7 @@ func (b *bench) startWith(cfg consumer.Config) *replica {
 
 func (b *bench) startOn(nc *nats.Conn, cfg consumer.Config) *replica {
 	b.t.Helper()
-	rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
+	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
 	cfg.Recorder = rec
 	c, err := consumer.New(nc, cfg)
 	if err != nil {

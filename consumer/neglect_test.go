@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
@@ -32,7 +32,7 @@ func (b *bench) announce(a announced) (stop func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
-			if err := b.nc.Publish(consumer.SpreadSubject("stage"), body); err != nil {
+			if err := b.nc.Publish(spread.Subject("stage"), body); err != nil {
 				b.t.Error(err)
 			}
 			select {

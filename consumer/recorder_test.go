@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -23,7 +23,7 @@ func TestRecorderTellsOfEachEventAsItComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		var seen []auditlog.Event
-		rec := consumer.NewRecorder(b.connect(), consumer.RecorderConfig{
+		rec := recorder.New(b.connect(), recorder.Config{
 			Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler),
 			Recorded: func(e auditlog.Event) { seen = append(seen, e) },
 		})
@@ -41,7 +41,7 @@ func TestRecorderTellsOfEachEventAsItComes(t *testing.T) {
 func TestNoEventIsSentBeforeItsAnswerCanArrive(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
-		rec := consumer.NewRecorder(b.connect(), consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log})
+		rec := recorder.New(b.connect(), recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log})
 		rec.RecordRun(&auditlog.Run{Header: auditlog.Header{RunID: "r1"}, Phase: auditlog.PhaseStart})
 		synctest.Wait() // whatever was sent is stored and answered
 		ctx, cancel := context.WithCancel(t.Context())
@@ -60,20 +60,20 @@ func TestNoEventIsSentBeforeItsAnswerCanArrive(t *testing.T) {
 
 // recording is a Recorder at work, and what it has told.
 type recording struct {
-	*consumer.Recorder
+	*recorder.Recorder
 	b      *bench
 	stored []atomic.Int32 // how often each event was told to be stored
 	next   int
 	end    func()
 }
 
-func (b *bench) record(nc *nats.Conn, events int, change func(*consumer.RecorderConfig)) *recording {
+func (b *bench) record(nc *nats.Conn, events int, change func(*recorder.Config)) *recording {
 	b.t.Helper()
-	cfg := consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log}
+	cfg := recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log}
 	if change != nil {
 		change(&cfg)
 	}
-	r := &recording{Recorder: consumer.NewRecorder(nc, cfg), b: b, stored: make([]atomic.Int32, events)}
+	r := &recording{Recorder: recorder.New(nc, cfg), b: b, stored: make([]atomic.Int32, events)}
 	ctx, cancel := context.WithCancel(b.t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -203,12 +203,12 @@ func TestFewEventsGoAtOnce(t *testing.T) {
 func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
 	bytes := len(callNumber(49).AppendJSON(nil, auditlog.PayloadsFull, 0))
 	for name, c := range map[string]struct {
-		limit func(*consumer.RecorderConfig)
+		limit func(*recorder.Config)
 		want  int
 	}{
-		"events":                  {func(cfg *consumer.RecorderConfig) { cfg.MaxPending = 20 }, 20},
-		"bytes":                   {func(cfg *consumer.RecorderConfig) { cfg.MaxPendingBytes = 20 * bytes }, 20},
-		"bytes less than one has": {func(cfg *consumer.RecorderConfig) { cfg.MaxPendingBytes = 1 }, 1},
+		"events":                  {func(cfg *recorder.Config) { cfg.MaxPending = 20 }, 20},
+		"bytes":                   {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 20 * bytes }, 20},
+		"bytes less than one has": {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 1 }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestCallsWaitForNoRoomOnceTheProcessMustEnd(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		full("AUDIT")(b)
-		r := b.record(b.connect(), 51, func(cfg *consumer.RecorderConfig) { cfg.MaxPending = 20 })
+		r := b.record(b.connect(), 51, func(cfg *recorder.Config) { cfg.MaxPending = 20 })
 		done := make(chan struct{})
 		go func() { defer close(done); r.events(50) }()
 		time.Sleep(3 * time.Second)

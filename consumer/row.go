@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/nats-io/nats.go"
 )
 
@@ -40,7 +41,7 @@ type Row struct {
 	mail        *mailbox
 	gate        *gate
 	pulse       *pulse
-	recorder    *Recorder
+	recorder    *recorder.Recorder
 	trace       Trace // nil: nothing follows it
 	wanted      atomic.Bool
 	tenure      atomic.Pointer[tenure]

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -218,7 +219,7 @@ func (s *sim) spreadRumour(rumour string) (end func()) {
 	var telling sync.WaitGroup
 	telling.Go(func() {
 		for {
-			_ = s.nc.Publish(consumer.SpreadSubject("stage"), body)
+			_ = s.nc.Publish(spread.Subject("stage"), body)
 			select {
 			case <-over:
 				return

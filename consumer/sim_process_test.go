@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/nats-io/nats.go"
 )
 
@@ -271,7 +273,7 @@ func (l *life) run(steps *armed) {
 	s := l.s
 	cfg := s.config(l.name, l.exec)
 	cfg.WindowRows, cfg.JournalAfter, cfg.Create = simWindow, l.journalAfter, !s.strict()
-	rec := consumer.NewRecorder(l.nc, consumer.RecorderConfig{
+	rec := recorder.New(l.nc, recorder.Config{
 		Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger, MaxPending: s.pending,
 	})
 	cfg.Recorder = rec
@@ -287,7 +289,7 @@ func (l *life) run(steps *armed) {
 	var serving, others sync.WaitGroup
 	others.Go(func() { _ = rec.Run(recording) })
 	if s.partitions > 1 { // as the program does
-		cfg.Spread = consumer.NewSpread(l.nc, cfg.Name, l.name, s.partitions, cfg.Logger)
+		cfg.Spread = spread.New(l.nc, cfg.Name, l.name, s.partitions, cfg.Logger)
 		others.Go(func() { _ = cfg.Spread.Run(soft, spreading) })
 	}
 	born, tender := time.Now(), make([]bool, s.partitions)

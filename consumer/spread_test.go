@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
@@ -68,7 +68,7 @@ func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 		mate := b.mate("only", &sleeper{high: 10 * time.Millisecond})
 		for range 20 {
 			for _, body := range []string{``, `{`, `[]`, `{"id":""}`, `{"id":"only","partitions":8}`, `{"id":"x","partitions":9,"owned":[1]}`, `{"id":"y","partitions":8,"leaving":true}`} {
-				if err := b.nc.Publish(consumer.SpreadSubject("stage"), []byte(body)); err != nil {
+				if err := b.nc.Publish(spread.Subject("stage"), []byte(body)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -36,21 +37,21 @@ func (c *Consumer) standBy(soft context.Context, durable *streams.Durable, lost 
 			return "", err
 		}
 		pin, passed, err := c.askForPin(soft, durable, lost)
-		c.cfg.Spread.standBy(c.cfg.Partition, false)
+		c.cfg.Spread.StandBy(c.cfg.Partition, false)
 		if err != nil || !passed {
 			return pin, err
 		}
-		c.cfg.Spread.own(c.cfg.Partition, notHeld)
+		c.cfg.Spread.Own(c.cfg.Partition, spread.NotHeld)
 	}
 }
 
 // awaitTurn waits until the spread gives the partition to this replica. Meanwhile it looks whether rows wait that nobody
 // serves, when the spread asks for that.
 func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
-	spread, partition := c.cfg.Spread, c.cfg.Partition
-	for !spread.should(partition) {
+	shares, partition := c.cfg.Spread, c.cfg.Partition
+	for !shares.Should(partition) {
 		var due <-chan time.Time
-		if at := spread.lookAt(partition); !at.IsZero() {
+		if at := shares.LookAt(partition); !at.IsZero() {
 			due = time.After(time.Until(at))
 		}
 		select {
@@ -60,7 +61,7 @@ func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, los
 			return errConnectionLost
 		case <-c.mail.signal:
 			c.collect()
-		case <-spread.changes(partition):
+		case <-shares.Changes(partition):
 		case <-due:
 			if err := c.lookForOthers(soft, durable); err != nil || soft.Err() != nil {
 				return err
@@ -76,16 +77,16 @@ func (c *Consumer) lookForOthers(soft context.Context, durable *streams.Durable)
 	if err != nil || soft.Err() != nil {
 		return err
 	}
-	seen := sight{pinned: !nobodyPinned(info), rows: info.NumPending+uint64(info.NumAckPending) > 0}
-	if seen.rows && !seen.pinned || c.cfg.Spread.disputed(c.cfg.Partition) {
+	seen := spread.Sight{Pinned: !nobodyPinned(info), Rows: info.NumPending+uint64(info.NumAckPending) > 0}
+	if seen.Rows && !seen.Pinned || c.cfg.Spread.Disputed(c.cfg.Partition) {
 		end, err := c.readEnd(soft)
 		if err != nil {
 			return err
 		}
-		seen.log, seen.owner = true, end.owner
+		seen.Log, seen.Owner = true, end.owner
 	}
-	c.cfg.Spread.saw(c.cfg.Partition, seen)
-	if c.cfg.Spread.should(c.cfg.Partition) {
+	c.cfg.Spread.Saw(c.cfg.Partition, seen)
+	if c.cfg.Spread.Should(c.cfg.Partition) {
 		c.log.Info("rows wait and nobody takes the partition, so this replica does", slog.Uint64("pending", info.NumPending))
 	}
 	return nil
@@ -135,8 +136,8 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 		case <-c.mail.signal:
 			c.collect()
 			continue
-		case <-c.cfg.Spread.changes(c.cfg.Partition):
-			if !c.cfg.Spread.should(c.cfg.Partition) {
+		case <-c.cfg.Spread.Changes(c.cfg.Partition):
+			if !c.cfg.Spread.Should(c.cfg.Partition) {
 				return "", true, nil // a row that comes to the request under way is found missing by its next owner
 			}
 			v.idle, look = v.usual, sooner(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
@@ -159,7 +160,7 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 		if err != nil || soft.Err() != nil {
 			return "", false, err
 		}
-		c.cfg.Spread.standBy(c.cfg.Partition, true)
+		c.cfg.Spread.StandBy(c.cfg.Partition, true)
 		orphaned, wait := v.saw(soft, info)
 		if orphaned {
 			return "", false, nil

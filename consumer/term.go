@@ -180,9 +180,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stop := soft.Done()
-	spread, partition := t.c.cfg.Spread, t.c.cfg.Partition
-	turn := spread.changes(partition)
-	if !spread.should(partition) { // since we stood by
+	shares, partition := t.c.cfg.Spread, t.c.cfg.Partition
+	turn := shares.Changes(partition)
+	if !shares.Should(partition) { // since we stood by
 		t.release()
 	}
 	for {
@@ -213,7 +213,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		case <-stop:
 			stop, t.stopping = nil, true
 		case <-turn:
-			if !spread.should(partition) {
+			if !shares.Should(partition) {
 				t.release()
 			}
 		case m := <-t.pull.msgs:

@@ -11,7 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
+
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
@@ -57,7 +58,7 @@ type Service struct {
 	cfg      *config.Config
 	conn     *natsconn.Conn
 	caller   *call.Caller
-	recorder *consumer.Recorder
+	recorder *recorder.Recorder
 	batch    *llm.Batch
 	once     *pool.Once[*batchCall, *llm.Reply]
 	permits  chan struct{} // a token for each prompt that the pool has
@@ -82,7 +83,7 @@ type batchTotals struct {
 }
 
 // New puts the parts together and starts nothing.
-func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *executor.Executor, recorder *consumer.Recorder, log *slog.Logger) (*Service, error) {
+func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger) (*Service, error) {
 	b := &Service{
 		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
 		done: map[string]*batchTotals{config.BatchEndpoint: {}, batchEndpointDeprecated: {}},

@@ -12,10 +12,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/consumer/spread"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
@@ -60,10 +62,10 @@ type Stage struct {
 	ledger    *cost.Ledger
 	activity  *status.Activity
 	history   *status.History
-	recorder  *consumer.Recorder
+	recorder  *recorder.Recorder
 	executor  *executor.Executor
-	batches   *batch.Service   // nil: batched requests are not answered
-	spread    *consumer.Spread // nil with one partition
+	batches   *batch.Service // nil: batched requests are not answered
+	spread    *spread.Spread // nil with one partition
 	consumers []*consumer.Consumer
 	tracing   *tracing.Tracing // nil: off
 
@@ -114,7 +116,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s.recorder = consumer.NewRecorder(conn.NC, consumer.RecorderConfig{
+	s.recorder = recorder.New(conn.NC, recorder.Config{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.Note,
@@ -135,7 +137,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, log *sl
 		}
 	}
 	if cfg.Streams.Partitions > 1 {
-		s.spread = consumer.NewSpread(conn.NC, cfg.Name, s.runID, cfg.Streams.Partitions, s.Log)
+		s.spread = spread.New(conn.NC, cfg.Name, s.runID, cfg.Streams.Partitions, s.Log)
 	}
 	for p := range cfg.Streams.Partitions {
 		c, err := consumer.New(conn.NC, s.consumerConfig(p, opts))

@@ -11,10 +11,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/consumer/recorder"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -107,7 +108,7 @@ func (l *loop) noop(ctx context.Context) error {
 	log := slog.New(slog.DiscardHandler)
 	hard, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	rec := consumer.NewRecorder(l.nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
+	rec := recorder.New(l.nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = rec.Run(hard) })
 	c, err := consumer.New(l.nc, consumer.Config{

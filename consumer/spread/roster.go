@@ -1,4 +1,4 @@
-package consumer
+package spread
 
 import (
 	"maps"
@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// spreadForget is after how long a silent replica counts as gone: three announcements in a row were lost. It is longer
+	// forgetAfter is after how long a silent replica counts as gone: three announcements in a row were lost. It is longer
 	// than a pin lives, so the partitions of a replica that was killed wait for this.
-	spreadForget = 1600 * time.Millisecond
+	forgetAfter = 1600 * time.Millisecond
 	// neglectPatience is how long rows may wait at a partition that nobody serves until the next in line takes it over, and
 	// neglectMost until anybody does. A hand-over without calls in flight takes a tenth of that.
 	neglectPatience = 1500 * time.Millisecond
@@ -51,19 +51,20 @@ type peer struct {
 	refuted map[int]bool
 }
 
-// hold is how this replica holds a partition.
-type hold uint8
+// Hold is how this replica holds a partition.
+type Hold uint8
 
+// How a replica holds a partition.
 const (
-	notHeld     hold = iota // it does not
-	heldLost                // it did when the connection broke, and is the first to go on with it
-	heldRightly             // it serves it
+	NotHeld     Hold = iota // it does not
+	HeldLost                // it did when the connection broke, and is the first to go on with it
+	HeldRightly             // it serves it
 	heldInstead             // it serves it in the place of another
 )
 
 // place is what a replica knows of one partition.
 type place struct {
-	hold    hold
+	hold    Hold
 	standby bool   // it waits for the partition
 	holder  string // the replica that serves it, as far as is known; empty: none
 
@@ -108,7 +109,7 @@ func (r *roster) announce() announcement {
 		case pl.hold == heldInstead:
 			a.Taken = append(a.Taken, p)
 			a.Owned = append(a.Owned, p)
-		case pl.hold != notHeld:
+		case pl.hold != NotHeld:
 			a.Owned = append(a.Owned, p)
 		}
 		if r.places[p].standby {
@@ -148,7 +149,7 @@ func (r *roster) reunite(now time.Time) {
 // forget drops the replicas that have been silent for too long, and reports whether there were any.
 func (r *roster) forget(now time.Time) (some bool) {
 	for id, p := range r.peers {
-		if now.Sub(p.heard) > spreadForget {
+		if now.Sub(p.heard) > forgetAfter {
 			delete(r.peers, id)
 			some = true
 		}
@@ -161,12 +162,12 @@ func (r *roster) update(now time.Time) {
 	ids := slices.Sorted(maps.Keys(r.peers))
 	for n := range r.places {
 		pl := &r.places[n]
-		if pl.hold == heldLost && slices.ContainsFunc(ids, func(id string) bool { return r.claims(id, n) }) {
-			pl.hold = notHeld // somebody has taken it over meanwhile
+		if pl.hold == HeldLost && slices.ContainsFunc(ids, func(id string) bool { return r.claims(id, n) }) {
+			pl.hold = NotHeld // somebody has taken it over meanwhile
 		}
 		before := pl.holder
 		switch {
-		case pl.hold != notHeld:
+		case pl.hold != NotHeld:
 			pl.holder = r.id
 		case r.claims(pl.holder, n):
 		default:
@@ -231,10 +232,10 @@ func (r *roster) serve(now time.Time) []bool {
 		case mine:
 			pl.takeOver = false
 			if pl.hold == heldInstead {
-				pl.hold = heldRightly
+				pl.hold = HeldRightly
 			}
 			serve[n] = true
-		case pl.hold != notHeld:
+		case pl.hold != NotHeld:
 			serve[n] = !r.standsBy(id, n) || id == pl.failed && now.Before(pl.keepUntil)
 		default:
 			serve[n] = pl.takeOver
@@ -277,22 +278,22 @@ func (r *roster) lookAt(partition int) time.Time {
 	return last.Add(neglectLook)
 }
 
-// sight is what a look at the consumer of a partition has shown.
-type sight struct {
-	pinned bool   // somebody is
-	rows   bool   // rows wait, or are taken and not acked
-	log    bool   // it was read
-	owner  string // of the last append to it; empty: there is none
+// Sight is what a look at the consumer of a partition has shown.
+type Sight struct {
+	Pinned bool   // somebody is
+	Rows   bool   // rows wait, or are taken and not acked
+	Log    bool   // it was read
+	Owner  string // of the last append to it; empty: there is none
 }
 
 // saw takes what a look has shown.
-func (r *roster) saw(partition int, s sight, now time.Time) {
+func (r *roster) saw(partition int, s Sight, now time.Time) {
 	pl := &r.places[partition]
 	pl.look, pl.looked = false, now
-	if s.log {
-		r.believe(partition, s.owner, now)
+	if s.Log {
+		r.believe(partition, s.Owner, now)
 	}
-	if s.pinned || !s.rows || pl.holder != "" { // with a holder: it has lost the pin while its window is full
+	if s.Pinned || !s.Rows || pl.holder != "" { // with a holder: it has lost the pin while its window is full
 		pl.waitsSince = time.Time{}
 		return
 	}
@@ -376,13 +377,13 @@ func (r *roster) takeOver(partition int, now time.Time) {
 }
 
 // own notes how this replica holds a partition from now on. It can only lose what it had.
-func (r *roster) own(partition int, h hold) {
+func (r *roster) own(partition int, h Hold) {
 	pl := &r.places[partition]
 	switch {
-	case h == heldRightly && pl.takeOver:
+	case h == HeldRightly && pl.takeOver:
 		h = heldInstead
-	case h == heldLost && pl.hold == notHeld:
-		h = notHeld
+	case h == HeldLost && pl.hold == NotHeld:
+		h = NotHeld
 	}
 	pl.hold, pl.takeOver = h, false
 }

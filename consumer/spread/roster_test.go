@@ -1,4 +1,4 @@
-package consumer
+package spread
 
 import (
 	"fmt"
@@ -113,20 +113,20 @@ func (c *crew) act(i, p int, serve bool) {
 	case c.owner[p] == i && !serve:
 		if c.drains[p]--; c.drains[p] <= 0 {
 			c.owner[p] = -1
-			r.own(p, notHeld)
+			r.own(p, NotHeld)
 		}
 	case c.owner[p] == i:
 		c.drains[p] = 2
 	case serve && c.owner[p] < 0 && c.kinds[i] == sound && pl.standby:
 		c.owner[p], c.last[p], pl.standby = i, i, false
 		c.moves[p]++
-		r.own(p, heldRightly)
+		r.own(p, HeldRightly)
 	default:
 		pl.standby = serve
 		if at := r.lookAt(p); !serve && !at.IsZero() && !at.After(c.now) {
-			seen := sight{pinned: c.owner[p] >= 0, rows: true}
-			if seen.log = !seen.pinned || r.disputed(p); seen.log && c.last[p] >= 0 {
-				seen.owner = c.names[c.last[p]] + ".term"
+			seen := Sight{Pinned: c.owner[p] >= 0, Rows: true}
+			if seen.Log = !seen.Pinned || r.disputed(p); seen.Log && c.last[p] >= 0 {
+				seen.Owner = c.names[c.last[p]] + ".term"
 			}
 			r.saw(p, seen, c.now)
 		}

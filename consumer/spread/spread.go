@@ -1,4 +1,13 @@
-package consumer
+// Package spread decides which partitions of a stage each of its replicas should serve, so that the shares are even.
+//
+//	s := spread.New(nc, "stage", runID, partitions, log)
+//	go s.Run(soft, ctx) // announces this replica and listens to the others
+//	for !s.Should(partition) {
+//		<-s.Changes(partition)
+//	}
+//
+// It is advice: who owns a partition is decided by the results stream alone.
+package spread
 
 import (
 	"context"
@@ -12,15 +21,15 @@ import (
 )
 
 const (
-	// spreadEvery is how often a replica announces itself to the others.
-	spreadEvery = 500 * time.Millisecond
-	// spreadListen is how long a replica listens to the answers of the others before it takes anything: when it starts, and
+	// announceEvery is how often a replica announces itself to the others.
+	announceEvery = 500 * time.Millisecond
+	// listenFor is how long a replica listens to the answers of the others before it takes anything: when it starts, and
 	// after it had lost the connection.
-	spreadListen = 250 * time.Millisecond
-	// spreadGather is how long news gathers: a replica that starts or stops changes many partitions in one moment.
-	spreadGather = 10 * time.Millisecond
-	// spreadCheck is the time between two looks of a replica at partitions that others say they serve, one after the other.
-	spreadCheck = 3 * time.Second
+	listenFor = 250 * time.Millisecond
+	// gatherFor is how long news gathers: a replica that starts or stops changes many partitions in one moment.
+	gatherFor = 10 * time.Millisecond
+	// checkEvery is the time between two looks of a replica at partitions that others say they serve, one after the other.
+	checkEvery = 3 * time.Second
 )
 
 // Spread spreads the partitions of a stage evenly over its replicas: nobody hoards, and when a replica comes or goes, as
@@ -31,7 +40,7 @@ const (
 // uneven spread for a while, or a hand-over too many, never a result. Where the subject is not permitted every replica
 // thinks that it is alone and takes what it can get.
 //
-// Make one for each process with [NewSpread] and give it to the [Config] of every partition. Methods are safe for
+// Make one for each process with [New] and give it to the consumer of every partition. Methods are safe for
 // concurrent use.
 type Spread struct {
 	nc      *nats.Conn
@@ -49,14 +58,14 @@ type Spread struct {
 	warned    bool            // of a replica with another number of partitions
 }
 
-// SpreadSubject is where the replicas of a stage announce themselves.
-func SpreadSubject(name string) string { return "llm-stage." + name + ".replicas" }
+// Subject is where the replicas of a stage announce themselves.
+func Subject(name string) string { return "llm-stage." + name + ".replicas" }
 
-// NewSpread returns a Spread for the stage of that name with that many partitions. Id tells this process from all
+// New returns a Spread for the stage of that name with that many partitions. Id tells this process from all
 // others and is the RunID of its consumers. [Spread.Run] does the work; until then no partition is to be served.
-func NewSpread(nc *nats.Conn, name, id string, partitions int, log *slog.Logger) *Spread {
+func New(nc *nats.Conn, name, id string, partitions int, log *slog.Logger) *Spread {
 	s := &Spread{
-		nc: nc, subject: SpreadSubject(name), log: log, news: make(chan struct{}, 1),
+		nc: nc, subject: Subject(name), log: log, news: make(chan struct{}, 1),
 		roster: newRoster(id, partitions, time.Now()), listening: true,
 		serves: make([]bool, partitions), looks: make([]time.Time, partitions), changed: make([]chan struct{}, partitions),
 	}
@@ -77,10 +86,10 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 	defer sub.Unsubscribe() //nolint:errcheck // nobody listens any more either way
 	connected := s.nc.StatusChanged(nats.CONNECTED)
 	defer s.nc.RemoveStatusListener(connected)
-	listened, gathered := time.NewTimer(spreadListen), time.NewTimer(time.Hour)
+	listened, gathered := time.NewTimer(listenFor), time.NewTimer(time.Hour)
 	defer listened.Stop()
 	defer gathered.Stop()
-	announce, check := time.NewTicker(spreadEvery), time.NewTicker(spreadCheck)
+	announce, check := time.NewTicker(announceEvery), time.NewTicker(checkEvery)
 	defer announce.Stop()
 	defer check.Stop()
 	leaving, gathering := soft.Done(), false
@@ -97,7 +106,7 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 			continue
 		case <-connected:
 			s.rejoin()
-			listened.Reset(spreadListen)
+			listened.Reset(listenFor)
 			tell(true)
 		case m := <-heard:
 			if s.hear(m.Data, time.Now()) {
@@ -108,7 +117,7 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 		case <-s.news:
 			if !gathering {
 				gathering = true
-				gathered.Reset(spreadGather)
+				gathered.Reset(gatherFor)
 			}
 			continue
 		case <-gathered.C:
@@ -214,8 +223,8 @@ func (s *Spread) wake(partition int) {
 	}
 }
 
-// should reports whether this replica should serve the partition. A nil Spread says that it should.
-func (s *Spread) should(partition int) bool {
+// Should reports whether this replica should serve the partition. A nil Spread says that it should.
+func (s *Spread) Should(partition int) bool {
 	if s == nil {
 		return true
 	}
@@ -224,18 +233,18 @@ func (s *Spread) should(partition int) bool {
 	return s.serves[partition]
 }
 
-// changes holds a token when the answer of should or lookAt may have changed, or a replica is gone. It is for the
-// partition's one consumer.
-func (s *Spread) changes(partition int) <-chan struct{} {
+// Changes holds a token when the answer of [Spread.Should] or [Spread.LookAt] may have changed, or a replica is gone. It
+// is for the partition's one consumer.
+func (s *Spread) Changes(partition int) <-chan struct{} {
 	if s == nil {
 		return nil
 	}
 	return s.changed[partition]
 }
 
-// lookAt returns when the consumer of a partition that this replica should not serve is to be looked at; zero: not before
+// LookAt returns when the consumer of a partition that this replica should not serve is to be looked at; zero: not before
 // there is a change.
-func (s *Spread) lookAt(partition int) time.Time {
+func (s *Spread) LookAt(partition int) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listening {
@@ -244,28 +253,28 @@ func (s *Spread) lookAt(partition int) time.Time {
 	return s.roster.lookAt(partition)
 }
 
-// disputed reports whether that look should read the log, too.
-func (s *Spread) disputed(partition int) bool {
+// Disputed reports whether that look should read the log, too.
+func (s *Spread) Disputed(partition int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.roster.disputed(partition)
 }
 
-// saw takes what that look has shown.
-func (s *Spread) saw(partition int, seen sight) {
+// Saw takes what that look has shown.
+func (s *Spread) Saw(partition int, seen Sight) {
 	s.mu.Lock()
 	s.roster.saw(partition, seen, time.Now())
 	s.mu.Unlock()
 	s.decide(time.Now())
 }
 
-// own notes how this replica holds the partition from now on, and announces it soon.
-func (s *Spread) own(partition int, h hold) {
+// Own notes how this replica holds the partition from now on, and announces it soon.
+func (s *Spread) Own(partition int, h Hold) {
 	s.change(func(r *roster) { r.own(partition, h) })
 }
 
-// standBy notes whether this replica waits for the partition, and announces it soon.
-func (s *Spread) standBy(partition int, waits bool) {
+// StandBy notes whether this replica waits for the partition, and announces it soon.
+func (s *Spread) StandBy(partition int, waits bool) {
 	s.change(func(r *roster) { r.places[partition].standby = waits })
 }
 

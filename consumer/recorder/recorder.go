@@ -1,4 +1,10 @@
-package consumer
+// Package recorder stores the audit events of a stage: each is sent until the audit stream has acknowledged it.
+//
+//	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
+//	go rec.Run(ctx)
+//	rec.RecordCall(&call, func() { … }) // stored: whatever waits for the event may go on
+//	err := rec.Flush(ctx)
+package recorder
 
 import (
 	"bytes"
@@ -19,26 +25,26 @@ import (
 )
 
 const (
-	// recordTimeout is how long an event may go without the server's answer before it is sent again. The server drops
+	// ackTimeout is how long an event may go without the server's answer before it is sent again. The server drops
 	// the second copy by its message id.
-	recordTimeout = 5 * time.Second
-	// recordBackoff is the wait before an event that the server refused is sent again.
-	recordBackoff = 500 * time.Millisecond
-	recordScan    = 250 * time.Millisecond
-	// recordHurry is how long the end of a process waits for an answer before it sends the event again. Answers get lost
+	ackTimeout = 5 * time.Second
+	// refusedBackoff is the wait before an event that the server refused is sent again.
+	refusedBackoff = 500 * time.Millisecond
+	scanEvery      = 250 * time.Millisecond
+	// hurryAfter is how long the end of a process waits for an answer before it sends the event again. Answers get lost
 	// with their connection: a reconnect brings back the subscription, not what was on its way to it.
-	recordHurry = 300 * time.Millisecond
-	// recordComplain is the shortest time between two warnings that events are not stored: each event that waits would
+	hurryAfter = 300 * time.Millisecond
+	// warnEvery is the shortest time between two warnings that events are not stored: each event that waits would
 	// else give one at each attempt.
-	recordComplain = time.Minute
-	// recordOnWayMin is how many events may be on their way one by one, however slow the server is.
-	recordOnWayMin = 8
-	// recordSpareBytes is the largest buffer that is kept for another event.
-	recordSpareBytes = 64 << 10
+	warnEvery = time.Minute
+	// inFlightMin is how many events may be on their way one by one, however slow the server is.
+	inFlightMin = 8
+	// spareBytesMax is the largest buffer that is kept for another event.
+	spareBytesMax = 64 << 10
 )
 
-// RecorderConfig says where audit events go.
-type RecorderConfig struct {
+// Config says where audit events go.
+type Config struct {
 	// Stream is the audit stream. Empty: events never go in batches.
 	Stream string
 	// Subject is the prefix of the audit subjects, `<Subject>.<Name>.<partition>.<kind>`.
@@ -65,11 +71,11 @@ type RecorderConfig struct {
 // events, so an audit that can't be stored stops the emission and loses nothing.
 //
 // Few events go out at once, one by one. Where they come fast they gather for a few milliseconds and go together: most
-// of what an event costs client and server is that somebody wakes up for it. How they go together is in recorder_send.go.
+// of what an event costs client and server is that somebody wakes up for it. How they go together is in send.go.
 //
 // One Recorder serves all partitions of a process. It is safe for concurrent use.
 type Recorder struct {
-	cfg    RecorderConfig
+	cfg    Config
 	nc     *nats.Conn
 	id     string // what the ids of its groups begin with
 	prefix string // of the reply subjects, with the dot
@@ -88,13 +94,13 @@ type Recorder struct {
 	subjects  map[auditPlace]string
 	queue     []*record          // not sent yet, oldest first
 	sent      map[uint64]*record // on their way one by one, by number
-	group     *recordGroup       // on its way together; nil: none
+	group     *group             // on its way together; nil: none
 	problem   string             // why the last of the troubled was not stored; empty when there are none
 	troubled  int                // events that were refused or got no answer, and are not stored yet
 	warned    time.Time          // of the last warning; zero: none since all was well
-	pace      recordPace
+	pace      pace
 
-	// How events go together, see recorder_send.go.
+	// How events go together, see send.go.
 	takes    groups    // what the stream takes
 	oneByOne time.Time // no groups until then
 	out      nats.Msg  // the message that is being sent
@@ -124,8 +130,8 @@ type auditPlace struct {
 	kind      auditlog.Kind
 }
 
-// NewRecorder returns a Recorder; [Recorder.Run] must be running for its events to be stored.
-func NewRecorder(nc *nats.Conn, cfg RecorderConfig) *Recorder {
+// New returns a Recorder; [Recorder.Run] must be running for its events to be stored.
+func New(nc *nats.Conn, cfg Config) *Recorder {
 	if cfg.MaxPending <= 0 {
 		cfg.MaxPending = 4096
 	}
@@ -166,7 +172,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.takes = takes
 	r.mu.Unlock()
-	tick := time.NewTicker(recordScan)
+	tick := time.NewTicker(scanEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -195,7 +201,7 @@ func (r *Recorder) Hurry() { r.room.close() }
 func (r *Recorder) Flush(ctx context.Context) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	hurry := time.NewTicker(recordHurry)
+	hurry := time.NewTicker(hurryAfter)
 	defer hurry.Stop()
 	for {
 		n, dropped := r.Pending(), r.room.lost()
@@ -213,7 +219,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 			for _, rec := range r.sent {
 				r.send(rec, now)
 			}
-			if g := r.group; g != nil && now.Sub(g.sent) >= recordHurry {
+			if g := r.group; g != nil && now.Sub(g.sent) >= hurryAfter {
 				r.split(now)
 			}
 			r.mu.Unlock()
@@ -365,7 +371,7 @@ func (r *Recorder) answered(m *nats.Msg) {
 
 // put keeps a record's buffer for another event.
 func (r *Recorder) put(rec *record) {
-	if cap(rec.data) > recordSpareBytes {
+	if cap(rec.data) > spareBytesMax {
 		rec.data = nil
 	}
 	*rec = record{data: rec.data[:0]}
@@ -378,7 +384,7 @@ func (r *Recorder) singleAnswered(number uint64, refused error, now time.Time) {
 	switch {
 	case rec == nil: // the answer to a copy that was sent again
 	case refused != nil:
-		rec.due, rec.refused = now.Add(recordBackoff), true
+		rec.due, rec.refused = now.Add(refusedBackoff), true
 		r.complain(rec, refused.Error())
 	default:
 		delete(r.sent, number)
@@ -396,7 +402,7 @@ func (r *Recorder) complain(rec *record, why string) {
 		r.troubled++
 	}
 	r.problem = why
-	if now := time.Now(); r.warned.IsZero() || now.Sub(r.warned) >= recordComplain {
+	if now := time.Now(); r.warned.IsZero() || now.Sub(r.warned) >= warnEvery {
 		r.warned = now
 		r.cfg.Logger.Warn("audit events are not stored, results wait for them; sent again until they are",
 			slog.String("subject", rec.subject), slog.String("reason", why), slog.Int("waiting", r.waiting()))
@@ -429,7 +435,7 @@ func (r *Recorder) overdue(now time.Time) {
 		}
 		r.send(rec, now)
 	}
-	if g := r.group; g != nil && now.Sub(g.sent) >= recordTimeout {
+	if g := r.group; g != nil && now.Sub(g.sent) >= ackTimeout {
 		r.complain(g.records[0], streams.Denied(r.nc, nats.ErrTimeout).Error())
 		r.split(now)
 	}

@@ -1,4 +1,4 @@
-package consumer
+package recorder
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
 		{"nothing", "ID.1000.fail.5.2.$FI", ``, 0, 0, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := NewRecorder(nc, RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
+			r := New(nc, Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 			told := 0
 			for i := range 5 {
 				r.RecordCall(&auditlog.Call{CallIndex: i}, func() { told++ })
@@ -76,12 +76,12 @@ func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 		{"busy server", 200 * time.Microsecond, groups{Atomic: true, Fast: true}, 900, false, 900},
 		{"slow server", time.Millisecond, groups{Atomic: true, Fast: true}, 900, true, 900},
 		{"slow server, few events", time.Millisecond, groups{Atomic: true, Fast: true}, 10, false, 10},
-		{"a server that was slow is asked carefully", 400 * time.Microsecond, groups{Atomic: true, Fast: true}, 900, false, recordMeasure},
-		{"slow server that has no atomic batches", time.Millisecond, groups{Fast: true}, 900, false, recordMeasure},
+		{"a server that was slow is asked carefully", 400 * time.Microsecond, groups{Atomic: true, Fast: true}, 900, false, measureMin},
+		{"slow server that has no atomic batches", time.Millisecond, groups{Fast: true}, 900, false, measureMin},
 		{"an older server", fastCostGuess, groups{Atomic: true}, 900, true, 900},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := NewRecorder(nc, RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
+			r := New(nc, Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 			for i := range c.events {
 				r.RecordCall(&auditlog.Call{CallIndex: i}, nil)
 			}
@@ -95,7 +95,7 @@ func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 }
 
 func TestManyEventsGather(t *testing.T) {
-	var p recordPace
+	var p pace
 	start := time.Unix(100, 0)
 	woken := func() {}
 	defer p.stop()
@@ -105,19 +105,19 @@ func TestManyEventsGather(t *testing.T) {
 		goes  bool
 	}{
 		{0, 1, true}, // and 15 more
-		{recordInterval / 2, 1, false},
-		{recordInterval / 2, recordMany, true},
-		{recordInterval / 2, recordMany - 1, false},
-		{recordInterval, recordFew, true},
-		{recordInterval + 1, 1, false}, // they come as fast as before
-		{2 * recordInterval, recordFew - 1, true},
-		{2*recordInterval + 1, 1, true}, // they don't
-		{9 * recordInterval, 1, true},
+		{gatherFor / 2, 1, false},
+		{gatherFor / 2, gatherMany, true},
+		{gatherFor / 2, gatherMany - 1, false},
+		{gatherFor, gatherFew, true},
+		{gatherFor + 1, 1, false}, // they come as fast as before
+		{2 * gatherFor, gatherFew - 1, true},
+		{2*gatherFor + 1, 1, true}, // they don't
+		{9 * gatherFor, 1, true},
 	} {
 		if got := p.mayGo(start.Add(c.after), c.n, woken); got != c.goes {
 			t.Errorf("step %d: may go %v, want %v", i, got, c.goes)
 		}
-		for i == 0 && p.departures < recordFew {
+		for i == 0 && p.departures < gatherFew {
 			if !p.mayGo(start, 1, woken) {
 				t.Fatalf("departure %d has to wait", p.departures)
 			}
@@ -147,7 +147,7 @@ func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	const events = 4000
-	r := NewRecorder(nc, RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
+	r := New(nc, Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 	var running sync.WaitGroup
 	recording, stop := context.WithCancel(ctx)
 	running.Go(func() { _ = r.Run(recording) })

@@ -1,4 +1,4 @@
-package consumer
+package recorder
 
 import (
 	"context"
@@ -34,25 +34,25 @@ import (
 const (
 	// fastCostGuess is the time of an event in a fast batch, until it has been measured.
 	fastCostGuess = 20 * time.Microsecond
-	// recordSlow is what no server takes for an event in a fast batch, however busy, that does not sync each to the disk.
-	recordSlow = streams.Cost(500 * time.Microsecond)
-	// recordMeasure is the least number of events of a fast batch whose time is mostly theirs and not the way's. A batch
+	// slowEvent is what no server takes for an event in a fast batch, however busy, that does not sync each to the disk.
+	slowEvent = streams.Cost(500 * time.Microsecond)
+	// measureMin is the least number of events of a fast batch whose time is mostly theirs and not the way's. A batch
 	// that may take long has no more.
-	recordMeasure = 64
-	// recordForget is the fraction by which each atomic batch lets the measure of fast ones fade: a disk may have been
+	measureMin = 64
+	// forgetFraction is the fraction by which each atomic batch lets the measure of fast ones fade: a disk may have been
 	// slow for a moment only.
-	recordForget = 64
+	forgetFraction = 64
 )
 
-// recordGroup is a group of events on its way together.
-type recordGroup struct {
+// group is a group of events on its way together.
+type group struct {
 	id      string
 	records []*record
 	sent    time.Time
 	atomic  bool
 }
 
-func (g *recordGroup) size() int {
+func (g *group) size() int {
 	if g == nil {
 		return 0
 	}
@@ -99,11 +99,11 @@ func (r *Recorder) sendSome(now time.Time) {
 	together := n > 1 && r.troubled == 0 && !now.Before(r.oneByOne)
 	switch {
 	case together && r.takes.Fast:
-		r.sendGroup(now, r.takes.Atomic && r.each > recordSlow && r.each*streams.Cost(n) > r.batch)
+		r.sendGroup(now, r.takes.Atomic && r.each > slowEvent && r.each*streams.Cost(n) > r.batch)
 	case together && r.takes.Atomic && r.single*streams.Cost(n) > r.batch:
 		r.sendGroup(now, true)
 	default:
-		onWay := max(recordOnWayMin, int(r.batch/max(1, r.single)))
+		onWay := max(inFlightMin, int(r.batch/max(1, r.single)))
 		n = max(0, min(n, onWay-len(r.sent)))
 		for _, rec := range r.queue[:n] {
 			r.send(rec, now)
@@ -117,10 +117,10 @@ func (r *Recorder) send(rec *record, now time.Time) {
 	if len(r.sent) == 0 {
 		r.lastAck = now // the server was idle: the cost counts from here
 	}
-	rec.due, rec.refused = now.Add(recordTimeout), false
+	rec.due, rec.refused = now.Add(ackTimeout), false
 	r.sent[rec.number] = rec
 	if err := r.post(rec, r.prefix+strconv.FormatUint(rec.number, 36)); err != nil {
-		rec.due, rec.refused = now.Add(recordBackoff), true
+		rec.due, rec.refused = now.Add(refusedBackoff), true
 		r.complain(rec, err.Error())
 	}
 }
@@ -135,14 +135,14 @@ func (r *Recorder) post(rec *record, reply string) error {
 // sendGroup sends the oldest events together.
 func (r *Recorder) sendGroup(now time.Time, atomic bool) {
 	bytes, n, most := 0, 0, streams.AppendMax
-	if !atomic && r.each > recordSlow/2 {
-		most = recordMeasure // it may take long
+	if !atomic && r.each > slowEvent/2 {
+		most = measureMin // it may take long
 	}
 	for n < min(len(r.queue), most) && (n < 2 || bytes < streams.AppendBytesMax) {
 		bytes += len(r.queue[n].data)
 		n++
 	}
-	r.group = &recordGroup{
+	r.group = &group{
 		id: r.id + strconv.FormatUint(r.queue[0].number, 36), records: slices.Clone(r.queue[:n]), sent: now, atomic: atomic,
 	}
 	r.queue = slices.Delete(r.queue, 0, n)
@@ -160,7 +160,7 @@ func (r *Recorder) sendGroup(now time.Time, atomic bool) {
 }
 
 // postFast sends event number n of a fast batch.
-func (r *Recorder) postFast(g *recordGroup, rec *record, n int) error {
+func (r *Recorder) postFast(g *group, rec *record, n int) error {
 	op := fastNext
 	switch n {
 	case 1:
@@ -174,7 +174,7 @@ func (r *Recorder) postFast(g *recordGroup, rec *record, n int) error {
 }
 
 // postAtomic sends event number n of an atomic batch.
-func (r *Recorder) postAtomic(g *recordGroup, rec *record, n int) error {
+func (r *Recorder) postAtomic(g *group, rec *record, n int) error {
 	msg := &nats.Msg{Subject: rec.subject, Data: rec.data, Header: nats.Header{
 		jetstream.MsgIDHeader: {rec.id}, streams.HeaderBatchID: {g.id}, streams.HeaderBatchSeq: {strconv.Itoa(n)},
 	}}
@@ -202,9 +202,9 @@ func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
 	switch took := now.Sub(g.sent); {
 	case g.atomic:
 		r.batch.Add(took)
-		r.each -= r.each / recordForget
+		r.each -= r.each / forgetFraction
 	default:
-		if each := took / time.Duration(len(g.records)); len(g.records) >= recordMeasure || streams.Cost(each) < r.each {
+		if each := took / time.Duration(len(g.records)); len(g.records) >= measureMin || streams.Cost(each) < r.each {
 			r.each.Add(each)
 		}
 	}

@@ -1,4 +1,4 @@
-package consumer_test
+package recorder_test
 
 import (
 	"bufio"
@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/nats-io/nats.go"
 )
 
@@ -27,7 +27,7 @@ func BenchmarkRecorder(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer nc.Close()
-			rec := consumer.NewRecorder(nc, consumer.RecorderConfig{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
+			rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 			var running sync.WaitGroup
 			running.Go(func() { _ = rec.Run(b.Context()) })
 			rec.RecordRun(&auditlog.Run{})
