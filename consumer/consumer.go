@@ -66,10 +66,6 @@ type Config struct {
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
-	// TooLarge makes the reply to a row whose result body is larger than roomBytes, the most that the results stream takes
-	// for this row. It is asked only where the executor's own look at [Row.MaxBodyBytes] did not prevent it: a limit was
-	// lowered since. Nil: a bare error object.
-	TooLarge func(row *Row, reply Reply, roomBytes int) Reply
 
 	Executor Executor
 	Recorder *recorder.Recorder

@@ -50,11 +50,6 @@ func (c *Consumer) fit(row *Row) {
 	reply := *row.reply
 	reply.Failed, reply.Event.Reason = true, reasonTooLarge
 	reply.Body = fmt.Appendf(nil, `{"error":{"reason":%q,"error":"the result has %d bytes, the results stream has room for %d","errors":[]}}`, reasonTooLarge, size, room)
-	if c.cfg.TooLarge != nil {
-		if made := c.cfg.TooLarge(row, *row.reply, room); len(made.Body) <= room {
-			reply = made
-		}
-	}
 	if len(reply.Body) > room {
 		reply.Body = nil
 	}

@@ -16,20 +16,28 @@ import (
 const RequestTimeout = 5 * time.Second
 
 // Denied adds to the error of a request that nobody answered the likely reason: the server tells a client that it may not
-// ask only by a message on the side. Other errors are returned as they are. It does not block.
+// ask only by a message on the side. Other errors are returned as they are, and so are its own. It does not block.
 func Denied(nc *nats.Conn, err error) error {
-	if !Unanswered(err) {
+	if _, has := errors.AsType[*deniedError](err); has || !Unanswered(err) {
 		return err
 	}
-	if last := nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) {
-		if strings.Contains(last.Error(), "for Subscription to") {
-			// Answers come on subjects of the client's own choice.
-			return fmt.Errorf("%w (the server said: %w: set STAGE_NATS_INBOX_PREFIX to a prefix that the user may subscribe to)", err, last)
-		}
-		return fmt.Errorf("%w (the server said: %w)", err, last)
+	const settle = "set STAGE_NATS_INBOX_PREFIX to a prefix that the user may subscribe to"
+	last := nc.LastError()
+	switch {
+	case !errors.Is(last, nats.ErrPermissionViolation):
+		err = fmt.Errorf("%w (no answer: has what was asked a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account)", err)
+	case strings.Contains(last.Error(), "for Subscription to"): // answers come on subjects of the client's own choice
+		err = fmt.Errorf("%w (the server said: %w: %s)", err, last, settle)
+	default:
+		err = fmt.Errorf("%w (the server said: %w)", err, last)
 	}
-	return fmt.Errorf("%w (no answer: has what was asked a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account)", err)
+	return &deniedError{err}
 }
+
+// deniedError is an error to which [Denied] has added what it knows.
+type deniedError struct{ error }
+
+func (e *deniedError) Unwrap() error { return e.error }
 
 // Unanswered reports whether the server gave no answer in time.
 func Unanswered(err error) bool {
@@ -46,7 +54,12 @@ func LastMessage(ctx context.Context, nc *nats.Conn, stream, filter string) (*je
 	return getMessage(ctx, nc, stream, messageQuery{LastFor: filter})
 }
 
-// messageQuery names one message of a stream: the first at or after Seq on NextFor, or the last on LastFor.
+// MessageAt returns the message of a stream at seq; nil: there is none.
+func MessageAt(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (*jetstream.RawStreamMsg, error) {
+	return getMessage(ctx, nc, stream, messageQuery{Seq: seq})
+}
+
+// messageQuery names one message of a stream: the one at Seq, the first at or after it on NextFor, or the last on LastFor.
 type messageQuery struct {
 	Seq     uint64 `json:"seq,omitempty"`
 	LastFor string `json:"last_by_subj,omitempty"`

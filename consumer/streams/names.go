@@ -21,6 +21,19 @@ const (
 	HeaderReason = "Stage-Reason"
 )
 
+// Headers of a row that a load has published.
+const (
+	// HeaderLoadID and HeaderLoadRow say of which file a row is, and which row of it, counted from 1.
+	HeaderLoadID  = "Stage-Load-Id"
+	HeaderLoadRow = "Stage-Load-Row"
+	// HeaderRowError marks a row whose own body no message can hold, with the reason of its error result;
+	// HeaderRowSize and HeaderRowLimit say its size in bytes and what there is room for. The body then is the beginning of
+	// the row's.
+	HeaderRowError = "Stage-Row-Error"
+	HeaderRowSize  = "Stage-Row-Size"
+	HeaderRowLimit = "Stage-Row-Limit"
+)
+
 // Headers that speak to the server, and for which the client library has no names.
 const (
 	HeaderPinID       = "Nats-Pin-Id"

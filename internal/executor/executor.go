@@ -10,13 +10,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -205,11 +203,11 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 
 // rowFault is the error of a row that the loader put in the place of one too large for a message.
 func rowFault(row *consumer.Row) error {
-	if llm.Reason(row.Header.Get(load.HeaderRowError)) != llm.ReasonRowTooLarge {
+	if llm.Reason(row.Header.Get(streams.HeaderRowError)) != llm.ReasonRowTooLarge {
 		return nil
 	}
-	size, _ := strconv.ParseInt(row.Header.Get(load.HeaderRowSize), 10, 64) // 0 tells as much as a missing number
-	limit, _ := strconv.Atoi(row.Header.Get(load.HeaderRowLimit))
+	size, _ := strconv.ParseInt(row.Header.Get(streams.HeaderRowSize), 10, 64) // 0 tells as much as a missing number
+	limit, _ := strconv.Atoi(row.Header.Get(streams.HeaderRowLimit))
 	return llm.RowTooLarge(size, limit, row.Body)
 }
 

@@ -14,23 +14,12 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
-	// HeaderLoad and headerLoadRow say of which file a row is, and which row of it, counted from 1.
-	HeaderLoad    = "Stage-Load-Id"
-	headerLoadRow = "Stage-Load-Row"
-	// HeaderRowError marks a row whose own body no message can hold, with the reason of its error result; the others tell
-	// its size and what there is room for. The body then is the beginning of the row's.
-	HeaderRowError = "Stage-Row-Error"
-	HeaderRowSize  = "Stage-Row-Size"
-	HeaderRowLimit = "Stage-Row-Limit"
-
 	loadGroupRows  = 500
 	loadGroupBytes = 4 << 20
 	loadRetryFirst = 50 * time.Millisecond
@@ -189,7 +178,7 @@ func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 	all = true
 	for i := range l.lanes {
 		lane := &l.lanes[i]
-		m, err := stored.LastMessage(ctx, l.nc, l.stream, lane.Stored)
+		m, err := streams.LastMessage(ctx, l.nc, l.stream, lane.Stored)
 		if err != nil {
 			return 0, 0, false, fmt.Errorf("read the last row on %s: %w", lane.Stored, err)
 		}
@@ -197,9 +186,9 @@ func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 			lane.end, all = 0, false
 			continue
 		}
-		row, err := strconv.ParseInt(m.Header.Get(headerLoadRow), 10, 64)
-		if err != nil || m.Header.Get(HeaderLoad) != l.id {
-			return 0, 0, false, fmt.Errorf("somebody else publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, HeaderLoad, l.id)
+		row, err := strconv.ParseInt(m.Header.Get(streams.HeaderLoadRow), 10, 64)
+		if err != nil || m.Header.Get(streams.HeaderLoadID) != l.id {
+			return 0, 0, false, fmt.Errorf("somebody else publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, streams.HeaderLoadID, l.id)
 		}
 		if lane.end = m.Sequence; row > furthest {
 			furthest, end = row, m.Sequence
@@ -210,11 +199,11 @@ func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 
 // isRow tells whether the message at a sequence of the input may be this source's row n: it is, or it is gone.
 func (l *loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
-	m, err := stored.GetMessage(ctx, l.nc, l.stream, stored.MessageQuery{Seq: seq})
+	m, err := streams.MessageAt(ctx, l.nc, l.stream, seq)
 	if err != nil || m == nil {
 		return err == nil, err
 	}
-	return m.Header.Get(HeaderLoad) == l.id && m.Header.Get(headerLoadRow) == strconv.FormatInt(n, 10), nil
+	return m.Header.Get(streams.HeaderLoadID) == l.id && m.Header.Get(streams.HeaderLoadRow) == strconv.FormatInt(n, 10), nil
 }
 
 // countSince counts the rows that were stored after a record: those that are in the input, and those that were taken
@@ -224,7 +213,7 @@ func (l *loader) countSince(ctx context.Context, record loadRecord) (n int64, hi
 	most := int(record.Until - record.Loaded)
 	for _, lane := range l.lanes {
 		for from := record.Last + 1; len(rows) < most; {
-			m, err := stored.NextMessage(ctx, l.nc, l.stream, lane.Stored, from)
+			m, err := streams.NextMessage(ctx, l.nc, l.stream, lane.Stored, from)
 			if err != nil {
 				return 0, 0, err
 			}
@@ -297,8 +286,8 @@ func (l *loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 		}
 		n := loaded + int64(len(group)) + 1
 		m.Subject = l.lane(m.Data, n).Publish
-		m.Header.Set(HeaderLoad, l.id)
-		m.Header.Set(headerLoadRow, strconv.FormatInt(n, 10))
+		m.Header.Set(streams.HeaderLoadID, l.id)
+		m.Header.Set(streams.HeaderLoadRow, strconv.FormatInt(n, 10))
 		bytes += len(m.Data)
 		group = append(group, m)
 	}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
@@ -87,7 +86,7 @@ func checkLanes(t *testing.T, b *stagetest.Bench, byCustomer bool, rows, partiti
 		last := 0
 		here := 0
 		for from := uint64(1); ; here++ {
-			m, err := stored.NextMessage(t.Context(), b.NC, "ROWS", fmt.Sprintf("rows.%d.>", p), from)
+			m, err := streams.NextMessage(t.Context(), b.NC, "ROWS", fmt.Sprintf("rows.%d.>", p), from)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
@@ -75,7 +74,7 @@ func (p *loadPosition) ended(n int64) bool {
 
 // newest returns the last record; one with sequence 0 where there is none.
 func (p *loadPosition) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-	m, err := stored.LastMessage(ctx, p.nc, p.stream, p.subject)
+	m, err := streams.LastMessage(ctx, p.nc, p.stream, p.subject)
 	if err == nil && m == nil {
 		m = &jetstream.RawStreamMsg{}
 	}
@@ -106,7 +105,7 @@ func (p *loadPosition) valid(ctx context.Context, newest *jetstream.RawStreamMsg
 		return p.record, err
 	}
 	for from := uint64(1); ; {
-		m, err := stored.NextMessage(ctx, p.nc, p.stream, p.subject, from)
+		m, err := streams.NextMessage(ctx, p.nc, p.stream, p.subject, from)
 		if err != nil || m == nil || m.Sequence >= newest.Sequence {
 			return p.record, err
 		}
@@ -157,7 +156,7 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 // false.
 func (p *loadPosition) results(ctx context.Context, r loadRecord, row func(subject string, seq uint64) (more bool)) error {
 	for from := r.seq + 1; ; {
-		m, err := stored.NextMessage(ctx, p.nc, p.stream, p.resultFilter, from)
+		m, err := streams.NextMessage(ctx, p.nc, p.stream, p.resultFilter, from)
 		if err != nil || m == nil {
 			return err
 		}

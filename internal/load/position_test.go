@@ -9,9 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
@@ -151,7 +150,7 @@ func (b *loadBench) answer() {
 		if err := m.DoubleAck(b.T.Context()); err != nil {
 			b.T.Fatal(err)
 		}
-		if n := m.Headers().Get(headerLoadRow); n != "" {
+		if n := m.Headers().Get(streams.HeaderLoadRow); n != "" {
 			b.taken[n]++
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stopping"
@@ -155,9 +157,9 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 	if row.Fault.TooLarge {
 		m.Data = row.Fault.Head
 		m.Header = nats.Header{
-			HeaderRowError: {string(llm.ReasonRowTooLarge)},
-			HeaderRowSize:  {strconv.FormatInt(row.Fault.Size, 10)},
-			HeaderRowLimit: {strconv.Itoa(f.limit)},
+			streams.HeaderRowError: {string(llm.ReasonRowTooLarge)},
+			streams.HeaderRowSize:  {strconv.FormatInt(row.Fault.Size, 10)},
+			streams.HeaderRowLimit: {strconv.Itoa(f.limit)},
 		}
 	}
 	return m, nil

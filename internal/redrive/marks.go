@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/seqset"
 	"github.com/llm-stage/stage/internal/stored"
@@ -123,7 +122,7 @@ func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nat
 	stream, filter := r.cfg.Input.Stream, r.cfg.Input.PartitionSubject(r.partition)
 	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // which allows no second reader, and holds little
 		return func() (nats.Header, uint64, error) {
-			m, err := stored.NextMessage(ctx, r.js.Conn(), stream, filter, from)
+			m, err := streams.NextMessage(ctx, r.js.Conn(), stream, filter, from)
 			if err != nil || m == nil {
 				return nil, 0, err
 			}
@@ -322,7 +321,7 @@ func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*r
 // stillOurs leaves out rows whose marks another redrive has taken.
 func (r *redriver) stillOurs(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	nc, stream := r.js.Conn(), r.cfg.Result.Stream
-	last, err := stored.LastMessage(ctx, nc, stream, r.markSubject(">"))
+	last, err := streams.LastMessage(ctx, nc, stream, r.markSubject(">"))
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +329,7 @@ func (r *redriver) stillOurs(ctx context.Context, rows []*redriveRow) (ours []*r
 		return rows, nil
 	}
 	for _, row := range rows {
-		m, err := stored.LastMessage(ctx, nc, stream, r.markSubject(strconv.FormatUint(row.at, 10)))
+		m, err := streams.LastMessage(ctx, nc, stream, r.markSubject(strconv.FormatUint(row.at, 10)))
 		switch {
 		case err != nil:
 			return nil, err

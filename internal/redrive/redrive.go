@@ -13,11 +13,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
@@ -234,7 +232,7 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		return nil, nil //nolint:nilnil // counted
 	case err != nil:
 		return nil, fmt.Errorf("read row %d: %w", seq, err)
-	case m.Header.Get(load.HeaderRowError) != "":
+	case m.Header.Get(streams.HeaderRowError) != "":
 		r.done.TooLarge++
 		return nil, nil //nolint:nilnil // counted
 	case m.Header.Get(streams.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
@@ -261,7 +259,7 @@ func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg
 	header[jetstream.ExpectedStreamHeader] = []string{r.cfg.Input.Stream}
 	stream := r.input.CachedInfo().Config
 	subject, err := streams.InputSubjectOf(stream, m.Subject)
-	if load := m.Header.Get(load.HeaderLoad); load != "" { // its subject belongs to the load
+	if load := m.Header.Get(streams.HeaderLoadID); load != "" { // its subject belongs to the load
 		var address streams.InputAddress
 		address, err = streams.AddressInput(stream, r.cfg.Input.Subject, r.partition, load+"-redriven")
 		subject = address.Publish

@@ -9,9 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -64,7 +63,7 @@ func (b *redriveBench) redrive(o Options) string {
 func (b *redriveBench) input(from uint64) (lines []string) {
 	b.T.Helper()
 	for {
-		m, err := stored.NextMessage(b.T.Context(), b.NC, "ROWS", ">", from)
+		m, err := streams.NextMessage(b.T.Context(), b.NC, "ROWS", ">", from)
 		if err != nil {
 			b.T.Fatal(err)
 		}
@@ -123,7 +122,7 @@ func TestRedrivePublishesTheRowsOfFailedResultsOnce(t *testing.T) {
 func TestRedriveLeavesOutWhatItCannotPublish(t *testing.T) {
 	b := newRedriveBench(t)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
-	b.fail("row_too_large", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":`), Header: nats.Header{load.HeaderRowError: {"row_too_large"}}})
+	b.fail("row_too_large", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":`), Header: nats.Header{streams.HeaderRowError: {"row_too_large"}}})
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":3}`), Header: nats.Header{streams.HeaderStatus: {auditlog.RowError}}})
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":4}`)})
 	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 1); err != nil {

@@ -6,7 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/consumer/streams"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -119,7 +120,7 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 func (b *redriveBench) stored(stream string, from uint64) (msgs []*jetstream.RawStreamMsg) {
 	b.T.Helper()
 	for {
-		m, err := stored.NextMessage(b.T.Context(), b.NC, stream, ">", from)
+		m, err := streams.NextMessage(b.T.Context(), b.NC, stream, ">", from)
 		if err != nil {
 			b.T.Fatal(err)
 		}

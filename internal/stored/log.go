@@ -2,13 +2,10 @@ package stored
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -26,21 +23,15 @@ func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 		if err != nil || m == nil {
 			return claims, err
 		}
-		var c struct {
-			Owner   string    `json:"owner"`
-			Mark    uint64    `json:"high_water_mark"`
-			Version int       `json:"version"`
-			Input   string    `json:"input_stream"`
-			Created time.Time `json:"input_created"`
-		}
-		if err := json.Unmarshal(m.Data(), &c); err != nil {
+		c, err := streams.DecodeClaim(m.Data())
+		if err != nil {
 			return nil, config.Invalid(fmt.Errorf("message %d of stream %s is no claim: %w", at, cfg.Result.Stream, err))
 		}
 		md, err := m.Metadata()
 		if err != nil {
 			return nil, err
 		}
-		claims = append(claims, Claim{At: at, Stored: md.Timestamp, Owner: c.Owner, Mark: c.Mark, Version: c.Version, Input: c.Input, Created: c.Created})
+		claims = append(claims, Claim{At: at, Stored: md.Timestamp, Owner: c.Owner, Mark: c.HighWaterMark, Version: c.Version, Input: c.InputStream, Created: c.InputCreated})
 	}
 }
 

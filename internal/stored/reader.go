@@ -4,12 +4,13 @@ package stored
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -239,67 +240,9 @@ func (r *Reader) ask(ctx context.Context) error {
 
 // NextSequence returns the sequence of the first message at or after from that matches the filter; 0: there is none.
 func NextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (uint64, error) {
-	m, err := NextMessage(ctx, nc, stream, filter, from)
+	m, err := streams.NextMessage(ctx, nc, stream, filter, from)
 	if err != nil || m == nil {
 		return 0, err
 	}
 	return m.Sequence, nil
-}
-
-// NextMessage returns the first message at or after from that matches the filter; nil: there is none.
-func NextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (*jetstream.RawStreamMsg, error) {
-	return GetMessage(ctx, nc, stream, MessageQuery{Seq: from, NextFor: filter})
-}
-
-// LastMessage returns the last message on a subject; nil: there is none.
-func LastMessage(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
-	return GetMessage(ctx, nc, stream, MessageQuery{LastFor: subject})
-}
-
-// MessageQuery names one message of a stream: the one at Seq, the first at or after it on NextFor, or the last on LastFor.
-type MessageQuery struct {
-	Seq     uint64 `json:"seq,omitempty"`
-	NextFor string `json:"next_by_subj,omitempty"`
-	LastFor string `json:"last_by_subj,omitempty"`
-}
-
-// GetMessage asks the stream's leader for a message; nil: it is not there. A direct get, which the library prefers, is
-// answered by any replica, and that may lag.
-func GetMessage(ctx context.Context, nc *nats.Conn, stream string, query MessageQuery) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	body, err := json.Marshal(query)
-	if err != nil {
-		return nil, err
-	}
-	reply, err := nc.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+stream, body)
-	if err != nil {
-		return nil, fmt.Errorf("get a message of stream %s: %w", stream, err)
-	}
-	var answer struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message struct {
-			Subject string `json:"subject"`
-			Seq     uint64 `json:"seq"`
-			Header  []byte `json:"hdrs"`
-			Data    []byte `json:"data"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(reply.Data, &answer); err != nil {
-		return nil, fmt.Errorf("get a message of stream %s: %w", stream, err)
-	}
-	switch m := &answer.Message; {
-	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return nil, nil //nolint:nilnil // there is none
-	case answer.Error != nil:
-		return nil, fmt.Errorf("get a message of stream %s: %w", stream, answer.Error)
-	default:
-		raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: m.Seq, Data: m.Data}
-		if len(m.Header) > 0 {
-			if raw.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
-				return nil, fmt.Errorf("message %d of stream %s: %w", m.Seq, stream, err)
-			}
-		}
-		return raw, nil
-	}
 }
