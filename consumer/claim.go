@@ -124,19 +124,19 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 	case c.cfg.NewInput:
 		end.mark = 0 // the new stream's rows are counted from its beginning
 	case cl == nil && acked(info, input):
-		return end, fatalAtStart(fmt.Errorf("%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with --new-input",
-			ErrResumePointLost, c.cfg.InputStream, info.AckFloor.Stream, c.cfg.ResultStream, c.claimSubject))
+		return end, fatalAtStart(streams.NewSettingError(streams.FieldNewInput, "%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with %s",
+			ErrResumePointLost, c.cfg.InputStream, info.AckFloor.Stream, c.cfg.ResultStream, c.claimSubject, streams.FieldNewInput))
 	case cl == nil:
 	case cl.InputStream != c.cfg.InputStream:
-		return end, fatal(fmt.Errorf("%w: the last claim on %s is for stream %s, the input is %s: choose another name, or start with --new-input to begin with the new stream",
-			ErrInputRecreated, c.claimSubject, cl.InputStream, c.cfg.InputStream))
+		return end, fatal(streams.NewSettingError(streams.FieldNewInput, "%w: the last claim on %s is for stream %s, the input is %s: choose another name, or start with %s to begin with the new stream",
+			ErrInputRecreated, c.claimSubject, cl.InputStream, c.cfg.InputStream, streams.FieldNewInput))
 	default:
-		return end, fatal(fmt.Errorf("%w: stream %s was created at %s, the claim on %s knows %s: choose another name, or start with --new-input to begin with the new stream",
-			ErrInputRecreated, c.cfg.InputStream, created.Format(time.RFC3339), c.claimSubject, cl.InputCreated.Format(time.RFC3339)))
+		return end, fatal(streams.NewSettingError(streams.FieldNewInput, "%w: stream %s was created at %s, the claim on %s knows %s: choose another name, or start with %s to begin with the new stream",
+			ErrInputRecreated, c.cfg.InputStream, created.Format(time.RFC3339), c.claimSubject, cl.InputCreated.Format(time.RFC3339), streams.FieldNewInput))
 	}
 	if start := info.Config.OptStartSeq; start > end.mark+1 && durable.CanReset() {
-		return end, fatalAtStart(fmt.Errorf("consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another STAGE_NAME, or delete the consumer",
-			durable.Name, c.cfg.InputStream, start, end.mark))
+		return end, fatalAtStart(streams.NewSettingError(streams.FieldName, "consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another %s, or delete the consumer",
+			durable.Name, c.cfg.InputStream, start, end.mark, streams.FieldName))
 	}
 	return end, nil
 }

@@ -73,6 +73,8 @@ type Config struct {
 	Observer Observer
 	Tracer   Tracer
 	Logger   *slog.Logger
+	// Explain puts an error into words for the log and for [Status.Problem]; see [streams.Explain]. Nil: its own words.
+	Explain func(error) string
 
 	// hook is told each step of the protocol. Tests crash or suspend the process there.
 	hook func(step string)
@@ -187,7 +189,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		log:           log,
 		mail:          newMailbox(),
 		pulse:         newPulse(time.Now(), cfg.PinnedTTL),
-		problems:      problems{log: log},
+		problems:      problems{log: log, explain: cfg.Explain},
 		held:          make(map[uint64]*Row),
 		status:        Status{Partition: cfg.Partition, Role: Starting},
 	}, nil
@@ -197,6 +199,9 @@ func (c *Config) setDefaults() {
 	c.WindowRows = cmp.Or(c.WindowRows, streams.DefaultWindowRows)
 	c.WindowBytes = cmp.Or(c.WindowBytes, 256<<20)
 	c.PinnedTTL = cmp.Or(c.PinnedTTL, streams.DefaultPinnedTTL)
+	if c.Explain == nil {
+		c.Explain = error.Error
+	}
 }
 
 // Status returns a snapshot. Safe for concurrent use.

@@ -57,7 +57,7 @@ func (b *bench) mateWith(cfg consumer.Config) *crewMate {
 	b.t.Helper()
 	nc := b.connect()
 	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
-	spread := spread.New(nc, cfg.Name, cfg.RunID, b.partitions, cfg.Logger)
+	spread := spread.New(nc, spread.Config{Name: cfg.Name, ID: cfg.RunID, Partitions: b.partitions, Logger: cfg.Logger})
 	cfg.Recorder, cfg.Spread = rec, spread
 	soft, stop := context.WithCancel(b.t.Context())
 	hard, kill := context.WithCancel(b.t.Context())

@@ -23,7 +23,8 @@ const (
 
 // problems holds what stands in the way at the moment, for /readyz and the log. Safe for concurrent use.
 type problems struct {
-	log *slog.Logger
+	log     *slog.Logger
+	explain func(error) string
 
 	mu  sync.Mutex
 	why map[string]string
@@ -31,7 +32,7 @@ type problems struct {
 
 // set notes a problem and logs it when it is new.
 func (p *problems) set(area string, err error) {
-	why := err.Error()
+	why := p.explain(err)
 	p.mu.Lock()
 	fresh := p.why[area] != why
 	if p.why == nil {

@@ -289,7 +289,7 @@ func (l *life) run(steps *armed) {
 	var serving, others sync.WaitGroup
 	others.Go(func() { _ = rec.Run(recording) })
 	if s.partitions > 1 { // as the program does
-		cfg.Spread = spread.New(l.nc, cfg.Name, l.name, s.partitions, cfg.Logger)
+		cfg.Spread = spread.New(l.nc, spread.Config{Name: cfg.Name, ID: l.name, Partitions: s.partitions, Logger: cfg.Logger})
 		others.Go(func() { _ = cfg.Spread.Run(soft, spreading) })
 	}
 	born, tender := time.Now(), make([]bool, s.partitions)

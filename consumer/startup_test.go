@@ -41,7 +41,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 		}},
 		"missing, and not to be created": {
 			change: func(s *streams.Config) { s.Create = false },
-			want:   []string{"STAGE_INPUT_STREAM: stream ROWS does not exist", "STAGE_RESULT_STREAM: stream RESULTS", "STAGE_AUDIT_STREAM: stream AUDIT", "STAGE_CREATE_STREAMS=true"},
+			want:   []string{"InputStream: stream ROWS does not exist", "ResultStream: stream RESULTS", "AuditStream: stream AUDIT", "Create=true"},
 		},
 		"every fault at once": {
 			have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) {
@@ -55,7 +55,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 		"refuses new by bytes":  {have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 1000, jetstream.DiscardNew })}},
 		"async persistence":     {have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode })}, want: []string{"set persist mode to default"}},
 		"counters":              {have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.AllowMsgCounter = true })}, want: []string{"holds counters only"}},
-		"results go elsewhere":  {have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.Subjects = []string{"other.>"} })}, want: []string{"does not capture results.stage.0.rows", "STAGE_RESULT_SUBJECT"}},
+		"results go elsewhere":  {have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.Subjects = []string{"other.>"} })}, want: []string{"does not capture results.stage.0.rows", "ResultSubject"}},
 		"no room for the claim": {have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.Subjects = []string{"results.*.*.rows"} })}, want: []string{"does not capture results.stage.0.claim"}},
 		"the second partition is missing": {
 			have:   []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) { c.Subjects = []string{"results.stage.0.*"} })},
@@ -70,17 +70,17 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 		},
 		"a stranger captures the results": {
 			have: []jetstream.StreamConfig{{Name: "OTHER", Subjects: []string{"results.>"}}},
-			want: []string{"STAGE_RESULT_STREAM: create stream RESULTS on subject results.>", "overlap", "stream OTHER: set STAGE_RESULT_STREAM to that stream if it is meant, else change STAGE_RESULT_SUBJECT"},
+			want: []string{"ResultStream: create stream RESULTS on subject results.>", "overlap", "stream OTHER: set ResultStream to that stream if it is meant, else change ResultSubject"},
 		},
 		"a stranger captures a part of the journal": {
 			have: []jetstream.StreamConfig{{Name: "DIARY", Subjects: []string{"journal.*.1"}}},
-			want: []string{"STAGE_JOURNAL_STREAM: create stream JOURNAL", "stream DIARY: set it to that stream if it is meant, else take the subject out of it"},
+			want: []string{"JournalStream: create stream JOURNAL", "stream DIARY: set it to that stream if it is meant, else take the subject out of it"},
 		},
-		"no such rows":         {have: []jetstream.StreamConfig{{Name: "ROWS", Subjects: []string{"lines.>"}}}, want: []string{"no row on rows.>", "STAGE_INPUT_SUBJECT"}},
+		"no such rows":         {have: []jetstream.StreamConfig{{Name: "ROWS", Subjects: []string{"lines.>"}}}, want: []string{"no row on rows.>", "InputSubject"}},
 		"its own results":      {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.>" }, want: []string{"its own results.stage.>"}},
 		"another's results":    {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.first.*.rows" }},
-		"journal unreadable":   {have: []jetstream.StreamConfig{{Name: "JOURNAL", Subjects: []string{"journal.>"}}}, want: []string{"STAGE_JOURNAL_STREAM", "set allow_direct to true"}},
-		"nobody takes letters": {change: func(s *streams.Config) { s.DeadLetterSubject = "dead" }, want: []string{"STAGE_DEAD_LETTER_SUBJECT: no stream captures the subject dead"}},
+		"journal unreadable":   {have: []jetstream.StreamConfig{{Name: "JOURNAL", Subjects: []string{"journal.>"}}}, want: []string{"JournalStream", "set allow_direct to true"}},
+		"nobody takes letters": {change: func(s *streams.Config) { s.DeadLetterSubject = "dead" }, want: []string{"DeadLetterSubject: no stream captures the subject dead"}},
 		"somebody takes letters": {
 			have:   []jetstream.StreamConfig{{Name: "DEAD", Subjects: []string{"dead"}}},
 			change: func(s *streams.Config) { s.DeadLetterSubject = "dead" },
@@ -115,10 +115,10 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 // A denied request is answered by silence, so each has its own time, and the first one says enough.
 func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 	for _, c := range []struct{ deny, want string }{
-		{"$JS.API.STREAM.INFO.>", `STAGE_INPUT_STREAM: look at stream ROWS: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.ROWS")`},
-		{"$JS.API.STREAM.INFO.AUDIT", `STAGE_AUDIT_STREAM: look at stream AUDIT: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.AUDIT")`},
-		{"$JS.API.STREAM.CREATE.RESULTS", `STAGE_RESULT_STREAM: create stream RESULTS on subject results.>: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.CREATE.RESULTS")`},
-		{"$JS.API.STREAM.NAMES", `STAGE_DEAD_LETTER_SUBJECT: look for the stream of subject dead: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.NAMES")`},
+		{"$JS.API.STREAM.INFO.>", `InputStream: look at stream ROWS: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.ROWS")`},
+		{"$JS.API.STREAM.INFO.AUDIT", `AuditStream: look at stream AUDIT: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.AUDIT")`},
+		{"$JS.API.STREAM.CREATE.RESULTS", `ResultStream: create stream RESULTS on subject results.>: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.CREATE.RESULTS")`},
+		{"$JS.API.STREAM.NAMES", `DeadLetterSubject: look for the stream of subject dead: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.NAMES")`},
 	} {
 		t.Run(c.deny, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
@@ -173,11 +173,11 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 			c.MaxAckPending, c.AckWait, c.PinnedTTL = 3, time.Second, 5*time.Second
 		}},
 		"ack wait in steps":        {create: true, change: func(c *jetstream.ConsumerConfig) { c.MaxDeliver, c.BackOff = 5, []time.Duration{time.Second} }},
-		"a small window, not ours": {change: func(c *jetstream.ConsumerConfig) { c.MaxAckPending = 3 }, want: "delivers at most 3 rows ahead (max ack pending), the window is 64: raise the one or lower STAGE_WINDOW"},
+		"a small window, not ours": {change: func(c *jetstream.ConsumerConfig) { c.MaxAckPending = 3 }, want: "delivers at most 3 rows ahead (max ack pending), the window is 64: raise the one or lower WindowRows"},
 		"another filter":           {create: true, change: func(c *jetstream.ConsumerConfig) { c.FilterSubject = "rows.b" }, want: `filters "rows.b", the stage wants "rows.>"`},
 		"two filters": {create: true, change: func(c *jetstream.ConsumerConfig) {
 			c.FilterSubject, c.FilterSubjects = "", []string{"rows.a", "rows.b"}
-		}, want: "choose another STAGE_NAME"},
+		}, want: "choose another Name"},
 		"new rows only": {create: true, change: func(c *jetstream.ConsumerConfig) { c.DeliverPolicy = jetstream.DeliverNewPolicy }, want: "has deliver policy new, the stage needs all"},
 		"no acks": {create: true, change: func(c *jetstream.ConsumerConfig) {
 			c.AckPolicy, c.PriorityPolicy, c.PriorityGroups, c.PinnedTTL, c.MaxAckPending = jetstream.AckNonePolicy, 0, nil, 0, 0
@@ -230,7 +230,7 @@ func TestAMissingDurableIsNotMadeAgainstTheWill(t *testing.T) {
 		cfg := b.config("run", quick())
 		cfg.Create = false
 		r := b.startWith(cfg)
-		if err := <-r.done; err == nil || !strings.Contains(err.Error(), "consumer stage-0 of stream ROWS does not exist: create it, or set STAGE_CREATE_STREAMS=true") {
+		if err := <-r.done; err == nil || !strings.Contains(err.Error(), "consumer stage-0 of stream ROWS does not exist: create it, or set Create=true") {
 			t.Errorf("err %v", err)
 		}
 		r.soft()

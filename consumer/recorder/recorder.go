@@ -62,6 +62,8 @@ type Config struct {
 	Recorded func(e auditlog.Event)
 	// Stored, when set, is told of each event that the stream holds. It must not block.
 	Stored func(kind string)
+	// Explain puts an error into words for the log and for [Recorder.Problem]; see [streams.Explain]. Nil: its own words.
+	Explain func(error) string
 	// Logger must not be nil.
 	Logger *slog.Logger
 }
@@ -137,6 +139,9 @@ func New(nc *nats.Conn, cfg Config) *Recorder {
 	}
 	if cfg.MaxPendingBytes <= 0 {
 		cfg.MaxPendingBytes = 32 << 20
+	}
+	if cfg.Explain == nil {
+		cfg.Explain = error.Error
 	}
 	id := make([]string, 1)
 	return &Recorder{
@@ -431,12 +436,12 @@ func (r *Recorder) overdue(now time.Time) {
 			continue
 		}
 		if !rec.refused {
-			r.complain(rec, streams.Denied(r.nc, nats.ErrTimeout).Error())
+			r.complain(rec, r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout)))
 		}
 		r.send(rec, now)
 	}
 	if g := r.group; g != nil && now.Sub(g.sent) >= ackTimeout {
-		r.complain(g.records[0], streams.Denied(r.nc, nats.ErrTimeout).Error())
+		r.complain(g.records[0], r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout)))
 		r.split(now)
 	}
 }

@@ -1,6 +1,6 @@
 // Package spread decides which partitions of a stage each of its replicas should serve, so that the shares are even.
 //
-//	s := spread.New(nc, "stage", runID, partitions, log)
+//	s := spread.New(nc, spread.Config{Name: "stage", ID: runID, Partitions: partitions, Logger: log})
 //	go s.Run(soft, ctx) // announces this replica and listens to the others
 //	for !s.Should(partition) {
 //		<-s.Changes(partition)
@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -45,6 +46,7 @@ const (
 type Spread struct {
 	nc      *nats.Conn
 	subject string
+	explain func(error) string
 	log     *slog.Logger
 	news    chan struct{} // holds a token while this replica has something to announce
 
@@ -61,13 +63,28 @@ type Spread struct {
 // Subject is where the replicas of a stage announce themselves.
 func Subject(name string) string { return "llm-stage." + name + ".replicas" }
 
-// New returns a Spread for the stage of that name with that many partitions. Id tells this process from all
-// others and is the RunID of its consumers. [Spread.Run] does the work; until then no partition is to be served.
-func New(nc *nats.Conn, name, id string, partitions int, log *slog.Logger) *Spread {
+// Config of a [Spread]. All fields but Explain are required.
+type Config struct {
+	// Name of the stage.
+	Name string
+	// ID tells this process from all others; it is the RunID of its consumers.
+	ID string
+	// Partitions of the stage.
+	Partitions int
+	// Explain puts an error into words for the log; see [streams.Explain]. Nil: its own words.
+	Explain func(error) string
+	Logger  *slog.Logger
+}
+
+// New returns a Spread. [Spread.Run] does the work; until then no partition is to be served.
+func New(nc *nats.Conn, cfg Config) *Spread {
+	if cfg.Explain == nil {
+		cfg.Explain = error.Error
+	}
 	s := &Spread{
-		nc: nc, subject: Subject(name), log: log, news: make(chan struct{}, 1),
-		roster: newRoster(id, partitions, time.Now()), listening: true,
-		serves: make([]bool, partitions), looks: make([]time.Time, partitions), changed: make([]chan struct{}, partitions),
+		nc: nc, subject: Subject(cfg.Name), explain: cfg.Explain, log: cfg.Logger, news: make(chan struct{}, 1),
+		roster: newRoster(cfg.ID, cfg.Partitions, time.Now()), listening: true,
+		serves: make([]bool, cfg.Partitions), looks: make([]time.Time, cfg.Partitions), changed: make([]chan struct{}, cfg.Partitions),
 	}
 	for p := range s.changed {
 		s.changed[p] = make(chan struct{}, 1)
@@ -158,8 +175,9 @@ func (s *Spread) hear(body []byte, now time.Time) (hello bool) {
 	if ours := len(s.serves); a.Partitions != ours {
 		if !s.warned {
 			s.warned = true
-			s.log.Warn("another replica of this stage has another number of partitions: give all the same STAGE_PARTITIONS",
-				slog.String("replica", a.ID), slog.Int("theirs", a.Partitions), slog.Int("ours", ours))
+			s.log.Warn("another replica of this stage has another number of partitions",
+				slog.String("replica", a.ID), slog.Int("theirs", a.Partitions), slog.Int("ours", ours),
+				slog.String("reason", s.explain(streams.NewSettingError(streams.FieldPartitions, "give all replicas the same %s", streams.FieldPartitions))))
 		}
 		return false
 	}

@@ -72,7 +72,13 @@ func (e *UnfitError) Error() string { return e.Err.Error() }
 // Unwrap returns the error that says what must be changed.
 func (e *UnfitError) Unwrap() error { return e.Err }
 
-func unfit(format string, args ...any) error { return &UnfitError{Err: fmt.Errorf(format, args...)} }
+// unfit returns an error about the field that the format names last.
+func unfit(format string, args ...any) error {
+	if field, is := args[len(args)-1].(Field); is {
+		return &UnfitError{Err: NewSettingError(field, format, args...)}
+	}
+	return &UnfitError{Err: fmt.Errorf(format, args...)}
+}
 
 // EnsureDurable creates the durable consumer of a partition if it is missing and cfg allows that, and checks one that
 // exists. Streams must exist. What watches the consumer, an autoscaler say, can so be set up before the first replica.
@@ -122,7 +128,7 @@ func (d *Durable) open(ctx context.Context, input jetstream.Stream) (jetstream.C
 	case !errors.Is(err, jetstream.ErrConsumerNotFound):
 		return nil, fmt.Errorf("look at consumer %s of stream %s: %w", d.Name, d.cfg.InputStream, d.denied(err))
 	case !d.cfg.Create:
-		return nil, unfit("consumer %s of stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", d.Name, d.cfg.InputStream)
+		return nil, unfit("consumer %s of stream %s does not exist: create it, or set %s=true", d.Name, d.cfg.InputStream, FieldCreate)
 	}
 	// Another replica may create it at the same moment; the same configuration twice is no error.
 	handle, err = input.CreateConsumer(ctx, d.config())
@@ -165,7 +171,7 @@ func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jets
 	}
 	if !d.cfg.Create {
 		if have.MaxAckPending > 0 && have.MaxAckPending < want.MaxAckPending {
-			return nil, unfit("%s delivers at most %d rows ahead (max ack pending), the window is %d: raise the one or lower STAGE_WINDOW", name, have.MaxAckPending, want.MaxAckPending)
+			return nil, unfit("%s delivers at most %d rows ahead (max ack pending), the window is %d: raise the one or lower %s", name, have.MaxAckPending, want.MaxAckPending, FieldWindowRows)
 		}
 		return handle, nil
 	}
@@ -181,19 +187,19 @@ func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jets
 func (d *Durable) serves(name string, have, want jetstream.ConsumerConfig) error {
 	switch {
 	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:
-		return unfit("%s filters %q, the stage wants %q: choose another STAGE_NAME, or delete the consumer", name, have.FilterSubject, want.FilterSubject)
+		return unfit("%s filters %q, the stage wants %q: choose another %s, or delete the consumer", name, have.FilterSubject, want.FilterSubject, FieldName)
 	case have.DeliverPolicy != jetstream.DeliverAllPolicy && have.DeliverPolicy != jetstream.DeliverByStartSequencePolicy: // see recreate
-		return unfit("%s has deliver policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.DeliverPolicy, want.DeliverPolicy)
+		return unfit("%s has deliver policy %s, the stage needs %s: choose another %s, or delete the consumer", name, have.DeliverPolicy, want.DeliverPolicy, FieldName)
 	case have.AckPolicy != jetstream.AckAllPolicy && have.AckPolicy != jetstream.AckExplicitPolicy,
 		d.AcksDelete && have.AckPolicy != jetstream.AckExplicitPolicy:
-		return unfit("%s has ack policy %s, the stage needs %s: choose another STAGE_NAME, or delete the consumer", name, have.AckPolicy, want.AckPolicy)
+		return unfit("%s has ack policy %s, the stage needs %s: choose another %s, or delete the consumer", name, have.AckPolicy, want.AckPolicy, FieldName)
 	case have.HeadersOnly:
-		return unfit("%s delivers headers only: choose another STAGE_NAME, or delete the consumer", name)
+		return unfit("%s delivers headers only: choose another %s, or delete the consumer", name, FieldName)
 	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < PullRowsMin, have.MaxRequestExpires > 0 && have.MaxRequestExpires < d.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
 		return unfit("%s limits requests (batch %d, expires %v, bytes %d), the stage asks for %d rows at once and more: remove the limits, or delete the consumer",
 			name, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes, PullRowsMin)
 	case have.PriorityPolicy != want.PriorityPolicy || !slices.Equal(have.PriorityGroups, want.PriorityGroups):
-		return unfit("%s is not pinned to the group %q, so replicas would share its rows: choose another STAGE_NAME, or delete the consumer", name, PinGroup)
+		return unfit("%s is not pinned to the group %q, so replicas would share its rows: choose another %s, or delete the consumer", name, PinGroup, FieldName)
 	}
 	return nil
 }

@@ -21,13 +21,12 @@ func Denied(nc *nats.Conn, err error) error {
 	if _, has := errors.AsType[*deniedError](err); has || !Unanswered(err) {
 		return err
 	}
-	const settle = "set STAGE_NATS_INBOX_PREFIX to a prefix that the user may subscribe to"
 	last := nc.LastError()
 	switch {
 	case !errors.Is(last, nats.ErrPermissionViolation):
 		err = fmt.Errorf("%w (no answer: has what was asked a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account)", err)
 	case strings.Contains(last.Error(), "for Subscription to"): // answers come on subjects of the client's own choice
-		err = fmt.Errorf("%w (the server said: %w: %s)", err, last, settle)
+		err = NewSettingError(FieldInboxPrefix, "%w (the server said: %w: set %s to a prefix that the user may subscribe to)", err, last, FieldInboxPrefix)
 	default:
 		err = fmt.Errorf("%w (the server said: %w)", err, last)
 	}

@@ -63,15 +63,15 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 		return err
 	}
 	looks := []func() error{
-		func() error { return s.ensure(ctx, js, s.inputConfig(), "STAGE_INPUT_STREAM", s.checkInput) },
-		func() error { return s.ensure(ctx, js, s.resultConfig(), "STAGE_RESULT_STREAM", s.checkResult) },
-		func() error { return s.ensure(ctx, js, s.auditConfig(), "STAGE_AUDIT_STREAM", s.checkAudit) },
+		func() error { return s.ensure(ctx, js, s.inputConfig(), FieldInputStream, s.checkInput) },
+		func() error { return s.ensure(ctx, js, s.resultConfig(), FieldResultStream, s.checkResult) },
+		func() error { return s.ensure(ctx, js, s.auditConfig(), FieldAuditStream, s.checkAudit) },
 	}
 	if s.Journal {
-		looks = append(looks, func() error { return s.ensure(ctx, js, s.journalConfig(), "STAGE_JOURNAL_STREAM", s.checkJournal) })
+		looks = append(looks, func() error { return s.ensure(ctx, js, s.journalConfig(), FieldJournalStream, s.checkJournal) })
 	}
 	if s.DeadLetterSubject != "" {
-		looks = append(looks, func() error { return captured(ctx, js, s.DeadLetterSubject, "STAGE_DEAD_LETTER_SUBJECT") })
+		looks = append(looks, func() error { return captured(ctx, js, s.DeadLetterSubject) })
 	}
 	var faults []error
 	for _, look := range looks {
@@ -135,38 +135,50 @@ func unlimited(bytes int64) int64 {
 	return bytes
 }
 
+// subjectOf is the setting of the subject of a stream that one is the setting of. The journal has none.
+var subjectOf = map[Field]Field{
+	FieldInputStream: FieldInputSubject, FieldResultStream: FieldResultSubject, FieldAuditStream: FieldAuditSubject,
+}
+
 // ensure finds or creates one stream and checks it.
-func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, variable string, check func(jetstream.StreamConfig) []string) error {
+func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, field Field, check func(jetstream.StreamConfig) findings) error {
 	stream, err := lookAt(ctx, js, want.Name)
 	switch {
 	case err == nil:
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("%s: look at stream %s: %w", variable, want.Name, Denied(js.Conn(), err))
-	case !s.Create && variable == "STAGE_JOURNAL_STREAM":
+		return NewSettingError(field, "%s: look at stream %s: %w", field, want.Name, Denied(js.Conn(), err))
+	case !s.Create && field == FieldJournalStream:
 		return nil // it can be done without
 	case !s.Create:
-		return fmt.Errorf("%s: stream %s does not exist: create it, or set STAGE_CREATE_STREAMS=true", variable, want.Name)
+		return NewSettingError(field, "%s: stream %s does not exist: create it, or set %s=true", field, want.Name, FieldCreate)
 	default:
-		if variable == "STAGE_AUDIT_STREAM" && canIngest(js.Conn().ConnectedServerVersion()) {
-			stream, err = createBatched(ctx, js, want)
-		} else {
-			stream, err = Create(ctx, js, want)
-		}
-		if errors.Is(err, ErrSubjectTaken) {
-			// The journal's subject is no setting.
-			if subject := strings.TrimSuffix(variable, "STREAM") + "SUBJECT"; subject != "STAGE_JOURNAL_SUBJECT" {
-				return fmt.Errorf("%s: %w: set %s to that stream if it is meant, else change %s", variable, err, variable, subject)
-			}
-			return fmt.Errorf("%s: %w: set it to that stream if it is meant, else take the subject out of it", variable, err)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", variable, err)
+		if stream, err = s.create(ctx, js, want, field); err != nil {
+			return err
 		}
 	}
 	if wrong := check(stream.CachedInfo().Config); len(wrong) > 0 {
-		return fmt.Errorf("%s: stream %s: %s", variable, want.Name, strings.Join(wrong, "; "))
+		return NewSettingError(field, "%s: stream %s: %w", field, want.Name, wrong)
 	}
 	return nil
+}
+
+// create creates one stream.
+func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, field Field) (stream jetstream.Stream, err error) {
+	if field == FieldAuditStream && canIngest(js.Conn().ConnectedServerVersion()) {
+		stream, err = createBatched(ctx, js, want)
+	} else {
+		stream, err = Create(ctx, js, want)
+	}
+	if errors.Is(err, ErrSubjectTaken) {
+		if subject, has := subjectOf[field]; has {
+			return nil, NewSettingError(field, "%s: %w: set %s to that stream if it is meant, else change %s", field, err, field, subject)
+		}
+		return nil, NewSettingError(field, "%s: %w: set it to that stream if it is meant, else take the subject out of it", field, err)
+	}
+	if err != nil {
+		return nil, NewSettingError(field, "%s: %w", field, err)
+	}
+	return stream, nil
 }
 
 func lookAt(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
@@ -245,39 +257,40 @@ func holder(ctx context.Context, js jetstream.JetStream, subjects []string) stri
 	return "which one, only a user who may list streams can find out"
 }
 
-// captured checks that some stream takes a subject.
-func captured(ctx context.Context, js jetstream.JetStream, subject, variable string) error {
+// captured checks that some stream takes the dead letter subject.
+func captured(ctx context.Context, js jetstream.JetStream, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	_, err := js.StreamNameBySubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("%s: no stream captures the subject %s: add it to a stream's subjects", variable, subject)
+		return NewSettingError(FieldDeadLetterSubject, "%s: no stream captures the subject %s: add it to a stream's subjects", FieldDeadLetterSubject, subject)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: look for the stream of subject %s: %w", variable, subject, Denied(js.Conn(), err))
+		return NewSettingError(FieldDeadLetterSubject, "%s: look for the stream of subject %s: %w", FieldDeadLetterSubject, subject, Denied(js.Conn(), err))
 	}
 	return nil
 }
 
-// takes says what keeps a stream from storing what is published on a subject, as it is published.
-func takes(cfg jetstream.StreamConfig, variable string, subjects ...string) (wrong []string) {
+// takes says what keeps a stream from storing what is published on subjects, as it is published. A field sets them.
+func takes(cfg jetstream.StreamConfig, field Field, subjects ...string) (wrong findings) {
 	if cfg.Sealed || cfg.Mirror != nil {
-		return []string{"takes no messages (sealed or a mirror): name another stream"}
+		wrong.add("takes no messages (sealed or a mirror): name another stream")
+		return wrong
 	}
 	for _, subject := range subjects {
 		if !slices.ContainsFunc(cfg.Subjects, func(s string) bool { return covers(s, subject) }) {
-			wrong = append(wrong, fmt.Sprintf("does not capture %s, only %s: add it to the stream's subjects, or change %s", subject, strings.Join(cfg.Subjects, ", "), variable))
+			wrong.addSetting(field, "does not capture %s, only %s: add it to the stream's subjects, or change %s", subject, strings.Join(cfg.Subjects, ", "), field)
 			break // the others are likely to be missing, too
 		}
 	}
 	if cfg.NoAck {
-		wrong = append(wrong, "does not acknowledge messages, so nobody knows whether they are stored: set no_ack to false")
+		wrong.add("does not acknowledge messages, so nobody knows whether they are stored: set no_ack to false")
 	}
 	if cfg.SubjectTransform != nil {
-		wrong = append(wrong, "transforms subjects, so nothing is found again: remove the transform")
+		wrong.add("transforms subjects, so nothing is found again: remove the transform")
 	}
 	if cfg.AllowMsgCounter {
-		wrong = append(wrong, "holds counters only: name another stream")
+		wrong.add("holds counters only: name another stream")
 	}
 	return wrong
 }
@@ -285,64 +298,64 @@ func takes(cfg jetstream.StreamConfig, variable string, subjects ...string) (wro
 // filter is the input subject of all partitions.
 func (s Config) filter() string { return strings.ReplaceAll(s.InputSubject, PartitionToken, "*") }
 
-func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong []string) {
+func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 	if cfg.Sealed && cfg.Retention != jetstream.LimitsPolicy {
-		wrong = append(wrong, "is sealed, so its rows can't be acked: use limits retention")
+		wrong.add("is sealed, so its rows can't be acked: use limits retention")
 	}
 	own := cfg.Mirror == nil && len(cfg.Sources) == 0 && cfg.SubjectTransform == nil
 	if filter := s.filter(); own && !slices.ContainsFunc(cfg.Subjects, func(c string) bool { return overlaps(c, filter) }) {
-		wrong = append(wrong, fmt.Sprintf("holds %s, no row on %s: change STAGE_INPUT_SUBJECT or the stream's subjects", strings.Join(cfg.Subjects, ", "), s.InputSubject))
+		wrong.addSetting(FieldInputSubject, "holds %s, no row on %s: change %s or the stream's subjects", strings.Join(cfg.Subjects, ", "), s.InputSubject, FieldInputSubject)
 	}
 	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>"} {
 		if overlaps(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return overlaps(c, out) }) {
-			wrong = append(wrong, fmt.Sprintf("would give the stage its own %s for rows: change STAGE_INPUT_SUBJECT %s", out, s.InputSubject))
+			wrong.addSetting(FieldInputSubject, "would give the stage its own %s for rows: change %s %s", out, FieldInputSubject, s.InputSubject)
 		}
 	}
 	return append(wrong, s.checkPartitions(cfg)...)
 }
 
 // checkResult refuses whatever could drop the end of the log, or a result, without anybody noticing.
-func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong []string) {
+func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 	var subjects []string
 	for p := range max(1, s.Partitions) {
 		subjects = append(subjects, ResultSubject(s.ResultSubject, s.Name, p), ClaimSubject(s.ResultSubject, s.Name, p))
 	}
-	wrong = takes(cfg, "STAGE_RESULT_SUBJECT", subjects...)
+	wrong = takes(cfg, FieldResultSubject, subjects...)
 	if cfg.Retention != jetstream.LimitsPolicy {
-		wrong = append(wrong, fmt.Sprintf("has %s retention, which deletes the resume point with the last read: set retention to limits", cfg.Retention))
+		wrong.add("has %s retention, which deletes the resume point with the last read: set retention to limits", cfg.Retention)
 	}
 	if cfg.MaxAge > 0 {
-		wrong = append(wrong, fmt.Sprintf("has max age %v, after which a quiet stage forgets where it was: set it to 0", cfg.MaxAge))
+		wrong.add("has max age %v, after which a quiet stage forgets where it was: set it to 0", cfg.MaxAge)
 	}
 	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
-		wrong = append(wrong, "drops old results when it is full: set discard to new, then a full stream makes the stage wait")
+		wrong.add("drops old results when it is full: set discard to new, then a full stream makes the stage wait")
 	}
 	if cfg.MaxMsgsPerSubject > 0 {
-		wrong = append(wrong, fmt.Sprintf("keeps only %d messages a subject: set max messages per subject to -1", cfg.MaxMsgsPerSubject))
+		wrong.add("keeps only %d messages a subject: set max messages per subject to -1", cfg.MaxMsgsPerSubject)
 	}
 	if cfg.PersistMode == jetstream.AsyncPersistMode {
-		wrong = append(wrong, "acknowledges messages before they are written (persist mode async): a killed server would lose results that rows were acked for; set persist mode to default")
+		wrong.add("acknowledges messages before they are written (persist mode async): a killed server would lose results that rows were acked for; set persist mode to default")
 	}
 	return wrong
 }
 
-func (s Config) checkAudit(cfg jetstream.StreamConfig) []string {
+func (s Config) checkAudit(cfg jetstream.StreamConfig) findings {
 	subjects := []string{AuditSubject(s.AuditSubject, s.Name, auditlog.All, auditlog.KindRun)}
 	for p := range max(1, s.Partitions) {
 		subjects = append(subjects, AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindCall),
 			AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindRow))
 	}
-	return takes(cfg, "STAGE_AUDIT_SUBJECT", subjects...)
+	return takes(cfg, FieldAuditSubject, subjects...)
 }
 
-func (s Config) checkJournal(cfg jetstream.StreamConfig) []string {
+func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 	var subjects []string
 	for p := range max(1, s.Partitions) {
 		subjects = append(subjects, JournalSubject(s.Name, p))
 	}
-	wrong := takes(cfg, "STAGE_JOURNAL_STREAM", subjects...)
+	wrong := takes(cfg, FieldJournalStream, subjects...)
 	if !cfg.AllowDirect {
-		wrong = append(wrong, "does not allow direct gets, by which it is read: set allow_direct to true")
+		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true")
 	}
 	return wrong
 }

@@ -212,7 +212,7 @@ func AddressInput(cfg jetstream.StreamConfig, input string, partition int, id st
 		return strings.Join(tokens, ".")
 	}
 	if own(id) == filter {
-		return InputAddress{}, fmt.Errorf("STAGE_INPUT_SUBJECT %s has no place for a subject of each source's own: end it with .> or .*", input)
+		return InputAddress{}, NewSettingError(FieldInputSubject, "%s %s has no place for a subject of each source's own: end it with .> or .*", FieldInputSubject, input)
 	}
 	if a, ok := publishTo(cfg, own(id)); ok {
 		return a, nil
@@ -271,7 +271,7 @@ func InputSubjectOf(cfg jetstream.StreamConfig, stored string) (string, error) {
 }
 
 // checkPartitions looks at the transform of an existing input stream.
-func (s Config) checkPartitions(cfg jetstream.StreamConfig) (wrong []string) {
+func (s Config) checkPartitions(cfg jetstream.StreamConfig) (wrong findings) {
 	if s.Partitions < 2 || cfg.SubjectTransform == nil {
 		return nil
 	}
@@ -280,10 +280,10 @@ func (s Config) checkPartitions(cfg jetstream.StreamConfig) (wrong []string) {
 		return nil // one of the user's own, who knows
 	}
 	if n := t.partitions(); n > 0 && n != s.Partitions {
-		wrong = append(wrong, fmt.Sprintf("spreads rows over %d partitions (%s), so STAGE_PARTITIONS=%d would leave some without rows or without a stage: make them equal", n, cfg.SubjectTransform.Destination, s.Partitions))
+		wrong.addSetting(FieldPartitions, "spreads rows over %d partitions (%s), so %s=%d would leave some without rows or without a stage: make them equal", n, cfg.SubjectTransform.Destination, FieldPartitions, s.Partitions)
 	}
 	if !overlaps(t.filter(), s.filter()) {
-		wrong = append(wrong, fmt.Sprintf("stores rows as %s, none of which is on %s: change STAGE_INPUT_SUBJECT or the stream's transform", cfg.SubjectTransform.Destination, s.InputSubject))
+		wrong.addSetting(FieldInputSubject, "stores rows as %s, none of which is on %s: change %s or the stream's transform", cfg.SubjectTransform.Destination, s.InputSubject, FieldInputSubject)
 	}
 	return wrong
 }

@@ -104,7 +104,7 @@ func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, lane
 	for p := range cfg.Streams.Partitions {
 		address, err := streams.AddressInput(info, cfg.Input.Subject, p, id)
 		if err != nil {
-			return nil, 0, config.Invalid(err)
+			return nil, 0, config.Invalid(config.Explained(err))
 		}
 		l.lanes = append(l.lanes, lane{InputAddress: address})
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/config"
+
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
@@ -128,7 +130,7 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	err := streams.Ensure(t.Context(), b.NC, stored.Streams(cfg))
+	err := config.Explained(streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)))
 	if err == nil || !strings.Contains(err.Error(), "3 partitions") || !strings.Contains(err.Error(), "STAGE_PARTITIONS=5") {
 		t.Errorf("got %v", err)
 	}

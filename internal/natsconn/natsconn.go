@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 )
@@ -51,7 +50,7 @@ func (c *Conn) Down() string {
 }
 
 // Explain adds what the server said about a request that it did not answer.
-func (c *Conn) Explain(err error) error { return streams.Denied(c.NC, err) }
+func (c *Conn) Explain(err error) error { return config.Explained(streams.Denied(c.NC, err)) }
 
 // Connect connects to the server of the configuration; without one it starts the embedded server on dir.
 func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Conn, error) {

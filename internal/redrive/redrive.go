@@ -265,7 +265,7 @@ func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg
 		subject = address.Publish
 	}
 	if err != nil {
-		return nil, fmt.Errorf("publish row %d again: %w", m.Sequence, err)
+		return nil, fmt.Errorf("publish row %d again: %w", m.Sequence, config.Explained(err))
 	}
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
 }

@@ -12,11 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/recorder"
-	"github.com/llm-stage/stage/consumer/spread"
-
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/call"
@@ -117,7 +116,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, log *sl
 		return nil, err
 	}
 	s.recorder = recorder.New(conn.NC, recorder.Config{
-		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Logger: s.Log,
+		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Explain: config.Explain, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.Note,
 	})
@@ -137,7 +136,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, servers *call.Targets, log *sl
 		}
 	}
 	if cfg.Streams.Partitions > 1 {
-		s.spread = spread.New(conn.NC, cfg.Name, s.runID, cfg.Streams.Partitions, s.Log)
+		s.spread = spread.New(conn.NC, spread.Config{
+			Name: cfg.Name, ID: s.runID, Partitions: cfg.Streams.Partitions, Explain: config.Explain, Logger: s.Log,
+		})
 	}
 	for p := range cfg.Streams.Partitions {
 		c, err := consumer.New(conn.NC, s.consumerConfig(p, opts))
@@ -163,13 +164,14 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		Journal:           cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowRows: cfg.Window.Rows, WindowBytes: int64(cfg.Window.Bytes),
 		Create: cfg.Streams.Create, NewInput: opts.NewInput, Spread: s.spread,
-		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.OfPartition(cfg, partition), Logger: s.Log,
+		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.OfPartition(cfg, partition),
+		Explain: config.Explain, Logger: s.Log,
 	}
 }
 
 // Prepare creates and checks the streams. Doing it again changes nothing.
 func (s *Stage) Prepare(ctx context.Context) error {
-	return streams.Ensure(ctx, s.Conn.NC, stored.Streams(s.Cfg))
+	return config.Explained(streams.Ensure(ctx, s.Conn.NC, stored.Streams(s.Cfg)))
 }
 
 // setUp does what run needs before the first row.
@@ -242,7 +244,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	var serving errgroup.Group
 	for _, c := range s.consumers {
 		serving.Go(func() error {
-			err := c.Run(soft, hard)
+			err := config.Explained(c.Run(soft, hard))
 			if err != nil {
 				stop(err) // the other partitions drain
 			}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/load"
@@ -93,7 +92,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	}
 	defer conn.Close()
 	if err := streams.Ensure(ctx, conn.NC, stored.Streams(cfg)); err != nil {
-		return err
+		return config.Explained(err)
 	}
 	l, loaded, err := load.New(ctx, conn.NC, cfg, id, load.LaneOf(o.key, cfg.Streams.Partitions))
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
@@ -52,7 +51,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 // setUpStreams creates and checks all streams and the durable consumer of each partition. Its error lists every fault.
 func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
 	if err := streams.Ensure(ctx, nc, stored.Streams(cfg)); err != nil {
-		return err
+		return config.Explained(err)
 	}
 	var faults []error
 	for p := range cfg.Streams.Partitions {
@@ -63,5 +62,5 @@ func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error 
 			WindowRows:   cfg.Window.Rows, Create: cfg.Streams.Create,
 		}))
 	}
-	return errors.Join(faults...)
+	return config.Explained(errors.Join(faults...))
 }
