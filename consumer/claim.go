@@ -96,19 +96,28 @@ func (c *Consumer) checkStart(ctx context.Context, durable *streams.Durable) err
 	if c.started {
 		return nil
 	}
-	input, err := c.js.Stream(ctx, c.cfg.InputStream)
+	input, err := c.streamInfo(ctx, c.cfg.InputStream)
 	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", c.cfg.InputStream, c.denied(err))
+		return err
 	}
 	end, err := c.readEnd(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := c.checkInput(ctx, end, durable, durable.Handle.CachedInfo(), input.CachedInfo()); err != nil {
+	if _, err := c.checkInput(ctx, end, durable, durable.Handle.CachedInfo(), input); err != nil {
 		return err
 	}
 	c.started = true
 	return nil
+}
+
+// streamInfo asks the server for a stream.
+func (c *Consumer) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	s, err := c.js.Stream(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", name, c.denied(err))
+	}
+	return s.CachedInfo(), nil
 }
 
 // checkInput compares the input stream with the one of the last claim, and the place to go on at with the durable

@@ -217,7 +217,7 @@ func TestResultsCreatedAnewHoldTheStageUp(t *testing.T) {
 		b.loadFrom(100, 10)
 		time.Sleep(time.Minute)
 		s := r.Status()
-		if !strings.Contains(s.Problem, consumer.ErrResumePointLost.Error()) || !strings.Contains(s.Problem, "--new-input") {
+		if !strings.Contains(s.Problem, consumer.ErrResumePointLost.Error()) || !strings.Contains(s.Problem, "NewInput") {
 			t.Errorf("problem %q, want %q and the choices", s.Problem, consumer.ErrResumePointLost)
 		}
 		if got := b.stored("RESULTS", "results.stage.0.rows"); got != 0 {

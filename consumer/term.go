@@ -14,42 +14,77 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// term is one term of ownership. The goroutine of [Consumer.Run] owns it; only the emitter runs beside it.
+// term is one term of ownership. The goroutine of [Consumer.Run] owns it; only the emitter runs beside it. What happens to
+// a row, from the request to the ack, is in rows.go.
 type term struct {
 	c       *Consumer
 	owner   string
 	durable *streams.Durable
-	ackAll  bool // an ack covers all rows before it
-	end     logEnd
-	buf     *sequencer.Buffer[*Row]
-	open    map[uint64]*Row // the rows in buf
-	pull    *puller
-	journal *journal
+	ackAll  bool     // an ack covers all rows before it
+	journal *journal // nil: none
 
-	accepted   uint64        // stream sequence of the last row taken
-	delivered  uint64        // consumer sequence of the last delivery; 0: none since the reset
-	pin        string        // that came with it
-	quietSince time.Time     // last row or result: with either there was room again, or movement
-	quiet      time.Duration // how long that may be before the consumer is looked at
-	doubtSince time.Time     // when a gap was noticed, see pulse; zero: the partition is ours as far as is known
-	lastReset  time.Time
-	silent     int       // resets in a row that brought no row
-	checked    time.Time // last append, or when the log was last asked whether the partition is still ours
-	headSeq    uint64
-	headSince  time.Time
+	window
+	intake
+	standing
+	ending
+	emission
+}
 
-	unstarted  []*Row // rows that wait until the journal is read, or the log after a gap
-	stopping   bool
-	released   bool // to another replica, with stopping
-	handedBack int  // rows in buf that the executor gave back
-	collected  int  // rows from the mailbox that are not counted yet, see mailbox
+// window is what was taken and is not emitted. Always len(open) + handedBack == buf.Len().
+type window struct {
+	buf  *sequencer.Buffer[*Row]
+	open map[uint64]*Row // the rows in buf, but for those taken back, by sequence
+	// unstarted are rows of open that nobody works on: they wait until the journal is read, or the log after a gap.
+	unstarted []*Row
+	// handedBack counts the places in buf whose rows were taken back; only a stopping term takes any back.
+	handedBack int
+	// collected rows have left the mailbox and are not counted yet, see mailbox; 0 at the end of each turn.
+	collected int
+	// headSeq is the oldest row of buf, as last published, since headSince; 0: there was none.
+	headSeq   uint64
+	headSince time.Time
+	spare     []*Row // the mailbox's next list
+}
 
+// intake is how far rows were taken. Each row of the input up to accepted is in buf, or was emitted.
+type intake struct {
+	pull     *puller // of the last reset: what came to an earlier one is not seen
+	accepted uint64  // stream sequence of the last row taken; never less than end.mark
+	// delivered is the consumer sequence of the last delivery since the reset, and pin the pin that came with it; 0: none
+	// came, so the next proves nothing about the rows before it.
+	delivered uint64
+	pin       string
+	lastReset time.Time
+	// quietSince is when a row came last or a result went: with either there was room again, or movement. After quiet, from
+	// silence to silenceMost, the consumer is looked at.
+	quietSince time.Time
+	quiet      time.Duration
+	silent     int // resets in a row, after a silence, that brought no row
+}
+
+// standing is what is known of the term's hold on the partition.
+type standing struct {
+	end     logEnd    // of the log, by this term's claim or its last append: the condition of the next
+	checked time.Time // when the log was last known to end there
+	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started. Zero: the partition is ours as far
+	// as is known.
+	doubtSince time.Time
+}
+
+// ending says that the term takes no more rows and drains. Neither is taken back.
+type ending struct {
+	stopping bool
+	released bool // to another replica; implies stopping
+}
+
+// emission is the emitter and what passes to and from it. While emitting, one group is on its way and its outcome was not
+// taken yet; so neither channel, of one place each, ever blocks the term.
+type emission struct {
 	groups   chan []*Row
 	stored   chan emitted
 	emitting bool
 	cancel   context.CancelFunc
 	emitter  sync.WaitGroup
-	spare    []*Row
 }
 
 // begin claims the partition and sets the durable consumer to the row after the last one emitted.
@@ -58,54 +93,25 @@ type term struct {
 // before it is fenced. And the reset never goes to a row that may have been acked: an ack from before the reset,
 // arriving late, would lift the ack floor to its old, higher delivery number, and the server would ignore every later
 // ack.
-func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin string) (t *term, err error) {
-	input, err := c.js.Stream(ctx, c.cfg.InputStream)
+func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin string) (*term, error) {
+	input, results, end, err := c.survey(ctx, durable)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.InputStream, c.denied(err))
-	}
-	info, err := durable.Info(ctx)
-	if err != nil {
-		return nil, err
-	}
-	results, err := c.js.Stream(ctx, c.cfg.ResultStream)
-	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", c.cfg.ResultStream, c.denied(err))
-	}
-	end, err := c.readEnd(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if end, err = c.checkInput(ctx, end, durable, info, input.CachedInfo()); err != nil {
 		return nil, err
 	}
 	owner := c.newOwner()
 	c.at("claiming")
 	claiming := time.Now()
-	if end, err = c.claim(ctx, owner, end, input.CachedInfo().Created); err != nil {
+	if end, err = c.claim(ctx, owner, end, input.Created); err != nil {
 		return nil, err
 	}
 	c.at("claimed")
 	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.mark))
 	c.recordRun("claim", owner, "")
-	buf, err := sequencer.New[*Row](sequencer.Limits{Rows: c.cfg.WindowRows, Bytes: c.cfg.WindowBytes})
+	c.forget(end.mark, input.Created)
+	t, err := c.newTerm(owner, durable, pin, end)
 	if err != nil {
-		return nil, fatal(fmt.Errorf("consumer: window: %w", err))
+		return nil, err
 	}
-	c.forget(end.mark, input.CachedInfo().Created)
-	t = &term{
-		c:       c,
-		owner:   owner,
-		durable: durable,
-		ackAll:  info.Config.AckPolicy == jetstream.AckAllPolicy,
-		end:     end,
-		buf:     buf,
-		open:    make(map[uint64]*Row),
-		pin:     pin,
-		checked: time.Now(),
-		groups:  make(chan []*Row, 1),
-		stored:  make(chan emitted, 1),
-	}
-	t.accepted = end.mark
 	c.pulse.begin(claiming)
 	if err := t.reset(ctx); err != nil {
 		if t.pull != nil {
@@ -117,10 +123,47 @@ func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin stri
 	t.journal = c.openJournal(owner, end.mark, time.Now())
 	ectx, cancel := context.WithCancel(ctx)
 	t.cancel = cancel
-	e := newEmitter(c, owner, end, results.CachedInfo().Config)
+	e := newEmitter(c, owner, end, results.Config)
 	t.emitter.Go(func() { e.run(ectx, t.groups, t.stored) })
 	c.setStatus(func(s *Status) { s.Role, s.Owner, s.HighWaterMark, s.JournalProblem = Owner, owner, end.mark, "" })
 	return t, nil
+}
+
+// survey looks at the streams and the durable consumer, and returns the place to go on at.
+func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input, results *jetstream.StreamInfo, end logEnd, err error) {
+	if input, err = c.streamInfo(ctx, c.cfg.InputStream); err != nil {
+		return nil, nil, end, err
+	}
+	info, err := durable.Info(ctx)
+	if err != nil {
+		return nil, nil, end, err
+	}
+	if results, err = c.streamInfo(ctx, c.cfg.ResultStream); err != nil {
+		return nil, nil, end, err
+	}
+	if end, err = c.readEnd(ctx); err != nil {
+		return nil, nil, end, err
+	}
+	end, err = c.checkInput(ctx, end, durable, info, input)
+	return input, results, end, err
+}
+
+// newTerm returns a term that has claimed the partition at end and has taken no row.
+func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd) (*term, error) {
+	buf, err := sequencer.New[*Row](sequencer.Limits{Rows: c.cfg.WindowRows, Bytes: c.cfg.WindowBytes})
+	if err != nil {
+		return nil, fatal(fmt.Errorf("consumer: window: %w", err))
+	}
+	return &term{
+		c:        c,
+		owner:    owner,
+		durable:  durable,
+		ackAll:   durable.Handle.CachedInfo().Config.AckPolicy == jetstream.AckAllPolicy,
+		window:   window{buf: buf, open: make(map[uint64]*Row)},
+		intake:   intake{accepted: end.mark, pin: pin},
+		standing: standing{end: end, checked: time.Now()},
+		emission: emission{groups: make(chan []*Row, 1), stored: make(chan emitted, 1)},
+	}, nil
 }
 
 // close waits for the emitter. A group under way is left to the log: the next term reads whether it was stored.
@@ -190,11 +233,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		now := time.Now()
 		t.beat(now)
 		if t.stopping && t.drained() && t.journal.flushed(now) {
-			err := t.handOver(hard)
-			if err == nil && t.released && soft.Err() == nil {
-				err = errReleased
-			}
-			return err
+			return t.finish(soft, hard)
 		}
 		next, err := t.request(now)
 		if err != nil {
@@ -203,7 +242,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if step := t.journal.step(now, t.blocker()); !step.IsZero() && step.Before(next) {
 			next = step
 		}
-		t.startWaiting()
+		t.start()
 		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
 		select {
 		case <-hard.Done():
@@ -236,27 +275,27 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		}
 		t.checkOwner(now)
 		t.setGate()
-		t.c.resumeIf(t.c.mail.count(t.collected, t.journal.lossy()))
-		t.collected = 0
+		t.countReplies()
 		t.publishStatus()
 	}
 }
 
-// request asks for the rows that there is room for; a stopping term asks for none and renews its pin.
-func (t *term) request(now time.Time) (next time.Time, err error) {
-	if t.stopping {
-		return t.pull.step(now, 0, 0, false)
+// finish hands the partition over, after the term has drained.
+func (t *term) finish(soft, hard context.Context) error {
+	if err := t.handOver(hard); err != nil {
+		return err
 	}
-	rows := t.c.cfg.WindowRows - t.buf.Len()
-	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
-	if watch := t.quietSince.Add(t.quiet); rows > 0 && watch.Before(next) && watch.After(now) {
-		next = watch
+	if t.released && soft.Err() == nil {
+		return errReleased
 	}
-	return next, err
+	return nil
 }
 
-// roomBytes is how many bytes of rows may still be taken.
-func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / unansweredCounts }
+// countReplies tells the mailbox how many replies a crash would lose.
+func (t *term) countReplies() {
+	t.c.resumeIf(t.c.mail.count(t.collected, t.journal.lossy()))
+	t.collected = 0
+}
 
 // blocker is the first row that is not answered; rows before it wait for no other.
 func (t *term) blocker() uint64 {

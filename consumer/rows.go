@@ -11,6 +11,25 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// A row's way, in the order in which it happens: request, received, accept, take, start, the executor's work (see [Row]),
+// collect, complete, emit, the emitter's append (see emitter), emitted, ack.
+
+// request asks for the rows that there is room for; a stopping term asks for none and renews its pin.
+func (t *term) request(now time.Time) (next time.Time, err error) {
+	if t.stopping {
+		return t.pull.step(now, 0, 0, false)
+	}
+	rows := t.c.cfg.WindowRows - t.buf.Len()
+	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
+	if watch := t.quietSince.Add(t.quiet); rows > 0 && watch.Before(next) && watch.After(now) {
+		next = watch
+	}
+	return next, err
+}
+
+// roomBytes is how many bytes of rows may still be taken.
+func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / unansweredCounts }
+
 // received takes one message of the pull request: a row, or the server's word on it.
 //
 // A row that brings another pin than the last one had is no proof that the partition is still ours:
@@ -48,22 +67,14 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	if err != nil {
 		return nil //nolint:nilerr // not a delivery
 	}
-	now := time.Now()
-	t.moved(now)
 	seq := md.Sequence.Stream
-	proven := t.delivered > 0 && md.NumDelivered == 1 && md.Sequence.Consumer == t.delivered+1 && t.pull.pin == t.pin
-	t.delivered, t.pin = md.Sequence.Consumer, t.pull.pin
-	t.c.setStatus(func(s *Status) { s.Pending = md.NumPending })
-	if t.silent = 0; now.Sub(t.lastReset) > 2*silence {
-		t.c.problems.clear(problemRows)
-	}
-	if t.stopping {
+	proven := t.noteDelivery(md, time.Now())
+	switch {
+	case t.stopping:
 		return nil // the hand-over sets the consumer back to it
-	}
-	if seq <= t.accepted {
+	case seq <= t.accepted:
 		return t.again(ctx, seq, md.NumDelivered, m.Reply)
-	}
-	if seq != t.accepted+1 && !proven {
+	case seq != t.accepted+1 && !proven:
 		next, err := t.c.nextInput(ctx, t.accepted+1)
 		if err != nil {
 			return err
@@ -78,6 +89,18 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 		return t.reset(ctx)
 	}
 	return t.take(seq, m)
+}
+
+// noteDelivery notes a delivery, and reports whether it proves that no row lies between it and the one before.
+func (t *term) noteDelivery(md *nats.MsgMetadata, now time.Time) (proven bool) {
+	t.moved(now)
+	proven = t.delivered > 0 && md.NumDelivered == 1 && md.Sequence.Consumer == t.delivered+1 && t.pull.pin == t.pin
+	t.delivered, t.pin = md.Sequence.Consumer, t.pull.pin
+	t.c.setStatus(func(s *Status) { s.Pending = md.NumPending })
+	if t.silent = 0; now.Sub(t.lastReset) > 2*silence {
+		t.c.problems.clear(problemRows)
+	}
+	return proven
 }
 
 // again takes the delivery of a row that was taken before.
@@ -118,12 +141,26 @@ func (t *term) take(seq uint64, m *nats.Msg) error {
 	switch {
 	case !known:
 		t.unstarted = append(t.unstarted, row)
-		t.startWaiting()
+		t.start()
 	case row.answered:
 		t.complete(row)
 		t.emit()
 	}
 	return nil
+}
+
+func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
+	m.Header.Del(streams.HeaderPinID)
+	row := &Row{
+		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
+		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
+		Taken:   time.Now(), mail: c.mail, gate: &c.gate, pulse: c.pulse, recorder: c.cfg.Recorder,
+	}
+	if c.cfg.Tracer != nil {
+		row.trace = c.cfg.Tracer.RowTaken(row)
+	}
+	row.MaxBodyBytes, _ = c.room(row)
+	return row
 }
 
 // unansweredCounts is how often an unanswered row counts in the window: once for itself, and once for its result, which
@@ -144,9 +181,9 @@ func weight(m *nats.Msg) int {
 	return size
 }
 
-// startWaiting starts the rows that wait for the journal, or for the log after a gap, to be read. A stopping term starts
+// start begins the work on the rows that wait for the journal, or for the log after a gap, to be read. A stopping term starts
 // none.
-func (t *term) startWaiting() {
+func (t *term) start() {
 	switch {
 	case len(t.unstarted) == 0:
 		return
@@ -164,20 +201,6 @@ func (t *term) startWaiting() {
 	}
 	clear(t.unstarted)
 	t.unstarted = t.unstarted[:0]
-}
-
-func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
-	m.Header.Del(streams.HeaderPinID)
-	row := &Row{
-		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
-		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
-		Taken:   time.Now(), mail: c.mail, gate: &c.gate, pulse: c.pulse, recorder: c.cfg.Recorder,
-	}
-	if c.cfg.Tracer != nil {
-		row.trace = c.cfg.Tracer.RowTaken(row)
-	}
-	row.MaxBodyBytes, _ = c.room(row)
-	return row
 }
 
 // collect takes the answered rows into the sequencer.
@@ -233,3 +256,80 @@ func (t *term) complete(row *Row) {
 	t.journal.wait(row, now)
 	t.c.at("answered")
 }
+
+// ackEvery bounds the rows between two acks where one ack covers all before it.
+const ackEvery = 64
+
+// emit hands the contiguous head to the emitter, if it is free. What gathers while one group is under way is the next.
+func (t *term) emit() {
+	if t.emitting {
+		return
+	}
+	var group []*Row
+	bytes := 0
+	// A part of the window only: the rest is filled and answered while the group is on its way.
+	for i := range min(streams.AppendMax, max(batchPaysRows, t.c.cfg.WindowRows/4)) {
+		entry, ok := t.buf.Ready(i)
+		if !ok || !entry.Value.emittable() {
+			break
+		}
+		if bytes += entry.Bytes; bytes > streams.AppendBytesMax && len(group) > 0 {
+			break
+		}
+		group = append(group, entry.Value)
+	}
+	if len(group) == 0 {
+		return
+	}
+	t.emitting = true
+	t.journal.emitting()
+	t.groups <- group
+}
+
+// emitted releases what is stored and acks it. Only now: an ack before the result is stored would lose the row in a crash.
+func (t *term) emitted(e emitted) error {
+	t.emitting = false
+	if e.err != nil {
+		return e.err
+	}
+	t.settled(e)
+	if len(e.rows) == 0 {
+		return nil
+	}
+	t.end, t.checked = e.end, e.at
+	t.moved(e.at)
+	t.buf.Release(len(e.rows))
+	failed := 0
+	for i, row := range e.rows {
+		delete(t.open, row.Seq)
+		if row.reply.Failed {
+			failed++
+		}
+		if !t.ackAll || i == len(e.rows)-1 || i%ackEvery == ackEvery-1 {
+			t.ack(row.ackReply)
+		}
+		if row.trace != nil {
+			row.trace.Emitted(row.reply, e.at)
+		}
+		if o := t.c.cfg.Observer; o != nil {
+			o.RowEmitted(t.c.cfg.Partition, row.reply.Failed, e.at.Sub(row.Taken), e.at.Sub(row.reply.Event.FinishedAt))
+		}
+	}
+	t.journal.emitted(e.end.mark, e.rows)
+	t.c.at("acked")
+	t.c.setStatus(func(s *Status) {
+		s.Emitted += uint64(len(e.rows))
+		s.Failed += uint64(failed)
+		s.HighWaterMark = e.end.mark
+	})
+	return nil
+}
+
+// ack needs no answer: an ack that gets lost is made good by the next one, or by the reset of the next term.
+func (t *term) ack(reply string) {
+	if err := t.c.nc.Publish(reply, ackBody); err != nil {
+		t.c.log.Debug("ack not sent", slog.Any("error", err))
+	}
+}
+
+var ackBody = []byte("+ACK")
