@@ -20,7 +20,7 @@ var (
 	// ErrFenced ends a term: another replica has appended to the results since this one read their end.
 	ErrFenced = errors.New("fenced: another replica owns the partition")
 	// ErrInputRecreated means that the input stream is not the one that the results were made from.
-	ErrInputRecreated = errors.New("the input stream was created anew since the last claim, so its sequences mean other rows")
+	ErrInputRecreated = errors.New("the input stream was re-created since the last claim, so its sequences mean other rows")
 	// ErrResumePointLost means that rows were acked but the results stream knows of none.
 	ErrResumePointLost = errors.New("the results stream has lost its resume point")
 )
@@ -91,7 +91,7 @@ func (c *Consumer) nextInput(ctx context.Context, seq uint64) (uint64, error) {
 func (c *Consumer) denied(err error) error { return streams.Denied(c.nc, err) }
 
 // checkStart looks once, before this process stands by, for what would keep it from serving the partition: a person who
-// starts it should be told at once, and not when its turn comes.
+// starts it should see that at once, and not when its turn comes.
 func (c *Consumer) checkStart(ctx context.Context, durable *streams.Durable) error {
 	if c.started {
 		return nil
@@ -150,7 +150,7 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 	return end, nil
 }
 
-// acked tells whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the row
+// acked reports whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the row
 // that it begins with, which may be any.
 func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
 	return input.State.Msgs > 0 && durable.AckFloor.Stream >= max(input.State.FirstSeq, durable.Config.OptStartSeq)
@@ -179,7 +179,7 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 			return logEnd{seq: seq, owner: owner, mark: end.mark}, nil
 		}
 		// No answer, or a refusal that is no verdict: a replicated stream also refuses while another append on the same
-		// condition is under way, which may yet come to nothing. The log knows.
+		// condition is under way, which may still fail. The log knows.
 		now, readErr := c.readEnd(ctx)
 		switch {
 		case readErr != nil:

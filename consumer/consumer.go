@@ -56,13 +56,13 @@ type Config struct {
 	PinnedTTL time.Duration
 	// Create says whether a missing durable consumer may be created.
 	Create bool
-	// NewInput accepts an input stream that was created anew since the last claim.
+	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
 	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
 	Spread *spread.Spread
 	// Journal keeps replies that have waited JournalAfter for their turn in JournalStream, so that a crash does not pay for
 	// them again. Zero JournalAfter keeps them as soon as their call events are stored. A journal that is full, gone or
-	// forbidden is done without (see [Status.JournalProblem]).
+	// forbidden is not used (see [Status.JournalProblem]).
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
@@ -76,11 +76,11 @@ type Config struct {
 	// Explain puts an error into words for the log and for [Status.Problem]; see [streams.Explain]. Nil: its own words.
 	Explain func(error) string
 
-	// hook is told each step of the protocol. Tests crash or suspend the process there.
+	// hook is called at each step of the protocol. Tests crash or suspend the process there.
 	hook func(step string)
 }
 
-// Observer is told what happens, for metrics. Its methods must not block.
+// Observer is called when something happens, for metrics. Its methods must not block.
 type Observer interface {
 	// RowEmitted is called for each result stored: how long it was in the stage, and how long it was finished.
 	RowEmitted(partition int, failed bool, sinceTaken, sinceFinished time.Duration)
@@ -143,8 +143,8 @@ type Consumer struct {
 	held map[uint64]*Row
 	// inputCreated is when the input stream was created, whose sequences held and journal speak of.
 	inputCreated time.Time
-	// started says that all was well once, whether it was this process's turn or not: from then on a missing or ill-set stream
-	// is a problem that may be fixed while it waits.
+	// started says that all was well once, whether it was this process's turn or not: from then on a missing or misconfigured
+	// stream is a problem that may be fixed while it waits.
 	started bool
 	// maxMessage is the largest message that the results stream takes.
 	maxMessage atomic.Int32
@@ -155,22 +155,22 @@ type Consumer struct {
 
 // New checks the configuration and returns a Consumer; [Consumer.Run] does the work. It makes no request.
 func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
-	var faults []error
+	var found []error
 	for name, value := range map[string]string{
 		"Name": cfg.Name, "InputStream": cfg.InputStream, "InputSubject": cfg.InputSubject,
 		"ResultStream": cfg.ResultStream, "ResultSubject": cfg.ResultSubject,
 	} {
 		if value == "" {
-			faults = append(faults, fmt.Errorf("consumer: %s is empty", name))
+			found = append(found, fmt.Errorf("consumer: %s is empty", name))
 		}
 	}
 	if cfg.Executor == nil || cfg.Recorder == nil || cfg.Logger == nil {
-		faults = append(faults, errors.New("consumer: Executor, Recorder and Logger are required"))
+		found = append(found, errors.New("consumer: Executor, Recorder and Logger are required"))
 	}
 	if strings.Contains(cfg.InputSubject, streams.PartitionToken) {
-		faults = append(faults, fmt.Errorf("consumer: InputSubject %q must name one partition", cfg.InputSubject))
+		found = append(found, fmt.Errorf("consumer: InputSubject %q must name one partition", cfg.InputSubject))
 	}
-	if err := errors.Join(faults...); err != nil {
+	if err := errors.Join(found...); err != nil {
 		return nil, err
 	}
 	cfg.setDefaults()
@@ -216,7 +216,7 @@ func (c *Consumer) Status() Status {
 	return s
 }
 
-// Unkept is how many replies a crash would pay for again now, where all are to be kept at once (no [Config.JournalAfter]);
+// Unkept is how many replies a crash would pay for again now, where all must be kept at once (no [Config.JournalAfter]);
 // else 0. An executor that lets them hold their slots pays again for no more calls than it has slots; it is woken by
 // [Resumer]. Safe for concurrent use.
 func (c *Consumer) Unkept() int {
@@ -235,7 +235,7 @@ func (c *Consumer) setStatus(change func(*Status)) {
 // Run serves the partition, term after term. When soft ends it takes no more rows, waits until the executor has answered
 // or handed back every row, emits what is contiguous, acks, and hands the partition over. When hard ends it leaves
 // everything where it is. It returns nil after either, and an error only where trying again can't help: an input stream
-// created anew ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for good. What a person can
+// re-created ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for ever. What a person can
 // fix from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that can't serve) is an error only
 // at the start, before all was well once; later it is waited for, and [Status.Problem] reports it.
 func (c *Consumer) Run(soft, hard context.Context) error {
@@ -243,7 +243,7 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 		s.standBy()
 		s.Role = Stopped
 	})
-	defer c.letGoAll()
+	defer c.abandonAll()
 	backoff := storeRetryFirst
 	for soft.Err() == nil {
 		began := time.Now()
@@ -378,7 +378,7 @@ func (c *Consumer) connected(ctx context.Context) error {
 func (c *Consumer) keepRows(t *term) {
 	for _, row := range t.unstarted {
 		delete(t.open, row.Seq) // nobody works on it
-		row.letGo()
+		row.abandon()
 	}
 	for seq, row := range t.open {
 		row.wanted.Store(false)
@@ -391,21 +391,21 @@ func (c *Consumer) keepRows(t *term) {
 // forget drops the held rows that somebody has emitted, and all of them when the input is another stream by now.
 func (c *Consumer) forget(mark uint64, created time.Time) {
 	if !created.Equal(c.inputCreated) {
-		c.letGoAll()
+		c.abandonAll()
 		c.inputCreated = created
 	}
 	for seq, row := range c.held {
 		if seq <= mark {
 			delete(c.held, seq)
-			row.letGo()
+			row.abandon()
 		}
 	}
 }
 
-// letGoAll drops all held rows.
-func (c *Consumer) letGoAll() {
+// abandonAll drops all held rows.
+func (c *Consumer) abandonAll() {
 	for _, row := range c.held {
-		row.letGo()
+		row.abandon()
 	}
 	clear(c.held)
 }
@@ -416,7 +416,7 @@ func (c *Consumer) answeredLate(row *Row) {
 	case c.held[row.Seq] != row: // emitted by somebody, or of an input stream that is gone
 	case row.reply.HandedBack:
 		delete(c.held, row.Seq)
-		row.letGo()
+		row.abandon()
 	default:
 		row.answered = true
 	}
@@ -436,5 +436,5 @@ func (c *Consumer) at(step string) {
 	}
 }
 
-// newOwner names a term: unique, and it tells where it ran.
+// newOwner names a term: unique, and it shows where it ran.
 func (c *Consumer) newOwner() string { return c.cfg.RunID + "." + rand.Text()[:8] }

@@ -37,7 +37,7 @@ var (
 
 // emitter appends results to the log, in order, each on condition that the log still ends where this term left it.
 //
-// One append is under way at a time. Several at once, each with the end that the one before it would make, are no fence:
+// One append is in flight at a time. Several at once, each with the end that the one before it would make, are no fence:
 // a rival's claim can take a number in between, and a later append of the fenced owner fits the log again.
 //
 // An append is one message, or one atomic batch with the condition on its first message. Which is cheaper depends on the

@@ -2,13 +2,13 @@ package consumer
 
 import "sync/atomic"
 
-// Resumer is what an [Executor] that asks [Row.MayBegin] is: Resume tells it that rows may begin that might not before.
+// Resumer is what an [Executor] that asks [Row.MayBegin] is: Resume reports that rows may begin that might not before.
 // Resume must not block.
 type Resumer interface {
 	Resume()
 }
 
-// MayBegin tells whether there is room for the row's reply. An executor that goes by it begins no row while replies that
+// MayBegin reports whether there is room for the row's reply. An executor that goes by it begins no row while replies that
 // wait for an earlier row use up the window's bytes, and implements [Resumer]. The row that all of them wait for may
 // always begin, and so may one that is no longer wanted, to be handed back.
 func (r *Row) MayBegin() bool { return !r.Wanted() || r.gate.admits(r.Seq) }

@@ -64,9 +64,9 @@ func (t *term) drained() bool {
 // It reads the log before the reset, for the partition may have been lost while it drained:
 //
 //	A waits for its last call. B finds nobody pinned, claims, sets the consumer back, and takes rows.
-//	A's call ends. A has nothing to append that would tell it, and sets the consumer back under B.
+//	A's call ends. A has nothing to append, so it does not learn of B, and sets the consumer back under B.
 func (t *term) handOver(ctx context.Context) error {
-	t.pull.close() // a row that came to a request under way would be taken from the next owner
+	t.pull.close() // a row that came to a request in flight would be taken from the next owner
 	t.accepted = t.end.mark
 	t.c.at("drained")
 	if err := t.c.stillEndsAt(ctx, t.end); err != nil {

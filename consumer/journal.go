@@ -37,7 +37,7 @@ const (
 )
 
 // journal keeps replies that wait for an earlier row where the next owner finds them, so that a crash does not pay for
-// them again. It saves money and never decides what is right: a journal that is full, gone or forbidden is done without.
+// them again. It saves money and never decides what is right: a journal that is full, gone or forbidden is not used.
 //
 // An entry is an ordinary message, sent without waiting for the answer. Its call events are stored before it, so no reply
 // that is taken from it lacks its audit. At take-over a marker goes in behind all that came before, and the entries up to
@@ -67,16 +67,16 @@ type journal struct {
 	fresh      []*Row    // answered, perhaps to be kept, by keepAt
 	due        []*Row    // whose time had come, and that could not be kept then or have no answer yet
 	next       time.Time // when to look through them; zero: nothing to do
-	flushUntil time.Time // not zero: the partition is to be handed over
+	flushUntil time.Time // not zero: the partition is about to be handed over
 
 	live         []journalRef // entries of rows that are not emitted, and some that are, as stored
 	last         uint64       // highest journal sequence seen
-	lastAtAppend uint64       // last, when the group under way was given to the emitter
+	lastAtAppend uint64       // last, when the group in flight went to the emitter
 	knownTo      uint64       // entries up to it are known, see needed
 	purged       uint64       // entries below are removed
 	nextPurge    time.Time
 	problem      string
-	unkept       int // rows that are to be kept and are not yet
+	unkept       int // rows that must be kept and are not yet
 }
 
 // journalRef says that an entry of the journal is about a row of the input.
@@ -124,7 +124,7 @@ func (j *journal) send(topic string, msg *nats.Msg) error {
 	return j.c.nc.PublishMsg(msg)
 }
 
-// wait is told of a row that is answered. Once it has waited long enough for its turn, its reply is kept.
+// wait takes note of a row that is answered. Once it has waited long enough for its turn, its reply is kept.
 func (j *journal) wait(row *Row, now time.Time) {
 	if j == nil || row.reply.RequestHash == "" || row.reply.Event.Source == auditlog.SourceJournal {
 		return
@@ -240,7 +240,7 @@ func (j *journal) settle(row *Row) {
 	}
 }
 
-// lossy is how many replies a crash would lose that the journal is to keep; 0 while it is done without.
+// lossy is how many replies a crash would lose that the journal should keep; 0 while it is not used.
 func (j *journal) lossy() int {
 	if j == nil || j.problem != "" {
 		return 0
@@ -285,24 +285,24 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	}
 	j.live = append(j.live, journalRef{entry: entry, row: seq})
 	j.last = max(j.last, entry)
-	j.mended()
+	j.recovered()
 }
 
-// holds tells whether a row's reply is in there from an earlier term, and this process still had it in memory. The reply
+// holds reports whether a row's reply is in there from an earlier term, and this process still had it in memory. The reply
 // in there may be another one to the same request, which the executor could not use and has paid for again.
 func (j *journal) holds(row *Row) bool {
 	k := j.kept[row.Seq]
 	return k != nil && k.RequestHash == row.reply.RequestHash && k.Reply.Form == row.reply.Form && bytes.Equal(k.Reply.Body, row.reply.Body)
 }
 
-// emitting is told that an append is about to begin.
+// emitting takes note that an append is about to begin.
 func (j *journal) emitting() {
 	if j != nil {
 		j.lastAtAppend = j.last
 	}
 }
 
-// emitted is told of rows that need no journal any more.
+// emitted takes note of rows that need no journal any more.
 func (j *journal) emitted(mark uint64, rows []*Row) {
 	if j == nil {
 		return
@@ -323,7 +323,7 @@ func (j *journal) emitted(mark uint64, rows []*Row) {
 	}
 }
 
-// busyReading tells whether it is still open what is known of earlier terms.
+// busyReading reports whether it is still open what is known of earlier terms.
 func (j *journal) busyReading() bool { return j != nil && j.reading }
 
 // replyTo returns what was kept for a row; nil: nothing.
@@ -370,7 +370,7 @@ func (j *journal) purge(below uint64) {
 	j.c.at("purged")
 }
 
-// flushed tells whether every reply that waits is kept, so that the partition may be handed over. The first call sends
+// flushed reports whether every reply that waits is kept, so that the partition may be handed over. The first call sends
 // them off; it does not wait longer than a request may take.
 func (j *journal) flushed(now time.Time) bool {
 	if j == nil {
@@ -391,7 +391,7 @@ func (j *journal) flushed(now time.Time) bool {
 	return true
 }
 
-// waiting yields the rows that are to be kept and are not yet.
+// waiting yields the rows that must be kept and are not yet.
 func (j *journal) waiting() iter.Seq[*Row] {
 	return func(yield func(*Row) bool) {
 		for _, list := range [][]*Row{j.due, j.fresh} {
@@ -404,7 +404,7 @@ func (j *journal) waiting() iter.Seq[*Row] {
 	}
 }
 
-// complain notes that the journal is done without, and why.
+// complain notes that the journal is not used, and why.
 func (j *journal) complain(why string) {
 	if j.problem == why {
 		return
@@ -414,7 +414,7 @@ func (j *journal) complain(why string) {
 	j.c.log.Warn("replies are not kept, a crash would pay for them again", slog.String("journal", j.c.cfg.JournalStream), slog.String("reason", why))
 }
 
-func (j *journal) mended() {
+func (j *journal) recovered() {
 	if j.problem == "" {
 		return
 	}
@@ -423,7 +423,7 @@ func (j *journal) mended() {
 	j.c.log.Info("replies are kept again", slog.String("journal", j.c.cfg.JournalStream))
 }
 
-// headerMarker tells a marker from an entry, headerRequestHash names the request that an entry answers, headerReplyForm is
+// headerMarker marks a marker, headerRequestHash names the request that an entry answers, headerReplyForm is
 // [Reply.Form], and headerInputCreated names the input stream whose sequences the entry speaks of.
 const (
 	headerMarker       = "Stage-Marker"

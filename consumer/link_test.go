@@ -77,7 +77,7 @@ func (l *link) sleep(d time.Duration) {
 	time.AfterFunc(d, func() { l.set(func() { l.asleep = false }) })
 }
 
-// awake waits until the process is not suspended, and tells whether it is alive.
+// awake waits until the process is not suspended, and reports whether it is alive.
 func (l *link) awake() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
-// What can stand in the way of a partition until time or a person mends it.
+// What can block a partition until it passes or a person fixes it.
 const (
 	problemConnection = "connection"
 	problemOwnership  = "ownership"
@@ -21,7 +21,7 @@ const (
 	problemRows       = "rows"
 )
 
-// problems holds what stands in the way at the moment, for /readyz and the log. Safe for concurrent use.
+// problems holds what blocks the partition at the moment, for /readyz and the log. Safe for concurrent use.
 type problems struct {
 	log     *slog.Logger
 	explain func(error) string
@@ -41,7 +41,7 @@ func (p *problems) set(area string, err error) {
 	p.why[area] = why
 	p.mu.Unlock()
 	if fresh {
-		p.log.Warn("held up, will try again", slog.String("area", area), slog.String("reason", why))
+		p.log.Warn("blocked, retrying", slog.String("area", area), slog.String("reason", why))
 	}
 }
 
@@ -51,11 +51,11 @@ func (p *problems) clear(area string) {
 	delete(p.why, area)
 	p.mu.Unlock()
 	if was {
-		p.log.Info("going on", slog.String("area", area))
+		p.log.Info("recovered", slog.String("area", area))
 	}
 }
 
-// forget drops problems of a term that is over; whether they are mended is for the next one to see.
+// forget drops problems of a term that is over; whether they are solved is for the next one to see.
 func (p *problems) forget(areas ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,22 +78,22 @@ func (p *problems) String() string {
 // fatalError ends [Consumer.Run]: trying again would not help, a person must decide.
 type fatalError struct {
 	error
-	// mendable says that the fault can be mended from outside, so it is fatal only before the first term.
-	mendable bool
+	// fixable says that the problem can be fixed from outside, so it is fatal only before the first term.
+	fixable bool
 }
 
 func (e fatalError) Unwrap() error { return e.error }
 
 func fatal(err error) error { return fatalError{error: err} }
 
-// fatalAtStart is for faults in what a person has set up. They end a start at once, so that they are seen; a stage that
-// has served waits until they are mended.
-func fatalAtStart(err error) error { return fatalError{error: err, mendable: true} }
+// fatalAtStart is for problems in what a person has set up. They end a start at once, so that they are seen; a stage that
+// has served waits until they are fixed.
+func fatalAtStart(err error) error { return fatalError{error: err, fixable: true} }
 
 func isFatal(err error, hasServed bool) bool {
 	if _, unfit := errors.AsType[*streams.UnfitError](err); unfit {
 		return !hasServed
 	}
 	f, ok := errors.AsType[fatalError](err)
-	return ok && (!f.mendable || !hasServed)
+	return ok && (!f.fixable || !hasServed)
 }

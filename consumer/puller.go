@@ -39,13 +39,13 @@ type puller struct {
 	renew   time.Duration
 	most    int // rows that one request may ask for
 
-	left     int       // rows that the request under way may still bring
+	left     int       // rows that the request in flight may still bring
 	ends     time.Time // when the server forgets it
 	over     time.Time // when it is over at the latest
 	asked    time.Time // last request of any kind
 	notUntil time.Time // earliest next request
 	refused  string    // why the server refused the last request; empty: it did not
-	full     bool      // the next row is larger than the room that the last request told
+	full     bool      // the next row is larger than the room that the last request had
 }
 
 type pullRequest struct {
@@ -62,7 +62,7 @@ func newPuller(nc *nats.Conn, prefix, stream, durable, pin string, renew time.Du
 		nc:      nc,
 		subject: prefix + "CONSUMER.MSG.NEXT." + stream + "." + durable,
 		inbox:   nc.NewInbox(),
-		// Room for what two requests may bring: the one under way and one that was given up as lost.
+		// Room for what two requests may bring: the one in flight and one that was given up as lost.
 		msgs:  make(chan *nats.Msg, 2*pullBatchMax+64),
 		pin:   pin,
 		renew: renew,
@@ -116,7 +116,7 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 	return p.over.Add(time.Millisecond), nil
 }
 
-// received tells a row from the server's word on the request under way; status messages return row false.
+// received distinguishes a row from the server's word on the request in flight; status messages return row false.
 func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 	status := ""
 	if len(m.Data) == 0 {
@@ -138,7 +138,7 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 	case "409":
 		why := strings.ToLower(m.Header.Get("Description"))
 		if strings.Contains(why, "batch completed") {
-			// Comes behind the last row where room for bytes is left: the next request may be under way by now.
+			// Comes behind the last row where room for bytes is left: the next request may be in flight by now.
 			return false, nil
 		}
 		p.left, p.refused = 0, m.Header.Get("Description")

@@ -13,7 +13,7 @@ import (
 // Executor works on rows: it renders, calls and answers. [Consumer] hands it each row in stream order.
 type Executor interface {
 	// Start begins the work on a row and returns without waiting for it. The executor answers with [Row.Reply] exactly
-	// once for each Start, from any goroutine. A row that it gives back ([Reply.HandedBack]) may be started again.
+	// once for each Start, from any goroutine. A row that it hands back ([Reply.HandedBack]) may be started again.
 	Start(row *Row)
 }
 
@@ -54,7 +54,7 @@ type Row struct {
 	answered    bool   // owned by the consumer: reply is there and is no hand-back
 	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
 
-	keep          bool      // owned by the term: the reply is to be kept in the journal, and is not yet
+	keep          bool      // owned by the term: the reply must be kept in the journal, and is not yet
 	answeredAt    time.Time // in this term
 	keepAt        time.Time // when to do so
 	sentToJournal bool      // and no answer so far
@@ -84,7 +84,7 @@ type Reply struct {
 	Event auditlog.Row
 	// UpstreamReason names the reason on the dead letter subject where the event has none: a row that arrived as an error.
 	UpstreamReason string
-	// RequestHash tells requests apart for the journal; empty: the reply is not kept. It covers what is sent to whom. The
+	// RequestHash distinguishes requests for the journal; empty: the reply is not kept. It covers what is sent to whom. The
 	// names of fields and whatever else shapes the body are not in it, see [Row.Kept].
 	RequestHash string
 	// Form is what the executor must know of Body to make it again from a kept reply, in words of its own: printable ASCII.
@@ -95,7 +95,7 @@ type Reply struct {
 	HandedBack bool
 }
 
-// Wanted tells whether the process still owns the row, as far as it can know. An executor asks before it spends money on
+// Wanted reports whether the process still owns the row, as far as it can know. An executor asks before it spends money on
 // the row, and hands back one that is not wanted: in the meantime another replica may have taken over, for instance while
 // this process was suspended.
 func (r *Row) Wanted() bool { return r.wanted.Load() && r.pulse.sure(time.Now()) }
@@ -121,7 +121,7 @@ func (r *Row) Reply(reply Reply) {
 	r.mail.put(r)
 }
 
-// eventStored is told of each of the row's events that the audit stream holds.
+// eventStored is called for each of the row's events that the audit stream holds.
 func (r *Row) eventStored() {
 	if r.unstored.Add(-1) == 0 {
 		r.mail.wake()

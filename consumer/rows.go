@@ -181,8 +181,8 @@ func weight(m *nats.Msg) int {
 	return size
 }
 
-// start begins the work on the rows that wait for the journal, or for the log after a gap, to be read. A stopping term starts
-// none.
+// start begins the work on the rows that wait for the journal, or for the log after a gap, to be read. A stopping term
+// starts none.
 func (t *term) start() {
 	switch {
 	case len(t.unstarted) == 0:
@@ -227,11 +227,11 @@ func (t *term) collect() {
 
 // takeBack forgets a row that a stopping term does not start, or that the executor has handed back to it; its place in the
 // sequencer stays empty. The term may end in an error all the same, and nobody works on the row any more: kept for the
-// next term, it would never be started there, and hold up the partition for good.
+// next term, it would never be started there, and block the partition for ever.
 func (t *term) takeBack(row *Row) {
 	t.handedBack++
 	delete(t.open, row.Seq)
-	row.letGo()
+	row.abandon()
 }
 
 // complete puts the answer into the sequencer and its row event on the way. The event is stored before the result.
@@ -260,7 +260,7 @@ func (t *term) complete(row *Row) {
 // ackEvery bounds the rows between two acks where one ack covers all before it.
 const ackEvery = 64
 
-// emit hands the contiguous head to the emitter, if it is free. What gathers while one group is under way is the next.
+// emit hands the contiguous head to the emitter, if it is free. What gathers while one group is in flight is the next.
 func (t *term) emit() {
 	if t.emitting {
 		return
@@ -325,7 +325,7 @@ func (t *term) emitted(e emitted) error {
 	return nil
 }
 
-// ack needs no answer: an ack that gets lost is made good by the next one, or by the reset of the next term.
+// ack needs no answer: a lost ack is made up for by the next one, or by the reset of the next term.
 func (t *term) ack(reply string) {
 	if err := t.c.nc.Publish(reply, ackBody); err != nil {
 		t.c.log.Debug("ack not sent", slog.Any("error", err))

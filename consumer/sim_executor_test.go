@@ -163,8 +163,8 @@ func (e *simExecutor) answer(row *consumer.Row) {
 	})
 }
 
-// busyWith tells whether the row's partition has to wait for this executor: the row's call is in flight, or it waits while
-// every slot is taken.
+// busyWith reports whether the row's partition has to wait for this executor: the row's call is in flight, or it waits
+// while every slot is taken.
 func (e *simExecutor) busyWith(partition int, seq uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -177,7 +177,7 @@ func (e *simExecutor) busyWith(partition int, seq uint64) bool {
 	return len(e.calls) == simPool && slices.ContainsFunc(e.queues[partition], is)
 }
 
-// waitedFor tells whether a release has to wait for a call of the partition.
+// waitedFor reports whether a release has to wait for a call of the partition.
 func (e *simExecutor) waitedFor(partition int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,7 +189,7 @@ func (e *simExecutor) waitedFor(partition int) bool {
 	return false
 }
 
-// begun tells whether it has made a call.
+// begun reports whether it has made a call.
 func (e *simExecutor) begun() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -345,7 +345,7 @@ func (s *sim) revive() {
 	}
 }
 
-// overdue tells whether a process that is to stop is past all patience.
+// overdue reports whether a process that is to stop is past all patience.
 func (s *sim) overdue(l *life) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

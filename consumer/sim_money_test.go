@@ -94,7 +94,7 @@ func (l *life) handedOver(c *simCall) time.Time {
 	return time.Time{}
 }
 
-// unwell tells whether a process had trouble in a time.
+// unwell reports whether a process had trouble in a time.
 func (s *sim) unwell(l *life, from, to time.Time) bool {
 	meets := func(t span) bool { return !t.from.After(to) && !t.to.Before(from) }
 	return slices.ContainsFunc(l.troubled, meets) || slices.ContainsFunc(s.troubled, meets)

@@ -48,7 +48,7 @@ func (a *armed) set(step, manner string, after int, lasts time.Duration) {
 	a.step, a.manner, a.after, a.lasts = step, manner, after, lasts
 }
 
-// strikes tells whether it happens now.
+// strikes reports whether it happens now.
 func (a *armed) strikes(step string) (manner string, lasts time.Duration, now bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,7 +209,7 @@ func (l *life) kill() {
 	<-l.ended
 }
 
-// running tells whether it lives, whatever else.
+// running reports whether it lives, whatever else.
 func (l *life) running() bool { return !l.link.isDead() && !isClosed(l.ended) }
 
 // simCall is one call, paid for.

@@ -86,7 +86,7 @@ func (w *simWatch) look() {
 	}
 }
 
-// healthy tells whether a process can be expected to serve. sim.mu is held.
+// healthy reports whether a process can be expected to serve. sim.mu is held.
 func (s *sim) healthy(l *life) bool {
 	now := time.Now()
 	return l.stopping.IsZero() && !slices.ContainsFunc(l.troubled, func(t span) bool { return !now.Before(t.from) && !now.After(t.to) })

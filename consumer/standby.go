@@ -102,7 +102,7 @@ func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstr
 		return nil, err
 	}
 	if !nobodyPinned(info) || info.NumPending == 0 && info.NumAckPending == 0 {
-		c.problems.clear(problemOwnership) // what held up an earlier term is no concern of a standby
+		c.problems.clear(problemOwnership) // what blocked an earlier term is no concern of a standby
 	}
 	return info, nil
 }
@@ -138,7 +138,7 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 			continue
 		case <-c.cfg.Spread.Changes(c.cfg.Partition):
 			if !c.cfg.Spread.Should(c.cfg.Partition) {
-				return "", true, nil // a row that comes to the request under way is found missing by its next owner
+				return "", true, nil // a row that comes to the request in flight is found missing by its next owner
 			}
 			v.idle, look = v.usual, sooner(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
 			continue
@@ -225,8 +225,8 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// endsShort tells whether the results end before a row that is acked, or that the consumer was set behind: a power cut has
-// taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had set the
+// endsShort reports whether the results end before a row that is acked, or that the consumer was set behind: a power cut
+// has taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had set the
 // consumer back to the row after those that it held. With every row acked, none would come that brings the pin, and the
 // results would stay short until the next new row. Without an answer it is not known.
 func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {

@@ -166,7 +166,7 @@ func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, e
 	}, nil
 }
 
-// close waits for the emitter. A group under way is left to the log: the next term reads whether it was stored.
+// close waits for the emitter. A group in flight is left to the log: the next term reads whether it was stored.
 func (t *term) close() {
 	t.cancel()
 	close(t.groups)
@@ -291,7 +291,7 @@ func (t *term) finish(soft, hard context.Context) error {
 	return nil
 }
 
-// countReplies tells the mailbox how many replies a crash would lose.
+// countReplies reports to the mailbox how many replies a crash would lose.
 func (t *term) countReplies() {
 	t.c.resumeIf(t.c.mail.count(t.collected, t.journal.lossy()))
 	t.collected = 0

@@ -13,16 +13,16 @@ type Tracer interface {
 	RowTaken(row *Row) Trace
 }
 
-// Trace follows one row. Exactly one of Emitted and LetGo ends it, on the goroutine of [Consumer.Run].
+// Trace follows one row. Exactly one of Emitted and Abandoned ends it, on the goroutine of [Consumer.Run].
 type Trace interface {
 	// Header holds what the row's result carries in place of the row's own headers of these names, so that whoever takes the
 	// result goes on with this trace. It returns the same at each call, and nobody changes it.
 	Header() nats.Header
 	// Emitted is called when the row's result was stored.
 	Emitted(reply *Reply, at time.Time)
-	// LetGo is called when this process gives up the row, which then is, or will be, emitted by another term of ownership.
-	// Calls for the row may still be in the air.
-	LetGo(at time.Time)
+	// Abandoned is called when this process gives up the row, which then is, or will be, emitted by another term of ownership.
+	// Calls for the row may still be in flight.
+	Abandoned(at time.Time)
 }
 
 // Trace is what follows the row; nil: nothing does.
@@ -36,9 +36,9 @@ func (r *Row) traceHeader() nats.Header {
 	return r.trace.Header()
 }
 
-// letGo ends the trace of a row that is not emitted here.
-func (r *Row) letGo() {
+// abandon ends the trace of a row that is not emitted here.
+func (r *Row) abandon() {
 	if r.trace != nil {
-		r.trace.LetGo(time.Now())
+		r.trace.Abandoned(time.Now())
 	}
 }

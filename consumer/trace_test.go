@@ -24,7 +24,7 @@ type followed struct {
 	seq     uint64
 	header  nats.Header
 	emitted int
-	letGo   int
+	abandon int
 }
 
 func (f *follower) RowTaken(row *consumer.Row) consumer.Trace {
@@ -39,7 +39,7 @@ func (r *followed) Header() nats.Header { return r.header }
 
 func (r *followed) Emitted(*consumer.Reply, time.Time) { r.end(&r.emitted) }
 
-func (r *followed) LetGo(time.Time) { r.end(&r.letGo) }
+func (r *followed) Abandoned(time.Time) { r.end(&r.abandon) }
 
 func (r *followed) end(count *int) {
 	r.f.mu.Lock()
@@ -51,8 +51,8 @@ func (r *followed) end(count *int) {
 func (f *follower) check(t *testing.T) (emitted int) {
 	t.Helper()
 	for _, row := range f.rows {
-		if row.emitted+row.letGo != 1 {
-			t.Errorf("row %d: emitted %d times and let go %d times, want one of them once", row.seq, row.emitted, row.letGo)
+		if row.emitted+row.abandon != 1 {
+			t.Errorf("row %d: emitted %d times and let go %d times, want one of them once", row.seq, row.emitted, row.abandon)
 		}
 		emitted += row.emitted
 	}

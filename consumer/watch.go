@@ -43,7 +43,7 @@ func (t *term) stillOurs(ctx context.Context) error {
 }
 
 // checkOwner has the log looked at when nothing was appended for a while: an owner with nothing to append would not learn
-// that it was fenced, and go on making calls. Without a pin, requests just wait and tell nothing. A pin proves nothing:
+// that it was fenced, and go on making calls. Without a pin, requests just wait and show nothing. A pin proves nothing:
 //
 //	A is slow. It sees nobody pinned, and nobody again.
 //	B is granted the pin with a row, claims, and resets.
@@ -115,7 +115,7 @@ func (t *term) watch(ctx context.Context) error {
 	return t.reset(ctx)
 }
 
-// takenByOthers tells whether the server has delivered, and somebody has acked, rows after the last one taken here.
+// takenByOthers reports whether the server has delivered, and somebody has acked, rows after the last one taken here.
 func (t *term) takenByOthers(ctx context.Context, info *jetstream.ConsumerInfo) (bool, error) {
 	if info.Delivered.Stream <= t.accepted {
 		return false, nil

@@ -31,7 +31,7 @@ func (a Address) Format(f fmt.State, _ rune) {
 }
 
 // Discover returns the address of the server that runs on dir. ok is false when none does: an address file left by a
-// killed process is told from a live one by the lock, which dies with its process.
+// killed process is distinguished from a live one by the lock, which dies with its process.
 func Discover(dir string) (a Address, ok bool, err error) {
 	raw, err := os.ReadFile(filepath.Join(dir, addressFile))
 	if errors.Is(err, os.ErrNotExist) {

@@ -22,7 +22,7 @@ type pace struct {
 	armed      bool        // wake will fire
 }
 
-// mayGo tells whether the n events that wait may go now. If not, it is told again by wake when the interval ends.
+// mayGo reports whether the n events that wait may go now. If not, wake is called when the interval ends.
 func (p *pace) mayGo(now time.Time, n int, wake func()) bool {
 	passed := now.Sub(p.began)
 	if passed >= gatherFor {

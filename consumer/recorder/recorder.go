@@ -57,10 +57,10 @@ type Config struct {
 	MaxPendingBytes int
 	// Payloads says what call events keep of requests and replies; the zero value keeps them whole.
 	Payloads auditlog.Payloads
-	// Recorded, when set, is told of each event as it comes, before it is stored: of the very events, whose bodies it must
+	// Recorded, when set, is called with each event as it comes, before it is stored: of the very events, whose bodies it must
 	// not keep. It must not block.
 	Recorded func(e auditlog.Event)
-	// Stored, when set, is told of each event that the stream holds. It must not block.
+	// Stored, when set, is called with the kind of each event that the stream holds. It must not block.
 	Stored func(kind string)
 	// Explain puts an error into words for the log and for [Recorder.Problem]; see [streams.Explain]. Nil: its own words.
 	Explain func(error) string
@@ -393,7 +393,7 @@ func (r *Recorder) singleAnswered(number uint64, refused error, now time.Time) {
 		r.complain(rec, refused.Error())
 	default:
 		delete(r.sent, number)
-		r.mended(rec)
+		r.recovered(rec)
 		r.single += (streams.Cost(now.Sub(r.lastAck)) - r.single) / 16
 		r.lastAck = now
 		r.stored = append(r.stored, rec)
@@ -414,8 +414,8 @@ func (r *Recorder) complain(rec *record, why string) {
 	}
 }
 
-// mended notes that an event is stored. All is well when the last one that was in trouble is. The lock is held.
-func (r *Recorder) mended(rec *record) {
+// recovered notes that an event is stored. All is well when the last one that was in trouble is. The lock is held.
+func (r *Recorder) recovered(rec *record) {
 	if !rec.trouble {
 		return
 	}

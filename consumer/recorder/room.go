@@ -41,7 +41,7 @@ func (r *room) full(bytes int) bool {
 	return r.events > 0 && (r.events >= r.eventsLimit || bytes > r.bytesLimit-r.bytes)
 }
 
-// free gives the room of an event back.
+// free releases the room of an event.
 func (r *room) free(bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

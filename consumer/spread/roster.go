@@ -18,7 +18,7 @@ const (
 	// neglectLook is the time between two looks at a partition that nobody serves, as far as is known.
 	neglectLook = 500 * time.Millisecond
 	// returnFirst is how long a partition is not released to a replica that said it stood by for it and did not take it;
-	// twice as long each time, at most returnMost: it may be able by now, and the shares are to be even after ten seconds.
+	// twice as long each time, at most returnMost: it may be able by now, and the shares must be even after ten seconds.
 	// returnForget is after how long the count begins again.
 	returnFirst  = time.Second
 	returnMost   = 8 * time.Second
@@ -71,7 +71,7 @@ type place struct {
 	waitsSince time.Time // rows wait there and nobody serves them; zero: not as far as is known
 	changed    time.Time // when the holder did last
 	looked     time.Time // last look at the consumer
-	look       bool      // it is to be looked at once, although somebody is there
+	look       bool      // it must be looked at once, although somebody is there
 	takeOver   bool      // nobody takes it, so this replica does
 
 	failed    string    // the replica that stood by for it and did not take it
@@ -139,7 +139,7 @@ func setOf(list []int) map[int]bool {
 	return set
 }
 
-// reunite is to be called after a time without a connection: nobody could be heard.
+// reunite must be called after a time without a connection: nobody could be heard.
 func (r *roster) reunite(now time.Time) {
 	for _, p := range r.peers {
 		p.heard = now
@@ -263,7 +263,7 @@ func (r *roster) attended(partition int) bool {
 	return false
 }
 
-// lookAt returns when the consumer of a partition that this replica does not serve is to be looked at; zero: not before
+// lookAt returns when the consumer of a partition that this replica does not serve should be looked at; zero: not before
 // something changes. A partition that has been released is looked at once though somebody says that it waits for it.
 func (r *roster) lookAt(partition int) time.Time {
 	pl := &r.places[partition]

@@ -53,7 +53,7 @@ type Spread struct {
 	mu        sync.Mutex
 	roster    *roster
 	serves    []bool          // what this replica should serve
-	looks     []time.Time     // when each partition is to be looked at
+	looks     []time.Time     // when each partition should be looked at
 	changed   []chan struct{} // one a partition; holds a token when serves or looks have changed
 	listening bool            // to the others, before a decision
 	check     int             // the partition that was looked at last though somebody serves it
@@ -67,7 +67,7 @@ func Subject(name string) string { return "llm-stage." + name + ".replicas" }
 type Config struct {
 	// Name of the stage.
 	Name string
-	// ID tells this process from all others; it is the RunID of its consumers.
+	// ID distinguishes this process from all others; it is the RunID of its consumers.
 	ID string
 	// Partitions of the stage.
 	Partitions int
@@ -76,7 +76,7 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// New returns a Spread. [Spread.Run] does the work; until then no partition is to be served.
+// New returns a Spread. [Spread.Run] does the work; until then no partition should be served.
 func New(nc *nats.Conn, cfg Config) *Spread {
 	if cfg.Explain == nil {
 		cfg.Explain = error.Error
@@ -106,12 +106,12 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 	listened, gathered := time.NewTimer(listenFor), time.NewTimer(time.Hour)
 	defer listened.Stop()
 	defer gathered.Stop()
-	announce, check := time.NewTicker(announceEvery), time.NewTicker(checkEvery)
-	defer announce.Stop()
+	tick, check := time.NewTicker(announceEvery), time.NewTicker(checkEvery)
+	defer tick.Stop()
 	defer check.Stop()
 	leaving, gathering := soft.Done(), false
-	tell := func(hello bool) { s.announce(hello, soft.Err() != nil) }
-	tell(true)
+	announce := func(hello bool) { s.announce(hello, soft.Err() != nil) }
+	announce(true)
 	for {
 		select {
 		case <-ctx.Done():
@@ -119,15 +119,15 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 			return nil
 		case <-leaving:
 			leaving = nil
-			tell(false)
+			announce(false)
 			continue
 		case <-connected:
 			s.rejoin()
 			listened.Reset(listenFor)
-			tell(true)
+			announce(true)
 		case m := <-heard:
 			if s.hear(m.Data, time.Now()) {
-				tell(false)
+				announce(false)
 			}
 		case <-listened.C:
 			s.listened()
@@ -139,9 +139,9 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 			continue
 		case <-gathered.C:
 			gathering = false
-			tell(false)
-		case <-announce.C:
-			tell(false)
+			announce(false)
+		case <-tick.C:
+			announce(false)
 		case <-check.C:
 			s.checkNext()
 		}
@@ -260,7 +260,7 @@ func (s *Spread) Changes(partition int) <-chan struct{} {
 	return s.changed[partition]
 }
 
-// LookAt returns when the consumer of a partition that this replica should not serve is to be looked at; zero: not before
+// LookAt returns when the consumer of a partition that this replica should not serve should be looked at; zero: not before
 // there is a change.
 func (s *Spread) LookAt(partition int) time.Time {
 	s.mu.Lock()

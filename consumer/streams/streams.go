@@ -51,7 +51,7 @@ type Config struct {
 	JournalMaxBytes int64
 }
 
-// Ensure creates the streams that are missing and checks those that exist. Its error lists every fault and says
+// Ensure creates the streams that are missing and checks those that exist. Its error lists every problem and says
 // what to change. A request that nobody answers, mostly for want of a permission, ends it after five seconds: the
 // others would only be waited for in the same way.
 func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
@@ -73,15 +73,15 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 	if s.DeadLetterSubject != "" {
 		looks = append(looks, func() error { return captured(ctx, js, s.DeadLetterSubject) })
 	}
-	var faults []error
+	var problems []error
 	for _, look := range looks {
 		err := look()
-		faults = append(faults, err)
+		problems = append(problems, err)
 		if Unanswered(err) {
 			break
 		}
 	}
-	return errors.Join(faults...)
+	return errors.Join(problems...)
 }
 
 func (s Config) storage() jetstream.StorageType {
@@ -148,7 +148,7 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstre
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return NewSettingError(field, "%s: look at stream %s: %w", field, want.Name, Denied(js.Conn(), err))
 	case !s.Create && field == FieldJournalStream:
-		return nil // it can be done without
+		return nil // replies are not kept, then
 	case !s.Create:
 		return NewSettingError(field, "%s: stream %s does not exist: create it, or set %s=true", field, want.Name, FieldCreate)
 	default:
@@ -372,10 +372,10 @@ func checkServer(version string) error {
 	return nil
 }
 
-// canReset tells whether a server can set a consumer back in place.
+// canReset reports whether a server can set a consumer back in place.
 func canReset(version string) bool { return since214(version) }
 
-// canIngest tells whether a server knows fast batches.
+// canIngest reports whether a server knows fast batches.
 func canIngest(version string) bool { return since214(version) }
 
 func since214(version string) bool {

@@ -2,7 +2,7 @@ package streams
 
 import "strings"
 
-// covers tells whether filter matches everything that subject (a subject or a filter itself) matches.
+// covers reports whether filter matches everything that subject (a subject or a filter itself) matches.
 func covers(filter, subject string) bool {
 	for {
 		f, restF, moreF := strings.Cut(filter, ".")
@@ -19,7 +19,7 @@ func covers(filter, subject string) bool {
 	}
 }
 
-// overlaps tells whether some subject matches both filters.
+// overlaps reports whether some subject matches both filters.
 func overlaps(a, b string) bool {
 	for {
 		x, restA, moreA := strings.Cut(a, ".")

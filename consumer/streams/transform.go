@@ -13,7 +13,7 @@ import (
 
 // The server spreads the rows of a stream over partitions by the stream's subject transform: of `rows.*` it makes
 // `rows.{{partition(8,1)}}.{{wildcard(1)}}`, say, so that the key in the subject decides, and rows of one key keep their
-// order. What follows does the same arithmetic, to tell on which subject a row must be published to get where it should.
+// order. What follows does the same arithmetic, to find out on which subject a row must be published to get where it should.
 
 // partitionTransform returns the subjects and the transform of an input stream that spreads rows over partitions: for the
 // input subject `rows.{partition}.>` rows are published on `rows.KEY`, or on `rows.3.KEY` by those who choose themselves.

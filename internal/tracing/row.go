@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel/attribute"
@@ -162,8 +161,8 @@ func (t *Row) fail(reply *consumer.Reply) {
 	t.span.SetStatus(codes.Error, reason)
 }
 
-// LetGo ends the span of a row that another term of ownership emits.
-func (t *Row) LetGo(at time.Time) {
+// Abandoned ends the span of a row that another term of ownership emits.
+func (t *Row) Abandoned(at time.Time) {
 	t.span.SetAttributes(attrRowStatus.String(rowStatusLetGo))
 	t.span.End(trace.WithTimestamp(at))
 }

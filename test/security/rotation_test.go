@@ -133,7 +133,7 @@ func TestALoginThatIsLostIsToldOfAndTakenUpAgain(t *testing.T) {
 			in.through(20)
 			g.lose()
 			s.says(g.says...)
-			s.says("held up, will try again", "area=connection", "not connected to NATS: ")
+			s.says("blocked, retrying", "area=connection", "not connected to NATS: ")
 			if ok, why := s.ready(); ok || !strings.Contains(why, "not connected to NATS") || strings.Contains(why, "-token") || strings.Contains(why, "-password") {
 				t.Errorf("ready %v: %s", ok, why)
 			}
