@@ -20,32 +20,31 @@ type ResultFormat struct {
 	answer, usage, templateHash, variablesHash, provenance, failure []byte
 }
 
+// Provenance says where the prompts of a stage come from: the SHA-256 of the template and of the lookup, and their paths
+// as configured. A string that is empty is null in the result.
+type Provenance struct {
+	TemplateHash, TemplateSource string
+	LookupHash, LookupSource     string
+}
+
 // NewResultFormat prepares the fields of a stage whose reply goes into field (F in what
-// follows) and whose prompts come from t. t may be nil: hashes and sources are null then.
-// It fails when field is empty or no UTF-8.
-func NewResultFormat(field string, t *Template) (*ResultFormat, error) {
+// follows) and whose prompts come from where from says. It fails when field is empty or no UTF-8.
+func NewResultFormat(field string, from Provenance) (*ResultFormat, error) {
 	if field == "" || !utf8.ValidString(field) {
 		return nil, fmt.Errorf("response field %q: must be a name in UTF-8", field)
 	}
 	key := func(suffix string) []byte { return append(appendString(nil, field+suffix), ':') }
 	member := func(suffix string, value []byte) []byte { return append(append([]byte{','}, key(suffix)...), value...) }
-	var templateHash, templateSource, lookupHash, lookupSource string
-	if t != nil {
-		templateHash, templateSource = t.Hash(), t.Source()
-		if l := t.Lookup(); l != nil {
-			lookupHash, lookupSource = l.Hash(), l.Source()
-		}
-	}
 	return &ResultFormat{
 		field:         field,
 		answer:        key(""),
 		usage:         member("_usage", nil),
-		templateHash:  member("_template_hash", appendStringOrNull(nil, templateHash)),
+		templateHash:  member("_template_hash", appendStringOrNull(nil, from.TemplateHash)),
 		variablesHash: member("_variables_hash", nil),
 		provenance: slices.Concat(
-			member("_template_source", appendStringOrNull(nil, templateSource)),
-			member("_lookup_hash", appendStringOrNull(nil, lookupHash)),
-			member("_lookup_source", appendStringOrNull(nil, lookupSource)),
+			member("_template_source", appendStringOrNull(nil, from.TemplateSource)),
+			member("_lookup_hash", appendStringOrNull(nil, from.LookupHash)),
+			member("_lookup_source", appendStringOrNull(nil, from.LookupSource)),
 			member("_model", nil)),
 		failure: key(errorSuffix),
 	}, nil

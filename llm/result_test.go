@@ -15,9 +15,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-func mustFormat(tb testing.TB, field string, t *Template) *ResultFormat {
+func mustFormat(tb testing.TB, field string, from Provenance) *ResultFormat {
 	tb.Helper()
-	f, err := NewResultFormat(field, t)
+	f, err := NewResultFormat(field, from)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func mustFormat(tb testing.TB, field string, t *Template) *ResultFormat {
 const added = `"F":"hi","F_usage":null,"F_template_hash":null,"F_variables_hash":null,"F_template_source":null,"F_lookup_hash":null,"F_lookup_source":null,"F_model":null}`
 
 func TestSuccessKeepsTheRowAndAddsFieldsLast(t *testing.T) {
-	f := mustFormat(t, "F", nil)
+	f := mustFormat(t, "F", Provenance{})
 	for row, want := range map[string]string{
 		`{}`:                                  `{`,
 		"  { \n }  ":                          `{`,
@@ -53,15 +53,10 @@ func TestSuccessKeepsTheRowAndAddsFieldsLast(t *testing.T) {
 }
 
 func TestSuccessWritesEveryField(t *testing.T) {
-	lookup, err := ParseLookup([]byte(`{"a":1}`), "lookups/a.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tpl, err := ParseTemplate([]byte("{{ row.a }}"), TemplateOptions{Source: `prompts/"p".j2`, Lookup: lookup})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := mustFormat(t, `my "field"`, tpl)
+	f := mustFormat(t, `my "field"`, Provenance{
+		TemplateHash: Hash([]byte("{{ row.a }}")), TemplateSource: `prompts/"p".j2`,
+		LookupHash: Hash([]byte(`{"a":1}`)), LookupSource: "lookups/a.json",
+	})
 	row := mustRow(t, `{"a":1,"my \"field\"_error":{}}`)
 	got := string(f.AppendSuccess([]byte("before "), row, &Answer{
 		Text: "not used", Value: json.RawMessage(`{"stars": 4}`), VariablesHash: row.VariablesHash(), Model: "m-1",
@@ -79,14 +74,14 @@ func TestSuccessWritesEveryField(t *testing.T) {
 
 func TestResponseFieldMustBeAName(t *testing.T) {
 	for _, field := range []string{"", "\xff"} {
-		if _, err := NewResultFormat(field, nil); err == nil {
+		if _, err := NewResultFormat(field, Provenance{}); err == nil {
 			t.Errorf("%q is taken", field)
 		}
 	}
 }
 
 func TestErrorKeepsTheRowAndAddsTheReason(t *testing.T) {
-	f := mustFormat(t, "F", nil)
+	f := mustFormat(t, "F", Provenance{})
 	fault := &Error{
 		Provider: "openai", Status: 500, Class: Transient, Reason: ReasonAPICallFailed, Err: errors.New(`it said "no"`),
 		Facts: map[string]any{"status_code": 500, "provider_code": nil, "response": json.RawMessage(`{"a": 1}`), "broken": json.RawMessage("{"), "keys": []string{"a"}, "errors": 1},
@@ -118,7 +113,7 @@ func TestErrorKeepsTheRowAndAddsTheReason(t *testing.T) {
 }
 
 func TestErrorFitsTheServersMaximum(t *testing.T) {
-	f := mustFormat(t, "F", nil)
+	f := mustFormat(t, "F", Provenance{})
 	row := mustRow(t, `{"text":"`+strings.Repeat("é", 2000)+`"}`)
 	fault := &Error{
 		Reason: ReasonTruncated, Err: errors.New(strings.Repeat("e", 3000)),
@@ -237,7 +232,7 @@ func TestResultIsTheRowTakenApartAndPutTogether(t *testing.T) {
 	fields := []string{"F", "a", "F_usage", "é\"", `\`}
 	rapid.Check(t, func(t *rapid.T) {
 		field := rapid.SampledFrom(fields).Draw(t, "field")
-		f, err := NewResultFormat(field, nil)
+		f, err := NewResultFormat(field, Provenance{})
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
@@ -255,7 +250,7 @@ func FuzzResult(f *testing.F) {
 		if err != nil || strings.Contains(string(body), `\ud`) || strings.Contains(string(body), `\uD`) {
 			return // to encoding/json, which the model uses, all lone surrogates are equal
 		}
-		format, err := NewResultFormat(field, nil)
+		format, err := NewResultFormat(field, Provenance{})
 		if err != nil {
 			return
 		}
@@ -270,7 +265,7 @@ func ExampleResultFormat() {
 		fmt.Println(err)
 		return
 	}
-	format, err := NewResultFormat("llm_response", nil)
+	format, err := NewResultFormat("llm_response", Provenance{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -284,7 +279,7 @@ func ExampleResultFormat() {
 }
 
 func TestAResultIsPutIntoItsRowWithoutAllocating(t *testing.T) {
-	format, row := mustFormat(t, "llm_response", nil), mustRow(t, benchmarkRow())
+	format, row := mustFormat(t, "llm_response", Provenance{}), mustRow(t, benchmarkRow())
 	dst := make([]byte, 0, 4096)
 	n := testing.AllocsPerRun(100, func() {
 		dst = format.AppendSuccess(dst[:0], row, &Answer{Text: "Good.", Usage: &Usage{PromptTokens: 3}, VariablesHash: "h", Model: "m"})
@@ -300,7 +295,7 @@ func BenchmarkResult(b *testing.B) {
 	body := []byte(benchmarkRow())
 	text := strings.Repeat("A short answer. ", 8)
 	usage := &Usage{PromptTokens: 300, CompletionTokens: 40, TotalTokens: 340}
-	format, row := mustFormat(b, "llm_response", nil), mustRow(b, string(body))
+	format, row := mustFormat(b, "llm_response", Provenance{}), mustRow(b, string(body))
 	var dst []byte
 	splice := func() {
 		dst = format.AppendSuccess(dst[:0], row, &Answer{Text: text, Usage: usage, Model: "m"})

@@ -107,6 +107,15 @@ func (t *Template) compile(source []byte) (err error) {
 	return c.template(t.tpl.Root())
 }
 
+// Provenance says where prompts of the template come from.
+func (t *Template) Provenance() Provenance {
+	p := Provenance{TemplateHash: t.hash, TemplateSource: t.source}
+	if t.lookup != nil {
+		p.LookupHash, p.LookupSource = t.lookup.hash, t.lookup.source
+	}
+	return p
+}
+
 // Hash returns the SHA-256 of the template's bytes in hexadecimal.
 func (t *Template) Hash() string { return t.hash }
 

@@ -118,7 +118,7 @@ func TestResultsOfTheStage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bare, err := llm.NewResultFormat("llm_response", nil)
+	bare, err := llm.NewResultFormat("llm_response", llm.Provenance{})
 	if err != nil {
 		t.Fatal(err)
 	}

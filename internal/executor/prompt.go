@@ -61,7 +61,7 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	p.format, err = llm.NewResultFormat(cfg.Prompt.ResponseField, p.template)
+	p.format, err = llm.NewResultFormat(cfg.Prompt.ResponseField, p.template.Provenance())
 	fault("STAGE_RESPONSE_FIELD", err)
 	return p, errors.Join(faults...)
 }
