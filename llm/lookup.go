@@ -77,12 +77,10 @@ func decodeLookup(content []byte) (any, error) {
 	case len(content) > maxLookupJSON:
 		return nil, fmt.Errorf("more than %d bytes", maxLookupJSON)
 	case !utf8.Valid(content):
-		return nil, fmt.Errorf("no UTF-8 at byte %d", invalidUTF8(content))
+		return nil, fmt.Errorf("no UTF-8 at byte %d", InvalidUTF8(content))
 	case json.Valid(content):
-		d := jsonDecoder{text: string(content)}
-		d.space()
-		v := d.value()
-		if d.repeated {
+		v, repeated := DecodeJSON(content)
+		if repeated {
 			return nil, errors.New("some object has a key twice")
 		}
 		return v, nil

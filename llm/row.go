@@ -58,7 +58,7 @@ func (r *Row) scan() error {
 		return fmt.Errorf("%d bytes are too many", len(r.body))
 	}
 	if !utf8.Valid(r.body) {
-		return fmt.Errorf("no UTF-8 at byte %d", invalidUTF8(r.body))
+		return fmt.Errorf("no UTF-8 at byte %d", InvalidUTF8(r.body))
 	}
 	s := jsonScanner{src: r.body, noting: true, members: r.first[:0]}
 	s.space()
@@ -94,8 +94,8 @@ func (s *jsonScanner) foreign() error {
 	return s.unexpected("a JSON object")
 }
 
-// invalidUTF8 returns the index of the first byte that is no UTF-8.
-func invalidUTF8(b []byte) int {
+// InvalidUTF8 returns the index of the first byte of b that is not UTF-8, or its length.
+func InvalidUTF8(b []byte) int {
 	for i := 0; i < len(b); {
 		r, size := utf8.DecodeRune(b[i:])
 		if r == utf8.RuneError && size == 1 {

@@ -115,7 +115,7 @@ func TestVariablesKeepNumbersAndText(t *testing.T) {
 		"i": int64(math.MinInt64), "big": json.Number("9223372036854775808"), "f": 1.5, "e": 1000.0, "huge": math.Inf(1),
 		"s": "aé😀\n/", "lone": "x\uFFFDy\uFFFD\uFFFDA", "l": []any{}, "o": map[string]any{"a": nil}, "twice": true,
 	}
-	if got := r.variables(); !reflect.DeepEqual(got, want) {
+	if got := decoded(r); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %#v\nwant %#v", got, want)
 	}
 	checkMembers(t, r, want)
@@ -194,12 +194,17 @@ func FuzzParseRow(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := r.variables(); !reflect.DeepEqual(got, want) {
+		if got := decoded(r); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%q\n got %#v\nwant %#v", body, got, want)
 		}
 		checkMembers(t, r, want)
 		checkHash(t, r)
 	})
+}
+
+func decoded(r *Row) map[string]any {
+	v := r.Variables()
+	return v.All()
 }
 
 // checkMembers compares what a template is given for each name, decoded by itself, with the whole.
@@ -209,15 +214,15 @@ func checkMembers(t interface {
 }, r *Row, want map[string]any,
 ) {
 	t.Helper()
-	v := rowVariable{row: r}
+	v := r.Variables()
 	for range 2 { // the second time from memory
 		for name, value := range want {
-			if got, ok := v.member(name); !ok || !reflect.DeepEqual(got, value) {
+			if got, ok := v.Member(name); !ok || !reflect.DeepEqual(got, value) {
 				t.Fatalf("%q: member %q is %#v (%v), want %#v", r.body, name, got, ok, value)
 			}
 		}
 	}
-	if got, ok := v.member("\x00 none"); ok && want["\x00 none"] == nil {
+	if got, ok := v.Member("\x00 none"); ok && want["\x00 none"] == nil {
 		t.Fatalf("%q: member that is not there: %#v", r.body, got)
 	}
 }

@@ -9,39 +9,37 @@ import (
 	"unicode/utf8"
 )
 
-// variables decodes the row for a template: objects as map[string]any, arrays as []any,
-// integers as int64 or, beyond it, as [json.Number], which keeps their digits, all other
-// numbers as float64. Strings share the memory of one copy of the row.
-func (r *Row) variables() map[string]any {
-	d := jsonDecoder{text: string(r.body)}
-	d.space()
-	return d.object()
-}
+// Variables returns the row as templates see it, of which nothing is decoded yet.
+func (r *Row) Variables() Variables { return Variables{row: r} }
 
-// rowVariable is the row as a template's context has it: decoded no further than the template
-// asks. Whoever asks for more than a member gets the whole, see [templateCompiler.name].
-type rowVariable struct {
+// Variables are the values of a row: objects as map[string]any, arrays as []any, integers as int64 or, beyond it, as
+// [json.Number], which keeps their digits, all other numbers as float64. They are decoded no further than the caller
+// asks, so a template that needs one member does not pay for the others. The values must not be changed. Variables are
+// not safe for concurrent use.
+type Variables struct {
 	row     *Row
 	members []any          // decoded, in their places; nil: not yet, or null
 	all     map[string]any // nil: not yet
 }
 
-// rowMembersMax is how many members a row may have to be searched for each name that a
-// template uses; one with more is decoded whole.
+// rowMembersMax is how many members a row may have to be searched for each name that is asked for; one with more is
+// decoded whole.
 const rowMembersMax = 64
 
-// whole returns what [Row.variables] does.
-func (v *rowVariable) whole() map[string]any {
+// All returns all members. Strings share the memory of one copy of the row.
+func (v *Variables) All() map[string]any {
 	if v.all == nil {
-		v.all = v.row.variables()
+		d := jsonDecoder{text: string(v.row.body)}
+		d.space()
+		v.all = d.object()
 	}
 	return v.all
 }
 
-// member returns the value of the last member with this name.
-func (v *rowVariable) member(name string) (value any, ok bool) {
+// Member returns the value of the last member with this name.
+func (v *Variables) Member(name string) (value any, ok bool) {
 	if v.all != nil || len(v.row.members) > rowMembersMax {
-		value, ok = v.whole()[name]
+		value, ok = v.All()[name]
 		return value, ok
 	}
 	for i, m := range slices.Backward(v.row.members) {
@@ -75,6 +73,15 @@ func (r *Row) named(m *member, name string) bool {
 		return unescaped(key) == name
 	}
 	return string(key) == name
+}
+
+// DecodeJSON decodes valid JSON to the values that [Variables] has. repeated reports whether some object in it has a key
+// twice, of which the last counts.
+func DecodeJSON(text []byte) (value any, repeated bool) {
+	d := jsonDecoder{text: string(text)}
+	d.space()
+	value = d.value()
+	return value, d.repeated
 }
 
 type jsonDecoder struct {

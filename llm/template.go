@@ -130,7 +130,7 @@ func (t *Template) Lookup() *Lookup { return t.lookup }
 // the template and the line.
 func (t *Template) Render(row *Row) (prompt string, err error) {
 	r := &rendering{work: t.maxWork, maxWork: t.maxWork}
-	r.row.row = row
+	r.row = row.Variables()
 	r.out = templateWriter{r: r, max: t.maxOutput}
 	defer func() {
 		// A template must not be able to end the process, whatever it finds in gonja.
@@ -215,7 +215,7 @@ func (f *templateFault) Error() string { return f.msg }
 type rendering struct {
 	work, maxWork int
 	fault         *templateFault
-	row           rowVariable
+	row           Variables
 	out           templateWriter // of the prompt
 }
 

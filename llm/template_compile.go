@@ -226,8 +226,8 @@ func (c *templateCompiler) name(x *nodes.Name) (nodes.Expression, error) {
 		return none, nil
 	case name == "row": // or what the template has set it to
 		return c.filter(func(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
-			if v, ok := in.Interface().(*rowVariable); ok {
-				return exec.AsValue(v.whole())
+			if v, ok := in.Interface().(*Variables); ok {
+				return exec.AsValue(v.All())
 			}
 			return in
 		}, x), nil
@@ -256,7 +256,7 @@ func (c *templateCompiler) dict(x *nodes.Dict) (nodes.Expression, error) {
 	return c.apply(opDict, none, items...), nil
 }
 
-// operand compiles what a subscript is for: a row keeps its [rowVariable], so that of
+// operand compiles what a subscript is for: a row keeps its [Variables], so that of
 // row.name nothing but the name's value is decoded.
 func (c *templateCompiler) operand(x nodes.Expression) (nodes.Expression, error) {
 	if n, ok := x.(*nodes.Name); ok && n.Name.Val == "row" {

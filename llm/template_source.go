@@ -50,7 +50,7 @@ func readSource(source []byte) (*templateSource, error) {
 	case len(source) > maxTemplateBytes:
 		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(source), maxTemplateBytes)
 	case !utf8.Valid(source):
-		return nil, fmt.Errorf("no UTF-8 at byte %d", invalidUTF8(source))
+		return nil, fmt.Errorf("no UTF-8 at byte %d", InvalidUTF8(source))
 	}
 	text := strings.ReplaceAll(string(source), "\r\n", "\n")
 	text = strings.TrimSuffix(strings.ReplaceAll(text, "\r", "\n"), "\n")

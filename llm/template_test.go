@@ -315,7 +315,7 @@ func ExampleTemplate_Render() {
 
 func TestARowDecodedInPartsIsTheRow(t *testing.T) {
 	many := `{"a":1,"b":{"c":[2]},"\u0061\ud800":"x","b":{"c":[3]}`
-	for i := range rowMembersMax {
+	for i := range 64 {
 		many += fmt.Sprintf(`,"m%d":%d`, i, i)
 	}
 	for _, body := range []string{`{"a":1,"b":{"c":[2]},"\u0061\ud800":"x","b":{"c":[3]}}`, many + "}"} {

@@ -143,8 +143,8 @@ func (r *rendering) item(v, key any, written string) (any, error) {
 	index, isIndex := key.(int64)
 	name, _ := mapKey(key)
 	switch v := v.(type) {
-	case *rowVariable:
-		if got, ok := v.member(name); ok {
+	case *Variables:
+		if got, ok := v.Member(name); ok {
 			return got, nil
 		}
 	case map[string]any:
@@ -196,8 +196,8 @@ func position(index int64, n int) (int, bool) {
 // undefinedHint says what there is in the value in which something is undefined.
 func (f *templateFault) undefinedHint() string {
 	m, ok := f.in.(map[string]any)
-	if v, isRow := f.in.(*rowVariable); isRow {
-		m, ok = v.whole(), true
+	if v, isRow := f.in.(*Variables); isRow {
+		m, ok = v.All(), true
 	}
 	if !ok {
 		return "it is looked for in " + article(f.in)
