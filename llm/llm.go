@@ -1,8 +1,8 @@
 // Package llm turns a row into one call of a language model and its reply into
 // a verdict.
 //
-// It has three parts that know nothing of each other: templates and rows (what
-// is asked, where the answer goes), wire formats (pure translations between a
+// It has three parts that know nothing of each other: rows (what is asked, where
+// the answer goes; package template renders the prompts), wire formats (pure translations between a
 // [Request] and the JSON of one family of servers), and one classifier,
 // [Classify], which decides from status, typed fields and headers what a failed
 // attempt means. Only [Client] does input and output: one HTTP attempt a call,

@@ -12,11 +12,12 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/template"
 )
 
 // Prompt knows how a row becomes a request and a reply a result. Safe for concurrent use.
 type Prompt struct {
-	template *llm.Template
+	template *template.Template
 	schema   *llm.Schema // nil: any text
 	format   *llm.ResultFormat
 	Base     llm.Request // what all requests have in common
@@ -31,12 +32,12 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 			faults = append(faults, fmt.Errorf("%s: %w", variable, err))
 		}
 	}
-	var lookup *llm.Lookup
+	var lookup *template.Lookup
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	fault("STAGE_LLM_EXTRA_BODY", err)
 	if path := cfg.Prompt.LookupFile; path != "" {
-		lookup, err = llm.LoadLookup(path)
+		lookup, err = template.LoadLookup(path)
 		fault("STAGE_LOOKUP_FILE", err)
 	}
 	variable, source := "STAGE_TEMPLATE", []byte(cfg.Prompt.Template)
@@ -47,7 +48,7 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 		}
 	}
 	if len(faults) == 0 {
-		p.template, err = llm.ParseTemplate(source, llm.TemplateOptions{Source: cfg.Prompt.TemplateFile, Lookup: lookup})
+		p.template, err = template.Parse(source, template.Options{Source: cfg.Prompt.TemplateFile, Lookup: lookup})
 		fault(variable, err)
 	}
 	if path := cfg.Prompt.ResponseSchema; path != "" {

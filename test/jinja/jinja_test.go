@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/template"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/templates.md")
@@ -23,8 +24,8 @@ var differences = map[string]string{
 	"lexnparse.TestSyntax.test_trailing_comma.1": "keys are strings",
 }
 
-// template is a template of Jinja's tests, as record.py writes it.
-type template struct {
+// sample is a template of Jinja's tests, as record.py writes it.
+type sample struct {
 	Area, Test, Template string
 	Why                  string // not empty: the template cannot be compared
 	Context              map[string]json.RawMessage
@@ -110,7 +111,7 @@ func compareDocs(t *testing.T, version, got string) {
 }
 
 // compare renders a template from a row that has the context, whose members it first sets as names.
-func compare(t *testing.T, c template) (outcome, string) {
+func compare(t *testing.T, c sample) (outcome, string) {
 	t.Helper()
 	want := "Jinja fails: " + c.Fails
 	if c.Want != nil {
@@ -120,7 +121,7 @@ func compare(t *testing.T, c template) (outcome, string) {
 	for _, name := range slices.SortedFunc(maps.Keys(c.Context), rowLast) {
 		fmt.Fprintf(&names, "{%% set %s = row.%s %%}", name, name)
 	}
-	tpl, err := llm.ParseTemplate([]byte(names.String()+c.Template), llm.TemplateOptions{})
+	tpl, err := template.Parse([]byte(names.String()+c.Template), template.Options{})
 	if err != nil {
 		return either(c.Want == nil, bothFail, refused), fmt.Sprintf("%s\nrefused: %v", want, err)
 	}

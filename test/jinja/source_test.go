@@ -18,7 +18,7 @@ import (
 const release = "trixie"
 
 // record runs Jinja's tests and returns Jinja's version and the templates.
-func record(t *testing.T) (version string, templates []template) {
+func record(t *testing.T) (version string, templates []sample) {
 	t.Helper()
 	source := os.Getenv("JINJA")
 	if source == "" {
@@ -39,7 +39,7 @@ func record(t *testing.T) (version string, templates []template) {
 		t.Fatal(err)
 	}
 	for {
-		var c template
+		var c sample
 		err := d.Decode(&c)
 		if errors.Is(err, io.EOF) {
 			return head.Jinja, templates

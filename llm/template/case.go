@@ -1,0 +1,250 @@
+package template
+
+import (
+	"cmp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// What Python knows of characters and Go's unicode does not have as one function. Python 3.11 has Unicode 14.
+
+// longUppers are the characters whose capitals are more than one, each with its capitals (Unicode's SpecialCasing.txt).
+const longUppers = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵՒ ẖH\u0331 ẗT\u0308 ẘW\u030a ẙY\u030a ẚAʾ ὐΥ\u0313 " +
+	"ὒΥ\u0313\u0300 ὔΥ\u0313\u0301 ὖΥ\u0313\u0342 ᾀἈΙ ᾁἉΙ ᾂἊΙ ᾃἋΙ ᾄἌΙ ᾅἍΙ ᾆἎΙ ᾇἏΙ ᾈἈΙ ᾉἉΙ ᾊἊΙ ᾋἋΙ ᾌἌΙ ᾍἍΙ " +
+	"ᾎἎΙ ᾏἏΙ ᾐἨΙ ᾑἩΙ ᾒἪΙ ᾓἫΙ ᾔἬΙ ᾕἭΙ ᾖἮΙ ᾗἯΙ ᾘἨΙ ᾙἩΙ ᾚἪΙ ᾛἫΙ ᾜἬΙ ᾝἭΙ ᾞἮΙ ᾟἯΙ ᾠὨΙ ᾡὩΙ ᾢὪΙ ᾣὫΙ ᾤὬΙ ᾥὭΙ ᾦὮΙ ᾧὯΙ " +
+	"ᾨὨΙ ᾩὩΙ ᾪὪΙ ᾫὫΙ ᾬὬΙ ᾭὭΙ ᾮὮΙ ᾯὯΙ ᾲᾺΙ ᾳΑΙ ᾴΆΙ ᾶΑ\u0342 ᾷΑ\u0342Ι ᾼΑΙ ῂῊΙ ῃΗΙ ῄΉΙ ῆΗ\u0342 ῇΗ\u0342Ι ῌΗΙ " +
+	"ῒΙ\u0308\u0300 ΐΙ\u0308\u0301 ῖΙ\u0342 ῗΙ\u0308\u0342 ῢΥ\u0308\u0300 ΰΥ\u0308\u0301 ῤΡ\u0313 ῦΥ\u0342 " +
+	"ῧΥ\u0308\u0342 ῲῺΙ ῳΩΙ ῴΏΙ ῶΩ\u0342 ῷΩ\u0342Ι ῼΩΙ ﬀFF ﬁFI ﬂFL ﬃFFI ﬄFFL ﬅST ﬆST ﬓՄՆ ﬔՄԵ ﬕՄԻ ﬖՎՆ ﬗՄԽ"
+
+// ideographNumbers are the letters that are numbers too.
+const ideographNumbers = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零\uf96b\uf973\uf978\uf9b2\uf9d1\uf9d3\uf9fd" +
+	"\U00020001\U00020064\U000200e2\U00020121\U0002092a\U00020983\U0002098c\U0002099c\U00020aea\U00020afd" +
+	"\U00020b19\U00022390\U00022998\U00023b1b\U0002626d\U0002f890"
+
+var (
+	upperOf  = longUpperTable()
+	upperAll = upperReplacer()
+)
+
+func longUpperTable() map[rune]string {
+	m := map[rune]string{}
+	for word := range strings.FieldsSeq(longUppers) {
+		c, size := utf8.DecodeRuneInString(word)
+		m[c] = word[size:]
+	}
+	return m
+}
+
+func upperReplacer() *strings.Replacer {
+	var pairs []string
+	for c, s := range longUpperTable() {
+		pairs = append(pairs, string(c), s)
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// upper is str.upper.
+func upper(s string) string {
+	if isASCII(s) {
+		return strings.ToUpper(s)
+	}
+	return strings.ToUpper(upperAll.Replace(s))
+}
+
+// lower is str.lower: a sigma at the end of a word has a form of its own.
+func lower(s string) string {
+	if !strings.ContainsAny(s, "Σİ") {
+		return strings.ToLower(s)
+	}
+	var b strings.Builder
+	for i, c := range s {
+		switch {
+		case c == 'İ':
+			b.WriteString("i\u0307")
+		case c == 'Σ' && endsWord(s, i):
+			b.WriteRune('ς')
+		default:
+			b.WriteRune(unicode.ToLower(c))
+		}
+	}
+	return b.String()
+}
+
+// endsWord reports whether there are letters before s[at:] and none behind its first character. Accents and
+// apostrophes are passed over.
+func endsWord(s string, at int) bool {
+	ignored := func(c rune) bool {
+		return unicode.In(c, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk) || strings.ContainsRune("'.:·’‘․‧", c)
+	}
+	before, _ := utf8.DecodeLastRuneInString(strings.TrimRightFunc(s[:at], ignored))
+	_, size := utf8.DecodeRuneInString(s[at:])
+	behind, _ := utf8.DecodeRuneInString(strings.TrimLeftFunc(s[at+size:], ignored))
+	return isCased(before) && !isCased(behind)
+}
+
+// titleRune returns c as the first letter of a word.
+func titleRune(c rune) string {
+	if t := unicode.ToTitle(c); t != c || unicode.Is(unicode.Lt, c) {
+		return string(t)
+	}
+	long := upperOf[c]
+	if long == "" || c == 'ŉ' {
+		return cmp.Or(long, string(c)) // of Georgian letters, too, which have capitals but begin no word with them
+	}
+	_, size := utf8.DecodeRuneInString(long)
+	return long[:size] + strings.ReplaceAll(strings.ToLower(long[size:]), "ι", "\u0345") // an iota is below its letter
+}
+
+// capitalize is str.capitalize.
+func capitalize(s string) string {
+	c, size := utf8.DecodeRuneInString(s)
+	if size == 0 {
+		return ""
+	}
+	return titleRune(c) + lower(s)[len(lower(s[:size])):]
+}
+
+// titleWords is str.title: a word begins behind all that is no letter.
+func titleWords(s string) string {
+	var b strings.Builder
+	inWord := false
+	for i, c := range s {
+		switch {
+		case !inWord:
+			b.WriteString(titleRune(c))
+		case c == 'Σ' && endsWord(s, i):
+			b.WriteRune('ς')
+		default:
+			b.WriteString(lower(string(c)))
+		}
+		inWord = isCased(c)
+	}
+	return b.String()
+}
+
+// title is Jinja's filter: a word begins behind spaces, hyphens and opening brackets.
+func title(s string) string {
+	var b strings.Builder
+	for s != "" {
+		begins := func(c rune) bool { return isSpace(c) || strings.ContainsRune("-({[<", c) }
+		end := strings.IndexFunc(s, begins)
+		if end < 0 {
+			end = len(s)
+		}
+		if end > 0 {
+			_, size := utf8.DecodeRuneInString(s)
+			b.WriteString(upper(s[:size]) + lower(s[size:end]))
+		}
+		word := len(s[end:]) - len(strings.TrimLeftFunc(s[end:], begins))
+		b.WriteString(s[end : end+word])
+		s = s[end+word:]
+	}
+	return b.String()
+}
+
+// swapcase is str.swapcase.
+func swapcase(s string) string {
+	var b strings.Builder
+	for i, c := range s {
+		switch {
+		case c == 'Σ' && endsWord(s, i):
+			b.WriteRune('ς')
+		case isUpper(c):
+			b.WriteString(lower(string(c)))
+		case isLower(c):
+			b.WriteString(upper(string(c)))
+		default:
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
+}
+
+// casefold is str.casefold.
+func casefold(s string) string {
+	var b strings.Builder
+	for _, c := range s {
+		switch {
+		case c == 'ı':
+			b.WriteRune(c)
+		case unicode.Is(unicode.Cherokee, c):
+			b.WriteRune(unicode.ToUpper(c))
+		default:
+			b.WriteString(strings.ToLower(upper(lower(string(c)))))
+		}
+	}
+	return b.String()
+}
+
+func isUpper(c rune) bool { return unicode.In(c, unicode.Lu, unicode.Other_Uppercase) }
+func isLower(c rune) bool { return unicode.In(c, unicode.Ll, unicode.Other_Lowercase) }
+func isCased(c rune) bool { return isUpper(c) || isLower(c) || unicode.Is(unicode.Lt, c) }
+
+// isTitle is str.istitle: capitals begin the words, and only those.
+func isTitle(s string) bool {
+	inWord, cased := false, false
+	for _, c := range s {
+		begins := isUpper(c) || unicode.Is(unicode.Lt, c)
+		if begins && inWord || isLower(c) && !inWord {
+			return false
+		}
+		inWord = begins || isLower(c)
+		cased = cased || inWord
+	}
+	return cased
+}
+
+// testCase is a method that is true where a letter is as is says, and none as not says.
+func testCase(is, not func(rune) bool) operation {
+	return onString(func(s string) bool {
+		wrong := func(c rune) bool { return not(c) || unicode.Is(unicode.Lt, c) }
+		return strings.IndexFunc(s, is) >= 0 && strings.IndexFunc(s, wrong) < 0
+	})
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// isSpace is str.isspace of a character: four separators of old more than Unicode's spaces.
+func isSpace(c rune) bool { return unicode.IsSpace(c) || c >= 0x1c && c <= 0x1f }
+
+// isLineEnd reports whether str.splitlines ends a line at c.
+func isLineEnd(c rune) bool {
+	return c >= '\n' && c <= '\r' || c >= 0x1c && c <= 0x1e || c == 0x85 || c == 0x2028 || c == 0x2029
+}
+
+// moreDigits are the digits that are not decimal, such as ² and ①.
+var moreDigits = &unicode.RangeTable{
+	R16: []unicode.Range16{
+		{0xb2, 0xb3, 1},
+		{0xb9, 0xb9, 1},
+		{0x1369, 0x1371, 1},
+		{0x19da, 0x19da, 1},
+		{0x2070, 0x2070, 1},
+		{0x2074, 0x2079, 1},
+		{0x2080, 0x2089, 1},
+		{0x2460, 0x2468, 1},
+		{0x2474, 0x247c, 1},
+		{0x2488, 0x2490, 1},
+		{0x24ea, 0x24ea, 1},
+		{0x24f5, 0x24fd, 1},
+		{0x24ff, 0x24ff, 1},
+		{0x2776, 0x277e, 1},
+		{0x2780, 0x2788, 1},
+		{0x278a, 0x2792, 1},
+	},
+	R32: []unicode.Range32{{0x10a40, 0x10a43, 1}, {0x10e60, 0x10e68, 1}, {0x11052, 0x1105a, 1}, {0x1f100, 0x1f10a, 1}},
+}
+
+func isDigit(c rune) bool { return unicode.IsDigit(c) || unicode.Is(moreDigits, c) }
+func isNumeric(c rune) bool {
+	return unicode.In(c, unicode.N) || strings.ContainsRune(ideographNumbers, c)
+}
+func isAlnum(c rune) bool { return unicode.IsLetter(c) || unicode.In(c, unicode.N) }

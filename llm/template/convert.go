@@ -1,0 +1,219 @@
+package template
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// plainDigits writes the decimal digits of every script as those of ASCII and leaves out single underscores between
+// digits, as int and float of Python read them. It fails where an underscore stands elsewhere.
+func plainDigits(s string) (string, bool) {
+	if isASCII(s) && !strings.Contains(s, "_") {
+		return s, true
+	}
+	var b strings.Builder
+	alnum := false // what is before
+	for i, c := range s {
+		if c == '_' {
+			next := strings.IndexFunc(s[i+1:], func(c rune) bool { return c != '_' && isAlnum(c) })
+			if !alnum || next != 0 {
+				return "", false
+			}
+			alnum = false
+			continue
+		}
+		alnum = isAlnum(c)
+		b.WriteRune(plainDigit(c))
+	}
+	return b.String(), true
+}
+
+func plainDigit(c rune) rune {
+	if c < 0x80 || !unicode.IsDigit(c) {
+		return c
+	}
+	// Unicode has the digits of a script one after the other, from 0.
+	for _, r := range unicode.Nd.R16 {
+		if lo := rune(r.Lo); c >= lo && c <= rune(r.Hi) {
+			return '0' + (c-lo)%10
+		}
+	}
+	for _, r := range unicode.Nd.R32 {
+		if lo := rune(r.Lo); c >= lo && c <= rune(r.Hi) {
+			return '0' + (c-lo)%10
+		}
+	}
+	return c
+}
+
+// parseFloat reads a float as Python's float does.
+func parseFloat(s string) (float64, bool) {
+	s, ok := plainDigits(strings.TrimFunc(s, isSpace))
+	if !ok || strings.ContainsAny(s, "xXpP") { // Go has hexadecimal ones
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	return f, err == nil || errors.Is(err, strconv.ErrRange)
+}
+
+// parseInt reads an integer as Python's int does. Base 0 goes by the prefix.
+func parseInt(s string, base int64) (any, bool) {
+	s, ok := plainDigits(strings.TrimFunc(s, isSpace))
+	if !ok || base != 0 && (base < 2 || base > 36) {
+		return nil, false
+	}
+	sign := ""
+	if strings.HasPrefix(s, "-") || strings.HasPrefix(s, "+") {
+		sign, s = s[:1], s[1:]
+	}
+	if len(s) > 2 && s[0] == '0' {
+		prefix := map[byte]int64{'b': 2, 'o': 8, 'x': 16}[s[1]|0x20]
+		switch {
+		case prefix != 0 && (base == 0 || base == prefix):
+			base, s = prefix, s[2:]
+		case base == 0 && strings.Trim(s, "0") != "":
+			return nil, false
+		}
+	}
+	if base == 0 {
+		base = 10
+	}
+	if s == "" || len(s) > maxDigits || s[0] == '+' || s[0] == '-' || s[0] == '_' {
+		return nil, false
+	}
+	i, ok := new(big.Int).SetString(sign+s, int(base))
+	if !ok {
+		return nil, false
+	}
+	v, err := integer(i)
+	return v, err == nil
+}
+
+func filterFloat(r *rendering, v any, args []any) (any, error) {
+	if s, ok := v.(string); ok {
+		if err := r.spendTimes(len(s), 4); err != nil { // also for a text that is no number
+			return nil, err
+		}
+		if f, ok := parseFloat(s); ok {
+			return f, nil
+		}
+	}
+	if n, ok := number(v); ok {
+		if _, isFloat := v.(float64); !isFloat && math.IsInf(n.f, 0) {
+			return nil, errFloatRange
+		}
+		return n.f, nil
+	}
+	if args[0] == any(missing{}) {
+		return 0.0, nil
+	}
+	return args[0], nil
+}
+
+func filterInt(r *rendering, v any, args []any) (any, error) {
+	base, err := intArg(args, 1, 10)
+	if err != nil {
+		return nil, err
+	}
+	if s, ok := v.(string); ok {
+		if err := r.spendTimes(len(s), 16); err != nil {
+			return nil, err
+		}
+		if i, ok := parseInt(s, base); ok {
+			return i, nil
+		}
+		if f, ok := parseFloat(s); ok && !math.IsInf(f, 0) && !math.IsNaN(f) {
+			return truncated(f)
+		}
+	}
+	switch f, isFloat := v.(float64); {
+	case isFloat && !math.IsNaN(f):
+		return truncated(f)
+	case !isFloat:
+		if _, ok := number(v); ok {
+			return opPositive(r, v, nil)
+		}
+	}
+	if args[0] == any(missing{}) {
+		return int64(0), nil
+	}
+	return args[0], nil
+}
+
+func filterRound(r *rendering, v any, args []any) (any, error) {
+	n, ok := number(v)
+	precision, err := intArg(args, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	method, err := stringArg(args, 1, "common")
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return nil, fmt.Errorf("%s is no number", article(v))
+	case precision < -300 || precision > 300:
+		return nil, errors.New("the precision is between -300 and 300")
+	}
+	if err := r.spendTimes(largeCost(n.large), 4); err != nil {
+		return nil, err
+	}
+	switch method {
+	case "ceil", "floor":
+		return roundTo(r, v, precision, method)
+	case "common":
+	default:
+		return nil, fmt.Errorf(`the method is "common", "ceil" or "floor", not %q`, method)
+	}
+	switch {
+	case n.isInt && precision >= 0:
+		return opPositive(r, v, nil)
+	case n.isInt:
+		return integer(roundEven(new(big.Rat).SetInt(n.bigInt()), -precision))
+	case math.IsInf(n.f, 0) || math.IsNaN(n.f):
+		return n.f, nil
+	case precision < 0:
+		f, _ := new(big.Float).SetInt(roundEven(new(big.Rat).SetFloat64(n.f), -precision)).Float64()
+		return math.Copysign(f, n.f), nil
+	}
+	// By its digits: 0.285 is below the half, 0.5 goes to the even 0.
+	f, _ := strconv.ParseFloat(strconv.FormatFloat(n.f, 'f', int(precision), 64), 64)
+	return f, nil
+}
+
+// roundEven returns v rounded to a multiple of 10**digits, from the half to the even one.
+func roundEven(v *big.Rat, digits int64) *big.Int {
+	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(digits), nil)
+	v = new(big.Rat).Quo(v, new(big.Rat).SetInt(unit))
+	double := new(big.Int).Mul(v.Num(), big.NewInt(2))
+	q, m := new(big.Int).DivMod(double.Add(double, v.Denom()), new(big.Int).Mul(v.Denom(), big.NewInt(2)), new(big.Int))
+	if m.Sign() == 0 && q.Bit(0) == 1 { // a half, rounded up
+		q.Sub(q, big.NewInt(1))
+	}
+	return q.Mul(q, unit)
+}
+
+// roundTo is Jinja's rounding up or down: func(value * 10**precision) / 10**precision.
+func roundTo(r *rendering, v any, precision int64, method string) (any, error) {
+	scale, err := opPower(r, int64(10), []any{precision})
+	if err != nil {
+		return nil, err
+	}
+	if v, err = mulNumbers(r, v, []any{scale}); err != nil {
+		return nil, err
+	}
+	if f, ok := v.(float64); ok {
+		if f = math.Floor(f); method == "ceil" {
+			f = math.Ceil(v.(float64)) //nolint:forcetypeassert // as above
+		}
+		if v, err = truncated(f); err != nil {
+			return nil, err
+		}
+	}
+	return opDivide(r, v, []any{scale})
+}

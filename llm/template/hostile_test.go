@@ -1,0 +1,343 @@
+package template
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/llm-stage/stage/llm"
+)
+
+// hostileRow has a long text, a long list and a wide object.
+func hostileRow(tb testing.TB) *llm.Row {
+	tb.Helper()
+	return mustRow(tb, `{"s":"`+strings.Repeat("x", 10_000)+`","l":[`+strings.Repeat("1,", 5000)+`1],"o":{`+
+		strings.Repeat(`"k":1,`, 10)+`"a":1},"min":-9223372036854775808,"huge":`+strings.Repeat("9", 5000)+`,"huge2":`+strings.Repeat("8", 5000)+`,"deep":`+strings.Repeat("[", 9000)+strings.Repeat("]", 9000)+`}`)
+}
+
+// Templates that would run for ever, or fill the memory, were they allowed to. Each must
+// end with an error, using no more than its work.
+var endless = map[string]string{
+	"repeated text":            `{{ "x" * 10**12 }}`,
+	"repeated list":            `{{ [1] * 10**12 }}`,
+	"repeated repeats":         `{% set a = row.s * 1000 %}{% set b = a * 1000 %}{{ b|length }}`,
+	"doubled text":             `{% set ns = namespace(s="x") %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s|length }}`,
+	"added text":               `{% set ns = namespace(s="x") %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}`,
+	"doubled list":             `{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = ns.l + ns.l %}{% endfor %}`,
+	"captured text":            `{% set ns = namespace(s="xx") %}{% for i in range(100) %}{% set t %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = t %}{% endfor %}`,
+	"shared lists written":     shared + `{{ ns.l }}`,
+	"shared lists joined":      shared + `{{ [ns.l]|join }}`,
+	"shared lists as JSON":     shared + `{{ ns.l|tojson }}`,
+	"shared lists compared":    shared + `{% set a = ns.l %}` + shared + `{{ a == ns.l }}`,
+	"shared lists searched":    shared + `{% set a = ns.l %}` + shared + `{{ a in [ns.l] }}`,
+	"shared lists ordered":     shared + `{% set a = ns.l %}` + shared + `{{ a < ns.l }}`,
+	"shared mappings":          `{% set ns = namespace(m=1) %}{% for i in range(100) %}{% set ns.m = {"a": ns.m, "b": ns.m} %}{% endfor %}{{ ns.m }}`,
+	"deep list":                `{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}`,
+	"range":                    `{% for i in range(10**9) %}{% endfor %}`,
+	"wide range":               `{{ range(10**18) }}`,
+	"loops in loops":           `{% for a in row.l %}{% for b in row.l %}{% for c in row.l %}{% endfor %}{% endfor %}{% endfor %}`,
+	"loop test":                `{% for a in row.l %}{% for b in row.l if b > 1 %}{% endfor %}{% endfor %}`,
+	"long loop body":           `{% for a in row.l %}` + strings.Repeat("{{ a or 0 }}", 1000) + `{% endfor %}`,
+	"conditions without cost":  `{% for a in row.l %}{% if ` + strings.Repeat("0 or ", 150) + `0 %}{% endif %}{% if ` + strings.Repeat("0 or ", 150) + `0 %}{% endif %}{% endfor %}`,
+	"text in loops":            `{% for a in row.l %}{{ row.s|length }}{% endfor %}`,
+	"index in loops":           `{% for a in row.l %}{{ row.s[a] }}{% endfor %}`,
+	"slices in loops":          `{% for a in row.l %}{% set x = row.s[1:] %}{% endfor %}`,
+	"search in loops":          `{% for a in row.l %}{% if "y" in row.s %}{% endif %}{% endfor %}`,
+	"list search in loops":     `{% for a in row.l %}{% if 7 in row.l %}{% endif %}{% endfor %}`,
+	"comparison in loops":      `{% for a in row.l %}{% if row.s == row.s ~ "" %}{% endif %}{% endfor %}`,
+	"sort of long texts":       `{% set l = [row.s ~ "a", row.s ~ "b"] * 100 %}{% for a in row.l %}{{ l|sort|first }}{% endfor %}`,
+	"replace nothing":          `{{ row.s|replace("", row.s) }}`,
+	"replace by much":          `{{ row.s|replace("x", row.s) }}`,
+	"replace method":           `{{ row.s.replace("x", row.s) }}`,
+	"join by much":             `{{ row.l|join(row.s) }}`,
+	"join method":              `{{ row.s.join(row.s) }}`,
+	"indent by much":           `{{ ("a\n" * 10000)|indent(10000) }}`,
+	"indent by a text":         `{{ ("a\n" * 10000)|indent(row.s) }}`,
+	"indent very wide":         `{{ "a"|indent(10**12, true) }}`,
+	"indented JSON":            `{% for i in row.l %}{{ row.l|tojson(indent=1000) }}{% endfor %}`,
+	"deep indented JSON":       `{{ row.deep|tojson(indent=1000) }}`,
+	"format width":             `{{ "%1000d" * 10000 % 1 }}`,
+	"case in loops":            `{% for a in row.l %}{% set x = row.s|upper %}{% endfor %}`,
+	"map over copies":          `{{ ([row.s] * 5000)|map("upper")|list|length }}`,
+	"split into many":          `{% for a in row.l %}{% set x = row.s.split("x") %}{% endfor %}`,
+	"characters in loops":      `{% for a in row.l %}{% for c in row.s %}{% endfor %}{% endfor %}`,
+	"unique of long texts":     `{% set l = [row.s] * 100 %}{% for a in row.l %}{% set x = l|unique %}{% endfor %}`,
+	"trim in loops":            `{% for a in row.l %}{% set x = row.s|trim("x") %}{% endfor %}`,
+	"truncate in loops":        `{% for a in row.l %}{% set x = row.s|truncate(5) %}{% endfor %}`,
+	"many names":               `{% for a in row.l %}{% for k in row.o %}{{ row.o[k] }}{{ row.o.get(k) }}{% endfor %}{% endfor %}`,
+	"forgiven names":           `{% for a in row.l %}{{ row.o.nope|default("") }}{{ row.o.nope is defined }}{% endfor %}`,
+	"centered text":            `{% if row.s.center(10**7) %}{% endif %}`,
+	"centered by a filter":     `{% if row.s|center(10**7) %}{% endif %}`,
+	"left aligned text":        `{% if row.s.ljust(10**7) %}{% endif %}`,
+	"right aligned text":       `{% if "x".rjust(10**7) %}{% endif %}`,
+	"wide fill character":      `{% if "x".rjust(500000, "é") %}{% endif %}`,
+	"zeros in front":           `{% if row.s.zfill(10**7) %}{% endif %}`,
+	"tabs":                     `{% if ("\t" * 1000).expandtabs(10**4) %}{% endif %}`,
+	"tabs of no width":         `{% if "\t".expandtabs(10**7) %}{% endif %}`,
+	"format field width":       `{% if "{:>10000000}".format(1) %}{% endif %}`,
+	"format field argument":    `{% if "{:>{}}".format(1, 10**7) %}{% endif %}`,
+	"format field zeros":       `{% if "{:0>10000000}".format("x") %}{% endif %}`,
+	"format field groups":      `{% if "{:010000000,}".format(1) %}{% endif %}`,
+	"format directive width":   `{% if "%10000000s" % 1 %}{% endif %}`,
+	"format directive zeros":   `{% if "%010000000d" % 1 %}{% endif %}`,
+	"format fields":            `{% if ("{0}" * 1000).format(row.s) %}{% endif %}`,
+	"format directives":        `{% if ("%(s)s" * 1000) % row %}{% endif %}`,
+	"format precision":         `{% for a in range(500) %}{% set x = "{:.1000f}".format(1.5) %}{% endfor %}`,
+	"format of groups":         `{% set n = 10**4000 %}{% for a in range(90) %}{% set x = "{:,}".format(n) %}{% endfor %}`,
+	"large powers":             `{% for a in range(90) %}{% set x = 7 ** 5000 %}{% endfor %}`,
+	"large products":           `{% set a = 10**2000 %}{% for i in range(90) %}{% set x = a * a %}{% endfor %}`,
+	"large quotients":          `{% set a = 10**4000 %}{% for i in range(90) %}{% set x = a // 3 %}{% endfor %}`,
+	"large remainders":         `{% set a = 10**4000 %}{% for i in range(90) %}{% set x = a % 3 %}{% endfor %}`,
+	"large comparisons":        `{% set a = 10**4000 %}{% for i in range(90) %}{% set x = a < a %}{% set y = a == a %}{% endfor %}`,
+	"large integers of text":   `{% set a = "9" * 4000 %}{% for i in range(90) %}{% set x = a|int %}{% endfor %}`,
+	"large integers rounded":   `{% set a = 10**4000 %}{% for i in range(90) %}{% set x = a|round(-9) %}{% endfor %}`,
+	"unique large integers":    `{% if ([10**4000] * 1000)|unique %}{% endif %}`,
+	"unique tuples":            `{% if ([(row.s, row.s, row.s)] * 1000)|unique %}{% endif %}`,
+	"deep tuples":              `{% set ns = namespace(l=()) %}{% for i in range(100000) %}{% set ns.l = (ns.l,) %}{% endfor %}{{ [ns.l]|unique }}`,
+	"shared tuples written":    `{% set ns = namespace(l=()) %}{% for i in range(100) %}{% set ns.l = (ns.l, ns.l) %}{% endfor %}{{ ns.l }}`,
+	"shared tuples unique":     `{% set ns = namespace(l=()) %}{% for i in range(100) %}{% set ns.l = (ns.l, ns.l) %}{% endfor %}{{ [ns.l]|unique }}`,
+	"repeated tuple":           `{% if (1,) * 10**7 %}{% endif %}`,
+	"added tuples":             `{% set ns = namespace(l=(1,)) %}{% for i in range(100) %}{% set ns.l = ns.l + ns.l %}{% endfor %}`,
+	"summed lists":             `{% if ([row.l] * 1000)|sum(start=[]) %}{% endif %}`,
+	"wide batch":               `{% if row.l|batch(10**6, 0) %}{% endif %}`,
+	"many slices":              `{% if row.l|slice(10**6) %}{% endif %}`,
+	"batches in loops":         `{% for a in range(9) %}{% set x = row.l|batch(1) %}{% endfor %}`,
+	"slices of lists in loops": `{% for a in range(9) %}{% set x = row.l|slice(2) %}{% endfor %}`,
+	"groups in loops":          `{% set l = [row.o] * 1000 %}{% for a in range(20) %}{% set x = l|groupby("k") %}{% endfor %}`,
+	"sort by many attributes":  `{% set k = ["k"] * 1000 %}{{ ([row.o] * 1000)|sort(attribute=k|join(",")) }}`,
+	"escapes in loops":         `{% for a in range(90) %}{% set x = row.s|e %}{% endfor %}`,
+	"escaped text":             `{% if ("'" * 500000)|e %}{% endif %}`,
+	"tags in loops":            `{% for a in range(20) %}{% set x = ("<" * 9000)|striptags %}{% endfor %}`,
+	"attributes":               `{% set m = {"a": row.s} %}{% for a in range(90) %}{% set x = m|xmlattr %}{% endfor %}`,
+	"URLs in loops":            `{% for a in range(90) %}{% set x = row.s|urlencode %}{% endfor %}`,
+	"queries in loops":         `{% for a in range(90) %}{% set x = row|urlencode %}{% endfor %}`,
+	"case of final letters":    `{% for a in range(90) %}{% set x = ("Σ'" * 5000)|lower %}{% endfor %}`,
+	"search from the end":      `{% for a in range(110) %}{% if row.s.rfind("y") %}{% endif %}{% endfor %}`,
+	"search in parts":          `{% for a in range(90) %}{% if row.s.find("y", 1, -1) %}{% endif %}{% endfor %}`,
+	"search of many":           `{% set t = ("y" * 1000,) * 1000 %}{% if row.s.startswith(t) %}{% endif %}`,
+	"search in lists":          `{% for a in range(9) %}{% if row.l.count(7) %}{% endif %}{% endfor %}`,
+	"partition in loops":       `{% for a in range(110) %}{% set x = row.s.rpartition("y") %}{% endfor %}`,
+	"split from the end":       `{% for a in range(9) %}{% set x = row.s.rsplit("x") %}{% endfor %}`,
+	"character tests in loops": `{% for a in range(90) %}{% if row.s.isalpha() %}{% endif %}{% endfor %}`,
+	"text that is no number":   `{% for a in range(90) %}{% set x = row.s|float %}{% endfor %}`,
+	"filter block":             `{% filter replace("a", row.s) %}` + strings.Repeat("a", 1000) + `{% endfilter %}`,
+	"output":                   strings.Repeat("{{ row.s }}", 200),
+	"output in loops":          `{% for a in row.l %}{{ row.s }}{% endfor %}`,
+	"plain text in loops":      `{% for a in row.l %}` + strings.Repeat("text ", 1000) + `{% endfor %}`,
+	"whitespace text in loops": `{% for a in row.l %}{% if 1 %} ` + strings.Repeat("\n", 1000) + `{%- endif %}{% endfor %}`,
+}
+
+// shared makes a list of two times the same list, of two times the same list, and so on.
+const shared = `{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}`
+
+func TestNoTemplateRunsForEver(t *testing.T) {
+	row := hostileRow(t)
+	for name, source := range endless {
+		t.Run(name, func(t *testing.T) {
+			tpl, err := Parse([]byte(source), Options{MaxWork: 1 << 20, MaxOutput: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = tpl.Render(row)
+			if err == nil {
+				t.Fatal("rendered")
+			}
+			if !strings.Contains(err.Error(), "limit of 1048576 units of work") && !strings.Contains(err.Error(), "nested deeper") &&
+				!strings.Contains(err.Error(), "larger than 1048576 bytes") && !strings.Contains(err.Error(), "too far out") && !strings.Contains(err.Error(), "fewer values") {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The digits of an integer too large to compute with cost no work, so they are not read, not even to see if they are any.
+func TestTooLargeIntegersAreNotParsed(t *testing.T) {
+	for digits, want := range map[string]float64{"9" + strings.Repeat("x", maxDigits+1): math.Inf(1), "-9" + strings.Repeat("x", maxDigits): math.Inf(-1)} {
+		if n, ok := number(json.Number(digits)); !ok || n.isInt || n.f != want {
+			t.Errorf("%.3s: got %+v, want %v", digits, n, want)
+		}
+	}
+}
+
+// Templates that must not compile: they could read files, run without end, change what
+// others see, or reach into the process.
+func TestForbiddenThingsDoNotCompile(t *testing.T) {
+	for _, source := range []string{
+		`{% include "/etc/passwd" %}`, `{% include "template" %}`, `{% import "a" as b %}`, `{% from "a" import b %}`, `{% extends "/etc/passwd" %}`,
+		`{% block a %}{% endblock %}`, `{% macro m() %}{{ m() }}{% endmacro %}`, `{% call m() %}{% endcall %}`, `{% do row.update({}) %}`,
+		`{% autoescape true %}{% endautoescape %}`, `{% trans %}{% endtrans %}`, `{% break %}`, `{% continue %}`, `{% debug %}`,
+		`{% for x in row.l recursive %}{{ loop(x) }}{% endfor %}`, `{%include "x"%}`, "{%-\n include 'x' %}",
+		`{{ row.l.append(1) }}`, `{{ row.l.reverse() }}`, `{{ row.l.sort() }}`, `{{ row.l.clear() }}`, `{{ row.l.extend([1]) }}`, `{{ row.l.insert(0, 1) }}`,
+		`{{ row.update({"a": 1}) }}`, `{{ row.pop("s") }}`, `{{ row.clear() }}`, `{{ row.setdefault("x", 1) }}`, `{{ row.popitem() }}`,
+		`{% set row.x = 1 %}{{ nope }}`, `{{ self }}`, `{{ self.x() }}`, `{{ gonja }}`, `{{ gonja.version }}`, `{{ cycler(1) }}`, `{{ joiner() }}`, `{{ lipsum(n=10**9) }}`,
+		`{{ gettext("x") }}`, `{{ _("x") }}`, `{{ row.s.encode() }}`, `{{ row.s.format_map(row) }}`, `{{ row.s.translate({}) }}`, `{{ row.s.maketrans("a", "b") }}`,
+		`{{ row.l|random }}`, `{{ row.l|pprint }}`, `{{ row.s|urlize }}`, `{{ row.s|wordwrap(1) }}`, `{{ row|attr("x") }}`,
+		`{{ row.l|map(row.s) }}`, `{{ row.l|map("map", "upper") }}`, `{{ row.l|map("default", 1) }}`, `{{ row.l|select(row.s) }}`, `{{ row.l|selectattr(row.s) }}`,
+		`{{ (row.l.Len)() }}`, `{{ row.l.Len() }}`, `{{ row.l.Swap(0, 1) }}`, `{{ row.MethodByName("x") }}`, `{{ range.x }}`, `{{ row() }}`, `{{ "x"() }}`, `{{ row.l[0]() }}`,
+		"{% for loop in row.l %}{% endfor %}", "{% set loop = 1 %}", "{% set true = false %}", "{% for row.x in row.l %}{% endfor %}",
+	} {
+		if _, err := Parse([]byte(source), Options{}); err == nil {
+			t.Errorf("%s compiles", source)
+		} else if !strings.Contains(err.Error(), "(line ") {
+			t.Errorf("%s: no line: %v", source, err)
+		}
+	}
+}
+
+// Templates that must fail on the row, with an error, as other template engines would
+// panic, wrap around, or give away what lies behind a value.
+func TestForbiddenThingsDoNotRender(t *testing.T) {
+	row := hostileRow(t)
+	for source, want := range map[string]string{
+		`{{ 1 % 0 }}`: "division by zero", `{{ 1 // 0 }}`: "division by zero", `{{ 1 / 0 }}`: "division by zero", `{{ 1.5 % 0 }}`: "division by zero",
+		`{{ 1.5 // 0.0 }}`: "division by zero", `{{ 4 is divisibleby(0) }}`: "division by zero", `{{ 0 ** -1 }}`: "division by zero", `{{ (-3) ** 0.5 }}`: "no number", `{{ 10.0 ** 1000 }}`: "no number",
+		`{{ 10 ** 4299 }}`: "", `{{ 10 ** 4300 }}`: "4300 digits", `{{ -(10 ** 4299) * 10 }}`: "4300 digits", `{{ 2 ** 10000000000 }}`: "4300 digits", `{{ 10 ** (10 ** 1000) }}`: "4300 digits", `{{ (-1) ** (10 ** 1000) + 0 ** 10 ** 30 }}`: "",
+		`{{ -row.min }}`: "", `{{ row.min // -1 }}`: "", `{{ row.min * -1 }}`: "", `{{ row.min|abs }}`: "", `{{ row.min % -1 }}`: "", `{{ 10 ** 30 // 0 }}`: "division by zero", `{{ 10 ** 30 % 0 }}`: "division by zero", `{{ 10 ** 30 / 0.0 }}`: "division by zero",
+		`{{ 10 ** 400 * 1.5 }}`: "too large for a float", `{{ 10 ** 400 / 3 }}`: "too large for a float", `{{ (10 ** 400)|float }}`: "too large for a float", `{{ "%f" % (10 ** 400) }}`: "too large for a float", `{{ "{:f}".format(10 ** 400) }}`: "too large for a float",
+		`{{ row.huge + 1 }}`: "4300 digits", `{{ row.huge > row.huge }}`: "4300 digits", `{{ 1 // (row.huge == row.huge2) }}`: "division by zero", `{{ row.huge == row.huge }}{{ row.huge > 1 }}{{ row.huge in [1, row.huge] }}{{ [row.huge]|unique|length }}`: "", `{{ row.huge|int }}`: "", `{{ row.huge|float }}`: "too large for a float", `{{ "%d" % row.huge }}`: "no integer",
+		`{{ "{:.1001f}".format(1) }}`: "1000", `{{ "{:99999999999999999999}".format(1) }}`: "width", `{{ "{}{}".format(1) }}`: "more fields", `{{ "{0.x}".format(row) }}`: "index only", `{{ "{0[x]}".format(row) }}`: "undefined", `{{ "{0".format(1) }}`: "without its", `{{ "{:{:{}}}".format(1, 2, 3) }}`: "too deep", `{{ "{!".format(1) }}`: "without its", `{{ "{!}".format(1) }}`: "conversion",
+		`{{ "{:c}".format(row.min) }}`: "no character", `{{ "%c" % 1114112 }}`: "no character", `{{ "%c" % 55296 }}`: "no character", `{{ "%(a" % row }}`: "in brackets", `{{ "%(a)s" % 1 }}`: "in brackets", `{{ "%(nope)s" % row }}`: "undefined", `{{ "x".rjust(10**30) }}`: "64 bits", `{{ "%s"|format(1, a=2) }}`: "have names or not",
+		`{{ row.l|batch(0) }}`: "1 or more", `{{ row.l|slice(0) }}`: "1 or more", `{{ row.l|batch(row.min) }}`: "1 or more", `{{ row.o|dictsort(by="x") }}`: "by", `{{ {"a b": 1}|xmlattr }}`: "attribute", `{{ "x".partition("") }}`: "separator", `{{ "x".rsplit("") }}`: "separator", `{{ "x".index("y") }}`: "not found", `{{ row.l.index("y") }}`: "not in it",
+		`{{ "x".center(row.min) }}{{ "x".zfill(row.min) }}{{ "x".expandtabs(row.min) }}{{ "x".find("x", row.min, 9223372036854775807) }}{{ "x".rsplit("y", row.min) }}`: "", `{{ row.l.upper() }}`: "no such method", `{{ row.s.keys() }}`: "no such method", `{{ range(3).upper() }}`: "no such method",
+		`{{ range(3) + range(3) }}`: "not possible", `{{ (1,) + [1] }}`: "not possible", `{{ (1,) < [1] }}`: "no order", `{{ row.o.keys()[0] }}`: "undefined", `{{ row.o.keys()[1:] }}`: "sliced", `{{ range(3)|tojson }}`: "no JSON", `{{ [[]]|unique }}`: "cannot be compared", `{{ range(9)[::9223372036854775807] }}`: "", `{{ ["a", "b"]|sum(start="") }}`: "no sum",
+		`{{ row.l[10**18] }}`: "undefined", `{{ row.l[row.min] }}`: "undefined", `{{ row.s[row.min:] }}`: "", `{{ row.l[::row.min] }}`: "", `{{ row.l[9223372036854775807:row.min:-1] }}`: "",
+		`{{ row.l[::0] }}`: "step", `{{ range(1, 2, 0) }}`: "step", `{{ range(row.min, 9223372036854775807) }}`: "too far",
+		`{{ row.s.__class__ }}`: "undefined", `{{ row.__class__.__mro__ }}`: "undefined", `{{ row["__class__"] }}`: "undefined", `{{ [].__init__ }}`: "undefined", `{{ row.l.Len }}`: "undefined", `{{ {"a": 1}.Pairs }}`: "undefined",
+		`{% for i in row.l %}{{ loop.items }}{% endfor %}`: "undefined", `{% for i in row.l %}{{ loop }}{% endfor %}`: "",
+		`{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}{{ ns.me.me.me }}{{ [ns] }}`: "", `{% set ns = namespace() %}{% set ns.me = ns %}{{ ns|tojson }}`: "no JSON",
+		`{% set row.x = 1 %}`: "no namespace", `{{ "%s%s" % [] }}`: "fewer", `{{ "%" % 1 }}`: "directive", `{{ "%d" % "x" }}`: "number", `{{ "%99999999999999999999d" % 1 }}`: "width", `{{ "%.2000f" % 1 }}`: "precision", `{{ "%n" % 1 }}`: "not available", `{{ "%p" % 1 }}`: "not available", `{{ "%[1]d" % 1 }}`: "not available", `{{ "%*d" % (1, 2) }}`: "not available",
+		`{{ row.l|tojson(indent=-1) }}`: "indent", `{{ row.l|tojson(indent=10**9) }}`: "indent", `{{ 1e308 * 10 }}`: "", `{{ (1e308 * 10)|tojson }}`: "no such number", `{{ (1e308 * 10)|int }}`: "no integer", `{{ "%d" % (1e308 * 10) }}`: "no integer", `{{ ("nan"|float)|round(2, "ceil") }}`: "no integer",
+		`{{ row.s|truncate(-1) }}`: "length", `{{ row.s|truncate(9223372036854775807) }}`: "", `{{ row.s|truncate(5, leeway=9223372036854775807) }}`: "", `{{ row.s|replace("x", "", -5) }}`: "", `{{ "a b".split(none, 9223372036854775807) }}`: "", `{{ 1|round(10**6) }}`: "precision", `{{ row.deep }}`: "", `{{ row.deep == row.deep }}`: "", `{{ row.deep|tojson }}`: "",
+	} {
+		tpl, err := Parse([]byte(source), Options{})
+		if err != nil {
+			t.Errorf("%s: %v", source, err)
+			continue
+		}
+		_, err = tpl.Render(row)
+		e, _ := errors.AsType[*llm.Error](err)
+		switch {
+		case err == nil && want != "":
+			t.Errorf("%s: rendered, want an error with %q", source, want)
+		case err != nil && (want == "" || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "panic")):
+			t.Errorf("%s: %v, want %q", source, err, want)
+		case err != nil && (e == nil || e.Reason != llm.ReasonTemplateRenderingFailed || e.Class != llm.Permanent):
+			t.Errorf("%s: %#v", source, err)
+		}
+	}
+}
+
+// Sources whose nesting would overflow the stack of a parser, which ends a process.
+func TestDeepSourcesAreRefused(t *testing.T) {
+	defer debug.SetMaxStack(debug.SetMaxStack(64 << 20))
+	for name, source := range map[string]string{
+		"brackets":       "{{ " + strings.Repeat("(", 100_000) + "1" + strings.Repeat(")", 100_000) + " }}",
+		"lists":          "{{ " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + " }}",
+		"mappings":       "{{ " + strings.Repeat("{1:", 60_000) + "1" + strings.Repeat("}", 60_000) + " }}",
+		"open brackets":  "{{ " + strings.Repeat("(", 250_000),
+		"blocks":         strings.Repeat("{%if 1%}", 14_000) + strings.Repeat("{%endif%}", 14_000),
+		"open blocks":    strings.Repeat("{%if 1%}", 30_000),
+		"loops":          strings.Repeat("{%for a in b%}", 9_000) + strings.Repeat("{%endfor%}", 9_000),
+		"else":           strings.Repeat("{%if 1%}{%else%}", 8_000) + strings.Repeat("{%endif%}", 8_000),
+		"sums":           "{{ 1" + strings.Repeat("+1", 100_000) + " }}",
+		"texts":          "{{ 1" + strings.Repeat("~1", 100_000) + " }}",
+		"or":             "{{ 1" + strings.Repeat(" or 1", 50_000) + " }}",
+		"attributes":     "{{ row" + strings.Repeat(".a", 100_000) + " }}",
+		"indexes":        "{{ row" + strings.Repeat("[1]", 80_000) + " }}",
+		"calls":          "{{ row" + strings.Repeat(".get()", 40_000) + " }}",
+		"filters":        "{{ row" + strings.Repeat("|lower", 40_000) + " }}",
+		"signs":          "{{ " + strings.Repeat("- ", 100_000) + "1 }}",
+		"not":            "{{ " + strings.Repeat("not ", 60_000) + "1 }}",
+		"tests":          "{{ 1" + strings.Repeat(" is odd", 30_000) + " }}",
+		"arguments":      "{{ " + strings.Repeat("range(", 40_000) + "1" + strings.Repeat(")", 40_000) + " }}",
+		"too many bytes": strings.Repeat("x", maxTemplateBytes+1),
+	} {
+		if _, err := Parse([]byte(source), Options{}); err == nil {
+			t.Errorf("%s: compiles", name)
+		} else if len(err.Error()) > 500 {
+			t.Errorf("%s: an error of %d bytes: %.300s", name, len(err.Error()), err)
+		}
+	}
+}
+
+func TestLookupStaysAsItIs(t *testing.T) {
+	const content = `{"a":[3,1,2],"m":{"k":{"x":1}},"s":"text"}`
+	lookup, err := ParseLookup([]byte(content), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := ParseLookup([]byte(content), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := mustRow(t, `{"i":1}`)
+	for _, source := range []string{
+		`{{ lookup.a|sort }}{{ lookup.a|reverse|list }}{{ lookup.a|unique }}{{ lookup.a|map("string")|list }}{{ lookup.a|list }}`,
+		`{% set b = lookup.a %}{% set b = b + [1] %}{% set c = lookup.a[:1] %}{% set c = c + [9, 9] %}{{ b }}{{ c }}`,
+		`{% set a = lookup.a %}{% set ns = namespace(a=lookup.a, m=lookup.m) %}{% set ns.a = ns.a + [1] %}{% set ns.m = 1 %}{{ ns.a }}`,
+		`{% for k, v in lookup.m.items() %}{% set v = 1 %}{% set k = 2 %}{% endfor %}{% for x in lookup.a %}{% set x = 5 %}{% endfor %}`,
+		`{% for g in [lookup.a, lookup.a] %}{{ g|sort(reverse=true) }}{{ g|sum }}{{ g|max }}{% endfor %}{{ lookup.m|items|list }}`,
+		`{% set lookup = {"a": 1} %}{{ lookup.a }}`, `{% with lookup = 1 %}{{ lookup }}{% endwith %}`,
+		`{% set lookup.a = 1 %}`,
+	} {
+		tpl, err := Parse([]byte(source), Options{Lookup: lookup})
+		if err != nil {
+			t.Fatalf("%s: %v", source, err)
+		}
+		if _, err := tpl.Render(row); err != nil && !strings.Contains(err.Error(), "no namespace") {
+			t.Errorf("%s: %v", source, err)
+		}
+		if !reflect.DeepEqual(lookup.value, before.value) {
+			t.Fatalf("%s: the lookup became %v", source, lookup.value)
+		}
+	}
+}
+
+func TestRenderingsDoNotMeet(t *testing.T) {
+	lookup, err := ParseLookup([]byte(`{"names":{"0":"zero","1":"one"},"l":[1,2,3]}`), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tpl, err := Parse([]byte(`{% set ns = namespace(n=0) %}{% for i in range(20) %}{% set ns.n = ns.n + row.i %}{% endfor %}`+
+		`{% set x %}{{ row.i }}{% endset %}{% filter upper %}{{ x }}:{{ ns.n }}:{{ lookup.names[row.i % 2]|default("none") }}{% endfilter %}`+
+		`{% for a in lookup.l if a != row.i %}{{ a }}{% else %}-{% endfor %}{{ row.nope|default("") }}{% if row.i == 13 %}{{ row.nope }}{% endif %}`), Options{Lookup: lookup})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 40 {
+				n := i*40 + j
+				row, err := llm.ParseRow(fmt.Appendf(nil, `{"i":%d}`, n))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got, err := tpl.Render(row)
+				want := fmt.Sprintf("%d:%d:%s", n, 20*n, []string{"ZERO", "ONE"}[n%2])
+				if n == 13 {
+					if err == nil || !strings.Contains(err.Error(), "row.nope") {
+						t.Errorf("%d: %v", n, err)
+					}
+				} else if err != nil || !strings.HasPrefix(got, want) {
+					t.Errorf("%d: got %q, %v, want %q", n, got, err, want)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestWordsAreCountedWithoutKeepingThem(t *testing.T) {
+	text := strings.Repeat("a ", 10_000)
+	if n := testing.AllocsPerRun(10, func() { countWords(text) }); n > 3 {
+		t.Errorf("%v allocations", n)
+	}
+}

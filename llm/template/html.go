@@ -1,0 +1,165 @@
+package template
+
+import (
+	"fmt"
+	"html"
+	"strings"
+)
+
+// htmlEscapes are those of MarkupSafe, which Jinja writes.
+var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;")
+
+func escapeHTML(s string) string { return htmlEscapes.Replace(s) }
+
+// filterStriptags leaves out comments and tags, makes one space of several, and reads entities.
+func filterStriptags(r *rendering, v any, _ []any) (any, error) {
+	s, err := r.text(v)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.spendTimes(len(s), itemCost); err != nil {
+		return nil, err
+	}
+	for _, mark := range [][2]string{{"<!--", "-->"}, {"<", ">"}} {
+		var b strings.Builder
+		for {
+			before, rest, opens := strings.Cut(s, mark[0])
+			_, behind, closes := strings.Cut(rest, mark[1])
+			if !opens || !closes {
+				break
+			}
+			b.WriteString(before)
+			s = behind
+		}
+		s = b.String() + s
+	}
+	return html.UnescapeString(strings.Join(strings.FieldsFunc(s, isSpace), " ")), nil
+}
+
+// filterXMLAttr writes a mapping as attributes of an element; those that are none are left out.
+func filterXMLAttr(r *rendering, v any, args []any) (any, error) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("%s is no mapping", article(v))
+	}
+	keys, err := r.items(m)
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	for _, k := range keys {
+		key, _ := k.(string)
+		if m[key] == nil {
+			continue
+		}
+		if strings.ContainsFunc(key, isSpace) || strings.ContainsAny(key, "/>=") {
+			return nil, fmt.Errorf("%q cannot be the name of an attribute", key)
+		}
+		text, err := r.text(m[key])
+		if err != nil {
+			return nil, err
+		}
+		if err := r.spendTimes(len(key)+len(text), len("&#34;")); err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, ` %s="%s"`, escapeHTML(key), escapeHTML(text))
+	}
+	if !boolArg(args, 0, true) {
+		return strings.TrimPrefix(b.String(), " "), nil
+	}
+	return b.String(), nil
+}
+
+// filterURLEncode writes a text for a path, and a mapping or pairs for a query.
+func filterURLEncode(r *rendering, v any, _ []any) (any, error) {
+	pairs, isQuery := itemsOf(v)
+	if m, ok := v.(map[string]any); ok {
+		keys, err := r.items(m)
+		if err == nil {
+			pairs, err = r.pairs(m, keys)
+		}
+		if err != nil {
+			return nil, err
+		}
+		isQuery = true
+	}
+	if !isQuery {
+		return r.quoteURL(v, "-_.~/")
+	}
+	parts := make([]string, len(pairs))
+	for i, p := range pairs {
+		pair, ok := itemsOf(p)
+		if !ok || len(pair) != 2 {
+			return nil, fmt.Errorf("a query has pairs of key and value, not %s", article(p))
+		}
+		key, err := r.quoteURL(pair[0], "-_.~ ")
+		if err != nil {
+			return nil, err
+		}
+		value, err := r.quoteURL(pair[1], "-_.~ ")
+		if err != nil {
+			return nil, err
+		}
+		parts[i] = strings.ReplaceAll(key+"="+value, " ", "+")
+	}
+	return strings.Join(parts, "&"), nil
+}
+
+// quoteURL writes all but ASCII letters, digits and the characters of safe as %xx.
+func (r *rendering) quoteURL(v any, safe string) (string, error) {
+	s, err := r.text(v)
+	if err != nil {
+		return "", err
+	}
+	if err := r.spendTimes(len(s), 4); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		if c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || strings.IndexByte(safe, c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String(), nil
+}
+
+// filterFilesize writes a number of bytes with a unit that people read.
+func filterFilesize(r *rendering, v any, args []any) (any, error) {
+	got, err := filterFloat(r, v, []any{nil})
+	if err != nil {
+		return nil, err
+	}
+	bytes, ok := got.(float64)
+	if !ok {
+		return nil, fmt.Errorf("%s is no number of bytes", article(v))
+	}
+	base, unit := 1000.0, "B"
+	if boolArg(args, 0, false) {
+		base, unit = 1024, "iB"
+	}
+	switch {
+	case bytes == 1:
+		return "1 Byte", nil
+	case bytes < base:
+		whole, err := truncated(bytes)
+		if err != nil {
+			return nil, err
+		}
+		text, err := r.text(whole)
+		return text + " Bytes", err
+	}
+	const prefixes = "kMGTPEZY"
+	prefix, size := 0, base*base
+	for ; prefix < len(prefixes)-1 && !(bytes < size); prefix++ {
+		size *= base
+	}
+	name := prefixes[prefix : prefix+1]
+	if unit == "iB" {
+		name = strings.ToUpper(name)
+	}
+	text, err := r.formatWith(base*bytes/size, ".1f")
+	return text + " " + name + unit, err
+}

@@ -1,0 +1,90 @@
+package template
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/llm"
+)
+
+// jinja2Differences are the templates of jinja2.json that we render differently or refuse,
+// on purpose. docs/templates.md tells each.
+var jinja2Differences = map[string]string{
+	"{{ [row.missing] }}": "undefined: row.missing",
+}
+
+// jinja2File is what Jinja2 makes of templates.
+type jinja2File struct {
+	Row, Lookup json.RawMessage
+	Cases       []jinja2Case
+}
+
+type jinja2Case struct {
+	Template, Fails string
+	Want            *string // nil: it fails
+}
+
+// readJinja2 reads a file that a script beside it has written.
+func readJinja2(t *testing.T, name string, into any) {
+	t.Helper()
+	content, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compareWithJinja2 renders each template and compares.
+func compareWithJinja2(t *testing.T, cases []jinja2Case, row *llm.Row, lookup *Lookup) {
+	t.Helper()
+	for _, c := range cases {
+		var got string
+		tpl, err := Parse([]byte(c.Template), Options{Lookup: lookup})
+		if err == nil {
+			got, err = tpl.Render(row)
+		}
+		if want, ok := jinja2Differences[c.Template]; ok {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s\n got %q, %v\nwant an error with %s", c.Template, got, err, want)
+			}
+			continue
+		}
+		switch {
+		case c.Want == nil && err == nil:
+			t.Errorf("%s\n got %q\nJinja2 fails: %s", c.Template, got, c.Fails)
+		case c.Want != nil && err != nil:
+			t.Errorf("%s\n got error %v\nwant %q", c.Template, err, *c.Want)
+		case c.Want != nil && got != *c.Want:
+			t.Errorf("%s\n got %q\nwant %q", c.Template, got, *c.Want)
+		case err != nil && strings.Contains(err.Error(), "panic"):
+			t.Errorf("%s: %v", c.Template, err)
+		}
+	}
+}
+
+func TestTemplatesRenderAsInJinja2(t *testing.T) {
+	var file jinja2File
+	readJinja2(t, "jinja2.json", &file)
+	lookup, err := ParseLookup(file.Lookup, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareWithJinja2(t, file.Cases, mustRow(t, string(file.Row)), lookup)
+}
+
+func TestRandomExpressionsAreAsInJinja2(t *testing.T) {
+	var file struct {
+		Row   json.RawMessage
+		Cases [][2]*string // the expression and what it gives
+	}
+	readJinja2(t, "expressions.json", &file)
+	cases := make([]jinja2Case, len(file.Cases))
+	for i, c := range file.Cases {
+		cases[i] = jinja2Case{Template: "{{ " + *c[0] + " }}", Want: c[1]}
+	}
+	compareWithJinja2(t, cases, mustRow(t, string(file.Row)), nil)
+}

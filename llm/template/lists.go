@@ -1,0 +1,353 @@
+package template
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var errEmpty = &templateFault{msg: "undefined: an item of something empty", undefined: true}
+
+func filterFirst(r *rendering, v any, _ []any) (any, error) {
+	items, err := r.items(v)
+	if err != nil || len(items) == 0 {
+		return nil, orEmpty(err)
+	}
+	return items[0], nil
+}
+
+func filterLast(r *rendering, v any, _ []any) (any, error) {
+	items, err := r.items(v)
+	if err != nil || len(items) == 0 {
+		return nil, orEmpty(err)
+	}
+	return items[len(items)-1], nil
+}
+
+// orEmpty returns err, or the error of an item that something empty does not have.
+func orEmpty(err error) error {
+	if err == nil {
+		fault := *errEmpty
+		return &fault
+	}
+	return err
+}
+
+func filterJoin(r *rendering, v any, args []any) (any, error) {
+	items, err := r.items(v)
+	if err != nil {
+		return nil, err
+	}
+	between := ""
+	if args[0] != any(missing{}) {
+		if between, err = r.text(args[0]); err != nil {
+			return nil, err
+		}
+	}
+	if items, err = r.attributes(items, args[1]); err != nil {
+		return nil, err
+	}
+	if err := r.spendTimes(len(items), len(between)); err != nil {
+		return nil, err
+	}
+	var text []byte
+	for i, item := range items {
+		if i > 0 {
+			text = append(text, between...)
+		}
+		if text, err = r.appendText(text, item, 0); err != nil {
+			return nil, err
+		}
+	}
+	return string(text), nil
+}
+
+func filterReverse(r *rendering, v any, _ []any) (any, error) {
+	items, err := r.items(v)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.spendTimes(len(items), itemCost); err != nil {
+		return nil, err
+	}
+	items = slices.Clone(items)
+	slices.Reverse(items)
+	if _, ok := v.(string); ok {
+		return filterJoin(r, items, []any{missing{}, missing{}})
+	}
+	return items, nil
+}
+
+func filterSum(r *rendering, v any, args []any) (any, error) {
+	items, err := r.items(v)
+	if err != nil {
+		return nil, err
+	}
+	if items, err = r.attributes(items, args[0]); err != nil {
+		return nil, err
+	}
+	sum := args[1]
+	if sum == any(missing{}) {
+		sum = int64(0)
+	}
+	if _, ok := sum.(string); ok {
+		return nil, errors.New("strings have no sum; write join")
+	}
+	for _, item := range items {
+		if err := r.spend(stepCost); err != nil {
+			return nil, err
+		}
+		if sum, err = opAdd(r, sum, []any{item}); err != nil {
+			return nil, err
+		}
+	}
+	return sum, nil
+}
+
+// attributePath returns an attribute of v: a name, or several with points between, or an
+// index.
+func attributePath(r *rendering, v any, path string) (any, error) {
+	for name := range strings.SplitSeq(path, ".") {
+		var key any = name
+		if i, err := strconv.ParseInt(name, 10, 64); err == nil {
+			key = i
+		}
+		if err := r.spend(stepCost); err != nil {
+			return nil, err
+		}
+		var err error
+		if v, err = r.item(v, key, "item."+name); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+func isUndefined(err error) bool {
+	f, ok := err.(*templateFault) //nolint:errorlint // faults of ours are never wrapped
+	return ok && f.undefined
+}
+
+// attributes returns the attribute of each item, or the items if there is no attribute.
+func (r *rendering) attributes(items []any, attribute any) ([]any, error) {
+	return r.attributesOr(items, attribute, missing{})
+}
+
+// attributesOr is attributes with a value for those that do not exist, unless that is missing or none.
+func (r *rendering) attributesOr(items []any, attribute, otherwise any) ([]any, error) {
+	if attribute == any(missing{}) || attribute == nil {
+		return items, nil
+	}
+	path, ok := mapKey(attribute)
+	if !ok {
+		return nil, fmt.Errorf("an attribute is a string or an integer, not %s", article(attribute))
+	}
+	if err := r.spendTimes(len(items), itemCost); err != nil {
+		return nil, err
+	}
+	out := make([]any, len(items))
+	for i, item := range items {
+		got, err := attributePath(r, item, path)
+		if isUndefined(err) && otherwise != nil && otherwise != any(missing{}) {
+			got, err = otherwise, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		out[i] = got
+	}
+	return out, nil
+}
+
+func mapAttribute(r *rendering, v any, args []any) (any, error) {
+	if !truthy(v) {
+		return []any{}, nil
+	}
+	items, err := r.items(v)
+	if err != nil {
+		return nil, err
+	}
+	return r.attributesOr(items, args[0], args[1])
+}
+
+// sortKeys returns what each item is sorted by: of several attributes, with commas between, a list.
+func (r *rendering) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
+	paths := []any{attribute}
+	if path, ok := attribute.(string); ok {
+		paths = stringList(strings.Split(path, ","))
+	}
+	if err := r.spendTimes(len(items), len(paths)*itemCost); err != nil {
+		return nil, err
+	}
+	keys := make([]any, len(items))
+	for at, path := range paths {
+		column, err := r.attributes(items, path)
+		if err != nil {
+			return nil, err
+		}
+		for i, key := range column {
+			if !caseSensitive {
+				if key, err = r.folded(key); err != nil {
+					return nil, err
+				}
+			}
+			if len(paths) == 1 {
+				keys[i] = key
+				continue
+			}
+			list, _ := keys[i].([]any)
+			if at == 0 {
+				list = make([]any, 0, len(paths))
+			}
+			keys[i] = append(list, key)
+		}
+	}
+	return keys, nil
+}
+
+// folded returns a string in small letters, and another value as it is.
+func (r *rendering) folded(v any) (any, error) {
+	s, ok := v.(string)
+	if !ok {
+		return v, nil
+	}
+	return lower(s), r.spendTimes(len(s), 2)
+}
+
+// sorted returns the order of keys, as indexes, equal ones in the order they have.
+func (r *rendering) sorted(keys []any, reverse bool) ([]int, error) {
+	if err := r.spendTimes(len(keys), 2*itemCost); err != nil {
+		return nil, err
+	}
+	order := make([]int, len(keys))
+	for i := range keys {
+		order[i] = i
+	}
+	var fault error
+	slices.SortStableFunc(order, func(i, j int) int {
+		if fault != nil {
+			return 0
+		}
+		var c int
+		if c, fault = r.compare(keys[i], keys[j]); c == unordered {
+			return 0
+		}
+		if reverse {
+			return -c
+		}
+		return c
+	})
+	return order, fault
+}
+
+func filterSort(r *rendering, v any, args []any) (any, error) {
+	items, err := r.items(v)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := r.sortKeys(items, args[2], boolArg(args, 1, false))
+	if err != nil {
+		return nil, err
+	}
+	return r.sortBy(items, keys, boolArg(args, 0, false))
+}
+
+// sortBy returns items in the order of their keys.
+func (r *rendering) sortBy(items, keys []any, reverse bool) ([]any, error) {
+	order, err := r.sorted(keys, reverse)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]any, len(order))
+	for i, at := range order {
+		out[i] = items[at]
+	}
+	return out, nil
+}
+
+func filterDictsort(r *rendering, v any, args []any) (any, error) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("%s is no mapping", article(v))
+	}
+	by, err := stringArg(args, 1, "key")
+	if err != nil {
+		return nil, err
+	}
+	at := slices.Index([]string{"key", "value"}, by)
+	if at < 0 {
+		return nil, fmt.Errorf(`it sorts by "key" or "value", not %q`, by)
+	}
+	pairs, err := filterItems(r, m, nil)
+	if err != nil {
+		return nil, err
+	}
+	items, _ := pairs.([]any)
+	keys, err := r.sortKeys(items, int64(at), boolArg(args, 0, false))
+	if err != nil {
+		return nil, err
+	}
+	return r.sortBy(items, keys, boolArg(args, 2, false))
+}
+
+func filterItems(r *rendering, v any, _ []any) (any, error) {
+	m, err := mappingOf(v)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := r.items(m)
+	if err != nil {
+		return nil, err
+	}
+	return r.pairs(m, keys)
+}
+
+func filterList(r *rendering, v any, _ []any) (any, error) { return r.items(v) }
+
+// extreme is the least item for -1, the greatest for 1; of equal ones the first.
+func extreme(sign int) operation {
+	return func(r *rendering, v any, args []any) (any, error) {
+		items, err := r.items(v)
+		if err != nil || len(items) == 0 {
+			return nil, orEmpty(err)
+		}
+		keys, err := r.attributes(items, args[1])
+		if err != nil {
+			return nil, err
+		}
+		if !boolArg(args, 0, false) {
+			keys = slices.Clone(keys)
+			for i, k := range keys {
+				if keys[i], err = r.folded(k); err != nil {
+					return nil, err
+				}
+			}
+		}
+		best := 0
+		for i := range keys {
+			c, err := r.compare(keys[i], keys[best])
+			if err != nil && i > 0 {
+				return nil, err
+			}
+			if c == sign {
+				best = i
+			}
+		}
+		return items[best], nil
+	}
+}
+
+// pairs returns a list of key and value for each key.
+func (r *rendering) pairs(m map[string]any, keys []any) ([]any, error) {
+	if err := r.spendTimes(len(keys), 4*itemCost); err != nil {
+		return nil, err
+	}
+	out := make([]any, len(keys))
+	for i, k := range keys {
+		key, _ := k.(string)
+		out[i] = tuple(k, m[key])
+	}
+	return out, nil
+}

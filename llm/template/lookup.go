@@ -1,0 +1,153 @@
+package template
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/llm-stage/stage/llm"
+)
+
+// Bounds of a lookup, in bytes. Parsing YAML takes time that grows with the square of
+// the number of keys: some ten seconds at the bound. JSON of that size takes milliseconds.
+const (
+	maxLookupJSON = 64 << 20
+	maxLookupYAML = 1 << 20
+)
+
+// Lookup is a table that templates see as lookup. It is never changed and safe for
+// concurrent use.
+type Lookup struct {
+	value  any // map[string]any or []any
+	hash   string
+	source string
+}
+
+// LoadLookup reads a lookup from a file, whose path becomes its source. See [ParseLookup].
+func LoadLookup(path string) (*Lookup, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("lookup: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	content, err := io.ReadAll(io.LimitReader(f, maxLookupJSON+1))
+	if err != nil {
+		return nil, fmt.Errorf("lookup: %w", err)
+	}
+	return ParseLookup(content, path)
+}
+
+// ParseLookup parses content, a mapping or list in JSON (at most 64 MiB) or YAML (at most
+// 1 MiB). source is the path as configured, or empty. Keys of mappings are strings: YAML
+// keys of other kinds become what they are written as.
+//
+// It fails on keys that stand twice in a mapping, on more than one YAML document, on
+// dates and binary data, which have no JSON value, and on text that is no UTF-8.
+// Aliases cost nothing: all of them share the value of their anchor.
+func ParseLookup(content []byte, source string) (*Lookup, error) {
+	l := &Lookup{hash: llm.Hash(content), source: source}
+	var err error
+	if l.value, err = decodeLookup(content); err == nil {
+		switch l.value.(type) {
+		case map[string]any, []any:
+			return l, nil
+		}
+		err = errors.New("neither a mapping nor a list")
+	}
+	if source == "" {
+		return nil, fmt.Errorf("lookup: %w", err)
+	}
+	return nil, fmt.Errorf("lookup %s: %w", source, err)
+}
+
+// Hash returns the SHA-256 of the lookup's bytes in hexadecimal.
+func (l *Lookup) Hash() string { return l.hash }
+
+// Source returns the path as configured, or "".
+func (l *Lookup) Source() string { return l.source }
+
+func decodeLookup(content []byte) (any, error) {
+	switch {
+	case len(content) > maxLookupJSON:
+		return nil, fmt.Errorf("more than %d bytes", maxLookupJSON)
+	case !utf8.Valid(content):
+		return nil, fmt.Errorf("no UTF-8 at byte %d", llm.InvalidUTF8(content))
+	case json.Valid(content):
+		v, repeated := llm.DecodeJSON(content)
+		if repeated {
+			return nil, errors.New("some object has a key twice")
+		}
+		return v, nil
+	case len(content) > maxLookupYAML:
+		return nil, fmt.Errorf("no JSON, and with %d bytes more than the %d that YAML may have: convert it to JSON", len(content), maxLookupYAML)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(content))
+	var v, second any
+	if err := d.Decode(&v); err != nil && !errors.Is(err, io.EOF) {
+		return nil, errors.New(yaml.FormatError(err, false, false))
+	}
+	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one YAML document")
+	}
+	c := yamlConverter{done: map[uintptr]struct{}{}}
+	return c.convert(v)
+}
+
+// yamlConverter turns what the YAML decoder gives into what templates take. An anchor's
+// value is converted once, so that aliases of aliases cannot multiply.
+type yamlConverter struct{ done map[uintptr]struct{} }
+
+func (c *yamlConverter) convert(v any) (any, error) {
+	switch v := v.(type) {
+	case nil, bool, string, float64, int64:
+		return v, nil
+	case int:
+		return int64(v), nil
+	case uint64:
+		if v <= 1<<63-1 {
+			return int64(v), nil
+		}
+		return json.Number(strconv.FormatUint(v, 10)), nil
+	case map[string]any:
+		return v, c.once(reflect.ValueOf(v).Pointer(), func() error {
+			for k, member := range v {
+				converted, err := c.convert(member)
+				if err != nil {
+					return fmt.Errorf("%s: %w", k, err)
+				}
+				v[k] = converted
+			}
+			return nil
+		})
+	case []any:
+		if len(v) == 0 {
+			return v, nil
+		}
+		return v, c.once(reflect.ValueOf(v).Pointer(), func() error {
+			for i, item := range v {
+				var err error
+				if v[i], err = c.convert(item); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return nil, fmt.Errorf("a value of the type %T is not supported: write it as a string, in quotes", v)
+}
+
+// once calls f unless the container at this address has been converted.
+func (c *yamlConverter) once(address uintptr, f func() error) error {
+	if _, ok := c.done[address]; ok {
+		return nil
+	}
+	c.done[address] = struct{}{}
+	return f()
+}

@@ -1,0 +1,397 @@
+package template
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"math/bits"
+)
+
+// Integers beyond int64 are [json.Number], which is how a row has them, and a [big.Int] while something is computed.
+// They have as many digits as Python writes at most (sys.int_info.default_max_str_digits).
+const (
+	maxDigits      = 4300
+	maxIntegerBits = 14285 // of the largest integer with as many digits
+	maxExactFloat  = 1 << 53
+)
+
+// numeric is a value as a number: an integer, in i or else in large, or a float.
+type numeric struct {
+	isInt bool
+	i     int64
+	large *big.Int // nil: i has it
+	f     float64  // of an integer too: the nearest one, or ±Inf
+}
+
+// number returns v as a number, if it is one. An integer of too many digits has just f.
+func number(v any) (n numeric, ok bool) {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return numeric{isInt: true, i: 1, f: 1}, true
+		}
+		return numeric{isInt: true}, true
+	case int64:
+		return numeric{isInt: true, i: v, f: float64(v)}, true
+	case float64:
+		return numeric{f: v}, true
+	case json.Number:
+		if len(v) > maxDigits+1 { // not parsed: a row may have a million digits, and a loop may compare them as often
+			n.f = math.Inf(1)
+			if v[0] == '-' {
+				n.f = math.Inf(-1)
+			}
+			return n, true
+		}
+		n.f, _ = v.Float64() // digits, or ±Inf
+		n.large, n.isInt = new(big.Int).SetString(v.String(), 10)
+		return n, true
+	}
+	return n, false
+}
+
+// bigInt returns an integer as a big one, which must not be changed.
+func (n numeric) bigInt() *big.Int {
+	if n.large != nil {
+		return n.large
+	}
+	return big.NewInt(n.i)
+}
+
+// fits reports whether the integer is a float without any loss.
+func (n numeric) fits() bool { return n.large == nil && magnitude(n.i) <= maxExactFloat }
+
+var (
+	errOverflow   = fmt.Errorf("the integer has more than %d digits", maxDigits)
+	errZero       = errors.New("division by zero")
+	errFloatRange = errors.New("the integer is too large for a float")
+	errBeyond64   = errors.New("beyond int64") // the operation must be done with big integers
+)
+
+// integer returns i as a value.
+func integer(i *big.Int) (any, error) {
+	if i.IsInt64() {
+		return i.Int64(), nil
+	}
+	if i.BitLen() > maxIntegerBits {
+		return nil, errOverflow
+	}
+	digits := i.String()
+	if len(digits) > maxDigits+1 || len(digits) > maxDigits && digits[0] != '-' {
+		return nil, errOverflow
+	}
+	return json.Number(digits), nil
+}
+
+// truncated returns the integer of a float without its fraction.
+func truncated(f float64) (any, error) {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return nil, fmt.Errorf("%s is no integer", appendPythonFloat(nil, f))
+	}
+	i, _ := big.NewFloat(f).Int(nil)
+	return integer(i)
+}
+
+// compareNumbers returns -1, 0 or 1, or unordered where one is not a number. It compares by value: no integer is
+// rounded to a float.
+func compareNumbers(a, b numeric) int {
+	switch {
+	case a.isInt && b.isInt:
+		if a.large == nil && b.large == nil {
+			return cmp.Compare(a.i, b.i)
+		}
+		return a.bigInt().Cmp(b.bigInt())
+	case math.IsNaN(a.f) || math.IsNaN(b.f):
+		return unordered
+	case a.isInt && math.IsInf(b.f, 0): // beyond every integer, though the float nearest to one may be infinite too
+		return cmp.Compare(0, b.f)
+	case a.isInt && !a.fits():
+		return new(big.Float).SetInt(a.bigInt()).Cmp(big.NewFloat(b.f))
+	case b.isInt && (!b.fits() || math.IsInf(a.f, 0)):
+		return -compareNumbers(b, a)
+	}
+	return cmp.Compare(a.f, b.f)
+}
+
+// unordered is the outcome of a comparison with what is not a number: no "<", "==" or ">" holds.
+const unordered = 2
+
+func opNegative(_ *rendering, v any, _ []any) (any, error) {
+	n, ok := number(v)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%s has no sign", article(v))
+	case !n.isInt:
+		return -n.f, nil
+	case n.large != nil || n.i == math.MinInt64:
+		return integer(new(big.Int).Neg(n.bigInt()))
+	}
+	return -n.i, nil
+}
+
+func opPositive(_ *rendering, v any, _ []any) (any, error) {
+	n, ok := number(v)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%s has no sign", article(v))
+	case n.isInt && n.large == nil:
+		return n.i, nil // of a boolean too
+	}
+	return v, nil
+}
+
+// operands returns two numbers for the operation called name, having paid for those that are large.
+func (r *rendering) operands(name string, v, w any) (a, b numeric, err error) {
+	a, ok := number(v)
+	b, alsoOK := number(w)
+	switch {
+	case !ok || !alsoOK:
+		return a, b, fmt.Errorf("%s %s %s is not possible; convert with |int, |float or |string", typeName(v), name, typeName(w))
+	case !a.isInt && typeName(v) == "integer", !b.isInt && typeName(w) == "integer":
+		return a, b, errOverflow
+	}
+	return a, b, r.spend(largeCost(a.large) + largeCost(b.large))
+}
+
+// largeCost is what an integer costs to be read, to be a part of an operation, and to be written with its result.
+func largeCost(i *big.Int) int {
+	if i == nil {
+		return 0
+	}
+	return 4 * i.BitLen()
+}
+
+// arithmetic returns an operation on numbers: on two integers, or else on two floats. ints may fail with errBeyond64.
+func arithmetic(name string, ints func(a, b int64) (int64, error), bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) (float64, error)) operation {
+	return func(r *rendering, v any, args []any) (any, error) {
+		a, b, err := r.operands(name, v, args[0])
+		if err != nil {
+			return nil, err
+		}
+		if !a.isInt || !b.isInt {
+			if a.isInt && math.IsInf(a.f, 0) || b.isInt && math.IsInf(b.f, 0) {
+				return nil, errFloatRange
+			}
+			return floats(a.f, b.f)
+		}
+		if a.large == nil && b.large == nil {
+			if i, err := ints(a.i, b.i); !errors.Is(err, errBeyond64) {
+				return i, err
+			}
+		}
+		i := bigs(new(big.Int), a.bigInt(), b.bigInt())
+		if i == nil {
+			return nil, errZero
+		}
+		return integer(i)
+	}
+}
+
+var (
+	addNumbers = arithmetic("+", addInt, (*big.Int).Add, func(a, b float64) (float64, error) { return a + b, nil })
+	mulNumbers = arithmetic("*", mulInt, (*big.Int).Mul, func(a, b float64) (float64, error) { return a * b, nil })
+	modNumbers = arithmetic("%", modInt, modBig, modFloat)
+)
+
+func addInt(a, b int64) (int64, error) {
+	if c := a + b; (c > a) == (b > 0) {
+		return c, nil
+	}
+	return 0, errBeyond64
+}
+
+func subInt(a, b int64) (int64, error) {
+	if c := a - b; (c < a) == (b > 0) {
+		return c, nil
+	}
+	return 0, errBeyond64
+}
+
+func mulInt(a, b int64) (int64, error) {
+	high, low := bits.Mul64(magnitude(a), magnitude(b))
+	negative := (a < 0) != (b < 0)
+	switch {
+	case high != 0 || low > 1<<63 || low == 1<<63 && !negative:
+		return 0, errBeyond64
+	case negative:
+		return -int64(low), nil
+	}
+	return int64(low), nil
+}
+
+func magnitude(a int64) uint64 {
+	if a < 0 {
+		return -uint64(a)
+	}
+	return uint64(a)
+}
+
+func floorInt(a, b int64) (int64, error) {
+	switch b {
+	case 0:
+		return 0, errZero
+	case -1:
+		return subInt(0, a)
+	}
+	q := a / b
+	if a%b != 0 && (a < 0) != (b < 0) {
+		q--
+	}
+	return q, nil
+}
+
+func modInt(a, b int64) (int64, error) {
+	if b == 0 {
+		return 0, errZero
+	}
+	m := a % b
+	if m != 0 && (m < 0) != (b < 0) {
+		m += b
+	}
+	return m, nil
+}
+
+// floorBig returns a // b, or nil where b is 0.
+func floorBig(z, a, b *big.Int) *big.Int {
+	if b.Sign() == 0 {
+		return nil
+	}
+	m := new(big.Int)
+	if z.QuoRem(a, b, m); m.Sign()*b.Sign() < 0 {
+		z.Sub(z, big.NewInt(1))
+	}
+	return z
+}
+
+// modBig returns a % b, or nil where b is 0.
+func modBig(z, a, b *big.Int) *big.Int {
+	if b.Sign() == 0 {
+		return nil
+	}
+	if z.Rem(a, b); z.Sign()*b.Sign() < 0 {
+		z.Add(z, b)
+	}
+	return z
+}
+
+// floorFloat is a // b with the rounding and the signs of Python: -0.0 too.
+func floorFloat(a, b float64) (float64, error) {
+	if b == 0 {
+		return 0, errZero
+	}
+	m := math.Mod(a, b)
+	q := (a - m) / b
+	if m != 0 && (m < 0) != (b < 0) {
+		q--
+	}
+	if q == 0 {
+		return math.Copysign(0, a/b), nil
+	}
+	floor := math.Floor(q)
+	if q-floor > 0.5 { // a - m lost something
+		floor++
+	}
+	return floor, nil
+}
+
+// modFloat is a % b, which has the sign of b.
+func modFloat(a, b float64) (float64, error) {
+	if b == 0 {
+		return 0, errZero
+	}
+	m := math.Mod(a, b)
+	switch {
+	case m == 0:
+		return math.Copysign(0, b), nil
+	case (m < 0) != (b < 0):
+		m += b
+	}
+	return m, nil
+}
+
+// opDivide is v / args[0], always a float: of integers the one nearest to the quotient.
+func opDivide(r *rendering, v any, args []any) (any, error) {
+	a, b, err := r.operands("/", v, args[0])
+	switch {
+	case err != nil:
+		return nil, err
+	case b.f == 0:
+		return nil, errZero
+	case a.isInt && b.isInt && a.f != 0 && (!a.fits() || !b.fits()):
+		f, _ := new(big.Rat).SetFrac(a.bigInt(), b.bigInt()).Float64()
+		if math.IsInf(f, 0) {
+			return nil, errFloatRange
+		}
+		return f, nil
+	case a.isInt && math.IsInf(a.f, 0), b.isInt && math.IsInf(b.f, 0):
+		return nil, errFloatRange
+	}
+	return a.f / b.f, nil
+}
+
+// opPower is v ** args[0]: of integers an integer, unless the exponent is below 0.
+func opPower(r *rendering, v any, args []any) (any, error) {
+	a, b, err := r.operands("**", v, args[0])
+	switch {
+	case err != nil:
+		return nil, err
+	case a.isInt && b.isInt && b.f >= 0:
+		return r.powInt(a, b)
+	case a.isInt && math.IsInf(a.f, 0), b.isInt && math.IsInf(b.f, 0):
+		return nil, errFloatRange
+	}
+	return powFloat(a.f, b.f)
+}
+
+func (r *rendering) powInt(a, b numeric) (any, error) {
+	base, exponent := a.bigInt(), b.i
+	switch {
+	case base.BitLen() > 1 && b.f*float64(base.BitLen()-1) > maxIntegerBits:
+		return nil, errOverflow
+	case base.BitLen() <= 1 && b.f > 0: // of -1, 0 and 1 only whether the exponent is odd matters
+		exponent = 2 - int64(b.bigInt().Bit(0))
+	}
+	z := new(big.Int).Exp(base, big.NewInt(exponent), nil)
+	if err := r.spend(largeCost(z)); err != nil {
+		return nil, err
+	}
+	return integer(z)
+}
+
+// powFloat is a ** b. Where b is a whole number the result is the float nearest to it, which [math.Pow] may miss.
+func powFloat(a, b float64) (float64, error) {
+	if a == 0 && b < 0 {
+		return 0, errZero
+	}
+	c := math.Pow(a, b)
+	if math.IsInf(a, 0) || math.IsInf(b, 0) || math.IsNaN(a) || math.IsNaN(b) {
+		return c, nil
+	}
+	if n := math.Abs(b); a != 0 && n == math.Trunc(n) && n <= math.MaxInt32 {
+		c = powWhole(a, uint32(n), b < 0)
+	}
+	if math.IsNaN(c) || math.IsInf(c, 0) {
+		return 0, fmt.Errorf("%v ** %v is no number that a float can be", a, b)
+	}
+	return c, nil
+}
+
+// powWhole is a ** n, or 1 / a ** n, by squaring, with bits enough for every rounding on the way.
+func powWhole(a float64, n uint32, inverse bool) float64 {
+	const precision = 192
+	z := new(big.Float).SetPrec(precision).SetInt64(1)
+	for square := new(big.Float).SetPrec(precision).SetFloat64(a); n > 0; n >>= 1 {
+		if n&1 == 1 {
+			z.Mul(z, square)
+		}
+		square.Mul(square, square)
+	}
+	if inverse {
+		z.Quo(new(big.Float).SetPrec(precision).SetInt64(1), z)
+	}
+	f, _ := z.Float64()
+	return f
+}

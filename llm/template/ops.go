@@ -1,0 +1,240 @@
+package template
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/nikolalohinski/gonja/v2/tokens"
+)
+
+var binaryOperations = map[tokens.Type]operation{
+	tokens.Tilde:              opConcat,
+	tokens.Addition:           opAdd,
+	tokens.Subtraction:        arithmetic("-", subInt, (*big.Int).Sub, func(a, b float64) (float64, error) { return a - b, nil }),
+	tokens.Multiply:           opMultiply,
+	tokens.Division:           opDivide,
+	tokens.FloorDivision:      arithmetic("//", floorInt, floorBig, floorFloat),
+	tokens.Modulo:             opModulo,
+	tokens.Power:              opPower,
+	tokens.Equals:             opEqual,
+	tokens.Ne:                 func(r *rendering, v any, a []any) (any, error) { ok, err := r.equal(v, a[0], 0); return !ok, err },
+	tokens.LowerThan:          ordering(func(c int) bool { return c < 0 }),
+	tokens.LowerThanOrEqual:   ordering(func(c int) bool { return c <= 0 }),
+	tokens.GreaterThan:        ordering(func(c int) bool { return c > 0 }),
+	tokens.GreaterThanOrEqual: ordering(func(c int) bool { return c >= 0 }),
+}
+
+func isComparison(kind tokens.Type) bool {
+	return slices.Contains([]tokens.Type{
+		tokens.Equals, tokens.Ne, tokens.LowerThan, tokens.LowerThanOrEqual, tokens.GreaterThan, tokens.GreaterThanOrEqual,
+	}, kind)
+}
+
+func opAdd(r *rendering, v any, args []any) (any, error) {
+	if a, ok := v.(string); ok {
+		if b, ok := args[0].(string); ok {
+			return a + b, r.spend(len(a) + len(b))
+		}
+	}
+	if a, b, ok := bothSequences(v, args[0]); ok {
+		if err := r.spendTimes(len(a)+len(b), itemCost); err != nil {
+			return nil, err
+		}
+		return likeSequence(v, slices.Concat(a, b)), nil
+	}
+	return addNumbers(r, v, args)
+}
+
+func opMultiply(r *rendering, v any, args []any) (any, error) {
+	a, b := v, args[0]
+	if _, ok := number(a); ok {
+		a, b = b, a
+	}
+	if times, ok := number(b); ok && times.isInt && times.large == nil {
+		n := int(max(0, min(times.i, math.MaxInt32)))
+		if a, ok := a.(string); ok {
+			if err := r.spendTimes(n, len(a)); err != nil {
+				return nil, err
+			}
+			return strings.Repeat(a, n), nil
+		}
+		if items, ok := sequence(a); ok {
+			if err := r.spendTimes(n, len(items)*itemCost); err != nil {
+				return nil, err
+			}
+			return likeSequence(a, slices.Repeat(items, n)), nil
+		}
+	}
+	return mulNumbers(r, v, args)
+}
+
+// opModulo is the remainder of numbers, and the formatting of strings: "%d" % 3.
+func opModulo(r *rendering, v any, args []any) (any, error) {
+	s, ok := v.(string)
+	if !ok {
+		return modNumbers(r, v, args)
+	}
+	return r.formatPercent(s, args[0])
+}
+
+func opConcat(r *rendering, v any, args []any) (any, error) {
+	text, err := r.appendText(nil, v, 0)
+	if err == nil {
+		text, err = r.appendText(text, args[0], 0)
+	}
+	return string(text), err
+}
+
+func opEqual(r *rendering, v any, args []any) (any, error) { return r.equal(v, args[0], 0) }
+
+// equal compares by value, as Python does: 1, 1.0 and true are equal.
+func (r *rendering) equal(a, b any, depth int) (bool, error) {
+	if depth > maxValueDepth {
+		return false, fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
+	}
+	if err := r.spend(stepCost); err != nil {
+		return false, err
+	}
+	if a, ok := a.(json.Number); ok {
+		if b, ok := b.(json.Number); ok { // equal ones have the same digits
+			return a == b, r.spend(len(a))
+		}
+	}
+	m, ok := number(a)
+	n, alsoOK := number(b)
+	if ok || alsoOK {
+		return ok && alsoOK && compareNumbers(m, n) == 0, r.spend(largeCost(m.large) + largeCost(n.large))
+	}
+	switch a := a.(type) {
+	case nil:
+		return b == nil, nil
+	case string:
+		b, ok := b.(string)
+		return ok && a == b, r.spend(len(a))
+	case []any, *series:
+		return r.equalItems(a, b, depth)
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false, nil
+		}
+		for k, v := range a {
+			w, ok := b[k]
+			if !ok {
+				return false, nil
+			}
+			if same, err := r.equal(v, w, depth+1); !same || err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	}
+	return a == b, nil
+}
+
+// equalItems compares lists, or what is of one kind of series.
+func (r *rendering) equalItems(a, b any, depth int) (bool, error) {
+	if kindOf(a) == kindValues { // as in Python, only itself
+		return a == b, nil
+	}
+	items, _ := itemsOf(a)
+	others, ok := itemsOf(b)
+	if !ok || kindOf(a) != kindOf(b) || len(items) != len(others) {
+		return false, nil
+	}
+	for i := range items {
+		if same, err := r.equal(items[i], others[i], depth+1); !same || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// ordering returns a comparison: holds gets what compare returns, unordered aside.
+func ordering(holds func(c int) bool) operation {
+	return func(r *rendering, v any, args []any) (any, error) {
+		c, err := r.compare(v, args[0])
+		return c != unordered && holds(c), err
+	}
+}
+
+// compare orders numbers, strings, and lists or tuples of equal things: -1, 0, 1, or unordered.
+func (r *rendering) compare(a, b any) (int, error) {
+	if err := r.spend(stepCost); err != nil {
+		return 0, err
+	}
+	m, ok := number(a)
+	n, alsoOK := number(b)
+	if ok && alsoOK {
+		if !m.isInt && !n.isInt && typeName(a) == "integer" && typeName(b) == "integer" {
+			return 0, errOverflow
+		}
+		return compareNumbers(m, n), r.spend(largeCost(m.large) + largeCost(n.large))
+	}
+	if a, ok := a.(string); ok {
+		if b, ok := b.(string); ok {
+			return strings.Compare(a, b), r.spend(min(len(a), len(b)))
+		}
+	}
+	if items, others, ok := bothSequences(a, b); ok {
+		for i := range min(len(items), len(others)) {
+			if same, err := r.equal(items[i], others[i], 0); err != nil {
+				return 0, err
+			} else if !same {
+				return r.compare(items[i], others[i])
+			}
+		}
+		return cmp.Compare(len(items), len(others)), nil
+	}
+	return 0, fmt.Errorf("%s and %s have no order", article(a), article(b))
+}
+
+// opIn is "v in args[0]".
+func opIn(r *rendering, v any, args []any) (any, error) {
+	switch in := args[0].(type) {
+	case string:
+		s, ok := v.(string)
+		if !ok {
+			return nil, fmt.Errorf("%s cannot be in a string; convert it with |string", article(v))
+		}
+		if err := r.spend(len(in) + len(s)); err != nil {
+			return nil, err
+		}
+		return strings.Contains(in, s), nil
+	case map[string]any:
+		key, ok := mapKey(v)
+		if ok {
+			_, ok = in[key]
+		}
+		return ok, unlessKey(v)
+	}
+	items, ok := itemsOf(args[0])
+	if kindOf(args[0]) == kindKeys {
+		if err := unlessKey(v); err != nil {
+			return nil, err
+		}
+	}
+	for _, item := range items {
+		if same, err := r.equal(v, item, 0); same || err != nil {
+			return same, err
+		}
+	}
+	if ok {
+		return false, nil
+	}
+	return nil, fmt.Errorf("nothing can be in %s", article(args[0]))
+}
+
+// unlessKey returns an error where v is a list, a mapping or a part of one, which cannot be the key of a mapping.
+func unlessKey(v any) error {
+	switch typeName(v) {
+	case "list", "mapping", kindKeys, kindItems:
+		return fmt.Errorf("%s cannot be the key of a mapping", article(v))
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package template
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Kinds of series, by the names that Python gives them.
+const (
+	kindTuple  = "tuple"
+	kindRange  = "range"
+	kindKeys   = "dict_keys"
+	kindValues = "dict_values"
+	kindItems  = "dict_items"
+)
+
+// series is a sequence that is no list: a tuple, a range, or what the methods of a mapping give. It is written as
+// in Python and equal only to its own kind.
+type series struct {
+	kind   string
+	items  []any
+	bounds [3]int64 // of a range: start, stop and step
+	group  bool     // a pair of groupby, whose items have the names grouper and list
+}
+
+func tuple(items ...any) *series { return &series{kind: kindTuple, items: items} }
+
+func opTuple(r *rendering, _ any, args []any) (any, error) {
+	return tuple(args...), r.spendTimes(len(args), itemCost)
+}
+
+// itemsOf returns the items of a list or of any series.
+func itemsOf(v any) (items []any, ok bool) {
+	switch v := v.(type) {
+	case []any:
+		return v, true
+	case *series:
+		return v.items, true
+	}
+	return nil, false
+}
+
+// kindOf returns the kind of a series, or "" for what is none.
+func kindOf(v any) string {
+	if s, ok := v.(*series); ok {
+		return s.kind
+	}
+	return ""
+}
+
+// sequence returns the items of what has an order and can be added: a list or a tuple.
+func sequence(v any) (items []any, ok bool) {
+	if kind := kindOf(v); kind != "" && kind != kindTuple {
+		return nil, false
+	}
+	return itemsOf(v)
+}
+
+// bothSequences returns the items of two lists, or of two tuples.
+func bothSequences(v, w any) (a, b []any, ok bool) {
+	a, ok = sequence(v)
+	b, alsoOK := sequence(w)
+	return a, b, ok && alsoOK && kindOf(v) == kindOf(w)
+}
+
+// likeSequence returns items as what v is: a tuple or a list.
+func likeSequence(v any, items []any) any {
+	if kindOf(v) == kindTuple {
+		return tuple(items...)
+	}
+	return items
+}
+
+// indexed reports whether the items have places, as those of what a mapping's methods give have not.
+func (s *series) indexed() bool { return s.kind == kindTuple || s.kind == kindRange }
+
+// places returns the items of what has them at places: a list, a tuple or a range.
+func places(v any) (items []any, ok bool) {
+	if s, isSeries := v.(*series); isSeries && !s.indexed() {
+		return nil, false
+	}
+	return itemsOf(v)
+}
+
+// named returns the item of a pair of groupby that has a name.
+func (s *series) named(name string) (any, bool) {
+	switch {
+	case s.group && name == "grouper":
+		return s.items[0], true
+	case s.group && name == "list":
+		return s.items[1], true
+	}
+	return nil, false
+}
+
+// slice returns the series of items from start to end, which it has been cut to.
+func (s *series) slice(items []any, start, end, step int64) *series {
+	out := &series{kind: s.kind, items: items}
+	if s.kind == kindRange {
+		out.bounds = [3]int64{s.bounds[0] + start*s.bounds[2], s.bounds[0] + end*s.bounds[2], step * s.bounds[2]}
+	}
+	return out
+}
+
+// appendSeries appends s as Python's repr writes it.
+func (r *rendering) appendSeries(dst []byte, s *series, depth int) (_ []byte, err error) {
+	switch s.kind {
+	case kindTuple:
+		if dst, err = r.appendItems(append(dst, '('), s.items, depth); err != nil {
+			return nil, err
+		}
+		if len(s.items) == 1 {
+			dst = append(dst, ',')
+		}
+		return append(dst, ')'), nil
+	case kindRange:
+		dst = fmt.Appendf(dst, "range(%d, %d", s.bounds[0], s.bounds[1])
+		if step := s.bounds[2]; step != 1 {
+			dst = strconv.AppendInt(append(dst, ", "...), step, 10)
+		}
+		return append(dst, ')'), r.spend(stepCost)
+	}
+	if dst, err = r.appendItems(append(append(dst, s.kind...), "(["...), s.items, depth); err != nil {
+		return nil, err
+	}
+	return append(dst, "])"...), nil
+}
+
+// appendItems appends items with commas between.
+func (r *rendering) appendItems(dst []byte, items []any, depth int) (_ []byte, err error) {
+	for i, item := range items {
+		if i > 0 {
+			dst = append(dst, ", "...)
+		}
+		if dst, err = r.appendText(dst, item, depth+1); err != nil {
+			return nil, err
+		}
+	}
+	return dst, r.spend(stepCost)
+}

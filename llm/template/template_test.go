@@ -1,0 +1,372 @@
+package template
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/llm-stage/stage/llm"
+	"github.com/sirupsen/logrus"
+)
+
+func render(source, row string) (string, error) {
+	tpl, err := Parse([]byte(source), Options{Source: "prompts/prompt.j2"})
+	if err != nil {
+		return "", err
+	}
+	r, err := llm.ParseRow([]byte(row))
+	if err != nil {
+		return "", err
+	}
+	return tpl.Render(r)
+}
+
+func TestTemplateErrorsSayWhatAndWhere(t *testing.T) {
+	const row = `{"id":1,"text":"abc","none":null,"list":[1,2],"o":{}}`
+	for source, want := range map[string]string{
+		"a\n\n{{ row.txet }}":         "undefined: row.txet (line 3 of prompt.j2); the row has: id, list, none, o, text",
+		"{{ row.text\n ~ row.nope }}": "undefined: row.nope (line 2 of prompt.j2); the row has: id, list, none, o, text",
+		"{{ row['nope'] }}":           `undefined: row["nope"] (line 1 of prompt.j2); the row has: id, list, none, o, text`,
+		"{{ row.o.x }}":               "undefined: row.o.x (line 1 of prompt.j2); the row.o is empty",
+		"{{ row.list[7] }}":           "undefined: row.list[7] (line 1 of prompt.j2); it is looked for in a list",
+		"{{ row.id.x }}":              "undefined: row.id.x (line 1 of prompt.j2); it is looked for in an integer",
+		"{{ row.none.x }}":            "undefined: row.none.x (line 1 of prompt.j2); it is looked for in none",
+		"{{ []|first }}":              "undefined: an item of something empty (line 1 of prompt.j2)",
+		"{% if false %}{% set a = 1 %}{% endif %}{{ a }}": "undefined: a (line 1 of prompt.j2)",
+		"{{ 1 +\n 'a' }}":                     "integer + string is not possible; convert with |int, |float or |string (line 1 of prompt.j2)",
+		"\n{% for x in row.id %}{% endfor %}": "an integer has no items (line 2 of prompt.j2)",
+		"{{ row.text|round }}":                "round: a string is no number (line 1 of prompt.j2)",
+		"{{ row.text.get('x') }}":             "get: a string has no such method (line 1 of prompt.j2)",
+
+		// And at compile time:
+		"{{ text }}":                                     "undefined: text (line 1 of prompt.j2); there are row and what the template sets; did you mean row.text?",
+		"{{ lookup.x }}":                                 "undefined: lookup (line 1 of prompt.j2); no lookup file is configured",
+		"\n{% include 'x' %}":                            `the block "include" is not available; there are if, for, set, with, filter and raw (line 2 of prompt.j2)`,
+		"{{ row.text|uper }}":                            "the filter uper is not available; there are abs, batch, capitalize,",
+		"{{ row.text is strange }}":                      "the test strange is not available; there are",
+		"{{ ragne(3) }}":                                 "the function ragne is not available; there are dict, namespace, range (line 1 of prompt.j2)",
+		"{{ row.list.append(1) }}":                       "the method append is not available; lists cannot be changed; write {% set x = x + [item] %} (line 1 of prompt.j2)",
+		"{{ row.text|replace('a') }}":                    "replace: the argument new is missing (line 1 of prompt.j2)",
+		"{{ row.text|upper(1) }}":                        "upper: 1 arguments, at most 0 are allowed (line 1 of prompt.j2)",
+		"{{ row.text|trim(char='x') }}":                  "trim: it has only the arguments chars (line 1 of prompt.j2)",
+		"{{ row.text|trim('x', 'y') }}":                  "trim: 2 arguments, at most 1 are allowed (line 1 of prompt.j2)",
+		"{{ row.text|default(value='x') }}":              "default: it has only the arguments default_value boolean, each once (line 1 of prompt.j2)",
+		"{{ row.text|default('x', default_value='y') }}": "default: it has only the arguments",
+		"{{ row.text|indent(2, width=2) }}":              "indent: the argument width is given twice (line 1 of prompt.j2)",
+		"{{ true and row.id is odd|string }}":            "put brackets around what the filter string is for (line 1 of prompt.j2)",
+		"{{ 08 }}":                                       "08 is no number (line 1 of prompt.j2)",
+		"{{ 1_ }}":                                       "1_ is no number (line 1 of prompt.j2)",
+		"{{ 5. }}":                                       "5. is no number (line 1 of prompt.j2)",
+		"{{\n1e400 }}":                                   "the number 1e400 is too large (line 2 of prompt.j2)",
+		"{{ " + strings.Repeat("9", 4301) + " }}":        "the number 999999999999999999999999999999 is too large (line 1 of prompt.j2)",
+		"{{ 0x" + strings.Repeat("f", 4000) + " }}":      "the number 0xffffffffffffffffffffffffffff is too large (line 1 of prompt.j2)",
+		"{{ range(none) }}":                              "range: argument 1 is an integer, not none (line 1 of prompt.j2)",
+		"{{ '\\N{DASH}' }}":                              `the escape \N is not available; write the character (line 1 of prompt.j2)`,
+		"{{ '\\ud83d\\ude00' }}":                         "a string has an escape that is no character (line 1 of prompt.j2)",
+		"{{ '\\x4' }}":                                   "a string has an escape that is no character (line 1 of prompt.j2)",
+		"{{ nil }}":                                      "nil is not available; write none (line 1 of prompt.j2)",
+		"{{ row.id\n not odd }}":                         `"in" is missing behind "not" (line 2 of prompt.j2)`,
+		"{{ row.id not }}":                               `"in" is missing behind "not" (line 1 of prompt.j2)`,
+		"{{ row.id is == 1 }}":                           `the name of a test is missing behind "is" (line 1 of prompt.j2)`,
+		"{{ 1 if row.id is odd if true else 2 }}":        `put brackets around what is before "if" (line 1 of prompt.j2)`,
+		"{% if 1 if row.id else 2 %}{% endif %}":         `put brackets around "a if b else c" (line 1 of prompt.j2)`,
+		"{{ row.id is odd == true }}":                    `put the test before "==" in brackets (line 1 of prompt.j2)`,
+		"{{ (row.id is eq 1\n in [true]) }}":             `put the test before "in" in brackets (line 2 of prompt.j2)`,
+		"{{ row.id is divisibleby(3) not in [true] }}":   `put the test before "not" in brackets (line 1 of prompt.j2)`,
+		"{{ row.id is in [1, 2] == true }}":              `put the test before "==" in brackets (line 1 of prompt.j2)`,
+		"{{ [row.id is odd is true] }}":                  `put the test before "is" in brackets (line 1 of prompt.j2)`,
+		"{{ [row.id is odd, row.id is odd - 1] }}":       `put the test before "-" in brackets (line 1 of prompt.j2)`,
+		"{{ 1 else 2 }}":                                 `"else" has no "if" (line 1 of prompt.j2)`,
+		"{{ ('a' if row.id) ~ 'b' }}":                    `"else" is missing (line 1 of prompt.j2)`,
+		"{% set x = 'a' if row.id %}":                    `"else" is missing (line 1 of prompt.j2)`,
+		"{{ 1 if }}":                                     "expected either a number, string, keyword or identifier.",
+		"{{ row.id in\n in [1] }}":                       `near "in" (line 2 of prompt.j2)`,
+		"{{ {,} }}":                                      `unexpected "," (line 1 of prompt.j2)`,
+		"{% if 1 %}{% else %}\n{% else %}{% endif %}":    `"else" does not belong to an open block (line 2 of prompt.j2)`,
+		"{% for a, in row.list %}{% endfor %}":           `a name is missing near "in" (line 1 of prompt.j2)`,
+		"{% with a = 1, %}{% endwith %}":                 "a name is missing (line 1 of prompt.j2)",
+		"{{ row.text ? 1 }}":                             "unexpected '?' (line 1 of prompt.j2)",
+		"{{ row.text! }}":                                "unexpected '!' (line 1 of prompt.j2)",
+		"{{ (1] }}":                                      `']' has no opening bracket (line 1 of prompt.j2)`,
+		"{{ (1 }}":                                       `')' is missing before "}}" (line 1 of prompt.j2)`,
+		"{{ 'abc }}":                                     `the string is not closed by '\'' (line 1 of prompt.j2)`,
+		"a\n{{ row.text":                                 `the tag is not closed by "}}" (line 2 of prompt.j2)`,
+		"a\n{# row.text":                                 `the comment is not closed by "#}" (line 2 of prompt.j2)`,
+		"{% raw %}":                                      `the raw block is not closed by "{% endraw %}" (line 1 of prompt.j2)`,
+		"{% endif %}":                                    `"endif" does not belong to an open block near "endif" (line 1 of prompt.j2)`,
+		"a\n{% if row.id %}":                             "Unexpected EOF, expected tag elif or else or endif. (line 2 of prompt.j2)",
+		"a\n{% if row.id is %}{% endif %}":               "if: an expression ends too early (line 2 of prompt.j2)",
+		"{% for x row.list %}{% endfor %}":               `"in" is missing near "row" (line 1 of prompt.j2)`,
+		"{% for x in row.list recursive %}{% endfor %}":  "recursive loops are not available",
+		"{% set x %}":                                    "Unexpected EOF, expected tag endset",
+		"{% set row.x.y = 1 %}":                          "",
+		"{{ }}":                                          "expected either a number, string, keyword or identifier.",
+		"{{ row[] }}":                                    "an index is missing in row[…] (line 1 of prompt.j2)",
+		"\xff":                                           "no UTF-8 at byte 0 (prompt.j2)",
+	} {
+		_, err := render(source, row)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q\n got %v\nwant %s", source, err, want)
+			continue
+		}
+		if e, ok := errors.AsType[*llm.Error](err); ok {
+			if e.Facts["template_hash"] != llm.Hash([]byte(source)) || e.Facts["template_source"] != "prompts/prompt.j2" {
+				t.Errorf("%q: facts %v", source, e.Facts)
+			}
+		}
+	}
+}
+
+func TestHintsStayShort(t *testing.T) {
+	var row strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&row, `,"%s%03d":1`, strings.Repeat("é", 100), i)
+	}
+	_, err := render("{{ row.x }}", "{"+row.String()[1:]+"}")
+	if err == nil || len(err.Error()) > 1500 || !utf8.ValidString(err.Error()) || !strings.Contains(err.Error(), "and 980 more") {
+		t.Error(err)
+	}
+}
+
+func TestTemplateTellsWhereItComesFrom(t *testing.T) {
+	source := []byte("{{ row.a }}\r\n")
+	tpl, err := Parse(source, Options{Source: "a/b.j2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tpl.Hash() != llm.Hash(source) || tpl.Source() != "a/b.j2" || tpl.Lookup() != nil {
+		t.Errorf("hash %s, source %q, lookup %v", tpl.Hash(), tpl.Source(), tpl.Lookup())
+	}
+	inline, err := Parse(source, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = inline.Render(mustRow(t, "{}"))
+	e, _ := errors.AsType[*llm.Error](err)
+	if e == nil || e.Facts["template_source"] != nil || !strings.Contains(err.Error(), "(line 1 of the template)") {
+		t.Error(err)
+	}
+}
+
+func TestBigIntegersKeepTheirDigits(t *testing.T) {
+	got, err := render(`{{ row.id }} {{ [row.id] }} {{ row.id|tojson }} {{ row.id + 1 }} {{ row.id == row.id }} {{ row.id > 5 }} {{ {"18446744073709551615": "found"}[row.id] }} {{ 9 in [row.id] }}`,
+		`{"id":18446744073709551615}`)
+	const want = "18446744073709551615 [18446744073709551615] 18446744073709551615 18446744073709551616 True True found False"
+	if got != want || err != nil {
+		t.Errorf("got %q, %v\nwant %q", got, err, want)
+	}
+}
+
+// Where we differ from Jinja2 and render nevertheless; docs/templates.md tells each.
+func TestDifferencesFromJinja2(t *testing.T) {
+	const row = `{"b":1,"a":{"z":1,"y":2},"items":"field","n":3}`
+	for source, want := range map[string]string{
+		`{{ row.a }}{% for k in row.a %}{{ k }}{% endfor %}`:                                             `{'y': 2, 'z': 1}yz`, // sorted keys
+		`{{ row.items }} {{ row.a.items() }}`:                                                            `field dict_items([('y', 2), ('z', 1)])`,
+		`{{ [1]|map("string") }}`:                                                                        `['1']`, // a list, not a generator
+		`{{ row.no.such.thing|default("d") }}{{ row.no.such is defined }}`:                               `dFalse`,
+		`{{ 'A' in row.items.upper()|lower }} {{ ("f" in row.items)|string }} {{ (1 + row.n) is even }}`: `False True True`,
+		`{{ "x" if row.n == 4 }}|`:                                                                       `|`,
+		`{{ {"1": "a"}[1] }}`:                                                                            `a`,
+		`{{ "é"|tojson(ensure_ascii=false) }}`:                                                           `"é"`,
+		`{{ ("<"|e) + "<" }}{{ "<"|e|e }}{{ "<"|safe|e }}`:                                               `&lt;<&amp;lt;&lt;`, // text, not Markup
+	} {
+		if got, err := render(source, row); got != want || err != nil {
+			t.Errorf("%s\n got %q, %v\nwant %q", source, got, err, want)
+		}
+	}
+}
+
+func TestLimitsAreSettings(t *testing.T) {
+	row := mustRow(t, `{"s":"0123456789"}`)
+	for _, c := range []struct {
+		source string
+		o      Options
+		want   string
+	}{
+		{"{{ row.s }}", Options{MaxOutput: 10}, ""},
+		{"{{ row.s }}!", Options{MaxOutput: 10}, "the text is larger than 10 bytes"},
+		{"{% set x %}{{ row.s }}!{% endset %}", Options{MaxOutput: 10}, "the text is larger than 10 bytes"},
+		{"{{ row.s }}", Options{MaxWork: 1000}, ""},
+		{"{{ row.s }}", Options{MaxWork: 10}, "the limit of 10 units of work is used up"},
+	} {
+		tpl, err := Parse([]byte(c.source), c.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = tpl.Render(row); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s with %+v: %v, want %q", c.source, c.o, err, c.want)
+		}
+	}
+}
+
+func TestGonjaLogsNothing(t *testing.T) {
+	var log bytes.Buffer
+	logrus.SetOutput(&log)
+	logrus.SetLevel(logrus.TraceLevel)
+	defer func() { logrus.SetOutput(os.Stderr); logrus.SetLevel(logrus.InfoLevel) }()
+	_, _ = render(`{% for k, v in row.o.items() if v %}{{ k ~ v }}{% endfor %}{{ row.nope|default(1) }}{{ row.o < 1 }}`, `{"o":{"a":1}}`)
+	if log.Len() > 0 {
+		t.Errorf("%.300s", log.String())
+	}
+}
+
+func TestALongLoopIsWithinTheLimits(t *testing.T) {
+	got, err := render("{% for i in range(50000) %}{{ i }} {{ row.a }}\n{% endfor %}", `{"a":"b"}`)
+	if err != nil || len(got) != 388890 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+func TestDocsListAllThereIs(t *testing.T) {
+	content, err := os.ReadFile("../../docs/templates.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for section, table := range map[string]map[string]callable{"filters": filters, "tests": tests, "functions": functions, "methods of strings": methods} {
+		_, listed, found := strings.Cut(string(content), "\n| "+section+" |")
+		if !found {
+			t.Fatalf("no line on %s", section)
+		}
+		listed, after, _ := strings.Cut(listed, "\n")
+		if section == "methods of strings" {
+			more, _, _ := strings.Cut(after, "\n")
+			listed += more + "`cycle` `changed`" // these are with the loop
+		}
+		for name := range table {
+			if !strings.Contains(listed, "`"+name+"`") {
+				t.Errorf("%s: %s is not in docs/templates.md", section, name)
+			}
+		}
+	}
+}
+
+func FuzzTemplate(f *testing.F) {
+	for _, s := range []string{
+		"{{ row.s|upper }}", "{% for a, b in row.o.items() if a %}{{ loop.index }}{% else %}-{% endfor %}", "{% set x %}a{% endset %}{{ x ~ 1 in [2]|join }}",
+		"{% if row.i is odd and not row.s in 'abc'|lower %}{% elif 1 %}{% else %}{% endif %}", "{% raw %}{{ x {% endraw %}{# c #}{%- with a = 1 -%}{{ -a ** 2 }}{% endwith %}",
+		"{% filter replace('a', 'b')|trim %} a {% endfilter %}{{ row['l'][1:-1:2] | map('string') | list }}", "{{ '%s %5.2f' % [1, 2.5] }}{{ {'a': [1, (2, 3)]}.a.1.0 if 1 else 2 }}",
+		"{% set ns = namespace(a=1) %}{% set ns.a = ns.a + 1 %}{{ dict(a=range(3)) | tojson(indent=1) }}", "{{ row.x | default(row.y | default('z')) }}{{ row.l | selectattr('a', 'defined') | sum(attribute='b.c') }}",
+		"{{ '{:>{}} {0[a]!r} {x:,.2f}'.format(row.f, 9, x=2 ** 99) }}{{ '%(a)s %-5d' % row.o }}", "{{ row.s.rsplit('s', 1) }}{{ row.s.center(9).find('t', -3) }}{{ (1, 2)[1:] + (3,) }}",
+		"{{ row.l|batch(2, 0)|list }}{{ range(9)[2:7:2] }}{{ row.o.items() }}{{ [row.o]|groupby('c', default=1) }}", "{{ '0x1f'|int(1, 16) // -3 % 1.5 }}{{ row.f|round(-1) }}{{ 'ßΣ'.title()|e|striptags|urlencode }}",
+		"{{ in }}", "{{ a[] }}", "{% raw %}{% endraw %}", "{{ not in 1 }}", "{{ \n'a\\'\n' }}", "{% for in %}{% endfor %}", "{{ x is }}", "{%", "{{ 'a'", "{% if x %}{% endif",
+	} {
+		f.Add(s)
+	}
+	row, err := llm.ParseRow([]byte(`{"s":"tést","i":3,"f":1.5,"l":[1,"a",null,[2]],"o":{"a":{"b":1},"c":true}}`))
+	if err != nil {
+		f.Fatal(err)
+	}
+	lookup, err := ParseLookup([]byte(`{"a":[1,2,{"b":"c"}]}`), "")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, source string) {
+		tpl, err := Parse([]byte(source), Options{Lookup: lookup, MaxWork: 1 << 18, MaxOutput: 1 << 16})
+		if err != nil {
+			return
+		}
+		text, err := tpl.Render(row)
+		switch {
+		case err != nil && strings.Contains(err.Error(), "panic"):
+			t.Fatalf("%q: %v", source, err)
+		case err == nil && (!utf8.ValidString(text) || len(text) > 1<<16):
+			t.Fatalf("%q: %q", source, text)
+		}
+	})
+}
+
+func ExampleTemplate_Render() {
+	lookup, err := ParseLookup([]byte("de: German\nen: English\n"), "languages.yaml")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	template, err := Parse([]byte(`Summarise this {{ lookup[row.language] }} review ({{ row.stars }} of 5):
+{{ row.text | trim | truncate(40) }}`), Options{Source: "prompt.j2", Lookup: lookup})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, body := range []string{
+		`{"language":"en","stars":4,"text":" Boils water, looks good. "}`,
+		`{"language":"en","text":"Boils water."}`,
+	} {
+		row, err := llm.ParseRow([]byte(body))
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		prompt, err := template.Render(row)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println(prompt)
+	}
+	// Output:
+	// Summarise this English review (4 of 5):
+	// Boils water, looks good.
+	// undefined: row.stars (line 1 of prompt.j2); the row has: language, text
+}
+
+func TestARowDecodedInPartsIsTheRow(t *testing.T) {
+	many := `{"a":1,"b":{"c":[2]},"\u0061\ud800":"x","b":{"c":[3]}`
+	for i := range 64 {
+		many += fmt.Sprintf(`,"m%d":%d`, i, i)
+	}
+	for _, body := range []string{`{"a":1,"b":{"c":[2]},"\u0061\ud800":"x","b":{"c":[3]}}`, many + "}"} {
+		for _, source := range []string{
+			`{{ row.a }}`, `{{ row['a'] }}`, `{{ row.b.c }} {{ row.b }} {{ row.b.c[0] }}`, `{{ row['a\ufffd'] }}`, `{{ row.none|default('-') }}`, `{{ row.a is defined and row.none is undefined }}`,
+			`{{ row.none }}`, `{{ row.0 }}`, `{{ 'a' in row }} {{ row|length }} {{ row.keys()|list }} {{ row }}`, `{% for k in row %}{{ row[k] }},{% endfor %}`,
+			`{% if row %}{{ row.a }}{% endif %}`, `{{ row.a }}{% set row = {"a": 7} %}{{ row.a }}{{ row }}`, `{% for row in [{"a": 8}] %}{{ row.a }}{{ row }}{% endfor %}`, `{{ row == row }}{{ row.b == row['b'] }}`,
+		} {
+			got, err := render(source, body)
+			want, wantErr := render("{% set all = row %}"+strings.ReplaceAll(source, "row", "all"), body)
+			if got != want || (err == nil) != (wantErr == nil) || err != nil && strings.ReplaceAll(wantErr.Error(), "all", "row") != err.Error() {
+				t.Errorf("%s of %.60s\n got %q %v\nwant %q %v", source, body, got, err, want, wantErr)
+			}
+		}
+	}
+}
+
+func BenchmarkRender(b *testing.B) {
+	row := mustRow(b, benchmarkRow())
+	for name, source := range map[string]string{
+		"field":     "{{ row.text }}",
+		"fields":    "Review {{ row.id }} of {{ row.product.name }} ({{ row.stars }} stars):\n{{ row.text }}\nAnswer in one word.",
+		"condition": "{% if row.verified and row.stars > 3 %}Verified: {% endif %}{{ row.text|trim }}",
+		"loop":      "{% for tag in row.product.tags %}{{ loop.index }}. {{ tag|upper }}\n{% endfor %}{{ row.text }}",
+	} {
+		tpl, err := Parse([]byte(source), Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := tpl.Render(row); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func mustRow(tb testing.TB, body string) *llm.Row {
+	tb.Helper()
+	r, err := llm.ParseRow([]byte(body))
+	if err != nil {
+		tb.Fatalf("%.80q: %v", body, err)
+	}
+	return r
+}
+
+func benchmarkRow() string {
+	return `{"id":123456789,"product":{"name":"Kettle","price":29.90,"tags":["kitchen","steel"]},"stars":4,"language":"en","verified":true,` +
+		`"title":"Does what it says","text":"` + strings.Repeat(`It boils water \"quickly\" and looks good. `, 18) + `","date":"2025-03-01T12:00:00Z","votes":12}`
+}
