@@ -3,6 +3,8 @@ package auditlog
 import (
 	"strconv"
 	"time"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // CallStatus is how one HTTP attempt ended.
@@ -114,7 +116,7 @@ func (c *Call) append(dst []byte) []byte {
 	dst = stringOrNull(append(dst, `,"batch_id":`...), c.BatchID)
 	dst = stringOrNull(append(dst, `,"provider":`...), c.Provider)
 	dst = stringOrNull(append(dst, `,"model":`...), c.Model)
-	dst = quote(append(dst, `,"status":`...), string(c.Status))
+	dst = jsonbytes.AppendEscaped(append(dst, `,"status":`...), string(c.Status))
 	dst = intOrNull(append(dst, `,"status_code":`...), c.StatusCode)
 	dst = stringOrNull(append(dst, `,"error_class":`...), c.ErrorClass)
 	dst = millis(append(dst, `,"latency_ms":`...), c.Latency)

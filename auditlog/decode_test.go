@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/llm-stage/stage/internal/jsonbytes"
 	"pgregory.net/rapid"
 )
 
@@ -37,7 +38,7 @@ func kept(e encoder) encoder {
 		case json.Valid(b) && utf8.Valid(b):
 			return bytes.TrimSpace(b)
 		}
-		return quote(nil, b)
+		return jsonbytes.AppendEscaped(nil, b)
 	}
 	switch e := e.(type) {
 	case *Call:

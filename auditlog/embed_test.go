@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 func nested(n int) string { return strings.Repeat(`[{"a":`, n/2) + "[0]" + strings.Repeat("}]", n/2) }
@@ -21,7 +23,7 @@ func TestBodiesAreEmbeddedOnlyWhereTheEventStaysReadable(t *testing.T) {
 		{"null", "null", "null"},
 		{"string", `"x"`, `"x"`},
 		{"as deep as it can be", nested(depthMax - 1), nested(depthMax - 1)},
-		{"deeper", nested(depthMax), string(quote(nil, nested(depthMax)))},
+		{"deeper", nested(depthMax), string(jsonbytes.AppendEscaped(nil, nested(depthMax)))},
 		{"wide", "[" + strings.Repeat("[],", depthMax) + "[]]", "[" + strings.Repeat("[],", depthMax) + "[]]"},
 	}
 	for _, tt := range tests {

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // appendHead opens the object and writes what all kinds begin with.
@@ -13,8 +15,8 @@ func (h *Header) appendHead(dst []byte, kind Kind) []byte {
 	dst = strconv.AppendInt(dst, SchemaVersion, 10)
 	dst = append(append(dst, `,"event":"`...), kind...)
 	dst = instant(append(dst, `","time":`...), h.Time)
-	dst = quote(append(dst, `,"run_id":`...), h.RunID)
-	dst = quote(append(dst, `,"stage":`...), h.Stage)
+	dst = jsonbytes.AppendEscaped(append(dst, `,"run_id":`...), h.RunID)
+	dst = jsonbytes.AppendEscaped(append(dst, `,"stage":`...), h.Stage)
 	return h.Partition.appendJSON(append(dst, `,"partition":`...))
 }
 
@@ -22,7 +24,7 @@ func stringOrNull(dst []byte, s string) []byte {
 	if s == "" {
 		return append(dst, "null"...)
 	}
-	return quote(dst, s)
+	return jsonbytes.AppendEscaped(dst, s)
 }
 
 func intOrNull(dst []byte, n int) []byte {
@@ -135,59 +137,6 @@ func tokens(dst []byte, u *Usage) []byte {
 	dst = int64OrNull(append(dst, `,"reasoning_tokens":`...), u.ReasoningTokens)
 	return floatOrNull(append(dst, `,"cost_usd":`...), u.CostUSD)
 }
-
-const hexDigits = "0123456789abcdef"
-
-// quote writes s as a JSON string, byte for byte what encoding/json writes when it does not escape HTML: bad UTF-8 becomes
-// U+FFFD, and the two line ends that JavaScript once choked on are escaped.
-func quote[S string | []byte](dst []byte, s S) []byte {
-	dst = append(dst, '"')
-	start := 0 // of what is not yet written
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c < utf8.RuneSelf {
-			if c >= ' ' && c != '"' && c != '\\' {
-				i++
-				continue
-			}
-			dst = append(dst, s[start:i]...)
-			switch c {
-			case '"', '\\':
-				dst = append(dst, '\\', c)
-			case '\b':
-				dst = append(dst, '\\', 'b')
-			case '\f':
-				dst = append(dst, '\\', 'f')
-			case '\n':
-				dst = append(dst, '\\', 'n')
-			case '\r':
-				dst = append(dst, '\\', 'r')
-			case '\t':
-				dst = append(dst, '\\', 't')
-			default:
-				dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
-			}
-			i++
-			start = i
-			continue
-		}
-		r, size := decodeRune(s[i:min(len(s), i+utf8.UTFMax)])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			dst = append(append(dst, s[start:i]...), `\ufffd`...)
-			start = i + size
-		case r == '\u2028' || r == '\u2029':
-			dst = append(append(dst, s[start:i]...), `\u202`...)
-			dst = append(dst, hexDigits[r&0xf])
-			start = i + size
-		}
-		i += size
-	}
-	return append(append(dst, s[start:]...), '"')
-}
-
-// decodeRune takes at most four bytes, so that their conversion stays on the stack.
-func decodeRune[S string | []byte](s S) (rune, int) { return utf8.DecodeRuneInString(string(s)) }
 
 // cut shortens s to at most n bytes, whole characters and a mark that something is missing.
 func cut(s string, n int) string {

@@ -3,6 +3,8 @@ package auditlog
 import (
 	"strconv"
 	"time"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // The values of [Row.Status], the same as those of the result's Stage-Status header.
@@ -130,7 +132,7 @@ func (r *Row) append(dst []byte) []byte {
 	dst = strconv.AppendUint(append(dst, `,"sequence":`...), r.Sequence, 10)
 	dst = strconv.AppendUint(append(dst, `,"submit_index":`...), r.SubmitIndex, 10)
 	dst = strconv.AppendUint(append(dst, `,"complete_index":`...), r.CompleteIndex, 10)
-	dst = quote(append(dst, `,"status":`...), r.Status)
+	dst = jsonbytes.AppendEscaped(append(dst, `,"status":`...), r.Status)
 	dst = stringOrNull(append(dst, `,"reason":`...), r.Reason)
 	dst = strconv.AppendInt(append(dst, `,"attempts":`...), int64(r.Attempts), 10)
 	dst = strconv.AppendInt(append(dst, `,"capacity_retries":`...), int64(r.CapacityRetries), 10)
@@ -161,7 +163,7 @@ func (e *AttemptError) append(dst []byte) []byte {
 	dst = stringOrNull(append(dst, `,"provider":`...), e.Provider)
 	dst = stringOrNull(append(dst, `,"class":`...), e.Class)
 	dst = intOrNull(append(dst, `,"status_code":`...), e.StatusCode)
-	dst = quote(append(dst, `,"error":`...), e.Error)
+	dst = jsonbytes.AppendEscaped(append(dst, `,"error":`...), e.Error)
 	return append(dst, '}')
 }
 

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Phase is the turn that a [Run] event tells of.
@@ -101,7 +103,7 @@ func (r *Run) AppendJSON(dst []byte, _ Payloads, bytesMax int) []byte {
 
 func (r *Run) append(dst []byte) []byte {
 	dst = r.appendHead(dst, KindRun)
-	dst = quote(append(dst, `,"phase":`...), string(r.Phase))
+	dst = jsonbytes.AppendEscaped(append(dst, `,"phase":`...), string(r.Phase))
 	dst = stringOrNull(append(dst, `,"reason":`...), r.Reason)
 	dst = stringOrNull(append(dst, `,"owner":`...), r.Owner)
 	dst = settings(append(dst, `,"settings":`...), r.Settings)
@@ -132,7 +134,7 @@ func settings(dst []byte, m map[string]string) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = quote(append(quote(dst, k), ':'), m[k])
+		dst = jsonbytes.AppendEscaped(append(jsonbytes.AppendEscaped(dst, k), ':'), m[k])
 	}
 	return append(dst, '}')
 }

@@ -1,6 +1,11 @@
 package llm
 
-import "net/http"
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
+)
 
 // anthropicMaxTokens is sent where the request sets no limit: the format
 // demands one.
@@ -25,23 +30,23 @@ func (Messages) SetHeader(h http.Header, key string) {
 // AppendRequest implements [Wire].
 func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, `{"model":`...)
-	dst = appendString(dst, r.Model)
+	dst = jsonbytes.AppendString(dst, r.Model)
 	dst = append(dst, `,"max_tokens":`...)
 	limit := anthropicMaxTokens
 	if r.MaxTokens != nil {
 		limit = *r.MaxTokens
 	}
-	dst = appendInt(dst, limit)
+	dst = strconv.AppendInt(dst, int64(limit), 10)
 	if system := r.systemPrompt(anthropicOutput); system != "" {
 		dst = append(dst, `,"system":`...)
-		dst = appendString(dst, system)
+		dst = jsonbytes.AppendString(dst, system)
 	}
 	dst = append(dst, `,"messages":[`...)
 	dst = appendTurns(dst, r)
 	dst = append(dst, ']')
 	if r.Temperature != nil {
 		dst = append(dst, `,"temperature":`...)
-		dst = appendFloat(dst, *r.Temperature)
+		dst = jsonbytes.AppendFloat(dst, *r.Temperature)
 	}
 	if r.Schema != nil && r.Schema.within(anthropicOutput) {
 		dst = append(dst, `,"output_config":{"format":{"type":"json_schema","schema":`...)
@@ -63,7 +68,7 @@ type messagesUsage struct {
 }
 
 func (v *messagesReply) read(body []byte, r *Reply) {
-	for key, value := range members(body) {
+	for key, value := range jsonbytes.Members(body) {
 		switch string(key) {
 		case "id":
 			readString(&r.ID, value)
@@ -82,7 +87,7 @@ func (v *messagesReply) read(body []byte, r *Reply) {
 }
 
 func (u *messagesUsage) read(raw []byte) {
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "input_tokens":
 			u.prompt = countOf(value)
@@ -95,7 +100,7 @@ func (u *messagesUsage) read(raw []byte) {
 		case "cache_read_input_tokens":
 			u.cached = countOf(value)
 		case "output_tokens_details":
-			u.reasoning = countOf(memberOf(value, "thinking_tokens"))
+			u.reasoning = countOf(jsonbytes.Find(value, "thinking_tokens"))
 		}
 	}
 }
@@ -123,7 +128,7 @@ var messagesEnds = map[string]Finish{
 
 // ReadReply implements [Wire].
 func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
-	if !validJSON(body) {
+	if !jsonbytes.Valid(body) {
 		o.Form = FormNotJSON
 		return
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Replies are read member by member, without reflection: one is read for each row. A
@@ -14,7 +16,7 @@ import (
 // readString sets dst to the text of a string. Anything else leaves it alone.
 func readString(dst *string, raw []byte) {
 	if len(raw) > 0 && raw[0] == '"' {
-		*dst = stringOf(raw)
+		*dst = jsonbytes.Text(raw)
 	}
 }
 
@@ -25,7 +27,7 @@ func looseString(raw []byte) string {
 	case len(raw) == 0:
 		return ""
 	case raw[0] == '"':
-		return stringOf(raw)
+		return jsonbytes.Text(raw)
 	case raw[0] == '{', raw[0] == '[', raw[0] == 'n', raw[0] == 'f':
 		return ""
 	}
@@ -36,7 +38,7 @@ func looseString(raw []byte) string {
 // other kinds (thinking, images) are skipped.
 func joinParts(raw []byte, kinds ...string) string {
 	var texts []string
-	for part := range elements(raw) {
+	for part := range jsonbytes.Elements(raw) {
 		if kind, text := typed(part, "text"); slices.Contains(kinds, kind) {
 			texts = append(texts, looseString(text))
 		}
@@ -49,7 +51,7 @@ func isRefusal(kind string, refusal []byte) bool { return kind == "refusal" && s
 
 // hasRefusal reports whether a list of parts has a refusal.
 func hasRefusal(raw []byte) bool {
-	for part := range elements(raw) {
+	for part := range jsonbytes.Elements(raw) {
 		if isRefusal(typed(part, "refusal")) {
 			return true
 		}
@@ -68,7 +70,7 @@ func endOf(ends map[string]Finish, reason string) Finish {
 
 // typed returns the type that an object tells of itself, and the member of this name.
 func typed(raw []byte, name string) (kind string, member []byte) {
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "type":
 			readString(&kind, value)
@@ -82,19 +84,9 @@ func typed(raw []byte, name string) (kind string, member []byte) {
 // isTold says whether a member is there, and not null.
 func isTold(raw []byte) bool { return len(raw) > 0 && raw[0] != 'n' }
 
-// memberOf returns the member of an object that has this name; nil: there is none.
-func memberOf(raw []byte, name string) (member []byte) {
-	for key, value := range members(raw) {
-		if string(key) == name {
-			member = value
-		}
-	}
-	return member
-}
-
 // firstElement returns the first element of an array; of anything else there is none.
 func firstElement(raw []byte) (first []byte, ok bool) {
-	for first = range elements(raw) {
+	for first = range jsonbytes.Elements(raw) {
 		return first, true
 	}
 	return nil, false
@@ -107,7 +99,7 @@ func isObject(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
 // an empty one beside a whole answer.
 func isError(raw []byte) bool {
 	if isObject(raw) {
-		for _, value := range members(raw) {
+		for _, value := range jsonbytes.Members(raw) {
 			switch string(value) {
 			case "null", `""`, "0", "false", "{}", "[]":
 			default:

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // ErrStreaming refuses an extra body that asks for a streamed reply.
@@ -70,10 +72,10 @@ func ValidateExtraBody(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil
 	}
-	if !validJSON(raw) || raw[skipSpace(raw, 0)] != '{' {
+	if !jsonbytes.Valid(raw) || raw[jsonbytes.SkipSpace(raw, 0)] != '{' {
 		return fmt.Errorf("extra body: not a JSON object: %.40q", preview(raw))
 	}
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		if sameName(key, "stream") && !isOff(value) {
 			return ErrStreaming
 		}
@@ -83,7 +85,7 @@ func ValidateExtraBody(raw json.RawMessage) error {
 		if !sameName(key, "generationconfig") || !isObject(value) { // Gemini
 			continue
 		}
-		for name, value := range members(value) {
+		for name, value := range jsonbytes.Members(value) {
 			if e := reserved(name, value); e != nil && sameName(name, "candidatecount") {
 				e.Member = string(key) + "." + e.Member
 				return e

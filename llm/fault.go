@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Fault is an error object as providers put it into a reply.
@@ -163,7 +165,7 @@ type rawText string
 func (t *rawText) UnmarshalJSON(raw []byte) error {
 	switch raw[0] {
 	case '"':
-		*t = rawText(stringOf(raw))
+		*t = rawText(jsonbytes.Text(raw))
 	case 'n':
 	default:
 		*t = rawText(raw)
@@ -178,7 +180,7 @@ type messageText string
 func (t *messageText) UnmarshalJSON(raw []byte) error {
 	*t = messageText(looseString(raw))
 	if raw[0] == '{' {
-		*t = messageText(memberOf(raw, "detail"))
+		*t = messageText(jsonbytes.Find(raw, "detail"))
 	}
 	return nil
 }
@@ -216,7 +218,7 @@ func readFault(body []byte) *Fault {
 		}
 		return f
 	case len(top.Error) > 0 && top.Error[0] == '"':
-		f := &Fault{Type: string(top.ErrorType), Message: stringOf(top.Error)}
+		f := &Fault{Type: string(top.ErrorType), Message: jsonbytes.Text(top.Error)}
 		f.SpendLimit = top.Code != "" && noTeamCredit(f.Message)
 		return f
 	case top.Message != "":

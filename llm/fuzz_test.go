@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // FuzzChatReply and its siblings decode bytes that no provider would send:
@@ -37,8 +39,8 @@ func fuzzReply(f *testing.F, w Wire, seeds ...string) {
 		if status < 200 || status > 599 {
 			status = 200
 		}
-		if validJSON(body) != json.Valid(body) {
-			t.Errorf("validJSON(%q) = %v", body, validJSON(body))
+		if jsonbytes.Valid(body) != json.Valid(body) {
+			t.Errorf("jsonbytes.Valid(%q) = %v", body, jsonbytes.Valid(body))
 		}
 		checkReference(t, w, body)
 		r, err := ParseReply(w, Known{}, now, status, nil, body)

@@ -3,7 +3,10 @@ package llm
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // GenerateContent is Gemini's models/{model}:generateContent.
@@ -32,7 +35,7 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, '{')
 	if system := r.systemPrompt(geminiOutput); system != "" {
 		dst = append(dst, `"systemInstruction":{"parts":[{"text":`...)
-		dst = appendString(dst, system)
+		dst = jsonbytes.AppendString(dst, system)
 		dst = append(dst, `}]},`...)
 	}
 	dst = append(dst, `"contents":[`...)
@@ -54,12 +57,12 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, `,"generationConfig":{`...)
 		if r.Temperature != nil {
 			dst = append(dst, `"temperature":`...)
-			dst = appendFloat(dst, *r.Temperature)
+			dst = jsonbytes.AppendFloat(dst, *r.Temperature)
 			dst = append(dst, ',')
 		}
 		if r.MaxTokens != nil {
 			dst = append(dst, `"maxOutputTokens":`...)
-			dst = appendInt(dst, *r.MaxTokens)
+			dst = strconv.AppendInt(dst, int64(*r.MaxTokens), 10)
 			dst = append(dst, ',')
 		}
 		if r.Schema != nil {
@@ -79,7 +82,7 @@ func appendContent(dst []byte, role, text string) []byte {
 	dst = append(dst, `{"role":"`...)
 	dst = append(dst, role...)
 	dst = append(dst, `","parts":[{"text":`...)
-	dst = appendString(dst, text)
+	dst = jsonbytes.AppendString(dst, text)
 	return append(dst, "}]}"...)
 }
 
@@ -96,7 +99,7 @@ type geminiUsage struct {
 }
 
 func (v *geminiReply) read(body []byte, r *Reply) {
-	for key, value := range members(body) {
+	for key, value := range jsonbytes.Members(body) {
 		switch string(key) {
 		case "responseId":
 			readString(&r.ID, value)
@@ -116,7 +119,7 @@ func (v *geminiReply) read(body []byte, r *Reply) {
 }
 
 func (u *geminiUsage) read(raw []byte) {
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "promptTokenCount":
 			u.prompt = countOf(value)
@@ -143,7 +146,7 @@ func (u *geminiUsage) usage() *Usage {
 
 // ReadReply implements [Wire].
 func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
-	if !validJSON(body) {
+	if !jsonbytes.Valid(body) {
 		o.Form = FormNotJSON
 		return
 	}
@@ -152,7 +155,7 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	r.Usage = v.usage.usage()
 	candidate, answered := firstElement(v.candidates)
 	var blocked string
-	readString(&blocked, memberOf(v.feedback, "blockReason"))
+	readString(&blocked, jsonbytes.Find(v.feedback, "blockReason"))
 	switch {
 	case isError(v.fault):
 		o.Fault = readFault(body)
@@ -172,12 +175,12 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 		return
 	}
 	var parts []byte
-	for key, value := range members(candidate) {
+	for key, value := range jsonbytes.Members(candidate) {
 		switch string(key) {
 		case "finishReason":
 			readString(&r.FinishReason, value)
 		case "content":
-			parts = memberOf(value, "parts")
+			parts = jsonbytes.Find(value, "parts")
 		}
 	}
 	var calls bool
@@ -224,10 +227,10 @@ var geminiEnds = map[string]Finish{
 // reports whether a part calls a function.
 func joinSpoken(raw []byte) (text string, calls bool) {
 	var texts []string
-	for part := range elements(raw) {
+	for part := range jsonbytes.Elements(raw) {
 		var text []byte
 		thought := false
-		for key, value := range members(part) {
+		for key, value := range jsonbytes.Members(part) {
 			switch string(key) {
 			case "text":
 				text = value

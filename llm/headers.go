@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // header is one header of a request.
@@ -39,14 +41,14 @@ func readHeaders(text string) (headers []header, err error) {
 		return nil, nil
 	}
 	raw := []byte(text)
-	if !json.Valid(raw) || raw[skipSpace(raw, 0)] != '{' {
+	if !json.Valid(raw) || raw[jsonbytes.SkipSpace(raw, 0)] != '{' {
 		return nil, errors.New(`not a JSON object of strings: write it as {"Name": "value"}`)
 	}
 	var faults []error
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		h := header{name: textproto.CanonicalMIMEHeaderKey(string(key))}
 		if value[0] == '"' {
-			h.value = stringOf(value)
+			h.value = jsonbytes.Text(value)
 		}
 		switch {
 		case !isToken(h.name):
@@ -114,19 +116,19 @@ func (r *Redactor) AddValue(value string) {
 // whose names merely end in key or token, such as "sort_key", a word is secret if it looks like a credential: 16 bytes or
 // more with a letter and a digit.
 func (r *Redactor) AddExtraBody(raw json.RawMessage) {
-	if validJSON(raw) {
+	if jsonbytes.Valid(raw) {
 		r.addMembers(raw, notSecret)
 	}
 }
 
 func (r *Redactor) addMembers(raw []byte, s secrecy) {
 	if raw[0] == '"' {
-		r.addMember(stringOf(raw), s)
+		r.addMember(jsonbytes.Text(raw), s)
 	}
-	for name, value := range members(raw) {
-		r.addMembers(value[skipSpace(value, 0):], max(s, secrecyOf(string(name))))
+	for name, value := range jsonbytes.Members(raw) {
+		r.addMembers(value[jsonbytes.SkipSpace(value, 0):], max(s, secrecyOf(string(name))))
 	}
-	for value := range elements(raw) {
+	for value := range jsonbytes.Elements(raw) {
 		r.addMembers(value, s)
 	}
 }

@@ -3,7 +3,10 @@ package llm
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // ChatCompletions is OpenAI's /chat/completions, spoken by most servers:
@@ -49,7 +52,7 @@ func (w ChatCompletions) SetHeader(h http.Header, key string) {
 // AppendRequest implements [Wire].
 func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, `{"model":`...)
-	dst = appendString(dst, r.Model)
+	dst = jsonbytes.AppendString(dst, r.Model)
 	dst = append(dst, `,"messages":[`...)
 	if r.System != "" {
 		dst = appendMessage(dst, "system", r.System)
@@ -59,7 +62,7 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, ']')
 	if r.Temperature != nil {
 		dst = append(dst, `,"temperature":`...)
-		dst = appendFloat(dst, *r.Temperature)
+		dst = jsonbytes.AppendFloat(dst, *r.Temperature)
 	}
 	if r.MaxTokens != nil {
 		name := `,"max_tokens":`
@@ -67,7 +70,7 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 			name = `,"max_completion_tokens":`
 		}
 		dst = append(dst, name...)
-		dst = appendInt(dst, *r.MaxTokens)
+		dst = strconv.AppendInt(dst, int64(*r.MaxTokens), 10)
 	}
 	if r.Schema != nil {
 		dst = append(dst, `,"response_format":{"type":"json_schema","json_schema":{"name":"reply","strict":`...)
@@ -75,7 +78,7 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 		if w.Azure {
 			strict = azureStrict
 		}
-		dst = appendBool(dst, r.Schema.within(strict))
+		dst = strconv.AppendBool(dst, r.Schema.within(strict))
 		dst = append(dst, `,"schema":`...)
 		dst = append(dst, r.Schema.source...)
 		dst = append(dst, "}}"...)
@@ -105,7 +108,7 @@ func appendMessage(dst []byte, role, content string) []byte {
 	dst = append(dst, `{"role":"`...)
 	dst = append(dst, role...)
 	dst = append(dst, `","content":`...)
-	dst = appendString(dst, content)
+	dst = jsonbytes.AppendString(dst, content)
 	return append(dst, '}')
 }
 
@@ -126,7 +129,7 @@ type chatChoice struct {
 }
 
 func (v *chatReply) read(body []byte, r *Reply) {
-	for key, value := range members(body) {
+	for key, value := range jsonbytes.Members(body) {
 		switch string(key) {
 		case "id":
 			readString(&r.ID, value)
@@ -143,7 +146,7 @@ func (v *chatReply) read(body []byte, r *Reply) {
 }
 
 func (c *chatChoice) read(raw []byte) {
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "finish_reason":
 			c.ended = true
@@ -151,7 +154,7 @@ func (c *chatChoice) read(raw []byte) {
 		case "native_finish_reason": // OpenRouter
 			readString(&c.native, value)
 		case "provider_specific_fields": // LiteLLM
-			readString(&c.own, memberOf(value, "native_finish_reason"))
+			readString(&c.own, jsonbytes.Find(value, "native_finish_reason"))
 		case "error":
 			c.fault = value
 		case "message":
@@ -162,7 +165,7 @@ func (c *chatChoice) read(raw []byte) {
 }
 
 func (c *chatChoice) readMessage(raw []byte) {
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "content":
 			if value[0] == '[' {
@@ -173,9 +176,9 @@ func (c *chatChoice) readMessage(raw []byte) {
 		case "refusal":
 			c.refused = c.refused || looseString(value) != ""
 		case "tool_calls":
-			for call := range elements(value) {
+			for call := range jsonbytes.Elements(value) {
 				var id string
-				readString(&id, memberOf(call, "id"))
+				readString(&id, jsonbytes.Find(call, "id"))
 				c.calls = c.calls || !strings.HasPrefix(id, serverToolID)
 			}
 		case "function_call":
@@ -258,7 +261,7 @@ func (c *chatChoice) cut() bool {
 
 // ReadReply implements [Wire].
 func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
-	if !validJSON(body) {
+	if !jsonbytes.Valid(body) {
 		o.Form = FormNotJSON
 		return
 	}

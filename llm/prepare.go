@@ -7,6 +7,8 @@ import (
 	"math"
 	"net/url"
 	"strings"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Prepared is a request as it goes over the wire, ready to be sent any number
@@ -57,7 +59,7 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	p.Body = c.cfg.Wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
 	if len(r.ExtraBody) > 0 {
 		p.cached = bytes.Contains(r.ExtraBody, []byte(`"cache_control"`))
-		p.Body = appendMerged(make([]byte, 0, len(p.Body)+len(r.ExtraBody)), p.Body, r.ExtraBody)
+		p.Body = jsonbytes.AppendMerged(make([]byte, 0, len(p.Body)+len(r.ExtraBody)), p.Body, r.ExtraBody)
 	}
 	return p, nil
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Redactor removes secrets from texts: a server, or a proxy before it, may repeat the key that it was sent, and seldom
@@ -89,18 +91,18 @@ func (r *Redactor) RedactString(s string) string {
 // stays JSON, null takes the place of the number.
 func (r *Redactor) redactJSON(b []byte) []byte {
 	clean := r.Redact(b)
-	if bytes.Equal(clean, b) || validJSON(clean) || !validJSON(b) {
+	if bytes.Equal(clean, b) || jsonbytes.Valid(clean) || !jsonbytes.Valid(b) {
 		return clean
 	}
 	out := make([]byte, 0, len(b))
 	for i := 0; i < len(b); {
 		switch c := b[i]; {
 		case c == '"':
-			end := skipString(b, i)
+			end := jsonbytes.SkipString(b, i)
 			out = append(append(append(out, '"'), r.Redact(b[i+1:end-1])...), '"')
 			i = end
 		case c == '-' || alphanumeric(c):
-			end := skipScalar(b, i)
+			end := jsonbytes.SkipScalar(b, i)
 			if scalar := b[i:end]; bytes.Equal(r.Redact(scalar), scalar) {
 				out = append(out, scalar...)
 			} else {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // The reference reads replies as the wire formats did at first: encoding/json fills structs. It is slow, and its types say
@@ -404,7 +406,7 @@ type referenceParts struct {
 func (t *referenceParts) UnmarshalJSON(raw []byte) error {
 	switch raw[0] {
 	case '"':
-		t.text = stringOf(raw)
+		t.text = jsonbytes.Text(raw)
 	case '[':
 		var parts []struct {
 			Type    string          `json:"type"`

@@ -198,11 +198,3 @@ func TestOfMembersWithEqualNamesTheLastCounts(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
-
-func TestValidJSONIsWhatEncodingJSONTakes(t *testing.T) {
-	for _, text := range []string{nested(maxJSONDepth), nested(maxJSONDepth + 1), "", " ", "\"\xff\"", "{\"\xff\":1}", "1 2", "nul", "-", "01", "1.", "1e", `"\u12"`, "\ufeff{}"} {
-		if got, want := validJSON([]byte(text)), json.Valid([]byte(text)); got != want {
-			t.Errorf("validJSON(%.40q) = %v, want %v", text, got, want)
-		}
-	}
-}

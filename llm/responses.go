@@ -3,7 +3,10 @@ package llm
 import (
 	"cmp"
 	"net/http"
+	"strconv"
 	"strings"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Responses is OpenAI's /responses. Replies are not stored at the provider
@@ -23,25 +26,25 @@ func (Responses) SetHeader(h http.Header, key string) {
 // AppendRequest implements [Wire].
 func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, `{"model":`...)
-	dst = appendString(dst, r.Model)
+	dst = jsonbytes.AppendString(dst, r.Model)
 	if r.System != "" {
 		dst = append(dst, `,"instructions":`...)
-		dst = appendString(dst, r.System)
+		dst = jsonbytes.AppendString(dst, r.System)
 	}
 	dst = append(dst, `,"input":[`...)
 	dst = appendTurns(dst, r)
 	dst = append(dst, `],"store":false`...)
 	if r.Temperature != nil {
 		dst = append(dst, `,"temperature":`...)
-		dst = appendFloat(dst, *r.Temperature)
+		dst = jsonbytes.AppendFloat(dst, *r.Temperature)
 	}
 	if r.MaxTokens != nil {
 		dst = append(dst, `,"max_output_tokens":`...)
-		dst = appendInt(dst, *r.MaxTokens)
+		dst = strconv.AppendInt(dst, int64(*r.MaxTokens), 10)
 	}
 	if r.Schema != nil {
 		dst = append(dst, `,"text":{"format":{"type":"json_schema","name":"reply","strict":`...)
-		dst = appendBool(dst, r.Schema.within(openAIStrict))
+		dst = strconv.AppendBool(dst, r.Schema.within(openAIStrict))
 		dst = append(dst, `,"schema":`...)
 		dst = append(dst, r.Schema.source...)
 		dst = append(dst, "}}"...)
@@ -58,7 +61,7 @@ type responsesReply struct {
 }
 
 func (v *responsesReply) read(body []byte, r *Reply) {
-	for key, value := range members(body) {
+	for key, value := range jsonbytes.Members(body) {
 		switch string(key) {
 		case "id":
 			readString(&r.ID, value)
@@ -100,7 +103,7 @@ var clientCalls = map[string]bool{
 
 // ReadReply implements [Wire].
 func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
-	if !validJSON(body) {
+	if !jsonbytes.Valid(body) {
 		o.Form = FormNotJSON
 		return
 	}
@@ -120,7 +123,7 @@ func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 		return
 	case v.status == "incomplete":
 		reason := ""
-		readString(&reason, memberOf(v.incomplete, "reason"))
+		readString(&reason, jsonbytes.Find(v.incomplete, "reason"))
 		r.FinishReason = cmp.Or(reason, v.status)
 		o.Finish = endOf(responsesEnds, r.FinishReason)
 	case v.status != "completed" && v.ended:
@@ -152,10 +155,10 @@ type responsesOutput struct {
 }
 
 func (v *responsesOutput) read(output []byte) {
-	for item := range elements(output) {
+	for item := range jsonbytes.Elements(output) {
 		var kind, status, phase, environment, execution string
 		var content []byte
-		for key, value := range members(item) {
+		for key, value := range jsonbytes.Members(item) {
 			switch string(key) {
 			case "type":
 				readString(&kind, value)
@@ -187,7 +190,7 @@ func (v *responsesOutput) read(output []byte) {
 // readParts reads the content of a message. Commentary on the way to the answer
 // is no part of it.
 func (v *responsesOutput) readParts(content []byte, answer bool) {
-	for part := range elements(content) {
+	for part := range jsonbytes.Elements(content) {
 		switch kind, text := typed(part, "text"); {
 		case kind == "refusal":
 			v.refused = v.refused || isRefusal(typed(part, "refusal"))

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // ResultFormat writes the bodies of a stage's results: the row's own object, its bytes
@@ -33,18 +35,18 @@ func NewResultFormat(field string, from Provenance) (*ResultFormat, error) {
 	if field == "" || !utf8.ValidString(field) {
 		return nil, fmt.Errorf("response field %q: must be a name in UTF-8", field)
 	}
-	key := func(suffix string) []byte { return append(appendString(nil, field+suffix), ':') }
+	key := func(suffix string) []byte { return append(jsonbytes.AppendString(nil, field+suffix), ':') }
 	member := func(suffix string, value []byte) []byte { return append(append([]byte{','}, key(suffix)...), value...) }
 	return &ResultFormat{
 		field:         field,
 		answer:        key(""),
 		usage:         member("_usage", nil),
-		templateHash:  member("_template_hash", appendStringOrNull(nil, from.TemplateHash)),
+		templateHash:  member("_template_hash", jsonbytes.AppendStringOrNull(nil, from.TemplateHash)),
 		variablesHash: member("_variables_hash", nil),
 		provenance: slices.Concat(
-			member("_template_source", appendStringOrNull(nil, from.TemplateSource)),
-			member("_lookup_hash", appendStringOrNull(nil, from.LookupHash)),
-			member("_lookup_source", appendStringOrNull(nil, from.LookupSource)),
+			member("_template_source", jsonbytes.AppendStringOrNull(nil, from.TemplateSource)),
+			member("_lookup_hash", jsonbytes.AppendStringOrNull(nil, from.LookupHash)),
+			member("_lookup_source", jsonbytes.AppendStringOrNull(nil, from.LookupSource)),
 			member("_model", nil)),
 		failure: key(errorSuffix),
 	}, nil
@@ -85,15 +87,15 @@ func (f *ResultFormat) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	if len(a.Value) > 0 {
 		dst = append(dst, a.Value...)
 	} else {
-		dst = appendString(dst, a.Text)
+		dst = jsonbytes.AppendString(dst, a.Text)
 	}
 	dst = append(dst, f.usage...)
 	dst = a.Usage.appendJSON(dst)
 	dst = append(dst, f.templateHash...)
 	dst = append(dst, f.variablesHash...)
-	dst = appendStringOrNull(dst, a.VariablesHash)
+	dst = jsonbytes.AppendStringOrNull(dst, a.VariablesHash)
 	dst = append(dst, f.provenance...)
-	dst = appendStringOrNull(dst, a.Model)
+	dst = jsonbytes.AppendStringOrNull(dst, a.Model)
 	return append(dst, '}')
 }
 
@@ -122,7 +124,7 @@ func (f *ResultFormat) appendRow(dst []byte, row *Row, replaced func(suffix []by
 		if len(dst) > start+1 {
 			dst = append(dst, ',')
 		}
-		dst = append(dst, row.body[row.members[kept].start:row.members[end-1].end]...)
+		dst = append(dst, row.body[row.members[kept].Start:row.members[end-1].End]...)
 	}
 	for i := range row.members {
 		if suffix, ok := f.suffix(row, &row.members[i]); ok && replaced(suffix) {
@@ -138,7 +140,7 @@ func (f *ResultFormat) appendRow(dst []byte, row *Row, replaced func(suffix []by
 }
 
 // suffix returns what stands behind F in the name of a member that begins with F.
-func (f *ResultFormat) suffix(row *Row, m *member) (suffix []byte, ok bool) {
+func (f *ResultFormat) suffix(row *Row, m *jsonbytes.Member) (suffix []byte, ok bool) {
 	key := row.name(m)
 	if len(key) < len(f.field) || string(key[:len(f.field)]) != f.field {
 		return nil, false
@@ -272,16 +274,16 @@ func (e *failure) shorten() {
 
 func (e *failure) appendJSON(dst []byte) []byte {
 	dst = append(dst, `{"reason":`...)
-	dst = appendString(dst, string(e.reason))
+	dst = jsonbytes.AppendString(dst, string(e.reason))
 	dst = append(dst, `,"error":`...)
-	dst = appendString(dst, e.text)
+	dst = jsonbytes.AppendString(dst, e.text)
 	for _, name := range slices.Sorted(maps.Keys(e.facts)) {
 		switch name {
 		case "reason", "error", "errors":
 			continue // no fact may hide these
 		}
 		dst = append(dst, ',')
-		dst = append(appendString(dst, name), ':')
+		dst = append(jsonbytes.AppendString(dst, name), ':')
 		dst = appendFact(dst, e.facts[name])
 	}
 	dst = append(dst, `,"errors":[`...)
@@ -290,15 +292,15 @@ func (e *failure) appendJSON(dst []byte) []byte {
 			dst = append(dst, ',')
 		}
 		dst = strconv.AppendInt(append(dst, `{"attempt":`...), int64(a.Attempt), 10)
-		dst = appendString(append(dst, `,"provider":`...), a.Provider)
-		dst = appendStringOrNull(append(dst, `,"class":`...), a.Class.String())
+		dst = jsonbytes.AppendString(append(dst, `,"provider":`...), a.Provider)
+		dst = jsonbytes.AppendStringOrNull(append(dst, `,"class":`...), a.Class.String())
 		dst = append(dst, `,"status_code":`...)
 		if a.StatusCode == 0 {
 			dst = append(dst, "null"...)
 		} else {
 			dst = strconv.AppendInt(dst, int64(a.StatusCode), 10)
 		}
-		dst = append(appendString(append(dst, `,"error":`...), a.Error), '}')
+		dst = append(jsonbytes.AppendString(append(dst, `,"error":`...), a.Error), '}')
 	}
 	return append(dst, "]}"...)
 }
@@ -309,25 +311,18 @@ func appendFact(dst []byte, fact any) []byte {
 	case nil:
 		return append(dst, "null"...)
 	case string:
-		return appendString(dst, v)
+		return jsonbytes.AppendString(dst, v)
 	case json.RawMessage:
 		if json.Valid(v) && utf8.Valid(v) {
 			return append(dst, v...)
 		}
-		return appendString(dst, string(v))
+		return jsonbytes.AppendString(dst, string(v))
 	}
 	b, err := json.Marshal(fact)
 	if err != nil {
-		return appendString(dst, errors.Join(errors.New("unknown fact"), err).Error())
+		return jsonbytes.AppendString(dst, errors.Join(errors.New("unknown fact"), err).Error())
 	}
 	return append(dst, b...)
-}
-
-func appendStringOrNull(dst []byte, s string) []byte {
-	if s == "" {
-		return append(dst, "null"...)
-	}
-	return appendString(dst, s)
 }
 
 // appendJSON appends u, and null for nil.
@@ -351,7 +346,7 @@ func (u *Usage) appendJSON(dst []byte) []byte {
 		dst = strconv.AppendInt(append(dst, `,"reasoning_tokens":`...), *u.ReasoningTokens, 10)
 	}
 	if u.Cost != nil && !math.IsNaN(*u.Cost) && !math.IsInf(*u.Cost, 0) {
-		dst = appendFloat(append(dst, `,"cost":`...), *u.Cost)
+		dst = jsonbytes.AppendFloat(append(dst, `,"cost":`...), *u.Cost)
 	}
 	return append(dst, '}')
 }

@@ -3,6 +3,8 @@ package llm
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // answerSuffixes are the fields that a success adds, in the order in which [ResultFormat.AppendSuccess] writes them.
@@ -29,14 +31,14 @@ func ReadAnswer(body []byte, validated bool) (a *Answer, ok bool) {
 		if !found || string(suffix) != answerSuffixes[i] {
 			return nil, false
 		}
-		values[i] = r.body[tail[i].value:tail[i].end]
+		values[i] = r.body[tail[i].Value:tail[i].End]
 	}
 	a = &Answer{}
 	switch text := values[0]; {
 	case validated:
 		a.Value = text
 	case text[0] == '"':
-		a.Text = stringOf(text)
+		a.Text = jsonbytes.Text(text)
 	default:
 		return nil, false
 	}
@@ -48,10 +50,10 @@ func ReadAnswer(body []byte, validated bool) (a *Answer, ok bool) {
 }
 
 // name returns the text of a member's key.
-func (r *Row) name(m *member) []byte {
-	key := r.body[m.start+1 : m.keyEnd-1]
+func (r *Row) name(m *jsonbytes.Member) []byte {
+	key := r.body[m.Start+1 : m.KeyEnd-1]
 	if bytes.IndexByte(key, '\\') >= 0 {
-		key = appendUnescaped(nil, key)
+		key = jsonbytes.AppendUnescaped(nil, key)
 	}
 	return key
 }
@@ -67,7 +69,7 @@ func (f *ResultFormat) AppendErrorAgain(dst []byte, row *Row, body []byte, attem
 	}
 	last := &r.members[len(r.members)-1]
 	field, found := bytes.CutSuffix(r.name(last), []byte(errorSuffix))
-	object := r.body[last.value:last.end]
+	object := r.body[last.Value:last.End]
 	if !found || object[0] != '{' {
 		return dst, false
 	}
@@ -88,7 +90,7 @@ func (f *ResultFormat) AppendErrorAgain(dst []byte, row *Row, body []byte, attem
 // readFailure reads what failure.appendJSON wrote, but for the attempts.
 func readFailure(object []byte) *failure {
 	report := &failure{facts: make(map[string]any)}
-	for name, value := range members(object) {
+	for name, value := range jsonbytes.Members(object) {
 		text := looseString(value)
 		switch string(name) {
 		case "reason":

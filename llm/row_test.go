@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/llm-stage/stage/internal/jsonbytes"
 	"pgregory.net/rapid"
 )
 
@@ -22,7 +23,7 @@ func TestParseRowTakesOneObject(t *testing.T) {
 		`{"n":[0,-0,10,1.5,-1e5,1E+5,0.0e-0,123456789012345678901234567890]}`,
 		`{"s":["\"\\\/\b\f\n\r\t\u00e9","é😀","\ud83d\ude00"]}`,
 		`{"lone surrogate":"\ud800"}`, `{"l":[true,false,null]}`, `{"a":1,"a":2}`, `{ "a" : [ 1 , 2 ] , "b" : { } }`,
-		nested(maxJSONDepth),
+		nested(jsonbytes.DepthMax),
 	} {
 		r, err := ParseRow([]byte(body))
 		if err != nil {
@@ -82,8 +83,8 @@ func TestParseRowSaysWhatIsWrong(t *testing.T) {
 		"{\"a\":\"\xff\"}":    "no UTF-8 at byte 6",
 		"{\"\xed\xa0\x80\":1": "no UTF-8 at byte 2",
 		"{} \xff":             "no UTF-8 at byte 3",
-		nested(maxJSONDepth + 1): fmt.Sprintf("nested deeper than %d at byte %d",
-			maxJSONDepth, maxJSONDepth+len(`{"a":`)-1),
+		nested(jsonbytes.DepthMax + 1): fmt.Sprintf("nested deeper than %d at byte %d",
+			jsonbytes.DepthMax, jsonbytes.DepthMax+len(`{"a":`)-1),
 	} {
 		_, err := ParseRow([]byte(body))
 		e, ok := errors.AsType[*Error](err)

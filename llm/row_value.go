@@ -6,7 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Variables returns the row as templates see it, of which nothing is decoded yet.
@@ -29,7 +30,7 @@ const rowMembersMax = 64
 // All returns all members. Strings share the memory of one copy of the row.
 func (v *Variables) All() map[string]any {
 	if v.all == nil {
-		d := jsonDecoder{text: string(v.row.body)}
+		d := newDecoder(v.row.body)
 		d.space()
 		v.all = d.object()
 	}
@@ -50,7 +51,7 @@ func (v *Variables) Member(name string) (value any, ok bool) {
 			v.members = make([]any, len(v.row.members))
 		}
 		if v.members[i] == nil {
-			v.members[i] = valueOfJSON(v.row.body[m.value:m.end])
+			v.members[i] = valueOfJSON(v.row.body[m.Value:m.End])
 		}
 		return v.members[i], true
 	}
@@ -60,17 +61,17 @@ func (v *Variables) Member(name string) (value any, ok bool) {
 // valueOfJSON decodes one value.
 func valueOfJSON(raw []byte) any {
 	if raw[0] == '"' {
-		return stringOf(raw) // one copy less
+		return jsonbytes.Text(raw) // one copy less
 	}
-	d := jsonDecoder{text: string(raw)}
+	d := newDecoder(raw)
 	return d.value()
 }
 
 // named reports whether the decoded key of a member is name.
-func (r *Row) named(m *member, name string) bool {
-	key := r.body[m.start+1 : m.keyEnd-1]
+func (r *Row) named(m *jsonbytes.Member, name string) bool {
+	key := r.body[m.Start+1 : m.KeyEnd-1]
 	if bytes.IndexByte(key, '\\') >= 0 {
-		return unescaped(key) == name
+		return jsonbytes.Unescape(key) == name
 	}
 	return string(key) == name
 }
@@ -78,29 +79,24 @@ func (r *Row) named(m *member, name string) bool {
 // DecodeJSON decodes valid JSON to the values that [Variables] has. repeated reports whether some object in it has a key
 // twice, of which the last counts.
 func DecodeJSON(text []byte) (value any, repeated bool) {
-	d := jsonDecoder{text: string(text)}
+	d := newDecoder(text)
 	d.space()
 	value = d.value()
 	return value, d.repeated
 }
 
+// jsonDecoder decodes valid JSON.
 type jsonDecoder struct {
-	text string
+	raw  []byte
+	text string // a copy of raw, whose memory the decoded strings share
 	pos  int
 	// repeated: some object has a key twice.
 	repeated bool
 }
 
-func (d *jsonDecoder) space() {
-	for d.pos < len(d.text) {
-		switch d.text[d.pos] {
-		case ' ', '\n', '\t', '\r':
-			d.pos++
-		default:
-			return
-		}
-	}
-}
+func newDecoder(raw []byte) jsonDecoder { return jsonDecoder{raw: raw, text: string(raw)} }
+
+func (d *jsonDecoder) space() { d.pos = jsonbytes.SkipSpace(d.raw, d.pos) }
 
 // value decodes the value at pos and goes behind it.
 func (d *jsonDecoder) value() any {
@@ -161,32 +157,18 @@ func (d *jsonDecoder) list() []any {
 
 func (d *jsonDecoder) str() string {
 	start := d.pos + 1
-	escaped := false
-	for d.pos = start; d.text[d.pos] != '"'; d.pos++ {
-		if d.text[d.pos] == '\\' {
-			escaped = true
-			d.pos++
-		}
+	d.pos = jsonbytes.SkipString(d.raw, d.pos)
+	if text := d.text[start : d.pos-1]; strings.IndexByte(text, '\\') < 0 {
+		return text
 	}
-	raw := d.text[start:d.pos]
-	d.pos++
-	if !escaped {
-		return raw
-	}
-	return unescaped(raw)
+	return jsonbytes.Unescape(d.raw[start : d.pos-1])
 }
 
 func (d *jsonDecoder) number() any {
 	start := d.pos
-	float := false
-	for ; d.pos < len(d.text) && !isDelimiter(d.text[d.pos]); d.pos++ {
-		switch d.text[d.pos] {
-		case '.', 'e', 'E':
-			float = true
-		}
-	}
+	d.pos = jsonbytes.SkipScalar(d.raw, start)
 	raw := d.text[start:d.pos]
-	if float {
+	if strings.ContainsAny(raw, ".eE") {
 		f, _ := strconv.ParseFloat(raw, 64) // out of range: ±Inf, as Python has it
 		return f
 	}
@@ -195,18 +177,4 @@ func (d *jsonDecoder) number() any {
 		return json.Number(raw)
 	}
 	return n
-}
-
-// replaceSurrogates puts U+FFFD in the place of each lone surrogate.
-func replaceSurrogates(text string) string {
-	var b strings.Builder
-	for i := 0; i < len(text); i++ {
-		if text[i] == 0xED && text[i+1] >= 0xA0 {
-			b.WriteRune(utf8.RuneError)
-			i += 2
-			continue
-		}
-		b.WriteByte(text[i])
-	}
-	return b.String()
 }

@@ -3,6 +3,8 @@ package llm
 import (
 	"net/http"
 	"strconv"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 const (
@@ -23,7 +25,7 @@ func (p *Prepared) Shape() string {
 	dst := append([]byte(http.MethodPost+" "), clip(p.url.Redacted(), urlBytes)...)
 	dst = append(dst, " {"...)
 	some := false
-	for key, value := range members(p.Body) {
+	for key, value := range jsonbytes.Members(p.Body) {
 		before := len(dst)
 		if some {
 			dst = append(dst, ", "...)
@@ -41,7 +43,7 @@ func (p *Prepared) Shape() string {
 func appendShape(dst []byte, key string, value []byte) []byte {
 	switch value[0] {
 	case '"':
-		text := stringOf(value)
+		text := jsonbytes.Text(value)
 		if key == "model" {
 			return strconv.AppendQuote(dst, clip(text, wordBytes))
 		}
@@ -50,7 +52,7 @@ func appendShape(dst []byte, key string, value []byte) []byte {
 		return append(dst, "{…}"...)
 	case '[':
 		n := 0
-		for range elements(value) {
+		for range jsonbytes.Elements(value) {
 			n++
 		}
 		return append(strconv.AppendInt(append(dst, '['), int64(n), 10), ']')

@@ -1,5 +1,9 @@
 package llm
 
+import (
+	"github.com/llm-stage/stage/internal/jsonbytes"
+)
+
 // tally is what a server reports of tokens and money, before it becomes a [Usage]. The prompt includes what was read from
 // and written to a cache, the completion includes reasoning, unless settle finds otherwise.
 type tally struct {
@@ -87,7 +91,7 @@ func (t *tally) usage() *Usage {
 // readLifetimes reads how many of the tokens written to a cache stay for which time. The sum may be reported only here.
 func (t *tally) readLifetimes(raw []byte) {
 	var short count
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "ephemeral_5m_input_tokens":
 			short = countOf(value)
@@ -115,7 +119,7 @@ type openAIUsage struct {
 const ticksPerUSD = 1e10
 
 func (u *openAIUsage) readChat(raw []byte) {
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "prompt_tokens":
 			u.prompt = countOf(value)
@@ -124,7 +128,7 @@ func (u *openAIUsage) readChat(raw []byte) {
 		case "prompt_tokens_details":
 			u.readPrompt(value)
 		case "completion_tokens_details":
-			u.reasoning = countOf(memberOf(value, "reasoning_tokens"))
+			u.reasoning = countOf(jsonbytes.Find(value, "reasoning_tokens"))
 		default:
 			u.readCommon(key, value)
 		}
@@ -132,7 +136,7 @@ func (u *openAIUsage) readChat(raw []byte) {
 }
 
 func (u *openAIUsage) readResponses(raw []byte) {
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "input_tokens":
 			u.prompt = countOf(value)
@@ -141,7 +145,7 @@ func (u *openAIUsage) readResponses(raw []byte) {
 		case "input_tokens_details":
 			u.readPrompt(value)
 		case "output_tokens_details":
-			u.reasoning = countOf(memberOf(value, "reasoning_tokens"))
+			u.reasoning = countOf(jsonbytes.Find(value, "reasoning_tokens"))
 		default:
 			u.readCommon(key, value)
 		}
@@ -149,7 +153,7 @@ func (u *openAIUsage) readResponses(raw []byte) {
 }
 
 func (u *openAIUsage) readPrompt(raw []byte) {
-	for key, value := range members(raw) {
+	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
 		case "cached_tokens":
 			u.cached = countOf(value)
@@ -176,14 +180,14 @@ func (u *openAIUsage) readCommon(key, value []byte) {
 	case "cost":
 		u.cost = amountOf(value)
 		if isObject(value) { // Perplexity
-			u.cost = amountOf(memberOf(value, "total_cost"))
+			u.cost = amountOf(jsonbytes.Find(value, "total_cost"))
 		}
 	case "cost_in_usd_ticks":
 		u.ticks = countOf(value)
 	case "is_byok":
 		u.ownKey = value[0] == 't'
 	case "cost_details":
-		u.upstream = amountOf(memberOf(value, "upstream_inference_cost"))
+		u.upstream = amountOf(jsonbytes.Find(value, "upstream_inference_cost"))
 	}
 }
 

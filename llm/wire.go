@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Wire is one wire format: a pure translation between [Request], [Reply] and
@@ -127,10 +129,10 @@ const finishBytes = 80
 // else.
 func topKeys(body []byte) []string {
 	var keys []string
-	if !validJSON(body) { // a wire format of somebody else's may call it malformed all the same
+	if !jsonbytes.Valid(body) { // a wire format of somebody else's may call it malformed all the same
 		return nil
 	}
-	for key := range members(body) {
+	for key := range jsonbytes.Members(body) {
 		if keys = append(keys, preview(key)); len(keys) == 20 {
 			break
 		}

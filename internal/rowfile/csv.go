@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // csvHeader is the first line of a CSV file.
@@ -63,7 +65,7 @@ func (r *Reader) nextCSV() (Row, error) {
 	}
 	body := make([]byte, 0, size)
 	for i, end := range rec.ends {
-		body = appendJSONString(append(body, r.csv.keys[i]...), rec.data[start:end])
+		body = jsonbytes.AppendString(append(body, r.csv.keys[i]...), rec.data[start:end])
 		start = end
 	}
 	body = append(body, '}')
@@ -101,7 +103,7 @@ func (r *Reader) readHeader() error {
 		if i == 0 {
 			key[0] = '{'
 		}
-		header.keys = append(header.keys, append(appendJSONString(key, rec.data[start:end]), ':'))
+		header.keys = append(header.keys, append(jsonbytes.AppendString(key, rec.data[start:end]), ':'))
 		start = end
 	}
 	r.csv = header
@@ -262,28 +264,4 @@ func (rec *csvRecord) endField(state csvState) {
 // blank says whether nothing was read but the end of a line.
 func (rec *csvRecord) blank(state csvState) bool {
 	return state == csvFieldStart && len(rec.ends) == 0
-}
-
-// appendJSONString appends valid UTF-8 as a JSON string. It escapes what must be, and nothing else: the text keeps its
-// bytes.
-func appendJSONString(dst, text []byte) []byte {
-	const hex = "0123456789abcdef"
-	dst = append(dst, '"')
-	for _, b := range text {
-		switch {
-		case b == '"' || b == '\\':
-			dst = append(dst, '\\', b)
-		case b == '\n':
-			dst = append(dst, '\\', 'n')
-		case b == '\r':
-			dst = append(dst, '\\', 'r')
-		case b == '\t':
-			dst = append(dst, '\\', 't')
-		case b < ' ':
-			dst = append(dst, '\\', 'u', '0', '0', hex[b>>4], hex[b&15])
-		default:
-			dst = append(dst, b)
-		}
-	}
-	return append(dst, '"')
 }

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
+	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -78,7 +79,7 @@ func decodeLookup(content []byte) (any, error) {
 	case len(content) > maxLookupJSON:
 		return nil, fmt.Errorf("more than %d bytes", maxLookupJSON)
 	case !utf8.Valid(content):
-		return nil, fmt.Errorf("no UTF-8 at byte %d", llm.InvalidUTF8(content))
+		return nil, fmt.Errorf("no UTF-8 at byte %d", jsonbytes.InvalidUTF8(content))
 	case json.Valid(content):
 		v, repeated := llm.DecodeJSON(content)
 		if repeated {

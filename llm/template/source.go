@@ -9,7 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Bounds on a template's source. gonja's parser descends once for each bracket and block.
@@ -52,7 +52,7 @@ func readSource(source []byte) (*templateSource, error) {
 	case len(source) > maxTemplateBytes:
 		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(source), maxTemplateBytes)
 	case !utf8.Valid(source):
-		return nil, fmt.Errorf("no UTF-8 at byte %d", llm.InvalidUTF8(source))
+		return nil, fmt.Errorf("no UTF-8 at byte %d", jsonbytes.InvalidUTF8(source))
 	}
 	text := strings.ReplaceAll(string(source), "\r\n", "\n")
 	text = strings.TrimSuffix(strings.ReplaceAll(text, "\r", "\n"), "\n")

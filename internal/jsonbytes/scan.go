@@ -1,30 +1,29 @@
-package llm
+package jsonbytes
 
 import (
+	"errors"
 	"fmt"
+	"math"
+	"math/bits"
 	"unicode/utf8"
 )
 
-// maxJSONDepth bounds the nesting of rows and replies: an object of scalars has depth 1.
-// encoding/json has the same bound.
-const maxJSONDepth = 10_000
+// DepthMax bounds the nesting of values: an object of scalars has depth 1. encoding/json has the same bound.
+const DepthMax = 10_000
 
-// jsonScanner checks JSON without recursion, so that depth costs a bit and not a stack
-// frame. Errors name the byte, counted from 0.
-type jsonScanner struct {
-	src   []byte
-	pos   int
-	depth int
-	// noting keeps in members those of the outermost object.
-	noting  bool
-	members []member
-	// objects has a bit for each open container: set for an object, clear for an array.
-	objects [maxJSONDepth/64 + 1]uint64
+// Member is the place of one member in the bytes of an object. The four indexes are in rising order: the key in its
+// quotes is from Start to KeyEnd, its value from Value to End.
+type Member struct {
+	Start, KeyEnd, Value, End uint32
 }
 
-// validJSON reports whether b is one JSON value. Like encoding/json it lets bad UTF-8 through, inside strings.
-func validJSON(b []byte) bool {
-	s := jsonScanner{src: b}
+// Valid reports whether b is one JSON value, nested at most [DepthMax] deep. Like encoding/json it lets bytes that are not
+// UTF-8 through, inside strings.
+func Valid(b []byte) bool { return ValidDepth(b, DepthMax) }
+
+// ValidDepth is [Valid] with a lower bound on the nesting.
+func ValidDepth(b []byte, depthMax int) bool {
+	s := scanner{src: b, depthMax: min(depthMax, DepthMax)}
 	s.space()
 	if s.value() != nil {
 		return false
@@ -33,8 +32,64 @@ func validJSON(b []byte) bool {
 	return s.pos == len(b)
 }
 
+// ErrNotObject means that there is JSON of another kind where an object was wanted.
+var ErrNotObject = errors.New("not a JSON object")
+
+// ReadObject checks that src is exactly one JSON object in UTF-8, also inside its strings, nested at most [DepthMax]
+// deep, and appends its members to dst, in order. The error says what is wrong at which byte, counted from 0.
+func ReadObject(dst []Member, src []byte) ([]Member, error) {
+	if int64(len(src)) > math.MaxUint32 {
+		return nil, fmt.Errorf("%d bytes are too many", len(src))
+	}
+	if !utf8.Valid(src) {
+		return nil, fmt.Errorf("no UTF-8 at byte %d", InvalidUTF8(src))
+	}
+	s := scanner{src: src, depthMax: DepthMax, noting: true, members: dst}
+	s.space()
+	switch {
+	case s.pos == len(src):
+		return nil, errors.New("empty")
+	case src[s.pos] != '{':
+		return nil, s.foreign()
+	}
+	if err := s.value(); err != nil {
+		return nil, err
+	}
+	if s.space(); s.pos < len(src) {
+		return nil, fmt.Errorf("data behind the object at byte %d", s.pos)
+	}
+	return s.members, nil
+}
+
+// foreign says more about bytes that do not begin an object.
+func (s *scanner) foreign() error {
+	const byteOrderMark = "\uFEFF"
+	if len(s.src) >= 3 && string(s.src[:3]) == byteOrderMark {
+		return errors.New("begins with a byte order mark: remove it")
+	}
+	switch s.src[s.pos] {
+	case '[', '"', 't', 'f', 'n', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
+		return ErrNotObject
+	}
+	return s.unexpected("a JSON object")
+}
+
+// scanner checks JSON without recursion, so that depth costs a bit and not a stack
+// frame. Errors name the byte, counted from 0.
+type scanner struct {
+	src      []byte
+	pos      int
+	depth    int
+	depthMax int
+	// noting keeps in members those of the outermost object.
+	noting  bool
+	members []Member
+	// objects has a bit for each open container: set for an object, clear for an array.
+	objects [DepthMax/64 + 1]uint64
+}
+
 // value steps over the value at pos.
-func (s *jsonScanner) value() error {
+func (s *scanner) value() error {
 	for {
 		var err error
 		if s.opens() {
@@ -55,15 +110,15 @@ func (s *jsonScanner) value() error {
 }
 
 // opens reports whether a container begins at pos.
-func (s *jsonScanner) opens() bool {
+func (s *scanner) opens() bool {
 	return s.pos < len(s.src) && (s.src[s.pos] == '{' || s.src[s.pos] == '[')
 }
 
 // open enters the container at pos and goes to its first value. An empty container is
 // left again at once and reported as closed.
-func (s *jsonScanner) open() (closed bool, err error) {
-	if s.depth == maxJSONDepth {
-		return false, fmt.Errorf("nested deeper than %d at byte %d", maxJSONDepth, s.pos)
+func (s *scanner) open() (closed bool, err error) {
+	if s.depth == s.depthMax {
+		return false, fmt.Errorf("nested deeper than %d at byte %d", s.depthMax, s.pos)
 	}
 	object := s.src[s.pos] == '{'
 	s.pos++
@@ -88,10 +143,10 @@ func (s *jsonScanner) open() (closed bool, err error) {
 
 // next goes on from behind a value to the next one, leaving the containers that end
 // there. It reports false when the outermost has ended.
-func (s *jsonScanner) next() (more bool, err error) {
+func (s *scanner) next() (more bool, err error) {
 	for s.depth > 0 {
 		if s.depth == 1 && s.noting {
-			s.members[len(s.members)-1].end = uint32(s.pos)
+			s.members[len(s.members)-1].End = uint32(s.pos)
 		}
 		s.space()
 		var c byte
@@ -121,7 +176,7 @@ func (s *jsonScanner) next() (more bool, err error) {
 }
 
 // key steps over a member's key and colon to its value.
-func (s *jsonScanner) key() error {
+func (s *scanner) key() error {
 	start := s.pos
 	if s.pos == len(s.src) || s.src[s.pos] != '"' {
 		return s.unexpected("a key in quotes")
@@ -137,12 +192,12 @@ func (s *jsonScanner) key() error {
 	s.pos++
 	s.space()
 	if s.depth == 1 && s.noting {
-		s.members = append(s.members, member{start: uint32(start), keyEnd: uint32(keyEnd), value: uint32(s.pos)})
+		s.members = append(s.members, Member{Start: uint32(start), KeyEnd: uint32(keyEnd), Value: uint32(s.pos)})
 	}
 	return nil
 }
 
-func (s *jsonScanner) space() {
+func (s *scanner) space() {
 	for s.pos < len(s.src) {
 		switch s.src[s.pos] {
 		case ' ', '\n', '\t', '\r':
@@ -154,7 +209,7 @@ func (s *jsonScanner) space() {
 }
 
 // scalar steps over a string, number, true, false or null.
-func (s *jsonScanner) scalar() error {
+func (s *scanner) scalar() error {
 	if s.pos == len(s.src) {
 		return s.unexpected("a value")
 	}
@@ -171,7 +226,7 @@ func (s *jsonScanner) scalar() error {
 	return s.number()
 }
 
-func (s *jsonScanner) literal(word string) error {
+func (s *scanner) literal(word string) error {
 	end := min(s.pos+len(word), len(s.src))
 	if string(s.src[s.pos:end]) != word {
 		return s.unexpected(word)
@@ -181,14 +236,13 @@ func (s *jsonScanner) literal(word string) error {
 }
 
 // str steps over the string whose opening quote is at pos.
-func (s *jsonScanner) str() error {
+func (s *scanner) str() error {
 	src := s.src
-	for i := s.pos + 1; i < len(src); i++ {
-		c := src[i]
-		if c >= ' ' && c != '"' && c != '\\' {
-			continue
+	for i := s.pos + 1; ; i++ {
+		if i = ordinary(src, i); i >= len(src) {
+			break
 		}
-		switch {
+		switch c := src[i]; {
 		case c == '"':
 			s.pos = i + 1
 			return nil
@@ -214,8 +268,22 @@ func (s *jsonScanner) str() error {
 	return s.unexpected("a closing quote")
 }
 
+// ordinary returns the index of the first byte from i on that ends a string or stands for more than itself in it: a quote,
+// a backslash or a control character; else the length of src.
+func ordinary(src []byte, i int) int {
+	for ; i+8 <= len(src); i += 8 {
+		if found := special(load(src, i)); found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	for i < len(src) && src[i] >= ' ' && src[i] != '"' && src[i] != '\\' {
+		i++
+	}
+	return i
+}
+
 // number steps over a number: -? (0 | digits) fraction? exponent?
-func (s *jsonScanner) number() error {
+func (s *scanner) number() error {
 	start := s.pos
 	if s.src[s.pos] == '-' {
 		s.pos++
@@ -251,7 +319,7 @@ func (s *jsonScanner) number() error {
 }
 
 // digits steps over digits and returns how many there were.
-func (s *jsonScanner) digits() int {
+func (s *scanner) digits() int {
 	start := s.pos
 	for s.pos < len(s.src) && s.src[s.pos]-'0' <= 9 {
 		s.pos++
@@ -259,7 +327,7 @@ func (s *jsonScanner) digits() int {
 	return s.pos - start
 }
 
-func (s *jsonScanner) unexpected(want string) error {
+func (s *scanner) unexpected(want string) error {
 	if s.pos >= len(s.src) {
 		return fmt.Errorf("ends at byte %d, want %s", len(s.src), want)
 	}

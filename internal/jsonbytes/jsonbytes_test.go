@@ -1,4 +1,4 @@
-package llm
+package jsonbytes
 
 import (
 	"encoding/json"
@@ -13,15 +13,15 @@ func TestStringsAreEscapedAsTheyAreReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := string(rapid.SliceOf(rapid.OneOf(rapid.Byte(), rapid.SampledFrom([]byte("\"\\\x00\n\u2028é")))).Draw(t, "s"))
 		var got string
-		if err := json.Unmarshal(appendString(nil, s), &got); err != nil {
-			t.Fatalf("appendString(%q) = %s: %v", s, appendString(nil, s), err)
+		if err := json.Unmarshal(AppendString(nil, s), &got); err != nil {
+			t.Fatalf("AppendString(%q) = %s: %v", s, AppendString(nil, s), err)
 		}
 		var want strings.Builder // every bad byte by itself becomes U+FFFD
 		for _, r := range s {
 			want.WriteRune(r)
 		}
 		if got != want.String() {
-			t.Fatalf("appendString(%q) reads back as %q, want %q", s, got, want.String())
+			t.Fatalf("AppendString(%q) reads back as %q, want %q", s, got, want.String())
 		}
 	})
 }
@@ -35,7 +35,7 @@ func TestMembersAreThoseOfTheObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := map[string]any{}
-		for key, value := range members(raw) {
+		for key, value := range Members(raw) {
 			var v any
 			if err := json.Unmarshal(value, &v); err != nil {
 				t.Fatalf("value %q of %q in %s: %v", value, key, raw, err)
@@ -55,7 +55,7 @@ func TestExtraBodyIsMergedLikeMaps(t *testing.T) {
 		rawBase, _ := json.Marshal(base)
 		rawExtra, _ := json.Marshal(extra)
 		var got any
-		merged := appendMerged(nil, rawBase, rawExtra)
+		merged := AppendMerged(nil, rawBase, rawExtra)
 		if err := json.Unmarshal(merged, &got); err != nil {
 			t.Fatalf("%s + %s = %s: %v", rawBase, rawExtra, merged, err)
 		}
@@ -65,7 +65,7 @@ func TestExtraBodyIsMergedLikeMaps(t *testing.T) {
 	})
 }
 
-// mergeMaps is the dumb version of appendMerged.
+// mergeMaps is the dumb version of AppendMerged.
 func mergeMaps(base, extra map[string]any) map[string]any {
 	merged := maps.Clone(base)
 	if merged == nil {
@@ -105,4 +105,57 @@ func sameJSON(t *rapid.T, a, b any) bool {
 		t.Fatal(errA, errB)
 	}
 	return string(rawA) == string(rawB)
+}
+
+func TestValidIsWhatEncodingJSONTakes(t *testing.T) {
+	for _, text := range []string{
+		nested(DepthMax), nested(DepthMax + 1), "", " ", "\"\xff\"", "{\"\xff\":1}", "1 2", "nul", "-", "01", "1.", "1e", `"\u12"`, "\ufeff{}",
+	} {
+		if got, want := Valid([]byte(text)), json.Valid([]byte(text)); got != want {
+			t.Errorf("Valid(%.40q) = %v, want %v", text, got, want)
+		}
+	}
+}
+
+// nested is an object of the given depth.
+func nested(depth int) string {
+	return `{"a":` + strings.Repeat("[", depth-1) + strings.Repeat("]", depth-1) + `}`
+}
+
+// Each place in a word of eight bytes, in front of and behind bytes of any kind.
+func TestStringsEndWhereTheyDo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		raw := rapid.SliceOfN(rapid.OneOf(rapid.Byte(), rapid.SampledFrom([]byte("\"\\ \x1f\x00\x7f\x80abcdefgh"))), 0, 40).Draw(t, "text")
+		text := append(append([]byte{'"'}, raw...), '"')
+		if got, want := Valid(text), json.Valid(text); got != want {
+			t.Fatalf("Valid(%q) = %v, want %v", text, got, want)
+		}
+	})
+}
+
+func TestEscapedStringsAreThoseOfEncodingJSON(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := string(rapid.SliceOf(rapid.OneOf(rapid.Byte(), rapid.SampledFrom([]byte("\"\\\x00\n\b\f\xe2\x80\xa8\xa9<&>é")))).Draw(t, "s"))
+		var want strings.Builder
+		enc := json.NewEncoder(&want)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(s); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(AppendEscaped(nil, s)) + "\n"; got != want.String() {
+			t.Fatalf("AppendEscaped(%q) = %s, want %s", s, got, want.String())
+		}
+		if got := string(AppendEscaped(nil, []byte(s))) + "\n"; got != want.String() {
+			t.Fatalf("AppendEscaped([]byte(%q)) = %s, want %s", s, got, want.String())
+		}
+	})
+}
+
+func TestCanonicalFormOfDeepJSONTakesLinearWork(t *testing.T) {
+	// Unsorted at each of 5000 levels around a long string: 5 GB if each level were copied.
+	deep := strings.Repeat(`{"b":`, 5000) + `"` + strings.Repeat("x", 1<<20) + `"` + strings.Repeat(`,"a":1}`, 5000)
+	var c Canonicalizer
+	if out := c.Canonical([]byte(deep)); len(out) != len(deep) || !json.Valid(out) {
+		t.Fatalf("canonical form of %d bytes has %d", len(deep), len(out))
+	}
 }

@@ -1,0 +1,138 @@
+// Package jsonbytes reads and writes JSON without decoding it: values stay the bytes they came as, so the order of
+// members, the digits of numbers and the spelling of strings survive.
+//
+// [ReadObject] and [Valid] check foreign bytes. [Members], [Elements], [Find] and [Text] read what was checked, the
+// Append functions write. None of them uses reflection, and nesting costs no stack but in [Canonicalizer] and
+// [AppendMerged].
+//
+//	for key, value := range jsonbytes.Members(raw) {
+//		if string(key) == "model" {
+//			model = jsonbytes.Text(value)
+//		}
+//	}
+package jsonbytes
+
+import (
+	"bytes"
+	"iter"
+)
+
+// Members goes through the members of the JSON object raw, in order: the text of the key and the value's bytes. raw must
+// be valid JSON; anything but an object has none.
+func Members(raw []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, value []byte) bool) {
+		i := SkipSpace(raw, 0)
+		if i == len(raw) || raw[i] != '{' {
+			return
+		}
+		for i = SkipSpace(raw, i+1); raw[i] == '"'; i = SkipSpace(raw, i+1) {
+			end := SkipString(raw, i)
+			key := raw[i+1 : end-1]
+			if bytes.IndexByte(key, '\\') >= 0 {
+				key = []byte(Text(raw[i:end]))
+			}
+			i = SkipSpace(raw, SkipSpace(raw, end)+1) // past the colon
+			end = SkipValue(raw, i)
+			if !yield(key, raw[i:end]) {
+				return
+			}
+			if i = SkipSpace(raw, end); raw[i] != ',' {
+				return
+			}
+		}
+	}
+}
+
+// Elements goes through the elements of the JSON array raw. raw must be valid JSON; anything but an array has none.
+func Elements(raw []byte) iter.Seq[[]byte] {
+	return func(yield func(value []byte) bool) {
+		i := SkipSpace(raw, 0)
+		if i == len(raw) || raw[i] != '[' {
+			return
+		}
+		for i = SkipSpace(raw, i+1); raw[i] != ']'; i = SkipSpace(raw, i+1) {
+			end := SkipValue(raw, i)
+			if !yield(raw[i:end]) {
+				return
+			}
+			if i = SkipSpace(raw, end); raw[i] != ',' {
+				return
+			}
+		}
+	}
+}
+
+// Find returns the member of a JSON object that has this name, the last one of several; nil: there is none. raw must be
+// valid JSON or empty.
+func Find(raw []byte, name string) (member []byte) {
+	for key, value := range Members(raw) {
+		if string(key) == name {
+			member = value
+		}
+	}
+	return member
+}
+
+// SkipSpace returns the index of the first byte from i on that is no white space, or the length of raw.
+func SkipSpace(raw []byte, i int) int {
+	for i < len(raw) && (raw[i] == ' ' || raw[i] == '\n' || raw[i] == '\t' || raw[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// SkipValue returns the index behind the valid JSON value that starts at i.
+func SkipValue(raw []byte, i int) int {
+	depth := 0
+	for {
+		switch raw[i] {
+		case '"':
+			i = SkipString(raw, i)
+		case '{', '[':
+			depth++
+			i++
+		case '}', ']':
+			depth--
+			i++
+		default:
+			i++
+			if depth > 0 {
+				continue // commas, colons and scalars inside
+			}
+			i = SkipScalar(raw, i)
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+}
+
+// SkipString returns the index behind the valid JSON string whose opening quote is at i.
+func SkipString(raw []byte, i int) int {
+	for i++; ; i++ {
+		i += bytes.IndexByte(raw[i:], '"')
+		backslashes := 0
+		for raw[i-1-backslashes] == '\\' {
+			backslashes++
+		}
+		if backslashes%2 == 0 {
+			return i + 1
+		}
+	}
+}
+
+// SkipScalar returns the index behind the valid number or literal at i.
+func SkipScalar(raw []byte, i int) int {
+	for i < len(raw) && !isDelimiter(raw[i]) {
+		i++
+	}
+	return i
+}
+
+func isDelimiter(c byte) bool {
+	switch c {
+	case ',', '}', ']', ' ', '\n', '\t', '\r':
+		return true
+	}
+	return false
+}
