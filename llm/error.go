@@ -4,7 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/excerpt"
 )
 
 // Class says what a failed attempt means for the next one.
@@ -144,34 +145,10 @@ func (e *Error) Error() string {
 // providerCode is the provider's narrowest word for the error.
 func (e *Error) providerCode() string {
 	if e.Code != "" {
-		return preview(e.Code)
+		return excerpt.Of(e.Code)
 	}
-	return preview(e.Type)
+	return excerpt.Of(e.Type)
 }
 
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
-
-// previewBytes bounds every excerpt of foreign bytes that an error carries.
-const previewBytes = 500
-
-// preview returns the start of b as valid UTF-8, at most previewBytes long and
-// never cut inside a character.
-func preview[T ~string | ~[]byte](b T) string {
-	end := min(len(b), previewBytes)
-	if end < len(b) {
-		for end > 0 && !utf8.RuneStart(b[end]) {
-			end--
-		}
-	}
-	// A bad byte is dropped, not replaced: a replacement is longer than what it replaces.
-	return strings.ToValidUTF8(string(b[:end]), "")
-}
-
-// clip returns s, or its first most bytes and an ellipsis.
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return preview(s[:most]) + "…"
-}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -73,7 +74,7 @@ func ValidateExtraBody(raw json.RawMessage) error {
 		return nil
 	}
 	if !jsonbytes.Valid(raw) || raw[jsonbytes.SkipSpace(raw, 0)] != '{' {
-		return fmt.Errorf("extra body: not a JSON object: %.40q", preview(raw))
+		return fmt.Errorf("extra body: not a JSON object: %.40q", excerpt.Of(raw))
 	}
 	for key, value := range jsonbytes.Members(raw) {
 		if sameName(key, "stream") && !isOff(value) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -237,7 +238,7 @@ func plainFault(body []byte) *Fault {
 	if len(line) == 0 || line[0] == '<' || line[0] == '{' || line[0] == '[' {
 		return nil
 	}
-	return &Fault{Message: preview(line)}
+	return &Fault{Message: excerpt.Of(line)}
 }
 
 // faultBody is the union of the members that error objects have.

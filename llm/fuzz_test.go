@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -63,7 +64,7 @@ func fuzzReply(f *testing.F, w Wire, seeds ...string) {
 		if e.RetryAfter < 0 || e.RetryAfter > maxWait || e.Reset < 0 || e.Reset > maxWait {
 			t.Errorf("wait out of bounds: %+v", e)
 		}
-		if text := e.Error(); !utf8.ValidString(text) || len(text) > 8*previewBytes {
+		if text := e.Error(); !utf8.ValidString(text) || len(text) > 8*excerpt.BytesMax {
 			t.Errorf("error text of %d bytes: %q", len(text), text)
 		}
 		if _, err := json.Marshal(e.Facts); err != nil {

@@ -5,6 +5,8 @@ import (
 	"html"
 	"regexp"
 	"strings"
+
+	"github.com/llm-stage/stage/internal/excerpt"
 )
 
 var (
@@ -24,5 +26,5 @@ func readHTML(body []byte) (page bool, title string) {
 	if match := htmlTitle.FindSubmatch(body); match != nil {
 		title = strings.Join(strings.Fields(html.UnescapeString(string(match[1]))), " ")
 	}
-	return true, clip(title, titleBytes)
+	return true, excerpt.Clip(title, titleBytes)
 }

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -52,7 +53,7 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	} else if p.Model != c.cfg.Model {
 		address, err := c.address(p.Model)
 		if err != nil {
-			return nil, c.invalid(fmt.Errorf("model %q: %w", preview(p.Model), err))
+			return nil, c.invalid(fmt.Errorf("model %q: %w", excerpt.Of(p.Model), err))
 		}
 		p.address, p.rowModel = address, true
 	}

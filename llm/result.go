@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -90,7 +91,7 @@ func (f *ResultFormat) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 		dst = jsonbytes.AppendString(dst, a.Text)
 	}
 	dst = append(dst, f.usage...)
-	dst = a.Usage.appendJSON(dst)
+	dst = a.Usage.AppendJSON(dst)
 	dst = append(dst, f.templateHash...)
 	dst = append(dst, f.variablesHash...)
 	dst = jsonbytes.AppendStringOrNull(dst, a.VariablesHash)
@@ -148,20 +149,6 @@ func (f *ResultFormat) suffix(row *Row, m *jsonbytes.Member) (suffix []byte, ok 
 	return key[len(f.field):], true
 }
 
-// AttemptError is one failed attempt in the chain that an error result tells.
-type AttemptError struct {
-	// Attempt counts from 1, over all attempts of the row.
-	Attempt int
-	// Provider is who was asked.
-	Provider string
-	// Class is what the failure meant; null in the result when zero.
-	Class Class
-	// StatusCode is the HTTP status. 0: no reply came; null in the result.
-	StatusCode int
-	// Error says what happened.
-	Error string
-}
-
 // AppendError appends the body of an error result: the row's own object and F_error, an
 // object of reason, error, the facts of err in the order of their names, and errors, the
 // attempts. An F_error of an earlier run is replaced. Everything else in the row stays,
@@ -173,7 +160,7 @@ type AttemptError struct {
 // last attempts told; the row is left out but for body_preview; facts and attempts are
 // left out. row is nil when there is none, as for an invalid row, whose body_preview is
 // among the facts of err.
-func (f *ResultFormat) AppendError(dst []byte, row *Row, err *Error, attempts []AttemptError, maxBytes int) []byte {
+func (f *ResultFormat) AppendError(dst []byte, row *Row, err *Error, attempts []auditlog.AttemptError, maxBytes int) []byte {
 	return f.appendFitting(dst, row, &failure{reason: err.Reason, text: err.Error(), facts: err.Facts, attempts: attempts}, maxBytes)
 }
 
@@ -189,14 +176,14 @@ func (f *ResultFormat) appendFitting(dst []byte, row *Row, report *failure, maxB
 		return dst
 	}
 	if row != nil {
-		report.facts["body_preview"] = preview(row.body)
+		report.facts["body_preview"] = excerpt.Of(row.body)
 		if dst = f.appendFailure(dst[:start], nil, report); fits() {
 			return dst
 		}
 	}
 	// A maximum this small is a mistake of its own. Tell the reason at least.
 	report.facts, report.attempts = nil, nil
-	report.text = preview(report.text[:min(len(report.text), 100)])
+	report.text = excerpt.Of(report.text[:min(len(report.text), 100)])
 	return f.appendFailure(dst[:start], nil, report)
 }
 
@@ -228,7 +215,7 @@ func ResultTooLarge(size, maxBytes int) *Error {
 func RowTooLarge(size int64, maxBytes int, begin []byte) *Error {
 	return &Error{
 		Class: Permanent, Reason: ReasonRowTooLarge,
-		Facts: map[string]any{"body_preview": preview(begin)},
+		Facts: map[string]any{"body_preview": excerpt.Of(begin)},
 		Err:   fmt.Errorf("the row has %d bytes, the server takes %d: split it or raise its max_payload", size, maxBytes),
 	}
 }
@@ -238,7 +225,7 @@ type failure struct {
 	reason   Reason
 	text     string
 	facts    map[string]any
-	attempts []AttemptError
+	attempts []auditlog.AttemptError
 }
 
 // maxShortList is how many attempts, and items of a fact, a shortened failure tells.
@@ -246,20 +233,20 @@ const maxShortList = 8
 
 // shorten cuts what is longer than a preview. It changes copies only.
 func (e *failure) shorten() {
-	e.text = preview(e.text)
+	e.text = excerpt.Of(e.text)
 	facts := make(map[string]any, len(e.facts)+1)
 	for name, fact := range e.facts {
 		switch v := fact.(type) {
 		case string:
-			fact = preview(v)
+			fact = excerpt.Of(v)
 		case json.RawMessage:
-			if len(v) > previewBytes {
-				fact = preview(v)
+			if len(v) > excerpt.BytesMax {
+				fact = excerpt.Of(v)
 			}
 		case []string:
 			v = slices.Clone(v[:min(len(v), maxShortList)])
 			for i := range v {
-				v[i] = preview(v[i])
+				v[i] = excerpt.Of(v[i])
 			}
 			fact = v
 		}
@@ -268,7 +255,7 @@ func (e *failure) shorten() {
 	e.facts = facts
 	e.attempts = slices.Clone(e.attempts[max(0, len(e.attempts)-maxShortList):])
 	for i := range e.attempts {
-		e.attempts[i].Error = preview(e.attempts[i].Error)
+		e.attempts[i].Error = excerpt.Of(e.attempts[i].Error)
 	}
 }
 
@@ -293,7 +280,7 @@ func (e *failure) appendJSON(dst []byte) []byte {
 		}
 		dst = strconv.AppendInt(append(dst, `{"attempt":`...), int64(a.Attempt), 10)
 		dst = jsonbytes.AppendString(append(dst, `,"provider":`...), a.Provider)
-		dst = jsonbytes.AppendStringOrNull(append(dst, `,"class":`...), a.Class.String())
+		dst = jsonbytes.AppendStringOrNull(append(dst, `,"class":`...), a.Class)
 		dst = append(dst, `,"status_code":`...)
 		if a.StatusCode == 0 {
 			dst = append(dst, "null"...)
@@ -323,30 +310,4 @@ func appendFact(dst []byte, fact any) []byte {
 		return jsonbytes.AppendString(dst, errors.Join(errors.New("unknown fact"), err).Error())
 	}
 	return append(dst, b...)
-}
-
-// appendJSON appends u, and null for nil.
-func (u *Usage) appendJSON(dst []byte) []byte {
-	if u == nil {
-		return append(dst, "null"...)
-	}
-	dst = strconv.AppendInt(append(dst, `{"prompt_tokens":`...), u.PromptTokens, 10)
-	dst = strconv.AppendInt(append(dst, `,"completion_tokens":`...), u.CompletionTokens, 10)
-	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), u.TotalTokens, 10)
-	if u.CachedTokens != nil {
-		dst = strconv.AppendInt(append(dst, `,"cached_tokens":`...), *u.CachedTokens, 10)
-	}
-	if u.CacheWriteTokens != nil {
-		dst = strconv.AppendInt(append(dst, `,"cache_write_tokens":`...), *u.CacheWriteTokens, 10)
-	}
-	if u.CacheWrite1hTokens != nil {
-		dst = strconv.AppendInt(append(dst, `,"cache_write_1h_tokens":`...), *u.CacheWrite1hTokens, 10)
-	}
-	if u.ReasoningTokens != nil {
-		dst = strconv.AppendInt(append(dst, `,"reasoning_tokens":`...), *u.ReasoningTokens, 10)
-	}
-	if u.Cost != nil && !math.IsNaN(*u.Cost) && !math.IsInf(*u.Cost, 0) {
-		dst = jsonbytes.AppendFloat(append(dst, `,"cost":`...), *u.Cost)
-	}
-	return append(dst, '}')
 }

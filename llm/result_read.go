@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -42,7 +43,9 @@ func ReadAnswer(body []byte, validated bool) (a *Answer, ok bool) {
 	default:
 		return nil, false
 	}
-	readString(&a.Model, values[len(values)-1])
+	if model := values[len(values)-1]; model[0] == '"' {
+		a.Model = jsonbytes.Text(model)
+	}
 	if json.Unmarshal(values[1], &a.Usage) != nil {
 		return nil, false
 	}
@@ -62,7 +65,7 @@ func (r *Row) name(m *jsonbytes.Member) []byte {
 // an error ends with its F_error. That object stays as it is, and so does a row that it had no room for left out. attempts
 // and maxBytes are those of [ResultFormat.AppendError]: where the bound is lower than it was, the same things are left
 // out. ok is false where body is no error result.
-func (f *ResultFormat) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []AttemptError, maxBytes int) (_ []byte, ok bool) {
+func (f *ResultFormat) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int) (_ []byte, ok bool) {
 	r, err := ParseRow(body)
 	if err != nil || len(r.members) == 0 {
 		return dst, false
@@ -91,7 +94,10 @@ func (f *ResultFormat) AppendErrorAgain(dst []byte, row *Row, body []byte, attem
 func readFailure(object []byte) *failure {
 	report := &failure{facts: make(map[string]any)}
 	for name, value := range jsonbytes.Members(object) {
-		text := looseString(value)
+		text := ""
+		if value[0] == '"' {
+			text = jsonbytes.Text(value)
+		}
 		switch string(name) {
 		case "reason":
 			report.reason = Reason(text)

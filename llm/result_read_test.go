@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/auditlog"
 	"pgregory.net/rapid"
 )
 
@@ -64,7 +65,7 @@ func TestAResultIsMadeAgainFromItsBody(t *testing.T) {
 	})
 }
 
-func drawFailure(t *rapid.T) (fault *Error, attempts []AttemptError) {
+func drawFailure(t *rapid.T) (fault *Error, attempts []auditlog.AttemptError) {
 	long := func(label string) string {
 		return strings.Repeat("é", rapid.SampledFrom([]int{0, 10, 300, 2000}).Draw(t, label))
 	}
@@ -73,7 +74,7 @@ func drawFailure(t *rapid.T) (fault *Error, attempts []AttemptError) {
 		"keys": []string{"<k>", long("key")}, "none": nil,
 	}}
 	for i := range rapid.IntRange(0, 20).Draw(t, "attempts") {
-		attempts = append(attempts, AttemptError{Attempt: i + 1, Provider: "p", Class: Transient, Error: long("attempt")})
+		attempts = append(attempts, auditlog.AttemptError{Attempt: i + 1, Provider: "p", Class: "transient", Error: long("attempt")})
 	}
 	return fault, attempts
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/llm-stage/stage/auditlog"
 	"pgregory.net/rapid"
 )
 
@@ -86,8 +87,8 @@ func TestErrorKeepsTheRowAndAddsTheReason(t *testing.T) {
 		Provider: "openai", Status: 500, Class: Transient, Reason: ReasonAPICallFailed, Err: errors.New(`it said "no"`),
 		Facts: map[string]any{"status_code": 500, "provider_code": nil, "response": json.RawMessage(`{"a": 1}`), "broken": json.RawMessage("{"), "keys": []string{"a"}, "errors": 1},
 	}
-	attempts := []AttemptError{
-		{Attempt: 1, Provider: "openai", Class: Transient, StatusCode: 500, Error: "one"},
+	attempts := []auditlog.AttemptError{
+		{Attempt: 1, Provider: "openai", Class: "transient", StatusCode: 500, Error: "one"},
 		{Attempt: 2, Provider: "mock", Error: "two"},
 	}
 	const failure = `"F_error":{"reason":"api_call_failed","error":"openai: 500: it said \"no\"",` +
@@ -119,7 +120,7 @@ func TestErrorFitsTheServersMaximum(t *testing.T) {
 		Reason: ReasonTruncated, Err: errors.New(strings.Repeat("e", 3000)),
 		Facts: map[string]any{"partial": strings.Repeat("\x01", 9000), "n": 1, "raw": json.RawMessage(`"` + strings.Repeat("x", 600) + `"`), "keys": slices.Repeat([]string{strings.Repeat("k", 600)}, 20)},
 	}
-	attempts := slices.Repeat([]AttemptError{{Attempt: 1, Error: strings.Repeat("a", 700)}}, 30)
+	attempts := slices.Repeat([]auditlog.AttemptError{{Attempt: 1, Error: strings.Repeat("a", 700)}}, 30)
 	type failure struct {
 		Reason      string
 		Error       string

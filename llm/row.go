@@ -3,6 +3,7 @@ package llm
 import (
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -37,7 +38,7 @@ func invalidRow(body []byte, err error) *Error {
 	return &Error{
 		Class:  Permanent,
 		Reason: ReasonInvalidRow,
-		Facts:  map[string]any{"body_preview": preview(body)},
+		Facts:  map[string]any{"body_preview": excerpt.Of(body)},
 		Err:    fmt.Errorf("row: %w", err),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -73,7 +74,7 @@ func (s *Schema) Validate(text string) (json.RawMessage, error) {
 		if _, rest, ok := strings.Cut(findings, "\n"); ok { // the first line names the schema's address, which nobody knows
 			findings = rest
 		}
-		return nil, invalidReply(errors.New("reply does not satisfy the schema: " + preview(oneLine(findings))))
+		return nil, invalidReply(errors.New("reply does not satisfy the schema: " + excerpt.Of(oneLine(findings))))
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, []byte(text)); err != nil {
@@ -118,7 +119,7 @@ func (s *Schema) Note(provider string) string {
 	if at == "" {
 		return ""
 	}
-	return how + ": " + preview(oneLine(at)) + ", " + subset + "; replies are validated here all the same"
+	return how + ": " + excerpt.Of(oneLine(at)) + ", " + subset + "; replies are validated here all the same"
 }
 
 // instruction asks in the prompt for a reply that satisfies the schema, for a

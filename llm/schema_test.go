@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/excerpt"
 )
 
 const reviewSchema = `{
@@ -61,7 +63,7 @@ func TestInvalidReplyIsTransientAndComplainedAbout(t *testing.T) {
 			continue
 		}
 		complaint := s.Complaint(err)
-		if !strings.Contains(complaint, want) || strings.Contains(complaint, "\n") || len(complaint) > 2*previewBytes {
+		if !strings.Contains(complaint, want) || strings.Contains(complaint, "\n") || len(complaint) > 2*excerpt.BytesMax {
 			t.Errorf("complaint about %.40q: %q does not say %q in one short line", text, complaint, want)
 		}
 	}

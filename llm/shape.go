@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -22,7 +23,7 @@ const (
 // at most 500 bytes.
 func (p *Prepared) Shape() string {
 	const end = ", …}"
-	dst := append([]byte(http.MethodPost+" "), clip(p.url.Redacted(), urlBytes)...)
+	dst := append([]byte(http.MethodPost+" "), excerpt.Clip(p.url.Redacted(), urlBytes)...)
 	dst = append(dst, " {"...)
 	some := false
 	for key, value := range jsonbytes.Members(p.Body) {
@@ -30,7 +31,7 @@ func (p *Prepared) Shape() string {
 		if some {
 			dst = append(dst, ", "...)
 		}
-		dst = appendShape(append(append(dst, clip(string(key), wordBytes)...), ": "...), string(key), value)
+		dst = appendShape(append(append(dst, excerpt.Clip(string(key), wordBytes)...), ": "...), string(key), value)
 		if len(dst) > shapeBytes-len(end) {
 			return string(append(dst[:before], end...))
 		}
@@ -45,7 +46,7 @@ func appendShape(dst []byte, key string, value []byte) []byte {
 	case '"':
 		text := jsonbytes.Text(value)
 		if key == "model" {
-			return strconv.AppendQuote(dst, clip(text, wordBytes))
+			return strconv.AppendQuote(dst, excerpt.Clip(text, wordBytes))
 		}
 		return append(strconv.AppendInt(append(dst, `"…" (`...), int64(len(text)), 10), " bytes)"...)
 	case '{':
@@ -57,5 +58,5 @@ func appendShape(dst []byte, key string, value []byte) []byte {
 		}
 		return append(strconv.AppendInt(append(dst, '['), int64(n), 10), ']')
 	}
-	return append(dst, clip(string(value), wordBytes)...)
+	return append(dst, excerpt.Clip(string(value), wordBytes)...)
 }

@@ -1,6 +1,9 @@
 package llm
 
 import (
+	"math"
+	"strconv"
+
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -202,4 +205,30 @@ func (u *openAIUsage) usage() *Usage {
 		u.cost = amount{usd: u.cost.usd + u.upstream.usd, told: u.cost.told && u.upstream.told}
 	}
 	return u.tally.usage()
+}
+
+// AppendJSON appends u as encoding/json writes it, and null for nil.
+func (u *Usage) AppendJSON(dst []byte) []byte {
+	if u == nil {
+		return append(dst, "null"...)
+	}
+	dst = strconv.AppendInt(append(dst, `{"prompt_tokens":`...), u.PromptTokens, 10)
+	dst = strconv.AppendInt(append(dst, `,"completion_tokens":`...), u.CompletionTokens, 10)
+	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), u.TotalTokens, 10)
+	if u.CachedTokens != nil {
+		dst = strconv.AppendInt(append(dst, `,"cached_tokens":`...), *u.CachedTokens, 10)
+	}
+	if u.CacheWriteTokens != nil {
+		dst = strconv.AppendInt(append(dst, `,"cache_write_tokens":`...), *u.CacheWriteTokens, 10)
+	}
+	if u.CacheWrite1hTokens != nil {
+		dst = strconv.AppendInt(append(dst, `,"cache_write_1h_tokens":`...), *u.CacheWrite1hTokens, 10)
+	}
+	if u.ReasoningTokens != nil {
+		dst = strconv.AppendInt(append(dst, `,"reasoning_tokens":`...), *u.ReasoningTokens, 10)
+	}
+	if u.Cost != nil && !math.IsNaN(*u.Cost) && !math.IsInf(*u.Cost, 0) {
+		dst = jsonbytes.AppendFloat(append(dst, `,"cost":`...), *u.Cost)
+	}
+	return append(dst, '}')
 }

@@ -185,13 +185,13 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 			var r Reply
 			var o Outcome
 			test.wire.ReadReply([]byte(`{"usage":`+test.body+`,"usageMetadata":`+test.body+`}`), &r, &o)
-			if got := string(r.Usage.appendJSON(nil)); got != test.want {
+			if got := string(r.Usage.AppendJSON(nil)); got != test.want {
 				t.Errorf("%s\n got %s\nwant %s", test.body, got, test.want)
 			}
 			// A result is read back by those who need its usage again: it must be the same.
 			var again *Usage
-			if err := json.Unmarshal([]byte(test.want), &again); err != nil || string(again.appendJSON(nil)) != test.want {
-				t.Errorf("read back: %s, %v", again.appendJSON(nil), err)
+			if err := json.Unmarshal([]byte(test.want), &again); err != nil || string(again.AppendJSON(nil)) != test.want {
+				t.Errorf("read back: %s, %v", again.AppendJSON(nil), err)
 			}
 		})
 	}
@@ -255,7 +255,7 @@ func TestTokensThatAreNotKnownAreNoZeros(t *testing.T) {
 			var r Reply
 			var o Outcome
 			format.wire.ReadReply([]byte(`{"usage":`+b.usage+`,"usageMetadata":`+b.usage+`}`), &r, &o)
-			if got, want := string(r.Usage.appendJSON(nil)), cmp.Or(b.want, "null"); got != want {
+			if got, want := string(r.Usage.AppendJSON(nil)), cmp.Or(b.want, "null"); got != want {
 				t.Errorf("%s: %s\n got %s\nwant %s", name, b.usage, got, want)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -101,12 +102,12 @@ func facts(o *Outcome, e *Error, r *Reply, body []byte) map[string]any {
 		}
 	}
 	if e.Reason == ReasonInvalidJSONResponse {
-		f["content_type"], f["body_preview"] = preview(o.Header.Get("Content-Type")), preview(body)
+		f["content_type"], f["body_preview"] = excerpt.Of(o.Header.Get("Content-Type")), excerpt.Of(body)
 	}
 	if e.Reason == ReasonEmptyChoices {
-		f["response"] = preview(body)
+		f["response"] = excerpt.Of(body)
 		var compact bytes.Buffer
-		if len(body) <= previewBytes && json.Compact(&compact, body) == nil {
+		if len(body) <= excerpt.BytesMax && json.Compact(&compact, body) == nil {
 			f["response"] = json.RawMessage(compact.Bytes())
 		}
 	}
@@ -116,7 +117,7 @@ func facts(o *Outcome, e *Error, r *Reply, body []byte) map[string]any {
 	if e.Reason == ReasonTruncated {
 		f["partial"], f["finish_reason"] = r.Text, nil
 		if r.FinishReason != "" {
-			f["finish_reason"] = clip(r.FinishReason, finishBytes)
+			f["finish_reason"] = excerpt.Clip(r.FinishReason, finishBytes)
 		}
 	}
 	return f
@@ -133,7 +134,7 @@ func topKeys(body []byte) []string {
 		return nil
 	}
 	for key := range jsonbytes.Members(body) {
-		if keys = append(keys, preview(key)); len(keys) == 20 {
+		if keys = append(keys, excerpt.Of(key)); len(keys) == 20 {
 			break
 		}
 	}
@@ -156,7 +157,7 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 		if r.FinishReason == "" {
 			return errors.New("the answer was broken off: the provider gave no finish reason")
 		}
-		return fmt.Errorf("the answer was broken off: finish reason %q", clip(r.FinishReason, finishBytes))
+		return fmt.Errorf("the answer was broken off: finish reason %q", excerpt.Clip(r.FinishReason, finishBytes))
 	}
 	if text := explanations[e.Reason]; text != "" && o.Fault == nil {
 		return errors.New(text)
@@ -169,7 +170,7 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 		case page && title != "":
 			return fmt.Errorf("the reply is an HTML page (%q), not JSON; check the base URL", title)
 		}
-		return fmt.Errorf("reply is not one JSON value: %.80q", preview(body))
+		return fmt.Errorf("reply is not one JSON value: %.80q", excerpt.Of(body))
 	}
 	if e.Reason == ReasonMalformedResponse {
 		return fmt.Errorf("reply is not of the provider's format: it has the members %q; check the provider and the base URL", topKeys(body))
@@ -202,7 +203,7 @@ func serverText(o *Outcome, title string) string {
 	text := http.StatusText(o.Status)
 	switch {
 	case o.Fault != nil && o.Fault.Message != "":
-		return preview(o.Fault.Message)
+		return excerpt.Of(o.Fault.Message)
 	case o.Status/100 == 3:
 		return "server redirects to " + location(o.Header)
 	case o.Status/100 == 2:
@@ -253,5 +254,5 @@ func location(h http.Header) string {
 		return "nowhere"
 	}
 	u.User, u.RawQuery, u.ForceQuery, u.Fragment, u.RawFragment = nil, "", false, "", ""
-	return preview(u.String())
+	return excerpt.Of(u.String())
 }

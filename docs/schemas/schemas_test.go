@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
-
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 func compile(tb testing.TB, path string) *jsonschema.Schema {
@@ -127,7 +127,7 @@ func TestResultsOfTheStage(t *testing.T) {
 	if !ok {
 		t.Fatalf("got %v, want an *llm.Error", err)
 	}
-	attempts := []llm.AttemptError{{Attempt: 1, Provider: "openai", Class: llm.Permanent, Error: "reset"}}
+	attempts := []auditlog.AttemptError{{Attempt: 1, Provider: "openai", Class: "permanent", Error: "reset"}}
 	results := map[string][]byte{
 		"nothing told": bare.AppendSuccess(nil, row, &llm.Answer{Text: "good"}),
 		"all told": bare.AppendSuccess(nil, row, &llm.Answer{

@@ -80,7 +80,7 @@ func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 		return false
 	}
 	reply.Failed = true
-	reply.Body, ok = e.prompt.format.AppendErrorAgain(nil, j.parsed, kept.Body, chainOf(kept.Event.Errors), j.row.MaxBodyBytes)
+	reply.Body, ok = e.prompt.format.AppendErrorAgain(nil, j.parsed, kept.Body, kept.Event.Errors, j.row.MaxBodyBytes)
 	return ok
 }
 

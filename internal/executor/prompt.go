@@ -145,15 +145,7 @@ func (p *Prompt) errorBody(row *llm.Row, of *consumer.Row, fault *llm.Error, att
 	if fault.Reason == llm.ReasonTemplateRenderingFailed {
 		fault = p.withTemplate(fault)
 	}
-	return p.format.AppendError(nil, row, fault, chainOf(attempts), of.MaxBodyBytes)
-}
-
-func chainOf(attempts []auditlog.AttemptError) []llm.AttemptError {
-	chain := make([]llm.AttemptError, len(attempts))
-	for i, a := range attempts {
-		chain[i] = llm.AttemptError{Attempt: a.Attempt, Provider: a.Provider, Class: llmClass(a.Class), StatusCode: a.StatusCode, Error: a.Error}
-	}
-	return chain
+	return p.format.AppendError(nil, row, fault, attempts, of.MaxBodyBytes)
 }
 
 // withTemplate adds which template it was that could not be rendered.
@@ -168,12 +160,3 @@ func (p *Prompt) withTemplate(fault *llm.Error) *llm.Error {
 }
 
 func (p *Prompt) templateHash() string { return p.template.Hash() }
-
-func llmClass(name string) llm.Class {
-	for _, c := range [...]llm.Class{llm.Capacity, llm.Transient, llm.Permanent, llm.Fatal} {
-		if c.String() == name {
-			return c
-		}
-	}
-	return 0
-}
