@@ -2,6 +2,8 @@ package llm
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -89,4 +91,12 @@ func (c *Client) address(model string) (*address, error) {
 		return nil, err
 	}
 	return &address{url: u, target: u.Host + u.RequestURI()}, nil
+}
+
+// Hash returns the SHA-256 of b in lower-case hexadecimal.
+func Hash(b []byte) string {
+	sum := sha256.Sum256(b)
+	var text [2 * sha256.Size]byte
+	hex.Encode(text[:], sum[:])
+	return string(text[:])
 }

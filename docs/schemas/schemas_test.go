@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -114,30 +115,30 @@ func TestResults(t *testing.T) {
 // The schema describes what the stage writes, not what somebody once had in mind.
 func TestResultsOfTheStage(t *testing.T) {
 	s := compile(t, "result.schema.json")
-	row, err := llm.ParseRow([]byte(`{"id": 7, "llm_response_error": "of an earlier run"}`))
+	in, err := row.Parse([]byte(`{"id": 7, "llm_response_error": "of an earlier run"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	bare, err := llm.NewResultFormat("llm_response", llm.Provenance{})
+	bare, err := row.NewFormat("llm_response", row.Provenance{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = llm.ParseRow([]byte("hello"))
+	_, err = row.Parse([]byte("hello"))
 	invalid, ok := errors.AsType[*llm.Error](err)
 	if !ok {
 		t.Fatalf("got %v, want an *llm.Error", err)
 	}
 	attempts := []auditlog.AttemptError{{Attempt: 1, Provider: "openai", Class: "permanent", Error: "reset"}}
 	results := map[string][]byte{
-		"nothing told": bare.AppendSuccess(nil, row, &llm.Answer{Text: "good"}),
-		"all told": bare.AppendSuccess(nil, row, &llm.Answer{
+		"nothing told": bare.AppendSuccess(nil, in, &row.Answer{Text: "good"}),
+		"all told": bare.AppendSuccess(nil, in, &row.Answer{
 			Value: []byte(`{"stars":4}`), VariablesHash: strings.Repeat("0a", 32), Model: "m",
 			Usage: &llm.Usage{PromptTokens: 1, TotalTokens: 1, CachedTokens: new(int64(1)), CacheWriteTokens: new(int64(1)), CacheWrite1hTokens: new(int64), ReasoningTokens: new(int64), Cost: new(0.5)},
 		}),
 		"invalid row":      bare.AppendError(nil, nil, invalid, nil, 0),
-		"result too large": bare.AppendError(nil, row, llm.ResultTooLarge(9, 8), attempts, 0),
-		"row too large":    bare.AppendError(nil, nil, llm.RowTooLarge(9, 8, []byte("{")), nil, 0),
-		"no room":          bare.AppendError(nil, row, llm.ResultTooLarge(9, 8), attempts, 1),
+		"result too large": bare.AppendError(nil, in, row.ResultTooLarge(9, 8), attempts, 0),
+		"row too large":    bare.AppendError(nil, nil, row.TooLarge(9, 8, []byte("{")), nil, 0),
+		"no room":          bare.AppendError(nil, in, row.ResultTooLarge(9, 8), attempts, 1),
 	}
 	for name, result := range results {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -41,7 +42,7 @@ type Executor struct {
 // job is a row on its way through the pool. One goroutine at a time works on it.
 type job struct {
 	row      *consumer.Row
-	parsed   *llm.Row
+	parsed   *row.Row
 	request  llm.Request
 	model    string // that the row names; empty: the target's own
 	target   int    // whom prepared asks
@@ -202,26 +203,26 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 }
 
 // rowFault is the error of a row that the loader put in the place of one too large for a message.
-func rowFault(row *consumer.Row) error {
-	if llm.Reason(row.Header.Get(streams.HeaderRowError)) != llm.ReasonRowTooLarge {
+func rowFault(in *consumer.Row) error {
+	if llm.Reason(in.Header.Get(streams.HeaderRowError)) != llm.ReasonRowTooLarge {
 		return nil
 	}
-	size, _ := strconv.ParseInt(row.Header.Get(streams.HeaderRowSize), 10, 64) // 0 tells as much as a missing number
-	limit, _ := strconv.Atoi(row.Header.Get(streams.HeaderRowLimit))
-	return llm.RowTooLarge(size, limit, row.Body)
+	size, _ := strconv.ParseInt(in.Header.Get(streams.HeaderRowSize), 10, 64) // 0 tells as much as a missing number
+	limit, _ := strconv.Atoi(in.Header.Get(streams.HeaderRowLimit))
+	return row.TooLarge(size, limit, in.Body)
 }
 
 // passOn answers a row that arrived as an error of an earlier stage: it goes on unchanged, in its place.
-func (e *Executor) passOn(row *consumer.Row) {
+func (e *Executor) passOn(in *consumer.Row) {
 	now := time.Now()
-	body := row.Body
-	event := e.event(&job{row: row}, pool.Result[*job, struct{}]{Finished: now, Stats: e.Pool.Stats()})
+	body := in.Body
+	event := e.event(&job{row: in}, pool.Result[*job, struct{}]{Finished: now, Stats: e.Pool.Stats()})
 	event.Source = auditlog.SourceUpstream
-	if len(body) > row.MaxBodyBytes {
-		fault := llm.ResultTooLarge(len(body), row.MaxBodyBytes)
-		body, event.Reason = e.prompt.errorBody(nil, row, fault, nil), string(fault.Reason)
+	if len(body) > in.MaxBodyBytes {
+		fault := row.ResultTooLarge(len(body), in.MaxBodyBytes)
+		body, event.Reason = e.prompt.errorBody(nil, in, fault, nil), string(fault.Reason)
 	}
-	e.reply(row, consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(row, e.cfg.Prompt.ResponseField)})
+	e.reply(in, consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(in, e.cfg.Prompt.ResponseField)})
 }
 
 // upstreamError is the reason of an error that came in and does not say its own.
@@ -232,8 +233,8 @@ var reasonWord = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 // upstreamReason finds out why a row failed that came in as an error: from its body, or where it was a dead letter from
 // its header.
-func upstreamReason(row *consumer.Row, field string) string {
-	for _, reason := range []string{llm.FailureReason(row.Body, field), row.Header.Get(streams.HeaderReason)} {
+func upstreamReason(in *consumer.Row, field string) string {
+	for _, reason := range []string{llm.FailureReason(in.Body, field), in.Header.Get(streams.HeaderReason)} {
 		if reasonWord.MatchString(reason) {
 			return reason
 		}
@@ -244,7 +245,7 @@ func upstreamReason(row *consumer.Row, field string) string {
 // render parses the row and makes the request of it.
 func (e *Executor) render(j *job) error {
 	var err error
-	if j.parsed, err = llm.ParseRow(j.row.Body); err != nil {
+	if j.parsed, err = row.Parse(j.row.Body); err != nil {
 		return err
 	}
 	if j.request, j.vars, err = e.prompt.Request(j.parsed); err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 )
 
 // The values of [consumer.Reply.Form] for a success: what its field holds. A JSON string may be either.
@@ -86,7 +87,7 @@ func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 
 func (e *Executor) restoreSuccess(j *job, reply *consumer.Reply) bool {
 	kept := &j.row.Kept.Reply
-	a, ok := llm.ReadAnswer(kept.Body, kept.Form == formValue)
+	a, ok := row.ReadAnswer(kept.Body, kept.Form == formValue)
 	switch {
 	case !ok:
 		return false

@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/template"
 )
 
@@ -19,7 +20,7 @@ import (
 type Prompt struct {
 	template *template.Template
 	schema   *llm.Schema // nil: any text
-	format   *llm.ResultFormat
+	format   *row.Format
 	Base     llm.Request // what all requests have in common
 }
 
@@ -62,7 +63,7 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	p.format, err = llm.NewResultFormat(cfg.Prompt.ResponseField, p.template.Provenance())
+	p.format, err = row.NewFormat(cfg.Prompt.ResponseField, p.template.Provenance())
 	fault("STAGE_RESPONSE_FIELD", err)
 	return p, errors.Join(faults...)
 }
@@ -116,7 +117,7 @@ func setsNull(object json.RawMessage, path []string) bool {
 }
 
 // Request renders the prompt of a row. vars is the hash of what the template saw.
-func (p *Prompt) Request(row *llm.Row) (r llm.Request, vars string, err error) {
+func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, row.VariablesHash()
 	r.Prompt, err = p.template.Render(row)
 	return r, vars, err
@@ -131,17 +132,17 @@ func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, er
 			return nil, nil, err
 		}
 	}
-	body = p.format.AppendSuccess(nil, j.parsed, &llm.Answer{
+	body = p.format.AppendSuccess(nil, j.parsed, &row.Answer{
 		Text: a.Text, Value: value, Usage: a.Usage, VariablesHash: j.vars, Model: a.Model,
 	})
 	if limit := j.row.MaxBodyBytes; len(body) > limit {
-		return nil, llm.ResultTooLarge(len(body), limit), nil
+		return nil, row.ResultTooLarge(len(body), limit), nil
 	}
 	return body, nil, nil
 }
 
 // errorBody is the result of a row that failed. row is nil where the body is no row.
-func (p *Prompt) errorBody(row *llm.Row, of *consumer.Row, fault *llm.Error, attempts []auditlog.AttemptError) []byte {
+func (p *Prompt) errorBody(row *row.Row, of *consumer.Row, fault *llm.Error, attempts []auditlog.AttemptError) []byte {
 	if fault.Reason == llm.ReasonTemplateRenderingFailed {
 		fault = p.withTemplate(fault)
 	}

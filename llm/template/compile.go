@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	controls "github.com/nikolalohinski/gonja/v2/builtins/control_structures"
 	"github.com/nikolalohinski/gonja/v2/exec"
 	"github.com/nikolalohinski/gonja/v2/nodes"
@@ -227,7 +227,7 @@ func (c *templateCompiler) name(x *nodes.Name) (nodes.Expression, error) {
 		return none, nil
 	case name == "row": // or what the template has set it to
 		return c.filter(func(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
-			if v, ok := in.Interface().(*llm.Variables); ok {
+			if v, ok := in.Interface().(*row.Variables); ok {
 				return exec.AsValue(v.All())
 			}
 			return in

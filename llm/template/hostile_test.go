@@ -12,10 +12,11 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 )
 
 // hostileRow has a long text, a long list and a wide object.
-func hostileRow(tb testing.TB) *llm.Row {
+func hostileRow(tb testing.TB) *row.Row {
 	tb.Helper()
 	return mustRow(tb, `{"s":"`+strings.Repeat("x", 10_000)+`","l":[`+strings.Repeat("1,", 5000)+`1],"o":{`+
 		strings.Repeat(`"k":1,`, 10)+`"a":1},"min":-9223372036854775808,"huge":`+strings.Repeat("9", 5000)+`,"huge2":`+strings.Repeat("8", 5000)+`,"deep":`+strings.Repeat("[", 9000)+strings.Repeat("]", 9000)+`}`)
@@ -315,7 +316,7 @@ func TestRenderingsDoNotMeet(t *testing.T) {
 		all.Go(func() {
 			for j := range 40 {
 				n := i*40 + j
-				row, err := llm.ParseRow(fmt.Appendf(nil, `{"i":%d}`, n))
+				row, err := row.Parse(fmt.Appendf(nil, `{"i":%d}`, n))
 				if err != nil {
 					t.Error(err)
 					return

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 )
 
 // jinja2Differences are the templates of jinja2.json that we render differently or refuse,
@@ -39,7 +39,7 @@ func readJinja2(t *testing.T, name string, into any) {
 }
 
 // compareWithJinja2 renders each template and compares.
-func compareWithJinja2(t *testing.T, cases []jinja2Case, row *llm.Row, lookup *Lookup) {
+func compareWithJinja2(t *testing.T, cases []jinja2Case, row *row.Row, lookup *Lookup) {
 	t.Helper()
 	for _, c := range cases {
 		var got string

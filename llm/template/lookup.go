@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 )
 
 // Bounds of a lookup, in bytes. Parsing YAML takes time that grows with the square of
@@ -81,7 +82,7 @@ func decodeLookup(content []byte) (any, error) {
 	case !utf8.Valid(content):
 		return nil, fmt.Errorf("no UTF-8 at byte %d", jsonbytes.InvalidUTF8(content))
 	case json.Valid(content):
-		v, repeated := llm.DecodeJSON(content)
+		v, repeated := row.Decode(content)
 		if repeated {
 			return nil, errors.New("some object has a key twice")
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/nikolalohinski/gonja/v2/config"
 	"github.com/nikolalohinski/gonja/v2/exec"
 	"github.com/nikolalohinski/gonja/v2/loaders"
@@ -112,8 +113,8 @@ func (t *Template) compile(source []byte) (err error) {
 }
 
 // Provenance says where prompts of the template come from.
-func (t *Template) Provenance() llm.Provenance {
-	p := llm.Provenance{TemplateHash: t.hash, TemplateSource: t.source}
+func (t *Template) Provenance() row.Provenance {
+	p := row.Provenance{TemplateHash: t.hash, TemplateSource: t.source}
 	if t.lookup != nil {
 		p.LookupHash, p.LookupSource = t.lookup.hash, t.lookup.source
 	}
@@ -132,7 +133,7 @@ func (t *Template) Lookup() *Lookup { return t.lookup }
 // Render returns the prompt for a row. It fails with an [*Error] of the reason
 // [ReasonTemplateRenderingFailed] and the class [Permanent], which names what is wrong,
 // the template and the line.
-func (t *Template) Render(row *llm.Row) (prompt string, err error) {
+func (t *Template) Render(row *row.Row) (prompt string, err error) {
 	r := &rendering{work: t.maxWork, maxWork: t.maxWork}
 	r.row = row.Variables()
 	r.out = templateWriter{r: r, max: t.maxOutput}
@@ -219,7 +220,7 @@ func (f *templateFault) Error() string { return f.msg }
 type rendering struct {
 	work, maxWork int
 	fault         *templateFault
-	row           llm.Variables
+	row           row.Variables
 	out           templateWriter // of the prompt
 }
 

@@ -10,15 +10,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/sirupsen/logrus"
 )
 
-func render(source, row string) (string, error) {
+func render(source, body string) (string, error) {
 	tpl, err := Parse([]byte(source), Options{Source: "prompts/prompt.j2"})
 	if err != nil {
 		return "", err
 	}
-	r, err := llm.ParseRow([]byte(row))
+	r, err := row.Parse([]byte(body))
 	if err != nil {
 		return "", err
 	}
@@ -257,7 +258,7 @@ func FuzzTemplate(f *testing.F) {
 	} {
 		f.Add(s)
 	}
-	row, err := llm.ParseRow([]byte(`{"s":"tést","i":3,"f":1.5,"l":[1,"a",null,[2]],"o":{"a":{"b":1},"c":true}}`))
+	row, err := row.Parse([]byte(`{"s":"tést","i":3,"f":1.5,"l":[1,"a",null,[2]],"o":{"a":{"b":1},"c":true}}`))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -296,7 +297,7 @@ func ExampleTemplate_Render() {
 		`{"language":"en","stars":4,"text":" Boils water, looks good. "}`,
 		`{"language":"en","text":"Boils water."}`,
 	} {
-		row, err := llm.ParseRow([]byte(body))
+		row, err := row.Parse([]byte(body))
 		if err != nil {
 			fmt.Println(err)
 			continue
@@ -357,9 +358,9 @@ func BenchmarkRender(b *testing.B) {
 	}
 }
 
-func mustRow(tb testing.TB, body string) *llm.Row {
+func mustRow(tb testing.TB, body string) *row.Row {
 	tb.Helper()
-	r, err := llm.ParseRow([]byte(body))
+	r, err := row.Parse([]byte(body))
 	if err != nil {
 		tb.Fatalf("%.80q: %v", body, err)
 	}

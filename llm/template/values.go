@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 )
 
 // The values of templates: nil, bool, int64, float64, string, []any, map[string]any, *series for sequences that are
@@ -145,7 +145,7 @@ func (r *rendering) item(v, key any, written string) (any, error) {
 	index, isIndex := key.(int64)
 	name, _ := mapKey(key)
 	switch v := v.(type) {
-	case *llm.Variables:
+	case *row.Variables:
 		if got, ok := v.Member(name); ok {
 			return got, nil
 		}
@@ -198,7 +198,7 @@ func position(index int64, n int) (int, bool) {
 // undefinedHint says what there is in the value in which something is undefined.
 func (f *templateFault) undefinedHint() string {
 	m, ok := f.in.(map[string]any)
-	if v, isRow := f.in.(*llm.Variables); isRow {
+	if v, isRow := f.in.(*row.Variables); isRow {
 		m, ok = v.All(), true
 	}
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/template"
 )
 
@@ -129,7 +129,7 @@ func compare(t *testing.T, c sample) (outcome, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row, err := llm.ParseRow(content)
+	row, err := row.Parse(content)
 	if err != nil {
 		t.Fatalf("%s: %v", c.Test, err)
 	}

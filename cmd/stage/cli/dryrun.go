@@ -17,7 +17,7 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/terminal"
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 )
 
 const (
@@ -122,11 +122,11 @@ func dollars(usd float64) string {
 }
 
 // renderRow renders one row of a file.
-func renderRow(p *executor.Prompt, row rowfile.Row) (string, error) {
-	if row.Fault != nil {
-		return "", errors.New(row.Fault.Problem)
+func renderRow(p *executor.Prompt, in rowfile.Row) (string, error) {
+	if in.Fault != nil {
+		return "", errors.New(in.Fault.Problem)
 	}
-	parsed, err := llm.ParseRow(row.Body)
+	parsed, err := row.Parse(in.Body)
 	if err != nil {
 		return "", err
 	}

@@ -1,4 +1,4 @@
-package llm
+package row
 
 import (
 	"bytes"
@@ -13,12 +13,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
 	"pgregory.net/rapid"
 )
 
-func mustFormat(tb testing.TB, field string, from Provenance) *ResultFormat {
+func mustFormat(tb testing.TB, field string, from Provenance) *Format {
 	tb.Helper()
-	f, err := NewResultFormat(field, from)
+	f, err := NewFormat(field, from)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -55,18 +56,18 @@ func TestSuccessKeepsTheRowAndAddsFieldsLast(t *testing.T) {
 
 func TestSuccessWritesEveryField(t *testing.T) {
 	f := mustFormat(t, `my "field"`, Provenance{
-		TemplateHash: Hash([]byte("{{ row.a }}")), TemplateSource: `prompts/"p".j2`,
-		LookupHash: Hash([]byte(`{"a":1}`)), LookupSource: "lookups/a.json",
+		TemplateHash: llm.Hash([]byte("{{ row.a }}")), TemplateSource: `prompts/"p".j2`,
+		LookupHash: llm.Hash([]byte(`{"a":1}`)), LookupSource: "lookups/a.json",
 	})
 	row := mustRow(t, `{"a":1,"my \"field\"_error":{}}`)
 	got := string(f.AppendSuccess([]byte("before "), row, &Answer{
 		Text: "not used", Value: json.RawMessage(`{"stars": 4}`), VariablesHash: row.VariablesHash(), Model: "m-1",
-		Usage: &Usage{PromptTokens: 1, CompletionTokens: 2, TotalTokens: 3, CachedTokens: new(int64), CacheWriteTokens: new(int64(1)), CacheWrite1hTokens: new(int64), ReasoningTokens: new(int64(5)), Cost: new(0.00012)},
+		Usage: &llm.Usage{PromptTokens: 1, CompletionTokens: 2, TotalTokens: 3, CachedTokens: new(int64), CacheWriteTokens: new(int64(1)), CacheWrite1hTokens: new(int64), ReasoningTokens: new(int64(5)), Cost: new(0.00012)},
 	}))
 	want := `before {"a":1,"my \"field\"":{"stars": 4},` +
 		`"my \"field\"_usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"cached_tokens":0,"cache_write_tokens":1,"cache_write_1h_tokens":0,"reasoning_tokens":5,"cost":0.00012},` +
-		`"my \"field\"_template_hash":"` + Hash([]byte("{{ row.a }}")) + `","my \"field\"_variables_hash":"` + row.VariablesHash() + `",` +
-		`"my \"field\"_template_source":"prompts/\"p\".j2","my \"field\"_lookup_hash":"` + Hash([]byte(`{"a":1}`)) + `",` +
+		`"my \"field\"_template_hash":"` + llm.Hash([]byte("{{ row.a }}")) + `","my \"field\"_variables_hash":"` + row.VariablesHash() + `",` +
+		`"my \"field\"_template_source":"prompts/\"p\".j2","my \"field\"_lookup_hash":"` + llm.Hash([]byte(`{"a":1}`)) + `",` +
 		`"my \"field\"_lookup_source":"lookups/a.json","my \"field\"_model":"m-1"}`
 	if got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
@@ -75,7 +76,7 @@ func TestSuccessWritesEveryField(t *testing.T) {
 
 func TestResponseFieldMustBeAName(t *testing.T) {
 	for _, field := range []string{"", "\xff"} {
-		if _, err := NewResultFormat(field, Provenance{}); err == nil {
+		if _, err := NewFormat(field, Provenance{}); err == nil {
 			t.Errorf("%q is taken", field)
 		}
 	}
@@ -83,8 +84,8 @@ func TestResponseFieldMustBeAName(t *testing.T) {
 
 func TestErrorKeepsTheRowAndAddsTheReason(t *testing.T) {
 	f := mustFormat(t, "F", Provenance{})
-	fault := &Error{
-		Provider: "openai", Status: 500, Class: Transient, Reason: ReasonAPICallFailed, Err: errors.New(`it said "no"`),
+	fault := &llm.Error{
+		Provider: "openai", Status: 500, Class: llm.Transient, Reason: llm.ReasonAPICallFailed, Err: errors.New(`it said "no"`),
 		Facts: map[string]any{"status_code": 500, "provider_code": nil, "response": json.RawMessage(`{"a": 1}`), "broken": json.RawMessage("{"), "keys": []string{"a"}, "errors": 1},
 	}
 	attempts := []auditlog.AttemptError{
@@ -105,8 +106,8 @@ func TestErrorKeepsTheRowAndAddsTheReason(t *testing.T) {
 			t.Errorf("%s\n got %s\nwant %s", row, got, want)
 		}
 	}
-	_, err := ParseRow([]byte("nonsense"))
-	invalid, _ := errors.AsType[*Error](err)
+	_, err := Parse([]byte("nonsense"))
+	invalid, _ := errors.AsType[*llm.Error](err)
 	want := `{"F_error":{"reason":"invalid_row","error":"row: not a JSON object","body_preview":"nonsense","errors":[]}}`
 	if got := string(f.AppendError(nil, nil, invalid, nil, 0)); got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
@@ -116,8 +117,8 @@ func TestErrorKeepsTheRowAndAddsTheReason(t *testing.T) {
 func TestErrorFitsTheServersMaximum(t *testing.T) {
 	f := mustFormat(t, "F", Provenance{})
 	row := mustRow(t, `{"text":"`+strings.Repeat("é", 2000)+`"}`)
-	fault := &Error{
-		Reason: ReasonTruncated, Err: errors.New(strings.Repeat("e", 3000)),
+	fault := &llm.Error{
+		Reason: llm.ReasonTruncated, Err: errors.New(strings.Repeat("e", 3000)),
 		Facts: map[string]any{"partial": strings.Repeat("\x01", 9000), "n": 1, "raw": json.RawMessage(`"` + strings.Repeat("x", 600) + `"`), "keys": slices.Repeat([]string{strings.Repeat("k", 600)}, 20)},
 	}
 	attempts := slices.Repeat([]auditlog.AttemptError{{Attempt: 1, Error: strings.Repeat("a", 700)}}, 30)
@@ -165,8 +166,8 @@ func TestErrorFitsTheServersMaximum(t *testing.T) {
 }
 
 func TestSizeErrorsNameBothSizes(t *testing.T) {
-	for _, e := range []*Error{ResultTooLarge(2_000_000, 1_048_576), RowTooLarge(2_000_000, 1_048_576, []byte("{"))} {
-		if text := e.Error(); !strings.Contains(text, "2000000") || !strings.Contains(text, "1048576") || e.Class != Permanent {
+	for _, e := range []*llm.Error{ResultTooLarge(2_000_000, 1_048_576), TooLarge(2_000_000, 1_048_576, []byte("{"))} {
+		if text := e.Error(); !strings.Contains(text, "2000000") || !strings.Contains(text, "1048576") || e.Class != llm.Permanent {
 			t.Errorf("%s, class %s", text, e.Class)
 		}
 	}
@@ -196,16 +197,16 @@ func rawMembers(tb interface{ Fatalf(string, ...any) }, body []byte) (all []rawM
 }
 
 // checkSplice compares a result with the row taken apart and put together again.
-func checkSplice(tb interface{ Fatalf(string, ...any) }, f *ResultFormat, row *Row, success bool) {
+func checkSplice(tb interface{ Fatalf(string, ...any) }, f *Format, row *Row, success bool) {
 	var body []byte
 	var names []string
 	if success {
-		body = f.AppendSuccess(nil, row, &Answer{Text: "hi \xff\n\"", Usage: &Usage{TotalTokens: 1}})
+		body = f.AppendSuccess(nil, row, &Answer{Text: "hi \xff\n\"", Usage: &llm.Usage{TotalTokens: 1}})
 		for _, suffix := range []string{"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model"} {
 			names = append(names, f.Field()+suffix)
 		}
 	} else {
-		body = f.AppendError(nil, row, &Error{Reason: ReasonRefused, Err: errors.New("no")}, nil, 0)
+		body = f.AppendError(nil, row, &llm.Error{Reason: llm.ReasonRefused, Err: errors.New("no")}, nil, 0)
 		names = append(names, f.Field()+"_error")
 	}
 	if !json.Valid(body) || !utf8.Valid(body) {
@@ -233,7 +234,7 @@ func TestResultIsTheRowTakenApartAndPutTogether(t *testing.T) {
 	fields := []string{"F", "a", "F_usage", "é\"", `\`}
 	rapid.Check(t, func(t *rapid.T) {
 		field := rapid.SampledFrom(fields).Draw(t, "field")
-		f, err := NewResultFormat(field, Provenance{})
+		f, err := NewFormat(field, Provenance{})
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
@@ -247,11 +248,11 @@ func FuzzResult(f *testing.F) {
 	f.Add([]byte(`{ "a":[] , "\u0046_error":{} , "F_usage" : 1e5 } `), "F")
 	f.Add([]byte(`{"é\"_model":"\ud800"}`), `é"`)
 	f.Fuzz(func(t *testing.T, body []byte, field string) {
-		row, err := ParseRow(body)
+		row, err := Parse(body)
 		if err != nil || strings.Contains(string(body), `\ud`) || strings.Contains(string(body), `\uD`) {
 			return // to encoding/json, which the model uses, all lone surrogates are equal
 		}
-		format, err := NewResultFormat(field, Provenance{})
+		format, err := NewFormat(field, Provenance{})
 		if err != nil {
 			return
 		}
@@ -260,18 +261,18 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
-func ExampleResultFormat() {
-	row, err := ParseRow([]byte(`{"id":7,"price":1.10,"llm_response":"an old one"}`))
+func ExampleFormat() {
+	row, err := Parse([]byte(`{"id":7,"price":1.10,"llm_response":"an old one"}`))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	format, err := NewResultFormat("llm_response", Provenance{})
+	format, err := NewFormat("llm_response", Provenance{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	failed := &Error{Reason: ReasonRefused, Class: Permanent, Err: errors.New("the model refused")}
+	failed := &llm.Error{Reason: llm.ReasonRefused, Class: llm.Permanent, Err: errors.New("the model refused")}
 	fmt.Printf("%.55s…\n", format.AppendSuccess(nil, row, &Answer{Text: "a kettle"}))
 	fmt.Printf("%s\n", format.AppendError(nil, row, failed, nil, 0))
 	// Output:
@@ -283,7 +284,7 @@ func TestAResultIsPutIntoItsRowWithoutAllocating(t *testing.T) {
 	format, row := mustFormat(t, "llm_response", Provenance{}), mustRow(t, benchmarkRow())
 	dst := make([]byte, 0, 4096)
 	n := testing.AllocsPerRun(100, func() {
-		dst = format.AppendSuccess(dst[:0], row, &Answer{Text: "Good.", Usage: &Usage{PromptTokens: 3}, VariablesHash: "h", Model: "m"})
+		dst = format.AppendSuccess(dst[:0], row, &Answer{Text: "Good.", Usage: &llm.Usage{PromptTokens: 3}, VariablesHash: "h", Model: "m"})
 	})
 	if n != 0 {
 		t.Errorf("%v allocations, want none", n)
@@ -295,14 +296,14 @@ func TestAResultIsPutIntoItsRowWithoutAllocating(t *testing.T) {
 func BenchmarkResult(b *testing.B) {
 	body := []byte(benchmarkRow())
 	text := strings.Repeat("A short answer. ", 8)
-	usage := &Usage{PromptTokens: 300, CompletionTokens: 40, TotalTokens: 340}
+	usage := &llm.Usage{PromptTokens: 300, CompletionTokens: 40, TotalTokens: 340}
 	format, row := mustFormat(b, "llm_response", Provenance{}), mustRow(b, string(body))
 	var dst []byte
 	splice := func() {
 		dst = format.AppendSuccess(dst[:0], row, &Answer{Text: text, Usage: usage, Model: "m"})
 	}
 	parseAndSplice := func() {
-		row, err := ParseRow(body)
+		row, err := Parse(body)
 		if err != nil {
 			b.Fatal(err)
 		}

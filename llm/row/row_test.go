@@ -1,4 +1,4 @@
-package llm
+package row
 
 import (
 	"bytes"
@@ -14,10 +14,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm"
 	"pgregory.net/rapid"
 )
 
-func TestParseRowTakesOneObject(t *testing.T) {
+func TestParseTakesOneObject(t *testing.T) {
 	for _, body := range []string{
 		`{}`, " \t\r\n{ } \n", `{"a":1}`, `{"":{"":[]}}`, `{"a":[],"b":{},"c":[[],{}]}`,
 		`{"n":[0,-0,10,1.5,-1e5,1E+5,0.0e-0,123456789012345678901234567890]}`,
@@ -25,7 +26,7 @@ func TestParseRowTakesOneObject(t *testing.T) {
 		`{"lone surrogate":"\ud800"}`, `{"l":[true,false,null]}`, `{"a":1,"a":2}`, `{ "a" : [ 1 , 2 ] , "b" : { } }`,
 		nested(jsonbytes.DepthMax),
 	} {
-		r, err := ParseRow([]byte(body))
+		r, err := Parse([]byte(body))
 		if err != nil {
 			t.Errorf("%.60q: %v", body, err)
 			continue
@@ -41,7 +42,7 @@ func nested(depth int) string {
 	return `{"a":` + strings.Repeat("[", depth-1) + strings.Repeat("]", depth-1) + `}`
 }
 
-func TestParseRowSaysWhatIsWrong(t *testing.T) {
+func TestParseSaysWhatIsWrong(t *testing.T) {
 	for body, want := range map[string]string{
 		"":                    "empty",
 		" \n":                 "empty",
@@ -86,9 +87,9 @@ func TestParseRowSaysWhatIsWrong(t *testing.T) {
 		nested(jsonbytes.DepthMax + 1): fmt.Sprintf("nested deeper than %d at byte %d",
 			jsonbytes.DepthMax, jsonbytes.DepthMax+len(`{"a":`)-1),
 	} {
-		_, err := ParseRow([]byte(body))
-		e, ok := errors.AsType[*Error](err)
-		if !ok || e.Reason != ReasonInvalidRow || e.Class != Permanent {
+		_, err := Parse([]byte(body))
+		e, ok := errors.AsType[*llm.Error](err)
+		if !ok || e.Reason != llm.ReasonInvalidRow || e.Class != llm.Permanent {
 			t.Errorf("%.60q: error %#v", body, err)
 			continue
 		}
@@ -100,8 +101,8 @@ func TestParseRowSaysWhatIsWrong(t *testing.T) {
 
 func TestPreviewOfAnInvalidRowIsShortAndUTF8(t *testing.T) {
 	for _, body := range []string{"x", strings.Repeat("é", 251), strings.Repeat("x", 499) + "😀", strings.Repeat("\xff", 600)} {
-		_, err := ParseRow([]byte(body))
-		e, _ := errors.AsType[*Error](err)
+		_, err := Parse([]byte(body))
+		e, _ := errors.AsType[*llm.Error](err)
 		got, _ := e.Facts["body_preview"].(string)
 		if len(got) > 500 || !utf8.ValidString(got) || !strings.HasPrefix(strings.ToValidUTF8(body, ""), got) {
 			t.Errorf("%.20q: preview of %d bytes: %q", body, len(got), got)
@@ -124,14 +125,14 @@ func TestVariablesKeepNumbersAndText(t *testing.T) {
 
 func mustRow(tb testing.TB, body string) *Row {
 	tb.Helper()
-	r, err := ParseRow([]byte(body))
+	r, err := Parse([]byte(body))
 	if err != nil {
 		tb.Fatalf("%.80q: %v", body, err)
 	}
 	return r
 }
 
-// isRow is ParseRow by way of encoding/json.
+// isRow is Parse by way of encoding/json.
 func isRow(body []byte) bool {
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return false
@@ -175,17 +176,17 @@ func modelValue(v any) any {
 	return v
 }
 
-func FuzzParseRow(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, s := range []string{`{}`, `{"a":[1,-2.5e3,{"b":"\u00e9\ud800"}]} `, `{"a":1}x`, "{\"\xff\":1}", `{"a":"\`, `[{}]`, `{"a":{"a":1,"a":[]},"n":18446744073709551616}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := ParseRow(body)
+		r, err := Parse(body)
 		if want := isRow(body); (err == nil) != want {
 			t.Fatalf("%q: error %v, but encoding/json takes it: %v", body, err, want)
 		}
 		if err != nil {
-			e, _ := errors.AsType[*Error](err)
+			e, _ := errors.AsType[*llm.Error](err)
 			if p, _ := e.Facts["body_preview"].(string); len(p) > 500 || !utf8.ValidString(p) {
 				t.Fatalf("%q: preview %q", body, p)
 			}
@@ -298,19 +299,19 @@ func spell(t *rapid.T, s string) string {
 	return b.String()
 }
 
-func BenchmarkParseRow(b *testing.B) {
+func BenchmarkParse(b *testing.B) {
 	body := []byte(benchmarkRow())
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := ParseRow(body); err != nil {
+		if _, err := Parse(body); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-// BenchmarkParseRowDecoded is what checking a row costs with encoding/json.
-func BenchmarkParseRowDecoded(b *testing.B) {
+// BenchmarkParseDecoded is what checking a row costs with encoding/json.
+func BenchmarkParseDecoded(b *testing.B) {
 	body := []byte(benchmarkRow())
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()

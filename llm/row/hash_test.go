@@ -1,4 +1,4 @@
-package llm
+package row
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm"
 	"pgregory.net/rapid"
 )
 
@@ -18,7 +19,7 @@ func canonical(r *Row) string {
 
 func TestHashIsSHA256InHexadecimal(t *testing.T) {
 	const abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-	if got := Hash([]byte("abc")); got != abc {
+	if got := llm.Hash([]byte("abc")); got != abc {
 		t.Errorf("got %s, want %s", got, abc)
 	}
 }
@@ -46,7 +47,7 @@ func TestVariablesHashIsTheSameEverywhere(t *testing.T) {
 			t.Errorf("%s\n got %s\nwant %s", body, got, want.canonical)
 		}
 		if want.hash == "" {
-			want.hash = Hash([]byte(want.canonical))
+			want.hash = llm.Hash([]byte(want.canonical))
 		}
 		if got := r.VariablesHash(); got != want.hash {
 			t.Errorf("%s: hash %s, want %s", body, got, want.hash)
@@ -63,7 +64,7 @@ func checkHash(t interface {
 ) {
 	t.Helper()
 	text := canonical(r)
-	again, err := ParseRow([]byte(text))
+	again, err := Parse([]byte(text))
 	if err != nil {
 		t.Fatalf("%q: canonical form %q: %v", r.body, text, err)
 	}
@@ -121,7 +122,7 @@ func TestEqualObjectsHaveEqualHashes(t *testing.T) {
 }
 
 func mustParse(t *rapid.T, body string) *Row {
-	r, err := ParseRow([]byte(body))
+	r, err := Parse([]byte(body))
 	if err != nil {
 		t.Fatalf("%q: %v", body, err)
 	}

@@ -1,4 +1,4 @@
-package llm
+package row
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
 	"pgregory.net/rapid"
 )
 
@@ -15,8 +16,8 @@ var trickyFields = []string{"F", "a", "F_usage", "F_error", "é\"", `\`, "x\ny"}
 
 // drawFormats draws the format that a result was written in and the present one, and a row with members named like fields
 // of both.
-func drawFormats(t *rapid.T) (was, is *ResultFormat, row *Row) {
-	var formats [2]*ResultFormat
+func drawFormats(t *rapid.T) (was, is *Format, row *Row) {
+	var formats [2]*Format
 	var names []string
 	for i := range formats {
 		field := rapid.SampledFrom(trickyFields).Draw(t, "field")
@@ -25,7 +26,7 @@ func drawFormats(t *rapid.T) (was, is *ResultFormat, row *Row) {
 			TemplateSource: rapid.SampledFrom([]string{"", "p.j2"}).Draw(t, "source"),
 		}
 		var err error
-		if formats[i], err = NewResultFormat(field, from); err != nil {
+		if formats[i], err = NewFormat(field, from); err != nil {
 			t.Fatal(err)
 		}
 		names = append(names, field, field+"_error", field+"_usage", field+"_model")
@@ -40,7 +41,7 @@ func drawAnswer(t *rapid.T) *Answer {
 		a.Text, a.Value = "", json.RawMessage(rapid.SampledFrom([]string{`"s"`, `null`, `{"F":[1.50,{}]}`, `12345678901234567890`, `[]`}).Draw(t, "value"))
 	}
 	if rapid.Bool().Draw(t, "counted") {
-		a.Usage = &Usage{PromptTokens: rapid.Int64Min(0).Draw(t, "prompt"), TotalTokens: 7}
+		a.Usage = &llm.Usage{PromptTokens: rapid.Int64Min(0).Draw(t, "prompt"), TotalTokens: 7}
 		if rapid.Bool().Draw(t, "more") {
 			a.Usage.CachedTokens, a.Usage.ReasoningTokens = new(int64), new(rapid.Int64Min(0).Draw(t, "reasoning"))
 			a.Usage.Cost = new(rapid.Float64Min(0).Draw(t, "cost"))
@@ -65,11 +66,11 @@ func TestAResultIsMadeAgainFromItsBody(t *testing.T) {
 	})
 }
 
-func drawFailure(t *rapid.T) (fault *Error, attempts []auditlog.AttemptError) {
+func drawFailure(t *rapid.T) (fault *llm.Error, attempts []auditlog.AttemptError) {
 	long := func(label string) string {
 		return strings.Repeat("é", rapid.SampledFrom([]int{0, 10, 300, 2000}).Draw(t, label))
 	}
-	fault = &Error{Provider: "p", Status: 400, Class: Permanent, Reason: ReasonTruncated, Err: errors.New("no " + long("error")), Facts: map[string]any{
+	fault = &llm.Error{Provider: "p", Status: 400, Class: llm.Permanent, Reason: llm.ReasonTruncated, Err: errors.New("no " + long("error")), Facts: map[string]any{
 		"partial": long("partial"), "status_code": 400, "response": json.RawMessage(`{"a": "` + long("response") + `"}`),
 		"keys": []string{"<k>", long("key")}, "none": nil,
 	}}

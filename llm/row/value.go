@@ -1,7 +1,6 @@
-package llm
+package row
 
 import (
-	"bytes"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -67,18 +66,9 @@ func valueOfJSON(raw []byte) any {
 	return d.value()
 }
 
-// named reports whether the decoded key of a member is name.
-func (r *Row) named(m *jsonbytes.Member, name string) bool {
-	key := r.body[m.Start+1 : m.KeyEnd-1]
-	if bytes.IndexByte(key, '\\') >= 0 {
-		return jsonbytes.Unescape(key) == name
-	}
-	return string(key) == name
-}
-
-// DecodeJSON decodes valid JSON to the values that [Variables] has. repeated reports whether some object in it has a key
+// Decode decodes valid JSON to the values that [Variables] has. repeated reports whether some object in it has a key
 // twice, of which the last counts.
-func DecodeJSON(text []byte) (value any, repeated bool) {
+func Decode(text []byte) (value any, repeated bool) {
 	d := newDecoder(text)
 	d.space()
 	value = d.value()
@@ -86,7 +76,7 @@ func DecodeJSON(text []byte) (value any, repeated bool) {
 }
 
 // jsonDecoder decodes valid JSON.
-type jsonDecoder struct {
+type decoder struct {
 	raw  []byte
 	text string // a copy of raw, whose memory the decoded strings share
 	pos  int
@@ -94,12 +84,12 @@ type jsonDecoder struct {
 	repeated bool
 }
 
-func newDecoder(raw []byte) jsonDecoder { return jsonDecoder{raw: raw, text: string(raw)} }
+func newDecoder(raw []byte) decoder { return decoder{raw: raw, text: string(raw)} }
 
-func (d *jsonDecoder) space() { d.pos = jsonbytes.SkipSpace(d.raw, d.pos) }
+func (d *decoder) space() { d.pos = jsonbytes.SkipSpace(d.raw, d.pos) }
 
 // value decodes the value at pos and goes behind it.
-func (d *jsonDecoder) value() any {
+func (d *decoder) value() any {
 	switch d.text[d.pos] {
 	case '{':
 		return d.object()
@@ -120,7 +110,7 @@ func (d *jsonDecoder) value() any {
 	return d.number()
 }
 
-func (d *jsonDecoder) object() map[string]any {
+func (d *decoder) object() map[string]any {
 	object := map[string]any{}
 	d.pos++
 	for d.space(); d.text[d.pos] != '}'; d.space() {
@@ -141,7 +131,7 @@ func (d *jsonDecoder) object() map[string]any {
 	return object
 }
 
-func (d *jsonDecoder) list() []any {
+func (d *decoder) list() []any {
 	list := []any{}
 	d.pos++
 	for d.space(); d.text[d.pos] != ']'; d.space() {
@@ -155,7 +145,7 @@ func (d *jsonDecoder) list() []any {
 	return list
 }
 
-func (d *jsonDecoder) str() string {
+func (d *decoder) str() string {
 	start := d.pos + 1
 	d.pos = jsonbytes.SkipString(d.raw, d.pos)
 	if text := d.text[start : d.pos-1]; strings.IndexByte(text, '\\') < 0 {
@@ -164,7 +154,7 @@ func (d *jsonDecoder) str() string {
 	return jsonbytes.Unescape(d.raw[start : d.pos-1])
 }
 
-func (d *jsonDecoder) number() any {
+func (d *decoder) number() any {
 	start := d.pos
 	d.pos = jsonbytes.SkipScalar(d.raw, start)
 	raw := d.text[start:d.pos]

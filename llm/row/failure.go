@@ -1,0 +1,238 @@
+package row
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm"
+)
+
+// errorSuffix is that of the field that an error adds.
+const errorSuffix = "_error"
+
+func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix }
+
+// AppendError appends the body of an error result: the row's own object and F_error, an
+// object of reason, error, the facts of err in the order of their names, and errors, the
+// attempts. An F_error of an earlier run is replaced. Everything else in the row stays,
+// also an F of an earlier run: a failed row keeps what it came with, and Stage-Status
+// tells it from a success.
+//
+// maxBytes bounds the body in bytes; 0: no bound. What does not fit is left out, by the first
+// of these that is enough: facts and errors beyond 500 bytes each are cut and only the
+// last attempts told; the row is left out but for body_preview; facts and attempts are
+// left out. row is nil when there is none, as for an invalid row, whose body_preview is
+// among the facts of err.
+func (f *Format) AppendError(dst []byte, row *Row, err *llm.Error, attempts []auditlog.AttemptError, maxBytes int) []byte {
+	return f.appendFitting(dst, row, &failure{reason: err.Reason, text: err.Error(), facts: err.Facts, attempts: attempts}, maxBytes)
+}
+
+// appendFitting is AppendError for a report, which it may change.
+func (f *Format) appendFitting(dst []byte, row *Row, report *failure, maxBytes int) []byte {
+	start := len(dst)
+	fits := func() bool { return maxBytes <= 0 || len(dst)-start <= maxBytes }
+	if dst = f.appendFailure(dst, row, report); fits() {
+		return dst
+	}
+	report.shorten()
+	if dst = f.appendFailure(dst[:start], row, report); fits() {
+		return dst
+	}
+	if row != nil {
+		report.facts["body_preview"] = excerpt.Of(row.body)
+		if dst = f.appendFailure(dst[:start], nil, report); fits() {
+			return dst
+		}
+	}
+	// A maximum this small is a mistake of its own. Tell the reason at least.
+	report.facts, report.attempts = nil, nil
+	report.text = excerpt.Of(report.text[:min(len(report.text), 100)])
+	return f.appendFailure(dst[:start], nil, report)
+}
+
+func (f *Format) appendFailure(dst []byte, row *Row, report *failure) []byte {
+	return append(report.appendJSON(f.beginFailure(dst, row)), '}')
+}
+
+// beginFailure appends an error result as far as the object F_error. row is nil where it is left out.
+func (f *Format) beginFailure(dst []byte, row *Row) []byte {
+	if row != nil {
+		dst = f.appendRow(dst, row, replacedByError)
+	} else {
+		dst = append(dst, '{')
+	}
+	return append(dst, f.failure...)
+}
+
+// ResultTooLarge is the error of a success whose body of size bytes is above maxBytes, the
+// most that the server takes.
+func ResultTooLarge(size, maxBytes int) *llm.Error {
+	return &llm.Error{
+		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,
+		Err: fmt.Errorf("the result has %d bytes, the server takes %d: ask for shorter replies or raise its max_payload", size, maxBytes),
+	}
+}
+
+// TooLarge is the error of a row of size bytes that cannot be published, as the server
+// takes at most maxBytes. begin is the start of its body, for the preview.
+func TooLarge(size int64, maxBytes int, begin []byte) *llm.Error {
+	return &llm.Error{
+		Class: llm.Permanent, Reason: llm.ReasonRowTooLarge,
+		Facts: map[string]any{"body_preview": excerpt.Of(begin)},
+		Err:   fmt.Errorf("the row has %d bytes, the server takes %d: split it or raise its max_payload", size, maxBytes),
+	}
+}
+
+// failure is the object F_error.
+type failure struct {
+	reason   llm.Reason
+	text     string
+	facts    map[string]any
+	attempts []auditlog.AttemptError
+}
+
+// maxShortList is how many attempts, and items of a fact, a shortened failure tells.
+const maxShortList = 8
+
+// shorten cuts what is longer than a preview. It changes copies only.
+func (e *failure) shorten() {
+	e.text = excerpt.Of(e.text)
+	facts := make(map[string]any, len(e.facts)+1)
+	for name, fact := range e.facts {
+		switch v := fact.(type) {
+		case string:
+			fact = excerpt.Of(v)
+		case json.RawMessage:
+			if len(v) > excerpt.BytesMax {
+				fact = excerpt.Of(v)
+			}
+		case []string:
+			v = slices.Clone(v[:min(len(v), maxShortList)])
+			for i := range v {
+				v[i] = excerpt.Of(v[i])
+			}
+			fact = v
+		}
+		facts[name] = fact
+	}
+	e.facts = facts
+	e.attempts = slices.Clone(e.attempts[max(0, len(e.attempts)-maxShortList):])
+	for i := range e.attempts {
+		e.attempts[i].Error = excerpt.Of(e.attempts[i].Error)
+	}
+}
+
+func (e *failure) appendJSON(dst []byte) []byte {
+	dst = append(dst, `{"reason":`...)
+	dst = jsonbytes.AppendString(dst, string(e.reason))
+	dst = append(dst, `,"error":`...)
+	dst = jsonbytes.AppendString(dst, e.text)
+	for _, name := range slices.Sorted(maps.Keys(e.facts)) {
+		switch name {
+		case "reason", "error", "errors":
+			continue // no fact may hide these
+		}
+		dst = append(dst, ',')
+		dst = append(jsonbytes.AppendString(dst, name), ':')
+		dst = appendFact(dst, e.facts[name])
+	}
+	dst = append(dst, `,"errors":[`...)
+	for i, a := range e.attempts {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(append(dst, `{"attempt":`...), int64(a.Attempt), 10)
+		dst = jsonbytes.AppendString(append(dst, `,"provider":`...), a.Provider)
+		dst = jsonbytes.AppendStringOrNull(append(dst, `,"class":`...), a.Class)
+		dst = append(dst, `,"status_code":`...)
+		if a.StatusCode == 0 {
+			dst = append(dst, "null"...)
+		} else {
+			dst = strconv.AppendInt(dst, int64(a.StatusCode), 10)
+		}
+		dst = append(jsonbytes.AppendString(append(dst, `,"error":`...), a.Error), '}')
+	}
+	return append(dst, "]}"...)
+}
+
+// appendFact appends a fact of an [llm.Error]. What is no valid JSON becomes a string.
+func appendFact(dst []byte, fact any) []byte {
+	switch v := fact.(type) {
+	case nil:
+		return append(dst, "null"...)
+	case string:
+		return jsonbytes.AppendString(dst, v)
+	case json.RawMessage:
+		if json.Valid(v) && utf8.Valid(v) {
+			return append(dst, v...)
+		}
+		return jsonbytes.AppendString(dst, string(v))
+	}
+	b, err := json.Marshal(fact)
+	if err != nil {
+		return jsonbytes.AppendString(dst, errors.Join(errors.New("unknown fact"), err).Error())
+	}
+	return append(dst, b...)
+}
+
+// AppendErrorAgain appends an error result that is made of another one of the same row, whose field need not be known:
+// an error ends with its F_error. That object stays as it is, and so does a row that it had no room for left out. attempts
+// and maxBytes are those of [Format.AppendError]: where the bound is lower than it was, the same things are left
+// out. ok is false where body is no error result.
+func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int) (_ []byte, ok bool) {
+	r, err := Parse(body)
+	if err != nil || len(r.members) == 0 {
+		return dst, false
+	}
+	last := &r.members[len(r.members)-1]
+	field, found := bytes.CutSuffix(r.name(last), []byte(errorSuffix))
+	object := r.body[last.Value:last.End]
+	if !found || object[0] != '{' {
+		return dst, false
+	}
+	was := Format{field: string(field)}
+	if len(r.members) == 1 && len(was.appendRow(nil, row, replacedByError)) > len("{") {
+		row = nil
+	}
+	start := len(dst)
+	dst = f.beginFailure(dst, row)
+	if dst = append(append(dst, object...), '}'); maxBytes <= 0 || len(dst)-start <= maxBytes {
+		return dst, true
+	}
+	report := readFailure(object)
+	report.attempts = attempts
+	return f.appendFitting(dst[:start], row, report, maxBytes), true
+}
+
+// readFailure reads what failure.appendJSON wrote, but for the attempts.
+func readFailure(object []byte) *failure {
+	report := &failure{facts: make(map[string]any)}
+	for name, value := range jsonbytes.Members(object) {
+		text := ""
+		if value[0] == '"' {
+			text = jsonbytes.Text(value)
+		}
+		switch string(name) {
+		case "reason":
+			report.reason = llm.Reason(text)
+		case "error":
+			report.text = text
+		case "errors":
+		default:
+			report.facts[string(name)] = json.RawMessage(value)
+			if value[0] == '"' {
+				report.facts[string(name)] = text
+			}
+		}
+	}
+	return report
+}

@@ -1,0 +1,186 @@
+package row
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm"
+)
+
+// Format writes the bodies of a stage's results: the row's own object, its bytes
+// kept, and behind it the fields that the stage adds. It is safe for concurrent use. Its
+// zero value is of no use: see [NewFormat].
+type Format struct {
+	field string
+	// What is the same in all results, written once: `"F":`, `,"F_usage":`, …
+	answer, usage, templateHash, variablesHash, provenance, failure []byte
+}
+
+// Provenance says where the prompts of a stage come from: the SHA-256 of the template and of the lookup, and their paths
+// as configured. A string that is empty is null in the result.
+type Provenance struct {
+	TemplateHash, TemplateSource string
+	LookupHash, LookupSource     string
+}
+
+// NewFormat prepares the fields of a stage whose reply goes into field (F in what
+// follows) and whose prompts come from where from says. It fails when field is empty or no UTF-8.
+func NewFormat(field string, from Provenance) (*Format, error) {
+	if field == "" || !utf8.ValidString(field) {
+		return nil, fmt.Errorf("response field %q: must be a name in UTF-8", field)
+	}
+	key := func(suffix string) []byte { return append(jsonbytes.AppendString(nil, field+suffix), ':') }
+	member := func(suffix string, value []byte) []byte { return append(append([]byte{','}, key(suffix)...), value...) }
+	return &Format{
+		field:         field,
+		answer:        key(""),
+		usage:         member("_usage", nil),
+		templateHash:  member("_template_hash", jsonbytes.AppendStringOrNull(nil, from.TemplateHash)),
+		variablesHash: member("_variables_hash", nil),
+		provenance: slices.Concat(
+			member("_template_source", jsonbytes.AppendStringOrNull(nil, from.TemplateSource)),
+			member("_lookup_hash", jsonbytes.AppendStringOrNull(nil, from.LookupHash)),
+			member("_lookup_source", jsonbytes.AppendStringOrNull(nil, from.LookupSource)),
+			member("_model", nil)),
+		failure: key(errorSuffix),
+	}, nil
+}
+
+// Field returns F, the name of the field that the reply goes into.
+func (f *Format) Field() string { return f.field }
+
+// Overhead returns how many bytes a success adds to its row beside the reply, its usage,
+// the variables' hash and the model.
+func (f *Format) Overhead() int {
+	return len(f.answer) + len(f.usage) + len(f.templateHash) + len(f.variablesHash) + len(f.provenance)
+}
+
+// Answer is what a successful call adds to its row.
+type Answer struct {
+	// Text is the reply.
+	Text string
+	// Value is the reply as validated JSON; it goes into the result instead of Text.
+	// Empty: Text does.
+	Value json.RawMessage
+	// Usage is null in the result when nil.
+	Usage *llm.Usage
+	// VariablesHash is [Row.VariablesHash], Model the model that answered. Empty: null.
+	VariablesHash, Model string
+}
+
+// AppendSuccess appends the body of a successful result: the row's own object and then,
+// in this order, F, F_usage, F_template_hash, F_variables_hash, F_template_source,
+// F_lookup_hash, F_lookup_source and F_model. Members of these names that the row came
+// with are replaced, wherever they stand and however their names are escaped, and an
+// F_error of an earlier run is taken out.
+func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
+	const fixed = 600 // keys and hashes, roughly
+	dst = slices.Grow(dst, len(row.body)+len(a.Text)+len(a.Text)/16+len(a.Value)+fixed)
+	dst = f.appendRow(dst, row, replacedBySuccess)
+	dst = append(dst, f.answer...)
+	if len(a.Value) > 0 {
+		dst = append(dst, a.Value...)
+	} else {
+		dst = jsonbytes.AppendString(dst, a.Text)
+	}
+	dst = append(dst, f.usage...)
+	dst = a.Usage.AppendJSON(dst)
+	dst = append(dst, f.templateHash...)
+	dst = append(dst, f.variablesHash...)
+	dst = jsonbytes.AppendStringOrNull(dst, a.VariablesHash)
+	dst = append(dst, f.provenance...)
+	dst = jsonbytes.AppendStringOrNull(dst, a.Model)
+	return append(dst, '}')
+}
+
+// replacedBySuccess reports whether a success adds or removes the field F+suffix.
+func replacedBySuccess(suffix []byte) bool {
+	switch string(suffix) {
+	case "", "_usage", "_template_hash", "_variables_hash", "_template_source",
+		"_lookup_hash", "_lookup_source", "_model", errorSuffix:
+		return true
+	}
+	return false
+}
+
+// appendRow appends the row without the members F+suffix for which replaced is true, and
+// without its closing brace, so that a member can follow.
+func (f *Format) appendRow(dst []byte, row *Row, replaced func(suffix []byte) bool) []byte {
+	start := len(dst)
+	dst = append(dst, '{')
+	kept := 0 // first member of the run to be copied next
+	flush := func(end int) {
+		if kept == end {
+			return
+		}
+		if len(dst) > start+1 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, row.body[row.members[kept].Start:row.members[end-1].End]...)
+	}
+	for i := range row.members {
+		if suffix, ok := f.suffix(row, &row.members[i]); ok && replaced(suffix) {
+			flush(i)
+			kept = i + 1
+		}
+	}
+	flush(len(row.members))
+	if len(dst) > start+1 {
+		dst = append(dst, ',')
+	}
+	return dst
+}
+
+// suffix returns what stands behind F in the name of a member that begins with F.
+func (f *Format) suffix(row *Row, m *jsonbytes.Member) (suffix []byte, ok bool) {
+	key := row.name(m)
+	if len(key) < len(f.field) || string(key[:len(f.field)]) != f.field {
+		return nil, false
+	}
+	return key[len(f.field):], true
+}
+
+// answerSuffixes are the fields that a success adds, in the order in which [Format.AppendSuccess] writes them.
+var answerSuffixes = [...]string{
+	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",
+}
+
+// ReadAnswer reads the body of a successful result back: Text, or Value where it was validated, Usage and Model. The field
+// that the reply went into need not be known, and no member of the row can be taken for it: a success ends with its eight
+// fields in one order. The answer points into body. ok is false for any other body.
+func ReadAnswer(body []byte, validated bool) (a *Answer, ok bool) {
+	r, err := Parse(body)
+	if err != nil || len(r.members) < len(answerSuffixes) {
+		return nil, false
+	}
+	var values [len(answerSuffixes)][]byte
+	tail := r.members[len(r.members)-len(answerSuffixes):]
+	field := r.name(&tail[0])
+	for i := range tail {
+		suffix, found := bytes.CutPrefix(r.name(&tail[i]), field)
+		if !found || string(suffix) != answerSuffixes[i] {
+			return nil, false
+		}
+		values[i] = r.body[tail[i].Value:tail[i].End]
+	}
+	a = &Answer{}
+	switch text := values[0]; {
+	case validated:
+		a.Value = text
+	case text[0] == '"':
+		a.Text = jsonbytes.Text(text)
+	default:
+		return nil, false
+	}
+	if model := values[len(values)-1]; model[0] == '"' {
+		a.Model = jsonbytes.Text(model)
+	}
+	if json.Unmarshal(values[1], &a.Usage) != nil {
+		return nil, false
+	}
+	return a, true
+}

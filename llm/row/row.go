@@ -1,0 +1,91 @@
+// Package row reads the bytes of a row and writes those of its result: the row's own members as they came, and behind
+// them what the stage adds.
+//
+//	r, err := row.Parse(body)
+//	format, err := row.NewFormat("llm_response", row.Provenance{})
+//	result := format.AppendSuccess(nil, r, &row.Answer{Text: "good"})
+package row
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+
+	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm"
+)
+
+// Row is one row as it came: a JSON object whose bytes are kept, so that the order of
+// its keys, the digits of its numbers and the spelling of its strings survive into the
+// result. Templates see it decoded; nothing else needs to. A Row is never changed and
+// safe for concurrent use. Its zero value is of no use: see [Parse].
+type Row struct {
+	body    []byte
+	members []jsonbytes.Member // of the object itself, in order
+	first   [12]jsonbytes.Member
+}
+
+// Parse checks that body is exactly one JSON object in valid UTF-8, also inside its
+// strings, nested at most 10,000 deep. It keeps body, which must not change afterwards.
+//
+// Escapes of lone surrogates such as "\ud800" are valid JSON and accepted: the row keeps
+// them, a template sees U+FFFD. Of members with equal keys a template sees the last.
+//
+// Any other body is an [*llm.Error] with [llm.ReasonInvalidRow], class [llm.Permanent], that says
+// what is wrong at which byte and shows the start of the body in the fact body_preview.
+func Parse(body []byte) (*Row, error) {
+	r := &Row{body: body}
+	var err error
+	if r.members, err = jsonbytes.ReadObject(r.first[:0], body); err != nil {
+		return nil, invalidRow(body, err)
+	}
+	return r, nil
+}
+
+func invalidRow(body []byte, err error) *llm.Error {
+	return &llm.Error{
+		Class:  llm.Permanent,
+		Reason: llm.ReasonInvalidRow,
+		Facts:  map[string]any{"body_preview": excerpt.Of(body)},
+		Err:    fmt.Errorf("row: %w", err),
+	}
+}
+
+// Body returns the bytes the row was parsed from. They must not be changed.
+func (r *Row) Body() []byte { return r.body }
+
+// VariablesHash returns the [llm.Hash] of the row in canonical form, which is the same for every spelling of the same
+// object and on every machine: see [jsonbytes.Canonicalizer].
+func (r *Row) VariablesHash() string {
+	c, _ := canonicalizers.Get().(*jsonbytes.Canonicalizer)
+	canonical := c.Canonical(r.body)
+	hash := llm.Hash(canonical)
+	if cap(canonical) <= maxPooledBytes {
+		canonicalizers.Put(c)
+	}
+	return hash
+}
+
+// maxPooledBytes keeps the scratch space of one huge row from being held for ever.
+const maxPooledBytes = 1 << 20
+
+var canonicalizers = sync.Pool{New: func() any { return new(jsonbytes.Canonicalizer) }}
+
+// name returns the text of a member's key.
+func (r *Row) name(m *jsonbytes.Member) []byte {
+	key := r.body[m.Start+1 : m.KeyEnd-1]
+	if bytes.IndexByte(key, '\\') >= 0 {
+		key = jsonbytes.AppendUnescaped(nil, key)
+	}
+	return key
+}
+
+// named reports whether the decoded key of a member is name.
+func (r *Row) named(m *jsonbytes.Member, name string) bool {
+	key := r.body[m.Start+1 : m.KeyEnd-1]
+	if bytes.IndexByte(key, '\\') >= 0 {
+		return jsonbytes.Unescape(key) == name
+	}
+	return string(key) == name
+}
