@@ -69,6 +69,27 @@ func TestEveryExtraBodyOfAProviderIsTaken(t *testing.T) {
 	}
 }
 
+// Each line of the table of providers has an example here, with its address.
+func TestEveryProviderOfTheTableIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("providers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := read(t)
+	for _, name := range llm.Providers() {
+		if name == llm.Mock {
+			continue // built in: the demo has it
+		}
+		provider, _ := llm.LookupProvider(name)
+		if !slices.ContainsFunc(examples, func(e example) bool { return e.variables["STAGE_LLM_PROVIDER"] == name }) {
+			t.Errorf("no example sets STAGE_LLM_PROVIDER to %s", name)
+		}
+		if !strings.Contains(string(text), provider.BaseURL) {
+			t.Errorf("the address of %s is not in the text: %s", name, provider.BaseURL)
+		}
+	}
+}
+
 // run runs the program with the variables of the example.
 func (e *example) run(t *testing.T, args ...string) string {
 	t.Helper()

@@ -94,12 +94,6 @@ func (e *proxyError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("proxy answered %d %s", e.status, http.StatusText(e.status)))
 }
 
-// CapacityStatus reports whether an HTTP status is one of the four by which
-// servers say that they have no room now: 429, 498 (Groq's flex tier), 503 and 529.
-func CapacityStatus(status int) bool {
-	return status == 429 || status == 498 || status == 503 || status == 529
-}
-
 // Classify decides what an attempt means, from status, typed fields and
 // documented headers, never from the wording of a message: the few sentences
 // that a provider sends in place of a typed field have become fields of [Fault]

@@ -96,30 +96,25 @@ func invalidReply(err error) error {
 	return &Error{Class: Transient, Reason: ReasonSchemaValidationFailed, Alike: string(ReasonSchemaValidationFailed), Err: err}
 }
 
-// Note says in one line how a provider known by name may enforce less than the
-// whole schema, and where the schema first leaves what the provider accepts. It
-// is "" where the provider enforces all of it, and for an unknown name and
-// [Mock]. A server that is compatible with OpenAI may enforce more than OpenAI.
-// Replies are validated in any case.
-func (s *Schema) Note(provider string) string {
-	var how, at, subset string
-	switch provider {
-	case Azure:
-		how, at, subset = "sent without strict", s.outside[azureStrict], "outside Azure OpenAI's strict mode"
-	case OpenAI, OpenAIResponses, OpenRouter:
-		how, at, subset = "sent without strict", s.outside[openAIStrict], "outside OpenAI's strict mode"
-	case Anthropic:
-		how, at, subset = "sent in the system prompt", s.outside[anthropicOutput], "outside Anthropic's structured outputs"
-	case Gemini:
-		how, at, subset = "sent in the system prompt", s.outside[geminiOutput], "outside Gemini's structured output"
-		if at == "" {
-			how, at, subset = "sent whole", s.outside[geminiEnforced], "which Gemini ignores"
-		}
+// note says how a provider that accepts this dialect may enforce less than the whole schema: see [Provider.SchemaNote].
+func (s *Schema) note(d dialect) string {
+	if d == geminiOutput && s.within(d) {
+		d = geminiEnforced
 	}
-	if at == "" {
+	if s.within(d) {
 		return ""
 	}
-	return how + ": " + excerpt.Of(oneLine(at)) + ", " + subset + "; replies are validated here all the same"
+	n := dialectNotes[d]
+	return n.how + ": " + excerpt.Of(oneLine(s.outside[d])) + ", " + n.subset + "; replies are validated here all the same"
+}
+
+// dialectNotes say what becomes of a schema outside of a dialect, and what it is outside of.
+var dialectNotes = map[dialect]struct{ how, subset string }{
+	openAIStrict:    {"sent without strict", "outside OpenAI's strict mode"},
+	azureStrict:     {"sent without strict", "outside Azure OpenAI's strict mode"},
+	anthropicOutput: {"sent in the system prompt", "outside Anthropic's structured outputs"},
+	geminiOutput:    {"sent in the system prompt", "outside Gemini's structured output"},
+	geminiEnforced:  {"sent whole", "which Gemini ignores"},
 }
 
 // instruction asks in the prompt for a reply that satisfies the schema, for a

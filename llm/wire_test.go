@@ -26,7 +26,10 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func TestReplies(t *testing.T) {
 	datadriven.Walk(t, "testdata/replies", func(t *testing.T, path string) {
 		name := strings.TrimSuffix(filepath.Base(path), ".txt")
-		wire := wireOf(name, &ProviderConfig{})
+		var wire Wire = ChatCompletions{}
+		if provider, ok := LookupProvider(name); ok {
+			wire = provider.wire(&ProviderConfig{})
+		}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			status, err := strconv.Atoi(d.Cmd)
 			if err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/llm"
 )
 
 // load reads a configuration from pairs of variable and text.
@@ -284,6 +285,16 @@ func BenchmarkLoad(b *testing.B) {
 	for b.Loop() {
 		if _, err := (Source{}).Load(context.Background(), NeedNothing); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestEachProviderHasVariablesOfItsOwn(t *testing.T) {
+	for _, name := range llm.Providers() {
+		variable := ProviderVariables(name) + "_API_KEY"
+		cfg, _ := load(t, NeedNothing, variable, "sk-"+name) // whatever else is missing
+		if key, err := cfg.LLM.own(name).APIKey.Value(); err != nil || key != "sk-"+name {
+			t.Errorf("%s: key %q, %v", variable, key, err)
 		}
 	}
 }

@@ -93,12 +93,12 @@ func (c *Config) Validate(need Need) error {
 
 // fillDefaults fills in the defaults that depend on other values.
 func (c *Config) fillDefaults() {
-	p, ok := lookUpProvider(c.LLM.Provider)
+	p, ok := llm.LookupProvider(c.LLM.Provider)
 	if !ok {
 		return
 	}
-	e := c.LLM.Endpoint(p.name)
-	own := ProviderVariables(p.name)
+	e := c.LLM.Endpoint(p.Name)
+	own := ProviderVariables(p.Name)
 	if c.LLM.BaseURL == "" {
 		c.origins["STAGE_LLM_BASE_URL"] = c.origins[own+"_BASE_URL"]
 	}
@@ -107,7 +107,7 @@ func (c *Config) fillDefaults() {
 	}
 	c.LLM.BaseURL, c.LLM.APIKey = e.BaseURL, e.APIKey
 	if c.LLM.Model == "" {
-		c.LLM.Model = p.model
+		c.LLM.Model = p.Model
 	}
 }
 

@@ -2,77 +2,31 @@ package config
 
 import (
 	"fmt"
-	"slices"
+	"reflect"
 	"strings"
+
+	"github.com/llm-stage/stage/llm"
 )
 
-// provider describes what the configuration has to know about one provider.
-type provider struct {
-	name        string
-	baseURL     string                           // the provider's own; "" if the user must give one (azure) or none is used (mock)
-	model       string                           // default model
-	keyless     bool                             // no key, whatever the base URL
-	compatible  bool                             // others serve the same format, often without a key
-	ownSettings func(*LLMConfig) *ProviderConfig // its own variables, STAGE_LLM_<PROVIDER>_…
-}
-
-// Providers are all that STAGE_LLM_PROVIDER may name, in the order of the documentation.
-var Providers = []provider{
-	{
-		name: "openai", baseURL: "https://api.openai.com/v1", compatible: true,
-		ownSettings: func(c *LLMConfig) *ProviderConfig { return &c.OpenAI },
-	},
-	{
-		name: "openai-responses", baseURL: "https://api.openai.com/v1", compatible: true,
-		ownSettings: func(c *LLMConfig) *ProviderConfig { return &c.OpenAIResponses },
-	},
-	{
-		name: "openrouter", baseURL: "https://openrouter.ai/api/v1",
-		ownSettings: func(c *LLMConfig) *ProviderConfig { return &c.OpenRouter },
-	},
-	{
-		name:        "azure",
-		ownSettings: func(c *LLMConfig) *ProviderConfig { return &c.Azure },
-	},
-	{
-		name: "anthropic", baseURL: "https://api.anthropic.com/v1",
-		ownSettings: func(c *LLMConfig) *ProviderConfig { return &c.Anthropic },
-	},
-	{
-		name: "gemini", baseURL: "https://generativelanguage.googleapis.com/v1beta",
-		ownSettings: func(c *LLMConfig) *ProviderConfig { return &c.Gemini },
-	},
-	{
-		name: "mock", model: "mock", keyless: true,
-		ownSettings: func(c *LLMConfig) *ProviderConfig { return &c.Mock },
-	},
-}
-
-func providerNames() []string {
-	names := make([]string, len(Providers))
-	for i, p := range Providers {
-		names[i] = p.name
-	}
-	return names
-}
-
-func isProvider(name string) bool { return slices.Contains(providerNames(), name) }
-
 func unknownProvider(name string) error {
-	return fmt.Errorf("unknown provider %q: it is one of %s", name, strings.Join(providerNames(), ", "))
-}
-
-func lookUpProvider(name string) (provider, bool) {
-	i := slices.IndexFunc(Providers, func(p provider) bool { return p.name == name })
-	if i < 0 {
-		return provider{}, false
-	}
-	return Providers[i], true
+	return fmt.Errorf("unknown provider %q: it is one of %s", name, strings.Join(llm.Providers(), ", "))
 }
 
 // ProviderVariables is how the names of the provider's own variables begin.
 func ProviderVariables(name string) string {
 	return VariablePrefix + "LLM_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// own returns what the provider's own variables set, those that begin as [ProviderVariables] says.
+func (c *LLMConfig) own(name string) *ProviderConfig {
+	prefix := strings.TrimPrefix(ProviderVariables(name), VariablePrefix+"LLM_") + "_"
+	for field, value := range reflect.ValueOf(c).Elem().Fields() {
+		own, ok := reflect.TypeAssert[*ProviderConfig](value.Addr())
+		if _, tag, _ := strings.Cut(field.Tag.Get("env"), "prefix="); ok && tag == prefix {
+			return own
+		}
+	}
+	return &ProviderConfig{} // a test checks that each has some
 }
 
 // Endpoint is where and how one provider is called.
@@ -86,11 +40,11 @@ type Endpoint struct {
 // STAGE_LLM_BASE_URL and STAGE_LLM_API_KEY come before its own variables. A name that is no provider gives the zero
 // Endpoint.
 func (c *LLMConfig) Endpoint(name string) Endpoint {
-	p, ok := lookUpProvider(name)
+	p, ok := llm.LookupProvider(name)
 	if !ok {
 		return Endpoint{}
 	}
-	own := p.ownSettings(c)
+	own := c.own(name)
 	e := Endpoint{Provider: name, BaseURL: own.BaseURL, APIKey: own.APIKey}
 	if name == c.Provider {
 		if c.BaseURL != "" {
@@ -101,7 +55,7 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 		}
 	}
 	if e.BaseURL == "" {
-		e.BaseURL = p.baseURL
+		e.BaseURL = p.BaseURL
 	}
 	e.BaseURL = strings.TrimRight(e.BaseURL, "/")
 	return e
@@ -110,6 +64,6 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 // needsKey says whether calls to the endpoint need a key. A server that merely speaks a provider's format often
 // needs none.
 func (e Endpoint) needsKey() bool {
-	p, ok := lookUpProvider(e.Provider)
-	return ok && !p.keyless && (!p.compatible || e.BaseURL == p.baseURL)
+	p, ok := llm.LookupProvider(e.Provider)
+	return ok && !p.Keyless && (!p.Compatible || e.BaseURL == p.BaseURL)
 }

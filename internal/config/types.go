@@ -180,7 +180,7 @@ func (p *ProviderLimits) EnvDecode(text string) error {
 		switch _, twice := limits[provider]; {
 		case !ok || err != nil || n < 0:
 			return fmt.Errorf("%q is not provider=number: write it as openai=8,anthropic=4", pair)
-		case !isProvider(provider):
+		case !slices.Contains(llm.Providers(), provider):
 			return unknownProvider(provider)
 		case twice:
 			return fmt.Errorf("provider %q is named twice", provider)
@@ -218,7 +218,7 @@ func (f *Fallbacks) EnvDecode(text string) error {
 		switch {
 		case model == "":
 			return fmt.Errorf("%q is not provider:model: write it as anthropic:claude-sonnet-4-5", pair)
-		case !isProvider(provider):
+		case !slices.Contains(llm.Providers(), provider):
 			return unknownProvider(provider)
 		case slices.Contains(models, FallbackModel{provider, model}):
 			return fmt.Errorf("%s:%s is named twice", provider, model)

@@ -83,23 +83,14 @@ func (p *Prompt) SchemaNotes(cfg *config.Config) []schemaNote {
 	}
 	var notes []schemaNote
 	for i, name := range names {
-		text := p.schema.Note(name)
-		out := setsNull(p.Base.ExtraBody, schemaMembers[name]) && !strings.HasPrefix(text, "sent in the system prompt")
+		provider, _ := llm.LookupProvider(name) // whatever is configured is known
+		text := provider.SchemaNote(p.schema)
+		out := setsNull(p.Base.ExtraBody, provider.SchemaMember) && !strings.HasPrefix(text, "sent in the system prompt")
 		if text != "" && !out && !slices.Contains(names[:i], name) {
 			notes = append(notes, schemaNote{name, text})
 		}
 	}
 	return notes
-}
-
-// schemaMembers says where a request has the schema. Anthropic's is not here: a schema with a note goes into its system
-// prompt.
-var schemaMembers = map[string][]string{
-	llm.OpenAI:          {"response_format", "json_schema", "schema"},
-	llm.OpenRouter:      {"response_format", "json_schema", "schema"},
-	llm.Azure:           {"response_format", "json_schema", "schema"},
-	llm.OpenAIResponses: {"text", "format", "schema"},
-	llm.Gemini:          {"generationConfig", "responseJsonSchema"},
 }
 
 // setsNull reports whether an object sets a member, or one of the objects around it, to null.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
+	"github.com/llm-stage/stage/llm"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -85,7 +85,7 @@ func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 			Name: "llm_stage_emit_lag_seconds", Help: "Time of finished rows until they were emitted: the wait for earlier rows and for the store.", Buckets: lagBuckets,
 		}),
 	}
-	m.providers.max = len(config.Providers)
+	m.providers.max = len(llm.Providers())
 	m.models.max = modelsMax
 	m.registry.MustRegister(
 		m.rows, m.calls, m.capacityRetries, m.tokens, m.cost, m.auditEvents, m.terms, m.callDuration, m.rowDuration, m.emitLag,
