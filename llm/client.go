@@ -469,3 +469,14 @@ func rootCAs(pem []byte) (*x509.CertPool, error) {
 	}
 	return pool, nil
 }
+
+// Call makes one attempt at a request: [Client.Prepare], then [Client.Do]. It
+// is a caller of package batch.
+func (c *Client) Call(ctx context.Context, r *Request) (*Reply, error) {
+	p, err := c.Prepare(r)
+	if err != nil {
+		return nil, err
+	}
+	x, err := c.Do(ctx, p)
+	return x.Reply, err
+}

@@ -3,10 +3,10 @@
 //
 // It has two parts that know nothing of each other: wire formats (pure translations between a [Request] and the JSON of
 // one family of servers), and one classifier, [Classify], which decides from status, typed fields and headers what a
-// failed attempt means. Only [Client] does input and output: one HTTP attempt a call, bounded in time and bytes, no
-// retries. Whether and when to ask again is up to the caller, guided by [Error.Class]: a pool for rows, a [Batch] for many
-// prompts at once. What is asked, and where the answer goes, is up to the packages below: template renders prompts, row
-// reads rows and writes results.
+// failed attempt means. Only [Client] does input and output: one HTTP attempt per call, bounded in time and bytes, without
+// retries. Whether and when to try again is up to the caller, guided by [Error.Class]: package pool for rows, package
+// batch for many prompts at once. The prompt, and where the answer goes, are up to the packages below this one: template
+// renders prompts, row reads rows and writes results.
 //
 //	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: llm.NewSecret(key), Model: "gpt-6-luna"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})

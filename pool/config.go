@@ -3,7 +3,6 @@ package pool
 import (
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -111,25 +110,6 @@ type Law interface {
 	Stats() aimd.Stats
 }
 
-// RetryConfig bounds the attempts at a job that meets transient errors and spreads them: after the n-th such error
-// the job waits a time uniform in [0, BaseDelay × BackoffFactor^(n-1)], that upper end being at most MaxDelay. The
-// zero value is not valid; start from [DefaultRetry].
-type RetryConfig struct {
-	// MaxAttempts is the number of attempts, the first included, that may meet a transient error; at least 1.
-	MaxAttempts int
-	// BaseDelay is the longest wait after the first, at least 0.
-	BaseDelay time.Duration
-	// BackoffFactor is by how much that grows with each further one, at least 1 and finite.
-	BackoffFactor float64
-	// MaxDelay is the longest wait ever, at least 0.
-	MaxDelay time.Duration
-}
-
-// DefaultRetry returns 3 attempts, the first wait up to 2 s, doubled after each, never more than a minute.
-func DefaultRetry() RetryConfig {
-	return RetryConfig{MaxAttempts: 3, BaseDelay: 2 * time.Second, BackoffFactor: 2, MaxDelay: time.Minute}
-}
-
 // complete returns c with its defaults filled in, or every fault of it.
 func (c Config) complete() (Config, error) {
 	var faults []error
@@ -137,17 +117,8 @@ func (c Config) complete() (Config, error) {
 	if c.Size < 1 {
 		fault("Size is %d, must be at least 1", c.Size)
 	}
-	if c.Retry.MaxAttempts < 1 {
-		fault("Retry.MaxAttempts is %d, must be at least 1", c.Retry.MaxAttempts)
-	}
-	if c.Retry.BaseDelay < 0 {
-		fault("Retry.BaseDelay is %v, must be at least 0", c.Retry.BaseDelay)
-	}
-	if !(c.Retry.BackoffFactor >= 1) || math.IsInf(c.Retry.BackoffFactor, 0) { // so that NaN is a fault too
-		fault("Retry.BackoffFactor is %v, must be at least 1 and finite", c.Retry.BackoffFactor)
-	}
-	if c.Retry.MaxDelay < 0 {
-		fault("Retry.MaxDelay is %v, must be at least 0", c.Retry.MaxDelay)
+	for _, err := range c.Retry.Faults() {
+		fault("Retry.%w", err)
 	}
 	if c.RowTimeout < 0 {
 		fault("RowTimeout is %v, must be at least 0", c.RowTimeout)
@@ -218,13 +189,4 @@ func (c *Config) completeServers() error {
 		*law = classic
 	}
 	return nil
-}
-
-// wait returns the wait after the n-th transient error, where u is uniform in [0, 1).
-func (c RetryConfig) wait(n int, u float64) time.Duration {
-	if c.BaseDelay == 0 {
-		return 0 // and not 0 times a power that may be infinite
-	}
-	longest := float64(c.BaseDelay) * math.Pow(c.BackoffFactor, float64(n-1))
-	return time.Duration(u * min(longest, float64(c.MaxDelay)))
 }

@@ -120,13 +120,13 @@ func (s *scheduler) doubt(t *task) {
 	}
 	switch limit := s.attempts(h); {
 	case t.verdict.Origin == OfNetwork && t.server == 0:
-		s.again(t, s.cfg.Retry.wait(1, s.cfg.Rand())) // the breaker sees to longer waits
+		s.again(t, s.cfg.Retry.Wait(1, s.cfg.Rand())) // the breaker sees to longer waits
 	case t.doubt.final || t.failures+t.doubt.strikes >= limit:
 		s.usedUp(t)
 	default:
 		// A call that can't count may cost money all the same, so their number is unbounded but the waits grow.
 		n := min(t.failures+t.doubt.strikes, s.cfg.Retry.MaxAttempts) + t.doubt.vain
-		wait := max(s.cfg.Retry.wait(n, s.cfg.Rand()), t.verdict.Hint.RetryAfter)
+		wait := max(s.cfg.Retry.Wait(n, s.cfg.Rand()), t.verdict.Hint.RetryAfter)
 		t.doubt.until = s.tick.Add(wait + tellWait)
 		s.again(t, wait)
 	}

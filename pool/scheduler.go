@@ -278,7 +278,7 @@ func (s *scheduler) transient(t *task) {
 	s.mark(t)
 	t.failures++
 	if t.failures < s.cfg.Retry.MaxAttempts {
-		s.again(t, max(s.cfg.Retry.wait(t.failures, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
+		s.again(t, max(s.cfg.Retry.Wait(t.failures, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
 		return
 	}
 	s.lose(t)

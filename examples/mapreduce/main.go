@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/batch"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 )
@@ -42,7 +42,7 @@ func run(ctx context.Context, url, subject, question, path string) error {
 	defer nc.Close()
 
 	// Map: the paragraphs are the contexts of one and the same question.
-	request := llm.BatchRequest{MaxParallel: 10}
+	request := batch.Request{MaxParallel: 10}
 	for paragraph := range strings.SplitSeq(string(text), "\n\n") {
 		request.Prompts = append(request.Prompts, question)
 		request.Contexts = append(request.Contexts, &paragraph)
@@ -59,7 +59,7 @@ func run(ctx context.Context, url, subject, question, path string) error {
 
 	// Reduce: one prompt about all answers.
 	all := strings.Join(parts, "\n")
-	reply, err = ask(ctx, nc, subject, &llm.BatchRequest{
+	reply, err = ask(ctx, nc, subject, &batch.Request{
 		Prompts:  []string{"Put these together, each fact once. " + question},
 		Contexts: []*string{&all},
 	})
@@ -71,7 +71,7 @@ func run(ctx context.Context, url, subject, question, path string) error {
 }
 
 // ask sends one batched request. A service error says in its headers what is wrong, and in its body the facts.
-func ask(ctx context.Context, nc *nats.Conn, subject string, request *llm.BatchRequest) (*llm.BatchReply, error) {
+func ask(ctx context.Context, nc *nats.Conn, subject string, request *batch.Request) (*batch.Reply, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
@@ -85,6 +85,6 @@ func ask(ctx context.Context, nc *nats.Conn, subject string, request *llm.BatchR
 	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
 		return nil, fmt.Errorf("%s: %s: %s", code, m.Header.Get(micro.ErrorHeader), m.Data)
 	}
-	var reply llm.BatchReply
+	var reply batch.Reply
 	return &reply, json.Unmarshal(m.Data, &reply)
 }

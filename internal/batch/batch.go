@@ -19,6 +19,7 @@ import (
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/batch"
 	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -59,7 +60,7 @@ type Service struct {
 	conn     *natsconn.Conn
 	caller   *call.Caller
 	recorder *recorder.Recorder
-	batch    *llm.Batch
+	batch    *batch.Batch
 	once     *pool.Once[*batchCall, *llm.Reply]
 	permits  chan struct{} // a token for each prompt that the pool has
 	log      *slog.Logger
@@ -92,12 +93,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *execut
 	if err != nil {
 		return nil, fmt.Errorf("STAGE_LLM_EXTRA_BODY: %w", err)
 	}
-	b.batch, err = llm.NewBatch(llm.BatchConfig{
+	b.batch, err = batch.New(batch.Config{
 		MaxParallel: cfg.Batch.MaxParallel, ParallelLimit: cfg.Batch.ParallelLimit, MaxPrompts: cfg.Batch.MaxPrompts, RPM: cfg.Batch.RPM,
-		Retry: llm.BatchRetry{
-			MaxAttempts: cfg.Retry.MaxAttempts, BaseDelay: cfg.Retry.BaseDelay,
-			BackoffFactor: cfg.Retry.BackoffFactor, MaxDelay: cfg.Retry.MaxDelay,
-		},
+		Retry:           pool.RetryConfig(cfg.Retry),
 		MaxContentBytes: b.bytesMax(),
 		Request:         llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens, ExtraBody: extra},
 	})
@@ -202,7 +200,7 @@ func (b *Service) take(work, hard context.Context, endpoint, warning string, req
 }
 
 // answer asks the prompts and sends the reply.
-func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *llm.BatchRequest) {
+func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *batch.Request) {
 	began, run := time.Now(), b.newRun()
 	reply, err := b.batch.Do(work, run, request)
 	run.audited(hard)

@@ -32,7 +32,7 @@ var (
 )
 
 // batchRun is one batched request on its way: it makes the calls of its prompts through the stage's pool. It implements
-// [llm.BatchCaller].
+// [batch.Caller].
 type batchRun struct {
 	*Service
 	id string
@@ -58,11 +58,11 @@ type batchCall struct {
 // Weight estimates the tokens of the call. It implements [pool.Weighted].
 func (c *batchCall) Weight(int) int64 { return call.EstimateTokens(c.prepared, &c.request) }
 
-// Provider implements [llm.BatchCaller].
+// Provider implements [batch.Caller].
 func (r *batchRun) Provider() string { return r.caller.At(0).Provider() }
 
 // Call makes one attempt at a request through the pool. When ctx ends, or after batchPatience, it waits no longer for its
-// turn; a call in flight is waited for. It implements [llm.BatchCaller].
+// turn; a call in flight is waited for. It implements [batch.Caller].
 func (r *batchRun) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error) {
 	first := r.caller.At(0)
 	if err := r.caller.Affordable(request.Model); err != nil {

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/batch"
 )
 
 // Codes of the service's errors, in the header Nats-Service-Error-Code and in the body.
@@ -27,10 +28,10 @@ type BatchErrorBody struct {
 	Error string `json:"error"`
 	// Of all_failed. Fatal says that no prompt can succeed until somebody mends the account, the key or the address.
 	// ReportCut says that the report would have been too large.
-	Total     *int             `json:"total,omitempty"`
-	Report    []llm.BatchFault `json:"report,omitempty"`
-	ReportCut bool             `json:"report_cut,omitempty"`
-	Fatal     bool             `json:"fatal,omitempty"`
+	Total     *int          `json:"total,omitempty"`
+	Report    []batch.Fault `json:"report,omitempty"`
+	ReportCut bool          `json:"report_cut,omitempty"`
+	Fatal     bool          `json:"fatal,omitempty"`
 	// Of batch_too_large and reply_too_large.
 	Size *int `json:"size,omitempty"`
 	Max  *int `json:"max,omitempty"`
@@ -52,7 +53,7 @@ type batchRequestWire struct {
 }
 
 // ReadBatchRequest decodes a request. It is strict: a field that is misspelt would change what is asked in silence.
-func ReadBatchRequest(data []byte) (*llm.BatchRequest, error) {
+func ReadBatchRequest(data []byte) (*batch.Request, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("request is not in UTF-8")
 	}
@@ -65,7 +66,7 @@ func ReadBatchRequest(data []byte) (*llm.BatchRequest, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("request goes on after its JSON object")
 	}
-	r := &llm.BatchRequest{Prompts: make([]string, len(w.Prompts)), Contexts: w.Contexts}
+	r := &batch.Request{Prompts: make([]string, len(w.Prompts)), Contexts: w.Contexts}
 	for i, p := range w.Prompts {
 		if p == nil {
 			return nil, fmt.Errorf("prompt %d is null", i)
@@ -98,12 +99,12 @@ func mendJSON(err error) error {
 
 // batchReply encodes the outcome of a batch: the body of the reply and, where it is a service error, its code and
 // description. No body is larger than bytesMax.
-func batchReply(provider string, reply *llm.BatchReply, err error, bytesMax int) (body []byte, code, description string) {
+func batchReply(provider string, reply *batch.Reply, err error, bytesMax int) (body []byte, code, description string) {
 	if err == nil {
 		if body = encodeJSON(reply); len(body) <= bytesMax {
 			return body, "", ""
 		}
-		err = &llm.BatchReplyTooLargeError{Size: len(body), Max: bytesMax}
+		err = &batch.ReplyTooLargeError{Size: len(body), Max: bytesMax}
 	}
 	e := batchErrorOf(provider, err)
 	for body = encodeJSON(e); len(body) > bytesMax && len(e.Report) > 0; body = encodeJSON(e) {
@@ -114,20 +115,20 @@ func batchReply(provider string, reply *llm.BatchReply, err error, bytesMax int)
 
 // batchErrorOf sorts the error of a batch.
 func batchErrorOf(provider string, err error) *BatchErrorBody {
-	if e, ok := errors.AsType[*llm.BatchTooLargeError](err); ok {
+	if e, ok := errors.AsType[*batch.TooLargeError](err); ok {
 		return &BatchErrorBody{Code: BatchTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
-	if e, ok := errors.AsType[*llm.BatchReplyTooLargeError](err); ok {
+	if e, ok := errors.AsType[*batch.ReplyTooLargeError](err); ok {
 		return &BatchErrorBody{Code: batchReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
-	if e, ok := errors.AsType[*llm.RateLimitedError](err); ok {
+	if e, ok := errors.AsType[*batch.RateLimitedError](err); ok {
 		body := &BatchErrorBody{Code: batchRateLimited, Error: e.Error(), Provider: e.Provider, batchRetryAfter: &batchRetryAfter{}}
 		if ms := e.RetryAfter.Milliseconds(); ms > 0 {
 			body.RetryAfterMS = &ms
 		}
 		return body
 	}
-	if e, ok := errors.AsType[*llm.AllFailedError](err); ok {
+	if e, ok := errors.AsType[*batch.AllFailedError](err); ok {
 		total := e.Total()
 		body := &BatchErrorBody{Code: BatchAllFailed, Error: fmt.Sprintf("all %d prompts failed", total), Total: &total, Report: e.Reply.ErrorReport()}
 		for _, err := range e.Unwrap() {

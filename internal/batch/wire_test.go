@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/batch"
 )
 
 func TestServiceVersionsAreSemantic(t *testing.T) {
@@ -35,7 +35,7 @@ func FuzzReadBatchRequest(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	batch, err := llm.NewBatch(llm.DefaultBatch())
+	batch, err := batch.New(batch.Default())
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -1,66 +1,68 @@
-package llm
+package batch
 
 import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/llm-stage/stage/llm"
 )
 
-// The values of BatchResult.Status.
+// The values of Result.Status.
 const (
-	BatchSuccess = "success"
-	BatchError   = "error"
+	Success = "success"
+	Failure = "error"
 )
 
-// BatchReply is what became of a batch.
-type BatchReply struct {
+// Reply is what became of a batch.
+type Reply struct {
 	// Results are in the order of the prompts, one for each.
-	Results []BatchResult `json:"results"`
+	Results []Result `json:"results"`
 	// TotalTokens sums what was told of tokens, of failed attempts too. Nil:
 	// nothing was told.
-	TotalTokens *BatchTokens `json:"total_tokens"`
+	TotalTokens *Tokens `json:"total_tokens"`
 	// TotalTimeMS is the time from the start to the last result, in
 	// milliseconds.
 	TotalTimeMS int64 `json:"total_time_ms"`
 }
 
-// BatchTokens counts the tokens of a batch.
-type BatchTokens struct {
+// Tokens counts the tokens of a batch.
+type Tokens struct {
 	PromptTokens     int64 `json:"prompt_tokens"`
 	CompletionTokens int64 `json:"completion_tokens"`
 	TotalTokens      int64 `json:"total_tokens"`
 }
 
-// BatchResult is what became of one prompt.
-type BatchResult struct {
-	// Status is [BatchSuccess] or [BatchError].
+// Result is what became of one prompt.
+type Result struct {
+	// Status is [Success] or [Failure].
 	Status string `json:"status"`
-	// Content is the answer, never empty beside BatchSuccess.
+	// Content is the answer, never empty beside Success.
 	Content string `json:"content,omitempty"`
 	// Error says what went wrong, Reason in one word.
-	Error  string `json:"error,omitempty"`
-	Reason Reason `json:"reason,omitempty"`
+	Error  string     `json:"error,omitempty"`
+	Reason llm.Reason `json:"reason,omitempty"`
 	// Err is the error behind Error; nil on success, and in a result that was
 	// read from JSON.
 	Err error `json:"-"`
 }
 
-// BatchFault is one entry of an error report.
-type BatchFault struct {
+// Fault is one entry of an error report.
+type Fault struct {
 	// Index is the prompt's place in the request, from 0.
-	Index  int    `json:"index"`
-	Error  string `json:"error"`
-	Reason Reason `json:"reason"`
+	Index  int        `json:"index"`
+	Error  string     `json:"error"`
+	Reason llm.Reason `json:"reason"`
 }
 
 // AllSucceeded reports whether every prompt was answered.
-func (r *BatchReply) AllSucceeded() bool { return r.ErrorCount() == 0 }
+func (r *Reply) AllSucceeded() bool { return r.ErrorCount() == 0 }
 
 // Successes returns the answers alone, in the order of their prompts.
-func (r *BatchReply) Successes() []string {
+func (r *Reply) Successes() []string {
 	var contents []string
 	for i := range r.Results {
-		if r.Results[i].Status == BatchSuccess {
+		if r.Results[i].Status == Success {
 			contents = append(contents, r.Results[i].Content)
 		}
 	}
@@ -68,27 +70,27 @@ func (r *BatchReply) Successes() []string {
 }
 
 // ErrorCount is the number of prompts that were not answered.
-func (r *BatchReply) ErrorCount() int { return len(r.Results) - len(r.Successes()) }
+func (r *Reply) ErrorCount() int { return len(r.Results) - len(r.Successes()) }
 
 // ErrorReport lists the prompts that were not answered, in their order, and why.
-func (r *BatchReply) ErrorReport() []BatchFault {
-	var report []BatchFault
+func (r *Reply) ErrorReport() []Fault {
+	var report []Fault
 	for i := range r.Results {
-		if v := &r.Results[i]; v.Status != BatchSuccess {
-			report = append(report, BatchFault{Index: i, Error: v.Error, Reason: v.Reason})
+		if v := &r.Results[i]; v.Status != Success {
+			report = append(report, Fault{Index: i, Error: v.Error, Reason: v.Reason})
 		}
 	}
 	return report
 }
 
-// ErrBatchRequest says that a request is not one: it has no prompts, or not as
+// ErrRequest says that a request is not one: it has no prompts, or not as
 // many contexts as prompts. To be matched with [errors.Is].
-var ErrBatchRequest = errors.New("not a batch of prompts")
+var ErrRequest = errors.New("not a batch of prompts")
 
 // AllFailedError says that no prompt of a batch was answered.
 type AllFailedError struct {
 	// Reply holds the results. Its ErrorReport says what went wrong with each.
-	Reply *BatchReply
+	Reply *Reply
 }
 
 // Total is the number of prompts.
@@ -118,7 +120,7 @@ type RateLimitedError struct {
 	// RetryAfter is the longest wait that it asked for; 0: it asked for none.
 	RetryAfter time.Duration
 	// Reply holds the results.
-	Reply *BatchReply
+	Reply *Reply
 }
 
 // Error names the provider.
@@ -130,26 +132,26 @@ func (e *RateLimitedError) Error() string {
 	return text
 }
 
-// BatchTooLargeError says that a request has too many prompts.
-type BatchTooLargeError struct {
+// TooLargeError says that a request has too many prompts.
+type TooLargeError struct {
 	// Size is how many there are, Max how many there may be.
 	Size, Max int
 }
 
 // Error tells both.
-func (e *BatchTooLargeError) Error() string {
+func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("batch has %d prompts, at most %d are allowed: send several batches", e.Size, e.Max)
 }
 
-// BatchReplyTooLargeError says that the answers to a batch are too large
+// ReplyTooLargeError says that the answers to a batch are too large
 // together.
-type BatchReplyTooLargeError struct {
+type ReplyTooLargeError struct {
 	// Size is how many bytes there were when no further prompt was asked, Max
 	// how many there may be.
 	Size, Max int
 }
 
 // Error tells both.
-func (e *BatchReplyTooLargeError) Error() string {
+func (e *ReplyTooLargeError) Error() string {
 	return fmt.Sprintf("answers take %d bytes, at most %d are allowed: send fewer prompts at a time", e.Size, e.Max)
 }

@@ -1,4 +1,4 @@
-package llm
+package batch
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/llm-stage/stage/llm"
 )
 
 // Do asks the prompts of r and waits for all results. Prompts start in their
@@ -15,19 +17,19 @@ import (
 // A prompt that fails takes nothing from the others: the reply holds an error in
 // its place, and the error of Do is nil as long as one prompt was answered. If
 // none was it is a [*RateLimitedError], where that was for want of capacity, or
-// an [*AllFailedError]; if nothing was asked a [*BatchTooLargeError] or one that
-// wraps [ErrBatchRequest]. The answers being too large together is a
-// [*BatchReplyTooLargeError].
+// an [*AllFailedError]; if nothing was asked a [*TooLargeError] or one that
+// wraps [ErrRequest]. The answers being too large together is a
+// [*ReplyTooLargeError].
 //
 // No further call starts once one had a fatal error, once a prompt found no
 // capacity in all its attempts while no other was answered, or when ctx ends.
 // Prompts that were not asked then fail with that error.
-func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*BatchReply, error) {
+func (b *Batch) Do(ctx context.Context, caller Caller, r *Request) (*Reply, error) {
 	if err := b.Check(r); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	run := &batchRun{Batch: b, caller: caller, request: r, results: make([]BatchResult, len(r.Prompts))}
+	run := &batchRun{Batch: b, caller: caller, request: r, results: make([]Result, len(r.Prompts))}
 	waits, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	run.end = end
@@ -44,24 +46,24 @@ func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*B
 		})
 	}
 	workers.Wait()
-	reply := &BatchReply{Results: run.results, TotalTokens: run.tokens, TotalTimeMS: time.Since(began).Milliseconds()}
+	reply := &Reply{Results: run.results, TotalTokens: run.tokens, TotalTimeMS: time.Since(began).Milliseconds()}
 	return reply, run.verdict(reply)
 }
 
 // batchRun is one request on its way.
 type batchRun struct {
 	*Batch
-	caller  BatchCaller
-	request *BatchRequest
+	caller  Caller
+	request *Request
 	end     context.CancelCauseFunc // no further call starts
 	next    atomic.Int64            // prompt to begin
-	results []BatchResult           // each belongs to the worker that has taken its prompt
+	results []Result                // each belongs to the worker that has taken its prompt
 
 	mu     sync.Mutex // guards the rest, for a few instructions
 	last   time.Time  // when a prompt was answered last
 	bytes  int
-	tokens *BatchTokens
-	large  *BatchReplyTooLargeError
+	tokens *Tokens
+	large  *ReplyTooLargeError
 }
 
 // ask asks the i-th prompt until it is answered, or fails for good. waits ends
@@ -73,7 +75,7 @@ func (run *batchRun) ask(ctx, waits context.Context, i int) (content string, err
 		request.Context = *run.request.Contexts[i]
 	}
 	began := time.Now()
-	var fault *Error // the last one
+	var fault *llm.Error // the last one
 	for failures := 0; ; {
 		ended, err := run.turn(waits, run.caller.Provider())
 		if err != nil && fault == nil {
@@ -92,7 +94,7 @@ func (run *batchRun) ask(ctx, waits context.Context, i int) (content string, err
 		failures++
 		fault = run.fault(err)
 		wait, again := run.wait(failures, fault.RetryAfter)
-		if !again || fault.Reason == ReasonRateLimited || fault.Class != Capacity && fault.Class != Transient {
+		if !again || fault.Reason == llm.ReasonRateLimited || fault.Class != llm.Capacity && fault.Class != llm.Transient {
 			run.failed(fault, began)
 			return "", fault
 		}
@@ -110,27 +112,27 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// fault is the error of a call as an [*Error], which it mostly is.
-func (run *batchRun) fault(err error) *Error {
-	if e, ok := errors.AsType[*Error](err); ok {
+// fault is the error of a call as an [*llm.Error], which it mostly is.
+func (run *batchRun) fault(err error) *llm.Error {
+	if e, ok := errors.AsType[*llm.Error](err); ok {
 		if e.Class == 0 && e.Reason == "" {
 			named := *e
-			named.Reason = ReasonCancelled
+			named.Reason = llm.ReasonCancelled
 			return &named
 		}
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &Error{Provider: run.caller.Provider(), Reason: ReasonCancelled, Err: err}
+		return &llm.Error{Provider: run.caller.Provider(), Reason: llm.ReasonCancelled, Err: err}
 	}
-	return &Error{Provider: run.caller.Provider(), Class: Permanent, Reason: ReasonInternalError, Err: err}
+	return &llm.Error{Provider: run.caller.Provider(), Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
 }
 
 // notAsked is the error of a prompt that was not asked, for the batch has ended.
 func (run *batchRun) notAsked(waits context.Context) error {
 	cause := context.Cause(waits)
-	e := &Error{Reason: ReasonCancelled}
-	if why, ok := errors.AsType[*Error](cause); ok {
+	e := &llm.Error{Reason: llm.ReasonCancelled}
+	if why, ok := errors.AsType[*llm.Error](cause); ok {
 		named := *why // another prompt's: its facts are not this one's
 		named.Facts, named.Status, named.Code, named.Type = nil, 0, "", ""
 		e = &named
@@ -140,24 +142,24 @@ func (run *batchRun) notAsked(waits context.Context) error {
 }
 
 // failed ends the batch where a failure speaks for all its prompts.
-func (run *batchRun) failed(fault *Error, began time.Time) {
+func (run *batchRun) failed(fault *llm.Error, began time.Time) {
 	run.mu.Lock()
 	lonely := !run.last.After(began) // nobody was answered since
 	run.mu.Unlock()
-	if fault.Class == Fatal || fault.Class == 0 || fault.Class == Capacity && lonely {
+	if fault.Class == llm.Fatal || fault.Class == 0 || fault.Class == llm.Capacity && lonely {
 		run.end(fault)
 	}
 }
 
 // count adds the tokens of a reply.
-func (run *batchRun) count(reply *Reply) {
+func (run *batchRun) count(reply *llm.Reply) {
 	if reply == nil || reply.Usage == nil {
 		return
 	}
 	run.mu.Lock()
 	defer run.mu.Unlock()
 	if run.tokens == nil {
-		run.tokens = new(BatchTokens)
+		run.tokens = new(Tokens)
 	}
 	run.tokens.PromptTokens += reply.Usage.PromptTokens
 	run.tokens.CompletionTokens += reply.Usage.CompletionTokens
@@ -171,7 +173,7 @@ func (run *batchRun) answered(bytes int) {
 	run.last = time.Now()
 	run.bytes += bytes
 	if limit := run.cfg.MaxContentBytes; limit > 0 && run.bytes > limit {
-		run.large = &BatchReplyTooLargeError{Size: run.bytes, Max: limit}
+		run.large = &ReplyTooLargeError{Size: run.bytes, Max: limit}
 	}
 	large := run.large
 	run.mu.Unlock()
@@ -181,20 +183,20 @@ func (run *batchRun) answered(bytes int) {
 }
 
 // result is what became of a prompt.
-func (run *batchRun) result(content string, err error) BatchResult {
+func (run *batchRun) result(content string, err error) Result {
 	if err == nil {
-		return BatchResult{Status: BatchSuccess, Content: content}
+		return Result{Status: Success, Content: content}
 	}
-	e, _ := errors.AsType[*Error](err) // of ask
+	e, _ := errors.AsType[*llm.Error](err) // of ask
 	reason := e.Reason
-	if e.Class == Capacity {
-		reason = ReasonRateLimited
+	if e.Class == llm.Capacity {
+		reason = llm.ReasonRateLimited
 	}
-	return BatchResult{Status: BatchError, Error: e.Error(), Reason: reason, Err: e}
+	return Result{Status: Failure, Error: e.Error(), Reason: reason, Err: e}
 }
 
 // verdict is the error of a batch that is over.
-func (run *batchRun) verdict(reply *BatchReply) error {
+func (run *batchRun) verdict(reply *Reply) error {
 	if run.large != nil {
 		return run.large
 	}
@@ -203,8 +205,8 @@ func (run *batchRun) verdict(reply *BatchReply) error {
 	}
 	limited := &RateLimitedError{Provider: run.caller.Provider(), Reply: reply}
 	for i := range reply.Results {
-		e, _ := errors.AsType[*Error](reply.Results[i].Err)
-		if e.Class != Capacity {
+		e, _ := errors.AsType[*llm.Error](reply.Results[i].Err)
+		if e.Class != llm.Capacity {
 			return &AllFailedError{Reply: reply}
 		}
 		limited.RetryAfter = max(limited.RetryAfter, e.RetryAfter)
