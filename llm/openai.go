@@ -138,7 +138,7 @@ func (v *chatReply) read(body []byte, r *Reply) {
 		case "choices":
 			v.choices = value
 		case "usage":
-			v.usage.readChat(value)
+			v.usage.read(value, &chatUsage)
 		case "error":
 			v.fault = value
 		}

@@ -75,7 +75,7 @@ func (v *responsesReply) read(body []byte, r *Reply) {
 		case "output":
 			v.output = value
 		case "usage":
-			v.usage.readResponses(value)
+			v.usage.read(value, &responsesUsage)
 		case "error":
 			v.fault = value
 		}

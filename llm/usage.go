@@ -121,33 +121,24 @@ type openAIUsage struct {
 // ticksPerUSD is xAI's unit of cost.
 const ticksPerUSD = 1e10
 
-func (u *openAIUsage) readChat(raw []byte) {
-	for key, value := range jsonbytes.Members(raw) {
-		switch string(key) {
-		case "prompt_tokens":
-			u.prompt = countOf(value)
-		case "completion_tokens":
-			u.completion = countOf(value)
-		case "prompt_tokens_details":
-			u.readPrompt(value)
-		case "completion_tokens_details":
-			u.reasoning = countOf(jsonbytes.Find(value, "reasoning_tokens"))
-		default:
-			u.readCommon(key, value)
-		}
-	}
-}
+// usageNames are the members of a usage that chat completions and responses call differently.
+type usageNames struct{ prompt, completion, promptDetails, completionDetails string }
 
-func (u *openAIUsage) readResponses(raw []byte) {
+var (
+	chatUsage      = usageNames{"prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"}
+	responsesUsage = usageNames{"input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"}
+)
+
+func (u *openAIUsage) read(raw []byte, names *usageNames) {
 	for key, value := range jsonbytes.Members(raw) {
-		switch string(key) {
-		case "input_tokens":
+		switch {
+		case string(key) == names.prompt:
 			u.prompt = countOf(value)
-		case "output_tokens":
+		case string(key) == names.completion:
 			u.completion = countOf(value)
-		case "input_tokens_details":
+		case string(key) == names.promptDetails:
 			u.readPrompt(value)
-		case "output_tokens_details":
+		case string(key) == names.completionDetails:
 			u.reasoning = countOf(jsonbytes.Find(value, "reasoning_tokens"))
 		default:
 			u.readCommon(key, value)
