@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 var benchPrompt = strings.Repeat("Is this review good or bad? \"It broke after a day.\"\n", 20)
@@ -31,7 +33,7 @@ func BenchmarkAppendRequest(b *testing.B) {
 }
 
 func BenchmarkPrepare(b *testing.B) {
-	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: NewSecret("key"), Model: "m"})
+	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // Client asks one provider, one HTTP attempt a call. It is safe for concurrent
@@ -43,18 +45,18 @@ type ClientConfig struct {
 	// without credentials, query or fragment. Required.
 	BaseURL string
 	// APIKey is the credential. Empty: none is sent.
-	APIKey Secret `json:"-"`
+	APIKey redact.Secret `json:"-"`
 	// ExtraHeaders is a JSON object of strings, sent as headers with each
 	// request, in place of the client's own of the same names. The names of the
 	// connection and the body's (Host, Content-Length, Content-Type, ...) are
 	// refused, and with an APIKey the name that carries it. See
 	// [ValidateExtraHeaders]. Empty: none.
-	ExtraHeaders Secret `json:"-"`
+	ExtraHeaders redact.Secret `json:"-"`
 	// Redactor knows the secrets that servers may repeat: nothing that [Client.Do]
 	// returns holds one. The client adds APIKey, ExtraHeaders (but for well-known
 	// headers without secrets) and the credentials of the proxy. Nil: a Redactor
 	// of the client's own.
-	Redactor *Redactor `json:"-"`
+	Redactor *redact.Redactor `json:"-"`
 	// Model is asked where the request names none. Required.
 	Model string
 	// Concurrency is the most calls in flight: further ones wait for a
@@ -158,12 +160,12 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	c.timedOut = fmt.Errorf("%w after %v", ErrTimeout, c.cfg.Timeout)
 	c.transport = c.newTransport(roots)
 	if cfg.Redactor == nil {
-		c.cfg.Redactor = new(Redactor)
+		c.cfg.Redactor = new(redact.Redactor)
 	}
 	if err := c.use(first); err != nil {
 		return nil, err
 	}
-	c.cfg.APIKey, c.cfg.ExtraHeaders = Secret{}, Secret{} // they live in login alone
+	c.cfg.APIKey, c.cfg.ExtraHeaders = redact.Secret{}, redact.Secret{} // they live in login alone
 	return c, nil
 }
 
@@ -216,7 +218,7 @@ func (c *Client) Model() string { return c.cfg.Model }
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
 // Exchange is one HTTP attempt: what was sent, what came back, and when. It
-// holds no secret that the client's [Redactor] knows.
+// holds no secret that the client's [redact.Redactor] knows.
 type Exchange struct {
 	// Status is the HTTP status. 0: no reply came.
 	Status int
@@ -267,7 +269,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	x.Status = o.Status
 	x.Unknown = x.Sent && o.Err != nil && (o.Status == 0 || o.Status/100 == 2)
 	// Before anything is read, quoted or cut.
-	x.Response = secrets.redactJSON(body)
+	x.Response = secrets.RedactJSON(body)
 	if o.Form == FormTooLarge || o.Err != nil {
 		x.Response = secrets.RedactCut(x.Response)
 	}
@@ -301,7 +303,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	return x, e
 }
 
-// recount takes the usage from the body as it came: a key of digits alone may be a count of tokens, which redactJSON has
+// recount takes the usage from the body as it came: a key of digits alone may be a count of tokens, which RedactJSON has
 // taken out. A usage holds no text.
 func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
 	var whole Reply

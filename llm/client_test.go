@@ -26,6 +26,7 @@ import (
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // secret is a key that must not be seen anywhere but in the request's header.
@@ -44,7 +45,7 @@ func dial(t *testing.T, cfg llm.ProviderConfig, steps ...llmtest.Step) (*llm.Cli
 		cfg.DialContext = pipe.DialContext
 	}
 	if cfg.BaseURL = pipe.URL(); !cfg.APIKey.IsSet() {
-		cfg.APIKey = llm.NewSecret(secret)
+		cfg.APIKey = redact.NewSecret(secret)
 	}
 	client, err := llm.NewProvider(llm.Mock, cfg)
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // TestExtraBodiesOfTheReferences compares testdata/requests/extra-bodies.txt with the requests that result from what
@@ -59,7 +61,7 @@ func TestExtraBodiesOfTheReferences(t *testing.T) {
 	}
 	var b bytes.Buffer
 	for _, tt := range tests {
-		tt.cfg.APIKey, tt.cfg.Model = NewSecret("secret-key"), "model-1"
+		tt.cfg.APIKey, tt.cfg.Model = redact.NewSecret("secret-key"), "model-1"
 		c, err := NewProvider(tt.provider, tt.cfg)
 		if err != nil {
 			t.Fatal(err)

@@ -1,16 +1,15 @@
 package llm
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/textproto"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // header is one header of a request.
@@ -57,7 +56,7 @@ func readHeaders(text string) (headers []header, err error) {
 			err = fmt.Errorf("%s is set by the client itself; remove it", h.name)
 		case value[0] != '"':
 			err = fmt.Errorf("%s: the value is not a string", h.name)
-		case h.value == "" || h.value != strings.TrimSpace(h.value) || !isPrintable(h.value):
+		case h.value == "" || h.value != strings.TrimSpace(h.value) || strings.ContainsFunc(h.value, func(r rune) bool { return r < ' ' || r > '~' }):
 			err = fmt.Errorf("%s: the value is empty, begins or ends with a space, or is not printable ASCII", h.name)
 		case slices.ContainsFunc(headers, func(o header) bool { return o.name == h.name }):
 			err = fmt.Errorf("%s stands there twice", h.name)
@@ -70,119 +69,25 @@ func readHeaders(text string) (headers []header, err error) {
 	return headers, errors.Join(faults...)
 }
 
-func isToken(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return r > unicode.MaxASCII || !alphanumeric(byte(r)) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
-}
+// headerNameBytes are those that the name of a header may have.
+const headerNameBytes = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-func isPrintable(text string) bool {
-	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
-}
+func isToken(name string) bool { return name != "" && strings.Trim(name, headerNameBytes) == "" }
 
-// AddExtraHeaders adds the values in the text of [ClientConfig.ExtraHeaders], but for those of well-known headers without
-// secrets, as far as they have 8 bytes or more. Of a text that is no such object each word counts as one.
-func (r *Redactor) AddExtraHeaders(text string) {
+// AddHeaderSecrets adds to r the values in the text of [ClientConfig.ExtraHeaders], but for those of well-known headers
+// without secrets, if they have 8 bytes or more. Of a text that is no such object each word counts as one.
+func AddHeaderSecrets(r *redact.Redactor, text string) {
 	headers, err := readHeaders(text)
 	if err != nil {
 		r.AddValue(text)
 	}
-	r.addHeaders(headers)
+	addHeaders(r, headers)
 }
 
-func (r *Redactor) addHeaders(headers []header) {
+func addHeaders(r *redact.Redactor, headers []header) {
 	for _, h := range headers {
 		if !slices.Contains(openHeaders, h.name) {
 			r.AddValue(h.value)
 		}
 	}
-}
-
-// AddValue adds what may be secret in the value of a header or member: the whole, each of its words (Bearer KEY), and the
-// user and password of basic authentication. Of these only what has 8 bytes or more: shorter words may be in any answer.
-func (r *Redactor) AddValue(value string) {
-	parts := append(strings.Fields(value), value)
-	for _, word := range parts {
-		plain, err := base64.StdEncoding.DecodeString(word)
-		if _, password, found := strings.Cut(string(plain), ":"); err == nil && found && isPrintable(string(plain)) {
-			parts = append(parts, string(plain), password)
-		}
-	}
-	r.Add(slices.DeleteFunc(parts, func(part string) bool { return len(part) < anywhereBytes })...)
-}
-
-// AddExtraBody adds the values of those members of [Request.ExtraBody] whose names say that they are secret, as far as
-// they have 8 bytes or more: strings in members such as "api_key", "authToken" and "password", at any depth. Of members
-// whose names merely end in key or token, such as "sort_key", a word is secret if it looks like a credential: 16 bytes or
-// more with a letter and a digit.
-func (r *Redactor) AddExtraBody(raw json.RawMessage) {
-	if jsonbytes.Valid(raw) {
-		r.addMembers(raw, notSecret)
-	}
-}
-
-func (r *Redactor) addMembers(raw []byte, s secrecy) {
-	if raw[0] == '"' {
-		r.addMember(jsonbytes.Text(raw), s)
-	}
-	for name, value := range jsonbytes.Members(raw) {
-		r.addMembers(value[jsonbytes.SkipSpace(value, 0):], max(s, secrecyOf(string(name))))
-	}
-	for value := range jsonbytes.Elements(raw) {
-		r.addMembers(value, s)
-	}
-}
-
-func (r *Redactor) addMember(value string, s secrecy) {
-	switch s {
-	case notSecret:
-	case isSecret:
-		r.AddValue(value)
-	case maybeSecret:
-		for word := range strings.FieldsSeq(value) {
-			if len(word) >= credentialBytes && strings.ContainsAny(word, "0123456789") && strings.ContainsFunc(word, unicode.IsLetter) {
-				r.AddValue(word)
-			}
-		}
-	}
-}
-
-// credentialBytes is the least length of a credential whose member's name leaves open whether it is one.
-const credentialBytes = 16
-
-// secrecy is what the name of a member says of its value.
-type secrecy int
-
-const (
-	notSecret secrecy = iota
-	maybeSecret
-	isSecret
-)
-
-// openMembers are named like secrets, without the separators, but hold words of the user's own and of the model: OpenAI's
-// cache key, and the tokens that begin, end and fill a text.
-var openMembers = []string{"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken", "padtoken", "unktoken"}
-
-// secretWords are in the names of secrets, without the separators. A name that ends in one of openEnds alone may be that
-// of a map, a cache or a token of a text.
-var (
-	secretWords = []string{
-		"secret", "password", "passwd", "passphrase", "authorization", "credential", "bearer", "apikey", "accesskey", "authkey", "privatekey",
-		"accesstoken", "authtoken",
-	}
-	openEnds = []string{"key", "keys", "token", "tokens"}
-)
-
-// secrecyOf returns what a member of this name holds.
-func secrecyOf(name string) secrecy {
-	plain := strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "", ".", "").Replace(name))
-	switch {
-	case slices.Contains(openMembers, plain):
-		return notSecret
-	case strings.HasSuffix(plain, "auth"), slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains(plain, word) }):
-		return isSecret
-	case slices.ContainsFunc(openEnds, func(end string) bool { return strings.HasSuffix(plain, end) }):
-		return maybeSecret
-	}
-	return notSecret
 }

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
+
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // login is what calls send to be let in. Never changed.
@@ -22,7 +23,7 @@ type login struct {
 // and reads the files that hold them. Its error is a [*SettingError], or several
 // joined; both old ones then stay. A reply may still repeat the old ones: they
 // are kept out of what calls return, too.
-func (c *Client) SetLogin(apiKey, extraHeaders Secret) error {
+func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) error {
 	c.loginMu.Lock() // while the files are read, too: what was read first must not be stored last
 	defer c.loginMu.Unlock()
 	l, faults := readLogin(apiKey, extraHeaders)
@@ -37,7 +38,7 @@ func (c *Client) SetLogin(apiKey, extraHeaders Secret) error {
 }
 
 // readLogin reads and checks both secrets. Each error is a [*SettingError].
-func readLogin(apiKey, extraHeaders Secret) (l *login, faults []error) {
+func readLogin(apiKey, extraHeaders redact.Secret) (l *login, faults []error) {
 	l = new(login)
 	var err error
 	if l.key, err = apiKey.Value(); err == nil {
@@ -84,8 +85,8 @@ func (c *Client) use(l *login) error {
 // remember adds the secrets in use to the Redactor, which forgets those first that were added least recently.
 func (c *Client) remember(l *login) {
 	secrets := c.cfg.Redactor
-	secrets.addProxies()
-	secrets.addHeaders(l.extra)
+	addProxies(secrets)
+	addHeaders(secrets, l.extra)
 	secrets.Add(l.key)
 }
 
@@ -115,43 +116,12 @@ func ValidateAPIKey(key string) error {
 
 // addProxies adds the credentials in the variables that net/http reads. Short
 // ones are words of answers too: a password "pass" must not change a verdict.
-func (r *Redactor) addProxies() {
+func addProxies(r *redact.Redactor) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
-		for _, secret := range URLSecrets(os.Getenv(name)) {
+		for _, secret := range redact.URLSecrets(os.Getenv(name)) {
 			r.AddValue(secret)
 		}
 	}
-}
-
-// URLSecrets returns the credentials in an address, for [Redactor.AddValue]:
-// the password, or the user where there is none, as written and unescaped, and
-// the user together with the password. Of a text that is no valid address it is
-// what stands before the @.
-func URLSecrets(address string) []string {
-	_, rest, found := strings.Cut(address, "://")
-	if !found {
-		rest = address
-	}
-	host, _, _ := strings.Cut(rest, "/")
-	at := strings.LastIndexByte(host, '@')
-	if at < 0 {
-		if at = strings.LastIndexByte(rest, '@'); at < 0 { // a password may hold a slash
-			return nil
-		}
-		host = rest
-	}
-	user, secret, found := strings.Cut(host[:at], ":")
-	if !found || secret == "" { // some proxies take a key as the user
-		secret = user
-	}
-	secrets := []string{secret}
-	if meant, err := url.PathUnescape(secret); err == nil && meant != secret {
-		secrets = append(secrets, meant)
-	}
-	if found {
-		secrets = append(secrets, host[:at])
-	}
-	return secrets
 }
 
 // redactReply removes secrets from what the model answered. cut: its text ends before its end.

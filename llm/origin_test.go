@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 func TestAlikeNamesTheVerdictInTheProvidersWords(t *testing.T) {
@@ -117,7 +119,7 @@ func TestShortageNamesTheRemedy(t *testing.T) {
 }
 
 func TestAlikeHoldsNoKey(t *testing.T) {
-	c := &Client{cfg: ClientConfig{Redactor: new(Redactor)}}
+	c := &Client{cfg: ClientConfig{Redactor: new(redact.Redactor)}}
 	c.cfg.Redactor.Add("sk-very-secret")
 	e := &Error{Alike: "400 sk-very-secret", Err: errors.New("no")}
 	if c.redactError(e); e.Alike != "400 [redacted]" {

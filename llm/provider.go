@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // ProviderConfig configures a client for one of the providers known by name.
@@ -20,10 +22,10 @@ type ProviderConfig struct {
 	BaseURL string
 	// APIKey is the credential. Required at the provider's own address and for
 	// "azure".
-	APIKey Secret `json:"-"`
+	APIKey redact.Secret `json:"-"`
 	// ExtraHeaders and Redactor are those of [ClientConfig].
-	ExtraHeaders Secret    `json:"-"`
-	Redactor     *Redactor `json:"-"`
+	ExtraHeaders redact.Secret    `json:"-"`
+	Redactor     *redact.Redactor `json:"-"`
 	// Model is asked where the request names none; for "azure" the name of the
 	// deployment. Required, except for "mock".
 	Model string

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 func TestAddressesAreMendedAsPeopleCopyThem(t *testing.T) {
@@ -30,7 +32,7 @@ func TestAddressesAreMendedAsPeopleCopyThem(t *testing.T) {
 		{Mock, "http://127.0.0.1:9000/v1", "http://127.0.0.1:9000/v1/chat/completions"},
 	}
 	for _, tt := range tests {
-		c, err := NewProvider(tt.provider, ProviderConfig{BaseURL: tt.base, APIKey: NewSecret("key"), Model: "m"})
+		c, err := NewProvider(tt.provider, ProviderConfig{BaseURL: tt.base, APIKey: redact.NewSecret("key"), Model: "m"})
 		if err != nil {
 			t.Errorf("%s %q: %v", tt.provider, tt.base, err)
 			continue
@@ -62,7 +64,7 @@ func TestTokenLimitGoesByTheNameThatTheServerKnows(t *testing.T) {
 		{OpenRouter, ProviderConfig{}, "max_tokens"},
 	}
 	for _, tt := range tests {
-		tt.cfg.APIKey, tt.cfg.Model = NewSecret("key"), "m"
+		tt.cfg.APIKey, tt.cfg.Model = redact.NewSecret("key"), "m"
 		c, err := NewProvider(tt.provider, tt.cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -94,10 +96,10 @@ func TestEveryWrongSettingIsNamedAtOnce(t *testing.T) {
 		{"mock", Mock, ProviderConfig{}, []string{"BaseURL"}},
 		{"unknown", "bard", ProviderConfig{}, []string{"Provider"}},
 		{"all", Anthropic, ProviderConfig{
-			BaseURL: "ftp://x", APIKey: NewSecret("a b"), CAFile: bad, Concurrency: -1, Timeout: -1, MaxReplyBytes: -1,
+			BaseURL: "ftp://x", APIKey: redact.NewSecret("a b"), CAFile: bad, Concurrency: -1, Timeout: -1, MaxReplyBytes: -1,
 		}, []string{"APIKey", "BaseURL", "CAFile", "Concurrency", "MaxReplyBytes", "Model", "Timeout"}},
-		{"no file", Gemini, ProviderConfig{APIKey: NewSecret("k"), Model: "m", CAFile: bad + "x"}, []string{"CAFile"}},
-		{"model that leads away", Gemini, ProviderConfig{APIKey: NewSecret("k"), Model: "../files"}, []string{"Model"}},
+		{"no file", Gemini, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", CAFile: bad + "x"}, []string{"CAFile"}},
+		{"model that leads away", Gemini, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "../files"}, []string{"Model"}},
 	}
 	for _, base := range []string{"localhost:8000/v1", "http://", "http://u:p4ssword@h/v1", "http://h/v1?key=p4ssword", "http://h/v1#x", "http://[::1/p4ssword", "http://h:p4ssword/"} {
 		tests = append(tests, struct {
@@ -137,7 +139,7 @@ func settings(err error) []string {
 }
 
 func TestUnsendableRequestIsPermanent(t *testing.T) {
-	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: NewSecret("key"), Model: "m"})
+	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 func TestKeyIsReplacedForLaterCalls(t *testing.T) {
@@ -31,13 +32,13 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 		}
 		pipe, stop := server.Pipe()
 		defer stop()
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: llm.NewSecret("one")})
+		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret("one")})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer client.Close()
 		for _, key := range []string{"one", "two", ""} {
-			if err := client.SetLogin(llm.NewSecret(key), llm.Secret{}); err != nil {
+			if err := client.SetLogin(redact.NewSecret(key), redact.Secret{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
@@ -47,7 +48,7 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 		if got, want := strings.Join(keys, ","), "Bearer one,Bearer two,"; got != want {
 			t.Errorf("keys sent: %q, want %q", got, want)
 		}
-		err = client.SetLogin(llm.NewSecret("tail\n"), llm.Secret{})
+		err = client.SetLogin(redact.NewSecret("tail\n"), redact.Secret{})
 		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "APIKey" || strings.Contains(err.Error(), "tail") {
 			t.Errorf("SetLogin with a newline = %v", err)
 		}
@@ -55,22 +56,22 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 }
 
 func TestKeyIsNotPrinted(t *testing.T) {
-	cfg := llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: llm.NewSecret(secret), Model: "m"}
+	cfg := llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: redact.NewSecret(secret), Model: "m"}
 	client, err := llm.NewProvider(llm.OpenAI, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	direct := llm.ClientConfig{APIKey: llm.NewSecret(secret), Model: "m"}
-	key := llm.NewSecret(secret)
+	direct := llm.ClientConfig{APIKey: redact.NewSecret(secret), Model: "m"}
+	key := redact.NewSecret(secret)
 	type hidden struct { // of an unexported field, package fmt calls no method
 		provider llm.ProviderConfig
 		client   llm.ClientConfig
 		pointer  *llm.ProviderConfig
-		key      llm.Secret
-		keys     []llm.Secret
-		byName   map[string]llm.Secret
+		key      redact.Secret
+		keys     []redact.Secret
+		byName   map[string]redact.Secret
 	}
-	within := hidden{cfg, direct, &cfg, key, []llm.Secret{key}, map[string]llm.Secret{"key": key}}
+	within := hidden{cfg, direct, &cfg, key, []redact.Secret{key}, map[string]redact.Secret{"key": key}}
 	for _, v := range []any{client, cfg, &cfg, direct, struct{ C *llm.Client }{client}, key, &key, within, &within} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
 			text := fmt.Sprintf(verb, v)
@@ -79,8 +80,8 @@ func TestKeyIsNotPrinted(t *testing.T) {
 			}
 		}
 	}
-	holdsNoKey(t, "secret", key, &key, within, struct{ Key llm.Secret }{key})
-	if got, want := fmt.Sprintf("%v %s %+v %d", key, &key, llm.Secret{}, key), "(set) (set) (not set) (set)"; got != want {
+	holdsNoKey(t, "secret", key, &key, within, struct{ Key redact.Secret }{key})
+	if got, want := fmt.Sprintf("%v %s %+v %d", key, &key, redact.Secret{}, key), "(set) (set) (not set) (set)"; got != want {
 		t.Errorf("secrets print as %q, want %q", got, want)
 	}
 	if got, want := fmt.Sprint(client), "llm.Client{openai http://llm.test/v1 m}"; got != want {
@@ -104,7 +105,7 @@ func TestKeyIsInNoAnswer(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			key := cmp.Or(tt.key, secret)
-			client, _ := dial(t, llm.ProviderConfig{APIKey: llm.NewSecret(key), AcceptTruncated: tt.truncated}, llmtest.Step{Body: tt.body})
+			client, _ := dial(t, llm.ProviderConfig{APIKey: redact.NewSecret(key), AcceptTruncated: tt.truncated}, llmtest.Step{Body: tt.body})
 			x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello " + key})
 			if e != nil {
 				t.Fatalf("%s: %v", name, e)
@@ -143,7 +144,7 @@ func TestKeyOfDigitsIsNowhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, _ := dial(t, llm.ProviderConfig{APIKey: llm.NewSecret(key)}, llmtest.Step{Status: tt.status, Body: tt.body})
+				client, _ := dial(t, llm.ProviderConfig{APIKey: redact.NewSecret(key)}, llmtest.Step{Status: tt.status, Body: tt.body})
 				x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 				var reply string
 				if x.Reply != nil {
@@ -172,7 +173,7 @@ func TestCutRepliesHoldNoHalfOfTheKey(t *testing.T) {
 		"half an escape":          {Status: 500, Body: strings.Repeat("x", bound-15) + "sk-very\\u002dsecret-0123456789" + strings.Repeat("x", 99)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			client, _ := dial(t, llm.ProviderConfig{APIKey: llm.NewSecret(secret)}, step)
+			client, _ := dial(t, llm.ProviderConfig{APIKey: redact.NewSecret(secret)}, step)
 			x, _ := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 			if end := string(x.Response[len(x.Response)-20:]); !strings.HasSuffix(end, "x[redacted]") {
 				t.Errorf("%s: the recorded response ends with %q", name, end)
@@ -215,8 +216,8 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 		pipe, stop := server.Pipe()
 		defer stop()
 		client, err := llm.NewProvider(llm.Anthropic, llm.ProviderConfig{
-			BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: llm.NewSecret(secret), Model: "m",
-			ExtraHeaders: llm.NewSecret(`{"x-gateway":"Bearer gateway-token-1","anthropic-beta":"beta-2026-01-01","user-agent":"mine","x-mode":"low"}`),
+			BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret(secret), Model: "m",
+			ExtraHeaders: redact.NewSecret(`{"x-gateway":"Bearer gateway-token-1","anthropic-beta":"beta-2026-01-01","user-agent":"mine","x-mode":"low"}`),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +228,7 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 			{`{"x-gateway":"Bearer gateway-token-2"}`, "Bearer gateway-token-2", "[redacted] beta-2026-01-01 low"},
 		} {
 			if tt.headers != "" {
-				if err := client.SetLogin(llm.NewSecret(secret), llm.NewSecret(tt.headers)); err != nil {
+				if err := client.SetLogin(redact.NewSecret(secret), redact.NewSecret(tt.headers)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -236,7 +237,7 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 				t.Errorf("sent %v, got %v, want %q", got, e, tt.text)
 			}
 		}
-		err = client.SetLogin(llm.NewSecret(secret), llm.NewSecret(`{"x-api-key":"other"}`))
+		err = client.SetLogin(redact.NewSecret(secret), redact.NewSecret(`{"x-api-key":"other"}`))
 		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "ExtraHeaders" || !strings.Contains(err.Error(), "X-Api-Key carries the API key already") {
 			t.Errorf("got %v", err)
 		}
@@ -257,7 +258,7 @@ func TestACredentialMovesBetweenHeaderAndKeyInOneStep(t *testing.T) {
 		pipe, stop := server.Pipe()
 		defer stop()
 		const inHeader = `{"authorization":"Bearer in-the-header"}`
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, ExtraHeaders: llm.NewSecret(inHeader)})
+		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, ExtraHeaders: redact.NewSecret(inHeader)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +269,7 @@ func TestACredentialMovesBetweenHeaderAndKeyInOneStep(t *testing.T) {
 			{"sk other", `{"x-gateway":2}`, "APIKey: holds white space or control characters; remove them\nExtraHeaders: X-Gateway: the value is not a string", "Bearer sk-key one"},
 			{"", inHeader, "", "Bearer in-the-header "},
 		} {
-			err := client.SetLogin(llm.NewSecret(tt.key), llm.NewSecret(tt.headers))
+			err := client.SetLogin(redact.NewSecret(tt.key), redact.NewSecret(tt.headers))
 			if (err != nil || tt.fault != "") && fmt.Sprint(err) != tt.fault {
 				t.Errorf("key %s, headers %s: got %v, want %s", tt.key, tt.headers, err, tt.fault)
 			}
@@ -300,22 +301,6 @@ func TestExtraHeadersThatCannotBeSentAreNamed(t *testing.T) {
 		err := llm.ValidateExtraHeaders(text)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden")) {
 			t.Errorf("%s: got %v, want one that says %q", text, err, want)
-		}
-	}
-}
-
-func TestURLSecrets(t *testing.T) {
-	for address, want := range map[string]string{
-		"":                              "[]",
-		"http://proxy:8080":             "[]",
-		"http://user:pass%2Fword@proxy": "[pass%2Fword pass/word user:pass%2Fword]",
-		"http://token@proxy":            "[token]",
-		"http://token:@proxy":           "[token token:]",
-		"user:pa/ss@proxy:1":            "[pa/ss user:pa/ss]",
-		"http://user:pa%zz@proxy":       "[pa%zz user:pa%zz]",
-	} {
-		if got := fmt.Sprint(llm.URLSecrets(address)); got != want {
-			t.Errorf("%s: got %s, want %s", address, got, want)
 		}
 	}
 }
@@ -375,7 +360,7 @@ func TestKeyIsNowhereInWhatAServerRepeats(t *testing.T) {
 					}
 					pipe, stop := server.Pipe()
 					defer stop()
-					cfg := llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: llm.NewSecret(secret), Model: "m"}
+					cfg := llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret(secret), Model: "m"}
 					client, err := llm.NewProvider(provider, cfg)
 					if err != nil {
 						t.Fatal(err)
@@ -432,7 +417,7 @@ func holdsNoKey(t *testing.T, name string, values ...any) {
 func TestKeyIsInNoErrorOfTheConfiguration(t *testing.T) {
 	for _, key := range []string{secret + "\n", "\t" + secret, secret + " " + secret, secret + "\x00"} {
 		for _, provider := range append(llm.Providers(), "unknown") {
-			_, err := llm.NewProvider(provider, llm.ProviderConfig{BaseURL: "http://llm.test", APIKey: llm.NewSecret(key), Model: "m"})
+			_, err := llm.NewProvider(provider, llm.ProviderConfig{BaseURL: "http://llm.test", APIKey: redact.NewSecret(key), Model: "m"})
 			if err == nil {
 				t.Fatalf("%s takes the key %q", provider, key)
 			}
@@ -444,7 +429,7 @@ func TestKeyIsInNoErrorOfTheConfiguration(t *testing.T) {
 // A proxy's short password may be the answer to a row, and no provider ever sees it.
 func TestShortPasswordOfTheProxyIsAWordOfAnswers(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://builder:pass@127.0.0.1:1")
-	r := new(llm.Redactor)
+	r := new(redact.Redactor)
 	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Redactor: r})
 	if err != nil {
 		t.Fatal(err)

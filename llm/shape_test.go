@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 func TestShapeShowsMembersWithoutContents(t *testing.T) {
@@ -48,7 +50,7 @@ func TestShapeShowsMembersWithoutContents(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.provider, func(t *testing.T) {
-			tt.cfg.APIKey, tt.cfg.Model = NewSecret("secret-key"), "gpt-x"
+			tt.cfg.APIKey, tt.cfg.Model = redact.NewSecret("secret-key"), "gpt-x"
 			if got := shapeOf(t, tt.provider, &tt.cfg, &request); got != tt.want || strings.Contains(got, "secret") {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
@@ -65,7 +67,7 @@ func TestShapeIsBounded(t *testing.T) {
 	extra := json.RawMessage("{" + strings.Join(members, ",") + "}")
 	for _, provider := range Providers() {
 		for _, model := range []string{"m", long, strings.Repeat("\x01", 1000)} {
-			cfg := ProviderConfig{BaseURL: "http://host/" + strings.Repeat("x", 1000), APIKey: NewSecret("secret-key"), Model: "m"}
+			cfg := ProviderConfig{BaseURL: "http://host/" + strings.Repeat("x", 1000), APIKey: redact.NewSecret("secret-key"), Model: "m"}
 			got := shapeOf(t, provider, &cfg, &Request{Model: model, Prompt: "hello", ExtraBody: extra})
 			if len(got) > 500 || !utf8.ValidString(got) || !strings.HasPrefix(got, "POST http://host/xxx") || !strings.HasSuffix(got, ", …}") {
 				t.Errorf("%s: %d bytes: %s", provider, len(got), got)

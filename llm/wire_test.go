@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // now is when every scripted reply comes.
@@ -124,7 +125,7 @@ func TestRequests(t *testing.T) {
 	}
 	for name, cfg := range providers {
 		t.Run(name, func(t *testing.T) {
-			cfg.APIKey, cfg.Model = NewSecret("secret-key"), "model-1"
+			cfg.APIKey, cfg.Model = redact.NewSecret("secret-key"), "model-1"
 			provider, _, _ := strings.Cut(name, "-")
 			if name == OpenAIResponses {
 				provider = name

@@ -6,6 +6,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // target is one model of one provider, and the client that asks it.
@@ -75,7 +76,7 @@ func (t *target) open(cfg *config.Config, model string, dial dialFunc) error {
 		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, config.FileSuffix, err)
 	}
 	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
-		BaseURL: t.endpoint.BaseURL, APIKey: llm.NewSecret(key), Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
+		BaseURL: t.endpoint.BaseURL, APIKey: redact.NewSecret(key), Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
 		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.Redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
 		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated, DialContext: dial,

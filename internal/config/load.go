@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 	"github.com/sethvargo/go-envconfig"
 )
 
@@ -117,7 +118,7 @@ func (s Source) loadField(ctx context.Context, c *Config, f *Field, found *fault
 		path := f.Variable + FileSuffix
 		_, byValue := s.lookup(f.Variable)
 		if file, byPath := s.lookup(path); byPath {
-			secret := llm.SecretFile(file)
+			secret := redact.SecretFile(file)
 			f.value(c).Set(reflect.ValueOf(secret))
 			c.origins[f.Variable] = s.origin(path)
 			text, err := secret.Value()
@@ -129,7 +130,7 @@ func (s Source) loadField(ctx context.Context, c *Config, f *Field, found *fault
 			default:
 				f.checkSecret(path, text, found)
 				if f.Variable == "STAGE_LLM_EXTRA_BODY" { // read once: what is sent is what its secrets are known of
-					f.value(c).Set(reflect.ValueOf(llm.NewSecret(text)))
+					f.value(c).Set(reflect.ValueOf(redact.NewSecret(text)))
 				}
 			}
 			return

@@ -1,6 +1,6 @@
 package config
 
-import "github.com/llm-stage/stage/llm"
+import "github.com/llm-stage/stage/llm/redact"
 
 // Secret is the type of all secrets: passwords, keys, and addresses that hold one.
-type Secret = llm.Secret
+type Secret = redact.Secret

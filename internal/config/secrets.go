@@ -7,14 +7,15 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // Secrets are all that must not be printed. Those of NATS and of tracing are apart, as they are never sent to a provider,
 // and their words may be words of answers: they are removed from log lines and errors alone. Nil knows none. Safe for
 // concurrent use.
 type Secrets struct {
-	llm   llm.Redactor // keys, extra headers, members of the extra body, passwords of proxies
-	other llm.Redactor
+	llm   redact.Redactor // keys, extra headers, members of the extra body, passwords of proxies
+	other redact.Redactor
 	again func() // gathers them again; nil: nothing was gathered
 }
 
@@ -37,7 +38,7 @@ func (s *Secrets) Redact(b []byte) []byte {
 }
 
 // Redactor removes from replies what was sent to a provider.
-func (c *Config) Redactor() *llm.Redactor {
+func (c *Config) Redactor() *redact.Redactor {
 	if c.secrets == nil {
 		return nil
 	}
@@ -65,7 +66,7 @@ func (s *Secrets) gather(c *Config, environ map[string]string) {
 		case f.Variable == "STAGE_LLM_EXTRA_BODY":
 			s.llm.AddExtraBody([]byte(text))
 		case f.Variable == "STAGE_LLM_EXTRA_HEADERS":
-			s.llm.AddExtraHeaders(text)
+			llm.AddHeaderSecrets(&s.llm, text)
 		case strings.HasPrefix(f.Variable, VariablePrefix+"LLM_"):
 			s.llm.Add(text)
 		default:
@@ -73,17 +74,17 @@ func (s *Secrets) gather(c *Config, environ map[string]string) {
 		}
 	}
 	for _, address := range c.NATS.URL.addresses() {
-		s.other.Add(llm.URLSecrets(address)...)
+		s.other.Add(redact.URLSecrets(address)...)
 	}
 	for _, path := range []string{c.NATS.Creds, c.NATS.NKey} {
 		s.addSeeds(path)
 	}
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
-		s.llm.AddValue(strings.Join(llm.URLSecrets(environ[name]), " "))
+		s.llm.AddValue(strings.Join(redact.URLSecrets(environ[name]), " "))
 	}
 	for _, name := range []string{"", "TRACES_"} {
 		s.addList(environ["OTEL_EXPORTER_OTLP_"+name+"HEADERS"])
-		s.other.AddValue(strings.Join(llm.URLSecrets(environ["OTEL_EXPORTER_OTLP_"+name+"ENDPOINT"]), " "))
+		s.other.AddValue(strings.Join(redact.URLSecrets(environ["OTEL_EXPORTER_OTLP_"+name+"ENDPOINT"]), " "))
 	}
 }
 
@@ -92,7 +93,7 @@ func (s *Secrets) addSeeds(path string) {
 	if path == "" {
 		return
 	}
-	text, _ := llm.SecretFile(path).Value()
+	text, _ := redact.SecretFile(path).Value()
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); len(line) > 40 && !strings.HasPrefix(line, "-") && !strings.Contains(line, " ") {
 			s.other.Add(line)

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // TestSecretsInUseOutliveRotatedOnes rotates so often before and after a reload that only what it added again is known.
@@ -29,7 +29,7 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	rotate := func(name string) {
-		for _, r := range []*llm.Redactor{&cfg.secrets.llm, &cfg.secrets.other} {
+		for _, r := range []*redact.Redactor{&cfg.secrets.llm, &cfg.secrets.other} {
 			var rotated []string
 			for i := range 200 {
 				rotated = append(rotated, fmt.Sprintf("%s-%03d", name, i))

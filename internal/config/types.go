@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // Size is a number of bytes, written as 512, 64KiB, 256MiB or 1GiB. Never negative.
@@ -124,7 +125,7 @@ func (u *URLs) EnvDecode(text string) error {
 		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, parsed.Scheme) {
 			return fmt.Errorf("scheme %q is not one of nats, tls, ws and wss", parsed.Scheme)
 		}
-		urls = append(urls, llm.NewSecret(part))
+		urls = append(urls, redact.NewSecret(part))
 	}
 	*u = urls
 	return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 func TestLogLevelAndFormat(t *testing.T) {
@@ -22,10 +22,10 @@ func TestLogLevelAndFormat(t *testing.T) {
 	} {
 		var b strings.Builder
 		log := New(&b, tt.level, tt.format)
-		log.Debug("call", slog.Any("key", llm.NewSecret("hunter2")))
-		log.Info("call", slog.Any("key", llm.NewSecret("hunter2")))
-		log.Warn("call", slog.Any("key", llm.NewSecret("hunter2")))
-		log.Error("call", slog.Any("key", llm.NewSecret("hunter2")))
+		log.Debug("call", slog.Any("key", redact.NewSecret("hunter2")))
+		log.Info("call", slog.Any("key", redact.NewSecret("hunter2")))
+		log.Warn("call", slog.Any("key", redact.NewSecret("hunter2")))
+		log.Error("call", slog.Any("key", redact.NewSecret("hunter2")))
 		lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 		if len(lines) != tt.wantLines || json.Valid([]byte(lines[0])) != tt.wantJSON || strings.Contains(b.String(), "hunter2") {
 			t.Errorf("level %s, format %q: got\n%swant %d lines, JSON: %t, no secret", tt.level, tt.format, b.String(), tt.wantLines, tt.wantJSON)

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -41,7 +42,7 @@ func newWay(tb testing.TB, on bool) *way {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{APIKey: llm.NewSecret("sk-bench-0123456789"), BaseURL: "http://llm.test/v1", Model: "m", Concurrency: 1, Timeout: time.Minute, MaxReplyBytes: 1 << 20})
+	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{APIKey: redact.NewSecret("sk-bench-0123456789"), BaseURL: "http://llm.test/v1", Model: "m", Concurrency: 1, Timeout: time.Minute, MaxReplyBytes: 1 << 20})
 	if err != nil {
 		tb.Fatal(err)
 	}

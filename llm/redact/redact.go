@@ -1,9 +1,12 @@
-package llm
+// Package redact keeps secrets out of texts: a [Secret] prints nothing of itself, a [Redactor] removes secrets from what
+// others say.
+package redact
 
 import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -87,9 +90,9 @@ func (r *Redactor) RedactString(s string) string {
 	return string(n.replace([]byte(s)))
 }
 
-// redactJSON is Redact, but a key of digits alone may be a number of the JSON b, such as a count of tokens: so that it
-// stays JSON, null takes the place of the number.
-func (r *Redactor) redactJSON(b []byte) []byte {
+// RedactJSON is [Redactor.Redact] for JSON. A key of digits alone may be a number of it, such as a count of tokens: null
+// takes the place of the number, so that b stays JSON.
+func (r *Redactor) RedactJSON(b []byte) []byte {
 	clean := r.Redact(b)
 	if bytes.Equal(clean, b) || jsonbytes.Valid(clean) || !jsonbytes.Valid(b) {
 		return clean
@@ -139,7 +142,7 @@ func (r *Redactor) known() *needles {
 }
 
 // Format implements [fmt.Formatter]: whatever the verb, no secret is printed.
-func (r *Redactor) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "llm.Redactor") } // f keeps the error
+func (r *Redactor) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "redact.Redactor") } // f keeps the error
 
 // placeholders are what people give as a key where none is needed, in lower case: the words of vLLM's (EMPTY), LM
 // Studio's (lm-studio), llama.cpp's (sk-no-key-required, no-key), Ollama's (ollama) and LiteLLM's (sk-1234, anything)
@@ -324,4 +327,35 @@ func (n *needles) beginning(b []byte) int {
 		}
 	}
 	return len(b)
+}
+
+// URLSecrets returns the credentials in an address, for [Redactor.AddValue]:
+// the password, or the user where there is none, as written and unescaped, and
+// the user together with the password. Of a text that is no valid address it is
+// what stands before the @.
+func URLSecrets(address string) []string {
+	_, rest, found := strings.Cut(address, "://")
+	if !found {
+		rest = address
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	at := strings.LastIndexByte(host, '@')
+	if at < 0 {
+		if at = strings.LastIndexByte(rest, '@'); at < 0 { // a password may hold a slash
+			return nil
+		}
+		host = rest
+	}
+	user, secret, found := strings.Cut(host[:at], ":")
+	if !found || secret == "" { // some proxies take a key as the user
+		secret = user
+	}
+	secrets := []string{secret}
+	if meant, err := url.PathUnescape(secret); err == nil && meant != secret {
+		secrets = append(secrets, meant)
+	}
+	if found {
+		secrets = append(secrets, host[:at])
+	}
+	return secrets
 }

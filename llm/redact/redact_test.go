@@ -1,4 +1,4 @@
-package llm_test
+package redact_test
 
 import (
 	"encoding/base64"
@@ -13,11 +13,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
-func redactor(secrets ...string) *llm.Redactor {
-	r := new(llm.Redactor)
+const secret = "sk-very-secret-0123456789"
+
+func redactor(secrets ...string) *redact.Redactor {
+	r := new(redact.Redactor)
 	r.Add(secrets...)
 	return r
 }
@@ -114,7 +116,7 @@ func TestWhatIsNoSecretStays(t *testing.T) {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
-	none := (*llm.Redactor)(nil)
+	none := (*redact.Redactor)(nil)
 	if got := none.RedactString(secret) + string(none.RedactCut([]byte(secret))); got != secret+secret {
 		t.Errorf("without a Redactor: %q", got)
 	}
@@ -172,7 +174,7 @@ func TestSecretAddedLeastRecentlyIsForgotten(t *testing.T) {
 }
 
 func TestSecretsOfTheExtraBody(t *testing.T) {
-	r := new(llm.Redactor)
+	r := new(redact.Redactor)
 	r.AddExtraBody([]byte(`{"reasoning_effort":"low","user":"customer-service","prompt_cache_key":"customer-cache","promptCacheKey":"camel-cache","stop_tokens":["Observation:"],"eos_token":"<|endoftext|>","max_tokens":12345678,
 		"api_key":"sk-in-the-body","metadata":{"authToken":"in-metadata-1"},"list":[{"Password":"in-a-list-22"}],"token":"short",
 		"credentials":{"a":["in-an-array"]},"headers":{"Authorization":"Bearer in-a-header-5"},"x-basic-secret":"Basic dXNlcjpoaWRkZW4tcGFzcw=="}`))
@@ -205,7 +207,7 @@ func TestMembersNamedLikeKeysMayHoldWords(t *testing.T) {
 		`{"x-auth":"timestamp"}`:                                  "timestamp",
 		`{"aws_secret_access_key":"timestamp"}`:                   "timestamp",
 	} {
-		r := new(llm.Redactor)
+		r := new(redact.Redactor)
 		r.AddExtraBody([]byte(body))
 		for word := range strings.FieldsSeq(strings.Map(func(c rune) rune {
 			if strings.ContainsRune(`"{}[]:,`, c) {
@@ -360,5 +362,21 @@ func BenchmarkRedactCut(b *testing.B) {
 				r.RedactCut(text)
 			}
 		})
+	}
+}
+
+func TestURLSecrets(t *testing.T) {
+	for address, want := range map[string]string{
+		"":                              "[]",
+		"http://proxy:8080":             "[]",
+		"http://user:pass%2Fword@proxy": "[pass%2Fword pass/word user:pass%2Fword]",
+		"http://token@proxy":            "[token]",
+		"http://token:@proxy":           "[token token:]",
+		"user:pa/ss@proxy:1":            "[pa/ss user:pa/ss]",
+		"http://user:pa%zz@proxy":       "[pa%zz user:pa%zz]",
+	} {
+		if got := fmt.Sprint(redact.URLSecrets(address)); got != want {
+			t.Errorf("%s: got %s, want %s", address, got, want)
+		}
 	}
 }
