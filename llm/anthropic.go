@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 // anthropicMaxTokens is sent where the request sets no limit: the format
@@ -37,7 +38,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		limit = *r.MaxTokens
 	}
 	dst = strconv.AppendInt(dst, int64(limit), 10)
-	if system := r.systemPrompt(anthropicOutput); system != "" {
+	if system := r.systemPrompt(schema.AnthropicOutput); system != "" {
 		dst = append(dst, `,"system":`...)
 		dst = jsonbytes.AppendString(dst, system)
 	}
@@ -48,9 +49,9 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, `,"temperature":`...)
 		dst = jsonbytes.AppendFloat(dst, *r.Temperature)
 	}
-	if r.Schema != nil && r.Schema.within(anthropicOutput) {
+	if r.Schema != nil && r.Schema.Within(schema.AnthropicOutput) {
 		dst = append(dst, `,"output_config":{"format":{"type":"json_schema","schema":`...)
-		dst = append(dst, r.Schema.source...)
+		dst = append(dst, r.Schema.Source()...)
 		dst = append(dst, "}}"...)
 	}
 	return append(dst, '}')

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 func Example() {
@@ -63,15 +64,15 @@ func ExampleParseReply() {
 	// fatal 429 insufficient_quota: You exceeded your current quota. (check credit and spending limits at the provider)
 }
 
-func ExampleSchema_Validate() {
-	schema, err := llm.ParseSchema([]byte(`{"type": "object", "properties": {"stars": {"type": "integer"}}, "required": ["stars"]}`), "reply.json")
+func ExampleValidateReply() {
+	s, err := schema.Parse([]byte(`{"type": "object", "properties": {"stars": {"type": "integer"}}, "required": ["stars"]}`), "reply.json")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	_, err = schema.Validate(`{"stars": "five"}`)
-	fmt.Println(schema.Complaint(err))
-	value, err := schema.Validate("```json\n{\"stars\": 5}\n```")
+	_, err = llm.ValidateReply(s, `{"stars": "five"}`)
+	fmt.Println(llm.Complaint(err))
+	value, err := llm.ValidateReply(s, "```json\n{\"stars\": 5}\n```")
 	fmt.Println(string(value), err)
 	// Output:
 	// Your reply does not satisfy the schema: at '/stars': got string, want integer. Answer again with one JSON value that satisfies the schema, and nothing else.

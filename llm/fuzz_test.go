@@ -72,18 +72,3 @@ func fuzzReply(f *testing.F, w Wire, seeds ...string) {
 		}
 	})
 }
-
-func FuzzSchemaReply(f *testing.F) {
-	s, err := ParseSchema([]byte(reviewSchema), "schema")
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add("```json\n{\"mood\":\"good\",\"stars\":5}\n```")
-	f.Add(`{"mood":5}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		value, err := s.Validate(text)
-		if err == nil && (!json.Valid(value) || strings.ContainsAny(string(value), "\n\r")) {
-			t.Errorf("Validate(%q) = %q", text, value)
-		}
-	})
-}

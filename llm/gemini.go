@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 // GenerateContent is Gemini's models/{model}:generateContent.
@@ -33,7 +34,7 @@ func (GenerateContent) SetHeader(h http.Header, key string) {
 // AppendRequest implements [Wire].
 func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, '{')
-	if system := r.systemPrompt(geminiOutput); system != "" {
+	if system := r.systemPrompt(schema.GeminiOutput); system != "" {
 		dst = append(dst, `"systemInstruction":{"parts":[{"text":`...)
 		dst = jsonbytes.AppendString(dst, system)
 		dst = append(dst, `}]},`...)
@@ -68,9 +69,9 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 		if r.Schema != nil {
 			dst = append(dst, `"responseMimeType":"application/json",`...)
 		}
-		if r.Schema != nil && r.Schema.within(geminiOutput) {
+		if r.Schema != nil && r.Schema.Within(schema.GeminiOutput) {
 			dst = append(dst, `"responseJsonSchema":`...)
-			dst = append(dst, r.Schema.source...)
+			dst = append(dst, r.Schema.Source()...)
 			dst = append(dst, ',')
 		}
 		dst[len(dst)-1] = '}' // the last comma

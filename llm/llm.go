@@ -15,7 +15,11 @@
 //	fmt.Println(exchange.Reply.Text)
 package llm
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/llm-stage/stage/llm/schema"
+)
 
 // Request is one question in words that all wire formats share. Its zero value
 // asks an empty prompt of the client's own model. A Request is only read, never
@@ -39,9 +43,9 @@ type Request struct {
 	// merged member by member. It must pass [ValidateExtraBody]. Empty: none.
 	ExtraBody json.RawMessage
 	// Schema is the schema that the reply must satisfy. It is sent where the
-	// provider supports it; [Schema.Validate] checks the reply in any case. Nil:
+	// provider supports it; [ValidateReply] checks the reply in any case. Nil:
 	// none.
-	Schema *Schema
+	Schema *schema.Schema
 	// Rejected is the reply that an earlier attempt gave and Complaint what was
 	// wrong with it. With a Complaint both are sent after the prompt, so that the
 	// model can mend its answer. Empty: nothing is sent.

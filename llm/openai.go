@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 // ChatCompletions is OpenAI's /chat/completions, spoken by most servers:
@@ -74,13 +75,13 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	if r.Schema != nil {
 		dst = append(dst, `,"response_format":{"type":"json_schema","json_schema":{"name":"reply","strict":`...)
-		strict := openAIStrict
+		strict := schema.OpenAIStrict
 		if w.Azure {
-			strict = azureStrict
+			strict = schema.AzureStrict
 		}
-		dst = strconv.AppendBool(dst, r.Schema.within(strict))
+		dst = strconv.AppendBool(dst, r.Schema.Within(strict))
 		dst = append(dst, `,"schema":`...)
-		dst = append(dst, r.Schema.source...)
+		dst = append(dst, r.Schema.Source()...)
 		dst = append(dst, "}}"...)
 	}
 	return append(dst, '}')

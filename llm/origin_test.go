@@ -98,7 +98,7 @@ func TestProxyThatRefusesIsNamed(t *testing.T) {
 }
 
 func TestSchemaFailureIsAlike(t *testing.T) {
-	_, err := schemaOf(t, `{"type":"object"}`).Validate("17")
+	_, err := ValidateReply(schemaOf(t, `{"type":"object"}`), "17")
 	if e, ok := errors.AsType[*Error](err); !ok || e.Alike != "schema_validation_failed" || e.Origin != OfRequest {
 		t.Errorf("got %+v", err)
 	}

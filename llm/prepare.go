@@ -71,7 +71,7 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 func sizeOf(r *Request) int {
 	n := len(r.Model) + len(r.System) + len(r.Context) + len(r.Prompt) + len(r.Rejected) + len(r.Complaint)
 	if r.Schema != nil {
-		n += len(r.Schema.source)
+		n += len(r.Schema.Source())
 	}
 	return n + n/16 + 256
 }

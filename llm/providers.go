@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 // The providers known by name.
@@ -38,9 +40,9 @@ type Provider struct {
 	SchemaMember []string
 
 	wire    func(*ProviderConfig) Wire
-	dialect dialect  // of JSON Schema
-	trim    []string // from the end of an address as people copy it from the provider's page
-	version string   // appended to an address that names none
+	dialect schema.Dialect // of JSON Schema
+	trim    []string       // from the end of an address as people copy it from the provider's page
+	version string         // appended to an address that names none
 }
 
 // providers are all of them, in the order of the documentation. To add one, add a line here, its name above, its variables
@@ -49,31 +51,31 @@ var providers = [...]Provider{
 	{
 		Name: OpenAI, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
 		wire: openAIWire, trim: []string{"/chat/completions"},
-		dialect: openAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
 		Name: OpenAIResponses, BaseURL: "https://api.openai.com/v1", Compatible: true,
 		wire: func(*ProviderConfig) Wire { return Responses{} }, trim: []string{"/responses"},
-		dialect: openAIStrict, SchemaMember: []string{"text", "format", "schema"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{"text", "format", "schema"},
 	},
 	{
 		Name: OpenRouter, BaseURL: "https://openrouter.ai/api/v1", BatchRPM: 100,
 		wire: func(*ProviderConfig) Wire { return ChatCompletions{} }, trim: []string{"/chat/completions"},
-		dialect: openAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
 		Name: Azure, wire: azureWire, trim: []string{"/openai/v1", "/openai"},
-		dialect: azureStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+		dialect: schema.AzureStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
 		Name: Anthropic, BaseURL: "https://api.anthropic.com/v1", BatchRPM: 60,
 		wire: func(*ProviderConfig) Wire { return Messages{} }, trim: []string{"/messages"}, version: "/v1",
-		dialect: anthropicOutput,
+		dialect: schema.AnthropicOutput,
 	},
 	{
 		Name: Gemini, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
 		wire: func(*ProviderConfig) Wire { return GenerateContent{} }, version: "/v1beta",
-		dialect: geminiOutput, SchemaMember: []string{"generationConfig", "responseJsonSchema"},
+		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig", "responseJsonSchema"},
 	},
 	{
 		Name: Mock, Model: "mock", Keyless: true,
@@ -136,4 +138,4 @@ func (p *Provider) needsKey(address string) bool {
 // SchemaNote says in one line how the provider may enforce less than the whole schema, and where the schema first leaves
 // what the provider accepts. It is "" where the provider enforces all of it, and for [Mock]. A server that is compatible
 // with OpenAI may enforce more than OpenAI. Replies are validated in any case.
-func (p *Provider) SchemaNote(s *Schema) string { return s.note(p.dialect) }
+func (p *Provider) SchemaNote(s *schema.Schema) string { return s.Note(p.dialect) }

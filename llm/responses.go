@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 // Responses is OpenAI's /responses. Replies are not stored at the provider
@@ -44,9 +45,9 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	if r.Schema != nil {
 		dst = append(dst, `,"text":{"format":{"type":"json_schema","name":"reply","strict":`...)
-		dst = strconv.AppendBool(dst, r.Schema.within(openAIStrict))
+		dst = strconv.AppendBool(dst, r.Schema.Within(schema.OpenAIStrict))
 		dst = append(dst, `,"schema":`...)
-		dst = append(dst, r.Schema.source...)
+		dst = append(dst, r.Schema.Source()...)
 		dst = append(dst, "}}"...)
 	}
 	return append(dst, '}')

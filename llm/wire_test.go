@@ -17,6 +17,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/llm-stage/stage/llm/redact"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 // now is when every scripted reply comes.
@@ -175,9 +176,9 @@ func golden(t *testing.T, path string, got []byte) {
 	}
 }
 
-func schemaOf(t *testing.T, source string) *Schema {
+func schemaOf(t *testing.T, source string) *schema.Schema {
 	t.Helper()
-	s, err := ParseSchema([]byte(source), "schema")
+	s, err := schema.Parse([]byte(source), "schema")
 	if err != nil {
 		t.Fatal(err)
 	}

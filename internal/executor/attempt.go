@@ -107,7 +107,7 @@ func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 		if fault, ok := errors.AsType[*llm.Error](err); ok {
 			fault.Provider, fault.Status = e.caller.At(j.target).Provider(), x.Status
 		}
-		j.request.Rejected, j.request.Complaint = x.Reply.Text, e.prompt.schema.Complaint(err)
+		j.request.Rejected, j.request.Complaint = x.Reply.Text, llm.Complaint(err)
 		if again := e.address(j, j.target); again != nil {
 			return nil, again
 		}

@@ -13,13 +13,14 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
+	"github.com/llm-stage/stage/llm/schema"
 	"github.com/llm-stage/stage/llm/template"
 )
 
 // Prompt knows how a row becomes a request and a reply a result. Safe for concurrent use.
 type Prompt struct {
 	template *template.Template
-	schema   *llm.Schema // nil: any text
+	schema   *schema.Schema // nil: any text
 	format   *row.Format
 	Base     llm.Request // what all requests have in common
 }
@@ -55,7 +56,7 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	if path := cfg.Prompt.ResponseSchema; path != "" {
 		text, err := os.ReadFile(path)
 		if err == nil {
-			p.schema, err = llm.ParseSchema(text, path)
+			p.schema, err = schema.Parse(text, path)
 		}
 		fault("STAGE_RESPONSE_SCHEMA_FILE", err)
 		p.Base.Schema = p.schema
@@ -119,7 +120,7 @@ func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
 	var value json.RawMessage
 	if p.schema != nil {
-		if value, err = p.schema.Validate(a.Text); err != nil {
+		if value, err = llm.ValidateReply(p.schema, a.Text); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 // TestNoNoteOfASchemaThatIsNotSent: the extra body may take the schema out of the request.
@@ -33,7 +34,7 @@ func TestNoNoteOfASchemaThatIsNotSent(t *testing.T) {
 		{recursive, llm.Anthropic, `{"output_config":null}`, "sent in the system prompt"},
 		{uri, llm.Anthropic, `{"output_config":null}`, ""},
 	} {
-		schema, err := llm.ParseSchema([]byte(tt.schema), "schema")
+		schema, err := schema.Parse([]byte(tt.schema), "schema")
 		if err != nil {
 			t.Fatal(err)
 		}

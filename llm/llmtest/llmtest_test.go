@@ -19,6 +19,7 @@ import (
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -203,7 +204,7 @@ func TestErrorsAndLatenciesRepeatBySeed(t *testing.T) {
 }
 
 func TestAnswerSatisfiesTheSchema(t *testing.T) {
-	schema, err := llm.ParseSchema([]byte(`{"type":"object","properties":{
+	schema, err := schema.Parse([]byte(`{"type":"object","properties":{
 		"mood":{"type":"string","enum":["good","bad"]},"stars":{"type":"integer"},"tags":{"type":"array","items":{"$ref":"#/$defs/tag"}},
 		"spam":{"type":["boolean","null"]},"note":{"anyOf":[{"type":"string"},{"type":"null"}]},"kind":{"type":"string","const":"review"}},
 		"required":["mood","stars","tags","spam","note","kind"],"additionalProperties":false,"$defs":{"tag":{"type":"string"}}}`), "schema")

@@ -1,4 +1,4 @@
-package llm
+package schema
 
 import (
 	"encoding/json"
@@ -36,7 +36,7 @@ func closedObject(property string) string {
 	return `{"type":"object","properties":{"a":` + property + `},"required":["a"],"additionalProperties":false}`
 }
 
-var dialects = map[string]dialect{"o": openAIStrict, "z": azureStrict, "a": anthropicOutput, "r": geminiOutput, "g": geminiEnforced}
+var dialects = map[string]Dialect{"o": OpenAIStrict, "z": AzureStrict, "a": AnthropicOutput, "r": GeminiOutput, "g": geminiEnforced}
 
 // checkSubset compares who accepts the schema with a set of letters: o OpenAI's strict mode, z Azure's, a Anthropic,
 // r Gemini without a 400, g Gemini with all of it enforced. Each of the others must have complaint as its reason.
@@ -45,7 +45,7 @@ func checkSubset(t *testing.T, source, want, complaint string) {
 	s := schemaOf(t, source)
 	for letter, d := range dialects {
 		switch accepts := strings.Contains(want, letter); {
-		case accepts != s.within(d):
+		case accepts != s.Within(d):
 			t.Errorf("%.300s: within %s: %t, want %t; it says %q", source, letter, !accepts, accepts, s.outside[d])
 		case !accepts && !strings.Contains(s.outside[d], complaint):
 			t.Errorf("%.300s: %s says %q, want %q", source, letter, s.outside[d], complaint)
@@ -421,11 +421,11 @@ func TestStrictSchemaHasNothingUnknownAnywhere(t *testing.T) {
 		}
 		source := withDefinition(rapid.SampledFrom([]string{"$defs", "definitions"}).Draw(t, "definitions"), "x", draw("x"),
 			closedObject(`{"anyOf":[`+draw("one")+`,`+closedObject(draw("two"))+`,{"type":"array","items":`+draw("three")+`}]}`))
-		s, err := ParseSchema([]byte(source), "schema")
+		s, err := Parse([]byte(source), "schema")
 		if err != nil {
 			t.Skip(err) // such as one anchor twice
 		}
-		if s.within(openAIStrict) {
+		if s.Within(OpenAIStrict) {
 			strict++
 			var doc any
 			if err := json.Unmarshal(s.Source(), &doc); err != nil {
@@ -436,66 +436,5 @@ func TestStrictSchemaHasNothingUnknownAnywhere(t *testing.T) {
 	})
 	if strict < 10 {
 		t.Errorf("only %d schemas were strict", strict)
-	}
-}
-
-func TestNoteNamesThePlaceAndTheProvider(t *testing.T) {
-	uri := closedObject(`{"type":"string","format":"uri"}`)
-	bounds := closedObject(`{"type":"integer","minimum":1,"maximum":5}`)
-	for _, row := range []struct{ source, provider, want string }{
-		{uri, OpenAI, `sent without strict: /properties/a has the format "uri", outside OpenAI's strict mode; replies are validated here all the same`},
-		{uri, OpenAIResponses, "sent without strict: /properties/a"},
-		{uri, Azure, `sent without strict: /properties/a has the format "uri", outside Azure OpenAI's strict mode; `},
-		{bounds, Azure, `sent without strict: /properties/a has "maximum", outside Azure`},
-		{bounds, OpenAI, ""},
-		{uri, OpenRouter, "sent without strict: /properties/a"},
-		{uri, Anthropic, ""},
-		{uri, Gemini, `sent whole: /properties/a has the format "uri", which Gemini ignores; replies are validated here all the same`},
-		{uri, Mock, ""},
-		{uri, "other", ""},
-		{`{"type":"array"}`, Anthropic, "sent in the system prompt: the schema is not of the type object, outside Anthropic's structured outputs; "},
-		{closedObject(`{"$ref":"#"}`), Gemini, "sent in the system prompt: /properties/a is recursive and required, outside Gemini's structured output; "},
-		{closedObject(`{"type":"string"}`), OpenAI, ""},
-		{closedObject(`{"type":"string"}`), Anthropic, ""},
-		{closedObject(`{"type":"string"}`), Gemini, ""},
-		{
-			`{"type":"object","properties":{"x\ny":{}},"required":["x\ny"],"additionalProperties":false}`, OpenAI,
-			"sent without strict: /properties/x; y has no type",
-		},
-	} {
-		provider, _ := LookupProvider(row.provider) // of an unknown one nothing is known
-		got := provider.SchemaNote(schemaOf(t, row.source))
-		if !strings.HasPrefix(got, row.want) || row.want == "" && got != "" || strings.Contains(got, "\n") {
-			t.Errorf("%s: %s: note %q, want %q", row.source, row.provider, got, row.want)
-		}
-	}
-}
-
-// A schema of which a provider takes nothing goes into the system prompt; true, which is no object, goes as {}.
-func TestSchemaThatIsRefusedIsDescribed(t *testing.T) {
-	recursive := schemaOf(t, closedObject(`{"$ref":"#"}`))
-	anything := schemaOf(t, `true`)
-	bounds := schemaOf(t, closedObject(`{"type":"integer","minimum":1}`))
-	for _, row := range []struct {
-		wire   Wire
-		schema *Schema
-		system string
-		want   string
-	}{
-		{GenerateContent{}, recursive, "", `{"systemInstruction":{"parts":[{"text":"Answer with one JSON value`},
-		{GenerateContent{}, recursive, "Be brief.", `{"systemInstruction":{"parts":[{"text":"Be brief.\n\nAnswer with one JSON value`},
-		{GenerateContent{}, recursive, "", `"generationConfig":{"responseMimeType":"application/json"}}`},
-		{GenerateContent{}, anything, "", `"responseJsonSchema":{}}}`},
-		{Messages{}, recursive, "Be brief.", `"system":"Be brief.\n\nAnswer with one JSON value`},
-		{ChatCompletions{}, anything, "", `"strict":false,"schema":{}}}`},
-		{Responses{}, anything, "", `"strict":false,"schema":{}}}`},
-		{ChatCompletions{}, bounds, "", `"strict":true,"schema":{"type":"object"`},
-		{ChatCompletions{Azure: true}, bounds, "", `"strict":false,"schema":{"type":"object"`},
-		{Responses{}, recursive, "", `"strict":true,"schema":{"type":"object"`},
-	} {
-		got := string(row.wire.AppendRequest(nil, &Request{Model: "m", System: row.system, Prompt: "p", Schema: row.schema}))
-		if !strings.Contains(got, row.want) {
-			t.Errorf("%T sends %s, want %s", row.wire, got, row.want)
-		}
 	}
 }

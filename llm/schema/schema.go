@@ -1,4 +1,5 @@
-package llm
+// Package schema validates replies against a JSON Schema, and knows what of one each provider enforces itself.
+package schema
 
 import (
 	"bytes"
@@ -16,14 +17,14 @@ type Schema struct {
 	source   json.RawMessage // compact
 	compiled *jsonschema.Schema
 	patterns *backtracking
-	outside  map[dialect]string // where it first leaves a provider's subset
+	outside  map[Dialect]string // where it first leaves a provider's subset
 }
 
-// ParseSchema compiles a JSON Schema (draft 2020-12 unless "$schema" says
+// Parse compiles a JSON Schema (draft 2020-12 unless "$schema" says
 // otherwise). References reach no further than the schema itself: nothing is
 // read from files or the network. A pattern may be any of ECMA-262. Errors start
 // with name, which says where the source came from.
-func ParseSchema(source []byte, name string) (*Schema, error) {
+func Parse(source []byte, name string) (*Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	if err != nil {
 		return nil, fmt.Errorf("%s: not JSON: %w", name, err)
@@ -60,48 +61,34 @@ func (s *Schema) Source() json.RawMessage { return s.source }
 // returns the value as compact JSON. A Markdown fence around it is removed.
 // Patterns that need to backtrack, such as those with a lookahead, may take a
 // second in all: a reply that takes longer does not satisfy the schema. The
-// error is an [*Error] of class Transient and reason
-// [ReasonSchemaValidationFailed]: the model may do better when asked again with
-// [Schema.Complaint].
+// error says in one line what is wrong.
 func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	text = unfence(text)
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err != nil {
-		return nil, invalidReply(fmt.Errorf("reply is not one JSON value: %w", err))
+		return nil, fmt.Errorf("reply is not one JSON value: %w", err)
 	}
 	if err := s.patterns.validate(s.compiled, value); err != nil {
 		findings := err.Error()
 		if _, rest, ok := strings.Cut(findings, "\n"); ok { // the first line names the schema's address, which nobody knows
 			findings = rest
 		}
-		return nil, invalidReply(errors.New("reply does not satisfy the schema: " + excerpt.Of(oneLine(findings))))
+		return nil, errors.New("reply does not satisfy the schema: " + excerpt.Of(oneLine(findings)))
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, []byte(text)); err != nil {
-		return nil, invalidReply(err)
+		return nil, err
 	}
 	return compact.Bytes(), nil
 }
 
-// Complaint returns what to tell the model after [Schema.Validate] returned
-// err, for [Request.Complaint].
-func (s *Schema) Complaint(err error) string {
-	if e, ok := errors.AsType[*Error](err); ok {
-		err = e.Err
-	}
-	return "Your " + err.Error() + ". Answer again with one JSON value that satisfies the schema, and nothing else."
-}
-
-func invalidReply(err error) error {
-	return &Error{Class: Transient, Reason: ReasonSchemaValidationFailed, Alike: string(ReasonSchemaValidationFailed), Err: err}
-}
-
-// note says how a provider that accepts this dialect may enforce less than the whole schema: see [Provider.SchemaNote].
-func (s *Schema) note(d dialect) string {
-	if d == geminiOutput && s.within(d) {
+// Note says in one line how a provider that accepts this dialect may enforce less than the whole schema, and where the
+// schema first leaves what it accepts. It is "" where the provider enforces all of it, and for the zero Dialect.
+func (s *Schema) Note(d Dialect) string {
+	if d == GeminiOutput && s.Within(d) {
 		d = geminiEnforced
 	}
-	if s.within(d) {
+	if s.Within(d) {
 		return ""
 	}
 	n := dialectNotes[d]
@@ -109,30 +96,18 @@ func (s *Schema) note(d dialect) string {
 }
 
 // dialectNotes say what becomes of a schema outside of a dialect, and what it is outside of.
-var dialectNotes = map[dialect]struct{ how, subset string }{
-	openAIStrict:    {"sent without strict", "outside OpenAI's strict mode"},
-	azureStrict:     {"sent without strict", "outside Azure OpenAI's strict mode"},
-	anthropicOutput: {"sent in the system prompt", "outside Anthropic's structured outputs"},
-	geminiOutput:    {"sent in the system prompt", "outside Gemini's structured output"},
+var dialectNotes = map[Dialect]struct{ how, subset string }{
+	OpenAIStrict:    {"sent without strict", "outside OpenAI's strict mode"},
+	AzureStrict:     {"sent without strict", "outside Azure OpenAI's strict mode"},
+	AnthropicOutput: {"sent in the system prompt", "outside Anthropic's structured outputs"},
+	GeminiOutput:    {"sent in the system prompt", "outside Gemini's structured output"},
 	geminiEnforced:  {"sent whole", "which Gemini ignores"},
 }
 
-// instruction asks in the prompt for a reply that satisfies the schema, for a
+// Instruction asks in the prompt for a reply that satisfies the schema, for a
 // provider that would refuse the schema itself.
-func (s *Schema) instruction() string {
+func (s *Schema) Instruction() string {
 	return "Answer with one JSON value, and nothing else, that satisfies this JSON Schema:\n" + string(s.source)
-}
-
-// systemPrompt returns the system prompt, with the schema in it where the
-// provider's own member would refuse it.
-func (r *Request) systemPrompt(d dialect) string {
-	switch {
-	case r.Schema == nil || r.Schema.within(d):
-		return r.System
-	case r.System == "":
-		return r.Schema.instruction()
-	}
-	return r.System + "\n\n" + r.Schema.instruction()
 }
 
 // unfence removes white space and a Markdown code fence around a reply.

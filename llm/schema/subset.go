@@ -1,4 +1,4 @@
-package llm
+package schema
 
 import (
 	"encoding/json"
@@ -11,33 +11,35 @@ import (
 	"unicode/utf8"
 )
 
-// dialect is a set of the subsets of JSON Schema that providers accept.
-type dialect uint8
+// Dialect is a set of the subsets of JSON Schema that providers accept. The zero Dialect is that of a provider of which
+// nothing is known.
+type Dialect uint8
 
+// The subsets.
 const (
-	openAIStrict    dialect = 1 << iota // OpenAI's strict mode: a 400 for anything else
-	azureStrict                         // Azure's, which has fewer keywords and lower limits
-	anthropicOutput                     // Anthropic's structured outputs: a 400 for anything else
-	geminiOutput                        // Gemini's responseJsonSchema: what it refuses with a 400
+	OpenAIStrict    Dialect = 1 << iota // OpenAI's strict mode: a 400 for anything else
+	AzureStrict                         // Azure's, which has fewer keywords and lower limits
+	AnthropicOutput                     // Anthropic's structured outputs: a 400 for anything else
+	GeminiOutput                        // Gemini's responseJsonSchema: what it refuses with a 400
 	geminiEnforced                      // Gemini ignores keywords that it does not know
-	strictModes     = openAIStrict | azureStrict
-	constrained     = strictModes | anthropicOutput
+	strictModes     = OpenAIStrict | AzureStrict
+	constrained     = strictModes | AnthropicOutput
 	everyone        = constrained | geminiEnforced
-	refusing        = constrained | geminiOutput
+	refusing        = constrained | GeminiOutput
 )
 
 // schemaKeywords says who knows a keyword. Gemini knows annotations in the
 // sense that ignoring them changes nothing.
-var schemaKeywords = map[string]dialect{
+var schemaKeywords = map[string]Dialect{
 	"$schema": everyone, "$defs": everyone, "definitions": everyone, "$ref": everyone, "title": everyone,
 	"description": everyone, "type": everyone, "properties": everyone, "required": everyone,
 	"additionalProperties": everyone, "items": everyone, "enum": everyone, "anyOf": everyone,
-	"format": everyone, "minItems": everyone &^ azureStrict,
-	"const": constrained, "pattern": constrained &^ azureStrict,
-	"minimum": openAIStrict | geminiEnforced, "maximum": openAIStrict | geminiEnforced,
-	"exclusiveMinimum": openAIStrict, "exclusiveMaximum": openAIStrict, "multipleOf": openAIStrict,
-	"maxItems": openAIStrict | geminiEnforced,
-	"allOf":    anthropicOutput, "default": anthropicOutput | geminiEnforced,
+	"format": everyone, "minItems": everyone &^ AzureStrict,
+	"const": constrained, "pattern": constrained &^ AzureStrict,
+	"minimum": OpenAIStrict | geminiEnforced, "maximum": OpenAIStrict | geminiEnforced,
+	"exclusiveMinimum": OpenAIStrict, "exclusiveMaximum": OpenAIStrict, "multipleOf": OpenAIStrict,
+	"maxItems": OpenAIStrict | geminiEnforced,
+	"allOf":    AnthropicOutput, "default": AnthropicOutput | geminiEnforced,
 	"oneOf": geminiEnforced, "prefixItems": geminiEnforced, "propertyOrdering": geminiEnforced,
 	"$id": geminiEnforced, "$anchor": geminiEnforced, "$comment": geminiEnforced, "examples": geminiEnforced,
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
@@ -54,11 +56,11 @@ var keywordTypes = map[string][]string{
 }
 
 // schemaFormats says the same of formats. Azure knows none.
-var schemaFormats = map[string]dialect{
-	"date-time": everyone &^ azureStrict, "time": everyone &^ azureStrict, "date": everyone &^ azureStrict,
-	"duration": constrained &^ azureStrict, "email": constrained &^ azureStrict, "hostname": constrained &^ azureStrict,
-	"ipv4": constrained &^ azureStrict, "ipv6": constrained &^ azureStrict, "uuid": constrained &^ azureStrict,
-	"uri": anthropicOutput,
+var schemaFormats = map[string]Dialect{
+	"date-time": everyone &^ AzureStrict, "time": everyone &^ AzureStrict, "date": everyone &^ AzureStrict,
+	"duration": constrained &^ AzureStrict, "email": constrained &^ AzureStrict, "hostname": constrained &^ AzureStrict,
+	"ipv4": constrained &^ AzureStrict, "ipv6": constrained &^ AzureStrict, "uuid": constrained &^ AzureStrict,
+	"uri": AnthropicOutput,
 }
 
 // What OpenAI accepts of a schema in total, and what Azure does where it states
@@ -87,9 +89,9 @@ var anthropicPatternBad = regexp.MustCompile(`\(\?|\\[bBpP]|\{\d*,?\d{3}`)
 
 // outsideSubsets returns where a schema first leaves each provider's subset.
 // Definitions that nothing refers to count too: providers read them all.
-func outsideSubsets(doc any) map[dialect]string {
+func outsideSubsets(doc any) map[Dialect]string {
 	root, _ := doc.(map[string]any)
-	w := subsetWalk{root: root, outside: make(map[dialect]string), at: "#", refs: make(map[string][]schemaRef)}
+	w := subsetWalk{root: root, outside: make(map[Dialect]string), at: "#", refs: make(map[string][]schemaRef)}
 	if root["type"] != "object" {
 		w.fail(constrained, "", "is not of the type object")
 	}
@@ -98,29 +100,30 @@ func outsideSubsets(doc any) map[dialect]string {
 	}
 	w.schema(doc, "", 0, false)
 	if path, ok := w.cycle(func(schemaRef) bool { return true }); ok {
-		w.fail(anthropicOutput, path, "is recursive")
+		w.fail(AnthropicOutput, path, "is recursive")
 	}
 	if path, ok := w.cycle(func(r schemaRef) bool { return !r.optional }); ok {
-		w.fail(geminiOutput, path, "is recursive and required")
+		w.fail(GeminiOutput, path, "is recursive and required")
 	}
 	if path, ok := w.cycle(func(r schemaRef) bool { return r.levels == 0 }); ok {
 		w.fail(strictModes, path, "is recursive without an object or list between")
 	}
-	w.limit(openAIStrict, w.properties, openAIPropertiesMax, "properties")
-	w.limit(azureStrict, w.properties, azurePropertiesMax, "properties")
+	w.limit(OpenAIStrict, w.properties, openAIPropertiesMax, "properties")
+	w.limit(AzureStrict, w.properties, azurePropertiesMax, "properties")
 	w.limit(strictModes, w.characters, openAICharactersMax, "characters in names, enum and const")
 	w.limit(strictModes, w.enumValues, openAIEnumValuesMax, "enum values")
-	w.limit(anthropicOutput, w.optional, anthropicOptionalMax, "properties that are not required")
-	w.limit(anthropicOutput, w.unions, anthropicUnionsMax, "properties of several types")
+	w.limit(AnthropicOutput, w.optional, anthropicOptionalMax, "properties that are not required")
+	w.limit(AnthropicOutput, w.unions, anthropicUnionsMax, "properties of several types")
 	return w.outside
 }
 
-func (s *Schema) within(d dialect) bool { return s.outside[d] == "" }
+// Within reports whether the provider of a dialect accepts the whole schema.
+func (s *Schema) Within(d Dialect) bool { return s.outside[d] == "" }
 
 // subsetWalk visits every part of a schema once, as it is written.
 type subsetWalk struct {
 	root    map[string]any
-	outside map[dialect]string
+	outside map[Dialect]string
 	at      string                 // the definition being visited, as a reference
 	refs    map[string][]schemaRef // by the definition that they are in
 
@@ -134,18 +137,18 @@ type schemaRef struct {
 }
 
 // fail notes where the schema leaves dialects, each one's first place only.
-func (w *subsetWalk) fail(in dialect, path, format string, args ...any) {
+func (w *subsetWalk) fail(in Dialect, path, format string, args ...any) {
 	if path == "" {
 		path = "the schema"
 	}
-	for d := openAIStrict; d <= geminiEnforced; d <<= 1 {
+	for d := OpenAIStrict; d <= geminiEnforced; d <<= 1 {
 		if in&d != 0 && w.outside[d] == "" {
 			w.outside[d] = path + " " + fmt.Sprintf(format, args...)
 		}
 	}
 }
 
-func (w *subsetWalk) limit(in dialect, n, most int, what string) {
+func (w *subsetWalk) limit(in Dialect, n, most int, what string) {
 	if n > most {
 		w.fail(in, "", "has %d %s, more than %d", n, what, most)
 	}
@@ -171,10 +174,10 @@ func (w *subsetWalk) schema(value any, path string, levels int, optional bool) {
 	if slices.Contains(types, "object") || slices.Contains(types, "array") {
 		levels++
 		if levels > openAILevelsMax {
-			w.fail(openAIStrict, path, "is nested more than %d levels deep", openAILevelsMax)
+			w.fail(OpenAIStrict, path, "is nested more than %d levels deep", openAILevelsMax)
 		}
 		if levels > azureLevelsMax {
-			w.fail(azureStrict, path, "is nested more than %d levels deep", azureLevelsMax)
+			w.fail(AzureStrict, path, "is nested more than %d levels deep", azureLevelsMax)
 		}
 	}
 	for _, keyword := range slices.Sorted(maps.Keys(node)) {
@@ -280,7 +283,7 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, levels i
 		list, _ := node[keyword].([]any)
 		for _, item := range list {
 			if part, _ := item.(map[string]any); part["$ref"] != nil {
-				w.fail(anthropicOutput, path, "has \"$ref\" in allOf")
+				w.fail(AnthropicOutput, path, "has \"$ref\" in allOf")
 			}
 		}
 	case "format":
@@ -291,11 +294,11 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, levels i
 			w.fail(constrained, path, "has the pattern %q", text)
 		}
 		if anthropicPatternBad.MatchString(text) {
-			w.fail(anthropicOutput, path, "has the pattern %q", text)
+			w.fail(AnthropicOutput, path, "has the pattern %q", text)
 		}
 	case "minItems":
 		if number != "0" && number != "1" {
-			w.fail(anthropicOutput, path, "has minItems %s", number)
+			w.fail(AnthropicOutput, path, "has minItems %s", number)
 		}
 	case "exclusiveMinimum", "exclusiveMaximum":
 		if !isNumber { // a boolean in draft 4
@@ -371,7 +374,7 @@ func (w *subsetWalk) ref(node map[string]any, ref, path string, levels int, opti
 		return
 	}
 	if place == "definitions" { // which Gemini ignores
-		w.fail(geminiOutput, path, "refers to %q, which is not one of $defs", ref)
+		w.fail(GeminiOutput, path, "refers to %q, which is not one of $defs", ref)
 	}
 	w.refs[w.at] = append(w.refs[w.at], schemaRef{to: ref, path: path, levels: levels, optional: optional})
 }

@@ -1,7 +1,6 @@
-package llm
+package schema
 
 import (
-	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -56,8 +55,7 @@ func TestPatternsHaveADeadline(t *testing.T) {
 		s := schemaOf(t, schema)
 		s.patterns.limit = time.Millisecond
 		_, err := s.Validate("[" + strings.Repeat(slow+",", 1000) + slow + "]")
-		e, ok := errors.AsType[*Error](err)
-		if !ok || e.Reason != ReasonSchemaValidationFailed || !strings.Contains(e.Error(), `matching the pattern "^(?!b)(a+)+$" took longer than 1ms`) {
+		if err == nil || !strings.Contains(err.Error(), `matching the pattern "^(?!b)(a+)+$" took longer than 1ms`) {
 			t.Errorf("%s: %v", schema, err)
 		}
 		s.patterns.limit = patternTime
