@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+
 	"github.com/llm-stage/stage/internal/cost"
 )
 

@@ -9,8 +9,12 @@ const partitionMark = "{partition}" // PartitionSubject is the filter of one par
 func (c *InputConfig) PartitionSubject(partition int) string {
 	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
 } // checkStreams checks names and subjects, and that nothing the stage publishes comes back as its input.
+
 func (c *Config) checkStreams(found *faults) {
-	streams := []struct{ variable, name string }{{"STAGE_INPUT_STREAM", c.Input.Stream}, {"STAGE_RESULT_STREAM", c.Result.Stream}, {"STAGE_AUDIT_STREAM", c.Audit.Stream},
+	streams := []struct{ variable, name string }{
+		{"STAGE_INPUT_STREAM", c.Input.Stream},
+		{"STAGE_RESULT_STREAM", c.Result.Stream},
+		{"STAGE_AUDIT_STREAM", c.Audit.Stream},
 		{"STAGE_JOURNAL_STREAM", c.Journal.Stream},
 	}
 	for i, s := range streams {

@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"github.com/llm-stage/stage/internal/status"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/llm-stage/stage/internal/status"
 )
 
 // Bounds of the pages that watch.

@@ -4,9 +4,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/llm-stage/stage/internal/terminal"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -29,7 +30,7 @@ func (e *Executor) logQueued(row *consumer.Row) {
 // logStarted is for a row whose first call is about to be made.
 func (e *Executor) logStarted(row *consumer.Row, a pool.Attempt) {
 	if e.debug && a.Number == 1 {
-		e.log.Debug("row started", rowAttrs(row, slog.Float64("waited_ms", status.Milliseconds(a.Dispatched.Sub(row.Taken))))...)
+		e.log.Debug("row started", rowAttrs(row, slog.Float64("waited_ms", terminal.Milliseconds(a.Dispatched.Sub(row.Taken))))...)
 	}
 }
 
@@ -41,13 +42,13 @@ func (e *Executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, 
 		return
 	}
 	attrs := rowAttrs(row, slog.Int("attempt", a.Number), slog.String("provider", c.Provider), slog.String("model", c.Model),
-		slog.String("status", string(c.Status)), slog.Int("status_code", c.StatusCode), slog.Float64("latency_ms", status.Milliseconds(c.Latency)),
-		slog.Float64("dispatch_delay_ms", status.Milliseconds(a.DispatchDelay)))
+		slog.String("status", string(c.Status)), slog.Int("status_code", c.StatusCode), slog.Float64("latency_ms", terminal.Milliseconds(c.Latency)),
+		slog.Float64("dispatch_delay_ms", terminal.Milliseconds(a.DispatchDelay)))
 	if fault != nil {
 		attrs = append(attrs, slog.String("class", c.ErrorClass), slog.String("reason", string(fault.Reason)))
 	}
 	if c.RetryAfter > 0 {
-		attrs = append(attrs, slog.Float64("retry_after_ms", status.Milliseconds(c.RetryAfter)))
+		attrs = append(attrs, slog.Float64("retry_after_ms", terminal.Milliseconds(c.RetryAfter)))
 	}
 	if transient {
 		e.log.Warn("a call failed, its row is asked again or fails", attrs...)
@@ -68,7 +69,7 @@ func (e *Executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
 	}
 	ev := &reply.Event
 	attrs := rowAttrs(row, slog.String("source", ev.Source), slog.Int("attempts", ev.Attempts), slog.Int("capacity_retries", ev.CapacityRetries),
-		slog.Float64("took_ms", status.Milliseconds(time.Since(row.Taken))), slog.Int("bytes", len(reply.Body)))
+		slog.Float64("took_ms", terminal.Milliseconds(time.Since(row.Taken))), slog.Int("bytes", len(reply.Body)))
 	if failed {
 		e.log.Warn("row failed", append(attrs, slog.String("reason", ev.Reason))...)
 	} else {

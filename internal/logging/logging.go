@@ -2,10 +2,11 @@
 package logging
 
 import (
-	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/terminal"
 	"io"
 	"log/slog"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/terminal"
 )
 
 // NewConfigured returns the logger of the process by its configuration. No line that it writes holds a secret, whoever put

@@ -3,12 +3,13 @@ package logging
 import (
 	"bytes"
 	"fmt"
-	"github.com/llm-stage/stage/internal/config"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/config"
 )
 
 // TestSecretsOfTheProcessAreInNoLogLine logs what libraries might put into their errors.

@@ -2,10 +2,11 @@ package stage
 
 import (
 	"context"
-	"github.com/llm-stage/stage/internal/status"
 	"log/slog"
 	"math"
 	"time"
+
+	"github.com/llm-stage/stage/internal/status"
 )
 
 // summaryEvery is the time between two lines that say how far the work is.

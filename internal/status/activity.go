@@ -131,7 +131,7 @@ func (a *Activity) NoteRow(callID string, body []byte) {
 func (a *Activity) call(c *auditlog.Call) {
 	r := recentCall{
 		ID: c.CallID, Time: c.Time.UTC(), Sequence: c.Sequence, Call: c.CallIndex + 1, Provider: c.Provider, Model: c.Model,
-		Status: string(c.Status), StatusCode: c.StatusCode, ErrorClass: c.ErrorClass, LatencyMS: Milliseconds(c.Latency), DelayMS: Milliseconds(c.DispatchDelay),
+		Status: string(c.Status), StatusCode: c.StatusCode, ErrorClass: c.ErrorClass, LatencyMS: terminal.Milliseconds(c.Latency), DelayMS: terminal.Milliseconds(c.DispatchDelay),
 	}
 	if c.Usage != nil {
 		tokens := c.Usage.TotalTokens
@@ -271,7 +271,7 @@ func (a *Activity) latency(now time.Time) latencyReport {
 	}
 	slices.Sort(took)
 	at := func(share float64) *float64 {
-		ms := Milliseconds(took[int(share*float64(len(took)-1)+.5)])
+		ms := terminal.Milliseconds(took[int(share*float64(len(took)-1)+.5)])
 		return &ms
 	}
 	r.P50MS, r.P90MS, r.P99MS = at(.5), at(.9), at(.99)

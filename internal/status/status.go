@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/llm-stage/stage/internal/terminal"
+
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
@@ -149,7 +151,7 @@ func NewPoolReport(snap *Snapshot, now time.Time) PoolReport {
 	r := PoolReport{
 		Size: p.PoolSize, InFlight: p.InFlight, MaxConcurrent: p.MaxConcurrent, Waiting: p.Waiting,
 		Dispatched: p.Dispatched, Successes: p.Successes, CapacityRetries: p.CapacityRetries,
-		DelayMS: Milliseconds(p.CurrentDelay), PeakDelayMS: Milliseconds(p.PeakDelay),
+		DelayMS: terminal.Milliseconds(p.CurrentDelay), PeakDelayMS: terminal.Milliseconds(p.PeakDelay),
 		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(), PauseReason: snap.Pause,
 	}
 	if p.CurrentDelay > 0 {
@@ -242,8 +244,6 @@ func NewUsageReport(s cost.Spending) UsageReport {
 	}
 	return r
 }
-
-func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // instant is a time as reports have it.
 func instant(t time.Time) *time.Time {

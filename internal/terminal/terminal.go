@@ -56,9 +56,9 @@ func Duration(d time.Duration) string {
 	case d <= 0:
 		return "0"
 	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+		return fmt.Sprintf("%.1f ms", Milliseconds(d))
 	case d < time.Second:
-		return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
+		return fmt.Sprintf("%.0f ms", Milliseconds(d))
 	case d < 100*time.Second:
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	}
@@ -71,3 +71,6 @@ func OrDash(s string) string {
 	}
 	return s
 }
+
+// Milliseconds is a duration as reports, spans and log lines have it.
+func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
