@@ -1,214 +1,206 @@
 package template
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
-
-	controls "github.com/nikolalohinski/gonja/v2/builtins/control_structures"
-	"github.com/nikolalohinski/gonja/v2/exec"
-	"github.com/nikolalohinski/gonja/v2/nodes"
-	"github.com/nikolalohinski/gonja/v2/parser"
-	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// templateBlock is a block of ours: gonja's own keep their expressions to themselves, so
-// that the compiler could not reach them. Only "if" is gonja's.
-type templateBlock interface {
-	exec.ControlStructure
-	// compile compiles the block's expressions and what stands in it.
-	compile(c *templateCompiler) error
+// node is a part of a template: text, an output or a block.
+type node interface {
+	// render writes what the node renders to, or sets what it sets.
+	render(r *rendering) error
 }
 
-// blocks returns the blocks that gonja may parse.
-func (c *templateCompiler) blocks() map[string]parser.ControlStructureParser {
-	all := map[string]parser.ControlStructureParser{
-		"for": parseFor, "set": parseSet, "with": parseWith, "filter": parseFilter, "raw": parseRaw,
-	}
-	all["if"], _ = controls.All.Get("if")
-	for name, parse := range all {
-		all[name] = func(p, args *parser.Parser) (b nodes.ControlStructure, err error) {
-			at := args.Current()
-			defer func() {
-				if recover() != nil { // gonja goes on behind the last word of a block
-					err = errors.New("an expression ends too early")
-				}
-				err = c.blockError(name, at, err)
-			}()
-			return parse(p, args)
+// renderAll renders nodes one after the other.
+func renderAll(r *rendering, nodes []node) error {
+	for _, n := range nodes {
+		if err := n.render(r); err != nil {
+			return err
 		}
-	}
-	return all
-}
-
-// blockError gives an error of a block's parser the place of the block, if it has none.
-func (c *templateCompiler) blockError(name string, at *tokens.Token, err error) error {
-	if _, ok := errors.AsType[*templateFault](err); err == nil || ok {
-		return err
-	}
-	f := &templateFault{msg: err.Error()}
-	if e, ok := errors.AsType[*parser.SyntaxError](err); ok {
-		if e.Line > 0 {
-			return err // a better place than ours
-		}
-		f.msg = e.Message
-	}
-	if at != nil && at.Type != tokens.EOF {
-		f.line = c.source.line(at.Pos)
-	}
-	f.msg = fmt.Sprintf("%s: %s", name, strings.TrimSuffix(f.msg, "."))
-	return f
-}
-
-// blockAt is the part that all blocks of ours have.
-type blockAt struct {
-	location *tokens.Token
-	body     *nodes.Wrapper
-	line     int
-}
-
-func (b *blockAt) Position() *tokens.Token { return b.location }
-func (b *blockAt) String() string          { return "block" }
-
-// parseBody reads what stands in a block up to one of ends.
-func (b *blockAt) parseBody(p, args *parser.Parser, ends ...string) error {
-	if !args.End() {
-		return args.Error("unexpected", args.Current())
-	}
-	b.location = p.Current()
-	body, endArgs, err := p.WrapUntil(ends...)
-	if err != nil {
-		return err
-	}
-	b.body = body
-	if !endArgs.End() {
-		return endArgs.Error("unexpected", endArgs.Current())
 	}
 	return nil
 }
 
-// run renders what stands in the block, in a scope of its own in which set sets names.
-func (b *blockAt) run(r *exec.Renderer, set func(*exec.Context) error) error {
-	sub := r.Inherit()
-	if err := set(sub.Environment.Context); err != nil {
-		return err
-	}
-	return nodes.Walk(sub, b.body)
+type textNode struct {
+	text string
+	line int
 }
 
-// capture renders what stands in the block and returns it.
-func (b *blockAt) capture(r *exec.Renderer) (string, error) {
-	sub := r.Inherit()
-	out := &templateWriter{r: renderingOf(r.Evaluator()), max: outputMax(r)}
-	sub.Output = out
-	if err := nodes.Walk(sub, b.body); err != nil {
-		return "", err
-	}
-	return out.text.String(), nil
+func (n *textNode) render(r *rendering) error { return at(n.line, r.write(n.text)) }
+
+type outputNode struct {
+	value expr
+	line  int
 }
 
-func outputMax(r *exec.Renderer) int {
-	w, _ := r.Output.(*templateWriter)
-	return w.max
-}
-
-// rawBlock is text that only looks like tags. gonja's lexer has it as one piece.
-type rawBlock struct{ blockAt }
-
-func parseRaw(p, args *parser.Parser) (nodes.ControlStructure, error) {
-	b := &rawBlock{}
-	return b, b.parseBody(p, args, "endraw")
-}
-
-func (b *rawBlock) compile(c *templateCompiler) error { return c.body(b.body) }
-
-func (b *rawBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) error {
-	return nodes.Walk(r, b.body)
-}
-
-// forBlock is a loop.
-type forBlock struct {
-	blockAt
-	target    *target
-	items     nodes.Expression
-	test      nodes.Expression // nil: none
-	otherwise *blockAt         // nil: none
-	parts     int              // in the body: what one turn costs
-}
-
-func parseFor(p, args *parser.Parser) (nodes.ControlStructure, error) {
-	b := &forBlock{}
-	var err error
-	if b.target, err = parseTarget(args, false); err != nil {
-		return nil, err
-	}
-	if args.Match(tokens.In) == nil {
-		return nil, args.Error(`"in" is missing`, args.Current())
-	}
-	if b.items, err = parseTuple(args); err != nil {
-		return nil, err
-	}
-	if args.MatchName("if") != nil {
-		if b.test, err = args.ParseExpression(); err != nil {
-			return nil, err
-		}
-	}
-	if args.MatchName("recursive") != nil {
-		return nil, args.Error("recursive loops are not available", args.Current())
-	}
-	if err := b.parseBody(p, args, "else", "endfor"); err != nil || b.body.EndTag == "endfor" {
-		return b, err
-	}
-	b.otherwise = &blockAt{}
-	return b, b.otherwise.parseBody(p, args, "endfor")
-}
-
-func (b *forBlock) compile(c *templateCompiler) (err error) {
-	b.line = c.line
-	if b.items, err = c.expression(b.items); err != nil {
-		return err
-	}
-	c.set = b.target.names(c.set)
-	before := c.parts
-	if b.test != nil { // in which loop is that of a loop around
-		if b.test, err = c.expression(b.test); err != nil {
-			return err
-		}
-	}
-	c.loopOpen++
-	err = c.body(b.body)
-	c.loopOpen--
-	b.parts = c.parts - before + 1
-	if err == nil && b.otherwise != nil {
-		err = c.body(b.otherwise.body)
-	}
-	return err
-}
-
-func (b *forBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) error {
-	run := renderingOf(r.Evaluator())
-	items, err := b.turns(r, run)
+func (n *outputNode) render(r *rendering) error {
+	v, err := n.value.eval(r)
 	if err != nil {
 		return err
 	}
-	if len(items) == 0 {
-		if b.otherwise == nil {
-			return nil
+	text, err := r.text(v)
+	if err != nil {
+		return at(n.line, err)
+	}
+	return at(n.line, r.write(text))
+}
+
+// block reads the block whose tag begins here; around is the one that it stands in.
+func (p *parser) block(around *opened) (n node, err error) {
+	name, err := p.expectName("the name of a block")
+	if err != nil {
+		return nil, err
+	}
+	if p.blocks++; p.blocks > maxBlocks {
+		return nil, p.failf(name.line, "more than %d blocks within each other", maxBlocks)
+	}
+	defer func() { p.blocks-- }()
+	switch name.text {
+	case "if":
+		return p.ifBlock(name.line)
+	case "for":
+		return p.forBlock(name.line)
+	case "set":
+		return p.setBlock(name.line)
+	case "with":
+		return p.withBlock(name.line)
+	case "filter":
+		return p.filterBlock(name.line)
+	case "elif", "else", "endif", "endfor", "endset", "endwith", "endfilter", "endraw":
+		if around == nil {
+			return nil, p.failf(name.line, "%q does not belong to an open block", name.text)
 		}
-		return b.otherwise.run(r, func(*exec.Context) error { return nil })
+		return nil, p.failf(name.line, "%q does not belong to the open block %q of line %d", name.text, around.name, around.line)
+	case "raw":
+		return nil, p.unexpected("the end of the tag")
+	}
+	return nil, p.failf(name.line, "the block %q is not available; there are if, for, set, with, filter and raw", name.text)
+}
+
+// rest reads what stands in a block, behind its tag, and the tag that ends it, whose name it returns.
+func (p *parser) rest(name string, line int, ends ...string) ([]node, string, error) {
+	if err := p.tagEnd(); err != nil {
+		return nil, "", err
+	}
+	nodes, end, err := p.body(&opened{name, line, ends})
+	if err == nil && end != "elif" {
+		err = p.tagEnd()
+	}
+	return nodes, end, err
+}
+
+// ifNode renders the nodes of the first branch whose condition is true.
+type ifNode struct{ branches []branch }
+
+type branch struct {
+	condition expr
+	nodes     []node
+	line      int
+}
+
+func (p *parser) ifBlock(line int) (node, error) {
+	n := &ifNode{}
+	for end := "elif"; end == "elif"; {
+		b := branch{line: p.present().line}
+		var err error
+		if b.condition, err = p.tuple(false); err != nil {
+			return nil, err
+		}
+		if b.nodes, end, err = p.rest("if", line, "elif", "else", "endif"); err != nil {
+			return nil, err
+		}
+		n.branches = append(n.branches, b)
+		if end == "else" {
+			b := branch{condition: &constExpr{true}, line: line}
+			if b.nodes, _, err = p.rest("if", line, "endif"); err != nil {
+				return nil, err
+			}
+			n.branches = append(n.branches, b)
+		}
+	}
+	return n, nil
+}
+
+func (n *ifNode) render(r *rendering) error {
+	for i := range n.branches {
+		b := &n.branches[i]
+		v, err := b.condition.eval(r)
+		if err == nil {
+			err = at(b.line, r.spend(stepCost))
+		}
+		if err != nil {
+			return err
+		}
+		if truthy(v) {
+			return renderAll(r, b.nodes)
+		}
+	}
+	return nil
+}
+
+// forNode is a loop.
+type forNode struct {
+	line      int
+	target    *target
+	items     expr
+	test      expr // nil: none
+	nodes     []node
+	otherwise []node
+}
+
+func (p *parser) forBlock(line int) (node, error) {
+	n := &forNode{line: line}
+	var err error
+	if n.target, err = p.target(false); err != nil {
+		return nil, err
+	}
+	if err := p.expect("in"); err != nil {
+		return nil, err
+	}
+	if n.items, err = p.tuple(false, "recursive"); err != nil {
+		return nil, err
+	}
+	p.set = n.target.names(p.set)
+	if p.skip("if") { // in which loop is that of a loop around
+		if n.test, err = p.expression(true); err != nil {
+			return nil, err
+		}
+	}
+	if p.present().is("recursive") {
+		return nil, p.failf(line, "recursive loops are not available")
+	}
+	p.loops++
+	var end string
+	n.nodes, end, err = p.rest("for", line, "else", "endfor")
+	p.loops--
+	if err == nil && end == "else" {
+		n.otherwise, _, err = p.rest("for", line, "endfor")
+	}
+	return n, err
+}
+
+func (n *forNode) render(r *rendering) error {
+	items, err := n.turns(r)
+	if err != nil {
+		return err
+	}
+	defer r.close(r.open())
+	if len(items) == 0 {
+		return renderAll(r, n.otherwise)
 	}
 	l := &loopState{items: items}
-	for i := range items {
-		// What a turn runs is bounded by what stands in the block, so pay for all of it.
-		if err := run.spend(turnCost + b.parts*stepCost); err != nil {
-			return run.fail(b.line, err)
+	for i, item := range items {
+		if err := r.spend(turnCost); err != nil {
+			return at(n.line, err)
 		}
 		l.index = i
-		err := b.run(r, func(ctx *exec.Context) error {
-			ctx.Set("loop", l)
-			return b.bind(run, ctx, items[i])
-		})
-		if err != nil {
+		r.clear()
+		r.set("loop", l)
+		if err := n.target.set(r, item); err != nil {
+			return at(n.line, err)
+		}
+		if err := renderAll(r, n.nodes); err != nil {
 			return err
 		}
 	}
@@ -216,49 +208,269 @@ func (b *forBlock) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) err
 }
 
 // turns returns the items to loop over: all that pass the test.
-func (b *forBlock) turns(r *exec.Renderer, run *rendering) ([]any, error) {
-	v := r.Eval(b.items)
-	if v.IsError() {
-		return nil, v
-	}
-	items, err := run.items(valueOf(v))
+func (n *forNode) turns(r *rendering) ([]any, error) {
+	v, err := n.items.eval(r)
 	if err != nil {
-		return nil, run.fail(b.line, err)
+		return nil, err
 	}
-	if b.test == nil {
-		return items, nil
+	items, err := r.items(v)
+	if err != nil || n.test == nil {
+		return items, at(n.line, err)
 	}
+	defer r.close(r.open())
 	passed := []any{}
 	for _, item := range items {
-		if err := run.spend(turnCost + b.parts*stepCost); err != nil {
-			return nil, run.fail(b.line, err)
+		if err := r.spend(turnCost); err != nil {
+			return nil, at(n.line, err)
 		}
-		sub := r.Inherit()
-		if err := b.bind(run, sub.Environment.Context, item); err != nil {
+		r.clear()
+		if err := n.target.set(r, item); err != nil {
+			return nil, at(n.line, err)
+		}
+		ok, err := n.test.eval(r)
+		if err != nil {
 			return nil, err
 		}
-		ok := sub.Eval(b.test)
-		if ok.IsError() {
-			return nil, ok
-		}
-		if truthy(valueOf(ok)) {
+		if truthy(ok) {
 			passed = append(passed, item)
 		}
 	}
 	return passed, nil
 }
 
-// bind gives the loop's names the values of one item.
-func (b *forBlock) bind(run *rendering, ctx *exec.Context, item any) error {
-	if err := b.target.set(run, ctx, item); err != nil {
-		return run.fail(b.line, err)
+// setNode sets names or members of namespaces.
+type setNode struct {
+	line   int
+	target *target
+	value  expr
+	nodes  []node // whose text value filters; nil: it has none
+}
+
+func (p *parser) setBlock(line int) (node, error) {
+	n := &setNode{line: line}
+	var err error
+	if n.target, err = p.target(true); err != nil {
+		return nil, err
+	}
+	p.set = n.target.names(p.set)
+	p.readMembers(n.target)
+	if p.skip("=") {
+		if n.value, err = p.tuple(true); err != nil {
+			return nil, err
+		}
+		return n, p.tagEnd()
+	}
+	n.value, n.nodes, err = p.captured("set", line, p.filters)
+	return n, err
+}
+
+func (n *setNode) render(r *rendering) error {
+	v, err := r.captured(n.value, n.nodes)
+	if err == nil {
+		err = at(n.line, r.spend(stepCost))
+	}
+	if err != nil {
+		return err
+	}
+	return at(n.line, n.target.set(r, v))
+}
+
+// captured reads the filters of a block, what stands in it, and its end. The expression returned filters its text.
+func (p *parser) captured(name string, line int, filters func(expr) (expr, error)) (expr, []node, error) {
+	x, err := filters(heldExpr{})
+	if err != nil {
+		return nil, nil, err
+	}
+	nodes, _, err := p.rest(name, line, "end"+name)
+	return x, append([]node{}, nodes...), err
+}
+
+// filterNode writes the filtered text of nodes.
+type filterNode struct {
+	line  int
+	value expr
+	nodes []node
+}
+
+func (p *parser) filterBlock(line int) (node, error) {
+	x, nodes, err := p.captured("filter", line, func(of expr) (expr, error) {
+		of, err := p.oneFilter(of)
+		if err != nil {
+			return nil, err
+		}
+		return p.filters(of)
+	})
+	return &filterNode{line, x, nodes}, err
+}
+
+func (n *filterNode) render(r *rendering) error {
+	v, err := r.captured(n.value, n.nodes)
+	if err != nil {
+		return err
+	}
+	text, err := r.text(v)
+	if err != nil {
+		return at(n.line, err)
+	}
+	return at(n.line, r.write(text))
+}
+
+// withNode sets names for the nodes in it.
+type withNode struct {
+	line    int
+	targets []*target
+	values  []expr
+	nodes   []node
+}
+
+func (p *parser) withBlock(line int) (node, error) {
+	n := &withNode{line: line}
+	for more := p.present().kind != endToken; more; more = p.skip(",") {
+		t, err := p.target(false)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.expect("="); err != nil {
+			return nil, err
+		}
+		x, err := p.expression(true)
+		if err != nil {
+			return nil, err
+		}
+		n.targets, n.values = append(n.targets, t), append(n.values, x)
+	}
+	for _, t := range n.targets {
+		p.set = t.names(p.set)
+	}
+	var err error
+	n.nodes, _, err = p.rest("with", line, "endwith")
+	return n, err
+}
+
+func (n *withNode) render(r *rendering) error {
+	values, err := evalAll(r, n.values)
+	if err == nil {
+		err = at(n.line, r.spendTimes(1+len(values), stepCost))
+	}
+	if err != nil {
+		return err
+	}
+	defer r.close(r.open())
+	for i, t := range n.targets {
+		if err := t.set(r, values[i]); err != nil {
+			return at(n.line, err)
+		}
+	}
+	return renderAll(r, n.nodes)
+}
+
+// target is what a value is given to: a name, a member of a namespace, or targets for its items.
+type target struct {
+	name   string
+	member string // of the namespace name; empty: none
+	line   int
+	parts  []*target // nil: it is a name
+}
+
+// target reads a target, or several with commas between. Only some can be members of namespaces.
+func (p *parser) target(members bool) (*target, error) {
+	t, err := p.oneTarget(members)
+	if err != nil || !p.present().is(",") {
+		return t, err
+	}
+	parts := []*target{t}
+	for p.skip(",") && !p.present().is(")") {
+		if t, err = p.oneTarget(members); err != nil {
+			return nil, err
+		}
+		parts = append(parts, t)
+	}
+	return &target{parts: parts}, nil
+}
+
+func (p *parser) oneTarget(members bool) (*target, error) {
+	if p.skip("(") {
+		t, err := p.target(members)
+		if err == nil {
+			err = p.expect(")")
+		}
+		return t, err
+	}
+	name, err := p.expectName("a name")
+	if err != nil {
+		return nil, err
+	}
+	if slices.Contains(operatorWords, name.text) {
+		return nil, p.failf(name.line, "expected a name, found %q", name.text)
+	}
+	if _, constant := constants[name.text]; constant || name.text == "loop" {
+		return nil, p.failf(name.line, "the name %q cannot be set", name.text)
+	}
+	t := &target{name: name.text, line: name.line}
+	if members && p.skip(".") {
+		member, err := p.expectName("the name of a member")
+		if err != nil {
+			return nil, err
+		}
+		t.member = member.text
+	}
+	return t, nil
+}
+
+// names adds the names that t sets to names.
+func (t *target) names(names []string) []string {
+	if t.parts == nil && t.member == "" {
+		return append(names, t.name)
+	}
+	for _, part := range t.parts {
+		names = part.names(names)
+	}
+	return names
+}
+
+// readMembers notes that the names of namespaces are read.
+func (p *parser) readMembers(t *target) {
+	if t.member != "" {
+		p.name(t.name, t.line)
+	}
+	for _, part := range t.parts {
+		p.readMembers(part)
+	}
+}
+
+// set gives t the value v.
+func (t *target) set(r *rendering, v any) error {
+	if t.parts == nil {
+		return t.setOne(r, v)
+	}
+	items, err := r.items(v)
+	if err != nil {
+		return err
+	}
+	if len(items) != len(t.parts) {
+		return fmt.Errorf("%d values for the names %s", len(items), strings.Join(t.names(nil), ", "))
+	}
+	for i, part := range t.parts {
+		if err := part.set(r, items[i]); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// loopState is what a loop knows about its progress. Templates see it as loop.
-type loopState struct {
-	items []any
-	index int
-	seen  []any // by loop.changed, at its last call
+func (t *target) setOne(r *rendering, v any) error {
+	if t.member == "" {
+		r.set(t.name, v)
+		return nil
+	}
+	of, ok := r.get(t.name)
+	if !ok {
+		return &undefined{what: t.name}
+	}
+	ns, ok := of.(*namespace)
+	if !ok {
+		return fmt.Errorf("%s is no namespace: only those can be changed", t.name)
+	}
+	ns.members[t.member] = v
+	return nil
 }

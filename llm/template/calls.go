@@ -5,147 +5,163 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/nikolalohinski/gonja/v2/exec"
-	"github.com/nikolalohinski/gonja/v2/nodes"
-	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// operation computes a value from v and args, or says why it cannot. It pays for what it
-// does and changes neither.
-type operation func(r *rendering, v any, args []any) (any, error)
-
-// callable is a filter, test, function or method.
-type callable struct {
-	op operation
-	// params are the names of the arguments. Those that may be left out end in "?".
-	params string
-	// named: takes any named arguments, as pairs of name and value, and before them a mapping or list of pairs.
-	named bool
-	// free: takes any arguments, which freeArgs takes apart.
-	free bool
-	// undefined: op gets missing for an attribute that does not exist.
-	undefined bool
+// arguments are what a call has between its brackets.
+type arguments struct {
+	line       int // of what is called
+	positional []expr
+	named      map[string]expr
 }
 
-// missing stands in the place of an argument that is left out.
-type missing struct{}
+// arguments reads the arguments of what is called at line, if it has any.
+func (p *parser) arguments(line int) (a arguments, err error) {
+	a = arguments{line: line, named: map[string]expr{}}
+	if !p.skip("(") {
+		return a, nil
+	}
+	_, err = p.list(")", func() ([]expr, error) { return p.argument(&a) })
+	return a, err
+}
 
-// invoke compiles a call of the name in table for the value of.
-func (c *templateCompiler) invoke(kind, name string, table map[string]callable, of nodes.Expression, args []nodes.Expression, kwargs map[string]nodes.Expression) (nodes.Expression, error) {
-	f, ok := table[name]
-	if !ok {
-		if instead := notAvailable[kind+" "+name]; instead != "" {
-			return nil, c.errorf("the %s %s is not available; %s", kind, name, instead)
+// argument reads one argument into a.
+func (p *parser) argument(a *arguments) (one []expr, err error) {
+	t := p.present()
+	if t.is("*") || t.is("**") {
+		return nil, p.failf(t.line, "%s before an argument is not available", t.text)
+	}
+	name := ""
+	if t.kind == nameToken && p.tokens[1].is("=") {
+		name = t.text
+		p.tokens = p.tokens[2:]
+	}
+	x, err := p.expression(true)
+	_, again := a.named[name]
+	switch {
+	case err != nil:
+		return nil, err
+	case again:
+		return nil, p.failf(t.line, "the argument %s is given twice", name)
+	case name != "":
+		a.named[name] = x
+	case len(a.named) > 0:
+		return nil, p.failf(t.line, "arguments without a name come first")
+	default:
+		a.positional = append(a.positional, x)
+	}
+	return []expr{x}, nil
+}
+
+// first removes the first argument and returns the string that it must be.
+func (a *arguments) first(name string) (string, error) {
+	if len(a.positional) == 0 {
+		return "", a.failf("%s: an argument is missing", name)
+	}
+	c, _ := a.positional[0].(*constExpr)
+	if c != nil {
+		if s, ok := c.value.(string); ok {
+			a.positional = a.positional[1:]
+			return s, nil
 		}
-		return nil, c.errorf("the %s %s is not available; there are %s", kind, name, strings.Join(slices.Sorted(maps.Keys(table)), ", "))
 	}
-	op := func(r *rendering, v any, args []any) (any, error) {
-		got, err := f.op(r, v, args)
-		if _, ok := err.(*templateFault); err != nil && !ok { //nolint:errorlint // faults of ours are never wrapped
-			err = fmt.Errorf("%s: %w", name, err)
-		}
-		return got, err
-	}
-	if f.named {
-		return c.invokeNamed(name, op, args, kwargs)
-	}
-	if f.free {
-		return c.invokeFree(op, of, args, kwargs)
-	}
-	params := strings.Fields(f.params)
-	if len(args) > len(params) {
-		return nil, c.errorf("%s: %d arguments, at most %d are allowed", name, len(args), len(params))
-	}
-	var given []nodes.Expression
-	slots := make([]int, 0, len(params)) // of given in params
-	used := 0
-	for i, p := range params {
-		p, optional := strings.CutSuffix(p, "?")
-		x, byName := kwargs[p]
-		switch {
-		case i < len(args) && byName:
-			return nil, c.errorf("%s: the argument %s is given twice", name, p)
-		case i < len(args):
-			x = args[i]
-		case byName:
-			used++
-		case optional:
-			continue
-		default:
-			return nil, c.errorf("%s: the argument %s is missing", name, p)
-		}
-		given, slots = append(given, x), append(slots, i)
-	}
-	if used < len(kwargs) {
-		return nil, c.errorf("%s: it has only the arguments %s", name, strings.ReplaceAll(f.params, "?", ""))
-	}
-	given, err := c.expressions(given)
+	return "", a.failf("%s: its first arguments must be written as strings", name)
+}
+
+func (a *arguments) failf(format string, args ...any) error {
+	return &fault{line: a.line, err: fmt.Errorf(format, args...)}
+}
+
+// invokeNext reads the arguments of what is called name in table, and returns the call of it for the value of.
+func (p *parser) invokeNext(kind string, name *token, table map[string]callable, of expr) (expr, error) {
+	a, err := p.arguments(name.line)
 	if err != nil {
 		return nil, err
 	}
-	return c.apply(func(r *rendering, v any, given []any) (any, error) {
-		all := given
-		if len(given) < len(params) {
-			all = slices.Repeat([]any{missing{}}, len(params))
-			for i, slot := range slots {
-				all[slot] = given[i]
-			}
-		}
-		return op(r, v, all)
-	}, of, given...), nil
+	return invoke(kind, name.text, table, of, a)
 }
 
-func (c *templateCompiler) invokeNamed(name string, op operation, args []nodes.Expression, kwargs map[string]nodes.Expression) (nodes.Expression, error) {
-	if len(args) > 1 {
-		return nil, c.errorf("%s: %d arguments without names, at most 1 is allowed", name, len(args))
-	}
-	var pairs []nodes.Expression
-	for _, key := range slices.Sorted(maps.Keys(kwargs)) {
-		x, err := c.expression(kwargs[key])
-		if err != nil {
-			return nil, err
+// invoke returns the call of name in table for the value of.
+func invoke(kind, name string, table map[string]callable, of expr, a arguments) (expr, error) {
+	f, ok := table[name]
+	if !ok {
+		if instead := notAvailable[kind+" "+name]; instead != "" {
+			return nil, a.failf("the %s %s is not available; %s", kind, name, instead)
 		}
-		pairs = append(pairs, &nodes.String{Location: &tokens.Token{Val: key}, Val: key}, x)
+		return nil, a.failf("the %s %s is not available; there are %s", kind, name, strings.Join(slices.Sorted(maps.Keys(table)), ", "))
 	}
-	if len(args) == 0 {
-		return c.apply(op, none, pairs...), nil
+	call := &callExpr{name: name, op: f.op, of: of, undefined: f.undefined, line: a.line}
+	var err error
+	switch {
+	case f.named:
+		err = call.takeNamed(a)
+	case f.free:
+		call.takeFree(a)
+	default:
+		err = call.take(strings.Fields(f.params), a)
 	}
-	base, err := c.expression(args[0])
-	return c.apply(func(r *rendering, v any, pairs []any) (any, error) {
+	return call, err
+}
+
+// take puts the arguments in their places among params.
+func (x *callExpr) take(params []string, a arguments) error {
+	if len(a.positional) > len(params) {
+		return a.failf("%s: %d arguments, at most %d are allowed", x.name, len(a.positional), len(params))
+	}
+	used := 0
+	x.args = make([]expr, len(params))
+	for i, p := range params {
+		p, optional := strings.CutSuffix(p, "?")
+		named, byName := a.named[p]
+		switch {
+		case i < len(a.positional) && byName:
+			return a.failf("%s: the argument %s is given twice", x.name, p)
+		case i < len(a.positional):
+			x.args[i] = a.positional[i]
+		case byName:
+			x.args[i] = named
+			used++
+		case optional:
+			x.args[i] = &constExpr{missing{}}
+		default:
+			return a.failf("%s: the argument %s is missing", x.name, p)
+		}
+	}
+	if used < len(a.named) {
+		return a.failf("%s: it has only the arguments %s", x.name, strings.ReplaceAll(strings.Join(params, " "), "?", ""))
+	}
+	return nil
+}
+
+// takeNamed makes pairs of name and value of the arguments, behind those of a mapping.
+func (x *callExpr) takeNamed(a arguments) error {
+	if len(a.positional) > 1 {
+		return a.failf("%s: %d arguments without names, at most 1 is allowed", x.name, len(a.positional))
+	}
+	for _, key := range slices.Sorted(maps.Keys(a.named)) {
+		x.args = append(x.args, &constExpr{key}, a.named[key])
+	}
+	if len(a.positional) == 0 {
+		return nil
+	}
+	x.of = a.positional[0]
+	op := x.op
+	x.op = func(r *run, v any, pairs []any) (any, error) {
 		all, err := pairsOf(r, v)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		return op(r, nil, append(all, pairs...))
-	}, base, pairs...), err
-}
-
-// invokeFree gives op the positional arguments, and behind them the named ones as a mapping.
-func (c *templateCompiler) invokeFree(op operation, of nodes.Expression, args []nodes.Expression, kwargs map[string]nodes.Expression) (nodes.Expression, error) {
-	names := slices.Sorted(maps.Keys(kwargs))
-	for _, name := range names {
-		args = append(slices.Clip(args), kwargs[name])
-	}
-	all, err := c.expressions(args)
-	return c.apply(func(r *rendering, v any, args []any) (any, error) {
-		if err := r.spendTimes(len(args), itemCost); err != nil {
 			return nil, err
 		}
-		positional := len(args) - len(names)
-		named := make(map[string]any, len(names))
-		for i, name := range names {
-			named[name] = args[positional+i]
-		}
-		return op(r, v, append(slices.Clone(args[:positional]), named))
-	}, of, all...), err
+		return op(r, nil, append(all, pairs...))
+	}
+	return nil
 }
 
-// freeArgs takes apart the arguments of what is free.
-func freeArgs(args []any) (positional []any, named map[string]any) {
-	last := len(args) - 1
-	named, _ = args[last].(map[string]any)
-	return args[:last], named
+// takeFree gives the operation the positional arguments, and behind them the named ones as a mapping.
+func (x *callExpr) takeFree(a arguments) {
+	var pairs []expr
+	for _, name := range slices.Sorted(maps.Keys(a.named)) {
+		pairs = append(pairs, &constExpr{name}, a.named[name])
+	}
+	x.args = append(a.positional, &listExpr{opDict, pairs, a.line})
 }
 
 // notAvailable says what to write in the place of filters and methods of Jinja that there are not.
@@ -162,156 +178,150 @@ var notAvailable = map[string]string{
 	"method translate":  "write replace",
 }
 
-// filtered compiles x|filter|filter.
-func (c *templateCompiler) filtered(x *nodes.FilteredExpression) (nodes.Expression, error) {
-	first := x.Filters[0].Token
-	c.at(first)
-	if t := lastTest(x.Expression); t != nil && c.source.together(t.Test.Token, first) &&
-		(x.Expression != nodes.Expression(t) || c.leftOfTest(t) != nil) {
-		// Where a test ends an expression, gonja gives the filter behind it the whole expression.
-		return nil, c.errorf("put brackets around what the filter %s is for", x.Filters[0].Name)
-	}
-	if c.depth+len(x.Filters) > maxExpressionDepth { // each is evaluated within the next
-		return nil, c.errorf("more than %d filters in a row", maxExpressionDepth-c.depth)
-	}
-	of, err := c.expression(x.Expression)
-	for i, f := range x.Filters {
+// filters reads the filters that the value of passes.
+func (p *parser) filters(of expr) (expr, error) {
+	for n := 1; p.skip("|"); n++ {
+		var err error
+		if of, err = p.oneFilter(of); err == nil {
+			err = p.row(n)
+		}
 		if err != nil {
 			return nil, err
 		}
-		c.at(f.Token)
-		if i == 0 {
-			c.askDefault(f, x.Expression)
-		}
-		of, err = c.oneFilter(f, of)
 	}
-	return of, err
+	return of, nil
 }
 
-// lastTest returns the test that ends x, or nil.
-func lastTest(x nodes.Expression) *nodes.TestExpression {
-	for {
-		switch e := x.(type) {
-		case *nodes.TestExpression:
-			return e
-		case *nodes.Negation:
-			x = e.Term
-		case *nodes.BinaryExpression:
-			x = e.Right
-		default:
-			return nil
-		}
+func (p *parser) oneFilter(of expr) (expr, error) {
+	name, err := p.expectName("the name of a filter")
+	if err != nil {
+		return nil, err
 	}
-}
-
-// askDefault notes that a default filter asks whether x is defined.
-func (c *templateCompiler) askDefault(f *nodes.FilterCall, x nodes.Expression) {
-	if f.Name == "default" || f.Name == "d" {
-		c.ask(x)
+	a, err := p.arguments(name.line)
+	if err != nil {
+		return nil, err
 	}
+	switch name.text {
+	case "default", "d":
+		p.ask(of)
+		return defaultFilter(of, a)
+	case "map", "select", "reject", "selectattr", "rejectattr":
+		return eachFilter(name.text, of, a)
+	}
+	return invoke("filter", name.text, filters, of, a)
 }
 
 // ownFilters are those that are more than an operation on values.
 var ownFilters = []string{"default", "d", "map", "select", "reject", "selectattr", "rejectattr"}
 
-func isFilter(name string) bool {
-	_, ok := filters[name]
-	return ok || slices.Contains(ownFilters, name)
-}
-
-func (c *templateCompiler) oneFilter(f *nodes.FilterCall, of nodes.Expression) (nodes.Expression, error) {
-	switch f.Name {
-	case "default", "d":
-		return c.defaultFilter(f, of)
-	case "map", "select", "reject", "selectattr", "rejectattr":
-		return c.eachFilter(f, of)
-	}
-	return c.invoke("filter", f.Name, filters, of, f.Args, f.Kwargs)
-}
-
-// defaultFilter compiles of|default(value, boolean): the value is evaluated only when needed.
-func (c *templateCompiler) defaultFilter(f *nodes.FilterCall, of nodes.Expression) (nodes.Expression, error) {
-	value, boolean := nodes.Expression(&nodes.String{Location: &tokens.Token{}}), nodes.Expression(&nodes.Bool{Location: &tokens.Token{}})
+// defaultFilter returns of|default(value, boolean).
+func defaultFilter(of expr, a arguments) (expr, error) {
+	given := []expr{&constExpr{""}, &constExpr{false}}
 	used := 0
-	for i, p := range []struct {
-		name string
-		to   *nodes.Expression
-	}{{"default_value", &value}, {"boolean", &boolean}} {
-		if x, ok := f.Kwargs[p.name]; ok {
-			*p.to, used = x, used+1
-		} else if i < len(f.Args) {
-			*p.to, used = f.Args[i], used+1
+	for i, name := range []string{"default_value", "boolean"} {
+		if x, ok := a.named[name]; ok {
+			given[i], used = x, used+1
+		} else if i < len(a.positional) {
+			given[i], used = a.positional[i], used+1
 		}
 	}
-	if used < len(f.Args)+len(f.Kwargs) {
-		return nil, c.errorf("default: it has only the arguments default_value boolean, each once")
+	if used < len(a.positional)+len(a.named) {
+		return nil, a.failf("default: it has only the arguments default_value boolean, each once")
 	}
-	both, err := c.expressions([]nodes.Expression{value, boolean})
-	if err != nil {
-		return nil, err
-	}
-	return c.filter(func(e *exec.Evaluator, in *exec.Value, params *exec.VarArgs) *exec.Value {
-		if in.IsError() {
-			if !renderingOf(e).forgive() {
-				return in
-			}
-			return e.Eval(both[0])
-		}
-		if truthy(valueOf(params.Args[0])) && !truthy(valueOf(in)) {
-			return e.Eval(both[0])
-		}
-		return in
-	}, of, both[1]), nil
+	return &defaultExpr{of, given[0], given[1], a.line}, nil
 }
 
-// eachFilter compiles the filters that apply a filter or test, named by their first
-// argument, to each item. The name must be in the template: a name that comes from a row
-// could be any.
-func (c *templateCompiler) eachFilter(f *nodes.FilterCall, of nodes.Expression) (nodes.Expression, error) {
-	args := f.Args
-	literal := func() (string, error) {
-		if len(args) == 0 {
-			return "", c.errorf("%s: an argument is missing", f.Name)
-		}
-		s, ok := args[0].(*nodes.String)
-		if !ok {
-			return "", c.errorf("%s: its first arguments must be written as strings", f.Name)
-		}
-		args = args[1:]
-		return s.Val, nil
-	}
+// eachFilter returns the call of a filter that applies a filter or test, named by its first argument, to each item. The
+// name must be in the template: a name that comes from a row could be any.
+func eachFilter(name string, of expr, a arguments) (expr, error) {
 	kind, table, attribute := "test", tests, ""
-	if f.Name == "map" {
-		if _, ok := f.Kwargs["attribute"]; ok {
-			m := map[string]callable{"map": {op: mapAttribute, params: "attribute default?"}}
-			return c.invoke("filter", "map", m, of, args, f.Kwargs)
+	if name == "map" {
+		if _, ok := a.named["attribute"]; ok {
+			return invoke("filter", name, map[string]callable{name: {op: mapAttribute, params: "attribute default?"}}, of, a)
 		}
 		kind, table = "filter", filters
 	}
-	if strings.HasSuffix(f.Name, "attr") {
-		var err error
-		if attribute, err = literal(); err != nil {
+	var err error
+	if strings.HasSuffix(name, "attr") {
+		if attribute, err = a.first(name); err != nil {
 			return nil, err
 		}
 	}
-	if len(args) == 0 && f.Name != "map" {
-		m := map[string]callable{f.Name: each(f.Name, attribute, callable{op: opTruth})}
-		return c.invoke("filter", f.Name, m, of, nil, f.Kwargs)
+	if len(a.positional) == 0 && name != "map" {
+		return invoke("filter", name, map[string]callable{name: each(name, attribute, callable{op: opTruth})}, of, a)
 	}
-	name, err := literal()
+	inner, err := a.first(name)
 	if err != nil {
 		return nil, err
 	}
-	if inner, ok := table[name]; ok {
-		table = map[string]callable{name: each(f.Name, attribute, inner)}
+	if f, ok := table[inner]; ok {
+		table = map[string]callable{inner: each(name, attribute, f)}
 	}
-	return c.invoke(kind, name, table, of, args, f.Kwargs)
+	call, err := invoke(kind, inner, table, of, a)
+	return call, err
+}
+
+// test reads is name, is not name, and the arguments of the test: one may be without brackets.
+func (p *parser) test(of expr) (expr, error) {
+	line := p.advance().line
+	negative := p.skip("not")
+	name, err := p.expectName("the name of a test")
+	if err != nil {
+		return nil, err
+	}
+	a, err := p.testArguments(name)
+	if err != nil {
+		return nil, err
+	}
+	var x expr
+	switch name.text { // those that are more than their operation
+	case "filter", "test":
+		x, err = &callExpr{name: name.text, op: isCallable(name.text), of: of, line: line}, nil
+	case "defined", "undefined":
+		p.ask(of)
+		fallthrough
+	default:
+		x, err = invoke("test", name.text, tests, of, a)
+	}
+	if negative && err == nil {
+		x = &unaryExpr{x, opNot, line}
+	}
+	return x, err
+}
+
+func (p *parser) testArguments(name *token) (arguments, error) {
+	t := p.present()
+	switch {
+	case t.is("is"):
+		return arguments{}, p.failf(t.line, `put the test before "is" in brackets`)
+	case t.kind == numberToken, t.kind == stringToken, t.is("["), t.is("{"),
+		t.kind == nameToken && !t.is("else") && !t.is("or") && !t.is("and"):
+		if slices.Contains(operatorWords, t.text) { // Jinja takes them for an argument
+			return arguments{}, p.failf(t.line, "put the test before %q in brackets", t.text)
+		}
+		x, err := p.operand()
+		return arguments{line: name.line, positional: []expr{x}}, err
+	}
+	return p.arguments(name.line)
+}
+
+// isCallable returns the test of whether a value is the name of a filter or of a test.
+func isCallable(kind string) operation {
+	return func(_ *run, v any, _ []any) (any, error) {
+		name, _ := v.(string)
+		if kind == "test" {
+			_, ok := tests[name]
+			return ok, nil
+		}
+		_, ok := filters[name]
+		return ok || slices.Contains(ownFilters, name), nil
+	}
 }
 
 // each returns the filter called name that applies f to each item, or to its attribute.
 func each(name, attribute string, f callable) callable {
 	keep := !strings.HasPrefix(name, "reject")
-	return callable{params: f.params, free: f.free, op: func(r *rendering, v any, args []any) (any, error) {
+	return callable{params: f.params, free: f.free, op: func(r *run, v any, args []any) (any, error) {
 		if !truthy(v) { // none, too, as in Jinja
 			return []any{}, nil
 		}

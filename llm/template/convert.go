@@ -94,7 +94,7 @@ func parseInt(s string, base int64) (any, bool) {
 	return v, err == nil
 }
 
-func filterFloat(r *rendering, v any, args []any) (any, error) {
+func filterFloat(r *run, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
 		if err := r.spendTimes(len(s), 4); err != nil { // also for a text that is no number
 			return nil, err
@@ -115,7 +115,7 @@ func filterFloat(r *rendering, v any, args []any) (any, error) {
 	return args[0], nil
 }
 
-func filterInt(r *rendering, v any, args []any) (any, error) {
+func filterInt(r *run, v any, args []any) (any, error) {
 	base, err := intArg(args, 1, 10)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func filterInt(r *rendering, v any, args []any) (any, error) {
 	return args[0], nil
 }
 
-func filterRound(r *rendering, v any, args []any) (any, error) {
+func filterRound(r *run, v any, args []any) (any, error) {
 	n, ok := number(v)
 	precision, err := intArg(args, 0, 0)
 	if err != nil {
@@ -199,7 +199,7 @@ func roundEven(v *big.Rat, digits int64) *big.Int {
 }
 
 // roundTo is Jinja's rounding up or down: func(value * 10**precision) / 10**precision.
-func roundTo(r *rendering, v any, precision int64, method string) (any, error) {
+func roundTo(r *run, v any, precision int64, method string) (any, error) {
 	scale, err := opPower(r, int64(10), []any{precision})
 	if err != nil {
 		return nil, err

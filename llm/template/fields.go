@@ -10,7 +10,7 @@ import (
 
 // fieldFormat writes "{}" formats, those of str.format.
 type fieldFormat struct {
-	r     *rendering
+	r     *run
 	args  []any
 	named map[string]any
 	next  int // of args, for "{}"
@@ -18,7 +18,7 @@ type fieldFormat struct {
 }
 
 // methodFormat is "{} {name}".format(...).
-func methodFormat(r *rendering, v any, args []any) (any, error) {
+func methodFormat(r *run, v any, args []any) (any, error) {
 	s, _ := v.(string)
 	f := fieldFormat{r: r}
 	f.args, f.named = freeArgs(args)
@@ -164,7 +164,7 @@ func (f *fieldFormat) value(name string) (v any, err error) {
 }
 
 // converted returns v as text: as it is written for 's', in quotes for 'r', and of ASCII alone for 'a'.
-func (r *rendering) converted(v any, how byte) (string, error) {
+func (r *run) converted(v any, how byte) (string, error) {
 	if how == 's' {
 		return r.text(v)
 	}

@@ -52,7 +52,7 @@ var filters = map[string]callable{
 	"unique":         {op: filterUnique, params: "case_sensitive? attribute?"},
 	"upper":          {op: onText(upper)},
 	"urlencode":      {op: filterURLEncode},
-	"wordcount":      {op: func(r *rendering, v any, _ []any) (any, error) { return countText(r, v, countWords) }},
+	"wordcount":      {op: func(r *run, v any, _ []any) (any, error) { return countText(r, v, countWords) }},
 	"xmlattr":        {op: filterXMLAttr, params: "autospace?"},
 }
 
@@ -91,7 +91,7 @@ func stringArg(args []any, i int, otherwise string) (string, error) {
 }
 
 // filterFormat is "%s %(name)s"|format(...).
-func filterFormat(r *rendering, v any, args []any) (any, error) {
+func filterFormat(r *run, v any, args []any) (any, error) {
 	s, err := r.text(v)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func filterFormat(r *rendering, v any, args []any) (any, error) {
 
 // onText is a filter that turns text into text of about the same length.
 func onText(f func(string) string) operation {
-	return func(r *rendering, v any, _ []any) (any, error) {
+	return func(r *run, v any, _ []any) (any, error) {
 		s, err := r.text(v)
 		if err != nil {
 			return nil, err
@@ -120,7 +120,7 @@ func onText(f func(string) string) operation {
 	}
 }
 
-func countText(r *rendering, v any, f func(string) int) (any, error) {
+func countText(r *run, v any, f func(string) int) (any, error) {
 	s, err := r.text(v)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func countWords(s string) int {
 
 // trimmer is a filter that cuts the characters chars, or spaces, off text.
 func trimmer(cut func(s string, f func(rune) bool) string) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		s, err := r.text(v)
 		if err != nil {
 			return nil, err
@@ -161,7 +161,7 @@ func trimmer(cut func(s string, f func(rune) bool) string) operation {
 	}
 }
 
-func filterAbs(r *rendering, v any, args []any) (any, error) {
+func filterAbs(r *run, v any, args []any) (any, error) {
 	n, ok := number(v)
 	switch {
 	case !ok:
@@ -172,7 +172,7 @@ func filterAbs(r *rendering, v any, args []any) (any, error) {
 	return opPositive(r, v, args)
 }
 
-func filterLength(r *rendering, v any, _ []any) (any, error) {
+func filterLength(r *run, v any, _ []any) (any, error) {
 	switch v := v.(type) {
 	case []any:
 		return int64(len(v)), nil
@@ -186,7 +186,7 @@ func filterLength(r *rendering, v any, _ []any) (any, error) {
 	return nil, fmt.Errorf("%s has no length", article(v))
 }
 
-func filterReplace(r *rendering, v any, args []any) (any, error) {
+func filterReplace(r *run, v any, args []any) (any, error) {
 	s, err := r.text(v)
 	if err != nil {
 		return nil, err
@@ -216,7 +216,7 @@ func filterReplace(r *rendering, v any, args []any) (any, error) {
 	return strings.Replace(s, from, to, n), nil
 }
 
-func filterIndent(r *rendering, v any, args []any) (any, error) {
+func filterIndent(r *run, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
@@ -249,7 +249,7 @@ func filterIndent(r *rendering, v any, args []any) (any, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-func filterTruncate(r *rendering, v any, args []any) (any, error) {
+func filterTruncate(r *run, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
@@ -286,7 +286,7 @@ func filterTruncate(r *rendering, v any, args []any) (any, error) {
 	return s + end, nil
 }
 
-func filterCenter(r *rendering, v any, args []any) (any, error) {
+func filterCenter(r *run, v any, args []any) (any, error) {
 	s, err := r.text(v)
 	if err != nil {
 		return nil, err

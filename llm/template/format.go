@@ -23,7 +23,7 @@ type formatSpec struct {
 }
 
 // text formats a string.
-func (s formatSpec) text(r *rendering, text string) (string, error) {
+func (s formatSpec) text(r *run, text string) (string, error) {
 	if s.precision >= 0 {
 		n := 0
 		for i := range text {
@@ -38,7 +38,7 @@ func (s formatSpec) text(r *rendering, text string) (string, error) {
 }
 
 // pad returns sign and body at the width, aligned as said or else as usual.
-func (s formatSpec) pad(r *rendering, sign, body string, usual byte) (string, error) {
+func (s formatSpec) pad(r *run, sign, body string, usual byte) (string, error) {
 	if err := r.spendTimes(len(sign)+len(body), 2); err != nil {
 		return "", err
 	}
@@ -66,7 +66,7 @@ func (s formatSpec) pad(r *rendering, sign, body string, usual byte) (string, er
 }
 
 // number formats the digits of a number, whose integers come in groups of size where they are separated.
-func (s formatSpec) number(r *rendering, negative bool, prefix, digits string, size int) (string, error) {
+func (s formatSpec) number(r *run, negative bool, prefix, digits string, size int) (string, error) {
 	sign := ""
 	switch {
 	case negative:
@@ -116,7 +116,7 @@ func grouped(digits string, separator byte, size, least int) string {
 }
 
 // integer formats an integer as d, b, o, x or X.
-func (s formatSpec) integer(r *rendering, i *big.Int) (string, error) {
+func (s formatSpec) integer(r *run, i *big.Int) (string, error) {
 	if err := r.spend(largeCost(i)); err != nil {
 		return "", err
 	}
@@ -145,7 +145,7 @@ func (s formatSpec) integer(r *rendering, i *big.Int) (string, error) {
 }
 
 // float formats a float as e, f, g, % or as it is written without a format.
-func (s formatSpec) float(r *rendering, f float64) (string, error) {
+func (s formatSpec) float(r *run, f float64) (string, error) {
 	negative := math.Signbit(f) && !math.IsNaN(f)
 	f = math.Abs(f)
 	digits := s.digits(f)
@@ -212,7 +212,7 @@ func (s formatSpec) general(f float64, precision int) string {
 }
 
 // formatWith formats v as the text of a specification says, as in f"{v:spec}".
-func (r *rendering) formatWith(v any, text string) (string, error) {
+func (r *run) formatWith(v any, text string) (string, error) {
 	if text == "" {
 		return r.text(v)
 	}
@@ -248,7 +248,7 @@ func (r *rendering) formatWith(v any, text string) (string, error) {
 }
 
 // character formats the character of a code.
-func (s formatSpec) character(r *rendering, n numeric, usual byte) (string, error) {
+func (s formatSpec) character(r *run, n numeric, usual byte) (string, error) {
 	if n.large != nil || n.i < 0 || n.i > utf8.MaxRune || !utf8.ValidRune(rune(n.i)) {
 		return "", errors.New("there is no character of this number")
 	}

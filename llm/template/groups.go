@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-func filterUnique(r *rendering, v any, args []any) (any, error) {
+func filterUnique(r *run, v any, args []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func filterUnique(r *rendering, v any, args []any) (any, error) {
 }
 
 // uniqueKey writes equal scalars and tuples alike, and others differently.
-func (r *rendering) uniqueKey(v any, caseSensitive bool) (string, error) {
+func (r *run) uniqueKey(v any, caseSensitive bool) (string, error) {
 	if s, ok := v.(string); ok {
 		if !caseSensitive {
 			s = lower(s)
@@ -80,7 +80,7 @@ func (r *rendering) uniqueKey(v any, caseSensitive bool) (string, error) {
 	return key, nil
 }
 
-func filterGroupby(r *rendering, v any, args []any) (any, error) {
+func filterGroupby(r *run, v any, args []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func filterGroupby(r *rendering, v any, args []any) (any, error) {
 }
 
 // filterBatch returns the items in lists of a length, the last one filled up.
-func filterBatch(r *rendering, v any, args []any) (any, error) {
+func filterBatch(r *run, v any, args []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func filterBatch(r *rendering, v any, args []any) (any, error) {
 }
 
 // filterSlice returns the items in a number of lists of about the same length, shorter ones filled up.
-func filterSlice(r *rendering, v any, args []any) (any, error) {
+func filterSlice(r *run, v any, args []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err

@@ -257,7 +257,7 @@ func TestDeepSourcesAreRefused(t *testing.T) {
 		"not":            "{{ " + strings.Repeat("not ", 60_000) + "1 }}",
 		"tests":          "{{ 1" + strings.Repeat(" is odd", 30_000) + " }}",
 		"arguments":      "{{ " + strings.Repeat("range(", 40_000) + "1" + strings.Repeat(")", 40_000) + " }}",
-		"too many bytes": strings.Repeat("x", maxTemplateBytes+1),
+		"too many bytes": strings.Repeat("x", maxSourceBytes+1),
 	} {
 		if _, err := Parse([]byte(source), Options{}); err == nil {
 			t.Errorf("%s: compiles", name)

@@ -12,7 +12,7 @@ var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"
 func escapeHTML(s string) string { return htmlEscapes.Replace(s) }
 
 // filterStriptags leaves out comments and tags, makes one space of several, and reads entities.
-func filterStriptags(r *rendering, v any, _ []any) (any, error) {
+func filterStriptags(r *run, v any, _ []any) (any, error) {
 	s, err := r.text(v)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func filterStriptags(r *rendering, v any, _ []any) (any, error) {
 }
 
 // filterXMLAttr writes a mapping as attributes of an element; those that are none are left out.
-func filterXMLAttr(r *rendering, v any, args []any) (any, error) {
+func filterXMLAttr(r *run, v any, args []any) (any, error) {
 	m, ok := v.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is no mapping", article(v))
@@ -71,7 +71,7 @@ func filterXMLAttr(r *rendering, v any, args []any) (any, error) {
 }
 
 // filterURLEncode writes a text for a path, and a mapping or pairs for a query.
-func filterURLEncode(r *rendering, v any, _ []any) (any, error) {
+func filterURLEncode(r *run, v any, _ []any) (any, error) {
 	pairs, isQuery := itemsOf(v)
 	if m, ok := v.(map[string]any); ok {
 		keys, err := r.items(m)
@@ -106,7 +106,7 @@ func filterURLEncode(r *rendering, v any, _ []any) (any, error) {
 }
 
 // quoteURL writes all but ASCII letters, digits and the characters of safe as %xx.
-func (r *rendering) quoteURL(v any, safe string) (string, error) {
+func (r *run) quoteURL(v any, safe string) (string, error) {
 	s, err := r.text(v)
 	if err != nil {
 		return "", err
@@ -127,7 +127,7 @@ func (r *rendering) quoteURL(v any, safe string) (string, error) {
 }
 
 // filterFilesize writes a number of bytes with a unit that people read.
-func filterFilesize(r *rendering, v any, args []any) (any, error) {
+func filterFilesize(r *run, v any, args []any) (any, error) {
 	got, err := filterFloat(r, v, []any{nil})
 	if err != nil {
 		return nil, err

@@ -8,9 +8,7 @@ import (
 	"strings"
 )
 
-var errEmpty = &templateFault{msg: "undefined: an item of something empty", undefined: true}
-
-func filterFirst(r *rendering, v any, _ []any) (any, error) {
+func filterFirst(r *run, v any, _ []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil || len(items) == 0 {
 		return nil, orEmpty(err)
@@ -18,7 +16,7 @@ func filterFirst(r *rendering, v any, _ []any) (any, error) {
 	return items[0], nil
 }
 
-func filterLast(r *rendering, v any, _ []any) (any, error) {
+func filterLast(r *run, v any, _ []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil || len(items) == 0 {
 		return nil, orEmpty(err)
@@ -29,13 +27,12 @@ func filterLast(r *rendering, v any, _ []any) (any, error) {
 // orEmpty returns err, or the error of an item that something empty does not have.
 func orEmpty(err error) error {
 	if err == nil {
-		fault := *errEmpty
-		return &fault
+		return &undefined{what: "an item of something empty"}
 	}
 	return err
 }
 
-func filterJoin(r *rendering, v any, args []any) (any, error) {
+func filterJoin(r *run, v any, args []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -64,7 +61,7 @@ func filterJoin(r *rendering, v any, args []any) (any, error) {
 	return string(text), nil
 }
 
-func filterReverse(r *rendering, v any, _ []any) (any, error) {
+func filterReverse(r *run, v any, _ []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -80,7 +77,7 @@ func filterReverse(r *rendering, v any, _ []any) (any, error) {
 	return items, nil
 }
 
-func filterSum(r *rendering, v any, args []any) (any, error) {
+func filterSum(r *run, v any, args []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -108,7 +105,7 @@ func filterSum(r *rendering, v any, args []any) (any, error) {
 
 // attributePath returns an attribute of v: a name, or several with points between, or an
 // index.
-func attributePath(r *rendering, v any, path string) (any, error) {
+func attributePath(r *run, v any, path string) (any, error) {
 	for name := range strings.SplitSeq(path, ".") {
 		var key any = name
 		if i, err := strconv.ParseInt(name, 10, 64); err == nil {
@@ -125,18 +122,13 @@ func attributePath(r *rendering, v any, path string) (any, error) {
 	return v, nil
 }
 
-func isUndefined(err error) bool {
-	f, ok := err.(*templateFault) //nolint:errorlint // faults of ours are never wrapped
-	return ok && f.undefined
-}
-
 // attributes returns the attribute of each item, or the items if there is no attribute.
-func (r *rendering) attributes(items []any, attribute any) ([]any, error) {
+func (r *run) attributes(items []any, attribute any) ([]any, error) {
 	return r.attributesOr(items, attribute, missing{})
 }
 
 // attributesOr is attributes with a value for those that do not exist, unless that is missing or none.
-func (r *rendering) attributesOr(items []any, attribute, otherwise any) ([]any, error) {
+func (r *run) attributesOr(items []any, attribute, otherwise any) ([]any, error) {
 	if attribute == any(missing{}) || attribute == nil {
 		return items, nil
 	}
@@ -161,7 +153,7 @@ func (r *rendering) attributesOr(items []any, attribute, otherwise any) ([]any, 
 	return out, nil
 }
 
-func mapAttribute(r *rendering, v any, args []any) (any, error) {
+func mapAttribute(r *run, v any, args []any) (any, error) {
 	if !truthy(v) {
 		return []any{}, nil
 	}
@@ -173,7 +165,7 @@ func mapAttribute(r *rendering, v any, args []any) (any, error) {
 }
 
 // sortKeys returns what each item is sorted by: of several attributes, with commas between, a list.
-func (r *rendering) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
+func (r *run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
 	paths := []any{attribute}
 	if path, ok := attribute.(string); ok {
 		paths = stringList(strings.Split(path, ","))
@@ -208,7 +200,7 @@ func (r *rendering) sortKeys(items []any, attribute any, caseSensitive bool) ([]
 }
 
 // folded returns a string in small letters, and another value as it is.
-func (r *rendering) folded(v any) (any, error) {
+func (r *run) folded(v any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return v, nil
@@ -217,7 +209,7 @@ func (r *rendering) folded(v any) (any, error) {
 }
 
 // sorted returns the order of keys, as indexes, equal ones in the order they have.
-func (r *rendering) sorted(keys []any, reverse bool) ([]int, error) {
+func (r *run) sorted(keys []any, reverse bool) ([]int, error) {
 	if err := r.spendTimes(len(keys), 2*itemCost); err != nil {
 		return nil, err
 	}
@@ -242,7 +234,7 @@ func (r *rendering) sorted(keys []any, reverse bool) ([]int, error) {
 	return order, fault
 }
 
-func filterSort(r *rendering, v any, args []any) (any, error) {
+func filterSort(r *run, v any, args []any) (any, error) {
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -255,7 +247,7 @@ func filterSort(r *rendering, v any, args []any) (any, error) {
 }
 
 // sortBy returns items in the order of their keys.
-func (r *rendering) sortBy(items, keys []any, reverse bool) ([]any, error) {
+func (r *run) sortBy(items, keys []any, reverse bool) ([]any, error) {
 	order, err := r.sorted(keys, reverse)
 	if err != nil {
 		return nil, err
@@ -267,7 +259,7 @@ func (r *rendering) sortBy(items, keys []any, reverse bool) ([]any, error) {
 	return out, nil
 }
 
-func filterDictsort(r *rendering, v any, args []any) (any, error) {
+func filterDictsort(r *run, v any, args []any) (any, error) {
 	m, ok := v.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is no mapping", article(v))
@@ -292,7 +284,7 @@ func filterDictsort(r *rendering, v any, args []any) (any, error) {
 	return r.sortBy(items, keys, boolArg(args, 2, false))
 }
 
-func filterItems(r *rendering, v any, _ []any) (any, error) {
+func filterItems(r *run, v any, _ []any) (any, error) {
 	m, err := mappingOf(v)
 	if err != nil {
 		return nil, err
@@ -304,11 +296,11 @@ func filterItems(r *rendering, v any, _ []any) (any, error) {
 	return r.pairs(m, keys)
 }
 
-func filterList(r *rendering, v any, _ []any) (any, error) { return r.items(v) }
+func filterList(r *run, v any, _ []any) (any, error) { return r.items(v) }
 
 // extreme is the least item for -1, the greatest for 1; of equal ones the first.
 func extreme(sign int) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		items, err := r.items(v)
 		if err != nil || len(items) == 0 {
 			return nil, orEmpty(err)
@@ -340,7 +332,7 @@ func extreme(sign int) operation {
 }
 
 // pairs returns a list of key and value for each key.
-func (r *rendering) pairs(m map[string]any, keys []any) ([]any, error) {
+func (r *run) pairs(m map[string]any, keys []any) ([]any, error) {
 	if err := r.spendTimes(len(keys), 4*itemCost); err != nil {
 		return nil, err
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
 // functions are what a template can call by name.
@@ -16,7 +14,7 @@ var functions = map[string]callable{
 	"range":     {op: opRange, params: "start stop? step?"},
 }
 
-func newNamespace(r *rendering, _ any, args []any) (any, error) {
+func newNamespace(r *run, _ any, args []any) (any, error) {
 	m, err := opDict(r, nil, args)
 	if err != nil {
 		return nil, err
@@ -25,7 +23,7 @@ func newNamespace(r *rendering, _ any, args []any) (any, error) {
 	return &namespace{members}, nil
 }
 
-func opRange(r *rendering, _ any, args []any) (any, error) {
+func opRange(r *run, _ any, args []any) (any, error) {
 	if i := slices.Index(args, nil); i >= 0 {
 		return nil, fmt.Errorf("argument %d is an integer, not none", i+1)
 	}
@@ -72,7 +70,7 @@ func mappingOf(v any) (map[string]any, error) {
 	return m, nil
 }
 
-func methodGet(_ *rendering, v any, args []any) (any, error) {
+func methodGet(_ *run, v any, args []any) (any, error) {
 	m, err := mappingOf(v)
 	if err != nil {
 		return nil, err
@@ -89,8 +87,8 @@ func methodGet(_ *rendering, v any, args []any) (any, error) {
 }
 
 // view is a method that gives what of returns for a mapping and its keys.
-func view(kind string, of func(r *rendering, m map[string]any, keys []any) ([]any, error)) callable {
-	return callable{op: func(r *rendering, v any, _ []any) (any, error) {
+func view(kind string, of func(r *run, m map[string]any, keys []any) ([]any, error)) callable {
+	return callable{op: func(r *run, v any, _ []any) (any, error) {
 		m, err := mappingOf(v)
 		if err != nil {
 			return nil, err
@@ -104,9 +102,9 @@ func view(kind string, of func(r *rendering, m map[string]any, keys []any) ([]an
 	}}
 }
 
-func keysOf(_ *rendering, _ map[string]any, keys []any) ([]any, error) { return keys, nil }
+func keysOf(_ *run, _ map[string]any, keys []any) ([]any, error) { return keys, nil }
 
-func valuesOf(_ *rendering, m map[string]any, keys []any) ([]any, error) {
+func valuesOf(_ *run, m map[string]any, keys []any) ([]any, error) {
 	out := make([]any, len(keys))
 	for i, k := range keys {
 		key, _ := k.(string)
@@ -116,7 +114,7 @@ func valuesOf(_ *rendering, m map[string]any, keys []any) ([]any, error) {
 }
 
 // methodCycle gives one argument after the other, one each turn of a loop.
-func methodCycle(_ *rendering, v any, args []any) (any, error) {
+func methodCycle(_ *run, v any, args []any) (any, error) {
 	l, ok := v.(*loopState)
 	if !ok {
 		return nil, fmt.Errorf("%s has no such method", article(v))
@@ -129,7 +127,7 @@ func methodCycle(_ *rendering, v any, args []any) (any, error) {
 }
 
 // methodChanged reports whether its arguments are others than at its last call in the same loop.
-func methodChanged(r *rendering, v any, args []any) (any, error) {
+func methodChanged(r *run, v any, args []any) (any, error) {
 	l, ok := v.(*loopState)
 	if !ok {
 		return nil, fmt.Errorf("%s has no such method", article(v))
@@ -143,7 +141,7 @@ func methodChanged(r *rendering, v any, args []any) (any, error) {
 
 // tests are what may stand behind "is".
 var tests = map[string]callable{
-	"defined":     {op: func(_ *rendering, v any, _ []any) (any, error) { return v != any(missing{}), nil }, undefined: true},
+	"defined":     {op: func(_ *run, v any, _ []any) (any, error) { return v != any(missing{}), nil }, undefined: true},
 	"undefined":   isValue(missing{}),
 	"boolean":     typeTest("boolean"),
 	"divisibleby": {op: testDivisible, params: "num"},
@@ -161,7 +159,7 @@ var tests = map[string]callable{
 	"lower":       {op: onAnyText(testCase(isLower, isUpper))},
 	"lt":          {op: ordering(func(c int) bool { return c < 0 }), params: "other"},
 	"mapping":     typeTest("mapping"),
-	"ne":          {op: func(r *rendering, v any, args []any) (any, error) { ok, err := r.equal(v, args[0], 0); return !ok, err }, params: "other"},
+	"ne":          {op: func(r *run, v any, args []any) (any, error) { ok, err := r.equal(v, args[0], 0); return !ok, err }, params: "other"},
 	"none":        isValue(nil),
 	"number":      typeTest("integer", "float", "boolean"),
 	"odd":         {op: testRemainder(1)},
@@ -175,19 +173,19 @@ var tests = map[string]callable{
 	"greaterthan": {op: ordering(func(c int) bool { return c > 0 }), params: "other"},
 	"lessthan":    {op: ordering(func(c int) bool { return c < 0 }), params: "other"},
 	"sameas":      {op: testSame, params: "other"},
-	"!=":          {op: binaryOperations[tokens.Ne], params: "other"},
-	"<":           {op: binaryOperations[tokens.LowerThan], params: "other"},
-	"<=":          {op: binaryOperations[tokens.LowerThanOrEqual], params: "other"},
-	"==":          {op: binaryOperations[tokens.Equals], params: "other"},
-	">":           {op: binaryOperations[tokens.GreaterThan], params: "other"},
-	">=":          {op: binaryOperations[tokens.GreaterThanOrEqual], params: "other"},
+	"!=":          {op: comparisons["!="], params: "other"},
+	"<":           {op: comparisons["<"], params: "other"},
+	"<=":          {op: comparisons["<="], params: "other"},
+	"==":          {op: comparisons["=="], params: "other"},
+	">":           {op: comparisons[">"], params: "other"},
+	">=":          {op: comparisons[">="], params: "other"},
 }
 
 // nothing is no value of any template.
 type nothing struct{}
 
 // testSame reports whether both are one: the same number, text, boolean or none. Of what has items that is not known.
-func testSame(r *rendering, v any, args []any) (any, error) {
+func testSame(r *run, v any, args []any) (any, error) {
 	for _, x := range []any{v, args[0]} {
 		if !slices.Contains([]string{"none", "boolean", "integer", "float", "string"}, typeName(x)) {
 			return nil, fmt.Errorf("%s cannot be compared so; use ==", article(x))
@@ -200,17 +198,17 @@ func testSame(r *rendering, v any, args []any) (any, error) {
 }
 
 func isValue(want any) callable {
-	return callable{undefined: true, op: func(_ *rendering, v any, _ []any) (any, error) { return v == want, nil }}
+	return callable{undefined: true, op: func(_ *run, v any, _ []any) (any, error) { return v == want, nil }}
 }
 
 func typeTest(names ...string) callable {
-	return callable{undefined: true, op: func(_ *rendering, v any, _ []any) (any, error) {
+	return callable{undefined: true, op: func(_ *run, v any, _ []any) (any, error) {
 		return slices.Contains(names, typeName(v)), nil
 	}}
 }
 
 func testRemainder(want int64) operation {
-	return func(r *rendering, v any, _ []any) (any, error) {
+	return func(r *run, v any, _ []any) (any, error) {
 		rest, err := modNumbers(r, v, []any{int64(2)})
 		if err != nil {
 			return nil, err
@@ -219,7 +217,7 @@ func testRemainder(want int64) operation {
 	}
 }
 
-func testDivisible(r *rendering, v any, args []any) (any, error) {
+func testDivisible(r *run, v any, args []any) (any, error) {
 	rest, err := modNumbers(r, v, args)
 	if err != nil {
 		return nil, err
@@ -229,7 +227,7 @@ func testDivisible(r *rendering, v any, args []any) (any, error) {
 
 // onAnyText gives op a value as text.
 func onAnyText(op operation) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		s, err := r.text(v)
 		if err != nil {
 			return nil, err

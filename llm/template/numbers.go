@@ -119,7 +119,7 @@ func compareNumbers(a, b numeric) int {
 // unordered is the outcome of a comparison with what is not a number: no "<", "==" or ">" holds.
 const unordered = 2
 
-func opNegative(_ *rendering, v any, _ []any) (any, error) {
+func opNegative(_ *run, v any, _ []any) (any, error) {
 	n, ok := number(v)
 	switch {
 	case !ok:
@@ -132,7 +132,7 @@ func opNegative(_ *rendering, v any, _ []any) (any, error) {
 	return -n.i, nil
 }
 
-func opPositive(_ *rendering, v any, _ []any) (any, error) {
+func opPositive(_ *run, v any, _ []any) (any, error) {
 	n, ok := number(v)
 	switch {
 	case !ok:
@@ -144,7 +144,7 @@ func opPositive(_ *rendering, v any, _ []any) (any, error) {
 }
 
 // operands returns two numbers for the operation called name, having paid for those that are large.
-func (r *rendering) operands(name string, v, w any) (a, b numeric, err error) {
+func (r *run) operands(name string, v, w any) (a, b numeric, err error) {
 	a, ok := number(v)
 	b, alsoOK := number(w)
 	switch {
@@ -166,7 +166,7 @@ func largeCost(i *big.Int) int {
 
 // arithmetic returns an operation on numbers: on two integers, or else on two floats. ints may fail with errBeyond64.
 func arithmetic(name string, ints func(a, b int64) (int64, error), bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) (float64, error)) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		a, b, err := r.operands(name, v, args[0])
 		if err != nil {
 			return nil, err
@@ -313,7 +313,7 @@ func modFloat(a, b float64) (float64, error) {
 }
 
 // opDivide is v / args[0], always a float: of integers the one nearest to the quotient.
-func opDivide(r *rendering, v any, args []any) (any, error) {
+func opDivide(r *run, v any, args []any) (any, error) {
 	a, b, err := r.operands("/", v, args[0])
 	switch {
 	case err != nil:
@@ -333,7 +333,7 @@ func opDivide(r *rendering, v any, args []any) (any, error) {
 }
 
 // opPower is v ** args[0]: of integers an integer, unless the exponent is below 0.
-func opPower(r *rendering, v any, args []any) (any, error) {
+func opPower(r *run, v any, args []any) (any, error) {
 	a, b, err := r.operands("**", v, args[0])
 	switch {
 	case err != nil:
@@ -346,7 +346,7 @@ func opPower(r *rendering, v any, args []any) (any, error) {
 	return powFloat(a.f, b.f)
 }
 
-func (r *rendering) powInt(a, b numeric) (any, error) {
+func (r *run) powInt(a, b numeric) (any, error) {
 	base, exponent := a.bigInt(), b.i
 	switch {
 	case base.BitLen() > 1 && b.f*float64(base.BitLen()-1) > maxIntegerBits:

@@ -8,34 +8,32 @@ import (
 	"math/big"
 	"slices"
 	"strings"
-
-	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-var binaryOperations = map[tokens.Type]operation{
-	tokens.Tilde:              opConcat,
-	tokens.Addition:           opAdd,
-	tokens.Subtraction:        arithmetic("-", subInt, (*big.Int).Sub, func(a, b float64) (float64, error) { return a - b, nil }),
-	tokens.Multiply:           opMultiply,
-	tokens.Division:           opDivide,
-	tokens.FloorDivision:      arithmetic("//", floorInt, floorBig, floorFloat),
-	tokens.Modulo:             opModulo,
-	tokens.Power:              opPower,
-	tokens.Equals:             opEqual,
-	tokens.Ne:                 func(r *rendering, v any, a []any) (any, error) { ok, err := r.equal(v, a[0], 0); return !ok, err },
-	tokens.LowerThan:          ordering(func(c int) bool { return c < 0 }),
-	tokens.LowerThanOrEqual:   ordering(func(c int) bool { return c <= 0 }),
-	tokens.GreaterThan:        ordering(func(c int) bool { return c > 0 }),
-	tokens.GreaterThanOrEqual: ordering(func(c int) bool { return c >= 0 }),
+// binaryOperations are the operators on two operands but for comparisons.
+var binaryOperations = map[string]operation{
+	"~":  opConcat,
+	"+":  opAdd,
+	"-":  arithmetic("-", subInt, (*big.Int).Sub, func(a, b float64) (float64, error) { return a - b, nil }),
+	"*":  opMultiply,
+	"/":  opDivide,
+	"//": arithmetic("//", floorInt, floorBig, floorFloat),
+	"%":  opModulo,
+	"**": opPower,
 }
 
-func isComparison(kind tokens.Type) bool {
-	return slices.Contains([]tokens.Type{
-		tokens.Equals, tokens.Ne, tokens.LowerThan, tokens.LowerThanOrEqual, tokens.GreaterThan, tokens.GreaterThanOrEqual,
-	}, kind)
+// comparisons are the operators that can be in a row, as in a < b <= c.
+var comparisons = map[string]operation{
+	"in": opIn,
+	"==": opEqual,
+	"!=": func(r *run, v any, a []any) (any, error) { ok, err := r.equal(v, a[0], 0); return !ok, err },
+	"<":  ordering(func(c int) bool { return c < 0 }),
+	"<=": ordering(func(c int) bool { return c <= 0 }),
+	">":  ordering(func(c int) bool { return c > 0 }),
+	">=": ordering(func(c int) bool { return c >= 0 }),
 }
 
-func opAdd(r *rendering, v any, args []any) (any, error) {
+func opAdd(r *run, v any, args []any) (any, error) {
 	if a, ok := v.(string); ok {
 		if b, ok := args[0].(string); ok {
 			return a + b, r.spend(len(a) + len(b))
@@ -50,7 +48,7 @@ func opAdd(r *rendering, v any, args []any) (any, error) {
 	return addNumbers(r, v, args)
 }
 
-func opMultiply(r *rendering, v any, args []any) (any, error) {
+func opMultiply(r *run, v any, args []any) (any, error) {
 	a, b := v, args[0]
 	if _, ok := number(a); ok {
 		a, b = b, a
@@ -74,7 +72,7 @@ func opMultiply(r *rendering, v any, args []any) (any, error) {
 }
 
 // opModulo is the remainder of numbers, and the formatting of strings: "%d" % 3.
-func opModulo(r *rendering, v any, args []any) (any, error) {
+func opModulo(r *run, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return modNumbers(r, v, args)
@@ -82,7 +80,7 @@ func opModulo(r *rendering, v any, args []any) (any, error) {
 	return r.formatPercent(s, args[0])
 }
 
-func opConcat(r *rendering, v any, args []any) (any, error) {
+func opConcat(r *run, v any, args []any) (any, error) {
 	text, err := r.appendText(nil, v, 0)
 	if err == nil {
 		text, err = r.appendText(text, args[0], 0)
@@ -90,10 +88,10 @@ func opConcat(r *rendering, v any, args []any) (any, error) {
 	return string(text), err
 }
 
-func opEqual(r *rendering, v any, args []any) (any, error) { return r.equal(v, args[0], 0) }
+func opEqual(r *run, v any, args []any) (any, error) { return r.equal(v, args[0], 0) }
 
 // equal compares by value, as Python does: 1, 1.0 and true are equal.
-func (r *rendering) equal(a, b any, depth int) (bool, error) {
+func (r *run) equal(a, b any, depth int) (bool, error) {
 	if depth > maxValueDepth {
 		return false, fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
 	}
@@ -138,7 +136,7 @@ func (r *rendering) equal(a, b any, depth int) (bool, error) {
 }
 
 // equalItems compares lists, or what is of one kind of series.
-func (r *rendering) equalItems(a, b any, depth int) (bool, error) {
+func (r *run) equalItems(a, b any, depth int) (bool, error) {
 	if kindOf(a) == kindValues { // as in Python, only itself
 		return a == b, nil
 	}
@@ -157,14 +155,14 @@ func (r *rendering) equalItems(a, b any, depth int) (bool, error) {
 
 // ordering returns a comparison: holds gets what compare returns, unordered aside.
 func ordering(holds func(c int) bool) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		c, err := r.compare(v, args[0])
 		return c != unordered && holds(c), err
 	}
 }
 
 // compare orders numbers, strings, and lists or tuples of equal things: -1, 0, 1, or unordered.
-func (r *rendering) compare(a, b any) (int, error) {
+func (r *run) compare(a, b any) (int, error) {
 	if err := r.spend(stepCost); err != nil {
 		return 0, err
 	}
@@ -195,7 +193,7 @@ func (r *rendering) compare(a, b any) (int, error) {
 }
 
 // opIn is "v in args[0]".
-func opIn(r *rendering, v any, args []any) (any, error) {
+func opIn(r *run, v any, args []any) (any, error) {
 	switch in := args[0].(type) {
 	case string:
 		s, ok := v.(string)
@@ -228,6 +226,11 @@ func opIn(r *rendering, v any, args []any) (any, error) {
 		return false, nil
 	}
 	return nil, fmt.Errorf("nothing can be in %s", article(args[0]))
+}
+
+func opNotIn(r *run, v any, args []any) (any, error) {
+	in, err := opIn(r, v, args)
+	return !truthy(in), err
 }
 
 // unlessKey returns an error where v is a list, a mapping or a part of one, which cannot be the key of a mapping.

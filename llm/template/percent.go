@@ -10,7 +10,7 @@ import (
 
 // formatPercent is Python's format % values, of its directives d, i, u, s, r, a, c, f, e, g, x, o, those in capitals,
 // and %. A tuple has a value for each directive, a mapping those of %(name)s.
-func (r *rendering) formatPercent(format string, values any) (string, error) {
+func (r *run) formatPercent(format string, values any) (string, error) {
 	args := []any{values}
 	if kindOf(values) == kindTuple {
 		args, _ = itemsOf(values)
@@ -58,7 +58,7 @@ func (r *rendering) formatPercent(format string, values any) (string, error) {
 
 // directive formats one value as the directive says that begins text, and returns what is behind it and the values
 // that are left.
-func (r *rendering) directive(text string, args []any) (one, rest string, left []any, err error) {
+func (r *run) directive(text string, args []any) (one, rest string, left []any, err error) {
 	s := formatSpec{fill: ' ', precision: -1}
 	flags := len(text) - len(strings.TrimLeft(text, "-+ #0"))
 	for _, c := range text[:flags] {
@@ -96,7 +96,7 @@ func (r *rendering) directive(text string, args []any) (one, rest string, left [
 }
 
 // percent formats v as a directive says.
-func (r *rendering) percent(s formatSpec, v any) (string, error) {
+func (r *run) percent(s formatSpec, v any) (string, error) {
 	if strings.IndexByte("sra", s.verb) >= 0 {
 		text, err := r.converted(v, s.verb)
 		if err != nil {

@@ -25,7 +25,7 @@ type series struct {
 
 func tuple(items ...any) *series { return &series{kind: kindTuple, items: items} }
 
-func opTuple(r *rendering, _ any, args []any) (any, error) {
+func opTuple(r *run, _ any, args []any) (any, error) {
 	return tuple(args...), r.spendTimes(len(args), itemCost)
 }
 
@@ -103,7 +103,7 @@ func (s *series) slice(items []any, start, end, step int64) *series {
 }
 
 // appendSeries appends s as Python's repr writes it.
-func (r *rendering) appendSeries(dst []byte, s *series, depth int) (_ []byte, err error) {
+func (r *run) appendSeries(dst []byte, s *series, depth int) (_ []byte, err error) {
 	switch s.kind {
 	case kindTuple:
 		if dst, err = r.appendItems(append(dst, '('), s.items, depth); err != nil {
@@ -127,7 +127,7 @@ func (r *rendering) appendSeries(dst []byte, s *series, depth int) (_ []byte, er
 }
 
 // appendItems appends items with commas between.
-func (r *rendering) appendItems(dst []byte, items []any, depth int) (_ []byte, err error) {
+func (r *run) appendItems(dst []byte, items []any, depth int) (_ []byte, err error) {
 	for i, item := range items {
 		if i > 0 {
 			dst = append(dst, ", "...)

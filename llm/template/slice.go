@@ -8,7 +8,7 @@ import (
 )
 
 // opSlice is v[start:end:step], with the rules of Python.
-func opSlice(r *rendering, v any, args []any) (any, error) {
+func opSlice(r *run, v any, args []any) (any, error) {
 	text, isText := v.(string)
 	list, isList := itemsOf(v)
 	view, isSeries := v.(*series)

@@ -35,7 +35,7 @@ var methods = map[string]callable{
 	"isspace":      onStrings("", all(isSpace)),
 	"istitle":      onStrings("", onString(isTitle)),
 	"isupper":      onStrings("", testCase(isUpper, isLower)),
-	"items":        view(kindItems, (*rendering).pairs),
+	"items":        view(kindItems, (*run).pairs),
 	"join":         onStrings("items", methodJoin),
 	"keys":         view(kindKeys, keysOf),
 	"ljust":        onStrings("width fillchar?", justify('<')),
@@ -64,7 +64,7 @@ var methods = map[string]callable{
 
 // onStrings is a method that only strings have.
 func onStrings(params string, op operation) callable {
-	return callable{params: params, op: func(r *rendering, v any, args []any) (any, error) {
+	return callable{params: params, op: func(r *run, v any, args []any) (any, error) {
 		if _, ok := v.(string); !ok {
 			return nil, fmt.Errorf("%s has no such method", article(v))
 		}
@@ -80,7 +80,7 @@ func onStringsFree(op operation) callable {
 
 // onString is a method that finds something out about a string.
 func onString(f func(s string) bool) operation {
-	return func(r *rendering, v any, _ []any) (any, error) {
+	return func(r *run, v any, _ []any) (any, error) {
 		s, _ := v.(string)
 		return f(s), r.spendTimes(len(s), 4)
 	}
@@ -95,7 +95,7 @@ func all(is func(rune) bool) operation {
 
 // onTwo is a method of a string and another one.
 func onTwo(f func(s, t string) string) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		t, ok := args[0].(string)
 		if !ok {
@@ -107,7 +107,7 @@ func onTwo(f func(s, t string) string) operation {
 
 // span returns the part of s from the character args[1] to args[2], and how many characters are before it; found is
 // false where the part begins behind the end, where not even "" is found.
-func (r *rendering) span(s string, args []any) (part string, before int, found bool, err error) {
+func (r *run) span(s string, args []any) (part string, before int, found bool, err error) {
 	if args[1] == any(missing{}) && args[2] == any(missing{}) {
 		return s, 0, true, r.spend(len(s))
 	}
@@ -153,7 +153,7 @@ func wantString(args []any, i int) (string, error) {
 
 // affix is startswith or endswith, of one string or any of a tuple.
 func affix(has func(s, t string) bool) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		part, _, found, err := r.span(s, args)
 		if err != nil {
@@ -181,7 +181,7 @@ func affix(has func(s, t string) bool) operation {
 
 // finder is find, rfind or rindex: those that must find it are errors otherwise.
 func finder(index func(s, sub string) int, must bool) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		sub, err := wantString(args, 0)
 		if err != nil {
@@ -206,7 +206,7 @@ func finder(index func(s, sub string) int, must bool) operation {
 }
 
 // methodIndex is index of a string, list or tuple.
-func methodIndex(r *rendering, v any, args []any) (any, error) {
+func methodIndex(r *run, v any, args []any) (any, error) {
 	if _, ok := v.(string); ok {
 		return finder(strings.Index, true)(r, v, args)
 	}
@@ -225,7 +225,7 @@ func methodIndex(r *rendering, v any, args []any) (any, error) {
 }
 
 // methodCount is count of a string, list or tuple.
-func methodCount(r *rendering, v any, args []any) (any, error) {
+func methodCount(r *run, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
 		sub, err := wantString(args, 0)
 		if err != nil {
@@ -254,7 +254,7 @@ func methodCount(r *rendering, v any, args []any) (any, error) {
 	return n, nil
 }
 
-func methodReplace(r *rendering, v any, args []any) (any, error) {
+func methodReplace(r *run, v any, args []any) (any, error) {
 	for i := range 2 {
 		if _, err := wantString(args, i); err != nil {
 			return nil, err
@@ -263,7 +263,7 @@ func methodReplace(r *rendering, v any, args []any) (any, error) {
 	return filterReplace(r, v, args)
 }
 
-func methodJoin(r *rendering, v any, args []any) (any, error) {
+func methodJoin(r *run, v any, args []any) (any, error) {
 	items, err := r.items(args[0])
 	if err != nil {
 		return nil, err
@@ -278,7 +278,7 @@ func methodJoin(r *rendering, v any, args []any) (any, error) {
 
 // partition is the text before a separator, the separator and the text behind it.
 func partition(index func(s, sep string) int) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		sep, err := wantString(args, 0)
 		if err != nil {
@@ -302,7 +302,7 @@ func partition(index func(s, sep string) int) operation {
 
 // justify is ljust, rjust or center.
 func justify(align byte) operation {
-	return func(r *rendering, v any, args []any) (any, error) {
+	return func(r *run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		width, err := intArg(args, 0, 0)
 		if err != nil {
@@ -327,7 +327,7 @@ func justify(align byte) operation {
 	}
 }
 
-func methodZfill(r *rendering, v any, args []any) (any, error) {
+func methodZfill(r *run, v any, args []any) (any, error) {
 	s, _ := v.(string)
 	width, err := intArg(args, 0, 0)
 	if err != nil {
@@ -341,7 +341,7 @@ func methodZfill(r *rendering, v any, args []any) (any, error) {
 	return spec.pad(r, sign, s, '=')
 }
 
-func methodExpandtabs(r *rendering, v any, args []any) (any, error) {
+func methodExpandtabs(r *run, v any, args []any) (any, error) {
 	s, _ := v.(string)
 	size, err := intArg(args, 0, 8)
 	if err != nil {
@@ -375,7 +375,7 @@ func methodExpandtabs(r *rendering, v any, args []any) (any, error) {
 var errEmptySeparator = errors.New("the separator is empty")
 
 // splitArgs are those of split and rsplit. none: at spaces.
-func splitArgs(r *rendering, v any, args []any) (s, sep string, spaces bool, most int, err error) {
+func splitArgs(r *run, v any, args []any) (s, sep string, spaces bool, most int, err error) {
 	s, _ = v.(string)
 	if sep, err = stringArg(args, 0, ""); err != nil {
 		return "", "", false, 0, err
@@ -393,7 +393,7 @@ func splitArgs(r *rendering, v any, args []any) (s, sep string, spaces bool, mos
 	return s, sep, spaces, int(n), r.spendTimes(len(s), 2*itemCost)
 }
 
-func methodSplit(r *rendering, v any, args []any) (any, error) {
+func methodSplit(r *run, v any, args []any) (any, error) {
 	s, sep, spaces, most, err := splitArgs(r, v, args)
 	switch {
 	case err != nil:
@@ -413,7 +413,7 @@ func methodSplit(r *rendering, v any, args []any) (any, error) {
 	return stringList(parts), nil
 }
 
-func methodRsplit(r *rendering, v any, args []any) (any, error) {
+func methodRsplit(r *run, v any, args []any) (any, error) {
 	s, sep, spaces, most, err := splitArgs(r, v, args)
 	if err != nil {
 		return nil, err
@@ -443,7 +443,7 @@ func methodRsplit(r *rendering, v any, args []any) (any, error) {
 	return stringList(parts), nil
 }
 
-func methodSplitlines(r *rendering, v any, args []any) (any, error) {
+func methodSplitlines(r *run, v any, args []any) (any, error) {
 	s, _ := v.(string)
 	if err := r.spendTimes(len(s), 2*itemCost); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-func opText(r *rendering, v any, _ []any) (any, error) {
+func opText(r *run, v any, _ []any) (any, error) {
 	if _, ok := v.(string); ok { // which is not made into a value anew
 		return v, nil
 	}
@@ -20,7 +20,7 @@ func opText(r *rendering, v any, _ []any) (any, error) {
 }
 
 // text returns v as it is written out.
-func (r *rendering) text(v any) (string, error) {
+func (r *run) text(v any) (string, error) {
 	if s, ok := v.(string); ok {
 		return s, nil
 	}
@@ -30,11 +30,13 @@ func (r *rendering) text(v any) (string, error) {
 
 // appendText appends v as Python's str writes it. Strings within lists and mappings, that
 // is below depth 0, are in quotes.
-func (r *rendering) appendText(dst []byte, v any, depth int) (_ []byte, err error) {
+func (r *run) appendText(dst []byte, v any, depth int) (_ []byte, err error) {
 	if depth > maxValueDepth {
 		return nil, fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
 	}
 	switch v := v.(type) {
+	case blank:
+		return dst, r.spend(stepCost)
 	case nil:
 		return append(dst, "None"...), r.spend(stepCost)
 	case bool:
@@ -144,7 +146,7 @@ func appendEscaped(dst []byte, c rune) []byte {
 // jsonWriter writes a value as Jinja's tojson does: keys sorted, all but ASCII escaped,
 // and <, >, & and ' too, so that the text is safe within HTML.
 type jsonWriter struct {
-	r      *rendering
+	r      *run
 	dst    []byte
 	lines  bool // each item on a line of its own
 	indent string
@@ -274,7 +276,7 @@ func (w *jsonWriter) str(s string) error {
 // maxFormatWidth bounds the precision of formatted numbers and the indent of JSON.
 const maxFormatWidth = 1000
 
-func opToJSON(r *rendering, v any, args []any) (any, error) {
+func opToJSON(r *run, v any, args []any) (any, error) {
 	indent, err := intArg(args, 0, 0)
 	if err != nil {
 		return nil, err

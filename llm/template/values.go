@@ -2,11 +2,13 @@ package template
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
 
 	"github.com/llm-stage/stage/llm/row"
 )
@@ -17,6 +19,9 @@ import (
 
 // namespace is what the function of that name makes: the one thing a template can change.
 type namespace struct{ members map[string]any }
+
+// blank is "a if b" where b is false: it is written as nothing, is false, and is not defined.
+type blank struct{}
 
 // maxValueDepth bounds how deep a value may nest to be written or compared. Rows nest less.
 const maxValueDepth = 20_000
@@ -41,6 +46,8 @@ func typeName(v any) string {
 		return "mapping"
 	case *namespace:
 		return "namespace"
+	case blank:
+		return "undefined"
 	}
 	return "loop"
 }
@@ -48,7 +55,7 @@ func typeName(v any) string {
 // article returns the name of v's type with its article, for messages.
 func article(v any) string {
 	switch name := typeName(v); name {
-	case "none":
+	case "none", "undefined":
 		return name
 	case "integer":
 		return "an " + name
@@ -60,7 +67,7 @@ func article(v any) string {
 // truthy is the truth of a value in a condition.
 func truthy(v any) bool {
 	switch v := v.(type) {
-	case nil:
+	case nil, blank:
 		return false
 	case bool:
 		return v
@@ -80,14 +87,14 @@ func truthy(v any) bool {
 	return true
 }
 
-func opTruth(_ *rendering, v any, _ []any) (any, error) { return truthy(v), nil }
-func opNot(_ *rendering, v any, _ []any) (any, error)   { return !truthy(v), nil }
+func opTruth(_ *run, v any, _ []any) (any, error) { return truthy(v), nil }
+func opNot(_ *run, v any, _ []any) (any, error)   { return !truthy(v), nil }
 
-func opList(r *rendering, _ any, args []any) (any, error) {
+func opList(r *run, _ any, args []any) (any, error) {
 	return args, r.spendTimes(len(args), itemCost)
 }
 
-func opDict(r *rendering, _ any, args []any) (any, error) {
+func opDict(r *run, _ any, args []any) (any, error) {
 	if err := r.spendTimes(len(args), 2*itemCost); err != nil {
 		return nil, err
 	}
@@ -103,7 +110,7 @@ func opDict(r *rendering, _ any, args []any) (any, error) {
 }
 
 // pairsOf returns keys and values in turn of a mapping or a list of pairs.
-func pairsOf(r *rendering, v any) ([]any, error) {
+func pairsOf(r *run, v any) ([]any, error) {
 	keys, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -141,8 +148,12 @@ func mapKey(v any) (string, bool) {
 }
 
 // item returns v.key or v[key]. written is how the template has it.
-func (r *rendering) item(v, key any, written string) (any, error) {
+func (r *run) item(v, key any, written string) (any, error) {
 	index, isIndex := key.(int64)
+	if truth, ok := key.(bool); ok { // which is 0 or 1, as in Python
+		n, _ := number(truth)
+		index, isIndex = n.i, true
+	}
 	name, _ := mapKey(key)
 	switch v := v.(type) {
 	case *row.Variables:
@@ -184,7 +195,7 @@ func (r *rendering) item(v, key any, written string) (any, error) {
 			return string(runes[i]), nil
 		}
 	}
-	return nil, &templateFault{msg: "undefined: " + written, undefined: true, in: v, written: written}
+	return nil, &undefined{what: written, in: v, isItem: true}
 }
 
 // position returns the place that index means in n items; negative ones count from the end.
@@ -195,16 +206,34 @@ func position(index int64, n int) (int, bool) {
 	return int(index), index >= 0 && index < int64(n)
 }
 
-// undefinedHint says what there is in the value in which something is undefined.
-func (f *templateFault) undefinedHint() string {
-	m, ok := f.in.(map[string]any)
-	if v, isRow := f.in.(*row.Variables); isRow {
+// undefined is the error of a name or an item that does not exist.
+type undefined struct {
+	what   string // as the template has it
+	in     any    // where an item was looked for
+	isItem bool
+}
+
+func (u *undefined) Error() string { return "undefined: " + u.what }
+
+func isUndefined(err error) bool {
+	_, ok := errors.AsType[*undefined](err)
+	return ok
+}
+
+// hint says what there is in the value in which an item is undefined. It waits until it is needed: the default filter
+// forgives what is undefined.
+func (u *undefined) hint() string {
+	if !u.isItem {
+		return ""
+	}
+	m, ok := u.in.(map[string]any)
+	if v, isRow := u.in.(*row.Variables); isRow {
 		m, ok = v.All(), true
 	}
 	if !ok {
-		return "it is looked for in " + article(f.in)
+		return "it is looked for in " + article(u.in)
 	}
-	what := f.written[:max(0, strings.LastIndexAny(f.written, ".["))]
+	what := u.what[:max(0, strings.LastIndexAny(u.what, ".["))]
 	const most, longest = 20, 40
 	if len(m) == 0 {
 		return "the " + what + " is empty"
@@ -221,6 +250,13 @@ func (f *templateFault) undefinedHint() string {
 		}
 	}
 	return "the " + what + " has: " + strings.Join(keys, ", ") + more
+}
+
+// loopState is what a loop knows about its progress. Templates see it as loop.
+type loopState struct {
+	items []any
+	index int
+	seen  []any // by loop.changed, at its last call
 }
 
 func (l *loopState) attribute(name string) (any, bool) {
@@ -258,8 +294,10 @@ func (l *loopState) attribute(name string) (any, bool) {
 
 // items returns what a loop over v goes through: the items of a list, the keys of a
 // mapping in their order, the characters of a string.
-func (r *rendering) items(v any) ([]any, error) {
+func (r *run) items(v any) ([]any, error) {
 	switch v := v.(type) {
+	case blank:
+		return []any{}, nil
 	case []any:
 		return v, nil
 	case *series:

@@ -1,0 +1,294 @@
+package template
+
+import (
+	"fmt"
+	"strconv"
+
+
+	"github.com/llm-stage/stage/llm/row"
+)
+
+// expr is an expression. Its errors are a [*fault].
+type expr interface {
+	eval(r *rendering) (any, error)
+}
+
+// evalAll returns the values of expressions.
+func evalAll(r *rendering, list []expr) ([]any, error) {
+	values := make([]any, len(list))
+	for i, x := range list {
+		var err error
+		if values[i], err = x.eval(r); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}
+
+// constExpr is a value that stands in the template.
+type constExpr struct{ value any }
+
+func (x *constExpr) eval(*rendering) (any, error) { return x.value, nil }
+
+// heldExpr is the text that a block holds for its filters.
+type heldExpr struct{}
+
+func (heldExpr) eval(r *rendering) (any, error) { return r.held, nil }
+
+type nameExpr struct {
+	name string
+	line int
+}
+
+func (x *nameExpr) eval(r *rendering) (any, error) {
+	v, err := x.lazy(r)
+	if members, ok := v.(*row.Variables); ok {
+		return members.All(), nil
+	}
+	return v, err
+}
+
+// lazy is eval, but for the row, of which nothing is decoded.
+func (x *nameExpr) lazy(r *rendering) (any, error) {
+	v, ok := r.get(x.name)
+	if !ok {
+		return nil, at(x.line, &undefined{what: x.name})
+	}
+	return v, nil
+}
+
+// itemExpr is of.name or of[key].
+type itemExpr struct {
+	of, key expr
+	written string // as in the template, roughly
+	parts   int    // of written
+	line    int
+}
+
+// newItem returns the item of a key that is written as in suffix. Of a long chain only the end is written.
+func newItem(of, key expr, suffix string, line int) *itemExpr {
+	const maxParts = 10
+	x := &itemExpr{of: of, key: key, line: line, written: written(of) + suffix}
+	if before, ok := of.(*itemExpr); ok {
+		if x.parts = before.parts + 1; x.parts == maxParts {
+			x.written, x.parts = "…"+suffix, 0
+		}
+	}
+	return x
+}
+
+// written returns an expression as the template has it, roughly.
+func written(x expr) string {
+	switch x := x.(type) {
+	case *nameExpr:
+		return x.name
+	case *itemExpr:
+		return x.written
+	case *constExpr:
+		switch v := x.value.(type) {
+		case string:
+			return strconv.Quote(v)
+		case int64:
+			return strconv.FormatInt(v, 10)
+		}
+	}
+	return "…"
+}
+
+func (x *itemExpr) eval(r *rendering) (v any, err error) {
+	if name, ok := x.of.(*nameExpr); ok { // of row.name nothing but the name's value is decoded
+		v, err = name.lazy(r)
+	} else {
+		v, err = x.of.eval(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	key, err := x.key.eval(r)
+	if err != nil {
+		return nil, err
+	}
+	v, err = r.item(v, key, x.written)
+	return r.step(x.line, v, err)
+}
+
+// listExpr is a list, a tuple or a mapping, of keys and values in turn.
+type listExpr struct {
+	op    operation
+	items []expr
+	line  int
+}
+
+func (x *listExpr) eval(r *rendering) (any, error) {
+	items, err := evalAll(r, x.items)
+	if err != nil {
+		return nil, err
+	}
+	v, err := x.op(&r.run, nil, items)
+	return r.step(x.line, v, err)
+}
+
+type unaryExpr struct {
+	of   expr
+	op   operation
+	line int
+}
+
+func (x *unaryExpr) eval(r *rendering) (any, error) {
+	v, err := x.of.eval(r)
+	if err != nil {
+		return nil, err
+	}
+	v, err = x.op(&r.run, v, nil)
+	return r.step(x.line, v, err)
+}
+
+type binaryExpr struct {
+	left, right expr
+	op          operation
+	line        int
+}
+
+func (x *binaryExpr) eval(r *rendering) (any, error) {
+	left, err := x.left.eval(r)
+	if err != nil {
+		return nil, err
+	}
+	right, err := x.right.eval(r)
+	if err != nil {
+		return nil, err
+	}
+	v, err := x.op(&r.run, left, []any{right})
+	return r.step(x.line, v, err)
+}
+
+// logicExpr is "and" or "or": left where its truth is that of until, else right, which is evaluated only then.
+type logicExpr struct {
+	left, right expr
+	until       bool
+	line        int
+}
+
+func (x *logicExpr) eval(r *rendering) (any, error) {
+	v, err := x.left.eval(r)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.step(x.line, nil, nil); err != nil {
+		return nil, err
+	}
+	if truthy(v) == x.until {
+		return v, nil
+	}
+	return x.right.eval(r)
+}
+
+// compareExpr is first < other <= another, which is first < other and other <= another.
+type compareExpr struct {
+	first  expr
+	others []comparand
+}
+
+type comparand struct {
+	op   operation
+	with expr
+	line int
+}
+
+func (x *compareExpr) eval(r *rendering) (any, error) {
+	left, err := x.first.eval(r)
+	if err != nil {
+		return nil, err
+	}
+	var holds any
+	for _, c := range x.others {
+		right, err := c.with.eval(r)
+		if err != nil {
+			return nil, err
+		}
+		holds, err = c.op(&r.run, left, []any{right})
+		if holds, err = r.step(c.line, holds, err); err != nil || !truthy(holds) {
+			return holds, err
+		}
+		left = right
+	}
+	return holds, nil
+}
+
+// condExpr is yes if condition else no, of which one is evaluated.
+type condExpr struct {
+	condition, yes, no expr
+	line               int
+}
+
+func (x *condExpr) eval(r *rendering) (any, error) {
+	v, err := x.condition.eval(r)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.step(x.line, nil, nil); err != nil {
+		return nil, err
+	}
+	if truthy(v) {
+		return x.yes.eval(r)
+	}
+	return x.no.eval(r)
+}
+
+// callExpr is the call of a filter, test, function or method for the value of.
+type callExpr struct {
+	name      string // "": of an operator
+	op        operation
+	of        expr // nil: the value is none
+	args      []expr
+	undefined bool // op gets missing for a value that is undefined
+	line      int
+}
+
+func (x *callExpr) eval(r *rendering) (v any, err error) {
+	if x.of != nil {
+		v, err = x.of.eval(r)
+		if x.undefined && (v == any(blank{}) || isUndefined(err)) {
+			v, err = missing{}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	args, err := evalAll(r, x.args)
+	if err != nil {
+		return nil, err
+	}
+	v, err = x.op(&r.run, v, args)
+	if err != nil && x.name != "" && !isUndefined(err) {
+		err = fmt.Errorf("%s: %w", x.name, err)
+	}
+	return r.step(x.line, v, err)
+}
+
+// defaultExpr is of|default(value, boolean). value is evaluated only when it is needed.
+type defaultExpr struct {
+	of, value, boolean expr
+	line               int
+}
+
+func (x *defaultExpr) eval(r *rendering) (any, error) {
+	v, err := x.of.eval(r)
+	if v == any(blank{}) || isUndefined(err) {
+		return x.value.eval(r)
+	}
+	if err != nil || truthy(v) {
+		return v, err
+	}
+	all, err := x.boolean.eval(r)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.step(x.line, nil, nil); err != nil {
+		return nil, err
+	}
+	if truthy(all) {
+		return x.value.eval(r)
+	}
+	return v, nil
+}

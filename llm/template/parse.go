@@ -1,0 +1,163 @@
+package template
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// parser reads the blocks and expressions of a template and builds the nodes that render it. Whatever can be checked
+// without a row is checked here.
+type parser struct {
+	*scanner
+	tokens []token // of the tag that is being read, from the present one on
+	depth  int     // of the expression
+	blocks int     // open ones
+	loops  int     // open ones
+
+	globals []string    // names that are always set
+	set     []string    // names that some block sets
+	asked   []string    // names of which some part asks whether they are defined
+	read    []*nameExpr // names that are read
+}
+
+// parse returns the nodes of a template.
+func parse(source []byte, lookup bool) ([]node, error) {
+	s, err := newScanner(source)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{scanner: s, globals: []string{"row"}}
+	if lookup {
+		p.globals = append(p.globals, "lookup")
+	}
+	nodes, _, err := p.body(nil)
+	if err != nil {
+		return nil, err
+	}
+	return nodes, p.checkNames()
+}
+
+// checkNames fails where a name is read that nothing sets.
+func (p *parser) checkNames() error {
+	for _, x := range p.read {
+		if slices.Contains(p.set, x.name) || slices.Contains(p.asked, x.name) {
+			continue
+		}
+		f := &fault{line: x.line, err: &undefined{what: x.name}}
+		switch x.name {
+		case "lookup":
+			f.hint = "no lookup file is configured"
+		case "nil", "null", "NULL":
+			f.hint = "write none"
+		default:
+			f.hint = fmt.Sprintf("there are %s and what the template sets; did you mean row.%s?", strings.Join(p.globals, ", "), x.name)
+		}
+		return f
+	}
+	return nil
+}
+
+// opened is a block whose end is due.
+type opened struct {
+	name string
+	line int
+	ends []string // the names of tags that end what stands in it; the last one closes the block
+}
+
+// body reads up to the tag that ends what stands in the block, and returns its name. No block: up to the end.
+func (p *parser) body(block *opened) (nodes []node, end string, err error) {
+	for {
+		part, err := p.next()
+		if err != nil {
+			return nil, "", err
+		}
+		p.tokens = part.tokens
+		var n node
+		switch part.kind {
+		case textPart:
+			n = &textNode{text: part.text, line: part.line}
+		case outputPart:
+			n, err = p.output(part.line)
+		case blockPart:
+			name := p.tokens[0]
+			if block != nil && name.kind == nameToken && slices.Contains(block.ends, name.text) {
+				p.advance()
+				return nodes, name.text, nil
+			}
+			n, err = p.block(block)
+		case endPart, commentPart: // of which next returns only the end
+			if block != nil {
+				err = &fault{line: block.line, err: fmt.Errorf("the block %q is not closed by %q", block.name, block.ends[len(block.ends)-1])}
+			}
+			return nodes, "", err
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		nodes = append(nodes, n)
+	}
+}
+
+// output reads {{ … }}.
+func (p *parser) output(line int) (node, error) {
+	x, err := p.tuple(true)
+	if err != nil {
+		return nil, err
+	}
+	return &outputNode{x, line}, p.tagEnd()
+}
+
+// present returns the present token. Behind the end of a tag is nothing to be read.
+func (p *parser) present() *token { return &p.tokens[0] }
+
+// advance goes to the next token and returns the one before.
+func (p *parser) advance() *token {
+	t := &p.tokens[0]
+	if t.kind != endToken {
+		p.tokens = p.tokens[1:]
+	}
+	return t
+}
+
+// skip goes behind an operator or a word, if it is here.
+func (p *parser) skip(text string) bool {
+	ok := p.present().is(text)
+	if ok {
+		p.advance()
+	}
+	return ok
+}
+
+// expect goes behind an operator or a word, which must be here.
+func (p *parser) expect(text string) error {
+	if !p.skip(text) {
+		return p.unexpected(fmt.Sprintf("%q", text))
+	}
+	return nil
+}
+
+// expectName returns the name that must be here.
+func (p *parser) expectName(what string) (*token, error) {
+	if p.present().kind != nameToken {
+		return nil, p.unexpected(what)
+	}
+	return p.advance(), nil
+}
+
+// tagEnd fails unless the tag ends here.
+func (p *parser) tagEnd() error {
+	if p.present().kind != endToken {
+		return p.unexpected("the end of the tag")
+	}
+	return nil
+}
+
+// unexpected returns an error about the present token, in whose place should be what.
+func (p *parser) unexpected(what string) error {
+	return p.failf(p.present().line, "expected %s, found %q", what, p.present().text)
+}
+
+func (p *parser) failf(line int, format string, args ...any) error {
+	return &fault{line: line, err: fmt.Errorf(format, args...)}
+}

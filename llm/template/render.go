@@ -1,0 +1,154 @@
+package template
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+
+	"github.com/llm-stage/stage/llm/row"
+)
+
+// Costs in units of work; a byte costs one.
+const (
+	stepCost = 64
+	turnCost = 512 // of a loop, beside the steps in it
+	itemCost = 16
+)
+
+// run is what one rendering has left.
+type run struct{ work, maxWork int }
+
+// spend pays for n units of work. Everything that takes time or memory does so through
+// it, before it is done.
+func (r *run) spend(n int) error {
+	if n > r.work {
+		r.work = 0
+		return fmt.Errorf("the limit of %d units of work is used up", r.maxWork)
+	}
+	r.work -= n
+	return nil
+}
+
+// spendTimes pays for n things that cost each.
+func (r *run) spendTimes(n, each int) error {
+	if each > 0 && n > r.work/each {
+		return r.spend(r.work + 1)
+	}
+	return r.spend(n * each)
+}
+
+// rendering is one rendering of a template.
+type rendering struct {
+	run
+	row       row.Variables
+	variables []variable // those of inner blocks behind those of outer ones
+	block     int        // where those of the innermost block begin
+	out       *strings.Builder
+	maxOut    int
+	held      string // the text that a block's filters are for
+}
+
+// variable is a name that is set.
+type variable struct {
+	name  string
+	value any
+}
+
+// get returns the value of a name.
+func (r *rendering) get(name string) (any, bool) {
+	for _, v := range slices.Backward(r.variables) {
+		if v.name == name {
+			return v.value, true
+		}
+	}
+	return nil, false
+}
+
+// set sets a name for the rest of the innermost block.
+func (r *rendering) set(name string, v any) {
+	for i := r.block; i < len(r.variables); i++ {
+		if r.variables[i].name == name {
+			r.variables[i].value = v
+			return
+		}
+	}
+	r.variables = append(r.variables, variable{name, v})
+}
+
+// open begins a block that has names of its own. close ends it, given what open returned.
+func (r *rendering) open() (outer int) {
+	outer, r.block = r.block, len(r.variables)
+	return outer
+}
+
+func (r *rendering) close(outer int) {
+	r.clear()
+	r.block = outer
+}
+
+// clear forgets the names of the innermost block.
+func (r *rendering) clear() {
+	clear(r.variables[r.block:])
+	r.variables = r.variables[:r.block]
+}
+
+// write adds to the text, up to its bound.
+func (r *rendering) write(s string) error {
+	if len(s) > r.maxOut-r.out.Len() {
+		return fmt.Errorf("the text is larger than %d bytes", r.maxOut)
+	}
+	if err := r.spend(stepCost + len(s)); err != nil {
+		return err
+	}
+	r.out.WriteString(s)
+	return nil
+}
+
+// captured renders nodes, in a block of their own, and returns the value of x while their text is held. No nodes: the
+// value of x.
+func (r *rendering) captured(x expr, nodes []node) (any, error) {
+	if nodes == nil {
+		return x.eval(r)
+	}
+	outer, out := r.open(), r.out
+	r.out = &strings.Builder{}
+	err := renderAll(r, nodes)
+	r.held = r.out.String()
+	r.out = out
+	r.close(outer)
+	if err != nil {
+		return nil, err
+	}
+	return x.eval(r)
+}
+
+// step pays for one step and returns its outcome.
+func (r *rendering) step(line int, v any, err error) (any, error) {
+	if err == nil {
+		err = r.spend(stepCost)
+	}
+	if err != nil {
+		return nil, at(line, err)
+	}
+	return v, nil
+}
+
+// fault is what is wrong with a template or one rendering.
+type fault struct {
+	line int // counted from 1
+	err  error
+	hint string // what to write instead
+}
+
+func (f *fault) Error() string { return f.err.Error() }
+func (f *fault) Unwrap() error { return f.err }
+
+// at returns err with its line, unless it has one. No error has none.
+func at(line int, err error) error {
+	if _, ok := errors.AsType[*fault](err); ok || err == nil {
+		return err
+	}
+	return &fault{line: line, err: err}
+}

@@ -1,0 +1,192 @@
+package template
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
+)
+
+// Bounds on a template's source. The parser recurses once for each bracket and each block.
+const (
+	maxSourceBytes = 256 << 10
+	maxBrackets    = 100
+	maxBlocks      = 50
+)
+
+// partKind is what a part of a template is.
+type partKind int
+
+const (
+	endPart     partKind = iota // of the template
+	textPart                    // written as it is
+	outputPart                  // {{ … }}
+	blockPart                   // {% … %}
+	commentPart                 // {# … #}
+)
+
+// part is a piece of a template: text, or the tokens of a tag.
+type part struct {
+	kind   partKind
+	text   string
+	tokens []token // the last one is an endToken
+	line   int     // where it begins
+}
+
+// scanner splits a template into parts.
+type scanner struct {
+	text string // the template, with \n for newlines
+	pos  int
+	trim bool // the last tag ended with "-": the space after it is cut
+
+	counted, countedLine int // how far lines are counted, and the line there
+}
+
+// newScanner checks the bounds of a source and removes one newline at its end, as Jinja does.
+func newScanner(source []byte) (*scanner, error) {
+	switch {
+	case len(source) > maxSourceBytes:
+		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(source), maxSourceBytes)
+	case !utf8.Valid(source):
+		return nil, fmt.Errorf("no UTF-8 at byte %d", jsonbytes.InvalidUTF8(source))
+	}
+	text := strings.ReplaceAll(string(source), "\r\n", "\n")
+	text = strings.TrimSuffix(strings.ReplaceAll(text, "\r", "\n"), "\n")
+	return &scanner{text: text, countedLine: 1}, nil
+}
+
+// line returns the line of pos, counted from 1.
+func (s *scanner) line() int {
+	s.countedLine += strings.Count(s.text[s.counted:s.pos], "\n")
+	s.counted = s.pos
+	return s.countedLine
+}
+
+// errorf returns an error at pos.
+func (s *scanner) errorf(format string, args ...any) error {
+	return &fault{line: s.line(), err: fmt.Errorf(format, args...)}
+}
+
+// next returns the next part. Comments are left out.
+func (s *scanner) next() (part, error) {
+	for {
+		line := s.line()
+		if text := s.plain(); text != "" {
+			return part{kind: textPart, text: text, line: line}, nil
+		}
+		if s.pos == len(s.text) {
+			return part{kind: endPart, line: s.line()}, nil
+		}
+		p, err := s.tag()
+		if err != nil || p.kind != commentPart && (p.kind != textPart || p.text != "") {
+			return p, err
+		}
+	}
+}
+
+// plain reads the text before the next tag, without the space that the tags around it cut.
+func (s *scanner) plain() string {
+	end := s.nextTag()
+	text := s.text[s.pos:end]
+	if s.trim {
+		text = strings.TrimLeftFunc(text, isTagSpace)
+	}
+	if strings.HasPrefix(s.text[min(end+2, len(s.text)):], "-") {
+		text = strings.TrimRightFunc(text, isTagSpace)
+	}
+	s.pos, s.trim = end, false
+	return text
+}
+
+// nextTag returns where the next {{, {% or {# is, or the end of the text.
+func (s *scanner) nextTag() int {
+	for at := s.pos; at+1 < len(s.text); at++ {
+		next := strings.IndexByte(s.text[at:], '{')
+		if next < 0 {
+			break
+		}
+		if at += next; at+1 < len(s.text) && strings.IndexByte("{%#", s.text[at+1]) >= 0 {
+			return at
+		}
+	}
+	return len(s.text)
+}
+
+// space is what Python takes for white space, as [isTagSpace] does.
+const space = `[\s\v\x1c-\x1f\x{85}\p{Z}]*`
+
+var (
+	rawTag    = regexp.MustCompile(`^\{%[-+]?` + space + `raw` + space + `(-?)%\}`)
+	endrawTag = regexp.MustCompile(`\{%([-+]?)` + space + `endraw` + space + `([-+]?)%\}`)
+)
+
+// tag reads the tag at pos, and for raw the text up to its end.
+func (s *scanner) tag() (part, error) {
+	if raw := rawTag.FindStringSubmatch(s.text[s.pos:]); raw != nil {
+		return s.raw(raw[0], raw[1] == "-")
+	}
+	kind, end := outputPart, "}}"
+	switch s.text[s.pos+1] {
+	case '#':
+		return part{kind: commentPart}, s.comment()
+	case '%':
+		kind, end = blockPart, "%}"
+	}
+	p := part{kind: kind, line: s.line()}
+	s.pos += len(end)
+	if rest := s.text[s.pos:]; rest != "" && strings.IndexByte("-+", rest[0]) >= 0 {
+		s.pos++
+	}
+	var err error
+	p.tokens, err = s.tokens(end)
+	if err == nil && p.tokens == nil {
+		err = &fault{line: p.line, err: fmt.Errorf("the tag is not closed by %q", end)}
+	}
+	return p, err
+}
+
+func (s *scanner) comment() error {
+	body, _, closed := strings.Cut(s.text[s.pos+2:], "#}")
+	if !closed {
+		return s.errorf(`the comment is not closed by "#}"`)
+	}
+	s.pos += 2 + len(body) + 2
+	s.trim = len(body) > 1 && strings.HasSuffix(body, "-")
+	return nil
+}
+
+// raw reads the text after a raw tag, and the tag that closes it.
+func (s *scanner) raw(tag string, trim bool) (part, error) {
+	rest := s.text[s.pos+len(tag):]
+	end := endrawTag.FindStringSubmatchIndex(rest)
+	if end == nil {
+		return part{}, s.errorf(`the raw block is not closed by "{%% endraw %%}"`)
+	}
+	p := part{kind: textPart, text: rest[:end[0]], line: s.line()}
+	if trim {
+		p.text = strings.TrimLeftFunc(p.text, isTagSpace)
+	}
+	if rest[end[2]:end[3]] == "-" {
+		p.text = strings.TrimRightFunc(p.text, isTagSpace)
+	}
+	s.pos += len(tag) + end[1]
+	s.trim = rest[end[4]:end[5]] == "-"
+	return p, nil
+}
+
+// firstWord returns the letters, digits and underscores at the start of text.
+func firstWord(text string) string {
+	end := strings.IndexFunc(text, func(r rune) bool { return !isNameRune(r) })
+	if end < 0 {
+		end = len(text)
+	}
+	return text[:end]
+}
+
+func isNameRune(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+// isTagSpace reports whether Python takes r for white space.
+func isTagSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
