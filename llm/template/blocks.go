@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 // node is a part of a template: text, an output or a block.
@@ -39,7 +41,7 @@ func (n *outputNode) render(r *rendering) error {
 	if err != nil {
 		return err
 	}
-	text, err := r.text(v)
+	text, err := r.Text(v)
 	if err != nil {
 		return at(n.line, err)
 	}
@@ -127,12 +129,12 @@ func (n *ifNode) render(r *rendering) error {
 		b := &n.branches[i]
 		v, err := b.condition.eval(r)
 		if err == nil {
-			err = at(b.line, r.spend(stepCost))
+			err = at(b.line, r.Spend(value.StepCost))
 		}
 		if err != nil {
 			return err
 		}
-		if truthy(v) {
+		if value.Truthy(v) {
 			return renderAll(r, b.nodes)
 		}
 	}
@@ -189,12 +191,12 @@ func (n *forNode) render(r *rendering) error {
 	if len(items) == 0 {
 		return renderAll(r, n.otherwise)
 	}
-	l := &loopState{items: items}
+	l := &value.Loop{Items: items}
 	for i, item := range items {
-		if err := r.spend(turnCost); err != nil {
+		if err := r.Spend(value.TurnCost); err != nil {
 			return at(n.line, err)
 		}
-		l.index = i
+		l.Index = i
 		r.clear()
 		r.set("loop", l)
 		if err := n.target.set(r, item); err != nil {
@@ -213,14 +215,14 @@ func (n *forNode) turns(r *rendering) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	items, err := r.items(v)
+	items, err := r.Items(v)
 	if err != nil || n.test == nil {
 		return items, at(n.line, err)
 	}
 	defer r.close(r.open())
 	passed := []any{}
 	for _, item := range items {
-		if err := r.spend(turnCost); err != nil {
+		if err := r.Spend(value.TurnCost); err != nil {
 			return nil, at(n.line, err)
 		}
 		r.clear()
@@ -231,7 +233,7 @@ func (n *forNode) turns(r *rendering) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if truthy(ok) {
+		if value.Truthy(ok) {
 			passed = append(passed, item)
 		}
 	}
@@ -267,7 +269,7 @@ func (p *parser) setBlock(line int) (node, error) {
 func (n *setNode) render(r *rendering) error {
 	v, err := r.captured(n.value, n.nodes)
 	if err == nil {
-		err = at(n.line, r.spend(stepCost))
+		err = at(n.line, r.Spend(value.StepCost))
 	}
 	if err != nil {
 		return err
@@ -308,7 +310,7 @@ func (n *filterNode) render(r *rendering) error {
 	if err != nil {
 		return err
 	}
-	text, err := r.text(v)
+	text, err := r.Text(v)
 	if err != nil {
 		return at(n.line, err)
 	}
@@ -350,7 +352,7 @@ func (p *parser) withBlock(line int) (node, error) {
 func (n *withNode) render(r *rendering) error {
 	values, err := evalAll(r, n.values)
 	if err == nil {
-		err = at(n.line, r.spendTimes(1+len(values), stepCost))
+		err = at(n.line, r.SpendTimes(1+len(values), value.StepCost))
 	}
 	if err != nil {
 		return err
@@ -443,7 +445,7 @@ func (t *target) set(r *rendering, v any) error {
 	if t.parts == nil {
 		return t.setOne(r, v)
 	}
-	items, err := r.items(v)
+	items, err := r.Items(v)
 	if err != nil {
 		return err
 	}
@@ -465,12 +467,12 @@ func (t *target) setOne(r *rendering, v any) error {
 	}
 	of, ok := r.get(t.name)
 	if !ok {
-		return &undefined{what: t.name}
+		return &value.Undefined{What: t.name}
 	}
-	ns, ok := of.(*namespace)
+	ns, ok := of.(*value.Namespace)
 	if !ok {
 		return fmt.Errorf("%s is no namespace: only those can be changed", t.name)
 	}
-	ns.members[t.member] = v
+	ns.Members[t.member] = v
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 // arguments are what a call has between its brackets.
@@ -72,7 +74,7 @@ func (a *arguments) failf(format string, args ...any) error {
 }
 
 // invokeNext reads the arguments of what is called name in table, and returns the call of it for the value of.
-func (p *parser) invokeNext(kind string, name *token, table map[string]callable, of expr) (expr, error) {
+func (p *parser) invokeNext(kind string, name *token, table map[string]value.Callable, of expr) (expr, error) {
 	a, err := p.arguments(name.line)
 	if err != nil {
 		return nil, err
@@ -81,7 +83,7 @@ func (p *parser) invokeNext(kind string, name *token, table map[string]callable,
 }
 
 // invoke returns the call of name in table for the value of.
-func invoke(kind, name string, table map[string]callable, of expr, a arguments) (expr, error) {
+func invoke(kind, name string, table map[string]value.Callable, of expr, a arguments) (expr, error) {
 	f, ok := table[name]
 	if !ok {
 		if instead := notAvailable[kind+" "+name]; instead != "" {
@@ -89,15 +91,15 @@ func invoke(kind, name string, table map[string]callable, of expr, a arguments) 
 		}
 		return nil, a.failf("the %s %s is not available; there are %s", kind, name, strings.Join(slices.Sorted(maps.Keys(table)), ", "))
 	}
-	call := &callExpr{name: name, op: f.op, of: of, undefined: f.undefined, line: a.line}
+	call := &callExpr{name: name, op: f.Op, of: of, undefined: f.Undefined, line: a.line}
 	var err error
 	switch {
-	case f.named:
+	case f.Named:
 		err = call.takeNamed(a)
-	case f.free:
+	case f.Free:
 		call.takeFree(a)
 	default:
-		err = call.take(strings.Fields(f.params), a)
+		err = call.take(strings.Fields(f.Params), a)
 	}
 	return call, err
 }
@@ -121,7 +123,7 @@ func (x *callExpr) take(params []string, a arguments) error {
 			x.args[i] = named
 			used++
 		case optional:
-			x.args[i] = &constExpr{missing{}}
+			x.args[i] = &constExpr{value.Missing{}}
 		default:
 			return a.failf("%s: the argument %s is missing", x.name, p)
 		}
@@ -145,8 +147,8 @@ func (x *callExpr) takeNamed(a arguments) error {
 	}
 	x.of = a.positional[0]
 	op := x.op
-	x.op = func(r *run, v any, pairs []any) (any, error) {
-		all, err := pairsOf(r, v)
+	x.op = func(r *value.Run, v any, pairs []any) (any, error) {
+		all, err := value.PairsOf(r, v)
 		if err != nil {
 			return nil, err
 		}
@@ -161,7 +163,7 @@ func (x *callExpr) takeFree(a arguments) {
 	for _, name := range slices.Sorted(maps.Keys(a.named)) {
 		pairs = append(pairs, &constExpr{name}, a.named[name])
 	}
-	x.args = append(a.positional, &listExpr{opDict, pairs, a.line})
+	x.args = append(a.positional, &listExpr{value.Dict, pairs, a.line})
 }
 
 // notAvailable says what to write in the place of filters and methods of Jinja that there are not.
@@ -208,11 +210,8 @@ func (p *parser) oneFilter(of expr) (expr, error) {
 	case "map", "select", "reject", "selectattr", "rejectattr":
 		return eachFilter(name.text, of, a)
 	}
-	return invoke("filter", name.text, filters, of, a)
+	return invoke("filter", name.text, value.Filters, of, a)
 }
-
-// ownFilters are those that are more than an operation on values.
-var ownFilters = []string{"default", "d", "map", "select", "reject", "selectattr", "rejectattr"}
 
 // defaultFilter returns of|default(value, boolean).
 func defaultFilter(of expr, a arguments) (expr, error) {
@@ -234,12 +233,12 @@ func defaultFilter(of expr, a arguments) (expr, error) {
 // eachFilter returns the call of a filter that applies a filter or test, named by its first argument, to each item. The
 // name must be in the template: a name that comes from a row could be any.
 func eachFilter(name string, of expr, a arguments) (expr, error) {
-	kind, table, attribute := "test", tests, ""
+	kind, table, attribute := "test", value.Tests, ""
 	if name == "map" {
 		if _, ok := a.named["attribute"]; ok {
-			return invoke("filter", name, map[string]callable{name: {op: mapAttribute, params: "attribute default?"}}, of, a)
+			return invoke("filter", name, map[string]value.Callable{name: value.EachAttribute}, of, a)
 		}
-		kind, table = "filter", filters
+		kind, table = "filter", value.Filters
 	}
 	var err error
 	if strings.HasSuffix(name, "attr") {
@@ -248,14 +247,14 @@ func eachFilter(name string, of expr, a arguments) (expr, error) {
 		}
 	}
 	if len(a.positional) == 0 && name != "map" {
-		return invoke("filter", name, map[string]callable{name: each(name, attribute, callable{op: opTruth})}, of, a)
+		return invoke("filter", name, map[string]value.Callable{name: value.Each(name, attribute, value.Callable{Op: value.Truth})}, of, a)
 	}
 	inner, err := a.first(name)
 	if err != nil {
 		return nil, err
 	}
 	if f, ok := table[inner]; ok {
-		table = map[string]callable{inner: each(name, attribute, f)}
+		table = map[string]value.Callable{inner: value.Each(name, attribute, f)}
 	}
 	call, err := invoke(kind, inner, table, of, a)
 	return call, err
@@ -273,18 +272,16 @@ func (p *parser) test(of expr) (expr, error) {
 	if err != nil {
 		return nil, err
 	}
-	var x expr
-	switch name.text { // those that are more than their operation
-	case "filter", "test":
-		x, err = &callExpr{name: name.text, op: isCallable(name.text), of: of, line: line}, nil
-	case "defined", "undefined":
+	if name.text == "defined" || name.text == "undefined" {
 		p.ask(of)
-		fallthrough
-	default:
-		x, err = invoke("test", name.text, tests, of, a)
 	}
+	table := value.Tests
+	if _, ok := value.NameTests[name.text]; ok {
+		table = value.NameTests
+	}
+	x, err := invoke("test", name.text, table, of, a)
 	if negative && err == nil {
-		x = &unaryExpr{x, opNot, line}
+		x = &unaryExpr{x, value.Not, line}
 	}
 	return x, err
 }
@@ -303,56 +300,4 @@ func (p *parser) testArguments(name *token) (arguments, error) {
 		return arguments{line: name.line, positional: []expr{x}}, err
 	}
 	return p.arguments(name.line)
-}
-
-// isCallable returns the test of whether a value is the name of a filter or of a test.
-func isCallable(kind string) operation {
-	return func(_ *run, v any, _ []any) (any, error) {
-		name, _ := v.(string)
-		if kind == "test" {
-			_, ok := tests[name]
-			return ok, nil
-		}
-		_, ok := filters[name]
-		return ok || slices.Contains(ownFilters, name), nil
-	}
-}
-
-// each returns the filter called name that applies f to each item, or to its attribute.
-func each(name, attribute string, f callable) callable {
-	keep := !strings.HasPrefix(name, "reject")
-	return callable{params: f.params, free: f.free, op: func(r *run, v any, args []any) (any, error) {
-		if !truthy(v) { // none, too, as in Jinja
-			return []any{}, nil
-		}
-		items, err := r.items(v)
-		if err != nil {
-			return nil, err
-		}
-		out := []any{}
-		for _, item := range items {
-			if err := r.spend(stepCost + itemCost); err != nil {
-				return nil, err
-			}
-			of := item
-			if attribute != "" {
-				if of, err = attributePath(r, item, attribute); err != nil {
-					if !f.undefined || !isUndefined(err) {
-						return nil, err
-					}
-					of = missing{}
-				}
-			}
-			got, err := f.op(r, of, args)
-			if err != nil {
-				return nil, err
-			}
-			if name == "map" {
-				out = append(out, got)
-			} else if truthy(got) == keep {
-				out = append(out, item)
-			}
-		}
-		return out, nil
-	}}
 }

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strconv"
 
-
 	"github.com/llm-stage/stage/llm/row"
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 // expr is an expression. Its errors are a [*fault].
@@ -52,7 +52,7 @@ func (x *nameExpr) eval(r *rendering) (any, error) {
 func (x *nameExpr) lazy(r *rendering) (any, error) {
 	v, ok := r.get(x.name)
 	if !ok {
-		return nil, at(x.line, &undefined{what: x.name})
+		return nil, at(x.line, &value.Undefined{What: x.name})
 	}
 	return v, nil
 }
@@ -108,13 +108,13 @@ func (x *itemExpr) eval(r *rendering) (v any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err = r.item(v, key, x.written)
+	v, err = r.Item(v, key, x.written)
 	return r.step(x.line, v, err)
 }
 
 // listExpr is a list, a tuple or a mapping, of keys and values in turn.
 type listExpr struct {
-	op    operation
+	op    value.Operation
 	items []expr
 	line  int
 }
@@ -124,13 +124,13 @@ func (x *listExpr) eval(r *rendering) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := x.op(&r.run, nil, items)
+	v, err := x.op(&r.Run, nil, items)
 	return r.step(x.line, v, err)
 }
 
 type unaryExpr struct {
 	of   expr
-	op   operation
+	op   value.Operation
 	line int
 }
 
@@ -139,13 +139,13 @@ func (x *unaryExpr) eval(r *rendering) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err = x.op(&r.run, v, nil)
+	v, err = x.op(&r.Run, v, nil)
 	return r.step(x.line, v, err)
 }
 
 type binaryExpr struct {
 	left, right expr
-	op          operation
+	op          value.Operation
 	line        int
 }
 
@@ -158,7 +158,7 @@ func (x *binaryExpr) eval(r *rendering) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := x.op(&r.run, left, []any{right})
+	v, err := x.op(&r.Run, left, []any{right})
 	return r.step(x.line, v, err)
 }
 
@@ -177,7 +177,7 @@ func (x *logicExpr) eval(r *rendering) (any, error) {
 	if _, err := r.step(x.line, nil, nil); err != nil {
 		return nil, err
 	}
-	if truthy(v) == x.until {
+	if value.Truthy(v) == x.until {
 		return v, nil
 	}
 	return x.right.eval(r)
@@ -190,7 +190,7 @@ type compareExpr struct {
 }
 
 type comparand struct {
-	op   operation
+	op   value.Operation
 	with expr
 	line int
 }
@@ -206,8 +206,8 @@ func (x *compareExpr) eval(r *rendering) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		holds, err = c.op(&r.run, left, []any{right})
-		if holds, err = r.step(c.line, holds, err); err != nil || !truthy(holds) {
+		holds, err = c.op(&r.Run, left, []any{right})
+		if holds, err = r.step(c.line, holds, err); err != nil || !value.Truthy(holds) {
 			return holds, err
 		}
 		left = right
@@ -229,7 +229,7 @@ func (x *condExpr) eval(r *rendering) (any, error) {
 	if _, err := r.step(x.line, nil, nil); err != nil {
 		return nil, err
 	}
-	if truthy(v) {
+	if value.Truthy(v) {
 		return x.yes.eval(r)
 	}
 	return x.no.eval(r)
@@ -238,7 +238,7 @@ func (x *condExpr) eval(r *rendering) (any, error) {
 // callExpr is the call of a filter, test, function or method for the value of.
 type callExpr struct {
 	name      string // "": of an operator
-	op        operation
+	op        value.Operation
 	of        expr // nil: the value is none
 	args      []expr
 	undefined bool // op gets missing for a value that is undefined
@@ -248,8 +248,8 @@ type callExpr struct {
 func (x *callExpr) eval(r *rendering) (v any, err error) {
 	if x.of != nil {
 		v, err = x.of.eval(r)
-		if x.undefined && (v == any(blank{}) || isUndefined(err)) {
-			v, err = missing{}, nil
+		if x.undefined && (v == any(value.Blank{}) || value.IsUndefined(err)) {
+			v, err = value.Missing{}, nil
 		}
 		if err != nil {
 			return nil, err
@@ -259,8 +259,8 @@ func (x *callExpr) eval(r *rendering) (v any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err = x.op(&r.run, v, args)
-	if err != nil && x.name != "" && !isUndefined(err) {
+	v, err = x.op(&r.Run, v, args)
+	if err != nil && x.name != "" && !value.IsUndefined(err) {
 		err = fmt.Errorf("%s: %w", x.name, err)
 	}
 	return r.step(x.line, v, err)
@@ -274,10 +274,10 @@ type defaultExpr struct {
 
 func (x *defaultExpr) eval(r *rendering) (any, error) {
 	v, err := x.of.eval(r)
-	if v == any(blank{}) || isUndefined(err) {
+	if v == any(value.Blank{}) || value.IsUndefined(err) {
 		return x.value.eval(r)
 	}
-	if err != nil || truthy(v) {
+	if err != nil || value.Truthy(v) {
 		return v, err
 	}
 	all, err := x.boolean.eval(r)
@@ -287,7 +287,7 @@ func (x *defaultExpr) eval(r *rendering) (any, error) {
 	if _, err := r.step(x.line, nil, nil); err != nil {
 		return nil, err
 	}
-	if truthy(all) {
+	if value.Truthy(all) {
 		return x.value.eval(r)
 	}
 	return v, nil

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 // maxExpressionDepth bounds how deep expressions may be within each other, and how many operators may be in a row.
@@ -38,7 +40,7 @@ func (p *parser) tuple(conditional bool, end ...string) (expr, error) {
 		}
 		items = append(items, x)
 	}
-	return &listExpr{opTuple, items, line}, nil
+	return &listExpr{value.Tuple, items, line}, nil
 }
 
 func (p *parser) tupleEnds(ends []string) bool {
@@ -55,7 +57,7 @@ func (p *parser) expression(conditional bool) (expr, error) {
 	x, err := p.or()
 	for n := 1; err == nil && conditional && p.present().is("if"); n++ {
 		line := p.advance().line
-		c := &condExpr{yes: x, no: &constExpr{blank{}}, line: line}
+		c := &condExpr{yes: x, no: &constExpr{value.Blank{}}, line: line}
 		if c.condition, err = p.or(); err == nil && p.skip("else") {
 			c.no, err = p.expression(true)
 		}
@@ -84,7 +86,7 @@ func (p *parser) level(next func() (expr, error), operators ...string) (expr, er
 		case "and", "or":
 			x = &logicExpr{x, right, t.text == "or", t.line}
 		default:
-			x = &binaryExpr{x, right, binaryOperations[t.text], t.line}
+			x = &binaryExpr{x, right, value.Operators[t.text], t.line}
 		}
 	}
 	return x, err
@@ -113,9 +115,9 @@ func (p *parser) not() (expr, error) {
 	case err != nil || negations == 0:
 		return x, err
 	case negations%2 == 0:
-		return &unaryExpr{x, opTruth, line}, p.row(negations)
+		return &unaryExpr{x, value.Truth, line}, p.row(negations)
 	}
-	return &unaryExpr{x, opNot, line}, p.row(negations)
+	return &unaryExpr{x, value.Not, line}, p.row(negations)
 }
 
 // comparison reads a < b <= c.
@@ -124,9 +126,9 @@ func (p *parser) comparison() (expr, error) {
 	x := &compareExpr{first: first}
 	for err == nil {
 		t := p.present()
-		op := comparisons[t.text]
+		op := value.Comparisons[t.text]
 		if t.is("not") {
-			op = opNotIn
+			op = value.Comparisons["not in"]
 			p.advance()
 			if !p.present().is("in") {
 				return nil, p.unexpected(`"in" after "not"`)
@@ -184,9 +186,9 @@ func (p *parser) unary() (expr, error) {
 	case err != nil || signs == 0:
 		return x, err
 	case negative:
-		return &unaryExpr{x, opNegative, line}, p.row(signs)
+		return &unaryExpr{x, value.Negative, line}, p.row(signs)
 	}
-	return &unaryExpr{x, opPositive, line}, p.row(signs)
+	return &unaryExpr{x, value.Positive, line}, p.row(signs)
 }
 
 // operand reads a name, a constant or what is in brackets, with the indexes and calls behind it.
@@ -220,7 +222,7 @@ func (p *parser) primary() (expr, error) {
 			return &constExpr{v}, nil
 		}
 		if p.present().is("(") {
-			return p.invokeNext("function", t, functions, nil)
+			return p.invokeNext("function", t, value.Functions, nil)
 		}
 		return p.name(t.text, t.line), nil
 	case t.kind == numberToken:
@@ -235,7 +237,7 @@ func (p *parser) primary() (expr, error) {
 		return &constExpr{text.String()}, nil
 	case p.skip("("):
 		if p.skip(")") {
-			return &listExpr{opTuple, nil, t.line}, nil
+			return &listExpr{value.Tuple, nil, t.line}, nil
 		}
 		x, err := p.tuple(true)
 		if err == nil {
@@ -247,10 +249,10 @@ func (p *parser) primary() (expr, error) {
 			x, err := p.expression(true)
 			return []expr{x}, err
 		})
-		return &listExpr{opList, items, t.line}, err
+		return &listExpr{value.List, items, t.line}, err
 	case p.skip("{"):
 		items, err := p.list("}", p.pair)
-		return &listExpr{opDict, items, t.line}, err
+		return &listExpr{value.Dict, items, t.line}, err
 	}
 	return nil, p.unexpected("an expression")
 }
@@ -311,7 +313,7 @@ func (p *parser) attribute(of expr) (expr, error) {
 	t := p.advance()
 	switch {
 	case t.kind == nameToken && p.present().is("("):
-		return p.invokeNext("method", t, methods, of)
+		return p.invokeNext("method", t, value.Methods, of)
 	case t.kind == nameToken:
 		return newItem(of, &constExpr{t.text}, "."+t.text, t.line), nil
 	case t.kind == numberToken:
@@ -347,7 +349,7 @@ func (p *parser) index(of expr) (expr, error) {
 				bounds[i] = &constExpr{}
 			}
 		}
-		return &callExpr{op: opSlice, of: of, args: bounds[:], line: line}, nil
+		return &callExpr{op: value.Slice, of: of, args: bounds[:], line: line}, nil
 	case bounds[0] == nil:
 		return nil, p.failf(line, "an index is missing in %s[]", written(of))
 	}

@@ -1,10 +1,8 @@
 package template
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"runtime/debug"
 	"strings"
@@ -154,15 +152,6 @@ func TestNoTemplateRunsForEver(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// The digits of an integer too large to compute with cost no work, so they are not read, not even to see if they are any.
-func TestTooLargeIntegersAreNotParsed(t *testing.T) {
-	for digits, want := range map[string]float64{"9" + strings.Repeat("x", maxDigits+1): math.Inf(1), "-9" + strings.Repeat("x", maxDigits): math.Inf(-1)} {
-		if n, ok := number(json.Number(digits)); !ok || n.isInt || n.f != want {
-			t.Errorf("%.3s: got %+v, want %v", digits, n, want)
-		}
 	}
 }
 
@@ -334,11 +323,4 @@ func TestRenderingsDoNotMeet(t *testing.T) {
 		})
 	}
 	all.Wait()
-}
-
-func TestWordsAreCountedWithoutKeepingThem(t *testing.T) {
-	text := strings.Repeat("a ", 10_000)
-	if n := testing.AllocsPerRun(10, func() { countWords(text) }); n > 3 {
-		t.Errorf("%v allocations", n)
-	}
 }

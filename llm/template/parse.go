@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 // parser reads the blocks and expressions of a template and builds the nodes that render it. Whatever can be checked
@@ -44,7 +46,7 @@ func (p *parser) checkNames() error {
 		if slices.Contains(p.set, x.name) || slices.Contains(p.asked, x.name) {
 			continue
 		}
-		f := &fault{line: x.line, err: &undefined{what: x.name}}
+		f := &fault{line: x.line, err: &value.Undefined{What: x.name}}
 		switch x.name {
 		case "lookup":
 			f.hint = "no lookup file is configured"

@@ -6,42 +6,13 @@ import (
 	"slices"
 	"strings"
 
-
 	"github.com/llm-stage/stage/llm/row"
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
-
-// Costs in units of work; a byte costs one.
-const (
-	stepCost = 64
-	turnCost = 512 // of a loop, beside the steps in it
-	itemCost = 16
-)
-
-// run is what one rendering has left.
-type run struct{ work, maxWork int }
-
-// spend pays for n units of work. Everything that takes time or memory does so through
-// it, before it is done.
-func (r *run) spend(n int) error {
-	if n > r.work {
-		r.work = 0
-		return fmt.Errorf("the limit of %d units of work is used up", r.maxWork)
-	}
-	r.work -= n
-	return nil
-}
-
-// spendTimes pays for n things that cost each.
-func (r *run) spendTimes(n, each int) error {
-	if each > 0 && n > r.work/each {
-		return r.spend(r.work + 1)
-	}
-	return r.spend(n * each)
-}
 
 // rendering is one rendering of a template.
 type rendering struct {
-	run
+	value.Run
 	row       row.Variables
 	variables []variable // those of inner blocks behind those of outer ones
 	block     int        // where those of the innermost block begin
@@ -99,7 +70,7 @@ func (r *rendering) write(s string) error {
 	if len(s) > r.maxOut-r.out.Len() {
 		return fmt.Errorf("the text is larger than %d bytes", r.maxOut)
 	}
-	if err := r.spend(stepCost + len(s)); err != nil {
+	if err := r.Spend(value.StepCost + len(s)); err != nil {
 		return err
 	}
 	r.out.WriteString(s)
@@ -127,7 +98,7 @@ func (r *rendering) captured(x expr, nodes []node) (any, error) {
 // step pays for one step and returns its outcome.
 func (r *rendering) step(line int, v any, err error) (any, error) {
 	if err == nil {
-		err = r.spend(stepCost)
+		err = r.Spend(value.StepCost)
 	}
 	if err != nil {
 		return nil, at(line, err)

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 // Bounds on a template's source. The parser recurses once for each bracket and each block.
@@ -92,10 +93,10 @@ func (s *scanner) plain() string {
 	end := s.nextTag()
 	text := s.text[s.pos:end]
 	if s.trim {
-		text = strings.TrimLeftFunc(text, isTagSpace)
+		text = strings.TrimLeftFunc(text, value.IsSpace)
 	}
 	if strings.HasPrefix(s.text[min(end+2, len(s.text)):], "-") {
-		text = strings.TrimRightFunc(text, isTagSpace)
+		text = strings.TrimRightFunc(text, value.IsSpace)
 	}
 	s.pos, s.trim = end, false
 	return text
@@ -115,7 +116,7 @@ func (s *scanner) nextTag() int {
 	return len(s.text)
 }
 
-// space is what Python takes for white space, as [isTagSpace] does.
+// space is what Python takes for white space, as [value.IsSpace] does.
 const space = `[\s\v\x1c-\x1f\x{85}\p{Z}]*`
 
 var (
@@ -167,10 +168,10 @@ func (s *scanner) raw(tag string, trim bool) (part, error) {
 	}
 	p := part{kind: textPart, text: rest[:end[0]], line: s.line()}
 	if trim {
-		p.text = strings.TrimLeftFunc(p.text, isTagSpace)
+		p.text = strings.TrimLeftFunc(p.text, value.IsSpace)
 	}
 	if rest[end[2]:end[3]] == "-" {
-		p.text = strings.TrimRightFunc(p.text, isTagSpace)
+		p.text = strings.TrimRightFunc(p.text, value.IsSpace)
 	}
 	s.pos += len(tag) + end[1]
 	s.trim = rest[end[4]:end[5]] == "-"
@@ -187,6 +188,3 @@ func firstWord(text string) string {
 }
 
 func isNameRune(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
-
-// isTagSpace reports whether Python takes r for white space.
-func isTagSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

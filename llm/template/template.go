@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 // Defaults of [Options].
@@ -98,7 +99,7 @@ func (t *Template) Lookup() *Lookup { return t.lookup }
 // [llm.ReasonTemplateRenderingFailed] and the class [llm.Permanent], which names what is wrong,
 // the template and the line.
 func (t *Template) Render(row *row.Row) (prompt string, err error) {
-	r := &rendering{run: run{work: t.maxWork, maxWork: t.maxWork}, row: row.Variables(), maxOut: t.maxOutput}
+	r := &rendering{Run: value.NewRun(t.maxWork), row: row.Variables(), maxOut: t.maxOutput}
 	var out strings.Builder
 	r.out = &out
 	defer func() {
@@ -138,8 +139,8 @@ func (t *Template) located(err error) error {
 	if f, ok := errors.AsType[*fault](err); ok {
 		place, hint = fmt.Sprintf("line %d of %s", f.line, t.name), f.hint
 	}
-	if u, ok := errors.AsType[*undefined](err); ok && hint == "" {
-		hint = u.hint()
+	if u, ok := errors.AsType[*value.Undefined](err); ok && hint == "" {
+		hint = u.Hint()
 	}
 	if hint != "" {
 		hint = "; " + hint

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 func render(source, body string) (string, error) {
@@ -217,7 +218,7 @@ func TestDocsListAllThereIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for section, table := range map[string]map[string]callable{"filters": filters, "tests": tests, "functions": functions, "methods of strings": methods} {
+	for section, table := range map[string]map[string]value.Callable{"filters": value.Filters, "tests": value.Tests, "functions": value.Functions, "methods of strings": value.Methods} {
 		_, listed, found := strings.Cut(string(content), "\n| "+section+" |")
 		if !found {
 			t.Fatalf("no line on %s", section)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
 // tokenKind is what a token is.
@@ -52,7 +54,7 @@ func (s *scanner) tokens(end string) ([]token, error) {
 	r := &tagReader{scanner: s}
 	for s.pos < len(s.text) {
 		c, size := utf8.DecodeRuneInString(s.text[s.pos:])
-		if isTagSpace(c) {
+		if value.IsSpace(c) {
 			s.pos += size
 			continue
 		}
@@ -162,7 +164,7 @@ func numberOf(literal string) (any, bool) {
 		f, err := strconv.ParseFloat(strings.ReplaceAll(literal, "_", ""), 64)
 		return f, err == nil
 	}
-	if len(literal) > maxDigits {
+	if len(literal) > value.MaxDigits {
 		return nil, false
 	}
 	i, _ := new(big.Int).SetString(literal, 0)
@@ -170,7 +172,7 @@ func numberOf(literal string) (any, bool) {
 		return i.Int64(), true
 	}
 	digits := i.String()
-	return json.Number(digits), len(digits) <= maxDigits
+	return json.Number(digits), len(digits) <= value.MaxDigits
 }
 
 func (r *tagReader) str() error {

@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"cmp"
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// binaryOperations are the operators on two operands but for comparisons.
-var binaryOperations = map[string]operation{
+// Operators are the operators on two operands but for comparisons.
+var Operators = map[string]Operation{
 	"~":  opConcat,
 	"+":  opAdd,
 	"-":  arithmetic("-", subInt, (*big.Int).Sub, func(a, b float64) (float64, error) { return a - b, nil }),
@@ -22,25 +22,26 @@ var binaryOperations = map[string]operation{
 	"**": opPower,
 }
 
-// comparisons are the operators that can be in a row, as in a < b <= c.
-var comparisons = map[string]operation{
-	"in": opIn,
-	"==": opEqual,
-	"!=": func(r *run, v any, a []any) (any, error) { ok, err := r.equal(v, a[0], 0); return !ok, err },
-	"<":  ordering(func(c int) bool { return c < 0 }),
-	"<=": ordering(func(c int) bool { return c <= 0 }),
-	">":  ordering(func(c int) bool { return c > 0 }),
-	">=": ordering(func(c int) bool { return c >= 0 }),
+// Comparisons are the operators that can be in a row, as in a < b <= c.
+var Comparisons = map[string]Operation{
+	"in":     opIn,
+	"not in": opNotIn,
+	"==":     opEqual,
+	"!=":     func(r *Run, v any, a []any) (any, error) { ok, err := r.equal(v, a[0], 0); return !ok, err },
+	"<":      ordering(func(c int) bool { return c < 0 }),
+	"<=":     ordering(func(c int) bool { return c <= 0 }),
+	">":      ordering(func(c int) bool { return c > 0 }),
+	">=":     ordering(func(c int) bool { return c >= 0 }),
 }
 
-func opAdd(r *run, v any, args []any) (any, error) {
+func opAdd(r *Run, v any, args []any) (any, error) {
 	if a, ok := v.(string); ok {
 		if b, ok := args[0].(string); ok {
-			return a + b, r.spend(len(a) + len(b))
+			return a + b, r.Spend(len(a) + len(b))
 		}
 	}
 	if a, b, ok := bothSequences(v, args[0]); ok {
-		if err := r.spendTimes(len(a)+len(b), itemCost); err != nil {
+		if err := r.SpendTimes(len(a)+len(b), itemCost); err != nil {
 			return nil, err
 		}
 		return likeSequence(v, slices.Concat(a, b)), nil
@@ -48,7 +49,7 @@ func opAdd(r *run, v any, args []any) (any, error) {
 	return addNumbers(r, v, args)
 }
 
-func opMultiply(r *run, v any, args []any) (any, error) {
+func opMultiply(r *Run, v any, args []any) (any, error) {
 	a, b := v, args[0]
 	if _, ok := number(a); ok {
 		a, b = b, a
@@ -56,13 +57,13 @@ func opMultiply(r *run, v any, args []any) (any, error) {
 	if times, ok := number(b); ok && times.isInt && times.large == nil {
 		n := int(max(0, min(times.i, math.MaxInt32)))
 		if a, ok := a.(string); ok {
-			if err := r.spendTimes(n, len(a)); err != nil {
+			if err := r.SpendTimes(n, len(a)); err != nil {
 				return nil, err
 			}
 			return strings.Repeat(a, n), nil
 		}
 		if items, ok := sequence(a); ok {
-			if err := r.spendTimes(n, len(items)*itemCost); err != nil {
+			if err := r.SpendTimes(n, len(items)*itemCost); err != nil {
 				return nil, err
 			}
 			return likeSequence(a, slices.Repeat(items, n)), nil
@@ -72,7 +73,7 @@ func opMultiply(r *run, v any, args []any) (any, error) {
 }
 
 // opModulo is the remainder of numbers, and the formatting of strings: "%d" % 3.
-func opModulo(r *run, v any, args []any) (any, error) {
+func opModulo(r *Run, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return modNumbers(r, v, args)
@@ -80,7 +81,7 @@ func opModulo(r *run, v any, args []any) (any, error) {
 	return r.formatPercent(s, args[0])
 }
 
-func opConcat(r *run, v any, args []any) (any, error) {
+func opConcat(r *Run, v any, args []any) (any, error) {
 	text, err := r.appendText(nil, v, 0)
 	if err == nil {
 		text, err = r.appendText(text, args[0], 0)
@@ -88,32 +89,32 @@ func opConcat(r *run, v any, args []any) (any, error) {
 	return string(text), err
 }
 
-func opEqual(r *run, v any, args []any) (any, error) { return r.equal(v, args[0], 0) }
+func opEqual(r *Run, v any, args []any) (any, error) { return r.equal(v, args[0], 0) }
 
 // equal compares by value, as Python does: 1, 1.0 and true are equal.
-func (r *run) equal(a, b any, depth int) (bool, error) {
+func (r *Run) equal(a, b any, depth int) (bool, error) {
 	if depth > maxValueDepth {
 		return false, fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
 	}
-	if err := r.spend(stepCost); err != nil {
+	if err := r.Spend(StepCost); err != nil {
 		return false, err
 	}
 	if a, ok := a.(json.Number); ok {
 		if b, ok := b.(json.Number); ok { // equal ones have the same digits
-			return a == b, r.spend(len(a))
+			return a == b, r.Spend(len(a))
 		}
 	}
 	m, ok := number(a)
 	n, alsoOK := number(b)
 	if ok || alsoOK {
-		return ok && alsoOK && compareNumbers(m, n) == 0, r.spend(largeCost(m.large) + largeCost(n.large))
+		return ok && alsoOK && compareNumbers(m, n) == 0, r.Spend(largeCost(m.large) + largeCost(n.large))
 	}
 	switch a := a.(type) {
 	case nil:
 		return b == nil, nil
 	case string:
 		b, ok := b.(string)
-		return ok && a == b, r.spend(len(a))
+		return ok && a == b, r.Spend(len(a))
 	case []any, *series:
 		return r.equalItems(a, b, depth)
 	case map[string]any:
@@ -136,7 +137,7 @@ func (r *run) equal(a, b any, depth int) (bool, error) {
 }
 
 // equalItems compares lists, or what is of one kind of series.
-func (r *run) equalItems(a, b any, depth int) (bool, error) {
+func (r *Run) equalItems(a, b any, depth int) (bool, error) {
 	if kindOf(a) == kindValues { // as in Python, only itself
 		return a == b, nil
 	}
@@ -154,16 +155,16 @@ func (r *run) equalItems(a, b any, depth int) (bool, error) {
 }
 
 // ordering returns a comparison: holds gets what compare returns, unordered aside.
-func ordering(holds func(c int) bool) operation {
-	return func(r *run, v any, args []any) (any, error) {
+func ordering(holds func(c int) bool) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
 		c, err := r.compare(v, args[0])
 		return c != unordered && holds(c), err
 	}
 }
 
 // compare orders numbers, strings, and lists or tuples of equal things: -1, 0, 1, or unordered.
-func (r *run) compare(a, b any) (int, error) {
-	if err := r.spend(stepCost); err != nil {
+func (r *Run) compare(a, b any) (int, error) {
+	if err := r.Spend(StepCost); err != nil {
 		return 0, err
 	}
 	m, ok := number(a)
@@ -172,11 +173,11 @@ func (r *run) compare(a, b any) (int, error) {
 		if !m.isInt && !n.isInt && typeName(a) == "integer" && typeName(b) == "integer" {
 			return 0, errOverflow
 		}
-		return compareNumbers(m, n), r.spend(largeCost(m.large) + largeCost(n.large))
+		return compareNumbers(m, n), r.Spend(largeCost(m.large) + largeCost(n.large))
 	}
 	if a, ok := a.(string); ok {
 		if b, ok := b.(string); ok {
-			return strings.Compare(a, b), r.spend(min(len(a), len(b)))
+			return strings.Compare(a, b), r.Spend(min(len(a), len(b)))
 		}
 	}
 	if items, others, ok := bothSequences(a, b); ok {
@@ -193,14 +194,14 @@ func (r *run) compare(a, b any) (int, error) {
 }
 
 // opIn is "v in args[0]".
-func opIn(r *run, v any, args []any) (any, error) {
+func opIn(r *Run, v any, args []any) (any, error) {
 	switch in := args[0].(type) {
 	case string:
 		s, ok := v.(string)
 		if !ok {
 			return nil, fmt.Errorf("%s cannot be in a string; convert it with |string", article(v))
 		}
-		if err := r.spend(len(in) + len(s)); err != nil {
+		if err := r.Spend(len(in) + len(s)); err != nil {
 			return nil, err
 		}
 		return strings.Contains(in, s), nil
@@ -228,9 +229,9 @@ func opIn(r *run, v any, args []any) (any, error) {
 	return nil, fmt.Errorf("nothing can be in %s", article(args[0]))
 }
 
-func opNotIn(r *run, v any, args []any) (any, error) {
+func opNotIn(r *Run, v any, args []any) (any, error) {
 	in, err := opIn(r, v, args)
-	return !truthy(in), err
+	return !Truthy(in), err
 }
 
 // unlessKey returns an error where v is a list, a mapping or a part of one, which cannot be the key of a mapping.

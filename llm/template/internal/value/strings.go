@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"errors"
@@ -10,21 +10,21 @@ import (
 	"unicode/utf8"
 )
 
-// methods are the methods of strings and mappings, the two of lists and tuples, and loop.cycle. There are none that
+// Methods are the methods of strings and mappings, the two of lists and tuples, and loop.cycle. There are none that
 // change anything.
-var methods = map[string]callable{
+var Methods = map[string]Callable{
 	"capitalize":   onStrings("", onText(capitalize)),
 	"casefold":     onStrings("", onText(casefold)),
 	"center":       onStrings("width fillchar?", justify('^')),
-	"count":        {op: methodCount, params: "sub start? end?"},
-	"changed":      {op: methodChanged, free: true},
-	"cycle":        {op: methodCycle, free: true},
+	"count":        {Op: methodCount, Params: "sub start? end?"},
+	"changed":      {Op: methodChanged, Free: true},
+	"cycle":        {Op: methodCycle, Free: true},
 	"endswith":     onStrings("suffix start? end?", affix(strings.HasSuffix)),
 	"expandtabs":   onStrings("tabsize?", methodExpandtabs),
 	"find":         onStrings("sub start? end?", finder(strings.Index, false)),
 	"format":       onStringsFree(methodFormat),
-	"get":          {op: methodGet, params: "key default?"},
-	"index":        {op: methodIndex, params: "sub start? end?"},
+	"get":          {Op: methodGet, Params: "key default?"},
+	"index":        {Op: methodIndex, Params: "sub start? end?"},
 	"isalnum":      onStrings("", all(isAlnum)),
 	"isalpha":      onStrings("", all(unicode.IsLetter)),
 	"isascii":      onStrings("", onString(isASCII)),
@@ -32,10 +32,10 @@ var methods = map[string]callable{
 	"isdigit":      onStrings("", all(isDigit)),
 	"islower":      onStrings("", testCase(isLower, isUpper)),
 	"isnumeric":    onStrings("", all(isNumeric)),
-	"isspace":      onStrings("", all(isSpace)),
+	"isspace":      onStrings("", all(IsSpace)),
 	"istitle":      onStrings("", onString(isTitle)),
 	"isupper":      onStrings("", testCase(isUpper, isLower)),
-	"items":        view(kindItems, (*run).pairs),
+	"items":        view(kindItems, (*Run).pairs),
 	"join":         onStrings("items", methodJoin),
 	"keys":         view(kindKeys, keysOf),
 	"ljust":        onStrings("width fillchar?", justify('<')),
@@ -63,8 +63,8 @@ var methods = map[string]callable{
 }
 
 // onStrings is a method that only strings have.
-func onStrings(params string, op operation) callable {
-	return callable{params: params, op: func(r *run, v any, args []any) (any, error) {
+func onStrings(params string, op Operation) Callable {
+	return Callable{Params: params, Op: func(r *Run, v any, args []any) (any, error) {
 		if _, ok := v.(string); !ok {
 			return nil, fmt.Errorf("%s has no such method", article(v))
 		}
@@ -72,51 +72,51 @@ func onStrings(params string, op operation) callable {
 	}}
 }
 
-func onStringsFree(op operation) callable {
+func onStringsFree(op Operation) Callable {
 	c := onStrings("", op)
-	c.free = true
+	c.Free = true
 	return c
 }
 
 // onString is a method that finds something out about a string.
-func onString(f func(s string) bool) operation {
-	return func(r *run, v any, _ []any) (any, error) {
+func onString(f func(s string) bool) Operation {
+	return func(r *Run, v any, _ []any) (any, error) {
 		s, _ := v.(string)
-		return f(s), r.spendTimes(len(s), 4)
+		return f(s), r.SpendTimes(len(s), 4)
 	}
 }
 
 // all is a method that is true where all characters are as is says, and there is one at least.
-func all(is func(rune) bool) operation {
+func all(is func(rune) bool) Operation {
 	return onString(func(s string) bool {
 		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !is(c) }) < 0
 	})
 }
 
 // onTwo is a method of a string and another one.
-func onTwo(f func(s, t string) string) operation {
-	return func(r *run, v any, args []any) (any, error) {
+func onTwo(f func(s, t string) string) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		t, ok := args[0].(string)
 		if !ok {
 			return nil, fmt.Errorf("argument 1 is a string, not %s", article(args[0]))
 		}
-		return f(s, t), r.spend(len(t))
+		return f(s, t), r.Spend(len(t))
 	}
 }
 
 // span returns the part of s from the character args[1] to args[2], and how many characters are before it; found is
 // false where the part begins behind the end, where not even "" is found.
-func (r *run) span(s string, args []any) (part string, before int, found bool, err error) {
-	if args[1] == any(missing{}) && args[2] == any(missing{}) {
-		return s, 0, true, r.spend(len(s))
+func (r *Run) span(s string, args []any) (part string, before int, found bool, err error) {
+	if args[1] == any(Missing{}) && args[2] == any(Missing{}) {
+		return s, 0, true, r.Spend(len(s))
 	}
-	if err := r.spendTimes(len(s), 2); err != nil {
+	if err := r.SpendTimes(len(s), 2); err != nil {
 		return "", 0, false, err
 	}
 	bounds := []any{nil, nil, nil}
 	for i, a := range args[1:3] {
-		if a != any(missing{}) {
+		if a != any(Missing{}) {
 			bounds[i] = a
 		}
 	}
@@ -152,8 +152,8 @@ func wantString(args []any, i int) (string, error) {
 }
 
 // affix is startswith or endswith, of one string or any of a tuple.
-func affix(has func(s, t string) bool) operation {
-	return func(r *run, v any, args []any) (any, error) {
+func affix(has func(s, t string) bool) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		part, _, found, err := r.span(s, args)
 		if err != nil {
@@ -166,7 +166,7 @@ func affix(has func(s, t string) bool) operation {
 		for i := range options {
 			t, err := wantString(options, i)
 			if err == nil {
-				err = r.spend(stepCost + len(t))
+				err = r.Spend(StepCost + len(t))
 			}
 			if err != nil {
 				return nil, err
@@ -180,8 +180,8 @@ func affix(has func(s, t string) bool) operation {
 }
 
 // finder is find, rfind or rindex: those that must find it are errors otherwise.
-func finder(index func(s, sub string) int, must bool) operation {
-	return func(r *run, v any, args []any) (any, error) {
+func finder(index func(s, sub string) int, must bool) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		sub, err := wantString(args, 0)
 		if err != nil {
@@ -197,21 +197,21 @@ func finder(index func(s, sub string) int, must bool) operation {
 		}
 		switch {
 		case at >= 0:
-			return int64(before + utf8.RuneCountInString(part[:at])), r.spendTimes(len(s), 2)
+			return int64(before + utf8.RuneCountInString(part[:at])), r.SpendTimes(len(s), 2)
 		case must:
 			return nil, errors.New("the text is not found; find gives -1 then")
 		}
-		return int64(-1), r.spend(len(s))
+		return int64(-1), r.Spend(len(s))
 	}
 }
 
 // methodIndex is index of a string, list or tuple.
-func methodIndex(r *run, v any, args []any) (any, error) {
+func methodIndex(r *Run, v any, args []any) (any, error) {
 	if _, ok := v.(string); ok {
 		return finder(strings.Index, true)(r, v, args)
 	}
 	items, ok := places(v)
-	if !ok || args[1] != any(missing{}) || args[2] != any(missing{}) {
+	if !ok || args[1] != any(Missing{}) || args[2] != any(Missing{}) {
 		return nil, fmt.Errorf("%s has no such method", article(v))
 	}
 	for i, item := range items {
@@ -225,7 +225,7 @@ func methodIndex(r *run, v any, args []any) (any, error) {
 }
 
 // methodCount is count of a string, list or tuple.
-func methodCount(r *run, v any, args []any) (any, error) {
+func methodCount(r *Run, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
 		sub, err := wantString(args, 0)
 		if err != nil {
@@ -235,7 +235,7 @@ func methodCount(r *run, v any, args []any) (any, error) {
 		if err != nil || !found {
 			return int64(0), err
 		}
-		return int64(strings.Count(part, sub)), r.spend(len(s))
+		return int64(strings.Count(part, sub)), r.Spend(len(s))
 	}
 	items, ok := places(v)
 	if !ok {
@@ -254,7 +254,7 @@ func methodCount(r *run, v any, args []any) (any, error) {
 	return n, nil
 }
 
-func methodReplace(r *run, v any, args []any) (any, error) {
+func methodReplace(r *Run, v any, args []any) (any, error) {
 	for i := range 2 {
 		if _, err := wantString(args, i); err != nil {
 			return nil, err
@@ -263,8 +263,8 @@ func methodReplace(r *run, v any, args []any) (any, error) {
 	return filterReplace(r, v, args)
 }
 
-func methodJoin(r *run, v any, args []any) (any, error) {
-	items, err := r.items(args[0])
+func methodJoin(r *Run, v any, args []any) (any, error) {
+	items, err := r.Items(args[0])
 	if err != nil {
 		return nil, err
 	}
@@ -273,12 +273,12 @@ func methodJoin(r *run, v any, args []any) (any, error) {
 			return nil, fmt.Errorf("it joins strings, not %s; the filter join takes all values", article(item))
 		}
 	}
-	return filterJoin(r, items, []any{v, missing{}})
+	return filterJoin(r, items, []any{v, Missing{}})
 }
 
 // partition is the text before a separator, the separator and the text behind it.
-func partition(index func(s, sep string) int) operation {
-	return func(r *run, v any, args []any) (any, error) {
+func partition(index func(s, sep string) int) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		sep, err := wantString(args, 0)
 		if err != nil {
@@ -287,7 +287,7 @@ func partition(index func(s, sep string) int) operation {
 		if sep == "" {
 			return nil, errEmptySeparator
 		}
-		if err := r.spend(len(s) + 3*itemCost); err != nil {
+		if err := r.Spend(len(s) + 3*itemCost); err != nil {
 			return nil, err
 		}
 		switch at := index(s, sep); {
@@ -301,8 +301,8 @@ func partition(index func(s, sep string) int) operation {
 }
 
 // justify is ljust, rjust or center.
-func justify(align byte) operation {
-	return func(r *run, v any, args []any) (any, error) {
+func justify(align byte) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
 		width, err := intArg(args, 0, 0)
 		if err != nil {
@@ -327,7 +327,7 @@ func justify(align byte) operation {
 	}
 }
 
-func methodZfill(r *run, v any, args []any) (any, error) {
+func methodZfill(r *Run, v any, args []any) (any, error) {
 	s, _ := v.(string)
 	width, err := intArg(args, 0, 0)
 	if err != nil {
@@ -341,14 +341,14 @@ func methodZfill(r *run, v any, args []any) (any, error) {
 	return spec.pad(r, sign, s, '=')
 }
 
-func methodExpandtabs(r *run, v any, args []any) (any, error) {
+func methodExpandtabs(r *Run, v any, args []any) (any, error) {
 	s, _ := v.(string)
 	size, err := intArg(args, 0, 8)
 	if err != nil {
 		return nil, err
 	}
 	size = max(0, min(size, math.MaxInt32))
-	if err := r.spendTimes(1+strings.Count(s, "\t"), int(size)); err != nil {
+	if err := r.SpendTimes(1+strings.Count(s, "\t"), int(size)); err != nil {
 		return nil, err
 	}
 	var b strings.Builder
@@ -369,13 +369,13 @@ func methodExpandtabs(r *run, v any, args []any) (any, error) {
 			column++
 		}
 	}
-	return b.String(), r.spendTimes(len(s), 2)
+	return b.String(), r.SpendTimes(len(s), 2)
 }
 
 var errEmptySeparator = errors.New("the separator is empty")
 
 // splitArgs are those of split and rsplit. none: at spaces.
-func splitArgs(r *run, v any, args []any) (s, sep string, spaces bool, most int, err error) {
+func splitArgs(r *Run, v any, args []any) (s, sep string, spaces bool, most int, err error) {
 	s, _ = v.(string)
 	if sep, err = stringArg(args, 0, ""); err != nil {
 		return "", "", false, 0, err
@@ -387,13 +387,13 @@ func splitArgs(r *run, v any, args []any) (s, sep string, spaces bool, most int,
 	if n < 0 || n > math.MaxInt32 {
 		n = math.MaxInt32
 	}
-	if spaces = args[0] == any(missing{}) || args[0] == nil; !spaces && sep == "" {
+	if spaces = args[0] == any(Missing{}) || args[0] == nil; !spaces && sep == "" {
 		return "", "", false, 0, errEmptySeparator
 	}
-	return s, sep, spaces, int(n), r.spendTimes(len(s), 2*itemCost)
+	return s, sep, spaces, int(n), r.SpendTimes(len(s), 2*itemCost)
 }
 
-func methodSplit(r *run, v any, args []any) (any, error) {
+func methodSplit(r *Run, v any, args []any) (any, error) {
 	s, sep, spaces, most, err := splitArgs(r, v, args)
 	switch {
 	case err != nil:
@@ -402,8 +402,8 @@ func methodSplit(r *run, v any, args []any) (any, error) {
 		return stringList(strings.SplitN(s, sep, most+1)), nil
 	}
 	var parts []string
-	for s = strings.TrimLeftFunc(s, isSpace); s != ""; s = strings.TrimLeftFunc(s, isSpace) {
-		end := strings.IndexFunc(s, isSpace)
+	for s = strings.TrimLeftFunc(s, IsSpace); s != ""; s = strings.TrimLeftFunc(s, IsSpace) {
+		end := strings.IndexFunc(s, IsSpace)
 		if end < 0 || len(parts) == most {
 			parts = append(parts, s)
 			break
@@ -413,7 +413,7 @@ func methodSplit(r *run, v any, args []any) (any, error) {
 	return stringList(parts), nil
 }
 
-func methodRsplit(r *run, v any, args []any) (any, error) {
+func methodRsplit(r *Run, v any, args []any) (any, error) {
 	s, sep, spaces, most, err := splitArgs(r, v, args)
 	if err != nil {
 		return nil, err
@@ -421,11 +421,11 @@ func methodRsplit(r *run, v any, args []any) (any, error) {
 	var parts []string
 	for len(parts) < most {
 		if spaces {
-			s = strings.TrimRightFunc(s, isSpace)
+			s = strings.TrimRightFunc(s, IsSpace)
 		}
 		at, size := strings.LastIndex(s, sep), len(sep)
 		if spaces {
-			at = strings.LastIndexFunc(s, isSpace)
+			at = strings.LastIndexFunc(s, IsSpace)
 			_, size = utf8.DecodeRuneInString(s[max(at, 0):])
 		}
 		if at < 0 {
@@ -434,7 +434,7 @@ func methodRsplit(r *run, v any, args []any) (any, error) {
 		parts, s = append(parts, s[at+size:]), s[:at]
 	}
 	if spaces {
-		s = strings.TrimRightFunc(s, isSpace)
+		s = strings.TrimRightFunc(s, IsSpace)
 	}
 	if s != "" || !spaces {
 		parts = append(parts, s)
@@ -443,9 +443,9 @@ func methodRsplit(r *run, v any, args []any) (any, error) {
 	return stringList(parts), nil
 }
 
-func methodSplitlines(r *run, v any, args []any) (any, error) {
+func methodSplitlines(r *Run, v any, args []any) (any, error) {
 	s, _ := v.(string)
-	if err := r.spendTimes(len(s), 2*itemCost); err != nil {
+	if err := r.SpendTimes(len(s), 2*itemCost); err != nil {
 		return nil, err
 	}
 	return stringList(splitLines(s, boolArg(args, 0, false))), nil

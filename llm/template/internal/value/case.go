@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"cmp"
@@ -127,7 +127,7 @@ func titleWords(s string) string {
 func title(s string) string {
 	var b strings.Builder
 	for s != "" {
-		begins := func(c rune) bool { return isSpace(c) || strings.ContainsRune("-({[<", c) }
+		begins := func(c rune) bool { return IsSpace(c) || strings.ContainsRune("-({[<", c) }
 		end := strings.IndexFunc(s, begins)
 		if end < 0 {
 			end = len(s)
@@ -196,7 +196,7 @@ func isTitle(s string) bool {
 }
 
 // testCase is a method that is true where a letter is as is says, and none as not says.
-func testCase(is, not func(rune) bool) operation {
+func testCase(is, not func(rune) bool) Operation {
 	return onString(func(s string) bool {
 		wrong := func(c rune) bool { return not(c) || unicode.Is(unicode.Lt, c) }
 		return strings.IndexFunc(s, is) >= 0 && strings.IndexFunc(s, wrong) < 0
@@ -212,8 +212,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// isSpace is str.isspace of a character: four separators of old more than Unicode's spaces.
-func isSpace(c rune) bool { return unicode.IsSpace(c) || c >= 0x1c && c <= 0x1f }
+// IsSpace is str.isspace of a character: four separators of old more than Unicode's spaces.
+func IsSpace(c rune) bool { return unicode.IsSpace(c) || c >= 0x1c && c <= 0x1f }
 
 // isLineEnd reports whether str.splitlines ends a line at c.
 func isLineEnd(c rune) bool {

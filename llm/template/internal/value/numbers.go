@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 // Integers beyond int64 are [json.Number], which is how a row has them, and a [big.Int] while something is computed.
 // They have as many digits as Python writes at most (sys.int_info.default_max_str_digits).
 const (
-	maxDigits      = 4300
+	MaxDigits      = 4300
 	maxIntegerBits = 14285 // of the largest integer with as many digits
 	maxExactFloat  = 1 << 53
 )
@@ -39,7 +39,7 @@ func number(v any) (n numeric, ok bool) {
 	case float64:
 		return numeric{f: v}, true
 	case json.Number:
-		if len(v) > maxDigits+1 { // not parsed: a row may have a million digits, and a loop may compare them as often
+		if len(v) > MaxDigits+1 { // not parsed: a row may have a million digits, and a loop may compare them as often
 			n.f = math.Inf(1)
 			if v[0] == '-' {
 				n.f = math.Inf(-1)
@@ -65,7 +65,7 @@ func (n numeric) bigInt() *big.Int {
 func (n numeric) fits() bool { return n.large == nil && magnitude(n.i) <= maxExactFloat }
 
 var (
-	errOverflow   = fmt.Errorf("the integer has more than %d digits", maxDigits)
+	errOverflow   = fmt.Errorf("the integer has more than %d digits", MaxDigits)
 	errZero       = errors.New("division by zero")
 	errFloatRange = errors.New("the integer is too large for a float")
 	errBeyond64   = errors.New("beyond int64") // the operation must be done with big integers
@@ -80,7 +80,7 @@ func integer(i *big.Int) (any, error) {
 		return nil, errOverflow
 	}
 	digits := i.String()
-	if len(digits) > maxDigits+1 || len(digits) > maxDigits && digits[0] != '-' {
+	if len(digits) > MaxDigits+1 || len(digits) > MaxDigits && digits[0] != '-' {
 		return nil, errOverflow
 	}
 	return json.Number(digits), nil
@@ -119,7 +119,8 @@ func compareNumbers(a, b numeric) int {
 // unordered is the outcome of a comparison with what is not a number: no "<", "==" or ">" holds.
 const unordered = 2
 
-func opNegative(_ *run, v any, _ []any) (any, error) {
+// Negative is "-v".
+func Negative(_ *Run, v any, _ []any) (any, error) {
 	n, ok := number(v)
 	switch {
 	case !ok:
@@ -132,7 +133,8 @@ func opNegative(_ *run, v any, _ []any) (any, error) {
 	return -n.i, nil
 }
 
-func opPositive(_ *run, v any, _ []any) (any, error) {
+// Positive is "+v".
+func Positive(_ *Run, v any, _ []any) (any, error) {
 	n, ok := number(v)
 	switch {
 	case !ok:
@@ -144,7 +146,7 @@ func opPositive(_ *run, v any, _ []any) (any, error) {
 }
 
 // operands returns two numbers for the operation called name, having paid for those that are large.
-func (r *run) operands(name string, v, w any) (a, b numeric, err error) {
+func (r *Run) operands(name string, v, w any) (a, b numeric, err error) {
 	a, ok := number(v)
 	b, alsoOK := number(w)
 	switch {
@@ -153,7 +155,7 @@ func (r *run) operands(name string, v, w any) (a, b numeric, err error) {
 	case !a.isInt && typeName(v) == "integer", !b.isInt && typeName(w) == "integer":
 		return a, b, errOverflow
 	}
-	return a, b, r.spend(largeCost(a.large) + largeCost(b.large))
+	return a, b, r.Spend(largeCost(a.large) + largeCost(b.large))
 }
 
 // largeCost is what an integer costs to be read, to be a part of an operation, and to be written with its result.
@@ -165,8 +167,8 @@ func largeCost(i *big.Int) int {
 }
 
 // arithmetic returns an operation on numbers: on two integers, or else on two floats. ints may fail with errBeyond64.
-func arithmetic(name string, ints func(a, b int64) (int64, error), bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) (float64, error)) operation {
-	return func(r *run, v any, args []any) (any, error) {
+func arithmetic(name string, ints func(a, b int64) (int64, error), bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) (float64, error)) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
 		a, b, err := r.operands(name, v, args[0])
 		if err != nil {
 			return nil, err
@@ -313,7 +315,7 @@ func modFloat(a, b float64) (float64, error) {
 }
 
 // opDivide is v / args[0], always a float: of integers the one nearest to the quotient.
-func opDivide(r *run, v any, args []any) (any, error) {
+func opDivide(r *Run, v any, args []any) (any, error) {
 	a, b, err := r.operands("/", v, args[0])
 	switch {
 	case err != nil:
@@ -333,7 +335,7 @@ func opDivide(r *run, v any, args []any) (any, error) {
 }
 
 // opPower is v ** args[0]: of integers an integer, unless the exponent is below 0.
-func opPower(r *run, v any, args []any) (any, error) {
+func opPower(r *Run, v any, args []any) (any, error) {
 	a, b, err := r.operands("**", v, args[0])
 	switch {
 	case err != nil:
@@ -346,7 +348,7 @@ func opPower(r *run, v any, args []any) (any, error) {
 	return powFloat(a.f, b.f)
 }
 
-func (r *run) powInt(a, b numeric) (any, error) {
+func (r *Run) powInt(a, b numeric) (any, error) {
 	base, exponent := a.bigInt(), b.i
 	switch {
 	case base.BitLen() > 1 && b.f*float64(base.BitLen()-1) > maxIntegerBits:
@@ -355,7 +357,7 @@ func (r *run) powInt(a, b numeric) (any, error) {
 		exponent = 2 - int64(b.bigInt().Bit(0))
 	}
 	z := new(big.Int).Exp(base, big.NewInt(exponent), nil)
-	if err := r.spend(largeCost(z)); err != nil {
+	if err := r.Spend(largeCost(z)); err != nil {
 		return nil, err
 	}
 	return integer(z)

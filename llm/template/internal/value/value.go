@@ -1,4 +1,10 @@
-package template
+// Package value holds the values that templates compute with, and what can be done with them as in Jinja: operators,
+// filters, tests, functions and methods.
+//
+// A value is nil, bool, int64, float64, string, []any, map[string]any, a series for sequences that are not lists, or
+// [json.Number] for integers beyond int64. None is ever changed. Templates also meet [*Namespace], [*Loop] and [Blank].
+// Every operation pays for its time and memory from its [Run] before it uses them.
+package value
 
 import (
 	"encoding/json"
@@ -8,20 +14,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-
-	"github.com/llm-stage/stage/llm/row"
 )
 
-// The values of templates: nil, bool, int64, float64, string, []any, map[string]any, *series for sequences that are
-// no lists, and json.Number for integers beyond int64. None is ever changed. Beside them a template meets its own
-// *namespace, and *loopState.
+// Namespace is what the function of that name makes: the one thing a template can change.
+type Namespace struct{ Members map[string]any }
 
-// namespace is what the function of that name makes: the one thing a template can change.
-type namespace struct{ members map[string]any }
+// Blank is "a if b" where b is false: it is written as nothing, is false, and is not defined.
+type Blank struct{}
 
-// blank is "a if b" where b is false: it is written as nothing, is false, and is not defined.
-type blank struct{}
+// lazyMembers is a mapping of which only those members are decoded that are asked for.
+type lazyMembers interface {
+	Member(name string) (any, bool)
+	All() map[string]any
+}
 
 // maxValueDepth bounds how deep a value may nest to be written or compared. Rows nest less.
 const maxValueDepth = 20_000
@@ -44,9 +49,9 @@ func typeName(v any) string {
 		return v.kind
 	case map[string]any:
 		return "mapping"
-	case *namespace:
+	case *Namespace:
 		return "namespace"
-	case blank:
+	case Blank:
 		return "undefined"
 	}
 	return "loop"
@@ -64,10 +69,10 @@ func article(v any) string {
 	}
 }
 
-// truthy is the truth of a value in a condition.
-func truthy(v any) bool {
+// Truthy is the truth of a value in a condition.
+func Truthy(v any) bool {
 	switch v := v.(type) {
-	case nil, blank:
+	case nil, Blank:
 		return false
 	case bool:
 		return v
@@ -87,15 +92,20 @@ func truthy(v any) bool {
 	return true
 }
 
-func opTruth(_ *run, v any, _ []any) (any, error) { return truthy(v), nil }
-func opNot(_ *run, v any, _ []any) (any, error)   { return !truthy(v), nil }
+// Truth is "not not v".
+func Truth(_ *Run, v any, _ []any) (any, error) { return Truthy(v), nil }
 
-func opList(r *run, _ any, args []any) (any, error) {
-	return args, r.spendTimes(len(args), itemCost)
+// Not is "not v".
+func Not(_ *Run, v any, _ []any) (any, error) { return !Truthy(v), nil }
+
+// List returns args as a list, which it keeps.
+func List(r *Run, _ any, args []any) (any, error) {
+	return args, r.SpendTimes(len(args), itemCost)
 }
 
-func opDict(r *run, _ any, args []any) (any, error) {
-	if err := r.spendTimes(len(args), 2*itemCost); err != nil {
+// Dict returns a mapping of args, which are keys and values in turn.
+func Dict(r *Run, _ any, args []any) (any, error) {
+	if err := r.SpendTimes(len(args), 2*itemCost); err != nil {
 		return nil, err
 	}
 	m := make(map[string]any, len(args)/2)
@@ -109,13 +119,13 @@ func opDict(r *run, _ any, args []any) (any, error) {
 	return m, nil
 }
 
-// pairsOf returns keys and values in turn of a mapping or a list of pairs.
-func pairsOf(r *run, v any) ([]any, error) {
-	keys, err := r.items(v)
+// PairsOf returns keys and values in turn of a mapping or a list of pairs.
+func PairsOf(r *Run, v any) ([]any, error) {
+	keys, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.spendTimes(len(keys), 2*itemCost); err != nil {
+	if err := r.SpendTimes(len(keys), 2*itemCost); err != nil {
 		return nil, err
 	}
 	pairs := make([]any, 0, 2*len(keys))
@@ -125,7 +135,7 @@ func pairsOf(r *run, v any) ([]any, error) {
 			pairs = append(pairs, key, m[name])
 			continue
 		}
-		pair, err := r.items(key)
+		pair, err := r.Items(key)
 		if err != nil || len(pair) != 2 {
 			return nil, fmt.Errorf("%s is no pair of key and value", article(key))
 		}
@@ -147,8 +157,8 @@ func mapKey(v any) (string, bool) {
 	return "", false
 }
 
-// item returns v.key or v[key]. written is how the template has it.
-func (r *run) item(v, key any, written string) (any, error) {
+// Item returns v.key or v[key]. written is how the template has it.
+func (r *Run) Item(v, key any, written string) (any, error) {
 	index, isIndex := key.(int64)
 	if truth, ok := key.(bool); ok { // which is 0 or 1, as in Python
 		n, _ := number(truth)
@@ -156,7 +166,7 @@ func (r *run) item(v, key any, written string) (any, error) {
 	}
 	name, _ := mapKey(key)
 	switch v := v.(type) {
-	case *row.Variables:
+	case lazyMembers:
 		if got, ok := v.Member(name); ok {
 			return got, nil
 		}
@@ -164,11 +174,11 @@ func (r *run) item(v, key any, written string) (any, error) {
 		if got, ok := v[name]; ok {
 			return got, nil
 		}
-	case *namespace:
-		if got, ok := v.members[name]; ok {
+	case *Namespace:
+		if got, ok := v.Members[name]; ok {
 			return got, nil
 		}
-	case *loopState:
+	case *Loop:
 		if got, ok := v.attribute(name); ok {
 			return got, nil
 		}
@@ -187,7 +197,7 @@ func (r *run) item(v, key any, written string) (any, error) {
 		if !isIndex {
 			break
 		}
-		if err := r.spendTimes(len(v), 4); err != nil {
+		if err := r.SpendTimes(len(v), 4); err != nil {
 			return nil, err
 		}
 		runes := []rune(v)
@@ -195,7 +205,7 @@ func (r *run) item(v, key any, written string) (any, error) {
 			return string(runes[i]), nil
 		}
 	}
-	return nil, &undefined{what: written, in: v, isItem: true}
+	return nil, &Undefined{What: written, in: v, isItem: true}
 }
 
 // position returns the place that index means in n items; negative ones count from the end.
@@ -206,34 +216,36 @@ func position(index int64, n int) (int, bool) {
 	return int(index), index >= 0 && index < int64(n)
 }
 
-// undefined is the error of a name or an item that does not exist.
-type undefined struct {
-	what   string // as the template has it
+// Undefined is the error of a name or an item that does not exist.
+type Undefined struct {
+	What   string // as the template has it
 	in     any    // where an item was looked for
 	isItem bool
 }
 
-func (u *undefined) Error() string { return "undefined: " + u.what }
+// Error names what does not exist.
+func (u *Undefined) Error() string { return "undefined: " + u.What }
 
-func isUndefined(err error) bool {
-	_, ok := errors.AsType[*undefined](err)
+// IsUndefined reports whether err is, or wraps, an [Undefined].
+func IsUndefined(err error) bool {
+	_, ok := errors.AsType[*Undefined](err)
 	return ok
 }
 
-// hint says what there is in the value in which an item is undefined. It waits until it is needed: the default filter
+// Hint says what there is in the value in which an item is undefined. It waits until it is needed: the default filter
 // forgives what is undefined.
-func (u *undefined) hint() string {
+func (u *Undefined) Hint() string {
 	if !u.isItem {
 		return ""
 	}
 	m, ok := u.in.(map[string]any)
-	if v, isRow := u.in.(*row.Variables); isRow {
+	if v, isRow := u.in.(lazyMembers); isRow {
 		m, ok = v.All(), true
 	}
 	if !ok {
 		return "it is looked for in " + article(u.in)
 	}
-	what := u.what[:max(0, strings.LastIndexAny(u.what, ".["))]
+	what := u.What[:max(0, strings.LastIndexAny(u.What, ".["))]
 	const most, longest = 20, 40
 	if len(m) == 0 {
 		return "the " + what + " is empty"
@@ -252,28 +264,28 @@ func (u *undefined) hint() string {
 	return "the " + what + " has: " + strings.Join(keys, ", ") + more
 }
 
-// loopState is what a loop knows about its progress. Templates see it as loop.
-type loopState struct {
-	items []any
-	index int
+// Loop is what a loop knows about its progress. Templates see it as loop.
+type Loop struct {
+	Items []any
+	Index int
 	seen  []any // by loop.changed, at its last call
 }
 
-func (l *loopState) attribute(name string) (any, bool) {
-	n := len(l.items)
+func (l *Loop) attribute(name string) (any, bool) {
+	n := len(l.Items)
 	switch name {
 	case "index":
-		return int64(l.index + 1), true
+		return int64(l.Index + 1), true
 	case "index0":
-		return int64(l.index), true
+		return int64(l.Index), true
 	case "revindex":
-		return int64(n - l.index), true
+		return int64(n - l.Index), true
 	case "revindex0":
-		return int64(n - l.index - 1), true
+		return int64(n - l.Index - 1), true
 	case "first":
-		return l.index == 0, true
+		return l.Index == 0, true
 	case "last":
-		return l.index == n-1, true
+		return l.Index == n-1, true
 	case "length":
 		return int64(n), true
 	case "depth": // of recursion, which there is none
@@ -281,29 +293,29 @@ func (l *loopState) attribute(name string) (any, bool) {
 	case "depth0":
 		return int64(0), true
 	case "previtem":
-		if l.index > 0 {
-			return l.items[l.index-1], true
+		if l.Index > 0 {
+			return l.Items[l.Index-1], true
 		}
 	case "nextitem":
-		if l.index < n-1 {
-			return l.items[l.index+1], true
+		if l.Index < n-1 {
+			return l.Items[l.Index+1], true
 		}
 	}
 	return nil, false
 }
 
-// items returns what a loop over v goes through: the items of a list, the keys of a
+// Items returns what a loop over v goes through: the items of a list, the keys of a
 // mapping in their order, the characters of a string.
-func (r *run) items(v any) ([]any, error) {
+func (r *Run) Items(v any) ([]any, error) {
 	switch v := v.(type) {
-	case blank:
+	case Blank:
 		return []any{}, nil
 	case []any:
 		return v, nil
 	case *series:
 		return v.items, nil
 	case map[string]any:
-		if err := r.spendTimes(len(v), 8*itemCost); err != nil {
+		if err := r.SpendTimes(len(v), 8*itemCost); err != nil {
 			return nil, err
 		}
 		items := make([]any, 0, len(v))
@@ -312,7 +324,7 @@ func (r *run) items(v any) ([]any, error) {
 		}
 		return items, nil
 	case string:
-		if err := r.spendTimes(len(v), 2*itemCost); err != nil {
+		if err := r.SpendTimes(len(v), 2*itemCost); err != nil {
 			return nil, err
 		}
 		items := make([]any, 0, len(v))

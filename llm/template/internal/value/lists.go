@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"errors"
@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-func filterFirst(r *run, v any, _ []any) (any, error) {
-	items, err := r.items(v)
+func filterFirst(r *Run, v any, _ []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil || len(items) == 0 {
 		return nil, orEmpty(err)
 	}
 	return items[0], nil
 }
 
-func filterLast(r *run, v any, _ []any) (any, error) {
-	items, err := r.items(v)
+func filterLast(r *Run, v any, _ []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil || len(items) == 0 {
 		return nil, orEmpty(err)
 	}
@@ -27,26 +27,26 @@ func filterLast(r *run, v any, _ []any) (any, error) {
 // orEmpty returns err, or the error of an item that something empty does not have.
 func orEmpty(err error) error {
 	if err == nil {
-		return &undefined{what: "an item of something empty"}
+		return &Undefined{What: "an item of something empty"}
 	}
 	return err
 }
 
-func filterJoin(r *run, v any, args []any) (any, error) {
-	items, err := r.items(v)
+func filterJoin(r *Run, v any, args []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
 	between := ""
-	if args[0] != any(missing{}) {
-		if between, err = r.text(args[0]); err != nil {
+	if args[0] != any(Missing{}) {
+		if between, err = r.Text(args[0]); err != nil {
 			return nil, err
 		}
 	}
 	if items, err = r.attributes(items, args[1]); err != nil {
 		return nil, err
 	}
-	if err := r.spendTimes(len(items), len(between)); err != nil {
+	if err := r.SpendTimes(len(items), len(between)); err != nil {
 		return nil, err
 	}
 	var text []byte
@@ -61,24 +61,24 @@ func filterJoin(r *run, v any, args []any) (any, error) {
 	return string(text), nil
 }
 
-func filterReverse(r *run, v any, _ []any) (any, error) {
-	items, err := r.items(v)
+func filterReverse(r *Run, v any, _ []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.spendTimes(len(items), itemCost); err != nil {
+	if err := r.SpendTimes(len(items), itemCost); err != nil {
 		return nil, err
 	}
 	items = slices.Clone(items)
 	slices.Reverse(items)
 	if _, ok := v.(string); ok {
-		return filterJoin(r, items, []any{missing{}, missing{}})
+		return filterJoin(r, items, []any{Missing{}, Missing{}})
 	}
 	return items, nil
 }
 
-func filterSum(r *run, v any, args []any) (any, error) {
-	items, err := r.items(v)
+func filterSum(r *Run, v any, args []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
@@ -86,14 +86,14 @@ func filterSum(r *run, v any, args []any) (any, error) {
 		return nil, err
 	}
 	sum := args[1]
-	if sum == any(missing{}) {
+	if sum == any(Missing{}) {
 		sum = int64(0)
 	}
 	if _, ok := sum.(string); ok {
 		return nil, errors.New("strings have no sum; write join")
 	}
 	for _, item := range items {
-		if err := r.spend(stepCost); err != nil {
+		if err := r.Spend(StepCost); err != nil {
 			return nil, err
 		}
 		if sum, err = opAdd(r, sum, []any{item}); err != nil {
@@ -105,17 +105,17 @@ func filterSum(r *run, v any, args []any) (any, error) {
 
 // attributePath returns an attribute of v: a name, or several with points between, or an
 // index.
-func attributePath(r *run, v any, path string) (any, error) {
+func attributePath(r *Run, v any, path string) (any, error) {
 	for name := range strings.SplitSeq(path, ".") {
 		var key any = name
 		if i, err := strconv.ParseInt(name, 10, 64); err == nil {
 			key = i
 		}
-		if err := r.spend(stepCost); err != nil {
+		if err := r.Spend(StepCost); err != nil {
 			return nil, err
 		}
 		var err error
-		if v, err = r.item(v, key, "item."+name); err != nil {
+		if v, err = r.Item(v, key, "item."+name); err != nil {
 			return nil, err
 		}
 	}
@@ -123,26 +123,26 @@ func attributePath(r *run, v any, path string) (any, error) {
 }
 
 // attributes returns the attribute of each item, or the items if there is no attribute.
-func (r *run) attributes(items []any, attribute any) ([]any, error) {
-	return r.attributesOr(items, attribute, missing{})
+func (r *Run) attributes(items []any, attribute any) ([]any, error) {
+	return r.attributesOr(items, attribute, Missing{})
 }
 
 // attributesOr is attributes with a value for those that do not exist, unless that is missing or none.
-func (r *run) attributesOr(items []any, attribute, otherwise any) ([]any, error) {
-	if attribute == any(missing{}) || attribute == nil {
+func (r *Run) attributesOr(items []any, attribute, otherwise any) ([]any, error) {
+	if attribute == any(Missing{}) || attribute == nil {
 		return items, nil
 	}
 	path, ok := mapKey(attribute)
 	if !ok {
 		return nil, fmt.Errorf("an attribute is a string or an integer, not %s", article(attribute))
 	}
-	if err := r.spendTimes(len(items), itemCost); err != nil {
+	if err := r.SpendTimes(len(items), itemCost); err != nil {
 		return nil, err
 	}
 	out := make([]any, len(items))
 	for i, item := range items {
 		got, err := attributePath(r, item, path)
-		if isUndefined(err) && otherwise != nil && otherwise != any(missing{}) {
+		if IsUndefined(err) && otherwise != nil && otherwise != any(Missing{}) {
 			got, err = otherwise, nil
 		}
 		if err != nil {
@@ -153,24 +153,13 @@ func (r *run) attributesOr(items []any, attribute, otherwise any) ([]any, error)
 	return out, nil
 }
 
-func mapAttribute(r *run, v any, args []any) (any, error) {
-	if !truthy(v) {
-		return []any{}, nil
-	}
-	items, err := r.items(v)
-	if err != nil {
-		return nil, err
-	}
-	return r.attributesOr(items, args[0], args[1])
-}
-
 // sortKeys returns what each item is sorted by: of several attributes, with commas between, a list.
-func (r *run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
+func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
 	paths := []any{attribute}
 	if path, ok := attribute.(string); ok {
 		paths = stringList(strings.Split(path, ","))
 	}
-	if err := r.spendTimes(len(items), len(paths)*itemCost); err != nil {
+	if err := r.SpendTimes(len(items), len(paths)*itemCost); err != nil {
 		return nil, err
 	}
 	keys := make([]any, len(items))
@@ -200,17 +189,17 @@ func (r *run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, e
 }
 
 // folded returns a string in small letters, and another value as it is.
-func (r *run) folded(v any) (any, error) {
+func (r *Run) folded(v any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return v, nil
 	}
-	return lower(s), r.spendTimes(len(s), 2)
+	return lower(s), r.SpendTimes(len(s), 2)
 }
 
 // sorted returns the order of keys, as indexes, equal ones in the order they have.
-func (r *run) sorted(keys []any, reverse bool) ([]int, error) {
-	if err := r.spendTimes(len(keys), 2*itemCost); err != nil {
+func (r *Run) sorted(keys []any, reverse bool) ([]int, error) {
+	if err := r.SpendTimes(len(keys), 2*itemCost); err != nil {
 		return nil, err
 	}
 	order := make([]int, len(keys))
@@ -234,8 +223,8 @@ func (r *run) sorted(keys []any, reverse bool) ([]int, error) {
 	return order, fault
 }
 
-func filterSort(r *run, v any, args []any) (any, error) {
-	items, err := r.items(v)
+func filterSort(r *Run, v any, args []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +236,7 @@ func filterSort(r *run, v any, args []any) (any, error) {
 }
 
 // sortBy returns items in the order of their keys.
-func (r *run) sortBy(items, keys []any, reverse bool) ([]any, error) {
+func (r *Run) sortBy(items, keys []any, reverse bool) ([]any, error) {
 	order, err := r.sorted(keys, reverse)
 	if err != nil {
 		return nil, err
@@ -259,7 +248,7 @@ func (r *run) sortBy(items, keys []any, reverse bool) ([]any, error) {
 	return out, nil
 }
 
-func filterDictsort(r *run, v any, args []any) (any, error) {
+func filterDictsort(r *Run, v any, args []any) (any, error) {
 	m, ok := v.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is no mapping", article(v))
@@ -284,24 +273,24 @@ func filterDictsort(r *run, v any, args []any) (any, error) {
 	return r.sortBy(items, keys, boolArg(args, 2, false))
 }
 
-func filterItems(r *run, v any, _ []any) (any, error) {
+func filterItems(r *Run, v any, _ []any) (any, error) {
 	m, err := mappingOf(v)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := r.items(m)
+	keys, err := r.Items(m)
 	if err != nil {
 		return nil, err
 	}
 	return r.pairs(m, keys)
 }
 
-func filterList(r *run, v any, _ []any) (any, error) { return r.items(v) }
+func filterList(r *Run, v any, _ []any) (any, error) { return r.Items(v) }
 
 // extreme is the least item for -1, the greatest for 1; of equal ones the first.
-func extreme(sign int) operation {
-	return func(r *run, v any, args []any) (any, error) {
-		items, err := r.items(v)
+func extreme(sign int) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
+		items, err := r.Items(v)
 		if err != nil || len(items) == 0 {
 			return nil, orEmpty(err)
 		}
@@ -332,8 +321,8 @@ func extreme(sign int) operation {
 }
 
 // pairs returns a list of key and value for each key.
-func (r *run) pairs(m map[string]any, keys []any) ([]any, error) {
-	if err := r.spendTimes(len(keys), 4*itemCost); err != nil {
+func (r *Run) pairs(m map[string]any, keys []any) ([]any, error) {
+	if err := r.SpendTimes(len(keys), 4*itemCost); err != nil {
 		return nil, err
 	}
 	out := make([]any, len(keys))

@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ type formatSpec struct {
 }
 
 // text formats a string.
-func (s formatSpec) text(r *run, text string) (string, error) {
+func (s formatSpec) text(r *Run, text string) (string, error) {
 	if s.precision >= 0 {
 		n := 0
 		for i := range text {
@@ -38,15 +38,15 @@ func (s formatSpec) text(r *run, text string) (string, error) {
 }
 
 // pad returns sign and body at the width, aligned as said or else as usual.
-func (s formatSpec) pad(r *run, sign, body string, usual byte) (string, error) {
-	if err := r.spendTimes(len(sign)+len(body), 2); err != nil {
+func (s formatSpec) pad(r *Run, sign, body string, usual byte) (string, error) {
+	if err := r.SpendTimes(len(sign)+len(body), 2); err != nil {
 		return "", err
 	}
 	missing := s.width - utf8.RuneCountInString(sign) - utf8.RuneCountInString(body)
 	if missing <= 0 {
 		return sign + body, nil
 	}
-	if err := r.spendTimes(missing, utf8.UTFMax); err != nil {
+	if err := r.SpendTimes(missing, utf8.UTFMax); err != nil {
 		return "", err
 	}
 	align := s.align
@@ -66,7 +66,7 @@ func (s formatSpec) pad(r *run, sign, body string, usual byte) (string, error) {
 }
 
 // number formats the digits of a number, whose integers come in groups of size where they are separated.
-func (s formatSpec) number(r *run, negative bool, prefix, digits string, size int) (string, error) {
+func (s formatSpec) number(r *Run, negative bool, prefix, digits string, size int) (string, error) {
 	sign := ""
 	switch {
 	case negative:
@@ -83,7 +83,7 @@ func (s formatSpec) number(r *run, negative bool, prefix, digits string, size in
 		if s.fill == '0' && s.align == '=' { // the zeros are separated too
 			least = s.width - len(sign)
 		}
-		if err := r.spendTimes(max(least, len(digits)), 4); err != nil {
+		if err := r.SpendTimes(max(least, len(digits)), 4); err != nil {
 			return "", err
 		}
 		digits = grouped(digits, s.group, size, least)
@@ -116,8 +116,8 @@ func grouped(digits string, separator byte, size, least int) string {
 }
 
 // integer formats an integer as d, b, o, x or X.
-func (s formatSpec) integer(r *run, i *big.Int) (string, error) {
-	if err := r.spend(largeCost(i)); err != nil {
+func (s formatSpec) integer(r *Run, i *big.Int) (string, error) {
+	if err := r.Spend(largeCost(i)); err != nil {
 		return "", err
 	}
 	base, prefix, size := 10, "", 4
@@ -145,7 +145,7 @@ func (s formatSpec) integer(r *run, i *big.Int) (string, error) {
 }
 
 // float formats a float as e, f, g, % or as it is written without a format.
-func (s formatSpec) float(r *run, f float64) (string, error) {
+func (s formatSpec) float(r *Run, f float64) (string, error) {
 	negative := math.Signbit(f) && !math.IsNaN(f)
 	f = math.Abs(f)
 	digits := s.digits(f)
@@ -212,9 +212,9 @@ func (s formatSpec) general(f float64, precision int) string {
 }
 
 // formatWith formats v as the text of a specification says, as in f"{v:spec}".
-func (r *run) formatWith(v any, text string) (string, error) {
+func (r *Run) formatWith(v any, text string) (string, error) {
 	if text == "" {
-		return r.text(v)
+		return r.Text(v)
 	}
 	s, err := parseSpec(text)
 	if err != nil {
@@ -248,7 +248,7 @@ func (r *run) formatWith(v any, text string) (string, error) {
 }
 
 // character formats the character of a code.
-func (s formatSpec) character(r *run, n numeric, usual byte) (string, error) {
+func (s formatSpec) character(r *Run, n numeric, usual byte) (string, error) {
 	if n.large != nil || n.i < 0 || n.i > utf8.MaxRune || !utf8.ValidRune(rune(n.i)) {
 		return "", errors.New("there is no character of this number")
 	}

@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 // fieldFormat writes "{}" formats, those of str.format.
 type fieldFormat struct {
-	r     *run
+	r     *Run
 	args  []any
 	named map[string]any
 	next  int // of args, for "{}"
@@ -18,7 +18,7 @@ type fieldFormat struct {
 }
 
 // methodFormat is "{} {name}".format(...).
-func methodFormat(r *run, v any, args []any) (any, error) {
+func methodFormat(r *Run, v any, args []any) (any, error) {
 	s, _ := v.(string)
 	f := fieldFormat{r: r}
 	f.args, f.named = freeArgs(args)
@@ -36,7 +36,7 @@ func (f *fieldFormat) text(format string, depth int) (string, error) {
 		if at < 0 {
 			at = len(format)
 		}
-		if err := f.r.spend(stepCost + at); err != nil {
+		if err := f.r.Spend(StepCost + at); err != nil {
 			return "", err
 		}
 		b.WriteString(format[:at])
@@ -57,7 +57,7 @@ func (f *fieldFormat) text(format string, depth int) (string, error) {
 		}
 		one, err := f.field(format[1:end], depth)
 		if err == nil {
-			err = f.r.spend(len(one))
+			err = f.r.Spend(len(one))
 		}
 		if err != nil {
 			return "", err
@@ -155,7 +155,7 @@ func (f *fieldFormat) value(name string) (v any, err error) {
 		if i, err := strconv.ParseInt(key, 10, 64); err == nil {
 			k = i
 		}
-		if v, err = f.r.item(v, k, "{"+name+"}"); err != nil {
+		if v, err = f.r.Item(v, k, "{"+name+"}"); err != nil {
 			return nil, err
 		}
 		path = rest
@@ -164,15 +164,15 @@ func (f *fieldFormat) value(name string) (v any, err error) {
 }
 
 // converted returns v as text: as it is written for 's', in quotes for 'r', and of ASCII alone for 'a'.
-func (r *run) converted(v any, how byte) (string, error) {
+func (r *Run) converted(v any, how byte) (string, error) {
 	if how == 's' {
-		return r.text(v)
+		return r.Text(v)
 	}
 	b, err := r.appendText(nil, v, 1)
 	if err != nil || how == 'r' {
 		return string(b), err
 	}
-	if err := r.spendTimes(len(b), 4); err != nil {
+	if err := r.SpendTimes(len(b), 4); err != nil {
 		return "", err
 	}
 	var ascii []byte

@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"encoding/json"
@@ -12,15 +12,15 @@ import (
 	"unicode/utf8"
 )
 
-func opText(r *run, v any, _ []any) (any, error) {
+func opText(r *Run, v any, _ []any) (any, error) {
 	if _, ok := v.(string); ok { // which is not made into a value anew
 		return v, nil
 	}
-	return r.text(v)
+	return r.Text(v)
 }
 
-// text returns v as it is written out.
-func (r *run) text(v any) (string, error) {
+// Text returns v as it is written out.
+func (r *Run) Text(v any) (string, error) {
 	if s, ok := v.(string); ok {
 		return s, nil
 	}
@@ -30,28 +30,28 @@ func (r *run) text(v any) (string, error) {
 
 // appendText appends v as Python's str writes it. Strings within lists and mappings, that
 // is below depth 0, are in quotes.
-func (r *run) appendText(dst []byte, v any, depth int) (_ []byte, err error) {
+func (r *Run) appendText(dst []byte, v any, depth int) (_ []byte, err error) {
 	if depth > maxValueDepth {
 		return nil, fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
 	}
 	switch v := v.(type) {
-	case blank:
-		return dst, r.spend(stepCost)
+	case Blank:
+		return dst, r.Spend(StepCost)
 	case nil:
-		return append(dst, "None"...), r.spend(stepCost)
+		return append(dst, "None"...), r.Spend(StepCost)
 	case bool:
 		if v {
-			return append(dst, "True"...), r.spend(stepCost)
+			return append(dst, "True"...), r.Spend(StepCost)
 		}
-		return append(dst, "False"...), r.spend(stepCost)
+		return append(dst, "False"...), r.Spend(StepCost)
 	case int64:
-		return strconv.AppendInt(dst, v, 10), r.spend(stepCost)
+		return strconv.AppendInt(dst, v, 10), r.Spend(StepCost)
 	case float64:
-		return appendPythonFloat(dst, v), r.spend(stepCost)
+		return appendPythonFloat(dst, v), r.Spend(StepCost)
 	case json.Number:
-		return append(dst, v...), r.spend(stepCost + len(v))
+		return append(dst, v...), r.Spend(StepCost + len(v))
 	case string:
-		if err := r.spend(stepCost + len(v)); err != nil {
+		if err := r.Spend(StepCost + len(v)); err != nil {
 			return nil, err
 		}
 		if depth == 0 {
@@ -64,7 +64,7 @@ func (r *run) appendText(dst []byte, v any, depth int) (_ []byte, err error) {
 	case *series:
 		return r.appendSeries(dst, v, depth)
 	case map[string]any:
-		keys, err := r.items(v)
+		keys, err := r.Items(v)
 		if err != nil {
 			return nil, err
 		}
@@ -79,9 +79,9 @@ func (r *run) appendText(dst []byte, v any, depth int) (_ []byte, err error) {
 				return nil, err
 			}
 		}
-		return append(dst, '}'), r.spend(stepCost)
+		return append(dst, '}'), r.Spend(StepCost)
 	}
-	return append(append(append(dst, '<'), typeName(v)...), '>'), r.spend(stepCost)
+	return append(append(append(dst, '<'), typeName(v)...), '>'), r.Spend(StepCost)
 }
 
 // appendPythonFloat appends f as Python's repr does: 1.0, 1e+16, 1e-05, inf.
@@ -146,7 +146,7 @@ func appendEscaped(dst []byte, c rune) []byte {
 // jsonWriter writes a value as Jinja's tojson does: keys sorted, all but ASCII escaped,
 // and <, >, & and ' too, so that the text is safe within HTML.
 type jsonWriter struct {
-	r      *run
+	r      *Run
 	dst    []byte
 	lines  bool // each item on a line of its own
 	indent string
@@ -157,10 +157,10 @@ func (w *jsonWriter) value(v any, depth int) error {
 	if depth > maxValueDepth {
 		return fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
 	}
-	if err := w.r.spendTimes(depth+1, 1+len(w.indent)); err != nil {
+	if err := w.r.SpendTimes(depth+1, 1+len(w.indent)); err != nil {
 		return err
 	}
-	if err := w.r.spend(stepCost); err != nil {
+	if err := w.r.Spend(StepCost); err != nil {
 		return err
 	}
 	if s, ok := v.(*series); ok && s.kind == kindTuple { // the only one that json.dumps writes
@@ -175,7 +175,7 @@ func (w *jsonWriter) value(v any, depth int) error {
 		w.dst = strconv.AppendInt(w.dst, v, 10)
 	case json.Number:
 		w.dst = append(w.dst, v...)
-		return w.r.spend(len(v))
+		return w.r.Spend(len(v))
 	case float64:
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			return errors.New("JSON has no such number")
@@ -193,7 +193,7 @@ func (w *jsonWriter) value(v any, depth int) error {
 		}
 		w.close(len(v), depth, ']')
 	case map[string]any:
-		keys, err := w.r.items(v)
+		keys, err := w.r.Items(v)
 		if err != nil {
 			return err
 		}
@@ -243,7 +243,7 @@ func (w *jsonWriter) newline(depth int) {
 }
 
 func (w *jsonWriter) str(s string) error {
-	if err := w.r.spendTimes(len(s), 2); err != nil {
+	if err := w.r.SpendTimes(len(s), 2); err != nil {
 		return err
 	}
 	w.dst = append(w.dst, '"')
@@ -276,7 +276,7 @@ func (w *jsonWriter) str(s string) error {
 // maxFormatWidth bounds the precision of formatted numbers and the indent of JSON.
 const maxFormatWidth = 1000
 
-func opToJSON(r *run, v any, args []any) (any, error) {
+func opToJSON(r *Run, v any, args []any) (any, error) {
 	indent, err := intArg(args, 0, 0)
 	if err != nil {
 		return nil, err
@@ -285,7 +285,7 @@ func opToJSON(r *run, v any, args []any) (any, error) {
 	if indent < 0 || indent > maxFormatWidth {
 		return nil, fmt.Errorf("indent is between 0 and %d", maxFormatWidth)
 	}
-	_, absent := args[0].(missing)
+	_, absent := args[0].(Missing)
 	lines := !absent && args[0] != nil // also with an indent of 0
 	w := jsonWriter{r: r, lines: lines, indent: strings.Repeat(" ", int(indent)), ascii: ascii}
 	if err := w.value(v, 0); err != nil {

@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"encoding/json"
@@ -9,58 +9,57 @@ import (
 	"unicode/utf8"
 )
 
-// filters are all filters but default, map, select, reject, selectattr and rejectattr,
-// which need more than the values of their arguments.
-var filters = map[string]callable{
-	"abs":            {op: filterAbs},
-	"batch":          {op: filterBatch, params: "linecount fill_with?"},
-	"capitalize":     {op: onText(capitalize)},
-	"center":         {op: filterCenter, params: "width?"},
-	"count":          {op: filterLength},
-	"dictsort":       {op: filterDictsort, params: "case_sensitive? by? reverse?"},
-	"e":              {op: onText(escapeHTML)},
-	"escape":         {op: onText(escapeHTML)},
-	"filesizeformat": {op: filterFilesize, params: "binary?"},
-	"first":          {op: filterFirst},
-	"float":          {op: filterFloat, params: "default?"},
-	"forceescape":    {op: onText(escapeHTML)},
-	"format":         {op: filterFormat, free: true},
-	"groupby":        {op: filterGroupby, params: "attribute default? case_sensitive?"},
-	"indent":         {op: filterIndent, params: "width? first? blank?"},
-	"int":            {op: filterInt, params: "default? base?"},
-	"items":          {op: filterItems},
-	"join":           {op: filterJoin, params: "d? attribute?"},
-	"last":           {op: filterLast},
-	"length":         {op: filterLength},
-	"list":           {op: filterList},
-	"lower":          {op: onText(lower)},
-	"max":            {op: extreme(1), params: "case_sensitive? attribute?"},
-	"min":            {op: extreme(-1), params: "case_sensitive? attribute?"},
-	"replace":        {op: filterReplace, params: "old new count?"},
-	"reverse":        {op: filterReverse},
-	"round":          {op: filterRound, params: "precision? method?"},
-	"safe":           {op: opText},
-	"slice":          {op: filterSlice, params: "slices fill_with?"},
-	"sort":           {op: filterSort, params: "reverse? case_sensitive? attribute?"},
-	"string":         {op: opText},
-	"striptags":      {op: filterStriptags},
-	"sum":            {op: filterSum, params: "attribute? start?"},
-	"title":          {op: onText(title)},
-	"tojson":         {op: opToJSON, params: "indent? ensure_ascii?"},
-	"trim":           {op: trimmer(strings.TrimFunc), params: "chars?"},
-	"truncate":       {op: filterTruncate, params: "length? killwords? end? leeway?"},
-	"unique":         {op: filterUnique, params: "case_sensitive? attribute?"},
-	"upper":          {op: onText(upper)},
-	"urlencode":      {op: filterURLEncode},
-	"wordcount":      {op: func(r *run, v any, _ []any) (any, error) { return countText(r, v, countWords) }},
-	"xmlattr":        {op: filterXMLAttr, params: "autospace?"},
+// Filters are all filters but specialFilters.
+var Filters = map[string]Callable{
+	"abs":            {Op: filterAbs},
+	"batch":          {Op: filterBatch, Params: "linecount fill_with?"},
+	"capitalize":     {Op: onText(capitalize)},
+	"center":         {Op: filterCenter, Params: "width?"},
+	"count":          {Op: filterLength},
+	"dictsort":       {Op: filterDictsort, Params: "case_sensitive? by? reverse?"},
+	"e":              {Op: onText(escapeHTML)},
+	"escape":         {Op: onText(escapeHTML)},
+	"filesizeformat": {Op: filterFilesize, Params: "binary?"},
+	"first":          {Op: filterFirst},
+	"float":          {Op: filterFloat, Params: "default?"},
+	"forceescape":    {Op: onText(escapeHTML)},
+	"format":         {Op: filterFormat, Free: true},
+	"groupby":        {Op: filterGroupby, Params: "attribute default? case_sensitive?"},
+	"indent":         {Op: filterIndent, Params: "width? first? blank?"},
+	"int":            {Op: filterInt, Params: "default? base?"},
+	"items":          {Op: filterItems},
+	"join":           {Op: filterJoin, Params: "d? attribute?"},
+	"last":           {Op: filterLast},
+	"length":         {Op: filterLength},
+	"list":           {Op: filterList},
+	"lower":          {Op: onText(lower)},
+	"max":            {Op: extreme(1), Params: "case_sensitive? attribute?"},
+	"min":            {Op: extreme(-1), Params: "case_sensitive? attribute?"},
+	"replace":        {Op: filterReplace, Params: "old new count?"},
+	"reverse":        {Op: filterReverse},
+	"round":          {Op: filterRound, Params: "precision? method?"},
+	"safe":           {Op: opText},
+	"slice":          {Op: filterSlice, Params: "slices fill_with?"},
+	"sort":           {Op: filterSort, Params: "reverse? case_sensitive? attribute?"},
+	"string":         {Op: opText},
+	"striptags":      {Op: filterStriptags},
+	"sum":            {Op: filterSum, Params: "attribute? start?"},
+	"title":          {Op: onText(title)},
+	"tojson":         {Op: opToJSON, Params: "indent? ensure_ascii?"},
+	"trim":           {Op: trimmer(strings.TrimFunc), Params: "chars?"},
+	"truncate":       {Op: filterTruncate, Params: "length? killwords? end? leeway?"},
+	"unique":         {Op: filterUnique, Params: "case_sensitive? attribute?"},
+	"upper":          {Op: onText(upper)},
+	"urlencode":      {Op: filterURLEncode},
+	"wordcount":      {Op: func(r *Run, v any, _ []any) (any, error) { return countText(r, v, countWords) }},
+	"xmlattr":        {Op: filterXMLAttr, Params: "autospace?"},
 }
 
 // Arguments. Those left out, and only those, have their default.
 
 func intArg(args []any, i int, otherwise int64) (int64, error) {
 	switch a := args[i].(type) {
-	case missing, nil:
+	case Missing, nil:
 		return otherwise, nil
 	case int64:
 		return a, nil
@@ -74,15 +73,15 @@ func intArg(args []any, i int, otherwise int64) (int64, error) {
 }
 
 func boolArg(args []any, i int, otherwise bool) bool {
-	if args[i] == any(missing{}) {
+	if args[i] == any(Missing{}) {
 		return otherwise
 	}
-	return truthy(args[i])
+	return Truthy(args[i])
 }
 
 func stringArg(args []any, i int, otherwise string) (string, error) {
 	switch a := args[i].(type) {
-	case missing, nil:
+	case Missing, nil:
 		return otherwise, nil
 	case string:
 		return a, nil
@@ -91,8 +90,8 @@ func stringArg(args []any, i int, otherwise string) (string, error) {
 }
 
 // filterFormat is "%s %(name)s"|format(...).
-func filterFormat(r *run, v any, args []any) (any, error) {
-	s, err := r.text(v)
+func filterFormat(r *Run, v any, args []any) (any, error) {
+	s, err := r.Text(v)
 	if err != nil {
 		return nil, err
 	}
@@ -107,25 +106,25 @@ func filterFormat(r *run, v any, args []any) (any, error) {
 }
 
 // onText is a filter that turns text into text of about the same length.
-func onText(f func(string) string) operation {
-	return func(r *run, v any, _ []any) (any, error) {
-		s, err := r.text(v)
+func onText(f func(string) string) Operation {
+	return func(r *Run, v any, _ []any) (any, error) {
+		s, err := r.Text(v)
 		if err != nil {
 			return nil, err
 		}
-		if err := r.spendTimes(len(s), 4); err != nil {
+		if err := r.SpendTimes(len(s), 4); err != nil {
 			return nil, err
 		}
 		return f(s), nil
 	}
 }
 
-func countText(r *run, v any, f func(string) int) (any, error) {
-	s, err := r.text(v)
+func countText(r *Run, v any, f func(string) int) (any, error) {
+	s, err := r.Text(v)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.spend(len(s)); err != nil {
+	if err := r.Spend(len(s)); err != nil {
 		return nil, err
 	}
 	return int64(f(s)), nil
@@ -141,9 +140,9 @@ func countWords(s string) int {
 }
 
 // trimmer is a filter that cuts the characters chars, or spaces, off text.
-func trimmer(cut func(s string, f func(rune) bool) string) operation {
-	return func(r *run, v any, args []any) (any, error) {
-		s, err := r.text(v)
+func trimmer(cut func(s string, f func(rune) bool) string) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
+		s, err := r.Text(v)
 		if err != nil {
 			return nil, err
 		}
@@ -151,28 +150,28 @@ func trimmer(cut func(s string, f func(rune) bool) string) operation {
 		if err != nil {
 			return nil, err
 		}
-		if err := r.spendTimes(len(s), 1+len(chars)/16); err != nil {
+		if err := r.SpendTimes(len(s), 1+len(chars)/16); err != nil {
 			return nil, err
 		}
-		if args[0] == any(missing{}) || args[0] == nil {
-			return cut(s, isSpace), nil
+		if args[0] == any(Missing{}) || args[0] == nil {
+			return cut(s, IsSpace), nil
 		}
 		return cut(s, func(c rune) bool { return strings.ContainsRune(chars, c) }), nil
 	}
 }
 
-func filterAbs(r *run, v any, args []any) (any, error) {
+func filterAbs(r *Run, v any, args []any) (any, error) {
 	n, ok := number(v)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%s is no number", article(v))
 	case math.Signbit(n.f):
-		return opNegative(r, v, args)
+		return Negative(r, v, args)
 	}
-	return opPositive(r, v, args)
+	return Positive(r, v, args)
 }
 
-func filterLength(r *run, v any, _ []any) (any, error) {
+func filterLength(r *Run, v any, _ []any) (any, error) {
 	switch v := v.(type) {
 	case []any:
 		return int64(len(v)), nil
@@ -186,16 +185,16 @@ func filterLength(r *run, v any, _ []any) (any, error) {
 	return nil, fmt.Errorf("%s has no length", article(v))
 }
 
-func filterReplace(r *run, v any, args []any) (any, error) {
-	s, err := r.text(v)
+func filterReplace(r *Run, v any, args []any) (any, error) {
+	s, err := r.Text(v)
 	if err != nil {
 		return nil, err
 	}
-	from, err := r.text(args[0])
+	from, err := r.Text(args[0])
 	if err != nil {
 		return nil, err
 	}
-	to, err := r.text(args[1])
+	to, err := r.Text(args[1])
 	if err != nil {
 		return nil, err
 	}
@@ -203,20 +202,20 @@ func filterReplace(r *run, v any, args []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.spend(len(s)); err != nil {
+	if err := r.Spend(len(s)); err != nil {
 		return nil, err
 	}
 	n := strings.Count(s, from)
 	if most >= 0 {
 		n = int(min(int64(n), most))
 	}
-	if err := r.spendTimes(n, len(to)); err != nil {
+	if err := r.SpendTimes(n, len(to)); err != nil {
 		return nil, err
 	}
 	return strings.Replace(s, from, to, n), nil
 }
 
-func filterIndent(r *run, v any, args []any) (any, error) {
+func filterIndent(r *Run, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
@@ -227,18 +226,18 @@ func filterIndent(r *run, v any, args []any) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := r.spendTimes(1, int(max(0, min(n, math.MaxInt32)))); err != nil {
+		if err := r.SpendTimes(1, int(max(0, min(n, math.MaxInt32)))); err != nil {
 			return nil, err
 		}
 		width = strings.Repeat(" ", int(max(0, n)))
 	}
 	first := boolArg(args, 1, false)
 	blank := boolArg(args, 2, false)
-	if err := r.spendTimes(len(s), itemCost); err != nil {
+	if err := r.SpendTimes(len(s), itemCost); err != nil {
 		return nil, err
 	}
 	lines := splitLines(s+"\n", false)
-	if err := r.spendTimes(len(lines), itemCost+len(width)); err != nil {
+	if err := r.SpendTimes(len(lines), itemCost+len(width)); err != nil {
 		return nil, err
 	}
 	for i, line := range lines {
@@ -249,7 +248,7 @@ func filterIndent(r *run, v any, args []any) (any, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-func filterTruncate(r *run, v any, args []any) (any, error) {
+func filterTruncate(r *Run, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
@@ -267,7 +266,7 @@ func filterTruncate(r *run, v any, args []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.spendTimes(len(s)+len(end), 4); err != nil {
+	if err := r.SpendTimes(len(s)+len(end), 4); err != nil {
 		return nil, err
 	}
 	runes := []rune(s)
@@ -286,8 +285,8 @@ func filterTruncate(r *run, v any, args []any) (any, error) {
 	return s + end, nil
 }
 
-func filterCenter(r *run, v any, args []any) (any, error) {
-	s, err := r.text(v)
+func filterCenter(r *Run, v any, args []any) (any, error) {
+	s, err := r.Text(v)
 	if err != nil {
 		return nil, err
 	}
@@ -295,5 +294,5 @@ func filterCenter(r *run, v any, args []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return justify('^')(r, s, []any{width, missing{}})
+	return justify('^')(r, s, []any{width, Missing{}})
 }

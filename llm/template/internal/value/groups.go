@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"encoding/json"
@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-func filterUnique(r *run, v any, args []any) (any, error) {
-	items, err := r.items(v)
+func filterUnique(r *Run, v any, args []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func filterUnique(r *run, v any, args []any) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := r.spend(4*itemCost + 2*len(name)); err != nil {
+		if err := r.Spend(4*itemCost + 2*len(name)); err != nil {
 			return nil, err
 		}
 		if !seen[name] {
@@ -38,15 +38,15 @@ func filterUnique(r *run, v any, args []any) (any, error) {
 }
 
 // uniqueKey writes equal scalars and tuples alike, and others differently.
-func (r *run) uniqueKey(v any, caseSensitive bool) (string, error) {
+func (r *Run) uniqueKey(v any, caseSensitive bool) (string, error) {
 	if s, ok := v.(string); ok {
 		if !caseSensitive {
 			s = lower(s)
 		}
-		return "s" + s, r.spendTimes(len(s), 2)
+		return "s" + s, r.SpendTimes(len(s), 2)
 	}
 	if digits, ok := v.(json.Number); ok {
-		return "n" + digits.String(), r.spendTimes(len(digits), itemCost)
+		return "n" + digits.String(), r.SpendTimes(len(digits), itemCost)
 	}
 	if n, ok := number(v); ok {
 		switch {
@@ -55,7 +55,7 @@ func (r *run) uniqueKey(v any, caseSensitive bool) (string, error) {
 		case n.f == 0: // -0.0 too
 			return "n0", nil
 		case n.f == math.Trunc(n.f) && !math.IsInf(n.f, 0):
-			return "n" + strconv.FormatFloat(n.f+0, 'f', 0, 64), r.spend(stepCost) // + 0: of -0.0, too, it makes 0
+			return "n" + strconv.FormatFloat(n.f+0, 'f', 0, 64), r.Spend(StepCost) // + 0: of -0.0, too, it makes 0
 		}
 		return "n" + strconv.FormatFloat(n.f, 'g', -1, 64), nil
 	}
@@ -70,7 +70,7 @@ func (r *run) uniqueKey(v any, caseSensitive bool) (string, error) {
 	for _, item := range items { // case is ignored in the key itself alone
 		one, err := r.uniqueKey(item, true)
 		if err == nil {
-			err = r.spend(itemCost + len(key) + len(one))
+			err = r.Spend(itemCost + len(key) + len(one))
 		}
 		if err != nil {
 			return "", err
@@ -80,8 +80,8 @@ func (r *run) uniqueKey(v any, caseSensitive bool) (string, error) {
 	return key, nil
 }
 
-func filterGroupby(r *run, v any, args []any) (any, error) {
-	items, err := r.items(v)
+func filterGroupby(r *Run, v any, args []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
@@ -118,12 +118,12 @@ func filterGroupby(r *run, v any, args []any) (any, error) {
 		out = append(out, &series{kind: kindTuple, items: []any{columns[first], list}, group: true})
 		list = nil
 	}
-	return out, r.spendTimes(len(items), 2*itemCost)
+	return out, r.SpendTimes(len(items), 2*itemCost)
 }
 
 // filterBatch returns the items in lists of a length, the last one filled up.
-func filterBatch(r *run, v any, args []any) (any, error) {
-	items, err := r.items(v)
+func filterBatch(r *Run, v any, args []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func filterBatch(r *run, v any, args []any) (any, error) {
 	if count < 1 {
 		return nil, errors.New("the length is 1 or more")
 	}
-	if err := r.spendTimes(len(items), 3*itemCost); err != nil {
+	if err := r.SpendTimes(len(items), 3*itemCost); err != nil {
 		return nil, err
 	}
 	out := []any{}
@@ -142,8 +142,8 @@ func filterBatch(r *run, v any, args []any) (any, error) {
 		n := int(min(count, int64(len(items))))
 		list := slices.Clone(items[:n])
 		items = items[n:]
-		if missed := int(min(count, math.MaxInt32)) - n; missed > 0 && args[1] != any(missing{}) && args[1] != nil {
-			if err := r.spendTimes(missed, itemCost); err != nil {
+		if missed := int(min(count, math.MaxInt32)) - n; missed > 0 && args[1] != any(Missing{}) && args[1] != nil {
+			if err := r.SpendTimes(missed, itemCost); err != nil {
 				return nil, err
 			}
 			list = slices.Concat(list, slices.Repeat([]any{args[1]}, missed))
@@ -154,8 +154,8 @@ func filterBatch(r *run, v any, args []any) (any, error) {
 }
 
 // filterSlice returns the items in a number of lists of about the same length, shorter ones filled up.
-func filterSlice(r *run, v any, args []any) (any, error) {
-	items, err := r.items(v)
+func filterSlice(r *Run, v any, args []any) (any, error) {
+	items, err := r.Items(v)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func filterSlice(r *run, v any, args []any) (any, error) {
 	if count < 1 {
 		return nil, errors.New("the number of lists is 1 or more")
 	}
-	if err := r.spendTimes(int(min(count, math.MaxInt32))+len(items), 3*itemCost); err != nil {
+	if err := r.SpendTimes(int(min(count, math.MaxInt32))+len(items), 3*itemCost); err != nil {
 		return nil, err
 	}
 	each, longer := len(items)/int(count), len(items)%int(count)
@@ -178,7 +178,7 @@ func filterSlice(r *run, v any, args []any) (any, error) {
 		}
 		list := slices.Clone(items[:n])
 		items = items[n:]
-		if i >= longer && args[1] != any(missing{}) && args[1] != nil {
+		if i >= longer && args[1] != any(Missing{}) && args[1] != nil {
 			list = append(list, args[1])
 		}
 		out = append(out, list)

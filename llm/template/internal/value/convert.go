@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"errors"
@@ -53,7 +53,7 @@ func plainDigit(c rune) rune {
 
 // parseFloat reads a float as Python's float does.
 func parseFloat(s string) (float64, bool) {
-	s, ok := plainDigits(strings.TrimFunc(s, isSpace))
+	s, ok := plainDigits(strings.TrimFunc(s, IsSpace))
 	if !ok || strings.ContainsAny(s, "xXpP") { // Go has hexadecimal ones
 		return 0, false
 	}
@@ -63,7 +63,7 @@ func parseFloat(s string) (float64, bool) {
 
 // parseInt reads an integer as Python's int does. Base 0 goes by the prefix.
 func parseInt(s string, base int64) (any, bool) {
-	s, ok := plainDigits(strings.TrimFunc(s, isSpace))
+	s, ok := plainDigits(strings.TrimFunc(s, IsSpace))
 	if !ok || base != 0 && (base < 2 || base > 36) {
 		return nil, false
 	}
@@ -83,7 +83,7 @@ func parseInt(s string, base int64) (any, bool) {
 	if base == 0 {
 		base = 10
 	}
-	if s == "" || len(s) > maxDigits || s[0] == '+' || s[0] == '-' || s[0] == '_' {
+	if s == "" || len(s) > MaxDigits || s[0] == '+' || s[0] == '-' || s[0] == '_' {
 		return nil, false
 	}
 	i, ok := new(big.Int).SetString(sign+s, int(base))
@@ -94,9 +94,9 @@ func parseInt(s string, base int64) (any, bool) {
 	return v, err == nil
 }
 
-func filterFloat(r *run, v any, args []any) (any, error) {
+func filterFloat(r *Run, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
-		if err := r.spendTimes(len(s), 4); err != nil { // also for a text that is no number
+		if err := r.SpendTimes(len(s), 4); err != nil { // also for a text that is no number
 			return nil, err
 		}
 		if f, ok := parseFloat(s); ok {
@@ -109,19 +109,19 @@ func filterFloat(r *run, v any, args []any) (any, error) {
 		}
 		return n.f, nil
 	}
-	if args[0] == any(missing{}) {
+	if args[0] == any(Missing{}) {
 		return 0.0, nil
 	}
 	return args[0], nil
 }
 
-func filterInt(r *run, v any, args []any) (any, error) {
+func filterInt(r *Run, v any, args []any) (any, error) {
 	base, err := intArg(args, 1, 10)
 	if err != nil {
 		return nil, err
 	}
 	if s, ok := v.(string); ok {
-		if err := r.spendTimes(len(s), 16); err != nil {
+		if err := r.SpendTimes(len(s), 16); err != nil {
 			return nil, err
 		}
 		if i, ok := parseInt(s, base); ok {
@@ -136,16 +136,16 @@ func filterInt(r *run, v any, args []any) (any, error) {
 		return truncated(f)
 	case !isFloat:
 		if _, ok := number(v); ok {
-			return opPositive(r, v, nil)
+			return Positive(r, v, nil)
 		}
 	}
-	if args[0] == any(missing{}) {
+	if args[0] == any(Missing{}) {
 		return int64(0), nil
 	}
 	return args[0], nil
 }
 
-func filterRound(r *run, v any, args []any) (any, error) {
+func filterRound(r *Run, v any, args []any) (any, error) {
 	n, ok := number(v)
 	precision, err := intArg(args, 0, 0)
 	if err != nil {
@@ -160,7 +160,7 @@ func filterRound(r *run, v any, args []any) (any, error) {
 	case precision < -300 || precision > 300:
 		return nil, errors.New("the precision is between -300 and 300")
 	}
-	if err := r.spendTimes(largeCost(n.large), 4); err != nil {
+	if err := r.SpendTimes(largeCost(n.large), 4); err != nil {
 		return nil, err
 	}
 	switch method {
@@ -172,7 +172,7 @@ func filterRound(r *run, v any, args []any) (any, error) {
 	}
 	switch {
 	case n.isInt && precision >= 0:
-		return opPositive(r, v, nil)
+		return Positive(r, v, nil)
 	case n.isInt:
 		return integer(roundEven(new(big.Rat).SetInt(n.bigInt()), -precision))
 	case math.IsInf(n.f, 0) || math.IsNaN(n.f):
@@ -199,7 +199,7 @@ func roundEven(v *big.Rat, digits int64) *big.Int {
 }
 
 // roundTo is Jinja's rounding up or down: func(value * 10**precision) / 10**precision.
-func roundTo(r *run, v any, precision int64, method string) (any, error) {
+func roundTo(r *Run, v any, precision int64, method string) (any, error) {
 	scale, err := opPower(r, int64(10), []any{precision})
 	if err != nil {
 		return nil, err

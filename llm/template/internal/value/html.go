@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"fmt"
@@ -12,12 +12,12 @@ var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"
 func escapeHTML(s string) string { return htmlEscapes.Replace(s) }
 
 // filterStriptags leaves out comments and tags, makes one space of several, and reads entities.
-func filterStriptags(r *run, v any, _ []any) (any, error) {
-	s, err := r.text(v)
+func filterStriptags(r *Run, v any, _ []any) (any, error) {
+	s, err := r.Text(v)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.spendTimes(len(s), itemCost); err != nil {
+	if err := r.SpendTimes(len(s), itemCost); err != nil {
 		return nil, err
 	}
 	for _, mark := range [][2]string{{"<!--", "-->"}, {"<", ">"}} {
@@ -33,16 +33,16 @@ func filterStriptags(r *run, v any, _ []any) (any, error) {
 		}
 		s = b.String() + s
 	}
-	return html.UnescapeString(strings.Join(strings.FieldsFunc(s, isSpace), " ")), nil
+	return html.UnescapeString(strings.Join(strings.FieldsFunc(s, IsSpace), " ")), nil
 }
 
 // filterXMLAttr writes a mapping as attributes of an element; those that are none are left out.
-func filterXMLAttr(r *run, v any, args []any) (any, error) {
+func filterXMLAttr(r *Run, v any, args []any) (any, error) {
 	m, ok := v.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is no mapping", article(v))
 	}
-	keys, err := r.items(m)
+	keys, err := r.Items(m)
 	if err != nil {
 		return nil, err
 	}
@@ -52,14 +52,14 @@ func filterXMLAttr(r *run, v any, args []any) (any, error) {
 		if m[key] == nil {
 			continue
 		}
-		if strings.ContainsFunc(key, isSpace) || strings.ContainsAny(key, "/>=") {
+		if strings.ContainsFunc(key, IsSpace) || strings.ContainsAny(key, "/>=") {
 			return nil, fmt.Errorf("%q cannot be the name of an attribute", key)
 		}
-		text, err := r.text(m[key])
+		text, err := r.Text(m[key])
 		if err != nil {
 			return nil, err
 		}
-		if err := r.spendTimes(len(key)+len(text), len("&#34;")); err != nil {
+		if err := r.SpendTimes(len(key)+len(text), len("&#34;")); err != nil {
 			return nil, err
 		}
 		fmt.Fprintf(&b, ` %s="%s"`, escapeHTML(key), escapeHTML(text))
@@ -71,10 +71,10 @@ func filterXMLAttr(r *run, v any, args []any) (any, error) {
 }
 
 // filterURLEncode writes a text for a path, and a mapping or pairs for a query.
-func filterURLEncode(r *run, v any, _ []any) (any, error) {
+func filterURLEncode(r *Run, v any, _ []any) (any, error) {
 	pairs, isQuery := itemsOf(v)
 	if m, ok := v.(map[string]any); ok {
-		keys, err := r.items(m)
+		keys, err := r.Items(m)
 		if err == nil {
 			pairs, err = r.pairs(m, keys)
 		}
@@ -106,12 +106,12 @@ func filterURLEncode(r *run, v any, _ []any) (any, error) {
 }
 
 // quoteURL writes all but ASCII letters, digits and the characters of safe as %xx.
-func (r *run) quoteURL(v any, safe string) (string, error) {
-	s, err := r.text(v)
+func (r *Run) quoteURL(v any, safe string) (string, error) {
+	s, err := r.Text(v)
 	if err != nil {
 		return "", err
 	}
-	if err := r.spendTimes(len(s), 4); err != nil {
+	if err := r.SpendTimes(len(s), 4); err != nil {
 		return "", err
 	}
 	var b strings.Builder
@@ -127,7 +127,7 @@ func (r *run) quoteURL(v any, safe string) (string, error) {
 }
 
 // filterFilesize writes a number of bytes with a unit that people read.
-func filterFilesize(r *run, v any, args []any) (any, error) {
+func filterFilesize(r *Run, v any, args []any) (any, error) {
 	got, err := filterFloat(r, v, []any{nil})
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func filterFilesize(r *run, v any, args []any) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, err := r.text(whole)
+		text, err := r.Text(whole)
 		return text + " Bytes", err
 	}
 	const prefixes = "kMGTPEZY"

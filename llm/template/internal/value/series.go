@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"fmt"
@@ -25,8 +25,9 @@ type series struct {
 
 func tuple(items ...any) *series { return &series{kind: kindTuple, items: items} }
 
-func opTuple(r *run, _ any, args []any) (any, error) {
-	return tuple(args...), r.spendTimes(len(args), itemCost)
+// Tuple returns args as a tuple, which it keeps.
+func Tuple(r *Run, _ any, args []any) (any, error) {
+	return tuple(args...), r.SpendTimes(len(args), itemCost)
 }
 
 // itemsOf returns the items of a list or of any series.
@@ -103,7 +104,7 @@ func (s *series) slice(items []any, start, end, step int64) *series {
 }
 
 // appendSeries appends s as Python's repr writes it.
-func (r *run) appendSeries(dst []byte, s *series, depth int) (_ []byte, err error) {
+func (r *Run) appendSeries(dst []byte, s *series, depth int) (_ []byte, err error) {
 	switch s.kind {
 	case kindTuple:
 		if dst, err = r.appendItems(append(dst, '('), s.items, depth); err != nil {
@@ -118,7 +119,7 @@ func (r *run) appendSeries(dst []byte, s *series, depth int) (_ []byte, err erro
 		if step := s.bounds[2]; step != 1 {
 			dst = strconv.AppendInt(append(dst, ", "...), step, 10)
 		}
-		return append(dst, ')'), r.spend(stepCost)
+		return append(dst, ')'), r.Spend(StepCost)
 	}
 	if dst, err = r.appendItems(append(append(dst, s.kind...), "(["...), s.items, depth); err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func (r *run) appendSeries(dst []byte, s *series, depth int) (_ []byte, err erro
 }
 
 // appendItems appends items with commas between.
-func (r *run) appendItems(dst []byte, items []any, depth int) (_ []byte, err error) {
+func (r *Run) appendItems(dst []byte, items []any, depth int) (_ []byte, err error) {
 	for i, item := range items {
 		if i > 0 {
 			dst = append(dst, ", "...)
@@ -136,5 +137,5 @@ func (r *run) appendItems(dst []byte, items []any, depth int) (_ []byte, err err
 			return nil, err
 		}
 	}
-	return dst, r.spend(stepCost)
+	return dst, r.Spend(StepCost)
 }

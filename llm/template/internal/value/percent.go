@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 // formatPercent is Python's format % values, of its directives d, i, u, s, r, a, c, f, e, g, x, o, those in capitals,
 // and %. A tuple has a value for each directive, a mapping those of %(name)s.
-func (r *run) formatPercent(format string, values any) (string, error) {
+func (r *Run) formatPercent(format string, values any) (string, error) {
 	args := []any{values}
 	if kindOf(values) == kindTuple {
 		args, _ = itemsOf(values)
@@ -20,7 +20,7 @@ func (r *run) formatPercent(format string, values any) (string, error) {
 	var b strings.Builder
 	for {
 		text, rest, found := strings.Cut(format, "%")
-		if err := r.spend(stepCost + len(text)); err != nil {
+		if err := r.Spend(StepCost + len(text)); err != nil {
 			return "", err
 		}
 		b.WriteString(text)
@@ -37,7 +37,7 @@ func (r *run) formatPercent(format string, values any) (string, error) {
 			if !closed || !named {
 				return "", fmt.Errorf("%%(%.30s needs a name in brackets and a mapping", name)
 			}
-			v, err := r.item(values, name, "%("+name+")")
+			v, err := r.Item(values, name, "%("+name+")")
 			if err != nil {
 				return "", err
 			}
@@ -58,7 +58,7 @@ func (r *run) formatPercent(format string, values any) (string, error) {
 
 // directive formats one value as the directive says that begins text, and returns what is behind it and the values
 // that are left.
-func (r *run) directive(text string, args []any) (one, rest string, left []any, err error) {
+func (r *Run) directive(text string, args []any) (one, rest string, left []any, err error) {
 	s := formatSpec{fill: ' ', precision: -1}
 	flags := len(text) - len(strings.TrimLeft(text, "-+ #0"))
 	for _, c := range text[:flags] {
@@ -96,7 +96,7 @@ func (r *run) directive(text string, args []any) (one, rest string, left []any, 
 }
 
 // percent formats v as a directive says.
-func (r *run) percent(s formatSpec, v any) (string, error) {
+func (r *Run) percent(s formatSpec, v any) (string, error) {
 	if strings.IndexByte("sra", s.verb) >= 0 {
 		text, err := r.converted(v, s.verb)
 		if err != nil {

@@ -1,4 +1,4 @@
-package template
+package value
 
 import (
 	"encoding/json"
@@ -7,15 +7,15 @@ import (
 	"math"
 )
 
-// opSlice is v[start:end:step], with the rules of Python.
-func opSlice(r *run, v any, args []any) (any, error) {
+// Slice is v[start:end:step], with the rules of Python.
+func Slice(r *Run, v any, args []any) (any, error) {
 	text, isText := v.(string)
 	list, isList := itemsOf(v)
 	view, isSeries := v.(*series)
 	var runes []rune
 	switch {
 	case isText:
-		if err := r.spendTimes(len(text), 4); err != nil {
+		if err := r.SpendTimes(len(text), 4); err != nil {
 			return nil, err
 		}
 		runes = []rune(text)
@@ -27,7 +27,7 @@ func opSlice(r *run, v any, args []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.spendTimes(int(n), itemCost); err != nil {
+	if err := r.SpendTimes(int(n), itemCost); err != nil {
 		return nil, err
 	}
 	out, outRunes := []any{}, []rune{}
