@@ -1,7 +1,6 @@
 package template
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -104,22 +103,4 @@ func (r *rendering) step(line int, v any, err error) (any, error) {
 		return nil, at(line, err)
 	}
 	return v, nil
-}
-
-// fault is what is wrong with a template or one rendering.
-type fault struct {
-	line int // counted from 1
-	err  error
-	hint string // what to write instead
-}
-
-func (f *fault) Error() string { return f.err.Error() }
-func (f *fault) Unwrap() error { return f.err }
-
-// at returns err with its line, unless it has one. No error has none.
-func at(line int, err error) error {
-	if _, ok := errors.AsType[*fault](err); ok || err == nil {
-		return err
-	}
-	return &fault{line: line, err: err}
 }

@@ -116,9 +116,10 @@ func filterFloat(r *Run, v any, args []any) (any, error) {
 }
 
 func filterInt(r *Run, v any, args []any) (any, error) {
-	base, err := intArg(args, 1, 10)
-	if err != nil {
-		return nil, err
+	g := given{args: args}
+	base := g.int(1, 10)
+	if g.err != nil {
+		return nil, g.err
 	}
 	if s, ok := v.(string); ok {
 		if err := r.SpendTimes(len(s), 16); err != nil {
@@ -147,14 +148,11 @@ func filterInt(r *Run, v any, args []any) (any, error) {
 
 func filterRound(r *Run, v any, args []any) (any, error) {
 	n, ok := number(v)
-	precision, err := intArg(args, 0, 0)
-	if err != nil {
-		return nil, err
-	}
-	method, err := stringArg(args, 1, "common")
+	g := given{args: args}
+	precision, method := g.int(0, 0), g.string(1, "common")
 	switch {
-	case err != nil:
-		return nil, err
+	case g.err != nil:
+		return nil, g.err
 	case !ok:
 		return nil, fmt.Errorf("%s is no number", article(v))
 	case precision < -300 || precision > 300:

@@ -1,7 +1,7 @@
 package value
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -12,7 +12,7 @@ import (
 // Filters are all filters but specialFilters.
 var Filters = map[string]Callable{
 	"abs":            {Op: filterAbs},
-	"batch":          {Op: filterBatch, Params: "linecount fill_with?"},
+	"batch":          {Op: onItems(filterBatch), Params: "linecount fill_with?"},
 	"capitalize":     {Op: onText(capitalize)},
 	"center":         {Op: filterCenter, Params: "width?"},
 	"count":          {Op: filterLength},
@@ -20,73 +20,39 @@ var Filters = map[string]Callable{
 	"e":              {Op: onText(escapeHTML)},
 	"escape":         {Op: onText(escapeHTML)},
 	"filesizeformat": {Op: filterFilesize, Params: "binary?"},
-	"first":          {Op: filterFirst},
+	"first":          {Op: onItems(filterFirst)},
 	"float":          {Op: filterFloat, Params: "default?"},
 	"forceescape":    {Op: onText(escapeHTML)},
 	"format":         {Op: filterFormat, Free: true},
-	"groupby":        {Op: filterGroupby, Params: "attribute default? case_sensitive?"},
+	"groupby":        {Op: onItems(filterGroupby), Params: "attribute default? case_sensitive?"},
 	"indent":         {Op: filterIndent, Params: "width? first? blank?"},
 	"int":            {Op: filterInt, Params: "default? base?"},
 	"items":          {Op: filterItems},
-	"join":           {Op: filterJoin, Params: "d? attribute?"},
-	"last":           {Op: filterLast},
+	"join":           {Op: onItems(filterJoin), Params: "d? attribute?"},
+	"last":           {Op: onItems(filterLast)},
 	"length":         {Op: filterLength},
-	"list":           {Op: filterList},
+	"list":           {Op: onItems(filterList)},
 	"lower":          {Op: onText(lower)},
-	"max":            {Op: extreme(1), Params: "case_sensitive? attribute?"},
-	"min":            {Op: extreme(-1), Params: "case_sensitive? attribute?"},
+	"max":            {Op: onItems(extreme(1)), Params: "case_sensitive? attribute?"},
+	"min":            {Op: onItems(extreme(-1)), Params: "case_sensitive? attribute?"},
 	"replace":        {Op: filterReplace, Params: "old new count?"},
 	"reverse":        {Op: filterReverse},
 	"round":          {Op: filterRound, Params: "precision? method?"},
 	"safe":           {Op: opText},
-	"slice":          {Op: filterSlice, Params: "slices fill_with?"},
-	"sort":           {Op: filterSort, Params: "reverse? case_sensitive? attribute?"},
+	"slice":          {Op: onItems(filterSlice), Params: "slices fill_with?"},
+	"sort":           {Op: onItems(filterSort), Params: "reverse? case_sensitive? attribute?"},
 	"string":         {Op: opText},
 	"striptags":      {Op: filterStriptags},
-	"sum":            {Op: filterSum, Params: "attribute? start?"},
+	"sum":            {Op: onItems(filterSum), Params: "attribute? start?"},
 	"title":          {Op: onText(title)},
 	"tojson":         {Op: opToJSON, Params: "indent? ensure_ascii?"},
 	"trim":           {Op: trimmer(strings.TrimFunc), Params: "chars?"},
 	"truncate":       {Op: filterTruncate, Params: "length? killwords? end? leeway?"},
-	"unique":         {Op: filterUnique, Params: "case_sensitive? attribute?"},
+	"unique":         {Op: onItems(filterUnique), Params: "case_sensitive? attribute?"},
 	"upper":          {Op: onText(upper)},
 	"urlencode":      {Op: filterURLEncode},
 	"wordcount":      {Op: func(r *Run, v any, _ []any) (any, error) { return countText(r, v, countWords) }},
 	"xmlattr":        {Op: filterXMLAttr, Params: "autospace?"},
-}
-
-// Arguments. Those left out, and only those, have their default.
-
-func intArg(args []any, i int, otherwise int64) (int64, error) {
-	switch a := args[i].(type) {
-	case Missing, nil:
-		return otherwise, nil
-	case int64:
-		return a, nil
-	case bool:
-		n, _ := number(a)
-		return n.i, nil
-	case json.Number:
-		return 0, fmt.Errorf("argument %d is an integer of more than 64 bits", i+1)
-	}
-	return 0, fmt.Errorf("argument %d is an integer, not %s", i+1, article(args[i]))
-}
-
-func boolArg(args []any, i int, otherwise bool) bool {
-	if args[i] == any(Missing{}) {
-		return otherwise
-	}
-	return Truthy(args[i])
-}
-
-func stringArg(args []any, i int, otherwise string) (string, error) {
-	switch a := args[i].(type) {
-	case Missing, nil:
-		return otherwise, nil
-	case string:
-		return a, nil
-	}
-	return "", fmt.Errorf("argument %d is a string, not %s", i+1, article(args[i]))
 }
 
 // filterFormat is "%s %(name)s"|format(...).
@@ -119,6 +85,17 @@ func onText(f func(string) string) Operation {
 	}
 }
 
+// onItems gives op the items of a value.
+func onItems(op func(r *Run, items, args []any) (any, error)) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
+		items, err := r.Items(v)
+		if err != nil {
+			return nil, err
+		}
+		return op(r, items, args)
+	}
+}
+
 func countText(r *Run, v any, f func(string) int) (any, error) {
 	s, err := r.Text(v)
 	if err != nil {
@@ -142,18 +119,16 @@ func countWords(s string) int {
 // trimmer is a filter that cuts the characters chars, or spaces, off text.
 func trimmer(cut func(s string, f func(rune) bool) string) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
+		g := given{args: args}
+		chars := g.string(0, "")
 		s, err := r.Text(v)
-		if err != nil {
-			return nil, err
-		}
-		chars, err := stringArg(args, 0, "")
-		if err != nil {
+		if err := cmp.Or(err, g.err); err != nil {
 			return nil, err
 		}
 		if err := r.SpendTimes(len(s), 1+len(chars)/16); err != nil {
 			return nil, err
 		}
-		if args[0] == any(Missing{}) || args[0] == nil {
+		if g.left(0) {
 			return cut(s, IsSpace), nil
 		}
 		return cut(s, func(c rune) bool { return strings.ContainsRune(chars, c) }), nil
@@ -187,19 +162,11 @@ func filterLength(r *Run, v any, _ []any) (any, error) {
 
 func filterReplace(r *Run, v any, args []any) (any, error) {
 	s, err := r.Text(v)
-	if err != nil {
-		return nil, err
-	}
-	from, err := r.Text(args[0])
-	if err != nil {
-		return nil, err
-	}
-	to, err := r.Text(args[1])
-	if err != nil {
-		return nil, err
-	}
-	most, err := intArg(args, 2, -1)
-	if err != nil {
+	from, err1 := r.Text(args[0])
+	to, err2 := r.Text(args[1])
+	g := given{args: args}
+	most := g.int(2, -1)
+	if err := cmp.Or(err, err1, err2, g.err); err != nil {
 		return nil, err
 	}
 	if err := r.Spend(len(s)); err != nil {
@@ -220,19 +187,16 @@ func filterIndent(r *Run, v any, args []any) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
 	}
+	g := given{args: args}
 	width, isText := args[0].(string)
 	if !isText {
-		n, err := intArg(args, 0, 4)
-		if err != nil {
+		n := int(max(0, min(g.int(0, 4), math.MaxInt32)))
+		if err := cmp.Or(g.err, r.Spend(n)); err != nil {
 			return nil, err
 		}
-		if err := r.SpendTimes(1, int(max(0, min(n, math.MaxInt32)))); err != nil {
-			return nil, err
-		}
-		width = strings.Repeat(" ", int(max(0, n)))
+		width = strings.Repeat(" ", n)
 	}
-	first := boolArg(args, 1, false)
-	blank := boolArg(args, 2, false)
+	first, blank := g.bool(1, false), g.bool(2, false)
 	if err := r.SpendTimes(len(s), itemCost); err != nil {
 		return nil, err
 	}
@@ -253,18 +217,10 @@ func filterTruncate(r *Run, v any, args []any) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
 	}
-	length, err := intArg(args, 0, 255)
-	if err != nil {
-		return nil, err
-	}
-	killwords := boolArg(args, 1, false)
-	end, err := stringArg(args, 2, "...")
-	if err != nil {
-		return nil, err
-	}
-	leeway, err := intArg(args, 3, 5)
-	if err != nil {
-		return nil, err
+	g := given{args: args}
+	length, killwords, end, leeway := g.int(0, 255), g.bool(1, false), g.string(2, "..."), g.int(3, 5)
+	if g.err != nil {
+		return nil, g.err
 	}
 	if err := r.SpendTimes(len(s)+len(end), 4); err != nil {
 		return nil, err
@@ -287,11 +243,9 @@ func filterTruncate(r *Run, v any, args []any) (any, error) {
 
 func filterCenter(r *Run, v any, args []any) (any, error) {
 	s, err := r.Text(v)
-	if err != nil {
-		return nil, err
-	}
-	width, err := intArg(args, 0, 80)
-	if err != nil {
+	g := given{args: args}
+	width := g.int(0, 80)
+	if err := cmp.Or(err, g.err); err != nil {
 		return nil, err
 	}
 	return justify('^')(r, s, []any{width, Missing{}})

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,12 +10,9 @@ import (
 	"strconv"
 )
 
-func filterUnique(r *Run, v any, args []any) (any, error) {
-	items, err := r.Items(v)
-	if err != nil {
-		return nil, err
-	}
-	caseSensitive := boolArg(args, 0, false)
+func filterUnique(r *Run, items, args []any) (any, error) {
+	g := given{args: args}
+	caseSensitive := g.bool(0, false)
 	keys, err := r.attributes(items, args[1])
 	if err != nil {
 		return nil, err
@@ -80,21 +78,15 @@ func (r *Run) uniqueKey(v any, caseSensitive bool) (string, error) {
 	return key, nil
 }
 
-func filterGroupby(r *Run, v any, args []any) (any, error) {
-	items, err := r.Items(v)
-	if err != nil {
-		return nil, err
-	}
+func filterGroupby(r *Run, items, args []any) (any, error) {
 	columns, err := r.attributesOr(items, args[0], args[1])
 	if err != nil {
 		return nil, err
 	}
-	keys := slices.Clone(columns)
-	if !boolArg(args, 2, false) {
-		for i, k := range keys {
-			if keys[i], err = r.folded(k); err != nil {
-				return nil, err
-			}
+	keys := columns
+	if g := (given{args: args}); !g.bool(2, false) {
+		if keys, err = r.foldedAll(columns); err != nil {
+			return nil, err
 		}
 	}
 	order, err := r.sorted(keys, false)
@@ -122,31 +114,21 @@ func filterGroupby(r *Run, v any, args []any) (any, error) {
 }
 
 // filterBatch returns the items in lists of a length, the last one filled up.
-func filterBatch(r *Run, v any, args []any) (any, error) {
-	items, err := r.Items(v)
+func filterBatch(r *Run, items, args []any) (any, error) {
+	count, err := r.listCount(items, args, "the length is 1 or more")
 	if err != nil {
-		return nil, err
-	}
-	count, err := intArg(args, 0, 0)
-	if err != nil {
-		return nil, err
-	}
-	if count < 1 {
-		return nil, errors.New("the length is 1 or more")
-	}
-	if err := r.SpendTimes(len(items), 3*itemCost); err != nil {
 		return nil, err
 	}
 	out := []any{}
 	for len(items) > 0 {
-		n := int(min(count, int64(len(items))))
+		n := min(count, len(items))
 		list := slices.Clone(items[:n])
 		items = items[n:]
-		if missed := int(min(count, math.MaxInt32)) - n; missed > 0 && args[1] != any(Missing{}) && args[1] != nil {
+		if missed := count - n; missed > 0 && fills(args[1]) {
 			if err := r.SpendTimes(missed, itemCost); err != nil {
 				return nil, err
 			}
-			list = slices.Concat(list, slices.Repeat([]any{args[1]}, missed))
+			list = append(list, slices.Repeat(args[1:], missed)...)
 		}
 		out = append(out, list)
 	}
@@ -154,34 +136,40 @@ func filterBatch(r *Run, v any, args []any) (any, error) {
 }
 
 // filterSlice returns the items in a number of lists of about the same length, shorter ones filled up.
-func filterSlice(r *Run, v any, args []any) (any, error) {
-	items, err := r.Items(v)
+func filterSlice(r *Run, items, args []any) (any, error) {
+	count, err := r.listCount(items, args, "the number of lists is 1 or more")
+	if err == nil {
+		err = r.SpendTimes(count, 3*itemCost)
+	}
 	if err != nil {
 		return nil, err
 	}
-	count, err := intArg(args, 0, 0)
-	if err != nil {
-		return nil, err
-	}
-	if count < 1 {
-		return nil, errors.New("the number of lists is 1 or more")
-	}
-	if err := r.SpendTimes(int(min(count, math.MaxInt32))+len(items), 3*itemCost); err != nil {
-		return nil, err
-	}
-	each, longer := len(items)/int(count), len(items)%int(count)
+	each, longer := len(items)/count, len(items)%count
 	out := []any{}
-	for i := range int(count) {
+	for i := range count {
 		n := each
 		if i < longer {
 			n++
 		}
 		list := slices.Clone(items[:n])
 		items = items[n:]
-		if i >= longer && args[1] != any(Missing{}) && args[1] != nil {
+		if i >= longer && fills(args[1]) {
 			list = append(list, args[1])
 		}
 		out = append(out, list)
 	}
 	return out, nil
 }
+
+// listCount returns the first argument, which is 1 or more, and pays for items in lists.
+func (r *Run) listCount(items, args []any, otherwise string) (int, error) {
+	g := given{args: args}
+	count := g.int(0, 0)
+	if g.err == nil && count < 1 {
+		g.err = errors.New(otherwise)
+	}
+	return int(min(count, math.MaxInt32)), cmp.Or(g.err, r.SpendTimes(len(items), 3*itemCost))
+}
+
+// fills reports whether lists are filled up with v.
+func fills(v any) bool { return v != any(Missing{}) && v != nil }

@@ -64,7 +64,7 @@ func filterXMLAttr(r *Run, v any, args []any) (any, error) {
 		}
 		fmt.Fprintf(&b, ` %s="%s"`, escapeHTML(key), escapeHTML(text))
 	}
-	if !boolArg(args, 0, true) {
+	if g := (given{args: args}); !g.bool(0, true) {
 		return strings.TrimPrefix(b.String(), " "), nil
 	}
 	return b.String(), nil
@@ -137,7 +137,7 @@ func filterFilesize(r *Run, v any, args []any) (any, error) {
 		return nil, fmt.Errorf("%s is no number of bytes", article(v))
 	}
 	base, unit := 1000.0, "B"
-	if boolArg(args, 0, false) {
+	if g := (given{args: args}); g.bool(0, false) {
 		base, unit = 1024, "iB"
 	}
 	switch {

@@ -8,45 +8,35 @@ import (
 	"strings"
 )
 
-func filterFirst(r *Run, v any, _ []any) (any, error) {
-	items, err := r.Items(v)
-	if err != nil || len(items) == 0 {
-		return nil, orEmpty(err)
+func filterFirst(_ *Run, items, _ []any) (any, error) {
+	if len(items) == 0 {
+		return nil, errEmpty
 	}
 	return items[0], nil
 }
 
-func filterLast(r *Run, v any, _ []any) (any, error) {
-	items, err := r.Items(v)
-	if err != nil || len(items) == 0 {
-		return nil, orEmpty(err)
+func filterLast(_ *Run, items, _ []any) (any, error) {
+	if len(items) == 0 {
+		return nil, errEmpty
 	}
 	return items[len(items)-1], nil
 }
 
-// orEmpty returns err, or the error of an item that something empty does not have.
-func orEmpty(err error) error {
-	if err == nil {
-		return &Undefined{What: "an item of something empty"}
-	}
-	return err
-}
+var errEmpty = &Undefined{What: "an item of something empty"}
 
-func filterJoin(r *Run, v any, args []any) (any, error) {
-	items, err := r.Items(v)
-	if err != nil {
-		return nil, err
-	}
+func filterJoin(r *Run, items, args []any) (any, error) {
 	between := ""
+	var err error
 	if args[0] != any(Missing{}) {
-		if between, err = r.Text(args[0]); err != nil {
-			return nil, err
-		}
+		between, err = r.Text(args[0])
 	}
-	if items, err = r.attributes(items, args[1]); err != nil {
-		return nil, err
+	if err == nil {
+		items, err = r.attributes(items, args[1])
 	}
-	if err := r.SpendTimes(len(items), len(between)); err != nil {
+	if err == nil {
+		err = r.SpendTimes(len(items), len(between))
+	}
+	if err != nil {
 		return nil, err
 	}
 	var text []byte
@@ -77,12 +67,9 @@ func filterReverse(r *Run, v any, _ []any) (any, error) {
 	return items, nil
 }
 
-func filterSum(r *Run, v any, args []any) (any, error) {
-	items, err := r.Items(v)
+func filterSum(r *Run, items, args []any) (any, error) {
+	items, err := r.attributes(items, args[0])
 	if err != nil {
-		return nil, err
-	}
-	if items, err = r.attributes(items, args[0]); err != nil {
 		return nil, err
 	}
 	sum := args[1]
@@ -197,6 +184,17 @@ func (r *Run) folded(v any) (any, error) {
 	return lower(s), r.SpendTimes(len(s), 2)
 }
 
+// foldedAll returns copies of values with strings in small letters.
+func (r *Run) foldedAll(values []any) (folded []any, err error) {
+	folded = slices.Clone(values)
+	for i, v := range values {
+		if folded[i], err = r.folded(v); err != nil {
+			return nil, err
+		}
+	}
+	return folded, nil
+}
+
 // sorted returns the order of keys, as indexes, equal ones in the order they have.
 func (r *Run) sorted(keys []any, reverse bool) ([]int, error) {
 	if err := r.SpendTimes(len(keys), 2*itemCost); err != nil {
@@ -223,20 +221,17 @@ func (r *Run) sorted(keys []any, reverse bool) ([]int, error) {
 	return order, fault
 }
 
-func filterSort(r *Run, v any, args []any) (any, error) {
-	items, err := r.Items(v)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := r.sortKeys(items, args[2], boolArg(args, 1, false))
-	if err != nil {
-		return nil, err
-	}
-	return r.sortBy(items, keys, boolArg(args, 0, false))
+func filterSort(r *Run, items, args []any) (any, error) {
+	g := given{args: args}
+	return r.sortBy(items, args[2], g.bool(1, false), g.bool(0, false))
 }
 
-// sortBy returns items in the order of their keys.
-func (r *Run) sortBy(items, keys []any, reverse bool) ([]any, error) {
+// sortBy returns items in the order of an attribute.
+func (r *Run) sortBy(items []any, attribute any, caseSensitive, reverse bool) ([]any, error) {
+	keys, err := r.sortKeys(items, attribute, caseSensitive)
+	if err != nil {
+		return nil, err
+	}
 	order, err := r.sorted(keys, reverse)
 	if err != nil {
 		return nil, err
@@ -253,9 +248,10 @@ func filterDictsort(r *Run, v any, args []any) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s is no mapping", article(v))
 	}
-	by, err := stringArg(args, 1, "key")
-	if err != nil {
-		return nil, err
+	g := given{args: args}
+	by := g.string(1, "key")
+	if g.err != nil {
+		return nil, g.err
 	}
 	at := slices.Index([]string{"key", "value"}, by)
 	if at < 0 {
@@ -266,11 +262,7 @@ func filterDictsort(r *Run, v any, args []any) (any, error) {
 		return nil, err
 	}
 	items, _ := pairs.([]any)
-	keys, err := r.sortKeys(items, int64(at), boolArg(args, 0, false))
-	if err != nil {
-		return nil, err
-	}
-	return r.sortBy(items, keys, boolArg(args, 2, false))
+	return r.sortBy(items, int64(at), g.bool(0, false), g.bool(2, false))
 }
 
 func filterItems(r *Run, v any, _ []any) (any, error) {
@@ -285,25 +277,21 @@ func filterItems(r *Run, v any, _ []any) (any, error) {
 	return r.pairs(m, keys)
 }
 
-func filterList(r *Run, v any, _ []any) (any, error) { return r.Items(v) }
+func filterList(_ *Run, items, _ []any) (any, error) { return items, nil }
 
 // extreme is the least item for -1, the greatest for 1; of equal ones the first.
-func extreme(sign int) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		items, err := r.Items(v)
-		if err != nil || len(items) == 0 {
-			return nil, orEmpty(err)
+func extreme(sign int) func(r *Run, items, args []any) (any, error) {
+	return func(r *Run, items, args []any) (any, error) {
+		if len(items) == 0 {
+			return nil, errEmpty
 		}
 		keys, err := r.attributes(items, args[1])
 		if err != nil {
 			return nil, err
 		}
-		if !boolArg(args, 0, false) {
-			keys = slices.Clone(keys)
-			for i, k := range keys {
-				if keys[i], err = r.folded(k); err != nil {
-					return nil, err
-				}
+		if g := (given{args: args}); !g.bool(0, false) {
+			if keys, err = r.foldedAll(keys); err != nil {
+				return nil, err
 			}
 		}
 		best := 0

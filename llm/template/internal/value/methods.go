@@ -27,17 +27,10 @@ func opRange(r *Run, _ any, args []any) (any, error) {
 	if i := slices.Index(args, nil); i >= 0 {
 		return nil, fmt.Errorf("argument %d is an integer, not none", i+1)
 	}
-	start, err := intArg(args, 0, 0)
-	if err != nil {
-		return nil, err
-	}
-	stop, err := intArg(args, 1, 0)
-	if err != nil {
-		return nil, err
-	}
-	step, err := intArg(args, 2, 1)
-	if err != nil {
-		return nil, err
+	g := given{args: args}
+	start, stop, step := g.int(0, 0), g.int(1, 0), g.int(2, 1)
+	if g.err != nil {
+		return nil, g.err
 	}
 	if args[1] == any(Missing{}) {
 		start, stop = 0, start

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -143,14 +144,6 @@ func runeOffset(s string, n int) int {
 	return len(s)
 }
 
-func wantString(args []any, i int) (string, error) {
-	s, ok := args[i].(string)
-	if !ok {
-		return "", fmt.Errorf("argument %d is a string, not %s", i+1, article(args[i]))
-	}
-	return s, nil
-}
-
 // affix is startswith or endswith, of one string or any of a tuple.
 func affix(has func(s, t string) bool) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
@@ -163,12 +156,10 @@ func affix(has func(s, t string) bool) Operation {
 		if kindOf(args[0]) == kindTuple {
 			options, _ = itemsOf(args[0])
 		}
+		g := given{args: options}
 		for i := range options {
-			t, err := wantString(options, i)
-			if err == nil {
-				err = r.Spend(StepCost + len(t))
-			}
-			if err != nil {
+			t := g.want(i)
+			if err := cmp.Or(g.err, r.Spend(StepCost+len(t))); err != nil {
 				return nil, err
 			}
 			if found && has(part, t) {
@@ -183,12 +174,10 @@ func affix(has func(s, t string) bool) Operation {
 func finder(index func(s, sub string) int, must bool) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
-		sub, err := wantString(args, 0)
-		if err != nil {
-			return nil, err
-		}
+		g := given{args: args}
+		sub := g.want(0)
 		part, before, found, err := r.span(s, args)
-		if err != nil {
+		if err := cmp.Or(g.err, err); err != nil {
 			return nil, err
 		}
 		at := -1
@@ -227,12 +216,10 @@ func methodIndex(r *Run, v any, args []any) (any, error) {
 // methodCount is count of a string, list or tuple.
 func methodCount(r *Run, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
-		sub, err := wantString(args, 0)
-		if err != nil {
-			return nil, err
-		}
+		g := given{args: args}
+		sub := g.want(0)
 		part, _, found, err := r.span(s, args)
-		if err != nil || !found {
+		if err := cmp.Or(g.err, err); err != nil || !found {
 			return int64(0), err
 		}
 		return int64(strings.Count(part, sub)), r.Spend(len(s))
@@ -255,10 +242,12 @@ func methodCount(r *Run, v any, args []any) (any, error) {
 }
 
 func methodReplace(r *Run, v any, args []any) (any, error) {
-	for i := range 2 {
-		if _, err := wantString(args, i); err != nil {
-			return nil, err
-		}
+	g := given{args: args}
+	if g.want(0); g.err == nil {
+		g.want(1)
+	}
+	if g.err != nil {
+		return nil, g.err
 	}
 	return filterReplace(r, v, args)
 }
@@ -280,9 +269,10 @@ func methodJoin(r *Run, v any, args []any) (any, error) {
 func partition(index func(s, sep string) int) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
-		sep, err := wantString(args, 0)
-		if err != nil {
-			return nil, err
+		g := given{args: args}
+		sep := g.want(0)
+		if g.err != nil {
+			return nil, g.err
 		}
 		if sep == "" {
 			return nil, errEmptySeparator
@@ -304,13 +294,10 @@ func partition(index func(s, sep string) int) Operation {
 func justify(align byte) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
-		width, err := intArg(args, 0, 0)
-		if err != nil {
-			return nil, err
-		}
-		fill, err := stringArg(args, 1, " ")
-		if err != nil {
-			return nil, err
+		g := given{args: args}
+		width, fill := g.int(0, 0), g.string(1, " ")
+		if g.err != nil {
+			return nil, g.err
 		}
 		if utf8.RuneCountInString(fill) != 1 {
 			return nil, errors.New("argument 2 is one character")
@@ -320,7 +307,7 @@ func justify(align byte) Operation {
 		if missing := spec.width - utf8.RuneCountInString(s); align == '^' && missing > 0 && missing&spec.width&1 == 1 {
 			// str.center, unlike a format, has the odd one in front where the width is odd.
 			spec.width--
-			s, err = spec.text(r, s)
+			s, err := spec.text(r, s)
 			return fill + s, err
 		}
 		return spec.text(r, s)
@@ -329,9 +316,10 @@ func justify(align byte) Operation {
 
 func methodZfill(r *Run, v any, args []any) (any, error) {
 	s, _ := v.(string)
-	width, err := intArg(args, 0, 0)
-	if err != nil {
-		return nil, err
+	g := given{args: args}
+	width := g.int(0, 0)
+	if g.err != nil {
+		return nil, g.err
 	}
 	sign := ""
 	if strings.HasPrefix(s, "-") || strings.HasPrefix(s, "+") {
@@ -343,11 +331,11 @@ func methodZfill(r *Run, v any, args []any) (any, error) {
 
 func methodExpandtabs(r *Run, v any, args []any) (any, error) {
 	s, _ := v.(string)
-	size, err := intArg(args, 0, 8)
-	if err != nil {
-		return nil, err
+	g := given{args: args}
+	size := max(0, min(g.int(0, 8), math.MaxInt32))
+	if g.err != nil {
+		return nil, g.err
 	}
-	size = max(0, min(size, math.MaxInt32))
 	if err := r.SpendTimes(1+strings.Count(s, "\t"), int(size)); err != nil {
 		return nil, err
 	}
@@ -377,17 +365,16 @@ var errEmptySeparator = errors.New("the separator is empty")
 // splitArgs are those of split and rsplit. none: at spaces.
 func splitArgs(r *Run, v any, args []any) (s, sep string, spaces bool, most int, err error) {
 	s, _ = v.(string)
-	if sep, err = stringArg(args, 0, ""); err != nil {
-		return "", "", false, 0, err
-	}
-	n, err := intArg(args, 1, -1)
-	if err != nil {
-		return "", "", false, 0, err
+	g := given{args: args}
+	sep = g.string(0, "")
+	n := g.int(1, -1)
+	if g.err != nil {
+		return "", "", false, 0, g.err
 	}
 	if n < 0 || n > math.MaxInt32 {
 		n = math.MaxInt32
 	}
-	if spaces = args[0] == any(Missing{}) || args[0] == nil; !spaces && sep == "" {
+	if spaces = g.left(0); !spaces && sep == "" {
 		return "", "", false, 0, errEmptySeparator
 	}
 	return s, sep, spaces, int(n), r.SpendTimes(len(s), 2*itemCost)
@@ -448,7 +435,8 @@ func methodSplitlines(r *Run, v any, args []any) (any, error) {
 	if err := r.SpendTimes(len(s), 2*itemCost); err != nil {
 		return nil, err
 	}
-	return stringList(splitLines(s, boolArg(args, 0, false))), nil
+	g := given{args: args}
+	return stringList(splitLines(s, g.bool(0, false))), nil
 }
 
 // splitLines splits at every line boundary that Python knows.
