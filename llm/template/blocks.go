@@ -44,14 +44,14 @@ func (n *outputNode) render(r *rendering) error {
 	return at(n.line, r.write(text))
 }
 
-// block reads the block whose tag begins here; around is the one that it stands in.
+// block reads the block whose tag begins here; around is the enclosing one.
 func (p *parser) block(around *opened) (n node, err error) {
 	name, err := p.expectName("the name of a block")
 	if err != nil {
 		return nil, err
 	}
 	if p.blocks++; p.blocks > maxBlocks {
-		return nil, p.failf(name.line, "more than %d blocks within each other", maxBlocks)
+		return nil, p.failf(name.line, "more than %d nested blocks", maxBlocks)
 	}
 	defer func() { p.blocks-- }()
 	switch name.text {
@@ -76,7 +76,7 @@ func (p *parser) block(around *opened) (n node, err error) {
 	return nil, p.failf(name.line, "the block %q is not available; there are if, for, set, with, filter and raw", name.text)
 }
 
-// rest reads what stands in a block, behind its tag, and the tag that ends it, whose name it returns.
+// rest reads the body of a block and the tag that ends it, whose name it returns.
 func (p *parser) rest(name string, line int, ends ...string) ([]node, string, error) {
 	if err := p.tagEnd(); err != nil {
 		return nil, "", err
@@ -160,7 +160,7 @@ func (p *parser) forBlock(line int) (node, error) {
 		return nil, err
 	}
 	p.set = n.target.names(p.set)
-	if p.skip("if") { // in which loop is that of a loop around
+	if p.skip("if") { // in which loop is the enclosing one
 		if n.test, err = p.expression(true); err != nil {
 			return nil, err
 		}
@@ -273,7 +273,7 @@ func (n *setNode) render(r *rendering) error {
 	return at(n.line, n.target.set(r, v))
 }
 
-// captured reads the filters of a block, what stands in it, and its end. The expression returned filters its text.
+// captured reads the filters of a block, its body and its end. The expression returned filters the text of the body.
 func (p *parser) captured(name string, line int, filters func(expr) (expr, error)) (expr, []node, error) {
 	x, err := filters(heldExpr{})
 	if err != nil {

@@ -47,7 +47,7 @@ func (p *parser) argument(a *arguments) (one []expr, err error) {
 	case name != "":
 		a.named[name] = x
 	case len(a.named) > 0:
-		return nil, p.failf(t.line, "arguments without a name come first")
+		return nil, p.failf(t.line, "positional arguments must come first")
 	default:
 		a.positional = append(a.positional, x)
 	}
@@ -66,7 +66,7 @@ func (a *arguments) first(name string) (string, error) {
 			return s, nil
 		}
 	}
-	return "", a.failf("%s: its first arguments must be written as strings", name)
+	return "", a.failf("%s: the first arguments must be string literals", name)
 }
 
 func (a *arguments) failf(format string, args ...any) error {
@@ -129,15 +129,15 @@ func (x *callExpr) take(params []string, a arguments) error {
 		}
 	}
 	if used < len(a.named) {
-		return a.failf("%s: it has only the arguments %s", x.name, strings.ReplaceAll(strings.Join(params, " "), "?", ""))
+		return a.failf("%s: the only arguments are %s", x.name, strings.ReplaceAll(strings.Join(params, " "), "?", ""))
 	}
 	return nil
 }
 
-// takeNamed makes pairs of name and value of the arguments, behind those of a mapping.
+// takeNamed makes pairs of name and value of the arguments, after those of a mapping.
 func (x *callExpr) takeNamed(a arguments) error {
 	if len(a.positional) > 1 {
-		return a.failf("%s: %d arguments without names, at most 1 is allowed", x.name, len(a.positional))
+		return a.failf("%s: %d positional arguments, at most 1 is allowed", x.name, len(a.positional))
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.named)) {
 		x.args = append(x.args, &constExpr{key}, a.named[key])
@@ -157,7 +157,7 @@ func (x *callExpr) takeNamed(a arguments) error {
 	return nil
 }
 
-// takeFree gives the operation the positional arguments, and behind them the named ones as a mapping.
+// takeFree passes the positional arguments, followed by the named ones as a mapping.
 func (x *callExpr) takeFree(a arguments) {
 	var pairs []expr
 	for _, name := range slices.Sorted(maps.Keys(a.named)) {
@@ -166,7 +166,7 @@ func (x *callExpr) takeFree(a arguments) {
 	x.args = append(a.positional, &listExpr{value.Dict, pairs, a.line})
 }
 
-// notAvailable says what to write in the place of filters and methods of Jinja that there are not.
+// notAvailable says what to write instead of filters and methods of Jinja that are not supported.
 var notAvailable = map[string]string{
 	"filter random":     "a prompt must be the same each time; take an item by a field of the row, as in list[row.id % list|length]",
 	"filter pprint":     "write tojson(indent=2)",
@@ -225,7 +225,7 @@ func defaultFilter(of expr, a arguments) (expr, error) {
 		}
 	}
 	if used < len(a.positional)+len(a.named) {
-		return nil, a.failf("default: it has only the arguments default_value boolean, each once")
+		return nil, a.failf("default: the only arguments are default_value boolean, each once")
 	}
 	return &defaultExpr{of, given[0], given[1], a.line}, nil
 }

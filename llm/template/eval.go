@@ -25,7 +25,7 @@ func evalAll(r *rendering, list []expr) ([]any, error) {
 	return values, nil
 }
 
-// constExpr is a value that stands in the template.
+// constExpr is a literal.
 type constExpr struct{ value any }
 
 func (x *constExpr) eval(*rendering) (any, error) { return x.value, nil }
@@ -77,7 +77,7 @@ func newItem(of, key expr, suffix string, line int) *itemExpr {
 	return x
 }
 
-// written returns an expression as the template has it, roughly.
+// written returns an expression roughly as in the template.
 func written(x expr) string {
 	switch x := x.(type) {
 	case *nameExpr:

@@ -69,7 +69,7 @@ func (p *parser) expression(conditional bool) (expr, error) {
 	return x, err
 }
 
-// level reads operands of the next level with operators of this one between: a op b op c is (a op b) op c.
+// level reads operands of the next level with operators of this one between them: a op b op c is (a op b) op c.
 func (p *parser) level(next func() (expr, error), operators ...string) (expr, error) {
 	x, err := next()
 	for n := 1; err == nil; n++ {
@@ -92,7 +92,7 @@ func (p *parser) level(next func() (expr, error), operators ...string) (expr, er
 	return x, err
 }
 
-// operator goes behind one of operators and returns it, or nil.
+// operator consumes one of operators and returns it, or nil.
 func (p *parser) operator(operators []string) *token {
 	for _, text := range operators {
 		if p.present().is(text) {
@@ -191,7 +191,7 @@ func (p *parser) unary() (expr, error) {
 	return &unaryExpr{x, value.Positive, line}, p.row(signs)
 }
 
-// operand reads a name, a constant or what is in brackets, with the indexes and calls behind it.
+// operand reads a name, a constant or what is in brackets, with the indexes and calls after it.
 func (p *parser) operand() (expr, error) {
 	x, err := p.primary()
 	for n := 1; err == nil; n++ {

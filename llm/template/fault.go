@@ -2,7 +2,7 @@ package template
 
 import "errors"
 
-// fault is what is wrong with a template or one rendering.
+// fault is an error in a template or in one rendering.
 type fault struct {
 	line int // counted from 1
 	err  error

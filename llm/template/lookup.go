@@ -48,10 +48,10 @@ func LoadLookup(path string) (*Lookup, error) {
 
 // ParseLookup parses content, a mapping or list in JSON (at most 64 MiB) or YAML (at most
 // 1 MiB). source is the path as configured, or empty. Keys of mappings are strings: YAML
-// keys of other kinds become what they are written as.
+// keys of other kinds become strings, as written.
 //
-// It fails on keys that stand twice in a mapping, on more than one YAML document, on
-// dates and binary data, which have no JSON value, and on text that is no UTF-8.
+// It fails on duplicate keys, on more than one YAML document, on
+// dates and binary data, which have no JSON value, and on invalid UTF-8.
 // Aliases cost nothing: all of them share the value of their anchor.
 func ParseLookup(content []byte, source string) (*Lookup, error) {
 	l := &Lookup{hash: llm.Hash(content), source: source}
@@ -80,15 +80,15 @@ func decodeLookup(content []byte) (any, error) {
 	case len(content) > maxLookupJSON:
 		return nil, fmt.Errorf("more than %d bytes", maxLookupJSON)
 	case !utf8.Valid(content):
-		return nil, fmt.Errorf("no UTF-8 at byte %d", jsonbytes.InvalidUTF8(content))
+		return nil, fmt.Errorf("invalid UTF-8 at byte %d", jsonbytes.InvalidUTF8(content))
 	case json.Valid(content):
 		v, repeated := row.Decode(content)
 		if repeated {
-			return nil, errors.New("some object has a key twice")
+			return nil, errors.New("an object has a duplicate key")
 		}
 		return v, nil
 	case len(content) > maxLookupYAML:
-		return nil, fmt.Errorf("no JSON, and with %d bytes more than the %d that YAML may have: convert it to JSON", len(content), maxLookupYAML)
+		return nil, fmt.Errorf("not JSON, and %d bytes are more than the %d allowed for YAML: convert it to JSON", len(content), maxLookupYAML)
 	}
 	d := yaml.NewDecoder(bytes.NewReader(content))
 	var v, second any
@@ -102,7 +102,7 @@ func decodeLookup(content []byte) (any, error) {
 	return c.convert(v)
 }
 
-// yamlConverter turns what the YAML decoder gives into what templates take. An anchor's
+// yamlConverter converts the values of the YAML decoder to those of templates. An anchor's
 // value is converted once, so that aliases of aliases cannot multiply.
 type yamlConverter struct{ done map[uintptr]struct{} }
 

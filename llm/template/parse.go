@@ -60,14 +60,14 @@ func (p *parser) checkNames() error {
 	return nil
 }
 
-// opened is a block whose end is due.
+// opened is a block that is not closed yet.
 type opened struct {
 	name string
 	line int
-	ends []string // the names of tags that end what stands in it; the last one closes the block
+	ends []string // the tags that end its body; the last one closes the block
 }
 
-// body reads up to the tag that ends what stands in the block, and returns its name. No block: up to the end.
+// body reads up to the tag that ends the body of the block and returns its name. No block: up to the end.
 func (p *parser) body(block *opened) (nodes []node, end string, err error) {
 	for {
 		part, err := p.next()
@@ -110,10 +110,10 @@ func (p *parser) output(line int) (node, error) {
 	return &outputNode{x, line}, p.tagEnd()
 }
 
-// present returns the present token. Behind the end of a tag is nothing to be read.
+// present returns the current token. The end of a tag is never consumed.
 func (p *parser) present() *token { return &p.tokens[0] }
 
-// advance goes to the next token and returns the one before.
+// advance consumes the current token and returns it.
 func (p *parser) advance() *token {
 	t := &p.tokens[0]
 	if t.kind != endToken {
@@ -122,7 +122,7 @@ func (p *parser) advance() *token {
 	return t
 }
 
-// skip goes behind an operator or a word, if it is here.
+// skip consumes an operator or a word, if it is next.
 func (p *parser) skip(text string) bool {
 	ok := p.present().is(text)
 	if ok {
@@ -131,7 +131,7 @@ func (p *parser) skip(text string) bool {
 	return ok
 }
 
-// expect goes behind an operator or a word, which must be here.
+// expect consumes an operator or a word, which must be next.
 func (p *parser) expect(text string) error {
 	if !p.skip(text) {
 		return p.unexpected(fmt.Sprintf("%q", text))
@@ -139,7 +139,7 @@ func (p *parser) expect(text string) error {
 	return nil
 }
 
-// expectName returns the name that must be here.
+// expectName consumes a name, which must be next.
 func (p *parser) expectName(what string) (*token, error) {
 	if p.present().kind != nameToken {
 		return nil, p.unexpected(what)
@@ -155,7 +155,7 @@ func (p *parser) tagEnd() error {
 	return nil
 }
 
-// unexpected returns an error about the present token, in whose place should be what.
+// unexpected returns an error that what is expected instead of the current token.
 func (p *parser) unexpected(what string) error {
 	return p.failf(p.present().line, "expected %s, found %q", what, p.present().text)
 }

@@ -13,7 +13,7 @@ import (
 type rendering struct {
 	value.Run
 	row       row.Variables
-	variables []variable // those of inner blocks behind those of outer ones
+	variables []variable // those of inner blocks after those of outer ones
 	block     int        // where those of the innermost block begin
 	out       *strings.Builder
 	maxOut    int

@@ -52,7 +52,7 @@ func newScanner(source []byte) (*scanner, error) {
 	case len(source) > maxSourceBytes:
 		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(source), maxSourceBytes)
 	case !utf8.Valid(source):
-		return nil, fmt.Errorf("no UTF-8 at byte %d", jsonbytes.InvalidUTF8(source))
+		return nil, fmt.Errorf("invalid UTF-8 at byte %d", jsonbytes.InvalidUTF8(source))
 	}
 	text := strings.ReplaceAll(string(source), "\r\n", "\n")
 	text = strings.TrimSuffix(strings.ReplaceAll(text, "\r", "\n"), "\n")

@@ -113,7 +113,7 @@ func (t *target) setOne(r *rendering, v any) error {
 	}
 	ns, ok := of.(*value.Namespace)
 	if !ok {
-		return fmt.Errorf("%s is no namespace: only those can be changed", t.name)
+		return fmt.Errorf("%s is not a namespace: only namespaces can be changed", t.name)
 	}
 	ns.Members[t.member] = v
 	return nil

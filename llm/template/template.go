@@ -23,15 +23,15 @@ const (
 // Options say how a template is compiled and what one rendering may use. The zero
 // value is a template given inline, without a lookup, with default limits.
 type Options struct {
-	// Source is the path as configured, which results tell and errors use the last part
-	// of. Empty: the template was given inline.
+	// Source is the path as configured, which results report; errors use its last
+	// part. Empty: the template was given inline.
 	Source string
 	// Lookup is what the template sees as lookup. Nil: it sees none.
 	Lookup *Lookup
 	// MaxOutput bounds the prompt in bytes. 0: 4 MiB.
 	MaxOutput int
 	// MaxWork bounds time and memory of one rendering together: each step costs 64, each turn of a loop 512, each
-	// byte of text made on the way 1, each element of a list made on the way 16. 0: 64 Mi,
+	// byte of text produced 1, each element of a list produced 16. 0: 64 Mi,
 	// which takes about a second.
 	MaxWork int
 }
@@ -39,7 +39,7 @@ type Options struct {
 // Template is a compiled prompt template in Jinja, as docs/templates.md describes it.
 // Whatever it says, rendering it ends, in bounded memory, and reaches nothing but the row
 // and the lookup, which it cannot change. It is safe for concurrent use. Its zero value is
-// of no use: see [Parse].
+// not usable: see [Parse].
 type Template struct {
 	nodes  []node
 	name   string

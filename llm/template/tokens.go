@@ -46,7 +46,7 @@ var (
 type tagReader struct {
 	*scanner
 	tokens []token
-	open   []byte // the closing brackets that are due
+	open   []byte // the closing brackets that are missing yet
 }
 
 // tokens reads up to the end of a tag. It returns none where there is no end.
@@ -72,7 +72,7 @@ func (s *scanner) tokens(end string) ([]token, error) {
 	return nil, nil
 }
 
-// end reads the end of the tag, if it is here.
+// end reads the end of the tag, if it is next.
 func (r *tagReader) end(end string) (bool, error) {
 	rest := r.text[r.pos:]
 	control := ""
@@ -120,7 +120,7 @@ func (r *tagReader) token(c rune) error {
 		return r.errorf("unexpected %q", c)
 	case "(", "[", "{":
 		if len(r.open) == maxBrackets {
-			return r.errorf("more than %d brackets within each other", maxBrackets)
+			return r.errorf("more than %d nested brackets", maxBrackets)
 		}
 		r.open = append(r.open, ")]}"[strings.Index("([{", op)])
 	case ")", "]", "}":
@@ -148,7 +148,7 @@ func (r *tagReader) number() error {
 	}
 	after := rest[len(literal):]
 	if c, _ := utf8.DecodeRuneInString(after); isNameRune(c) || !r.afterDot() && strings.HasPrefix(after, ".") {
-		return r.errorf("%s%s is no number", literal, after[:max(1, len(firstWord(after)))])
+		return r.errorf("%s%s is not a number", literal, after[:max(1, len(firstWord(after)))])
 	}
 	value, ok := numberOf(literal)
 	if !ok {
@@ -224,7 +224,7 @@ func unescape(s string) (value, problem string) {
 			digits, base = len(octal)-len(strings.TrimLeft(octal, "01234567")), 8
 		case c == 'N', c >= utf8.RuneSelf:
 			r, _ := utf8.DecodeRuneInString(after)
-			return "", `the escape \` + string(r) + ` is not available; write the character`
+			return "", `the escape \` + string(r) + ` is not available; write the character itself`
 		default:
 			b.WriteString(`\` + string(c))
 			s = after[1:]
@@ -232,7 +232,7 @@ func unescape(s string) (value, problem string) {
 		}
 		n, err := strconv.ParseUint(after[:min(digits, len(after))], base, 32)
 		if err != nil || len(after) < digits || !utf8.ValidRune(rune(n)) { //nolint:gosec // 32 bits: too large is not valid
-			return "", `a string has an escape that is no character`
+			return "", `the string has an invalid escape`
 		}
 		b.WriteRune(rune(n)) //nolint:gosec // it is valid
 		s = after[digits:]

@@ -58,9 +58,9 @@ func (g *given) int(i int, otherwise int64) int64 {
 		n, _ := number(a)
 		return n.i
 	case json.Number:
-		g.wrong("argument %d is an integer of more than 64 bits", i+1)
+		g.wrong("argument %d must be an integer of at most 64 bits", i+1)
 	default:
-		g.wrong("argument %d is an integer, not %s", i+1, article(a))
+		g.wrong("argument %d must be an integer, not %s", i+1, article(a))
 	}
 	return otherwise
 }
@@ -83,7 +83,7 @@ func (g *given) string(i int, otherwise string) string {
 func (g *given) want(i int) string {
 	s, ok := g.args[i].(string)
 	if !ok {
-		g.wrong("argument %d is a string, not %s", i+1, article(g.args[i]))
+		g.wrong("argument %d must be a string, not %s", i+1, article(g.args[i]))
 	}
 	return s
 }

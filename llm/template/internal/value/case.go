@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// What Python knows of characters and Go's unicode does not have as one function. Python 3.11 has Unicode 14.
+// What Python knows about characters and Go's unicode has no single function for. Python 3.11 has Unicode 14.
 
 // longUppers are the characters whose capitals are more than one, each with its capitals (Unicode's SpecialCasing.txt).
 const longUppers = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵՒ ẖH\u0331 ẗT\u0308 ẘW\u030a ẙY\u030a ẚAʾ ὐΥ\u0313 " +
@@ -71,7 +71,7 @@ func lower(s string) string {
 	return b.String()
 }
 
-// endsWord reports whether there are letters before s[at:] and none behind its first character. Accents and
+// endsWord reports whether there are letters before s[at:] and none after its first character. Accents and
 // apostrophes are passed over.
 func endsWord(s string, at int) bool {
 	ignored := func(c rune) bool {
@@ -79,8 +79,8 @@ func endsWord(s string, at int) bool {
 	}
 	before, _ := utf8.DecodeLastRuneInString(strings.TrimRightFunc(s[:at], ignored))
 	_, size := utf8.DecodeRuneInString(s[at:])
-	behind, _ := utf8.DecodeRuneInString(strings.TrimLeftFunc(s[at+size:], ignored))
-	return isCased(before) && !isCased(behind)
+	after, _ := utf8.DecodeRuneInString(strings.TrimLeftFunc(s[at+size:], ignored))
+	return isCased(before) && !isCased(after)
 }
 
 // titleRune returns c as the first letter of a word.
@@ -105,7 +105,7 @@ func capitalize(s string) string {
 	return titleRune(c) + lower(s)[len(lower(s[:size])):]
 }
 
-// titleWords is str.title: a word begins behind all that is no letter.
+// titleWords is str.title: a word begins after anything but a letter.
 func titleWords(s string) string {
 	var b strings.Builder
 	inWord := false
@@ -123,7 +123,7 @@ func titleWords(s string) string {
 	return b.String()
 }
 
-// title is Jinja's filter: a word begins behind spaces, hyphens and opening brackets.
+// title is Jinja's filter: a word begins after spaces, hyphens and opening brackets.
 func title(s string) string {
 	var b strings.Builder
 	for s != "" {
@@ -212,7 +212,7 @@ func isASCII(s string) bool {
 	return true
 }
 
-// IsSpace is str.isspace of a character: four separators of old more than Unicode's spaces.
+// IsSpace is str.isspace of a character: Unicode's spaces and four ASCII separators.
 func IsSpace(c rune) bool { return unicode.IsSpace(c) || c >= 0x1c && c <= 0x1f }
 
 // isLineEnd reports whether str.splitlines ends a line at c.

@@ -96,7 +96,7 @@ func parseInt(s string, base int64) (any, bool) {
 
 func filterFloat(r *Run, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
-		if err := r.SpendTimes(len(s), 4); err != nil { // also for a text that is no number
+		if err := r.SpendTimes(len(s), 4); err != nil { // also for a text that is not a number
 			return nil, err
 		}
 		if f, ok := parseFloat(s); ok {
@@ -154,9 +154,9 @@ func filterRound(r *Run, v any, args []any) (any, error) {
 	case g.err != nil:
 		return nil, g.err
 	case !ok:
-		return nil, fmt.Errorf("%s is no number", article(v))
+		return nil, fmt.Errorf("%s is not a number", article(v))
 	case precision < -300 || precision > 300:
-		return nil, errors.New("the precision is between -300 and 300")
+		return nil, errors.New("the precision must be between -300 and 300")
 	}
 	if err := r.SpendTimes(largeCost(n.large), 4); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func filterRound(r *Run, v any, args []any) (any, error) {
 		return roundTo(r, v, precision, method)
 	case "common":
 	default:
-		return nil, fmt.Errorf(`the method is "common", "ceil" or "floor", not %q`, method)
+		return nil, fmt.Errorf(`the method must be "common", "ceil" or "floor", not %q`, method)
 	}
 	switch {
 	case n.isInt && precision >= 0:

@@ -103,7 +103,7 @@ func (f *fieldFormat) field(field string, depth int) (string, error) {
 	rest := field[end:]
 	if conversion, ok := strings.CutPrefix(rest, "!"); ok {
 		if len(conversion) == 0 || strings.IndexByte("sra", conversion[0]) < 0 || len(conversion) > 1 && conversion[1] != ':' {
-			return "", fmt.Errorf("the conversion in {%.40s} is !s, !r or !a", field)
+			return "", fmt.Errorf("the conversion in {%.40s} must be !s, !r or !a", field)
 		}
 		if v, err = f.r.converted(v, conversion[0]); err != nil {
 			return "", err
@@ -135,7 +135,7 @@ func (f *fieldFormat) value(name string) (v any, err error) {
 	}
 	switch {
 	case f.mixed[0] && f.mixed[1]:
-		return nil, errors.New("a format has {} or {0}, not both")
+		return nil, errors.New("a format cannot mix {} and {0}")
 	case isNumber && index >= len(f.args):
 		return nil, fmt.Errorf("the format has more fields than the %d arguments", len(f.args))
 	case isNumber:
@@ -149,7 +149,7 @@ func (f *fieldFormat) value(name string) (v any, err error) {
 	for path != "" {
 		key, rest, closed := strings.Cut(path[1:], "]")
 		if path[0] != '[' || !closed || key == "" {
-			return nil, fmt.Errorf("the field {%.40s} may have an index only, as in {0[name]}", name)
+			return nil, fmt.Errorf("the field {%.40s} can only have an index, as in {0[name]}", name)
 		}
 		var k any = key
 		if i, err := strconv.ParseInt(key, 10, 64); err == nil {

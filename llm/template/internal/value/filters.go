@@ -66,7 +66,7 @@ func filterFormat(r *Run, v any, args []any) (any, error) {
 	case len(named) == 0:
 		return r.formatPercent(s, tuple(positional...))
 	case len(positional) > 0:
-		return nil, errors.New("arguments have names or not, all of them")
+		return nil, errors.New("arguments must be all positional or all named")
 	}
 	return r.formatPercent(s, named)
 }
@@ -85,7 +85,7 @@ func onText(f func(string) string) Operation {
 	}
 }
 
-// onItems gives op the items of a value.
+// onItems passes op the items of a value.
 func onItems(op func(r *Run, items, args []any) (any, error)) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
 		items, err := r.Items(v)
@@ -139,7 +139,7 @@ func filterAbs(r *Run, v any, args []any) (any, error) {
 	n, ok := number(v)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%s is no number", article(v))
+		return nil, fmt.Errorf("%s is not a number", article(v))
 	case math.Signbit(n.f):
 		return Negative(r, v, args)
 	}
@@ -185,7 +185,7 @@ func filterReplace(r *Run, v any, args []any) (any, error) {
 func filterIndent(r *Run, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
-		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
+		return nil, fmt.Errorf("%s is not a string; convert it with |string", article(v))
 	}
 	g := given{args: args}
 	width, isText := args[0].(string)
@@ -215,7 +215,7 @@ func filterIndent(r *Run, v any, args []any) (any, error) {
 func filterTruncate(r *Run, v any, args []any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
-		return nil, fmt.Errorf("%s is no string; convert it with |string", article(v))
+		return nil, fmt.Errorf("%s is not a string; convert it with |string", article(v))
 	}
 	g := given{args: args}
 	length, killwords, end, leeway := g.int(0, 255), g.bool(1, false), g.string(2, "..."), g.int(3, 5)
@@ -230,7 +230,7 @@ func filterTruncate(r *Run, v any, args []any) (any, error) {
 	keep := length - int64(utf8.RuneCountInString(end))
 	switch {
 	case keep < 0 || leeway < 0:
-		return nil, errors.New("the length is below that of the end, or the leeway below 0")
+		return nil, errors.New("the length is less than that of the end, or the leeway is negative")
 	case int64(len(runes)) <= length+leeway:
 		return s, nil
 	}

@@ -13,7 +13,7 @@ import (
 // formatSpec is how one value is formatted, by the rules of Python.
 type formatSpec struct {
 	fill      rune
-	align     byte // '<', '>', '^', '=' (behind the sign), or 0: as the type has it
+	align     byte // '<', '>', '^', '=' (after the sign), or 0: as the type has it
 	sign      byte // '+', ' ', or '-' and 0: only that of negative numbers
 	alternate bool // "#"
 	group     byte // between thousands; 0: nothing
@@ -186,7 +186,7 @@ func (s formatSpec) digits(f float64) string {
 	return s.general(f, max(1, precision))
 }
 
-// general is "g": with an exponent where it is far from 0. Without a verb there is a digit behind the point.
+// general is "g": with an exponent where it is far from 0. Without a verb there is a digit after the point.
 func (s formatSpec) general(f float64, precision int) string {
 	text := strconv.FormatFloat(f, 'e', precision-1, 64)
 	mantissa, exponent, _ := strings.Cut(text, "e")
@@ -250,7 +250,7 @@ func (r *Run) formatWith(v any, text string) (string, error) {
 // character formats the character of a code.
 func (s formatSpec) character(r *Run, n numeric, usual byte) (string, error) {
 	if n.large != nil || n.i < 0 || n.i > utf8.MaxRune || !utf8.ValidRune(rune(n.i)) {
-		return "", errors.New("there is no character of this number")
+		return "", errors.New("no character has this number")
 	}
 	return s.pad(r, "", string(rune(n.i)), usual)
 }
@@ -285,7 +285,7 @@ func parseSpec(text string) (s formatSpec, err error) {
 		if s.precision, text, err = leadingNumber(text, maxFormatWidth); err != nil {
 			return s, err
 		} else if len(text) == before {
-			return s, fmt.Errorf("the format %q has no precision behind the point", all)
+			return s, fmt.Errorf("the format %q has no precision after the point", all)
 		}
 	}
 	if s.verb = take("bcdeEfFgGnosxX%"); text != "" {

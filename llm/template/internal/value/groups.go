@@ -115,7 +115,7 @@ func filterGroupby(r *Run, items, args []any) (any, error) {
 
 // filterBatch returns the items in lists of a length, the last one filled up.
 func filterBatch(r *Run, items, args []any) (any, error) {
-	count, err := r.listCount(items, args, "the length is 1 or more")
+	count, err := r.listCount(items, args, "the length must be 1 or more")
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func filterBatch(r *Run, items, args []any) (any, error) {
 
 // filterSlice returns the items in a number of lists of about the same length, shorter ones filled up.
 func filterSlice(r *Run, items, args []any) (any, error) {
-	count, err := r.listCount(items, args, "the number of lists is 1 or more")
+	count, err := r.listCount(items, args, "the number of lists must be 1 or more")
 	if err == nil {
 		err = r.SpendTimes(count, 3*itemCost)
 	}

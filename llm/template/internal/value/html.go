@@ -24,23 +24,23 @@ func filterStriptags(r *Run, v any, _ []any) (any, error) {
 		var b strings.Builder
 		for {
 			before, rest, opens := strings.Cut(s, mark[0])
-			_, behind, closes := strings.Cut(rest, mark[1])
+			_, after, closes := strings.Cut(rest, mark[1])
 			if !opens || !closes {
 				break
 			}
 			b.WriteString(before)
-			s = behind
+			s = after
 		}
 		s = b.String() + s
 	}
 	return html.UnescapeString(strings.Join(strings.FieldsFunc(s, IsSpace), " ")), nil
 }
 
-// filterXMLAttr writes a mapping as attributes of an element; those that are none are left out.
+// filterXMLAttr writes a mapping as attributes of an element; none values are left out.
 func filterXMLAttr(r *Run, v any, args []any) (any, error) {
 	m, ok := v.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("%s is no mapping", article(v))
+		return nil, fmt.Errorf("%s is not a mapping", article(v))
 	}
 	keys, err := r.Items(m)
 	if err != nil {
@@ -70,7 +70,7 @@ func filterXMLAttr(r *Run, v any, args []any) (any, error) {
 	return b.String(), nil
 }
 
-// filterURLEncode writes a text for a path, and a mapping or pairs for a query.
+// filterURLEncode writes a text for a path, or a mapping or pairs for a query.
 func filterURLEncode(r *Run, v any, _ []any) (any, error) {
 	pairs, isQuery := itemsOf(v)
 	if m, ok := v.(map[string]any); ok {
@@ -90,7 +90,7 @@ func filterURLEncode(r *Run, v any, _ []any) (any, error) {
 	for i, p := range pairs {
 		pair, ok := itemsOf(p)
 		if !ok || len(pair) != 2 {
-			return nil, fmt.Errorf("a query has pairs of key and value, not %s", article(p))
+			return nil, fmt.Errorf("a query must be pairs of key and value, not %s", article(p))
 		}
 		key, err := r.quoteURL(pair[0], "-_.~ ")
 		if err != nil {
@@ -134,7 +134,7 @@ func filterFilesize(r *Run, v any, args []any) (any, error) {
 	}
 	bytes, ok := got.(float64)
 	if !ok {
-		return nil, fmt.Errorf("%s is no number of bytes", article(v))
+		return nil, fmt.Errorf("%s is not a number of bytes", article(v))
 	}
 	base, unit := 1000.0, "B"
 	if g := (given{args: args}); g.bool(0, false) {

@@ -45,7 +45,7 @@ func (w *jsonWriter) value(v any, depth int) error {
 		return w.r.Spend(len(v))
 	case float64:
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return errors.New("JSON has no such number")
+			return errors.New("JSON has no infinity and no NaN")
 		}
 		w.dst = appendPythonFloat(w.dst, v)
 	case string:
@@ -55,7 +55,7 @@ func (w *jsonWriter) value(v any, depth int) error {
 	case map[string]any:
 		return w.mapping(v, depth)
 	default:
-		return fmt.Errorf("%s has no JSON", article(v))
+		return fmt.Errorf("%s cannot be written as JSON", article(v))
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func opToJSON(r *Run, v any, args []any) (any, error) {
 		return nil, g.err
 	}
 	if indent < 0 || indent > maxFormatWidth {
-		return nil, fmt.Errorf("indent is between 0 and %d", maxFormatWidth)
+		return nil, fmt.Errorf("indent must be between 0 and %d", maxFormatWidth)
 	}
 	w := jsonWriter{r: r, lines: !g.left(0), indent: strings.Repeat(" ", int(indent)), ascii: ascii}
 	if err := w.value(v, 0); err != nil {

@@ -77,7 +77,7 @@ func filterSum(r *Run, items, args []any) (any, error) {
 		sum = int64(0)
 	}
 	if _, ok := sum.(string); ok {
-		return nil, errors.New("strings have no sum; write join")
+		return nil, errors.New("strings cannot be summed; use join")
 	}
 	for _, item := range items {
 		if err := r.Spend(StepCost); err != nil {
@@ -121,7 +121,7 @@ func (r *Run) attributesOr(items []any, attribute, otherwise any) ([]any, error)
 	}
 	path, ok := mapKey(attribute)
 	if !ok {
-		return nil, fmt.Errorf("an attribute is a string or an integer, not %s", article(attribute))
+		return nil, fmt.Errorf("an attribute must be a string or an integer, not %s", article(attribute))
 	}
 	if err := r.SpendTimes(len(items), itemCost); err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, e
 	return keys, nil
 }
 
-// folded returns a string in small letters, and another value as it is.
+// folded returns a string in lower case, and any other value as it is.
 func (r *Run) folded(v any) (any, error) {
 	s, ok := v.(string)
 	if !ok {
@@ -184,7 +184,7 @@ func (r *Run) folded(v any) (any, error) {
 	return lower(s), r.SpendTimes(len(s), 2)
 }
 
-// foldedAll returns copies of values with strings in small letters.
+// foldedAll returns copies of values with strings in lower case.
 func (r *Run) foldedAll(values []any) (folded []any, err error) {
 	folded = slices.Clone(values)
 	for i, v := range values {
@@ -246,7 +246,7 @@ func (r *Run) sortBy(items []any, attribute any, caseSensitive, reverse bool) ([
 func filterDictsort(r *Run, v any, args []any) (any, error) {
 	m, ok := v.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("%s is no mapping", article(v))
+		return nil, fmt.Errorf("%s is not a mapping", article(v))
 	}
 	g := given{args: args}
 	by := g.string(1, "key")
@@ -255,7 +255,7 @@ func filterDictsort(r *Run, v any, args []any) (any, error) {
 	}
 	at := slices.Index([]string{"key", "value"}, by)
 	if at < 0 {
-		return nil, fmt.Errorf(`it sorts by "key" or "value", not %q`, by)
+		return nil, fmt.Errorf(`by must be "key" or "value", not %q`, by)
 	}
 	pairs, err := filterItems(r, m, nil)
 	if err != nil {

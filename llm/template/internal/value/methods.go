@@ -25,7 +25,7 @@ func newNamespace(r *Run, _ any, args []any) (any, error) {
 
 func opRange(r *Run, _ any, args []any) (any, error) {
 	if i := slices.Index(args, nil); i >= 0 {
-		return nil, fmt.Errorf("argument %d is an integer, not none", i+1)
+		return nil, fmt.Errorf("argument %d must be an integer, not none", i+1)
 	}
 	g := given{args: args}
 	start, stop, step := g.int(0, 0), g.int(1, 0), g.int(2, 1)
@@ -37,9 +37,9 @@ func opRange(r *Run, _ any, args []any) (any, error) {
 	}
 	switch {
 	case step == 0:
-		return nil, errors.New("the step is 0")
+		return nil, errors.New("the step must not be 0")
 	case max(start, stop, -start, -stop) > math.MaxInt32 || start == math.MinInt64 || stop == math.MinInt64 || step == math.MinInt64:
-		return nil, errors.New("the bounds are too far out")
+		return nil, errors.New("the bounds are too large")
 	}
 	n := 0
 	if span := stop - start; (span > 0) == (step > 0) && span != 0 {
@@ -79,7 +79,7 @@ func methodGet(_ *Run, v any, args []any) (any, error) {
 	return args[1], nil
 }
 
-// view is a method that gives what of returns for a mapping and its keys.
+// view is a method that returns what of does for a mapping and its keys.
 func view(kind string, of func(r *Run, m map[string]any, keys []any) ([]any, error)) Callable {
 	return Callable{Op: func(r *Run, v any, _ []any) (any, error) {
 		m, err := mappingOf(v)
@@ -106,7 +106,7 @@ func valuesOf(_ *Run, m map[string]any, keys []any) ([]any, error) {
 	return out, nil
 }
 
-// methodCycle gives one argument after the other, one each turn of a loop.
+// methodCycle returns one argument after the other, one per turn of a loop.
 func methodCycle(_ *Run, v any, args []any) (any, error) {
 	l, ok := v.(*Loop)
 	if !ok {
@@ -119,7 +119,7 @@ func methodCycle(_ *Run, v any, args []any) (any, error) {
 	return args[l.Index%len(args)], nil
 }
 
-// methodChanged reports whether its arguments are others than at its last call in the same loop.
+// methodChanged reports whether its arguments differ from those of its last call in the same loop.
 func methodChanged(r *Run, v any, args []any) (any, error) {
 	l, ok := v.(*Loop)
 	if !ok {
@@ -132,7 +132,7 @@ func methodChanged(r *Run, v any, args []any) (any, error) {
 	return !same, err
 }
 
-// Tests are what may stand behind "is".
+// Tests are what can follow "is".
 var Tests = map[string]Callable{
 	"defined":     {Op: func(_ *Run, v any, _ []any) (any, error) { return v != any(Missing{}), nil }, Undefined: true},
 	"undefined":   isValue(Missing{}),
@@ -174,8 +174,8 @@ var Tests = map[string]Callable{
 	">=":          {Op: Comparisons[">="], Params: "other"},
 }
 
-// NameTests are the tests of whether a value is the name of a filter or of a test. They know the tables, so they are in
-// none.
+// NameTests are the tests of whether a value is the name of a filter or of a test. They refer to the tables, so they
+// cannot be in one.
 var NameTests = map[string]Callable{
 	"filter": {Op: func(_ *Run, v any, _ []any) (any, error) {
 		name, _ := v.(string)
@@ -192,14 +192,14 @@ var NameTests = map[string]Callable{
 // specialFilters are those that need more than the values of their arguments.
 var specialFilters = []string{"default", "d", "map", "select", "reject", "selectattr", "rejectattr"}
 
-// nothing is no value of any template.
+// nothing is a value that no template has.
 type nothing struct{}
 
-// testSame reports whether both are one: the same number, text, boolean or none. Of what has items that is not known.
+// testSame reports whether both are the same number, text, boolean or none. Identity of lists and mappings is not tracked.
 func testSame(r *Run, v any, args []any) (any, error) {
 	for _, x := range []any{v, args[0]} {
 		if !slices.Contains([]string{"none", "boolean", "integer", "float", "string"}, typeName(x)) {
-			return nil, fmt.Errorf("%s cannot be compared so; use ==", article(x))
+			return nil, fmt.Errorf("%s cannot be compared by identity; use ==", article(x))
 		}
 	}
 	if typeName(v) != typeName(args[0]) {
@@ -236,7 +236,7 @@ func testDivisible(r *Run, v any, args []any) (any, error) {
 	return r.equal(rest, int64(0), 0)
 }
 
-// onAnyText gives op a value as text.
+// onAnyText passes op a value as text.
 func onAnyText(op Operation) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
 		s, err := r.Text(v)

@@ -89,7 +89,7 @@ func integer(i *big.Int) (any, error) {
 // truncated returns the integer of a float without its fraction.
 func truncated(f float64) (any, error) {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return nil, fmt.Errorf("%s is no integer", appendPythonFloat(nil, f))
+		return nil, fmt.Errorf("%s is not an integer", appendPythonFloat(nil, f))
 	}
 	i, _ := big.NewFloat(f).Int(nil)
 	return integer(i)
@@ -376,7 +376,7 @@ func powFloat(a, b float64) (float64, error) {
 		c = powWhole(a, uint32(n), b < 0)
 	}
 	if math.IsNaN(c) || math.IsInf(c, 0) {
-		return 0, fmt.Errorf("%v ** %v is no number that a float can be", a, b)
+		return 0, fmt.Errorf("%v ** %v is not a number that a float can hold", a, b)
 	}
 	return c, nil
 }

@@ -190,7 +190,7 @@ func (r *Run) compare(a, b any) (int, error) {
 		}
 		return cmp.Compare(len(items), len(others)), nil
 	}
-	return 0, fmt.Errorf("%s and %s have no order", article(a), article(b))
+	return 0, fmt.Errorf("%s and %s cannot be ordered", article(a), article(b))
 }
 
 // opIn is "v in args[0]".
@@ -226,7 +226,7 @@ func opIn(r *Run, v any, args []any) (any, error) {
 	if ok {
 		return false, nil
 	}
-	return nil, fmt.Errorf("nothing can be in %s", article(args[0]))
+	return nil, fmt.Errorf("%s cannot be searched with \"in\"", article(args[0]))
 }
 
 func opNotIn(r *Run, v any, args []any) (any, error) {

@@ -43,12 +43,12 @@ func (r *Run) formatPercent(format string, values any) (string, error) {
 			}
 			rest, args = after, []any{v} // as in Python, no directive without a name can follow
 		}
-		one, behind, left, err := r.directive(rest, args)
+		one, tail, left, err := r.directive(rest, args)
 		if err != nil {
 			return "", err
 		}
 		b.WriteString(one)
-		format, args = behind, left
+		format, args = tail, left
 	}
 	if len(args) > 0 && !named && !list { // as in Python, which takes a list for a mapping
 		return "", errors.New("there are more values than directives")
@@ -56,7 +56,7 @@ func (r *Run) formatPercent(format string, values any) (string, error) {
 	return b.String(), nil
 }
 
-// directive formats one value as the directive says that begins text, and returns what is behind it and the values
+// directive formats one value as the directive says that begins text, and returns the rest and the values
 // that are left.
 func (r *Run) directive(text string, args []any) (one, rest string, left []any, err error) {
 	s := formatSpec{fill: ' ', precision: -1}

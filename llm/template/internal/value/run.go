@@ -20,7 +20,7 @@ func NewRun(work int) Run { return Run{work: work, maxWork: work} }
 func (r *Run) Spend(n int) error {
 	if n > r.work {
 		r.work = 0
-		return fmt.Errorf("the limit of %d units of work is used up", r.maxWork)
+		return fmt.Errorf("the limit of %d units of work is exceeded", r.maxWork)
 	}
 	r.work -= n
 	return nil

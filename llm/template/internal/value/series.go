@@ -17,7 +17,7 @@ const (
 	kindItems  = "dict_items"
 )
 
-// series is a sequence that is no list: a tuple, a range, or what the methods of a mapping give. It is written as
+// series is a sequence that is not a list: a tuple, a range, or what the methods of a mapping give. It is written as
 // in Python and equal only to its own kind.
 type series struct {
 	kind   string
@@ -44,7 +44,7 @@ func itemsOf(v any) (items []any, ok bool) {
 	return nil, false
 }
 
-// kindOf returns the kind of a series, or "" for what is none.
+// kindOf returns the kind of a series, or "" for other values.
 func kindOf(v any) string {
 	if s, ok := v.(*series); ok {
 		return s.kind
@@ -201,7 +201,7 @@ func sliceBounds(args []any, n int64) (start, end, step int64, err error) {
 			}
 			given[i] = &far
 		default:
-			return 0, 0, 0, fmt.Errorf("a slice has integers, not %s", article(a))
+			return 0, 0, 0, fmt.Errorf("a slice takes integers, not %s", article(a))
 		}
 	}
 	step = 1
@@ -209,7 +209,7 @@ func sliceBounds(args []any, n int64) (start, end, step int64, err error) {
 		step = *given[2]
 	}
 	if step == 0 {
-		return 0, 0, 0, errors.New("the step of a slice is 0")
+		return 0, 0, 0, errors.New("the step of a slice must not be 0")
 	}
 	low, high := int64(0), n
 	if step < 0 {

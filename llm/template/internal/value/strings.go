@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Methods are the methods of strings and mappings, the two of lists and tuples, and loop.cycle. There are none that
-// change anything.
+// Methods are the methods of strings and mappings, the two of lists and tuples, and loop.cycle. None changes
+// anything.
 var Methods = map[string]Callable{
 	"capitalize":   onStrings("", onText(capitalize)),
 	"casefold":     onStrings("", onText(casefold)),
@@ -79,7 +79,7 @@ func onStringsFree(op Operation) Callable {
 	return c
 }
 
-// onString is a method that finds something out about a string.
+// onString is a predicate on a string.
 func onString(f func(s string) bool) Operation {
 	return func(r *Run, v any, _ []any) (any, error) {
 		s, _ := v.(string)
@@ -100,14 +100,14 @@ func onTwo(f func(s, t string) string) Operation {
 		s, _ := v.(string)
 		t, ok := args[0].(string)
 		if !ok {
-			return nil, fmt.Errorf("argument 1 is a string, not %s", article(args[0]))
+			return nil, fmt.Errorf("argument 1 must be a string, not %s", article(args[0]))
 		}
 		return f(s, t), r.Spend(len(t))
 	}
 }
 
 // span returns the part of s from the character args[1] to args[2], and how many characters are before it; found is
-// false where the part begins behind the end, where not even "" is found.
+// false where the part begins after the end, where not even "" is found.
 func (r *Run) span(s string, args []any) (part string, before int, found bool, err error) {
 	if args[1] == any(Missing{}) && args[2] == any(Missing{}) {
 		return s, 0, true, r.Spend(len(s))
@@ -188,7 +188,7 @@ func finder(index func(s, sub string) int, must bool) Operation {
 		case at >= 0:
 			return int64(before + utf8.RuneCountInString(part[:at])), r.SpendTimes(len(s), 2)
 		case must:
-			return nil, errors.New("the text is not found; find gives -1 then")
+			return nil, errors.New("the text is not found; find returns -1 instead")
 		}
 		return int64(-1), r.Spend(len(s))
 	}
@@ -210,7 +210,7 @@ func methodIndex(r *Run, v any, args []any) (any, error) {
 			return int64(i), nil
 		}
 	}
-	return nil, errors.New("the value is not in it; find out with \"in\" first")
+	return nil, errors.New("the value is not in the list; check with \"in\" first")
 }
 
 // methodCount is count of a string, list or tuple.
@@ -259,13 +259,13 @@ func methodJoin(r *Run, v any, args []any) (any, error) {
 	}
 	for _, item := range items {
 		if _, ok := item.(string); !ok {
-			return nil, fmt.Errorf("it joins strings, not %s; the filter join takes all values", article(item))
+			return nil, fmt.Errorf("it joins strings, not %s; the filter join takes any value", article(item))
 		}
 	}
 	return filterJoin(r, items, []any{v, Missing{}})
 }
 
-// partition is the text before a separator, the separator and the text behind it.
+// partition is the text before a separator, the separator and the text after it.
 func partition(index func(s, sep string) int) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
 		s, _ := v.(string)
@@ -300,7 +300,7 @@ func justify(align byte) Operation {
 			return nil, g.err
 		}
 		if utf8.RuneCountInString(fill) != 1 {
-			return nil, errors.New("argument 2 is one character")
+			return nil, errors.New("argument 2 must be a single character")
 		}
 		spec := formatSpec{align: align, width: int(max(0, min(width, math.MaxInt32))), precision: -1}
 		spec.fill, _ = utf8.DecodeRuneInString(fill)

@@ -12,7 +12,7 @@ import (
 )
 
 func opText(r *Run, v any, _ []any) (any, error) {
-	if _, ok := v.(string); ok { // which is not made into a value anew
+	if _, ok := v.(string); ok { // avoids a new interface value
 		return v, nil
 	}
 	return r.Text(v)

@@ -16,10 +16,10 @@ import (
 	"strings"
 )
 
-// Namespace is what the function of that name makes: the one thing a template can change.
+// Namespace is the value of the function namespace: the only thing a template can change.
 type Namespace struct{ Members map[string]any }
 
-// Blank is "a if b" where b is false: it is written as nothing, is false, and is not defined.
+// Blank is "a if b" where b is false: it renders as nothing, is false, and is not defined.
 type Blank struct{}
 
 // lazyMembers is a mapping of which only those members are decoded that are asked for.
@@ -137,7 +137,7 @@ func PairsOf(r *Run, v any) ([]any, error) {
 		}
 		pair, err := r.Items(key)
 		if err != nil || len(pair) != 2 {
-			return nil, fmt.Errorf("%s is no pair of key and value", article(key))
+			return nil, fmt.Errorf("%s is not a pair of key and value", article(key))
 		}
 		pairs = append(pairs, pair...)
 	}
@@ -216,7 +216,7 @@ func position(index int64, n int) (int, bool) {
 	return int(index), index >= 0 && index < int64(n)
 }
 
-// Undefined is the error of a name or an item that does not exist.
+// Undefined is the error for a name or an item that does not exist.
 type Undefined struct {
 	What   string // as the template has it
 	in     any    // where an item was looked for
@@ -232,8 +232,8 @@ func IsUndefined(err error) bool {
 	return ok
 }
 
-// Hint says what there is in the value in which an item is undefined. It waits until it is needed: the default filter
-// forgives what is undefined.
+// Hint lists what the value has in which an item is undefined. It is computed on demand, since the default filter
+// forgives undefined items.
 func (u *Undefined) Hint() string {
 	if !u.isItem {
 		return ""
@@ -243,7 +243,7 @@ func (u *Undefined) Hint() string {
 		m, ok = v.All(), true
 	}
 	if !ok {
-		return "it is looked for in " + article(u.in)
+		return "it was looked up in " + article(u.in)
 	}
 	what := u.What[:max(0, strings.LastIndexAny(u.What, ".["))]
 	const most, longest = 20, 40
@@ -288,7 +288,7 @@ func (l *Loop) attribute(name string) (any, bool) {
 		return l.Index == n-1, true
 	case "length":
 		return int64(n), true
-	case "depth": // of recursion, which there is none
+	case "depth": // there is no recursion
 		return int64(1), true
 	case "depth0":
 		return int64(0), true
