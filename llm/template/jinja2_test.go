@@ -76,6 +76,12 @@ func TestTemplatesRenderAsInJinja2(t *testing.T) {
 	compareWithJinja2(t, file.Cases, mustRow(t, string(file.Row)), lookup)
 }
 
+func TestRandomBlocksAreAsInJinja2(t *testing.T) {
+	var file jinja2File
+	readJinja2(t, "blocks.json", &file)
+	compareWithJinja2(t, file.Cases, mustRow(t, string(file.Row)), nil)
+}
+
 func TestRandomExpressionsAreAsInJinja2(t *testing.T) {
 	var file struct {
 		Row   json.RawMessage
