@@ -159,7 +159,7 @@ func (p *parser) forBlock(line int) (node, error) {
 	if n.items, err = p.tuple(false, "recursive"); err != nil {
 		return nil, err
 	}
-	p.set = n.target.names(p.set)
+	p.sets(n.target)
 	if p.skip("if") { // in which loop is the enclosing one
 		if n.test, err = p.expression(true); err != nil {
 			return nil, err
@@ -194,7 +194,7 @@ func (n *forNode) render(r *rendering) error {
 		}
 		l.Index = i
 		r.clear()
-		r.set("loop", l)
+		r.set(loopNumber, l)
 		if err := n.target.set(r, item); err != nil {
 			return at(n.line, err)
 		}
@@ -250,7 +250,7 @@ func (p *parser) setBlock(line int) (node, error) {
 	if n.target, err = p.target(true); err != nil {
 		return nil, err
 	}
-	p.set = n.target.names(p.set)
+	p.sets(n.target)
 	p.readMembers(n.target)
 	if p.skip("=") {
 		if n.value, err = p.tuple(true); err != nil {
@@ -338,7 +338,7 @@ func (p *parser) withBlock(line int) (node, error) {
 		n.targets, n.values = append(n.targets, t), append(n.values, x)
 	}
 	for _, t := range n.targets {
-		p.set = t.names(p.set)
+		p.sets(t)
 	}
 	var err error
 	n.nodes, _, err = p.rest("with", line, "endwith")

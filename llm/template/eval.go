@@ -36,8 +36,9 @@ type heldExpr struct{}
 func (heldExpr) eval(r *rendering) (any, error) { return r.held, nil }
 
 type nameExpr struct {
-	name string
-	line int
+	name   string
+	number int
+	line   int
 }
 
 func (x *nameExpr) eval(r *rendering) (any, error) {
@@ -50,7 +51,7 @@ func (x *nameExpr) eval(r *rendering) (any, error) {
 
 // lazy is eval, but for the row, of which nothing is decoded.
 func (x *nameExpr) lazy(r *rendering) (any, error) {
-	v, ok := r.get(x.name)
+	v, ok := r.get(x.number)
 	if !ok {
 		return nil, at(x.line, &value.Undefined{What: x.name})
 	}

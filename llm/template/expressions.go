@@ -293,17 +293,27 @@ func (p *parser) pair() ([]expr, error) {
 
 // name returns the expression of a name.
 func (p *parser) name(name string, line int) expr {
-	x := &nameExpr{name, line}
+	x := &nameExpr{name, p.number(name), line}
 	if !slices.Contains(p.globals, name) && (name != "loop" || p.loops == 0) {
 		p.read = append(p.read, x)
 	}
 	return x
 }
 
+// number returns the number of a name.
+func (p *parser) number(name string) int {
+	n, ok := p.numbers[name]
+	if !ok {
+		n = len(p.numbers)
+		p.numbers[name] = n
+	}
+	return n
+}
+
 // ask notes that the template asks whether x, if it is a name, is defined.
 func (p *parser) ask(x expr) {
 	if n, ok := x.(*nameExpr); ok {
-		p.asked = append(p.asked, n.name)
+		p.known[n.name] = true
 	}
 }
 

@@ -17,33 +17,41 @@ type parser struct {
 	blocks int     // open ones
 	loops  int     // open ones
 
-	globals []string    // names that are always set
-	set     []string    // names that some block sets
-	asked   []string    // names of which some part asks whether they are defined
-	read    []*nameExpr // names that are read
+	numbers map[string]int // of all names
+
+	globals []string        // names that are always set
+	known   map[string]bool // names that some block sets, or of which some part asks whether they are defined
+	read    []*nameExpr     // names that are read
 }
 
-// parse returns the nodes of a template.
-func parse(source []byte, lookup bool) ([]node, error) {
+// The numbers of the names that renderings set by themselves.
+const (
+	rowNumber = iota
+	lookupNumber
+	loopNumber
+)
+
+// parse returns the nodes of a template, and how many names it has.
+func parse(source []byte, lookup bool) ([]node, int, error) {
 	s, err := newScanner(source)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	p := &parser{scanner: s, globals: []string{"row"}}
+	p := &parser{scanner: s, globals: []string{"row"}, known: map[string]bool{}, numbers: map[string]int{"row": rowNumber, "lookup": lookupNumber, "loop": loopNumber}}
 	if lookup {
 		p.globals = append(p.globals, "lookup")
 	}
 	nodes, _, err := p.body(nil)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = p.checkNames()
 	}
-	return nodes, p.checkNames()
+	return nodes, len(p.numbers), err
 }
 
 // checkNames fails where a name is read that nothing sets.
 func (p *parser) checkNames() error {
 	for _, x := range p.read {
-		if slices.Contains(p.set, x.name) || slices.Contains(p.asked, x.name) {
+		if p.known[x.name] {
 			continue
 		}
 		f := &fault{line: x.line, err: &value.Undefined{What: x.name}}

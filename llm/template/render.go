@@ -14,37 +14,37 @@ type rendering struct {
 	value.Run
 	row       row.Variables
 	variables []variable // those of inner blocks after those of outer ones
+	innermost []int      // by name: the place in variables of the one that is visible, from 1; 0: the name is not set
 	block     int        // where those of the innermost block begin
 	out       *strings.Builder
 	maxOut    int
 	held      string // the text that a block's filters are for
 }
 
-// variable is a name that is set.
+// variable is a name that is set. Names are numbered when the template is parsed, so that none is ever searched for.
 type variable struct {
-	name  string
+	name  int
 	value any
+	outer int // the variable of the same name that it hides, as in innermost
 }
 
 // get returns the value of a name.
-func (r *rendering) get(name string) (any, bool) {
-	for _, v := range slices.Backward(r.variables) {
-		if v.name == name {
-			return v.value, true
-		}
+func (r *rendering) get(name int) (any, bool) {
+	at := r.innermost[name]
+	if at == 0 {
+		return nil, false
 	}
-	return nil, false
+	return r.variables[at-1].value, true
 }
 
 // set sets a name for the rest of the innermost block.
-func (r *rendering) set(name string, v any) {
-	for i := r.block; i < len(r.variables); i++ {
-		if r.variables[i].name == name {
-			r.variables[i].value = v
-			return
-		}
+func (r *rendering) set(name int, v any) {
+	if at := r.innermost[name]; at > r.block {
+		r.variables[at-1].value = v
+		return
 	}
-	r.variables = append(r.variables, variable{name, v})
+	r.variables = append(r.variables, variable{name, v, r.innermost[name]})
+	r.innermost[name] = len(r.variables)
 }
 
 // open begins a block that has names of its own. close ends it, given what open returned.
@@ -60,6 +60,9 @@ func (r *rendering) close(outer int) {
 
 // clear forgets the names of the innermost block.
 func (r *rendering) clear() {
+	for _, v := range slices.Backward(r.variables[r.block:]) {
+		r.innermost[v.name] = v.outer
+	}
 	clear(r.variables[r.block:])
 	r.variables = r.variables[:r.block]
 }

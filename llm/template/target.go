@@ -11,6 +11,7 @@ import (
 // target is what a value is given to: a name, a member of a namespace, or targets for its items.
 type target struct {
 	name   string
+	number int    // of the name
 	member string // of the namespace name; empty: none
 	line   int
 	parts  []*target // nil: it is a name
@@ -50,7 +51,7 @@ func (p *parser) oneTarget(members bool) (*target, error) {
 	if _, constant := constants[name.text]; constant || name.text == "loop" {
 		return nil, p.failf(name.line, "the name %q cannot be set", name.text)
 	}
-	t := &target{name: name.text, line: name.line}
+	t := &target{name: name.text, number: p.number(name.text), line: name.line}
 	if members && p.skip(".") {
 		member, err := p.expectName("the name of a member")
 		if err != nil {
@@ -70,6 +71,13 @@ func (t *target) names(names []string) []string {
 		names = part.names(names)
 	}
 	return names
+}
+
+// sets notes that the names of t are set.
+func (p *parser) sets(t *target) {
+	for _, name := range t.names(nil) {
+		p.known[name] = true
+	}
 }
 
 // readMembers notes that the names of namespaces are read.
@@ -104,10 +112,10 @@ func (t *target) set(r *rendering, v any) error {
 
 func (t *target) setOne(r *rendering, v any) error {
 	if t.member == "" {
-		r.set(t.name, v)
+		r.set(t.number, v)
 		return nil
 	}
-	of, ok := r.get(t.name)
+	of, ok := r.get(t.number)
 	if !ok {
 		return &value.Undefined{What: t.name}
 	}

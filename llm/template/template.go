@@ -42,6 +42,7 @@ type Options struct {
 // not usable: see [Parse].
 type Template struct {
 	nodes  []node
+	names  int // how many
 	name   string
 	hash   string
 	source string
@@ -71,7 +72,7 @@ func Parse(source []byte, o Options) (t *Template, err error) {
 	if t.maxWork <= 0 {
 		t.maxWork = DefaultWork
 	}
-	if t.nodes, err = parse(source, o.Lookup != nil); err != nil {
+	if t.nodes, t.names, err = parse(source, o.Lookup != nil); err != nil {
 		return nil, fmt.Errorf("template: %w", t.located(err))
 	}
 	return t, nil
@@ -99,7 +100,7 @@ func (t *Template) Lookup() *Lookup { return t.lookup }
 // [llm.ReasonTemplateRenderingFailed] and the class [llm.Permanent], which names what is wrong,
 // the template and the line.
 func (t *Template) Render(row *row.Row) (prompt string, err error) {
-	r := &rendering{Run: value.NewRun(t.maxWork), row: row.Variables(), maxOut: t.maxOutput}
+	r := &rendering{Run: value.NewRun(t.maxWork), row: row.Variables(), innermost: make([]int, t.names), maxOut: t.maxOutput}
 	var out strings.Builder
 	r.out = &out
 	defer func() {
@@ -111,9 +112,9 @@ func (t *Template) Render(row *row.Row) (prompt string, err error) {
 			prompt, err = "", t.renderingFailed(err)
 		}
 	}()
-	r.set("row", &r.row)
+	r.set(rowNumber, &r.row)
 	if t.lookup != nil {
-		r.set("lookup", t.lookup.value)
+		r.set(lookupNumber, t.lookup.value)
 	}
 	r.open()
 	err = renderAll(r, t.nodes)
