@@ -212,6 +212,9 @@ func (n *forNode) turns(r *rendering) ([]any, error) {
 		return nil, err
 	}
 	items, err := r.Items(v)
+	if err == nil {
+		err = r.Spend(value.StepCost)
+	}
 	if err != nil || n.test == nil {
 		return items, at(n.line, err)
 	}

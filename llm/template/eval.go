@@ -256,6 +256,9 @@ func (x *callExpr) eval(r *rendering) (v any, err error) {
 			return nil, err
 		}
 	}
+	if err := r.SpendTimes(len(x.args), value.ItemCost); err != nil {
+		return nil, at(x.line, err)
+	}
 	args, err := evalAll(r, x.args)
 	if err != nil {
 		return nil, err
@@ -274,6 +277,9 @@ type defaultExpr struct {
 }
 
 func (x *defaultExpr) eval(r *rendering) (any, error) {
+	if _, err := r.step(x.line, nil, nil); err != nil {
+		return nil, err
+	}
 	v, err := x.of.eval(r)
 	if v == any(value.Blank{}) || value.IsUndefined(err) {
 		return x.value.eval(r)
@@ -283,9 +289,6 @@ func (x *defaultExpr) eval(r *rendering) (any, error) {
 	}
 	all, err := x.boolean.eval(r)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := r.step(x.line, nil, nil); err != nil {
 		return nil, err
 	}
 	if value.Truthy(all) {

@@ -96,6 +96,9 @@ func (t *target) set(r *rendering, v any) error {
 		return t.setOne(r, v)
 	}
 	items, err := r.Items(v)
+	if err == nil {
+		err = r.SpendTimes(len(t.parts), value.StepCost)
+	}
 	if err != nil {
 		return err
 	}

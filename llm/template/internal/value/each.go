@@ -16,7 +16,7 @@ func Each(name, attribute string, f Callable) Callable {
 		}
 		out := []any{}
 		for _, item := range items {
-			if err := r.Spend(StepCost + itemCost); err != nil {
+			if err := r.Spend(StepCost + ItemCost); err != nil {
 				return nil, err
 			}
 			of := item

@@ -197,11 +197,11 @@ func filterIndent(r *Run, v any, args []any) (any, error) {
 		width = strings.Repeat(" ", n)
 	}
 	first, blank := g.bool(1, false), g.bool(2, false)
-	if err := r.SpendTimes(len(s), itemCost); err != nil {
+	if err := r.SpendTimes(len(s), ItemCost); err != nil {
 		return nil, err
 	}
 	lines := splitLines(s+"\n", false)
-	if err := r.SpendTimes(len(lines), itemCost+len(width)); err != nil {
+	if err := r.SpendTimes(len(lines), ItemCost+len(width)); err != nil {
 		return nil, err
 	}
 	for i, line := range lines {

@@ -24,7 +24,7 @@ func filterUnique(r *Run, items, args []any) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := r.Spend(4*itemCost + 2*len(name)); err != nil {
+		if err := r.Spend(4*ItemCost + 2*len(name)); err != nil {
 			return nil, err
 		}
 		if !seen[name] {
@@ -44,7 +44,7 @@ func (r *Run) uniqueKey(v any, caseSensitive bool) (string, error) {
 		return "s" + s, r.SpendTimes(len(s), 2)
 	}
 	if digits, ok := v.(json.Number); ok {
-		return "n" + digits.String(), r.SpendTimes(len(digits), itemCost)
+		return "n" + digits.String(), r.SpendTimes(len(digits), ItemCost)
 	}
 	if n, ok := number(v); ok {
 		switch {
@@ -68,7 +68,7 @@ func (r *Run) uniqueKey(v any, caseSensitive bool) (string, error) {
 	for _, item := range items { // case is ignored in the key itself alone
 		one, err := r.uniqueKey(item, true)
 		if err == nil {
-			err = r.Spend(itemCost + len(key) + len(one))
+			err = r.Spend(ItemCost + len(key) + len(one))
 		}
 		if err != nil {
 			return "", err
@@ -110,7 +110,7 @@ func filterGroupby(r *Run, items, args []any) (any, error) {
 		out = append(out, &series{kind: kindTuple, items: []any{columns[first], list}, group: true})
 		list = nil
 	}
-	return out, r.SpendTimes(len(items), 2*itemCost)
+	return out, r.SpendTimes(len(items), 2*ItemCost)
 }
 
 // filterBatch returns the items in lists of a length, the last one filled up.
@@ -125,7 +125,7 @@ func filterBatch(r *Run, items, args []any) (any, error) {
 		list := slices.Clone(items[:n])
 		items = items[n:]
 		if missed := count - n; missed > 0 && fills(args[1]) {
-			if err := r.SpendTimes(missed, itemCost); err != nil {
+			if err := r.SpendTimes(missed, ItemCost); err != nil {
 				return nil, err
 			}
 			list = append(list, slices.Repeat(args[1:], missed)...)
@@ -139,7 +139,7 @@ func filterBatch(r *Run, items, args []any) (any, error) {
 func filterSlice(r *Run, items, args []any) (any, error) {
 	count, err := r.listCount(items, args, "the number of lists must be 1 or more")
 	if err == nil {
-		err = r.SpendTimes(count, 3*itemCost)
+		err = r.SpendTimes(count, 3*ItemCost)
 	}
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func (r *Run) listCount(items, args []any, otherwise string) (int, error) {
 	if g.err == nil && count < 1 {
 		g.err = errors.New(otherwise)
 	}
-	return int(min(count, math.MaxInt32)), cmp.Or(g.err, r.SpendTimes(len(items), 3*itemCost))
+	return int(min(count, math.MaxInt32)), cmp.Or(g.err, r.SpendTimes(len(items), 3*ItemCost))
 }
 
 // fills reports whether lists are filled up with v.

@@ -17,7 +17,7 @@ func filterStriptags(r *Run, v any, _ []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.SpendTimes(len(s), itemCost); err != nil {
+	if err := r.SpendTimes(len(s), ItemCost); err != nil {
 		return nil, err
 	}
 	for _, mark := range [][2]string{{"<!--", "-->"}, {"<", ">"}} {

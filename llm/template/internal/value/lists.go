@@ -56,7 +56,7 @@ func filterReverse(r *Run, v any, _ []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.SpendTimes(len(items), itemCost); err != nil {
+	if err := r.SpendTimes(len(items), ItemCost); err != nil {
 		return nil, err
 	}
 	items = slices.Clone(items)
@@ -123,7 +123,7 @@ func (r *Run) attributesOr(items []any, attribute, otherwise any) ([]any, error)
 	if !ok {
 		return nil, fmt.Errorf("an attribute must be a string or an integer, not %s", article(attribute))
 	}
-	if err := r.SpendTimes(len(items), itemCost); err != nil {
+	if err := r.SpendTimes(len(items), ItemCost); err != nil {
 		return nil, err
 	}
 	out := make([]any, len(items))
@@ -146,7 +146,7 @@ func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, e
 	if path, ok := attribute.(string); ok {
 		paths = stringList(strings.Split(path, ","))
 	}
-	if err := r.SpendTimes(len(items), len(paths)*itemCost); err != nil {
+	if err := r.SpendTimes(len(items), len(paths)*ItemCost); err != nil {
 		return nil, err
 	}
 	keys := make([]any, len(items))
@@ -197,7 +197,7 @@ func (r *Run) foldedAll(values []any) (folded []any, err error) {
 
 // sorted returns the order of keys, as indexes, equal ones in the order they have.
 func (r *Run) sorted(keys []any, reverse bool) ([]int, error) {
-	if err := r.SpendTimes(len(keys), 2*itemCost); err != nil {
+	if err := r.SpendTimes(len(keys), 2*ItemCost); err != nil {
 		return nil, err
 	}
 	order := make([]int, len(keys))
@@ -310,7 +310,7 @@ func extreme(sign int) func(r *Run, items, args []any) (any, error) {
 
 // pairs returns a list of key and value for each key.
 func (r *Run) pairs(m map[string]any, keys []any) ([]any, error) {
-	if err := r.SpendTimes(len(keys), 4*itemCost); err != nil {
+	if err := r.SpendTimes(len(keys), 4*ItemCost); err != nil {
 		return nil, err
 	}
 	out := make([]any, len(keys))

@@ -45,7 +45,7 @@ func opRange(r *Run, _ any, args []any) (any, error) {
 	if span := stop - start; (span > 0) == (step > 0) && span != 0 {
 		n = int((max(span, -span)-1)/max(step, -step)) + 1
 	}
-	if err := r.SpendTimes(n, 2*itemCost); err != nil {
+	if err := r.SpendTimes(n, 2*ItemCost); err != nil {
 		return nil, err
 	}
 	out := make([]any, n)

@@ -41,7 +41,7 @@ func opAdd(r *Run, v any, args []any) (any, error) {
 		}
 	}
 	if a, b, ok := bothSequences(v, args[0]); ok {
-		if err := r.SpendTimes(len(a)+len(b), itemCost); err != nil {
+		if err := r.SpendTimes(len(a)+len(b), ItemCost); err != nil {
 			return nil, err
 		}
 		return likeSequence(v, slices.Concat(a, b)), nil
@@ -63,7 +63,7 @@ func opMultiply(r *Run, v any, args []any) (any, error) {
 			return strings.Repeat(a, n), nil
 		}
 		if items, ok := sequence(a); ok {
-			if err := r.SpendTimes(n, len(items)*itemCost); err != nil {
+			if err := r.SpendTimes(n, len(items)*ItemCost); err != nil {
 				return nil, err
 			}
 			return likeSequence(a, slices.Repeat(items, n)), nil

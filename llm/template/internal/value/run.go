@@ -6,7 +6,7 @@ import "fmt"
 const (
 	StepCost = 64
 	TurnCost = 512 // of a loop, beside the steps in it
-	itemCost = 16
+	ItemCost = 16
 )
 
 // Run is one rendering, as far as operations know it: the work that is left to it.

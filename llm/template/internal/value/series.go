@@ -30,7 +30,7 @@ func tuple(items ...any) *series { return &series{kind: kindTuple, items: items}
 
 // Tuple returns args as a tuple, which it keeps.
 func Tuple(r *Run, _ any, args []any) (any, error) {
-	return tuple(args...), r.SpendTimes(len(args), itemCost)
+	return tuple(args...), r.SpendTimes(len(args), ItemCost)
 }
 
 // itemsOf returns the items of a list or of any series.
@@ -163,7 +163,7 @@ func Slice(r *Run, v any, args []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.SpendTimes(int(n), itemCost); err != nil {
+	if err := r.SpendTimes(int(n), ItemCost); err != nil {
 		return nil, err
 	}
 	out, outRunes := []any{}, []rune{}

@@ -277,7 +277,7 @@ func partition(index func(s, sep string) int) Operation {
 		if sep == "" {
 			return nil, errEmptySeparator
 		}
-		if err := r.Spend(len(s) + 3*itemCost); err != nil {
+		if err := r.Spend(len(s) + 3*ItemCost); err != nil {
 			return nil, err
 		}
 		switch at := index(s, sep); {
@@ -377,7 +377,7 @@ func splitArgs(r *Run, v any, args []any) (s, sep string, spaces bool, most int,
 	if spaces = g.left(0); !spaces && sep == "" {
 		return "", "", false, 0, errEmptySeparator
 	}
-	return s, sep, spaces, int(n), r.SpendTimes(len(s), 2*itemCost)
+	return s, sep, spaces, int(n), r.SpendTimes(len(s), 2*ItemCost)
 }
 
 func methodSplit(r *Run, v any, args []any) (any, error) {
@@ -432,7 +432,7 @@ func methodRsplit(r *Run, v any, args []any) (any, error) {
 
 func methodSplitlines(r *Run, v any, args []any) (any, error) {
 	s, _ := v.(string)
-	if err := r.SpendTimes(len(s), 2*itemCost); err != nil {
+	if err := r.SpendTimes(len(s), 2*ItemCost); err != nil {
 		return nil, err
 	}
 	g := given{args: args}

@@ -100,12 +100,12 @@ func Not(_ *Run, v any, _ []any) (any, error) { return !Truthy(v), nil }
 
 // List returns args as a list, which it keeps.
 func List(r *Run, _ any, args []any) (any, error) {
-	return args, r.SpendTimes(len(args), itemCost)
+	return args, r.SpendTimes(len(args), ItemCost)
 }
 
 // Dict returns a mapping of args, which are keys and values in turn.
 func Dict(r *Run, _ any, args []any) (any, error) {
-	if err := r.SpendTimes(len(args), 2*itemCost); err != nil {
+	if err := r.SpendTimes(len(args), 2*ItemCost); err != nil {
 		return nil, err
 	}
 	m := make(map[string]any, len(args)/2)
@@ -125,7 +125,7 @@ func PairsOf(r *Run, v any) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.SpendTimes(len(keys), 2*itemCost); err != nil {
+	if err := r.SpendTimes(len(keys), 2*ItemCost); err != nil {
 		return nil, err
 	}
 	pairs := make([]any, 0, 2*len(keys))
@@ -315,7 +315,7 @@ func (r *Run) Items(v any) ([]any, error) {
 	case *series:
 		return v.items, nil
 	case map[string]any:
-		if err := r.SpendTimes(len(v), 8*itemCost); err != nil {
+		if err := r.SpendTimes(len(v), 8*ItemCost); err != nil {
 			return nil, err
 		}
 		items := make([]any, 0, len(v))
@@ -324,7 +324,7 @@ func (r *Run) Items(v any) ([]any, error) {
 		}
 		return items, nil
 	case string:
-		if err := r.SpendTimes(len(v), 2*itemCost); err != nil {
+		if err := r.SpendTimes(len(v), 2*ItemCost); err != nil {
 			return nil, err
 		}
 		items := make([]any, 0, len(v))
