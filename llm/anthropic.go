@@ -129,10 +129,6 @@ var messagesEnds = map[string]Finish{
 
 // ReadReply implements [Wire].
 func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
-	if !jsonbytes.Valid(body) {
-		o.Form = FormNotJSON
-		return
-	}
 	var v messagesReply
 	v.read(body, r)
 	r.Usage = v.usage.usage()

@@ -1,18 +1,15 @@
 package llm
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,8 +18,8 @@ import (
 	"github.com/llm-stage/stage/llm/redact"
 )
 
-// Client asks one provider, one HTTP attempt a call. It is safe for concurrent
-// use. Close it when no call is in the air.
+// Client calls one provider, one HTTP attempt per call. It is safe for concurrent
+// use. Close it when no call is in flight.
 type Client struct {
 	cfg       ClientConfig
 	base      *url.URL
@@ -80,7 +77,7 @@ type ClientConfig struct {
 type SettingError struct {
 	// Setting is the name of the field: "BaseURL", "APIKey", "Model", ...
 	Setting string
-	// Err says what is wrong with it and how to mend it.
+	// Err says what is wrong with it and how to fix it.
 	Err error
 }
 
@@ -111,62 +108,59 @@ const (
 // [*SettingError], joined. It opens no connection.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	c := &Client{cfg: cfg}
-	var faults []error
+	faults := c.cfg.complete()
 	fault := func(setting string, err error) {
 		if err != nil {
 			faults = append(faults, &SettingError{Setting: setting, Err: err})
 		}
 	}
-	if cfg.Provider == "" {
-		fault("Provider", errors.New("missing"))
-	}
-	if cfg.Wire == nil {
-		fault("Wire", errors.New("missing"))
-	}
-	if cfg.Model == "" {
-		fault("Model", errors.New("missing; name the model to ask"))
-	}
-	base, err := parseBaseURL(cfg.BaseURL)
+	var err error
+	c.base, err = parseBaseURL(cfg.BaseURL)
 	fault("BaseURL", err)
-	c.base = base
 	first, problems := readLogin(cfg.APIKey, cfg.ExtraHeaders)
 	faults = append(faults, problems...)
-	if cfg.Concurrency < 0 {
-		fault("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
-	}
-	if cfg.Timeout < 0 {
-		fault("Timeout", fmt.Errorf("%v is negative", cfg.Timeout))
-	}
-	if cfg.MaxReplyBytes < 0 {
-		fault("MaxReplyBytes", fmt.Errorf("%d is negative", cfg.MaxReplyBytes))
-	}
 	roots, err := rootCAs(cfg.CAPEM)
 	fault("CAPEM", err)
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
-	}
-	if cfg.Concurrency == 0 {
-		c.cfg.Concurrency = defaultConcurrency
-	}
-	if cfg.Timeout == 0 {
-		c.cfg.Timeout = defaultTimeout
-	}
-	if cfg.MaxReplyBytes == 0 {
-		c.cfg.MaxReplyBytes = defaultMaxReplyBytes
 	}
 	if c.own, err = c.address(cfg.Model); err != nil {
 		return nil, &SettingError{Setting: "Model", Err: err}
 	}
 	c.timedOut = fmt.Errorf("%w after %v", ErrTimeout, c.cfg.Timeout)
 	c.transport = c.newTransport(roots)
-	if cfg.Redactor == nil {
-		c.cfg.Redactor = new(redact.Redactor)
-	}
 	if err := c.use(first); err != nil {
 		return nil, err
 	}
 	c.cfg.APIKey, c.cfg.ExtraHeaders = redact.Secret{}, redact.Secret{} // they live in login alone
 	return c, nil
+}
+
+// complete fills in defaults. It returns every fault that a field has by itself, each a [*SettingError].
+func (cfg *ClientConfig) complete() (faults []error) {
+	for _, c := range [...]struct {
+		setting string
+		bad     bool
+		problem string
+	}{
+		{"Provider", cfg.Provider == "", "missing"},
+		{"Wire", cfg.Wire == nil, "missing"},
+		{"Model", cfg.Model == "", "missing; name the model to ask"},
+		{"Concurrency", cfg.Concurrency < 0, fmt.Sprintf("%d is negative", cfg.Concurrency)},
+		{"Timeout", cfg.Timeout < 0, fmt.Sprintf("%v is negative", cfg.Timeout)},
+		{"MaxReplyBytes", cfg.MaxReplyBytes < 0, fmt.Sprintf("%d is negative", cfg.MaxReplyBytes)},
+	} {
+		if c.bad {
+			faults = append(faults, &SettingError{Setting: c.setting, Err: errors.New(c.problem)})
+		}
+	}
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, defaultConcurrency)
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
+	cfg.MaxReplyBytes = cmp.Or(cfg.MaxReplyBytes, defaultMaxReplyBytes)
+	if cfg.Redactor == nil {
+		cfg.Redactor = new(redact.Redactor)
+	}
+	return faults
 }
 
 func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
@@ -213,228 +207,9 @@ func (c *Client) Provider() string { return c.cfg.Provider }
 // Model returns the model that is asked where a request names none.
 func (c *Client) Model() string { return c.cfg.Model }
 
-// Close closes the idle connections. Calls in the air go on; a later Do works
+// Close closes the idle connections. Calls in flight go on; a later Do works
 // and opens new ones.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
-
-// Exchange is one HTTP attempt: what was sent, what came back, and when. It
-// holds no secret that the client's [redact.Redactor] knows.
-type Exchange struct {
-	// Status is the HTTP status. 0: no reply came.
-	Status int
-	// Sent says that the whole request was written.
-	Sent bool
-	// Unknown says that the request was sent and its outcome is not known: no
-	// reply came, or one of success was cut off. It may have been billed.
-	Unknown bool
-	// Latency is the time from the start of the attempt until the whole reply
-	// was read, or the attempt failed.
-	Latency time.Duration
-	// Request is the body sent, and Response the body that came: whole for a
-	// success, at most 64 KiB for an error status or a reply over the bound.
-	// In both "[redacted]" stands for each secret, or null for a number of the
-	// response that holds one.
-	Request, Response []byte
-	// Reply is what the model answered. Nil where no body with a 2xx status
-	// could be read. Beside an error only its Usage is of use.
-	Reply *Reply
-	// Wait is what the server told about when to come back. Zero on success.
-	Wait
-}
-
-// Do sends a request once and judges the reply. The Exchange is never nil. The
-// error is nil or an [*Error]; its Class is 0 only if ctx ended before the
-// reply did, and it then wraps the cause. Do blocks until the whole reply is
-// read, at most the attempt's time-out.
-//
-// All that a server says leaves the client here, in the Exchange and the Error,
-// and secrets are removed here, from the answer of the model as from the rest:
-// so they cannot get into results, audit, spans, logs or pages by way of a reply.
-func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
-	call := new(call)
-	x, o := &call.Exchange, &call.Outcome
-	secrets := c.cfg.Redactor
-	x.Request = secrets.Redact(p.Body)
-	start := time.Now()
-	o.Known = Known{
-		Proven:          c.proven.Load(),
-		RowModel:        p.rowModel,
-		AcceptTruncated: c.cfg.AcceptTruncated,
-		RequestBytes:    len(p.Body),
-		Cached:          p.cached,
-	}
-	body := c.attempt(ctx, p, c.login.Load(), call)
-	now := time.Now()
-	x.Latency = now.Sub(start)
-	x.Status = o.Status
-	x.Unknown = x.Sent && o.Err != nil && (o.Status == 0 || o.Status/100 == 2)
-	// Before anything is read, quoted or cut.
-	x.Response = secrets.RedactJSON(body)
-	if o.Form == FormTooLarge || o.Err != nil {
-		x.Response = secrets.RedactCut(x.Response)
-	}
-	for _, name := range quotedHeaders {
-		if text := o.Header.Get(name); text != "" {
-			o.Header.Set(name, secrets.RedactString(text))
-		}
-	}
-	if err := context.Cause(ctx); err != nil && o.Err != nil {
-		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
-	}
-	var err error
-	x.Reply, err = parseReply(c.cfg.Wire, o, now, x.Response)
-	if x.Reply != nil && !bytes.Equal(x.Response, body) {
-		c.recount(x.Reply, o, body)
-	}
-	c.redactReply(x.Reply, o.Finish == FinishLength)
-	if err == nil {
-		if !o.Known.Proven { // many calls share it: it is written once
-			c.proven.Store(true)
-		}
-		return x, nil
-	}
-	e, _ := errors.AsType[*Error](err)
-	e.Provider = c.cfg.Provider
-	if _, partial := e.Facts["partial"]; partial {
-		e.Facts["partial"] = x.Reply.Text
-	}
-	x.Wait = Wait{RetryAfter: e.RetryAfter, Remaining0: e.Remaining0, Reset: e.Reset}
-	c.redactError(e)
-	return x, e
-}
-
-// recount takes the usage from the body as it came: a key of digits alone may be a count of tokens, which RedactJSON has
-// taken out. A usage holds no text.
-func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
-	var whole Reply
-	c.cfg.Wire.ReadReply(body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})
-	r.Usage = whole.Usage
-}
-
-// quotedHeaders are those of a reply that errors quote and cut.
-var quotedHeaders = [...]string{"Content-Type", "Location"}
-
-// call is all that one attempt needs, in one allocation.
-type call struct {
-	Exchange
-	Outcome
-	sending
-}
-
-// sending is what one attempt sends, and how far it came. Safe for concurrent use: the
-// transport's goroutines have it, and may outlive the attempt.
-type sending struct {
-	content  []byte
-	body     bytes.Reader
-	trace    httptrace.ClientTrace
-	progress atomic.Uint32 // a Progress
-}
-
-// again returns the body for another connection, which may have to be made first. Nothing went over the one before,
-// though the transport reported a request as written that was only buffered.
-func (s *sending) again() (io.ReadCloser, error) {
-	s.progress.Store(0)
-	return io.NopCloser(bytes.NewReader(s.content)), nil
-}
-
-func (s *sending) reached(p Progress) { s.progress.Or(uint32(p)) }
-
-func (s *sending) connected(httptrace.GotConnInfo) { s.reached(Connected) }
-
-func (s *sending) replied() { s.reached(Replied) }
-
-func (s *sending) wrote(info httptrace.WroteRequestInfo) {
-	if info.Err == nil {
-		s.reached(Sent)
-	}
-}
-
-// attempt does the HTTP exchange, notes in call how it went, and returns the
-// body as far as it was read.
-func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *call) []byte {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, c.timedOut)
-	defer cancel()
-	s, o := &call.sending, &call.Outcome
-	s.content = p.Body
-	s.body.Reset(p.Body)
-	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote, s.replied
-	defer func() {
-		o.Progress = Progress(s.progress.Load())
-		call.Sent = o.Progress&Sent != 0
-	}()
-	req := (&http.Request{
-		Method:     http.MethodPost,
-		URL:        p.url,
-		Host:       p.url.Host,
-		Proto:      "HTTP/1.1",
-		ProtoMajor: 1,
-		ProtoMinor: 1,
-		Header:     login.header,
-		// Of this type net/http knows that it is in memory, and writes headers and body at once.
-		Body:          io.NopCloser(&s.body),
-		ContentLength: int64(len(p.Body)),
-		// With GetBody the transport sends again by itself, but only if nothing was
-		// written yet: an idle connection had been closed.
-		GetBody: s.again,
-	}).WithContext(httptrace.WithClientTrace(ctx, &s.trace))
-	// The transport itself, not http.Client: it follows no redirect.
-	resp, err := c.transport.RoundTrip(req)
-	if err != nil {
-		o.Err = attemptError(ctx, err)
-		if errors.Is(o.Err, ErrTimeout) && s.progress.Load()&uint32(Replied) != 0 {
-			o.Err = fmt.Errorf("%w; the header of the reply was not complete", o.Err)
-		}
-		return nil
-	}
-	defer func() { _ = resp.Body.Close() }()
-	s.reached(Sent)
-	o.Status, o.Header = resp.StatusCode, resp.Header
-	limit := c.cfg.MaxReplyBytes
-	if o.Status/100 != 2 {
-		limit = min(limit, errorBytes)
-	}
-	body, err := readBounded(resp.Body, resp.ContentLength, limit)
-	switch {
-	case err != nil:
-		o.Err = attemptError(ctx, fmt.Errorf("read reply: %w", err))
-		if errors.Is(o.Err, ErrTimeout) {
-			o.Err = fmt.Errorf("%w; %d bytes of the reply had come", o.Err, len(body))
-		}
-	case int64(len(body)) > limit:
-		o.Form = FormTooLarge
-		body = body[:min(limit, errorBytes)]
-	}
-	return body
-}
-
-// attemptError tells our own time-out from the transport's errors.
-func attemptError(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); errors.Is(cause, ErrTimeout) {
-		return cause
-	}
-	return err
-}
-
-// readBounded reads at most limit+1 bytes: one more than limit tells that there
-// is more. size is the length that the server announced, or -1.
-func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
-	if size < 0 || size > limit {
-		size = min(2048, limit)
-	}
-	body := make([]byte, 0, size+1) // of a length that was announced right this is all, end included
-	for {
-		n, err := r.Read(body[len(body):min(int64(cap(body)), limit+1)])
-		body = body[:len(body)+n]
-		switch {
-		case errors.Is(err, io.EOF), int64(len(body)) > limit:
-			return body, nil
-		case err != nil:
-			return body, err
-		case len(body) == cap(body):
-			body = slices.Grow(body, len(body))
-		}
-	}
-}
 
 func parseBaseURL(raw string) (*url.URL, error) {
 	if raw == "" {

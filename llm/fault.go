@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -46,96 +47,6 @@ type Fault struct {
 	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil:
 	// none.
 	Header http.Header
-}
-
-type meaning uint8
-
-const (
-	meansNothing meaning = iota
-	meansCapacity
-	meansTransient
-	meansPermanent
-	meansFatal
-	meansFiltered
-	meansRefused
-	meansUnknownModel
-	meansForbidden
-)
-
-// words holds what the documented codes and types of providers mean where that
-// is more than their status says, or where they come inside a 200. One table
-// serves all providers: the words that mean something else at another are told
-// apart before, as dashScopeLimit and errorType do. Numbers are not in it.
-var words = map[string]meaning{
-	// No room now.
-	"slow_down":                    meansCapacity, // OpenAI, 429 and 503
-	"server_is_overloaded":         meansCapacity, // OpenAI, 503
-	"rate_limit_exceeded":          meansCapacity, // OpenAI; in a failed response with status 200
-	"rate_limit_error":             meansCapacity, // Anthropic
-	"overloaded_error":             meansCapacity, // Anthropic
-	"engine_overloaded_error":      meansCapacity, // Moonshot
-	"RESOURCE_EXHAUSTED":           meansCapacity, // Gemini; per-day quotas were sorted out before
-	"UNAVAILABLE":                  meansCapacity, // Gemini
-	"unavailable_error":            meansCapacity, // llama.cpp while it loads the model
-	"overloaded":                   meansCapacity, // text-generation-inference
-	"insufficient_system_resource": meansCapacity, // DeepSeek, as the finish reason of a 200
-	"capacity_exceeded":            meansCapacity, // Groq, 498
-	"provider_overloaded":          meansCapacity, // OpenRouter
-	"in_flight_budget_exhausted":   meansCapacity, // OpenRouter, 402
-	"openrouter_in_flight_budget":  meansCapacity, // OpenRouter, 402
-
-	// Accidents.
-	"server_error":      meansTransient, // OpenAI
-	"timeout_error":     meansTransient, // Anthropic
-	"INTERNAL":          meansTransient, // Gemini
-	"DEADLINE_EXCEEDED": meansTransient, // Gemini
-
-	// About this row.
-	"context_length_exceeded":   meansPermanent, // OpenAI
-	"exceed_context_size_error": meansPermanent, // llama.cpp
-	"string_above_max_length":   meansPermanent, // OpenAI
-	"request_too_large":         meansPermanent, // Anthropic
-	"weight_exceeds_budget":     meansPermanent, // OpenRouter, 402: one request dearer than the whole budget
-
-	// Refused for its content.
-	"refusal":                        meansRefused,  // OpenRouter
-	"content_filter":                 meansFiltered, // OpenAI, Azure
-	"content_policy_violation":       meansFiltered, // OpenAI
-	"ResponsibleAIPolicyViolation":   meansFiltered, // Azure
-	"invalid_prompt":                 meansFiltered, // OpenAI; OpenRouter's is left out by errorType
-	"moderation_blocked":             meansFiltered, // OpenAI
-	"bio_policy":                     meansFiltered, // OpenAI, 400 and in a failed response
-	"cyber_policy":                   meansFiltered, // OpenAI, 400
-	"misalignment_policy_violation":  meansFiltered, // OpenAI, 403, and not about the key
-	"image_content_policy_violation": meansFiltered, // OpenAI, in a failed response
-
-	// Nobody's row will succeed.
-	"insufficient_quota":                meansFatal, // OpenAI, 429; DashScope's is left out by dashScopeLimit
-	"credit_balance_exhausted":          meansFatal, // OpenAI, 429
-	"organization_spend_limit_exceeded": meansFatal, // OpenAI, 429
-	"organization_usage_limit_exceeded": meansFatal, // OpenAI, 429
-	"project_spend_limit_exceeded":      meansFatal, // OpenAI, 429
-	"billing_hard_limit_reached":        meansFatal, // OpenAI, 429 and 400
-	"billing_not_active":                meansFatal, // OpenAI, 429
-	"account_deactivated":               meansFatal, // OpenAI
-	"access_terminated":                 meansFatal, // OpenAI, 429
-	"exceeded_current_quota_error":      meansFatal, // Moonshot, 429
-	"organization_restricted":           meansFatal, // Groq, 400
-	"blocked_api_access":                meansFatal, // Groq, 400: spend limit
-	"enforced_spend_limit_reached":      meansFatal, // Anthropic, 429
-	"billing_error":                     meansFatal, // Anthropic
-	"budget_exceeded":                   meansFatal, // LiteLLM's proxy, 400 or by newer versions 429
-	"authentication_error":              meansFatal, // Anthropic
-	"invalid_api_key":                   meansFatal, // OpenAI
-	"API_KEY_INVALID":                   meansFatal, // Gemini, 400
-	"FAILED_PRECONDITION":               meansFatal, // Gemini, 400: no billing, or wrong country
-
-	// An unknown model.
-	"model_not_found":    meansUnknownModel, // OpenAI, 404 and 403
-	"DeploymentNotFound": meansUnknownModel, // Azure, 404
-
-	// A key that may not, or a row that a guardrail stopped.
-	"permission_denied": meansForbidden, // OpenRouter, 403; spent budgets were sorted out before
 }
 
 // decode unmarshals what it can of raw into v and reports whether raw is JSON
@@ -489,4 +400,63 @@ func statusOf(code string) int {
 		return 0
 	}
 	return n
+}
+
+// unsupported returns [Fault.Unsupported] of an error object. A value out of range, which OpenAI and Together name by
+// the same param, is not meant.
+func (b *faultBody) unsupported() string {
+	switch {
+	case b.Code == "unsupported_parameter", b.Code == "unsupported_value",
+		strings.HasPrefix(string(b.Message), "Unsupported parameter: "): // OpenAI leaves the code out at times
+		return string(b.Param)
+	}
+	return cmp.Or(forbidden(string(b.Message)), deprecated(string(b.Message)))
+}
+
+// addUpstream adds to the message what the provider behind OpenRouter said, whose own words are "Provider returned
+// error". Classes are decided without it. What is nested deeper is not read: a reply must not cost more than its length.
+func (b *faultBody) addUpstream(f *Fault) {
+	words := string(b.Metadata.Raw)
+	var top struct {
+		Error faultBody `json:"error"`
+		faultBody
+	}
+	decode([]byte(words), &top)
+	for _, inner := range [...]*faultBody{&top.faultBody, &top.Error} {
+		if inner.Message != "" {
+			words = string(inner.Message)
+			f.Unsupported = inner.unsupported()
+		}
+	}
+	if b.Metadata.Provider != "" {
+		words = string(b.Metadata.Provider) + ": " + words
+	}
+	f.Message = strings.TrimPrefix(f.Message+": "+words, ": ")
+}
+
+// forbidden returns the member that FastAPI does not know:
+// [{"type": "extra_forbidden", "loc": ["body", "max_completion_tokens"]}].
+func forbidden(detail string) string {
+	var list []struct {
+		Type string      `json:"type"`
+		Loc  []looseText `json:"loc"`
+	}
+	if !strings.HasPrefix(detail, "[") || !decode([]byte(detail), &list) || len(list) == 0 {
+		return ""
+	}
+	if first := list[0]; first.Type == "extra_forbidden" && len(first.Loc) > 0 {
+		return string(first.Loc[len(first.Loc)-1])
+	}
+	return ""
+}
+
+// deprecated returns the member that Anthropic's "`temperature` is deprecated for this model." names, which has no field
+// for it.
+func deprecated(message string) string {
+	rest, ok := strings.CutPrefix(message, "`")
+	name, end, closed := strings.Cut(rest, "`")
+	if !ok || !closed || !strings.HasPrefix(end, " is deprecated") {
+		return ""
+	}
+	return name
 }

@@ -147,10 +147,6 @@ func (u *geminiUsage) usage() *Usage {
 
 // ReadReply implements [Wire].
 func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
-	if !jsonbytes.Valid(body) {
-		o.Form = FormNotJSON
-		return
-	}
 	var v geminiReply
 	v.read(body, r)
 	r.Usage = v.usage.usage()

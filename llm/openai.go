@@ -262,10 +262,6 @@ func (c *chatChoice) cut() bool {
 
 // ReadReply implements [Wire].
 func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
-	if !jsonbytes.Valid(body) {
-		o.Form = FormNotJSON
-		return
-	}
 	var v chatReply
 	v.read(body, r)
 	r.Usage = v.usage.usage()

@@ -6,12 +6,147 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/llm/redact"
+	"github.com/llm-stage/stage/llm/schema"
 )
+
+// The providers known by name.
+const (
+	OpenAI          = "openai"
+	OpenAIResponses = "openai-responses"
+	OpenRouter      = "openrouter"
+	Azure           = "azure"
+	Anthropic       = "anthropic"
+	Gemini          = "gemini"
+	Mock            = "mock"
+)
+
+// Provider is what is known of one provider by its name. Its variables are called after the name, such as
+// STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], which serves all providers, since gateways pass on
+// those of others.
+type Provider struct {
+	// Name is its name in settings, errors, events and metrics.
+	Name string
+	// BaseURL is its own address. Empty: each user has another, or there is none.
+	BaseURL string
+	// Model is asked where no model is set. Empty: one must be.
+	Model string
+	// Keyless says that it takes no key, whatever the address.
+	Keyless bool
+	// Compatible says that others serve the same wire format, often without a key.
+	Compatible bool
+	// BatchRPM is how many calls a minute a batch makes at most. 0: no limit.
+	BatchRPM int
+	// SchemaMember is where a request has the schema of the reply, object by object. Nil: in the system prompt, or never.
+	SchemaMember []string
+
+	wire    func(*ProviderConfig) Wire
+	dialect schema.Dialect // of JSON Schema
+	trim    []string       // from the end of an address as people copy it from the provider's page
+	version string         // appended to an address that names none
+}
+
+// providers are all of them, in the order of the documentation. To add one, add a line here, its name above, its variables
+// to config.LLMConfig, and a section to docs/providers.md.
+var providers = [...]Provider{
+	{
+		Name: OpenAI, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
+		wire: openAIWire, trim: []string{"/chat/completions"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+	},
+	{
+		Name: OpenAIResponses, BaseURL: "https://api.openai.com/v1", Compatible: true,
+		wire: func(*ProviderConfig) Wire { return Responses{} }, trim: []string{"/responses"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{"text", "format", "schema"},
+	},
+	{
+		Name: OpenRouter, BaseURL: "https://openrouter.ai/api/v1", BatchRPM: 100,
+		wire: func(*ProviderConfig) Wire { return ChatCompletions{} }, trim: []string{"/chat/completions"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+	},
+	{
+		Name: Azure, wire: azureWire, trim: []string{"/openai/v1", "/openai"},
+		dialect: schema.AzureStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+	},
+	{
+		Name: Anthropic, BaseURL: "https://api.anthropic.com/v1", BatchRPM: 60,
+		wire: func(*ProviderConfig) Wire { return Messages{} }, trim: []string{"/messages"}, version: "/v1",
+		dialect: schema.AnthropicOutput,
+	},
+	{
+		Name: Gemini, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
+		wire: func(*ProviderConfig) Wire { return GenerateContent{} }, version: "/v1beta",
+		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig", "responseJsonSchema"},
+	},
+	{
+		Name: Mock, Model: "mock", Keyless: true,
+		wire: func(*ProviderConfig) Wire { return ChatCompletions{} }, trim: []string{"/chat/completions"},
+	},
+}
+
+// Providers returns the names that [NewProvider] knows.
+func Providers() []string {
+	names := make([]string, len(providers))
+	for i := range providers {
+		names[i] = providers[i].Name
+	}
+	return names
+}
+
+// LookupProvider returns what is known of a provider.
+func LookupProvider(name string) (p Provider, ok bool) {
+	i := slices.IndexFunc(providers[:], func(p Provider) bool { return p.Name == name })
+	if i < 0 {
+		return Provider{}, false
+	}
+	return providers[i], true
+}
+
+func openAIWire(cfg *ProviderConfig) Wire {
+	// Azure and OpenAI itself refuse max_tokens for newer models; of the compatible servers some know nothing else.
+	u, err := url.Parse(cfg.BaseURL)
+	return ChatCompletions{MaxCompletionTokens: err == nil && isOpenAI(u.Hostname())}
+}
+
+func isOpenAI(host string) bool {
+	return host == "api.openai.com" || strings.HasSuffix(host, ".api.openai.com")
+}
+
+func azureWire(cfg *ProviderConfig) Wire {
+	v := cfg.AzureAPIVersion
+	return ChatCompletions{Azure: true, AzureAPIVersion: v, MaxCompletionTokens: v == "" || v >= "2024-09-01"}
+}
+
+// base corrects an address as people copy it from a provider's page: without the version, or with the path that the wire
+// format appends itself.
+func (p *Provider) base(address string) string {
+	address = strings.TrimRight(address, "/")
+	for _, end := range p.trim {
+		address = strings.TrimSuffix(address, end)
+	}
+	last := path.Base(address)
+	if p.version == "" || address == "" || len(last) > 1 && last[0] == 'v' && last[1] >= '0' && last[1] <= '9' {
+		return address
+	}
+	return address + p.version
+}
+
+// needsKey reports whether calls need a key: at the provider's own address, or at whatever address if it has none.
+func (p *Provider) needsKey(address string) bool {
+	return !p.Keyless && (address == "" || p.BaseURL == "")
+}
+
+// SchemaNote says in one line how the provider may enforce less than the whole schema, and where the schema first leaves
+// what the provider accepts. It is "" where the provider enforces all of it, and for [Mock]. A server that is compatible
+// with OpenAI may enforce more than OpenAI. Replies are validated in any case.
+func (p *Provider) SchemaNote(s *schema.Schema) string { return s.Note(p.dialect) }
 
 // ProviderConfig configures a client for one of the providers known by name.
 // The zero value of a field is its default.

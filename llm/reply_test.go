@@ -29,7 +29,7 @@ func checkReference(t interface {
 	}
 	var got, want Reply
 	var gotOutcome, wantOutcome Outcome
-	w.ReadReply(body, &got, &gotOutcome)
+	readReply(w, body, &got, &gotOutcome)
 	references[w](body, &want, &wantOutcome)
 	if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(gotOutcome, wantOutcome) {
 		t.Fatalf("%T of %q\n got %s %+v\nwant %s %+v", w, body, printed(&got), gotOutcome, printed(&want), wantOutcome)

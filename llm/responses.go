@@ -104,10 +104,6 @@ var clientCalls = map[string]bool{
 
 // ReadReply implements [Wire].
 func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
-	if !jsonbytes.Valid(body) {
-		o.Form = FormNotJSON
-		return
-	}
 	var v responsesReply
 	v.read(body, r)
 	r.FinishReason, r.Usage = v.status, v.usage.usage()

@@ -234,7 +234,7 @@ var reasonWord = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 // upstreamReason finds out why a row failed that came in as an error: from its body, or where it was a dead letter from
 // its header.
 func upstreamReason(in *consumer.Row, field string) string {
-	for _, reason := range []string{llm.FailureReason(in.Body, field), in.Header.Get(streams.HeaderReason)} {
+	for _, reason := range []string{row.FailureReason(in.Body, field), in.Header.Get(streams.HeaderReason)} {
 		if reasonWord.MatchString(reason) {
 			return reason
 		}

@@ -13,12 +13,13 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/llm-stage/stage/llm/row"
+
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
-	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -190,7 +191,7 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 	if err != nil {
 		return fmt.Errorf("read result %d: %w", at, err)
 	}
-	reason := llm.FailureReason(stored.Data, r.cfg.Prompt.ResponseField)
+	reason := row.FailureReason(stored.Data, r.cfg.Prompt.ResponseField)
 	r.done.Reasons[reason]++
 	if want := r.done.options.Reason; want != "" && want != reason {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -235,4 +236,25 @@ func readFailure(object []byte) *failure {
 		}
 	}
 	return report
+}
+
+// FailureReason reads the reason out of an error result whose reply goes into field; empty: there is none. Results of a
+// run with another field are understood too.
+func FailureReason(body []byte, field string) string {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &fields) != nil {
+		return ""
+	}
+	var fault struct {
+		Reason string `json:"reason"`
+	}
+	if json.Unmarshal(fields[field+"_error"], &fault) == nil && fault.Reason != "" {
+		return fault.Reason
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) { // the field had another name in that run
+		if strings.HasSuffix(name, "_error") && json.Unmarshal(fields[name], &fault) == nil && fault.Reason != "" {
+			return fault.Reason
+		}
+	}
+	return ""
 }

@@ -1,0 +1,287 @@
+package llm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Exchange is one HTTP attempt: what was sent, what came back, and when. It
+// holds no secret that the client's [redact.Redactor] knows.
+type Exchange struct {
+	// Status is the HTTP status. 0: no reply came.
+	Status int
+	// Sent says that the whole request was written.
+	Sent bool
+	// Unknown says that the request was sent and its outcome is not known: no
+	// reply came, or one of success was cut off. It may have been billed.
+	Unknown bool
+	// Latency is the time from the start of the attempt until the whole reply
+	// was read, or the attempt failed.
+	Latency time.Duration
+	// Request is the body sent, and Response the body that came: whole for a
+	// success, at most 64 KiB for an error status or a reply over the bound.
+	// In both "[redacted]" stands for each secret, or null for a number of the
+	// response that holds one.
+	Request, Response []byte
+	// Reply is what the model answered. Nil where no body with a 2xx status
+	// could be read. Beside an error only its Usage is of use.
+	Reply *Reply
+	// Wait is what the server told about when to come back. Zero on success.
+	Wait
+}
+
+// Do sends a request once and judges the reply. The Exchange is never nil. The
+// error is nil or an [*Error]; its Class is 0 only if ctx ended before the
+// reply did, and it then wraps the cause. Do blocks until the whole reply is
+// read, at most the attempt's time-out.
+//
+// All that a server says leaves the client here, in the Exchange and the Error,
+// and secrets are removed here, from the answer of the model as from the rest:
+// so they cannot get into results, audit, spans, logs or pages by way of a reply.
+func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
+	call := new(call)
+	x, o := &call.Exchange, &call.Outcome
+	x.Request = c.cfg.Redactor.Redact(p.Body)
+	start := time.Now()
+	o.Known = Known{
+		Proven:          c.proven.Load(),
+		RowModel:        p.rowModel,
+		AcceptTruncated: c.cfg.AcceptTruncated,
+		RequestBytes:    len(p.Body),
+		Cached:          p.cached,
+	}
+	body := c.attempt(ctx, p, c.login.Load(), call)
+	now := time.Now()
+	x.Latency = now.Sub(start)
+	x.Status = o.Status
+	x.Unknown = x.Sent && o.Err != nil && (o.Status == 0 || o.Status/100 == 2)
+	c.redactAnswer(x, o, body)
+	if err := context.Cause(ctx); err != nil && o.Err != nil {
+		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
+	}
+	var err error
+	x.Reply, err = parseReply(c.cfg.Wire, o, now, x.Response)
+	if x.Reply != nil && !bytes.Equal(x.Response, body) {
+		c.recount(x.Reply, o, body)
+	}
+	c.redactReply(x.Reply, o.Finish == FinishLength)
+	if err != nil {
+		return x, c.failed(x, err)
+	}
+	if !o.Known.Proven { // many calls share it: it is written once
+		c.proven.Store(true)
+	}
+	return x, nil
+}
+
+// redactAnswer takes over the body and removes secrets from it and from the headers that errors quote, before anything is
+// read, quoted or cut.
+func (c *Client) redactAnswer(x *Exchange, o *Outcome, body []byte) {
+	secrets := c.cfg.Redactor
+	x.Response = secrets.RedactJSON(body)
+	if o.Form == FormTooLarge || o.Err != nil {
+		x.Response = secrets.RedactCut(x.Response)
+	}
+	for _, name := range quotedHeaders {
+		if text := o.Header.Get(name); text != "" {
+			o.Header.Set(name, secrets.RedactString(text))
+		}
+	}
+}
+
+// failed completes the error of a reply that was judged.
+func (c *Client) failed(x *Exchange, err error) *Error {
+	e, _ := errors.AsType[*Error](err)
+	e.Provider = c.cfg.Provider
+	if _, partial := e.Facts["partial"]; partial {
+		e.Facts["partial"] = x.Reply.Text
+	}
+	x.Wait = Wait{RetryAfter: e.RetryAfter, Remaining0: e.Remaining0, Reset: e.Reset}
+	c.redactError(e)
+	return e
+}
+
+// recount takes the usage from the body as it came: a key of digits alone may be a count of tokens, which RedactJSON has
+// taken out. A usage holds no text.
+func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
+	var whole Reply
+	readReply(c.cfg.Wire, body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})
+	r.Usage = whole.Usage
+}
+
+// quotedHeaders are those of a reply that errors quote and cut.
+var quotedHeaders = [...]string{"Content-Type", "Location"}
+
+// call is all that one attempt needs, in one allocation.
+type call struct {
+	Exchange
+	Outcome
+	sending
+}
+
+// sending is what one attempt sends, and how far it came. Safe for concurrent use: the
+// transport's goroutines have it, and may outlive the attempt.
+type sending struct {
+	content  []byte
+	body     bytes.Reader
+	trace    httptrace.ClientTrace
+	progress atomic.Uint32 // a Progress
+}
+
+// again returns the body for another connection, which may have to be made first. Nothing went over the one before,
+// though the transport reported a request as written that was only buffered.
+func (s *sending) again() (io.ReadCloser, error) {
+	s.progress.Store(0)
+	return io.NopCloser(bytes.NewReader(s.content)), nil
+}
+
+func (s *sending) reached(p Progress) { s.progress.Or(uint32(p)) }
+
+func (s *sending) connected(httptrace.GotConnInfo) { s.reached(Connected) }
+
+func (s *sending) replied() { s.reached(Replied) }
+
+func (s *sending) wrote(info httptrace.WroteRequestInfo) {
+	if info.Err == nil {
+		s.reached(Sent)
+	}
+}
+
+// attempt does the HTTP exchange, notes in call how it went, and returns the body as far as it was read.
+func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *call) []byte {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, c.timedOut)
+	defer cancel()
+	s, o := &call.sending, &call.Outcome
+	defer func() {
+		o.Progress = Progress(s.progress.Load())
+		call.Sent = o.Progress&Sent != 0
+	}()
+	// The transport itself, not http.Client: it follows no redirect.
+	resp, err := c.transport.RoundTrip(s.request(ctx, p, login))
+	if err != nil {
+		o.Err = attemptError(ctx, err)
+		if errors.Is(o.Err, ErrTimeout) && s.progress.Load()&uint32(Replied) != 0 {
+			o.Err = fmt.Errorf("%w; the header of the reply was not complete", o.Err)
+		}
+		return nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	s.reached(Sent)
+	return c.readBody(ctx, resp, o)
+}
+
+// request begins to send the body of p.
+func (s *sending) request(ctx context.Context, p *Prepared, login *login) *http.Request {
+	s.content = p.Body
+	s.body.Reset(p.Body)
+	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote, s.replied
+	return (&http.Request{
+		Method:     http.MethodPost,
+		URL:        p.url,
+		Host:       p.url.Host,
+		Proto:      "HTTP/1.1",
+		ProtoMajor: 1,
+		ProtoMinor: 1,
+		Header:     login.header,
+		// Of this type net/http knows that it is in memory, and writes headers and body at once.
+		Body:          io.NopCloser(&s.body),
+		ContentLength: int64(len(p.Body)),
+		// With GetBody the transport sends again by itself, but only if nothing was
+		// written yet: an idle connection had been closed.
+		GetBody: s.again,
+	}).WithContext(httptrace.WithClientTrace(ctx, &s.trace))
+}
+
+// readBody reads a reply, within the bound on its size.
+func (c *Client) readBody(ctx context.Context, resp *http.Response, o *Outcome) []byte {
+	o.Status, o.Header = resp.StatusCode, resp.Header
+	limit := c.cfg.MaxReplyBytes
+	if o.Status/100 != 2 {
+		limit = min(limit, errorBytes)
+	}
+	body, err := readBounded(resp.Body, resp.ContentLength, limit)
+	switch {
+	case err != nil:
+		o.Err = attemptError(ctx, fmt.Errorf("read reply: %w", err))
+		if errors.Is(o.Err, ErrTimeout) {
+			o.Err = fmt.Errorf("%w; %d bytes of the reply had come", o.Err, len(body))
+		}
+	case int64(len(body)) > limit:
+		o.Form = FormTooLarge
+		body = body[:min(limit, errorBytes)]
+	}
+	return body
+}
+
+// attemptError tells our own time-out from the transport's errors.
+func attemptError(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, ErrTimeout) {
+		return cause
+	}
+	return err
+}
+
+// readBounded reads at most limit+1 bytes: one more than limit tells that there
+// is more. size is the length that the server announced, or -1.
+func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
+	if size < 0 || size > limit {
+		size = min(2048, limit)
+	}
+	body := make([]byte, 0, size+1) // of a length that was announced right this is all, end included
+	for {
+		n, err := r.Read(body[len(body):min(int64(cap(body)), limit+1)])
+		body = body[:len(body)+n]
+		switch {
+		case errors.Is(err, io.EOF), int64(len(body)) > limit:
+			return body, nil
+		case err != nil:
+			return body, err
+		case len(body) == cap(body):
+			body = slices.Grow(body, len(body))
+		}
+	}
+}
+
+// redactReply removes secrets from what the model answered. cut: its text ends before its end.
+func (c *Client) redactReply(r *Reply, cut bool) {
+	if r == nil {
+		return
+	}
+	secrets := c.cfg.Redactor
+	r.Text = secrets.RedactString(r.Text)
+	if cut {
+		r.Text = string(secrets.RedactCut([]byte(r.Text)))
+	}
+	r.Model, r.ID, r.FinishReason = secrets.RedactString(r.Model), secrets.RedactString(r.ID), secrets.RedactString(r.FinishReason)
+}
+
+// redactError removes secrets from an error.
+func (c *Client) redactError(e *Error) {
+	secrets := c.cfg.Redactor
+	text := e.Err.Error()
+	if clean := secrets.RedactString(text); clean != text {
+		e.Err = errors.New(clean)
+	}
+	e.Code, e.Type, e.Alike = secrets.RedactString(e.Code), secrets.RedactString(e.Type), secrets.RedactString(e.Alike)
+	for name, fact := range e.Facts {
+		switch v := fact.(type) {
+		case string:
+			e.Facts[name] = secrets.RedactString(v)
+		case []string:
+			for i := range v {
+				v[i] = secrets.RedactString(v[i])
+			}
+		case json.RawMessage:
+			e.Facts[name] = json.RawMessage(secrets.Redact(v))
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package llm
+
+// meaning is what a provider's word for an error means.
+type meaning uint8
+
+const (
+	meansNothing meaning = iota
+	meansCapacity
+	meansTransient
+	meansPermanent
+	meansFatal
+	meansFiltered
+	meansRefused
+	meansUnknownModel
+	meansForbidden
+)
+
+// words holds what the documented codes and types of providers mean where that
+// is more than their status says, or where they come inside a 200. One table
+// serves all providers: the words that mean something else at another are told
+// apart before, as dashScopeLimit and errorType do. Numbers are not in it.
+var words = map[string]meaning{
+	// No room now.
+	"slow_down":                    meansCapacity, // OpenAI, 429 and 503
+	"server_is_overloaded":         meansCapacity, // OpenAI, 503
+	"rate_limit_exceeded":          meansCapacity, // OpenAI; in a failed response with status 200
+	"rate_limit_error":             meansCapacity, // Anthropic
+	"overloaded_error":             meansCapacity, // Anthropic
+	"engine_overloaded_error":      meansCapacity, // Moonshot
+	"RESOURCE_EXHAUSTED":           meansCapacity, // Gemini; per-day quotas were sorted out before
+	"UNAVAILABLE":                  meansCapacity, // Gemini
+	"unavailable_error":            meansCapacity, // llama.cpp while it loads the model
+	"overloaded":                   meansCapacity, // text-generation-inference
+	"insufficient_system_resource": meansCapacity, // DeepSeek, as the finish reason of a 200
+	"capacity_exceeded":            meansCapacity, // Groq, 498
+	"provider_overloaded":          meansCapacity, // OpenRouter
+	"in_flight_budget_exhausted":   meansCapacity, // OpenRouter, 402
+	"openrouter_in_flight_budget":  meansCapacity, // OpenRouter, 402
+
+	// Accidents.
+	"server_error":      meansTransient, // OpenAI
+	"timeout_error":     meansTransient, // Anthropic
+	"INTERNAL":          meansTransient, // Gemini
+	"DEADLINE_EXCEEDED": meansTransient, // Gemini
+
+	// About this row.
+	"context_length_exceeded":   meansPermanent, // OpenAI
+	"exceed_context_size_error": meansPermanent, // llama.cpp
+	"string_above_max_length":   meansPermanent, // OpenAI
+	"request_too_large":         meansPermanent, // Anthropic
+	"weight_exceeds_budget":     meansPermanent, // OpenRouter, 402: one request dearer than the whole budget
+
+	// Refused for its content.
+	"refusal":                        meansRefused,  // OpenRouter
+	"content_filter":                 meansFiltered, // OpenAI, Azure
+	"content_policy_violation":       meansFiltered, // OpenAI
+	"ResponsibleAIPolicyViolation":   meansFiltered, // Azure
+	"invalid_prompt":                 meansFiltered, // OpenAI; OpenRouter's is left out by errorType
+	"moderation_blocked":             meansFiltered, // OpenAI
+	"bio_policy":                     meansFiltered, // OpenAI, 400 and in a failed response
+	"cyber_policy":                   meansFiltered, // OpenAI, 400
+	"misalignment_policy_violation":  meansFiltered, // OpenAI, 403, and not about the key
+	"image_content_policy_violation": meansFiltered, // OpenAI, in a failed response
+
+	// Nobody's row will succeed.
+	"insufficient_quota":                meansFatal, // OpenAI, 429; DashScope's is left out by dashScopeLimit
+	"credit_balance_exhausted":          meansFatal, // OpenAI, 429
+	"organization_spend_limit_exceeded": meansFatal, // OpenAI, 429
+	"organization_usage_limit_exceeded": meansFatal, // OpenAI, 429
+	"project_spend_limit_exceeded":      meansFatal, // OpenAI, 429
+	"billing_hard_limit_reached":        meansFatal, // OpenAI, 429 and 400
+	"billing_not_active":                meansFatal, // OpenAI, 429
+	"account_deactivated":               meansFatal, // OpenAI
+	"access_terminated":                 meansFatal, // OpenAI, 429
+	"exceeded_current_quota_error":      meansFatal, // Moonshot, 429
+	"organization_restricted":           meansFatal, // Groq, 400
+	"blocked_api_access":                meansFatal, // Groq, 400: spend limit
+	"enforced_spend_limit_reached":      meansFatal, // Anthropic, 429
+	"billing_error":                     meansFatal, // Anthropic
+	"budget_exceeded":                   meansFatal, // LiteLLM's proxy, 400 or by newer versions 429
+	"authentication_error":              meansFatal, // Anthropic
+	"invalid_api_key":                   meansFatal, // OpenAI
+	"API_KEY_INVALID":                   meansFatal, // Gemini, 400
+	"FAILED_PRECONDITION":               meansFatal, // Gemini, 400: no billing, or wrong country
+
+	// An unknown model.
+	"model_not_found":    meansUnknownModel, // OpenAI, 404 and 403
+	"DeploymentNotFound": meansUnknownModel, // Azure, 404
+
+	// A key that may not, or a row that a guardrail stopped.
+	"permission_denied": meansForbidden, // OpenRouter, 403; spent budgets were sorted out before
+}
+
+// baseResp is MiniMax's member base_resp, which every reply of its has: in an error it comes inside a 200, beside choices
+// of null.
+type baseResp struct {
+	Code    looseText `json:"status_code"`
+	Message looseText `json:"status_msg"`
+}
+
+// miniMaxCodes are those of its error codes that a chat can meet. They have a list of their own: other providers give
+// other meanings to the same numbers.
+var miniMaxCodes = map[string]Fault{
+	"1000": {Status: 500}, // unknown error
+	"1001": {Status: 504}, // request timeout
+	"1002": {Status: 429}, // rate limit
+	"1004": {Status: 401}, // not authorized
+	"1008": {SpendLimit: true},
+	"1013": {Status: 500}, // internal error
+	"1024": {Status: 500}, // internal error
+	"1026": {Flagged: true},
+	"1027": {Flagged: true}, // the answer
+	"1033": {Status: 500},   // system error
+	"1039": {Status: 429},   // tokens a minute
+	"1041": {Status: 429},   // connections
+	"1042": {Status: 413},   // too many invisible characters, so about this row alone
+	"2013": {Status: 400},   // invalid parameters
+	"2045": {Status: 429},   // requests that grow too fast
+	"2049": {Status: 401},   // invalid key
+	"2056": {Status: 429},   // the limit of five hours
+}
+
+// fault returns the error that it reports, or nil.
+func (b *baseResp) fault() *Fault {
+	if b.Code == "" || b.Code == "0" {
+		return nil
+	}
+	f := miniMaxCodes[string(b.Code)]
+	f.Code, f.Message = string(b.Code), string(b.Message)
+	return &f
+}
