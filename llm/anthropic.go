@@ -57,7 +57,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-// messagesReply is what matters of a reply, as far as it was told.
+// messagesReply is what matters of a reply, as far as it was reported.
 type messagesReply struct {
 	content, fault []byte
 	usage          messagesUsage
@@ -132,7 +132,7 @@ func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
 	var v messagesReply
 	v.read(body, r)
 	r.Usage = v.usage.usage()
-	if isError(v.fault) || !isTold(v.content) {
+	if isError(v.fault) || !isReported(v.content) {
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return

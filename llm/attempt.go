@@ -35,7 +35,7 @@ type Exchange struct {
 	// Reply is what the model answered. Nil where no body with a 2xx status
 	// could be read. Beside an error only its Usage is of use.
 	Reply *Reply
-	// Wait is what the server told about when to come back. Zero on success.
+	// Wait is what the server reported about when to come back. Zero on success.
 	Wait
 }
 
@@ -222,7 +222,7 @@ func (c *Client) readBody(ctx context.Context, resp *http.Response, o *Outcome) 
 	return body
 }
 
-// attemptError tells our own time-out from the transport's errors.
+// attemptError distinguishes our own time-out from the transport's errors.
 func attemptError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, ErrTimeout) {
 		return cause
@@ -230,7 +230,7 @@ func attemptError(ctx context.Context, err error) error {
 	return err
 }
 
-// readBounded reads at most limit+1 bytes: one more than limit tells that there
+// readBounded reads at most limit+1 bytes: one more than limit shows that there
 // is more. size is the length that the server announced, or -1.
 func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
 	if size < 0 || size > limit {

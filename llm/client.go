@@ -54,7 +54,7 @@ type ClientConfig struct {
 	// headers without secrets) and the credentials of the proxy. Nil: a Redactor
 	// of the client's own.
 	Redactor *redact.Redactor `json:"-"`
-	// Model is asked where the request names none. Required.
+	// Model is called where the request names none. Required.
 	Model string
 	// Concurrency is the most calls in flight: further ones wait for a
 	// connection, within their time-out. Default 64.
@@ -204,7 +204,7 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 // Provider returns the name of the provider.
 func (c *Client) Provider() string { return c.cfg.Provider }
 
-// Model returns the model that is asked where a request names none.
+// Model returns the model that is called where a request names none.
 func (c *Client) Model() string { return c.cfg.Model }
 
 // Close closes the idle connections. Calls in flight go on; a later Do works

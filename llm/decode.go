@@ -10,7 +10,7 @@ import (
 )
 
 // Replies are read member by member, without reflection: one is read for each row. A
-// member of a wrong type counts as not told: servers differ in what they put where, and
+// member of a wrong type counts as not reported: servers differ in what they put where, and
 // one odd member must not cost a paid reply. Of members with equal names the last counts.
 
 // readString sets dst to the text of a string. Anything else leaves it alone.
@@ -21,7 +21,7 @@ func readString(dst *string, raw []byte) {
 }
 
 // looseString reads a string, or a number or boolean by its digits: providers spell
-// codes both ways. Anything else, and false, is empty, as is what was not told.
+// codes both ways. Anything else, and false, is empty, as is what was not reported.
 func looseString(raw []byte) string {
 	switch {
 	case len(raw) == 0:
@@ -68,7 +68,7 @@ func endOf(ends map[string]Finish, reason string) Finish {
 	return FinishUnfinished
 }
 
-// typed returns the type that an object tells of itself, and the member of this name.
+// typed returns the type that an object gives itself, and the member of this name.
 func typed(raw []byte, name string) (kind string, member []byte) {
 	for key, value := range jsonbytes.Members(raw) {
 		switch string(key) {
@@ -81,8 +81,8 @@ func typed(raw []byte, name string) (kind string, member []byte) {
 	return kind, member
 }
 
-// isTold says whether a member is there, and not null.
-func isTold(raw []byte) bool { return len(raw) > 0 && raw[0] != 'n' }
+// isReported reports whether a member is there, and not null.
+func isReported(raw []byte) bool { return len(raw) > 0 && raw[0] != 'n' }
 
 // firstElement returns the first element of an array; of anything else there is none.
 func firstElement(raw []byte) (first []byte, ok bool) {
@@ -92,7 +92,7 @@ func firstElement(raw []byte) (first []byte, ok bool) {
 	return nil, false
 }
 
-// isObject says whether a member was told and is an object.
+// isObject reports whether a member is there and is an object.
 func isObject(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
 
 // isError says whether a member is an error object that says anything. Gateways that write all members of a reply put
@@ -110,32 +110,32 @@ func isError(raw []byte) bool {
 	return false
 }
 
-// count is a number of tokens: told when it is a whole number from 0 up. Null counts as not reported.
+// count is a number of tokens: reported when it is a whole number from 0 up. Null counts as not reported.
 type count struct {
-	n    int64
-	told bool
-	bad  bool // reported, and no such number
+	n        int64
+	reported bool
+	bad      bool // reported, and no such number
 }
 
 func countOf(raw []byte) count {
 	if n, ok := digits(raw); ok { // as nearly all are
-		return count{n: n, told: true}
+		return count{n: n, reported: true}
 	}
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || f < 0 || f > 1<<53 || f != math.Trunc(f) {
 		return count{bad: len(raw) > 0 && string(raw) != "null"}
 	}
-	return count{n: int64(f), told: true}
+	return count{n: int64(f), reported: true}
 }
 
 // plus returns the sum of c and what is counted beside it, which may not be reported.
 func (c count) plus(part count) count {
-	return count{n: c.n + part.n, told: c.told, bad: c.bad || part.bad}
+	return count{n: c.n + part.n, reported: c.reported, bad: c.bad || part.bad}
 }
 
 // or returns c, or other where c was not reported.
 func (c count) or(other count) count {
-	if c.told {
+	if c.reported {
 		return c
 	}
 	return other
@@ -146,8 +146,8 @@ const usdMax = 1e9
 
 // amount is a sum of money in USD: reported when it is a number from 0 to usdMax.
 type amount struct {
-	usd  float64
-	told bool
+	usd      float64
+	reported bool
 }
 
 func amountOf(raw []byte) amount {
@@ -155,7 +155,7 @@ func amountOf(raw []byte) amount {
 	if err != nil || !(f >= 0 && f <= usdMax) {
 		return amount{}
 	}
-	return amount{usd: f, told: true}
+	return amount{usd: f, reported: true}
 }
 
 // digits reads a number of at most 15 digits, and nothing else.

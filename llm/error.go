@@ -14,15 +14,15 @@ type Class uint8
 // The zero Class belongs to success, and to an attempt that its caller
 // cancelled.
 const (
-	// Capacity: the server has no room now. Slow down and ask again, for as
+	// Capacity: the server has no room now. Slow down and try again, for as
 	// long as it takes.
 	Capacity Class = iota + 1
-	// Transient: the attempt failed by accident. Ask again a bounded number of
+	// Transient: the attempt failed by accident. Try again a bounded number of
 	// times.
 	Transient
-	// Permanent: this row cannot succeed. Asking again changes nothing.
+	// Permanent: this row cannot succeed. Trying again changes nothing.
 	Permanent
-	// Fatal: no row can succeed until somebody mends the account, key, model or
+	// Fatal: no row can succeed until somebody fixes the account, key, model or
 	// address.
 	Fatal
 )
@@ -94,7 +94,7 @@ const (
 // what it means, and the facts that the reason promises. It never holds a
 // credential.
 type Error struct {
-	// Provider is the client's name; empty where no provider was asked.
+	// Provider is the client's name; empty where no provider was called.
 	Provider string
 	// Status is the HTTP status; 0: no reply came.
 	Status int
@@ -108,11 +108,11 @@ type Error struct {
 	// the same name for the same verdict: "400 invalid_request_error unknown_parameter", "html",
 	// "malformed_response". At most 100 bytes, never any part of a message. Empty: settings are not to blame.
 	Alike string
-	// Code and Type are the provider's own words; empty: it told none.
+	// Code and Type are the provider's own words; empty: it gave none.
 	Code, Type string
 	// RetryAfter is the least wait that the server asked for; 0: it asked for none.
 	RetryAfter time.Duration
-	// Remaining0 says that the server told of an exhausted limit, and Reset when it is
+	// Remaining0 says that the server reported an exhausted limit, and Reset when it is
 	// filled again, counted from the reply.
 	Remaining0 bool
 	Reset      time.Duration

@@ -62,7 +62,7 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 	}
 	text := serverText(o, title)
 	if e.Class == Fatal {
-		text += " (" + mending(o) + ")"
+		text += " (" + advice(o) + ")"
 	} else if remedy := remedyOf(o.Fault); remedy != "" {
 		text += " (" + remedy + ")"
 	}
@@ -90,8 +90,8 @@ func serverText(o *Outcome, title string) string {
 	return text
 }
 
-// mending tells the reader of a fatal error what to do.
-func mending(o *Outcome) string {
+// advice says what to do about a fatal error.
+func advice(o *Outcome) string {
 	status := o.Status
 	if status/100 == 2 && o.Fault != nil {
 		status = o.Fault.Status

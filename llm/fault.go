@@ -23,7 +23,7 @@ type Fault struct {
 	// Code and Type are the provider's words for what is wrong, Detail a
 	// narrower one where it has such (Anthropic's details.error_code,
 	// OpenRouter's metadata.reason, Azure's innererror.code, Gemini's
-	// ErrorInfo). Empty: not told.
+	// ErrorInfo). Empty: not reported.
 	Code, Type, Detail string
 	// Message is for people. Empty: none.
 	Message string
@@ -374,7 +374,7 @@ const noModel = " is not a valid model ID"
 
 // exceedsLimit reads OpenAI's two numbers, "Limit 30000, Requested 36278". It
 // answers the same type and code when a request waits for room in the limit
-// and when it can never fit, and tells the numbers nowhere else.
+// and when it can never fit, and gives the numbers nowhere else.
 func exceedsLimit(message string) bool {
 	limit, ok := numberAfter(message, "Limit ")
 	if !ok {

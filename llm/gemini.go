@@ -87,10 +87,10 @@ func appendContent(dst []byte, role, text string) []byte {
 	return append(dst, "}]}"...)
 }
 
-// geminiReply is what matters of a reply, as far as it was told.
+// geminiReply is what matters of a reply, as far as it was reported.
 type geminiReply struct {
 	candidates, feedback, fault []byte
-	counted                     bool // there is a usage, whatever it tells
+	counted                     bool // there is a usage, whatever it says
 	usage                       geminiUsage
 }
 
@@ -111,7 +111,7 @@ func (v *geminiReply) read(body []byte, r *Reply) {
 		case "promptFeedback":
 			v.feedback = value
 		case "usageMetadata":
-			v.counted = isTold(value)
+			v.counted = isReported(value)
 			v.usage.read(value)
 		case "error":
 			v.fault = value
@@ -163,7 +163,7 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 		r.FinishReason = blocked
 		o.Finish = FinishFilter
 		return
-	case v.counted || isTold(v.feedback) || r.Model != "":
+	case v.counted || isReported(v.feedback) || r.Model != "":
 		o.Form = FormNoChoices // this format leaves empty lists out
 		return
 	default:

@@ -8,10 +8,10 @@
 // batch for many prompts at once. The prompt, and where the answer goes, are up to the packages below this one: template
 // renders prompts, row reads rows and writes results.
 //
-//	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: llm.NewSecret(key), Model: "gpt-6-luna"})
+//	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: redact.NewSecret(key), Model: "gpt-6-luna"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})
 //	exchange, err := client.Do(ctx, prepared)
-//	if e, ok := errors.AsType[*llm.Error](err); ok && e.Class == llm.Capacity { /* slow down, ask again */ }
+//	if e, ok := errors.AsType[*llm.Error](err); ok && e.Class == llm.Capacity { /* slow down, try again */ }
 //	fmt.Println(exchange.Reply.Text)
 package llm
 
@@ -22,7 +22,7 @@ import (
 )
 
 // Request is one question in words that all wire formats share. Its zero value
-// asks an empty prompt of the client's own model. A Request is only read, never
+// sends an empty prompt to the client's own model. A Request is only read, never
 // kept.
 type Request struct {
 	// Model overrides the client's model. Empty: the client's.
@@ -48,7 +48,7 @@ type Request struct {
 	Schema *schema.Schema
 	// Rejected is the reply that an earlier attempt gave and Complaint what was
 	// wrong with it. With a Complaint both are sent after the prompt, so that the
-	// model can mend its answer. Empty: nothing is sent.
+	// model can correct its answer. Empty: nothing is sent.
 	Rejected, Complaint string
 }
 
@@ -56,9 +56,9 @@ type Request struct {
 type Reply struct {
 	// Text is the answer, never empty in a reply without an error.
 	Text string
-	// Model is the model that answered, as the server tells it. Empty: it did not tell.
+	// Model is the model that answered, as the server reports it. Empty: not reported.
 	Model string
-	// ID is the provider's own id of the reply. Empty: it did not tell.
+	// ID is the provider's own id of the reply. Empty: not reported.
 	ID string
 	// FinishReason is the provider's own word for why the model stopped.
 	FinishReason string

@@ -18,7 +18,7 @@ type ChatCompletions struct {
 	// OpenAI's own newer models demand, instead of max_tokens, which is all that
 	// some compatible servers know.
 	MaxCompletionTokens bool
-	// Azure asks as Azure OpenAI wants to be asked: the path with the
+	// Azure sends requests as Azure OpenAI wants them: the path with the
 	// deployment (or /openai/v1 where AzureAPIVersion is empty), the key in
 	// api-key.
 	Azure           bool
@@ -113,7 +113,7 @@ func appendMessage(dst []byte, role, content string) []byte {
 	return append(dst, '}')
 }
 
-// chatReply is what matters of a reply, as far as it was told.
+// chatReply is what matters of a reply, as far as it was reported.
 type chatReply struct {
 	choices, fault []byte
 	usage          openAIUsage
@@ -159,7 +159,7 @@ func (c *chatChoice) read(raw []byte) {
 		case "error":
 			c.fault = value
 		case "message":
-			c.answered = isTold(value)
+			c.answered = isReported(value)
 			c.readMessage(value)
 		}
 	}
@@ -265,7 +265,7 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 	var v chatReply
 	v.read(body, r)
 	r.Usage = v.usage.usage()
-	if isError(v.fault) || !isTold(v.choices) {
+	if isError(v.fault) || !isReported(v.choices) {
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return

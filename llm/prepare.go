@@ -20,7 +20,7 @@ import (
 // Prepared is a request as it goes over the wire, ready to be sent any number
 // of times. It is read only.
 type Prepared struct {
-	// Model is the model asked.
+	// Model is the model called.
 	Model string
 	// Body is the JSON sent. It holds no credential but what the extra body holds.
 	Body []byte
@@ -37,7 +37,7 @@ type address struct {
 }
 
 // Target returns the host and path that the request goes to, without
-// credentials. Together with Body it identifies what is asked of whom: some
+// credentials. Together with Body it identifies what is sent to whom: some
 // wire formats name the model in the path alone.
 func (p *Prepared) Target() string { return p.target }
 

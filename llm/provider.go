@@ -36,7 +36,7 @@ type Provider struct {
 	Name string
 	// BaseURL is its own address. Empty: each user has another, or there is none.
 	BaseURL string
-	// Model is asked where no model is set. Empty: one must be.
+	// Model is called where no model is set. Empty: one must be.
 	Model string
 	// Keyless says that it takes no key, whatever the address.
 	Keyless bool
@@ -161,7 +161,7 @@ type ProviderConfig struct {
 	// ExtraHeaders and Redactor are those of [ClientConfig].
 	ExtraHeaders redact.Secret    `json:"-"`
 	Redactor     *redact.Redactor `json:"-"`
-	// Model is asked where the request names none; for "azure" the name of the
+	// Model is called where the request names none; for "azure" the name of the
 	// deployment. Required, except for "mock".
 	Model string
 	// AzureAPIVersion, such as 2024-10-21, chooses Azure's dated path. Empty: its

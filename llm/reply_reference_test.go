@@ -66,26 +66,26 @@ type referenceCommonUsage struct {
 }
 
 func (u *referenceCommonUsage) usage(t tally) *Usage {
-	if !t.cached.told {
+	if !t.cached.reported {
 		t.cached = u.Hits
 	}
-	if !t.written.told {
+	if !t.written.reported {
 		t.written = u.Created
 	}
-	if !t.reasoning.told {
+	if !t.reasoning.reported {
 		t.reasoning = u.Thoughts
 	}
 	t.total = u.Total
 	cost, ok := u.Cost.(float64)
 	upstream, upstreamOK := u.CostDetails.Upstream.(float64)
 	switch ok = ok && cost >= 0 && cost <= usdMax; {
-	case !ok && u.Ticks.told:
+	case !ok && u.Ticks.reported:
 		cost, ok = float64(u.Ticks.n)/1e10, true
 	case u.OwnKey == true:
 		cost, ok = cost+upstream, ok && upstreamOK && upstream >= 0 && upstream <= usdMax
 	}
 	if ok {
-		t.cost = amount{usd: cost, told: true}
+		t.cost = amount{usd: cost, reported: true}
 	}
 	return t.usage()
 }
@@ -178,7 +178,7 @@ func referenceMessages(body []byte, r *Reply, o *Outcome) {
 		// Here input_tokens leaves out what was read from or written to a cache.
 		t := tally{prompt: u.Input, completion: u.Output, cached: u.CacheRead, written: u.CacheWrite, written1h: u.Lifetimes.Hour, reasoning: u.Details.Thinking}
 		if sum := u.Lifetimes.Short.n + u.Lifetimes.Hour.n; sum > t.written.n {
-			t.written = count{n: sum, told: true}
+			t.written = count{n: sum, reported: true}
 		}
 		t.prompt.n += t.cached.n + t.written.n
 		t.prompt.bad = t.prompt.bad || t.cached.bad || t.written.bad || u.Lifetimes.Short.bad || u.Lifetimes.Hour.bad

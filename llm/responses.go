@@ -53,7 +53,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-// responsesReply is what matters of a reply, as far as it was told.
+// responsesReply is what matters of a reply, as far as it was reported.
 type responsesReply struct {
 	status                    string
 	ended                     bool // status is there, if only as null
@@ -108,7 +108,7 @@ func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 	v.read(body, r)
 	r.FinishReason, r.Usage = v.status, v.usage.usage()
 	switch {
-	case isError(v.fault) || !isTold(v.output):
+	case isError(v.fault) || !isReported(v.output):
 		o.Fault = readFault(body)
 		o.Form = FormMalformed
 		return

@@ -23,30 +23,30 @@ func (t *tally) complete() bool {
 	if t.prompt.bad || t.completion.bad {
 		return false
 	}
-	if t.prompt.told == t.completion.told {
-		return t.prompt.told
+	if t.prompt.reported == t.completion.reported {
+		return t.prompt.reported
 	}
 	missing := &t.prompt
-	if t.prompt.told {
+	if t.prompt.reported {
 		missing = &t.completion
 	}
 	switch rest := t.total.n - t.prompt.n - t.completion.n; {
-	case t.total.told && rest >= 0:
-		*missing = count{n: missing.n + rest, told: true}
+	case t.total.reported && rest >= 0:
+		*missing = count{n: missing.n + rest, reported: true}
 	case t.omitsZeros:
-		missing.told = true
+		missing.reported = true
 	}
-	return missing.told
+	return missing.reported
 }
 
 // settle adds what some servers leave out of prompt or completion but count in their total, and bill: xAI its reasoning,
 // Gemini's OpenAI endpoint its thoughts. A part that is larger than the whole cannot be included in it.
 func (t *tally) settle() {
-	if t.prompt.told && t.cached.n > t.prompt.n && (t.total.n == 0 || t.prompt.n+t.completion.n+t.cached.n <= t.total.n) {
+	if t.prompt.reported && t.cached.n > t.prompt.n && (t.total.n == 0 || t.prompt.n+t.completion.n+t.cached.n <= t.total.n) {
 		t.prompt.n += t.cached.n // xAI, at times
 	}
 	switch missing := t.total.n - t.prompt.n - t.completion.n; {
-	case t.prompt.told && missing > 0:
+	case t.prompt.reported && missing > 0:
 		t.completion.n += missing
 	case t.total.n == 0 && t.reasoning.n > t.completion.n:
 		t.completion.n += t.reasoning.n
@@ -59,7 +59,7 @@ func (t *tally) usage() *Usage {
 	switch {
 	case t.complete():
 		t.settle()
-	case !t.cost.told:
+	case !t.cost.reported:
 		return nil
 	}
 	u := &struct { // one allocation for the usage and all that it points to
@@ -70,22 +70,22 @@ func (t *tally) usage() *Usage {
 		Usage:  Usage{PromptTokens: t.prompt.n, CompletionTokens: t.completion.n, TotalTokens: t.total.n},
 		cached: t.cached.n, written: t.written.n, written1h: t.written1h.n, reasoning: t.reasoning.n, cost: t.cost.usd,
 	}
-	if !t.total.told {
+	if !t.total.reported {
 		u.TotalTokens = t.prompt.n + t.completion.n
 	}
-	if t.cached.told {
+	if t.cached.reported {
 		u.CachedTokens = &u.cached
 	}
-	if t.written.told {
+	if t.written.reported {
 		u.CacheWriteTokens = &u.written
 	}
-	if t.written1h.told {
+	if t.written1h.reported {
 		u.CacheWrite1hTokens = &u.written1h
 	}
-	if t.reasoning.told {
+	if t.reasoning.reported {
 		u.ReasoningTokens = &u.reasoning
 	}
-	if t.cost.told {
+	if t.cost.reported {
 		u.Cost = &u.cost
 	}
 	return &u.Usage
@@ -103,7 +103,7 @@ func (t *tally) readLifetimes(raw []byte) {
 		}
 	}
 	if sum := short.n + t.written1h.n; sum > t.written.n {
-		t.written = count{n: sum, told: true}
+		t.written = count{n: sum, reported: true}
 	}
 	t.written.bad = t.written.bad || short.bad || t.written1h.bad
 }
@@ -189,11 +189,11 @@ func (u *openAIUsage) usage() *Usage {
 	u.cached, u.reasoning, u.written = u.cached.or(u.hits), u.reasoning.or(u.thoughts), u.written.or(u.created)
 	u.readLifetimes(u.lifetimes)
 	switch {
-	case !u.cost.told && u.ticks.told:
-		u.cost = amount{usd: float64(u.ticks.n) / ticksPerUSD, told: true}
+	case !u.cost.reported && u.ticks.reported:
+		u.cost = amount{usd: float64(u.ticks.n) / ticksPerUSD, reported: true}
 	case u.ownKey:
 		// The cost is OpenRouter's fee alone. Other calls may report the upstream cost too, which their cost includes.
-		u.cost = amount{usd: u.cost.usd + u.upstream.usd, told: u.cost.told && u.upstream.told}
+		u.cost = amount{usd: u.cost.usd + u.upstream.usd, reported: u.cost.reported && u.upstream.reported}
 	}
 	return u.tally.usage()
 }

@@ -10,19 +10,19 @@ import (
 
 // maxWait bounds every wait that a server asks for. A row that waits holds up
 // the results behind it, and a header may be wrong: a clock that is off, a
-// proxy's fixed day. So the server is asked again after an hour at the latest.
+// proxy's fixed day. So the server is called again after an hour at the latest.
 // Where it meant a whole day, as quotas of a day do, that costs one refused
 // call an hour.
 const maxWait = time.Hour
 
 // Wait is what a server told about when to come back. Every duration counts
-// from the moment the reply came, lies in (0, 1h], and is 0 when not told: a
+// from the moment the reply came, lies in (0, 1h], and is 0 when not reported: a
 // longer wait counts as an hour, after which the server may ask for another.
 type Wait struct {
 	// RetryAfter is the least wait before any further attempt.
 	RetryAfter time.Duration
 	// Remaining0 says that a limit is exhausted, Reset when there is room again
-	// (0: not told): after RetryAfter, where that is sooner than when all
+	// (0: not reported): after RetryAfter, where that is sooner than when all
 	// exhausted limits are as full as they can be, which is what most servers
 	// tell in their reset headers.
 	Remaining0 bool
@@ -98,7 +98,7 @@ func (w *Wait) readLimits(limits string, clock time.Time) {
 	flush()
 }
 
-// settle makes RetryAfter, where told, the latest end of the exhausted limit.
+// settle makes RetryAfter, where reported, the latest end of the exhausted limit.
 func (w *Wait) settle() {
 	if w.RetryAfter > 0 {
 		w.Reset = min(w.Reset, w.RetryAfter)
@@ -106,7 +106,7 @@ func (w *Wait) settle() {
 }
 
 // limitHeaders returns the pair of headers that tell of one limit, if name is
-// the one that tells how much remains of it:
+// the one that says how much remains of it:
 //
 //	X-Ratelimit-Remaining, X-Ratelimit-Remaining-Requests   (OpenAI and most others)
 //	Anthropic-Ratelimit-Requests-Remaining                   (Anthropic)

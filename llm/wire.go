@@ -73,19 +73,19 @@ func readReply(w Wire, body []byte, r *Reply, o *Outcome) {
 	w.ReadReply(body, r, o)
 }
 
-// setWait notes what the server told about when to come back: its headers,
+// setWait notes what the server reported about when to come back: its headers,
 // then what its error object says in their place.
 func (e *Error) setWait(o *Outcome, now time.Time) {
 	wait := ParseWait(o.Header, now)
 	if f := o.Fault; f != nil {
-		told := ParseWait(f.Header, now)
-		for _, d := range [...]time.Duration{f.RetryDelay, told.RetryAfter} {
+		repeated := ParseWait(f.Header, now)
+		for _, d := range [...]time.Duration{f.RetryDelay, repeated.RetryAfter} {
 			if wait.RetryAfter == 0 {
 				wait.RetryAfter = d
 			}
 		}
-		wait.Remaining0 = wait.Remaining0 || told.Remaining0
-		wait.Reset = max(wait.Reset, told.Reset)
+		wait.Remaining0 = wait.Remaining0 || repeated.Remaining0
+		wait.Reset = max(wait.Reset, repeated.Reset)
 		wait.settle()
 	}
 	e.RetryAfter, e.Remaining0, e.Reset = wait.RetryAfter, wait.Remaining0, wait.Reset

@@ -1,4 +1,4 @@
-// Package batch asks a language model many prompts at once and gathers the answers in the order of the prompts.
+// Package batch sends a language model many prompts at once and gathers the answers in the order of the prompts.
 //
 //	b, err := batch.New(batch.Default())
 //	reply, err := b.Do(ctx, client, &batch.Request{Prompts: []string{"Say hello.", "Say goodbye."}})
@@ -17,9 +17,9 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Batch asks many prompts at once and gathers their answers in the order of the
+// Batch sends many prompts at once and gathers their answers in the order of the
 // prompts. It bounds what a request may ask for, spreads calls over the minute
-// where a provider's limit says so, and asks again, with exponential backoff and
+// where a provider's limit says so, and retries, with exponential backoff and
 // a bounded number of times, what met no capacity or bad luck. What makes a call
 // is given to it: a [*llm.Client], or something with a pool behind it.
 //
@@ -30,7 +30,7 @@ type Batch struct {
 	limit map[string]chan struct{} // by provider: a token for each call of the last minute
 }
 
-// Caller makes calls for a [Batch]. It is asked from several goroutines at
+// Caller makes calls for a [Batch]. It is called from several goroutines at
 // once. [*llm.Client] is one.
 type Caller interface {
 	// Provider is the one that calls go to, as [Config.RPM] names it.
@@ -58,7 +58,7 @@ type Config struct {
 	// limit waits. 0, or no entry: no limit.
 	RPM map[string]int
 	// Retry bounds the attempts at a prompt. Errors of capacity count too, and the wait is at least what the server asked
-	// for in Retry-After. A server that asks for more than MaxDelay is not asked again.
+	// for in Retry-After. A server that asks for more than MaxDelay is not called again.
 	Retry pool.RetryConfig
 	// MaxContentBytes bounds the sum of all answers: beyond it no further call
 	// starts and Do returns a [*ReplyTooLargeError]. 0: no bound.
@@ -117,7 +117,7 @@ func New(cfg Config) (*Batch, error) {
 
 // Request is a batch of prompts. Do only reads it.
 type Request struct {
-	// Prompts are asked one by one, at least one.
+	// Prompts are sent one by one, at least one.
 	Prompts []string `json:"prompts"`
 	// Contexts are sent as a user message before the prompt of the same place.
 	// Nil: none; a nil or empty element: none for that prompt.
@@ -125,7 +125,7 @@ type Request struct {
 	// MaxParallel is the most calls in flight, brought between 1 and the limit.
 	// 0: the default.
 	MaxParallel int `json:"max_parallel,omitempty"`
-	// Model is asked instead of the caller's own. Empty: that one.
+	// Model is called instead of the caller's own. Empty: that one.
 	Model string `json:"model,omitempty"`
 }
 
@@ -151,7 +151,7 @@ func (b *Batch) parallel(r *Request) int {
 
 // TryTurn counts a call to a provider if [Config.RPM] allows one now. Do
 // waits for the turn of each of its calls by itself: this is for a caller that
-// learns only then that another provider is to be asked. ended must be called at
+// learns only then that another provider must be called. ended must be called at
 // the end of the call; it is nil unless ok.
 func (b *Batch) TryTurn(provider string) (ended func(), ok bool) {
 	limit := b.limit[provider]
@@ -192,7 +192,7 @@ func turnEnded(limit chan struct{}) func() {
 }
 
 // wait returns the wait after the n-th failure of a prompt; ok is false when it
-// should not be asked again.
+// should not be sent again.
 func (b *Batch) wait(n int, retryAfter time.Duration) (d time.Duration, ok bool) {
 	r := &b.cfg.Retry
 	if n >= r.MaxAttempts || retryAfter > r.MaxDelay {

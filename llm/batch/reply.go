@@ -18,8 +18,8 @@ const (
 type Reply struct {
 	// Results are in the order of the prompts, one for each.
 	Results []Result `json:"results"`
-	// TotalTokens sums what was told of tokens, of failed attempts too. Nil:
-	// nothing was told.
+	// TotalTokens sums the reported tokens, of failed attempts too. Nil:
+	// none were reported.
 	TotalTokens *Tokens `json:"total_tokens"`
 	// TotalTimeMS is the time from the start to the last result, in
 	// milliseconds.
@@ -96,7 +96,7 @@ type AllFailedError struct {
 // Total is the number of prompts.
 func (e *AllFailedError) Total() int { return len(e.Reply.Results) }
 
-// Error tells the number of prompts and the first error.
+// Error gives the number of prompts and the first error.
 func (e *AllFailedError) Error() string {
 	return fmt.Sprintf("all %d prompts failed, the first with: %s", e.Total(), e.Reply.Results[0].Error)
 }
@@ -138,7 +138,7 @@ type TooLargeError struct {
 	Size, Max int
 }
 
-// Error tells both.
+// Error gives both.
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("batch has %d prompts, at most %d are allowed: send several batches", e.Size, e.Max)
 }
@@ -146,12 +146,12 @@ func (e *TooLargeError) Error() string {
 // ReplyTooLargeError says that the answers to a batch are too large
 // together.
 type ReplyTooLargeError struct {
-	// Size is how many bytes there were when no further prompt was asked, Max
+	// Size is how many bytes there were when no further prompt was sent, Max
 	// how many there may be.
 	Size, Max int
 }
 
-// Error tells both.
+// Error gives both.
 func (e *ReplyTooLargeError) Error() string {
 	return fmt.Sprintf("answers take %d bytes, at most %d are allowed: send fewer prompts at a time", e.Size, e.Max)
 }

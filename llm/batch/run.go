@@ -11,19 +11,19 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Do asks the prompts of r and waits for all results. Prompts start in their
+// Do sends the prompts of r and waits for all results. Prompts start in their
 // order, at most MaxParallel calls being in flight.
 //
 // A prompt that fails takes nothing from the others: the reply holds an error in
 // its place, and the error of Do is nil as long as one prompt was answered. If
 // none was it is a [*RateLimitedError], where that was for want of capacity, or
-// an [*AllFailedError]; if nothing was asked a [*TooLargeError] or one that
+// an [*AllFailedError]; if nothing was sent a [*TooLargeError] or one that
 // wraps [ErrRequest]. The answers being too large together is a
 // [*ReplyTooLargeError].
 //
 // No further call starts once one had a fatal error, once a prompt found no
 // capacity in all its attempts while no other was answered, or when ctx ends.
-// Prompts that were not asked then fail with that error.
+// Prompts that were not sent then fail with that error.
 func (b *Batch) Do(ctx context.Context, caller Caller, r *Request) (*Reply, error) {
 	if err := b.Check(r); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ type batchRun struct {
 	large  *ReplyTooLargeError
 }
 
-// ask asks the i-th prompt until it is answered, or fails for good. waits ends
+// ask sends the i-th prompt until it is answered, or fails for good. waits ends
 // when the batch does, and with it all that is not a call in flight.
 func (run *batchRun) ask(ctx, waits context.Context, i int) (content string, err error) {
 	request := run.cfg.Request
@@ -128,7 +128,7 @@ func (run *batchRun) fault(err error) *llm.Error {
 	return &llm.Error{Provider: run.caller.Provider(), Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
 }
 
-// notAsked is the error of a prompt that was not asked, for the batch has ended.
+// notAsked is the error of a prompt that was not sent, for the batch has ended.
 func (run *batchRun) notAsked(waits context.Context) error {
 	cause := context.Cause(waits)
 	e := &llm.Error{Reason: llm.ReasonCancelled}

@@ -48,8 +48,8 @@ func (s *Secret) EnvDecode(text string) error {
 func (s Secret) IsSet() bool { return s.value != nil || s.path != "" }
 
 // Value returns the secret, "" when it is not set. A secret in a file is read
-// anew at each call, without the newline at its end, so that a rotated key is
-// found: keep the value for the calls, ask again on SIGHUP and before a probe.
+// again at each call, without the newline at its end, so that a rotated key is
+// found: keep the value for the calls, read it again on SIGHUP and before a probe.
 // The error names the file.
 func (s Secret) Value() (string, error) {
 	if s.value != nil {

@@ -26,11 +26,11 @@ func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix 
 // object of reason, error, the facts of err in the order of their names, and errors, the
 // attempts. An F_error of an earlier run is replaced. Everything else in the row stays,
 // also an F of an earlier run: a failed row keeps what it came with, and Stage-Status
-// tells it from a success.
+// distinguishes it from a success.
 //
 // maxBytes bounds the body in bytes; 0: no bound. What does not fit is left out, by the first
 // of these that is enough: facts and errors beyond 500 bytes each are cut and only the
-// last attempts told; the row is left out but for body_preview; facts and attempts are
+// last attempts listed; the row is left out but for body_preview; facts and attempts are
 // left out. row is nil when there is none, as for an invalid row, whose body_preview is
 // among the facts of err.
 func (f *Format) AppendError(dst []byte, row *Row, err *llm.Error, attempts []auditlog.AttemptError, maxBytes int) []byte {
@@ -101,7 +101,7 @@ type failure struct {
 	attempts []auditlog.AttemptError
 }
 
-// maxShortList is how many attempts, and items of a fact, a shortened failure tells.
+// maxShortList is how many attempts, and items of a fact, a shortened failure lists.
 const maxShortList = 8
 
 // shorten cuts what is longer than a preview. It changes copies only.
