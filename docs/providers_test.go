@@ -26,7 +26,7 @@ var (
 )
 
 func TestEveryExampleOfAProviderWorks(t *testing.T) {
-	examples := read(t)
+	examples := examples(t)
 	var sections []string
 	for _, e := range examples {
 		sections = append(sections, e.section)
@@ -75,7 +75,7 @@ func TestEveryProviderOfTheTableIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	examples := read(t)
+	examples := examples(t)
 	for _, name := range llm.Providers() {
 		if name == llm.Mock {
 			continue // built in: the demo has it
@@ -101,8 +101,8 @@ func (e *example) run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// read finds the examples.
-func read(t *testing.T) []example {
+// examples finds the examples.
+func examples(t *testing.T) []example {
 	t.Helper()
 	text, err := os.ReadFile("providers.md")
 	if err != nil {
