@@ -140,7 +140,7 @@ func TestALoginThatIsLostIsToldOfAndTakenUpAgain(t *testing.T) {
 			in.load(20)
 			g.mend()
 			in.await(20)
-			s.says("going on", "area=connection")
+			s.says("recovered", "area=connection")
 			if ok, why := s.ready(); !ok {
 				t.Errorf("mended, and not ready: %s", why)
 			}
