@@ -41,15 +41,15 @@ func (c *Caller) Exhausted() error { return c.ledger.Exhausted() }
 type Outcome struct {
 	Exchange *llm.Exchange
 	Event    *auditlog.Call
-	Fault    *llm.Error // nil: it succeeded
+	Err      *llm.Error // nil: it succeeded
 }
 
 // Outcome makes the audit event of a call that a target was sent, with its cost. err is why the call failed, or why its
 // reply is not taken. Once the event is recorded, the outcome must be handed to [Caller.Count].
 func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
 	o := Outcome{Exchange: x}
-	o.Fault, _ = errors.AsType[*llm.Error](err)
-	o.Event = c.event(c.At(target), p.Model, a, x, o.Fault)
+	o.Err, _ = errors.AsType[*llm.Error](err)
+	o.Event = c.event(c.At(target), p.Model, a, x, o.Err)
 	return o
 }
 
@@ -62,8 +62,8 @@ func (c *Caller) Count(o Outcome) {
 // Verdict is what the pool makes of the call.
 func (o Outcome) Verdict() pool.Verdict {
 	verdict := pool.Verdict{}
-	if o.Fault != nil {
-		verdict = Judge(o.Fault, o.Exchange)
+	if o.Err != nil {
+		verdict = Judge(o.Err, o.Exchange)
 	}
 	if o.Event.Usage != nil {
 		verdict.Weight = o.Event.Usage.TotalTokens

@@ -24,17 +24,17 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 		return struct{}{}, verdict
 	}
 	if err := e.addressTo(j, a.Server); err != nil {
-		fault := call.AsError(err)
-		return struct{}{}, e.failed(j, a, fault, call.Judge(fault, &llm.Exchange{}))
+		failure := call.AsError(err)
+		return struct{}{}, e.failed(j, a, failure, call.Judge(failure, &llm.Exchange{}))
 	}
-	e.renewKey(a)
+	e.reloadKey(a)
 	call, reply, span := e.call(ctx, j, a)
 	e.record(j, a, call)
-	span.End(call.Event, call.Exchange, call.Fault)
-	if call.Fault != nil {
-		return struct{}{}, e.failed(j, a, call.Fault, call.Verdict())
+	span.End(call.Event, call.Exchange, call.Err)
+	if call.Err != nil {
+		return struct{}{}, e.failed(j, a, call.Err, call.Verdict())
 	}
-	e.landed(j, reply)
+	e.shareReply(j, reply)
 	return struct{}{}, call.Verdict()
 }
 
@@ -49,86 +49,71 @@ func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 	return verdict, false
 }
 
-// addressTo prepares the request for the server that the pool chose, unless it is already.
-func (e *Executor) addressTo(j *job, server int) error {
-	if server == j.target {
+// addressTo prepares the request for the target that the pool chose, unless it is prepared for it already.
+func (e *Executor) addressTo(j *job, target int) error {
+	if target == j.target {
 		return nil
 	}
-	return e.address(j, server)
+	return e.address(j, target)
 }
 
-// address makes the bytes that go over the wire to a target. A model that the row names is asked of the first one alone:
-// others would not know it.
-func (e *Executor) address(j *job, to int) (err error) {
-	j.request.Model = e.caller.At(to).Model()
-	if to == 0 && j.model != "" {
-		j.request.Model = j.model
-	}
-	if j.target != to { // what one model was told of its reply means nothing to another
-		j.request.Rejected, j.request.Complaint = "", ""
-	}
-	j.target = to
-	j.prepared, err = e.caller.At(to).Prepare(&j.request)
-	return err
-}
-
-// renewKey reads the keys again before a probe of a paused stage: they may be what was fixed.
-func (e *Executor) renewKey(a pool.Attempt) {
+// reloadKey reloads the API keys before a probe of a paused stage: they may be what was fixed.
+func (e *Executor) reloadKey(a pool.Attempt) {
 	if !a.Probe {
 		return
 	}
 	if err := e.caller.ReloadKey(); err != nil {
-		e.log.Warn("key not read again, the old one stays", slog.Any("error", err))
+		e.log.Warn("API keys not reloaded, the old ones stay in use", slog.Any("error", err))
 	}
 }
 
-// call sends the request and validates the reply. The span ends with the exchange; what follows is our own work.
+// call sends the request and accepts the reply. The span ends with the exchange; what follows is the stage's own work.
 func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt) (call call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
 	e.logStarted(j.row, a)
 	span = tracing.Of(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
 	x, err := to.Do(ctx, j.prepared)
-	span.Over()
+	span.ExchangeEnded()
 	if err == nil {
 		reply, err = e.accept(j, x)
 	}
 	return e.caller.Outcome(j.target, j.prepared, a, x, err), reply, span
 }
 
-// accept validates a reply and builds the result of it, here on the worker, where many can do so at once.
+// accept validates a reply and builds the result, on the worker, where many can do so at once. After a reply that does
+// not satisfy the schema the job's next request quotes it and says what was wrong.
 func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 	a := &answer{Text: x.Reply.Text, Model: x.Reply.Model, Usage: x.Reply.Usage}
 	if a.Model == "" {
 		a.Model = j.prepared.Model
 	}
 	var err error
-	if j.body, j.tooLarge, err = e.prompt.result(j, a); err != nil {
-		// Ask again, and say what was wrong.
-		if fault, ok := errors.AsType[*llm.Error](err); ok {
-			fault.Provider, fault.Status = e.caller.At(j.target).Provider(), x.Status
-		}
-		j.request.Rejected, j.request.Complaint = x.Reply.Text, llm.Complaint(err)
-		if again := e.address(j, j.target); again != nil {
-			return nil, again
-		}
-		return nil, err
+	if j.body, j.tooLarge, err = e.prompt.result(j, a); err == nil {
+		return a, nil
 	}
-	return a, nil
+	if failure, ok := errors.AsType[*llm.Error](err); ok {
+		failure.Provider, failure.Status = e.caller.At(j.target).Provider(), x.Status
+	}
+	j.request.Rejected, j.request.Complaint = x.Reply.Text, llm.Complaint(err)
+	if unprepared := e.address(j, j.target); unprepared != nil {
+		return nil, unprepared
+	}
+	return nil, err
 }
 
-// record puts the call into the audit, the books, the row's own sum and the log.
+// record adds the call to the audit, the cost ledger, the row's own sum and the log.
 func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	j.row.RecordCall(call.Event)
 	e.caller.Count(call)
 	if e.Show != nil {
-		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // the row's own words, a secret among them perhaps
+		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret
 	}
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
-	e.logCall(j.row, a, call.Event, call.Fault)
+	e.logCall(j.row, a, call.Event, call.Err)
 }
 
-// failed adds a failed attempt to the chain that an error result shows.
-func (e *Executor) failed(j *job, a pool.Attempt, fault *llm.Error, verdict pool.Verdict) pool.Verdict {
+// failed adds a failed attempt to those that an error result lists.
+func (e *Executor) failed(j *job, a pool.Attempt, failure *llm.Error, verdict pool.Verdict) pool.Verdict {
 	if verdict.Class == pool.Cancelled {
 		return verdict
 	}
@@ -136,23 +121,25 @@ func (e *Executor) failed(j *job, a pool.Attempt, fault *llm.Error, verdict pool
 		j.errors = slices.Delete(j.errors, 1, 2)
 	}
 	j.errors = append(j.errors, auditlog.AttemptError{
-		Attempt: a.Number, Provider: fault.Provider, Class: fault.Class.String(), StatusCode: fault.Status, Error: fault.Error(),
+		Attempt: a.Number, Provider: failure.Provider, Class: failure.Class.String(), StatusCode: failure.Status, Error: failure.Error(),
 	})
-	if fault.Alike != "" {
-		verdict.Err = &alikeError{fault: fault, request: j.prepared}
+	if failure.Alike != "" {
+		verdict.Err = &alikeError{failure: failure, request: j.prepared}
 	}
 	return verdict
 }
 
-// alikeError is an error that all rows meet where the settings are wrong, with the request that met it.
+// alikeError is an error that all rows meet if the settings are wrong, with the request that met it.
 type alikeError struct {
-	fault   *llm.Error
+	failure *llm.Error
 	request *llm.Prepared
 }
 
-func (e *alikeError) Error() string { return e.fault.Error() }
+// Error is the text of the provider's error.
+func (e *alikeError) Error() string { return e.failure.Error() }
 
-func (e *alikeError) Unwrap() error { return e.fault }
+// Unwrap returns the provider's error.
+func (e *alikeError) Unwrap() error { return e.failure }
 
-// Shape shows the request without its contents.
+// Shape shows the request without its contents, for the log of a pause.
 func (e *alikeError) Shape() string { return e.request.Shape() }

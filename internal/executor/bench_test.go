@@ -21,7 +21,7 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// rowWay is what the executor does with a row and its one call, but for the call itself and the pool.
+// rowWay takes a row through the executor and its one call, except the call itself and the pool.
 type rowWay struct {
 	executor *Executor
 	row      *consumer.Row
@@ -83,8 +83,8 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	}
 }
 
-// The number is about what there is today: prompt, request, result, events, the strings of four hashes, the steps of the
-// template. Pools of the library forget now and then what is in them, all the more under the race detector: the least of
+// The bound is a little over what is needed: prompt, request, result, events, the strings of four hashes, the steps of the
+// template. A sync.Pool drops what is in it now and then, all the more under the race detector: the least of
 // some tries counts.
 func TestARowTakesFewAllocationsOfTheExecutor(t *testing.T) {
 	w := newRowWay(t)
@@ -112,7 +112,7 @@ func TestALogWithoutDebugCostsNoAllocation(t *testing.T) {
 	}
 }
 
-// BenchmarkExecutor measures what the executor takes for one row with one call, but for the call itself and the pool.
+// BenchmarkExecutor measures the executor's work for one row with one call, except the call itself and the pool.
 func BenchmarkExecutor(b *testing.B) {
 	w := newRowWay(b)
 	b.ReportAllocs()

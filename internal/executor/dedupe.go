@@ -3,22 +3,19 @@ package executor
 import (
 	"context"
 	"sync"
-	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/pool"
+	"github.com/nats-io/nats.go"
 )
 
 const (
-	// lookUpRows is how many rows are rendered before their stored replies are looked up together, so that a store that
-	// is far away costs a round trip for many rows and not for each.
+	// lookUpRows is how many rows are rendered before their stored replies are looked up together, so that a distant store
+	// costs one round trip for many rows and not for each.
 	lookUpRows = 64
-	// lookUpsAtOnce bounds the look-ups under way.
+	// lookUpsAtOnce bounds the look-ups in flight.
 	lookUpsAtOnce = 16
 )
 
@@ -27,23 +24,24 @@ type dedupe struct {
 	flights *flights
 	store   *replyStore // nil: nothing is kept beyond the call
 
-	mu   sync.Mutex
-	back []*job // whose leader failed: they lead themselves
+	mu       sync.Mutex
+	requeued []*job // whose leader failed: they are submitted again
 }
 
-// newDedupe returns what STAGE_DEDUPE asks for.
+// newDedupe returns what STAGE_DEDUPE selects.
 func newDedupe(cfg *config.Config) *dedupe {
 	switch cfg.Rows.Dedupe {
 	case "inflight":
 		return &dedupe{flights: newFlights(0)}
-	case "stored": // what is on its way to the store serves from memory
+	case "stored": // a reply on its way to the store serves from memory
 		return &dedupe{flights: newFlights(cfg.Rows.DedupeTTL)}
 	default:
 		return nil
 	}
 }
 
-// OpenStore opens the store that STAGE_DEDUPE=stored asks for. It must be called before run.
+// OpenStore opens the store of replies that STAGE_DEDUPE=stored needs, and creates its stream. It must be called before
+// Run; with any other STAGE_DEDUPE it does nothing.
 func (e *Executor) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
 	if e.cfg.Rows.Dedupe == "stored" {
 		e.dedupe.store, err = openReplyStore(ctx, nc, e.cfg, e.log)
@@ -59,8 +57,8 @@ func (e *Executor) FlushStore(ctx context.Context) {
 }
 
 // lookUp finds the stored replies to the jobs' requests.
-func (d *dedupe) lookUp(ctx context.Context, jobs []*job) {
-	if d == nil || d.store == nil {
+func (e *Executor) lookUp(ctx context.Context, jobs []*job) {
+	if e.dedupe == nil || e.dedupe.store == nil {
 		return
 	}
 	var group sync.WaitGroup
@@ -68,48 +66,16 @@ func (d *dedupe) lookUp(ctx context.Context, jobs []*job) {
 	for _, j := range jobs {
 		room <- struct{}{}
 		group.Go(func() {
-			j.found = d.store.get(ctx, j.key)
+			j.found = e.dedupe.store.get(ctx, j.key)
 			<-room
 		})
 	}
 	group.Wait()
 }
 
-// takeBack returns the jobs that are to be submitted after all.
-func (d *dedupe) takeBack() []*job {
-	if d == nil {
-		return nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	jobs := d.back
-	d.back = nil
-	return jobs
-}
-
-// recallShared hands back the rows that wait for the call of another row and are no longer wanted: that call may wait for
-// capacity for ever, and the hand-over of their partition must not. A job that is about to wait, after it was found to be
-// wanted, is missed: the recall is repeated until the partition is handed over.
-func (e *Executor) recallShared() {
-	for _, j := range e.dedupe.recall() {
-		e.reply(j.row, consumer.Reply{HandedBack: true})
-	}
-}
-
-// recall returns the jobs that are no longer wanted out of those that wait for a leader, or to lead themselves.
-func (d *dedupe) recall() (unwanted []*job) {
-	if d == nil {
-		return nil
-	}
-	unwanted = d.flights.recall()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.back, unwanted = splitUnwanted(d.back, unwanted)
-	return unwanted
-}
-
-// shared answers the job without a call of its own if there is an answer, or will be. Else the job must be submitted.
-func (e *Executor) shared(j *job) bool {
+// share answers the job without a call of its own if the reply to an equal request is known, or will be. If it reports
+// false the job must be submitted, and leads: jobs with an equal request wait for its call.
+func (e *Executor) share(j *job) bool {
 	if e.dedupe == nil {
 		return false
 	}
@@ -126,15 +92,15 @@ func (e *Executor) shared(j *job) bool {
 	return e.answerWith(j, known, false)
 }
 
-// landed tells the other jobs with this request, and the store, what the leader was answered. It runs on a worker.
-func (e *Executor) landed(j *job, a *answer) {
+// shareReply answers the jobs that wait for this one's call, and stores the reply. It runs on a worker.
+func (e *Executor) shareReply(j *job, a *answer) {
 	if e.dedupe == nil {
 		return
 	}
-	for _, other := range e.dedupe.flights.land(j.key, a) {
-		tracing.Of(other.row).SharesWith(tracing.Of(j.row))
-		if !e.answerWith(other, a, false) {
-			e.giveBack(other)
+	for _, follower := range e.dedupe.flights.resolve(j.key, a) {
+		tracing.Of(follower.row).SharesWith(tracing.Of(j.row))
+		if !e.answerWith(follower, a, false) {
+			e.requeue(follower)
 		}
 	}
 	if e.dedupe.store != nil {
@@ -142,53 +108,63 @@ func (e *Executor) landed(j *job, a *answer) {
 	}
 }
 
-// ended lets go of the jobs that waited for one that was not answered. A verdict on the request holds for them too; what
-// was bad luck, or a stop, or a row that went to another replica, does not: they go on by themselves. It runs on the
-// pool's goroutine.
-func (e *Executor) ended(r pool.Result[*job, struct{}]) {
+// finishFlight releases the jobs that waited for one that got no reply. A permanent error is a verdict on the request and
+// holds for them too; a transient one, a stop, or a row that moved to another replica does not: they are submitted again.
+func (e *Executor) finishFlight(r result) {
 	if e.dedupe == nil {
 		return
 	}
-	waiting := e.dedupe.flights.end(r.In.key)
-	if len(waiting) == 0 {
+	followers := e.dedupe.flights.finish(r.In.key)
+	if len(followers) == 0 {
 		return
 	}
-	if r.Class == pool.Permanent {
-		for _, j := range waiting {
-			j.errors = r.In.errors
-			e.answerError(j, r.Err, pool.Result[*job, struct{}]{Finished: r.Finished, Stats: r.Stats}, auditlog.SourceDedupe)
-		}
+	if r.Class != pool.Permanent {
+		e.requeue(followers...)
 		return
 	}
-	e.giveBack(waiting...)
+	for _, j := range followers {
+		j.errors = r.In.errors
+		e.answerError(j, r.Err, result{In: j, Finished: r.Finished, Stats: r.Stats}, auditlog.SourceDedupe)
+	}
 }
 
-// giveBack lets jobs that waited for another go on by themselves.
-func (e *Executor) giveBack(jobs ...*job) {
+// requeue has jobs that waited for another submitted again, by Run.
+func (e *Executor) requeue(jobs ...*job) {
 	e.dedupe.mu.Lock()
-	e.dedupe.back = append(e.dedupe.back, jobs...)
+	e.dedupe.requeued = append(e.dedupe.requeued, jobs...)
 	e.dedupe.mu.Unlock()
 	e.signal()
 }
 
-// answerWith answers the job with the reply to an equal request. It reports false if the reply does not validate, which
-// can only be one that was stored under another schema.
-func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
-	body, tooLarge, err := e.prompt.result(j, a)
-	if err != nil {
-		return false
+// takeRequeued returns the jobs that must be submitted again.
+func (d *dedupe) takeRequeued() []*job {
+	if d == nil {
+		return nil
 	}
-	r := pool.Result[*job, struct{}]{Finished: time.Now(), Stats: e.Pool.Stats()}
-	if tooLarge != nil {
-		e.answerError(j, tooLarge, r, auditlog.SourceDedupe)
-		return true
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	jobs := d.requeued
+	d.requeued = nil
+	return jobs
+}
+
+// recallFollowers hands back the rows that wait for the call of another row and are no longer wanted: that call may wait
+// for capacity for ever, and the hand-over of their partition must not. A job that begins to wait after it was found
+// wanted is missed: the recall is repeated until the partition is handed over.
+func (e *Executor) recallFollowers() {
+	for _, j := range e.dedupe.recall() {
+		e.handBack(j.row)
 	}
-	event := e.event(j, r)
-	event.Source = auditlog.SourceDedupe
-	reply := consumer.Reply{Body: body, Event: event, RequestHash: j.key, Form: e.prompt.form()}
-	if stored {
-		reply.RequestHash = "" // it is kept already
+}
+
+// recall returns the jobs whose rows are no longer wanted, of those that wait for a leader or to be submitted again.
+func (d *dedupe) recall() (unwanted []*job) {
+	if d == nil {
+		return nil
 	}
-	e.reply(j.row, reply)
-	return true
+	unwanted = d.flights.recall()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.requeued, unwanted = splitUnwanted(d.requeued, unwanted)
+	return unwanted
 }

@@ -4,60 +4,59 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/llm-stage/stage/internal/terminal"
-
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
 
-// The log tells the way of each row at debug, and at warn what failed. It holds no text of rows, requests or replies,
-// and no error text that may quote one: the audit has those.
+// Each step of a row is logged at debug, failures at warn. The log holds no text of rows, requests or replies, and no
+// error text that may quote one: the audit has those.
 
-// rowAttrs name the row of a line.
+// rowAttrs returns the attributes that identify the row of a log line.
 func rowAttrs(row *consumer.Row, more ...any) []any {
 	return append([]any{slog.Int("partition", row.Partition), slog.Uint64("sequence", row.Seq)}, more...)
 }
 
-// logQueued is for a row that waits to be rendered and called for.
+// logQueued logs a row that waits to be rendered.
 func (e *Executor) logQueued(row *consumer.Row) {
-	if e.debug { // asked first, so that a log without it costs nothing
+	if e.debug { // checked first, so that a log without debug costs no allocation
 		e.log.Debug("row queued", rowAttrs(row, slog.Int("bytes", len(row.Body)))...)
 	}
 }
 
-// logStarted is for a row whose first call is about to be made.
+// logStarted logs a row whose first call is about to be made.
 func (e *Executor) logStarted(row *consumer.Row, a pool.Attempt) {
 	if e.debug && a.Number == 1 {
 		e.log.Debug("row started", rowAttrs(row, slog.Float64("waited_ms", terminal.Milliseconds(a.Dispatched.Sub(row.Taken))))...)
 	}
 }
 
-// logCall is for an attempt that has ended. One that met no capacity is no trouble: the throttle makes the stage meet
-// some, and the summary counts them.
-func (e *Executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, fault *llm.Error) {
-	transient := fault != nil && fault.Class == llm.Transient
+// logCall logs an attempt that has ended. Only a transient error is worth a warning: some attempts without capacity are
+// how the throttle finds its rate, and the summary counts them; other errors fail the row, which is logged.
+func (e *Executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, failure *llm.Error) {
+	transient := failure != nil && failure.Class == llm.Transient
 	if !e.debug && !transient {
 		return
 	}
 	attrs := rowAttrs(row, slog.Int("attempt", a.Number), slog.String("provider", c.Provider), slog.String("model", c.Model),
 		slog.String("status", string(c.Status)), slog.Int("status_code", c.StatusCode), slog.Float64("latency_ms", terminal.Milliseconds(c.Latency)),
 		slog.Float64("dispatch_delay_ms", terminal.Milliseconds(a.DispatchDelay)))
-	if fault != nil {
-		attrs = append(attrs, slog.String("class", c.ErrorClass), slog.String("reason", string(fault.Reason)))
+	if failure != nil {
+		attrs = append(attrs, slog.String("class", c.ErrorClass), slog.String("reason", string(failure.Reason)))
 	}
 	if c.RetryAfter > 0 {
 		attrs = append(attrs, slog.Float64("retry_after_ms", terminal.Milliseconds(c.RetryAfter)))
 	}
 	if transient {
-		e.log.Warn("a call failed, its row is asked again or fails", attrs...)
+		e.log.Warn("a call failed, its row is retried or fails", attrs...)
 	} else {
 		e.log.Debug("call", attrs...)
 	}
 }
 
-// logFinished is for a row that was answered or handed back.
+// logFinished logs a row that is answered or handed back.
 func (e *Executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
 	failed := reply.Failed && !reply.HandedBack && reply.Event.Source != auditlog.SourceUpstream
 	if !e.debug && !failed {

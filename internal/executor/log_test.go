@@ -10,7 +10,7 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// A log without debug is not to pay for it: a stage handles many rows a second.
+// A log without debug must not cost anything: a stage handles many rows a second.
 func TestTheWayOfARowCostsNothingWhereItIsNotLogged(t *testing.T) {
 	var out bytes.Buffer
 	e := &Executor{log: logging.New(&out, "info", "json")}

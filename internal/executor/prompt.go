@@ -17,64 +17,79 @@ import (
 	"github.com/llm-stage/stage/llm/template"
 )
 
-// Prompt knows how a row becomes a request and a reply a result. Safe for concurrent use.
+// Prompt makes requests of rows and results of replies, by the template, the response schema and the response field of
+// the configuration. Safe for concurrent use.
 type Prompt struct {
+	// Base is what all requests have in common: everything but the prompt and the model. It must not be changed.
+	Base llm.Request
+
 	template *template.Template
 	schema   *schema.Schema // nil: any text
 	format   *row.Format
-	Base     llm.Request // what all requests have in common
 }
 
-// LoadPrompt reads and compiles what the configuration names. The error lists every fault.
+// LoadPrompt reads and compiles the files that the configuration names. The error lists every problem with the name of
+// its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	p := &Prompt{Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
-	var faults []error
-	fault := func(variable string, err error) {
-		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", variable, err))
-		}
-	}
-	var lookup *template.Lookup
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
-	fault("STAGE_LLM_EXTRA_BODY", err)
-	if path := cfg.Prompt.LookupFile; path != "" {
-		lookup, err = template.LoadLookup(path)
-		fault("STAGE_LOOKUP_FILE", err)
-	}
-	variable, source := "STAGE_TEMPLATE", []byte(cfg.Prompt.Template)
-	if path := cfg.Prompt.TemplateFile; path != "" {
-		variable = "STAGE_TEMPLATE_FILE"
-		if source, err = os.ReadFile(path); err != nil {
-			fault(variable, err)
-		}
-	}
-	if len(faults) == 0 {
-		p.template, err = template.Parse(source, template.Options{Source: cfg.Prompt.TemplateFile, Lookup: lookup})
-		fault(variable, err)
-	}
-	if path := cfg.Prompt.ResponseSchema; path != "" {
-		text, err := os.ReadFile(path)
-		if err == nil {
-			p.schema, err = schema.Parse(text, path)
-		}
-		fault("STAGE_RESPONSE_SCHEMA_FILE", err)
-		p.Base.Schema = p.schema
-	}
-	if err := errors.Join(faults...); err != nil {
+	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
+	if err != nil {
 		return nil, err
 	}
 	p.format, err = row.NewFormat(cfg.Prompt.ResponseField, p.template.Provenance())
-	fault("STAGE_RESPONSE_FIELD", err)
-	return p, errors.Join(faults...)
+	return p, named("STAGE_RESPONSE_FIELD", err)
 }
 
-// schemaNote is what one provider may not enforce of the response schema.
-type schemaNote struct{ Provider, Text string }
+// named adds the variable that an error is about, unless there is none.
+func named(variable string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", variable, err)
+}
 
-// SchemaNotes returns those of the first provider and the fallbacks, each provider once. Where the extra body takes the
-// schema out of the request there is none.
-func (p *Prompt) SchemaNotes(cfg *config.Config) []schemaNote {
+// loadTemplate reads the lookup and the template, and compiles the template if both could be read.
+func (p *Prompt) loadTemplate(cfg *config.PromptConfig) error {
+	var lookup *template.Lookup
+	var lookupErr, err error
+	if path := cfg.LookupFile; path != "" {
+		lookup, lookupErr = template.LoadLookup(path)
+	}
+	variable, source := "STAGE_TEMPLATE", []byte(cfg.Template)
+	if path := cfg.TemplateFile; path != "" {
+		variable = "STAGE_TEMPLATE_FILE"
+		source, err = os.ReadFile(path)
+	}
+	if err == nil && lookupErr == nil {
+		p.template, err = template.Parse(source, template.Options{Source: cfg.TemplateFile, Lookup: lookup})
+	}
+	return errors.Join(named("STAGE_LOOKUP_FILE", lookupErr), named(variable, err))
+}
+
+// loadSchema reads the response schema; path empty: there is none.
+func (p *Prompt) loadSchema(path string) error {
+	if path == "" {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		p.schema, err = schema.Parse(text, path)
+	}
+	p.Base.Schema = p.schema
+	return named("STAGE_RESPONSE_SCHEMA_FILE", err)
+}
+
+// SchemaNote is what a provider may not enforce of the response schema.
+type SchemaNote struct {
+	Provider string
+	Text     string // for people
+}
+
+// SchemaNotes returns the notes of the first provider and the fallbacks, one for each provider that has any. Where the
+// extra body takes the schema out of the request there is none.
+func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 	if p.schema == nil {
 		return nil
 	}
@@ -82,13 +97,13 @@ func (p *Prompt) SchemaNotes(cfg *config.Config) []schemaNote {
 	for _, m := range cfg.Fallback.Models {
 		names = append(names, m.Provider)
 	}
-	var notes []schemaNote
+	var notes []SchemaNote
 	for i, name := range names {
-		provider, _ := llm.LookupProvider(name) // whatever is configured is known
+		provider, _ := llm.LookupProvider(name) // the configuration takes no unknown one
 		text := provider.SchemaNote(p.schema)
-		out := setsNull(p.Base.ExtraBody, provider.SchemaMember) && !strings.HasPrefix(text, "sent in the system prompt")
-		if text != "" && !out && !slices.Contains(names[:i], name) {
-			notes = append(notes, schemaNote{name, text})
+		removed := setsNull(p.Base.ExtraBody, provider.SchemaMember) && !strings.HasPrefix(text, "sent in the system prompt")
+		if text != "" && !removed && !slices.Contains(names[:i], name) {
+			notes = append(notes, SchemaNote{name, text})
 		}
 	}
 	return notes
@@ -108,14 +123,14 @@ func setsNull(object json.RawMessage, path []string) bool {
 	return false
 }
 
-// Request renders the prompt of a row. vars is the hash of what the template saw.
+// Request renders the prompt of a row. vars is the hash of the variables that the template can read.
 func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, row.VariablesHash()
 	r.Prompt, err = p.template.Render(row)
 	return r, vars, err
 }
 
-// result makes the result of a reply, new or kept. tooLarge is the error in its place where it does not fit; err says that
+// result makes the result of a reply, new or kept. tooLarge is the error in place of a body that does not fit; err is why
 // the reply does not satisfy the schema.
 func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
 	var value json.RawMessage
@@ -133,17 +148,17 @@ func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, er
 	return body, nil, nil
 }
 
-// errorBody is the result of a row that failed. row is nil where the body is no row.
-func (p *Prompt) errorBody(row *row.Row, of *consumer.Row, fault *llm.Error, attempts []auditlog.AttemptError) []byte {
-	if fault.Reason == llm.ReasonTemplateRenderingFailed {
-		fault = p.withTemplate(fault)
+// errorBody is the result of a row that failed. parsed is nil if the body is no row.
+func (p *Prompt) errorBody(parsed *row.Row, of *consumer.Row, failure *llm.Error, attempts []auditlog.AttemptError) []byte {
+	if failure.Reason == llm.ReasonTemplateRenderingFailed {
+		failure = p.withTemplate(failure)
 	}
-	return p.format.AppendError(nil, row, fault, attempts, of.MaxBodyBytes)
+	return p.format.AppendError(nil, parsed, failure, attempts, of.MaxBodyBytes)
 }
 
-// withTemplate adds which template it was that could not be rendered.
-func (p *Prompt) withTemplate(fault *llm.Error) *llm.Error {
-	named := *fault
+// withTemplate adds the hash and the source of the template that could not be rendered.
+func (p *Prompt) withTemplate(failure *llm.Error) *llm.Error {
+	named := *failure
 	var source any
 	if s := p.template.Source(); s != "" {
 		source = s
@@ -152,4 +167,5 @@ func (p *Prompt) withTemplate(fault *llm.Error) *llm.Error {
 	return &named
 }
 
+// templateHash identifies the template in row events.
 func (p *Prompt) templateHash() string { return p.template.Hash() }

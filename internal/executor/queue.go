@@ -12,24 +12,25 @@ import (
 // with a full window does not keep the others waiting. The windows bound it. Safe for concurrent use.
 type rowQueue struct {
 	mu    sync.Mutex
-	of    map[int]*rowLine // by partition
-	turns []*rowLine       // those with rows
-	turn  int              // whose turn is next
-	taken []*consumer.Row
+	lines map[int]*rowLine // by partition; one stays when it is empty
+	turns []*rowLine       // those with rows, in the order of their turns
+	turn  int              // index in turns of the next one; 0 if there is none
+	taken []*consumer.Row  // by the last take
 }
 
+// rowLine is the queue of one partition, in stream order.
 type rowLine struct{ rows []*consumer.Row }
 
-func newRowQueue() *rowQueue { return &rowQueue{of: make(map[int]*rowLine)} }
+func newRowQueue() *rowQueue { return &rowQueue{lines: make(map[int]*rowLine)} }
 
-// add puts a row in its place: one that is started again may be older than those that wait.
+// add inserts a row in stream order: one that is started again may be older than those that wait.
 func (q *rowQueue) add(row *consumer.Row) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.of[row.Partition]
+	l := q.lines[row.Partition]
 	if l == nil {
 		l = &rowLine{}
-		q.of[row.Partition] = l
+		q.lines[row.Partition] = l
 	}
 	if len(l.rows) == 0 { // in front of the one whose turn is next, which is behind all others
 		q.turns = slices.Insert(q.turns, q.turn, l)
@@ -42,25 +43,25 @@ func (q *rowQueue) add(row *consumer.Row) {
 	l.rows = slices.Insert(l.rows, at, row)
 }
 
-// take takes out up to most rows, one of each partition in turn. It looks only at the first row of a partition: what may
-// not begin holds those behind it. May is given the number of the partition's rows that have been taken before. The rows
-// are valid until the next call.
-func (q *rowQueue) take(most int, may func(row *consumer.Row, before int) bool) []*consumer.Row {
+// take takes out up to most rows, one of each partition in turn. It looks only at the first row of a partition: one that
+// may not begin blocks those behind it. mayBegin is passed how many rows of the partition this call has taken before. The
+// rows are valid until the next call.
+func (q *rowQueue) take(most int, mayBegin func(row *consumer.Row, before int) bool) []*consumer.Row {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	clear(q.taken) // rows that have long been emitted
+	clear(q.taken) // else the queue would hold on to rows long emitted
 	q.taken = q.taken[:0]
 	for passed := 0; len(q.taken) < most && passed < len(q.turns); {
 		l := q.turns[q.turn]
 		row := l.rows[0]
-		if !may(row, q.takenOf(row.Partition)) {
+		if !mayBegin(row, q.takenOf(row.Partition)) {
 			q.turn = (q.turn + 1) % len(q.turns)
 			passed++
 			continue
 		}
 		passed = 0
 		q.taken = append(q.taken, row)
-		l.rows[0] = nil // else the queue would hold on to it
+		l.rows[0] = nil // as above
 		if l.rows = l.rows[1:]; len(l.rows) > 0 {
 			q.turn++
 		} else {
@@ -74,6 +75,7 @@ func (q *rowQueue) take(most int, may func(row *consumer.Row, before int) bool) 
 	return q.taken
 }
 
+// takenOf counts the rows of a partition in taken.
 func (q *rowQueue) takenOf(partition int) (n int) {
 	for _, row := range q.taken {
 		if row.Partition == partition {
@@ -83,8 +85,8 @@ func (q *rowQueue) takenOf(partition int) (n int) {
 	return n
 }
 
-// recall takes out the rows that are no longer wanted. It asks once for each: the answer may change at any time, and a row
-// that was found wanted first and unwanted then would be taken out and handed back to nobody.
+// recall takes out the rows that are no longer wanted. It calls wanted once for each: the answer may change at any time,
+// and a row found wanted at first and unwanted a moment later would be taken out without being returned.
 func (q *rowQueue) recall(wanted func(*consumer.Row) bool) (unwanted []*consumer.Row) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

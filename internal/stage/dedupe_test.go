@@ -180,7 +180,7 @@ func TestAStoreThatFailsFailsNoRow(t *testing.T) {
 				t.Errorf("row %d: %+v", i, r.Error)
 			}
 		}
-		if len(stagetest.Lines(l.logs.String(), "stored replies are not to be had")) == 0 {
+		if len(stagetest.Lines(l.logs.String(), "stored replies are unavailable")) == 0 {
 			t.Error("nothing was said of the store")
 		}
 	})

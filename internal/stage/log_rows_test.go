@@ -45,7 +45,7 @@ func TestTheLogTellsTheWayOfEachRowAtDebug(t *testing.T) {
 		want := []string{
 			"row queued", "row started", "call status=capacity_retry class=capacity reason=api_call_failed",
 			"call status=capacity_retry class=capacity reason=api_call_failed",
-			"a call failed, its row is asked again or fails status=failure class=transient reason=api_call_failed",
+			"a call failed, its row is retried or fails status=failure class=transient reason=api_call_failed",
 			"call status=success", "row finished source=call",
 		}
 		if !slices.Equal(said, want) {

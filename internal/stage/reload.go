@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// reloadKeys reads the key again at each SIGHUP.
+// reloadKeys reloads the API keys at each SIGHUP.
 func (s *Stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
 	for {
 		select {
@@ -15,9 +15,9 @@ func (s *Stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
 		case <-reloads:
 		}
 		if err := s.caller.ReloadKey(); err != nil {
-			s.Log.Error("key not read again, the old one stays", slog.Any("error", err))
+			s.Log.Error("API keys not reloaded, the old ones stay in use", slog.Any("error", err))
 			continue
 		}
-		s.Log.Info("key read again")
+		s.Log.Info("API keys reloaded")
 	}
 }

@@ -82,7 +82,7 @@ func (w *way) walk(ctx context.Context) {
 		trace = Of(w.row)
 	}
 	span := trace.Call(ctx, llm.OpenAI, w.prepared, &llm.Request{}, pool.Attempt{Number: 1})
-	span.Over()
+	span.ExchangeEnded()
 	span.End(w.call, w.exchange, nil)
 	if trace != nil {
 		trace.Emitted(w.reply, time.Now())

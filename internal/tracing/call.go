@@ -77,8 +77,8 @@ func appendServer(attributes []attribute.KeyValue, target string) []attribute.Ke
 	return attributes
 }
 
-// Over notes that the exchange is over; what follows is our own work on the reply.
-func (c *Call) Over() {
+// ExchangeEnded sets when the span ends: what follows is the stage's own work on the reply.
+func (c *Call) ExchangeEnded() {
 	if c != nil {
 		c.ended = time.Now()
 	}

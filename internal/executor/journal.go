@@ -16,6 +16,7 @@ const (
 	formValue = "value" // the value in the reply that satisfied the schema
 )
 
+// form is the [consumer.Reply.Form] of a success.
 func (p *Prompt) form() string {
 	if p.schema != nil {
 		return formValue
@@ -24,7 +25,7 @@ func (p *Prompt) form() string {
 }
 
 // errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply might have been a success.
-// Empty: none, the provider said so.
+// Empty: none, the error does not depend on a setting.
 func (e *Executor) errorForm(row *consumer.Row, reason llm.Reason) string {
 	switch reason { //nolint:exhaustive // the others depend on no setting
 	case llm.ReasonResultTooLarge:
@@ -40,6 +41,7 @@ func (e *Executor) errorForm(row *consumer.Row, reason llm.Reason) string {
 	}
 }
 
+// schemaHash identifies the response schema; empty: there is none.
 func (p *Prompt) schemaHash() string {
 	if p.schema == nil {
 		return ""
@@ -47,11 +49,11 @@ func (p *Prompt) schemaHash() string {
 	return llm.Hash(p.schema.Source())
 }
 
-// restored answers the job with the reply that an earlier term kept for the same request. Other settings may have shaped
-// its result: another field, schema, template or largest message. So the result is always made again by the present ones,
-// which gives the same bytes where they are the same. It reports false where no reply is kept, and where the one that is
-// kept does not serve by the present settings: then the call is made, and paid for, again.
-func (e *Executor) restored(j *job) bool {
+// restore answers the job with the reply that an earlier term of ownership kept in the journal for the same request. Its
+// result may have been made with other settings: another field, schema, template or largest message. So the result is
+// always made again with the present ones, which gives the same bytes if they are the same. It reports false if no reply
+// is kept, or if the one that is kept does not do for the present settings: then the call is made, and paid for, again.
+func (e *Executor) restore(j *job) bool {
 	kept := j.row.Kept
 	if kept == nil || kept.RequestHash != j.key {
 		return false
@@ -75,6 +77,7 @@ func (e *Executor) restored(j *job) bool {
 	return true
 }
 
+// restoreError makes the body of a kept error again.
 func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 	kept := &j.row.Kept.Reply
 	if kept.Form != e.errorForm(j.row, llm.Reason(kept.Event.Reason)) {
@@ -85,16 +88,17 @@ func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 	return ok
 }
 
+// restoreSuccess makes the body of a kept success again, or an error result if it no longer fits.
 func (e *Executor) restoreSuccess(j *job, reply *consumer.Reply) bool {
 	kept := &j.row.Kept.Reply
 	a, ok := row.ReadAnswer(kept.Body, kept.Form == formValue)
 	switch {
 	case !ok:
 		return false
-	case kept.Form == formText:
+	case kept.Form == formText: // any settings can use it
 	case kept.Form == formValue && e.prompt.schema != nil:
 		a.Text = string(a.Value)
-	default: // the text that the value was read from is gone, or an older version has not said which of the two it is
+	default: // the text that the value was read from is gone, or an older version did not record which of the two it is
 		return false
 	}
 	body, tooLarge, err := e.prompt.result(j, &answer{Text: a.Text, Model: a.Model, Usage: a.Usage})

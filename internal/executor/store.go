@@ -11,24 +11,26 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-const (
-	DedupeStream = "DEDUPE"
+// DedupeStream is the stream of the replies that STAGE_DEDUPE=stored keeps. All stages of a server share it.
+const DedupeStream = "DEDUPE"
 
-	dedupeTimeout = 2 * time.Second // of one look-up
-	// dedupeRest is how long a store that failed is left alone, so that it does not hold up each row.
-	dedupeRest = 5 * time.Second
+const (
+	// dedupeTimeout bounds one look-up, and the acknowledgement of one stored reply.
+	dedupeTimeout = 2 * time.Second
+	// dedupeCooldown is how long there are no look-ups after one failed, so that a broken store does not delay every row.
+	dedupeCooldown = 5 * time.Second
 	// dedupeBytesMax bounds the stream; full, it drops the oldest replies.
 	dedupeBytesMax = 1 << 30
-	dedupeOnWayMax = 256
+	// dedupePendingMax bounds the replies that wait for their acknowledgement.
+	dedupePendingMax = 256
 )
 
-// replyStore keeps replies in a stream, one a request, by the hash of the request and of whom it is asked. Stages that
+// replyStore keeps replies in a stream, one for each request, by the hash of the request and its target. Stages that
 // share a server share it. It saves money and nothing depends on it: when it fails, calls are made. Safe for concurrent
 // use.
 type replyStore struct {
@@ -37,15 +39,15 @@ type replyStore struct {
 	ttl    time.Duration
 	log    *slog.Logger
 
-	mu   sync.Mutex
-	rest time.Time // no look-up before
+	mu       sync.Mutex
+	cooldown time.Time // no look-up before
 }
 
-// openReplyStore creates or finds the stream.
+// openReplyStore finds the stream, or creates it if the configuration allows that.
 func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log *slog.Logger) (*replyStore, error) {
 	s := &replyStore{ttl: cfg.Rows.DedupeTTL, log: log}
 	var err error
-	s.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(dedupeOnWayMax), jetstream.WithPublishAsyncTimeout(dedupeTimeout),
+	s.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(dedupePendingMax), jetstream.WithPublishAsyncTimeout(dedupeTimeout),
 		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { s.failed("store a reply", err) }))
 	if err != nil {
 		return nil, err
@@ -62,11 +64,12 @@ func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log 
 	}
 	have := s.stream.CachedInfo().Config
 	if !slices.Contains(have.Subjects, config.DedupePrefix+">") || have.NoAck {
-		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not acknowledge messages on %s>: change it, or delete it and it is created anew", DedupeStream, config.DedupePrefix)
+		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not acknowledge messages on %s>: change it, or delete it and the stage creates it again", DedupeStream, config.DedupePrefix)
 	}
 	return s, nil
 }
 
+// dedupeConfig is the configuration that the stream is created with.
 func dedupeConfig(cfg *config.Config) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
 		Name: DedupeStream, Subjects: []string{config.DedupePrefix + ">"}, Description: "replies that llm-stage uses again",
@@ -83,9 +86,9 @@ func dedupeConfig(cfg *config.Config) jetstream.StreamConfig {
 // get returns the reply that is stored for the request, or nil.
 func (s *replyStore) get(ctx context.Context, key string) *answer {
 	s.mu.Lock()
-	resting := time.Now().Before(s.rest)
+	coolingDown := time.Now().Before(s.cooldown)
 	s.mu.Unlock()
-	if resting {
+	if coolingDown {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, dedupeTimeout)
@@ -108,7 +111,7 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 	return &a
 }
 
-// put stores a reply, sometime.
+// put stores a reply and does not wait until it is stored.
 func (s *replyStore) put(key string, a *answer) {
 	body, err := json.Marshal(a)
 	if err == nil {
@@ -119,19 +122,19 @@ func (s *replyStore) put(key string, a *answer) {
 	}
 }
 
-// failed lets the store rest, and says so once in a while.
+// failed begins a cooldown of look-ups, and logs the first failure of each.
 func (s *replyStore) failed(what string, err error) {
 	s.mu.Lock()
 	now := time.Now()
-	first := !now.Before(s.rest)
-	s.rest = now.Add(dedupeRest)
+	first := !now.Before(s.cooldown)
+	s.cooldown = now.Add(dedupeCooldown)
 	s.mu.Unlock()
 	if first {
-		s.log.Warn("stored replies are not to be had, calls are made", slog.String("what", what), slog.Any("error", err))
+		s.log.Warn("stored replies are unavailable, calls are made", slog.String("what", what), slog.Any("error", err))
 	}
 }
 
-// flush waits until what was put is stored, at most until ctx ends.
+// flush waits until all replies are stored, at most until ctx ends.
 func (s *replyStore) flush(ctx context.Context) {
 	select {
 	case <-s.js.PublishAsyncComplete():

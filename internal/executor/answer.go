@@ -1,0 +1,105 @@
+package executor
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
+)
+
+// answer is a reply that serves every row with the same request. The store keeps it as JSON.
+type answer struct {
+	Text  string     `json:"text"`
+	Model string     `json:"model"`
+	Usage *llm.Usage `json:"usage"`
+}
+
+// done answers the row with the outcome of its job. It runs on the pool's goroutine.
+func (e *Executor) done(r result) {
+	j := r.In
+	j.prepared, j.request = nil, llm.Request{}
+	e.finishFlight(r)
+	switch {
+	case r.Class == pool.Cancelled:
+		e.handBack(j.row)
+	case r.Err != nil:
+		e.answerError(j, r.Err, r, auditlog.SourceCall)
+	case j.tooLarge != nil:
+		e.answerError(j, j.tooLarge, r, auditlog.SourceCall)
+	default:
+		event := e.event(j, r)
+		event.Source = auditlog.SourceCall
+		e.reply(j.row, consumer.Reply{Body: j.body, Event: event, RequestHash: j.key, Form: e.prompt.form()})
+	}
+}
+
+// answerWith answers the job with the reply to an equal request. It reports false if the reply does not validate, which
+// can only be one that was stored under another schema.
+func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
+	body, tooLarge, err := e.prompt.result(j, a)
+	if err != nil {
+		return false
+	}
+	if tooLarge != nil {
+		e.answerError(j, tooLarge, e.uncalled(j), auditlog.SourceDedupe)
+		return true
+	}
+	event := e.event(j, e.uncalled(j))
+	event.Source = auditlog.SourceDedupe
+	reply := consumer.Reply{Body: body, Event: event, RequestHash: j.key, Form: e.prompt.form()}
+	if stored {
+		reply.RequestHash = "" // it is kept already
+	}
+	e.reply(j.row, reply)
+	return true
+}
+
+// answerError answers the row with an error result. source is where the error came from; empty: no call was made.
+func (e *Executor) answerError(j *job, err error, r result, source string) {
+	failure := call.AsError(err)
+	if p, ok := errors.AsType[*pool.PanicError](err); ok {
+		e.log.Error("a call panicked: this is a bug in the stage, please report it",
+			slog.Uint64("sequence", j.row.Seq), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
+	}
+	event := e.event(j, r)
+	event.Reason = string(failure.Reason)
+	event.Source = source
+	reply := consumer.Reply{Body: e.prompt.errorBody(j.parsed, j.row, failure, j.errors), Failed: true, Event: event}
+	if source != "" { // else nothing was paid for it
+		reply.RequestHash, reply.Form = j.key, e.errorForm(j.row, failure.Reason)
+	}
+	e.reply(j.row, reply)
+}
+
+// uncalled is the outcome of a job that ends now without a call of its own.
+func (e *Executor) uncalled(j *job) result {
+	return result{In: j, Finished: time.Now(), Stats: e.Pool.Stats()}
+}
+
+// event is the part of the row event that the executor knows: how the row went through the pool.
+func (e *Executor) event(j *job, r result) auditlog.Row {
+	return auditlog.Row{
+		Attempts: r.Attempts, CapacityRetries: r.CapacityRetries, Errors: j.errors, Usage: j.usage.Total(),
+		QueuedAt: j.row.Taken, StartedAt: r.Started, FinishedAt: r.Finished,
+		TemplateHash: e.prompt.templateHash(), VariablesHash: j.vars,
+		PoolConfig: auditlog.PoolConfig{PoolSize: r.Stats.PoolSize, DispatchDelay: r.Stats.CurrentDelay},
+		PoolStats: auditlog.PoolStats{
+			CapacityRetries: r.Stats.CapacityRetries, Successes: r.Stats.Successes, MaxConcurrent: r.Stats.MaxConcurrent,
+			ThrottleTime: r.Stats.ThrottleTime, PeakDelay: r.Stats.PeakDelay, CurrentDelay: r.Stats.CurrentDelay,
+		},
+	}
+}
+
+// handBack returns a row to its consumer without an outcome.
+func (e *Executor) handBack(row *consumer.Row) { e.reply(row, consumer.Reply{HandedBack: true}) }
+
+// reply answers the row, or hands it back.
+func (e *Executor) reply(row *consumer.Row, reply consumer.Reply) {
+	e.logFinished(row, &reply)
+	row.Reply(reply)
+}

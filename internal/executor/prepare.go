@@ -1,0 +1,161 @@
+package executor
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
+	"github.com/llm-stage/stage/pool"
+)
+
+// job is a row between the queue and its answer. One goroutine at a time works on it.
+type job struct {
+	row   *consumer.Row
+	found *answer // stored for an equal request; looked at once, by share
+
+	// Set by render and the same from then on.
+	parsed *row.Row // nil: the body is no row
+	vars   string   // hash of the template's variables
+	model  string   // that the row names; empty: the target's own
+	key    string   // hash of the request to the first target
+
+	// The request as it is sent next: prepared holds the bytes of request for target. Both are dropped by done.
+	request  llm.Request
+	target   int
+	prepared *llm.Prepared
+
+	// What the attempts so far came to.
+	errors   []auditlog.AttemptError
+	usage    auditlog.UsageSum
+	body     []byte     // of the result, once a call has succeeded
+	tooLarge *llm.Error // why body does not fit; body is nil then
+}
+
+// result is the outcome of a job in the pool.
+type result = pool.Result[*job, struct{}]
+
+// Lane implements [pool.Laned]: partitions take turns.
+func (j *job) Lane() int { return j.row.Partition }
+
+// Arrived implements [pool.Dated].
+func (j *job) Arrived() time.Time { return j.row.Taken }
+
+// Weight estimates the tokens of the job's next call: those of the request by its length, and as many as the reply may
+// have. It implements [pool.Weighted]; the reply's usage corrects it.
+func (j *job) Weight(int) int64 {
+	if j.prepared == nil {
+		return 0
+	}
+	return call.EstimateTokens(j.prepared, &j.request)
+}
+
+// prepareAll makes jobs of the rows that need a call, and answers the others.
+func (e *Executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job {
+	jobs := make([]*job, 0, len(rows))
+	for _, row := range rows {
+		if ctx.Err() != nil || !row.Wanted() {
+			e.handBack(row)
+		} else if j := e.prepare(row); j != nil {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs
+}
+
+// prepare makes a job of a row, or answers one that needs no call and returns nil.
+func (e *Executor) prepare(row *consumer.Row) *job {
+	if e.cfg.Rows.OnUpstreamError == "pass" && row.Header.Get(streams.HeaderStatus) == auditlog.RowError {
+		e.passOn(row)
+		return nil
+	}
+	j := &job{row: row}
+	err := loadError(row)
+	if err == nil {
+		err = e.render(j)
+	}
+	if err != nil {
+		e.answerError(j, err, e.uncalled(j), "")
+		return nil
+	}
+	if e.restore(j) {
+		return nil
+	}
+	return j
+}
+
+// loadError is the error of a row that the loader published in the place of one too large for a message; else nil.
+func loadError(in *consumer.Row) error {
+	if llm.Reason(in.Header.Get(streams.HeaderRowError)) != llm.ReasonRowTooLarge {
+		return nil
+	}
+	size, _ := strconv.ParseInt(in.Header.Get(streams.HeaderRowSize), 10, 64) // 0 if it is missing: unknown
+	limit, _ := strconv.Atoi(in.Header.Get(streams.HeaderRowLimit))
+	return row.TooLarge(size, limit, in.Body)
+}
+
+// render parses the row and makes the request to the first target.
+func (e *Executor) render(j *job) error {
+	var err error
+	if j.parsed, err = row.Parse(j.row.Body); err != nil {
+		return err
+	}
+	if j.request, j.vars, err = e.prompt.Request(j.parsed); err != nil {
+		return err
+	}
+	j.model = j.row.Header.Get(streams.HeaderModel)
+	if err = e.address(j, 0); err != nil {
+		return err
+	}
+	j.key = e.caller.At(0).Key(j.prepared)
+	return nil
+}
+
+// address makes the bytes that go over the wire to a target. The model that a row names is for the first one only: others
+// would not know it.
+func (e *Executor) address(j *job, to int) (err error) {
+	j.request.Model = e.caller.At(to).Model()
+	if to == 0 && j.model != "" {
+		j.request.Model = j.model
+	}
+	if j.target != to { // another model's rejected reply means nothing to this one
+		j.request.Rejected, j.request.Complaint = "", ""
+	}
+	j.target = to
+	j.prepared, err = e.caller.At(to).Prepare(&j.request)
+	return err
+}
+
+// passOn answers a row that arrived as an error of an earlier stage: it is passed on unchanged, in its place.
+func (e *Executor) passOn(in *consumer.Row) {
+	j := &job{row: in}
+	body, event := in.Body, e.event(j, e.uncalled(j))
+	event.Source = auditlog.SourceUpstream
+	if len(body) > in.MaxBodyBytes {
+		tooLarge := row.ResultTooLarge(len(body), in.MaxBodyBytes)
+		body, event.Reason = e.prompt.errorBody(nil, in, tooLarge, nil), string(tooLarge.Reason)
+	}
+	e.reply(in, consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(in, e.cfg.Prompt.ResponseField)})
+}
+
+// upstreamError is the reason of an error row that does not state its own.
+const upstreamError = "upstream_error"
+
+// reasonWord is what a reason looks like. It goes into a header, and comes from another program.
+var reasonWord = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+// upstreamReason is why a row failed that arrived as an error: from its body, or from its header if it was a dead letter.
+func upstreamReason(in *consumer.Row, field string) string {
+	for _, reason := range []string{row.FailureReason(in.Body, field), in.Header.Get(streams.HeaderReason)} {
+		if reasonWord.MatchString(reason) {
+			return reason
+		}
+	}
+	return upstreamError
+}
