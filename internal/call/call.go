@@ -1,4 +1,4 @@
-// Package call makes one audited, priced call to a provider or to a fallback.
+// Package call makes one audited, priced call to a provider or to its fallback.
 package call
 
 import (
@@ -11,17 +11,21 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Caller makes calls to the first provider and to the fallbacks: within the ceiling, each with its audit event, priced and
-// counted. Rows and batched requests share it. Safe for concurrent use.
+// Caller makes calls to the first provider and to the fallbacks: within the cost ceiling, each priced, with its audit
+// event, and counted. Rows and batched requests share it. Safe for concurrent use.
+//
+// A call goes through [Caller.Affordable] once for its row or prompt, then for each attempt [Caller.Exhausted],
+// [llm.Client.Do] on the [Target] that the pool chose, [Caller.Outcome] and [Caller.Count].
 type Caller struct {
 	*Targets
 	ledger  *cost.Ledger
-	stage   string               // its name
-	runID   string               // of this process
-	counted func(*auditlog.Call) // each call, once it is priced
+	stage   string
+	runID   string
+	counted func(*auditlog.Call)
 }
 
-// NewCaller returns what makes calls to t. counted is handed each call once it has its cost.
+// NewCaller returns a caller for the targets. stage is the stage's name and runID names the process, both for audit
+// events. counted is called with each call once it is priced; it must be safe for concurrent use.
 func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(*auditlog.Call)) *Caller {
 	return &Caller{Targets: t, ledger: l, stage: stage, runID: runID, counted: counted}
 }
@@ -29,23 +33,27 @@ func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(*au
 // RunID names the process in the events of its calls.
 func (c *Caller) RunID() string { return c.runID }
 
-// Affordable returns an error where a row or prompt names a model of its own that has no price, and there is a ceiling.
+// Affordable returns an [*llm.Error] if a row or prompt names a model of its own that has no price while there is a cost
+// ceiling. model empty: the provider's own, whose price the configuration checks.
 func (c *Caller) Affordable(model string) error {
 	return c.ledger.Affords(c.At(0).Provider(), model)
 }
 
-// Exhausted returns why no call may start: the ceiling is reached; nil: one may.
+// Exhausted returns an error that wraps [cost.ErrCeiling] once the cost ceiling is reached, and nil while calls may start.
 func (c *Caller) Exhausted() error { return c.ledger.Exhausted() }
 
-// Outcome is all that came of one call.
+// Outcome is what one call came to.
 type Outcome struct {
+	// Exchange is what was sent and received.
 	Exchange *llm.Exchange
-	Event    *auditlog.Call
-	Err      *llm.Error // nil: it succeeded
+	// Event is the audit event, priced. The caller sets what it belongs to: a row or a batch.
+	Event *auditlog.Call
+	// Err is why the call failed or its reply was not accepted; nil: it succeeded.
+	Err *llm.Error
 }
 
-// Outcome makes the audit event of a call that a target was sent, with its cost. err is why the call failed, or why its
-// reply is not taken. Once the event is recorded, the outcome must be handed to [Caller.Count].
+// Outcome makes the audit event of a call to a target, with its cost. err is why the call failed, or why its reply is not
+// accepted. After the event is recorded, the outcome must be passed to [Caller.Count].
 func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
 	o := Outcome{Exchange: x}
 	o.Err, _ = errors.AsType[*llm.Error](err)
@@ -53,13 +61,13 @@ func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exc
 	return o
 }
 
-// Count counts a call's cost towards the ceiling, and the call in totals and metrics.
+// Count adds the call's cost to what counts towards the ceiling, and the call to totals and metrics.
 func (c *Caller) Count(o Outcome) {
 	c.ledger.Spend(o.Event)
 	c.counted(o.Event)
 }
 
-// Verdict is what the pool makes of the call.
+// Verdict is the call's verdict for the pool, with the tokens that the provider counted.
 func (o Outcome) Verdict() pool.Verdict {
 	verdict := pool.Verdict{}
 	if o.Err != nil {
@@ -71,8 +79,8 @@ func (o Outcome) Verdict() pool.Verdict {
 	return verdict
 }
 
-// event is the audit event of one call; whoever asked for it fills in its identity.
-func (c *Caller) event(t *target, model string, a pool.Attempt, x *llm.Exchange, fault *llm.Error) *auditlog.Call {
+// event is the audit event of one call, without what it belongs to.
+func (c *Caller) event(t *Target, model string, a pool.Attempt, x *llm.Exchange, failure *llm.Error) *auditlog.Call {
 	e := &auditlog.Call{
 		Header:   auditlog.Header{Time: time.Now(), RunID: c.runID, Stage: c.stage},
 		CallID:   newCallID(),
@@ -88,12 +96,12 @@ func (c *Caller) event(t *target, model string, a pool.Attempt, x *llm.Exchange,
 		e.Usage = auditUsage(x.Reply.Usage)
 		c.ledger.Price(e, x.Reply.Model)
 	}
-	if fault == nil {
+	if failure == nil {
 		return e
 	}
-	e.ErrorClass, e.Error = fault.Class.String(), fault.Error()
+	e.ErrorClass, e.Error = failure.Class.String(), failure.Error()
 	switch {
-	case fault.Class == llm.Capacity:
+	case failure.Class == llm.Capacity:
 		e.Status = auditlog.CallCapacityRetry
 	case x.Unknown:
 		e.Status = auditlog.CallUnknown // it may have been answered, and billed
@@ -101,4 +109,16 @@ func (c *Caller) event(t *target, model string, a pool.Attempt, x *llm.Exchange,
 		e.Status = auditlog.CallFailure
 	}
 	return e
+}
+
+// auditUsage is the usage as audit events spell it; nil: none was reported.
+func auditUsage(u *llm.Usage) *auditlog.Usage {
+	if u == nil {
+		return nil
+	}
+	return &auditlog.Usage{
+		PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, TotalTokens: u.TotalTokens,
+		CachedTokens: u.CachedTokens, CacheWriteTokens: u.CacheWriteTokens, CacheWrite1hTokens: u.CacheWrite1hTokens,
+		ReasoningTokens: u.ReasoningTokens, CostUSD: u.Cost,
+	}
 }

@@ -9,56 +9,60 @@ import (
 	"github.com/llm-stage/stage/llm/redact"
 )
 
-// target is one model of one provider, and the client that asks it.
-type target struct {
+// Target is one model of one provider, with its client. Safe for concurrent use.
+type Target struct {
+	// Client makes the calls. Its login changes with [Targets.ReloadKey].
 	*llm.Client
+
 	endpoint config.Endpoint
-	variable string // how the variables of its base URL and its key begin
+	variable string // prefix of the variables of its base URL and its key
 	models   string // the variable that names its model
-	builtIn  bool   // at an address that each process chooses anew
+	builtIn  bool   // its address is another one in each process
 }
 
-// Key identifies what is asked of whom, in all processes alike.
-func (t *target) Key(p *llm.Prepared) string {
-	whom := p.Target()
+// Key identifies a request and the target that it is sent to, in all processes alike.
+func (t *Target) Key(p *llm.Prepared) string {
+	address := p.Target()
 	if t.builtIn {
-		whom = t.Provider()
+		address = t.Provider()
 	}
 	var short [1024]byte // most are hashed without an allocation
-	text := append(append(short[:0], whom...), '\n')
+	text := append(append(short[:0], address...), '\n')
 	return llm.Hash(append(text, p.Body...))
 }
 
-// newTargets makes the clients of the first provider and of the fallbacks, in the order in which they are asked. own is
-// the base URL of a provider that has none, the built-in LLM. The error lists every fault.
-func newTargets(cfg *config.Config, dial dialFunc, own func(config.Endpoint) (string, error)) ([]*target, error) {
-	first := &target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
-	models, targets := []string{cfg.LLM.Model}, []*target{first}
+// newTargets makes the clients of the first provider and of the fallbacks, in the order of preference. builtIn returns the
+// base URL of a provider that has none: the built-in LLM. The error lists every problem with the name of its variable; the
+// targets returned beside it must be closed too.
+func newTargets(cfg *config.Config, dial dialFunc, builtIn func(config.Endpoint) (string, error)) ([]*Target, error) {
+	first := &Target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
+	models, targets := []string{cfg.LLM.Model}, []*Target{first}
 	for _, m := range cfg.Fallback.Models {
-		t := &target{endpoint: cfg.LLM.Endpoint(m.Provider), variable: config.ProviderVariables(m.Provider), models: "STAGE_FALLBACKS"}
+		t := &Target{endpoint: cfg.LLM.Endpoint(m.Provider), variable: config.ProviderVariables(m.Provider), models: "STAGE_FALLBACKS"}
 		if m.Provider == cfg.LLM.Provider {
 			t.variable = first.variable
 		}
 		models, targets = append(models, m.Model), append(targets, t)
 	}
-	var faults []error
+	var problems []error
 	for i, t := range targets {
 		var err error
 		if t.endpoint.BaseURL == "" {
-			t.endpoint.BaseURL, err = own(t.endpoint)
+			t.endpoint.BaseURL, err = builtIn(t.endpoint)
 			t.builtIn = t.endpoint.BaseURL != ""
 		}
 		if err == nil {
 			err = t.open(cfg, models[i], dial)
 		}
 		if err != nil {
-			faults = append(faults, err)
+			problems = append(problems, err)
 		}
 	}
-	return targets, errors.Join(faults...)
+	return targets, errors.Join(problems...)
 }
 
-// Check makes the clients as run and process do, and closes them again. It connects to nobody.
+// Check reports what is wrong with the settings of the providers: it makes the clients as [Open] does and closes them. It
+// makes no connection.
 func Check(cfg *config.Config) error {
 	targets, err := newTargets(cfg, nil, func(config.Endpoint) (string, error) { return "http://localhost/v1", nil })
 	for _, t := range targets {
@@ -69,8 +73,8 @@ func Check(cfg *config.Config) error {
 	return err
 }
 
-// open makes the client.
-func (t *target) open(cfg *config.Config, model string, dial dialFunc) error {
+// open makes the client, or returns every problem with the name of its variable.
+func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 	key, err := t.endpoint.APIKey.Value()
 	if err != nil {
 		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, config.FileSuffix, err)
@@ -87,15 +91,15 @@ func (t *target) open(cfg *config.Config, model string, dial dialFunc) error {
 	return nil
 }
 
-// reloadKey reads the key and the extra headers again where they are in files: they may have been corrected or rotated.
-// Both are replaced together, or neither is: a credential may move from one to the other.
-func (t *target) reloadKey(headers config.Secret) error {
+// reloadKey reads the key and the extra headers again if they are in files: they may have been corrected or rotated. Both
+// are replaced together, or neither is: a credential may move from one to the other.
+func (t *Target) reloadKey(headers config.Secret) error {
 	err := t.SetLogin(t.endpoint.APIKey, headers)
 	return t.nameSettings(err, config.FileSuffix) // nothing but the content of a file can have changed
 }
 
-// nameSettings names the variable, with this suffix, of each setting that the client found wrong.
-func (t *target) nameSettings(err error, suffix string) error {
+// nameSettings adds the variable, with a suffix, to each setting that the client rejected.
+func (t *Target) nameSettings(err error, suffix string) error {
 	if err == nil {
 		return nil
 	}
@@ -104,16 +108,16 @@ func (t *target) nameSettings(err error, suffix string) error {
 		"CAFile": "STAGE_LLM_CA_FILE", "CAPEM": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
 		"Concurrency": "STAGE_POOL_SIZE", "ExtraHeaders": "STAGE_LLM_EXTRA_HEADERS",
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) // the faults one by one, as llm joined them
+	joined, ok := err.(interface{ Unwrap() []error }) // the problems one by one, as llm joined them
 	if !ok {
 		joined = errors.Join(err).(interface{ Unwrap() []error }) // a list of one
 	}
 	var named []error
-	for _, fault := range joined.Unwrap() {
-		if e, ok := errors.AsType[*llm.SettingError](fault); ok && variables[e.Setting] != "" {
-			fault = fmt.Errorf("%s%s: %w", variables[e.Setting], suffix, e.Err)
+	for _, problem := range joined.Unwrap() {
+		if e, ok := errors.AsType[*llm.SettingError](problem); ok && variables[e.Setting] != "" {
+			problem = fmt.Errorf("%s%s: %w", variables[e.Setting], suffix, e.Err)
 		}
-		named = append(named, fault)
+		named = append(named, problem)
 	}
 	return errors.Join(named...)
 }

@@ -13,39 +13,40 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// Targets are the clients of the first provider and of the fallbacks, and the built-in LLM behind those whose provider is
-// mock and has no address.
+// Targets are the first provider and the fallbacks, and the built-in LLM that serves those whose provider is mock and has
+// no base URL. Safe for concurrent use; to be closed with [Targets.Close].
 type Targets struct {
-	all     []*target     // the first provider, then the fallbacks; never empty
-	headers config.Secret // extra ones of all targets
+	all     []*Target     // the first provider, then the fallbacks; never empty
+	headers config.Secret // the extra headers of all targets
 	secrets *config.Secrets
-	mock    *http.Server
+	mock    *http.Server // nil: no target needs it; mockURL is empty then
 	mockURL string
 }
 
+// dialFunc opens the connections to providers.
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Open makes the clients of the configured providers. mock says how the built-in LLM behaves where that is asked;
-// dial nil is TCP.
+// Open makes the clients of the configured providers, and connects to none. mock is the behaviour of the built-in LLM, if
+// a target needs it. dial opens connections; nil: TCP. The error is a [*config.Error] that lists every problem.
 func Open(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*Targets, error) {
-	c := &Targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
+	t := &Targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
 	all, err := newTargets(cfg, dial, func(e config.Endpoint) (string, error) {
-		if e.Provider != llm.Mock || c.mockURL != "" {
-			return c.mockURL, nil
+		if e.Provider != llm.Mock || t.mockURL != "" {
+			return t.mockURL, nil
 		}
 		var err error
-		c.mockURL, err = c.startMock(mock)
-		return c.mockURL, err
+		t.mockURL, err = t.startMock(mock)
+		return t.mockURL, err
 	})
 	if err != nil {
-		c.Close()
+		t.Close()
 		return nil, config.Invalid(err)
 	}
-	c.all = all
-	return c, nil
+	t.all = all
+	return t, nil
 }
 
-// startMock serves the built-in flaky LLM on a free port of the loopback interface: its calls go over real HTTP.
+// startMock serves the built-in LLM on a free port of the loopback interface: its calls go over real HTTP.
 func (t *Targets) startMock(cfg llmtest.Config) (url string, err error) {
 	handler, err := llmtest.New(cfg)
 	if err != nil {
@@ -56,20 +57,20 @@ func (t *Targets) startMock(cfg llmtest.Config) (url string, err error) {
 		return "", fmt.Errorf("built-in LLM: %w", err)
 	}
 	t.mock = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = t.mock.Serve(listener) }() // ends with close
+	go func() { _ = t.mock.Serve(listener) }() // ends with Close
 	return "http://" + listener.Addr().String() + "/v1", nil
 }
 
-// At returns a target by its place: 0 is the first provider, then the fallbacks.
-func (t *Targets) At(i int) *target { return t.all[i] }
+// At returns a target by its index, less than [Targets.Len]: 0 is the first provider, then come the fallbacks.
+func (t *Targets) At(i int) *Target { return t.all[i] }
 
 // Len returns how many targets there are; at least 1.
 func (t *Targets) Len() int { return len(t.all) }
 
-// Mocked says whether the built-in LLM is among them.
+// Mocked reports whether the built-in LLM is among the targets.
 func (t *Targets) Mocked() bool { return t.mock != nil }
 
-// Close ends the clients and the built-in LLM.
+// Close closes the clients and stops the built-in LLM.
 func (t *Targets) Close() {
 	for _, one := range t.all {
 		one.Close()
@@ -79,13 +80,13 @@ func (t *Targets) Close() {
 	}
 }
 
-// ReloadKey reads the keys again where they are in files. One that cannot be read stays as it was, and with it the extra
-// headers.
+// ReloadKey reloads the API keys and extra headers that are in files. A target whose key or headers can't be read keeps
+// both; the error lists them all.
 func (t *Targets) ReloadKey() error {
 	t.secrets.Renew()
-	faults := make([]error, len(t.all))
+	problems := make([]error, len(t.all))
 	for i, one := range t.all {
-		faults[i] = one.reloadKey(t.headers)
+		problems[i] = one.reloadKey(t.headers)
 	}
-	return errors.Join(faults...)
+	return errors.Join(problems...)
 }

@@ -5,12 +5,21 @@ import (
 	"maps"
 
 	"github.com/llm-stage/stage/aimd"
-	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
 
-// poolClass translates llm's classes, of which the zero one belongs to a cancelled attempt, to the pool's.
+// Judge is the pool's verdict on a call that failed. An error's class is decided in llm and converted to the pool's here,
+// nowhere else; audit events and results spell it as [llm.Class.String] does.
+func Judge(failure *llm.Error, x *llm.Exchange) pool.Verdict {
+	return pool.Verdict{
+		Class: poolClass(failure.Class), Origin: poolOrigin(failure.Origin), Alike: failure.Alike, Err: failure,
+		Unsent: failure.Origin == llm.OfNetwork && !x.Sent,
+		Hint:   aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset},
+	}
+}
+
+// poolClass converts llm's classes, of which the zero one belongs to a cancelled attempt, to the pool's.
 func poolClass(c llm.Class) pool.Class {
 	switch c {
 	case llm.Capacity:
@@ -26,7 +35,7 @@ func poolClass(c llm.Class) pool.Class {
 	}
 }
 
-// poolOrigin translates llm's origins to the pool's.
+// poolOrigin converts llm's origins to the pool's.
 func poolOrigin(o llm.Origin) pool.Origin {
 	switch o {
 	case llm.OfServer:
@@ -40,20 +49,9 @@ func poolOrigin(o llm.Origin) pool.Origin {
 	return pool.OfJob
 }
 
-// Judge is the pool's verdict on a call that failed.
-func Judge(fault *llm.Error, x *llm.Exchange) pool.Verdict {
-	return pool.Verdict{
-		Class: poolClass(fault.Class), Origin: poolOrigin(fault.Origin), Alike: fault.Alike, Err: fault,
-		Unsent: fault.Origin == llm.OfNetwork && !x.Sent, Hint: hint(x),
-	}
-}
-
-func hint(x *llm.Exchange) aimd.Hint {
-	return aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset}
-}
-
-// AsError gives the errors that are not llm's own their reason: a row that ran out of time, one that an outage held for
-// too long, and a panic of ours.
+// AsError returns the [*llm.Error] in err. Errors that are not llm's own get their class and reason here: a row that ran
+// out of time, one that an outage held for too long, and a bug of the stage, such as a panic. The first two keep what is
+// known of the last attempt.
 func AsError(err error) *llm.Error {
 	last, ok := errors.AsType[*llm.Error](err)
 	held := &llm.Error{Err: err}
@@ -75,15 +73,4 @@ func AsError(err error) *llm.Error {
 		held.Provider, held.Status = last.Provider, last.Status
 	}
 	return held
-}
-
-func auditUsage(u *llm.Usage) *auditlog.Usage {
-	if u == nil {
-		return nil
-	}
-	return &auditlog.Usage{
-		PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, TotalTokens: u.TotalTokens,
-		CachedTokens: u.CachedTokens, CacheWriteTokens: u.CacheWriteTokens, CacheWrite1hTokens: u.CacheWrite1hTokens,
-		ReasoningTokens: u.ReasoningTokens, CostUSD: u.Cost,
-	}
 }

@@ -84,7 +84,7 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 }
 
 // The bound is a little over what is needed: prompt, request, result, events, the strings of four hashes, the steps of the
-// template. A sync.Pool drops what is in it now and then, all the more under the race detector: the least of
+// template. A [sync.Pool] drops what is in it now and then, all the more under the race detector: the least of
 // some tries counts.
 func TestARowTakesFewAllocationsOfTheExecutor(t *testing.T) {
 	w := newRowWay(t)

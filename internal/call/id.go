@@ -7,13 +7,14 @@ import (
 	mathrand "math/rand/v2"
 )
 
-// NewID returns a random identifier that nobody can guess.
+// NewID returns a random identifier of 26 letters and digits that cannot be guessed.
 func NewID() string { return rand.Text() }
 
+// callIDs is the encoding of [rand.Text].
 var callIDs = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// newCallID returns an identifier like that of newID, which no other call has. Calls are many and their identifiers no
-// secret, so the bits come from the runtime's generator and not from the system each time.
+// newCallID returns a unique identifier in the form of [NewID]. Calls are many and their identifiers no secret, so the
+// bits come from the runtime's generator and not from the system each time.
 func newCallID() string {
 	var bits [16]byte
 	binary.LittleEndian.PutUint64(bits[:8], mathrand.Uint64())
