@@ -1,4 +1,7 @@
 // Package batch answers batched requests over a NATS micro service.
+//
+// Package llm/batch decides which prompt is sent when, and what the reply is. This one is the service around it: it takes
+// requests, makes the calls through the stage's pool, and stores their audit events.
 package batch
 
 import (
@@ -12,7 +15,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/recorder"
-
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
@@ -26,16 +28,17 @@ import (
 )
 
 const (
-	// batchService is the name of the micro service: $SRV.INFO.llm-stage finds all stages.
-	batchService = "llm-stage"
-
-	batchEndpointDeprecated = "llm_query_batched"
-	// batchesMax bounds the batches at work in a process. Each may hold a largest message of prompts and one of answers.
-	batchesMax = 64
-	// batchesBusyWait is what somebody is told to wait who asks when there are so many.
-	batchesBusyWait = 5 * time.Second
-	// BatchHeadroom is what headers take of the server's largest message.
-	BatchHeadroom = 1024
+	// serviceName is the name of the micro service: $SRV.INFO.llm-stage finds all stages.
+	serviceName = "llm-stage"
+	// deprecatedEndpoint is the former name of [config.BatchEndpoint].
+	deprecatedEndpoint = "llm_query_batched"
+	// inProgressMax bounds the batches in progress in a process. Each may hold a largest message of prompts and one of
+	// answers.
+	inProgressMax = 64
+	// busyRetryAfter is when to retry a request that was refused because there are so many.
+	busyRetryAfter = 5 * time.Second
+	// Headroom is the number of bytes of the server's largest message that are left for headers.
+	Headroom = 1024
 )
 
 const (
@@ -43,38 +46,30 @@ const (
 	headerWarning = "Stage-Warning"
 )
 
-// batchesBusyError says that too many batches are at work.
-type batchesBusyError struct{}
-
-// Error says what to do.
-func (*batchesBusyError) Error() string {
-	return fmt.Sprintf("%d batches are at work in this stage: ask again after %v", batchesMax, batchesBusyWait)
-}
-
 // Service answers batched requests over NATS. Their prompts go through the stage's pool, among the new rows and in the
 // order in which they come, each attempt by itself (see [pool.Once]), and as many at a time in all as the pool has slots:
-// so of a full pool rows keep at least two thirds, and no batch holds a row up. Every replica of a stage answers, owner
-// or standby: it is the queue group that picks one.
+// so rows keep at least two thirds of a full pool, and no batch delays the retry of a row. Every replica of a stage
+// answers, owner or standby; the queue group picks one.
 type Service struct {
 	cfg      *config.Config
 	conn     *natsconn.Conn
 	caller   *call.Caller
 	recorder *recorder.Recorder
 	batch    *batch.Batch
-	once     *pool.Once[*batchCall, *llm.Reply]
+	once     *pool.Once[*promptCall, *llm.Reply]
 	permits  chan struct{} // a token for each prompt that the pool has
 	log      *slog.Logger
 
-	mu      sync.Mutex // guards the rest, for a few instructions
-	stopped bool       // no further request is taken up
-	atWork  int
-	done    map[string]*batchTotals // by endpoint
-	working sync.WaitGroup
+	mu         sync.Mutex // guards the rest, for a few instructions
+	stopped    bool       // no further request begins
+	inProgress int
+	totals     map[string]*totals // by endpoint
+	working    sync.WaitGroup     // the batches in progress
 }
 
-// batchTotals is what $SRV.STATS shows of an endpoint beside the service's own numbers, which end when a request is
-// taken up.
-type batchTotals struct {
+// totals is what $SRV.STATS shows of an endpoint in addition to the service's own numbers, which end when a request is
+// accepted.
+type totals struct {
 	InFlight       int   `json:"in_flight"`
 	Answered       int   `json:"answered"`
 	Failed         int   `json:"failed"`
@@ -83,11 +78,11 @@ type batchTotals struct {
 	ProcessingTime int64 `json:"processing_time"` // nanoseconds, as the service's own
 }
 
-// New puts the parts together and starts nothing.
+// New returns a service that makes its calls through the pool of e, or what is wrong with cfg. It starts nothing.
 func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger) (*Service, error) {
 	b := &Service{
 		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
-		done: map[string]*batchTotals{config.BatchEndpoint: {}, batchEndpointDeprecated: {}},
+		totals: map[string]*totals{config.BatchEndpoint: {}, deprecatedEndpoint: {}},
 	}
 	extra, err := cfg.LLM.ReadExtraBody()
 	if err != nil {
@@ -104,10 +99,10 @@ func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *execut
 }
 
 // bytesMax is the largest body of a reply.
-func (b *Service) bytesMax() int { return int(b.conn.NC.MaxPayload()) - BatchHeadroom }
+func (b *Service) bytesMax() int { return int(b.conn.NC.MaxPayload()) - Headroom }
 
-// Serve answers requests until soft ends, then finishes those at work: their calls in the air end, what was not asked
-// fails. When hard ends the pool cuts the calls. The pool must run, and serve returns after it has ended.
+// Serve answers requests until soft ends, then finishes those in progress: calls in flight end, prompts that were not
+// sent fail. When hard ends the pool cancels the calls. The pool must run until Serve returns.
 func (b *Service) Serve(soft, hard context.Context) {
 	work, stop := context.WithCancelCause(context.WithoutCancel(soft))
 	defer stop(nil)
@@ -120,7 +115,7 @@ func (b *Service) Serve(soft, hard context.Context) {
 	stop(errStopping)
 	if !b.conn.Lent { // else it ends with the connection
 		if err := service.Stop(); err != nil {
-			b.log.Warn("service of batched requests not stopped in order", slog.Any("error", err))
+			b.log.Warn("service of batched requests not stopped cleanly", slog.Any("error", err))
 		}
 	}
 	b.mu.Lock()
@@ -132,7 +127,7 @@ func (b *Service) Serve(soft, hard context.Context) {
 // open begins to take requests.
 func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 	service, err := micro.AddService(b.conn.NC, micro.Config{
-		Name: batchService, Version: semanticVersion(version.Current().Version), Description: "batched requests to an LLM through a stage's pool",
+		Name: serviceName, Version: semanticVersion(version.Current().Version), Description: "batched requests to an LLM through a stage's pool",
 		Metadata: map[string]string{
 			"stage": b.cfg.Name, "run_id": b.caller.RunID(), "provider": b.cfg.LLM.Provider, "model": b.caller.At(0).Model(),
 		},
@@ -141,8 +136,8 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	warning := "the endpoint " + batchEndpointDeprecated + " is deprecated: ask " + config.BatchSubject(b.cfg.Name)
-	for _, v := range []struct{ endpoint, warning string }{{config.BatchEndpoint, ""}, {batchEndpointDeprecated, warning}} {
+	warning := "the endpoint " + deprecatedEndpoint + " is deprecated: use " + config.BatchSubject(b.cfg.Name)
+	for _, v := range []struct{ endpoint, warning string }{{config.BatchEndpoint, ""}, {deprecatedEndpoint, warning}} {
 		handler := func(req micro.Request) { b.take(work, hard, v.endpoint, v.warning, req) }
 		err := service.AddEndpoint(v.endpoint, micro.HandlerFunc(handler), micro.WithEndpointSubject(b.cfg.Name+"."+v.endpoint))
 		if err != nil {
@@ -152,10 +147,11 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 	return service, nil
 }
 
-// take takes a request up. What needs no call is answered here, where the service counts it as an error; the rest in a
-// goroutine of its own, for requests of an endpoint come one by one.
+// take accepts a request or refuses it. A refusal is sent from here, where the service counts it as an error; an accepted
+// request is answered in a goroutine of its own, since requests of an endpoint come one by one.
 func (b *Service) take(work, hard context.Context, endpoint, warning string, req micro.Request) {
-	if req.Reply() == "" {
+	subject := req.Reply() // read now: the service reuses req when take returns
+	if subject == "" {
 		b.log.Debug("batched request without a reply subject is not answered", slog.String("subject", req.Subject()))
 		return // and not paid for
 	}
@@ -163,49 +159,57 @@ func (b *Service) take(work, hard context.Context, endpoint, warning string, req
 	if warning != "" {
 		headers[headerWarning] = []string{warning}
 	}
-	refuse := func(err error) {
-		body, code, description := batchReply(b.cfg.LLM.Provider, nil, err, b.bytesMax())
-		if err := req.Error(code, oneLine(description), body, micro.WithHeaders(headers)); err != nil {
-			b.log.Debug("batched request not answered", slog.Any("error", err))
-		}
-		b.count(endpoint, func(t *batchTotals) { t.Failed++ })
-	}
-	request, err := ReadBatchRequest(req.Data())
+	request, err := ReadRequest(req.Data())
 	if err == nil {
 		err = b.batch.Check(request)
 	}
+	if err == nil {
+		err = b.begin(endpoint, func() {
+			b.answer(work, hard, endpoint, &nats.Msg{Subject: subject, Header: nats.Header(headers)}, request)
+		})
+	}
+	if errors.Is(err, errStopping) {
+		_, err = b.batch.Do(work, b.newRun(), request) // work has ended: no prompt is sent, the report lists each
+	}
 	if err != nil {
-		refuse(err)
-		return
+		b.refuse(endpoint, req, headers, err)
+	}
+}
+
+// begin runs answer in a goroutine of its own, unless the service has stopped or is busy.
+func (b *Service) begin(endpoint string, answer func()) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped { // the request came before the subscription ended
+		return errStopping
+	}
+	if b.inProgress >= inProgressMax {
+		return &busyError{}
+	}
+	b.inProgress++
+	b.totals[endpoint].InFlight++
+	b.working.Go(answer)
+	return nil
+}
+
+// refuse answers a request with a service error.
+func (b *Service) refuse(endpoint string, req micro.Request, headers micro.Headers, err error) {
+	body, code, description := encodeReply(b.cfg.LLM.Provider, nil, err, b.bytesMax())
+	if err := req.Error(code, oneLine(description), body, micro.WithHeaders(headers)); err != nil {
+		b.log.Debug("batched request not answered", slog.Any("error", err))
 	}
 	b.mu.Lock()
-	if b.stopped { // it came before the subscription ended
-		b.mu.Unlock()
-		_, err := b.batch.Do(work, b.newRun(), request) // work has ended: this tells so of each prompt
-		refuse(err)
-		return
-	}
-	if b.atWork >= batchesMax {
-		b.mu.Unlock()
-		refuse(&batchesBusyError{})
-		return
-	}
-	b.atWork++
-	b.done[endpoint].InFlight++
-	reply := req.Reply() // not through req: the service looks at it when this returns
-	b.working.Go(func() {
-		b.answer(work, hard, endpoint, &nats.Msg{Subject: reply, Header: nats.Header(headers)}, request)
-	})
+	b.totals[endpoint].Failed++
 	b.mu.Unlock()
 }
 
-// answer asks the prompts and sends the reply.
+// answer sends the prompts to the provider and replies to the request.
 func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *batch.Request) {
 	began, run := time.Now(), b.newRun()
 	reply, err := b.batch.Do(work, run, request)
-	run.audited(hard)
+	run.awaitAudit(hard)
 	var code, description string
-	msg.Data, code, description = batchReply(run.Provider(), reply, err, b.bytesMax())
+	msg.Data, code, description = encodeReply(run.Provider(), reply, err, b.bytesMax())
 	msg.Header[headerBatchID] = []string{run.id}
 	if code != "" {
 		msg.Header[micro.ErrorHeader], msg.Header[micro.ErrorCodeHeader] = []string{oneLine(description)}, []string{code}
@@ -215,39 +219,37 @@ func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.
 	}
 	b.log.Debug("batched request", slog.String("batch_id", run.id), slog.Int("prompts", len(request.Prompts)), slog.Int("errors", reply.ErrorCount()),
 		slog.String("code", code), slog.Duration("took", time.Since(began)))
-	b.count(endpoint, func(t *batchTotals) {
-		t.InFlight--
-		t.Prompts += len(request.Prompts)
-		t.PromptErrors += reply.ErrorCount()
-		t.ProcessingTime += time.Since(began).Nanoseconds()
-		if code == "" {
-			t.Answered++
-		} else {
-			t.Failed++
-		}
-	})
-	b.mu.Lock()
-	b.atWork--
-	b.mu.Unlock()
+	b.count(endpoint, len(request.Prompts), reply.ErrorCount(), code == "", time.Since(began))
 }
 
-func (b *Service) count(endpoint string, change func(*batchTotals)) {
+// count counts a batch that has ended.
+func (b *Service) count(endpoint string, prompts, errs int, answered bool, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	change(b.done[endpoint])
+	b.inProgress--
+	t := b.totals[endpoint]
+	t.InFlight--
+	t.Prompts += prompts
+	t.PromptErrors += errs
+	t.ProcessingTime += took.Nanoseconds()
+	if answered {
+		t.Answered++
+	} else {
+		t.Failed++
+	}
 }
 
-// stats is what the service adds to its own statistics.
+// stats returns what the service adds to its own statistics of an endpoint.
 func (b *Service) stats(e *micro.Endpoint) any {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if t := b.done[e.Name]; t != nil {
+	if t := b.totals[e.Name]; t != nil {
 		return *t
 	}
 	return nil
 }
 
-// oneLine makes a text fit for a header.
+// oneLine returns the text without line breaks, cut to 500 bytes, for a header.
 func oneLine(text string) string {
 	const most = 500
 	text = strings.Join(strings.Fields(text), " ")
@@ -259,7 +261,7 @@ func oneLine(text string) string {
 
 var semanticVersionPattern = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
 
-// semanticVersion is the version as a service must have one: a build from a checkout has none.
+// semanticVersion is the version in the form that a service must have. A build from a checkout has none and gets 0.0.0.
 func semanticVersion(version string) string {
 	if v := strings.TrimPrefix(version, "v"); semanticVersionPattern.MatchString(v) {
 		return v

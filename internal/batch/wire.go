@@ -13,55 +13,70 @@ import (
 	"github.com/llm-stage/stage/llm/batch"
 )
 
-// Codes of the service's errors, in the header Nats-Service-Error-Code and in the body.
+// The codes of service errors, in the header Nats-Service-Error-Code and in the body.
 const (
-	BatchAllFailed     = "all_failed"
-	BatchTooLarge      = "batch_too_large"
-	batchRateLimited   = "rate_limited"
-	BatchBadRequest    = "bad_request"
-	batchReplyTooLarge = "reply_too_large"
+	CodeAllFailed     = "all_failed"
+	CodeTooLarge      = "batch_too_large"
+	CodeBadRequest    = "bad_request"
+	codeRateLimited   = "rate_limited"
+	codeReplyTooLarge = "reply_too_large"
 )
 
-// BatchErrorBody is the body of a service error: the code, what happened, and the facts of the code.
-type BatchErrorBody struct {
-	Code  string `json:"code"`
+// ErrorBody is the body of a service error: the code, the error for people, and the details of the code.
+type ErrorBody struct {
+	// Code is [CodeAllFailed] or another of the codes.
+	Code string `json:"code"`
+	// Error is the error for people.
 	Error string `json:"error"`
-	// Of all_failed. Fatal says that no prompt can succeed until somebody mends the account, the key or the address.
-	// ReportCut says that the report would have been too large.
+
+	// Of all_failed. Fatal: no prompt can succeed until someone fixes the account, the key or the address. ReportCut: the
+	// whole report would have been too large for a message.
 	Total     *int          `json:"total,omitempty"`
 	Report    []batch.Fault `json:"report,omitempty"`
 	ReportCut bool          `json:"report_cut,omitempty"`
 	Fatal     bool          `json:"fatal,omitempty"`
-	// Of batch_too_large and reply_too_large.
+
+	// Of batch_too_large, in prompts, and of reply_too_large, in bytes.
 	Size *int `json:"size,omitempty"`
 	Max  *int `json:"max,omitempty"`
-	// Of rate_limited. The time is null where the provider told none.
+
+	// Of rate_limited.
 	Provider string `json:"provider,omitempty"`
-	*batchRetryAfter
+	*retryAfter
 }
 
-type batchRetryAfter struct {
+// retryAfter is present in the body of rate_limited alone, and null there if the provider reported no time.
+type retryAfter struct {
 	RetryAfterMS *int64 `json:"retry_after_ms"`
 }
 
-// batchRequestWire is a request as it comes: what may be null or left out is a pointer.
-type batchRequestWire struct {
+// busyError is why a request is refused while too many batches are in progress.
+type busyError struct{}
+
+// Error says when to retry.
+func (*busyError) Error() string {
+	return fmt.Sprintf("%d batches are in progress in this stage: retry after %v", inProgressMax, busyRetryAfter)
+}
+
+// wireRequest is a request as it comes: what may be null or left out is a pointer.
+type wireRequest struct {
 	Prompts     []*string `json:"prompts"`
 	Contexts    []*string `json:"contexts"`
 	MaxParallel *int      `json:"max_parallel"`
 	Model       *string   `json:"model"`
 }
 
-// ReadBatchRequest decodes a request. It is strict: a field that is misspelt would change what is asked in silence.
-func ReadBatchRequest(data []byte) (*batch.Request, error) {
+// ReadRequest decodes a request. It is strict: a misspelt field would silently change what is sent. The error is for
+// people.
+func ReadRequest(data []byte) (*batch.Request, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("request is not in UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
-	var w batchRequestWire
+	var w wireRequest
 	if err := dec.Decode(&w); err != nil {
-		return nil, fmt.Errorf("request is not a batch in JSON: %w", mendJSON(err))
+		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("request goes on after its JSON object")
@@ -74,7 +89,7 @@ func ReadBatchRequest(data []byte) (*batch.Request, error) {
 		r.Prompts[i] = *p
 	}
 	if w.MaxParallel != nil {
-		r.MaxParallel = max(1, *w.MaxParallel) // 0 is the least, and not the default
+		r.MaxParallel = max(1, *w.MaxParallel) // 0 is the minimum here, and the default in batch.Request
 	}
 	if w.Model != nil {
 		r.Model = *w.Model
@@ -82,8 +97,8 @@ func ReadBatchRequest(data []byte) (*batch.Request, error) {
 	return r, nil
 }
 
-// mendJSON says what to do about the errors of package json that speak of Go.
-func mendJSON(err error) error {
+// explainJSON rewrites the errors of package json that speak of Go types.
+func explainJSON(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends too early")
 	}
@@ -97,32 +112,32 @@ func mendJSON(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// batchReply encodes the outcome of a batch: the body of the reply and, where it is a service error, its code and
-// description. No body is larger than bytesMax.
-func batchReply(provider string, reply *batch.Reply, err error, bytesMax int) (body []byte, code, description string) {
+// encodeReply encodes the outcome of a batch: the body of the reply and, if it is a service error, its code and
+// description. No body is larger than bytesMax: the report of errors is cut until it fits.
+func encodeReply(provider string, reply *batch.Reply, err error, bytesMax int) (body []byte, code, description string) {
 	if err == nil {
 		if body = encodeJSON(reply); len(body) <= bytesMax {
 			return body, "", ""
 		}
 		err = &batch.ReplyTooLargeError{Size: len(body), Max: bytesMax}
 	}
-	e := batchErrorOf(provider, err)
+	e := errorBody(provider, err)
 	for body = encodeJSON(e); len(body) > bytesMax && len(e.Report) > 0; body = encodeJSON(e) {
 		e.Report, e.ReportCut = e.Report[:len(e.Report)/2], true
 	}
 	return body, e.Code, e.Error
 }
 
-// batchErrorOf sorts the error of a batch.
-func batchErrorOf(provider string, err error) *BatchErrorBody {
+// errorBody is the service error that an error of a batch is answered with.
+func errorBody(provider string, err error) *ErrorBody {
 	if e, ok := errors.AsType[*batch.TooLargeError](err); ok {
-		return &BatchErrorBody{Code: BatchTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
+		return &ErrorBody{Code: CodeTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
 	if e, ok := errors.AsType[*batch.ReplyTooLargeError](err); ok {
-		return &BatchErrorBody{Code: batchReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
+		return &ErrorBody{Code: codeReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
 	if e, ok := errors.AsType[*batch.RateLimitedError](err); ok {
-		body := &BatchErrorBody{Code: batchRateLimited, Error: e.Error(), Provider: e.Provider, batchRetryAfter: &batchRetryAfter{}}
+		body := &ErrorBody{Code: codeRateLimited, Error: e.Error(), Provider: e.Provider, retryAfter: &retryAfter{}}
 		if ms := e.RetryAfter.Milliseconds(); ms > 0 {
 			body.RetryAfterMS = &ms
 		}
@@ -130,27 +145,27 @@ func batchErrorOf(provider string, err error) *BatchErrorBody {
 	}
 	if e, ok := errors.AsType[*batch.AllFailedError](err); ok {
 		total := e.Total()
-		body := &BatchErrorBody{Code: BatchAllFailed, Error: fmt.Sprintf("all %d prompts failed", total), Total: &total, Report: e.Reply.ErrorReport()}
+		body := &ErrorBody{Code: CodeAllFailed, Error: fmt.Sprintf("all %d prompts failed", total), Total: &total, Report: e.Reply.ErrorReport()}
 		for _, err := range e.Unwrap() {
-			fault, ok := errors.AsType[*llm.Error](err)
-			body.Fatal = body.Fatal || ok && fault.Class == llm.Fatal
+			failure, ok := errors.AsType[*llm.Error](err)
+			body.Fatal = body.Fatal || ok && failure.Class == llm.Fatal
 		}
 		return body
 	}
-	if e, ok := errors.AsType[*batchesBusyError](err); ok {
-		ms := batchesBusyWait.Milliseconds()
-		return &BatchErrorBody{Code: batchRateLimited, Error: e.Error(), Provider: provider, batchRetryAfter: &batchRetryAfter{RetryAfterMS: &ms}}
+	if e, ok := errors.AsType[*busyError](err); ok {
+		ms := busyRetryAfter.Milliseconds()
+		return &ErrorBody{Code: codeRateLimited, Error: e.Error(), Provider: provider, retryAfter: &retryAfter{RetryAfterMS: &ms}}
 	}
-	return &BatchErrorBody{Code: BatchBadRequest, Error: err.Error()}
+	return &ErrorBody{Code: CodeBadRequest, Error: err.Error()}
 }
 
-// encodeJSON encodes a value of ours, without the escapes that are for HTML.
+// encodeJSON encodes a reply or an error body, without the escapes that are for HTML.
 func encodeJSON(v any) []byte {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return []byte(`{"error":` + fmt.Sprintf("%q", err.Error()) + `}`) // there is nothing in them that could fail
+		return []byte(`{"error":` + fmt.Sprintf("%q", err.Error()) + `}`) // cannot happen: nothing in them can fail
 	}
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
 }

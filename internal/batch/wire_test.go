@@ -28,7 +28,7 @@ func TestADescriptionFitsIntoAHeader(t *testing.T) {
 	}
 }
 
-func FuzzReadBatchRequest(f *testing.F) {
+func FuzzReadRequest(f *testing.F) {
 	for _, seed := range []string{
 		"", "null", `{"prompts": ["a", "b"], "contexts": ["c", null], "max_parallel": 5, "model": null}`,
 		`{"prompts": ["\ud800"]}`, `{"prompts": ["a"], "max_parallel": -9223372036854775808}`, `{"Prompts": ["a"], "prompts": null}`,
@@ -40,12 +40,12 @@ func FuzzReadBatchRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := ReadBatchRequest(data)
+		r, err := ReadRequest(data)
 		if err == nil {
 			err = batch.Check(r)
 		}
 		if err != nil {
-			body, code, description := batchReply("openai", nil, err, 1<<20)
+			body, code, description := encodeReply("openai", nil, err, 1<<20)
 			if !json.Valid(body) || code == "" || description == "" || strings.ContainsAny(oneLine(description), "\r\n") {
 				t.Errorf("%q of %v: %q, %s", code, err, description, body)
 			}

@@ -95,7 +95,7 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
-		for _, want := range []string{"", batch.BatchAllFailed} {
+		for _, want := range []string{"", batch.CodeAllFailed} {
 			r := l.start(nil, Options{Batches: true})
 			r.Conn.Lent = true
 			m := l.askBatch(`{"prompts": ["x"]}`)

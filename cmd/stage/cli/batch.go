@@ -72,7 +72,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 		return err
 	}
 	defer conn.Close()
-	if limit := int(conn.NC.MaxPayload()) - batch.BatchHeadroom; len(request) > limit {
+	if limit := int(conn.NC.MaxPayload()) - batch.Headroom; len(request) > limit {
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
 	if timeout > 0 {
@@ -122,7 +122,7 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 		text, err = os.ReadFile(name)
 	}
 	if err == nil {
-		_, err = batch.ReadBatchRequest(text)
+		_, err = batch.ReadRequest(text)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -179,11 +179,11 @@ func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 		return nil
 	}
 	err := fmt.Errorf("%s: %s", code, reply.Header.Get(micro.ErrorHeader))
-	var body batch.BatchErrorBody
+	var body batch.ErrorBody
 	if json.Unmarshal(reply.Data, &body) == nil && body.Fatal {
 		return &stage.FatalError{Err: err}
 	}
-	if code == batch.BatchBadRequest || code == batch.BatchTooLarge {
+	if code == batch.CodeBadRequest || code == batch.CodeTooLarge {
 		return config.Invalid(err)
 	}
 	return err
