@@ -16,7 +16,7 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// script is a caller that takes a second for each call and answers as it is told.
+// script is a caller that takes a second for each call and answers by a script.
 type script struct {
 	// answer judges the n-th call of a prompt, from 1. Nil error: it is answered.
 	answer func(prompt string, n int) error
@@ -104,7 +104,7 @@ func TestBatchHasTheDocumentedDefaults(t *testing.T) {
 	newBatch(t, cfg)
 }
 
-func TestBatchConfigFaultsAreReportedAtOnce(t *testing.T) {
+func TestBatchConfigProblemsAreReportedTogether(t *testing.T) {
 	_, err := New(Config{RPM: map[string]int{"openai": -1}, Retry: pool.RetryConfig{BaseDelay: -1}})
 	for _, want := range []string{"MaxParallel is 0", "ParallelLimit is 0", "MaxPrompts is 0", "MaxAttempts is 0", "BaseDelay is -1ns", "BackoffFactor is 0", "RPM of openai is -1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -215,7 +215,7 @@ func TestBatchKeepsTheSuccessesBesideTheFailures(t *testing.T) {
 	})
 }
 
-func TestBatchTokensThatNobodyToldAreUnknown(t *testing.T) {
+func TestBatchTokensThatAreNotReportedAreUnknown(t *testing.T) {
 	reply, err := newBatch(t, unhurried()).Do(t.Context(), silent{}, &Request{Prompts: prompts(1)})
 	if text, _ := json.Marshal(reply); err != nil || !strings.Contains(string(text), `"total_tokens":null`) {
 		t.Errorf("%s, %v", text, err)
@@ -290,7 +290,7 @@ func TestBatchTryTurnDoesNotWait(t *testing.T) {
 	})
 }
 
-func TestBatchAsksAgainWithExponentialBackoff(t *testing.T) {
+func TestBatchRetriesWithExponentialBackoff(t *testing.T) {
 	for _, fault := range []*llm.Error{errNoRoom, errCut} {
 		synctest.Test(t, func(t *testing.T) {
 			cfg := unhurried()
@@ -374,7 +374,7 @@ func TestBatchWithoutCapacityEndsBeforeAllPromptsAreTried(t *testing.T) {
 		if len(s.at) != 15 {
 			t.Errorf("%d calls, want 3 for each of 5", len(s.at))
 		}
-		if r := reply.Results[999]; r.Reason != llm.ReasonRateLimited || r.Error != "not asked: openai: 429: slow down" {
+		if r := reply.Results[999]; r.Reason != llm.ReasonRateLimited || r.Error != "not sent: openai: 429: slow down" {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -406,7 +406,7 @@ func TestBatchEndsAtAFatalError(t *testing.T) {
 		if _, ok := errors.AsType[*AllFailedError](err); !ok || len(s.at) != 2 {
 			t.Errorf("%v after %d calls", err, len(s.at))
 		}
-		if r := reply.Results[99]; r.Reason != llm.ReasonAPICallFailed || r.Error != "not asked: openai: 401: bad key" {
+		if r := reply.Results[99]; r.Reason != llm.ReasonAPICallFailed || r.Error != "not sent: openai: 401: bad key" {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -423,8 +423,8 @@ func TestBatchKeepsWhatItHasWhenItsContextEnds(t *testing.T) {
 		if r := reply.Results[12]; r.Reason != llm.ReasonCancelled || r.Error != "openai: going home" {
 			t.Errorf("in flight: %+v", r)
 		}
-		if r := reply.Results[29]; r.Reason != llm.ReasonCancelled || !strings.Contains(r.Error, "not asked: ") || !strings.Contains(r.Error, "going home") {
-			t.Errorf("not asked: %+v", r)
+		if r := reply.Results[29]; r.Reason != llm.ReasonCancelled || !strings.Contains(r.Error, "not sent: ") || !strings.Contains(r.Error, "going home") {
+			t.Errorf("not sent: %+v", r)
 		}
 	})
 }

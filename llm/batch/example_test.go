@@ -40,7 +40,7 @@ func ExampleBatch() {
 		MaxParallel: 2,
 	})
 	if e, ok := errors.AsType[*batch.RateLimitedError](err); ok {
-		fmt.Println("ask again after", e.RetryAfter)
+		fmt.Println("retry after", e.RetryAfter)
 		return
 	}
 	if err != nil { // nothing was answered

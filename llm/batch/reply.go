@@ -8,13 +8,13 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// The values of Result.Status.
+// The values of [Result.Status].
 const (
 	Success = "success"
 	Failure = "error"
 )
 
-// Reply is what became of a batch.
+// Reply is the outcome of a batch.
 type Reply struct {
 	// Results are in the order of the prompts, one for each.
 	Results []Result `json:"results"`
@@ -33,24 +33,25 @@ type Tokens struct {
 	TotalTokens      int64 `json:"total_tokens"`
 }
 
-// Result is what became of one prompt.
+// Result is the outcome of one prompt.
 type Result struct {
 	// Status is [Success] or [Failure].
 	Status string `json:"status"`
-	// Content is the answer, never empty beside Success.
+	// Content is the answer; not empty if Status is [Success].
 	Content string `json:"content,omitempty"`
-	// Error says what went wrong, Reason in one word.
+	// Error is the error for people, Reason the same in one word.
 	Error  string     `json:"error,omitempty"`
 	Reason llm.Reason `json:"reason,omitempty"`
-	// Err is the error behind Error; nil on success, and in a result that was
-	// read from JSON.
+	// Err is the error that Error is the text of; nil on success, and in a result
+	// that was read from JSON.
 	Err error `json:"-"`
 }
 
-// Fault is one entry of an error report.
+// Fault is one failed prompt in an error report.
 type Fault struct {
 	// Index is the prompt's place in the request, from 0.
-	Index  int        `json:"index"`
+	Index int `json:"index"`
+	// Error and Reason are those of its [Result].
 	Error  string     `json:"error"`
 	Reason llm.Reason `json:"reason"`
 }
@@ -83,20 +84,20 @@ func (r *Reply) ErrorReport() []Fault {
 	return report
 }
 
-// ErrRequest says that a request is not one: it has no prompts, or not as
-// many contexts as prompts. To be matched with [errors.Is].
+// ErrRequest is wrapped by the error of an invalid request: one without prompts, or
+// with another number of contexts than of prompts. Match it with [errors.Is].
 var ErrRequest = errors.New("not a batch of prompts")
 
-// AllFailedError says that no prompt of a batch was answered.
+// AllFailedError is the error of a batch of which no prompt was answered.
 type AllFailedError struct {
-	// Reply holds the results. Its ErrorReport says what went wrong with each.
+	// Reply holds the results; its ErrorReport lists the error of each.
 	Reply *Reply
 }
 
 // Total is the number of prompts.
 func (e *AllFailedError) Total() int { return len(e.Reply.Results) }
 
-// Error gives the number of prompts and the first error.
+// Error states the number of prompts and the first error.
 func (e *AllFailedError) Error() string {
 	return fmt.Sprintf("all %d prompts failed, the first with: %s", e.Total(), e.Reply.Results[0].Error)
 }
@@ -112,46 +113,44 @@ func (e *AllFailedError) Unwrap() []error {
 	return errs
 }
 
-// RateLimitedError says that no prompt of a batch was answered, all for want of
-// capacity.
+// RateLimitedError is the error of a batch of which no prompt was answered, all for
+// want of capacity.
 type RateLimitedError struct {
-	// Provider had none.
+	// Provider is the one without capacity.
 	Provider string
-	// RetryAfter is the longest wait that it asked for; 0: it asked for none.
+	// RetryAfter is the longest wait that the provider asked for; 0: none.
 	RetryAfter time.Duration
 	// Reply holds the results.
 	Reply *Reply
 }
 
-// Error names the provider.
+// Error names the provider and, if it asked for one, the wait.
 func (e *RateLimitedError) Error() string {
 	text := fmt.Sprintf("%s has no capacity for the batch", e.Provider)
 	if e.RetryAfter > 0 {
-		text += fmt.Sprintf(", ask again after %v", e.RetryAfter)
+		text += fmt.Sprintf(", retry after %v", e.RetryAfter)
 	}
 	return text
 }
 
-// TooLargeError says that a request has too many prompts.
+// TooLargeError is the error of a request with too many prompts.
 type TooLargeError struct {
-	// Size is how many there are, Max how many there may be.
+	// Size is the number of prompts, Max the maximum.
 	Size, Max int
 }
 
-// Error gives both.
+// Error states both numbers.
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("batch has %d prompts, at most %d are allowed: send several batches", e.Size, e.Max)
 }
 
-// ReplyTooLargeError says that the answers to a batch are too large
-// together.
+// ReplyTooLargeError is the error of a batch whose answers are too large together.
 type ReplyTooLargeError struct {
-	// Size is how many bytes there were when no further prompt was sent, Max
-	// how many there may be.
+	// Size is the number of bytes when the batch ended, Max the maximum.
 	Size, Max int
 }
 
-// Error gives both.
+// Error states both numbers.
 func (e *ReplyTooLargeError) Error() string {
 	return fmt.Sprintf("answers take %d bytes, at most %d are allowed: send fewer prompts at a time", e.Size, e.Max)
 }

@@ -12,18 +12,18 @@ import (
 )
 
 // Do sends the prompts of r and waits for all results. Prompts start in their
-// order, at most MaxParallel calls being in flight.
+// order, with at most MaxParallel calls in flight.
 //
-// A prompt that fails takes nothing from the others: the reply holds an error in
-// its place, and the error of Do is nil as long as one prompt was answered. If
-// none was it is a [*RateLimitedError], where that was for want of capacity, or
-// an [*AllFailedError]; if nothing was sent a [*TooLargeError] or one that
-// wraps [ErrRequest]. The answers being too large together is a
+// A prompt that fails does not affect the others: the reply holds an error in its
+// place, and Do returns nil as long as one prompt was answered. If none was, it
+// returns a [*RateLimitedError] if that was for want of capacity alone, else an
+// [*AllFailedError]. For a request that [Batch.Check] rejects it sends nothing and
+// returns that error; if the answers are too large together, a
 // [*ReplyTooLargeError].
 //
-// No further call starts once one had a fatal error, once a prompt found no
-// capacity in all its attempts while no other was answered, or when ctx ends.
-// Prompts that were not sent then fail with that error.
+// No further call starts after a fatal error, after a prompt found no capacity in
+// any of its attempts while no other was answered, or when ctx ends. Prompts that
+// were not sent then fail with that error.
 func (b *Batch) Do(ctx context.Context, caller Caller, r *Request) (*Reply, error) {
 	if err := b.Check(r); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (b *Batch) Do(ctx context.Context, caller Caller, r *Request) (*Reply, erro
 				if i >= len(r.Prompts) {
 					return
 				}
-				run.results[i] = run.result(run.ask(ctx, waits, i))
+				run.results[i] = result(run.send(ctx, waits, i))
 			}
 		})
 	}
@@ -50,7 +50,7 @@ func (b *Batch) Do(ctx context.Context, caller Caller, r *Request) (*Reply, erro
 	return reply, run.verdict(reply)
 }
 
-// batchRun is one request on its way.
+// batchRun is one request in progress.
 type batchRun struct {
 	*Batch
 	caller  Caller
@@ -66,23 +66,19 @@ type batchRun struct {
 	large  *ReplyTooLargeError
 }
 
-// ask sends the i-th prompt until it is answered, or fails for good. waits ends
-// when the batch does, and with it all that is not a call in flight.
-func (run *batchRun) ask(ctx, waits context.Context, i int) (content string, err error) {
-	request := run.cfg.Request
-	request.Model, request.Prompt, request.Context = run.request.Model, run.request.Prompts[i], ""
-	if run.request.Contexts != nil && run.request.Contexts[i] != nil {
-		request.Context = *run.request.Contexts[i]
-	}
+// send sends the i-th prompt until it is answered or fails for good. waits ends when
+// the batch does, and with it all waiting but that for a call in flight.
+func (run *batchRun) send(ctx, waits context.Context, i int) (content string, err error) {
+	request := run.prompt(i)
 	began := time.Now()
-	var fault *llm.Error // the last one
+	var failure *llm.Error // the last one
 	for failures := 0; ; {
 		ended, err := run.turn(waits, run.caller.Provider())
-		if err != nil && fault == nil {
-			return "", run.notAsked(waits)
+		if err != nil && failure == nil {
+			return "", notSent(waits)
 		}
 		if err != nil {
-			return "", fault // the batch has ended, and this is what is known of the prompt
+			return "", failure // the batch has ended, and this is what is known of the prompt
 		}
 		reply, err := run.caller.Call(ctx, &request)
 		ended()
@@ -92,17 +88,27 @@ func (run *batchRun) ask(ctx, waits context.Context, i int) (content string, err
 			return reply.Text, nil
 		}
 		failures++
-		fault = run.fault(err)
-		wait, again := run.wait(failures, fault.RetryAfter)
-		if !again || fault.Reason == llm.ReasonRateLimited || fault.Class != llm.Capacity && fault.Class != llm.Transient {
-			run.failed(fault, began)
-			return "", fault
+		failure = run.asError(err)
+		wait, again := run.wait(failures, failure.RetryAfter)
+		if !again || failure.Reason == llm.ReasonRateLimited || failure.Class != llm.Capacity && failure.Class != llm.Transient {
+			run.failed(failure, began)
+			return "", failure
 		}
 		sleep(waits, wait)
 	}
 }
 
-// sleep waits, at most until ctx ends.
+// prompt is the request of the i-th prompt.
+func (run *batchRun) prompt(i int) llm.Request {
+	request := run.cfg.Request
+	request.Model, request.Prompt, request.Context = run.request.Model, run.request.Prompts[i], ""
+	if run.request.Contexts != nil && run.request.Contexts[i] != nil {
+		request.Context = *run.request.Contexts[i]
+	}
+	return request
+}
+
+// sleep waits for d, at most until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -112,8 +118,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// fault is the error of a call as an [*llm.Error], which it mostly is.
-func (run *batchRun) fault(err error) *llm.Error {
+// asError returns the error of a call as an [*llm.Error], which it usually is.
+func (run *batchRun) asError(err error) *llm.Error {
 	if e, ok := errors.AsType[*llm.Error](err); ok {
 		if e.Class == 0 && e.Reason == "" {
 			named := *e
@@ -128,8 +134,8 @@ func (run *batchRun) fault(err error) *llm.Error {
 	return &llm.Error{Provider: run.caller.Provider(), Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
 }
 
-// notAsked is the error of a prompt that was not sent, for the batch has ended.
-func (run *batchRun) notAsked(waits context.Context) error {
+// notSent is the error of a prompt that was not sent because the batch has ended.
+func notSent(waits context.Context) error {
 	cause := context.Cause(waits)
 	e := &llm.Error{Reason: llm.ReasonCancelled}
 	if why, ok := errors.AsType[*llm.Error](cause); ok {
@@ -137,17 +143,17 @@ func (run *batchRun) notAsked(waits context.Context) error {
 		named.Facts, named.Status, named.Code, named.Type = nil, 0, "", ""
 		e = &named
 	}
-	e.Provider, e.Err = "", fmt.Errorf("not asked: %w", cause)
+	e.Provider, e.Err = "", fmt.Errorf("not sent: %w", cause)
 	return e
 }
 
-// failed ends the batch where a failure speaks for all its prompts.
-func (run *batchRun) failed(fault *llm.Error, began time.Time) {
+// failed ends the batch if a failure holds for all its prompts.
+func (run *batchRun) failed(failure *llm.Error, began time.Time) {
 	run.mu.Lock()
-	lonely := !run.last.After(began) // nobody was answered since
+	alone := !run.last.After(began) // no prompt was answered since it began
 	run.mu.Unlock()
-	if fault.Class == llm.Fatal || fault.Class == 0 || fault.Class == llm.Capacity && lonely {
-		run.end(fault)
+	if failure.Class == llm.Fatal || failure.Class == 0 || failure.Class == llm.Capacity && alone {
+		run.end(failure)
 	}
 }
 
@@ -166,8 +172,8 @@ func (run *batchRun) count(reply *llm.Reply) {
 	run.tokens.TotalTokens += reply.Usage.TotalTokens
 }
 
-// answered notes an answer of so many bytes, and ends the batch where they are too
-// many.
+// answered counts an answer of so many bytes, and ends the batch if they are too
+// many together.
 func (run *batchRun) answered(bytes int) {
 	run.mu.Lock()
 	run.last = time.Now()
@@ -182,12 +188,12 @@ func (run *batchRun) answered(bytes int) {
 	}
 }
 
-// result is what became of a prompt.
-func (run *batchRun) result(content string, err error) Result {
+// result is the outcome of a prompt.
+func result(content string, err error) Result {
 	if err == nil {
 		return Result{Status: Success, Content: content}
 	}
-	e, _ := errors.AsType[*llm.Error](err) // of ask
+	e, _ := errors.AsType[*llm.Error](err) // of send
 	reason := e.Reason
 	if e.Class == llm.Capacity {
 		reason = llm.ReasonRateLimited
@@ -195,7 +201,7 @@ func (run *batchRun) result(content string, err error) Result {
 	return Result{Status: Failure, Error: e.Error(), Reason: reason, Err: e}
 }
 
-// verdict is the error of a batch that is over.
+// verdict is the error of a batch that has ended.
 func (run *batchRun) verdict(reply *Reply) error {
 	if run.large != nil {
 		return run.large
