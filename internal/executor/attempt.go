@@ -71,7 +71,7 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt) (call call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
 	e.logStarted(j.row, a)
-	span = tracing.Of(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
+	span = tracing.FromRow(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
 	x, err := to.Do(ctx, j.prepared)
 	span.ExchangeEnded()
 	if err == nil {

@@ -98,7 +98,7 @@ func (e *Executor) shareReply(j *job, a *answer) {
 		return
 	}
 	for _, follower := range e.dedupe.flights.resolve(j.key, a) {
-		tracing.Of(follower.row).SharesWith(tracing.Of(j.row))
+		tracing.FromRow(follower.row).SharesWith(tracing.FromRow(j.row))
 		if !e.answerWith(follower, a, false) {
 			e.requeue(follower)
 		}

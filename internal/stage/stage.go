@@ -164,7 +164,7 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		Journal:           cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowRows: cfg.Window.Rows, WindowBytes: int64(cfg.Window.Bytes),
 		Create: cfg.Streams.Create, NewInput: opts.NewInput, Spread: s.spread,
-		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.OfPartition(cfg, partition),
+		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}
 }

@@ -17,15 +17,15 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// noSpans is an exporter that takes spans at no cost.
+// noSpans is an exporter that drops spans at no cost.
 type noSpans struct{}
 
 func (noSpans) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 
 func (noSpans) Shutdown(context.Context) error { return nil }
 
-// way is what tracing does for one row and its one call.
-type way struct {
+// traced is a row with its one call, as tracing sees them.
+type traced struct {
 	tracer   consumer.Tracer
 	row      *consumer.Row
 	prepared *llm.Prepared
@@ -34,8 +34,8 @@ type way struct {
 	reply    *consumer.Reply
 }
 
-// newWay returns the way of a row with tracing on, or off as the configuration has it by default.
-func newWay(tb testing.TB, on bool) *way {
+// newTraced returns a row with tracing on, or off as it is by default.
+func newTraced(tb testing.TB, on bool) *traced {
 	tb.Helper()
 	environ := map[string]string{"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "sk-bench-0123456789", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "x"}
 	cfg, err := config.Source{Environ: environ}.Load(tb.Context(), config.NeedCalls)
@@ -61,8 +61,8 @@ func newWay(tb testing.TB, on bool) *way {
 		tb.Fatal(err)
 	}
 	now := time.Now()
-	return &way{
-		tracer: t.OfPartition(cfg, 0), prepared: prepared,
+	return &traced{
+		tracer: t.Tracer(cfg, 0), prepared: prepared,
 		row: &consumer.Row{
 			Seq: 1, Subject: "rows.a", StateID: "stage/ROWS/0/1", Taken: now,
 			Header: nats.Header{"traceparent": {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}},
@@ -73,13 +73,13 @@ func newWay(tb testing.TB, on bool) *way {
 	}
 }
 
-// walk goes it, as consumer and executor do.
-func (w *way) walk(ctx context.Context) {
+// walk makes the spans, as consumer and executor do.
+func (w *traced) walk(ctx context.Context) {
 	var trace *Row
 	if w.tracer != nil {
 		trace = w.tracer.RowTaken(w.row).(*Row)
 	} else {
-		trace = Of(w.row)
+		trace = FromRow(w.row)
 	}
 	span := trace.Call(ctx, llm.OpenAI, w.prepared, &llm.Request{}, pool.Attempt{Number: 1})
 	span.ExchangeEnded()
@@ -90,7 +90,7 @@ func (w *way) walk(ctx context.Context) {
 }
 
 func TestTracingThatIsOffCostsNoAllocation(t *testing.T) {
-	w := newWay(t, false)
+	w := newTraced(t, false)
 	if w.tracer != nil {
 		t.Error("there is a tracer without any OTEL_* variable")
 	}
@@ -103,7 +103,7 @@ func TestTracingThatIsOffCostsNoAllocation(t *testing.T) {
 func BenchmarkTracing(b *testing.B) {
 	for _, name := range []string{"off", "on"} {
 		b.Run(name, func(b *testing.B) {
-			w := newWay(b, name == "on")
+			w := newTraced(b, name == "on")
 			ctx := b.Context()
 			b.ReportAllocs()
 			for b.Loop() {

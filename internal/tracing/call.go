@@ -16,18 +16,18 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Call is the span of one attempt. Nil: it is not followed.
+// Call is the span of one attempt. Nil: it is not recorded. Only one goroutine may use it.
 //
-// The span's context is not sent to the provider: it would tell a third party which of our requests belong together, it
-// buys nothing there, and the request would not be the same bytes at each attempt any more.
+// The span's context is not sent to the provider: it would show a third party which requests belong together, it has no
+// use there, and the request would no longer be the same bytes in each attempt.
 type Call struct {
 	span   trace.Span
 	row    *Row
 	number int       // of the attempt
-	ended  time.Time // when the exchange was over
+	ended  time.Time // when the exchange ended
 }
 
-// Call begins the span of an attempt at a request, which a provider is sent.
+// Call begins the span of an attempt to send a request to a provider. It must be ended with [Call.End].
 func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm.Request, a pool.Attempt) *Call {
 	if t == nil || !t.span.IsRecording() {
 		return nil
@@ -60,7 +60,7 @@ func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm
 	return &Call{span: span, row: t, number: a.Number}
 }
 
-// appendServer adds the server that a target (host, port and path) names.
+// appendServer adds the server of a target, which is host, port and path.
 func appendServer(attributes []attribute.KeyValue, target string) []attribute.KeyValue {
 	u, err := url.Parse("//" + target)
 	if err != nil {
@@ -84,8 +84,9 @@ func (c *Call) ExchangeEnded() {
 	}
 }
 
-// End ends the span with what came of the attempt. The row's span tells of one that failed: the row waits for the next.
-func (c *Call) End(call *auditlog.Call, x *llm.Exchange, fault *llm.Error) {
+// End ends the span with the outcome of the attempt; failure nil: it succeeded. A failure is an event of the row's span
+// too: from then on the row waits for its next attempt.
+func (c *Call) End(call *auditlog.Call, x *llm.Exchange, failure *llm.Error) {
 	if c == nil {
 		return
 	}
@@ -100,10 +101,10 @@ func (c *Call) End(call *auditlog.Call, x *llm.Exchange, fault *llm.Error) {
 	if u := call.Usage; u != nil && u.CostUSD != nil {
 		attributes = append(attributes, attrCallCost.Float64(*u.CostUSD))
 	}
-	if fault != nil {
-		kind := errorType(fault, x)
+	if failure != nil {
+		kind := errorType(failure, x)
 		why := append(make([]attribute.KeyValue, 0, 3), attrErrorType.String(kind))
-		if class := fault.Class.String(); class != "" {
+		if class := failure.Class.String(); class != "" {
 			why = append(why, attrCallErrorClass.String(class))
 		}
 		c.span.SetStatus(codes.Error, kind)
@@ -114,7 +115,7 @@ func (c *Call) End(call *auditlog.Call, x *llm.Exchange, fault *llm.Error) {
 	c.span.End(trace.WithTimestamp(c.ended))
 }
 
-// appendReply adds what the server told of its reply.
+// appendReply adds what the server reported of its reply.
 func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyValue {
 	if r == nil {
 		return attributes
@@ -146,19 +147,19 @@ func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyV
 	return attributes
 }
 
-// errorType is one of few words for what went wrong: the HTTP status of a refusal, else what happened on the way, else
-// what was wrong with the reply.
-func errorType(fault *llm.Error, x *llm.Exchange) string {
+// errorType is one of few words for what went wrong: the HTTP status of an error, else what happened to the connection,
+// else what was wrong with the reply.
+func errorType(failure *llm.Error, x *llm.Exchange) string {
 	switch {
-	case fault.Class == 0:
+	case failure.Class == 0:
 		return "cancelled"
 	case x.Status >= 400:
 		return strconv.Itoa(x.Status)
-	case errors.Is(fault, llm.ErrTimeout):
+	case errors.Is(failure, llm.ErrTimeout):
 		return "timeout"
 	case x.Status == 0:
 		return "connection"
 	default:
-		return string(fault.Reason)
+		return string(failure.Reason)
 	}
 }

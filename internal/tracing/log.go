@@ -5,11 +5,11 @@ import (
 	"log/slog"
 )
 
-// otelHandler is a handler for the messages of OpenTelemetry's packages, which come with verbosities in place of levels: 1
-// is a warning, 4 information, 8 for debugging, and slog has their negatives. Of the last two there are many: both are
-// logged at debug.
+// otelHandler logs the messages of OpenTelemetry's packages. They have verbosities in place of levels: 1 is a warning, 4
+// information, 8 for debugging, and slog has their negatives. The last two are many: both are logged at debug.
 type otelHandler struct{ slog.Handler }
 
+// otelLevel is the level of a message with a verbosity.
 func otelLevel(verbosity slog.Level) slog.Level {
 	switch {
 	case verbosity >= slog.LevelInfo:

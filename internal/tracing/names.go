@@ -2,15 +2,15 @@ package tracing
 
 import "go.opentelemetry.io/otel/attribute"
 
-// All names that traces have, so that who reads them finds them in one place. docs/tracing.md explains them.
+// All names in traces. docs/tracing.md explains them.
 //
-// Those of OpenTelemetry's semantic conventions are spelt out here and held to its packages by a test: the conventions
-// for generative AI move between packages and are not stable yet, and a name here changes only on purpose.
+// Those of OpenTelemetry's semantic conventions are written out here, and a test compares them with its packages: the
+// conventions for generative AI move between packages and are not stable yet, and a name here changes only on purpose.
 
 // tracerName is the instrumentation scope of all spans.
 const tracerName = "github.com/llm-stage/stage"
 
-// defaultServiceName is the service where neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES names one.
+// defaultServiceName is the service if neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES names one.
 const defaultServiceName = "llm-stage"
 
 // Headers of the W3C trace context, as a row may carry them and a result does.
@@ -47,7 +47,7 @@ const (
 	attrRowQueued          = attribute.Key("llm_stage.row.queued_seconds") // taken to first call
 	attrRowHeld            = attribute.Key("llm_stage.row.held_seconds")   // finished to emitted: earlier rows, audit, storing
 
-	rowStatusLetGo = "let_go" // another term of ownership emits it
+	rowStatusAbandoned = "let_go" // another term of ownership emits it
 
 	eventRowStarted    = "llm_stage.row.started"
 	eventRowFinished   = "llm_stage.row.finished"
@@ -82,10 +82,10 @@ const (
 	attrCallDispatchDelay = attribute.Key("llm_stage.call.dispatch_delay_seconds")
 	attrCallRetryAfter    = attribute.Key("llm_stage.call.retry_after_seconds")
 	attrCallCost          = attribute.Key("llm_stage.call.cost_usd")
-	attrCallProbe         = attribute.Key("llm_stage.call.probe") // finds out whether a pause may end
+	attrCallProbe         = attribute.Key("llm_stage.call.probe") // it was a probe: whether a pause may end
 )
 
-// genAIProvider is what the conventions call a provider; one that they do not know keeps its name.
+// genAIProvider is the conventions' name of a provider; one that they do not know keeps its own.
 func genAIProvider(provider string) string {
 	switch provider {
 	case "openai-responses":

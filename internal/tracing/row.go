@@ -25,8 +25,8 @@ type rowTracer struct {
 	attributes []attribute.KeyValue
 }
 
-// OfPartition returns what follows the rows of a partition, nil where tracing is off.
-func (t *Tracing) OfPartition(cfg *config.Config, partition int) consumer.Tracer {
+// Tracer returns the tracer of a partition's rows, nil if tracing is off. t must be started before the first row.
+func (t *Tracing) Tracer(cfg *config.Config, partition int) consumer.Tracer {
 	if t == nil {
 		return nil
 	}
@@ -42,16 +42,17 @@ func (t *Tracing) OfPartition(cfg *config.Config, partition int) consumer.Tracer
 	}}
 }
 
-// Row is the span of a row, from taken to emitted. It implements [consumer.Trace]. Nil: the row is not followed.
+// Row is the span of a row, from taken to emitted. It implements [consumer.Trace]. Nil: the row is not traced. Safe for
+// concurrent use.
 type Row struct {
 	span    trace.Span
 	tracing *Tracing
 	taken   time.Time
-	header  nats.Header
+	header  nats.Header // of the row's result
 }
 
-// Of returns the trace of a row; nil: there is none.
-func Of(row *consumer.Row) *Row {
+// FromRow returns the span of a row; nil: there is none.
+func FromRow(row *consumer.Row) *Row {
 	if row == nil {
 		return nil
 	}
@@ -75,7 +76,7 @@ func (t *rowTracer) RowTaken(row *consumer.Row) consumer.Trace {
 	return &Row{span: span, tracing: t.Tracing, taken: row.Taken, header: resultHeader(row.Header, carrier)}
 }
 
-// rowCarrier reads the headers of a row whatever their case: NATS keeps it, and many a client writes Traceparent.
+// rowCarrier reads the headers of a row in any case: NATS keeps the case, and some clients write Traceparent.
 type rowCarrier nats.Header
 
 // Get returns the first value of a header.
@@ -91,15 +92,15 @@ func (c rowCarrier) Get(name string) string {
 	return ""
 }
 
-// Set is not called: a row is not changed.
+// Set does nothing, and is not called: a row is never changed.
 func (rowCarrier) Set(string, string) {}
 
-// Keys is not called by the propagator in use.
+// Keys returns nothing: the propagator in use does not call it.
 func (c rowCarrier) Keys() []string { return nil }
 
-// resultHeader is what the result carries: the context of the row's span, in the place of the row's own context however
-// that was spelt. A tracestate that was dropped, since it belonged to no valid traceparent, gets no value, so that it
-// does not go on.
+// resultHeader is what the result carries: the context of the row's span in place of the row's own, in whatever case that
+// was written. A tracestate that was dropped, since it belonged to no valid traceparent, gets no value, so that it is not
+// passed on.
 func resultHeader(own nats.Header, carrier propagation.MapCarrier) nats.Header {
 	header := make(nats.Header, 2)
 	for key := range own {
@@ -121,10 +122,10 @@ func resultHeader(own nats.Header, carrier propagation.MapCarrier) nats.Header {
 	return header
 }
 
-// Header implements [consumer.Trace].
+// Header returns the headers of the row's result. It implements [consumer.Trace].
 func (t *Row) Header() nats.Header { return t.header }
 
-// Emitted ends the span with all that the row event knows.
+// Emitted ends the span with the facts of the row event. It implements [consumer.Trace].
 func (t *Row) Emitted(reply *consumer.Reply, at time.Time) {
 	if !t.span.IsRecording() {
 		return
@@ -150,8 +151,7 @@ func (t *Row) Emitted(reply *consumer.Reply, at time.Time) {
 	t.span.End(trace.WithTimestamp(at))
 }
 
-// fail says why the result is an error, in the words of the result's reason. Error texts may quote a payload and stay
-// out.
+// fail records why the result is an error, by the result's reason. Error texts may quote a payload and are left out.
 func (t *Row) fail(reply *consumer.Reply) {
 	reason := reply.Event.Reason
 	if reason == "" {
@@ -161,13 +161,13 @@ func (t *Row) fail(reply *consumer.Reply) {
 	t.span.SetStatus(codes.Error, reason)
 }
 
-// Abandoned ends the span of a row that another term of ownership emits.
+// Abandoned ends the span of a row that another term of ownership emits. It implements [consumer.Trace].
 func (t *Row) Abandoned(at time.Time) {
-	t.span.SetAttributes(attrRowStatus.String(rowStatusLetGo))
+	t.span.SetAttributes(attrRowStatus.String(rowStatusAbandoned))
 	t.span.End(trace.WithTimestamp(at))
 }
 
-// SharesWith links the span to that of the row whose call answered this one too.
+// SharesWith links the span to that of the row whose call answered this one too. Either may be nil.
 func (t *Row) SharesWith(other *Row) {
 	if t != nil && other != nil {
 		t.span.AddLink(trace.Link{SpanContext: other.span.SpanContext()})

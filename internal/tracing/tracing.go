@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,56 +23,51 @@ import (
 )
 
 const (
-	// traceFlushTimeout bounds how long the end of a process waits for its last spans, hardTraceFlushTimeout where it must end
-	// at once.
-	traceFlushTimeout     = 5 * time.Second
-	hardTraceFlushTimeout = 500 * time.Millisecond
+	// flushTimeout bounds how long the end of a process waits for its last spans, hardFlushTimeout after a hard stop.
+	flushTimeout     = 5 * time.Second
+	hardFlushTimeout = 500 * time.Millisecond
 )
 
-// Tracing makes the spans of a stage. Nil is off: then there is no SDK, no exporter and no span.
+// Tracing makes the spans of a stage. Nil is off: then there is no SDK, no exporter and no span. Safe for concurrent use
+// once it is started.
 //
-// Nothing of it holds the stage up. Spans wait for their exporter in a queue that is bounded, and are dropped where it
-// is full; errors of an exporter go into the log; and the end of the process waits for the last ones a bounded time.
+// It never delays the stage. Spans wait for their exporter in a bounded queue, and are dropped if it is full; errors of an
+// exporter are logged; and the end of the process waits for the last spans a bounded time.
 type Tracing struct {
-	cfg   config.TracingConfig
-	log   *slog.Logger
-	runID string
-	to    io.Writer             // where the console exporter prints
-	own   sdktrace.SpanExporter // instead of those of cfg; nil: none
+	cfg     config.TracingConfig
+	log     *slog.Logger
+	runID   string
+	console io.Writer             // where the console exporter prints
+	own     sdktrace.SpanExporter // in place of those of cfg; nil: none
 
-	provider  *sdktrace.TracerProvider // set by start, as the rest
+	// Set by Start.
+	provider  *sdktrace.TracerProvider
 	tracer    trace.Tracer
 	exporters []*exporter
 }
 
-// New returns nil where tracing is off. It starts nothing.
-func New(cfg *config.Config, own sdktrace.SpanExporter, to io.Writer, runID string, log *slog.Logger) *Tracing {
+// New returns the tracing that the configuration selects, nil if it is off. It starts nothing. own, if not nil, gets the
+// spans whatever the configuration says; console is where the console exporter prints, nil: standard error. runID names
+// the process in all spans.
+func New(cfg *config.Config, own sdktrace.SpanExporter, console io.Writer, runID string, log *slog.Logger) *Tracing {
 	if !cfg.Tracing().On() && own == nil {
 		return nil
 	}
-	if to == nil {
-		to = os.Stderr
+	if console == nil {
+		console = os.Stderr
 	}
-	return &Tracing{cfg: cfg.Tracing(), log: log, runID: runID, to: to, own: own}
+	return &Tracing{cfg: cfg.Tracing(), log: log, runID: runID, console: console, own: own}
 }
 
-// Start starts the exporters. The caller must close t, also after an error.
+// Start starts the exporters, unless t is nil. The caller must close t, also after an error.
 func (t *Tracing) Start(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	// What the packages have to say outside an export; the defaults print it past the log, headers with their tokens too.
+	// Messages of OpenTelemetry's packages outside an export. By default they are printed past the log, headers with their
+	// tokens too.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.log.Warn("tracing", slog.Any("error", err)) }))
 	otel.SetLogger(logr.FromSlogHandler(otelHandler{t.log.Handler()}))
-	res, err := resource.New(ctx,
-		resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithAttributes(attrServiceName.String(defaultServiceName), attrServiceVersion.String(version.Current().Version),
-			attrServiceInstanceID.String(t.runID)),
-		resource.WithFromEnv(), // last, so that it wins
-	)
-	if err != nil {
-		t.log.Warn("what the spans say of this process is incomplete", slog.Any("error", err))
-	}
 	exporters, err := t.open(ctx)
 	if err != nil {
 		return err
@@ -82,7 +76,7 @@ func (t *Tracing) Start(ctx context.Context) error {
 	if queue == 0 {
 		queue = sdktrace.DefaultMaxQueueSize
 	}
-	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(res)}
+	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(t.resource(ctx))}
 	for name, e := range exporters {
 		x := newExporter(ctx, e, name, queue, t.log)
 		t.exporters = append(t.exporters, x)
@@ -94,6 +88,20 @@ func (t *Tracing) Start(ctx context.Context) error {
 	return nil
 }
 
+// resource describes this process in all spans.
+func (t *Tracing) resource(ctx context.Context) *resource.Resource {
+	r, err := resource.New(ctx,
+		resource.WithTelemetrySDK(), resource.WithHost(),
+		resource.WithAttributes(attrServiceName.String(defaultServiceName), attrServiceVersion.String(version.Current().Version),
+			attrServiceInstanceID.String(t.runID)),
+		resource.WithFromEnv(), // last, so that it takes precedence
+	)
+	if err != nil {
+		t.log.Warn("the resource attributes of the spans are incomplete", slog.Any("error", err))
+	}
+	return r
+}
+
 // open makes the exporters, by name. None of them connects before it has spans to send.
 func (t *Tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, error) {
 	exporters := make(map[string]sdktrace.SpanExporter)
@@ -101,10 +109,10 @@ func (t *Tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, e
 		exporters["own"] = t.own
 		return exporters, nil
 	}
-	var faults []error
+	var problems []error
 	add := func(name string, e sdktrace.SpanExporter, err error) {
 		if err != nil {
-			faults = append(faults, err)
+			problems = append(problems, err)
 			return
 		}
 		exporters[name] = e
@@ -117,98 +125,29 @@ func (t *Tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, e
 		add("otlp", e, err)
 	}
 	if t.cfg.Console {
-		e, err := stdouttrace.New(stdouttrace.WithWriter(t.to))
+		e, err := stdouttrace.New(stdouttrace.WithWriter(t.console))
 		add("console", e, err)
 	}
-	return exporters, errors.Join(faults...)
+	return exporters, errors.Join(problems...)
 }
 
-// Close sends the last spans, within a bounded time that is short once hard ends. All spans must have ended.
+// Close sends the last spans and stops the exporters, within five seconds, or half a second once hard has ended. All spans
+// must have ended.
 func (t *Tracing) Close(hard context.Context) {
 	if t == nil || t.provider == nil {
 		return
 	}
-	patience, cancel := stopping.Within(hard, traceFlushTimeout, hardTraceFlushTimeout)
+	deadline, cancel := stopping.Within(hard, flushTimeout, hardFlushTimeout)
 	defer cancel()
-	defer context.AfterFunc(patience, func() {
+	defer context.AfterFunc(deadline, func() {
 		for _, x := range t.exporters {
 			x.cut()
 		}
 	})()
 	if err := t.provider.Shutdown(context.WithoutCancel(hard)); err != nil { // returns soon after the cut at the latest
-		t.log.Warn("tracing did not end well", slog.Any("error", err))
+		t.log.Warn("tracing did not stop cleanly", slog.Any("error", err))
 	}
 	for _, x := range t.exporters {
 		x.report()
-	}
-}
-
-// spanQueue is the queue before an exporter.
-type spanQueue struct {
-	sdktrace.SpanProcessor
-	to *exporter
-}
-
-// OnEnd queues a span, or drops it where the queue is full. It never blocks.
-func (q spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
-	if s.SpanContext().IsSampled() {
-		q.to.ended.Add(1)
-	}
-	q.SpanProcessor.OnEnd(s)
-}
-
-// exporter is one exporter of OpenTelemetry. It counts what is lost of the spans, which the SDK does not tell.
-type exporter struct {
-	to    sdktrace.SpanExporter
-	name  string
-	queue int64
-	log   *slog.Logger
-	ended atomic.Int64       // spans to be exported
-	taken atomic.Int64       // of them, out of the queue or known to be dropped
-	sent  atomic.Int64       // of them, exported
-	cut   context.CancelFunc // ends the export under way, and all later ones
-	onCut func(func()) (undo func() bool)
-}
-
-func newExporter(ctx context.Context, to sdktrace.SpanExporter, name string, queue int, log *slog.Logger) *exporter {
-	ctx, cut := context.WithCancel(context.WithoutCancel(ctx))
-	x := &exporter{to: to, name: name, queue: int64(queue), log: log, cut: cut}
-	x.onCut = func(f func()) func() bool { return context.AfterFunc(ctx, f) }
-	return x
-}
-
-// ExportSpans sends spans. An error ends in the log: the spans are lost, and the stage goes on.
-func (x *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
-	x.noteDrops(int64(len(spans)))
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer x.onCut(cancel)()
-	if err := x.to.ExportSpans(ctx, spans); err != nil {
-		x.log.Warn("spans were not exported", slog.String("exporter", x.name), slog.Int("spans", len(spans)), slog.Any("error", err))
-		return nil
-	}
-	x.sent.Add(int64(len(spans)))
-	return nil
-}
-
-// Shutdown closes the exporter.
-func (x *exporter) Shutdown(ctx context.Context) error { return x.to.Shutdown(ctx) }
-
-// noteDrops logs how many spans were dropped since the last batch: of those that ended and were not taken, the queue
-// holds no more than its size.
-func (x *exporter) noteDrops(batch int64) {
-	waiting := x.ended.Load() - x.taken.Add(batch)
-	if dropped := waiting - x.queue - batch; dropped > 0 { // a batch may gather beside the queue
-		x.taken.Add(dropped)
-		x.log.Warn("spans were dropped: the exporter is too slow, see OTEL_BSP_MAX_QUEUE_SIZE and OTEL_TRACES_SAMPLER",
-			slog.String("exporter", x.name), slog.Int64("spans", dropped))
-	}
-}
-
-// report says at the end how many spans were lost.
-func (x *exporter) report() {
-	x.cut()
-	if ended, sent := x.ended.Load(), x.sent.Load(); sent < ended {
-		x.log.Warn("not all spans were exported", slog.String("exporter", x.name), slog.Int64("lost", ended-sent), slog.Int64("exported", sent))
 	}
 }
