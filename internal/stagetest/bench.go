@@ -1,6 +1,7 @@
 package stagetest
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -54,6 +55,12 @@ func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Benc
 	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEEP", Subjects: []string{"keep"}}); err != nil {
 		t.Fatal(err)
 	}
+	// A server that stops while a reader waits for messages sleeps 50 ms: without their streams there are no readers.
+	t.Cleanup(func() {
+		for _, s := range streams {
+			_ = b.JS.DeleteStream(context.WithoutCancel(t.Context()), s.Name) // the test may have done so, or have closed the connection
+		}
+	})
 	return b
 }
 

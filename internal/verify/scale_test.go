@@ -38,20 +38,22 @@ func (g *generatedJob) input() (uint64, error) {
 	return g.passed, nil
 }
 
-// events yields the events of the rows, those of each thousand in a drawn order, as a pool completes them.
+// events yields the events of the rows, those of each thousand in a drawn order, as a pool completes them. Each is valid
+// until the next one: the verifier keeps none.
 func (g *generatedJob) events(t *testing.T, handle func(*auditlog.Event) error) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	head := auditlog.Header{Time: time.Unix(1, 0), RunID: "run1", Stage: "stage"}
 	usage := &auditlog.Usage{PromptTokens: 10, CompletionTokens: 1, TotalTokens: 11}
+	retry := &auditlog.Call{Header: head, Owner: g.term, Status: auditlog.CallCapacityRetry}
+	call := &auditlog.Call{Header: head, Owner: g.term, CallIndex: 1, Status: auditlog.CallSuccess, Usage: usage}
+	row := &auditlog.Row{Header: head, Owner: g.term, Status: auditlog.RowSuccess, Attempts: 1, CapacityRetries: 1, Source: auditlog.SourceCall, Usage: usage}
+	events := []*auditlog.Event{{Header: head, Call: retry}, {Header: head, Call: call}, {Header: head, Row: row}}
 	for block := uint64(0); block < g.rows; block += 1000 {
 		for _, i := range rng.Perm(1000) {
 			seq := block + uint64(i) + 1 //nolint:gosec // not negative
-			for _, e := range []*auditlog.Event{
-				{Header: head, Call: &auditlog.Call{Header: head, Owner: g.term, Sequence: seq, Status: auditlog.CallCapacityRetry}},
-				{Header: head, Call: &auditlog.Call{Header: head, Owner: g.term, Sequence: seq, CallIndex: 1, Status: auditlog.CallSuccess, Usage: usage}},
-				{Header: head, Row: &auditlog.Row{Header: head, Owner: g.term, Sequence: seq, Status: auditlog.RowSuccess, Attempts: 1, CapacityRetries: 1, Source: auditlog.SourceCall, Usage: usage}},
-			} {
+			retry.Sequence, call.Sequence, row.Sequence = seq, seq, seq
+			for _, e := range events {
 				if err := handle(e); err != nil {
 					t.Fatal(err)
 				}
