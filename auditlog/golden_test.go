@@ -3,15 +3,13 @@ package auditlog
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "write the golden files anew")
+	"github.com/llm-stage/stage/internal/golden"
+)
 
 var (
 	noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.FixedZone("CET", 3600))
@@ -107,19 +105,7 @@ func TestEventsLookLikeTheGoldens(t *testing.T) {
 				t.Fatal(err)
 			}
 			got.WriteByte('\n')
-			path := filepath.Join("testdata", name+".json")
-			if *update {
-				if err := os.WriteFile(path, got.Bytes(), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(got.Bytes(), want) {
-				t.Errorf("%s: got\n%swant\n%s", path, got.Bytes(), want)
-			}
+			golden.Check(t, filepath.Join("testdata", name+".json"), got.String())
 		})
 	}
 }

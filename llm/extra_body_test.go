@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/golden"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -78,5 +79,5 @@ func TestExtraBodiesOfTheReferences(t *testing.T) {
 		}
 		b.WriteString("\n\n")
 	}
-	golden(t, filepath.Join("testdata", "requests", "extra-bodies.txt"), b.Bytes())
+	golden.Check(t, filepath.Join("testdata", "requests", "extra-bodies.txt"), b.String())
 }

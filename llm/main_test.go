@@ -1,13 +1,10 @@
 package llm
 
 import (
-	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestMain leaves out the clock of patterns that backtrack: it ends by itself some seconds after the last match.
 func TestMain(m *testing.M) {

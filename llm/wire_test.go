@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/llm-stage/stage/internal/golden"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/schema"
 )
@@ -153,26 +153,8 @@ func TestRequests(t *testing.T) {
 				}
 				fmt.Fprintf(&b, "\n%s\n\n", &body)
 			}
-			golden(t, filepath.Join("testdata", "requests", name+".txt"), bytes.ReplaceAll(b.Bytes(), []byte("\r\n"), []byte("\n")))
+			golden.Check(t, filepath.Join("testdata", "requests", name+".txt"), strings.ReplaceAll(b.String(), "\r\n", "\n"))
 		})
-	}
-}
-
-// golden compares got with the file, or writes it under -update.
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs; look at it with -update\ngot:\n%s\nwant:\n%s", path, got, want)
 	}
 }
 

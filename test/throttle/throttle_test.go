@@ -1,13 +1,11 @@
 package throttle
 
 import (
-	"flag"
-	"os"
 	"testing"
 	"testing/synctest"
-)
 
-var update = flag.Bool("update", false, "draw docs/throttle.svg anew")
+	"github.com/llm-stage/stage/internal/golden"
+)
 
 func measure(t *testing.T, sc *Scenario, m Method, seed uint64) (f Figures) {
 	t.Helper()
@@ -30,20 +28,7 @@ func find(t *testing.T, name string, rows int) *Scenario {
 
 // The picture in docs/throttle.md shows what the law does today.
 func TestPictureIsUpToDate(t *testing.T) {
-	const file = "../../docs/throttle.svg"
 	var tr Trace
 	synctest.Test(t, func(t *testing.T) { tr = RunTraced(t.Context(), find(t, "S2", 3000), 1) })
-	svg := tr.SVG(50, 140, 120, 130)
-	if *update {
-		if err := os.WriteFile(file, []byte(svg), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	old, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(old) != svg {
-		t.Errorf("%s is out of date: run this test with -update", file)
-	}
+	golden.Check(t, "../../docs/throttle.svg", tr.SVG(50, 140, 120, 130))
 }
