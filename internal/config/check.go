@@ -18,8 +18,8 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// check adds every fault of c: first each field for itself, then how fields fit together.
-func (c *Config) check(need Need, found *faults) {
+// check adds every problem of c: first of each field by itself, then of how fields fit together.
+func (c *Config) check(need Need, found *problems) {
 	for i := range Fields() {
 		f := &Fields()[i]
 		if !found.none(f.Variable) {
@@ -36,7 +36,7 @@ func (c *Config) check(need Need, found *faults) {
 	c.checkRest(need, found)
 }
 
-// check says what is wrong with the field alone, "" if nothing is.
+// check returns what is wrong with the field by itself, "" if nothing is.
 func (f *Field) check(c *Config) string {
 	v := reflect.Indirect(f.value(c))
 	if !v.IsValid() {
@@ -59,8 +59,8 @@ func (f *Field) check(c *Config) string {
 	return ""
 }
 
-// checkRange compares the number n, which is written as text, with the bounds of the field. Without a lower bound it
-// is at least 0.
+// checkRange compares the number n, written as text, with the bounds of the field. Without a lower bound it must be at
+// least 0.
 func (f *Field) checkRange(n float64, text string) string {
 	switch {
 	case math.IsNaN(n) || math.IsInf(n, 0):
@@ -75,6 +75,7 @@ func (f *Field) checkRange(n float64, text string) string {
 	return ""
 }
 
+// number returns the number in v, in the unit of its type.
 func number(v reflect.Value) (float64, bool) {
 	switch {
 	case v.CanInt():
@@ -86,23 +87,34 @@ func number(v reflect.Value) (float64, bool) {
 	}
 }
 
+// stageName matches the names of stages, which are part of subjects and durables.
 var stageName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-func (c *Config) checkServer(found *faults) {
+// checkServer checks the stage's name, and the connection to its server.
+func (c *Config) checkServer(found *problems) {
 	if !stageName.MatchString(c.Name) {
 		found.add("STAGE_NAME", "%q is not a name here: give 1 to 32 of a-z, 0-9 and -", c.Name)
 	}
 	if len(c.NATS.URL) == 0 && found.none("STAGE_NATS_URL") {
-		for _, variable := range []string{
-			"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER", "STAGE_NATS_PASSWORD",
-			"STAGE_NATS_TLS_CA", "STAGE_NATS_TLS_CERT", "STAGE_NATS_TLS_KEY", "STAGE_NATS_TLS_FIRST",
-		} {
-			if f := fieldsByVariable()[variable]; !f.value(c).IsZero() && found.none(variable) {
-				found.add(variable, "the embedded server does not use it: set STAGE_NATS_URL too, or unset this")
-			}
-		}
-		return
+		c.checkEmbedded(found)
+	} else {
+		c.checkLogin(found)
 	}
+}
+
+// checkEmbedded checks that nothing is set that only a server of one's own uses. An inbox prefix harms nothing.
+func (c *Config) checkEmbedded(found *problems) {
+	for i := range Fields() {
+		f := &Fields()[i]
+		external := strings.HasPrefix(f.Variable, VariablePrefix+"NATS_") && f.Variable != "STAGE_NATS_INBOX_PREFIX"
+		if external && !f.value(c).IsZero() && found.none(f.Variable) {
+			found.add(f.Variable, "the embedded server does not use it: set STAGE_NATS_URL too, or unset this")
+		}
+	}
+}
+
+// checkLogin checks that there is one way to log in, and that it is complete.
+func (c *Config) checkLogin(found *problems) {
 	ways := map[string]bool{
 		"STAGE_NATS_CREDS": c.NATS.Creds != "", "STAGE_NATS_NKEY": c.NATS.NKey != "",
 		"STAGE_NATS_TOKEN": c.NATS.Token.IsSet(), "STAGE_NATS_USER": c.NATS.User != "",
@@ -130,7 +142,8 @@ func (c *Config) checkServer(found *faults) {
 	}
 }
 
-func (c *Config) checkDispatch(found *faults) {
+// checkDispatch checks pairs of limits and times, of which one must not be above the other.
+func (c *Config) checkDispatch(found *problems) {
 	if found.none("STAGE_MIN_DISPATCH_DELAY_MS", "STAGE_MAX_DISPATCH_DELAY_MS") && c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay {
 		found.add("STAGE_MAX_DISPATCH_DELAY_MS", "%s is below STAGE_MIN_DISPATCH_DELAY_MS, %s: raise this or lower that",
 			c.Pool.MaxDispatchDelay, c.Pool.MinDispatchDelay)
@@ -152,11 +165,11 @@ func (c *Config) checkDispatch(found *faults) {
 	}
 }
 
-// extraBodyProblem says what is wrong with the extra body, and which variable to use in its place.
+// extraBodyProblem returns what is wrong with the extra body, and which variable to use instead.
 func extraBodyProblem(err error) string {
 	e, ok := errors.AsType[*llm.ExtraBodyError](err)
 	if !ok || e.Setting == "" {
-		return strings.TrimPrefix(err.Error(), "extra body: ") // the variable says so
+		return strings.TrimPrefix(err.Error(), "extra body: ") // the name of the variable is enough
 	}
 	instead := map[string]string{
 		"Model":  "use STAGE_LLM_MODEL, or the header Stage-Model for one row",
@@ -166,14 +179,15 @@ func extraBodyProblem(err error) string {
 	return fmt.Sprintf("%q may not be set here: %s", e.Member, instead)
 }
 
-func (c *Config) checkLLM(need Need, found *faults) {
+// checkLLM checks that the first provider and the fallbacks have what calls to them need.
+func (c *Config) checkLLM(need Need, found *problems) {
 	if !found.none("STAGE_LLM_PROVIDER") {
 		return
 	}
 	first := c.LLM.Endpoint(c.LLM.Provider)
 	if need == NeedCalls {
 		if c.LLM.Model == "" {
-			found.add("STAGE_LLM_MODEL", "give the model that %s is asked for", c.LLM.Provider)
+			found.add("STAGE_LLM_MODEL", "give the model of %s to call", c.LLM.Provider)
 		}
 		if first.needsKey() && !first.APIKey.IsSet() {
 			found.add("STAGE_LLM_API_KEY", "give the key of %s, or STAGE_LLM_API_KEY_FILE (STAGE_LLM_PROVIDER=mock needs none)", c.LLM.Provider)
@@ -182,13 +196,17 @@ func (c *Config) checkLLM(need Need, found *faults) {
 	if c.LLM.Provider == "azure" && first.BaseURL == "" && need == NeedCalls {
 		found.add("STAGE_LLM_BASE_URL", "azure has no base URL of its own: give that of your resource, such as https://NAME.openai.azure.com")
 	}
-	if need != NeedCalls || !found.none("STAGE_FALLBACKS") {
-		return
+	if need == NeedCalls && found.none("STAGE_FALLBACKS") {
+		c.checkFallbacks(found)
 	}
+}
+
+// checkFallbacks checks that each fallback has what calls to it need.
+func (c *Config) checkFallbacks(found *problems) {
 	for _, m := range c.Fallback.Models {
 		if m.Provider == c.LLM.Provider {
 			if m.Model == c.LLM.Model {
-				found.add("STAGE_FALLBACKS", "%s:%s is the first model already: take it out", m.Provider, m.Model)
+				found.add("STAGE_FALLBACKS", "%s:%s is the first model already: remove it", m.Provider, m.Model)
 			}
 			continue
 		}
@@ -203,7 +221,8 @@ func (c *Config) checkLLM(need Need, found *faults) {
 	}
 }
 
-func (c *Config) checkRest(need Need, found *faults) {
+// checkRest checks template, fallbacks, cost and the HTTP address.
+func (c *Config) checkRest(need Need, found *problems) {
 	switch {
 	case c.Prompt.Template != "" && c.Prompt.TemplateFile != "":
 		found.add("STAGE_TEMPLATE", "both it and STAGE_TEMPLATE_FILE are set: unset one of them")
@@ -213,11 +232,11 @@ func (c *Config) checkRest(need Need, found *faults) {
 	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {
 		found.add("STAGE_FALLBACK_AFTER", "there is no fallback: set STAGE_FALLBACKS, or unset this")
 	}
-	var asked []FallbackModel
+	var models []FallbackModel
 	if need == NeedCalls {
-		asked = append([]FallbackModel{{c.LLM.Provider, c.LLM.Model}}, c.Fallback.Models...)
+		models = append([]FallbackModel{{c.LLM.Provider, c.LLM.Model}}, c.Fallback.Models...)
 	}
-	c.Cost.check(asked, found)
+	c.Cost.check(models, found)
 	if found.none("STAGE_HTTP_ADDR") {
 		if problem := checkAddr(c.HTTP.Addr); problem != "" {
 			found.add("STAGE_HTTP_ADDR", "%s", problem)
@@ -225,7 +244,7 @@ func (c *Config) checkRest(need Need, found *faults) {
 	}
 }
 
-// checkFile opens the file and closes it again, so that a missing one is found before the first row.
+// checkFile opens the file and closes it again, so that a missing one fails at start-up.
 func checkFile(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -246,19 +265,21 @@ func plainPathError(err error) error {
 	return err
 }
 
+// checkBaseURL returns what is wrong with the base URL of a provider, "" if nothing is.
 func checkBaseURL(text string) string {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
 		return "not an address: write it as https://host/v1"
 	case u.User != nil:
-		return "holds a user or password: take it out, and give the key as a variable"
+		return "holds a user or password: remove it, and give the key as a variable"
 	case u.Fragment != "":
-		return "holds a fragment (#…): take it out"
+		return "holds a fragment (#…): remove it"
 	}
 	return ""
 }
 
+// checkAddr returns what is wrong with an address to listen on, "" if nothing is.
 func checkAddr(addr string) string {
 	_, port, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -270,9 +291,10 @@ func checkAddr(addr string) string {
 	return ""
 }
 
+// orList lists the words as a sentence does: a, b or c.
 func orList(words []string) string {
-	if len(words) == 1 {
-		return words[0]
+	if len(words) < 2 {
+		return strings.Join(words, "")
 	}
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }

@@ -9,21 +9,21 @@ import (
 	"pgregory.net/rapid"
 )
 
-// faultLines are the faults of err, one a line.
-func faultLines(err error) []string {
+// problemLines returns the problems of err, one per line.
+func problemLines(err error) []string {
 	if err == nil {
 		return nil
 	}
 	return strings.Split(err.Error(), "\n")
 }
 
-func TestEachFaultNamesItsVariable(t *testing.T) {
+func TestEachProblemNamesItsVariable(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct {
 		name  string
 		need  Need
 		env   []string
-		wants []string // one for each fault, in order
+		wants []string // one for each problem, in order
 	}{
 		{"good", NeedNothing, nil, nil},
 		{"good for calls", NeedCalls, []string{"STAGE_LLM_PROVIDER", "mock", "STAGE_TEMPLATE", "x"}, nil},
@@ -158,9 +158,9 @@ func TestEachFaultNamesItsVariable(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := load(t, tt.need, tt.env...)
-			got := faultLines(err)
+			got := problemLines(err)
 			if len(got) != len(tt.wants) {
-				t.Fatalf("got %d faults, want %d:\n%s", len(got), len(tt.wants), strings.Join(got, "\n"))
+				t.Fatalf("got %d problems, want %d:\n%s", len(got), len(tt.wants), strings.Join(got, "\n"))
 			}
 			for i, want := range tt.wants {
 				if !strings.HasPrefix(got[i], want) {
@@ -173,8 +173,8 @@ func TestEachFaultNamesItsVariable(t *testing.T) {
 				}
 				return
 			}
-			if _, ok := errors.AsType[*Fault](err); !ok {
-				t.Errorf("got %T, want *Fault within", err)
+			if _, ok := errors.AsType[*problem](err); !ok {
+				t.Errorf("got %T, want *problem within", err)
 			}
 		})
 	}

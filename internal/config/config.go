@@ -1,5 +1,4 @@
-// Package config holds the configuration of the program: its variables, where each value came from, and what is wrong
-// with it.
+// Package config is the configuration of the program: its variables, where each value came from, and what is wrong.
 package config
 
 import "time"
@@ -8,19 +7,20 @@ import "time"
 // STAGE_ and from the flags of the same names, and it is complete after that: defaults are filled in, every value is in
 // its range, and values fit together.
 //
-// Each field is one line of tags, and everything else follows from them, flags, help, the table of the README and the
-// checks:
+// Each field is one line of tags. Flags, help, checks of the value, the JSON Schema, .env.example and the table of the
+// README all follow from them:
 //
 //   - env: name of the variable without the prefix, and the default, as go-envconfig reads it;
 //   - help: meaning of the field, which is also its documentation here;
 //   - min, above, max: inclusive lower, exclusive lower and inclusive upper bound;
-//   - oneof: the words allowed;
+//   - oneof: the words allowed, or providers for the names of [llm.Providers]; {oneof} in the help lists them;
+//   - file, url: the value is the path of a file that must exist, or an http or https URL;
 //   - group, on a nested struct: heading in the help.
 //
 // A variable that is set to nothing counts as unset. The zero Config is not usable. A Config is not changed after it is
 // loaded, so it is safe for concurrent use.
 type Config struct {
-	// Name tells stages that share a server apart.
+	// Name distinguishes stages that share a server.
 	Name string `env:"NAME, default=stage" group:"Stage" help:"name of the stage, [a-z0-9-]{1,32}; part of every durable, subject and id"`
 
 	NATS     NATSConfig     `env:", prefix=NATS_" group:"NATS"`
@@ -42,12 +42,12 @@ type Config struct {
 	HTTP     HTTPConfig     `group:"Operation"`
 	Process  ProcessConfig  `group:"Operation"`
 
-	tracing TracingConfig     // of the OTEL_* variables
-	secrets *Secrets          // all that is not printed; nil: none
+	tracing TracingConfig     // of the OTEL_* variables; zero unless calls are needed
+	secrets *Secrets          // what must not be printed; nil: nothing
 	origins map[string]origin // where each variable's value came from, for stage config
 }
 
-// NATSConfig says which server to use and how to log in.
+// NATSConfig is the server to use and how to log in.
 type NATSConfig struct {
 	URL         URLs   `env:"URL" help:"one or more server URLs, separated by commas; empty: the embedded server"`
 	Creds       string `env:"CREDS" file:"true" help:"path of a credentials file (JWT and seed)"`
@@ -68,26 +68,26 @@ type DataConfig struct {
 	Sync SyncPolicy `env:"SYNC, default=always" help:"how often the store is flushed to the disk: always, or an interval such as 1s, which a power cut can cost"`
 }
 
-// InputConfig says where rows come from.
+// InputConfig is where rows come from.
 type InputConfig struct {
 	Stream  string `env:"STREAM, default=ROWS" help:"stream that rows come from"`
 	Subject string `env:"SUBJECT, default=rows.>" help:"filter on the stream's subjects, gaps in the sequence are fine; contains {partition} when there is more than one"`
 }
 
-// ResultConfig says where results go.
+// ResultConfig is where results go.
 type ResultConfig struct {
 	Stream   string `env:"STREAM, default=RESULTS" help:"stream that results go to"`
 	Subject  string `env:"SUBJECT, default=results" help:"results are published on <subject>.<name>.<partition>.rows, claims on <subject>.<name>.<partition>.claim"`
 	MaxBytes Size   `env:"MAX_BYTES, default=0" help:"size of the result stream when it is created here; full, it refuses new results rather than drop old ones; 0: unlimited"`
 }
 
-// AuditConfig says where audit events go and what they hold.
+// AuditConfig is where audit events go and what they hold.
 type AuditConfig struct {
 	Stream   string        `env:"STREAM, default=AUDIT" help:"stream that audit events go to"`
 	Subject  string        `env:"SUBJECT, default=audit" help:"events are published on <subject>.<name>.<partition>.<kind>; the partition of run events is all"`
 	MaxAge   time.Duration `env:"MAX_AGE, default=720h" help:"age at which events are dropped from a stream created here; 0: never"`
 	MaxBytes Size          `env:"MAX_BYTES, default=0" help:"size of the audit stream when it is created here; full, it drops the oldest events; 0: unlimited"`
-	Payloads string        `env:"PAYLOADS, default=full" oneof:"full hash none" help:"request and reply bodies in call events: full, hash or none; credentials never"`
+	Payloads string        `env:"PAYLOADS, default=full" oneof:"full hash none" help:"request and reply bodies in call events: {oneof}; credentials never"`
 }
 
 // JournalConfig describes the journal of replies that wait for an earlier row.
@@ -98,13 +98,13 @@ type JournalConfig struct {
 	MaxBytes Size          `env:"JOURNAL_MAX_BYTES, default=1GiB" help:"size of the journal stream when it is created here; 0: unlimited"`
 }
 
-// StreamsConfig describes what all streams have in common.
+// StreamsConfig is what all streams have in common.
 type StreamsConfig struct {
 	DeadLetterSubject string `env:"DEAD_LETTER_SUBJECT" help:"failed rows also go here, with their original body and headers and Stage-Reason; a stream must capture it; empty: nowhere"`
 	Partitions        int    `env:"PARTITIONS, default=1" min:"1" max:"1024" help:"number of partitions, counted from 0; with more than one the input subject contains {partition}"`
 	Create            bool   `env:"CREATE_STREAMS, default=true" help:"create missing streams and durables; existing streams are checked, never changed"`
 	Replicas          int    `env:"STREAM_REPLICAS, default=1" min:"1" max:"5" help:"replicas of the streams created here, an odd number"`
-	Storage           string `env:"STREAM_STORAGE, default=file" oneof:"file memory" help:"storage of the streams created here: file or memory"`
+	Storage           string `env:"STREAM_STORAGE, default=file" oneof:"file memory" help:"storage of the streams created here: {oneof}"`
 }
 
 // WindowConfig bounds what each partition has taken and not yet emitted.
@@ -113,7 +113,7 @@ type WindowConfig struct {
 	Bytes Size `env:"WINDOW_BYTES, default=256MiB" min:"1MiB" help:"most bytes of rows and results taken and not yet emitted, for each partition: one process may serve all of them"`
 }
 
-// PoolConfig describes how many calls are in flight, and how fast they go.
+// PoolConfig is how many calls are in flight, and how fast they start.
 type PoolConfig struct {
 	Size              int           `env:"POOL_SIZE, default=1" min:"1" max:"10000" help:"most calls in flight, over all partitions of the process; 1 is sequential"`
 	Throttle          string        `env:"THROTTLE, default=adaptive" oneof:"adaptive classic" help:"law of the dispatch rate: adaptive, or classic (the plain delay law)"`
@@ -134,10 +134,10 @@ type RetryConfig struct {
 
 // LLMConfig describes the provider, its models and the shape of a call.
 type LLMConfig struct {
-	Provider        string         `env:"PROVIDER, default=openai" oneof:"openai openai-responses openrouter azure anthropic gemini mock" help:"openai, openai-responses, openrouter, azure, anthropic, gemini or mock; any OpenAI-compatible server is openai with a base URL"`
+	Provider        string         `env:"PROVIDER, default=openai" oneof:"providers" help:"{oneof}; any OpenAI-compatible server is openai with a base URL"`
 	BaseURL         string         `env:"BASE_URL" url:"true" help:"base URL of the provider's API, with its version path; empty: the provider's own"`
 	APIKey          Secret         `env:"API_KEY" help:"key of the provider"`
-	Model           string         `env:"MODEL" help:"model to ask; no default, except for mock"`
+	Model           string         `env:"MODEL" help:"model to call; no default, except for mock"`
 	AzureAPIVersion string         `env:"AZURE_API_VERSION" help:"api-version of Azure; empty: its v1 path"`
 	Timeout         time.Duration  `env:"TIMEOUT, default=120s" min:"1ms" help:"longest time of one attempt"`
 	MaxReplyBytes   Size           `env:"MAX_REPLY_BYTES, default=8MiB" min:"1KiB" max:"1GiB" help:"largest reply, after decompression"`
@@ -151,29 +151,23 @@ type LLMConfig struct {
 	TPM             int            `env:"TPM, default=0" min:"0" help:"most tokens per minute of this process; 0: no limit"`
 	MaxConcurrency  ProviderLimits `env:"MAX_CONCURRENCY" help:"most calls in flight per provider, such as openai=8,anthropic=4; empty: the pool size"`
 
-	OpenAI          ProviderConfig `env:", prefix=OPENAI_" group:"Providers of fallbacks"`
-	OpenAIResponses ProviderConfig `env:", prefix=OPENAI_RESPONSES_" group:"Providers of fallbacks"`
-	OpenRouter      ProviderConfig `env:", prefix=OPENROUTER_" group:"Providers of fallbacks"`
-	Azure           ProviderConfig `env:", prefix=AZURE_" group:"Providers of fallbacks"`
-	Anthropic       ProviderConfig `env:", prefix=ANTHROPIC_" group:"Providers of fallbacks"`
-	Gemini          ProviderConfig `env:", prefix=GEMINI_" group:"Providers of fallbacks"`
-	Mock            ProviderConfig `env:", prefix=MOCK_" group:"Providers of fallbacks"`
+	Own []ProviderConfig `group:"Providers of fallbacks"` // in the order of [llm.Providers], with the prefix of [ProviderVariables]
 }
 
-// ProviderConfig is what one provider needs when it serves a fallback. The first provider takes it too where
+// ProviderConfig is what one provider needs when it serves a fallback. The first provider uses it too where
 // STAGE_LLM_BASE_URL or STAGE_LLM_API_KEY is unset.
 type ProviderConfig struct {
 	BaseURL string `env:"BASE_URL" url:"true" help:"base URL of this provider; empty: its own"`
 	APIKey  Secret `env:"API_KEY" help:"key of this provider"`
 }
 
-// FallbackConfig says who is asked when the first provider does not answer.
+// FallbackConfig is the models to call when the first one fails.
 type FallbackConfig struct {
 	Models Fallbacks     `env:"FALLBACKS" help:"provider:model in order, separated by commas, tried when a row's transient attempts are used up"`
 	After  time.Duration `env:"FALLBACK_AFTER, default=0" help:"try them also after that long without capacity or in an outage; 0: never for want of capacity, at once in an outage"`
 }
 
-// PromptConfig says how a row becomes a prompt and a reply becomes a result.
+// PromptConfig is how a row becomes a prompt and a reply becomes a result.
 type PromptConfig struct {
 	Template       string `env:"TEMPLATE" help:"Jinja template of the prompt; sees row and lookup, strict about undefined names"`
 	TemplateFile   string `env:"TEMPLATE_FILE" file:"true" help:"path of the template; one of the two is required"`
@@ -183,7 +177,7 @@ type PromptConfig struct {
 	ResponseSchema string `env:"RESPONSE_SCHEMA_FILE" file:"true" help:"path of a JSON Schema: the reply must validate, and the value is stored, not the text"`
 }
 
-// RowsConfig says what happens to equal rows, failed rows, fatal errors and outages.
+// RowsConfig is what happens to equal rows, failed rows, fatal errors and outages.
 type RowsConfig struct {
 	Dedupe             string        `env:"DEDUPE, default=off" oneof:"off inflight stored" help:"off, inflight (equal requests in flight share one call) or stored (also across restarts and runs)"`
 	DedupeTTL          time.Duration `env:"DEDUPE_TTL, default=24h" min:"1s" help:"how long stored replies are used again"`
@@ -195,13 +189,13 @@ type RowsConfig struct {
 
 // CostConfig bounds what the stage may spend.
 type CostConfig struct {
-	MaxUSD     float64 `env:"MAX_COST_USD, default=0" min:"0" help:"no call starts once the known cost reaches this; calls in the air may pass it; needs prices; 0: no ceiling"`
+	MaxUSD     float64 `env:"MAX_COST_USD, default=0" min:"0" help:"no call starts once the known cost reaches this; calls in flight may exceed it; needs prices; 0: no ceiling"`
 	PricesFile string  `env:"PRICES_FILE" file:"true" help:"path of the prices, USD per million tokens by model: input, cached, cache_write, cache_write_1h, output, reasoning"`
 }
 
 // BatchConfig bounds batched requests.
 type BatchConfig struct {
-	MaxParallel   int            `env:"MAX_PARALLEL, default=5" min:"1" help:"calls in flight of one batched request that does not say"`
+	MaxParallel   int            `env:"MAX_PARALLEL, default=5" min:"1" help:"calls in flight of a batched request that does not set max_parallel"`
 	ParallelLimit int            `env:"PARALLEL_LIMIT, default=20" min:"1" help:"most calls in flight that a batched request may ask for"`
 	MaxPrompts    int            `env:"MAX_PROMPTS, default=1000" min:"1" max:"100000" help:"most prompts of one batched request"`
 	RPM           ProviderLimits `env:"RPM, default=anthropic=60,openai=60,openrouter=100" help:"most calls per minute of batched requests, by provider; 0: no limit"`
@@ -216,7 +210,7 @@ type HTTPConfig struct {
 
 // ProcessConfig describes the process: how it stops and how it logs.
 type ProcessConfig struct {
-	StopTimeout time.Duration `env:"STOP_TIMEOUT, default=150s" min:"1ms" help:"how long a stop waits for the calls in the air; longer than one attempt"`
-	LogLevel    string        `env:"LOG_LEVEL, default=info" oneof:"debug info warn error" help:"debug, info, warn or error"`
-	LogFormat   string        `env:"LOG_FORMAT" oneof:"text json" help:"text or json; empty: text on a terminal, else json"`
+	StopTimeout time.Duration `env:"STOP_TIMEOUT, default=150s" min:"1ms" help:"how long a stop waits for the calls in flight; longer than one attempt"`
+	LogLevel    string        `env:"LOG_LEVEL, default=info" oneof:"debug info warn error" help:"{oneof}"`
+	LogFormat   string        `env:"LOG_FORMAT" oneof:"text json" help:"{oneof}; empty: text on a terminal, else json"`
 }

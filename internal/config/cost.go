@@ -6,7 +6,7 @@ import (
 	"github.com/llm-stage/stage/internal/cost"
 )
 
-// Prices reads the price list; nil without one. The error is a [*Error] that names the variable.
+// Prices reads the price file; nil without one. The error is an [*Error] that names the variable.
 func (c *CostConfig) Prices() (cost.Prices, error) {
 	if c.PricesFile == "" {
 		return nil, nil
@@ -18,8 +18,8 @@ func (c *CostConfig) Prices() (cost.Prices, error) {
 	return p, nil
 }
 
-// check adds what is wrong with prices and ceiling.
-func (c *CostConfig) check(asked []FallbackModel, found *faults) {
+// check checks the prices, and that a ceiling has one for each of the models that may be called.
+func (c *CostConfig) check(models []FallbackModel, found *problems) {
 	if !found.none("STAGE_PRICES_FILE", "STAGE_MAX_COST_USD") {
 		return
 	}
@@ -34,7 +34,7 @@ func (c *CostConfig) check(asked []FallbackModel, found *faults) {
 		found.add("STAGE_PRICES_FILE", "%v", plainPathError(err))
 		return
 	}
-	for _, m := range asked {
+	for _, m := range models {
 		if _, ok := p.Of(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
 			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be kept without a price of %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
 		}

@@ -2,10 +2,11 @@ package config
 
 import "errors"
 
-// Error is an error in the way the program was called or configured: the user can fix it, and doing the same again
-// meets it again. Its text names what is wrong and how to fix it.
+// Error is an error in the way the program was called or configured: only the user can fix it, so a retry fails again.
+// Its text says what is wrong and how to fix it.
 type Error struct{ Err error }
 
+// Error returns the text of what is wrong.
 func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns what is wrong.
@@ -19,7 +20,7 @@ func Invalid(err error) error {
 	return &Error{Err: err}
 }
 
-// IsInvalid reports whether err says that the program was called or configured wrongly.
+// IsInvalid reports whether err has an [*Error] in its chain.
 func IsInvalid(err error) bool {
 	_, is := errors.AsType[*Error](err)
 	return is

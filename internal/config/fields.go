@@ -6,35 +6,40 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/llm"
 	"github.com/sethvargo/go-envconfig"
 )
 
-// VariablePrefix starts the name of every variable of the configuration.
-const VariablePrefix = "STAGE_"
-
-// FileSuffix makes the name of the variable that gives a secret by the path of a file.
-const FileSuffix = "_FILE"
+const (
+	// VariablePrefix starts the name of every variable of the configuration.
+	VariablePrefix = "STAGE_"
+	// FileSuffix makes the name of the variable that gives a secret by the path of a file.
+	FileSuffix = "_FILE"
+)
 
 // Field is one variable of the configuration: a leaf of [Config] with what its tags say.
 type Field struct {
-	Variable string // STAGE_POOL_SIZE
-	Group    string // heading in the help
-	Help     string
-	Fallback string // default, as it would be written in the environment
-	Secret   bool
-	isFile   bool // value is the path of a file that must be there
-	isURL    bool // value is an http or https URL
-	OneOf    []string
-	min      bound // inclusive
-	above    bound // exclusive
-	max      bound // inclusive
-	index    []int // path from Config
-	leaf     reflect.StructField
+	Variable string   // STAGE_POOL_SIZE
+	Group    string   // heading in the help
+	Help     string   // one sentence without a full stop
+	Fallback string   // default, as it would be written in the environment
+	Secret   bool     // never printed, and may be given by the path of a file
+	OneOf    []string // words allowed; empty: any text
+
+	generic string // STAGE_LLM_<PROVIDER>_API_KEY where each provider has the variable; else ""
+	isFile  bool   // value is the path of a file that must exist
+	isURL   bool   // value is an http or https URL
+	min     bound  // inclusive
+	above   bound  // exclusive
+	max     bound  // inclusive
+	index   []int  // path from Config, through structs and the slice of providers
+	leaf    reflect.StructField
 }
 
 // bound is a limit on a number, with its text for people. The zero bound limits nothing.
@@ -43,8 +48,8 @@ type bound struct {
 	value float64
 }
 
-// FlagVariables are the variables that have a flag of their own: of a secret that of its path, which may show in the list
-// of processes, and its own too where it seldom holds one.
+// FlagVariables returns the variables of the field that have a flag. A secret's flag is that of its path, since flags show
+// in the list of processes; a field that seldom holds a secret also has a flag for its value.
 func (f *Field) FlagVariables() []string {
 	switch {
 	case f.Secret && f.leaf.Tag.Get("flag") == "value":
@@ -56,17 +61,29 @@ func (f *Field) FlagVariables() []string {
 	}
 }
 
-// FlagName turns the name of a variable into that of its flag.
+// FlagName returns the name of the variable's flag: pool-size for STAGE_POOL_SIZE.
 func FlagName(variable string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, VariablePrefix), "_", "-"))
 }
 
-// value is the field in c, addressable.
+// value returns the field in c, addressable. It makes the slice of providers where c has none yet.
 func (f *Field) value(c *Config) reflect.Value {
-	return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
+	v := reflect.ValueOf(c).Elem()
+	for _, i := range f.index {
+		if v.Kind() != reflect.Slice {
+			v = v.Field(i)
+			continue
+		}
+		if v.IsNil() {
+			n := len(llm.Providers())
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		}
+		v = v.Index(i)
+	}
+	return v
 }
 
-// Fields are all fields in the order of [Config], which is the order of help, table and faults.
+// Fields returns all fields in the order of [Config], which is the order of help, table and problems.
 var Fields = sync.OnceValue(func() []Field {
 	fields := appendFields(nil, reflect.TypeFor[Config](), nil, VariablePrefix, "")
 	for i := range fields {
@@ -87,39 +104,56 @@ var fieldsByVariable = sync.OnceValue(func() map[string]*Field {
 })
 
 // appendFields walks the struct t, whose variables start with prefix. A struct whose tag has no key, or none at all,
-// is a group of fields; one with a key, such as a Secret, is a leaf.
+// is a group of fields, and a slice without a key has one group for each provider; a type with a key, such as Secret, is
+// a leaf.
 func appendFields(fields []Field, t reflect.Type, index []int, prefix, group string) []Field {
 	for i := range t.NumField() {
 		sf := t.Field(i)
 		if !sf.IsExported() {
 			continue
 		}
-		path := append(append([]int(nil), index...), i)
+		path := append(slices.Clone(index), i)
 		key, options, _ := strings.Cut(sf.Tag.Get("env"), ",")
-		under := group
-		if g := sf.Tag.Get("group"); g != "" {
-			under = g
-		}
-		if key == "" {
-			_, own, _ := strings.Cut(options, "prefix=")
+		under := cmp.Or(sf.Tag.Get("group"), group)
+		_, own, _ := strings.Cut(options, "prefix=")
+		switch {
+		case key != "":
+			fields = append(fields, newField(sf, path, prefix+key, options, under))
+		case sf.Type.Kind() == reflect.Slice:
+			for n, name := range llm.Providers() {
+				before, ownPrefix := len(fields), ProviderVariables(name)+"_"
+				fields = appendFields(fields, sf.Type.Elem(), append(slices.Clone(path), n), ownPrefix, under)
+				for i := range fields[before:] {
+					f := &fields[before+i]
+					f.generic = prefix + "<PROVIDER>_" + strings.TrimPrefix(f.Variable, ownPrefix)
+				}
+			}
+		default:
 			fields = appendFields(fields, sf.Type, path, prefix+own, under)
-			continue
 		}
-		_, fallback, _ := strings.Cut(options, "default=")
-		fields = append(fields, Field{
-			Variable: prefix + key,
-			Group:    under,
-			Help:     sf.Tag.Get("help"),
-			Fallback: fallback,
-			Secret:   sf.Type == reflect.TypeFor[Secret](),
-			isFile:   sf.Tag.Get("file") != "",
-			isURL:    sf.Tag.Get("url") != "",
-			OneOf:    strings.Fields(sf.Tag.Get("oneof")),
-			index:    path,
-			leaf:     sf,
-		})
 	}
 	return fields
+}
+
+// newField reads the tags of a leaf. In the help, {oneof} stands for the words allowed.
+func newField(sf reflect.StructField, index []int, variable, options, group string) Field {
+	_, fallback, _ := strings.Cut(options, "default=")
+	words := strings.Fields(sf.Tag.Get("oneof"))
+	if slices.Equal(words, []string{"providers"}) {
+		words = llm.Providers()
+	}
+	return Field{
+		Variable: variable,
+		Group:    group,
+		Help:     strings.ReplaceAll(sf.Tag.Get("help"), "{oneof}", orList(words)),
+		Fallback: fallback,
+		Secret:   sf.Type == reflect.TypeFor[Secret](),
+		OneOf:    words,
+		isFile:   sf.Tag.Get("file") != "",
+		isURL:    sf.Tag.Get("url") != "",
+		index:    index,
+		leaf:     sf,
+	}
 }
 
 // bound reads a bound of the field's tags as a value of the field's own type.
@@ -137,9 +171,9 @@ func (f *Field) bound(tag string) bound {
 	return bound{text: text, value: n}
 }
 
-// decode reads the field from the lookuper, which is asked for the full name of the variable. go-envconfig stops at
-// the first fault of a struct, and all faults are wanted at once: so each field is decoded as a struct of its own. A
-// field without text or default stays as it is, as go-envconfig would hand "" to the decoder of its type.
+// decode reads the field from the lookuper, by the full name of the variable. go-envconfig stops at the first error in a
+// struct and all errors are wanted at once, so each field is decoded as a struct of its own. A field without text or
+// default stays as it is, as go-envconfig would pass "" to the decoder of its type.
 func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookuper) error {
 	if _, set := lookuper.Lookup(f.Variable); !set && f.Fallback == "" {
 		return nil
@@ -152,14 +186,15 @@ func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookup
 	})
 	if err != nil {
 		text, _ := lookuper.Lookup(f.Variable)
-		return f.decodeFault(text, err)
+		return f.decodeError(text, err)
 	}
 	f.value(c).Set(single.Elem().Field(0))
 	return nil
 }
 
-// decodeFault says how to write a value of the field's type. The types of this package say it themselves.
-func (f *Field) decodeFault(text string, err error) error {
+// decodeError returns an error that explains how to write a value of the field's type. Types of this package have their
+// own.
+func (f *Field) decodeError(text string, err error) error {
 	t := f.leaf.Type
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -181,7 +216,7 @@ func (f *Field) decodeFault(text string, err error) error {
 	}
 }
 
-// text writes the value that the field has in c as it would be written in the environment, secrets and passwords
+// text returns the value that the field has in c as it would be written in the environment, with secrets and passwords
 // hidden.
 func (f *Field) text(c *Config) string {
 	v := reflect.Indirect(f.value(c))
@@ -202,7 +237,8 @@ func (f *Field) text(c *Config) string {
 	}
 }
 
-// Kind names the values that the field takes, for the help.
+// Kind returns the kind of value that the field takes, for the help: path, url, duration, size, ms, list, bool, number or
+// text.
 func (f *Field) Kind() string {
 	t := f.leaf.Type
 	if t.Kind() == reflect.Pointer {

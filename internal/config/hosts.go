@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// HostNames is a list of host names: without port, and *.example.com for all names below example.com. A lone * is
-// every name.
+// HostNames is a list of host names without ports. *.example.com is all names below example.com, a lone * every name.
 type HostNames []string
 
 // hostName is one name of the list, after normalizeHost.
@@ -39,6 +38,7 @@ func (h *HostNames) EnvDecode(text string) error {
 // String writes the names as EnvDecode reads them.
 func (h HostNames) String() string { return strings.Join(h, ",") }
 
+// Has reports whether the list names the host, which must be as [NormalizeHost] returns it.
 func (h HostNames) Has(host string) bool {
 	return slices.ContainsFunc(h, func(name string) bool {
 		if below, ok := strings.CutPrefix(name, "*"); ok {

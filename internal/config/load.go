@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"path/filepath"
@@ -18,26 +17,27 @@ import (
 	"github.com/sethvargo/go-envconfig"
 )
 
-// Need says what a command cannot do without, beyond a configuration without faults.
+// Need is what a command requires of the configuration, beyond that it is valid.
 type Need uint8
 
-// NeedCalls: the command calls the LLM, so there must be a template, a model and a key. NeedNothing is for all others.
 const (
-	NeedNothing Need = 0
-	NeedCalls   Need = 1
+	// NeedNothing is for commands that call no LLM.
+	NeedNothing Need = iota
+	// NeedCalls is for commands that call the LLM: template, model and key are required.
+	NeedCalls
 )
 
 // Source is where the values of a configuration come from, the strongest first. The maps go from the name of a
 // variable (STAGE_POOL_SIZE) to its text; nil is empty. They are not changed.
 type Source struct {
-	Flags    map[string]string // by flag: these win, also when they are set to nothing
-	Environ  map[string]string // the environment, with variables that are not the stage's too
-	Defaults map[string]string // defaults of one command, which come before the documented ones
+	Flags    map[string]string // values given by flag; they take precedence, also when set to nothing
+	Environ  map[string]string // the whole environment, including variables of other programs
+	Defaults map[string]string // defaults of one command, which take precedence over the documented ones
 
-	Secrets *Secrets // where the secrets go; nil: new ones
+	Secrets *Secrets // collects the secrets; nil: a new collection
 }
 
-// origin says where the value of a variable came from.
+// origin is where the value of a variable came from.
 type origin string
 
 const (
@@ -46,26 +46,12 @@ const (
 	fromFlag    origin = "flag"
 )
 
-// Fault is one thing to mend in the configuration.
-type Fault struct {
-	Variable string // STAGE_POOL_SIZE
-	Flag     string // pool-size if the value came by flag, else ""
-	Problem  string // what is wrong and how to mend it
-}
-
-// Error names the variable, then the problem.
-func (f *Fault) Error() string {
-	if f.Flag != "" {
-		return f.Variable + " (--" + f.Flag + "): " + f.Problem
-	}
-	return f.Variable + ": " + f.Problem
-}
-
-// Load reads and checks the configuration. The error joins every fault, each a *[Fault], in the order of the fields of
-// [Config]; unknown variables come last, by name. It reads the files of secrets and opens the others.
+// Load reads and checks the configuration. The error joins all problems, each with the name of its variable, in the
+// order of the fields of [Config]; unknown variables come last, by name. Load reads the files that hold secrets and
+// opens the other files.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	c := &Config{origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
-	found := &faults{source: s, byVariable: make(map[string][]*Fault)}
+	found := newProblems(s)
 	for i := range Fields() {
 		f := &Fields()[i]
 		s.loadField(ctx, c, f, found)
@@ -85,9 +71,9 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	return c, nil
 }
 
-// Validate checks a configuration again that was changed after it was loaded. The error is that of [Source.Load].
+// Validate checks a configuration that was changed after it was loaded. The error is like that of [Source.Load].
 func (c *Config) Validate(need Need) error {
-	found := &faults{byVariable: make(map[string][]*Fault)}
+	found := newProblems(Source{})
 	c.check(need, found)
 	return found.join()
 }
@@ -113,7 +99,7 @@ func (c *Config) fillDefaults() {
 }
 
 // loadField decodes one field. A secret has two variables, the second of which names a file.
-func (s Source) loadField(ctx context.Context, c *Config, f *Field, found *faults) {
+func (s Source) loadField(ctx context.Context, c *Config, f *Field, found *problems) {
 	if f.Secret {
 		path := f.Variable + FileSuffix
 		_, byValue := s.lookup(f.Variable)
@@ -129,7 +115,7 @@ func (s Source) loadField(ctx context.Context, c *Config, f *Field, found *fault
 				found.add(path, "%v: give the path of a file that holds the secret", secretFileError(file, err))
 			default:
 				f.checkSecret(path, text, found)
-				if f.Variable == "STAGE_LLM_EXTRA_BODY" { // read once: what is sent is what its secrets are known of
+				if f.Variable == "STAGE_LLM_EXTRA_BODY" { // read once, so that the secrets found in it are those that are sent
 					f.value(c).Set(reflect.ValueOf(redact.NewSecret(text)))
 				}
 			}
@@ -154,7 +140,7 @@ func secretFileError(path string, err error) error {
 }
 
 // checkSecret checks what the variable holds, or the file that it names. No problem repeats it.
-func (f *Field) checkSecret(variable, text string, found *faults) {
+func (f *Field) checkSecret(variable, text string, found *problems) {
 	var err error
 	switch {
 	case text == "":
@@ -186,8 +172,8 @@ func (s Source) lookup(variable string) (string, bool) {
 	return text, text != ""
 }
 
-// alternative is the variable that says the same thing in another way, the value or the path of its file, and ""
-// where there is none. A flag wins over the environment there too.
+// alternative returns the variable that sets the same thing in the other way, by value or by the path of a file; "" where
+// there is none. A flag takes precedence over the environment there too.
 func alternative(variable string) string {
 	other, isPath := strings.CutSuffix(variable, FileSuffix)
 	if !isPath {
@@ -200,6 +186,7 @@ func alternative(variable string) string {
 	return ""
 }
 
+// origin returns where the value of the variable comes from.
 func (s Source) origin(variable string) origin {
 	if _, ok := s.Flags[variable]; ok {
 		return fromFlag
@@ -214,8 +201,8 @@ func (s Source) origin(variable string) origin {
 // name starts with "stage".
 var serviceLink = regexp.MustCompile(`^STAGE_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.+)$`)
 
-// unknownVariables reports variables that start with STAGE_ and mean nothing: a typing error would else go unnoticed.
-func (s Source) unknownVariables(found *faults) {
+// unknownVariables reports variables that start with STAGE_ and do not exist: a typing error would go unnoticed otherwise.
+func (s Source) unknownVariables(found *problems) {
 	known := make(map[string]bool)
 	for _, f := range Fields() {
 		known[f.Variable] = true
@@ -238,57 +225,7 @@ func (s Source) unknownVariables(found *faults) {
 	}
 }
 
-// faults gathers what is wrong, at most one fault of decoding per variable and no fault that follows from another.
-type faults struct {
-	source     Source
-	byVariable map[string][]*Fault
-}
-
-// add reports a problem of one variable.
-func (f *faults) add(variable, format string, args ...any) {
-	fault := &Fault{Variable: variable, Problem: fmt.Sprintf(format, args...)}
-	if _, ok := f.source.Flags[variable]; ok {
-		fault.Flag = FlagName(variable)
-	}
-	f.byVariable[variable] = append(f.byVariable[variable], fault)
-}
-
-// redact removes secrets from the problems: a value may be in the place of another.
-func (f *faults) redact(s *Secrets) {
-	for _, list := range f.byVariable {
-		for _, fault := range list {
-			fault.Problem = string(s.Redact([]byte(fault.Problem)))
-		}
-	}
-}
-
-// none says whether the variables have no fault yet, so that they can be compared.
-func (f *faults) none(variables ...string) bool {
-	return !slices.ContainsFunc(variables, func(v string) bool { return len(f.byVariable[v]) > 0 })
-}
-
-// join returns all faults: those of fields in their order, then the others by name.
-func (f *faults) join() error {
-	var all []error
-	take := func(variable string) {
-		for _, fault := range f.byVariable[variable] {
-			all = append(all, fault)
-		}
-		delete(f.byVariable, variable)
-	}
-	for _, known := range Fields() {
-		take(known.Variable)
-		if known.Secret {
-			take(known.Variable + FileSuffix)
-		}
-	}
-	for _, variable := range slices.Sorted(maps.Keys(f.byVariable)) {
-		take(variable)
-	}
-	return errors.Join(all...)
-}
-
-// nearest is the name with the fewest edits from the given one, "" if none is near enough to be a typing error.
+// nearest returns the name with the fewest edits from the given one; "" if none is near enough to be a typing error.
 func nearest(name string, names []string) string {
 	best, edits := "", max(2, (len(name)-len(VariablePrefix))/3)+1
 	for _, candidate := range names {
@@ -299,7 +236,7 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// editDistance is the number of bytes to insert, delete or replace to turn a into b.
+// editDistance returns the number of bytes to insert, delete or replace to turn a into b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

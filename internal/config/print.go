@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -9,7 +10,7 @@ import (
 )
 
 // Settings returns the configuration by variable, as text, with every secret replaced by whether it is set. Variables
-// without a value are left out.
+// without a value are omitted.
 func (c *Config) Settings() map[string]string {
 	settings := make(map[string]string)
 	for i := range Fields() {
@@ -21,7 +22,7 @@ func (c *Config) Settings() map[string]string {
 	return settings
 }
 
-// WriteConfig prints the effective configuration, one variable a line with where it came from.
+// WriteConfig prints the effective configuration, one variable per line with the origin of its value.
 func WriteConfig(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VARIABLE\tVALUE\tFROM") //nolint:errcheck // Flush returns it
@@ -36,14 +37,13 @@ func WriteConfig(w io.Writer, c *Config) error {
 	return table.Flush()
 }
 
-// WriteMarkdown prints the table of all variables that the README holds. The variables of providers, which are alike,
-// take one line each.
+// WriteMarkdown prints the README's table of all variables. Variables that every provider has take one line each.
 func WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("| variable | default | meaning |\n| --- | --- | --- |\n")
 	written := make(map[string]bool)
 	for _, f := range Fields() {
-		variable, help := documentedName(&f), markdownCell(f.Help)
+		variable, help := cmp.Or(f.generic, f.Variable), markdownCell(f.Help)
 		if written[variable] {
 			continue
 		}
@@ -65,23 +65,7 @@ func WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// documentedName is the variable, with <PROVIDER> for the name of the provider where each has the same variable.
-func documentedName(f *Field) string {
-	if f.Group != groupProviders {
-		return f.Variable
-	}
-	for _, name := range []string{"BASE_URL", "API_KEY"} {
-		if strings.HasSuffix(f.Variable, "_"+name) {
-			return VariablePrefix + "LLM_<PROVIDER>_" + name
-		}
-	}
-	return f.Variable
-}
-
-// groupProviders is the heading of the variables that each provider has.
-const groupProviders = "Providers of fallbacks"
-
-// markdownCell escapes what a table or HTML would take as its own.
+// markdownCell escapes the characters that have a meaning in tables or HTML.
 func markdownCell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", `\<`).Replace(text)
 }

@@ -2,7 +2,7 @@ package config
 
 import (
 	"fmt"
-	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/llm-stage/stage/llm"
@@ -12,33 +12,29 @@ func unknownProvider(name string) error {
 	return fmt.Errorf("unknown provider %q: it is one of %s", name, strings.Join(llm.Providers(), ", "))
 }
 
-// ProviderVariables is how the names of the provider's own variables begin.
+// ProviderVariables returns the prefix of the provider's own variables, without an underscore at its end.
 func ProviderVariables(name string) string {
 	return VariablePrefix + "LLM_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// own returns what the provider's own variables set, those that begin as [ProviderVariables] says.
-func (c *LLMConfig) own(name string) *ProviderConfig {
-	prefix := strings.TrimPrefix(ProviderVariables(name), VariablePrefix+"LLM_") + "_"
-	for field, value := range reflect.ValueOf(c).Elem().Fields() {
-		own, ok := reflect.TypeAssert[*ProviderConfig](value.Addr())
-		if _, tag, _ := strings.Cut(field.Tag.Get("env"), "prefix="); ok && tag == prefix {
-			return own
-		}
+// own returns what the provider's own variables set.
+func (c *LLMConfig) own(name string) ProviderConfig {
+	i := slices.Index(llm.Providers(), name)
+	if i < 0 || i >= len(c.Own) { // a Config that was not loaded has none
+		return ProviderConfig{}
 	}
-	return &ProviderConfig{} // a test checks that each has some
+	return c.Own[i]
 }
 
-// Endpoint is where and how one provider is called.
+// Endpoint is the address and the key of one provider.
 type Endpoint struct {
 	Provider string // one of the providers of STAGE_LLM_PROVIDER
 	BaseURL  string // with the version path, without a slash at the end; "" is the built-in mock
 	APIKey   Secret // may be unset where the server asks for none
 }
 
-// Endpoint returns how the named provider is called, as the first provider or as a fallback. For the first provider
-// STAGE_LLM_BASE_URL and STAGE_LLM_API_KEY come before its own variables. A name that is no provider gives the zero
-// Endpoint.
+// Endpoint returns the endpoint of the named provider, as the first provider or as a fallback. For the first provider
+// STAGE_LLM_BASE_URL and STAGE_LLM_API_KEY take precedence over its own variables. It is zero for an unknown name.
 func (c *LLMConfig) Endpoint(name string) Endpoint {
 	p, ok := llm.LookupProvider(name)
 	if !ok {
@@ -61,8 +57,7 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 	return e
 }
 
-// needsKey says whether calls to the endpoint need a key. A server that merely speaks a provider's format often
-// needs none.
+// needsKey reports whether calls to the endpoint need a key. A compatible server often needs none.
 func (e Endpoint) needsKey() bool {
 	p, ok := llm.LookupProvider(e.Provider)
 	return ok && !p.Keyless && (!p.Compatible || e.BaseURL == p.BaseURL)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"time"
 )
 
 // variableSchema is the JSON Schema of one variable, in the keywords that drafts 7 and later share. A value may be text,
@@ -35,65 +36,71 @@ const (
 	urlPattern      = `^(https?://[^#]+)?$`
 )
 
-// schema describes the variable.
+// schema returns the schema of the variable.
 func (f *Field) schema() variableSchema {
 	s := variableSchema{Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret, Type: []string{"string"}}
+	switch f.Kind() {
+	case "bool":
+		s.Type, s.Pattern = []string{"boolean", "string"}, booleanPattern
+	case "number":
+		if t := f.leaf.Type; t.Kind() == reflect.Int || t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Int {
+			s.setNumeric(f, "integer", wholePattern)
+		} else {
+			s.setNumeric(f, "number", numberPattern)
+		}
+	case "ms":
+		s.setNumeric(f, "number", numberPattern)
+		s.Minimum, s.ExclusiveMinimum, s.Maximum = inMilliseconds(s.Minimum), inMilliseconds(s.ExclusiveMinimum), inMilliseconds(s.Maximum)
+	case "size":
+		s.setNumeric(f, "integer", sizePattern)
+	default:
+		s.Pattern = f.textPattern()
+	}
+	for _, word := range f.OneOf {
+		s.Enum = append(s.Enum, word)
+	}
+	if len(f.OneOf) > 0 {
+		s.Enum = append(s.Enum, "") // unset
+	}
+	return s
+}
+
+// setNumeric makes the schema that of a number, or of text that holds one, within the bounds of the field.
+func (s *variableSchema) setNumeric(f *Field, kind, pattern string) {
 	limit := func(b bound) *float64 {
 		if b.text == "" {
 			return nil
 		}
 		return &b.value
 	}
-	numeric := func(kind, pattern string) {
-		s.Type, s.Pattern = []string{kind, "string"}, pattern
-		s.Minimum, s.ExclusiveMinimum, s.Maximum = limit(f.min), limit(f.above), limit(f.max)
-		if s.Minimum == nil && s.ExclusiveMinimum == nil {
-			s.Minimum = new(float64) // as checkRange has it
-		}
+	s.Type, s.Pattern = []string{kind, "string"}, pattern
+	s.Minimum, s.ExclusiveMinimum, s.Maximum = limit(f.min), limit(f.above), limit(f.max)
+	if s.Minimum == nil && s.ExclusiveMinimum == nil {
+		s.Minimum = new(float64) // as checkRange has it
 	}
-	switch f.Kind() {
-	case "bool":
-		s.Type, s.Pattern = []string{"boolean", "string"}, booleanPattern
-	case "number":
-		if t := f.leaf.Type; t.Kind() == reflect.Int || t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Int {
-			numeric("integer", wholePattern)
-		} else {
-			numeric("number", numberPattern)
-		}
-	case "ms":
-		numeric("number", numberPattern)
-		s.Minimum, s.ExclusiveMinimum, s.Maximum = inMilliseconds(s.Minimum), inMilliseconds(s.ExclusiveMinimum), inMilliseconds(s.Maximum)
-	case "size":
-		numeric("integer", sizePattern)
-	case "duration":
-		s.Pattern = durationPattern
-		if f.leaf.Type == reflect.TypeFor[SyncPolicy]() {
-			s.Pattern = syncPattern
-		}
-	case "list":
-		switch f.leaf.Type {
-		case reflect.TypeFor[ProviderLimits]():
-			s.Pattern = pairsPattern
-		case reflect.TypeFor[HostNames]():
-			s.Pattern = hostsPattern
-		default:
-			s.Pattern = modelsPattern
-		}
-	case "url":
-		if f.isURL {
-			s.Pattern = urlPattern
-		}
-	}
-	for _, word := range f.OneOf {
-		s.Enum = append(s.Enum, word)
-	}
-	if len(f.OneOf) > 0 {
-		s.Enum = append(s.Enum, "")
-	}
-	return s
 }
 
-// inMilliseconds turns nanoseconds, as which a bound of [Milliseconds] is read, into what its variable says.
+// textPattern returns the pattern of a value that is always text; "" where any text will do.
+func (f *Field) textPattern() string {
+	switch f.leaf.Type {
+	case reflect.TypeFor[time.Duration]():
+		return durationPattern
+	case reflect.TypeFor[SyncPolicy]():
+		return syncPattern
+	case reflect.TypeFor[ProviderLimits]():
+		return pairsPattern
+	case reflect.TypeFor[HostNames]():
+		return hostsPattern
+	case reflect.TypeFor[Fallbacks]():
+		return modelsPattern
+	}
+	if f.isURL {
+		return urlPattern
+	}
+	return ""
+}
+
+// inMilliseconds converts a bound of [Milliseconds], which is read as nanoseconds, to the unit of its variable.
 func inMilliseconds(nanoseconds *float64) *float64 {
 	if nanoseconds == nil {
 		return nil
@@ -102,8 +109,8 @@ func inMilliseconds(nanoseconds *float64) *float64 {
 	return &ms
 }
 
-// WriteSchema prints a JSON Schema of the environment: one property for each variable, and no other that starts with the
-// prefix. It holds what can be said of one variable alone; --check says the rest.
+// WriteSchema prints a JSON Schema of the environment: one property for each variable, and no others. It covers each
+// variable by itself; how they fit together is checked by [Source.Load] alone.
 func WriteSchema(w io.Writer) error {
 	properties := make(map[string]variableSchema)
 	for i := range Fields() {

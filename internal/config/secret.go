@@ -2,5 +2,5 @@ package config
 
 import "github.com/llm-stage/stage/llm/redact"
 
-// Secret is the type of all secrets: passwords, keys, and addresses that hold one.
+// Secret is a password, a key, or an address that may hold one.
 type Secret = redact.Secret

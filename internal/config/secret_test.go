@@ -39,7 +39,7 @@ func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
 	}
 	_, err = load(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path+"x", "STAGE_NATS_TOKEN_FILE", path, "STAGE_NATS_TOKEN", "t", "STAGE_NATS_URL", "x")
 	for i, want := range []string{"STAGE_NATS_TOKEN: both it and STAGE_NATS_TOKEN_FILE", "STAGE_LLM_API_KEY_FILE: " + path + "x: no such file"} {
-		if got := faultLines(err)[i]; !strings.HasPrefix(got, want) {
+		if got := problemLines(err)[i]; !strings.HasPrefix(got, want) {
 			t.Errorf("got %q, want %q…", got, want)
 		}
 	}

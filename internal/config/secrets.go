@@ -10,23 +10,24 @@ import (
 	"github.com/llm-stage/stage/llm/redact"
 )
 
-// Secrets are all that must not be printed. Those of NATS and of tracing are apart, as they are never sent to a provider,
-// and their words may be words of answers: they are removed from log lines and errors alone. Nil knows none. Safe for
-// concurrent use.
+// Secrets holds everything that must not be printed. A nil Secrets is empty. Safe for concurrent use.
 type Secrets struct {
-	llm   redact.Redactor // keys, extra headers, members of the extra body, passwords of proxies
+	llm redact.Redactor // keys, extra headers, members of the extra body, passwords of proxies
+	// other holds the secrets of NATS and of tracing. They are never sent to a provider and may be ordinary words of a
+	// reply, so they are removed from log lines and errors alone.
 	other redact.Redactor
-	again func() // gathers them again; nil: nothing was gathered
+	again func() // gathers all secrets; nil: there was nothing to gather
 }
 
-// Renew adds all that is in use again, with what files hold by now: so only what was rotated away is ever forgotten.
+// Renew adds all secrets in use again, as their files hold them now, so that only a secret that was rotated is ever
+// forgotten.
 func (s *Secrets) Renew() {
 	if s != nil && s.again != nil {
 		s.again()
 	}
 }
 
-// Secrets returns all that must not be printed; nil: there is nothing. They are read again by renew.
+// Secrets returns everything that must not be printed; nil: nothing. [Secrets.Renew] reads the files again.
 func (c *Config) Secrets() *Secrets { return c.secrets }
 
 // Redact returns b without secrets.
@@ -37,7 +38,7 @@ func (s *Secrets) Redact(b []byte) []byte {
 	return s.other.Redact(s.llm.Redact(b))
 }
 
-// Redactor removes from replies what was sent to a provider.
+// Redactor returns the redactor that removes the secrets sent to a provider from its replies; nil: there are none.
 func (c *Config) Redactor() *redact.Redactor {
 	if c.secrets == nil {
 		return nil
@@ -45,7 +46,7 @@ func (c *Config) Redactor() *redact.Redactor {
 	return &c.secrets.llm
 }
 
-// RedactError returns err, or one without its secrets that has the same text otherwise.
+// RedactError returns err, or where its text holds secrets an error with the rest of the text, which wraps nothing.
 func (s *Secrets) RedactError(err error) error {
 	text := err.Error()
 	if clean := string(s.Redact([]byte(text))); clean != text {
@@ -54,7 +55,8 @@ func (s *Secrets) RedactError(err error) error {
 	return err
 }
 
-// gather adds the secrets of the configuration and of the environment. loadField reports files it cannot read.
+// gather adds the secrets of the configuration and of the environment. It skips files that cannot be read: loadField has
+// reported them.
 func (s *Secrets) gather(c *Config, environ map[string]string) {
 	for i := range Fields() {
 		f := &Fields()[i]
@@ -88,7 +90,7 @@ func (s *Secrets) gather(c *Config, environ map[string]string) {
 	}
 }
 
-// addSeeds adds the lines of a file of credentials or of an NKey seed.
+// addSeeds adds the tokens and seeds in a credentials file or an NKey seed file.
 func (s *Secrets) addSeeds(path string) {
 	if path == "" {
 		return
@@ -101,8 +103,8 @@ func (s *Secrets) addSeeds(path string) {
 	}
 }
 
-// addList adds the values of headers as OpenTelemetry writes them, name=value separated by commas. One that is not
-// written so is secret as a whole: a value may be in the place of a name.
+// addList adds the values of headers in OpenTelemetry's form, name=value separated by commas. An entry in another form is
+// secret as a whole: a value may have been set in place of a name.
 func (s *Secrets) addList(list string) {
 	for pair := range strings.SplitSeq(list, ",") {
 		name, value, found := strings.Cut(pair, "=")
@@ -116,10 +118,11 @@ func (s *Secrets) addList(list string) {
 	}
 }
 
-// RedactingWriter removes secrets from what is written in whole lines, as a log is.
+// RedactingWriter removes secrets from what is written to it. Each Write must be whole lines, as those of a log are: a
+// secret that is split over two is not found.
 type RedactingWriter struct {
 	To      io.Writer
-	Secrets *Secrets
+	Secrets *Secrets // nil: nothing is removed
 }
 
 // Write implements [io.Writer].

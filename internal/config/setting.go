@@ -2,7 +2,7 @@ package config
 
 import "github.com/llm-stage/stage/consumer/streams"
 
-// settings are what users set the fields by that errors of the consumer name.
+// settings are the variables and flags that set the fields named by errors of the consumer.
 var settings = map[streams.Field]string{
 	streams.FieldName:              "STAGE_NAME",
 	streams.FieldInputStream:       "STAGE_INPUT_STREAM",
@@ -20,12 +20,12 @@ var settings = map[streams.Field]string{
 	streams.FieldNewInput:          "--new-input",
 }
 
-// Explain returns the text of err, in which settings are called as users set them.
+// Explain returns the text of err with the variable or flag in place of each field of the consumer.
 func Explain(err error) string {
 	return streams.Explain(err, func(f streams.Field) string { return settings[f] })
 }
 
-// Explained returns err with the text of [Explain]; nil for nil.
+// Explained wraps err in an error with the text of [Explain]; nil for nil.
 func Explained(err error) error {
 	if err == nil {
 		return nil
@@ -33,6 +33,7 @@ func Explained(err error) error {
 	return &explained{err: err, text: Explain(err)}
 }
 
+// explained is an error with another text.
 type explained struct {
 	err  error
 	text string

@@ -4,13 +4,27 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-)                                   // partitionMark stands for the number of the partition in the input subject.
-const partitionMark = "{partition}" // PartitionSubject is the filter of one partition of the input.
+)
+
+// partitionMark stands for the number of the partition in the input subject.
+const partitionMark = "{partition}"
+
+// DedupePrefix starts the subjects of stored replies, which equal rows share.
+const DedupePrefix = "dedupe."
+
+// BatchEndpoint is the endpoint of batched requests: the last token of their subject.
+const BatchEndpoint = "llm_batch"
+
+// BatchSubject returns the subject on which the stage of that name takes batched requests.
+func BatchSubject(name string) string { return name + "." + BatchEndpoint }
+
+// PartitionSubject returns the filter of one partition of the input, counted from 0.
 func (c *InputConfig) PartitionSubject(partition int) string {
 	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
-} // checkStreams checks names and subjects, and that nothing the stage publishes comes back as its input.
+}
 
-func (c *Config) checkStreams(found *faults) {
+// checkStreams checks the streams and subjects, and that nothing the stage publishes comes back as its input.
+func (c *Config) checkStreams(found *problems) {
 	streams := []struct{ variable, name string }{
 		{"STAGE_INPUT_STREAM", c.Input.Stream},
 		{"STAGE_RESULT_STREAM", c.Result.Stream},
@@ -46,7 +60,8 @@ func (c *Config) checkStreams(found *faults) {
 	c.checkInput(found)
 }
 
-func (c *Config) checkInput(found *faults) {
+// checkInput checks the subject of the input, first for itself and then against all that the stage publishes or captures.
+func (c *Config) checkInput(found *problems) {
 	const variable = "STAGE_INPUT_SUBJECT"
 	input := c.Input.PartitionSubject(0)
 	switch {
@@ -62,18 +77,31 @@ func (c *Config) checkInput(found *faults) {
 	if !found.none(variable, "STAGE_NAME") {
 		return
 	}
-	// A result that is a row again would be answered for ever, and paid for each time.
 	anyPartition := strings.ReplaceAll(c.Input.Subject, partitionMark, "*")
+	c.checkBatchSubject(anyPartition, found)
+	c.checkOutputs(anyPartition, found)
+}
+
+// checkOutputs checks that no output is input again: such a row would be answered for ever, and paid for each time.
+func (c *Config) checkOutputs(input string, found *problems) {
 	outputs := []struct{ variable, subject string }{
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + "." + c.Name + ".*.*"},
 		{"STAGE_AUDIT_SUBJECT", c.Audit.Subject + "." + c.Name + ".*.*"},
 		{"STAGE_JOURNAL_STREAM", "journal." + c.Name + ".*"},
 		{"STAGE_DEAD_LETTER_SUBJECT", c.Streams.DeadLetterSubject},
 	}
-	// A stream that captures batched requests would answer them in the stage's place, and the input's would take them for
-	// rows.
+	for _, out := range outputs {
+		if out.subject != "" && found.none(out.variable) && SubjectsOverlap(input, out.subject) {
+			found.add(out.variable, "what it publishes on %s is input again, STAGE_INPUT_SUBJECT is %q: give another subject", out.subject, c.Input.Subject)
+		}
+	}
+}
+
+// checkBatchSubject checks that no stream captures batched requests: the server would answer them in the stage's place,
+// and the input stream would take them for rows.
+func (c *Config) checkBatchSubject(input string, found *problems) {
 	for _, in := range []struct{ variable, subject string }{
-		{variable, anyPartition},
+		{"STAGE_INPUT_SUBJECT", input},
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + ".>"},
 		{"STAGE_AUDIT_SUBJECT", c.Audit.Subject + ".>"},
 		{"STAGE_JOURNAL_STREAM", "journal.>"},
@@ -83,14 +111,9 @@ func (c *Config) checkInput(found *faults) {
 			found.add("STAGE_NAME", "batched requests come on %s, which is on %s (%s): give another name", BatchSubject(c.Name), in.subject, in.variable)
 		}
 	}
-	for _, out := range outputs {
-		if out.subject != "" && found.none(out.variable) && SubjectsOverlap(anyPartition, out.subject) {
-			found.add(out.variable, "what it publishes on %s is input again, STAGE_INPUT_SUBJECT is %q: give another subject", out.subject, c.Input.Subject)
-		}
-	}
 }
 
-// validSubject says whether NATS takes the text as a subject, with wildcards or without.
+// validSubject reports whether the text is a NATS subject, with wildcards or without.
 func validSubject(subject string, wildcards bool) bool {
 	tokens := strings.Split(subject, ".")
 	for i, token := range tokens {
@@ -108,7 +131,7 @@ func validSubject(subject string, wildcards bool) bool {
 	return len(subject) <= 255 && !slices.Contains(tokens[:1], "$JS")
 }
 
-// SubjectsOverlap says whether some subject matches both filters.
+// SubjectsOverlap reports whether some subject matches both filters.
 func SubjectsOverlap(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := 0; ; i++ {
@@ -123,11 +146,3 @@ func SubjectsOverlap(a, b string) bool {
 		}
 	}
 }
-
-// BatchSubject is where a stage takes batched requests.
-func BatchSubject(name string) string { return name + "." + BatchEndpoint }
-
-const DedupePrefix = "dedupe."
-
-// The endpoints, by the last token of their subjects.
-const BatchEndpoint = "llm_batch"

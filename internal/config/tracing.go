@@ -8,32 +8,33 @@ import (
 	"strings"
 )
 
-// TracingConfig is what the OTEL_* variables ask of the stage itself. The rest of them (endpoint, headers, TLS,
-// compression, time-outs, sampler, limits) is read by OpenTelemetry's own packages, from the environment of the
-// process; here they are only checked, since those packages fall back in silence where a value is wrong. The zero value
-// is off.
+// TracingConfig is what the OTEL_* variables set for the stage itself. OpenTelemetry's own packages read the others
+// (endpoint, headers, TLS, compression, timeouts, sampler, limits) from the environment of the process; they are only
+// checked here, since those packages silently fall back to a default where a value is wrong. The zero value is off.
 type TracingConfig struct {
-	Otlp      bool // spans go to a receiver, by protocol
-	Protocol  string
-	Console   bool // spans are printed on standard error
-	QueueSize int  // most spans that wait for an exporter; 0: the SDK's default
+	OTLP      bool   // spans go to a receiver, by Protocol
+	Protocol  string // grpc, http/protobuf or http/json; "" without OTLP
+	Console   bool   // spans are printed on standard error
+	QueueSize int    // most spans that wait for an exporter; 0: the SDK's default
 }
 
-// Tracing returns what the OTEL_* variables ask for.
+// Tracing returns what the OTEL_* variables set.
 func (c *Config) Tracing() TracingConfig { return c.tracing }
 
-func (t TracingConfig) On() bool { return t.Otlp || t.Console }
+// On reports whether there are spans to record.
+func (t TracingConfig) On() bool { return t.OTLP || t.Console }
 
-// Protocols of OTLP.
+// ProtocolGRPC is the protocol of OTLP over gRPC; any other is over HTTP.
+const ProtocolGRPC = "grpc"
+
 const (
-	ProtocolGRPC     = "grpc"
 	protocolProtobuf = "http/protobuf"
 	protocolJSON     = "http/json"
 )
 
-// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not looked at any further: they
-// may be meant for others.
-func loadTracing(environ map[string]string, found *faults) (t TracingConfig) {
+// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not checked: they may be meant for
+// other programs.
+func loadTracing(environ map[string]string, found *problems) (t TracingConfig) {
 	get := func(name string) string { return strings.TrimSpace(environ[name]) }
 	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") {
 		return t
@@ -42,7 +43,7 @@ func loadTracing(environ map[string]string, found *faults) (t TracingConfig) {
 	if !t.On() {
 		return t
 	}
-	if t.Otlp {
+	if t.OTLP {
 		t.chooseProtocol(get, found)
 		checkReceiver(get, found)
 	}
@@ -64,17 +65,17 @@ func loadTracing(environ map[string]string, found *faults) (t TracingConfig) {
 	return t
 }
 
-// choose finds out where spans go.
-func (t *TracingConfig) choose(get func(string) string, found *faults) {
+// choose reads where spans go.
+func (t *TracingConfig) choose(get func(string) string, found *problems) {
 	list := get("OTEL_TRACES_EXPORTER")
 	if list == "" {
-		t.Otlp = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" || get("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
+		t.OTLP = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" || get("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
 		return
 	}
 	for _, exporter := range splitList(list) {
 		switch exporter {
 		case "otlp":
-			t.Otlp = true
+			t.OTLP = true
 		case "console":
 			t.Console = true
 		case "none":
@@ -87,7 +88,8 @@ func (t *TracingConfig) choose(get func(string) string, found *faults) {
 	}
 }
 
-func (t *TracingConfig) chooseProtocol(get func(string) string, found *faults) {
+// chooseProtocol reads the protocol of OTLP.
+func (t *TracingConfig) chooseProtocol(get func(string) string, found *problems) {
 	name := "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 	if get(name) == "" {
 		name = "OTEL_EXPORTER_OTLP_PROTOCOL"
@@ -101,8 +103,8 @@ func (t *TracingConfig) chooseProtocol(get func(string) string, found *faults) {
 	}
 }
 
-// checkReceiver checks where the receiver is and the files that a connection to it needs.
-func checkReceiver(get func(string) string, found *faults) {
+// checkReceiver checks the URL of the receiver and the files that a connection to it needs.
+func checkReceiver(get func(string) string, found *problems) {
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
 		text := get(name)
 		if text == "" {
@@ -127,7 +129,7 @@ func checkReceiver(get func(string) string, found *faults) {
 }
 
 // checkSampler checks the sampler, which the SDK reads.
-func checkSampler(get func(string) string, found *faults) {
+func checkSampler(get func(string) string, found *problems) {
 	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 	name := strings.ToLower(get("OTEL_TRACES_SAMPLER"))
 	if name == "" {
@@ -143,7 +145,7 @@ func checkSampler(get func(string) string, found *faults) {
 	}
 }
 
-// splitList splits a list with commas.
+// splitList splits a comma-separated list.
 func splitList(text string) (words []string) {
 	for word := range strings.SplitSeq(text, ",") {
 		words = append(words, strings.TrimSpace(word))

@@ -15,20 +15,20 @@ func TestTheOTELVariablesSwitchTracingOn(t *testing.T) {
 		fault string // in the error; empty: there is none
 	}{
 		{name: "nothing", vars: nil},
-		{name: "an endpoint", vars: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": local}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf}},
-		{name: "an endpoint for traces", vars: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": local + "/v1/traces"}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf}},
-		{name: "an exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf}},
+		{name: "an endpoint", vars: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": local}, want: TracingConfig{OTLP: true, Protocol: protocolProtobuf}},
+		{name: "an endpoint for traces", vars: map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": local + "/v1/traces"}, want: TracingConfig{OTLP: true, Protocol: protocolProtobuf}},
+		{name: "an exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, want: TracingConfig{OTLP: true, Protocol: protocolProtobuf}},
 		{name: "the console", vars: map[string]string{"OTEL_TRACES_EXPORTER": "console"}, want: TracingConfig{Console: true}},
-		{name: "both", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp, console"}, want: TracingConfig{Otlp: true, Console: true, Protocol: protocolProtobuf}},
+		{name: "both", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp, console"}, want: TracingConfig{OTLP: true, Console: true, Protocol: protocolProtobuf}},
 		{name: "no exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": local}},
 		{name: "disabled", vars: map[string]string{"OTEL_SDK_DISABLED": "True", "OTEL_EXPORTER_OTLP_ENDPOINT": local, "OTEL_TRACES_EXPORTER": "bad"}},
-		{name: "not disabled", vars: map[string]string{"OTEL_SDK_DISABLED": "false", "OTEL_TRACES_EXPORTER": "otlp"}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf}},
-		{name: "a protocol", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, want: TracingConfig{Otlp: true, Protocol: ProtocolGRPC}},
+		{name: "not disabled", vars: map[string]string{"OTEL_SDK_DISABLED": "false", "OTEL_TRACES_EXPORTER": "otlp"}, want: TracingConfig{OTLP: true, Protocol: protocolProtobuf}},
+		{name: "a protocol", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, want: TracingConfig{OTLP: true, Protocol: ProtocolGRPC}},
 		{
 			name: "a protocol for traces", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"},
-			want: TracingConfig{Otlp: true, Protocol: protocolJSON},
+			want: TracingConfig{OTLP: true, Protocol: protocolJSON},
 		},
-		{name: "a queue", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "7"}, want: TracingConfig{Otlp: true, Protocol: protocolProtobuf, QueueSize: 7}},
+		{name: "a queue", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "7"}, want: TracingConfig{OTLP: true, Protocol: protocolProtobuf, QueueSize: 7}},
 		{name: "a sampler", vars: map[string]string{"OTEL_TRACES_EXPORTER": "console", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}, want: TracingConfig{Console: true}},
 		{name: "faults while off are of no interest", vars: map[string]string{"OTEL_TRACES_SAMPLER": "xray", "OTEL_PROPAGATORS": "b3", "OTEL_METRICS_EXPORTER": "otlp"}},
 

@@ -26,7 +26,7 @@ var sizeUnits = []struct {
 	bytes  int64
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
 
-// EnvDecode reads a size. Powers of ten (KB, MB) are refused rather than guessed at.
+// EnvDecode reads a size. KB and MB are refused, as they might mean either power.
 func (s *Size) EnvDecode(text string) error {
 	number, unit := strings.TrimSpace(text), int64(1)
 	for _, u := range sizeUnits {
@@ -74,7 +74,7 @@ func (m Milliseconds) String() string {
 	return strconv.FormatFloat(float64(m)/float64(time.Millisecond), 'f', -1, 64)
 }
 
-// SyncPolicy says when the embedded server flushes its store to the disk.
+// SyncPolicy is how often the embedded server flushes its store to the disk.
 type SyncPolicy struct {
 	Always   bool          // before each answer
 	Interval time.Duration // else this often, above 0
@@ -102,8 +102,7 @@ func (s SyncPolicy) String() string {
 	return formatDuration(s.Interval)
 }
 
-// URLs is a list of server addresses, in the order given. A scheme that is left out is nats. An address may hold a
-// password.
+// URLs is a list of server addresses in the order given. The default scheme is nats. An address may hold a password.
 type URLs []Secret
 
 // EnvDecode reads addresses that are separated by commas.
@@ -131,7 +130,7 @@ func (u *URLs) EnvDecode(text string) error {
 	return nil
 }
 
-// Joined is the list as nats.Connect takes it. It may hold a password: print String instead.
+// Joined returns the list as nats.Connect takes it. It may hold a password: print String instead.
 func (u URLs) Joined() string { return strings.Join(u.addresses(), ",") }
 
 func (u URLs) addresses() []string {
@@ -142,7 +141,7 @@ func (u URLs) addresses() []string {
 	return all
 }
 
-// String is the list with user names, passwords and tokens hidden.
+// String returns the list with user names, passwords and tokens hidden.
 func (u URLs) String() string {
 	hidden := make([]string, len(u))
 	for i, address := range u.addresses() {
@@ -168,8 +167,8 @@ func (u URLs) LogValue() slog.Value { return slog.StringValue(u.String()) }
 // MarshalText hides what String hides.
 func (u URLs) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// ProviderLimits maps providers to a number, as in openai=8,anthropic=4. A provider that is not in it has no limit of
-// its own; 0 means no limit as well.
+// ProviderLimits maps providers to limits, as in openai=8,anthropic=4. A provider that is missing, or has 0, has no limit
+// of its own.
 type ProviderLimits map[string]int
 
 // EnvDecode reads pairs that are separated by commas. Unknown providers and providers named twice are errors.
@@ -202,13 +201,13 @@ func (p ProviderLimits) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// FallbackModel is one model that is asked when the first does not answer.
+// FallbackModel is a model that is called when the first one fails.
 type FallbackModel struct {
 	Provider string // one of the providers of STAGE_LLM_PROVIDER
 	Model    string // as the provider names it, never empty
 }
 
-// Fallbacks is a list of models in the order in which they are asked.
+// Fallbacks is a list of models in the order in which they are called.
 type Fallbacks []FallbackModel
 
 // EnvDecode reads provider:model pairs that are separated by commas. The model may contain colons.
@@ -239,7 +238,7 @@ func (f Fallbacks) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// ReadExtraBody returns the object of STAGE_LLM_EXTRA_BODY; nil: there is none. It reads the file that may hold it.
+// ReadExtraBody returns the object of STAGE_LLM_EXTRA_BODY, from its file if it has one; nil: there is none.
 func (c *LLMConfig) ReadExtraBody() (json.RawMessage, error) {
 	text, err := c.ExtraBody.Value()
 	if err != nil || text == "" {

@@ -84,7 +84,7 @@ func (t *Tracing) Start(ctx context.Context) error {
 	}
 	t.provider = sdktrace.NewTracerProvider(options...)
 	t.tracer = t.provider.Tracer(tracerName, trace.WithInstrumentationVersion(version.Current().Version))
-	t.log.Info("tracing is on", slog.Bool("otlp", t.cfg.Otlp), slog.String("protocol", t.cfg.Protocol), slog.Bool("console", t.cfg.Console))
+	t.log.Info("tracing is on", slog.Bool("otlp", t.cfg.OTLP), slog.String("protocol", t.cfg.Protocol), slog.Bool("console", t.cfg.Console))
 	return nil
 }
 
@@ -117,10 +117,10 @@ func (t *Tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, e
 		}
 		exporters[name] = e
 	}
-	if t.cfg.Otlp && t.cfg.Protocol == config.ProtocolGRPC {
+	if t.cfg.OTLP && t.cfg.Protocol == config.ProtocolGRPC {
 		e, err := otlptracegrpc.New(ctx)
 		add("otlp", e, err)
-	} else if t.cfg.Otlp {
+	} else if t.cfg.OTLP {
 		e, err := otlptracehttp.New(ctx)
 		add("otlp", e, err)
 	}
