@@ -113,7 +113,7 @@ func (b *Service) Serve(soft, hard context.Context) {
 	}
 	<-soft.Done()
 	stop(errStopping)
-	if !b.conn.Lent { // else it ends with the connection
+	if !b.conn.External { // else it ends with the connection
 		if err := service.Stop(); err != nil {
 			b.log.Warn("service of batched requests not stopped cleanly", slog.Any("error", err))
 		}

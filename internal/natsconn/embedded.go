@@ -16,14 +16,15 @@ import (
 const (
 	// storeWait is how long to wait for a store that another process has open: a command that reads or loads it ends soon.
 	storeWait = 10 * time.Second
-	storeLook = 100 * time.Millisecond
+	// storePoll is the time between two attempts to open it.
+	storePoll = 100 * time.Millisecond
 )
 
-// StartServer starts the server inside the process, when no other has the store open; payload is its largest message,
-// 0: the server's default.
+// StartServer starts the embedded server on dir and connects to it, once no other process has the store open. payload is
+// the largest message in bytes, 0: the server's default. The caller must close the connection.
 func StartServer(ctx context.Context, cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	end := time.Now().Add(storeWait)
-	for told := false; ; told = true {
+	for warned := false; ; warned = true {
 		conn, err := tryServer(cfg, dir, payload, log)
 		if !errors.Is(err, natsd.ErrLocked) {
 			return conn, err
@@ -32,18 +33,18 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 		if time.Now().After(end) {
 			return nil, fmt.Errorf("%w%s, and it has not ended within %v: stop it, or set another STAGE_DATA_DIR", err, who, storeWait)
 		}
-		if !told {
+		if !warned {
 			log.Warn("another process has the store open, waiting for it to end", slog.String("store", dir+who), slog.Duration("at_most", storeWait))
 		}
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(storeLook):
+		case <-time.After(storePoll):
 		}
 	}
 }
 
-// tryServer starts the server; natsd.ErrLocked means that another process has the store open.
+// tryServer starts the server and connects to it. The error is [natsd.ErrLocked] where another process has the store open.
 func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	srv, err := natsd.Start(natsd.Config{
 		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
@@ -60,7 +61,7 @@ func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) 
 	return &Conn{NC: nc, Server: srv}, nil
 }
 
-// holderOf names the process that has the store open, where it has said so.
+// holderOf returns the process that has the store open, " (process 7)"; "" if it has not published its address yet.
 func holderOf(dir string) string {
 	if a, running, err := natsd.Discover(dir); err == nil && running {
 		return fmt.Sprintf(" (process %d)", a.PID)
@@ -68,9 +69,9 @@ func holderOf(dir string) string {
 	return ""
 }
 
-// ConnectReader connects a command that works on streams beside a stage: to the server of the configuration, else to
-// the embedded one that runs on dir, else to one that it starts there itself. Where there is no store it makes none,
-// unless create says so.
+// ConnectReader connects a command that works on streams beside a stage: to the server of the configuration, else to the
+// embedded server that runs on dir, else to one that it starts there. Where there is no store it is a [config.Error],
+// unless create is set. The caller must close the connection.
 func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create bool, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) > 0 {
 		return Connect(ctx, cfg, dir, log)
@@ -88,7 +89,7 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 			if now, still, _ := natsd.Discover(dir); still && now.PID == addr.PID || time.Now().After(end) {
 				return nil, fmt.Errorf("connect to the embedded server of process %d on %s: %w", addr.PID, dir, err)
 			}
-			continue // it has ended meanwhile
+			continue // that process has ended
 		}
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && !create {
 			return nil, config.Invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
@@ -97,11 +98,11 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 		if !errors.Is(err, natsd.ErrLocked) || time.Now().After(end) {
 			return conn, err
 		}
-		// Somebody was faster: its server is about to tell its address, or about to end.
+		// Another process was faster: its server is about to publish its address, or about to end.
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(storeLook):
+		case <-time.After(storePoll):
 		}
 	}
 }

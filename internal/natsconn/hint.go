@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// withHint adds to the error of a connection what to do about it, by the variable that is likely to be wrong.
+// withHint adds to the error of a connection what to do about it, with the variable that is likely wrong.
 func withHint(n *config.NATSConfig, err error) error {
 	if err == nil {
 		return nil
@@ -24,18 +24,19 @@ func withHint(n *config.NATSConfig, err error) error {
 	return err
 }
 
+// hintOf returns what to do about the error; empty: unknown.
 func hintOf(n *config.NATSConfig, err error) string {
 	switch {
 	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
-		return "renew what the server knows the stage by, " + loginOf(n)
+		return "renew the credentials of the stage, " + loginOf(n)
 	case errors.Is(err, nats.ErrAuthorization):
 		if login := loginOf(n); login != "" {
 			return "check " + login
 		}
-		return "the server wants to know who asks: set STAGE_NATS_CREDS, _NKEY, _TOKEN or _USER and _PASSWORD"
+		return "the server requires a login: set STAGE_NATS_CREDS, _NKEY, _TOKEN or _USER and _PASSWORD"
 	case errors.Is(err, nats.ErrNkeysNotSupported):
-		return "the server knows no NKeys: unset STAGE_NATS_NKEY"
-	case n.Creds != "" && strings.Contains(err.Error(), n.Creds): // it was replaced by one that can't be read
+		return "the server does not support NKeys: unset STAGE_NATS_NKEY"
+	case n.Creds != "" && strings.Contains(err.Error(), n.Creds): // the file was replaced by one that cannot be read
 		return "check STAGE_NATS_CREDS"
 	case n.NKey != "" && strings.Contains(err.Error(), n.NKey):
 		return "check STAGE_NATS_NKEY"
@@ -49,6 +50,7 @@ func hintOf(n *config.NATSConfig, err error) string {
 	return ""
 }
 
+// tlsHint returns what to do about an error of TLS; empty: it is not one.
 func tlsHint(n *config.NATSConfig, err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "name the CA that signed the server's certificate with STAGE_NATS_TLS_CA"
@@ -69,14 +71,14 @@ func tlsHint(n *config.NATSConfig, err error) string {
 	if errors.Is(err, nats.ErrSecureConnWanted) {
 		return "the server has no TLS: unset STAGE_NATS_TLS_CA and STAGE_NATS_TLS_CERT, or set it up there"
 	}
-	// Whoever of the two is less patient ends the silence.
+	// Both sides wait for the other to begin, until one of them times out.
 	if timeout, ok := errors.AsType[net.Error](err); (ok && timeout.Timeout() || errors.Is(err, io.EOF)) && !n.TLSFirst {
-		return "the server says nothing: if it expects TLS from the first byte on, set STAGE_NATS_TLS_FIRST"
+		return "the server sends nothing: if it expects TLS from the first byte on, set STAGE_NATS_TLS_FIRST"
 	}
 	return ""
 }
 
-// login names the variables by which the stage shows who it is; empty: there are none.
+// loginOf returns the variables by which the stage logs in; empty: there are none.
 func loginOf(n *config.NATSConfig) string {
 	switch {
 	case n.Creds != "":

@@ -9,39 +9,53 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// natsOptions are the options for the server of the configuration. Files of secrets, credentials and certificates are
-// read again at each reconnect; only the public part of an NKey stays as it was. The error names the variable of a file
-// that is not what it should be.
+// optionList collects the options of a connection, and what is wrong with them.
+type optionList struct {
+	opts     []nats.Option
+	problems []error
+}
+
+// add tries the option, which reads files of certificates, and checks what it set; check may be nil.
+func (l *optionList) add(variable string, opt nats.Option, check func(*nats.Options) error) {
+	var tried nats.Options
+	err := opt(&tried)
+	if err == nil && check != nil {
+		err = check(&tried)
+	}
+	if err != nil {
+		l.problems = append(l.problems, config.Invalid(fmt.Errorf("%s: %w", variable, err)))
+	}
+	l.opts = append(l.opts, opt)
+}
+
+// natsOptions returns the options for the server of the configuration. Files of secrets, credentials and certificates are
+// read again at each reconnect; only the public part of an NKey is read once. The error joins a [config.Error] for each
+// file that cannot be used, with the name of its variable.
 func natsOptions(cfg *config.Config, log *slog.Logger) ([]nats.Option, error) {
 	n := &cfg.NATS
-	opts := append(commonOptions(n, log), nats.Name("stage "+cfg.Name))
-	var faults []error
-	add := func(variable string, opt nats.Option, check func(*nats.Options) error) {
-		var tried nats.Options
-		err := opt(&tried) // which reads files of certificates
-		if err == nil && check != nil {
-			err = check(&tried)
-		}
-		if err != nil {
-			faults = append(faults, config.Invalid(fmt.Errorf("%s: %w", variable, err)))
-		}
-		opts = append(opts, opt)
-	}
+	l := &optionList{opts: append(commonOptions(n, log), nats.Name("stage "+cfg.Name))}
 	if n.InboxPrefix != "" {
-		add("STAGE_NATS_INBOX_PREFIX", nats.CustomInboxPrefix(n.InboxPrefix), nil)
+		l.add("STAGE_NATS_INBOX_PREFIX", nats.CustomInboxPrefix(n.InboxPrefix), nil)
 	}
+	l.addLogin(n, cfg.Secrets(), log)
+	l.addTLS(n)
+	return l.opts, errors.Join(l.problems...)
+}
+
+// addLogin adds the way to log in.
+func (l *optionList) addLogin(n *config.NATSConfig, secrets *config.Secrets, log *slog.Logger) {
 	if n.Creds != "" {
-		add("STAGE_NATS_CREDS", renewing(cfg.Secrets(), nats.UserCredentials(n.Creds)), checkCredentials)
+		l.add("STAGE_NATS_CREDS", renewing(secrets, nats.UserCredentials(n.Creds)), checkCredentials)
 	}
 	if n.NKey != "" {
 		opt, err := nats.NkeyOptionFromSeed(n.NKey)
 		if err != nil {
 			opt = func(*nats.Options) error { return err }
 		}
-		add("STAGE_NATS_NKEY", renewing(cfg.Secrets(), opt), nil)
+		l.add("STAGE_NATS_NKEY", renewing(secrets, opt), nil)
 	}
 	read := func(variable string, s config.Secret) string {
-		cfg.Secrets().Renew()
+		secrets.Renew()
 		value, err := s.Value()
 		if err != nil {
 			log.Error("secret not read", slog.String("variable", variable), slog.Any("error", err))
@@ -49,24 +63,27 @@ func natsOptions(cfg *config.Config, log *slog.Logger) ([]nats.Option, error) {
 		return value
 	}
 	if n.Token.IsSet() {
-		add("STAGE_NATS_TOKEN", nats.TokenHandler(func() string { return read("STAGE_NATS_TOKEN", n.Token) }), nil)
+		l.add("STAGE_NATS_TOKEN", nats.TokenHandler(func() string { return read("STAGE_NATS_TOKEN", n.Token) }), nil)
 	}
 	if n.User != "" {
-		add("STAGE_NATS_USER", nats.UserInfoHandler(func() (string, string) { return n.User, read("STAGE_NATS_PASSWORD", n.Password) }), nil)
+		l.add("STAGE_NATS_USER", nats.UserInfoHandler(func() (string, string) { return n.User, read("STAGE_NATS_PASSWORD", n.Password) }), nil)
 	}
-	if n.TLSCA != "" {
-		add("STAGE_NATS_TLS_CA", nats.RootCAs(n.TLSCA), nil)
-	}
-	if n.TLSCert != "" {
-		add("STAGE_NATS_TLS_CERT, STAGE_NATS_TLS_KEY", nats.ClientCert(n.TLSCert, n.TLSKey), nil)
-	}
-	if n.TLSFirst {
-		add("STAGE_NATS_TLS_FIRST", nats.TLSHandshakeFirst(), nil)
-	}
-	return opts, errors.Join(faults...)
 }
 
-// renewing makes the secrets known that the files of opt hold whenever they are read: they may have been rotated.
+// addTLS adds the certificates, and which side begins.
+func (l *optionList) addTLS(n *config.NATSConfig) {
+	if n.TLSCA != "" {
+		l.add("STAGE_NATS_TLS_CA", nats.RootCAs(n.TLSCA), nil)
+	}
+	if n.TLSCert != "" {
+		l.add("STAGE_NATS_TLS_CERT, STAGE_NATS_TLS_KEY", nats.ClientCert(n.TLSCert, n.TLSKey), nil)
+	}
+	if n.TLSFirst {
+		l.add("STAGE_NATS_TLS_FIRST", nats.TLSHandshakeFirst(), nil)
+	}
+}
+
+// renewing renews the secrets of s whenever the files of opt are read, as they may have been rotated.
 func renewing(s *config.Secrets, opt nats.Option) nats.Option {
 	return func(o *nats.Options) error {
 		if err := opt(o); err != nil {

@@ -1,4 +1,4 @@
-// Package natsconn connects to NATS or to an embedded server, and says what to fix when that fails.
+// Package natsconn connects to NATS or to an embedded server, and reports what to fix when that fails.
 package natsconn
 
 import (
@@ -14,20 +14,21 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// Conn is a connection to a NATS server, with the embedded server where this process runs it. Safe for concurrent use.
+type Conn struct {
+	NC       *nats.Conn
+	Server   *natsd.Server // nil: another process runs the server
+	External bool          // the caller of the stage made the connection and goes on using it, so subscriptions must be drained
+
+	login config.NATSConfig // as it was made; zero for the embedded server
+}
+
 const (
 	connectTimeout = 5 * time.Second
 	reconnectWait  = 250 * time.Millisecond
 	// pingInterval finds a dead connection within twice the time; the library's two minutes would hold rows for as long.
 	pingInterval = 10 * time.Second
 )
-
-// Conn is a connection to NATS and, where none is named, the embedded server behind it.
-type Conn struct {
-	NC     *nats.Conn
-	Server *natsd.Server     // nil: an external server
-	login  config.NATSConfig // by which it was made; zero for the embedded server
-	Lent   bool              // by Deps: what is not drained ends with it
-}
 
 // Close closes the connection and stops the embedded server.
 func (c *Conn) Close() {
@@ -37,7 +38,7 @@ func (c *Conn) Close() {
 	}
 }
 
-// Down says why there is no connection at the moment, and what to do about it; empty: there is one.
+// Down returns why there is no connection at the moment, and what to do about it; empty: there is one.
 func (c *Conn) Down() string {
 	if c.NC.IsConnected() {
 		return ""
@@ -49,10 +50,11 @@ func (c *Conn) Down() string {
 	return why
 }
 
-// Explain adds what the server said about a request that it did not answer.
+// Explain adds to the error of a request the permission that the server denied it, and names settings as users set them.
 func (c *Conn) Explain(err error) error { return config.Explained(streams.Denied(c.NC, err)) }
 
-// Connect connects to the server of the configuration; without one it starts the embedded server on dir.
+// Connect connects to the server of the configuration; without one it starts the embedded server on dir. The caller must
+// close the connection. Errors of the configuration are a [config.Error].
 func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
 		return StartServer(ctx, cfg, dir, 0, log)
@@ -92,8 +94,8 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 	}
 }
 
-// commonOptions are those of every connection: it is kept up for ever, and what goes wrong on it is logged. login knows
-// what to do about it.
+// commonOptions returns the options of every connection: it reconnects for ever, and its errors are logged with what to
+// do about them, by the settings of login.
 func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 	report := reporter(log)
 	return []nats.Option{
@@ -101,7 +103,7 @@ func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 		nats.ReconnectWait(reconnectWait),
 		nats.Timeout(connectTimeout),
 		nats.PingInterval(pingInterval),
-		// Credentials that have expired are replaced while the stage runs; it must still be there then.
+		// Credentials that have expired may be replaced while the stage runs, so an error of them must not end it.
 		nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -111,21 +113,21 @@ func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			log.Info("connection to NATS is back", slog.String("url", nc.ConnectedUrlRedacted()))
 		}),
-		// The server does not answer a request that the user may not make; this is the only place that tells why.
+		// The server does not answer a request that the user may not make; only this handler learns why.
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report(withHint(login, err)) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report(withHint(login, err)) }),
 	}
 }
 
 const (
-	// reportEvery is the shortest time between two reports of the same error: a request that is denied is made again and
-	// again, and each is told of.
+	// reportEvery is the shortest time between two reports of the same error: a request that is denied is retried, and
+	// denied each time.
 	reportEvery = time.Minute
 	// reportKinds bounds the errors that are remembered.
 	reportKinds = 64
 )
 
-// reporter returns a function that logs errors that come again and again.
+// reporter returns a function that logs errors, each of them at most once per [reportEvery].
 func reporter(log *slog.Logger) func(err error) {
 	var mu sync.Mutex
 	last := make(map[string]time.Time)

@@ -56,7 +56,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 		}}, map[string]string{"STAGE_PRICES_FILE": prices})
 		l.load("a", "b", "c", "d", "e", "f")
 		r := l.start(nil, Options{Batches: true})
-		r.Conn.Lent = true
+		r.Conn.External = true
 		m := l.askBatch(`{"prompts": ["x", "y", "z"], "contexts": ["p", null, null]}`)
 		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
 			t.Fatalf("%s: %s", code, m.Data)
@@ -97,7 +97,7 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
 		for _, want := range []string{"", batch.CodeAllFailed} {
 			r := l.start(nil, Options{Batches: true})
-			r.Conn.Lent = true
+			r.Conn.External = true
 			m := l.askBatch(`{"prompts": ["x"]}`)
 			if code := m.Header.Get(micro.ErrorCodeHeader); code != want {
 				t.Errorf("%q: %s, want %q", code, m.Data, want)

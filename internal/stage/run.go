@@ -93,7 +93,7 @@ func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*natsconn.Conn,
 	if err != nil {
 		return nil, err
 	}
-	return &natsconn.Conn{NC: nc, Lent: true}, nil
+	return &natsconn.Conn{NC: nc, External: true}, nil
 }
 
 // lateServer holds the address of the HTTP server from the start, so that a taken one is found before any work, and serves

@@ -32,7 +32,7 @@ func locks() []lock {
 			creds := file(t, "right.creds", o.credentials(time.Time{}))
 			stranger := newOperator(t, &server.Options{})
 			return vars{"STAGE_NATS_CREDS": creds}, []refusal{
-				{vars{}, []string{"Authorization Violation: the server wants to know who asks: set STAGE_NATS_CREDS"}},
+				{vars{}, []string{"Authorization Violation: the server requires a login: set STAGE_NATS_CREDS"}},
 				{vars{"STAGE_NATS_CREDS": file(t, "stranger.creds", stranger.credentials(time.Time{}))}, []string{"Authorization Violation: check STAGE_NATS_CREDS"}},
 				{vars{"STAGE_NATS_CREDS": file(t, "expired.creds", o.credentials(time.Now().Add(-time.Hour)))}, []string{"STAGE_NATS_CREDS"}},
 				{vars{"STAGE_NATS_CREDS": file(t, "empty.creds", nil)}, []string{"STAGE_NATS_CREDS: ", "give the path of a file with the user's JWT and its seed"}},
@@ -122,7 +122,7 @@ func locks() []lock {
 			_, seed := newSeed(t)
 			return vars{}, []refusal{
 				{vars{"STAGE_NATS_TLS_CA": newAuthority(t).file}, []string{"the server has no TLS: unset STAGE_NATS_TLS_CA"}},
-				{vars{"STAGE_NATS_NKEY": seed}, []string{"the server knows no NKeys: unset STAGE_NATS_NKEY"}},
+				{vars{"STAGE_NATS_NKEY": seed}, []string{"the server does not support NKeys: unset STAGE_NATS_NKEY"}},
 			}, nil
 		}},
 		{"a certificate for another host", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {

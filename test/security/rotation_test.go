@@ -54,7 +54,7 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 			g.vars = vars{"STAGE_NATS_CREDS": creds}
 			g.admin = []nats.Option{nats.UserCredentials(file(t, "admin.creds", o.credentials(time.Time{})))}
 			g.lose = func() {} // it happens by itself
-			g.says = []string{"authentication expired", "renew what the server knows the stage by, STAGE_NATS_CREDS"}
+			g.says = []string{"authentication expired", "renew the credentials of the stage, STAGE_NATS_CREDS"}
 			g.mend = func() { replaceFile(t, creds, o.credentials(time.Time{})) }
 		},
 		"a token that is replaced": func(t *testing.T, g *guarded) {
