@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// HTTPConnsMax is the most connections of the HTTP server. Clients are a few scrapers, probes and browsers; anything above
+// MaxConns is the most connections of the HTTP server. Clients are a few scrapers, probes and browsers; anything above
 // is a client that leaks connections, and must not take descriptors that calls need.
-const HTTPConnsMax = 128
+const MaxConns = 128
 
 // connBound bounds the connections of an HTTP server. Its note is the server's ConnState hook.
 //

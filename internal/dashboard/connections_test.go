@@ -150,8 +150,8 @@ func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
 			probe(t, server.URL()+"readyz")
 		}
 	}
-	if most := listener.most.Load(); most > HTTPConnsMax+1 { // one is accepted before another is closed
-		t.Errorf("%d clients had %d connections open at the server, want %d at most", clients, most, HTTPConnsMax+1)
+	if most := listener.most.Load(); most > MaxConns+1 { // one is accepted before another is closed
+		t.Errorf("%d clients had %d connections open at the server, want %d at most", clients, most, MaxConns+1)
 	}
 }
 

@@ -17,16 +17,16 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Bounds of the HTTP server, beside httpConnsMax. Its clients are scrapers, probes and browsers: small requests, small
+// Bounds of the HTTP server, beside [MaxConns]. Its clients are scrapers, probes and browsers: small requests, small
 // answers.
 const (
-	HTTPReadTimeout  = 5 * time.Second
-	httpWriteTimeout = 30 * time.Second // a handler that streams lifts it for its own response
-	HTTPIdleTimeout  = 2 * time.Minute
-	httpHeaderBytes  = 16 << 10
+	ReadTimeout    = 5 * time.Second
+	writeTimeout   = 30 * time.Second // a handler that streams lifts it for its own response
+	IdleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 16 << 10
 	// For requests that are being answered when the process stops, and when it must stop at once.
-	httpCloseGrace     = 2 * time.Second
-	httpHardCloseGrace = 300 * time.Millisecond
+	closeGrace     = 2 * time.Second
+	hardCloseGrace = 300 * time.Millisecond
 )
 
 // Handlers are what the HTTP server shows.
@@ -84,12 +84,12 @@ func NewServer(listener net.Listener, cfg config.HTTPConfig, handlers Handlers, 
 		listener: listener,
 		server: &http.Server{
 			Handler:           handlers.handler(newHostCheck(listener.Addr(), cfg, own)),
-			ReadTimeout:       HTTPReadTimeout,
-			ReadHeaderTimeout: HTTPReadTimeout,
-			WriteTimeout:      httpWriteTimeout,
-			IdleTimeout:       HTTPIdleTimeout,
-			MaxHeaderBytes:    httpHeaderBytes,
-			ConnState:         newConnBound(HTTPConnsMax).note,
+			ReadTimeout:       ReadTimeout,
+			ReadHeaderTimeout: ReadTimeout,
+			WriteTimeout:      writeTimeout,
+			IdleTimeout:       IdleTimeout,
+			MaxHeaderBytes:    maxHeaderBytes,
+			ConnState:         newConnBound(MaxConns).note,
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
 	}
@@ -121,7 +121,7 @@ func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Li
 	select {
 	case err = <-failed:
 	case <-soft.Done():
-		grace, cancel := stopping.Within(hard, httpCloseGrace, httpHardCloseGrace)
+		grace, cancel := stopping.Within(hard, closeGrace, hardCloseGrace)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
 			server.Close() //nolint:errcheck // the listener is closed, and the connections are given up

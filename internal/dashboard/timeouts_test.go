@@ -81,14 +81,14 @@ func TestEachConnectionOfTheHTTPServerEnds(t *testing.T) {
 		after time.Duration
 		want  string // in what is read
 	}{
-		{"no request", "", false, true, HTTPReadTimeout, ""},
-		{"slow header", "GET / HTTP/1.1\r\nHost: localhost\r\nX: ", true, true, HTTPReadTimeout, ""},
-		{"slow body", "POST /api/status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n", true, true, HTTPReadTimeout, "404 Not Found"},
-		{"large header", "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", httpHeaderBytes+4096), false, true, 0, "431 Request Header"},
-		{"idle after a request", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", false, true, HTTPIdleTimeout, "200 OK"},
-		{"page that is not read", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", false, false, httpWriteTimeout, ""},
+		{"no request", "", false, true, ReadTimeout, ""},
+		{"slow header", "GET / HTTP/1.1\r\nHost: localhost\r\nX: ", true, true, ReadTimeout, ""},
+		{"slow body", "POST /api/status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n", true, true, ReadTimeout, "404 Not Found"},
+		{"large header", "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", maxHeaderBytes+4096), false, true, 0, "431 Request Header"},
+		{"idle after a request", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", false, true, IdleTimeout, "200 OK"},
+		{"page that is not read", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", false, false, writeTimeout, ""},
 		{"events that are not read", events, false, false, watcherPatience, ""},
-		{"events", events, false, true, watcherLifetime + HTTPIdleTimeout, "event: status"},
+		{"events", events, false, true, watcherLifetime + IdleTimeout, "event: status"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestEachConnectionOfTheHTTPServerEnds(t *testing.T) {
 
 // A page that watches does not hold up a stop, whether it reads or not.
 func TestEventStreamsEndWithTheProcess(t *testing.T) {
-	for name, most := range map[string]time.Duration{"read": 0, "not read": httpCloseGrace} {
+	for name, most := range map[string]time.Duration{"read": 0, "not read": closeGrace} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, end := servePages(t)

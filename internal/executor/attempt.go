@@ -63,7 +63,7 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 		return
 	}
 	if err := e.caller.ReloadKey(); err != nil {
-		e.log.Warn("API keys not reloaded, the old ones stay in use", slog.Any("error", err))
+		e.log.Warn("key not reloaded, keeping the old one", slog.Any("error", err))
 	}
 }
 

@@ -78,7 +78,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		return err
 	})
 	if p.progress.Bar.Bar == nil {
-		part(func(ctx context.Context) error { p.Stage.LogEvery(ctx, p.progress.left); return nil })
+		part(func(ctx context.Context) error { p.Stage.LogProgress(ctx, p.progress.left); return nil })
 	}
 	err := p.Stage.Run(work, hard)
 	finish(err)

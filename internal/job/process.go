@@ -59,7 +59,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}
 	log := logging.NewConfigured(cfg, stdio.Err)
 	defer logging.Flush(log)
-	server, err := stage.NewLateServer(soft, cfg, stage.Deps{}, true)
+	server, err := stage.NewHTTPServer(soft, cfg.HTTP.Addr, true)
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// recallCost counts what the audit holds of earlier runs, as far back as it goes. Without a ceiling it reads nothing. A call
-// whose cost was not known then is priced by today's prices.
+// recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes. Without a ceiling it reads nothing.
+// A call whose cost was unknown then gets today's price.
 func (s *Stage) recallCost(ctx context.Context) error {
 	l, cfg := s.ledger, s.Cfg
 	if l.Ceiling() == 0 {
@@ -34,7 +34,7 @@ func (s *Stage) recallCost(ctx context.Context) error {
 		return fmt.Errorf("cost of earlier runs, for STAGE_MAX_COST_USD: %w", err)
 	}
 	if calls > 0 {
-		s.Log.Info("cost of earlier runs counts", slog.Int("calls", calls), slog.Float64("cost_usd", l.Spent()), slog.Float64("ceiling_usd", l.Ceiling()))
+		s.Log.Info("cost of earlier runs counted", slog.Int("calls", calls), slog.Float64("cost_usd", l.Spent()), slog.Float64("ceiling_usd", l.Ceiling()))
 	}
 	return nil
 }

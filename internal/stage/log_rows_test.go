@@ -108,7 +108,7 @@ func TestASummaryIsLoggedEvery30SecondsWhileThereIsWork(t *testing.T) {
 		}
 		l.load(questions...)
 		r := l.start(nil, Options{})
-		go r.LogEvery(t.Context(), nil)
+		go r.LogProgress(t.Context(), nil)
 		time.Sleep(10 * time.Minute) // most of it without work
 		r.stop()
 		var summaries []map[string]any

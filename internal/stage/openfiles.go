@@ -6,17 +6,17 @@ import (
 	"github.com/llm-stage/stage/internal/dashboard"
 )
 
-// What the process may need to have open, beside calls and the HTTP port's connections.
+// Descriptors that the process may need beside those of calls and of the HTTP server.
 const (
-	openFilesNATS     = 16  // the connection, and another one while it is replaced
+	openFilesNATS     = 16  // the connection, and a second one while it is replaced
 	openFilesEmbedded = 256 // of the embedded server: its store, and clients such as load, tail and verify
 	openFilesMargin   = 64  // standard streams, the runtime's own, files of keys and prices, traces, name resolution
 )
 
-// openFilesNeed is how many descriptors the stage may need at the most: each target keeps as many connections as calls may
+// openFilesNeed returns how many descriptors the stage may need at most: each target keeps as many connections as calls may
 // be in flight.
 func (s *Stage) openFilesNeed() uint64 {
-	need := s.Cfg.Pool.Size*s.caller.Len() + dashboard.HTTPConnsMax + openFilesNATS + openFilesMargin
+	need := s.Cfg.Pool.Size*s.caller.Len() + dashboard.MaxConns + openFilesNATS + openFilesMargin
 	if s.Conn.Server != nil {
 		need += openFilesEmbedded
 	}
@@ -26,8 +26,8 @@ func (s *Stage) openFilesNeed() uint64 {
 	return uint64(need)
 }
 
-// warnOfOpenFiles warns where the limit is below the need. It is no error: calls that find no descriptor are held and made
-// later, and most of the time fewer are needed.
+// warnOfOpenFiles warns where the limit is below the need. That is no error: calls without a descriptor wait for one, and
+// most of the time fewer are needed.
 func (s *Stage) warnOfOpenFiles() {
 	limit, ok := openFilesLimit()
 	if need := s.openFilesNeed(); ok && limit < need {

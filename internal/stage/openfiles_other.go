@@ -2,5 +2,5 @@
 
 package stage
 
-// openFilesLimit knows no limit: Windows has none that matters for sockets.
+// openFilesLimit returns false: Windows has no limit that matters for sockets.
 func openFilesLimit() (limit uint64, ok bool) { return 0, false }

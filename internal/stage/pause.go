@@ -12,7 +12,7 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// reminderEvery is the time between two log lines on a pause that lasts.
+// reminderEvery is the time between two log lines about the same pause.
 const reminderEvery = time.Minute
 
 // paused is called by the pool when it pauses. It must not block.
@@ -25,15 +25,15 @@ func (s *Stage) paused(p pool.Pause, exit bool) {
 	switch p.Kind {
 	case pool.Outage:
 		if s.Cfg.Rows.OutageHold > 0 {
-			s.Log.Error("paused: the provider is out; rows are held for STAGE_OUTAGE_HOLD, calls go on when it answers", attrs...)
+			s.Log.Error("paused: the provider is down; rows are held for STAGE_OUTAGE_HOLD, calls resume when it answers", attrs...)
 		} else {
-			s.Log.Error("paused: the provider is out; no row is lost, calls go on when it answers", attrs...)
+			s.Log.Error("paused: the provider is down; no row is lost, calls resume when it answers", attrs...)
 		}
 	case pool.Shortage:
-		s.Log.Error("paused: this machine is short of a resource; no row is lost, calls go on when there is room", attrs...)
+		s.Log.Error("paused: this machine is short of a resource; no row is lost, calls resume when it is available", attrs...)
 	case pool.WrongSettings:
-		fatal = fmt.Errorf("wrong settings: the provider refuses every row alike: %s", status.PauseError(p))
-		s.Log.Error("paused: the provider refuses every row alike, so the settings are wrong; no row is lost", attrs...)
+		fatal = fmt.Errorf("wrong settings: the provider refuses every row: %s", status.PauseError(p))
+		s.Log.Error("paused: the provider refuses every row, so the settings are wrong; no row is lost", attrs...)
 	case pool.FatalError, pool.NotPaused:
 		fatal = p.Err
 		if status.ReasonOf(p) != status.PauseCost {
@@ -60,8 +60,8 @@ func (s *Stage) resumed(p pool.Pause) {
 	switch {
 	case p.Passed:
 		to := s.fallbackNames()
-		s.Log.Warn("the provider is out, rows go to the fallbacks, it is probed", append(attrs, slog.String("fallbacks", to))...)
-		over = fmt.Sprintf("%s is out; rows go to %s, %s is probed", t.Provider(), to, t.Provider())
+		s.Log.Warn("the provider is down, rows go to the fallbacks until a probe succeeds", append(attrs, slog.String("fallbacks", to))...)
+		over = fmt.Sprintf("%s is down; rows go to %s until a probe succeeds", t.Provider(), to)
 	case p.Kind == pool.Outage:
 		attrs = append(attrs, slog.Int("calls_without_reply", p.Lost))
 		if s.Cfg.Rows.OutageHold > 0 {
@@ -86,8 +86,8 @@ func (s *Stage) fallbackNames() string {
 	return strings.Join(names, ", ")
 }
 
-// shortage is called by the pool when a shortage of this machine begins to bound the calls in flight, and with nil when it
-// no longer does. It must not block.
+// shortage is called by the pool when a shortage of this machine begins to limit the calls in flight, and with nil when it is
+// over. It must not block.
 func (s *Stage) shortage(err error) {
 	if err == nil {
 		s.Log.Info("this machine is no longer short of a resource")
@@ -97,7 +97,7 @@ func (s *Stage) shortage(err error) {
 	s.activity.Notice("warn", "fewer calls are in flight: "+err.Error())
 }
 
-// remind logs a pause that lasts once a minute, until ctx ends.
+// remind logs a pause once a minute while it lasts, until ctx ends.
 func (s *Stage) remind(ctx context.Context) {
 	tick := time.NewTicker(reminderEvery)
 	defer tick.Stop()
@@ -116,8 +116,8 @@ func (s *Stage) remind(ctx context.Context) {
 	}
 }
 
-// pauseText says what holds the stage, since when, when the next probe is, and what becomes of the rows. That of a fatal
-// error is the error alone.
+// pauseText describes a pause: why, since when, when the next probe is, and what becomes of the rows. Of a fatal error it is
+// the error alone.
 func (s *Stage) pauseText(p pool.Pause, now time.Time) string {
 	if p.Kind == pool.FatalError {
 		return p.Err.Error()
@@ -130,7 +130,7 @@ func (s *Stage) pauseText(p pool.Pause, now time.Time) string {
 		status.ReasonOf(p), p.Since.UTC().Format(layout), status.PauseError(p), status.NextProbe(p.Next, now), s.holdText())
 }
 
-// holdText says what becomes of the rows that a pause holds.
+// holdText describes what becomes of the rows that a pause holds.
 func (s *Stage) holdText() string {
 	if hold := s.Cfg.Rows.OutageHold; hold > 0 {
 		return "rows are held, and fail after " + hold.String()

@@ -138,7 +138,7 @@ func TestWrongSettingsShowTheProvidersWordsAndTheRequest(t *testing.T) {
 			text := `openai: 400 unknown_parameter: Unknown parameter: 'top_q'.*; the request was POST http://first.test/v1/chat/completions \{model: "large", .*top_q: 1\}`
 			if exit {
 				err := <-r.done
-				matches(t, "end", []string{err.Error()}, "wrong settings: the provider refuses every row alike: "+text)
+				matches(t, "end", []string{err.Error()}, "wrong settings: the provider refuses every row: "+text)
 				if !isFatal(err) {
 					t.Errorf("got %T, want a fatal error", err)
 				}
@@ -174,6 +174,6 @@ func TestRowsThatGoPastAnOutageAreReported(t *testing.T) {
 		}
 		r.stop()
 		matches(t, "pause", l.runEvents(auditlog.PhasePause), "outage since .*; no row is lost")
-		matches(t, "resume", l.runEvents(auditlog.PhaseResume), "openai is out; rows go to anthropic/claude, openai is probed")
+		matches(t, "resume", l.runEvents(auditlog.PhaseResume), "openai is down; rows go to anthropic/claude until a probe succeeds")
 	})
 }

@@ -125,11 +125,11 @@ func TestPausesAreInLogAndAudit(t *testing.T) {
 		r.stop()
 		clock := now.UTC().Format(time.TimeOnly)
 		for _, want := range []string{
-			`level=ERROR msg="paused: the provider is out; no row is lost, calls go on when it answers"`,
+			`level=ERROR msg="paused: the provider is down; no row is lost, calls resume when it answers"`,
 			`error="connection refused" since=` + now.UTC().Format("2006-01-02T15:04:05.000Z"),
 			`level=INFO msg="resumed: the provider answers again, no row was lost"`,
 			"provider=openai lasted=20s probes=8 calls_without_reply=12",
-			`level=WARN msg="the provider is out, rows go to the fallbacks, it is probed"`,
+			`level=WARN msg="the provider is down, rows go to the fallbacks until a probe succeeds"`,
 			`level=WARN msg="this machine is short of a resource; fewer calls are in flight, no row is lost"`,
 			`level=INFO msg="this machine is no longer short of a resource"`,
 		} {
@@ -146,7 +146,7 @@ func TestPausesAreInLogAndAudit(t *testing.T) {
 		if want := []string{
 			"pause outage since " + clock + " UTC, last error: connection refused; next probe in 250 ms; no row is lost",
 			"resume outage is over after 20s, 8 probes; 12 calls were sent without a usable reply (may have been billed)",
-			"resume openai is out; rows go to anthropic/claude, openai/small, openai is probed",
+			"resume openai is down; rows go to anthropic/claude, openai/small until a probe succeeds",
 		}; !slices.Equal(said, want) {
 			t.Errorf("run events:\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 		}
@@ -162,7 +162,7 @@ func TestPausesAreInLogAndAudit(t *testing.T) {
 
 func TestOnlyWhatAPersonMustFixEndsARun(t *testing.T) {
 	for kind, want := range map[pool.PauseKind]string{
-		pool.FatalError: "fatal provider error: refused", pool.WrongSettings: "wrong settings: the provider refuses every row alike: refused",
+		pool.FatalError: "fatal provider error: refused", pool.WrongSettings: "wrong settings: the provider refuses every row: refused",
 		pool.Outage: "", pool.Shortage: "",
 	} {
 		synctest.Test(t, func(t *testing.T) {

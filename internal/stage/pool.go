@@ -9,9 +9,9 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// newGates makes the limits of the configuration, for each target. Calls and tokens a minute are those of the process, so
-// all targets share them; calls at a time are those of a provider.
-func newGates(cfg *config.Config, servers *call.Targets) [][]pool.Gate {
+// newGates returns the gates of each target, for the limits of the configuration. Calls and tokens per minute are limits of
+// the process, so all targets share them; concurrent calls are a limit per provider.
+func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 	var process []pool.Gate
 	if cfg.LLM.RPM > 0 {
 		process = append(process, pool.NewCallsPerMinute(cfg.LLM.RPM))
@@ -20,9 +20,9 @@ func newGates(cfg *config.Config, servers *call.Targets) [][]pool.Gate {
 		process = append(process, pool.NewPerMinute(cfg.LLM.TPM))
 	}
 	providers := map[string]pool.Gate{}
-	gates := make([][]pool.Gate, servers.Len())
-	for i := range servers.Len() {
-		provider := servers.At(i).Provider()
+	gates := make([][]pool.Gate, targets.Len())
+	for i := range targets.Len() {
+		provider := targets.At(i).Provider()
 		gates[i] = append(gates[i], process...)
 		limit := cfg.LLM.MaxConcurrency[provider]
 		if limit == 0 {
@@ -36,6 +36,7 @@ func newGates(cfg *config.Config, servers *call.Targets) [][]pool.Gate {
 	return gates
 }
 
+// poolConfig returns the settings of the pool: the throttle of each target, the limits, and what a pause does.
 func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	cfg := s.Cfg
 	law, err := newLaw(cfg)
@@ -49,7 +50,7 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 			MaxAttempts: cfg.Retry.MaxAttempts, BaseDelay: cfg.Retry.BaseDelay,
 			BackoffFactor: cfg.Retry.BackoffFactor, MaxDelay: cfg.Retry.MaxDelay,
 		},
-		// Enough prepared requests to keep the pool busy; the other rows of the window wait as they came.
+		// Enough prepared requests to keep the pool busy; the other rows of the window wait unprepared.
 		QueueLimit: 2*cfg.Pool.Size + 16,
 		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
 		OnResume:   s.resumed,
@@ -61,12 +62,12 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Held = s.unkept
 	}
-	err = addServers(&pc, cfg, s.caller.Targets)
+	err = addTargets(&pc, cfg, s.caller.Targets)
 	return pc, err
 }
 
-// unkept is how many replies a crash would pay for again. Where none may be lost but those of calls in flight each holds
-// its call's slot.
+// unkept returns how many replies a crash would lose, so that they are paid for again. With STAGE_JOURNAL_AFTER=0 only those
+// of calls in flight may be: each reply keeps the slot of its call until it is in the journal.
 func (s *Stage) unkept() (n int) {
 	for _, c := range s.consumers {
 		n += c.Unkept()
@@ -74,7 +75,7 @@ func (s *Stage) unkept() (n int) {
 	return n
 }
 
-// newLaw returns the law of the dispatch rate.
+// newLaw returns the law of the dispatch rate (STAGE_THROTTLE).
 func newLaw(cfg *config.Config) (pool.Law, error) {
 	settings := aimd.Config{
 		MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
@@ -86,10 +87,10 @@ func newLaw(cfg *config.Config) (pool.Law, error) {
 	return aimd.NewAdaptive(aimd.AdaptiveConfig{Config: settings, PoolSize: cfg.Pool.Size})
 }
 
-// addServers tells the pool of all targets: each with a throttle of its own, for what one refuses says nothing of the
-// others, and with the limits of the configuration.
-func addServers(pc *pool.Config, cfg *config.Config, servers *call.Targets) error {
-	gates := newGates(cfg, servers)
+// addTargets adds all targets to the settings of the pool, with the limits of the configuration. Each has a throttle of its
+// own, since the capacity of one provider does not depend on the others.
+func addTargets(pc *pool.Config, cfg *config.Config, targets *call.Targets) error {
+	gates := newGates(cfg, targets)
 	pc.Gates = gates[0]
 	for _, g := range gates[1:] {
 		law, err := newLaw(cfg)

@@ -9,13 +9,13 @@ import (
 	"github.com/llm-stage/stage/internal/status"
 )
 
-// summaryEvery is the time between two lines that say how far the work is.
-const summaryEvery = 30 * time.Second
+// progressEvery is the time between two log lines of the progress.
+const progressEvery = 30 * time.Second
 
-// LogEvery writes one line on the state of the work now and then while there is any, until ctx ends. left says how many
-// rows are to be done, below 0: not known; nil: those that the stage knows of.
-func (s *Stage) LogEvery(ctx context.Context, left func() int64) {
-	tick := time.NewTicker(summaryEvery)
+// LogProgress logs the progress every 30 s while there is work, until ctx ends. left returns how many rows have no result
+// yet, below 0: unknown; nil: those that the stage knows of.
+func (s *Stage) LogProgress(ctx context.Context, left func() int64) {
+	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
 	last := s.progressMark()
 	for {
@@ -27,7 +27,7 @@ func (s *Stage) LogEvery(ctx context.Context, left func() int64) {
 		r, now := s.Status(), s.progressMark()
 		if now.rows == last.rows && now.calls == last.calls && r.Pool.InFlight == 0 && r.Pool.Waiting == 0 {
 			last = now
-			continue // nothing happened
+			continue // idle
 		}
 		s.Log.LogAttrs(ctx, slog.LevelInfo, "working", s.progressAttrs(&r, now.rowsPerSecond(last), left)...)
 		last = now
@@ -40,6 +40,7 @@ type progressMark struct {
 	rows, calls uint64
 }
 
+// progressMark returns how much is done now.
 func (s *Stage) progressMark() progressMark {
 	m := progressMark{at: time.Now(), calls: s.Usage.All().Calls}
 	for _, c := range s.consumers {
@@ -48,12 +49,13 @@ func (s *Stage) progressMark() progressMark {
 	return m
 }
 
+// rowsPerSecond returns the rate at which rows were emitted since another mark.
 func (m progressMark) rowsPerSecond(since progressMark) float64 {
 	return float64(m.rows-since.rows) / max(m.at.Sub(since.at).Seconds(), 1e-3)
 }
 
-// progressAttrs tell the state of the work. What is not known is left out; the cost says itself how much of it is
-// known.
+// progressAttrs returns the attributes of a progress line. What is unknown is left out; the text of the cost includes how
+// much of it is known.
 func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
 	todo := int64(-1)
 	if left != nil {
@@ -86,5 +88,5 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 	return attrs
 }
 
-// tenths rounds to what a person reads.
+// tenths rounds to one decimal place.
 func tenths(x float64) float64 { return math.Round(10*x) / 10 }

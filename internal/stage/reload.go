@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// reloadKeys reloads the API keys at each SIGHUP.
+// reloadKeys reads the key again at each value of reloads, until ctx ends.
 func (s *Stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
 	for {
 		select {
@@ -15,9 +15,9 @@ func (s *Stage) reloadKeys(ctx context.Context, reloads <-chan os.Signal) {
 		case <-reloads:
 		}
 		if err := s.caller.ReloadKey(); err != nil {
-			s.Log.Error("API keys not reloaded, the old ones stay in use", slog.Any("error", err))
+			s.Log.Error("key not reloaded, keeping the old one", slog.Any("error", err))
 			continue
 		}
-		s.Log.Info("API keys reloaded")
+		s.Log.Info("key reloaded")
 	}
 }

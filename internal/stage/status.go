@@ -1,10 +1,13 @@
 package stage
 
 import (
+	"fmt"
 	"time"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
+	"github.com/llm-stage/stage/pool"
 )
 
 // Status reports the stage as it is now. Safe for concurrent use.
@@ -13,6 +16,7 @@ func (s *Stage) Status() status.Report {
 	return s.report(s.snapshot(), time.Now(), ready, reason)
 }
 
+// report builds the status from a snapshot.
 func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason string) status.Report {
 	r := status.Report{
 		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
@@ -37,4 +41,37 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 		r.Rows.ETAS = &eta
 	}
 	return r
+}
+
+// snapshot returns what gauges and pages show.
+func (s *Stage) snapshot() status.Snapshot {
+	snap := status.Snapshot{Pool: s.executor.Pool.Stats()}
+	snap.Pause, snap.PausedSince = status.ReasonOf(snap.Pool.Pause), snap.Pool.Pause.Since
+	for _, c := range s.consumers {
+		snap.Partitions = append(snap.Partitions, c.Status())
+	}
+	return snap
+}
+
+// ready reports whether the stage is connected, owning or standing by, and not paused; if not, why.
+func (s *Stage) ready() (ok bool, reason string) {
+	if why := s.Conn.Down(); why != "" {
+		return false, why
+	}
+	if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
+		return false, "paused: " + s.pauseText(p, time.Now())
+	}
+	if why := s.recorder.Problem(); why != "" {
+		return false, "audit: " + why
+	}
+	for _, c := range s.consumers {
+		st := c.Status()
+		if st.Problem != "" {
+			return false, fmt.Sprintf("partition %d: %s", st.Partition, st.Problem)
+		}
+		if st.Role != consumer.Owner && st.Role != consumer.Standby {
+			return false, fmt.Sprintf("partition %d is %s", st.Partition, st.Role)
+		}
+	}
+	return true, ""
 }

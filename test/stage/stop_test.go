@@ -89,7 +89,7 @@ func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
 		if want := "results were not stored within STAGE_STOP_TIMEOUT: audit: refused by the server: maximum messages exceeded"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("it ended with %v, want %s", err, want)
 		}
-		if log := s.logs.String(); !strings.Contains(log, "stopping; results that can't be stored are waited for") {
+		if log := s.logs.String(); !strings.Contains(log, "stopping, waiting for results that can't be stored") {
 			t.Error("the log does not say what the stop waits for")
 		}
 	})

@@ -75,7 +75,7 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)
-	server, err := stage.NewLateServer(soft, cfg, stage.Deps{}, true)
+	server, err := stage.NewHTTPServer(soft, cfg.HTTP.Addr, true)
 	if err != nil {
 		return err
 	}

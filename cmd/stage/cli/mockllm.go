@@ -72,7 +72,7 @@ func serveMock(ctx context.Context, env *Env, addr string, mock *llmtest.Server)
 	if _, err := fmt.Fprintf(env.Stdout, "http://%s/v1\n", listener.Addr()); err != nil {
 		return err
 	}
-	server := &http.Server{Handler: mock, ReadHeaderTimeout: dashboard.HTTPReadTimeout, IdleTimeout: dashboard.HTTPIdleTimeout}
+	server := &http.Server{Handler: mock, ReadHeaderTimeout: dashboard.ReadTimeout, IdleTimeout: dashboard.IdleTimeout}
 	if err := dashboard.ServeUntil(soft, hard, server, listener); err != nil {
 		return err
 	}

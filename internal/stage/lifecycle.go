@@ -1,0 +1,231 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/stored"
+	"golang.org/x/sync/errgroup"
+)
+
+// The last audit events of a process that stops are waited for until flushTimeout. After a hard stop, those for which the
+// recorder has no room are given up after hardRoomTimeout, and all of them after hardFlushTimeout.
+const (
+	flushTimeout     = 10 * time.Second
+	hardRoomTimeout  = time.Second
+	hardFlushTimeout = 2 * time.Second
+)
+
+// Causes of a hard stop because STAGE_STOP_TIMEOUT has passed.
+var (
+	errStopTimeout = errors.New("calls in flight did not end within STAGE_STOP_TIMEOUT")
+	errNotStored   = errors.New("results were not stored within STAGE_STOP_TIMEOUT")
+)
+
+// FatalError ends a run at a provider error that no later call can get past: a bad key, no credit, an unknown model.
+type FatalError struct{ Err error }
+
+// Error is the text of the provider's error.
+func (e *FatalError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the provider's error.
+func (e *FatalError) Unwrap() error { return e.Err }
+
+// Prepare creates and checks the streams. Doing it again changes nothing.
+func (s *Stage) Prepare(ctx context.Context) error {
+	return config.Explained(streams.Ensure(ctx, s.Conn.NC, stored.Streams(s.Cfg)))
+}
+
+// Run works until soft ends, then drains: it takes and starts no row, waits for the calls in flight at most
+// STAGE_STOP_TIMEOUT, and emits what is contiguous. When hard ends it stops at once. It blocks until all that it started has
+// ended. The error is nil after a clean stop, the cause of a hard one, a [*FatalError], or why the stage could not continue.
+func (s *Stage) Run(soft, hard context.Context) error {
+	defer s.tracing.Close(hard)
+	if err := s.tracing.Start(soft); err != nil {
+		return err
+	}
+	if err := s.setUp(soft); err != nil {
+		if soft.Err() != nil {
+			return nil // stopped, or all was done already, before it began
+		}
+		return err
+	}
+	hard, kill := context.WithCancelCause(hard)
+	defer kill(nil)
+	soft, s.stop = context.WithCancelCause(soft)
+	defer s.stop(nil)
+	defer context.AfterFunc(soft, func() { s.drain(hard, kill) })()
+	// Workers that wait for room in the audit would keep the pool from ending.
+	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
+
+	stopRecorder := s.startRecorder(hard, kill)
+	finishCalls := s.startCalls(soft, hard)
+	s.recordRun(auditlog.PhaseStart, "", nil)
+	stopSpread := s.startSpread(soft, hard)
+	err := s.consume(soft, hard)
+	stopSpread()
+	s.stop(nil)
+	finishCalls()
+	s.end(soft, hard, err)
+	stopRecorder()
+	if err != nil {
+		return err
+	}
+	return s.verdict(soft, hard)
+}
+
+// setUp does what Run needs before the first row: streams, the cost of earlier runs, the store of replies.
+func (s *Stage) setUp(ctx context.Context) error {
+	if err := s.Prepare(ctx); err != nil {
+		return err
+	}
+	if err := s.recallCost(ctx); err != nil {
+		return s.Conn.Explain(err)
+	}
+	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC))
+}
+
+// drain begins a soft stop: the pool starts no call, and STAGE_STOP_TIMEOUT later the stop becomes a hard one.
+func (s *Stage) drain(hard context.Context, kill context.CancelCauseFunc) {
+	s.executor.Pool.Drain()
+	if why := s.problem(); why != "" {
+		s.Log.Warn("stopping, waiting for results that can't be stored", slog.String("reason", why), slog.Duration("at_most", s.Cfg.Process.StopTimeout))
+	}
+	timer := time.AfterFunc(s.Cfg.Process.StopTimeout, func() { kill(s.whyNotStopped()) })
+	context.AfterFunc(hard, func() { timer.Stop() })
+}
+
+// startRecorder starts what outlives the consumers: the recorder of audit events, and the reminder of a pause. An audit that
+// can't be written ends the run at once. stop ends both and waits for them.
+func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		if err := s.recorder.Run(ctx); err != nil {
+			kill(err)
+		}
+	})
+	parts.Go(func() { s.remind(ctx) })
+	return func() {
+		cancel()
+		parts.Wait()
+	}
+}
+
+// startCalls starts what calls the providers: executor, pool, and the service of batched requests. finish drains the pool
+// and waits for the calls in flight; it is called when no consumer can start a row any more. A consumer that was fenced does
+// not wait for its calls, but they are paid for, and belong in audit and summary.
+func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
+	consumed := make(chan struct{})
+	var parts sync.WaitGroup
+	parts.Go(func() { s.executor.Run(soft, consumed) })
+	parts.Go(func() { _ = s.executor.Pool.Run(hard) }) // its error is the cause of hard
+	if s.batches != nil {
+		parts.Go(func() { s.batches.Serve(soft, hard) })
+	}
+	return func() {
+		close(consumed)
+		s.executor.Pool.Drain()
+		parts.Wait()
+	}
+}
+
+// startSpread starts to negotiate with the other replicas who owns which partition. It goes on while the consumers drain,
+// so that the others know who leaves; stop ends it and waits for it.
+func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
+	if s.spread == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
+	var negotiation sync.WaitGroup
+	negotiation.Go(func() {
+		if err := s.spread.Run(soft, ctx); err != nil {
+			s.stop(err)
+		}
+	})
+	return func() {
+		cancel()
+		negotiation.Wait()
+	}
+}
+
+// consume serves all partitions until soft or hard ends. An error of one of them lets the others drain.
+func (s *Stage) consume(soft, hard context.Context) error {
+	var serving errgroup.Group
+	for _, c := range s.consumers {
+		serving.Go(func() error {
+			err := config.Explained(c.Run(soft, hard))
+			if err != nil {
+				s.stop(err)
+			}
+			return err
+		})
+	}
+	return serving.Wait()
+}
+
+// end records the end of the run in the audit and the log. err is why the consumers ended, nil: they were stopped.
+func (s *Stage) end(soft, hard context.Context, err error) {
+	why := ""
+	switch cause := context.Cause(soft); {
+	case err != nil:
+		why = err.Error()
+	case hard.Err() != nil:
+		why = context.Cause(hard).Error()
+	case cause != nil && !errors.Is(cause, context.Canceled):
+		why = cause.Error()
+	}
+	flush, cancel := stopping.Within(hard, flushTimeout, hardFlushTimeout)
+	defer cancel()
+	summary := s.Summary()
+	missing := s.recorder.Flush(flush)
+	if missing != nil {
+		summary = nil // verify would miss the calls whose events are lost
+	}
+	s.recordRun(auditlog.PhaseEnd, why, summary)
+	if err := errors.Join(missing, s.recorder.Flush(flush)); err != nil {
+		s.Log.Warn("last audit events not stored", slog.Any("error", err))
+	}
+	s.executor.FlushStore(flush)
+	s.Usage.Log(flush, s.Log)
+}
+
+// verdict is the error of a run that no consumer ended.
+func (s *Stage) verdict(soft, hard context.Context) error {
+	if hard.Err() != nil {
+		return context.Cause(hard)
+	}
+	if e, ok := errors.AsType[*FatalError](context.Cause(soft)); ok {
+		return e
+	}
+	return nil
+}
+
+// problem returns what keeps results from being stored; empty when nothing does.
+func (s *Stage) problem() string {
+	var all []string
+	for _, c := range s.consumers {
+		if why := c.Status().Problem; why != "" && !slices.Contains(all, why) { // mostly the same for all partitions
+			all = append(all, why)
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// whyNotStopped is the cause of the hard stop when STAGE_STOP_TIMEOUT has passed.
+func (s *Stage) whyNotStopped() error {
+	if why := s.problem(); why != "" {
+		return fmt.Errorf("%w: %s", errNotStored, why)
+	}
+	return errStopTimeout
+}
