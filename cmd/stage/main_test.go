@@ -7,13 +7,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-var update = flag.Bool("update", false, "write the golden sections of the scripts anew")
+var update = flag.Bool("update", false, "rewrite the golden sections of the scripts")
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"stage": main})
 }
 
-// The scripts say what a user sees: flags, faults, output and exit codes. Each runs the real program.
+// The scripts state what a user sees: flags, errors, output and exit codes. Each runs the real program.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",

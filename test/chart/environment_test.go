@@ -197,7 +197,7 @@ func TestTheProgramAcceptsTheRenderedEnvironment(t *testing.T) {
 					switch words[0] {
 					case "run", "config":
 						out, errs, err := run(t, env, "config", "--check")
-						if err != nil || !strings.Contains(out, "the configuration is good") {
+						if err != nil || !strings.Contains(out, "configuration is valid") {
 							t.Errorf("stage config --check: %v\n%s", err, errs)
 						}
 					case "setup":

@@ -25,19 +25,19 @@ import (
 func newBatchCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "batch [FILE]",
-		Short:   "send one batched request to a running stage, print the reply",
+		Short:   "send one batched request to a running stage and print the reply",
 		GroupID: groupWork,
 		Args:    cobra.MaximumNArgs(1),
-		Long: "batch sends the request in FILE (or - for standard input, which is the default) to a stage that runs, and prints its reply.\n" +
-			"A request is a JSON object: \"prompts\", a list; and as you like \"contexts\", a list of as many texts or nulls, each sent\n" +
-			"before its prompt; \"max_parallel\"; \"model\". Prompts that failed are errors in the reply. When none was answered the\n" +
-			"reply is an error with its facts, and the exit code 1; 2 if the request is wrong; 3 if the account, the key or the\n" +
-			"address must be mended first.",
+		Long: "batch sends the request in FILE (standard input by default, or with -) to a running stage and prints its reply.\n" +
+			"A request is a JSON object: \"prompts\", a list; and optionally \"contexts\", a list of the same length of texts or nulls,\n" +
+			"each sent before its prompt; \"max_parallel\"; \"model\". Prompts that failed are errors in the reply. If all failed, the\n" +
+			"reply is an error with its facts, and the exit code is 1; 2 if the request is invalid; 3 if the account, the key or the\n" +
+			"address must be fixed first.",
 		Example: "  echo '{\"prompts\": [\"Name a colour.\", \"Name a fruit.\"]}' | stage batch --nats-url nats://localhost:4222\n" +
 			"  stage batch questions.json --name reviews | jq -r '.results[].content'\n" +
-			"  stage batch questions.json --data-dir stage-data      # the stage that runs with its own server there",
+			"  stage batch questions.json --data-dir stage-data      # a stage with an embedded server",
 	}
-	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "how long to wait for the reply; 0: for ever")
+	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "how long to wait for the reply; 0: no limit")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server"}})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
@@ -91,12 +91,12 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 }
 
 const (
-	// batchSearch is how long to look for a stage that answers: one may be about to start, or to take over.
+	// batchSearch is how long to retry while no stage answers, every batchLook: one may be about to start, or to take over.
 	batchSearch = 5 * time.Second
 	batchLook   = 200 * time.Millisecond
 )
 
-// requestBatch sends the request to whoever answers.
+// requestBatch sends the request to the stages that answer on the subject, one of which replies.
 func requestBatch(ctx context.Context, nc *nats.Conn, subject string, request []byte) (*nats.Msg, error) {
 	for end := time.Now().Add(batchSearch); ; {
 		reply, err := nc.RequestWithContext(ctx, subject, request)
@@ -111,7 +111,7 @@ func requestBatch(ctx context.Context, nc *nats.Conn, subject string, request []
 	}
 }
 
-// readBatchFile reads a request and finds what is wrong with it before anybody is asked.
+// readBatchFile reads a request and checks it before it is sent.
 func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 	var text []byte
 	var err error
@@ -130,7 +130,7 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 	return text, nil
 }
 
-// connectRunning connects to the server of the configuration, else to the embedded one of a stage that runs.
+// connectRunning connects to the server of the configuration, else to the embedded one of a running stage.
 func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (*natsconn.Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
 		_, running, err := natsd.Discover(cfg.Data.Dir)
@@ -138,19 +138,19 @@ func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (
 			return nil, err
 		}
 		if !running {
-			return nil, fmt.Errorf("no stage runs with a server of its own on %s: start one with stage run, name its store with --data-dir, or a server with --nats-url", cfg.Data.Dir)
+			return nil, fmt.Errorf("no stage runs with an embedded server on %s: start one with stage run, name its store with --data-dir, or a server with --nats-url", cfg.Data.Dir)
 		}
 	}
 	return natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, log)
 }
 
-// batchNotAnswered says why there is no reply.
+// batchNotAnswered explains why there is no reply.
 func batchNotAnswered(ctx context.Context, cfg *config.Config, timeout time.Duration, err error) error {
 	switch subject := config.BatchSubject(cfg.Name); {
 	case errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("no stage named %s answers on %s: is stage run running on this server, and is STAGE_NAME right", cfg.Name, subject)
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return fmt.Errorf("no reply within %v: ask for fewer prompts at a time, or give more time with --timeout; the stage finishes the batch all the same", timeout)
+		return fmt.Errorf("no reply within %v: send fewer prompts at a time, or raise --timeout; the stage finishes the batch anyway", timeout)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	default:
@@ -158,6 +158,7 @@ func batchNotAnswered(ctx context.Context, cfg *config.Config, timeout time.Dura
 	}
 }
 
+// printBatchReply prints the body of a reply, which may be empty.
 func printBatchReply(w io.Writer, body []byte) error {
 	if len(body) == 0 {
 		return nil
@@ -166,7 +167,7 @@ func printBatchReply(w io.Writer, body []byte) error {
 	return err
 }
 
-// batchVerdict is the error that the command ends with: nil when a prompt was answered.
+// batchVerdict returns the error that the command ends with; nil when a prompt was answered.
 func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 	code := reply.Header.Get(micro.ErrorCodeHeader)
 	if code == "" {
@@ -174,7 +175,7 @@ func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 			Results []json.RawMessage `json:"results"`
 		}
 		if err := json.Unmarshal(reply.Data, &answer); err != nil || answer.Results == nil {
-			return fmt.Errorf("the answer is not one of a stage: does a stream of the server capture %s", config.BatchSubject(cfg.Name))
+			return fmt.Errorf("the reply does not come from a stage: does a stream of the server capture %s", config.BatchSubject(cfg.Name))
 		}
 		return nil
 	}

@@ -1,6 +1,6 @@
 // Package cli is the commands of the stage program: flags and arguments in, exit codes out. It alone knows exit codes;
-// the packages below return typed errors. It is importable so that tests run the very program that ships, with an [Env] of
-// their own in place of the process:
+// the packages below return typed errors. It can be imported so that tests run the program that ships, with an [Env] of their
+// own in place of the process:
 //
 //	env := &cli.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out, Stderr: &errs}
 //	code := cli.Main(ctx, env)
@@ -45,7 +45,7 @@ const (
 	groupSetup   = "setup"
 )
 
-// commands returns every command of the program. Their order does not matter: the help sorts them within their group.
+// commands returns every command of the program. The help sorts them within their group.
 func commands(env *Env) []*cobra.Command {
 	return []*cobra.Command{
 		newConfigCommand(env),
@@ -65,8 +65,8 @@ func commands(env *Env) []*cobra.Command {
 }
 
 // Main runs the program with the arguments of env and returns its exit code: 0 done, 1 failed while running, 2 bad
-// usage or configuration, 3 ended by a fatal provider error, 130 interrupted. It prints the error it ends with to
-// env.Stderr. It blocks until the command has ended, and ctx ends it early.
+// usage or configuration, 3 ended by a fatal provider error, 130 interrupted. It prints the error to env.Stderr. It
+// blocks until the command has ended; ctx ends it early.
 func Main(ctx context.Context, env *Env) int {
 	own := *env
 	own.secrets = new(config.Secrets)
@@ -85,8 +85,8 @@ func Main(ctx context.Context, env *Env) int {
 	return exitCode(err)
 }
 
-// redactStandardLog removes secrets from what libraries log by themselves: net/http quotes there what a server sends
-// without being asked, and no setting of a client says otherwise. The function that it returns undoes it.
+// redactStandardLog removes secrets from the standard logger, which libraries use: net/http logs unsolicited responses of a
+// server there, and a client can't turn that off. undo restores the logger.
 func redactStandardLog(w io.Writer, secrets *config.Secrets) (undo func()) {
 	before := log.Writer()
 	log.SetOutput(config.RedactingWriter{To: w, Secrets: secrets})
@@ -101,19 +101,18 @@ func printError(w io.Writer, err error) {
 			lines[i] = "  " + line
 		}
 	}
-	fmt.Fprintln(w, "stage: "+strings.Join(lines, "\n")) //nolint:errcheck // nowhere left to say it
+	fmt.Fprintln(w, "stage: "+strings.Join(lines, "\n")) //nolint:errcheck // nowhere left to report it
 }
 
-// newRootCommand builds the tree of commands. It sets running when a command has begun, after which errors are no
-// longer those of usage.
+// newRootCommand builds the tree of commands. It sets running when a command has begun: later errors are not of usage.
 func newRootCommand(env *Env, running *bool) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stage",
 		Short: "rows of a stream in, ordered LLM results and audit events out",
-		Long: "stage takes rows from a JetStream stream (or a file), asks an LLM about each, many at a time and as fast as the\n" +
-			"provider allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.\n\n" +
-			"Exit codes: 0 done, 1 failed, or verify found a violation, 2 bad usage or configuration, or verify cannot tell, 3 ended by a\n" +
-			"fatal provider error, 130 interrupted before the end. The first Ctrl-C stops cleanly, the second at once.",
+		Long: "stage takes rows from a JetStream stream (or a file), sends each to an LLM, many at a time and as fast as the provider\n" +
+			"allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.\n\n" +
+			"Exit codes: 0 done; 1 failed, or verify found a violation; 2 bad usage or configuration, or verify cannot tell; 3 ended by a\n" +
+			"fatal provider error; 130 interrupted before the end. The first Ctrl-C stops cleanly, the second immediately.",
 		Example: "  stage demo\n" +
 			"  stage process reviews.jsonl -o results.jsonl --template-file prompt.jinja\n" +
 			"  stage run --nats-url nats://localhost:4222 --pool-size 32",
@@ -146,7 +145,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		if cmd.Name() == "completion" {
-			cmd.Short = "print a script that completes commands, flags and their words in a shell"
+			cmd.Short = "print a shell completion script for commands, flags and their values"
 			cmd.Example = "  source <(stage completion bash)\n  stage completion zsh >\"${fpath[1]}/_stage\""
 		}
 	}
@@ -154,7 +153,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 	return root
 }
 
-// markRunning makes every command below root say when it begins.
+// markRunning makes every command below root set running when it begins.
 func markRunning(root *cobra.Command, running *bool) {
 	for _, cmd := range root.Commands() {
 		markRunning(cmd, running)
@@ -167,11 +166,11 @@ func markRunning(root *cobra.Command, running *bool) {
 	}
 }
 
-// newHelpCommand replaces cobra's, which takes an unknown command for no error.
+// newHelpCommand replaces cobra's, which reports no error for an unknown command.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command]",
-		Short: "list the commands, or say what one does",
+		Short: "list the commands, or describe one",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, rest, err := cmd.Root().Find(args)
 			if err == nil && len(rest) > 0 && found.HasSubCommands() {

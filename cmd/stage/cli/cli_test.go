@@ -138,7 +138,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"help", "confg"}, exitUsage, "stage: unknown command \"confg\""},
 		{[]string{"config", "extra"}, exitUsage, "stage: unknown command \"extra\" for \"stage config\""},
 		{[]string{"config", "--pool-siz=3"}, exitUsage, "stage: unknown flag: --pool-siz\n  see stage config --help\n"},
-		{[]string{"config", "--pool-size=x"}, exitUsage, "stage: the configuration has a fault:\n  STAGE_POOL_SIZE (--pool-size): \"x\" is not a whole number\n"},
+		{[]string{"config", "--pool-size=x"}, exitUsage, "stage: the configuration has a problem:\n  STAGE_POOL_SIZE (--pool-size): \"x\" is not a whole number\n"},
 		{[]string{"config", "--check", "--markdown"}, exitUsage, "stage: if any flags in the group [check markdown schema json] are set none of the others can be"},
 		{[]string{"mockllm", "--schedule=fast"}, exitUsage, "stage: schedule: "},
 		{[]string{"mockllm", "--errors=429"}, exitUsage, "stage: errors: "},

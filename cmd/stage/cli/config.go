@@ -16,16 +16,16 @@ func newConfigCommand(env *Env) *cobra.Command {
 		Short:   "print the effective configuration, or check it",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "config prints every variable with its value and where that came from; secrets are only said to be set or not.\n" +
-			"With --check it looks for all that run and process need, template, model and key included, and exits with 0 or 2.",
+		Long: "config prints every variable with its value and where that came from; of secrets only whether they are set.\n" +
+			"With --check it validates all that run and process need, including template, model and key, and exits with 0 or 2.",
 		Example: "  stage config\n" +
 			"  stage config --check --pool-size 32\n" +
 			"  stage config --json\n" +
 			"  stage config --markdown\n" +
 			"  stage config --schema",
 	}
-	check := cmd.Flags().Bool("check", false, "check that run and process could start; exit with 0 or 2")
-	markdown := cmd.Flags().Bool("markdown", false, "print the table of all variables that the README holds")
+	check := cmd.Flags().Bool("check", false, "check that run and process can start; exit with 0 or 2")
+	markdown := cmd.Flags().Bool("markdown", false, "print the table of all variables in the README")
 	schema := cmd.Flags().Bool("schema", false, "print a JSON Schema of all variables, for charts and editors")
 	asJSON := cmd.Flags().Bool("json", false, "print the variables that have a value as a JSON object")
 	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema", "json")
@@ -51,7 +51,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 			for _, note := range p.SchemaNotes(cfg) {
 				terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.Provider, note.Text)
 			}
-			_, err = fmt.Fprintln(env.Stdout, "the configuration is good")
+			_, err = fmt.Fprintln(env.Stdout, "configuration is valid")
 			return err
 		}
 		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)

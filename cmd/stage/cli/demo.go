@@ -25,7 +25,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The demo's LLM lets 20 calls a second pass, at times only 5, and takes about a second for each.
+// demoLLM admits 20 calls a second, at times only 5, and takes about a second for each.
 var demoLLM = llmtest.Config{
 	Schedule: []llmtest.Phase{{Rate: 20, For: 15 * time.Second}, {Rate: 5, For: 8 * time.Second}},
 	Burst:    5, Latency: time.Second, LatencySigma: 0.3, Seed: 1,
@@ -40,11 +40,11 @@ var demoDefaults = map[string]string{
 func newDemoCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo",
-		Short:   "see it work: no key, no network, ends by itself in about a minute",
+		Short:   "see it work without key or network, for about a minute",
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
 		Long: "demo starts a NATS server and a flaky LLM inside this process, sends sample rows through the whole stage over real\n" +
-			"HTTP, and prints the results in order. The LLM admits 20 calls a second, at times only 5, and answers in about one.",
+			"HTTP, and prints the results in order. The LLM admits 20 calls per second, at times only 5, and takes about a second each.",
 		Example: "  stage demo\n  stage demo --throttle classic",
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
@@ -64,7 +64,7 @@ func newDemoCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// demo is process with everything built in, and an account of the audit at the end.
+// demo is process with everything built in, and a summary of the audit at the end.
 func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) error {
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
@@ -103,8 +103,8 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 	return demoAudit(hard, env.Stdout, s)
 }
 
-// demoLLMConfig returns the settings of the built-in LLM. Who tries the demo may have set a key and an address for other
-// commands: neither they nor the rows may leave the machine.
+// demoLLMConfig returns the settings of the built-in LLM. A user may have set a key and an address for other commands: in
+// the demo neither the key nor a row may leave the machine.
 func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 	return config.LLMConfig{
 		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes, Temperature: c.Temperature, MaxTokens: c.MaxTokens,
@@ -112,7 +112,7 @@ func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 	}
 }
 
-// writeDemoLine prints a result for people: which row it is, what it was about, what the LLM said.
+// writeDemoLine prints a result as a line of text: the row's sequence, its product and text, the reply.
 func writeDemoLine(w io.Writer, r stored.Result) error {
 	var row struct {
 		Product string `json:"product"`
@@ -126,17 +126,18 @@ func writeDemoLine(w io.Writer, r stored.Result) error {
 	return err
 }
 
-// demoRows makes the sample rows.
+// demoRows generates the sample rows. It implements [load.Rows].
 type demoRows struct{ next, rows int }
 
 func newDemoRows(rows int) *demoRows { return &demoRows{rows: rows} }
 
-// Skip is for rows of an earlier run; the demo has none.
+// Skip skips the rows that are loaded already; the demo has none.
 func (d *demoRows) Skip(loaded int64) error {
 	d.next = int(loaded)
 	return nil
 }
 
+// Read returns the next row; [io.EOF]: there are no more.
 func (d *demoRows) Read() (*nats.Msg, error) {
 	if d.next >= d.rows {
 		return nil, io.EOF
@@ -154,7 +155,7 @@ func (d *demoRows) Read() (*nats.Msg, error) {
 	return &nats.Msg{Data: body}, err
 }
 
-// demoAudit counts what the audit stream holds and says how to look further.
+// demoAudit prints a summary of the audit stream and of the run.
 func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 	counts, err := countAudit(ctx, s)
 	if err != nil {
@@ -162,10 +163,10 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 	}
 	out := bufio.NewWriter(w)
 	terminal.PrintLine(out, "")
-	terminal.PrintLine(out, "audit: %d calls (%d succeeded, %d met no capacity and were made again, %d failed), %d rows, %d run events",
+	terminal.PrintLine(out, "audit: %d calls (%d succeeded, %d rejected for capacity and retried, %d failed), %d rows, %d run events",
 		counts.calls, counts.succeeded, counts.capacity, counts.calls-counts.succeeded-counts.capacity, counts.rows, counts.runs)
 	sum := s.Summary()
-	terminal.PrintLine(out, "rows: %d succeeded, %d failed; peak delay between calls %s; every result in the order of its row",
+	terminal.PrintLine(out, "rows: %d succeeded, %d failed; peak delay between calls %s; results in the order of the rows",
 		sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond))
 	return out.Flush()
 }
@@ -173,6 +174,7 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 // auditCounts counts events by kind, and calls by status.
 type auditCounts struct{ calls, succeeded, capacity, rows, runs int }
 
+// countAudit reads the audit stream from its beginning.
 func countAudit(ctx context.Context, s *stage.Stage) (auditCounts, error) {
 	var c auditCounts
 	js, err := jetstream.New(s.Conn.NC)
@@ -185,6 +187,7 @@ func countAudit(ctx context.Context, s *stage.Stage) (auditCounts, error) {
 	})
 }
 
+// count counts an event; nil: one of another version.
 func (c *auditCounts) count(e *auditlog.Event) {
 	switch {
 	case e == nil:

@@ -20,12 +20,11 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-const (
-	// dryRunPrompts is how many prompts a dry run shows.
-	dryRunPrompts = 3
-)
+// dryRunPrompts is how many prompts a dry run shows.
+const dryRunPrompts = 3
 
-// dryRun renders the prompt of each row and shows the first ones. It calls nobody and stores nothing.
+// dryRun renders the prompt of each row, prints the first ones, and estimates tokens and cost. It makes no call and stores
+// nothing.
 func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o job.Options) error {
 	in, err := load.OpenSource(ctx, env.Stdin, input, o.Format)
 	if err != nil {
@@ -81,23 +80,24 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o j
 	return nil
 }
 
-// estimate is what a job roughly needs.
+// estimate is roughly what a job needs.
 type estimate struct {
 	rows, bad int64
-	bytes     int64 // of all prompts, with what goes along with each
-	each      int   // bytes that go along with each prompt: system prompt and schema
+	bytes     int64 // of all prompts, with what is sent along with each
+	each      int   // bytes sent along with each prompt: system prompt and schema
 }
 
+// tokens estimates the prompt tokens of all rows.
 func (e *estimate) tokens() int64 { return e.bytes / call.BytesPerToken }
 
-// cost says what the job costs as far as that can be known before it; "" without a file of prices.
+// cost describes what the job costs, as far as that is known beforehand; "" without a price file.
 func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	if all == nil {
 		return ""
 	}
 	price, ok := all.Of(cfg.LLM.Provider, cfg.LLM.Model)
 	if !ok {
-		return fmt.Sprintf("the cost is not known: STAGE_PRICES_FILE has no price of %s/%s", cfg.LLM.Provider, cfg.LLM.Model)
+		return fmt.Sprintf("the cost is unknown: STAGE_PRICES_FILE has no price for %s/%s", cfg.LLM.Provider, cfg.LLM.Model)
 	}
 	of := price.Live()
 	text := fmt.Sprintf("about %s USD for the prompts", dollars(of.Cost(&auditlog.Usage{PromptTokens: e.tokens()})))
@@ -113,7 +113,7 @@ func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	return text
 }
 
-// dollars writes an estimate to two digits.
+// dollars formats an estimate to two digits.
 func dollars(usd float64) string {
 	if usd >= 10 {
 		return strconv.FormatFloat(usd, 'f', 0, 64)

@@ -51,7 +51,7 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 			"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "big", "STAGE_LLM_MAX_TOKENS": "1000000", "STAGE_MAX_COST_USD": "2.5",
 		}, []string{"about 0.012 USD for the prompts, at most 60 USD for replies of STAGE_LLM_MAX_TOKENS each; STAGE_MAX_COST_USD is 2.5\n"}},
 		{"no price", nil, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "other"}, []string{
-			"the cost is not known: STAGE_PRICES_FILE has no price of mock/other\n",
+			"the cost is unknown: STAGE_PRICES_FILE has no price for mock/other\n",
 		}},
 	}
 	for _, tt := range tests {

@@ -15,8 +15,8 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Env is all that a command sees of the process that it runs in: its arguments, environment, streams and signals. A
-// test makes one of its own and runs commands without touching the process. It is not changed while commands run.
+// Env is all that a command sees of its process: arguments, environment, streams and signals. A test creates its own and
+// runs commands without touching the process. It is read only.
 type Env struct {
 	Args    []string          // arguments after the program's name
 	Environ map[string]string // environment variables
@@ -24,15 +24,15 @@ type Env struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 
-	// LimitMemory tells the garbage collector how many bytes the process needs at most. Within them it may let the heap
-	// grow to three times what is in use, where it would collect at twice. Nil: it is not told.
+	// LimitMemory sets how many bytes the process needs at most, for the garbage collector. Within them it lets the heap grow
+	// to three times what is in use, rather than to twice. Nil: there is no limit.
 	LimitMemory func(bytes int64)
 
-	// Exit ends the process at once, whatever still runs, when the second signal has not ended it (see [Env.Contexts]). Nil:
-	// nothing does.
+	// Exit ends the process immediately, whatever still runs, when the second signal has not ended it (see [Env.Contexts]).
+	// Nil: nothing does.
 	Exit func(code int)
 
-	secrets *config.Secrets // of the configuration that was loaded, for the error that the command ends with
+	secrets *config.Secrets // of the configuration that was loaded, removed from the error that the command ends with
 
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
 	Notify func(c chan<- os.Signal, signals ...os.Signal) (stop func())
@@ -63,15 +63,15 @@ func OSEnv() *Env {
 	}
 }
 
-// signalEcho is how long after the first signal another one is taken for the same: timeout(1) and some shells signal the
-// process and then its group.
+// signalEcho is how long after the first signal another one counts as the same: timeout(1) and some shells signal the process
+// and then its group.
 const signalEcho = 200 * time.Millisecond
 
 // Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM cancels soft:
-// take no new work, finish what is begun. The second cancels hard, from which soft descends: stop at once. The cause
-// of both is an [*stopping.InterruptError]; a third signal ends the process, as it would have without this. So does the second, by
-// Env.Exit, if what can't be cancelled keeps it from ending within 5 s. Both end with parent. The caller calls stop when
-// the command is done; it waits until the signals are released.
+// take no new work, finish what has begun. The second cancels hard, from which soft descends: stop immediately. The cause
+// of both is a [*stopping.InterruptError]. If something that can't be cancelled keeps the process from ending within 5 s of
+// the second signal, Env.Exit ends it; a third signal does so at once. Both contexts end with parent. The caller must call
+// stop when the command is done; it waits until the signals are released.
 func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop func()) {
 	hard, cancelHard := context.WithCancelCause(parent)
 	soft, cancelSoft := context.WithCancelCause(hard)
@@ -102,12 +102,13 @@ func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop
 	}
 }
 
-// Reloads returns a channel that gets a value when SIGHUP asks for secrets to be read again. Signals that come while
-// one waits are one. The caller calls stop when it has done with the channel.
+// Reloads returns a channel that gets a value at each SIGHUP, which asks for secrets to be read again. Signals that arrive
+// while one waits may be merged. The caller must call stop when it no longer reads the channel.
 func (e *Env) Reloads() (reloads <-chan os.Signal, stop func()) {
 	return e.subscribe(syscall.SIGHUP)
 }
 
+// subscribe relays signals to a channel until stop is called.
 func (e *Env) subscribe(signals ...os.Signal) (c chan os.Signal, stop func()) {
 	c = make(chan os.Signal, 2) // room for the second that follows the first at once
 	if e.Notify == nil {

@@ -18,7 +18,7 @@ const (
 	exitInterrupted = 130 // interrupted before the end, or by a second interrupt
 )
 
-// exitCode is the code with which the program ends when a command returned err.
+// exitCode returns the code that the program ends with when a command has returned err.
 func exitCode(err error) int {
 	if err == nil {
 		return exitDone

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// configFlags are the flags of a command that uses the configuration: one for each variable, named after it, but none
-// for a secret, which would show in the list of processes; the path of a secret's file has one. A flag wins over the
+// configFlags are the flags of a command that uses the configuration: one for each variable, named after it, but none for a
+// secret, which would show in the list of processes; the path of a secret's file has one. A flag takes precedence over the
 // environment.
 type configFlags struct {
 	env      *Env
@@ -20,17 +20,16 @@ type configFlags struct {
 	values   map[string]string // by variable, of the flags that were given
 }
 
-// configFlagsOptions say how a command shows and changes the flags of its configuration. The zero value shows all.
+// configFlagsOptions are what a command changes about the flags of the configuration. The zero value shows all.
 type configFlagsOptions struct {
-	// Groups are the headings of [config.Config] that matter to the command. Flags of other groups work and are not in the
-	// help. Empty: all matter.
+	// Groups are the headings of [config.Config] that the help lists. Flags of other groups are accepted too. Empty: all.
 	Groups []string
-	// Defaults are the command's own, by variable, which come before the documented ones.
+	// Defaults are the command's own, by variable, which take precedence over the documented ones.
 	Defaults map[string]string
 }
 
-// newConfigFlags adds the flags of the configuration to the command. A wrong value is not reported until Load, together
-// with all other faults.
+// newConfigFlags adds the flags of the configuration to the command. An invalid value is reported by Load, together with all
+// other problems.
 func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *configFlags {
 	c := &configFlags{env: env, defaults: options.Defaults, values: make(map[string]string)}
 	for _, group := range options.Groups {
@@ -48,7 +47,7 @@ func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *c
 	return c
 }
 
-// add adds the flag of a variable, which is that of the field or of its file.
+// add adds the flag of a variable: that of the field, or of the file with its value.
 func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) {
 	help, kind := f.Help, f.Kind()
 	switch {
@@ -67,7 +66,7 @@ func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) 
 		flag.NoOptDefVal = "true"
 	}
 	flag.Annotations = map[string][]string{flagGroup: {f.Group}}
-	// The shell completes words or files.
+	// The shell completes values or files.
 	words := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		if kind == "path" {
 			return nil, cobra.ShellCompDirectiveDefault
@@ -79,21 +78,21 @@ func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) 
 	}
 }
 
-// Load reads the configuration from flags and environment. The error lists every fault and makes the program end with 2.
+// Load reads the configuration from flags and environment. The error lists every problem and makes the program end with 2.
 func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Config, error) {
 	cfg, err := config.Source{Flags: maps.Clone(c.values), Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets}.Load(ctx, need)
 	if err == nil {
 		return cfg, nil
 	}
-	what := "a fault"
+	what := "a problem"
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 {
-		what = fmt.Sprintf("%d faults", len(joined.Unwrap()))
+		what = fmt.Sprintf("%d problems", len(joined.Unwrap()))
 	}
 	return nil, config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, err))
 }
 
-// configFlag is the value of one flag. It keeps the text as it is: decoding is the configuration's, so that flag and
-// variable are read by the same code.
+// configFlag is the value of one flag. It keeps the text: the configuration decodes it, so that flag and variable are read by
+// the same code.
 type configFlag struct {
 	flags    *configFlags
 	variable string
@@ -101,7 +100,7 @@ type configFlag struct {
 	text     string
 }
 
-// String is the text of the flag, or of its default.
+// String returns the text of the flag, or its default.
 func (v *configFlag) String() string { return v.text }
 
 // Set keeps the text.
@@ -111,8 +110,8 @@ func (v *configFlag) Set(text string) error {
 	return nil
 }
 
-// Type names the values that the flag takes, for the help.
+// Type names the kind of the value, for the help.
 func (v *configFlag) Type() string { return v.kind }
 
-// IsBoolFlag makes --flag mean --flag=true.
+// IsBoolFlag reports whether --flag means --flag=true.
 func (v *configFlag) IsBoolFlag() bool { return v.kind == "bool" }

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// helpWidth is the width of help that does not go to a terminal.
+// helpWidth is the width of help where standard output is not a terminal.
 const helpWidth = 120
 
 // flagGroup is the annotation of a flag that holds the heading it is listed under; without one it is the command's own.
@@ -59,15 +59,16 @@ func writeHelp(cmd *cobra.Command, width int) {
 		}
 	}
 	if len(groups) > 0 {
-		b.WriteString("\nEach flag of the configuration has a variable of its name (--pool-size: STAGE_POOL_SIZE), which it overrides;\n" +
-			"stage config lists all of them with their values.\n")
+		b.WriteString("\nEach flag of the configuration overrides the variable of the same name (--pool-size: STAGE_POOL_SIZE);\n" +
+			"stage config lists all variables with their values.\n")
 	}
 	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "\n%s <command> --help says more about a command.\n", cmd.CommandPath())
+		fmt.Fprintf(&b, "\n%s <command> --help describes a command.\n", cmd.CommandPath())
 	}
 	cmd.Print(b.String())
 }
 
+// usageLine returns how the command is called.
 func usageLine(cmd *cobra.Command) string {
 	if cmd.HasAvailableSubCommands() {
 		return cmd.CommandPath() + " <command> [flags]"

@@ -22,21 +22,21 @@ import (
 func newLoadCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "load FILE",
-		Short:   "publish the rows of a file to the input, each once",
+		Short:   "publish the rows of a file to the input stream, each once",
 		GroupID: groupStreams,
 		Args:    cobra.ExactArgs(1),
-		Long: "load publishes the rows of a JSONL or CSV file (or - for standard input) on a subject of the file's own below the\n" +
-			"input subject. Loading the same content again goes on where the first load ended, so nothing is there twice,\n" +
-			"also where the rows are gone from the input: the results stream keeps the position on <result subject>.<name>.load.>. Equal\n" +
-			"rows of a file stay separate rows. With several partitions each row goes to the one that a field of it chooses (--key), or\n" +
-			"to each in turn; a file must be loaded again with the same --key.",
+		Long: "load publishes the rows of a JSONL or CSV file (or - for standard input) on a subject of its own below the input subject.\n" +
+			"Loading the same content again resumes where the first load ended, so no row is published twice, even if the rows are\n" +
+			"no longer in the input stream: the results stream keeps the position on <result subject>.<name>.load.>. Equal rows of a\n" +
+			"file stay separate rows. With several partitions a field of the row chooses its partition (--key), else the rows go to\n" +
+			"each partition in turn; to load a file again, use the same --key.",
 		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  zcat rows.jsonl.gz | stage load - --id batch-7\n" +
 			"  stage load orders.csv --partitions 8 --input-subject 'rows.{partition}.>' --key customer",
 	}
-	format := cmd.Flags().String("format", "", "format of the file: jsonl or csv; default: by its name")
-	id := cmd.Flags().String("id", "", "name of the load, a word; needed for standard input; default: made of the content")
-	key := cmd.Flags().String("key", "", "with several partitions: field of the rows that chooses theirs, so that rows of equal value keep their order; default: each in turn")
-	asJSON := cmd.Flags().Bool("json", false, "print what was done on standard output, as JSON")
+	format := cmd.Flags().String("format", "", "format of the file: jsonl or csv; default: by file name")
+	id := cmd.Flags().String("id", "", "name of the load, one word; required for standard input; default: derived from the content")
+	key := cmd.Flags().String("key", "", "with several partitions: field that chooses a row's partition, so that rows of equal value stay in order; default: each in turn")
+	asJSON := cmd.Flags().Bool("json", false, "print a report as JSON on standard output")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
@@ -56,7 +56,7 @@ type loadOptions struct {
 	json            bool
 }
 
-// loadReport is what load --json prints. Loaded are the rows of this call, Before those that were there.
+// loadReport is what load --json prints. Loaded are the rows of this call, Before those of earlier ones.
 type loadReport struct {
 	ID         string `json:"id"`
 	Subjects   string `json:"subjects"`
@@ -75,13 +75,13 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	defer in.File.Close() //nolint:errcheck // read only
 	switch {
 	case id == "" && in.Sum == "":
-		return config.Invalid(errors.New("--id: name the load, so that it is known again; the input can't be read twice to make a name of its content"))
+		return config.Invalid(errors.New("--id: name the load, so that it can be resumed; standard input can't be read twice to derive a name from its content"))
 	case id == "":
 		id = in.Sum[:16]
 	case !job.JobNames.MatchString(id) || strings.Contains(id, "."):
-		return config.Invalid(fmt.Errorf("--id %q: give a word of letters, digits, _ and -", id))
+		return config.Invalid(fmt.Errorf("--id %q: give one word of letters, digits, _ and -", id))
 	}
-	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are made for it
+	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are created
 		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
 	}
 	log := logging.NewConfigured(cfg, env.Stderr)

@@ -12,18 +12,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// mockAddr is where the mock LLM listens unless told otherwise: next to STAGE_HTTP_ADDR.
+// mockAddr is the default address of the mock LLM: next to STAGE_HTTP_ADDR.
 const mockAddr = "127.0.0.1:9465"
 
 func newMockLLMCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "mockllm",
-		Short:   "run a flaky LLM server to try things out: no key, no cost",
+		Short:   "run a flaky LLM server for experiments: no key, no cost",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "mockllm speaks OpenAI's chat completions and Anthropic's messages. It admits so many calls a second, takes its time,\n" +
-			"fails now and then, and answers the same prompt always alike. It prints its base URL, and serves until it is\n" +
-			"interrupted; /stats tells what it has done.",
+		Long: "mockllm serves OpenAI's chat completions and Anthropic's messages, with a rate limit, latency and errors as the flags\n" +
+			"say. It gives the same prompt the same answer. It prints its base URL and serves until interrupted; /stats reports what\n" +
+			"it has done.",
 		Example: "  stage mockllm --rate 20 --latency 1s\n" +
 			"  stage mockllm --schedule 20:60s,5:60s --latency 1s --latency-sigma 0.3 --errors 429=.2,500=.01 --retry-after 2s\n" +
 			"  STAGE_LLM_BASE_URL=http://" + mockAddr + "/v1 STAGE_LLM_MODEL=mock stage process rows.jsonl --template 'Say {{ row.text }}'",
@@ -31,16 +31,16 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	var cfg llmtest.Config
 	var schedule, errorShares string
 	flags := cmd.Flags()
-	addr := flags.String("addr", mockAddr, "address to listen on; port 0: any free one")
-	flags.Float64Var(&cfg.Rate, "rate", 0, "calls admitted a second, the others get a 429; 0: all")
-	flags.StringVar(&schedule, "schedule", "", "rates over time instead, as rate:duration, repeated: 20:60s,5:60s")
-	flags.IntVar(&cfg.Burst, "burst", 5, "calls admitted at once after a pause")
-	flags.IntVar(&cfg.MaxConcurrent, "max-concurrent", 0, "most calls at a time, the others get a 429; 0: no limit")
-	flags.DurationVar(&cfg.Latency, "latency", 0, "median time of an answer")
-	flags.Float64Var(&cfg.LatencySigma, "latency-sigma", 0, "sigma of its log-normal distribution; 0: the same for all")
-	flags.StringVar(&errorShares, "errors", "", "shares of calls that fail though admitted, by status: 429=.2,500=.01")
-	flags.DurationVar(&cfg.RetryAfter, "retry-after", 0, "wait that a 429, 503 or 529 asks for; 0: it asks for none")
-	flags.Uint64Var(&cfg.Seed, "seed", 1, "chooses latencies and errors: the same for the same calls in the same order")
+	addr := flags.String("addr", mockAddr, "address to listen on; port 0: any free port")
+	flags.Float64Var(&cfg.Rate, "rate", 0, "calls admitted per second, others get a 429; 0: no limit")
+	flags.StringVar(&schedule, "schedule", "", "rates over time instead of --rate, as rate:duration, repeated: 20:60s,5:60s")
+	flags.IntVar(&cfg.Burst, "burst", 5, "calls admitted at once when idle")
+	flags.IntVar(&cfg.MaxConcurrent, "max-concurrent", 0, "concurrent calls, others get a 429; 0: no limit")
+	flags.DurationVar(&cfg.Latency, "latency", 0, "median latency")
+	flags.Float64Var(&cfg.LatencySigma, "latency-sigma", 0, "sigma of its log-normal distribution; 0: constant")
+	flags.StringVar(&errorShares, "errors", "", "shares of admitted calls that fail, by status: 429=.2,500=.01")
+	flags.DurationVar(&cfg.RetryAfter, "retry-after", 0, "Retry-After of a 429, 503 or 529; 0: none")
+	flags.Uint64Var(&cfg.Seed, "seed", 1, "seed of latencies and errors: the same calls in the same order get the same")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if cfg.Schedule, err = llmtest.ParseSchedule(schedule); err != nil {
@@ -50,7 +50,7 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 			return config.Invalid(err)
 		}
 		if len(cfg.Schedule) > 0 && cfg.Rate > 0 {
-			return config.Invalid(errors.New("--rate and --schedule do not go together"))
+			return config.Invalid(errors.New("--rate and --schedule exclude each other"))
 		}
 		mock, err := llmtest.New(cfg)
 		if err != nil {
@@ -61,7 +61,7 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// serveMock serves until a signal, or until ctx ends. The first signal lets the calls in flight finish, for two seconds.
+// serveMock serves until a signal, or until ctx ends. After the first signal the calls in flight have two seconds to finish.
 func serveMock(ctx context.Context, env *Env, addr string, mock *llmtest.Server) error {
 	soft, hard, stop := env.Contexts(ctx)
 	defer stop()

@@ -12,26 +12,26 @@ import (
 func newProcessCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "process IN",
-		Short:   "ask the LLM about each row of a file, write ordered results, resumable",
+		Short:   "send each row of a file to the LLM and write ordered results, resumable",
 		GroupID: groupWork,
 		Args:    cobra.ExactArgs(1),
-		Long: "process takes rows from a JSONL or CSV file (or - for standard input) through the whole stage, on a server of its\n" +
-			"own, and writes one result a row as JSONL, in the order of the rows, each exactly once. It may be killed and started\n" +
-			"again any number of times: the same command goes on where it was, and no reply that was kept is paid for again.",
+		Long: "process takes the rows of a JSONL or CSV file (or - for standard input) through the whole stage, on an embedded server,\n" +
+			"and writes one result per row as JSONL, in the order of the rows, each exactly once. It can be killed and restarted any\n" +
+			"number of times: the same command resumes where it was, and no stored reply is paid for again.",
 		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --pool-size 32\n" +
 			"  stage process reviews.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
 			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run",
 	}
 	var o job.Options
-	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file that the results go to; default: standard output")
-	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; needed to resume from standard input")
-	cmd.Flags().StringVar(&o.Format, "format", "", "format of the input: jsonl or csv; default: by its name")
-	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what an earlier run of this job has stored")
-	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process the first N rows only; 0: all")
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "render the prompts, show the first ones and count; call nobody, store nothing")
+	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results; default: standard output")
+	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; required to resume from standard input")
+	cmd.Flags().StringVar(&o.Format, "format", "", "format of the input: jsonl or csv; default: by file name")
+	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
+	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows; 0: all")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "render the prompts, print the first ones and estimate tokens and cost; no call, nothing stored")
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
-		defaults["STAGE_LOG_LEVEL"] = "warn" // the bar says the rest
+		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
 	}
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Defaults: defaults})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

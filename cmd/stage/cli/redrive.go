@@ -16,23 +16,23 @@ import (
 func newRedriveCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "redrive",
-		Short:   "publish the rows of failed results to the input again, as new rows",
+		Short:   "publish the rows of failed results to the input stream again, as new rows",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "redrive publishes the original row of each failed result again, body and headers as they were, on its subject, with a\n" +
-			"header that names the row that it was (Stage-Redrive-Of). It is a new row with a new place in the order; the failed\n" +
-			"result stays. Each failed result is redriven once, whatever is killed and however often it is called: a mark on\n" +
-			"<result subject>.<name>.redrive.<partition>.<sequence of the result> says so. A row that fails again is another failed\n" +
+		Long: "redrive publishes the original row of each failed result again, with its body and headers, on its subject. A header\n" +
+			"(Stage-Redrive-Of) names the original row. It is a new row with a new place in the order; the failed result stays. Each\n" +
+			"failed result is redriven once, however often redrive is killed or run: a mark on\n" +
+			"<result subject>.<name>.redrive.<partition>.<sequence of the result> records it. A row that fails again is another failed\n" +
 			"result.\n\n" +
-			"Rows that load or process have published go on a subject of their own, <load>-redriven, since those two know where they\n" +
-			"were by the last row of theirs. Rows that are no longer in the input, rows that were too large for a message, and errors\n" +
-			"that an earlier stage has passed on can't be redriven; they are counted.",
+			"Rows that load or process have published go on a subject of their own, <load>-redriven, because load and process find\n" +
+			"their position by the last row on theirs. Rows that are no longer in the input stream, rows that were too large for a\n" +
+			"message, and errors that an earlier stage has passed on can't be redriven; they are counted.",
 		Example: "  stage redrive --dry-run\n" +
 			"  stage redrive --reason api_call_failed --nats-url nats://localhost:4222",
 	}
 	var o redrive.Options
 	cmd.Flags().StringVar(&o.Reason, "reason", "", "only results that failed for this reason, such as api_call_failed; default: all")
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count them, publish nothing")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count the rows, publish nothing")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the counts as JSON")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +47,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// redriveStreams connects, redrives and says what was done, also when it ends early.
+// redriveStreams connects, redrives and prints what was done, even if it ended early.
 func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redrive.Options) error {
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {

@@ -25,9 +25,9 @@ func newResultsCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Example: "  stage results -o out.jsonl\n  stage results --follow --nats-url nats://localhost:4222 --partition 2",
 	}
-	out := cmd.Flags().StringP("out", "o", "", "file that the results go to; default: standard output")
-	follow := cmd.Flags().Bool("follow", false, "go on with the results that come, until interrupted")
-	partition := cmd.Flags().Int("partition", -1, "of this partition only; default: of all, one after the other")
+	out := cmd.Flags().StringP("out", "o", "", "file for the results; default: standard output")
+	follow := cmd.Flags().Bool("follow", false, "follow new results until interrupted")
+	partition := cmd.Flags().Int("partition", -1, "only this partition; default: all, one after the other")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
@@ -51,8 +51,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// printResults writes the results of the partitions first to last. Without follow it ends with the last result that is
-// stored when it gets there.
+// printResults writes the results of the partitions first to last. Without follow it ends after the last stored result.
 func printResults(ctx context.Context, env *Env, cfg *config.Config, path string, first, last int, follow bool) (err error) {
 	log := logging.NewConfigured(cfg, env.Stderr)
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, log)

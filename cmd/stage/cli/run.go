@@ -10,23 +10,23 @@ import (
 func newRunCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
-		Short:   "take rows from a stream, ask the LLM, store ordered results, until stopped",
+		Short:   "take rows from a stream, send them to the LLM and store ordered results, until stopped",
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
-		Long: "run consumes rows until SIGTERM or SIGINT. Then it takes and starts no row, finishes the calls in the air within\n" +
-			"STAGE_STOP_TIMEOUT, emits what is contiguous, and hands the partition over. A second signal stops at once.\n" +
-			"Without STAGE_NATS_URL it starts a server of its own on STAGE_DATA_DIR.",
+		Long: "run consumes rows until SIGTERM or SIGINT. Then it drains: it takes and starts no row, finishes the calls in flight within\n" +
+			"STAGE_STOP_TIMEOUT, emits what is contiguous, and hands the partition over. A second signal stops immediately.\n" +
+			"Without STAGE_NATS_URL it starts an embedded server on STAGE_DATA_DIR.",
 		Example: "  STAGE_LLM_API_KEY=… stage run --nats-url nats://localhost:4222 --llm-model gpt-6-luna --template-file prompt.jinja --pool-size 32\n" +
 			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'",
 	}
-	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was created anew since the last claim, and begin with its first row")
+	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created since the last claim, and begin with its first row")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
 		if err != nil {
 			return err
 		}
-		if env.LimitMemory != nil && len(cfg.NATS.URL) > 0 { // what a server of its own needs is not known
+		if env.LimitMemory != nil && len(cfg.NATS.URL) > 0 { // the memory of an embedded server is unknown
 			env.LimitMemory(stage.MemoryLimit(cfg))
 		}
 		soft, hard, stop := env.Contexts(cmd.Context())

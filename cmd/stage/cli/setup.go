@@ -17,12 +17,12 @@ import (
 func newSetupCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "setup",
-		Short:   "create the streams and durable consumers that are missing, check the others, and end",
+		Short:   "create missing streams and durable consumers and check existing ones",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "setup does what run does before its first row: it creates the streams and the durable consumer of each partition where\n" +
-			"they are missing, and checks those that exist. It can run as a user who may create streams, so that run need not be one;\n" +
-			"and before an autoscaler that watches the durable. With STAGE_CREATE_STREAMS=false it only checks.",
+		Long: "setup does what run does before its first row: it creates missing streams and the missing durable consumers of partitions,\n" +
+			"and checks those that exist. Run it as a user who may create streams, so that run needs no such permission, or ahead of\n" +
+			"an autoscaler that watches the durable. With STAGE_CREATE_STREAMS=false it only checks.",
 		Example: "  stage setup --nats-url nats://localhost:4222\n" +
 			"  stage setup --nats-url nats://localhost:4222 --create-streams=false",
 	}
@@ -42,25 +42,25 @@ func newSetupCommand(env *Env) *cobra.Command {
 		if err := setUpStreams(soft, conn.NC, cfg); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(env.Stdout, "streams and durable consumers are good")
+		_, err = fmt.Fprintln(env.Stdout, "streams and durable consumers are ready")
 		return err
 	}
 	return cmd
 }
 
-// setUpStreams creates and checks all streams and the durable consumer of each partition. Its error lists every fault.
+// setUpStreams creates and checks all streams and the durable consumer of each partition. The error lists every problem.
 func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
 	if err := streams.Ensure(ctx, nc, stored.Streams(cfg)); err != nil {
 		return config.Explained(err)
 	}
-	var faults []error
+	var errs []error
 	for p := range cfg.Streams.Partitions {
-		faults = append(faults, streams.EnsureDurable(ctx, nc, streams.DurableConfig{
+		errs = append(errs, streams.EnsureDurable(ctx, nc, streams.DurableConfig{
 			Name: cfg.Name, Partition: p,
 			InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(p),
 			ResultStream: cfg.Result.Stream,
 			WindowRows:   cfg.Window.Rows, Create: cfg.Streams.Create,
 		}))
 	}
-	return config.Explained(errors.Join(faults...))
+	return config.Explained(errors.Join(errs...))
 }

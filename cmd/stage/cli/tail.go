@@ -22,21 +22,22 @@ import (
 func newTailCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tail",
-		Short:   "follow the audit: one line for each call, row and turn of the run",
+		Short:   "follow the audit: one line for each call, row and run event",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "tail prints audit events as they are stored, until interrupted (of a store that no process serves: all there are): time, row, which call of the row, provider and model,\n" +
-			"outcome, latency, tokens (in+out), the throttle's delay. With --row it tells the whole story of one row and ends:\n" +
-			"queued, each call, which row it waited for, emitted. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
+		Long: "tail prints audit events as they are stored, until interrupted: time, row, call number, provider and model, outcome,\n" +
+			"latency, tokens (in+out), the throttle's delay. If no process serves the store, it prints all stored events and ends. With\n" +
+			"--row it prints the history of one row and ends: queued, each call, which row it waited for, emitted. On a terminal retries\n" +
+			"are yellow and errors red, unless NO_COLOR is set.",
 		Example: "  stage tail --nats-url nats://localhost:4222\n" +
 			"  stage tail --kind call --failed --since 1h\n" +
 			"  stage tail --row 4711 --data-dir stage-data/reviews.jsonl-1a2b3c4d",
 	}
-	kinds := cmd.Flags().StringSlice("kind", nil, "events of these kinds: call, row, run; default: all")
-	row := cmd.Flags().Uint64("row", 0, "the story of the row with this sequence in the input stream")
-	failed := cmd.Flags().Bool("failed", false, "only what did not succeed")
-	since := cmd.Flags().String("since", "", "begin at a time (2006-01-02T15:04:05Z) or so long ago (1h); default: now")
-	asJSON := cmd.Flags().Bool("json", false, "print the events as they are stored, one a line")
+	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run; default: all")
+	row := cmd.Flags().Uint64("row", 0, "history of the row with this sequence in the input stream")
+	failed := cmd.Flags().Bool("failed", false, "only failures and retries")
+	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: now")
+	asJSON := cmd.Flags().Bool("json", false, "print the events as they are stored, one per line")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
@@ -57,6 +58,7 @@ func newTailCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
+// auditKinds reads the values of --kind.
 func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	for _, name := range names {
 		kind := auditlog.Kind(name)
@@ -68,7 +70,7 @@ func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	return kinds, nil
 }
 
-// sinceTime reads a time or how long ago; zero for "".
+// sinceTime reads the value of --since; zero for "".
 func sinceTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -78,12 +80,12 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return t, fmt.Errorf("--since %q: give a time such as 2006-01-02T15:04:05Z, or how long ago, such as 1h", text)
+		return t, fmt.Errorf("--since %q: give a time such as 2006-01-02T15:04:05Z, or a duration before now, such as 1h", text)
 	}
 	return t, nil
 }
 
-// tailStreams prints events until ctx ends, which is how it is meant to end, or the story of a row is told.
+// tailStreams prints events until ctx ends, which is no error, or the history of a row.
 func tailStreams(ctx context.Context, env *Env, cfg *config.Config, o tail.Options) error {
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
@@ -107,5 +109,5 @@ func tailStreams(ctx context.Context, env *Env, cfg *config.Config, o tail.Optio
 	return errors.Join(conn.Explain(err), out.Flush())
 }
 
-// colourOf says whether to colour what goes to standard output.
+// colourOf reports whether to colour standard output.
 func colourOf(env *Env) bool { return terminal.Is(env.Stdout) && env.Environ["NO_COLOR"] == "" }

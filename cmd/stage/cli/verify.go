@@ -20,16 +20,16 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Long: "verify proves a finished or running job from its streams alone. Every row of the input up to the high-water mark must\n" +
 			"have exactly one result, in stream order; every result the row event of its owner; and calls, capacity retries, tokens\n" +
-			"and cost must add up between call events, row events and the summaries at the end of runs. Rows behind the high-water\n" +
+			"and cost must add up between call events, row events and the summaries at the end of runs. Rows above the high-water\n" +
 			"mark are pending, not lost. Rows that are no longer in the input (expired, or acked on a work queue or interest stream)\n" +
-			"are checked against the audit. What a stream has lost by its own age or limits has expired, and is noted; what only somebody\n" +
-			"can have purged or deleted (old results, an audit younger than its max age) can't be checked, and the exit code says so. It\n" +
-			"changes nothing, and holds a few bytes a row.\n\n" +
-			"Exit code: 0 proven, 1 a violation, whose rows are named, 2 it cannot tell.",
+			"are checked against the audit. Messages that a stream dropped by its own age or limits have expired, which is noted; messages\n" +
+			"that must have been purged or deleted (old results, an audit younger than its max age) can't be checked, which the exit\n" +
+			"code shows. It changes nothing, and needs a few bytes of memory per row.\n\n" +
+			"Exit code: 0 proven, 1 a violation, with the rows named, 2 it cannot tell.",
 		Example: "  stage verify --nats-url nats://localhost:4222\n" +
 			"  stage verify --json --data-dir stage-data/reviews.jsonl",
 	}
-	asJSON := cmd.Flags().Bool("json", false, "print what was found as JSON")
+	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
@@ -43,7 +43,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// verifyStreams connects, verifies and prints what was found. The error is the verdict, where that is not good.
+// verifyStreams connects, verifies and prints the report. The error is the verdict, unless all is proven.
 func verifyStreams(ctx context.Context, env *Env, cfg *config.Config, asJSON bool) error {
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {

@@ -16,7 +16,7 @@ func newVersionCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Example: "  stage version\n  stage version --json",
 	}
-	asJSON := cmd.Flags().Bool("json", false, "print them as JSON")
+	asJSON := cmd.Flags().Bool("json", false, "print as JSON")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if *asJSON {
 			return terminal.WriteJSON(env.Stdout, version.Current())

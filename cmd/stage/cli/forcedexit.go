@@ -11,35 +11,34 @@ import (
 )
 
 const (
-	// exitAfter is when the second signal ends a process that has not ended by itself; exitReport is how long it then takes at
-	// most to say so. Together they are less than the 5 s that are promised.
+	// exitAfter is how long after the second signal a process that still runs is ended; exitReport bounds how long reporting it
+	// may take. Together they are less than the 5 s that [Env.Contexts] promises.
 	exitAfter  = 4500 * time.Millisecond
 	exitReport = 250 * time.Millisecond
 )
 
-// exitSoon ends the process in a moment, if it has not ended by then. It is the last resort: everything that takes a
-// context ends sooner by itself. What is left are system calls that don't return (a write to a pipe that nobody reads, a
-// disk that does not answer) and libraries without a way to cancel them (the embedded server's shutdown, the C library's
-// resolver).
+// exitSoon ends the process after exitAfter if it still runs. It is the last resort: whatever takes a context ends sooner. What
+// remains are system calls that don't return (a write to a pipe without a reader, a disk that does not respond) and libraries
+// that can't be cancelled (the embedded server's shutdown, the C library's resolver).
 func (e *Env) exitSoon() {
 	if e.Exit == nil {
 		return
 	}
 	time.AfterFunc(exitAfter, func() {
-		said := make(chan struct{})
+		reported := make(chan struct{})
 		go func() { // standard error may be what is stuck
-			defer close(said)
+			defer close(reported)
 			terminal.PrintLine(e.Stderr, "stage: not ended %v after the second signal, exiting; still in %s", exitAfter, strings.Join(stillIn(), ", "))
 		}()
 		select {
-		case <-said:
+		case <-reported:
 		case <-time.After(exitReport):
 		}
 		e.Exit(exitInterrupted)
 	})
 }
 
-// stillIn names the functions of this program that goroutines are in.
+// stillIn lists the functions of this program that goroutines are in.
 func stillIn() []string {
 	const module = "github.com/llm-stage/stage/"
 	stacks := make([]byte, 1<<20)

@@ -23,7 +23,7 @@ func newPipe(t *testing.T) stuckPipe {
 }
 
 // The last resort: a command that ignores all signals, and a standard error that takes nothing.
-func TestTheSecondSignalEndsTheProcessWithinFiveSecondsWhateverIsStuck(t *testing.T) {
+func TestSecondSignalEndsAStuckProcessWithinFiveSeconds(t *testing.T) {
 	for name, stderr := range map[string]func(t *testing.T, said io.Writer) io.Writer{
 		"a standard error that is read":      func(_ *testing.T, said io.Writer) io.Writer { return said },
 		"a standard error that nobody reads": func(t *testing.T, _ io.Writer) io.Writer { t.Helper(); return newPipe(t) },
