@@ -18,56 +18,61 @@ type Config struct {
 	// Law paces all attempts at the server; Gates bound them besides. Both as in [Server].
 	Law   Law
 	Gates []Gate
-	// Fallbacks are asked in the server's place, in this order: when a job's transient attempts at the one before are used up,
-	// and after FallbackAfter. Nil: none.
+	// Fallbacks are called in the server's place, in this order: when a job's transient attempts at the one before are
+	// used up, and after FallbackAfter. Nil: none.
 	Fallbacks []Server
 	// FallbackAfter is how long a server may be without capacity, counted from the first capacity error since its last
-	// success, or in an outage, before jobs go to the next. It is still probed and gets its jobs back with the first success.
-	// 0: jobs wait for capacity for ever, and pass an outage at once, for there they would use up their attempts.
+	// success, or in an outage, before jobs go to the next. It is still probed and gets its jobs back with the first
+	// success. 0: jobs wait for capacity without limit, but move past an outage at once, as there they would use up
+	// their attempts.
 	FallbackAfter time.Duration
 	// Retry bounds the attempts at a job that meets transient errors. It has no default: see [DefaultRetry].
 	Retry RetryConfig
-	// RowTimeout is how long after its first attempt a job may go on to wait for another; pauses do not count. A
-	// call in flight at that moment is left to finish. 0: for ever.
+	// RowTimeout is how long after its first attempt a job may still wait for another; pauses do not count. A call in
+	// flight at that moment is left to finish. 0: no limit.
 	RowTimeout time.Duration
 	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks; retries may exceed it by
-	// Size. A lane (see [Laned]) that has less than its share of them is let in still, so that no other keeps it out: with
+	// Size. A lane (see [Laned]) below its share of the queue is still admitted, so that no other keeps it out: with
 	// several lanes twice as many jobs may wait, and one more for each lane. 0: 1024.
 	QueueLimit int
-	// OnFatal is what a fatal error of the server leads to: HoldAll, the zero value, or FailJob. One of a fallback never
-	// pauses: the fallback is passed over for ProbeInterval, and the job goes on as if its attempts there were used up.
+	// OnFatal is what a fatal error of the server leads to: HoldAll, the zero value, or FailJob. One of a fallback
+	// never pauses: the fallback is skipped for ProbeInterval, and the job continues as if its attempts there were used
+	// up.
 	OnFatal FatalPolicy
-	// ProbeInterval is the time between a fatal verdict and the next attempt while the pool is paused, and the longest time
-	// between two attempts at a server in an outage. 0: one minute.
+	// ProbeInterval is the time between a fatal verdict and the next attempt while the pool is paused, and the longest
+	// time between two attempts at a server in an outage. 0: one minute.
 	ProbeInterval time.Duration
-	// OutageHold is how long a job is held by an outage before it fails with an error that wraps [ErrOutage] and the latest
-	// one of the server; it counts from the job's arrival (see [Dated]) or the outage's beginning, whichever is later. 0: for ever.
+	// OutageHold is how long an outage may hold a job before it fails with an error that wraps [ErrOutage] and the
+	// latest one of the server; it counts from the job's arrival (see [Dated]) or the start of the outage, whichever is
+	// later. 0: no limit.
 	OutageHold time.Duration
 	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil: math/rand/v2.
 	Rand func() float64
-	// OnPause is told why the pool pauses, OnResume which pause is over. Both run on the pool's goroutine and must not
-	// block. Nil: nobody is told.
+	// OnPause is called when the pool pauses, with the reason, OnResume with the pause that is over. Both run on the
+	// pool's goroutine and must not block. Nil: no callback.
 	OnPause  func(Pause)
 	OnResume func(Pause)
-	// OnShortage is told what this machine is short of when that begins to bound the calls in flight, and nil when it no
-	// longer does. It runs on the pool's goroutine and must not block. Nil: nobody is told.
+	// OnShortage is called with what this machine is short of when that begins to bound the calls in flight, and with
+	// nil when it no longer does. It runs on the pool's goroutine and must not block. Nil: no callback.
 	OnShortage func(error)
-	// Held returns how many slots are taken by calls that have ended already, because what they brought is not safe yet.
-	// [Pool.Wake] is to be called when there may be fewer. It runs on the pool's goroutine and must not block. Nil: none.
+	// Held returns how many slots are taken by calls that have ended already, because their replies are not stored yet.
+	// [Pool.Wake] must be called when there may be fewer. It runs on the pool's goroutine and must not block. Nil:
+	// none.
 	Held func() int
-	// OnRoom is called after jobs have left the queue, when [Pool.Room] may be more than it was. It runs on the pool's
-	// goroutine and must not block. Nil: nobody is called.
+	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown. It runs on the pool's goroutine
+	// and must not block. Nil: no callback.
 	OnRoom func()
 }
 
-// A FatalPolicy says what becomes of a job, and of the pool, on a fatal error.
+// A FatalPolicy determines what becomes of a job, and of the pool, on a fatal error.
 type FatalPolicy uint8
 
 const (
 	// HoldAll holds everything but the calls in flight. Once in every ProbeInterval the job that is first in line is
 	// attempted, until a verdict is not fatal: the oldest that has been attempted before, else the next new one.
 	HoldAll FatalPolicy = iota
-	// FailJob sends the job to the next fallback, or fails it with the error where there is none, and goes on.
+	// FailJob sends the job to the next fallback, or fails it with the error where there is none; the pool keeps
+	// running.
 	FailJob
 )
 
@@ -76,15 +81,15 @@ type Server struct {
 	// Law paces all attempts at the server. It belongs to this server of this pool, which calls it from one goroutine.
 	// Nil: [aimd.Classic] with the default settings.
 	Law Law
-	// Gates bound the attempts besides, whatever the server says. Servers may share them. Nil: none.
+	// Gates bound the attempts in addition, whatever the server reports. Servers may share them. Nil: none.
 	Gates []Gate
 }
 
-// Gate bounds what goes out, beside a law that learns. [PerMinute] and [AtMost] are gates. The pool calls a gate from one
-// goroutine.
+// Gate bounds what goes out, beside a law that learns. [PerMinute] and [AtMost] are gates. The pool calls a gate from
+// one goroutine.
 type Gate interface {
 	// Next returns the instant at which an attempt of this weight may go, at once if it is not after now. It may be far
-	// in the future and is asked again after each event.
+	// in the future; the pool calls Next again after each event.
 	Next(now time.Time, weight int64) time.Time
 	// Sent: an attempt of this weight goes now.
 	Sent(now time.Time, weight int64)
@@ -92,10 +97,10 @@ type Gate interface {
 	Ended(now time.Time, weight, actual int64)
 }
 
-// Law tells the pacer when the next attempt may go. The laws of package aimd are documented there.
+// Law decides when the next attempt may go. The laws of package aimd are documented there.
 type Law interface {
 	// Next returns the instant at which one attempt may go, at once if it is not after now. It may be far in the
-	// future and is asked again after each event.
+	// future; the pool calls Next again after each event.
 	Next(now time.Time, inFlight int) time.Time
 	// Sent: an attempt goes now; inFlight counts it.
 	Sent(now time.Time, inFlight int) aimd.Ticket
@@ -105,41 +110,16 @@ type Law interface {
 	Rejected(now time.Time, t aimd.Ticket, h aimd.Hint)
 	// Dropped: the attempt ended without a verdict.
 	Dropped(now time.Time, t aimd.Ticket)
-	// Restart: the server is back from an outage, and what was learned of it is void.
+	// Restart: the server is back from an outage, and what was learned about it is void.
 	Restart(now time.Time)
+	// Stats returns the law's statistics.
 	Stats() aimd.Stats
 }
 
-// complete returns c with its defaults filled in, or every fault of it.
+// complete returns c with its defaults filled in, or all that is wrong with it.
 func (c Config) complete() (Config, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("pool: "+format, args...)) }
-	if c.Size < 1 {
-		fault("Size is %d, must be at least 1", c.Size)
-	}
-	for _, err := range c.Retry.Faults() {
-		fault("Retry.%w", err)
-	}
-	if c.RowTimeout < 0 {
-		fault("RowTimeout is %v, must be at least 0", c.RowTimeout)
-	}
-	if c.QueueLimit < 0 {
-		fault("QueueLimit is %d, must be at least 1, or 0 for the default", c.QueueLimit)
-	}
-	if c.FallbackAfter < 0 {
-		fault("FallbackAfter is %v, must be at least 0", c.FallbackAfter)
-	}
-	if c.OutageHold < 0 {
-		fault("OutageHold is %v, must be at least 0", c.OutageHold)
-	}
-	if c.OnFatal > FailJob {
-		fault("OnFatal is %d, must be HoldAll or FailJob", c.OnFatal)
-	}
-	if c.ProbeInterval < 0 {
-		fault("ProbeInterval is %v, must be above 0, or 0 for the default", c.ProbeInterval)
-	}
-	if faults != nil {
-		return Config{}, errors.Join(faults...)
+	if err := c.validate(); err != nil {
+		return Config{}, err
 	}
 	if err := c.completeServers(); err != nil {
 		return Config{}, err
@@ -153,6 +133,43 @@ func (c Config) complete() (Config, error) {
 	if c.Rand == nil {
 		c.Rand = rand.Float64
 	}
+	c.completeCallbacks()
+	return c, nil
+}
+
+// validate returns all problems of c in one error.
+func (c *Config) validate() error {
+	var problems []error
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf("pool: "+format, args...)) }
+	if c.Size < 1 {
+		problem("Size is %d, must be at least 1", c.Size)
+	}
+	for _, err := range c.Retry.Problems() {
+		problem("Retry.%w", err)
+	}
+	if c.RowTimeout < 0 {
+		problem("RowTimeout is %v, must be at least 0", c.RowTimeout)
+	}
+	if c.QueueLimit < 0 {
+		problem("QueueLimit is %d, must be at least 1, or 0 for the default", c.QueueLimit)
+	}
+	if c.FallbackAfter < 0 {
+		problem("FallbackAfter is %v, must be at least 0", c.FallbackAfter)
+	}
+	if c.OutageHold < 0 {
+		problem("OutageHold is %v, must be at least 0", c.OutageHold)
+	}
+	if c.OnFatal > FailJob {
+		problem("OnFatal is %d, must be HoldAll or FailJob", c.OnFatal)
+	}
+	if c.ProbeInterval < 0 {
+		problem("ProbeInterval is %v, must be above 0, or 0 for the default", c.ProbeInterval)
+	}
+	return errors.Join(problems...)
+}
+
+// completeCallbacks fills in callbacks that do nothing.
+func (c *Config) completeCallbacks() {
 	if c.OnPause == nil {
 		c.OnPause = func(Pause) {}
 	}
@@ -168,10 +185,9 @@ func (c Config) complete() (Config, error) {
 	if c.OnRoom == nil {
 		c.OnRoom = func() {}
 	}
-	return c, nil
 }
 
-// completeServers gives a law to each server that has none.
+// completeServers sets the default law of each server that has none.
 func (c *Config) completeServers() error {
 	c.Fallbacks = slices.Clone(c.Fallbacks)
 	laws := []*Law{&c.Law}

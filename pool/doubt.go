@@ -6,79 +6,86 @@ import (
 	"time"
 )
 
-// A failure that may be the server's is in doubt until another job's call tells whose it is: the success of one that went
-// later confirms that it was the job's own, so it counts against the job; when different jobs fail in a row it is an
-// outage, and none of them counts. What went before, and succeeds long after an outage has begun, confirms nothing. Without
-// any success between them a job's failures count as one, whatever their number. A job that has used up its attempts waits
-// for the verdict, and calls no more. Failures that reached no server never count.
+// A failure that the server may have caused is in doubt until another job's call settles it. The success of one that
+// went later confirms that the failure was the job's own, so it counts against the job; when different jobs fail in a
+// row it is an outage, and none of the failures counts. A call that went before, and succeeds long after an outage has
+// begun, confirms nothing. Without any success between them a job's failures count as one, whatever their number. A job
+// that has used up its attempts waits for the verdict and makes no more calls. Failures that reached no server never
+// count.
 //
-// Errors that may be those of wrong settings are in doubt in the same way: see settings.go.
+// Errors that wrong settings may have caused are in doubt in the same way: see settings.go.
 
 const (
-	// So many different jobs fail in a row, by less than one chance in a million, before it is an outage: at a server
-	// that hardly ever fails and at one that fails half of all calls.
+	// How many different jobs must fail in a row before it is an outage: as many as fail by chance less than once in a
+	// million, between a server that hardly ever fails and one that fails half of all calls.
 	outageJobsMin, outageJobsMax = 5, 64
 	outageChance                 = 1e-6
-	// Failures are in a row if no call between them, in the order in which they went, got through: succeeded, or lasts
-	// twice as long already as failures take. Where they take less than this, that is waited for.
+	// Failures are in a row if no call between them, in the order in which they went, got through: succeeded, or has
+	// lasted twice as long as failures take. Where failures are quicker than this, the verdict waits until calls are
+	// that old.
 	quickFailure = 100 * time.Millisecond
 	leastGrace   = 20 * time.Millisecond
-	// Where more than so large a share fails, the server is ill though it has successes, and a job gets so many times
-	// its attempts: with half of all calls failing three attempts would lose one job in eight, and eighteen one in
-	// 260,000.
-	illShare, illAttempts = 1.0 / 3, 6
-	// A job that has used up its attempts waits so long at least for another one's verdict.
+	// Where a larger share than this fails, the server is unhealthy although it has successes, and a job gets this many
+	// times its attempts: with half of all calls failing, three attempts would lose one job in eight, and eighteen one
+	// in 260,000.
+	unhealthyShare, unhealthyAttempts = 1.0 / 3, 6
+	// How long a job that has used up its attempts waits, at least, for the verdict on another one.
 	doubtWait = time.Second
-	// A job that has failed so waits so long at most, beyond its backoff, for another one's success: its next failure would
-	// not count, and each of its calls is to.
-	tellWait, tellStep = 2 * time.Second, 50 * time.Millisecond
-	// A call that lasts so many times as long as others has outlived them.
+	// How long a job with a failure in doubt waits, at most and beyond its backoff, for another one's success, looking
+	// for it every witnessStep: without one its next failure would not count, and the call would be wasted.
+	witnessWait, witnessStep = 2 * time.Second, 50 * time.Millisecond
+	// A call that lasts this many times as long as others has outlived them.
 	longCall = 3
-	// The time of a call is a mean over about so many.
+	// The time of a call is a mean over about this many.
 	callTimeCalls = 16
 )
 
-// health is what the verdicts of a server say about the server itself.
+// health is what the verdicts of a server's attempts show about the server itself.
 type health struct {
 	proven   bool          // it has had a success
 	share    share         // of calls that fail in doubt
-	before   float64       // the share of before the failures since the last success
+	before   float64       // the share before the failures since the last success
 	callTime time.Duration // of successes, a mean; 0: there was none
 
+	// Doubt: doubted holds exactly the tasks with doubt.failed and doubt.at this server, and is empty during an outage.
 	successes uint64
-	through   uint64        // the last call, in the order in which they went, that succeeded
+	through   uint64        // task.seq of the latest call that succeeded
 	failures  int           // in doubt, since the last success
 	doubted   []*task       // jobs that have failures in doubt
-	since     time.Time     // the first failure since there were none
-	grace     time.Duration // the age at which a call in flight has got through
+	since     time.Time     // when the first of doubted failed
+	grace     time.Duration // the age at which a call in flight counts as having got through
 	err       error         // the latest failure
-	judgeAt   time.Time     // when calls in flight will be that old, and nothing goes before; zero: not awaited
+	judgeAt   time.Time     // when calls in flight will be that old, and no attempt goes before; zero: not awaited
 
-	alike     string // before the first success: the error that all met
+	// Settings: alikeJobs counts the tasks with doubt.alike. Alike and mixed matter until proven, run and runJobs after
+	// it.
+	alike     string // the error that all jobs met
 	alikeErr  error  // the latest of them
 	alikeJobs int
-	mixed     bool   // before the first success: there were different errors, so it is not the settings
-	run       string // after it: the error of the last jobs that failed
+	mixed     bool   // there were different errors, so the settings are not the cause
+	run       string // the error of the latest runJobs jobs that failed
 	runJobs   int
 }
 
 // suspicion is what is in doubt about a job. The zero value: nothing.
 type suspicion struct {
-	failed   bool      // it is among the doubted
-	first    bool      // nothing says yet that it is its own failure
-	at       int       // of this server
-	seq      uint64    // of the attempt that failed last
-	firstSeq uint64    // and of the first
-	strikes  int       // failures that count if they are confirmed
-	vain     int       // failures since the last of these, which don't count
-	lost     int       // failures that were sent
-	seen     uint64    // successes of the server at the last one
-	begin    uint64    // and when the first of these attempts went
-	final    bool      // one of them is not to be tried again
-	settings bool      // but for the settings the last one would be the job's own
-	alike    bool      // it is counted among alikeJobs
-	parked   bool      // it has used up its attempts and waits for the verdict
-	until    time.Time // then its next attempt goes even if no other job has succeeded
+	failed   bool   // it is among health.doubted; while false all else here is zero
+	at       int    // of this server
+	first    bool   // there is no evidence yet that the failure is its own
+	firstSeq uint64 // task.seq of the attempt that failed first
+	seq      uint64 // and of the one that failed last
+	begin    uint64 // health.successes when the first of these attempts went
+	seen     uint64 // and when the last one failed
+
+	strikes  int  // failures that count if they are confirmed
+	vain     int  // failures since the last of these, which don't count
+	lost     int  // failures that were sent
+	final    bool // one of them is not retryable
+	settings bool // the last one is in doubt only because the settings may be wrong
+	alike    bool // it is counted in alikeJobs
+
+	parked bool      // it has used up its attempts and waits for the verdict; counted in scheduler.parked
+	until  time.Time // its next attempt goes then even if no other job has succeeded
 }
 
 // doubtful reports whether the verdict on t is in doubt.
@@ -94,51 +101,62 @@ func (s *scheduler) doubt(t *task) {
 		s.putBack(t)
 		return
 	}
-	if t.server != t.att.Server { // sent there for want of capacity; now it belongs there
-		s.goTo(t, t.att.Server)
+	if t.server != t.att.Server { // sent there for lack of capacity; now it belongs there
+		s.moveTo(t, t.att.Server)
 	}
 	h := &v.health
 	settings := s.maybeSettings(t)
 	if settings && h.alike != "" && h.alike != t.verdict.Alike {
 		h.mixed = true
 		s.confirm(h, func(t *task) bool { return t.doubt.settings })
-		s.failed(t) // which is not the settings' any more
+		s.failed(t) // no longer one of the settings
 		return
 	}
 	s.suspect(t)
 	if settings {
-		h.alike, h.alikeErr = t.verdict.Alike, t.verdict.Err
-		if !t.doubt.alike {
-			t.doubt.alike = true
-			h.alikeJobs++
-		}
+		h.countAlike(t)
 	}
 	if !settings && t.verdict.inDoubt() && s.isOut(v, t) {
 		s.putBack(t)
 		s.openBreaker(t.att.Server, t.verdict.Err)
 		return
 	}
-	switch limit := s.attempts(h); {
+	s.retryInDoubt(t)
+}
+
+// countAlike records that t met an error that wrong settings may have caused.
+func (h *health) countAlike(t *task) {
+	h.alike, h.alikeErr = t.verdict.Alike, t.verdict.Err
+	if !t.doubt.alike {
+		t.doubt.alike = true
+		h.alikeJobs++
+	}
+}
+
+// retryInDoubt makes t, whose last failure is in doubt, wait for its next attempt, or for the verdict if it has none
+// left.
+func (s *scheduler) retryInDoubt(t *task) {
+	switch limit := s.attempts(&s.servers[t.server].health); {
 	case t.verdict.Origin == OfNetwork && t.server == 0:
-		s.again(t, s.cfg.Retry.Wait(1, s.cfg.Rand())) // the breaker sees to longer waits
+		s.again(t, s.cfg.Retry.Wait(1, s.cfg.Rand())) // the breaker takes care of longer waits
 	case t.doubt.final || t.failures+t.doubt.strikes >= limit:
 		s.usedUp(t)
 	default:
-		// A call that can't count may cost money all the same, so their number is unbounded but the waits grow.
+		// A call that cannot count may still cost money: the number of these is unbounded, but the waits grow.
 		n := min(t.failures+t.doubt.strikes, s.cfg.Retry.MaxAttempts) + t.doubt.vain
 		wait := max(s.cfg.Retry.Wait(n, s.cfg.Rand()), t.verdict.Hint.RetryAfter)
-		t.doubt.until = s.tick.Add(wait + tellWait)
+		t.doubt.until = s.tick.Add(wait + witnessWait)
 		s.again(t, wait)
 	}
 }
 
-// untold reports whether t, which is in no line, is to wait on for the success of another job.
-func (s *scheduler) untold(t *task) bool {
+// awaitsWitness reports whether t, which is in no line, must keep waiting for the success of another job.
+func (s *scheduler) awaitsWitness(t *task) bool {
 	return t.doubt.strikes > 0 && s.tick.Before(t.doubt.until) && s.cfg.Size > 1 &&
 		s.servers[t.server].health.successes == t.doubt.seen && s.witnesses() > 0
 }
 
-// suspect notes a failure of t that is in doubt.
+// suspect records a failure of t that is in doubt.
 func (s *scheduler) suspect(t *task) {
 	h := &s.servers[t.server].health
 	if len(h.doubted) == 0 {
@@ -155,21 +173,21 @@ func (s *scheduler) suspect(t *task) {
 		t.doubt.first = t.failures == 0 && !t.suspect && !h.outlived(t)
 		s.mark(t)
 	}
-	alone := s.cfg.Size == 1 || s.alone(h) // else others could have told meanwhile
-	told := h.successes > t.doubt.seen
+	alone := s.cfg.Size == 1 || s.alone(h) // else others could have succeeded meanwhile
+	others := h.successes > t.doubt.seen   // and did
 	t.doubt.seq, t.doubt.seen = t.seq, h.successes
 	t.doubt.settings = !t.verdict.inDoubt()
 	if !t.verdict.Unsent {
 		t.doubt.lost++
 	}
-	if told || t.doubt.strikes == 0 {
+	if others || t.doubt.strikes == 0 {
 		h.share.failed() // a job that fails again and again while no other succeeds counts once
 	}
 	switch {
 	case t.verdict.Origin == OfNetwork && t.server == 0: // at a fallback they count: elsewhere it has used up its attempts
 	case t.verdict.Class == Permanent:
 		t.doubt.strikes, t.doubt.final = 1, true
-	case t.doubt.strikes == 0 || told || alone:
+	case t.doubt.strikes == 0 || others || alone:
 		t.doubt.strikes++
 		t.doubt.vain = 0
 	default:
@@ -177,13 +195,13 @@ func (s *scheduler) suspect(t *task) {
 	}
 }
 
-// outlived reports whether calls that went after the one of t, which has failed, were done long before it: it took a time
-// in which they all were, so they have told.
+// outlived reports whether calls that went after the one of t, which has failed, were done long before it: it lasted
+// longer than they all took, so their successes are evidence about it.
 func (h *health) outlived(t *task) bool {
 	return t.seq < h.through && h.callTime > 0 && t.ended.Sub(t.att.Dispatched) > longCall*h.callTime
 }
 
-// usedUp parks t until its failures are confirmed, where it can't go on at the next server.
+// usedUp parks t until its failures are confirmed, unless it can continue at the next server.
 func (s *scheduler) usedUp(t *task) {
 	if !t.doubt.final && s.nextServer(t) >= 0 {
 		s.moveOn(t)
@@ -194,8 +212,8 @@ func (s *scheduler) usedUp(t *task) {
 	s.again(t, doubtWait)
 }
 
-// unpark looks again at t, which is parked and in no line. Where nobody is left who could tell, it is the job's own
-// failure if it is the only one or if others have had successes meanwhile, and an outage else.
+// unpark reconsiders t, which is parked and in no line. Where no job is left that could settle the doubt, the failure
+// is the job's own if it is the only one or if others have succeeded meanwhile, and else an outage.
 func (s *scheduler) unpark(t *task) {
 	v := &s.servers[t.server]
 	switch {
@@ -222,12 +240,12 @@ func (s *scheduler) isOut(v *server, t *task) bool {
 		h.judgeAt = s.tick.Add(h.grace)
 		return false
 	}
-	// With fewer jobs, if there is no other to ask.
+	// With fewer jobs, if there is no other to wait for.
 	few := s.witnesses() == 0 || s.cfg.Size == 1
 	return few && h.failures >= h.outageJobs(0) && (h.innocent() > 1 || t.verdict.Origin == OfNetwork)
 }
 
-// judge decides about the servers whose calls in flight had to end or grow old for it.
+// judge decides about the servers whose verdict waited for calls in flight to end or grow old.
 func (s *scheduler) judge() {
 	for i := range s.servers {
 		v := &s.servers[i]
@@ -267,8 +285,8 @@ func (s *scheduler) inARow(v *server) (row, through int) {
 	return row, through
 }
 
-// outageJobs returns how many different jobs in a row must fail to make an outage, where so many calls are in flight that
-// got through since the first failure.
+// outageJobs returns how many different jobs in a row must fail to make an outage, where through is how many calls got
+// through since the first failure.
 func (h *health) outageJobs(through int) int {
 	share := h.before
 	if through > 0 { // then half of all at most, as far as is known
@@ -278,16 +296,16 @@ func (h *health) outageJobs(through int) int {
 	return int(min(max(n, outageJobsMin), outageJobsMax))
 }
 
-// attempts returns the number of failures of the server that a job may meet.
+// attempts returns how many failures of the server use up a job.
 func (s *scheduler) attempts(h *health) int {
-	if h.proven && h.share.ill() {
-		return illAttempts * s.cfg.Retry.MaxAttempts
+	if h.proven && h.share.unhealthy() {
+		return unhealthyAttempts * s.cfg.Retry.MaxAttempts
 	}
 	return s.cfg.Retry.MaxAttempts
 }
 
-// alone reports whether all jobs that are left have failed, and all but one while others succeeded: nobody can tell about
-// their failures.
+// alone reports whether all jobs that are left have failed, and all but one while others succeeded: no job can settle
+// the doubt about their failures.
 func (s *scheduler) alone(h *health) bool { return s.witnesses() == 0 && h.innocent() <= 1 }
 
 // innocent returns how many jobs have failed without a success of others since.
@@ -306,7 +324,7 @@ func (s *scheduler) witnesses() int {
 	return jobs + 1 - s.marked
 }
 
-// succeeded takes a success of t at a server for what it says about others: what was in doubt is confirmed.
+// succeeded records a success of t at a server, which confirms failures of others that were in doubt.
 func (s *scheduler) succeeded(t *task) {
 	h := &s.servers[t.att.Server].health
 	h.proven, h.run, h.runJobs = true, "", 0
@@ -345,14 +363,14 @@ func (s *scheduler) confirm(h *health, match func(*task) bool) {
 		if d.final || t.failures >= s.attempts(h) {
 			s.vacate(t)
 			s.lose(t)
-		} else { // the server has proved ill since
+		} else { // the server has turned out to be unhealthy since
 			s.servers[t.server].ready.push(t)
 		}
 	}
 }
 
 // acquit drops the failures in doubt, and returns how many of them were sent. Their jobs may go again at once, whatever
-// they were told to wait.
+// wait they had.
 func (s *scheduler) acquit(v *server) (lost int) {
 	doubted := v.health.doubted
 	v.health.doubted, v.health.failures, v.health.judgeAt = nil, 0, time.Time{}
@@ -371,7 +389,7 @@ func (s *scheduler) acquit(v *server) (lost int) {
 	return lost
 }
 
-// forget drops what is in doubt about t, for it ends or goes elsewhere.
+// forget drops what is in doubt about t, which ends or moves to another server.
 func (s *scheduler) forget(t *task) {
 	if t.doubt.failed {
 		h := &s.servers[t.doubt.at].health
@@ -391,7 +409,7 @@ func (s *scheduler) clear(t *task) suspicion {
 	return d
 }
 
-// lose fails t, or takes it to the next server, for failures that are its own.
+// lose fails t, or moves it to the next server, for failures that are its own.
 func (s *scheduler) lose(t *task) {
 	if s.allAlike(t) {
 		return
@@ -411,6 +429,7 @@ func (s *scheduler) mark(t *task) {
 	}
 }
 
+// unmark uncounts it.
 func (s *scheduler) unmark(t *task) {
 	if t.marked {
 		t.marked = false

@@ -19,8 +19,8 @@ func fallbacks(size, n int) pool.Config {
 	return pool.Config{Size: size, Fallbacks: make([]pool.Server, n), Retry: pool.RetryConfig{MaxAttempts: 2, BackoffFactor: 1}}
 }
 
-// told is v with a least wait.
-func told(v pool.Verdict, wait time.Duration) pool.Verdict {
+// withWait is v with a least wait.
+func withWait(v pool.Verdict, wait time.Duration) pool.Verdict {
 	v.Hint.RetryAfter = wait
 	return v
 }
@@ -77,7 +77,7 @@ func TestFallbackKeepsTheAgeOfAJob(t *testing.T) {
 		p := running(t, fallbacks(1, 1), func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 			order = append(order, 10*in+a.Server)
 			if in == 0 && a.Server == 0 {
-				return 0, told(reset, ms)
+				return 0, withWait(reset, ms)
 			}
 			return 0, ok
 		})
@@ -154,7 +154,7 @@ func TestALongWaitEndsAtTheFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := fallbacks(1, 1)
 		cfg.FallbackAfter = 10 * time.Second
-		f, order := asked(always(told(busy, time.Hour)), always(ok))
+		f, order := asked(always(withWait(busy, time.Hour)), always(ok))
 		p := running(t, cfg, f)
 		r := batch(t, p, 1)[0]
 		if took := r.Finished.Sub(r.Started).Round(5 * ms); r.Err != nil || took != 10*time.Second || !slices.Equal(order[0], []int{0, 1}) {
@@ -163,8 +163,8 @@ func TestALongWaitEndsAtTheFallback(t *testing.T) {
 	})
 }
 
-// TestAFallbackWithABadKeyIsPassedOver: while the first server has no capacity the fallback is tried, has a bad key, and
-// is left alone for the probe interval; the jobs wait for the first server as if there were no fallback.
+// TestAFallbackWithABadKeyIsPassedOver: while the first server has no capacity the fallback is tried, has a bad key,
+// and is left alone for the probe interval; the jobs wait for the first server as if there were no fallback.
 func TestAFallbackWithABadKeyIsPassedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()

@@ -33,14 +33,14 @@ func (j *journal) check(t *testing.T, want ...string) {
 func TestFatalErrorPausesUntilAProbeSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := journal{begin: time.Now()}
-		mended := j.begin.Add(150 * time.Second)
+		fixed := j.begin.Add(150 * time.Second)
 		p := running(t, pool.Config{
 			Size:     1,
 			OnPause:  func(p pool.Pause) { j.note("pause: %v", p.Err) },
 			OnResume: func(pool.Pause) { j.note("resume") },
 		}, func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 			j.note("job %d, attempt %d, probe %v", in, a.Number, a.Probe)
-			if in == 1 && time.Now().Before(mended) {
+			if in == 1 && time.Now().Before(fixed) {
 				return 0, badKey
 			}
 			return in, ok
@@ -88,9 +88,10 @@ func TestAnyVerdictButFatalResumes(t *testing.T) {
 	}
 }
 
-// TestPauseHoldsAllButTheCallsInTheAir: five calls go out, and the first to come back is fatal. The others finish, one
-// with the same error, and none of their verdicts ends the pause or puts off the probe, which is at the older of the two.
-func TestPauseHoldsAllButTheCallsInTheAir(t *testing.T) {
+// TestPauseHoldsAllButTheCallsInFlight: five calls go out, and the first to come back is fatal. The others finish, one
+// with the same error, and none of their verdicts ends the pause or puts off the probe, which is at the older of the
+// two.
+func TestPauseHoldsAllButTheCallsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		p := running(t, pool.Config{Size: 5}, func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
@@ -156,12 +157,13 @@ func TestProbesGoThroughThePacer(t *testing.T) {
 	})
 }
 
-// TestRowTimeoutLeavesOutPauses: three jobs start at 0 and may wait for 10 s. The oldest pauses the pool from second 4 to
-// minute 1:04; so the others give up at 1:10, wherever they wait. A job that starts after the pause has its own 10 s.
+// TestRowTimeoutLeavesOutPauses: three jobs start at 0 and may wait for 10 s. The oldest pauses the pool from second 4
+// to minute 1:04; so the others give up at 1:10, wherever they wait. A job that starts after the pause has its own 10
+// s.
 func TestRowTimeoutLeavesOutPauses(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		told  time.Duration // to wait
+		retry time.Duration // the hint
 		calls int           // 0: any number
 	}{
 		{"ready", 0, 0},
@@ -171,7 +173,7 @@ func TestRowTimeoutLeavesOutPauses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				later := busy
-				later.Hint.RetryAfter = test.told
+				later.Hint.RetryAfter = test.retry
 				p := running(t, pool.Config{Size: 3, RowTimeout: 10 * time.Second},
 					func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 						switch {

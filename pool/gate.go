@@ -2,15 +2,15 @@ package pool
 
 import "time"
 
-// slack is how far a gate lets attempts run ahead of its even pace, so that a turn of the scheduler that comes a moment
-// late costs no throughput.
+// slack is how far attempts may run ahead of a gate's even pace, so that a turn of the scheduler that is a moment late
+// costs no throughput.
 const slack = 100 * time.Millisecond
 
-// PerMinute is a gate that lets so much weight pass a minute, evenly spread: servers that say a limit by the minute often
-// enforce it by the second. Attempts that each weigh 1 never exceed the limit in any minute; heavier ones by the weight
-// of one at most. An attempt that turns out lighter or heavier than estimated makes up for it.
+// PerMinute is a gate that admits a certain weight per minute, evenly spread: servers that state a limit per minute
+// often enforce it per second. Attempts that each weigh 1 never exceed the limit in any minute; heavier ones by the
+// weight of one at most. When an attempt turns out lighter or heavier than estimated, the gate corrects its count.
 //
-// Not safe for concurrent use; a pool takes care of that. Make it with [NewPerMinute].
+// Not safe for concurrent use; a pool calls it from one goroutine. Make it with [NewPerMinute].
 type PerMinute struct {
 	unit time.Duration // how long a weight of 1 takes
 	one  bool          // attempts count, not their weight
@@ -22,7 +22,7 @@ func NewPerMinute(limit int) *PerMinute {
 	return &PerMinute{unit: (time.Minute+slack)/time.Duration(max(1, limit)) + 1}
 }
 
-// NewCallsPerMinute returns a gate for so many attempts a minute, at least 1, whatever they weigh.
+// NewCallsPerMinute returns a gate for limit attempts a minute, at least 1, whatever they weigh.
 func NewCallsPerMinute(limit int) *PerMinute {
 	g := NewPerMinute(limit)
 	g.one = true
@@ -45,8 +45,8 @@ func (g *PerMinute) Ended(_ time.Time, weight, actual int64) {
 	g.free = g.free.Add(g.time(actual) - g.time(weight))
 }
 
-// time returns how long the gate is closed for a weight, at most an hour: nothing that a server says of one attempt may
-// close it for good.
+// time returns how long the gate is closed for a weight, at most an hour: no usage that a server reports for one
+// attempt may close it for good.
 func (g *PerMinute) time(weight int64) time.Duration {
 	if g.one {
 		return g.unit
@@ -57,12 +57,12 @@ func (g *PerMinute) time(weight int64) time.Duration {
 	return time.Duration(weight) * g.unit
 }
 
-// AtMost is a gate for so many attempts at a time. Servers that share it share the number.
+// AtMost is a gate that bounds the attempts in flight. Servers that share it share the limit.
 //
-// Not safe for concurrent use; a pool takes care of that. Make it with [NewAtMost].
+// Not safe for concurrent use; a pool calls it from one goroutine. Make it with [NewAtMost].
 type AtMost struct{ limit, inFlight int }
 
-// NewAtMost returns a gate for limit attempts at a time, at least 1.
+// NewAtMost returns a gate for limit attempts in flight, at least 1.
 func NewAtMost(limit int) *AtMost { return &AtMost{limit: max(1, limit)} }
 
 // Next implements [Gate]: a closed gate opens when an attempt ends.

@@ -6,24 +6,29 @@ import (
 )
 
 // inbox is how other goroutines reach the scheduler. It is a mutex around two queues rather than channels: the
-// scheduler takes what has gathered in one go, and a done callback that takes its time does not hold up Submit. With
-// an unbuffered channel for each way, instant calls cost twice as much.
+// scheduler takes what has gathered in one go, and a slow done callback does not block Submit. With an unbuffered
+// channel for each direction, instant calls cost twice as much.
 type inbox struct {
 	limit   int           // Config.QueueLimit
 	wake    chan struct{} // holds a token while there may be something to take
 	stopped chan struct{} // closed by stop
 
-	mu      sync.Mutex
-	jobs    fifo // submitted
-	ended   fifo // their calls have ended
-	closed  bool // no more jobs will come
-	sift    bool // a single attempt was withdrawn
-	recall  func(*task) bool
-	waiting int           // jobs that wait, retries included
-	lanes   map[int]int   // the same by lane
-	busy    int           // lanes with such jobs
-	vacated chan struct{} // closed when a job waits no longer
-	blocked bool          // somebody waits for that
+	mu sync.Mutex // guards all below; never held over a channel operation that blocks
+
+	// To take: what has come in since the scheduler last emptied the inbox.
+	jobs      fifo             // submitted
+	ended     fifo             // their calls have ended
+	closed    bool             // no more jobs will come; never false again
+	withdrawn bool             // a single attempt was withdrawn
+	recall    func(*task) bool // jobs to hand back; nil: none
+
+	// Room: waiting is the sum of lanes, and busy counts those above 0. Single attempts are in none.
+	waiting int         // jobs that wait, retries included
+	lanes   map[int]int // the same by lane
+	busy    int
+
+	vacated chan struct{} // closed, and replaced, when a job waits no longer
+	blocked bool          // a submit waits for that
 }
 
 func newInbox(limit int) *inbox {
@@ -36,7 +41,7 @@ func newInbox(limit int) *inbox {
 	}
 }
 
-// submit waits for room and gives t to the scheduler, or returns ErrStopped or the cause of ctx.
+// submit waits for room and passes t to the scheduler, or returns ErrStopped or the cause of ctx.
 func (b *inbox) submit(ctx context.Context, t *task) error {
 	b.mu.Lock()
 	for !b.closed && b.room(t.lane) <= 0 {
@@ -54,14 +59,14 @@ func (b *inbox) submit(ctx context.Context, t *task) error {
 	return b.put(t)
 }
 
-// add gives t to the scheduler, or returns ErrStopped. It does not block.
+// add passes t to the scheduler, or returns ErrStopped. It does not block.
 func (b *inbox) add(t *task) error {
 	b.mu.Lock()
 	return b.put(t)
 }
 
-// put ends what submit and add begin; it unlocks. A single attempt counts for nothing: the queue is full as long as a
-// pause holds the jobs, and a single attempt must not wait for that.
+// put completes submit and add, and unlocks. A single attempt takes no room: the queue stays full as long as a pause
+// holds the jobs, and a single attempt must not wait for that.
 func (b *inbox) put(t *task) error {
 	if b.closed {
 		b.mu.Unlock()
@@ -76,9 +81,9 @@ func (b *inbox) put(t *task) error {
 	return nil
 }
 
-// room returns for how many more jobs of the lane there is room. A lane that has less than its share of the queue has room
-// for that in a full one, else the lane that filled it would keep the others out until it is worked off; only where that
-// made the queue twice as long it is a single job.
+// room returns for how many more jobs of the lane there is room. A lane below its share of the queue may use the rest
+// of its share even in a full one, else the lane that filled it would keep the others out until it has drained; once
+// that has made the queue twice as long, each lane has room for one job.
 func (b *inbox) room(lane int) int {
 	n, busy := b.lanes[lane], b.busy
 	if n == 0 {
@@ -104,15 +109,15 @@ func (b *inbox) count(lane, n int) {
 	}
 }
 
-// withdraw tells the scheduler that a single attempt which waits has been given up.
-func (b *inbox) withdraw() {
+// withdrawSingle reports to the scheduler that the caller of a waiting single attempt has given up.
+func (b *inbox) withdrawSingle() {
 	b.mu.Lock()
-	b.sift = true
+	b.withdrawn = true
 	b.mu.Unlock()
 	b.signal()
 }
 
-// end gives t back to the scheduler after its call.
+// end returns t to the scheduler after its call.
 func (b *inbox) end(t *task) {
 	b.mu.Lock()
 	b.ended.push(t)
@@ -132,8 +137,8 @@ func (b *inbox) stop() {
 	}
 }
 
-// recallJobs has the scheduler hand back the waiting jobs that stale tells. A call before the scheduler came to it adds
-// to the one before.
+// recallJobs makes the scheduler hand back the waiting jobs that are stale. Calls that the scheduler has not yet acted
+// on add up.
 func (b *inbox) recallJobs(stale func(*task) bool) {
 	b.mu.Lock()
 	if earlier := b.recall; earlier != nil {
@@ -145,7 +150,7 @@ func (b *inbox) recallJobs(stale func(*task) bool) {
 	b.signal()
 }
 
-// recalled returns what recallJobs was told since it was last asked; nil: nothing.
+// recalled returns which jobs to hand back since its last call; nil: none.
 func (b *inbox) recalled() (stale func(*task) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,24 +165,24 @@ func (b *inbox) signal() {
 	}
 }
 
-// take empties the inbox. When closed is true, no job will come after these; sift says that single attempts were
-// withdrawn.
-func (b *inbox) take() (jobs, ended fifo, closed, sift bool) {
+// take empties the inbox. When closed is true, no job will come after these; withdrawn reports whether a single attempt
+// was.
+func (b *inbox) take() (jobs, ended fifo, closed, withdrawn bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	jobs, ended, closed, sift = b.jobs, b.ended, b.closed, b.sift
-	b.jobs, b.ended, b.sift = fifo{}, fifo{}, false
-	return jobs, ended, closed, sift
+	jobs, ended, closed, withdrawn = b.jobs, b.ended, b.closed, b.withdrawn
+	b.jobs, b.ended, b.withdrawn = fifo{}, fifo{}, false
+	return jobs, ended, closed, withdrawn
 }
 
-// occupy counts a job that waits again; it never blocks, so there may be more of them than the limit.
+// occupy counts a job that waits again; it never blocks, so there may be more than the limit.
 func (b *inbox) occupy(t *task) {
 	b.mu.Lock()
 	b.count(t.lane, 1)
 	b.mu.Unlock()
 }
 
-// vacate counts a job that waits no longer.
+// vacate uncounts a job that waits no longer, and wakes blocked submits.
 func (b *inbox) vacate(t *task) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -62,8 +62,8 @@ func riding(t rapid.TB, cfg pool.Config, note func(lane int), f func(*rider, poo
 	}
 }
 
-// ledger counts the starts of lanes, and finds out by how much those of two lanes that had jobs in line all the while came
-// to differ between any two moments.
+// ledger counts the starts of lanes, and finds out by how much those of two lanes that had jobs in line all the while
+// came to differ between any two moments.
 type ledger struct {
 	inLine []int
 	ahead  [][]int // of two lanes: how many more starts the first had, since both have jobs in line
@@ -151,7 +151,8 @@ func TestLanesTakeTurnsWhateverArrivesWhen(t *testing.T) {
 	})
 }
 
-// A lane fills the queue and its owner waits for room; then seven others come, each with more jobs than there is room for.
+// A lane fills the queue and its owner waits for room; then seven others come, each with more jobs than there is room
+// for.
 func TestALaneThatFillsTheQueueKeepsNoOtherOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lanes, limit = 8, 40
@@ -208,8 +209,8 @@ func TestALaneThatFillsTheQueueKeepsNoOtherOut(t *testing.T) {
 
 func TestRoomIsWhatSubmitTakesAndOnRoomSaysWhenThereIsMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told int
-		p, stop := riding(t, pool.Config{Size: 1, QueueLimit: 4, OnRoom: func() { told++ }}, func(int) {},
+		var calls int
+		p, stop := riding(t, pool.Config{Size: 1, QueueLimit: 4, OnRoom: func() { calls++ }}, func(int) {},
 			func(*rider, pool.Attempt) pool.Verdict { time.Sleep(time.Second); return ok })
 		defer stop()
 		for lane, want := range []int{4, 2, 1, 1, 1} {
@@ -230,11 +231,11 @@ func TestRoomIsWhatSubmitTakesAndOnRoomSaysWhenThereIsMore(t *testing.T) {
 		if err := p.Add(&rider{lane: 0}, func(pool.Result[*rider, int]) {}); err != nil || p.Stats().PoolSize != 1 {
 			t.Error(err)
 		}
-		before := told
+		before := calls
 		p.Recall(func(r *rider) bool { return r.lane == 0 })
 		synctest.Wait()
-		if told != before+1 || p.Room(0) != 1 {
-			t.Errorf("told %d times of the room for %d jobs", told-before, p.Room(0))
+		if calls != before+1 || p.Room(0) != 1 {
+			t.Errorf("called %d times about the room for %d jobs", calls-before, p.Room(0))
 		}
 	})
 }

@@ -1,18 +1,18 @@
 package pool
 
-// Laned is what a job's In may implement where several parties share the pool: jobs with different lanes are started by
-// turns, one of each lane that has any. Lanes should be few, for what the pool keeps of one stays. Without it all jobs are
-// in lane 0. Lane is called by Submit and must always return the same.
+// Laned is what a job's In may implement where several parties share the pool: lanes that have jobs take turns, and one
+// job starts each turn. Lanes should be few, as the pool never forgets one. Without it all jobs are in lane 0. Submit
+// calls Lane, which must always return the same number.
 type Laned interface {
 	Lane() int
 }
 
-// line holds the jobs without an attempt. Those of one lane start in the order of submission. The lanes that have any take
-// turns, and one that joins is last in the present turn: between any two starts, the counts of lanes that had jobs in line
-// throughout differ by at most one.
+// line holds the jobs without an attempt. Those of one lane start in the order of submission. The lanes that have any
+// take turns, and one that joins is last in the present turn: between any two starts, the counts of lanes that had jobs
+// in line throughout differ by at most one.
 //
-// A single attempt starts after as many jobs as were in line when it came, of whatever lanes. With one lane that is the
-// order of submission; with several, lanes don't wait longer for single attempts than they would in one queue.
+// A single attempt starts after as many jobs as were in line when it arrived, whatever their lanes. With one lane that
+// is the order of submission; with several, lanes wait no longer for single attempts than they would in one queue.
 type line struct {
 	lanes      map[int]*lane
 	head, tail *lane // those with jobs, in the order of their turns
@@ -78,7 +78,7 @@ func (l *line) take(t *task) {
 	}
 }
 
-// enqueue gives a lane with jobs the last turn.
+// enqueue puts a lane with jobs last in the order of turns.
 func (l *line) enqueue(v *lane) {
 	if l.head == nil {
 		l.head = v

@@ -8,18 +8,17 @@ import (
 )
 
 // ErrPaused is in the error of a single attempt that was not made because the pool is paused; the error also wraps the
-// error that pauses it, and ErrOutage where that may pass by itself.
+// cause of the pause, and ErrOutage where the pause may end by itself.
 var ErrPaused = errors.New("pool is paused")
 
 // Once is a second entrance to a pool, for jobs of another type, each of which is one attempt: whatever the verdict, it
-// is the job's result, and whether to ask again is the caller's business. Such attempts share slots, laws, gates and
-// statistics with the jobs of the pool. Each starts after as many new jobs as were in line when it came, whatever their
-// lanes.
+// is the job's result, and retrying is up to the caller. Such attempts share slots, laws, gates and statistics with the
+// jobs of the pool. Each starts after as many new jobs as were in line when it arrived, whatever their lanes.
 //
-// They never hold up the other jobs: none waits in the pool for another attempt, none takes a place of
-// Config.QueueLimit, and a fatal verdict pauses nothing. While the pool is paused they end at once, with ErrPaused.
-// How many there are at a time is for the caller to bound; as many as Config.Size leave new jobs at least their share by
-// count. Make it with [NewOnce]. All methods are safe for concurrent use.
+// They never block the other jobs: none waits in the pool for another attempt, none takes a place of
+// Config.QueueLimit, and a fatal verdict does not pause the pool. While the pool is paused they end at once, with
+// ErrPaused. The caller bounds how many there are at a time; with up to Config.Size of them new jobs still get at least
+// their share by count. Make it with [NewOnce]. All methods are safe for concurrent use.
 type Once[In, Out any] struct {
 	call  Func[In, Out]
 	inbox *inbox
@@ -30,11 +29,11 @@ func NewOnce[In, Out, PoolIn, PoolOut any](p *Pool[PoolIn, PoolOut], call Func[I
 	return &Once[In, Out]{call: call, inbox: p.sched.inbox}
 }
 
-// Do makes one attempt at in and waits for its end. The pool must run, or have run. What went wrong is in the Result:
-// the verdict's error, or one that wraps ErrStopped, ErrHandedBack or ErrPaused where no attempt was made.
+// Do makes one attempt at in and waits for its end. The pool must run, or have run. Errors are in the Result: the
+// verdict's error, or one that wraps ErrStopped, ErrHandedBack or ErrPaused where no attempt was made.
 //
-// Ctx governs the wait for the attempt's turn alone: when it ends before, the Result holds its cause and class
-// Cancelled, and no attempt is made. An attempt that has begun is waited for; it ends early only with the pool's own
+// Ctx governs only the wait for the attempt's turn: when it ends before that, the Result holds its cause and class
+// Cancelled, and no attempt is made. Do waits for an attempt that has begun; that ends early only with the pool's own
 // context.
 func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
 	var result Result[In, Out]
@@ -59,7 +58,7 @@ func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
 	case <-finished:
 	case <-ctx.Done():
 		if !j.claimed.Swap(true) {
-			o.inbox.withdraw()
+			o.inbox.withdrawSingle()
 			return Result[In, Out]{In: in, Err: context.Cause(ctx), Class: Cancelled, Finished: time.Now()}
 		}
 		<-finished
@@ -77,14 +76,14 @@ func (s *scheduler) refuse(t *task) {
 	s.finish(t, err, class, s.tick)
 }
 
-// turnAway ends the single attempts that wait, for the pool pauses.
-func (s *scheduler) turnAway() {
+// refuseSingles ends the waiting single attempts because the pool pauses.
+func (s *scheduler) refuseSingles() {
 	for _, t := range s.fresh.removeSingles(func(*task) bool { return true }) {
 		s.refuse(t)
 	}
 }
 
-// abandon forgets the single attempts that nobody waits for any more: while nothing can go out they would pile up.
+// abandon drops the single attempts whose callers have given up: while no attempt can go they would pile up.
 func (s *scheduler) abandon() {
 	for _, t := range s.fresh.removeSingles((*task).withdrawn) {
 		s.finish(t, ErrHandedBack, Cancelled, s.tick)
@@ -106,7 +105,7 @@ func (s *scheduler) settleOnce(t *task) {
 		t.att.CapacityRetries++
 	}
 	if at := &s.servers[t.att.Server]; v.inDoubt() && !at.out() {
-		at.health.share.failed() // nobody else counts it, and unlike a job's it never goes again
+		at.health.share.failed() // it is counted nowhere else, and unlike a job's it is never retried
 	}
 	s.finish(t, v.Err, v.Class, t.ended)
 }

@@ -50,7 +50,7 @@ func TestASingleAttemptIsTheResultWhateverTheVerdict(t *testing.T) {
 				t.Errorf("%v: %+v", v.Class, stats)
 			}
 			if v.Class == pool.Capacity && stats.CurrentDelay == 0 {
-				t.Error("the law was not told of the rejection")
+				t.Error("the law did not see the rejection")
 			}
 		})
 	}
@@ -144,10 +144,10 @@ func TestSingleAttemptsTakeNoPlaceOfTheQueue(t *testing.T) {
 
 func TestAPausedPoolRefusesSingleAttemptsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mended atomic.Bool
+		var fixed atomic.Bool
 		p := running(t, pool.Config{Size: 1}, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
 			time.Sleep(time.Second)
-			if !mended.Load() {
+			if !fixed.Load() {
 				return 0, badKey
 			}
 			return in, ok
@@ -171,7 +171,7 @@ func TestAPausedPoolRefusesSingleAttemptsAtOnce(t *testing.T) {
 		if r := o.Do(t.Context(), "x"); !errors.Is(r.Err, errKey) {
 			t.Errorf("during the probe: %+v", r)
 		}
-		mended.Store(true)
+		fixed.Store(true)
 		time.Sleep(2 * time.Minute)
 		if r := o.Do(t.Context(), "x"); r.Err != nil {
 			t.Errorf("after the pause: %+v", r)
@@ -250,8 +250,8 @@ func TestAPanicOfASingleAttemptIsItsResult(t *testing.T) {
 	})
 }
 
-// Failures of single attempts are the server's as those of jobs are: beside many of them a server that fails half of all
-// calls passes for ill all the same, and no job is lost to it.
+// Failures of single attempts are the server's as those of jobs are: beside many of them a server that fails half of
+// all calls passes for unhealthy all the same, and no job is lost to it.
 func TestFailuresOfSingleAttemptsShowAnIllServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(5, 6))
@@ -281,7 +281,7 @@ func TestFailuresOfSingleAttemptsShowAnIllServer(t *testing.T) {
 		jobs := failed(batch(t, p, 4000))
 		cancel()
 		all.Wait()
-		if len(jobs) > 8 { // before it is known to be ill
+		if len(jobs) > 8 { // before it is known to be unhealthy
 			t.Errorf("%d jobs failed: %v", len(jobs), jobs)
 		}
 	})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// falseAlarmProbes is how many probes, the successful one included, an outage has at most that may have been none: 3 s.
+// falseAlarmProbes is the most probes, the successful one included, of an outage that may have been a false alarm: 3 s.
 const falseAlarmProbes = 4
 
 // holdCheck is how often the jobs that an outage holds are looked through for those held too long.
@@ -14,8 +14,8 @@ const holdCheck = time.Second
 // out reports whether the server is in an outage.
 func (v *server) out() bool { return v.breaker.isOpen() }
 
-// openBreaker opens the breaker of a server. What its failures said of the jobs that met them is void: they wait, and
-// lose nothing.
+// openBreaker opens the breaker of a server. Its failures in doubt no longer count against the jobs that met them:
+// these wait, and lose no attempt.
 func (s *scheduler) openBreaker(at int, err error) {
 	v := &s.servers[at]
 	since := v.health.since
@@ -26,24 +26,24 @@ func (s *scheduler) openBreaker(at int, err error) {
 	}
 	v.checked = s.tick
 	if at > 0 {
-		s.comeBack(v)
+		s.returnToFirst(v)
 	}
 	s.delayAgain()
 	s.showPause()
 }
 
-// comeBack makes the jobs that wait at a fallback wait at the first server again: it may long be back itself.
-func (s *scheduler) comeBack(v *server) {
+// returnToFirst moves the jobs that wait at a fallback back to the first server, which may have recovered long ago.
+func (s *scheduler) returnToFirst(v *server) {
 	here := func(t *task) bool { return &s.servers[t.server] == v }
 	for _, t := range append(v.ready.remove(here), s.delayed.remove(here)...) {
-		s.goTo(t, 0)
+		s.moveTo(t, 0)
 		s.servers[0].ready.push(t)
 	}
 }
 
-// closeBreaker closes the breaker of a server. An outage of a few probes may have been none, but jobs beside each other
-// that always fail: in a sequential pool, which has no others in flight, those that fail again make no further one, else
-// it would go from one to the next.
+// closeBreaker closes the breaker of a server. An outage of a few probes may have been a false alarm, caused by
+// adjacent jobs that always fail: in a sequential pool, which has no others in flight, those that fail again cause no
+// further outage, else one would follow the other.
 func (s *scheduler) closeBreaker(at int, success bool) {
 	if b := &s.servers[at].breaker; success && s.cfg.Size == 1 && b.Probes <= falseAlarmProbes {
 		for _, t := range b.voided {
@@ -56,15 +56,15 @@ func (s *scheduler) closeBreaker(at int, success bool) {
 	s.showPause()
 }
 
-// restart lets the law of a server begin again: what it has learned is void.
+// restart resets the law of a server: what it has learned is void.
 func (s *scheduler) restart(at int) {
 	s.servers[at].law.Restart(s.tick)
 }
 
-// sensed acts on the verdict on t while the server that it asked is out. The breaker closes with the first answer that no
-// sick server gives, to a probe or to a call that went after the first failure; one that went before may have been served
-// before.
-func (s *scheduler) sensed(t *task) {
+// settleOutage acts on the verdict on t while the server that it called is out. The breaker closes with the first
+// answer of a healthy server to a probe, or to a call that went after the first failure; one that went before may have
+// been served before it.
+func (s *scheduler) settleOutage(t *task) {
 	b, v := &s.servers[t.att.Server].breaker, &t.verdict
 	probe := t.att.Probe && !t.att.Dispatched.Before(b.opened)
 	if t == b.probe {
@@ -73,7 +73,7 @@ func (s *scheduler) sensed(t *task) {
 	switch {
 	case v.void() || v.Class == Cancelled || isPanic(v.Err):
 		if probe {
-			b.Next = s.tick // it found out nothing
+			b.Next = s.tick // it is no evidence
 		}
 	case v.inDoubt():
 		if probe {
@@ -87,12 +87,12 @@ func (s *scheduler) sensed(t *task) {
 	}
 }
 
-// outageProbe returns the job that probes a server in an outage now, and the server. If there is none, next is the instant
-// at which there will be one, zero if that depends on an event or on time alone, see due.
+// outageProbe returns the job that probes a server in an outage now, and the server. If there is none, next is the
+// instant at which there will be one, zero if that depends on an event or on time alone, see due.
 func (s *scheduler) outageProbe() (t *task, at int, next time.Time) {
 	for at := range s.servers {
 		v := &s.servers[at]
-		if !v.out() || !v.breaker.lets(s.tick) {
+		if !v.out() || !v.breaker.mayProbe(s.tick) {
 			continue
 		}
 		t := s.outageProber(at)
@@ -108,7 +108,7 @@ func (s *scheduler) outageProbe() (t *task, at int, next time.Time) {
 	return nil, 0, next
 }
 
-// outageProber returns the job that would probe a server: one that waits there, or that may go past those before it.
+// outageProber returns the job that probes a server next: one that waits there, or that may go past those before it.
 func (s *scheduler) outageProber(at int) *task {
 	for i := at; i >= 0; i-- {
 		if i < at && !s.passed(i) {
@@ -129,7 +129,7 @@ func (s *scheduler) stuckSince(at int) (since time.Time) {
 		case v.out():
 			since = later(since, v.breaker.Since)
 		case i > at && v.shut.After(s.tick):
-			since = later(since, v.shut.Add(-s.cfg.ProbeInterval)) // see shun
+			since = later(since, v.shut.Add(-s.cfg.ProbeInterval)) // see skipServer
 		default:
 			return time.Time{}
 		}
@@ -140,7 +140,7 @@ func (s *scheduler) stuckSince(at int) (since time.Time) {
 	return since
 }
 
-// stuck reports whether that is so at the first server.
+// stuck reports whether the jobs of the first server have nowhere to go.
 func (s *scheduler) stuck() bool { return !s.stuckSince(0).IsZero() }
 
 // endHolds fails the jobs that an outage has held for Config.OutageHold.
@@ -165,7 +165,7 @@ func (s *scheduler) endHolds() {
 	}
 }
 
-// outageDue returns the instant at which an outage needs a look; zero: none will by itself.
+// outageDue returns the instant at which the scheduler must look at an outage again; zero: none by itself.
 func (s *scheduler) outageDue() (at time.Time) {
 	for i := range s.servers {
 		v := &s.servers[i]
@@ -188,28 +188,25 @@ func (s *scheduler) outageDue() (at time.Time) {
 	return at
 }
 
-// Shortages. Where this machine has no descriptor, port or buffer left, the calls in flight are as many as it can bear: no
-// more go until some end, and one more is tried from time to time. Where nothing is in flight, nothing is going to be given
-// back, and the pool pauses.
+// Shortages. Where this machine has no descriptor, port or buffer left, the calls in flight are as many as it can bear:
+// no more go until some end, and one more is tried from time to time. With no call in flight none will release what is
+// missing, so the pool pauses.
 
-const (
-	// One more call in flight is tried so often. Where fewer are wanted it is allowed all the same, else a shortage that is
-	// long over would be reported until as many are.
-	shortageGrowth = 5 * time.Second
-)
+// shortageGrowth is how often one more call in flight is allowed. It is allowed even where fewer are wanted, else a
+// shortage that is long over would be reported until that many are.
+const shortageGrowth = 5 * time.Second
 
-// shortage bounds the calls in flight; room 0: it does not.
+// shortage bounds the calls in flight. Its zero value does not.
 type shortage struct {
-	room  int
-	grown time.Time
-	err   error
+	room  int       // most calls in flight, at least 1; 0: no shortage
+	grown time.Time // when room last changed
 }
 
-// shortOf acts on a verdict that this machine was short of something for t, which waits on unharmed.
-func (s *scheduler) shortOf(t *task) {
+// limitCalls acts on a verdict that this machine was short of something for t, which keeps its place and its attempts.
+func (s *scheduler) limitCalls(t *task) {
 	s.putBack(t)
 	begins := s.shortage.room == 0
-	s.shortage = shortage{room: max(1, s.counts.InFlight), grown: s.tick, err: t.verdict.Err}
+	s.shortage = shortage{room: max(1, s.counts.InFlight), grown: s.tick}
 	s.counts.Shortage = t.verdict.Err
 	if begins {
 		s.cfg.OnShortage(t.verdict.Err)
@@ -229,14 +226,14 @@ func (s *scheduler) slots() int {
 		h.room, h.grown = h.room+1, s.tick
 	}
 	if h.room >= s.cfg.Size {
-		s.enough()
+		s.endShortage()
 		return s.cfg.Size
 	}
 	return h.room
 }
 
-// enough ends a shortage.
-func (s *scheduler) enough() {
+// endShortage ends a shortage.
+func (s *scheduler) endShortage() {
 	if s.shortage.room == 0 {
 		return
 	}

@@ -23,8 +23,8 @@ var (
 	sickOnce = pool.Verdict{Class: pool.Permanent, Origin: pool.OfServer, Err: errGateway} // "do not retry"
 )
 
-// world is a server, or several, with outages. A call that meets one fails after 5 ms, and one that is under way when it
-// begins fails at that moment.
+// world is a server, or several, with outages. A call that meets one fails after 5 ms, and one that is under way when
+// it begins fails at that moment.
 type world struct {
 	took    time.Duration         // by a call that succeeds
 	spread  time.Duration         // by how much it varies from job to job
@@ -214,7 +214,7 @@ func TestFailuresAtRandomAreTheJobs(t *testing.T) {
 				t.Errorf("job %d: %v after %d attempts, want %d", i, results[i].Err, a, n+1)
 			}
 		}
-		// And where by chance a third fails for a while the server passes for ill, which saves some jobs.
+		// And where by chance a third fails for a while the server passes for unhealthy, which saves some jobs.
 		if n := len(failed(results)); n > want || n < want*6/10 {
 			t.Errorf("%d jobs failed, want %d", n, want)
 		}
@@ -224,8 +224,9 @@ func TestFailuresAtRandomAreTheJobs(t *testing.T) {
 	})
 }
 
-// A server that fails half of all calls is ill, though it has successes: no job is lost to it, and it is no outage. While
-// that is not known, in the first seconds, three attempts are all, and a few failures in a row may pass for an outage.
+// A server that fails half of all calls is unhealthy, though it has successes: no job is lost to it, and it is no
+// outage. While that is not known, in the first seconds, three attempts are all, and a few failures in a row may pass
+// for an outage.
 func TestAServerThatFailsHalfOfAllCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(5, 6))
@@ -246,8 +247,9 @@ func TestAServerThatFailsHalfOfAllCalls(t *testing.T) {
 	})
 }
 
-// A server that becomes ill is noticed before jobs have used up their attempts. And it does not pass for a healthy one
-// when the pool sends less, at the end, and only successes are left to come: failures take a moment, successes a second.
+// A server that becomes unhealthy is noticed before jobs have used up their attempts. And it does not pass for a
+// healthy one when the pool sends less, at the end, and only successes are left to come: failures take a moment,
+// successes a second.
 func TestAServerThatFailsHalfOfAllCallsFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -358,10 +360,10 @@ func TestJobsFailWhenAnOutageHoldsThemTooLong(t *testing.T) {
 	})
 }
 
-// What a job was told to wait by a sick server ends with the outage.
+// The wait that an unhealthy server asked of a job ends with the outage.
 func TestAWaitThatASickServerAskedForEndsWithTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := world{took: time.Second, outages: []outage{{5 * time.Second, 12 * time.Second, told(sick, time.Hour)}}}
+		w := world{took: time.Second, outages: []outage{{5 * time.Second, 12 * time.Second, withWait(sick, time.Hour)}}}
 		p := w.running(t, pool.Config{Size: 8, QueueLimit: 100})
 		if jobs := failed(batch(t, p, 100)); jobs != nil {
 			t.Errorf("jobs %v failed", jobs)

@@ -1,11 +1,10 @@
 package pool
 
 import (
-	"fmt"
 	"time"
 )
 
-// PauseKind says what kind of trouble holds a pool.
+// PauseKind is the kind of problem that pauses a pool.
 type PauseKind uint8
 
 // The kinds. The zero value is NotPaused.
@@ -13,67 +12,68 @@ const (
 	NotPaused     PauseKind = iota
 	FatalError              // a fatal verdict
 	WrongSettings           // the same verdict about every job
-	Outage                  // the server, or the way to it, is out
-	Shortage                // this machine is short of something, and no call is in flight that could give it back
+	Outage                  // the server, or the network path to it, is out
+	Shortage                // this machine is short of something, and no call is in flight that could release it
 )
 
 var pauseNames = [...]string{"", "fatal", "settings", "outage", "shortage"}
 
 // String returns the kind in one word in lower case; empty for NotPaused.
-func (k PauseKind) String() string {
-	if int(k) < len(pauseNames) {
-		return pauseNames[k]
-	}
-	return fmt.Sprintf("pause(%d)", uint8(k))
-}
+func (k PauseKind) String() string { return nameOf(k, pauseNames[:], "pause") }
 
-// Pause is what holds a pool: no attempt goes but probes, until one finds that the trouble is over.
+// Pause describes why a pool is paused: only probes go out, until one finds that the problem is over.
 type Pause struct {
+	// Kind is NotPaused in the zero value, which describes a pool that runs.
 	Kind PauseKind
 	// Err is the error of the latest probe, or the one that began the pause.
 	Err error
-	// Since is when the trouble began: for an outage the first failure after the last success.
+	// Since is when the problem began: for an outage the first failure after the last success.
 	Since time.Time
 	// Next is the instant of the next probe; one in the past waits for a job, or for the verdict on the last probe.
 	Next time.Time
 	// Probes counts those that have been sent.
 	Probes int
-	// Lost counts, in an outage, the calls that were sent and brought nothing since it began, probes included. They may have
-	// been paid for.
+	// Lost counts, in an outage, the calls that were sent and got no answer since it began, probes included. They may
+	// have been paid for.
 	Lost int
-	// Server is the one in trouble: 0 for the first, n for the n-th fallback.
+	// Server is the one concerned: 0 for the first, n for the n-th fallback.
 	Server int
-	// Passed says, of a pause that is over, that the server is still out and jobs go past it to a fallback.
+	// Passed means, of a pause that is over, that the server is still out and jobs go past it to a fallback.
 	Passed bool
 }
 
-// The waits between the probes of an outage or a shortage: short at first, for most last seconds, then in proportion to
+// The waits between the probes of an outage or a shortage: short at first, as most last seconds, then in proportion to
 // how long it has lasted. So an outage of half a minute costs some 25 probes and ends within 1.25 s of the server's
-// return, and one of an hour costs 150. Probes that reach no server cost nothing, so they go on longer as often: the end
-// of an outage of two minutes is noticed within a second, and one of an hour costs 530 connections that are refused.
+// return, and one of an hour costs 150. Probes that reach no server are free, so their frequency drops later: the end
+// of an outage of two minutes is noticed within a second, and one of an hour costs 530 refused connections.
 const (
 	firstProbeWait = 250 * time.Millisecond
 	probeWait      = 1200 * time.Millisecond
-	probeAgeShare  = 24 // a wait is at most one of so many parts of the age
+	probeAgeShare  = 24 // a wait is at most the age divided by this
 
 	unreachedWait     = time.Second
 	unreachedAgeShare = 120
 )
 
-// breaker is open while nothing may go but probes. It belongs to no job: the one that met the trouble may be recalled,
-// and whichever is first in line when a probe is due finds out whether it is gone. Without a job it stays open until one
-// comes.
+// breaker is open while only probes may go. It belongs to no job: the one that met the problem may be recalled, and
+// whichever is first in line when a probe is due finds out whether it is over. Without a job it stays open until one
+// arrives.
 type breaker struct {
-	Pause // as it is shown; its Kind is NotPaused while the breaker is closed
+	Pause // as reported; zero while the breaker is closed, as is all below but voided
 
-	opened    time.Time
-	wait      time.Duration // between the last two probes
-	probe     *task         // the latest one, while it is in flight
+	opened time.Time
+	wait   time.Duration // between the last two probes
+	voided []*task       // jobs whose failures do not count because of it
+
+	// The probe in flight: at most one is waited for. One that outlasts patience no longer keeps the next from going,
+	// and its verdict counts when it comes.
+	probe     *task         // the latest one; nil once its verdict is there
 	sent      time.Time     // when it went
-	patience  time.Duration // after which the next may go although its verdict is not there; 0: never
-	unreached bool          // the latest probe of an outage reached no server
-	voided    []*task       // jobs whose failures do not count because of it
-	round     int           // probes that had gone when this round began: each job that waits is the probe once in a round
+	patience  time.Duration // 0: unlimited
+	unreached bool          // the latest verdict on a probe of an outage: it reached no server
+
+	// round is scheduler.probes as of the start of this round: each waiting job is the probe at most once in a round.
+	round int
 }
 
 func (b *breaker) isOpen() bool { return b.Kind != NotPaused }
@@ -89,14 +89,14 @@ func (b *breaker) next() time.Time {
 	return later(b.Next, b.sent.Add(b.patience))
 }
 
-// lets reports whether a probe may go.
-func (b *breaker) lets(now time.Time) bool {
+// mayProbe reports whether a probe may go.
+func (b *breaker) mayProbe(now time.Time) bool {
 	at := b.next()
 	return !at.IsZero() && !at.After(now)
 }
 
-// probes notes that t goes as a probe.
-func (b *breaker) probes(now time.Time, t *task, interval time.Duration) {
+// probeSent records that t goes as a probe, and schedules the next one.
+func (b *breaker) probeSent(now time.Time, t *task, interval time.Duration) {
 	b.probe, b.sent = t, now
 	b.Probes++
 	if b.Kind == Outage || b.Kind == Shortage {
@@ -113,7 +113,7 @@ func (b *breaker) probes(now time.Time, t *task, interval time.Duration) {
 func (b *breaker) steady() bool { return b.Kind == FatalError || b.Kind == WrongSettings }
 
 // pauseAll opens the pool's own breaker because of an error of a server, the one that t met. While it is open, others
-// whose calls are in flight may bring such an error too: only that of a probe puts off the next probe.
+// whose calls are in flight may meet such an error too: only that of a probe postpones the next probe.
 func (s *scheduler) pauseAll(kind PauseKind, server int, err error, t *task) {
 	b := &s.pause
 	if b.isOpen() && b.Kind == kind && t != b.probe {
@@ -136,14 +136,14 @@ func (s *scheduler) pauseAll(kind PauseKind, server int, err error, t *task) {
 	s.showPause()
 }
 
-// probed acts on the verdict on the probe of the pool's own breaker. One like that which opened it does so again, see
-// pauseAll. A probe that was cut off found out nothing, so the next in line goes at once.
-func (s *scheduler) probed(t *task) {
+// settleProbe acts on the verdict on the probe of the pool's own breaker. An error like the one that opened it opens it
+// again, see pauseAll. A probe that was cut off is no evidence, so the next in line goes at once.
+func (s *scheduler) settleProbe(t *task) {
 	b, v := &s.pause, &t.verdict
 	again := v.Class == Fatal
 	switch b.Kind {
 	case WrongSettings:
-		again = again || v.Class != OK && v.Class != Cancelled // what else it met says nothing about the settings
+		again = again || v.Class != OK && v.Class != Cancelled // another error is no evidence about the settings
 		b.Next, b.Err = s.tick.Add(s.cfg.ProbeInterval), v.Err
 	case Shortage:
 		again = v.Origin == OfHost
@@ -157,13 +157,14 @@ func (s *scheduler) probed(t *task) {
 	}
 }
 
+// resume closes the pool's own breaker.
 func (s *scheduler) resume() {
 	switch s.pause.Kind {
 	case WrongSettings:
 		s.restart(s.pause.Server)
 	case Shortage:
 		s.restart(s.pause.Server)
-		s.enough()
+		s.endShortage()
 	case NotPaused, FatalError, Outage:
 	}
 	s.pause = breaker{}
@@ -173,11 +174,11 @@ func (s *scheduler) resume() {
 // paused reports whether the pool's own breaker is open.
 func (s *scheduler) paused() bool { return s.pause.isOpen() }
 
-// held reports whether no job may go but as a probe.
+// held reports whether jobs may go only as probes.
 func (s *scheduler) held() bool { return s.counts.Pause.Kind != NotPaused }
 
-// showPause brings what is shown up to date, and tells of a pause that begins or ends. A pool is paused by its own
-// breaker, and by that of the first server where jobs can't go past it.
+// showPause updates the pause that Stats reports, and calls OnPause or OnResume when one begins or ends. A pool is
+// paused by its own breaker, and by that of the first server where jobs cannot go past it.
 func (s *scheduler) showPause() {
 	before, now := s.counts.Pause, s.pause.Pause
 	if now.Kind == NotPaused && s.stuck() {
@@ -196,7 +197,7 @@ func (s *scheduler) showPause() {
 	if now.Kind == NotPaused {
 		s.heldFor += s.tick.Sub(s.heldSince)
 	} else {
-		s.turnAway()
+		s.refuseSingles()
 		s.cfg.OnPause(now)
 	}
 	s.delayAgain()
@@ -204,12 +205,12 @@ func (s *scheduler) showPause() {
 
 // firstProbe is first for a pool whose own breaker is open.
 func (s *scheduler) firstProbe() (t *task, at int, next time.Time) {
-	if !s.pause.lets(s.tick) {
+	if !s.pause.mayProbe(s.tick) {
 		return nil, 0, time.Time{}
 	}
 	for at := range s.servers {
-		// The first server goes before, for it is the one whose errors pause the pool: what a fallback says proves little,
-		// and is better only than to wait for ever.
+		// The first server takes precedence, as its errors pause the pool: an answer of a fallback proves little and
+		// only beats waiting without end.
 		t = s.prober(&s.pause, at)
 		if t == nil {
 			continue
@@ -222,9 +223,9 @@ func (s *scheduler) firstProbe() (t *task, at int, next time.Time) {
 	return nil, 0, time.Time{}
 }
 
-// prober returns the job of those that wait at a server that probes next for a breaker, or nil: the oldest, and where the
-// job itself may be what is wrong the oldest that has not been a probe in this round, so that it can't hold the door. A
-// probe for another breaker counts too, else one job could hold the doors of two that take turns.
+// prober returns the job that probes next for a breaker, of those that wait at a server, or nil: the oldest, and where
+// the job itself may be the problem the oldest that has not been a probe in this round, so that it cannot keep the
+// breaker open. A probe for another breaker counts too, else one job could keep two open by turns.
 func (s *scheduler) prober(b *breaker, at int) *task {
 	ready := &s.servers[at].ready
 	if b.Kind == FatalError || b.Kind == Shortage {
@@ -237,7 +238,7 @@ func (s *scheduler) prober(b *breaker, at int) *task {
 		return s.fresh.firstJob()
 	}
 	var t *task
-	if at == 0 { // one that has not failed tells most
+	if at == 0 { // one that has not failed is the best evidence
 		t = s.fresh.firstJob()
 	}
 	if t == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// account is a call to a server whose key is bad until it is fixed. An attempt at a job that nobody wants any more is not
-// made.
+// account is a call to a server whose key is bad until it is fixed. An attempt at a job that nobody wants any more is
+// not made.
 type account struct {
 	took time.Duration
 
@@ -82,8 +82,8 @@ func (a *account) submit(t *testing.T, p *pool.Pool[int, int], ins ...int) {
 	}
 }
 
-// The job that met the error goes to somebody else while its probe is on its way: nobody proved that the error is gone, so
-// the next in line finds out, at once.
+// The job that met the error goes to somebody else while its probe is on its way: nobody proved that the error is gone,
+// so the next in line finds out, at once.
 func TestAProbeThatIsCutOffDoesNotResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a account
@@ -130,8 +130,8 @@ func TestAProbeInFlightIsNotRecalled(t *testing.T) {
 	})
 }
 
-// Everything that waits can be recalled, and the pool without jobs stays paused: the next one that comes probes, as soon
-// as the probe is due.
+// Everything that waits can be recalled, and the pool without jobs stays paused: the next one that comes probes, as
+// soon as the probe is due.
 func TestAPauseBelongsToNoJob(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -174,7 +174,7 @@ func TestAPauseBelongsToNoJob(t *testing.T) {
 	}
 }
 
-// A job that was told to wait probes when it may, where there is no other.
+// A job that the server asked to wait probes when it may, where there is no other.
 func TestADelayedJobProbesWhenItsWaitIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -184,7 +184,7 @@ func TestADelayedJobProbesWhenItsWaitIsOver(t *testing.T) {
 				time.Sleep(time.Second)
 				return 0, badKey
 			case a.Number == 1:
-				return 0, told(busy, 5*time.Minute)
+				return 0, withWait(busy, 5*time.Minute)
 			default:
 				return 0, ok
 			}
@@ -231,7 +231,8 @@ func TestANewJobThatProbesHasItsWholeRowTimeout(t *testing.T) {
 	})
 }
 
-// A fallback proves nothing about the first server's key: while a job waits that asks the first server, that one probes.
+// A fallback proves nothing about the first server's key: while a job waits that asks the first server, that one
+// probes.
 func TestTheFirstServerIsProbedThoughAnOlderJobWaitsForAFallback(t *testing.T) {
 	for name, recalled := range map[string]bool{"with a job for the first": false, "without": true} {
 		t.Run(name, func(t *testing.T) {
@@ -246,7 +247,7 @@ func TestTheFirstServerIsProbedThoughAnOlderJobWaitsForAFallback(t *testing.T) {
 					case in == 0 && a.Server == 0:
 						return 0, reset
 					case in == 0 && a.CapacityRetries == 0:
-						return 0, told(busy, 30*time.Second)
+						return 0, withWait(busy, 30*time.Second)
 					case in == 0:
 						return 0, ok
 					default:

@@ -41,7 +41,8 @@ func TestAPoisonJobFailsAfterItsAttempts(t *testing.T) {
 	}
 }
 
-// Poison jobs at the end of all, when no other is left to tell, end by their attempts; the rest of an input may be such.
+// Poison jobs at the end of all, when no other is left to tell, end by their attempts; the rest of an input may be
+// such.
 func TestPoisonJobsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := world{took: time.Second, spread: 500 * ms, poison: map[int]pool.Verdict{}}
@@ -112,8 +113,8 @@ func TestNeighboursThatAlwaysFail(t *testing.T) {
 	}
 }
 
-// Jobs that always time out are told from an outage by the others that succeeded meanwhile, though none is left to ask
-// when the first of them fails: the queue is full behind them.
+// Jobs that always time out are distinguished from an outage by the others that succeeded meanwhile, though none is
+// left to ask when the first of them fails: the queue is full behind them.
 func TestJobsThatTimeOutWhenAllOthersAreDone(t *testing.T) {
 	for _, n := range []int{2, 12} {
 		synctest.Test(t, func(t *testing.T) {
@@ -136,8 +137,8 @@ func TestJobsThatTimeOutWhenAllOthersAreDone(t *testing.T) {
 	}
 }
 
-// While one call lasts long there is nobody to tell whose the failures of a job are. Each call may have to be paid for, so
-// they become fewer.
+// While one call lasts long there is nobody to tell whose the failures of a job are. Each call may have to be paid for,
+// so they become fewer.
 func TestAPoisonJobBesideALongCallIsTriedLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := running(t, pool.Config{Size: 4, Rand: rand.New(rand.NewPCG(1, 2)).Float64}, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {

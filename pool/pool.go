@@ -1,26 +1,31 @@
-// Package pool makes calls to a server that may say "not now", many at a time and as fast as it allows.
+// Package pool makes calls to a rate-limited server, many at a time and as fast as the server allows.
 //
-// A job is done when its call succeeds or fails for good. Until then the pool calls again: after a capacity error for
-// ever and through the shared pacer, after a transient error a bounded number of times with exponential backoff and
+// A job is done when its call succeeds or fails for good. Until then the pool retries: after a capacity error without
+// limit and through the shared pacer, after a transient error a bounded number of times with exponential backoff and
 // full jitter. A slot is held only while a call is in flight. Every attempt, first or retry, goes through one pacer,
-// whose law ([aimd.Classic], [aimd.Adaptive]) says when the next may go; the oldest retry goes before any new job.
-// A fatal error, one about the caller rather than the job, holds everything and probes until it is fixed. So does an
-// outage of the server, and an error that all jobs meet: a failure is a job's own only while others succeed around it.
+// whose law ([aimd.Classic], [aimd.Adaptive]) decides when the next may go; the oldest retry precedes any new job. A
+// fatal error, one about the caller rather than the job, pauses the pool, which probes until the cause is fixed. So do
+// an outage of the server and an error that all jobs meet: a failure counts against a job only while others succeed.
 //
 // Parties that share a pool have a lane each, and the lanes take turns: see [Laned].
 //
 // Single attempts at jobs of another type may go through the same pool: see [Once].
 //
-// Other servers may stand by as fallbacks, each with a law of its own. Gates bound what goes out: attempts a
-// minute, weight a minute, attempts at a time.
+// Other servers may serve as fallbacks, each with its own law. Gates bound what goes out: attempts per minute, weight
+// per minute, attempts in flight.
 //
 //	p, err := pool.New(pool.Config{Size: 16, Retry: pool.DefaultRetry()}, call)
 //	...
 //	go p.Run(ctx)                                  // cancel ctx to stop at once
 //	err = p.Submit(ctx, row, func(r pool.Result[Row, Reply]) { ... })
-//	p.Drain()                                      // or stop softly: finish the calls in the air
+//	p.Drain()                                      // or stop softly: finish the calls in flight
 //
 // One goroutine owns all state, so callbacks never run at the same time and statistics are consistent.
+//
+// The files, in reading order: pool.go, config.go and verdict.go are the interface; inbox.go is how callers reach the
+// scheduler, scheduler.go its loop. line.go queues new jobs, waiting.go retries; server.go chooses the server,
+// worker.go makes the call. doubt.go decides whose failure an error is, with share.go for the failure rate, settings.go
+// for wrong settings and retry.go for backoff; pause.go and outage.go stop and probe. gate.go and once.go stand alone.
 package pool
 
 import (
@@ -33,15 +38,15 @@ import (
 var (
 	// ErrStopped is returned by Submit and ExecuteBatch once the pool stops: it takes no more jobs.
 	ErrStopped = errors.New("pool is stopped")
-	// ErrHandedBack is the error of a job that the pool gave up unfinished because it stops, or because the job's call
-	// said that it was cancelled. The job may be submitted to another pool.
+	// ErrHandedBack is the error of a job that the pool returned unfinished because it stops, or because the job's call
+	// was cancelled. The job may be submitted to another pool.
 	ErrHandedBack = errors.New("job handed back unfinished")
 	// ErrRowTimeout is in the error of a job that found no capacity, or met transient errors, for Config.RowTimeout.
 	// The error also wraps that of the last attempt.
 	ErrRowTimeout = errors.New("row timeout")
 
-	// ErrOutage is in the error of a job that an outage held for Config.OutageHold, and in that of a single attempt (see
-	// [Once]) that was not made because of an outage or a shortage of this machine.
+	// ErrOutage is in the error of a job that an outage held for Config.OutageHold, and in that of a single attempt
+	// (see [Once]) that was not made because of an outage or a shortage of this machine.
 	ErrOutage = errors.New("held by an outage")
 
 	errRunTwice = errors.New("pool: Run was called before; make a new pool")
@@ -59,7 +64,7 @@ type Pool[In, Out any] struct {
 	started atomic.Bool
 }
 
-// New returns a pool that calls call for each job, or every fault of cfg.
+// New returns a pool that calls call for each job, or all that is wrong with cfg in one error.
 func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -68,11 +73,11 @@ func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
 	return &Pool[In, Out]{call: call, sched: newScheduler(cfg)}, nil
 }
 
-// Run executes jobs until Drain has been called and the calls in the air have ended: then it returns nil. When ctx is
+// Run executes jobs until Drain has been called and the calls in flight have ended: then it returns nil. When ctx is
 // cancelled it stops at once: calls are cancelled, what did not finish is handed back, and Run returns the cause.
 //
-// Every job that Submit took has been done, and every goroutine of the pool has ended, when Run returns. A second Run
-// is an error.
+// When Run returns, done has been called for every job that Submit took, and every goroutine of the pool has ended. A
+// second Run is an error.
 func (p *Pool[In, Out]) Run(ctx context.Context) error {
 	if p.started.Swap(true) {
 		return errRunTwice
@@ -80,25 +85,25 @@ func (p *Pool[In, Out]) Run(ctx context.Context) error {
 	return p.sched.run(ctx)
 }
 
-// Submit gives in to the pool. It blocks while the queue is full, see Config.QueueLimit, and may be called before Run. An
-// error means that the job was not taken and done will not be called: ErrStopped, or the cause of ctx, which governs
-// Submit only, not the job.
+// Submit adds a job to the pool. It blocks while the queue is full, see Config.QueueLimit, and may be called before
+// Run. An error means that the job was not taken and done will not be called: ErrStopped, or the cause of ctx, which
+// governs Submit only, not the job.
 //
 // Jobs of one lane start in the order in which Submit took them, and lanes take turns: see [Laned]. Done is called
-// exactly once, on the pool's own goroutine: no attempt starts until it returns. So it must not block, and must not call
-// Submit, which may block until that very goroutine makes room; Drain and Stats are fine.
+// exactly once, on the pool's own goroutine: no attempt starts until it returns. So it must not block, and must not
+// call Submit, which may block until that very goroutine makes room; Drain and Stats are fine.
 func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.submit(ctx, p.task(in, done))
 }
 
-// Add is Submit for callers that don't wait: it takes the job though the queue may be full, so it is for those who know of
-// [Pool.Room]. The only error is ErrStopped.
+// Add is Submit without blocking: it takes the job even if the queue is full, so callers check [Pool.Room] first. The
+// only error is ErrStopped.
 func (p *Pool[In, Out]) Add(in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.add(p.task(in, done))
 }
 
-// Room returns how many more jobs of a lane (see [Laned]) Submit would take now without waiting; 0 or less: none. It may
-// be more as soon as Config.OnRoom has been called.
+// Room returns how many more jobs of a lane (see [Laned]) Submit would take now without waiting; 0 or less: none. It
+// may be more as soon as Config.OnRoom has been called.
 func (p *Pool[In, Out]) Room(lane int) int {
 	b := p.sched.inbox
 	b.mu.Lock()
@@ -118,12 +123,12 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	return &j.task
 }
 
-// Wake has the pool look again whether an attempt may go: see Config.Held.
+// Wake makes the pool check again whether an attempt may go: see Config.Held.
 func (p *Pool[In, Out]) Wake() { p.sched.inbox.signal() }
 
 // Drain makes the pool stop softly, and returns at once. Submit takes no more jobs. No attempt starts: waiting jobs,
-// those in backoff too, are handed back with ErrHandedBack and class Cancelled. Calls in the air finish, a verdict
-// that asks for another attempt hands its job back, and then Run returns.
+// those in backoff too, are handed back with ErrHandedBack and class Cancelled. Calls in flight finish, a job whose
+// verdict calls for another attempt is handed back, and then Run returns.
 func (p *Pool[In, Out]) Drain() { p.sched.inbox.stop() }
 
 // Recall hands back the waiting jobs, those in backoff too, whose In is stale, with ErrHandedBack and class Cancelled,
@@ -187,14 +192,14 @@ type job[In, Out any] struct {
 	done func(Result[In, Out])
 }
 
-// Dated is what a job's In may implement where jobs wait for room in the pool, and Config.OutageHold is to count from
-// their arrival there. Arrived is called by Submit.
+// Dated is what a job's In may implement where jobs wait for room before they enter the pool: Config.OutageHold then
+// counts from the earlier instant that Arrived returns. Submit calls it.
 type Dated interface {
 	Arrived() time.Time
 }
 
-// Weighted is what a job's In may implement where there are gates: without it every attempt weighs 1. It is asked by the
-// pool's goroutine before an attempt at the server, and must not block.
+// Weighted is what a job's In may implement where there are gates: without it every attempt weighs 1. The pool's
+// goroutine calls Weight before an attempt at the server; it must not block.
 type Weighted interface {
 	Weight(server int) int64
 }

@@ -137,7 +137,7 @@ func TestRetriesTakeUpTheQueue(t *testing.T) {
 		later := pool.Verdict{Class: pool.Capacity, Err: errBusy, Hint: aimd.Hint{RetryAfter: time.Minute}}
 		p := running(t, pool.Config{Size: 4, QueueLimit: 2}, script(later))
 		begin := time.Now()
-		for i := range 4 { // all are in the air before the first is rejected
+		for i := range 4 { // all are in flight before the first is rejected
 			submit(t, p, i, func(result) {})
 			synctest.Wait()
 		}
@@ -216,9 +216,9 @@ func TestVerdictsOfAFaultyFuncStillEndTheJob(t *testing.T) {
 			return in, verdicts[in]
 		})
 		for i, want := range []string{
-			"call failed without saying why",
+			"call failed without a reason",
 			"unknown class(77): bad request",
-			"job handed back unfinished: call failed without saying why",
+			"job handed back unfinished: call failed without a reason",
 		} {
 			if r := batch(t, p, 3)[i]; r.Err == nil || r.Err.Error() != want {
 				t.Errorf("job %d: %v, want %q", i, r.Err, want)

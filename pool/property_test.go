@@ -30,7 +30,7 @@ func anyAttempt(t *rapid.T) attempt {
 	if a.verdict.Class == pool.Fatal {
 		a.verdict.Unsent = rapid.Bool().Draw(t, "unsent")
 	}
-	if rapid.Bool().Draw(t, "told to wait") {
+	if rapid.Bool().Draw(t, "retry after") {
 		a.verdict.Hint.RetryAfter = time.Duration(rapid.IntRange(-1, 5000).Draw(t, "retry after")) * ms
 	}
 	return a

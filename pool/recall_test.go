@@ -10,7 +10,7 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// TestRecallHandsBackWhatWaitsAndNothingElse recalls the even jobs while six are in the air, 2 and 3 are in backoff, and
+// TestRecallHandsBackWhatWaitsAndNothingElse recalls the even jobs while six are in flight, 2 and 3 are in backoff, and
 // the last four in the queue.
 func TestRecallHandsBackWhatWaitsAndNothingElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestRecallHandsBackWhatWaitsAndNothingElse(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if got := p.Stats(); got.InFlight != 6 {
-			t.Fatalf("%d calls in the air, want 6", got.InFlight)
+			t.Fatalf("%d calls in flight, want 6", got.InFlight)
 		}
 		inAir := []int{0, 1, 4, 5, 6, 7} // those that were refused for capacity went again before the next
 		waiting := p.Stats().Waiting

@@ -7,40 +7,40 @@ import (
 )
 
 // RetryConfig bounds the attempts at a job that meets transient errors and spreads them: after the n-th such error
-// the job waits a time uniform in [0, BaseDelay × BackoffFactor^(n-1)], that upper end being at most MaxDelay. The
+// the job waits for a time uniform in [0, BaseDelay × BackoffFactor^(n-1)], the upper end capped at MaxDelay. The
 // zero value is not valid; start from [DefaultRetry].
 type RetryConfig struct {
 	// MaxAttempts is the number of attempts, the first included, that may meet a transient error; at least 1.
 	MaxAttempts int
-	// BaseDelay is the longest wait after the first, at least 0.
+	// BaseDelay is the longest wait after the first transient error, at least 0.
 	BaseDelay time.Duration
-	// BackoffFactor is by how much that grows with each further one, at least 1 and finite.
+	// BackoffFactor multiplies that with each further error, at least 1 and finite.
 	BackoffFactor float64
-	// MaxDelay is the longest wait ever, at least 0.
+	// MaxDelay caps the wait, at least 0.
 	MaxDelay time.Duration
 }
 
-// DefaultRetry returns 3 attempts, the first wait up to 2 s, doubled after each, never more than a minute.
+// DefaultRetry returns 3 attempts with a first wait of up to 2 s, doubled after each error and capped at a minute.
 func DefaultRetry() RetryConfig {
 	return RetryConfig{MaxAttempts: 3, BaseDelay: 2 * time.Second, BackoffFactor: 2, MaxDelay: time.Minute}
 }
 
-// Faults returns every fault of c. Each error begins with the name of the field.
-func (c RetryConfig) Faults() (faults []error) {
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+// Problems returns all that is wrong with c. Each error begins with the name of the field.
+func (c RetryConfig) Problems() (problems []error) {
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.MaxAttempts < 1 {
-		fault("MaxAttempts is %d, must be at least 1", c.MaxAttempts)
+		problem("MaxAttempts is %d, must be at least 1", c.MaxAttempts)
 	}
 	if c.BaseDelay < 0 {
-		fault("BaseDelay is %v, must be at least 0", c.BaseDelay)
+		problem("BaseDelay is %v, must be at least 0", c.BaseDelay)
 	}
-	if !(c.BackoffFactor >= 1) || math.IsInf(c.BackoffFactor, 0) { // so that NaN is a fault too
-		fault("BackoffFactor is %v, must be at least 1 and finite", c.BackoffFactor)
+	if !(c.BackoffFactor >= 1) || math.IsInf(c.BackoffFactor, 0) { // written so that NaN is refused too
+		problem("BackoffFactor is %v, must be at least 1 and finite", c.BackoffFactor)
 	}
 	if c.MaxDelay < 0 {
-		fault("MaxDelay is %v, must be at least 0", c.MaxDelay)
+		problem("MaxDelay is %v, must be at least 0", c.MaxDelay)
 	}
-	return faults
+	return problems
 }
 
 // Wait returns the wait after the n-th error, where u is uniform in [0, 1).

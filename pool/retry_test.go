@@ -131,11 +131,11 @@ func TestRetryAfterIsAMinimumForTheRowAlone(t *testing.T) {
 	for _, class := range []pool.Class{pool.Capacity, pool.Transient} {
 		t.Run(class.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				told := pool.Verdict{Class: class, Err: errBusy, Hint: aimd.Hint{RetryAfter: 7 * time.Second}}
+				asked := pool.Verdict{Class: class, Err: errBusy, Hint: aimd.Hint{RetryAfter: 7 * time.Second}}
 				p := running(t, pool.Config{Size: 2, Rand: func() float64 { return 0 }},
 					func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 						if in == 0 {
-							return script(told)(ctx, in, a)
+							return script(asked)(ctx, in, a)
 						}
 						return sleeper(ms)(ctx, in, a)
 					})
@@ -248,23 +248,23 @@ func TestRowTimeoutLeavesTheCallInFlight(t *testing.T) {
 	})
 }
 
-// recorder is a law that lets everything go and writes down what it is told.
+// recorder is a law that lets everything go and records its calls.
 type recorder struct {
-	told []string
+	calls []string
 }
 
 func (r *recorder) Next(now time.Time, _ int) time.Time { return now }
 
 func (r *recorder) Sent(now time.Time, inFlight int) aimd.Ticket {
-	r.told = append(r.told, fmt.Sprintf("sent %d", inFlight))
+	r.calls = append(r.calls, fmt.Sprintf("sent %d", inFlight))
 	return aimd.Ticket{Sent: now, InFlight: inFlight}
 }
-func (r *recorder) Accepted(time.Time, aimd.Ticket) { r.told = append(r.told, "accepted") }
+func (r *recorder) Accepted(time.Time, aimd.Ticket) { r.calls = append(r.calls, "accepted") }
 func (r *recorder) Rejected(_ time.Time, _ aimd.Ticket, h aimd.Hint) {
-	r.told = append(r.told, fmt.Sprintf("rejected, remaining0 %v, reset %v", h.Remaining0, h.Reset))
+	r.calls = append(r.calls, fmt.Sprintf("rejected, remaining0 %v, reset %v", h.Remaining0, h.Reset))
 }
-func (r *recorder) Dropped(time.Time, aimd.Ticket) { r.told = append(r.told, "dropped") }
-func (r *recorder) Restart(time.Time)              { r.told = append(r.told, "restart") }
+func (r *recorder) Dropped(time.Time, aimd.Ticket) { r.calls = append(r.calls, "dropped") }
+func (r *recorder) Restart(time.Time)              { r.calls = append(r.calls, "restart") }
 func (r *recorder) Stats() aimd.Stats              { return aimd.Stats{} }
 
 func TestLawIsToldEveryVerdict(t *testing.T) {
@@ -287,8 +287,8 @@ func TestLawIsToldEveryVerdict(t *testing.T) {
 				law := &recorder{}
 				p := running(t, pool.Config{Size: 1, Law: law, OnFatal: pool.FailJob}, test.call)
 				batch(t, p, 1)
-				if want := []string{"sent 1", test.want}; !slices.Equal(law.told[:2], want) {
-					t.Errorf("the law was told %q, want %q", law.told[:2], want)
+				if want := []string{"sent 1", test.want}; !slices.Equal(law.calls[:2], want) {
+					t.Errorf("the law was called %q, want %q", law.calls[:2], want)
 				}
 			})
 		})

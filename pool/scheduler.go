@@ -8,47 +8,56 @@ import (
 	"time"
 )
 
-var errNoReason = errors.New("call failed without saying why")
+var errNoReason = errors.New("call failed without a reason")
 
 // scheduler is the one goroutine that owns the state of a pool: it takes jobs, decides which attempt goes when, and
-// acts on the verdicts. The calls themselves run on workers.
+// acts on the verdicts. The calls themselves run on workers. Other goroutines touch inbox, work, wg and shown only.
 //
 //	inbox ─> fresh (by turns) ───┐
 //	           ready (oldest) ───┴─ law ─> workers ─> inbox ─> settle ─> finish
 //	delayed ────┘  └─────────────── after a fatal error ─────────┤
 //	   └─────────────────────────── again, after a wait ─────────┘
 //
-// Jobs are ready, and laws decide, for each server apart: see [server].
+// Ready jobs and laws are kept per server: see [server].
 type scheduler struct {
-	cfg     Config
-	inbox   *inbox
-	work    chan *task // to idle workers; unbuffered, for there is one whenever a task is sent
+	cfg   Config
+	inbox *inbox
+
+	// Workers: counts.InFlight <= workers <= cfg.Size, so that a send on work, which is unbuffered, finds an idle one.
+	work    chan *task
 	workers int
 	wg      sync.WaitGroup
 
+	// Queues: between turns a job that is not in flight is in exactly one of fresh, delayed and the ready heap of its
+	// server.
 	servers []server // the first one and its fallbacks, with the jobs that may have their next attempt
 	fresh   line     // jobs without an attempt
 	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
-	indexes uint64   // indexes given so far
+	indexes uint64   // indexes assigned so far; they rise in the order of first attempts
 
+	// Pauses: counts.Pause.Kind is NotPaused exactly while no pause holds the jobs; deadlines stand still while one
+	// does.
 	pause     breaker       // of the whole pool; those of outages are the servers'
 	heldSince time.Time     // when the present pause began
 	heldFor   time.Duration // all pauses that have ended
-	probes    int           // that have gone, of all breakers
+	probes    int           // sent so far, by all breakers; never falls
 	shortage  shortage
-	marked    int // jobs that have failed, in doubt or not
-	parked    int // jobs that wait for a verdict on another one
 
-	stopping  bool
+	// Doubt: each counts a flag of the tasks that have not ended.
+	marked int // task.marked: jobs that have failed, in doubt or not
+	parked int // task.doubt.parked: jobs that wait for a verdict on another one
+
+	// This turn of the loop: all that happens in it happens at tick.
+	stopping  bool      // never false again
 	counts    Stats     // all that is counted; snapshot adds the rest
-	tick      time.Time // when the last event was taken up
-	throttled bool      // since then a job was ready and a slot free, but the law made them wait
-	vacated   bool      // since then a job left the queue
+	tick      time.Time // when the inbox was last emptied; the loop reads the clock there only
+	throttled bool      // since tick a job was ready and a slot free, but the law made them wait
+	vacated   bool      // since tick a job left the queue
 
 	timer *time.Timer
-	armed time.Time // when the timer fires; zero: not set
+	armed time.Time // when the timer fires, never later than needed; zero: not set
 
-	mu    sync.Mutex // guards what stats reads, for the time of a copy
+	mu    sync.Mutex // guards shown, which Stats reads, for the time of a copy
 	shown struct {
 		stats     Stats
 		tick      time.Time
@@ -74,7 +83,7 @@ func (s *scheduler) run(ctx context.Context) error {
 	defer s.wg.Wait()
 	defer close(s.work)
 	defer context.AfterFunc(ctx, s.inbox.stop)()
-	s.timer = time.NewTimer(time.Hour) // armed is zero: the first use sets it anew
+	s.timer = time.NewTimer(time.Hour) // armed is zero, so the first use resets it
 	defer s.timer.Stop()
 
 	for {
@@ -117,7 +126,7 @@ func (s *scheduler) run(ctx context.Context) error {
 // takeUp empties the inbox. It reads the clock, once a turn: all that follows from what it found there happens at one
 // instant.
 func (s *scheduler) takeUp() {
-	jobs, ended, closed, sift := s.inbox.take()
+	jobs, ended, closed, withdrawn := s.inbox.take()
 	s.stopping = closed
 	now := time.Now()
 	if s.throttled {
@@ -137,12 +146,12 @@ func (s *scheduler) takeUp() {
 		}
 		s.fresh.push(t)
 	}
-	if sift {
+	if withdrawn {
 		s.abandon()
 	}
 }
 
-// dispatch sends what may go now. It returns the instant at which to come back without an event; zero: never.
+// dispatch sends what may go now. It returns the instant at which to run again without an event; zero: never.
 func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	s.throttled = false
 	for s.counts.InFlight+s.cfg.Held() < s.slots() {
@@ -156,7 +165,7 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	return s.due()
 }
 
-// send takes t, which is first, out of its line and gives it to a worker for an attempt at one of the servers.
+// send takes t, which is first, out of its line and hands it to a worker for an attempt at one of the servers.
 func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	v := &s.servers[at]
 	if t.started.IsZero() {
@@ -174,9 +183,9 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 		t.probed = s.probes
 	}
 	if s.paused() {
-		s.pause.probes(s.tick, t, s.cfg.ProbeInterval)
+		s.pause.probeSent(s.tick, t, s.cfg.ProbeInterval)
 	} else if v.out() {
-		v.breaker.probes(s.tick, t, s.cfg.ProbeInterval)
+		v.breaker.probeSent(s.tick, t, s.cfg.ProbeInterval)
 	}
 	t.att.Server, t.att.Failures = at, t.failures
 	t.att.DispatchDelay = v.law.Stats().CurrentDelay
@@ -221,10 +230,10 @@ func (s *scheduler) settle(t *task) {
 	}
 	s.servers[t.att.Server].ended(s.tick, t)
 	if t == s.pause.probe {
-		s.probed(t)
+		s.settleProbe(t)
 	}
 	if s.servers[t.att.Server].out() {
-		s.sensed(t)
+		s.settleOutage(t)
 	}
 	if v.Class == OK {
 		s.succeeded(t)
@@ -242,7 +251,7 @@ func (s *scheduler) settle(t *task) {
 		t.att.CapacityRetries++
 		wait := v.Hint.RetryAfter
 		if t.server != t.att.Server {
-			wait = 0 // the one that it waits for did not say this
+			wait = 0 // another server than the one it waits for asked for that
 		}
 		s.again(t, wait)
 	case Transient, Permanent:
@@ -251,7 +260,7 @@ func (s *scheduler) settle(t *task) {
 		s.fatal(t)
 	case Cancelled:
 		s.finish(t, fmt.Errorf("%w: %w", ErrHandedBack, v.Err), Cancelled, t.ended)
-	default: // a Func that invents classes must not lose its job
+	default: // a Func that returns an unknown class must not lose its job
 		s.finish(t, fmt.Errorf("unknown %v: %w", v.Class, v.Err), Permanent, t.ended)
 	}
 }
@@ -260,7 +269,7 @@ func (s *scheduler) settle(t *task) {
 func (s *scheduler) failed(t *task) {
 	switch {
 	case t.verdict.Origin == OfHost:
-		s.shortOf(t)
+		s.limitCalls(t)
 	case s.doubtful(t):
 		s.doubt(t)
 	case t.verdict.Class == Permanent:
@@ -272,8 +281,8 @@ func (s *scheduler) failed(t *task) {
 
 // transient counts a transient error of t against the server that it came from.
 func (s *scheduler) transient(t *task) {
-	if t.server != t.att.Server { // sent there for want of capacity; now it belongs there
-		s.goTo(t, t.att.Server)
+	if t.server != t.att.Server { // sent there for lack of capacity; now it belongs there
+		s.moveTo(t, t.att.Server)
 	}
 	s.mark(t)
 	t.failures++
@@ -284,7 +293,7 @@ func (s *scheduler) transient(t *task) {
 	s.lose(t)
 }
 
-// fatal pauses the pool for a fatal verdict on t, or takes t elsewhere.
+// fatal pauses the pool for a fatal verdict on t, or moves t elsewhere.
 func (s *scheduler) fatal(t *task) {
 	at := t.att.Server
 	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == HoldAll
@@ -298,18 +307,19 @@ func (s *scheduler) fatal(t *task) {
 		s.putBack(t)
 		s.pauseAll(FatalError, at, t.verdict.Err, t)
 	case at > 0:
-		s.shun(t)
+		s.skipServer(t)
 	default:
 		s.moveOn(t)
 	}
 }
 
+// finish reports the end of t to its submitter.
 func (s *scheduler) finish(t *task, err error, class Class, at time.Time) {
 	s.forget(t)
 	t.work.finish(err, class, at, s.snapshot())
 }
 
-// setTimer makes the timer fire at wake or before: a turn of the loop too many costs less than setting it each time.
+// setTimer makes the timer fire at wake or before: an extra turn of the loop costs less than setting it each time.
 func (s *scheduler) setTimer(wake time.Time) {
 	if wake.IsZero() || !s.armed.IsZero() && !s.armed.After(wake) {
 		return
@@ -327,7 +337,7 @@ func (s *scheduler) snapshot() Stats {
 	return stats
 }
 
-// publish shows the present state to the callers of stats.
+// publish makes the present state visible to stats.
 func (s *scheduler) publish() {
 	stats := s.snapshot()
 	s.mu.Lock()

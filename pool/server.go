@@ -2,24 +2,29 @@ package pool
 
 import "time"
 
-// server is one of the servers that attempts go to, with the jobs that wait to ask it. Each has a law of its own: what one
-// rejects says nothing of the others.
+// server is one of the servers that attempts go to, with the jobs that wait for it. Each has a law of its own: what one
+// rejects is no evidence about the others.
 //
-// A job waits at one server and goes from there only forwards, when its attempts are used up. While that server has been
-// without capacity for Config.FallbackAfter an attempt may go past it, to the next that lets it; the job stays where it
-// waits, so that it comes back as soon as there is capacity again.
+// A job waits at one server and moves from there only forwards, when its attempts are used up. While that server has
+// been without capacity for Config.FallbackAfter an attempt may go past it, to the next one that admits it; the job
+// stays where it waits, so that it comes back as soon as there is capacity again.
 type server struct {
-	law      Law
-	gates    []Gate
-	ready    taskHeap  // jobs that may have their next attempt, oldest first
-	inFlight []*task   // as they went, in no order
-	attempts uint64    // that went
-	starved  time.Time // the first capacity error since the last success; zero: there was none
-	shut     time.Time // passed over until then, after a fatal verdict
-	held     bool      // nothing goes there in this round, see first
-	health   health
-	breaker  breaker   // open in an outage
-	checked  time.Time // when the jobs that it holds were last looked through
+	law   Law
+	gates []Gate
+	ready taskHeap // jobs that may have their next attempt, oldest first
+
+	// In flight: inFlight[t.slot] == t for each; law and gates have counted each as sent and not yet as ended.
+	inFlight []*task
+	attempts uint64 // sent so far; task.seq of the latest
+
+	// Availability: attempts go past the server while it is shut, out, or starved for longer than Config.FallbackAfter.
+	starved time.Time // the first capacity error since the last success; zero: there was none
+	shut    time.Time // skipped until then, after a fatal verdict
+	held    bool      // nothing more goes there in this call of first
+
+	health  health
+	breaker breaker   // open in an outage; health then doubts no job
+	checked time.Time // when endHolds last looked through its jobs
 }
 
 func newServers(cfg Config) []server {
@@ -50,7 +55,7 @@ func (v *server) next(now time.Time, t *task, i int) time.Time {
 	return at
 }
 
-// sent tells law and gates of an attempt at t that goes now.
+// sent reports to law and gates that an attempt at t goes now.
 func (v *server) sent(now time.Time, t *task) {
 	v.attempts++
 	t.seq, t.slot, t.seen = v.attempts, len(v.inFlight), v.health.successes
@@ -68,11 +73,11 @@ func (v *server) sent(now time.Time, t *task) {
 	}
 }
 
-// ended tells law and gates how that attempt ended, and notes whether the server has capacity.
+// ended reports to law and gates how that attempt ended, and records whether the server has capacity.
 func (v *server) ended(now time.Time, t *task) {
 	last := v.inFlight[len(v.inFlight)-1]
 	v.inFlight[t.slot], last.slot = last, t.slot
-	v.inFlight[len(v.inFlight)-1] = nil // let it go
+	v.inFlight[len(v.inFlight)-1] = nil // for the garbage collector
 	v.inFlight = v.inFlight[:len(v.inFlight)-1]
 	verdict, actual := &t.verdict, t.weighed
 	switch {
@@ -103,10 +108,10 @@ func (v *server) ended(now time.Time, t *task) {
 	}
 }
 
-// first returns the task whose turn it is and the server that it goes to. If there is none, next is the instant at which
-// there will be one, zero if that depends on an event.
+// first returns the task whose turn it is and the server that it goes to. If there is none, next is the instant at
+// which there will be one, zero if that depends on an event.
 //
-// Of the tasks that wait at a server the oldest goes first, and of those the oldest that has a server to go to.
+// At each server the oldest waiting task goes first, and among those the oldest that has a server to go to.
 func (s *scheduler) first() (t *task, at int, next time.Time) {
 	if s.paused() {
 		return s.firstProbe()
@@ -149,14 +154,14 @@ func (s *scheduler) mustNotOvertake() bool {
 }
 
 // place finds the server that an attempt at t may go to now: its own or, past those without capacity, a later one. If
-// there is none it is -1; all that were looked at are held for the younger tasks too, and when is the instant to look
+// there is none it is -1; all that were considered are held for the younger tasks too, and when is the instant to try
 // again.
 func (s *scheduler) place(t *task) (at int, when time.Time) {
 	for i := t.server; i < len(s.servers); i++ {
 		v := &s.servers[i]
 		switch {
 		case v.held:
-		case v.out(), v.health.settingsSuspected(): // but for probes
+		case v.out(), v.health.settingsSuspected(): // only probes go there
 			v.held = true
 		case v.health.judgeAt.After(s.tick):
 			v.held, when = true, sooner(when, v.health.judgeAt)
@@ -186,7 +191,7 @@ func (s *scheduler) passable(i int) time.Time {
 	switch {
 	case i == len(s.servers)-1:
 		return time.Time{}
-	case v.shut.After(s.tick), v.out() && s.cfg.FallbackAfter == 0: // there jobs would have used up their attempts
+	case v.shut.After(s.tick), v.out() && s.cfg.FallbackAfter == 0: // as if their attempts there were used up
 		return s.tick
 	case s.cfg.FallbackAfter == 0 || since.IsZero():
 		return time.Time{}
@@ -201,24 +206,24 @@ func (s *scheduler) passed(i int) bool {
 	return !at.IsZero() && !at.After(s.tick)
 }
 
-// moveOn gives t, whose attempts at its server are used up, to the next one; behind the last it fails.
+// moveOn moves t, whose attempts at its server are used up, to the next one; behind the last it fails.
 func (s *scheduler) moveOn(t *task) {
 	i := s.nextServer(t)
 	if i < 0 {
 		s.finish(t, t.verdict.Err, t.verdict.Class, t.ended)
 		return
 	}
-	s.goTo(t, i)
+	s.moveTo(t, i)
 	s.again(t, 0)
 }
 
-// goTo makes t wait at a server, where it has attempts of its own.
-func (s *scheduler) goTo(t *task, i int) {
+// moveTo assigns t to a server, with a fresh number of attempts.
+func (s *scheduler) moveTo(t *task, i int) {
 	s.forget(t)
 	t.server, t.failures = i, 0
 }
 
-// nextServer returns the server behind that of t which takes its jobs; -1: there is none.
+// nextServer returns the next server behind that of t which is not shut; -1: there is none.
 func (s *scheduler) nextServer(t *task) int {
 	for i := t.server + 1; i < len(s.servers); i++ {
 		if !s.servers[i].shut.After(s.tick) {
@@ -228,10 +233,10 @@ func (s *scheduler) nextServer(t *task) int {
 	return -1
 }
 
-// shun passes over the fallback that gave t a fatal verdict for a while: the pool goes on without it.
-func (s *scheduler) shun(t *task) {
+// skipServer shuts the fallback that gave t a fatal verdict for a while: the pool continues without it.
+func (s *scheduler) skipServer(t *task) {
 	s.servers[t.att.Server].shut = s.tick.Add(s.cfg.ProbeInterval)
-	if t.server < t.att.Server { // it was sent there for want of capacity, for which it waits on
+	if t.server < t.att.Server { // it was sent there for lack of capacity, and keeps waiting for that
 		s.again(t, 0)
 		return
 	}

@@ -1,21 +1,22 @@
 package pool
 
-// Before the first success of all the settings may be wrong. Then an error that every job meets is in doubt, and when so
-// many different jobs have met it and nothing else, the pool pauses. Later a job's error is its own, until so many in a row
-// meet the same.
+// Before the very first success the settings may be wrong. Then an error that every job meets is in doubt, and when
+// alikeFirst different jobs have met it and no other, the pool pauses. Later a job's error is its own, until alikeLater
+// jobs in a row meet the same.
 
-// So many different jobs make it the settings': before the first success, and in a row later on.
+// How many different jobs must meet the same error before the settings are blamed: before the first success, and in a
+// row after it.
 const alikeFirst, alikeLater = 5, 50
 
-// maybeSettings reports whether the verdict on t may be that of wrong settings.
+// maybeSettings reports whether wrong settings may have caused the verdict on t.
 func (s *scheduler) maybeSettings(t *task) bool {
 	h := &s.servers[t.att.Server].health
 	return t.verdict.Alike != "" && s.cfg.OnFatal == HoldAll && t.att.Server == 0 &&
 		(!h.proven && !h.mixed || s.pause.Kind == WrongSettings)
 }
 
-// settingsSuspected reports whether enough jobs have met the same error, and nothing else, before the first success. Then
-// nothing goes until those in flight have told, too: refusals may just be faster than successes.
+// settingsSuspected reports whether enough jobs have met the same error, and no other, before the first success. Then
+// no attempt goes until those in flight have ended: refusals may just be faster than successes.
 func (h *health) settingsSuspected() bool {
 	return !h.proven && !h.mixed && h.alikeJobs >= alikeFirst
 }
@@ -38,6 +39,7 @@ func (s *scheduler) allAlike(t *task) bool {
 	return true
 }
 
+// blameSettings pauses the pool because the settings seem to be wrong; no failure counts against a job.
 func (s *scheduler) blameSettings(server int, err error) {
 	s.acquit(&s.servers[server])
 	s.pauseAll(WrongSettings, server, err, nil)

@@ -21,8 +21,8 @@ var (
 	tooLong          = pool.Verdict{Class: pool.Permanent, Err: errors.New("context length exceeded")}
 )
 
-// The same verdict about every job before any success is that of the settings: the jobs that ran into it are held, and go
-// when somebody has corrected the settings.
+// The same verdict about every job before any success is that of the settings: the jobs that ran into it are held, and
+// go when somebody has corrected the settings.
 func TestWrongSettingsCostNoJob(t *testing.T) {
 	for name, verdict := range map[string]pool.Verdict{"400": unknownParameter, "schema": wrongSchema, "login page": loginPage} {
 		for _, size := range []int{1, 4, 32} {
@@ -140,9 +140,9 @@ func TestAShortageBoundsTheCallsInFlight(t *testing.T) {
 		var inFlight gauge
 		inner := inFlight.watch(sleeper(time.Second))
 		refusals := 0
-		var told []error
+		var reported []error
 		begin := time.Now()
-		cfg := pool.Config{Size: 200, OnShortage: func(err error) { told = append(told, err) }, OnPause: func(p pool.Pause) { t.Errorf("paused: %+v", p) }}
+		cfg := pool.Config{Size: 200, OnShortage: func(err error) { reported = append(reported, err) }, OnPause: func(p pool.Pause) { t.Errorf("paused: %+v", p) }}
 		p := running(t, cfg, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
 			inFlight.mu.Lock()
 			full := inFlight.now >= 80 && time.Since(begin) < 20*time.Second
@@ -167,8 +167,8 @@ func TestAShortageBoundsTheCallsInFlight(t *testing.T) {
 		if took := time.Since(begin); took > 4000/80*time.Second+3*time.Second {
 			t.Errorf("took %v", took)
 		}
-		if !errors.Is(told[0], syscall.EMFILE) {
-			t.Errorf("told %v", told)
+		if !errors.Is(reported[0], syscall.EMFILE) {
+			t.Errorf("reported %v", reported)
 		}
 		if s := p.Stats(); !errors.Is(s.Shortage, syscall.EMFILE) {
 			t.Errorf("the statistics say %v", s.Shortage)

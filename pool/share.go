@@ -1,17 +1,19 @@
 package pool
 
 const (
-	// The share of calls that fail is a mean over about so many. It begins at a tenth, for nothing is known.
+	// The share of calls that fail is a mean over about this many. It begins at a tenth, as nothing is known yet.
 	shareCalls, shareAtFirst = 96, 0.1
-	// A second mean over fewer notices sooner that a server becomes ill. Alone it would forget so too soon, by chance.
+	// A second mean over fewer calls notices sooner that a server becomes unhealthy. Alone it would, by chance, forget
+	// that too soon.
 	shareCallsLately = 32
 )
 
 // share is the share of a server's calls that fail in doubt, as two means.
 //
-// A call weighs from when it goes, and its failure is added when that is known. Were verdicts counted instead, successes
-// that take a second would count long after failures that take a few milliseconds: whenever the pool sends less, in an
-// outage or at the end of a job, none but successes would be left to come, and an ill server would pass for a healthy one.
+// A call counts from when it goes, and its failure is added when that is known. Were verdicts counted instead,
+// successes that take a second would count long after failures that take a few milliseconds: whenever the pool sends
+// less, in an outage or at the end of a job, only successes would still arrive, and an unhealthy server would pass for
+// a healthy one.
 type share struct{ long, lately float64 }
 
 // sent counts a call that goes.
@@ -20,7 +22,7 @@ func (s *share) sent() {
 	s.lately -= s.lately / shareCallsLately
 }
 
-// void takes back a call that says nothing about the share.
+// void uncounts a call that is no evidence about the share.
 func (s *share) void() {
 	s.long += s.long / (shareCalls - 1)
 	s.lately += s.lately / (shareCallsLately - 1)
@@ -35,5 +37,5 @@ func (s *share) failed() {
 // most returns the larger mean.
 func (s *share) most() float64 { return max(s.long, s.lately) }
 
-// ill reports whether so many calls fail that the server is ill.
-func (s *share) ill() bool { return s.most() > illShare }
+// unhealthy reports whether so many calls fail that the server counts as unhealthy.
+func (s *share) unhealthy() bool { return s.most() > unhealthyShare }

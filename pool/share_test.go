@@ -38,7 +38,7 @@ func TestAServerIsIllBeforeAJobHasFailedThreeTimes(t *testing.T) {
 		if n%2 == 0 {
 			s.failed()
 		}
-		if s.ill() {
+		if s.unhealthy() {
 			return // two seconds at 20/s
 		}
 	}

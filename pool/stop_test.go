@@ -11,13 +11,13 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// handedBack tells whether r is what becomes of a job that a stopping pool did not finish.
+// handedBack reports whether r is what becomes of a job that a stopping pool did not finish.
 func handedBack(r result) bool {
 	return errors.Is(r.Err, pool.ErrHandedBack) && r.Class == pool.Cancelled
 }
 
-// TestDrainFinishesTheCallsInTheAirOnly has four jobs in the air when it drains, one in backoff and two in the queue.
-func TestDrainFinishesTheCallsInTheAirOnly(t *testing.T) {
+// TestDrainFinishesTheCallsInFlightOnly has four jobs in flight when it drains, one in backoff and two in the queue.
+func TestDrainFinishesTheCallsInFlightOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		verdicts := []pool.Verdict{reset, ok, busy, reset, badKey, ok, ok}
 		p := newPool(t, pool.Config{Size: 4, Rand: func() float64 { return 1 }},
@@ -40,7 +40,7 @@ func TestDrainFinishesTheCallsInTheAirOnly(t *testing.T) {
 			t.Errorf("drained after %v, want 1s: as soon as the calls end", took)
 		}
 		if r := results[1]; r.Err != nil || r.Out != 1 {
-			t.Errorf("the call in the air gave %d, %v", r.Out, r.Err)
+			t.Errorf("the call in flight gave %d, %v", r.Out, r.Err)
 		}
 		for i, attempts := range map[int]int{0: 1, 2: 0, 3: 1, 4: 1, 5: 0, 6: 0} {
 			if r := results[i]; !handedBack(r) || r.Attempts != attempts {
@@ -133,7 +133,7 @@ func TestHardStopCancelsCallsAndHandsEverythingBack(t *testing.T) {
 		if err := <-blocked; !errors.Is(err, pool.ErrStopped) {
 			t.Errorf("Submit on a full queue: %v", err)
 		}
-		if count != 7 { // three in the air, four in the queue
+		if count != 7 { // three in flight, four in the queue
 			t.Errorf("%d jobs were done, want 7", count)
 		}
 	})

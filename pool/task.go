@@ -10,39 +10,46 @@ import (
 	"github.com/llm-stage/stage/aimd"
 )
 
-// task is a job without its types, as the scheduler handles it. While its call is in flight att, verdict, ended and exited
-// belong to the worker, and the scheduler leaves them alone: another job's success may confirm failures of this one
-// meanwhile. They change hands through channels.
+// task is a job without its types, as the scheduler handles it. While its call is in flight att, verdict, ended and
+// exited belong to the worker, and the scheduler leaves them alone: another job's success may confirm failures of this
+// one meanwhile. They change hands through channels.
 type task struct {
-	work     work
-	lane     int    // see Laned
-	index    uint64 // in the order of first attempts
-	after    uint64 // a single attempt in line: jobs that go before it, counted as line.left does
-	server   int    // where it waits; an attempt may go to a later one while this one has no capacity
-	att      Attempt
-	arrived  time.Time // see Dated
-	started  time.Time // the first attempt
-	deadline time.Time // in running time, see scheduler.expired; zero: none
-	ready    time.Time // not to be attempted before
-	wake     time.Time // while delayed: when to look at it next
-	next     *task     // in a fifo
-	failures int       // of its attempts at server, as far as they are its own; att has those of when it was sent
-	doubt    suspicion // about its failures
-	marked   bool      // it has failed, in doubt or not
-	suspect  bool      // it has failed in an outage that was none, see closeBreaker
-	seen     uint64    // successes of the server when the last attempt went
-	probed   int       // its last probe, by scheduler.probes; 0: none
-	seq      uint64    // of its last attempt, among those at the server
-	slot     int       // while it is in flight: its place in server.inFlight
+	work   work
+	lane   int    // see Laned
+	index  uint64 // in the order of first attempts; unset before
+	server int    // where it waits, never decreasing but for returnToFirst; an attempt may go to a later one
 
+	// Waiting: the task is in one queue at most, and next is set in a fifo only.
+	next     *task
+	after    uint64    // of a single attempt in line: jobs that precede it, counted as line.left does
+	arrived  time.Time // see Dated
+	started  time.Time // the first attempt; zero: none yet
+	deadline time.Time // in running time, see scheduler.expired; zero: none
+	ready    time.Time // not attempted before
+	wake     time.Time // while delayed: when to look at it next, not after ready
+
+	// Failures: failures counts those at server that are its own; att.Failures is its value at the last dispatch.
+	failures int
+	doubt    suspicion // failures that may not be its own
+	marked   bool      // it has failed, in doubt or not
+	suspect  bool      // it failed in an outage that was a false alarm, see closeBreaker
+
+	// The last attempt, set when it goes.
+	att     Attempt
 	ticket  aimd.Ticket
-	weighed int64 // for the gates, when the attempt was sent
+	weighed int64  // by the gates
+	seq     uint64 // among the attempts at att.Server
+	slot    int    // while it is in flight: its place in server.inFlight
+	seen    uint64 // successes of the server until then
+	probed  int    // the last one that was a probe, by scheduler.probes; 0: none
+
+	// How it ended, set by the worker.
 	verdict Verdict
-	ended   time.Time // when the last call ended
-	exited  bool      // the call ended its worker too
+	ended   time.Time
+	exited  bool // the call ended its worker too
 
 	once    bool        // one attempt is all: see Once
-	claimed atomic.Bool // with once: by the attempt or by the caller who gives up, whoever comes first
+	claimed atomic.Bool // with once: by the attempt or by the caller who gives up, whichever is first
 }
 
 // work is the typed part of a task.
@@ -52,7 +59,7 @@ type work interface {
 	finish(err error, class Class, finished time.Time, stats Stats)
 }
 
-// fifo is a queue of tasks linked through next, so that waiting costs no memory but the tasks' own.
+// fifo is a queue of tasks linked through next, so that waiting costs no memory beyond the tasks' own.
 type fifo struct {
 	head, tail *task
 	size       int
@@ -103,7 +110,7 @@ func (h *taskHeap) remove(match func(*task) bool) (removed []*task) {
 			kept = append(kept, t)
 		}
 	}
-	clear(h.tasks[len(kept):]) // let them go
+	clear(h.tasks[len(kept):]) // for the garbage collector
 	h.tasks = kept
 	heap.Init((*byHeap)(h))
 	return removed
@@ -140,7 +147,7 @@ func (h *byHeap) Push(t any)         { h.tasks = append(h.tasks, t.(*task)) }
 func (h *byHeap) Pop() any {
 	last := len(h.tasks) - 1
 	t := h.tasks[last]
-	h.tasks[last] = nil // let it go
+	h.tasks[last] = nil // for the garbage collector
 	h.tasks = h.tasks[:last]
 	return t
 }

@@ -7,37 +7,40 @@ import (
 	"github.com/llm-stage/stage/aimd"
 )
 
-// Class says what the verdict on an attempt means for its job.
+// Class is what the verdict on an attempt means for its job.
 type Class uint8
 
 // The classes. The zero value is OK.
 const (
 	OK        Class = iota // the job is done
-	Capacity               // the server had no room: again, for ever, and slower
-	Transient              // bad luck: again, a bounded number of times
+	Capacity               // the server had no room: retried without limit, and more slowly
+	Transient              // a passing failure: retried a bounded number of times
 	Permanent              // this job can never succeed
-	Fatal                  // no job can succeed until somebody mends something: bad key, no credit
+	Fatal                  // no job can succeed until someone fixes the cause: bad key, no credit
 	Cancelled              // no verdict: the attempt was cut off
 )
 
 var classNames = [...]string{"ok", "capacity", "transient", "permanent", "fatal", "cancelled"}
 
 // String returns the class in lower case.
-func (c Class) String() string {
-	if int(c) < len(classNames) {
-		return classNames[c]
+func (c Class) String() string { return nameOf(c, classNames[:], "class") }
+
+// nameOf returns the name of a constant, or the type and number of an unknown one.
+func nameOf[K ~uint8](k K, names []string, kind string) string {
+	if int(k) < len(names) {
+		return names[k]
 	}
-	return fmt.Sprintf("class(%d)", uint8(c))
+	return fmt.Sprintf("%s(%d)", kind, uint8(k))
 }
 
-// Origin says whose failure a transient or permanent error is. Only a job's own counts against the job; the others may say
-// more about the world than about it, and then cost it nothing: see [Config.OutageHold].
+// Origin is where a transient or permanent error comes from. Only one of the job itself always counts against the job;
+// the others may have another cause, and then cost it no attempt: see [Config.OutageHold].
 type Origin uint8
 
 // The origins. The zero value is OfJob.
 const (
 	OfJob     Origin = iota // the server answered about this very job
-	OfServer                // the server is sick: it broke down over the call, or something else answered in its place
+	OfServer                // the server is unhealthy: it failed on the call, or something else answered in its place
 	OfNetwork               // no answer came, for no server was reached or the connection broke before one
 	OfHost                  // this machine is short of something; nothing was sent
 )
@@ -45,55 +48,51 @@ const (
 var originNames = [...]string{"job", "server", "network", "host"}
 
 // String returns the origin in lower case.
-func (o Origin) String() string {
-	if int(o) < len(originNames) {
-		return originNames[o]
-	}
-	return fmt.Sprintf("origin(%d)", uint8(o))
-}
+func (o Origin) String() string { return nameOf(o, originNames[:], "origin") }
 
-// Verdict is a Func's judgement of its attempt.
+// Verdict is a Func's judgement of its attempt. The zero value is success.
 type Verdict struct {
+	// Class is what it means for the job.
 	Class Class
-	// Origin says, with class Transient or Permanent, whose failure it is.
+	// Origin is, with class Transient or Permanent, where the error comes from.
 	Origin Origin
-	// Alike names, with class Transient or Permanent, an error that all jobs meet where the settings are wrong: two errors
-	// with the same name are the same verdict. Empty: settings are not to blame.
+	// Alike names, with class Transient or Permanent, an error that all jobs meet where the settings are wrong: two
+	// errors with the same name are the same verdict. Empty: not caused by settings.
 	Alike string
-	// Err says why, for every class but OK.
+	// Err is the reason, for every class but OK.
 	Err error
-	// Hint is what the server told along with the error. A RetryAfter is the job's least wait after a capacity or
+	// Hint is what the server reported with the error. A RetryAfter is the job's least wait after a capacity or
 	// transient error.
 	Hint aimd.Hint
 	// Weight is what the attempt weighed in the end, for gates; 0: as estimated, or nothing after a capacity error.
 	Weight int64
-	// Unsent says, with origin OfNetwork, that the request was not sent, so that it can't have been paid for; and with class
-	// Fatal or Cancelled that nothing was sent: the attempt does not count and teaches the law
-	// nothing. With class Fatal it pauses the pool whichever server it was meant for, and whatever the policy.
+	// Unsent means, with origin OfNetwork, that the request was not sent, so that it cannot have been paid for; with
+	// class Fatal or Cancelled, that nothing was sent: the attempt does not count and the law learns nothing from it.
+	// With class Fatal it pauses the pool whichever server it was meant for, and whatever the policy.
 	Unsent bool
 }
 
-// void reports whether the attempt says nothing about the server, because nothing was sent.
+// void reports whether the attempt is no evidence about the server, because nothing was sent.
 func (v *Verdict) void() bool {
 	return v.Unsent && (v.Class == Fatal || v.Class == Cancelled) || v.Origin == OfHost && v.Class == Transient
 }
 
-// inDoubt reports whether the verdict may say more about the server, or the way to it, than about the job.
+// inDoubt reports whether the cause may be the server, or the network, rather than the job.
 func (v *Verdict) inDoubt() bool {
 	return (v.Class == Transient || v.Class == Permanent) && (v.Origin == OfServer || v.Origin == OfNetwork)
 }
 
-// Attempt tells a Func which attempt at its job it makes.
+// Attempt describes to a Func the attempt that it makes.
 type Attempt struct {
 	// Number counts all attempts at the job from 1, this one included, whatever became of them.
 	Number int
-	// Server is the one to ask: 0 for the first, n for the n-th fallback.
+	// Server is the one to call: 0 for the first, n for the n-th fallback.
 	Server int
 	// Failures is the number of attempts at this server before this one that met a transient error.
 	Failures int
 	// CapacityRetries is the number of attempts before this one that met a capacity error.
 	CapacityRetries int
-	// Probe is set while the pool is paused: this attempt finds out whether the fatal error has been mended.
+	// Probe is set while the pool is paused or the server out: this attempt finds out whether the cause has been fixed.
 	Probe bool
 	// DispatchDelay is the law's delay between dispatches at this one.
 	DispatchDelay time.Duration
@@ -105,6 +104,7 @@ type Attempt struct {
 
 // Result is what became of a job.
 type Result[In, Out any] struct {
+	// In is the job, as it was submitted.
 	In In
 	// Out is what the last call returned; the zero value if none did.
 	Out Out
@@ -145,12 +145,12 @@ type Stats struct {
 	// PeakDelay and CurrentDelay are the longest and the present delay between dispatches, by the law of the first
 	// server.
 	PeakDelay, CurrentDelay time.Duration
-	// LawPausedUntil is when a pause that the first server asked for ends, as its law understood it, and LawPauseReason
+	// LawPausedUntil is when a pause that the first server asked for ends, as computed by its law, and LawPauseReason
 	// what made the law pause. It may lie in the past; zero: there was none.
 	LawPausedUntil time.Time
 	LawPauseReason aimd.PauseReason
 	// Pause is what holds the pool; the zero value while it runs.
 	Pause Pause
-	// Shortage is what this machine is short of while that bounds the calls in flight; nil: it is not.
+	// Shortage is what this machine is short of while that bounds the calls in flight; nil: none.
 	Shortage error
 }

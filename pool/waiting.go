@@ -9,7 +9,7 @@ import (
 func (s *scheduler) again(t *task, wait time.Duration) {
 	s.inbox.occupy(t)
 	t.ready = s.tick.Add(wait)
-	s.delay(t) // even without a wait: release sees to the deadline
+	s.delay(t) // even without a wait: release checks the deadline
 }
 
 // putBack puts t in line for another attempt at once: the last one does not count.
@@ -18,7 +18,7 @@ func (s *scheduler) putBack(t *task) {
 	s.servers[t.server].ready.push(t)
 }
 
-// delay puts t among the delayed tasks. While the pool is paused the deadlines stand still, and no server is passed.
+// delay puts t among the delayed tasks. While the pool is paused the deadlines stand still, and jobs pass no server.
 func (s *scheduler) delay(t *task) {
 	t.wake = t.ready
 	if !t.deadline.IsZero() && !s.held() {
@@ -30,7 +30,7 @@ func (s *scheduler) delay(t *task) {
 	s.delayed.push(t)
 }
 
-// delayAgain is for the delayed tasks when a pause begins or ends.
+// delayAgain recomputes when to look at the delayed tasks, because a pause has begun or ended.
 func (s *scheduler) delayAgain() {
 	tasks := s.delayed.tasks
 	s.delayed.tasks = nil
@@ -47,15 +47,15 @@ func (s *scheduler) release() {
 		case s.expired(t):
 			s.expire(t)
 		case t.ready.After(s.tick) && t.verdict.Class == Capacity && s.passed(t.server):
-			// Told to wait for longer than it has to stay.
-			s.goTo(t, t.server+1)
+			// Its wait is longer than it has to stay at this server.
+			s.moveTo(t, t.server+1)
 			s.servers[t.server].ready.push(t)
 		case t.doubt.parked && !t.ready.After(s.tick):
 			s.unpark(t)
-		case !t.ready.After(s.tick) && !s.held() && s.untold(t):
-			t.ready = s.tick.Add(tellStep)
+		case !t.ready.After(s.tick) && !s.held() && s.awaitsWitness(t):
+			t.ready = s.tick.Add(witnessStep)
 			s.delay(t)
-		case t.ready.After(s.tick): // woken for what has been put off since: the deadline by a pause, or the fallback
+		case t.ready.After(s.tick): // woken for what has been postponed since: the deadline by a pause, or the fallback
 			s.delay(t)
 		default:
 			s.servers[t.server].ready.push(t)
@@ -83,6 +83,7 @@ func (s *scheduler) running() time.Time {
 	return s.tick.Add(-s.heldFor)
 }
 
+// expire fails t, which is past its deadline.
 func (s *scheduler) expire(t *task) {
 	s.vacate(t)
 	err := fmt.Errorf("%w after %v: %w", ErrRowTimeout, s.cfg.RowTimeout, t.verdict.Err)
@@ -91,7 +92,7 @@ func (s *scheduler) expire(t *task) {
 
 // due returns the instant at which a job becomes ready or expires; zero: none will by itself.
 func (s *scheduler) due() (at time.Time) {
-	if s.paused() && !s.pause.lets(s.tick) {
+	if s.paused() && !s.pause.mayProbe(s.tick) {
 		return s.pause.next()
 	}
 	if t := s.delayed.first(); t != nil {
@@ -112,7 +113,7 @@ func (s *scheduler) due() (at time.Time) {
 	return at
 }
 
-// handBackAll gives up all jobs that wait.
+// handBackAll returns all waiting jobs unfinished.
 func (s *scheduler) handBackAll() {
 	all := func(*task) bool { return true }
 	jobs := append(s.takeOut(all), s.fresh.removeSingles(all)...)
@@ -121,7 +122,7 @@ func (s *scheduler) handBackAll() {
 	}
 }
 
-// handBack gives up the waiting jobs that are stale.
+// handBack returns the waiting jobs that are stale unfinished.
 func (s *scheduler) handBack(stale func(*task) bool) {
 	for _, t := range s.takeOut(stale) {
 		s.vacate(t)
@@ -138,7 +139,7 @@ func (s *scheduler) takeOut(match func(*task) bool) []*task {
 	return jobs
 }
 
-// vacate counts a job that waits no longer.
+// vacate records that a job waits no longer.
 func (s *scheduler) vacate(t *task) {
 	s.inbox.vacate(t)
 	s.vacated = true

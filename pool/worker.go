@@ -15,12 +15,12 @@ func (s *scheduler) serve(ctx context.Context, t *task) {
 	}
 }
 
-// attempt makes the call for t and gives t back, whatever the call does.
+// attempt makes the call for t and returns t to the scheduler, whatever the call does.
 func (s *scheduler) attempt(ctx context.Context, t *task) {
 	returned := false
 	defer func() {
 		if !returned {
-			value := recover() // nil: runtime.Goexit, which takes this worker with it
+			value := recover() // nil: runtime.Goexit, which ends this worker too
 			t.exited = value == nil
 			t.verdict = Verdict{Class: Permanent, Err: &PanicError{Value: value, Stack: debug.Stack()}}
 		}
@@ -44,7 +44,7 @@ func isPanic(err error) bool {
 	return ok
 }
 
-// Error tells the value without the stack.
+// Error reports the value without the stack.
 func (e *PanicError) Error() string {
 	if e.Value == nil {
 		return "call ended its goroutine"

@@ -98,7 +98,7 @@ func New(cfg Config) (*Batch, error) {
 	atLeast("ParallelLimit", cfg.ParallelLimit, max(1, cfg.MaxParallel))
 	atLeast("MaxPrompts", cfg.MaxPrompts, 1)
 	atLeast("MaxContentBytes", cfg.MaxContentBytes, 0)
-	for _, err := range cfg.Retry.Faults() {
+	for _, err := range cfg.Retry.Problems() {
 		problems = append(problems, fmt.Errorf("batch: Retry.%w", err))
 	}
 	b := &Batch{cfg: cfg, limit: make(map[string]chan struct{})}

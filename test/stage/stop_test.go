@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestADrainFinishesTheCallsInTheAirAndNoOthers(t *testing.T) {
+func TestADrainFinishesTheCallsInFlightAndNoOthers(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +116,7 @@ func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 	})
 }
 
-func TestADrainWaitsForTheCallsInTheAir(t *testing.T) {
+func TestADrainWaitsForTheCallsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Latency: time.Hour})
