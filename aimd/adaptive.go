@@ -24,14 +24,16 @@ import (
 //
 // The page docs/throttle.md shows it at work. Files: the rate in each phase here, the measurement and the sense of
 // time in adaptive_estimate.go, limits on attempts in flight in adaptive_slots.go, random refusals in
-// adaptive_noise.go, what the server tells in adaptive_hint.go.
+// adaptive_noise.go, the server's hints in adaptive_hint.go.
 //
 // Its methods take instants that never go back, and are for one goroutine.
 type Adaptive struct {
-	cfg   AdaptiveConfig
-	pace  float64   // what RecoveryStep makes of all times of the law: 1 for 50 ms, 2 for 25 ms
-	begin time.Time // of the law's own time, which counts seconds
-	now   float64   // the last instant that the law was told
+	cfg  AdaptiveConfig
+	pace float64 // the factor by which RecoveryStep stretches all times of the law: 1 for 50 ms, 2 for 25 ms
+
+	// Time: all instants below are in seconds since begin, and now never goes back.
+	begin time.Time
+	now   float64 // the last instant that was passed in
 
 	phase    Phase
 	since    float64 // when the phase began
@@ -39,10 +41,10 @@ type Adaptive struct {
 	failures int     // epochs in a row that began without an attempt accepted in the one before
 	replies  int     // since start began
 	epoch    int     // counts refusals that changed the rate
-	witness  float64 // when the first attempt of this epoch went, whose fate ends drain; none: not yet
+	witness  float64 // when the first attempt of this epoch went, whose outcome ends drain; none: not yet
 	due      float64 // when the last attempt went, or should have gone
 
-	restarted float64 // when Restart was called last; what was sent before is no part of a measurement
+	restarted float64 // when Restart was called last; attempts sent before it are no part of a measurement
 
 	history history
 	mark    mark // the last attempt that was refused
@@ -59,17 +61,17 @@ type Adaptive struct {
 // AdaptiveConfig sets up an [Adaptive] law.
 type AdaptiveConfig struct {
 	// Config has the four settings. Here MinDelay and MaxDelay bound the delay between dispatches, which is the
-	// inverse of the rate; Multiplier divides the rate after a capacity error; and RecoveryStep says how fast the law
+	// inverse of the rate; Multiplier divides the rate after a capacity error; and RecoveryStep sets how fast the law
 	// climbs again: all its waits are inversely proportional to it. At 0 it never climbs above what it measured.
 	Config
-	// PoolSize is the most attempts that may be in flight, at least 1. A rate that so many slots could never use is
+	// PoolSize is the most attempts that may be in flight, at least 1. A rate that this many slots could never use is
 	// no limit, so from there on the law does not pace.
 	PoolSize int
 	// Rand draws the jitter of shared pauses, uniform in [0, 1), and is called from the law's goroutine. Nil: none.
 	Rand func() float64
 }
 
-// Validate returns nil, or every fault of c joined into one error, each naming its field.
+// Validate returns nil, or all problems of c joined into one error, each naming its field.
 func (c AdaptiveConfig) Validate() error {
 	err := c.Config.Validate()
 	if c.PoolSize < 1 {
@@ -78,11 +80,11 @@ func (c AdaptiveConfig) Validate() error {
 	return err
 }
 
-// A Phase is what an [Adaptive] law is about.
+// A Phase is what an [Adaptive] law is doing.
 type Phase uint8
 
 const (
-	// Start knows nothing about the server, or nothing any more, and goes faster until the first refusal.
+	// Start has no measurement of the server, or none that still holds, and speeds up until the first refusal.
 	Start Phase = iota
 	// Drain has been refused, and goes slowly until the server has accepted an attempt that was sent since.
 	Drain
@@ -102,8 +104,8 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase(%d)", uint8(p))
 }
 
-// The constants of the phases. Those of the other rules stand with them. All were found by simulation against the
-// servers of docs/throttle.md, which shows what becomes of the figures without each rule.
+// The constants of the phases; those of the other rules are in their files. All were found by simulation against the
+// servers of docs/throttle.md, which shows the figures without each rule.
 const (
 	// A call every 200 ms at first, so that a server with a very low limit is not flooded.
 	startRate = 5.0
@@ -113,18 +115,19 @@ const (
 	// more. Each climb ends in a refusal: at 20/s these make one in about 70 calls.
 	cruiseSec     = 2.35
 	referenceRate = 20.0
-	// After so many epochs without one accepted attempt it was an outage, and the old estimate is void.
+	// After this many epochs without one accepted attempt it was an outage, and the old estimate is void.
 	outageFailures = 3
-	// The pool is the limit where the rate would fill its slots so many times over. More than once, for the replies
+	// The pool is the limit where the rate would fill its slots this many times over. More than once, as the replies
 	// may get faster, or fail fast.
 	ceilingFills = 4.0
-	// An attempt that goes late gains up to this part of the delay on the next, lest late timers lower the rate.
+	// An attempt that goes late gains up to this share of the delay on the next, so that late timers do not lower the
+	// rate.
 	lateness = 0.2
 
 	none = -1.0 // an instant that has not come
 )
 
-// NewAdaptive returns a law that has seen nothing, or every fault of cfg joined into one error.
+// NewAdaptive returns a law in the phase [Start], or all problems of cfg joined into one error.
 func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 	err := cfg.Validate()
 	if err != nil {
@@ -142,8 +145,8 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 	return l, nil
 }
 
-// Next returns the instant at which one attempt may go, now at the earliest. Ask again at that instant, and after each
-// verdict: the law acts on the passing of time, too, only when it is asked.
+// Next returns the instant at which one attempt may go, now at the earliest. Call it again at that instant, and after
+// each verdict: the law acts on the passing of time, too, only when it is called.
 func (l *Adaptive) Next(now time.Time, inFlight int) time.Time {
 	l.arrive(now)
 	l.judgeSilence()
@@ -155,7 +158,7 @@ func (l *Adaptive) Next(now time.Time, inFlight int) time.Time {
 	return now.Add(time.Duration(math.Ceil(min(at-l.now, farSec) * 1e9))) // rounded up, so never now
 }
 
-// farSec is an instant too far to matter, in seconds from now: asking again then changes nothing.
+// farSec is an instant too far away to matter, in seconds from now.
 const farSec = 3600
 
 // mayGo returns when the rate allows the next attempt, or when the law will know more.
@@ -171,7 +174,7 @@ func (l *Adaptive) mayGo() float64 {
 	return at
 }
 
-// Sent records that an attempt goes now, with inFlight in the air, this one included.
+// Sent records that an attempt goes now, with inFlight in flight, this one included.
 func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	l.arrive(now)
 	d := l.delay(l.now)
@@ -194,9 +197,9 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	return Ticket{Sent: now, InFlight: inFlight, mark: m}
 }
 
-// discountIdle takes time in which there was nothing to send off the age of the phase: a climb that nobody has
-// followed shows nothing, and the next burst of work would be sent at a rate without foundation. TCP does likewise. Time
-// in which all slots were taken counts: there the rate is no limit.
+// discountIdle takes time in which there was nothing to send off the age of the phase: a climb without attempts is no
+// evidence, and the next burst of work would be sent at an untested rate. TCP does the same. Time in which all slots
+// were taken counts: there the rate is no limit.
 func (l *Adaptive) discountIdle(idle, delay float64, inFlight int) {
 	full := inFlight >= l.cfg.PoolSize || l.slots.limit > 0 && inFlight >= l.slots.at(l.now)
 	if idle <= delay || full || math.IsInf(idle, 1) {
@@ -220,8 +223,8 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.note()
 }
 
-// Rejected records a capacity error, with what the server told about it. One that says nothing about the rate, or
-// nothing new, changes no rate.
+// Rejected records a capacity error, with the server's hint. One that is no evidence about the rate, or no new
+// evidence, changes no rate.
 func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	l.arrive(now)
 	defer l.note()
@@ -236,10 +239,10 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	default:
 		l.giveWay(t.mark)
 	}
-	l.pause.heed(l, h)
+	l.pause.applyHint(l, h)
 }
 
-// Dropped records an attempt that ended without a verdict. It teaches nothing.
+// Dropped records an attempt that ended without a verdict. The law learns nothing from it.
 func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 	l.arrive(now)
 	if l.witness == t.mark.at {
@@ -248,10 +251,10 @@ func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 	l.note()
 }
 
-// Restart begins again as at first, because the server is back after an outage that was no matter of capacity: it accepts
-// attempts again, and nothing is known about the room that it has now. The rate grows from a few attempts a second until
-// the first refusal, pauses that the server asked for are over, and what becomes of attempts sent before now changes no
-// rate. What an outage says nothing about stays: how long refusals take, a limit on attempts in flight, refusals at
+// Restart returns to the phase [Start], because the server is back after an outage that was not about capacity: it
+// accepts attempts again, and its present capacity is unknown. The rate grows from a few attempts a second until the
+// first refusal, pauses that the server asked for are over, and the outcome of attempts sent before now changes no
+// rate. What does not depend on the outage stays: how long refusals take, a limit on attempts in flight, refusals at
 // random, the statistics.
 func (l *Adaptive) Restart(now time.Time) {
 	l.arrive(now)
@@ -267,11 +270,11 @@ func (l *Adaptive) Restart(now time.Time) {
 	l.note()
 }
 
-// Stats returns the statistics as of the last instant that the law was told. The delay is the inverse of the rate:
-// what the law leaves between two attempts, pauses apart; 0 while it does not pace.
+// Stats returns the statistics as of the last instant that was passed in. The delay is the inverse of the rate: the
+// time between two attempts, pauses apart; 0 while the law does not pace.
 func (l *Adaptive) Stats() Stats { return l.stats }
 
-// Phase returns what the law is about.
+// Phase returns the present phase.
 func (l *Adaptive) Phase() Phase { return l.phase }
 
 // PausedUntil returns when a pause that the server asked for will end, or the zero time while there is none.

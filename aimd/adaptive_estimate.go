@@ -14,18 +14,18 @@ const (
 	lookBackSec = 2.0
 	// Refusals that take longer than this are not waited for. The server's bucket runs over meanwhile.
 	silenceMaxSec = 0.3
-	// Before the first refusal has told how long they take.
+	// The guess until the first refusal has shown how long they take.
 	silenceFirstSec = 1.0
 	// The loss is an average over about so many attempts: a second of them at the pace of most limits.
 	lossCalls = 32.0
-	// At this loss the law takes twice as long over everything; the wait grows with the cube, which leaves the loss of
-	// one client alone with the server (1 to 10%) nearly unheeded, while 16 that disturb each other share it fairly.
+	// At this loss all the law's waits are twice as long; they grow with the cube, so the loss of a client that is alone
+	// with the server (1 to 10%) has nearly no effect, while 16 that disturb each other share it fairly.
 	impatienceLoss = 0.18
 	// No more than four times as long, so that an outage is forgotten within seconds.
 	impatienceMax = 0.25
 )
 
-// mark is what the law notes about an attempt on its ticket.
+// mark is what the law records about an attempt on its ticket.
 type mark struct {
 	seq   int     // counts attempts from 1
 	epoch int     // at sending

@@ -1,28 +1,28 @@
 package aimd
 
-// The constants of what the server tells.
+// The constants of the server's hints.
 const (
-	// A told wait above this is long. Limiters that refill all the time tell a second or so at each refusal, since
-	// the header counts in whole ones: to obey would idle the server for most of it.
+	// A Retry-After above this is long. Limiters that refill continuously ask for a second or so at each refusal, as
+	// the header counts whole seconds: waiting that long would leave the server idle for most of it.
 	longSec = 2.0
-	// A long one is believed, and all attempts wait, at the second refusal without an accepted attempt in between: the
-	// server means it. A short one only at the third.
+	// A long one is obeyed, and all attempts wait, from the second refusal without an accepted attempt in between. A
+	// short one from the third.
 	longFailures  = 2
 	shortFailures = 3
-	// Pauses are longer by up to this part, so that clients that were told the same instant do not come back as one.
+	// Pauses are longer by up to this share, so that clients that got the same hint do not all return at once.
 	pauseJitter = 0.02
-	// No pause is longer than a year, lest a nonsensical one overflow.
+	// No pause is longer than a year, so that a nonsensical one cannot overflow.
 	pauseMostSec = 366 * 24 * 3600
 )
 
-// pause is a time in which no attempt may go, because the server said so.
+// pause is a time in which no attempt may go, because the server asked for it.
 type pause struct {
 	until float64
 	why   PauseReason
 }
 
-// heed draws the conclusions from a hint.
-func (p *pause) heed(l *Adaptive, h Hint) {
+// applyHint begins or extends a pause that a hint asks for.
+func (p *pause) applyHint(l *Adaptive, h Hint) {
 	if h.Remaining0 && h.Reset > 0 {
 		p.extend(l, h.Reset.Seconds(), PauseLimitReset)
 	}

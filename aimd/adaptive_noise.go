@@ -10,7 +10,7 @@ const (
 	// The second is twice what a limiter at twice the estimated rate has room for, and half of it must be accepted:
 	// no limiter does that, and at random it fails once in a hundred times even if a fifth is refused.
 	probeRoomSure = 2.0
-	// A probe larger than this tells too little for what it costs.
+	// A probe larger than this costs more than it is worth.
 	probeMax = 32
 	// Attempts between two probes at least. A probe that was mostly refused met a limiter: the next comes after four
 	// times as many attempts as the last.

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// atMost admits while fewer than limit calls that it admitted are in the air.
+// atMost admits while fewer than limit calls that it admitted are in flight.
 func (w *world) atMost(limit int) func(time.Duration, int) bool {
 	return func(time.Duration, int) bool {
 		accepted := 0
@@ -138,7 +138,7 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 		{"a short wait is what limiters say all the time", 2, retryAfter(time.Second), 0},
 		{"a short wait is obeyed after three refusals", 3, retryAfter(time.Second), time.Second},
 		{"no requests remain until the reset", 1, Hint{Remaining0: true, Reset: 7 * time.Second}, 7 * time.Second},
-		{"a reset without a number says nothing", 1, Hint{Remaining0: true, Reset: -time.Second}, 0},
+		{"a reset without a number is ignored", 1, Hint{Remaining0: true, Reset: -time.Second}, 0},
 		{"the reset matters only when nothing remains", 1, Hint{Reset: 7 * time.Second}, 0},
 		{"a nonsensical wait is cut", 2, retryAfter(math.MaxInt64), 366 * 24 * time.Hour},
 		{"the longer of two is obeyed", 2, Hint{RetryAfter: 3 * time.Second, Remaining0: true, Reset: 9 * time.Second}, 9 * time.Second},
@@ -154,12 +154,12 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 				law.Rejected(now, ticket, tc.hint)
 			}
 			until := law.PausedUntil()
-			told := law.Stats()
-			if !told.PausedUntil.Equal(until) || (told.PauseReason == "") != until.IsZero() {
-				t.Errorf("the statistics say %q until %v, want a pause until %v", told.PauseReason, told.PausedUntil, until)
+			got := law.Stats()
+			if !got.PausedUntil.Equal(until) || (got.PauseReason == "") != until.IsZero() {
+				t.Errorf("the statistics report %q until %v, want a pause until %v", got.PauseReason, got.PausedUntil, until)
 			}
-			if want := tc.hint.Remaining0; !until.IsZero() && (told.PauseReason == PauseLimitReset) != want {
-				t.Errorf("paused for %q", told.PauseReason)
+			if want := tc.hint.Remaining0; !until.IsZero() && (got.PauseReason == PauseLimitReset) != want {
+				t.Errorf("paused for %q", got.PauseReason)
 			}
 			if tc.pause == 0 {
 				if !until.IsZero() {
@@ -170,7 +170,7 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 			if got := until.Sub(now); got != tc.pause {
 				t.Fatalf("paused for %v, want %v", got, tc.pause)
 			}
-			// Beyond farSec the law is asked again before it matters.
+			// Beyond farSec the law is called again before it matters.
 			if next := law.Next(now.Add(ms), 0); next.Before(until) && next.Before(now.Add(farSec*time.Second)) {
 				t.Errorf("the next may go %v before the pause is over", until.Sub(next))
 			}
@@ -195,7 +195,7 @@ func TestHintsSaveTheProbesOfAnOutage(t *testing.T) {
 	w.hint = func(now time.Duration) Hint { return Hint{RetryAfter: 170*time.Second - now} }
 	w.run(200 * time.Second)
 	if n := between(w.sent, 50*time.Second, 170*time.Second); n > 6 {
-		t.Errorf("%d calls in an outage whose end the server told, want at most 6", n)
+		t.Errorf("%d calls in an outage whose end the server reported, want at most 6", n)
 	}
 	if n := between(w.sent, 170*time.Second, 175*time.Second); n < 85 {
 		t.Errorf("%d calls in the five seconds after it, want about 100", n)
@@ -212,7 +212,7 @@ func TestAdaptiveNeverHammers(t *testing.T) {
 			admit func(time.Duration, int) bool
 		}
 		var turns []turn
-		var told []string
+		var got []string
 		end := time.Duration(0)
 		for range rapid.IntRange(1, 5).Draw(rt, "turns") {
 			end += time.Duration(rapid.IntRange(1, 90).Draw(rt, "seconds")) * time.Second
@@ -226,7 +226,7 @@ func TestAdaptiveNeverHammers(t *testing.T) {
 				"noise and bucket": func(now time.Duration, n int) bool { return random(now, n) && limited(now, n) },
 			}[kind]
 			turns = append(turns, turn{end, admit})
-			told = append(told, fmt.Sprintf("until %v: %s rate %.1f burst %.0f share %.2f slots %d", end, kind, rate, burst, share, limit))
+			got = append(got, fmt.Sprintf("until %v: %s rate %.1f burst %.0f share %.2f slots %d", end, kind, rate, burst, share, limit))
 		}
 		w = newWorld(t, func(now time.Duration, n int) bool {
 			for _, turn := range turns {
@@ -239,7 +239,7 @@ func TestAdaptiveNeverHammers(t *testing.T) {
 		w.run(end)
 		for from := time.Duration(0); from < end; from += 10 * time.Second {
 			if n := between(w.refused, from, from+10*time.Second); n > 450 {
-				rt.Fatalf("%d calls refused in the ten seconds from %v on\n%s", n, from, strings.Join(told, "\n"))
+				rt.Fatalf("%d calls refused in the ten seconds from %v on\n%s", n, from, strings.Join(got, "\n"))
 			}
 		}
 	})

@@ -14,15 +14,15 @@ const (
 	slotsStepSec = 1.0
 )
 
-// slots finds out whether the server limits the attempts in flight. Then the rate must not suffer: what is refused is
-// one attempt too many at that moment, and sending another later, but as soon as one ends, is right.
+// slots finds out whether the server limits the attempts in flight. Then a refusal must not lower the rate: the attempt
+// was one too many at that moment, and the next may go as soon as one ends.
 type slots struct {
 	limit  int     // most attempts in flight; 0: no limit is known
 	since  float64 // when that was found
 	levels []int   // attempts in flight at the latest refusals that began an epoch
 }
 
-// opens returns when one more attempt than inFlight may be in the air, apart from when one ends.
+// opens returns when one more attempt than inFlight may be in flight, apart from when one ends.
 func (s *slots) opens(now float64, inFlight int) float64 {
 	limit := s.at(now)
 	if s.limit == 0 || inFlight < limit {

@@ -14,7 +14,7 @@ type world struct {
 	slots    int
 	now      time.Duration
 	inFlight int
-	calls    calls // in the air, by the instant at which they end
+	calls    calls // in flight, by the instant at which they end
 	sent     []time.Duration
 	refused  []time.Duration
 

@@ -11,7 +11,7 @@ type Classic struct {
 	sent     time.Time // the last attempt; zero before the first
 }
 
-// NewClassic returns a law that lets the first attempt go at once, or the faults of cfg as [Config.Validate] reports
+// NewClassic returns a law that lets the first attempt go at once, or the problems of cfg as [Config.Validate] reports
 // them.
 func NewClassic(cfg Config) (*Classic, error) {
 	throttle, err := NewThrottle(cfg)
@@ -22,7 +22,7 @@ func NewClassic(cfg Config) (*Classic, error) {
 }
 
 // Next returns the instant from which one attempt may go; it may lie before now. It changes with every verdict, so
-// ask again after each.
+// call it again after each.
 func (c *Classic) Next(now time.Time, _ int) time.Time {
 	if c.sent.IsZero() {
 		return now
@@ -30,7 +30,7 @@ func (c *Classic) Next(now time.Time, _ int) time.Time {
 	return c.sent.Add(max(c.throttle.Delay(), c.throttle.cfg.MinDelay))
 }
 
-// Sent records that an attempt goes now, with inFlight in the air, this one included.
+// Sent records that an attempt goes now, with inFlight in flight, this one included.
 func (c *Classic) Sent(now time.Time, inFlight int) Ticket {
 	c.sent = now
 	return Ticket{Sent: now, InFlight: inFlight}
@@ -42,11 +42,11 @@ func (c *Classic) Accepted(time.Time, Ticket) { c.throttle.Success() }
 // Rejected records a capacity error.
 func (c *Classic) Rejected(time.Time, Ticket, Hint) { c.throttle.CapacityError() }
 
-// Dropped records an attempt that ended without a verdict, which teaches nothing.
+// Dropped records an attempt that ended without a verdict, which changes nothing.
 func (c *Classic) Dropped(time.Time, Ticket) {}
 
-// Restart begins again without a delay above the floor, because the server is back after an outage that was no matter of
-// capacity. The floor counts from the last attempt before it.
+// Restart resets the delay to the floor, because the server is back after an outage that was not about capacity. The
+// floor counts from the last attempt before it.
 func (c *Classic) Restart(time.Time) { c.throttle.Restart() }
 
 // Stats returns the throttle's statistics.

@@ -17,7 +17,7 @@ type Throttle struct {
 	stats Stats      // CurrentDelay is the state, the rest are counters
 }
 
-// NewThrottle returns a Throttle with a delay of 0, or the faults of cfg as [Config.Validate] reports them.
+// NewThrottle returns a Throttle with a delay of 0, or the problems of cfg as [Config.Validate] reports them.
 func NewThrottle(cfg Config) (*Throttle, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (t *Throttle) CapacityError() {
 		t.set(min(max(t.cfg.RecoveryStep, t.cfg.MinDelay), t.cfg.MaxDelay))
 		return
 	}
-	// Compared as floats, for a product beyond the range of a Duration must not wrap.
+	// Compared as floats, as a product beyond the range of a Duration must not wrap.
 	longer := float64(t.stats.CurrentDelay) * t.cfg.Multiplier
 	if longer >= float64(t.cfg.MaxDelay) {
 		t.set(t.cfg.MaxDelay)

@@ -209,21 +209,21 @@ func TestValidateNamesEveryFault(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.cfg.Validate()
 			if _, made := NewThrottle(test.cfg); (made == nil) != (err == nil) {
-				t.Errorf("Validate says %v, NewThrottle %v", err, made)
+				t.Errorf("Validate returns %v, NewThrottle %v", err, made)
 			}
 			if _, made := NewClassic(test.cfg); (made == nil) != (err == nil) {
-				t.Errorf("Validate says %v, NewClassic %v", err, made)
+				t.Errorf("Validate returns %v, NewClassic %v", err, made)
 			}
 			var lines []string
 			if err != nil {
 				lines = strings.Split(err.Error(), "\n")
 			}
 			if len(lines) != len(test.want) {
-				t.Fatalf("%d faults, want %d: %v", len(lines), len(test.want), err)
+				t.Fatalf("%d problems, want %d: %v", len(lines), len(test.want), err)
 			}
 			for i, want := range test.want {
 				if !strings.Contains(lines[i], want) {
-					t.Errorf("fault %q, want %q in it", lines[i], want)
+					t.Errorf("problem %q, want %q in it", lines[i], want)
 				}
 			}
 		})
