@@ -119,11 +119,14 @@ func compare(t *rapid.T, b *Buffer[int], m *model) {
 		if m.rows[i].complete {
 			completed++
 		}
-		if !b.Contains(m.rows[i].Seq) {
-			t.Fatalf("row %d is not contained", m.rows[i].Seq)
+		if at, ok := b.find(m.rows[i].Seq); !ok || at != i {
+			t.Fatalf("row %d is found at %d, %t, want %d", m.rows[i].Seq, at, ok, i)
 		}
-		if i > 0 && b.Contains(m.rows[i].Seq-1) != (m.rows[i-1].Seq == m.rows[i].Seq-1) {
-			t.Fatalf("contains is wrong about the number before row %d", m.rows[i].Seq)
+		if i == 0 {
+			continue
+		}
+		if _, ok := b.find(m.rows[i].Seq - 1); ok != (m.rows[i-1].Seq == m.rows[i].Seq-1) {
+			t.Fatalf("find is wrong about the number before row %d", m.rows[i].Seq)
 		}
 	}
 	if b.Len() != len(m.rows) || b.Completed() != completed || b.Bytes() != m.bytes() {

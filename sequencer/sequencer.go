@@ -25,14 +25,14 @@ import (
 
 // Errors of [Buffer.Open] and [Buffer.Complete], to be matched with [errors.Is].
 var (
-	// ErrFull says that the window has no room for the row. It is flow control rather than a fault: offer the row
+	// ErrFull means that the window has no room for the row. It is flow control rather than a failure: open the row
 	// again after a [Buffer.Release].
 	ErrFull = errors.New("window is full: release rows first")
-	// ErrOutOfOrder says that the sequence does not rise above every sequence opened before.
+	// ErrOutOfOrder means that the sequence does not rise above every sequence opened before.
 	ErrOutOfOrder = errors.New("sequence is not above the last one opened")
-	// ErrNotOpen says that no such row is held: it was never opened, or has been released already.
+	// ErrNotOpen means that no such row is held: it was never opened, or has been released already.
 	ErrNotOpen = errors.New("row is not open: it was never opened or is already released")
-	// ErrCompleted says that the row has its value already. The first value stays.
+	// ErrCompleted means that the row already has its value. The first value stays.
 	ErrCompleted = errors.New("row is already complete")
 )
 
@@ -40,22 +40,22 @@ var (
 type Limits struct {
 	// Rows is the most rows held at once, at least 1. Memory for them is taken as they come, not in advance.
 	Rows int
-	// Bytes is the most bytes held at once by the weights that Open and Complete are told, at least 1. It is a limit
-	// on taking more, not on what is there: a row heavier than Bytes is let in when the buffer is empty, and a value
-	// heavier than its row is never refused. Either would otherwise stop the stream for good.
+	// Bytes is the most bytes held at once, by the weights passed to Open and Complete, at least 1. It limits what is
+	// taken, not what is held: a row heavier than Bytes is admitted when the buffer is empty, and a value heavier than
+	// its row is never refused. Either would otherwise block the stream for good.
 	Bytes int64
 }
 
 // Validate reports every limit that is out of range.
 func (l Limits) Validate() error {
-	var faults []error
+	var problems []error
 	if l.Rows < 1 {
-		faults = append(faults, fmt.Errorf("window rows %d: must be at least 1", l.Rows))
+		problems = append(problems, fmt.Errorf("window rows %d: must be at least 1", l.Rows))
 	}
 	if l.Bytes < 1 {
-		faults = append(faults, fmt.Errorf("window bytes %d: must be at least 1", l.Bytes))
+		problems = append(problems, fmt.Errorf("window bytes %d: must be at least 1", l.Bytes))
 	}
-	return errors.Join(faults...)
+	return errors.Join(problems...)
 }
 
 // Entry is one row in a [Buffer].
@@ -86,11 +86,11 @@ type Buffer[T any] struct {
 
 	ring  []Entry[T] // rows are ring[head], ring[head+1], … around the end, rising in Seq
 	head  int
-	count int
+	count int // rows held; at most len(ring), which is at most limits.Rows
 
-	ready     int // rows from the head that are complete without a hole
-	completed int
-	bytes     int64
+	ready     int   // rows from the head that are complete without a hole; ready <= completed <= count
+	completed int   // rows held that are complete
+	bytes     int64 // sum of Entry.Bytes of the rows held
 
 	lastSeq      uint64 // highest sequence ever opened; 0 before the first
 	submitIndex  uint64 // of the next row opened
@@ -100,7 +100,7 @@ type Buffer[T any] struct {
 // ringMin is the first size of the ring: small enough to cost nothing on an idle partition.
 const ringMin = 16
 
-// New returns an empty buffer, or the faults of the limits.
+// New returns an empty buffer, or what is wrong with the limits.
 func New[T any](limits Limits) (*Buffer[T], error) {
 	if err := limits.Validate(); err != nil {
 		return nil, err
@@ -111,15 +111,15 @@ func New[T any](limits Limits) (*Buffer[T], error) {
 // Open takes a row into the window and returns its submit index. The sequence must be above every one opened before, so
 // at least 1, and may skip; bytes is the row's weight against [Limits.Bytes], at least 0.
 //
-// It returns [ErrOutOfOrder] for a sequence that does not rise and [ErrFull] when there is no room; in both cases nothing
-// has changed.
+// It returns [ErrOutOfOrder] for a sequence that does not rise and [ErrFull] when there is no room; in both cases
+// nothing has changed.
 func (b *Buffer[T]) Open(seq uint64, bytes int) (submitIndex uint64, err error) {
 	mustWeigh(bytes)
 	if seq <= b.lastSeq {
 		return 0, fmt.Errorf("open row seq %d after %d: %w", seq, b.lastSeq, ErrOutOfOrder)
 	}
 	if b.Full(bytes) {
-		return 0, ErrFull // bare, so that asking in vain costs nothing
+		return 0, ErrFull // not wrapped, so that a refusal does not allocate
 	}
 	if b.count == len(b.ring) {
 		b.grow()
@@ -133,11 +133,11 @@ func (b *Buffer[T]) Open(seq uint64, bytes int) (submitIndex uint64, err error) 
 	return e.SubmitIndex, nil
 }
 
-// Complete gives an open row its value and returns its complete index. From then on bytes, at least 0, is the row's weight
-// in place of the one told to Open.
+// Complete sets the value of an open row and returns its complete index. From then on bytes, at least 0, is the row's
+// weight in place of the one passed to Open.
 //
-// It returns [ErrNotOpen] for a row that was never opened or is released, and [ErrCompleted] for one that has its value;
-// in both cases nothing has changed.
+// It returns [ErrNotOpen] for a row that was never opened or is released, and [ErrCompleted] for one that has its
+// value; in both cases nothing has changed.
 func (b *Buffer[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, err error) {
 	mustWeigh(bytes)
 	i, ok := b.find(seq)
@@ -158,8 +158,8 @@ func (b *Buffer[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, 
 	return e.CompleteIndex, nil
 }
 
-// Ready returns the i-th row from the head, counted from 0, as long as it and all rows before it are complete. The entry
-// is the buffer's own: it is valid until the next Open or Release.
+// Ready returns the i-th row from the head, counted from 0, as long as it and all rows before it are complete. The
+// entry is the buffer's own: it is valid until the next Open or Release.
 func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
 	if i < 0 || i >= b.ready {
 		return nil, false
@@ -167,8 +167,8 @@ func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
 	return b.at(i), true
 }
 
-// Release drops the first n rows and all references to their values. It panics when n is negative or any of these rows is
-// not complete: to skip an unfinished row would break the order that the buffer is for.
+// Release drops the first n rows and all references to their values. It panics when n is negative or any of these rows
+// is not complete: to skip an unfinished row would break the order that the buffer is for.
 func (b *Buffer[T]) Release(n int) {
 	if n < 0 || n > b.ready {
 		panic(fmt.Sprintf("sequencer: release of %d rows where %d are ready", n, b.ready))
@@ -209,8 +209,8 @@ func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	return b.at(0).Seq, true
 }
 
-// Blocker returns the sequence of the oldest row held that is not complete: the one that all rows behind it wait for; ok
-// is false when all are complete, or there are none.
+// Blocker returns the sequence of the oldest row held that is not complete: the one that all rows behind it wait for;
+// ok is false when all are complete, or there are none.
 func (b *Buffer[T]) Blocker() (seq uint64, ok bool) {
 	if b.ready == b.count {
 		return 0, false
@@ -218,17 +218,11 @@ func (b *Buffer[T]) Blocker() (seq uint64, ok bool) {
 	return b.at(b.ready).Seq, true
 }
 
-// Contains reports whether the row is held, complete or not.
-func (b *Buffer[T]) Contains(seq uint64) bool {
-	_, ok := b.find(seq)
-	return ok
-}
-
 // find returns the row's place from the head.
 //
 // Sequences rise by at least one from row to row. So a row lies at most seq-first rows behind the head and at most
-// last-seq rows before the tail. Without gaps the two bounds meet and the first guess is the row; with g numbers skipped
-// in the window at most g+1 places are left to search.
+// last-seq rows before the tail. Without gaps the two bounds meet and the first guess is the row; with g numbers
+// skipped in the window at most g+1 places are left to search.
 func (b *Buffer[T]) find(seq uint64) (i int, ok bool) {
 	if b.count == 0 {
 		return 0, false
@@ -255,8 +249,8 @@ func (b *Buffer[T]) find(seq uint64) (i int, ok bool) {
 // at returns the i-th row from the head; i may be count, the place of the next row, when the ring has room.
 func (b *Buffer[T]) at(i int) *Entry[T] { return &b.ring[b.wrap(b.head+i)] }
 
-// wrap takes an index below twice the ring's length into the ring. It subtracts, so that the ring may have any length and
-// never be larger than Limits.Rows, where masking would ask for a power of two.
+// wrap takes an index below twice the ring's length into the ring. It subtracts, so that the ring may have any length
+// and never be larger than Limits.Rows, where masking would ask for a power of two.
 func (b *Buffer[T]) wrap(i int) int {
 	if i >= len(b.ring) {
 		i -= len(b.ring)
