@@ -1,5 +1,5 @@
-// Command mapreduce answers a question about a text that is too long for one prompt: it has a stage ask it of each
-// paragraph, all in one batched request (map), and then of the answers together (reduce).
+// Command mapreduce answers a question about a text that is too long for one prompt: a stage answers it for each
+// paragraph, all in one batched request (map), and then for the answers together (reduce).
 package main
 
 import (
@@ -21,12 +21,12 @@ import (
 func main() {
 	url := flag.String("url", nats.DefaultURL, "NATS server")
 	stage := flag.String("stage", "stage", "name of the stage (STAGE_NAME)")
-	question := flag.String("question", "Which facts does this text tell? One a line.", "what to ask")
+	question := flag.String("question", "Which facts does this text state? One per line.", "what to ask")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, *url, *stage+".llm_batch", *question, flag.Arg(0)); err != nil {
-		log.Fatalf("mapreduce: %v", err) //nolint:gocritic // nothing is left to be undone
+		log.Fatalf("mapreduce: %v", err) //nolint:gocritic // there is nothing left to clean up
 	}
 }
 
@@ -51,8 +51,8 @@ func run(ctx context.Context, url, subject, question, path string) error {
 	if err != nil {
 		return fmt.Errorf("map: %w", err)
 	}
-	for _, fault := range reply.ErrorReport() { // one paragraph takes nothing from the others
-		log.Printf("paragraph %d: %s", fault.Index+1, fault.Error)
+	for _, failed := range reply.ErrorReport() { // a paragraph that failed does not affect the others
+		log.Printf("paragraph %d: %s", failed.Index+1, failed.Error)
 	}
 	parts := reply.Successes()
 	fmt.Printf("map: %d of %d paragraphs answered in %d ms\n", len(parts), len(reply.Results), reply.TotalTimeMS)
@@ -70,13 +70,13 @@ func run(ctx context.Context, url, subject, question, path string) error {
 	return nil
 }
 
-// ask sends one batched request. A service error says in its headers what is wrong, and in its body the facts.
+// ask sends one batched request. A service error has its code and message in the headers and the details in the body.
 func ask(ctx context.Context, nc *nats.Conn, subject string, request *batch.Request) (*batch.Reply, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // as long as you would wait: the stage does not know
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // the client's own limit; the stage does not know it
 	defer cancel()
 	m, err := nc.RequestWithContext(ctx, subject, body)
 	if err != nil {

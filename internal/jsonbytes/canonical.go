@@ -47,7 +47,7 @@ func (c *Canonicalizer) Canonical(src []byte) []byte {
 	return c.out
 }
 
-// index notes the members within the value at pos and returns the index behind it.
+// index records the members within the value at pos and returns the index behind it.
 func (c *Canonicalizer) index(pos int) int {
 	switch c.src[pos] {
 	case '{':

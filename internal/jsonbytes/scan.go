@@ -36,7 +36,7 @@ func ValidDepth(b []byte, depthMax int) bool {
 var ErrNotObject = errors.New("not a JSON object")
 
 // ReadObject checks that src is exactly one JSON object in UTF-8, also inside its strings, nested at most [DepthMax]
-// deep, and appends its members to dst, in order. The error says what is wrong at which byte, counted from 0.
+// deep, and appends its members to dst, in order. The error names the problem and the byte, counted from 0.
 func ReadObject(dst []Member, src []byte) ([]Member, error) {
 	if int64(len(src)) > math.MaxUint32 {
 		return nil, fmt.Errorf("%d bytes are too many", len(src))
@@ -61,7 +61,7 @@ func ReadObject(dst []Member, src []byte) ([]Member, error) {
 	return s.members, nil
 }
 
-// foreign says more about bytes that do not begin an object.
+// foreign returns the error for bytes that do not begin an object.
 func (s *scanner) foreign() error {
 	const byteOrderMark = "\uFEFF"
 	if len(s.src) >= 3 && string(s.src[:3]) == byteOrderMark {
@@ -81,7 +81,7 @@ type scanner struct {
 	pos      int
 	depth    int
 	depthMax int
-	// noting keeps in members those of the outermost object.
+	// noting collects in members those of the outermost object.
 	noting  bool
 	members []Member
 	// objects has a bit for each open container: set for an object, clear for an array.
@@ -268,8 +268,8 @@ func (s *scanner) str() error {
 	return s.unexpected("a closing quote")
 }
 
-// ordinary returns the index of the first byte from i on that ends a string or stands for more than itself in it: a quote,
-// a backslash or a control character; else the length of src.
+// ordinary returns the index of the first byte from i on that is special inside a string: a quote, a backslash or a
+// control character; else the length of src.
 func ordinary(src []byte, i int) int {
 	for ; i+8 <= len(src); i += 8 {
 		if found := special(load(src, i)); found != 0 {

@@ -77,7 +77,7 @@ func decodeRune[S string | []byte](s S) (rune, int) { return utf8.DecodeRuneInSt
 // Each of eight bytes in a word, for tests of all eight at once.
 const (
 	eachOne  = 0x0101010101010101
-	eachHigh = 0x8080808080808080 // where the tests have their results
+	eachHigh = 0x8080808080808080 // the bits that hold the results of the tests
 )
 
 // special marks those of eight bytes that are a quote, a backslash or a control character. The lowest mark is exact; a

@@ -23,7 +23,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := consume(ctx, *url, *rows); err != nil {
-		log.Fatalf("consumer: %v", err) //nolint:gocritic // nothing is left to be undone
+		log.Fatalf("consumer: %v", err) //nolint:gocritic // there is nothing left to clean up
 	}
 }
 

@@ -23,7 +23,7 @@ func main() {
 	defer stop()
 	n, err := produce(ctx, *url, *subject, flag.Arg(0))
 	if err != nil {
-		log.Fatalf("producer: %v", err) //nolint:gocritic // nothing is left to be undone
+		log.Fatalf("producer: %v", err) //nolint:gocritic // there is nothing left to clean up
 	}
 	fmt.Println(n, "rows published")
 }
@@ -52,7 +52,7 @@ func produce(ctx context.Context, url, subject, path string) (n int, err error) 
 			Data:    lines.Bytes(),
 			Header: nats.Header{
 				"Order":       {strconv.Itoa(n)},               // goes on to the result
-				"Nats-Msg-Id": {fmt.Sprintf("%s/%d", path, n)}, // a second start publishes nothing twice within two minutes
+				"Nats-Msg-Id": {fmt.Sprintf("%s/%d", path, n)}, // a restart within two minutes publishes no row twice
 			},
 		}
 		if _, err := js.PublishMsg(ctx, row); err != nil {
