@@ -1,22 +1,22 @@
 // Package executor answers rows: it renders each, shares the call of an equal one, calls through the pool, and builds
 // the result. It is the one place where a row becomes a request.
 //
-// A row goes through these steps, each one function, in this order. They are in the files named, from top to bottom:
+// A row goes through these steps in this order, each one function; the files are read in the same order:
 //
 //  1. [Executor.Start] puts the row into the queue (executor.go, queue.go).
 //  2. [Executor.take] takes out the rows that the pool has room for, partitions in turn (executor.go).
 //  3. [Executor.prepare] makes a job of the row, or answers one that needs no call. Within it [Executor.render] makes the
 //     request and [Executor.restore] answers from the journal (prepare.go, prompt.go, journal.go).
 //  4. [Executor.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
-//  5. [Executor.share] answers the job from an equal request, or lets it wait for that one's call (dedupe.go, flights.go).
+//  5. [Executor.share] answers the job from an equal request, or has it wait for that one's call (dedupe.go, flights.go).
 //  6. [Executor.submit] hands the job to the pool (submit.go).
 //  7. [Executor.attempt] makes one call, on a worker of the pool, as often as the pool decides (attempt.go):
 //     [Executor.refuse], [Executor.addressTo], [Executor.reloadKey], [Executor.call].
-//  8. [Executor.accept] validates the reply and builds the result.
-//  9. [Executor.record] writes the call to the audit, the cost ledger and the log.
-//  10. [Executor.shareReply] answers the jobs that wait for this one.
+//  8. [Executor.accept] validates the reply and builds the result (attempt.go).
+//  9. [Executor.record] adds the call to the audit, the cost ledger and the log (attempt.go).
+//  10. [Executor.shareReply] answers the jobs that wait for this one (dedupe.go).
 //  11. [Executor.done] takes the job's outcome from the pool (answer.go).
-//  12. [Executor.reply] answers the row; its consumer stores the result and acknowledges the row.
+//  12. [Executor.reply] answers the row (answer.go); its consumer stores the result and acknowledges the row.
 package executor
 
 import (
