@@ -89,7 +89,7 @@ func ReadRequest(data []byte) (*batch.Request, error) {
 		r.Prompts[i] = *p
 	}
 	if w.MaxParallel != nil {
-		r.MaxParallel = max(1, *w.MaxParallel) // 0 is the minimum here, and the default in batch.Request
+		r.MaxParallel = max(1, *w.MaxParallel) // 0 is the minimum here, but the default in batch.Request
 	}
 	if w.Model != nil {
 		r.Model = *w.Model

@@ -1,4 +1,4 @@
-// Package call makes one audited, priced call to a provider or to its fallback.
+// Package call makes one audited, priced call to a provider or to a fallback.
 package call
 
 import (
