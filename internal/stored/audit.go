@@ -2,7 +2,6 @@ package stored
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -10,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// AuditQuery says which audit events to read.
+// AuditQuery selects the audit events to read.
 type AuditQuery struct {
 	// Kinds are those wanted; empty: all.
 	Kinds []auditlog.Kind
@@ -18,15 +17,12 @@ type AuditQuery struct {
 	Since time.Time
 	// NewOnly begins with the events that are stored from now on.
 	NewOnly bool
-	// Follow goes on with the events that come, until ctx ends.
+	// Follow waits for more events after the last one stored, until ctx ends.
 	Follow bool
 }
 
-// errStopReading ends [ReadAudit] without an error.
-var errStopReading = errors.New("read enough")
-
-// ReadAudit hands each event of the stage to f, in the order of the stream, as stored and decoded. A message that is no
-// event of this version has a nil event.
+// ReadAudit calls f with each event of the stage, in the order of the stream, as stored and decoded. A message that is no
+// event of this version has a nil event. An error of f ends the reading and is returned.
 func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, q AuditQuery, f func(raw []byte, e *auditlog.Event) error) error {
 	o := ReadOptions{Stream: cfg.Audit.Stream, Since: q.Since, NewOnly: q.NewOnly, Follow: q.Follow}
 	for _, kind := range q.Kinds {
@@ -49,11 +45,7 @@ func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 		if err != nil {
 			e = nil
 		}
-		err = f(m.Data(), e)
-		if errors.Is(err, errStopReading) {
-			return nil
-		}
-		if err != nil {
+		if err := f(m.Data(), e); err != nil {
 			return err
 		}
 	}

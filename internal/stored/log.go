@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ReadClaims returns the claims of a partition up to a sequence of the results stream.
+// ReadClaims returns the claims of a partition up to a sequence of the result stream. A message that is no claim is a
+// [config.Error].
 func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, until uint64) (claims []Claim, err error) {
 	r, err := OpenReader(ctx, js, cfg.Result.Stream, LogSubject(cfg, partition, "claim"), until, false)
 	if err != nil {
@@ -35,13 +36,13 @@ func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 	}
 }
 
-// LogSubject is a subject of a partition's log: rows, claim, or > for both.
+// LogSubject returns a subject of a partition's log in the result stream; what is rows, claim, or > for both.
 func LogSubject(cfg *config.Config, partition int, what string) string {
 	return cfg.Result.Subject + "." + cfg.Name + "." + strconv.Itoa(partition) + "." + what
 }
 
-// ResultsOf returns a function that reads the results of a partition.
-func ResultsOf(ctx context.Context, r *Reader) func() (*ResultRow, error) {
+// NextResultFunc returns a function that returns the next result of a partition from its reader; nil at the end.
+func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 	return func() (*ResultRow, error) {
 		m, at, err := r.Next(ctx)
 		if err != nil || m == nil {
@@ -56,14 +57,15 @@ func ResultsOf(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 			At: at, Stored: md.Timestamp, Owner: h.Get(streams.HeaderOwner), Status: h.Get(streams.HeaderStatus),
 			StateID: h.Get(streams.HeaderStateID), Source: h.Get(streams.HeaderSourceStream),
 		}
-		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0 says that there is none
+		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0: it names none
 		return row, nil
 	}
 }
 
-// InputOf returns a function that reads the sequences of the input. A work queue allows no second reader, and on an
-// interest stream one would count: there each row is asked for by itself. Only those that are not acked yet are left.
-func InputOf(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter string) func() (uint64, error) {
+// NextInputFunc returns a function that returns the sequence of the next row of the input; 0 at the end. A work queue
+// allows no second consumer, and an interest stream would keep rows for it: there r is nil, each row is read by itself,
+// and only rows that are not acked yet are left.
+func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter string) func() (uint64, error) {
 	if r != nil {
 		return func() (uint64, error) {
 			_, at, err := r.Next(ctx)

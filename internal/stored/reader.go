@@ -11,69 +11,74 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// Reader reads messages of a stream in order. What it has fetched and not yet returned is bounded in messages and in
+// bytes. The library's own reader that is bounded in both has no room for the server's status messages beside a full
+// batch, and loses deliveries; the one that makes a consumer for each batch is bounded in messages alone.
+//
+// Not safe for concurrent use. The caller must close it.
+type Reader struct {
+	// Left is the number of messages that were behind the last one returned, beyond the bound too. It is an estimate.
+	Left uint64
+
+	js      jetstream.JetStream
+	options ReadOptions // Until is never 0
+	fetch   func(jetstream.Consumer) (jetstream.MessageBatch, error)
+	stop    context.CancelFunc
+	at      uint64 // stream sequence of the last message, or of where to begin
+	begun   bool   // a consumer was made: from then on at says where the next begins
+	done    bool   // there is nothing left to read
+	retries int    // in a row; 0 after each message
+
+	// Of the present consumer, which is replaced when it is gone or has lost a delivery.
+	consumer jetstream.Consumer
+	batch    jetstream.MessageBatch // nil: to be requested
+	order    uint64                 // consumer sequence of the last message
+	asked    uint64                 // order when the batch was requested
+}
+
+// ReadOptions select what a [Reader] reads.
+type ReadOptions struct {
+	Stream  string
+	Filters []string // at least one subject, with wildcards
+	// From is the sequence to begin at; 0: the first. It is ignored with Since or NewOnly.
+	From uint64
+	// Since is when to begin; zero: From decides.
+	Since time.Time
+	// NewOnly begins with the messages that are stored from now on.
+	NewOnly bool
+	// Until is the last sequence to read; 0: that of the last message when the reader gets there.
+	Until uint64
+	// Follow waits for more messages after the last one, until the context ends.
+	Follow bool
+	// HeadersOnly omits the bodies.
+	HeadersOnly bool
+}
+
 const (
-	// readAhead is how many messages are asked for at once, readAheadBytes how many bytes; the largest must fit.
+	// readAhead is how many messages are requested at once, readAheadBytes how many bytes; the largest must fit.
 	readAhead      = 1000
 	readAheadBytes = 8 << 20
 	// readTimeout bounds a request. A leader election takes about four seconds.
 	readTimeout = 10 * time.Second
-	// readRetries is how often in a row reading may come to nothing, a second apart.
+	// readRetries is how often in a row reading may fail, a second apart.
 	readRetries = 20
 )
 
-// ReadOptions say what a [Reader] reads.
-type ReadOptions struct {
-	Stream  string
-	Filters []string
-	// From is the sequence to begin at; 0: the first. With since or newOnly it is not used.
-	From uint64
-	// Since is when to begin; newOnly begins with what is stored from now on.
-	Since   time.Time
-	NewOnly bool
-	// Until is the last sequence to read; 0: that of the last message when the reader gets there.
-	Until uint64
-	// Follow goes on with what comes, until the context ends.
-	Follow bool
-	// HeadersOnly leaves the bodies out.
-	HeadersOnly bool
-}
-
-// Reader reads messages of a stream in order. What it has asked for and not handed out is bounded in messages and in
-// bytes. The library's own reader that is bounded in both has no room for the server's status messages beside a full
-// batch, and loses deliveries; the one that makes a consumer for each batch is bounded in messages alone.
-type Reader struct {
-	js jetstream.JetStream
-	ReadOptions
-	fetch func(jetstream.Consumer) (jetstream.MessageBatch, error)
-	stop  context.CancelFunc
-
-	Consumer jetstream.Consumer
-	batch    jetstream.MessageBatch
-	order    uint64 // of the last message, as the consumer counts
-	asked    uint64 // what order was when the batch was asked for
-	at       uint64 // of the last message, in the stream
-	Left     uint64 // messages that were behind it, beyond the bound too
-	tried    int
-	begun    bool
-	done     bool
-}
-
-// OpenReader begins to read one filter up to a sequence. The caller must close it.
+// OpenReader begins to read one filter up to a sequence. The caller must close the reader.
 func OpenReader(ctx context.Context, js jetstream.JetStream, stream, filter string, until uint64, headersOnly bool) (*Reader, error) {
 	return Open(ctx, js, ReadOptions{Stream: stream, Filters: []string{filter}, Until: until, HeadersOnly: headersOnly})
 }
 
-// Open begins to read. The caller must close it.
+// Open begins to read. The caller must close the reader.
 func Open(ctx context.Context, js jetstream.JetStream, o ReadOptions) (*Reader, error) {
 	if o.Until == 0 {
 		o.Until = math.MaxUint64
 	}
-	r := &Reader{js: js, ReadOptions: o, at: max(1, o.From) - 1}
+	r := &Reader{js: js, options: o, at: max(1, o.From) - 1}
 	fetching, stop := context.WithCancel(ctx)
 	r.stop = stop
 	bytes := max(readAheadBytes, 2*int(js.Conn().MaxPayload()))
@@ -91,52 +96,55 @@ func Open(ctx context.Context, js jetstream.JetStream, o ReadOptions) (*Reader, 
 	return r, nil
 }
 
-// Close ends the reading. The server forgets the consumer by itself.
+// Close ends the reading. The server removes the consumer by itself.
 func (r *Reader) Close() { r.stop() }
 
-// begin makes a consumer of its own, which goes on behind the last message.
+// begin makes a consumer that continues after the last message.
 func (r *Reader) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	cfg := jetstream.ConsumerConfig{
-		HeadersOnly: r.HeadersOnly, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 5 * time.Minute,
+		HeadersOnly: r.options.HeadersOnly, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 5 * time.Minute,
 	}
-	if len(r.Filters) == 1 {
-		cfg.FilterSubject = r.Filters[0]
+	if len(r.options.Filters) == 1 {
+		cfg.FilterSubject = r.options.Filters[0]
 	} else {
-		cfg.FilterSubjects = r.Filters
+		cfg.FilterSubjects = r.options.Filters
 	}
 	switch {
-	case !r.begun && r.NewOnly:
+	case !r.begun && r.options.NewOnly:
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
-	case !r.begun && !r.Since.IsZero():
-		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &r.Since
+	case !r.begun && !r.options.Since.IsZero():
+		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &r.options.Since
 	default:
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, r.at+1
 	}
-	c, err := r.js.CreateConsumer(ctx, r.Stream, cfg)
+	c, err := r.js.CreateConsumer(ctx, r.options.Stream, cfg)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", r.what(), err)
 	}
 	info := c.CachedInfo()
-	r.Consumer, r.batch, r.order, r.Left = c, nil, 0, info.NumPending
+	r.consumer, r.batch, r.order, r.Left = c, nil, 0, info.NumPending
 	if !r.begun {
 		r.begun, r.at = true, max(r.at, info.Delivered.Stream) // where another consumer would have to begin
 	}
 	return nil
 }
 
-func (r *Reader) what() string { return strings.Join(r.Filters, ", ") + " of stream " + r.Stream }
+// what names what is read, for errors.
+func (r *Reader) what() string {
+	return strings.Join(r.options.Filters, ", ") + " of stream " + r.options.Stream
+}
 
-// Next returns the next message and its sequence; nil at the end.
+// Next returns the next message and its sequence in the stream; nil at the end. It blocks until there is one.
 func (r *Reader) Next(ctx context.Context) (jetstream.Msg, uint64, error) {
 	return r.NextBefore(ctx, nil)
 }
 
-// ErrNothingYet is returned by nextBefore.
+// ErrNothingYet is returned by [Reader.NextBefore].
 var ErrNothingYet = errors.New("nothing has come yet")
 
-// NextBefore is next, but for the error errNothingYet when late is ready before a message is there.
+// NextBefore is Next, but returns [ErrNothingYet] when late is ready before there is a message.
 func (r *Reader) NextBefore(ctx context.Context, late <-chan time.Time) (jetstream.Msg, uint64, error) {
 	for !r.done {
 		m, err := r.receive(ctx, late)
@@ -156,13 +164,13 @@ func (r *Reader) NextBefore(ctx context.Context, late <-chan time.Time) (jetstre
 			}
 			continue
 		}
-		r.order, r.Left, r.tried = md.Sequence.Consumer, md.NumPending, 0
-		if md.Sequence.Stream > r.Until {
+		r.order, r.Left, r.retries = md.Sequence.Consumer, md.NumPending, 0
+		if md.Sequence.Stream > r.options.Until {
 			r.Left, r.done = r.Left+1, true
 			break
 		}
 		r.at = md.Sequence.Stream
-		if r.done = r.at == r.Until; r.Left == 0 && !r.done {
+		if r.done = r.at == r.options.Until; r.Left == 0 && !r.done {
 			err = r.ask(ctx)
 		}
 		return m, r.at, err
@@ -170,11 +178,11 @@ func (r *Reader) NextBefore(ctx context.Context, late <-chan time.Time) (jetstre
 	return nil, 0, nil
 }
 
-// receive returns what comes next; nil when it is to be called again.
+// receive returns the next delivery; nil: call it again.
 func (r *Reader) receive(ctx context.Context, late <-chan time.Time) (m jetstream.Msg, err error) {
 	if r.batch == nil {
 		r.asked = r.order
-		if r.batch, err = r.fetch(r.Consumer); err != nil {
+		if r.batch, err = r.fetch(r.consumer); err != nil {
 			return nil, r.again(ctx, err)
 		}
 	}
@@ -198,12 +206,12 @@ func (r *Reader) receive(ctx context.Context, late <-chan time.Time) (m jetstrea
 	case r.order == r.asked: // it has brought nothing
 		return nil, r.ask(ctx)
 	}
-	return nil, nil //nolint:nilnil // that request is over
+	return nil, nil //nolint:nilnil // the batch is complete
 }
 
-// again makes a new consumer in place of one that is gone or has no leader. why is nil where it only lost a delivery.
+// again replaces a consumer that is gone or has no leader. why is nil where it only lost a delivery.
 func (r *Reader) again(ctx context.Context, why error) error {
-	if r.tried++; r.tried > readRetries {
+	if r.retries++; r.retries > readRetries {
 		return fmt.Errorf("read %s: %w", r.what(), cmp.Or(why, errDeliveryLost))
 	}
 	if why != nil {
@@ -220,17 +228,18 @@ func (r *Reader) again(ctx context.Context, why error) error {
 	return nil
 }
 
+// errDeliveryLost ends the reading when every attempt has lost a delivery.
 var errDeliveryLost = errors.New("deliveries get lost")
 
 // ask finds out from the stream's leader whether there is anything left to read. The count that comes with each message is
-// an estimate, and a verdict must not stand on it.
+// an estimate, and a verdict must not rely on it.
 func (r *Reader) ask(ctx context.Context) error {
-	if r.Follow {
+	if r.options.Follow {
 		return nil
 	}
-	for _, filter := range r.Filters {
-		next, err := NextSequence(ctx, r.js.Conn(), r.Stream, filter, r.at+1)
-		if err != nil || next != 0 && next <= r.Until {
+	for _, filter := range r.options.Filters {
+		next, err := NextSequence(ctx, r.js.Conn(), r.options.Stream, filter, r.at+1)
+		if err != nil || next != 0 && next <= r.options.Until {
 			return err
 		}
 	}

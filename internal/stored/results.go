@@ -10,38 +10,45 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Result is one stored result.
+// Result is one stored result with its body.
 type Result struct {
 	Seq    uint64 // of the row in the input stream
-	Failed bool
+	Failed bool   // the row was answered by an error
 	Body   []byte
 }
 
-// resultReader reads the results of one partition from the first on, in their order. The caller must close it.
-type resultReader struct{ *Reader }
+// ResultReader reads the results of one partition from the first on, in their order. Not safe for concurrent use. The
+// caller must close it.
+type ResultReader struct{ messages *Reader }
 
-// OpenResults begins to read the results of one partition. Without follow it ends with the last one that is stored.
-func OpenResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*resultReader, error) {
+// OpenResults begins to read the results of one partition. Without follow it ends with the last one that is stored. The
+// caller must close the reader.
+func OpenResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*ResultReader, error) {
 	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, partition)
 	r, err := Open(ctx, js, ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Follow: follow})
-	return &resultReader{r}, err
+	if err != nil {
+		return nil, err
+	}
+	return &ResultReader{r}, nil
 }
+
+// Close ends the reading.
+func (r *ResultReader) Close() { r.messages.Close() }
 
 // ErrNoMore means that there is no further result, or none at the moment.
 var ErrNoMore = errors.New("no more results")
 
-// Next returns the next result; errNoMore at the end or, where it follows what comes, when none came within wait.
-func (r *resultReader) Next(ctx context.Context, wait time.Duration) (Result, error) {
+// Next returns the next result. The error is [ErrNoMore] at the end or, with follow, when none came within wait.
+func (r *ResultReader) Next(ctx context.Context, wait time.Duration) (Result, error) {
 	var late <-chan time.Time
-	if r.Follow {
+	if r.messages.options.Follow {
 		late = time.After(wait)
 	}
-	m, _, err := r.NextBefore(ctx, late)
+	m, _, err := r.messages.NextBefore(ctx, late)
 	switch {
 	case err == nil && m == nil, errors.Is(err, ErrNothingYet):
 		return Result{}, ErrNoMore
@@ -51,6 +58,7 @@ func (r *resultReader) Next(ctx context.Context, wait time.Duration) (Result, er
 	return NewResult(m)
 }
 
+// NewResult reads a message of the result stream. One that is no result of a stage is an error.
 func NewResult(m jetstream.Msg) (Result, error) {
 	md, err := m.Metadata()
 	if err != nil {
@@ -64,8 +72,8 @@ func NewResult(m jetstream.Msg) (Result, error) {
 	return r, nil
 }
 
-// WriteLine writes one result as one line of JSON. Bodies are JSON and mostly on one line already; one that is not even
-// JSON, passed on from upstream, becomes a string.
+// WriteLine writes one body as one line of JSON. Bodies are JSON and mostly on one line already; one that is not JSON,
+// passed on from upstream, becomes a string.
 func WriteLine(w io.Writer, body []byte) error {
 	var line bytes.Buffer
 	switch {

@@ -1,11 +1,15 @@
 package stored
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Streams are the streams that a stage of this configuration works on.
+// Streams returns the streams that a stage of this configuration works on.
 func Streams(cfg *config.Config) streams.Config {
 	return streams.Config{
 		Name: cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
@@ -16,4 +20,13 @@ func Streams(cfg *config.Config) streams.Config {
 		AuditMaxAge: cfg.Audit.MaxAge, AuditMaxBytes: int64(cfg.Audit.MaxBytes), ResultMaxBytes: int64(cfg.Result.MaxBytes),
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalMaxBytes: int64(cfg.Journal.MaxBytes),
 	}
+}
+
+// MissingStream returns the error of a stream that could not be read; a stream that does not exist is a [config.Error]
+// that names the variable.
+func MissingStream(err error, name, variable string) error {
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return config.Invalid(fmt.Errorf("stream %s does not exist (%s)", name, variable))
+	}
+	return fmt.Errorf("look at stream %s: %w", name, err)
 }

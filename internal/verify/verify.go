@@ -222,7 +222,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 			return err
 		}
 		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
-		p.results = stored.ResultsOf(ctx, rows)
+		p.results = stored.NextResultFunc(ctx, rows)
 	}
 	if err := v.openInput(ctx, p); err != nil {
 		return err
@@ -277,7 +277,7 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 			return err
 		}
 	}
-	p.input = stored.InputOf(ctx, v.js.Conn(), v.inputs[number], v.cfg.Input.Stream, filter)
+	p.input = stored.NextInputFunc(ctx, v.js.Conn(), v.inputs[number], v.cfg.Input.Stream, filter)
 	return nil
 }
 
