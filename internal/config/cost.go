@@ -35,8 +35,8 @@ func (c *CostConfig) check(models []FallbackModel, found *problems) {
 		return
 	}
 	for _, m := range models {
-		if _, ok := p.Of(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
-			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be kept without a price of %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
+		if _, ok := p.Lookup(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
+			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced without a price of %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
 		}
 	}
 }

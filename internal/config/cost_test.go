@@ -21,7 +21,7 @@ func TestACeilingNeedsThePriceOfEveryModelThatMayBeAsked(t *testing.T) {
 		{map[string]string{"STAGE_MAX_COST_USD": "1"}, "STAGE_MAX_COST_USD: a ceiling needs prices: set STAGE_PRICES_FILE"},
 		{
 			map[string]string{"STAGE_PRICES_FILE": path, "STAGE_MAX_COST_USD": "1", "STAGE_FALLBACKS": "mock:other"},
-			"STAGE_MAX_COST_USD: the ceiling cannot be kept without a price of other: add mock/other to STAGE_PRICES_FILE",
+			"STAGE_MAX_COST_USD: the ceiling cannot be enforced without a price of other: add mock/other to STAGE_PRICES_FILE",
 		},
 		{map[string]string{"STAGE_PRICES_FILE": path, "STAGE_FALLBACKS": "mock:other"}, ""},
 	} {

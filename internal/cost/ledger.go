@@ -1,4 +1,4 @@
-// Package cost knows what calls cost: prices, the spending ceiling, and totals for each model.
+// Package cost is what calls cost: prices, the spending ceiling, and totals for each model.
 package cost
 
 import (
@@ -13,19 +13,19 @@ import (
 // ErrCeiling is in the error of a pause at STAGE_MAX_COST_USD.
 var ErrCeiling = errors.New("cost ceiling reached")
 
-// Ledger knows what calls cost, and whether another one may start. Safe for concurrent use.
+// Ledger prices calls and adds up what they cost, up to a ceiling. Safe for concurrent use.
 type Ledger struct {
 	prices  Prices  // may be empty
 	ceiling float64 // USD; 0: none
 
 	mu    sync.Mutex
-	spent float64 // what is known, of earlier runs too
+	spent float64 // known cost in USD, earlier runs included
 }
 
-// NewLedger returns a ledger of nothing spent. The prices may be nil; a ceiling of 0 is none.
+// NewLedger returns a ledger with nothing spent. The prices may be nil; the ceiling is in USD, 0: none.
 func NewLedger(p Prices, ceiling float64) *Ledger { return &Ledger{prices: p, ceiling: ceiling} }
 
-// Ceiling returns the most that calls may cost, in USD; 0: there is no ceiling.
+// Ceiling returns the known cost in USD at which no call may start; 0: there is no ceiling.
 func (l *Ledger) Ceiling() float64 { return l.ceiling }
 
 // Spent returns the known cost so far, in USD.
@@ -35,19 +35,19 @@ func (l *Ledger) Spent() float64 {
 	return l.spent
 }
 
-// Price notes the cost of a call that told its tokens: as the provider told it, else by the price of the model that was
-// asked, else by that of the one that answered. Without a price it stays unknown.
+// Price sets the cost of a call that reported its tokens and no cost: by the price of the model that was called, else by
+// that of the model that answered. Without a price the cost stays unknown.
 func (l *Ledger) Price(c *auditlog.Call, answered string) {
 	if c.Usage == nil || c.Usage.CostUSD != nil {
 		return
 	}
-	if v, ok := l.prices.Of(c.Provider, c.Model, answered); ok {
+	if v, ok := l.prices.Lookup(c.Provider, c.Model, answered); ok {
 		cost := v.Live().Cost(c.Usage)
 		c.Usage.CostUSD = &cost
 	}
 }
 
-// Spend counts a call.
+// Spend adds the cost of a call, if it is known.
 func (l *Ledger) Spend(c *auditlog.Call) {
 	if c.Usage == nil || c.Usage.CostUSD == nil {
 		return
@@ -57,7 +57,7 @@ func (l *Ledger) Spend(c *auditlog.Call) {
 	l.spent += *c.Usage.CostUSD
 }
 
-// Exhausted returns why no call may start; nil: one may.
+// Exhausted returns an error with [ErrCeiling] when no call may start; nil: one may.
 func (l *Ledger) Exhausted() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,17 +67,17 @@ func (l *Ledger) Exhausted() error {
 	return fmt.Errorf("%w: the known cost, %.6f USD with earlier runs, is at STAGE_MAX_COST_USD, %g: raise it and start again", ErrCeiling, l.spent, l.ceiling)
 }
 
-// Affords returns an error where a row names a model without a price and there is a ceiling: what its calls cost would not
-// be known, so the ceiling could not be kept. It is about the row alone: those that name no model go on.
+// Affords returns an [*llm.Error] where a row names a model without a price and there is a ceiling: the cost of its calls
+// would be unknown, so the ceiling could not be enforced. Only that row fails; rows that name no model are processed.
 func (l *Ledger) Affords(provider, model string) error {
 	if l.ceiling == 0 || model == "" {
 		return nil
 	}
-	if _, ok := l.prices.Of(provider, model); ok {
+	if _, ok := l.prices.Lookup(provider, model); ok {
 		return nil
 	}
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonAPICallFailed, Provider: provider,
-		Err: fmt.Errorf("no call was made: the model %.100q of the row has no price, so STAGE_MAX_COST_USD could not be kept: add %.100s/%.100s to STAGE_PRICES_FILE", model, provider, model),
+		Err: fmt.Errorf("no call was made: the model %.100q of the row has no price, so STAGE_MAX_COST_USD could not be enforced: add %.100s/%.100s to STAGE_PRICES_FILE", model, provider, model),
 	}
 }

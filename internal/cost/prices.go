@@ -20,20 +20,20 @@ const pricesBytesMax = 1 << 20
 // priceMax bounds a price, in USD per million tokens, so that no sum of costs becomes infinite.
 const priceMax = 1e9
 
-// Prices are those of STAGE_PRICES_FILE, by "provider/model" or "model". The file is YAML or JSON:
+// Prices are the prices of STAGE_PRICES_FILE, by "provider/model" or "model". The file is YAML or JSON:
 //
 //	gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}
 //	anthropic/claude-sonnet-4-5: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15}
-type Prices map[string]price
+type Prices map[string]Price
 
-// price is in USD per million tokens.
-type price struct {
-	Input        *float64 `yaml:"input"`          // tokens read; required
-	Cached       *float64 `yaml:"cached"`         // of those, read from a cache; nil: as Input
-	CacheWrite   *float64 `yaml:"cache_write"`    // of those, written to a cache; nil: 1.25 times Input
-	CacheWrite1h *float64 `yaml:"cache_write_1h"` // of those, written for an hour; nil: twice Input
-	Output       *float64 `yaml:"output"`         // tokens written; required
-	Reasoning    *float64 `yaml:"reasoning"`      // of those, hidden reasoning; nil: as Output
+// Price is the price of one model, in USD per million tokens.
+type Price struct {
+	Input        *float64 `yaml:"input"`          // prompt tokens; required
+	Cached       *float64 `yaml:"cached"`         // those read from a cache; nil: as Input
+	CacheWrite   *float64 `yaml:"cache_write"`    // those written to a cache; nil: 1.25 times Input
+	CacheWrite1h *float64 `yaml:"cache_write_1h"` // those written for an hour; nil: twice Input
+	Output       *float64 `yaml:"output"`         // completion tokens; required
+	Reasoning    *float64 `yaml:"reasoning"`      // those of hidden reasoning; nil: as Output
 
 	// Of the providers' Batch APIs, which the stage does not call yet; without the first two the cost of a batch is unknown.
 	// nil: as above, from BatchInput.
@@ -42,19 +42,19 @@ type price struct {
 	BatchCached *float64 `yaml:"batch_cached"`
 }
 
-// Of the price of input, what writes to a cache cost where the file has no price for them. Anthropic charges so for both
-// lifetimes, OpenAI for the first. A guess that is too high is safer than one that is too low: ceilings rely on it.
+// Factors on the input price for writes to a cache without a price of their own. Anthropic charges these for both
+// lifetimes, OpenAI for the first. Too high a price is safer than one too low: ceilings rely on it.
 const (
 	cacheWriteFactor   = 1.25
 	cacheWrite1hFactor = 2
 )
 
-// rates are the prices of one way to call a model, in USD per million tokens, each of them known.
-type rates struct{ input, cached, cacheWrite, cacheWrite1h, output, reasoning float64 }
+// Rates are the prices of one way to call a model, in USD per million tokens, all of them known.
+type Rates struct{ input, cached, cacheWrite, cacheWrite1h, output, reasoning float64 }
 
-// Live returns the rates of single calls.
-func (v *price) Live() rates {
-	return rates{
+// Live returns the rates of single calls. Input and Output must be set.
+func (v *Price) Live() Rates {
+	return Rates{
 		input: *v.Input, cached: valueOr(v.Cached, *v.Input),
 		cacheWrite: valueOr(v.CacheWrite, *v.Input*cacheWriteFactor), cacheWrite1h: valueOr(v.CacheWrite1h, *v.Input*cacheWrite1hFactor),
 		output: *v.Output, reasoning: valueOr(v.Reasoning, *v.Output),
@@ -62,14 +62,15 @@ func (v *price) Live() rates {
 }
 
 // batch returns the rates of the provider's Batch API; ok is false where they are not known.
-func (v *price) batch() (r rates, ok bool) {
+func (v *Price) batch() (r Rates, ok bool) {
 	if v.BatchInput == nil || v.BatchOutput == nil {
-		return rates{}, false
+		return Rates{}, false
 	}
-	b := price{Input: v.BatchInput, Cached: v.BatchCached, Output: v.BatchOutput}
+	b := Price{Input: v.BatchInput, Cached: v.BatchCached, Output: v.BatchOutput}
 	return b.Live(), true
 }
 
+// valueOr returns what v points to; other if it is nil.
 func valueOr(v *float64, other float64) float64 {
 	if v == nil {
 		return other
@@ -78,7 +79,7 @@ func valueOr(v *float64, other float64) float64 {
 }
 
 // parts returns the prices of v by name, in the order of the documentation.
-func (v *price) parts() []pricePart {
+func (v *Price) parts() []pricePart {
 	batch := v.BatchInput != nil || v.BatchOutput != nil || v.BatchCached != nil
 	return []pricePart{
 		{"input", v.Input, true},
@@ -93,13 +94,14 @@ func (v *price) parts() []pricePart {
 	}
 }
 
+// pricePart is one of the prices of a model.
 type pricePart struct {
 	name     string
 	value    *float64
 	required bool
 }
 
-// LoadPrices reads the file. The error lists every fault of it.
+// LoadPrices reads the file, which may have 1 MiB. The error lists everything that is wrong with it.
 func LoadPrices(path string) (Prices, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -111,7 +113,7 @@ func LoadPrices(path string) (Prices, error) {
 		return nil, err
 	}
 	if len(text) > pricesBytesMax {
-		return nil, fmt.Errorf("%s: more than %d bytes: take out the models that are not used", path, pricesBytesMax)
+		return nil, fmt.Errorf("%s: more than %d bytes: remove the models that are not used", path, pricesBytesMax)
 	}
 	p, err := parsePrices(text)
 	if err != nil {
@@ -120,6 +122,7 @@ func LoadPrices(path string) (Prices, error) {
 	return p, nil
 }
 
+// parsePrices reads YAML or JSON, and checks that all prices are there and within bounds.
 func parsePrices(text []byte) (Prices, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors write a byte order mark
 	var p Prices
@@ -134,23 +137,23 @@ func parsePrices(text []byte) (Prices, error) {
 	if len(p) == 0 {
 		return nil, errors.New("holds no prices")
 	}
-	var faults []error
+	var problems []error
 	for _, model := range slices.Sorted(maps.Keys(p)) {
 		v := p[model]
 		for _, part := range v.parts() {
 			switch {
 			case part.value == nil && part.required:
-				faults = append(faults, fmt.Errorf("%s: %s is missing", model, part.name))
-			case part.value != nil && !(*part.value >= 0 && *part.value <= priceMax): // so that NaN is a fault too
-				faults = append(faults, fmt.Errorf("%s: %s is %v: give USD per million tokens, from 0 to 1e9", model, part.name, *part.value))
+				problems = append(problems, fmt.Errorf("%s: %s is missing", model, part.name))
+			case part.value != nil && !(*part.value >= 0 && *part.value <= priceMax): // written so that NaN is refused too
+				problems = append(problems, fmt.Errorf("%s: %s is %v: give USD per million tokens, from 0 to 1e9", model, part.name, *part.value))
 			}
 		}
 	}
-	return p, errors.Join(faults...)
+	return p, errors.Join(problems...)
 }
 
-// Of returns the price of the first of these models that has one.
-func (p Prices) Of(provider string, models ...string) (price, bool) {
+// Lookup returns the price of the first of these models that has one.
+func (p Prices) Lookup(provider string, models ...string) (Price, bool) {
 	for _, model := range models {
 		if v, ok := p[provider+"/"+model]; ok {
 			return v, true
@@ -159,12 +162,12 @@ func (p Prices) Of(provider string, models ...string) (price, bool) {
 			return v, true
 		}
 	}
-	return price{}, false
+	return Price{}, false
 }
 
-// Cost returns what these tokens cost, in USD. Each token has one price: where the reported parts are more than the whole,
-// which no server should report, the dearer ones count first.
-func (r rates) Cost(u *auditlog.Usage) float64 {
+// Cost returns the cost of the tokens in USD. Each token has one price: where the reported parts exceed the whole, which
+// no server should report, the more expensive ones count first.
+func (r Rates) Cost(u *auditlog.Usage) float64 {
 	prompt, completion := max(0, u.PromptTokens), max(0, u.CompletionTokens)
 	take := func(rest *int64, part int64) float64 {
 		part = min(max(0, part), *rest)
@@ -180,6 +183,7 @@ func (r rates) Cost(u *auditlog.Usage) float64 {
 		float64(completion)*r.output + reasoning*r.reasoning) / million
 }
 
+// tokensOr0 returns a count that may be missing.
 func tokensOr0(n *int64) int64 {
 	if n == nil {
 		return 0

@@ -35,7 +35,7 @@ func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 			{"openai", []string{"claude"}, auditlog.Usage{}, -1},
 			{"openai", []string{"alias", "large"}, auditlog.Usage{PromptTokens: 1e6}, 2},
 		} {
-			v, ok := p.Of(test.provider, test.models...)
+			v, ok := p.Lookup(test.provider, test.models...)
 			if ok != (test.want >= 0) {
 				t.Errorf("%s %v: found %v", test.provider, test.models, ok)
 			}
@@ -82,7 +82,7 @@ func TestEachKindOfTokenHasItsPrice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, _ := p.Of("p", "m")
+		v, _ := p.Lookup("p", "m")
 		r, ok := v.Live(), true
 		if test.batch {
 			r, ok = v.batch()
@@ -107,24 +107,24 @@ func TestCostIsThatOfEveryTokenOnce(t *testing.T) {
 		}
 		usd := rapid.Float64Range(0, 1e4)
 		p := usd.Draw(t, "price of all")
-		same := price{Input: &p, Cached: &p, CacheWrite: &p, CacheWrite1h: &p, Output: &p, Reasoning: &p}
+		same := Price{Input: &p, Cached: &p, CacheWrite: &p, CacheWrite1h: &p, Output: &p, Reasoning: &p}
 		want := p * float64(u.PromptTokens+u.CompletionTokens) / 1e6
 		if got := same.Live().Cost(u); math.Abs(got-want) > 1e-9*(1+want) {
 			t.Fatalf("%+v at %v: got %v, want %v", u, p, got, want)
 		}
 		if p > 0 { // what is assumed of prices that are missing must not be too low
-			if got := (&price{Input: &p, Output: &p}).Live().Cost(u); got < want*(1-1e-9) {
+			if got := (&Price{Input: &p, Output: &p}).Live().Cost(u); got < want*(1-1e-9) {
 				t.Fatalf("%+v at %v: got %v, want at least %v", u, p, got, want)
 			}
 		}
-		each := price{Input: new(usd.Draw(t, "i")), Cached: new(usd.Draw(t, "c")), CacheWrite: new(usd.Draw(t, "w")), Output: new(usd.Draw(t, "o"))}
+		each := Price{Input: new(usd.Draw(t, "i")), Cached: new(usd.Draw(t, "c")), CacheWrite: new(usd.Draw(t, "w")), Output: new(usd.Draw(t, "o"))}
 		if got := each.Live().Cost(u); !(got >= 0) {
 			t.Fatalf("%+v: cost %v", u, got)
 		}
 	})
 }
 
-func TestFaultsOfPricesAreNamed(t *testing.T) {
+func TestProblemsOfPricesAreNamed(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{"", "holds no prices"},
 		{"{}", "holds no prices"},
@@ -156,7 +156,7 @@ func FuzzPrices(f *testing.F) {
 			return
 		}
 		for model := range p {
-			v, _ := p.Of("x", model)
+			v, _ := p.Lookup("x", model)
 			all := int64(math.MaxInt64)
 			if cost := v.Live().Cost(&auditlog.Usage{PromptTokens: all, CompletionTokens: all, CacheWrite1hTokens: &all}); !(cost >= 0 && cost < 1e23) {
 				t.Errorf("%q costs %v", model, cost)

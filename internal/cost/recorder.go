@@ -12,24 +12,25 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// Recorder counts calls and sums the tokens and cost that were reported, by provider and model. A sum of costs of
-// which a part is unknown is unknown too; what is known of it is kept beside it. Safe for concurrent use.
+// Recorder counts calls and sums the tokens and cost that were reported, by provider and model. A sum with an unknown
+// cost in it is unknown; its known part is kept beside it. Safe for concurrent use. The zero value is not usable.
 type Recorder struct {
 	mu     sync.Mutex
 	models map[ModelKey]*Spending
 	total  Spending
 }
 
-// Spending is what calls took.
+// Spending is how many calls were made, and the tokens and cost of them together.
 type Spending struct {
 	auditlog.Totals
 	KnownUSD float64 // cost of the calls whose cost is known
-	Unpriced uint64  // calls that may have been billed at a cost that is not known; if there are any, Usage has no cost
+	Unpriced uint64  // calls that may have been billed at an unknown cost; if there are any, Usage has no cost
 }
 
+// add counts a call.
 func (s *Spending) add(c *auditlog.Call) {
 	s.Calls++
-	switch { // the sums are ours: nothing is made for a call
+	switch { // the sums are added to in place: a call allocates nothing
 	case c.Usage == nil:
 	case s.Usage == nil:
 		s.Usage = c.Usage.Clone()
@@ -53,7 +54,7 @@ func (s *Spending) clone() Spending {
 	return c
 }
 
-// Cost prints the cost in USD, or says how much of it is known.
+// Cost returns the cost in USD as text, or how much of it is known.
 func (s *Spending) Cost() string {
 	switch {
 	case s.Calls == 0:
@@ -67,77 +68,79 @@ func (s *Spending) Cost() string {
 	}
 }
 
-// usageModelsMax bounds the models that are counted apart, for a row may name any; the rest are other.
-const usageModelsMax = 256
+// modelsMax bounds the models with a count of their own, as a row may name any; the rest are [otherModel].
+const modelsMax = 256
 
 // otherModel is the name of all models beyond the bound together.
 const otherModel = "other"
 
+// ModelKey identifies a model of a provider.
 type ModelKey struct{ Provider, Model string }
 
+// NewRecorder returns a recorder without calls.
 func NewRecorder() *Recorder {
 	return &Recorder{models: make(map[ModelKey]*Spending)}
 }
 
 // Call counts one call.
-func (u *Recorder) Call(c *auditlog.Call) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+func (r *Recorder) Call(c *auditlog.Call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	key := ModelKey{c.Provider, c.Model}
-	if _, known := u.models[key]; !known && len(u.models) >= usageModelsMax {
+	if _, known := r.models[key]; !known && len(r.models) >= modelsMax {
 		key.Model = otherModel
 	}
-	t := u.models[key]
+	t := r.models[key]
 	if t == nil {
 		t = new(Spending)
-		u.models[key] = t
+		r.models[key] = t
 	}
 	t.add(c)
-	u.total.add(c)
+	r.total.add(c)
 }
 
 // Totals returns the sums over all models.
-func (u *Recorder) Totals() auditlog.Totals { return u.All().Totals }
+func (r *Recorder) Totals() auditlog.Totals { return r.All().Totals }
 
 // All returns the sums over all models, with what is known of their cost.
-func (u *Recorder) All() Spending {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.total.clone()
+func (r *Recorder) All() Spending {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.total.clone()
 }
 
-// modelSpending is what one model took.
-type modelSpending struct {
+// ModelSpending is the spending on one model.
+type ModelSpending struct {
 	ModelKey
 	Spending
 }
 
 // List returns the sums of each model, ordered by provider and model.
-func (u *Recorder) List() []modelSpending {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	list := make([]modelSpending, 0, len(u.models))
-	for key, s := range u.models {
-		list = append(list, modelSpending{key, s.clone()})
+func (r *Recorder) List() []ModelSpending {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]ModelSpending, 0, len(r.models))
+	for key, s := range r.models {
+		list = append(list, ModelSpending{key, s.clone()})
 	}
-	slices.SortFunc(list, func(a, b modelSpending) int {
+	slices.SortFunc(list, func(a, b ModelSpending) int {
 		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
 	})
 	return list
 }
 
-// ByModel returns the sums as the audit has them, ordered by provider and model.
-func (u *Recorder) ByModel() []auditlog.ModelTotals {
+// ByModel returns the sums of each model as the audit records them, ordered by provider and model.
+func (r *Recorder) ByModel() []auditlog.ModelTotals {
 	list := []auditlog.ModelTotals{}
-	for _, m := range u.List() {
+	for _, m := range r.List() {
 		list = append(list, auditlog.ModelTotals{Provider: m.Provider, Model: m.Model, Totals: m.Totals})
 	}
 	return list
 }
 
-// Log writes one line for each provider and model.
-func (u *Recorder) Log(ctx context.Context, log *slog.Logger) {
-	for _, m := range u.List() {
+// Log writes one line for each model, ordered by provider and model.
+func (r *Recorder) Log(ctx context.Context, log *slog.Logger) {
+	for _, m := range r.List() {
 		attrs := []slog.Attr{slog.String("provider", m.Provider), slog.String("model", m.Model), slog.Uint64("calls", m.Calls)}
 		if m.Usage != nil {
 			attrs = append(attrs, slog.Int64("prompt", m.Usage.PromptTokens), slog.Int64("completion", m.Usage.CompletionTokens),
@@ -152,6 +155,7 @@ func (u *Recorder) Log(ctx context.Context, log *slog.Logger) {
 	}
 }
 
+// appendKnown adds a count of tokens, if it was reported.
 func appendKnown(attrs []slog.Attr, name string, tokens *int64) []slog.Attr {
 	if tokens == nil {
 		return attrs
@@ -159,10 +163,11 @@ func appendKnown(attrs []slog.Attr, name string, tokens *int64) []slog.Attr {
 	return append(attrs, slog.Int64(name, *tokens))
 }
 
+// usd returns the cost as text, to a millionth of a dollar.
 func usd(cost float64) string { return strconv.FormatFloat(cost, 'f', 6, 64) }
 
-// CostText prints a cost in USD, or unknown.
-func CostText(u *auditlog.Usage) string {
+// Format returns the cost in USD as text; unknown where u has none.
+func Format(u *auditlog.Usage) string {
 	if u == nil || u.CostUSD == nil {
 		return "unknown"
 	}

@@ -171,7 +171,7 @@ func TestUnknownCostStaysUnknown(t *testing.T) {
 		for _, q := range []int{1, 2, 3} {
 			for _, e := range rows {
 				if int(e.Row.Sequence) == q {
-					costs = append(costs, cost.CostText(e.Row.Usage))
+					costs = append(costs, cost.Format(e.Row.Usage))
 				}
 			}
 		}
@@ -203,7 +203,7 @@ func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
 		run := runs[len(runs)-1].Run.Summary
 		if row.Attempts != 2 || row.Usage.CostUSD != nil || run.Total.Usage.CostUSD != nil || run.Usage[0].Usage.CostUSD != nil || row.Usage.TotalTokens != 150 {
 			t.Errorf("%d attempts; the row costs %s, the run %s, its model %s; want unknown", row.Attempts,
-				cost.CostText(row.Usage), cost.CostText(run.Total.Usage), cost.CostText(run.Usage[0].Usage))
+				cost.Format(row.Usage), cost.Format(run.Total.Usage), cost.Format(run.Usage[0].Usage))
 		}
 		if status := status.NewUsageReport(r.Usage.All()); status.CostUSD != nil || status.KnownCostUSD != 0.00105 || status.UnpricedCalls != 1 {
 			t.Errorf("status: %+v", status)
@@ -211,7 +211,7 @@ func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
 	})
 }
 
-// TestARowsOwnModelNeedsAPriceUnderACeiling: the ceiling could not be kept. Without one, its cost is just not known.
+// TestARowsOwnModelNeedsAPriceUnderACeiling: the ceiling could not be enforced. Without one, its cost is just not known.
 func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &telling{usage: tokens}

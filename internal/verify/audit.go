@@ -221,7 +221,7 @@ func usageDiffers(sum auditlog.UsageSum, said *auditlog.Usage) *usageFault {
 	}
 	a, b := calls.CostUSD, said.CostUSD
 	if (a == nil) != (b == nil) || a != nil && math.Abs(*a-*b) > 1e-9+1e-9*math.Abs(*a) { // sums in another order
-		return &usageFault{violationCost, fmt.Sprintf("cost in USD %s in the call events, %s", cost.CostText(calls), cost.CostText(said))}
+		return &usageFault{violationCost, fmt.Sprintf("cost in USD %s in the call events, %s", cost.Format(calls), cost.Format(said))}
 	}
 	return nil
 }

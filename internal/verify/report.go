@@ -215,7 +215,7 @@ func (r *Report) WriteText(w io.Writer) {
 		batched = fmt.Sprintf("%d of batched requests, ", a.Batched)
 	}
 	terminal.PrintLine(w, "audit: %d calls, %d of them capacity retries, %s%d of rows or terms without a result; %s, cost in USD %s; %d of %d runs have a summary",
-		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, cost.CostText(a.usage.Total()), a.RunsChecked, a.Runs)
+		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, cost.Format(a.usage.Total()), a.RunsChecked, a.Runs)
 	for _, note := range r.Notes {
 		terminal.PrintLine(w, "note: %s", note)
 	}

@@ -68,7 +68,7 @@ func TestACallOfUnknownCostMakesTheSumUnknown(t *testing.T) {
 			}
 			for of, sum := range map[string]*auditlog.Usage{"row": row.Total(), "run": run.Totals().Usage, "model": run.ByModel()[0].Usage} {
 				if known := sum.CostUSD != nil; known != test.known || known && *sum.CostUSD != 0.25 {
-					t.Errorf("%s: the %s costs %s, want known %v", name, of, cost.CostText(sum), test.known)
+					t.Errorf("%s: the %s costs %s, want known %v", name, of, cost.Format(sum), test.known)
 				}
 				if got := usageDiffers(row, sum); got != nil {
 					t.Errorf("%s: verify of the %s: %s", name, of, got.text)

@@ -95,7 +95,7 @@ func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	if all == nil {
 		return ""
 	}
-	price, ok := all.Of(cfg.LLM.Provider, cfg.LLM.Model)
+	price, ok := all.Lookup(cfg.LLM.Provider, cfg.LLM.Model)
 	if !ok {
 		return fmt.Sprintf("the cost is unknown: STAGE_PRICES_FILE has no price for %s/%s", cfg.LLM.Provider, cfg.LLM.Model)
 	}
