@@ -1,9 +1,9 @@
 // Package auditlog defines the audit events of a stage and writes them as JSON without reflection.
 //
-// There are three kinds. A [Call] is one HTTP attempt, a [Row] is one row that is ready to be emitted, a [Run] is a turn
-// in the life of a process or of its ownership of a partition. Each is one message; each has the same head, [Header], and
-// then its own fields, always all of them and in the same order, null where nothing is known: unknown tokens are not zero
-// tokens. The JSON Schemas are in docs/schemas.
+// There are three kinds. A [Call] is one HTTP attempt, a [Row] is one row that is ready to be emitted, a [Run] is a change
+// in the life of a process or of its ownership of a partition. Each is one message; each begins with the same [Header]
+// and then has its own fields, always all of them and in the same order, null where the value is not known: unknown tokens
+// are not zero tokens. The JSON Schemas are in docs/schemas.
 //
 //	c := auditlog.Call{Header: head, StateID: id, Owner: owner, Status: auditlog.CallSuccess, Response: body}
 //	buf = c.AppendJSON(buf[:0], auditlog.PayloadsFull, maxPayload) // no allocation once buf is large enough
@@ -12,7 +12,7 @@
 //	e, err := auditlog.Decode(msg) // for readers
 //	if err == nil && e.Kind == auditlog.KindCall { fmt.Println(e.Time, e.Call.Status) }
 //
-// Credentials never belong into an event. The package cannot know them; whoever fills an event leaves them out.
+// Credentials must never be in an event. The package does not know them; the caller that fills an event leaves them out.
 //
 // The package is pure: it starts no goroutine and reads no clock. Events are plain values; to encode one only reads it.
 package auditlog
@@ -23,8 +23,8 @@ import (
 	"time"
 )
 
-// SchemaVersion is written into every event. It changes when a field changes its meaning or goes away; fields may be
-// added without it, so readers ignore what they do not know.
+// SchemaVersion is written into every event. It changes when a field changes its meaning or is removed; fields may be
+// added without a new version, so readers ignore fields that they do not know.
 const SchemaVersion = 1
 
 // Kind is the sort of an event: its "event" field and the last token of its subject.
@@ -88,7 +88,7 @@ func (p Partition) appendJSON(dst []byte) []byte {
 }
 
 // Usage counts the tokens of one call, or of all calls of a row, as the server reported them. A nil *Usage is written as
-// null: nothing was reported. So are the parts that are nil, where nothing else is said.
+// null: nothing was reported. So are the fields that are nil, unless stated otherwise.
 type Usage struct {
 	// PromptTokens counts all tokens read, cached ones included.
 	PromptTokens int64
@@ -98,8 +98,8 @@ type Usage struct {
 	TotalTokens int64
 	// CachedTokens is the part of PromptTokens that came from a cache. Nil: not reported.
 	CachedTokens *int64
-	// CacheWriteTokens is the part of PromptTokens written to a cache, CacheWrite1hTokens what of it stays for an hour. Nil:
-	// not reported; then they are left out of the event.
+	// CacheWriteTokens is the part of PromptTokens written to a cache, CacheWrite1hTokens the part of that which is kept for
+	// an hour. Nil: not reported; then they are left out of the event.
 	CacheWriteTokens, CacheWrite1hTokens *int64
 	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not reported.
 	ReasoningTokens *int64
@@ -107,16 +107,16 @@ type Usage struct {
 	CostUSD *float64
 }
 
-// Payloads says how much of a request and of its reply goes into a [Call] event. The zero value is [PayloadsFull].
+// Payloads is how much of a request and of its reply a [Call] event holds. The zero value is [PayloadsFull].
 type Payloads uint8
 
 // The three values of Payloads.
 const (
 	// PayloadsFull writes bodies and hashes.
 	PayloadsFull Payloads = iota
-	// PayloadsHash writes the hashes alone: equal requests can still be told from others.
+	// PayloadsHash writes only the hashes: equal requests can still be recognised.
 	PayloadsHash
-	// PayloadsNone writes neither. Who can guess a short prompt can check the guess against its hash.
+	// PayloadsNone writes neither: with a hash, a guess at a short prompt could be verified.
 	PayloadsNone
 )
 
@@ -144,7 +144,7 @@ func (p *Payloads) UnmarshalText(text []byte) error {
 	return fmt.Errorf("audit payloads %.40q: want full, hash or none", text)
 }
 
-// StateID names one row of one input stream for ever: <name>/<input stream>/<partition>/<sequence>.
+// StateID is the permanent name of one row of one input stream: <name>/<input stream>/<partition>/<sequence>.
 func StateID(name, stream string, partition Partition, seq uint64) string {
 	var buf [96]byte
 	b := append(append(append(append(buf[:0], name...), '/'), stream...), '/')
@@ -156,8 +156,8 @@ func StateID(name, stream string, partition Partition, seq uint64) string {
 	return string(strconv.AppendUint(append(b, '/'), seq, 10))
 }
 
-// MsgID names one event for ever, for the Nats-Msg-Id header: <state id>/<owner>/<kind>/<index>. The same event always has
-// the same id within a term of ownership, so a publish that is repeated after a lost answer stores nothing twice.
+// MsgID is the permanent name of one event, for the Nats-Msg-Id header: <state id>/<owner>/<kind>/<index>. The same event
+// always has the same id within a term of ownership, so repeating a publish after a lost answer stores nothing twice.
 func MsgID(stateID, owner string, kind Kind, index int) string {
 	var buf [160]byte
 	b := append(append(append(append(buf[:0], stateID...), '/'), owner...), '/')

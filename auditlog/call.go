@@ -16,7 +16,7 @@ const (
 	CallSuccess CallStatus = "success"
 	// CallFailure is an error that is not about capacity.
 	CallFailure CallStatus = "failure"
-	// CallCapacityRetry is a server without room: the row waits and asks again.
+	// CallCapacityRetry is a capacity error: the row waits and is sent again.
 	CallCapacityRetry CallStatus = "capacity_retry"
 	// CallUnknown is a call that was cut off after it had been sent. It may have been answered, and billed.
 	CallUnknown CallStatus = "unknown"
@@ -30,7 +30,7 @@ type Call struct {
 	StateID string
 	// Owner names the term of ownership in which the call was made.
 	Owner string
-	// CallID names the call for ever.
+	// CallID is the call's permanent name.
 	CallID string
 	// CallIndex counts the calls of this row in this term, from 0.
 	CallIndex int
@@ -38,7 +38,7 @@ type Call struct {
 	Sequence uint64
 	// BatchID names the batched request; empty for a row.
 	BatchID string
-	// Provider and Model were asked.
+	// Provider and Model are the ones called.
 	Provider, Model string
 	// Status is how the call ended.
 	Status CallStatus
@@ -58,11 +58,11 @@ type Call struct {
 	// Request and Response are the bodies. A body that is JSON becomes part of the event, its bytes kept; any other is
 	// written as a string, bad UTF-8 replaced. [Decode] returns the JSON value in either case.
 	Request, Response []byte
-	// Truncated says that the bodies were left out, or the error cut, because the event was too large.
+	// Truncated is set when the bodies were left out, or the error cut, because the event was too large.
 	Truncated bool
-	// Usage is what the server told of tokens; nil: nothing.
+	// Usage is what the server reported; nil: nothing.
 	Usage *Usage
-	// Error says what went wrong.
+	// Error is the error message; empty on success.
 	Error string
 }
 

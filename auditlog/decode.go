@@ -11,9 +11,9 @@ import (
 
 // Errors of [Decode], to be matched with [errors.Is].
 var (
-	// ErrKind says that the message is an event of no kind known here, or no event at all.
+	// ErrKind means that the message is an event of an unknown kind, or no event at all.
 	ErrKind = errors.New("not an audit event of kind call, row or run")
-	// ErrSchemaVersion says that the event was written by a later stage, whose fields may mean something else.
+	// ErrSchemaVersion means that the event was written by a later stage, whose fields may have other meanings.
 	ErrSchemaVersion = errors.New("audit event of an unknown schema version: read it with the stage that wrote it, or a newer one")
 )
 
@@ -21,7 +21,7 @@ var (
 type Event struct {
 	// SchemaVersion is that of the writer.
 	SchemaVersion int
-	// Kind tells which of Call, Row and Run is set.
+	// Kind is which of Call, Row and Run is set.
 	Kind Kind
 	// Header is that of the event, here for readers who need no more.
 	Header
@@ -216,7 +216,7 @@ func (w *wire) run(h Header) *Run {
 
 func (t *wireTotals) totals() Totals { return Totals{Calls: t.Calls, Usage: t.usage()} }
 
-// usage returns nil when nothing was told, whether that is written as one null or as many.
+// usage returns nil when nothing was reported, whether that is written as one null or as many.
 func (u *wireUsage) usage() *Usage {
 	if u == nil || *u == (wireUsage{}) {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// body embeds JSON as it is, so that who reads the event can hash it again, and quotes anything else.
+// body embeds JSON as it is, so that a reader of the event can hash it again, and quotes anything else.
 func body(dst, b []byte) []byte {
 	switch {
 	case len(b) == 0:
@@ -21,6 +21,6 @@ func body(dst, b []byte) []byte {
 // thousand levels, of which the event itself is one.
 const depthMax = 500
 
-// embeddable reports whether b is one JSON value, in UTF-8, that every reader of the event can cope with. encoding/json
-// would let bad UTF-8 and deep nesting through.
+// embeddable reports whether b is one JSON value, in UTF-8, that every reader of the event can parse. encoding/json
+// would accept bad UTF-8 and deep nesting.
 func embeddable(b []byte) bool { return utf8.Valid(b) && jsonbytes.ValidDepth(b, depthMax) }

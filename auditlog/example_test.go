@@ -7,7 +7,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// A process takes over partition 0 and says so; a reader of the audit stream meets the event.
+// A process takes over partition 0 and records it; a reader of the audit stream decodes the event.
 func Example() {
 	run := auditlog.Run{
 		Header: auditlog.Header{

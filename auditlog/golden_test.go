@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.FixedZone("CET", 3600))
-	head = Header{Time: noon, RunID: "01K9ZK2M4T", Stage: "reviews", Partition: 0}
-	told = &Usage{PromptTokens: 120, CompletionTokens: 15, TotalTokens: 135, CachedTokens: new(int64(64)), CostUSD: new(0.00042)}
+	noon     = time.Date(2026, 11, 21, 12, 0, 0, 0, time.FixedZone("CET", 3600))
+	head     = Header{Time: noon, RunID: "01K9ZK2M4T", Stage: "reviews", Partition: 0}
+	reported = &Usage{PromptTokens: 120, CompletionTokens: 15, TotalTokens: 135, CachedTokens: new(int64(64)), CostUSD: new(0.00042)}
 )
 
 // samples are events as they come, one of each sort that a reader will meet. The goldens are how they look, indented.
@@ -27,7 +27,7 @@ func samples() map[string]encoder {
 		RequestHash: strings.Repeat("ab", 32), ResponseHash: strings.Repeat("cd", 32),
 		Request:  []byte(`{"model":"gpt-4.1-mini","messages":[{"role":"user","content":"Caf\u00e9 <5>?"}]}`),
 		Response: []byte(`{"choices":[{"message":{"content":"good"}}],"usage":{"prompt_tokens":120.0}}`),
-		Usage:    told,
+		Usage:    reported,
 	}
 	retry := call
 	retry.CallIndex, retry.Status, retry.StatusCode, retry.ErrorClass = 0, CallCapacityRetry, 429, "capacity"
@@ -49,7 +49,7 @@ func samples() map[string]encoder {
 		Header: head, StateID: call.StateID, Owner: call.Owner, Sequence: 41, SubmitIndex: 40, CompleteIndex: 38,
 		Status: RowSuccess, Attempts: 1, CapacityRetries: 1,
 		QueuedAt: noon.Add(-2 * time.Second), StartedAt: noon.Add(-1900 * time.Millisecond), FinishedAt: noon.Add(123 * time.Nanosecond),
-		TemplateHash: strings.Repeat("12", 32), VariablesHash: strings.Repeat("34", 32), Usage: told, Source: SourceCall,
+		TemplateHash: strings.Repeat("12", 32), VariablesHash: strings.Repeat("34", 32), Usage: reported, Source: SourceCall,
 		PoolConfig: PoolConfig{PoolSize: 32, DispatchDelay: 51500 * time.Microsecond},
 		PoolStats: PoolStats{
 			CapacityRetries: 17, Successes: 380, MaxConcurrent: 32, ThrottleTime: 2340 * time.Millisecond,

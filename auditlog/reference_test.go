@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The events as encoding/json would write them: the order of fields, their names and what may be null, said a second
+// The events as encoding/json would write them: the order of fields, their names and what may be null, stated a second
 // time and in another way.
 type (
 	refHead struct {
@@ -161,7 +161,7 @@ func refBody(b []byte) any {
 	return string(b)
 }
 
-func refUsage(u *Usage) (t refTokens, told bool) {
+func refUsage(u *Usage) (t refTokens, reported bool) {
 	if u == nil {
 		return t, false
 	}
@@ -169,7 +169,7 @@ func refUsage(u *Usage) (t refTokens, told bool) {
 }
 
 func refMaybeUsage(u *Usage) *refTokens {
-	if t, told := refUsage(u); told {
+	if t, reported := refUsage(u); reported {
 		return &t
 	}
 	return nil

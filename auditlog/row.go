@@ -31,7 +31,7 @@ type Row struct {
 	// StateID names the row, see [StateID].
 	StateID string
 	// Owner names the term of ownership that emits the row. Of several events about a row, the one whose owner is the
-	// result's tells how that result came about.
+	// result's describes how that result was produced.
 	Owner string
 	// Sequence is the row's sequence in the input stream, SubmitIndex its place among the rows taken in this term and
 	// CompleteIndex its place among the rows completed, both from 0.
@@ -40,24 +40,24 @@ type Row struct {
 	Status string
 	// Reason is the machine-readable cause of an error; empty on success.
 	Reason string
-	// Attempts counts the calls made for the row but for the ones that met no capacity; those are in CapacityRetries.
+	// Attempts counts the calls made for the row without those that met a capacity error, which are in CapacityRetries.
 	Attempts, CapacityRetries int
-	// Errors is what failed on the way, oldest first, also when the row succeeded in the end. Never null in JSON.
+	// Errors is the failed attempts, oldest first, also when the row succeeded in the end. Never null in JSON.
 	Errors []AttemptError
-	// QueuedAt is when the row was taken, StartedAt when its first call was sent, FinishedAt when its answer was there.
-	// Zero: it never came to that.
+	// QueuedAt is when the row was taken, StartedAt when its first call was sent, FinishedAt when its answer was complete.
+	// Zero: that did not happen.
 	QueuedAt, StartedAt, FinishedAt time.Time
 	// TemplateHash and VariablesHash are those of the result.
 	TemplateHash, VariablesHash string
-	// Usage sums what was told for all calls of the row; nil: nothing was told.
+	// Usage sums the reported usage of all calls of the row; nil: none was reported.
 	Usage *Usage
-	// Source is where the answer came from, one of the Source constants. Empty: nobody was asked, as for an invalid row.
+	// Source is where the answer came from, one of the Source constants. Empty: no call was made, as for an invalid row.
 	Source string
-	// PoolConfig is how the pool was set when the row finished.
+	// PoolConfig is the pool's configuration when the row finished.
 	PoolConfig PoolConfig
-	// PoolStats is what the pool had seen by then, over all rows.
+	// PoolStats is the pool's statistics at that time, over all rows.
 	PoolStats PoolStats
-	// Truncated says that the oldest errors were left out, or error texts cut, because the event was too large. It is in
+	// Truncated is set when the oldest errors were left out, or error texts cut, because the event was too large. It is in
 	// the JSON only when true.
 	Truncated bool
 }
@@ -66,15 +66,15 @@ type Row struct {
 type AttemptError struct {
 	// Attempt counts the row's calls, from 1.
 	Attempt int
-	// Provider was asked. Class is "capacity", "transient", "permanent" or "fatal". Empty strings are null in JSON.
+	// Provider is the one called. Class is "capacity", "transient", "permanent" or "fatal". Empty strings are null in JSON.
 	Provider, Class string
 	// StatusCode is the HTTP status; 0, null in JSON: no reply came.
 	StatusCode int
-	// Error says what went wrong.
+	// Error is the error message.
 	Error string
 }
 
-// PoolConfig is the pool's setting at an instant.
+// PoolConfig is the pool's configuration at an instant.
 type PoolConfig struct {
 	// PoolSize is the most calls in flight.
 	PoolSize int
@@ -82,13 +82,13 @@ type PoolConfig struct {
 	DispatchDelay time.Duration
 }
 
-// PoolStats is what the pool has seen since its start.
+// PoolStats are the pool's statistics since its start.
 type PoolStats struct {
 	// CapacityRetries counts rejections for lack of capacity, Successes the calls that succeeded.
 	CapacityRetries, Successes uint64
 	// MaxConcurrent is the most calls that were in flight at once.
 	MaxConcurrent int
-	// ThrottleTime is the time that rows could have been sent but had to wait for the throttle.
+	// ThrottleTime is the time in which rows were ready and waited for the throttle.
 	ThrottleTime time.Duration
 	// PeakDelay is the longest dispatch delay so far, CurrentDelay the present one.
 	PeakDelay, CurrentDelay time.Duration

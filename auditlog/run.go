@@ -8,7 +8,7 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Phase is the turn that a [Run] event tells of.
+// Phase is the change that a [Run] event reports.
 type Phase string
 
 // The values of Phase.
@@ -19,7 +19,7 @@ const (
 	PhaseClaim Phase = "claim"
 	// PhaseFenced is the end of a term that another process ended.
 	PhaseFenced Phase = "fenced"
-	// PhasePause is a stop for a reason that a person must mend; no call is made.
+	// PhasePause is the start of a pause, for a reason that a person must fix or an outage; only probes are sent.
 	PhasePause Phase = "pause"
 	// PhaseResume is the end of a pause.
 	PhaseResume Phase = "resume"
@@ -27,12 +27,12 @@ const (
 	PhaseEnd Phase = "end"
 )
 
-// Run is the event of a turn in the life of a process. Empty strings, a nil map and a nil summary are written as null.
+// Run is the event of a change in the life of a process. Empty strings, a nil map and a nil summary are written as null.
 type Run struct {
 	Header
 	// Phase is what happened.
 	Phase Phase
-	// Reason says why, in the words of a pause or an end.
+	// Reason is the reason of a pause or an end.
 	Reason string
 	// Owner names the term, for phases of a single partition; empty for those of the process.
 	Owner string
@@ -40,7 +40,7 @@ type Run struct {
 	Settings map[string]string
 	// Summary is what the process did; nil but at the end, and nil there too if call events before it could not be stored.
 	Summary *Summary
-	// Truncated says that the settings, or the summary's usage by model, were left out because the event was too large.
+	// Truncated is set when the settings, or the summary's usage by model, were left out because the event was too large.
 	// It is in the JSON only when true.
 	Truncated bool
 }
@@ -49,10 +49,10 @@ type Run struct {
 type Summary struct {
 	// RowsSucceeded and RowsFailed count results emitted, RowsSkipped rows that were seen again after their result.
 	RowsSucceeded, RowsFailed, RowsSkipped uint64
-	// CapacityRetries counts calls that met no capacity.
+	// CapacityRetries counts calls that met a capacity error.
 	CapacityRetries uint64
-	// PeakDelay is the longest dispatch delay, Throttled the time spent waiting for the throttle while rows could have
-	// been sent, Executing the time spent in calls, summed over all of them.
+	// PeakDelay is the longest dispatch delay, Throttled the time in which rows were ready and waited for the throttle,
+	// Executing the time spent in calls, summed over all of them.
 	PeakDelay, Throttled, Executing time.Duration
 	// Usage is by provider and model. Never null in JSON.
 	Usage []ModelTotals
@@ -60,7 +60,7 @@ type Summary struct {
 	Total Totals
 }
 
-// ModelTotals is what one model of one provider was asked and told.
+// ModelTotals are the calls and usage of one model of one provider.
 type ModelTotals struct {
 	Provider, Model string
 	Totals
@@ -70,7 +70,7 @@ type ModelTotals struct {
 type Totals struct {
 	// Calls counts HTTP attempts.
 	Calls uint64
-	// Usage sums what was told; nil: no call told anything, and every number is null in JSON.
+	// Usage sums the reported usage; nil: no call reported any, and every number is null in JSON.
 	Usage *Usage
 }
 

@@ -43,9 +43,8 @@ func (s *UsageSum) Total() *Usage {
 	return u
 }
 
-// Plus returns the sum of two usages. A nil one reports nothing and adds nothing: the sum is then the other one itself,
-// not a copy. The cost of the sum is unknown as soon as the cost of a part is. Cached, cache-write and reasoning tokens are
-// those that were reported.
+// Plus returns the sum of two usages. A nil one adds nothing: the sum is then the other one itself, not a copy. The cost
+// of the sum is unknown if the cost of a part is. Cached, cache-write and reasoning tokens are those that were reported.
 func (u *Usage) Plus(other *Usage) *Usage {
 	if u == nil {
 		return other
@@ -99,7 +98,7 @@ func clone[T any](p *T) *T {
 	return new(*p)
 }
 
-// Tokens says the tokens in and out in a few characters; a dash where nothing was reported.
+// Tokens formats the tokens in and out in a few characters; a dash where nothing was reported.
 func (u *Usage) Tokens() string {
 	if u == nil {
 		return "-"

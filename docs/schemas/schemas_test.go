@@ -67,7 +67,7 @@ func TestResults(t *testing.T) {
 		valid        bool
 	}{
 		{"success", success, true},
-		{"success without usage told", strings.Replace(success, `{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15,"cost":0.0004}`, "null", 1), true},
+		{"success without reported usage", strings.Replace(success, `{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15,"cost":0.0004}`, "null", 1), true},
 		{"success with a value", strings.Replace(success, `"good"`, `{"stars":4}`, 1), true},
 		{"success without its answer", strings.Replace(success, `"llm_response":"good",`, "", 1), false},
 		{"success without its model", strings.Replace(success, `"llm_response_model"`, `"model"`, 1), false},
@@ -130,8 +130,8 @@ func TestResultsOfTheStage(t *testing.T) {
 	}
 	attempts := []auditlog.AttemptError{{Attempt: 1, Provider: "openai", Class: "permanent", Error: "reset"}}
 	results := map[string][]byte{
-		"nothing told": bare.AppendSuccess(nil, in, &row.Answer{Text: "good"}),
-		"all told": bare.AppendSuccess(nil, in, &row.Answer{
+		"nothing reported": bare.AppendSuccess(nil, in, &row.Answer{Text: "good"}),
+		"all reported": bare.AppendSuccess(nil, in, &row.Answer{
 			Value: []byte(`{"stars":4}`), VariablesHash: strings.Repeat("0a", 32), Model: "m",
 			Usage: &llm.Usage{PromptTokens: 1, TotalTokens: 1, CachedTokens: new(int64(1)), CacheWriteTokens: new(int64(1)), CacheWrite1hTokens: new(int64), ReasoningTokens: new(int64), Cost: new(0.5)},
 		}),
