@@ -1,172 +1,159 @@
-// Package job takes one file from rows to ordered results, and resumes where it was.
 package job
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
-	"strings"
 
-	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
-	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/internal/load"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-const (
-	jobFile = "job.json"
-	// storeDir is where the embedded server keeps a job's streams, below the job's directory.
-	storeDir = "jetstream"
-)
-
-// job identity: what a job's results depend on. A job is begun with one and resumed with the same.
-type jobIdentity struct {
-	Input    string `json:"input"`
-	Content  string `json:"content_sha256"` // empty for standard input
-	Template string `json:"template_sha256"`
-	System   string `json:"system_prompt_sha256"`
-	Lookup   string `json:"lookup_sha256"`
-	Schema   string `json:"schema_sha256"`
-	Field    string `json:"response_field"`
-	Provider string `json:"provider"`
-	Model    string `json:"model"`
+// IO are the standard streams of a command.
+type IO struct {
+	In  io.Reader
+	Out io.Writer
+	Err io.Writer
 }
 
-// differences names what of the identity has changed, in the user's words.
-func (id jobIdentity) differences(now jobIdentity) []string {
-	var changed []string
-	note := func(what, then, now string) {
-		if then != now {
-			changed = append(changed, what)
-		}
-	}
-	note("the input's name", id.Input, now.Input)
-	note("the input's content", id.Content, now.Content)
-	note("the template", id.Template, now.Template)
-	note("the system prompt", id.System, now.System)
-	note("the lookup", id.Lookup, now.Lookup)
-	note("the response schema", id.Schema, now.Schema)
-	note("the response field", id.Field, now.Field)
-	note("the provider", id.Provider, now.Provider)
-	note("the model", id.Model, now.Model)
-	return changed
+// Options are the flags of process.
+type Options struct {
+	Out    string
+	Job    string
+	Format string
+	Fresh  bool
+	Limit  int64
+	DryRun bool
 }
 
-// newJobIdentity reads what it needs of the files that the configuration names.
-func newJobIdentity(cfg *config.Config, input, content string) (jobIdentity, error) {
-	id := jobIdentity{
-		Input: input, Content: content, Field: cfg.Prompt.ResponseField,
-		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
-		Template: llm.Hash([]byte(cfg.Prompt.Template)),
-	}
-	for _, f := range []struct {
-		path string
-		hash *string
-	}{
-		{cfg.Prompt.TemplateFile, &id.Template}, {cfg.Prompt.LookupFile, &id.Lookup}, {cfg.Prompt.ResponseSchema, &id.Schema},
-	} {
-		if f.path == "" {
-			continue
-		}
-		text, err := os.ReadFile(f.path)
-		if err != nil {
-			return id, err
-		}
-		*f.hash = llm.Hash(text)
-	}
-	return id, nil
-}
-
-var JobNames = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-
-// jobName is the directory of a job: given, or made of the input's name and place, so that two files of the same name in
-// different directories are two jobs.
-func jobName(given, input string) (string, error) {
-	if given != "" {
-		if !JobNames.MatchString(given) || strings.Trim(given, ".") == "" {
-			return "", fmt.Errorf("--job %q: a job's name is made of letters, digits and . _ -, at most 64", given)
-		}
-		return given, nil
-	}
-	path, err := filepath.Abs(input)
+// Process is the whole of process.
+func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) (err error) {
+	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
+	reading, endInput := context.WithCancelCause(soft)
+	defer endInput(nil)
+	in, err := load.OpenSource(reading, stdio.In, input, o.Format)
 	if err != nil {
-		return "", err
+		return err
 	}
-	base := strings.Map(func(r rune) rune {
-		if JobNames.MatchString(string(r)) {
-			return r
-		}
-		return '_'
-	}, filepath.Base(path))
-	sum := sha256.Sum256([]byte(path))
-	return base[:min(len(base), 48)] + "-" + hex.EncodeToString(sum[:4]), nil
+	defer in.File.Close() //nolint:errcheck // read only
+	if err := checkOut(o.Out, input); err != nil {
+		return config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
+	}
+	if _, err := executor.LoadPrompt(cfg); err != nil {
+		return config.Invalid(err)
+	}
+	dir, resumed, cleanUp, err := prepareJob(cfg, in, o)
+	if err != nil {
+		return err
+	}
+	log := logging.NewConfigured(cfg, stdio.Err)
+	defer logging.Flush(log)
+	server, err := stage.NewHTTPServer(soft, cfg.HTTP.Addr, true)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	conn, err := natsconn.StartServer(soft, cfg, dir, load.RowBytesMax, log)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	servers, err := call.Open(cfg, nil, llmtest.Config{})
+	if err != nil {
+		return err
+	}
+	defer servers.Close()
+	s, err := stage.New(cfg, conn, servers, log, stage.Options{ExitOnFatal: true, Console: stdio.Err})
+	if err != nil {
+		return err
+	}
+	if resumed {
+		s.Log.Info("resuming", slog.String("job", dir))
+	}
+	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", server.Start(hard, s)))
+	out, closeOut, err := OpenOut(stdio.Out, o.Out)
+	if err != nil {
+		return err
+	}
+	p := &Pipeline{Stage: s, Stderr: stdio.Err, Source: in.Reader(s.Log, int(conn.NC.MaxPayload())-load.MessageOverhead), Total: in.Rows, limit: o.Limit, Out: out, Format: WriteResult, endInput: endInput, resumed: "the same command goes on where it was"}
+	err = errors.Join(p.Run(soft, hard), closeOut())
+	if err == nil {
+		cleanUp()
+	}
+	return err
 }
 
-// discardStore removes what the embedded server has stored for a job; with keepReplies all but the stream of replies that
-// STAGE_DEDUPE=stored uses again, which is what makes a rerun cost nothing.
-func discardStore(dir string, keepReplies bool) error {
-	store := filepath.Join(dir, storeDir)
-	if !keepReplies {
-		return os.RemoveAll(store)
+// prepareJob finds or makes the directory of the job. cleanUp removes it where nothing could ever resume it.
+func prepareJob(cfg *config.Config, in *load.Source, o Options) (dir string, resumed bool, cleanUp func(), err error) {
+	name, err := jobName(o.Job, in.Name)
+	if err != nil {
+		return "", false, nil, config.Invalid(err)
 	}
-	streams, err := filepath.Glob(filepath.Join(store, "*", "streams", "*"))
-	faults := []error{err}
-	for _, path := range streams {
-		if filepath.Base(path) != executor.DedupeStream {
-			faults = append(faults, os.RemoveAll(path))
-		}
+	cleanUp = func() {}
+	if in.Name == "-" && o.Job == "" {
+		name = "stdin-" + call.NewID()[:8]
 	}
-	return errors.Join(faults...)
+	id, err := newJobIdentity(cfg, filepath.Base(in.Name), in.Sum)
+	if err != nil {
+		return "", false, nil, config.Invalid(err)
+	}
+	dir = filepath.Join(cfg.Data.Dir, name)
+	if resumed, err = openJob(dir, name, id, jobMode{fresh: o.Fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
+		return "", false, nil, err
+	}
+	if in.Name == "-" && o.Job == "" {
+		cleanUp = func() { _ = os.RemoveAll(dir) } // its own, made a moment ago under a random name
+	}
+	return dir, resumed, cleanUp, nil
 }
 
-// jobMode says what becomes of what an earlier run has stored.
-type jobMode struct {
-	fresh       bool // it is discarded
-	keepReplies bool // but for the replies that are used again
-}
-
-// openJob makes the job's directory or checks that the one there belongs to the same job. resumed says that it was there.
-func openJob(dir, name string, now jobIdentity, mode jobMode) (resumed bool, err error) {
-	path := filepath.Join(dir, jobFile)
-	raw, err := os.ReadFile(path)
+// checkOut says why results can't go to a file, before anything is begun. Opening it, which empties it, must wait until
+// the job is known to be this process's alone.
+func checkOut(path, input string) error {
+	if path == "" || path == "-" {
+		return nil
+	}
+	if dir, err := os.Stat(filepath.Dir(path)); err != nil {
+		return err
+	} else if !dir.IsDir() {
+		return fmt.Errorf("%s is no directory", filepath.Dir(path))
+	}
+	out, err := os.Stat(path)
+	if err != nil {
+		return nil //nolint:nilerr // it will be made
+	}
+	in, err := os.Stat(input)
 	switch {
-	case mode.fresh && err == nil:
-		if addr, running, err := natsd.Discover(dir); err != nil || running {
-			return false, errors.Join(err, fmt.Errorf("job %s is running (process %d): stop it first", name, addr.PID))
-		}
-		// Only what this program has made is removed: the file of the job, and the store beside it.
-		if err := errors.Join(discardStore(dir, mode.keepReplies), os.Remove(path)); err != nil {
-			return false, fmt.Errorf("discard job %s: %w", name, err)
-		}
-	case err == nil:
-		var then jobIdentity
-		if err := json.Unmarshal(raw, &then); err != nil {
-			return false, config.Invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
-		}
-		if changed := then.differences(now); len(changed) > 0 {
-			return false, config.Invalid(fmt.Errorf(
-				"job %s was begun differently: %s changed since. Its results are in %s: start over with --fresh, which discards them, or give this job a name of its own with --job",
-				name, strings.Join(slices.Compact(changed), ", "), dir))
-		}
-		return true, nil
-	case !errors.Is(err, os.ErrNotExist):
-		return false, fmt.Errorf("job %s: %w", name, err)
+	case out.IsDir():
+		return errors.New("that is a directory: name a file")
+	case err == nil && out.Mode().IsRegular() && os.SameFile(in, out):
+		return errors.New("that is the input, and its rows would be gone: name another file")
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return false, fmt.Errorf("job %s: %w", name, err)
-	}
-	raw, err = json.MarshalIndent(now, "", "  ")
-	if err != nil {
-		return false, err
-	}
-	if err := os.WriteFile(path, append(raw, '\n'), 0o600); err != nil {
-		return false, fmt.Errorf("job %s: %w", name, err)
-	}
-	return false, nil
+	return nil
 }
+
+// OpenOut opens the file that the results go to, anew.
+func OpenOut(stdout io.Writer, path string) (io.Writer, func() error, error) {
+	if path == "" || path == "-" {
+		return stdout, func() error { return nil }, nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, nil, config.Invalid(err)
+	}
+	return f, f.Close, nil
+}
+
+// WriteResult writes a result as one line of JSON.
+func WriteResult(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }

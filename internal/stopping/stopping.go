@@ -1,5 +1,4 @@
-// Package stopping keeps a process that stops from waiting: it bounds what is done at the end, and gives up reads and
-// writes that nobody serves.
+// Package stopping bounds what a process waits for when it stops: work at the end, and reads and writes that may block.
 package stopping
 
 import (
@@ -10,10 +9,10 @@ import (
 	"time"
 )
 
-// outputPatience is how long an interrupted command waits for the reader of its output.
+// outputPatience bounds how long an interrupted command waits for the reader of its output.
 const outputPatience = 2 * time.Second
 
-// After calls f when ctx has ended and then d has passed, unless stop is called before.
+// After calls f once d has passed after the end of ctx, unless stop is called before. f runs in a goroutine of its own.
 func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	over, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
@@ -23,8 +22,8 @@ func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	return stop
 }
 
-// Within returns a context for what is done at the end of a process: it lasts for patience, but once hard has ended only
-// for short. The caller must call cancel.
+// Within returns a context for work at the end of a process: it lasts for patience, but ends at the latest short after hard.
+// The caller must call cancel.
 func Within(hard context.Context, patience, short time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithTimeout(context.WithoutCancel(hard), patience)
 	stop := After(hard, short, end)
@@ -34,11 +33,11 @@ func Within(hard context.Context, patience, short time.Duration) (ctx context.Co
 	}
 }
 
-// Reader returns a reader of r whose reads end with the cause of ctx when ctx does. A read of a terminal or a pipe
-// can't be cancelled: the one under way goes on by itself, and what it brings is lost.
+// Reader returns a reader of r whose reads end with the cause of ctx when ctx ends. A read of a terminal or a pipe can't be
+// cancelled: the one under way continues in the background, and what it reads is lost.
 func Reader(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
-	go func() { // ends with the read that is under way
+	go func() { // ends with the read under way
 		_, err := io.Copy(in, r)
 		_ = in.CloseWithError(err) // nil: the end
 	}()
@@ -46,19 +45,20 @@ func Reader(ctx context.Context, r io.Reader) io.Reader {
 	return out
 }
 
-// Writer passes writes on until ctx has ended for outputPatience. Then the one under way (to a pipe that
-// nobody reads) is abandoned: it fails, as do all later ones. Not safe for concurrent use.
+// Writer passes writes on until two seconds after the end of a context. Then the write under way (to a pipe without a reader)
+// is abandoned: it fails, as do all later ones. Create it with [NewWriter]. Not safe for concurrent use.
 type Writer struct {
 	to        io.Writer
 	giveUp    <-chan struct{}
 	abandoned func() error
 }
 
+// NewWriter returns a writer to another one, until ctx ends.
 func NewWriter(ctx context.Context, to io.Writer) *Writer {
 	giveUp := make(chan struct{})
 	After(ctx, outputPatience, func() { close(giveUp) })
 	return &Writer{to: to, giveUp: giveUp, abandoned: func() error {
-		return fmt.Errorf("%w, and nobody reads the output", context.Cause(ctx))
+		return fmt.Errorf("%w, and the output is not read", context.Cause(ctx))
 	}}
 }
 
@@ -86,10 +86,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	}
 }
 
-// InterruptError is the cause with which a signal cancels the contexts of [app.Env.Contexts].
-type InterruptError struct {
-	Signal os.Signal
-}
+// InterruptError is the cause of a context that a signal has cancelled.
+type InterruptError struct{ Signal os.Signal }
 
 // Error names the signal.
 func (e *InterruptError) Error() string { return "stopped by signal: " + e.Signal.String() }

@@ -1,4 +1,4 @@
-// Package version knows the version of this build.
+// Package version is the version of this build.
 package version
 
 import (
@@ -12,19 +12,19 @@ import (
 // the build information of the Go tool is used.
 var linkedVersion, linkedCommit string
 
-// Build tells which program this is.
+// Build is the version of a build. Its JSON is that of stage version --json.
 type Build struct {
 	Version   string `json:"version"`    // v1.2.3, or "devel"
 	Commit    string `json:"commit"`     // revision, with "-dirty" if files were changed; "unknown" outside a checkout
 	GoVersion string `json:"go_version"` // go1.26.0
 }
 
-// String is the line that stage version prints.
+// String returns the line that stage version prints.
 func (b Build) String() string {
 	return fmt.Sprintf("stage %s (commit %s, %s)", b.Version, b.Commit, b.GoVersion)
 }
 
-// Current reads what the linker and the Go tool have left in the binary.
+// Current returns the version of this program, from what the linker and the Go tool have left in the binary.
 func Current() Build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -33,6 +33,7 @@ func Current() Build {
 	return newBuild(linkedVersion, linkedCommit, info)
 }
 
+// newBuild returns the version: what the linker set, else the build information.
 func newBuild(version, commit string, info *debug.BuildInfo) Build {
 	var revision, dirty string
 	for _, s := range info.Settings {
