@@ -1,3 +1,4 @@
+// Package job takes one file from rows to ordered results, and resumes where it was.
 package job
 
 import (
@@ -14,10 +15,6 @@ import (
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
-	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/stage"
-	"github.com/llm-stage/stage/internal/stored"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // IO are the standard streams of a command.
@@ -29,16 +26,18 @@ type IO struct {
 
 // Options are the flags of process.
 type Options struct {
-	Out    string
-	Job    string
-	Format string
-	Fresh  bool
-	Limit  int64
-	DryRun bool
+	Out    string // file for the results; "" or "-": standard output
+	Job    string // name of the job; "": derived from the input
+	Format string // jsonl or csv; "": by the input's name
+	Fresh  bool   // discard what earlier runs have stored
+	Limit  int64  // rows to process; 0: all
+	DryRun bool   // print prompts only; Process does not look at it
 }
 
-// Process is the whole of process.
-func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) (err error) {
+// Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes the
+// results. It drains when soft ends, and stops immediately when hard does. It blocks until all that it started has ended. The
+// error is nil when each row has its result written, also where the result is an error.
+func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) error {
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)
@@ -59,44 +58,36 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}
 	log := logging.NewConfigured(cfg, stdio.Err)
 	defer logging.Flush(log)
-	server, err := stage.NewHTTPServer(soft, cfg.HTTP.Addr, true)
+	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: log})
 	if err != nil {
 		return err
 	}
-	defer server.Close()
-	conn, err := natsconn.StartServer(soft, cfg, dir, load.RowBytesMax, log)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	servers, err := call.Open(cfg, nil, llmtest.Config{})
-	if err != nil {
-		return err
-	}
-	defer servers.Close()
-	s, err := stage.New(cfg, conn, servers, log, stage.Options{ExitOnFatal: true, Console: stdio.Err})
-	if err != nil {
-		return err
-	}
+	defer site.Close()
+	s := site.Stage
 	if resumed {
 		s.Log.Info("resuming", slog.String("job", dir))
 	}
-	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", server.Start(hard, s)))
+	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", site.HTTP.Start(hard, s)))
 	out, closeOut, err := OpenOut(stdio.Out, o.Out)
 	if err != nil {
 		return err
 	}
-	p := &Pipeline{Stage: s, Stderr: stdio.Err, Source: in.Reader(s.Log, int(conn.NC.MaxPayload())-load.MessageOverhead), Total: in.Rows, limit: o.Limit, Out: out, Format: WriteResult, endInput: endInput, resumed: "the same command goes on where it was"}
-	err = errors.Join(p.Run(soft, hard), closeOut())
-	if err == nil {
-		cleanUp()
+	p := &Pipeline{
+		Stage: s, Stderr: stdio.Err, Out: out, Format: WriteResult,
+		Source: in.Reader(s.Log, int(s.Conn.NC.MaxPayload())-load.MessageOverhead), Total: in.Rows, limit: o.Limit,
+		endInput: endInput, resume: "the same command resumes where it was",
 	}
-	return err
+	if err := errors.Join(p.Run(soft, hard), closeOut()); err != nil {
+		return err
+	}
+	cleanUp()
+	return nil
 }
 
-// prepareJob finds or makes the directory of the job. cleanUp removes it where nothing could ever resume it.
+// prepareJob opens the directory of the job. cleanUp removes it if nothing can resume it: that of standard input without a
+// name.
 func prepareJob(cfg *config.Config, in *load.Source, o Options) (dir string, resumed bool, cleanUp func(), err error) {
-	name, err := jobName(o.Job, in.Name)
+	name, err := nameOf(o.Job, in.Name)
 	if err != nil {
 		return "", false, nil, config.Invalid(err)
 	}
@@ -104,56 +95,16 @@ func prepareJob(cfg *config.Config, in *load.Source, o Options) (dir string, res
 	if in.Name == "-" && o.Job == "" {
 		name = "stdin-" + call.NewID()[:8]
 	}
-	id, err := newJobIdentity(cfg, filepath.Base(in.Name), in.Sum)
+	id, err := newIdentity(cfg, filepath.Base(in.Name), in.Sum)
 	if err != nil {
 		return "", false, nil, config.Invalid(err)
 	}
 	dir = filepath.Join(cfg.Data.Dir, name)
-	if resumed, err = openJob(dir, name, id, jobMode{fresh: o.Fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
+	if resumed, err = openDir(dir, name, id, openMode{fresh: o.Fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
 		return "", false, nil, err
 	}
 	if in.Name == "-" && o.Job == "" {
-		cleanUp = func() { _ = os.RemoveAll(dir) } // its own, made a moment ago under a random name
+		cleanUp = func() { _ = os.RemoveAll(dir) } // created just now under a random name
 	}
 	return dir, resumed, cleanUp, nil
 }
-
-// checkOut says why results can't go to a file, before anything is begun. Opening it, which empties it, must wait until
-// the job is known to be this process's alone.
-func checkOut(path, input string) error {
-	if path == "" || path == "-" {
-		return nil
-	}
-	if dir, err := os.Stat(filepath.Dir(path)); err != nil {
-		return err
-	} else if !dir.IsDir() {
-		return fmt.Errorf("%s is no directory", filepath.Dir(path))
-	}
-	out, err := os.Stat(path)
-	if err != nil {
-		return nil //nolint:nilerr // it will be made
-	}
-	in, err := os.Stat(input)
-	switch {
-	case out.IsDir():
-		return errors.New("that is a directory: name a file")
-	case err == nil && out.Mode().IsRegular() && os.SameFile(in, out):
-		return errors.New("that is the input, and its rows would be gone: name another file")
-	}
-	return nil
-}
-
-// OpenOut opens the file that the results go to, anew.
-func OpenOut(stdout io.Writer, path string) (io.Writer, func() error, error) {
-	if path == "" || path == "-" {
-		return stdout, func() error { return nil }, nil
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return nil, nil, config.Invalid(err)
-	}
-	return f, f.Close, nil
-}
-
-// WriteResult writes a result as one line of JSON.
-func WriteResult(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }

@@ -18,33 +18,34 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// resultPoll is how long the writer waits for a result before it looks whether all rows are loaded.
+// resultPoll is how long the writer waits for a result before it checks whether all rows are loaded.
 const resultPoll = 250 * time.Millisecond
 
-// flushEvery is how long a result may wait for others before it is written, where they come without a pause.
+// flushEvery bounds how long a result may stay in the buffer while others follow without a pause.
 const flushEvery = time.Second
 
-// Pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last.
+// Pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last result.
 type Pipeline struct {
 	Stage  *stage.Stage
-	Stderr io.Writer
+	Stderr io.Writer // progress and summary
 	Source load.Rows
-	Total  int64 // rows in the source; -1: not known
-	limit  int64 // rows to process; 0: all
-	Out    io.Writer
+	Total  int64     // rows in the source; -1: unknown
+	Out    io.Writer // results
 	Format func(io.Writer, stored.Result) error
-	// endInput, when set, ends a read of the source that is under way.
-	endInput func(cause error)
-	// resumed says what an interrupted job goes on by; empty: it begins anew.
-	resumed string
+
+	limit    int64             // rows to process; 0: all
+	endInput func(cause error) // ends a read of the source that is under way; nil: reads end by themselves
+	resume   string            // how to resume an interrupted job, for its error; empty: it starts over
 
 	progress *progress
+	loaded   chan int64 // gets how many rows there are, once all are in the stream
+	rows     int64      // the same, known to the writer; below 0: not yet
 	written  int64
 	failed   int64
-	loaded   chan int64 // how many rows there are, once all are in the stream
 }
 
-// Run returns nil when every row has its result written.
+// Run loads the rows, runs the stage and writes the results, until each row has its result written, or soft or hard ends. It
+// returns nil when all is written.
 func (p *Pipeline) Run(soft, hard context.Context) error {
 	if err := p.Stage.Prepare(soft); err != nil {
 		if soft.Err() != nil { // else every stream's error would say so
@@ -52,34 +53,13 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		}
 		return err
 	}
+	p.loaded, p.rows = make(chan int64, 1), -1
+	p.progress = newProgress(hard, p.Stderr, p.Stage, p.expected())
+	began := time.Now()
 	work, finish := context.WithCancelCause(soft)
 	defer finish(nil)
-	total := p.Total
-	if p.limit > 0 && (total < 0 || total > p.limit) {
-		total = p.limit
-	}
-	p.loaded = make(chan int64, 1)
-	p.progress = newProgress(hard, p.Stderr, p.Stage, max(total, 0))
-	began := time.Now()
 	var parts errgroup.Group
-	part := func(f func(context.Context) error) {
-		parts.Go(func() error {
-			err := f(work)
-			if err != nil {
-				finish(err) // one part's fault ends the others softly
-			}
-			return err
-		})
-	}
-	part(p.load)
-	part(func(ctx context.Context) error {
-		err := p.write(ctx)
-		finish(err) // all is written: the stage may stop
-		return err
-	})
-	if p.progress.Bar.Bar == nil {
-		part(func(ctx context.Context) error { p.Stage.LogProgress(ctx, p.progress.left); return nil })
-	}
+	p.start(work, finish, &parts)
 	err := p.Stage.Run(work, hard)
 	finish(err)
 	if p.endInput != nil {
@@ -87,22 +67,54 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 	}
 	partErr := parts.Wait()
 	p.progress.Finish()
-	p.summary(time.Since(began))
+	p.printSummary(time.Since(began))
+	return p.verdict(soft, hard, err, partErr)
+}
+
+// expected returns how many rows there are to process; 0: unknown.
+func (p *Pipeline) expected() int64 {
+	if p.limit > 0 && (p.Total < 0 || p.Total > p.limit) {
+		return p.limit
+	}
+	return max(p.Total, 0)
+}
+
+// start starts what works beside the stage. An error of one part ends the others softly, and so does the last result.
+func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, parts *errgroup.Group) {
+	parts.Go(func() error {
+		err := p.load(work)
+		if err != nil {
+			finish(err)
+		}
+		return err
+	})
+	parts.Go(func() error {
+		err := p.write(work)
+		finish(err) // nil: all is written, the stage may stop
+		return err
+	})
+	if !p.progress.Visible() {
+		parts.Go(func() error { p.Stage.LogProgress(work, p.progress.left); return nil })
+	}
+}
+
+// verdict returns the error of a run: that of a hard stop, of the stage, or of one of the other parts.
+func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error {
 	switch {
 	case hard.Err() != nil:
 		return context.Cause(hard)
 	case err != nil:
 		return err
-	case soft.Err() != nil && partErr != nil: // a signal that came when all was written changes nothing
-		if p.resumed == "" {
+	case soft.Err() != nil && partErr != nil: // a signal after the last result changes nothing
+		if p.resume == "" {
 			return fmt.Errorf("%w before the end", context.Cause(soft))
 		}
-		return fmt.Errorf("%w before the end: %s", context.Cause(soft), p.resumed)
+		return fmt.Errorf("%w before the end: %s", context.Cause(soft), p.resume)
 	}
 	return partErr
 }
 
-// load publishes the rows of the input that are not in the stream yet.
+// load publishes the rows of the source that are not in the stream yet, and reports how many there are.
 func (p *Pipeline) load(ctx context.Context) error {
 	cfg, nc := p.Stage.Cfg, p.Stage.Conn.NC
 	l, loaded, err := load.New(ctx, nc, cfg, "in", nil)
@@ -134,7 +146,7 @@ func (p *Pipeline) load(ctx context.Context) error {
 	return nil
 }
 
-// write writes the stored results from the first on, and returns when the last is written.
+// write writes the stored results, and returns when the last is written.
 func (p *Pipeline) write(ctx context.Context) error {
 	js, err := jetstream.New(p.Stage.Conn.NC)
 	if err != nil {
@@ -146,37 +158,25 @@ func (p *Pipeline) write(ctx context.Context) error {
 	}
 	defer results.Close()
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
-	total, flushed := int64(-1), time.Now()
-	for total < 0 || p.written < total {
-		if total < 0 {
-			select {
-			case total = <-p.loaded:
-				p.progress.know(total)
-				continue
-			default:
-			}
-		}
+	flushed := time.Now()
+	for !p.allWritten() {
 		r, err := results.Next(ctx, resultPoll)
-		if err != nil && !errors.Is(err, stored.ErrNoMore) {
+		none := errors.Is(err, stored.ErrNoMore)
+		if err != nil && !none {
 			return errors.Join(err, out.Flush())
 		}
-		if err != nil || out.Available() < len(r.Body) || time.Since(flushed) > flushEvery {
+		if none || out.Available() < len(r.Body) || time.Since(flushed) > flushEvery {
 			if err := out.Flush(); err != nil { // whole lines, also above a bar
 				return fmt.Errorf("write results: %w", err)
 			}
 			flushed = time.Now()
 		}
-		if err != nil {
+		if none {
 			continue
 		}
-		if err := p.Format(out, r); err != nil {
-			return fmt.Errorf("write results: %w", err)
+		if err := p.writeResult(out, r); err != nil {
+			return err
 		}
-		p.written++
-		if r.Failed {
-			p.failed++
-		}
-		p.progress.add(1)
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("write results: %w", err)
@@ -184,8 +184,34 @@ func (p *Pipeline) write(ctx context.Context) error {
 	return nil
 }
 
-// summary says on standard error what was done.
-func (p *Pipeline) summary(took time.Duration) {
+// allWritten reports whether each row has its result written. While rows are still loaded, that is unknown.
+func (p *Pipeline) allWritten() bool {
+	if p.rows < 0 {
+		select {
+		case p.rows = <-p.loaded:
+			p.progress.setTotal(p.rows)
+		default:
+			return false
+		}
+	}
+	return p.written >= p.rows
+}
+
+// writeResult writes one result and counts it.
+func (p *Pipeline) writeResult(out io.Writer, r stored.Result) error {
+	if err := p.Format(out, r); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	p.written++
+	if r.Failed {
+		p.failed++
+	}
+	p.progress.add(1)
+	return nil
+}
+
+// printSummary prints on standard error what was done.
+func (p *Pipeline) printSummary(took time.Duration) {
 	sum := p.Stage.Summary()
 	used, tokens := p.Stage.Usage.All(), "unknown"
 	if u := used.Usage; u != nil {
@@ -193,6 +219,6 @@ func (p *Pipeline) summary(took time.Duration) {
 	} else if used.Calls == 0 {
 		tokens = "0"
 	}
-	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to say it
+	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
 }

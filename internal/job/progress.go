@@ -13,7 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// progress shows how far a job is.
+// progress shows the progress of a job: a bar on a terminal, nothing elsewhere.
 type progress struct {
 	*terminal.Bar
 	stage *stage.Stage
@@ -22,7 +22,7 @@ type progress struct {
 	began time.Time
 }
 
-// newProgress begins to show progress on w; total 0 is not known yet. The caller must finish it.
+// newProgress shows progress on w; total 0: unknown. The caller must finish it.
 func newProgress(ctx context.Context, w io.Writer, s *stage.Stage, total int64) *progress {
 	p := &progress{stage: s, began: time.Now()}
 	p.total.Store(total)
@@ -30,8 +30,8 @@ func newProgress(ctx context.Context, w io.Writer, s *stage.Stage, total int64) 
 	return p
 }
 
-// know says how many rows there are, as soon as that is known.
-func (p *progress) know(total int64) {
+// setTotal sets how many rows there are, once that is known.
+func (p *progress) setTotal(total int64) {
 	p.total.Store(total)
 	p.SetTotal(total)
 }
@@ -39,7 +39,7 @@ func (p *progress) know(total int64) {
 // add counts finished rows.
 func (p *progress) add(n int64) { p.Set(p.done.Add(n)) }
 
-// left is how many rows have no result written yet; below 0: not known.
+// left returns how many rows have no result written yet; below 0: unknown.
 func (p *progress) left() int64 {
 	if total := p.total.Load(); total > 0 {
 		return total - p.done.Load()
@@ -47,7 +47,7 @@ func (p *progress) left() int64 {
 	return -1
 }
 
-// line is what stands beside the bar.
+// line returns the text beside the bar.
 func (p *progress) line() string {
 	r := p.stage.Status()
 	elapsed := time.Since(p.began).Seconds()
@@ -71,7 +71,7 @@ func (p *progress) line() string {
 	if r.Pool.Paused != "" {
 		parts = append(parts, pauseProgress(&r))
 	} else if until := r.Pool.LawPausedUntil; until != nil {
-		parts = append(parts, "asked to wait "+terminal.Duration(until.Sub(r.Time)))
+		parts = append(parts, "provider asked to wait "+terminal.Duration(until.Sub(r.Time)))
 	} else if left := total - done; total > 0 && left > 0 && speed > 0 {
 		eta := time.Duration(float64(left) / speed * float64(time.Second))
 		parts = append(parts, "ETA "+eta.Round(time.Second).String())
@@ -79,7 +79,7 @@ func (p *progress) line() string {
 	return strings.Join(parts, "  ")
 }
 
-// pauseProgress says what stands still, and how long until the next look.
+// pauseProgress describes a pause: its reason, and when the next probe is.
 func pauseProgress(r *status.Report) string {
 	return fmt.Sprintf("PAUSED: %s, %s", r.Pool.PauseReason, status.NextProbe(*r.Pool.NextProbe, r.Time))
 }

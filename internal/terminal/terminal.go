@@ -1,4 +1,4 @@
-// Package terminal prints for people: a progress bar, lines, durations, and what a stream is.
+// Package terminal prints for people: a progress bar, lines, indented JSON, durations.
 package terminal
 
 import (
@@ -11,12 +11,12 @@ import (
 	"golang.org/x/term"
 )
 
-// PrintLine prints one line for people.
+// PrintLine prints a line, formatted as by [fmt.Printf]. Errors are dropped.
 func PrintLine(w io.Writer, format string, args ...any) {
-	fmt.Fprintf(w, format+"\n", args...) //nolint:errcheck // nowhere left to say it
+	fmt.Fprintf(w, format+"\n", args...) //nolint:errcheck // nowhere left to report it
 }
 
-// WriteJSON prints a value for machines that a person may read too.
+// WriteJSON prints a value as indented JSON, for machines and people.
 func WriteJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
@@ -24,13 +24,13 @@ func WriteJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// Is says whether the stream is a terminal, where progress and colour make sense.
+// Is reports whether the stream is a terminal, where progress and colour make sense.
 func Is(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Width is the number of columns of the stream, 0 if it is no terminal.
+// Width returns the number of columns of the stream; 0: it is not a terminal.
 func Width(stream any) int {
 	f, ok := stream.(*os.File)
 	if !ok {
@@ -43,6 +43,7 @@ func Width(stream any) int {
 	return width
 }
 
+// Plural returns n and the word, with an s unless n is 1.
 func Plural(n int, word string) string {
 	if n == 1 {
 		return "1 " + word
@@ -50,7 +51,7 @@ func Plural(n int, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-// Duration is a duration to about three digits.
+// Duration formats a duration to about three digits; 0 and below as "0".
 func Duration(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -65,6 +66,7 @@ func Duration(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
+// OrDash returns s, or a dash if it is empty.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"
@@ -72,5 +74,5 @@ func OrDash(s string) string {
 	return s
 }
 
-// Milliseconds is a duration as reports, spans and log lines have it.
+// Milliseconds returns a duration in milliseconds, as in reports, spans and log lines.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -53,7 +53,7 @@ func TestAnInterruptedJobEndsWith130AndGoesOn(t *testing.T) {
 			eventually(t, "answers", func() bool { return llm.Stats().Answered >= rows/4 })
 			p.signal(s)
 			p.ends(130)
-			if text := p.stderr.String(); !strings.Contains(text, "before the end: the same command goes on where it was") {
+			if text := p.stderr.String(); !strings.Contains(text, "before the end: the same command resumes where it was") {
 				t.Errorf("it said %s", text)
 			}
 			again := runStage(t, dir, environ, "process", input)

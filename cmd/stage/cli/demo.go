@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/logging"
-	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -75,27 +73,14 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)
-	server, err := stage.NewHTTPServer(soft, cfg.HTTP.Addr, true)
+	site, err := job.OpenSite(soft, cfg, dir, job.SiteOptions{Mock: demoLLM, Console: env.Stderr, Logger: log})
 	if err != nil {
 		return err
 	}
-	defer server.Close()
-	conn, err := natsconn.StartServer(soft, cfg, dir, 0, log)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	servers, err := call.Open(cfg, nil, demoLLM)
-	if err != nil {
-		return err
-	}
-	defer servers.Close()
-	s, err := stage.New(cfg, conn, servers, log, stage.Options{ExitOnFatal: true, Console: env.Stderr})
-	if err != nil {
-		return err
-	}
+	defer site.Close()
+	s := site.Stage
 	terminal.PrintLine(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
-	terminal.PrintLine(env.Stdout, "dashboard: %s", server.Start(hard, s))
+	terminal.PrintLine(env.Stdout, "dashboard: %s", site.HTTP.Start(hard, s))
 	p := &job.Pipeline{Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: newDemoRows(rows), Total: int64(rows), Format: writeDemoLine}
 	if err := p.Run(soft, hard); err != nil {
 		return err

@@ -78,7 +78,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return config.Invalid(errors.New("--id: name the load, so that it can be resumed; standard input can't be read twice to derive a name from its content"))
 	case id == "":
 		id = in.Sum[:16]
-	case !job.JobNames.MatchString(id) || strings.Contains(id, "."):
+	case !job.ValidName(id) || strings.Contains(id, "."):
 		return config.Invalid(fmt.Errorf("--id %q: give one word of letters, digits, _ and -", id))
 	}
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are created

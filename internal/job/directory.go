@@ -1,0 +1,140 @@
+package job
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
+)
+
+const (
+	// identityFile holds the identity of a job, below the job's directory.
+	identityFile = "job.json"
+	// storeDir is where the embedded server keeps a job's streams, below the job's directory.
+	storeDir = "jetstream"
+)
+
+// names are the names that jobs and loads may have.
+var names = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// ValidName reports whether a job may have the name: 1 to 64 letters, digits and . _ -, not dots alone.
+func ValidName(name string) bool {
+	return names.MatchString(name) && strings.Trim(name, ".") != ""
+}
+
+// nameOf returns the name of a job: the given one, or one derived from the input's name and path, so that two files of the
+// same name in different directories are two jobs.
+func nameOf(given, input string) (string, error) {
+	if given != "" {
+		if !ValidName(given) {
+			return "", fmt.Errorf("--job %q: give a name of letters, digits and . _ -, at most 64", given)
+		}
+		return given, nil
+	}
+	path, err := filepath.Abs(input)
+	if err != nil {
+		return "", err
+	}
+	base := strings.Map(func(r rune) rune {
+		if names.MatchString(string(r)) {
+			return r
+		}
+		return '_'
+	}, filepath.Base(path))
+	sum := sha256.Sum256([]byte(path))
+	return base[:min(len(base), 48)] + "-" + hex.EncodeToString(sum[:4]), nil
+}
+
+// discardStore removes what the embedded server has stored for a job; with keepReplies all but the stream of replies that
+// STAGE_DEDUPE=stored reuses, so that a rerun costs nothing.
+func discardStore(dir string, keepReplies bool) error {
+	store := filepath.Join(dir, storeDir)
+	if !keepReplies {
+		return os.RemoveAll(store)
+	}
+	streams, err := filepath.Glob(filepath.Join(store, "*", "streams", "*"))
+	errs := []error{err}
+	for _, path := range streams {
+		if filepath.Base(path) != executor.DedupeStream {
+			errs = append(errs, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// openMode is what becomes of what an earlier run has stored.
+type openMode struct {
+	fresh       bool // it is discarded
+	keepReplies bool // but for the replies that are reused
+}
+
+// openDir creates the directory of a job, or checks that the existing one belongs to the same job. resumed reports that it
+// existed and was kept.
+func openDir(dir, name string, now identity, mode openMode) (resumed bool, err error) {
+	path := filepath.Join(dir, identityFile)
+	raw, err := os.ReadFile(path)
+	switch {
+	case mode.fresh && err == nil:
+		err = discard(dir, name, mode.keepReplies)
+	case err == nil:
+		return true, checkSame(raw, path, dir, name, now)
+	case errors.Is(err, os.ErrNotExist):
+		err = nil
+	default:
+		err = fmt.Errorf("job %s: %w", name, err)
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, createDir(dir, name, now)
+}
+
+// discard removes an earlier run of the job, but only what this program has created: the identity, and the store beside it.
+func discard(dir, name string, keepReplies bool) error {
+	if addr, running, err := natsd.Discover(dir); err != nil || running {
+		return errors.Join(err, fmt.Errorf("job %s is running (process %d): stop it first", name, addr.PID))
+	}
+	if err := errors.Join(discardStore(dir, keepReplies), os.Remove(filepath.Join(dir, identityFile))); err != nil {
+		return fmt.Errorf("discard job %s: %w", name, err)
+	}
+	return nil
+}
+
+// checkSame compares the stored identity of a job, raw, with the present one.
+func checkSame(raw []byte, path, dir, name string, now identity) error {
+	var then identity
+	if err := json.Unmarshal(raw, &then); err != nil {
+		return config.Invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
+	}
+	if changed := then.differences(now); len(changed) > 0 {
+		return config.Invalid(fmt.Errorf(
+			"job %s was started differently: %s changed since. Its results are in %s: start over with --fresh, which discards them, or give this job a name of its own with --job",
+			name, strings.Join(slices.Compact(changed), ", "), dir))
+	}
+	return nil
+}
+
+// createDir creates the directory of a new job, with its identity.
+func createDir(dir, name string, id identity) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("job %s: %w", name, err)
+	}
+	raw, err := json.MarshalIndent(id, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, identityFile), append(raw, '\n'), 0o600); err != nil {
+		return fmt.Errorf("job %s: %w", name, err)
+	}
+	return nil
+}

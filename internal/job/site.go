@@ -1,0 +1,68 @@
+package job
+
+import (
+	"context"
+	"io"
+	"log/slog"
+
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// Site is a stage for one job with all that it needs around it: embedded server, clients of the providers, HTTP server.
+// Create it with [OpenSite]. The caller must close it.
+type Site struct {
+	Stage *stage.Stage
+	HTTP  *stage.HTTPServer // reserves its address; not started
+
+	conn    *natsconn.Conn
+	targets *call.Targets
+}
+
+// SiteOptions are what a command changes about a site. Console and Logger are required.
+type SiteOptions struct {
+	MaxPayload int32          // largest message of the embedded server, in bytes; 0: the server's default
+	Mock       llmtest.Config // the built-in LLM, for the provider mock
+	Console    io.Writer      // where OTEL_TRACES_EXPORTER=console prints
+	Logger     *slog.Logger
+}
+
+// OpenSite starts the embedded server on dir and builds the stage. The HTTP server takes a free port if STAGE_HTTP_ADDR is in
+// use. A fatal provider error ends the stage: nobody watches a job that pauses.
+func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions) (_ *Site, err error) {
+	s := &Site{}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if s.HTTP, err = stage.NewHTTPServer(ctx, cfg.HTTP.Addr, true); err != nil {
+		return nil, err
+	}
+	if s.conn, err = natsconn.StartServer(ctx, cfg, dir, o.MaxPayload, o.Logger); err != nil {
+		return nil, err
+	}
+	if s.targets, err = call.Open(cfg, nil, o.Mock); err != nil {
+		return nil, err
+	}
+	if s.Stage, err = stage.New(cfg, s.conn, s.targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close ends all parts of the site, the last opened first. The stage must not run.
+func (s *Site) Close() {
+	if s.targets != nil {
+		s.targets.Close()
+	}
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	if s.HTTP != nil {
+		s.HTTP.Close()
+	}
+}
