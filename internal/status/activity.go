@@ -13,39 +13,40 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// otherKind stands for all kinds beyond a bound together.
+// otherKind replaces the kinds beyond a bound.
 const otherKind = "other"
 
-// Bounds of what an activity remembers.
+// Bounds of what an activity keeps.
 const (
 	latenciesMax    = 2048 // of calls, for the percentiles
 	latencyWindow   = time.Minute
-	happeningsMax   = 100
-	happeningsMerge = 10 * time.Second // so long the same event is counted, not listed again
+	noticesMax      = 100
+	mergeWithin     = 10 * time.Second // a notice like one of this age is counted, not listed again
 	recentCallsMax  = 24
-	errorKindsMax   = 64 // kinds of errors counted apart; the rest are other
+	errorKindsMax   = 64 // kinds of errors counted separately; the rest are other
 	payloadShownMax = 2000
-	// So many rejections since the last success, over so long, and the provider has no capacity at all.
+	// The provider counts as starved after this many rejections since the last success, and this long after the first.
 	starvedRejections = 3
 	starvedAfter      = 10 * time.Second
 )
 
-// Activity is what has happened of late, for the dashboard: it learns it from the audit events as they come. Safe for
-// concurrent use. To note a call costs 0.1 µs, one that failed 1 µs.
+// Activity is the recent activity of a stage, for the dashboard: calls, errors, latencies, notices. It learns of them from
+// audit events. Create it with [NewActivity]. Safe for concurrent use. To note a call costs 0.1 µs, a failed one 1 µs.
 type Activity struct {
-	Payloads bool // keep what rows, requests and replies say
+	Payloads bool // keep the contents of rows, requests and replies; set before use
 
-	mu        sync.Mutex
-	latencies ring[timedLatency]
-	events    ring[Notice]
-	lastID    uint64
-	calls     ring[recentCall]
-	rowErrors map[string]uint64 // rows by reason
-	callFails map[callErrorKey]uint64
-	refused   int // calls, since the last one that succeeded
-	refusedAt time.Time
+	mu         sync.Mutex
+	latencies  ring[timedLatency]
+	notices    ring[Notice]
+	lastID     uint64 // of a notice
+	calls      ring[recentCall]
+	rowErrors  map[string]uint64 // rows by reason
+	callFails  map[callErrorKey]uint64
+	rejected   int       // calls since the last one that succeeded
+	rejectedAt time.Time // the first of them
 }
 
+// timedLatency is the latency of one call.
 type timedLatency struct {
 	at   time.Time
 	took time.Duration
@@ -57,18 +58,18 @@ type callErrorKey struct {
 	status                 int
 }
 
-// Notice is an event that a person may want to know of.
+// Notice is an event for the list of recent events; those like it within ten seconds are counted.
 type Notice struct {
 	ID       uint64    `json:"id"`
 	Time     time.Time `json:"time"`
-	Last     time.Time `json:"last"`  // time of the last one like it, within a while
-	Count    uint64    `json:"count"` // of all of them
+	Last     time.Time `json:"last"`  // time of the last one like it
+	Count    uint64    `json:"count"` // of all like it
 	Level    string    `json:"level"` // info, warn or error
 	Kind     string    `json:"kind"`  // call, row or run
 	Sequence uint64    `json:"sequence"`
 	Text     string    `json:"text"`
 
-	key any // of those like it
+	key any // equal for notices of one kind that are alike
 }
 
 // recentCall is one call. Row, Request and Response are empty unless STAGE_DASHBOARD_PAYLOADS is set.
@@ -90,14 +91,15 @@ type recentCall struct {
 	Response   string    `json:"response,omitempty"`
 }
 
+// NewActivity returns an activity without any events; payloads keeps contents (STAGE_DASHBOARD_PAYLOADS).
 func NewActivity(payloads bool) *Activity {
 	return &Activity{
-		Payloads: payloads, latencies: newRing[timedLatency](latenciesMax), events: newRing[Notice](happeningsMax),
+		Payloads: payloads, latencies: newRing[timedLatency](latenciesMax), notices: newRing[Notice](noticesMax),
 		calls: newRing[recentCall](recentCallsMax), rowErrors: make(map[string]uint64), callFails: make(map[callErrorKey]uint64),
 	}
 }
 
-// Note takes an audit event up.
+// Note adds an audit event.
 func (a *Activity) Note(e auditlog.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,13 +109,13 @@ func (a *Activity) Note(e auditlog.Event) {
 	case e.Row != nil && e.Row.Status != auditlog.RowSuccess:
 		reason := cmp.Or(e.Row.Reason, e.Row.Source) // an error of an earlier stage has no reason of ours
 		countBounded(a.rowErrors, reason, otherKind)
-		a.happened("error", Notice{Kind: "row", Sequence: e.Row.Sequence, Time: e.Row.Time, key: reason}, func() string { return "failed: " + reason })
+		a.notice("error", Notice{Kind: "row", Sequence: e.Row.Sequence, Time: e.Row.Time, key: reason}, func() string { return "failed: " + reason })
 	case e.Run != nil:
 		a.run(e.Run)
 	}
 }
 
-// NoteRow adds what a row says to a call that was noted just before, if payloads are shown.
+// NoteRow adds the body of a row to a recent call, if payloads are kept.
 func (a *Activity) NoteRow(callID string, body []byte) {
 	if !a.Payloads {
 		return
@@ -128,6 +130,7 @@ func (a *Activity) NoteRow(callID string, body []byte) {
 	}
 }
 
+// call adds a call. The lock is held.
 func (a *Activity) call(c *auditlog.Call) {
 	r := recentCall{
 		ID: c.CallID, Time: c.Time.UTC(), Sequence: c.Sequence, Call: c.CallIndex + 1, Provider: c.Provider, Model: c.Model,
@@ -142,7 +145,7 @@ func (a *Activity) call(c *auditlog.Call) {
 	}
 	a.calls.add(r)
 	if c.Status == auditlog.CallSuccess {
-		a.refused = 0
+		a.rejected = 0
 		a.latencies.add(timedLatency{c.Time, c.Latency})
 		return
 	}
@@ -150,16 +153,16 @@ func (a *Activity) call(c *auditlog.Call) {
 	countBounded(a.callFails, key, callErrorKey{provider: otherKind, model: otherKind, class: otherKind})
 	level := "warn"
 	if c.Status == auditlog.CallCapacityRetry {
-		if a.refused++; a.refused == 1 {
-			a.refusedAt = c.Time
+		if a.rejected++; a.rejected == 1 {
+			a.rejectedAt = c.Time
 		}
 	} else if c.ErrorClass != "transient" {
 		level = "error"
 	}
-	a.happened(level, Notice{Kind: "call", Sequence: c.Sequence, Time: c.Time, key: key}, func() string { return a.callText(c) })
+	a.notice(level, Notice{Kind: "call", Sequence: c.Sequence, Time: c.Time, key: key}, func() string { return a.callText(c) })
 }
 
-// callText says how a call failed. The words of the server are payload: they may quote the request.
+// callText describes how a call failed. The server's message is a payload: it may quote the request.
 func (a *Activity) callText(c *auditlog.Call) string {
 	text := c.Model + " of " + c.Provider + ": "
 	if c.Model == c.Provider {
@@ -169,7 +172,7 @@ func (a *Activity) callText(c *auditlog.Call) string {
 	case auditlog.CallCapacityRetry:
 		text += "no capacity"
 	case auditlog.CallUnknown:
-		text += "cut off, its outcome is not known"
+		text += "cut off, outcome unknown"
 	case auditlog.CallFailure, auditlog.CallSuccess:
 		text += c.ErrorClass + " error"
 	}
@@ -177,7 +180,7 @@ func (a *Activity) callText(c *auditlog.Call) string {
 		text += fmt.Sprintf(", status %d", c.StatusCode)
 	}
 	if c.RetryAfter > 0 {
-		text += ", told to wait " + terminal.Duration(c.RetryAfter)
+		text += ", asked to wait " + terminal.Duration(c.RetryAfter)
 	}
 	if a.Payloads && c.Status != auditlog.CallCapacityRetry {
 		text += ": " + preview([]byte(c.Error))
@@ -185,6 +188,7 @@ func (a *Activity) callText(c *auditlog.Call) string {
 	return text
 }
 
+// run adds an event of the run. The lock is held.
 func (a *Activity) run(r *auditlog.Run) {
 	level := "info"
 	switch r.Phase {
@@ -201,36 +205,35 @@ func (a *Activity) run(r *auditlog.Run) {
 	if r.Reason != "" {
 		text += ": " + r.Reason
 	}
-	a.happened(level, Notice{Kind: "run", Time: r.Time, key: text}, func() string { return text })
+	a.notice(level, Notice{Kind: "run", Time: r.Time, key: text}, func() string { return text })
 }
 
-// Notice lists something that no audit event says.
+// Notice adds a notice for which there is no audit event; level is info, warn or error.
 func (a *Activity) Notice(level, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.happened(level, Notice{Kind: "run", Time: time.Now(), key: text}, func() string { return text })
+	a.notice(level, Notice{Kind: "run", Time: time.Now(), key: text}, func() string { return text })
 }
 
-// happened lists an event, or counts it where one of the same kind and key is listed not long before. The text is made for
-// the first only.
-func (a *Activity) happened(level string, h Notice, text func() string) {
-	h.Time = h.Time.UTC()
-	for e := range a.events.newest() {
-		if h.Time.Sub(e.Time) > happeningsMerge {
+// notice lists a notice, or counts it if a recent one has the same kind and key; then text is not called. The lock is held.
+func (a *Activity) notice(level string, n Notice, text func() string) {
+	n.Time = n.Time.UTC()
+	for e := range a.notices.newest() {
+		if n.Time.Sub(e.Time) > mergeWithin {
 			break
 		}
-		if e.Kind == h.Kind && e.key == h.key {
+		if e.Kind == n.Kind && e.key == n.key {
 			e.Count++
-			e.Last, e.Sequence = h.Time, h.Sequence
+			e.Last, e.Sequence = n.Time, n.Sequence
 			return
 		}
 	}
 	a.lastID++
-	h.ID, h.Last, h.Count, h.Level, h.Text = a.lastID, h.Time, 1, level, text()
-	a.events.add(h)
+	n.ID, n.Last, n.Count, n.Level, n.Text = a.lastID, n.Time, 1, level, text()
+	a.notices.add(n)
 }
 
-// Report fills in what the status says of the activity.
+// Report adds the activity to a report: latency, errors, notices, recent calls.
 func (a *Activity) Report(r *Report, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -248,7 +251,7 @@ func (a *Activity) Report(r *Report, now time.Time) {
 	slices.SortFunc(r.CallErrors, func(a, b callErrorReport) int {
 		return cmp.Or(cmp.Compare(b.Calls, a.Calls), strings.Compare(a.Class, b.Class), cmp.Compare(a.StatusCode, b.StatusCode), strings.Compare(a.Model, b.Model))
 	})
-	for e := range a.events.newest() {
+	for e := range a.notices.newest() {
 		r.Events = append(r.Events, *e)
 	}
 	for c := range a.calls.newest() {
@@ -256,7 +259,7 @@ func (a *Activity) Report(r *Report, now time.Time) {
 	}
 }
 
-// latency returns the percentiles of the last minute. The lock is held.
+// latency returns the percentiles of the last minute's successful calls. The lock is held.
 func (a *Activity) latency(now time.Time) latencyReport {
 	took := make([]time.Duration, 0, 256)
 	for l := range a.latencies.newest() {
@@ -278,18 +281,18 @@ func (a *Activity) latency(now time.Time) latencyReport {
 	return r
 }
 
-// StarvedSince is the first of the rejections that nothing but rejections has followed; zero: the provider has capacity,
-// or has lacked it for a moment only.
+// StarvedSince returns the time of the first of the rejections since the last success; zero: there are few, or the first is
+// recent.
 func (a *Activity) StarvedSince(now time.Time) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.refused < starvedRejections || now.Sub(a.refusedAt) < starvedAfter {
+	if a.rejected < starvedRejections || now.Sub(a.rejectedAt) < starvedAfter {
 		return time.Time{}
 	}
-	return a.refusedAt
+	return a.rejectedAt
 }
 
-// countBounded counts key, or other where too many keys are counted already.
+// countBounded counts key, or other if too many keys are counted already.
 func countBounded[K comparable](counts map[K]uint64, key, other K) {
 	if _, known := counts[key]; !known && len(counts) >= errorKindsMax {
 		key = other
@@ -297,7 +300,7 @@ func countBounded[K comparable](counts map[K]uint64, key, other K) {
 	counts[key]++
 }
 
-// preview cuts bytes for a page, at the end of a character.
+// preview shortens bytes for a page, at the end of a character.
 func preview(b []byte) string {
 	if len(b) <= payloadShownMax {
 		return string(bytes.ToValidUTF8(b, []byte("\ufffd")))

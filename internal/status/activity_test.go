@@ -91,7 +91,7 @@ func TestActivityIsBounded(t *testing.T) {
 		a.Note(callAt(time.Duration(i)*time.Millisecond, auditlog.CallSuccess, 200, ""))
 	}
 	r := activityReport(a, epoch.Add(5*time.Second))
-	if len(r.Events) != happeningsMax || len(r.Calls) != recentCallsMax || len(r.CallErrors) != errorKindsMax+1 || r.Latency.Calls != latenciesMax {
+	if len(r.Events) != noticesMax || len(r.Calls) != recentCallsMax || len(r.CallErrors) != errorKindsMax+1 || r.Latency.Calls != latenciesMax {
 		t.Errorf("got %d events, %d calls, %d kinds of errors, %d latencies", len(r.Events), len(r.Calls), len(r.CallErrors), r.Latency.Calls)
 	}
 	if other := r.CallErrors[0]; other.Class != otherKind || other.Calls != 5000-errorKindsMax {

@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
+// SampleEvery is the time between two samples.
+const SampleEvery = time.Second
+
 const (
-	SampleEvery = time.Second
-	samplesMax  = 600 // ten minutes
-	// rateOver is how many samples the rows per second are taken over, on which the time to go is based.
-	rateOver = 30
+	samplesMax = 600 // ten minutes
+	rateOver   = 30  // samples that the rows per second are an average of, and so the time left
 )
 
 // Sample is one second of the stage's work. Rates are per second, over the time since the sample before.
@@ -28,23 +29,24 @@ type Sample struct {
 	Held     bool     `json:"held"` // paused, or the server asked to wait
 }
 
-// History keeps the samples of the last minutes, so that a page that is opened late has its charts. Safe for concurrent
-// use.
+// History keeps the samples of the last ten minutes, for the charts of a page that is opened later. Create it with
+// [NewHistory]. Safe for concurrent use.
 type History struct {
-	mu      sync.Mutex
-	samples ring[Sample]
-	emitted ring[uint64] // rows, at the same instants
-	at      time.Time    // of the last sample
-	calls   uint64       // the counters then
-	refused uint64
-	rows    uint64
+	mu       sync.Mutex
+	samples  ring[Sample]
+	emitted  ring[uint64] // rows, at the same instants
+	at       time.Time    // of the last sample
+	calls    uint64       // the counters then
+	rejected uint64
+	rows     uint64
 }
 
+// NewHistory returns a history without samples, for a stage that has started at start.
 func NewHistory(start time.Time) *History {
 	return &History{samples: newRing[Sample](samplesMax), emitted: newRing[uint64](rateOver + 1), at: start}
 }
 
-// Take adds a sample of what the report says.
+// Take adds a sample of a report. One that is not later than the last sample is ignored.
 func (h *History) Take(r *Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +61,7 @@ func (h *History) Take(r *Report) {
 	}
 	s := Sample{
 		Time: r.Time.Unix(), InFlight: r.Pool.InFlight, P50MS: r.Latency.P50MS, P90MS: r.Latency.P90MS,
-		Calls: perSecond(r.Pool.Dispatched, &h.calls), Rejected: perSecond(r.Pool.CapacityRetries, &h.refused),
+		Calls: perSecond(r.Pool.Dispatched, &h.calls), Rejected: perSecond(r.Pool.CapacityRetries, &h.rejected),
 		Rows: perSecond(r.Rows.Succeeded+r.Rows.Failed, &h.rows),
 		Held: r.Pool.Paused != "" || r.Pool.LawPausedUntil != nil,
 	}
@@ -75,7 +77,7 @@ func (h *History) Take(r *Report) {
 	h.emitted.add(h.rows)
 }
 
-// Last returns the last sample, or nil, and the rows emitted per second over the last half minute.
+// Last returns the last sample, nil if there is none, and the rows emitted per second over the last half minute.
 func (h *History) Last() (s *Sample, rows float64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -25,11 +25,11 @@ func TestStatusIsOneWordForAllThatIsGoingOn(t *testing.T) {
 		{"no owner yet", Report{Reason: "partition 0 is starting", Partitions: []PartitionReport{partition(consumer.Starting)}}, time.Time{}, stateStarting, ""},
 		{"all stopped", Report{Reason: "partition 0 is stopped", Partitions: []PartitionReport{partition(consumer.Stopped)}}, time.Time{}, stateEnded, ""},
 		{"audit full", Report{Reason: "audit: full", Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, stateHeld, "audit: full"},
-		{"the start is held up", Report{Reason: "partition 0: no stream", Partitions: []PartitionReport{{Role: string(consumer.Starting), Problem: "no stream"}}}, time.Time{}, stateHeld, "partition 0: no stream"},
+		{"the start is blocked", Report{Reason: "partition 0: no stream", Partitions: []PartitionReport{{Role: string(consumer.Starting), Problem: "no stream"}}}, time.Time{}, stateHeld, "partition 0: no stream"},
 		{"bad key", Report{Reason: "paused: bad key", Pool: PoolReport{Paused: "bad key", PausedSince: &started}, Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, StatePaused, "bad key"},
-		{"asked to wait", Report{Ready: true, Pool: PoolReport{Waiting: 3, LawPausedUntil: &started, LawPauseReason: aimd.PauseLimitReset}, Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, stateWaiting, "the provider said that no requests remain until its limit is renewed"},
+		{"asked to wait", Report{Ready: true, Pool: PoolReport{Waiting: 3, LawPausedUntil: &started, LawPauseReason: aimd.PauseLimitReset}, Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, stateWaiting, "the provider reported that no requests remain until its limit resets"},
 		{"asked to wait, with nothing to ask", Report{Ready: true, Pool: PoolReport{LawPausedUntil: &started}, Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, stateIdle, ""},
-		{"only rejections", Report{Ready: true, Pool: PoolReport{Waiting: 3}, Partitions: []PartitionReport{partition(consumer.Owner)}}, started, stateStarved, "the provider has refused every call since its last answer"},
+		{"only rejections", Report{Ready: true, Pool: PoolReport{Waiting: 3}, Partitions: []PartitionReport{partition(consumer.Owner)}}, started, stateStarved, "the provider has rejected every call since its last answer"},
 	} {
 		r := tt.report
 		r.Judge(tt.starved)

@@ -6,13 +6,12 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
 
-// PauseReason says in one word why the stage is paused; empty while it is not.
+// PauseReason is why the stage is paused, in one word; empty while it is not. It is the label of llm_stage_paused.
 type PauseReason string
 
 // Reasons for a pause.
@@ -20,18 +19,19 @@ const (
 	PauseCredentials PauseReason = "credentials"  // the key is missing, wrong or not allowed
 	PauseBilling     PauseReason = "billing"      // no credit, or a quota of money or days is used up
 	PauseModel       PauseReason = "model"        // the provider does not know the model
-	PauseNetwork     PauseReason = "network"      // no such host, no trusted certificate, or a redirect
+	PauseNetwork     PauseReason = "network"      // unknown host, untrusted certificate, or a redirect
 	PauseCost        PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
-	PauseSettings    PauseReason = "settings"     // the provider refuses every row alike
-	PauseOutage      PauseReason = "outage"       // no server is reached, every call fails there, or this machine is short of a resource
-	PauseOther       PauseReason = "other"
+	PauseSettings    PauseReason = "settings"     // the provider refuses every row
+	PauseOutage      PauseReason = "outage"       // no connection, every call fails, or this machine is short of a resource
+	PauseOther       PauseReason = "other"        // any other fatal error
 )
 
+// PauseReasons are all reasons for a pause.
 var PauseReasons = []PauseReason{
 	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOther,
 }
 
-// ReasonOf says in one word what holds the pool; empty while nothing does.
+// ReasonOf returns the reason of a pool's pause; empty: it is not paused.
 func ReasonOf(p pool.Pause) PauseReason {
 	switch p.Kind {
 	case pool.Outage, pool.Shortage:
@@ -39,14 +39,14 @@ func ReasonOf(p pool.Pause) PauseReason {
 	case pool.WrongSettings:
 		return PauseSettings
 	case pool.FatalError:
-		return pauseReasonOf(p.Err)
+		return fatalReason(p.Err)
 	case pool.NotPaused:
 	}
 	return ""
 }
 
-// pauseReasonOf sorts a fatal error of a call.
-func pauseReasonOf(err error) PauseReason {
+// fatalReason returns the reason of a pause at a fatal error.
+func fatalReason(err error) PauseReason {
 	if errors.Is(err, cost.ErrCeiling) {
 		return PauseCost
 	}
@@ -68,7 +68,8 @@ func pauseReasonOf(err error) PauseReason {
 	}
 }
 
-// NextProbe says when the next probe is. One that is due waits for a row, or for the verdict on the last one.
+// NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due waits for a row, or for the end of
+// the last one.
 func NextProbe(at, now time.Time) string {
 	switch in := at.Sub(now); {
 	case in <= 0:
@@ -82,7 +83,8 @@ func NextProbe(at, now time.Time) string {
 	}
 }
 
-// PauseError is the error of a pause. That of wrong settings shows the request, too, without its contents.
+// PauseError returns the text of the last error of a pause; empty: there is none. For wrong settings it adds the shape of
+// the request, without its contents.
 func PauseError(p pool.Pause) string {
 	if p.Err == nil {
 		return ""
@@ -94,17 +96,8 @@ func PauseError(p pool.Pause) string {
 	return e.Error() + "; the request was " + e.Shape()
 }
 
-// shaped is an error that all rows meet where the settings are wrong, with the request that met it.
+// shaped is an error with the request that caused it.
 type shaped interface {
 	error
 	Shape() string // of the request, without its contents
-}
-
-// Snapshot is what the gauges show at one moment.
-type Snapshot struct {
-	Pool  pool.Stats
-	Pause PauseReason // empty: running
-	// PausedSince is when the pause began; it means nothing without one.
-	PausedSince time.Time
-	Partitions  []consumer.Status
 }

@@ -32,7 +32,7 @@ func TestPauseReasonComesFromTheStatus(t *testing.T) {
 		{&llm.Error{Status: 418, Err: errors.New("teapot")}, PauseOther},
 		{errors.New("?"), PauseOther},
 	} {
-		if got := pauseReasonOf(tt.err); got != tt.want {
+		if got := fatalReason(tt.err); got != tt.want {
 			t.Errorf("%v: got %s, want %s", tt.err, got, tt.want)
 		}
 	}

@@ -2,16 +2,17 @@ package status
 
 import "iter"
 
-// ring keeps the last values that were added to it. Make it with [newRing].
+// ring keeps the last values that were added to it. Create it with [newRing].
 type ring[T any] struct {
 	values []T
 	most   int
-	next   int // where the next value goes, once there are most
+	next   int // index of the oldest value, which the next one replaces; 0 while there are fewer than most
 }
 
-// newRing returns a ring for so many values, at least 1.
+// newRing returns a ring of at most that many values, 1 or more.
 func newRing[T any](most int) ring[T] { return ring[T]{most: most} }
 
+// add adds a value, in place of the oldest if the ring is full.
 func (r *ring[T]) add(v T) {
 	if len(r.values) < r.most {
 		r.values = append(r.values, v)

@@ -5,30 +5,40 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/llm-stage/stage/internal/terminal"
-
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/pool"
 )
 
-// State says in one word how the stage is.
+// State is the state of a stage, in one word.
 type State string
 
-// The states, the first that applies.
+// The states, by precedence: the first that applies.
 const (
-	StatePaused   State = "paused"   // no call is made but probes
+	StatePaused   State = "paused"   // only probes are sent
 	stateEnded    State = "ended"    // the process is about to end
-	stateHeld     State = "held"     // something else is in the way: NATS, a stream, the audit
+	stateHeld     State = "held"     // blocked by NATS, a stream or the audit
 	stateWaiting  State = "waiting"  // the provider asked to wait
 	stateStarved  State = "starved"  // the provider refuses every call
 	stateStandby  State = "standby"  // another replica owns all partitions
 	stateStarting State = "starting" // no partition is owned yet
-	StateWorking  State = "working"
-	stateIdle     State = "idle" // nothing to do
+	StateWorking  State = "working"  // rows are open or calls in flight
+	stateIdle     State = "idle"     // nothing to do
 )
 
-// Report is what /api/status says and the dashboard shows. Durations are in the unit that the name ends with.
+// Snapshot is the state of a stage at one instant, for gauges and reports.
+type Snapshot struct {
+	Pool  pool.Stats
+	Pause PauseReason // empty: running
+	// PausedSince is when the pause began; meaningless while Pause is empty.
+	PausedSince time.Time
+	Partitions  []consumer.Status
+}
+
+// Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what the
+// progress lines are made of.
 type Report struct {
 	Stage      string            `json:"stage"`
 	RunID      string            `json:"run_id"`
@@ -36,7 +46,7 @@ type Report struct {
 	Time       time.Time         `json:"time"`
 	UptimeS    float64           `json:"uptime_seconds"`
 	State      State             `json:"state"`
-	Why        string            `json:"why"` // of the state, where it is not a good one
+	Why        string            `json:"why"` // the reason of the state; empty for working, idle and the like
 	Since      *time.Time        `json:"since"`
 	Ready      bool              `json:"ready"`
 	Reason     string            `json:"reason"`
@@ -48,22 +58,24 @@ type Report struct {
 	Partitions []PartitionReport `json:"partitions"`
 	RowErrors  []rowErrorReport  `json:"row_errors"`
 	CallErrors []callErrorReport `json:"call_errors"`
-	Events     []Notice          `json:"events"` // the newest first, as the calls are
+	Events     []Notice          `json:"events"` // newest first, like the calls
 	Calls      []recentCall      `json:"calls"`
-	Payloads   bool              `json:"payloads"` // calls show them
+	Payloads   bool              `json:"payloads"` // whether calls show payloads
 	Sample     *Sample           `json:"sample"`   // the last second
 }
 
+// rowsReport counts rows, over all partitions.
 type rowsReport struct {
 	Succeeded uint64   `json:"succeeded"`
 	Failed    uint64   `json:"failed"`
 	Skipped   uint64   `json:"skipped"`
 	Pending   uint64   `json:"pending"`
-	Open      int      `json:"open"`        // taken and not emitted
+	Open      int      `json:"open"`        // taken and not yet emitted
 	PerSecond float64  `json:"per_second"`  // emitted, over the last half minute
-	ETAS      *float64 `json:"eta_seconds"` // null unless the state is working and rows were emitted of late
+	ETAS      *float64 `json:"eta_seconds"` // null unless the state is working and rows were emitted recently
 }
 
+// PoolReport is the state of the pool and its throttle.
 type PoolReport struct {
 	Throttle        string           `json:"throttle"`
 	Size            int              `json:"size"`
@@ -78,7 +90,7 @@ type PoolReport struct {
 	PeakDelayMS     float64          `json:"peak_delay_ms"`
 	ThrottledS      float64          `json:"throttled_seconds"`
 	ExecutingS      float64          `json:"executing_seconds"`
-	Paused          string           `json:"paused"` // the last error of a pause; empty: there is none
+	Paused          string           `json:"paused"` // the last error of a pause; empty: not paused
 	PauseReason     PauseReason      `json:"pause_reason"`
 	PausedSince     *time.Time       `json:"paused_since"`
 	NextProbe       *time.Time       `json:"next_probe"` // of a pause; one in the past is due
@@ -88,7 +100,7 @@ type PoolReport struct {
 	LawPauseReason  aimd.PauseReason `json:"law_pause_reason"`
 }
 
-// latencyReport tells how long the calls took that succeeded within the last minute; null without any.
+// latencyReport has the percentiles of the latency of calls that succeeded within the last minute; null: there is none.
 type latencyReport struct {
 	Calls int      `json:"calls"`
 	P50MS *float64 `json:"p50_ms"`
@@ -96,7 +108,8 @@ type latencyReport struct {
 	P99MS *float64 `json:"p99_ms"`
 }
 
-// UsageReport: what was not told is null, and so is the cost while a part of it is not known; what is known stands beside.
+// UsageReport sums up calls, tokens and cost. Tokens are null while no usage is reported. The cost is null while part of it is
+// unknown; KnownCostUSD is the known part, UnpricedCalls the number of calls without a cost.
 type UsageReport struct {
 	Calls            uint64   `json:"calls"`
 	PromptTokens     *int64   `json:"prompt_tokens"`
@@ -107,12 +120,14 @@ type UsageReport struct {
 	UnpricedCalls    uint64   `json:"unpriced_calls"`
 }
 
+// ModelReport is the usage of one model of a provider.
 type ModelReport struct {
 	Provider string `json:"provider"`
 	Model    string `json:"model"`
 	UsageReport
 }
 
+// PartitionReport is the state of one partition, as this process sees it.
 type PartitionReport struct {
 	Partition      int        `json:"partition"`
 	Role           string     `json:"role"`
@@ -146,6 +161,7 @@ type callErrorReport struct {
 	Calls      uint64 `json:"calls"`
 }
 
+// NewPoolReport returns the report of a snapshot's pool.
 func NewPoolReport(snap *Snapshot, now time.Time) PoolReport {
 	p := &snap.Pool
 	r := PoolReport{
@@ -168,6 +184,7 @@ func NewPoolReport(snap *Snapshot, now time.Time) PoolReport {
 	return r
 }
 
+// AddPartition adds a partition and its rows.
 func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	v := PartitionReport{
 		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, WindowRows: p.Window, ReorderRows: p.Buffered,
@@ -185,8 +202,8 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	r.Rows.Open += p.Window
 }
 
-// Judge sums the report up in one word, with the reason where it is not a good one. starved is since when no call has
-// found capacity; zero: they do.
+// Judge sets the state, and why and since when if that is not a good one. starved is since when the provider has rejected
+// every call; zero: it has capacity. Call it last.
 func (r *Report) Judge(starved time.Time) {
 	roles := make(map[consumer.Role]int)
 	for i := range r.Partitions {
@@ -209,7 +226,7 @@ func (r *Report) Judge(starved time.Time) {
 		r.State, r.Why = stateWaiting, lawPauseText(r.Pool.LawPauseReason)
 	case busy && !starved.IsZero():
 		r.State, r.Since = stateStarved, instant(starved)
-		r.Why = "the provider has refused every call since its last answer"
+		r.Why = "the provider has rejected every call since its last answer"
 	case busy:
 		r.State = StateWorking
 	default:
@@ -217,6 +234,7 @@ func (r *Report) Judge(starved time.Time) {
 	}
 }
 
+// problem returns the problem of the first partition that has one.
 func (r *Report) problem() string {
 	for i := range r.Partitions {
 		if why := r.Partitions[i].Problem; why != "" {
@@ -226,17 +244,19 @@ func (r *Report) problem() string {
 	return ""
 }
 
+// lawPauseText describes why the throttle pauses.
 func lawPauseText(reason aimd.PauseReason) string {
 	switch reason {
 	case aimd.PauseRetryAfter:
-		return "the provider refused again and again, and told how long to wait (Retry-After)"
+		return "the provider rejected calls repeatedly and asked to wait (Retry-After)"
 	case aimd.PauseLimitReset:
-		return "the provider said that no requests remain until its limit is renewed"
+		return "the provider reported that no requests remain until its limit resets"
 	default:
 		return "the provider asked to wait"
 	}
 }
 
+// NewUsageReport returns the report of what was spent.
 func NewUsageReport(s cost.Spending) UsageReport {
 	r := UsageReport{Calls: s.Calls, KnownCostUSD: s.KnownUSD, UnpricedCalls: s.Unpriced}
 	if u := s.Usage; u != nil {
@@ -245,7 +265,7 @@ func NewUsageReport(s cost.Spending) UsageReport {
 	return r
 }
 
-// instant is a time as reports have it.
+// instant returns a time in UTC, as in reports.
 func instant(t time.Time) *time.Time {
 	t = t.UTC()
 	return &t
