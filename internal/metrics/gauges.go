@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -10,8 +11,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// gauges shows a [status.Snapshot] as metrics. All values of a scrape come from one snapshot, and nothing is set in the course
-// of the work.
+// reasonNATS is the reason of llm_stage_paused for a stage that NATS blocks: no connection, a stream that is full or missing, a
+// missing permission. The pool is not paused: calls in flight end, and new ones wait for room in the window.
+const reasonNATS = "nats"
+
+// gauges collects a [status.Snapshot] as metrics. All values of a scrape come from one snapshot, and the work itself sets
+// nothing.
 type gauges struct {
 	build    version.Build
 	snapshot func() status.Snapshot
@@ -35,17 +40,17 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 	}
 	return &gauges{
 		build: build, snapshot: snapshot,
-		throttled:     desc("llm_stage_throttled_seconds_total", "Time during which a row was ready and a slot free, but the throttle made them wait."),
+		throttled:     desc("llm_stage_throttled_seconds_total", "Time during which a row was ready and a slot free, but the throttle delayed the call."),
 		inFlight:      desc("llm_stage_in_flight_calls", "Calls in flight."),
-		dispatchDelay: desc("llm_stage_dispatch_delay_seconds", "Delay between dispatches that the throttle asks for now."),
+		dispatchDelay: desc("llm_stage_dispatch_delay_seconds", "Current delay between dispatches by the throttle."),
 		window:        desc("llm_stage_window_rows", "Rows taken and not yet emitted.", "partition"),
-		bufferRows:    desc("llm_stage_reorder_buffer_rows", "Rows finished that wait for an earlier one.", "partition"),
+		bufferRows:    desc("llm_stage_reorder_buffer_rows", "Finished rows that wait for an earlier one.", "partition"),
 		bufferBytes:   desc("llm_stage_reorder_buffer_bytes", "Bytes of rows and results in the window.", "partition"),
 		headOfLine:    desc("llm_stage_head_of_line_seconds", "Time for which the oldest row of the window has been the oldest; 0 when the window is empty.", "partition"),
 		pending:       desc("llm_stage_pending_rows", "Rows that wait in the input stream.", "partition"),
 		active:        desc("llm_stage_active", "1 on the owner of the partition, else 0.", "partition"),
 		paused:        desc("llm_stage_paused", "1 while the stage is paused for this reason, else 0.", "reason"),
-		buildInfo:     desc("llm_stage_build_info", "Always 1; the labels tell the program's version.", "version", "goversion"),
+		buildInfo:     desc("llm_stage_build_info", "Always 1; the labels are the versions of the program and of Go.", "version", "goversion"),
 	}
 }
 
@@ -82,17 +87,15 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 		gauge(g.pending, float64(p.Pending), partition)
 		gauge(g.active, oneIf(p.Role == consumer.Owner), partition)
 	}
-	held := false
-	for i := range s.Partitions {
-		held = held || s.Partitions[i].Problem != ""
-	}
-	gauge(g.paused, oneIf(held), reasonNATS)
+	blocked := slices.ContainsFunc(s.Partitions, func(p consumer.Status) bool { return p.Problem != "" })
+	gauge(g.paused, oneIf(blocked), reasonNATS)
 	for _, reason := range status.PauseReasons {
 		gauge(g.paused, oneIf(s.Pause == reason), string(reason))
 	}
 	gauge(g.buildInfo, 1, g.build.Version, g.build.GoVersion)
 }
 
+// oneIf returns 1 for true, else 0.
 func oneIf(b bool) float64 {
 	if b {
 		return 1

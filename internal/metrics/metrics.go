@@ -1,11 +1,10 @@
-// Package metrics has every Prometheus metric of the process.
+// Package metrics is the Prometheus metrics of the process.
 package metrics
 
 import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -18,24 +17,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Buckets of the histograms, in seconds. A call takes from some 50 ms (a small local model) to two minutes, which is
-// the default time-out of an attempt. A row also waits for capacity and for the rows before it, so it takes from the
-// same 50 ms to hours. The lag from finished to emitted is a few milliseconds when the head of the line moves, and as long
-// as the slowest row when it does not.
+// Buckets of the histograms, in seconds. A call takes from about 50 ms (a small local model) to two minutes, the default
+// time-out of an attempt. A row also waits for capacity and for the rows before it, so it takes from 50 ms to hours. The lag
+// from finished to emitted is a few milliseconds while the head of the line moves, else as long as the slowest row.
 var (
 	callBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}
 	rowBuckets  = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200}
 	lagBuckets  = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 10, 30, 60, 120, 300, 600}
 )
 
-// modelsMax bounds the values of the label model: a row may name its own model, and each name costs some fifty series.
+// modelsMax bounds the values of the label model: a row may name its own model, and each name adds about fifty series.
 const modelsMax = 32
 
-// labelOther stands for all values of a label beyond its bound.
-const labelOther = "other"
-
-// Metrics holds every metric of the process, in a registry of its own. Create it with [New]. Its methods may be
-// called from any goroutine, do not block, and cost well under a microsecond.
+// Metrics is every metric of the process, in a registry of its own. Create it with [New]. Safe for concurrent use. Its methods
+// do not block and take well under a microsecond.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -60,7 +55,7 @@ type Metrics struct {
 
 var _ consumer.Observer = (*Metrics)(nil)
 
-// New returns the metrics of a process. The gauges ask snapshot at each scrape; it must not block.
+// New returns the metrics of a process. Each scrape calls snapshot, which must not block.
 func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -70,7 +65,7 @@ func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 
 		rows:            counter("llm_stage_rows_total", "Results stored, by status: success or error.", "partition", "status"),
 		calls:           counter("llm_stage_calls_total", "HTTP attempts, by status: success, failure, capacity_retry or unknown.", "provider", "model", "status"),
-		capacityRetries: counter("llm_stage_capacity_retries_total", "Attempts that met a capacity error and are made again.", "provider"),
+		capacityRetries: counter("llm_stage_capacity_retries_total", "Attempts that met a capacity error and are retried.", "provider"),
 		tokens:          counter("llm_stage_tokens_total", "Tokens reported by the provider, by type: prompt (cached and cache_write included), completion (reasoning included), cached, cache_write (cache_write_1h included), cache_write_1h, reasoning.", "provider", "model", "type"),
 		cost:            counter("llm_stage_cost_usd_total", "Known cost of calls, in US dollars.", "provider", "model"),
 		auditEvents:     counter("llm_stage_audit_events_total", "Audit events stored, by kind: call, row or run.", "kind"),
@@ -79,10 +74,10 @@ func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 			Name: "llm_stage_call_duration_seconds", Help: "Duration of HTTP attempts, from sending to the end of the reply.", Buckets: callBuckets,
 		}, []string{"provider", "model", "status"}),
 		rowDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "llm_stage_row_duration_seconds", Help: "Time of rows in the stage, from taken to emitted.", Buckets: rowBuckets,
+			Name: "llm_stage_row_duration_seconds", Help: "Time of a row in the stage, from taken to emitted.", Buckets: rowBuckets,
 		}),
 		emitLag: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "llm_stage_emit_lag_seconds", Help: "Time of finished rows until they were emitted: the wait for earlier rows and for the store.", Buckets: lagBuckets,
+			Name: "llm_stage_emit_lag_seconds", Help: "Time from finished to emitted: the wait for earlier rows and for the store.", Buckets: lagBuckets,
 		}),
 	}
 	m.providers.max = len(llm.Providers())
@@ -96,7 +91,7 @@ func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 	return m
 }
 
-// liveHeap is what is in use of the heap, which none of the collector's own metrics says: GOGC decides what comes on top.
+// liveHeap adds the heap in use, which the collector's default metrics lack: they include what GOGC allows on top.
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
 
 // Handler serves the metrics in the text formats of Prometheus and OpenMetrics.
@@ -104,7 +99,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, EnableOpenMetrics: true})
 }
 
-// CallDone counts one HTTP attempt with its tokens and cost.
+// CallDone counts one HTTP attempt, with its tokens and cost.
 func (m *Metrics) CallDone(c *auditlog.Call) {
 	series := m.series(c)
 	series.calls.Inc()
@@ -131,7 +126,7 @@ func (m *Metrics) CallDone(c *auditlog.Call) {
 	}
 }
 
-// AuditEvent counts one stored event.
+// AuditEvent counts one stored audit event.
 func (m *Metrics) AuditEvent(kind auditlog.Kind) {
 	m.eventSeries.get(kind, func() (prometheus.Counter, bool) {
 		return m.auditEvents.WithLabelValues(string(kind)), true
@@ -155,41 +150,3 @@ func (m *Metrics) RowEmitted(partition int, failed bool, sinceTaken, sinceFinish
 func (m *Metrics) TermEnded(partition int, how string) {
 	m.terms.WithLabelValues(strconv.Itoa(partition), how).Inc()
 }
-
-// boundedLabel keeps the number of values of a label below a bound: the first max keep their own, all others share
-// labelOther. Set max before use.
-type boundedLabel struct {
-	max  int
-	mu   sync.RWMutex
-	seen map[string]struct{}
-}
-
-func (b *boundedLabel) value(v string) string {
-	b.mu.RLock()
-	_, ok := b.seen[v]
-	full := len(b.seen) >= b.max
-	b.mu.RUnlock()
-	if ok {
-		return v
-	}
-	if full {
-		return labelOther
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if _, ok := b.seen[v]; !ok {
-		if len(b.seen) >= b.max {
-			return labelOther
-		}
-		if b.seen == nil {
-			b.seen = make(map[string]struct{})
-		}
-		b.seen[v] = struct{}{}
-	}
-	return v
-}
-
-// reasonNATS is the label of a stage that is held up by the other side: no connection, a stream that is full or gone, a
-// permission that is missing. It makes no pause of the pool: calls in the air end, and new ones wait for room in the
-// window.
-const reasonNATS = "nats"

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// callKey is what the series of a call are named by.
+// callKey identifies the series of a call.
 type callKey struct {
 	provider, model string
 	status          auditlog.CallStatus
 }
 
-// callSeries are the series that calls of one kind count in. Those of tokens begin with the first that is told.
+// callSeries are the series of the calls of one kind. Those of tokens and cost are created with the first value.
 type callSeries struct {
 	calls                                 prometheus.Counter
 	duration                              prometheus.Observer
@@ -37,24 +37,24 @@ func (m *Metrics) series(c *auditlog.Call) *callSeries {
 			prompt:   tokens("prompt"), completion: tokens("completion"), cached: tokens("cached"), reasoning: tokens("reasoning"),
 			cacheWrite: tokens("cache_write"), cacheWrite1h: tokens("cache_write_1h"),
 			cost: sync.OnceValue(func() prometheus.Counter { return m.cost.WithLabelValues(provider, model) }),
-		}, provider == key.provider && model == key.model // else there may be any number of keys
+		}, provider == key.provider && model == key.model // else the number of keys is unbounded
 	})
 }
 
-// resultKey is what the counter of a result is named by.
+// resultKey identifies the counter of a result.
 type resultKey struct {
 	partition int
 	failed    bool
 }
 
-// seriesCache finds series without the locks and the hashing of the vectors that they belong to: each call and row
-// needs some, and there are few. The zero value is ready for use. Safe for concurrent use.
+// seriesCache finds series without the locks and the hashing of their vectors: each call and row needs some, and there are
+// few. The zero value is ready for use. Safe for concurrent use.
 type seriesCache[K comparable, V any] struct {
 	known atomic.Pointer[map[K]V] // replaced, never changed
 	mu    sync.Mutex              // held to replace it
 }
 
-// get returns the series of a key, which it has made and, if it may, keeps.
+// get returns the series of a key. It creates a missing one by series, which also decides whether it is kept.
 func (c *seriesCache[K, V]) get(key K, series func() (v V, keep bool)) V {
 	if known := c.known.Load(); known != nil {
 		if v, ok := (*known)[key]; ok {
@@ -69,7 +69,7 @@ func (c *seriesCache[K, V]) get(key K, series func() (v V, keep bool)) V {
 	defer c.mu.Unlock()
 	more := map[K]V{key: v}
 	if known := c.known.Load(); known != nil {
-		maps.Copy(more, *known) // another goroutine's comes before ours
+		maps.Copy(more, *known) // one that another goroutine has stored wins
 	}
 	c.known.Store(&more)
 	return more[key]
