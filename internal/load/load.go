@@ -19,46 +19,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-const (
-	loadGroupRows  = 500
-	loadGroupBytes = 4 << 20
-	loadRetryFirst = 50 * time.Millisecond
-	LoadRetryMax   = 5 * time.Second
-)
-
-// LaneOf returns how rows are spread over partitions: by the value of a field, so that rows of equal value keep their
-// order, or each in turn when key is empty. Rows without the field, and those that are no objects, stay together too.
-func LaneOf(key string, partitions int) func(body []byte, n int64) int {
-	if key == "" {
-		return func(_ []byte, n int64) int { return int((n - 1) % int64(partitions)) }
-	}
-	return func(body []byte, _ int64) int {
-		var fields map[string]json.RawMessage
-		_ = json.Unmarshal(body, &fields) // what is no object has no field either
-		h := fnv.New32a()
-		_, _ = h.Write(fields[key]) // a hash never fails
-		return int(h.Sum32() % uint32(partitions))
-	}
-}
-
-// Subjects tells where the rows go.
-func (l *loader) Subjects() string {
-	if len(l.lanes) == 1 {
-		return l.lanes[0].Publish
-	}
-	return fmt.Sprintf("%s … (%d partitions)", l.lanes[0].Publish, len(l.lanes))
-}
-
-// loader publishes the rows of one source to the input stream, in order, each once, whatever is killed and whatever the
-// stream has dropped since. How far it came, a [loadRecord] in the results stream says; where rows are still in the
-// input, the last of them says it, too. A group of rows is one atomic batch; on a stream without batches it is one row
-// at a time.
+// Loader publishes the rows of one source to the input stream, in order, each once, whatever is killed and whatever the
+// stream has dropped since. A [loadRecord] in the result stream holds how far it came, and so does the last of its rows
+// where they are still in the input. A group of rows is one atomic batch; on a stream without batches it is one row.
 //
 // Two loaders of one source publish the same row first, on condition that the input is as it was when they looked: that
 // the row's subject still ends with the same row, or, where the subject is empty, that the whole stream has not grown.
-// Sequences never come again, so one of the two is refused, however long it was suspended. That the subject is empty
+// Sequences are never reused, so one of the two is refused, however long it was suspended. That the subject is empty
 // would be no condition: it also holds when the other's rows have come and gone.
-type loader struct {
+//
+// Not safe for concurrent use.
+type Loader struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream string
@@ -71,9 +42,19 @@ type loader struct {
 
 	position loadPosition
 	known    int64  // rows that the server has confirmed to this loader
-	end      uint64 // stream sequence of the last of them; 0: not known
+	end      uint64 // stream sequence of the last of them; 0: unknown
 	last     uint64 // last sequence of the stream when this loader looked, or appended
 }
+
+const (
+	// groupRows and groupBytes bound a group of rows, and so what is published at once.
+	groupRows  = 500
+	groupBytes = 4 << 20
+	// retryWaitFirst is the wait before the first retry; it doubles up to RetryWaitMax.
+	retryWaitFirst = 50 * time.Millisecond
+	// RetryWaitMax is the longest wait between two attempts to publish.
+	RetryWaitMax = 5 * time.Second
+)
 
 // lane is how a source's rows get into one partition.
 type lane struct {
@@ -82,15 +63,16 @@ type lane struct {
 }
 
 var (
-	// errRivalLoad ends the slower of two loaders.
+	// errRivalLoad ends the slower of two loaders of one source.
 	errRivalLoad = errors.New("another load of the same source is running")
-	// errRowsLost ends a loader whose rows went with the power of the server. The next one finds out which they are.
+	// errRowsLost ends a loader whose rows the server lost in a power cut. The next one finds out which they are.
 	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
 )
 
-// New finds out how far an earlier load of the same source came. The subjects below input that id makes must
-// belong to this source alone. LaneOf may be nil with one partition.
-func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, laneOf func([]byte, int64) int) (l *loader, loaded int64, err error) {
+// New finds out how far an earlier load of the same source came: loaded rows are stored. The subjects that id makes below
+// the input must belong to this source alone. laneOf chooses the partition of a row, as those of [LaneOf] do; it may be
+// nil with one partition. Streams that do not fit are a [config.Error].
+func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, laneOf func([]byte, int64) int) (l *Loader, loaded int64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, 0, err
@@ -100,7 +82,7 @@ func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, lane
 		return nil, 0, fmt.Errorf("look at stream %s: %w", cfg.Input.Stream, err)
 	}
 	info := s.CachedInfo().Config
-	l = &loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, group: loadGroupRows, laneOf: laneOf}
+	l = &Loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, group: groupRows, laneOf: laneOf}
 	for p := range cfg.Streams.Partitions {
 		address, err := streams.AddressInput(info, cfg.Input.Subject, p, id)
 		if err != nil {
@@ -115,11 +97,19 @@ func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, lane
 	return l, loaded, err
 }
 
+// Subjects returns where the rows go, for people.
+func (l *Loader) Subjects() string {
+	if len(l.lanes) == 1 {
+		return l.lanes[0].Publish
+	}
+	return fmt.Sprintf("%s … (%d partitions)", l.lanes[0].Publish, len(l.lanes))
+}
+
 // look finds out how many rows are stored, and the sequence of the newest record. The order of its reads matters. The
 // record comes before the end of the stream, so that it never knows of more than the stream, unless that has lost its
 // end. The end comes before the rows: an append on condition that it has not moved is then fenced off from all that was
 // published since.
-func (l *loader) look(ctx context.Context) (loaded int64, newest uint64, err error) {
+func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err error) {
 	for {
 		m, err := l.position.newest(ctx)
 		if err != nil {
@@ -153,7 +143,7 @@ func (l *loader) look(ctx context.Context) (loaded int64, newest uint64, err err
 }
 
 // rows returns how many rows are stored, the sequence of the last where it is known, and the highest one that was met.
-func (l *loader) rows(ctx context.Context, record loadRecord, last uint64) (loaded int64, end, seen uint64, err error) {
+func (l *Loader) rows(ctx context.Context, record loadRecord, last uint64) (loaded int64, end, seen uint64, err error) {
 	furthest, end, all, err := l.lastRows(ctx)
 	if err != nil {
 		return 0, 0, 0, err
@@ -174,7 +164,7 @@ func (l *loader) rows(ctx context.Context, record loadRecord, last uint64) (load
 // lastRows reads the last row of this source in each partition, and with it where the subject ends. Rows go in one
 // after the other, or in groups of which all or none are there, so where all partitions have one, the furthest tells of
 // all.
-func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
+func (l *Loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
 	all = true
 	for i := range l.lanes {
 		lane := &l.lanes[i]
@@ -188,7 +178,7 @@ func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 		}
 		row, err := strconv.ParseInt(m.Header.Get(streams.HeaderLoadRow), 10, 64)
 		if err != nil || m.Header.Get(streams.HeaderLoadID) != l.id {
-			return 0, 0, false, fmt.Errorf("somebody else publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, streams.HeaderLoadID, l.id)
+			return 0, 0, false, fmt.Errorf("another program publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, streams.HeaderLoadID, l.id)
 		}
 		if lane.end = m.Sequence; row > furthest {
 			furthest, end = row, m.Sequence
@@ -197,8 +187,8 @@ func (l *loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 	return furthest, end, all, nil
 }
 
-// isRow tells whether the message at a sequence of the input may be this source's row n: it is, or it is gone.
-func (l *loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
+// isRow reports whether the message at a sequence of the input may be this source's row n: it is, or it is gone.
+func (l *Loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
 	m, err := streams.MessageAt(ctx, l.nc, l.stream, seq)
 	if err != nil || m == nil {
 		return err == nil, err
@@ -208,7 +198,7 @@ func (l *loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
 
 // countSince counts the rows that were stored after a record: those that are in the input, and those that were taken
 // from there and have their result. The input is read first, since a row goes from there to the results.
-func (l *loader) countSince(ctx context.Context, record loadRecord) (n int64, highest uint64, err error) {
+func (l *Loader) countSince(ctx context.Context, record loadRecord) (n int64, highest uint64, err error) {
 	rows := make(map[uint64]bool)
 	most := int(record.Until - record.Loaded)
 	for _, lane := range l.lanes {
@@ -237,8 +227,8 @@ func (l *loader) countSince(ctx context.Context, record loadRecord) (n int64, hi
 }
 
 // Run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored
-// is told how many rows of the source the stream holds.
-func (l *loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, error), stored func(rows int64)) error {
+// is called after each group with the number of rows of the source that are stored. Run retries until ctx ends.
+func (l *Loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, error), stored func(rows int64)) error {
 	for {
 		group, eof, err := l.gather(loaded, next)
 		if len(group) > 0 {
@@ -259,8 +249,23 @@ func (l *loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, 
 	}
 }
 
+// LaneOf returns how rows are spread over partitions: by the value of a field, so that rows of equal value keep their
+// order, or each in turn when key is empty. Rows without the field, and those that are no objects, stay together too.
+func LaneOf(key string, partitions int) func(body []byte, n int64) int {
+	if key == "" {
+		return func(_ []byte, n int64) int { return int((n - 1) % int64(partitions)) }
+	}
+	return func(body []byte, _ int64) int {
+		var fields map[string]json.RawMessage
+		_ = json.Unmarshal(body, &fields) // what is no object has no field either
+		h := fnv.New32a()
+		_, _ = h.Write(fields[key]) // a hash never fails
+		return int(h.Sum32() % uint32(partitions))
+	}
+}
+
 // lane returns that of row n.
-func (l *loader) lane(body []byte, n int64) *lane {
+func (l *Loader) lane(body []byte, n int64) *lane {
 	if len(l.lanes) == 1 {
 		return &l.lanes[0]
 	}
@@ -268,12 +273,12 @@ func (l *loader) lane(body []byte, n int64) *lane {
 }
 
 // gather takes the next group of rows.
-func (l *loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*nats.Msg, eof bool, err error) {
+func (l *Loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*nats.Msg, eof bool, err error) {
 	most, bytes := l.group, 0
 	if !l.batch {
 		most = 1
 	}
-	for len(group) < most && bytes < loadGroupBytes {
+	for len(group) < most && bytes < groupBytes {
 		m, err := next()
 		if errors.Is(err, io.EOF) {
 			return group, true, nil
@@ -294,16 +299,16 @@ func (l *loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 	return group, false, nil
 }
 
-// record says that the rows up to loaded are stored, and that those up to until may be from now on.
-func (l *loader) record(ctx context.Context, loaded, until int64) error {
-	for wait := loadRetryFirst; ; wait = min(2*wait, LoadRetryMax) {
+// record writes that the rows up to loaded are stored, and that those up to until may be from now on.
+func (l *Loader) record(ctx context.Context, loaded, until int64) error {
+	for wait := retryWaitFirst; ; wait = min(2*wait, RetryWaitMax) {
 		err := l.position.write(ctx, loadRecord{Loaded: loaded, Until: until, End: l.end, Last: l.last})
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, errRivalLoad):
 			return fmt.Errorf("load rows on %s: %w", l.lanes[0].Publish, err)
-		case errors.Is(err, streams.ErrRefused) && !MayPass(err), errors.Is(err, nats.ErrPermissionViolation):
+		case errors.Is(err, streams.ErrRefused) && !Transient(err), errors.Is(err, nats.ErrPermissionViolation):
 			return fmt.Errorf("record the position of the load: %w", err)
 		}
 		if err := Pause(ctx, wait); err != nil {
@@ -312,27 +317,27 @@ func (l *loader) record(ctx context.Context, loaded, until int64) error {
 	}
 }
 
-// store appends one group, the first after row loaded, and tries again until it is stored, ctx ends, or the server
-// can't take it. After a refusal or without an answer the next attempt is one row: it meets fewer rivals than a batch,
+// store appends one group, the first after row loaded, and retries until it is stored, ctx ends, or the server refuses
+// it for good. After a refusal or without an answer the next attempt is one row: it meets fewer rivals than a batch,
 // and the batch behind it has a row to build its condition on.
-func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
+func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
 	if !l.position.admits(loaded + int64(len(group))) {
 		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {
 			return err
 		}
 	}
-	n, wait := len(group), loadRetryFirst
+	n, wait := len(group), retryWaitFirst
 	for len(group) > 0 {
 		err := l.publish(ctx, group[:n], loaded)
 		if err == nil {
 			group, loaded = group[n:], loaded+int64(n)
-			n, wait = len(group), loadRetryFirst
+			n, wait = len(group), retryWaitFirst
 			continue
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// No answer may mean that it is stored; a refusal, that others were faster or that rows are gone. The streams know.
+		// No answer may mean that it is stored; a refusal, that others were faster or that rows are gone: look at the streams.
 		now, newest, lookErr := l.look(ctx)
 		switch {
 		case errors.Is(lookErr, errRowsLost):
@@ -340,7 +345,7 @@ func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) err
 		case lookErr != nil:
 		case newest != l.position.seq || now > loaded+int64(len(group)):
 			return fmt.Errorf("load rows on %s: %w", group[0].Subject, errRivalLoad)
-		case now == loaded && n == 1 && errors.Is(err, streams.ErrRefused) && !MayPass(err):
+		case now == loaded && n == 1 && errors.Is(err, streams.ErrRefused) && !Transient(err):
 			return fmt.Errorf("load rows: %w", err)
 		default:
 			group, loaded = group[now-loaded:], now
@@ -349,13 +354,13 @@ func (l *loader) store(ctx context.Context, group []*nats.Msg, loaded int64) err
 		if err := Pause(ctx, wait); err != nil {
 			return err
 		}
-		wait = min(2*wait, LoadRetryMax)
+		wait = min(2*wait, RetryWaitMax)
 	}
 	return nil
 }
 
 // publish appends rows, the first after row loaded, on condition that the input is as it was at the last look.
-func (l *loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) error {
+func (l *Loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) error {
 	first := rows[0]
 	if end := l.lane(first.Data, loaded+1).end; end > 0 {
 		first.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(end, 10))
@@ -375,7 +380,7 @@ func (l *loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) er
 	return nil
 }
 
-// Pause waits, or returns why ctx ended.
+// Pause waits, and returns early with the cause when ctx ends.
 func Pause(ctx context.Context, wait time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -385,8 +390,9 @@ func Pause(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// MayPass tells whether the server's refusal is about the moment: no leader, a conflict that the stream does not show.
-func MayPass(err error) bool {
+// Transient reports whether a refusal of the server is worth a retry: there is no leader, or a conflict that the stream
+// does not show.
+func Transient(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "no stream captures") || strings.Contains(text, "wrong last") || strings.Contains(text, "unavailable")
 }

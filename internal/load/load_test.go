@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/config"
-
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"

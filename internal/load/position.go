@@ -16,25 +16,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// loadRecord is how far a load has come. It is written before rows are published, and when the load ends: what comes
-// between two records of a killed load is decided by what the input and the results hold.
+// loadRecord is how far a load has come. It is written before rows are published and when the load ends. What a killed
+// load published after its last record is found in the input and the results.
 type loadRecord struct {
 	Owner string `json:"owner"` // the loader, unique
-	// Loaded rows are stored, the last of them at End (0: not known). Rows up to Until may be, behind sequence Last of the input.
+	// Loaded rows are stored, the last of them at End (0: unknown). Rows up to Until may be, after sequence Last of the input.
 	Loaded int64  `json:"loaded"`
 	Until  int64  `json:"until"`
 	End    uint64 `json:"end"`
 	Last   uint64 `json:"input_last"`
-	// InputCreated tells streams of the same name apart.
+	// InputCreated distinguishes streams of the same name.
 	InputCreated time.Time `json:"input_created"`
 
 	seq uint64 // of the record in the results stream
 }
 
-// loadPosition keeps the records of one source, on a subject of its own in the results stream, which drops nothing:
-// there rows may be gone from the input for any time. As with the marks of a redrive, the conditions of the stage's
-// appends know nothing of it. Each record is appended on condition that the one before it is the last, so that of two
-// loaders one wins.
+// loadPosition keeps the records of one source on a subject of its own in the result stream, which drops nothing, however
+// long rows have been gone from the input. As with the marks of a redrive, the stage's own appends do not depend on the
+// subject. Each record is appended on condition that the one before it is the last, so that one of two loaders wins.
 type loadPosition struct {
 	nc            *nats.Conn
 	input, stream string // streams of rows, and of results
@@ -64,10 +63,10 @@ func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *config.Co
 	return p, nil
 }
 
-// admits tells whether this loader has recorded that the rows up to n may be stored.
+// admits reports whether this loader has recorded that the rows up to n may be stored.
 func (p *loadPosition) admits(n int64) bool { return p.record.Owner == p.owner && n <= p.record.Until }
 
-// ended tells whether the newest record says that n rows are stored, and no more on their way.
+// ended reports whether by the newest record n rows are stored and no more are being published.
 func (p *loadPosition) ended(n int64) bool {
 	return p.record.seq == p.seq && p.record.Loaded == n && p.record.Until == n
 }
@@ -82,7 +81,7 @@ func (p *loadPosition) newest(ctx context.Context) (*jetstream.RawStreamMsg, err
 }
 
 // valid returns the newest record that is true of the input as it is. A power cut can take the end of the input and
-// leave the records: one that knows of more than the input ever had is not valid, and an earlier one counts.
+// leave the records: one that counts more than the input ever had is not valid, and an earlier one is used.
 func (p *loadPosition) valid(ctx context.Context, newest *jetstream.RawStreamMsg, input *jetstream.StreamInfo, isRow func(context.Context, uint64, int64) (bool, error)) (loadRecord, error) {
 	p.created, p.record = input.Created, loadRecord{}
 	check := func(m *jetstream.RawStreamMsg) (ok bool, err error) {
@@ -116,6 +115,7 @@ func (p *loadPosition) valid(ctx context.Context, newest *jetstream.RawStreamMsg
 	}
 }
 
+// decode reads a record. A message that is none is an error.
 func (p *loadPosition) decode(m *jetstream.RawStreamMsg) (r loadRecord, err error) {
 	if err := json.Unmarshal(m.Data, &r); err != nil {
 		return r, fmt.Errorf("message %d of stream %s on %s is no position of a load: %w", m.Sequence, p.stream, p.subject, err)
@@ -152,8 +152,8 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 	return p.write(ctx, r)
 }
 
-// results calls row for each result behind a record of a row behind the record's end of the input, until it returns
-// false.
+// results calls row for each result stored after the record whose row came after the record's end of the input, until row
+// returns false.
 func (p *loadPosition) results(ctx context.Context, r loadRecord, row func(subject string, seq uint64) (more bool)) error {
 	for from := r.seq + 1; ; {
 		m, err := streams.NextMessage(ctx, p.nc, p.stream, p.resultFilter, from)

@@ -61,7 +61,7 @@ func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loa
 }
 
 // loader is one that publishes three rows at once.
-func (b *loadBench) loader() (*loader, int64) {
+func (b *loadBench) loader() (*Loader, int64) {
 	b.T.Helper()
 	l, loaded, err := New(b.T.Context(), b.NC, b.Cfg, "file", LaneOf("", b.partitions))
 	if err != nil {
@@ -77,7 +77,7 @@ func (b *loadBench) source(loaded int64) func() (*nats.Msg, error) {
 
 // drive takes single steps of a load, as run would: a record, or an append. It returns how far the load came, and how
 // many of the steps were left when it had ended.
-func (b *loadBench) drive(l *loader, loaded int64, steps int) (int64, int) {
+func (b *loadBench) drive(l *Loader, loaded int64, steps int) (int64, int) {
 	b.T.Helper()
 	next := b.source(loaded)
 	for eof := false; !eof; {
@@ -171,7 +171,7 @@ func (b *loadBench) check() {
 }
 
 // eachCut runs a test for each kind of input and each step after which a load may end.
-func eachCut(t *testing.T, test func(b *loadBench, l *loader, loaded int64, forget func())) {
+func eachCut(t *testing.T, test func(b *loadBench, l *Loader, loaded int64, forget func())) {
 	t.Helper()
 	for _, kind := range inputKinds {
 		for _, batches := range []bool{true, false} {
@@ -208,8 +208,8 @@ func eachCut(t *testing.T, test func(b *loadBench, l *loader, loaded int64, forg
 
 // A load may be killed after any step, and rows may be gone from the input before it goes on: none is lost, none comes
 // twice.
-func TestAKilledLoadGoesOnWhereItWasWhateverTheInputHasDropped(t *testing.T) {
-	eachCut(t, func(b *loadBench, _ *loader, _ int64, forget func()) {
+func TestAKilledLoadContinuesWhateverTheInputHasDropped(t *testing.T) {
+	eachCut(t, func(b *loadBench, _ *Loader, _ int64, forget func()) {
 		forget()
 		b.finish()
 		forget()
@@ -221,7 +221,7 @@ func TestAKilledLoadGoesOnWhereItWasWhateverTheInputHasDropped(t *testing.T) {
 
 // A load may sleep after any step while another loads the source to its end and the input forgets all of it.
 func TestALoadThatSleepsIsFencedByAnother(t *testing.T) {
-	eachCut(t, func(b *loadBench, l *loader, loaded int64, forget func()) {
+	eachCut(t, func(b *loadBench, l *Loader, loaded int64, forget func()) {
 		forget()
 		before := b.finish()
 		forget()

@@ -12,7 +12,6 @@ import (
 	"strconv"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stopping"
@@ -20,24 +19,24 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// RowBytesMax is the largest message of the server that process embeds: rows of documents are larger than the
-// 1 MiB that servers take by default, and 8 MiB is what the server's makers advise at most.
+// RowBytesMax is the largest message in bytes of the server that process embeds: rows of documents exceed the default of
+// 1 MiB, and 8 MiB is the most that NATS recommends.
 const RowBytesMax = 8 << 20
 
-// MessageOverhead is left for the headers of a row's message.
+// MessageOverhead is how many bytes of a message are left for the headers of a row.
 const MessageOverhead = 8 << 10
 
-// Source is the input of a job.
+// Source is a file of rows, or standard input.
 type Source struct {
-	Name   string
+	Name   string // - is standard input
 	File   io.ReadCloser
 	Format rowfile.Format
-	Sum    string // of the content; empty for standard input
-	Rows   int64  // -1: not known
+	Sum    string // SHA-256 of the content in hex; empty where it can be read only once
+	Rows   int64  // -1: unknown, as it can be read only once
 }
 
-// OpenSource opens the input and, where it can be read twice, counts its rows and sums up its content. When ctx ends, so
-// do reads of an input that may never end.
+// OpenSource opens the input and, where it can be read twice, counts its rows and hashes its content. When ctx ends, so
+// do reads of an input that may never end. An input that cannot be used is a [config.Error]. The caller must close File.
 func OpenSource(ctx context.Context, stdin io.Reader, name, format string) (*Source, error) {
 	f, err := rowfile.FormatOf(name, format)
 	if err != nil {
@@ -93,7 +92,7 @@ type readCloser struct {
 	io.Closer
 }
 
-// openFile opens a file to read it. That of a named pipe waits for somebody who writes to it, and ctx ends the wait.
+// openFile opens a file to read it. A named pipe blocks until it has a writer, or ctx ends.
 func openFile(ctx context.Context, name string) (*os.File, error) {
 	type opened struct {
 		file *os.File
@@ -112,22 +111,22 @@ func openFile(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// FileRows makes messages of the rows of a file.
+// FileRows makes messages of the rows of a file. Not safe for concurrent use.
 type FileRows struct {
-	Name  string
-	Rows  *rowfile.Reader
-	limit int // largest row that a message holds
-	// Strict makes a row that no message can hold an error.
-	Strict bool
-	Log    *slog.Logger
+	Name   string // of the file, for errors
+	Rows   *rowfile.Reader
+	Strict bool         // a row that no message can hold is an error
+	Log    *slog.Logger // bad rows are logged
+
+	limit int // largest row that a message holds, in bytes
 }
 
-// Reader reads the source from the beginning.
+// Reader returns the rows of the source, each of at most limit bytes. It may be called once.
 func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
 	return &FileRows{Name: s.Name, Rows: rowfile.NewReader(s.File, s.Format, limit), limit: limit, Log: log}
 }
 
-// Skip passes over the rows that an earlier run has loaded.
+// Skip skips the rows that an earlier run has loaded.
 func (f *FileRows) Skip(loaded int64) error {
 	for i := range loaded {
 		if _, err := f.Rows.Next(); err != nil {
@@ -137,7 +136,8 @@ func (f *FileRows) Skip(loaded int64) error {
 	return nil
 }
 
-// Read returns the next row. One that no message can hold is replaced by its beginning and the reason.
+// Read returns the next row, or [io.EOF] after the last. A row that no message can hold is replaced by its beginning and
+// the reason.
 func (f *FileRows) Read() (*nats.Msg, error) {
 	row, err := f.Rows.Next()
 	if err != nil {
@@ -151,7 +151,7 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 		return m, nil
 	}
 	if f.Strict && row.Fault.TooLarge {
-		return nil, fmt.Errorf("%s: %w: raise the server's max_payload, or take the row out", f.Name, row.Fault)
+		return nil, fmt.Errorf("%s: %w: raise the server's max_payload, or remove the row", f.Name, row.Fault)
 	}
 	f.Log.Warn("bad row", slog.String("input", f.Name), slog.Int64("line", row.Line), slog.String("problem", row.Fault.Problem))
 	if row.Fault.TooLarge {
@@ -165,10 +165,10 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 	return m, nil
 }
 
-// Rows gives the rows of a job, always the same in the same order.
+// Rows are the rows of a job, always the same in the same order.
 type Rows interface {
-	// Skip passes over the first rows, which the stream holds already. It is called once, before read.
+	// Skip skips the first rows, which the stream holds already. It is called once, before Read.
 	Skip(loaded int64) error
-	// Read returns the next row, or io.EOF.
+	// Read returns the next row, or io.EOF after the last.
 	Read() (*nats.Msg, error)
 }

@@ -249,7 +249,7 @@ func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 			continue
 		case ctx.Err() != nil:
 			return errors.Join(append(faults, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, context.Cause(ctx)))...)
-		case n == 1 && errors.Is(err, streams.ErrRefused) && !load.MayPass(err):
+		case n == 1 && errors.Is(err, streams.ErrRefused) && !load.Transient(err):
 			faults = append(faults, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, err))
 			rows = rows[1:]
 			continue
@@ -261,7 +261,7 @@ func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 		if err := load.Pause(ctx, wait); err != nil {
 			return err
 		}
-		wait = min(2*wait, load.LoadRetryMax)
+		wait = min(2*wait, load.RetryWaitMax)
 	}
 	if n := len(faults); n > 1 {
 		return fmt.Errorf("%w (and %d more)", faults[0], n-1)
