@@ -9,8 +9,8 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// NewConfigured returns the logger of the process by its configuration. No line that it writes holds a secret, whoever put
-// it there: an error of the server, of a library, a panic.
+// NewConfigured returns the logger of the process by its configuration, writing to w. No line holds a secret of the
+// configuration, wherever it comes from: an error of the server, of a library, a panic. See [New].
 func NewConfigured(c *config.Config, w io.Writer) *slog.Logger {
 	format := c.Process.LogFormat
 	if format == "" && terminal.Is(w) {
@@ -19,10 +19,10 @@ func NewConfigured(c *config.Config, w io.Writer) *slog.Logger {
 	return New(config.RedactingWriter{To: w, Secrets: c.Secrets()}, c.Process.LogLevel, format)
 }
 
-// New returns the logger of the process, which writes to w. level and format are those of [config.ProcessConfig]; an
-// empty format is text on a terminal and json elsewhere. Keys are snake_case, messages constant, and neither payloads
-// nor secrets are logged: a [config.Secret] says only whether it is set. Storms of warnings are kept out (see [sampler]), so
-// whoever has a logger that many lines may go to calls [Flush] at the end.
+// New returns a logger that writes to w. level and format are those of [config.ProcessConfig]; an unknown level is
+// info, an empty format json. Keys are snake_case, messages constant, and neither payloads nor secrets are logged: a
+// [config.Secret] shows only whether it is set. Repeated warnings and errors are sampled (see [sampler]), so the end of
+// the work must call [Flush].
 func New(w io.Writer, level, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.LevelInfo}
 	switch level {

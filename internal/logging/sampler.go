@@ -9,47 +9,47 @@ import (
 )
 
 const (
-	// sampleInterval is how long like lines are gathered.
+	// sampleInterval is how long lines of a kind are gathered.
 	sampleInterval = 10 * time.Second
-	// sampleBurst is how many like lines go out before they are gathered.
+	// sampleBurst is how many lines of a kind are written before the rest is gathered.
 	sampleBurst = 5
-	// sampleKindsMax bounds the kinds of lines that are told apart at a time; past it only the message tells them apart.
+	// sampleKindsMax bounds the kinds at a time; beyond it the message alone is the kind.
 	sampleKindsMax = 256
-	// sampleWordMax is the longest value that tells kinds apart: a word, not a text, which may differ each time.
+	// sampleWordMax is the longest value that is part of a kind, in bytes: a word, not a text, which may differ each time.
 	sampleWordMax = 48
 )
 
-// sampler keeps storms out of the log: of warnings and errors that are alike it lets the first few through at once, and
-// gathers the rest for an interval, after which the last of them goes out with how many more there were. So a count is
+// sampler is a handler that keeps storms out of the log. Of the warnings and errors of one kind it writes the first few at
+// once and gathers the rest for an interval; then it writes the last of them with how many more there were. So a count is
 // never lost, and a storm of any size is one line per kind and interval. Info and debug pass untouched.
 //
-// Lines are alike that have the same message, level and attributes of the logger, and the same values of [sampleKeys].
-// It is a handler of our own since the libraries that sample drop lines without telling how many.
+// Lines are of one kind if they have the same message, level and attributes of the logger, and the same values of
+// [sampleKeys]. Libraries that sample drop lines without a count.
 type sampler struct {
 	next  slog.Handler
 	scope string // attributes and groups of the logger
 	kinds *sampleKinds
 }
 
-// sampleKeys name the attributes that tell one kind of trouble from another.
+// sampleKeys are the attributes of a line that are part of its kind.
 var sampleKeys = map[string]bool{
 	"area": true, "class": true, "provider": true, "reason": true, "status_code": true, "variable": true, "what": true,
 }
 
-// sampleKinds are the kinds of lines that were seen lately.
+// sampleKinds are the kinds of lines with an interval running. Safe for concurrent use.
 type sampleKinds struct {
 	mu      sync.Mutex
 	byKey   map[string]*sampleKind
-	writing sync.WaitGroup // intervals that have ended, and whose line is not yet out
+	writing sync.WaitGroup // intervals that have ended and whose line is still to be written
 }
 
 // sampleKind is one kind of line in its present interval.
 type sampleKind struct {
-	passed int // lines that went out at once
-	held   int // lines gathered
-	last   slog.Record
-	write  func(slog.Record) // for last
-	timer  *time.Timer
+	passed int               // lines written at once, at most sampleBurst
+	held   int               // lines gathered
+	last   slog.Record       // of those gathered
+	write  func(slog.Record) // writes last as the logger does that it came from
+	timer  *time.Timer       // ends the interval
 }
 
 func newSampler(next slog.Handler) *sampler {
@@ -81,14 +81,14 @@ func (s *sampler) Handle(ctx context.Context, r slog.Record) error {
 		return s.next.Handle(ctx, r)
 	}
 	later := context.WithoutCancel(ctx)
-	write := func(last slog.Record) { _ = s.next.Handle(later, last) } // there is nowhere left to say that it fails
+	write := func(last slog.Record) { _ = s.next.Handle(later, last) } // there is nowhere to report that it failed
 	if s.kinds.pass(s.key(&r), write, &r) {
 		return s.next.Handle(ctx, r)
 	}
 	return nil
 }
 
-// key is the same for lines that are alike.
+// key returns the kind of a line.
 func (s *sampler) key(r *slog.Record) string {
 	var b strings.Builder
 	b.WriteString(r.Message + "\x00" + r.Level.String() + s.scope)
@@ -103,13 +103,13 @@ func (s *sampler) key(r *slog.Record) string {
 	return b.String()
 }
 
-// pass says whether the line goes out at once. Else it is kept, for the end of the interval.
+// pass reports whether the line is to be written at once. Otherwise it is kept for the end of the interval.
 func (k *sampleKinds) pass(key string, write func(slog.Record), r *slog.Record) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	kind := k.byKey[key]
 	if kind == nil && len(k.byKey) >= sampleKindsMax {
-		key = r.Message // constant texts, so there are few
+		key = r.Message // messages are constant, so there are few
 		kind = k.byKey[key]
 	}
 	if kind == nil {
@@ -126,7 +126,7 @@ func (k *sampleKinds) pass(key string, write func(slog.Record), r *slog.Record) 
 	return false
 }
 
-// release ends an interval: the last line gathered goes out. A kind that brought none is forgotten.
+// release ends an interval: the last line gathered is written. A kind without one is forgotten.
 func (k *sampleKinds) release(key string) {
 	k.mu.Lock()
 	kind := k.byKey[key]
@@ -140,7 +140,7 @@ func (k *sampleKinds) release(key string) {
 	if kind.held == 0 {
 		delete(k.byKey, key)
 	} else {
-		kind.passed, kind.held = sampleBurst, 0 // the storm goes on: one line an interval from now on
+		kind.passed, kind.held = sampleBurst, 0 // the storm continues: one line an interval from now on
 		kind.timer.Reset(sampleInterval)
 	}
 	k.mu.Unlock()
@@ -158,7 +158,8 @@ func (kind *sampleKind) emit() {
 	kind.write(kind.last)
 }
 
-// Flush writes what a logger of [New] has gathered. It is called when the work has ended.
+// Flush writes what a logger of [New], or one derived from it, has gathered. It is called when the work has ended, and may
+// be called again.
 func Flush(log *slog.Logger) {
 	s, ok := log.Handler().(*sampler)
 	if !ok {
@@ -173,7 +174,7 @@ func Flush(log *slog.Logger) {
 	}
 	clear(k.byKey)
 	k.mu.Unlock()
-	k.writing.Wait() // an interval that ends at this moment has taken its line already: the process must not end before it is out
+	k.writing.Wait() // an interval that has just ended took its line already: the process must not end before it is written
 	for _, kind := range gathered {
 		kind.emit()
 	}

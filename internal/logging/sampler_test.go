@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
-
 	"pgregory.net/rapid"
 )
 
@@ -53,7 +52,7 @@ func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
 	})
 }
 
-func TestLinesThatTellOfDifferentTroubleAreNotGathered(t *testing.T) {
+func TestLinesOfDifferentKindsAreNotGathered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer
 		log := New(&out, "debug", "json")
@@ -105,14 +104,14 @@ func (k *sampleKinds) remembered() int {
 	return len(k.byKey)
 }
 
-// The kinds that a log tells apart are bounded, whatever the lines say, and the counts are still right.
+// The kinds of lines are bounded, whatever the lines say, and the counts are still right.
 func TestTheKindsOfLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer
 		log := New(&out, "info", "json")
 		const n = 10 * sampleKindsMax
 		for i := range n {
-			log.Warn("held up", slog.String("reason", fmt.Sprint(i)))
+			log.Warn("blocked", slog.String("reason", fmt.Sprint(i)))
 		}
 		kinds := log.Handler().(*sampler).kinds
 		if n := kinds.remembered(); n > sampleKindsMax+1 {
@@ -130,13 +129,13 @@ func TestTheKindsOfLinesAreBounded(t *testing.T) {
 }
 
 // Texts differ each time (an address, a number): they do not make a line another kind.
-func TestTextsDoNotTellLinesApart(t *testing.T) {
+func TestTextsMakeNoKindOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer
 		log := New(&out, "info", "json")
 		for i := range 50 {
 			text := fmt.Sprintf("write tcp 127.0.0.1:%d: broken pipe, and a long story of what was tried before", i)
-			log.Warn("held up", slog.String("reason", text), slog.Any("error", errors.New(text)))
+			log.Warn("blocked", slog.String("reason", text), slog.Any("error", errors.New(text)))
 		}
 		Flush(log)
 		if got := len(stagetest.JSONLines[logLine](t, out.String())); got != sampleBurst+1 {
