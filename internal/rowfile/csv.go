@@ -16,7 +16,7 @@ type csvHeader struct {
 	keys [][]byte // of each column, how its value is led in within a JSON object: `{"a":` or `,"b":`
 }
 
-// csvState says where in a record the next byte is.
+// csvState is where in a record the next byte is.
 type csvState uint8
 
 const (
@@ -27,22 +27,22 @@ const (
 	csvSkip                // in a record that is wrong, which ends with the line
 )
 
-// csvRecord is one record of the file. What it holds is bounded, and it is used again for the next.
+// csvRecord is one record of the file. Its memory is bounded, and is used again for the next record.
 type csvRecord struct {
-	bytesMax int
+	bytesMax int // bounds data and the number of fields together
 
 	line     int64  // where it begins
 	quote    int64  // line of the last opening quote
 	size     int64  // bytes in the file
-	head     []byte // its first bytes
+	head     []byte // its first bytes in the file
 	data     []byte // its fields without quotes, one after the other
 	ends     []int  // end of each field in data
 	overflow bool   // the record is larger than bytesMax, and was cut
-	problem  string // what breaks the rules, "" if nothing does
+	problem  string // what breaks the rules of CSV, "" if nothing does
 }
 
-// nextCSV returns the next record as a JSON object whose values are strings. Records with another number of columns than
-// the header, wrong quotes or bytes that are not UTF-8 are faults.
+// nextCSV returns the next record as a JSON object whose values are strings. A record with another number of columns than
+// the header, wrong quotes or bytes that are not UTF-8 is a bad row.
 func (r *Reader) nextCSV() (Row, error) {
 	if r.csv == nil {
 		if err := r.readHeader(); err != nil {
@@ -75,6 +75,7 @@ func (r *Reader) nextCSV() (Row, error) {
 	return Row{Line: rec.line, Body: body}, nil
 }
 
+// readHeader reads the names of the columns. Each problem of them ends the file.
 func (r *Reader) readHeader() error {
 	rec, err := r.readRecord()
 	if errors.Is(err, io.EOF) {
@@ -110,7 +111,7 @@ func (r *Reader) readHeader() error {
 	return nil
 }
 
-// check says what is wrong with a record that should have so many columns.
+// check returns what is wrong with a record that should have so many columns; "" if nothing is.
 func (rec *csvRecord) check(columns int) string {
 	if rec.problem != "" {
 		return rec.problem
@@ -128,8 +129,8 @@ func (rec *csvRecord) check(columns int) string {
 	return ""
 }
 
-// readRecord reads one record to its end, skipping blank lines before it. It is valid until the next call. The error is
-// that of the file, or an *InputError for a quote that is never closed.
+// readRecord reads one record to its end, after any blank lines. It is valid until the next call. The error is that of the
+// file, or an [*Error] for a quote that is never closed.
 func (r *Reader) readRecord() (*csvRecord, error) {
 	rec := &r.record
 	rec.begin(r.line, r.bytesMax)
@@ -185,7 +186,7 @@ func (r *Reader) readRecord() (*csvRecord, error) {
 	}
 }
 
-// textRun is the number of bytes at the start of the piece that are text of the field and nothing else.
+// textRun returns the number of bytes at the start of the piece that are text of the field and nothing else.
 func textRun(state csvState, piece []byte) int {
 	switch state {
 	case csvQuoted:
@@ -206,7 +207,7 @@ func textRun(state csvState, piece []byte) int {
 	return 0
 }
 
-// begin makes the record an empty one that begins in the line.
+// begin empties the record, which then begins in the line.
 func (rec *csvRecord) begin(line int64, bytesMax int) {
 	*rec = csvRecord{bytesMax: bytesMax, line: line, head: rec.head[:0], data: rec.data[:0], ends: rec.ends[:0]}
 }
@@ -261,7 +262,7 @@ func (rec *csvRecord) endField(state csvState) {
 	rec.ends = append(rec.ends, len(rec.data))
 }
 
-// blank says whether nothing was read but the end of a line.
+// blank reports whether nothing was read but the end of a line.
 func (rec *csvRecord) blank(state csvState) bool {
 	return state == csvFieldStart && len(rec.ends) == 0
 }

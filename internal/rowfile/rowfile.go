@@ -20,8 +20,7 @@ const (
 	FormatCSV   Format = "csv"
 )
 
-// FormatOf returns the format of the file: the one given, or else what its name tells. A name that tells nothing, and
-// "-", is JSONL.
+// FormatOf returns the format given, or else that of the file's extension. Any extension but csv is JSONL, and so is "-".
 func FormatOf(name, given string) (Format, error) {
 	switch f := Format(given); {
 	case f == FormatJSONL || f == FormatCSV:
@@ -39,10 +38,10 @@ func FormatOf(name, given string) (Format, error) {
 type Row struct {
 	// Line is where the row begins, from 1.
 	Line int64
-	// Body is the row as it goes to the stage, the caller's to keep. With a Fault it is a text that says what is wrong
-	// and begins like the row: never a JSON object, so that a stage answers it with invalid_row.
+	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it is the problem and the beginning of
+	// the row: never a JSON object, so that a stage answers it with invalid_row.
 	Body []byte
-	// Fault says why the row cannot be a good one; nil for all others. It does not end the file.
+	// Fault is what is wrong with a bad row; nil for a good one. It does not end the file.
 	Fault *Fault
 }
 
@@ -50,18 +49,18 @@ type Row struct {
 type Fault struct {
 	Line     int64  // where the row begins
 	TooLarge bool   // the row is larger than the reader's bound
-	Size     int64  // bytes of a row that is too large, as it is in the file or would be as JSON
-	Head     []byte // the first bytes of the row, as they are in the file
-	Problem  string // for people
+	Size     int64  // bytes of a row that is too large, in the file or as JSON
+	Head     []byte // the first bytes of the row in the file, at most 500
+	Problem  string // for people, without the line
 }
 
 // Error names the line.
 func (f *Fault) Error() string { return fmt.Sprintf("line %d: %s", f.Line, f.Problem) }
 
-// Error ends a file: what comes after it cannot be told apart as rows.
+// Error ends a file: the rest of it cannot be split into rows.
 type Error struct {
-	Line    int64 // from 1
-	Problem string
+	Line    int64  // from 1
+	Problem string // for people, without the line
 }
 
 // Error names the line.
@@ -70,7 +69,7 @@ func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Pro
 // faultHeadBytes is how much of a bad row is kept: as much as an error result shows of it.
 const faultHeadBytes = 500
 
-// rowBufferBytes is the size of the reads from the file.
+// rowBufferBytes is the size of reads from the file.
 const rowBufferBytes = 64 << 10
 
 // Reader reads the rows of a file one at a time. It holds one row at most, of at most its bound: a longer one is
@@ -78,25 +77,23 @@ const rowBufferBytes = 64 << 10
 type Reader struct {
 	in       *bufio.Reader
 	format   Format
-	bytesMax int
+	bytesMax int   // of a row
+	begun    bool  // the first bytes were looked at
 	line     int64 // line that is being read, from 1
-	offset   int64
-	raw      []byte     // the line that is being read, of JSONL
-	csv      *csvHeader // nil before it is read
-	record   csvRecord  // the record that is being read, of CSV
-	err      error      // ends the file
+	err      error // ended the file
+
+	raw    []byte     // of JSONL: the line that is being read
+	csv    *csvHeader // of CSV; nil before it is read
+	record csvRecord  // of CSV: the record that is being read
 }
 
-// NewReader returns a reader of the rows in r. A row of more than bytesMax bytes, which is at least 1, is a fault.
+// NewReader returns a reader of the rows in r. A row of more than bytesMax bytes has a [Fault]; bytesMax is at least 1.
 func NewReader(r io.Reader, format Format, bytesMax int) *Reader {
 	return &Reader{in: bufio.NewReaderSize(r, rowBufferBytes), format: format, bytesMax: max(bytesMax, 1), line: 1}
 }
 
-// Offset is the number of bytes that were read as rows so far, for progress.
-func (r *Reader) Offset() int64 { return r.offset }
-
-// Next returns the next row, or [io.EOF] after the last. Rows that are wrong for themselves have a Fault; any error is
-// the end of the file, and names the line: *[Error], or what the file's reader returned.
+// Next returns the next row, or [io.EOF] after the last. A bad row has a Fault. An error ends the file and names the line:
+// an [*Error], or the error of the file's reader.
 func (r *Reader) Next() (Row, error) {
 	if r.err != nil {
 		return Row{}, r.err
@@ -112,8 +109,10 @@ func (r *Reader) Next() (Row, error) {
 	return row, nil
 }
 
+// next returns the next row in the format of the file.
 func (r *Reader) next() (Row, error) {
-	if r.offset == 0 {
+	if !r.begun {
+		r.begun = true
 		if err := r.begin(); err != nil {
 			return Row{}, err
 		}
@@ -124,7 +123,7 @@ func (r *Reader) next() (Row, error) {
 	return r.nextLine()
 }
 
-// begin looks at the first bytes: it skips the mark of UTF-8 and refuses what is no text at all.
+// begin looks at the first bytes: it skips the byte order mark of UTF-8, and refuses UTF-16 and compressed files.
 func (r *Reader) begin() error {
 	start, err := r.in.Peek(3)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -132,8 +131,7 @@ func (r *Reader) begin() error {
 	}
 	switch {
 	case bytes.HasPrefix(start, []byte("\xef\xbb\xbf")):
-		n, err := r.in.Discard(len(start))
-		r.offset += int64(n)
+		_, err := r.in.Discard(len(start))
 		return err
 	case bytes.HasPrefix(start, []byte("\x1f\x8b")):
 		return &Error{Line: 1, Problem: "the input is compressed: give it as the output of gunzip -c"}
@@ -147,7 +145,6 @@ func (r *Reader) begin() error {
 // file ends with the piece that ends in a newline, and with the file.
 func (r *Reader) chunk() ([]byte, error) {
 	piece, err := r.in.ReadSlice('\n')
-	r.offset += int64(len(piece))
 	if len(piece) > 0 && (errors.Is(err, bufio.ErrBufferFull) || errors.Is(err, io.EOF)) {
 		err = nil
 	}
@@ -206,6 +203,7 @@ func (r *Reader) readLine() (line []byte, size int64, blank bool, err error) {
 	return r.raw[:min(size, int64(len(r.raw)))], size, blank, nil
 }
 
+// tooLarge returns the row that stands for one above the bound.
 func (r *Reader) tooLarge(line, size int64, head []byte) Row {
 	return faultyRow(&Fault{
 		Line: line, TooLarge: true, Size: size,
@@ -213,7 +211,7 @@ func (r *Reader) tooLarge(line, size int64, head []byte) Row {
 	}, head)
 }
 
-// faultyRow is the row that stands for one that is wrong.
+// faultyRow returns the row that stands for a bad one.
 func faultyRow(fault *Fault, head []byte) Row {
 	fault.Head = bytes.Clone(head[:min(len(head), faultHeadBytes)])
 	body := append([]byte(fault.Error()), ": "...)
