@@ -43,7 +43,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		dst = jsonbytes.AppendString(dst, system)
 	}
 	dst = append(dst, `,"messages":[`...)
-	dst = appendTurns(dst, r)
+	dst = appendTurns(dst, r, "assistant", appendMessage)
 	dst = append(dst, ']')
 	if r.Temperature != nil {
 		dst = append(dst, `,"temperature":`...)
@@ -114,7 +114,7 @@ func (u *messagesUsage) usage() *Usage {
 }
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it
-// stands in a message that has not ended yet. Neither is a missing one: Ollama
+// is in a message that has not ended yet. Neither is a missing one: Ollama
 // leaves the member out when the model's process has ended.
 var messagesEnds = map[string]Finish{
 	"end_turn":                      FinishStop,

@@ -19,9 +19,9 @@ import (
 type Exchange struct {
 	// Status is the HTTP status. 0: no reply came.
 	Status int
-	// Sent says that the whole request was written.
+	// Sent is set when the whole request was written.
 	Sent bool
-	// Unknown says that the request was sent and its outcome is not known: no
+	// Unknown is set when the request was sent and its outcome is not known: no
 	// reply came, or one of success was cut off. It may have been billed.
 	Unknown bool
 	// Latency is the time from the start of the attempt until the whole reply
@@ -44,7 +44,7 @@ type Exchange struct {
 // reply did, and it then wraps the cause. Do blocks until the whole reply is
 // read, at most the attempt's time-out.
 //
-// All that a server says leaves the client here, in the Exchange and the Error,
+// All that a server sends leaves the client here, in the Exchange and the Error,
 // and secrets are removed here, from the answer of the model as from the rest:
 // so they cannot get into results, audit, spans, logs or pages by way of a reply.
 func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {

@@ -12,41 +12,41 @@ import (
 	"syscall"
 )
 
-// Outcome is all that [Classify] may look at: one attempt in words that every
-// wire format shares. Its zero value is no outcome; a reply with status 200
+// Outcome is all that an attempt is judged by, in terms that every wire format
+// shares. Its zero value is no outcome; a reply with status 200
 // that is fit for use is Outcome{Status: 200}.
 type Outcome struct {
-	// Err says why no whole reply came. Nil: it came.
+	// Err is why no complete reply came. Nil: it came.
 	Err error
-	// Progress says how far the attempt came. Only read where no reply came.
+	// Progress is how far the attempt got. Only read where no reply came.
 	Progress Progress
 	// Status is the HTTP status. 0: none came.
 	Status int
 	// Header holds the reply's headers. May be nil.
 	Header http.Header
-	// Form says what the body was.
+	// Form is what the body was.
 	Form Form
 	// Fault is the error object in the body. Nil: there was none.
 	Fault *Fault
-	// Finish says why the model stopped.
+	// Finish is why the model stopped.
 	Finish Finish
-	// Known is what the caller knows beside this attempt.
+	// Known is what the caller knows from outside this attempt.
 	Known Known
 }
 
-// Known is what an attempt alone cannot tell.
+// Known is what judging an attempt needs to know beyond the attempt itself.
 type Known struct {
-	// Proven says that this client has had a success before, so that address,
+	// Proven is set when this client has had a success before, so that address,
 	// key and model were right once.
 	Proven bool
-	// RowModel says that the row chose the model: if that is unknown, the row
-	// is to blame and not the stage.
+	// RowModel is set when the row chose the model: if that is unknown, the error is
+	// the row's and not the stage's.
 	RowModel bool
 	// AcceptTruncated takes replies that end at the token limit.
 	AcceptTruncated bool
 	// RequestBytes is the length of the request's body. 0: not known.
 	RequestBytes int
-	// Cached says that the request marks parts for the provider's cache. What is read from there counts towards no limit.
+	// Cached is set when the request marks parts for the provider's cache. What is read from there counts towards no limit.
 	Cached bool
 }
 
@@ -60,7 +60,7 @@ const (
 	Replied                        // the first byte of a reply came
 )
 
-// Form says what the body of a reply was.
+// Form is what the body of a reply was.
 type Form uint8
 
 // The zero Form is a reply in the wire format, or an error object.
@@ -73,7 +73,7 @@ const (
 	FormTooLarge       // longer than the bound
 )
 
-// Finish says why the model stopped.
+// Finish is why the model stopped.
 type Finish uint8
 
 // The zero Finish is a natural end: the answer is whole.
@@ -96,16 +96,6 @@ func (e *proxyError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("proxy answered %d %s", e.status, http.StatusText(e.status)))
 }
 
-// Classify decides what an attempt means, from status, typed fields and
-// documented headers, never from the wording of a message: the few sentences
-// that a provider sends in place of a typed field have become fields of [Fault]
-// before. It returns zeros for success and for an attempt that the
-// caller cancelled. It is pure, and allocates nothing on success.
-func Classify(o *Outcome) (Class, Reason) {
-	j := judge(o)
-	return j.class, j.reason
-}
-
 // judgement is what an attempt means. Its zero value belongs to success and to an attempt that the caller cancelled.
 type judgement struct {
 	class  Class
@@ -120,7 +110,9 @@ func callFailed(class Class, origin Origin) judgement {
 	return judgement{class: class, reason: ReasonAPICallFailed, origin: origin}
 }
 
-// judge is [Classify], with the origin of the error beside its class.
+// judge decides what an attempt means, from status, typed fields and documented headers, never from the wording of a
+// message: the few sentences that a provider sends in place of a typed field have become fields of [Fault] before. It is
+// pure, and allocates nothing on success.
 func judge(o *Outcome) judgement {
 	switch {
 	case o.Err != nil && (o.Status == 0 || o.Status/100 == 2):
@@ -253,7 +245,7 @@ func judgeFault(o *Outcome, status int) judgement {
 		case meansUnknownModel:
 			return unknownModel(o.Known)
 		case meansForbidden:
-			// A key that was good a moment ago is not forbidden to ask: the row is. If that goes for many rows in
+			// A key that worked a moment ago is not the one refused: the row is. If that goes for many rows in
 			// succession, the key's rights have changed.
 			if o.Known.Proven {
 				j := callFailed(Permanent, OfRequest)
@@ -322,7 +314,7 @@ func judgeErr(o *Outcome) judgement {
 	return transient
 }
 
-// isTLS says whether the server's certificate was refused, or the other side
+// isTLS reports whether the server's certificate was refused, or the other side
 // refused ours or does not speak TLS. A certificate may expire at any time; the
 // others, once a call has succeeded, are accidents.
 func isTLS(err error, proven bool) bool {

@@ -75,15 +75,15 @@ func TestTransportErrorsAreClassified(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			for proven, want := range map[bool]Class{false: tt.before, true: tt.after} {
 				o := Outcome{Err: fmt.Errorf("call: %w", tt.err), Progress: tt.progress, Known: Known{Proven: proven}}
-				class, reason := Classify(&o)
-				if class != want || reason != ReasonAPICallFailed {
-					t.Errorf("proven=%v: got %v %s, want %v %s", proven, class, reason, want, ReasonAPICallFailed)
+				j := judge(&o)
+				if j.class != want || j.reason != ReasonAPICallFailed {
+					t.Errorf("proven=%v: got %v %s, want %v %s", proven, j.class, j.reason, want, ReasonAPICallFailed)
 				}
 				origin := tt.origin
 				if want == Fatal {
 					origin = OfRequest
 				}
-				if j := judge(&o); j.origin != origin {
+				if j.origin != origin {
 					t.Errorf("proven=%v: origin %s, want %s", proven, originNames[j.origin], originNames[origin])
 				}
 			}
@@ -101,45 +101,45 @@ func TestAReplyThatBreaksOffIsTheServersFailure(t *testing.T) {
 }
 
 func TestCancelledIsNoClass(t *testing.T) {
-	if class, reason := Classify(&Outcome{Err: fmt.Errorf("do: %w", context.Canceled)}); class != 0 || reason != "" {
-		t.Errorf("got %v %q, want nothing", class, reason)
+	if j := judge(&Outcome{Err: fmt.Errorf("do: %w", context.Canceled)}); j.class != 0 || j.reason != "" {
+		t.Errorf("got %v %q, want nothing", j.class, j.reason)
 	}
 }
 
 func TestErrorStatusCountsThoughItsBodyWasCut(t *testing.T) {
 	o := Outcome{Status: 429, Err: io.ErrUnexpectedEOF}
-	if class, _ := Classify(&o); class != Capacity {
-		t.Errorf("got %v, want %v", class, Capacity)
+	if j := judge(&o); j.class != Capacity {
+		t.Errorf("got %v, want %v", j.class, Capacity)
 	}
 	o.Status = 200
-	if class, _ := Classify(&o); class != Transient {
-		t.Errorf("got %v, want %v", class, Transient)
+	if j := judge(&o); j.class != Transient {
+		t.Errorf("got %v, want %v", j.class, Transient)
 	}
 }
 
 func TestOversizedReplyIsPermanentButForErrors(t *testing.T) {
 	o := Outcome{Status: 200, Form: FormTooLarge}
-	if class, reason := Classify(&o); class != Permanent || reason != ReasonResponseTooLarge {
-		t.Errorf("got %v %s, want %v %s", class, reason, Permanent, ReasonResponseTooLarge)
+	if j := judge(&o); j.class != Permanent || j.reason != ReasonResponseTooLarge {
+		t.Errorf("got %v %s, want %v %s", j.class, j.reason, Permanent, ReasonResponseTooLarge)
 	}
 	o.Status = 503
-	if class, _ := Classify(&o); class != Capacity {
-		t.Errorf("got %v, want %v", class, Capacity)
+	if j := judge(&o); j.class != Capacity {
+		t.Errorf("got %v, want %v", j.class, Capacity)
 	}
 }
 
 func TestEveryStatusHasAClass(t *testing.T) {
 	for status := 300; status <= 599; status++ {
-		class, reason := Classify(&Outcome{Status: status})
-		if class == 0 || reason == "" {
-			t.Errorf("status %d: got %v %q", status, class, reason)
+		j := judge(&Outcome{Status: status})
+		if j.class == 0 || j.reason == "" {
+			t.Errorf("status %d: got %v %q", status, j.class, j.reason)
 		}
-		if capacity := slices.Contains([]int{429, 498, 503, 529}, status); capacity != (class == Capacity) { // 498: Groq's flex tier
-			t.Errorf("status %d: class %v", status, class)
+		if capacity := slices.Contains([]int{429, 498, 503, 529}, status); capacity != (j.class == Capacity) { // 498: Groq's flex tier
+			t.Errorf("status %d: class %v", status, j.class)
 		}
 	}
-	if class, reason := Classify(&Outcome{Status: 200}); class != 0 || reason != "" {
-		t.Errorf("status 200: got %v %q", class, reason)
+	if j := judge(&Outcome{Status: 200}); j != (judgement{}) {
+		t.Errorf("status 200: got %v %q", j.class, j.reason)
 	}
 }
 
@@ -172,15 +172,15 @@ func TestStatusSaysWhoseFailureItIs(t *testing.T) {
 
 func TestSuccessIsClassifiedWithoutAllocating(t *testing.T) {
 	o := Outcome{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}}
-	if n := testing.AllocsPerRun(100, func() { Classify(&o) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { judge(&o) }); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }
 
-func BenchmarkClassifySuccess(b *testing.B) {
+func BenchmarkJudgeSuccess(b *testing.B) {
 	o := Outcome{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}}
 	b.ReportAllocs()
 	for b.Loop() {
-		Classify(&o)
+		judge(&o)
 	}
 }

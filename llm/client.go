@@ -73,11 +73,11 @@ type ClientConfig struct {
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// SettingError says which setting of a client is wrong.
+// SettingError is an invalid setting of a client.
 type SettingError struct {
 	// Setting is the name of the field: "BaseURL", "APIKey", "Model", ...
 	Setting string
-	// Err says what is wrong with it and how to fix it.
+	// Err is the problem and how to fix it.
 	Err error
 }
 
@@ -91,8 +91,8 @@ const (
 	defaultConcurrency   = 64
 	defaultTimeout       = 120 * time.Second
 	defaultMaxReplyBytes = 8 << 20
-	// connectTimeout bounds the making of one connection: a server that is
-	// there answers in far less.
+	// connectTimeout bounds the set-up of one connection: a server that is
+	// up answers in far less.
 	connectTimeout = 10 * time.Second
 	// idleTimeout is below the 75 s after which nginx and others close an idle
 	// connection, so that they seldom close one that we are about to use.
@@ -104,24 +104,24 @@ const (
 	headerBytes = 64 << 10
 )
 
-// NewClient makes a client. Its errors are all the faults of cfg, each a
-// [*SettingError], joined. It opens no connection.
+// NewClient makes a client. Its error joins all problems of cfg, each a
+// [*SettingError]. It opens no connection.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	c := &Client{cfg: cfg}
-	faults := c.cfg.complete()
-	fault := func(setting string, err error) {
+	problems := c.cfg.complete()
+	check := func(setting string, err error) {
 		if err != nil {
-			faults = append(faults, &SettingError{Setting: setting, Err: err})
+			problems = append(problems, &SettingError{Setting: setting, Err: err})
 		}
 	}
 	var err error
 	c.base, err = parseBaseURL(cfg.BaseURL)
-	fault("BaseURL", err)
-	first, problems := readLogin(cfg.APIKey, cfg.ExtraHeaders)
-	faults = append(faults, problems...)
+	check("BaseURL", err)
+	first, ofLogin := readLogin(cfg.APIKey, cfg.ExtraHeaders)
+	problems = append(problems, ofLogin...)
 	roots, err := rootCAs(cfg.CAPEM)
-	fault("CAPEM", err)
-	if err := errors.Join(faults...); err != nil {
+	check("CAPEM", err)
+	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
 	if c.own, err = c.address(cfg.Model); err != nil {
@@ -136,8 +136,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// complete fills in defaults. It returns every fault that a field has by itself, each a [*SettingError].
-func (cfg *ClientConfig) complete() (faults []error) {
+// complete fills in defaults. It returns every problem of a single field, each a [*SettingError].
+func (cfg *ClientConfig) complete() (problems []error) {
 	for _, c := range [...]struct {
 		setting string
 		bad     bool
@@ -145,13 +145,13 @@ func (cfg *ClientConfig) complete() (faults []error) {
 	}{
 		{"Provider", cfg.Provider == "", "missing"},
 		{"Wire", cfg.Wire == nil, "missing"},
-		{"Model", cfg.Model == "", "missing; name the model to ask"},
+		{"Model", cfg.Model == "", "missing; name the model to call"},
 		{"Concurrency", cfg.Concurrency < 0, fmt.Sprintf("%d is negative", cfg.Concurrency)},
 		{"Timeout", cfg.Timeout < 0, fmt.Sprintf("%v is negative", cfg.Timeout)},
 		{"MaxReplyBytes", cfg.MaxReplyBytes < 0, fmt.Sprintf("%d is negative", cfg.MaxReplyBytes)},
 	} {
 		if c.bad {
-			faults = append(faults, &SettingError{Setting: c.setting, Err: errors.New(c.problem)})
+			problems = append(problems, &SettingError{Setting: c.setting, Err: errors.New(c.problem)})
 		}
 	}
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, defaultConcurrency)
@@ -160,7 +160,7 @@ func (cfg *ClientConfig) complete() (faults []error) {
 	if cfg.Redactor == nil {
 		cfg.Redactor = new(redact.Redactor)
 	}
-	return faults
+	return problems
 }
 
 func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {

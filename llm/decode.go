@@ -46,7 +46,7 @@ func joinParts(raw []byte, kinds ...string) string {
 	return strings.Join(texts, "") // of a single one no copy is made
 }
 
-// isRefusal reports whether a part of an answer, by its type and its member of that name, says that the model refused.
+// isRefusal reports whether a part of an answer, by its type and its member of that name, is a refusal of the model.
 func isRefusal(kind string, refusal []byte) bool { return kind == "refusal" && string(refusal) != `""` }
 
 // hasRefusal reports whether a list of parts has a refusal.
@@ -95,7 +95,7 @@ func firstElement(raw []byte) (first []byte, ok bool) {
 // isObject reports whether a member is there and is an object.
 func isObject(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
 
-// isError says whether a member is an error object that says anything. Gateways that write all members of a reply put
+// isError reports whether a member is an error object with content. Gateways that write all members of a reply put
 // an empty one beside a whole answer.
 func isError(raw []byte) bool {
 	if isObject(raw) {
@@ -172,5 +172,5 @@ func digits(raw []byte) (n int64, ok bool) {
 	return n, true
 }
 
-// blank says whether a reply holds nothing but white space.
+// blank reports whether a reply holds nothing but white space.
 func blank(s string) bool { return strings.TrimSpace(s) == "" }

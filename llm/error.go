@@ -8,7 +8,7 @@ import (
 	"github.com/llm-stage/stage/internal/excerpt"
 )
 
-// Class says what a failed attempt means for the next one.
+// Class is what a failed attempt means for the next one.
 type Class uint8
 
 // The zero Class belongs to success, and to an attempt that its caller
@@ -17,12 +17,12 @@ const (
 	// Capacity: the server has no room now. Slow down and try again, for as
 	// long as it takes.
 	Capacity Class = iota + 1
-	// Transient: the attempt failed by accident. Try again a bounded number of
+	// Transient: a passing failure. Try again a bounded number of
 	// times.
 	Transient
 	// Permanent: this row cannot succeed. Trying again changes nothing.
 	Permanent
-	// Fatal: no row can succeed until somebody fixes the account, key, model or
+	// Fatal: no row can succeed until someone fixes the account, key, model or
 	// address.
 	Fatal
 )
@@ -43,14 +43,14 @@ func (c Class) String() string {
 	return ""
 }
 
-// Origin says whose failure a transient or permanent error is: the request's own, or the world's.
+// Origin is where a transient or permanent error comes from: the request itself, or something else.
 type Origin uint8
 
 // The zero Origin is OfRequest.
 const (
 	// OfRequest: the provider answered about this very request.
 	OfRequest Origin = iota
-	// OfServer: the server is sick. It answered 5xx, HTML, a cut or an empty body, or not within the time-out.
+	// OfServer: the server is unhealthy. It answered 5xx, HTML, a cut or an empty body, or not within the time-out.
 	OfServer
 	// OfNetwork: no server was reached, or the connection broke before a byte of the reply: refused, no name, TLS cut,
 	// no connection within the time-out, reset.
@@ -102,24 +102,24 @@ type Error struct {
 	Class Class
 	// Reason is never empty in an error with a Class.
 	Reason Reason
-	// Origin says, with class Transient or Permanent, whose failure it is.
+	// Origin is, with class Transient or Permanent, where the error comes from.
 	Origin Origin
 	// Alike names, with class Transient or Permanent, an error that every request meets where the settings are wrong,
 	// the same name for the same verdict: "400 invalid_request_error unknown_parameter", "html",
-	// "malformed_response". At most 100 bytes, never any part of a message. Empty: settings are not to blame.
+	// "malformed_response". At most 100 bytes, never any part of a message. Empty: not caused by settings.
 	Alike string
-	// Code and Type are the provider's own words; empty: it gave none.
+	// Code and Type are the provider's own words; empty: none were sent.
 	Code, Type string
 	// RetryAfter is the least wait that the server asked for; 0: it asked for none.
 	RetryAfter time.Duration
-	// Remaining0 says that the server reported an exhausted limit, and Reset when it is
-	// filled again, counted from the reply.
+	// Remaining0 is set when the server reported an exhausted limit, and Reset is when that is
+	// replenished, counted from the reply.
 	Remaining0 bool
 	Reset      time.Duration
 	// Facts are the further members of the result's error object, by their JSON names.
 	// Values are nil, strings, numbers, []string or json.RawMessage.
 	Facts map[string]any
-	// Err says what happened. Never nil.
+	// Err is what happened. Never nil.
 	Err error
 }
 
@@ -142,7 +142,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// providerCode is the provider's narrowest word for the error.
+// providerCode is the provider's most specific code of the error.
 func (e *Error) providerCode() string {
 	if e.Code != "" {
 		return excerpt.Of(e.Code)

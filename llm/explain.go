@@ -25,7 +25,7 @@ var explanations = map[Reason]string{
 	ReasonContentFiltered:  "answer was stopped by the provider's content filter",
 }
 
-// explain says in one line what happened and what to change.
+// explain describes in one line what happened and what to change.
 func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 	if o.Fault == nil && (o.Finish == FinishUnfinished || o.Finish == FinishDeadEnd) && e.Reason == ReasonTruncated {
 		if r.FinishReason == "" {
@@ -90,7 +90,7 @@ func serverText(o *Outcome, title string) string {
 	return text
 }
 
-// advice says what to do about a fatal error.
+// advice is what to do about a fatal error.
 func advice(o *Outcome) string {
 	status := o.Status
 	if status/100 == 2 && o.Fault != nil {
@@ -131,7 +131,7 @@ func location(h http.Header) string {
 	return excerpt.Of(u.String())
 }
 
-// remedies say what to set in place of a member of the request that is not supported. There is no list of models
+// remedies are what to set in place of a member of the request that is not supported. There is no list of models
 // instead: it would be wrong with every release.
 var remedies = map[string]string{
 	"temperature":           "leave the temperature unset: the model takes none with these settings",
@@ -219,7 +219,7 @@ const finishBytes = 80
 // else.
 func topKeys(body []byte) []string {
 	var keys []string
-	if !jsonbytes.Valid(body) { // a wire format of somebody else's may call it malformed all the same
+	if !jsonbytes.Valid(body) { // a wire format of another package may call it malformed all the same
 		return nil
 	}
 	for key := range jsonbytes.Members(body) {

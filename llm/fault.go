@@ -29,18 +29,18 @@ type Fault struct {
 	Message string
 	// Unsupported is the member of the request that the model or the server does not take at all. Empty: none is named.
 	Unsupported string
-	// PerDay says that a quota of a day is used up (Gemini).
+	// PerDay means that a quota of a day is used up (Gemini).
 	PerDay bool
-	// Flagged says that the row's own text was refused by a moderator.
+	// Flagged means that the row's own text was refused by a moderator.
 	Flagged bool
-	// Oversized says that this one request exceeds what a rate limit ever admits.
+	// Oversized means that this one request exceeds what a rate limit ever admits.
 	Oversized bool
-	// SpendLimit says that the account has no credit or has reached a limit on
+	// SpendLimit means that the account has no credit or has reached a limit on
 	// spending that was set for it (Anthropic, Gemini, MiniMax, xAI).
 	SpendLimit bool
-	// Disabled says that the account itself was closed (Anthropic).
+	// Disabled means that the account itself was closed (Anthropic).
 	Disabled bool
-	// UnknownModel says that there is no such model (OpenRouter).
+	// UnknownModel means that there is no such model (OpenRouter).
 	UnknownModel bool
 	// RetryDelay is the wait that the object itself asks for (Gemini). 0: none.
 	RetryDelay time.Duration
@@ -280,7 +280,7 @@ func (f *Fault) readDetails(raw json.RawMessage) {
 }
 
 // Sentences. At times a provider answers two different things by one status,
-// type and code, and only its sentence tells them apart: so these sentences are
+// type and code, and only its sentence distinguishes them: so these sentences are
 // read, where status and type are theirs, and nothing else is.
 
 // disabled begins Anthropic's 400 for an organization that it has closed. Its

@@ -17,7 +17,7 @@ var _ Wire = GenerateContent{}
 
 // Path implements [Wire].
 func (GenerateContent) Path(model string) string {
-	if !strings.Contains(model, "/") { // else it says its kind: models/, tunedModels/
+	if !strings.Contains(model, "/") { // else it includes its kind: models/, tunedModels/
 		model = "models/" + model
 	}
 	return (&url.URL{Path: "/" + model}).EscapedPath() + ":generateContent"
@@ -40,19 +40,7 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, `}]},`...)
 	}
 	dst = append(dst, `"contents":[`...)
-	if r.Context != "" {
-		dst = appendContent(dst, "user", r.Context)
-		dst = append(dst, ',')
-	}
-	dst = appendContent(dst, "user", r.Prompt)
-	if r.Complaint != "" {
-		if r.Rejected != "" {
-			dst = append(dst, ',')
-			dst = appendContent(dst, "model", r.Rejected)
-		}
-		dst = append(dst, ',')
-		dst = appendContent(dst, "user", r.Complaint)
-	}
+	dst = appendTurns(dst, r, "model", appendContent)
 	dst = append(dst, ']')
 	if r.Temperature != nil || r.MaxTokens != nil || r.Schema != nil {
 		dst = append(dst, `,"generationConfig":{`...)
@@ -90,7 +78,7 @@ func appendContent(dst []byte, role, text string) []byte {
 // geminiReply is what matters of a reply, as far as it was reported.
 type geminiReply struct {
 	candidates, feedback, fault []byte
-	counted                     bool // there is a usage, whatever it says
+	counted                     bool // there is a usage, even an empty one
 	usage                       geminiUsage
 }
 

@@ -1,10 +1,10 @@
 // Package llm turns a row into one call of a language model and its reply into
 // a verdict.
 //
-// It has two parts that know nothing of each other: wire formats (pure translations between a [Request] and the JSON of
-// one family of servers), and one classifier, [Classify], which decides from status, typed fields and headers what a
+// It has two independent parts: wire formats (pure translations between a [Request] and the JSON of
+// one family of servers), and one classifier, which decides from status, typed fields and headers what a
 // failed attempt means. Only [Client] does input and output: one HTTP attempt per call, bounded in time and bytes, without
-// retries. Whether and when to try again is up to the caller, guided by [Error.Class]: package pool for rows, package
+// retries. Retrying is up to the caller, guided by [Error.Class]: package pool for rows, package
 // batch for many prompts at once. The prompt, and where the answer goes, are up to the packages below this one: template
 // renders prompts, row reads rows and writes results.
 //
@@ -21,7 +21,7 @@ import (
 	"github.com/llm-stage/stage/llm/schema"
 )
 
-// Request is one question in words that all wire formats share. Its zero value
+// Request is one question in terms that all wire formats share. Its zero value
 // sends an empty prompt to the client's own model. A Request is only read, never
 // kept.
 type Request struct {

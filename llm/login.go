@@ -29,8 +29,8 @@ type login struct {
 func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) error {
 	c.loginMu.Lock() // while the files are read, too: what was read first must not be stored last
 	defer c.loginMu.Unlock()
-	l, faults := readLogin(apiKey, extraHeaders)
-	err := errors.Join(faults...)
+	l, problems := readLogin(apiKey, extraHeaders)
+	err := errors.Join(problems...)
 	if err == nil {
 		err = c.use(l)
 	}
@@ -41,23 +41,23 @@ func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) error {
 }
 
 // readLogin reads and checks both secrets. Each error is a [*SettingError].
-func readLogin(apiKey, extraHeaders redact.Secret) (l *login, faults []error) {
+func readLogin(apiKey, extraHeaders redact.Secret) (l *login, problems []error) {
 	l = new(login)
 	var err error
 	if l.key, err = apiKey.Value(); err == nil {
 		err = ValidateAPIKey(l.key)
 	}
 	if err != nil {
-		faults = append(faults, &SettingError{Setting: "APIKey", Err: err})
+		problems = append(problems, &SettingError{Setting: "APIKey", Err: err})
 	}
 	text, err := extraHeaders.Value()
 	if err == nil {
 		l.extra, err = readHeaders(text)
 	}
 	if err != nil {
-		faults = append(faults, &SettingError{Setting: "ExtraHeaders", Err: err})
+		problems = append(problems, &SettingError{Setting: "ExtraHeaders", Err: err})
 	}
-	return l, faults
+	return l, problems
 }
 
 // use makes the headers of further calls. The lock is held.
@@ -93,7 +93,7 @@ func (c *Client) remember(l *login) {
 	secrets.Add(l.key)
 }
 
-// ValidateAPIKey says why a key cannot be sent as it is, mostly since something
+// ValidateAPIKey returns why a key cannot be sent as it is, mostly since something
 // of the file or variable that it is kept in was taken for a part of it. The
 // error does not repeat it. An empty key is fine.
 func ValidateAPIKey(key string) error {
@@ -173,7 +173,7 @@ func readHeaders(text string) (headers []header, err error) {
 	if !json.Valid(raw) || raw[jsonbytes.SkipSpace(raw, 0)] != '{' {
 		return nil, errors.New(`not a JSON object of strings: write it as {"Name": "value"}`)
 	}
-	var faults []error
+	var problems []error
 	for key, value := range jsonbytes.Members(raw) {
 		h := header{name: textproto.CanonicalMIMEHeaderKey(string(key))}
 		if value[0] == '"' {
@@ -189,14 +189,14 @@ func readHeaders(text string) (headers []header, err error) {
 		case h.value == "" || h.value != strings.TrimSpace(h.value) || strings.ContainsFunc(h.value, func(r rune) bool { return r < ' ' || r > '~' }):
 			err = fmt.Errorf("%s: the value is empty, begins or ends with a space, or is not printable ASCII", h.name)
 		case slices.ContainsFunc(headers, func(o header) bool { return o.name == h.name }):
-			err = fmt.Errorf("%s stands there twice", h.name)
+			err = fmt.Errorf("%s is given twice", h.name)
 		default:
 			headers = append(headers, h)
 			continue
 		}
-		faults = append(faults, err)
+		problems = append(problems, err)
 	}
-	return headers, errors.Join(faults...)
+	return headers, errors.Join(problems...)
 }
 
 // headerNameBytes are those that the name of a header may have.

@@ -59,7 +59,7 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 		dst = appendMessage(dst, "system", r.System)
 		dst = append(dst, ',')
 	}
-	dst = appendTurns(dst, r)
+	dst = appendTurns(dst, r, "assistant", appendMessage)
 	dst = append(dst, ']')
 	if r.Temperature != nil {
 		dst = append(dst, `,"temperature":`...)
@@ -87,24 +87,26 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-// appendTurns appends the messages after the system prompt as role and content.
-func appendTurns(dst []byte, r *Request) []byte {
+// appendTurns appends the messages after the system prompt, each as appendTurn writes it. model is the wire format's
+// name for the model's role.
+func appendTurns(dst []byte, r *Request, model string, appendTurn func(dst []byte, role, text string) []byte) []byte {
 	if r.Context != "" {
-		dst = appendMessage(dst, "user", r.Context)
+		dst = appendTurn(dst, "user", r.Context)
 		dst = append(dst, ',')
 	}
-	dst = appendMessage(dst, "user", r.Prompt)
+	dst = appendTurn(dst, "user", r.Prompt)
 	if r.Complaint != "" {
 		if r.Rejected != "" {
 			dst = append(dst, ',')
-			dst = appendMessage(dst, "assistant", r.Rejected)
+			dst = appendTurn(dst, model, r.Rejected)
 		}
 		dst = append(dst, ',')
-		dst = appendMessage(dst, "user", r.Complaint)
+		dst = appendTurn(dst, "user", r.Complaint)
 	}
 	return dst
 }
 
+// appendMessage appends one message as role and content.
 func appendMessage(dst []byte, role, content string) []byte {
 	dst = append(dst, `{"role":"`...)
 	dst = append(dst, role...)
@@ -218,7 +220,7 @@ var chatEnds = map[string]Finish{
 	"refusal": FinishRefusal, // Anthropic
 }
 
-// end says how the answer ended, and the finish reason that says so. Some servers say "stop" of an answer that calls a
+// end returns how the answer ended, and the finish reason for it. Some servers say "stop" of an answer that calls a
 // tool.
 func (c *chatChoice) end() (Finish, string) {
 	end, reason := c.reported()
@@ -245,7 +247,7 @@ func (c *chatChoice) reported() (end Finish, reason string) {
 	// Gateways turn reasons that they do not know into "stop".
 	for _, native := range [...]string{c.native, c.own} {
 		for _, ends := range [...]map[string]Finish{geminiEnds, messagesEnds} {
-			// tool_use says nothing: gateways use a tool to get JSON from Anthropic's older models.
+			// tool_use is no evidence: gateways use a tool to get JSON from Anthropic's older models.
 			if end = ends[native]; end != FinishStop && native != "tool_use" {
 				return end, native
 			}
@@ -254,7 +256,7 @@ func (c *chatChoice) reported() (end Finish, reason string) {
 	return FinishStop, c.finish
 }
 
-// cut reports whether a finish reason says that there is no whole answer.
+// cut reports whether by its finish reason the answer is incomplete.
 func (c *chatChoice) cut() bool {
 	end, _ := c.end()
 	return end != FinishStop && c.finish != ""
@@ -286,7 +288,7 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 		choice.finish == "insufficient_system_resource": // DeepSeek
 		o.Fault = &Fault{Code: choice.finish}
 	case !choice.answered && !choice.cut():
-		// Gemini's compatible address leaves the message out of what it has filtered; anybody else has no reason to.
+		// Gemini's compatible address leaves the message out of what it has filtered; no other server has a reason to.
 		o.Form = FormMalformed
 		return
 	}

@@ -160,7 +160,7 @@ func appendShape(dst []byte, key string, value []byte) []byte {
 // ErrStreaming refuses an extra body that asks for a streamed reply.
 var ErrStreaming = errors.New(`extra body: "stream" is not supported; remove it`)
 
-// ExtraBodyError refuses a member of an extra body that would replace what the request itself says, or ask for a reply
+// ExtraBodyError refuses a member of an extra body that would replace a member of the request itself, or request a reply
 // that cannot be read.
 type ExtraBodyError struct {
 	// Member is the name as given; those of nested objects are joined by dots.

@@ -38,9 +38,9 @@ type Provider struct {
 	BaseURL string
 	// Model is called where no model is set. Empty: one must be.
 	Model string
-	// Keyless says that it takes no key, whatever the address.
+	// Keyless means that it takes no key, whatever the address.
 	Keyless bool
-	// Compatible says that others serve the same wire format, often without a key.
+	// Compatible means that others serve the same wire format, often without a key.
 	Compatible bool
 	// BatchRPM is how many calls a minute a batch makes at most. 0: no limit.
 	BatchRPM int
@@ -143,9 +143,9 @@ func (p *Provider) needsKey(address string) bool {
 	return !p.Keyless && (address == "" || p.BaseURL == "")
 }
 
-// SchemaNote says in one line how the provider may enforce less than the whole schema, and where the schema first leaves
-// what the provider accepts. It is "" where the provider enforces all of it, and for [Mock]. A server that is compatible
-// with OpenAI may enforce more than OpenAI. Replies are validated in any case.
+// SchemaNote describes in one line how the provider may enforce less than the whole schema, and where the schema first
+// leaves what the provider accepts. It is "" where the provider enforces all of it, and for [Mock]. A server that is
+// compatible with OpenAI may enforce more than OpenAI. Replies are validated in any case.
 func (p *Provider) SchemaNote(s *schema.Schema) string { return s.Note(p.dialect) }
 
 // ProviderConfig configures a client for one of the providers known by name.
@@ -179,17 +179,17 @@ type ProviderConfig struct {
 }
 
 // NewProvider makes a client for a provider known by name. "mock" speaks
-// [ChatCompletions] to the base URL, where package llmtest serves. Its errors
-// are all the faults of name and cfg, each a [*SettingError] that names the
-// field of cfg (or "Provider"), joined.
+// [ChatCompletions] to the base URL, where package llmtest serves. Its error
+// joins all problems of name and cfg, each a [*SettingError] that names the field
+// of cfg (or "Provider").
 func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	p, ok := LookupProvider(name)
 	if !ok {
 		return nil, &SettingError{Setting: "Provider", Err: fmt.Errorf("%q is unknown; use one of %s", name, strings.Join(Providers(), ", "))}
 	}
-	var faults []error
+	var problems []error
 	if !cfg.APIKey.IsSet() && p.needsKey(cfg.BaseURL) {
-		faults = append(faults, &SettingError{Setting: "APIKey", Err: errors.New("missing; " + name + " needs one")})
+		problems = append(problems, &SettingError{Setting: "APIKey", Err: errors.New("missing; " + name + " needs one")})
 	}
 	cfg.BaseURL = cmp.Or(cfg.BaseURL, p.BaseURL)
 	cfg.Model = cmp.Or(cfg.Model, p.Model)
@@ -213,13 +213,13 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 			_, err = rootCAs(pem)
 		}
 		if err != nil {
-			faults = append(faults, &SettingError{Setting: "CAFile", Err: err})
+			problems = append(problems, &SettingError{Setting: "CAFile", Err: err})
 		} else {
 			client.CAPEM = pem
 		}
 	}
 	c, err := NewClient(client)
-	if err := errors.Join(append(faults, err)...); err != nil {
+	if err := errors.Join(append(problems, err)...); err != nil {
 		return nil, err
 	}
 	return c, nil

@@ -114,7 +114,7 @@ func TestEveryWrongSettingIsNamedAtOnce(t *testing.T) {
 			got := settings(err)
 			slices.Sort(got)
 			if !slices.Equal(got, tt.want) {
-				t.Errorf("faults of %v, want %v: %v", got, tt.want, err)
+				t.Errorf("problems of %v, want %v: %v", got, tt.want, err)
 			}
 			if err != nil && (strings.Contains(err.Error(), "p4ssword") || strings.Contains(err.Error(), "a b")) {
 				t.Errorf("a credential is in %q", err)

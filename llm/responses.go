@@ -33,7 +33,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 		dst = jsonbytes.AppendString(dst, r.System)
 	}
 	dst = append(dst, `,"input":[`...)
-	dst = appendTurns(dst, r)
+	dst = appendTurns(dst, r, "assistant", appendMessage)
 	dst = append(dst, `],"store":false`...)
 	if r.Temperature != nil {
 		dst = append(dst, `,"temperature":`...)

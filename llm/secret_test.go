@@ -125,7 +125,7 @@ func TestKeyIsInNoAnswer(t *testing.T) {
 	}
 }
 
-// TestKeyOfDigitsIsNowhere has a key that is a number of the reply, too, and stands where a fact or an error is cut.
+// TestKeyOfDigitsIsNowhere has a key that is a number of the reply, too, and is where a fact or an error is cut.
 func TestKeyOfDigitsIsNowhere(t *testing.T) {
 	const key = "31415926535897932384"
 	filler := strings.Repeat("x", 490)
@@ -198,7 +198,7 @@ func TestKeysThatNoServerTakesAreNamed(t *testing.T) {
 	} {
 		err := llm.ValidateAPIKey(key)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret)) {
-			t.Errorf("%q: got %v, want one that says %q", key, err, want)
+			t.Errorf("%q: got %v, want one with %q", key, err, want)
 		}
 	}
 }
@@ -263,15 +263,15 @@ func TestACredentialMovesBetweenHeaderAndKeyInOneStep(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		for _, tt := range []struct{ key, headers, fault, want string }{
+		for _, tt := range []struct{ key, headers, problem, want string }{
 			{"sk-key", `{"x-gateway":"one"}`, "", "Bearer sk-key one"},
 			{"sk-other", inHeader, "ExtraHeaders: Authorization carries the API key already; remove it, or set no API key", "Bearer sk-key one"},
 			{"sk other", `{"x-gateway":2}`, "APIKey: holds white space or control characters; remove them\nExtraHeaders: X-Gateway: the value is not a string", "Bearer sk-key one"},
 			{"", inHeader, "", "Bearer in-the-header "},
 		} {
 			err := client.SetLogin(redact.NewSecret(tt.key), redact.NewSecret(tt.headers))
-			if (err != nil || tt.fault != "") && fmt.Sprint(err) != tt.fault {
-				t.Errorf("key %s, headers %s: got %v, want %s", tt.key, tt.headers, err, tt.fault)
+			if (err != nil || tt.problem != "") && fmt.Sprint(err) != tt.problem {
+				t.Errorf("key %s, headers %s: got %v, want %s", tt.key, tt.headers, err, tt.problem)
 			}
 			if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
 				t.Fatal(e)
@@ -295,12 +295,12 @@ func TestExtraHeadersThatCannotBeSentAreNamed(t *testing.T) {
 		`{"x":1}`:                "X: the value is not a string",
 		`{"x":"hidden\nhidden"}`: "X: the value is empty",
 		`{"x":" hidden"}`:        "X: the value is empty",
-		`{"x":"h","X":"hidden"}`: "X stands there twice",
+		`{"x":"h","X":"hidden"}`: "X is given twice",
 		`{"te":"h","x":"ü"}`:     "Te is set by the client itself; remove it\nX: the value",
 	} {
 		err := llm.ValidateExtraHeaders(text)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden")) {
-			t.Errorf("%s: got %v, want one that says %q", text, err, want)
+			t.Errorf("%s: got %v, want one with %q", text, err, want)
 		}
 	}
 }

@@ -17,7 +17,7 @@ func ValidateReply(s *schema.Schema, text string) (json.RawMessage, error) {
 	return value, nil
 }
 
-// Complaint returns what to tell the model after [ValidateReply] returned err, for [Request.Complaint].
+// Complaint returns the message to the model after [ValidateReply] returned err, for [Request.Complaint].
 func Complaint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		err = e.Err

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// maxWait bounds every wait that a server asks for. A row that waits holds up
+// maxWait bounds every wait that a server asks for. A row that waits blocks
 // the results behind it, and a header may be wrong: a clock that is off, a
 // proxy's fixed day. So the server is called again after an hour at the latest.
 // Where it meant a whole day, as quotas of a day do, that costs one refused
 // call an hour.
 const maxWait = time.Hour
 
-// Wait is what a server told about when to come back. Every duration counts
+// Wait is what a server reported about when to retry. Every duration counts
 // from the moment the reply came, lies in (0, 1h], and is 0 when not reported: a
 // longer wait counts as an hour, after which the server may ask for another.
 type Wait struct {
 	// RetryAfter is the least wait before any further attempt.
 	RetryAfter time.Duration
-	// Remaining0 says that a limit is exhausted, Reset when there is room again
+	// Remaining0 is set when a limit is exhausted, Reset when there is room again
 	// (0: not reported): after RetryAfter, where that is sooner than when all
 	// exhausted limits are as full as they can be, which is what most servers
-	// tell in their reset headers.
+	// report in their reset headers.
 	Remaining0 bool
 	Reset      time.Duration
 }
@@ -105,8 +105,8 @@ func (w *Wait) settle() {
 	}
 }
 
-// limitHeaders returns the pair of headers that tell of one limit, if name is
-// the one that says how much remains of it:
+// limitHeaders returns the pair of headers about one limit, if name is
+// the one with how much remains of it:
 //
 //	X-Ratelimit-Remaining, X-Ratelimit-Remaining-Requests   (OpenAI and most others)
 //	Anthropic-Ratelimit-Requests-Remaining                   (Anthropic)
@@ -162,7 +162,7 @@ func parseDelay(s string, clock time.Time) time.Duration {
 }
 
 // bounded turns seconds into a duration in (0, maxWait], or 0. Infinity is no
-// wait that a server means: it comes of a division by zero.
+// wait that a server means: it comes from a division by zero.
 func bounded(seconds float64) time.Duration {
 	if math.IsNaN(seconds) || math.IsInf(seconds, 0) || seconds <= 0 {
 		return 0

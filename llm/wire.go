@@ -28,7 +28,7 @@ type Wire interface {
 // ParseReply translates one HTTP reply and judges it. The error is nil or an
 // [*Error] without Provider. The Reply is nil unless the status is 2xx; beside
 // an error it holds what could be read, such as the usage of a refused answer,
-// which was paid all the same. body is not kept. ParseReply is pure: now is when
+// which is billed all the same. body is not kept. ParseReply is pure: now is when
 // the reply came, from which waits count.
 func ParseReply(w Wire, k Known, now time.Time, status int, h http.Header, body []byte) (*Reply, error) {
 	o := Outcome{Status: status, Header: h, Known: k}
@@ -73,8 +73,8 @@ func readReply(w Wire, body []byte, r *Reply, o *Outcome) {
 	w.ReadReply(body, r, o)
 }
 
-// setWait notes what the server reported about when to come back: its headers,
-// then what its error object says in their place.
+// setWait notes what the server reported about when to retry: its headers,
+// then what its error object holds in their place.
 func (e *Error) setWait(o *Outcome, now time.Time) {
 	wait := ParseWait(o.Header, now)
 	if f := o.Fault; f != nil {

@@ -17,8 +17,8 @@ const (
 
 // words holds what the documented codes and types of providers mean where that
 // is more than their status says, or where they come inside a 200. One table
-// serves all providers: the words that mean something else at another are told
-// apart before, as dashScopeLimit and errorType do. Numbers are not in it.
+// serves all providers: the words that mean something else at another are handled
+// before, as dashScopeLimit and errorType do. Numbers are not in it.
 var words = map[string]meaning{
 	// No room now.
 	"slow_down":                    meansCapacity, // OpenAI, 429 and 503
@@ -62,7 +62,7 @@ var words = map[string]meaning{
 	"misalignment_policy_violation":  meansFiltered, // OpenAI, 403, and not about the key
 	"image_content_policy_violation": meansFiltered, // OpenAI, in a failed response
 
-	// Nobody's row will succeed.
+	// No row will succeed.
 	"insufficient_quota":                meansFatal, // OpenAI, 429; DashScope's is left out by dashScopeLimit
 	"credit_balance_exhausted":          meansFatal, // OpenAI, 429
 	"organization_spend_limit_exceeded": meansFatal, // OpenAI, 429

@@ -3,8 +3,6 @@ package llmtest
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,19 +56,19 @@ func ParseSchedule(s string) ([]Phase, error) {
 		return nil, nil
 	}
 	var phases []Phase
-	var faults []error
+	var problems []error
 	for part := range strings.SplitSeq(s, ",") {
 		part = strings.TrimSpace(part)
 		rate, length, _ := strings.Cut(part, ":")
 		r, rateErr := strconv.ParseFloat(rate, 64)
 		d, durationErr := time.ParseDuration(length)
 		if rateErr != nil || durationErr != nil || !(r >= 0) || d <= 0 {
-			faults = append(faults, fmt.Errorf("schedule: phase %q; write RATE:DURATION, such as 20:60s", part))
+			problems = append(problems, fmt.Errorf("schedule: phase %q; write RATE:DURATION, such as 20:60s", part))
 			continue
 		}
 		phases = append(phases, Phase{Rate: r, For: d})
 	}
-	if err := errors.Join(faults...); err != nil {
+	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
 	return phases, nil
@@ -83,33 +81,24 @@ func ParseErrors(s string) (map[int]float64, error) {
 	if strings.TrimSpace(s) == "" {
 		return shares, nil
 	}
-	var faults []error
+	var problems []error
 	for part := range strings.SplitSeq(s, ",") {
 		part = strings.TrimSpace(part)
 		status, share, _ := strings.Cut(part, "=")
 		n, statusErr := strconv.Atoi(status)
 		f, shareErr := strconv.ParseFloat(share, 64)
 		if statusErr != nil || shareErr != nil {
-			faults = append(faults, fmt.Errorf("errors: %q; write STATUS=SHARE, such as 429=.2", part))
+			problems = append(problems, fmt.Errorf("errors: %q; write STATUS=SHARE, such as 429=.2", part))
 			continue
 		}
 		if _, ok := shares[n]; ok {
-			faults = append(faults, fmt.Errorf("errors: status %d twice", n))
+			problems = append(problems, fmt.Errorf("errors: status %d twice", n))
 		}
 		shares[n] = f
 	}
-	faults = append(faults, (&Config{Errors: shares}).validate())
-	if err := errors.Join(faults...); err != nil {
+	problems = append(problems, (&Config{Errors: shares}).validate())
+	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
 	return shares, nil
-}
-
-// FormatErrors is the inverse of [ParseErrors], in order of status.
-func FormatErrors(shares map[int]float64) string {
-	var parts []string
-	for _, status := range slices.Sorted(maps.Keys(shares)) {
-		parts = append(parts, fmt.Sprintf("%d=%v", status, shares[status]))
-	}
-	return strings.Join(parts, ",")
 }

@@ -29,7 +29,7 @@ import (
 	"time"
 )
 
-// Config says how a [Server] behaves. Its zero value admits every call and
+// Config is how a [Server] behaves. Its zero value admits every call and
 // answers at once.
 type Config struct {
 	// Rate is how many calls a second are admitted; the others get a 429.
@@ -54,7 +54,7 @@ type Config struct {
 	// Seed chooses latencies and errors: equal seeds give equal sequences, by
 	// order of arrival.
 	Seed uint64
-	// Script, if set, is asked first about every call. Nil from it leaves the
+	// Script, if set, is called first for every call. Nil from it leaves the
 	// call to the rest of Config.
 	Script func(Call) *Step
 }
@@ -108,7 +108,7 @@ type Stats struct {
 // Rejected counts the calls refused for want of room.
 func (s Stats) Rejected() int64 { return s.RateLimited + s.TooConcurrent }
 
-// New makes a server. The error names every fault of cfg.
+// New makes a server. The error names all that is wrong with cfg.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -130,10 +130,10 @@ func New(cfg Config) (*Server, error) {
 }
 
 func (c *Config) validate() error {
-	var faults []error
+	var problems []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
-			faults = append(faults, fmt.Errorf(format, args...))
+			problems = append(problems, fmt.Errorf(format, args...))
 		}
 	}
 	check(c.Rate >= 0 && !math.IsInf(c.Rate, 0), "rate %v: want a number from 0", c.Rate)
@@ -153,7 +153,7 @@ func (c *Config) validate() error {
 		sum += share
 	}
 	check(sum <= 1+1e-9, "errors: the shares add up to %v: want at most 1", sum)
-	return errors.Join(faults...)
+	return errors.Join(problems...)
 }
 
 // Stats returns the counts so far.
@@ -319,7 +319,7 @@ func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	_, _ = w.Write(body) // the client is gone: nothing to do
 }
 
-// sleep waits for d and says whether ctx lasted as long.
+// sleep waits for d and reports whether ctx lasted as long.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

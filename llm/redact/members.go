@@ -62,7 +62,7 @@ func (r *Redactor) addMember(value string, s secrecy) {
 // credentialBytes is the least length of a credential whose member's name leaves open whether it is one.
 const credentialBytes = 16
 
-// secrecy is what the name of a member says of its value.
+// secrecy is what the name of a member implies about its value.
 type secrecy int
 
 const (

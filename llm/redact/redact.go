@@ -21,7 +21,7 @@ import (
 //
 // A secret of 8 bytes or more is found anywhere. A shorter one is found as a word only, not next to a letter or digit,
 // and encoded only where its encoding has 8 characters or more. Words that are given as a key to servers that need none,
-// such as "none" and "ollama", are no secrets, as they may stand in any answer.
+// such as "none" and "ollama", are no secrets, as they may occur in any answer.
 //
 // The zero Redactor, and a nil one, know no secret. It is safe for concurrent use, but must not be copied.
 type Redactor struct {
@@ -146,7 +146,7 @@ func (r *Redactor) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "redac
 
 // placeholders are what people give as a key where none is needed, in lower case: the words of vLLM's (EMPTY), LM
 // Studio's (lm-studio), llama.cpp's (sk-no-key-required, no-key), Ollama's (ollama) and LiteLLM's (sk-1234, anything)
-// own examples, and those that stand for nothing elsewhere.
+// own examples, and those that are placeholders elsewhere.
 var placeholders = strings.Fields(`
 	123 1234 12345 123456 12345678 abc anon anonymous any anything anthropic api-key api_key apikey azure bearer default
 	demo dummy dummy-key empty example fake fake-key false foo gemini key koboldcpp litellm llama llama-cpp llama.cpp
@@ -155,7 +155,7 @@ var placeholders = strings.Fields(`
 	sk-1234 sk-dummy sk-no-key-required sk-none sk-test sk-xxx sk-xxxx something test test-key testing token true undefined
 	unset unused vllm whatever xx xxx xxxx xxxxx xxxxxx xxxxxxxx your-api-key`)
 
-// isPlaceholder says whether a key protects nothing: a single character neither does.
+// isPlaceholder reports whether a key protects nothing: a single character neither does.
 func isPlaceholder(secret string) bool {
 	return len(secret) == 1 || slices.Contains(placeholders, strings.ToLower(secret))
 }
@@ -219,13 +219,13 @@ func (n *needles) addGrams(s *needle) {
 	}
 }
 
-// suspects says whether b may hold a secret. It is quick, as nearly every text holds none.
+// suspects reports whether b may hold a secret. It is quick, as nearly every text holds none.
 func (n *needles) suspects(b []byte) bool {
 	if n.stride == 0 {
 		return true
 	}
 	for i := n.stride - 1; i+2 < len(b); i += n.stride {
-		if g := gram(b[i], b[i+1], b[i+2]); n.grams[g/64]>>(g%64)&1 != 0 && n.standsNear(b, i) {
+		if g := gram(b[i], b[i+1], b[i+2]); n.grams[g/64]>>(g%64)&1 != 0 && n.occursNear(b, i) {
 			return true
 		}
 	}
@@ -252,11 +252,11 @@ func (n *needles) suspects(b []byte) bool {
 	return false
 }
 
-// standsNear says whether a needle stands in b as it is, its first grams at i.
-func (n *needles) standsNear(b []byte, i int) bool {
+// occursNear reports whether a needle occurs in b unescaped, its first grams at i.
+func (n *needles) occursNear(b []byte, i int) bool {
 	for at := max(0, i-n.stride+1); at <= i; at++ {
 		for _, s := range n.begin[b[at]] {
-			if s.stands(b[at:]) {
+			if s.isPrefixOf(b[at:]) {
 				return true
 			}
 		}
@@ -332,7 +332,7 @@ func (n *needles) beginning(b []byte) int {
 // URLSecrets returns the credentials in an address, for [Redactor.AddValue]:
 // the password, or the user where there is none, as written and unescaped, and
 // the user together with the password. Of a text that is no valid address it is
-// what stands before the @.
+// what precedes the @.
 func URLSecrets(address string) []string {
 	_, rest, found := strings.Cut(address, "://")
 	if !found {

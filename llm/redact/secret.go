@@ -16,7 +16,7 @@ const secretBytesMax = 64 << 10
 
 // Secret is a password or key, given as a value or as the path of a file that
 // holds it. However it is printed, logged or marshalled, also as a field of
-// something else, it says only whether it is set. The zero Secret is not set.
+// something else, it shows only whether it is set. The zero Secret is not set.
 // Safe for concurrent use.
 type Secret struct {
 	// A pointer: in an unexported field of another struct, package fmt calls no
@@ -44,7 +44,7 @@ func (s *Secret) EnvDecode(text string) error {
 	return nil
 }
 
-// IsSet says whether there is a secret, without reading its file.
+// IsSet reports whether there is a secret, without reading its file.
 func (s Secret) IsSet() bool { return s.value != nil || s.path != "" }
 
 // Value returns the secret, "" when it is not set. A secret in a file is read
@@ -77,7 +77,7 @@ func (s Secret) Value() (string, error) {
 	return string(text), nil
 }
 
-// String says whether the secret is set.
+// String reports whether the secret is set.
 func (s Secret) String() string {
 	if s.IsSet() {
 		return "(set)"
@@ -85,14 +85,14 @@ func (s Secret) String() string {
 	return "(not set)"
 }
 
-// Format implements [fmt.Formatter]: it says what String says, whatever the verb.
+// Format implements [fmt.Formatter]: it writes what String returns, whatever the verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) } // f keeps the error
 
-// GoString says what String says.
+// GoString returns what String returns.
 func (s Secret) GoString() string { return s.String() }
 
-// LogValue says what String says.
+// LogValue returns what String returns.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText says what String says, to encoding/json and others.
+// MarshalText returns what String returns, to encoding/json and others.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

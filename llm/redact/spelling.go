@@ -8,7 +8,7 @@ import (
 
 // needle is one way to encode a secret, each character of which may be escaped besides.
 type needle struct {
-	plain []byte // as it stands where nothing is escaped
+	plain []byte // as it is spelt where nothing is escaped
 	text  []byte // plain without its escapes: an escape in a secret is read like one in the text
 	code  code
 	word  bool // found as a word only
@@ -69,8 +69,8 @@ func (s *needle) variants(c byte) []byte {
 	return []byte{c}
 }
 
-// stands says whether b begins with the needle, nothing escaped.
-func (s *needle) stands(b []byte) bool {
+// isPrefixOf reports whether b begins with the needle, nothing escaped.
+func (s *needle) isPrefixOf(b []byte) bool {
 	if len(b) < len(s.plain) {
 		return false
 	}
@@ -85,7 +85,7 @@ func (s *needle) stands(b []byte) bool {
 // match returns where the needle ends that begins at i with the character c, as it is or with escapes; -1: none does.
 func (s *needle) match(b []byte, i int, c byte) (end int) {
 	end = -1
-	if s.stands(b[i:]) {
+	if s.isPrefixOf(b[i:]) {
 		end = i + len(s.plain)
 	} else if s.same(c) == s.text[0] {
 		if at, found := s.follow(b, i); found == len(s.text) {
@@ -110,7 +110,7 @@ func (s *needle) follow(b []byte, i int) (at, found int) {
 	return i, found
 }
 
-// begun says whether b ends within a needle that begins at i.
+// begun reports whether b ends within a needle that begins at i.
 func (s *needle) begun(b []byte, i int) bool {
 	at, found := s.follow(b, i)
 	return at == len(b) && found >= cutBytes || len(b)-i < len(s.plain) && bytes.HasPrefix(s.plain, b[i:])
@@ -152,7 +152,7 @@ func sizeBefore(b []byte, i int) int {
 	return 1
 }
 
-// startsWord says whether no letter or digit stands before i.
+// startsWord reports whether no letter or digit precedes i.
 func startsWord(b []byte, i int) bool { return i == 0 || !alphanumeric(charAt(b, i-sizeBefore(b, i))) }
 
 func charAt(b []byte, i int) byte {
@@ -239,7 +239,7 @@ func backslashed(b []byte, i, deep int) (c byte, size int) {
 	return c, at + 1 + n - i
 }
 
-// beyondASCII says whether b begins with the JSON escape of a character that no secret holds.
+// beyondASCII reports whether b begins with the JSON escape of a character that no secret holds.
 func beyondASCII(b []byte) bool {
 	return len(b) >= len(`\u0000`) && b[0] == '\\' && b[1] == 'u' &&
 		hexValue(b[2])<<12|hexValue(b[3])<<8|hexValue(b[4])<<4|hexValue(b[5]) > 0x7f // negative where one is no digit

@@ -20,7 +20,7 @@ type Format struct {
 	answer, usage, templateHash, variablesHash, provenance, failure []byte
 }
 
-// Provenance says where the prompts of a stage come from: the SHA-256 of the template and of the lookup, and their paths
+// Provenance is where the prompts of a stage come from: the SHA-256 of the template and of the lookup, and their paths
 // as configured. A string that is empty is null in the result.
 type Provenance struct {
 	TemplateHash, TemplateSource string
@@ -28,7 +28,7 @@ type Provenance struct {
 }
 
 // NewFormat prepares the fields of a stage whose reply goes into field (F in what
-// follows) and whose prompts come from where from says. It fails when field is empty or no UTF-8.
+// follows) and whose prompts have the provenance from. It fails when field is empty or no UTF-8.
 func NewFormat(field string, from Provenance) (*Format, error) {
 	if field == "" || !utf8.ValidString(field) {
 		return nil, fmt.Errorf("response field %q: must be a name in UTF-8", field)
@@ -75,7 +75,7 @@ type Answer struct {
 // AppendSuccess appends the body of a successful result: the row's own object and then,
 // in this order, F, F_usage, F_template_hash, F_variables_hash, F_template_source,
 // F_lookup_hash, F_lookup_source and F_model. Members of these names that the row came
-// with are replaced, wherever they stand and however their names are escaped, and an
+// with are replaced, wherever they are and however their names are escaped, and an
 // F_error of an earlier run is taken out.
 func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	const fixed = 600 // keys and hashes, roughly
@@ -135,7 +135,7 @@ func (f *Format) appendRow(dst []byte, row *Row, replaced func(suffix []byte) bo
 	return dst
 }
 
-// suffix returns what stands behind F in the name of a member that begins with F.
+// suffix returns what follows F in the name of a member that begins with F.
 func (f *Format) suffix(row *Row, m *jsonbytes.Member) (suffix []byte, ok bool) {
 	key := row.name(m)
 	if len(key) < len(f.field) || string(key[:len(f.field)]) != f.field {

@@ -23,7 +23,7 @@ type Schema struct {
 // Parse compiles a JSON Schema (draft 2020-12 unless "$schema" says
 // otherwise). References reach no further than the schema itself: nothing is
 // read from files or the network. A pattern may be any of ECMA-262. Errors start
-// with name, which says where the source came from.
+// with name, which is where the source came from.
 func Parse(source []byte, name string) (*Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Schema) Source() json.RawMessage { return s.source }
 // returns the value as compact JSON. A Markdown fence around it is removed.
 // Patterns that need to backtrack, such as those with a lookahead, may take a
 // second in all: a reply that takes longer does not satisfy the schema. The
-// error says in one line what is wrong.
+// error describes in one line what is wrong.
 func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	text = unfence(text)
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
@@ -70,7 +70,7 @@ func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	}
 	if err := s.patterns.validate(s.compiled, value); err != nil {
 		findings := err.Error()
-		if _, rest, ok := strings.Cut(findings, "\n"); ok { // the first line names the schema's address, which nobody knows
+		if _, rest, ok := strings.Cut(findings, "\n"); ok { // the first line names the schema's address, which no user knows
 			findings = rest
 		}
 		return nil, errors.New("reply does not satisfy the schema: " + excerpt.Of(oneLine(findings)))
@@ -82,8 +82,8 @@ func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	return compact.Bytes(), nil
 }
 
-// Note says in one line how a provider that accepts this dialect may enforce less than the whole schema, and where the
-// schema first leaves what it accepts. It is "" where the provider enforces all of it, and for the zero Dialect.
+// Note describes in one line how a provider that accepts this dialect may enforce less than the whole schema, and where
+// the schema first leaves what it accepts. It is "" where the provider enforces all of it, and for the zero Dialect.
 func (s *Schema) Note(d Dialect) string {
 	if d == GeminiOutput && s.Within(d) {
 		d = geminiEnforced
@@ -95,7 +95,7 @@ func (s *Schema) Note(d Dialect) string {
 	return n.how + ": " + excerpt.Of(oneLine(s.outside[d])) + ", " + n.subset + "; replies are validated here all the same"
 }
 
-// dialectNotes say what becomes of a schema outside of a dialect, and what it is outside of.
+// dialectNotes describe what becomes of a schema outside of a dialect, and what it is outside of.
 var dialectNotes = map[Dialect]struct{ how, subset string }{
 	OpenAIStrict:    {"sent without strict", "outside OpenAI's strict mode"},
 	AzureStrict:     {"sent without strict", "outside Azure OpenAI's strict mode"},

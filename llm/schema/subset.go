@@ -28,7 +28,7 @@ const (
 	refusing        = constrained | GeminiOutput
 )
 
-// schemaKeywords says who knows a keyword. Gemini knows annotations in the
+// schemaKeywords lists which dialects know a keyword. Gemini knows annotations in the
 // sense that ignoring them changes nothing.
 var schemaKeywords = map[string]Dialect{
 	"$schema": everyone, "$defs": everyone, "definitions": everyone, "$ref": everyone, "title": everyone,
@@ -45,7 +45,7 @@ var schemaKeywords = map[string]Dialect{
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
 }
 
-// keywordTypes says of which types a keyword speaks. JSON Schema lets it stand beside others, without a meaning; the
+// keywordTypes lists the types that a keyword applies to. JSON Schema allows it beside others, without a meaning; the
 // providers list what they accept by type.
 var keywordTypes = map[string][]string{
 	"minimum": {"number", "integer"}, "maximum": {"number", "integer"}, "multipleOf": {"number", "integer"},
@@ -55,7 +55,7 @@ var keywordTypes = map[string][]string{
 	"properties": {"object"}, "required": {"object"}, "additionalProperties": {"object"},
 }
 
-// schemaFormats says the same of formats. Azure knows none.
+// schemaFormats lists the same for formats. Azure knows none.
 var schemaFormats = map[string]Dialect{
 	"date-time": everyone &^ AzureStrict, "time": everyone &^ AzureStrict, "date": everyone &^ AzureStrict,
 	"duration": constrained &^ AzureStrict, "email": constrained &^ AzureStrict, "hostname": constrained &^ AzureStrict,
