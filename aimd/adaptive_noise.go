@@ -25,7 +25,7 @@ const (
 	baseFirst = 0.05
 	// The loss counts as too high when it exceeds the base by so many standard deviations of the loss.
 	baseSigmas = 6.0
-	// A refusal counts at least once in this time, so that the base loss is measured anew.
+	// A refusal counts at least once in this time, so that the base loss is measured again.
 	noiseCheckSec = 120.0
 )
 

@@ -94,7 +94,7 @@ func checkHash(t interface {
 	}
 }
 
-// unescapeSeparators takes back the two escapes that encoding/json cannot be told to omit.
+// unescapeSeparators takes back the two escapes that encoding/json always writes.
 func unescapeSeparators(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
