@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// dashboardFiles are the page and all that it loads. The chart library is uPlot 1.6.32 (MIT, its licence beside it), from
-// the npm package uplot, unchanged.
+// pageFiles are the page and all that it loads. The chart library is uPlot 1.6.32 (MIT, licence included), from the npm
+// package uplot, unchanged.
 //
 //go:embed page
-var dashboardFiles embed.FS
+var pageFiles embed.FS
 
-// dashboardPolicy lets the page load its own files and ask its own server, and nothing else: no inline script or style, no
+// pagePolicy lets the page load its own files and connect to its own server, and nothing else: no inline script or style, no
 // other host, no frame, no form.
-const dashboardPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// newDashboard serves the page at / and its files below.
-func newDashboard() http.Handler {
-	files, err := fs.Sub(dashboardFiles, "page")
+// newPage returns a handler of the page at / and its files below.
+func newPage() http.Handler {
+	files, err := fs.Sub(pageFiles, "page")
 	if err != nil {
 		panic(err) // the directory is in the binary
 	}
@@ -36,7 +36,7 @@ func newDashboard() http.Handler {
 			http.NotFound(w, r) // no listings
 			return
 		}
-		w.Header().Set("Content-Security-Policy", dashboardPolicy)
+		w.Header().Set("Content-Security-Policy", pagePolicy)
 		w.Header().Set("Cache-Control", "no-cache")
 		server.ServeHTTP(w, r)
 	})

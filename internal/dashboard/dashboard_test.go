@@ -49,7 +49,7 @@ func TestDashboardHasNothingInlineAndLoadsNothingFromElsewhere(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"dashboard.js", "charts.js", "dashboard.css"} {
-		text, err := fs.ReadFile(dashboardFiles, "page/"+name)
+		text, err := fs.ReadFile(pageFiles, "page/"+name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestDashboardHasNothingInlineAndLoadsNothingFromElsewhere(t *testing.T) {
 }
 
 func TestChartLibraryIsTheOneThatIsDocumented(t *testing.T) {
-	library, err := fs.ReadFile(dashboardFiles, "page/uPlot.iife.min.js")
+	library, err := fs.ReadFile(pageFiles, "page/uPlot.iife.min.js")
 	if err != nil {
 		t.Fatal(err)
 	}

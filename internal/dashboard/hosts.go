@@ -10,20 +10,19 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 )
 
-// hostCheck decides which requests are answered, by the host that they name.
+// hostCheck decides by its Host header whether a request is answered.
 //
-// The dashboard has no login: whoever reaches the port may read it. A browser inside the network reaches it, and runs
-// the scripts of any site. They cannot read what another origin serves, unless the site has its own name resolve to the
-// stage's address after its page was loaded (DNS rebinding): then the stage is the page's own origin. Such a request
-// still carries the site's name in its Host header, so only known names are answered. An IP address is safe: nobody can
-// make it resolve to something else.
+// The dashboard has no login: anyone who reaches the port may read it. A browser inside the network reaches it, and runs the
+// scripts of any site. They cannot read what another origin serves, unless the site makes its own name resolve to the stage's
+// address after its page was loaded (DNS rebinding): then the stage is the page's own origin. Such a request still has the
+// site's name in its Host header, so only known names are answered. An IP address is safe, since it is not resolved.
 type hostCheck struct {
 	loopback bool             // listens on loopback: other machines' addresses are refused, and every path is checked
 	names    config.HostNames // allowed beside localhost and addresses
 }
 
-// newHostCheck returns the check for a server that listens on addr, with the names allowed by the settings. own is the
-// name of this machine, or empty.
+// newHostCheck returns the check of a server that listens on addr, with the names that the settings allow. own is the name of
+// this machine, or empty.
 func newHostCheck(addr net.Addr, http config.HTTPConfig, own string) hostCheck {
 	c := hostCheck{loopback: isLoopback(addr), names: append(config.HostNames{"localhost"}, http.Hosts...)}
 	if len(http.Hosts) == 0 && !c.loopback {
@@ -35,7 +34,7 @@ func newHostCheck(addr net.Addr, http config.HTTPConfig, own string) hostCheck {
 	return c
 }
 
-// allows says whether a request with this Host header is answered.
+// allows reports whether a request with this Host header is answered.
 func (c hostCheck) allows(header string) bool {
 	host := config.NormalizeHost(header)
 	if ip, err := netip.ParseAddr(host); err == nil && (ip.IsLoopback() || !c.loopback) {
@@ -44,8 +43,8 @@ func (c hostCheck) allows(header string) bool {
 	return host != "" && c.names.Has(host)
 }
 
-// guard answers 421 to requests that the check refuses. Where other machines may connect, health and metrics are open:
-// probes and scrapes use whatever name finds the pod, and what they get holds nothing of a row, see serveReady.
+// guard answers 421 to requests that the check refuses. If other machines may connect, health and metrics are open: probes
+// and scrapes use any name that finds the pod, and the responses contain nothing of a row, see serveReady.
 func (c hostCheck) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		open := !c.loopback && slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)
@@ -57,11 +56,12 @@ func (c hostCheck) guard(next http.Handler) http.Handler {
 				"STAGE_HTTP_HOSTS allows further names, STAGE_HTTP_ADDR opens it to other machines", r.Host))
 		default:
 			writePlain(w, http.StatusMisdirectedRequest, fmt.Sprintf("this server is not known as %.260q; add the name to STAGE_HTTP_HOSTS "+
-				"(http.hosts of the Helm chart), or ask for localhost or an IP address", r.Host))
+				"(http.hosts of the Helm chart), or use localhost or an IP address", r.Host))
 		}
 	})
 }
 
+// isLoopback reports whether a listener accepts connections of this machine only.
 func isLoopback(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()

@@ -102,7 +102,7 @@ func TestEveryNameIsAllowedByAnAsteriskAlone(t *testing.T) {
 func TestRefusalNamesTheHostAndTheSetting(t *testing.T) {
 	for loopback, want := range map[bool]string{
 		true:  "this server answers requests for localhost only, and this one is for \"evil.example:80\"; STAGE_HTTP_HOSTS allows further names, STAGE_HTTP_ADDR opens it to other machines\n",
-		false: "this server is not known as \"evil.example:80\"; add the name to STAGE_HTTP_HOSTS (http.hosts of the Helm chart), or ask for localhost or an IP address\n",
+		false: "this server is not known as \"evil.example:80\"; add the name to STAGE_HTTP_HOSTS (http.hosts of the Helm chart), or use localhost or an IP address\n",
 	} {
 		w := askHost(t, testHandlers().handler(hostCheck{loopback: loopback}), "/", "evil.example:80")
 		if w.Code != http.StatusMisdirectedRequest || w.Body.String() != want || w.Header().Get("X-Content-Type-Options") != "nosniff" {

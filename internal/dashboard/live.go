@@ -12,22 +12,22 @@ import (
 	"github.com/llm-stage/stage/internal/status"
 )
 
-// Bounds of the pages that watch.
+// Bounds of the pages that watch live events.
 const (
 	watchersMax      = 16
-	watcherQueue     = 4 // messages that a slow one may be behind; then it is dropped and may come back
-	watcherPatience  = 5 * time.Second
-	watcherLifetime  = time.Hour       // a proxy may read on when its page is gone; browsers reconnect
-	watcherReconnect = 2 * time.Second // what browsers are told to wait
+	watcherQueue     = 4               // messages that a slow page may lag behind; beyond that it is dropped, and may reconnect
+	watcherPatience  = 5 * time.Second // for one write
+	watcherLifetime  = time.Hour       // a proxy may keep reading after its page is gone; browsers reconnect
+	watcherReconnect = 2 * time.Second // after which browsers reconnect
 )
 
-// Live takes a sample each second, and tells the pages that watch by server-sent events:
+// Live takes a sample each second and sends it to the pages that watch, as server-sent events:
 //
-//	event: history   once, at first: the samples of the last minutes, the oldest first
-//	event: status    at first and each second: what /api/status says, with the last sample. It is the heartbeat, too
-//	event: end       once, at last: the process ends
+//	event: history   first, once: the samples of the last ten minutes, oldest first
+//	event: status    first and each second: the JSON of /api/status, with the last sample. It is also the heartbeat
+//	event: end       last, once: the process ends
 //
-// While nobody watches, a second costs one status that is not encoded.
+// Without a watcher, a second costs one status that is not encoded. Create it with [NewLive]. Safe for concurrent use.
 type Live struct {
 	status  func() status.Report
 	history *status.History
@@ -37,14 +37,15 @@ type Live struct {
 	ended    bool
 }
 
-// watcher is one page that watches. Its queue is closed when it is dropped, and at the end.
+// watcher is one page that watches. Its queue is closed when it is dropped and at the end.
 type watcher struct{ queue chan []byte }
 
+// NewLive returns live events of a stage: its status, and the history that samples are added to. Run sends them.
 func NewLive(status func() status.Report, h *status.History) *Live {
 	return &Live{status: status, history: h, watchers: make(map[*watcher]struct{})}
 }
 
-// Run takes samples until ctx ends; then it tells the last state and lets the watchers go.
+// Run takes samples until ctx ends, then sends the last state and drops the watchers.
 func (l *Live) Run(ctx context.Context) {
 	tick := time.NewTicker(status.SampleEvery)
 	defer tick.Stop()
@@ -59,7 +60,7 @@ func (l *Live) Run(ctx context.Context) {
 	}
 }
 
-// tick takes a sample and tells it.
+// tick takes a sample and sends it.
 func (l *Live) tick() {
 	r := l.status()
 	l.history.Take(&r)
@@ -67,24 +68,25 @@ func (l *Live) tick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.watchers) > 0 {
-		l.tell(statusMessage(&r))
+		l.send(statusMessage(&r))
 	}
 }
 
+// end sends the last state and drops all watchers; no page can watch any more.
 func (l *Live) end() {
 	r := l.status()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
-	l.tell(statusMessage(&r))
-	l.tell(message("end", "", struct{}{}))
+	l.send(statusMessage(&r))
+	l.send(message("end", "", struct{}{}))
 	for w := range l.watchers {
 		l.drop(w)
 	}
 }
 
-// tell queues a message for all watchers, and drops those that are too far behind. The lock is held.
-func (l *Live) tell(m []byte) {
+// send queues a message for all watchers and drops those that lag too far behind. The lock is held.
+func (l *Live) send(m []byte) {
 	for w := range l.watchers {
 		select {
 		case w.queue <- m:
@@ -102,11 +104,11 @@ func (l *Live) drop(w *watcher) {
 	}
 }
 
-// watch adds a watcher that has the history and the status in its queue; nil: there are too many, or the process ends.
+// watch adds a watcher with the history and the status in its queue; nil: there are too many, or the process ends.
 func (l *Live) watch() *watcher {
 	r := l.status()
 	w := &watcher{queue: make(chan []byte, 2+watcherQueue)}
-	// Added first: a sample that comes in between is in the history and told again, which a page can see by its time.
+	// A sample that is taken meanwhile is in the history and sent again; a page recognizes it by its time.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || len(l.watchers) >= watchersMax {
@@ -118,28 +120,29 @@ func (l *Live) watch() *watcher {
 	return w
 }
 
+// leave removes a watcher.
 func (l *Live) leave(w *watcher) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(w)
 }
 
-// ServeHTTP streams events until the client leaves, is too slow, has watched for an hour, or the process ends.
+// ServeHTTP streams events until the client leaves, is too slow, or has watched for an hour, or the process ends.
 func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	me := l.watch()
 	if me == nil {
 		w.Header().Set("Retry-After", strconv.Itoa(int(watcherReconnect.Seconds())))
-		writePlain(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages watch already, or the stage is ending", watchersMax))
+		writePlain(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages are watching already, or the stage is ending", watchersMax))
 		return
 	}
 	defer l.leave(me)
 	header := w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no") // nginx, which else holds events back
+	header.Set("X-Accel-Buffering", "no") // nginx buffers events otherwise
 	control := http.NewResponseController(w)
 	send := func(m []byte) error {
-		// The server's own limit is for whole responses. A writer that knows no deadlines is a test's.
+		// The server's write time-out is for whole responses. Only a test's writer lacks deadlines.
 		_ = control.SetWriteDeadline(time.Now().Add(watcherPatience))
 		if _, err := w.Write(m); err != nil {
 			return err
@@ -164,8 +167,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// flush sends what is queued: a process that ends cuts its streams as soon as it has told them how it ended. A client that
-// has left fails the first of it.
+// flush sends what is queued: a process that ends cuts its streams right after the last state. If the client has left, the
+// first message fails.
 func (w *watcher) flush(send func([]byte) error) {
 	for {
 		select {
@@ -179,6 +182,7 @@ func (w *watcher) flush(send func([]byte) error) {
 	}
 }
 
+// statusMessage encodes a status event; its id is the time in milliseconds.
 func statusMessage(r *status.Report) []byte {
 	return message("status", strconv.FormatInt(r.Time.UnixMilli(), 10), r)
 }
@@ -187,7 +191,7 @@ func statusMessage(r *status.Report) []byte {
 func message(event, id string, data any) []byte {
 	body, err := json.Marshal(data)
 	if err != nil {
-		body, event = []byte(strconv.Quote(err.Error())), "fault"
+		body, event = []byte(strconv.Quote(err.Error())), "failure" // an event named error would look like a broken connection
 	}
 	m := fmt.Appendf(nil, "event: %s\n", event)
 	if id != "" {

@@ -17,43 +17,44 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Bounds of the HTTP server, beside [MaxConns]. Its clients are scrapers, probes and browsers: small requests, small
-// answers.
+// Bounds of the HTTP server, beside [MaxConns]. Its clients are scrapers, probes and browsers: small requests and responses.
 const (
-	ReadTimeout    = 5 * time.Second
-	writeTimeout   = 30 * time.Second // a handler that streams lifts it for its own response
+	// ReadTimeout bounds the reading of a request, its header alone too.
+	ReadTimeout  = 5 * time.Second
+	writeTimeout = 30 * time.Second // extended by a handler that streams
+	// IdleTimeout bounds how long a connection may be idle.
 	IdleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 16 << 10
-	// For requests that are being answered when the process stops, and when it must stop at once.
+	// For requests that are being answered at a stop, and at a hard stop.
 	closeGrace     = 2 * time.Second
 	hardCloseGrace = 300 * time.Millisecond
 )
 
-// Handlers are what the HTTP server shows.
+// Handlers are what the HTTP server serves. All are required.
 type Handlers struct {
 	// Metrics serves /metrics.
 	Metrics http.Handler
-	// Ready answers /readyz: whether the stage is connected, and owning or standing by, and not paused; if not, why.
+	// Ready answers /readyz: whether the stage is connected, owning or standing by, and not paused; if not, why.
 	Ready func() (ready bool, reason string)
 	// Status returns what /api/status writes as JSON. It must not block.
 	Status func() any
-	// Events serves /api/events, until the client leaves or it ends by itself.
+	// Events serves /api/events, until the client leaves or the events end.
 	Events http.Handler
 }
 
-// Server serves metrics, health, status and dashboard.
+// Server serves metrics, health, status and dashboard. Create it with [NewServer], run it once with [Server.Run].
 type Server struct {
 	listener net.Listener
 	server   *http.Server
 }
 
-// Listen listens on addr, that is host:port. If the port is taken and anyPort is set, it takes a free one of the
+// Listen listens on addr, host:port, for STAGE_HTTP_ADDR. If the port is in use and anyPort is set, it takes a free one of the
 // same host.
 func Listen(ctx context.Context, addr string, anyPort bool) (net.Listener, error) {
 	return ListenFor(ctx, addr, anyPort, "STAGE_HTTP_ADDR")
 }
 
-// ListenFor is listenHTTP for an address that the named setting gives.
+// ListenFor is [Listen] for an address of another setting, which its error names.
 func ListenFor(ctx context.Context, addr string, anyPort bool, setting string) (net.Listener, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", addr)
@@ -67,18 +68,18 @@ func ListenFor(ctx context.Context, addr string, anyPort bool, setting string) (
 	if err != nil {
 		cause := err
 		if opError, ok := errors.AsType[*net.OpError](err); ok {
-			cause = opError.Err // the rest says the address again
+			cause = opError.Err // the rest repeats the address
 		}
 		return nil, fmt.Errorf("listen on %s: %w: free it, or set another %s", addr, cause, setting)
 	}
 	return listener, nil
 }
 
-// NewServer returns a server on the listener, which Run closes.
+// NewServer returns a server on the listener, which Run closes. It answers requests for the host names that cfg allows.
 func NewServer(listener net.Listener, cfg config.HTTPConfig, handlers Handlers, log *slog.Logger) *Server {
 	own, err := os.Hostname()
 	if err != nil {
-		own = "" // then it is not allowed by itself
+		own = "" // then that name is not allowed
 	}
 	return &Server{
 		listener: listener,
@@ -95,7 +96,7 @@ func NewServer(listener net.Listener, cfg config.HTTPConfig, handlers Handlers, 
 	}
 }
 
-// URL is the address to open in a browser of this machine.
+// URL returns the address to open in a browser on this machine.
 func (s *Server) URL() string {
 	addr := s.listener.Addr().String()
 	host, port, err := net.SplitHostPort(addr)
@@ -105,15 +106,15 @@ func (s *Server) URL() string {
 	return "http://" + addr + "/"
 }
 
-// Run serves until ctx ends, then lets the requests that are being answered finish, for two seconds at most, or 300 ms
-// once hard has ended. It blocks until all of the server has ended; the error is nil unless the server failed before.
+// Run serves until ctx ends, then waits for requests that are being answered: 2 s, or 300 ms after the end of hard. It blocks
+// until all of the server has ended. The error is nil unless the server failed before.
 func (s *Server) Run(ctx, hard context.Context) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
 	return ServeUntil(ctx, hard, s.server, s.listener)
 }
 
-// ServeUntil serves until soft ends, then lets the requests that are being answered finish, for two seconds at most, or
-// 300 ms once hard has ended. It closes the listener, and blocks until all it started has ended.
+// ServeUntil serves until soft ends, then waits for requests that are being answered: 2 s, or 300 ms after the end of hard. It
+// closes the listener, and blocks until all that it started has ended.
 func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -124,7 +125,7 @@ func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Li
 		grace, cancel := stopping.Within(hard, closeGrace, hardCloseGrace)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
-			server.Close() //nolint:errcheck // the listener is closed, and the connections are given up
+			server.Close() //nolint:errcheck // the listener is closed; open connections are cut
 		}
 		err = <-failed
 	}
@@ -134,7 +135,7 @@ func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Li
 	return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
 }
 
-// handler routes the requests that the check lets pass.
+// handler routes the requests that the check allows.
 func (h Handlers) handler(hosts hostCheck) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", h.Metrics)
@@ -143,7 +144,7 @@ func (h Handlers) handler(hosts hostCheck) http.Handler {
 	mux.HandleFunc("GET /api/status", h.serveStatus)
 	mux.Handle("GET /api/events", h.Events)
 	mux.HandleFunc("/api/", http.NotFound)
-	mux.Handle("/", newDashboard())
+	mux.Handle("/", newPage())
 	guarded := hosts.guard(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -156,7 +157,7 @@ func (h Handlers) handler(hosts hostCheck) http.Handler {
 	})
 }
 
-// serveReady gives the reason to known hosts only: it may quote the provider, and the provider a row.
+// serveReady shows the reason to known hosts only: it may quote the provider, which may quote a row.
 func (h Handlers) serveReady(hosts hostCheck) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ready, reason := h.Ready()
@@ -171,6 +172,7 @@ func (h Handlers) serveReady(hosts hostCheck) http.HandlerFunc {
 	}
 }
 
+// serveStatus serves /api/status.
 func (h Handlers) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	body, err := json.Marshal(h.Status())
 	if err != nil {
@@ -182,6 +184,7 @@ func (h Handlers) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	w.Write(append(body, '\n')) //nolint:errcheck // the client has gone
 }
 
+// writePlain answers with a line of text.
 func writePlain(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

@@ -244,7 +244,7 @@ func checkFigures(t *testing.T, ctx context.Context) {
 	if !strings.HasSuffix(page["latency"], " s") && !strings.HasSuffix(page["latency"], " ms") {
 		t.Errorf("latency: the page says %q, the status %v ms", page["latency"], after.Latency.P50)
 	}
-	if !strings.HasPrefix(page["head"], "row ") && page["head"] != "nothing waits" {
+	if !strings.HasPrefix(page["head"], "row ") && page["head"] != "none" {
 		t.Errorf("head of line: the page says %q", page["head"])
 	}
 	if !strings.Contains(page["events"], "claim of partition 0") {

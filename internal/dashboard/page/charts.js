@@ -1,6 +1,6 @@
 "use strict";
-// The charts: uPlot with this page's colours, a legend of its own that tells the last values or those under the cursor, and
-// arrow keys for the cursor.
+// The charts: uPlot with the colours of this page, a legend that shows the last values or those under the cursor, and arrow
+// keys that move the cursor.
 
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 let palette = {};
@@ -21,7 +21,7 @@ function axis(extra) {
   }, extra);
 }
 
-// shadeHeld marks the time in which calls were held back.
+// shadeHeld shades the time in which calls were held back.
 function shadeHeld(u) {
   const times = u.data[0];
   let from = null;
@@ -38,14 +38,14 @@ function shadeHeld(u) {
   if (from !== null) shade(from, times[times.length - 1]);
 }
 
-// shownRange is what was asked for, or all there is of it, but never less than a minute.
+// shownRange returns the chosen range of time, cut to the samples, but at least a minute.
 function shownRange() {
   if (samples.length === 0) return [Date.now() / 1000 - 60, Date.now() / 1000];
   const end = samples[samples.length - 1].time;
   return [Math.min(end - 60, Math.max(end - shownSeconds, samples[0].time)), end];
 }
 
-// newChart draws lines into the element: each has a name, a colour, a value of a sample, and how it is printed.
+// newChart adds a chart: each line has a name, a colour, a value of a sample, and a function that prints it.
 function newChart(id, lines, options) {
   const box = document.getElementById("plot-" + id);
   const legend = document.getElementById("legend-" + id);
@@ -61,7 +61,7 @@ function newChart(id, lines, options) {
     return value;
   });
   const chart = { lines, at: null };
-  chart.tell = () => {
+  chart.showValues = () => {
     const s = samples[chart.at ?? samples.length - 1];
     lines.forEach((line, i) => {
       const v = s ? line.value(s) : null, text = v === null || v === undefined ? "–" : line.print(v);
@@ -89,12 +89,12 @@ function newChart(id, lines, options) {
     series,
     hooks: {
       drawClear: [shadeHeld],
-      setCursor: [self => { chart.at = self.cursor.left >= 0 && self.cursor.idx !== null ? self.cursor.idx : null; chart.tell(); }],
+      setCursor: [self => { chart.at = self.cursor.left >= 0 && self.cursor.idx !== null ? self.cursor.idx : null; chart.showValues(); }],
     },
   }, [[]].concat(lines.map(() => [])), box);
   box.tabIndex = 0;
   box.setAttribute("role", "group");
-  box.setAttribute("aria-label", options.about + ". The arrow keys move a cursor through time; the values stand above.");
+  box.setAttribute("aria-label", options.about + ". The arrow keys move a cursor through time; the values are shown above.");
   box.addEventListener("keydown", event => {
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity }[event.key];
     if (event.key === "Escape") { u.setCursor({ left: -10, top: -10 }); return; }
@@ -106,7 +106,7 @@ function newChart(id, lines, options) {
   });
   box.addEventListener("blur", () => u.setCursor({ left: -10, top: -10 }));
   new ResizeObserver(() => { if (box.clientWidth > 0) u.setSize({ width: box.clientWidth, height: box.clientHeight }); }).observe(box);
-  chart.draw = () => { u.setData([samples.map(s => s.time)].concat(lines.map(line => samples.map(s => line.value(s) ?? null)))); chart.tell(); };
+  chart.draw = () => { u.setData([samples.map(s => s.time)].concat(lines.map(line => samples.map(s => line.value(s) ?? null)))); chart.showValues(); };
   chart.redraw = () => u.redraw(false);
   charts.push(chart);
 }

@@ -1,5 +1,5 @@
 "use strict";
-// Shows what /api/status says, as it comes by /api/events. Text only goes in by textContent; nothing is written back.
+// Shows the status of /api/status, which /api/events streams. Text is set by textContent only; nothing is sent back.
 
 const $ = id => document.getElementById(id);
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -41,7 +41,7 @@ function big(id, text, unit) {
   node.append(small);
 }
 
-// fill brings the rows of a table up to date, in place: a row is known by its key, a cell is a text and a class.
+// fill updates the rows of a table in place: the key identifies a row, a cell is a text, a class and a title.
 function fill(id, items, key, cells, none) {
   const body = $(id), old = new Map(Array.from(body.rows, row => [row.dataset.key, row]));
   if (items.length === 0) items = [null];
@@ -66,25 +66,25 @@ function fill(id, items, key, cells, none) {
 }
 
 const words = {
-  working: "Working", idle: "Idle", waiting: "Asked to wait", starved: "No capacity", paused: "Paused", held: "Held up",
+  working: "Working", idle: "Idle", waiting: "Asked to wait", starved: "No capacity", paused: "Paused", held: "Blocked",
   standby: "Standing by", starting: "Starting", ended: "Ended",
 };
 
-// sentence says what the state means in figures.
+// sentence describes the state in figures.
 function sentence(s) {
   const done = s.rows.succeeded + s.rows.failed, left = s.rows.pending + s.rows.open;
   const since = s.since ? `, for ${span((new Date(s.time) - new Date(s.since)) / 1000)}` : "";
   switch (s.state) {
   case "working":
-    return `${left ? plural(left, "row") + " to go" : "the last rows"}${s.rows.eta_seconds === null ? "" : ", about " + span(s.rows.eta_seconds)}`;
-  case "idle": return done ? "All rows are answered; no row waits." : "No row waits.";
+    return `${left ? plural(left, "row") + " left" : "the last rows"}${s.rows.eta_seconds === null ? "" : ", about " + span(s.rows.eta_seconds)}`;
+  case "idle": return done ? "All rows are answered." : "No rows are waiting.";
   case "waiting": return `Until ${timeOf(s.pool.law_paused_until)}, ${span((new Date(s.pool.law_paused_until) - new Date(s.time)) / 1000)}: ${s.why}.`;
   case "paused": {
     const wait = (new Date(s.pool.next_probe) - new Date(s.time)) / 1000;
     return `${s.pool.pause_reason}: ${s.why}${since}. ${wait > 0 ? "Next probe in " + span(wait) : "The next probe is due"}, ${count(s.pool.probes)} sent; ${s.pool.held}.`;
   }
   case "standby": return "Another replica owns the partitions; this one takes over when it ends.";
-  case "starting": return "Reading where the last run ended.";
+  case "starting": return "Reading the state of the last run.";
   case "ended": return `${plural(s.rows.succeeded, "row")} succeeded, ${count(s.rows.failed)} failed. The process has ended; this is its last state.`;
   default: return s.why + since + ".";
   }
@@ -129,11 +129,11 @@ const cost = u => u.calls === 0 ? usd(0) : u.cost_usd !== null && u.unpriced_cal
 function showTiles(s) {
   const done = s.rows.succeeded + s.rows.failed, left = s.rows.pending + s.rows.open, last = s.sample;
   big("rows-done", count(done), left ? "of " + count(done + left) : "");
-  set("rows-sub", s.rows.eta_seconds === null ? `${rate(s.rows.per_second)}/s` : `${rate(s.rows.per_second)}/s, ${span(s.rows.eta_seconds)} to go`);
+  set("rows-sub", s.rows.eta_seconds === null ? `${rate(s.rows.per_second)}/s` : `${rate(s.rows.per_second)}/s, ${span(s.rows.eta_seconds)} left`);
   big("calls-rate", last ? rate(last.calls) : "–", "");
-  set("calls-sub", s.pool.paused ? "paused" : s.pool.law_paused_until ? "asked to wait" : s.pool.allowed_per_second === null ? "no limit found" : `${rate(s.pool.allowed_per_second)} allowed`);
+  set("calls-sub", s.pool.paused ? "paused" : s.pool.law_paused_until ? "asked to wait" : s.pool.allowed_per_second === null ? "no limit" : `${rate(s.pool.allowed_per_second)} allowed`);
   big("in-flight", count(s.pool.in_flight), "of " + count(s.pool.size));
-  set("in-flight-sub", s.pool.waiting ? `${count(s.pool.waiting)} wait to be sent` : "none waits");
+  set("in-flight-sub", s.pool.waiting ? `${count(s.pool.waiting)} waiting` : "none waiting");
   big("latency", some(s.latency.p50_ms, took), "");
   const short = ms => ms < 1000 ? took(ms) : ms < 100e3 ? one.format(ms / 1000) + " s" : span(ms / 1000);
   set("latency-sub", s.latency.p99_ms !== null && s.latency.p99_ms < 1000
@@ -150,7 +150,7 @@ function showPartitions(s) {
   fill("partitions", s.partitions, p => p.partition, p => [
     [String(p.partition), "r"],
     [p.problem || p.journal_problem ? `${p.role}: ${p.problem || "journal: " + p.journal_problem}` : p.role, p.problem ? "error wrap" : p.journal_problem ? "warn wrap" : p.role === "owner" ? "good" : "dim"],
-    p.head_sequence ? [`row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`, p.head_of_line_seconds > 60 ? "warn" : ""] : ["nothing waits", "dim"],
+    p.head_sequence ? [`row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`, p.head_of_line_seconds > 60 ? "warn" : ""] : ["none", "dim"],
     [count(p.window_rows), "r"], [`${count(p.reorder_rows)} · ${bytes(p.reorder_bytes)}`, "r"], [count(p.pending_rows), "r"],
     [count(p.emitted), "r"], [count(p.failed), p.failed ? "r error" : "r"], [p.owner || "–", "dim"],
   ], "none");
@@ -168,7 +168,7 @@ function showEvents(s) {
     [timeOf(e.last), "dim"],
     [e.text, e.level === "info" ? "wrap" : "wrap " + e.level],
     [e.sequence ? (e.count > 1 ? "last " : "") + `row ${e.sequence}` : "", "r dim"], [e.count > 1 ? "× " + count(e.count) : "", "r dim"],
-  ], "nothing yet");
+  ], "no event yet");
 }
 
 const outcomes = { success: "ok", failure: "failed", capacity_retry: "no capacity", unknown: "cut off" };
@@ -184,7 +184,7 @@ function showCalls(s) {
   if (s.payloads) showPayloads(s.calls);
 }
 
-// showPayloads keeps what is open open.
+// showPayloads lists the payloads; entries that the user has opened stay, and stay open.
 function showPayloads(calls) {
   const list = $("payload-list"), old = new Map(Array.from(list.children, node => [node.dataset.key, node]));
   calls.forEach((c, i) => {
@@ -207,9 +207,9 @@ function showPayloads(calls) {
   for (const node of old.values()) if (!node.open) node.remove();
 }
 
-// The connection. Browsers come back by themselves while the stream is only interrupted; a refusal ends it, and then the
-// page asks by itself until it is let in again. A page that nobody sees does not watch.
-let source = null, heard = 0, again = 0, over = false;
+// The connection. Browsers reconnect by themselves after an interruption; an error response ends the stream, and then the page
+// polls until it can reconnect. A hidden page closes its stream.
+let source = null, heard = 0, retry = 0, ended = false;
 
 function link(state, text) {
   $("link").dataset.state = state;
@@ -217,36 +217,36 @@ function link(state, text) {
 }
 
 function connect() {
-  clearTimeout(again);
+  clearTimeout(retry);
   if (source) source.close();
   source = new EventSource("api/events");
   const on = (name, f) => source.addEventListener(name, event => { heard = Date.now(); f(JSON.parse(event.data)); });
-  on("history", list => { samples = list; over = false; drawCharts(); });
+  on("history", list => { samples = list; ended = false; drawCharts(); });
   on("status", s => { show(s); link("live", "live"); });
-  on("end", () => { over = true; link("off", "ended"); later(); });
+  on("end", () => { ended = true; link("off", "ended"); reconnectLater(); });
   source.onerror = () => {
-    if (over) return;
+    if (ended) return;
     link("late", "reconnecting");
-    if (source.readyState === EventSource.CLOSED) later();
+    if (source.readyState === EventSource.CLOSED) reconnectLater();
   };
 }
 
-function later() {
+function reconnectLater() {
   source.close();
-  clearTimeout(again);
-  again = setTimeout(async () => {
-    if (!over) try {
+  clearTimeout(retry);
+  retry = setTimeout(async () => {
+    if (!ended) try {
       const answer = await fetch("api/status", { signal: AbortSignal.timeout(4000) });
       if (answer.ok) show(await answer.json());
-    } catch { /* it is down; the next turn tries again */ }
+    } catch { /* it is down; the next attempt follows */ }
     connect();
-  }, over ? 10000 : 3000);
+  }, ended ? 10000 : 3000);
 }
 
-setInterval(() => { if (!over && source && heard && !document.hidden && Date.now() - heard > 5000) link("late", `no news for ${span((Date.now() - heard) / 1000)}`); }, 1000);
+setInterval(() => { if (!ended && source && heard && !document.hidden && Date.now() - heard > 5000) link("late", `no update for ${span((Date.now() - heard) / 1000)}`); }, 1000);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) connect();
-  else if (source) { source.close(); clearTimeout(again); }
+  else if (source) { source.close(); clearTimeout(retry); }
 });
 for (const input of document.querySelectorAll("input[name=range]")) {
   input.addEventListener("change", () => { shownSeconds = Number(input.value); drawCharts(); });
