@@ -14,8 +14,8 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// pagePolicy lets the page load its own files and connect to its own server, and nothing else: no inline script or style, no
-// other host, no frame, no form.
+// pagePolicy lets the page load its own files and connect to its own server, and nothing else: no inline script or
+// style, no other host, no frame, no form.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 

@@ -167,8 +167,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// flush sends what is queued: a process that ends cuts its streams right after the last state. If the client has left, the
-// first message fails.
+// flush sends what is queued: a process that ends cuts its streams right after the last state. If the client has left,
+// the first message fails.
 func (w *watcher) flush(send func([]byte) error) {
 	for {
 		select {

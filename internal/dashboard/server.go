@@ -17,7 +17,8 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Bounds of the HTTP server, beside [MaxConns]. Its clients are scrapers, probes and browsers: small requests and responses.
+// Bounds of the HTTP server, beside [MaxConns]. Its clients are scrapers, probes and browsers: small requests and
+// responses.
 const (
 	// ReadTimeout bounds the reading of a request, its header alone too.
 	ReadTimeout  = 5 * time.Second
@@ -48,8 +49,8 @@ type Server struct {
 	server   *http.Server
 }
 
-// Listen listens on addr, host:port, for STAGE_HTTP_ADDR. If the port is in use and anyPort is set, it takes a free one of the
-// same host.
+// Listen listens on addr, host:port, for STAGE_HTTP_ADDR. If the port is in use and anyPort is set, it takes a free one
+// of the same host.
 func Listen(ctx context.Context, addr string, anyPort bool) (net.Listener, error) {
 	return ListenFor(ctx, addr, anyPort, "STAGE_HTTP_ADDR")
 }
@@ -106,15 +107,15 @@ func (s *Server) URL() string {
 	return "http://" + addr + "/"
 }
 
-// Run serves until ctx ends, then waits for requests that are being answered: 2 s, or 300 ms after the end of hard. It blocks
-// until all of the server has ended. The error is nil unless the server failed before.
+// Run serves until ctx ends, then waits for requests that are being answered: 2 s, or 300 ms after the end of hard. It
+// blocks until all of the server has ended. The error is nil unless the server failed before.
 func (s *Server) Run(ctx, hard context.Context) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
 	return ServeUntil(ctx, hard, s.server, s.listener)
 }
 
-// ServeUntil serves until soft ends, then waits for requests that are being answered: 2 s, or 300 ms after the end of hard. It
-// closes the listener, and blocks until all that it started has ended.
+// ServeUntil serves until soft ends, then waits for requests that are being answered: 2 s, or 300 ms after the end of
+// hard. It closes the listener, and blocks until all that it started has ended.
 func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()

@@ -32,8 +32,8 @@ func ValidName(name string) bool {
 	return names.MatchString(name) && strings.Trim(name, ".") != ""
 }
 
-// nameOf returns the name of a job: the given one, or one derived from the input's name and path, so that two files of the
-// same name in different directories are two jobs.
+// nameOf returns the name of a job: the given one, or one derived from the input's name and path, so that two files of
+// the same name in different directories are two jobs.
 func nameOf(given, input string) (string, error) {
 	if given != "" {
 		if !ValidName(given) {
@@ -55,8 +55,8 @@ func nameOf(given, input string) (string, error) {
 	return base[:min(len(base), 48)] + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
-// discardStore removes what the embedded server has stored for a job; with keepReplies all but the stream of replies that
-// STAGE_DEDUPE=stored reuses, so that a rerun costs nothing.
+// discardStore removes what the embedded server has stored for a job; with keepReplies all but the stream of replies
+// that STAGE_DEDUPE=stored reuses, so that a rerun costs nothing.
 func discardStore(dir string, keepReplies bool) error {
 	store := filepath.Join(dir, storeDir)
 	if !keepReplies {
@@ -78,8 +78,8 @@ type openMode struct {
 	keepReplies bool // but for the replies that are reused
 }
 
-// openDir creates the directory of a job, or checks that the existing one belongs to the same job. resumed reports that it
-// existed and was kept.
+// openDir creates the directory of a job, or checks that the existing one belongs to the same job. resumed reports that
+// it existed and was kept.
 func openDir(dir, name string, now identity, mode openMode) (resumed bool, err error) {
 	path := filepath.Join(dir, identityFile)
 	raw, err := os.ReadFile(path)
@@ -99,7 +99,8 @@ func openDir(dir, name string, now identity, mode openMode) (resumed bool, err e
 	return false, createDir(dir, name, now)
 }
 
-// discard removes an earlier run of the job, but only what this program has created: the identity, and the store beside it.
+// discard removes an earlier run of the job, but only what this program has created: the identity, and the store beside
+// it.
 func discard(dir, name string, keepReplies bool) error {
 	if addr, running, err := natsd.Discover(dir); err != nil || running {
 		return errors.Join(err, fmt.Errorf("job %s is running (process %d): stop it first", name, addr.PID))

@@ -40,7 +40,8 @@ func (id identity) differences(now identity) []string {
 	return changed
 }
 
-// newIdentity returns the identity of a job; it hashes the files that the configuration names. content is the input's hash.
+// newIdentity returns the identity of a job; it hashes the files that the configuration names. content is the input's
+// hash.
 func newIdentity(cfg *config.Config, input, content string) (identity, error) {
 	id := identity{
 		Input: input, Content: content, Field: cfg.Prompt.ResponseField,

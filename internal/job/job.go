@@ -34,9 +34,9 @@ type Options struct {
 	DryRun bool   // print prompts only; Process does not look at it
 }
 
-// Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes the
-// results. It drains when soft ends, and stops immediately when hard does. It blocks until all that it started has ended. The
-// error is nil when each row has its result written, also where the result is an error.
+// Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes
+// the results. It drains when soft ends, and stops immediately when hard does. It blocks until all that it started has
+// ended. The error is nil when each row has its result written, also where the result is an error.
 func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) error {
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	reading, endInput := context.WithCancelCause(soft)
@@ -84,8 +84,8 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	return nil
 }
 
-// prepareJob opens the directory of the job. cleanUp removes it if nothing can resume it: that of standard input without a
-// name.
+// prepareJob opens the directory of the job. cleanUp removes it if nothing can resume it: that of standard input
+// without a name.
 func prepareJob(cfg *config.Config, in *load.Source, o Options) (dir string, resumed bool, cleanUp func(), err error) {
 	name, err := nameOf(o.Job, in.Name)
 	if err != nil {

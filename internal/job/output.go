@@ -11,8 +11,8 @@ import (
 	"github.com/llm-stage/stage/internal/stored"
 )
 
-// checkOut reports why results can't go to a file, before anything is started. Opening the file empties it, which must wait
-// until this process alone has the job.
+// checkOut reports why results can't go to a file, before anything is started. Opening the file empties it, which must
+// wait until this process alone has the job.
 func checkOut(path, input string) error {
 	if path == "" || path == "-" {
 		return nil

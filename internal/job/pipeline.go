@@ -24,7 +24,8 @@ const resultPoll = 250 * time.Millisecond
 // flushEvery bounds how long a result may stay in the buffer while others follow without a pause.
 const flushEvery = time.Second
 
-// Pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last result.
+// Pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last
+// result.
 type Pipeline struct {
 	Stage  *stage.Stage
 	Stderr io.Writer // progress and summary
@@ -44,8 +45,8 @@ type Pipeline struct {
 	failed   int64
 }
 
-// Run loads the rows, runs the stage and writes the results, until each row has its result written, or soft or hard ends. It
-// returns nil when all is written.
+// Run loads the rows, runs the stage and writes the results, until each row has its result written, or soft or hard
+// ends. It returns nil when all is written.
 func (p *Pipeline) Run(soft, hard context.Context) error {
 	if err := p.Stage.Prepare(soft); err != nil {
 		if soft.Err() != nil { // else every stream's error would say so

@@ -11,12 +11,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// reasonNATS is the reason of llm_stage_paused for a stage that NATS blocks: no connection, a stream that is full or missing, a
-// missing permission. The pool is not paused: calls in flight end, and new ones wait for room in the window.
+// reasonNATS is the reason of llm_stage_paused for a stage that NATS blocks: no connection, a stream that is full or
+// missing, a missing permission. The pool is not paused: calls in flight end, and new ones wait for room in the window.
 const reasonNATS = "nats"
 
-// gauges collects a [status.Snapshot] as metrics. All values of a scrape come from one snapshot, and the work itself sets
-// nothing.
+// gauges collects a [status.Snapshot] as metrics. All values of a scrape come from one snapshot, and the work itself
+// sets nothing.
 type gauges struct {
 	build    version.Build
 	snapshot func() status.Snapshot

@@ -5,8 +5,8 @@ import "sync"
 // labelOther replaces the values of a label beyond its bound.
 const labelOther = "other"
 
-// boundedLabel bounds the number of values of a label: the first max are kept, all others become labelOther. Set max before
-// use. Safe for concurrent use.
+// boundedLabel bounds the number of values of a label: the first max are kept, all others become labelOther. Set max
+// before use. Safe for concurrent use.
 type boundedLabel struct {
 	max  int
 	mu   sync.RWMutex

@@ -17,9 +17,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Buckets of the histograms, in seconds. A call takes from about 50 ms (a small local model) to two minutes, the default
-// time-out of an attempt. A row also waits for capacity and for the rows before it, so it takes from 50 ms to hours. The lag
-// from finished to emitted is a few milliseconds while the head of the line moves, else as long as the slowest row.
+// Buckets of the histograms, in seconds. A call takes from about 50 ms (a small local model) to two minutes, the
+// default time-out of an attempt. A row also waits for capacity and for the rows before it, so it takes from 50 ms to
+// hours. The lag from finished to emitted is a few milliseconds while the head of the line moves, else as long as the
+// slowest row.
 var (
 	callBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}
 	rowBuckets  = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200}
@@ -29,8 +30,8 @@ var (
 // modelsMax bounds the values of the label model: a row may name its own model, and each name adds about fifty series.
 const modelsMax = 32
 
-// Metrics is every metric of the process, in a registry of its own. Create it with [New]. Safe for concurrent use. Its methods
-// do not block and take well under a microsecond.
+// Metrics is every metric of the process, in a registry of its own. Create it with [New]. Safe for concurrent use. Its
+// methods do not block and take well under a microsecond.
 type Metrics struct {
 	registry *prometheus.Registry
 

@@ -47,8 +47,8 @@ type resultKey struct {
 	failed    bool
 }
 
-// seriesCache finds series without the locks and the hashing of their vectors: each call and row needs some, and there are
-// few. The zero value is ready for use. Safe for concurrent use.
+// seriesCache finds series without the locks and the hashing of their vectors: each call and row needs some, and there
+// are few. The zero value is ready for use. Safe for concurrent use.
 type seriesCache[K comparable, V any] struct {
 	known atomic.Pointer[map[K]V] // replaced, never changed
 	mu    sync.Mutex              // held to replace it

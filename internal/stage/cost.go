@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes. Without a ceiling it reads nothing.
-// A call whose cost was unknown then gets today's price.
+// recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes. Without a ceiling it reads
+// nothing. A call whose cost was unknown then gets today's price.
 func (s *Stage) recallCost(ctx context.Context) error {
 	l, cfg := s.ledger, s.Cfg
 	if l.Ceiling() == 0 {

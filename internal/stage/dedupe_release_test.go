@@ -13,8 +13,8 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// releaseLab is a lab of two partitions. Each has a row with the same question, so that one row waits for the call of the
-// other, while the LLM rejects every call or takes a minute for it.
+// releaseLab is a lab of two partitions. Each has a row with the same question, so that one row waits for the call of
+// the other, while the LLM rejects every call or takes a minute for it.
 type releaseLab struct {
 	*lab
 	answers atomic.Bool // from now on it answers
@@ -102,8 +102,8 @@ func TestAHandOverDoesNotWaitForAnotherPartitionsCall(t *testing.T) {
 	}
 }
 
-// TestARowThatWentAndCameBackSharesACallAgain: the replica that joined leaves again, so the row of partition 1 comes back
-// to where the row of partition 0 still waits for capacity.
+// TestARowThatWentAndCameBackSharesACallAgain: the replica that joined leaves again, so the row of partition 1 comes
+// back to where the row of partition 0 still waits for capacity.
 func TestARowThatWentAndCameBackSharesACallAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newReleaseLab(t, "inflight", false)

@@ -9,8 +9,8 @@ import (
 	"github.com/llm-stage/stage/internal/dashboard"
 )
 
-// HTTPServer serves metrics, health and dashboard of a stage. It reserves its address at start-up, before there is a stage,
-// so that a conflict fails early. Create it with [NewHTTPServer]. The caller must close it.
+// HTTPServer serves metrics, health and dashboard of a stage. It reserves its address at start-up, before there is a
+// stage, so that a conflict fails early. Create it with [NewHTTPServer]. The caller must close it.
 type HTTPServer struct {
 	listener net.Listener
 
@@ -30,7 +30,8 @@ func NewHTTPServer(ctx context.Context, addr string, anyPort bool) (*HTTPServer,
 	return &HTTPServer{listener: listener}, nil
 }
 
-// Start serves the stage until Close and returns the address of the dashboard. When hard ends, requests are cut off sooner.
+// Start serves the stage until Close and returns the address of the dashboard. When hard ends, requests are cut off
+// sooner.
 func (h *HTTPServer) Start(hard context.Context, s *Stage) string {
 	ctx, stop := context.WithCancel(context.WithoutCancel(hard)) // it shows the stage until that has ended
 	h.stop = stop

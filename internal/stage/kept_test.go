@@ -216,8 +216,8 @@ func TestKeptRepliesComeOutByThePresentSettings(t *testing.T) {
 	}
 }
 
-// TestAReplyThatWasPaidForAgainIsKeptToo: the journal holds a reply that the present settings refuse; the one that is paid
-// for in its place must survive the next kill.
+// TestAReplyThatWasPaidForAgainIsKeptToo: the journal holds a reply that the present settings refuse; the one that is
+// paid for in its place must survive the next kill.
 func TestAReplyThatWasPaidForAgainIsKeptToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newKeptLab(t)

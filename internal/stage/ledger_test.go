@@ -53,8 +53,8 @@ func (s *telling) config() llmtest.Config {
 	}}
 }
 
-// tokens reports the length of the prompt as its tokens, half of them cached and a quarter written to the cache, and ten
-// tokens of completion.
+// tokens reports the length of the prompt as its tokens, half of them cached and a quarter written to the cache, and
+// ten tokens of completion.
 func tokens(c llmtest.Call) string {
 	n := len(c.Prompt)
 	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":10,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d}}`, n, n+10, n/2, n/4)
@@ -69,8 +69,8 @@ func pricesFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestTotalsAreWhatTheServersTold: with retries, fallbacks and refused calls among them, tokens and cost of call events,
-// row events, run summary, metrics and log are those that the servers told and the prices say.
+// TestTotalsAreWhatTheServersTold: with retries, fallbacks and refused calls among them, tokens and cost of call
+// events, row events, run summary, metrics and log are those that the servers told and the prices say.
 func TestTotalsAreWhatTheServersTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := &telling{usage: tokens, status: func(c llmtest.Call) int {
@@ -149,8 +149,8 @@ func TestTotalsAreWhatTheServersTold(t *testing.T) {
 	})
 }
 
-// TestUnknownCostStaysUnknown: of three calls one has a cost that the server tells, one has none because nothing is known
-// of the price, and one tells no usage at all.
+// TestUnknownCostStaysUnknown: of three calls one has a cost that the server tells, one has none because nothing is
+// known of the price, and one tells no usage at all.
 func TestUnknownCostStaysUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		llm := &telling{usage: func(c llmtest.Call) string {
@@ -247,8 +247,8 @@ func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 	})
 }
 
-// TestTheCeilingPausesAndCountsEarlierRuns: a call costs 0.10. The first run has a ceiling of 0.35: four calls reach it.
-// The second, with 0.55, may make two more. The third begins at its ceiling and makes none.
+// TestTheCeilingPausesAndCountsEarlierRuns: a call costs 0.10. The first run has a ceiling of 0.35: four calls reach
+// it. The second, with 0.55, may make two more. The third begins at its ceiling and makes none.
 func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		llm := &telling{usage: func(llmtest.Call) string {

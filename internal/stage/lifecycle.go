@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The last audit events of a process that stops are waited for until flushTimeout. After a hard stop, those for which the
-// recorder has no room are given up after hardRoomTimeout, and all of them after hardFlushTimeout.
+// The last audit events of a process that stops are waited for until flushTimeout. After a hard stop, those for which
+// the recorder has no room are given up after hardRoomTimeout, and all of them after hardFlushTimeout.
 const (
 	flushTimeout     = 10 * time.Second
 	hardRoomTimeout  = time.Second
@@ -47,8 +47,9 @@ func (s *Stage) Prepare(ctx context.Context) error {
 }
 
 // Run works until soft ends, then drains: it takes and starts no row, waits for the calls in flight at most
-// STAGE_STOP_TIMEOUT, and emits what is contiguous. When hard ends it stops at once. It blocks until all that it started has
-// ended. The error is nil after a clean stop, the cause of a hard one, a [*FatalError], or why the stage could not continue.
+// STAGE_STOP_TIMEOUT, and emits what is contiguous. When hard ends it stops at once. It blocks until all that it
+// started has ended. The error is nil after a clean stop, the cause of a hard one, a [*FatalError], or why the stage
+// could not continue.
 func (s *Stage) Run(soft, hard context.Context) error {
 	defer s.tracing.Close(hard)
 	if err := s.tracing.Start(soft); err != nil {
@@ -105,8 +106,8 @@ func (s *Stage) drain(hard context.Context, kill context.CancelCauseFunc) {
 	context.AfterFunc(hard, func() { timer.Stop() })
 }
 
-// startRecorder starts what outlives the consumers: the recorder of audit events, and the reminder of a pause. An audit that
-// can't be written ends the run at once. stop ends both and waits for them.
+// startRecorder starts what outlives the consumers: the recorder of audit events, and the reminder of a pause. An audit
+// that can't be written ends the run at once. stop ends both and waits for them.
 func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
 	var parts sync.WaitGroup
@@ -122,9 +123,9 @@ func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc
 	}
 }
 
-// startCalls starts what calls the providers: executor, pool, and the service of batched requests. finish drains the pool
-// and waits for the calls in flight; it is called when no consumer can start a row any more. A consumer that was fenced does
-// not wait for its calls, but they are paid for, and belong in audit and summary.
+// startCalls starts what calls the providers: executor, pool, and the service of batched requests. finish drains the
+// pool and waits for the calls in flight; it is called when no consumer can start a row any more. A consumer that was
+// fenced does not wait for its calls, but they are paid for, and belong in audit and summary.
 func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	consumed := make(chan struct{})
 	var parts sync.WaitGroup
@@ -140,8 +141,8 @@ func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	}
 }
 
-// startSpread starts to negotiate with the other replicas who owns which partition. It goes on while the consumers drain,
-// so that the others know who leaves; stop ends it and waits for it.
+// startSpread starts to negotiate with the other replicas who owns which partition. It goes on while the consumers
+// drain, so that the others know who leaves; stop ends it and waits for it.
 func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 	if s.spread == nil {
 		return func() {}

@@ -31,8 +31,8 @@ func TestCallsAMinuteAreSpreadOverTheMinute(t *testing.T) {
 	})
 }
 
-// TestTokensAMinuteAreEstimatedAndCorrected: the estimate of a call is its request and the most that it may answer, some
-// 1100 tokens; it uses some 40 in fact, so that the limit lets far more through than by the estimate.
+// TestTokensAMinuteAreEstimatedAndCorrected: the estimate of a call is its request and the most that it may answer,
+// some 1100 tokens; it uses some 40 in fact, so that the limit lets far more through than by the estimate.
 func TestTokensAMinuteAreEstimatedAndCorrected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: 100 * time.Millisecond}, map[string]string{

@@ -13,8 +13,8 @@ const (
 	openFilesMargin   = 64  // standard streams, the runtime's own, files of keys and prices, traces, name resolution
 )
 
-// openFilesNeed returns how many descriptors the stage may need at most: each target keeps as many connections as calls may
-// be in flight.
+// openFilesNeed returns how many descriptors the stage may need at most: each target keeps as many connections as calls
+// may be in flight.
 func (s *Stage) openFilesNeed() uint64 {
 	need := s.Cfg.Pool.Size*s.caller.Len() + dashboard.MaxConns + openFilesNATS + openFilesMargin
 	if s.Conn.Server != nil {
@@ -26,8 +26,8 @@ func (s *Stage) openFilesNeed() uint64 {
 	return uint64(need)
 }
 
-// warnOfOpenFiles warns where the limit is below the need. That is no error: calls without a descriptor wait for one, and
-// most of the time fewer are needed.
+// warnOfOpenFiles warns where the limit is below the need. That is no error: calls without a descriptor wait for one,
+// and most of the time fewer are needed.
 func (s *Stage) warnOfOpenFiles() {
 	limit, ok := openFilesLimit()
 	if need := s.openFilesNeed(); ok && limit < need {

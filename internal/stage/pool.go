@@ -9,8 +9,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// newGates returns the gates of each target, for the limits of the configuration. Calls and tokens per minute are limits of
-// the process, so all targets share them; concurrent calls are a limit per provider.
+// newGates returns the gates of each target, for the limits of the configuration. Calls and tokens per minute are
+// limits of the process, so all targets share them; concurrent calls are a limit per provider.
 func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 	var process []pool.Gate
 	if cfg.LLM.RPM > 0 {
@@ -66,8 +66,8 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	return pc, err
 }
 
-// unkept returns how many replies a crash would lose, so that they are paid for again. With STAGE_JOURNAL_AFTER=0 only those
-// of calls in flight may be: each reply keeps the slot of its call until it is in the journal.
+// unkept returns how many replies a crash would lose, so that they are paid for again. With STAGE_JOURNAL_AFTER=0 only
+// those of calls in flight may be: each reply keeps the slot of its call until it is in the journal.
 func (s *Stage) unkept() (n int) {
 	for _, c := range s.consumers {
 		n += c.Unkept()
@@ -87,8 +87,8 @@ func newLaw(cfg *config.Config) (pool.Law, error) {
 	return aimd.NewAdaptive(aimd.AdaptiveConfig{Config: settings, PoolSize: cfg.Pool.Size})
 }
 
-// addTargets adds all targets to the settings of the pool, with the limits of the configuration. Each has a throttle of its
-// own, since the capacity of one provider does not depend on the others.
+// addTargets adds all targets to the settings of the pool, with the limits of the configuration. Each has a throttle of
+// its own, since the capacity of one provider does not depend on the others.
 func addTargets(pc *pool.Config, cfg *config.Config, targets *call.Targets) error {
 	gates := newGates(cfg, targets)
 	pc.Gates = gates[0]

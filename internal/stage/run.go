@@ -18,7 +18,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Deps are what a stage finds outside itself, for tests to replace. The program sets Logger, Console, Reloads and NewInput.
+// Deps are what a stage finds outside itself, for tests to replace. The program sets Logger, Console, Reloads and
+// NewInput.
 type Deps struct {
 	// NATS connects; nil: to the server of the configuration, or to an embedded one. Run closes the connection. On a
 	// connection given here, batched requests that arrive while the stage stops are refused rather than left to other
@@ -40,9 +41,9 @@ type Deps struct {
 	Logger *slog.Logger
 }
 
-// Run is the command run: it connects, serves HTTP, and works until soft ends, then drains (see STAGE_STOP_TIMEOUT); when
-// hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop, else that
-// of [Stage.Run], or why there is no connection.
+// Run is the command run: it connects, serves HTTP, and works until soft ends, then drains (see STAGE_STOP_TIMEOUT);
+// when hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop,
+// else that of [Stage.Run], or why there is no connection.
 func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	if _, err := executor.LoadPrompt(cfg); err != nil { // before anything is started or created
 		return config.Invalid(err)
@@ -77,8 +78,8 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	return s.Run(soft, hard)
 }
 
-// startService starts what a stage does beside its rows while it runs as a service: it logs its progress and reads its key
-// again. stop ends both and waits for them.
+// startService starts what a stage does beside its rows while it runs as a service: it logs its progress and reads its
+// key again. stop ends both and waits for them.
 func (s *Stage) startService(hard context.Context, reloads <-chan os.Signal) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
 	var parts sync.WaitGroup

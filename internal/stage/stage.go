@@ -24,8 +24,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder. Create it with [New],
-// run it once with [Stage.Run].
+// Stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder. Create it with
+// [New], run it once with [Stage.Run].
 type Stage struct {
 	Cfg   *config.Config
 	Conn  *natsconn.Conn
@@ -35,7 +35,8 @@ type Stage struct {
 	runID   string
 	started time.Time
 
-	// A row goes from a consumer to the executor, which calls a provider through the caller; the recorder stores what happened.
+	// A row goes from a consumer to the executor, which calls a provider through the caller; the recorder stores what
+	// happened.
 	consumers []*consumer.Consumer // by partition
 	executor  *executor.Executor
 	caller    *call.Caller
@@ -68,8 +69,8 @@ type Options struct {
 	Batches bool
 }
 
-// New puts the parts together and starts nothing. The errors are of the configuration. The caller closes conn and targets
-// once the stage has ended.
+// New puts the parts together and starts nothing. The errors are of the configuration. The caller closes conn and
+// targets once the stage has ended.
 func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *slog.Logger, opts Options) (*Stage, error) {
 	prompt, err := executor.LoadPrompt(cfg)
 	if err != nil {

@@ -30,8 +30,9 @@ const (
 	starvedAfter      = 10 * time.Second
 )
 
-// Activity is the recent activity of a stage, for the dashboard: calls, errors, latencies, notices. It learns of them from
-// audit events. Create it with [NewActivity]. Safe for concurrent use. To note a call costs 0.1 µs, a failed one 1 µs.
+// Activity is the recent activity of a stage, for the dashboard: calls, errors, latencies, notices. It learns of them
+// from audit events. Create it with [NewActivity]. Safe for concurrent use. To note a call costs 0.1 µs, a failed one 1
+// µs.
 type Activity struct {
 	Payloads bool // keep the contents of rows, requests and replies; set before use
 
@@ -215,7 +216,8 @@ func (a *Activity) Notice(level, text string) {
 	a.notice(level, Notice{Kind: "run", Time: time.Now(), key: text}, func() string { return text })
 }
 
-// notice lists a notice, or counts it if a recent one has the same kind and key; then text is not called. The lock is held.
+// notice lists a notice, or counts it if a recent one has the same kind and key; then text is not called. The lock is
+// held.
 func (a *Activity) notice(level string, n Notice, text func() string) {
 	n.Time = n.Time.UTC()
 	for e := range a.notices.newest() {
@@ -281,8 +283,8 @@ func (a *Activity) latency(now time.Time) latencyReport {
 	return r
 }
 
-// StarvedSince returns the time of the first of the rejections since the last success; zero: there are few, or the first is
-// recent.
+// StarvedSince returns the time of the first of the rejections since the last success; zero: there are few, or the
+// first is recent.
 func (a *Activity) StarvedSince(now time.Time) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

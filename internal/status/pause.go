@@ -68,8 +68,8 @@ func fatalReason(err error) PauseReason {
 	}
 }
 
-// NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due waits for a row, or for the end of
-// the last one.
+// NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due waits for a row, or for the
+// end of the last one.
 func NextProbe(at, now time.Time) string {
 	switch in := at.Sub(now); {
 	case in <= 0:
@@ -83,8 +83,8 @@ func NextProbe(at, now time.Time) string {
 	}
 }
 
-// PauseError returns the text of the last error of a pause; empty: there is none. For wrong settings it adds the shape of
-// the request, without its contents.
+// PauseError returns the text of the last error of a pause; empty: there is none. For wrong settings it adds the shape
+// of the request, without its contents.
 func PauseError(p pool.Pause) string {
 	if p.Err == nil {
 		return ""

@@ -37,8 +37,8 @@ type Snapshot struct {
 	Partitions  []consumer.Status
 }
 
-// Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what the
-// progress lines are made of.
+// Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what
+// the progress lines are made of.
 type Report struct {
 	Stage      string            `json:"stage"`
 	RunID      string            `json:"run_id"`
@@ -108,8 +108,8 @@ type latencyReport struct {
 	P99MS *float64 `json:"p99_ms"`
 }
 
-// UsageReport sums up calls, tokens and cost. Tokens are null while no usage is reported. The cost is null while part of it is
-// unknown; KnownCostUSD is the known part, UnpricedCalls the number of calls without a cost.
+// UsageReport sums up calls, tokens and cost. Tokens are null while no usage is reported. The cost is null while part
+// of it is unknown; KnownCostUSD is the known part, UnpricedCalls the number of calls without a cost.
 type UsageReport struct {
 	Calls            uint64   `json:"calls"`
 	PromptTokens     *int64   `json:"prompt_tokens"`
@@ -202,8 +202,8 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	r.Rows.Open += p.Window
 }
 
-// Judge sets the state, and why and since when if that is not a good one. starved is since when the provider has rejected
-// every call; zero: it has capacity. Call it last.
+// Judge sets the state, and why and since when if that is not a good one. starved is since when the provider has
+// rejected every call; zero: it has capacity. Call it last.
 func (r *Report) Judge(starved time.Time) {
 	roles := make(map[consumer.Role]int)
 	for i := range r.Partitions {

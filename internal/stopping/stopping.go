@@ -22,8 +22,8 @@ func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	return stop
 }
 
-// Within returns a context for work at the end of a process: it lasts for patience, but ends at the latest short after hard.
-// The caller must call cancel.
+// Within returns a context for work at the end of a process: it lasts for patience, but ends at the latest short after
+// hard. The caller must call cancel.
 func Within(hard context.Context, patience, short time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithTimeout(context.WithoutCancel(hard), patience)
 	stop := After(hard, short, end)
@@ -33,8 +33,8 @@ func Within(hard context.Context, patience, short time.Duration) (ctx context.Co
 	}
 }
 
-// Reader returns a reader of r whose reads end with the cause of ctx when ctx ends. A read of a terminal or a pipe can't be
-// cancelled: the one under way continues in the background, and what it reads is lost.
+// Reader returns a reader of r whose reads end with the cause of ctx when ctx ends. A read of a terminal or a pipe
+// can't be cancelled: the one under way continues in the background, and what it reads is lost.
 func Reader(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	go func() { // ends with the read under way
@@ -45,8 +45,8 @@ func Reader(ctx context.Context, r io.Reader) io.Reader {
 	return out
 }
 
-// Writer passes writes on until two seconds after the end of a context. Then the write under way (to a pipe without a reader)
-// is abandoned: it fails, as do all later ones. Create it with [NewWriter]. Not safe for concurrent use.
+// Writer passes writes on until two seconds after the end of a context. Then the write under way (to a pipe without a
+// reader) is abandoned: it fails, as do all later ones. Create it with [NewWriter]. Not safe for concurrent use.
 type Writer struct {
 	to        io.Writer
 	giveUp    <-chan struct{}

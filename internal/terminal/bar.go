@@ -9,8 +9,8 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// Bar is a progress bar on a terminal, and nothing elsewhere. Lines that are printed through its Writer appear above it.
-// Create it with [NewBar]. Safe for concurrent use.
+// Bar is a progress bar on a terminal, and nothing elsewhere. Lines that are printed through its Writer appear above
+// it. Create it with [NewBar]. Safe for concurrent use.
 type Bar struct {
 	container *mpb.Progress // nil without a terminal, as is bar
 	bar       *mpb.Bar

@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 )
 
-// Version and commit of a release, set by the linker: -ldflags "-X …/internal/version.linkedVersion=v1.2.3". Without them
-// the build information of the Go tool is used.
+// Version and commit of a release, set by the linker: -ldflags "-X …/internal/version.linkedVersion=v1.2.3". Without
+// them the build information of the Go tool is used.
 var linkedVersion, linkedCommit string
 
 // Build is the version of a build. Its JSON is that of stage version --json.

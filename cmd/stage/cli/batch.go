@@ -91,7 +91,8 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 }
 
 const (
-	// batchSearch is how long to retry while no stage answers, every batchLook: one may be about to start, or to take over.
+	// batchSearch is how long to retry while no stage answers, every batchLook: one may be about to start, or to take
+	// over.
 	batchSearch = 5 * time.Second
 	batchLook   = 200 * time.Millisecond
 )

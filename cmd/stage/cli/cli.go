@@ -1,6 +1,6 @@
 // Package cli is the commands of the stage program: flags and arguments in, exit codes out. It alone knows exit codes;
-// the packages below return typed errors. It can be imported so that tests run the program that ships, with an [Env] of their
-// own in place of the process:
+// the packages below return typed errors. It can be imported so that tests run the program that ships, with an [Env] of
+// their own in place of the process:
 //
 //	env := &cli.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out, Stderr: &errs}
 //	code := cli.Main(ctx, env)
@@ -85,8 +85,8 @@ func Main(ctx context.Context, env *Env) int {
 	return exitCode(err)
 }
 
-// redactStandardLog removes secrets from the standard logger, which libraries use: net/http logs unsolicited responses of a
-// server there, and a client can't turn that off. undo restores the logger.
+// redactStandardLog removes secrets from the standard logger, which libraries use: net/http logs unsolicited responses
+// of a server there, and a client can't turn that off. undo restores the logger.
 func redactStandardLog(w io.Writer, secrets *config.Secrets) (undo func()) {
 	before := log.Writer()
 	log.SetOutput(config.RedactingWriter{To: w, Secrets: secrets})

@@ -88,8 +88,8 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 	return demoAudit(hard, env.Stdout, s)
 }
 
-// demoLLMConfig returns the settings of the built-in LLM. A user may have set a key and an address for other commands: in
-// the demo neither the key nor a row may leave the machine.
+// demoLLMConfig returns the settings of the built-in LLM. A user may have set a key and an address for other commands:
+// in the demo neither the key nor a row may leave the machine.
 func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 	return config.LLMConfig{
 		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes, Temperature: c.Temperature, MaxTokens: c.MaxTokens,

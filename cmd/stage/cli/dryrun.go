@@ -23,8 +23,8 @@ import (
 // dryRunPrompts is how many prompts a dry run shows.
 const dryRunPrompts = 3
 
-// dryRun renders the prompt of each row, prints the first ones, and estimates tokens and cost. It makes no call and stores
-// nothing.
+// dryRun renders the prompt of each row, prints the first ones, and estimates tokens and cost. It makes no call and
+// stores nothing.
 func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o job.Options) error {
 	in, err := load.OpenSource(ctx, env.Stdin, input, o.Format)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Env is all that a command sees of its process: arguments, environment, streams and signals. A test creates its own and
-// runs commands without touching the process. It is read only.
+// Env is all that a command sees of its process: arguments, environment, streams and signals. A test creates its own
+// and runs commands without touching the process. It is read only.
 type Env struct {
 	Args    []string          // arguments after the program's name
 	Environ map[string]string // environment variables
@@ -24,12 +24,12 @@ type Env struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 
-	// LimitMemory sets how many bytes the process needs at most, for the garbage collector. Within them it lets the heap grow
-	// to three times what is in use, rather than to twice. Nil: there is no limit.
+	// LimitMemory sets how many bytes the process needs at most, for the garbage collector. Within them it lets the heap
+	// grow to three times what is in use, rather than to twice. Nil: there is no limit.
 	LimitMemory func(bytes int64)
 
-	// Exit ends the process immediately, whatever still runs, when the second signal has not ended it (see [Env.Contexts]).
-	// Nil: nothing does.
+	// Exit ends the process immediately, whatever still runs, when the second signal has not ended it (see
+	// [Env.Contexts]). Nil: nothing does.
 	Exit func(code int)
 
 	secrets *config.Secrets // of the configuration that was loaded, removed from the error that the command ends with
@@ -63,15 +63,15 @@ func OSEnv() *Env {
 	}
 }
 
-// signalEcho is how long after the first signal another one counts as the same: timeout(1) and some shells signal the process
-// and then its group.
+// signalEcho is how long after the first signal another one counts as the same: timeout(1) and some shells signal the
+// process and then its group.
 const signalEcho = 200 * time.Millisecond
 
 // Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM cancels soft:
-// take no new work, finish what has begun. The second cancels hard, from which soft descends: stop immediately. The cause
-// of both is a [*stopping.InterruptError]. If something that can't be cancelled keeps the process from ending within 5 s of
-// the second signal, Env.Exit ends it; a third signal does so at once. Both contexts end with parent. The caller must call
-// stop when the command is done; it waits until the signals are released.
+// take no new work, finish what has begun. The second cancels hard, from which soft descends: stop immediately. The
+// cause of both is a [*stopping.InterruptError]. If something that can't be cancelled keeps the process from ending
+// within 5 s of the second signal, Env.Exit ends it; a third signal does so at once. Both contexts end with parent. The
+// caller must call stop when the command is done; it waits until the signals are released.
 func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop func()) {
 	hard, cancelHard := context.WithCancelCause(parent)
 	soft, cancelSoft := context.WithCancelCause(hard)
@@ -102,8 +102,8 @@ func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop
 	}
 }
 
-// Reloads returns a channel that gets a value at each SIGHUP, which asks for secrets to be read again. Signals that arrive
-// while one waits may be merged. The caller must call stop when it no longer reads the channel.
+// Reloads returns a channel that gets a value at each SIGHUP, which asks for secrets to be read again. Signals that
+// arrive while one waits may be merged. The caller must call stop when it no longer reads the channel.
 func (e *Env) Reloads() (reloads <-chan os.Signal, stop func()) {
 	return e.subscribe(syscall.SIGHUP)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// configFlags are the flags of a command that uses the configuration: one for each variable, named after it, but none for a
-// secret, which would show in the list of processes; the path of a secret's file has one. A flag takes precedence over the
-// environment.
+// configFlags are the flags of a command that uses the configuration: one for each variable, named after it, but none
+// for a secret, which would show in the list of processes; the path of a secret's file has one. A flag takes precedence
+// over the environment.
 type configFlags struct {
 	env      *Env
 	defaults map[string]string
@@ -28,8 +28,8 @@ type configFlagsOptions struct {
 	Defaults map[string]string
 }
 
-// newConfigFlags adds the flags of the configuration to the command. An invalid value is reported by Load, together with all
-// other problems.
+// newConfigFlags adds the flags of the configuration to the command. An invalid value is reported by Load, together
+// with all other problems.
 func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *configFlags {
 	c := &configFlags{env: env, defaults: options.Defaults, values: make(map[string]string)}
 	for _, group := range options.Groups {
@@ -78,7 +78,8 @@ func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) 
 	}
 }
 
-// Load reads the configuration from flags and environment. The error lists every problem and makes the program end with 2.
+// Load reads the configuration from flags and environment. The error lists every problem and makes the program end with
+// 2.
 func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Config, error) {
 	cfg, err := config.Source{Flags: maps.Clone(c.values), Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets}.Load(ctx, need)
 	if err == nil {
@@ -91,8 +92,8 @@ func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Confi
 	return nil, config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, err))
 }
 
-// configFlag is the value of one flag. It keeps the text: the configuration decodes it, so that flag and variable are read by
-// the same code.
+// configFlag is the value of one flag. It keeps the text: the configuration decodes it, so that flag and variable are
+// read by the same code.
 type configFlag struct {
 	flags    *configFlags
 	variable string

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// exitAfter is how long after the second signal a process that still runs is ended; exitReport bounds how long reporting it
-	// may take. Together they are less than the 5 s that [Env.Contexts] promises.
+	// exitAfter is how long after the second signal a process that still runs is ended; exitReport bounds how long
+	// reporting it may take. Together they are less than the 5 s that [Env.Contexts] promises.
 	exitAfter  = 4500 * time.Millisecond
 	exitReport = 250 * time.Millisecond
 )
 
-// exitSoon ends the process after exitAfter if it still runs. It is the last resort: whatever takes a context ends sooner. What
-// remains are system calls that don't return (a write to a pipe without a reader, a disk that does not respond) and libraries
-// that can't be cancelled (the embedded server's shutdown, the C library's resolver).
+// exitSoon ends the process after exitAfter if it still runs. It is the last resort: whatever takes a context ends
+// sooner. What remains are system calls that don't return (a write to a pipe without a reader, a disk that does not
+// respond) and libraries that can't be cancelled (the embedded server's shutdown, the C library's resolver).
 func (e *Env) exitSoon() {
 	if e.Exit == nil {
 		return

@@ -61,7 +61,8 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// serveMock serves until a signal, or until ctx ends. After the first signal the calls in flight have two seconds to finish.
+// serveMock serves until a signal, or until ctx ends. After the first signal the calls in flight have two seconds to
+// finish.
 func serveMock(ctx context.Context, env *Env, addr string, mock *llmtest.Server) error {
 	soft, hard, stop := env.Contexts(ctx)
 	defer stop()

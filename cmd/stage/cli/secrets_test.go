@@ -12,7 +12,8 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 )
 
-// TestBadKeysAreRefusedByEveryCommandAlike gives every command that reads keys one with a fault, by each way to give one.
+// TestBadKeysAreRefusedByEveryCommandAlike gives every command that reads keys one with a fault, by each way to give
+// one.
 func TestBadKeysAreRefusedByEveryCommandAlike(t *testing.T) {
 	const hidden = "sk-hidden-0123456789"
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")

@@ -48,7 +48,8 @@ func newSetupCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// setUpStreams creates and checks all streams and the durable consumer of each partition. The error lists every problem.
+// setUpStreams creates and checks all streams and the durable consumer of each partition. The error lists every
+// problem.
 func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
 	if err := streams.Ensure(ctx, nc, stored.Streams(cfg)); err != nil {
 		return config.Explained(err)
