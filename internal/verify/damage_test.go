@@ -121,7 +121,7 @@ func (d *damage) expectLog(log, was []stagetest.Step) expected {
 	return mayProve
 }
 
-// summary tells whether the audit still has the summary of a run, and its start, without which nobody compares it.
+// summary reports whether the audit still has the summary of a run, and its start, without which it is not compared.
 func (d *damage) summary(run string) bool {
 	phase := func(p auditlog.Phase) bool {
 		return d.has(func(e *auditlog.Event) bool { return e.Run != nil && e.RunID == run && e.Run.Phase == p })

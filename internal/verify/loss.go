@@ -9,23 +9,23 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// streamLoss is what a stream's own counters say of messages that it holds no longer, and which of them its settings can
-// have removed. A stream only loses its beginning by age or by a limit; anything else was removed by a person or by acks.
+// streamLoss is what a stream no longer holds, by its own counters, and which of that its settings can have removed. By
+// age or by a limit a stream loses only its beginning; anything else was removed by a person or by acks.
 type streamLoss struct {
 	info    *jetstream.StreamInfo // nil: there is no such stream
 	front   uint64                // messages that are gone from its beginning
-	inside  int                   // messages that are gone from behind its first one
+	inside  int                   // messages that are gone after its first one
 	gone    time.Time             // messages stored from then on are all there; zero: all are
 	expired time.Time             // messages stored a moment before then can have expired; zero: none can
 }
 
-// forever lies behind every message.
+// forever is later than every message.
 var forever = time.Unix(math.MaxInt32, 0)
 
 // fullPercent is how full a stream that drops its oldest messages is at least: it drops no more than the next one needs.
 const fullPercent = 90
 
-// lossOf works out the loss of a stream; nil means that there is none of that name any more.
+// lossOf returns the loss of a stream; nil: it no longer exists.
 func lossOf(info *jetstream.StreamInfo) streamLoss {
 	if info == nil {
 		return streamLoss{gone: forever}
@@ -57,20 +57,20 @@ func lossOf(info *jetstream.StreamInfo) streamLoss {
 	return l
 }
 
-// isFull tells whether the stream drops its oldest messages now.
+// isFull reports whether the stream drops its oldest messages now.
 func isFull(info *jetstream.StreamInfo) bool {
 	cfg, state := &info.Config, &info.State
 	return cfg.Discard == jetstream.DiscardOld && (cfg.MaxMsgs > 0 && state.Msgs >= uint64(cfg.MaxMsgs) ||
 		cfg.MaxBytes > 0 && state.Bytes >= uint64(cfg.MaxBytes)/100*fullPercent)
 }
 
-// any tells whether anything is gone.
+// any reports whether anything is gone.
 func (l *streamLoss) any() bool { return !l.gone.IsZero() }
 
-// canExpire tells whether anything that the stream ever held can have expired by now.
+// canExpire reports whether anything that the stream ever held can have expired by now.
 func (l *streamLoss) canExpire() bool { return l.info != nil && l.expired.After(l.info.Created) }
 
-// cause says what has removed the messages that are gone, as far as the stream's settings tell.
+// cause explains, from the stream's settings, what has removed the messages that are gone.
 func (l *streamLoss) cause() string {
 	cfg := &l.info.Config
 	var all []string
@@ -81,7 +81,7 @@ func (l *streamLoss) cause() string {
 		all = append(all, fmt.Sprintf("it keeps only %d messages a subject", cfg.MaxMsgsPerSubject))
 	}
 	if cfg.AllowMsgTTL {
-		all = append(all, "its messages may have a time to live of their own")
+		all = append(all, "its messages may have a TTL of their own")
 	}
 	if l.front > 0 && l.canExpire() {
 		if cfg.MaxAge > 0 {
@@ -95,14 +95,14 @@ func (l *streamLoss) cause() string {
 		return strings.Join(all, ", ")
 	}
 	if cfg.MaxAge > 0 && !l.canExpire() {
-		return fmt.Sprintf("with a max age of %v and created %v ago none can have expired, so somebody has purged or deleted them", cfg.MaxAge,
+		return fmt.Sprintf("with a max age of %v and created %v ago none can have expired, so they were purged or deleted", cfg.MaxAge,
 			l.info.TimeStamp.Sub(l.info.Created).Round(time.Second))
 	}
-	return "none of its settings removes them, so somebody has purged or deleted them"
+	return "none of its settings removes them, so they were purged or deleted"
 }
 
-// auditOf says from when on the audit of a partition is all there: where the process of its first claim has its start in
-// the audit nothing before that was about the partition.
+// auditOf returns from when on the audit of a partition is complete; zero: all of it is. If the start of the process that
+// made the first claim is in the audit, no event before that was about the partition.
 func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
 	l := &v.auditLoss
 	gone = l.gone
@@ -119,7 +119,7 @@ func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
 	return gone
 }
 
-// explain says what is missing from the streams where no row tells of it.
+// explain reports what is missing from the streams without a row that shows it.
 func (v *verification) explain() {
 	var incomplete, without bool
 	for _, p := range v.parts {
@@ -128,24 +128,24 @@ func (v *verification) explain() {
 		without = without || p.stats.ByAudit > 0 || p.stats.Unknown > 0
 	}
 	if r := &v.resultsLoss; r.inside > 0 {
-		v.report.cannot("stream %s lacks %d messages behind its first one, which may have been results of rows that nothing else tells of: %s",
+		v.report.cannot("stream %s lacks %d messages after its first one, which may have been results of rows of which nothing else has a record: %s",
 			r.info.Config.Name, r.inside, r.cause())
 	}
 	if in := &v.inputLoss; in.any() && in.info != nil && without {
-		v.report.note("stream %s lacks %d messages at its beginning and %d behind its first one: %s", in.info.Config.Name, in.front, in.inside, in.cause())
+		v.report.note("stream %s lacks %d messages at its beginning and %d after its first one: %s", in.info.Config.Name, in.front, in.inside, in.cause())
 	}
 	if v.auditLoss.info != nil && incomplete {
 		v.explainAudit()
 	}
 }
 
-// explainAudit says what is missing from the audit.
+// explainAudit reports what is missing from the audit.
 func (v *verification) explainAudit() {
 	a := &v.auditLoss
 	name := a.info.Config.Name
 	switch {
 	case a.inside > 0:
-		v.report.cannot("stream %s lacks %d messages behind its first one: %s", name, a.inside, a.cause())
+		v.report.cannot("stream %s lacks %d messages after its first one: %s", name, a.inside, a.cause())
 	case a.front == 0:
 		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held is gone", name, a.info.Created.Format(time.RFC3339))
 	case !a.canExpire() && a.info.State.Msgs == 0:
@@ -155,7 +155,7 @@ func (v *verification) explainAudit() {
 	}
 }
 
-// explainLog says what is missing from the log of a partition.
+// explainLog reports what is missing from the log of a partition.
 func (v *verification) explainLog(p *partitionVerifier) {
 	r, n := &v.resultsLoss, p.stats.Partition
 	if !r.any() {
@@ -166,11 +166,12 @@ func (v *verification) explainLog(p *partitionVerifier) {
 		v.report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are gone: %s", n, name, r.cause())
 	}
 	if p.purged {
-		v.report.cannot("partition %d: the results begin in the middle, behind row %d; those before, of %d rows that the streams still tell of, are gone from stream %s: %s",
+		v.report.cannot("partition %d: the results begin in the middle, after row %d; earlier ones, of %d rows that the other streams still have, are gone from stream %s: %s",
 			n, p.base, p.stats.ResultsGone, name, r.cause())
 	}
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

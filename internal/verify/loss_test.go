@@ -52,7 +52,7 @@ func unwritten[T any](s *pureStream[T], match func(pureMessage[T]) bool) {
 
 const day = 24 * time.Hour
 
-// What can be missing, from where and why; and what is said of it. The results of row 1 to 10 are of run1, of 11 to 20 of
+// What can be missing, from where and why, and what is reported. The results of row 1 to 10 are of run1, of 11 to 20 of
 // run2. A young job ran an hour ago, an old one began 40 days ago with two days for each row, an ancient one 400 days ago.
 func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 	const young, old, ancient = time.Hour, 40 * day, 400 * day
@@ -67,14 +67,14 @@ func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 
 		{"results", "beginning", "never written", young, func(j *pureJob) { unwritten(&j.results, isResult(1)) }, verdictViolated, "row 1 has no result"},
 		{"results", "beginning", "claim never written", young, func(j *pureJob) { unwritten(&j.results, isClaim("run1.a")) }, verdictViolated, "without a claim before it"},
-		{"results", "beginning", "purged by sequence", young, func(j *pureJob) { j.results.purge(5) }, verdictCannotTell, "begin in the middle, behind row 4; those before, of 4 rows"},
-		{"results", "beginning", "purged up to a claim", young, func(j *pureJob) { j.results.purge(11) }, verdictCannotTell, "begin in the middle, behind row 10; those before, of 10 rows"},
-		{"results", "beginning", "purged behind a claim", young, func(j *pureJob) { j.results.purge(13) }, verdictCannotTell, "begin in the middle, behind row 11; those before, of 11 rows"},
-		{"results", "beginning", "only the claim purged", young, func(j *pureJob) { j.results.purge(1) }, verdictCannotTell, "begin in the middle, behind row 0; those before, of 0 rows"},
+		{"results", "beginning", "purged by sequence", young, func(j *pureJob) { j.results.purge(5) }, verdictCannotTell, "begin in the middle, after row 4; earlier ones, of 4 rows"},
+		{"results", "beginning", "purged up to a claim", young, func(j *pureJob) { j.results.purge(11) }, verdictCannotTell, "begin in the middle, after row 10; earlier ones, of 10 rows"},
+		{"results", "beginning", "purged behind a claim", young, func(j *pureJob) { j.results.purge(13) }, verdictCannotTell, "begin in the middle, after row 11; earlier ones, of 11 rows"},
+		{"results", "beginning", "only the claim purged", young, func(j *pureJob) { j.results.purge(1) }, verdictCannotTell, "begin in the middle, after row 0; earlier ones, of 0 rows"},
 		{"results", "beginning", "purged, and a hole behind", young, func(j *pureJob) { j.results.purge(5); j.results.remove(isResult(7)) }, verdictViolated, "row 7 has no result"},
 		{"results", "beginning", "purged, and a hole at the claim left", young, func(j *pureJob) { j.results.purge(11); j.results.remove(isResult(11)) }, verdictViolated, "row 11 has no result"},
-		{"results", "beginning", "purged, with the rows", young, func(j *pureJob) { j.results.purge(5); j.input.purge(6) }, verdictCannotTell, "behind row 4; those before, of 4 rows"},
-		{"results", "beginning", "a max age that somebody has set", old, func(j *pureJob) {
+		{"results", "beginning", "purged, with the rows", young, func(j *pureJob) { j.results.purge(5); j.input.purge(6) }, verdictCannotTell, "after row 4; earlier ones, of 4 rows"},
+		{"results", "beginning", "a max age that was set later", old, func(j *pureJob) {
 			j.results.cfg.MaxAge, j.audit.cfg.MaxAge = pureMaxAge, 0
 			j.results.purge(5)
 		}, verdictCannotTell, "gone from stream RESULTS: its max age is 720h0m0s"},
@@ -96,13 +96,13 @@ func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 		{"results", "middle", "a limit for each subject", young, func(j *pureJob) {
 			j.results.cfg.MaxMsgsPerSubject = 15
 			j.results.remove(func(m pureLog) bool { return m.is.Result != nil && m.is.Result.Seq <= 5 })
-		}, verdictViolated, "which may have been results of rows that nothing else tells of: it keeps only 15 messages a subject"},
+		}, verdictViolated, "which may have been results of rows of which nothing else has a record: it keeps only 15 messages a subject"},
 		{"results", "end", "never written", young, func(j *pureJob) { unwritten(&j.results, isResult(20)) }, verdictViolated, "run run2: 9 results are stored, its summary says 10"},
 		{"results", "end", "never written by a process that was killed", young, func(j *pureJob) {
 			unwritten(&j.results, isResult(20))
 			unwritten(&j.audit, isRun("run2", auditlog.PhaseEnd))
 		}, VerdictProven, ""},
-		{"results", "end", "deleted by hand", young, func(j *pureJob) { j.results.remove(isResult(20)) }, verdictCannotTell, "may have been results of rows that nothing else tells of"},
+		{"results", "end", "deleted by hand", young, func(j *pureJob) { j.results.remove(isResult(20)) }, verdictCannotTell, "may have been results of rows of which nothing else has a record"},
 		{"results", "everywhere", "re-created and made again", young, func(j *pureJob) {
 			j.results.created, j.window = j.now.Add(-young/2), 32
 			j.rerun("run3", 20)
@@ -140,7 +140,7 @@ func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 			j.audit.created, j.audit.msgs, j.audit.last = j.now, nil, 0
 		}, verdictCannotTell, "after the first results: what an earlier one held is gone"},
 		{"audit", "middle", "never written", young, func(j *pureJob) { unwritten(&j.audit, isCall(7)) }, verdictViolated, "row 7 has 0 call events"},
-		{"audit", "middle", "deleted by hand", young, func(j *pureJob) { j.audit.remove(isCall(7)) }, verdictCannotTell, "stream AUDIT lacks 1 messages behind its first one: with a max age of 720h0m0s and created 1h0m0s ago none can have expired, so somebody"},
+		{"audit", "middle", "deleted by hand", young, func(j *pureJob) { j.audit.remove(isCall(7)) }, verdictCannotTell, "stream AUDIT lacks 1 messages after its first one: with a max age of 720h0m0s and created 1h0m0s ago none can have expired, so they were"},
 		{"audit", "middle", "a limit for each subject", young, func(j *pureJob) {
 			j.audit.cfg.MaxMsgsPerSubject = 19
 			j.audit.remove(isRow(1))
@@ -155,16 +155,16 @@ func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 
 		{"input", "beginning", "acked away", young, func(j *pureJob) { j.input.cfg.Retention = jetstream.WorkQueuePolicy; j.input.purge(20) }, VerdictProven, "its retention, workqueue, deletes what is acked"},
 		{"input", "beginning", "expired", ancient, func(j *pureJob) { j.input.cfg.MaxAge, j.audit.cfg.MaxAge = pureMaxAge, 0; j.input.purge(20) }, VerdictProven, "its max age is 720h0m0s"},
-		{"input", "beginning", "purged", young, func(j *pureJob) { j.input.purge(5) }, VerdictProven, "so somebody has purged or deleted them"},
-		{"input", "beginning", "purged, and the result never written", young, func(j *pureJob) { j.input.purge(5); unwritten(&j.results, isResult(3)) }, verdictViolated, "row 3 has no result; the audit tells of it"},
-		{"input", "beginning", "expired with the audit", old, func(j *pureJob) { j.age(); j.input.purge(2) }, verdictCannotTell, "2 results have neither their row in the input nor their events"},
+		{"input", "beginning", "purged", young, func(j *pureJob) { j.input.purge(5) }, VerdictProven, "so they were purged or deleted"},
+		{"input", "beginning", "purged, and the result never written", young, func(j *pureJob) { j.input.purge(5); unwritten(&j.results, isResult(3)) }, verdictViolated, "row 3 has no result; it is in the audit"},
+		{"input", "beginning", "expired with the audit", old, func(j *pureJob) { j.age(); j.input.purge(2) }, verdictCannotTell, "2 results no longer have their row in the input or their events"},
 		{"input", "middle", "deleted by hand", young, func(j *pureJob) { j.input.remove(isInput(7)) }, VerdictProven, "the rows of 1 results are no longer in the input"},
 		{"input", "middle", "a limit for each subject", young, func(j *pureJob) {
 			j.input.cfg.MaxMsgsPerSubject = 1
 			j.input.remove(isInput(7))
 		}, VerdictProven, "it keeps only 1 messages a subject"},
-		{"input", "middle", "deleted by hand, and the result, too; the audit has expired", old, func(j *pureJob) { j.age(); j.input.remove(isInput(2)); j.results.remove(isResult(2)) }, verdictCannotTell, "may have been results of rows that nothing else tells of"},
-		{"input", "middle", "deleted by hand, and the result never written", young, func(j *pureJob) { j.input.remove(isInput(7)); unwritten(&j.results, isResult(7)) }, verdictViolated, "row 7 has no result; the audit tells of it"},
+		{"input", "middle", "deleted by hand, and the result, too; the audit has expired", old, func(j *pureJob) { j.age(); j.input.remove(isInput(2)); j.results.remove(isResult(2)) }, verdictCannotTell, "may have been results of rows of which nothing else has a record"},
+		{"input", "middle", "deleted by hand, and the result never written", young, func(j *pureJob) { j.input.remove(isInput(7)); unwritten(&j.results, isResult(7)) }, verdictViolated, "row 7 has no result; it is in the audit"},
 		{"input", "end", "deleted by hand", young, func(j *pureJob) { j.input.remove(isInput(20)) }, VerdictProven, "the rows of 1 results are no longer in the input"},
 	} {
 		t.Run(strings.Join([]string{tt.stream, tt.where, tt.why}, ", "), func(t *testing.T) {

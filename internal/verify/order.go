@@ -4,13 +4,12 @@ import (
 	"math"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/seqset"
 	"github.com/llm-stage/stage/internal/stored"
 )
 
-// Read takes the next result of the log as the head, and checks its place among the others. A result that is wrong in
-// itself is reported and passed over.
-func (v *partitionVerifier) Read() error {
+// read takes the next result of the log as the head, and checks its place among the others. A result that doubles another
+// or names no row is reported and skipped.
+func (v *partitionVerifier) read() error {
 	r, err := v.results()
 	if err != nil {
 		return err
@@ -20,31 +19,15 @@ func (v *partitionVerifier) Read() error {
 		return nil
 	}
 	v.claimsBefore(r.At)
-	v.stats.Results++
-	switch r.Status {
-	case auditlog.RowSuccess:
-		v.stats.Succeeded++
-	case auditlog.RowError:
-		v.stats.Failed++
-	}
-	v.runs.result(r)
-	if fault := v.faultOf(r); fault != "" {
-		v.violate(violationResult, r.Seq, "message %d of the results: %s", r.At, fault)
+	v.count(r)
+	if problem := v.problemOf(r); problem != "" {
+		v.violate(violationResult, r.Seq, "message %d of the results: %s", r.At, problem)
 	}
 	if r.Seq == 0 {
 		return nil
 	}
-	term := v.term(r.Owner)
-	if v.owner != "" && r.Owner != v.owner {
-		v.violate(violationClaim, r.Seq, "the result of row %d is of %s, after the claim of %s: a fenced owner has appended it", r.Seq, r.Owner, v.owner)
-	}
-	switch begins := v.owner == "" && v.last == 0; {
-	case begins && v.resultsGone:
-		v.purged, v.base = true, r.Seq-1
-	case begins:
-		v.violate(violationClaim, r.Seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.Seq, r.At)
-	}
-	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: term}
+	v.checkOwner(r)
+	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: v.term(r.Owner)}
 	v.mark = r.Seq
 	switch {
 	case !v.seen.Add(r.Seq):
@@ -63,12 +46,37 @@ func (v *partitionVerifier) Read() error {
 	return nil
 }
 
-// faultOf says what is wrong with a result's own words; empty: nothing.
-func (v *partitionVerifier) faultOf(r *stored.ResultRow) string {
+// count counts a result.
+func (v *partitionVerifier) count(r *stored.ResultRow) {
+	v.stats.Results++
+	switch r.Status {
+	case auditlog.RowSuccess:
+		v.stats.Succeeded++
+	case auditlog.RowError:
+		v.stats.Failed++
+	}
+	v.runs.result(r)
+}
+
+// checkOwner compares the owner of a result with the last claim before it.
+func (v *partitionVerifier) checkOwner(r *stored.ResultRow) {
+	if v.owner != "" && r.Owner != v.owner {
+		v.violate(violationClaim, r.Seq, "the result of row %d is of %s, after the claim of %s: a fenced owner has appended it", r.Seq, r.Owner, v.owner)
+	}
+	switch begins := v.owner == "" && v.last == 0; {
+	case begins && v.resultsGone:
+		v.purged, v.base = true, r.Seq-1
+	case begins:
+		v.violate(violationClaim, r.Seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.Seq, r.At)
+	}
+}
+
+// problemOf returns what is wrong with a result on its own; empty: nothing.
+func (v *partitionVerifier) problemOf(r *stored.ResultRow) string {
 	here := v.epoch == v.epochs-1
 	switch {
 	case r.Seq == 0:
-		return "it does not say which row it is the result of"
+		return "it does not name its row"
 	case r.Status != auditlog.RowSuccess && r.Status != auditlog.RowError:
 		return "its status is " + quoted(r.Status) + ", neither success nor error"
 	case here && r.Source != v.stream:
@@ -83,7 +91,7 @@ func (v *partitionVerifier) faultOf(r *stored.ResultRow) string {
 
 func quoted(s string) string { return `"` + s + `"` }
 
-// inputUpTo reads the input up to a row and notes those without a result. It returns whether the row itself is there.
+// inputUpTo reads the input up to a row and notes the rows without a result. It reports whether the row itself is there.
 func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
 	if v.epoch != v.epochs-1 || v.input == nil {
 		return false, nil
@@ -104,32 +112,22 @@ func (v *partitionVerifier) claimsBefore(at uint64) {
 		c := v.claims[v.nextClaim]
 		switch first := v.nextClaim == 0; {
 		case !first && !c.SameInput(v.claims[v.nextClaim-1]):
-			v.newEpoch()
+			v.epoch++
+			v.epochRows = epochRows{}
 		case first && v.last == 0 && c.Mark > 0 && v.resultsGone:
 			v.purged, v.base, v.mark = true, c.Mark, c.Mark
 		case first && v.purged && c.Mark == 0: // the results before it are of another input
-			v.restart()
+			v.epochRows = epochRows{}
 		}
 		if c.Mark != v.mark {
-			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, says that row %d was the last before it; it was row %d", c.At, c.Owner, c.Mark, v.mark)
+			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, names row %d as the last before it; it was row %d", c.At, c.Owner, c.Mark, v.mark)
 		}
 		v.owner = c.Owner
 		v.nextClaim++
 	}
 }
 
-// newEpoch begins to count from the beginning of another input stream.
-func (v *partitionVerifier) newEpoch() {
-	v.epoch++
-	v.restart()
-}
-
-func (v *partitionVerifier) restart() {
-	v.last, v.mark, v.base = 0, 0, 0
-	v.seen, v.missing, v.taken = seqset.Set{}, seqset.Set{}, seqset.Set{}
-}
-
-// finish settles what is left when the audit is read, and reports the rows without a result.
+// finish checks what is left once the audit is read, and reports the rows without a result.
 func (v *partitionVerifier) finish() error {
 	if err := v.advance(true); err != nil {
 		return err
@@ -142,9 +140,9 @@ func (v *partitionVerifier) finish() error {
 	for seq := range v.missing.All() {
 		v.lost(seq, "row %d has no result")
 	}
-	for seq := range v.taken.All() {
+	for seq := range v.audited.All() {
 		if !v.seen.Has(seq) && !v.missing.Has(seq) {
-			v.lost(seq, "row %d has no result; the audit tells of it, the input has it no longer")
+			v.lost(seq, "row %d has no result; it is in the audit and no longer in the input")
 		}
 	}
 	return nil

@@ -10,57 +10,81 @@ import (
 	"github.com/llm-stage/stage/internal/stored"
 )
 
-// partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
-type partitionSources struct {
-	results func() (*stored.ResultRow, error)
-	// input returns the sequences of the rows that are still there; nil where nothing can be said about the rows.
-	input  func() (uint64, error)
-	claims []stored.Claim
-}
-
 // partitionVerifier joins the streams of one partition: results and input row by row, and the audit events as they come.
 // What it holds is bounded by the stage's window, but for sets of sequences (see [seqset.Set]).
 type partitionVerifier struct {
 	partitionSources
-	report *Report
-	stats  verifiedPartition
-	runs   *runVerifier
+	partitionFacts
 
+	report *Report // of the whole stage
+	runs   *runVerifier
+	stats  verifiedPartition
+
+	// terms has the terms of ownership by owner: those of all claims from start on, and one of the newest input stream for
+	// each owner without a claim. So two events are of one term if they have the same pointer.
+	terms map[string]*auditTerm
+
+	// The log up to the head is read. Of the claims those before nextClaim lie in that part, and have been checked.
+	nextClaim int
+	owner     string // of the last of them; empty: there was none
+	epoch     int    // the input stream of the head, counted from 0; below epochs
+	purged    bool   // the log does not begin at its beginning: rows up to base are not expected to have a result
+	epochRows
+	nextInput uint64 // the first row of the input that is not compared; 0: all are. The input is that of the last epoch
+
+	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results before it
+	// are finished. nil: none is read; over: and none is left.
+	head *verifiedRow
+	over bool
+	// window holds the events of rows that are not finished: the head's, those ahead of it, and some of rows passed by.
+	window auditWindow
+	used   uint64 // calls that the finished results were made of; each counts once
+	// finished is called for each result that is finished; may be nil.
+	finished func()
+}
+
+// partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
+type partitionSources struct {
+	results func() (*stored.ResultRow, error)
+	// input returns the sequences of the rows that are still there; nil where nothing is known about the rows.
+	input  func() (uint64, error)
+	claims []stored.Claim
+}
+
+// partitionFacts is what is known before the first result is read, and does not change.
+type partitionFacts struct {
 	name, stream string // of the stage, and its input stream
-	epochs       int    // input streams that the claims tell of; the last is the present one
+	epochs       int    // input streams that the claims name, at least 1; the last is the one that is there now
 	inputLast    uint64 // rows above never existed
 	bound        uint64 // rows above are pending
 	logEnd       uint64 // last message of the log; 0: there is none
 	resultsGone  bool   // messages of the results stream were removed
-	purged       bool   // the log does not begin at its beginning
-	base         uint64 // the results up to this row, of this epoch, were removed
-	// auditGone says from when on all events are there, zero: all are. Those of results before auditExpired can have expired.
+	// Events stored before auditGone may be missing; zero: none is. Those of results before auditExpired can have expired.
 	auditGone, auditExpired time.Time
-
-	terms     map[string]*auditTerm
-	window    auditWindow
-	nextClaim int
-	epoch     int
-	owner     string     // of the last claim
-	last      uint64     // highest row that has a result, in this epoch
-	mark      uint64     // row of the last result, as claims count
-	seen      seqset.Set // rows that have a result, in this epoch
-	missing   seqset.Set // rows of the input that were passed by without a result
-	taken     seqset.Set // rows that the audit tells of, passed by without a result
-	nextInput uint64
-	head      *verifiedRow
-	used      uint64 // calls that the results were made of
-	over      bool   // all results are read
-	retired   func()
 }
+
+// epochRows is how far the check has come in the rows of one input stream. Another one begins with the zero value.
+type epochRows struct {
+	// base <= last: results up to base were removed. A result below last is out of order.
+	base, last uint64
+	mark       uint64 // row of the last result or claim, as the next claim must name it; last, if all are in order
+	// Each row of the input below nextInput is either in seen or in missing. A row in audited has events, and may be in
+	// missing as well or get its result later, out of order.
+	seen    seqset.Set // rows with a result
+	missing seqset.Set // rows of the input that were passed by without a result
+	audited seqset.Set // rows of the audit that were passed by without a result
+}
+
+// auditSlack is how far the clocks of stage and server may be apart.
+const auditSlack = time.Minute
 
 // verifiedRow is a result on its way through the check.
 type verifiedRow struct {
 	*stored.ResultRow
 	key     rowKey
-	term    *auditTerm
-	late    bool // it came after the result of a later row
-	inInput bool
+	term    *auditTerm // of its owner
+	late    bool       // it came after the result of a later row, so its events may have been dropped
+	inInput bool       // the input still has its row
 }
 
 // start makes the terms of the claims and reads the first row of the input.
@@ -81,7 +105,7 @@ func (v *partitionVerifier) start() (err error) {
 	return err
 }
 
-// term returns the term of an owner. One without a claim belongs to the newest input: the log was purged.
+// term returns the term of an owner. One without a claim is of the newest input: the log was purged.
 func (v *partitionVerifier) term(owner string) *auditTerm {
 	t := v.terms[owner]
 	if t == nil {
@@ -93,23 +117,14 @@ func (v *partitionVerifier) term(owner string) *auditTerm {
 
 // event takes an event of the audit.
 func (v *partitionVerifier) event(e *auditlog.Event) error {
-	var key rowKey
-	var term *auditTerm
-	switch {
-	case e.Call != nil:
-		term = v.term(e.Call.Owner)
-		key = rowKey{term.epoch, e.Call.Sequence}
-	default:
-		term = v.term(e.Row.Owner)
-		key = rowKey{term.epoch, e.Row.Sequence}
-	}
+	term, key := v.rowOf(e)
 	if v.head == nil {
 		if err := v.advance(false); err != nil {
 			return err
 		}
 	}
 	if v.over {
-		return nil // of a row that is pending
+		return nil // of a pending row
 	}
 	ahead := v.head.key.compare(key) <= 0
 	if !ahead && (key.epoch != v.epoch || v.seen.Has(key.seq)) {
@@ -117,49 +132,48 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 	}
 	row := v.window.add(key, ahead)
 	if !ahead {
-		v.Skip(key)
+		v.skip(key)
 	}
-	switch {
-	case e.Call != nil:
-		row.addCall(callFacts{
-			term: term, run: e.RunID, index: e.Call.CallIndex, at: e.Time,
-			capacity: e.Call.Status == auditlog.CallCapacityRetry, usage: e.Call.Usage, unpriced: e.Call.Unpriced(),
-		})
-	default:
-		row.addRow(rowFacts{
-			term: term, run: e.RunID, at: e.Time, status: e.Row.Status, source: e.Row.Source,
-			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt,
-		})
-	}
+	row.add(e, term)
 	if key == v.head.key || v.window.full() {
 		return v.advance(false)
 	}
 	return nil
 }
 
-// advance goes on to the next result as long as the present one is settled; force settles what can't be settled.
+// rowOf returns the row that an event is about, and the term that it is of.
+func (v *partitionVerifier) rowOf(e *auditlog.Event) (*auditTerm, rowKey) {
+	if e.Call != nil {
+		term := v.term(e.Call.Owner)
+		return term, rowKey{term.epoch, e.Call.Sequence}
+	}
+	term := v.term(e.Row.Owner)
+	return term, rowKey{term.epoch, e.Row.Sequence}
+}
+
+// advance finishes results as long as their events are complete; with force also those whose events are not.
 func (v *partitionVerifier) advance(force bool) error {
 	for !v.over {
 		if v.head == nil {
-			if err := v.Read(); err != nil {
+			if err := v.read(); err != nil {
 				return err
 			}
 			continue
 		}
-		if !force && !v.settled() {
+		if !force && !v.complete() {
 			return nil
 		}
-		v.retire()
+		v.finishHead()
 		v.head = nil
-		if v.retired != nil {
-			v.retired()
+		if v.finished != nil {
+			v.finished()
 		}
 	}
 	return nil
 }
 
-// settled tells whether nothing more of the head's audit needs to be waited for.
-func (v *partitionVerifier) settled() bool {
+// complete reports whether all events of the head that can come have come.
+func (v *partitionVerifier) complete() bool {
 	if v.head.late || v.window.full() {
 		return true
 	}
@@ -172,35 +186,32 @@ func (v *partitionVerifier) settled() bool {
 	return ok
 }
 
-// Skip notes that the audit tells of a row that has no result yet although a later one has.
-func (v *partitionVerifier) Skip(key rowKey) {
+// skip notes a row that is in the audit and has no result yet, although a later row has one.
+func (v *partitionVerifier) skip(key rowKey) {
 	if key.epoch == v.epochs-1 && key.epoch == v.epoch && !v.seen.Has(key.seq) {
-		v.taken.Add(key.seq)
+		v.audited.Add(key.seq)
 	}
 }
 
-// retire checks the head against its audit and lets go of it.
-func (v *partitionVerifier) retire() {
+// finishHead checks the head against its audit, and drops what is held of it.
+func (v *partitionVerifier) finishHead() {
 	h := v.head
 	row := v.window.at(h.key)
 	event := row.by(h.term)
 	switch {
 	case event == nil && h.late:
-	case event == nil && v.unaudited(h, h.term.since, h.Stored):
+	case event == nil && v.countUnaudited(h, h.term.since, h.Stored):
 	case event == nil:
 		v.violate(violationNoRowEvent, h.Seq, "row %d has no row event of %s, the owner of its result", h.Seq, h.Owner)
-		v.vouch(h)
+		v.countAudited(h)
 	default:
 		v.checkAudit(h, row, event)
 	}
-	v.window.pass(h.key, v.Skip)
+	v.window.pass(h.key, v.skip)
 }
 
-// auditSlack is how far the clocks of stage and server may be apart.
-const auditSlack = time.Minute
-
-// vouch counts a result whose audit is there.
-func (v *partitionVerifier) vouch(h *verifiedRow) {
+// countAudited counts a result whose audit is there.
+func (v *partitionVerifier) countAudited(h *verifiedRow) {
 	if h.inInput {
 		v.stats.ByInput++
 	} else {
@@ -208,9 +219,9 @@ func (v *partitionVerifier) vouch(h *verifiedRow) {
 	}
 }
 
-// unaudited counts a result whose audit is missing, if the stream can have held it and does so no longer. The missing
-// events were stored after since, the first of them before until.
-func (v *partitionVerifier) unaudited(h *verifiedRow, since, until time.Time) bool {
+// countUnaudited counts a result whose audit is missing because the stream has lost it, and reports whether that can be
+// so. The missing events were stored after since, the first of them before until.
+func (v *partitionVerifier) countUnaudited(h *verifiedRow, since, until time.Time) bool {
 	if v.auditGone.IsZero() || !since.Before(v.auditGone) {
 		return false
 	}
@@ -236,12 +247,12 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	calls, ok := row.chosen(event)
 	since, until := event.started.Add(-auditSlack), event.started
 	if event.source == auditlog.SourceJournal {
-		since, until = time.Time{}, h.Stored // of the earlier term that made the calls nothing is known
+		since, until = time.Time{}, h.Stored // when the earlier term made the calls is unknown
 	}
-	if !ok && v.unaudited(h, since, until) {
+	if !ok && v.countUnaudited(h, since, until) {
 		return
 	}
-	v.vouch(h)
+	v.countAudited(h)
 	v.used += uint64(len(calls))
 	switch n := event.calls(); {
 	case event.source == auditlog.SourceDedupe:
@@ -259,17 +270,17 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	}
 }
 
-// checkSums compares what the calls of a row add up to with its row event.
+// checkSums compares the sums of a row's calls with its row event.
 func (v *partitionVerifier) checkSums(h *verifiedRow, event *rowFacts, calls []callFacts) {
 	if got := capacityOf(calls); got != event.capacity {
 		v.violate(violationRetries, h.Seq, "row %d has %d capacity retries in the call events, %d in the row event", h.Seq, got, event.capacity)
 	}
-	if d := usageDiffers(usageOf(calls), event.usage); d != nil {
+	if d := compareUsage(usageOf(calls), event.usage); d != nil {
 		v.violate(d.kind, h.Seq, "row %d: %s in the row event", h.Seq, d.text)
 	}
 }
 
-// holesText names the first number that is missing.
+// holesText names the first call that is missing or there more than once.
 func holesText(calls []callFacts) string {
 	have := make(map[int]int, len(calls))
 	for i := range calls {
@@ -286,6 +297,7 @@ func holesText(calls []callFacts) string {
 	return fmt.Sprintf(", call %d is missing", len(calls))
 }
 
-func (v *partitionVerifier) violate(kind string, seq uint64, format string, args ...any) {
+// violate notes a violation of this partition; seq 0: of no single row.
+func (v *partitionVerifier) violate(kind violationKind, seq uint64, format string, args ...any) {
 	v.report.violate(kind, v.stats.Partition, seq, format, args...)
 }

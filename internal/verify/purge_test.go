@@ -19,7 +19,7 @@ func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 		want   []string
 	}{
 		{"old results", nil, func(b *stagetest.Bench) { b.Purge("RESULTS", 6) }, []string{
-			"partition 0: the results begin in the middle, behind row 4; those before, of 4 rows that the streams still tell of, are gone from stream RESULTS: none of its settings removes them",
+			"partition 0: the results begin in the middle, after row 4; earlier ones, of 4 rows that the other streams still have, are gone from stream RESULTS: none of its settings removes them",
 			"run run1: 16 results are left, its summary says 20",
 		}},
 		{"all results", nil, func(b *stagetest.Bench) { b.Purge("RESULTS", 0) }, []string{
@@ -38,15 +38,15 @@ func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 			if err := b.Stream("AUDIT").DeleteMsg(t.Context(), 9); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"stream AUDIT lacks 1 messages behind its first one: none of its settings removes them, so somebody has purged or deleted them"}},
+		}, []string{"stream AUDIT lacks 1 messages after its first one: none of its settings removes them, so they were purged or deleted"}},
 		{"all row events", func(s []jetstream.StreamConfig) { s[2].MaxMsgsPerSubject = 5 }, func(*stagetest.Bench) {}, []string{
-			"behind its first one: it keeps only 5 messages a subject",
+			"after its first one: it keeps only 5 messages a subject",
 		}},
 		{"the last result", nil, func(b *stagetest.Bench) {
 			if err := b.Stream("RESULTS").DeleteMsg(t.Context(), 21); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"stream RESULTS lacks 1 messages behind its first one, which may have been results of rows that nothing else tells of"}},
+		}, []string{"stream RESULTS lacks 1 messages after its first one, which may have been results of rows of which nothing else has a record"}},
 		{"the audit stream, and created again", nil, func(b *stagetest.Bench) {
 			b.Drop("AUDIT")
 			if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}}); err != nil {

@@ -2,7 +2,6 @@ package verify
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -14,53 +13,22 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// violationsKept is how many violations of each kind are named; the others are counted.
-const violationsKept = 50
+// VerdictProven is the verdict when everything was checked and nothing is wrong.
+const VerdictProven = "proven"
 
-// Kinds of violations.
 const (
-	violationLost        = "lost"                // a row without a result
-	violationDoubled     = "doubled"             // a second result
-	violationDisorder    = "out_of_order"        // a result after that of a later row
-	violationResult      = "bad_result"          // a result that says something else than the streams
-	violationClaim       = "bad_claim"           // a claim that does not fit the results before it
-	violationNoRowEvent  = "row_event_missing"   // no row event of the result's owner
-	violationRowEvent    = "row_event_differs"   // the row event says something else than the result
-	violationNoCallEvent = "call_event_missing"  // fewer calls recorded than the row event counts
-	violationCallEvent   = "call_event_extra"    // more of them
-	violationRetries     = "retries_differ"      // capacity retries do not add up
-	violationTokens      = "tokens_differ"       // tokens do not add up
-	violationCost        = "cost_differs"        // cost does not add up
-	violationRun         = "run_summary_differs" // the summary at the end of a run says something else than the streams
+	verdictViolated   = "violated"    // there are violations, whatever else could not be checked
+	verdictCannotTell = "cannot_tell" // there are none, and something could not be checked
 )
-
-// The verdicts.
-const (
-	VerdictProven     = "proven"
-	verdictViolated   = "violated"
-	verdictCannotTell = "cannot_tell"
-)
-
-// wholeStage stands for the partition of what is about none.
-const wholeStage = -1
-
-// violation is one thing that must not be. Partition is -1 where it is about a whole run, Sequence 0 where it is about no
-// single row.
-type violation struct {
-	Kind      string `json:"kind"`
-	Partition int    `json:"partition"`
-	Sequence  uint64 `json:"sequence,omitempty"`
-	Text      string `json:"text"`
-}
 
 // Report is what verify found; as JSON it is what --json prints.
 type Report struct {
 	Stage      string              `json:"stage"`
-	Verdict    string              `json:"verdict"`
+	Verdict    string              `json:"verdict"` // proven, violated or cannot_tell
 	Partitions []verifiedPartition `json:"partitions"`
 	Audit      verifiedAudit       `json:"audit"`
 	Violations violationList       `json:"violations"`
-	// CannotTell says what keeps verify from a verdict, Notes what the reader should know about it.
+	// CannotTell has what could not be checked, Notes what the reader should know about the verdict.
 	CannotTell []string `json:"cannot_tell"`
 	Notes      []string `json:"notes"`
 }
@@ -68,74 +36,69 @@ type Report struct {
 // verifiedPartition counts what was found in one partition.
 type verifiedPartition struct {
 	Partition     int    `json:"partition"`
-	HighWaterMark uint64 `json:"high_water_mark"`
+	HighWaterMark uint64 `json:"high_water_mark"` // row of the last result
 	Claims        int    `json:"claims"`
-	Results       int    `json:"results"`
-	Succeeded     int    `json:"succeeded"`
-	Failed        int    `json:"failed"`
-	// Pending rows wait behind the high-water mark; null: not known.
+
+	// Results has one outcome each, but for those that are violations themselves.
+	Results   int `json:"results"`
+	Succeeded int `json:"succeeded"`
+	Failed    int `json:"failed"`
+
+	// Pending rows are behind the high-water mark; null: unknown.
 	Pending *uint64 `json:"pending"`
-	// ByInput results have their row in the input, ByAudit ones are vouched for by the audit alone.
-	ByInput int `json:"by_input"`
-	ByAudit int `json:"by_audit"`
-	// AuditExpired results have their row in the input, and no audit any more: it can have expired.
+
+	// ByInput results have their row in the input; ByAudit ones only have events in the audit, Unknown ones neither. Of
+	// ByInput some have no audit any more: AuditExpired by age or a limit, AuditGone though it can't have expired.
+	ByInput      int `json:"by_input"`
+	ByAudit      int `json:"by_audit"`
 	AuditExpired int `json:"audit_expired"`
-	// AuditGone results have their row in the input, and no audit any more, though it can't have expired.
-	AuditGone int `json:"audit_gone"`
-	// Unknown results have neither.
-	Unknown int `json:"unknown"`
-	// ResultsGone rows are told of by input or audit, and their results lay in the part of the results that was removed.
+	AuditGone    int `json:"audit_gone"`
+	Unknown      int `json:"unknown"`
+
+	// ResultsGone rows are in the input or the audit, and their results were in the part of the log that was removed.
 	ResultsGone int `json:"results_gone"`
 }
 
 // verifiedAudit sums the call events.
 type verifiedAudit struct {
 	Calls           uint64 `json:"calls"`
-	CapacityRetries uint64 `json:"capacity_retries"`
-	// Elsewhere are calls that no result came of: terms that ended first, rows that are pending.
-	Elsewhere uint64 `json:"calls_without_result"`
-	// Batched are the calls of batched requests, which have no rows.
-	Batched uint64 `json:"calls_of_batches"`
-	usage   auditlog.UsageSum
+	CapacityRetries uint64 `json:"capacity_retries"`     // of Calls
+	Elsewhere       uint64 `json:"calls_without_result"` // of Calls: of terms that ended first, or of pending rows
+	Batched         uint64 `json:"calls_of_batches"`     // of Calls: of batched requests, which have no rows
+
+	// Tokens and CostUSD are of all Calls; null: unknown.
 	Tokens  *int64   `json:"tokens"`
 	CostUSD *float64 `json:"cost_usd"`
-	// Runs is how many processes the audit tells of, RunsChecked how many of them have a summary that was compared.
+	usage   auditlog.UsageSum
+
+	// Runs are the processes in the audit; the summaries of RunsChecked of them were compared.
 	Runs        int `json:"runs"`
 	RunsChecked int `json:"runs_checked"`
 }
 
-type violationList struct {
-	Count  int            `json:"count"`
-	ByKind map[string]int `json:"by_kind"`
-	First  []violation    `json:"first"`
-}
-
-func newVerifyReport(stage string) *Report {
+func newReport(stage string) *Report {
 	return &Report{
 		Stage: stage, Partitions: []verifiedPartition{}, CannotTell: []string{}, Notes: []string{},
-		Violations: violationList{ByKind: map[string]int{}, First: []violation{}},
+		Violations: violationList{ByKind: map[violationKind]int{}, First: []violation{}},
 	}
 }
 
 // violate notes a violation; the first of each kind are kept.
-func (r *Report) violate(kind string, partition int, seq uint64, format string, args ...any) {
-	v := &r.Violations
-	v.Count++
-	v.ByKind[kind]++
-	if v.ByKind[kind] <= violationsKept {
-		v.First = append(v.First, violation{Kind: kind, Partition: partition, Sequence: seq, Text: fmt.Sprintf(format, args...)})
-	}
+func (r *Report) violate(kind violationKind, partition int, seq uint64, format string, args ...any) {
+	r.Violations.add(kind, partition, seq, format, args...)
 }
 
+// cannot notes a reason why the verdict can't be that all is proven.
 func (r *Report) cannot(format string, args ...any) {
 	r.CannotTell = append(r.CannotTell, fmt.Sprintf(format, args...))
 }
 
+// note notes what the reader should know about the verdict.
 func (r *Report) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// conclude comes to the verdict, once everything is read.
+// conclude sets the verdict, once everything is read.
 func (r *Report) conclude() {
 	for _, p := range r.Partitions {
 		if p.ByAudit > 0 {
@@ -148,13 +111,13 @@ func (r *Report) conclude() {
 			r.cannot("partition %d: the audit of %d results is gone, and it is too young to have expired", p.Partition, p.AuditGone)
 		}
 		if p.Unknown > 0 {
-			r.cannot("partition %d: %d results have neither their row in the input nor their events in the audit any more", p.Partition, p.Unknown)
+			r.cannot("partition %d: %d results no longer have their row in the input or their events in the audit", p.Partition, p.Unknown)
 		}
 	}
 	slices.SortStableFunc(r.Violations.First, func(a, b violation) int {
 		return cmp.Or(cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Sequence, b.Sequence))
 	})
-	if r.Audit.Calls == 0 && len(r.CannotTell) == 0 { // nothing was asked, so nothing is unknown
+	if r.Audit.Calls == 0 && len(r.CannotTell) == 0 { // no call, so nothing is unknown
 		r.Audit.usage.Reported = &auditlog.Usage{CostUSD: new(float64)}
 	}
 	if u := r.Audit.usage.Total(); u != nil {
@@ -170,14 +133,17 @@ func (r *Report) conclude() {
 	}
 }
 
-// UnprovenError is the end of a verification that found no violation and could not look at everything.
-type UnprovenError struct{ Reasons []string }
+// UnprovenError is the verdict of a verification that found no violation and could not check everything.
+type UnprovenError struct {
+	Reasons []string // what could not be checked, and why
+}
 
+// Error lists the reasons, one a line.
 func (e *UnprovenError) Error() string {
 	return "verify cannot tell:\n" + strings.Join(e.Reasons, "\n")
 }
 
-// Err is what the command ends with: nil when all is proven.
+// Err returns nil if all is proven, [*UnprovenError] if something could not be checked, and another error for violations.
 func (r *Report) Err() error {
 	switch r.Verdict {
 	case verdictViolated:
@@ -192,14 +158,11 @@ func (r *Report) Err() error {
 	return nil
 }
 
-func (r *Report) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
-}
+// WriteJSON prints the report as indented JSON.
+func (r *Report) WriteJSON(w io.Writer) error { return terminal.WriteJSON(w, r) }
 
-// WriteText prints the report for people. Where nothing is violated the reasons why it cannot tell are left to the error
-// that the command ends with.
+// WriteText prints the report for people. Without violations the reasons why verify cannot tell are left out: they are in
+// the error of [Report.Err].
 func (r *Report) WriteText(w io.Writer) {
 	for _, p := range r.Partitions {
 		terminal.PrintLine(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed; %s", p.Partition,
@@ -224,31 +187,16 @@ func (r *Report) WriteText(w io.Writer) {
 			terminal.PrintLine(w, "cannot tell: %s", why)
 		}
 	}
-	named := make(map[string]int)
-	for _, v := range r.Violations.First {
-		named[v.Kind]++
-		terminal.PrintLine(w, "VIOLATION %s: %s%s", v.Kind, whereText(v.Partition), v.Text)
-	}
-	for _, kind := range slices.Sorted(maps.Keys(named)) {
-		if more := r.Violations.ByKind[kind] - named[kind]; more > 0 {
-			terminal.PrintLine(w, "VIOLATION %s: and %d more", kind, more)
-		}
-	}
+	r.Violations.write(w)
 	if r.Verdict == VerdictProven {
 		terminal.PrintLine(w, "proven: every row up to the high-water mark has exactly one result, in stream order, and the audit adds up")
 	}
 }
 
-func whereText(partition int) string {
-	if partition == wholeStage {
-		return ""
-	}
-	return fmt.Sprintf("partition %d: ", partition)
-}
-
+// pendingText is how many rows are pending.
 func pendingText(n *uint64) string {
 	if n == nil {
-		return "pending rows not known"
+		return "pending rows unknown"
 	}
 	return fmt.Sprintf("%d rows pending", *n)
 }

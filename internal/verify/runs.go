@@ -13,24 +13,28 @@ import (
 	"github.com/llm-stage/stage/internal/stored"
 )
 
-// appendGroup is the most results that are stored at once: so many may be there that the process never knew of, since the
-// answer to its last append did not come.
+// appendGroup is the most results that are stored at once: so many may be there that the process did not count,
+// since the answer to its last append did not come.
 const appendGroup = 1000
 
 // runVerifier compares the summaries that processes leave at their end with what the streams hold of them.
 type runVerifier struct {
-	runs map[string]*runRecord // those that the audit tells of
-	used verifiedAudit
+	runs map[string]*runRecord // those in the audit, by id
+	sum  verifiedAudit         // of all call events
 }
 
 // runRecord is one process.
 type runRecord struct {
-	id       string
-	settings map[string]string // nil: its start is not in the audit any more
-	ended    time.Time
-	summary  *auditlog.Summary // nil: it was killed, or it is running
-	cut      bool              // the summary has no usage by model
+	id string
 
+	settings map[string]string // at its start; nil: the audit no longer holds it
+
+	// Of its end. Without a summary, because it was killed or is running, nothing is compared.
+	ended   time.Time
+	summary *auditlog.Summary
+	cut     bool // the summary has no usage by model
+
+	// Sums of what the streams hold, to be compared with the summary. Those of models add up to calls.
 	calls             callTotals
 	capacity          uint64
 	models            map[cost.ModelKey]*callTotals
@@ -43,9 +47,10 @@ type callTotals struct {
 	usage auditlog.UsageSum
 }
 
+// newRunVerifier returns one that knows no run.
 func newRunVerifier() *runVerifier { return &runVerifier{runs: make(map[string]*runRecord)} }
 
-// run takes a run event; all of them come before the other events.
+// run adds a run event; all of them come before the other events.
 func (v *runVerifier) run(e *auditlog.Run) {
 	r := v.runs[e.RunID]
 	if r == nil {
@@ -74,16 +79,16 @@ func (v *runVerifier) number(variable string, atLeast int) int {
 	return atLeast
 }
 
-// call takes a call event.
+// call adds a call event.
 func (v *runVerifier) call(e *auditlog.Call) {
 	retry := e.Status == auditlog.CallCapacityRetry
-	v.used.Calls++
+	v.sum.Calls++
 	if e.BatchID != "" {
-		v.used.Batched++
+		v.sum.Batched++
 	}
-	v.used.usage.Add(e.Usage, e.Unpriced())
+	v.sum.usage.Add(e.Usage, e.Unpriced())
 	if retry {
-		v.used.CapacityRetries++
+		v.sum.CapacityRetries++
 	}
 	r := v.runs[e.RunID]
 	if r == nil || r.summary == nil {
@@ -104,7 +109,7 @@ func (v *runVerifier) call(e *auditlog.Call) {
 	}
 }
 
-// result takes a result.
+// result counts a result.
 func (v *runVerifier) result(row *stored.ResultRow) {
 	r := v.runs[processOf(row.Owner)]
 	switch {
@@ -116,7 +121,7 @@ func (v *runVerifier) result(row *stored.ResultRow) {
 	}
 }
 
-// started tells whether the audit holds the start of the process that an owner belongs to.
+// started reports whether the audit holds the start of the process that an owner belongs to.
 func (v *runVerifier) started(owner string) bool {
 	r := v.runs[processOf(owner)]
 	return r != nil && r.settings != nil
@@ -127,7 +132,7 @@ func processOf(owner string) string { return owner[:max(0, strings.LastIndexByte
 
 // finish compares the summaries, as far as the streams have what they count.
 func (v *runVerifier) finish(report *Report, partitions int, audit, results *streamLoss) {
-	report.Audit = v.used
+	report.Audit = v.sum
 	report.Audit.Runs = len(v.runs)
 	for _, r := range slices.SortedFunc(maps.Values(v.runs), func(a, b *runRecord) int { return a.ended.Compare(b.ended) }) {
 		if r.summary == nil {
@@ -135,10 +140,10 @@ func (v *runVerifier) finish(report *Report, partitions int, audit, results *str
 		}
 		switch {
 		case r.settings == nil && audit.front > 0 && !audit.canExpire():
-			report.cannot("run %s: its beginning is no longer in the audit and can't have expired, its summary was not compared", r.id)
+			report.cannot("run %s: its beginning is no longer in the audit and can't have expired; its summary was not compared", r.id)
 			continue
 		case r.settings == nil && audit.any():
-			report.note("run %s: its beginning is no longer in the audit, its summary was not compared", r.id)
+			report.note("run %s: its beginning is no longer in the audit; its summary was not compared", r.id)
 			continue
 		}
 		report.Audit.RunsChecked++
@@ -146,30 +151,41 @@ func (v *runVerifier) finish(report *Report, partitions int, audit, results *str
 	}
 }
 
-// check compares the summary of one run.
+// check compares the summary of one run with the streams.
 func (r *runRecord) check(report *Report, partitions int, audit, results *streamLoss) {
 	violate := func(format string, args ...any) {
 		report.violate(violationRun, wholeStage, 0, "run %s: "+format, append([]any{r.id}, args...)...)
 	}
+	r.checkResults(report, partitions, results, violate)
+	if r.calls.calls < r.summary.Total.Calls && audit.inside > 0 {
+		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, r.calls.calls, r.summary.Total.Calls)
+		return
+	}
+	r.checkCalls(violate)
+}
+
+// checkResults compares the number of results.
+func (r *runRecord) checkResults(report *Report, partitions int, loss *streamLoss, violate func(string, ...any)) {
 	s := r.summary
-	said := s.RowsSucceeded + s.RowsFailed
+	reported := s.RowsSucceeded + s.RowsFailed
 	found := r.succeeded + r.failed
 	switch p, err := strconv.Atoi(r.settings["STAGE_PARTITIONS"]); {
 	case err == nil && p != partitions:
 		report.note("run %s: it served %d partitions and STAGE_PARTITIONS is %d, so its results were not compared", r.id, p, partitions)
-	case found < said && results.any():
-		report.cannot("run %s: %d results are left, its summary says %d", r.id, found, said)
-	case found < said && r.ended.Before(results.info.Created): // that stream was another
-		report.note("run %s: %d results are left, its summary says %d", r.id, found, said)
-	case found < said || found > said+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
-		violate("%d results are stored, its summary says %d", found, said)
-	case found == said && (r.succeeded != s.RowsSucceeded || r.failed != s.RowsFailed):
+	case found < reported && loss.any():
+		report.cannot("run %s: %d results are left, its summary says %d", r.id, found, reported)
+	case found < reported && r.ended.Before(loss.info.Created): // that stream was another
+		report.note("run %s: %d results are left, its summary says %d", r.id, found, reported)
+	case found < reported || found > reported+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
+		violate("%d results are stored, its summary says %d", found, reported)
+	case found == reported && (r.succeeded != s.RowsSucceeded || r.failed != s.RowsFailed):
 		violate("%d rows succeeded and %d failed, its summary says %d and %d", r.succeeded, r.failed, s.RowsSucceeded, s.RowsFailed)
 	}
-	if r.calls.calls < s.Total.Calls && audit.inside > 0 {
-		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, r.calls.calls, s.Total.Calls)
-		return
-	}
+}
+
+// checkCalls compares the number of calls, then their retries and usage.
+func (r *runRecord) checkCalls(violate func(string, ...any)) {
+	s := r.summary
 	if r.calls.calls != s.Total.Calls {
 		violate("%d call events, its summary says %d calls", r.calls.calls, s.Total.Calls)
 		return
@@ -177,7 +193,7 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 	if r.capacity != s.CapacityRetries {
 		violate("%d capacity retries in the call events, its summary says %d", r.capacity, s.CapacityRetries)
 	}
-	if d := usageDiffers(r.calls.usage, s.Total.Usage); d != nil {
+	if d := compareUsage(r.calls.usage, s.Total.Usage); d != nil {
 		violate("%s in its summary", d.text)
 	}
 	if !r.cut {
@@ -187,16 +203,16 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 
 // checkModels compares the usage by provider and model.
 func (r *runRecord) checkModels(violate func(string, ...any)) {
-	said := make(map[cost.ModelKey]auditlog.Totals, len(r.summary.Usage))
+	reported := make(map[cost.ModelKey]auditlog.Totals, len(r.summary.Usage))
 	for _, m := range r.summary.Usage {
-		said[cost.ModelKey{Provider: m.Provider, Model: m.Model}] = m.Totals
+		reported[cost.ModelKey{Provider: m.Provider, Model: m.Model}] = m.Totals
 	}
 	for key := range r.models {
-		if _, ok := said[key]; !ok {
-			said[key] = auditlog.Totals{}
+		if _, ok := reported[key]; !ok {
+			reported[key] = auditlog.Totals{}
 		}
 	}
-	keys := slices.SortedFunc(maps.Keys(said), func(a, b cost.ModelKey) int {
+	keys := slices.SortedFunc(maps.Keys(reported), func(a, b cost.ModelKey) int {
 		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
 	})
 	for _, key := range keys {
@@ -204,9 +220,9 @@ func (r *runRecord) checkModels(violate func(string, ...any)) {
 		if m := r.models[key]; m != nil {
 			found = *m
 		}
-		if found.calls != said[key].Calls {
-			violate("%s %s: %d call events, its summary says %d calls", key.Provider, key.Model, found.calls, said[key].Calls)
-		} else if d := usageDiffers(found.usage, said[key].Usage); d != nil {
+		if found.calls != reported[key].Calls {
+			violate("%s %s: %d call events, its summary says %d calls", key.Provider, key.Model, found.calls, reported[key].Calls)
+		} else if d := compareUsage(found.usage, reported[key].Usage); d != nil {
 			violate("%s %s: %s in its summary", key.Provider, key.Model, d.text)
 		}
 	}

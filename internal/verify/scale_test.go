@@ -68,25 +68,26 @@ func TestVerifyHoldsAWindowOfRowsOnly(t *testing.T) {
 		name  string
 		lost  uint64
 		drop  func(*auditlog.Event) bool
-		kinds map[string]int
+		kinds map[violationKind]int
 	}{
-		{"nothing wrong", 0, nil, map[string]int{}},
+		{"nothing wrong", 0, nil, map[violationKind]int{}},
 		{
 			"a lost row and a missing call", 77_777, func(e *auditlog.Event) bool {
 				return e.Call != nil && e.Call.Sequence == 50_000 && e.Call.CallIndex == 0
 			},
-			map[string]int{violationLost: 1, violationNoCallEvent: 1},
+			map[violationKind]int{violationLost: 1, violationNoCallEvent: 1},
 		},
-		{"no row event at all", 0, func(e *auditlog.Event) bool { return e.Row != nil }, map[string]int{violationNoRowEvent: 100_000}},
-		{"no audit at all", 0, func(*auditlog.Event) bool { return true }, map[string]int{violationNoRowEvent: 100_000}},
+		{"no row event at all", 0, func(e *auditlog.Event) bool { return e.Row != nil }, map[violationKind]int{violationNoRowEvent: 100_000}},
+		{"no audit at all", 0, func(*auditlog.Event) bool { return true }, map[violationKind]int{violationNoRowEvent: 100_000}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			const rows, window = 100_000, 1024
 			g := &generatedJob{rows: rows, lost: tt.lost, term: "run1.a"}
-			report := newVerifyReport("stage")
+			report := newReport("stage")
 			v := &partitionVerifier{
-				report: report, runs: newRunVerifier(), name: "stage", stream: "ROWS", inputLast: rows, bound: rows,
-				window: newAuditWindow(2 * window),
+				report: report, runs: newRunVerifier(),
+				partitionFacts: partitionFacts{name: "stage", stream: "ROWS", inputLast: rows, bound: rows},
+				window:         newAuditWindow(2 * window),
 				partitionSources: partitionSources{
 					results: g.result, input: g.input,
 					claims: []stored.Claim{{At: 1, Owner: g.term, Version: 1, Input: "ROWS"}},

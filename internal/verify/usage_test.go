@@ -29,13 +29,13 @@ func TestSumsOfEveryKindOfTokenAreCompared(t *testing.T) {
 	} {
 		said := double.Clone()
 		change(said)
-		got := usageDiffers(auditlog.UsageSum{Reported: double}, said)
+		got := compareUsage(auditlog.UsageSum{Reported: double}, said)
 		if (got == nil) != (want == "") || got != nil && !strings.Contains(got.text, want) {
 			t.Errorf("got %+v, want %q", got, want)
 		}
 	}
 	old := &auditlog.Usage{PromptTokens: 1, TotalTokens: 1}
-	if got := usageDiffers(auditlog.UsageSum{Reported: old}, old.Clone()); got != nil {
+	if got := compareUsage(auditlog.UsageSum{Reported: old}, old.Clone()); got != nil {
 		t.Errorf("old events: %+v", got)
 	}
 }
@@ -70,18 +70,18 @@ func TestACallOfUnknownCostMakesTheSumUnknown(t *testing.T) {
 				if known := sum.CostUSD != nil; known != test.known || known && *sum.CostUSD != 0.25 {
 					t.Errorf("%s: the %s costs %s, want known %v", name, of, cost.Format(sum), test.known)
 				}
-				if got := usageDiffers(row, sum); got != nil {
+				if got := compareUsage(row, sum); got != nil {
 					t.Errorf("%s: verify of the %s: %s", name, of, got.text)
 				}
 			}
 			old := row.Reported.Clone()
-			if got := usageDiffers(row, old); got != nil {
+			if got := compareUsage(row, old); got != nil {
 				t.Errorf("%s: verify of an older event: %s", name, got.text)
 			}
-			if old.CostUSD = new(0.5); usageDiffers(row, old) == nil {
+			if old.CostUSD = new(0.5); compareUsage(row, old) == nil {
 				t.Errorf("%s: verify takes 0.5 for 0.25", name)
 			}
-			if old.CostUSD = nil; (usageDiffers(row, old) == nil) == test.known {
+			if old.CostUSD = nil; (compareUsage(row, old) == nil) == test.known {
 				t.Errorf("%s: verify takes an unknown cost: %v", name, test.known)
 			}
 		}

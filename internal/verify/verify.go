@@ -10,9 +10,8 @@ import (
 	"math"
 	"sync/atomic"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -29,35 +28,38 @@ type verification struct {
 	cfg    *config.Config
 	report *Report
 	runs   *runVerifier
-	parts  []*partitionVerifier
-	input  *jetstream.StreamInfo // nil: there is none
-	opened []*stored.Reader
-	inputs []*stored.Reader // by partition; nil where there is none
+	parts  []*partitionVerifier // by partition; none if there is no log to check
 
-	inputLoss, resultsLoss, auditLoss streamLoss
+	opened []*stored.Reader      // to be closed
+	input  *jetstream.StreamInfo // nil: the stream does not exist
+	inputs []*stored.Reader      // the rows by partition; nil if the input allows no second reader, or is another one
 
-	total  int64
-	done   atomic.Int64
-	events atomic.Int64
+	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
+
+	// For the progress bar, which reads them while the check goes on.
+	total  int64        // results
+	done   atomic.Int64 // results that are checked
+	events atomic.Int64 // audit events that are read
 }
 
-// logBound is where the log of a partition ended when the check began: what is stored later is not looked at.
+// logBound is where the log of a partition ended when the check began: what is stored later is not checked.
 type logBound struct {
-	at   uint64 // 0: there is no log
-	mark uint64
+	at   uint64 // its last message; 0: there is no log
+	mark uint64 // the row of its last result
 }
 
-// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order,
-// and that the audit adds up with the results. Progress is shown on a terminal. The error says why it could not be done.
+// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order, and
+// that the audit adds up with the results. It shows its progress if progress is a terminal. An error means that the check
+// could not be made; violations are in the report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
-	v := &verification{js: js, cfg: cfg, report: newVerifyReport(cfg.Name), runs: newRunVerifier()}
+	v := &verification{js: js, cfg: cfg, report: newReport(cfg.Name), runs: newRunVerifier()}
 	defer v.close()
 	if err := v.open(ctx); err != nil {
 		return nil, err
 	}
 	if len(v.parts) > 0 {
 		bar := terminal.NewBar(ctx, progress, v.total, 0, func() string { return fmt.Sprintf("%d audit events", v.events.Load()) })
-		err := v.Read(ctx, bar)
+		err := v.read(ctx, bar)
 		bar.Finish()
 		if err != nil {
 			return nil, err
@@ -82,13 +84,14 @@ func (v *verification) conclude() {
 	v.report.conclude()
 }
 
+// close closes all readers.
 func (v *verification) close() {
 	for _, r := range v.opened {
 		r.Close()
 	}
 }
 
-// reader begins to read a stream.
+// reader opens a reader, which close closes.
 func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*stored.Reader, error) {
 	r, err := stored.OpenReader(ctx, v.js, stream, filter, until, headersOnly)
 	if err == nil {
@@ -108,19 +111,19 @@ func (v *verification) open(ctx context.Context) (err error) {
 	if err != nil || bounds == nil {
 		return err
 	}
-	if v.input, err = v.look(ctx, v.cfg.Input.Stream); err != nil {
+	if v.input, err = v.streamInfo(ctx, v.cfg.Input.Stream); err != nil {
 		return err
 	}
-	audit, err := v.look(ctx, v.cfg.Audit.Stream)
+	audit, err := v.streamInfo(ctx, v.cfg.Audit.Stream)
 	if err != nil {
 		return err
 	}
 	v.inputLoss, v.auditLoss = lossOf(v.input), lossOf(audit)
 	if v.input == nil {
-		v.report.note("stream %s does not exist any more: the results were checked against the audit alone", v.cfg.Input.Stream)
+		v.report.note("stream %s no longer exists: the results were checked against the audit alone", v.cfg.Input.Stream)
 	}
 	if audit == nil {
-		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): nothing can be said of calls, tokens and cost", v.cfg.Audit.Stream)
+		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): calls, tokens and cost were not checked", v.cfg.Audit.Stream)
 	}
 	v.inputs = make([]*stored.Reader, len(bounds))
 	for i, bound := range bounds {
@@ -131,8 +134,8 @@ func (v *verification) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// look returns nil for a stream that does not exist.
-func (v *verification) look(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+// streamInfo returns nil for a stream that does not exist.
+func (v *verification) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	s, err := v.js.Stream(ctx, name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -145,7 +148,7 @@ func (v *verification) look(ctx context.Context, name string) (*jetstream.Stream
 
 // readRuns reads the run events that are there now.
 func (v *verification) readRuns(ctx context.Context) error {
-	audit, err := v.look(ctx, v.cfg.Audit.Stream)
+	audit, err := v.streamInfo(ctx, v.cfg.Audit.Stream)
 	if err != nil || audit == nil {
 		return err
 	}
@@ -195,20 +198,25 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, v.cfg.Result.Stream, streams.HeaderSourceSeq)
 		}
 	}
-	if empty && v.resultsLoss.any() {
-		v.report.cannot("stream %s holds nothing of a stage named %s on %s, and messages of the stream are gone: %s",
-			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject, v.resultsLoss.cause())
-		return nil, nil
-	}
 	if empty {
-		v.report.cannot("stream %s holds nothing of a stage named %s on %s: has it run, and are STAGE_NAME and STAGE_RESULT_SUBJECT right",
-			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject)
+		v.explainNoLog()
 		return nil, nil
 	}
 	return bounds, nil
 }
 
-// openPartition begins to read the streams of one partition.
+// explainNoLog reports that there is nothing of this stage to check.
+func (v *verification) explainNoLog() {
+	if v.resultsLoss.any() {
+		v.report.cannot("stream %s holds nothing of a stage named %s on %s, and messages of the stream are gone: %s",
+			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject, v.resultsLoss.cause())
+		return
+	}
+	v.report.cannot("stream %s holds nothing of a stage named %s on %s: has it run, and are STAGE_NAME and STAGE_RESULT_SUBJECT correct",
+		v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject)
+}
+
+// openPartition opens the streams of one partition.
 func (v *verification) openPartition(ctx context.Context, number int, bound logBound) error {
 	cfg := v.cfg
 	p := v.partition(number, bound)
@@ -234,24 +242,27 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 // partition makes the verifier of a partition, which reads nothing yet.
 func (v *verification) partition(number int, bound logBound) *partitionVerifier {
 	p := &partitionVerifier{
-		report: v.report, runs: v.runs, name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
-		stats:        verifiedPartition{Partition: number},
-		window:       newAuditWindow(2 * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)),
-		retired:      func() { v.done.Add(1) },
-		auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
+		report: v.report, runs: v.runs,
+		partitionFacts: partitionFacts{
+			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
+			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
+		},
+		stats:    verifiedPartition{Partition: number},
+		window:   newAuditWindow(2 * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)),
+		finished: func() { v.done.Add(1) },
 	}
 	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
 	v.parts = append(v.parts, p)
 	return p
 }
 
-// openInput begins to read the rows of a partition, unless they are others than those that the results are of.
+// openInput opens the rows of a partition, unless the input stream is another one than that of the results.
 func (v *verification) openInput(ctx context.Context, p *partitionVerifier) error {
 	p.inputLast = math.MaxUint64
 	number := p.stats.Partition
 	for _, c := range p.claims {
 		if c.Version > claimVersionKnown {
-			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has written: verify with that one", number, c.At, c.Version)
+			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has written: run the verify of that version", number, c.At, c.Version)
 		}
 	}
 	if n := len(p.claims); n > 0 {
@@ -261,7 +272,7 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number, last.Input, v.cfg.Input.Stream)
 			return nil
 		case v.input != nil && !last.Created.Equal(v.input.Created):
-			v.report.note("partition %d: stream %s was created anew since the last claim, its rows are others: the results were checked against the audit alone",
+			v.report.note("partition %d: stream %s was re-created after the last claim and has other rows: the results were checked against the audit alone",
 				number, v.cfg.Input.Stream)
 			return nil
 		}
@@ -281,8 +292,8 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	return nil
 }
 
-// Read goes through the audit and hands each event to its partition, which goes on in results and input as far as it can.
-func (v *verification) Read(ctx context.Context, bar *terminal.Bar) error {
+// read reads the audit and hands each event to its partition, which reads results and input as far as the events allow.
+func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 	if audit := v.auditLoss.info; audit != nil {
 		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
 		if err != nil {
@@ -332,15 +343,15 @@ func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *ter
 		}
 	}
 	if later > 0 {
-		v.report.cannot("%d audit events were written by a later version of the stage: verify with that one", later)
+		v.report.cannot("%d audit events were written by a newer version of the stage: run the verify of that version", later)
 	}
 	if foreign > 0 {
-		v.report.note("%d messages of stream %s are no audit events and were passed over", foreign, v.cfg.Audit.Stream)
+		v.report.note("%d messages of stream %s are not audit events and were skipped", foreign, v.cfg.Audit.Stream)
 	}
 	return nil
 }
 
-// event hands an event to whom it concerns.
+// event hands an event to its run and its partition.
 func (v *verification) event(e *auditlog.Event) error {
 	if e.Call != nil {
 		v.runs.call(e.Call)
@@ -352,12 +363,12 @@ func (v *verification) event(e *auditlog.Event) error {
 	return v.parts[e.Partition].event(e)
 }
 
-// pending counts the rows behind the high-water mark; nil: not known.
+// pending counts the rows after the high-water mark; nil: unknown.
 func (v *verification) pending(ctx context.Context, number int, p *partitionVerifier) (*uint64, error) {
 	n := uint64(0)
 	switch r := v.inputs[number]; {
 	case p.input == nil:
-		return nil, nil //nolint:nilnil // not known
+		return nil, nil //nolint:nilnil // unknown
 	case r != nil && p.nextInput != 0:
 		n = r.Left + 1
 	case r == nil:

@@ -2,8 +2,6 @@ package verify
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +13,7 @@ import (
 )
 
 func TestVerifyFindsPlantedFaults(t *testing.T) {
+	var found []string // by all of them
 	for _, tt := range []struct {
 		name  string
 		plant func(j *stagetest.Job)
@@ -79,7 +78,7 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			[]string{"tokens_differ: partition 0: row 7: 99 total tokens in the call events, 17 in the row event", "run_summary_differs: run run1: 492 total tokens in the call events, 410"},
 		},
 		{
-			"tokens that nobody told", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Usage = nil },
+			"tokens that were not reported", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Usage = nil },
 			[]string{"tokens_differ: partition 0: row 7: tokens 10+7 in the call events, tokens - in the row event"},
 		},
 		{
@@ -104,7 +103,7 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 		},
 		{"a claim with a wrong mark", func(j *stagetest.Job) {
 			j.Steps = slices.Insert(j.Steps, j.ResultOf(7)+1, stagetest.Step{Claim: &stored.Claim{Owner: "run1.a", Mark: 6, Version: 1, Input: "ROWS", Created: j.Created}})
-		}, []string{"bad_claim: partition 0: the claim at 9 of the results stream, of run1.a, says that row 6 was the last before it; it was row 7"}},
+		}, []string{"bad_claim: partition 0: the claim at 9 of the results stream, of run1.a, names row 6 as the last before it; it was row 7"}},
 		{"a result of a fenced owner", func(j *stagetest.Job) {
 			j.Steps = slices.Insert(j.Steps, j.ResultOf(19)+1, stagetest.Step{Claim: &stored.Claim{Owner: "run2.a", Mark: 19, Version: 1, Input: "ROWS", Created: j.Created}})
 		}, []string{"bad_claim: partition 0: the result of row 20 is of run1.a, after the claim of run2.a"}},
@@ -117,6 +116,7 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			[]string{`bad_result: partition 0: message 8 of the results: its state id "stage/ROWS/0/8" is that of another row`},
 		},
 	} {
+		found = append(found, tt.want...)
 		t.Run(tt.name, func(t *testing.T) {
 			b := stagetest.NewBench(t, nil)
 			j := b.FinishedJob(20)
@@ -135,6 +135,11 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 				t.Errorf("got more violations than %q:\n%s", tt.want, text)
 			}
 		})
+	}
+	for _, c := range checks {
+		if !strings.Contains(strings.Join(found, "\n"), string(c.kind)) {
+			t.Errorf("no violation of kind %s is planted", c.kind)
+		}
 	}
 }
 
@@ -291,7 +296,7 @@ func TestVerifyAsksTheAuditWhereTheInputCannotTell(t *testing.T) {
 				b.T.Fatal(err)
 			}
 		}},
-		{"created anew", jetstream.LimitsPolicy, func(b *stagetest.Bench) {
+		{"re-created", jetstream.LimitsPolicy, func(b *stagetest.Bench) {
 			if err := b.JS.DeleteStream(b.T.Context(), "ROWS"); err != nil {
 				b.T.Fatal(err)
 			}
@@ -323,7 +328,7 @@ func TestVerifyAsksTheAuditWhereTheInputCannotTell(t *testing.T) {
 				}
 				report, text, code := verifyAll(b)
 				if lose {
-					if code != codeViolated || !strings.Contains(text, "VIOLATION lost: partition 0: row 7 has no result; the audit tells of it") {
+					if code != codeViolated || !strings.Contains(text, "VIOLATION lost: partition 0: row 7 has no result; it is in the audit") {
 						t.Errorf("a removed result: got exit code %d:\n%s", code, text)
 					}
 					continue
@@ -395,7 +400,7 @@ func TestVerifyTellsTheRowsOfANewInputFromThoseOfTheOld(t *testing.T) {
 	b.Rows(10, "rows.a")
 	j := b.Job()
 	if j.Created.Equal(old.Created) {
-		t.Fatal("the stream was not created anew")
+		t.Fatal("the stream was not re-created")
 	}
 	j.Steps, j.Now, j.Calls = old.Steps, old.Now, old.Calls
 	j.Start("run2")
@@ -463,37 +468,4 @@ func TestVerifyNamesTheFirstViolationsAndCountsTheOthers(t *testing.T) {
 	if !strings.Contains(text, "VIOLATION lost: and 49 more\n") || !strings.Contains(text, "stage: verify found violations: 99 lost\n") {
 		t.Errorf("got:\n%s", text)
 	}
-}
-
-// verify checks the streams and returns the report, what people see of it, and the exit code.
-func verifyAll(b *stagetest.Bench) (report *Report, text string, code int) {
-	b.T.Helper()
-	var out stagetest.Buffer
-	report, err := Run(b.T.Context(), b.JS, b.Cfg, &out)
-	if err != nil {
-		b.T.Fatal(err)
-	}
-	report.WriteText(&out)
-	err = report.Err()
-	if err != nil {
-		fmt.Fprintf(&out, "stage: %v\n", err)
-	}
-	return report, out.String(), codeOf(err)
-}
-
-// What the command that verifies would end with.
-const (
-	codeProven   = 0
-	codeViolated = 1
-	codeUnproven = 2
-)
-
-func codeOf(err error) int {
-	if err == nil {
-		return codeProven
-	}
-	if _, ok := errors.AsType[*UnprovenError](err); ok {
-		return codeUnproven
-	}
-	return codeViolated
 }

@@ -1,0 +1,103 @@
+package verify
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/llm-stage/stage/internal/terminal"
+)
+
+// violationKind is one thing that verify checks. It names the violation in the report.
+type violationKind string
+
+const (
+	violationLost        violationKind = "lost"
+	violationDoubled     violationKind = "doubled"
+	violationDisorder    violationKind = "out_of_order"
+	violationResult      violationKind = "bad_result"
+	violationClaim       violationKind = "bad_claim"
+	violationNoRowEvent  violationKind = "row_event_missing"
+	violationRowEvent    violationKind = "row_event_differs"
+	violationNoCallEvent violationKind = "call_event_missing"
+	violationCallEvent   violationKind = "call_event_extra"
+	violationRetries     violationKind = "retries_differ"
+	violationTokens      violationKind = "tokens_differ"
+	violationCost        violationKind = "cost_differs"
+	violationRun         violationKind = "run_summary_differs"
+)
+
+// checks is all that verify checks, as docs/reliability.md lists it. A new check is a kind, its line here, and a call of
+// violate where the streams show it: on a result alone or among the others in order.go, against its audit in
+// partition.go, on a whole run in runs.go. Tests ask for the line in the docs and for a planted violation of the kind.
+var checks = []struct {
+	kind  violationKind
+	means string
+}{
+	{violationLost, "a row up to the high-water mark has no result"},
+	{violationDoubled, "a row has a second result"},
+	{violationDisorder, "a result is stored after that of a later row"},
+	{violationResult, "status, stream or state id of a result are wrong, or the input never had its row"},
+	{violationClaim, "a claim does not match the results before it, or a fenced owner has stored a result"},
+	{violationNoRowEvent, "the owner of a result has no row event for it"},
+	{violationRowEvent, "the row event and the result differ in status"},
+	{violationNoCallEvent, "fewer call events than the row event counts, or not numbered from 0"},
+	{violationCallEvent, "more call events than the row event counts"},
+	{violationRetries, "capacity retries in the call events and in the row event differ"},
+	{violationTokens, "tokens of any kind in the call events and in the row event differ"},
+	{violationCost, "cost in the call events and in the row event differ"},
+	{violationRun, "the summary at the end of a run differs from its results and call events"},
+}
+
+// violationsKept is how many violations of each kind are named; the others are counted.
+const violationsKept = 50
+
+// wholeStage stands for the partition of a violation that belongs to none.
+const wholeStage = -1
+
+// violation is one contradiction between the streams.
+type violation struct {
+	Kind      violationKind `json:"kind"`
+	Partition int           `json:"partition"`          // wholeStage: it is about a run
+	Sequence  uint64        `json:"sequence,omitempty"` // 0: it is about no single row
+	Text      string        `json:"text"`
+}
+
+// violationList counts all violations and holds the first of each kind.
+type violationList struct {
+	Count  int                   `json:"count"`
+	ByKind map[violationKind]int `json:"by_kind"`
+	First  []violation           `json:"first"` // at most violationsKept of each kind
+}
+
+// add notes a violation.
+func (l *violationList) add(kind violationKind, partition int, seq uint64, format string, args ...any) {
+	l.Count++
+	l.ByKind[kind]++
+	if l.ByKind[kind] <= violationsKept {
+		l.First = append(l.First, violation{Kind: kind, Partition: partition, Sequence: seq, Text: fmt.Sprintf(format, args...)})
+	}
+}
+
+// write prints the violations, and how many of each kind are not named.
+func (l *violationList) write(w io.Writer) {
+	named := make(map[violationKind]int)
+	for _, v := range l.First {
+		named[v.Kind]++
+		terminal.PrintLine(w, "VIOLATION %s: %s%s", v.Kind, whereText(v.Partition), v.Text)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(named)) {
+		if more := l.ByKind[kind] - named[kind]; more > 0 {
+			terminal.PrintLine(w, "VIOLATION %s: and %d more", kind, more)
+		}
+	}
+}
+
+// whereText is how the text of a violation begins.
+func whereText(partition int) string {
+	if partition == wholeStage {
+		return ""
+	}
+	return fmt.Sprintf("partition %d: ", partition)
+}

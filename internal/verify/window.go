@@ -1,0 +1,87 @@
+package verify
+
+import "container/heap"
+
+// auditWindow holds the events of rows whose result is not checked yet. A row is in one of two places at most.
+type auditWindow struct {
+	// ahead has the row of the next result and those after it; order has their keys.
+	ahead map[rowKey]*rowAudit
+	order keyHeap
+	// passed has rows that a later result has passed by, since theirs may still come; oldest has their keys, also of rows
+	// that have left it, in the order in which they came.
+	passed map[rowKey]*rowAudit
+	oldest []rowKey
+	limit  int // of ahead (one more makes the window full), and of oldest
+}
+
+// newAuditWindow returns a window of so many rows ahead.
+func newAuditWindow(limit int) auditWindow {
+	return auditWindow{ahead: make(map[rowKey]*rowAudit), passed: make(map[rowKey]*rowAudit), limit: limit}
+}
+
+// at returns what is held of a row; nil: nothing.
+func (w *auditWindow) at(key rowKey) *rowAudit {
+	if r := w.ahead[key]; r != nil {
+		return r
+	}
+	return w.passed[key]
+}
+
+// add returns what is held of a row; ahead is where a row goes that is new.
+func (w *auditWindow) add(key rowKey, ahead bool) *rowAudit {
+	if r := w.at(key); r != nil {
+		return r
+	}
+	r := &rowAudit{key: key}
+	if ahead {
+		w.ahead[key] = r
+		heap.Push(&w.order, key)
+	} else {
+		w.keep(r)
+	}
+	return r
+}
+
+// full reports whether so many rows are ahead that all events of the next result must have come: a stage takes no row
+// beyond its window before it has emitted the first of the window.
+func (w *auditWindow) full() bool { return len(w.ahead) > w.limit }
+
+// pass drops a row, and counts those before it as passed by; it calls skipped for each.
+func (w *auditWindow) pass(key rowKey, skipped func(rowKey)) {
+	delete(w.passed, key)
+	for len(w.order) > 0 && w.order[0].compare(key) <= 0 {
+		k, _ := heap.Pop(&w.order).(rowKey)
+		if k != key {
+			w.keep(w.ahead[k])
+			skipped(k)
+		}
+		delete(w.ahead, k)
+	}
+}
+
+// keep holds a row that was passed by, and drops the oldest one if there are too many.
+func (w *auditWindow) keep(r *rowAudit) {
+	if len(w.oldest) >= w.limit {
+		delete(w.passed, w.oldest[0])
+		w.oldest = w.oldest[1:]
+	}
+	w.oldest = append(w.oldest, r.key)
+	w.passed[r.key] = r
+}
+
+// keyHeap is a heap of keys, the lowest first.
+type keyHeap []rowKey
+
+func (h keyHeap) Len() int           { return len(h) }
+func (h keyHeap) Less(i, j int) bool { return h[i].compare(h[j]) < 0 }
+func (h keyHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push is called by the heap.
+func (h *keyHeap) Push(x any) { *h = append(*h, x.(rowKey)) } //nolint:forcetypeassert // of ours alone
+
+// Pop is called by the heap.
+func (h *keyHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
