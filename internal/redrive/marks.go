@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// headerRedriveOf names the row that a redriven row was, headerRedriveResult the failed result, by its sequence in the
-	// results stream: state ids begin anew with another input stream of the same name, these never do.
+	// headerRedriveOf names the row that a redriven row was, headerRedriveResult the failed result by its sequence in the
+	// results stream: state ids repeat if the input stream is re-created, those don't.
 	headerRedriveOf     = "Stage-Redrive-Of"
 	headerRedriveResult = "Stage-Redrive-Result"
 	// headerRedriveFrom on a mark is the sequence of the input from which on the redriven row may be found,
@@ -33,24 +33,30 @@ const (
 	redriveTimeout = 30 * time.Second
 )
 
-// redriveMarks say which failed results have been redriven. A mark is a message in the results stream on a subject of
-// its own for each failed result, beside the logs of the partitions: the conditions of the stage's appends know nothing
-// of it, and it lives as long as the result. It is stored twice: before the row is published, on condition that there
-// is none, so that of two redrives one wins; and after it, with the row's new sequence. A process that was killed in
-// between leaves a mark that is begun. Another redrive stores it again, on condition that it is the last, and then
-// searches the input for the row, from where that ended when the first mark was made.
+// redriveMarks are the marks of a partition: which failed results have been redriven. A mark is a message in the results
+// stream on a subject of its own for each failed result, beside the logs of the partitions: the conditions of the stage's
+// appends don't concern it, and it lives as long as the result. It is stored twice: before the row is published, on
+// condition that there is none, so that of two redrives one wins; and after it, with the row's new sequence.
+//
+// A process that was killed in between leaves a mark that is begun. Another redrive stores it again, on condition that it
+// is the last, and then searches the input for the row, from where that ended when the first mark was made.
+//
+// One mark would not do. If the first were final, a kill before the append would lose the row; if it stayed begun, a row
+// that has left the input since (acked, expired, purged) would be published again. If only the second were stored, each
+// redrive would have to read the whole input for rows whose mark is missing.
 type redriveMarks struct {
-	done  seqset.Set              // sequences of results
-	begun map[uint64]*redriveMark // by sequence of the result
+	done  seqset.Set              // sequences of results whose second mark is stored
+	begun map[uint64]*redriveMark // the others with a mark, by sequence of the result
 }
 
 // redriveMark is a mark that is begun.
 type redriveMark struct {
-	seq  uint64 // of the mark
+	seq  uint64 // of the mark in the results stream; 0: not stored yet
 	from uint64 // sequence of the input from which on its row may be found
-	as   uint64 // sequence of its row; 0: it was not published
+	as   uint64 // sequence of its row; 0: it is not published, as far as the search went
 }
 
+// markSubject returns the subject of a result's mark, or a filter.
 func (r *redriver) markSubject(result string) string {
 	return r.cfg.Result.Subject + "." + r.cfg.Name + ".redrive." + strconv.Itoa(r.partition) + "." + result
 }
@@ -120,7 +126,7 @@ func (r *redriver) findRows(ctx context.Context, begun map[uint64]*redriveMark) 
 // inputFrom returns a function that reads the headers of the input from a sequence on; sequence 0 is the end.
 func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nats.Header, uint64, error), stop func(), err error) {
 	stream, filter := r.cfg.Input.Stream, r.cfg.Input.PartitionSubject(r.partition)
-	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // which allows no second reader, and holds little
+	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // which allows no second reader, and holds few rows
 		return func() (nats.Header, uint64, error) {
 			m, err := streams.NextMessage(ctx, r.js.Conn(), stream, filter, from)
 			if err != nil || m == nil {
@@ -164,15 +170,15 @@ func (r *redriver) flush(ctx context.Context) error {
 	return errors.Join(rowErr, r.finish(ctx, rows))
 }
 
-// begin stores the marks of rows that are to be published, also of those that an earlier redrive has begun: it may only
-// be asleep. It returns the rows that are ours now. The end of the input is read before: a redrive that takes our marks
-// publishes behind that, and our append on condition of it is refused.
+// begin stores the marks of rows that are to be published, also of those that an earlier redrive has begun: that may only
+// be suspended. It returns the rows that are ours now. The end of the input is read first: a redrive that takes over our
+// marks publishes behind it, and then our append, on condition of that end, is refused.
 func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	if err := r.readLast(ctx); err != nil {
 		return nil, err
 	}
 	acks := make([]jetstream.PubAckFuture, len(rows))
-	taken := make(map[uint64]*redriveMark)
+	takenOver := make(map[uint64]*redriveMark)
 	for i, row := range rows {
 		mark := row.begun
 		switch {
@@ -183,42 +189,59 @@ func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redri
 			r.done.Before++
 			continue
 		default:
-			taken[row.at] = mark
+			takenOver[row.at] = mark
 		}
 		row.begun = mark
 		if acks[i], err = r.mark(row, headerRedriveFrom, mark.from, mark.seq); err != nil {
 			return nil, err
 		}
 	}
+	won, err := r.marksWon(ctx, rows, acks, takenOver)
+	if err != nil {
+		return nil, err
+	}
+	ours = append(ours, won...)
+	r.marked = 0
+	slices.SortFunc(ours, func(a, b *redriveRow) int { return cmp.Compare(a.at, b.at) })
+	return ours, r.findTakenOver(ctx, takenOver)
+}
+
+// marksWon waits for the server's answers to marks. It returns the rows whose marks are stored, and removes the others
+// from takenOver.
+func (r *redriver) marksWon(ctx context.Context, rows []*redriveRow, acks []jetstream.PubAckFuture, takenOver map[uint64]*redriveMark) (won []*redriveRow, err error) {
 	for i, row := range rows {
 		if acks[i] == nil {
 			continue
 		}
 		ack, err := awaitAck(ctx, acks[i])
 		if isMarked(err) {
-			r.done.Before++ // another redrive was faster, or is at it
-			delete(taken, row.at)
+			r.done.Before++ // another redrive was faster, or is publishing it
+			delete(takenOver, row.at)
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("mark result %d as redriven on %s: %w (stream %s must capture the subject)", row.at, r.markSubject(">"), err, r.cfg.Result.Stream)
 		}
 		row.begun.seq = ack.Sequence
-		ours = append(ours, row)
+		won = append(won, row)
 	}
-	r.marked = 0
-	slices.SortFunc(ours, func(a, b *redriveRow) int { return cmp.Compare(a.at, b.at) })
-	if err := r.findRows(ctx, taken); err != nil {
-		return nil, err
+	return won, nil
+}
+
+// findTakenOver looks for the rows of marks that another redrive had begun, and counts those that it has published.
+func (r *redriver) findTakenOver(ctx context.Context, takenOver map[uint64]*redriveMark) error {
+	if err := r.findRows(ctx, takenOver); err != nil {
+		return err
 	}
-	for _, mark := range taken {
+	for _, mark := range takenOver {
 		if mark.as > 0 {
 			r.done.Before++
 		}
 	}
-	return ours, nil
+	return nil
 }
 
+// readLast reads where the input ends.
 func (r *redriver) readLast(ctx context.Context) error {
 	info, err := r.input.Info(ctx)
 	if err != nil {
@@ -229,14 +252,14 @@ func (r *redriver) readLast(ctx context.Context) error {
 }
 
 // publishRows publishes in order the rows whose marks are ours and that are not there yet. Each append is on condition
-// that the input has not grown since the marks were known to be ours: a redrive that slept meanwhile, for however long,
-// is refused, looks at its marks and finds that they are another's. Where the input grows for another reason, or does
-// not take the batch, rows go one by one. Message ids keep a row from being there twice beside a stage that knows no
-// such condition.
+// that the input has not grown since the marks were known to be ours: a redrive that was suspended meanwhile, for any
+// time, is refused, reads its marks again and finds that they are another's. If the input grows for another reason, or
+// does not accept the batch, rows go one by one. Message ids keep an older version, which knows no such condition, from
+// publishing a row a second time.
 func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(row *redriveRow) bool { return row.begun.as > 0 })
 	alone := !r.input.CachedInfo().Config.AllowAtomicPublish
-	var faults []error
+	var refused []error // rows that the server does not accept
 	for wait := time.Millisecond; len(rows) > 0; {
 		n := len(rows)
 		if alone {
@@ -248,9 +271,9 @@ func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 			rows, wait = rows[n:], time.Millisecond
 			continue
 		case ctx.Err() != nil:
-			return errors.Join(append(faults, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, context.Cause(ctx)))...)
+			return errors.Join(append(refused, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, context.Cause(ctx)))...)
 		case n == 1 && errors.Is(err, streams.ErrRefused) && !load.Transient(err):
-			faults = append(faults, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, err))
+			refused = append(refused, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, err))
 			rows = rows[1:]
 			continue
 		}
@@ -263,10 +286,10 @@ func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 		}
 		wait = min(2*wait, load.RetryWaitMax)
 	}
-	if n := len(faults); n > 1 {
-		return fmt.Errorf("%w (and %d more)", faults[0], n-1)
+	if n := len(refused); n > 1 {
+		return fmt.Errorf("%w (and %d more)", refused[0], n-1)
 	}
-	return errors.Join(faults...)
+	return errors.Join(refused...)
 }
 
 // append publishes rows on condition that the input ends where it did.
@@ -293,8 +316,8 @@ func (r *redriver) append(ctx context.Context, rows []*redriveRow) error {
 	return nil
 }
 
-// remaining returns the rows that are still ours to publish, after an append that was refused or had no answer. The
-// marks are read after the end of the input that the next append stands on.
+// remaining returns the rows that are still ours to publish, after an append that was refused or not answered. The marks
+// are read after the end of the input on which the next append is conditioned.
 func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	from := r.last + 1
 	if err := r.readLast(ctx); err != nil {
@@ -304,7 +327,7 @@ func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*r
 		return nil, err
 	}
 	begun := make(map[uint64]*redriveMark)
-	for _, row := range ours { // in the input where the answer got lost, or where the one before us has published until now
+	for _, row := range ours { // in the input if the answer got lost, or if the redrive before us has published meanwhile
 		begun[row.at] = &redriveMark{from: from}
 	}
 	if err := r.findRows(ctx, begun); err != nil {
@@ -325,7 +348,7 @@ func (r *redriver) stillOurs(ctx context.Context, rows []*redriveRow) (ours []*r
 	if err != nil {
 		return nil, err
 	}
-	if last != nil && last.Sequence == r.marked { // nobody has marked anything since
+	if last != nil && last.Sequence == r.marked { // nothing was marked since
 		return rows, nil
 	}
 	for _, row := range rows {
@@ -368,7 +391,7 @@ func (r *redriver) finish(ctx context.Context, rows []*redriveRow) error {
 	return nil
 }
 
-// mark stores a mark behind the one with the sequence after.
+// mark stores a mark on condition that the last one has the sequence after; 0: that there is none.
 func (r *redriver) mark(row *redriveRow, key string, value, after uint64) (jetstream.PubAckFuture, error) {
 	msg := &nats.Msg{Subject: r.markSubject(strconv.FormatUint(row.at, 10)), Header: nats.Header{
 		streams.HeaderStateID: {row.stateID}, key: {strconv.FormatUint(value, 10)},
@@ -382,7 +405,7 @@ func (r *redriver) mark(row *redriveRow, key string, value, after uint64) (jetst
 	return ack, nil
 }
 
-// isMarked tells whether a mark was refused because somebody else has stored it.
+// isMarked reports whether a mark was refused because another redrive has stored it.
 func isMarked(err error) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence

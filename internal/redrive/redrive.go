@@ -13,36 +13,42 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/llm-stage/stage/llm/row"
-
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
-	// A group of rows is published at once.
-	redriveGroupRows  = 200
-	redriveGroupBytes = 4 << 20
+	// A group of rows is published at once when it has so many rows or bytes.
+	groupRows  = 200
+	groupBytes = 4 << 20
 )
 
-// Report is what a redrive did.
+// Options are the flags of the command redrive.
+type Options struct {
+	Reason string // only results that failed for this reason; empty: all
+	DryRun bool   // count and publish nothing
+	JSON   bool   // of the command: print the report as JSON
+}
+
+// Report is what a redrive did. Published, Before, Gone, TooLarge and Upstream add up to Failed, unless it ended early.
 type Report struct {
 	options   Options
 	Published int            `json:"published"` // rows published again; with a dry run those that would be
-	Failed    int            `json:"failed"`    // failed results that were asked for
-	Before    int            `json:"before"`    // of them those redriven before
-	Gone      int            `json:"gone"`      // those whose row is no longer in the input
-	TooLarge  int            `json:"too_large"` // those whose row never fitted into a message
-	Upstream  int            `json:"upstream"`  // those that were errors when they came in
-	Reasons   map[string]int `json:"reasons"`
+	Failed    int            `json:"failed"`    // failed results with the reason of the options
+	Before    int            `json:"before"`    // of Failed: redriven before, or by another redrive meanwhile
+	Gone      int            `json:"gone"`      // of Failed: the row is no longer in the input
+	TooLarge  int            `json:"too_large"` // of Failed: the row never fitted into a message
+	Upstream  int            `json:"upstream"`  // of Failed: the row was an error of an earlier stage
+	Reasons   map[string]int `json:"reasons"`   // all failed results by reason
 }
 
-// Write says what was done.
+// Write prints the report for people.
 func (r *Report) Write(w io.Writer) {
 	did := "published again"
 	if r.options.DryRun {
@@ -58,7 +64,7 @@ func (r *Report) Write(w io.Writer) {
 	}
 }
 
-// leftOut says why the others were not published.
+// leftOut explains why the others were not published.
 func (r *Report) leftOut() string {
 	var b strings.Builder
 	for _, part := range []struct {
@@ -82,27 +88,36 @@ type redriver struct {
 	js        jetstream.JetStream
 	cfg       *config.Config
 	partition int
-	done      *Report
+	done      *Report // of all partitions
 	results   jetstream.Stream
 	input     jetstream.Stream
-	marks     *redriveMarks
-	since     uint64 // results before are of another input stream
-	last      uint64 // last sequence of the input, which the next append stands on
-	marked    uint64 // last mark when all were known to be ours; 0: look
-	group     []*redriveRow
-	bytes     int
+
+	// Read once, before the first result.
+	marks *redriveMarks
+	since uint64 // results before are of another input stream
+
+	// The group is what is not published yet: rows without a finished mark, in stream order.
+	group []*redriveRow
+	bytes int // of the group
+
+	// The next append is on condition that the input ends at last. Last is read before the marks are stored or read again,
+	// so whoever takes them over publishes behind it.
+	last uint64
+	// marked is the last mark of the partition when all marks of the group were known to be ours; 0: unknown.
+	marked uint64
 }
 
 // redriveRow is a failed result on its way.
 type redriveRow struct {
-	at      uint64 // of the result in its stream
+	at      uint64 // sequence of the result in its stream
 	stateID string
-	msg     *nats.Msg // the new row
-	begun   *redriveMark
+	msg     *nats.Msg    // the new row
+	begun   *redriveMark // of ours or of an earlier redrive; nil: there is none yet
 }
 
-// Run publishes the original rows of the failed results that are there now. What it has done is returned with an error
-// as well.
+// Run publishes the original rows of the failed results that are there now, each once, however many redrives run or were
+// killed. It shows its progress if progress is a terminal. The report is returned with an error as well, unless a stream
+// does not exist.
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
 	done := &Report{options: o, Reasons: make(map[string]int)}
 	results, err := js.Stream(ctx, cfg.Result.Stream)
@@ -122,8 +137,7 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Opti
 	return done, nil
 }
 
-// run goes through the results up to the one that is the last now: a row that is redriven and fails again is not redriven
-// for ever.
+// run reads the results up to the present last one: a row that is redriven and fails again is not redriven for ever.
 func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	end, err := r.results.GetLastMsgForSubject(ctx, stored.LogSubject(r.cfg, r.partition, "rows"))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -166,8 +180,8 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	}
 }
 
-// compareInput finds out which results are of the input stream that is there now. The sequences of the others mean rows
-// that are gone.
+// compareInput sets since: the first result of the present input stream. The sequences of those before mean rows that are
+// gone.
 func (r *redriver) compareInput(ctx context.Context) error {
 	claims, err := stored.ReadClaims(ctx, r.js, r.cfg, r.partition, r.results.CachedInfo().State.LastSeq)
 	if err != nil {
@@ -179,13 +193,13 @@ func (r *redriver) compareInput(ctx context.Context) error {
 	}
 	for i := len(claims) - 1; i >= 0 && claims[i].Input == info.Config.Name && claims[i].Created.Equal(info.Created); i-- {
 		if r.since = claims[i].At; i == 0 {
-			r.since = 0 // also results before the first claim that is left
+			r.since = 0 // results before the first claim that is left, too
 		}
 	}
 	return nil
 }
 
-// failed takes one failed result.
+// failed counts one failed result, and adds its row to the group.
 func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) error {
 	stored, err := r.results.GetMsg(ctx, at)
 	if err != nil {
@@ -213,13 +227,13 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 	row.begun = mark
 	r.group = append(r.group, row)
 	r.bytes += row.msg.Size()
-	if len(r.group) >= redriveGroupRows || r.bytes >= redriveGroupBytes {
+	if len(r.group) >= groupRows || r.bytes >= groupBytes {
 		return r.flush(ctx)
 	}
 	return nil
 }
 
-// original makes the new row of a failed result; nil where that can't be.
+// original returns the new row of a failed result; nil: it can't be redriven, which is counted.
 func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) (*redriveRow, error) {
 	seq, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
 	if err != nil || at < r.since {
@@ -245,7 +259,7 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 	return row, err
 }
 
-// newRow is the row as it is published again: its own headers but those that speak to the server or of a stage.
+// newRow returns the message of a row that is published again: without the headers for the server, and those of a stage.
 func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
 	header := make(nats.Header, len(m.Header)+4)
 	for key, values := range m.Header {
@@ -269,11 +283,4 @@ func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg
 		return nil, fmt.Errorf("publish row %d again: %w", m.Sequence, config.Explained(err))
 	}
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
-}
-
-// Options are the flags of redrive.
-type Options struct {
-	Reason string
-	DryRun bool
-	JSON   bool
 }

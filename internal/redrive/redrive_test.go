@@ -28,7 +28,7 @@ type redriveBench struct {
 func newRedriveBench(t *testing.T) *redriveBench {
 	t.Helper()
 	b := &redriveBench{Bench: stagetest.NewBench(t, nil)}
-	b.job = b.Bench.Job()
+	b.job = b.Job()
 	b.job.Claim("run1.a", 0)
 	b.Store(b.job)
 	return b
@@ -146,7 +146,7 @@ func TestRedriveTakesNoRowOfAnotherInput(t *testing.T) {
 	}
 	b.Rows(1, "rows.a") // the same sequence, another row
 	want(t, b.redrive(Options{}), "0 rows published again, of 1 failed results; 1 have no row in the input any more\n")
-	b.job = b.Bench.Job()
+	b.job = b.Job()
 	b.job.Claim("run2.a", 0)
 	b.Store(b.job)
 	b.answer(1, "rows.a", auditlog.RowError, []byte(`{"llm_response_error":{"reason":"refused"}}`))
