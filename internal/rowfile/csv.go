@@ -31,6 +31,9 @@ const (
 type csvRecord struct {
 	bytesMax int // bounds data and the number of fields together
 
+	state    csvState
+	carriage bool // a CR was read that may belong to the end of the line
+
 	line     int64  // where it begins
 	quote    int64  // line of the last opening quote
 	size     int64  // bytes in the file
@@ -134,56 +137,58 @@ func (rec *csvRecord) check(columns int) string {
 func (r *Reader) readRecord() (*csvRecord, error) {
 	rec := &r.record
 	rec.begin(r.line, r.bytesMax)
-	state, carriage := csvFieldStart, false // carriage: a CR was read that may belong to the end of the line
 	for {
 		piece, err := r.chunk()
-		if errors.Is(err, io.EOF) {
-			switch {
-			case state == csvQuoted:
-				return nil, &Error{Line: rec.quote, Problem: "the quote that is opened here is never closed"}
-			case rec.blank(state):
-				return nil, io.EOF
-			}
-			rec.endField(state)
+		switch {
+		case errors.Is(err, io.EOF) && rec.state == csvQuoted:
+			return nil, &Error{Line: rec.quote, Problem: "the quote that is opened here is never closed"}
+		case errors.Is(err, io.EOF) && !rec.blank():
+			rec.endField()
 			return rec, nil
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
 		}
 		rec.size += int64(len(piece))
 		rec.head = append(rec.head, piece[:min(len(piece), faultHeadBytes-len(rec.head))]...)
-		for len(piece) > 0 {
-			if n := textRun(state, piece); n > 0 && !carriage {
-				rec.put(piece[:n])
-				if piece[n-1] == '\n' {
-					r.line++
-				}
-				if state == csvFieldStart {
-					state = csvPlain
-				}
-				piece = piece[n:]
-				continue
-			}
-			b := piece[0]
-			piece = piece[1:]
-			if b == '\n' { // not between quotes, where it is text
-				r.line++
-				if !rec.blank(state) {
-					rec.endField(state)
-					return rec, nil
-				}
-				rec.begin(r.line, r.bytesMax)
-				carriage = false
-				continue
-			}
-			if carriage { // an ordinary character after all
-				state = rec.step(state, '\r', r.line)
-			}
-			if carriage = b == '\r'; !carriage {
-				state = rec.step(state, b, r.line)
-			}
+		if r.takePiece(rec, piece) {
+			return rec, nil
 		}
 	}
+}
+
+// takePiece adds a piece of a line to the record, and reports whether the record ends with it.
+func (r *Reader) takePiece(rec *csvRecord, piece []byte) (ends bool) {
+	for len(piece) > 0 {
+		if n := textRun(rec.state, piece); n > 0 && !rec.carriage {
+			rec.put(piece[:n])
+			if piece[n-1] == '\n' {
+				r.line++
+			}
+			if rec.state == csvFieldStart {
+				rec.state = csvPlain
+			}
+			piece = piece[n:]
+			continue
+		}
+		b := piece[0]
+		piece = piece[1:]
+		if b == '\n' { // not between quotes, where it is text: it ends the piece too
+			r.line++
+			if rec.blank() {
+				rec.begin(r.line, r.bytesMax)
+				return false
+			}
+			rec.endField()
+			return true
+		}
+		if rec.carriage { // an ordinary character after all
+			rec.step('\r', r.line)
+		}
+		if rec.carriage = b == '\r'; !rec.carriage {
+			rec.step(b, r.line)
+		}
+	}
+	return false
 }
 
 // textRun returns the number of bytes at the start of the piece that are text of the field and nothing else.
@@ -213,32 +218,31 @@ func (rec *csvRecord) begin(line int64, bytesMax int) {
 }
 
 // step takes one byte that does not end the record.
-func (rec *csvRecord) step(state csvState, b byte, line int64) csvState {
-	switch {
+func (rec *csvRecord) step(b byte, line int64) {
+	switch state := rec.state; {
 	case state == csvSkip:
-		return csvSkip
 	case state == csvQuoted && b == '"':
-		return csvQuoteSeen
+		rec.state = csvQuoteSeen
 	case state == csvQuoteSeen && b == '"':
 		rec.put([]byte{b})
-		return csvQuoted
+		rec.state = csvQuoted
 	case state == csvFieldStart && b == '"':
-		rec.quote = line
-		return csvQuoted
+		rec.quote, rec.state = line, csvQuoted
 	case state != csvQuoted && b == ',':
-		rec.endField(state)
-		return csvFieldStart
+		rec.endField()
+		rec.state = csvFieldStart
 	case state == csvQuoteSeen:
 		rec.problem = fmt.Sprintf("text after the quote that closes column %d", len(rec.ends)+1)
-		return csvSkip
+		rec.state = csvSkip
 	case state == csvPlain && b == '"':
 		rec.problem = fmt.Sprintf("a quote within column %d, which does not begin with one", len(rec.ends)+1)
-		return csvSkip
-	case state == csvFieldStart:
-		state = csvPlain
+		rec.state = csvSkip
+	default:
+		if state == csvFieldStart {
+			rec.state = csvPlain
+		}
+		rec.put([]byte{b})
 	}
-	rec.put([]byte{b})
-	return state
 }
 
 // put adds text to the field.
@@ -251,8 +255,8 @@ func (rec *csvRecord) put(text []byte) {
 }
 
 // endField ends the field. Each counts against the bound too, as it also takes a few bytes of its own.
-func (rec *csvRecord) endField(state csvState) {
-	if state == csvSkip {
+func (rec *csvRecord) endField() {
+	if rec.state == csvSkip {
 		return
 	}
 	if len(rec.data)+len(rec.ends) >= rec.bytesMax {
@@ -263,6 +267,6 @@ func (rec *csvRecord) endField(state csvState) {
 }
 
 // blank reports whether nothing was read but the end of a line.
-func (rec *csvRecord) blank(state csvState) bool {
-	return state == csvFieldStart && len(rec.ends) == 0
+func (rec *csvRecord) blank() bool {
+	return rec.state == csvFieldStart && len(rec.ends) == 0
 }
