@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/llm-stage/stage/internal/call"
@@ -37,22 +38,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 		case *schema:
 			return config.WriteSchema(env.Stdout)
 		case *check:
-			cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
-			if err != nil {
-				return err
-			}
-			p, err := executor.LoadPrompt(cfg)
-			if err != nil {
-				return config.Invalid(err)
-			}
-			if err := call.Check(cfg); err != nil {
-				return config.Invalid(err)
-			}
-			for _, note := range p.SchemaNotes(cfg) {
-				terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.Provider, note.Text)
-			}
-			_, err = fmt.Fprintln(env.Stdout, "configuration is valid")
-			return err
+			return checkConfig(cmd.Context(), env, flags)
 		}
 		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
 		if err != nil {
@@ -64,4 +50,24 @@ func newConfigCommand(env *Env) *cobra.Command {
 		return config.WriteConfig(env.Stdout, cfg)
 	}
 	return cmd
+}
+
+// checkConfig checks that run and process can start: settings, prompt, providers and keys.
+func checkConfig(ctx context.Context, env *Env, flags *configFlags) error {
+	cfg, err := flags.Load(ctx, config.NeedCalls)
+	if err != nil {
+		return err
+	}
+	p, err := executor.LoadPrompt(cfg)
+	if err != nil {
+		return config.Invalid(err)
+	}
+	if err := call.Check(cfg); err != nil {
+		return config.Invalid(err)
+	}
+	for _, note := range p.SchemaNotes(cfg) {
+		terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.Provider, note.Text)
+	}
+	_, err = fmt.Fprintln(env.Stdout, "configuration is valid")
+	return err
 }

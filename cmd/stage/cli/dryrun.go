@@ -42,32 +42,18 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o j
 	if p.Base.System != "" {
 		terminal.PrintLine(env.Stdout, "--- system prompt\n%s", strings.TrimRight(p.Base.System, "\n"))
 	}
+	e := newEstimate(p)
 	rows := rowfile.NewReader(in.File, in.Format, load.RowBytesMax-load.MessageOverhead)
-	e := estimate{each: len(p.Base.System)}
-	if p.Base.Schema != nil {
-		e.each += len(p.Base.Schema.Source())
-	}
 	for ctx.Err() == nil && (o.Limit == 0 || e.rows < o.Limit) {
 		row, err := rows.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			return config.Invalid(fmt.Errorf("%s: %w", input, err))
 		}
-		e.rows++
-		prompt, err := renderRow(p, row)
-		if err != nil {
-			e.bad++
-			terminal.PrintLine(env.Stderr, "line %d: %v", row.Line, err)
-			continue
-		}
-		e.bytes += int64(len(prompt) + e.each)
-		if e.rows-e.bad <= dryRunPrompts {
-			terminal.PrintLine(env.Stdout, "--- line %d\n%s", row.Line, strings.TrimRight(prompt, "\n"))
+		if err == nil {
+			e.addRow(env, p, row)
 		}
 	}
 	if ctx.Err() != nil {
@@ -85,6 +71,30 @@ type estimate struct {
 	rows, bad int64
 	bytes     int64 // of all prompts, with what is sent along with each
 	each      int   // bytes sent along with each prompt: system prompt and schema
+}
+
+// newEstimate returns an estimate without rows.
+func newEstimate(p *executor.Prompt) *estimate {
+	e := &estimate{each: len(p.Base.System)}
+	if p.Base.Schema != nil {
+		e.each += len(p.Base.Schema.Source())
+	}
+	return e
+}
+
+// addRow renders the prompt of a row, prints the first ones, and counts it.
+func (e *estimate) addRow(env *Env, p *executor.Prompt, row rowfile.Row) {
+	e.rows++
+	prompt, err := renderRow(p, row)
+	if err != nil {
+		e.bad++
+		terminal.PrintLine(env.Stderr, "line %d: %v", row.Line, err)
+		return
+	}
+	e.bytes += int64(len(prompt) + e.each)
+	if e.rows-e.bad <= dryRunPrompts {
+		terminal.PrintLine(env.Stdout, "--- line %d\n%s", row.Line, strings.TrimRight(prompt, "\n"))
+	}
 }
 
 // tokens estimates the prompt tokens of all rows.

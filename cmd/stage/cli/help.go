@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,30 +33,13 @@ func writeHelp(cmd *cobra.Command, width int) {
 	}
 	writeCommands(&b, cmd)
 
-	own := pflag.NewFlagSet("", pflag.ContinueOnError)
-	grouped := make(map[string]*pflag.FlagSet)
-	var groups []string
-	cmd.InitDefaultHelpFlag()
-	cmd.InitDefaultVersionFlag()
-	cmd.Flags().SortFlags = false
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		set := own
-		if names := f.Annotations[flagGroup]; len(names) > 0 {
-			if set = grouped[names[0]]; set == nil {
-				set = pflag.NewFlagSet("", pflag.ContinueOnError)
-				set.SortFlags = false
-				grouped[names[0]] = set
-				groups = append(groups, names[0])
-			}
-		}
-		set.AddFlag(f)
-	})
+	own, groups := flagsByGroup(cmd)
 	if own.HasAvailableFlags() {
 		fmt.Fprintf(&b, "\nFlags:\n%s", own.FlagUsagesWrapped(width))
 	}
 	for _, group := range groups {
-		if set := grouped[group]; set.HasAvailableFlags() {
-			fmt.Fprintf(&b, "\n%s:\n%s", group, set.FlagUsagesWrapped(width))
+		if group.flags.HasAvailableFlags() {
+			fmt.Fprintf(&b, "\n%s:\n%s", group.heading, group.flags.FlagUsagesWrapped(width))
 		}
 	}
 	if len(groups) > 0 {
@@ -66,6 +50,36 @@ func writeHelp(cmd *cobra.Command, width int) {
 		fmt.Fprintf(&b, "\n%s <command> --help describes a command.\n", cmd.CommandPath())
 	}
 	cmd.Print(b.String())
+}
+
+// flagGroupSet is the flags under one heading of the configuration.
+type flagGroupSet struct {
+	heading string
+	flags   *pflag.FlagSet
+}
+
+// flagsByGroup returns a command's own flags, and those of the configuration by heading, in the order of their
+// definition.
+func flagsByGroup(cmd *cobra.Command) (own *pflag.FlagSet, groups []flagGroupSet) {
+	own = pflag.NewFlagSet("", pflag.ContinueOnError)
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	cmd.Flags().SortFlags = false
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		names := f.Annotations[flagGroup]
+		if len(names) == 0 {
+			own.AddFlag(f)
+			return
+		}
+		i := slices.IndexFunc(groups, func(g flagGroupSet) bool { return g.heading == names[0] })
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, flagGroupSet{names[0], pflag.NewFlagSet("", pflag.ContinueOnError)})
+			groups[i].flags.SortFlags = false
+		}
+		groups[i].flags.AddFlag(f)
+	})
+	return own, groups
 }
 
 // usageLine returns how the command is called.

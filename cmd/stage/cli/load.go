@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -65,21 +66,16 @@ type loadReport struct {
 	DurationMS int64  `json:"duration_ms"`
 }
 
-// loadFile publishes the rows of a file.
+// loadFile publishes the rows of a file that are not published yet, and reports how many.
 func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o loadOptions) error {
-	id := o.id
 	in, err := load.OpenSource(ctx, env.Stdin, name, o.format)
 	if err != nil {
 		return err
 	}
 	defer in.File.Close() //nolint:errcheck // read only
-	switch {
-	case id == "" && in.Sum == "":
-		return config.Invalid(errors.New("--id: name the load, so that it can be resumed; standard input can't be read twice to derive a name from its content"))
-	case id == "":
-		id = in.Sum[:16]
-	case !job.ValidName(id) || strings.Contains(id, "."):
-		return config.Invalid(fmt.Errorf("--id %q: give one word of letters, digits, _ and -", id))
+	id, err := loadID(o.id, in.Sum)
+	if err != nil {
+		return config.Invalid(err)
 	}
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are created
 		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
@@ -94,22 +90,38 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err := streams.Ensure(ctx, conn.NC, stored.Streams(cfg)); err != nil {
 		return config.Explained(err)
 	}
-	l, loaded, err := load.New(ctx, conn.NC, cfg, id, load.LaneOf(o.key, cfg.Streams.Partitions))
+	l, before, err := load.New(ctx, conn.NC, cfg, id, load.LaneOf(o.key, cfg.Streams.Partitions))
 	if err != nil {
 		return conn.Explain(err)
 	}
 	rows := &load.FileRows{Name: name, Rows: rowfile.NewReader(in.File, in.Format, int(conn.NC.MaxPayload())-load.MessageOverhead), Log: log, Strict: true}
-	if err := rows.Skip(loaded); err != nil {
+	if err := rows.Skip(before); err != nil {
 		return err
 	}
-	before, last, began := loaded, loaded, time.Now()
-	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, loaded, func() string { return fmt.Sprintf("%.0f rows/s", float64(last-before)/time.Since(began).Seconds()) })
-	err = l.Run(ctx, loaded, rows.Read, func(n int64) { last = n; bar.Set(n) })
+	var loaded atomic.Int64 // the bar reads it from a goroutine of its own
+	began := time.Now()
+	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, before, func() string {
+		return fmt.Sprintf("%.0f rows/s", float64(loaded.Load())/time.Since(began).Seconds())
+	})
+	err = l.Run(ctx, before, rows.Read, func(last int64) { loaded.Store(last - before); bar.Set(last) })
 	bar.Finish()
+	report := loadReport{ID: id, Subjects: l.Subjects(), Loaded: loaded.Load(), Before: before, DurationMS: time.Since(began).Milliseconds()}
 	if o.json {
-		report := loadReport{ID: id, Subjects: l.Subjects(), Loaded: last - before, Before: before, DurationMS: time.Since(began).Milliseconds()}
 		return errors.Join(err, terminal.WriteJSON(env.Stdout, &report))
 	}
-	terminal.PrintLine(env.Stderr, "%d rows loaded on %s in %s, %d were there before", last-before, l.Subjects(), time.Since(began).Round(time.Millisecond), before)
+	terminal.PrintLine(env.Stderr, "%d rows loaded on %s in %s, %d were there before", report.Loaded, report.Subjects, time.Since(began).Round(time.Millisecond), before)
 	return err
+}
+
+// loadID returns the name of a load: the given one, or one derived from the hash of the content.
+func loadID(given, sum string) (string, error) {
+	switch {
+	case given == "" && sum == "":
+		return "", errors.New("--id: name the load, so that it can be resumed; standard input can't be read twice to derive a name from its content")
+	case given == "":
+		return sum[:16], nil
+	case !job.ValidName(given) || strings.Contains(given, "."):
+		return "", fmt.Errorf("--id %q: give one word of letters, digits, _ and -", given)
+	}
+	return given, nil
 }
