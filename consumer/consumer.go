@@ -141,6 +141,9 @@ type Consumer struct {
 	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
 	// because the connection broke. The goroutine of Run owns it; the window bounds it.
 	held map[uint64]*Row
+	// fencedPin is the pin of the last term, or attempt at one, that was fenced; empty where there was none. The server may
+	// hold it still, see standBy.
+	fencedPin string
 	// inputCreated is when the input stream was created, whose sequences held and journal speak of.
 	inputCreated time.Time
 	// started says that all was well once, whether it was this process's turn or not: from then on a missing or misconfigured
@@ -258,6 +261,9 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 			continue
 		case errors.Is(err, ErrFenced):
 			c.log.Info("standing by", slog.Any("reason", err))
+			if c.fencedPin != "" {
+				backoff = storeRetryFirst // the pin, if it is still ours, would run out meanwhile
+			}
 		default:
 			c.problems.set(problemOwnership, err)
 		}
@@ -296,6 +302,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	}
 	t, err := c.begin(hard, durable, pin)
 	if err != nil {
+		c.keepPin(pin, err)
 		return err
 	}
 	c.cfg.Spread.Own(c.cfg.Partition, spread.HeldRightly)
@@ -303,6 +310,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err = t.run(soft, hard, lost); errors.Is(err, errReleased) {
 		t.dropHandedBack()
 	}
+	c.keepPin(t.pull.pin, err)
 	c.keepRows(t)
 	t.close() // the emitter speaks of problems until it has ended
 	c.problems.forget(problemResults, problemDeadLetter, problemRows)

@@ -147,18 +147,65 @@ func TestAnOwnerThatHoldsThePinNoticesThatItIsFenced(t *testing.T) {
 		r := b.start("run", &sleeper{low: time.Hour, high: time.Hour})
 		time.Sleep(time.Minute)
 		owner := r.Status().Owner
-		claim := nats.NewMsg("results.stage.0.claim")
-		claim.Header.Set(streams.HeaderOwner, "rival.1")
-		claim.Header.Set(streams.HeaderSourceSeq, "0")
-		claim.Data = b.read("RESULTS", "results.stage.0.claim")[0].Data()
-		if _, err := b.js.PublishMsg(t.Context(), claim); err != nil {
-			t.Fatal(err)
-		}
+		b.claimAsRival()
 		time.Sleep(3 * time.Second)
 		if got := r.Status().Owner; got == owner {
 			t.Errorf("3 s after a rival's claim the term of %s is not over", owner)
 		}
 		r.kill()
+	})
+}
+
+// claimAsRival claims the partition before any row is emitted.
+func (b *bench) claimAsRival() {
+	b.t.Helper()
+	claim := nats.NewMsg("results.stage.0.claim")
+	claim.Header.Set(streams.HeaderOwner, "rival.1")
+	claim.Header.Set(streams.HeaderSourceSeq, "0")
+	claim.Data = b.read("RESULTS", "results.stage.0.claim")[0].Data()
+	if _, err := b.js.PublishMsg(b.t.Context(), claim); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// A rival that sees nobody pinned claims and sets the consumer back, and the request of the owner it has fenced is the
+// one that waits. Let go, the pin would keep all rows from everybody until it runs out, when the next rival sees nobody
+// pinned.
+func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(10)
+		exec := &sleeper{low: time.Minute, high: 2 * time.Minute}
+		r := b.start("run", exec)
+		time.Sleep(2500 * time.Millisecond)
+		owner := r.Status().Owner
+		// Somebody else gets the pin with a row, and is gone: the owner's next request has no pin.
+		b.unpin()
+		other, err := b.nc.SubscribeSync(b.nc.NewInbox())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0", other.Subject, []byte(`{"batch":1,"group":"stage","expires":1000000000}`)); err != nil {
+			t.Fatal(err)
+		}
+		b.loadFrom(10, 1)
+		time.Sleep(1500 * time.Millisecond)
+		if got := r.Status().Owner; got != owner || owner == "" {
+			t.Fatalf("when the pin has run out the owner is %q, want %q as before", got, owner)
+		}
+		b.claimAsRival()
+		b.resetDurable(1)
+		time.Sleep(500 * time.Millisecond) // half a pin
+		if s := r.Status(); s.Role != consumer.Owner || s.Owner == owner || s.Window != 11 {
+			t.Errorf("half a second after the rival's reset: %s of term %q with %d rows; want an owner, of another term than %q, with 11", s.Role, s.Owner, s.Window, owner)
+		}
+		b.until(11)
+		r.stop(t)
+		for seq, calls := range exec.calls {
+			if calls != 1 {
+				t.Errorf("row %d called %d times", seq, calls)
+			}
+		}
 	})
 }
 

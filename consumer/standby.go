@@ -31,10 +31,19 @@ var errConnectionLost = errors.New("the connection to NATS was lost")
 
 // standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one. It
 // returns with soft, too.
+//
+// Whoever is pinned claims again, fenced or not, for nobody else gets a row:
+//
+//	A has no pin, and its request waits. B sees nobody pinned, claims, and sets the consumer back: the rows and the pin
+//	go to A, who learns that it is fenced and lets both go.
+//	The pin runs out. Every row is taken, nobody is pinned: C claims without a pin, and its reset brings all to B. And so on.
 func (c *Consumer) standBy(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, err error) {
 	for {
 		if err := c.awaitTurn(soft, durable, lost); err != nil || soft.Err() != nil {
 			return "", err
+		}
+		if pin, err := c.stillPinned(soft, durable); pin != "" || err != nil || soft.Err() != nil {
+			return pin, err
 		}
 		pin, passed, err := c.askForPin(soft, durable, lost)
 		c.cfg.Spread.StandBy(c.cfg.Partition, false)
@@ -43,6 +52,26 @@ func (c *Consumer) standBy(soft context.Context, durable *streams.Durable, lost 
 		}
 		c.cfg.Spread.Own(c.cfg.Partition, spread.NotHeld)
 	}
+}
+
+// keepPin keeps the pin of a term that ended with err, where it was fenced.
+func (c *Consumer) keepPin(pin string, err error) {
+	if errors.Is(err, ErrFenced) {
+		c.fencedPin = pin
+	}
+}
+
+// stillPinned returns the pin that was kept, if the server holds it still; else none. It is asked for once only.
+func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (pin string, err error) {
+	kept := c.fencedPin
+	if c.fencedPin = ""; kept == "" {
+		return "", nil
+	}
+	info, err := c.look(soft, durable)
+	if err != nil || soft.Err() != nil || pinned(info) != kept {
+		return "", err
+	}
+	return kept, nil
 }
 
 // awaitTurn waits until the spread gives the partition to this replica. Meanwhile it looks whether rows wait that nobody
@@ -238,14 +267,17 @@ func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) 
 	return err == nil, next != 0 && next <= info.AckFloor.Stream
 }
 
-func nobodyPinned(info *jetstream.ConsumerInfo) bool {
+// pinned is the pin that the server holds; empty when nobody is pinned.
+func pinned(info *jetstream.ConsumerInfo) string {
 	for _, g := range info.PriorityGroups {
-		if g.Group == streams.PinGroup && g.PinnedClientID != "" {
-			return false
+		if g.Group == streams.PinGroup {
+			return g.PinnedClientID
 		}
 	}
-	return true
+	return ""
 }
+
+func nobodyPinned(info *jetstream.ConsumerInfo) bool { return pinned(info) == "" }
 
 // collect takes the replies that arrive while no term is on.
 func (c *Consumer) collect() {
