@@ -15,15 +15,16 @@ import (
 type tone int
 
 const (
-	toneQuiet tone = iota
-	toneTurn       // of the run
-	toneWarn       // it is tried again
-	toneBad        // it failed
+	toneQuiet tone = iota // as expected
+	toneTurn              // a run starts, ends or changes
+	toneWarn              // it is retried
+	toneBad               // it failed
 )
 
-// escapes are what a terminal takes for the tones.
+// escapes are the terminal's escape sequences for the tones.
 var escapes = [...]string{toneTurn: "\x1b[1m", toneWarn: "\x1b[33m", toneBad: "\x1b[31m"}
 
+// toneOf returns the tone of an event.
 func toneOf(e *auditlog.Event) tone {
 	switch {
 	case e.Call != nil:
@@ -50,11 +51,11 @@ func toneOf(e *auditlog.Event) tone {
 	return toneTurn
 }
 
-// didFail tells what --failed shows.
+// didFail reports whether --failed shows an event.
 func didFail(e *auditlog.Event) bool { return toneOf(e) > toneTurn }
 
-// printLine prints one line. What others wrote into it, a server's error text above all, neither breaks it nor speaks to
-// the terminal.
+// printLine prints one line. Control characters are removed, so that a server's error text neither breaks the line nor
+// controls the terminal.
 func printLine(w io.Writer, line string, t tone, colour bool) {
 	line = strings.TrimRight(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -68,7 +69,7 @@ func printLine(w io.Writer, line string, t tone, colour bool) {
 	terminal.PrintLine(w, "%s", line)
 }
 
-// eventLine says an event in one line. Columns keep their places, so that a glance down the screen compares them.
+// eventLine returns an event as one line, in columns of fixed width.
 func eventLine(e *auditlog.Event) string {
 	at := clockOf(e.Time)
 	switch {
@@ -84,9 +85,10 @@ func eventLine(e *auditlog.Event) string {
 	return fmt.Sprintf("%s  run   %s", at, turnText(e.Run))
 }
 
-// clockOf is the time of day here.
+// clockOf is the local time of day.
 func clockOf(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
+// subjectOf names the row or batch of a call.
 func subjectOf(c *auditlog.Call) string {
 	if c.Sequence == 0 {
 		return "batch " + c.BatchID
@@ -94,6 +96,7 @@ func subjectOf(c *auditlog.Call) string {
 	return fmt.Sprint("row ", c.Sequence)
 }
 
+// modelText is provider and model, once if they have the same name.
 func modelText(provider, model string) string {
 	if provider == model {
 		return provider
@@ -101,7 +104,7 @@ func modelText(provider, model string) string {
 	return provider + " " + model
 }
 
-// outcomeText says how a call ended, with the HTTP status.
+// outcomeText is how a call ended, with the HTTP status.
 func outcomeText(c *auditlog.Call) string {
 	text := map[auditlog.CallStatus]string{
 		auditlog.CallSuccess: "ok", auditlog.CallFailure: "failed", auditlog.CallCapacityRetry: "no capacity", auditlog.CallUnknown: "cut off",
@@ -112,11 +115,11 @@ func outcomeText(c *auditlog.Call) string {
 	return text
 }
 
-// because says why a call failed, and what the server asked for.
+// because is why a call failed, and how long the server asked to wait.
 func because(c *auditlog.Call) string {
 	text := ""
 	if c.RetryAfter > 0 {
-		text = "  told to wait " + terminal.Duration(c.RetryAfter)
+		text = "  asked to wait " + terminal.Duration(c.RetryAfter)
 	}
 	if c.Error != "" {
 		text += "  " + c.Error
@@ -124,7 +127,7 @@ func because(c *auditlog.Call) string {
 	return text
 }
 
-// sourceText says where a row's answer came from.
+// sourceText is where a row's answer came from.
 func sourceText(r *auditlog.Row) string {
 	switch r.Source {
 	case auditlog.SourceCall:
@@ -132,14 +135,14 @@ func sourceText(r *auditlog.Row) string {
 	case auditlog.SourceJournal:
 		return "answered from the journal"
 	case auditlog.SourceDedupe:
-		return "answered like an equal one"
+		return "answered like an equal row"
 	case auditlog.SourceUpstream:
 		return "passed on"
 	}
-	return "not asked"
+	return "not called"
 }
 
-// attemptsText says how many calls a row took, and why it failed if it did.
+// attemptsText is how many calls a row took, and why it failed if it did.
 func attemptsText(r *auditlog.Row) string {
 	text := terminal.Plural(r.Attempts+r.CapacityRetries, "call")
 	if r.CapacityRetries > 0 {
@@ -151,6 +154,7 @@ func attemptsText(r *auditlog.Row) string {
 	return text
 }
 
+// turnText is what a run event reports.
 func turnText(r *auditlog.Run) string {
 	text := string(r.Phase)
 	if r.Partition != auditlog.All {
@@ -168,7 +172,7 @@ func turnText(r *auditlog.Run) string {
 	return text
 }
 
-// tokenCounts is tokens in and out; a dash where nothing was told.
+// tokenCounts is tokens in and out; a dash if none were reported.
 func tokenCounts(u *auditlog.Usage) string {
 	if u == nil {
 		return "-"

@@ -6,22 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// story is what the audit says of one row, and of the rows before it as far as it had to wait for them. It keeps the
-// events of that row, and one row of each term of ownership.
+// story is what the audit holds of one row, and of the rows before it as far as it had to wait for them.
 type story struct {
-	seq    uint64
-	events []*auditlog.Event    // of the row, as stored
+	seq    uint64               // of the row in the input stream
+	events []*auditlog.Event    // its call and row events, in stream order
 	last   map[ownedTerm]rowEnd // of the rows before it: the one that finished last
 }
 
@@ -31,17 +30,19 @@ type ownedTerm struct {
 	owner     string
 }
 
+// rowEnd is when a row was finished.
 type rowEnd struct {
 	seq uint64
 	at  time.Time
 }
 
-// Story tells the whole story of a row, as far as the audit holds it.
+// Story prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
+// waited for, its result. With o.JSON it prints the events alone.
 func Story(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	s := &story{seq: o.Row, last: make(map[ownedTerm]rowEnd)}
 	err := stored.ReadAudit(ctx, js, cfg, stored.AuditQuery{Since: o.Since}, func(raw []byte, e *auditlog.Event) error {
 		switch {
-		case e == nil: // of a later version
+		case e == nil: // of a newer version
 		case e.Row != nil && e.Row.Sequence < o.Row:
 			s.before(e.Row)
 		case e.Row != nil && e.Row.Sequence == o.Row, e.Call != nil && e.Call.Sequence == o.Row:
@@ -56,14 +57,14 @@ func Story(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out 
 		return err
 	}
 	if len(s.events) == 0 {
-		terminal.PrintLine(out, "row %d has no event: it has not been called for yet, or the audit no longer holds it", o.Row)
+		terminal.PrintLine(out, "row %d has no event: it has not been called yet, or the audit no longer holds it", o.Row)
 		return nil
 	}
-	stored, err := findResult(ctx, js, cfg, s.events[0], o.Row)
+	result, err := findResult(ctx, js, cfg, s.events[0], o.Row)
 	if err != nil {
 		return err
 	}
-	s.tell(out, cfg, stored, o.Colour)
+	s.print(out, cfg, result, o.Colour)
 	return nil
 }
 
@@ -85,8 +86,8 @@ type storedResult struct {
 // resultSkew is how far the clocks of stage and server may be apart for the result of a row to be found at once.
 const resultSkew = time.Minute
 
-// findResult returns where the row's result is; nil: nowhere. Results lie in the order of the rows and after the events of
-// their rows, so it reads from the first event on; where the clocks disagree, all.
+// findResult returns where the row's result is; nil: nowhere. Results are in the order of the rows and after the events of
+// their rows, so it reads from the first event on, or all of them if the clocks disagree.
 func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*storedResult, error) {
 	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, int(first.Partition))
 	for _, since := range []time.Time{first.Time.Add(-resultSkew), {}} {
@@ -98,7 +99,7 @@ func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 	return nil, nil //nolint:nilnil // there is none, which is no error
 }
 
-// searchResult reads until the row's result, or one behind its place, which it has passed.
+// searchResult reads up to the row's result, or to that of a later row: then it has passed its place.
 func searchResult(ctx context.Context, js jetstream.JetStream, o stored.ReadOptions, seq uint64) (found *storedResult, passed bool, err error) {
 	r, err := stored.Open(ctx, js, o)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -129,54 +130,81 @@ func searchResult(ctx context.Context, js jetstream.JetStream, o stored.ReadOpti
 	}
 }
 
-// tell prints the story: when, how long after the row was taken, what.
-func (s *story) tell(w io.Writer, cfg *config.Config, stored *storedResult, colour bool) {
-	var emitted *auditlog.Row // the row event of the term that emitted it; until then the last one
-	var queued time.Time
-	owners := make(map[string]bool)
+// printer prints the lines of a story.
+type printer struct {
+	w      io.Writer
+	colour bool
+	queued time.Time // when the row was queued: lines after it say how long after; zero: unknown
+}
+
+// line prints what happened at a time.
+func (p *printer) line(at time.Time, t tone, format string, args ...any) {
+	since := ""
+	if !p.queued.IsZero() && at.After(p.queued) {
+		since = "+" + terminal.Duration(at.Sub(p.queued))
+	}
+	printLine(p.w, fmt.Sprintf("  %s  %9s  ", clockOf(at), since)+fmt.Sprintf(format, args...), t, p.colour)
+}
+
+// print prints the story: when, how long after the row was queued, what.
+func (s *story) print(w io.Writer, cfg *config.Config, result *storedResult, colour bool) {
+	p := &printer{w: w, colour: colour, queued: s.queued()}
+	printLine(w, fmt.Sprintf("row %d of stream %s, partition %s", s.seq, cfg.Input.Stream, s.events[0].Partition), toneTurn, colour)
+	if !p.queued.IsZero() {
+		p.line(p.queued, toneQuiet, "queued")
+	}
+	several := s.ownedBySeveral()
 	for _, e := range s.events {
+		by := ""
+		if several {
+			by = "  by " + ownerOf(e)
+		}
 		if e.Call != nil {
-			owners[e.Call.Owner] = true
+			p.line(e.Call.Time, toneOf(e), "%s%s", callText(e.Call), by)
 			continue
 		}
-		owners[e.Row.Owner] = true
-		if queued.IsZero() || e.Row.QueuedAt.Before(queued) {
-			queued = e.Row.QueuedAt
+		p.line(e.Row.FinishedAt, toneOf(e), "finished: %s, %s, %s%s", e.Row.Status, sourceText(e.Row), attemptsText(e.Row), by)
+	}
+	s.printEnd(p, cfg, s.emitted(result), result)
+}
+
+// queued is when the row was queued first; zero: it is not in the audit.
+func (s *story) queued() (first time.Time) {
+	for _, e := range s.events {
+		if e.Row != nil && (first.IsZero() || e.Row.QueuedAt.Before(first)) {
+			first = e.Row.QueuedAt
 		}
-		if emitted == nil || stored == nil || e.Row.Owner == stored.owner {
+	}
+	return first
+}
+
+// emitted returns the row event of the term that stored the result; without a result the last row event; nil: there is
+// none.
+func (s *story) emitted(result *storedResult) (emitted *auditlog.Row) {
+	for _, e := range s.events {
+		if e.Row != nil && (emitted == nil || result == nil || e.Row.Owner == result.owner) {
 			emitted = e.Row
 		}
 	}
-	line := func(at time.Time, t tone, format string, args ...any) {
-		since := ""
-		if !queued.IsZero() && at.After(queued) {
-			since = "+" + terminal.Duration(at.Sub(queued))
-		}
-		printLine(w, fmt.Sprintf("  %s  %9s  ", clockOf(at), since)+fmt.Sprintf(format, args...), t, colour)
-	}
-	printLine(w, fmt.Sprintf("row %d of stream %s, partition %s", s.seq, cfg.Input.Stream, s.events[0].Partition), toneTurn, colour)
-	if !queued.IsZero() {
-		line(queued, toneQuiet, "queued")
-	}
-	for _, e := range s.events {
-		by := ""
-		if len(owners) > 1 {
-			by = "  by " + ownerOf(e)
-		}
-		if c := e.Call; c != nil {
-			tokens := ""
-			if c.Usage != nil {
-				tokens = ", " + tokenCounts(c.Usage)
-			}
-			line(c.Time, toneOf(e), "call %d: %s, %s in %s%s, delay %s%s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcomeText(c),
-				terminal.Duration(c.Latency), tokens, terminal.Duration(c.DispatchDelay), because(c), by)
-			continue
-		}
-		line(e.Row.FinishedAt, toneOf(e), "finished: %s, %s, %s%s", e.Row.Status, sourceText(e.Row), attemptsText(e.Row), by)
-	}
-	s.tellEnd(line, cfg, emitted, stored)
+	return emitted
 }
 
+// ownedBySeveral reports whether the events are of more than one term of ownership.
+func (s *story) ownedBySeveral() bool {
+	return slices.ContainsFunc(s.events, func(e *auditlog.Event) bool { return ownerOf(e) != ownerOf(s.events[0]) })
+}
+
+// callText is one call of the row.
+func callText(c *auditlog.Call) string {
+	tokens := ""
+	if c.Usage != nil {
+		tokens = ", " + tokenCounts(c.Usage)
+	}
+	return fmt.Sprintf("call %d: %s, %s in %s%s, delay %s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcomeText(c),
+		terminal.Duration(c.Latency), tokens, terminal.Duration(c.DispatchDelay), because(c))
+}
+
+// ownerOf returns the owner of a call or row event.
 func ownerOf(e *auditlog.Event) string {
 	if e.Call != nil {
 		return e.Call.Owner
@@ -184,20 +212,20 @@ func ownerOf(e *auditlog.Event) string {
 	return e.Row.Owner
 }
 
-// tellEnd says what the finished row waited for, and where its result is.
-func (s *story) tellEnd(line func(time.Time, tone, string, ...any), cfg *config.Config, row *auditlog.Row, stored *storedResult) {
+// printEnd prints what the finished row waited for, and where its result is.
+func (s *story) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, result *storedResult) {
 	if row == nil {
-		line(s.events[len(s.events)-1].Time, toneQuiet, "not finished yet")
+		p.line(s.events[len(s.events)-1].Time, toneQuiet, "not finished yet")
 		return
 	}
 	if before := s.last[ownedTerm{row.Partition, row.Owner}]; before.at.After(row.FinishedAt) {
-		line(before.at, toneQuiet, "waited %s for row %d", terminal.Duration(before.at.Sub(row.FinishedAt)), before.seq)
+		p.line(before.at, toneQuiet, "waited %s for row %d", terminal.Duration(before.at.Sub(row.FinishedAt)), before.seq)
 	} else {
-		line(row.FinishedAt, toneQuiet, "waited for no earlier row")
+		p.line(row.FinishedAt, toneQuiet, "waited for no earlier row")
 	}
-	if stored == nil {
-		line(row.FinishedAt, toneQuiet, "not emitted yet, or the result is no longer stored")
+	if result == nil {
+		p.line(row.FinishedAt, toneQuiet, "not emitted yet, or the result is no longer stored")
 		return
 	}
-	line(stored.at, toneQuiet, "emitted: result %d of stream %s, owner %s", stored.seq, cfg.Result.Stream, stored.owner)
+	p.line(result.at, toneQuiet, "emitted: result %d of stream %s, owner %s", result.seq, cfg.Result.Stream, result.owner)
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Options are the flags of tail.
+// Options are the flags of the command tail.
 type Options struct {
-	Kinds  []auditlog.Kind
-	Row    uint64
-	Failed bool
-	Since  time.Time
-	JSON   bool
-	Follow bool // what comes, too
-	Colour bool
+	Kinds  []auditlog.Kind // of events to print; none: all
+	Row    uint64          // of the story, by its sequence in the input stream; Print ignores it
+	Failed bool            // only events of what did not succeed
+	Since  time.Time       // only later events; zero: see Print and Story
+	JSON   bool            // events as they are stored, one a line
+	Follow bool            // wait for new events; Story ignores it
+	Colour bool            // for a terminal
 }
 
-// Print prints events: those that come, from now or o.since on, or without follow all that are stored. In a store
-// that this process has opened itself no event can come.
+// Print prints events until ctx ends: with Follow new ones, after those since o.Since if that is set; without Follow those
+// that are stored, and then it returns. It returns what ended it, and flushes out after each event.
 func Print(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	q := stored.AuditQuery{Kinds: o.Kinds, Since: o.Since, NewOnly: o.Follow && o.Since.IsZero(), Follow: o.Follow}
 	return stored.ReadAudit(ctx, js, cfg, q, func(raw []byte, e *auditlog.Event) error {
-		if e == nil || o.Failed && !didFail(e) { // nil: of a later version
+		if e == nil || o.Failed && !didFail(e) { // nil: of a newer version
 			return nil
 		}
 		if o.JSON {

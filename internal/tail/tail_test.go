@@ -49,13 +49,13 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		want  string // after the time, blanks squeezed
 	}{
 		{ok, toneQuiet, "call row 4711 #1 openai large ok 200 812 ms 31+21 tok delay 48 ms"},
-		{told, toneWarn, "call row 4711 #2 openai large no capacity 429 812 ms - delay 48 ms told to wait 2.00 s openai: 429 slow down"},
+		{told, toneWarn, "call row 4711 #2 openai large no capacity 429 812 ms - delay 48 ms asked to wait 2.00 s openai: 429 slow down"},
 		{callEvent(0, "o", 2, auditlog.CallFailure, 500, "transient", "oops"), toneWarn, "call row 4711 #3 openai large failed 500 812 ms - delay 48 ms oops"},
 		{callEvent(0, "o", 0, auditlog.CallFailure, 400, "permanent", "bad"), toneBad, "call row 4711 #1 openai large failed 400 812 ms - delay 48 ms bad"},
 		{callEvent(0, "o", 0, auditlog.CallFailure, 401, "fatal", "key"), toneBad, "call row 4711 #1 openai large failed 401 812 ms - delay 48 ms key"},
 		{batch, toneWarn, "call batch b7 #1 openai cut off 812 ms - delay 48 ms connection reset"},
 		{rowEvent(4711, "o", 0, 61_250), toneQuiet, "row row 4711 answered success 61.25 s - 2 calls, 1 without capacity"},
-		{failed, toneBad, "row row 4711 not asked error 61.25 s - 2 calls, 1 without capacity: row_timeout"},
+		{failed, toneBad, "row row 4711 not called error 61.25 s - 2 calls, 1 without capacity: row_timeout"},
 		{run(auditlog.Run{Phase: auditlog.PhaseClaim, Owner: "run.term"}), toneTurn, "run claim partition 0 as run.term"},
 		{run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhasePause, Reason: "no credit"}), toneBad, "run pause: no credit"},
 		{run(auditlog.Run{Phase: auditlog.PhaseFenced, Owner: "o"}), toneWarn, "run fenced partition 0 as o"},
@@ -103,7 +103,7 @@ func storyOf(stored *storedResult, events ...*auditlog.Event) string {
 		}
 	}
 	var b strings.Builder
-	s.tell(&b, &config.Config{Input: config.InputConfig{Stream: "ROWS"}, Result: config.ResultConfig{Stream: "RESULTS"}}, stored, false)
+	s.print(&b, &config.Config{Input: config.InputConfig{Stream: "ROWS"}, Result: config.ResultConfig{Stream: "RESULTS"}}, stored, false)
 	text := regexp.MustCompile(`\d\d:\d\d:\d\d\.\d{3}`).ReplaceAllString(b.String(), "")
 	return regexp.MustCompile(` +`).ReplaceAllString(strings.ReplaceAll(text, "\n ", "\n"), " ")
 }
