@@ -64,6 +64,7 @@ func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Benc
 	return b
 }
 
+// Stream returns a stream that exists.
 func (b *Bench) Stream(name string) jetstream.Stream {
 	b.T.Helper()
 	s, err := b.JS.Stream(b.T.Context(), name)
@@ -73,6 +74,7 @@ func (b *Bench) Stream(name string) jetstream.Stream {
 	return s
 }
 
+// Publish publishes a message and returns its sequence.
 func (b *Bench) Publish(m *nats.Msg) uint64 {
 	b.T.Helper()
 	ack, err := b.JS.PublishMsg(b.T.Context(), m)
@@ -102,6 +104,7 @@ func (b *Bench) Purge(stream string, below uint64) {
 	}
 }
 
+// Drop deletes a stream.
 func (b *Bench) Drop(stream string) {
 	b.T.Helper()
 	if err := b.JS.DeleteStream(b.T.Context(), stream); err != nil {

@@ -41,6 +41,7 @@ type Step struct {
 	Part   int
 }
 
+// Job returns an empty job over the input stream.
 func (b *Bench) Job() *Job {
 	return &Job{Created: b.Stream("ROWS").CachedInfo().Created, Now: time.Now()}
 }
@@ -56,6 +57,7 @@ func (j *Job) Start(run string) {
 	j.Steps = append(j.Steps, Step{Run: &auditlog.Run{Header: j.header(run, auditlog.All), Phase: auditlog.PhaseStart, Settings: settings}})
 }
 
+// Claim records that an owner claimed the partition, whose results end with row mark.
 func (j *Job) Claim(owner string, mark uint64) {
 	j.Steps = append(j.Steps, Step{Claim: &stored.Claim{Owner: owner, Mark: mark, Version: 1, Input: "ROWS", Created: j.Created}})
 }
@@ -84,6 +86,7 @@ func (j *Job) Row(owner string, seq uint64, retries int, source string) {
 	}})
 }
 
+// Result records the result of a row.
 func (j *Job) Result(owner string, seq uint64) {
 	j.Steps = append(j.Steps, Step{Result: &stored.ResultRow{
 		Seq: seq, Owner: owner, Status: auditlog.RowSuccess, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS",
@@ -124,6 +127,7 @@ func (j *Job) End(run string) {
 // Index finds a step.
 func (j *Job) Index(match func(Step) bool) int { return slices.IndexFunc(j.Steps, match) }
 
+// ResultOf returns the index of a row's result; -1: there is none.
 func (j *Job) ResultOf(seq uint64) int {
 	return j.Index(func(s Step) bool { return s.Result != nil && s.Result.Seq == seq })
 }
@@ -133,12 +137,15 @@ func (j *Job) Row7() int {
 	return j.Index(func(s Step) bool { return s.Row != nil && s.Row.Sequence == 7 })
 }
 
+// CallOf returns the index of a row's first call; -1: there is none.
 func (j *Job) CallOf(seq uint64) int {
 	return j.Index(func(s Step) bool { return s.Call != nil && s.Call.Sequence == seq })
 }
 
+// Remove takes out the step at an index.
 func (j *Job) Remove(i int) { j.Steps = slices.Delete(j.Steps, i, i+1) }
 
+// RunOf returns the run that an owner belongs to.
 func RunOf(owner string) string { return owner[:len(owner)-2] }
 
 // FinishedJob is a whole job of one process over n rows.

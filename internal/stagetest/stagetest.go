@@ -42,12 +42,12 @@ func Lines(log, text string) []string {
 }
 
 // JSONLines decodes each line of a JSON log.
-func JSONLines[T any](t testing.TB, log string) (lines []T) {
-	t.Helper()
+func JSONLines[T any](tb testing.TB, log string) (lines []T) {
+	tb.Helper()
 	for text := range strings.Lines(log) {
 		var line T
 		if err := json.Unmarshal([]byte(text), &line); err != nil {
-			t.Fatalf("%v: %s", err, text)
+			tb.Fatalf("%v: %s", err, text)
 		}
 		lines = append(lines, line)
 	}
