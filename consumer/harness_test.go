@@ -19,6 +19,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -58,7 +59,7 @@ func bare(t *testing.T) *bench {
 
 func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *bench {
 	t.Helper()
-	b := &bench{t: t, dir: t.TempDir(), options: options, login: login, log: slog.New(slog.NewTextHandler(logWriter(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	b := &bench{t: t, dir: stagetest.Dir(t), options: options, login: login, log: slog.New(slog.NewTextHandler(logWriter(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	b.startServer()
 	t.Cleanup(b.stopServer)
 	b.nc = b.connect()

@@ -16,7 +16,7 @@ import (
 
 var (
 	simSeed = flag.Uint64("sim.seed", 1, "first seed of the simulation")
-	simRuns = flag.Int("sim.runs", 6, "how many seeds the simulation runs")
+	simRuns = flag.Int("sim.runs", 3, "how many seeds the simulation runs; make sim runs 100")
 	simRows = flag.Int("sim.rows", 400, "rows of each seed")
 	simLog  = flag.Bool("sim.log", false, "show the log of the stages")
 )

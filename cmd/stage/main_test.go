@@ -4,12 +4,14 @@ import (
 	"flag"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden sections of the scripts")
 
 func TestMain(m *testing.M) {
+	stagetest.Wait()
 	testscript.Main(m, map[string]func(){"stage": main})
 }
 

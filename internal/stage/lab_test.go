@@ -47,7 +47,7 @@ type lab struct {
 // newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage asks.
 func newLab(t *testing.T, first llmtest.Config, vars map[string]string) *lab {
 	t.Helper()
-	l := &lab{t: t, dir: t.TempDir(), pipes: map[string]*llmtest.PipeListener{}, llms: map[string]*llmtest.Server{}}
+	l := &lab{t: t, dir: stagetest.Dir(t), pipes: map[string]*llmtest.PipeListener{}, llms: map[string]*llmtest.Server{}}
 	var err error
 	if l.srv, err = natsd.Start(natsd.Config{Dir: l.dir, NoListen: true}); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ type Bench struct {
 // NewBench creates the streams; change may alter their configurations: input, results, audit.
 func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Bench {
 	t.Helper()
-	srv, err := natsd.Start(natsd.Config{Dir: t.TempDir(), NoListen: true})
+	srv, err := natsd.Start(natsd.Config{Dir: Dir(t), NoListen: true})
 	if err != nil {
 		t.Fatal(err)
 	}

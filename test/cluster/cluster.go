@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -26,7 +27,7 @@ func Start(t *testing.T, n int) []*server.Server {
 	for i := range n {
 		opts := &server.Options{
 			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT,
-			JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+			JetStream: true, StoreDir: stagetest.Dir(t), NoSigs: true, NoLog: true,
 		}
 		if n > 1 {
 			opts.Routes, opts.Cluster = routes, server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]}

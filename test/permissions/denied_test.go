@@ -20,6 +20,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
@@ -55,7 +56,7 @@ var violation = regexp.MustCompile(`Permissions Violation for (?:Publish|Subscri
 func everything(t *testing.T, g permissions.Grant) (o outcome) {
 	t.Helper()
 	srv, err := server.NewServer(&server.Options{
-		DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+		DontListen: true, JetStream: true, StoreDir: stagetest.Dir(t), NoLog: true, NoSigs: true,
 		Users: []*server.User{{Username: "admin", Password: "admin"}, g.User("stage")},
 	})
 	if err != nil {

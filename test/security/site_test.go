@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
@@ -40,7 +41,7 @@ type vars = map[string]string
 // options returns those of a server on a free port of the loopback interface.
 func options(t *testing.T) *server.Options {
 	t.Helper()
-	return &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true}
+	return &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: stagetest.Dir(t), NoLog: true, NoSigs: true}
 }
 
 // serve runs a server until the end of the test.

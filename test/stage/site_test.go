@@ -24,6 +24,7 @@ import (
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beTheProgram) != "" {
 		os.Exit(cli.Main(context.Background(), cli.OSEnv()))
 	}
+	stagetest.Wait()
 	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
 	os.Exit(runTests(m))
 }
@@ -84,7 +86,7 @@ func newSite(t *testing.T, behaviour llmtest.Config) *site {
 	t.Helper()
 	s := &site{t: t, logs: &logBuffer{}}
 	var err error
-	if s.srv, err = natsd.Start(natsd.Config{Dir: t.TempDir(), NoListen: true}); err != nil {
+	if s.srv, err = natsd.Start(natsd.Config{Dir: stagetest.Dir(t), NoListen: true}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.srv.Stop)

@@ -1,0 +1,32 @@
+package stagetest
+
+import (
+	"os"
+	"syscall"
+	"testing"
+)
+
+const (
+	memoryFS   = "/dev/shm"
+	memoryLeft = 2 << 30 // bytes that must be free there: containers have 64 MB
+)
+
+// Dir returns a temporary directory for the store of a server, in memory where the system has room there: the server syncs
+// what it writes about streams and consumers, which takes most of the time of a test that is not about disks.
+func Dir(t testing.TB) string {
+	t.Helper()
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(memoryFS, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < memoryLeft { //nolint:gosec // a size
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp(memoryFS, "stage-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
