@@ -90,7 +90,7 @@ func scriptHold(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], listener.Addr().String())
 }
 
-// scriptRow appends a row of so many bytes to a file, too many to write them into a script:
+// scriptRow appends a row of the given size to a file, one too large to be part of a script:
 //
 //	row rows.jsonl 2000000
 func scriptRow(ts *testscript.TestScript, neg bool, args []string) {
@@ -106,7 +106,7 @@ func scriptRow(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(errors.Join(err, f.Close()))
 }
 
-// scriptAwait runs a program until it succeeds and prints at least so many lines:
+// scriptAwait runs a program until it succeeds and prints at least the given number of lines:
 //
 //	await 5 stage results
 func scriptAwait(ts *testscript.TestScript, neg bool, args []string) {

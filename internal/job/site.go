@@ -31,7 +31,7 @@ type SiteOptions struct {
 }
 
 // OpenSite starts the embedded server on dir and builds the stage. The HTTP server takes a free port if STAGE_HTTP_ADDR
-// is in use. A fatal provider error ends the stage: nobody watches a job that pauses.
+// is in use. A fatal provider error ends the stage: a paused job would not end.
 func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions) (_ *Site, err error) {
 	s := &Site{}
 	defer func() {

@@ -51,7 +51,7 @@ func busyMetrics() *Metrics {
 }
 
 func TestMetricsReadAsDocumented(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // whose clock stands still
+	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
 		w := httptest.NewRecorder()
 		busyMetrics().Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 		if w.Code != http.StatusOK {

@@ -36,23 +36,23 @@ func TestEqualRequestsInFlightShareOneCall(t *testing.T) {
 		if got := l.sources(); !maps.Equal(got, map[string]int{auditlog.SourceCall: 4, auditlog.SourceDedupe: 36}) {
 			t.Errorf("sources %v", got)
 		}
-		var told, rows int64
+		var used, rows int64
 		for _, e := range l.events(auditlog.KindCall) {
-			told += e.Call.Usage.TotalTokens
+			used += e.Call.Usage.TotalTokens
 		}
 		for _, e := range l.events(auditlog.KindRow) {
 			if e.Row.Usage != nil {
 				rows += e.Row.Usage.TotalTokens
 			}
 		}
-		if told != rows {
-			t.Errorf("calls used %d tokens, the rows say %d: a shared call counts once", told, rows)
+		if used != rows {
+			t.Errorf("calls used %d tokens, the rows say %d: a shared call counts once", used, rows)
 		}
 	})
 }
 
-// TestAVerdictOnTheRequestIsShared: what the provider says of a request holds for all who asked it; what befell a call
-// does not, so the next of them asks for itself.
+// TestAVerdictOnTheRequestIsShared: what the provider says about a request applies to all rows that sent it; what
+// happened to a call does not, so the next of them asks for itself.
 func TestAVerdictOnTheRequestIsShared(t *testing.T) {
 	for _, test := range []struct {
 		status, calls, errors int

@@ -295,9 +295,9 @@ func TestAKillRepaysNoMoreCallsThanThePoolHas(t *testing.T) {
 		}
 		l.work(rows, nil)
 		if repaid := int(calls.Load()) - rows; repaid > kills*size {
-			t.Errorf("%d calls were made again after %d kills, want at most the %d of the pool for each", repaid, kills, size)
+			t.Errorf("%d calls were repeated after %d kills, want at most the %d of the pool for each", repaid, kills, size)
 		} else {
-			t.Logf("%d calls were made again after %d kills", repaid, kills)
+			t.Logf("%d calls were repeated after %d kills", repaid, kills)
 		}
 	})
 }

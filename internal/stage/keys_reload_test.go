@@ -14,7 +14,7 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// TestHeadersAndKeysAreReadAgain rotates both, then leaves a key with a fault in the file: the old one stays in use.
+// TestHeadersAndKeysAreReadAgain rotates both, then leaves an invalid key in the file: the old one stays in use.
 func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	key, headers := filepath.Join(dir, "key"), filepath.Join(dir, "headers")

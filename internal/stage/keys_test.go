@@ -26,16 +26,16 @@ import (
 // JSON, in a header, and cut off.
 func parrot(c llmtest.Call) *llmtest.Step {
 	key := c.Header.Get("X-Api-Key") + strings.TrimPrefix(c.Header.Get("Authorization"), "Bearer ")
-	fault := fmt.Sprintf(`{"error":{"message":"Incorrect API key provided: %s","code":"bad_%s","type":"%s"}}`, key, key, key)
+	refusal := fmt.Sprintf(`{"error":{"message":"Incorrect API key provided: %s","code":"bad_%s","type":"%s"}}`, key, key, key)
 	switch {
 	case strings.Contains(c.Prompt, "fine"):
 		return nil
 	case c.N%5 == 0:
-		return &llmtest.Step{Status: 500, Body: fault, Header: map[string]string{"X-Request": key}}
+		return &llmtest.Step{Status: 500, Body: refusal, Header: map[string]string{"X-Request": key}}
 	case c.N%5 == 1:
 		return &llmtest.Step{Body: "<html>" + key + "</html>", Header: map[string]string{"Content-Type": "text/html; k=" + key}}
 	case c.N%5 == 2:
-		return &llmtest.Step{Body: fault}
+		return &llmtest.Step{Body: refusal}
 	case c.N%5 == 3:
 		return &llmtest.Step{Body: fmt.Sprintf(`{%q:1}`, key)}
 	default:
@@ -74,7 +74,7 @@ func TestKeysAreNowhere(t *testing.T) {
 		}
 		_, usage := config.Source{Environ: map[string]string{"STAGE_LLM_API_KEY": first, "STAGE_LLM_API_KE": first, "STAGE_POOL_SIZE": "x"}}.Load(t.Context(), config.NeedCalls)
 		places = map[string]string{
-			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "fault": fmt.Sprint(usage),
+			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "usage error": fmt.Sprint(usage),
 			"dump": fmt.Sprintf("%v %+v %#v", r.Cfg, r.Cfg, r.Cfg) + fmt.Sprintf("%v %+v", r.caller.At(0), r.caller.At(1)),
 		}
 		names := l.js.StreamNames(t.Context())
@@ -83,7 +83,7 @@ func TestKeysAreNowhere(t *testing.T) {
 		}
 		for _, stream := range []string{"RESULTS", "AUDIT", executor.DedupeStream} {
 			if len(places["stream "+stream]) < 100 {
-				t.Errorf("stream %s holds nothing to look at", stream)
+				t.Errorf("stream %s is empty", stream)
 			}
 		}
 		if !strings.Contains(places["stream AUDIT"], "[redacted]") || !strings.Contains(places["stream AUDIT"], "anthropic") {

@@ -26,7 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
+	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stops
 	os.Exit(m.Run())
 }
 
@@ -286,14 +286,14 @@ func (l *lab) events(kind auditlog.Kind) []*auditlog.Event {
 	return events
 }
 
-// asked lists provider:model of each call of the audit.
-func (l *lab) asked() []string {
+// targets lists provider:model of each call of the audit.
+func (l *lab) targets() []string {
 	l.t.Helper()
-	var asked []string
+	var list []string
 	for _, e := range l.events(auditlog.KindCall) {
-		asked = append(asked, e.Call.Provider+":"+e.Call.Model)
+		list = append(list, e.Call.Provider+":"+e.Call.Model)
 	}
-	return asked
+	return list
 }
 
 // sources counts the rows of the audit by their source.

@@ -24,10 +24,10 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// telling is an LLM that tells its usage, and sums up what it told by model.
+// telling is an LLM that reports its usage, and sums up by model what it reported.
 type telling struct {
 	mu     sync.Mutex
-	usage  func(c llmtest.Call) string // the usage object of a reply; "": it tells none
+	usage  func(c llmtest.Call) string // the usage object of a reply; "": it reports none
 	status func(c llmtest.Call) int
 	prompt map[string]int64
 	calls  int
@@ -70,7 +70,7 @@ func pricesFile(t *testing.T, text string) string {
 }
 
 // TestTotalsAreWhatTheServersTold: with retries, fallbacks and refused calls among them, tokens and cost of call
-// events, row events, run summary, metrics and log are those that the servers told and the prices say.
+// events, row events, run summary, metrics and log are those of the servers' reports and the prices.
 func TestTotalsAreWhatTheServersTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := &telling{usage: tokens, status: func(c llmtest.Call) int {
@@ -149,13 +149,13 @@ func TestTotalsAreWhatTheServersTold(t *testing.T) {
 	})
 }
 
-// TestUnknownCostStaysUnknown: of three calls one has a cost that the server tells, one has none because nothing is
-// known of the price, and one tells no usage at all.
+// TestUnknownCostStaysUnknown: of three calls one has a cost that the server reports, one has none because nothing is
+// known of the price, and one reports no usage at all.
 func TestUnknownCostStaysUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		llm := &telling{usage: func(c llmtest.Call) string {
 			switch c.Prompt {
-			case "told":
+			case "reported":
 				return `{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2,"cost":0.25}`
 			case "silent":
 				return ""
@@ -164,7 +164,7 @@ func TestUnknownCostStaysUnknown(t *testing.T) {
 			}
 		}}
 		l := newLab(t, llm.config(), map[string]string{"STAGE_LLM_PROVIDER": "openrouter"})
-		l.load("told", "unpriced", "silent")
+		l.load("reported", "unpriced", "silent")
 		r := l.work(3, nil)
 		rows := l.events(auditlog.KindRow)
 		var costs []string

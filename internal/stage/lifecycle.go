@@ -141,8 +141,8 @@ func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	}
 }
 
-// startSpread starts to negotiate with the other replicas who owns which partition. It goes on while the consumers
-// drain, so that the others know who leaves; stop ends it and waits for it.
+// startSpread starts to negotiate with the other replicas who owns which partition. It continues while the
+// consumers drain, so that the others know who leaves; stop ends it and waits for it.
 func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 	if s.spread == nil {
 		return func() {}

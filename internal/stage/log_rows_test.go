@@ -93,7 +93,7 @@ func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
 			}
 		}
 		if failed != 500 || lines > 20 {
-			t.Errorf("%d lines tell of %d failed rows, want few lines and 500 rows:\n%s", lines, failed, l.logs.String())
+			t.Errorf("%d lines report %d failed rows, want few lines and 500 rows:\n%s", lines, failed, l.logs.String())
 		}
 	})
 }

@@ -82,7 +82,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 }
 
 func TestTheStatusOfAPauseSaysWhatIsKnownOfIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // whose clock stands still
+	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
 		s, snap := shownStage(false)
 		p, now := somePause(pool.Outage, errors.New("connection refused"))
 		snap.Pool.Pause, snap.Pause, snap.PausedSince = p, status.ReasonOf(p), p.Since

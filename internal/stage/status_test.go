@@ -57,7 +57,7 @@ func shownStage(payloads bool) (*Stage, status.Snapshot) {
 }
 
 func TestStatusReadsAsDocumented(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // whose clock stands still
+	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
 		s, snap := shownStage(false)
 		r := s.report(snap, s.started.Add(3*time.Second), true, "")
 		s.history.Take(&r)

@@ -46,8 +46,8 @@ func TestFallbacksAreAskedInOrderWithTheirOwnKeys(t *testing.T) {
 		l.load("one")
 		l.work(1, nil)
 		want := []string{"openai:large", "openai:large", "anthropic:claude", "anthropic:claude", "openai:small"}
-		if got := l.asked(); !slices.Equal(got, want) {
-			t.Errorf("asked %v, want %v", got, want)
+		if got := l.targets(); !slices.Equal(got, want) {
+			t.Errorf("called %v, want %v", got, want)
 		}
 		if r := l.results()[0]; r.Error != nil || r.Model != "small" || r.Text != llmtest.Answer("one") {
 			t.Errorf("result %+v", r)
@@ -93,8 +93,8 @@ func TestTheModelOfARowIsAskedOfTheFirstProviderAlone(t *testing.T) {
 		l.serve("second.test", llmtest.Config{})
 		l.publish(&nats.Msg{Data: []byte(`{"q":"one"}`), Header: nats.Header{streams.HeaderModel: {"special"}}})
 		l.work(1, nil)
-		if got, want := l.asked(), []string{"openai:special", "openai:special", "anthropic:claude"}; !slices.Equal(got, want) {
-			t.Errorf("asked %v, want %v", got, want)
+		if got, want := l.targets(), []string{"openai:special", "openai:special", "anthropic:claude"}; !slices.Equal(got, want) {
+			t.Errorf("called %v, want %v", got, want)
 		}
 	})
 }

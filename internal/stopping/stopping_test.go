@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// stuck is a reader or writer whose calls return only once it is released, as those of a pipe with nobody at the other
-// end.
+// stuck is a reader or writer whose calls return only once it is released, like those of a pipe without another end.
 type stuck struct{ released chan struct{} }
 
 func (s stuck) Read([]byte) (int, error)    { <-s.released; return 0, io.EOF }

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fakeSignals delivers signals to whoever has asked for them.
+// fakeSignals delivers signals to their subscribers.
 type fakeSignals struct {
 	mu          sync.Mutex
 	subscribers map[chan<- os.Signal][]os.Signal

@@ -12,7 +12,7 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// stuckPipe is a pipe with nobody at the other end: a write returns only once the test has ended.
+// stuckPipe is a pipe without a reader: a write returns only once the test has ended.
 type stuckPipe struct{ *io.PipeWriter }
 
 func newPipe(t *testing.T) stuckPipe {
@@ -25,8 +25,8 @@ func newPipe(t *testing.T) stuckPipe {
 // The last resort: a command that ignores all signals, and a standard error that takes nothing.
 func TestSecondSignalEndsAStuckProcessWithinFiveSeconds(t *testing.T) {
 	for name, stderr := range map[string]func(t *testing.T, said io.Writer) io.Writer{
-		"a standard error that is read":      func(_ *testing.T, said io.Writer) io.Writer { return said },
-		"a standard error that nobody reads": func(t *testing.T, _ io.Writer) io.Writer { t.Helper(); return newPipe(t) },
+		"a standard error that is read":     func(_ *testing.T, said io.Writer) io.Writer { return said },
+		"a standard error that is not read": func(t *testing.T, _ io.Writer) io.Writer { t.Helper(); return newPipe(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

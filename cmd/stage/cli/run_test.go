@@ -14,20 +14,20 @@ func TestRunTellsTheCollectorWhatItNeeds(t *testing.T) {
 	}{
 		{"a server elsewhere", []string{"--nats-url=nats://127.0.0.1:1", "--window-bytes=64MiB", "--pool-size=8"}, 68<<20 + 1<<20 + 20<<20},
 		{"every partition's window", []string{"--nats-url=nats://127.0.0.1:1", "--window-bytes=64MiB", "--partitions=8", "--input-subject=rows.{partition}.>"}, 8*68<<20 + 128<<10 + 20<<20},
-		{"its own server, whose need is not known", []string{"--data-dir=" + t.TempDir()}, 0},
+		{"an embedded server, whose need is unknown", []string{"--data-dir=" + t.TempDir()}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel() // the command ends as soon as it would begin to work
-			var told int64
+			var limit int64
 			var out, errs strings.Builder
 			env := &Env{
 				Args: append([]string{"run", "--llm-provider=mock", "--template=x"}, tt.args...), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
-				LimitMemory: func(bytes int64) { told = bytes },
+				LimitMemory: func(bytes int64) { limit = bytes },
 			}
 			Main(ctx, env)
-			if told != tt.want {
-				t.Errorf("got %d, want %d; stderr:\n%s", told, tt.want, errs.String())
+			if limit != tt.want {
+				t.Errorf("got %d, want %d; stderr:\n%s", limit, tt.want, errs.String())
 			}
 		})
 	}

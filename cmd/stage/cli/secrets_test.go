@@ -12,9 +12,9 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 )
 
-// TestBadKeysAreRefusedByEveryCommandAlike gives every command that reads keys one with a fault, by each way to give
+// TestEveryCommandRefusesBadKeys gives every command that reads keys an invalid one, by each way to give
 // one.
-func TestBadKeysAreRefusedByEveryCommandAlike(t *testing.T) {
+func TestEveryCommandRefusesBadKeys(t *testing.T) {
 	const hidden = "sk-hidden-0123456789"
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")
 	if err := os.WriteFile(rows, []byte("{\"q\":1}\n"), 0o600); err != nil {
@@ -101,7 +101,7 @@ func TestExtraHeadersAndBodyAreChecked(t *testing.T) {
 				environ := map[string]string{"STAGE_LLM_API_KEY": "sk-key-0123", "STAGE_LLM_MODEL": "m", "STAGE_TEMPLATE": "x", variable: value}
 				code := Main(t.Context(), &Env{Args: check, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Environ: environ})
 				text := out.String()
-				// A fault between two variables is found by --check.
+				// --check finds a problem between two variables.
 				if fails := tt.want != "" && (len(check) == 2 || !strings.Contains(tt.want, "carries")); fails != (code == exitUsage) {
 					t.Errorf("%v of %s=%s: exit code %d: %s", check, variable, value, code, text)
 				} else if fails && !strings.Contains(strings.Replace(text, "_FILE", "", 1), tt.want) {
