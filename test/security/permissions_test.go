@@ -156,7 +156,7 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 		"tail": only("tail").And(permissions.Grant{Publish: g["tail --row"].Publish}), "verify": only("verify"), "redrive": only("redrive"),
 		"batch": only("batch"),
 	})
-	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are good") {
+	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
 		t.Errorf("setup: %s", out)
 	}
 	s.rows = oldRows(t, s.nc)

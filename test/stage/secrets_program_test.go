@@ -19,6 +19,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -121,6 +122,10 @@ func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 		"STAGE_FATAL_PROBE_INTERVAL":  "1s",
 		"OTEL_EXPORTER_OTLP_ENDPOINT": rec.serveHTTP(t), "OTEL_EXPORTER_OTLP_HEADERS": "Authorization: Bearer " + otlpToken + ",ok=1",
 	})
+	kept, err := nc.SubscribeSync("journal.>") // the stream is purged as results are stored
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := runStage(t, dir, environ, "run")
 	for n := range rows {
 		if _, err := js.Publish(t.Context(), "rows.in", fmt.Appendf(nil, `{"n":%d}`, n+1)); err != nil {
@@ -154,6 +159,9 @@ func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 	for name := range names.Name() {
 		places["stream "+name] = storedMessages(t, js, name)
 	}
+	for m, err := kept.NextMsg(time.Second); err == nil; m, err = kept.NextMsg(time.Millisecond) {
+		places["journal"] += fmt.Sprint(m.Header, string(m.Data))
+	}
 	for _, s := range rec.received(t) {
 		places["spans"] += fmt.Sprintf("%+v\n", *s)
 	}
@@ -164,7 +172,7 @@ func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 		}
 	}
 	for _, place := range []string{
-		"stream RESULTS", "stream AUDIT", "stream JOURNAL", "stream DEDUPE", "spans", "reply to a batched request", "page /api/status", "standard error",
+		"stream RESULTS", "stream AUDIT", "journal", "stream DEDUPE", "spans", "reply to a batched request", "page /api/status", "standard error",
 	} {
 		if !strings.Contains(places[place], "[redacted]") {
 			t.Errorf("%s holds nothing redacted: this test looks for nothing in %.500s", place, places[place])
