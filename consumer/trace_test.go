@@ -109,7 +109,7 @@ func (b *bench) unpin() {
 	}
 }
 
-func TestAResultCarriesTheHeadersOfItsTraceAlsoWhereTheRowsOwnStayBehind(t *testing.T) {
+func TestAResultHasItsTracesHeadersWhereTheRowsStayBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		s := b.stream("RESULTS").CachedInfo().Config

@@ -231,7 +231,7 @@ func TestABatchKeepsToItsProvidersLimit(t *testing.T) {
 	})
 }
 
-func TestABatchWithoutCapacityIsToldSoAfterABoundedNumberOfAttempts(t *testing.T) {
+func TestABatchWithoutCapacityEndsAfterBoundedAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, always(llmtest.Step{Status: 429, Header: map[string]string{"Retry-After": "3"}}))

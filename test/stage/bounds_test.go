@@ -41,7 +41,7 @@ func (r *replica) metric(name string) int {
 
 // Rows that finish behind a head that does not are held, with their results: they are bounded by bytes, however many rows
 // the window has.
-func TestRowsAndResultsBehindABlockedHeadStayWithinTheWindowsBytes(t *testing.T) {
+func TestABlockedHeadKeepsToTheWindowsBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const (
