@@ -1,9 +1,9 @@
 // Package auditlog defines the audit events of a stage and writes them as JSON without reflection.
 //
-// There are three kinds. A [Call] is one HTTP attempt, a [Row] is one row that is ready to be emitted, a [Run] is a change
-// in the life of a process or of its ownership of a partition. Each is one message; each begins with the same [Header]
-// and then has its own fields, always all of them and in the same order, null where the value is not known: unknown tokens
-// are not zero tokens. The JSON Schemas are in docs/schemas.
+// There are three kinds. A [Call] is one HTTP attempt, a [Row] is one row that is ready to be emitted, a [Run] is a
+// change in the life of a process or of its ownership of a partition. Each is one message; each begins with the same
+// [Header] and then has its own fields, always all of them and in the same order, null where the value is not known:
+// unknown tokens are not zero tokens. The JSON Schemas are in docs/schemas.
 //
 //	c := auditlog.Call{Header: head, StateID: id, Owner: owner, Status: auditlog.CallSuccess, Response: body}
 //	buf = c.AppendJSON(buf[:0], auditlog.PayloadsFull, maxPayload) // no allocation once buf is large enough
@@ -12,7 +12,8 @@
 //	e, err := auditlog.Decode(msg) // for readers
 //	if err == nil && e.Kind == auditlog.KindCall { fmt.Println(e.Time, e.Call.Status) }
 //
-// Credentials must never be in an event. The package does not know them; the caller that fills an event leaves them out.
+// Credentials must never be in an event. The package does not know them; the caller that fills an event leaves them
+// out.
 //
 // The package is pure: it starts no goroutine and reads no clock. Events are plain values; to encode one only reads it.
 package auditlog
@@ -87,8 +88,8 @@ func (p Partition) appendJSON(dst []byte) []byte {
 	return strconv.AppendInt(dst, int64(p), 10)
 }
 
-// Usage counts the tokens of one call, or of all calls of a row, as the server reported them. A nil *Usage is written as
-// null: nothing was reported. So are the fields that are nil, unless stated otherwise.
+// Usage counts the tokens of one call, or of all calls of a row, as the server reported them. A nil *Usage is written
+// as null: nothing was reported. So are the fields that are nil, unless stated otherwise.
 type Usage struct {
 	// PromptTokens counts all tokens read, cached ones included.
 	PromptTokens int64
@@ -98,8 +99,8 @@ type Usage struct {
 	TotalTokens int64
 	// CachedTokens is the part of PromptTokens that came from a cache. Nil: not reported.
 	CachedTokens *int64
-	// CacheWriteTokens is the part of PromptTokens written to a cache, CacheWrite1hTokens the part of that which is kept for
-	// an hour. Nil: not reported; then they are left out of the event.
+	// CacheWriteTokens is the part of PromptTokens written to a cache, CacheWrite1hTokens the part of that which is kept
+	// for an hour. Nil: not reported; then they are left out of the event.
 	CacheWriteTokens, CacheWrite1hTokens *int64
 	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not reported.
 	ReasoningTokens *int64
@@ -156,8 +157,9 @@ func StateID(name, stream string, partition Partition, seq uint64) string {
 	return string(strconv.AppendUint(append(b, '/'), seq, 10))
 }
 
-// MsgID is the permanent name of one event, for the Nats-Msg-Id header: <state id>/<owner>/<kind>/<index>. The same event
-// always has the same id within a term of ownership, so repeating a publish after a lost answer stores nothing twice.
+// MsgID is the permanent name of one event, for the Nats-Msg-Id header: <state id>/<owner>/<kind>/<index>. The same
+// event always has the same id within a term of ownership, so repeating a publish after a lost answer stores nothing
+// twice.
 func MsgID(stateID, owner string, kind Kind, index int) string {
 	var buf [160]byte
 	b := append(append(append(append(buf[:0], stateID...), '/'), owner...), '/')

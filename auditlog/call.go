@@ -52,8 +52,8 @@ type Call struct {
 	DispatchDelay time.Duration
 	// RetryAfter is the wait that the server asked for; 0: it asked for none.
 	RetryAfter time.Duration
-	// RequestHash and ResponseHash are SHA-256 in hex over the bodies as they went over the wire, secrets aside: over Request
-	// and Response before these are left out or cut.
+	// RequestHash and ResponseHash are SHA-256 in hex over the bodies as they went over the wire, secrets aside: over
+	// Request and Response before these are left out or cut.
 	RequestHash, ResponseHash string
 	// Request and Response are the bodies. A body that is JSON becomes part of the event, its bytes kept; any other is
 	// written as a string, bad UTF-8 replaced. [Decode] returns the JSON value in either case.
@@ -79,8 +79,8 @@ func (c *Call) MsgID() string {
 // nothing.
 //
 // An event that would take more than bytesMax bytes (0 or less: no bound) is written without bodies and with truncated
-// set. If that is not enough the error text is cut. What then remains is ids and numbers; they are written whatever they
-// take.
+// set. If that is not enough the error text is cut. What then remains is ids and numbers; they are written whatever
+// they take.
 func (c *Call) AppendJSON(dst []byte, payloads Payloads, bytesMax int) []byte {
 	start := len(dst)
 	lean := *c

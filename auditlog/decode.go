@@ -31,8 +31,8 @@ type Event struct {
 	Run  *Run
 }
 
-// Decode reads an event of any kind. Null and absent fields become zero values, unknown fields are ignored, times are in
-// UTC. The event keeps no reference to data.
+// Decode reads an event of any kind. Null and absent fields become zero values, unknown fields are ignored, times are
+// in UTC. The event keeps no reference to data.
 //
 // It returns [ErrSchemaVersion], [ErrKind], or an error of encoding/json.
 func Decode(data []byte) (*Event, error) {
@@ -58,8 +58,8 @@ func Decode(data []byte) (*Event, error) {
 	return e, nil
 }
 
-// wire has the fields of all kinds, so that an event, which may be a megabyte of bodies, is read in one pass. A name that
-// two kinds share has one meaning in both.
+// wire has the fields of all kinds, so that an event, which may be a megabyte of bodies, is read in one pass. A name
+// that two kinds share has one meaning in both.
 type wire struct {
 	SchemaVersion int       `json:"schema_version"`
 	Event         Kind      `json:"event"`

@@ -48,8 +48,8 @@ func int64OrNull(dst []byte, n *int64) []byte {
 	return strconv.AppendInt(dst, *n, 10)
 }
 
-// floatOrNull writes f in the fewest digits that give f again, with an exponent where encoding/json writes one. What JSON
-// has no number for is null.
+// floatOrNull writes f in the fewest digits that give f again, with an exponent where encoding/json writes one. What
+// JSON has no number for is null.
 func floatOrNull(dst []byte, f *float64) []byte {
 	if f == nil || math.IsNaN(*f) || math.IsInf(*f, 0) {
 		return append(dst, "null"...)

@@ -66,7 +66,8 @@ type Row struct {
 type AttemptError struct {
 	// Attempt counts the row's calls, from 1.
 	Attempt int
-	// Provider is the one called. Class is "capacity", "transient", "permanent" or "fatal". Empty strings are null in JSON.
+	// Provider is the one called. Class is "capacity", "transient", "permanent" or "fatal". Empty strings are null in
+	// JSON.
 	Provider, Class string
 	// StatusCode is the HTTP status; 0, null in JSON: no reply came.
 	StatusCode int
@@ -94,7 +95,8 @@ type PoolStats struct {
 	PeakDelay, CurrentDelay time.Duration
 }
 
-// MsgID returns the event's id for the Nats-Msg-Id header, see [MsgID]. A row has one event in a term, so its index is 0.
+// MsgID returns the event's id for the Nats-Msg-Id header, see [MsgID]. A row has one event in a term, so its index is
+// 0.
 func (r *Row) MsgID() string { return MsgID(r.StateID, r.Owner, KindRow, 0) }
 
 // errorCut is what an error text is cut to when a row's event is too large: the length of every other preview.

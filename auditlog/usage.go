@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Unpriced reports whether the call may have been billed at an unknown cost. A call that was refused, or that failed with
-// another status than 2xx and reported no usage, costs nothing.
+// Unpriced reports whether the call may have been billed at an unknown cost. A call that was refused, or that failed
+// with another status than 2xx and reported no usage, costs nothing.
 func (c *Call) Unpriced() bool {
 	if c.Usage != nil {
 		return c.Usage.CostUSD == nil
@@ -43,8 +43,9 @@ func (s *UsageSum) Total() *Usage {
 	return u
 }
 
-// Plus returns the sum of two usages. A nil one adds nothing: the sum is then the other one itself, not a copy. The cost
-// of the sum is unknown if the cost of a part is. Cached, cache-write and reasoning tokens are those that were reported.
+// Plus returns the sum of two usages. A nil one adds nothing: the sum is then the other one itself, not a copy. The
+// cost of the sum is unknown if the cost of a part is. Cached, cache-write and reasoning tokens are those that were
+// reported.
 func (u *Usage) Plus(other *Usage) *Usage {
 	if u == nil {
 		return other

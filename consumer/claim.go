@@ -150,14 +150,14 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 	return end, nil
 }
 
-// acked reports whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the row
-// that it begins with, which may be any.
+// acked reports whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the
+// row that it begins with, which may be any.
 func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
 	return input.State.Msgs > 0 && durable.AckFloor.Stream >= max(input.State.FirstSeq, durable.Config.OptStartSeq)
 }
 
-// claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that somebody
-// else was faster.
+// claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that
+// somebody else was faster.
 func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created time.Time) (logEnd, error) {
 	body, err := json.Marshal(streams.Claim{
 		Owner: owner, HighWaterMark: end.mark, Version: streams.ClaimVersion,

@@ -1,17 +1,17 @@
-// Package consumer is the JetStream side of a stage: it takes rows in stream order, hands them to an executor, and appends
-// their results to the results stream in the same order, each exactly once.
+// Package consumer is the JetStream side of a stage: it takes rows in stream order, hands them to an executor, and
+// appends their results to the results stream in the same order, each exactly once.
 //
-// The results stream is the only authority. Every append is conditional on the exact end of the partition's log, and that
-// end names the row to go on with; so whoever appends, appends the next row. All else (the pin, the acks) saves time and
-// money, and correctness never depends on it. A term of ownership goes: stand by until the pin is ours, read the end of
-// the log, claim it, set the durable consumer back to the row after it, take rows, emit, ack.
+// The results stream is the only authority. Every append is conditional on the exact end of the partition's log, and
+// that end names the row to go on with; so whoever appends, appends the next row. All else (the pin, the acks) saves
+// time and money, and correctness never depends on it. A term of ownership goes: stand by until the pin is ours, read
+// the end of the log, claim it, set the durable consumer back to the row after it, take rows, emit, ack.
 //
 //	c, err := consumer.New(nc, consumer.Config{Name: "stage", Executor: exec, Recorder: rec, …})
 //	if err != nil { … }
 //	err = c.Run(soft, hard) // until soft ends: drain and hand over; hard: stop at once
 //
-// One Consumer serves one partition. Any number of processes may run one for the same partition: one owns it, the others
-// stand by.
+// One Consumer serves one partition. Any number of processes may run one for the same partition: one owns it, the
+// others stand by.
 package consumer
 
 import (
@@ -48,8 +48,8 @@ type Config struct {
 	ResultStream, ResultSubject string
 	// DeadLetterSubject gets the originals of failed rows; empty: none.
 	DeadLetterSubject string
-	// WindowRows and WindowBytes bound what is taken of the partition and not yet emitted. A single row larger than WindowBytes is let in
-	// alone. Defaults 1024 and 256 MiB.
+	// WindowRows and WindowBytes bound what is taken of the partition and not yet emitted. A single row larger than
+	// WindowBytes is let in alone. Defaults 1024 and 256 MiB.
 	WindowRows  int
 	WindowBytes int64
 	// PinnedTTL is how long a silent owner keeps the pin; a standby takes over within two of it. Default 1 s.
@@ -60,9 +60,9 @@ type Config struct {
 	NewInput bool
 	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
 	Spread *spread.Spread
-	// Journal keeps replies that have waited JournalAfter for their turn in JournalStream, so that a crash does not pay for
-	// them again. Zero JournalAfter keeps them as soon as their call events are stored. A journal that is full, gone or
-	// forbidden is not used (see [Status.JournalProblem]).
+	// Journal keeps replies that have waited JournalAfter for their turn in JournalStream, so that a crash does not pay
+	// for them again. Zero JournalAfter keeps them as soon as their call events are stored. A journal that is full, gone
+	// or forbidden is not used (see [Status.JournalProblem]).
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
@@ -141,13 +141,13 @@ type Consumer struct {
 	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
 	// because the connection broke. The goroutine of Run owns it; the window bounds it.
 	held map[uint64]*Row
-	// fencedPin is the pin of the last term, or attempt at one, that was fenced; empty where there was none. The server may
-	// hold it still, see standBy.
+	// fencedPin is the pin of the last term, or attempt at one, that was fenced; empty where there was none. The server
+	// may hold it still, see standBy.
 	fencedPin string
 	// inputCreated is when the input stream was created, whose sequences held and journal speak of.
 	inputCreated time.Time
-	// started says that all was well once, whether it was this process's turn or not: from then on a missing or misconfigured
-	// stream is a problem that may be fixed while it waits.
+	// started says that all was well once, whether it was this process's turn or not: from then on a missing or
+	// misconfigured stream is a problem that may be fixed while it waits.
 	started bool
 	// maxMessage is the largest message that the results stream takes.
 	maxMessage atomic.Int32
@@ -219,9 +219,9 @@ func (c *Consumer) Status() Status {
 	return s
 }
 
-// Unkept is how many replies a crash would pay for again now, where all must be kept at once (no [Config.JournalAfter]);
-// else 0. An executor that lets them hold their slots pays again for no more calls than it has slots; it is woken by
-// [Resumer]. Safe for concurrent use.
+// Unkept is how many replies a crash would pay for again now, where all must be kept at once (no
+// [Config.JournalAfter]); else 0. An executor that lets them hold their slots pays again for no more calls than it has
+// slots; it is woken by [Resumer]. Safe for concurrent use.
 func (c *Consumer) Unkept() int {
 	if !c.cfg.Journal || c.cfg.JournalAfter > 0 {
 		return 0
@@ -235,12 +235,13 @@ func (c *Consumer) setStatus(change func(*Status)) {
 	change(&c.status)
 }
 
-// Run serves the partition, term after term. When soft ends it takes no more rows, waits until the executor has answered
-// or handed back every row, emits what is contiguous, acks, and hands the partition over. When hard ends it leaves
-// everything where it is. It returns nil after either, and an error only where trying again can't help: an input stream
-// re-created ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for ever. What a person can
-// fix from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that can't serve) is an error only
-// at the start, before all was well once; later it is waited for, and [Status.Problem] reports it.
+// Run serves the partition, term after term. When soft ends it takes no more rows, waits until the executor has
+// answered or handed back every row, emits what is contiguous, acks, and hands the partition over. When hard ends it
+// leaves everything where it is. It returns nil after either, and an error only where trying again can't help: an
+// input stream re-created ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for ever.
+// What a person can fix from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that can't
+// serve) is an error only at the start, before all was well once; later it is waited for, and [Status.Problem] reports
+// it.
 func (c *Consumer) Run(soft, hard context.Context) error {
 	defer c.setStatus(func(s *Status) {
 		s.standBy()
@@ -344,8 +345,8 @@ func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
 	return durable, nil
 }
 
-// holdAfter is how a process holds a partition after a term, or an attempt at one, that ended with err. One that lost the
-// connection is the first to go on when it is back: the replies that it waits for come to its memory.
+// holdAfter is how a process holds a partition after a term, or an attempt at one, that ended with err. One that lost
+// the connection is the first to go on when it is back: the replies that it waits for come to its memory.
 func (c *Consumer) holdAfter(err error) spread.Hold {
 	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
 		return spread.HeldLost

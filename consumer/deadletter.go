@@ -27,8 +27,8 @@ func (c *Consumer) deadLetters(ctx context.Context, rows []*Row) error {
 	return nil
 }
 
-// deadLetter stores the original of a failed row on the dead letter subject, before its result: a crash in between stores
-// it again, and the message id drops the second copy within the stream's window.
+// deadLetter stores the original of a failed row on the dead letter subject, before its result: a crash in between
+// stores it again, and the message id drops the second copy within the stream's window.
 func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 	msg := c.deadLetterMsg(row, false)
 	if msg.Size() > int(c.nc.MaxPayload()) {

@@ -17,9 +17,9 @@ const (
 	// The first guesses of what an append costs where replicas are asked.
 	singleCostReplicas = 700 * time.Microsecond
 	batchCostReplicas  = 3 * time.Millisecond
-	// From batchPaysRows on a batch costs client and server less CPU than single appends (4.3 ms and 17 µs a row against 216
-	// µs a row, measured on one replica), so it may take batchPatience times as long: it spends the time waiting for the disk.
-	// With fewer rows neither is gained.
+	// From batchPaysRows on a batch costs client and server less CPU than single appends (4.3 ms and 17 µs a row against
+	// 216 µs a row, measured on one replica), so it may take batchPatience times as long: it spends the time waiting for
+	// the disk. With fewer rows neither is gained.
 	batchPaysRows       = 24
 	batchPatience       = 4
 	batchForgetRows     = 8 // stored one by one, so many rows at once let the measure of a batch fade
@@ -37,13 +37,13 @@ var (
 
 // emitter appends results to the log, in order, each on condition that the log still ends where this term left it.
 //
-// One append is in flight at a time. Several at once, each with the end that the one before it would make, are no fence:
-// a rival's claim can take a number in between, and a later append of the fenced owner fits the log again.
+// One append is in flight at a time. Several at once, each with the end that the one before it would make, are no
+// fence: a rival's claim can take a number in between, and a later append of the fenced owner fits the log again.
 //
-// An append is one message, or one atomic batch with the condition on its first message. Which is cheaper depends on the
-// server: a batch costs a flat 20-30 ms on one replica, where a message takes about 0.1 ms; it wins on three replicas, and
-// where each message is synced to disk. So both are measured as they happen and the cheaper one is taken; a large
-// batch may take longer, since it costs less work.
+// An append is one message, or one atomic batch with the condition on its first message. Which is cheaper depends on
+// the server: a batch costs a flat 20-30 ms on one replica, where a message takes about 0.1 ms; it wins on three
+// replicas, and where each message is synced to disk. So both are measured as they happen and the cheaper one is
+// taken; a large batch may take longer, since it costs less work.
 type emitter struct {
 	c       *Consumer
 	owner   string
@@ -85,8 +85,8 @@ type emitted struct {
 }
 
 // emit stores rows; none means to see whether the log still ends where this term left it. It returns ErrFenced when
-// somebody else has appended, and otherwise goes on until ctx ends: a stream that is full, gone or without a leader is a
-// matter for a person or for time.
+// somebody else has appended, and otherwise goes on until ctx ends: a stream that is full, gone or without a leader is
+// a matter for a person or for time.
 func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) {
 	if len(rows) == 0 {
 		return e.look(ctx)
@@ -111,7 +111,8 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) 
 	return true, nil
 }
 
-// look reads the end of the log. One that can't be read says nothing, and the term goes on: its appends are conditional.
+// look reads the end of the log. One that can't be read says nothing, and the term goes on: its appends are
+// conditional.
 func (e *emitter) look(ctx context.Context) (sure bool, err error) {
 	err = e.c.stillEndsAt(ctx, e.end)
 	switch {

@@ -10,9 +10,9 @@ import (
 // errReleased ends a term whose partition goes to another replica.
 var errReleased = errors.New("the partition goes to another replica")
 
-// Recaller is what an [Executor] may also be: Recall asks it to hand back soon the rows that are no longer wanted and have
-// no call in flight (see [Row.Wanted]). Without it they are handed back when their turn comes, which may take long while
-// the provider has little capacity. Recall must not block.
+// Recaller is what an [Executor] may also be: Recall asks it to hand back soon the rows that are no longer wanted and
+// have no call in flight (see [Row.Wanted]). Without it they are handed back when their turn comes, which may take
+// long while the provider has little capacity. Recall must not block.
 type Recaller interface {
 	Recall()
 }
@@ -32,8 +32,8 @@ func (t *term) release() {
 	t.recall()
 }
 
-// recall asks for the rows that a released partition no longer wants. It is repeated: a row may have been on its way into
-// the executor's queue, or come back to it for another attempt.
+// recall asks for the rows that a released partition no longer wants. It is repeated: a row may have been on its way
+// into the executor's queue, or come back to it for another attempt.
 func (t *term) recall() {
 	if r, ok := t.c.cfg.Executor.(Recaller); ok && t.released {
 		r.Recall()

@@ -21,9 +21,9 @@ import (
 const (
 	// journalScan is the shortest time between two looks at the replies that wait.
 	journalScan = 5 * time.Millisecond
-	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is kept
-	// all the same: normally it is stored there by then. With the time that storing takes, a crash loses no reply that came
-	// more than a tenth of a second before.
+	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is
+	// kept all the same: normally it is stored there by then. With the time that storing takes, a crash loses no reply
+	// that came more than a tenth of a second before.
 	journalStuck = 75 * time.Millisecond
 	// journalRetry is the wait before a reply that the journal did not take is offered again.
 	journalRetry = 5 * time.Second
@@ -39,10 +39,10 @@ const (
 // journal keeps replies that wait for an earlier row where the next owner finds them, so that a crash does not pay for
 // them again. It saves money and never decides what is right: a journal that is full, gone or forbidden is not used.
 //
-// An entry is an ordinary message, sent without waiting for the answer. Its call events are stored before it, so no reply
-// that is taken from it lacks its audit. At take-over a marker goes in behind all that came before, and the entries up to
-// it are read; rows wait for that moment unstarted. Entries are purged by stream sequence, below the oldest that is still
-// needed.
+// An entry is an ordinary message, sent without waiting for the answer. Its call events are stored before it, so no
+// reply that is taken from it lacks its audit. At take-over a marker goes in behind all that came before, and the
+// entries up to it are read; rows wait for that moment unstarted. Entries are purged by stream sequence, below the
+// oldest that is still needed.
 //
 // The goroutine of the term owns it; a nil journal keeps nothing.
 type journal struct {
@@ -137,8 +137,8 @@ func (j *journal) wait(row *Row, now time.Time) {
 	}
 }
 
-// step keeps what has waited long enough, purges what is no longer needed, and returns when it wants to be called again;
-// zero: not before something happens. Rows before blocker wait for no other row.
+// step keeps what has waited long enough, purges what is no longer needed, and returns when it wants to be called
+// again; zero: not before something happens. Rows before blocker wait for no other row.
 func (j *journal) step(now time.Time, blocker uint64) time.Time {
 	if j == nil {
 		return time.Time{}
@@ -171,8 +171,8 @@ func (j *journal) wantStep() time.Time {
 	return next
 }
 
-// keepDue looks through the replies whose time has come. One look covers them all, so that no row needs a timer; and most
-// rows are emitted by then, so that a look costs next to nothing.
+// keepDue looks through the replies whose time has come. One look covers them all, so that no row needs a timer; and
+// most rows are emitted by then, so that a look costs next to nothing.
 func (j *journal) keepDue(now time.Time, blocker uint64) {
 	n := 0
 	for n < len(j.fresh) && (!j.fresh[n].keep || !now.Before(j.fresh[n].keepAt)) {
@@ -288,8 +288,8 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	j.recovered()
 }
 
-// holds reports whether a row's reply is in there from an earlier term, and this process still had it in memory. The reply
-// in there may be another one to the same request, which the executor could not use and has paid for again.
+// holds reports whether a row's reply is in there from an earlier term, and this process still had it in memory. The
+// reply in there may be another one to the same request, which the executor could not use and has paid for again.
 func (j *journal) holds(row *Row) bool {
 	k := j.kept[row.Seq]
 	return k != nil && k.RequestHash == row.reply.RequestHash && k.Reply.Form == row.reply.Form && bytes.Equal(k.Reply.Body, row.reply.Body)
@@ -370,8 +370,8 @@ func (j *journal) purge(below uint64) {
 	j.c.at("purged")
 }
 
-// flushed reports whether every reply that waits is kept, so that the partition may be handed over. The first call sends
-// them off; it does not wait longer than a request may take.
+// flushed reports whether every reply that waits is kept, so that the partition may be handed over. The first call
+// sends them off; it does not wait longer than a request may take.
 func (j *journal) flushed(now time.Time) bool {
 	if j == nil {
 		return true

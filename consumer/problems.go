@@ -86,8 +86,8 @@ func (e fatalError) Unwrap() error { return e.error }
 
 func fatal(err error) error { return fatalError{error: err} }
 
-// fatalAtStart is for problems in what a person has set up. They end a start at once, so that they are seen; a stage that
-// has served waits until they are fixed.
+// fatalAtStart is for problems in what a person has set up. They end a start at once, so that they are seen; a stage
+// that has served waits until they are fixed.
 func fatalAtStart(err error) error { return fatalError{error: err, fixable: true} }
 
 func isFatal(err error, hasServed bool) bool {

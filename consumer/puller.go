@@ -23,8 +23,8 @@ const (
 // errConsumerGone means that the durable consumer was deleted; the next term creates it again or says why it can't.
 var errConsumerGone = errors.New("the durable consumer was deleted")
 
-// puller asks for rows with one pull request at a time. Its subscription is its own: rows that the server still sends to
-// an earlier request, made before a reset, go nowhere and are found missing by their number.
+// puller asks for rows with one pull request at a time. Its subscription is its own: rows that the server still sends
+// to an earlier request, made before a reset, go nowhere and are found missing by their number.
 //
 // Requests renew the pin, so one goes out at least every renew interval, also while there is no room for a row. The
 // goroutine of the term owns it.

@@ -6,8 +6,8 @@ import (
 )
 
 // pulse reports to those who are about to make a call whether this process may still believe that it owns the
-// partition. The term's goroutine comes round many times within the life of a pin; when it has not for half of that, the
-// process was suspended, or starved, and a rival may have taken over:
+// partition. The term's goroutine comes round many times within the life of a pin; when it has not for half of that,
+// the process was suspended, or starved, and a rival may have taken over:
 //
 //	A is suspended with calls in flight. Its pin runs out; B claims the partition and makes these calls again.
 //	A wakes up. Before its term learns that it is fenced, its workers make calls for the rows behind, and B makes those, too.
@@ -26,8 +26,8 @@ func newPulse(now time.Time, pinnedTTL time.Duration) *pulse {
 	return &pulse{born: now, limit: pinnedTTL / 2}
 }
 
-// begin starts over, for a term that has claimed the partition: at is when it had not sent the claim yet, for the process
-// may be suspended right behind it, too.
+// begin starts over, for a term that has claimed the partition: at is when it had not sent the claim yet, for the
+// process may be suspended right behind it, too.
 func (p *pulse) begin(at time.Time) {
 	p.last.Store(int64(at.Sub(p.born)))
 	p.doubt.Store(false)
@@ -43,8 +43,8 @@ func (p *pulse) regular(now time.Time) bool {
 	return now.Sub(p.born)-time.Duration(p.last.Load()) < p.limit
 }
 
-// beat notes that the term has come round, and reports a gap. One in the time of an earlier doubt counts again: what was
-// read of the log before it says nothing.
+// beat notes that the term has come round, and reports a gap. One in the time of an earlier doubt counts again: what
+// was read of the log before it says nothing.
 func (p *pulse) beat(now time.Time) (gap bool) {
 	gap = !p.regular(now)
 	if gap {

@@ -33,9 +33,9 @@ type Row struct {
 	Taken time.Time
 	// MaxBodyBytes is the largest result body that the results stream takes for this row.
 	MaxBodyBytes int
-	// Kept is the reply that an earlier term kept in the journal; nil: none. It counts only for the same request: an executor
-	// compares [Kept.RequestHash] with that of the request it would send, and answers with it instead of sending. Its body
-	// was made by the settings of that term, so the executor makes it again by its own.
+	// Kept is the reply that an earlier term kept in the journal; nil: none. It counts only for the same request: an
+	// executor compares [Kept.RequestHash] with that of the request it would send, and answers with it instead of
+	// sending. Its body was made by the settings of that term, so the executor makes it again by its own.
 	Kept *Kept
 
 	mail        *mailbox
@@ -84,20 +84,20 @@ type Reply struct {
 	Event auditlog.Row
 	// UpstreamReason names the reason on the dead letter subject where the event has none: a row that arrived as an error.
 	UpstreamReason string
-	// RequestHash distinguishes requests for the journal; empty: the reply is not kept. It covers what is sent to whom. The
-	// names of fields and whatever else shapes the body are not in it, see [Row.Kept].
+	// RequestHash distinguishes requests for the journal; empty: the reply is not kept. It covers what is sent to whom.
+	// The names of fields and whatever else shapes the body are not in it, see [Row.Kept].
 	RequestHash string
-	// Form is what the executor must know of Body to make it again from a kept reply, in words of its own: printable ASCII.
-	// It is kept with the reply.
+	// Form is what the executor must know of Body to make it again from a kept reply, in words of its own: printable
+	// ASCII. It is kept with the reply.
 	Form string
 	// HandedBack says that there is no outcome: the stage is stopping or the row was no longer wanted. The rest is
 	// ignored.
 	HandedBack bool
 }
 
-// Wanted reports whether the process still owns the row, as far as it can know. An executor asks before it spends money on
-// the row, and hands back one that is not wanted: in the meantime another replica may have taken over, for instance while
-// this process was suspended.
+// Wanted reports whether the process still owns the row, as far as it can know. An executor asks before it spends
+// money on the row, and hands back one that is not wanted: in the meantime another replica may have taken over, for
+// instance while this process was suspended.
 func (r *Row) Wanted() bool { return r.wanted.Load() && r.pulse.sure(time.Now()) }
 
 // Owner is the term of ownership that the row belongs to at the moment.
@@ -169,8 +169,8 @@ func (m *mailbox) take(spare []*Row) []*Row {
 	return rows
 }
 
-// count replaces collected rows among the fresh ones by what is known of all by now, and reports whether the sum is less
-// than before.
+// count replaces collected rows among the fresh ones by what is known of all by now, and reports whether the sum is
+// less than before.
 func (m *mailbox) count(collected, unkept int) (fewer bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A row's way, in the order in which it happens: request, received, accept, take, start, the executor's work (see [Row]),
-// collect, complete, emit, the emitter's append (see emitter), emitted, ack.
+// A row's way, in the order in which it happens: request, received, accept, take, start, the executor's work (see
+// [Row]), collect, complete, emit, the emitter's append (see emitter), emitted, ack.
 
 // request asks for the rows that there is room for; a stopping term asks for none and renews its pin.
 func (t *term) request(now time.Time) (next time.Time, err error) {
@@ -59,9 +59,9 @@ func (t *term) received(ctx context.Context, m *nats.Msg) error {
 // accept takes a row that follows the last one taken, and nothing else: a row may be missing between them because the
 // consumer was reset by somebody else, or a delivery got lost.
 //
-// Rows that were deleted, or that the filter leaves out, are no gap. Two deliveries with consecutive numbers, both first
-// deliveries under one pin, prove that nothing lies between them. The first delivery after a reset proves nothing: a
-// rival's reset may have come after ours, and the numbers begin at 1 for both. Then the stream is asked.
+// Rows that were deleted, or that the filter leaves out, are no gap. Two deliveries with consecutive numbers, both
+// first deliveries under one pin, prove that nothing lies between them. The first delivery after a reset proves
+// nothing: a rival's reset may have come after ours, and the numbers begin at 1 for both. Then the stream is asked.
 func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	md, err := m.Metadata()
 	if err != nil {
@@ -225,9 +225,9 @@ func (t *term) collect() {
 	t.spare = rows
 }
 
-// takeBack forgets a row that a stopping term does not start, or that the executor has handed back to it; its place in the
-// sequencer stays empty. The term may end in an error all the same, and nobody works on the row any more: kept for the
-// next term, it would never be started there, and block the partition for ever.
+// takeBack forgets a row that a stopping term does not start, or that the executor has handed back to it; its place in
+// the sequencer stays empty. The term may end in an error all the same, and nobody works on the row any more: kept for
+// the next term, it would never be started there, and block the partition for ever.
 func (t *term) takeBack(row *Row) {
 	t.handedBack++
 	delete(t.open, row.Seq)
@@ -286,7 +286,8 @@ func (t *term) emit() {
 	t.groups <- group
 }
 
-// emitted releases what is stored and acks it. Only now: an ack before the result is stored would lose the row in a crash.
+// emitted releases what is stored and acks it. Only now: an ack before the result is stored would lose the row in a
+// crash.
 func (t *term) emitted(e emitted) error {
 	t.emitting = false
 	if e.err != nil {

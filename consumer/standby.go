@@ -20,8 +20,8 @@ const (
 	// orphanWaitMax spreads the second look of those who stand by.
 	orphanWaitMax = 150 * time.Millisecond
 	// idleLookAlone and idleLookMost bound the time between two looks of those who stand by where no row waits. Without a
-	// spread nobody says that a replica is gone, which may have been given a row just before. It grows only after idleAfter:
-	// servers that have just elected a leader may say for a moment that no row waits and none is taken.
+	// spread nobody says that a replica is gone, which may have been given a row just before. It grows only after
+	// idleAfter: servers that have just elected a leader may say for a moment that no row waits and none is taken.
 	idleLookAlone = 4 * time.Second
 	idleLookMost  = 30 * time.Second
 	idleAfter     = 15 * time.Second
@@ -74,8 +74,8 @@ func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (
 	return kept, nil
 }
 
-// awaitTurn waits until the spread gives the partition to this replica. Meanwhile it looks whether rows wait that nobody
-// serves, when the spread asks for that.
+// awaitTurn waits until the spread gives the partition to this replica. Meanwhile it looks whether rows wait that
+// nobody serves, when the spread asks for that.
 func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
 	shares, partition := c.cfg.Spread, c.cfg.Partition
 	for !shares.Should(partition) {
@@ -219,8 +219,8 @@ func newVacancy(c *Consumer) *vacancy {
 	return v
 }
 
-// saw takes a look at the consumer. Orphaned says that the partition has no owner, seen twice; else the next look is after
-// wait.
+// saw takes a look at the consumer. Orphaned says that the partition has no owner, seen twice; else the next look is
+// after wait.
 func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphaned bool, wait time.Duration) {
 	if !nobodyPinned(info) {
 		// Whoever is pinned may set the consumer behind rows that it holds, and die: compare again then.
@@ -254,10 +254,10 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// endsShort reports whether the results end before a row that is acked, or that the consumer was set behind: a power cut
-// has taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had set the
-// consumer back to the row after those that it held. With every row acked, none would come that brings the pin, and the
-// results would stay short until the next new row. Without an answer it is not known.
+// endsShort reports whether the results end before a row that is acked, or that the consumer was set behind: a power
+// cut has taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had
+// set the consumer back to the row after those that it held. With every row acked, none would come that brings the
+// pin, and the results would stay short until the next new row. Without an answer it is not known.
 func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
 	end, err := c.readEnd(ctx)
 	if err != nil {

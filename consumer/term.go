@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// term is one term of ownership. The goroutine of [Consumer.Run] owns it; only the emitter runs beside it. What happens to
-// a row, from the request to the ack, is in rows.go.
+// term is one term of ownership. The goroutine of [Consumer.Run] owns it; only the emitter runs beside it. What
+// happens to a row, from the request to the ack, is in rows.go.
 type term struct {
 	c       *Consumer
 	owner   string
@@ -55,8 +55,8 @@ type intake struct {
 	delivered uint64
 	pin       string
 	lastReset time.Time
-	// quietSince is when a row came last or a result went: with either there was room again, or movement. After quiet, from
-	// silence to silenceMost, the consumer is looked at.
+	// quietSince is when a row came last or a result went: with either there was room again, or movement. After quiet,
+	// from silence to silenceMost, the consumer is looked at.
 	quietSince time.Time
 	quiet      time.Duration
 	silent     int // resets in a row, after a silence, that brought no row
@@ -66,8 +66,8 @@ type intake struct {
 type standing struct {
 	end     logEnd    // of the log, by this term's claim or its last append: the condition of the next
 	checked time.Time // when the log was last known to end there
-	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started. Zero: the partition is ours as far
-	// as is known.
+	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started. Zero: the partition is ours as
+	// far as is known.
 	doubtSince time.Time
 }
 
@@ -77,8 +77,8 @@ type ending struct {
 	released bool // to another replica; implies stopping
 }
 
-// emission is the emitter and what passes to and from it. While emitting, one group is on its way and its outcome was not
-// taken yet; so neither channel, of one place each, ever blocks the term.
+// emission is the emitter and what passes to and from it. While emitting, one group is on its way and its outcome was
+// not taken yet; so neither channel, of one place each, ever blocks the term.
 type emission struct {
 	groups   chan []*Row
 	stored   chan emitted

@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// silence is how long nothing may come, with room in the window, before the consumer is looked at: rows that were sent to
-// somebody else, or into a connection that broke, would otherwise come only after AckWait. Twice as long each time that
-// all turns out to be well, at most silenceMost: an idle stage should cost the server next to nothing.
+// silence is how long nothing may come, with room in the window, before the consumer is looked at: rows that were sent
+// to somebody else, or into a connection that broke, would otherwise come only after AckWait. Twice as long each time
+// that all turns out to be well, at most silenceMost: an idle stage should cost the server next to nothing.
 const (
 	silence     = 2 * time.Second
 	silenceMost = 32 * time.Second
@@ -42,8 +42,9 @@ func (t *term) stillOurs(ctx context.Context) error {
 	return nil
 }
 
-// checkOwner has the log looked at when nothing was appended for a while: an owner with nothing to append would not learn
-// that it was fenced, and go on making calls. Without a pin, requests just wait and show nothing. A pin proves nothing:
+// checkOwner has the log looked at when nothing was appended for a while: an owner with nothing to append would not
+// learn that it was fenced, and go on making calls. Without a pin, requests just wait and show nothing. A pin proves
+// nothing:
 //
 //	A is slow. It sees nobody pinned, and nobody again.
 //	B is granted the pin with a row, claims, and resets.

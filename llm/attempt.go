@@ -83,8 +83,8 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	return x, nil
 }
 
-// redactAnswer takes over the body and removes secrets from it and from the headers that errors quote, before anything is
-// read, quoted or cut.
+// redactAnswer takes over the body and removes secrets from it and from the headers that errors quote, before anything
+// is read, quoted or cut.
 func (c *Client) redactAnswer(x *Exchange, o *Outcome, body []byte) {
 	secrets := c.cfg.Redactor
 	x.Response = secrets.RedactJSON(body)
@@ -110,8 +110,8 @@ func (c *Client) failed(x *Exchange, err error) *Error {
 	return e
 }
 
-// recount takes the usage from the body as it came: a key of digits alone may be a count of tokens, which RedactJSON has
-// taken out. A usage holds no text.
+// recount takes the usage from the body as it came: a key of digits alone may be a count of tokens, which RedactJSON
+// has taken out. A usage holds no text.
 func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
 	var whole Reply
 	readReply(c.cfg.Wire, body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})

@@ -46,7 +46,8 @@ type Known struct {
 	AcceptTruncated bool
 	// RequestBytes is the length of the request's body. 0: not known.
 	RequestBytes int
-	// Cached is set when the request marks parts for the provider's cache. What is read from there counts towards no limit.
+	// Cached is set when the request marks parts for the provider's cache. What is read from there counts towards no
+	// limit.
 	Cached bool
 }
 
@@ -111,8 +112,8 @@ func callFailed(class Class, origin Origin) judgement {
 }
 
 // judge decides what an attempt means, from status, typed fields and documented headers, never from the wording of a
-// message: the few sentences that a provider sends in place of a typed field have become fields of [Fault] before. It is
-// pure, and allocates nothing on success.
+// message: the few sentences that a provider sends in place of a typed field have become fields of [Fault] before. It
+// is pure, and allocates nothing on success.
 func judge(o *Outcome) judgement {
 	switch {
 	case o.Err != nil && (o.Status == 0 || o.Status/100 == 2):

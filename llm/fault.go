@@ -414,7 +414,8 @@ func (b *faultBody) unsupported() string {
 }
 
 // addUpstream adds to the message what the provider behind OpenRouter said, whose own words are "Provider returned
-// error". Classes are decided without it. What is nested deeper is not read: a reply must not cost more than its length.
+// error". Classes are decided without it. What is nested deeper is not read: a reply must not cost more than its
+// length.
 func (b *faultBody) addUpstream(f *Fault) {
 	words := string(b.Metadata.Raw)
 	var top struct {
@@ -450,8 +451,8 @@ func forbidden(detail string) string {
 	return ""
 }
 
-// deprecated returns the member that Anthropic's "`temperature` is deprecated for this model." names, which has no field
-// for it.
+// deprecated returns the member that Anthropic's "`temperature` is deprecated for this model." names, which has no
+// field for it.
 func deprecated(message string) string {
 	rest, ok := strings.CutPrefix(message, "`")
 	name, end, closed := strings.Cut(rest, "`")

@@ -1,12 +1,12 @@
 // Package llm turns a row into one call of a language model and its reply into
 // a verdict.
 //
-// It has two independent parts: wire formats (pure translations between a [Request] and the JSON of
-// one family of servers), and one classifier, which decides from status, typed fields and headers what a
-// failed attempt means. Only [Client] does input and output: one HTTP attempt per call, bounded in time and bytes, without
-// retries. Retrying is up to the caller, guided by [Error.Class]: package pool for rows, package
-// batch for many prompts at once. The prompt, and where the answer goes, are up to the packages below this one: template
-// renders prompts, row reads rows and writes results.
+// It has two independent parts: wire formats (pure translations between a [Request] and the JSON of one family of
+// servers), and one classifier, which decides from status, typed fields and headers what a failed attempt means. Only
+// [Client] does input and output: one HTTP attempt per call, bounded in time and bytes, without retries. Retrying is
+// up to the caller, guided by [Error.Class]: package pool for rows, package batch for many prompts at once. The
+// prompt, and where the answer goes, are up to the packages below this one: template renders prompts, row reads rows
+// and writes results.
 //
 //	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: redact.NewSecret(key), Model: "gpt-6-luna"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})
@@ -70,8 +70,8 @@ type Reply struct {
 // Usage counts the tokens of one call, as the server reported them. A nil *Usage
 // means that they are not known, which is not the same as no tokens.
 type Usage struct {
-	// PromptTokens counts all tokens read, those read from or written to a cache included. This and the next two are 0 where
-	// a server reported a Cost and no such number.
+	// PromptTokens counts all tokens read, those read from or written to a cache included. This and the next two are 0
+	// where a server reported a Cost and no such number.
 	PromptTokens int64 `json:"prompt_tokens"`
 	// CompletionTokens counts all tokens written, hidden reasoning included. Tokens that the server counts in its total
 	// alone are among them, for they are billed as such.

@@ -160,8 +160,8 @@ func appendShape(dst []byte, key string, value []byte) []byte {
 // ErrStreaming refuses an extra body that asks for a streamed reply.
 var ErrStreaming = errors.New(`extra body: "stream" is not supported; remove it`)
 
-// ExtraBodyError refuses a member of an extra body that would replace a member of the request itself, or request a reply
-// that cannot be read.
+// ExtraBodyError refuses a member of an extra body that would replace a member of the request itself, or request a
+// reply that cannot be read.
 type ExtraBodyError struct {
 	// Member is the name as given; those of nested objects are joined by dots.
 	Member string
@@ -214,9 +214,9 @@ func isOff(value []byte) bool  { return value[0] == 'n' || value[0] == 'f' }
 func isOne(value []byte) bool  { return value[0] == 'n' || countOf(value).n == 1 }
 
 // ValidateExtraBody reports why raw cannot be merged into a request: it is no JSON object, asks for a streamed reply
-// ([ErrStreaming]), or has a member that it may not set (an [*ExtraBodyError]): the model, the prompts, other text beside
-// them, replies in the background, or more than one. Names count in any case and with or without underscores, as some
-// servers read them. Empty is fine.
+// ([ErrStreaming]), or has a member that it may not set (an [*ExtraBodyError]): the model, the prompts, other text
+// beside them, replies in the background, or more than one. Names count in any case and with or without underscores,
+// as some servers read them. Empty is fine.
 func ValidateExtraBody(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil

@@ -29,8 +29,8 @@ const (
 )
 
 // Provider is what is known of one provider by its name. Its variables are called after the name, such as
-// STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], which serves all providers, since gateways pass on
-// those of others.
+// STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], which serves all providers, since gateways
+// pass on those of others.
 type Provider struct {
 	// Name is its name in settings, errors, events and metrics.
 	Name string
@@ -53,8 +53,8 @@ type Provider struct {
 	version string         // appended to an address that names none
 }
 
-// providers are all of them, in the order of the documentation. To add one, add a line here, its name above, and a section
-// to docs/providers.md; its variables follow.
+// providers are all of them, in the order of the documentation. To add one, add a line here, its name above, and a
+// section to docs/providers.md; its variables follow.
 var providers = [...]Provider{
 	{
 		Name: OpenAI, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
@@ -124,8 +124,8 @@ func azureWire(cfg *ProviderConfig) Wire {
 	return ChatCompletions{Azure: true, AzureAPIVersion: v, MaxCompletionTokens: v == "" || v >= "2024-09-01"}
 }
 
-// base corrects an address as people copy it from a provider's page: without the version, or with the path that the wire
-// format appends itself.
+// base corrects an address as people copy it from a provider's page: without the version, or with the path that the
+// wire format appends itself.
 func (p *Provider) base(address string) string {
 	address = strings.TrimRight(address, "/")
 	for _, end := range p.trim {

@@ -7,8 +7,8 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// tally is what a server reports of tokens and money, before it becomes a [Usage]. The prompt includes what was read from
-// and written to a cache, the completion includes reasoning, unless settle finds otherwise.
+// tally is what a server reports of tokens and money, before it becomes a [Usage]. The prompt includes what was read
+// from and written to a cache, the completion includes reasoning, unless settle finds otherwise.
 type tally struct {
 	prompt, completion, total  count
 	cached, written, written1h count // parts of prompt
@@ -17,8 +17,8 @@ type tally struct {
 	omitsZeros                 bool // the format leaves out counts that are 0
 }
 
-// complete reports whether prompt and completion are known. Where one of them was not reported, it is what the total has
-// beyond the other. It is 0 only in a format that leaves out zeros: in others it would make the cost too low.
+// complete reports whether prompt and completion are known. Where one of them was not reported, it is what the total
+// has beyond the other. It is 0 only in a format that leaves out zeros: in others it would make the cost too low.
 func (t *tally) complete() bool {
 	if t.prompt.bad || t.completion.bad {
 		return false
@@ -39,8 +39,8 @@ func (t *tally) complete() bool {
 	return missing.reported
 }
 
-// settle adds what some servers leave out of prompt or completion but count in their total, and bill: xAI its reasoning,
-// Gemini's OpenAI endpoint its thoughts. A part that is larger than the whole cannot be included in it.
+// settle adds what some servers leave out of prompt or completion but count in their total, and bill: xAI its
+// reasoning, Gemini's OpenAI endpoint its thoughts. A part that is larger than the whole cannot be included in it.
 func (t *tally) settle() {
 	if t.prompt.reported && t.cached.n > t.prompt.n && (t.total.n == 0 || t.prompt.n+t.completion.n+t.cached.n <= t.total.n) {
 		t.prompt.n += t.cached.n // xAI, at times
@@ -53,8 +53,8 @@ func (t *tally) settle() {
 	}
 }
 
-// usage returns nil where neither the cost nor the tokens of prompt and completion are known. With a cost, tokens that are
-// not known count as 0.
+// usage returns nil where neither the cost nor the tokens of prompt and completion are known. With a cost, tokens that
+// are not known count as 0.
 func (t *tally) usage() *Usage {
 	switch {
 	case t.complete():

@@ -20,8 +20,8 @@ type Wire interface {
 	// AppendRequest appends the JSON of a request whose Model is not empty. It
 	// does not merge ExtraBody.
 	AppendRequest(dst []byte, r *Request) []byte
-	// ReadReply reads the body of a reply with a 2xx status, which is valid JSON, into r as far as possible, and notes in o
-	// how it ended: Form, Fault and Finish.
+	// ReadReply reads the body of a reply with a 2xx status, which is valid JSON, into r as far as possible, and notes in
+	// o how it ended: Form, Fault and Finish.
 	ReadReply(body []byte, r *Reply, o *Outcome)
 }
 

@@ -91,8 +91,8 @@ var words = map[string]meaning{
 	"permission_denied": meansForbidden, // OpenRouter, 403; spent budgets were sorted out before
 }
 
-// baseResp is MiniMax's member base_resp, which every reply of its has: in an error it comes inside a 200, beside choices
-// of null.
+// baseResp is MiniMax's member base_resp, which every reply of its has: in an error it comes inside a 200, beside
+// choices of null.
 type baseResp struct {
 	Code    looseText `json:"status_code"`
 	Message looseText `json:"status_msg"`

@@ -12,8 +12,8 @@ const (
 )
 
 // pace lets few events go at once, so that a lone row does not wait, and many gather. Each departure wakes up client
-// and server, twice with the answer: at 8,000 events a second in groups of 32 an event took half the CPU of one that goes
-// alone on an idle machine.
+// and server, twice with the answer: at 8,000 events a second in groups of 32 an event took half the CPU of one that
+// goes alone on an idle machine.
 type pace struct {
 	began      time.Time // of the interval
 	departures int       // in it

@@ -53,12 +53,13 @@ type Config struct {
 	Name string
 	// MaxPending bounds the events that wait for the server's answer; a call event beyond it waits. Default 4096.
 	MaxPending int
-	// MaxPendingBytes bounds the bytes of those events; an event larger than that waits until no other does. Default 32 MiB.
+	// MaxPendingBytes bounds the bytes of those events; an event larger than that waits until no other does. Default 32
+	// MiB.
 	MaxPendingBytes int
 	// Payloads says what call events keep of requests and replies; the zero value keeps them whole.
 	Payloads auditlog.Payloads
-	// Recorded, when set, is called with each event as it comes, before it is stored: of the very events, whose bodies it must
-	// not keep. It must not block.
+	// Recorded, when set, is called with each event as it comes, before it is stored: of the very events, whose bodies it
+	// must not keep. It must not block.
 	Recorded func(e auditlog.Event)
 	// Stored, when set, is called with the kind of each event that the stream holds. It must not block.
 	Stored func(kind string)
@@ -68,9 +69,9 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Recorder stores audit events. Each is kept until the audit stream has acknowledged it: a time-out or a refusal (stream
-// full, no leader, permission lost) sends the identical message again, for as long as it takes. A result waits for its
-// events, so an audit that can't be stored stops the emission and loses nothing.
+// Recorder stores audit events. Each is kept until the audit stream has acknowledged it: a time-out or a refusal
+// (stream full, no leader, permission lost) sends the identical message again, for as long as it takes. A result waits
+// for its events, so an audit that can't be stored stops the emission and loses nothing.
 //
 // Few events go out at once, one by one. Where they come fast they gather for a few milliseconds and go together: most
 // of what an event costs client and server is that somebody wakes up for it. How they go together is in send.go.
@@ -90,7 +91,8 @@ type Recorder struct {
 	mu sync.Mutex
 	// listening is set once answers are subscribed to. An event that goes before its connection's SUB is stored, but the
 	// stream may acknowledge it (nats-server: stream.internalLoop) before the server has read the SUB: no interest in the
-	// reply subject, so client.processInboundClientMsg drops the answer. The first event of a run used to race with Run so.
+	// reply subject, so client.processInboundClientMsg drops the answer. The first event of a run used to race with Run
+	// so.
 	listening bool
 	last      uint64 // number of the last event
 	subjects  map[auditPlace]string
@@ -195,9 +197,9 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// Hurry makes RecordCall return without waiting for room, from now on and where it waits already: for a process that must
-// end. An event that finds no room is dropped, and counted by Flush. What waits for it never hears that it is stored, so
-// the result of its row is not emitted, and the row is processed again after a restart.
+// Hurry makes RecordCall return without waiting for room, from now on and where it waits already: for a process that
+// must end. An event that finds no room is dropped, and counted by Flush. What waits for it never hears that it is
+// stored, so the result of its row is not emitted, and the row is processed again after a restart.
 func (r *Recorder) Hurry() { r.room.close() }
 
 // Flush waits until every event is stored or ctx ends. It does not wait out the time-out of an event whose answer got

@@ -2,8 +2,8 @@ package recorder
 
 import "sync"
 
-// room bounds the call events that wait for the server, in number and in bytes. Who has another one waits. It is safe for
-// concurrent use.
+// room bounds the call events that wait for the server, in number and in bytes. Who has another one waits. It is safe
+// for concurrent use.
 type room struct {
 	mu                  sync.Mutex
 	freed               sync.Cond
@@ -19,8 +19,9 @@ func newRoom(events, bytes int) *room {
 	return r
 }
 
-// take waits until there is room for an event, and takes it; an event larger than the whole room waits until it is empty.
-// Once the room is closed nobody waits: where there is no room the event is counted as dropped, and ok is false.
+// take waits until there is room for an event, and takes it; an event larger than the whole room waits until it is
+// empty. Once the room is closed nobody waits: where there is no room the event is counted as dropped, and ok is
+// false.
 func (r *room) take(bytes int) (ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

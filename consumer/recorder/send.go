@@ -17,19 +17,19 @@ import (
 //
 // One by one: each has an answer of its own. Few go so, and whatever was refused or got no answer in another way.
 //
-// As a fast batch (fast ingest, nats-server 2.14), where the stream allows it: messages as before, whose reply subjects
-// number them, and one answer to the last that says how many are stored. It costs client and server half of what the
-// messages and their answers would. The batch is no unit: the server stores its messages as they come and ends it at the
-// first one that is missing or refused.
+// As a fast batch (fast ingest, nats-server 2.14), where the stream allows it: messages as before, whose reply
+// subjects number them, and one answer to the last that says how many are stored. It costs client and server half of
+// what the messages and their answers would. The batch is no unit: the server stores its messages as they come and
+// ends it at the first one that is missing or refused.
 //
 // As an atomic batch (2.12), where the server takes long for each message (it syncs every one to the disk, or asks
 // replicas) or there are no fast batches: it is staged and stored as one, which costs a flat 20-30 ms and twice the CPU
 // of its messages.
 //
-// Any answer to a group but that all of it is stored sends its events again one by one: their message ids keep those that
-// are stored from being stored twice. An event is never sent in a group for the second time. Of a message in a fast batch
-// whose id it has just taken in, but not stored yet, the server says the same as of a stored one; if it then loses its
-// leadership nobody has it.
+// Any answer to a group but that all of it is stored sends its events again one by one: their message ids keep those
+// that are stored from being stored twice. An event is never sent in a group for the second time. Of a message in a
+// fast batch whose id it has just taken in, but not stored yet, the server says the same as of a stored one; if it
+// then loses its leadership nobody has it.
 
 const (
 	// fastCostGuess is the time of an event in a fast batch, until it has been measured.
@@ -92,8 +92,8 @@ func groupsOf(ctx context.Context, nc *nats.Conn, stream string) groups {
 	return info.Config
 }
 
-// sendSome sends the events that wait: all together if that is cheaper, or one by one as many as the server works off in
-// the time of an atomic batch. More on their way would only keep the next batch waiting. The lock is held.
+// sendSome sends the events that wait: all together if that is cheaper, or one by one as many as the server works off
+// in the time of an atomic batch. More on their way would only keep the next batch waiting. The lock is held.
 func (r *Recorder) sendSome(now time.Time) {
 	n := len(r.queue)
 	together := n > 1 && r.troubled == 0 && !now.Before(r.oneByOne)

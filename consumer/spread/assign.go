@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// member is a replica that takes part in the spread, and the partitions that it serves at the moment: those that are its
-// own, and those that it took over because whoever should serve them did not.
+// member is a replica that takes part in the spread, and the partitions that it serves at the moment: those that are
+// its own, and those that it took over because whoever should serve them did not.
 type member struct {
 	id    string
 	owned []int
 	taken []int
 }
 
-// assign says which member each partition should have, by id; with no members each has "". Every member gets its share: a
-// P/R-th of the partitions, and P mod R members get one more.
+// assign says which member each partition should have, by id; with no members each has "". Every member gets its
+// share: a P/R-th of the partitions, and P mod R members get one more.
 //
-// A member keeps what it owns, up to its share; the larger shares go to those that would otherwise have to give one up, so
-// the fewest partitions move. Only then does it keep what it took over, as far as its share has room: so a neglected
-// partition never displaces one that is rightly owned. Where several claim a partition the first in the order of ids has
-// it.
+// A member keeps what it owns, up to its share; the larger shares go to those that would otherwise have to give one
+// up, so the fewest partitions move. Only then does it keep what it took over, as far as its share has room: so a
+// neglected partition never displaces one that is rightly owned. Where several claim a partition the first in the
+// order of ids has it.
 //
-// What is left goes round the members in turn. The turn of a partition depends on its number alone, so while replicas that
-// start together claim one partition after the other, the places of the rest stay the same.
+// What is left goes round the members in turn. The turn of a partition depends on its number alone, so while replicas
+// that start together claim one partition after the other, the places of the rest stay the same.
 //
 // Equal views give equal answers, so the members need not agree on anything.
 func assign(members []member, partitions int) []string {

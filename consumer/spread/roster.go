@@ -11,8 +11,8 @@ const (
 	// forgetAfter is after how long a silent replica counts as gone: three announcements in a row were lost. It is longer
 	// than a pin lives, so the partitions of a replica that was killed wait for this.
 	forgetAfter = 1600 * time.Millisecond
-	// neglectPatience is how long rows may wait at a partition that nobody serves until the next in line takes it over, and
-	// neglectMost until anybody does. A hand-over without calls in flight takes a tenth of that.
+	// neglectPatience is how long rows may wait at a partition that nobody serves until the next in line takes it over,
+	// and neglectMost until anybody does. A hand-over without calls in flight takes a tenth of that.
 	neglectPatience = 1500 * time.Millisecond
 	neglectMost     = 2500 * time.Millisecond
 	// neglectLook is the time between two looks at a partition that nobody serves, as far as is known.
@@ -80,13 +80,13 @@ type place struct {
 	keepUntil time.Time // it is not released to that one before
 }
 
-// roster is what a replica knows of the others, and what follows for it. It is pure: the instant comes in as an argument.
-// One goroutine at a time uses it.
+// roster is what a replica knows of the others, and what follows for it. It is pure: the instant comes in as an
+// argument. One goroutine at a time uses it.
 //
 // It trusts nobody with what it owns: a partition is released only to a replica that stands by for it, so one that is
-// silent, or too ill to take its share, costs nothing; one that says that it stands by and does not take what it is given
-// costs its own share, ever more seldom. What it says that it owns counts until somebody else says so, too, or rows wait
-// there and nobody is pinned: then the log decides.
+// silent, or too ill to take its share, costs nothing; one that says that it stands by and does not take what it is
+// given costs its own share, ever more seldom. What it says that it owns counts until somebody else says so, too, or
+// rows wait there and nobody is pinned: then the log decides.
 type roster struct {
 	id     string
 	places []place
@@ -263,8 +263,9 @@ func (r *roster) attended(partition int) bool {
 	return false
 }
 
-// lookAt returns when the consumer of a partition that this replica does not serve should be looked at; zero: not before
-// something changes. A partition that has been released is looked at once though somebody says that it waits for it.
+// lookAt returns when the consumer of a partition that this replica does not serve should be looked at; zero: not
+// before something changes. A partition that has been released is looked at once though somebody says that it waits
+// for it.
 func (r *roster) lookAt(partition int) time.Time {
 	pl := &r.places[partition]
 	released := pl.holder == "" && pl.looked.Before(pl.changed)
@@ -306,8 +307,8 @@ func (r *roster) saw(partition int, s Sight, now time.Time) {
 	}
 }
 
-// believe goes by what the log says: whoever appended last owns the partition, if anybody does. A replica that was wrong
-// about one partition may be wrong about others.
+// believe goes by what the log says: whoever appended last owns the partition, if anybody does. A replica that was
+// wrong about one partition may be wrong about others.
 func (r *roster) believe(partition int, owner string, now time.Time) {
 	for id, p := range r.peers {
 		was := p.refuted[partition]
@@ -359,8 +360,8 @@ func (r *roster) nextInLine(partition int) string {
 	return assign(r.members(r.assignee(partition)), len(r.places))[partition]
 }
 
-// takeOver has this replica take a partition that nobody serves. If its assignee said that it was standing by, it is not
-// believed at once when it says so again.
+// takeOver has this replica take a partition that nobody serves. If its assignee said that it was standing by, it is
+// not believed at once when it says so again.
 func (r *roster) takeOver(partition int, now time.Time) {
 	pl := &r.places[partition]
 	pl.takeOver = true

@@ -33,9 +33,9 @@ const (
 	checkEvery = 3 * time.Second
 )
 
-// Spread spreads the partitions of a stage evenly over its replicas: nobody hoards, and when a replica comes or goes, as
-// few partitions move as can. The replicas announce to each other over core NATS what they serve and what they stand by
-// for, and each decides by the same rules (see roster) what it should take and what it should release.
+// Spread spreads the partitions of a stage evenly over its replicas: nobody hoards, and when a replica comes or goes,
+// as few partitions move as can. The replicas announce to each other over core NATS what they serve and what they
+// stand by for, and each decides by the same rules (see roster) what it should take and what it should release.
 //
 // It is advice. Who owns a partition is decided by the log alone, so a message that is lost, late or a lie costs an
 // uneven spread for a while, or a hand-over too many, never a result. Where the subject is not permitted every replica
@@ -251,8 +251,8 @@ func (s *Spread) Should(partition int) bool {
 	return s.serves[partition]
 }
 
-// Changes holds a token when the answer of [Spread.Should] or [Spread.LookAt] may have changed, or a replica is gone. It
-// is for the partition's one consumer.
+// Changes holds a token when the answer of [Spread.Should] or [Spread.LookAt] may have changed, or a replica is gone.
+// It is for the partition's one consumer.
 func (s *Spread) Changes(partition int) <-chan struct{} {
 	if s == nil {
 		return nil
@@ -260,8 +260,8 @@ func (s *Spread) Changes(partition int) <-chan struct{} {
 	return s.changed[partition]
 }
 
-// LookAt returns when the consumer of a partition that this replica should not serve should be looked at; zero: not before
-// there is a change.
+// LookAt returns when the consumer of a partition that this replica should not serve should be looked at; zero: not
+// before there is a change.
 func (s *Spread) LookAt(partition int) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,8 +31,8 @@ const (
 var ErrRefused = errors.New("refused by the server")
 
 // Append stores messages in one stream, all or none, one after the other, and returns the stream sequence of the last.
-// More than one go as an atomic batch, which the stream must allow. The headers of msgs are changed. After any other error
-// than [ErrRefused] the messages may be stored all the same.
+// More than one go as an atomic batch, which the stream must allow. The headers of msgs are changed. After any other
+// error than [ErrRefused] the messages may be stored all the same.
 func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, err error) {
 	last := msgs[len(msgs)-1]
 	for _, msg := range msgs { // what an earlier attempt in another batch has left
@@ -108,15 +108,15 @@ func TooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || ok && refused.code == codeTooLarge
 }
 
-// RefusedForGood reports whether the server has refused a message for another reason than a conflict, so that sending the
-// same again would not help.
+// RefusedForGood reports whether the server has refused a message for another reason than a conflict, so that sending
+// the same again would not help.
 func RefusedForGood(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
 	return ok && refused.code != 0 && refused.code != codeConflict && refused.code != codeConflictOnWay
 }
 
-// Refusal is why the server did not store a message, by its answer; nil when it did. A stored message is the rule, so the
-// answer is decoded only when it speaks of an error.
+// Refusal is why the server did not store a message, by its answer; nil when it did. A stored message is the rule, so
+// the answer is decoded only when it speaks of an error.
 func Refusal(m *nats.Msg) error {
 	if len(m.Data) == 0 {
 		if m.Header.Get("Status") == "503" {
@@ -142,7 +142,8 @@ func Refusal(m *nats.Msg) error {
 // Cost is a moving average of the time that one append takes.
 type Cost time.Duration
 
-// Add takes one measurement. An outlier (an election, a stalled disk) counts for no more than eight times what was usual.
+// Add takes one measurement. An outlier (an election, a stalled disk) counts for no more than eight times what was
+// usual.
 func (c *Cost) Add(d time.Duration) {
 	if *c > 0 {
 		d = min(d, 8*time.Duration(*c))

@@ -8,8 +8,8 @@ import (
 // ClaimVersion is the format of claims written today. A stage refuses to follow a newer one.
 const ClaimVersion = 1
 
-// Claim is the message by which an owner takes a partition over. It lies among the results, so its place in the log says
-// exactly which results came before it.
+// Claim is the message by which an owner takes a partition over. It lies among the results, so its place in the log
+// says exactly which results came before it.
 type Claim struct {
 	// Owner is the term of ownership that begins.
 	Owner string `json:"owner"`

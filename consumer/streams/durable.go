@@ -24,8 +24,8 @@ const PullRowsMin = 256
 // PinGroup is the one priority group of a durable consumer: whoever holds its pin owns the partition.
 const PinGroup = "stage"
 
-// ackWait is how long the server waits before it sends an unacked row to somebody else. Rows are held for as long as the
-// provider has no capacity; every term sets the consumer back by itself, so the time-out has nothing to do.
+// ackWait is how long the server waits before it sends an unacked row to somebody else. Rows are held for as long as
+// the provider has no capacity; every term sets the consumer back by itself, so the time-out has nothing to do.
 const ackWait = 24 * time.Hour
 
 // DurableConfig names the durable consumer of one partition and says how it must be.
@@ -62,8 +62,8 @@ type Durable struct {
 	js  jetstream.JetStream
 }
 
-// UnfitError says that a durable consumer, or the server, can't serve a stage until a person has changed it: trying again
-// does not help.
+// UnfitError says that a durable consumer, or the server, can't serve a stage until a person has changed it: trying
+// again does not help.
 type UnfitError struct{ Err error }
 
 // Error is that of Err.
@@ -213,8 +213,8 @@ func (d *Durable) Info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	return info, nil
 }
 
-// SetBack has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is from the
-// ack floor instead: rows in between may be acked one by one, and those that are emitted are skipped.
+// SetBack has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is from
+// the ack floor instead: rows in between may be acked one by one, and those that are emitted are skipped.
 func (d *Durable) SetBack(ctx context.Context, seq uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -230,8 +230,8 @@ func (d *Durable) SetBack(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// recreate does what a reset does on servers that have none (before 2.14): delete the consumer and create it again at the
-// sequence. The pin goes with it, and so does what a standby had asked for; both come back with the next request.
+// recreate does what a reset does on servers that have none (before 2.14): delete the consumer and create it again at
+// the sequence. The pin goes with it, and so does what a standby had asked for; both come back with the next request.
 func (d *Durable) recreate(ctx context.Context, seq uint64) error {
 	if err := d.checkResettable(); err != nil {
 		return err
@@ -260,8 +260,8 @@ func (d *Durable) checkResettable() error {
 		ErrServer, d.nc.ConnectedServerVersion())
 }
 
-// CanReset reports whether the server can set the consumer back in place. One that can't has it created again, so where it
-// begins is only where an owner last set it to.
+// CanReset reports whether the server can set the consumer back in place. One that can't has it created again, so
+// where it begins is only where an owner last set it to.
 func (d *Durable) CanReset() bool { return canReset(d.nc.ConnectedServerVersion()) }
 
 // Unpin gives the pin to whoever asks next.

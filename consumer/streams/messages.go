@@ -58,7 +58,8 @@ func MessageAt(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (*
 	return getMessage(ctx, nc, stream, messageQuery{Seq: seq})
 }
 
-// messageQuery names one message of a stream: the one at Seq, the first at or after it on NextFor, or the last on LastFor.
+// messageQuery names one message of a stream: the one at Seq, the first at or after it on NextFor, or the last on
+// LastFor.
 type messageQuery struct {
 	Seq     uint64 `json:"seq,omitempty"`
 	LastFor string `json:"last_by_subj,omitempty"`

@@ -85,7 +85,8 @@ func logPrefix(prefix, name string, partition int) string {
 	return prefix + "." + name + "." + strconv.Itoa(partition)
 }
 
-// PassHeader reports whether a row's header goes on to its result: all but those that speak to the server or of a stage.
+// PassHeader reports whether a row's header goes on to its result: all but those that speak to the server or of a
+// stage.
 func PassHeader(key string) bool {
 	return !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-")
 }

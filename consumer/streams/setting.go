@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Field names a setting in an error. Most are the fields of [Config] and [DurableConfig] of that name; what people set is
-// known to whoever fills these, see [Explain].
+// Field names a setting in an error. Most are the fields of [Config] and [DurableConfig] of that name; what people set
+// is known to whoever fills these, see [Explain].
 type Field string
 
 // Fields that errors name.
@@ -39,8 +39,8 @@ type SettingError struct {
 	err    error // by the fields' own names
 }
 
-// NewSettingError returns an error about a field. The format may name more fields by arguments of type [Field], and wrap
-// errors by %w.
+// NewSettingError returns an error about a field. The format may name more fields by arguments of type [Field], and
+// wrap errors by %w.
 func NewSettingError(field Field, format string, args ...any) *SettingError {
 	return &SettingError{Field: field, format: format, args: args, err: fmt.Errorf(format, args...)}
 }
@@ -65,8 +65,8 @@ func (e *SettingError) explain(name func(Field) string) string {
 	return fmt.Errorf(e.format, args...).Error()
 }
 
-// Explain returns the text of err, in which each [SettingError] that it wraps names settings as name does: by variables,
-// say.
+// Explain returns the text of err, in which each [SettingError] that it wraps names settings as name does: by
+// variables, say.
 func Explain(err error, name func(Field) string) string {
 	if e, is := any(err).(*SettingError); is { // this very error: those that it wraps come further down
 		return e.explain(name)

@@ -1,5 +1,5 @@
-// Package streams knows the JetStream side of a stage by name: its streams, durable consumers, subjects and headers, which
-// it creates, checks, reads and appends to.
+// Package streams knows the JetStream side of a stage by name: its streams, durable consumers, subjects and headers,
+// which it creates, checks, reads and appends to.
 //
 //	err := streams.Ensure(ctx, nc, streams.Config{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", …})
 //	durable, err := streams.OpenDurable(ctx, nc, streams.DurableConfig{Name: "stage", …})
@@ -193,8 +193,8 @@ var ErrSubjectTaken = errors.New("its subjects overlap with those of another str
 // codeSubjectTaken is the server's refusal of a stream whose subjects overlap with those of another.
 const codeSubjectTaken jetstream.ErrorCode = 10065
 
-// Create creates a stream that is missing. That another process creates it with the same configuration at the
-// same moment is no error. It returns [ErrSubjectTaken] with the name of the other stream where a subject belongs to one,
+// Create creates a stream that is missing. That another process creates it with the same configuration at the same
+// moment is no error. It returns [ErrSubjectTaken] with the name of the other stream where a subject belongs to one,
 // and waits for an answer for five seconds.
 func Create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	creating, cancel := context.WithTimeout(ctx, RequestTimeout)
@@ -209,8 +209,8 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 	return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name, strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
 }
 
-// createBatched creates a stream that takes fast batches, too, a setting that the client library does not know; without it
-// where the server refuses it.
+// createBatched creates a stream that takes fast batches, too, a setting that the client library does not know;
+// without it where the server refuses it.
 func createBatched(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	ask, err := json.Marshal(struct {
 		jetstream.StreamConfig

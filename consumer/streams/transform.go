@@ -12,12 +12,14 @@ import (
 )
 
 // The server spreads the rows of a stream over partitions by the stream's subject transform: of `rows.*` it makes
-// `rows.{{partition(8,1)}}.{{wildcard(1)}}`, say, so that the key in the subject decides, and rows of one key keep their
-// order. What follows does the same arithmetic, to find out on which subject a row must be published to get where it should.
+// `rows.{{partition(8,1)}}.{{wildcard(1)}}`, say, so that the key in the subject decides, and rows of one key keep
+// their order. What follows does the same arithmetic, to find out on which subject a row must be published to get
+// where it should.
 
-// partitionTransform returns the subjects and the transform of an input stream that spreads rows over partitions: for the
-// input subject `rows.{partition}.>` rows are published on `rows.KEY`, or on `rows.3.KEY` by those who choose themselves.
-// Partitions that do not exist are no subjects of the stream, so a row there is refused rather than left lying.
+// partitionTransform returns the subjects and the transform of an input stream that spreads rows over partitions: for
+// the input subject `rows.{partition}.>` rows are published on `rows.KEY`, or on `rows.3.KEY` by those who choose
+// themselves. Partitions that do not exist are no subjects of the stream, so a row there is refused rather than left
+// lying.
 func partitionTransform(input string, partitions int) (subjects []string, transform *jetstream.SubjectTransformConfig) {
 	spread := fmt.Sprintf("{{partition(%d,1)}}", partitions)
 	var source, dest []string
@@ -197,8 +199,8 @@ func (t transform) inverse(stored string) (subject string, ok bool) {
 // InputAddress is where a row is published to get into one partition, and the subject under which it is stored then.
 type InputAddress struct{ Publish, Stored string }
 
-// AddressInput returns an address for a source's rows in one partition of an input stream: a subject of the source's own,
-// made of id. Input is the input subject, with [PartitionToken] where there are partitions. The error says why no
+// AddressInput returns an address for a source's rows in one partition of an input stream: a subject of the source's
+// own, made of id. Input is the input subject, with [PartitionToken] where there are partitions. The error says why no
 // subject leads there.
 func AddressInput(cfg jetstream.StreamConfig, input string, partition int, id string) (InputAddress, error) {
 	filter := InputFilter(input, partition)

@@ -1,7 +1,7 @@
 // Package batch answers batched requests over a NATS micro service.
 //
-// Package llm/batch decides which prompt is sent when, and what the reply is. This one is the service around it: it takes
-// requests, makes the calls through the stage's pool, and stores their audit events.
+// Package llm/batch decides which prompt is sent when, and what the reply is. This one is the service around it: it
+// takes requests, makes the calls through the stage's pool, and stores their audit events.
 package batch
 
 import (
@@ -47,9 +47,9 @@ const (
 )
 
 // Service answers batched requests over NATS. Their prompts go through the stage's pool, among the new rows and in the
-// order in which they come, each attempt by itself (see [pool.Once]), and as many at a time in all as the pool has slots:
-// so rows keep at least two thirds of a full pool, and no batch delays the retry of a row. Every replica of a stage
-// answers, owner or standby; the queue group picks one.
+// order in which they come, each attempt by itself (see [pool.Once]), and as many at a time in all as the pool has
+// slots: so rows keep at least two thirds of a full pool, and no batch delays the retry of a row. Every replica of a
+// stage answers, owner or standby; the queue group picks one.
 type Service struct {
 	cfg      *config.Config
 	conn     *natsconn.Conn
@@ -147,8 +147,8 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 	return service, nil
 }
 
-// take accepts a request or refuses it. A refusal is sent from here, where the service counts it as an error; an accepted
-// request is answered in a goroutine of its own, since requests of an endpoint come one by one.
+// take accepts a request or refuses it. A refusal is sent from here, where the service counts it as an error; an
+// accepted request is answered in a goroutine of its own, since requests of an endpoint come one by one.
 func (b *Service) take(work, hard context.Context, endpoint, warning string, req micro.Request) {
 	subject := req.Reply() // read now: the service reuses req when take returns
 	if subject == "" {

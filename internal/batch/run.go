@@ -159,8 +159,8 @@ func (b *Service) readdress(c *promptCall, to int) (ended func(), err error) {
 	return ended, nil
 }
 
-// record stores the event of a call. Its identity is the batch and the number of the call alone, so that an event that is
-// published twice is stored once.
+// record stores the event of a call. Its identity is the batch and the number of the call alone, so that an event that
+// is published twice is stored once.
 func (r *run) record(c *auditlog.Call) {
 	r.mu.Lock()
 	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.caller.RunID(), r.id, r.calls
@@ -177,8 +177,8 @@ func (r *run) record(c *auditlog.Call) {
 	})
 }
 
-// awaitAudit waits until the audit holds the calls of the batch, at most for auditTimeout: a row has no result without its
-// audit, but here a client waits, and while the audit cannot be stored the stage is not ready anyway.
+// awaitAudit waits until the audit holds the calls of the batch, at most for auditTimeout: a row has no result without
+// its audit, but here a client waits, and while the audit cannot be stored the stage is not ready anyway.
 func (r *run) awaitAudit(ctx context.Context) {
 	timer := time.NewTimer(auditTimeout)
 	defer timer.Stop()

@@ -33,13 +33,14 @@ func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(*au
 // RunID names the process in the events of its calls.
 func (c *Caller) RunID() string { return c.runID }
 
-// Affordable returns an [*llm.Error] if a row or prompt names a model of its own that has no price while there is a cost
-// ceiling. model empty: the provider's own, whose price the configuration checks.
+// Affordable returns an [*llm.Error] if a row or prompt names a model of its own that has no price while there is a
+// cost ceiling. model empty: the provider's own, whose price the configuration checks.
 func (c *Caller) Affordable(model string) error {
 	return c.ledger.Affords(c.At(0).Provider(), model)
 }
 
-// Exhausted returns an error that wraps [cost.ErrCeiling] once the cost ceiling is reached, and nil while calls may start.
+// Exhausted returns an error that wraps [cost.ErrCeiling] once the cost ceiling is reached, and nil while calls may
+// start.
 func (c *Caller) Exhausted() error { return c.ledger.Exhausted() }
 
 // Outcome is what one call came to.
@@ -52,8 +53,8 @@ type Outcome struct {
 	Err *llm.Error
 }
 
-// Outcome makes the audit event of a call to a target, with its cost. err is why the call failed, or why its reply is not
-// accepted. After the event is recorded, the outcome must be passed to [Caller.Count].
+// Outcome makes the audit event of a call to a target, with its cost. err is why the call failed, or why its reply is
+// not accepted. After the event is recorded, the outcome must be passed to [Caller.Count].
 func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
 	o := Outcome{Exchange: x}
 	o.Err, _ = errors.AsType[*llm.Error](err)

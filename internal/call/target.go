@@ -31,9 +31,9 @@ func (t *Target) Key(p *llm.Prepared) string {
 	return llm.Hash(append(text, p.Body...))
 }
 
-// newTargets makes the clients of the first provider and of the fallbacks, in the order of preference. builtIn returns the
-// base URL of a provider that has none: the built-in LLM. The error lists every problem with the name of its variable; the
-// targets returned beside it must be closed too.
+// newTargets makes the clients of the first provider and of the fallbacks, in the order of preference. builtIn returns
+// the base URL of a provider that has none: the built-in LLM. The error lists every problem with the name of its
+// variable; the targets returned beside it must be closed too.
 func newTargets(cfg *config.Config, dial dialFunc, builtIn func(config.Endpoint) (string, error)) ([]*Target, error) {
 	first := &Target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
 	models, targets := []string{cfg.LLM.Model}, []*Target{first}
@@ -61,8 +61,8 @@ func newTargets(cfg *config.Config, dial dialFunc, builtIn func(config.Endpoint)
 	return targets, errors.Join(problems...)
 }
 
-// Check reports what is wrong with the settings of the providers: it makes the clients as [Open] does and closes them. It
-// makes no connection.
+// Check reports what is wrong with the settings of the providers: it makes the clients as [Open] does and closes them.
+// It makes no connection.
 func Check(cfg *config.Config) error {
 	targets, err := newTargets(cfg, nil, func(config.Endpoint) (string, error) { return "http://localhost/v1", nil })
 	for _, t := range targets {
@@ -91,8 +91,8 @@ func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 	return nil
 }
 
-// reloadKey reads the key and the extra headers again if they are in files: they may have been corrected or rotated. Both
-// are replaced together, or neither is: a credential may move from one to the other.
+// reloadKey reads the key and the extra headers again if they are in files: they may have been corrected or rotated.
+// Both are replaced together, or neither is: a credential may move from one to the other.
 func (t *Target) reloadKey(headers config.Secret) error {
 	err := t.SetLogin(t.endpoint.APIKey, headers)
 	return t.nameSettings(err, config.FileSuffix) // nothing but the content of a file can have changed

@@ -13,8 +13,8 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// Targets are the first provider and the fallbacks, and the built-in LLM that serves those whose provider is mock and has
-// no base URL. Safe for concurrent use; to be closed with [Targets.Close].
+// Targets are the first provider and the fallbacks, and the built-in LLM that serves those whose provider is mock and
+// has no base URL. Safe for concurrent use; to be closed with [Targets.Close].
 type Targets struct {
 	all     []*Target     // the first provider, then the fallbacks; never empty
 	headers config.Secret // the extra headers of all targets
@@ -26,8 +26,8 @@ type Targets struct {
 // dialFunc opens the connections to providers.
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Open makes the clients of the configured providers, and connects to none. mock is the behaviour of the built-in LLM, if
-// a target needs it. dial opens connections; nil: TCP. The error is a [*config.Error] that lists every problem.
+// Open makes the clients of the configured providers, and connects to none. mock is the behaviour of the built-in LLM,
+// if a target needs it. dial opens connections; nil: TCP. The error is a [*config.Error] that lists every problem.
 func Open(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*Targets, error) {
 	t := &Targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
 	all, err := newTargets(cfg, dial, func(e config.Endpoint) (string, error) {

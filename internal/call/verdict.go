@@ -9,8 +9,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Judge is the pool's verdict on a call that failed. An error's class is decided in llm and converted to the pool's here,
-// nowhere else; audit events and results spell it as [llm.Class.String] does.
+// Judge is the pool's verdict on a call that failed. An error's class is decided in llm and converted to the pool's
+// here, nowhere else; audit events and results spell it as [llm.Class.String] does.
 func Judge(failure *llm.Error, x *llm.Exchange) pool.Verdict {
 	return pool.Verdict{
 		Class: poolClass(failure.Class), Origin: poolOrigin(failure.Origin), Alike: failure.Alike, Err: failure,
@@ -49,9 +49,9 @@ func poolOrigin(o llm.Origin) pool.Origin {
 	return pool.OfJob
 }
 
-// AsError returns the [*llm.Error] in err. Errors that are not llm's own get their class and reason here: a row that ran
-// out of time, one that an outage held for too long, and a bug of the stage, such as a panic. The first two keep what is
-// known of the last attempt.
+// AsError returns the [*llm.Error] in err. Errors that are not llm's own get their class and reason here: a row that
+// ran out of time, one that an outage held for too long, and a bug of the stage, such as a panic. The first two keep
+// what is known of the last attempt.
 func AsError(err error) *llm.Error {
 	last, ok := errors.AsType[*llm.Error](err)
 	held := &llm.Error{Err: err}

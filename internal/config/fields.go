@@ -48,8 +48,8 @@ type bound struct {
 	value float64
 }
 
-// FlagVariables returns the variables of the field that have a flag. A secret's flag is that of its path, since flags show
-// in the list of processes; a field that seldom holds a secret also has a flag for its value.
+// FlagVariables returns the variables of the field that have a flag. A secret's flag is that of its path, since flags
+// show in the list of processes; a field that seldom holds a secret also has a flag for its value.
 func (f *Field) FlagVariables() []string {
 	switch {
 	case f.Secret && f.leaf.Tag.Get("flag") == "value":
@@ -104,8 +104,8 @@ var fieldsByVariable = sync.OnceValue(func() map[string]*Field {
 })
 
 // appendFields walks the struct t, whose variables start with prefix. A struct whose tag has no key, or none at all,
-// is a group of fields, and a slice without a key has one group for each provider; a type with a key, such as Secret, is
-// a leaf.
+// is a group of fields, and a slice without a key has one group for each provider; a type with a key, such as Secret,
+// is a leaf.
 func appendFields(fields []Field, t reflect.Type, index []int, prefix, group string) []Field {
 	for i := range t.NumField() {
 		sf := t.Field(i)
@@ -171,8 +171,8 @@ func (f *Field) bound(tag string) bound {
 	return bound{text: text, value: n}
 }
 
-// decode reads the field from the lookuper, by the full name of the variable. go-envconfig stops at the first error in a
-// struct and all errors are wanted at once, so each field is decoded as a struct of its own. A field without text or
+// decode reads the field from the lookuper, by the full name of the variable. go-envconfig stops at the first error in
+// a struct and all errors are wanted at once, so each field is decoded as a struct of its own. A field without text or
 // default stays as it is, as go-envconfig would pass "" to the decoder of its type.
 func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookuper) error {
 	if _, set := lookuper.Lookup(f.Variable); !set && f.Fallback == "" {
@@ -237,8 +237,8 @@ func (f *Field) text(c *Config) string {
 	}
 }
 
-// Kind returns the kind of value that the field takes, for the help: path, url, duration, size, ms, list, bool, number or
-// text.
+// Kind returns the kind of value that the field takes, for the help: path, url, duration, size, ms, list, bool, number
+// or text.
 func (f *Field) Kind() string {
 	t := f.leaf.Type
 	if t.Kind() == reflect.Pointer {

@@ -172,8 +172,8 @@ func (s Source) lookup(variable string) (string, bool) {
 	return text, text != ""
 }
 
-// alternative returns the variable that sets the same thing in the other way, by value or by the path of a file; "" where
-// there is none. A flag takes precedence over the environment there too.
+// alternative returns the variable that sets the same thing in the other way, by value or by the path of a file; ""
+// where there is none. A flag takes precedence over the environment there too.
 func alternative(variable string) string {
 	other, isPath := strings.CutSuffix(variable, FileSuffix)
 	if !isPath {
@@ -201,7 +201,8 @@ func (s Source) origin(variable string) origin {
 // name starts with "stage".
 var serviceLink = regexp.MustCompile(`^STAGE_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.+)$`)
 
-// unknownVariables reports variables that start with STAGE_ and do not exist: a typing error would go unnoticed otherwise.
+// unknownVariables reports variables that start with STAGE_ and do not exist: a typing error would go unnoticed
+// otherwise.
 func (s Source) unknownVariables(found *problems) {
 	known := make(map[string]bool)
 	for _, f := range Fields() {

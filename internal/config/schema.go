@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// variableSchema is the JSON Schema of one variable, in the keywords that drafts 7 and later share. A value may be text,
-// as in the environment, or what YAML makes of it unquoted: a bound holds for the number, a pattern for the text.
+// variableSchema is the JSON Schema of one variable, in the keywords that drafts 7 and later share. A value may be
+// text, as in the environment, or what YAML makes of it unquoted: a bound holds for the number, a pattern for the
+// text.
 type variableSchema struct {
 	Description      string   `json:"description"`
 	Type             []string `json:"type"`

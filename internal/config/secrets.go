@@ -55,8 +55,8 @@ func (s *Secrets) RedactError(err error) error {
 	return err
 }
 
-// gather adds the secrets of the configuration and of the environment. It skips files that cannot be read: loadField has
-// reported them.
+// gather adds the secrets of the configuration and of the environment. It skips files that cannot be read: loadField
+// has reported them.
 func (s *Secrets) gather(c *Config, environ map[string]string) {
 	for i := range Fields() {
 		f := &Fields()[i]
@@ -103,8 +103,8 @@ func (s *Secrets) addSeeds(path string) {
 	}
 }
 
-// addList adds the values of headers in OpenTelemetry's form, name=value separated by commas. An entry in another form is
-// secret as a whole: a value may have been set in place of a name.
+// addList adds the values of headers in OpenTelemetry's form, name=value separated by commas. An entry in another form
+// is secret as a whole: a value may have been set in place of a name.
 func (s *Secrets) addList(list string) {
 	for pair := range strings.SplitSeq(list, ",") {
 		name, value, found := strings.Cut(pair, "=")

@@ -60,7 +60,8 @@ func (c *Config) checkStreams(found *problems) {
 	c.checkInput(found)
 }
 
-// checkInput checks the subject of the input, first for itself and then against all that the stage publishes or captures.
+// checkInput checks the subject of the input, first for itself and then against all that the stage publishes or
+// captures.
 func (c *Config) checkInput(found *problems) {
 	const variable = "STAGE_INPUT_SUBJECT"
 	input := c.Input.PartitionSubject(0)

@@ -32,8 +32,8 @@ const (
 	protocolJSON     = "http/json"
 )
 
-// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not checked: they may be meant for
-// other programs.
+// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not checked: they may be meant
+// for other programs.
 func loadTracing(environ map[string]string, found *problems) (t TracingConfig) {
 	get := func(name string) string { return strings.TrimSpace(environ[name]) }
 	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") {

@@ -35,8 +35,8 @@ func (l *Ledger) Spent() float64 {
 	return l.spent
 }
 
-// Price sets the cost of a call that reported its tokens and no cost: by the price of the model that was called, else by
-// that of the model that answered. Without a price the cost stays unknown.
+// Price sets the cost of a call that reported its tokens and no cost: by the price of the model that was called, else
+// by that of the model that answered. Without a price the cost stays unknown.
 func (l *Ledger) Price(c *auditlog.Call, answered string) {
 	if c.Usage == nil || c.Usage.CostUSD != nil {
 		return
@@ -67,8 +67,9 @@ func (l *Ledger) Exhausted() error {
 	return fmt.Errorf("%w: the known cost, %.6f USD with earlier runs, is at STAGE_MAX_COST_USD, %g: raise it and start again", ErrCeiling, l.spent, l.ceiling)
 }
 
-// Affords returns an [*llm.Error] where a row names a model without a price and there is a ceiling: the cost of its calls
-// would be unknown, so the ceiling could not be enforced. Only that row fails; rows that name no model are processed.
+// Affords returns an [*llm.Error] where a row names a model without a price and there is a ceiling: the cost of its
+// calls would be unknown, so the ceiling could not be enforced. Only that row fails; rows that name no model are
+// processed.
 func (l *Ledger) Affords(provider, model string) error {
 	if l.ceiling == 0 || model == "" {
 		return nil

@@ -35,8 +35,8 @@ type Price struct {
 	Output       *float64 `yaml:"output"`         // completion tokens; required
 	Reasoning    *float64 `yaml:"reasoning"`      // those of hidden reasoning; nil: as Output
 
-	// Of the providers' Batch APIs, which the stage does not call yet; without the first two the cost of a batch is unknown.
-	// nil: as above, from BatchInput.
+	// Of the providers' Batch APIs, which the stage does not call yet; without the first two the cost of a batch is
+	// unknown. nil: as above, from BatchInput.
 	BatchInput  *float64 `yaml:"batch_input"`
 	BatchOutput *float64 `yaml:"batch_output"`
 	BatchCached *float64 `yaml:"batch_cached"`
@@ -165,8 +165,8 @@ func (p Prices) Lookup(provider string, models ...string) (Price, bool) {
 	return Price{}, false
 }
 
-// Cost returns the cost of the tokens in USD. Each token has one price: where the reported parts exceed the whole, which
-// no server should report, the more expensive ones count first.
+// Cost returns the cost of the tokens in USD. Each token has one price: where the reported parts exceed the whole,
+// which no server should report, the more expensive ones count first.
 func (r Rates) Cost(u *auditlog.Usage) float64 {
 	prompt, completion := max(0, u.PromptTokens), max(0, u.CompletionTokens)
 	take := func(rest *int64, part int64) float64 {

@@ -13,7 +13,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// attemptErrorsMax bounds the errors kept of one row, which may wait for capacity for days: the first and the last ones.
+// attemptErrorsMax bounds the errors kept of one row, which may wait for capacity for days: the first and the last
+// ones.
 const attemptErrorsMax = 64
 
 var errNotWanted = errors.New("the row belongs to another replica now")

@@ -108,8 +108,9 @@ func (e *Executor) shareReply(j *job, a *answer) {
 	}
 }
 
-// finishFlight releases the jobs that waited for one that got no reply. A permanent error is a verdict on the request and
-// holds for them too; a transient one, a stop, or a row that moved to another replica does not: they are submitted again.
+// finishFlight releases the jobs that waited for one that got no reply. A permanent error is a verdict on the request
+// and holds for them too; a transient one, a stop, or a row that moved to another replica does not: they are submitted
+// again.
 func (e *Executor) finishFlight(r result) {
 	if e.dedupe == nil {
 		return
@@ -148,9 +149,9 @@ func (d *dedupe) takeRequeued() []*job {
 	return jobs
 }
 
-// recallFollowers hands back the rows that wait for the call of another row and are no longer wanted: that call may wait
-// for capacity for ever, and the hand-over of their partition must not. A job that begins to wait after it was found
-// wanted is missed: the recall is repeated until the partition is handed over.
+// recallFollowers hands back the rows that wait for the call of another row and are no longer wanted: that call may
+// wait for capacity for ever, and the hand-over of their partition must not. A job that begins to wait after it was
+// found wanted is missed: the recall is repeated until the partition is handed over.
 func (e *Executor) recallFollowers() {
 	for _, j := range e.dedupe.recall() {
 		e.handBack(j.row)

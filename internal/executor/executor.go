@@ -32,8 +32,8 @@ import (
 // Executor answers rows. It implements [consumer.Executor], [consumer.Recaller] and [consumer.Resumer], and is safe for
 // concurrent use.
 //
-// Rows are rendered by one goroutine, those of a partition in stream order, only as far ahead of the calls as the pool's
-// queue has room; the others wait unparsed. Partitions take turns here and, as lanes, in the pool.
+// Rows are rendered by one goroutine, those of a partition in stream order, only as far ahead of the calls as the
+// pool's queue has room; the others wait unparsed. Partitions take turns here and, as lanes, in the pool.
 type Executor struct {
 	// Pool makes the calls. Its Run and Drain are the caller's to call.
 	Pool *pool.Pool[*job, struct{}]
@@ -52,8 +52,8 @@ type Executor struct {
 	ready chan struct{} // holds a token while rows of the queue may be able to begin
 }
 
-// New returns an executor and its pool, or what is wrong with poolConfig. It starts nothing: run both [Executor.Run] and
-// Pool.Run.
+// New returns an executor and its pool, or what is wrong with poolConfig. It starts nothing: run both [Executor.Run]
+// and Pool.Run.
 func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig pool.Config, log *slog.Logger) (*Executor, error) {
 	e := &Executor{
 		cfg: cfg, caller: caller, prompt: prompt, dedupe: newDedupe(cfg), log: log,
@@ -92,8 +92,8 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// take takes the first rows of the queue that may begin: one, or as many as are looked up in the store at once. They are
-// valid until the next call.
+// take takes the first rows of the queue that may begin: one, or as many as are looked up in the store at once. They
+// are valid until the next call.
 func (e *Executor) take(ctx context.Context) []*consumer.Row {
 	most := 1
 	if e.dedupe != nil && e.dedupe.store != nil {

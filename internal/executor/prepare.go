@@ -117,8 +117,8 @@ func (e *Executor) render(j *job) error {
 	return nil
 }
 
-// address makes the bytes that go over the wire to a target. The model that a row names is for the first one only: others
-// would not know it.
+// address makes the bytes that go over the wire to a target. The model that a row names is for the first one only:
+// others would not know it.
 func (e *Executor) address(j *job, to int) (err error) {
 	j.request.Model = e.caller.At(to).Model()
 	if to == 0 && j.model != "" {
@@ -150,7 +150,8 @@ const upstreamError = "upstream_error"
 // reasonWord is what a reason looks like. It goes into a header, and comes from another program.
 var reasonWord = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
-// upstreamReason is why a row failed that arrived as an error: from its body, or from its header if it was a dead letter.
+// upstreamReason is why a row failed that arrived as an error: from its body, or from its header if it was a dead
+// letter.
 func upstreamReason(in *consumer.Row, field string) string {
 	for _, reason := range []string{row.FailureReason(in.Body, field), in.Header.Get(streams.HeaderReason)} {
 		if reasonWord.MatchString(reason) {

@@ -130,8 +130,8 @@ func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 	return r, vars, err
 }
 
-// result makes the result of a reply, new or kept. tooLarge is the error in place of a body that does not fit; err is why
-// the reply does not satisfy the schema.
+// result makes the result of a reply, new or kept. tooLarge is the error in place of a body that does not fit; err is
+// why the reply does not satisfy the schema.
 func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
 	var value json.RawMessage
 	if p.schema != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/consumer"
 )
 
-// rowQueue holds the rows that wait for the pool: those of a partition in stream order. Partitions take turns, so that one
-// with a full window does not keep the others waiting. The windows bound it. Safe for concurrent use.
+// rowQueue holds the rows that wait for the pool: those of a partition in stream order. Partitions take turns, so that
+// one with a full window does not keep the others waiting. The windows bound it. Safe for concurrent use.
 type rowQueue struct {
 	mu    sync.Mutex
 	lines map[int]*rowLine // by partition; one stays when it is empty
@@ -43,9 +43,9 @@ func (q *rowQueue) add(row *consumer.Row) {
 	l.rows = slices.Insert(l.rows, at, row)
 }
 
-// take takes out up to most rows, one of each partition in turn. It looks only at the first row of a partition: one that
-// may not begin blocks those behind it. mayBegin is passed how many rows of the partition this call has taken before. The
-// rows are valid until the next call.
+// take takes out up to most rows, one of each partition in turn. It looks only at the first row of a partition: one
+// that may not begin blocks those behind it. mayBegin is passed how many rows of the partition this call has taken
+// before. The rows are valid until the next call.
 func (q *rowQueue) take(most int, mayBegin func(row *consumer.Row, before int) bool) []*consumer.Row {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,8 +85,8 @@ func (q *rowQueue) takenOf(partition int) (n int) {
 	return n
 }
 
-// recall takes out the rows that are no longer wanted. It calls wanted once for each: the answer may change at any time,
-// and a row found wanted at first and unwanted a moment later would be taken out without being returned.
+// recall takes out the rows that are no longer wanted. It calls wanted once for each: the answer may change at any
+// time, and a row found wanted at first and unwanted a moment later would be taken out without being returned.
 func (q *rowQueue) recall(wanted func(*consumer.Row) bool) (unwanted []*consumer.Row) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// submit hands jobs to the pool, except those that share the call of another. It does not block, even if the pool's queue
-// has filled up since: a job held here could not be recalled, and would block those of other partitions.
+// submit hands jobs to the pool, except those that share the call of another. It does not block, even if the pool's
+// queue has filled up since: a job held here could not be recalled, and would block those of other partitions.
 func (e *Executor) submit(ctx context.Context, jobs []*job) {
 	for len(jobs) > 0 {
 		j := jobs[0]

@@ -17,9 +17,9 @@ import (
 // For an object without duplicate keys whose numbers another encoder would write alike, that is what Python's
 // json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False) gives.
 //
-// It walks the source twice: first to find where each member lies, then to write members in order. So the work is linear
-// in the source however deep it nests; looking for the end of each member on the way would cost depth times size,
-// seconds for a row made for it. The zero value is ready for use, by one goroutine at a time.
+// It walks the source twice: first to find where each member lies, then to write members in order. So the work is
+// linear in the source however deep it nests; looking for the end of each member on the way would cost depth times
+// size, seconds for a row made for it. The zero value is ready for use, by one goroutine at a time.
 type Canonicalizer struct {
 	src   []byte
 	out   []byte

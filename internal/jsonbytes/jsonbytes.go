@@ -17,8 +17,8 @@ import (
 	"iter"
 )
 
-// Members goes through the members of the JSON object raw, in order: the text of the key and the value's bytes. raw must
-// be valid JSON; anything but an object has none.
+// Members goes through the members of the JSON object raw, in order: the text of the key and the value's bytes. raw
+// must be valid JSON; anything but an object has none.
 func Members(raw []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		i := SkipSpace(raw, 0)

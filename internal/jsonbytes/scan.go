@@ -17,8 +17,8 @@ type Member struct {
 	Start, KeyEnd, Value, End uint32
 }
 
-// Valid reports whether b is one JSON value, nested at most [DepthMax] deep. Like encoding/json it lets bytes that are not
-// UTF-8 through, inside strings.
+// Valid reports whether b is one JSON value, nested at most [DepthMax] deep. Like encoding/json it lets bytes that are
+// not UTF-8 through, inside strings.
 func Valid(b []byte) bool { return ValidDepth(b, DepthMax) }
 
 // ValidDepth is [Valid] with a lower bound on the nesting.

@@ -32,8 +32,8 @@ func Unescape(raw []byte) string {
 	return string(text)
 }
 
-// AppendUnescaped appends the text of a valid JSON string, given without its quotes. A lone surrogate is written as UTF-8
-// would have it if it allowed surrogates, so that no two texts become one.
+// AppendUnescaped appends the text of a valid JSON string, given without its quotes. A lone surrogate is written as
+// UTF-8 would have it if it allowed surrogates, so that no two texts become one.
 func AppendUnescaped(dst, raw []byte) []byte {
 	for i := 0; i < len(raw); i++ {
 		run := bytes.IndexByte(raw[i:], '\\')

@@ -15,9 +15,9 @@ const hexDigits = "0123456789abcdef"
 // them as they are.
 func AppendString[S string | []byte](dst []byte, s S) []byte { return appendString(dst, s, false) }
 
-// AppendEscaped appends s as a JSON string, byte for byte what encoding/json writes when it does not escape HTML. Unlike
-// [AppendString] it escapes U+2028 and U+2029, which some readers of JSON Lines take for line ends, and the U+FFFD of
-// bytes that are not UTF-8.
+// AppendEscaped appends s as a JSON string, byte for byte what encoding/json writes when it does not escape HTML.
+// Unlike [AppendString] it escapes U+2028 and U+2029, which some readers of JSON Lines take for line ends, and the
+// U+FFFD of bytes that are not UTF-8.
 func AppendEscaped[S string | []byte](dst []byte, s S) []byte { return appendString(dst, s, true) }
 
 // appendString writes both. The spellings differ in rare characters alone, so they share the loop over the others.
@@ -87,8 +87,8 @@ func special(word uint64) uint64 {
 	return ((word-eachOne*' ')&^word | (quote-eachOne)&^quote | (backslash-eachOne)&^backslash) & eachHigh
 }
 
-// plain returns the index of the first byte from i on that cannot be taken over as it is: a quote, a backslash, a control
-// character or a part of a longer character; else the length of s.
+// plain returns the index of the first byte from i on that cannot be taken over as it is: a quote, a backslash, a
+// control character or a part of a longer character; else the length of s.
 func plain[S string | []byte](s S, i int) int {
 	for ; i+8 <= len(s); i += 8 {
 		word := load(s, i)

@@ -69,9 +69,9 @@ var (
 	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
 )
 
-// New finds out how far an earlier load of the same source came: loaded rows are stored. The subjects that id makes below
-// the input must belong to this source alone. laneOf chooses the partition of a row, as those of [LaneOf] do; it may be
-// nil with one partition. Streams that do not fit are a [config.Error].
+// New finds out how far an earlier load of the same source came: loaded rows are stored. The subjects that id makes
+// below the input must belong to this source alone. laneOf chooses the partition of a row, as those of [LaneOf] do; it
+// may be nil with one partition. Streams that do not fit are a [config.Error].
 func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, laneOf func([]byte, int64) int) (l *Loader, loaded int64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -337,7 +337,8 @@ func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) err
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// No answer may mean that it is stored; a refusal, that others were faster or that rows are gone: look at the streams.
+		// No answer may mean that it is stored; a refusal, that others were faster or that rows are gone: look at the
+		// streams.
 		now, newest, lookErr := l.look(ctx)
 		switch {
 		case errors.Is(lookErr, errRowsLost):

@@ -20,7 +20,8 @@ import (
 // load published after its last record is found in the input and the results.
 type loadRecord struct {
 	Owner string `json:"owner"` // the loader, unique
-	// Loaded rows are stored, the last of them at End (0: unknown). Rows up to Until may be, after sequence Last of the input.
+	// Loaded rows are stored, the last of them at End (0: unknown). Rows up to Until may be, after sequence Last of the
+	// input.
 	Loaded int64  `json:"loaded"`
 	Until  int64  `json:"until"`
 	End    uint64 `json:"end"`
@@ -31,9 +32,10 @@ type loadRecord struct {
 	seq uint64 // of the record in the results stream
 }
 
-// loadPosition keeps the records of one source on a subject of its own in the result stream, which drops nothing, however
-// long rows have been gone from the input. As with the marks of a redrive, the stage's own appends do not depend on the
-// subject. Each record is appended on condition that the one before it is the last, so that one of two loaders wins.
+// loadPosition keeps the records of one source on a subject of its own in the result stream, which drops nothing,
+// however long rows have been gone from the input. As with the marks of a redrive, the stage's own appends do not
+// depend on the subject. Each record is appended on condition that the one before it is the last, so that one of two
+// loaders wins.
 type loadPosition struct {
 	nc            *nats.Conn
 	input, stream string // streams of rows, and of results
@@ -152,8 +154,8 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 	return p.write(ctx, r)
 }
 
-// results calls row for each result stored after the record whose row came after the record's end of the input, until row
-// returns false.
+// results calls row for each result stored after the record whose row came after the record's end of the input, until
+// row returns false.
 func (p *loadPosition) results(ctx context.Context, r loadRecord, row func(subject string, seq uint64) (more bool)) error {
 	for from := r.seq + 1; ; {
 		m, err := streams.NextMessage(ctx, p.nc, p.stream, p.resultFilter, from)

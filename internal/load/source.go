@@ -19,8 +19,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// RowBytesMax is the largest message in bytes of the server that process embeds: rows of documents exceed the default of
-// 1 MiB, and 8 MiB is the most that NATS recommends.
+// RowBytesMax is the largest message in bytes of the server that process embeds: rows of documents exceed the default
+// of 1 MiB, and 8 MiB is the most that NATS recommends.
 const RowBytesMax = 8 << 20
 
 // MessageOverhead is how many bytes of a message are left for the headers of a row.
@@ -35,8 +35,9 @@ type Source struct {
 	Rows   int64  // -1: unknown, as it can be read only once
 }
 
-// OpenSource opens the input and, where it can be read twice, counts its rows and hashes its content. When ctx ends, so
-// do reads of an input that may never end. An input that cannot be used is a [config.Error]. The caller must close File.
+// OpenSource opens the input and, where it can be read twice, counts its rows and hashes its content. When ctx ends,
+// so do reads of an input that may never end. An input that cannot be used is a [config.Error]. The caller must close
+// File.
 func OpenSource(ctx context.Context, stdin io.Reader, name, format string) (*Source, error) {
 	f, err := rowfile.FormatOf(name, format)
 	if err != nil {
@@ -136,8 +137,8 @@ func (f *FileRows) Skip(loaded int64) error {
 	return nil
 }
 
-// Read returns the next row, or [io.EOF] after the last. A row that no message can hold is replaced by its beginning and
-// the reason.
+// Read returns the next row, or [io.EOF] after the last. A row that no message can hold is replaced by its beginning
+// and the reason.
 func (f *FileRows) Read() (*nats.Msg, error) {
 	row, err := f.Rows.Next()
 	if err != nil {

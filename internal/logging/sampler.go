@@ -19,9 +19,9 @@ const (
 	sampleWordMax = 48
 )
 
-// sampler is a handler that keeps storms out of the log. Of the warnings and errors of one kind it writes the first few at
-// once and gathers the rest for an interval; then it writes the last of them with how many more there were. So a count is
-// never lost, and a storm of any size is one line per kind and interval. Info and debug pass untouched.
+// sampler is a handler that keeps storms out of the log. Of the warnings and errors of one kind it writes the first
+// few at once and gathers the rest for an interval; then it writes the last of them with how many more there were. So
+// a count is never lost, and a storm of any size is one line per kind and interval. Info and debug pass untouched.
 //
 // Lines are of one kind if they have the same message, level and attributes of the logger, and the same values of
 // [sampleKeys]. Libraries that sample drop lines without a count.
@@ -158,8 +158,8 @@ func (kind *sampleKind) emit() {
 	kind.write(kind.last)
 }
 
-// Flush writes what a logger of [New], or one derived from it, has gathered. It is called when the work has ended, and may
-// be called again.
+// Flush writes what a logger of [New], or one derived from it, has gathered. It is called when the work has ended, and
+// may be called again.
 func Flush(log *slog.Logger) {
 	s, ok := log.Handler().(*sampler)
 	if !ok {

@@ -20,8 +20,8 @@ const (
 	storePoll = 100 * time.Millisecond
 )
 
-// StartServer starts the embedded server on dir and connects to it, once no other process has the store open. payload is
-// the largest message in bytes, 0: the server's default. The caller must close the connection.
+// StartServer starts the embedded server on dir and connects to it, once no other process has the store open. payload
+// is the largest message in bytes, 0: the server's default. The caller must close the connection.
 func StartServer(ctx context.Context, cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	end := time.Now().Add(storeWait)
 	for warned := false; ; warned = true {
@@ -44,7 +44,8 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 	}
 }
 
-// tryServer starts the server and connects to it. The error is [natsd.ErrLocked] where another process has the store open.
+// tryServer starts the server and connects to it. The error is [natsd.ErrLocked] where another process has the store
+// open.
 func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	srv, err := natsd.Start(natsd.Config{
 		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
@@ -69,9 +70,9 @@ func holderOf(dir string) string {
 	return ""
 }
 
-// ConnectReader connects a command that works on streams beside a stage: to the server of the configuration, else to the
-// embedded server that runs on dir, else to one that it starts there. Where there is no store it is a [config.Error],
-// unless create is set. The caller must close the connection.
+// ConnectReader connects a command that works on streams beside a stage: to the server of the configuration, else to
+// the embedded server that runs on dir, else to one that it starts there. Where there is no store it is a
+// [config.Error], unless create is set. The caller must close the connection.
 func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create bool, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) > 0 {
 		return Connect(ctx, cfg, dir, log)

@@ -28,9 +28,9 @@ func (l *optionList) add(variable string, opt nats.Option, check func(*nats.Opti
 	l.opts = append(l.opts, opt)
 }
 
-// natsOptions returns the options for the server of the configuration. Files of secrets, credentials and certificates are
-// read again at each reconnect; only the public part of an NKey is read once. The error joins a [config.Error] for each
-// file that cannot be used, with the name of its variable.
+// natsOptions returns the options for the server of the configuration. Files of secrets, credentials and certificates
+// are read again at each reconnect; only the public part of an NKey is read once. The error joins a [config.Error] for
+// each file that cannot be used, with the name of its variable.
 func natsOptions(cfg *config.Config, log *slog.Logger) ([]nats.Option, error) {
 	n := &cfg.NATS
 	l := &optionList{opts: append(commonOptions(n, log), nats.Name("stage "+cfg.Name))}

@@ -50,11 +50,12 @@ func (c *Conn) Down() string {
 	return why
 }
 
-// Explain adds to the error of a request the permission that the server denied it, and names settings as users set them.
+// Explain adds to the error of a request the permission that the server denied it, and names settings as users set
+// them.
 func (c *Conn) Explain(err error) error { return config.Explained(streams.Denied(c.NC, err)) }
 
-// Connect connects to the server of the configuration; without one it starts the embedded server on dir. The caller must
-// close the connection. Errors of the configuration are a [config.Error].
+// Connect connects to the server of the configuration; without one it starts the embedded server on dir. The caller
+// must close the connection. Errors of the configuration are a [config.Error].
 func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
 		return StartServer(ctx, cfg, dir, 0, log)

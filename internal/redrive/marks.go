@@ -33,17 +33,18 @@ const (
 	redriveTimeout = 30 * time.Second
 )
 
-// redriveMarks are the marks of a partition: which failed results have been redriven. A mark is a message in the results
-// stream on a subject of its own for each failed result, beside the logs of the partitions: the conditions of the stage's
-// appends don't concern it, and it lives as long as the result. It is stored twice: before the row is published, on
-// condition that there is none, so that of two redrives one wins; and after it, with the row's new sequence.
+// redriveMarks are the marks of a partition: which failed results have been redriven. A mark is a message in the
+// results stream on a subject of its own for each failed result, beside the logs of the partitions: the conditions of
+// the stage's appends don't concern it, and it lives as long as the result. It is stored twice: before the row is
+// published, on condition that there is none, so that of two redrives one wins; and after it, with the row's new
+// sequence.
 //
-// A process that was killed in between leaves a mark that is begun. Another redrive stores it again, on condition that it
-// is the last, and then searches the input for the row, from where that ended when the first mark was made.
+// A process that was killed in between leaves a mark that is begun. Another redrive stores it again, on condition that
+// it is the last, and then searches the input for the row, from where that ended when the first mark was made.
 //
-// One mark would not do. If the first were final, a kill before the append would lose the row; if it stayed begun, a row
-// that has left the input since (acked, expired, purged) would be published again. If only the second were stored, each
-// redrive would have to read the whole input for rows whose mark is missing.
+// One mark would not do. If the first were final, a kill before the append would lose the row; if it stayed begun, a
+// row that has left the input since (acked, expired, purged) would be published again. If only the second were stored,
+// each redrive would have to read the whole input for rows whose mark is missing.
 type redriveMarks struct {
 	done  seqset.Set              // sequences of results whose second mark is stored
 	begun map[uint64]*redriveMark // the others with a mark, by sequence of the result
@@ -170,9 +171,9 @@ func (r *redriver) flush(ctx context.Context) error {
 	return errors.Join(rowErr, r.finish(ctx, rows))
 }
 
-// begin stores the marks of rows that are to be published, also of those that an earlier redrive has begun: that may only
-// be suspended. It returns the rows that are ours now. The end of the input is read first: a redrive that takes over our
-// marks publishes behind it, and then our append, on condition of that end, is refused.
+// begin stores the marks of rows that are to be published, also of those that an earlier redrive has begun: that may
+// only be suspended. It returns the rows that are ours now. The end of the input is read first: a redrive that takes
+// over our marks publishes behind it, and then our append, on condition of that end, is refused.
 func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	if err := r.readLast(ctx); err != nil {
 		return nil, err
@@ -316,8 +317,8 @@ func (r *redriver) append(ctx context.Context, rows []*redriveRow) error {
 	return nil
 }
 
-// remaining returns the rows that are still ours to publish, after an append that was refused or not answered. The marks
-// are read after the end of the input on which the next append is conditioned.
+// remaining returns the rows that are still ours to publish, after an append that was refused or not answered. The
+// marks are read after the end of the input on which the next append is conditioned.
 func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	from := r.last + 1
 	if err := r.readLast(ctx); err != nil {

@@ -115,9 +115,9 @@ type redriveRow struct {
 	begun   *redriveMark // of ours or of an earlier redrive; nil: there is none yet
 }
 
-// Run publishes the original rows of the failed results that are there now, each once, however many redrives run or were
-// killed. It shows its progress if progress is a terminal. The report is returned with an error as well, unless a stream
-// does not exist.
+// Run publishes the original rows of the failed results that are there now, each once, however many redrives run or
+// were killed. It shows its progress if progress is a terminal. The report is returned with an error as well, unless a
+// stream does not exist.
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
 	done := &Report{options: o, Reasons: make(map[string]int)}
 	results, err := js.Stream(ctx, cfg.Result.Stream)
@@ -180,8 +180,8 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	}
 }
 
-// compareInput sets since: the first result of the present input stream. The sequences of those before mean rows that are
-// gone.
+// compareInput sets since: the first result of the present input stream. The sequences of those before mean rows that
+// are gone.
 func (r *redriver) compareInput(ctx context.Context) error {
 	claims, err := stored.ReadClaims(ctx, r.js, r.cfg, r.partition, r.results.CachedInfo().State.LastSeq)
 	if err != nil {
@@ -259,7 +259,8 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 	return row, err
 }
 
-// newRow returns the message of a row that is published again: without the headers for the server, and those of a stage.
+// newRow returns the message of a row that is published again: without the headers for the server, and those of a
+// stage.
 func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
 	header := make(nats.Header, len(m.Header)+4)
 	for key, values := range m.Header {

@@ -44,8 +44,8 @@ type csvRecord struct {
 	problem  string // what breaks the rules of CSV, "" if nothing does
 }
 
-// nextCSV returns the next record as a JSON object whose values are strings. A record with another number of columns than
-// the header, wrong quotes or bytes that are not UTF-8 is a bad row.
+// nextCSV returns the next record as a JSON object whose values are strings. A record with another number of columns
+// than the header, wrong quotes or bytes that are not UTF-8 is a bad row.
 func (r *Reader) nextCSV() (Row, error) {
 	if r.csv == nil {
 		if err := r.readHeader(); err != nil {
@@ -132,8 +132,8 @@ func (rec *csvRecord) check(columns int) string {
 	return ""
 }
 
-// readRecord reads one record to its end, after any blank lines. It is valid until the next call. The error is that of the
-// file, or an [*Error] for a quote that is never closed.
+// readRecord reads one record to its end, after any blank lines. It is valid until the next call. The error is that of
+// the file, or an [*Error] for a quote that is never closed.
 func (r *Reader) readRecord() (*csvRecord, error) {
 	rec := &r.record
 	rec.begin(r.line, r.bytesMax)

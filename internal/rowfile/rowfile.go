@@ -20,7 +20,8 @@ const (
 	FormatCSV   Format = "csv"
 )
 
-// FormatOf returns the format given, or else that of the file's extension. Any extension but csv is JSONL, and so is "-".
+// FormatOf returns the format given, or else that of the file's extension. Any extension but csv is JSONL, and so is
+// "-".
 func FormatOf(name, given string) (Format, error) {
 	switch f := Format(given); {
 	case f == FormatJSONL || f == FormatCSV:
@@ -38,8 +39,8 @@ func FormatOf(name, given string) (Format, error) {
 type Row struct {
 	// Line is where the row begins, from 1.
 	Line int64
-	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it is the problem and the beginning of
-	// the row: never a JSON object, so that a stage answers it with invalid_row.
+	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it is the problem and the beginning
+	// of the row: never a JSON object, so that a stage answers it with invalid_row.
 	Body []byte
 	// Fault is what is wrong with a bad row; nil for a good one. It does not end the file.
 	Fault *Fault
@@ -92,8 +93,8 @@ func NewReader(r io.Reader, format Format, bytesMax int) *Reader {
 	return &Reader{in: bufio.NewReaderSize(r, rowBufferBytes), format: format, bytesMax: max(bytesMax, 1), line: 1}
 }
 
-// Next returns the next row, or [io.EOF] after the last. A bad row has a Fault. An error ends the file and names the line:
-// an [*Error], or the error of the file's reader.
+// Next returns the next row, or [io.EOF] after the last. A bad row has a Fault. An error ends the file and names the
+// line: an [*Error], or the error of the file's reader.
 func (r *Reader) Next() (Row, error) {
 	if r.err != nil {
 		return Row{}, r.err
@@ -141,8 +142,8 @@ func (r *Reader) begin() error {
 	return nil
 }
 
-// chunk returns the next piece of the current line, at most one buffer long and valid until the next call. A line of the
-// file ends with the piece that ends in a newline, and with the file.
+// chunk returns the next piece of the current line, at most one buffer long and valid until the next call. A line of
+// the file ends with the piece that ends in a newline, and with the file.
 func (r *Reader) chunk() ([]byte, error) {
 	piece, err := r.in.ReadSlice('\n')
 	if len(piece) > 0 && (errors.Is(err, bufio.ErrBufferFull) || errors.Is(err, io.EOF)) {

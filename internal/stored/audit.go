@@ -21,8 +21,8 @@ type AuditQuery struct {
 	Follow bool
 }
 
-// ReadAudit calls f with each event of the stage, in the order of the stream, as stored and decoded. A message that is no
-// event of this version has a nil event. An error of f ends the reading and is returned.
+// ReadAudit calls f with each event of the stage, in the order of the stream, as stored and decoded. A message that is
+// no event of this version has a nil event. An error of f ends the reading and is returned.
 func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, q AuditQuery, f func(raw []byte, e *auditlog.Event) error) error {
 	o := ReadOptions{Stream: cfg.Audit.Stream, Since: q.Since, NewOnly: q.NewOnly, Follow: q.Follow}
 	for _, kind := range q.Kinds {

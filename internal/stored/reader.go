@@ -231,8 +231,8 @@ func (r *Reader) again(ctx context.Context, why error) error {
 // errDeliveryLost ends the reading when every attempt has lost a delivery.
 var errDeliveryLost = errors.New("deliveries get lost")
 
-// ask finds out from the stream's leader whether there is anything left to read. The count that comes with each message is
-// an estimate, and a verdict must not rely on it.
+// ask finds out from the stream's leader whether there is anything left to read. The count that comes with each
+// message is an estimate, and a verdict must not rely on it.
 func (r *Reader) ask(ctx context.Context) error {
 	if r.options.Follow {
 		return nil

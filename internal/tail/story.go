@@ -86,8 +86,8 @@ type storedResult struct {
 // resultSkew is how far the clocks of stage and server may be apart for the result of a row to be found at once.
 const resultSkew = time.Minute
 
-// findResult returns where the row's result is; nil: nowhere. Results are in the order of the rows and after the events of
-// their rows, so it reads from the first event on, or all of them if the clocks disagree.
+// findResult returns where the row's result is; nil: nowhere. Results are in the order of the rows and after the
+// events of their rows, so it reads from the first event on, or all of them if the clocks disagree.
 func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*storedResult, error) {
 	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, int(first.Partition))
 	for _, since := range []time.Time{first.Time.Add(-resultSkew), {}} {

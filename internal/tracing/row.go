@@ -98,9 +98,9 @@ func (rowCarrier) Set(string, string) {}
 // Keys returns nothing: the propagator in use does not call it.
 func (c rowCarrier) Keys() []string { return nil }
 
-// resultHeader is what the result carries: the context of the row's span in place of the row's own, in whatever case that
-// was written. A tracestate that was dropped, since it belonged to no valid traceparent, gets no value, so that it is not
-// passed on.
+// resultHeader is what the result carries: the context of the row's span in place of the row's own, in whatever case
+// that was written. A tracestate that was dropped, since it belonged to no valid traceparent, gets no value, so that
+// it is not passed on.
 func resultHeader(own nats.Header, carrier propagation.MapCarrier) nats.Header {
 	header := make(nats.Header, 2)
 	for key := range own {

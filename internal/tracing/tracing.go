@@ -28,11 +28,11 @@ const (
 	hardFlushTimeout = 500 * time.Millisecond
 )
 
-// Tracing makes the spans of a stage. Nil is off: then there is no SDK, no exporter and no span. Safe for concurrent use
-// once it is started.
+// Tracing makes the spans of a stage. Nil is off: then there is no SDK, no exporter and no span. Safe for concurrent
+// use once it is started.
 //
-// It never delays the stage. Spans wait for their exporter in a bounded queue, and are dropped if it is full; errors of an
-// exporter are logged; and the end of the process waits for the last spans a bounded time.
+// It never delays the stage. Spans wait for their exporter in a bounded queue, and are dropped if it is full; errors
+// of an exporter are logged; and the end of the process waits for the last spans a bounded time.
 type Tracing struct {
 	cfg     config.TracingConfig
 	log     *slog.Logger
@@ -46,9 +46,9 @@ type Tracing struct {
 	exporters []*exporter
 }
 
-// New returns the tracing that the configuration selects, nil if it is off. It starts nothing. own, if not nil, gets the
-// spans whatever the configuration says; console is where the console exporter prints, nil: standard error. runID names
-// the process in all spans.
+// New returns the tracing that the configuration selects, nil if it is off. It starts nothing. own, if not nil, gets
+// the spans whatever the configuration says; console is where the console exporter prints, nil: standard error. runID
+// names the process in all spans.
 func New(cfg *config.Config, own sdktrace.SpanExporter, console io.Writer, runID string, log *slog.Logger) *Tracing {
 	if !cfg.Tracing().On() && own == nil {
 		return nil
@@ -131,8 +131,8 @@ func (t *Tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, e
 	return exporters, errors.Join(problems...)
 }
 
-// Close sends the last spans and stops the exporters, within five seconds, or half a second once hard has ended. All spans
-// must have ended.
+// Close sends the last spans and stops the exporters, within five seconds, or half a second once hard has ended. All
+// spans must have ended.
 func (t *Tracing) Close(hard context.Context) {
 	if t == nil || t.provider == nil {
 		return

@@ -74,8 +74,8 @@ func (r *rowAudit) add(e *auditlog.Event, term *auditTerm) {
 	})
 }
 
-// addCall keeps a call event. The same event may be stored twice: a publish that is repeated after the stream's window of
-// message ids has passed stores a second copy.
+// addCall keeps a call event. The same event may be stored twice: a publish that is repeated after the stream's window
+// of message ids has passed stores a second copy.
 func (r *rowAudit) addCall(c callFacts) {
 	for i := len(r.calls) - 1; i >= 0; i-- { // mostly they come in order
 		have := &r.calls[i]
@@ -114,9 +114,9 @@ func (r *rowAudit) by(t *auditTerm) *rowFacts {
 
 // chosen returns the calls that a row event counts; ok is false while some are missing.
 //
-// As a rule they are those of its term. A row that a process held while one term of it ended and the next began has calls
-// in both, and one row event: then it is the last calls of the process. A reply from the journal was paid for in an
-// earlier term, perhaps of another process, and the row event does not name it.
+// As a rule they are those of its term. A row that a process held while one term of it ended and the next began has
+// calls in both, and one row event: then it is the last calls of the process. A reply from the journal was paid for in
+// an earlier term, perhaps of another process, and the row event does not name it.
 func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 	own := r.filter(func(c *callFacts) bool { return c.term == f.term })
 	n := f.calls()
@@ -136,7 +136,8 @@ func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 	return all[len(all)-n:], noHoles(own)
 }
 
-// journaled looks for the calls of a reply from the journal: consecutive ones of one process, with the row event's usage.
+// journaled looks for the calls of a reply from the journal: consecutive ones of one process, with the row event's
+// usage.
 func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	n := f.calls()
 	var runs []string
@@ -167,7 +168,8 @@ func (r *rowAudit) filter(match func(*callFacts) bool) (calls []callFacts) {
 	return calls
 }
 
-// noHoles reports whether the calls of one term are numbered from 0 without a hole. Two of the same number leave a hole.
+// noHoles reports whether the calls of one term are numbered from 0 without a hole. Two of the same number leave a
+// hole.
 func noHoles(calls []callFacts) bool {
 	seen := make([]bool, len(calls))
 	for i := range calls {

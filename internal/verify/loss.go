@@ -22,7 +22,8 @@ type streamLoss struct {
 // forever is later than every message.
 var forever = time.Unix(math.MaxInt32, 0)
 
-// fullPercent is how full a stream that drops its oldest messages is at least: it drops no more than the next one needs.
+// fullPercent is how full a stream that drops its oldest messages is at least: it drops no more than the next one
+// needs.
 const fullPercent = 90
 
 // lossOf returns the loss of a stream; nil: it no longer exists.
@@ -101,8 +102,8 @@ func (l *streamLoss) cause() string {
 	return "none of its settings removes them, so they were purged or deleted"
 }
 
-// auditOf returns from when on the audit of a partition is complete; zero: all of it is. If the start of the process that
-// made the first claim is in the audit, no event before that was about the partition.
+// auditOf returns from when on the audit of a partition is complete; zero: all of it is. If the start of the process
+// that made the first claim is in the audit, no event before that was about the partition.
 func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
 	l := &v.auditLoss
 	gone = l.gone

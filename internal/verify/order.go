@@ -7,8 +7,8 @@ import (
 	"github.com/llm-stage/stage/internal/stored"
 )
 
-// read takes the next result of the log as the head, and checks its place among the others. A result that doubles another
-// or names no row is reported and skipped.
+// read takes the next result of the log as the head, and checks its place among the others. A result that doubles
+// another or names no row is reported and skipped.
 func (v *partitionVerifier) read() error {
 	r, err := v.results()
 	if err != nil {
@@ -91,7 +91,8 @@ func (v *partitionVerifier) problemOf(r *stored.ResultRow) string {
 
 func quoted(s string) string { return `"` + s + `"` }
 
-// inputUpTo reads the input up to a row and notes the rows without a result. It reports whether the row itself is there.
+// inputUpTo reads the input up to a row and notes the rows without a result. It reports whether the row itself is
+// there.
 func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
 	if v.epoch != v.epochs-1 || v.input == nil {
 		return false, nil

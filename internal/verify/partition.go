@@ -10,8 +10,8 @@ import (
 	"github.com/llm-stage/stage/internal/stored"
 )
 
-// partitionVerifier joins the streams of one partition: results and input row by row, and the audit events as they come.
-// What it holds is bounded by the stage's window, but for sets of sequences (see [seqset.Set]).
+// partitionVerifier joins the streams of one partition: results and input row by row, and the audit events as they
+// come. What it holds is bounded by the stage's window, but for sets of sequences (see [seqset.Set]).
 type partitionVerifier struct {
 	partitionSources
 	partitionFacts
@@ -32,8 +32,8 @@ type partitionVerifier struct {
 	epochRows
 	nextInput uint64 // the first row of the input that is not compared; 0: all are. The input is that of the last epoch
 
-	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results before it
-	// are finished. nil: none is read; over: and none is left.
+	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results before
+	// it are finished. nil: none is read; over: and none is left.
 	head *verifiedRow
 	over bool
 	// window holds the events of rows that are not finished: the head's, those ahead of it, and some of rows passed by.

@@ -143,7 +143,8 @@ func (e *UnprovenError) Error() string {
 	return "verify cannot tell:\n" + strings.Join(e.Reasons, "\n")
 }
 
-// Err returns nil if all is proven, [*UnprovenError] if something could not be checked, and another error for violations.
+// Err returns nil if all is proven, [*UnprovenError] if something could not be checked, and another error for
+// violations.
 func (r *Report) Err() error {
 	switch r.Verdict {
 	case verdictViolated:
@@ -161,8 +162,8 @@ func (r *Report) Err() error {
 // WriteJSON prints the report as indented JSON.
 func (r *Report) WriteJSON(w io.Writer) error { return terminal.WriteJSON(w, r) }
 
-// WriteText prints the report for people. Without violations the reasons why verify cannot tell are left out: they are in
-// the error of [Report.Err].
+// WriteText prints the report for people. Without violations the reasons why verify cannot tell are left out: they are
+// in the error of [Report.Err].
 func (r *Report) WriteText(w io.Writer) {
 	for _, p := range r.Partitions {
 		terminal.PrintLine(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed; %s", p.Partition,

@@ -21,8 +21,9 @@ import (
 // claimVersionKnown is the format of claims that verify reads.
 const claimVersionKnown = 1
 
-// verification checks one stage against its streams, of which it reads each once, side by side. What it holds is bounded:
-// by the window that the stage had for the events of rows, and by two bytes a row at most for sets of sequences.
+// verification checks one stage against its streams, of which it reads each once, side by side. What it holds is
+// bounded: by the window that the stage had for the events of rows, and by two bytes a row at most for sets of
+// sequences.
 type verification struct {
 	js     jetstream.JetStream
 	cfg    *config.Config
@@ -48,9 +49,9 @@ type logBound struct {
 	mark uint64 // the row of its last result
 }
 
-// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order, and
-// that the audit adds up with the results. It shows its progress if progress is a terminal. An error means that the check
-// could not be made; violations are in the report (see [Report.Err]).
+// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order,
+// and that the audit adds up with the results. It shows its progress if progress is a terminal. An error means that
+// the check could not be made; violations are in the report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
 	v := &verification{js: js, cfg: cfg, report: newReport(cfg.Name), runs: newRunVerifier()}
 	defer v.close()
@@ -101,8 +102,8 @@ func (v *verification) reader(ctx context.Context, stream, filter string, until 
 }
 
 // open takes a snapshot of where the streams end and begins to read them. The order matters on a running stage: the
-// summaries of runs first, since all results of a run are there when its summary is; then the ends of the logs; then the
-// audit, which holds the events of every result by then.
+// summaries of runs first, since all results of a run are there when its summary is; then the ends of the logs; then
+// the audit, which holds the events of every result by then.
 func (v *verification) open(ctx context.Context) (err error) {
 	if err := v.readRuns(ctx); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package redact keeps secrets out of texts: a [Secret] prints nothing of itself, a [Redactor] removes secrets from what
-// others say.
+// Package redact keeps secrets out of texts: a [Secret] prints nothing of itself, a [Redactor] removes secrets from
+// what others say.
 package redact
 
 import (
@@ -20,13 +20,14 @@ import (
 // escaped several times over; in hexadecimal; and in base64 of either alphabet, alone or within a longer text.
 //
 // A secret of 8 bytes or more is found anywhere. A shorter one is found as a word only, not next to a letter or digit,
-// and encoded only where its encoding has 8 characters or more. Words that are given as a key to servers that need none,
-// such as "none" and "ollama", are no secrets, as they may occur in any answer.
+// and encoded only where its encoding has 8 characters or more. Words that are given as a key to servers that need
+// none, such as "none" and "ollama", are no secrets, as they may occur in any answer.
 //
 // The zero Redactor, and a nil one, know no secret. It is safe for concurrent use, but must not be copied.
 type Redactor struct {
 	mu sync.Mutex // held while needles are made
-	// Behind a pointer, as in a [Secret]: package fmt prints the fields of an unexported field, but not what they point at.
+	// Behind a pointer, as in a [Secret]: package fmt prints the fields of an unexported field, but not what they point
+	// at.
 	needles atomic.Pointer[needles]
 }
 
@@ -41,9 +42,9 @@ const (
 
 var redacted = []byte("[redacted]")
 
-// Add makes further secrets known. Those added before stay known, so that a key is still found after it was rotated; of
-// more than 256 those are forgotten that were added least recently. Add what is still in use again whenever something is
-// rotated. Empty texts and placeholders are no secrets.
+// Add makes further secrets known. Those added before stay known, so that a key is still found after it was rotated;
+// of more than 256 those are forgotten that were added least recently. Add what is still in use again whenever
+// something is rotated. Empty texts and placeholders are no secrets.
 func (r *Redactor) Add(secrets ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +91,8 @@ func (r *Redactor) RedactString(s string) string {
 	return string(n.replace([]byte(s)))
 }
 
-// RedactJSON is [Redactor.Redact] for JSON. A key of digits alone may be a number of it, such as a count of tokens: null
-// takes the place of the number, so that b stays JSON.
+// RedactJSON is [Redactor.Redact] for JSON. A key of digits alone may be a number of it, such as a count of tokens:
+// null takes the place of the number, so that b stays JSON.
 func (r *Redactor) RedactJSON(b []byte) []byte {
 	clean := r.Redact(b)
 	if bytes.Equal(clean, b) || jsonbytes.Valid(clean) || !jsonbytes.Valid(b) {
@@ -307,8 +308,8 @@ func (n *needles) find(b []byte, i int) (from, to int) {
 	return -1, -1
 }
 
-// beginning returns where the beginning of a secret starts that b ends with, len(b) where it ends with none. The last of b
-// may be half an escape.
+// beginning returns where the beginning of a secret starts that b ends with, len(b) where it ends with none. The last
+// of b may be half an escape.
 func (n *needles) beginning(b []byte) int {
 	const escape = 12 // bytes that the escape of one character may take
 	from := max(0, len(b)-n.longest*escape)

@@ -188,8 +188,8 @@ func unescapedText(b []byte) []byte {
 	return text
 }
 
-// char returns the character at b[i:] and the bytes that it takes: itself, or what a JSON, percent or HTML escape stands
-// for, undone up to deep times over. What no secret holds (control characters, all beyond ASCII) is 0.
+// char returns the character at b[i:] and the bytes that it takes: itself, or what a JSON, percent or HTML escape
+// stands for, undone up to deep times over. What no secret holds (control characters, all beyond ASCII) is 0.
 func char(b []byte, i, deep int) (c byte, size int) {
 	c, size = b[i], 1
 	for ; deep > 0 && isLead(c); deep-- {

@@ -186,9 +186,9 @@ func appendFact(dst []byte, fact any) []byte {
 }
 
 // AppendErrorAgain appends an error result that is made of another one of the same row, whose field need not be known:
-// an error ends with its F_error. That object stays as it is, and so does a row that it had no room for left out. attempts
-// and maxBytes are those of [Format.AppendError]: where the bound is lower than it was, the same things are left
-// out. ok is false where body is no error result.
+// an error ends with its F_error. That object stays as it is, and so does a row that it had no room for left out.
+// attempts and maxBytes are those of [Format.AppendError]: where the bound is lower than it was, the same things are
+// left out. ok is false where body is no error result.
 func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int) (_ []byte, ok bool) {
 	r, err := Parse(body)
 	if err != nil || len(r.members) == 0 {

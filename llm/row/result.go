@@ -149,9 +149,9 @@ var answerSuffixes = [...]string{
 	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",
 }
 
-// ReadAnswer reads the body of a successful result back: Text, or Value where it was validated, Usage and Model. The field
-// that the reply went into need not be known, and no member of the row can be taken for it: a success ends with its eight
-// fields in one order. The answer points into body. ok is false for any other body.
+// ReadAnswer reads the body of a successful result back: Text, or Value where it was validated, Usage and Model. The
+// field that the reply went into need not be known, and no member of the row can be taken for it: a success ends with
+// its eight fields in one order. The answer points into body. ok is false for any other body.
 func ReadAnswer(body []byte, validated bool) (a *Answer, ok bool) {
 	r, err := Parse(body)
 	if err != nil || len(r.members) < len(answerSuffixes) {

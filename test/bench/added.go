@@ -18,9 +18,9 @@ const (
 	addedFrom = 2 * addedRate // rows before are the warm-up
 )
 
-// added publishes rows at a moderate pace and measures what is added to a call: the time from the row stored to its result
-// stored, both as the server stamped them, less the time that the LLM takes. It holds the way to the stage and back, the
-// HTTP client, the wait for earlier rows, and the audit.
+// added publishes rows at a moderate pace and measures what is added to a call: the time from the row stored to its
+// result stored, both as the server stamped them, less the time that the LLM takes. It holds the way to the stage and
+// back, the HTTP client, the wait for earlier rows, and the audit.
 func (s *site) added(ctx context.Context, rounds int) error {
 	sc := &scenario{rows: addedRows, pool: 100, rowBytes: 1024, latency: addedCall}
 	who := []string{"stage", "dh"}

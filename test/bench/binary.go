@@ -27,6 +27,7 @@ var reasons = map[string]string{
 	"github.com/santhosh-tekuri/jsonschema/v6":                        "STAGE_RESPONSE_SCHEMA_FILE",
 	"github.com/dlclark/regexp2":                                      "patterns of a schema that Go's regexp refuses",
 	"github.com/go-logr/logr":                                         "OpenTelemetry's own log",
+	"github.com/gofrs/flock":                                          "one process at a time opens a store",
 	"github.com/sethvargo/go-envconfig":                               "reads the environment",
 	"github.com/spf13/cobra":                                          "commands, flags, help",
 	"github.com/spf13/pflag":                                          "flags of cobra, one for each variable",

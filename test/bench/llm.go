@@ -20,9 +20,9 @@ const llmAnswer = `{"id":"c","object":"chat.completion","created":1,"model":"m",
 
 // serveLLM is the LLM: it answers at once, or after latency, the same to all.
 //
-// It shares two cores with what is measured, and net/http's server would take as much CPU for a call as its client: so it
-// is a goroutine for each connection that reads requests with a Content-Length, looks at nothing else, and writes one
-// prepared reply. That costs a call hardly more than its two system calls.
+// It shares two cores with what is measured, and net/http's server would take as much CPU for a call as its client: so
+// it is a goroutine for each connection that reads requests with a Content-Length, looks at nothing else, and writes
+// one prepared reply. That costs a call hardly more than its two system calls.
 func serveLLM(ctx context.Context, latency, slow time.Duration) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

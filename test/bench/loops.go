@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The loops are what somebody writes in an afternoon, with the libraries used well: the floor that the stage is measured
-// against. None of them keeps order, survives a kill without doubles, or retries.
+// The loops are what somebody writes in an afternoon, with the libraries used well: the floor that the stage is
+// measured against. None of them keeps order, survives a kill without doubles, or retries.
 
 // loop is one of them, with what it needs.
 type loop struct {
@@ -79,7 +79,8 @@ func (l *loop) durable(ctx context.Context) (jetstream.Consumer, error) {
 	})
 }
 
-// copyRows takes rows, publishes a result for each, with an audit event if audited, and acks the row once they are stored.
+// copyRows takes rows, publishes a result for each, with an audit event if audited, and acks the row once they are
+// stored.
 func (l *loop) copyRows(ctx context.Context, audited bool) error {
 	durable, err := l.durable(ctx)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Command bench measures what the stage costs beside the calls that it makes: the whole program against loops that
-// somebody writes in an afternoon and that guarantee nothing, all against the same nats-server and the same LLM, each in
-// a process of its own. Contenders take turns, and what counts is the ratio within a round: machines differ, and this one
-// may be busy.
+// somebody writes in an afternoon and that guarantee nothing, all against the same nats-server and the same LLM, each
+// in a process of its own. Contenders take turns, and what counts is the ratio within a round: machines differ, and
+// this one may be busy.
 //
 //	go run ./test/bench -rounds 5
 //	go run ./test/bench -run 'whole|lone' -rounds 10

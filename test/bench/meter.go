@@ -46,8 +46,8 @@ func between(a, b sample) figures {
 	}
 }
 
-// cpuOf is the CPU time that a process has used. The kernel gives it in rusage, too, but of other processes only when they
-// have ended; here it is the sum of its threads, of which Go ends none. It is 0 where the system does not tell.
+// cpuOf is the CPU time that a process has used. The kernel gives it in rusage, too, but of other processes only when
+// they have ended; here it is the sum of its threads, of which Go ends none. It is 0 where the system does not tell.
 func cpuOf(pid int) time.Duration {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {

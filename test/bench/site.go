@@ -98,9 +98,9 @@ func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
 	return errors.New("streams that are deleted and made anew have messages")
 }
 
-// layTries bounds how often streams are made anew. The server (2.15.2) moves the directory of a deleted stream aside, to
-// one and the same name, and removes it there later; the move fails, and nobody hears of it, while an earlier one of that
-// name is being removed. Then a new stream finds the old blocks.
+// layTries bounds how often streams are made anew. The server (2.15.2) moves the directory of a deleted stream aside,
+// to one and the same name, and removes it there later; the move fails, and nobody hears of it, while an earlier one
+// of that name is being removed. Then a new stream finds the old blocks.
 const layTries = 20
 
 // anew deletes the streams and makes them, and tells whether they are empty.

@@ -306,8 +306,8 @@ func (s *site) stopMeanwhile(ctx context.Context, random *rand.Rand, d time.Dura
 	}
 }
 
-// fillDisk fills the disk of a server. The server gives up its streams then, until a person has made room and started it
-// again.
+// fillDisk fills the disk of a server. The server gives up its streams then, until a person has made room and started
+// it again.
 func (s *site) fillDisk(ctx context.Context, random *rand.Rand) error {
 	v, d := s.servers.all[random.IntN(len(s.servers.all))], between(random, time.Second, 6*time.Second)
 	if v.process() == nil || !s.filling.TryLock() {

@@ -47,8 +47,8 @@ func (s *site) takeLLMOut(ctx context.Context, random *rand.Rand) error {
 }
 
 // llmWasOut adds what an outage of the LLM may cost. Refusal cuts the calls in flight, which are made again. The calls
-// that meet an outage are, of each process, those by which it detects the outage (as many as it has slots, and some more)
-// and probes.
+// that meet an outage are, of each process, those by which it detects the outage (as many as it has slots, and some
+// more) and probes.
 func (s *site) llmWasOut(trouble gateway.State, lasted time.Duration, starts int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,13 +1,13 @@
-// Command chaos runs real processes of the stage against real nats-servers and a flaky LLM, kills, suspends, cuts off and
-// restarts them by a schedule that a seed draws, and then looks whether every row has exactly one result, in stream order,
-// with the right bytes. It exits with 0 when that is so, with 1 when it is not, and with 2 for bad usage.
-// docs/reliability.md tells what was run.
+// Command chaos runs real processes of the stage against real nats-servers and a flaky LLM, kills, suspends, cuts off
+// and restarts them by a schedule that a seed draws, and then looks whether every row has exactly one result, in
+// stream order, with the right bytes. It exits with 0 when that is so, with 1 when it is not, and with 2 for bad
+// usage. docs/reliability.md tells what was run.
 //
 //	go run ./test/chaos -duration 1m -seed 7
 //	go run ./test/chaos -servers 3 -rows 10000 -faults kill=20,server=5,stepdown=10
 //
-// The seed repeats the schedule, the rows and the LLM's failures, not the timing of processes: a run that failed may need
-// several runs of its seed to fail again.
+// The seed repeats the schedule, the rows and the LLM's failures, not the timing of processes: a run that failed may
+// need several runs of its seed to fail again.
 package main
 
 import (

@@ -43,7 +43,8 @@ func kindOf(n int) rowKind {
 	}
 }
 
-// Where calls are shared, every equalEvery-th row asks what the row equalBefore earlier asks, mostly in another partition.
+// Where calls are shared, every equalEvery-th row asks what the row equalBefore earlier asks, mostly in another
+// partition.
 const (
 	equalEvery  = 5
 	equalBefore = 7
@@ -145,8 +146,8 @@ func (m *model) rows() (n int, more <-chan struct{}) {
 	return len(m.calls), m.moved
 }
 
-// paid is how many calls were made, and how many of them beyond what the rows take: one each, shared or not, and one more
-// for each call that failed. equal is how many rows have the question of another one.
+// paid is how many calls were made, and how many of them beyond what the rows take: one each, shared or not, and one
+// more for each call that failed. equal is how many rows have the question of another one.
 func (m *model) paid(equal int) (calls, again int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

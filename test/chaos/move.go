@@ -20,8 +20,8 @@ const (
 	moveMost = 500 * time.Millisecond
 )
 
-// moveReplica has a replica join or leave, and kills a server while partitions are being released: calls are in flight and
-// the rest of their results is not stored.
+// moveReplica has a replica join or leave, and kills a server while partitions are being released: calls are in flight
+// and the rest of their results is not stored.
 func (s *site) moveReplica(ctx context.Context, random *rand.Rand) error {
 	victims := s.drawServers(random)
 	if victims[0].process() == nil {

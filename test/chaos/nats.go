@@ -74,8 +74,9 @@ func newServers(ctx context.Context, ps *processes, path, dir string, n int, dis
 	return s, nil
 }
 
-// configuration of one server. Clients and routes must go through proxies only, so that they can be cut: the servers tell
-// nobody their own addresses. Connections to a dead peer are given up sooner than by default, within the minutes of a run.
+// configuration of one server. Clients and routes must go through proxies only, so that they can be cut: the servers
+// tell nobody their own addresses. Connections to a dead peer are given up sooner than by default, within the minutes
+// of a run.
 func configuration(i, n int, routes []*proxy) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "server_name: n%d\nlisten: \"127.0.0.1:-1\"\nports_file_dir: \".\"\nping_interval: \"5s\"\n", i)

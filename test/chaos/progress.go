@@ -14,9 +14,9 @@ const (
 	// sampleEvery is the time between two looks at the partitions. What is measured is too short by as much at most: a
 	// result counts from when it is seen.
 	sampleEvery = 250 * time.Millisecond
-	// healing is what a fault of a single server may cost beyond its end: a request that it lost is given up after 5 s, and
-	// clients connect again within one more. Three servers may elect leaders first, which takes up to 9 s from the loss of
-	// the last one.
+	// healing is what a fault of a single server may cost beyond its end: a request that it lost is given up after 5 s,
+	// and clients connect again within one more. Three servers may elect leaders first, which takes up to 9 s from the
+	// loss of the last one.
 	healing        = 6 * time.Second
 	healingCluster = 10 * time.Second
 )

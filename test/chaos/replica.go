@@ -60,8 +60,8 @@ func (r *replica) supervise(ctx context.Context) error {
 	}
 }
 
-// notServed tells whether a replica ended because NATS did not serve it, which it may do at its start alone: with a clear
-// message, to be started again.
+// notServed tells whether a replica ended because NATS did not serve it, which it may do at its start alone: with a
+// clear message, to be started again.
 func notServed(why string) bool {
 	for _, part := range []string{"connect to NATS at ", "context deadline exceeded", "code=503", "no responders"} {
 		if strings.Contains(why, part) {
@@ -127,8 +127,8 @@ func (r *replica) kill(down time.Duration) (bool, error) {
 	return true, proc.kill()
 }
 
-// stop ends the process as Kubernetes would and lets it start again after down. It returns false where none runs. One that
-// is stopping already is waited for: a second signal would mean to stop at once.
+// stop ends the process as Kubernetes would and lets it start again after down. It returns false where none runs. One
+// that is stopping already is waited for: a second signal would mean to stop at once.
 func (r *replica) stop(ctx context.Context, down, patience time.Duration) (bool, error) {
 	r.mu.Lock()
 	proc := r.proc
@@ -166,8 +166,8 @@ const (
 )
 
 // stopHard signals the process as stop does and, if it still runs then, again after that time, and waits until it has
-// ended. It starts again after down. stopped is false where none runs, or it is suspended or stopping already; twice tells
-// whether it took the second signal.
+// ended. It starts again after down. stopped is false where none runs, or it is suspended or stopping already; twice
+// tells whether it took the second signal.
 func (r *replica) stopHard(ctx context.Context, down, after time.Duration) (stopped, twice bool, err error) {
 	r.mu.Lock()
 	proc := r.proc

@@ -226,8 +226,8 @@ const (
 	droughtMost  = 3 * time.Second
 )
 
-// publish publishes rows until there are enough, and returns how many. Messages between them that the stage must not see
-// leave gaps in the sequence.
+// publish publishes rows until there are enough, and returns how many. Messages between them that the stage must not
+// see leave gaps in the sequence.
 func (s *site) publish(ctx context.Context) (n int, err error) {
 	random := rand.New(rand.NewPCG(s.plan.seed, 3))
 	asked := 0 // rows that will be
@@ -354,12 +354,13 @@ func apiError(answer []byte) error {
 // afterOutage is how long after an outage replies that came meanwhile may still be on their way to the journal.
 const afterOutage = 10 * time.Second
 
-// unjournaled is how old a reply may be that is not kept anywhere: one whose turn has come, which is about to be a result.
+// unjournaled is how old a reply may be that is not kept anywhere: one whose turn has come, which is about to be a
+// result.
 const unjournaled = 250 * time.Millisecond
 
-// disturbed adds what a fault may cost. Calls in flight are made again, and so are replies of the last second that had no
-// time to be journaled; while no server could be reached, all replies of the window. A zombie costs one pool: the calls
-// in flight when it was suspended. It makes none when it wakes up.
+// disturbed adds what a fault may cost. Calls in flight are made again, and so are replies of the last second that had
+// no time to be journaled; while no server could be reached, all replies of the window. A zombie costs one pool: the
+// calls in flight when it was suspended. It makes none when it wakes up.
 func (s *site) disturbed(k kind) {
 	until := time.Now()
 	if k == stepDown {

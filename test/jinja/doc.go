@@ -5,7 +5,7 @@
 //	make test-jinja JINJA=jinja-3.1.6
 //	make test-jinja UPDATE=1             # writes the table of docs/templates.md
 //
-// Without JINJA the source comes from the Debian archive, which needs the network and a Debian, so the test is compiled
-// only with the build tag jinja. It also needs Python and its package markupsafe, which are installed if they are missing
-// and the user may. It takes some seconds.
+// Without JINJA the source comes from the Debian archive, which needs the network and a Debian, so the test is
+// compiled only with the build tag jinja. It also needs Python and its package markupsafe, which are installed if they
+// are missing and the user may. It takes some seconds.
 package jinja

@@ -20,8 +20,8 @@ type Figures struct {
 	LongestRow float64
 	// HeadOfLine is the longest time that a result waited for an earlier row's, in seconds.
 	HeadOfLine float64
-	// RiseSeconds is how long after a rise of the rate the throughput of the next second had nine tenths of it, on average;
-	// OutageSeconds the same after an outage.
+	// RiseSeconds is how long after a rise of the rate the throughput of the next second had nine tenths of it, on
+	// average; OutageSeconds the same after an outage.
 	RiseSeconds, OutageSeconds float64
 	// Probes is how many calls were refused in an outage.
 	Probes float64

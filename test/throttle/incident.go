@@ -90,7 +90,8 @@ func (in incidents) failure(now float64, id callID) *failure {
 	return i.fails
 }
 
-// cut returns what an incident makes of a call that would be served in [from, to), and how long after from; nil: nothing.
+// cut returns what an incident makes of a call that would be served in [from, to), and how long after from; nil:
+// nothing.
 func (in incidents) cut(from, to float64) (*failure, float64) {
 	for _, i := range in {
 		if i.cuts == nil || i.from <= from || i.from >= to {
@@ -116,8 +117,8 @@ func (in incidents) lost(until float64, offered func(until float64) float64) flo
 	return lost
 }
 
-// outages returns when each time begins and ends in which no call is served. Incidents that follow one another at once are
-// one outage.
+// outages returns when each time begins and ends in which no call is served. Incidents that follow one another at once
+// are one outage.
 func (in incidents) outages() (list [][2]float64) {
 	for n, i := range in {
 		switch {

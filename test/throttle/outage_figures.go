@@ -121,8 +121,8 @@ func (r *run) served() float64 {
 	return met / (offered(until) - r.plan.incidents.lost(until, offered))
 }
 
-// MeanOutages returns the mean of the figures of several runs, and the most of those that are the most of something. What
-// a run does not have counts in none.
+// MeanOutages returns the mean of the figures of several runs, and the most of those that are the most of something.
+// What a run does not have counts in none.
 func MeanOutages(runs []OutageFigures) OutageFigures {
 	var m OutageFigures
 	for _, figure := range []func(*OutageFigures) *float64{

@@ -17,8 +17,8 @@ type family struct {
 	flaps     bool // utilisation is measured while it does: then the job needs more time, lest its end be alone with an outage
 }
 
-// Most outages of a run, which has one for each upSec of its job, and what their times are off by at random: else it would
-// be chance whether probes come just before an end or just after.
+// Most outages of a run, which has one for each upSec of its job, and what their times are off by at random: else it
+// would be chance whether probes come just before an end or just after.
 const (
 	outageCount = 4
 	upSec       = 60.0

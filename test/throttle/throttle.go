@@ -27,8 +27,8 @@ const (
 	Adaptive Method = iota
 	// Classic is the pool with [aimd.Classic].
 	Classic
-	// Backoff has as many workers as the pool has slots. Each backs off by itself, holding its slot: up to 1 s after
-	// the first refusal of a call, doubled with each further one, at most 60 s, with full jitter. The third failure of a row
+	// Backoff has as many workers as the pool has slots. Each backs off by itself, holding its slot: up to 1 s after the
+	// first refusal of a call, doubled with each further one, at most 60 s, with full jitter. The third failure of a row
 	// ends it. It is what most people run.
 	Backoff
 	// Oracle is the pool with a law that knows the server, and when it is out.

@@ -106,8 +106,8 @@ func rootFS(image v1.Image) v1.RootFS {
 	return config.RootFS
 }
 
-// certificatesLayer holds the CAs that Mozilla trusts without conditions. They come by a module, so that every machine has
-// the same; a condition, such as a last date, can't be said in a PEM file.
+// certificatesLayer holds the CAs that Mozilla trusts without conditions. They come by a module, so that every machine
+// has the same; a condition, such as a last date, can't be said in a PEM file.
 func certificatesLayer() (v1.Layer, error) {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {

@@ -1,4 +1,5 @@
-// Command producer publishes the lines of a JSONL file as rows for a stage, each with a header that its result carries on.
+// Command producer publishes the lines of a JSONL file as rows for a stage, each with a header that its result carries
+// on.
 package main
 
 import (

@@ -2,8 +2,8 @@ package value
 
 import "strings"
 
-// Each returns the filter called name (map, select, reject, selectattr or rejectattr) that applies f to each item, or to
-// its attribute, unless that is empty.
+// Each returns the filter called name (map, select, reject, selectattr or rejectattr) that applies f to each item, or
+// to its attribute, unless that is empty.
 func Each(name, attribute string, f Callable) Callable {
 	keep := !strings.HasPrefix(name, "reject")
 	return Callable{Params: f.Params, Free: f.Free, Op: func(r *Run, v any, args []any) (any, error) {

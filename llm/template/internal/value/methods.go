@@ -195,7 +195,8 @@ var specialFilters = []string{"default", "d", "map", "select", "reject", "select
 // nothing is a value that no template has.
 type nothing struct{}
 
-// testSame reports whether both are the same number, text, boolean or none. Identity of lists and mappings is not tracked.
+// testSame reports whether both are the same number, text, boolean or none. Identity of lists and mappings is not
+// tracked.
 func testSame(r *Run, v any, args []any) (any, error) {
 	for _, x := range []any{v, args[0]} {
 		if !slices.Contains([]string{"none", "boolean", "integer", "float", "string"}, typeName(x)) {
