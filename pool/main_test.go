@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -71,7 +72,8 @@ func submit(t *testing.T, p *pool.Pool[int, int], in int, done func(result)) {
 	}
 }
 
-// batch executes the jobs 0 to n-1.
+// batch executes the jobs 0 to n-1, and returns once the pool has counted them: its goroutine hands out the last result
+// before it publishes the statistics.
 func batch(t *testing.T, p *pool.Pool[int, int], n int) []result {
 	t.Helper()
 	ins := make([]int, n)
@@ -82,6 +84,7 @@ func batch(t *testing.T, p *pool.Pool[int, int], n int) []result {
 	if err != nil {
 		t.Fatal(err)
 	}
+	synctest.Wait()
 	return results
 }
 
