@@ -48,7 +48,7 @@ func TestTheDocumentsNameWhatThereIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, message := range []string{"a newer stage has served the partition", "the input stream was created anew", "lost its resume point"} {
+	for _, message := range []string{"a newer stage has served the partition", "the input stream was re-created", "lost its resume point"} {
 		if !strings.Contains(string(doc), message) || !strings.Contains(string(claims), message) {
 			t.Errorf("docs/operations.md and the program differ in %q", message)
 		}
