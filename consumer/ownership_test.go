@@ -381,7 +381,7 @@ func TestARowLargerThanTheWindowPasses(t *testing.T) {
 
 // A reset in the middle of a term leaves the consumer behind the rows that are held: none of them waits or is unacked
 // for the server. Who takes over after a kill must not wait for a new row, and not refuse to begin before the consumer
-// does: servers before 2.14 can't set it back, so it is made anew there, and begins where it was set to.
+// does: servers before 2.14 can't set it back, so it is re-created there, and begins where it was set to.
 func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
 	for name, c := range map[string]struct {
 		version string // of the server, if it is not the true one

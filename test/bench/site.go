@@ -83,10 +83,10 @@ func (s *site) close() {
 // resultSubject is where results come.
 const resultSubject = "results.stage.0.rows"
 
-// lay makes the streams anew, replicated over all servers, and loads rows.
+// lay re-creates the streams, replicated over all servers, and loads rows.
 func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
 	for range layTries {
-		clean, err := s.anew(ctx)
+		clean, err := s.recreate(ctx)
 		if err != nil {
 			return err
 		}
@@ -95,16 +95,16 @@ func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
 		}
 		time.Sleep(time.Second)
 	}
-	return errors.New("streams that are deleted and made anew have messages")
+	return errors.New("streams that were deleted and created again have messages")
 }
 
-// layTries bounds how often streams are made anew. The server (2.15.2) moves the directory of a deleted stream aside,
+// layTries bounds how often streams are re-created. The server (2.15.2) moves the directory of a deleted stream aside,
 // to one and the same name, and removes it there later; the move fails, and nobody hears of it, while an earlier one
 // of that name is being removed. Then a new stream finds the old blocks.
 const layTries = 20
 
-// anew deletes the streams and makes them, and tells whether they are empty.
-func (s *site) anew(ctx context.Context) (clean bool, err error) {
+// recreate deletes the streams and creates them again, and reports whether they are empty.
+func (s *site) recreate(ctx context.Context) (clean bool, err error) {
 	names := []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"}
 	for _, name := range names {
 		if err := s.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {

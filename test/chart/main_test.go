@@ -17,7 +17,7 @@ const (
 	chartDir = root + "/deploy/helm/llm-stage"
 )
 
-var update = flag.Bool("update", false, "write goldens, values.schema.json and the chart's README anew")
+var update = flag.Bool("update", false, "write goldens, values.schema.json and the chart's README")
 
 // stageBinary is the program, built from this tree for the tests.
 var stageBinary string

@@ -79,7 +79,7 @@ func TestAServerThatIsTooOldIsRefused(t *testing.T) {
 	}
 }
 
-// On a work queue a consumer that is deleted to be made anew would give rows to others, or lose them.
+// On a work queue a consumer that is deleted and created again would give rows to others, or lose them.
 func TestAWorkQueueOnAnOldServerIsRefused(t *testing.T) {
 	s := newSite(t, v2_12)
 	cfg := jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: jetstream.WorkQueuePolicy}
