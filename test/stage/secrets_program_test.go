@@ -34,8 +34,8 @@ const (
 	otlpToken     = "otlp-token-2468013579"
 )
 
-// nineSpellings are ways in which servers repeat a secret.
-var nineSpellings = []struct {
+// spellings are ways in which servers repeat a secret.
+var spellings = []struct {
 	name  string
 	spell func(string) string
 }{
@@ -57,21 +57,23 @@ var nineSpellings = []struct {
 	{"hex", func(s string) string { return strings.ToUpper(hex.EncodeToString([]byte(s))) }},
 }
 
-// echo is an LLM that repeats what it was sent, in all spellings and in all places of a reply.
+// echo is an LLM that repeats what it was sent, in all spellings and in all places of a reply. Kinds of replies follow each
+// other in turn: ten failures at a stretch would be an outage, and no row would succeed.
 func echo(c llmtest.Call) *llmtest.Step {
+	const kinds = 6
 	var body struct {
 		APIKey string `json:"api_key"`
 	}
 	_ = json.Unmarshal(c.Body, &body)
 	var all []string
-	spell := nineSpellings[c.N%len(nineSpellings)].spell
+	spell := spellings[c.N/kinds%len(spellings)].spell
 	for _, secret := range []string{strings.TrimPrefix(c.Header.Get("Authorization"), "Bearer "), c.Header.Get("X-Gateway-Token"), body.APIKey} {
 		all = append(all, spell(secret))
 	}
 	text := strings.Join(all, " ")
 	fault := fmt.Sprintf(`{"error":{"message":"rejected %s","type":"%s","code":"%s"}}`, text, all[0], all[0])
 	header := map[string]string{"X-Request-Id": strings.ReplaceAll(all[0], "\n", ""), "X-Echo": all[1]}
-	switch c.N / len(nineSpellings) % 6 {
+	switch c.N % kinds {
 	case 0:
 		return &llmtest.Step{Status: 500, Body: fault, Header: header}
 	case 1:
@@ -197,7 +199,7 @@ func secretsIn(text string) (found []string) {
 		undone = strings.ReplaceAll(html.UnescapeString(undone), `\/`, "/")
 	}
 	for _, secret := range []string{echoedKey, echoedGateway, echoedMember} {
-		for _, s := range nineSpellings {
+		for _, s := range spellings {
 			spelt := s.spell(secret)
 			spelt = spelt[len(spelt)/3 : len(spelt)-4] // without what base64 has of other bytes
 			if i := strings.Index(text, spelt); i >= 0 {
