@@ -389,15 +389,7 @@ func (b *bench) read(stream, filter string) []jetstream.Msg {
 // stored is the number of messages of a stream on a subject.
 func (b *bench) stored(stream, subject string) uint64 {
 	b.t.Helper()
-	s, err := b.js.Stream(b.t.Context(), stream)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	info, err := s.Info(b.t.Context(), jetstream.WithSubjectFilter(subject))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return info.State.Subjects[subject]
+	return uint64(stagetest.Stored(b.t, b.js, stream, subject)) //nolint:gosec // a count
 }
 
 // until waits in virtual time until n results are stored.

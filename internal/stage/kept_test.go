@@ -257,7 +257,7 @@ func TestAnEntryOfAnOlderVersionIsPaidForAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			m := &nats.Msg{Subject: e.Subject, Data: e.Data, Header: maps.Clone(e.Header)}
+			m := &nats.Msg{Subject: e.Subject, Data: e.Body, Header: maps.Clone(e.Header)}
 			m.Header.Del("Stage-Reply-Form")
 			if _, err := l.js.PublishMsg(t.Context(), m); err != nil {
 				t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -16,24 +15,19 @@ import (
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stagetest"
 
-	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-func TestMain(m *testing.M) {
-	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stops
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { stagetest.Main(m) }
 
 // lab is a NATS server and some LLMs that a stage in the same bubble works with.
 type lab struct {
 	t     *testing.T
-	srv   *natsd.Server
+	srv   *stagetest.NATS
 	dir   string
 	nc    *nats.Conn
 	js    jetstream.JetStream
@@ -47,16 +41,8 @@ type lab struct {
 // newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage asks.
 func newLab(t *testing.T, first llmtest.Config, vars map[string]string) *lab {
 	t.Helper()
-	l := &lab{t: t, dir: stagetest.Dir(t), pipes: map[string]*llmtest.PipeListener{}, llms: map[string]*llmtest.Server{}}
-	var err error
-	if l.srv, err = natsd.Start(natsd.Config{Dir: l.dir, NoListen: true}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.srv.Stop)
-	l.nc = l.connect()
-	if l.js, err = jetstream.New(l.nc); err != nil {
-		t.Fatal(err)
-	}
+	n := stagetest.StartNATS(t)
+	l := &lab{t: t, srv: n, dir: n.Dir, nc: n.NC, js: n.JS, pipes: map[string]*llmtest.PipeListener{}, llms: map[string]*llmtest.Server{}}
 	l.vars = map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "large", "STAGE_LLM_BASE_URL": "http://first.test/v1",
 		"STAGE_LLM_API_KEY": "sk-first-secret", "STAGE_TEMPLATE": "{{ row.q }}", "STAGE_POOL_SIZE": "8", "STAGE_RETRY_BASE_DELAY": "10ms",
@@ -64,16 +50,6 @@ func newLab(t *testing.T, first llmtest.Config, vars map[string]string) *lab {
 	maps.Copy(l.vars, vars)
 	l.serve("first.test", first)
 	return l
-}
-
-func (l *lab) connect() *nats.Conn {
-	l.t.Helper()
-	nc, err := l.srv.Connect()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(nc.Close)
-	return nc
 }
 
 // serve adds an LLM at http://host/v1.
@@ -151,7 +127,7 @@ func (l *lab) start(changes map[string]string, opts Options) *running {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	s, err := New(cfg, &natsconn.Conn{NC: l.connect()}, servers, log, opts)
+	s, err := New(cfg, &natsconn.Conn{NC: l.srv.Connect()}, servers, log, opts)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -196,7 +172,7 @@ func (l *lab) work(n int, changes map[string]string) *running {
 func (l *lab) await(n int) {
 	l.t.Helper()
 	for range 10_000 {
-		if len(l.stored("RESULTS", "results.stage.0.rows", n)) >= n {
+		if stagetest.Stored(l.t, l.js, "RESULTS", "results.stage.0.rows") >= n {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -204,33 +180,13 @@ func (l *lab) await(n int) {
 	l.t.Fatalf("no %d results; log:\n%s", n, l.logs.String())
 }
 
-// stored returns the messages of a subject; nil while there are fewer than least.
-func (l *lab) stored(stream, subject string, least int) []*jetstream.RawStreamMsg {
+// stored returns the messages on some subjects; nil while there are fewer than least.
+func (l *lab) stored(stream, subject string, least int) []stagetest.Message {
 	l.t.Helper()
-	str, err := l.js.Stream(l.t.Context(), stream)
-	if err != nil {
+	if n := stagetest.Stored(l.t, l.js, stream, subject); n == 0 || n < least {
 		return nil
 	}
-	info, err := str.Info(l.t.Context(), jetstream.WithSubjectFilter(subject))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	total := uint64(0)
-	for _, n := range info.State.Subjects {
-		total += n
-	}
-	if total < uint64(least) {
-		return nil
-	}
-	var msgs []*jetstream.RawStreamMsg
-	for seq := uint64(1); uint64(len(msgs)) < total; seq++ {
-		m, err := str.GetMsg(l.t.Context(), seq, jetstream.WithGetMsgSubject(subject))
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		msgs, seq = append(msgs, m), m.Sequence
-	}
-	return msgs
+	return stagetest.Read(l.t, l.js, stream, subject)
 }
 
 // labResult is a result as its reader sees it.
@@ -267,7 +223,7 @@ func (l *lab) bodies() []string {
 	l.t.Helper()
 	var bodies []string
 	for _, m := range l.stored("RESULTS", "results.stage.0.rows", 0) {
-		bodies = append(bodies, string(m.Data))
+		bodies = append(bodies, string(m.Body))
 	}
 	return bodies
 }
@@ -277,7 +233,7 @@ func (l *lab) events(kind auditlog.Kind) []*auditlog.Event {
 	l.t.Helper()
 	var events []*auditlog.Event
 	for _, m := range l.stored("AUDIT", "audit.stage.*."+string(kind), 0) {
-		e, err := auditlog.Decode(m.Data)
+		e, err := auditlog.Decode(m.Body)
 		if err != nil {
 			l.t.Fatal(err)
 		}

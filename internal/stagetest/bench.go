@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -13,28 +12,15 @@ import (
 
 // Bench is a server with streams that take whatever a test plants.
 type Bench struct {
-	T   *testing.T
-	JS  jetstream.JetStream
-	NC  *nats.Conn
+	*NATS
+
 	Cfg *config.Config
 }
 
 // NewBench creates the streams; change may alter their configurations: input, results, audit.
 func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Bench {
 	t.Helper()
-	srv, err := natsd.Start(natsd.Config{Dir: Dir(t), NoListen: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
-	b := &Bench{T: t}
-	if b.NC, err = srv.Connect(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.NC.Close)
-	if b.JS, err = jetstream.New(b.NC); err != nil {
-		t.Fatal(err)
-	}
+	b := &Bench{NATS: StartNATS(t)}
 	b.Cfg = Config(t)
 	streams := []jetstream.StreamConfig{
 		{Name: "ROWS", Subjects: []string{"rows.>", "other.>"}},

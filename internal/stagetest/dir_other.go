@@ -5,7 +5,7 @@ package stagetest
 import "testing"
 
 // Dir returns a temporary directory for the store of a server.
-func Dir(t testing.TB) string {
-	t.Helper()
-	return t.TempDir()
+func Dir(tb testing.TB) string {
+	tb.Helper()
+	return tb.TempDir()
 }

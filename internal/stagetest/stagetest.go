@@ -1,10 +1,12 @@
-// Package stagetest has what tests of several packages need: configurations, a server with the streams of a stage, and
-// buffers that goroutines share.
+// Package stagetest has what tests of several packages need: configurations, a server and the streams of a stage, readers
+// of streams, files, and buffers that goroutines share.
 package stagetest
 
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +14,8 @@ import (
 
 // Buffer is a buffer for several goroutines. The zero value is empty.
 type Buffer struct {
+	Shown bool // with -v, as it is written
+
 	mu   sync.Mutex
 	text bytes.Buffer
 }
@@ -20,6 +24,9 @@ type Buffer struct {
 func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.Shown && testing.Verbose() {
+		_, _ = os.Stderr.Write(p)
+	}
 	return b.text.Write(p)
 }
 
@@ -52,4 +59,14 @@ func JSONLines[T any](tb testing.TB, log string) (lines []T) {
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// File writes a file of the test and returns its path.
+func File[T ~string | ~[]byte](tb testing.TB, name string, text T) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return path
 }

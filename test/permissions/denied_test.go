@@ -1,7 +1,6 @@
 package permissions_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,7 +66,7 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 	if !srv.ReadyForConnections(time.Minute) {
 		t.Fatal("the server is not ready")
 	}
-	logs := &logBuffer{}
+	logs := &stagetest.Buffer{}
 	log := slog.New(slog.NewTextHandler(logs, nil))
 	connect := func(user string) (*nats.Conn, error) {
 		return nats.Connect("", nats.InProcessServer(srv), nats.UserInfo(user, user), nats.CustomInboxPrefix("_INBOX_stage"), nats.MaxReconnects(-1),
@@ -204,24 +202,6 @@ func readyOn(t *testing.T, dial func(context.Context, string, string) (net.Conn,
 		t.Fatal(err)
 	}
 	return resp.StatusCode == http.StatusOK, string(text)
-}
-
-// logBuffer keeps what a stage logs.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 func countResults(t *testing.T, js jetstream.JetStream) (n int) {

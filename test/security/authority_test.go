@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
@@ -39,7 +40,7 @@ func newAuthority(t *testing.T) *authority {
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
-	a.file = file(t, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	a.file = stagetest.File(t, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	return a
 }
 
@@ -79,8 +80,8 @@ func (a *authority) issue(host string, until time.Time) (cert, key string) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return file(a.t, "cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		file(a.t, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}))
+	return stagetest.File(a.t, "cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		stagetest.File(a.t, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}))
 }
 
 // guard gives a server a certificate of the authority. mutual wants one of it from clients, too.
@@ -183,5 +184,5 @@ func newSeed(t *testing.T) (key, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return public(t, kp), file(t, "seed.nk", seed)
+	return public(t, kp), stagetest.File(t, "seed.nk", seed)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -29,13 +30,13 @@ func locks() []lock {
 		{"credentials file", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
 			t.Helper()
 			o := newOperator(t, opts)
-			creds := file(t, "right.creds", o.credentials(time.Time{}))
+			creds := stagetest.File(t, "right.creds", o.credentials(time.Time{}))
 			stranger := newOperator(t, &server.Options{})
 			return vars{"STAGE_NATS_CREDS": creds}, []refusal{
 				{vars{}, []string{"Authorization Violation: the server requires a login: set STAGE_NATS_CREDS"}},
-				{vars{"STAGE_NATS_CREDS": file(t, "stranger.creds", stranger.credentials(time.Time{}))}, []string{"Authorization Violation: check STAGE_NATS_CREDS"}},
-				{vars{"STAGE_NATS_CREDS": file(t, "expired.creds", o.credentials(time.Now().Add(-time.Hour)))}, []string{"STAGE_NATS_CREDS"}},
-				{vars{"STAGE_NATS_CREDS": file(t, "empty.creds", nil)}, []string{"STAGE_NATS_CREDS: ", "give the path of a file with the user's JWT and its seed"}},
+				{vars{"STAGE_NATS_CREDS": stagetest.File(t, "stranger.creds", stranger.credentials(time.Time{}))}, []string{"Authorization Violation: check STAGE_NATS_CREDS"}},
+				{vars{"STAGE_NATS_CREDS": stagetest.File(t, "expired.creds", o.credentials(time.Now().Add(-time.Hour)))}, []string{"STAGE_NATS_CREDS"}},
+				{vars{"STAGE_NATS_CREDS": stagetest.File(t, "empty.creds", "")}, []string{"STAGE_NATS_CREDS: ", "give the path of a file with the user's JWT and its seed"}},
 			}, []nats.Option{nats.UserCredentials(creds)}
 		}},
 		{"nkey", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
@@ -49,7 +50,7 @@ func locks() []lock {
 			}
 			return vars{"STAGE_NATS_NKEY": seed}, []refusal{
 				{vars{"STAGE_NATS_NKEY": other}, []string{"Authorization Violation: check STAGE_NATS_NKEY"}},
-				{vars{"STAGE_NATS_NKEY": file(t, "none.nk", []byte("no seed\n"))}, []string{"STAGE_NATS_NKEY: nkeys: "}},
+				{vars{"STAGE_NATS_NKEY": stagetest.File(t, "none.nk", "no seed\n")}, []string{"STAGE_NATS_NKEY: nkeys: "}},
 			}, []nats.Option{asStage}
 		}},
 		{"token", func(_ *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
@@ -61,14 +62,14 @@ func locks() []lock {
 		{"token in a file", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
 			t.Helper()
 			opts.Authorization = "right-token"
-			return vars{"STAGE_NATS_TOKEN_FILE": file(t, "token", []byte("right-token\n"))}, []refusal{
-				{vars{"STAGE_NATS_TOKEN_FILE": file(t, "wrong", []byte("wrong-token\n"))}, []string{"Authorization Violation: check STAGE_NATS_TOKEN"}},
+			return vars{"STAGE_NATS_TOKEN_FILE": stagetest.File(t, "token", "right-token\n")}, []refusal{
+				{vars{"STAGE_NATS_TOKEN_FILE": stagetest.File(t, "wrong", "wrong-token\n")}, []string{"Authorization Violation: check STAGE_NATS_TOKEN"}},
 			}, []nats.Option{nats.Token("right-token")}
 		}},
 		{"user and password", func(t *testing.T, opts *server.Options) (vars, []refusal, []nats.Option) {
 			t.Helper()
 			opts.Username, opts.Password = "user", "right-password"
-			return vars{"STAGE_NATS_USER": "user", "STAGE_NATS_PASSWORD_FILE": file(t, "password", []byte("right-password\n"))}, []refusal{
+			return vars{"STAGE_NATS_USER": "user", "STAGE_NATS_PASSWORD_FILE": stagetest.File(t, "password", "right-password\n")}, []refusal{
 				{vars{"STAGE_NATS_USER": "user", "STAGE_NATS_PASSWORD": "wrong-password"}, []string{"Authorization Violation: check STAGE_NATS_USER and STAGE_NATS_PASSWORD"}},
 				{vars{"STAGE_NATS_USER": "nobody", "STAGE_NATS_PASSWORD": "right-password"}, []string{"check STAGE_NATS_USER and STAGE_NATS_PASSWORD"}},
 			}, []nats.Option{nats.UserInfo("user", "right-password")}
@@ -80,7 +81,7 @@ func locks() []lock {
 			return vars{"STAGE_NATS_TLS_CA": ca.file}, []refusal{
 				{vars{}, []string{"certificate signed by unknown authority: name the CA that signed the server's certificate with STAGE_NATS_TLS_CA"}},
 				{vars{"STAGE_NATS_TLS_CA": newAuthority(t).file}, []string{"with STAGE_NATS_TLS_CA"}},
-				{vars{"STAGE_NATS_TLS_CA": file(t, "none.pem", []byte("no certificate"))}, []string{"STAGE_NATS_TLS_CA"}},
+				{vars{"STAGE_NATS_TLS_CA": stagetest.File(t, "none.pem", "no certificate")}, []string{"STAGE_NATS_TLS_CA"}},
 				{vars{"STAGE_NATS_TLS_CA": ca.file, "STAGE_NATS_TLS_FIRST": "true"}, []string{"unset STAGE_NATS_TLS_FIRST"}},
 			}, []nats.Option{nats.RootCAs(ca.file)}
 		}},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/cmd/stage/cli"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
@@ -197,7 +198,7 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	s.allUsed("stage")
 	s.allUsed("setup")
 
-	rowsFile := file(t, "rows.jsonl", []byte("{\"n\":7}\n{\"n\":8}\n"))
+	rowsFile := stagetest.File(t, "rows.jsonl", []byte("{\"n\":7}\n{\"n\":8}\n"))
 	s.command("load", nil, "load", rowsFile)
 	s.command("load", nil, "load", rowsFile)
 	after := run(t, environ)
@@ -232,7 +233,7 @@ func (s *site) batch(environ vars) {
 			s.t.Errorf("%s: %q, want %s in it", subject, reply, want)
 		}
 	}
-	if out := s.command("batch", nil, "batch", file(s.t, "batch.json", []byte(`{"prompts":["three"]}`))); !strings.Contains(out, `success`) {
+	if out := s.command("batch", nil, "batch", stagetest.File(s.t, "batch.json", []byte(`{"prompts":["three"]}`))); !strings.Contains(out, `success`) {
 		s.t.Errorf("batch: %s", out)
 	}
 	stage.stop()

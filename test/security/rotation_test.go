@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -50,16 +51,16 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 		"credentials that expire": func(t *testing.T, g *guarded) {
 			t.Helper()
 			o := newOperator(t, g.opts)
-			creds := file(t, "stage.creds", o.credentials(time.Now().Add(10*time.Second)))
+			creds := stagetest.File(t, "stage.creds", o.credentials(time.Now().Add(10*time.Second)))
 			g.vars = vars{"STAGE_NATS_CREDS": creds}
-			g.admin = []nats.Option{nats.UserCredentials(file(t, "admin.creds", o.credentials(time.Time{})))}
+			g.admin = []nats.Option{nats.UserCredentials(stagetest.File(t, "admin.creds", o.credentials(time.Time{})))}
 			g.lose = func() {} // it happens by itself
 			g.says = []string{"authentication expired", "renew the credentials of the stage, STAGE_NATS_CREDS"}
 			g.mend = func() { replaceFile(t, creds, o.credentials(time.Time{})) }
 		},
 		"a token that is replaced": func(t *testing.T, g *guarded) {
 			t.Helper()
-			path := file(t, "token", []byte("old-token\n"))
+			path := stagetest.File(t, "token", "old-token\n")
 			var token atomic.Value
 			token.Store("old-token")
 			g.opts.Authorization = "old-token"
@@ -74,7 +75,7 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 		},
 		"a password that is replaced": func(t *testing.T, g *guarded) {
 			t.Helper()
-			path := file(t, "password", []byte("old-password\n"))
+			path := stagetest.File(t, "password", "old-password\n")
 			users := func(password string) []*server.User {
 				return []*server.User{{Username: "admin", Password: "admin"}, {Username: "stage", Password: password}}
 			}
@@ -101,7 +102,7 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 			first.guard(g.opts, "127.0.0.1", far, true)
 			cert, key := first.issue("stage", far)
 			newCert, newKey := second.issue("stage", far)
-			both := file(t, "both.pem", append(read(t, first.file), read(t, second.file)...))
+			both := stagetest.File(t, "both.pem", append(read(t, first.file), read(t, second.file)...))
 			g.vars = vars{"STAGE_NATS_TLS_CA": first.file, "STAGE_NATS_TLS_CERT": cert, "STAGE_NATS_TLS_KEY": key}
 			// The administrator has both authorities and, on the server that is to come, no need of a certificate of his own.
 			g.admin = []nats.Option{nats.RootCAs(both), nats.ClientCert(copyOf(t, cert), copyOf(t, key)), nats.MaxReconnects(-1)}

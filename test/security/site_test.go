@@ -291,16 +291,6 @@ func (r *rows) await(n int) {
 	}
 }
 
-// file writes a file of the test and returns its path.
-func file(t *testing.T, name string, text []byte) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // replaceFile puts another text into a file in one step, as Kubernetes and careful people do.
 func replaceFile(t *testing.T, path string, text []byte) {
 	t.Helper()
@@ -350,5 +340,5 @@ func read(t *testing.T, path string) []byte {
 
 func copyOf(t *testing.T, path string) string {
 	t.Helper()
-	return file(t, filepath.Base(path), read(t, path))
+	return stagetest.File(t, filepath.Base(path), read(t, path))
 }

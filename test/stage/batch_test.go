@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -299,7 +300,7 @@ func TestABatchOfAPausedStageIsToldWhy(t *testing.T) {
 func TestABatchCountsForTheCostCeilingAndKeepsToIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		prices := file(t, "prices.yaml", "small: {input: 1000000, output: 0}\n") // a dollar a token
+		prices := stagetest.File(t, "prices.yaml", "small: {input: 1000000, output: 0}\n") // a dollar a token
 		s := newSite(t, llmtest.Config{Latency: time.Second})
 		r := s.serving(vars{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "6"})
 		first := s.ask(`{"prompts": ["a", "b", "c", "d", "e", "f", "g", "h"], "max_parallel": 1}`)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -97,7 +98,7 @@ func linesOf(text, prefix string) string {
 func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 	for _, how := range []string{"probe", "signal"} {
 		t.Run(how, func(t *testing.T) {
-			key := file(t, "key", "sk-expired\n")
+			key := stagetest.File(t, "key", "sk-expired\n")
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 2, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {

@@ -15,10 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/gateway"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 var outageFull = flag.Bool("outage.full", false, "outages of real processes last 30 s and meet 2,000 rows of 1 s, with a pool of 64 and the default retries")
@@ -110,17 +109,8 @@ func (o *out) verify() {
 // stored serves what a process that has ended has stored there.
 func stored(t *testing.T, dir string) *site {
 	t.Helper()
-	srv, err := natsd.Start(natsd.Config{Dir: dir, NoListen: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
-	s := &site{t: t, srv: srv, logs: &logBuffer{}}
-	s.nc = s.connect()
-	if s.js, err = jetstream.New(s.nc); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	n := stagetest.OpenNATS(t, dir)
+	return &site{t: t, srv: n, nc: n.NC, js: n.JS, logs: &stagetest.Buffer{Shown: true}}
 }
 
 // checkCost holds that an outage costs no more than the calls in flight when it began, those by which the stage detects

@@ -1,7 +1,6 @@
 package stage_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,11 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -30,27 +29,9 @@ const realPatience = time.Minute
 type program struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	stderr lockedBuffer
-	stdout lockedBuffer
+	stderr stagetest.Buffer
+	stdout stagetest.Buffer
 	done   chan struct{} // closed when it has ended
-}
-
-// lockedBuffer is a buffer that may be read while a process writes into it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // runStage starts the program stage in a directory.
@@ -171,7 +152,7 @@ func writeRows(t *testing.T, n int) string {
 	for i := range n {
 		fmt.Fprintf(&text, "{\"n\":%d}\n", i+1)
 	}
-	return file(t, "rows.jsonl", text.String())
+	return stagetest.File(t, "rows.jsonl", text.String())
 }
 
 // checkRows checks that the lines are the results of the rows 1 to n, each once, in order, and all successes.

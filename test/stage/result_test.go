@@ -3,13 +3,12 @@ package stage_test
 import (
 	"encoding/json"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -30,16 +29,6 @@ func says(text, finish string) string {
 // always answers every call alike.
 func always(step llmtest.Step) llmtest.Config {
 	return llmtest.Config{Script: func(llmtest.Call) *llmtest.Step { return &step }}
-}
-
-// file writes a file of the test and returns its path.
-func file(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
@@ -76,7 +65,7 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			templateFile, lookupFile := file(t, "prompt.jinja", template), file(t, "lookup.yaml", lookup)
+			templateFile, lookupFile := stagetest.File(t, "prompt.jinja", template), stagetest.File(t, "lookup.yaml", lookup)
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				reply := says("It is \"fine\" & <good>\n", "stop")
@@ -216,7 +205,7 @@ func TestARowMayNameItsModel(t *testing.T) {
 
 func TestAReplyMustValidateOrIsAskedAgain(t *testing.T) {
 	const schema = `{"type":"object","required":["stars"],"properties":{"stars":{"type":"integer","minimum":1,"maximum":5}},"additionalProperties":false}`
-	path := file(t, "schema.json", schema)
+	path := stagetest.File(t, "schema.json", schema)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		answers := map[int][]string{

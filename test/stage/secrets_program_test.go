@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -117,7 +118,7 @@ func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 	_, environ := realLLM(t, llmtest.Config{Script: echo})
 	rec, dir := &receiver{}, t.TempDir()
 	maps.Copy(environ, vars{
-		"STAGE_LLM_API_KEY_FILE": file(t, "key", echoedKey+"\n"), "STAGE_LLM_EXTRA_BODY_FILE": file(t, "body", `{"api_key":"`+echoedMember+`"}`),
+		"STAGE_LLM_API_KEY_FILE": stagetest.File(t, "key", echoedKey+"\n"), "STAGE_LLM_EXTRA_BODY_FILE": stagetest.File(t, "body", `{"api_key":"`+echoedMember+`"}`),
 		"STAGE_LLM_EXTRA_HEADERS": `{"x-gateway-token":"` + echoedGateway + `"}`, "STAGE_NATS_URL": srv.URL(), "STAGE_NATS_TOKEN": srv.Token(),
 		"STAGE_LOG_LEVEL": "debug", "STAGE_DASHBOARD_PAYLOADS": "true", "STAGE_DEDUPE": "stored", "STAGE_JOURNAL_AFTER": "0s", "STAGE_ON_FATAL": "fail",
 		"STAGE_DEAD_LETTER_SUBJECT": "dead.letters", "STAGE_RETRY_MAX_ATTEMPTS": "2", "STAGE_RETRY_BASE_DELAY": "1ms", "STAGE_OUTAGE_HOLD": "1s",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -56,7 +57,7 @@ func TestAMissingPermissionIsNamed(t *testing.T) {
 	t.Parallel()
 	_, environ := realLLM(t, llmtest.Config{})
 	dir := t.TempDir()
-	config := file(t, "nats.conf", `authorization { users = [{user: poor, password: p, permissions: {publish: ["rows.>"], subscribe: [">"]}}] }`)
+	config := stagetest.File(t, "nats.conf", `authorization { users = [{user: poor, password: p, permissions: {publish: ["rows.>"], subscribe: [">"]}}] }`)
 	_, address := startNATS(t, dir, -1, "-c", config)
 	environ["STAGE_NATS_URL"], environ["STAGE_NATS_USER"] = address, "poor"
 	environ["STAGE_NATS_PASSWORD"] = "wrong"

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -19,8 +20,8 @@ func TestAStageThatCannotWorkSaysWhatToMend(t *testing.T) {
 	}{
 		{"template", nil, vars{"STAGE_TEMPLATE": "Row\n{{ row.n"}, []string{"STAGE_TEMPLATE", "line 2"}},
 		{"template that reads files", nil, vars{"STAGE_TEMPLATE": "{% include 'key.pem' %}"}, []string{"STAGE_TEMPLATE", "include"}},
-		{"lookup", nil, vars{"STAGE_LOOKUP_FILE": file(t, "lookup.yaml", "a: [1")}, []string{"STAGE_LOOKUP_FILE"}},
-		{"schema", nil, vars{"STAGE_RESPONSE_SCHEMA_FILE": file(t, "schema.json", `{"type": 5}`)}, []string{"STAGE_RESPONSE_SCHEMA_FILE"}},
+		{"lookup", nil, vars{"STAGE_LOOKUP_FILE": stagetest.File(t, "lookup.yaml", "a: [1")}, []string{"STAGE_LOOKUP_FILE"}},
+		{"schema", nil, vars{"STAGE_RESPONSE_SCHEMA_FILE": stagetest.File(t, "schema.json", `{"type": 5}`)}, []string{"STAGE_RESPONSE_SCHEMA_FILE"}},
 		{"missing streams", nil, vars{"STAGE_CREATE_STREAMS": "false"}, []string{
 			"STAGE_INPUT_STREAM: stream ROWS does not exist", "STAGE_RESULT_STREAM: stream RESULTS does not exist",
 			"STAGE_AUDIT_STREAM: stream AUDIT does not exist", "STAGE_CREATE_STREAMS=true",

@@ -4,9 +4,7 @@
 package stage_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,7 +19,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/cmd/stage/cli"
-	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -68,14 +65,14 @@ type vars map[string]string
 // site is one NATS server and one LLM, and the replicas of a stage that run against them, all in one bubble.
 type site struct {
 	t    *testing.T
-	srv  *natsd.Server
+	srv  *stagetest.NATS
 	nc   *nats.Conn
 	js   jetstream.JetStream
 	llm  *llmtest.Server
 	pipe *llmtest.PipeListener
 	open sync.Map // connections to the LLM: net.Conn
 	tap  *tap
-	logs *logBuffer
+	logs *stagetest.Buffer
 	runs int // replicas so far
 	// crashed says that a replica was killed.
 	crashed bool
@@ -84,20 +81,9 @@ type site struct {
 // newSite starts the servers. It must be called inside the bubble.
 func newSite(t *testing.T, behaviour llmtest.Config) *site {
 	t.Helper()
-	s := &site{t: t, logs: &logBuffer{}}
+	n := stagetest.StartNATS(t)
+	s := &site{t: t, srv: n, nc: n.NC, js: n.JS, logs: &stagetest.Buffer{Shown: true}}
 	var err error
-	if s.srv, err = natsd.Start(natsd.Config{Dir: stagetest.Dir(t), NoListen: true}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.srv.Stop)
-	s.nc = s.connect()
-	if s.js, err = jetstream.New(s.nc); err != nil {
-		t.Fatal(err)
-	}
-	// A new server leaves one of two first requests that come at the same time without an answer, once in a hundred times.
-	if _, err := s.js.AccountInfo(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	if s.llm, err = llmtest.New(behaviour); err != nil {
 		t.Fatal(err)
 	}
@@ -132,16 +118,6 @@ func (s *site) cutLLM() {
 		_ = conn.(net.Conn).Close()
 		return true
 	})
-}
-
-func (s *site) connect() *nats.Conn {
-	s.t.Helper()
-	nc, err := s.srv.Connect()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(nc.Close)
-	return nc
 }
 
 // config loads the configuration as the program does, from variables.
@@ -184,7 +160,7 @@ func (s *site) startWith(changes vars, adapt func(*deps)) *replica {
 	cfg := s.config(changes)
 	s.runs++
 	pages := llmtest.NewPipeListener()
-	r := &replica{site: s, t: s.t, nc: s.connect(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
+	r := &replica{site: s, t: s.t, nc: s.srv.Connect(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
 	transport := &http.Transport{DialContext: pages.DialContext, DisableKeepAlives: true}
 	r.client = &http.Client{Transport: transport}
 	d := deps{
@@ -260,27 +236,6 @@ func (r *replica) get(path string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// logBuffer keeps what the replicas log, and shows it with -v.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if testing.Verbose() {
-		_, _ = os.Stderr.Write(p)
-	}
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // until waits in virtual time until what is true; it looks less often the longer that takes.
 func (s *site) until(what string, is func() bool) {
 	s.t.Helper()
@@ -349,57 +304,15 @@ func (s *site) await(n int) {
 // stored is how many results there are.
 func (s *site) stored() int {
 	s.t.Helper()
-	const subject = "results.stage.0.rows"
-	stream, err := s.js.Stream(s.t.Context(), "RESULTS")
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return 0
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	info, err := stream.Info(s.t.Context(), jetstream.WithSubjectFilter(subject))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return int(info.State.Subjects[subject])
+	return stagetest.Stored(s.t, s.js, "RESULTS", "results.stage.0.rows")
 }
 
-// message is one stored message.
-type message struct {
-	Stream  string
-	Subject string
-	Seq     uint64
-	Time    time.Time
-	Header  nats.Header
-	Body    []byte
-}
+type message = stagetest.Message
 
 // read returns the messages of a stream that match a filter, in their order.
 func (s *site) read(stream, filter string) []message {
 	s.t.Helper()
-	c, err := s.js.OrderedConsumer(s.t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	var all []message
-	for {
-		batch, err := c.FetchNoWait(1000)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		n := 0
-		for m := range batch.Messages() {
-			md, err := m.Metadata()
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			all = append(all, message{stream, m.Subject(), md.Sequence.Stream, md.Timestamp, m.Headers(), m.Data()})
-			n++
-		}
-		if n == 0 {
-			return all
-		}
-	}
+	return stagetest.Read(s.t, s.js, stream, filter)
 }
 
 // streamNames lists the streams of the site.

@@ -1,0 +1,115 @@
+package stagetest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// NATS is a server inside the process, which listens on no socket, and a client of it.
+type NATS struct {
+	T      *testing.T
+	Server *natsd.Server
+	Dir    string // of its store
+	NC     *nats.Conn
+	JS     jetstream.JetStream
+}
+
+// StartNATS starts a server that ends with the test, on an empty store, which may be in memory ([Dir]).
+func StartNATS(t *testing.T) *NATS {
+	t.Helper()
+	return OpenNATS(t, Dir(t))
+}
+
+// OpenNATS is [StartNATS] on a store that is there.
+func OpenNATS(t *testing.T, dir string) *NATS {
+	t.Helper()
+	n := &NATS{T: t, Dir: dir}
+	var err error
+	if n.Server, err = natsd.Start(natsd.Config{Dir: n.Dir, NoListen: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Server.Stop)
+	n.NC = n.Connect()
+	if n.JS, err = jetstream.New(n.NC); err != nil {
+		t.Fatal(err)
+	}
+	// A new server leaves one of two first requests that come at the same time without an answer, once in a hundred times.
+	if _, err := n.JS.AccountInfo(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Connect returns another connection, which ends with the test.
+func (n *NATS) Connect() *nats.Conn {
+	n.T.Helper()
+	nc, err := n.Server.Connect()
+	if err != nil {
+		n.T.Fatal(err)
+	}
+	n.T.Cleanup(nc.Close)
+	return nc
+}
+
+// Message is one stored message.
+type Message struct {
+	Stream  string
+	Subject string
+	Seq     uint64
+	Time    time.Time
+	Header  nats.Header
+	Body    []byte
+}
+
+// Read returns the messages of a stream that match a filter, in their order.
+func Read(tb testing.TB, js jetstream.JetStream, stream, filter string) []Message {
+	tb.Helper()
+	c, err := js.OrderedConsumer(tb.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var all []Message
+	for {
+		batch, err := c.FetchNoWait(1000)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		n := 0
+		for m := range batch.Messages() {
+			md, err := m.Metadata()
+			if err != nil {
+				tb.Fatal(err)
+			}
+			all = append(all, Message{stream, m.Subject(), md.Sequence.Stream, md.Timestamp, m.Headers(), m.Data()})
+			n++
+		}
+		if n == 0 {
+			return all
+		}
+	}
+}
+
+// Stored is how many messages of a stream match a filter; 0 while there is no such stream.
+func Stored(tb testing.TB, js jetstream.JetStream, stream, filter string) (sum int) {
+	tb.Helper()
+	s, err := js.Stream(tb.Context(), stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	info, err := s.Info(tb.Context(), jetstream.WithSubjectFilter(filter))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, n := range info.State.Subjects {
+		sum += int(n) //nolint:gosec // few
+	}
+	return sum
+}
