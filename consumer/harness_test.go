@@ -29,9 +29,11 @@ import (
 // those of another in it: two collections empty it.
 func virtual(t *testing.T, f func(*testing.T)) {
 	t.Helper()
+	defer func() { // also after a failure
+		runtime.GC()
+		runtime.GC()
+	}()
 	synctest.Test(t, f)
-	runtime.GC()
-	runtime.GC()
 }
 
 // bench is one embedded server and what runs against it. The server may be stopped and started again on its store.

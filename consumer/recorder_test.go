@@ -314,6 +314,52 @@ func TestEventsOutliveTheirGroups(t *testing.T) {
 	}
 }
 
+// connectBy connects over a link that the test can break.
+func (b *bench) connectBy(l *link) *nats.Conn {
+	b.t.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		nc.Close()
+		time.Sleep(time.Second) // what was in flight arrives, and the link's goroutines end
+	})
+	return nc
+}
+
+// The answers to all that is in flight are lost with the connection. Later events wait for them.
+func TestLostAnswersAreNotWaitedForAfterAReconnect(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		setup func(*bench)
+	}{{"fast batches", func(*bench) {}}, {"atomic batches", allow(true)}, {"single messages", allow(false)}} {
+		t.Run(c.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				c.setup(b)
+				l := newLink(b.InProcessConn, time.Millisecond)
+				r := b.record(b.connectBy(l), 60, nil)
+				time.Sleep(time.Second)
+				l.set(func() { l.deaf = true })
+				r.events(30)
+				time.Sleep(50 * time.Millisecond) // they are stored
+				l.set(func() { l.lose(); l.deaf = false })
+				time.Sleep(100 * time.Millisecond) // connected again
+				r.events(30)
+				time.Sleep(time.Second)
+				if n := r.Pending(); n != 0 {
+					t.Errorf("%d events are not stored 1 s after the reconnect", n)
+				}
+				if problem := r.Problem(); problem != "" {
+					t.Errorf("a reconnect is reported as a problem: %s", problem)
+				}
+				r.check(t)
+			})
+		})
+	}
+}
+
 // The connection breaks in the middle of groups, with what is on its way; answers get lost in others.
 func TestEventsOutliveTheirConnection(t *testing.T) {
 	for _, c := range []struct {
@@ -330,15 +376,7 @@ func TestEventsOutliveTheirConnection(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := newBench(t)
 				l := newLink(b.InProcessConn, time.Millisecond)
-				nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					nc.Close()
-					time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end
-				})
-				r := b.record(nc, 10_000, nil)
+				r := b.record(b.connectBy(l), 10_000, nil)
 				time.Sleep(time.Second)
 				rng := rand.New(rand.NewPCG(1, 2))
 				for range 20 {

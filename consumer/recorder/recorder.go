@@ -31,8 +31,9 @@ const (
 	// refusedBackoff is the wait before an event that the server refused is sent again.
 	refusedBackoff = 500 * time.Millisecond
 	scanEvery      = 250 * time.Millisecond
-	// hurryAfter is how long the end of a process waits for an answer before it sends the event again. Answers get lost
-	// with their connection: a reconnect brings back the subscription, not what was on its way to it.
+	// hurryAfter is how long an answer is waited for after a reconnect, and at the end of a process, before the event is
+	// sent again. Answers get lost with their connection: a reconnect brings back the subscription, not what was on its way
+	// to it.
 	hurryAfter = 300 * time.Millisecond
 	// warnEvery is the shortest time between two warnings that events are not stored: each event that waits would
 	// else give one at each attempt.
@@ -103,6 +104,9 @@ type Recorder struct {
 	troubled  int                // events that were refused or got no answer, and are not stored yet
 	warned    time.Time          // of the last warning; zero: none since all was well
 	pace      pace
+
+	reconnects uint64    // of the connection, as far as noticed
+	lost       time.Time // when the last of them was noticed: earlier answers are lost; zero: those events were sent again
 
 	// How events go together, see send.go.
 	takes    groups    // what the stream takes
@@ -190,6 +194,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			return nil
 		case now := <-tick.C:
 			r.mu.Lock()
+			r.reconnected(now)
 			r.overdue(now)
 			r.flush(now)
 			r.mu.Unlock()
@@ -223,12 +228,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 			return fmt.Errorf("audit: %d events not stored, of them %d dropped for want of room: %w", n+dropped, dropped, context.Cause(ctx))
 		case now := <-hurry.C:
 			r.mu.Lock()
-			for _, rec := range r.sent {
-				r.send(rec, now)
-			}
-			if g := r.group; g != nil && now.Sub(g.sent) >= hurryAfter {
-				r.split(now)
-			}
+			r.sendAgain(now.Add(-hurryAfter), now)
 			r.mu.Unlock()
 		case <-tick.C:
 		}
@@ -425,6 +425,36 @@ func (r *Recorder) recovered(rec *record) {
 	if r.troubled--; r.troubled == 0 {
 		r.problem, r.warned = "", time.Time{}
 		r.cfg.Logger.Info("audit events are stored again")
+	}
+}
+
+// reconnected sends again what was sent before a reconnect. Its answers may be lost, and a lost answer holds back all
+// later events, and with them their rows' journal entries, if it is that of a group, or one of inFlightMin:
+//
+//	the server stores eight events; the connection breaks before it acknowledges them; new rows are answered after the
+//	reconnect, and nothing of theirs is stored until ackTimeout has passed; the process is killed before: all these rows
+//	are paid for again.
+//
+// The lock is held.
+func (r *Recorder) reconnected(now time.Time) {
+	if n := r.nc.Stats().Reconnects; n != r.reconnects {
+		r.reconnects, r.lost = n, now
+	}
+	if !r.lost.IsZero() && now.Sub(r.lost) >= hurryAfter && r.nc.IsConnected() {
+		r.sendAgain(r.lost, now)
+		r.lost = time.Time{}
+	}
+}
+
+// sendAgain sends again, one by one, what was sent by then and got no answer. The lock is held.
+func (r *Recorder) sendAgain(by, now time.Time) {
+	for _, rec := range r.sent {
+		if !rec.refused && !rec.due.After(by.Add(ackTimeout)) {
+			r.send(rec, now)
+		}
+	}
+	if g := r.group; g != nil && !g.sent.After(by) {
+		r.split(now)
 	}
 }
 
