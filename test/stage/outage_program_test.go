@@ -204,10 +204,13 @@ func TestAStopInAnOutageIsClean(t *testing.T) {
 			p.ends(130)
 			o.verify()
 			o.set(gateway.Open)
-			before := o.llm.Stats().Answered
 			o.complete(o.process())
-			if again := int(o.llm.Stats().Answered) - o.rows; again > 0 {
-				t.Errorf("%d of %d rows were paid twice, %d of them before the stop", again, o.rows, before)
+			cut := 0
+			if trouble == gateway.Refused {
+				cut = o.pool // replies in flight when the connections are cut are lost
+			}
+			if again := int(o.llm.Stats().Answered) - o.rows; again > cut {
+				t.Errorf("%d of %d rows were paid twice, want at most %d", again, o.rows, cut)
 			}
 		})
 	}
