@@ -250,26 +250,34 @@ func (r *roster) standsBy(id string, partition int) bool {
 	return p != nil && !p.leaving && p.standby[partition]
 }
 
-// attended reports whether somebody serves a partition, or waits for it.
-func (r *roster) attended(partition int) bool {
+// attended reports whether somebody serves a partition, or waits for it and may be relied on.
+func (r *roster) attended(partition int, now time.Time) bool {
 	if r.places[partition].holder != "" || r.places[partition].standby {
 		return true
 	}
 	for id := range r.peers {
-		if r.standsBy(id, partition) {
+		if r.standsBy(id, partition) && !r.hasFailed(id, now) {
 			return true
 		}
 	}
 	return false
 }
 
+// hasFailed reports whether a peer stood by for a partition lately and did not take it:
+//
+//	A releases a partition to B. No row waits when A looks at it, so A relies on B. Rows come; B takes none of them, and
+//	nobody notices until A checks that partition again in its turn, which takes 3 s for each one that it does not serve.
+func (r *roster) hasFailed(id string, now time.Time) bool {
+	return slices.ContainsFunc(r.places, func(pl place) bool { return pl.failed == id && now.Sub(pl.failedAt) < returnForget })
+}
+
 // lookAt returns when the consumer of a partition that this replica does not serve should be looked at; zero: not
 // before something changes. A partition that has been released is looked at once though somebody says that it waits
 // for it.
-func (r *roster) lookAt(partition int) time.Time {
+func (r *roster) lookAt(partition int, now time.Time) time.Time {
 	pl := &r.places[partition]
 	released := pl.holder == "" && pl.looked.Before(pl.changed)
-	if !pl.look && !released && !r.contested(partition) && pl.waitsSince.IsZero() && r.attended(partition) {
+	if !pl.look && !released && !r.contested(partition) && pl.waitsSince.IsZero() && r.attended(partition, now) {
 		return time.Time{}
 	}
 	last := pl.looked

@@ -123,7 +123,7 @@ func (c *crew) act(i, p int, serve bool) {
 		r.own(p, HeldRightly)
 	default:
 		pl.standby = serve
-		if at := r.lookAt(p); !serve && !at.IsZero() && !at.After(c.now) {
+		if at := r.lookAt(p, c.now); !serve && !at.IsZero() && !at.After(c.now) {
 			seen := Sight{Pinned: c.owner[p] >= 0, Rows: true}
 			if seen.Log = !seen.Pinned || r.disputed(p); seen.Log && c.last[p] >= 0 {
 				seen.Owner = c.names[c.last[p]] + ".term"
@@ -247,4 +247,45 @@ func TestWhoDoesNotServeCostsItsOwnShareOnly(t *testing.T) {
 			t.Fatalf("in a minute %d partitions moved %d times, want at most the %d of who does not take what it is given: %v", moved, total, most, c.kinds)
 		}
 	})
+}
+
+// Rows may come after the look that follows a release: a replica that has failed to take a partition is not relied on.
+func TestAReplicaThatHasFailedIsNotReliedOn(t *testing.T) {
+	now := time.Unix(1, 0)
+	r := newRoster("b", 2, now)
+	for p := range r.places {
+		r.own(p, HeldRightly)
+	}
+	release := func() (p int) {
+		r.hear(announcement{ID: "a", Partitions: 2, Standby: []int{0, 1}}, now)
+		if p = slices.Index(r.serve(now), false); p < 0 {
+			t.Fatal("no partition is released to a standby")
+		}
+		r.own(p, NotHeld)
+		r.serve(now)
+		now = now.Add(neglectLook)
+		r.saw(p, Sight{}, now) // no row waits
+		return p
+	}
+	p := release()
+	if at := r.lookAt(p, now); !at.IsZero() {
+		t.Errorf("a partition that a standby should take is looked at again after %v", at.Sub(now))
+	}
+	for range 6 { // rows come, and the standby does not take them
+		now = now.Add(neglectLook)
+		r.saw(p, Sight{Rows: true}, now)
+	}
+	if !r.serve(now)[p] {
+		t.Fatal("a partition that nobody serves is not taken over")
+	}
+	r.own(p, HeldRightly)
+	now = now.Add(returnMost)
+	p = release()
+	if at := r.lookAt(p, now); at.IsZero() || at.Sub(now) > neglectLook {
+		t.Errorf("a partition released to a replica that has failed is looked at again at %v, want within %v", at, neglectLook)
+	}
+	now = now.Add(returnForget)
+	if at := r.lookAt(p, now); !at.IsZero() {
+		t.Error("a failure is never forgotten")
+	}
 }

@@ -226,7 +226,7 @@ func (s *Spread) decide(now time.Time) {
 	}
 	gone := s.roster.forget(now)
 	for p, serve := range s.roster.serve(now) {
-		look := s.roster.lookAt(p)
+		look := s.roster.lookAt(p, now)
 		if serve != s.serves[p] || !look.Equal(s.looks[p]) || gone {
 			s.serves[p], s.looks[p] = serve, look
 			s.wake(p)
@@ -268,7 +268,7 @@ func (s *Spread) LookAt(partition int) time.Time {
 	if s.listening {
 		return time.Time{}
 	}
-	return s.roster.lookAt(partition)
+	return s.roster.lookAt(partition, time.Now())
 }
 
 // Disputed reports whether that look should read the log, too.
