@@ -6,11 +6,11 @@ import (
 
 // node is a part of a template: text, an output or a block.
 type node interface {
-	// render writes what the node renders to, or sets what it sets.
+	// render writes the node's text, or sets its names.
 	render(r *rendering) error
 }
 
-// renderAll renders nodes one after the other.
+// renderAll renders nodes in order.
 func renderAll(r *rendering, nodes []node) error {
 	for _, n := range nodes {
 		if err := n.render(r); err != nil {
@@ -27,13 +27,15 @@ type textNode struct {
 
 func (n *textNode) render(r *rendering) error { return at(n.line, r.write(n.text)) }
 
+// outputNode writes a value: of {{ … }}, or of a filter block.
 type outputNode struct {
-	value expr
 	line  int
+	value expr
+	nodes []node // as in [rendering.captured]
 }
 
 func (n *outputNode) render(r *rendering) error {
-	v, err := n.value.eval(r)
+	v, err := r.captured(n.value, n.nodes)
 	if err != nil {
 		return err
 	}
@@ -45,13 +47,10 @@ func (n *outputNode) render(r *rendering) error {
 }
 
 // block reads the block whose tag begins here; around is the enclosing one.
-func (p *parser) block(around *opened) (n node, err error) {
-	name, err := p.expectName("the name of a block")
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) block(around *opened) node {
+	name := p.expectName("the name of a block")
 	if p.blocks++; p.blocks > maxBlocks {
-		return nil, p.failf(name.line, "more than %d nested blocks", maxBlocks)
+		p.failf(name.line, "more than %d nested blocks", maxBlocks)
 	}
 	defer func() { p.blocks-- }()
 	switch name.text {
@@ -64,28 +63,31 @@ func (p *parser) block(around *opened) (n node, err error) {
 	case "with":
 		return p.withBlock(name.line)
 	case "filter":
-		return p.filterBlock(name.line)
+		n := &outputNode{line: name.line}
+		n.value, n.nodes = p.captured("filter", name.line, p.oneFilter(heldExpr{}))
+		return n
 	case "elif", "else", "endif", "endfor", "endset", "endwith", "endfilter", "endraw":
 		if around == nil {
-			return nil, p.failf(name.line, "%q does not belong to an open block", name.text)
+			p.failf(name.line, "%q does not belong to an open block", name.text)
+		} else {
+			p.failf(name.line, "%q does not belong to the open block %q of line %d", name.text, around.name, around.line)
 		}
-		return nil, p.failf(name.line, "%q does not belong to the open block %q of line %d", name.text, around.name, around.line)
 	case "raw":
-		return nil, p.unexpected("the end of the tag")
+		p.unexpected("the end of the tag")
+	default:
+		p.failf(name.line, "the block %q is not available; there are if, for, set, with, filter and raw", name.text)
 	}
-	return nil, p.failf(name.line, "the block %q is not available; there are if, for, set, with, filter and raw", name.text)
+	return nil
 }
 
 // rest reads the body of a block and the tag that ends it, whose name it returns.
-func (p *parser) rest(name string, line int, ends ...string) ([]node, string, error) {
-	if err := p.tagEnd(); err != nil {
-		return nil, "", err
+func (p *parser) rest(name string, line int, ends ...string) ([]node, string) {
+	p.tagEnd()
+	nodes, end := p.body(&opened{name, line, ends})
+	if end != "elif" {
+		p.tagEnd()
 	}
-	nodes, end, err := p.body(&opened{name, line, ends})
-	if err == nil && end != "elif" {
-		err = p.tagEnd()
-	}
-	return nodes, end, err
+	return nodes, end
 }
 
 // ifNode renders the nodes of the first branch whose condition is true.
@@ -97,37 +99,26 @@ type branch struct {
 	line      int
 }
 
-func (p *parser) ifBlock(line int) (node, error) {
+func (p *parser) ifBlock(line int) node {
 	n := &ifNode{}
 	for end := "elif"; end == "elif"; {
-		b := branch{line: p.present().line}
-		var err error
-		if b.condition, err = p.tuple(false); err != nil {
-			return nil, err
-		}
-		if b.nodes, end, err = p.rest("if", line, "elif", "else", "endif"); err != nil {
-			return nil, err
-		}
+		b := branch{line: p.present().line, condition: p.tuple(false)}
+		b.nodes, end = p.rest("if", line, "elif", "else", "endif")
 		n.branches = append(n.branches, b)
 		if end == "else" {
 			b := branch{condition: &constExpr{true}, line: line}
-			if b.nodes, _, err = p.rest("if", line, "endif"); err != nil {
-				return nil, err
-			}
+			b.nodes, _ = p.rest("if", line, "endif")
 			n.branches = append(n.branches, b)
 		}
 	}
-	return n, nil
+	return n
 }
 
 func (n *ifNode) render(r *rendering) error {
 	for i := range n.branches {
 		b := &n.branches[i]
 		v, err := b.condition.eval(r)
-		if err == nil {
-			err = at(b.line, r.Spend(value.StepCost))
-		}
-		if err != nil {
+		if v, err = r.step(b.line, v, err); err != nil {
 			return err
 		}
 		if value.Truthy(v) {
@@ -147,35 +138,25 @@ type forNode struct {
 	otherwise []node
 }
 
-func (p *parser) forBlock(line int) (node, error) {
-	n := &forNode{line: line}
-	var err error
-	if n.target, err = p.target(false); err != nil {
-		return nil, err
-	}
-	if err := p.expect("in"); err != nil {
-		return nil, err
-	}
-	if n.items, err = p.tuple(false, "recursive"); err != nil {
-		return nil, err
-	}
+func (p *parser) forBlock(line int) node {
+	n := &forNode{line: line, target: p.target(false)}
+	p.expect("in")
+	n.items = p.tuple(false, "recursive")
 	p.sets(n.target)
 	if p.skip("if") { // in which loop is the enclosing one
-		if n.test, err = p.expression(true); err != nil {
-			return nil, err
-		}
+		n.test = p.expression(true)
 	}
 	if p.present().is("recursive") {
-		return nil, p.failf(line, "recursive loops are not available")
+		p.failf(line, "recursive loops are not available")
 	}
 	p.loops++
 	var end string
-	n.nodes, end, err = p.rest("for", line, "else", "endfor")
+	n.nodes, end = p.rest("for", line, "else", "endfor")
 	p.loops--
-	if err == nil && end == "else" {
-		n.otherwise, _, err = p.rest("for", line, "endfor")
+	if end == "else" {
+		n.otherwise, _ = p.rest("for", line, "endfor")
 	}
-	return n, err
+	return n
 }
 
 func (n *forNode) render(r *rendering) error {
@@ -189,20 +170,28 @@ func (n *forNode) render(r *rendering) error {
 	}
 	l := &value.Loop{Items: items}
 	for i, item := range items {
-		if err := r.Spend(value.TurnCost); err != nil {
-			return at(n.line, err)
-		}
 		l.Index = i
-		r.clear()
-		r.set(loopNumber, l)
-		if err := n.target.set(r, item); err != nil {
-			return at(n.line, err)
+		err := n.turn(r, item, l)
+		if err == nil {
+			err = renderAll(r, n.nodes)
 		}
-		if err := renderAll(r, n.nodes); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// turn sets the names of one turn of the loop: those for the item and, unless l is nil, loop.
+func (n *forNode) turn(r *rendering, item any, l *value.Loop) error {
+	if err := r.Spend(value.TurnCost); err != nil {
+		return at(n.line, err)
+	}
+	r.clear()
+	if l != nil {
+		r.set(loopNumber, l)
+	}
+	return at(n.line, n.target.set(r, item))
 }
 
 // turns returns the items to loop over: all that pass the test.
@@ -221,12 +210,8 @@ func (n *forNode) turns(r *rendering) ([]any, error) {
 	defer r.close(r.open())
 	passed := []any{}
 	for _, item := range items {
-		if err := r.Spend(value.TurnCost); err != nil {
-			return nil, at(n.line, err)
-		}
-		r.clear()
-		if err := n.target.set(r, item); err != nil {
-			return nil, at(n.line, err)
+		if err := n.turn(r, item, nil); err != nil {
+			return nil, err
 		}
 		ok, err := n.test.eval(r)
 		if err != nil {
@@ -239,81 +224,40 @@ func (n *forNode) turns(r *rendering) ([]any, error) {
 	return passed, nil
 }
 
-// setNode sets names or members of namespaces.
+// setNode sets names or members of namespaces to a value.
 type setNode struct {
 	line   int
 	target *target
 	value  expr
-	nodes  []node // whose text value filters; nil: it has none
+	nodes  []node // as in [rendering.captured]
 }
 
-func (p *parser) setBlock(line int) (node, error) {
-	n := &setNode{line: line}
-	var err error
-	if n.target, err = p.target(true); err != nil {
-		return nil, err
-	}
+func (p *parser) setBlock(line int) node {
+	n := &setNode{line: line, target: p.target(true)}
 	p.sets(n.target)
 	p.readMembers(n.target)
 	if p.skip("=") {
-		if n.value, err = p.tuple(true); err != nil {
-			return nil, err
-		}
-		return n, p.tagEnd()
+		n.value = p.tuple(true)
+		p.tagEnd()
+	} else {
+		n.value, n.nodes = p.captured("set", line, heldExpr{})
 	}
-	n.value, n.nodes, err = p.captured("set", line, p.filters)
-	return n, err
+	return n
 }
 
 func (n *setNode) render(r *rendering) error {
 	v, err := r.captured(n.value, n.nodes)
-	if err == nil {
-		err = at(n.line, r.Spend(value.StepCost))
-	}
-	if err != nil {
+	if v, err = r.step(n.line, v, err); err != nil {
 		return err
 	}
 	return at(n.line, n.target.set(r, v))
 }
 
 // captured reads the filters of a block, its body and its end. The expression returned filters the text of the body.
-func (p *parser) captured(name string, line int, filters func(expr) (expr, error)) (expr, []node, error) {
-	x, err := filters(heldExpr{})
-	if err != nil {
-		return nil, nil, err
-	}
-	nodes, _, err := p.rest(name, line, "end"+name)
-	return x, append([]node{}, nodes...), err
-}
-
-// filterNode writes the filtered text of nodes.
-type filterNode struct {
-	line  int
-	value expr
-	nodes []node
-}
-
-func (p *parser) filterBlock(line int) (node, error) {
-	x, nodes, err := p.captured("filter", line, func(of expr) (expr, error) {
-		of, err := p.oneFilter(of)
-		if err != nil {
-			return nil, err
-		}
-		return p.filters(of)
-	})
-	return &filterNode{line, x, nodes}, err
-}
-
-func (n *filterNode) render(r *rendering) error {
-	v, err := r.captured(n.value, n.nodes)
-	if err != nil {
-		return err
-	}
-	text, err := r.Text(v)
-	if err != nil {
-		return at(n.line, err)
-	}
-	return at(n.line, r.write(text))
+func (p *parser) captured(name string, line int, text expr) (expr, []node) {
+	x := p.filters(text)
+	nodes, _ := p.rest(name, line, "end"+name)
+	return x, append([]node{}, nodes...)
 }
 
 // withNode sets names for the nodes in it.
@@ -324,28 +268,18 @@ type withNode struct {
 	nodes   []node
 }
 
-func (p *parser) withBlock(line int) (node, error) {
+func (p *parser) withBlock(line int) node {
 	n := &withNode{line: line}
 	for more := p.present().kind != endToken; more; more = p.skip(",") {
-		t, err := p.target(false)
-		if err != nil {
-			return nil, err
-		}
-		if err := p.expect("="); err != nil {
-			return nil, err
-		}
-		x, err := p.expression(true)
-		if err != nil {
-			return nil, err
-		}
-		n.targets, n.values = append(n.targets, t), append(n.values, x)
+		n.targets = append(n.targets, p.target(false))
+		p.expect("=")
+		n.values = append(n.values, p.expression(true))
 	}
 	for _, t := range n.targets {
 		p.sets(t)
 	}
-	var err error
-	n.nodes, _, err = p.rest("with", line, "endwith")
-	return n, err
+	n.nodes, _ = p.rest("with", line, "endwith")
+	return n
 }
 
 func (n *withNode) render(r *rendering) error {

@@ -1,7 +1,6 @@
 package template
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -9,114 +8,107 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// arguments are what a call has between its brackets.
+// arguments are those of a call.
 type arguments struct {
-	line       int // of what is called
+	line       int // of the name that is called
 	positional []expr
 	named      map[string]expr
 }
 
 // arguments reads the arguments of what is called at line, if it has any.
-func (p *parser) arguments(line int) (a arguments, err error) {
-	a = arguments{line: line, named: map[string]expr{}}
-	if !p.skip("(") {
-		return a, nil
+func (p *parser) arguments(line int) arguments {
+	a := arguments{line: line, named: map[string]expr{}}
+	if p.skip("(") {
+		p.list(")", func() []expr { return p.argument(&a) })
 	}
-	_, err = p.list(")", func() ([]expr, error) { return p.argument(&a) })
-	return a, err
+	return a
 }
 
 // argument reads one argument into a.
-func (p *parser) argument(a *arguments) (one []expr, err error) {
+func (p *parser) argument(a *arguments) []expr {
 	t := p.present()
 	if t.is("*") || t.is("**") {
-		return nil, p.failf(t.line, "%s before an argument is not available", t.text)
+		p.failf(t.line, "%s before an argument is not available", t.text)
 	}
 	name := ""
 	if t.kind == nameToken && p.tokens[1].is("=") {
 		name = t.text
 		p.tokens = p.tokens[2:]
 	}
-	x, err := p.expression(true)
+	x := p.expression(true)
 	_, again := a.named[name]
 	switch {
-	case err != nil:
-		return nil, err
 	case again:
-		return nil, p.failf(t.line, "the argument %s is given twice", name)
+		p.failf(t.line, "the argument %s is given twice", name)
 	case name != "":
 		a.named[name] = x
 	case len(a.named) > 0:
-		return nil, p.failf(t.line, "positional arguments must come first")
+		p.failf(t.line, "positional arguments must come first")
 	default:
 		a.positional = append(a.positional, x)
 	}
-	return []expr{x}, nil
+	return []expr{x}
 }
 
 // first removes the first argument and returns the string that it must be.
-func (a *arguments) first(name string) (string, error) {
+func (p *parser) first(a *arguments, name string) string {
 	if len(a.positional) == 0 {
-		return "", a.failf("%s: an argument is missing", name)
+		p.failf(a.line, "%s: an argument is missing", name)
+		return ""
 	}
 	c, _ := a.positional[0].(*constExpr)
 	if c != nil {
 		if s, ok := c.value.(string); ok {
 			a.positional = a.positional[1:]
-			return s, nil
+			return s
 		}
 	}
-	return "", a.failf("%s: the first arguments must be string literals", name)
+	p.failf(a.line, "%s: the first arguments must be string literals", name)
+	return ""
 }
 
-func (a *arguments) failf(format string, args ...any) error {
-	return &fault{line: a.line, err: fmt.Errorf(format, args...)}
+// invoke reads the arguments of the name in table, and returns its call with the value of.
+func (p *parser) invoke(kind string, name *token, table map[string]value.Callable, of expr) expr {
+	return p.call(kind, name.text, table, of, p.arguments(name.line))
 }
 
-// invokeNext reads the arguments of what is called name in table, and returns the call of it for the value of.
-func (p *parser) invokeNext(kind string, name *token, table map[string]value.Callable, of expr) (expr, error) {
-	a, err := p.arguments(name.line)
-	if err != nil {
-		return nil, err
-	}
-	return invoke(kind, name.text, table, of, a)
-}
-
-// invoke returns the call of name in table for the value of.
-func invoke(kind, name string, table map[string]value.Callable, of expr, a arguments) (expr, error) {
+// call returns the call of name in table with the value of.
+func (p *parser) call(kind, name string, table map[string]value.Callable, of expr, a arguments) expr {
 	f, ok := table[name]
 	if !ok {
-		if instead := notAvailable[kind+" "+name]; instead != "" {
-			return nil, a.failf("the %s %s is not available; %s", kind, name, instead)
+		instead := notAvailable[kind+" "+name]
+		if instead == "" {
+			instead = "there are " + strings.Join(slices.Sorted(maps.Keys(table)), ", ")
 		}
-		return nil, a.failf("the %s %s is not available; there are %s", kind, name, strings.Join(slices.Sorted(maps.Keys(table)), ", "))
+		p.failf(a.line, "the %s %s is not available; %s", kind, name, instead)
+		return nil
 	}
-	call := &callExpr{name: name, op: f.Op, of: of, undefined: f.Undefined, line: a.line}
-	var err error
+	x := &callExpr{name: name, op: f.Op, of: of, undefined: f.Undefined, line: a.line}
 	switch {
 	case f.Named:
-		err = call.takeNamed(a)
-	case f.Free:
-		call.takeFree(a)
+		p.takeNamed(x, a)
+	case f.Free: // the positional ones, followed by the named ones as a mapping
+		x.args = append(a.positional, &callExpr{op: value.Dict, args: a.pairs(), line: a.line})
 	default:
-		err = call.take(strings.Fields(f.Params), a)
+		p.take(x, strings.Fields(f.Params), a)
 	}
-	return call, err
+	return x
 }
 
-// take puts the arguments in their places among params.
-func (x *callExpr) take(params []string, a arguments) error {
+// take puts the arguments of x in the order of params.
+func (p *parser) take(x *callExpr, params []string, a arguments) {
 	if len(a.positional) > len(params) {
-		return a.failf("%s: %d arguments, at most %d are allowed", x.name, len(a.positional), len(params))
+		p.failf(a.line, "%s: %d arguments, at most %d are allowed", x.name, len(a.positional), len(params))
+		return
 	}
 	used := 0
 	x.args = make([]expr, len(params))
-	for i, p := range params {
-		p, optional := strings.CutSuffix(p, "?")
-		named, byName := a.named[p]
+	for i, param := range params {
+		param, optional := strings.CutSuffix(param, "?")
+		named, byName := a.named[param]
 		switch {
 		case i < len(a.positional) && byName:
-			return a.failf("%s: the argument %s is given twice", x.name, p)
+			p.failf(a.line, "%s: the argument %s is given twice", x.name, param)
 		case i < len(a.positional):
 			x.args[i] = a.positional[i]
 		case byName:
@@ -125,25 +117,23 @@ func (x *callExpr) take(params []string, a arguments) error {
 		case optional:
 			x.args[i] = &constExpr{value.Missing{}}
 		default:
-			return a.failf("%s: the argument %s is missing", x.name, p)
+			p.failf(a.line, "%s: the argument %s is missing", x.name, param)
 		}
 	}
 	if used < len(a.named) {
-		return a.failf("%s: the only arguments are %s", x.name, strings.ReplaceAll(strings.Join(params, " "), "?", ""))
+		p.failf(a.line, "%s: the only arguments are %s", x.name, strings.ReplaceAll(strings.Join(params, " "), "?", ""))
 	}
-	return nil
 }
 
-// takeNamed makes pairs of name and value of the arguments, after those of a mapping.
-func (x *callExpr) takeNamed(a arguments) error {
-	if len(a.positional) > 1 {
-		return a.failf("%s: %d positional arguments, at most 1 is allowed", x.name, len(a.positional))
-	}
-	for _, key := range slices.Sorted(maps.Keys(a.named)) {
-		x.args = append(x.args, &constExpr{key}, a.named[key])
-	}
-	if len(a.positional) == 0 {
-		return nil
+// takeNamed gives x pairs of name and value: those of the only positional argument, then the named ones.
+func (p *parser) takeNamed(x *callExpr, a arguments) {
+	x.args = a.pairs()
+	switch len(a.positional) {
+	case 0:
+		return
+	case 1:
+	default:
+		p.failf(a.line, "%s: %d positional arguments, at most 1 is allowed", x.name, len(a.positional))
 	}
 	x.of = a.positional[0]
 	op := x.op
@@ -154,19 +144,17 @@ func (x *callExpr) takeNamed(a arguments) error {
 		}
 		return op(r, nil, append(all, pairs...))
 	}
-	return nil
 }
 
-// takeFree passes the positional arguments, followed by the named ones as a mapping.
-func (x *callExpr) takeFree(a arguments) {
-	var pairs []expr
+// pairs returns the names and values of the named arguments in turn.
+func (a arguments) pairs() (pairs []expr) {
 	for _, name := range slices.Sorted(maps.Keys(a.named)) {
 		pairs = append(pairs, &constExpr{name}, a.named[name])
 	}
-	x.args = append(a.positional, &listExpr{value.Dict, pairs, a.line})
+	return pairs
 }
 
-// notAvailable says what to write instead of filters and methods of Jinja that are not supported.
+// notAvailable has what to write instead of filters and methods of Jinja that are not supported.
 var notAvailable = map[string]string{
 	"filter random":     "a prompt must be the same each time; take an item by a field of the row, as in list[row.id % list|length]",
 	"filter pprint":     "write tojson(indent=2)",
@@ -180,41 +168,30 @@ var notAvailable = map[string]string{
 	"method translate":  "write replace",
 }
 
-// filters reads the filters that the value of passes.
-func (p *parser) filters(of expr) (expr, error) {
+// filters reads the filters that the value of passes through.
+func (p *parser) filters(of expr) expr {
 	for n := 1; p.skip("|"); n++ {
-		var err error
-		if of, err = p.oneFilter(of); err == nil {
-			err = p.row(n)
-		}
-		if err != nil {
-			return nil, err
-		}
+		of = p.oneFilter(of)
+		p.row(n)
 	}
-	return of, nil
+	return of
 }
 
-func (p *parser) oneFilter(of expr) (expr, error) {
-	name, err := p.expectName("the name of a filter")
-	if err != nil {
-		return nil, err
-	}
-	a, err := p.arguments(name.line)
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) oneFilter(of expr) expr {
+	name := p.expectName("the name of a filter")
+	a := p.arguments(name.line)
 	switch name.text {
 	case "default", "d":
 		p.ask(of)
-		return defaultFilter(of, a)
+		return p.defaultFilter(of, a)
 	case "map", "select", "reject", "selectattr", "rejectattr":
-		return eachFilter(name.text, of, a)
+		return p.eachFilter(name.text, of, a)
 	}
-	return invoke("filter", name.text, value.Filters, of, a)
+	return p.call("filter", name.text, value.Filters, of, a)
 }
 
 // defaultFilter returns of|default(value, boolean).
-func defaultFilter(of expr, a arguments) (expr, error) {
+func (p *parser) defaultFilter(of expr, a arguments) expr {
 	given := []expr{&constExpr{""}, &constExpr{false}}
 	used := 0
 	for i, name := range []string{"default_value", "boolean"} {
@@ -225,53 +202,40 @@ func defaultFilter(of expr, a arguments) (expr, error) {
 		}
 	}
 	if used < len(a.positional)+len(a.named) {
-		return nil, a.failf("default: the only arguments are default_value boolean, each once")
+		p.failf(a.line, "default: the only arguments are default_value boolean, each once")
 	}
-	return &defaultExpr{of, given[0], given[1], a.line}, nil
+	return &defaultExpr{of, given[0], given[1], a.line}
 }
 
 // eachFilter returns the call of a filter that applies a filter or test, named by its first argument, to each item. The
-// name must be in the template: a name that comes from a row could be any.
-func eachFilter(name string, of expr, a arguments) (expr, error) {
+// name must be in the template: a name from a row could be any.
+func (p *parser) eachFilter(name string, of expr, a arguments) expr {
 	kind, table, attribute := "test", value.Tests, ""
 	if name == "map" {
 		if _, ok := a.named["attribute"]; ok {
-			return invoke("filter", name, map[string]value.Callable{name: value.EachAttribute}, of, a)
+			return p.call("filter", name, map[string]value.Callable{name: value.EachAttribute}, of, a)
 		}
 		kind, table = "filter", value.Filters
 	}
-	var err error
 	if strings.HasSuffix(name, "attr") {
-		if attribute, err = a.first(name); err != nil {
-			return nil, err
-		}
+		attribute = p.first(&a, name)
 	}
 	if len(a.positional) == 0 && name != "map" {
-		return invoke("filter", name, map[string]value.Callable{name: value.Each(name, attribute, value.Callable{Op: value.Truth})}, of, a)
+		return p.call("filter", name, map[string]value.Callable{name: value.Each(name, attribute, value.Callable{Op: value.Truth})}, of, a)
 	}
-	inner, err := a.first(name)
-	if err != nil {
-		return nil, err
-	}
+	inner := p.first(&a, name)
 	if f, ok := table[inner]; ok {
 		table = map[string]value.Callable{inner: value.Each(name, attribute, f)}
 	}
-	call, err := invoke(kind, inner, table, of, a)
-	return call, err
+	return p.call(kind, inner, table, of, a)
 }
 
 // test reads is name, is not name, and the arguments of the test: one may be without brackets.
-func (p *parser) test(of expr) (expr, error) {
+func (p *parser) test(of expr) expr {
 	line := p.advance().line
 	negative := p.skip("not")
-	name, err := p.expectName("the name of a test")
-	if err != nil {
-		return nil, err
-	}
-	a, err := p.testArguments(name)
-	if err != nil {
-		return nil, err
-	}
+	name := p.expectName("the name of a test")
+	a := p.testArguments(name)
 	if name.text == "defined" || name.text == "undefined" {
 		p.ask(of)
 	}
@@ -279,25 +243,24 @@ func (p *parser) test(of expr) (expr, error) {
 	if _, ok := value.NameTests[name.text]; ok {
 		table = value.NameTests
 	}
-	x, err := invoke("test", name.text, table, of, a)
-	if negative && err == nil {
-		x = &unaryExpr{x, value.Not, line}
+	x := p.call("test", name.text, table, of, a)
+	if negative {
+		x = &callExpr{op: value.Not, of: x, line: line}
 	}
-	return x, err
+	return x
 }
 
-func (p *parser) testArguments(name *token) (arguments, error) {
+func (p *parser) testArguments(name *token) arguments {
 	t := p.present()
 	switch {
 	case t.is("is"):
-		return arguments{}, p.failf(t.line, `put the test before "is" in brackets`)
+		p.failf(t.line, `put the test before "is" in brackets`)
 	case t.kind == numberToken, t.kind == stringToken, t.is("["), t.is("{"),
 		t.kind == nameToken && !t.is("else") && !t.is("or") && !t.is("and"):
 		if slices.Contains(operatorWords, t.text) { // Jinja takes them for an argument
-			return arguments{}, p.failf(t.line, "put the test before %q in brackets", t.text)
+			p.failf(t.line, "put the test before %q in brackets", t.text)
 		}
-		x, err := p.operand()
-		return arguments{line: name.line, positional: []expr{x}}, err
+		return arguments{line: name.line, positional: []expr{p.operand()}}
 	}
 	return p.arguments(name.line)
 }

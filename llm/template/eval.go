@@ -113,77 +113,6 @@ func (x *itemExpr) eval(r *rendering) (v any, err error) {
 	return r.step(x.line, v, err)
 }
 
-// listExpr is a list, a tuple or a mapping, of keys and values in turn.
-type listExpr struct {
-	op    value.Operation
-	items []expr
-	line  int
-}
-
-func (x *listExpr) eval(r *rendering) (any, error) {
-	items, err := evalAll(r, x.items)
-	if err != nil {
-		return nil, err
-	}
-	v, err := x.op(&r.Run, nil, items)
-	return r.step(x.line, v, err)
-}
-
-type unaryExpr struct {
-	of   expr
-	op   value.Operation
-	line int
-}
-
-func (x *unaryExpr) eval(r *rendering) (any, error) {
-	v, err := x.of.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	v, err = x.op(&r.Run, v, nil)
-	return r.step(x.line, v, err)
-}
-
-type binaryExpr struct {
-	left, right expr
-	op          value.Operation
-	line        int
-}
-
-func (x *binaryExpr) eval(r *rendering) (any, error) {
-	left, err := x.left.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	right, err := x.right.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	v, err := x.op(&r.Run, left, []any{right})
-	return r.step(x.line, v, err)
-}
-
-// logicExpr is "and" or "or": left where its truth is that of until, else right, which is evaluated only then.
-type logicExpr struct {
-	left, right expr
-	until       bool
-	line        int
-}
-
-func (x *logicExpr) eval(r *rendering) (any, error) {
-	v, err := x.left.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := r.step(x.line, nil, nil); err != nil {
-		return nil, err
-	}
-	if value.Truthy(v) == x.until {
-		return v, nil
-	}
-	return x.right.eval(r)
-}
-
 // compareExpr is first < other <= another, which is first < other and other <= another.
 type compareExpr struct {
 	first  expr
@@ -216,7 +145,8 @@ func (x *compareExpr) eval(r *rendering) (any, error) {
 	return holds, nil
 }
 
-// condExpr is yes if condition else no, of which one is evaluated.
+// condExpr is yes if condition else no, of which one is evaluated. One that is nil is the value of condition: "a and b"
+// is b if a else a, "a or b" is a if a else b.
 type condExpr struct {
 	condition, yes, no expr
 	line               int
@@ -224,25 +154,27 @@ type condExpr struct {
 
 func (x *condExpr) eval(r *rendering) (any, error) {
 	v, err := x.condition.eval(r)
-	if err != nil {
+	if v, err = r.step(x.line, v, err); err != nil {
 		return nil, err
 	}
-	if _, err := r.step(x.line, nil, nil); err != nil {
-		return nil, err
-	}
+	then := x.no
 	if value.Truthy(v) {
-		return x.yes.eval(r)
+		then = x.yes
 	}
-	return x.no.eval(r)
+	if then == nil {
+		return v, nil
+	}
+	return then.eval(r)
 }
 
-// callExpr is the call of a filter, test, function or method for the value of.
+// callExpr is an operation on the value of and on arguments: the call of a filter, test, function or method, an
+// operator, a slice, or a list, tuple or mapping of its arguments.
 type callExpr struct {
-	name      string // "": of an operator
+	name      string // of what is called; "": there is no call
 	op        value.Operation
 	of        expr // nil: the value is none
 	args      []expr
-	undefined bool // op gets missing for a value that is undefined
+	undefined bool // op takes [value.Missing] for a value that is undefined
 	line      int
 }
 
@@ -256,8 +188,10 @@ func (x *callExpr) eval(r *rendering) (v any, err error) {
 			return nil, err
 		}
 	}
-	if err := r.SpendTimes(len(x.args), value.ItemCost); err != nil {
-		return nil, at(x.line, err)
+	if x.name != "" { // what is no call pays for its items itself
+		if err := r.SpendTimes(len(x.args), value.ItemCost); err != nil {
+			return nil, at(x.line, err)
+		}
 	}
 	args, err := evalAll(r, x.args)
 	if err != nil {

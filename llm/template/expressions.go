@@ -17,30 +17,26 @@ var operatorWords = []string{"and", "or", "not", "in", "is", "if", "else"}
 // constants are the names of values.
 var constants = map[string]any{"true": true, "True": true, "false": false, "False": false, "none": nil, "None": nil}
 
-// row counts operators in a row.
-func (p *parser) row(n int) error {
+// row checks the number of operators in a row.
+func (p *parser) row(n int) {
 	if n > maxExpressionDepth {
-		return p.failf(p.present().line, "more than %d operators in a row", maxExpressionDepth)
+		p.failf(p.present().line, "more than %d operators in a row", maxExpressionDepth)
 	}
-	return nil
 }
 
-// tuple reads an expression, or several with commas between, which are a tuple, up to the end of the tag, a closing
-// bracket or the word end.
-func (p *parser) tuple(conditional bool, end ...string) (expr, error) {
+// tuple reads an expression, or several separated by commas, which are a tuple, up to the end of the tag, a closing
+// bracket or one of the words ends.
+func (p *parser) tuple(conditional bool, ends ...string) expr {
 	line := p.present().line
-	x, err := p.expression(conditional)
-	if err != nil || !p.present().is(",") {
-		return x, err
+	x := p.expression(conditional)
+	if !p.present().is(",") {
+		return x
 	}
 	items := []expr{x}
-	for p.skip(",") && !p.tupleEnds(end) {
-		if x, err = p.expression(conditional); err != nil {
-			return nil, err
-		}
-		items = append(items, x)
+	for p.skip(",") && !p.tupleEnds(ends) {
+		items = append(items, p.expression(conditional))
 	}
-	return &listExpr{value.Tuple, items, line}, nil
+	return &callExpr{op: value.Tuple, args: items, line: line}
 }
 
 func (p *parser) tupleEnds(ends []string) bool {
@@ -49,47 +45,43 @@ func (p *parser) tupleEnds(ends []string) bool {
 }
 
 // expression reads a if b else c, unless it must not be conditional, and everything that binds closer.
-func (p *parser) expression(conditional bool) (expr, error) {
+func (p *parser) expression(conditional bool) expr {
 	if p.depth++; p.depth > maxExpressionDepth {
-		return nil, p.failf(p.present().line, "the expression is nested deeper than %d", maxExpressionDepth)
+		p.failf(p.present().line, "the expression is nested deeper than %d", maxExpressionDepth)
 	}
 	defer func() { p.depth-- }()
-	x, err := p.or()
-	for n := 1; err == nil && conditional && p.present().is("if"); n++ {
+	x := p.or()
+	for n := 1; conditional && p.present().is("if"); n++ {
 		line := p.advance().line
-		c := &condExpr{yes: x, no: &constExpr{value.Blank{}}, line: line}
-		if c.condition, err = p.or(); err == nil && p.skip("else") {
-			c.no, err = p.expression(true)
+		c := &condExpr{condition: p.or(), yes: x, no: &constExpr{value.Blank{}}, line: line}
+		if p.skip("else") {
+			c.no = p.expression(true)
 		}
-		if err == nil {
-			err = p.row(n)
-		}
+		p.row(n)
 		x = c
 	}
-	return x, err
+	return x
 }
 
 // level reads operands of the next level with operators of this one between them: a op b op c is (a op b) op c.
-func (p *parser) level(next func() (expr, error), operators ...string) (expr, error) {
-	x, err := next()
-	for n := 1; err == nil; n++ {
+func (p *parser) level(next func() expr, operators ...string) expr {
+	x := next()
+	for n := 1; ; n++ {
 		t := p.operator(operators)
 		if t == nil {
-			break
+			return x
 		}
-		if err = p.row(n); err != nil {
-			break
-		}
-		var right expr
-		right, err = next()
+		p.row(n)
+		right := next()
 		switch t.text {
-		case "and", "or":
-			x = &logicExpr{x, right, t.text == "or", t.line}
+		case "and":
+			x = &condExpr{condition: x, yes: right, line: t.line}
+		case "or":
+			x = &condExpr{condition: x, no: right, line: t.line}
 		default:
-			x = &binaryExpr{x, right, value.Operators[t.text], t.line}
+			x = &callExpr{op: value.Operators[t.text], of: x, args: []expr{right}, line: t.line}
 		}
 	}
-	return x, err
 }
 
 // operator consumes one of operators and returns it, or nil.
@@ -102,193 +94,162 @@ func (p *parser) operator(operators []string) *token {
 	return nil
 }
 
-func (p *parser) or() (expr, error)  { return p.level(p.and, "or") }
-func (p *parser) and() (expr, error) { return p.level(p.not, "and") }
+func (p *parser) or() expr  { return p.level(p.and, "or") }
+func (p *parser) and() expr { return p.level(p.not, "and") }
 
-func (p *parser) not() (expr, error) {
+func (p *parser) not() expr {
 	line, negations := p.present().line, 0
 	for p.skip("not") {
 		negations++
 	}
-	x, err := p.comparison()
-	switch {
-	case err != nil || negations == 0:
-		return x, err
-	case negations%2 == 0:
-		return &unaryExpr{x, value.Truth, line}, p.row(negations)
+	return p.unaries(p.comparison(), negations, line, negations%2 == 1, value.Not, value.Truth)
+}
+
+// unaries returns x after n unary operators, which are odd or even as one.
+func (p *parser) unaries(x expr, n, line int, isOdd bool, odd, even value.Operation) expr {
+	if n == 0 {
+		return x
 	}
-	return &unaryExpr{x, value.Not, line}, p.row(negations)
+	p.row(n)
+	if isOdd {
+		even = odd
+	}
+	return &callExpr{op: even, of: x, line: line}
 }
 
 // comparison reads a < b <= c.
-func (p *parser) comparison() (expr, error) {
-	first, err := p.sum()
-	x := &compareExpr{first: first}
-	for err == nil {
+func (p *parser) comparison() expr {
+	x := &compareExpr{first: p.sum()}
+	for {
 		t := p.present()
 		op := value.Comparisons[t.text]
 		if t.is("not") {
 			op = value.Comparisons["not in"]
 			p.advance()
 			if !p.present().is("in") {
-				return nil, p.unexpected(`"in" after "not"`)
+				p.unexpected(`"in" after "not"`)
 			}
 		}
 		if op == nil {
 			break
 		}
 		p.advance()
-		var right expr
-		right, err = p.sum()
-		x.others = append(x.others, comparand{op, right, t.line})
+		x.others = append(x.others, comparand{op, p.sum(), t.line})
 	}
-	if err != nil || len(x.others) == 0 {
-		return first, err
+	if len(x.others) == 0 {
+		return x.first
 	}
-	return x, nil
+	return x
 }
 
-func (p *parser) sum() (expr, error)     { return p.level(p.concat, "+", "-") }
-func (p *parser) concat() (expr, error)  { return p.level(p.product, "~") }
-func (p *parser) product() (expr, error) { return p.level(p.power, "*", "/", "//", "%") }
-func (p *parser) power() (expr, error)   { return p.level(p.filtered, "**") }
+func (p *parser) sum() expr     { return p.level(p.concat, "+", "-") }
+func (p *parser) concat() expr  { return p.level(p.product, "~") }
+func (p *parser) product() expr { return p.level(p.power, "*", "/", "//", "%") }
+func (p *parser) power() expr   { return p.level(p.filtered, "**") }
 
 // filtered reads an operand with its filters and tests.
-func (p *parser) filtered() (expr, error) {
-	x, err := p.unary()
-	for n := 1; err == nil; n++ {
-		switch {
-		case p.present().is("|"):
-			x, err = p.filters(x)
-		case p.present().is("is"):
-			x, err = p.test(x)
-		case p.present().is("("):
-			return nil, p.failf(p.present().line, "only functions and methods can be called")
+func (p *parser) filtered() expr {
+	x := p.unary()
+	for n := 1; ; n++ {
+		switch t := p.present(); {
+		case t.is("|"):
+			x = p.filters(x)
+		case t.is("is"):
+			x = p.test(x)
+		case t.is("("):
+			p.failf(t.line, "only functions and methods can be called")
 		default:
-			return x, nil
+			return x
 		}
-		if err == nil {
-			err = p.row(n)
-		}
+		p.row(n)
 	}
-	return nil, err
 }
 
 // unary reads an operand with its signs.
-func (p *parser) unary() (expr, error) {
+func (p *parser) unary() expr {
 	line, signs, negative := p.present().line, 0, false
 	for t := p.operator([]string{"-", "+"}); t != nil; t = p.operator([]string{"-", "+"}) {
 		negative = negative != (t.text == "-")
 		signs++
 	}
-	x, err := p.operand()
-	switch {
-	case err != nil || signs == 0:
-		return x, err
-	case negative:
-		return &unaryExpr{x, value.Negative, line}, p.row(signs)
-	}
-	return &unaryExpr{x, value.Positive, line}, p.row(signs)
+	return p.unaries(p.operand(), signs, line, negative, value.Negative, value.Positive)
 }
 
 // operand reads a name, a constant or what is in brackets, with the indexes and calls after it.
-func (p *parser) operand() (expr, error) {
-	x, err := p.primary()
-	for n := 1; err == nil; n++ {
+func (p *parser) operand() expr {
+	x := p.primary()
+	for n := 1; ; n++ {
 		switch {
 		case p.present().is("."):
-			x, err = p.attribute(x)
+			x = p.attribute(x)
 		case p.present().is("["):
-			x, err = p.index(x)
+			x = p.index(x)
 		default:
-			return x, nil
+			return x
 		}
-		if err == nil {
-			err = p.row(n)
-		}
+		p.row(n)
 	}
-	return nil, err
 }
 
-func (p *parser) primary() (expr, error) {
+func (p *parser) primary() expr {
 	t := p.present()
 	switch {
-	case t.kind == nameToken:
-		if slices.Contains(operatorWords, t.text) {
-			return nil, p.unexpected("an expression")
-		}
+	case t.kind == nameToken && !slices.Contains(operatorWords, t.text):
 		p.advance()
 		if v, ok := constants[t.text]; ok {
-			return &constExpr{v}, nil
+			return &constExpr{v}
 		}
 		if p.present().is("(") {
-			return p.invokeNext("function", t, value.Functions, nil)
+			return p.invoke("function", t, value.Functions, nil)
 		}
-		return p.name(t.text, t.line), nil
+		return p.name(t.text, t.line)
 	case t.kind == numberToken:
-		p.advance()
-		return &constExpr{t.value}, nil
+		return &constExpr{p.advance().value}
 	case t.kind == stringToken: // adjacent ones are one
 		var text strings.Builder
 		for p.present().kind == stringToken {
 			s, _ := p.advance().value.(string)
 			text.WriteString(s)
 		}
-		return &constExpr{text.String()}, nil
+		return &constExpr{text.String()}
 	case p.skip("("):
 		if p.skip(")") {
-			return &listExpr{value.Tuple, nil, t.line}, nil
+			return &callExpr{op: value.Tuple, line: t.line}
 		}
-		x, err := p.tuple(true)
-		if err == nil {
-			err = p.expect(")")
-		}
-		return x, err
+		x := p.tuple(true)
+		p.expect(")")
+		return x
 	case p.skip("["):
-		items, err := p.list("]", func() ([]expr, error) {
-			x, err := p.expression(true)
-			return []expr{x}, err
-		})
-		return &listExpr{value.List, items, t.line}, err
+		items := p.list("]", func() []expr { return []expr{p.expression(true)} })
+		return &callExpr{op: value.List, args: items, line: t.line}
 	case p.skip("{"):
-		items, err := p.list("}", p.pair)
-		return &listExpr{value.Dict, items, t.line}, err
+		return &callExpr{op: value.Dict, args: p.list("}", p.pair), line: t.line}
 	}
-	return nil, p.unexpected("an expression")
+	p.unexpected("an expression")
+	return nil
 }
 
-// list reads what one reads, with commas between, up to the closing bracket.
-func (p *parser) list(closing string, one func() ([]expr, error)) ([]expr, error) {
-	var items []expr
-	for !p.skip(closing) {
+// list reads what one reads, separated by commas, up to the closing bracket.
+func (p *parser) list(closing string, one func() []expr) (items []expr) {
+	for p.err == nil && !p.skip(closing) {
 		if len(items) > 0 {
 			if !p.skip(",") {
-				return nil, p.unexpected(fmt.Sprintf(`"," or %q`, closing))
+				p.unexpected(fmt.Sprintf(`"," or %q`, closing))
 			}
 			if p.skip(closing) {
 				break
 			}
 		}
-		item, err := one()
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, item...)
+		items = append(items, one()...)
 	}
-	return items, nil
+	return items
 }
 
 // pair reads a key and a value.
-func (p *parser) pair() ([]expr, error) {
-	key, err := p.expression(true)
-	if err == nil {
-		err = p.expect(":")
-	}
-	if err != nil {
-		return nil, err
-	}
-	v, err := p.expression(true)
-	return []expr{key, v}, err
+func (p *parser) pair() []expr {
+	key := p.expression(true)
+	p.expect(":")
+	return []expr{key, p.expression(true)}
 }
 
 // name returns the expression of a name.
@@ -310,7 +271,7 @@ func (p *parser) number(name string) int {
 	return n
 }
 
-// ask notes that the template asks whether x, if it is a name, is defined.
+// ask records that the template tests whether x, if it is a name, is defined.
 func (p *parser) ask(x expr) {
 	if n, ok := x.(*nameExpr); ok {
 		p.known[n.name] = true
@@ -318,40 +279,36 @@ func (p *parser) ask(x expr) {
 }
 
 // attribute reads .name or .0.
-func (p *parser) attribute(of expr) (expr, error) {
+func (p *parser) attribute(of expr) expr {
 	p.advance()
 	t := p.advance()
 	switch {
 	case t.kind == nameToken && p.present().is("("):
-		return p.invokeNext("method", t, value.Methods, of)
+		return p.invoke("method", t, value.Methods, of)
 	case t.kind == nameToken:
-		return newItem(of, &constExpr{t.text}, "."+t.text, t.line), nil
+		return newItem(of, &constExpr{t.text}, "."+t.text, t.line)
 	case t.kind == numberToken:
-		return newItem(of, &constExpr{t.value}, "."+t.text, t.line), nil
+		return newItem(of, &constExpr{t.value}, "."+t.text, t.line)
 	}
-	return nil, p.failf(t.line, "expected a name or a number after \".\", found %q", t.text)
+	p.failf(t.line, "expected a name or a number after \".\", found %q", t.text)
+	return nil
 }
 
 // index reads [key] or [start:end:step].
-func (p *parser) index(of expr) (expr, error) {
+func (p *parser) index(of expr) expr {
 	line := p.advance().line
-	var bounds [3]expr
+	bounds := []expr{nil, nil, nil}
 	colons := 0
 	for {
 		if !p.present().is("]") && !p.present().is(":") {
-			var err error
-			if bounds[colons], err = p.expression(true); err != nil {
-				return nil, err
-			}
+			bounds[colons] = p.expression(true)
 		}
 		if colons == 2 || !p.skip(":") {
 			break
 		}
 		colons++
 	}
-	if err := p.expect("]"); err != nil {
-		return nil, err
-	}
+	p.expect("]")
 	switch {
 	case colons > 0:
 		for i, b := range bounds {
@@ -359,9 +316,9 @@ func (p *parser) index(of expr) (expr, error) {
 				bounds[i] = &constExpr{}
 			}
 		}
-		return &callExpr{op: value.Slice, of: of, args: bounds[:], line: line}, nil
+		return &callExpr{op: value.Slice, of: of, args: bounds, line: line}
 	case bounds[0] == nil:
-		return nil, p.failf(line, "an index is missing in %s[]", written(of))
+		p.failf(line, "an index is missing in %s[]", written(of))
 	}
-	return newItem(of, bounds[0], "["+written(bounds[0])+"]", line), nil
+	return newItem(of, bounds[0], "["+written(bounds[0])+"]", line)
 }

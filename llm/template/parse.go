@@ -8,11 +8,12 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// parser reads the blocks and expressions of a template and builds the nodes that render it. Whatever can be checked
-// without a row is checked here.
+// parser reads the blocks and expressions of a template and builds the nodes that render it. It checks all that can be
+// checked without a row. Its methods do not return errors: the first one is in the scanner, and from then on the tag,
+// and so the template, has ended.
 type parser struct {
 	*scanner
-	tokens []token // of the tag that is being read, from the present one on
+	tokens []token // of the tag that is being read, from the current one on
 	depth  int     // of the expression
 	blocks int     // open ones
 	loops  int     // open ones
@@ -20,18 +21,18 @@ type parser struct {
 	numbers map[string]int // of all names
 
 	globals []string        // names that are always set
-	known   map[string]bool // names that some block sets, or of which some part asks whether they are defined
+	known   map[string]bool // names that some block sets, or that some part tests for being defined
 	read    []*nameExpr     // names that are read
 }
 
-// The numbers of the names that renderings set by themselves.
+// The numbers of the names that every rendering sets.
 const (
 	rowNumber = iota
 	lookupNumber
 	loopNumber
 )
 
-// parse returns the nodes of a template, and how many names it has.
+// parse returns the nodes of a template and the number of its names.
 func parse(source []byte, lookup bool) ([]node, int, error) {
 	s, err := newScanner(source)
 	if err != nil {
@@ -41,15 +42,13 @@ func parse(source []byte, lookup bool) ([]node, int, error) {
 	if lookup {
 		p.globals = append(p.globals, "lookup")
 	}
-	nodes, _, err := p.body(nil)
-	if err == nil {
-		err = p.checkNames()
-	}
-	return nodes, len(p.numbers), err
+	nodes, _ := p.body(nil)
+	p.checkNames()
+	return nodes, len(p.numbers), p.err
 }
 
-// checkNames fails where a name is read that nothing sets.
-func (p *parser) checkNames() error {
+// checkNames fails if a name is read that nothing sets.
+func (p *parser) checkNames() {
 	for _, x := range p.read {
 		if p.known[x.name] {
 			continue
@@ -63,9 +62,8 @@ func (p *parser) checkNames() error {
 		default:
 			f.hint = fmt.Sprintf("there are %s and what the template sets; did you mean row.%s?", strings.Join(p.globals, ", "), x.name)
 		}
-		return f
+		p.fail(f)
 	}
-	return nil
 }
 
 // opened is a block that is not closed yet.
@@ -76,46 +74,30 @@ type opened struct {
 }
 
 // body reads up to the tag that ends the body of the block and returns its name. No block: up to the end.
-func (p *parser) body(block *opened) (nodes []node, end string, err error) {
+func (p *parser) body(block *opened) (nodes []node, end string) {
 	for {
-		part, err := p.next()
-		if err != nil {
-			return nil, "", err
-		}
+		part := p.next()
 		p.tokens = part.tokens
-		var n node
 		switch part.kind {
 		case textPart:
-			n = &textNode{text: part.text, line: part.line}
+			nodes = append(nodes, &textNode{text: part.text, line: part.line})
 		case outputPart:
-			n, err = p.output(part.line)
+			nodes = append(nodes, &outputNode{value: p.tuple(true), line: part.line})
+			p.tagEnd()
 		case blockPart:
 			name := p.tokens[0]
 			if block != nil && name.kind == nameToken && slices.Contains(block.ends, name.text) {
 				p.advance()
-				return nodes, name.text, nil
+				return nodes, name.text
 			}
-			n, err = p.block(block)
-		case endPart, commentPart: // of which next returns only the end
+			nodes = append(nodes, p.block(block))
+		case endPart:
 			if block != nil {
-				err = &fault{line: block.line, err: fmt.Errorf("the block %q is not closed by %q", block.name, block.ends[len(block.ends)-1])}
+				p.failf(block.line, "the block %q is not closed by %q", block.name, block.ends[len(block.ends)-1])
 			}
-			return nodes, "", err
+			return nodes, ""
 		}
-		if err != nil {
-			return nil, "", err
-		}
-		nodes = append(nodes, n)
 	}
-}
-
-// output reads {{ … }}.
-func (p *parser) output(line int) (node, error) {
-	x, err := p.tuple(true)
-	if err != nil {
-		return nil, err
-	}
-	return &outputNode{x, line}, p.tagEnd()
 }
 
 // present returns the current token. The end of a tag is never consumed.
@@ -140,34 +122,34 @@ func (p *parser) skip(text string) bool {
 }
 
 // expect consumes an operator or a word, which must be next.
-func (p *parser) expect(text string) error {
+func (p *parser) expect(text string) {
 	if !p.skip(text) {
-		return p.unexpected(fmt.Sprintf("%q", text))
+		p.unexpected(fmt.Sprintf("%q", text))
 	}
-	return nil
 }
 
 // expectName consumes a name, which must be next.
-func (p *parser) expectName(what string) (*token, error) {
+func (p *parser) expectName(what string) *token {
 	if p.present().kind != nameToken {
-		return nil, p.unexpected(what)
+		p.unexpected(what)
 	}
-	return p.advance(), nil
+	return p.advance()
 }
 
 // tagEnd fails unless the tag ends here.
-func (p *parser) tagEnd() error {
+func (p *parser) tagEnd() {
 	if p.present().kind != endToken {
-		return p.unexpected("the end of the tag")
+		p.unexpected("the end of the tag")
 	}
-	return nil
 }
 
-// unexpected returns an error that what is expected instead of the current token.
-func (p *parser) unexpected(what string) error {
-	return p.failf(p.present().line, "expected %s, found %q", what, p.present().text)
+// unexpected fails because what is expected instead of the current token.
+func (p *parser) unexpected(what string) {
+	p.failf(p.present().line, "expected %s, found %q", what, p.present().text)
 }
 
-func (p *parser) failf(line int, format string, args ...any) error {
-	return &fault{line: line, err: fmt.Errorf(format, args...)}
+// failf records an error and ends the tag.
+func (p *parser) failf(line int, format string, args ...any) {
+	p.fail(&fault{line: line, err: fmt.Errorf(format, args...)})
+	p.tokens = []token{{kind: endToken, line: line}}
 }

@@ -22,11 +22,10 @@ const (
 type partKind int
 
 const (
-	endPart     partKind = iota // of the template
-	textPart                    // written as it is
-	outputPart                  // {{ … }}
-	blockPart                   // {% … %}
-	commentPart                 // {# … #}
+	endPart    partKind = iota // of the template
+	textPart                   // written as it is
+	outputPart                 // {{ … }}
+	blockPart                  // {% … %}
 )
 
 // part is a piece of a template: text, or the tokens of a tag.
@@ -41,9 +40,10 @@ type part struct {
 type scanner struct {
 	text string // the template, with \n for newlines
 	pos  int
-	trim bool // the last tag ended with "-": the space after it is cut
+	trim bool  // the last tag ended with "-": the space after it is cut
+	err  error // the first error, after which nothing more is read
 
-	counted, countedLine int // how far lines are counted, and the line there
+	counted, countedLine int // the position up to which lines are counted, and its line
 }
 
 // newScanner checks the bounds of a source and removes one newline at its end, as Jinja does.
@@ -66,26 +66,33 @@ func (s *scanner) line() int {
 	return s.countedLine
 }
 
-// errorf returns an error at pos.
-func (s *scanner) errorf(format string, args ...any) error {
-	return &fault{line: s.line(), err: fmt.Errorf(format, args...)}
+// fail records f, unless there was an error before.
+func (s *scanner) fail(f *fault) {
+	if s.err == nil {
+		s.err = f
+	}
 }
 
-// next returns the next part. Comments are left out.
-func (s *scanner) next() (part, error) {
-	for {
+// errorf records an error at pos.
+func (s *scanner) errorf(format string, args ...any) {
+	s.fail(&fault{line: s.line(), err: fmt.Errorf(format, args...)})
+}
+
+// next returns the next part that is not empty. After an error it returns an endPart.
+func (s *scanner) next() part {
+	for s.err == nil {
 		line := s.line()
 		if text := s.plain(); text != "" {
-			return part{kind: textPart, text: text, line: line}, nil
+			return part{kind: textPart, text: text, line: line}
 		}
 		if s.pos == len(s.text) {
-			return part{kind: endPart, line: s.line()}, nil
+			break
 		}
-		p, err := s.tag()
-		if err != nil || p.kind != commentPart && (p.kind != textPart || p.text != "") {
-			return p, err
+		if p := s.tag(); p.text != "" || p.tokens != nil {
+			return p
 		}
 	}
+	return part{kind: endPart}
 }
 
 // plain reads the text before the next tag, without the space that the tags around it cut.
@@ -124,15 +131,15 @@ var (
 	endrawTag = regexp.MustCompile(`\{%([-+]?)` + space + `endraw` + space + `([-+]?)%\}`)
 )
 
-// tag reads the tag at pos, and for raw the text up to its end.
-func (s *scanner) tag() (part, error) {
+// tag reads the tag at pos, and for raw the text up to its end. A comment is an empty part.
+func (s *scanner) tag() part {
 	if raw := rawTag.FindStringSubmatch(s.text[s.pos:]); raw != nil {
 		return s.raw(raw[0], raw[1] == "-")
 	}
 	kind, end := outputPart, "}}"
 	switch s.text[s.pos+1] {
 	case '#':
-		return part{kind: commentPart}, s.comment()
+		return s.comment()
 	case '%':
 		kind, end = blockPart, "%}"
 	}
@@ -141,30 +148,30 @@ func (s *scanner) tag() (part, error) {
 	if rest := s.text[s.pos:]; rest != "" && strings.IndexByte("-+", rest[0]) >= 0 {
 		s.pos++
 	}
-	var err error
-	p.tokens, err = s.tokens(end)
-	if err == nil && p.tokens == nil {
-		err = &fault{line: p.line, err: fmt.Errorf("the tag is not closed by %q", end)}
+	if p.tokens = s.tokens(end); p.tokens == nil {
+		s.fail(&fault{line: p.line, err: fmt.Errorf("the tag is not closed by %q", end)})
 	}
-	return p, err
+	return p
 }
 
-func (s *scanner) comment() error {
+func (s *scanner) comment() part {
 	body, _, closed := strings.Cut(s.text[s.pos+2:], "#}")
 	if !closed {
-		return s.errorf(`the comment is not closed by "#}"`)
+		s.errorf(`the comment is not closed by "#}"`)
+		return part{}
 	}
 	s.pos += 2 + len(body) + 2
 	s.trim = len(body) > 1 && strings.HasSuffix(body, "-")
-	return nil
+	return part{}
 }
 
 // raw reads the text after a raw tag, and the tag that closes it.
-func (s *scanner) raw(tag string, trim bool) (part, error) {
+func (s *scanner) raw(tag string, trim bool) part {
 	rest := s.text[s.pos+len(tag):]
 	end := endrawTag.FindStringSubmatchIndex(rest)
 	if end == nil {
-		return part{}, s.errorf(`the raw block is not closed by "{%% endraw %%}"`)
+		s.errorf(`the raw block is not closed by "{%% endraw %%}"`)
+		return part{}
 	}
 	p := part{kind: textPart, text: rest[:end[0]], line: s.line()}
 	if trim {
@@ -175,7 +182,7 @@ func (s *scanner) raw(tag string, trim bool) (part, error) {
 	}
 	s.pos += len(tag) + end[1]
 	s.trim = rest[end[4]:end[5]] == "-"
-	return p, nil
+	return p
 }
 
 // firstWord returns the letters, digits and underscores at the start of text.

@@ -8,58 +8,46 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// target is what a value is given to: a name, a member of a namespace, or targets for its items.
+// target is what a value is assigned to: a name, a member of a namespace, or targets for its items.
 type target struct {
 	name   string
 	number int    // of the name
 	member string // of the namespace name; empty: none
 	line   int
-	parts  []*target // nil: it is a name
+	parts  []*target // nil: a name or member
 }
 
-// target reads a target, or several with commas between. Only some can be members of namespaces.
-func (p *parser) target(members bool) (*target, error) {
-	t, err := p.oneTarget(members)
-	if err != nil || !p.present().is(",") {
-		return t, err
+// target reads a target, or several separated by commas. If members, they may be members of namespaces.
+func (p *parser) target(members bool) *target {
+	t := p.oneTarget(members)
+	if !p.present().is(",") {
+		return t
 	}
 	parts := []*target{t}
 	for p.skip(",") && !p.present().is(")") {
-		if t, err = p.oneTarget(members); err != nil {
-			return nil, err
-		}
-		parts = append(parts, t)
+		parts = append(parts, p.oneTarget(members))
 	}
-	return &target{parts: parts}, nil
+	return &target{parts: parts}
 }
 
-func (p *parser) oneTarget(members bool) (*target, error) {
+func (p *parser) oneTarget(members bool) *target {
 	if p.skip("(") {
-		t, err := p.target(members)
-		if err == nil {
-			err = p.expect(")")
-		}
-		return t, err
+		t := p.target(members)
+		p.expect(")")
+		return t
 	}
-	name, err := p.expectName("a name")
-	if err != nil {
-		return nil, err
-	}
+	name := p.expectName("a name")
 	if slices.Contains(operatorWords, name.text) {
-		return nil, p.failf(name.line, "expected a name, found %q", name.text)
+		p.failf(name.line, "expected a name, found %q", name.text)
 	}
 	if _, constant := constants[name.text]; constant || name.text == "loop" {
-		return nil, p.failf(name.line, "the name %q cannot be set", name.text)
+		p.failf(name.line, "the name %q cannot be set", name.text)
 	}
 	t := &target{name: name.text, number: p.number(name.text), line: name.line}
 	if members && p.skip(".") {
-		member, err := p.expectName("the name of a member")
-		if err != nil {
-			return nil, err
-		}
-		t.member = member.text
+		t.member = p.expectName("the name of a member").text
 	}
-	return t, nil
+	return t
 }
 
 // names adds the names that t sets to names.
@@ -73,14 +61,14 @@ func (t *target) names(names []string) []string {
 	return names
 }
 
-// sets notes that the names of t are set.
+// sets records that the names of t are set.
 func (p *parser) sets(t *target) {
 	for _, name := range t.names(nil) {
 		p.known[name] = true
 	}
 }
 
-// readMembers notes that the names of namespaces are read.
+// readMembers records that the names of namespaces are read.
 func (p *parser) readMembers(t *target) {
 	if t.member != "" {
 		p.name(t.name, t.line)
@@ -90,7 +78,7 @@ func (p *parser) readMembers(t *target) {
 	}
 }
 
-// set gives t the value v.
+// set assigns v to t.
 func (t *target) set(r *rendering, v any) error {
 	if t.parts == nil {
 		return t.setOne(r, v)

@@ -46,34 +46,27 @@ var (
 type tagReader struct {
 	*scanner
 	tokens []token
-	open   []byte // the closing brackets that are missing yet
+	open   []byte // the closing brackets still missing
 }
 
-// tokens reads up to the end of a tag. It returns none where there is no end.
-func (s *scanner) tokens(end string) ([]token, error) {
+// tokens reads up to the end of a tag. It returns nil if there is no end or an error before it.
+func (s *scanner) tokens(end string) []token {
 	r := &tagReader{scanner: s}
-	for s.pos < len(s.text) {
-		c, size := utf8.DecodeRuneInString(s.text[s.pos:])
-		if value.IsSpace(c) {
+	for s.err == nil && s.pos < len(s.text) {
+		switch c, size := utf8.DecodeRuneInString(s.text[s.pos:]); {
+		case value.IsSpace(c):
 			s.pos += size
-			continue
-		}
-		ended, err := r.end(end)
-		if err != nil {
-			return nil, err
-		}
-		if ended {
-			return r.tokens, nil
-		}
-		if err := r.token(c); err != nil {
-			return nil, err
+		case r.end(end):
+			return r.tokens
+		default:
+			r.token(c)
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // end reads the end of the tag, if it is next.
-func (r *tagReader) end(end string) (bool, error) {
+func (r *tagReader) end(end string) bool {
 	rest := r.text[r.pos:]
 	control := ""
 	if rest[0] == '-' || rest[0] == '+' && end == "%}" {
@@ -84,14 +77,15 @@ func (r *tagReader) end(end string) (bool, error) {
 		top = r.open[n-1]
 	}
 	if !strings.HasPrefix(rest[len(control):], end) || top == '}' {
-		return false, nil
+		return false
 	}
 	if top != 0 {
-		return false, r.errorf("%q is missing before %q", top, end)
+		r.errorf("%q is missing before %q", top, end)
+		return false
 	}
 	r.add(token{kind: endToken, text: end}, len(control)+len(end))
 	r.trim = control == "-"
-	return true, nil
+	return true
 }
 
 // add adds a token of size bytes.
@@ -102,36 +96,40 @@ func (r *tagReader) add(t token, size int) {
 }
 
 // token reads one token, which begins with c.
-func (r *tagReader) token(c rune) error {
+func (r *tagReader) token(c rune) {
 	rest := r.text[r.pos:]
 	switch {
 	case c == '"' || c == '\'':
-		return r.str()
+		r.str()
 	case c >= '0' && c <= '9':
-		return r.number()
+		r.number()
 	case isNameRune(c):
 		word := firstWord(rest)
 		r.add(token{kind: nameToken, text: word}, len(word))
-		return nil
+	default:
+		r.operator(c, operatorTokens.FindString(rest))
 	}
-	op := operatorTokens.FindString(rest)
+}
+
+// operator reads the operator or bracket op. If there is none, c is unexpected.
+func (r *tagReader) operator(c rune, op string) {
+	n := len(r.open)
 	switch op {
 	case "":
-		return r.errorf("unexpected %q", c)
+		r.errorf("unexpected %q", c)
 	case "(", "[", "{":
-		if len(r.open) == maxBrackets {
-			return r.errorf("more than %d nested brackets", maxBrackets)
+		if n == maxBrackets {
+			r.errorf("more than %d nested brackets", maxBrackets)
 		}
 		r.open = append(r.open, ")]}"[strings.Index("([{", op)])
 	case ")", "]", "}":
-		n := len(r.open)
 		if n == 0 || r.open[n-1] != op[0] {
-			return r.errorf("%q has no opening bracket", op[0])
+			r.errorf("%q has no opening bracket", op[0])
+			return
 		}
 		r.open = r.open[:n-1]
 	}
 	r.add(token{kind: operatorToken, text: op}, len(op))
-	return nil
 }
 
 // afterDot reports whether the last token is a point, after which a number is an index.
@@ -140,7 +138,7 @@ func (r *tagReader) afterDot() bool {
 	return n > 0 && r.tokens[n-1].is(".")
 }
 
-func (r *tagReader) number() error {
+func (r *tagReader) number() {
 	rest := r.text[r.pos:]
 	literal := floatLiteral.FindString(rest)
 	if literal == "" || r.afterDot() {
@@ -148,14 +146,13 @@ func (r *tagReader) number() error {
 	}
 	after := rest[len(literal):]
 	if c, _ := utf8.DecodeRuneInString(after); isNameRune(c) || !r.afterDot() && strings.HasPrefix(after, ".") {
-		return r.errorf("%s%s is not a number", literal, after[:max(1, len(firstWord(after)))])
+		r.errorf("%s%s is not a number", literal, after[:max(1, len(firstWord(after)))])
 	}
 	value, ok := numberOf(literal)
 	if !ok {
-		return r.errorf("the number %.30s is too large", literal)
+		r.errorf("the number %.30s is too large", literal)
 	}
 	r.add(token{kind: numberToken, text: literal, value: value}, len(literal))
-	return nil
 }
 
 // numberOf returns the value of a literal, unless it is too large.
@@ -175,7 +172,7 @@ func numberOf(literal string) (any, bool) {
 	return json.Number(digits), len(digits) <= value.MaxDigits
 }
 
-func (r *tagReader) str() error {
+func (r *tagReader) str() {
 	quote := r.text[r.pos]
 	end := r.pos + 1
 	for ; end < len(r.text) && r.text[end] != quote; end++ {
@@ -184,15 +181,15 @@ func (r *tagReader) str() error {
 		}
 	}
 	if end >= len(r.text) {
-		return r.errorf("the string is not closed by %q", quote)
+		r.errorf("the string is not closed by %q", quote)
+		return
 	}
 	value, problem := unescape(r.text[r.pos+1 : end])
 	if problem != "" {
-		return r.errorf("%s", problem)
+		r.errorf("%s", problem)
 	}
 	end++
 	r.add(token{kind: stringToken, text: r.text[r.pos:end], value: value}, end-r.pos)
-	return nil
 }
 
 // escapes are those of one character.
