@@ -3,10 +3,10 @@ package value
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
-// Operation computes a value from v and args, or says why it cannot. It pays for what it
-// does and changes neither.
+// Operation computes a value from v and args. It pays for what it does and changes neither.
 type Operation func(r *Run, v any, args []any) (any, error)
 
 // Callable is a filter, test, function or method.
@@ -16,74 +16,150 @@ type Callable struct {
 	Params string
 	// Named: takes any named arguments, as pairs of name and value, and before them a mapping or list of pairs.
 	Named bool
-	// Free: takes any arguments, which freeArgs takes apart.
+	// Free: takes any arguments, which freeArgs splits.
 	Free bool
 	// Undefined: Op gets [Missing] for an attribute that does not exist.
 	Undefined bool
 }
 
-// Missing stands in the place of an argument that is left out.
+// Missing stands in for an argument that is left out.
 type Missing struct{}
 
-// freeArgs takes apart the arguments of what is free.
+// freeArgs splits the arguments of what is free.
 func freeArgs(args []any) (positional []any, named map[string]any) {
 	last := len(args) - 1
 	named, _ = args[last].(map[string]any)
 	return args[:last], named
 }
 
-// given are the arguments of one call. err is that of the first one that is of a wrong type.
-type given struct {
-	args []any
-	err  error
+// typed returns the callable of op, whose arguments are checked. A name in params may end in "?", as in
+// [Callable.Params], and be followed by ":int" or ":str", the type of the argument. Optional strings, and integers, may
+// be none, which means left out.
+func typed(params string, op Operation) Callable {
+	names := strings.Fields(params)
+	types := make([]string, len(names))
+	for i, param := range names {
+		names[i], types[i], _ = strings.Cut(param, ":")
+	}
+	return Callable{Params: strings.Join(names, " "), Op: func(r *Run, v any, args []any) (any, error) {
+		for i, want := range types {
+			if absent(args[i]) && (want == "int" || strings.HasSuffix(names[i], "?")) {
+				continue
+			}
+			if err := checkType(want, i, args[i]); err != nil {
+				return nil, err
+			}
+		}
+		return op(r, v, args)
+	}}
 }
 
-// left reports whether an argument is left out, or none where that means the same.
-func (g *given) left(i int) bool { return g.args[i] == any(Missing{}) || g.args[i] == nil }
-
-func (g *given) wrong(format string, args ...any) {
-	if g.err == nil {
-		g.err = fmt.Errorf(format, args...)
+func checkType(want string, i int, arg any) error {
+	_, isText := arg.(string)
+	switch name := typeName(arg); {
+	case want == "str" && !isText:
+		return fmt.Errorf("argument %d must be a string, not %s", i+1, article(arg))
+	case want == "int" && name != "integer" && name != "boolean":
+		return fmt.Errorf("argument %d must be an integer, not %s", i+1, article(arg))
 	}
+	if _, large := arg.(json.Number); large && want == "int" {
+		return fmt.Errorf("argument %d must be an integer of at most 64 bits", i+1)
+	}
+	return nil
 }
 
-func (g *given) int(i int, otherwise int64) int64 {
-	if g.left(i) {
-		return otherwise
-	}
-	switch a := g.args[i].(type) {
-	case int64:
-		return a
-	case bool:
-		n, _ := number(a)
+// absent reports whether an argument is left out, or none where that means the same.
+func absent(arg any) bool { return arg == nil || arg == any(Missing{}) }
+
+func intOr(arg any, otherwise int64) int64 {
+	if n, ok := number(arg); ok {
 		return n.i
-	case json.Number:
-		g.wrong("argument %d must be an integer of at most 64 bits", i+1)
-	default:
-		g.wrong("argument %d must be an integer, not %s", i+1, article(a))
 	}
 	return otherwise
 }
 
-func (g *given) bool(i int, otherwise bool) bool {
-	if g.args[i] == any(Missing{}) {
-		return otherwise
+func textOr(arg any, otherwise string) string {
+	if s, ok := arg.(string); ok {
+		return s
 	}
-	return Truthy(g.args[i])
+	return otherwise
 }
 
-func (g *given) string(i int, otherwise string) string {
-	if g.left(i) {
+func truthOr(arg any, otherwise bool) bool {
+	if arg == any(Missing{}) {
 		return otherwise
 	}
-	return g.want(i)
+	return Truthy(arg)
 }
 
-// want returns a string that cannot be left out.
-func (g *given) want(i int) string {
-	s, ok := g.args[i].(string)
-	if !ok {
-		g.wrong("argument %d must be a string, not %s", i+1, article(g.args[i]))
+// textOperation is an operation on text.
+type textOperation func(r *Run, s string, args []any) (any, error)
+
+// onText passes op a value as text and pays each unit for a byte of it.
+func onText(each int, op textOperation) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
+		s, err := r.Text(v)
+		if err == nil {
+			err = r.SpendTimes(len(s), each)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return op(r, s, args)
 	}
-	return s
+}
+
+// mapped is an operation that turns text into a result of about the same length.
+func mapped[T any](f func(string) T) Operation {
+	return onText(4, func(_ *Run, s string, _ []any) (any, error) { return f(s), nil })
+}
+
+// onStrings passes op a string and pays each unit for a byte of it. Other values are an error.
+func onStrings(each int, op textOperation) Operation {
+	paid := onText(each, op)
+	return func(r *Run, v any, args []any) (any, error) {
+		if _, ok := v.(string); !ok {
+			return nil, fmt.Errorf("%s is not a string; convert it with |string", article(v))
+		}
+		return paid(r, v, args)
+	}
+}
+
+// onItems passes op the items of a value.
+func onItems(op func(r *Run, items, args []any) (any, error)) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
+		items, err := r.Items(v)
+		if err != nil {
+			return nil, err
+		}
+		return op(r, items, args)
+	}
+}
+
+// onMapping passes op a mapping and its keys.
+func onMapping(op func(r *Run, m map[string]any, keys, args []any) (any, error)) Operation {
+	return func(r *Run, v any, args []any) (any, error) {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("%s is not a mapping", article(v))
+		}
+		keys, err := r.Items(m)
+		if err != nil {
+			return nil, err
+		}
+		return op(r, m, keys, args)
+	}
+}
+
+// method is a callable that only values of a type have.
+func method(of, params string, op Operation) Callable {
+	c := typed(params, op)
+	op = c.Op
+	c.Op = func(r *Run, v any, args []any) (any, error) {
+		if typeName(v) != of {
+			return nil, fmt.Errorf("%s has no such method", article(v))
+		}
+		return op(r, v, args)
+	}
+	return c
 }

@@ -195,12 +195,12 @@ func isTitle(s string) bool {
 	return cased
 }
 
-// testCase is a method that is true where a letter is as is says, and none as not says.
-func testCase(is, not func(rune) bool) Operation {
-	return onString(func(s string) bool {
+// allCased is true if some letter is as is says, and none as not says.
+func allCased(is, not func(rune) bool) func(s string) bool {
+	return func(s string) bool {
 		wrong := func(c rune) bool { return not(c) || unicode.Is(unicode.Lt, c) }
 		return strings.IndexFunc(s, is) >= 0 && strings.IndexFunc(s, wrong) < 0
-	})
+	}
 }
 
 func isASCII(s string) bool {

@@ -116,16 +116,11 @@ func filterFloat(r *Run, v any, args []any) (any, error) {
 }
 
 func filterInt(r *Run, v any, args []any) (any, error) {
-	g := given{args: args}
-	base := g.int(1, 10)
-	if g.err != nil {
-		return nil, g.err
-	}
 	if s, ok := v.(string); ok {
 		if err := r.SpendTimes(len(s), 16); err != nil {
 			return nil, err
 		}
-		if i, ok := parseInt(s, base); ok {
+		if i, ok := parseInt(s, intOr(args[1], 10)); ok {
 			return i, nil
 		}
 		if f, ok := parseFloat(s); ok && !math.IsInf(f, 0) && !math.IsNaN(f) {
@@ -148,11 +143,8 @@ func filterInt(r *Run, v any, args []any) (any, error) {
 
 func filterRound(r *Run, v any, args []any) (any, error) {
 	n, ok := number(v)
-	g := given{args: args}
-	precision, method := g.int(0, 0), g.string(1, "common")
+	precision, method := intOr(args[0], 0), textOr(args[1], "common")
 	switch {
-	case g.err != nil:
-		return nil, g.err
 	case !ok:
 		return nil, fmt.Errorf("%s is not a number", article(v))
 	case precision < -300 || precision > 300:

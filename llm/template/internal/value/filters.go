@@ -12,55 +12,51 @@ import (
 // Filters are all filters but specialFilters.
 var Filters = map[string]Callable{
 	"abs":            {Op: filterAbs},
-	"batch":          {Op: onItems(filterBatch), Params: "linecount fill_with?"},
-	"capitalize":     {Op: onText(capitalize)},
-	"center":         {Op: filterCenter, Params: "width?"},
+	"batch":          typed("linecount:int fill_with?", onItems(filterBatch)),
+	"capitalize":     {Op: mapped(capitalize)},
+	"center":         typed("width?:int", onText(0, filterCenter)),
 	"count":          {Op: filterLength},
-	"dictsort":       {Op: filterDictsort, Params: "case_sensitive? by? reverse?"},
-	"e":              {Op: onText(escapeHTML)},
-	"escape":         {Op: onText(escapeHTML)},
+	"dictsort":       typed("case_sensitive? by?:str reverse?", onMapping(filterDictsort)),
+	"e":              {Op: mapped(escapeHTML)},
+	"escape":         {Op: mapped(escapeHTML)},
 	"filesizeformat": {Op: filterFilesize, Params: "binary?"},
 	"first":          {Op: onItems(filterFirst)},
 	"float":          {Op: filterFloat, Params: "default?"},
-	"forceescape":    {Op: onText(escapeHTML)},
-	"format":         {Op: filterFormat, Free: true},
+	"forceescape":    {Op: mapped(escapeHTML)},
+	"format":         {Op: onText(0, filterFormat), Free: true},
 	"groupby":        {Op: onItems(filterGroupby), Params: "attribute default? case_sensitive?"},
-	"indent":         {Op: filterIndent, Params: "width? first? blank?"},
-	"int":            {Op: filterInt, Params: "default? base?"},
-	"items":          {Op: filterItems},
+	"indent":         {Op: onStrings(ItemCost, filterIndent), Params: "width? first? blank?"},
+	"int":            typed("default? base?:int", filterInt),
+	"items":          method("mapping", "", onMapping(func(r *Run, m map[string]any, keys, _ []any) (any, error) { return r.pairs(m, keys) })),
 	"join":           {Op: onItems(filterJoin), Params: "d? attribute?"},
 	"last":           {Op: onItems(filterLast)},
 	"length":         {Op: filterLength},
 	"list":           {Op: onItems(filterList)},
-	"lower":          {Op: onText(lower)},
+	"lower":          {Op: mapped(lower)},
 	"max":            {Op: onItems(extreme(1)), Params: "case_sensitive? attribute?"},
 	"min":            {Op: onItems(extreme(-1)), Params: "case_sensitive? attribute?"},
-	"replace":        {Op: filterReplace, Params: "old new count?"},
+	"replace":        typed("old new count?:int", onText(1, filterReplace)),
 	"reverse":        {Op: filterReverse},
-	"round":          {Op: filterRound, Params: "precision? method?"},
+	"round":          typed("precision?:int method?:str", filterRound),
 	"safe":           {Op: opText},
-	"slice":          {Op: onItems(filterSlice), Params: "slices fill_with?"},
+	"slice":          typed("slices:int fill_with?", onItems(filterSlice)),
 	"sort":           {Op: onItems(filterSort), Params: "reverse? case_sensitive? attribute?"},
 	"string":         {Op: opText},
-	"striptags":      {Op: filterStriptags},
+	"striptags":      {Op: onText(ItemCost, filterStriptags)},
 	"sum":            {Op: onItems(filterSum), Params: "attribute? start?"},
-	"title":          {Op: onText(title)},
-	"tojson":         {Op: opToJSON, Params: "indent? ensure_ascii?"},
-	"trim":           {Op: trimmer(strings.TrimFunc), Params: "chars?"},
-	"truncate":       {Op: filterTruncate, Params: "length? killwords? end? leeway?"},
+	"title":          {Op: mapped(title)},
+	"tojson":         typed("indent?:int ensure_ascii?", opToJSON),
+	"trim":           typed("chars?:str", onText(1, trimmer(strings.TrimFunc))),
+	"truncate":       typed("length?:int killwords? end?:str leeway?:int", onStrings(4, filterTruncate)),
 	"unique":         {Op: onItems(filterUnique), Params: "case_sensitive? attribute?"},
-	"upper":          {Op: onText(upper)},
+	"upper":          {Op: mapped(upper)},
 	"urlencode":      {Op: filterURLEncode},
-	"wordcount":      {Op: func(r *Run, v any, _ []any) (any, error) { return countText(r, v, countWords) }},
-	"xmlattr":        {Op: filterXMLAttr, Params: "autospace?"},
+	"wordcount":      {Op: onText(1, func(_ *Run, s string, _ []any) (any, error) { return countWords(s), nil })},
+	"xmlattr":        {Op: onMapping(filterXMLAttr), Params: "autospace?"},
 }
 
 // filterFormat is "%s %(name)s"|format(...).
-func filterFormat(r *Run, v any, args []any) (any, error) {
-	s, err := r.Text(v)
-	if err != nil {
-		return nil, err
-	}
+func filterFormat(r *Run, s string, args []any) (any, error) {
 	positional, named := freeArgs(args)
 	switch {
 	case len(named) == 0:
@@ -71,65 +67,23 @@ func filterFormat(r *Run, v any, args []any) (any, error) {
 	return r.formatPercent(s, named)
 }
 
-// onText is a filter that turns text into text of about the same length.
-func onText(f func(string) string) Operation {
-	return func(r *Run, v any, _ []any) (any, error) {
-		s, err := r.Text(v)
-		if err != nil {
-			return nil, err
-		}
-		if err := r.SpendTimes(len(s), 4); err != nil {
-			return nil, err
-		}
-		return f(s), nil
-	}
-}
-
-// onItems passes op the items of a value.
-func onItems(op func(r *Run, items, args []any) (any, error)) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		items, err := r.Items(v)
-		if err != nil {
-			return nil, err
-		}
-		return op(r, items, args)
-	}
-}
-
-func countText(r *Run, v any, f func(string) int) (any, error) {
-	s, err := r.Text(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.Spend(len(s)); err != nil {
-		return nil, err
-	}
-	return int64(f(s)), nil
-}
-
 // countWords counts runs of letters, digits and underscores.
-func countWords(s string) int {
-	n := 0
+func countWords(s string) (n int64) {
 	for range strings.FieldsFuncSeq(s, func(c rune) bool { return c != '_' && !isAlnum(c) }) { // keeps none of them
 		n++
 	}
 	return n
 }
 
-// trimmer is a filter that cuts the characters chars, or spaces, off text.
-func trimmer(cut func(s string, f func(rune) bool) string) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		g := given{args: args}
-		chars := g.string(0, "")
-		s, err := r.Text(v)
-		if err := cmp.Or(err, g.err); err != nil {
-			return nil, err
-		}
-		if err := r.SpendTimes(len(s), 1+len(chars)/16); err != nil {
-			return nil, err
-		}
-		if g.left(0) {
+// trimmer cuts the characters chars, or white space, off text.
+func trimmer(cut func(s string, f func(rune) bool) string) textOperation {
+	return func(r *Run, s string, args []any) (any, error) {
+		if absent(args[0]) {
 			return cut(s, IsSpace), nil
+		}
+		chars := textOr(args[0], "")
+		if err := r.SpendTimes(len(s), len(chars)/16); err != nil {
+			return nil, err
 		}
 		return cut(s, func(c rune) bool { return strings.ContainsRune(chars, c) }), nil
 	}
@@ -155,25 +109,19 @@ func filterLength(r *Run, v any, _ []any) (any, error) {
 	case map[string]any:
 		return int64(len(v)), nil
 	case string:
-		return countText(r, v, utf8.RuneCountInString)
+		return int64(utf8.RuneCountInString(v)), r.Spend(len(v))
 	}
 	return nil, fmt.Errorf("%s has no length", article(v))
 }
 
-func filterReplace(r *Run, v any, args []any) (any, error) {
-	s, err := r.Text(v)
-	from, err1 := r.Text(args[0])
-	to, err2 := r.Text(args[1])
-	g := given{args: args}
-	most := g.int(2, -1)
-	if err := cmp.Or(err, err1, err2, g.err); err != nil {
-		return nil, err
-	}
-	if err := r.Spend(len(s)); err != nil {
+func filterReplace(r *Run, s string, args []any) (any, error) {
+	from, err := r.Text(args[0])
+	to, err1 := r.Text(args[1])
+	if err := cmp.Or(err, err1); err != nil {
 		return nil, err
 	}
 	n := strings.Count(s, from)
-	if most >= 0 {
+	if most := intOr(args[2], -1); most >= 0 {
 		n = int(min(int64(n), most))
 	}
 	if err := r.SpendTimes(n, len(to)); err != nil {
@@ -182,24 +130,19 @@ func filterReplace(r *Run, v any, args []any) (any, error) {
 	return strings.Replace(s, from, to, n), nil
 }
 
-func filterIndent(r *Run, v any, args []any) (any, error) {
-	s, ok := v.(string)
-	if !ok {
-		return nil, fmt.Errorf("%s is not a string; convert it with |string", article(v))
-	}
-	g := given{args: args}
+func filterIndent(r *Run, s string, args []any) (any, error) {
 	width, isText := args[0].(string)
 	if !isText {
-		n := int(max(0, min(g.int(0, 4), math.MaxInt32)))
-		if err := cmp.Or(g.err, r.Spend(n)); err != nil {
+		if absent(args[0]) {
+			args = []any{int64(4), args[1], args[2]}
+		}
+		n := fieldWidth(args[0])
+		if err := cmp.Or(checkType("int", 0, args[0]), r.Spend(n)); err != nil {
 			return nil, err
 		}
 		width = strings.Repeat(" ", n)
 	}
-	first, blank := g.bool(1, false), g.bool(2, false)
-	if err := r.SpendTimes(len(s), ItemCost); err != nil {
-		return nil, err
-	}
+	first, blank := truthOr(args[1], false), truthOr(args[2], false)
 	lines := splitLines(s+"\n", false)
 	if err := r.SpendTimes(len(lines), ItemCost+len(width)); err != nil {
 		return nil, err
@@ -212,21 +155,13 @@ func filterIndent(r *Run, v any, args []any) (any, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-func filterTruncate(r *Run, v any, args []any) (any, error) {
-	s, ok := v.(string)
-	if !ok {
-		return nil, fmt.Errorf("%s is not a string; convert it with |string", article(v))
-	}
-	g := given{args: args}
-	length, killwords, end, leeway := g.int(0, 255), g.bool(1, false), g.string(2, "..."), g.int(3, 5)
-	if g.err != nil {
-		return nil, g.err
-	}
-	if err := r.SpendTimes(len(s)+len(end), 4); err != nil {
+func filterTruncate(r *Run, s string, args []any) (any, error) {
+	end := textOr(args[2], "...")
+	if err := r.SpendTimes(len(end), 4); err != nil {
 		return nil, err
 	}
 	runes := []rune(s)
-	length, leeway = min(length, math.MaxInt32), min(leeway, math.MaxInt32)
+	length, leeway := min(intOr(args[0], 255), math.MaxInt32), min(intOr(args[3], 5), math.MaxInt32)
 	keep := length - int64(utf8.RuneCountInString(end))
 	switch {
 	case keep < 0 || leeway < 0:
@@ -235,18 +170,12 @@ func filterTruncate(r *Run, v any, args []any) (any, error) {
 		return s, nil
 	}
 	s = string(runes[:keep])
-	if at := strings.LastIndexByte(s, ' '); !killwords && at >= 0 {
+	if at := strings.LastIndexByte(s, ' '); !truthOr(args[1], false) && at >= 0 {
 		s = s[:at]
 	}
 	return s + end, nil
 }
 
-func filterCenter(r *Run, v any, args []any) (any, error) {
-	s, err := r.Text(v)
-	g := given{args: args}
-	width := g.int(0, 80)
-	if err := cmp.Or(err, g.err); err != nil {
-		return nil, err
-	}
-	return justify('^')(r, s, []any{width, Missing{}})
+func filterCenter(r *Run, s string, args []any) (any, error) {
+	return justify('^')(r, s, []any{intOr(args[0], 80), Missing{}})
 }

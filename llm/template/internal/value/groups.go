@@ -1,7 +1,6 @@
 package value
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +10,7 @@ import (
 )
 
 func filterUnique(r *Run, items, args []any) (any, error) {
-	g := given{args: args}
-	caseSensitive := g.bool(0, false)
+	caseSensitive := truthOr(args[0], false)
 	keys, err := r.attributes(items, args[1])
 	if err != nil {
 		return nil, err
@@ -84,7 +82,7 @@ func filterGroupby(r *Run, items, args []any) (any, error) {
 		return nil, err
 	}
 	keys := columns
-	if g := (given{args: args}); !g.bool(2, false) {
+	if !truthOr(args[2], false) {
 		if keys, err = r.foldedAll(columns); err != nil {
 			return nil, err
 		}
@@ -124,7 +122,7 @@ func filterBatch(r *Run, items, args []any) (any, error) {
 		n := min(count, len(items))
 		list := slices.Clone(items[:n])
 		items = items[n:]
-		if missed := count - n; missed > 0 && fills(args[1]) {
+		if missed := count - n; missed > 0 && !absent(args[1]) {
 			if err := r.SpendTimes(missed, ItemCost); err != nil {
 				return nil, err
 			}
@@ -153,7 +151,7 @@ func filterSlice(r *Run, items, args []any) (any, error) {
 		}
 		list := slices.Clone(items[:n])
 		items = items[n:]
-		if i >= longer && fills(args[1]) {
+		if i >= longer && !absent(args[1]) {
 			list = append(list, args[1])
 		}
 		out = append(out, list)
@@ -163,13 +161,9 @@ func filterSlice(r *Run, items, args []any) (any, error) {
 
 // listCount returns the first argument, which is 1 or more, and pays for items in lists.
 func (r *Run) listCount(items, args []any, otherwise string) (int, error) {
-	g := given{args: args}
-	count := g.int(0, 0)
-	if g.err == nil && count < 1 {
-		g.err = errors.New(otherwise)
+	count := intOr(args[0], 0)
+	if count < 1 {
+		return 0, errors.New(otherwise)
 	}
-	return int(min(count, math.MaxInt32)), cmp.Or(g.err, r.SpendTimes(len(items), 3*ItemCost))
+	return int(min(count, math.MaxInt32)), r.SpendTimes(len(items), 3*ItemCost)
 }
-
-// fills reports whether lists are filled up with v.
-func fills(v any) bool { return v != any(Missing{}) && v != nil }

@@ -12,14 +12,7 @@ var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"
 func escapeHTML(s string) string { return htmlEscapes.Replace(s) }
 
 // filterStriptags leaves out comments and tags, makes one space of several, and reads entities.
-func filterStriptags(r *Run, v any, _ []any) (any, error) {
-	s, err := r.Text(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.SpendTimes(len(s), ItemCost); err != nil {
-		return nil, err
-	}
+func filterStriptags(_ *Run, s string, _ []any) (any, error) {
 	for _, mark := range [][2]string{{"<!--", "-->"}, {"<", ">"}} {
 		var b strings.Builder
 		for {
@@ -37,15 +30,7 @@ func filterStriptags(r *Run, v any, _ []any) (any, error) {
 }
 
 // filterXMLAttr writes a mapping as attributes of an element; none values are left out.
-func filterXMLAttr(r *Run, v any, args []any) (any, error) {
-	m, ok := v.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s is not a mapping", article(v))
-	}
-	keys, err := r.Items(m)
-	if err != nil {
-		return nil, err
-	}
+func filterXMLAttr(r *Run, m map[string]any, keys, args []any) (any, error) {
 	var b strings.Builder
 	for _, k := range keys {
 		key, _ := k.(string)
@@ -64,7 +49,7 @@ func filterXMLAttr(r *Run, v any, args []any) (any, error) {
 		}
 		fmt.Fprintf(&b, ` %s="%s"`, escapeHTML(key), escapeHTML(text))
 	}
-	if g := (given{args: args}); !g.bool(0, true) {
+	if !truthOr(args[0], true) {
 		return strings.TrimPrefix(b.String(), " "), nil
 	}
 	return b.String(), nil
@@ -137,7 +122,7 @@ func filterFilesize(r *Run, v any, args []any) (any, error) {
 		return nil, fmt.Errorf("%s is not a number of bytes", article(v))
 	}
 	base, unit := 1000.0, "B"
-	if g := (given{args: args}); g.bool(0, false) {
+	if truthOr(args[0], false) {
 		base, unit = 1024, "iB"
 	}
 	switch {

@@ -154,15 +154,11 @@ func (w *jsonWriter) str(s string) error {
 const maxFormatWidth = 1000
 
 func opToJSON(r *Run, v any, args []any) (any, error) {
-	g := given{args: args}
-	indent, ascii := g.int(0, 0), g.bool(1, true)
-	if g.err != nil {
-		return nil, g.err
-	}
+	indent, ascii := intOr(args[0], 0), truthOr(args[1], true)
 	if indent < 0 || indent > maxFormatWidth {
 		return nil, fmt.Errorf("indent must be between 0 and %d", maxFormatWidth)
 	}
-	w := jsonWriter{r: r, lines: !g.left(0), indent: strings.Repeat(" ", int(indent)), ascii: ascii}
+	w := jsonWriter{r: r, lines: !absent(args[0]), indent: strings.Repeat(" ", int(indent)), ascii: ascii}
 	if err := w.value(v, 0); err != nil {
 		return nil, err
 	}

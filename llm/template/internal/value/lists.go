@@ -222,8 +222,7 @@ func (r *Run) sorted(keys []any, reverse bool) ([]int, error) {
 }
 
 func filterSort(r *Run, items, args []any) (any, error) {
-	g := given{args: args}
-	return r.sortBy(items, args[2], g.bool(1, false), g.bool(0, false))
+	return r.sortBy(items, args[2], truthOr(args[1], false), truthOr(args[0], false))
 }
 
 // sortBy returns items in the order of an attribute.
@@ -243,38 +242,17 @@ func (r *Run) sortBy(items []any, attribute any, caseSensitive, reverse bool) ([
 	return out, nil
 }
 
-func filterDictsort(r *Run, v any, args []any) (any, error) {
-	m, ok := v.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s is not a mapping", article(v))
-	}
-	g := given{args: args}
-	by := g.string(1, "key")
-	if g.err != nil {
-		return nil, g.err
-	}
+func filterDictsort(r *Run, m map[string]any, keys, args []any) (any, error) {
+	by := textOr(args[1], "key")
 	at := slices.Index([]string{"key", "value"}, by)
 	if at < 0 {
 		return nil, fmt.Errorf(`by must be "key" or "value", not %q`, by)
 	}
-	pairs, err := filterItems(r, m, nil)
+	pairs, err := r.pairs(m, keys)
 	if err != nil {
 		return nil, err
 	}
-	items, _ := pairs.([]any)
-	return r.sortBy(items, int64(at), g.bool(0, false), g.bool(2, false))
-}
-
-func filterItems(r *Run, v any, _ []any) (any, error) {
-	m, err := mappingOf(v)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := r.Items(m)
-	if err != nil {
-		return nil, err
-	}
-	return r.pairs(m, keys)
+	return r.sortBy(pairs, int64(at), truthOr(args[0], false), truthOr(args[2], false))
 }
 
 func filterList(_ *Run, items, _ []any) (any, error) { return items, nil }
@@ -289,7 +267,7 @@ func extreme(sign int) func(r *Run, items, args []any) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if g := (given{args: args}); !g.bool(0, false) {
+		if !truthOr(args[0], false) {
 			if keys, err = r.foldedAll(keys); err != nil {
 				return nil, err
 			}

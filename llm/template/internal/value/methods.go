@@ -11,7 +11,7 @@ import (
 var Functions = map[string]Callable{
 	"dict":      {Op: Dict, Named: true},
 	"namespace": {Op: newNamespace, Named: true},
-	"range":     {Op: opRange, Params: "start stop? step?"},
+	"range":     typed("start:int stop?:int step?:int", opRange),
 }
 
 func newNamespace(r *Run, _ any, args []any) (any, error) {
@@ -27,11 +27,7 @@ func opRange(r *Run, _ any, args []any) (any, error) {
 	if i := slices.Index(args, nil); i >= 0 {
 		return nil, fmt.Errorf("argument %d must be an integer, not none", i+1)
 	}
-	g := given{args: args}
-	start, stop, step := g.int(0, 0), g.int(1, 0), g.int(2, 1)
-	if g.err != nil {
-		return nil, g.err
-	}
+	start, stop, step := intOr(args[0], 0), intOr(args[1], 0), intOr(args[2], 1)
 	if args[1] == any(Missing{}) {
 		start, stop = 0, start
 	}
@@ -55,19 +51,8 @@ func opRange(r *Run, _ any, args []any) (any, error) {
 	return &series{kind: kindRange, items: out, bounds: [3]int64{start, stop, step}}, nil
 }
 
-func mappingOf(v any) (map[string]any, error) {
-	m, ok := v.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s has no such method", article(v))
-	}
-	return m, nil
-}
-
 func methodGet(_ *Run, v any, args []any) (any, error) {
-	m, err := mappingOf(v)
-	if err != nil {
-		return nil, err
-	}
+	m, _ := v.(map[string]any)
 	if key, ok := mapKey(args[0]); ok {
 		if got, ok := m[key]; ok {
 			return got, nil
@@ -79,20 +64,12 @@ func methodGet(_ *Run, v any, args []any) (any, error) {
 	return args[1], nil
 }
 
-// view is a method that returns what of does for a mapping and its keys.
+// view is a method of mappings that returns what of does for a mapping and its keys.
 func view(kind string, of func(r *Run, m map[string]any, keys []any) ([]any, error)) Callable {
-	return Callable{Op: func(r *Run, v any, _ []any) (any, error) {
-		m, err := mappingOf(v)
-		if err != nil {
-			return nil, err
-		}
-		keys, err := r.Items(m)
-		if err != nil {
-			return nil, err
-		}
+	return method("mapping", "", onMapping(func(r *Run, m map[string]any, keys, _ []any) (any, error) {
 		items, err := of(r, m, keys)
 		return &series{kind: kind, items: items}, err
-	}}
+	}))
 }
 
 func keysOf(_ *Run, _ map[string]any, keys []any) ([]any, error) { return keys, nil }
@@ -106,12 +83,9 @@ func valuesOf(_ *Run, m map[string]any, keys []any) ([]any, error) {
 	return out, nil
 }
 
-// methodCycle returns one argument after the other, one per turn of a loop.
+// methodCycle returns its arguments in turn, one for each turn of a loop.
 func methodCycle(_ *Run, v any, args []any) (any, error) {
-	l, ok := v.(*Loop)
-	if !ok {
-		return nil, fmt.Errorf("%s has no such method", article(v))
-	}
+	l, _ := v.(*Loop)
 	args, _ = freeArgs(args)
 	if len(args) == 0 {
 		return nil, errors.New("there are no arguments")
@@ -121,10 +95,7 @@ func methodCycle(_ *Run, v any, args []any) (any, error) {
 
 // methodChanged reports whether its arguments differ from those of its last call in the same loop.
 func methodChanged(r *Run, v any, args []any) (any, error) {
-	l, ok := v.(*Loop)
-	if !ok {
-		return nil, fmt.Errorf("%s has no such method", article(v))
-	}
+	l, _ := v.(*Loop)
 	args, _ = freeArgs(args)
 	same, err := r.equal(args, l.seen, 0)
 	same = same && l.seen != nil
@@ -137,45 +108,40 @@ var Tests = map[string]Callable{
 	"defined":     {Op: func(_ *Run, v any, _ []any) (any, error) { return v != any(Missing{}), nil }, Undefined: true},
 	"undefined":   isValue(Missing{}),
 	"boolean":     typeTest("boolean"),
+	"callable":    isValue(nothing{}), // no value is
 	"divisibleby": {Op: testDivisible, Params: "num"},
-	"eq":          {Op: opEqual, Params: "other"},
-	"equalto":     {Op: opEqual, Params: "other"},
+	"escaped":     isValue(nothing{}),
 	"even":        {Op: testRemainder(0)},
 	"false":       isValue(false),
 	"float":       typeTest("float"),
-	"ge":          {Op: ordering(func(c int) bool { return c >= 0 }), Params: "other"},
-	"gt":          {Op: ordering(func(c int) bool { return c > 0 }), Params: "other"},
 	"in":          {Op: opIn, Params: "seq"},
 	"integer":     typeTest("integer"),
 	"iterable":    typeTest("string", "list", "mapping", kindTuple, kindRange, kindKeys, kindValues, kindItems),
-	"le":          {Op: ordering(func(c int) bool { return c <= 0 }), Params: "other"},
-	"lower":       {Op: onAnyText(testCase(isLower, isUpper))},
-	"lt":          {Op: ordering(func(c int) bool { return c < 0 }), Params: "other"},
+	"lower":       {Op: mapped(allCased(isLower, isUpper))},
 	"mapping":     typeTest("mapping"),
-	"ne":          {Op: func(r *Run, v any, args []any) (any, error) { ok, err := r.equal(v, args[0], 0); return !ok, err }, Params: "other"},
 	"none":        isValue(nil),
 	"number":      typeTest("integer", "float", "boolean"),
 	"odd":         {Op: testRemainder(1)},
+	"sameas":      {Op: testSame, Params: "other"},
 	"sequence":    typeTest("string", "list", "mapping", kindTuple, kindRange),
 	"string":      typeTest("string"),
 	"true":        isValue(true),
-	"upper":       {Op: onAnyText(testCase(isUpper, isLower))},
+	"upper":       {Op: mapped(allCased(isUpper, isLower))},
 
-	"callable":    isValue(nothing{}), // no value is
-	"escaped":     isValue(nothing{}),
-	"greaterthan": {Op: ordering(func(c int) bool { return c > 0 }), Params: "other"},
-	"lessthan":    {Op: ordering(func(c int) bool { return c < 0 }), Params: "other"},
-	"sameas":      {Op: testSame, Params: "other"},
-	"!=":          {Op: Comparisons["!="], Params: "other"},
-	"<":           {Op: Comparisons["<"], Params: "other"},
-	"<=":          {Op: Comparisons["<="], Params: "other"},
-	"==":          {Op: Comparisons["=="], Params: "other"},
-	">":           {Op: Comparisons[">"], Params: "other"},
-	">=":          {Op: Comparisons[">="], Params: "other"},
+	"==": comparison("=="), "eq": comparison("=="), "equalto": comparison("=="),
+	"!=": comparison("!="), "ne": comparison("!="),
+	"<": comparison("<"), "lt": comparison("<"), "lessthan": comparison("<"),
+	"<=": comparison("<="), "le": comparison("<="),
+	">": comparison(">"), "gt": comparison(">"), "greaterthan": comparison(">"),
+	">=": comparison(">="), "ge": comparison(">="),
+}
+
+func comparison(operator string) Callable {
+	return Callable{Op: Comparisons[operator], Params: "other"}
 }
 
 // NameTests are the tests of whether a value is the name of a filter or of a test. They refer to the tables, so they
-// cannot be in one.
+// cannot be in them.
 var NameTests = map[string]Callable{
 	"filter": {Op: func(_ *Run, v any, _ []any) (any, error) {
 		name, _ := v.(string)
@@ -235,15 +201,4 @@ func testDivisible(r *Run, v any, args []any) (any, error) {
 		return nil, err
 	}
 	return r.equal(rest, int64(0), 0)
-}
-
-// onAnyText passes op a value as text.
-func onAnyText(op Operation) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		s, err := r.Text(v)
-		if err != nil {
-			return nil, err
-		}
-		return op(r, s, args)
-	}
 }

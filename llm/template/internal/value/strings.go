@@ -11,103 +11,80 @@ import (
 	"unicode/utf8"
 )
 
-// Methods are the methods of strings and mappings, the two of lists and tuples, and loop.cycle. None changes
-// anything.
+// Methods are the methods of strings and mappings, the two of lists and tuples, and those of loops. None changes anything.
 var Methods = map[string]Callable{
-	"capitalize":   onStrings("", onText(capitalize)),
-	"casefold":     onStrings("", onText(casefold)),
-	"center":       onStrings("width fillchar?", justify('^')),
+	"capitalize":   method("string", "", mapped(capitalize)),
+	"casefold":     method("string", "", mapped(casefold)),
+	"center":       method("string", "width:int fillchar?:str", onText(0, justify('^'))),
 	"count":        {Op: methodCount, Params: "sub start? end?"},
-	"changed":      {Op: methodChanged, Free: true},
-	"cycle":        {Op: methodCycle, Free: true},
-	"endswith":     onStrings("suffix start? end?", affix(strings.HasSuffix)),
-	"expandtabs":   onStrings("tabsize?", methodExpandtabs),
-	"find":         onStrings("sub start? end?", finder(strings.Index, false)),
-	"format":       onStringsFree(methodFormat),
-	"get":          {Op: methodGet, Params: "key default?"},
+	"changed":      freeMethod("loop", methodChanged),
+	"cycle":        freeMethod("loop", methodCycle),
+	"endswith":     method("string", "suffix start? end?", onText(0, affix(strings.HasSuffix))),
+	"expandtabs":   method("string", "tabsize?:int", onText(2, methodExpandtabs)),
+	"find":         method("string", "sub:str start? end?", onText(0, finder(strings.Index, false))),
+	"format":       freeMethod("string", methodFormat),
+	"get":          method("mapping", "key default?", methodGet),
 	"index":        {Op: methodIndex, Params: "sub start? end?"},
-	"isalnum":      onStrings("", all(isAlnum)),
-	"isalpha":      onStrings("", all(unicode.IsLetter)),
-	"isascii":      onStrings("", onString(isASCII)),
-	"isdecimal":    onStrings("", all(unicode.IsDigit)),
-	"isdigit":      onStrings("", all(isDigit)),
-	"islower":      onStrings("", testCase(isLower, isUpper)),
-	"isnumeric":    onStrings("", all(isNumeric)),
-	"isspace":      onStrings("", all(IsSpace)),
-	"istitle":      onStrings("", onString(isTitle)),
-	"isupper":      onStrings("", testCase(isUpper, isLower)),
+	"isalnum":      method("string", "", mapped(all(isAlnum))),
+	"isalpha":      method("string", "", mapped(all(unicode.IsLetter))),
+	"isascii":      method("string", "", mapped(isASCII)),
+	"isdecimal":    method("string", "", mapped(all(unicode.IsDigit))),
+	"isdigit":      method("string", "", mapped(all(isDigit))),
+	"islower":      method("string", "", mapped(allCased(isLower, isUpper))),
+	"isnumeric":    method("string", "", mapped(all(isNumeric))),
+	"isspace":      method("string", "", mapped(all(IsSpace))),
+	"istitle":      method("string", "", mapped(isTitle)),
+	"isupper":      method("string", "", mapped(allCased(isUpper, isLower))),
 	"items":        view(kindItems, (*Run).pairs),
-	"join":         onStrings("items", methodJoin),
+	"join":         method("string", "items", onText(0, methodJoin)),
 	"keys":         view(kindKeys, keysOf),
-	"ljust":        onStrings("width fillchar?", justify('<')),
-	"lower":        onStrings("", onText(lower)),
-	"lstrip":       onStrings("chars?", trimmer(strings.TrimLeftFunc)),
-	"partition":    onStrings("sep", partition(strings.Index)),
-	"removeprefix": onStrings("prefix", onTwo(strings.TrimPrefix)),
-	"removesuffix": onStrings("suffix", onTwo(strings.TrimSuffix)),
-	"replace":      onStrings("old new count?", methodReplace),
-	"rfind":        onStrings("sub start? end?", finder(strings.LastIndex, false)),
-	"rindex":       onStrings("sub start? end?", finder(strings.LastIndex, true)),
-	"rjust":        onStrings("width fillchar?", justify('>')),
-	"rpartition":   onStrings("sep", partition(strings.LastIndex)),
-	"rsplit":       onStrings("sep? maxsplit?", methodRsplit),
-	"rstrip":       onStrings("chars?", trimmer(strings.TrimRightFunc)),
-	"split":        onStrings("sep? maxsplit?", methodSplit),
-	"splitlines":   onStrings("keepends?", methodSplitlines),
-	"startswith":   onStrings("prefix start? end?", affix(strings.HasPrefix)),
-	"strip":        onStrings("chars?", trimmer(strings.TrimFunc)),
-	"swapcase":     onStrings("", onText(swapcase)),
-	"title":        onStrings("", onText(titleWords)),
-	"upper":        onStrings("", onText(upper)),
+	"ljust":        method("string", "width:int fillchar?:str", onText(0, justify('<'))),
+	"lower":        method("string", "", mapped(lower)),
+	"lstrip":       method("string", "chars?:str", onText(1, trimmer(strings.TrimLeftFunc))),
+	"partition":    method("string", "sep:str", onText(1, partition(strings.Index))),
+	"removeprefix": method("string", "prefix:str", onText(0, onTwo(strings.TrimPrefix))),
+	"removesuffix": method("string", "suffix:str", onText(0, onTwo(strings.TrimSuffix))),
+	"replace":      method("string", "old:str new:str count?:int", onText(1, filterReplace)),
+	"rfind":        method("string", "sub:str start? end?", onText(0, finder(strings.LastIndex, false))),
+	"rindex":       method("string", "sub:str start? end?", onText(0, finder(strings.LastIndex, true))),
+	"rjust":        method("string", "width:int fillchar?:str", onText(0, justify('>'))),
+	"rpartition":   method("string", "sep:str", onText(1, partition(strings.LastIndex))),
+	"rsplit":       method("string", "sep?:str maxsplit?:int", onText(2*ItemCost, splitter(rsplit))),
+	"rstrip":       method("string", "chars?:str", onText(1, trimmer(strings.TrimRightFunc))),
+	"split":        method("string", "sep?:str maxsplit?:int", onText(2*ItemCost, splitter(split))),
+	"splitlines":   method("string", "keepends?", onText(2*ItemCost, methodSplitlines)),
+	"startswith":   method("string", "prefix start? end?", onText(0, affix(strings.HasPrefix))),
+	"strip":        method("string", "chars?:str", onText(1, trimmer(strings.TrimFunc))),
+	"swapcase":     method("string", "", mapped(swapcase)),
+	"title":        method("string", "", mapped(titleWords)),
+	"upper":        method("string", "", mapped(upper)),
 	"values":       view(kindValues, valuesOf),
-	"zfill":        onStrings("width", methodZfill),
+	"zfill":        method("string", "width:int", onText(0, methodZfill)),
 }
 
-// onStrings is a method that only strings have.
-func onStrings(params string, op Operation) Callable {
-	return Callable{Params: params, Op: func(r *Run, v any, args []any) (any, error) {
-		if _, ok := v.(string); !ok {
-			return nil, fmt.Errorf("%s has no such method", article(v))
-		}
-		return op(r, v, args)
-	}}
-}
-
-func onStringsFree(op Operation) Callable {
-	c := onStrings("", op)
+func freeMethod(of string, op Operation) Callable {
+	c := method(of, "", op)
 	c.Free = true
 	return c
 }
 
-// onString is a predicate on a string.
-func onString(f func(s string) bool) Operation {
-	return func(r *Run, v any, _ []any) (any, error) {
-		s, _ := v.(string)
-		return f(s), r.SpendTimes(len(s), 4)
+// all is true if all characters are as is says, and there is at least one.
+func all(is func(rune) bool) func(s string) bool {
+	return func(s string) bool {
+		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !is(c) }) < 0
 	}
 }
 
-// all is a method that is true where all characters are as is says, and there is one at least.
-func all(is func(rune) bool) Operation {
-	return onString(func(s string) bool {
-		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !is(c) }) < 0
-	})
-}
-
 // onTwo is a method of a string and another one.
-func onTwo(f func(s, t string) string) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		s, _ := v.(string)
-		t, ok := args[0].(string)
-		if !ok {
-			return nil, fmt.Errorf("argument 1 must be a string, not %s", article(args[0]))
-		}
+func onTwo(f func(s, t string) string) textOperation {
+	return func(r *Run, s string, args []any) (any, error) {
+		t := textOr(args[0], "")
 		return f(s, t), r.Spend(len(t))
 	}
 }
 
-// span returns the part of s from the character args[1] to args[2], and how many characters are before it; found is
-// false where the part begins after the end, where not even "" is found.
+// span returns the part of s from the character args[1] to args[2], and the number of characters before it. found is
+// false if the part begins after the end, where not even "" is found.
 func (r *Run) span(s string, args []any) (part string, before int, found bool, err error) {
 	if args[1] == any(Missing{}) && args[2] == any(Missing{}) {
 		return s, 0, true, r.Spend(len(s))
@@ -145,21 +122,22 @@ func runeOffset(s string, n int) int {
 }
 
 // affix is startswith or endswith, of one string or any of a tuple.
-func affix(has func(s, t string) bool) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		s, _ := v.(string)
+func affix(has func(s, t string) bool) textOperation {
+	return func(r *Run, s string, args []any) (any, error) {
 		part, _, found, err := r.span(s, args)
 		if err != nil {
 			return nil, err
 		}
-		options := []any{args[0]}
+		options := args[:1]
 		if kindOf(args[0]) == kindTuple {
 			options, _ = itemsOf(args[0])
 		}
-		g := given{args: options}
-		for i := range options {
-			t := g.want(i)
-			if err := cmp.Or(g.err, r.Spend(StepCost+len(t))); err != nil {
+		for i, t := range options {
+			t, ok := t.(string)
+			if !ok {
+				return nil, checkType("str", i, options[i])
+			}
+			if err := r.Spend(StepCost + len(t)); err != nil {
 				return nil, err
 			}
 			if found && has(part, t) {
@@ -170,19 +148,16 @@ func affix(has func(s, t string) bool) Operation {
 	}
 }
 
-// finder is find, rfind or rindex: those that must find it are errors otherwise.
-func finder(index func(s, sub string) int, must bool) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		s, _ := v.(string)
-		g := given{args: args}
-		sub := g.want(0)
+// finder is find, rfind or rindex. If it must find the text, a text that is not found is an error.
+func finder(index func(s, sub string) int, must bool) textOperation {
+	return func(r *Run, s string, args []any) (any, error) {
 		part, before, found, err := r.span(s, args)
-		if err := cmp.Or(g.err, err); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		at := -1
 		if found {
-			at = index(part, sub)
+			at = index(part, textOr(args[0], ""))
 		}
 		switch {
 		case at >= 0:
@@ -196,8 +171,11 @@ func finder(index func(s, sub string) int, must bool) Operation {
 
 // methodIndex is index of a string, list or tuple.
 func methodIndex(r *Run, v any, args []any) (any, error) {
-	if _, ok := v.(string); ok {
-		return finder(strings.Index, true)(r, v, args)
+	if s, ok := v.(string); ok {
+		if err := checkType("str", 0, args[0]); err != nil {
+			return nil, err
+		}
+		return finder(strings.Index, true)(r, s, args)
 	}
 	items, ok := places(v)
 	if !ok || args[1] != any(Missing{}) || args[2] != any(Missing{}) {
@@ -216,13 +194,11 @@ func methodIndex(r *Run, v any, args []any) (any, error) {
 // methodCount is count of a string, list or tuple.
 func methodCount(r *Run, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
-		g := given{args: args}
-		sub := g.want(0)
 		part, _, found, err := r.span(s, args)
-		if err := cmp.Or(g.err, err); err != nil || !found {
+		if err := cmp.Or(checkType("str", 0, args[0]), err); err != nil || !found {
 			return int64(0), err
 		}
-		return int64(strings.Count(part, sub)), r.Spend(len(s))
+		return int64(strings.Count(part, textOr(args[0], ""))), r.Spend(len(s))
 	}
 	items, ok := places(v)
 	if !ok {
@@ -241,18 +217,7 @@ func methodCount(r *Run, v any, args []any) (any, error) {
 	return n, nil
 }
 
-func methodReplace(r *Run, v any, args []any) (any, error) {
-	g := given{args: args}
-	if g.want(0); g.err == nil {
-		g.want(1)
-	}
-	if g.err != nil {
-		return nil, g.err
-	}
-	return filterReplace(r, v, args)
-}
-
-func methodJoin(r *Run, v any, args []any) (any, error) {
+func methodJoin(r *Run, s string, args []any) (any, error) {
 	items, err := r.Items(args[0])
 	if err != nil {
 		return nil, err
@@ -262,22 +227,17 @@ func methodJoin(r *Run, v any, args []any) (any, error) {
 			return nil, fmt.Errorf("it joins strings, not %s; the filter join takes any value", article(item))
 		}
 	}
-	return filterJoin(r, items, []any{v, Missing{}})
+	return filterJoin(r, items, []any{s, Missing{}})
 }
 
 // partition is the text before a separator, the separator and the text after it.
-func partition(index func(s, sep string) int) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		s, _ := v.(string)
-		g := given{args: args}
-		sep := g.want(0)
-		if g.err != nil {
-			return nil, g.err
-		}
+func partition(index func(s, sep string) int) textOperation {
+	return func(r *Run, s string, args []any) (any, error) {
+		sep := textOr(args[0], "")
 		if sep == "" {
 			return nil, errEmptySeparator
 		}
-		if err := r.Spend(len(s) + 3*ItemCost); err != nil {
+		if err := r.Spend(3 * ItemCost); err != nil {
 			return nil, err
 		}
 		switch at := index(s, sep); {
@@ -290,22 +250,20 @@ func partition(index func(s, sep string) int) Operation {
 	}
 }
 
+// fieldWidth returns a width as formats have it.
+func fieldWidth(arg any) int { return int(max(0, min(intOr(arg, 0), math.MaxInt32))) }
+
 // justify is ljust, rjust or center.
-func justify(align byte) Operation {
-	return func(r *Run, v any, args []any) (any, error) {
-		s, _ := v.(string)
-		g := given{args: args}
-		width, fill := g.int(0, 0), g.string(1, " ")
-		if g.err != nil {
-			return nil, g.err
-		}
+func justify(align byte) textOperation {
+	return func(r *Run, s string, args []any) (any, error) {
+		fill := textOr(args[1], " ")
 		if utf8.RuneCountInString(fill) != 1 {
 			return nil, errors.New("argument 2 must be a single character")
 		}
-		spec := formatSpec{align: align, width: int(max(0, min(width, math.MaxInt32))), precision: -1}
+		spec := formatSpec{align: align, width: fieldWidth(args[0]), precision: -1}
 		spec.fill, _ = utf8.DecodeRuneInString(fill)
 		if missing := spec.width - utf8.RuneCountInString(s); align == '^' && missing > 0 && missing&spec.width&1 == 1 {
-			// str.center, unlike a format, has the odd one in front where the width is odd.
+			// str.center, unlike a format, puts the odd one in front if the width is odd.
 			spec.width--
 			s, err := spec.text(r, s)
 			return fill + s, err
@@ -314,28 +272,14 @@ func justify(align byte) Operation {
 	}
 }
 
-func methodZfill(r *Run, v any, args []any) (any, error) {
-	s, _ := v.(string)
-	g := given{args: args}
-	width := g.int(0, 0)
-	if g.err != nil {
-		return nil, g.err
-	}
-	sign := ""
-	if strings.HasPrefix(s, "-") || strings.HasPrefix(s, "+") {
-		sign, s = s[:1], s[1:]
-	}
-	spec := formatSpec{fill: '0', align: '=', width: int(max(0, min(width, math.MaxInt32)))}
-	return spec.pad(r, sign, s, '=')
+func methodZfill(r *Run, s string, args []any) (any, error) {
+	digits := strings.TrimLeft(s[:min(1, len(s))], "+-") + s[min(1, len(s)):]
+	spec := formatSpec{fill: '0', align: '=', width: fieldWidth(args[0])}
+	return spec.pad(r, s[:len(s)-len(digits)], digits, '=')
 }
 
-func methodExpandtabs(r *Run, v any, args []any) (any, error) {
-	s, _ := v.(string)
-	g := given{args: args}
-	size := max(0, min(g.int(0, 8), math.MaxInt32))
-	if g.err != nil {
-		return nil, g.err
-	}
+func methodExpandtabs(r *Run, s string, args []any) (any, error) {
+	size := max(0, min(intOr(args[0], 8), math.MaxInt32))
 	if err := r.SpendTimes(1+strings.Count(s, "\t"), int(size)); err != nil {
 		return nil, err
 	}
@@ -357,56 +301,41 @@ func methodExpandtabs(r *Run, v any, args []any) (any, error) {
 			column++
 		}
 	}
-	return b.String(), r.SpendTimes(len(s), 2)
+	return b.String(), nil
 }
 
 var errEmptySeparator = errors.New("the separator is empty")
 
-// splitArgs are those of split and rsplit. none: at spaces.
-func splitArgs(r *Run, v any, args []any) (s, sep string, spaces bool, most int, err error) {
-	s, _ = v.(string)
-	g := given{args: args}
-	sep = g.string(0, "")
-	n := g.int(1, -1)
-	if g.err != nil {
-		return "", "", false, 0, g.err
+// splitter is split or rsplit. f splits s at a separator, at most that many times; the separator "" is white space.
+func splitter(f func(s, sep string, most int) []string) textOperation {
+	return func(_ *Run, s string, args []any) (any, error) {
+		sep, most := textOr(args[0], ""), intOr(args[1], -1)
+		if sep == "" && !absent(args[0]) {
+			return nil, errEmptySeparator
+		}
+		if most < 0 || most > math.MaxInt32 {
+			most = math.MaxInt32
+		}
+		return stringList(f(s, sep, int(most))), nil
 	}
-	if n < 0 || n > math.MaxInt32 {
-		n = math.MaxInt32
-	}
-	if spaces = g.left(0); !spaces && sep == "" {
-		return "", "", false, 0, errEmptySeparator
-	}
-	return s, sep, spaces, int(n), r.SpendTimes(len(s), 2*ItemCost)
 }
 
-func methodSplit(r *Run, v any, args []any) (any, error) {
-	s, sep, spaces, most, err := splitArgs(r, v, args)
-	switch {
-	case err != nil:
-		return nil, err
-	case !spaces:
-		return stringList(strings.SplitN(s, sep, most+1)), nil
+func split(s, sep string, most int) (parts []string) {
+	if sep != "" {
+		return strings.SplitN(s, sep, most+1)
 	}
-	var parts []string
 	for s = strings.TrimLeftFunc(s, IsSpace); s != ""; s = strings.TrimLeftFunc(s, IsSpace) {
 		end := strings.IndexFunc(s, IsSpace)
 		if end < 0 || len(parts) == most {
-			parts = append(parts, s)
-			break
+			return append(parts, s)
 		}
 		parts, s = append(parts, s[:end]), s[end:]
 	}
-	return stringList(parts), nil
+	return parts
 }
 
-func methodRsplit(r *Run, v any, args []any) (any, error) {
-	s, sep, spaces, most, err := splitArgs(r, v, args)
-	if err != nil {
-		return nil, err
-	}
-	var parts []string
-	for len(parts) < most {
+func rsplit(s, sep string, most int) (parts []string) {
+	for spaces := sep == ""; ; {
 		if spaces {
 			s = strings.TrimRightFunc(s, IsSpace)
 		}
@@ -415,28 +344,19 @@ func methodRsplit(r *Run, v any, args []any) (any, error) {
 			at = strings.LastIndexFunc(s, IsSpace)
 			_, size = utf8.DecodeRuneInString(s[max(at, 0):])
 		}
-		if at < 0 {
-			break
+		if at < 0 || len(parts) == most {
+			if s != "" || !spaces {
+				parts = append(parts, s)
+			}
+			slices.Reverse(parts)
+			return parts
 		}
 		parts, s = append(parts, s[at+size:]), s[:at]
 	}
-	if spaces {
-		s = strings.TrimRightFunc(s, IsSpace)
-	}
-	if s != "" || !spaces {
-		parts = append(parts, s)
-	}
-	slices.Reverse(parts)
-	return stringList(parts), nil
 }
 
-func methodSplitlines(r *Run, v any, args []any) (any, error) {
-	s, _ := v.(string)
-	if err := r.SpendTimes(len(s), 2*ItemCost); err != nil {
-		return nil, err
-	}
-	g := given{args: args}
-	return stringList(splitLines(s, g.bool(0, false))), nil
+func methodSplitlines(_ *Run, s string, args []any) (any, error) {
+	return stringList(splitLines(s, truthOr(args[0], false))), nil
 }
 
 // splitLines splits at every line boundary that Python knows.
