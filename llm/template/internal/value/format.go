@@ -237,7 +237,7 @@ func (r *Run) formatWith(v any, text string) (string, error) {
 			return "", fmt.Errorf("the format %q is not for an integer", text)
 		}
 		return s.integer(r, n.bigInt())
-	case n.isInt && math.IsInf(n.f, 0):
+	case n.beyondFloat():
 		return "", errFloatRange
 	case s.verb == 'n' && s.group == 0:
 		s.verb = 'g'

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"math/bits"
 )
 
 // Integers beyond int64 are [json.Number], which is how a row has them, and a [big.Int] while something is computed.
@@ -61,14 +60,16 @@ func (n numeric) bigInt() *big.Int {
 	return big.NewInt(n.i)
 }
 
-// fits reports whether the integer is a float without any loss.
+// beyondFloat reports whether n is an integer too large for a float.
+func (n numeric) beyondFloat() bool { return n.isInt && math.IsInf(n.f, 0) }
+
+// fits reports whether the integer is exactly a float.
 func (n numeric) fits() bool { return n.large == nil && magnitude(n.i) <= maxExactFloat }
 
 var (
 	errOverflow   = fmt.Errorf("the integer has more than %d digits", MaxDigits)
 	errZero       = errors.New("division by zero")
 	errFloatRange = errors.New("the integer is too large for a float")
-	errBeyond64   = errors.New("beyond int64") // the operation must be done with big integers
 )
 
 // integer returns i as a value.
@@ -166,63 +167,36 @@ func largeCost(i *big.Int) int {
 	return 4 * i.BitLen()
 }
 
-// arithmetic returns an operation on numbers: on two integers, or else on two floats. ints may fail with errBeyond64.
-func arithmetic(name string, ints func(a, b int64) (int64, error), bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) (float64, error)) Operation {
+// arithmetic returns an operation on numbers: on two integers, or else on two floats. ints takes integers of at most
+// small, whose result is never beyond int64. No divisor is 0.
+func arithmetic(name string, small uint64, ints func(a, b int64) int64, bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) float64) Operation {
+	divides := name == "//" || name == "%"
 	return func(r *Run, v any, args []any) (any, error) {
 		a, b, err := r.operands(name, v, args[0])
-		if err != nil {
+		bothInts := a.isInt && b.isInt
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if !a.isInt || !b.isInt {
-			if a.isInt && math.IsInf(a.f, 0) || b.isInt && math.IsInf(b.f, 0) {
-				return nil, errFloatRange
-			}
-			return floats(a.f, b.f)
-		}
-		if a.large == nil && b.large == nil {
-			if i, err := ints(a.i, b.i); !errors.Is(err, errBeyond64) {
-				return i, err
-			}
-		}
-		i := bigs(new(big.Int), a.bigInt(), b.bigInt())
-		if i == nil {
+		case !bothInts && (a.beyondFloat() || b.beyondFloat()):
+			return nil, errFloatRange
+		case divides && b.f == 0:
 			return nil, errZero
+		case !bothInts:
+			return floats(a.f, b.f), nil
+		case a.large == nil && b.large == nil && magnitude(a.i) <= small && magnitude(b.i) <= small:
+			return ints(a.i, b.i), nil
 		}
-		return integer(i)
+		return integer(bigs(new(big.Int), a.bigInt(), b.bigInt()))
 	}
 }
 
 var (
-	addNumbers = arithmetic("+", addInt, (*big.Int).Add, func(a, b float64) (float64, error) { return a + b, nil })
-	mulNumbers = arithmetic("*", mulInt, (*big.Int).Mul, func(a, b float64) (float64, error) { return a * b, nil })
-	modNumbers = arithmetic("%", modInt, modBig, modFloat)
+	addNumbers   = arithmetic("+", 1<<61, func(a, b int64) int64 { return a + b }, (*big.Int).Add, func(a, b float64) float64 { return a + b })
+	subNumbers   = arithmetic("-", 1<<61, func(a, b int64) int64 { return a - b }, (*big.Int).Sub, func(a, b float64) float64 { return a - b })
+	mulNumbers   = arithmetic("*", 1<<31, func(a, b int64) int64 { return a * b }, (*big.Int).Mul, func(a, b float64) float64 { return a * b })
+	floorNumbers = arithmetic("//", 1<<61, floorInt, floorBig, floorFloat)
+	modNumbers   = arithmetic("%", 1<<61, modInt, modBig, modFloat)
 )
-
-func addInt(a, b int64) (int64, error) {
-	if c := a + b; (c > a) == (b > 0) {
-		return c, nil
-	}
-	return 0, errBeyond64
-}
-
-func subInt(a, b int64) (int64, error) {
-	if c := a - b; (c < a) == (b > 0) {
-		return c, nil
-	}
-	return 0, errBeyond64
-}
-
-func mulInt(a, b int64) (int64, error) {
-	high, low := bits.Mul64(magnitude(a), magnitude(b))
-	negative := (a < 0) != (b < 0)
-	switch {
-	case high != 0 || low > 1<<63 || low == 1<<63 && !negative:
-		return 0, errBeyond64
-	case negative:
-		return -int64(low), nil
-	}
-	return int64(low), nil
-}
 
 func magnitude(a int64) uint64 {
 	if a < 0 {
@@ -231,87 +205,63 @@ func magnitude(a int64) uint64 {
 	return uint64(a)
 }
 
-func floorInt(a, b int64) (int64, error) {
-	switch b {
-	case 0:
-		return 0, errZero
-	case -1:
-		return subInt(0, a)
-	}
+func floorInt(a, b int64) int64 {
 	q := a / b
 	if a%b != 0 && (a < 0) != (b < 0) {
 		q--
 	}
-	return q, nil
+	return q
 }
 
-func modInt(a, b int64) (int64, error) {
-	if b == 0 {
-		return 0, errZero
-	}
+func modInt(a, b int64) int64 {
 	m := a % b
 	if m != 0 && (m < 0) != (b < 0) {
 		m += b
 	}
-	return m, nil
+	return m
 }
 
-// floorBig returns a // b, or nil where b is 0.
 func floorBig(z, a, b *big.Int) *big.Int {
-	if b.Sign() == 0 {
-		return nil
+	if b.Sign() < 0 { // Div rounds down for a positive divisor
+		a, b = new(big.Int).Neg(a), new(big.Int).Neg(b)
 	}
-	m := new(big.Int)
-	if z.QuoRem(a, b, m); m.Sign()*b.Sign() < 0 {
-		z.Sub(z, big.NewInt(1))
-	}
-	return z
+	return z.Div(a, b)
 }
 
-// modBig returns a % b, or nil where b is 0.
 func modBig(z, a, b *big.Int) *big.Int {
-	if b.Sign() == 0 {
-		return nil
-	}
-	if z.Rem(a, b); z.Sign()*b.Sign() < 0 {
+	if z.Mod(a, b); b.Sign() < 0 && z.Sign() != 0 { // Mod is never negative
 		z.Add(z, b)
 	}
 	return z
 }
 
 // floorFloat is a // b with the rounding and the signs of Python: -0.0 too.
-func floorFloat(a, b float64) (float64, error) {
-	if b == 0 {
-		return 0, errZero
-	}
+func floorFloat(a, b float64) float64 {
 	m := math.Mod(a, b)
 	q := (a - m) / b
 	if m != 0 && (m < 0) != (b < 0) {
 		q--
 	}
 	if q == 0 {
-		return math.Copysign(0, a/b), nil
+		return math.Copysign(0, a/b)
 	}
 	floor := math.Floor(q)
 	if q-floor > 0.5 { // a - m lost something
 		floor++
 	}
-	return floor, nil
+	return floor
 }
 
 // modFloat is a % b, which has the sign of b.
-func modFloat(a, b float64) (float64, error) {
-	if b == 0 {
-		return 0, errZero
-	}
+func modFloat(a, b float64) float64 {
 	m := math.Mod(a, b)
 	switch {
 	case m == 0:
-		return math.Copysign(0, b), nil
+		return math.Copysign(0, b)
 	case (m < 0) != (b < 0):
 		m += b
 	}
-	return m, nil
+	return m
 }
 
 // opDivide is v / args[0], always a float: of integers the one nearest to the quotient.
@@ -328,7 +278,7 @@ func opDivide(r *Run, v any, args []any) (any, error) {
 			return nil, errFloatRange
 		}
 		return f, nil
-	case a.isInt && math.IsInf(a.f, 0), b.isInt && math.IsInf(b.f, 0):
+	case a.beyondFloat(), b.beyondFloat():
 		return nil, errFloatRange
 	}
 	return a.f / b.f, nil
@@ -342,7 +292,7 @@ func opPower(r *Run, v any, args []any) (any, error) {
 		return nil, err
 	case a.isInt && b.isInt && b.f >= 0:
 		return r.powInt(a, b)
-	case a.isInt && math.IsInf(a.f, 0), b.isInt && math.IsInf(b.f, 0):
+	case a.beyondFloat(), b.beyondFloat():
 		return nil, errFloatRange
 	}
 	return powFloat(a.f, b.f)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/big"
 	"slices"
 	"strings"
 )
@@ -14,10 +13,10 @@ import (
 var Operators = map[string]Operation{
 	"~":  opConcat,
 	"+":  opAdd,
-	"-":  arithmetic("-", subInt, (*big.Int).Sub, func(a, b float64) (float64, error) { return a - b, nil }),
+	"-":  subNumbers,
 	"*":  opMultiply,
 	"/":  opDivide,
-	"//": arithmetic("//", floorInt, floorBig, floorFloat),
+	"//": floorNumbers,
 	"%":  opModulo,
 	"**": opPower,
 }

@@ -3,7 +3,6 @@ package value
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"unicode/utf8"
 )
@@ -137,7 +136,7 @@ func (r *Run) percent(s formatSpec, v any) (string, error) {
 			i = n.bigInt()
 		}
 		return s.integer(r, i)
-	case n.isInt && math.IsInf(n.f, 0):
+	case n.beyondFloat():
 		return "", errFloatRange
 	}
 	return s.float(r, n.f)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 )
 
 // Kinds of series, by the names that Python gives them.
@@ -104,43 +103,6 @@ func (s *series) slice(items []any, start, end, step int64) *series {
 		out.bounds = [3]int64{s.bounds[0] + start*s.bounds[2], s.bounds[0] + end*s.bounds[2], step * s.bounds[2]}
 	}
 	return out
-}
-
-// appendSeries appends s as Python's repr writes it.
-func (r *Run) appendSeries(dst []byte, s *series, depth int) (_ []byte, err error) {
-	switch s.kind {
-	case kindTuple:
-		if dst, err = r.appendItems(append(dst, '('), s.items, depth); err != nil {
-			return nil, err
-		}
-		if len(s.items) == 1 {
-			dst = append(dst, ',')
-		}
-		return append(dst, ')'), nil
-	case kindRange:
-		dst = fmt.Appendf(dst, "range(%d, %d", s.bounds[0], s.bounds[1])
-		if step := s.bounds[2]; step != 1 {
-			dst = strconv.AppendInt(append(dst, ", "...), step, 10)
-		}
-		return append(dst, ')'), r.Spend(StepCost)
-	}
-	if dst, err = r.appendItems(append(append(dst, s.kind...), "(["...), s.items, depth); err != nil {
-		return nil, err
-	}
-	return append(dst, "])"...), nil
-}
-
-// appendItems appends items with commas between.
-func (r *Run) appendItems(dst []byte, items []any, depth int) (_ []byte, err error) {
-	for i, item := range items {
-		if i > 0 {
-			dst = append(dst, ", "...)
-		}
-		if dst, err = r.appendText(dst, item, depth+1); err != nil {
-			return nil, err
-		}
-	}
-	return dst, r.Spend(StepCost)
 }
 
 // Slice is v[start:end:step], with the rules of Python.

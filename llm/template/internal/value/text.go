@@ -2,6 +2,7 @@ package value
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -27,64 +28,176 @@ func (r *Run) Text(v any) (string, error) {
 	return string(b), err
 }
 
-// appendText appends v as Python's str writes it. Strings within lists and mappings, that
-// is below depth 0, are in quotes.
-func (r *Run) appendText(dst []byte, v any, depth int) (_ []byte, err error) {
-	if depth > maxValueDepth {
-		return nil, fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
-	}
-	switch v := v.(type) {
-	case Blank:
-		return dst, r.Spend(StepCost)
-	case nil:
-		return append(dst, "None"...), r.Spend(StepCost)
-	case bool:
-		if v {
-			return append(dst, "True"...), r.Spend(StepCost)
-		}
-		return append(dst, "False"...), r.Spend(StepCost)
-	case int64:
-		return strconv.AppendInt(dst, v, 10), r.Spend(StepCost)
-	case float64:
-		return appendPythonFloat(dst, v), r.Spend(StepCost)
-	case json.Number:
-		return append(dst, v...), r.Spend(StepCost + len(v))
-	case string:
-		if err := r.Spend(StepCost + len(v)); err != nil {
-			return nil, err
-		}
-		if depth == 0 {
-			return append(dst, v...), nil
-		}
-		return appendPythonString(dst, v), nil
-	case []any:
-		dst, err = r.appendItems(append(dst, '['), v, depth)
-		return append(dst, ']'), err
-	case *series:
-		return r.appendSeries(dst, v, depth)
-	case map[string]any:
-		return r.appendMapping(dst, v, depth)
-	}
-	return append(append(append(dst, '<'), typeName(v)...), '>'), r.Spend(StepCost)
+// appendText appends v as Python's str writes it. Strings within lists and mappings, that is below depth 0, are in
+// quotes.
+func (r *Run) appendText(dst []byte, v any, depth int) ([]byte, error) {
+	w := writer{r: r, dst: dst}
+	err := w.value(v, depth)
+	return w.dst, err
 }
 
-func (r *Run) appendMapping(dst []byte, m map[string]any, depth int) ([]byte, error) {
-	keys, err := r.Items(m)
+// writer writes values as Python's str does, or as JSON.
+type writer struct {
+	r   *Run
+	dst []byte
+
+	// As Jinja's tojson: with < > & ' escaped too, so that the text is safe within HTML.
+	json   bool
+	ascii  bool   // everything but ASCII is escaped
+	lines  bool   // each item is on its own line
+	indent string // for each level
+}
+
+func (w *writer) value(v any, depth int) error {
+	if depth > maxValueDepth {
+		return fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
+	}
+	if err := w.r.SpendTimes(depth+1, len(w.indent)); err != nil {
+		return err
+	}
+	cost := StepCost
+	switch v := v.(type) {
+	case nil:
+		w.word("None", "null")
+	case bool:
+		if v {
+			w.word("True", "true")
+		} else {
+			w.word("False", "false")
+		}
+	case int64:
+		w.dst = strconv.AppendInt(w.dst, v, 10)
+	case json.Number:
+		w.dst = append(w.dst, v...)
+		cost += len(v)
+	case float64:
+		if w.json && (math.IsNaN(v) || math.IsInf(v, 0)) {
+			return errors.New("JSON has no infinity and no NaN")
+		}
+		w.dst = appendPythonFloat(w.dst, v)
+	case string:
+		if err := w.str(v, depth); err != nil {
+			return err
+		}
+	case []any:
+		return w.items("[", v, depth, "]")
+	case map[string]any:
+		return w.mapping(v, depth)
+	default:
+		return w.other(v, depth)
+	}
+	return w.r.Spend(cost)
+}
+
+// other writes what JSON has no word for: a series, as Python's repr does, a namespace or a loop.
+func (w *writer) other(v any, depth int) error {
+	s, ok := v.(*series)
+	switch {
+	case ok && s.kind == kindTuple && w.json: // json.dumps takes no other series
+		return w.items("[", s.items, depth, "]")
+	case w.json:
+		return fmt.Errorf("%s cannot be written as JSON", article(v))
+	case ok && s.kind == kindTuple && len(s.items) == 1:
+		return w.items("(", s.items, depth, ",)")
+	case ok && s.kind == kindTuple:
+		return w.items("(", s.items, depth, ")")
+	case ok && s.kind == kindRange:
+		w.dst = fmt.Appendf(w.dst, "range(%d, %d", s.bounds[0], s.bounds[1])
+		if step := s.bounds[2]; step != 1 {
+			w.dst = fmt.Appendf(w.dst, ", %d", step)
+		}
+		w.dst = append(w.dst, ')')
+	case ok:
+		w.dst = append(w.dst, s.kind...)
+		return w.items("([", s.items, depth, "])")
+	case v != Blank{}:
+		w.dst = fmt.Appendf(w.dst, "<%s>", typeName(v))
+	}
+	return w.r.Spend(StepCost)
+}
+
+func (w *writer) word(python, json string) {
+	if w.json {
+		python = json
+	}
+	w.dst = append(w.dst, python...)
+}
+
+func (w *writer) items(open string, items []any, depth int, closing string) error {
+	w.dst = append(w.dst, open...)
+	for i, item := range items {
+		w.separate(i, depth+1)
+		if err := w.value(item, depth+1); err != nil {
+			return err
+		}
+	}
+	return w.close(len(items), depth, closing)
+}
+
+func (w *writer) mapping(m map[string]any, depth int) error {
+	keys, err := w.r.Items(m)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	dst = append(dst, '{')
+	w.dst = append(w.dst, '{')
 	for i, k := range keys {
-		if i > 0 {
-			dst = append(dst, ", "...)
-		}
+		w.separate(i, depth+1)
 		key, _ := k.(string)
-		dst = append(appendPythonString(dst, key), ": "...)
-		if dst, err = r.appendText(dst, m[key], depth+1); err != nil {
-			return nil, err
+		if err := w.str(key, depth+1); err != nil {
+			return err
+		}
+		w.dst = append(w.dst, ": "...)
+		if err := w.value(m[key], depth+1); err != nil {
+			return err
 		}
 	}
-	return append(dst, '}'), r.Spend(StepCost)
+	return w.close(len(m), depth, "}")
+}
+
+// separate begins the i-th item.
+func (w *writer) separate(i, depth int) {
+	if i > 0 {
+		w.dst = append(w.dst, ',')
+	}
+	if w.lines {
+		w.newline(depth)
+	} else if i > 0 {
+		w.dst = append(w.dst, ' ')
+	}
+}
+
+func (w *writer) close(items, depth int, bracket string) error {
+	if items > 0 && w.lines {
+		w.newline(depth)
+	}
+	w.dst = append(w.dst, bracket...)
+	return w.r.Spend(StepCost)
+}
+
+func (w *writer) newline(depth int) {
+	w.dst = append(w.dst, '\n')
+	for range depth {
+		w.dst = append(w.dst, w.indent...)
+	}
+}
+
+func (w *writer) str(s string, depth int) error {
+	if w.json {
+		if err := w.r.SpendTimes(len(s), 2); err != nil {
+			return err
+		}
+		w.quoteJSON(s)
+		return nil
+	}
+	if err := w.r.Spend(len(s)); err != nil {
+		return err
+	}
+	if depth == 0 {
+		w.dst = append(w.dst, s...)
+	} else {
+		w.quotePython(s)
+	}
+	return nil
 }
 
 // appendPythonFloat appends f as Python's repr does: 1.0, 1e+16, 1e-05, inf.
@@ -109,30 +222,71 @@ func appendPythonFloat(dst []byte, f float64) []byte {
 	return dst
 }
 
-// appendPythonString appends s as Python's repr does.
-func appendPythonString(dst []byte, s string) []byte {
+// escape writes c as a backslash and a letter, if it is one of the first n characters for which JSON does.
+func (w *writer) escape(c rune, n int) bool {
+	if c >= ' ' && c != '\\' {
+		return false
+	}
+	at := strings.IndexRune("\\\n\r\t\b\f"[:n], c)
+	if at >= 0 {
+		w.dst = append(w.dst, '\\', `\nrtbf`[at])
+	}
+	return at >= 0
+}
+
+// quotePython writes s as Python's repr does.
+func (w *writer) quotePython(s string) {
 	quote := byte('\'')
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
 		quote = '"'
 	}
-	dst = append(dst, quote)
+	w.dst = append(w.dst, quote)
 	for _, c := range s {
 		switch {
-		case c == rune(quote) || c == '\\':
-			dst = append(dst, '\\', byte(c))
-		case c == '\n':
-			dst = append(dst, `\n`...)
-		case c == '\r':
-			dst = append(dst, `\r`...)
-		case c == '\t':
-			dst = append(dst, `\t`...)
+		case w.escape(c, 4): // Python has no \b and \f
+		case c == rune(quote):
+			w.dst = append(w.dst, '\\', quote)
 		case unicode.IsPrint(c):
-			dst = utf8.AppendRune(dst, c)
+			w.dst = utf8.AppendRune(w.dst, c)
 		default:
-			dst = appendEscaped(dst, c)
+			w.dst = appendEscaped(w.dst, c)
 		}
 	}
-	return append(dst, quote)
+	w.dst = append(w.dst, quote)
+}
+
+func (w *writer) quoteJSON(s string) {
+	w.dst = append(w.dst, '"')
+	for _, c := range s {
+		switch {
+		case w.escape(c, 6):
+		case c == '"':
+			w.dst = append(w.dst, `\"`...)
+		case c < ' ' || c == '<' || c == '>' || c == '&' || c == '\'' || w.ascii && c >= 0x7f && c < 0x10000:
+			w.dst = fmt.Appendf(w.dst, `\u%04x`, c)
+		case w.ascii && c >= 0x10000:
+			w.dst = fmt.Appendf(w.dst, `\u%04x\u%04x`, 0xD800+(c-0x10000)>>10, 0xDC00+(c-0x10000)&0x3FF)
+		default:
+			w.dst = utf8.AppendRune(w.dst, c)
+		}
+	}
+	w.dst = append(w.dst, '"')
+}
+
+// maxFormatWidth bounds the precision of formatted numbers and the indent of JSON.
+const maxFormatWidth = 1000
+
+// opToJSON is Jinja's tojson.
+func opToJSON(r *Run, v any, args []any) (any, error) {
+	indent := intOr(args[0], 0)
+	if indent < 0 || indent > maxFormatWidth {
+		return nil, fmt.Errorf("indent must be between 0 and %d", maxFormatWidth)
+	}
+	w := writer{r: r, json: true, lines: !absent(args[0]), indent: strings.Repeat(" ", int(indent)), ascii: truthOr(args[1], true)}
+	if err := w.value(v, 0); err != nil {
+		return nil, err
+	}
+	return string(w.dst), nil
 }
 
 // appendEscaped appends the escape sequence of a character.
