@@ -22,10 +22,7 @@ const ideographNumbers = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰
 	"\U00020001\U00020064\U000200e2\U00020121\U0002092a\U00020983\U0002098c\U0002099c\U00020aea\U00020afd" +
 	"\U00020b19\U00022390\U00022998\U00023b1b\U0002626d\U0002f890"
 
-var (
-	upperOf  = longUpperTable()
-	upperAll = upperReplacer()
-)
+var upperOf = longUpperTable()
 
 func longUpperTable() map[rune]string {
 	m := map[rune]string{}
@@ -36,39 +33,40 @@ func longUpperTable() map[rune]string {
 	return m
 }
 
-func upperReplacer() *strings.Replacer {
-	var pairs []string
-	for c, s := range longUpperTable() {
-		pairs = append(pairs, string(c), s)
-	}
-	return strings.NewReplacer(pairs...)
-}
-
 // upper is str.upper.
 func upper(s string) string {
 	if isASCII(s) {
 		return strings.ToUpper(s)
 	}
-	return strings.ToUpper(upperAll.Replace(s))
+	return mapRunes(s, func(_ int, c rune) string { return cmp.Or(upperOf[c], string(unicode.ToUpper(c))) })
 }
 
-// lower is str.lower: a sigma at the end of a word has a form of its own.
+// mapRunes joins what f returns for each character of s and its place.
+func mapRunes(s string, f func(at int, c rune) string) string {
+	var b strings.Builder
+	for at, c := range s {
+		b.WriteString(f(at, c))
+	}
+	return b.String()
+}
+
+// lower is str.lower.
 func lower(s string) string {
 	if !strings.ContainsAny(s, "Σİ") {
 		return strings.ToLower(s)
 	}
-	var b strings.Builder
-	for i, c := range s {
-		switch {
-		case c == 'İ':
-			b.WriteString("i\u0307")
-		case c == 'Σ' && endsWord(s, i):
-			b.WriteRune('ς')
-		default:
-			b.WriteRune(unicode.ToLower(c))
-		}
+	return mapRunes(s, func(at int, c rune) string { return lowerRune(s, at, c) })
+}
+
+// lowerRune returns c in lower case, which is s[at:]'s first character: a sigma at the end of a word has its own form.
+func lowerRune(s string, at int, c rune) string {
+	switch {
+	case c == 'İ':
+		return "i\u0307"
+	case c == 'Σ' && endsWord(s, at):
+		return "ς"
 	}
-	return b.String()
+	return string(unicode.ToLower(c))
 }
 
 // endsWord reports whether there are letters before s[at:] and none after its first character. Accents and
@@ -107,20 +105,15 @@ func capitalize(s string) string {
 
 // titleWords is str.title: a word begins after anything but a letter.
 func titleWords(s string) string {
-	var b strings.Builder
 	inWord := false
-	for i, c := range s {
-		switch {
-		case !inWord:
-			b.WriteString(titleRune(c))
-		case c == 'Σ' && endsWord(s, i):
-			b.WriteRune('ς')
-		default:
-			b.WriteString(lower(string(c)))
-		}
+	return mapRunes(s, func(at int, c rune) string {
+		begins := !inWord
 		inWord = isCased(c)
-	}
-	return b.String()
+		if begins {
+			return titleRune(c)
+		}
+		return lowerRune(s, at, c)
+	})
 }
 
 // title is Jinja's filter: a word begins after spaces, hyphens and opening brackets.
@@ -145,36 +138,28 @@ func title(s string) string {
 
 // swapcase is str.swapcase.
 func swapcase(s string) string {
-	var b strings.Builder
-	for i, c := range s {
+	return mapRunes(s, func(at int, c rune) string {
 		switch {
-		case c == 'Σ' && endsWord(s, i):
-			b.WriteRune('ς')
 		case isUpper(c):
-			b.WriteString(lower(string(c)))
+			return lowerRune(s, at, c)
 		case isLower(c):
-			b.WriteString(upper(string(c)))
-		default:
-			b.WriteRune(c)
+			return upper(string(c))
 		}
-	}
-	return b.String()
+		return string(c)
+	})
 }
 
 // casefold is str.casefold.
 func casefold(s string) string {
-	var b strings.Builder
-	for _, c := range s {
+	return mapRunes(s, func(_ int, c rune) string {
 		switch {
 		case c == 'ı':
-			b.WriteRune(c)
+			return string(c)
 		case unicode.Is(unicode.Cherokee, c):
-			b.WriteRune(unicode.ToUpper(c))
-		default:
-			b.WriteString(strings.ToLower(upper(lower(string(c)))))
+			return string(unicode.ToUpper(c))
 		}
-	}
-	return b.String()
+		return strings.ToLower(upper(lower(string(c))))
+	})
 }
 
 func isUpper(c rune) bool { return unicode.In(c, unicode.Lu, unicode.Other_Uppercase) }
@@ -220,30 +205,11 @@ func isLineEnd(c rune) bool {
 	return c >= '\n' && c <= '\r' || c >= 0x1c && c <= 0x1e || c == 0x85 || c == 0x2028 || c == 0x2029
 }
 
-// moreDigits are the digits that are not decimal, such as ² and ①.
-var moreDigits = &unicode.RangeTable{
-	R16: []unicode.Range16{
-		{0xb2, 0xb3, 1},
-		{0xb9, 0xb9, 1},
-		{0x1369, 0x1371, 1},
-		{0x19da, 0x19da, 1},
-		{0x2070, 0x2070, 1},
-		{0x2074, 0x2079, 1},
-		{0x2080, 0x2089, 1},
-		{0x2460, 0x2468, 1},
-		{0x2474, 0x247c, 1},
-		{0x2488, 0x2490, 1},
-		{0x24ea, 0x24ea, 1},
-		{0x24f5, 0x24fd, 1},
-		{0x24ff, 0x24ff, 1},
-		{0x2776, 0x277e, 1},
-		{0x2780, 0x2788, 1},
-		{0x278a, 0x2792, 1},
-	},
-	R32: []unicode.Range32{{0x10a40, 0x10a43, 1}, {0x10e60, 0x10e68, 1}, {0x11052, 0x1105a, 1}, {0x1f100, 0x1f10a, 1}},
-}
+// moreDigits are the digits that are not decimal.
+const moreDigits = "²³¹፩፪፫፬፭፮፯፰፱᧚⁰⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉①②③④⑤⑥⑦⑧⑨⑴⑵⑶⑷⑸⑹⑺⑻⑼⒈⒉⒊⒋⒌⒍⒎⒏⒐⓪⓵⓶⓷⓸⓹⓺⓻⓼⓽⓿❶❷❸❹❺❻❼❽❾➀➁➂➃➄➅➆➇➈➊➋➌➍➎➏➐➑➒" +
+	"𐩀𐩁𐩂𐩃𐹠𐹡𐹢𐹣𐹤𐹥𐹦𐹧𐹨𑁒𑁓𑁔𑁕𑁖𑁗𑁘𑁙𑁚🄀🄁🄂🄃🄄🄅🄆🄇🄈🄉🄊"
 
-func isDigit(c rune) bool { return unicode.IsDigit(c) || unicode.Is(moreDigits, c) }
+func isDigit(c rune) bool { return unicode.IsDigit(c) || strings.ContainsRune(moreDigits, c) }
 func isNumeric(c rune) bool {
 	return unicode.In(c, unicode.N) || strings.ContainsRune(ideographNumbers, c)
 }

@@ -37,18 +37,12 @@ func plainDigit(c rune) rune {
 	if c < 0x80 || !unicode.IsDigit(c) {
 		return c
 	}
-	// Unicode has the digits of a script one after the other, from 0.
-	for _, r := range unicode.Nd.R16 {
-		if lo := rune(r.Lo); c >= lo && c <= rune(r.Hi) {
-			return '0' + (c-lo)%10
-		}
+	// Unicode has the digits of a script in order, from 0, and the scripts next to each other have ten each.
+	before := rune(0)
+	for unicode.IsDigit(c - before - 1) {
+		before++
 	}
-	for _, r := range unicode.Nd.R32 {
-		if lo := rune(r.Lo); c >= lo && c <= rune(r.Hi) {
-			return '0' + (c-lo)%10
-		}
-	}
-	return c
+	return '0' + before%10
 }
 
 // parseFloat reads a float as Python's float does.

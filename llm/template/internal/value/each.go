@@ -6,14 +6,7 @@ import "strings"
 // to its attribute, unless that is empty.
 func Each(name, attribute string, f Callable) Callable {
 	keep := !strings.HasPrefix(name, "reject")
-	return Callable{Params: f.Params, Free: f.Free, Op: func(r *Run, v any, args []any) (any, error) {
-		if !Truthy(v) { // none, too, as in Jinja
-			return []any{}, nil
-		}
-		items, err := r.Items(v)
-		if err != nil {
-			return nil, err
-		}
+	return Callable{Params: f.Params, Free: f.Free, Op: onTruthy(func(r *Run, items, args []any) (_ any, err error) {
 		out := []any{}
 		for _, item := range items {
 			if err := r.Spend(StepCost + ItemCost); err != nil {
@@ -39,19 +32,21 @@ func Each(name, attribute string, f Callable) Callable {
 			}
 		}
 		return out, nil
-	}}
+	})}
 }
 
 // EachAttribute is map(attribute=…).
-var EachAttribute = Callable{Op: mapAttribute, Params: "attribute default?"}
+var EachAttribute = Callable{Params: "attribute default?", Op: onTruthy(func(r *Run, items, args []any) (any, error) {
+	return r.column(items, args[0], args[1], true)
+})}
 
-func mapAttribute(r *Run, v any, args []any) (any, error) {
-	if !Truthy(v) {
-		return []any{}, nil
+// onTruthy passes op the items of a value, of which none, false and 0 have none, as in Jinja.
+func onTruthy(op func(r *Run, items, args []any) (any, error)) Operation {
+	items := onItems(op)
+	return func(r *Run, v any, args []any) (any, error) {
+		if !Truthy(v) {
+			return []any{}, nil
+		}
+		return items(r, v, args)
 	}
-	items, err := r.Items(v)
-	if err != nil {
-		return nil, err
-	}
-	return r.attributesOr(items, args[0], args[1])
 }

@@ -101,17 +101,14 @@ func filterAbs(r *Run, v any, args []any) (any, error) {
 }
 
 func filterLength(r *Run, v any, _ []any) (any, error) {
-	switch v := v.(type) {
-	case []any:
-		return int64(len(v)), nil
-	case *series:
-		return int64(len(v.items)), nil
-	case map[string]any:
-		return int64(len(v)), nil
-	case string:
-		return int64(utf8.RuneCountInString(v)), r.Spend(len(v))
+	if s, ok := v.(string); ok {
+		return int64(utf8.RuneCountInString(s)), r.Spend(len(s))
 	}
-	return nil, fmt.Errorf("%s has no length", article(v))
+	n, ok := size(v)
+	if !ok {
+		return nil, fmt.Errorf("%s has no length", article(v))
+	}
+	return int64(n), nil
 }
 
 func filterReplace(r *Run, s string, args []any) (any, error) {

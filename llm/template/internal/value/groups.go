@@ -10,15 +10,14 @@ import (
 )
 
 func filterUnique(r *Run, items, args []any) (any, error) {
-	caseSensitive := truthOr(args[0], false)
-	keys, err := r.attributes(items, args[1])
+	keys, err := r.column(items, args[1], nil, truthOr(args[0], false))
 	if err != nil {
 		return nil, err
 	}
 	seen := map[string]bool{}
 	out := []any{}
 	for i, k := range keys {
-		name, err := r.uniqueKey(k, caseSensitive)
+		name, err := r.uniqueKey(k)
 		if err != nil {
 			return nil, err
 		}
@@ -34,11 +33,8 @@ func filterUnique(r *Run, items, args []any) (any, error) {
 }
 
 // uniqueKey writes equal scalars and tuples alike, and others differently.
-func (r *Run) uniqueKey(v any, caseSensitive bool) (string, error) {
+func (r *Run) uniqueKey(v any) (string, error) {
 	if s, ok := v.(string); ok {
-		if !caseSensitive {
-			s = lower(s)
-		}
 		return "s" + s, r.SpendTimes(len(s), 2)
 	}
 	if digits, ok := v.(json.Number); ok {
@@ -63,8 +59,8 @@ func (r *Run) uniqueKey(v any, caseSensitive bool) (string, error) {
 		return "", fmt.Errorf("%s cannot be compared with all others", article(v))
 	}
 	key := "t"
-	for _, item := range items { // case is ignored in the key itself alone
-		one, err := r.uniqueKey(item, true)
+	for _, item := range items {
+		one, err := r.uniqueKey(item)
 		if err == nil {
 			err = r.Spend(ItemCost + len(key) + len(one))
 		}
@@ -77,15 +73,13 @@ func (r *Run) uniqueKey(v any, caseSensitive bool) (string, error) {
 }
 
 func filterGroupby(r *Run, items, args []any) (any, error) {
-	columns, err := r.attributesOr(items, args[0], args[1])
+	columns, err := r.column(items, args[0], args[1], true)
 	if err != nil {
 		return nil, err
 	}
-	keys := columns
-	if !truthOr(args[2], false) {
-		if keys, err = r.foldedAll(columns); err != nil {
-			return nil, err
-		}
+	keys, err := r.column(columns, nil, nil, truthOr(args[2], false))
+	if err != nil {
+		return nil, err
 	}
 	order, err := r.sorted(keys, false)
 	if err != nil {

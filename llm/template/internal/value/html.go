@@ -57,19 +57,13 @@ func filterXMLAttr(r *Run, m map[string]any, keys, args []any) (any, error) {
 
 // filterURLEncode writes a text for a path, or a mapping or pairs for a query.
 func filterURLEncode(r *Run, v any, _ []any) (any, error) {
-	pairs, isQuery := itemsOf(v)
-	if m, ok := v.(map[string]any); ok {
-		keys, err := r.Items(m)
-		if err == nil {
-			pairs, err = r.pairs(m, keys)
-		}
-		if err != nil {
-			return nil, err
-		}
-		isQuery = true
-	}
-	if !isQuery {
+	_, isMapping := v.(map[string]any)
+	if _, ok := itemsOf(v); !ok && !isMapping {
 		return r.quoteURL(v, "-_.~/")
+	}
+	pairs, err := r.pairsOf(v)
+	if err != nil {
+		return nil, err
 	}
 	parts := make([]string, len(pairs))
 	for i, p := range pairs {

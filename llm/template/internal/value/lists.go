@@ -31,7 +31,7 @@ func filterJoin(r *Run, items, args []any) (any, error) {
 		between, err = r.Text(args[0])
 	}
 	if err == nil {
-		items, err = r.attributes(items, args[1])
+		items, err = r.column(items, args[1], nil, true)
 	}
 	if err == nil {
 		err = r.SpendTimes(len(items), len(between))
@@ -68,7 +68,7 @@ func filterReverse(r *Run, v any, _ []any) (any, error) {
 }
 
 func filterSum(r *Run, items, args []any) (any, error) {
-	items, err := r.attributes(items, args[0])
+	items, err := r.column(items, args[0], nil, true)
 	if err != nil {
 		return nil, err
 	}
@@ -109,33 +109,33 @@ func attributePath(r *Run, v any, path string) (any, error) {
 	return v, nil
 }
 
-// attributes returns the attribute of each item, or the items if there is no attribute.
-func (r *Run) attributes(items []any, attribute any) ([]any, error) {
-	return r.attributesOr(items, attribute, Missing{})
-}
-
-// attributesOr is attributes with a value for those that do not exist, unless that is missing or none.
-func (r *Run) attributesOr(items []any, attribute, otherwise any) ([]any, error) {
-	if attribute == any(Missing{}) || attribute == nil {
-		return items, nil
-	}
+// column returns an attribute of each item, or the items if attribute is absent. otherwise stands in for attributes that
+// do not exist, unless it is absent. Unless caseSensitive, strings are in lower case.
+func (r *Run) column(items []any, attribute, otherwise any, caseSensitive bool) (_ []any, err error) {
 	path, ok := mapKey(attribute)
-	if !ok {
+	switch {
+	case absent(attribute) && caseSensitive:
+		return items, nil
+	case !ok && !absent(attribute):
 		return nil, fmt.Errorf("an attribute must be a string or an integer, not %s", article(attribute))
 	}
 	if err := r.SpendTimes(len(items), ItemCost); err != nil {
 		return nil, err
 	}
-	out := make([]any, len(items))
+	out := slices.Clone(items)
 	for i, item := range items {
-		got, err := attributePath(r, item, path)
-		if IsUndefined(err) && otherwise != nil && otherwise != any(Missing{}) {
-			got, err = otherwise, nil
+		if ok {
+			out[i], err = attributePath(r, item, path)
+		}
+		if IsUndefined(err) && !absent(otherwise) {
+			out[i], err = otherwise, nil
+		}
+		if s, isText := out[i].(string); isText && !caseSensitive {
+			out[i], err = lower(s), r.SpendTimes(len(s), 2)
 		}
 		if err != nil {
 			return nil, err
 		}
-		out[i] = got
 	}
 	return out, nil
 }
@@ -151,20 +151,11 @@ func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, e
 	}
 	keys := make([]any, len(items))
 	for at, path := range paths {
-		column, err := r.attributes(items, path)
-		if err != nil {
-			return nil, err
+		column, err := r.column(items, path, nil, caseSensitive)
+		if err != nil || len(paths) == 1 {
+			return column, err
 		}
 		for i, key := range column {
-			if !caseSensitive {
-				if key, err = r.folded(key); err != nil {
-					return nil, err
-				}
-			}
-			if len(paths) == 1 {
-				keys[i] = key
-				continue
-			}
 			list, _ := keys[i].([]any)
 			if at == 0 {
 				list = make([]any, 0, len(paths))
@@ -173,26 +164,6 @@ func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, e
 		}
 	}
 	return keys, nil
-}
-
-// folded returns a string in lower case, and any other value as it is.
-func (r *Run) folded(v any) (any, error) {
-	s, ok := v.(string)
-	if !ok {
-		return v, nil
-	}
-	return lower(s), r.SpendTimes(len(s), 2)
-}
-
-// foldedAll returns copies of values with strings in lower case.
-func (r *Run) foldedAll(values []any) (folded []any, err error) {
-	folded = slices.Clone(values)
-	for i, v := range values {
-		if folded[i], err = r.folded(v); err != nil {
-			return nil, err
-		}
-	}
-	return folded, nil
 }
 
 // sorted returns the order of keys, as indexes, equal ones in the order they have.
@@ -263,14 +234,9 @@ func extreme(sign int) func(r *Run, items, args []any) (any, error) {
 		if len(items) == 0 {
 			return nil, errEmpty
 		}
-		keys, err := r.attributes(items, args[1])
+		keys, err := r.column(items, args[1], nil, truthOr(args[0], false))
 		if err != nil {
 			return nil, err
-		}
-		if !truthOr(args[0], false) {
-			if keys, err = r.foldedAll(keys); err != nil {
-				return nil, err
-			}
 		}
 		best := 0
 		for i := range keys {

@@ -108,44 +108,43 @@ func (s *series) slice(items []any, start, end, step int64) *series {
 // Slice is v[start:end:step], with the rules of Python.
 func Slice(r *Run, v any, args []any) (any, error) {
 	text, isText := v.(string)
-	list, isList := itemsOf(v)
-	view, isSeries := v.(*series)
-	var runes []rune
-	switch {
-	case isText:
-		if err := r.SpendTimes(len(text), 4); err != nil {
-			return nil, err
-		}
-		runes = []rune(text)
-	case !isList, isSeries && !view.indexed():
+	if err := r.SpendTimes(len(text), 4); err != nil {
+		return nil, err
+	}
+	items, ok := places(v)
+	if !ok && !isText {
 		return nil, fmt.Errorf("%s cannot be sliced", article(v))
 	}
-	n := int64(max(len(list), len(runes)))
-	start, end, step, err := sliceBounds(args, n)
+	runes := []rune(text)
+	n := max(len(items), len(runes))
+	start, end, step, err := sliceBounds(args, int64(n))
+	if err == nil {
+		err = r.SpendTimes(n, ItemCost)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := r.SpendTimes(int(n), ItemCost); err != nil {
-		return nil, err
+	if isText {
+		return string(cut(runes, start, end, step)), nil
 	}
-	out, outRunes := []any{}, []rune{}
+	items = cut(items, start, end, step)
+	if s, ok := v.(*series); ok {
+		return s.slice(items, start, end, step), nil
+	}
+	return items, nil
+}
+
+// cut returns every step-th item from start to before end.
+func cut[T any](items []T, start, end, step int64) []T {
+	out := []T{}
+	n := int64(len(items))
 	for i := start; step > 0 && i < end || step < 0 && i > end; i += step {
-		if isText {
-			outRunes = append(outRunes, runes[i])
-		} else {
-			out = append(out, list[i])
-		}
-		if step > n || step < -n { // and i+step might overflow
+		out = append(out, items[i])
+		if step > n || step < -n { // i+step might overflow
 			break
 		}
 	}
-	switch {
-	case isText:
-		return string(outRunes), nil
-	case isSeries:
-		return view.slice(out, start, end, step), nil
-	}
-	return out, nil
+	return out
 }
 
 // sliceBounds returns the bounds and the step of a slice of n items, of which those left out are none.

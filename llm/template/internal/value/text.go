@@ -2,7 +2,6 @@ package value
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -32,14 +31,15 @@ func (r *Run) Text(v any) (string, error) {
 // quotes.
 func (r *Run) appendText(dst []byte, v any, depth int) ([]byte, error) {
 	w := writer{r: r, dst: dst}
-	err := w.value(v, depth)
-	return w.dst, err
+	w.value(v, depth)
+	return w.dst, w.err
 }
 
 // writer writes values as Python's str does, or as JSON.
 type writer struct {
 	r   *Run
 	dst []byte
+	err error // the first one
 
 	// As Jinja's tojson: with < > & ' escaped too, so that the text is safe within HTML.
 	json   bool
@@ -48,14 +48,22 @@ type writer struct {
 	indent string // for each level
 }
 
-func (w *writer) value(v any, depth int) error {
+// pay pays n times each for what is written next, and reports whether it may be. There is an error otherwise, after
+// which nothing more is written.
+func (w *writer) pay(n, each int) bool {
+	if w.err == nil {
+		w.err = w.r.SpendTimes(n, each)
+	}
+	return w.err == nil
+}
+
+func (w *writer) value(v any, depth int) {
 	if depth > maxValueDepth {
-		return fmt.Errorf("the value is nested deeper than %d", maxValueDepth)
+		w.fail("the value is nested deeper than %d", maxValueDepth)
 	}
-	if err := w.r.SpendTimes(depth+1, len(w.indent)); err != nil {
-		return err
+	if !w.pay(depth+1, len(w.indent)) || !w.pay(1, StepCost) {
+		return
 	}
-	cost := StepCost
 	switch v := v.(type) {
 	case nil:
 		w.word("None", "null")
@@ -68,39 +76,43 @@ func (w *writer) value(v any, depth int) error {
 	case int64:
 		w.dst = strconv.AppendInt(w.dst, v, 10)
 	case json.Number:
-		w.dst = append(w.dst, v...)
-		cost += len(v)
+		if w.pay(len(v), 1) {
+			w.dst = append(w.dst, v...)
+		}
 	case float64:
 		if w.json && (math.IsNaN(v) || math.IsInf(v, 0)) {
-			return errors.New("JSON has no infinity and no NaN")
+			w.fail("JSON has no infinity and no NaN")
 		}
 		w.dst = appendPythonFloat(w.dst, v)
 	case string:
-		if err := w.str(v, depth); err != nil {
-			return err
-		}
+		w.str(v, depth)
 	case []any:
-		return w.items("[", v, depth, "]")
+		w.items("[", v, depth, "]")
 	case map[string]any:
-		return w.mapping(v, depth)
+		w.mapping(v, depth)
 	default:
-		return w.other(v, depth)
+		w.other(v, depth)
 	}
-	return w.r.Spend(cost)
+}
+
+func (w *writer) fail(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf(format, args...)
+	}
 }
 
 // other writes what JSON has no word for: a series, as Python's repr does, a namespace or a loop.
-func (w *writer) other(v any, depth int) error {
+func (w *writer) other(v any, depth int) {
 	s, ok := v.(*series)
 	switch {
 	case ok && s.kind == kindTuple && w.json: // json.dumps takes no other series
-		return w.items("[", s.items, depth, "]")
+		w.items("[", s.items, depth, "]")
 	case w.json:
-		return fmt.Errorf("%s cannot be written as JSON", article(v))
+		w.fail("%s cannot be written as JSON", article(v))
 	case ok && s.kind == kindTuple && len(s.items) == 1:
-		return w.items("(", s.items, depth, ",)")
+		w.items("(", s.items, depth, ",)")
 	case ok && s.kind == kindTuple:
-		return w.items("(", s.items, depth, ")")
+		w.items("(", s.items, depth, ")")
 	case ok && s.kind == kindRange:
 		w.dst = fmt.Appendf(w.dst, "range(%d, %d", s.bounds[0], s.bounds[1])
 		if step := s.bounds[2]; step != 1 {
@@ -109,11 +121,10 @@ func (w *writer) other(v any, depth int) error {
 		w.dst = append(w.dst, ')')
 	case ok:
 		w.dst = append(w.dst, s.kind...)
-		return w.items("([", s.items, depth, "])")
+		w.items("([", s.items, depth, "])")
 	case v != Blank{}:
 		w.dst = fmt.Appendf(w.dst, "<%s>", typeName(v))
 	}
-	return w.r.Spend(StepCost)
 }
 
 func (w *writer) word(python, json string) {
@@ -123,35 +134,34 @@ func (w *writer) word(python, json string) {
 	w.dst = append(w.dst, python...)
 }
 
-func (w *writer) items(open string, items []any, depth int, closing string) error {
+func (w *writer) items(open string, items []any, depth int, closing string) {
 	w.dst = append(w.dst, open...)
 	for i, item := range items {
-		w.separate(i, depth+1)
-		if err := w.value(item, depth+1); err != nil {
-			return err
+		if w.separate(i, depth+1); w.err != nil {
+			return
 		}
+		w.value(item, depth+1)
 	}
-	return w.close(len(items), depth, closing)
+	w.close(len(items), depth, closing)
 }
 
-func (w *writer) mapping(m map[string]any, depth int) error {
+func (w *writer) mapping(m map[string]any, depth int) {
 	keys, err := w.r.Items(m)
 	if err != nil {
-		return err
+		w.err = err
+		return
 	}
 	w.dst = append(w.dst, '{')
 	for i, k := range keys {
-		w.separate(i, depth+1)
+		if w.separate(i, depth+1); w.err != nil {
+			return
+		}
 		key, _ := k.(string)
-		if err := w.str(key, depth+1); err != nil {
-			return err
-		}
+		w.str(key, depth+1)
 		w.dst = append(w.dst, ": "...)
-		if err := w.value(m[key], depth+1); err != nil {
-			return err
-		}
+		w.value(m[key], depth+1)
 	}
-	return w.close(len(m), depth, "}")
+	w.close(len(m), depth, "}")
 }
 
 // separate begins the i-th item.
@@ -166,12 +176,11 @@ func (w *writer) separate(i, depth int) {
 	}
 }
 
-func (w *writer) close(items, depth int, bracket string) error {
+func (w *writer) close(items, depth int, bracket string) {
 	if items > 0 && w.lines {
 		w.newline(depth)
 	}
 	w.dst = append(w.dst, bracket...)
-	return w.r.Spend(StepCost)
 }
 
 func (w *writer) newline(depth int) {
@@ -181,23 +190,16 @@ func (w *writer) newline(depth int) {
 	}
 }
 
-func (w *writer) str(s string, depth int) error {
-	if w.json {
-		if err := w.r.SpendTimes(len(s), 2); err != nil {
-			return err
-		}
+func (w *writer) str(s string, depth int) {
+	switch {
+	case !w.pay(len(s), 1):
+	case w.json && w.pay(len(s), 1):
 		w.quoteJSON(s)
-		return nil
-	}
-	if err := w.r.Spend(len(s)); err != nil {
-		return err
-	}
-	if depth == 0 {
+	case depth == 0:
 		w.dst = append(w.dst, s...)
-	} else {
+	default:
 		w.quotePython(s)
 	}
-	return nil
 }
 
 // appendPythonFloat appends f as Python's repr does: 1.0, 1e+16, 1e-05, inf.
@@ -283,10 +285,8 @@ func opToJSON(r *Run, v any, args []any) (any, error) {
 		return nil, fmt.Errorf("indent must be between 0 and %d", maxFormatWidth)
 	}
 	w := writer{r: r, json: true, lines: !absent(args[0]), indent: strings.Repeat(" ", int(indent)), ascii: truthOr(args[1], true)}
-	if err := w.value(v, 0); err != nil {
-		return nil, err
-	}
-	return string(w.dst), nil
+	w.value(v, 0)
+	return string(w.dst), w.err
 }
 
 // appendEscaped appends the escape sequence of a character.

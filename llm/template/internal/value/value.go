@@ -80,16 +80,24 @@ func Truthy(v any) bool {
 		return v != 0
 	case float64:
 		return v != 0
-	case string:
-		return v != ""
-	case []any:
-		return len(v) > 0
-	case *series:
-		return len(v.items) > 0
-	case map[string]any:
-		return len(v) > 0
 	}
-	return true
+	n, ok := size(v)
+	return n > 0 || !ok
+}
+
+// size returns the length of a text, in bytes, or the number of items of what has any.
+func size(v any) (n int, ok bool) {
+	switch v := v.(type) {
+	case string:
+		return len(v), true
+	case []any:
+		return len(v), true
+	case *series:
+		return len(v.items), true
+	case map[string]any:
+		return len(v), true
+	}
+	return 0, false
 }
 
 // Truth is "not not v".
@@ -121,27 +129,31 @@ func Dict(r *Run, _ any, args []any) (any, error) {
 
 // PairsOf returns keys and values in turn of a mapping or a list of pairs.
 func PairsOf(r *Run, v any) ([]any, error) {
-	keys, err := r.Items(v)
+	items, err := r.pairsOf(v)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.SpendTimes(len(keys), 2*ItemCost); err != nil {
+	if err := r.SpendTimes(len(items), 2*ItemCost); err != nil {
 		return nil, err
 	}
-	pairs := make([]any, 0, 2*len(keys))
-	m, isMapping := v.(map[string]any)
-	for _, key := range keys {
-		if name, ok := key.(string); ok && isMapping {
-			pairs = append(pairs, key, m[name])
-			continue
-		}
-		pair, err := r.Items(key)
+	pairs := make([]any, 0, 2*len(items))
+	for _, item := range items {
+		pair, err := r.Items(item)
 		if err != nil || len(pair) != 2 {
-			return nil, fmt.Errorf("%s is not a pair of key and value", article(key))
+			return nil, fmt.Errorf("%s is not a pair of key and value", article(item))
 		}
 		pairs = append(pairs, pair...)
 	}
 	return pairs, nil
+}
+
+// pairsOf returns the pairs of a mapping, or the items of another value.
+func (r *Run) pairsOf(v any) ([]any, error) {
+	items, err := r.Items(v)
+	if m, ok := v.(map[string]any); ok && err == nil {
+		return r.pairs(m, items)
+	}
+	return items, err
 }
 
 // mapKey returns the key that v stands for. Keys are strings: 1 finds "1".
