@@ -66,10 +66,10 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	x.Unknown = x.Sent && o.Err != nil && (o.Status == 0 || o.Status/100 == 2)
 	c.redactAnswer(x, o, body)
 	if err := context.Cause(ctx); err != nil && o.Err != nil {
-		return x, &Error{Provider: c.cfg.Provider, Status: o.Status, Err: err}
+		return x, &Error{Provider: c.provider, Status: o.Status, Err: err}
 	}
 	var err error
-	x.Reply, err = parseReply(c.cfg.Wire, o, now, x.Response)
+	x.Reply, err = parseReply(c.wire, o, now, x.Response)
 	if x.Reply != nil && !bytes.Equal(x.Response, body) {
 		c.recount(x.Reply, o, body)
 	}
@@ -101,7 +101,7 @@ func (c *Client) redactAnswer(x *Exchange, o *Outcome, body []byte) {
 // failed completes the error of a reply that was judged.
 func (c *Client) failed(x *Exchange, err error) *Error {
 	e, _ := errors.AsType[*Error](err)
-	e.Provider = c.cfg.Provider
+	e.Provider = c.provider
 	if _, partial := e.Facts["partial"]; partial {
 		e.Facts["partial"] = x.Reply.Text
 	}
@@ -114,7 +114,7 @@ func (c *Client) failed(x *Exchange, err error) *Error {
 // has taken out. A usage holds no text.
 func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
 	var whole Reply
-	readReply(c.cfg.Wire, body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})
+	readReply(c.wire, body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})
 	r.Usage = whole.Usage
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +22,9 @@ import (
 // Client calls one provider, one HTTP attempt per call. It is safe for concurrent
 // use. Close it when no call is in flight.
 type Client struct {
-	cfg       ClientConfig
+	provider  string
+	wire      Wire
+	cfg       ProviderConfig
 	base      *url.URL
 	own       *address // where requests for the client's own model go
 	transport *http.Transport
@@ -31,42 +34,36 @@ type Client struct {
 	proven    atomic.Bool // had a success
 }
 
-// ClientConfig configures a [Client]. The zero value of a field is its default,
+// ProviderConfig configures a [Client] for one of the providers known by name. The zero value of a field is its default,
 // except where it is required.
-type ClientConfig struct {
-	// Provider is the name in errors, events and metrics. Required.
-	Provider string
-	// Wire is the wire format. Required.
-	Wire Wire
-	// BaseURL is what the wire format's paths are appended to, http or https,
-	// without credentials, query or fragment. Required.
+type ProviderConfig struct {
+	// BaseURL replaces the provider's own address: http or https, without credentials, query or fragment. Required for
+	// "azure" (https://NAME.openai.azure.com) and "mock". For "openai" it may be any compatible server, with its version:
+	// http://localhost:11434/v1.
 	BaseURL string
-	// APIKey is the credential. Empty: none is sent.
+	// APIKey is the credential. Required at the provider's own address and for "azure". Empty: none is sent.
 	APIKey redact.Secret `json:"-"`
-	// ExtraHeaders is a JSON object of strings, sent as headers with each
-	// request, in place of the client's own of the same names. The names of the
-	// connection and the body's (Host, Content-Length, Content-Type, ...) are
-	// refused, and with an APIKey the name that carries it. See
-	// [ValidateExtraHeaders]. Empty: none.
+	// ExtraHeaders is a JSON object of strings, sent as headers with each request, in place of the client's own of the
+	// same names. The names of the connection and the body's (Host, Content-Length, Content-Type, ...) are refused, and
+	// with an APIKey the name that carries it. See [ValidateExtraHeaders]. Empty: none.
 	ExtraHeaders redact.Secret `json:"-"`
-	// Redactor knows the secrets that servers may repeat: nothing that [Client.Do]
-	// returns holds one. The client adds APIKey, ExtraHeaders (but for well-known
-	// headers without secrets) and the credentials of the proxy. Nil: a Redactor
-	// of the client's own.
+	// Redactor knows the secrets that servers may repeat: nothing that [Client.Do] returns holds one. The client adds
+	// APIKey, ExtraHeaders (but for well-known headers without secrets) and the credentials of the proxy. Nil: the client
+	// makes its own.
 	Redactor *redact.Redactor `json:"-"`
-	// Model is called where the request names none. Required.
+	// Model is called where the request names none; for "azure" the name of the deployment. Required, except for "mock".
 	Model string
-	// Concurrency is the most calls in flight: further ones wait for a
-	// connection, within their time-out. Default 64.
+	// AzureAPIVersion, such as 2024-10-21, chooses Azure's dated path. Empty: its v1 path.
+	AzureAPIVersion string
+	// CAFile is a PEM file of further certificate authorities that may sign the server's certificate. Empty: those of the
+	// system alone.
+	CAFile string
+	// Concurrency is the most calls in flight: further ones wait for a connection, within their time-out. Default 64.
 	Concurrency int
 	// Timeout bounds one attempt, connecting included. Default 120s.
 	Timeout time.Duration
-	// MaxReplyBytes bounds the body of a reply after decompression. Default
-	// 8 MiB.
+	// MaxReplyBytes bounds the body of a reply after decompression. Default 8 MiB.
 	MaxReplyBytes int64
-	// CAPEM holds further certificate authorities in PEM that may sign the
-	// server's certificate. Empty: those of the system alone.
-	CAPEM []byte
 	// AcceptTruncated takes replies that end at the token limit as success.
 	AcceptTruncated bool
 	// DialContext opens connections. Nil: TCP.
@@ -104,25 +101,51 @@ const (
 	headerBytes = 64 << 10
 )
 
-// NewClient makes a client. Its error joins all problems of cfg, each a
-// [*SettingError]. It opens no connection.
-func NewClient(cfg ClientConfig) (*Client, error) {
-	c := &Client{cfg: cfg}
-	problems := c.cfg.complete()
+// NewProvider makes a client for a provider known by name. "mock" speaks [ChatCompletions] to the base URL, where
+// package llmtest serves. It opens no connection. Its error joins all problems of name and cfg, each a [*SettingError]
+// that names the field of cfg (or "Provider").
+func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
+	p, ok := LookupProvider(name)
+	if !ok {
+		return nil, &SettingError{Setting: "Provider", Err: fmt.Errorf("%q is unknown; use one of %s", name, strings.Join(Providers(), ", "))}
+	}
+	var problems []error
 	check := func(setting string, err error) {
 		if err != nil {
 			problems = append(problems, &SettingError{Setting: setting, Err: err})
 		}
 	}
-	var err error
-	c.base, err = parseBaseURL(cfg.BaseURL)
+	if !cfg.APIKey.IsSet() && p.needsKey(cfg.BaseURL) {
+		check("APIKey", errors.New("missing; "+name+" needs one"))
+	}
+	cfg.BaseURL = cmp.Or(cfg.BaseURL, p.BaseURL)
+	cfg.Model = cmp.Or(cfg.Model, p.Model)
+	c := &Client{provider: name, wire: p.wire(&cfg), cfg: cfg}
+	roots, err := rootCAs(cfg.CAFile)
+	check("CAFile", err)
+	if cfg.Model == "" {
+		check("Model", errors.New("missing; name the model to call"))
+	}
+	if cfg.Concurrency < 0 {
+		check("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
+	}
+	if cfg.Timeout < 0 {
+		check("Timeout", fmt.Errorf("%v is negative", cfg.Timeout))
+	}
+	if cfg.MaxReplyBytes < 0 {
+		check("MaxReplyBytes", fmt.Errorf("%d is negative", cfg.MaxReplyBytes))
+	}
+	c.base, err = parseBaseURL(p.base(cfg.BaseURL))
 	check("BaseURL", err)
 	first, ofLogin := readLogin(cfg.APIKey, cfg.ExtraHeaders)
-	problems = append(problems, ofLogin...)
-	roots, err := rootCAs(cfg.CAPEM)
-	check("CAPEM", err)
-	if err := errors.Join(problems...); err != nil {
+	if err := errors.Join(append(problems, ofLogin...)...); err != nil {
 		return nil, err
+	}
+	c.cfg.Concurrency = cmp.Or(cfg.Concurrency, defaultConcurrency)
+	c.cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
+	c.cfg.MaxReplyBytes = cmp.Or(cfg.MaxReplyBytes, defaultMaxReplyBytes)
+	if cfg.Redactor == nil {
+		c.cfg.Redactor = new(redact.Redactor)
 	}
 	if c.own, err = c.address(cfg.Model); err != nil {
 		return nil, &SettingError{Setting: "Model", Err: err}
@@ -134,33 +157,6 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	c.cfg.APIKey, c.cfg.ExtraHeaders = redact.Secret{}, redact.Secret{} // they live in login alone
 	return c, nil
-}
-
-// complete fills in defaults. It returns every problem of a single field, each a [*SettingError].
-func (cfg *ClientConfig) complete() (problems []error) {
-	for _, c := range [...]struct {
-		setting string
-		bad     bool
-		problem string
-	}{
-		{"Provider", cfg.Provider == "", "missing"},
-		{"Wire", cfg.Wire == nil, "missing"},
-		{"Model", cfg.Model == "", "missing; name the model to call"},
-		{"Concurrency", cfg.Concurrency < 0, fmt.Sprintf("%d is negative", cfg.Concurrency)},
-		{"Timeout", cfg.Timeout < 0, fmt.Sprintf("%v is negative", cfg.Timeout)},
-		{"MaxReplyBytes", cfg.MaxReplyBytes < 0, fmt.Sprintf("%d is negative", cfg.MaxReplyBytes)},
-	} {
-		if c.bad {
-			problems = append(problems, &SettingError{Setting: c.setting, Err: errors.New(c.problem)})
-		}
-	}
-	cfg.Concurrency = cmp.Or(cfg.Concurrency, defaultConcurrency)
-	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
-	cfg.MaxReplyBytes = cmp.Or(cfg.MaxReplyBytes, defaultMaxReplyBytes)
-	if cfg.Redactor == nil {
-		cfg.Redactor = new(redact.Redactor)
-	}
-	return problems
 }
 
 func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
@@ -202,7 +198,7 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 }
 
 // Provider returns the name of the provider.
-func (c *Client) Provider() string { return c.cfg.Provider }
+func (c *Client) Provider() string { return c.provider }
 
 // Model returns the model that is called where a request names none.
 func (c *Client) Model() string { return c.cfg.Model }
@@ -231,17 +227,21 @@ func parseBaseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// rootCAs returns the system's certificate authorities and those in pem, or nil
-// for the system's alone.
-func rootCAs(pem []byte) (*x509.CertPool, error) {
-	if len(pem) == 0 {
+// rootCAs returns the system's certificate authorities and those in the PEM file at path, or nil, for the system's
+// alone, where path is empty.
+func rootCAs(path string) (*x509.CertPool, error) {
+	if path == "" {
 		return nil, nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		pool = x509.NewCertPool()
 	}
-	if !pool.AppendCertsFromPEM(pem) {
+	if len(pem) > 0 && !pool.AppendCertsFromPEM(pem) {
 		return nil, errors.New("holds no certificate in PEM")
 	}
 	return pool, nil

@@ -17,12 +17,12 @@ import (
 // login is what calls send to be let in. Never changed.
 type login struct {
 	key    string
-	extra  []header    // of [ClientConfig.ExtraHeaders]
+	extra  []header    // of [ProviderConfig.ExtraHeaders]
 	header http.Header // all of it, shared by all requests
 }
 
 // SetLogin replaces the credential and the headers of
-// [ClientConfig.ExtraHeaders] for calls that start from now on, both at once,
+// [ProviderConfig.ExtraHeaders] for calls that start from now on, both at once,
 // and reads the files that hold them. Its error is a [*SettingError], or several
 // joined; both old ones then stay. A reply may still repeat the old ones: they
 // are kept out of what calls return, too.
@@ -67,9 +67,9 @@ func (c *Client) use(l *login) error {
 		"Accept":       {"application/json"},
 		"User-Agent":   {"llm-stage"},
 	}
-	c.cfg.Wire.SetHeader(h, "")
+	c.wire.SetHeader(h, "")
 	keyless := h.Clone()
-	c.cfg.Wire.SetHeader(h, l.key)
+	c.wire.SetHeader(h, l.key)
 	for _, e := range l.extra {
 		if own := h.Get(e.name); own != keyless.Get(e.name) && l.key != "" {
 			err := fmt.Errorf("%s carries the API key already; remove it, or set no API key", e.name)
@@ -129,12 +129,7 @@ func addProxies(r *redact.Redactor) {
 
 // Format implements [fmt.Formatter]: whatever the verb, no key is printed.
 func (c *Client) Format(f fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(f, "llm.Client{%s %s %s}", c.cfg.Provider, c.base, c.cfg.Model) // f keeps the error
-}
-
-// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
-func (c ClientConfig) Format(f fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(f, "llm.ClientConfig{%s %q}", c.Provider, c.Model) // f keeps the error
+	_, _ = fmt.Fprintf(f, "llm.Client{%s %s %s}", c.provider, c.base, c.cfg.Model) // f keeps the error
 }
 
 // Format implements [fmt.Formatter]: whatever the verb, no key is printed.
@@ -158,7 +153,7 @@ var openHeaders = []string{
 }
 
 // ValidateExtraHeaders reports why text is no value of
-// [ClientConfig.ExtraHeaders]. The error does not repeat any value. Empty is fine.
+// [ProviderConfig.ExtraHeaders]. The error does not repeat any value. Empty is fine.
 func ValidateExtraHeaders(text string) error {
 	_, err := readHeaders(text)
 	return err
@@ -204,7 +199,7 @@ const headerNameBytes = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcd
 
 func isToken(name string) bool { return name != "" && strings.Trim(name, headerNameBytes) == "" }
 
-// AddHeaderSecrets adds to r the values in the text of [ClientConfig.ExtraHeaders], but for those of well-known headers
+// AddHeaderSecrets adds to r the values in the text of [ProviderConfig.ExtraHeaders], but for those of well-known headers
 // without secrets, if they have 8 bytes or more. Of a text that is no such object each word counts as one.
 func AddHeaderSecrets(r *redact.Redactor, text string) {
 	headers, err := readHeaders(text)

@@ -119,7 +119,7 @@ func TestShortageNamesTheRemedy(t *testing.T) {
 }
 
 func TestAlikeHoldsNoKey(t *testing.T) {
-	c := &Client{cfg: ClientConfig{Redactor: new(redact.Redactor)}}
+	c := &Client{cfg: ProviderConfig{Redactor: new(redact.Redactor)}}
 	c.cfg.Redactor.Add("sk-very-secret")
 	e := &Error{Alike: "400 sk-very-secret", Err: errors.New("no")}
 	if c.redactError(e); e.Alike != "400 [redacted]" {

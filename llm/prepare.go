@@ -62,7 +62,7 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 		}
 		p.address, p.rowModel = address, true
 	}
-	p.Body = c.cfg.Wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
+	p.Body = c.wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
 	if len(r.ExtraBody) > 0 {
 		p.cached = bytes.Contains(r.ExtraBody, []byte(`"cache_control"`))
 		p.Body = jsonbytes.AppendMerged(make([]byte, 0, len(p.Body)+len(r.ExtraBody)), p.Body, r.ExtraBody)
@@ -80,7 +80,7 @@ func sizeOf(r *Request) int {
 }
 
 func (c *Client) invalid(err error) error {
-	return &Error{Provider: c.cfg.Provider, Class: Permanent, Reason: ReasonAPICallFailed, Err: err}
+	return &Error{Provider: c.provider, Class: Permanent, Reason: ReasonAPICallFailed, Err: err}
 }
 
 // address returns where requests for model go. A row may name the model, so a
@@ -89,7 +89,7 @@ func (c *Client) address(model string) (*address, error) {
 	if strings.Contains(model, "..") {
 		return nil, errors.New(`holds ".."`)
 	}
-	u, err := url.Parse(c.base.String() + c.cfg.Wire.Path(model))
+	u, err := url.Parse(c.base.String() + c.wire.Path(model))
 	if err != nil {
 		return nil, err
 	}

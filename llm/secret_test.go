@@ -61,18 +61,16 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	direct := llm.ClientConfig{APIKey: redact.NewSecret(secret), Model: "m"}
 	key := redact.NewSecret(secret)
 	type hidden struct { // of an unexported field, package fmt calls no method
 		provider llm.ProviderConfig
-		client   llm.ClientConfig
 		pointer  *llm.ProviderConfig
 		key      redact.Secret
 		keys     []redact.Secret
 		byName   map[string]redact.Secret
 	}
-	within := hidden{cfg, direct, &cfg, key, []redact.Secret{key}, map[string]redact.Secret{"key": key}}
-	for _, v := range []any{client, cfg, &cfg, direct, struct{ C *llm.Client }{client}, key, &key, within, &within} {
+	within := hidden{cfg, &cfg, key, []redact.Secret{key}, map[string]redact.Secret{"key": key}}
+	for _, v := range []any{client, cfg, &cfg, struct{ C *llm.Client }{client}, key, &key, within, &within} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
 			text := fmt.Sprintf(verb, v)
 			if strings.Contains(text, secret) || strings.Contains(text, fmt.Sprintf("%x", secret)) {
