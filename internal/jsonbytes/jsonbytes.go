@@ -2,8 +2,7 @@
 // members, the digits of numbers and the spelling of strings survive.
 //
 // [ReadObject] and [Valid] check foreign bytes. [Members], [Elements], [Find] and [Text] read what was checked, the
-// Append functions write. None of them uses reflection, and nesting costs no stack but in [Canonicalizer] and
-// [AppendMerged].
+// Append functions write. None of them uses reflection.
 //
 //	for key, value := range jsonbytes.Members(raw) {
 //		if string(key) == "model" {

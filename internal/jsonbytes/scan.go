@@ -74,8 +74,7 @@ func (s *scanner) foreign() error {
 	return s.unexpected("a JSON object")
 }
 
-// scanner checks JSON without recursion, so that depth costs a bit and not a stack
-// frame. Errors name the byte, counted from 0.
+// scanner checks JSON. Errors name the byte, counted from 0.
 type scanner struct {
 	src      []byte
 	pos      int
@@ -84,136 +83,25 @@ type scanner struct {
 	// noting collects in members those of the outermost object.
 	noting  bool
 	members []Member
-	// objects has a bit for each open container: set for an object, clear for an array.
-	objects [DepthMax/64 + 1]uint64
 }
+
+// at returns the byte at pos, and 0, which JSON has nowhere, at the end.
+func (s *scanner) at() byte {
+	if s.pos < len(s.src) {
+		return s.src[s.pos]
+	}
+	return 0
+}
+
+func (s *scanner) space() { s.pos = SkipSpace(s.src, s.pos) }
 
 // value steps over the value at pos.
 func (s *scanner) value() error {
-	for {
-		var err error
-		if s.opens() {
-			var closed bool
-			if closed, err = s.open(); err == nil && !closed {
-				continue
-			}
-		} else {
-			err = s.scalar()
-		}
-		if err != nil {
-			return err
-		}
-		if more, err := s.next(); err != nil || !more {
-			return err
-		}
-	}
-}
-
-// opens reports whether a container begins at pos.
-func (s *scanner) opens() bool {
-	return s.pos < len(s.src) && (s.src[s.pos] == '{' || s.src[s.pos] == '[')
-}
-
-// open enters the container at pos and goes to its first value. An empty container is
-// left again at once and reported as closed.
-func (s *scanner) open() (closed bool, err error) {
-	if s.depth == s.depthMax {
-		return false, fmt.Errorf("nested deeper than %d at byte %d", s.depthMax, s.pos)
-	}
-	object := s.src[s.pos] == '{'
-	s.pos++
-	word, bit := s.depth/64, uint64(1)<<(s.depth%64)
-	s.depth++
-	if object {
-		s.objects[word] |= bit
-	} else {
-		s.objects[word] &^= bit
-	}
-	s.space()
-	switch {
-	case s.pos < len(s.src) && (object && s.src[s.pos] == '}' || !object && s.src[s.pos] == ']'):
-		s.pos++
-		s.depth--
-		return true, nil
-	case object:
-		return false, s.key()
-	}
-	return false, nil
-}
-
-// next goes on from behind a value to the next one, leaving the containers that end
-// there. It reports false when the outermost has ended.
-func (s *scanner) next() (more bool, err error) {
-	for s.depth > 0 {
-		if s.depth == 1 && s.noting {
-			s.members[len(s.members)-1].End = uint32(s.pos)
-		}
-		s.space()
-		var c byte
-		if s.pos < len(s.src) {
-			c = s.src[s.pos]
-		}
-		top := s.depth - 1
-		object := s.objects[top/64]&(1<<(top%64)) != 0
-		switch {
-		case c == ',':
-			s.pos++
-			s.space()
-			if object {
-				return true, s.key()
-			}
-			return true, nil
-		case object && c == '}', !object && c == ']':
-			s.pos++
-			s.depth--
-		case object:
-			return false, s.unexpected("a comma or }")
-		default:
-			return false, s.unexpected("a comma or ]")
-		}
-	}
-	return false, nil
-}
-
-// key steps over a member's key and colon to its value.
-func (s *scanner) key() error {
-	start := s.pos
-	if s.pos == len(s.src) || s.src[s.pos] != '"' {
-		return s.unexpected("a key in quotes")
-	}
-	if err := s.str(); err != nil {
-		return err
-	}
-	keyEnd := s.pos
-	s.space()
-	if s.pos == len(s.src) || s.src[s.pos] != ':' {
-		return s.unexpected("a colon")
-	}
-	s.pos++
-	s.space()
-	if s.depth == 1 && s.noting {
-		s.members = append(s.members, Member{Start: uint32(start), KeyEnd: uint32(keyEnd), Value: uint32(s.pos)})
-	}
-	return nil
-}
-
-func (s *scanner) space() {
-	for s.pos < len(s.src) {
-		switch s.src[s.pos] {
-		case ' ', '\n', '\t', '\r':
-			s.pos++
-		default:
-			return
-		}
-	}
-}
-
-// scalar steps over a string, number, true, false or null.
-func (s *scanner) scalar() error {
-	if s.pos == len(s.src) {
-		return s.unexpected("a value")
-	}
-	switch s.src[s.pos] {
+	switch s.at() {
+	case '{':
+		return s.container('}')
+	case '[':
+		return s.container(']')
 	case '"':
 		return s.str()
 	case 't':
@@ -224,6 +112,62 @@ func (s *scanner) scalar() error {
 		return s.literal("null")
 	}
 	return s.number()
+}
+
+// container steps over the object or array at pos, which ends with closing.
+func (s *scanner) container(closing byte) error {
+	if s.depth == s.depthMax {
+		return fmt.Errorf("nested deeper than %d at byte %d", s.depthMax, s.pos)
+	}
+	s.depth++
+	s.pos++
+	s.space()
+	for first := true; !first || s.at() != closing; first = false {
+		if closing == '}' {
+			if err := s.key(); err != nil {
+				return err
+			}
+		}
+		if err := s.value(); err != nil {
+			return err
+		}
+		if s.depth == 1 && s.noting {
+			s.members[len(s.members)-1].End = uint32(s.pos)
+		}
+		s.space()
+		if s.at() == closing {
+			break
+		}
+		if s.at() != ',' {
+			return s.unexpected("a comma or " + string(rune(closing)))
+		}
+		s.pos++
+		s.space()
+	}
+	s.pos++
+	s.depth--
+	return nil
+}
+
+// key steps over a member's key and colon to its value.
+func (s *scanner) key() error {
+	start := s.pos
+	if s.at() != '"' {
+		return s.unexpected("a key in quotes")
+	}
+	if err := s.str(); err != nil {
+		return err
+	}
+	keyEnd := s.pos
+	if s.space(); s.at() != ':' {
+		return s.unexpected("a colon")
+	}
+	s.pos++
+	s.space()
+	if s.depth == 1 && s.noting {
+		s.members = append(s.members, Member{Start: uint32(start), KeyEnd: uint32(keyEnd), Value: uint32(s.pos)})
+	}
+	return nil
 }
 
 func (s *scanner) literal(word string) error {
@@ -250,16 +194,18 @@ func (s *scanner) str() error {
 			s.pos = i
 			return s.unexpected("it escaped, as all control characters")
 		}
-		i++ // behind the backslash
-		switch {
-		case i == len(src):
-		case src[i] == 'u':
+		if i++; i == len(src) { // behind the backslash
+			break
+		}
+		switch src[i] {
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		case 'u':
 			if i+4 >= len(src) || !isHex(src[i+1:i+5]) {
 				s.pos = i - 1
 				return s.unexpected(`\u and four hexadecimal digits`)
 			}
 			i += 4
-		case !isEscape(src[i]):
+		default:
 			s.pos = i - 1
 			return s.unexpected("an escape that JSON knows")
 		}
@@ -285,30 +231,28 @@ func ordinary(src []byte, i int) int {
 // number steps over a number: -? (0 | digits) fraction? exponent?
 func (s *scanner) number() error {
 	start := s.pos
-	if s.src[s.pos] == '-' {
+	if s.at() == '-' {
 		s.pos++
 	}
-	zero := s.pos < len(s.src) && s.src[s.pos] == '0'
-	n := s.digits()
-	if n == 0 {
-		if s.pos == start {
-			return s.unexpected("a value")
-		}
+	zero := s.at() == '0'
+	switch n := s.digits(); {
+	case s.pos == start:
+		return s.unexpected("a value")
+	case n == 0:
 		return s.unexpected("a digit")
-	}
-	if zero && n > 1 {
+	case zero && n > 1:
 		s.pos -= n - 1
 		return s.unexpected("no digit behind a leading zero")
 	}
-	if s.pos < len(s.src) && s.src[s.pos] == '.' {
+	if s.at() == '.' {
 		s.pos++
 		if s.digits() == 0 {
 			return s.unexpected("a digit")
 		}
 	}
-	if s.pos < len(s.src) && s.src[s.pos]|0x20 == 'e' {
+	if s.at()|0x20 == 'e' {
 		s.pos++
-		if s.pos < len(s.src) && (s.src[s.pos] == '+' || s.src[s.pos] == '-') {
+		if s.at() == '+' || s.at() == '-' {
 			s.pos++
 		}
 		if s.digits() == 0 {
@@ -321,7 +265,7 @@ func (s *scanner) number() error {
 // digits steps over digits and returns how many there were.
 func (s *scanner) digits() int {
 	start := s.pos
-	for s.pos < len(s.src) && s.src[s.pos]-'0' <= 9 {
+	for s.at()-'0' <= 9 {
 		s.pos++
 	}
 	return s.pos - start
@@ -342,12 +286,4 @@ func isHex(b []byte) bool {
 		}
 	}
 	return true
-}
-
-func isEscape(c byte) bool {
-	switch c {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return true
-	}
-	return false
 }
