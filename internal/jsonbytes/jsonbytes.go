@@ -14,6 +14,7 @@ package jsonbytes
 import (
 	"bytes"
 	"iter"
+	"math/bits"
 )
 
 // Members goes through the members of the JSON object raw, in order: the text of the key and the value's bytes. raw
@@ -108,7 +109,13 @@ func SkipValue(raw []byte, i int) int {
 
 // SkipString returns the index behind the valid JSON string whose opening quote is at i.
 func SkipString(raw []byte, i int) int {
-	for i++; ; i++ {
+	i++
+	if i+8 <= len(raw) { // most keys are short
+		if found := special(load(raw, i)); found != 0 && raw[i+bits.TrailingZeros64(found)/8] == '"' {
+			return i + bits.TrailingZeros64(found)/8 + 1
+		}
+	}
+	for ; ; i++ {
 		i += bytes.IndexByte(raw[i:], '"')
 		backslashes := 0
 		for raw[i-1-backslashes] == '\\' {
