@@ -46,8 +46,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	dst = appendTurns(dst, r, "assistant", appendMessage)
 	dst = append(dst, ']')
 	if r.Temperature != nil {
-		dst = append(dst, `,"temperature":`...)
-		dst = jsonbytes.AppendFloat(dst, *r.Temperature)
+		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)
 	}
 	if r.Schema != nil && r.Schema.Within(schema.AnthropicOutput) {
 		dst = append(dst, `,"output_config":{"format":{"type":"json_schema","schema":`...)
@@ -55,62 +54,6 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, "}}"...)
 	}
 	return append(dst, '}')
-}
-
-// messagesReply is what matters of a reply, as far as it was reported.
-type messagesReply struct {
-	content, fault []byte
-	usage          messagesUsage
-}
-
-type messagesUsage struct {
-	tally
-	lifetimes []byte
-}
-
-func (v *messagesReply) read(body []byte, r *Reply) {
-	for key, value := range jsonbytes.Members(body) {
-		switch string(key) {
-		case "id":
-			readString(&r.ID, value)
-		case "model":
-			readString(&r.Model, value)
-		case "stop_reason":
-			readString(&r.FinishReason, value)
-		case "content":
-			v.content = value
-		case "usage":
-			v.usage.read(value)
-		case "error":
-			v.fault = value
-		}
-	}
-}
-
-func (u *messagesUsage) read(raw []byte) {
-	for key, value := range jsonbytes.Members(raw) {
-		switch string(key) {
-		case "input_tokens":
-			u.prompt = countOf(value)
-		case "output_tokens":
-			u.completion = countOf(value)
-		case "cache_creation_input_tokens":
-			u.written = countOf(value)
-		case "cache_creation":
-			u.lifetimes = value
-		case "cache_read_input_tokens":
-			u.cached = countOf(value)
-		case "output_tokens_details":
-			u.reasoning = countOf(jsonbytes.Find(value, "thinking_tokens"))
-		}
-	}
-}
-
-func (u *messagesUsage) usage() *Usage {
-	u.readLifetimes(u.lifetimes)
-	// Here input_tokens leaves out what was read from or written to a cache.
-	u.prompt = u.prompt.plus(u.cached).plus(u.written)
-	return u.tally.usage()
 }
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it
@@ -129,15 +72,25 @@ var messagesEnds = map[string]Finish{
 
 // ReadReply implements [Wire].
 func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
-	var v messagesReply
-	v.read(body, r)
-	r.Usage = v.usage.usage()
-	if isError(v.fault) || !isReported(v.content) {
-		o.Fault = readFault(body)
-		o.Form = FormMalformed
+	var id, model, reason, content, fault, input, output, written, minutes, hour, cached, thinking []byte
+	readUsage := func(usage []byte) {
+		pick(usage, at("input_tokens", &input), at("output_tokens", &output), at("cache_read_input_tokens", &cached),
+			at("cache_creation_input_tokens", &written),
+			each("cache_creation", func(value []byte) { pickLifetimes(value, &minutes, &hour) }),
+			each("output_tokens_details", func(details []byte) { pick(details, at("thinking_tokens", &thinking)) }))
+	}
+	pick(body, at("id", &id), at("model", &model), at("stop_reason", &reason), at("content", &content),
+		each("usage", readUsage), at("error", &fault))
+	t := tally{completion: countOf(output), cached: countOf(cached), written: countOf(written), reasoning: countOf(thinking)}
+	t.readLifetimes(minutes, hour)
+	// Here input_tokens leaves out what was read from or written to a cache.
+	t.prompt = countOf(input).plus(t.cached).plus(t.written)
+	r.ID, r.Model, r.FinishReason, r.Usage = textOf(id), textOf(model), textOf(reason), t.usage()
+	if isError(fault) || !isReported(content) {
+		o.malformed(body)
 		return
 	}
-	r.Text = joinParts(v.content, "text")
+	r.Text = joinParts(content, "text")
 	o.Finish = endOf(messagesEnds, r.FinishReason)
 	if blank(r.Text) {
 		o.Form = FormEmpty

@@ -13,11 +13,40 @@ import (
 // member of a wrong type counts as not reported: servers differ in what they put where, and
 // one odd member must not cost a paid reply. Of members with equal names the last counts.
 
-// readString sets dst to the text of a string. Anything else leaves it alone.
-func readString(dst *string, raw []byte) {
-	if len(raw) > 0 && raw[0] == '"' {
-		*dst = jsonbytes.Text(raw)
+// slot is where the value of a member of this name goes, or what reads it.
+type slot struct {
+	name  string
+	value *[]byte
+	read  func(value []byte)
+}
+
+func at(name string, value *[]byte) slot         { return slot{name: name, value: value} }
+func each(name string, read func(v []byte)) slot { return slot{name: name, read: read} }
+
+// pick fills the slots from the members of an object. The value of one that is not there stays as it was.
+func pick(raw []byte, slots ...slot) {
+	for key, value := range jsonbytes.Members(raw) {
+		for i := range slots {
+			s := &slots[i]
+			if s.name != string(key) {
+				continue
+			}
+			if s.read != nil {
+				s.read(value)
+			} else {
+				*s.value = value
+			}
+			break
+		}
 	}
+}
+
+// textOf reads a string. Anything else is empty.
+func textOf(raw []byte) string {
+	if len(raw) > 0 && raw[0] == '"' {
+		return jsonbytes.Text(raw)
+	}
+	return ""
 }
 
 // looseString reads a string, or a number or boolean by its digits: providers spell
@@ -70,15 +99,9 @@ func endOf(ends map[string]Finish, reason string) Finish {
 
 // typed returns the type that an object gives itself, and the member of this name.
 func typed(raw []byte, name string) (kind string, member []byte) {
-	for key, value := range jsonbytes.Members(raw) {
-		switch string(key) {
-		case "type":
-			readString(&kind, value)
-		case name:
-			member = value
-		}
-	}
-	return kind, member
+	var own []byte
+	pick(raw, at("type", &own), at(name, &member))
+	return textOf(own), member
 }
 
 // isReported reports whether a member is there, and not null.
@@ -94,6 +117,9 @@ func firstElement(raw []byte) (first []byte, ok bool) {
 
 // isObject reports whether a member is there and is an object.
 func isObject(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
+
+// isTrue reports whether a member is there and is true.
+func isTrue(raw []byte) bool { return len(raw) > 0 && raw[0] == 't' }
 
 // isError reports whether a member is an error object with content. Gateways that write all members of a reply put
 // an empty one beside a whole answer.
@@ -121,9 +147,12 @@ func countOf(raw []byte) count {
 	if n, ok := digits(raw); ok { // as nearly all are
 		return count{n: n, reported: true}
 	}
+	if len(raw) == 0 {
+		return count{}
+	}
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || f < 0 || f > 1<<53 || f != math.Trunc(f) {
-		return count{bad: len(raw) > 0 && string(raw) != "null"}
+		return count{bad: string(raw) != "null"}
 	}
 	return count{n: int64(f), reported: true}
 }
@@ -151,6 +180,9 @@ type amount struct {
 }
 
 func amountOf(raw []byte) amount {
+	if len(raw) == 0 {
+		return amount{}
+	}
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || !(f >= 0 && f <= usdMax) {
 		return amount{}

@@ -3,7 +3,6 @@ package llm
 import (
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
@@ -43,26 +42,17 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	dst = appendTurns(dst, r, "model", appendContent)
 	dst = append(dst, ']')
 	if r.Temperature != nil || r.MaxTokens != nil || r.Schema != nil {
-		dst = append(dst, `,"generationConfig":{`...)
-		if r.Temperature != nil {
-			dst = append(dst, `"temperature":`...)
-			dst = jsonbytes.AppendFloat(dst, *r.Temperature)
-			dst = append(dst, ',')
-		}
-		if r.MaxTokens != nil {
-			dst = append(dst, `"maxOutputTokens":`...)
-			dst = strconv.AppendInt(dst, int64(*r.MaxTokens), 10)
-			dst = append(dst, ',')
-		}
+		dst = append(dst, `,"generationConfig":`...)
+		comma := len(dst) // the first one becomes the brace
+		dst = appendSettings(dst, r, "maxOutputTokens")
 		if r.Schema != nil {
-			dst = append(dst, `"responseMimeType":"application/json",`...)
+			dst = append(dst, `,"responseMimeType":"application/json"`...)
 		}
 		if r.Schema != nil && r.Schema.Within(schema.GeminiOutput) {
-			dst = append(dst, `"responseJsonSchema":`...)
-			dst = append(dst, r.Schema.Source()...)
-			dst = append(dst, ',')
+			dst = append(append(dst, `,"responseJsonSchema":`...), r.Schema.Source()...)
 		}
-		dst[len(dst)-1] = '}' // the last comma
+		dst[comma] = '{'
+		dst = append(dst, '}')
 	}
 	return append(dst, '}')
 }
@@ -75,101 +65,47 @@ func appendContent(dst []byte, role, text string) []byte {
 	return append(dst, "}]}"...)
 }
 
-// geminiReply is what matters of a reply, as far as it was reported.
-type geminiReply struct {
-	candidates, feedback, fault []byte
-	counted                     bool // there is a usage, even an empty one
-	usage                       geminiUsage
-}
-
-type geminiUsage struct {
-	tally
-	toolPrompt count
-}
-
-func (v *geminiReply) read(body []byte, r *Reply) {
-	for key, value := range jsonbytes.Members(body) {
-		switch string(key) {
-		case "responseId":
-			readString(&r.ID, value)
-		case "modelVersion":
-			readString(&r.Model, value)
-		case "candidates":
-			v.candidates = value
-		case "promptFeedback":
-			v.feedback = value
-		case "usageMetadata":
-			v.counted = isReported(value)
-			v.usage.read(value)
-		case "error":
-			v.fault = value
-		}
-	}
-}
-
-func (u *geminiUsage) read(raw []byte) {
-	for key, value := range jsonbytes.Members(raw) {
-		switch string(key) {
-		case "promptTokenCount":
-			u.prompt = countOf(value)
-		case "toolUsePromptTokenCount":
-			u.toolPrompt = countOf(value)
-		case "candidatesTokenCount":
-			u.completion = countOf(value)
-		case "thoughtsTokenCount":
-			u.reasoning = countOf(value)
-		case "cachedContentTokenCount":
-			u.cached = countOf(value)
-		case "totalTokenCount":
-			u.total = countOf(value)
-		}
-	}
-}
-
-func (u *geminiUsage) usage() *Usage {
-	// Thoughts are billed as output but not counted among the candidates.
-	u.prompt, u.completion = u.prompt.plus(u.toolPrompt), u.completion.plus(u.reasoning)
-	u.omitsZeros = true
-	return u.tally.usage()
-}
-
 // ReadReply implements [Wire].
 func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
-	var v geminiReply
-	v.read(body, r)
-	r.Usage = v.usage.usage()
-	candidate, answered := firstElement(v.candidates)
-	var blocked string
-	readString(&blocked, jsonbytes.Find(v.feedback, "blockReason"))
+	var id, model, candidates, feedback, fault, prompt, toolPrompt, completion, thoughts, cached, total []byte
+	counted := false // there is a usage, even an empty one
+	readUsage := func(usage []byte) {
+		counted = isReported(usage)
+		pick(usage, at("promptTokenCount", &prompt), at("toolUsePromptTokenCount", &toolPrompt),
+			at("candidatesTokenCount", &completion), at("thoughtsTokenCount", &thoughts),
+			at("cachedContentTokenCount", &cached), at("totalTokenCount", &total))
+	}
+	pick(body, at("responseId", &id), at("modelVersion", &model), at("candidates", &candidates),
+		at("promptFeedback", &feedback), each("usageMetadata", readUsage), at("error", &fault))
+	t := tally{
+		prompt: countOf(prompt).plus(countOf(toolPrompt)), cached: countOf(cached), total: countOf(total), omitsZeros: true,
+		// Thoughts are billed as output but not counted among the candidates.
+		completion: countOf(completion).plus(countOf(thoughts)), reasoning: countOf(thoughts),
+	}
+	r.ID, r.Model, r.Usage = textOf(id), textOf(model), t.usage()
+	candidate, answered := firstElement(candidates)
+	blocked := textOf(jsonbytes.Find(feedback, "blockReason"))
 	switch {
-	case isError(v.fault):
-		o.Fault = readFault(body)
-		o.Form = FormMalformed
+	case isError(fault):
+		o.malformed(body)
 		return
 	case answered:
 	case blocked != "":
 		r.FinishReason = blocked
 		o.Finish = FinishFilter
 		return
-	case v.counted || isReported(v.feedback) || r.Model != "":
+	case counted || isReported(feedback) || r.Model != "":
 		o.Form = FormNoChoices // this format leaves empty lists out
 		return
 	default:
-		o.Fault = readFault(body)
-		o.Form = FormMalformed
+		o.malformed(body)
 		return
 	}
-	var parts []byte
-	for key, value := range jsonbytes.Members(candidate) {
-		switch string(key) {
-		case "finishReason":
-			readString(&r.FinishReason, value)
-		case "content":
-			parts = jsonbytes.Find(value, "parts")
-		}
-	}
+	var reason, content []byte
+	pick(candidate, at("finishReason", &reason), at("content", &content))
+	r.FinishReason = textOf(reason)
 	var calls bool
-	r.Text, calls = joinSpoken(parts)
+	r.Text, calls = joinSpoken(jsonbytes.Find(content, "parts"))
 	o.Finish = endOf(geminiEnds, r.FinishReason)
 	if calls && o.Finish == FinishStop {
 		// The format has no finish reason for it: the model waits for what a function returns.
@@ -213,19 +149,10 @@ var geminiEnds = map[string]Finish{
 func joinSpoken(raw []byte) (text string, calls bool) {
 	var texts []string
 	for part := range jsonbytes.Elements(raw) {
-		var text []byte
-		thought := false
-		for key, value := range jsonbytes.Members(part) {
-			switch string(key) {
-			case "text":
-				text = value
-			case "thought":
-				thought = value[0] == 't'
-			case "functionCall":
-				calls = calls || isObject(value)
-			}
-		}
-		if !thought {
+		var text, thought, call []byte
+		pick(part, at("text", &text), at("thought", &thought), at("functionCall", &call))
+		calls = calls || isObject(call)
+		if !isTrue(thought) {
 			texts = append(texts, looseString(text))
 		}
 	}

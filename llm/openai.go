@@ -61,28 +61,17 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	dst = appendTurns(dst, r, "assistant", appendMessage)
 	dst = append(dst, ']')
-	if r.Temperature != nil {
-		dst = append(dst, `,"temperature":`...)
-		dst = jsonbytes.AppendFloat(dst, *r.Temperature)
+	limit, strict := "max_tokens", schema.OpenAIStrict
+	if w.MaxCompletionTokens {
+		limit = "max_completion_tokens"
 	}
-	if r.MaxTokens != nil {
-		name := `,"max_tokens":`
-		if w.MaxCompletionTokens {
-			name = `,"max_completion_tokens":`
-		}
-		dst = append(dst, name...)
-		dst = strconv.AppendInt(dst, int64(*r.MaxTokens), 10)
+	if w.Azure {
+		strict = schema.AzureStrict
 	}
+	dst = appendSettings(dst, r, limit)
 	if r.Schema != nil {
 		dst = append(dst, `,"response_format":{"type":"json_schema","json_schema":{"name":"reply","strict":`...)
-		strict := schema.OpenAIStrict
-		if w.Azure {
-			strict = schema.AzureStrict
-		}
-		dst = strconv.AppendBool(dst, r.Schema.Within(strict))
-		dst = append(dst, `,"schema":`...)
-		dst = append(dst, r.Schema.Source()...)
-		dst = append(dst, "}}"...)
+		dst = appendSchema(dst, r, strict)
 	}
 	return append(dst, '}')
 }
@@ -106,6 +95,26 @@ func appendTurns(dst []byte, r *Request, model string, appendTurn func(dst []byt
 	return dst
 }
 
+// appendSettings appends those of the temperature and the token limit that are set, each behind a comma.
+func appendSettings(dst []byte, r *Request, limit string) []byte {
+	if r.Temperature != nil {
+		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)
+	}
+	if r.MaxTokens != nil {
+		dst = append(append(append(dst, `,"`...), limit...), `":`...)
+		dst = strconv.AppendInt(dst, int64(*r.MaxTokens), 10)
+	}
+	return dst
+}
+
+// appendSchema appends whether the schema is within OpenAI's strict mode, and the schema, and closes both objects
+// around it.
+func appendSchema(dst []byte, r *Request, strict schema.Dialect) []byte {
+	dst = strconv.AppendBool(dst, r.Schema.Within(strict))
+	dst = append(append(dst, `,"schema":`...), r.Schema.Source()...)
+	return append(dst, "}}"...)
+}
+
 // appendMessage appends one message as role and content.
 func appendMessage(dst []byte, role, content string) []byte {
 	dst = append(dst, `{"role":"`...)
@@ -115,12 +124,70 @@ func appendMessage(dst []byte, role, content string) []byte {
 	return append(dst, '}')
 }
 
-// chatReply is what matters of a reply, as far as it was reported.
-type chatReply struct {
-	choices, fault []byte
-	usage          openAIUsage
+// ticksPerUSD is xAI's unit of cost.
+const ticksPerUSD = 1e10
+
+// usageNames are the members of a usage that chat completions and responses call differently.
+type usageNames struct{ prompt, completion, promptDetails, completionDetails string }
+
+var (
+	chatUsage      = usageNames{"prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"}
+	responsesUsage = usageNames{"input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"}
+)
+
+// openAIReply is what matters of a reply of chat completions or of responses, as far as it was reported.
+type openAIReply struct {
+	fault                      []byte
+	choices                    []byte // chat completions
+	output, status, incomplete []byte // responses
 }
 
+// readOpenAI reads the id, the model and the usage into r, with the members that other servers add to the usage.
+func readOpenAI(body []byte, r *Reply, names *usageNames) (v openAIReply) {
+	var id, model, prompt, completion, total, cached, written, reasoning, minutes, hour []byte
+	var hits, thoughts, created []byte // outside of the details, which take precedence
+	var cost, ticks, ownKey, upstream []byte
+	readInput := func(details []byte) {
+		pick(details, at("cached_tokens", &cached),
+			at("cache_write_tokens", &written),                                                 // OpenAI, OpenRouter
+			at("cache_creation_tokens", &created), at("cache_creation_input_tokens", &created), // LiteLLM, Alibaba
+			each("cache_creation_token_details", func(value []byte) { pickLifetimes(value, &minutes, &hour) })) // LiteLLM
+	}
+	readUsage := func(usage []byte) {
+		pick(usage, at(names.prompt, &prompt), at(names.completion, &completion), at("total_tokens", &total),
+			each(names.promptDetails, readInput),
+			each(names.completionDetails, func(details []byte) { pick(details, at("reasoning_tokens", &reasoning)) }),
+			at("prompt_cache_hit_tokens", &hits), at("cached_tokens", &hits), // DeepSeek, Moonshot
+			at("num_cached_tokens", &hits), at("cache_read_input_tokens", &hits), // Mistral, LiteLLM
+			at("cache_creation_input_tokens", &created), // LiteLLM
+			at("reasoning_tokens", &thoughts),           // Perplexity, SGLang
+			at("cost", &cost), at("cost_in_usd_ticks", &ticks), at("is_byok", &ownKey),
+			each("cost_details", func(details []byte) { pick(details, at("upstream_inference_cost", &upstream)) }))
+	}
+	pick(body, at("id", &id), at("model", &model), each("usage", readUsage), at("error", &v.fault), at("choices", &v.choices),
+		at("output", &v.output), at("status", &v.status), at("incomplete_details", &v.incomplete))
+	if isObject(cost) { // Perplexity
+		cost = jsonbytes.Find(cost, "total_cost")
+	}
+	t := tally{
+		prompt: countOf(prompt), completion: countOf(completion), total: countOf(total),
+		cached: countOf(cached).or(countOf(hits)), written: countOf(written).or(countOf(created)),
+		reasoning: countOf(reasoning).or(countOf(thoughts)), cost: amountOf(cost),
+	}
+	t.readLifetimes(minutes, hour)
+	switch n := countOf(ticks); {
+	case !t.cost.reported && n.reported: // xAI
+		t.cost = amount{usd: float64(n.n) / ticksPerUSD, reported: true}
+	case isTrue(ownKey): // OpenRouter: the upstream provider bills the caller's own key
+		// The cost is OpenRouter's fee alone. Other calls may report the upstream cost too, which their cost includes.
+		upstream := amountOf(upstream)
+		t.cost = amount{usd: t.cost.usd + upstream.usd, reported: t.cost.reported && upstream.reported}
+	}
+	r.ID, r.Model, r.Usage = textOf(id), textOf(model), t.usage()
+	return v
+}
+
+// chatChoice is what matters of a choice, as far as it was reported.
 type chatChoice struct {
 	finish, text string
 	ended        bool   // finish_reason is there, if only as null
@@ -131,62 +198,23 @@ type chatChoice struct {
 	fault        []byte // OpenRouter
 }
 
-func (v *chatReply) read(body []byte, r *Reply) {
-	for key, value := range jsonbytes.Members(body) {
-		switch string(key) {
-		case "id":
-			readString(&r.ID, value)
-		case "model":
-			readString(&r.Model, value)
-		case "choices":
-			v.choices = value
-		case "usage":
-			v.usage.read(value, &chatUsage)
-		case "error":
-			v.fault = value
-		}
-	}
-}
-
 func (c *chatChoice) read(raw []byte) {
-	for key, value := range jsonbytes.Members(raw) {
-		switch string(key) {
-		case "finish_reason":
-			c.ended = true
-			readString(&c.finish, value)
-		case "native_finish_reason": // OpenRouter
-			readString(&c.native, value)
-		case "provider_specific_fields": // LiteLLM
-			readString(&c.own, jsonbytes.Find(value, "native_finish_reason"))
-		case "error":
-			c.fault = value
-		case "message":
-			c.answered = isReported(value)
-			c.readMessage(value)
-		}
-	}
-}
+	var finish, native, specific, message []byte
+	pick(raw, at("finish_reason", &finish), at("message", &message), at("error", &c.fault),
+		at("native_finish_reason", &native), at("provider_specific_fields", &specific))
+	c.finish, c.ended = textOf(finish), finish != nil
+	c.native, c.own = textOf(native), textOf(jsonbytes.Find(specific, "native_finish_reason"))
+	c.answered = isReported(message)
 
-func (c *chatChoice) readMessage(raw []byte) {
-	for key, value := range jsonbytes.Members(raw) {
-		switch string(key) {
-		case "content":
-			if value[0] == '[' {
-				c.text = joinParts(value, "text", "output_text")
-				c.refused = c.refused || hasRefusal(value)
-			}
-			readString(&c.text, value)
-		case "refusal":
-			c.refused = c.refused || looseString(value) != ""
-		case "tool_calls":
-			for call := range jsonbytes.Elements(value) {
-				var id string
-				readString(&id, jsonbytes.Find(call, "id"))
-				c.calls = c.calls || !strings.HasPrefix(id, serverToolID)
-			}
-		case "function_call":
-			c.calls = c.calls || isObject(value)
-		}
+	var content, refusal, calls, function []byte
+	pick(message, at("content", &content), at("refusal", &refusal), at("tool_calls", &calls), at("function_call", &function))
+	if c.text = textOf(content); c.text == "" {
+		c.text = joinParts(content, "text", "output_text")
+	}
+	c.refused = looseString(refusal) != "" || hasRefusal(content)
+	c.calls = isObject(function)
+	for call := range jsonbytes.Elements(calls) {
+		c.calls = c.calls || !strings.HasPrefix(textOf(jsonbytes.Find(call, "id")), serverToolID)
 	}
 }
 
@@ -264,12 +292,9 @@ func (c *chatChoice) cut() bool {
 
 // ReadReply implements [Wire].
 func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
-	var v chatReply
-	v.read(body, r)
-	r.Usage = v.usage.usage()
+	v := readOpenAI(body, r, &chatUsage)
 	if isError(v.fault) || !isReported(v.choices) {
-		o.Fault = readFault(body)
-		o.Form = FormMalformed
+		o.malformed(body)
 		return
 	}
 	first, ok := firstElement(v.choices)

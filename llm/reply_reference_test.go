@@ -394,7 +394,7 @@ type referenceTold struct {
 
 func (t *referenceTold) UnmarshalJSON(raw []byte) error {
 	t.there = true
-	readString(&t.text, raw)
+	t.text = textOf(raw)
 	return nil
 }
 

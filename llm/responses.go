@@ -3,7 +3,6 @@ package llm
 import (
 	"cmp"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
@@ -35,52 +34,12 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, `,"input":[`...)
 	dst = appendTurns(dst, r, "assistant", appendMessage)
 	dst = append(dst, `],"store":false`...)
-	if r.Temperature != nil {
-		dst = append(dst, `,"temperature":`...)
-		dst = jsonbytes.AppendFloat(dst, *r.Temperature)
-	}
-	if r.MaxTokens != nil {
-		dst = append(dst, `,"max_output_tokens":`...)
-		dst = strconv.AppendInt(dst, int64(*r.MaxTokens), 10)
-	}
+	dst = appendSettings(dst, r, "max_output_tokens")
 	if r.Schema != nil {
 		dst = append(dst, `,"text":{"format":{"type":"json_schema","name":"reply","strict":`...)
-		dst = strconv.AppendBool(dst, r.Schema.Within(schema.OpenAIStrict))
-		dst = append(dst, `,"schema":`...)
-		dst = append(dst, r.Schema.Source()...)
-		dst = append(dst, "}}"...)
+		dst = appendSchema(dst, r, schema.OpenAIStrict)
 	}
 	return append(dst, '}')
-}
-
-// responsesReply is what matters of a reply, as far as it was reported.
-type responsesReply struct {
-	status                    string
-	ended                     bool // status is there, if only as null
-	output, incomplete, fault []byte
-	usage                     openAIUsage
-}
-
-func (v *responsesReply) read(body []byte, r *Reply) {
-	for key, value := range jsonbytes.Members(body) {
-		switch string(key) {
-		case "id":
-			readString(&r.ID, value)
-		case "model":
-			readString(&r.Model, value)
-		case "status":
-			v.ended = true
-			readString(&v.status, value)
-		case "incomplete_details":
-			v.incomplete = value
-		case "output":
-			v.output = value
-		case "usage":
-			v.usage.read(value, &responsesUsage)
-		case "error":
-			v.fault = value
-		}
-	}
 }
 
 // responsesEnds are the documented reasons of an incomplete response. The rest,
@@ -104,27 +63,27 @@ var clientCalls = map[string]bool{
 
 // ReadReply implements [Wire].
 func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
-	var v responsesReply
-	v.read(body, r)
-	r.FinishReason, r.Usage = v.status, v.usage.usage()
-	switch {
-	case isError(v.fault) || !isReported(v.output):
-		o.Fault = readFault(body)
+	v := readOpenAI(body, r, &responsesUsage)
+	r.FinishReason = textOf(v.status)
+	if isError(v.fault) || !isReported(v.output) {
+		o.malformed(body)
+		return
+	}
+	switch r.FinishReason {
+	case "failed", "cancelled":
+		o.Fault = &Fault{Code: r.FinishReason}
+		return
+	case "queued", "in_progress": // the extra body asked for "background"
 		o.Form = FormMalformed
 		return
-	case v.status == "failed" || v.status == "cancelled":
-		o.Fault = &Fault{Code: v.status}
-		return
-	case v.status == "queued" || v.status == "in_progress": // the extra body asked for "background"
-		o.Form = FormMalformed
-		return
-	case v.status == "incomplete":
-		reason := ""
-		readString(&reason, jsonbytes.Find(v.incomplete, "reason"))
-		r.FinishReason = cmp.Or(reason, v.status)
+	case "incomplete":
+		r.FinishReason = cmp.Or(textOf(jsonbytes.Find(v.incomplete, "reason")), r.FinishReason)
 		o.Finish = endOf(responsesEnds, r.FinishReason)
-	case v.status != "completed" && v.ended:
-		o.Finish = FinishUnfinished
+	case "completed":
+	default:
+		if v.status != nil { // if only as null
+			o.Finish = FinishUnfinished
+		}
 	}
 	var out responsesOutput
 	out.read(v.output)
@@ -153,34 +112,21 @@ type responsesOutput struct {
 
 func (v *responsesOutput) read(output []byte) {
 	for item := range jsonbytes.Elements(output) {
-		var kind, status, phase, environment, execution string
-		var content []byte
-		for key, value := range jsonbytes.Members(item) {
-			switch string(key) {
-			case "type":
-				readString(&kind, value)
-			case "status":
-				readString(&status, value)
-			case "phase":
-				readString(&phase, value)
-			case "environment":
-				environment, _ = typed(value, "")
-			case "execution":
-				readString(&execution, value)
-			case "content":
-				content = value
-			}
-		}
-		switch {
-		case kind != "message":
-			if clientCalls[kind] || kind == "shell_call" && environment == "local" || kind == "tool_search_call" && execution == "client" {
+		var kind, status, phase, environment, execution, content []byte
+		pick(item, at("type", &kind), at("status", &status), at("phase", &phase), at("environment", &environment),
+			at("execution", &execution), at("content", &content))
+		if kind := textOf(kind); kind != "message" {
+			place, _ := typed(environment, "")
+			if clientCalls[kind] || kind == "shell_call" && place == "local" || kind == "tool_search_call" && textOf(execution) == "client" {
 				v.unfinished = kind
 			}
 			continue
-		case status == "incomplete": // vLLM, of a message whose end did not come, in a response that is completed
+		}
+		if status := textOf(status); status == "incomplete" { // vLLM, of a message whose end did not come, in a response that is completed
 			v.unfinished = status
 		}
-		v.readParts(content, phase == "" || phase == "final_answer")
+		phaseOf := textOf(phase)
+		v.readParts(content, phaseOf == "" || phaseOf == "final_answer")
 	}
 }
 

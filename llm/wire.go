@@ -73,6 +73,12 @@ func readReply(w Wire, body []byte, r *Reply, o *Outcome) {
 	w.ReadReply(body, r, o)
 }
 
+// malformed notes that the body is an error object, or has not the shape of the wire format.
+func (o *Outcome) malformed(body []byte) {
+	o.Fault = readFault(body)
+	o.Form = FormMalformed
+}
+
 // setWait notes what the server reported about when to retry: its headers,
 // then what its error object holds in their place.
 func (e *Error) setWait(o *Outcome, now time.Time) {
