@@ -3,33 +3,22 @@ package jsonbytes
 import (
 	"bytes"
 	"encoding/json"
-	"strings"
 	"unicode/utf8"
 )
 
 // Text returns the text of a valid JSON string in its quotes. As with encoding/json a bad byte and a lone surrogate
 // become U+FFFD.
 func Text(quoted []byte) string {
-	raw := quoted[1 : len(quoted)-1]
-	switch {
-	case !utf8.Valid(raw):
-		var s string
-		_ = json.Unmarshal(quoted, &s) // valid by contract
-		return s
-	case bytes.IndexByte(raw, '\\') < 0:
-		return string(raw)
+	text := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(text, '\\') >= 0 {
+		text = AppendUnescaped(make([]byte, 0, len(text)), text)
 	}
-	return Unescape(raw)
-}
-
-// Unescape returns the text of a valid JSON string in UTF-8, given without its quotes and with escapes in it. A lone
-// surrogate becomes U+FFFD.
-func Unescape(raw []byte) string {
-	text := AppendUnescaped(make([]byte, 0, len(raw)), raw)
-	if !utf8.Valid(text) {
-		return replaceSurrogates(string(text))
+	if utf8.Valid(text) {
+		return string(text)
 	}
-	return string(text)
+	var s string
+	_ = json.Unmarshal(quoted, &s) // valid by contract
+	return s
 }
 
 // AppendUnescaped appends the text of a valid JSON string, given without its quotes. A lone surrogate is written as
@@ -91,20 +80,6 @@ func appendWide(dst []byte, r rune) []byte {
 		return append(dst, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0x3F, 0x80|byte(r)&0x3F)
 	}
 	return utf8.AppendRune(dst, r)
-}
-
-// replaceSurrogates puts U+FFFD in the place of each lone surrogate.
-func replaceSurrogates(text string) string {
-	var b strings.Builder
-	for i := 0; i < len(text); i++ {
-		if text[i] == 0xED && text[i+1] >= 0xA0 {
-			b.WriteRune(utf8.RuneError)
-			i += 2
-			continue
-		}
-		b.WriteByte(text[i])
-	}
-	return b.String()
 }
 
 // InvalidUTF8 returns the index of the first byte of b that is not UTF-8, or its length.

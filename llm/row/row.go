@@ -85,7 +85,7 @@ func (r *Row) name(m *jsonbytes.Member) []byte {
 func (r *Row) named(m *jsonbytes.Member, name string) bool {
 	key := r.body[m.Start+1 : m.KeyEnd-1]
 	if bytes.IndexByte(key, '\\') >= 0 {
-		return jsonbytes.Unescape(key) == name
+		return jsonbytes.Text(r.body[m.Start:m.KeyEnd]) == name
 	}
 	return string(key) == name
 }

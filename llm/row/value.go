@@ -146,12 +146,12 @@ func (d *decoder) list() []any {
 }
 
 func (d *decoder) str() string {
-	start := d.pos + 1
-	d.pos = jsonbytes.SkipString(d.raw, d.pos)
-	if text := d.text[start : d.pos-1]; strings.IndexByte(text, '\\') < 0 {
+	start := d.pos
+	d.pos = jsonbytes.SkipString(d.raw, start)
+	if text := d.text[start+1 : d.pos-1]; strings.IndexByte(text, '\\') < 0 {
 		return text
 	}
-	return jsonbytes.Unescape(d.raw[start : d.pos-1])
+	return jsonbytes.Text(d.raw[start:d.pos])
 }
 
 func (d *decoder) number() any {
