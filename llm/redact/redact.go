@@ -54,13 +54,9 @@ func (r *Redactor) Add(secrets ...string) {
 	}
 	all := slices.Clone(n.secrets)
 	for _, s := range secrets {
-		if s == "" || isPlaceholder(s) {
-			continue
+		if s != "" && !isPlaceholder(s) {
+			all = append(slices.DeleteFunc(all, func(known string) bool { return known == s }), s)
 		}
-		if i := slices.Index(all, s); i >= 0 {
-			all = slices.Delete(all, i, i+1)
-		}
-		all = append(all, s)
 	}
 	switch {
 	case len(all) > len(n.secrets):

@@ -88,9 +88,6 @@ func (s Secret) String() string {
 // Format implements [fmt.Formatter]: it writes what String returns, whatever the verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) } // f keeps the error
 
-// GoString returns what String returns.
-func (s Secret) GoString() string { return s.String() }
-
 // LogValue returns what String returns.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/hex"
+	"html"
+	"unicode/utf8"
 )
 
 // needle is one way to encode a secret, each character of which may be escaped besides.
@@ -263,14 +265,6 @@ func hexCode(b []byte, i, digits, deep int) (c byte, size int) {
 	return ascii(code), at - i
 }
 
-// namedEntities are the characters of keys and headers that HTML has names for.
-var namedEntities = map[string]byte{
-	"amp": '&', "lt": '<', "gt": '>', "quot": '"', "apos": '\'', "sol": '/', "plus": '+', "equals": '=', "lowbar": '_', "period": '.',
-	"colon": ':', "comma": ',', "dash": '-', "hyphen": '-', "bsol": '\\', "percnt": '%', "num": '#', "dollar": '$', "excl": '!',
-	"commat": '@', "ast": '*', "lpar": '(', "rpar": ')', "quest": '?', "semi": ';', "Hat": '^', "verbar": '|', "lsqb": '[', "rsqb": ']',
-	"lcub": '{', "rcub": '}', "grave": '`',
-}
-
 // entity reads what follows the & of an entity.
 func entity(b []byte, i, deep int) (c byte, size int) {
 	const most = 10
@@ -297,24 +291,12 @@ func entity(b []byte, i, deep int) (c byte, size int) {
 	return 0, 0
 }
 
+// entityOf returns the character that an entity of this name or number stands for.
 func entityOf(name []byte) (c byte, ok bool) {
-	if len(name) < 2 || name[0] != '#' {
-		c, ok = namedEntities[string(name)]
-		return c, ok
-	}
-	digits, base := name[1:], 10
-	if digits[0]|0x20 == 'x' {
-		digits, base = digits[1:], 16
-	}
-	code := 0
-	for _, d := range digits {
-		v := hexValue(d)
-		if v < 0 || v >= base {
-			return 0, false
-		}
-		code = code*base + v
-	}
-	return ascii(code), len(digits) > 0
+	entity := "&" + string(name) + ";"
+	text := html.UnescapeString(entity)
+	r, size := utf8.DecodeRuneInString(text)
+	return ascii(int(r)), text != entity && size == len(text)
 }
 
 // hexValue is the value of a hexadecimal digit, -1 of anything else.
