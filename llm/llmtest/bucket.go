@@ -49,56 +49,57 @@ func phaseAt(schedule []Phase, start, at time.Time) (rate float64, until time.Ti
 	return 0, at.Add(round) // not reached: offset is less than the sum
 }
 
-// ParseSchedule reads phases as the commands take them: "20:60s,5:60s". Empty
-// is no schedule.
+// ParseSchedule reads phases as the commands take them: "20:60s,5:60s". Empty is no schedule.
 func ParseSchedule(s string) ([]Phase, error) {
-	if strings.TrimSpace(s) == "" {
-		return nil, nil
-	}
 	var phases []Phase
-	var problems []error
-	for part := range strings.SplitSeq(s, ",") {
-		part = strings.TrimSpace(part)
-		rate, length, _ := strings.Cut(part, ":")
+	err := parseList(s, ":", func(part, rate, length string) error {
 		r, rateErr := strconv.ParseFloat(rate, 64)
 		d, durationErr := time.ParseDuration(length)
 		if rateErr != nil || durationErr != nil || !(r >= 0) || d <= 0 {
-			problems = append(problems, fmt.Errorf("schedule: phase %q; write RATE:DURATION, such as 20:60s", part))
-			continue
+			return fmt.Errorf("schedule: phase %q; write RATE:DURATION, such as 20:60s", part)
 		}
 		phases = append(phases, Phase{Rate: r, For: d})
-	}
-	if err := errors.Join(problems...); err != nil {
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	return phases, nil
 }
 
-// ParseErrors reads shares of errors as the commands take them:
-// "429=.2,500=.01". Empty is none.
+// ParseErrors reads shares of errors as the commands take them: "429=.2,500=.01". Empty is none.
 func ParseErrors(s string) (map[int]float64, error) {
 	shares := map[int]float64{}
+	err := parseList(s, "=", func(part, status, share string) error {
+		n, statusErr := strconv.Atoi(status)
+		f, shareErr := strconv.ParseFloat(share, 64)
+		if statusErr != nil || shareErr != nil {
+			return fmt.Errorf("errors: %q; write STATUS=SHARE, such as 429=.2", part)
+		}
+		_, twice := shares[n]
+		shares[n] = f
+		if twice {
+			return fmt.Errorf("errors: status %d twice", n)
+		}
+		return nil
+	})
+	if err := errors.Join(err, (&Config{Errors: shares}).validate()); err != nil {
+		return nil, err
+	}
+	return shares, nil
+}
+
+// parseList calls read for each part of a list separated by commas, with the halves around its separator, and joins the
+// errors.
+func parseList(s, separator string, read func(part, left, right string) error) error {
 	if strings.TrimSpace(s) == "" {
-		return shares, nil
+		return nil
 	}
 	var problems []error
 	for part := range strings.SplitSeq(s, ",") {
 		part = strings.TrimSpace(part)
-		status, share, _ := strings.Cut(part, "=")
-		n, statusErr := strconv.Atoi(status)
-		f, shareErr := strconv.ParseFloat(share, 64)
-		if statusErr != nil || shareErr != nil {
-			problems = append(problems, fmt.Errorf("errors: %q; write STATUS=SHARE, such as 429=.2", part))
-			continue
-		}
-		if _, ok := shares[n]; ok {
-			problems = append(problems, fmt.Errorf("errors: status %d twice", n))
-		}
-		shares[n] = f
+		left, right, _ := strings.Cut(part, separator)
+		problems = append(problems, read(part, left, right))
 	}
-	problems = append(problems, (&Config{Errors: shares}).validate())
-	if err := errors.Join(problems...); err != nil {
-		return nil, err
-	}
-	return shares, nil
+	return errors.Join(problems...)
 }

@@ -86,59 +86,25 @@ func (c *call) finish(messages []message, stream bool) error {
 	return nil
 }
 
-type chatAnswer struct {
-	ID      string       `json:"id"`
-	Object  string       `json:"object"`
-	Created int64        `json:"created"`
-	Model   string       `json:"model"`
-	Choices []chatChoice `json:"choices"`
-	Usage   chatUsage    `json:"usage"`
-}
-
-type chatChoice struct {
-	Index        int         `json:"index"`
-	Message      chatMessage `json:"message"`
-	FinishReason string      `json:"finish_reason"`
-}
-
-type chatMessage struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
-
-type chatUsage struct {
-	Prompt     int `json:"prompt_tokens"`
-	Completion int `json:"completion_tokens"`
-	Total      int `json:"total_tokens"`
-}
-
 func (openAI) answer(c *call, text string) []byte {
 	prompt, completion := tokens(c, text)
-	return encode(chatAnswer{
-		ID: c.id("chatcmpl"), Object: "chat.completion", Created: 1_700_000_000, Model: c.Model,
-		Choices: []chatChoice{{
-			Message:      chatMessage{Role: "assistant", Content: text},
-			FinishReason: "stop",
-		}},
-		Usage: chatUsage{Prompt: prompt, Completion: completion, Total: prompt + completion},
-	})
+	return fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":1700000000,"model":%s,`+
+		`"choices":[{"index":0,"message":{"role":"assistant","content":%s},"finish_reason":"stop"}],`+
+		`"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}`,
+		encode(c.id("chatcmpl")), encode(c.Model), encode(text), prompt, completion, prompt+completion)
 }
 
 func (openAI) fault(f failure) []byte {
-	kind, code := "server_error", any(nil)
-	switch f.status {
-	case http.StatusTooManyRequests:
-		kind, code = "requests", "rate_limit_exceeded"
-	case http.StatusUnauthorized:
-		kind, code = "invalid_request_error", "invalid_api_key"
-	default:
-		if f.status < 500 {
-			kind = "invalid_request_error"
-		}
+	kind, code := "server_error", "null"
+	switch {
+	case f.status == http.StatusTooManyRequests:
+		kind, code = "requests", `"rate_limit_exceeded"`
+	case f.status == http.StatusUnauthorized:
+		kind, code = "invalid_request_error", `"invalid_api_key"`
+	case f.status < 500:
+		kind = "invalid_request_error"
 	}
-	return encode(map[string]any{
-		"error": map[string]any{"message": f.message, "type": kind, "param": nil, "code": code},
-	})
+	return fmt.Appendf(nil, `{"error":{"code":%s,"message":%s,"param":null,"type":%q}}`, code, encode(f.message), kind)
 }
 
 type anthropic struct{}
@@ -169,33 +135,30 @@ func (anthropic) read(c *call) error {
 
 func (anthropic) answer(c *call, text string) []byte {
 	prompt, completion := tokens(c, text)
-	return encode(map[string]any{
-		"id": c.id("msg"), "type": "message", "role": "assistant", "model": c.Model,
-		"content":     []any{map[string]any{"type": "text", "text": text}},
-		"stop_reason": "end_turn", "stop_sequence": nil,
-		"usage": map[string]any{"input_tokens": prompt, "output_tokens": completion},
-	})
+	return fmt.Appendf(nil, `{"content":[{"text":%s,"type":"text"}],"id":%s,"model":%s,"role":"assistant",`+
+		`"stop_reason":"end_turn","stop_sequence":null,"type":"message","usage":{"input_tokens":%d,"output_tokens":%d}}`,
+		encode(text), encode(c.id("msg")), encode(c.Model), prompt, completion)
+}
+
+// anthropicFaults are the types of its errors whose status says more than that it is one of the client or of the server.
+var anthropicFaults = map[int]string{
+	http.StatusTooManyRequests: "rate_limit_error",
+	http.StatusUnauthorized:    "authentication_error",
+	http.StatusForbidden:       "permission_error",
+	http.StatusNotFound:        "not_found_error",
+	529:                        "overloaded_error",
 }
 
 func (anthropic) fault(f failure) []byte {
-	kind := "api_error"
-	switch f.status {
-	case http.StatusTooManyRequests:
-		kind = "rate_limit_error"
-	case http.StatusUnauthorized:
-		kind = "authentication_error"
-	case http.StatusForbidden:
-		kind = "permission_error"
-	case http.StatusNotFound:
-		kind = "not_found_error"
-	case 529:
-		kind = "overloaded_error"
+	kind := anthropicFaults[f.status]
+	switch {
+	case kind != "":
+	case f.status < 500:
+		kind = "invalid_request_error"
 	default:
-		if f.status < 500 {
-			kind = "invalid_request_error"
-		}
+		kind = "api_error"
 	}
-	return encode(map[string]any{"type": "error", "error": map[string]any{"type": kind, "message": f.message}})
+	return fmt.Appendf(nil, `{"error":{"message":%s,"type":%q},"type":"error"}`, encode(f.message), kind)
 }
 
 // encode cannot fail: it is given plain values.
