@@ -51,12 +51,9 @@ func (c *Canonicalizer) Canonical(src []byte) []byte {
 func (c *Canonicalizer) index(pos int) int {
 	switch c.src[pos] {
 	case '{':
-		pos = SkipSpace(c.src, pos+1)
-		if c.src[pos] == '}' {
-			return pos + 1
-		}
-		for {
-			i := len(c.tape)
+		last := -1 // of the object's members in the tape
+		for pos = SkipSpace(c.src, pos+1); c.src[pos] != '}'; pos = c.skipComma(pos) {
+			last = len(c.tape)
 			keyEnd := SkipString(c.src, pos)
 			key := c.src[pos+1 : keyEnd-1]
 			if bytes.IndexByte(key, '\\') >= 0 {
@@ -64,30 +61,31 @@ func (c *Canonicalizer) index(pos int) int {
 			}
 			value := SkipSpace(c.src, SkipSpace(c.src, keyEnd)+1)
 			c.tape = append(c.tape, canonicalMember{key: key, value: value})
-			pos = SkipSpace(c.src, c.index(value))
-			c.tape[i].next = len(c.tape)
-			if c.src[pos] == '}' {
-				c.tape[i].end = pos + 1
-				return pos + 1
-			}
-			pos = SkipSpace(c.src, pos+1)
+			pos = c.index(value)
+			c.tape[last].next = len(c.tape)
 		}
+		if last >= 0 {
+			c.tape[last].end = pos + 1
+		}
+		return pos + 1
 	case '[':
-		pos = SkipSpace(c.src, pos+1)
-		if c.src[pos] == ']' {
-			return pos + 1
+		for pos = SkipSpace(c.src, pos+1); c.src[pos] != ']'; pos = c.skipComma(pos) {
+			pos = c.index(pos)
 		}
-		for {
-			pos = SkipSpace(c.src, c.index(pos))
-			if c.src[pos] == ']' {
-				return pos + 1
-			}
-			pos = SkipSpace(c.src, pos+1)
-		}
+		return pos + 1
 	case '"':
 		return SkipString(c.src, pos)
 	}
 	return SkipScalar(c.src, pos)
+}
+
+// skipComma returns the index of the next element or member, or of the closing bracket, behind the value that ends at
+// pos.
+func (c *Canonicalizer) skipComma(pos int) int {
+	if pos = SkipSpace(c.src, pos); c.src[pos] == ',' {
+		pos = SkipSpace(c.src, pos+1)
+	}
+	return pos
 }
 
 // emit writes the value at pos, whose members begin at tape[i], and returns the indexes
@@ -98,14 +96,11 @@ func (c *Canonicalizer) emit(pos, i int) (int, int) {
 		return c.emitObject(pos, i)
 	case '[':
 		c.out = append(c.out, '[')
-		pos = SkipSpace(c.src, pos+1)
-		for c.src[pos] != ']' {
-			pos, i = c.emit(pos, i)
-			pos = SkipSpace(c.src, pos)
-			if c.src[pos] == ',' {
+		for pos = SkipSpace(c.src, pos+1); c.src[pos] != ']'; pos = c.skipComma(pos) {
+			if c.out[len(c.out)-1] != '[' {
 				c.out = append(c.out, ',')
-				pos = SkipSpace(c.src, pos+1)
 			}
+			pos, i = c.emit(pos, i)
 		}
 		c.out = append(c.out, ']')
 		return pos + 1, i
