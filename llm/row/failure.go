@@ -248,11 +248,11 @@ func FailureReason(body []byte, field string) string {
 	var fault struct {
 		Reason string `json:"reason"`
 	}
-	if json.Unmarshal(fields[field+"_error"], &fault) == nil && fault.Reason != "" {
+	if json.Unmarshal(fields[field+errorSuffix], &fault) == nil && fault.Reason != "" {
 		return fault.Reason
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) { // the field had another name in that run
-		if strings.HasSuffix(name, "_error") && json.Unmarshal(fields[name], &fault) == nil && fault.Reason != "" {
+		if strings.HasSuffix(name, errorSuffix) && json.Unmarshal(fields[name], &fault) == nil && fault.Reason != "" {
 			return fault.Reason
 		}
 	}

@@ -99,12 +99,7 @@ func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 
 // replacedBySuccess reports whether a success adds or removes the field F+suffix.
 func replacedBySuccess(suffix []byte) bool {
-	switch string(suffix) {
-	case "", "_usage", "_template_hash", "_variables_hash", "_template_source",
-		"_lookup_hash", "_lookup_source", "_model", errorSuffix:
-		return true
-	}
-	return false
+	return slices.Contains(answerSuffixes[:], string(suffix)) || string(suffix) == errorSuffix
 }
 
 // appendRow appends the row without the members F+suffix for which replaced is true, and
