@@ -105,7 +105,7 @@ func (c *Client) failed(x *Exchange, err error) *Error {
 	if _, partial := e.Facts["partial"]; partial {
 		e.Facts["partial"] = x.Reply.Text
 	}
-	x.Wait = Wait{RetryAfter: e.RetryAfter, Remaining0: e.Remaining0, Reset: e.Reset}
+	x.Wait = e.Wait
 	c.redactError(e)
 	return e
 }

@@ -111,6 +111,11 @@ func callFailed(class Class, origin Origin) judgement {
 	return judgement{class: class, reason: ReasonAPICallFailed, origin: origin}
 }
 
+// rejected returns the judgement of a request that the provider refuses.
+func rejected(general bool) judgement {
+	return judgement{class: Permanent, reason: ReasonAPICallFailed, origin: OfRequest, general: general}
+}
+
 // judge decides what an attempt means, from status, typed fields and documented headers, never from the wording of a
 // message: the few sentences that a provider sends in place of a typed field have become fields of [Fault] before. It
 // is pure, and allocates nothing on success.
@@ -175,8 +180,6 @@ func judgeStatus(o *Outcome, status int) judgement {
 			return j
 		}
 	}
-	general := callFailed(Permanent, OfRequest)
-	general.general = true
 	switch status {
 	case 0:
 		return callFailed(Transient, OfServer) // an error object of unknown words
@@ -194,13 +197,13 @@ func judgeStatus(o *Outcome, status int) judgement {
 	case 413:
 		return callFailed(Permanent, OfRequest) // the row is too large
 	case 501, 505, 506, 508, 510, 511:
-		return general // the same request meets the same answer
+		return rejected(true) // the same request meets the same answer
 	}
 	switch status / 100 {
 	case 3:
 		return callFailed(Fatal, OfRequest)
 	case 4:
-		return general
+		return rejected(true)
 	}
 	return callFailed(Transient, OfServer)
 }
@@ -249,9 +252,7 @@ func judgeFault(o *Outcome, status int) judgement {
 			// A key that worked a moment ago is not the one refused: the row is. If that goes for many rows in
 			// succession, the key's rights have changed.
 			if o.Known.Proven {
-				j := callFailed(Permanent, OfRequest)
-				j.general = true
-				return j
+				return rejected(true)
 			}
 		}
 	}
@@ -262,9 +263,7 @@ func judgeFault(o *Outcome, status int) judgement {
 // mistake until an attempt has succeeded, the row's afterwards.
 func unknownModel(k Known) judgement {
 	if k.Proven || k.RowModel {
-		j := callFailed(Permanent, OfRequest)
-		j.general = !k.RowModel // a model that the settings name may be withdrawn
-		return j
+		return rejected(!k.RowModel) // a model that the settings name may be withdrawn
 	}
 	return callFailed(Fatal, OfRequest)
 }

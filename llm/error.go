@@ -3,7 +3,6 @@ package llm
 import (
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/llm-stage/stage/internal/excerpt"
 )
@@ -29,19 +28,9 @@ const (
 
 // String returns the class as audit events spell it: "capacity", "transient",
 // "permanent" or "fatal", and "" for the zero Class.
-func (c Class) String() string {
-	switch c {
-	case Capacity:
-		return "capacity"
-	case Transient:
-		return "transient"
-	case Permanent:
-		return "permanent"
-	case Fatal:
-		return "fatal"
-	}
-	return ""
-}
+func (c Class) String() string { return classNames[c] }
+
+var classNames = map[Class]string{Capacity: "capacity", Transient: "transient", Permanent: "permanent", Fatal: "fatal"}
 
 // Origin is where a transient or permanent error comes from: the request itself, or something else.
 type Origin uint8
@@ -110,12 +99,8 @@ type Error struct {
 	Alike string
 	// Code and Type are the provider's own words; empty: none were sent.
 	Code, Type string
-	// RetryAfter is the least wait that the server asked for; 0: it asked for none.
-	RetryAfter time.Duration
-	// Remaining0 is set when the server reported an exhausted limit, and Reset is when that is
-	// replenished, counted from the reply.
-	Remaining0 bool
-	Reset      time.Duration
+	// Wait is what the server reported about when to retry.
+	Wait
 	// Facts are the further members of the result's error object, by their JSON names.
 	// Values are nil, strings, numbers, []string or json.RawMessage.
 	Facts map[string]any

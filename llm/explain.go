@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,8 +64,8 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 	text := serverText(o, title)
 	if e.Class == Fatal {
 		text += " (" + advice(o) + ")"
-	} else if remedy := remedyOf(o.Fault); remedy != "" {
-		text += " (" + remedy + ")"
+	} else if o.Fault != nil && remedies[o.Fault.Unsupported] != "" {
+		text += " (" + remedies[o.Fault.Unsupported] + ")"
 	}
 	if id := requestID(o.Header); id != "" && !strings.Contains(text, id) {
 		text += " (request " + id + ")"
@@ -104,21 +105,20 @@ func advice(o *Outcome) string {
 	case o.Fault != nil && o.Fault.UnknownModel:
 		status = 404
 	}
-	switch {
-	case status/100 == 3:
+	if status/100 == 3 {
 		return "redirects are not followed: set the base URL to the final address"
-	case status == 401:
-		return "check the API key"
-	case status == 402, status == 429:
-		return "check credit and spending limits at the provider"
-	case status == 403:
-		return "check what the API key may do"
-	case status == 404:
-		return "check the model and the base URL"
-	case status == 407:
-		return "check the credentials in the proxy variables"
 	}
-	return "check the API key and the account at the provider"
+	return cmp.Or(advices[status], "check the API key and the account at the provider")
+}
+
+// advices are what to do about a fatal error with this status.
+var advices = map[int]string{
+	401: "check the API key",
+	402: "check credit and spending limits at the provider",
+	403: "check what the API key may do",
+	404: "check the model and the base URL",
+	407: "check the credentials in the proxy variables",
+	429: "check credit and spending limits at the provider",
 }
 
 // location is where a redirect points, without query and credentials.
@@ -137,14 +137,6 @@ var remedies = map[string]string{
 	"temperature":           "leave the temperature unset: the model takes none with these settings",
 	"max_tokens":            `leave the token limit unset and put it into the extra body: {"max_completion_tokens": …}`,
 	"max_completion_tokens": `leave the token limit unset and put it into the extra body: {"max_tokens": …}`,
-}
-
-// remedyOf returns what to change about the settings, or "".
-func remedyOf(f *Fault) string {
-	if f == nil {
-		return ""
-	}
-	return remedies[f.Unsupported]
 }
 
 // requestID returns the id by which the provider's support finds a request: x-request-id (OpenAI, Azure, Groq, xAI),

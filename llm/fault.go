@@ -204,13 +204,7 @@ func (b *faultBody) fault() *Fault {
 	if f.Type == "" && statusOf(string(b.Status)) == 0 {
 		f.Type = string(b.Status) // Gemini's word, such as RESOURCE_EXHAUSTED
 	}
-	for _, word := range [...]looseText{
-		b.InnerError.Code, b.Metadata.Reason, b.Metadata.LimitSource, b.errorType(),
-	} {
-		if f.Detail == "" {
-			f.Detail = string(word)
-		}
-	}
+	f.Detail = string(cmp.Or(b.InnerError.Code, b.Metadata.Reason, b.Metadata.LimitSource, b.errorType()))
 	f.readDetails(b.Details)
 	f.UnknownModel = f.Status == 400 && f.Code == "" && f.Type == "" && strings.HasSuffix(f.Message, noModel)
 	if f.Code == "" {
@@ -356,16 +350,9 @@ func dashScopeLimit(o *Outcome) bool {
 // spells them, and for a prepaid balance that is used up. By type they are
 // invalid requests; taken for such, every row would fail.
 func spendLimit(message string) bool {
-	for _, beginning := range [...]string{
-		"You have reached your specified API usage limits",
-		"You have reached your specified workspace API usage limits",
-		"Your credit balance is too low",
-	} {
-		if strings.HasPrefix(message, beginning) {
-			return true
-		}
-	}
-	return false
+	return strings.HasPrefix(message, "You have reached your specified API usage limits") ||
+		strings.HasPrefix(message, "You have reached your specified workspace API usage limits") ||
+		strings.HasPrefix(message, "Your credit balance is too low")
 }
 
 // noModel ends OpenRouter's 400 for a model that it does not have. It has no
@@ -376,22 +363,17 @@ const noModel = " is not a valid model ID"
 // answers the same type and code when a request waits for room in the limit
 // and when it can never fit, and gives the numbers nowhere else.
 func exceedsLimit(message string) bool {
-	limit, ok := numberAfter(message, "Limit ")
-	if !ok {
+	numbers := limitRequested.FindStringSubmatch(message)
+	if numbers == nil {
 		return false
 	}
-	requested, ok := numberAfter(message, "Requested ")
-	return ok && requested > limit
+	limit, errLimit := strconv.ParseInt(strings.ReplaceAll(numbers[1], ",", ""), 10, 64)
+	requested, errRequested := strconv.ParseInt(strings.ReplaceAll(numbers[2], ",", ""), 10, 64)
+	return errLimit == nil && errRequested == nil && requested > limit
 }
 
-func numberAfter(s, label string) (int64, bool) {
-	_, rest, _ := strings.Cut(s, label)
-	n, err := strconv.ParseInt(strings.ReplaceAll(separated.FindString(rest), ",", ""), 10, 64)
-	return n, err == nil
-}
-
-// separated is a number, with or without thousands separators.
-var separated = regexp.MustCompile(`^\d+(,\d{3})*\b`)
+// limitRequested finds both numbers, with or without thousands separators.
+var limitRequested = regexp.MustCompile(`(?s)Limit (\d+(?:,\d{3})*)\b.*?Requested (\d+(?:,\d{3})*)\b`)
 
 // statusOf returns the HTTP error status that a code or status spells, or 0.
 func statusOf(code string) int {

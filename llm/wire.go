@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -82,17 +83,12 @@ func (o *Outcome) malformed(body []byte) {
 // setWait notes what the server reported about when to retry: its headers,
 // then what its error object holds in their place.
 func (e *Error) setWait(o *Outcome, now time.Time) {
-	wait := ParseWait(o.Header, now)
+	e.Wait = ParseWait(o.Header, now)
 	if f := o.Fault; f != nil {
 		repeated := ParseWait(f.Header, now)
-		for _, d := range [...]time.Duration{f.RetryDelay, repeated.RetryAfter} {
-			if wait.RetryAfter == 0 {
-				wait.RetryAfter = d
-			}
-		}
-		wait.Remaining0 = wait.Remaining0 || repeated.Remaining0
-		wait.Reset = max(wait.Reset, repeated.Reset)
-		wait.settle()
+		e.RetryAfter = cmp.Or(e.RetryAfter, f.RetryDelay, repeated.RetryAfter)
+		e.Remaining0 = e.Remaining0 || repeated.Remaining0
+		e.Reset = max(e.Reset, repeated.Reset)
+		e.settle()
 	}
-	e.RetryAfter, e.Remaining0, e.Reset = wait.RetryAfter, wait.Remaining0, wait.Reset
 }
