@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// Exchange is one HTTP attempt: what was sent, what came back, and when. It
+// Exchange is one HTTP attempt: what was sent, what was received, and when. It
 // holds no secret that the client's [redact.Redactor] knows.
 type Exchange struct {
-	// Status is the HTTP status. 0: no reply came.
+	// Status is the HTTP status. 0: no reply arrived.
 	Status int
 	// Sent is set when the whole request was written.
 	Sent bool
 	// Unknown is set when the request was sent and its outcome is not known: no
-	// reply came, or one of success was cut off. It may have been billed.
+	// reply arrived, or a successful one was cut off. It may have been billed.
 	Unknown bool
 	// Latency is the time from the start of the attempt until the whole reply
 	// was read, or the attempt failed.
 	Latency time.Duration
-	// Request is the body sent, and Response the body that came: whole for a
+	// Request is the body sent, and Response the body received: whole for a
 	// success, at most 64 KiB for an error status or a reply over the bound.
 	// In both "[redacted]" stands for each secret, or null for a number of the
 	// response that holds one.
@@ -35,7 +35,7 @@ type Exchange struct {
 	// Reply is what the model answered. Nil where no body with a 2xx status
 	// could be read. Beside an error only its Usage is of use.
 	Reply *Reply
-	// Wait is what the server reported about when to come back. Zero on success.
+	// Wait is what the server reported about when to retry. Zero on success.
 	Wait
 }
 
@@ -110,8 +110,8 @@ func (c *Client) failed(x *Exchange, err error) *Error {
 	return e
 }
 
-// recount takes the usage from the body as it came: a key of digits alone may be a count of tokens, which RedactJSON
-// has taken out. A usage holds no text.
+// recount takes the usage from the body before redaction: a key of digits alone may equal a count of tokens, which
+// RedactJSON has removed. A usage contains no text.
 func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
 	var whole Reply
 	readReply(c.wire, body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})
@@ -128,7 +128,7 @@ type call struct {
 	sending
 }
 
-// sending is what one attempt sends, and how far it came. Safe for concurrent use: the
+// sending is what one attempt sends, and how far it got. Safe for concurrent use: the
 // transport's goroutines have it, and may outlive the attempt.
 type sending struct {
 	content  []byte
@@ -213,7 +213,7 @@ func (c *Client) readBody(ctx context.Context, resp *http.Response, o *Outcome) 
 	case err != nil:
 		o.Err = attemptError(ctx, fmt.Errorf("read reply: %w", err))
 		if errors.Is(o.Err, ErrTimeout) {
-			o.Err = fmt.Errorf("%w; %d bytes of the reply had come", o.Err, len(body))
+			o.Err = fmt.Errorf("%w; %d bytes of the reply had arrived", o.Err, len(body))
 		}
 	case int64(len(body)) > limit:
 		o.Form = FormTooLarge

@@ -13,14 +13,14 @@ import (
 )
 
 // Outcome is all that an attempt is judged by, in terms that every wire format
-// shares. Its zero value is no outcome; a reply with status 200
-// that is fit for use is Outcome{Status: 200}.
+// shares. Its zero value means nothing; a usable reply with status 200
+// is Outcome{Status: 200}.
 type Outcome struct {
-	// Err is why no complete reply came. Nil: it came.
+	// Err is why no complete reply arrived. Nil: one did.
 	Err error
-	// Progress is how far the attempt got. Only read where no reply came.
+	// Progress is how far the attempt got. Only read where no reply arrived.
 	Progress Progress
-	// Status is the HTTP status. 0: none came.
+	// Status is the HTTP status. 0: none arrived.
 	Status int
 	// Header holds the reply's headers. May be nil.
 	Header http.Header
@@ -58,7 +58,7 @@ type Progress uint8
 const (
 	Connected Progress = 1 << iota // it had a connection to the server, TLS included
 	Sent                           // the whole request was written
-	Replied                        // the first byte of a reply came
+	Replied                        // the first byte of a reply arrived
 )
 
 // Form is what the body of a reply was.
@@ -83,8 +83,8 @@ const (
 	FinishLength            // at the token limit or the end of the context window
 	FinishFilter            // stopped by a content filter
 	FinishRefusal           // the model refused
-	FinishUnfinished        // broken off for any other reason, or for none; another attempt may end naturally
-	FinishDeadEnd           // broken off for a reason that lies in the request, so that every attempt ends there
+	FinishUnfinished        // ended early for any other reason, or for none; another attempt may end naturally
+	FinishDeadEnd           // ended early for a reason in the request, so every attempt ends there
 )
 
 // ErrTimeout is the cause of an attempt that took longer than its time-out.
@@ -122,7 +122,7 @@ func rejected(general bool) judgement {
 func judge(o *Outcome) judgement {
 	switch {
 	case o.Err != nil && (o.Status == 0 || o.Status/100 == 2):
-		// An error status means the same whether its body came whole or not.
+		// An error status means the same whether or not its body is complete.
 		return judgeErr(o)
 	case o.Status/100 != 2:
 		return applyShouldRetry(o.Header, judgeStatus(o, o.Status))
@@ -138,7 +138,7 @@ func judgeReply(o *Outcome) judgement {
 	case FormTooLarge:
 		return judgement{class: Permanent, reason: ReasonResponseTooLarge}
 	case FormNotJSON:
-		// A proxy's page, or a body that was cut: the model's server writes JSON.
+		// A proxy's page, or a truncated body: the model's server writes JSON.
 		return judgement{class: Transient, reason: ReasonInvalidJSONResponse, origin: OfServer, general: true}
 	case FormMalformed:
 		return judgement{class: Transient, reason: ReasonMalformedResponse, general: true}
@@ -155,7 +155,7 @@ func judgeReply(o *Outcome) judgement {
 			return judgement{class: Permanent, reason: ReasonTruncated}
 		}
 	case FinishUnfinished:
-		// The model decides each time whether it calls a tool or breaks off, so a few further attempts are worth their cost.
+		// The model decides each time whether it calls a tool or stops early, so a few further attempts are worth their cost.
 		return judgement{class: Transient, reason: ReasonTruncated, general: true}
 	case FinishDeadEnd:
 		return judgement{class: Permanent, reason: ReasonTruncated, general: true}
@@ -249,8 +249,8 @@ func judgeFault(o *Outcome, status int) judgement {
 		case meansUnknownModel:
 			return unknownModel(o.Known)
 		case meansForbidden:
-			// A key that worked a moment ago is not the one refused: the row is. If that goes for many rows in
-			// succession, the key's rights have changed.
+			// The key has worked before, so the row is what was refused. If many rows in a row meet this, the key's
+			// permissions have changed.
 			if o.Known.Proven {
 				return rejected(true)
 			}
@@ -268,10 +268,10 @@ func unknownModel(k Known) judgement {
 	return callFailed(Fatal, OfRequest)
 }
 
-// applyShouldRetry lets the x-should-retry header of OpenAI and Anthropic move
-// an error between transient and permanent. Capacity stays: a limit passes,
-// whatever the advice about one call; and so does a fatal error, which a retry
-// cannot fix. Whose failure it is stays too.
+// applyShouldRetry moves an error, by the x-should-retry header of OpenAI and Anthropic,
+// between transient and permanent. Capacity stays: a limit passes,
+// whatever the advice about one call. A fatal error, which a retry cannot fix,
+// stays too, and so does the origin.
 func applyShouldRetry(h http.Header, j judgement) judgement {
 	if j.class != Transient && j.class != Permanent {
 		return j
@@ -304,7 +304,7 @@ func judgeErr(o *Outcome) judgement {
 	if e, ok := errors.AsType[*proxyError](err); ok {
 		j := judgeStatus(&Outcome{Known: o.Known}, e.status)
 		if j.class == Transient || e.status/100 == 5 {
-			return transient // the way to the server is down, whatever the proxy calls it
+			return transient // the server is unreachable, whatever the proxy calls it
 		}
 		return j
 	}
@@ -365,8 +365,8 @@ func shortage(o *Outcome) *hostShortage {
 	return nil
 }
 
-// alikeWordBytes is more than a provider's code or type has: what is longer is none. With a status in front two of them
-// keep [Error.Alike] within its bound.
+// alikeWordBytes is longer than any provider's code or type. With a status before them, two such words keep
+// [Error.Alike] within its bound.
 const alikeWordBytes = 44
 
 // alike returns [Error.Alike] of an attempt with judgement j. r is what was read of the reply, nil without one.

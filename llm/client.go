@@ -92,9 +92,9 @@ const (
 	// up answers in far less.
 	connectTimeout = 10 * time.Second
 	// idleTimeout is below the 75 s after which nginx and others close an idle
-	// connection, so that they seldom close one that we are about to use.
+	// connection, so that they rarely close one that we are about to use.
 	idleTimeout = 60 * time.Second
-	// errorBytes bounds the body of a reply that is no success.
+	// errorBytes bounds the body of a reply that is not a success.
 	errorBytes = 64 << 10
 	// headerBytes bounds the header of a reply, informational replies (1xx)
 	// before it included. Providers send a few KiB; the default is 10 MiB.
@@ -203,7 +203,7 @@ func (c *Client) Provider() string { return c.provider }
 // Model returns the model that is called where a request names none.
 func (c *Client) Model() string { return c.cfg.Model }
 
-// Close closes the idle connections. Calls in flight go on; a later Do works
+// Close closes the idle connections. Calls in flight continue; a later Do works
 // and opens new ones.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
@@ -218,11 +218,11 @@ func parseBaseURL(raw string) (*url.URL, error) {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("scheme %q; start it with http:// or https://", u.Scheme)
 	case u.Hostname() == "":
-		return nil, errors.New("names no host")
+		return nil, errors.New("has no host")
 	case u.User != nil:
-		return nil, errors.New("holds credentials; give them as the API key")
+		return nil, errors.New("contains credentials; give them as the API key")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return nil, errors.New("holds a query or a fragment; remove it")
+		return nil, errors.New("contains a query or a fragment; remove it")
 	}
 	return u, nil
 }
@@ -242,7 +242,7 @@ func rootCAs(path string) (*x509.CertPool, error) {
 		pool = x509.NewCertPool()
 	}
 	if len(pem) > 0 && !pool.AppendCertsFromPEM(pem) {
-		return nil, errors.New("holds no certificate in PEM")
+		return nil, errors.New("contains no PEM certificate")
 	}
 	return pool, nil
 }

@@ -67,7 +67,7 @@ func ask(ctx context.Context, t *testing.T, client *llm.Client, r llm.Request) (
 	}
 	e, ok := errors.AsType[*llm.Error](err)
 	if !ok {
-		t.Fatalf("%T %v is no *llm.Error", err, err)
+		t.Fatalf("%T %v is not an *llm.Error", err, err)
 	}
 	return x, e
 }
@@ -364,7 +364,7 @@ func TestCertificateIsVerified(t *testing.T) {
 			t.Errorf("CA file %q: got %v, want %v", file, e, want)
 		}
 		if want == llm.Fatal && !strings.Contains(e.Error(), "CA file") {
-			t.Errorf("error %q does not say how to mend it", e)
+			t.Errorf("error %q does not name the fix", e)
 		}
 	}
 }

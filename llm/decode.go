@@ -11,7 +11,7 @@ import (
 
 // Replies are read member by member, without reflection: one is read for each row. A
 // member of a wrong type counts as not reported: servers differ in what they put where, and
-// one odd member must not cost a paid reply. Of members with equal names the last counts.
+// one unusual member must not cost a paid reply. Of members with equal names the last counts.
 
 // slot is where the value of a member of this name goes, or what reads it.
 type slot struct {
@@ -88,8 +88,8 @@ func hasRefusal(raw []byte) bool {
 	return false
 }
 
-// endOf returns what a finish reason means by the list of a wire format. What is not on it is no natural end: a new
-// reason of a provider must not make a success of half an answer.
+// endOf returns what a finish reason means by the list of a wire format. A reason that it does not list is not a
+// natural end: a provider's new reason must not turn half an answer into a success.
 func endOf(ends map[string]Finish, reason string) Finish {
 	if finish, ok := ends[reason]; ok {
 		return finish
@@ -104,7 +104,7 @@ func typed(raw []byte, name string) (kind string, member []byte) {
 	return textOf(own), member
 }
 
-// isReported reports whether a member is there, and not null.
+// isReported reports whether a member is present and not null.
 func isReported(raw []byte) bool { return len(raw) > 0 && raw[0] != 'n' }
 
 // firstElement returns the first element of an array; of anything else there is none.
@@ -115,14 +115,14 @@ func firstElement(raw []byte) (first []byte, ok bool) {
 	return nil, false
 }
 
-// isObject reports whether a member is there and is an object.
+// isObject reports whether a member is present and an object.
 func isObject(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
 
-// isTrue reports whether a member is there and is true.
+// isTrue reports whether a member is present and true.
 func isTrue(raw []byte) bool { return len(raw) > 0 && raw[0] == 't' }
 
 // isError reports whether a member is an error object with content. Gateways that write all members of a reply put
-// an empty one beside a whole answer.
+// an empty one next to a complete answer.
 func isError(raw []byte) bool {
 	if isObject(raw) {
 		for _, value := range jsonbytes.Members(raw) {
@@ -157,7 +157,7 @@ func countOf(raw []byte) count {
 	return count{n: int64(f), reported: true}
 }
 
-// plus returns the sum of c and what is counted beside it, which may not be reported.
+// plus returns the sum of c and a part, which may not be reported.
 func (c count) plus(part count) count {
 	return count{n: c.n + part.n, reported: c.reported, bad: c.bad || part.bad}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// TestNoDescriptorIsOfTheHost runs itself again, to use up the descriptors of a process of its own.
+// TestNoDescriptorIsOfTheHost runs itself again, to use up the descriptors of a separate process.
 func TestNoDescriptorIsOfTheHost(t *testing.T) {
 	const variable = "LLM_TEST_DESCRIPTORS"
 	if address := os.Getenv(variable); address != "" {

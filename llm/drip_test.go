@@ -75,11 +75,11 @@ func TestSlowReplyEndsByTheTimeout(t *testing.T) {
 		{"status line", "H", "T", 0, llm.Transient, timedOut + "the header of the reply was not complete"},
 		{"header", ok + "X-Request-Id: ", "a", 0, llm.Transient, timedOut + "the header of the reply was not complete"},
 		{"informational replies", interim, interim, 0, llm.Transient, timedOut + "the header of the reply was not complete"},
-		{"body", ok + "Content-Length: 90000\r\n\r\n", "x", 200, llm.Transient, timedOut + "10 bytes of the reply had come"},
-		{"body without a length", ok + "\r\n", " ", 200, llm.Transient, timedOut + "10 bytes of the reply had come"},
-		{"chunks", chunked, "1\r\nx\r\n", 200, llm.Transient, timedOut + "10 bytes of the reply had come"},
-		{"chunk extension", chunked + "1;", "e", 200, llm.Transient, timedOut + "0 bytes of the reply had come"},
-		{"after the last chunk", chunked + "41\r\n" + dripAnswer + "\r\n0\r\n", "t", 200, llm.Transient, timedOut + "65 bytes of the reply had come"},
+		{"body", ok + "Content-Length: 90000\r\n\r\n", "x", 200, llm.Transient, timedOut + "10 bytes of the reply had arrived"},
+		{"body without a length", ok + "\r\n", " ", 200, llm.Transient, timedOut + "10 bytes of the reply had arrived"},
+		{"chunks", chunked, "1\r\nx\r\n", 200, llm.Transient, timedOut + "10 bytes of the reply had arrived"},
+		{"chunk extension", chunked + "1;", "e", 200, llm.Transient, timedOut + "0 bytes of the reply had arrived"},
+		{"after the last chunk", chunked + "41\r\n" + dripAnswer + "\r\n0\r\n", "t", 200, llm.Transient, timedOut + "65 bytes of the reply had arrived"},
 		{"body of a 429", "HTTP/1.1 429 Slow\r\nContent-Length: 90000\r\n\r\n", "x", 429, llm.Capacity, "xxxxxxxxxx"},
 		{"body of a 400", "HTTP/1.1 400 Bad\r\nContent-Length: 90000\r\n\r\n", "x", 400, llm.Permanent, "xxxxxxxxxx"},
 		{"body of a 500", "HTTP/1.1 500 Oh\r\nContent-Length: 90000\r\n\r\n", "x", 500, llm.Transient, "xxxxxxxxxx"},
@@ -98,7 +98,7 @@ func TestSlowReplyEndsByTheTimeout(t *testing.T) {
 				if e.Class == llm.Transient && e.Origin != llm.OfServer {
 					t.Errorf("got origin %d, want the server", e.Origin)
 				}
-				// The connection is not used again: what it still brings is no answer to another request.
+				// The connection is not used again: what still arrives on it is not the answer to another request.
 				if x, e := ask(t.Context(), t, client, llm.Request{Prompt: "again"}); e != nil || x.Reply.Text != "hi" {
 					t.Errorf("the next call: got %+v", e)
 				}
@@ -107,7 +107,7 @@ func TestSlowReplyEndsByTheTimeout(t *testing.T) {
 	}
 }
 
-// What comes at full speed and never ends has a bound in bytes, whatever the time-out.
+// A reply that never ends is bounded in bytes, whatever the time-out.
 func TestEndlessHeaderIsBounded(t *testing.T) {
 	line := "X-Padding: " + strings.Repeat("x", 1000) + "\r\n"
 	for name, flood := range map[string][2]string{

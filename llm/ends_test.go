@@ -51,8 +51,8 @@ func checkEnds(t *testing.T, w Wire, tests []endCase) {
 
 const (
 	atLimit   = "answer ends at the token limit"
-	brokenOff = "the answer was broken off: finish reason "
-	noReason  = "the answer was broken off: the provider gave no finish reason"
+	brokenOff = "the answer ended early: finish reason "
+	noReason  = "the answer ended early: the provider gave no finish reason"
 )
 
 // The stop reasons are those of anthropics/anthropic-sdk-python 0.121.0, types/beta/beta_stop_reason.py, where null is
@@ -216,9 +216,9 @@ func TestChatEnds(t *testing.T) {
 		tests = append(tests, endCase{word, reason(word), Transient, ReasonTruncated, brokenOff + `"` + word + `"`})
 	}
 	for _, word := range []string{"error", "ERROR", "abort", "network_error"} {
-		tests = append(tests, endCase{word, reason(word), Transient, ReasonAPICallFailed, "broke off"})
+		tests = append(tests, endCase{word, reason(word), Transient, ReasonAPICallFailed, "without a message"})
 	}
-	tests = append(tests, endCase{"insufficient_system_resource", reason("insufficient_system_resource"), Capacity, ReasonAPICallFailed, "broke off"})
+	tests = append(tests, endCase{"insufficient_system_resource", reason("insufficient_system_resource"), Capacity, ReasonAPICallFailed, "without a message"})
 	checkEnds(t, ChatCompletions{}, tests)
 }
 
@@ -244,7 +244,7 @@ func TestResponsesEnds(t *testing.T) {
 		{"incomplete for a new reason", reply(`"status":"incomplete","incomplete_details":{"reason":"max_tool_calls"},`, message), Transient, ReasonTruncated, brokenOff + `"max_tool_calls"`},
 		{"incomplete for no reason", reply(`"status":"incomplete","incomplete_details":null,`, message), Transient, ReasonTruncated, brokenOff + `"incomplete"`},
 		{"queued", reply(`"status":"queued",`, message), Transient, ReasonMalformedResponse, "format"},
-		{"failed", reply(`"status":"failed",`, ""), Transient, ReasonAPICallFailed, "broke off"},
+		{"failed", reply(`"status":"failed",`, ""), Transient, ReasonAPICallFailed, "without a message"},
 		{"final answer", reply(completed, phase(`"final_answer"`, said)), 0, "", said},
 		{"phase null", reply(completed, phase("null", said)), 0, "", said},
 		{"commentary and answer", reply(completed, phase(`"commentary"`, "Let me look.")+","+phase(`"final_answer"`, said)), 0, "", said},
@@ -301,7 +301,7 @@ func TestFinishReasonIsAFactOfBoundedLength(t *testing.T) {
 	}
 }
 
-// Servers that write every member of their structs put an empty error beside an answer.
+// Servers that write every member of their structs put an empty error next to an answer.
 func TestAnEmptyErrorBesideAnAnswerIsNone(t *testing.T) {
 	answers := map[Wire]string{
 		ChatCompletions{}: `"choices":[{"finish_reason":"stop","message":{"content":"yes"},"error":ERROR}]`,
@@ -326,7 +326,7 @@ func TestAnEmptyErrorBesideAnAnswerIsNone(t *testing.T) {
 				}
 			}
 		}
-		// Without an answer it is an error all the same.
+		// Without an answer it is still an error.
 		_, err := ParseReply(w, Known{}, now, 200, nil, []byte(`{"error":{}}`))
 		if e, ok := errors.AsType[*Error](err); !ok || e.Class != Transient || e.Reason != ReasonAPICallFailed {
 			t.Errorf("%T without an answer: %v", w, err)

@@ -85,7 +85,7 @@ const (
 type Error struct {
 	// Provider is the client's name; empty where no provider was called.
 	Provider string
-	// Status is the HTTP status; 0: no reply came.
+	// Status is the HTTP status; 0: no reply arrived.
 	Status int
 	// Class is zero only when the caller cancelled the attempt.
 	Class Class

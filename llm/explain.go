@@ -16,10 +16,10 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// explanations are the texts of the reasons that need no more.
+// explanations are the texts of the reasons that need no details.
 var explanations = map[Reason]string{
-	ReasonEmptyChoices:     "reply holds no answer",
-	ReasonEmptyContent:     "answer holds no text",
+	ReasonEmptyChoices:     "reply contains no answer",
+	ReasonEmptyContent:     "answer contains no text",
 	ReasonRefused:          "the model refused to answer",
 	ReasonTruncated:        "answer ends at the token limit; raise the limit or accept truncated answers",
 	ReasonResponseTooLarge: "reply exceeds the bound on its size",
@@ -30,9 +30,9 @@ var explanations = map[Reason]string{
 func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 	if o.Fault == nil && (o.Finish == FinishUnfinished || o.Finish == FinishDeadEnd) && e.Reason == ReasonTruncated {
 		if r.FinishReason == "" {
-			return errors.New("the answer was broken off: the provider gave no finish reason")
+			return errors.New("the answer ended early: the provider gave no finish reason")
 		}
-		return fmt.Errorf("the answer was broken off: finish reason %q", excerpt.Clip(r.FinishReason, finishBytes))
+		return fmt.Errorf("the answer ended early: finish reason %q", excerpt.Clip(r.FinishReason, finishBytes))
 	}
 	if text := explanations[e.Reason]; text != "" && o.Fault == nil {
 		return errors.New(text)
@@ -82,7 +82,7 @@ func serverText(o *Outcome, title string) string {
 	case o.Status/100 == 3:
 		return "server redirects to " + location(o.Header)
 	case o.Status/100 == 2:
-		return "the provider broke off without a message"
+		return "the provider reported an error without a message"
 	case title != "" && (text == "" || !strings.Contains(strings.ToLower(title), strings.ToLower(text))):
 		return strings.TrimSpace(fmt.Sprintf("%s (HTML page %q)", text, title))
 	case text == "":
@@ -131,10 +131,10 @@ func location(h http.Header) string {
 	return excerpt.Of(u.String())
 }
 
-// remedies are what to set in place of a member of the request that is not supported. There is no list of models
-// instead: it would be wrong with every release.
+// remedies are what to set instead of a member of the request that is not supported. A list of models would be out
+// of date with every release.
 var remedies = map[string]string{
-	"temperature":           "leave the temperature unset: the model takes none with these settings",
+	"temperature":           "leave the temperature unset: the model does not accept one with these settings",
 	"max_tokens":            `leave the token limit unset and put it into the extra body: {"max_completion_tokens": …}`,
 	"max_completion_tokens": `leave the token limit unset and put it into the extra body: {"max_tokens": …}`,
 }
@@ -211,7 +211,7 @@ const finishBytes = 80
 // else.
 func topKeys(body []byte) []string {
 	var keys []string
-	if !jsonbytes.Valid(body) { // a wire format of another package may call it malformed all the same
+	if !jsonbytes.Valid(body) { // a wire format may call a body malformed that is not JSON
 		return nil
 	}
 	for key := range jsonbytes.Members(body) {

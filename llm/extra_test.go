@@ -29,17 +29,17 @@ func TestTheExtraBodySetsNothingThatIsTheStages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for raw, want := range map[string]string{
-		`{"model":"other"}`:                         `"model" is the stage's own; set Request.Model`,
+		`{"model":"other"}`:                         `"model" is set by the stage; set Request.Model`,
 		`{"model":null}`:                            `"model"`,
 		`{"seed":1,"mod\u0065l":"other"}`:           `"model"`,
 		`{"MODEL":"other"}`:                         `"MODEL"`, // Ollama takes it for the same
-		`{"messages":[]}`:                           `"messages" is the stage's own; set Request.Prompt`,
+		`{"messages":[]}`:                           `"messages" is set by the stage; set Request.Prompt`,
 		`{"input":"x"}`:                             `"input"`,
 		`{"contents":[]}`:                           `"contents"`,
-		`{"prompt":{"id":"p"}}`:                     `"prompt" is the stage's own; set Request.Prompt`,
+		`{"prompt":{"id":"p"}}`:                     `"prompt" is set by the stage; set Request.Prompt`,
 		`{"previous_response_id":"r"}`:              `"previous_response_id" puts other text into every prompt; remove it`,
 		`{"conversation":{"id":"c"}}`:               `"conversation"`,
-		`{"system":"x"}`:                            `"system" is the stage's own; set Request.System`,
+		`{"system":"x"}`:                            `"system" is set by the stage; set Request.System`,
 		`{"instructions":"x"}`:                      `"instructions"`,
 		`{"systemInstruction":{}}`:                  `"systemInstruction"`,
 		`{"system_instruction":{}}`:                 `"system_instruction"`,

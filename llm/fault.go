@@ -25,7 +25,7 @@ type Fault struct {
 	// OpenRouter's metadata.reason, Azure's innererror.code, Gemini's
 	// ErrorInfo). Empty: not reported.
 	Code, Type, Detail string
-	// Message is for people. Empty: none.
+	// Message is the human-readable text. Empty: none.
 	Message string
 	// Unsupported is the member of the request that the model or the server does not take at all. Empty: none is named.
 	Unsupported string
@@ -51,7 +51,7 @@ type Fault struct {
 
 // decode unmarshals what it can of raw into v and reports whether raw is JSON
 // at all. A member of a wrong type is left zero. Errors are rare, and take many
-// forms: here the types say most clearly what is read.
+// forms: struct types show most clearly what is read.
 func decode(raw []byte, v any) bool {
 	err := json.Unmarshal(raw, v)
 	if err == nil {
@@ -273,9 +273,9 @@ func (f *Fault) readDetails(raw json.RawMessage) {
 	}
 }
 
-// Sentences. At times a provider answers two different things by one status,
-// type and code, and only its sentence distinguishes them: so these sentences are
-// read, where status and type are theirs, and nothing else is.
+// Sentences. Some providers report two different things with the same status, type and
+// code, and only the sentence distinguishes them. These sentences are read, where
+// status and type match, and nothing else is.
 
 // disabled begins Anthropic's 400 for an organization that it has closed. Its
 // type is that of a bad request.
@@ -385,17 +385,17 @@ func statusOf(code string) int {
 }
 
 // unsupported returns [Fault.Unsupported] of an error object. A value out of range, which OpenAI and Together name by
-// the same param, is not meant.
+// the same param, does not count.
 func (b *faultBody) unsupported() string {
 	switch {
 	case b.Code == "unsupported_parameter", b.Code == "unsupported_value",
-		strings.HasPrefix(string(b.Message), "Unsupported parameter: "): // OpenAI leaves the code out at times
+		strings.HasPrefix(string(b.Message), "Unsupported parameter: "): // OpenAI sometimes omits the code
 		return string(b.Param)
 	}
 	return cmp.Or(forbidden(string(b.Message)), deprecated(string(b.Message)))
 }
 
-// addUpstream adds to the message what the provider behind OpenRouter said, whose own words are "Provider returned
+// addUpstream adds to the message the message of the provider behind OpenRouter, whose own message is "Provider returned
 // error". Classes are decided without it. What is nested deeper is not read: a reply must not cost more than its
 // length.
 func (b *faultBody) addUpstream(f *Fault) {

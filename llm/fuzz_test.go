@@ -14,7 +14,7 @@ import (
 )
 
 // FuzzChatReply and its siblings decode bytes that no provider would send:
-// whatever comes, there is a verdict, and what the verdict promises holds.
+// for any input there is a verdict, and what the verdict promises holds.
 func FuzzChatReply(f *testing.F) {
 	fuzzReply(f, ChatCompletions{}, OpenAI, "compatible", OpenRouter, Azure)
 }

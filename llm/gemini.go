@@ -144,7 +144,7 @@ var geminiEnds = map[string]Finish{
 	"MISSING_THOUGHT_SIGNATURE": FinishDeadEnd, // the request lacks it
 }
 
-// joinSpoken joins the texts of all parts in a list that are no thoughts, and
+// joinSpoken joins the texts of all parts in a list that are not thoughts, and
 // reports whether a part calls a function.
 func joinSpoken(raw []byte) (text string, calls bool) {
 	var texts []string

@@ -80,9 +80,9 @@ type Usage struct {
 	TotalTokens int64 `json:"total_tokens"`
 	// CachedTokens is the part of PromptTokens read from a cache. Nil: not reported.
 	CachedTokens *int64 `json:"cached_tokens,omitempty"`
-	// CacheWriteTokens is the part of PromptTokens written to a cache, for whatever time. Nil: not reported.
+	// CacheWriteTokens is the part of PromptTokens written to a cache, for any time. Nil: not reported.
 	CacheWriteTokens *int64 `json:"cache_write_tokens,omitempty"`
-	// CacheWrite1hTokens is the part of CacheWriteTokens that stays for an hour, at a price of its own. Nil: not reported.
+	// CacheWrite1hTokens is the part of CacheWriteTokens that stays for an hour, which has its own price. Nil: not reported.
 	CacheWrite1hTokens *int64 `json:"cache_write_1h_tokens,omitempty"`
 	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not reported.
 	ReasoningTokens *int64 `json:"reasoning_tokens,omitempty"`

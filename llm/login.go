@@ -14,7 +14,7 @@ import (
 	"github.com/llm-stage/stage/llm/redact"
 )
 
-// login is what calls send to be let in. Never changed.
+// login is what calls send to authenticate. Never changed.
 type login struct {
 	key    string
 	extra  []header    // of [ProviderConfig.ExtraHeaders]
@@ -93,22 +93,22 @@ func (c *Client) remember(l *login) {
 	secrets.Add(l.key)
 }
 
-// ValidateAPIKey returns why a key cannot be sent as it is, mostly since something
-// of the file or variable that it is kept in was taken for a part of it. The
+// ValidateAPIKey returns why a key cannot be sent as it is, mostly because something
+// of its file or variable was taken as part of it. The
 // error does not repeat it. An empty key is fine.
 func ValidateAPIKey(key string) error {
 	switch {
 	case strings.ContainsRune(key, '\uFEFF'), strings.HasPrefix(key, "\xFF\xFE"), strings.HasPrefix(key, "\xFE\xFF"):
-		return errors.New("holds a byte order mark (BOM); save it as plain text without one")
+		return errors.New("contains a byte order mark (BOM); save it as plain text without one")
 	case strings.ContainsAny(key, "\r\n"):
-		return errors.New("holds a line break; give the key alone, on one line")
+		return errors.New("contains a line break; give the key alone, on one line")
 	}
 	for _, c := range []byte(key) {
 		switch {
 		case c <= ' ' || c == 0x7f:
-			return errors.New("holds white space or control characters; remove them")
+			return errors.New("contains white space or control characters; remove them")
 		case c > 0x7f:
-			return errors.New("holds characters that are not ASCII; copy the key again")
+			return errors.New("contains characters that are not ASCII; copy the key again")
 		}
 	}
 	if n := len(key); n > 1 && key[0] == key[n-1] && strings.ContainsRune("\"'`", rune(key[0])) {
@@ -146,13 +146,13 @@ var refusedHeaders = []string{
 	"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-// openHeaders hold no secret, and words that may stand in any answer: versions, names and addresses.
+// openHeaders contain no secret, but words that any answer may contain: versions, names and addresses.
 var openHeaders = []string{
 	"Anthropic-Beta", "Anthropic-Version", "Http-Referer", "Openai-Beta", "Openai-Organization", "Openai-Project", "Referer",
 	"User-Agent", "X-Goog-Api-Client", "X-Goog-User-Project", "X-Openrouter-Categories", "X-Openrouter-Title", "X-Title",
 }
 
-// ValidateExtraHeaders reports why text is no value of
+// ValidateExtraHeaders reports why text is not a valid
 // [ProviderConfig.ExtraHeaders]. The error does not repeat any value. Empty is fine.
 func ValidateExtraHeaders(text string) error {
 	_, err := readHeaders(text)
@@ -176,7 +176,7 @@ func readHeaders(text string) (headers []header, err error) {
 		}
 		switch {
 		case !isToken(h.name):
-			err = fmt.Errorf("%.40q is not a name of a header", key)
+			err = fmt.Errorf("%.40q is not a valid header name", key)
 		case slices.Contains(refusedHeaders, h.name):
 			err = fmt.Errorf("%s is set by the client itself; remove it", h.name)
 		case value[0] != '"':
@@ -194,13 +194,13 @@ func readHeaders(text string) (headers []header, err error) {
 	return headers, errors.Join(problems...)
 }
 
-// headerNameBytes are those that the name of a header may have.
+// headerNameBytes are the bytes allowed in a header name.
 const headerNameBytes = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 func isToken(name string) bool { return name != "" && strings.Trim(name, headerNameBytes) == "" }
 
 // AddHeaderSecrets adds to r the values in the text of [ProviderConfig.ExtraHeaders], but for those of well-known headers
-// without secrets, if they have 8 bytes or more. Of a text that is no such object each word counts as one.
+// without secrets, if they have 8 bytes or more. If text is not such an object, each word counts as a value.
 func AddHeaderSecrets(r *redact.Redactor, text string) {
 	headers, err := readHeaders(text)
 	if err != nil {

@@ -205,7 +205,7 @@ func (b *brittle) Write(p []byte) (int, error) {
 	return b.Conn.Write(p)
 }
 
-// askAt makes one call with a client of its own.
+// askAt makes one call with a new client.
 func askAt(t *testing.T, cfg llm.ProviderConfig) (*llm.Exchange, *llm.Error) {
 	t.Helper()
 	client, err := llm.NewProvider(llm.Mock, cfg)

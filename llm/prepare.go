@@ -37,12 +37,12 @@ type address struct {
 }
 
 // Target returns the host and path that the request goes to, without
-// credentials. Together with Body it identifies what is sent to whom: some
+// credentials. Together with Body it identifies the request: some
 // wire formats name the model in the path alone.
 func (p *Prepared) Target() string { return p.target }
 
 // Prepare translates a request. The error is an [*Error] of class Permanent:
-// a temperature that is no number, an extra body that cannot be merged.
+// a temperature that is not a number, an extra body that cannot be merged.
 func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	p := &Prepared{Model: r.Model, address: c.own}
 	if r.Temperature != nil && (math.IsNaN(*r.Temperature) || math.IsInf(*r.Temperature, 0)) {
@@ -70,7 +70,7 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	return p, nil
 }
 
-// sizeOf estimates the bytes of a request: its texts, some escapes, the frame.
+// sizeOf estimates the size of a request in bytes: its texts, some escapes, the frame.
 func sizeOf(r *Request) int {
 	n := len(r.Model) + len(r.System) + len(r.Context) + len(r.Prompt) + len(r.Rejected) + len(r.Complaint)
 	if r.Schema != nil {
@@ -87,7 +87,7 @@ func (c *Client) invalid(err error) error {
 // name must not lead the key to another address of the provider.
 func (c *Client) address(model string) (*address, error) {
 	if strings.Contains(model, "..") {
-		return nil, errors.New(`holds ".."`)
+		return nil, errors.New(`contains ".."`)
 	}
 	u, err := url.Parse(c.base.String() + c.wire.Path(model))
 	if err != nil {
@@ -110,7 +110,7 @@ const (
 	wordBytes  = 80  // bounds each name and value
 )
 
-// Shape returns the request without its contents, for people who look for a wrong setting: method, address, and the
+// Shape returns the request without its contents, to help find a wrong setting: method, address, and the
 // members of the body in order, such as
 //
 //	POST http://host/v1/chat/completions {model: "m", messages: [2], temperature: 0.7, user: "…" (12 bytes), text: {…}}
@@ -180,7 +180,7 @@ func (e *ExtraBodyError) Error() string {
 }
 
 // reservedMember is a member that no wire format may be given in an extra body. All formats refuse the same: one
-// extra body goes to fallbacks of other formats too, and none has a use of its own for the names of another.
+// extra body goes to fallbacks of other formats too, and no format uses the names of another in its own way.
 type reservedMember struct {
 	name     string // lower case, without underscores
 	setting  string
@@ -189,18 +189,18 @@ type reservedMember struct {
 }
 
 var reservedMembers = [...]reservedMember{
-	{"model", "Model", "is the stage's own", nil},
-	{"messages", "Prompt", "is the stage's own", nil}, // chat completions, Anthropic
-	{"input", "Prompt", "is the stage's own", nil},    // OpenAI responses
-	{"contents", "Prompt", "is the stage's own", nil}, // Gemini
-	{"prompt", "Prompt", "is the stage's own", nil},   // OpenAI responses: a stored prompt
+	{"model", "Model", "is set by the stage", nil},
+	{"messages", "Prompt", "is set by the stage", nil}, // chat completions, Anthropic
+	{"input", "Prompt", "is set by the stage", nil},    // OpenAI responses
+	{"contents", "Prompt", "is set by the stage", nil}, // Gemini
+	{"prompt", "Prompt", "is set by the stage", nil},   // OpenAI responses: a stored prompt
 	// OpenAI responses. In a conversation rows would also read each other's prompts.
 	{"previousresponseid", "", "puts other text into every prompt", isNull},
 	{"conversation", "", "puts other text into every prompt", isNull},
 	// A list of blocks is the only way to mark a system prompt for Anthropic's cache.
-	{"system", "System", "is the stage's own", isList},
-	{"instructions", "System", "is the stage's own", nil},
-	{"systeminstruction", "System", "is the stage's own", nil},
+	{"system", "System", "is set by the stage", isList},
+	{"instructions", "System", "is set by the stage", nil},
+	{"systeminstruction", "System", "is set by the stage", nil},
 	{"streamoptions", "", "is for streaming, which is not supported", isNull},
 	{"background", "", "has no reply to wait for", isOff}, // OpenAI responses
 	{"deferred", "", "has no reply to wait for", isOff},   // xAI chat completions
@@ -213,9 +213,9 @@ func isList(value []byte) bool { return value[0] == '[' }
 func isOff(value []byte) bool  { return value[0] == 'n' || value[0] == 'f' }
 func isOne(value []byte) bool  { return value[0] == 'n' || countOf(value).n == 1 }
 
-// ValidateExtraBody reports why raw cannot be merged into a request: it is no JSON object, asks for a streamed reply
-// ([ErrStreaming]), or has a member that it may not set (an [*ExtraBodyError]): the model, the prompts, other text
-// beside them, replies in the background, or more than one. Names count in any case and with or without underscores,
+// ValidateExtraBody reports why raw cannot be merged into a request: it is not a JSON object, asks for a streamed reply
+// ([ErrStreaming]), or has a member that it may not set (an [*ExtraBodyError]): the model, the prompts, additional
+// text, replies in the background, or more than one. Names count in any case and with or without underscores,
 // as some servers read them. Empty is fine.
 func ValidateExtraBody(raw json.RawMessage) error {
 	if len(raw) == 0 {

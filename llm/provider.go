@@ -20,7 +20,7 @@ const (
 	Mock            = "mock"
 )
 
-// Provider is what is known of one provider by its name. Its variables are called after the name, such as
+// Provider describes one provider known by name. Its variables are named after it, such as
 // STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], which serves all providers, since gateways
 // pass on those of others.
 type Provider struct {
@@ -45,7 +45,7 @@ type Provider struct {
 	version string         // appended to an address that names none
 }
 
-// providers are all of them, in the order of the documentation. To add one, add a line here, its name above, and a
+// providers are all known providers, in the order of the documentation. To add one, add a line here, its name above, and a
 // section to docs/providers.md; its variables follow.
 var providers = [...]Provider{
 	{
@@ -92,7 +92,7 @@ func Providers() []string {
 	return names
 }
 
-// LookupProvider returns what is known of a provider.
+// LookupProvider returns the description of a provider.
 func LookupProvider(name string) (p Provider, ok bool) {
 	i := slices.IndexFunc(providers[:], func(p Provider) bool { return p.Name == name })
 	if i < 0 {
@@ -130,7 +130,7 @@ func (p *Provider) base(address string) string {
 	return address + p.version
 }
 
-// needsKey reports whether calls need a key: at the provider's own address, or at whatever address if it has none.
+// needsKey reports whether calls need a key: at the provider's own address, or at any address if it has none.
 func (p *Provider) needsKey(address string) bool {
 	return !p.Keyless && (address == "" || p.BaseURL == "")
 }

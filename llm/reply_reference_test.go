@@ -9,7 +9,7 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// The reference reads replies as the wire formats did at first: encoding/json fills structs. It is slow, and its types say
+// The reference reads replies as the wire formats did at first: encoding/json fills structs. It is slow, but its types show
 // what the formats are.
 
 type referenceChatReply struct {

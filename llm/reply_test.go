@@ -107,7 +107,7 @@ func TestRepliesAreReadAsByEncodingJSON(t *testing.T) {
 	}
 }
 
-// inside tells which names the objects under a name have; "" is the reply itself.
+// inside lists the names that the objects under a name have; "" is the reply itself.
 var inside = map[string][]string{
 	"": {
 		"id", "model", "choices", "usage", "error", "status", "output", "content", "stop_reason", "incomplete_details",
@@ -132,7 +132,7 @@ var inside = map[string][]string{
 
 var lists = []string{"choices", "output", "candidates", "parts", "tool_calls"}
 
-// drawReply draws what stands under a name: mostly what belongs there, at times anything.
+// drawReply draws what stands under a name: mostly what belongs there, sometimes anything.
 func drawReply(t *rapid.T, name string) string {
 	space := rapid.SampledFrom([]string{"", "", " ", "\n\t"}).Draw(t, "space")
 	odd := rapid.IntRange(0, 15).Draw(t, "odd") == 15 // rapid favours the ends, and 0 most

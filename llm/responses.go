@@ -51,7 +51,7 @@ var responsesEnds = map[string]Finish{
 
 // clientCalls are the items of output that wait for the caller to do something,
 // which the stage does not. Other calls the provider has done itself, and those of
-// shell_call and tool_search_call that do not say that they are left to the caller.
+// shell_call and tool_search_call that are not marked as left to the caller.
 var clientCalls = map[string]bool{
 	"function_call":        true,
 	"custom_tool_call":     true,
@@ -122,7 +122,7 @@ func (v *responsesOutput) read(output []byte) {
 			}
 			continue
 		}
-		if status := textOf(status); status == "incomplete" { // vLLM, of a message whose end did not come, in a response that is completed
+		if status := textOf(status); status == "incomplete" { // vLLM, of a message that was cut off, in a response that is completed
 			v.unfinished = status
 		}
 		phaseOf := textOf(phase)
@@ -130,8 +130,8 @@ func (v *responsesOutput) read(output []byte) {
 	}
 }
 
-// readParts reads the content of a message. Commentary on the way to the answer
-// is no part of it.
+// readParts reads the content of a message. Commentary before the answer
+// is not part of it.
 func (v *responsesOutput) readParts(content []byte, answer bool) {
 	for part := range jsonbytes.Elements(content) {
 		switch kind, text := typed(part, "text"); {

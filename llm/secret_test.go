@@ -87,7 +87,7 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	}
 }
 
-// TestKeyIsInNoAnswer lets the model repeat the key: in one piece, in its parts, cut off at the token limit, as the name
+// TestKeyIsInNoAnswer has the model repeat the key: in one piece, in its parts, cut off at the token limit, as the name
 // of the model and the id of the reply.
 func TestKeyIsInNoAnswer(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -264,7 +264,7 @@ func TestACredentialMovesBetweenHeaderAndKeyInOneStep(t *testing.T) {
 		for _, tt := range []struct{ key, headers, problem, want string }{
 			{"sk-key", `{"x-gateway":"one"}`, "", "Bearer sk-key one"},
 			{"sk-other", inHeader, "ExtraHeaders: Authorization carries the API key already; remove it, or set no API key", "Bearer sk-key one"},
-			{"sk other", `{"x-gateway":2}`, "APIKey: holds white space or control characters; remove them\nExtraHeaders: X-Gateway: the value is not a string", "Bearer sk-key one"},
+			{"sk other", `{"x-gateway":2}`, "APIKey: contains white space or control characters; remove them\nExtraHeaders: X-Gateway: the value is not a string", "Bearer sk-key one"},
 			{"", inHeader, "", "Bearer in-the-header "},
 		} {
 			err := client.SetLogin(redact.NewSecret(tt.key), redact.NewSecret(tt.headers))
@@ -286,8 +286,8 @@ func TestExtraHeadersThatCannotBeSentAreNamed(t *testing.T) {
 		"": "", "{}": "", `{"authorization":"Bearer x","cf-aig-authorization":"y"}`: "",
 		"anthropic-beta: x":      "not a JSON object of strings",
 		`["x"]`:                  "not a JSON object of strings",
-		`{"a b":"hidden"}`:       `"a b" is not a name`,
-		`{"":"hidden"}`:          `"" is not a name`,
+		`{"a b":"hidden"}`:       `"a b" is not a valid header name`,
+		`{"":"hidden"}`:          `"" is not a valid header name`,
 		`{"host":"hidden"}`:      "Host is set by the client itself",
 		`{"content-length":"1"}`: "Content-Length is set by the client itself",
 		`{"x":1}`:                "X: the value is not a string",
@@ -303,7 +303,7 @@ func TestExtraHeadersThatCannotBeSentAreNamed(t *testing.T) {
 	}
 }
 
-// TestKeyIsNowhereInWhatAServerRepeats lets every provider's server send back the key that it was sent, in all places
+// TestKeyIsNowhereInWhatAServerRepeats has every provider's server send back the key that it was sent, in all places
 // where servers and proxies have been seen to do so, and looks for it, and for half of it, in all that a caller gets.
 func TestKeyIsNowhereInWhatAServerRepeats(t *testing.T) {
 	filler := strings.Repeat("x", 490) // an excerpt of 500 bytes cuts the key in two

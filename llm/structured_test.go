@@ -53,14 +53,14 @@ func TestNoteNamesThePlaceAndTheProvider(t *testing.T) {
 	uri := closedObject(`{"type":"string","format":"uri"}`)
 	bounds := closedObject(`{"type":"integer","minimum":1,"maximum":5}`)
 	for _, row := range []struct{ source, provider, want string }{
-		{uri, OpenAI, `sent without strict: /properties/a has the format "uri", outside OpenAI's strict mode; replies are validated here all the same`},
+		{uri, OpenAI, `sent without strict: /properties/a has the format "uri", outside OpenAI's strict mode; replies are still validated here`},
 		{uri, OpenAIResponses, "sent without strict: /properties/a"},
 		{uri, Azure, `sent without strict: /properties/a has the format "uri", outside Azure OpenAI's strict mode; `},
 		{bounds, Azure, `sent without strict: /properties/a has "maximum", outside Azure`},
 		{bounds, OpenAI, ""},
 		{uri, OpenRouter, "sent without strict: /properties/a"},
 		{uri, Anthropic, ""},
-		{uri, Gemini, `sent whole: /properties/a has the format "uri", which Gemini ignores; replies are validated here all the same`},
+		{uri, Gemini, `sent whole: /properties/a has the format "uri", which Gemini ignores; replies are still validated here`},
 		{uri, Mock, ""},
 		{uri, "other", ""},
 		{`{"type":"array"}`, Anthropic, "sent in the system prompt: the schema is not of the type object, outside Anthropic's structured outputs; "},

@@ -43,7 +43,7 @@ func (t *tally) complete() bool {
 // reasoning, Gemini's OpenAI endpoint its thoughts. A part that is larger than the whole cannot be included in it.
 func (t *tally) settle() {
 	if t.prompt.reported && t.cached.n > t.prompt.n && (t.total.n == 0 || t.prompt.n+t.completion.n+t.cached.n <= t.total.n) {
-		t.prompt.n += t.cached.n // xAI, at times
+		t.prompt.n += t.cached.n // xAI, sometimes
 	}
 	switch missing := t.total.n - t.prompt.n - t.completion.n; {
 	case t.prompt.reported && missing > 0:

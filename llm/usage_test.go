@@ -22,7 +22,7 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 			`{"prompt_tokens":12,"completion_tokens":1,"total_tokens":241,"prompt_tokens_details":{"text_tokens":12,"cached_tokens":2},"completion_tokens_details":{"reasoning_tokens":228},"cost_in_usd_ticks":1176500}`,
 			`{"prompt_tokens":12,"completion_tokens":229,"total_tokens":241,"cached_tokens":2,"reasoning_tokens":228,"cost":0.00011765}`,
 		},
-		// vercel/ai, packages/xai/src/convert-xai-chat-usage.test.ts: cached tokens beside the prompt, which the total counts.
+		// vercel/ai, packages/xai/src/convert-xai-chat-usage.test.ts: cached tokens in addition to the prompt, which the total counts.
 		{
 			"xai, cached beside the prompt",
 			ChatCompletions{},
@@ -130,7 +130,7 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 			`{"prompt_tokens":100,"completion_tokens":5,"total_tokens":105,"prompt_tokens_details":{"cached_tokens":10,"cache_creation_input_tokens":64,"cache_type":"ephemeral"}}`,
 			`{"prompt_tokens":100,"completion_tokens":5,"total_tokens":105,"cached_tokens":10,"cache_write_tokens":64}`,
 		},
-		// LiteLLM's proxy in front of Anthropic: the prompt of 130 is 100 + 20 read + 10 written.
+		// LiteLLM's proxy before Anthropic: the prompt of 130 is 100 + 20 read + 10 written.
 		{
 			"litellm",
 			ChatCompletions{},

@@ -9,14 +9,14 @@ import (
 )
 
 // maxWait bounds every wait that a server asks for. A row that waits blocks
-// the results behind it, and a header may be wrong: a clock that is off, a
+// the results after it, and a header may be wrong: a clock that is off, a
 // proxy's fixed day. So the server is called again after an hour at the latest.
-// Where it meant a whole day, as quotas of a day do, that costs one refused
+// If it really meant a day, as daily quotas do, that costs one refused
 // call an hour.
 const maxWait = time.Hour
 
 // Wait is what a server reported about when to retry. Every duration counts
-// from the moment the reply came, lies in (0, 1h], and is 0 when not reported: a
+// from the arrival of the reply, lies in (0, 1h], and is 0 when not reported: a
 // longer wait counts as an hour, after which the server may ask for another.
 type Wait struct {
 	// RetryAfter is the least wait before any further attempt.
@@ -29,7 +29,7 @@ type Wait struct {
 	Reset      time.Duration
 }
 
-// ParseWait reads the wait from the headers of a reply that came at now:
+// ParseWait reads the wait from the headers of a reply that arrived at now:
 // retry-after-ms, else retry-after in seconds, as a date or as Unix time (of
 // several the longest), and the reset headers of every limit of which nothing
 // remains. Values that are malformed, zero, negative or infinite are ignored.

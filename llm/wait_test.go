@@ -106,7 +106,7 @@ func TestWaitIsReadFromTheFirstHeaderThatTells(t *testing.T) {
 	}
 }
 
-// A proxy may pass on its own header beside the server's, or join the two (RFC 9110, section 5.3).
+// A proxy may pass on its own header with the server's, or join the two (RFC 9110, section 5.3).
 func TestOfSeveralWaitsTheLongestCounts(t *testing.T) {
 	const date = "Sun, 01 Mar 2026 12:01:30 GMT" // in 90 s
 	for _, tt := range []struct {

@@ -27,10 +27,10 @@ type Wire interface {
 }
 
 // ParseReply translates one HTTP reply and judges it. The error is nil or an
-// [*Error] without Provider. The Reply is nil unless the status is 2xx; beside
-// an error it holds what could be read, such as the usage of a refused answer,
-// which is billed all the same. body is not kept. ParseReply is pure: now is when
-// the reply came, from which waits count.
+// [*Error] without Provider. The Reply is nil unless the status is 2xx; with
+// an error it contains what could be read, such as the usage of a refused answer,
+// which is billed too. body is not kept. ParseReply is pure: now is when the reply
+// arrived, from which waits count.
 func ParseReply(w Wire, k Known, now time.Time, status int, h http.Header, body []byte) (*Reply, error) {
 	o := Outcome{Status: status, Header: h, Known: k}
 	return parseReply(w, &o, now, body)

@@ -16,7 +16,7 @@ const (
 )
 
 // words holds what the documented codes and types of providers mean where that
-// is more than their status says, or where they come inside a 200. One table
+// is more than their status shows, or where they are inside a 200. One table
 // serves all providers: the words that mean something else at another are handled
 // before, as dashScopeLimit and errorType do. Numbers are not in it.
 var words = map[string]meaning{
@@ -37,7 +37,7 @@ var words = map[string]meaning{
 	"in_flight_budget_exhausted":   meansCapacity, // OpenRouter, 402
 	"openrouter_in_flight_budget":  meansCapacity, // OpenRouter, 402
 
-	// Accidents.
+	// Passing failures.
 	"server_error":      meansTransient, // OpenAI
 	"timeout_error":     meansTransient, // Anthropic
 	"INTERNAL":          meansTransient, // Gemini
@@ -48,7 +48,7 @@ var words = map[string]meaning{
 	"exceed_context_size_error": meansPermanent, // llama.cpp
 	"string_above_max_length":   meansPermanent, // OpenAI
 	"request_too_large":         meansPermanent, // Anthropic
-	"weight_exceeds_budget":     meansPermanent, // OpenRouter, 402: one request dearer than the whole budget
+	"weight_exceeds_budget":     meansPermanent, // OpenRouter, 402: one request costs more than the whole budget
 
 	// Refused for its content.
 	"refusal":                        meansRefused,  // OpenRouter
@@ -87,18 +87,18 @@ var words = map[string]meaning{
 	"model_not_found":    meansUnknownModel, // OpenAI, 404 and 403
 	"DeploymentNotFound": meansUnknownModel, // Azure, 404
 
-	// A key that may not, or a row that a guardrail stopped.
+	// A key without permission, or a row that a guardrail stopped.
 	"permission_denied": meansForbidden, // OpenRouter, 403; spent budgets were sorted out before
 }
 
-// baseResp is MiniMax's member base_resp, which every reply of its has: in an error it comes inside a 200, beside
+// baseResp is MiniMax's member base_resp, which every reply contains: an error is inside a 200, with
 // choices of null.
 type baseResp struct {
 	Code    looseText `json:"status_code"`
 	Message looseText `json:"status_msg"`
 }
 
-// miniMaxCodes are those of its error codes that a chat can meet. They have a list of their own: other providers give
+// miniMaxCodes are those of its error codes that a chat can meet. They have their own list: other providers give
 // other meanings to the same numbers.
 var miniMaxCodes = map[string]Fault{
 	"1000": {Status: 500}, // unknown error

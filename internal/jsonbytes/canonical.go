@@ -10,7 +10,7 @@ import (
 //
 //   - no whitespace outside strings;
 //   - the members of every object in the order of their decoded keys' UTF-8 bytes, of equal keys only the last;
-//   - numbers with the digits and signs they came with, so 1.0 is not 1;
+//   - numbers keep their digits and signs, so 1.0 is not 1;
 //   - in strings only ", \, and the characters below U+0020 are escaped: the latter as \b, \f, \n, \r, \t or \u00xx, a
 //     lone surrogate as \udxxx, all in lower case.
 //
@@ -18,7 +18,7 @@ import (
 // json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False) gives.
 //
 // It walks the source twice: first to find where each member lies, then to write members in order. So the work is
-// linear in the source however deep it nests; looking for the end of each member on the way would cost depth times
+// linear in the source however deep it nests; searching for the end of each member while writing would cost depth times
 // size, seconds for a row made for it. The zero value is ready for use, by one goroutine at a time.
 type Canonicalizer struct {
 	src   []byte
@@ -31,8 +31,8 @@ type Canonicalizer struct {
 type canonicalMember struct {
 	key   []byte // decoded
 	value int    // where the value starts
-	next  int    // in the tape, behind the value's own members
-	end   int    // behind the object's closing brace; 0 in all but the object's last member
+	next  int    // in the tape, after the value's own members
+	end   int    // after the object's closing brace; 0 in all but the object's last member
 }
 
 // Canonical returns the canonical form of src, which must be valid JSON. It is valid until the next call.
@@ -47,7 +47,7 @@ func (c *Canonicalizer) Canonical(src []byte) []byte {
 	return c.out
 }
 
-// index records the members within the value at pos and returns the index behind it.
+// index records the members within the value at pos and returns the index after it.
 func (c *Canonicalizer) index(pos int) int {
 	switch c.src[pos] {
 	case '{':
@@ -79,7 +79,7 @@ func (c *Canonicalizer) index(pos int) int {
 	return SkipScalar(c.src, pos)
 }
 
-// skipComma returns the index of the next element or member, or of the closing bracket, behind the value that ends at
+// skipComma returns the index of the next element or member, or of the closing bracket, after the value that ends at
 // pos.
 func (c *Canonicalizer) skipComma(pos int) int {
 	if pos = SkipSpace(c.src, pos); c.src[pos] == ',' {
@@ -89,7 +89,7 @@ func (c *Canonicalizer) skipComma(pos int) int {
 }
 
 // emit writes the value at pos, whose members begin at tape[i], and returns the indexes
-// behind it in the source and in the tape.
+// after it in the source and in the tape.
 func (c *Canonicalizer) emit(pos, i int) (int, int) {
 	switch c.src[pos] {
 	case '{':

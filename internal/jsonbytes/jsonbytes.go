@@ -1,4 +1,4 @@
-// Package jsonbytes reads and writes JSON without decoding it: values stay the bytes they came as, so the order of
+// Package jsonbytes reads and writes JSON without decoding it: values keep their bytes, so the order of
 // members, the digits of numbers and the spelling of strings survive.
 //
 // [ReadObject] and [Valid] check foreign bytes. [Members], [Elements], [Find] and [Text] read what was checked, the
@@ -73,7 +73,7 @@ func Find(raw []byte, name string) (member []byte) {
 	return member
 }
 
-// SkipSpace returns the index of the first byte from i on that is no white space, or the length of raw.
+// SkipSpace returns the index of the first byte from i on that is not white space, or the length of raw.
 func SkipSpace(raw []byte, i int) int {
 	for i < len(raw) && (raw[i] == ' ' || raw[i] == '\n' || raw[i] == '\t' || raw[i] == '\r') {
 		i++
@@ -81,7 +81,7 @@ func SkipSpace(raw []byte, i int) int {
 	return i
 }
 
-// SkipValue returns the index behind the valid JSON value that starts at i.
+// SkipValue returns the index after the valid JSON value that starts at i.
 func SkipValue(raw []byte, i int) int {
 	depth := 0
 	for {
@@ -107,7 +107,7 @@ func SkipValue(raw []byte, i int) int {
 	}
 }
 
-// SkipString returns the index behind the valid JSON string whose opening quote is at i.
+// SkipString returns the index after the valid JSON string whose opening quote is at i.
 func SkipString(raw []byte, i int) int {
 	i++
 	if i+8 <= len(raw) { // most keys are short
@@ -127,7 +127,7 @@ func SkipString(raw []byte, i int) int {
 	}
 }
 
-// SkipScalar returns the index behind the valid number or literal at i.
+// SkipScalar returns the index after the valid number or literal at i.
 func SkipScalar(raw []byte, i int) int {
 	for i < len(raw) && !isDelimiter(raw[i]) {
 		i++

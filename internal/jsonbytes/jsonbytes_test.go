@@ -122,7 +122,7 @@ func nested(depth int) string {
 	return `{"a":` + strings.Repeat("[", depth-1) + strings.Repeat("]", depth-1) + `}`
 }
 
-// Each place in a word of eight bytes, in front of and behind bytes of any kind.
+// Each place in a word of eight bytes, before and after bytes of any kind.
 func TestStringsEndWhereTheyDo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		raw := rapid.SliceOfN(rapid.OneOf(rapid.Byte(), rapid.SampledFrom([]byte("\"\\ \x1f\x00\x7f\x80abcdefgh"))), 0, 40).Draw(t, "text")

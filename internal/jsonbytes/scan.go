@@ -17,8 +17,8 @@ type Member struct {
 	Start, KeyEnd, Value, End uint32
 }
 
-// Valid reports whether b is one JSON value, nested at most [DepthMax] deep. Like encoding/json it lets bytes that are
-// not UTF-8 through, inside strings.
+// Valid reports whether b is one JSON value, nested at most [DepthMax] deep. Like encoding/json it accepts bytes that
+// are not UTF-8 inside strings.
 func Valid(b []byte) bool { return ValidDepth(b, DepthMax) }
 
 // ValidDepth is [Valid] with a lower bound on the nesting.
@@ -32,7 +32,7 @@ func ValidDepth(b []byte, depthMax int) bool {
 	return s.pos == len(b)
 }
 
-// ErrNotObject means that there is JSON of another kind where an object was wanted.
+// ErrNotObject means that the input is JSON, but not an object.
 var ErrNotObject = errors.New("not a JSON object")
 
 // ReadObject checks that src is exactly one JSON object in UTF-8, also inside its strings, nested at most [DepthMax]
@@ -42,7 +42,7 @@ func ReadObject(dst []Member, src []byte) ([]Member, error) {
 		return nil, fmt.Errorf("%d bytes are too many", len(src))
 	}
 	if !utf8.Valid(src) {
-		return nil, fmt.Errorf("no UTF-8 at byte %d", InvalidUTF8(src))
+		return nil, fmt.Errorf("invalid UTF-8 at byte %d", InvalidUTF8(src))
 	}
 	s := scanner{src: src, depthMax: DepthMax, noting: true, members: dst}
 	s.space()
@@ -56,7 +56,7 @@ func ReadObject(dst []Member, src []byte) ([]Member, error) {
 		return nil, err
 	}
 	if s.space(); s.pos < len(src) {
-		return nil, fmt.Errorf("data behind the object at byte %d", s.pos)
+		return nil, fmt.Errorf("data after the object at byte %d", s.pos)
 	}
 	return s.members, nil
 }
@@ -194,7 +194,7 @@ func (s *scanner) str() error {
 			s.pos = i
 			return s.unexpected("it escaped, as all control characters")
 		}
-		if i++; i == len(src) { // behind the backslash
+		if i++; i == len(src) { // past the backslash
 			break
 		}
 		switch src[i] {
@@ -242,7 +242,7 @@ func (s *scanner) number() error {
 		return s.unexpected("a digit")
 	case zero && n > 1:
 		s.pos -= n - 1
-		return s.unexpected("no digit behind a leading zero")
+		return s.unexpected("no digit after a leading zero")
 	}
 	if s.at() == '.' {
 		s.pos++

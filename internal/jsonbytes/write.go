@@ -20,10 +20,10 @@ func AppendString[S string | []byte](dst []byte, s S) []byte { return appendStri
 // U+FFFD of bytes that are not UTF-8.
 func AppendEscaped[S string | []byte](dst []byte, s S) []byte { return appendString(dst, s, true) }
 
-// appendString writes both. The spellings differ in rare characters alone, so they share the loop over the others.
+// appendString implements both. They differ in rare characters only, so they share one loop.
 func appendString[S string | []byte](dst []byte, s S, escaped bool) []byte {
 	dst = append(dst, '"')
-	start := 0 // of what is not yet written
+	start := 0 // of the part not yet written
 	for i := plain(s, 0); i < len(s); i = plain(s, i) {
 		c := s[i]
 		if c < utf8.RuneSelf {

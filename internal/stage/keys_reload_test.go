@@ -63,7 +63,7 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 		write(key, "sk-rotated-3\nsk-rotated-4")
 		write(headers, `{"x-gateway":3}`)
 		err = servers.ReloadKey()
-		if want := "STAGE_LLM_API_KEY_FILE: holds a line break; give the key alone, on one line\nSTAGE_LLM_EXTRA_HEADERS_FILE: X-Gateway: the value is not a string"; fmt.Sprint(err) != want {
+		if want := "STAGE_LLM_API_KEY_FILE: contains a line break; give the key alone, on one line\nSTAGE_LLM_EXTRA_HEADERS_FILE: X-Gateway: the value is not a string"; fmt.Sprint(err) != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		call()

@@ -140,7 +140,7 @@ func TestFaultsOfAFallbackNameItsVariables(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = call.Open(cfg, nil, llmtest.Config{})
-	if !config.IsInvalid(err) || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_BASE_URL: holds a query") {
+	if !config.IsInvalid(err) || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_BASE_URL: contains a query") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -39,7 +39,7 @@ type Result struct {
 	Status string `json:"status"`
 	// Content is the answer; not empty if Status is [Success].
 	Content string `json:"content,omitempty"`
-	// Error is the error for people, Reason the same in one word.
+	// Error is the error as text, Reason its machine-readable cause.
 	Error  string     `json:"error,omitempty"`
 	Reason llm.Reason `json:"reason,omitempty"`
 	// Err is the error that Error is the text of; nil on success, and in a result

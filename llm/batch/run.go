@@ -78,7 +78,7 @@ func (run *batchRun) send(ctx, waits context.Context, i int) (content string, er
 			return "", notSent(waits)
 		}
 		if err != nil {
-			return "", failure // the batch has ended, and this is what is known of the prompt
+			return "", failure // the batch has ended, and this is the prompt's last error
 		}
 		reply, err := run.caller.Call(ctx, &request)
 		ended()

@@ -25,7 +25,7 @@ func (b *bucket) take(now, start time.Time, schedule []Phase, burst float64) boo
 		b.last = until
 	}
 	b.last = now
-	// A token that came in many small parts may lack the last bit.
+	// A token that was added in many small parts may lack the last bit.
 	if b.tokens < 1-1e-9 {
 		return false
 	}

@@ -140,7 +140,7 @@ func (anthropic) answer(c *call, text string) []byte {
 		encode(text), encode(c.id("msg")), encode(c.Model), prompt, completion)
 }
 
-// anthropicFaults are the types of its errors whose status says more than that it is one of the client or of the server.
+// anthropicFaults are the error types of the statuses that have their own.
 var anthropicFaults = map[int]string{
 	http.StatusTooManyRequests: "rate_limit_error",
 	http.StatusUnauthorized:    "authentication_error",

@@ -19,11 +19,11 @@ type Step struct {
 	Body string
 	// Delay is waited before anything is written.
 	Delay time.Duration
-	// Trouble is what goes wrong on the way.
+	// Trouble is what goes wrong in transit.
 	Trouble Trouble
 }
 
-// Trouble is what goes wrong with a scripted reply on the way.
+// Trouble is what goes wrong with a scripted reply in transit.
 type Trouble uint8
 
 // The zero Trouble is none: the reply arrives.
@@ -33,7 +33,7 @@ const (
 	Cut             // the connection closes in the middle of the body
 	Hang            // half of the body comes, then nothing until the client goes away
 	Reset           // the connection closes before any reply
-	Garbage         // bytes that are no HTTP: the Body, or some
+	Garbage         // bytes that are not HTTP: the Body, or some
 )
 
 // Steps returns a script that plays steps by order of arrival, then leaves all

@@ -1,5 +1,5 @@
 // Package redact keeps secrets out of texts: a [Secret] prints nothing of itself, a [Redactor] removes secrets from
-// what others say.
+// the texts of others.
 package redact
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Redactor removes secrets from texts: a server, or a proxy before it, may repeat the key that it was sent, and seldom
-// as it was sent. A secret is found plainly, with any of its characters written as a JSON, percent or HTML escape, also
+// Redactor removes secrets from texts: a server, or a proxy before it, may repeat the key that it was sent, often
+// in another spelling. A secret is found plainly, with any of its characters written as a JSON, percent or HTML escape, also
 // escaped several times over; in hexadecimal; and in base64 of either alphabet, alone or within a longer text.
 //
 // A secret of 8 bytes or more is found anywhere. A shorter one is found as a word only, not next to a letter or digit,
@@ -157,7 +157,7 @@ func isPlaceholder(secret string) bool {
 	return len(secret) == 1 || slices.Contains(placeholders, strings.ToLower(secret))
 }
 
-// needles are the spellings of all secrets, made for searching. Never changed.
+// needles are the spellings of all secrets, prepared for searching. Never changed.
 type needles struct {
 	secrets []string // the most recently added last
 	all     []needle

@@ -223,7 +223,7 @@ func TestMembersNamedLikeKeysMayHoldWords(t *testing.T) {
 }
 
 // FuzzRedact writes a key in a random mix of escapes at a random place of a random text, and looks for it in what is left
-// with a decoder of its own, which undoes one kind of escape at a time as often as it can.
+// with a separate decoder, which undoes one kind of escape at a time as often as it can.
 func FuzzRedact(f *testing.F) {
 	for seed := range uint64(64) {
 		f.Add(seed, "some {text} with \\n and 50% of R&D")

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// needle is one way to encode a secret, each character of which may be escaped besides.
+// needle is one way to encode a secret, each character of which may also be escaped.
 type needle struct {
 	plain []byte // as it is spelt where nothing is escaped
 	text  []byte // plain without its escapes: an escape in a secret is read like one in the text
@@ -45,7 +45,7 @@ func spellings(secret string) []needle {
 	return all
 }
 
-// same returns the byte that stands for c in the needle's text: codes have several spellings of their own.
+// same returns the byte that stands for c in the needle's text: some codes have several spellings.
 func (s *needle) same(c byte) byte {
 	switch {
 	case s.code == inHex && c >= 'A' && c <= 'F':
@@ -100,7 +100,7 @@ func (s *needle) match(b []byte, i int, c byte) (end int) {
 	return end
 }
 
-// follow compares the needle with what begins at i, escapes undone. It returns how far it came in both.
+// follow compares the needle with what begins at i, escapes undone. It returns how far it got in both.
 func (s *needle) follow(b []byte, i int) (at, found int) {
 	for found < len(s.text) && i < len(b) {
 		c, size := char(b, i, escapesDeep)

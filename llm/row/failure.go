@@ -25,7 +25,7 @@ func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix 
 // AppendError appends the body of an error result: the row's own object and F_error, an
 // object of reason, error, the facts of err in the order of their names, and errors, the
 // attempts. An F_error of an earlier run is replaced. Everything else in the row stays,
-// also an F of an earlier run: a failed row keeps what it came with, and Stage-Status
+// also an F of an earlier run: a failed row keeps its members, and Stage-Status
 // distinguishes it from a success.
 //
 // maxBytes bounds the body in bytes; 0: no bound. What does not fit is left out, by the first
@@ -54,7 +54,7 @@ func (f *Format) appendFitting(dst []byte, row *Row, report *failure, maxBytes i
 			return dst
 		}
 	}
-	// A maximum this small is a mistake of its own. Tell the reason at least.
+	// A maximum this small is a configuration error: keep at least the reason.
 	report.facts, report.attempts = nil, nil
 	report.text = excerpt.Of(report.text[:min(len(report.text), 100)])
 	return f.appendFailure(dst[:start], nil, report)
@@ -165,7 +165,7 @@ func (e *failure) appendJSON(dst []byte) []byte {
 	return append(dst, "]}"...)
 }
 
-// appendFact appends a fact of an [llm.Error]. What is no valid JSON becomes a string.
+// appendFact appends a fact of an [llm.Error]. A value that is not valid JSON becomes a string.
 func appendFact(dst []byte, fact any) []byte {
 	switch v := fact.(type) {
 	case nil:
@@ -188,7 +188,7 @@ func appendFact(dst []byte, fact any) []byte {
 // AppendErrorAgain appends an error result that is made of another one of the same row, whose field need not be known:
 // an error ends with its F_error. That object stays as it is, and so does a row that it had no room for left out.
 // attempts and maxBytes are those of [Format.AppendError]: where the bound is lower than it was, the same things are
-// left out. ok is false where body is no error result.
+// left out. ok is false where body is not an error result.
 func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int) (_ []byte, ok bool) {
 	r, err := Parse(body)
 	if err != nil || len(r.members) == 0 {

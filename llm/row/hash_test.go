@@ -55,7 +55,7 @@ func TestVariablesHashIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// checkHash checks that the canonical form says the same as the row, that it is its own
+// checkHash checks that the canonical form has the same value as the row, that it is its own
 // canonical form, and that it is the shortest spelling.
 func checkHash(t interface {
 	Helper()
@@ -75,7 +75,7 @@ func checkHash(t interface {
 		return // a lone surrogate: to encoding/json, and to a template, all of them are equal
 	}
 	if !reflect.DeepEqual(decoded(again), decoded(r)) {
-		t.Fatalf("%q: canonical form says something else: %q", r.body, text)
+		t.Fatalf("%q: canonical form has another value: %q", r.body, text)
 	}
 	var v any
 	d := json.NewDecoder(bytes.NewReader(r.body))

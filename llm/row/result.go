@@ -12,7 +12,7 @@ import (
 )
 
 // Format writes the bodies of a stage's results: the row's own object, its bytes
-// kept, and behind it the fields that the stage adds. It is safe for concurrent use. Its
+// kept, followed by the fields that the stage adds. It is safe for concurrent use. Its
 // zero value is of no use: see [NewFormat].
 type Format struct {
 	field string
@@ -28,7 +28,7 @@ type Provenance struct {
 }
 
 // NewFormat prepares the fields of a stage whose reply goes into field (F in what
-// follows) and whose prompts have the provenance from. It fails when field is empty or no UTF-8.
+// follows) and whose prompts have the provenance from. It fails when field is empty or not UTF-8.
 func NewFormat(field string, from Provenance) (*Format, error) {
 	if field == "" || !utf8.ValidString(field) {
 		return nil, fmt.Errorf("response field %q: must be a name in UTF-8", field)
@@ -53,7 +53,7 @@ func NewFormat(field string, from Provenance) (*Format, error) {
 // Field returns F, the name of the field that the reply goes into.
 func (f *Format) Field() string { return f.field }
 
-// Overhead returns how many bytes a success adds to its row beside the reply, its usage,
+// Overhead returns how many bytes a success adds to its row besides the reply, its usage,
 // the variables' hash and the model.
 func (f *Format) Overhead() int {
 	return len(f.answer) + len(f.usage) + len(f.templateHash) + len(f.variablesHash) + len(f.provenance)
@@ -74,8 +74,8 @@ type Answer struct {
 
 // AppendSuccess appends the body of a successful result: the row's own object and then,
 // in this order, F, F_usage, F_template_hash, F_variables_hash, F_template_source,
-// F_lookup_hash, F_lookup_source and F_model. Members of these names that the row came
-// with are replaced, wherever they are and however their names are escaped, and an
+// F_lookup_hash, F_lookup_source and F_model. Members of the row with these
+// names are replaced, wherever they are and however their names are escaped, and an
 // F_error of an earlier run is taken out.
 func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	const fixed = 600 // keys and hashes, roughly

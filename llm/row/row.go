@@ -1,5 +1,5 @@
-// Package row reads the bytes of a row and writes those of its result: the row's own members as they came, and behind
-// them what the stage adds.
+// Package row reads the bytes of a row and writes those of its result: the row's own members unchanged,
+// followed by those that the stage adds.
 //
 //	r, err := row.Parse(body)
 //	format, err := row.NewFormat("llm_response", row.Provenance{})
@@ -16,7 +16,7 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Row is one row as it came: a JSON object whose bytes are kept, so that the order of
+// Row is one row as received: a JSON object whose bytes are kept, so that the order of
 // its keys, the digits of its numbers and the spelling of its strings survive into the
 // result. Templates see it decoded; nothing else needs to. A Row is never changed and
 // safe for concurrent use. Its zero value is of no use: see [Parse].
@@ -32,7 +32,7 @@ type Row struct {
 // Escapes of lone surrogates such as "\ud800" are valid JSON and accepted: the row keeps
 // them, a template sees U+FFFD. Of members with equal keys a template sees the last.
 //
-// Any other body is an [*llm.Error] with [llm.ReasonInvalidRow], class [llm.Permanent], that says
+// Any other body is an [*llm.Error] with [llm.ReasonInvalidRow], class [llm.Permanent], that states
 // what is wrong at which byte and shows the start of the body in the fact body_preview.
 func Parse(body []byte) (*Row, error) {
 	r := &Row{body: body}
@@ -67,7 +67,7 @@ func (r *Row) VariablesHash() string {
 	return hash
 }
 
-// maxPooledBytes keeps the scratch space of one huge row from being held for ever.
+// maxPooledBytes keeps the scratch space of one huge row from being held forever.
 const maxPooledBytes = 1 << 20
 
 var canonicalizers = sync.Pool{New: func() any { return new(jsonbytes.Canonicalizer) }}

@@ -52,8 +52,8 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		`12`:                  "not a JSON object",
 		`hello`:               "'h' at byte 0, want a JSON object",
 		"\uFEFF{}":            "begins with a byte order mark: remove it",
-		`{"a":1} x`:           "data behind the object at byte 8",
-		`{}{}`:                "data behind the object at byte 2",
+		`{"a":1} x`:           "data after the object at byte 8",
+		`{}{}`:                "data after the object at byte 2",
 		`{`:                   "ends at byte 1, want a key in quotes",
 		`{"a"`:                "ends at byte 4, want a colon",
 		`{"a":`:               "ends at byte 5, want a value",
@@ -66,7 +66,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		`{'a':1}`:             `'\'' at byte 1, want a key in quotes`,
 		`{"a" 1}`:             "'1' at byte 5, want a colon",
 		`{"a":1 "b":2}`:       `'"' at byte 7, want a comma or }`,
-		`{"a":01}`:            "'1' at byte 6, want no digit behind a leading zero",
+		`{"a":01}`:            "'1' at byte 6, want no digit after a leading zero",
 		`{"a":-}`:             "'}' at byte 6, want a digit",
 		`{"a":1.}`:            "'}' at byte 7, want a digit",
 		`{"a":1e}`:            "'}' at byte 7, want a digit",
@@ -81,9 +81,9 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		`{"a":"\u12g4"}`:      `'\\' at byte 6, want \u and four hexadecimal digits`,
 		`{"a":"\u12`:          `'\\' at byte 6, want \u and four hexadecimal digits`,
 		"{\"a\":\"x\ny\"}":    `'\n' at byte 7, want it escaped, as all control characters`,
-		"{\"a\":\"\xff\"}":    "no UTF-8 at byte 6",
-		"{\"\xed\xa0\x80\":1": "no UTF-8 at byte 2",
-		"{} \xff":             "no UTF-8 at byte 3",
+		"{\"a\":\"\xff\"}":    "invalid UTF-8 at byte 6",
+		"{\"\xed\xa0\x80\":1": "invalid UTF-8 at byte 2",
+		"{} \xff":             "invalid UTF-8 at byte 3",
 		nested(jsonbytes.DepthMax + 1): fmt.Sprintf("nested deeper than %d at byte %d",
 			jsonbytes.DepthMax, jsonbytes.DepthMax+len(`{"a":`)-1),
 	} {
@@ -149,7 +149,7 @@ func decodeModel(body []byte) (map[string]any, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("data behind the object")
+		return nil, errors.New("data after the object")
 	}
 	return modelValue(m).(map[string]any), nil //nolint:forcetypeassert // a map in, a map out
 }
@@ -229,7 +229,7 @@ func checkMembers(t interface {
 	}
 }
 
-// drawJSON draws a JSON value in some spelling: with spaces, escapes and odd numbers.
+// drawJSON draws a JSON value in some spelling: with spaces, escapes and unusual numbers.
 func drawJSON(t *rapid.T, depth int) string {
 	space := func() string { return rapid.SampledFrom([]string{"", "", "", " ", "\n", " \t"}).Draw(t, "space") }
 	kinds := []string{"number", "string", "literal", "object", "list"}

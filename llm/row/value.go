@@ -75,7 +75,7 @@ func Decode(text []byte) (value any, repeated bool) {
 	return value, d.repeated
 }
 
-// jsonDecoder decodes valid JSON.
+// decoder decodes valid JSON.
 type decoder struct {
 	raw  []byte
 	text string // a copy of raw, whose memory the decoded strings share
@@ -88,7 +88,7 @@ func newDecoder(raw []byte) decoder { return decoder{raw: raw, text: string(raw)
 
 func (d *decoder) space() { d.pos = jsonbytes.SkipSpace(d.raw, d.pos) }
 
-// value decodes the value at pos and goes behind it.
+// value decodes the value at pos and moves past it.
 func (d *decoder) value() any {
 	switch d.text[d.pos] {
 	case '{':

@@ -25,7 +25,7 @@ type backtracking struct {
 	mu       sync.Mutex
 	limit    time.Duration // for one reply
 	used     bool          // the schema has such a pattern
-	compiled bool          // the schema is; what comes then is a pattern in a reply
+	compiled bool          // the schema is compiled: further patterns are in replies
 	deadline time.Time
 	exceeded *backtrackingPattern // the pattern that met the deadline; nil: none
 }
@@ -70,7 +70,7 @@ type backtrackingPattern struct {
 	shared *backtracking
 }
 
-// MatchString implements [jsonschema.Regexp]. What is not decided by the deadline is no match.
+// MatchString implements [jsonschema.Regexp]. A match not found by the deadline counts as none.
 func (p *backtrackingPattern) MatchString(s string) bool {
 	left := time.Until(p.shared.deadline)
 	if p.shared.exceeded == nil && left > 0 {

@@ -1,4 +1,4 @@
-// Package schema validates replies against a JSON Schema, and knows what of one each provider enforces itself.
+// Package schema validates replies against a JSON Schema, and knows how much of it each provider enforces itself.
 package schema
 
 import (
@@ -20,8 +20,8 @@ type Schema struct {
 	outside  map[Dialect]string // where it first leaves a provider's subset
 }
 
-// Parse compiles a JSON Schema (draft 2020-12 unless "$schema" says
-// otherwise). References reach no further than the schema itself: nothing is
+// Parse compiles a JSON Schema (draft 2020-12 unless "$schema" names
+// another). References reach no further than the schema itself: nothing is
 // read from files or the network. A pattern may be any of ECMA-262. Errors start
 // with name, which is where the source came from.
 func Parse(source []byte, name string) (*Schema, error) {
@@ -92,10 +92,10 @@ func (s *Schema) Note(d Dialect) string {
 		return ""
 	}
 	n := dialectNotes[d]
-	return n.how + ": " + excerpt.Of(oneLine(s.outside[d])) + ", " + n.subset + "; replies are validated here all the same"
+	return n.how + ": " + excerpt.Of(oneLine(s.outside[d])) + ", " + n.subset + "; replies are still validated here"
 }
 
-// dialectNotes describe what becomes of a schema outside of a dialect, and what it is outside of.
+// dialectNotes describe how a schema outside a dialect is sent, and what it is outside of.
 var dialectNotes = map[Dialect]struct{ how, subset string }{
 	OpenAIStrict:    {"sent without strict", "outside OpenAI's strict mode"},
 	AzureStrict:     {"sent without strict", "outside Azure OpenAI's strict mode"},

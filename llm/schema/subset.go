@@ -45,7 +45,7 @@ var schemaKeywords = map[string]Dialect{
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
 }
 
-// keywordTypes lists the types that a keyword applies to. JSON Schema allows it beside others, without a meaning; the
+// keywordTypes lists the types that a keyword applies to. JSON Schema allows it with others, where it means nothing; the
 // providers list what they accept by type.
 var keywordTypes = map[string][]string{
 	"minimum": {"number", "integer"}, "maximum": {"number", "integer"}, "multipleOf": {"number", "integer"},
@@ -64,7 +64,7 @@ var schemaFormats = map[string]Dialect{
 }
 
 // What OpenAI accepts of a schema in total, and what Azure does where it states
-// a limit of its own.
+// its own limit.
 const (
 	openAILevelsMax       = 10 // objects and lists within each other
 	azureLevelsMax        = 5
@@ -201,7 +201,7 @@ func (w *subsetWalk) object(node map[string]any, path string) {
 		w.fail(strictModes, path, "has no properties")
 	}
 	if node["required"] == nil {
-		w.fail(strictModes, path, "does not say what is required")
+		w.fail(strictModes, path, "does not list the required properties")
 	}
 	required := requiredBy(node)
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
@@ -211,7 +211,7 @@ func (w *subsetWalk) object(node map[string]any, path string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(required)) {
 		if properties[name] == nil {
-			w.fail(strictModes, path, "requires %q, which is none of its properties", name)
+			w.fail(strictModes, path, "requires %q, which is not one of its properties", name)
 		}
 	}
 }

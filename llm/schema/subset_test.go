@@ -53,7 +53,7 @@ func checkSubset(t *testing.T, source, want, complaint string) {
 	}
 }
 
-// Every keyword of every draft: beside it, who accepts it in one property, and that property.
+// Every keyword of every draft, with who accepts it in one property, and that property.
 var keywordRows = map[string][2]string{
 	"$schema":               {"rg", `{"type":"string","$schema":"https://json-schema.org/draft/2020-12/schema"}`},
 	"$id":                   {"rg", `{"type":"string","$id":"https://example.com/a"}`},
@@ -215,7 +215,7 @@ func TestSchemaLeavesSubsetsAt(t *testing.T) {
 		{`{"type":"object","properties":{"a":` + str + `},"required":["a"]}`, "rg", "the schema does not set additionalProperties to false"},
 		{`{"type":"object","properties":{"a":` + str + `},"required":["a"],"additionalProperties":true}`, "rg", "does not set additionalProperties to false"},
 		{`{"type":"object","properties":{"a":` + str + `},"required":["a"],"additionalProperties":` + str + `}`, "rg", "does not set additionalProperties to false"},
-		{`{"type":"object","properties":{"a":` + str + `},"additionalProperties":false}`, "arg", "the schema does not say what is required"},
+		{`{"type":"object","properties":{"a":` + str + `},"additionalProperties":false}`, "arg", "the schema does not list the required properties"},
 		{`{"type":"object","properties":{"a":` + str + `},"required":[],"additionalProperties":false}`, "arg", `the schema does not require "a"`},
 		{`{"type":"object","properties":{"a":` + str + `},"required":["a","b"],"additionalProperties":false}`, "arg", `the schema requires "b"`},
 		{`{"type":"object","properties":{},"required":[],"additionalProperties":false}`, "ozarg", ""},

@@ -30,11 +30,11 @@ func TestEveryCommandRefusesBadKeys(t *testing.T) {
 		{"setup"},
 	}
 	for _, tt := range []struct{ key, problem string }{
-		{"\uFEFF" + hidden + "\n", "holds a byte order mark (BOM); save it as plain text without one"},
-		{hidden + "\n" + hidden, "holds a line break; give the key alone, on one line"},
-		{hidden + " ", "holds white space or control characters; remove them"},
-		{"Bearer " + hidden, "holds white space or control characters; remove them"},
-		{"sk–" + hidden, "holds characters that are not ASCII; copy the key again"},
+		{"\uFEFF" + hidden + "\n", "contains a byte order mark (BOM); save it as plain text without one"},
+		{hidden + "\n" + hidden, "contains a line break; give the key alone, on one line"},
+		{hidden + " ", "contains white space or control characters; remove them"},
+		{"Bearer " + hidden, "contains white space or control characters; remove them"},
+		{"sk–" + hidden, "contains characters that are not ASCII; copy the key again"},
 		{`"` + hidden + "\"\n", "is in quotes; remove them"},
 	} {
 		key, problem := tt.key, tt.problem
