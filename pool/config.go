@@ -1,10 +1,10 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -116,60 +116,34 @@ type Law interface {
 	Stats() aimd.Stats
 }
 
-// complete returns c with its defaults filled in, or all that is wrong with it.
-func (c Config) complete() (Config, error) {
-	if err := c.validate(); err != nil {
-		return Config{}, err
-	}
-	if err := c.completeServers(); err != nil {
-		return Config{}, err
-	}
-	if c.QueueLimit == 0 {
-		c.QueueLimit = 1024
-	}
-	if c.ProbeInterval == 0 {
-		c.ProbeInterval = time.Minute
-	}
-	if c.Rand == nil {
-		c.Rand = rand.Float64
-	}
-	c.completeCallbacks()
-	return c, nil
-}
-
 // validate returns all problems of c in one error.
 func (c *Config) validate() error {
 	var problems []error
-	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf("pool: "+format, args...)) }
-	if c.Size < 1 {
-		problem("Size is %d, must be at least 1", c.Size)
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			problems = append(problems, fmt.Errorf("pool: "+format, args...))
+		}
 	}
+	check(c.Size >= 1, "Size is %d, must be at least 1", c.Size)
 	for _, err := range c.Retry.Problems() {
-		problem("Retry.%w", err)
+		check(false, "Retry.%w", err)
 	}
-	if c.RowTimeout < 0 {
-		problem("RowTimeout is %v, must be at least 0", c.RowTimeout)
-	}
-	if c.QueueLimit < 0 {
-		problem("QueueLimit is %d, must be at least 1, or 0 for the default", c.QueueLimit)
-	}
-	if c.FallbackAfter < 0 {
-		problem("FallbackAfter is %v, must be at least 0", c.FallbackAfter)
-	}
-	if c.OutageHold < 0 {
-		problem("OutageHold is %v, must be at least 0", c.OutageHold)
-	}
-	if c.OnFatal > FailJob {
-		problem("OnFatal is %d, must be HoldAll or FailJob", c.OnFatal)
-	}
-	if c.ProbeInterval < 0 {
-		problem("ProbeInterval is %v, must be above 0, or 0 for the default", c.ProbeInterval)
-	}
+	check(c.RowTimeout >= 0, "RowTimeout is %v, must be at least 0", c.RowTimeout)
+	check(c.QueueLimit >= 0, "QueueLimit is %d, must be at least 1, or 0 for the default", c.QueueLimit)
+	check(c.FallbackAfter >= 0, "FallbackAfter is %v, must be at least 0", c.FallbackAfter)
+	check(c.OutageHold >= 0, "OutageHold is %v, must be at least 0", c.OutageHold)
+	check(c.OnFatal <= FailJob, "OnFatal is %d, must be HoldAll or FailJob", c.OnFatal)
+	check(c.ProbeInterval >= 0, "ProbeInterval is %v, must be above 0, or 0 for the default", c.ProbeInterval)
 	return errors.Join(problems...)
 }
 
-// completeCallbacks fills in callbacks that do nothing.
-func (c *Config) completeCallbacks() {
+// complete fills in the defaults, and callbacks that do nothing.
+func (c *Config) complete() {
+	c.QueueLimit = cmp.Or(c.QueueLimit, 1024)
+	c.ProbeInterval = cmp.Or(c.ProbeInterval, time.Minute)
+	if c.Rand == nil {
+		c.Rand = rand.Float64
+	}
 	if c.OnPause == nil {
 		c.OnPause = func(Pause) {}
 	}
@@ -185,24 +159,4 @@ func (c *Config) completeCallbacks() {
 	if c.OnRoom == nil {
 		c.OnRoom = func() {}
 	}
-}
-
-// completeServers sets the default law of each server that has none.
-func (c *Config) completeServers() error {
-	c.Fallbacks = slices.Clone(c.Fallbacks)
-	laws := []*Law{&c.Law}
-	for i := range c.Fallbacks {
-		laws = append(laws, &c.Fallbacks[i].Law)
-	}
-	for _, law := range laws {
-		if *law != nil {
-			continue
-		}
-		classic, err := aimd.NewClassic(aimd.Default())
-		if err != nil {
-			return err
-		}
-		*law = classic
-	}
-	return nil
 }

@@ -88,11 +88,6 @@ type suspicion struct {
 	until  time.Time // its next attempt goes then even if no other job has succeeded
 }
 
-// doubtful reports whether the verdict on t is in doubt.
-func (s *scheduler) doubtful(t *task) bool {
-	return t.verdict.inDoubt() || s.maybeSettings(t)
-}
-
 // doubt acts on a verdict on t that is in doubt.
 func (s *scheduler) doubt(t *task) {
 	v := &s.servers[t.att.Server]
@@ -114,23 +109,17 @@ func (s *scheduler) doubt(t *task) {
 	}
 	s.suspect(t)
 	if settings {
-		h.countAlike(t)
-	}
-	if !settings && t.verdict.inDoubt() && s.isOut(v, t) {
+		h.alike, h.alikeErr = t.verdict.Alike, t.verdict.Err
+		if !t.doubt.alike {
+			t.doubt.alike = true
+			h.alikeJobs++
+		}
+	} else if s.isOut(v, t) {
 		s.putBack(t)
 		s.openBreaker(t.att.Server, t.verdict.Err)
 		return
 	}
 	s.retryInDoubt(t)
-}
-
-// countAlike records that t met an error that wrong settings may have caused.
-func (h *health) countAlike(t *task) {
-	h.alike, h.alikeErr = t.verdict.Alike, t.verdict.Err
-	if !t.doubt.alike {
-		t.doubt.alike = true
-		h.alikeJobs++
-	}
 }
 
 // retryInDoubt makes t, whose last failure is in doubt, wait for its next attempt, or for the verdict if it has none
@@ -171,7 +160,7 @@ func (s *scheduler) suspect(t *task) {
 		t.doubt.failed, t.doubt.at, t.doubt.begin, t.doubt.firstSeq = true, t.server, t.seen, t.seq
 		h.doubted = append(h.doubted, t)
 		t.doubt.first = t.failures == 0 && !t.suspect && !h.outlived(t)
-		s.mark(t)
+		s.mark(t, true)
 	}
 	alone := s.cfg.Size == 1 || s.alone(h) // else others could have succeeded meanwhile
 	others := h.successes > t.doubt.seen   // and did
@@ -232,7 +221,7 @@ func (s *scheduler) unpark(t *task) {
 // isOut reports whether the failures since the last success, of which that of t is the latest, make an outage.
 func (s *scheduler) isOut(v *server, t *task) bool {
 	h := &v.health
-	if row, through := s.inARow(v); row >= h.outageJobs(through) {
+	if s.inARow(v) {
 		if h.grace > 2*quickFailure || len(v.inFlight) == 0 {
 			return true
 		}
@@ -257,16 +246,17 @@ func (s *scheduler) judge() {
 			continue
 		}
 		h.judgeAt = time.Time{}
-		if row, through := s.inARow(v); !v.out() && row >= h.outageJobs(through) {
+		if !v.out() && s.inARow(v) {
 			s.openBreaker(i, h.err)
 		}
 	}
 }
 
-// inARow returns how many different jobs, apart from those with confirmed failures, have failed at a server since the
-// last call that got through went, and how many calls got through that went since the first failure.
-func (s *scheduler) inARow(v *server) (row, through int) {
+// inARow reports whether so many different jobs, apart from those with confirmed failures, have failed at a server since
+// the last call that got through went that it is an outage.
+func (s *scheduler) inARow(v *server) bool {
 	h := &v.health
+	row, through := 0, 0 // through: calls that got through and went since the first failure
 	var last uint64
 	for _, t := range v.inFlight {
 		if s.tick.Sub(t.att.Dispatched) < h.grace {
@@ -282,7 +272,7 @@ func (s *scheduler) inARow(v *server) (row, through int) {
 			row++
 		}
 	}
-	return row, through
+	return row >= h.outageJobs(through)
 }
 
 // outageJobs returns how many different jobs in a row must fail to make an outage, where through is how many calls got
@@ -342,24 +332,16 @@ func (s *scheduler) succeeded(t *task) {
 
 // confirm counts the failures in doubt against the jobs that match.
 func (s *scheduler) confirm(h *health, match func(*task) bool) {
-	var confirmed []*task
-	h.doubted = slices.DeleteFunc(h.doubted, func(t *task) bool {
-		if !match(t) {
-			return false
-		}
-		confirmed = append(confirmed, t)
-		return true
-	})
-	for _, t := range confirmed {
+	for _, t := range extract(&h.doubted, match) {
 		d := s.clear(t)
 		t.failures += d.strikes
 		if t.failures == 0 {
-			s.unmark(t)
+			s.mark(t, false)
 		}
 		if !d.parked {
 			continue
 		}
-		s.delayed.remove(func(x *task) bool { return x == t })
+		s.delayed.take(t)
 		if d.final || t.failures >= s.attempts(h) {
 			s.vacate(t)
 			s.lose(t)
@@ -380,9 +362,9 @@ func (s *scheduler) acquit(v *server) (lost int) {
 		d := s.clear(t)
 		lost += d.lost
 		if t.failures == 0 {
-			s.unmark(t)
+			s.mark(t, false)
 		}
-		if len(s.delayed.remove(func(x *task) bool { return x == t })) > 0 {
+		if s.delayed.take(t) {
 			s.servers[t.server].ready.push(t)
 		}
 	}
@@ -396,7 +378,7 @@ func (s *scheduler) forget(t *task) {
 		h.doubted = slices.DeleteFunc(h.doubted, func(d *task) bool { return d == t })
 		s.clear(t)
 	}
-	s.unmark(t)
+	s.mark(t, false)
 }
 
 // clear drops the suspicion of t, and returns what it was.
@@ -421,18 +403,12 @@ func (s *scheduler) lose(t *task) {
 	s.moveOn(t)
 }
 
-// mark counts a job as one that has failed.
-func (s *scheduler) mark(t *task) {
-	if !t.marked {
-		t.marked = true
+// mark records whether a job counts as one that has failed.
+func (s *scheduler) mark(t *task, failed bool) {
+	if t.marked && !failed {
+		s.marked--
+	} else if failed && !t.marked {
 		s.marked++
 	}
-}
-
-// unmark uncounts it.
-func (s *scheduler) unmark(t *task) {
-	if t.marked {
-		t.marked = false
-		s.marked--
-	}
+	t.marked = failed
 }

@@ -15,12 +15,7 @@ type inbox struct {
 
 	mu sync.Mutex // guards all below; never held over a channel operation that blocks
 
-	// To take: what has come in since the scheduler last emptied the inbox.
-	jobs      fifo             // submitted
-	ended     fifo             // their calls have ended
-	closed    bool             // no more jobs will come; never false again
-	withdrawn bool             // a single attempt was withdrawn
-	recall    func(*task) bool // jobs to hand back; nil: none
+	intake
 
 	// Room: waiting is the sum of lanes, and busy counts those above 0. Single attempts are in none.
 	waiting int         // jobs that wait, retries included
@@ -29,6 +24,15 @@ type inbox struct {
 
 	vacated chan struct{} // closed, and replaced, when a job waits no longer
 	blocked bool          // a submit waits for that
+}
+
+// intake is what has come in since the scheduler last emptied the inbox.
+type intake struct {
+	jobs      fifo             // submitted
+	ended     fifo             // their calls have ended
+	closed    bool             // no more jobs will come; never false again
+	withdrawn bool             // a single attempt was withdrawn
+	recall    func(*task) bool // jobs to hand back; nil: none
 }
 
 func newInbox(limit int) *inbox {
@@ -150,14 +154,6 @@ func (b *inbox) recallJobs(stale func(*task) bool) {
 	b.signal()
 }
 
-// recalled returns which jobs to hand back since its last call; nil: none.
-func (b *inbox) recalled() (stale func(*task) bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	stale, b.recall = b.recall, nil
-	return stale
-}
-
 func (b *inbox) signal() {
 	select {
 	case b.wake <- struct{}{}:
@@ -165,14 +161,13 @@ func (b *inbox) signal() {
 	}
 }
 
-// take empties the inbox. When closed is true, no job will come after these; withdrawn reports whether a single attempt
-// was.
-func (b *inbox) take() (jobs, ended fifo, closed, withdrawn bool) {
+// take empties the inbox.
+func (b *inbox) take() intake {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	jobs, ended, closed, withdrawn = b.jobs, b.ended, b.closed, b.withdrawn
-	b.jobs, b.ended, b.withdrawn = fifo{}, fifo{}, false
-	return jobs, ended, closed, withdrawn
+	in := b.intake
+	b.intake = intake{closed: in.closed}
+	return in
 }
 
 // occupy counts a job that waits again; it never blocks, so there may be more than the limit.

@@ -76,16 +76,9 @@ func (s *scheduler) refuse(t *task) {
 	s.finish(t, err, class, s.tick)
 }
 
-// refuseSingles ends the waiting single attempts because the pool pauses.
-func (s *scheduler) refuseSingles() {
-	for _, t := range s.fresh.removeSingles(func(*task) bool { return true }) {
-		s.refuse(t)
-	}
-}
-
-// abandon drops the single attempts whose callers have given up: while no attempt can go they would pile up.
-func (s *scheduler) abandon() {
-	for _, t := range s.fresh.removeSingles((*task).withdrawn) {
+// dropSingles ends the waiting single attempts that match.
+func (s *scheduler) dropSingles(match func(*task) bool) {
+	for _, t := range s.fresh.singles.remove(match) {
 		s.finish(t, ErrHandedBack, Cancelled, s.tick)
 	}
 }

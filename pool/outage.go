@@ -51,14 +51,9 @@ func (s *scheduler) closeBreaker(at int, success bool) {
 		}
 	}
 	s.servers[at].breaker = breaker{}
-	s.restart(at)
+	s.servers[at].law.Restart(s.tick)
 	s.delayAgain()
 	s.showPause()
-}
-
-// restart resets the law of a server: what it has learned is void.
-func (s *scheduler) restart(at int) {
-	s.servers[at].law.Restart(s.tick)
 }
 
 // settleOutage acts on the verdict on t while the server that it called is out. The breaker closes with the first
@@ -85,40 +80,6 @@ func (s *scheduler) settleOutage(t *task) {
 	case probe || v.Class == OK && t.att.Dispatched.After(b.Since):
 		s.closeBreaker(t.att.Server, v.Class == OK)
 	}
-}
-
-// outageProbe returns the job that probes a server in an outage now, and the server. If there is none, next is the
-// instant at which there will be one, zero if that depends on an event or on time alone, see due.
-func (s *scheduler) outageProbe() (t *task, at int, next time.Time) {
-	for at := range s.servers {
-		v := &s.servers[at]
-		if !v.out() || !v.breaker.mayProbe(s.tick) {
-			continue
-		}
-		t := s.outageProber(at)
-		if t == nil {
-			continue
-		}
-		when := v.next(s.tick, t, at)
-		if !when.After(s.tick) {
-			return t, at, time.Time{}
-		}
-		next = sooner(next, when)
-	}
-	return nil, 0, next
-}
-
-// outageProber returns the job that probes a server next: one that waits there, or that may go past those before it.
-func (s *scheduler) outageProber(at int) *task {
-	for i := at; i >= 0; i-- {
-		if i < at && !s.passed(i) {
-			break
-		}
-		if t := s.prober(&s.servers[at].breaker, i); t != nil {
-			return t
-		}
-	}
-	return nil
 }
 
 // stuckSince returns since when outages leave a job that waits at a server nowhere to go; zero: it has somewhere.

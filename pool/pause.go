@@ -159,13 +159,12 @@ func (s *scheduler) settleProbe(t *task) {
 
 // resume closes the pool's own breaker.
 func (s *scheduler) resume() {
-	switch s.pause.Kind {
-	case WrongSettings:
-		s.restart(s.pause.Server)
-	case Shortage:
-		s.restart(s.pause.Server)
+	kind := s.pause.Kind
+	if kind == WrongSettings || kind == Shortage {
+		s.servers[s.pause.Server].law.Restart(s.tick)
+	}
+	if kind == Shortage {
 		s.endShortage()
-	case NotPaused, FatalError, Outage:
 	}
 	s.pause = breaker{}
 	s.showPause()
@@ -197,30 +196,51 @@ func (s *scheduler) showPause() {
 	if now.Kind == NotPaused {
 		s.heldFor += s.tick.Sub(s.heldSince)
 	} else {
-		s.refuseSingles()
+		for s.fresh.singles.head != nil {
+			s.refuse(s.fresh.singles.pop())
+		}
 		s.cfg.OnPause(now)
 	}
 	s.delayAgain()
 }
 
-// firstProbe is first for a pool whose own breaker is open.
-func (s *scheduler) firstProbe() (t *task, at int, next time.Time) {
-	if !s.pause.mayProbe(s.tick) {
-		return nil, 0, time.Time{}
-	}
+// probe returns the job that probes a server now, and the server. If there is none, next is the instant at which there
+// will be one, zero if that depends on an event or on time alone, see due.
+func (s *scheduler) probe() (t *task, at int, next time.Time) {
 	for at := range s.servers {
-		// The first server takes precedence, as its errors pause the pool: an answer of a fallback proves little and
-		// only beats waiting without end.
-		t = s.prober(&s.pause, at)
+		t := s.probeOf(at)
 		if t == nil {
 			continue
 		}
-		if next = s.servers[at].next(s.tick, t, at); next.After(s.tick) {
-			return nil, 0, next
+		when := s.servers[at].next(s.tick, t, at)
+		if !when.After(s.tick) {
+			return t, at, time.Time{}
 		}
-		return t, at, time.Time{}
+		next = sooner(next, when)
+		if s.paused() {
+			// The first server takes precedence, as its errors pause the pool: an answer of a fallback proves little
+			// and only beats waiting without end.
+			break
+		}
 	}
-	return nil, 0, time.Time{}
+	return nil, 0, next
+}
+
+// probeOf returns the job that may probe a server at this instant, or nil: one that waits there, or in an outage one
+// that may go past the servers before it.
+func (s *scheduler) probeOf(at int) *task {
+	b := &s.servers[at].breaker
+	if s.paused() {
+		b = &s.pause
+	}
+	if !b.isOpen() || !b.mayProbe(s.tick) {
+		return nil
+	}
+	t := s.prober(b, at)
+	for i := at - 1; t == nil && b != &s.pause && i >= 0 && s.passed(i); i-- {
+		t = s.prober(b, i)
+	}
+	return t
 }
 
 // prober returns the job that probes next for a breaker, of those that wait at a server, or nil: the oldest, and where

@@ -66,11 +66,15 @@ type Pool[In, Out any] struct {
 
 // New returns a pool that calls call for each job, or all that is wrong with cfg in one error.
 func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
-	cfg, err := cfg.complete()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	servers, err := newServers(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &Pool[In, Out]{call: call, sched: newScheduler(cfg)}, nil
+	cfg.complete()
+	return &Pool[In, Out]{call: call, sched: newScheduler(cfg, servers)}, nil
 }
 
 // Run executes jobs until Drain has been called and the calls in flight have ended: then it returns nil. When ctx is

@@ -27,19 +27,15 @@ func DefaultRetry() RetryConfig {
 
 // Problems returns all that is wrong with c. Each error begins with the name of the field.
 func (c RetryConfig) Problems() (problems []error) {
-	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if c.MaxAttempts < 1 {
-		problem("MaxAttempts is %d, must be at least 1", c.MaxAttempts)
+	check := func(ok bool, name string, value any, must string) {
+		if !ok {
+			problems = append(problems, fmt.Errorf("%s is %v, must be %s", name, value, must))
+		}
 	}
-	if c.BaseDelay < 0 {
-		problem("BaseDelay is %v, must be at least 0", c.BaseDelay)
-	}
-	if !(c.BackoffFactor >= 1) || math.IsInf(c.BackoffFactor, 0) { // written so that NaN is refused too
-		problem("BackoffFactor is %v, must be at least 1 and finite", c.BackoffFactor)
-	}
-	if c.MaxDelay < 0 {
-		problem("MaxDelay is %v, must be at least 0", c.MaxDelay)
-	}
+	check(c.MaxAttempts >= 1, "MaxAttempts", c.MaxAttempts, "at least 1")
+	check(c.BaseDelay >= 0, "BaseDelay", c.BaseDelay, "at least 0")
+	check(c.BackoffFactor >= 1 && !math.IsInf(c.BackoffFactor, 0), "BackoffFactor", c.BackoffFactor, "at least 1 and finite") // false for NaN
+	check(c.MaxDelay >= 0, "MaxDelay", c.MaxDelay, "at least 0")
 	return problems
 }
 

@@ -65,13 +65,13 @@ type scheduler struct {
 	}
 }
 
-func newScheduler(cfg Config) *scheduler {
+func newScheduler(cfg Config, servers []server) *scheduler {
 	s := &scheduler{
 		cfg:     cfg,
 		inbox:   newInbox(cfg.QueueLimit),
 		work:    make(chan *task),
-		servers: newServers(cfg),
-		fresh:   line{lanes: make(map[int]*lane)},
+		servers: servers,
+		fresh:   line{lanes: make(map[int]*fifo)},
 		delayed: taskHeap{less: wakesEarlier},
 		counts:  Stats{PoolSize: cfg.Size},
 	}
@@ -91,11 +91,10 @@ func (s *scheduler) run(ctx context.Context) error {
 			s.inbox.stop()
 		}
 		s.takeUp()
-		if stale := s.inbox.recalled(); stale != nil {
-			s.handBack(stale)
-		}
 		if s.stopping {
-			s.handBackAll()
+			all := func(*task) bool { return true }
+			s.handBack(all)
+			s.dropSingles(all)
 		}
 		s.release()
 		s.judge()
@@ -126,18 +125,18 @@ func (s *scheduler) run(ctx context.Context) error {
 // takeUp empties the inbox. It reads the clock, once a turn: all that follows from what it found there happens at one
 // instant.
 func (s *scheduler) takeUp() {
-	jobs, ended, closed, withdrawn := s.inbox.take()
-	s.stopping = closed
+	in := s.inbox.take()
+	s.stopping = in.closed
 	now := time.Now()
 	if s.throttled {
 		s.counts.ThrottleTime += now.Sub(s.tick)
 	}
 	s.tick = now
-	for ended.head != nil {
-		s.settle(ended.pop())
+	for in.ended.head != nil {
+		s.settle(in.ended.pop())
 	}
-	for jobs.head != nil {
-		t := jobs.pop()
+	for in.jobs.head != nil {
+		t := in.jobs.pop()
 		t.att.Queued = now
 		t.arrived = sooner(t.arrived, now)
 		if t.once && s.held() {
@@ -146,8 +145,11 @@ func (s *scheduler) takeUp() {
 		}
 		s.fresh.push(t)
 	}
-	if withdrawn {
-		s.abandon()
+	if in.withdrawn { // while no attempt can go they would pile up
+		s.dropSingles((*task).withdrawn)
+	}
+	if in.recall != nil {
+		s.handBack(in.recall)
 	}
 }
 
@@ -177,15 +179,15 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 		s.vacate(t)
 	}
 	t.att.Number++
-	t.att.Probe = s.paused() || v.out()
+	b := &v.breaker
+	if s.paused() {
+		b = &s.pause
+	}
+	t.att.Probe = b.isOpen()
 	if t.att.Probe {
 		s.probes++
 		t.probed = s.probes
-	}
-	if s.paused() {
-		s.pause.probeSent(s.tick, t, s.cfg.ProbeInterval)
-	} else if v.out() {
-		v.breaker.probeSent(s.tick, t, s.cfg.ProbeInterval)
+		b.probeSent(s.tick, t, s.cfg.ProbeInterval)
 	}
 	t.att.Server, t.att.Failures = at, t.failures
 	t.att.DispatchDelay = v.law.Stats().CurrentDelay
@@ -270,7 +272,7 @@ func (s *scheduler) failed(t *task) {
 	switch {
 	case t.verdict.Origin == OfHost:
 		s.limitCalls(t)
-	case s.doubtful(t):
+	case t.verdict.inDoubt() || s.maybeSettings(t):
 		s.doubt(t)
 	case t.verdict.Class == Permanent:
 		s.lose(t)
@@ -284,7 +286,7 @@ func (s *scheduler) transient(t *task) {
 	if t.server != t.att.Server { // sent there for lack of capacity; now it belongs there
 		s.moveTo(t, t.att.Server)
 	}
-	s.mark(t)
+	s.mark(t, true)
 	t.failures++
 	if t.failures < s.cfg.Retry.MaxAttempts {
 		s.again(t, max(s.cfg.Retry.Wait(t.failures, s.cfg.Rand()), t.verdict.Hint.RetryAfter))

@@ -1,6 +1,10 @@
 package pool
 
-import "time"
+import (
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+)
 
 // server is one of the servers that attempts go to, with the jobs that wait for it. Each has a law of its own: what one
 // rejects is no evidence about the others.
@@ -27,14 +31,18 @@ type server struct {
 	checked time.Time // when endHolds last looked through its jobs
 }
 
-func newServers(cfg Config) []server {
-	servers := make([]server, 0, 1+len(cfg.Fallbacks))
+func newServers(cfg Config) (servers []server, err error) {
 	for _, c := range append([]Server{{Law: cfg.Law, Gates: cfg.Gates}}, cfg.Fallbacks...) {
+		if c.Law == nil {
+			if c.Law, err = aimd.NewClassic(aimd.Default()); err != nil {
+				return nil, err
+			}
+		}
 		servers = append(servers, server{
 			law: c.Law, gates: c.Gates, ready: taskHeap{less: older}, health: health{share: share{long: shareAtFirst}},
 		})
 	}
-	return servers
+	return servers, nil
 }
 
 // next returns the instant at which an attempt at t may go to the server, the index of which is i.
@@ -113,12 +121,9 @@ func (v *server) ended(now time.Time, t *task) {
 //
 // At each server the oldest waiting task goes first, and among those the oldest that has a server to go to.
 func (s *scheduler) first() (t *task, at int, next time.Time) {
-	if s.paused() {
-		return s.firstProbe()
-	}
-	t, at, next = s.outageProbe()
-	if t != nil {
-		return t, at, time.Time{}
+	t, at, next = s.probe()
+	if t != nil || s.paused() {
+		return t, at, next
 	}
 	for i := range s.servers {
 		s.servers[i].held = false

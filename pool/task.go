@@ -82,15 +82,29 @@ func (q *fifo) pop() *task {
 	return t
 }
 
-// taskHeap is a heap of tasks whose first is the least by less.
+// remove takes out the tasks that match and returns them.
+func (q *fifo) remove(match func(*task) bool) (removed []*task) {
+	all := *q
+	*q = fifo{}
+	for all.head != nil {
+		if t := all.pop(); match(t) {
+			removed = append(removed, t)
+		} else {
+			q.push(t)
+		}
+	}
+	return removed
+}
+
+// taskHeap is a heap of tasks whose first is the least by less. Its exported methods are for container/heap.
 type taskHeap struct {
 	tasks []*task
 	less  func(a, b *task) bool
 }
 
-func (h *taskHeap) push(t *task) { heap.Push((*byHeap)(h), t) }
+func (h *taskHeap) push(t *task) { heap.Push(h, t) }
 
-func (h *taskHeap) pop() *task { return heap.Pop((*byHeap)(h)).(*task) }
+func (h *taskHeap) pop() *task { return heap.Pop(h).(*task) }
 
 // first returns the least task, or nil.
 func (h *taskHeap) first() *task {
@@ -101,26 +115,31 @@ func (h *taskHeap) first() *task {
 }
 
 // remove takes out the tasks that match and returns them.
-func (h *taskHeap) remove(match func(*task) bool) (removed []*task) {
-	kept := h.tasks[:0]
-	for _, t := range h.tasks {
-		if match(t) {
-			removed = append(removed, t)
-		} else {
-			kept = append(kept, t)
-		}
-	}
-	clear(h.tasks[len(kept):]) // for the garbage collector
-	h.tasks = kept
-	heap.Init((*byHeap)(h))
+func (h *taskHeap) remove(match func(*task) bool) []*task {
+	removed := extract(&h.tasks, match)
+	heap.Init(h)
 	return removed
 }
 
-// take takes t out.
-func (h *taskHeap) take(t *task) {
-	if i := slices.Index(h.tasks, t); i >= 0 {
-		heap.Remove((*byHeap)(h), i)
+// extract deletes the tasks that match from a list and returns them.
+func extract(list *[]*task, match func(*task) bool) (removed []*task) {
+	*list = slices.DeleteFunc(*list, func(t *task) bool {
+		if match(t) {
+			removed = append(removed, t)
+			return true
+		}
+		return false
+	})
+	return removed
+}
+
+// take takes t out, and reports whether it was there.
+func (h *taskHeap) take(t *task) bool {
+	i := slices.Index(h.tasks, t)
+	if i >= 0 {
+		heap.Remove(h, i)
 	}
+	return i >= 0
 }
 
 // oldest returns the least task that matches, or nil.
@@ -137,14 +156,11 @@ func older(a, b *task) bool { return a.index < b.index }
 
 func wakesEarlier(a, b *task) bool { return a.wake.Before(b.wake) }
 
-// byHeap is the side of a taskHeap that container/heap sees.
-type byHeap taskHeap
-
-func (h *byHeap) Len() int           { return len(h.tasks) }
-func (h *byHeap) Less(i, j int) bool { return h.less(h.tasks[i], h.tasks[j]) }
-func (h *byHeap) Swap(i, j int)      { h.tasks[i], h.tasks[j] = h.tasks[j], h.tasks[i] }
-func (h *byHeap) Push(t any)         { h.tasks = append(h.tasks, t.(*task)) }
-func (h *byHeap) Pop() any {
+func (h *taskHeap) Len() int           { return len(h.tasks) }
+func (h *taskHeap) Less(i, j int) bool { return h.less(h.tasks[i], h.tasks[j]) }
+func (h *taskHeap) Swap(i, j int)      { h.tasks[i], h.tasks[j] = h.tasks[j], h.tasks[i] }
+func (h *taskHeap) Push(t any)         { h.tasks = append(h.tasks, t.(*task)) }
+func (h *taskHeap) Pop() any {
 	last := len(h.tasks) - 1
 	t := h.tasks[last]
 	h.tasks[last] = nil // for the garbage collector

@@ -113,18 +113,9 @@ func (s *scheduler) due() (at time.Time) {
 	return at
 }
 
-// handBackAll returns all waiting jobs unfinished.
-func (s *scheduler) handBackAll() {
-	all := func(*task) bool { return true }
-	jobs := append(s.takeOut(all), s.fresh.removeSingles(all)...)
-	for _, t := range jobs {
-		s.finish(t, ErrHandedBack, Cancelled, s.tick)
-	}
-}
-
-// handBack returns the waiting jobs that are stale unfinished.
-func (s *scheduler) handBack(stale func(*task) bool) {
-	for _, t := range s.takeOut(stale) {
+// handBack returns the waiting jobs that match unfinished.
+func (s *scheduler) handBack(match func(*task) bool) {
+	for _, t := range s.takeOut(match) {
 		s.vacate(t)
 		s.finish(t, ErrHandedBack, Cancelled, s.tick)
 	}
