@@ -216,7 +216,7 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.replies++
 	l.callSec.add(l.now - t.mark.at)
 	l.loss -= l.loss / lossCalls
-	l.noise.accepted(l, t.mark)
+	l.noise.learn(l, t.mark, 0)
 	if l.phase == Drain && t.mark.epoch == l.epoch {
 		l.proceed()
 	}
@@ -276,14 +276,6 @@ func (l *Adaptive) Stats() Stats { return l.stats }
 
 // Phase returns the present phase.
 func (l *Adaptive) Phase() Phase { return l.phase }
-
-// PausedUntil returns when a pause that the server asked for will end, or the zero time while there is none.
-func (l *Adaptive) PausedUntil() time.Time {
-	if l.pause.until <= l.now {
-		return time.Time{}
-	}
-	return l.begin.Add(seconds(l.pause.until))
-}
 
 // giveWay measures the server by the refusal of m, halves the rate (or whatever Multiplier says) and waits for an
 // attempt to be accepted. As in TCP this happens once in an epoch: what was sent before the law knew teaches no more
@@ -388,8 +380,9 @@ func (l *Adaptive) arrive(now time.Time) {
 func (l *Adaptive) note() {
 	l.stats.CurrentDelay = seconds(l.delay(l.now))
 	l.stats.PeakDelay = max(l.stats.PeakDelay, l.stats.CurrentDelay)
-	if l.stats.PausedUntil, l.stats.PauseReason = l.PausedUntil(), ""; !l.stats.PausedUntil.IsZero() {
-		l.stats.PauseReason = l.pause.why
+	l.stats.PausedUntil, l.stats.PauseReason = time.Time{}, ""
+	if l.pause.until > l.now {
+		l.stats.PausedUntil, l.stats.PauseReason = l.begin.Add(seconds(l.pause.until)), l.pause.why
 	}
 }
 

@@ -100,9 +100,6 @@ func (n *noise) conclude(l *Adaptive) {
 	}
 }
 
-// accepted learns from an accepted attempt.
-func (n *noise) accepted(l *Adaptive, m mark) { n.learn(l, m, 0) }
-
 // explain reports whether the refusal of m is nothing but noise. In drain none is: what was refused there must not
 // pass for accepted, or an outage would never be noticed.
 func (n *noise) explain(l *Adaptive, m mark) bool {

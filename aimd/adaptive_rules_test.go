@@ -153,7 +153,7 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 				now = now.Add(60 * ms)
 				law.Rejected(now, ticket, tc.hint)
 			}
-			until := law.PausedUntil()
+			until := law.Stats().PausedUntil
 			got := law.Stats()
 			if !got.PausedUntil.Equal(until) || (got.PauseReason == "") != until.IsZero() {
 				t.Errorf("the statistics report %q until %v, want a pause until %v", got.PauseReason, got.PausedUntil, until)
@@ -174,7 +174,7 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 			if next := law.Next(now.Add(ms), 0); next.Before(until) && next.Before(now.Add(farSec*time.Second)) {
 				t.Errorf("the next may go %v before the pause is over", until.Sub(next))
 			}
-			if law.Next(until, 0); !law.PausedUntil().IsZero() || law.Stats().PauseReason != "" {
+			if law.Next(until, 0); !law.Stats().PausedUntil.IsZero() || law.Stats().PauseReason != "" {
 				t.Error("still paused when the pause is over")
 			}
 		})
@@ -185,7 +185,7 @@ func TestPausesAreJittered(t *testing.T) {
 	w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 1, Rand: func() float64 { return 0.5 }}, nil)
 	ticket := w.law.Sent(at(0), 1)
 	w.law.Rejected(at(0), ticket, Hint{Remaining0: true, Reset: 100 * time.Second})
-	if got, want := w.law.PausedUntil(), at(101*time.Second); !got.Equal(want) {
+	if got, want := w.law.Stats().PausedUntil, at(101*time.Second); !got.Equal(want) {
 		t.Errorf("paused for %v, want %v: half of 2%% longer", got.Sub(at(0)), want.Sub(at(0)))
 	}
 }

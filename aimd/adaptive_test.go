@@ -182,7 +182,7 @@ func TestAdaptiveWaitsInverselyToTheRecoveryStep(t *testing.T) {
 	}
 }
 
-func TestAdaptiveCountsLikeThrottle(t *testing.T) {
+func TestAdaptiveCountsLikeClassic(t *testing.T) {
 	w := newWorld(t, bucket(20, 5))
 	w.run(20 * time.Second)
 	got := w.law.Stats()

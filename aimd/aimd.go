@@ -4,16 +4,17 @@
 // dispatches, a success takes a fixed step off it, so a caller backs off fast and speeds up slowly instead of
 // oscillating at the limit.
 //
-// [Throttle] is that state machine alone: a delay that goes up and down. [Classic] and [Adaptive] are laws built for
-// a pacer: it reports every attempt and its outcome, and they decide at which instant the next one may go.
+// [Classic] is that idea alone, [Adaptive] stays closer to the server's true capacity. Both are laws built for a pacer:
+// it reports every attempt and its outcome, and they decide at which instant the next one may go.
 //
 // The package is pure. It starts no goroutine and reads no clock: every instant is an argument, so that the laws run
 // the same in production, in tests and in simulations.
 //
-//	throttle, err := aimd.NewThrottle(aimd.Default())
+//	law, err := aimd.NewClassic(aimd.Default())
 //	...
-//	wait(throttle.Delay())
-//	if overloaded(call()) { throttle.CapacityError() } else { throttle.Success() }
+//	waitUntil(law.Next(now(), 0))
+//	ticket := law.Sent(now(), 1)
+//	if overloaded(call()) { law.Rejected(now(), ticket, aimd.Hint{}) } else { law.Accepted(now(), ticket) }
 package aimd
 
 import (
@@ -45,26 +46,20 @@ func Default() Config {
 // Validate returns nil, or all problems of c joined into one error, each naming its field.
 func (c Config) Validate() error {
 	var problems []error
-	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf("aimd: "+format, args...)) }
-	if c.MinDelay < 0 {
-		problem("MinDelay is %v, must be at least 0", c.MinDelay)
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			problems = append(problems, fmt.Errorf("aimd: "+format, args...))
+		}
 	}
-	if c.MaxDelay < c.MinDelay {
-		problem("MaxDelay is %v, must be at least MinDelay (%v)", c.MaxDelay, c.MinDelay)
-	}
-	if !(c.Multiplier > 1) || math.IsInf(c.Multiplier, 0) { // written so that NaN is refused too
-		problem("Multiplier is %v, must be above 1 and finite", c.Multiplier)
-	}
-	switch {
-	case c.RecoveryStep < 0:
-		problem("RecoveryStep is %v, must be at least 0", c.RecoveryStep)
-	case c.RecoveryStep == 0 && c.MinDelay == 0:
-		problem("RecoveryStep is 0, must be above 0 where MinDelay is 0, else the delay stays 0 for ever")
-	}
+	check(c.MinDelay >= 0, "MinDelay is %v, must be at least 0", c.MinDelay)
+	check(c.MaxDelay >= c.MinDelay, "MaxDelay is %v, must be at least MinDelay (%v)", c.MaxDelay, c.MinDelay)
+	check(c.Multiplier > 1 && !math.IsInf(c.Multiplier, 0), "Multiplier is %v, must be above 1 and finite", c.Multiplier) // false for NaN
+	check(c.RecoveryStep >= 0, "RecoveryStep is %v, must be at least 0", c.RecoveryStep)
+	check(c.RecoveryStep != 0 || c.MinDelay != 0, "RecoveryStep is 0, must be above 0 where MinDelay is 0, else the delay stays 0 for ever")
 	return errors.Join(problems...)
 }
 
-// Stats are the counters of a law since it was made or last reset.
+// Stats are the counters of a law since it was made.
 type Stats struct {
 	// CapacityRetries counts capacity errors. Each of them leads to one retry.
 	CapacityRetries uint64

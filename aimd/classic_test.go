@@ -8,15 +8,15 @@ import (
 // at returns an instant that long after an arbitrary beginning.
 func at(d time.Duration) time.Time { return time.Unix(1_000_000, 0).Add(d) }
 
-func newClassic(t *testing.T, change func(*Config)) *Classic {
-	t.Helper()
+func newClassic(tb testing.TB, change func(*Config)) *Classic {
+	tb.Helper()
 	cfg := Default()
 	if change != nil {
 		change(&cfg)
 	}
 	law, err := NewClassic(cfg)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return law
 }

@@ -2,24 +2,27 @@ package aimd_test
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/llm-stage/stage/aimd"
 )
 
 func Example() {
-	throttle, err := aimd.NewThrottle(aimd.Default())
+	law, err := aimd.NewClassic(aimd.Default())
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, overloaded := range []bool{false, true, true, true, false, false} {
-		// Here a caller waits for throttle.Delay() and makes its call.
+		now = law.Next(now, 0) // here a caller waits until then, and makes its call
+		ticket := law.Sent(now, 1)
 		if overloaded {
-			throttle.CapacityError()
+			law.Rejected(now, ticket, aimd.Hint{})
 		} else {
-			throttle.Success()
+			law.Accepted(now, ticket)
 		}
-		fmt.Println(overloaded, throttle.Delay())
+		fmt.Println(overloaded, law.Stats().CurrentDelay)
 	}
 	// Output:
 	// false 0s

@@ -47,11 +47,11 @@ func TestRestartStartsSlowlyAndSpeedsUp(t *testing.T) {
 func TestRestartEndsAPause(t *testing.T) {
 	w := newWorld(t, nil)
 	w.refuseInARow(2, Hint{RetryAfter: time.Hour})
-	if w.law.PausedUntil().IsZero() {
+	if w.law.Stats().PausedUntil.IsZero() {
 		t.Fatal("no pause to end")
 	}
 	w.law.Restart(at(w.now))
-	if until, stats := w.law.PausedUntil(), w.law.Stats(); !until.IsZero() || stats.PauseReason != "" {
+	if until, stats := w.law.Stats().PausedUntil, w.law.Stats(); !until.IsZero() || stats.PauseReason != "" {
 		t.Errorf("paused until %v for %q after a restart", until, stats.PauseReason)
 	}
 	if next := w.law.Next(at(w.now), 0); next.After(at(w.now + 200*ms)) {

@@ -3,7 +3,6 @@ package aimd
 import (
 	"math"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,21 +11,12 @@ import (
 
 const ms = time.Millisecond
 
-func newThrottle(tb testing.TB, change func(*Config)) *Throttle {
-	tb.Helper()
-	cfg := Default()
-	if change != nil {
-		change(&cfg)
-	}
-	throttle, err := NewThrottle(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return throttle
-}
+func accept(law *Classic) { law.Accepted(time.Time{}, Ticket{}) }
 
-// TestThrottleDelay plays scripts of capacity errors (e) and successes (s) and names the delay after each.
-func TestThrottleDelay(t *testing.T) {
+func reject(law *Classic) { law.Rejected(time.Time{}, Ticket{}, Hint{}) }
+
+// TestClassicDelay plays scripts of capacity errors (e) and successes (s) and names the delay after each.
+func TestClassicDelay(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*Config)
@@ -63,14 +53,14 @@ func TestThrottleDelay(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			throttle := newThrottle(t, test.change)
+			law := newClassic(t, test.change)
 			for i, verdict := range test.script {
 				if verdict == 'e' {
-					throttle.CapacityError()
+					reject(law)
 				} else {
-					throttle.Success()
+					accept(law)
 				}
-				if got := throttle.Delay(); got != test.want[i] {
+				if got := law.Stats().CurrentDelay; got != test.want[i] {
 					t.Fatalf("after %q the delay is %v, want %v", test.script[:i+1], got, test.want[i])
 				}
 			}
@@ -78,53 +68,31 @@ func TestThrottleDelay(t *testing.T) {
 	}
 }
 
-func TestThrottleGoesDownFastAndUpSlowly(t *testing.T) {
-	throttle := newThrottle(t, nil)
-	count := func(report func(), until time.Duration) (n int) {
-		for throttle.Delay() != until {
-			report()
+func TestClassicGoesDownFastAndUpSlowly(t *testing.T) {
+	law := newClassic(t, nil)
+	count := func(report func(*Classic), until time.Duration) (n int) {
+		for law.Stats().CurrentDelay != until {
+			report(law)
 			n++
 		}
 		return n
 	}
-	if n := count(throttle.CapacityError, 5*time.Second); n != 8 {
+	if n := count(reject, 5*time.Second); n != 8 {
 		t.Errorf("%d capacity errors take the delay to its ceiling, want 8", n)
 	}
-	if n := count(throttle.Success, 0); n != 100 {
+	if n := count(accept, 0); n != 100 {
 		t.Errorf("%d successes take it back to 0, want 100", n)
 	}
 }
 
-func TestResetStatsKeepsTheDelay(t *testing.T) {
-	throttle := newThrottle(t, nil)
+func TestClassicCounts(t *testing.T) {
+	law := newClassic(t, nil)
 	for range 3 {
-		throttle.CapacityError()
+		reject(law)
 	}
-	throttle.Success()
-	if got, want := throttle.Stats(), (Stats{CapacityRetries: 3, Successes: 1, PeakDelay: 200 * ms, CurrentDelay: 150 * ms}); got != want {
-		t.Errorf("before the reset: %+v, want %+v", got, want)
-	}
-	throttle.ResetStats()
-	if got, want := throttle.Stats(), (Stats{PeakDelay: 150 * ms, CurrentDelay: 150 * ms}); got != want {
-		t.Errorf("after the reset: %+v, want %+v", got, want)
-	}
-}
-
-func TestThrottleServesManyGoroutines(t *testing.T) {
-	throttle := newThrottle(t, nil)
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 100 {
-				throttle.CapacityError()
-				throttle.Success()
-				_ = throttle.Delay()
-			}
-		})
-	}
-	wg.Wait()
-	if stats := throttle.Stats(); stats.CapacityRetries != 800 || stats.Successes != 800 {
-		t.Errorf("counted %d errors and %d successes, want 800 of each", stats.CapacityRetries, stats.Successes)
+	accept(law)
+	if got, want := law.Stats(), (Stats{CapacityRetries: 3, Successes: 1, PeakDelay: 200 * ms, CurrentDelay: 150 * ms}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
@@ -143,45 +111,41 @@ func anyConfig(t *rapid.T) Config {
 	return cfg
 }
 
-// TestThrottleKeepsItsBounds holds for every valid setting and every script: the delay is 0 or within its bounds,
+// TestClassicKeepsItsBounds holds for every valid setting and every script: the delay is 0 or within its bounds,
 // an error never shortens it, a success never lengthens it (but to the floor), and the statistics add up.
-func TestThrottleKeepsItsBounds(t *testing.T) {
+func TestClassicKeepsItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := anyConfig(t)
-		throttle, err := NewThrottle(cfg)
+		law, err := NewClassic(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var want Stats
 		t.Repeat(map[string]func(*rapid.T){
 			"error": func(t *rapid.T) {
-				before := throttle.Delay()
-				throttle.CapacityError()
+				before := law.Stats().CurrentDelay
+				reject(law)
 				want.CapacityRetries++
-				if after := throttle.Delay(); after < before {
+				if after := law.Stats().CurrentDelay; after < before {
 					t.Fatalf("a capacity error took the delay from %v to %v", before, after)
 				}
 			},
 			"success": func(t *rapid.T) {
-				before := throttle.Delay()
-				throttle.Success()
+				before := law.Stats().CurrentDelay
+				accept(law)
 				want.Successes++
-				if after := throttle.Delay(); after > max(before, cfg.MinDelay) {
+				if after := law.Stats().CurrentDelay; after > max(before, cfg.MinDelay) {
 					t.Fatalf("a success took the delay from %v to %v", before, after)
 				}
 			},
-			"reset": func(*rapid.T) {
-				throttle.ResetStats()
-				want = Stats{PeakDelay: throttle.Delay()}
-			},
 			"": func(t *rapid.T) {
-				delay := throttle.Delay()
+				delay := law.Stats().CurrentDelay
 				if delay != 0 && (delay < cfg.MinDelay || delay > cfg.MaxDelay) {
 					t.Fatalf("delay %v is outside [%v, %v]", delay, cfg.MinDelay, cfg.MaxDelay)
 				}
 				want.CurrentDelay = delay
 				want.PeakDelay = max(want.PeakDelay, delay)
-				if got := throttle.Stats(); got != want {
+				if got := law.Stats(); got != want {
 					t.Fatalf("stats %+v, want %+v", got, want)
 				}
 			},
@@ -208,9 +172,6 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.cfg.Validate()
-			if _, made := NewThrottle(test.cfg); (made == nil) != (err == nil) {
-				t.Errorf("Validate returns %v, NewThrottle %v", err, made)
-			}
 			if _, made := NewClassic(test.cfg); (made == nil) != (err == nil) {
 				t.Errorf("Validate returns %v, NewClassic %v", err, made)
 			}
@@ -230,12 +191,12 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	}
 }
 
-func BenchmarkThrottle(b *testing.B) {
-	throttle := newThrottle(b, nil)
+func BenchmarkClassic(b *testing.B) {
+	law := newClassic(b, nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		throttle.CapacityError()
-		throttle.Success()
-		_ = throttle.Delay()
+		reject(law)
+		accept(law)
+		_ = law.Stats().CurrentDelay
 	}
 }
