@@ -153,35 +153,28 @@ func (p *Pool[In, Out]) Recall(stale func(In) bool) {
 func (p *Pool[In, Out]) ExecuteBatch(ctx context.Context, ins []In) ([]Result[In, Out], error) {
 	results := make([]Result[In, Out], len(ins))
 	finished := make(chan struct{}, len(ins)) // with room for all, so that no callback blocks
-	taken := 0
-	for taken < len(ins) {
-		i := taken
-		err := p.Submit(ctx, ins[i], func(r Result[In, Out]) {
+	var stopped error
+	for i, in := range ins {
+		done := func(r Result[In, Out]) {
 			results[i] = r
 			finished <- struct{}{}
-		})
-		if errors.Is(err, ErrStopped) {
-			break
 		}
-		if err != nil {
+		err := p.Submit(ctx, in, done)
+		if errors.Is(err, ErrStopped) { // and so will the rest
+			stopped = err
+			done(Result[In, Out]{In: in, Err: ErrHandedBack, Class: Cancelled})
+		} else if err != nil {
 			return nil, err
 		}
-		taken++
 	}
-	for range taken {
+	for range ins {
 		select {
 		case <-finished:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
-	if taken == len(ins) {
-		return results, nil
-	}
-	for i := taken; i < len(ins); i++ {
-		results[i] = Result[In, Out]{In: ins[i], Err: ErrHandedBack, Class: Cancelled}
-	}
-	return results, ErrStopped
+	return results, stopped
 }
 
 // Stats returns the pool's statistics as of now.
