@@ -96,7 +96,7 @@ type wire struct {
 	CompleteIndex   uint64         `json:"complete_index"`
 	Attempts        int            `json:"attempts"`
 	CapacityRetries int            `json:"capacity_retries"`
-	Errors          []wireError    `json:"errors"`
+	Errors          []AttemptError `json:"errors"`
 	QueuedAt        timestamp      `json:"queued_at"`
 	StartedAt       timestamp      `json:"started_at"`
 	FinishedAt      timestamp      `json:"finished_at"`
@@ -120,14 +120,6 @@ type wireUsage struct {
 	CacheWrite1hTokens *int64   `json:"cache_write_1h_tokens"`
 	ReasoningTokens    *int64   `json:"reasoning_tokens"`
 	CostUSD            *float64 `json:"cost_usd"`
-}
-
-type wireError struct {
-	Attempt    int    `json:"attempt"`
-	Provider   string `json:"provider"`
-	Class      string `json:"class"`
-	StatusCode int    `json:"status_code"`
-	Error      string `json:"error"`
 }
 
 type wirePoolConfig struct {
@@ -177,7 +169,7 @@ func (w *wire) call(h Header) *Call {
 }
 
 func (w *wire) row(h Header) *Row {
-	r := &Row{
+	return &Row{
 		Header: h, StateID: w.StateID, Owner: w.Owner,
 		Sequence: w.Sequence, SubmitIndex: w.SubmitIndex, CompleteIndex: w.CompleteIndex,
 		Status: w.Status, Reason: w.Reason, Attempts: w.Attempts, CapacityRetries: w.CapacityRetries,
@@ -189,12 +181,8 @@ func (w *wire) row(h Header) *Row {
 			MaxConcurrent: w.PoolStats.MaxConcurrent, ThrottleTime: time.Duration(w.PoolStats.ThrottleTime),
 			PeakDelay: time.Duration(w.PoolStats.PeakDelay), CurrentDelay: time.Duration(w.PoolStats.CurrentDelay),
 		},
-		Truncated: w.Truncated,
+		Errors: append([]AttemptError(nil), w.Errors...), Truncated: w.Truncated,
 	}
-	for _, e := range w.Errors {
-		r.Errors = append(r.Errors, AttemptError(e))
-	}
-	return r
 }
 
 func (w *wire) run(h Header) *Run {

@@ -27,18 +27,14 @@ func stringOrNull(dst []byte, s string) []byte {
 	return jsonbytes.AppendEscaped(dst, s)
 }
 
-func intOrNull(dst []byte, n int) []byte {
-	if n == 0 {
+func numberOrNull[N int | uint64](dst []byte, n N) []byte {
+	switch {
+	case n == 0:
 		return append(dst, "null"...)
+	case n < 0:
+		return strconv.AppendInt(dst, int64(n), 10)
 	}
-	return strconv.AppendInt(dst, int64(n), 10)
-}
-
-func uintOrNull(dst []byte, n uint64) []byte {
-	if n == 0 {
-		return append(dst, "null"...)
-	}
-	return strconv.AppendUint(dst, n, 10)
+	return strconv.AppendUint(dst, uint64(n), 10)
 }
 
 func int64OrNull(dst []byte, n *int64) []byte {

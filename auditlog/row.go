@@ -65,14 +65,15 @@ type Row struct {
 // AttemptError is one failed attempt at a row.
 type AttemptError struct {
 	// Attempt counts the row's calls, from 1.
-	Attempt int
-	// Provider is the one called. Class is "capacity", "transient", "permanent" or "fatal". Empty strings are null in
-	// JSON.
-	Provider, Class string
-	// StatusCode is the HTTP status; 0, null in JSON: no reply came.
-	StatusCode int
+	Attempt int `json:"attempt"`
+	// Provider is the one called. Empty is null in JSON, as for Class.
+	Provider string `json:"provider"`
+	// Class is "capacity", "transient", "permanent" or "fatal".
+	Class string `json:"class"`
+	// StatusCode is the HTTP status; 0, null in JSON: there was no reply.
+	StatusCode int `json:"status_code"`
 	// Error is the error message.
-	Error string
+	Error string `json:"error"`
 }
 
 // PoolConfig is the pool's configuration at an instant.
@@ -164,7 +165,7 @@ func (e *AttemptError) append(dst []byte) []byte {
 	dst = strconv.AppendInt(append(dst, `{"attempt":`...), int64(e.Attempt), 10)
 	dst = stringOrNull(append(dst, `,"provider":`...), e.Provider)
 	dst = stringOrNull(append(dst, `,"class":`...), e.Class)
-	dst = intOrNull(append(dst, `,"status_code":`...), e.StatusCode)
+	dst = numberOrNull(append(dst, `,"status_code":`...), e.StatusCode)
 	dst = jsonbytes.AppendEscaped(append(dst, `,"error":`...), e.Error)
 	return append(dst, '}')
 }

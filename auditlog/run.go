@@ -1,6 +1,7 @@
 package auditlog
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -125,13 +126,8 @@ func settings(dst []byte, m map[string]string) []byte {
 	if m == nil {
 		return append(dst, "null"...)
 	}
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
 	dst = append(dst, '{')
-	for i, k := range keys {
+	for i, k := range slices.Sorted(maps.Keys(m)) {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
