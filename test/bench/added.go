@@ -40,32 +40,24 @@ func (s *site) added(ctx context.Context, rounds int) error {
 }
 
 func (s *site) addedBy(ctx context.Context, sc *scenario, who string) (list []time.Duration, err error) {
-	if err := s.lay(ctx, sc, 0); err != nil {
-		return nil, err
-	}
-	t, err := s.begin(ctx, sc, who)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, t.end()) }()
-	if err := s.pace(ctx, sc); err != nil {
-		return nil, err
-	}
-	if _, err := t.until(ctx, rowsDone(sc.rows)); err != nil {
-		return nil, err
-	}
-	stored, err := s.stamps(ctx, "ROWS", "rows.a", sc.rows)
-	if err != nil {
-		return nil, err
-	}
-	done, err := s.stamps(ctx, "RESULTS", resultSubject, sc.rows)
-	if err != nil {
-		return nil, err
-	}
-	for n := addedFrom; n < sc.rows; n++ {
-		list = append(list, done[n].Sub(stored[n])-sc.latency)
-	}
-	return list, nil
+	err = s.during(ctx, sc, who, 0, func(t *turn) error {
+		if err := s.pace(ctx, sc); err != nil {
+			return err
+		}
+		if _, err := t.until(ctx, rowsDone(sc.rows)); err != nil {
+			return err
+		}
+		stored, err := s.stamps(ctx, "ROWS", "rows.a", sc.rows)
+		if err != nil {
+			return err
+		}
+		done, err := s.stamps(ctx, "RESULTS", resultSubject, sc.rows)
+		for n := addedFrom; n < len(done); n++ {
+			list = append(list, done[n].Sub(stored[n])-sc.latency)
+		}
+		return err
+	})
+	return list, err
 }
 
 // pace publishes the rows of a scenario, evenly, and sees that all are stored.
@@ -85,33 +77,18 @@ func (s *site) pace(ctx context.Context, sc *scenario) error {
 	}
 }
 
-// stamps tells when the server stored each row, or its result, by the row's number.
+// stamps returns when the server stored each row, or its result, by the row's number.
 func (s *site) stamps(ctx context.Context, stream, subject string, rows int) (map[int]time.Time, error) {
-	consumer, err := s.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
-	if err != nil {
-		return nil, err
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return nil, err
-	}
-	defer messages.Stop()
 	all := make(map[int]time.Time, rows)
-	for len(all) < rows {
-		m, err := messages.Next(jetstream.NextMaxWait(time.Minute))
-		if err != nil {
-			return nil, err
-		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return nil, err
-		}
+	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}}
+	return all, s.read(ctx, stream, cfg, rows, func(m jetstream.Msg) error {
 		number, _, _ := strings.Cut(strings.TrimPrefix(string(m.Data()), `{"n":`), ",")
 		n, err := strconv.Atoi(number)
-		if err != nil {
-			return nil, err
+		meta, metaErr := m.Metadata()
+		if err := errors.Join(err, metaErr); err != nil {
+			return err
 		}
 		all[n] = meta.Timestamp
-	}
-	return all, nil
+		return nil
+	})
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -65,7 +63,7 @@ func (s *site) binary(ctx context.Context, _ int) error {
 	if err != nil {
 		return err
 	}
-	whole := graph.size(sizes, nothing)
+	whole := graph.size(sizes, func(string) bool { return false })
 	type share struct {
 		module string
 		part   float64
@@ -73,10 +71,11 @@ func (s *site) binary(ctx context.Context, _ int) error {
 	var shares []share
 	var absent []string
 	for _, module := range direct {
-		if !graph.has(module) {
+		part := 1 - graph.size(sizes, func(m string) bool { return m == module })/whole
+		if part == 0 {
 			absent = append(absent, module)
 		} else {
-			shares = append(shares, share{module, 1 - graph.size(sizes, func(m string) bool { return m == module })/whole})
+			shares = append(shares, share{module, part})
 		}
 	}
 	sort.Slice(shares, func(i, j int) bool { return shares[i].part > shares[j].part })
@@ -152,17 +151,6 @@ func importsOf(ctx context.Context) (imports, error) {
 	return all, nil
 }
 
-func (g imports) has(module string) bool {
-	for _, p := range g {
-		if p.module == module {
-			return true
-		}
-	}
-	return false
-}
-
-func nothing(string) bool { return false }
-
 // size is that of all packages that the program reaches without those of some modules.
 func (g imports) size(sizes map[string]float64, without func(module string) bool) (sum float64) {
 	seen := make(map[string]bool)
@@ -228,33 +216,22 @@ func (s *site) idles(ctx context.Context) error {
 	return nil
 }
 
-func (s *site) idling(ctx context.Context, name, url string) (err error) {
+func (s *site) idling(ctx context.Context, name, url string) error {
 	sc := &scenario{pool: 64, rowBytes: 1024, env: []string{"STAGE_NATS_URL=" + url, "STAGE_DATA_DIR=" + filepath.Join(s.dir, "data")}}
-	if err := s.lay(ctx, sc, 0); err != nil {
-		return err
-	}
-	t, err := s.begin(ctx, sc, "stage")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.end()) }()
-	for range 200 {
-		if _, err := scrape(ctx, t.addr); err == nil {
-			time.Sleep(time.Second) // it serves before it has settled
-			m, err := scrape(ctx, t.addr)
-			if err != nil {
-				return err
-			}
-			fmt.Printf("| %s | %.0f | %.1f | %.0f |\n", name, m[metricGoroutines], m[metricHeap]/(1<<20), peakOf(t.cmd.Process.Pid))
-			return nil
+	return s.during(ctx, sc, "stage", 0, func(t *turn) error {
+		if _, err := t.until(ctx, func(sample) bool {
+			_, err := scrape(ctx, t.addr)
+			return err == nil
+		}); err != nil {
+			return err
 		}
-		select {
-		case <-time.After(look):
-		case <-t.ended:
-			return errors.New("ended early")
+		time.Sleep(time.Second) // it serves before it has settled
+		m, err := scrape(ctx, t.addr)
+		if err == nil {
+			fmt.Printf("| %s | %.0f | %.1f | %.0f |\n", name, m[metricGoroutines], m[metricHeap]/(1<<20), t.peak())
 		}
-	}
-	return fmt.Errorf("%s: serves no metrics", name)
+		return err
+	})
 }
 
 // lines are what a command prints.
@@ -263,11 +240,5 @@ func lines(ctx context.Context, name string, args ...string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 	}
-	var all []string
-	for scan := bufio.NewScanner(bytes.NewReader(out)); scan.Scan(); {
-		if text := strings.TrimSpace(scan.Text()); text != "" {
-			all = append(all, text)
-		}
-	}
-	return all, nil
+	return slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool { return strings.TrimSpace(line) == "" }), nil
 }

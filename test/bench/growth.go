@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 )
 
@@ -44,33 +43,27 @@ func (s *site) growth(ctx context.Context, g *growth) error {
 }
 
 // growthInTime measures one process at a million rows, from mark to mark.
-func (s *site) growthInTime(ctx context.Context, _ int) (err error) {
+func (s *site) growthInTime(ctx context.Context, _ int) error {
 	marks := []int{1000, 10_000, 100_000, 1_000_000}
 	sc := &scenario{rows: marks[len(marks)-1], pool: 64, rowBytes: 256}
-	if err := s.lay(ctx, sc, sc.rows); err != nil {
-		return err
-	}
-	t, err := s.begin(ctx, sc, "stage")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.end()) }()
 	fmt.Printf("\n**growth** by rows: one process, from each mark to the next, rows of %d bytes, pool 64, window 4096; the first thousand pay for the start\n\n", sc.rowBytes)
 	fmt.Println("| up to row | CPU µs/row | allocations/row | KiB/row | in use MiB | peak MiB | goroutines |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- |")
-	last, before := sample{}, map[string]float64{}
-	for _, mark := range marks {
-		now, err := t.until(ctx, rowsDone(mark))
-		if err != nil {
-			return err
+	return s.during(ctx, sc, "stage", sc.rows, func(t *turn) error {
+		last, before := sample{}, map[string]float64{}
+		for _, mark := range marks {
+			now, err := t.until(ctx, rowsDone(mark))
+			if err != nil {
+				return err
+			}
+			after, err := scrape(ctx, t.addr)
+			if err != nil {
+				return err
+			}
+			f, n := between(last, now), float64(now.rows-last.rows)
+			fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f | %.0f | %.0f |\n", mark, f.CPU, (after[metricMallocs]-before[metricMallocs])/n, (after[metricBytes]-before[metricBytes])/n/1024, liveMiB(after), t.peak(), after[metricGoroutines])
+			last, before = now, after
 		}
-		after, err := scrape(ctx, t.addr)
-		if err != nil {
-			return err
-		}
-		f, n := between(last, now), float64(now.rows-last.rows)
-		fmt.Printf("| %d | %.0f | %.0f | %.1f | %.0f | %.0f | %.0f |\n", mark, f.CPU, (after[metricMallocs]-before[metricMallocs])/n, (after[metricBytes]-before[metricBytes])/n/1024, liveMiB(after), peakOf(t.cmd.Process.Pid), after[metricGoroutines])
-		last, before = now, after
-	}
-	return nil
+		return nil
+	})
 }

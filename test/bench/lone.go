@@ -36,7 +36,7 @@ func (s *site) lone(ctx context.Context, rounds int) error {
 	}
 	fmt.Printf("\n**lone**: one row at a time, instant LLM, from its publication to its result, %s of %d rows\n\n", plural(rounds, "round"), loneRows)
 	latencies(who, times)
-	fmt.Println("\n" + goal{what: "p50 by dh's", most: loneGoal}.verdict(middle(rates)))
+	goal{what: "p50 by dh's", most: loneGoal}.print(middle(rates))
 	return nil
 }
 
@@ -52,36 +52,31 @@ func latencies(who []string, times map[string][]time.Duration) {
 }
 
 func (s *site) loneBy(ctx context.Context, sc *scenario, who string) (list []time.Duration, err error) {
-	if err := s.lay(ctx, sc, 0); err != nil {
-		return nil, err
-	}
 	results := make(chan *nats.Msg, 16)
 	sub, err := s.nc.ChanSubscribe(resultSubject, results)
 	if err != nil {
 		return nil, err
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // the connection ends anyway
-	t, err := s.begin(ctx, sc, who)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, t.end()) }()
-	for n := range sc.rows {
-		began := time.Now()
-		if _, err := s.js.Publish(ctx, "rows.a", sc.row(n)); err != nil {
-			return nil, err
+	err = s.during(ctx, sc, who, 0, func(t *turn) error {
+		for n := range sc.rows {
+			began := time.Now()
+			if _, err := s.js.Publish(ctx, "rows.a", sc.row(n)); err != nil {
+				return err
+			}
+			select {
+			case <-results:
+			case <-t.ended:
+				return errors.New("ended early")
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			if n > 0 { // the first one waits for its contender to start
+				list = append(list, time.Since(began))
+			}
+			time.Sleep(lonePace)
 		}
-		select {
-		case <-results:
-		case <-t.ended:
-			return nil, errors.New("ended early")
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-		if n > 0 { // the first one waits for its contender to start
-			list = append(list, time.Since(began))
-		}
-		time.Sleep(lonePace)
-	}
-	return list, nil
+		return nil
+	})
+	return list, err
 }

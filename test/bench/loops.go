@@ -7,12 +7,12 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 )
 
 // The loops are what somebody writes in an afternoon, with the libraries used well: the floor that the stage is
@@ -72,17 +72,11 @@ func runLoop(ctx context.Context, kind, url, addr string, l *loop, groups string
 	return err
 }
 
-// durable is the loop's own consumer.
-func (l *loop) durable(ctx context.Context) (jetstream.Consumer, error) {
-	return l.js.CreateOrUpdateConsumer(ctx, "ROWS", jetstream.ConsumerConfig{
+// take calls each with all rows, in their order.
+func (l *loop) take(ctx context.Context, each func(jetstream.Msg) error) error {
+	durable, err := l.js.CreateOrUpdateConsumer(ctx, "ROWS", jetstream.ConsumerConfig{
 		Durable: "loop", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 4096, AckWait: time.Minute,
 	})
-}
-
-// copyRows takes rows, publishes a result for each, with an audit event if audited, and acks the row once they are
-// stored.
-func (l *loop) copyRows(ctx context.Context, audited bool) error {
-	durable, err := l.durable(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,53 +85,78 @@ func (l *loop) copyRows(ctx context.Context, audited bool) error {
 		return err
 	}
 	defer messages.Stop()
+	for range l.rows {
+		m, err := messages.Next()
+		if err == nil {
+			err = each(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stored waits until what was published is stored.
+func stored(acks ...jetstream.PubAckFuture) error {
+	for _, f := range acks {
+		select {
+		case <-f.Ok():
+		case err := <-f.Err():
+			return err
+		}
+	}
+	return nil
+}
+
+// send passes a value on, unless ctx ends.
+func send[T any](ctx context.Context, to chan<- T, v T) error {
+	select {
+	case to <- v:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// copyRows takes rows, publishes a result for each, with an audit event if audited, and acks the row once they are
+// stored.
+func (l *loop) copyRows(ctx context.Context, audited bool) error {
 	type pending struct {
 		m    jetstream.Msg
 		acks []jetstream.PubAckFuture
 	}
 	line := make(chan pending, acksAhead/2)
-	failed := make(chan error, 1)
-	go func() {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
 		for p := range line {
-			for _, f := range p.acks {
-				select {
-				case <-f.Ok():
-				case err := <-f.Err():
-					failed <- err
-					return
-				}
-			}
-			if err := p.m.Ack(); err != nil {
-				failed <- err
-				return
-			}
-		}
-		failed <- nil
-	}()
-	for range l.rows {
-		m, err := messages.Next()
-		if err != nil {
-			return err
-		}
-		p := pending{m: m}
-		f, err := l.js.PublishAsync("results.stage.0.rows", m.Data())
-		if err != nil {
-			return err
-		}
-		if p.acks = append(p.acks, f); audited {
-			if f, err = l.js.PublishAsync("audit.stage.0.call", event(m.Data())); err != nil {
+			if err := stored(p.acks...); err != nil {
 				return err
 			}
-			p.acks = append(p.acks, f)
+			if err := p.m.Ack(); err != nil {
+				return err
+			}
 		}
-		select {
-		case line <- p:
-		case err := <-failed:
-			return err
-		}
-	}
-	close(line)
-	return <-failed
+		return nil
+	})
+	group.Go(func() error {
+		defer close(line)
+		return l.take(ctx, func(m jetstream.Msg) error {
+			p := pending{m: m}
+			f, err := l.js.PublishAsync(resultSubject, m.Data())
+			if err != nil {
+				return err
+			}
+			if p.acks = append(p.acks, f); audited {
+				if f, err = l.js.PublishAsync("audit.stage.0.call", event(m.Data())); err != nil {
+					return err
+				}
+				p.acks = append(p.acks, f)
+			}
+			return send(ctx, line, p)
+		})
+	})
+	return group.Wait()
 }
 
 // event is an audit event as somebody writes it: what was asked and answered.
@@ -171,43 +190,24 @@ func (l *loop) call(ctx context.Context, client *http.Client, prompt []byte) ([]
 
 // callAndCopy calls for each row, in a pool: result and event are stored, then the row is acked.
 func (l *loop) callAndCopy(ctx context.Context) error {
-	durable, err := l.durable(ctx)
-	if err != nil {
-		return err
-	}
-	messages, err := durable.Messages(jetstream.PullMaxMessages(500))
-	if err != nil {
-		return err
-	}
-	defer messages.Stop()
 	client := l.client()
 	work := make(chan jetstream.Msg, l.pool)
-	failed := make(chan error, l.pool)
-	var wg sync.WaitGroup
+	group, ctx := errgroup.WithContext(ctx)
 	for range l.pool {
-		wg.Go(func() {
+		group.Go(func() error {
 			for m := range work {
 				if err := l.one(ctx, client, m); err != nil {
-					failed <- err
-					return
+					return err
 				}
 			}
+			return nil
 		})
 	}
-	for range l.rows {
-		m, err := messages.Next()
-		if err != nil {
-			return err
-		}
-		select {
-		case work <- m:
-		case err := <-failed:
-			return err
-		}
-	}
-	close(work)
-	wg.Wait()
-	return nil
+	group.Go(func() error {
+		defer close(work)
+		return l.take(ctx, func(m jetstream.Msg) error { return send(ctx, work, m) })
+	})
+	return group.Wait()
 }
 
 func (l *loop) one(ctx context.Context, client *http.Client, m jetstream.Msg) error {
@@ -216,7 +216,7 @@ func (l *loop) one(ctx context.Context, client *http.Client, m jetstream.Msg) er
 		return err
 	}
 	result := append(append(m.Data()[:len(m.Data())-1:len(m.Data())-1], `,"llm_response":`...), append(strconv.AppendQuote(nil, string(reply)), '}')...)
-	first, err := l.js.PublishAsync("results.stage.0.rows", result)
+	first, err := l.js.PublishAsync(resultSubject, result)
 	if err != nil {
 		return err
 	}
@@ -224,12 +224,8 @@ func (l *loop) one(ctx context.Context, client *http.Client, m jetstream.Msg) er
 	if err != nil {
 		return err
 	}
-	for _, f := range []jetstream.PubAckFuture{first, second} {
-		select {
-		case <-f.Ok():
-		case err := <-f.Err():
-			return err
-		}
+	if err := stored(first, second); err != nil {
+		return err
 	}
 	return m.Ack()
 }
@@ -239,24 +235,17 @@ func (l *loop) callOnly(ctx context.Context) error {
 	client := l.client()
 	prompt := bytes.Repeat([]byte("x"), 200)
 	var next atomic.Int64
-	failed := make(chan error, l.pool)
-	var wg sync.WaitGroup
+	group, ctx := errgroup.WithContext(ctx)
 	for range l.pool {
-		wg.Go(func() {
+		group.Go(func() error {
 			for next.Add(1) <= int64(l.rows) {
 				if _, err := l.call(ctx, client, prompt); err != nil {
-					failed <- err
-					return
+					return err
 				}
 				l.done.Add(1)
 			}
+			return nil
 		})
 	}
-	wg.Wait()
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return nil
-	}
+	return group.Wait()
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -31,7 +30,7 @@ func (s *site) memory(ctx context.Context, _ int) error {
 	return nil
 }
 
-func (s *site) memoryWithin(ctx context.Context, window, rows int) (err error) {
+func (s *site) memoryWithin(ctx context.Context, window, rows int) error {
 	sc := &scenario{
 		rows: rows, pool: memoryPool, rowBytes: memoryRowBytes, slow: memoryHead, slowRow: func(n int) bool { return n == 0 },
 		env: []string{"STAGE_WINDOW=50000", fmt.Sprintf("STAGE_WINDOW_BYTES=%d", window)},
@@ -40,26 +39,21 @@ func (s *site) memoryWithin(ctx context.Context, window, rows int) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.lay(ctx, sc, sc.rows); err != nil {
+	most, weight, peak := 0.0, 0.0, 0.0
+	if err := s.during(ctx, sc, "stage", sc.rows, func(t *turn) error {
+		_, err := t.until(ctx, func(now sample) bool {
+			m, err := scrape(ctx, t.addr)
+			if err == nil { // it may not serve yet
+				most, weight = max(most, m[`llm_stage_reorder_buffer_rows{partition="0"}`]), max(weight, m[`llm_stage_reorder_buffer_bytes{partition="0"}`])
+			}
+			return now.rows >= sc.rows
+		})
+		peak = t.peak()
 		return err
-	}
-	t, err := s.begin(ctx, sc, "stage")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.end()) }()
-	most, weight := 0.0, 0.0
-	if _, err := t.until(ctx, func(now sample) bool {
-		m, err := scrape(ctx, t.addr)
-		if err == nil { // it may not serve yet
-			most, weight = max(most, m[`llm_stage_reorder_buffer_rows{partition="0"}`]), max(weight, m[`llm_stage_reorder_buffer_bytes{partition="0"}`])
-		}
-		return now.rows >= sc.rows
 	}); err != nil {
 		return err
 	}
 	const mib = 1 << 20
-	peak := peakOf(t.cmd.Process.Pid)
 	bound := idle + (memoryOver*float64(window)+memoryPool*(memoryPerCall+2*memoryRowBytes))/mib
 	verdict := "kept"
 	if peak > bound {
@@ -71,16 +65,12 @@ func (s *site) memoryWithin(ctx context.Context, window, rows int) (err error) {
 
 // idle is the memory of a stage that waits for rows, in MiB.
 func (s *site) idle(ctx context.Context, sc *scenario) (peak float64, err error) {
-	if err := s.lay(ctx, sc, 1); err != nil {
-		return 0, err
-	}
 	quick := *sc
 	quick.slow = 0
-	t, err := s.begin(ctx, &quick, "stage")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, t.end()) }()
-	_, err = t.until(ctx, rowsDone(1))
-	return peakOf(t.cmd.Process.Pid), err
+	err = s.during(ctx, &quick, "stage", 1, func(t *turn) error {
+		_, err := t.until(ctx, rowsDone(1))
+		peak = t.peak()
+		return err
+	})
+	return peak, err
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -66,9 +67,9 @@ func cpuOf(pid int) time.Duration {
 	return sum
 }
 
-// peakOf is the most memory that a process has held, in MiB.
-func peakOf(pid int) float64 {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+// peak is the most memory that the contender has held, in MiB.
+func (t *turn) peak() float64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.cmd.Process.Pid))
 	if err != nil {
 		return 0
 	}
@@ -94,17 +95,13 @@ const (
 
 // scrape reads the metrics of the contender at addr.
 func scrape(ctx context.Context, addr string) (map[string]float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", http.NoBody)
+	body, err := get(ctx, "http://"+addr+"/metrics")
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
+	defer body.Close() //nolint:errcheck // read to its end
 	all := make(map[string]float64)
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(body)
 	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), " ")
 		if v, err := strconv.ParseFloat(value, 64); err == nil {
@@ -112,6 +109,19 @@ func scrape(ctx context.Context, addr string) (map[string]float64, error) {
 		}
 	}
 	return all, lines.Err()
+}
+
+// get is the body of what a server has at that URL.
+func get(ctx context.Context, url string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
 }
 
 // serveMeters gives a loop the metrics that are read of it, at addr. done counts what it has made.

@@ -9,19 +9,17 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"time"
-
-	"github.com/llm-stage/stage/consumer/recorder"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// append stores bare results in the way that the stage has just stored its own: in groups of the same sizes, which the
-// file holds, each on condition of the log's end and after the acknowledgement of the last.
+// append stores bare results as the stage has just stored its own: in groups of the same sizes, which are in the file,
+// each on condition of the log's end and after the acknowledgement of the last.
 func (l *loop) append(ctx context.Context, file string) error {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -50,12 +48,23 @@ func (l *loop) append(ctx context.Context, file string) error {
 	return nil
 }
 
-// groupsFile is where the sizes of the stage's last groups are for the appends.
+// groupsFile holds the sizes of the stage's last groups, for the appends.
 func (s *site) groupsFile() string { return filepath.Join(s.dir, "groups.json") }
 
-// noteGroups writes the sizes of the groups that the results went into the log in, and returns their mean.
+// noteGroups writes the sizes of the groups in which the results went into the log, and returns their mean.
 func (s *site) noteGroups(ctx context.Context, rows int) (float64, error) {
-	groups, err := s.groups(ctx, rows)
+	var groups []int
+	last := ""
+	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{resultSubject}, HeadersOnly: true}
+	err := s.read(ctx, "RESULTS", cfg, rows, func(m jetstream.Msg) error {
+		id := m.Headers().Get("Nats-Batch-Id") // the same for all results of an atomic batch
+		if id == "" || id != last {
+			groups = append(groups, 0)
+		}
+		groups[len(groups)-1]++
+		last = id
+		return nil
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -64,36 +73,6 @@ func (s *site) noteGroups(ctx context.Context, rows int) (float64, error) {
 		return 0, err
 	}
 	return float64(rows) / float64(len(groups)), os.WriteFile(s.groupsFile(), raw, 0o600)
-}
-
-// groups tells how many results went into the log at a time, in their order: those of an atomic batch keep its id.
-func (s *site) groups(ctx context.Context, rows int) ([]int, error) {
-	results, err := s.js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{resultSubject}, HeadersOnly: true,
-	})
-	if err != nil {
-		return nil, err
-	}
-	messages, err := results.Messages()
-	if err != nil {
-		return nil, err
-	}
-	defer messages.Stop()
-	var groups []int
-	last := ""
-	for range rows {
-		m, err := messages.Next(jetstream.NextMaxWait(time.Minute))
-		if err != nil {
-			return nil, err
-		}
-		id := m.Headers().Get("Nats-Batch-Id")
-		if id == "" || id != last {
-			groups = append(groups, 0)
-		}
-		groups[len(groups)-1]++
-		last = id
-	}
-	return groups, nil
 }
 
 // echo answers each row at once.

@@ -126,16 +126,15 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 		fmt.Printf(" %.2f | %.2f |\n", ratios(all[own], all[who], speed), ratios(all[own], all[who], cpu))
 	}
 	for _, g := range sc.goals {
-		fmt.Print("\n" + g.verdict(ratios(all[own], all[g.by], g.of)) + "\n")
+		g.print(ratios(all[own], all[g.by], g.of))
 	}
 	if sc.slow > 0 {
 		possible := float64(sc.pool) / (.99*sc.latency.Seconds() + .01*sc.slow.Seconds())
-		g := goal{what: fmt.Sprintf("rows/s by pool / mean latency (%.0f)", possible), least: .95}
-		fmt.Print("\n" + g.verdict(median(all["stage"]).PerSec/possible) + "\n")
+		goal{what: fmt.Sprintf("rows/s by pool / mean latency (%.0f)", possible), least: .95}.print(median(all["stage"]).PerSec / possible)
 	}
 	if sc.beside > 0 {
 		cores := func(who string) float64 { f := median(all[who]); return f.CPU * f.PerSec / 1e6 }
-		fmt.Print("\n" + goal{what: "cores beside the calls", most: sc.beside}.verdict(cores(own)-cores("h")) + "\n")
+		goal{what: "cores beside the calls", most: sc.beside}.print(cores(own) - cores("h"))
 	}
 	if sc.perCall > 0 {
 		if err := s.inFlight(ctx, sc, all); err != nil {
@@ -158,17 +157,15 @@ func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figu
 	alone.pool = 1
 	alone.gogc = "10" // or the last collection would be of a time when the window was still empty
 	for _, who := range []string{sc.contenders[0], "h"} {
-		if err := s.lay(ctx, &alone, sc.rows); err != nil {
-			return err
-		}
-		t, err := s.begin(ctx, &alone, who)
-		if err != nil {
-			return err
-		}
-		_, err = t.until(ctx, rowsDone(calls))
-		peak := peakOf(t.cmd.Process.Pid)
-		m, scrapeErr := scrape(ctx, t.addr)
-		if err := errors.Join(err, scrapeErr, t.end()); err != nil {
+		var peak float64
+		var m map[string]float64
+		if err := s.during(ctx, &alone, who, sc.rows, func(t *turn) error {
+			_, err := t.until(ctx, rowsDone(calls))
+			peak = t.peak()
+			var scrapeErr error
+			m, scrapeErr = scrape(ctx, t.addr)
+			return errors.Join(err, scrapeErr)
+		}); err != nil {
 			return err
 		}
 		each := func(with, without float64) float64 { return (with - without) * 1024 / float64(sc.pool-1) }
@@ -179,7 +176,9 @@ func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figu
 	return nil
 }
 
-// verdict says whether a figure is what it was to be.
+func (g goal) print(is float64) { fmt.Printf("\n%s\n", g.verdict(is)) }
+
+// verdict states whether a figure reaches the goal.
 func (g goal) verdict(is float64) string {
 	bound, met := fmt.Sprintf("at least %.2f", g.least), is >= g.least
 	if g.most > 0 {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,15 +95,11 @@ func (s *server) profile(ctx context.Context, file string, while time.Duration) 
 	}
 	defer f.Close() //nolint:errcheck // what was not written shows when it is read
 	url := fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.pprof, max(1, int(while.Seconds())))
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	body, err := get(ctx, url)
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
-	_, err = io.Copy(f, resp.Body)
+	defer body.Close() //nolint:errcheck // read to its end
+	_, err = io.Copy(f, body)
 	return err
 }

@@ -142,6 +142,34 @@ func (s *site) load(ctx context.Context, sc *scenario, rows int) error {
 	return nil
 }
 
+// messages are those of a stream, from the first on.
+func (s *site) messages(ctx context.Context, stream string, cfg jetstream.OrderedConsumerConfig) (jetstream.MessagesContext, error) {
+	consumer, err := s.js.OrderedConsumer(ctx, stream, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return consumer.Messages()
+}
+
+// read calls each with the first n messages of a stream.
+func (s *site) read(ctx context.Context, stream string, cfg jetstream.OrderedConsumerConfig, n int, each func(jetstream.Msg) error) error {
+	messages, err := s.messages(ctx, stream, cfg)
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	for range n {
+		m, err := messages.Next(jetstream.NextMaxWait(time.Minute))
+		if err == nil {
+			err = each(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // oneByOne takes from the streams what groups need.
 func (s *site) oneByOne(ctx context.Context) error {
 	for _, name := range []string{"RESULTS", "AUDIT", "JOURNAL"} {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -17,18 +16,14 @@ const (
 )
 
 // startup starts the program again and again, each time with one row waiting, and measures from the start of the
-// process to the row taken, which the row's audit event tells. It also tells what the program holds when it waits for
+// process to the row taken, which the row's audit event reports. It also prints what the program holds when it waits for
 // rows.
 func (s *site) startup(ctx context.Context, _ int) error {
 	sc := &scenario{rows: startups + 1, pool: 64, rowBytes: 1024}
 	if err := s.lay(ctx, sc, 0); err != nil {
 		return err
 	}
-	events, err := s.js.OrderedConsumer(ctx, "AUDIT", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"audit.stage.0.row"}})
-	if err != nil {
-		return err
-	}
-	rows, err := events.Messages()
+	rows, err := s.messages(ctx, "AUDIT", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"audit.stage.0.row"}})
 	if err != nil {
 		return err
 	}
@@ -40,17 +35,26 @@ func (s *site) startup(ctx context.Context, _ int) error {
 		if _, err := s.js.Publish(ctx, "rows.a", sc.row(n)); err != nil {
 			return err
 		}
-		took, err := s.startOnce(ctx, sc, n+1, rows, func(t *turn) error {
-			if idle, err = scrape(ctx, t.addr); err == nil {
-				peak = peakOf(t.cmd.Process.Pid)
+		if err := s.with(ctx, sc, "stage", func(t *turn) error {
+			m, err := rows.Next(jetstream.NextMaxWait(time.Minute))
+			if err != nil {
+				return err
 			}
+			e, err := auditlog.Decode(m.Data())
+			if err != nil {
+				return err
+			}
+			if _, err := t.until(ctx, rowsDone(n+1)); err != nil {
+				return err
+			}
+			if n > 0 { // the first makes the durable consumer
+				list = append(list, e.Row.QueuedAt.Sub(t.began))
+			}
+			peak = t.peak()
+			idle, err = scrape(ctx, t.addr)
 			return err
-		})
-		if err != nil {
+		}); err != nil {
 			return err
-		}
-		if n > 0 { // the first makes the durable consumer
-			list = append(list, took)
 		}
 	}
 	slices.Sort(list)
@@ -59,26 +63,6 @@ func (s *site) startup(ctx context.Context, _ int) error {
 	fmt.Printf("\n**startup**: from the start of the process to its first row taken, against a running server, %d starts\n\n", startups)
 	fmt.Println("| least ms | p50 ms | most ms | goroutines then | heap MiB | peak MiB |\n| --- | --- | --- | --- | --- | --- |")
 	fmt.Printf("| %.0f | %.0f | %.0f | %.0f | %.1f | %.0f |\n", ms(list[0]), ms(p50), ms(list[len(list)-1]), idle[metricGoroutines], idle[metricHeap]/(1<<20), peak)
-	fmt.Println("\n" + goal{what: "p50 in seconds", most: startupGoal.Seconds()}.verdict(p50.Seconds()))
+	goal{what: "p50 in seconds", most: startupGoal.Seconds()}.print(p50.Seconds())
 	return nil
-}
-
-func (s *site) startOnce(ctx context.Context, sc *scenario, done int, rows jetstream.MessagesContext, look func(*turn) error) (took time.Duration, err error) {
-	t, err := s.begin(ctx, sc, "stage")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, t.end()) }()
-	m, err := rows.Next(jetstream.NextMaxWait(time.Minute))
-	if err != nil {
-		return 0, err
-	}
-	e, err := auditlog.Decode(m.Data())
-	if err != nil {
-		return 0, err
-	}
-	if _, err := t.until(ctx, rowsDone(done)); err != nil {
-		return 0, err
-	}
-	return e.Row.QueuedAt.Sub(t.began), look(t)
 }

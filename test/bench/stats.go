@@ -2,30 +2,22 @@ package main
 
 import (
 	"math"
+	"reflect"
 	"slices"
 	"time"
 )
 
-// median of figures, each for itself.
-func median(all []figures) figures {
-	pick := func(of func(figures) float64) float64 {
+// median returns the median of each figure.
+func median(all []figures) (m figures) {
+	to := reflect.ValueOf(&m).Elem()
+	for i := range to.NumField() {
 		list := make([]float64, len(all))
-		for i, f := range all {
-			list[i] = of(f)
+		for j, f := range all {
+			list[j] = reflect.ValueOf(f).Field(i).Float()
 		}
-		return middle(list)
+		to.Field(i).SetFloat(middle(list))
 	}
-	return figures{
-		PerSec:  pick(func(f figures) float64 { return f.PerSec }),
-		CPU:     pick(func(f figures) float64 { return f.CPU }),
-		Allocs:  pick(func(f figures) float64 { return f.Allocs }),
-		Bytes:   pick(func(f figures) float64 { return f.Bytes }),
-		Server:  pick(func(f figures) float64 { return f.Server }),
-		LLM:     pick(func(f figures) float64 { return f.LLM }),
-		PeakMiB: pick(func(f figures) float64 { return f.PeakMiB }),
-		LiveMiB: pick(func(f figures) float64 { return f.LiveMiB }),
-		Group:   pick(func(f figures) float64 { return f.Group }),
-	}
+	return m
 }
 
 // middle is the median; NaN of nothing.

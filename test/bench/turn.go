@@ -70,7 +70,25 @@ func (s *site) begin(ctx context.Context, sc *scenario, who string) (*turn, erro
 	return t, nil
 }
 
-// command is the contender's.
+// during is with, on new streams that hold the first rows of a scenario.
+func (s *site) during(ctx context.Context, sc *scenario, who string, rows int, do func(*turn) error) error {
+	if err := s.lay(ctx, sc, rows); err != nil {
+		return err
+	}
+	return s.with(ctx, sc, who, do)
+}
+
+// with has a contender work on the streams as they are, until do returns.
+func (s *site) with(ctx context.Context, sc *scenario, who string, do func(*turn) error) error {
+	t, err := s.begin(ctx, sc, who)
+	if err != nil {
+		return err
+	}
+	err = do(t)
+	return errors.Join(err, t.end())
+}
+
+// command starts the contender.
 func (t *turn) command(ctx context.Context, llm string) *exec.Cmd {
 	s, sc := t.s, t.sc
 	cmd := exec.CommandContext(ctx, s.self, "-role", t.who, "-url", s.url, "-llm", llm, "-addr", t.addr, "-rows", strconv.Itoa(sc.rows), "-pool", strconv.Itoa(sc.pool), "-groups", s.groupsFile())
@@ -181,15 +199,12 @@ func (s *site) contend(ctx context.Context, sc *scenario, who string) (f figures
 			return f, err
 		}
 	}
-	t, err := s.begin(ctx, sc, role)
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, t.end()) }()
-	if f, err = t.measure(ctx); err != nil || who != "noop" && role != "stage" {
-		return f, err
-	}
-	f.Group, err = s.noteGroups(ctx, sc.rows)
+	err = s.with(ctx, sc, role, func(t *turn) (err error) {
+		if f, err = t.measure(ctx); err == nil && (who == "noop" || role == "stage") {
+			f.Group, err = s.noteGroups(ctx, sc.rows)
+		}
+		return err
+	})
 	return f, err
 }
 
@@ -247,6 +262,6 @@ func (t *turn) measure(ctx context.Context) (f figures, err error) {
 	f = between(warm, last)
 	rest := float64(t.sc.rows - warm.rows)
 	f.Allocs, f.Bytes = (after[metricMallocs]-before[metricMallocs])/rest, (after[metricBytes]-before[metricBytes])/rest
-	f.PeakMiB, f.LiveMiB = peakOf(t.cmd.Process.Pid), liveMiB(busy)
+	f.PeakMiB, f.LiveMiB = t.peak(), liveMiB(busy)
 	return f, <-profiled
 }
