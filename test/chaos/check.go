@@ -124,7 +124,7 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 		s.notes.violate("input", "%d rows in the input, %d published", len(all), published)
 	}
 	c := newChecker(all, s.notes)
-	err = s.read(ctx, resultStream, "results."+stageName+".*.rows", func(m jetstream.Msg, _ uint64) {
+	err = s.read(ctx, resultStream, allResults, func(m jetstream.Msg, _ uint64) {
 		c.result(s.partitionOf(m.Subject(), 2), m.Headers(), m.Data())
 	})
 	c.end(all)

@@ -75,6 +75,16 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// waitFor looks every so often whether something is done, for most at the longest, and reports whether it was.
+func waitFor(ctx context.Context, most, every time.Duration, done func() bool) bool {
+	for end := time.Now().Add(most); !done(); pause(ctx, every) {
+		if ctx.Err() != nil || time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
 // victim is the replica that owns the partition, or now and then any.
 func (s *site) victim(ctx context.Context, random *rand.Rand) *replica {
 	drawn := s.replicas[random.IntN(len(s.replicas))]
@@ -112,12 +122,10 @@ func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 	}
 	began := time.Now()
 	s.watched.excuse(began)
-	taken := false
-	for !taken && ctx.Err() == nil && time.Since(began) < takeOverPatience {
-		pause(ctx, tryAgain)
+	taken := waitFor(ctx, takeOverPatience, tryAgain, func() bool {
 		now, err := s.lastOwner(ctx, partition)
-		taken = err == nil && now != owner
-	}
+		return err == nil && now != owner
+	})
 	took := time.Since(began)
 	if taken {
 		pause(ctx, between(random, 0, 3*time.Second))

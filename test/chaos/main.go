@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"sync"
@@ -25,8 +24,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 func main() {
@@ -210,15 +207,12 @@ func (s *site) finish(ctx context.Context, published int) error {
 		}
 	}
 	s.notes.tell("each row has a result")
-	for end := time.Now().Add(ackPatience); ; pause(ctx, look) {
-		why := s.unacked(ctx)
-		if why == "" {
-			break
-		}
-		if time.Now().After(end) || ctx.Err() != nil {
-			s.notes.violate("acks", "%s, %v after the last result", why, ackPatience)
-			break
-		}
+	why := ""
+	if !waitFor(ctx, ackPatience, look, func() bool {
+		why = s.unacked(ctx)
+		return why == ""
+	}) {
+		s.notes.violate("acks", "%s, %v after the last result", why, ackPatience)
 	}
 	for _, r := range s.replicas {
 		if err := r.retire(ctx, stopPatience); err != nil {
@@ -231,19 +225,13 @@ func (s *site) finish(ctx context.Context, published int) error {
 
 // stored is how many results there are; -1: nobody says.
 func (s *site) stored(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
-	defer cancel()
-	stream, err := s.js.Stream(ctx, resultStream)
-	if err != nil {
-		return -1
-	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter("results."+stageName+".*.rows"))
+	counts, err := s.counts(ctx, apiTimeout, resultStream, allResults, 2)
 	if err != nil {
 		return -1
 	}
 	n := 0
-	for p := range s.plan.partitions {
-		n += int(info.State.Subjects[resultSubject(p)])
+	for _, c := range counts {
+		n += c
 	}
 	return n
 }
@@ -311,10 +299,6 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 		write(out, "%s\n", line)
 	}
 	write(out, "violations %d\n", s.notes.violated())
-}
-
-func goCommand(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "go", args...)
 }
 
 // write writes to who may have gone.

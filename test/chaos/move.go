@@ -84,21 +84,13 @@ func (s *site) join(ctx context.Context, random *rand.Rand, victims []*natsServe
 	}
 	s.disturbed(stop)
 	pause(ctx, down)
-	for end := time.Now().Add(joinPatience); ; pause(ctx, releaseLook) {
-		if s.releasing(r) != "" {
-			break
-		}
-		if ctx.Err() != nil || time.Now().After(end) {
-			return errNotYet
-		}
+	releasing := func() bool { return s.releasing(r) != "" }
+	if !waitFor(ctx, joinPatience, releaseLook, releasing) {
+		return errNotYet
 	}
 	pause(ctx, after)
-	if s.releasing(r) == "" { // it was shorter than what was drawn: the next one that is seen will do
-		for end := time.Now().Add(joinPatience); s.releasing(r) == ""; pause(ctx, releaseLook) {
-			if ctx.Err() != nil || time.Now().After(end) {
-				return errNotYet
-			}
-		}
+	if !waitFor(ctx, joinPatience, releaseLook, releasing) { // where it was shorter than drawn, the next one will do
+		return errNotYet
 	}
 	return s.crash(ctx, random, move, victims, fmt.Sprintf("replica %d joins, %s is being released: ", r.n, s.releasing(r)))
 }

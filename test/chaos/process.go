@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // process is a program that was started here.
@@ -33,6 +34,18 @@ func (p *process) kill() error {
 		<-p.done
 	}
 	return err
+}
+
+// ends waits for the end of the process, and reports whether it ended in time.
+func (p *process) ends(ctx context.Context, within time.Duration) (bool, error) {
+	select {
+	case <-p.done:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-time.After(within):
+		return false, nil
+	}
 }
 
 // exitCode is -1 for a process that was killed. It must have ended.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,11 +53,8 @@ func newProgress(n *notes, p *plan) *progress {
 	return w
 }
 
-// begin counts a fault of the servers as under way. A nil receiver is allowed, as for all that faults call.
+// begin counts a fault of the servers as under way.
 func (w *progress) begin() {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.faults++
@@ -64,9 +62,6 @@ func (w *progress) begin() {
 
 // end ends it.
 func (w *progress) end(now time.Time) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	w.faults--
 	w.mu.Unlock()
@@ -75,9 +70,6 @@ func (w *progress) end(now time.Time) {
 
 // excuse counts no standstill from before that instant.
 func (w *progress) excuse(until time.Time) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if until.After(w.from) {
@@ -146,10 +138,10 @@ func (s *site) watch(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		rows, err := s.counts(ctx, inputStream, "rows.>", 1)
+		rows, err := s.counts(ctx, time.Second, inputStream, "rows.>", 1)
 		if err == nil {
 			var results []int
-			if results, err = s.counts(ctx, resultStream, "results."+stageName+".*.rows", 2); err == nil {
+			if results, err = s.counts(ctx, time.Second, resultStream, allResults, 2); err == nil {
 				s.watched.sample(time.Now(), s.alive(), rows, results)
 			}
 		}
@@ -162,8 +154,8 @@ func (s *site) watch(ctx context.Context) {
 }
 
 // counts is how many messages of a stream there are for each partition, which is that token of their subjects.
-func (s *site) counts(ctx context.Context, stream, filter string, token int) ([]int, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+func (s *site) counts(ctx context.Context, within time.Duration, stream, filter string, token int) ([]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	found, err := s.js.Stream(ctx, stream)
 	if err != nil {
@@ -184,10 +176,5 @@ func (s *site) counts(ctx context.Context, stream, filter string, token int) ([]
 
 // alive tells whether a replica runs that is neither suspended nor cut off.
 func (s *site) alive() bool {
-	for _, r := range s.replicas {
-		if r.healthy() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.replicas, (*replica).healthy)
 }

@@ -143,11 +143,11 @@ func (r *replica) stop(ctx context.Context, down, patience time.Duration) (bool,
 			return false, err
 		}
 	}
-	select {
-	case <-proc.done:
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	case <-time.After(patience):
+	ended, err := proc.ends(ctx, patience)
+	if err != nil {
+		return false, err
+	}
+	if !ended {
 		r.notes.violate("stop", "replica %d has not ended %v after SIGTERM: see %s", r.n, patience, proc.log)
 		return false, proc.kill()
 	}
@@ -177,26 +177,22 @@ func (r *replica) stopHard(ctx context.Context, down, after time.Duration) (stop
 	}
 	r.wanted, r.down, r.stopping, r.hard = true, down, proc, proc
 	r.mu.Unlock()
-	if err := proc.signal(syscall.SIGTERM); err != nil {
-		return false, false, err
-	}
-	select {
-	case <-proc.done:
-	case <-ctx.Done():
-		return false, false, context.Cause(ctx)
-	case <-time.After(after):
-		twice = true
+	ended := false
+	for _, within := range []time.Duration{after, hardPatience} {
+		twice = within == hardPatience
 		if err := proc.signal(syscall.SIGTERM); err != nil {
 			return false, false, err
 		}
-		select {
-		case <-proc.done:
-		case <-ctx.Done():
-			return false, false, context.Cause(ctx)
-		case <-time.After(hardPatience):
-			r.notes.violate("stop", "replica %d has not ended %v after a second SIGTERM: see %s", r.n, hardPatience, proc.log)
-			return true, true, proc.kill()
+		if ended, err = proc.ends(ctx, within); err != nil {
+			return false, false, err
 		}
+		if ended {
+			break
+		}
+	}
+	if !ended {
+		r.notes.violate("stop", "replica %d has not ended %v after a second SIGTERM: see %s", r.n, hardPatience, proc.log)
+		return true, true, proc.kill()
 	}
 	if code := proc.exitCode(); code != 0 && code != exitInterrupted && code != -1 { // -1: a kill came in between
 		r.notes.violate("stop", "replica %d ended with %d after two SIGTERMs: see %s", r.n, code, proc.log)

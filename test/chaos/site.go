@@ -33,6 +33,9 @@ const (
 // keys is how many subjects rows are published on where there are partitions.
 const keys = 97
 
+// allResults are the subjects of the results of all partitions.
+const allResults = "results." + stageName + ".*.rows"
+
 func resultSubject(partition int) string {
 	return streams.ResultSubject("results", stageName, partition)
 }
@@ -92,13 +95,13 @@ const natsModule = "github.com/nats-io/nats-server/v2"
 // build builds the programs.
 func (s *site) build(ctx context.Context) (natsPath string, err error) {
 	natsPath, s.stage = filepath.Join(s.dir, "nats-server"), filepath.Join(s.dir, "stage")
-	server := goCommand(ctx, "build", "-o", natsPath, natsModule)
+	server := exec.CommandContext(ctx, "go", "build", "-o", natsPath, natsModule)
 	if s.plan.version != "" { // a module of its own: this one is not changed
-		server = goCommand(ctx, "install", natsModule+"@"+s.plan.version)
+		server = exec.CommandContext(ctx, "go", "install", natsModule+"@"+s.plan.version)
 		server.Env = append(os.Environ(), "GOBIN="+s.dir)
 	}
 	race := "-race=" + strconv.FormatBool(s.plan.race)
-	for _, build := range []*exec.Cmd{server, goCommand(ctx, "build", race, "-o", s.stage, "github.com/llm-stage/stage/cmd/stage")} {
+	for _, build := range []*exec.Cmd{server, exec.CommandContext(ctx, "go", "build", race, "-o", s.stage, "github.com/llm-stage/stage/cmd/stage")} {
 		if out, err := build.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%s: %w\n%s", strings.Join(build.Args, " "), err, out)
 		}
@@ -159,14 +162,14 @@ func (s *site) createInput(ctx context.Context) error {
 			Source: "rows.*", Destination: fmt.Sprintf("rows.{{partition(%d,1)}}.{{wildcard(1)}}", s.plan.partitions),
 		}
 	}
-	for end := time.Now().Add(time.Minute); ; pause(ctx, tryAgain) {
+	var err error
+	waitFor(ctx, time.Minute, tryAgain, func() bool {
 		within, cancel := context.WithTimeout(ctx, apiTimeout)
-		_, err := s.js.CreateStream(within, cfg)
-		cancel()
-		if err == nil || ctx.Err() != nil || time.Now().After(end) {
-			return err
-		}
-	}
+		defer cancel()
+		_, err = s.js.CreateStream(within, cfg)
+		return err == nil
+	})
+	return err
 }
 
 func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
@@ -380,7 +383,7 @@ func (s *site) disturbed(k kind) {
 	}
 }
 
-// keepTail says where to look.
+// logs is the directory of all logs.
 func (s *site) logs() string { return filepath.Join(s.dir, "logs") }
 
 // prepare makes the directories.

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"math"
+	"reflect"
 	"slices"
 )
 
@@ -143,22 +144,23 @@ func sum(figure, x float64) float64 {
 
 // Mean returns the mean of the figures of several runs.
 func Mean(runs []Figures) Figures {
-	var m Figures
-	for _, figure := range []func(*Figures) *float64{
-		func(f *Figures) *float64 { return &f.Utilisation },
-		func(f *Figures) *float64 { return &f.Waste },
-		func(f *Figures) *float64 { return &f.Seconds },
-		func(f *Figures) *float64 { return &f.RowP99 },
-		func(f *Figures) *float64 { return &f.LongestRow },
-		func(f *Figures) *float64 { return &f.HeadOfLine },
-		func(f *Figures) *float64 { return &f.RiseSeconds },
-		func(f *Figures) *float64 { return &f.OutageSeconds },
-		func(f *Figures) *float64 { return &f.Probes },
-		func(f *Figures) *float64 { return &f.Jain },
-	} {
-		for i := range runs {
-			*figure(&m) += *figure(&runs[i]) / float64(len(runs))
+	return combine(runs, func(list []float64) (mean float64) {
+		for _, x := range list {
+			mean += x / float64(len(list))
 		}
+		return mean
+	})
+}
+
+// combine returns the figures that of makes of each figure of several runs. All fields of F are figures.
+func combine[F any](runs []F, of func([]float64) float64) (all F) {
+	to := reflect.ValueOf(&all).Elem()
+	for i := range to.NumField() {
+		list := make([]float64, len(runs))
+		for j, f := range runs {
+			list[j] = reflect.ValueOf(f).Field(i).Float()
+		}
+		to.Field(i).SetFloat(of(list))
 	}
-	return m
+	return all
 }

@@ -124,26 +124,16 @@ func (r *run) served() float64 {
 // MeanOutages returns the mean of the figures of several runs, and the most of those that are the most of something.
 // What a run does not have counts in none.
 func MeanOutages(runs []OutageFigures) OutageFigures {
-	var m OutageFigures
-	for _, figure := range []func(*OutageFigures) *float64{
-		func(f *OutageFigures) *float64 { return &f.Failed },
-		func(f *OutageFigures) *float64 { return &f.Rows },
-		func(f *OutageFigures) *float64 { return &f.Wasted },
-		func(f *OutageFigures) *float64 { return &f.Refused },
-		func(f *OutageFigures) *float64 { return &f.Back },
-		func(f *OutageFigures) *float64 { return &f.Utilisation },
-		func(f *OutageFigures) *float64 { return &f.Pauses },
-		func(f *OutageFigures) *float64 { return &f.Poison },
-	} {
-		n := 0.0
-		for i := range runs {
-			if x := *figure(&runs[i]); !math.IsNaN(x) {
-				*figure(&m) += x
+	m := combine(runs, func(list []float64) float64 {
+		total, n := 0.0, 0.0
+		for _, x := range list {
+			if !math.IsNaN(x) {
+				total += x
 				n++
 			}
 		}
-		*figure(&m) /= n
-	}
+		return total / n
+	})
 	m.BackMost, m.PoisonCalls = math.NaN(), math.NaN()
 	for _, f := range runs {
 		m.BackMost = most(m.BackMost, f.BackMost)

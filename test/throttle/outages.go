@@ -30,14 +30,14 @@ func families() []family {
 	for _, sec := range []float64{30, 120} {
 		name := func(what string) string { return fmt.Sprintf("%s, %g s", what, sec) }
 		list = append(list,
-			family{name: name("refused"), about: "no connection, calls in flight reset", incidents: again(sec, refusedConn, reset)},
-			family{name: name("502"), about: "from a gateway, in 5 ms, calls in flight too", incidents: again(sec, badGateway, gatewayReset)},
-			family{name: name("silent"), about: "no answer, calls time out after 10 s", incidents: again(sec, silence, silence)},
+			family{name: name("refused"), about: "no connection, calls in flight reset", incidents: again(outageCount, upSec, sec, refusedConn, reset)},
+			family{name: name("502"), about: "from a gateway, in 5 ms, calls in flight too", incidents: again(outageCount, upSec, sec, badGateway, gatewayReset)},
+			family{name: name("silent"), about: "no answer, calls time out after 10 s", incidents: again(outageCount, upSec, sec, silence, silence)},
 		)
 	}
 	return append(list,
-		family{name: "flapping, refused", about: "up 5 s, down 5 s", up: 180, flaps: true, incidents: flapping(refusedConn, reset)},
-		family{name: "flapping, 502", about: "the same", up: 180, flaps: true, incidents: flapping(badGateway, gatewayReset)},
+		family{name: "flapping, refused", about: "up 5 s, down 5 s", up: 180, flaps: true, incidents: again(30, 5, 5, refusedConn, reset)},
+		family{name: "flapping, 502", about: "the same", up: 180, flaps: true, incidents: again(30, 5, 5, badGateway, gatewayReset)},
 		family{name: "every second refused", about: "one of two backends is dead, for 3 min", incidents: partly(180, refusedConn, 0, everySecond)},
 		family{name: "half refused", about: "the same, at random", incidents: partly(180, refusedConn, 0, share(0.5))},
 		family{name: "half fail", about: "500 at random, for 3 min", incidents: partly(180, serverError, 0.5, share(0.5))},
@@ -89,14 +89,14 @@ func Outages(pool int, limited bool) []*Scenario {
 	return list
 }
 
-// again is outages of about that many seconds, with upSec between them.
-func again(sec float64, fails, cuts *failure) func(uint64, func(float64) float64) incidents {
+// again is so many outages of about down seconds, with about up seconds before each.
+func again(count int, up, down float64, fails, cuts *failure) func(uint64, func(float64) float64) incidents {
 	return func(seed uint64, _ func(float64) float64) (in incidents) {
 		off := offs(seed)
 		t := 0.0
-		for range outageCount {
-			from := t + off(upSec)
-			t = from + off(sec)
+		for range count {
+			from := t + off(up)
+			t = from + off(down)
 			in = append(in, &incident{from: from, to: t, fails: fails, cuts: cuts, loss: 1})
 		}
 		return in
@@ -107,21 +107,6 @@ func again(sec float64, fails, cuts *failure) func(uint64, func(float64) float64
 func offs(seed uint64) func(float64) float64 {
 	rng := chance(seed)
 	return func(sec float64) float64 { return sec * (1 + offMost*(2*rng.Float64()-1)) }
-}
-
-// flapping is up and down for about 5 s each, 30 times.
-func flapping(fails, cuts *failure) func(uint64, func(float64) float64) incidents {
-	return func(seed uint64, _ func(float64) float64) (in incidents) {
-		const sec, count = 5, 30
-		off := offs(seed)
-		t := 0.0
-		for range count {
-			from := t + off(sec)
-			t = from + off(sec)
-			in = append(in, &incident{from: from, to: t, fails: fails, cuts: cuts, loss: 1})
-		}
-		return in
-	}
 }
 
 // partly is one time in which calls that meets chooses fail, of which so large a share takes off capacity.

@@ -74,7 +74,7 @@ func constant(rate, burst float64) func(*Scenario, uint64) plan {
 
 // alternating is a bucket of 20/s and 5/s for a minute each. The first minute is up to 2 s longer or shorter, so that
 // it is not the phase of the law's own cycle that decides.
-func alternating(seed uint64) plan {
+func alternating(_ *Scenario, seed uint64) plan {
 	shift := 4*chance(seed).Float64() - 2
 	rate := schedule{{0, 20}}
 	var p plan
@@ -88,7 +88,7 @@ func alternating(seed uint64) plan {
 }
 
 // wandering is a bucket of 20/s or 5/s, each for a random time of 30 s on average.
-func wandering(seed uint64) plan {
+func wandering(_ *Scenario, seed uint64) plan {
 	rng := chance(seed)
 	rate := schedule{{0, []float64{20, 5}[rng.IntN(2)]}}
 	for len(rate) < 3000 {
@@ -155,34 +155,30 @@ func telling(setUp func(*Scenario, uint64) plan) func(*Scenario, uint64) plan {
 	}
 }
 
-func alternatingPlan(_ *Scenario, seed uint64) plan { return alternating(seed) }
-
-func countingPlan(_ *Scenario, seed uint64) plan {
-	p := alternating(seed)
+func counting(sc *Scenario, seed uint64) plan {
+	p := alternating(sc, seed)
 	p.server.(*bucket).counts = true
 	return p
 }
 
-func wanderingPlan(_ *Scenario, seed uint64) plan { return wandering(seed) }
-
-func atOncePlan(sc *Scenario, _ uint64) plan {
+func eightAtOnce(sc *Scenario, _ uint64) plan {
 	return plan{server: &atOnce{limit: 8, callSec: sc.meanSec()}}
 }
 
-func perMinutePlan(*Scenario, uint64) plan { return plan{server: &perMinute{quota: 1200}} }
+func quota(*Scenario, uint64) plan { return plan{server: &perMinute{quota: 1200}} }
 
 // Scenarios returns the servers that the law was built for.
 func Scenarios() []*Scenario {
 	list := []*Scenario{
 		scenario("S1", "20/s", constant(20, 5)),
-		scenario("S2", "20/s and 5/s in turn, 60 s each", alternatingPlan),
-		scenario("S2c", "the same, refused calls count too", countingPlan),
-		scenario("S3", "20/s or 5/s at random, 30 s on average", wanderingPlan),
+		scenario("S2", "20/s and 5/s in turn, 60 s each", alternating),
+		scenario("S2c", "the same, refused calls count too", counting),
+		scenario("S3", "20/s or 5/s at random, 30 s on average", wandering),
 		scenario("S4", "20/s after an outage of 120 s", outage(0)),
 		scenario("S4m", "20/s with an outage of 120 s", outage(100)),
 		scenario("S5", "a fifth refused at random", noisy(0.2)),
-		scenario("S6", "8 at once", atOncePlan),
-		scenario("S7", "1200 in each minute", perMinutePlan),
+		scenario("S6", "8 at once", eightAtOnce),
+		scenario("S7", "1200 in each minute", quota),
 	}
 	for _, sc := range slices.Clip(list) {
 		told := *sc
@@ -206,7 +202,7 @@ func Grid() []*Scenario {
 	}
 	for _, d := range []time.Duration{5 * time.Millisecond, 300 * time.Millisecond, time.Second} {
 		add(fmt.Sprintf("refusals take %v", d), constant(20, 5), refusals(d))
-		add(fmt.Sprintf("S2, refusals take %v", d), alternatingPlan, refusals(d))
+		add(fmt.Sprintf("S2, refusals take %v", d), alternating, refusals(d))
 	}
 	for _, sigma := range []float64{0.1, 0.5, 0.8} {
 		add(fmt.Sprintf("sigma %g", sigma), constant(20, 5), calls(1200*time.Millisecond, sigma))
@@ -225,7 +221,7 @@ func Grid() []*Scenario {
 	add("no limit", noisy(0))
 	add("no limit, replies in 1ms", noisy(0), calls(time.Millisecond, 0.3), rows(60000))
 	add("a twentieth refused at random", noisy(0.05))
-	add("S2, 4 clients", alternatingPlan, clients(4), rows(1250))
-	add("S2, 16 clients", alternatingPlan, clients(16), rows(600))
+	add("S2, 4 clients", alternating, clients(4), rows(1250))
+	add("S2, 16 clients", alternating, clients(16), rows(600))
 	return list
 }
