@@ -173,7 +173,7 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		jetstream.ExpectedLastSubjSeqHeader:     {strconv.FormatUint(end.seq, 10)},
 		jetstream.ExpectedLastSubjSeqSubjHeader: {c.filter},
 	}}
-	for wait := storeRetryFirst; ; wait *= 2 {
+	for wait := range streams.Retry(ctx, storeRetryFirst, 2*claimRetryMax) {
 		seq, err := streams.Append(ctx, c.nc, []*nats.Msg{msg})
 		if err == nil {
 			return logEnd{seq: seq, owner: owner, mark: end.mark}, nil
@@ -191,10 +191,6 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		case wait > claimRetryMax, streams.Unanswered(err) && errors.Is(c.denied(err), nats.ErrPermissionViolation):
 			return end, fmt.Errorf("claim the partition: %w", c.denied(err))
 		}
-		select {
-		case <-ctx.Done():
-			return end, context.Cause(ctx)
-		case <-time.After(wait):
-		}
 	}
+	return end, context.Cause(ctx)
 }

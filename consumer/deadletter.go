@@ -5,7 +5,6 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
@@ -34,25 +33,21 @@ func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 	if msg.Size() > int(c.nc.MaxPayload()) {
 		msg = c.deadLetterMsg(row, true)
 	}
-	for wait := storeRetryFirst; ; wait = min(2*wait, storeRetryMost) {
+	for range streams.Retry(ctx, storeRetryFirst, storeRetryMost) {
 		_, err := streams.Append(ctx, c.nc, []*nats.Msg{msg})
-		switch {
-		case err == nil:
+		if streams.TooLarge(err) && msg.Header.Get(headerCut) == "" {
+			msg = c.deadLetterMsg(row, true)
+			_, err = streams.Append(ctx, c.nc, []*nats.Msg{msg})
+		}
+		if err == nil {
 			c.problems.clear(problemDeadLetter)
 			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case streams.TooLarge(err) && msg.Header.Get(headerCut) == "":
-			msg = c.deadLetterMsg(row, true)
-			continue
 		}
-		c.problems.set(problemDeadLetter, c.denied(err))
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(wait):
+		if ctx.Err() == nil {
+			c.problems.set(problemDeadLetter, c.denied(err))
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // headerCut says of a dead letter that the original, which is named, left no room for the reason and is not in it.

@@ -145,7 +145,7 @@ func (e *emitter) groupSize(n int) int {
 // store appends one message or one batch until it is stored.
 func (e *emitter) store(ctx context.Context, rows []*Row) error {
 	last := rows[len(rows)-1]
-	for wait := storeRetryFirst; ; wait = min(2*wait, storeRetryMost) {
+	for range streams.Retry(ctx, storeRetryFirst, storeRetryMost) {
 		begin := time.Now()
 		seq, err := e.try(ctx, rows)
 		if err == nil {
@@ -179,12 +179,8 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 			return fmt.Errorf("%w: %w", errBatchRefused, err)
 		}
 		e.c.problems.set(problemResults, e.c.denied(err))
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(wait):
-		}
 	}
+	return context.Cause(ctx)
 }
 
 func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {

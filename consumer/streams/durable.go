@@ -262,7 +262,7 @@ func (d *Durable) checkResettable() error {
 
 // CanReset reports whether the server can set the consumer back in place. One that can't has it created again, so
 // where it begins is only where an owner last set it to.
-func (d *Durable) CanReset() bool { return canReset(d.nc.ConnectedServerVersion()) }
+func (d *Durable) CanReset() bool { return serverSince(d.nc.ConnectedServerVersion(), 14) }
 
 // Unpin gives the pin to whoever asks next.
 func (d *Durable) Unpin(ctx context.Context) error {

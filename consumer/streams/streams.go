@@ -10,7 +10,6 @@ package streams
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -65,7 +64,7 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 	looks := []func() error{
 		func() error { return s.ensure(ctx, js, s.inputConfig(), FieldInputStream, s.checkInput) },
 		func() error { return s.ensure(ctx, js, s.resultConfig(), FieldResultStream, s.checkResult) },
-		func() error { return s.ensure(ctx, js, s.auditConfig(), FieldAuditStream, s.checkAudit) },
+		func() error { return s.ensure(ctx, js, s.auditConfig(nc), FieldAuditStream, s.checkAudit) },
 	}
 	if s.Journal {
 		looks = append(looks, func() error { return s.ensure(ctx, js, s.journalConfig(), FieldJournalStream, s.checkJournal) })
@@ -111,11 +110,12 @@ func (s Config) resultConfig() jetstream.StreamConfig {
 	}
 }
 
-func (s Config) auditConfig() jetstream.StreamConfig {
+func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: s.AuditStream, Subjects: []string{s.AuditSubject + ".>"}, Description: "audit events of llm-stage",
 		Storage: s.storage(), Replicas: s.Replicas, MaxBytes: unlimited(s.AuditMaxBytes), MaxAge: s.AuditMaxAge,
 		Discard: jetstream.DiscardOld, DenyDelete: true, AllowDirect: true, AllowAtomicPublish: true,
+		AllowBatchPublish: serverSince(nc.ConnectedServerVersion(), 14),
 	}
 }
 
@@ -162,11 +162,11 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstre
 	return nil
 }
 
-// create creates one stream.
+// create creates one stream, without fast batches where the server refuses them.
 func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, field Field) (stream jetstream.Stream, err error) {
-	if field == FieldAuditStream && canIngest(js.Conn().ConnectedServerVersion()) {
-		stream, err = createBatched(ctx, js, want)
-	} else {
+	stream, err = Create(ctx, js, want)
+	if err != nil && want.AllowBatchPublish && !Unanswered(err) {
+		want.AllowBatchPublish = false
 		stream, err = Create(ctx, js, want)
 	}
 	if errors.Is(err, ErrSubjectTaken) {
@@ -208,42 +208,6 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 	}
 	return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name, strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
 }
-
-// createBatched creates a stream that takes fast batches, too, a setting that the client library does not know;
-// without it where the server refuses it.
-func createBatched(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
-	ask, err := json.Marshal(struct {
-		jetstream.StreamConfig
-		AllowBatched bool `json:"allow_batched"`
-	}{cfg, true})
-	if err != nil {
-		return nil, fmt.Errorf("create stream %s: %w", cfg.Name, err)
-	}
-	creating, cancel := context.WithTimeout(ctx, RequestTimeout)
-	defer cancel()
-	m, err := js.Conn().RequestWithContext(creating, "$JS.API.STREAM.CREATE."+cfg.Name, ask)
-	if err != nil {
-		return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name, strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
-	}
-	if Refusal(m) != nil {
-		return Create(ctx, js, cfg)
-	}
-	// Of a cluster another server may answer, which has not heard of the stream yet.
-	for {
-		stream, err := lookAt(creating, js, cfg.Name)
-		if !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return stream, err
-		}
-		select {
-		case <-creating.Done():
-			return nil, fmt.Errorf("look at stream %s, which was created: %w", cfg.Name, err)
-		case <-time.After(createdLookAgain):
-		}
-	}
-}
-
-// createdLookAgain is the wait before a new stream that is not found is looked for again.
-const createdLookAgain = 100 * time.Millisecond
 
 // holder names a stream that captures some message on one of the subjects.
 func holder(ctx context.Context, js jetstream.JetStream, subjects []string) string {
@@ -360,30 +324,17 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 	return wrong
 }
 
-// checkServer compares a server's version with what the protocol needs.
+// checkServer returns [ErrServer] for a server that lacks what the protocol needs.
 func checkServer(version string) error {
-	major, minor, ok := parseVersion(version)
-	if !ok {
-		return nil // a server that hides its version gets the benefit of the doubt
-	}
-	if major < 2 || major == 2 && minor < 11 {
+	if !serverSince(version, 11) {
 		return fmt.Errorf("%w: version %s has no pinned consumers: use 2.11 or newer", ErrServer, version)
 	}
 	return nil
 }
 
-// canReset reports whether a server can set a consumer back in place.
-func canReset(version string) bool { return since214(version) }
-
-// canIngest reports whether a server knows fast batches.
-func canIngest(version string) bool { return since214(version) }
-
-func since214(version string) bool {
-	major, minor, ok := parseVersion(version)
-	return !ok || major > 2 || major == 2 && minor >= 14
-}
-
-func parseVersion(version string) (major, minor int, ok bool) {
-	n, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
-	return major, minor, err == nil && n == 2
+// serverSince reports whether a server has version 2.minor or newer; one that hides its version is taken to have it.
+func serverSince(version string, minor int) bool {
+	var major, have int
+	n, _ := fmt.Sscanf(version, "%d.%d", &major, &have) // a part that can't be read is not counted
+	return n < 2 || major > 2 || major == 2 && have >= minor
 }

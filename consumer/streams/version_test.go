@@ -7,8 +7,8 @@ import (
 
 func TestServerVersions(t *testing.T) {
 	for _, c := range []struct {
-		version       string
-		serves, reset bool
+		version              string
+		pins, resetsConsumer bool
 	}{
 		{"2.9.25", false, false},
 		{"2.10.29", false, false},
@@ -20,11 +20,11 @@ func TestServerVersions(t *testing.T) {
 		{"3.0.0", true, true},
 		{"", true, true},
 	} {
-		if err := checkServer(c.version); (err == nil) != c.serves || err != nil && !errors.Is(err, ErrServer) {
-			t.Errorf("version %q: %v, serves %v", c.version, err, c.serves)
+		if err := checkServer(c.version); (err == nil) != c.pins || err != nil && !errors.Is(err, ErrServer) {
+			t.Errorf("version %q: %v, pins %v", c.version, err, c.pins)
 		}
-		if got := canReset(c.version); got != c.reset {
-			t.Errorf("version %q: reset %v, want %v", c.version, got, c.reset)
+		if got := serverSince(c.version, 14); got != c.resetsConsumer {
+			t.Errorf("version %q: since 2.14 %v, want %v", c.version, got, c.resetsConsumer)
 		}
 	}
 }

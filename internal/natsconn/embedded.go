@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 )
@@ -24,7 +25,8 @@ const (
 // is the largest message in bytes, 0: the server's default. The caller must close the connection.
 func StartServer(ctx context.Context, cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	end := time.Now().Add(storeWait)
-	for warned := false; ; warned = true {
+	warned := false
+	for range streams.Retry(ctx, storePoll, storePoll) {
 		conn, err := tryServer(cfg, dir, payload, log)
 		if !errors.Is(err, natsd.ErrLocked) {
 			return conn, err
@@ -35,13 +37,10 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 		}
 		if !warned {
 			log.Warn("another process has the store open, waiting for it to end", slog.String("store", dir+who), slog.Duration("at_most", storeWait))
-		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(storePoll):
+			warned = true
 		}
 	}
+	return nil, context.Cause(ctx)
 }
 
 // tryServer starts the server and connects to it. The error is [natsd.ErrLocked] where another process has the store
@@ -77,7 +76,8 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 	if len(cfg.NATS.URL) > 0 {
 		return Connect(ctx, cfg, dir, log)
 	}
-	for end := time.Now().Add(storeWait); ; {
+	end := time.Now().Add(storeWait)
+	for range streams.Retry(ctx, storePoll, storePoll) {
 		addr, running, err := natsd.Discover(dir)
 		if err != nil {
 			return nil, err
@@ -100,10 +100,6 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 			return conn, err
 		}
 		// Another process was faster: its server is about to publish its address, or about to end.
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(storePoll):
-		}
 	}
+	return nil, context.Cause(ctx)
 }
