@@ -68,8 +68,8 @@ func (c *Consumer) lastClaim(ctx context.Context) (*streams.Claim, error) {
 	if m == nil {
 		return nil, nil //nolint:nilnil // no claim is an answer
 	}
-	cl, err := streams.DecodeClaim(m.Data)
-	if err != nil {
+	cl := new(streams.Claim)
+	if err := json.Unmarshal(m.Data, cl); err != nil {
 		return nil, fmt.Errorf("claim %d of stream %s: %w", m.Sequence, c.cfg.ResultStream, err)
 	}
 	if cl.Version > streams.ClaimVersion {
@@ -81,11 +81,7 @@ func (c *Consumer) lastClaim(ctx context.Context) (*streams.Claim, error) {
 
 // nextInput returns the sequence of the first row at or after seq; 0 when there is none.
 func (c *Consumer) nextInput(ctx context.Context, seq uint64) (uint64, error) {
-	m, err := streams.NextMessage(ctx, c.nc, c.cfg.InputStream, c.cfg.InputSubject, seq)
-	if err != nil || m == nil {
-		return 0, err
-	}
-	return m.Sequence, nil
+	return streams.NextSequence(ctx, c.nc, c.cfg.InputStream, c.cfg.InputSubject, seq)
 }
 
 func (c *Consumer) denied(err error) error { return streams.Denied(c.nc, err) }
@@ -113,9 +109,9 @@ func (c *Consumer) checkStart(ctx context.Context, durable *streams.Durable) err
 
 // streamInfo asks the server for a stream.
 func (c *Consumer) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	s, err := c.js.Stream(ctx, name)
+	s, err := streams.Look(ctx, c.js, name)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", name, c.denied(err))
+		return nil, err
 	}
 	return s.CachedInfo(), nil
 }

@@ -437,7 +437,7 @@ func (b *bench) durable() *jetstream.ConsumerInfo {
 // createDurable does what an operator does for a stage that must not.
 func (b *bench) createDurable() {
 	b.t.Helper()
-	if err := streams.EnsureDurable(b.t.Context(), b.nc, streams.DurableConfig{
+	if _, err := streams.OpenDurable(b.t.Context(), b.nc, streams.DurableConfig{
 		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", WindowRows: 64, Create: true,
 	}); err != nil {
 		b.t.Fatal(err)

@@ -269,15 +269,12 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 
 // stored takes the answer to an entry. row is nil when it is emitted by now.
 func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
-	if refused := streams.Refusal(m); refused != nil {
+	entry, err := streams.StoredAt(m)
+	if err != nil {
 		if row != nil {
 			row.sentToJournal, row.keepAt = false, now.Add(journalRetry)
 		}
-		j.complain(refused.Error())
-		return
-	}
-	entry := storedAt(m)
-	if entry == 0 {
+		j.complain(err.Error())
 		return
 	}
 	if row != nil {

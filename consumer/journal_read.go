@@ -15,14 +15,12 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 	if !j.reading {
 		return
 	}
-	if refused := streams.Refusal(m); refused != nil {
+	marker, err := streams.StoredAt(m)
+	if err != nil {
 		// A full journal takes no marker and holds entries all the same: read until nothing is pending.
-		j.complain(refused.Error())
-	} else {
-		j.marker = storedAt(m)
-		j.last = max(j.last, j.marker)
+		j.complain(err.Error())
 	}
-	j.readNext = 1
+	j.marker, j.last, j.readNext = marker, max(j.last, marker), 1
 	j.ask(now)
 }
 
@@ -122,14 +120,3 @@ func (j *journal) giveUp(why string) {
 }
 
 func (j *journal) readDone() { j.reading, j.knownTo = false, j.last }
-
-// storedAt is the stream sequence in a publish acknowledgement; 0: there is none.
-func storedAt(m *nats.Msg) uint64 {
-	var ack struct {
-		Seq uint64 `json:"seq"`
-	}
-	if json.Unmarshal(m.Data, &ack) != nil {
-		return 0
-	}
-	return ack.Seq
-}

@@ -135,7 +135,7 @@ func (s *sim) createDurable(partition int) {
 		Name: "stage", Partition: partition, InputStream: "ROWS", InputSubject: s.inputSubject(partition), ResultStream: "RESULTS",
 		WindowRows: simWindow, Create: true,
 	}
-	if err := streams.EnsureDurable(s.t.Context(), s.nc, cfg); err != nil {
+	if _, err := streams.OpenDurable(s.t.Context(), s.nc, cfg); err != nil {
 		s.t.Errorf("create the durable: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/nats-io/nats.go"
 )
 
@@ -66,14 +67,22 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 	if err != nil {
 		return 0, fmt.Errorf("append to %s: %w", last.Subject, err)
 	}
-	if refused := Refusal(reply); refused != nil {
-		return 0, fmt.Errorf("append to %s: %w", last.Subject, refused)
+	if seq, err = StoredAt(reply); err != nil {
+		return 0, fmt.Errorf("append to %s: %w", last.Subject, err)
+	}
+	return seq, nil
+}
+
+// StoredAt returns the stream sequence of a stored message by the server's answer to it, which may be a [Refusal].
+func StoredAt(m *nats.Msg) (seq uint64, err error) {
+	if err := Refusal(m); err != nil {
+		return 0, err
 	}
 	var ack struct {
 		Seq uint64 `json:"seq"`
 	}
-	if err := json.Unmarshal(reply.Data, &ack); err != nil || ack.Seq == 0 {
-		return 0, fmt.Errorf("append to %s: unexpected answer %q", last.Subject, Preview(reply.Data))
+	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Seq == 0 {
+		return 0, fmt.Errorf("unexpected answer %q", excerpt.Of(m.Data))
 	}
 	return ack.Seq, nil
 }

@@ -1,9 +1,6 @@
 package streams
 
-import (
-	"encoding/json"
-	"time"
-)
+import "time"
 
 // ClaimVersion is the format of claims written today. A stage refuses to follow a newer one.
 const ClaimVersion = 1
@@ -20,13 +17,4 @@ type Claim struct {
 	// InputStream and InputCreated name the input stream whose sequences the mark counts: one created again has others.
 	InputStream  string    `json:"input_stream"`
 	InputCreated time.Time `json:"input_created"`
-}
-
-// DecodeClaim reads the body of a message on a claim subject. It accepts any version.
-func DecodeClaim(body []byte) (*Claim, error) {
-	c := new(Claim)
-	if err := json.Unmarshal(body, c); err != nil {
-		return nil, err
-	}
-	return c, nil
 }

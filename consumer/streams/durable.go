@@ -80,14 +80,8 @@ func unfit(format string, args ...any) error {
 	return &UnfitError{Err: fmt.Errorf(format, args...)}
 }
 
-// EnsureDurable creates the durable consumer of a partition if it is missing and cfg allows that, and checks one that
-// exists. Streams must exist. What watches the consumer, an autoscaler say, can so be set up before the first replica.
-func EnsureDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) error {
-	_, err := OpenDurable(ctx, nc, cfg)
-	return err
-}
-
-// OpenDurable does the same and returns the consumer. The error is an [*UnfitError] where trying again can't help.
+// OpenDurable creates the durable consumer of a partition if it is missing and cfg allows that, and checks one that
+// exists. Streams must exist. The error is an [*UnfitError] where trying again can't help.
 func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durable, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -98,13 +92,13 @@ func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durabl
 		return nil, fmt.Errorf("durable consumer: %w", err)
 	}
 	d := &Durable{Name: DurableName(cfg.Name, cfg.Partition), MessageBytesMax: int(nc.MaxPayload()), cfg: cfg, nc: nc, js: js}
-	input, err := js.Stream(ctx, cfg.InputStream)
+	input, err := Look(ctx, js, cfg.InputStream)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", cfg.InputStream, d.denied(err))
+		return nil, err
 	}
-	results, err := js.Stream(ctx, cfg.ResultStream)
+	results, err := Look(ctx, js, cfg.ResultStream)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", cfg.ResultStream, d.denied(err))
+		return nil, err
 	}
 	if size := results.CachedInfo().Config.MaxMsgSize; size > 0 {
 		d.MessageBytesMax = min(d.MessageBytesMax, int(size))

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -46,6 +47,15 @@ func Unanswered(err error) bool {
 // NextMessage returns the first message of a stream at or after seq that matches filter; nil: there is none.
 func NextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64) (*jetstream.RawStreamMsg, error) {
 	return getMessage(ctx, nc, stream, messageQuery{Seq: seq, NextFor: filter})
+}
+
+// NextSequence returns the sequence of the first message at or after seq that matches filter; 0: there is none.
+func NextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64) (uint64, error) {
+	m, err := NextMessage(ctx, nc, stream, filter, seq)
+	if err != nil || m == nil {
+		return 0, err
+	}
+	return m.Sequence, nil
 }
 
 // LastMessage returns the last message of a stream that matches filter; nil: there is none.
@@ -99,7 +109,7 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 		return nil, fmt.Errorf("get a message of stream %s: %w", stream, resp.Error)
 	}
 	if resp.Message == nil {
-		return nil, fmt.Errorf("get a message of stream %s: unexpected answer %q", stream, Preview(reply.Data))
+		return nil, fmt.Errorf("get a message of stream %s: unexpected answer %q", stream, excerpt.Of(reply.Data))
 	}
 	m := &jetstream.RawStreamMsg{Subject: resp.Message.Subject, Sequence: resp.Message.Seq, Data: resp.Message.Data, Time: resp.Message.Time}
 	if len(resp.Message.Header) > 0 {
@@ -108,13 +118,4 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 		}
 	}
 	return m, nil
-}
-
-// Preview cuts foreign bytes for an error text.
-func Preview(b []byte) string {
-	const most = 200
-	if len(b) > most {
-		return string(b[:most]) + "…"
-	}
-	return string(b)
 }

@@ -9,6 +9,7 @@
 package streams
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,18 +84,20 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 	return errors.Join(problems...)
 }
 
-func (s Config) storage() jetstream.StorageType {
-	if s.Memory {
-		return jetstream.MemoryStorage
+// stream is what all streams of a stage have in common.
+func (s Config) stream(name, description string, bytesMax int64, subjects ...string) jetstream.StreamConfig {
+	cfg := jetstream.StreamConfig{
+		Name: name, Description: description, Subjects: subjects, MaxBytes: cmp.Or(bytesMax, -1),
+		Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true, AllowAtomicPublish: true,
 	}
-	return jetstream.FileStorage
+	if s.Memory {
+		cfg.Storage = jetstream.MemoryStorage
+	}
+	return cfg
 }
 
 func (s Config) inputConfig() jetstream.StreamConfig {
-	cfg := jetstream.StreamConfig{
-		Name: s.InputStream, Subjects: []string{s.filter()}, Description: "rows for llm-stage",
-		Storage: s.storage(), Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true, AllowAtomicPublish: true,
-	}
+	cfg := s.stream(s.InputStream, "rows for llm-stage", 0, s.filter())
 	if s.Partitions > 1 {
 		cfg.Subjects, cfg.SubjectTransform = partitionTransform(s.InputSubject, s.Partitions)
 	}
@@ -102,37 +105,23 @@ func (s Config) inputConfig() jetstream.StreamConfig {
 }
 
 func (s Config) resultConfig() jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name: s.ResultStream, Subjects: []string{s.ResultSubject + ".>"}, Description: "ordered results of llm-stage",
-		Storage: s.storage(), Replicas: s.Replicas, MaxBytes: unlimited(s.ResultMaxBytes),
-		// The resume point is in here: nothing may be dropped or deleted unnoticed.
-		Discard: jetstream.DiscardNew, DenyDelete: true, AllowAtomicPublish: true, AllowDirect: true,
-	}
+	cfg := s.stream(s.ResultStream, "ordered results of llm-stage", s.ResultMaxBytes, s.ResultSubject+".>")
+	cfg.DenyDelete = true // the resume point is in here: nothing may be deleted unnoticed
+	return cfg
 }
 
 func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name: s.AuditStream, Subjects: []string{s.AuditSubject + ".>"}, Description: "audit events of llm-stage",
-		Storage: s.storage(), Replicas: s.Replicas, MaxBytes: unlimited(s.AuditMaxBytes), MaxAge: s.AuditMaxAge,
-		Discard: jetstream.DiscardOld, DenyDelete: true, AllowDirect: true, AllowAtomicPublish: true,
-		AllowBatchPublish: serverSince(nc.ConnectedServerVersion(), 14),
-	}
+	cfg := s.stream(s.AuditStream, "audit events of llm-stage", s.AuditMaxBytes, s.AuditSubject+".>")
+	cfg.MaxAge, cfg.Discard, cfg.DenyDelete = s.AuditMaxAge, jetstream.DiscardOld, true
+	cfg.AllowBatchPublish = serverSince(nc.ConnectedServerVersion(), 14)
+	return cfg
 }
 
+// journalConfig refuses newer replies when the journal is full: the older ones are nearer to their turn.
 func (s Config) journalConfig() jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name: s.JournalStream, Subjects: []string{"journal.>"}, Description: "replies of llm-stage that wait for their turn",
-		Storage: s.storage(), Replicas: s.Replicas, MaxBytes: unlimited(s.JournalMaxBytes),
-		// Full means that newer replies are not kept; the older ones are nearer to their turn.
-		Discard: jetstream.DiscardNew, AllowDirect: true,
-	}
-}
-
-func unlimited(bytes int64) int64 {
-	if bytes == 0 {
-		return -1
-	}
-	return bytes
+	cfg := s.stream(s.JournalStream, "replies of llm-stage that wait for their turn", s.JournalMaxBytes, "journal.>")
+	cfg.AllowAtomicPublish = false
+	return cfg
 }
 
 // subjectOf is the setting of the subject of a stream that one is the setting of. The journal has none.
@@ -142,11 +131,11 @@ var subjectOf = map[Field]Field{
 
 // ensure finds or creates one stream and checks it.
 func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, field Field, check func(jetstream.StreamConfig) findings) error {
-	stream, err := lookAt(ctx, js, want.Name)
+	stream, err := Look(ctx, js, want.Name)
 	switch {
 	case err == nil:
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return NewSettingError(field, "%s: look at stream %s: %w", field, want.Name, Denied(js.Conn(), err))
+		return NewSettingError(field, "%s: %w", field, err)
 	case !s.Create && field == FieldJournalStream:
 		return nil // replies are not kept, then
 	case !s.Create:
@@ -181,10 +170,15 @@ func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstre
 	return stream, nil
 }
 
-func lookAt(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
+// Look asks the server for a stream.
+func Look(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	return js.Stream(ctx, name)
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", name, Denied(js.Conn(), err))
+	}
+	return stream, nil
 }
 
 // ErrSubjectTaken is returned by [Create] where another stream captures what the new one would.

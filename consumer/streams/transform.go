@@ -81,7 +81,7 @@ func parseTransform(cfg jetstream.SubjectTransformConfig) (t transform, err erro
 func parseDestToken(token string) (destToken, error) {
 	if n, ok := strings.CutPrefix(token, "$"); ok {
 		i, err := strconv.Atoi(n)
-		if err != nil {
+		if err != nil || i < 1 {
 			return destToken{}, errForeignTransform
 		}
 		return destToken{wildcards: []int{i}}, nil

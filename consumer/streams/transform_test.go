@@ -67,6 +67,7 @@ func TestTransformsThatAreNotUnderstoodAreRefused(t *testing.T) {
 		{"rows.*", "x.{{wildcard(1}}"},
 		{"rows.*", "x.{{wildcard}}"},
 		{"rows.*", "x.$a"},
+		{"rows.*", "x.$0"},
 		{"rows.*", "x.{{wildcard(1)"},
 	} {
 		if _, err := parseTransform(jetstream.SubjectTransformConfig{Source: tt.source, Destination: tt.dest}); err == nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -132,7 +131,7 @@ func (b *loadBench) answer() {
 			b.T.Fatal(err)
 		}
 		// What is pending the consumer hears of a moment after the publisher.
-		if next, err := stored.NextSequence(b.T.Context(), b.NC, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
+		if next, err := streams.NextSequence(b.T.Context(), b.NC, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
 			return
 		}
 		m, err := b.taker.Next()

@@ -2,6 +2,7 @@ package stored
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -24,8 +25,8 @@ func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 		if err != nil || m == nil {
 			return claims, err
 		}
-		c, err := streams.DecodeClaim(m.Data())
-		if err != nil {
+		var c streams.Claim
+		if err := json.Unmarshal(m.Data(), &c); err != nil {
 			return nil, config.Invalid(fmt.Errorf("message %d of stream %s is no claim: %w", at, cfg.Result.Stream, err))
 		}
 		md, err := m.Metadata()
@@ -74,7 +75,7 @@ func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter
 	}
 	last := uint64(0)
 	return func() (uint64, error) {
-		next, err := NextSequence(ctx, nc, stream, filter, last+1)
+		next, err := streams.NextSequence(ctx, nc, stream, filter, last+1)
 		last = next
 		return next, err
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -238,20 +237,11 @@ func (r *Reader) ask(ctx context.Context) error {
 		return nil
 	}
 	for _, filter := range r.options.Filters {
-		next, err := NextSequence(ctx, r.js.Conn(), r.options.Stream, filter, r.at+1)
+		next, err := streams.NextSequence(ctx, r.js.Conn(), r.options.Stream, filter, r.at+1)
 		if err != nil || next != 0 && next <= r.options.Until {
 			return err
 		}
 	}
 	r.done = true
 	return nil
-}
-
-// NextSequence returns the sequence of the first message at or after from that matches the filter; 0: there is none.
-func NextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, from uint64) (uint64, error) {
-	m, err := streams.NextMessage(ctx, nc, stream, filter, from)
-	if err != nil || m == nil {
-		return 0, err
-	}
-	return m.Sequence, nil
 }

@@ -164,7 +164,7 @@ func prepareEverything(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 		t.Fatal(err)
 	}
 	for p := range 2 {
-		if err := streams.EnsureDurable(t.Context(), nc, streams.DurableConfig{
+		if _, err := streams.OpenDurable(t.Context(), nc, streams.DurableConfig{
 			Name: "stage", Partition: p, InputStream: "ROWS", InputSubject: streams.InputFilter("rows.{partition}.>", p),
 			ResultStream: "RESULTS", Create: true, WindowRows: 8,
 		}); err != nil {

@@ -56,12 +56,13 @@ func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error 
 	}
 	var errs []error
 	for p := range cfg.Streams.Partitions {
-		errs = append(errs, streams.EnsureDurable(ctx, nc, streams.DurableConfig{
+		_, err := streams.OpenDurable(ctx, nc, streams.DurableConfig{
 			Name: cfg.Name, Partition: p,
 			InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(p),
 			ResultStream: cfg.Result.Stream,
 			WindowRows:   cfg.Window.Rows, Create: cfg.Streams.Create,
-		}))
+		})
+		errs = append(errs, err)
 	}
 	return config.Explained(errors.Join(errs...))
 }
