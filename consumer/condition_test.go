@@ -88,8 +88,8 @@ func newConditionWriter(t *testing.T, nc *nats.Conn, partition, id int) conditio
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	c, err := New(nc, Config{
-		Name: "stage", RunID: fmt.Sprintf("w%d", id), Partition: partition, InputStream: "ROWS", InputSubject: "rows",
-		ResultStream: "RESULTS", ResultSubject: "results", Executor: noExecutor{}, Logger: log,
+		DurableConfig: streams.DurableConfig{Name: "stage", Partition: partition, InputStream: "ROWS", InputSubject: "rows", ResultStream: "RESULTS"},
+		RunID:         fmt.Sprintf("w%d", id), ResultSubject: "results", Executor: noExecutor{}, Logger: log,
 		Recorder: recorder.New(nc, recorder.Config{Subject: "audit", Name: "stage", Logger: log}),
 	})
 	if err != nil {

@@ -36,26 +36,18 @@ import (
 
 // Config of one partition. Name, the streams and subjects, Executor, Recorder and Logger are required.
 type Config struct {
-	// Name of the stage; part of the durable consumer's name, of subjects and ids.
-	Name string
+	// DurableConfig names stage, partition and streams. Its WindowRows bounds the rows taken of the partition and not yet
+	// emitted. A standby takes over within two PinnedTTL.
+	streams.DurableConfig
 	// RunID of this process, for its run events.
 	RunID string
-	// Partition counts from 0.
-	Partition int
-	// InputStream holds the rows; InputSubject filters those of this partition (see [InputFilter]).
-	InputStream, InputSubject string
-	// ResultStream takes the results; ResultSubject is the prefix of their subjects.
-	ResultStream, ResultSubject string
+	// ResultSubject is the prefix of the subjects of results.
+	ResultSubject string
 	// DeadLetterSubject gets the originals of failed rows; empty: none.
 	DeadLetterSubject string
-	// WindowRows and WindowBytes bound what is taken of the partition and not yet emitted. A single row larger than
-	// WindowBytes is let in alone. Defaults 1024 and 256 MiB.
-	WindowRows  int
+	// WindowBytes bounds the bytes taken and not yet emitted. A single row larger than that is let in alone. Default 256
+	// MiB.
 	WindowBytes int64
-	// PinnedTTL is how long a silent owner keeps the pin; a standby takes over within two of it. Default 1 s.
-	PinnedTTL time.Duration
-	// Create says whether a missing durable consumer may be created.
-	Create bool
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
 	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
@@ -176,7 +168,11 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	if err := errors.Join(found...); err != nil {
 		return nil, err
 	}
-	cfg.setDefaults()
+	cfg.DurableConfig = cfg.WithDefaults()
+	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 256<<20)
+	if cfg.Explain == nil {
+		cfg.Explain = error.Error
+	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
@@ -196,15 +192,6 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		held:          make(map[uint64]*Row),
 		status:        Status{Partition: cfg.Partition, Role: Starting},
 	}, nil
-}
-
-func (c *Config) setDefaults() {
-	c.WindowRows = cmp.Or(c.WindowRows, streams.DefaultWindowRows)
-	c.WindowBytes = cmp.Or(c.WindowBytes, 256<<20)
-	c.PinnedTTL = cmp.Or(c.PinnedTTL, streams.DefaultPinnedTTL)
-	if c.Explain == nil {
-		c.Explain = error.Error
-	}
 }
 
 // Status returns a snapshot. Safe for concurrent use.
@@ -334,10 +321,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 
 // openDurable finds or creates the durable consumer and remembers the largest message that the results stream takes.
 func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
-	durable, err := streams.OpenDurable(ctx, c.nc, streams.DurableConfig{
-		Name: c.cfg.Name, Partition: c.cfg.Partition, InputStream: c.cfg.InputStream, InputSubject: c.cfg.InputSubject,
-		ResultStream: c.cfg.ResultStream, WindowRows: c.cfg.WindowRows, PinnedTTL: c.cfg.PinnedTTL, Create: c.cfg.Create,
-	})
+	durable, err := streams.OpenDurable(ctx, c.nc, c.cfg.DurableConfig)
 	if err != nil {
 		return nil, err
 	}

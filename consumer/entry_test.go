@@ -11,7 +11,7 @@ import (
 )
 
 func journalConsumer() *Consumer {
-	return &Consumer{cfg: Config{Name: "stage", RunID: "run", InputStream: "ROWS"}, inputCreated: time.Unix(1700000000, 123)}
+	return &Consumer{cfg: Config{DurableConfig: streams.DurableConfig{Name: "stage", InputStream: "ROWS"}, RunID: "run"}, inputCreated: time.Unix(1700000000, 123)}
 }
 
 func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {

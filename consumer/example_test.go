@@ -40,8 +40,8 @@ func Example() {
 	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log})
 	go func() { _ = rec.Run(ctx) }()
 	c, _ := consumer.New(nc, consumer.Config{
-		Name: "stage", RunID: "run", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
-		Create: true, Executor: shouter{}, Recorder: rec, Logger: log,
+		DurableConfig: streams.DurableConfig{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", Create: true},
+		RunID:         "run", ResultSubject: "results", Executor: shouter{}, Recorder: rec, Logger: log,
 	})
 	soft, drain := context.WithCancel(ctx)
 	ended := make(chan error)

@@ -180,9 +180,8 @@ type replica struct {
 
 func (b *bench) config(run string, exec consumer.Executor) consumer.Config {
 	return consumer.Config{
-		Name: "stage", RunID: run, InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
-		Journal: true, JournalStream: "JOURNAL", JournalAfter: 50 * time.Millisecond,
-		WindowRows: 64, Create: true, Executor: exec, Logger: b.log.With(slog.String("run", run)),
+		DurableConfig: durableConfig(), RunID: run, ResultSubject: "results",
+		Journal: true, JournalStream: "JOURNAL", JournalAfter: 50 * time.Millisecond, Executor: exec, Logger: b.log.With(slog.String("run", run)),
 	}
 }
 
@@ -437,9 +436,11 @@ func (b *bench) durable() *jetstream.ConsumerInfo {
 // createDurable does what an operator does for a stage that must not.
 func (b *bench) createDurable() {
 	b.t.Helper()
-	if _, err := streams.OpenDurable(b.t.Context(), b.nc, streams.DurableConfig{
-		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", WindowRows: 64, Create: true,
-	}); err != nil {
+	if _, err := streams.OpenDurable(b.t.Context(), b.nc, durableConfig()); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+func durableConfig() streams.DurableConfig {
+	return streams.DurableConfig{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", WindowRows: 64, Create: true}
 }

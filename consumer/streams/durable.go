@@ -12,12 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Defaults of a partition's durable consumer.
-const (
-	DefaultWindowRows = 1024
-	DefaultPinnedTTL  = time.Second
-)
-
 // PullRowsMin is the least number of rows for which a durable consumer must allow a request.
 const PullRowsMin = 256
 
@@ -37,12 +31,19 @@ type DurableConfig struct {
 	InputStream, InputSubject string
 	// ResultStream bounds the size of a result.
 	ResultStream string
-	// WindowRows is how many rows may be delivered and not acked. Default [DefaultWindowRows].
+	// WindowRows is how many rows may be delivered and not acked. Default 1024.
 	WindowRows int
-	// PinnedTTL is how long a silent owner keeps the pin. Default [DefaultPinnedTTL].
+	// PinnedTTL is how long a silent owner keeps the pin. Default 1 s.
 	PinnedTTL time.Duration
 	// Create allows to create a consumer that is missing, and to change window and time-outs of one that exists.
 	Create bool
+}
+
+// WithDefaults returns c with the defaults in place of zero values.
+func (c DurableConfig) WithDefaults() DurableConfig {
+	c.WindowRows = cmp.Or(c.WindowRows, 1024)
+	c.PinnedTTL = cmp.Or(c.PinnedTTL, time.Second)
+	return c
 }
 
 // Durable is the durable consumer of one partition as [OpenDurable] has found or created it. Its methods may be called
@@ -85,8 +86,7 @@ func unfit(format string, args ...any) error {
 func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durable, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	cfg.WindowRows = cmp.Or(cfg.WindowRows, DefaultWindowRows)
-	cfg.PinnedTTL = cmp.Or(cfg.PinnedTTL, DefaultPinnedTTL)
+	cfg = cfg.WithDefaults()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("durable consumer: %w", err)

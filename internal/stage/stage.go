@@ -19,6 +19,7 @@ import (
 	"github.com/llm-stage/stage/internal/metrics"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/internal/version"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -171,13 +172,10 @@ func (s *Stage) addConsumers(opts Options) error {
 func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 	cfg := s.Cfg
 	return consumer.Config{
-		Name: cfg.Name, RunID: s.runID, Partition: partition,
-		InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(partition),
-		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
-		DeadLetterSubject: cfg.Streams.DeadLetterSubject,
-		Journal:           cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
-		WindowRows: cfg.Window.Rows, WindowBytes: int64(cfg.Window.Bytes),
-		Create: cfg.Streams.Create, NewInput: opts.NewInput, Spread: s.spread,
+		DurableConfig: stored.Durable(cfg, partition), RunID: s.runID,
+		ResultSubject: cfg.Result.Subject, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
+		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
+		WindowBytes: int64(cfg.Window.Bytes), NewInput: opts.NewInput, Spread: s.spread,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}

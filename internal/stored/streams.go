@@ -22,6 +22,14 @@ func Streams(cfg *config.Config) streams.Config {
 	}
 }
 
+// Durable returns the durable consumer of one partition of a stage of this configuration.
+func Durable(cfg *config.Config, partition int) streams.DurableConfig {
+	return streams.DurableConfig{
+		Name: cfg.Name, Partition: partition, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(partition),
+		ResultStream: cfg.Result.Stream, WindowRows: cfg.Window.Rows, Create: cfg.Streams.Create,
+	}
+}
+
 // MissingStream returns the error of a stream that could not be read; a stream that does not exist is a [config.Error]
 // that names the variable.
 func MissingStream(err error, name, variable string) error {

@@ -91,8 +91,10 @@ func (l *loop) noop(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = rec.Run(hard) })
 	c, err := consumer.New(l.nc, consumer.Config{
-		Name: "stage", RunID: "bench", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
-		WindowRows: 4096, Create: true, Executor: echo{}, Recorder: rec, Logger: log,
+		DurableConfig: streams.DurableConfig{
+			Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", WindowRows: 4096, Create: true,
+		},
+		RunID: "bench", ResultSubject: "results", Executor: echo{}, Recorder: rec, Logger: log,
 	})
 	if err != nil {
 		return err

@@ -56,12 +56,7 @@ func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error 
 	}
 	var errs []error
 	for p := range cfg.Streams.Partitions {
-		_, err := streams.OpenDurable(ctx, nc, streams.DurableConfig{
-			Name: cfg.Name, Partition: p,
-			InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(p),
-			ResultStream: cfg.Result.Stream,
-			WindowRows:   cfg.Window.Rows, Create: cfg.Streams.Create,
-		})
+		_, err := streams.OpenDurable(ctx, nc, stored.Durable(cfg, p))
 		errs = append(errs, err)
 	}
 	return config.Explained(errors.Join(errs...))
