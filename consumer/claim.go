@@ -92,28 +92,9 @@ func (c *Consumer) checkStart(ctx context.Context, durable *streams.Durable) err
 	if c.started {
 		return nil
 	}
-	input, err := c.streamInfo(ctx, c.cfg.InputStream)
-	if err != nil {
-		return err
-	}
-	end, err := c.readEnd(ctx)
-	if err != nil {
-		return err
-	}
-	if _, err := c.checkInput(ctx, end, durable, durable.Handle.CachedInfo(), input); err != nil {
-		return err
-	}
-	c.started = true
-	return nil
-}
-
-// streamInfo asks the server for a stream.
-func (c *Consumer) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	s, err := streams.Look(ctx, c.js, name)
-	if err != nil {
-		return nil, err
-	}
-	return s.CachedInfo(), nil
+	_, _, _, err := c.survey(ctx, durable)
+	c.started = err == nil
+	return err
 }
 
 // checkInput compares the input stream with the one of the last claim, and the place to go on at with the durable
@@ -129,7 +110,7 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 	case c.cfg.NewInput:
 		end.mark = 0 // the new stream's rows are counted from its beginning
 	case cl == nil && acked(info, input):
-		return end, fatalAtStart(streams.NewSettingError(streams.FieldNewInput, "%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with %s",
+		return end, unfit(streams.NewSettingError(streams.FieldNewInput, "%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with %s",
 			ErrResumePointLost, c.cfg.InputStream, info.AckFloor.Stream, c.cfg.ResultStream, c.claimSubject, streams.FieldNewInput))
 	case cl == nil:
 	case cl.InputStream != c.cfg.InputStream:
@@ -140,11 +121,13 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 			ErrInputRecreated, c.cfg.InputStream, created.Format(time.RFC3339), c.claimSubject, cl.InputCreated.Format(time.RFC3339), streams.FieldNewInput))
 	}
 	if start := info.Config.OptStartSeq; start > end.mark+1 && durable.CanReset() {
-		return end, fatalAtStart(streams.NewSettingError(streams.FieldName, "consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another %s, or delete the consumer",
+		return end, unfit(streams.NewSettingError(streams.FieldName, "consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another %s, or delete the consumer",
 			durable.Name, c.cfg.InputStream, start, end.mark, streams.FieldName))
 	}
 	return end, nil
 }
+
+func unfit(err error) error { return &streams.UnfitError{Err: err} }
 
 // acked reports whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the
 // row that it begins with, which may be any.

@@ -285,7 +285,10 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 		return err
 	}
 	pin, err := c.standBy(soft, durable, lost)
-	if err != nil || soft.Err() != nil {
+	if soft.Err() != nil {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	t, err := c.begin(hard, durable, pin)
@@ -346,9 +349,16 @@ func (s *Status) standBy() {
 	}
 }
 
+// connectedLook is the time between two looks at a connection that is lost.
+const connectedLook = 100 * time.Millisecond
+
 // connected waits for a connection, or until ctx ends.
 func (c *Consumer) connected(ctx context.Context) error {
-	for !c.nc.IsConnected() {
+	for range streams.Retry(ctx, connectedLook, connectedLook) {
+		if c.nc.IsConnected() {
+			c.problems.clear(problemConnection)
+			break
+		}
 		if c.nc.IsClosed() {
 			return fatal(fmt.Errorf("consumer: %w", errors.Join(nats.ErrConnectionClosed, c.nc.LastError())))
 		}
@@ -357,13 +367,7 @@ func (c *Consumer) connected(ctx context.Context) error {
 			why = fmt.Errorf("%w: %w", why, last)
 		}
 		c.problems.set(problemConnection, why)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(100 * time.Millisecond):
-		}
 	}
-	c.problems.clear(problemConnection)
 	return nil
 }
 
@@ -416,10 +420,19 @@ func (c *Consumer) answeredLate(row *Row) {
 }
 
 func (c *Consumer) recordRun(phase, owner, reason string) {
-	c.cfg.Recorder.RecordRun(&auditlog.Run{
-		Header: auditlog.Header{Time: time.Now(), RunID: c.cfg.RunID, Stage: c.cfg.Name, Partition: auditlog.Partition(c.cfg.Partition)},
-		Phase:  auditlog.Phase(phase), Owner: owner, Reason: reason,
-	})
+	c.cfg.Recorder.RecordRun(&auditlog.Run{Header: c.eventHeader(time.Now()), Phase: auditlog.Phase(phase), Owner: owner, Reason: reason})
+}
+
+func (c *Consumer) eventHeader(now time.Time) auditlog.Header {
+	return auditlog.Header{Time: now, RunID: c.cfg.RunID, Stage: c.cfg.Name, Partition: auditlog.Partition(c.cfg.Partition)}
+}
+
+// rowEvent is the event of an answered row, but for its indexes.
+func (c *Consumer) rowEvent(row *Row, owner string, now time.Time) auditlog.Row {
+	e := row.reply.Event
+	e.Header = c.eventHeader(now)
+	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
+	return e
 }
 
 // at marks a step of the protocol.

@@ -13,14 +13,12 @@ import (
 
 // deadLetters stores the originals of the failed rows among rows, where the stage has a subject for them.
 func (c *Consumer) deadLetters(ctx context.Context, rows []*Row) error {
-	if c.cfg.DeadLetterSubject == "" {
-		return nil
-	}
 	for _, row := range rows {
-		if row.reply.Failed {
-			if err := c.deadLetter(ctx, row); err != nil {
-				return err
-			}
+		if !row.reply.Failed || c.cfg.DeadLetterSubject == "" {
+			continue
+		}
+		if err := c.deadLetter(ctx, row); err != nil {
+			return err
 		}
 	}
 	return nil

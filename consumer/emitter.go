@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -211,15 +212,10 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	return &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
 }
 
-// Values of the Stage-Status header.
-const (
-	statusSuccess = "success"
-	statusError   = "error"
-)
-
+// statusOf is the value of the Stage-Status header.
 func statusOf(r *Reply) string {
 	if r.Failed {
-		return statusError
+		return auditlog.RowError
 	}
-	return statusSuccess
+	return auditlog.RowSuccess
 }

@@ -44,14 +44,14 @@ const (
 // entries up to it are read; rows wait for that moment unstarted. Entries are purged by stream sequence, below the
 // oldest that is still needed.
 //
-// The goroutine of the term owns it; a nil journal keeps nothing.
+// The goroutine of the term owns it. Where [Config.Journal] is false it keeps nothing and has nothing to read.
 type journal struct {
 	c       *Consumer
 	owner   string
 	subject string
 	inbox   string
 	sub     *nats.Subscription
-	answers chan *nats.Msg
+	answers chan *nats.Msg // to what it has sent
 
 	// reading is true until the entries of earlier terms are known.
 	reading   bool
@@ -85,7 +85,7 @@ type journalRef struct{ entry, row uint64 }
 // openJournal publishes the marker; its answer starts the reading.
 func (c *Consumer) openJournal(owner string, mark uint64, now time.Time) *journal {
 	if !c.cfg.Journal {
-		return nil
+		return &journal{c: c}
 	}
 	j := &journal{
 		c: c, owner: owner, subject: streams.JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
@@ -105,17 +105,9 @@ func (c *Consumer) openJournal(owner string, mark uint64, now time.Time) *journa
 }
 
 func (j *journal) close() {
-	if j != nil && j.sub != nil {
+	if j.sub != nil {
 		_ = j.sub.Unsubscribe()
 	}
-}
-
-// messages is the channel of answers to what the journal sent; nil, which never delivers, without one.
-func (j *journal) messages() <-chan *nats.Msg {
-	if j == nil {
-		return nil
-	}
-	return j.answers
 }
 
 // send publishes a message or request; its answer comes under the topic.
@@ -126,23 +118,18 @@ func (j *journal) send(topic string, msg *nats.Msg) error {
 
 // wait takes note of a row that is answered. Once it has waited long enough for its turn, its reply is kept.
 func (j *journal) wait(row *Row, now time.Time) {
-	if j == nil || row.reply.RequestHash == "" || row.reply.Event.Source == auditlog.SourceJournal {
+	if !j.c.cfg.Journal || row.reply.RequestHash == "" || row.reply.Event.Source == auditlog.SourceJournal {
 		return
 	}
 	row.keep, row.answeredAt, row.keepAt = true, now, now.Add(j.c.cfg.JournalAfter)
 	j.unkept++
 	j.fresh = append(j.fresh, row)
-	if j.next.IsZero() || row.keepAt.Before(j.next) {
-		j.next = row.keepAt
-	}
+	j.next = earlier(j.next, row.keepAt)
 }
 
 // step keeps what has waited long enough, purges what is no longer needed, and returns when it wants to be called
 // again; zero: not before something happens. Rows before blocker wait for no other row.
 func (j *journal) step(now time.Time, blocker uint64) time.Time {
-	if j == nil {
-		return time.Time{}
-	}
 	if j.reading {
 		j.readStep(now)
 	}
@@ -153,22 +140,22 @@ func (j *journal) step(now time.Time, blocker uint64) time.Time {
 		j.purge(to)
 		j.nextPurge = now.Add(journalPurge)
 	}
-	return j.wantStep()
-}
-
-func (j *journal) wantStep() time.Time {
 	next := j.next
-	for _, t := range []struct {
-		at   time.Time
-		want bool
-	}{
-		{j.readBy, j.reading}, {j.readAgain, j.reading && !j.readAgain.IsZero()}, {j.nextPurge, j.needed() > max(1, j.purged)},
-	} {
-		if t.want && (next.IsZero() || t.at.Before(next)) {
-			next = t.at
-		}
+	if j.reading {
+		next = earlier(next, earlier(j.readBy, j.readAgain))
+	}
+	if j.needed() > max(1, j.purged) {
+		next = earlier(next, j.nextPurge)
 	}
 	return next
+}
+
+// earlier returns the earlier of two instants; a zero one is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // keepDue looks through the replies whose time has come. One look covers them all, so that no row needs a timer; and
@@ -189,8 +176,8 @@ func (j *journal) keepDue(now time.Time, blocker uint64) {
 		if row.keep && !now.Before(row.keepAt) {
 			j.offer(row, now, blocker)
 		}
-		if row.keep && (j.next.IsZero() || row.keepAt.Before(j.next)) {
-			j.next = row.keepAt
+		if row.keep {
+			j.next = earlier(j.next, row.keepAt)
 		}
 		return !row.keep
 	})
@@ -242,7 +229,7 @@ func (j *journal) settle(row *Row) {
 
 // lossy is how many replies a crash would lose that the journal should keep; 0 while it is not used.
 func (j *journal) lossy() int {
-	if j == nil || j.problem != "" {
+	if j.problem != "" {
 		return 0
 	}
 	return j.unkept
@@ -292,43 +279,20 @@ func (j *journal) holds(row *Row) bool {
 	return k != nil && k.RequestHash == row.reply.RequestHash && k.Reply.Form == row.reply.Form && bytes.Equal(k.Reply.Body, row.reply.Body)
 }
 
-// emitting takes note that an append is about to begin.
-func (j *journal) emitting() {
-	if j != nil {
-		j.lastAtAppend = j.last
-	}
-}
-
 // emitted takes note of rows that need no journal any more.
 func (j *journal) emitted(mark uint64, rows []*Row) {
-	if j == nil {
-		return
-	}
 	j.knownTo = max(j.knownTo, j.lastAtAppend)
 	for _, row := range rows {
 		delete(j.kept, row.Seq)
 		j.settle(row)
 	}
-	n := 0
-	for n < len(j.live) && j.live[n].row <= mark {
-		n++
+	for len(j.live) > 0 && j.live[0].row <= mark {
+		j.live = j.live[1:]
 	}
-	j.live = j.live[n:]
 	for len(j.fresh) > 0 && !j.fresh[0].keep {
 		j.fresh[0] = nil // let it go
 		j.fresh = j.fresh[1:]
 	}
-}
-
-// busyReading reports whether it is still open what is known of earlier terms.
-func (j *journal) busyReading() bool { return j != nil && j.reading }
-
-// replyTo returns what was kept for a row; nil: nothing.
-func (j *journal) replyTo(seq uint64) *Kept {
-	if j == nil {
-		return nil
-	}
-	return j.kept[seq]
 }
 
 // needed is the journal sequence below which nothing is needed any more.
@@ -370,9 +334,6 @@ func (j *journal) purge(below uint64) {
 // flushed reports whether every reply that waits is kept, so that the partition may be handed over. The first call
 // sends them off; it does not wait longer than a request may take.
 func (j *journal) flushed(now time.Time) bool {
-	if j == nil {
-		return true
-	}
 	if j.flushUntil.IsZero() {
 		j.flushUntil = now.Add(streams.RequestTimeout)
 		for row := range j.waiting() {
@@ -431,9 +392,7 @@ const (
 
 // journalEntry is a row's reply as it goes into the journal: the row event as one line of JSON, then the result's body.
 func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
-	e := row.reply.Event
-	e.Header = auditlog.Header{Time: time.Now(), RunID: c.cfg.RunID, Stage: c.cfg.Name, Partition: auditlog.Partition(c.cfg.Partition)}
-	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
+	e := c.rowEvent(row, owner, time.Now())
 	data := e.AppendJSON(make([]byte, 0, 1024+len(row.reply.Body)), auditlog.PayloadsFull, 0)
 	data = append(append(data, '\n'), row.reply.Body...)
 	return &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
@@ -466,7 +425,7 @@ func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, k *K
 		return 0, nil, errNoEntry
 	}
 	return seq, &Kept{RequestHash: hash, Reply: Reply{
-		Body: body, Failed: header.Get(streams.HeaderStatus) == statusError, Event: *e.Row, RequestHash: hash,
+		Body: body, Failed: header.Get(streams.HeaderStatus) == auditlog.RowError, Event: *e.Row, RequestHash: hash,
 		Form: header.Get(headerReplyForm),
 	}}, nil
 }

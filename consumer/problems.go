@@ -76,24 +76,16 @@ func (p *problems) String() string {
 }
 
 // fatalError ends [Consumer.Run]: trying again would not help, a person must decide.
-type fatalError struct {
-	error
-	// fixable says that the problem can be fixed from outside, so it is fatal only before the first term.
-	fixable bool
-}
+type fatalError struct{ error }
 
 func (e fatalError) Unwrap() error { return e.error }
 
-func fatal(err error) error { return fatalError{error: err} }
+func fatal(err error) error { return fatalError{err} }
 
-// fatalAtStart is for problems in what a person has set up. They end a start at once, so that they are seen; a stage
-// that has served waits until they are fixed.
-func fatalAtStart(err error) error { return fatalError{error: err, fixable: true} }
-
+// isFatal reports whether err ends [Consumer.Run]. What a person can fix from outside ends only a start, so that it is
+// seen at once; a stage that has served waits until it is fixed.
 func isFatal(err error, hasServed bool) bool {
-	if _, unfit := errors.AsType[*streams.UnfitError](err); unfit {
-		return !hasServed
-	}
-	f, ok := errors.AsType[fatalError](err)
-	return ok && (!f.fixable || !hasServed)
+	_, always := errors.AsType[fatalError](err)
+	_, unfit := errors.AsType[*streams.UnfitError](err)
+	return always || unfit && !hasServed
 }

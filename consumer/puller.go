@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -56,26 +57,24 @@ type pullRequest struct {
 	ID       string        `json:"id,omitempty"`
 }
 
-// newPuller listens for what its requests will bring. limit is the consumer's own on the rows of one; 0: it has none.
-func newPuller(nc *nats.Conn, prefix, stream, durable, pin string, renew time.Duration, limit int) (*puller, error) {
-	p := &puller{
-		nc:      nc,
-		subject: prefix + "CONSUMER.MSG.NEXT." + stream + "." + durable,
-		inbox:   nc.NewInbox(),
+// newPuller listens for what the requests to a durable consumer will bring.
+func (c *Consumer) newPuller(durable *streams.Durable, pin string, renew time.Duration) (p *puller, err error) {
+	p = &puller{
+		nc:      c.nc,
+		subject: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + c.cfg.InputStream + "." + durable.Name,
+		inbox:   c.nc.NewInbox(),
 		// Room for what two requests may bring: the one in flight and one that was given up as lost.
 		msgs:  make(chan *nats.Msg, 2*pullBatchMax+64),
 		pin:   pin,
 		renew: renew,
 		most:  pullBatchMax,
 	}
-	if limit > 0 {
+	if limit := durable.Handle.CachedInfo().Config.MaxRequestBatch; limit > 0 {
 		p.most = min(limit, pullBatchMax)
 	}
-	sub, err := nc.ChanSubscribe(p.inbox, p.msgs)
-	if err != nil {
+	if p.sub, err = c.nc.ChanSubscribe(p.inbox, p.msgs); err != nil {
 		return nil, fmt.Errorf("subscribe to rows: %w", err)
 	}
-	p.sub = sub
 	return p, nil
 }
 

@@ -191,11 +191,11 @@ func (t *term) start() {
 		for _, row := range t.unstarted {
 			t.takeBack(row)
 		}
-	case t.journal.busyReading() || !t.doubtSince.IsZero():
+	case t.journal.reading || !t.doubtSince.IsZero():
 		return
 	default:
 		for _, row := range t.unstarted {
-			row.Kept = t.journal.replyTo(row.Seq)
+			row.Kept = t.journal.kept[row.Seq]
 			t.c.cfg.Executor.Start(row)
 		}
 	}
@@ -245,11 +245,8 @@ func (t *term) complete(row *Row) {
 	if row.reply.Event.FinishedAt.IsZero() {
 		row.reply.Event.FinishedAt = now
 	}
-	e := row.reply.Event
-	e.Header = auditlog.Header{Time: now, RunID: t.c.cfg.RunID, Stage: t.c.cfg.Name, Partition: auditlog.Partition(t.c.cfg.Partition)}
-	e.StateID, e.Owner, e.Sequence = row.StateID, t.owner, row.Seq
+	e := t.c.rowEvent(row, t.owner, now)
 	e.SubmitIndex, e.CompleteIndex = row.submitIndex, index
-	e.Status = statusOf(row.reply)
 	row.unstored.Add(1)
 	row.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
@@ -282,7 +279,7 @@ func (t *term) emit() {
 		return
 	}
 	t.emitting = true
-	t.journal.emitting()
+	t.journal.lastAtAppend = t.journal.last
 	t.groups <- group
 }
 

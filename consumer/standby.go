@@ -29,8 +29,8 @@ const (
 
 var errConnectionLost = errors.New("the connection to NATS was lost")
 
-// standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one. It
-// returns with soft, too.
+// standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one.
+// Once soft has ended what it returns means nothing.
 //
 // Whoever is pinned claims again, fenced or not, for nobody else gets a row:
 //
@@ -39,10 +39,10 @@ var errConnectionLost = errors.New("the connection to NATS was lost")
 //	The pin runs out. Every row is taken, nobody is pinned: C claims without a pin, and its reset brings all to B. And so on.
 func (c *Consumer) standBy(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, err error) {
 	for {
-		if err := c.awaitTurn(soft, durable, lost); err != nil || soft.Err() != nil {
+		if err := c.awaitTurn(soft, durable, lost); err != nil {
 			return "", err
 		}
-		if pin, err := c.stillPinned(soft, durable); pin != "" || err != nil || soft.Err() != nil {
+		if pin, err := c.stillPinned(soft, durable); pin != "" || err != nil {
 			return pin, err
 		}
 		pin, passed, err := c.askForPin(soft, durable, lost)
@@ -68,7 +68,7 @@ func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (
 		return "", nil
 	}
 	info, err := c.look(soft, durable)
-	if err != nil || soft.Err() != nil || pinned(info) != kept {
+	if err != nil || pinned(info) != kept {
 		return "", err
 	}
 	return kept, nil
@@ -85,14 +85,14 @@ func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, los
 		}
 		select {
 		case <-soft.Done():
-			return nil
+			return context.Cause(soft)
 		case <-lost:
 			return errConnectionLost
 		case <-c.mail.signal:
 			c.collect()
 		case <-shares.Changes(partition):
 		case <-due:
-			if err := c.lookForOthers(soft, durable); err != nil || soft.Err() != nil {
+			if err := c.lookForOthers(soft, durable); err != nil {
 				return err
 			}
 		}
@@ -103,10 +103,10 @@ func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, los
 // lookForOthers looks at a partition that another replica should serve.
 func (c *Consumer) lookForOthers(soft context.Context, durable *streams.Durable) error {
 	info, err := c.look(soft, durable)
-	if err != nil || soft.Err() != nil {
+	if err != nil {
 		return err
 	}
-	seen := spread.Sight{Pinned: !nobodyPinned(info), Rows: info.NumPending+uint64(info.NumAckPending) > 0}
+	seen := spread.Sight{Pinned: pinned(info) != "", Rows: info.NumPending+uint64(info.NumAckPending) > 0}
 	if seen.Rows && !seen.Pinned || c.cfg.Spread.Disputed(c.cfg.Partition) {
 		end, err := c.readEnd(soft)
 		if err != nil {
@@ -121,16 +121,13 @@ func (c *Consumer) lookForOthers(soft context.Context, durable *streams.Durable)
 	return nil
 }
 
-// look reads the state of the durable consumer. The error is nil when soft ends.
+// look reads the state of the durable consumer.
 func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstream.ConsumerInfo, error) {
 	info, err := durable.Info(soft)
-	if soft.Err() != nil {
-		return nil, nil //nolint:nilerr,nilnil // the caller looks at soft
-	}
 	if err != nil {
 		return nil, err
 	}
-	if !nobodyPinned(info) || info.NumPending == 0 && info.NumAckPending == 0 {
+	if pinned(info) != "" || info.NumPending == 0 && info.NumAckPending == 0 {
 		c.problems.clear(problemOwnership) // what blocked an earlier term is no concern of a standby
 	}
 	return info, nil
@@ -143,8 +140,7 @@ func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstr
 // owner that died so would never be replaced; then the one who looks second finds nobody pinned, twice, and goes on
 // without a pin: the first row after the reset brings it. The random wait keeps ten standbys from claiming at once.
 func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, passed bool, err error) {
-	ttl := c.cfg.PinnedTTL
-	p, err := newPuller(c.nc, jetstream.DefaultAPIPrefix, c.cfg.InputStream, durable.Name, "", ttl/2, 1)
+	p, err := c.newPuller(durable, "", c.cfg.PinnedTTL/2)
 	if err != nil {
 		return "", false, err
 	}
@@ -159,7 +155,7 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 		}
 		select {
 		case <-soft.Done():
-			return "", false, nil
+			return "", false, context.Cause(soft)
 		case <-lost:
 			return "", false, errConnectionLost
 		case <-c.mail.signal:
@@ -169,7 +165,7 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 			if !c.cfg.Spread.Should(c.cfg.Partition) {
 				return "", true, nil // a row that comes to the request in flight is found missing by its next owner
 			}
-			v.idle, look = v.usual, sooner(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
+			v.idle, look = v.usual, earlier(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
 			continue
 		case m := <-p.msgs:
 			row, err := p.received(m, time.Now())
@@ -180,13 +176,13 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 				return p.pin, false, nil
 			}
 			continue
-		case <-time.After(sooner(look, next).Sub(now)):
+		case <-time.After(earlier(look, next).Sub(now)):
 			if time.Now().Before(look) {
 				continue
 			}
 		}
 		info, err := c.look(soft, durable)
-		if err != nil || soft.Err() != nil {
+		if err != nil {
 			return "", false, err
 		}
 		c.cfg.Spread.StandBy(c.cfg.Partition, true)
@@ -222,7 +218,7 @@ func newVacancy(c *Consumer) *vacancy {
 // saw takes a look at the consumer. Orphaned says that the partition has no owner, seen twice; else the next look is
 // after wait.
 func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphaned bool, wait time.Duration) {
-	if !nobodyPinned(info) {
+	if pinned(info) != "" {
 		// Whoever is pinned may set the consumer behind rows that it holds, and die: compare again then.
 		v.seen, v.compared, v.short, v.idle = false, false, false, v.usual
 		return false, v.usual
@@ -247,13 +243,6 @@ func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphan
 	return false, wait
 }
 
-func sooner(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // endsShort reports whether the results end before a row that is acked, or that the consumer was set behind: a power
 // cut has taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had
 // set the consumer back to the row after those that it held. With every row acked, none would come that brings the
@@ -276,8 +265,6 @@ func pinned(info *jetstream.ConsumerInfo) string {
 	}
 	return ""
 }
-
-func nobodyPinned(info *jetstream.ConsumerInfo) bool { return pinned(info) == "" }
 
 // collect takes the replies that arrive while no term is on.
 func (c *Consumer) collect() {

@@ -20,18 +20,10 @@ type term struct {
 	c       *Consumer
 	owner   string
 	durable *streams.Durable
-	ackAll  bool     // an ack covers all rows before it
-	journal *journal // nil: none
+	ackAll  bool // an ack covers all rows before it
+	journal *journal
 
-	window
-	intake
-	standing
-	ending
-	emission
-}
-
-// window is what was taken and is not emitted. Always len(open) + handedBack == buf.Len().
-type window struct {
+	// The window: what was taken and is not emitted. Always len(open) + handedBack == buf.Len().
 	buf  *sequencer.Buffer[*Row]
 	open map[uint64]*Row // the rows in buf, but for those taken back, by sequence
 	// unstarted are rows of open that nobody works on: they wait until the journal is read, or the log after a gap.
@@ -44,10 +36,8 @@ type window struct {
 	headSeq   uint64
 	headSince time.Time
 	spare     []*Row // the mailbox's next list
-}
 
-// intake is how far rows were taken. Each row of the input up to accepted is in buf, or was emitted.
-type intake struct {
+	// The intake: each row of the input up to accepted is in buf, or was emitted.
 	pull     *puller // of the last reset: what came to an earlier one is not seen
 	accepted uint64  // stream sequence of the last row taken; never less than end.mark
 	// delivered is the consumer sequence of the last delivery since the reset, and pin the pin that came with it; 0: none
@@ -55,31 +45,25 @@ type intake struct {
 	delivered uint64
 	pin       string
 	lastReset time.Time
-	// quietSince is when a row came last or a result went: with either there was room again, or movement. After quiet,
-	// from silence to silenceMost, the consumer is looked at.
+	// quietSince is when a row last came or a result last went: with either there was room again, or movement. After
+	// quiet, from silence to silenceMost, the consumer is looked at.
 	quietSince time.Time
 	quiet      time.Duration
 	silent     int // resets in a row, after a silence, that brought no row
-}
 
-// standing is what is known of the term's hold on the partition.
-type standing struct {
+	// The hold on the partition.
 	end     logEnd    // of the log, by this term's claim or its last append: the condition of the next
 	checked time.Time // when the log was last known to end there
 	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started. Zero: the partition is ours as
 	// far as is known.
 	doubtSince time.Time
-}
 
-// ending says that the term takes no more rows and drains. Neither is taken back.
-type ending struct {
+	// A stopping term takes no more rows and drains. Neither is taken back.
 	stopping bool
 	released bool // to another replica; implies stopping
-}
 
-// emission is the emitter and what passes to and from it. While emitting, one group is on its way and its outcome was
-// not taken yet; so neither channel, of one place each, ever blocks the term.
-type emission struct {
+	// The emitter, and what passes to and from it. While emitting, one group is on its way and its outcome was not taken
+	// yet; so neither channel, of one place each, ever blocks the term.
 	groups   chan []*Row
 	stored   chan emitted
 	emitting bool
@@ -131,21 +115,23 @@ func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin stri
 
 // survey looks at the streams and the durable consumer, and returns the place to go on at.
 func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input, results *jetstream.StreamInfo, end logEnd, err error) {
-	if input, err = c.streamInfo(ctx, c.cfg.InputStream); err != nil {
+	in, err := streams.Look(ctx, c.js, c.cfg.InputStream)
+	if err != nil {
 		return nil, nil, end, err
 	}
 	info, err := durable.Info(ctx)
 	if err != nil {
 		return nil, nil, end, err
 	}
-	if results, err = c.streamInfo(ctx, c.cfg.ResultStream); err != nil {
+	out, err := streams.Look(ctx, c.js, c.cfg.ResultStream)
+	if err != nil {
 		return nil, nil, end, err
 	}
 	if end, err = c.readEnd(ctx); err != nil {
 		return nil, nil, end, err
 	}
-	end, err = c.checkInput(ctx, end, durable, info, input)
-	return input, results, end, err
+	end, err = c.checkInput(ctx, end, durable, info, in.CachedInfo())
+	return in.CachedInfo(), out.CachedInfo(), end, err
 }
 
 // newTerm returns a term that has claimed the partition at end and has taken no row.
@@ -155,14 +141,10 @@ func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, e
 		return nil, fatal(fmt.Errorf("consumer: window: %w", err))
 	}
 	return &term{
-		c:        c,
-		owner:    owner,
-		durable:  durable,
-		ackAll:   durable.Handle.CachedInfo().Config.AckPolicy == jetstream.AckAllPolicy,
-		window:   window{buf: buf, open: make(map[uint64]*Row)},
-		intake:   intake{accepted: end.mark, pin: pin},
-		standing: standing{end: end, checked: time.Now()},
-		emission: emission{groups: make(chan []*Row, 1), stored: make(chan emitted, 1)},
+		c: c, owner: owner, durable: durable, pin: pin,
+		ackAll: durable.Handle.CachedInfo().Config.AckPolicy == jetstream.AckAllPolicy,
+		buf:    buf, open: make(map[uint64]*Row), accepted: end.mark, end: end, checked: time.Now(),
+		groups: make(chan []*Row, 1), stored: make(chan emitted, 1),
 	}, nil
 }
 
@@ -184,7 +166,7 @@ func (t *term) reset(ctx context.Context) error {
 			return err
 		}
 	}
-	pull, err := newPuller(t.c.nc, jetstream.DefaultAPIPrefix, t.c.cfg.InputStream, t.durable.Name, t.pin, t.c.renewEvery(), t.durable.Handle.CachedInfo().Config.MaxRequestBatch)
+	pull, err := t.c.newPuller(t.durable, t.pin, t.c.renewEvery())
 	if err != nil {
 		return err
 	}
@@ -239,9 +221,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if err != nil {
 			return err
 		}
-		if step := t.journal.step(now, t.blocker()); !step.IsZero() && step.Before(next) {
-			next = step
-		}
+		next = earlier(next, t.journal.step(now, t.blocker()))
 		t.start()
 		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
 		select {
@@ -257,7 +237,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			}
 		case m := <-t.pull.msgs:
 			err = t.received(hard, m)
-		case m := <-t.journal.messages():
+		case m := <-t.journal.answers:
 			t.journal.received(m, t.open, time.Now())
 		case <-t.c.mail.signal:
 			t.collect()

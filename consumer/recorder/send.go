@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -194,7 +193,7 @@ func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
 		Count int    `json:"count"`
 	}
 	if refused != nil || json.Unmarshal(m.Data, &ack) != nil || ack.Batch != g.id || ack.Count != len(g.records) {
-		r.cfg.Logger.Debug("a group of audit events goes one by one", slog.Bool("atomic", g.atomic), slog.String("answer", excerpt.Of(m.Data)))
+		r.cfg.Logger.Debug("a group of audit events goes one by one", slog.Bool("atomic", g.atomic), slog.String("answer", streams.Preview(m.Data)))
 		r.split(now)
 		return
 	}

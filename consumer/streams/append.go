@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/nats-io/nats.go"
 )
 
@@ -82,7 +81,7 @@ func StoredAt(m *nats.Msg) (seq uint64, err error) {
 		Seq uint64 `json:"seq"`
 	}
 	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Seq == 0 {
-		return 0, fmt.Errorf("unexpected answer %q", excerpt.Of(m.Data))
+		return 0, fmt.Errorf("unexpected answer %q", Preview(m.Data))
 	}
 	return ack.Seq, nil
 }

@@ -63,8 +63,8 @@ type Durable struct {
 	js  jetstream.JetStream
 }
 
-// UnfitError says that a durable consumer, or the server, can't serve a stage until a person has changed it: trying
-// again does not help.
+// UnfitError says that a stream, a durable consumer or the server can't serve a stage until a person has changed it:
+// trying again does not help.
 type UnfitError struct{ Err error }
 
 // Error is that of Err.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -109,7 +108,7 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 		return nil, fmt.Errorf("get a message of stream %s: %w", stream, resp.Error)
 	}
 	if resp.Message == nil {
-		return nil, fmt.Errorf("get a message of stream %s: unexpected answer %q", stream, excerpt.Of(reply.Data))
+		return nil, fmt.Errorf("get a message of stream %s: unexpected answer %q", stream, Preview(reply.Data))
 	}
 	m := &jetstream.RawStreamMsg{Subject: resp.Message.Subject, Sequence: resp.Message.Seq, Data: resp.Message.Data, Time: resp.Message.Time}
 	if len(resp.Message.Header) > 0 {
@@ -118,4 +117,13 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 		}
 	}
 	return m, nil
+}
+
+// Preview cuts foreign bytes for an error text.
+func Preview(b []byte) string {
+	const most = 200
+	if len(b) > most {
+		return string(b[:most]) + "…"
+	}
+	return string(b)
 }
