@@ -128,9 +128,11 @@ type record struct {
 	due     time.Time // when to send it again
 	refused bool      // the server's answer was no
 	trouble bool      // it is one of the troubled
-	limited bool      // it holds a place in room
 	stored  func()
 }
+
+// limited reports whether the record holds a place in room.
+func (r *record) limited() bool { return r.kind == auditlog.KindCall }
 
 // auditPlace is what an event's subject depends on.
 type auditPlace struct {
@@ -254,62 +256,44 @@ func (r *Recorder) Problem() string {
 
 // RecordRun stores a run event. Nobody waits for it: it does not block.
 func (r *Recorder) RecordRun(e *auditlog.Run) {
-	r.publish(auditlog.KindRun, auditlog.All, e.MsgID(int(r.runs.Add(1)-1)), e, false, nil)
+	r.publish(auditlog.Event{Kind: auditlog.KindRun, Header: e.Header, Run: e}, e, e.MsgID(int(r.runs.Add(1)-1)), nil)
 }
 
-// RecordCall stores the event of a call. It blocks while MaxPending events wait, or
-// MaxPendingBytes, until [Recorder.Hurry]. Stored is called once when the stream holds the event, or never, where the
-// process ends first; it must not block.
+// RecordCall stores the event of a call. It blocks while MaxPending events wait, or MaxPendingBytes, until
+// [Recorder.Hurry]. Stored is called once when the stream holds the event, or never, where the process ends first; it
+// must not block.
 func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) {
-	r.publish(auditlog.KindCall, e.Partition, e.MsgID(), e, true, stored)
+	r.publish(auditlog.Event{Kind: auditlog.KindCall, Header: e.Header, Call: e}, e, e.MsgID(), stored)
 }
 
 // RecordRow stores a row event; stored is as in [Recorder.RecordCall]. It does not block: the window bounds the rows.
 func (r *Recorder) RecordRow(e *auditlog.Row, stored func()) {
-	r.publish(auditlog.KindRow, e.Partition, e.MsgID(), e, false, stored)
+	r.publish(auditlog.Event{Kind: auditlog.KindRow, Header: e.Header, Row: e}, e, e.MsgID(), stored)
 }
 
-// event is one of auditlog's.
-type event interface {
+// encoder is the event of auditlog that an [auditlog.Event] wraps.
+type encoder interface {
 	AppendJSON(dst []byte, payloads auditlog.Payloads, bytesMax int) []byte
 }
 
-// asEvent wraps an event as readers of the audit get it.
-func asEvent(kind auditlog.Kind, e event) auditlog.Event {
-	w := auditlog.Event{SchemaVersion: auditlog.SchemaVersion, Kind: kind}
-	switch e := e.(type) {
-	case *auditlog.Call:
-		w.Header, w.Call = e.Header, e
-	case *auditlog.Row:
-		w.Header, w.Row = e.Header, e
-	case *auditlog.Run:
-		w.Header, w.Run = e.Header, e
-	}
-	return w
-}
-
-// maxEvent is the room that the server's largest message leaves for an event's body beside its headers.
-func (r *Recorder) maxEvent() int {
-	const headers = 1024
-	return int(r.nc.MaxPayload()) - headers
-}
-
-func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, e event, limited bool, stored func()) {
+func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored func()) {
 	if r.cfg.Recorded != nil {
-		r.cfg.Recorded(asEvent(kind, e))
+		event.SchemaVersion = auditlog.SchemaVersion
+		r.cfg.Recorded(event)
 	}
 	rec, _ := r.spare.Get().(*record)
 	if rec == nil {
 		rec = new(record)
 	}
-	rec.kind, rec.id, rec.limited, rec.stored = kind, id, limited, stored
-	rec.data = e.AppendJSON(rec.data, r.cfg.Payloads, r.maxEvent())
-	if limited && !r.room.take(len(rec.data)) {
+	rec.kind, rec.id, rec.stored = event.Kind, id, stored
+	const headers = 1024 // at most
+	rec.data = body.AppendJSON(rec.data, r.cfg.Payloads, int(r.nc.MaxPayload())-headers)
+	if rec.limited() && !r.room.take(len(rec.data)) {
 		return // the process ends, see Hurry
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec.subject = r.subject(p, kind)
+	rec.subject = r.subject(event.Partition, event.Kind)
 	r.last++
 	rec.number = r.last
 	r.queue = append(r.queue, rec)
@@ -318,6 +302,9 @@ func (r *Recorder) publish(kind auditlog.Kind, p auditlog.Partition, id string, 
 
 // subject is where an event goes. The lock is held.
 func (r *Recorder) subject(p auditlog.Partition, kind auditlog.Kind) string {
+	if kind == auditlog.KindRun {
+		p = auditlog.All
+	}
 	place := auditPlace{p, kind}
 	s := r.subjects[place]
 	if s == "" {
@@ -363,7 +350,7 @@ func (r *Recorder) answered(m *nats.Msg) {
 	r.flush(now)
 	r.mu.Unlock()
 	for _, rec := range r.stored {
-		if rec.limited {
+		if rec.limited() {
 			r.room.free(len(rec.data))
 		}
 		if rec.stored != nil {
