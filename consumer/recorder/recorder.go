@@ -185,8 +185,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.takes = takes
 	r.mu.Unlock()
-	tick := time.NewTicker(scanEvery)
-	defer tick.Stop()
+	tick := time.Tick(scanEvery)
 	for {
 		select {
 		case <-ctx.Done():
@@ -194,7 +193,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			r.pace.stop()
 			r.mu.Unlock()
 			return nil
-		case now := <-tick.C:
+		case now := <-tick:
 			r.mu.Lock()
 			r.reconnected(now)
 			r.overdue(now)
@@ -213,10 +212,7 @@ func (r *Recorder) Hurry() { r.room.close() }
 // lost, but sends it again at once. An error says how many events are not stored; those that were dropped (see
 // [Recorder.Hurry]) are not waited for, but are an error too.
 func (r *Recorder) Flush(ctx context.Context) error {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	hurry := time.NewTicker(hurryAfter)
-	defer hurry.Stop()
+	tick, hurry := time.Tick(5*time.Millisecond), time.Tick(hurryAfter)
 	for {
 		n, dropped := r.Pending(), r.room.lost()
 		switch {
@@ -228,11 +224,11 @@ func (r *Recorder) Flush(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("audit: %d events not stored, of them %d dropped for want of room: %w", n+dropped, dropped, context.Cause(ctx))
-		case now := <-hurry.C:
+		case now := <-hurry:
 			r.mu.Lock()
 			r.sendAgain(now.Add(-hurryAfter), now)
 			r.mu.Unlock()
-		case <-tick.C:
+		case <-tick:
 		}
 	}
 }

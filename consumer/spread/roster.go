@@ -162,22 +162,19 @@ func (r *roster) update(now time.Time) {
 	ids := slices.Sorted(maps.Keys(r.peers))
 	for n := range r.places {
 		pl := &r.places[n]
-		if pl.hold == HeldLost && slices.ContainsFunc(ids, func(id string) bool { return r.claims(id, n) }) {
-			pl.hold = NotHeld // somebody has taken it over meanwhile
+		first := slices.IndexFunc(ids, func(id string) bool { return r.peers[id].claims(n) })
+		if pl.hold == HeldLost && first >= 0 {
+			pl.hold = NotHeld // another replica has taken it over meanwhile
 		}
 		before := pl.holder
 		switch {
 		case pl.hold != NotHeld:
 			pl.holder = r.id
-		case r.claims(pl.holder, n):
+		case r.peers[pl.holder].claims(n):
+		case first >= 0:
+			pl.holder = ids[first]
 		default:
 			pl.holder = ""
-			for _, id := range ids {
-				if r.claims(id, n) {
-					pl.holder = id
-					break
-				}
-			}
 		}
 		if pl.holder != before {
 			pl.waitsSince, pl.changed = time.Time{}, now
@@ -189,9 +186,23 @@ func (r *roster) update(now time.Time) {
 }
 
 // claims reports whether a peer says that it serves a partition, and may be believed.
-func (r *roster) claims(id string, partition int) bool {
-	p := r.peers[id]
+func (p *peer) claims(partition int) bool {
 	return p != nil && p.owned[partition] && !p.refuted[partition]
+}
+
+// standsBy reports whether a peer waits for a partition.
+func (p *peer) standsBy(partition int) bool {
+	return p != nil && !p.leaving && p.standby[partition]
+}
+
+// count returns the number of peers for which what holds.
+func (r *roster) count(what func(*peer) bool) (n int) {
+	for _, p := range r.peers {
+		if what(p) {
+			n++
+		}
+	}
+	return n
 }
 
 // members are the replicas that take a share, but for one.
@@ -236,7 +247,7 @@ func (r *roster) serve(now time.Time) []bool {
 			}
 			serve[n] = true
 		case pl.hold != NotHeld:
-			serve[n] = !r.standsBy(id, n) || id == pl.failed && now.Before(pl.keepUntil)
+			serve[n] = !r.peers[id].standsBy(n) || id == pl.failed && now.Before(pl.keepUntil)
 		default:
 			serve[n] = pl.takeOver
 		}
@@ -244,19 +255,13 @@ func (r *roster) serve(now time.Time) []bool {
 	return serve
 }
 
-// standsBy reports whether a peer waits for a partition.
-func (r *roster) standsBy(id string, partition int) bool {
-	p := r.peers[id]
-	return p != nil && !p.leaving && p.standby[partition]
-}
-
 // attended reports whether somebody serves a partition, or waits for it and may be relied on.
 func (r *roster) attended(partition int, now time.Time) bool {
 	if r.places[partition].holder != "" || r.places[partition].standby {
 		return true
 	}
-	for id := range r.peers {
-		if r.standsBy(id, partition) && !r.hasFailed(id, now) {
+	for id, p := range r.peers {
+		if p.standsBy(partition) && !r.hasFailed(id, now) {
 			return true
 		}
 	}
@@ -335,27 +340,13 @@ func (r *roster) believe(partition int, owner string, now time.Time) {
 // disputed reports whether more than one replica says that it serves a partition, or one that was wrong before: then a
 // look is to read the log, too.
 func (r *roster) disputed(partition int) bool {
-	claims := 0
-	for _, p := range r.peers {
-		if p.owned[partition] {
-			claims++
-		}
-		if p.refuted[partition] {
-			return true
-		}
-	}
-	return claims > 1
+	return r.count(func(p *peer) bool { return p.refuted[partition] }) > 0 ||
+		r.count(func(p *peer) bool { return p.owned[partition] }) > 1
 }
 
 // contested reports whether more than one replica may be believed to serve a partition.
 func (r *roster) contested(partition int) bool {
-	claims := 0
-	for id := range r.peers {
-		if r.claims(id, partition) {
-			claims++
-		}
-	}
-	return claims > 1
+	return r.count(func(p *peer) bool { return p.claims(partition) }) > 1
 }
 
 // assignee is the replica that should serve a partition.
@@ -374,7 +365,7 @@ func (r *roster) takeOver(partition int, now time.Time) {
 	pl := &r.places[partition]
 	pl.takeOver = true
 	id := r.assignee(partition)
-	if !r.standsBy(id, partition) {
+	if !r.peers[id].standsBy(partition) {
 		return
 	}
 	if id != pl.failed || now.Sub(pl.failedAt) > returnForget {

@@ -103,13 +103,9 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 	defer sub.Unsubscribe() //nolint:errcheck // nobody listens any more either way
 	connected := s.nc.StatusChanged(nats.CONNECTED)
 	defer s.nc.RemoveStatusListener(connected)
-	listened, gathered := time.NewTimer(listenFor), time.NewTimer(time.Hour)
-	defer listened.Stop()
-	defer gathered.Stop()
-	tick, check := time.NewTicker(announceEvery), time.NewTicker(checkEvery)
-	defer tick.Stop()
-	defer check.Stop()
-	leaving, gathering := soft.Done(), false
+	listened, tick, check := time.After(listenFor), time.Tick(announceEvery), time.Tick(checkEvery)
+	var gathered <-chan time.Time // nil: no news
+	leaving := soft.Done()
 	announce := func(hello bool) { s.announce(hello, soft.Err() != nil) }
 	announce(true)
 	for {
@@ -123,26 +119,25 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 			continue
 		case <-connected:
 			s.rejoin()
-			listened.Reset(listenFor)
+			listened = time.After(listenFor)
 			announce(true)
 		case m := <-heard:
 			if s.hear(m.Data, time.Now()) {
 				announce(false)
 			}
-		case <-listened.C:
+		case <-listened:
 			s.listened()
 		case <-s.news:
-			if !gathering {
-				gathering = true
-				gathered.Reset(gatherFor)
+			if gathered == nil {
+				gathered = time.After(gatherFor)
 			}
 			continue
-		case <-gathered.C:
-			gathering = false
+		case <-gathered:
+			gathered = nil
 			announce(false)
-		case <-tick.C:
+		case <-tick:
 			announce(false)
-		case <-check.C:
+		case <-check:
 			s.checkNext()
 		}
 		s.decide(time.Now())
