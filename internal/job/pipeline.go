@@ -161,7 +161,7 @@ func (p *Pipeline) write(ctx context.Context) error {
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
 	flushed := time.Now()
 	for !p.allWritten() {
-		r, err := results.Next(ctx, resultPoll)
+		r, err := stored.NextResult(ctx, results, resultPoll)
 		none := errors.Is(err, stored.ErrNoMore)
 		if err != nil && !none {
 			return errors.Join(err, out.Flush())

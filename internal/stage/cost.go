@@ -22,7 +22,7 @@ func (s *Stage) recallCost(ctx context.Context) error {
 		return err
 	}
 	calls := 0
-	err = stored.ReadAudit(ctx, js, cfg, stored.AuditQuery{Kinds: []auditlog.Kind{auditlog.KindCall}}, func(_ []byte, e *auditlog.Event) error {
+	err = stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{}, []auditlog.Kind{auditlog.KindCall}, func(_ []byte, e *auditlog.Event) error {
 		if e != nil && e.Call != nil {
 			calls++
 			l.Price(e.Call, e.Call.Model)

@@ -140,10 +140,10 @@ func (r *Reader) Next(ctx context.Context) (jetstream.Msg, uint64, error) {
 	return r.NextBefore(ctx, nil)
 }
 
-// ErrNothingYet is returned by [Reader.NextBefore].
-var ErrNothingYet = errors.New("nothing has come yet")
+// ErrNoMore means that there is no further message, or none at the moment.
+var ErrNoMore = errors.New("no more messages")
 
-// NextBefore is Next, but returns [ErrNothingYet] when late is ready before there is a message.
+// NextBefore is Next, but returns [ErrNoMore] when late is ready before there is a message.
 func (r *Reader) NextBefore(ctx context.Context, late <-chan time.Time) (jetstream.Msg, uint64, error) {
 	for !r.done {
 		m, err := r.receive(ctx, late)
@@ -193,7 +193,7 @@ func (r *Reader) receive(ctx context.Context, late <-chan time.Time) (m jetstrea
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-late:
-		return nil, ErrNothingYet
+		return nil, ErrNoMore
 	}
 	why := r.batch.Error()
 	r.batch = nil

@@ -57,7 +57,7 @@ func TestAReaderReadsWhatItsOptionsSelect(t *testing.T) {
 			take := func() {
 				for {
 					m, _, err := r.NextBefore(t.Context(), time.After(time.Second))
-					if errors.Is(err, stored.ErrNothingYet) || err == nil && m == nil {
+					if errors.Is(err, stored.ErrNoMore) || err == nil && m == nil {
 						return
 					}
 					if err != nil {

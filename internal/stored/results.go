@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -21,38 +20,24 @@ type Result struct {
 	Body   []byte
 }
 
-// ResultReader reads the results of one partition from the first on, in their order. Not safe for concurrent use. The
-// caller must close it.
-type ResultReader struct{ messages *Reader }
-
-// OpenResults begins to read the results of one partition. Without follow it ends with the last one that is stored. The
-// caller must close the reader.
-func OpenResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*ResultReader, error) {
+// OpenResults begins to read the results of one partition for [NextResult], from the first on. Without follow it ends
+// with the last one that is stored. The caller must close the reader.
+func OpenResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*Reader, error) {
 	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, partition)
-	r, err := Open(ctx, js, ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Follow: follow})
-	if err != nil {
-		return nil, err
-	}
-	return &ResultReader{r}, nil
+	return Open(ctx, js, ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Follow: follow})
 }
 
-// Close ends the reading.
-func (r *ResultReader) Close() { r.messages.Close() }
-
-// ErrNoMore means that there is no further result, or none at the moment.
-var ErrNoMore = errors.New("no more results")
-
-// Next returns the next result. The error is [ErrNoMore] at the end or, with follow, when none came within wait.
-func (r *ResultReader) Next(ctx context.Context, wait time.Duration) (Result, error) {
+// NextResult returns the next result. The error is [ErrNoMore] at the end or, with follow, when none came within wait.
+func NextResult(ctx context.Context, r *Reader, wait time.Duration) (Result, error) {
 	var late <-chan time.Time
-	if r.messages.options.Follow {
+	if r.options.Follow {
 		late = time.After(wait)
 	}
-	m, _, err := r.messages.NextBefore(ctx, late)
-	switch {
-	case err == nil && m == nil, errors.Is(err, ErrNothingYet):
-		return Result{}, ErrNoMore
-	case err != nil:
+	m, _, err := r.NextBefore(ctx, late)
+	if err == nil && m == nil {
+		err = ErrNoMore
+	}
+	if err != nil {
 		return Result{}, err
 	}
 	return NewResult(m)

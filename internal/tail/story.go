@@ -40,7 +40,7 @@ type rowEnd struct {
 // waited for, its result. With o.JSON it prints the events alone.
 func Story(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	s := &story{seq: o.Row, last: make(map[ownedTerm]rowEnd)}
-	err := stored.ReadAudit(ctx, js, cfg, stored.AuditQuery{Since: o.Since}, func(raw []byte, e *auditlog.Event) error {
+	err := stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{Since: o.Since}, nil, func(raw []byte, e *auditlog.Event) error {
 		switch {
 		case e == nil: // of a newer version
 		case e.Row != nil && e.Row.Sequence < o.Row:

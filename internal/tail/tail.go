@@ -26,8 +26,8 @@ type Options struct {
 // Print prints events until ctx ends: with Follow new ones, after those since o.Since if that is set; without Follow
 // those that are stored, and then it returns. It returns what ended it, and flushes out after each event.
 func Print(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
-	q := stored.AuditQuery{Kinds: o.Kinds, Since: o.Since, NewOnly: o.Follow && o.Since.IsZero(), Follow: o.Follow}
-	return stored.ReadAudit(ctx, js, cfg, q, func(raw []byte, e *auditlog.Event) error {
+	read := stored.ReadOptions{Since: o.Since, NewOnly: o.Follow && o.Since.IsZero(), Follow: o.Follow}
+	return stored.ReadAudit(ctx, js, cfg, read, o.Kinds, func(raw []byte, e *auditlog.Event) error {
 		if e == nil || o.Failed && !didFail(e) { // nil: of a newer version
 			return nil
 		}

@@ -166,7 +166,7 @@ func countAudit(ctx context.Context, s *stage.Stage) (auditCounts, error) {
 	if err != nil {
 		return c, err
 	}
-	return c, stored.ReadAudit(ctx, js, s.Cfg, stored.AuditQuery{}, func(_ []byte, e *auditlog.Event) error {
+	return c, stored.ReadAudit(ctx, js, s.Cfg, stored.ReadOptions{}, nil, func(_ []byte, e *auditlog.Event) error {
 		c.count(e)
 		return nil
 	})

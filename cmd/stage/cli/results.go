@@ -83,7 +83,7 @@ func printPartition(ctx context.Context, js jetstream.JetStream, cfg *config.Con
 	}
 	defer results.Close()
 	for {
-		r, err := results.Next(ctx, time.Second)
+		r, err := stored.NextResult(ctx, results, time.Second)
 		switch {
 		case err == nil:
 			err = job.WriteResult(out, r)
