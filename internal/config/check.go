@@ -20,8 +20,7 @@ import (
 
 // check adds every problem of c: first of each field by itself, then of how fields fit together.
 func (c *Config) check(need Need, found *problems) {
-	for i := range Fields() {
-		f := &Fields()[i]
+	for _, f := range Fields() {
 		if !found.none(f.Variable) {
 			continue
 		}
@@ -51,10 +50,8 @@ func (f *Field) check(c *Config) string {
 		return ""
 	case len(f.OneOf) > 0 && !slices.Contains(f.OneOf, text):
 		return fmt.Sprintf("%q is unknown: choose %s", text, orList(f.OneOf))
-	case f.isFile:
-		return checkFile(text)
-	case f.isURL:
-		return checkBaseURL(text)
+	case f.kind.check != nil:
+		return f.kind.check(text)
 	}
 	return ""
 }
@@ -75,9 +72,11 @@ func (f *Field) checkRange(n float64, text string) string {
 	return ""
 }
 
-// number returns the number in v, in the unit of its type.
+// number returns the number in v, in the unit of its variable; of a [time.Duration], in nanoseconds.
 func number(v reflect.Value) (float64, bool) {
 	switch {
+	case v.Type() == reflect.TypeFor[Milliseconds]():
+		return float64(v.Int()) / 1e6, true
 	case v.CanInt():
 		return float64(v.Int()), true
 	case v.CanFloat():
@@ -104,8 +103,7 @@ func (c *Config) checkServer(found *problems) {
 
 // checkEmbedded checks that nothing is set that only a server of one's own uses. An inbox prefix harms nothing.
 func (c *Config) checkEmbedded(found *problems) {
-	for i := range Fields() {
-		f := &Fields()[i]
+	for _, f := range Fields() {
 		external := strings.HasPrefix(f.Variable, VariablePrefix+"NATS_") && f.Variable != "STAGE_NATS_INBOX_PREFIX"
 		if external && !f.value(c).IsZero() && found.none(f.Variable) {
 			found.add(f.Variable, "the embedded server does not use it: set STAGE_NATS_URL too, or unset this")

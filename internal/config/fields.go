@@ -33,12 +33,11 @@ type Field struct {
 	OneOf    []string // words allowed; empty: any text
 
 	generic string // STAGE_LLM_<PROVIDER>_API_KEY where each provider has the variable; else ""
-	isFile  bool   // value is the path of a file that must exist
-	isURL   bool   // value is an http or https URL
-	min     bound  // inclusive
-	above   bound  // exclusive
-	max     bound  // inclusive
-	index   []int  // path from Config, through structs and the slice of providers
+	kind    kind
+	min     bound // inclusive
+	above   bound // exclusive
+	max     bound // inclusive
+	index   []int // path from Config, through structs and the slice of providers
 	leaf    reflect.StructField
 }
 
@@ -84,10 +83,9 @@ func (f *Field) value(c *Config) reflect.Value {
 }
 
 // Fields returns all fields in the order of [Config], which is the order of help, table and problems.
-var Fields = sync.OnceValue(func() []Field {
+var Fields = sync.OnceValue(func() []*Field {
 	fields := appendFields(nil, reflect.TypeFor[Config](), nil, VariablePrefix, "")
-	for i := range fields {
-		f := &fields[i]
+	for _, f := range fields {
 		f.min, f.above, f.max = f.bound("min"), f.bound("above"), f.bound("max")
 	}
 	return fields
@@ -95,10 +93,9 @@ var Fields = sync.OnceValue(func() []Field {
 
 // fieldsByVariable finds a field by the name of its variable.
 var fieldsByVariable = sync.OnceValue(func() map[string]*Field {
-	fields := Fields()
-	byVariable := make(map[string]*Field, len(fields))
-	for i := range fields {
-		byVariable[fields[i].Variable] = &fields[i]
+	byVariable := make(map[string]*Field)
+	for _, f := range Fields() {
+		byVariable[f.Variable] = f
 	}
 	return byVariable
 })
@@ -106,7 +103,7 @@ var fieldsByVariable = sync.OnceValue(func() map[string]*Field {
 // appendFields walks the struct t, whose variables start with prefix. A struct whose tag has no key, or none at all,
 // is a group of fields, and a slice without a key has one group for each provider; a type with a key, such as Secret,
 // is a leaf.
-func appendFields(fields []Field, t reflect.Type, index []int, prefix, group string) []Field {
+func appendFields(fields []*Field, t reflect.Type, index []int, prefix, group string) []*Field {
 	for i := range t.NumField() {
 		sf := t.Field(i)
 		if !sf.IsExported() {
@@ -123,8 +120,7 @@ func appendFields(fields []Field, t reflect.Type, index []int, prefix, group str
 			for n, name := range llm.Providers() {
 				before, ownPrefix := len(fields), ProviderVariables(name)+"_"
 				fields = appendFields(fields, sf.Type.Elem(), append(slices.Clone(path), n), ownPrefix, under)
-				for i := range fields[before:] {
-					f := &fields[before+i]
+				for _, f := range fields[before:] {
 					f.generic = prefix + "<PROVIDER>_" + strings.TrimPrefix(f.Variable, ownPrefix)
 				}
 			}
@@ -136,21 +132,20 @@ func appendFields(fields []Field, t reflect.Type, index []int, prefix, group str
 }
 
 // newField reads the tags of a leaf. In the help, {oneof} stands for the words allowed.
-func newField(sf reflect.StructField, index []int, variable, options, group string) Field {
+func newField(sf reflect.StructField, index []int, variable, options, group string) *Field {
 	_, fallback, _ := strings.Cut(options, "default=")
 	words := strings.Fields(sf.Tag.Get("oneof"))
 	if slices.Equal(words, []string{"providers"}) {
 		words = llm.Providers()
 	}
-	return Field{
+	return &Field{
 		Variable: variable,
 		Group:    group,
 		Help:     strings.ReplaceAll(sf.Tag.Get("help"), "{oneof}", orList(words)),
 		Fallback: fallback,
 		Secret:   sf.Type == reflect.TypeFor[Secret](),
 		OneOf:    words,
-		isFile:   sf.Tag.Get("file") != "",
-		isURL:    sf.Tag.Get("url") != "",
+		kind:     kindOf(sf),
 		index:    index,
 		leaf:     sf,
 	}
@@ -185,35 +180,14 @@ func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookup
 		Lookuper: envconfig.PrefixLookuper(strings.TrimSuffix(f.Variable, key), lookuper),
 	})
 	if err != nil {
+		if f.kind.problem == "" {
+			return cmp.Or(errors.Unwrap(err), err) // envconfig has put the name of the Go field before the decoder's error
+		}
 		text, _ := lookuper.Lookup(f.Variable)
-		return f.decodeError(text, err)
+		return fmt.Errorf("%q %s", text, f.kind.problem)
 	}
 	f.value(c).Set(single.Elem().Field(0))
 	return nil
-}
-
-// decodeError returns an error that explains how to write a value of the field's type. Types of this package have their
-// own.
-func (f *Field) decodeError(text string, err error) error {
-	t := f.leaf.Type
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t == reflect.TypeFor[time.Duration]() {
-		return fmt.Errorf("%q is not a duration: write it with a unit, such as 500ms, 30s or 24h", text)
-	}
-	switch {
-	case t.PkgPath() != "": // the type's own decoder; envconfig has put the name of the Go field before its error
-		return cmp.Or(errors.Unwrap(err), err)
-	case t.Kind() == reflect.Bool:
-		return fmt.Errorf("%q is not true or false", text)
-	case t.Kind() == reflect.Int:
-		return fmt.Errorf("%q is not a whole number", text)
-	case t.Kind() == reflect.Float64:
-		return fmt.Errorf("%q is not a number", text)
-	default:
-		return err
-	}
 }
 
 // text returns the value that the field has in c as it would be written in the environment, with secrets and passwords
@@ -234,34 +208,5 @@ func (f *Field) text(c *Config) string {
 		return strconv.FormatFloat(value, 'f', -1, 64)
 	default:
 		return fmt.Sprint(value)
-	}
-}
-
-// Kind returns the kind of value that the field takes, for the help: path, url, duration, size, ms, list, bool, number
-// or text.
-func (f *Field) Kind() string {
-	t := f.leaf.Type
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch {
-	case f.Secret, f.isFile:
-		return "path"
-	case f.isURL, t == reflect.TypeFor[URLs]():
-		return "url"
-	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[SyncPolicy]():
-		return "duration"
-	case t == reflect.TypeFor[Size]():
-		return "size"
-	case t == reflect.TypeFor[Milliseconds]():
-		return "ms"
-	case t == reflect.TypeFor[ProviderLimits](), t == reflect.TypeFor[Fallbacks](), t == reflect.TypeFor[HostNames]():
-		return "list"
-	case t.Kind() == reflect.Bool:
-		return "bool"
-	case t.Kind() == reflect.Int, t.Kind() == reflect.Float64:
-		return "number"
-	default:
-		return "text"
 	}
 }

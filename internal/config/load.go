@@ -52,8 +52,7 @@ const (
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	c := &Config{origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
 	found := newProblems(s)
-	for i := range Fields() {
-		f := &Fields()[i]
+	for _, f := range Fields() {
 		s.loadField(ctx, c, f, found)
 	}
 	c.secrets.again = func() { c.secrets.gather(c, s.Environ) }

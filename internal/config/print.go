@@ -13,8 +13,7 @@ import (
 // without a value are omitted.
 func (c *Config) Settings() map[string]string {
 	settings := make(map[string]string)
-	for i := range Fields() {
-		f := &Fields()[i]
+	for _, f := range Fields() {
 		if text := f.text(c); text != "" {
 			settings[f.Variable] = text
 		}
@@ -26,8 +25,7 @@ func (c *Config) Settings() map[string]string {
 func WriteConfig(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VARIABLE\tVALUE\tFROM") //nolint:errcheck // Flush returns it
-	for i := range Fields() {
-		f := &Fields()[i]
+	for _, f := range Fields() {
 		text := f.text(c)
 		if quoted := strconv.Quote(text); text == "" || quoted != `"`+text+`"` {
 			text = quoted

@@ -3,9 +3,7 @@ package config
 import (
 	"encoding/json"
 	"io"
-	"reflect"
 	"strings"
-	"time"
 )
 
 // variableSchema is the JSON Schema of one variable, in the keywords that drafts 7 and later share. A value may be
@@ -23,39 +21,17 @@ type variableSchema struct {
 	WriteOnly        bool     `json:"writeOnly,omitempty"` // a secret
 }
 
-// Patterns of values as text. Each allows the empty text, which counts as unset.
-const (
-	booleanPattern  = `^([01tfTF]|true|false|True|False|TRUE|FALSE)?$`
-	wholePattern    = `^([+-]?[0-9]+)?$`
-	numberPattern   = `^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)?$`
-	sizePattern     = `^ *([0-9]+ *(B|KiB|MiB|GiB)? *)?$`
-	durationPattern = `^(0|\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)?$`
-	syncPattern     = `^(always|\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)?$`
-	pairsPattern    = `^([a-z-]+=[0-9]+( *, *[a-z-]+=[0-9]+)*)?$`
-	modelsPattern   = `^([a-z-]+:[^,]+(, *[a-z-]+:[^,]+)*)?$`
-	hostsPattern    = `^[A-Za-z0-9_.*:\[\], -]*$`
-	urlPattern      = `^(https?://[^#]+)?$`
-)
-
 // schema returns the schema of the variable.
 func (f *Field) schema() variableSchema {
-	s := variableSchema{Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret, Type: []string{"string"}}
-	switch f.Kind() {
-	case "bool":
-		s.Type, s.Pattern = []string{"boolean", "string"}, booleanPattern
-	case "number":
-		if t := f.leaf.Type; t.Kind() == reflect.Int || t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Int {
-			s.setNumeric(f, "integer", wholePattern)
-		} else {
-			s.setNumeric(f, "number", numberPattern)
+	s := variableSchema{Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret, Type: []string{"string"}, Pattern: f.kind.pattern}
+	if f.kind.json != "" {
+		s.Type = []string{f.kind.json, "string"}
+	}
+	if f.kind.json == "integer" || f.kind.json == "number" {
+		s.Minimum, s.ExclusiveMinimum, s.Maximum = f.min.limit(), f.above.limit(), f.max.limit()
+		if s.Minimum == nil && s.ExclusiveMinimum == nil {
+			s.Minimum = new(float64) // as checkRange has it
 		}
-	case "ms":
-		s.setNumeric(f, "number", numberPattern)
-		s.Minimum, s.ExclusiveMinimum, s.Maximum = inMilliseconds(s.Minimum), inMilliseconds(s.ExclusiveMinimum), inMilliseconds(s.Maximum)
-	case "size":
-		s.setNumeric(f, "integer", sizePattern)
-	default:
-		s.Pattern = f.textPattern()
 	}
 	for _, word := range f.OneOf {
 		s.Enum = append(s.Enum, word)
@@ -66,56 +42,19 @@ func (f *Field) schema() variableSchema {
 	return s
 }
 
-// setNumeric makes the schema that of a number, or of text that holds one, within the bounds of the field.
-func (s *variableSchema) setNumeric(f *Field, kind, pattern string) {
-	limit := func(b bound) *float64 {
-		if b.text == "" {
-			return nil
-		}
-		return &b.value
-	}
-	s.Type, s.Pattern = []string{kind, "string"}, pattern
-	s.Minimum, s.ExclusiveMinimum, s.Maximum = limit(f.min), limit(f.above), limit(f.max)
-	if s.Minimum == nil && s.ExclusiveMinimum == nil {
-		s.Minimum = new(float64) // as checkRange has it
-	}
-}
-
-// textPattern returns the pattern of a value that is always text; "" where any text will do.
-func (f *Field) textPattern() string {
-	switch f.leaf.Type {
-	case reflect.TypeFor[time.Duration]():
-		return durationPattern
-	case reflect.TypeFor[SyncPolicy]():
-		return syncPattern
-	case reflect.TypeFor[ProviderLimits]():
-		return pairsPattern
-	case reflect.TypeFor[HostNames]():
-		return hostsPattern
-	case reflect.TypeFor[Fallbacks]():
-		return modelsPattern
-	}
-	if f.isURL {
-		return urlPattern
-	}
-	return ""
-}
-
-// inMilliseconds converts a bound of [Milliseconds], which is read as nanoseconds, to the unit of its variable.
-func inMilliseconds(nanoseconds *float64) *float64 {
-	if nanoseconds == nil {
+// limit returns the value of the bound, nil where it limits nothing.
+func (b bound) limit() *float64 {
+	if b.text == "" {
 		return nil
 	}
-	ms := *nanoseconds / 1e6
-	return &ms
+	return &b.value
 }
 
 // WriteSchema prints a JSON Schema of the environment: one property for each variable, and no others. It covers each
 // variable by itself; how they fit together is checked by [Source.Load] alone.
 func WriteSchema(w io.Writer) error {
 	properties := make(map[string]variableSchema)
-	for i := range Fields() {
-		f := &Fields()[i]
+	for _, f := range Fields() {
 		properties[f.Variable] = f.schema()
 		if f.Secret {
 			properties[f.Variable+FileSuffix] = variableSchema{

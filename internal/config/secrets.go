@@ -58,8 +58,7 @@ func (s *Secrets) RedactError(err error) error {
 // gather adds the secrets of the configuration and of the environment. It skips files that cannot be read: loadField
 // has reported them.
 func (s *Secrets) gather(c *Config, environ map[string]string) {
-	for i := range Fields() {
-		f := &Fields()[i]
+	for _, f := range Fields() {
 		if !f.Secret {
 			continue
 		}

@@ -33,13 +33,13 @@ type configFlagsOptions struct {
 func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *configFlags {
 	c := &configFlags{env: env, defaults: options.Defaults, values: make(map[string]string)}
 	for _, group := range options.Groups {
-		if !slices.ContainsFunc(config.Fields(), func(f config.Field) bool { return f.Group == group }) {
+		if !slices.ContainsFunc(config.Fields(), func(f *config.Field) bool { return f.Group == group }) {
 			panic("no field of the configuration is under " + group)
 		}
 	}
 	for _, f := range config.Fields() {
 		for _, variable := range f.FlagVariables() {
-			c.add(cmd, &f, variable)
+			c.add(cmd, f, variable)
 			flag := cmd.Flags().Lookup(config.FlagName(variable))
 			flag.Hidden = len(options.Groups) > 0 && !slices.Contains(options.Groups, f.Group)
 		}

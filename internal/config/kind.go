@@ -1,0 +1,56 @@
+package config
+
+import (
+	"reflect"
+	"time"
+)
+
+// kind is how the values of a type are written.
+type kind struct {
+	name    string // in the help
+	json    string // type of an unquoted value in JSON and YAML; empty: it is always text
+	pattern string // of the text in the schema, "" included, which counts as unset; empty: any
+	problem string // what is wrong with a text of another kind; empty: the type's own decoder reports it
+
+	check func(text string) string // returns what else is wrong with a text, "" if nothing is; nil: nothing
+}
+
+const (
+	numberPattern   = `^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)?$`
+	durationPattern = `\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|ms|s|m|h))+`
+)
+
+// kinds are the kinds of the types in [Config].
+var kinds = map[reflect.Type]kind{
+	reflect.TypeFor[bool]():           {name: "bool", json: "boolean", pattern: `^([01tfTF]|true|false|True|False|TRUE|FALSE)?$`, problem: "is not true or false"},
+	reflect.TypeFor[int]():            {name: "number", json: "integer", pattern: `^([+-]?[0-9]+)?$`, problem: "is not a whole number"},
+	reflect.TypeFor[float64]():        {name: "number", json: "number", pattern: numberPattern, problem: "is not a number"},
+	reflect.TypeFor[Milliseconds]():   {name: "ms", json: "number", pattern: numberPattern},
+	reflect.TypeFor[Size]():           {name: "size", json: "integer", pattern: `^ *([0-9]+ *(B|KiB|MiB|GiB)? *)?$`},
+	reflect.TypeFor[time.Duration]():  {name: "duration", pattern: `^(0|` + durationPattern + `)?$`, problem: "is not a duration: write it with a unit, such as 500ms, 30s or 24h"},
+	reflect.TypeFor[SyncPolicy]():     {name: "duration", pattern: `^(always|` + durationPattern + `)?$`},
+	reflect.TypeFor[ProviderLimits](): {name: "list", pattern: `^([a-z-]+=[0-9]+( *, *[a-z-]+=[0-9]+)*)?$`},
+	reflect.TypeFor[Fallbacks]():      {name: "list", pattern: `^([a-z-]+:[^,]+(, *[a-z-]+:[^,]+)*)?$`},
+	reflect.TypeFor[HostNames]():      {name: "list", pattern: `^[A-Za-z0-9_.*:\[\], -]*$`},
+	reflect.TypeFor[URLs]():           {name: "url"},
+	reflect.TypeFor[Secret]():         {name: "path"}, // its flag is that of the file
+	reflect.TypeFor[string]():         {name: "text"},
+}
+
+// kindOf returns the kind of a field by its type, or by its tags file and url.
+func kindOf(sf reflect.StructField) kind {
+	t := sf.Type
+	switch {
+	case sf.Tag.Get("file") != "":
+		return kind{name: "path", check: checkFile}
+	case sf.Tag.Get("url") != "":
+		return kind{name: "url", pattern: `^(https?://[^#]+)?$`, check: checkBaseURL}
+	case t.Kind() == reflect.Pointer:
+		t = t.Elem()
+	}
+	return kinds[t]
+}
+
+// Kind returns the kind of value that the field takes, for the help: path, url, duration, size, ms, list, bool, number
+// or text.
+func (f *Field) Kind() string { return f.kind.name }
