@@ -113,14 +113,10 @@ func (c *Config) checkEmbedded(found *problems) {
 
 // checkLogin checks that there is one way to log in, and that it is complete.
 func (c *Config) checkLogin(found *problems) {
-	ways := map[string]bool{
-		"STAGE_NATS_CREDS": c.NATS.Creds != "", "STAGE_NATS_NKEY": c.NATS.NKey != "",
-		"STAGE_NATS_TOKEN": c.NATS.Token.IsSet(), "STAGE_NATS_USER": c.NATS.User != "",
-	}
 	var used []string
-	for _, f := range Fields() {
-		if ways[f.Variable] {
-			used = append(used, f.Variable)
+	for _, variable := range []string{"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER"} {
+		if !fieldsByVariable()[variable].value(c).IsZero() {
+			used = append(used, variable)
 		}
 	}
 	if len(used) > 1 {
@@ -135,31 +131,31 @@ func (c *Config) checkLogin(found *problems) {
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
 		found.add("STAGE_NATS_TLS_CERT", "certificate and key go together: set both it and STAGE_NATS_TLS_KEY, or neither")
 	}
-	if c.NATS.InboxPrefix != "" && !validSubject(c.NATS.InboxPrefix, false) {
-		found.add("STAGE_NATS_INBOX_PREFIX", "%q is not a subject without wildcards, such as _INBOX_stage", c.NATS.InboxPrefix)
+	if prefix := c.NATS.InboxPrefix; prefix != "" {
+		found.checkSubject("STAGE_NATS_INBOX_PREFIX", prefix, "_INBOX_stage")
 	}
 }
 
 // checkDispatch checks pairs of limits and times, of which one must not be above the other.
 func (c *Config) checkDispatch(found *problems) {
-	if found.none("STAGE_MIN_DISPATCH_DELAY_MS", "STAGE_MAX_DISPATCH_DELAY_MS") && c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay {
-		found.add("STAGE_MAX_DISPATCH_DELAY_MS", "%s is below STAGE_MIN_DISPATCH_DELAY_MS, %s: raise this or lower that",
-			c.Pool.MaxDispatchDelay, c.Pool.MinDispatchDelay)
+	for _, pair := range []struct {
+		variable, relation, other string
+		wrong                     bool
+		remedy                    string
+	}{
+		{"STAGE_MAX_DISPATCH_DELAY_MS", "below", "STAGE_MIN_DISPATCH_DELAY_MS", c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay, "raise this or lower that"},
+		{"STAGE_RETRY_MAX_DELAY", "below", "STAGE_RETRY_BASE_DELAY", c.Retry.MaxDelay < c.Retry.BaseDelay, "raise this or lower that"},
+		{"STAGE_BATCH_MAX_PARALLEL", "above", "STAGE_BATCH_PARALLEL_LIMIT", c.Batch.MaxParallel > c.Batch.ParallelLimit, "lower this or raise that"},
+		{"STAGE_STOP_TIMEOUT", "not longer than one attempt,", "STAGE_LLM_TIMEOUT", c.Process.StopTimeout <= c.LLM.Timeout, "raise this or lower that"},
+	} {
+		if pair.wrong && found.none(pair.variable, pair.other) {
+			fields := fieldsByVariable()
+			found.add(pair.variable, "%s is %s %s, %s: %s",
+				fields[pair.variable].text(c), pair.relation, pair.other, fields[pair.other].text(c), pair.remedy)
+		}
 	}
 	if found.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") && c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {
 		found.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for ever: give more than 0, or raise STAGE_MIN_DISPATCH_DELAY_MS")
-	}
-	if found.none("STAGE_RETRY_BASE_DELAY", "STAGE_RETRY_MAX_DELAY") && c.Retry.MaxDelay < c.Retry.BaseDelay {
-		found.add("STAGE_RETRY_MAX_DELAY", "%s is below STAGE_RETRY_BASE_DELAY, %s: raise this or lower that",
-			formatDuration(c.Retry.MaxDelay), formatDuration(c.Retry.BaseDelay))
-	}
-	if found.none("STAGE_BATCH_MAX_PARALLEL", "STAGE_BATCH_PARALLEL_LIMIT") && c.Batch.MaxParallel > c.Batch.ParallelLimit {
-		found.add("STAGE_BATCH_MAX_PARALLEL", "%d is above STAGE_BATCH_PARALLEL_LIMIT, %d: lower this or raise that",
-			c.Batch.MaxParallel, c.Batch.ParallelLimit)
-	}
-	if found.none("STAGE_STOP_TIMEOUT", "STAGE_LLM_TIMEOUT") && c.Process.StopTimeout <= c.LLM.Timeout {
-		found.add("STAGE_STOP_TIMEOUT", "%s is not longer than one attempt, STAGE_LLM_TIMEOUT, %s: raise this or lower that",
-			formatDuration(c.Process.StopTimeout), formatDuration(c.LLM.Timeout))
 	}
 }
 

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -164,17 +163,13 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			}
 			for i, want := range tt.wants {
 				if !strings.HasPrefix(got[i], want) {
-					t.Errorf("fault %d: got %q, want %q…", i, got[i], want)
+					t.Errorf("problem %d: got %q, want %q…", i, got[i], want)
 				}
 			}
 			if err == nil {
 				if err := c.Validate(tt.need); err != nil {
 					t.Errorf("Validate: got %v for what Load took", err)
 				}
-				return
-			}
-			if _, ok := errors.AsType[*problem](err); !ok {
-				t.Errorf("got %T, want *problem within", err)
 			}
 		})
 	}

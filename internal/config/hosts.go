@@ -18,8 +18,7 @@ var hostName = regexp.MustCompile(`^(\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?
 // EnvDecode reads names that are separated by commas.
 func (h *HostNames) EnvDecode(text string) error {
 	var names HostNames
-	for part := range strings.SplitSeq(text, ",") {
-		part = strings.TrimSpace(part)
+	for _, part := range splitList(text) {
 		name := NormalizeHost(part)
 		_, addrErr := netip.ParseAddr(name)
 		_, _, portErr := net.SplitHostPort(part)

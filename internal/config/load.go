@@ -63,8 +63,7 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	if need == NeedCalls {
 		c.tracing = loadTracing(s.Environ, found)
 	}
-	found.redact(c.secrets)
-	if err := found.join(); err != nil {
+	if err := found.join(c.secrets); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -74,7 +73,7 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 func (c *Config) Validate(need Need) error {
 	found := newProblems(Source{})
 	c.check(need, found)
-	return found.join()
+	return found.join(nil)
 }
 
 // fillDefaults fills in the defaults that depend on other values.

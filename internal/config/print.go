@@ -53,7 +53,7 @@ func WriteMarkdown(w io.Writer) error {
 		switch {
 		case f.Fallback != "":
 			fallback = "`" + f.Fallback + "`"
-		case f.leaf.Tag.Get("env") != strings.TrimSuffix(f.leaf.Tag.Get("env"), "noinit"):
+		case strings.HasSuffix(f.leaf.Tag.Get("env"), "noinit"):
 			fallback = "unset"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", variable, fallback, help)

@@ -7,47 +7,20 @@ import (
 	"slices"
 )
 
-// problem is one thing to fix in the configuration.
-type problem struct {
-	variable string // STAGE_POOL_SIZE
-	flag     string // pool-size if the value came by flag, else ""
-	text     string // what is wrong and how to fix it
-}
-
-// Error names the variable, then the problem.
-func (p *problem) Error() string {
-	if p.flag != "" {
-		return p.variable + " (--" + p.flag + "): " + p.text
-	}
-	return p.variable + ": " + p.text
-}
-
-// problems collects what is wrong: at most one decoding problem of each variable, and none that follows from another.
+// problems collects what is wrong, and how to fix it: at most one decoding problem of each variable, and none that
+// follows from another.
 type problems struct {
 	source     Source
-	byVariable map[string][]*problem
+	byVariable map[string][]string
 }
 
 func newProblems(s Source) *problems {
-	return &problems{source: s, byVariable: make(map[string][]*problem)}
+	return &problems{source: s, byVariable: make(map[string][]string)}
 }
 
 // add reports a problem of one variable.
 func (p *problems) add(variable, format string, args ...any) {
-	one := &problem{variable: variable, text: fmt.Sprintf(format, args...)}
-	if _, ok := p.source.Flags[variable]; ok {
-		one.flag = FlagName(variable)
-	}
-	p.byVariable[variable] = append(p.byVariable[variable], one)
-}
-
-// redact removes secrets from the texts: a secret may have been set as the value of another variable.
-func (p *problems) redact(s *Secrets) {
-	for _, list := range p.byVariable {
-		for _, one := range list {
-			one.text = string(s.Redact([]byte(one.text)))
-		}
-	}
+	p.byVariable[variable] = append(p.byVariable[variable], fmt.Sprintf(format, args...))
 }
 
 // none reports whether the variables have no problem so far, and can be compared.
@@ -55,19 +28,24 @@ func (p *problems) none(variables ...string) bool {
 	return !slices.ContainsFunc(variables, func(v string) bool { return len(p.byVariable[v]) > 0 })
 }
 
-// join returns all problems: those of fields in their order, then the others by name.
-func (p *problems) join() error {
+// join returns all problems: those of fields in their order, then the others by name. It removes secrets from the texts,
+// since one may have been set as the value of another variable.
+func (p *problems) join(secrets *Secrets) error {
 	var all []error
 	take := func(variable string) {
-		for _, one := range p.byVariable[variable] {
-			all = append(all, one)
+		name := variable
+		if _, ok := p.source.Flags[variable]; ok {
+			name += " (--" + FlagName(variable) + ")"
+		}
+		for _, text := range p.byVariable[variable] {
+			all = append(all, fmt.Errorf("%s: %s", name, secrets.Redact([]byte(text))))
 		}
 		delete(p.byVariable, variable)
 	}
-	for _, known := range Fields() {
-		take(known.Variable)
-		if known.Secret {
-			take(known.Variable + FileSuffix)
+	for _, f := range Fields() {
+		take(f.Variable)
+		if f.Secret {
+			take(f.Variable + FileSuffix)
 		}
 	}
 	for _, variable := range slices.Sorted(maps.Keys(p.byVariable)) {

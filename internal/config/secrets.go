@@ -10,6 +10,9 @@ import (
 	"github.com/llm-stage/stage/llm/redact"
 )
 
+// Secret is a password, a key, or an address that may hold one.
+type Secret = redact.Secret
+
 // Secrets holds everything that must not be printed. A nil Secrets is empty. Safe for concurrent use.
 type Secrets struct {
 	llm redact.Redactor // keys, extra headers, members of the extra body, passwords of proxies

@@ -48,16 +48,19 @@ func (c *Config) checkStreams(found *problems) {
 	if c.Streams.Replicas%2 == 0 && found.none("STAGE_STREAM_REPLICAS") {
 		found.add("STAGE_STREAM_REPLICAS", "%d: an even number survives no more failures than the odd one below, give 1, 3 or 5", c.Streams.Replicas)
 	}
-	if !validSubject(c.Result.Subject, false) {
-		found.add("STAGE_RESULT_SUBJECT", "%q is not a subject without wildcards, such as results", c.Result.Subject)
-	}
-	if !validSubject(c.Audit.Subject, false) {
-		found.add("STAGE_AUDIT_SUBJECT", "%q is not a subject without wildcards, such as audit", c.Audit.Subject)
-	}
-	if dead := c.Streams.DeadLetterSubject; dead != "" && !validSubject(dead, false) {
-		found.add("STAGE_DEAD_LETTER_SUBJECT", "%q is not a subject without wildcards, such as rows-failed", dead)
+	found.checkSubject("STAGE_RESULT_SUBJECT", c.Result.Subject, "results")
+	found.checkSubject("STAGE_AUDIT_SUBJECT", c.Audit.Subject, "audit")
+	if dead := c.Streams.DeadLetterSubject; dead != "" {
+		found.checkSubject("STAGE_DEAD_LETTER_SUBJECT", dead, "rows-failed")
 	}
 	c.checkInput(found)
+}
+
+// checkSubject checks a subject on which the stage publishes.
+func (p *problems) checkSubject(variable, subject, example string) {
+	if !validSubject(subject, false) {
+		p.add(variable, "%q is not a subject without wildcards, such as %s", subject, example)
+	}
 }
 
 // checkInput checks the subject of the input, first for itself and then against all that the stage publishes or

@@ -108,8 +108,7 @@ type URLs []Secret
 // EnvDecode reads addresses that are separated by commas.
 func (u *URLs) EnvDecode(text string) error {
 	var urls URLs
-	for part := range strings.SplitSeq(text, ",") {
-		part = strings.TrimSpace(part)
+	for _, part := range splitList(text) {
 		if part == "" {
 			continue
 		}
@@ -174,8 +173,8 @@ type ProviderLimits map[string]int
 // EnvDecode reads pairs that are separated by commas. Unknown providers and providers named twice are errors.
 func (p *ProviderLimits) EnvDecode(text string) error {
 	limits := ProviderLimits{}
-	for pair := range strings.SplitSeq(text, ",") {
-		provider, number, ok := strings.Cut(strings.TrimSpace(pair), "=")
+	for _, pair := range splitList(text) {
+		provider, number, ok := strings.Cut(pair, "=")
 		n, err := strconv.Atoi(number)
 		switch _, twice := limits[provider]; {
 		case !ok || err != nil || n < 0:
@@ -213,8 +212,8 @@ type Fallbacks []FallbackModel
 // EnvDecode reads provider:model pairs that are separated by commas. The model may contain colons.
 func (f *Fallbacks) EnvDecode(text string) error {
 	var models Fallbacks
-	for pair := range strings.SplitSeq(text, ",") {
-		provider, model, _ := strings.Cut(strings.TrimSpace(pair), ":")
+	for _, pair := range splitList(text) {
+		provider, model, _ := strings.Cut(pair, ":")
 		switch {
 		case model == "":
 			return fmt.Errorf("%q is not provider:model: write it as anthropic:claude-sonnet-4-5", pair)
@@ -262,15 +261,15 @@ func readExtraBody(text string) (json.RawMessage, error) {
 
 // formatDuration writes a duration without the zero units that [time.Duration] adds: 720h, not 720h0m0s.
 func formatDuration(d time.Duration) string {
+	if d == 0 {
+		return "0"
+	}
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
 	}
 	if strings.HasSuffix(s, "h0m") {
 		s = strings.TrimSuffix(s, "0m")
-	}
-	if d == 0 {
-		return "0"
 	}
 	return s
 }
