@@ -99,9 +99,6 @@ func (r *Recorder) Call(c *auditlog.Call) {
 	r.total.add(c)
 }
 
-// Totals returns the sums over all models.
-func (r *Recorder) Totals() auditlog.Totals { return r.All().Totals }
-
 // All returns the sums over all models, with what is known of their cost.
 func (r *Recorder) All() Spending {
 	r.mu.Lock()

@@ -90,7 +90,7 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	blocked := slices.ContainsFunc(s.Partitions, func(p consumer.Status) bool { return p.Problem != "" })
 	gauge(g.paused, oneIf(blocked), reasonNATS)
 	for _, reason := range status.PauseReasons {
-		gauge(g.paused, oneIf(s.Pause == reason), string(reason))
+		gauge(g.paused, oneIf(status.ReasonOf(s.Pool.Pause) == reason), string(reason))
 	}
 	gauge(g.buildInfo, 1, g.build.Version, g.build.GoVersion)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/version"
+	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
@@ -25,8 +26,10 @@ import (
 func busyMetrics() *Metrics {
 	m := New(version.Build{Version: "v1.2.3", GoVersion: "go1.26.0"}, func() status.Snapshot {
 		return status.Snapshot{
-			Pool:  pool.Stats{InFlight: 7, CurrentDelay: 50 * time.Millisecond, ThrottleTime: 90 * time.Second},
-			Pause: status.PauseBilling,
+			Pool: pool.Stats{
+				InFlight: 7, CurrentDelay: 50 * time.Millisecond, ThrottleTime: 90 * time.Second,
+				Pause: pool.Pause{Kind: pool.FatalError, Err: &llm.Error{Status: http.StatusPaymentRequired}},
+			},
 			Partitions: []consumer.Status{
 				{Partition: 0, Role: consumer.Owner, Window: 12, Buffered: 5, BufferedBytes: 4096, HeadSince: time.Now().Add(-3 * time.Second), Pending: 100},
 				{Partition: 1, Role: consumer.Standby},

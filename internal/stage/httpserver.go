@@ -4,21 +4,16 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"sync"
 
 	"github.com/llm-stage/stage/internal/dashboard"
+	"github.com/llm-stage/stage/internal/stopping"
 )
 
 // HTTPServer serves metrics, health and dashboard of a stage. It reserves its address at start-up, before there is a
 // stage, so that a conflict fails early. Create it with [NewHTTPServer]. The caller must close it.
 type HTTPServer struct {
 	listener net.Listener
-
-	// Set by Start.
-	stopLive context.CancelFunc // ends the live events: pages get the last state
-	live     sync.WaitGroup
-	stop     context.CancelFunc // ends the server
-	serving  sync.WaitGroup
+	stop     func() // nil until Start
 }
 
 // NewHTTPServer reserves addr, host:port; anyPort takes a free port of the same host where that one is in use.
@@ -33,23 +28,23 @@ func NewHTTPServer(ctx context.Context, addr string, anyPort bool) (*HTTPServer,
 // Start serves the stage until Close and returns the address of the dashboard. When hard ends, requests are cut off
 // sooner.
 func (h *HTTPServer) Start(hard context.Context, s *Stage) string {
-	ctx, stop := context.WithCancel(context.WithoutCancel(hard)) // it shows the stage until that has ended
-	h.stop = stop
-	liveCtx, stopLive := context.WithCancel(ctx)
-	h.stopLive = stopLive
 	events := dashboard.NewLive(s.Status, s.history)
-	h.live.Go(func() { events.Run(liveCtx) })
 	server := dashboard.NewServer(h.listener, s.Cfg.HTTP, dashboard.Handlers{
 		Metrics: s.metrics.Handler(),
 		Ready:   s.ready,
 		Status:  func() any { return s.Status() },
 		Events:  events,
 	}, s.Log)
-	h.serving.Go(func() {
+	stopServer := stopping.Background(hard, func(ctx context.Context) {
 		if err := server.Run(ctx, hard); err != nil {
 			s.Log.Error("HTTP server failed, no metrics, health or dashboard", slog.Any("error", err))
 		}
 	})
+	stopEvents := stopping.Background(hard, events.Run)
+	h.stop = func() {
+		stopEvents() // first, so that the pages get the last state
+		stopServer()
+	}
 	return server.URL()
 }
 
@@ -59,8 +54,5 @@ func (h *HTTPServer) Close() {
 		_ = h.listener.Close()
 		return
 	}
-	h.stopLive()
-	h.live.Wait()
 	h.stop()
-	h.serving.Wait()
 }

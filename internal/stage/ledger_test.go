@@ -270,7 +270,7 @@ func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 				}
 			} else {
 				time.Sleep(5 * time.Minute) // probes, which make no call
-				if why := r.snapshot().Pause; why != status.PauseCost {
+				if why := r.Status().Pool.PauseReason; why != status.PauseCost {
 					t.Errorf("paused for %v, want %s", why, status.PauseCost)
 				}
 				if ok, reason := r.ready(); ok || !strings.Contains(reason, "cost ceiling reached") {

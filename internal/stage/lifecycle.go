@@ -109,18 +109,12 @@ func (s *Stage) drain(hard context.Context, kill context.CancelCauseFunc) {
 // startRecorder starts what outlives the consumers: the recorder of audit events, and the reminder of a pause. An audit
 // that can't be written ends the run at once. stop ends both and waits for them.
 func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
-	var parts sync.WaitGroup
-	parts.Go(func() {
+	record := func(ctx context.Context) {
 		if err := s.recorder.Run(ctx); err != nil {
 			kill(err)
 		}
-	})
-	parts.Go(func() { s.remind(ctx) })
-	return func() {
-		cancel()
-		parts.Wait()
 	}
+	return stopping.Background(hard, record, s.remind)
 }
 
 // startCalls starts what calls the providers: executor, pool, and the service of batched requests. finish drains the
@@ -147,17 +141,11 @@ func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 	if s.spread == nil {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
-	var negotiation sync.WaitGroup
-	negotiation.Go(func() {
+	return stopping.Background(hard, func(ctx context.Context) {
 		if err := s.spread.Run(soft, ctx); err != nil {
 			s.stop(err)
 		}
 	})
-	return func() {
-		cancel()
-		negotiation.Wait()
-	}
 }
 
 // consume serves all partitions until soft or hard ends. An error of one of them lets the others drain.

@@ -40,7 +40,7 @@ func TestTokensAMinuteAreEstimatedAndCorrected(t *testing.T) {
 		})
 		l.load(times(strings.Repeat("word ", 8), 50)...)
 		r := l.work(50, nil)
-		used := r.Usage.Totals().Usage.TotalTokens
+		used := r.Usage.All().Usage.TotalTokens
 		want := time.Duration(float64(used) / 3000 * float64(time.Minute))
 		if got := l.took(); got < want*8/10 || got > want+25*time.Second {
 			t.Errorf("%d tokens took %v at 3000 a minute, want about %v", used, got, want)

@@ -83,9 +83,9 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 
 func TestTheStatusOfAPauseSaysWhatIsKnownOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
-		s, snap := shownStage(false)
+		s, snap := shownStage()
 		p, now := somePause(pool.Outage, errors.New("connection refused"))
-		snap.Pool.Pause, snap.Pause, snap.PausedSince = p, status.ReasonOf(p), p.Since
+		snap.Pool.Pause = p
 		r := s.report(snap, now, false, "paused")
 		if r.State != status.StatePaused || r.Why != "connection refused" || !r.Since.Equal(p.Since) {
 			t.Errorf("got %s, %q, since %v", r.State, r.Why, r.Since)

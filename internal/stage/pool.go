@@ -46,10 +46,8 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	pc := pool.Config{
 		Size: cfg.Pool.Size, Law: law, RowTimeout: cfg.Pool.RowTimeout,
 		ProbeInterval: cfg.Rows.FatalProbeInterval, OutageHold: cfg.Rows.OutageHold,
-		Retry: pool.RetryConfig{
-			MaxAttempts: cfg.Retry.MaxAttempts, BaseDelay: cfg.Retry.BaseDelay,
-			BackoffFactor: cfg.Retry.BackoffFactor, MaxDelay: cfg.Retry.MaxDelay,
-		},
+		Retry:         pool.RetryConfig(cfg.Retry),
+		FallbackAfter: cfg.Fallback.After,
 		// Enough prepared requests to keep the pool busy; the other rows of the window wait unprepared.
 		QueueLimit: 2*cfg.Pool.Size + 16,
 		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
@@ -62,8 +60,16 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Held = s.unkept
 	}
-	err = addTargets(&pc, cfg, s.caller.Targets)
-	return pc, err
+	gates := newGates(cfg, s.caller.Targets)
+	pc.Gates = gates[0]
+	for _, g := range gates[1:] { // each has its own throttle: the capacity of one provider does not depend on the others
+		law, err := newLaw(cfg)
+		if err != nil {
+			return pc, err
+		}
+		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: law, Gates: g})
+	}
+	return pc, nil
 }
 
 // unkept returns how many replies a crash would lose, so that they are paid for again. With STAGE_JOURNAL_AFTER=0 only
@@ -85,20 +91,4 @@ func newLaw(cfg *config.Config) (pool.Law, error) {
 		return aimd.NewClassic(settings)
 	}
 	return aimd.NewAdaptive(aimd.AdaptiveConfig{Config: settings, PoolSize: cfg.Pool.Size})
-}
-
-// addTargets adds all targets to the settings of the pool, with the limits of the configuration. Each has a throttle of
-// its own, since the capacity of one provider does not depend on the others.
-func addTargets(pc *pool.Config, cfg *config.Config, targets *call.Targets) error {
-	gates := newGates(cfg, targets)
-	pc.Gates = gates[0]
-	for _, g := range gates[1:] {
-		law, err := newLaw(cfg)
-		if err != nil {
-			return err
-		}
-		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: law, Gates: g})
-	}
-	pc.FallbackAfter = cfg.Fallback.After
-	return nil
 }

@@ -2,23 +2,21 @@ package stage
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Deps are what a stage finds outside itself, for tests to replace. The program sets Logger, Console, Reloads and
+// Deps are what a stage finds outside itself, for tests to replace. The program sets Logger, Reloads, Console and
 // NewInput.
 type Deps struct {
 	// NATS connects; nil: to the server of the configuration, or to an embedded one. Run closes the connection. On a
@@ -31,14 +29,10 @@ type Deps struct {
 	Listener net.Listener
 	// Reloads gets a value when the key must be read again; nil: never.
 	Reloads <-chan os.Signal
-	// NewInput accepts an input stream that was re-created since the last claim.
-	NewInput bool
-	// Console is where OTEL_TRACES_EXPORTER=console prints; nil: standard error.
-	Console io.Writer
-	// Spans receives the spans, whatever OTEL_* say; nil: those variables decide.
-	Spans sdktrace.SpanExporter
 	// Logger is required.
 	Logger *slog.Logger
+	// Options are those of [New]; Run sets Batches.
+	Options
 }
 
 // Run is the command run: it connects, serves HTTP, and works until soft ends, then drains (see STAGE_STOP_TIMEOUT);
@@ -66,7 +60,8 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 		return err
 	}
 	defer targets.Close()
-	s, err := New(cfg, conn, targets, deps.Logger, Options{NewInput: deps.NewInput, Batches: true, Console: deps.Console, Spans: deps.Spans})
+	deps.Batches = true
+	s, err := New(cfg, conn, targets, deps.Logger, deps.Options)
 	if err != nil {
 		return err
 	}
@@ -78,17 +73,24 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	return s.Run(soft, hard)
 }
 
-// startService starts what a stage does beside its rows while it runs as a service: it logs its progress and reads its
-// key again. stop ends both and waits for them.
+// startService starts what a stage does beside its rows while it runs as a service: it logs its progress, and reads its
+// key again at each value of reloads. stop ends both and waits for them.
 func (s *Stage) startService(hard context.Context, reloads <-chan os.Signal) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(hard))
-	var parts sync.WaitGroup
-	parts.Go(func() { s.LogProgress(ctx, nil) })
-	parts.Go(func() { s.reloadKeys(ctx, reloads) })
-	return func() {
-		cancel()
-		parts.Wait()
-	}
+	progress := func(ctx context.Context) { s.LogProgress(ctx, nil) }
+	return stopping.Background(hard, progress, func(ctx context.Context) {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-reloads:
+			}
+			if err := s.caller.ReloadKey(); err != nil {
+				s.Log.Error("key not reloaded, keeping the old one", slog.Any("error", err))
+				continue
+			}
+			s.Log.Info("key reloaded")
+		}
+	})
 }
 
 // connect connects to NATS.

@@ -58,11 +58,11 @@ type Stage struct {
 
 // Options are what the commands change about a stage.
 type Options struct {
-	// NewInput accepts an input stream that was re-created.
+	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
 	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration says.
 	ExitOnFatal bool
-	// Console is where OTEL_TRACES_EXPORTER=console prints.
+	// Console is where OTEL_TRACES_EXPORTER=console prints; nil: standard error.
 	Console io.Writer
 	// Spans receives the spans, whatever OTEL_* say; nil: those variables decide.
 	Spans sdktrace.SpanExporter
@@ -77,78 +77,52 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err != nil {
 		return nil, config.Invalid(err)
 	}
+	prices, err := cfg.Cost.Prices()
+	if err != nil {
+		return nil, err
+	}
+	payloads := auditlog.PayloadsFull
+	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
+		return nil, err
+	}
 	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
 	s.Log = log.With(slog.String("run_id", s.runID))
-	s.addObservers(opts)
-	for _, add := range []func() error{
-		func() error { return s.addCaller(targets) },
-		s.addRecorder,
-		func() error { return s.addExecutor(prompt, opts) },
-		func() error { return s.addBatches(opts) },
-		func() error { return s.addConsumers(opts) },
-	} {
-		if err := add(); err != nil {
-			return nil, err
-		}
-	}
-	s.warnOfOpenFiles()
-	s.warnOfSchema(prompt)
-	return s, nil
-}
-
-// addObservers creates what learns of rows and calls.
-func (s *Stage) addObservers(opts Options) {
-	s.activity, s.history = status.NewActivity(s.Cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
+	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	s.metrics = metrics.New(version.Current(), s.snapshot)
-	s.tracing = tracing.New(s.Cfg, opts.Spans, opts.Console, s.runID, s.Log)
-}
-
-// addCaller creates the caller of the targets, with the ledger of its calls.
-func (s *Stage) addCaller(targets *call.Targets) error {
-	prices, err := s.Cfg.Cost.Prices()
-	if err != nil {
-		return err
-	}
-	s.ledger = cost.NewLedger(prices, s.Cfg.Cost.MaxUSD)
-	s.caller = call.NewCaller(targets, s.ledger, s.Cfg.Name, s.runID, s.callDone)
-	return nil
-}
-
-// addRecorder creates the recorder of audit events.
-func (s *Stage) addRecorder() error {
-	payloads := auditlog.PayloadsFull
-	if err := payloads.UnmarshalText([]byte(s.Cfg.Audit.Payloads)); err != nil {
-		return err
-	}
-	s.recorder = recorder.New(s.Conn.NC, recorder.Config{
-		Stream: s.Cfg.Audit.Stream, Subject: s.Cfg.Audit.Subject, Name: s.Cfg.Name, Payloads: payloads, Explain: config.Explain, Logger: s.Log,
+	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.Log)
+	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
+	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(c *auditlog.Call) {
+		s.Usage.Call(c)
+		s.metrics.CallDone(c)
+	})
+	s.recorder = recorder.New(conn.NC, recorder.Config{
+		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Explain: config.Explain, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.Note,
 	})
-	return nil
-}
-
-// addExecutor creates the executor of rows, with the pool in which it calls.
-func (s *Stage) addExecutor(prompt *executor.Prompt, opts Options) error {
 	poolConfig, err := s.poolConfig(opts)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if s.executor, err = executor.New(s.Cfg, s.caller, prompt, poolConfig, s.Log); err != nil {
-		return err
+	if s.executor, err = executor.New(cfg, s.caller, prompt, poolConfig, s.Log); err != nil {
+		return nil, err
 	}
-	if s.Cfg.HTTP.DashboardPayloads {
+	if cfg.HTTP.DashboardPayloads {
 		s.executor.Show = s.activity.NoteRow
 	}
-	return nil
-}
-
-// addBatches creates the service of batched requests, if the command wants one.
-func (s *Stage) addBatches(opts Options) (err error) {
 	if opts.Batches {
-		s.batches, err = batch.New(s.Cfg, s.Conn, s.caller, s.executor, s.recorder, s.Log)
+		if s.batches, err = batch.New(cfg, conn, s.caller, s.executor, s.recorder, s.Log); err != nil {
+			return nil, err
+		}
 	}
-	return err
+	if err := s.addConsumers(opts); err != nil {
+		return nil, err
+	}
+	s.warnOfOpenFiles()
+	for _, note := range prompt.SchemaNotes(cfg) {
+		s.Log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
+	}
+	return s, nil
 }
 
 // addConsumers creates a consumer for each partition. With several, the replicas spread them among themselves.
@@ -179,17 +153,4 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}
-}
-
-// warnOfSchema warns of parts of the response schema that a provider may ignore.
-func (s *Stage) warnOfSchema(prompt *executor.Prompt) {
-	for _, note := range prompt.SchemaNotes(s.Cfg) {
-		s.Log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
-	}
-}
-
-// callDone counts a call in totals and metrics.
-func (s *Stage) callDone(c *auditlog.Call) {
-	s.Usage.Call(c)
-	s.metrics.CallDone(c)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
@@ -20,7 +21,7 @@ func (s *Stage) Status() status.Report {
 func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason string) status.Report {
 	r := status.Report{
 		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Pool: status.NewPoolReport(&snap, now), Usage: status.NewUsageReport(s.Usage.All()),
+		Ready: ready, Reason: reason, Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 	}
 	r.Pool.Throttle = s.Cfg.Pool.Throttle
@@ -46,7 +47,6 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 // snapshot returns what gauges and pages show.
 func (s *Stage) snapshot() status.Snapshot {
 	snap := status.Snapshot{Pool: s.executor.Pool.Stats()}
-	snap.Pause, snap.PausedSince = status.ReasonOf(snap.Pool.Pause), snap.Pool.Pause.Since
 	for _, c := range s.consumers {
 		snap.Partitions = append(snap.Partitions, c.Status())
 	}
@@ -74,4 +74,33 @@ func (s *Stage) ready() (ok bool, reason string) {
 		}
 	}
 	return true, ""
+}
+
+// Summary returns what the stage has done so far: rows, retries, delays, tokens and cost. Safe for concurrent use.
+func (s *Stage) Summary() *auditlog.Summary {
+	stats := s.executor.Pool.Stats()
+	sum := &auditlog.Summary{
+		CapacityRetries: stats.CapacityRetries, PeakDelay: stats.PeakDelay,
+		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
+		Usage: s.Usage.ByModel(), Total: s.Usage.All().Totals,
+	}
+	for _, c := range s.consumers {
+		st := c.Status()
+		sum.RowsSucceeded += st.Emitted - st.Failed
+		sum.RowsFailed += st.Failed
+		sum.RowsSkipped += st.Skipped
+	}
+	return sum
+}
+
+// recordRun records an event of the run as a whole. The start lists the settings, the end has the summary.
+func (s *Stage) recordRun(phase auditlog.Phase, reason string, summary *auditlog.Summary) {
+	e := &auditlog.Run{
+		Header: auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All},
+		Phase:  phase, Reason: reason, Summary: summary,
+	}
+	if phase == auditlog.PhaseStart {
+		e.Settings = s.Cfg.Settings()
+	}
+	s.recorder.RecordRun(e)
 }

@@ -20,11 +20,11 @@ import (
 )
 
 // shownStage is a stage in the middle of its work that nothing runs, and a snapshot of it.
-func shownStage(payloads bool) (*Stage, status.Snapshot) {
+func shownStage() (*Stage, status.Snapshot) {
 	now := time.Now()
 	s := &Stage{
 		Cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
-		Usage: cost.NewRecorder(), activity: status.NewActivity(payloads), history: status.NewHistory(now),
+		Usage: cost.NewRecorder(), activity: status.NewActivity(false), history: status.NewHistory(now),
 	}
 	cost := 0.25
 	for i, status := range []auditlog.CallStatus{auditlog.CallCapacityRetry, auditlog.CallSuccess} {
@@ -58,7 +58,7 @@ func shownStage(payloads bool) (*Stage, status.Snapshot) {
 
 func TestStatusReadsAsDocumented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
-		s, snap := shownStage(false)
+		s, snap := shownStage()
 		r := s.report(snap, s.started.Add(3*time.Second), true, "")
 		s.history.Take(&r)
 		snap.Partitions[0].Emitted += 4

@@ -81,7 +81,7 @@ func TestExhaustedFallbacksGiveTheWholeChain(t *testing.T) {
 				t.Errorf("result %d: %s after %v, want %v", i, result.Error.Reason, chain, want)
 			}
 		}
-		if r.snapshot().Pause != "" {
+		if r.Status().Pool.PauseReason != "" {
 			t.Error("the stage is paused for the key of a fallback")
 		}
 	})

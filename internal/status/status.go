@@ -30,11 +30,8 @@ const (
 
 // Snapshot is the state of a stage at one instant, for gauges and reports.
 type Snapshot struct {
-	Pool  pool.Stats
-	Pause PauseReason // empty: running
-	// PausedSince is when the pause began; meaningless while Pause is empty.
-	PausedSince time.Time
-	Partitions  []consumer.Status
+	Pool       pool.Stats
+	Partitions []consumer.Status
 }
 
 // Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what
@@ -161,21 +158,20 @@ type callErrorReport struct {
 	Calls      uint64 `json:"calls"`
 }
 
-// NewPoolReport returns the report of a snapshot's pool.
-func NewPoolReport(snap *Snapshot, now time.Time) PoolReport {
-	p := &snap.Pool
+// NewPoolReport returns the report of a pool.
+func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 	r := PoolReport{
 		Size: p.PoolSize, InFlight: p.InFlight, MaxConcurrent: p.MaxConcurrent, Waiting: p.Waiting,
 		Dispatched: p.Dispatched, Successes: p.Successes, CapacityRetries: p.CapacityRetries,
 		DelayMS: terminal.Milliseconds(p.CurrentDelay), PeakDelayMS: terminal.Milliseconds(p.PeakDelay),
-		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(), PauseReason: snap.Pause,
+		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(), PauseReason: ReasonOf(p.Pause),
 	}
 	if p.CurrentDelay > 0 {
 		allowed := 1 / p.CurrentDelay.Seconds()
 		r.Allowed = &allowed
 	}
-	if snap.Pause != "" {
-		r.Paused, r.PausedSince = PauseError(p.Pause), instant(snap.PausedSince)
+	if r.PauseReason != "" {
+		r.Paused, r.PausedSince = PauseError(p.Pause), instant(p.Pause.Since)
 		r.NextProbe, r.Probes = instant(p.Pause.Next), p.Pause.Probes
 	}
 	if p.LawPausedUntil.After(now) {

@@ -6,13 +6,29 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 )
 
 // outputPatience bounds how long an interrupted command waits for the reader of its output.
 const outputPatience = 2 * time.Second
 
-// After calls f once d has passed after the end of ctx, unless stop is called before. f runs in a goroutine of its own.
+// Background runs each function in a goroutine, with a context that outlasts ctx. stop ends that context and waits for
+// them.
+func Background(ctx context.Context, functions ...func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	for _, f := range functions {
+		running.Go(func() { f(ctx) })
+	}
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// After calls f once d has passed after the end of ctx, unless stop is called before. f runs in its own
+// goroutine.
 func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	over, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {

@@ -66,7 +66,7 @@ func TestACallOfUnknownCostMakesTheSumUnknown(t *testing.T) {
 				row.Add(c.Usage, c.Unpriced())
 				run.Call(c)
 			}
-			for of, sum := range map[string]*auditlog.Usage{"row": row.Total(), "run": run.Totals().Usage, "model": run.ByModel()[0].Usage} {
+			for of, sum := range map[string]*auditlog.Usage{"row": row.Total(), "run": run.All().Usage, "model": run.ByModel()[0].Usage} {
 				if known := sum.CostUSD != nil; known != test.known || known && *sum.CostUSD != 0.25 {
 					t.Errorf("%s: the %s costs %s, want known %v", name, of, cost.Format(sum), test.known)
 				}

@@ -36,10 +36,9 @@ func newRunCommand(env *Env) *cobra.Command {
 		log := logging.NewConfigured(cfg, env.Stderr)
 		defer logging.Flush(log)
 		return stage.Run(soft, hard, cfg, stage.Deps{
-			Logger:   log,
-			Console:  env.Stderr,
-			Reloads:  reloads,
-			NewInput: *newInput,
+			Logger:  log,
+			Reloads: reloads,
+			Options: stage.Options{Console: env.Stderr, NewInput: *newInput},
 		})
 	}
 	return cmd
