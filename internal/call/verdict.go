@@ -13,40 +13,20 @@ import (
 // here, nowhere else; audit events and results spell it as [llm.Class.String] does.
 func Judge(failure *llm.Error, x *llm.Exchange) pool.Verdict {
 	return pool.Verdict{
-		Class: poolClass(failure.Class), Origin: poolOrigin(failure.Origin), Alike: failure.Alike, Err: failure,
+		Class: poolClasses[failure.Class], Origin: poolOrigins[failure.Origin], Alike: failure.Alike, Err: failure,
 		Unsent: failure.Origin == llm.OfNetwork && !x.Sent,
 		Hint:   aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset},
 	}
 }
 
-// poolClass converts llm's classes, of which the zero one belongs to a cancelled attempt, to the pool's.
-func poolClass(c llm.Class) pool.Class {
-	switch c {
-	case llm.Capacity:
-		return pool.Capacity
-	case llm.Transient:
-		return pool.Transient
-	case llm.Permanent:
-		return pool.Permanent
-	case llm.Fatal:
-		return pool.Fatal
-	default:
-		return pool.Cancelled
-	}
+// poolClasses has the pool's class for each of llm's, of which the zero one belongs to a cancelled attempt.
+var poolClasses = [...]pool.Class{
+	0: pool.Cancelled, llm.Capacity: pool.Capacity, llm.Transient: pool.Transient, llm.Permanent: pool.Permanent, llm.Fatal: pool.Fatal,
 }
 
-// poolOrigin converts llm's origins to the pool's.
-func poolOrigin(o llm.Origin) pool.Origin {
-	switch o {
-	case llm.OfServer:
-		return pool.OfServer
-	case llm.OfNetwork:
-		return pool.OfNetwork
-	case llm.OfHost:
-		return pool.OfHost
-	case llm.OfRequest:
-	}
-	return pool.OfJob
+// poolOrigins has the pool's origin for each of llm's.
+var poolOrigins = [...]pool.Origin{
+	llm.OfRequest: pool.OfJob, llm.OfServer: pool.OfServer, llm.OfNetwork: pool.OfNetwork, llm.OfHost: pool.OfHost,
 }
 
 // AsError returns the [*llm.Error] in err. Errors that are not llm's own get their class and reason here: a row that

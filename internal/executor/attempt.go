@@ -24,9 +24,11 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if verdict, refused := e.refuse(j); refused {
 		return struct{}{}, verdict
 	}
-	if err := e.addressTo(j, a.Server); err != nil {
-		failure := call.AsError(err)
-		return struct{}{}, e.failed(j, a, failure, call.Judge(failure, &llm.Exchange{}))
+	if a.Server != j.target {
+		if err := e.address(j, a.Server); err != nil {
+			failure := call.AsError(err)
+			return struct{}{}, e.failed(j, a, failure, call.Judge(failure, &llm.Exchange{}))
+		}
 	}
 	e.reloadKey(a)
 	call, reply, span := e.call(ctx, j, a)
@@ -48,14 +50,6 @@ func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 		return pool.Verdict{Class: pool.Fatal, Err: err, Unsent: true}, true
 	}
 	return verdict, false
-}
-
-// addressTo prepares the request for the target that the pool chose, unless it is prepared for it already.
-func (e *Executor) addressTo(j *job, target int) error {
-	if target == j.target {
-		return nil
-	}
-	return e.address(j, target)
 }
 
 // reloadKey reloads the API keys before a probe of a paused stage: they may be what was fixed.

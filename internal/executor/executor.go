@@ -11,7 +11,7 @@
 //  5. [Executor.share] answers the job from an equal request, or has it wait for that one's call (dedupe.go, flights.go).
 //  6. [Executor.submit] hands the job to the pool (submit.go).
 //  7. [Executor.attempt] makes one call, on a worker of the pool, as often as the pool decides (attempt.go):
-//     [Executor.refuse], [Executor.addressTo], [Executor.reloadKey], [Executor.call].
+//     [Executor.refuse], [Executor.address], [Executor.reloadKey], [Executor.call].
 //  8. [Executor.accept] validates the reply and builds the result (attempt.go).
 //  9. [Executor.record] adds the call to the audit, the cost ledger and the log (attempt.go).
 //  10. [Executor.shareReply] answers the jobs that wait for this one (dedupe.go).
@@ -44,21 +44,28 @@ type Executor struct {
 	cfg    *config.Config
 	caller *call.Caller
 	prompt *Prompt
-	dedupe *dedupe // nil: every row makes its own call
 	log    *slog.Logger
 	debug  bool // each step of a row is logged
 
-	queue *rowQueue
-	ready chan struct{} // holds a token while rows of the queue may be able to begin
+	queue   *rowQueue
+	ready   chan struct{} // holds a token while rows of the queue may be able to begin
+	flights *flights      // nil: every row makes its own call
+	store   *replyStore   // nil: no reply is kept beyond its call
 }
 
 // New returns an executor and its pool, or what is wrong with poolConfig. It starts nothing: run both [Executor.Run]
 // and Pool.Run.
 func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig pool.Config, log *slog.Logger) (*Executor, error) {
 	e := &Executor{
-		cfg: cfg, caller: caller, prompt: prompt, dedupe: newDedupe(cfg), log: log,
+		cfg: cfg, caller: caller, prompt: prompt, log: log,
 		debug: cfg.Process.LogLevel == "debug",
 		queue: newRowQueue(), ready: make(chan struct{}, 1),
+	}
+	switch cfg.Rows.Dedupe {
+	case "inflight":
+		e.flights = newFlights(0)
+	case "stored": // a reply on its way to the store serves from memory
+		e.flights = newFlights(cfg.Rows.DedupeTTL)
 	}
 	poolConfig.OnRoom = e.signal
 	var err error
@@ -83,7 +90,7 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 		case <-done:
 			return
 		}
-		e.submit(ctx, e.dedupe.takeRequeued())
+		e.submit(ctx, e.flights.takeRequeued())
 		for rows := e.take(ctx); len(rows) > 0; rows = e.take(ctx) {
 			jobs := e.prepareAll(ctx, rows)
 			e.lookUp(ctx, jobs)
@@ -96,7 +103,7 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 // are valid until the next call.
 func (e *Executor) take(ctx context.Context) []*consumer.Row {
 	most := 1
-	if e.dedupe != nil && e.dedupe.store != nil {
+	if e.store != nil {
 		most = lookUpRows
 	}
 	return e.queue.take(most, func(row *consumer.Row, before int) bool {
@@ -104,12 +111,16 @@ func (e *Executor) take(ctx context.Context) []*consumer.Row {
 	})
 }
 
-// Recall hands back the waiting rows that are no longer wanted. It implements [consumer.Recaller].
+// Recall hands back the waiting rows that are no longer wanted. Those that wait for the call of another row are among
+// them: it may wait for capacity for ever, and the hand-over of a partition must not. It implements
+// [consumer.Recaller].
 func (e *Executor) Recall() {
 	for _, row := range e.queue.recall((*consumer.Row).Wanted) {
 		e.handBack(row)
 	}
-	e.recallFollowers()
+	for _, j := range e.flights.recall() {
+		e.handBack(j.row)
+	}
 	e.Pool.Recall(func(j *job) bool { return !j.row.Wanted() })
 }
 

@@ -12,13 +12,14 @@ const (
 	rememberedBytesMax = 32 << 20
 )
 
-// flights are the requests in flight, by their keys. The first job with a key leads: it makes the call. Those that come
-// while it is in flight follow: they wait for its answer. Safe for concurrent use.
+// flights let equal requests share one call. The first job with a key leads: it makes the call. Jobs that come while it
+// is in flight follow: they wait for its answer. Nil: every job makes its own call. Safe for concurrent use.
 type flights struct {
 	memory time.Duration // how long an answer serves later jobs too; 0: not at all
 
-	mu    sync.Mutex
-	byKey map[string]*flight
+	mu       sync.Mutex
+	byKey    map[string]*flight
+	requeued []*job // followers whose leader failed: they are submitted again
 	// What is remembered after its leader is done: all of it is answered, oldest first, and bytes is the sum of its texts.
 	remembered []remembered
 	bytes      int
@@ -70,13 +71,38 @@ func (f *flights) resolve(key string, a *answer) []*job {
 	return followers
 }
 
-// recall returns the followers whose rows are no longer wanted. Their leader continues without them.
+// requeue keeps jobs for takeRequeued.
+func (f *flights) requeue(jobs []*job) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.requeued = append(f.requeued, jobs...)
+}
+
+// takeRequeued returns the jobs that must be submitted again.
+func (f *flights) takeRequeued() []*job {
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	jobs := f.requeued
+	f.requeued = nil
+	return jobs
+}
+
+// recall returns the jobs whose rows are no longer wanted, of the followers and those to submit again. Leaders continue
+// without them. A job that begins to wait after it was found wanted is missed: repeat the recall until the partition is
+// handed over.
 func (f *flights) recall() (unwanted []*job) {
+	if f == nil {
+		return nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, v := range f.byKey {
 		v.followers, unwanted = splitUnwanted(v.followers, unwanted)
 	}
+	f.requeued, unwanted = splitUnwanted(f.requeued, unwanted)
 	return unwanted
 }
 

@@ -24,7 +24,7 @@ func (e *Executor) submit(ctx context.Context, jobs []*job) {
 				e.done(result{In: j, Class: pool.Cancelled})
 			}
 		}
-		if requeued := e.dedupe.takeRequeued(); len(requeued) > 0 {
+		if requeued := e.flights.takeRequeued(); len(requeued) > 0 {
 			jobs = append(requeued, jobs...) // they are older
 		}
 	}
