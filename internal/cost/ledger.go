@@ -42,7 +42,7 @@ func (l *Ledger) Price(c *auditlog.Call, answered string) {
 		return
 	}
 	if v, ok := l.prices.Lookup(c.Provider, c.Model, answered); ok {
-		cost := v.Live().Cost(c.Usage)
+		cost := v.Cost(c.Usage)
 		c.Usage.CostUSD = &cost
 	}
 }

@@ -35,8 +35,7 @@ type Price struct {
 	Output       *float64 `yaml:"output"`         // completion tokens; required
 	Reasoning    *float64 `yaml:"reasoning"`      // those of hidden reasoning; nil: as Output
 
-	// Of the providers' Batch APIs, which the stage does not call yet; without the first two the cost of a batch is
-	// unknown. nil: as above, from BatchInput.
+	// Of the providers' Batch APIs, which the stage does not call yet.
 	BatchInput  *float64 `yaml:"batch_input"`
 	BatchOutput *float64 `yaml:"batch_output"`
 	BatchCached *float64 `yaml:"batch_cached"`
@@ -49,29 +48,8 @@ const (
 	cacheWrite1hFactor = 2
 )
 
-// Rates are the prices of one way to call a model, in USD per million tokens, all of them known.
-type Rates struct{ input, cached, cacheWrite, cacheWrite1h, output, reasoning float64 }
-
-// Live returns the rates of single calls. Input and Output must be set.
-func (v *Price) Live() Rates {
-	return Rates{
-		input: *v.Input, cached: valueOr(v.Cached, *v.Input),
-		cacheWrite: valueOr(v.CacheWrite, *v.Input*cacheWriteFactor), cacheWrite1h: valueOr(v.CacheWrite1h, *v.Input*cacheWrite1hFactor),
-		output: *v.Output, reasoning: valueOr(v.Reasoning, *v.Output),
-	}
-}
-
-// batch returns the rates of the provider's Batch API; ok is false where they are not known.
-func (v *Price) batch() (r Rates, ok bool) {
-	if v.BatchInput == nil || v.BatchOutput == nil {
-		return Rates{}, false
-	}
-	b := Price{Input: v.BatchInput, Cached: v.BatchCached, Output: v.BatchOutput}
-	return b.Live(), true
-}
-
 // valueOr returns what v points to; other if it is nil.
-func valueOr(v *float64, other float64) float64 {
+func valueOr[T any](v *T, other T) T {
 	if v == nil {
 		return other
 	}
@@ -166,27 +144,21 @@ func (p Prices) Lookup(provider string, models ...string) (Price, bool) {
 }
 
 // Cost returns the cost of the tokens in USD. Each token has one price: where the reported parts exceed the whole,
-// which no server should report, the more expensive ones count first.
-func (r Rates) Cost(u *auditlog.Usage) float64 {
+// which no server should report, the more expensive ones count first. Input and Output must be set.
+func (v *Price) Cost(u *auditlog.Usage) float64 {
 	prompt, completion := max(0, u.PromptTokens), max(0, u.CompletionTokens)
 	take := func(rest *int64, part int64) float64 {
 		part = min(max(0, part), *rest)
 		*rest -= part
 		return float64(part)
 	}
-	hour := take(&prompt, tokensOr0(u.CacheWrite1hTokens))
-	short := take(&prompt, tokensOr0(u.CacheWriteTokens)-int64(hour))
-	cached := take(&prompt, tokensOr0(u.CachedTokens))
-	reasoning := take(&completion, tokensOr0(u.ReasoningTokens))
+	hour := take(&prompt, valueOr(u.CacheWrite1hTokens, 0))
+	short := take(&prompt, valueOr(u.CacheWriteTokens, 0)-int64(hour))
+	cached := take(&prompt, valueOr(u.CachedTokens, 0))
+	reasoning := take(&completion, valueOr(u.ReasoningTokens, 0))
+	input, output := *v.Input, *v.Output
 	const million = 1e6
-	return (float64(prompt)*r.input + cached*r.cached + short*r.cacheWrite + hour*r.cacheWrite1h +
-		float64(completion)*r.output + reasoning*r.reasoning) / million
-}
-
-// tokensOr0 returns a count that may be missing.
-func tokensOr0(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
+	return (float64(prompt)*input + cached*valueOr(v.Cached, input) +
+		short*valueOr(v.CacheWrite, input*cacheWriteFactor) + hour*valueOr(v.CacheWrite1h, input*cacheWrite1hFactor) +
+		float64(completion)*output + reasoning*valueOr(v.Reasoning, output)) / million
 }

@@ -39,8 +39,8 @@ func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 			if ok != (test.want >= 0) {
 				t.Errorf("%s %v: found %v", test.provider, test.models, ok)
 			}
-			if ok && math.Abs(v.Live().Cost(&test.usage)-test.want) > 1e-12 {
-				t.Errorf("%s %v: cost %v, want %v", test.provider, test.models, v.Live().Cost(&test.usage), test.want)
+			if ok && math.Abs(v.Cost(&test.usage)-test.want) > 1e-12 {
+				t.Errorf("%s %v: cost %v, want %v", test.provider, test.models, v.Cost(&test.usage), test.want)
 			}
 		}
 	}
@@ -56,41 +56,30 @@ func TestEachKindOfTokenHasItsPrice(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name, price string
-		batch       bool
 		usage       auditlog.Usage
-		want        float64 // USD per million; below 0: unknown
+		want        float64 // USD per million
 	}{
-		{"all prices", "{input: 4, cached: 1, cache_write: 5, cache_write_1h: 8, output: 20, reasoning: 10}", false, usage, 300*4 + 400*1 + 200*5 + 100*8 + 20*20 + 30*10},
-		{"what is assumed", "{input: 4, output: 20}", false, usage, 300*4 + 400*4 + 200*5 + 100*8 + 50*20},
-		{"writes for nothing", "{input: 4, cache_write: 4, cache_write_1h: 0, output: 0}", false, usage, 900 * 4},
+		{"all prices", "{input: 4, cached: 1, cache_write: 5, cache_write_1h: 8, output: 20, reasoning: 10}", usage, 300*4 + 400*1 + 200*5 + 100*8 + 20*20 + 30*10},
+		{"what is assumed", "{input: 4, output: 20}", usage, 300*4 + 400*4 + 200*5 + 100*8 + 50*20},
+		{"writes for nothing", "{input: 4, cache_write: 4, cache_write_1h: 0, output: 0}", usage, 900 * 4},
 		{
-			"parts above the whole", "{input: 4, cached: 1, output: 20, reasoning: 10}", false,
+			"parts above the whole", "{input: 4, cached: 1, output: 20, reasoning: 10}",
 			auditlog.Usage{PromptTokens: 10, CachedTokens: new(int64(9)), CacheWriteTokens: new(int64(8)), CompletionTokens: 5, ReasoningTokens: new(int64(7))},
 			8*5 + 2*1 + 5*10,
 		},
 		{
-			"negative parts", "{input: 4, output: 20}", false,
+			"negative parts", "{input: 4, output: 20}",
 			auditlog.Usage{PromptTokens: 10, CachedTokens: new(int64(-9)), CacheWriteTokens: new(int64(-1)), CompletionTokens: -5},
 			40,
 		},
-		{"the hour alone", "{input: 4, output: 20}", false, auditlog.Usage{PromptTokens: 10, CacheWrite1hTokens: new(int64(10))}, 80},
-		{"batch", "{input: 4, output: 20, batch_input: 2, batch_cached: 0.5, batch_output: 10}", true, usage, 300*2 + 400*.5 + 200*2.5 + 100*4 + 50*10},
-		{"batch without a price of cached tokens", "{input: 4, cached: 1, output: 20, batch_input: 2, batch_output: 10}", true, usage, 700*2 + 200*2.5 + 100*4 + 50*10},
-		{"batch unknown", "{input: 4, output: 20}", true, usage, -1},
+		{"the hour alone", "{input: 4, output: 20}", auditlog.Usage{PromptTokens: 10, CacheWrite1hTokens: new(int64(10))}, 80},
 	} {
 		p, err := parsePrices([]byte("m: " + test.price))
 		if err != nil {
 			t.Fatal(err)
 		}
 		v, _ := p.Lookup("p", "m")
-		r, ok := v.Live(), true
-		if test.batch {
-			r, ok = v.batch()
-		}
-		if ok != (test.want >= 0) {
-			t.Errorf("%s: known %v", test.name, ok)
-		}
-		if got := r.Cost(&test.usage) * 1e6; ok && math.Abs(got-test.want) > 1e-6 {
+		if got := v.Cost(&test.usage) * 1e6; math.Abs(got-test.want) > 1e-6 {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 		}
 	}
@@ -109,16 +98,16 @@ func TestCostIsThatOfEveryTokenOnce(t *testing.T) {
 		p := usd.Draw(t, "price of all")
 		same := Price{Input: &p, Cached: &p, CacheWrite: &p, CacheWrite1h: &p, Output: &p, Reasoning: &p}
 		want := p * float64(u.PromptTokens+u.CompletionTokens) / 1e6
-		if got := same.Live().Cost(u); math.Abs(got-want) > 1e-9*(1+want) {
+		if got := same.Cost(u); math.Abs(got-want) > 1e-9*(1+want) {
 			t.Fatalf("%+v at %v: got %v, want %v", u, p, got, want)
 		}
 		if p > 0 { // what is assumed of prices that are missing must not be too low
-			if got := (&Price{Input: &p, Output: &p}).Live().Cost(u); got < want*(1-1e-9) {
+			if got := (&Price{Input: &p, Output: &p}).Cost(u); got < want*(1-1e-9) {
 				t.Fatalf("%+v at %v: got %v, want at least %v", u, p, got, want)
 			}
 		}
 		each := Price{Input: new(usd.Draw(t, "i")), Cached: new(usd.Draw(t, "c")), CacheWrite: new(usd.Draw(t, "w")), Output: new(usd.Draw(t, "o"))}
-		if got := each.Live().Cost(u); !(got >= 0) {
+		if got := each.Cost(u); !(got >= 0) {
 			t.Fatalf("%+v: cost %v", u, got)
 		}
 	})
@@ -158,7 +147,7 @@ func FuzzPrices(f *testing.F) {
 		for model := range p {
 			v, _ := p.Lookup("x", model)
 			all := int64(math.MaxInt64)
-			if cost := v.Live().Cost(&auditlog.Usage{PromptTokens: all, CompletionTokens: all, CacheWrite1hTokens: &all}); !(cost >= 0 && cost < 1e23) {
+			if cost := v.Cost(&auditlog.Usage{PromptTokens: all, CompletionTokens: all, CacheWrite1hTokens: &all}); !(cost >= 0 && cost < 1e23) {
 				t.Errorf("%q costs %v", model, cost)
 			}
 		}

@@ -109,13 +109,12 @@ func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	if !ok {
 		return fmt.Sprintf("the cost is unknown: STAGE_PRICES_FILE has no price for %s/%s", cfg.LLM.Provider, cfg.LLM.Model)
 	}
-	of := price.Live()
-	text := fmt.Sprintf("about %s USD for the prompts", dollars(of.Cost(&auditlog.Usage{PromptTokens: e.tokens()})))
+	text := fmt.Sprintf("about %s USD for the prompts", dollars(price.Cost(&auditlog.Usage{PromptTokens: e.tokens()})))
 	if most := cfg.LLM.MaxTokens; most != nil {
 		replies := &auditlog.Usage{CompletionTokens: (e.rows - e.bad) * int64(*most)}
-		text += fmt.Sprintf(", at most %s USD for replies of STAGE_LLM_MAX_TOKENS each", dollars(of.Cost(replies)))
+		text += fmt.Sprintf(", at most %s USD for replies of STAGE_LLM_MAX_TOKENS each", dollars(price.Cost(replies)))
 	} else {
-		text += fmt.Sprintf(", and %s USD for every 100 tokens of reply to each row", dollars(of.Cost(&auditlog.Usage{CompletionTokens: 100 * (e.rows - e.bad)})))
+		text += fmt.Sprintf(", and %s USD for every 100 tokens of reply to each row", dollars(price.Cost(&auditlog.Usage{CompletionTokens: 100 * (e.rows - e.bad)})))
 	}
 	if cfg.Cost.MaxUSD > 0 {
 		text += fmt.Sprintf("; STAGE_MAX_COST_USD is %g", cfg.Cost.MaxUSD)
