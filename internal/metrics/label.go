@@ -9,32 +9,23 @@ const labelOther = "other"
 // before use. Safe for concurrent use.
 type boundedLabel struct {
 	max  int
-	mu   sync.RWMutex
-	seen map[string]struct{}
+	mu   sync.Mutex
+	seen map[string]bool
 }
 
 // value returns v, or labelOther.
 func (b *boundedLabel) value(v string) string {
-	b.mu.RLock()
-	_, ok := b.seen[v]
-	full := len(b.seen) >= b.max
-	b.mu.RUnlock()
-	if ok {
-		return v
-	}
-	if full {
-		return labelOther
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, ok := b.seen[v]; !ok {
-		if len(b.seen) >= b.max {
-			return labelOther
-		}
-		if b.seen == nil {
-			b.seen = make(map[string]struct{})
-		}
-		b.seen[v] = struct{}{}
+	if b.seen[v] {
+		return v
 	}
+	if len(b.seen) >= b.max {
+		return labelOther
+	}
+	if b.seen == nil {
+		b.seen = make(map[string]bool)
+	}
+	b.seen[v] = true
 	return v
 }

@@ -108,22 +108,19 @@ func (m *Metrics) CallDone(c *auditlog.Call) {
 	if c.Status == auditlog.CallCapacityRetry {
 		m.capacityRetries.WithLabelValues(m.providers.value(c.Provider)).Inc()
 	}
-	if c.Usage == nil {
+	u := c.Usage
+	if u == nil {
 		return
 	}
-	count := func(tokens func() prometheus.Counter, n *int64) {
+	for i, n := range [len(tokenTypes)]*int64{
+		&u.PromptTokens, &u.CompletionTokens, u.CachedTokens, u.CacheWriteTokens, u.CacheWrite1hTokens, u.ReasoningTokens,
+	} {
 		if n != nil && *n > 0 {
-			tokens().Add(float64(*n))
+			series.tokens[i]().Add(float64(*n))
 		}
 	}
-	count(series.prompt, &c.Usage.PromptTokens)
-	count(series.completion, &c.Usage.CompletionTokens)
-	count(series.cached, c.Usage.CachedTokens)
-	count(series.cacheWrite, c.Usage.CacheWriteTokens)
-	count(series.cacheWrite1h, c.Usage.CacheWrite1hTokens)
-	count(series.reasoning, c.Usage.ReasoningTokens)
-	if cost := c.Usage.CostUSD; cost != nil && *cost > 0 {
-		series.cost().Add(*cost)
+	if u.CostUSD != nil && *u.CostUSD > 0 {
+		series.cost().Add(*u.CostUSD)
 	}
 }
 

@@ -15,12 +15,15 @@ type callKey struct {
 	status          auditlog.CallStatus
 }
 
+// tokenTypes are the values of the label type of llm_stage_tokens_total.
+var tokenTypes = [...]string{"prompt", "completion", "cached", "cache_write", "cache_write_1h", "reasoning"}
+
 // callSeries are the series of the calls of one kind. Those of tokens and cost are created with the first value.
 type callSeries struct {
-	calls                                 prometheus.Counter
-	duration                              prometheus.Observer
-	prompt, completion, cached, reasoning func() prometheus.Counter
-	cacheWrite, cacheWrite1h, cost        func() prometheus.Counter
+	calls    prometheus.Counter
+	duration prometheus.Observer
+	tokens   [len(tokenTypes)]func() prometheus.Counter
+	cost     func() prometheus.Counter
 }
 
 // series returns the series of a call.
@@ -28,16 +31,15 @@ func (m *Metrics) series(c *auditlog.Call) *callSeries {
 	key := callKey{c.Provider, c.Model, c.Status}
 	return m.callSeries.get(key, func() (s *callSeries, keep bool) {
 		provider, model, status := m.providers.value(key.provider), m.models.value(key.model), string(key.status)
-		tokens := func(kind string) func() prometheus.Counter {
-			return sync.OnceValue(func() prometheus.Counter { return m.tokens.WithLabelValues(provider, model, kind) })
-		}
-		return &callSeries{
+		s = &callSeries{
 			calls:    m.calls.WithLabelValues(provider, model, status),
 			duration: m.callDuration.WithLabelValues(provider, model, status),
-			prompt:   tokens("prompt"), completion: tokens("completion"), cached: tokens("cached"), reasoning: tokens("reasoning"),
-			cacheWrite: tokens("cache_write"), cacheWrite1h: tokens("cache_write_1h"),
-			cost: sync.OnceValue(func() prometheus.Counter { return m.cost.WithLabelValues(provider, model) }),
-		}, provider == key.provider && model == key.model // else the number of keys is unbounded
+			cost:     sync.OnceValue(func() prometheus.Counter { return m.cost.WithLabelValues(provider, model) }),
+		}
+		for i, kind := range tokenTypes {
+			s.tokens[i] = sync.OnceValue(func() prometheus.Counter { return m.tokens.WithLabelValues(provider, model, kind) })
+		}
+		return s, provider == key.provider && model == key.model // else the number of keys is unbounded
 	})
 }
 
