@@ -81,16 +81,12 @@ func (h *History) Take(r *Report) {
 func (h *History) Last() (s *Sample, rows float64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for v := range h.samples.newest() {
-		last := *v
+	if n := len(h.samples.values); n > 0 {
+		last := *h.samples.at(n - 1)
 		s = &last
-		break
 	}
 	if n := len(h.emitted.values); n > 1 {
-		for first := range h.emitted.oldest() {
-			rows = float64(h.rows-*first) / (float64(n-1) * SampleEvery.Seconds())
-			break
-		}
+		rows = float64(h.rows-*h.emitted.at(0)) / (float64(n-1) * SampleEvery.Seconds())
 	}
 	return s, rows
 }
@@ -99,9 +95,9 @@ func (h *History) Last() (s *Sample, rows float64) {
 func (h *History) All() []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	list := make([]Sample, 0, len(h.samples.values))
-	for v := range h.samples.oldest() {
-		list = append(list, *v)
+	list := make([]Sample, len(h.samples.values))
+	for i := range list {
+		list[i] = *h.samples.at(i)
 	}
 	return list
 }

@@ -22,22 +22,14 @@ func (r *ring[T]) add(v T) {
 	r.next = (r.next + 1) % r.most
 }
 
+// at returns the value with an index counted from the oldest.
+func (r *ring[T]) at(i int) *T { return &r.values[(r.next+i)%len(r.values)] }
+
 // newest yields the values from the last one to the first. They may be changed in place.
 func (r *ring[T]) newest() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for i := range r.values {
-			if !yield(&r.values[(r.next+2*len(r.values)-1-i)%len(r.values)]) {
-				return
-			}
-		}
-	}
-}
-
-// oldest yields the values from the first one to the last.
-func (r *ring[T]) oldest() iter.Seq[*T] {
-	return func(yield func(*T) bool) {
-		for i := range r.values {
-			if !yield(&r.values[(r.next+i)%len(r.values)]) {
+			if !yield(r.at(len(r.values) - 1 - i)) {
 				return
 			}
 		}
