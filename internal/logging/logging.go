@@ -24,15 +24,9 @@ func NewConfigured(c *config.Config, w io.Writer) *slog.Logger {
 // [config.Secret] shows only whether it is set. Repeated warnings and errors are sampled (see [sampler]), so the end of
 // the work must call [Flush].
 func New(w io.Writer, level, format string) *slog.Logger {
-	options := &slog.HandlerOptions{Level: slog.LevelInfo}
-	switch level {
-	case "debug":
-		options.Level = slog.LevelDebug
-	case "warn":
-		options.Level = slog.LevelWarn
-	case "error":
-		options.Level = slog.LevelError
-	}
+	lowest := slog.LevelInfo
+	_ = lowest.UnmarshalText([]byte(level))
+	options := &slog.HandlerOptions{Level: lowest}
 	var handler slog.Handler = slog.NewJSONHandler(w, options)
 	if format == "text" {
 		handler = slog.NewTextHandler(w, options)

@@ -135,15 +135,14 @@ func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyV
 		return attributes
 	}
 	attributes = append(attributes, attrGenAIInputTokens.Int64(u.PromptTokens), attrGenAIOutputTokens.Int64(u.CompletionTokens))
-	if u.CachedTokens != nil {
-		attributes = append(attributes, attrGenAICachedTokens.Int64(*u.CachedTokens))
+	known := func(key attribute.Key, tokens *int64) {
+		if tokens != nil {
+			attributes = append(attributes, key.Int64(*tokens))
+		}
 	}
-	if u.CacheWriteTokens != nil {
-		attributes = append(attributes, attrGenAICacheWrites.Int64(*u.CacheWriteTokens))
-	}
-	if u.ReasoningTokens != nil {
-		attributes = append(attributes, attrGenAIReasoningTokens.Int64(*u.ReasoningTokens))
-	}
+	known(attrGenAICachedTokens, u.CachedTokens)
+	known(attrGenAICacheWrites, u.CacheWriteTokens)
+	known(attrGenAIReasoningTokens, u.ReasoningTokens)
 	return attributes
 }
 

@@ -1,8 +1,8 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
-	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -110,7 +110,7 @@ func resultHeader(own nats.Header, carrier propagation.MapCarrier) nats.Header {
 	}
 	for name, value := range carrier {
 		spelt := false
-		for key := range maps.Keys(header) {
+		for key := range header {
 			if strings.EqualFold(key, name) {
 				header[key], spelt = []string{value}, true
 			}
@@ -153,10 +153,7 @@ func (t *Row) Emitted(reply *consumer.Reply, at time.Time) {
 
 // fail records why the result is an error, by the result's reason. Error texts may quote a payload and are left out.
 func (t *Row) fail(reply *consumer.Reply) {
-	reason := reply.Event.Reason
-	if reason == "" {
-		reason = reply.UpstreamReason
-	}
+	reason := cmp.Or(reply.Event.Reason, reply.UpstreamReason)
 	t.span.SetAttributes(attrErrorType.String(reason))
 	t.span.SetStatus(codes.Error, reason)
 }
