@@ -115,7 +115,7 @@ func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < 6000 {
 		clients = 500
 	}
-	plain, err := Listen(t.Context(), "127.0.0.1:0", false)
+	plain, err := Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func probe(t *testing.T, url string) {
 
 // TestAnActiveConnectionIsNeverDropped: as many requests are being answered as there may be connections.
 func TestAnActiveConnectionIsNeverDropped(t *testing.T) {
-	listener, err := Listen(t.Context(), "127.0.0.1:0", false)
+	listener, err := Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,14 +49,9 @@ type Server struct {
 	server   *http.Server
 }
 
-// Listen listens on addr, host:port, for STAGE_HTTP_ADDR. If the port is in use and anyPort is set, it takes a free one
-// of the same host.
-func Listen(ctx context.Context, addr string, anyPort bool) (net.Listener, error) {
-	return ListenFor(ctx, addr, anyPort, "STAGE_HTTP_ADDR")
-}
-
-// ListenFor is [Listen] for an address of another setting, which its error names.
-func ListenFor(ctx context.Context, addr string, anyPort bool, setting string) (net.Listener, error) {
+// Listen listens on addr, host:port, the address of a setting that the error names. If the port is in use and anyPort is
+// set, it takes a free one of the same host.
+func Listen(ctx context.Context, addr string, anyPort bool, setting string) (net.Listener, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) && anyPort {

@@ -79,15 +79,15 @@ func TestPathsOfTheHTTPServer(t *testing.T) {
 
 // Real sockets: one server, its address taken by a second.
 func TestServerListensServesAndStops(t *testing.T) {
-	listener, err := Listen(t.Context(), "127.0.0.1:0", false)
+	listener, err := Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR")
 	if err != nil {
 		t.Fatal(err)
 	}
 	taken := listener.Addr().String()
-	if _, err := Listen(t.Context(), taken, false); err == nil || !strings.Contains(err.Error(), "listen on "+taken) || !strings.Contains(err.Error(), "address already in use: free it, or set another STAGE_HTTP_ADDR") {
+	if _, err := Listen(t.Context(), taken, false, "STAGE_HTTP_ADDR"); err == nil || !strings.Contains(err.Error(), "listen on "+taken) || !strings.Contains(err.Error(), "address already in use: free it, or set another STAGE_HTTP_ADDR") {
 		t.Errorf("a taken port: got %v", err)
 	}
-	other, err := Listen(t.Context(), taken, true)
+	other, err := Listen(t.Context(), taken, true, "STAGE_HTTP_ADDR")
 	if err != nil {
 		t.Fatalf("any port: %v", err)
 	}
@@ -119,7 +119,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 		t.Errorf("Run: got %v, want nil at the end of ctx", err)
 	}
 
-	broken, err := Listen(t.Context(), "127.0.0.1:0", false)
+	broken, err := Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 
 func TestURLNamesThisMachine(t *testing.T) {
 	for addr, want := range map[string]string{"127.0.0.1:0": "http://127.0.0.1:", ":0": "http://127.0.0.1:"} {
-		listener, err := Listen(t.Context(), addr, false)
+		listener, err := Listen(t.Context(), addr, false, "STAGE_HTTP_ADDR")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ type HTTPServer struct {
 
 // NewHTTPServer reserves addr, host:port; anyPort takes a free port of the same host where that one is in use.
 func NewHTTPServer(ctx context.Context, addr string, anyPort bool) (*HTTPServer, error) {
-	listener, err := dashboard.Listen(ctx, addr, anyPort)
+	listener, err := dashboard.Listen(ctx, addr, anyPort, "STAGE_HTTP_ADDR")
 	if err != nil {
 		return nil, err
 	}

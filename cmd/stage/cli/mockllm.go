@@ -66,7 +66,7 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 func serveMock(ctx context.Context, env *Env, addr string, mock *llmtest.Server) error {
 	soft, hard, stop := env.Contexts(ctx)
 	defer stop()
-	listener, err := dashboard.ListenFor(soft, addr, false, "--addr")
+	listener, err := dashboard.Listen(soft, addr, false, "--addr")
 	if err != nil {
 		return err
 	}
