@@ -148,7 +148,7 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 }
 
 // take accepts a request or refuses it. A refusal is sent from here, where the service counts it as an error; an
-// accepted request is answered in a goroutine of its own, since requests of an endpoint come one by one.
+// accepted request is answered in its own goroutine, since requests of an endpoint come one by one.
 func (b *Service) take(work, hard context.Context, endpoint, warning string, req micro.Request) {
 	subject := req.Reply() // read now: the service reuses req when take returns
 	if subject == "" {
@@ -176,7 +176,7 @@ func (b *Service) take(work, hard context.Context, endpoint, warning string, req
 	}
 }
 
-// begin runs answer in a goroutine of its own, unless the service has stopped or is busy.
+// begin runs answer in its own goroutine, unless the service has stopped or is busy.
 func (b *Service) begin(endpoint string, answer func()) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -123,7 +123,7 @@ func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*
 	}
 	if a.Server != c.target {
 		ended, err := b.readdress(c, a.Server)
-		if err != nil { // it says nothing about the server, so the pool must learn nothing from it
+		if err != nil { // not the server's doing, so the pool must learn nothing from it
 			return nil, pool.Verdict{Class: pool.Cancelled, Err: err, Unsent: true}
 		}
 		defer ended()

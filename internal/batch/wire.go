@@ -22,11 +22,11 @@ const (
 	codeReplyTooLarge = "reply_too_large"
 )
 
-// ErrorBody is the body of a service error: the code, the error for people, and the details of the code.
+// ErrorBody is the body of a service error: the code, a human-readable message, and the details of the code.
 type ErrorBody struct {
 	// Code is [CodeAllFailed] or another of the codes.
 	Code string `json:"code"`
-	// Error is the error for people.
+	// Error is the human-readable message.
 	Error string `json:"error"`
 
 	// Of all_failed. Fatal: no prompt can succeed until someone fixes the account, the key or the address. ReportCut: the
@@ -53,7 +53,7 @@ type retryAfter struct {
 // busyError is why a request is refused while too many batches are in progress.
 type busyError struct{}
 
-// Error says when to retry.
+// Error reports when to retry.
 func (*busyError) Error() string {
 	return fmt.Sprintf("%d batches are in progress in this stage: retry after %v", inProgressMax, busyRetryAfter)
 }
@@ -66,8 +66,8 @@ type wireRequest struct {
 	Model       *string   `json:"model"`
 }
 
-// ReadRequest decodes a request. It is strict: a misspelt field would silently change what is sent. The error is for
-// people.
+// ReadRequest decodes a request. It is strict: a misspelt field would silently change what is sent. The error is
+// human-readable.
 func ReadRequest(data []byte) (*batch.Request, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("request is not in UTF-8")
@@ -79,7 +79,7 @@ func ReadRequest(data []byte) (*batch.Request, error) {
 		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("request goes on after its JSON object")
+		return nil, errors.New("request continues after its JSON object")
 	}
 	r := &batch.Request{Prompts: make([]string, len(w.Prompts)), Contexts: w.Contexts}
 	for i, p := range w.Prompts {

@@ -33,7 +33,7 @@ func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(*au
 // RunID names the process in the events of its calls.
 func (c *Caller) RunID() string { return c.runID }
 
-// Affordable returns an [*llm.Error] if a row or prompt names a model of its own that has no price while there is a
+// Affordable returns an [*llm.Error] if a row or prompt names its own model and that has no price while there is a
 // cost ceiling. model empty: the provider's own, whose price the configuration checks.
 func (c *Caller) Affordable(model string) error {
 	return c.ledger.Affords(c.At(0).Provider(), model)
@@ -43,7 +43,7 @@ func (c *Caller) Affordable(model string) error {
 // start.
 func (c *Caller) Exhausted() error { return c.ledger.Exhausted() }
 
-// Outcome is what one call came to.
+// Outcome is the outcome of one call.
 type Outcome struct {
 	// Exchange is what was sent and received.
 	Exchange *llm.Exchange

@@ -17,7 +17,7 @@ type Target struct {
 	endpoint config.Endpoint
 	variable string // prefix of the variables of its base URL and its key
 	models   string // the variable that names its model
-	builtIn  bool   // its address is another one in each process
+	builtIn  bool   // its address differs in each process
 }
 
 // Key identifies a request and the target that it is sent to, in all processes alike.
@@ -33,7 +33,7 @@ func (t *Target) Key(p *llm.Prepared) string {
 
 // newTargets makes the clients of the first provider and of the fallbacks, in the order of preference. builtIn returns
 // the base URL of a provider that has none: the built-in LLM. The error lists every problem with the name of its
-// variable; the targets returned beside it must be closed too.
+// variable; the targets returned with it must be closed too.
 func newTargets(cfg *config.Config, dial dialFunc, builtIn func(config.Endpoint) (string, error)) ([]*Target, error) {
 	first := &Target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
 	models, targets := []string{cfg.LLM.Model}, []*Target{first}

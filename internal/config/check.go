@@ -18,7 +18,7 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// check adds every problem of c: first of each field by itself, then of how fields fit together.
+// check adds every problem of c: first those of single fields, then those between fields.
 func (c *Config) check(need Need, found *problems) {
 	for _, f := range Fields() {
 		if !found.none(f.Variable) {
@@ -35,7 +35,7 @@ func (c *Config) check(need Need, found *problems) {
 	c.checkRest(need, found)
 }
 
-// check returns what is wrong with the field by itself, "" if nothing is.
+// check returns what is wrong with the field on its own, "" if nothing is.
 func (f *Field) check(c *Config) string {
 	v := reflect.Indirect(f.value(c))
 	if !v.IsValid() {
@@ -61,7 +61,7 @@ func (f *Field) check(c *Config) string {
 func (f *Field) checkRange(n float64, text string) string {
 	switch {
 	case math.IsNaN(n) || math.IsInf(n, 0):
-		return text + " is not a number to work with"
+		return text + " is not a finite number"
 	case f.above.text != "" && n <= f.above.value:
 		return fmt.Sprintf("%s is too small: give more than %s", text, f.above.text)
 	case f.above.text == "" && n < f.min.value:
@@ -92,7 +92,7 @@ var stageName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 // checkServer checks the stage's name, and the connection to its server.
 func (c *Config) checkServer(found *problems) {
 	if !stageName.MatchString(c.Name) {
-		found.add("STAGE_NAME", "%q is not a name here: give 1 to 32 of a-z, 0-9 and -", c.Name)
+		found.add("STAGE_NAME", "%q is not a valid name: use 1 to 32 characters of a-z, 0-9 and -", c.Name)
 	}
 	if len(c.NATS.URL) == 0 && found.none("STAGE_NATS_URL") {
 		c.checkEmbedded(found)
@@ -101,7 +101,7 @@ func (c *Config) checkServer(found *problems) {
 	}
 }
 
-// checkEmbedded checks that nothing is set that only a server of one's own uses. An inbox prefix harms nothing.
+// checkEmbedded checks that nothing is set that only an external server uses. An inbox prefix does no harm.
 func (c *Config) checkEmbedded(found *problems) {
 	for _, f := range Fields() {
 		external := strings.HasPrefix(f.Variable, VariablePrefix+"NATS_") && f.Variable != "STAGE_NATS_INBOX_PREFIX"

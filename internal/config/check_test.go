@@ -80,7 +80,7 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			"STAGE_WINDOW", "1000000", "STAGE_NAME", "Über", "STAGE_STREAM_REPLICAS", "2", "STAGE_THROTTLE", "fast",
 			"STAGE_LLM_PROVIDER", "clippy", "STAGE_LOG_FORMAT", "xml",
 		}, []string{
-			`STAGE_NAME: "Über" is not a name here`,
+			`STAGE_NAME: "Über" is not a valid name`,
 			`STAGE_PARTITIONS: -1 is too small: give 1 or more`,
 			`STAGE_STREAM_REPLICAS: 2: an even number`,
 			`STAGE_WINDOW: 1000000 is too large: give 50000 or less`,
@@ -92,7 +92,7 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			`STAGE_RETRY_BACKOFF_FACTOR: 0.5 is too small: give 1 or more`,
 			`STAGE_LLM_PROVIDER: "clippy" is unknown: choose openai, `,
 			`STAGE_LLM_TEMPERATURE: 3 is too large: give 2 or less`,
-			`STAGE_MAX_COST_USD: NaN is not a number to work with`,
+			`STAGE_MAX_COST_USD: NaN is not a finite number`,
 			`STAGE_LOG_FORMAT: "xml" is unknown: choose text or json`,
 		}},
 		{"values that do not fit together", NeedNothing, []string{
@@ -122,8 +122,8 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			"STAGE_DEAD_LETTER_SUBJECT: \"dead.*\" is not a subject without wildcards",
 		}},
 		{"output that would be input", NeedNothing, []string{"STAGE_INPUT_SUBJECT", "results.>", "STAGE_DEAD_LETTER_SUBJECT", "results.dead"}, []string{
-			"STAGE_RESULT_SUBJECT: what it publishes on results.stage.*.* is input again",
-			"STAGE_DEAD_LETTER_SUBJECT: what it publishes on results.dead is input again",
+			"STAGE_RESULT_SUBJECT: messages on results.stage.*.* would be input again",
+			"STAGE_DEAD_LETTER_SUBJECT: messages on results.dead would be input again",
 		}},
 		{"input from another stage's results", NeedNothing, []string{"STAGE_INPUT_SUBJECT", "results.first.*.rows", "STAGE_NAME", "second"}, nil},
 		{"files", NeedNothing, []string{"STAGE_LOOKUP_FILE", "/nowhere/x", "STAGE_TEMPLATE_FILE", dir}, []string{

@@ -4,8 +4,8 @@ package config
 import "time"
 
 // Config is the whole configuration of the program. It is read by [Source.Load] from variables that start with
-// STAGE_ and from the flags of the same names, and it is complete after that: defaults are filled in, every value is in
-// its range, and values fit together.
+// STAGE_ and from the flags of the same names, and complete after that: defaults are filled in, every value is in range,
+// and the values are consistent.
 //
 // Each field is one line of tags. Flags, help, checks of the value, the JSON Schema, .env.example and the table of the
 // README all follow from them:
@@ -17,7 +17,7 @@ import "time"
 //   - file, url: the value is the path of a file that must exist, or an http or https URL;
 //   - group, on a nested struct: heading in the help.
 //
-// A variable that is set to nothing counts as unset. The zero Config is not usable. A Config is not changed after it is
+// A variable set to the empty string counts as unset. The zero Config is not usable. A Config is not changed after it is
 // loaded, so it is safe for concurrent use.
 type Config struct {
 	// Name distinguishes stages that share a server.
@@ -58,14 +58,14 @@ type NATSConfig struct {
 	TLSCA       string `env:"TLS_CA" file:"true" help:"path of a PEM file with the CAs that may sign the server's certificate"`
 	TLSCert     string `env:"TLS_CERT" file:"true" help:"path of the client's certificate, with its key"`
 	TLSKey      string `env:"TLS_KEY" file:"true" help:"path of the client certificate's key"`
-	TLSFirst    bool   `env:"TLS_FIRST, default=false" help:"start TLS before the server's greeting; the server must be set so too"`
+	TLSFirst    bool   `env:"TLS_FIRST, default=false" help:"start TLS before the server's greeting; the server must be configured the same way"`
 	InboxPrefix string `env:"INBOX_PREFIX" help:"prefix of reply subjects, for users that may subscribe to their own inbox only; empty: _INBOX"`
 }
 
 // DataConfig describes the store of the embedded server.
 type DataConfig struct {
 	Dir  string     `env:"DIR, default=stage-data" help:"directory of the embedded server's store"`
-	Sync SyncPolicy `env:"SYNC, default=always" help:"how often the store is flushed to the disk: always, or an interval such as 1s, which a power cut can cost"`
+	Sync SyncPolicy `env:"SYNC, default=always" help:"how often the store is flushed to the disk: always, or an interval such as 1s; a power cut can lose that much"`
 }
 
 // InputConfig is where rows come from.
@@ -164,7 +164,7 @@ type ProviderConfig struct {
 // FallbackConfig is the models to call when the first one fails.
 type FallbackConfig struct {
 	Models Fallbacks     `env:"FALLBACKS" help:"provider:model in order, separated by commas, tried when a row's transient attempts are used up"`
-	After  time.Duration `env:"FALLBACK_AFTER, default=0" help:"try them also after that long without capacity or in an outage; 0: never for want of capacity, at once in an outage"`
+	After  time.Duration `env:"FALLBACK_AFTER, default=0" help:"try them also after that long without capacity or in an outage; 0: never for lack of capacity, at once in an outage"`
 }
 
 // PromptConfig is how a row becomes a prompt and a reply becomes a result.
@@ -180,9 +180,9 @@ type PromptConfig struct {
 // RowsConfig is what happens to equal rows, failed rows, fatal errors and outages.
 type RowsConfig struct {
 	Dedupe             string        `env:"DEDUPE, default=off" oneof:"off inflight stored" help:"off, inflight (equal requests in flight share one call) or stored (also across restarts and runs)"`
-	DedupeTTL          time.Duration `env:"DEDUPE_TTL, default=24h" min:"1s" help:"how long stored replies are used again"`
+	DedupeTTL          time.Duration `env:"DEDUPE_TTL, default=24h" min:"1s" help:"how long stored replies are reused"`
 	OnUpstreamError    string        `env:"ON_UPSTREAM_ERROR, default=pass" oneof:"pass process" help:"a row that arrives with Stage-Status: error is passed on unchanged in its place (pass), or processed (process)"`
-	OnFatal            string        `env:"ON_FATAL, default=pause" oneof:"pause exit fail" help:"at a fatal provider error, or one that all rows meet alike: pause (hold rows, say why, probe), exit, or fail (the row fails)"`
+	OnFatal            string        `env:"ON_FATAL, default=pause" oneof:"pause exit fail" help:"at a fatal provider error, or one that every row meets: pause (hold rows, report why, probe), exit, or fail (the row fails)"`
 	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause; in an outage of the provider the longest time between two"`
 	OutageHold         time.Duration `env:"OUTAGE_HOLD, default=0" help:"how long an outage of the provider holds a row before it fails with api_call_failed; 0: for ever"`
 }

@@ -32,8 +32,8 @@ func environ(t *testing.T, pairs ...string) map[string]string {
 	return vars
 }
 
-// TestVariablesAndDefaultsAreThoseUsersRelyOn reads what was released from .env.example, also when that is to be written
-// again: a variable that is gone, renamed or has another default belongs in the CHANGELOG. A new one is no concern here.
+// TestVariablesAndDefaultsAreThoseUsersRelyOn reads what was released from .env.example, even while that file is being
+// rewritten: a variable that is removed, renamed or has another default belongs in the CHANGELOG. New ones do not matter.
 func TestVariablesAndDefaultsAreThoseUsersRelyOn(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", ".env.example"))
 	if err != nil {

@@ -36,7 +36,7 @@ func (c *CostConfig) check(models []FallbackModel, found *problems) {
 	}
 	for _, m := range models {
 		if _, ok := p.Lookup(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
-			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced without a price of %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
+			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced without a price for %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
 		}
 	}
 }

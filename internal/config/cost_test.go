@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestACeilingNeedsThePriceOfEveryModelThatMayBeAsked(t *testing.T) {
+func TestACeilingNeedsThePriceOfEveryModelThatMayBeCalled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "prices.yaml")
 	if err := os.WriteFile(path, []byte("m: {input: 1, output: 1}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -21,7 +21,7 @@ func TestACeilingNeedsThePriceOfEveryModelThatMayBeAsked(t *testing.T) {
 		{map[string]string{"STAGE_MAX_COST_USD": "1"}, "STAGE_MAX_COST_USD: a ceiling needs prices: set STAGE_PRICES_FILE"},
 		{
 			map[string]string{"STAGE_PRICES_FILE": path, "STAGE_MAX_COST_USD": "1", "STAGE_FALLBACKS": "mock:other"},
-			"STAGE_MAX_COST_USD: the ceiling cannot be enforced without a price of other: add mock/other to STAGE_PRICES_FILE",
+			"STAGE_MAX_COST_USD: the ceiling cannot be enforced without a price for other: add mock/other to STAGE_PRICES_FILE",
 		},
 		{map[string]string{"STAGE_PRICES_FILE": path, "STAGE_FALLBACKS": "mock:other"}, ""},
 	} {

@@ -2,8 +2,8 @@ package config
 
 import "errors"
 
-// Error is an error in the way the program was called or configured: only the user can fix it, so a retry fails again.
-// Its text says what is wrong and how to fix it.
+// Error is an error in how the program was called or configured: only the user can fix it, so a retry fails again. Its
+// text explains what is wrong and how to fix it.
 type Error struct{ Err error }
 
 // Error returns the text of what is wrong.

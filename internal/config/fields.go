@@ -19,11 +19,11 @@ import (
 const (
 	// VariablePrefix starts the name of every variable of the configuration.
 	VariablePrefix = "STAGE_"
-	// FileSuffix makes the name of the variable that gives a secret by the path of a file.
+	// FileSuffix ends the name of the variable that holds the path of a file with a secret.
 	FileSuffix = "_FILE"
 )
 
-// Field is one variable of the configuration: a leaf of [Config] with what its tags say.
+// Field is one variable of the configuration: a leaf of [Config], described by its tags.
 type Field struct {
 	Variable string   // STAGE_POOL_SIZE
 	Group    string   // heading in the help
@@ -41,7 +41,7 @@ type Field struct {
 	leaf    reflect.StructField
 }
 
-// bound is a limit on a number, with its text for people. The zero bound limits nothing.
+// bound is a limit on a number, with its text as the tag has it. The zero bound limits nothing.
 type bound struct {
 	text  string
 	value float64
@@ -167,8 +167,8 @@ func (f *Field) bound(tag string) bound {
 }
 
 // decode reads the field from the lookuper, by the full name of the variable. go-envconfig stops at the first error in
-// a struct and all errors are wanted at once, so each field is decoded as a struct of its own. A field without text or
-// default stays as it is, as go-envconfig would pass "" to the decoder of its type.
+// a struct and all errors must be reported at once, so each field is decoded as its own struct. A field without text or
+// default stays as it is, since go-envconfig would pass "" to the decoder of its type.
 func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookuper) error {
 	if _, set := lookuper.Lookup(f.Variable); !set && f.Fallback == "" {
 		return nil

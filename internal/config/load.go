@@ -30,7 +30,7 @@ const (
 // Source is where the values of a configuration come from, the strongest first. The maps go from the name of a
 // variable (STAGE_POOL_SIZE) to its text; nil is empty. They are not changed.
 type Source struct {
-	Flags    map[string]string // values given by flag; they take precedence, also when set to nothing
+	Flags    map[string]string // values given by flag; they take precedence, even when empty
 	Environ  map[string]string // the whole environment, including variables of other programs
 	Defaults map[string]string // defaults of one command, which take precedence over the documented ones
 
@@ -156,7 +156,7 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 	}
 }
 
-// lookup finds the text of a variable. Empty is unset, at whatever level: a flag that is set to nothing hides the
+// lookup finds the text of a variable. Empty is unset, at whatever level: an empty flag hides the
 // environment and brings back the default.
 func (s Source) lookup(variable string) (string, bool) {
 	text, byFlag := s.Flags[variable]
@@ -170,8 +170,8 @@ func (s Source) lookup(variable string) (string, bool) {
 	return text, text != ""
 }
 
-// alternative returns the variable that sets the same thing in the other way, by value or by the path of a file; ""
-// where there is none. A flag takes precedence over the environment there too.
+// alternative returns the variable that sets the same thing the other way, by value or by the path of a file; "" if
+// there is none. A flag takes precedence over the environment there too.
 func alternative(variable string) string {
 	other, isPath := strings.CutSuffix(variable, FileSuffix)
 	if !isPath {
@@ -199,8 +199,7 @@ func (s Source) origin(variable string) origin {
 // name starts with "stage".
 var serviceLink = regexp.MustCompile(`^STAGE_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.+)$`)
 
-// unknownVariables reports variables that start with STAGE_ and do not exist: a typing error would go unnoticed
-// otherwise.
+// unknownVariables reports variables that start with STAGE_ and do not exist: a typo would go unnoticed otherwise.
 func (s Source) unknownVariables(found *problems) {
 	known := make(map[string]bool)
 	for _, f := range Fields() {
@@ -219,12 +218,12 @@ func (s Source) unknownVariables(found *problems) {
 		} else if near := nearest(variable, names); near != "" {
 			found.add(variable, "unknown variable, did you mean %s?", near)
 		} else {
-			found.add(variable, "unknown variable: unset it, stage config lists those there are")
+			found.add(variable, "unknown variable: unset it; stage config lists all variables")
 		}
 	}
 }
 
-// nearest returns the name with the fewest edits from the given one; "" if none is near enough to be a typing error.
+// nearest returns the name with the fewest edits from the given one; "" if none is close enough for a typo.
 func nearest(name string, names []string) string {
 	best, edits := "", max(2, (len(name)-len(VariablePrefix))/3)+1
 	for _, candidate := range names {

@@ -30,7 +30,7 @@ func (f *Field) schema() variableSchema {
 	if f.kind.json == "integer" || f.kind.json == "number" {
 		s.Minimum, s.ExclusiveMinimum, s.Maximum = f.min.limit(), f.above.limit(), f.max.limit()
 		if s.Minimum == nil && s.ExclusiveMinimum == nil {
-			s.Minimum = new(float64) // as checkRange has it
+			s.Minimum = new(float64) // as in checkRange
 		}
 	}
 	for _, word := range f.OneOf {
@@ -51,7 +51,7 @@ func (b bound) limit() *float64 {
 }
 
 // WriteSchema prints a JSON Schema of the environment: one property for each variable, and no others. It covers each
-// variable by itself; how they fit together is checked by [Source.Load] alone.
+// variable on its own; only [Source.Load] checks that they are consistent.
 func WriteSchema(w io.Writer) error {
 	properties := make(map[string]variableSchema)
 	for _, f := range Fields() {

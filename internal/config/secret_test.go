@@ -84,7 +84,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	}
 	for _, text := range []string{"nats://a:hunter2@", "http://hunter2@host"} {
 		if _, err := load(t, NeedNothing, "STAGE_NATS_URL", text); err == nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: got %v, want a fault without the secret", text, err)
+			t.Errorf("%s: got %v, want a problem without the secret", text, err)
 		}
 	}
 }

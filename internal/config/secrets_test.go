@@ -51,7 +51,7 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 	}
 }
 
-// TestShortPasswordsOfNATSAreInNoLogLine lets a server repeat passwords that are no longer than many words.
+// TestShortPasswordsOfNATSAreInNoLogLine has a server repeat passwords as short as ordinary words.
 func TestShortPasswordsOfNATSAreInNoLogLine(t *testing.T) {
 	for _, environ := range []map[string]string{
 		{"STAGE_NATS_URL": "nats://user:hunter2@host"},

@@ -86,7 +86,7 @@ func (c *Config) checkInput(found *problems) {
 	c.checkOutputs(anyPartition, found)
 }
 
-// checkOutputs checks that no output is input again: such a row would be answered for ever, and paid for each time.
+// checkOutputs checks that no output is input again: such a row would be answered and paid for again and again.
 func (c *Config) checkOutputs(input string, found *problems) {
 	outputs := []struct{ variable, subject string }{
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + "." + c.Name + ".*.*"},
@@ -96,7 +96,7 @@ func (c *Config) checkOutputs(input string, found *problems) {
 	}
 	for _, out := range outputs {
 		if out.subject != "" && found.none(out.variable) && SubjectsOverlap(input, out.subject) {
-			found.add(out.variable, "what it publishes on %s is input again, STAGE_INPUT_SUBJECT is %q: give another subject", out.subject, c.Input.Subject)
+			found.add(out.variable, "messages on %s would be input again, since STAGE_INPUT_SUBJECT is %q: choose another subject", out.subject, c.Input.Subject)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (t *TracingConfig) choose(get func(string) string, found *problems) {
 			t.Console = true
 		case "none":
 			if exporters := splitList(list); len(exporters) > 1 {
-				found.add("OTEL_TRACES_EXPORTER", "%q: none does not go with others", list)
+				found.add("OTEL_TRACES_EXPORTER", "%q: none cannot be combined with others", list)
 			}
 		default:
 			found.add("OTEL_TRACES_EXPORTER", "%q is not supported: choose otlp, console or none", exporter)
@@ -140,7 +140,7 @@ func checkSampler(get func(string) string, found *problems) {
 	}
 	if arg := get("OTEL_TRACES_SAMPLER_ARG"); arg != "" && strings.HasSuffix(name, "traceidratio") {
 		if ratio, err := strconv.ParseFloat(arg, 64); err != nil || !(ratio >= 0 && ratio <= 1) {
-			found.add("OTEL_TRACES_SAMPLER_ARG", "%q: give the part of the traces to keep, from 0 to 1", arg)
+			found.add("OTEL_TRACES_SAMPLER_ARG", "%q: give the fraction of traces to keep, from 0 to 1", arg)
 		}
 	}
 }

@@ -9,10 +9,10 @@ import (
 func TestTheOTELVariablesSwitchTracingOn(t *testing.T) {
 	const local = "http://localhost:4318"
 	for _, tt := range []struct {
-		name  string
-		vars  map[string]string
-		want  TracingConfig
-		fault string // in the error; empty: there is none
+		name    string
+		vars    map[string]string
+		want    TracingConfig
+		problem string // in the error; empty: there is none
 	}{
 		{name: "nothing", vars: nil},
 		{name: "an endpoint", vars: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": local}, want: TracingConfig{OTLP: true, Protocol: protocolProtobuf}},
@@ -30,26 +30,26 @@ func TestTheOTELVariablesSwitchTracingOn(t *testing.T) {
 		},
 		{name: "a queue", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "7"}, want: TracingConfig{OTLP: true, Protocol: protocolProtobuf, QueueSize: 7}},
 		{name: "a sampler", vars: map[string]string{"OTEL_TRACES_EXPORTER": "console", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}, want: TracingConfig{Console: true}},
-		{name: "faults while off are of no interest", vars: map[string]string{"OTEL_TRACES_SAMPLER": "xray", "OTEL_PROPAGATORS": "b3", "OTEL_METRICS_EXPORTER": "otlp"}},
+		{name: "problems while off are ignored", vars: map[string]string{"OTEL_TRACES_SAMPLER": "xray", "OTEL_PROPAGATORS": "b3", "OTEL_METRICS_EXPORTER": "otlp"}},
 
-		{name: "unknown exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}, fault: `OTEL_TRACES_EXPORTER: "zipkin" is not supported: choose otlp, console or none`},
-		{name: "none and another", vars: map[string]string{"OTEL_TRACES_EXPORTER": "none,otlp"}, fault: "OTEL_TRACES_EXPORTER"},
-		{name: "unknown protocol", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "thrift"}, fault: `OTEL_EXPORTER_OTLP_PROTOCOL: "thrift" is not supported: choose http/protobuf`},
-		{name: "endpoint without scheme", vars: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4318"}, fault: "OTEL_EXPORTER_OTLP_ENDPOINT: \"localhost:4318\": give a URL"},
-		{name: "unknown sampler", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "jaeger_remote"}, fault: "OTEL_TRACES_SAMPLER: \"jaeger_remote\" is not supported"},
-		{name: "sampler's argument", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "10%"}, fault: "OTEL_TRACES_SAMPLER_ARG: \"10%\""},
-		{name: "propagators", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_PROPAGATORS": "b3,jaeger"}, fault: "OTEL_PROPAGATORS: \"b3,jaeger\": only tracecontext is supported"},
-		{name: "a number", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_SCHEDULE_DELAY": "5s"}, fault: "OTEL_BSP_SCHEDULE_DELAY: \"5s\": give a whole number above 0"},
-		{name: "a file", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such.pem"}, fault: "OTEL_EXPORTER_OTLP_CERTIFICATE: /no/such.pem"},
-		{name: "compression", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd"}, fault: "OTEL_EXPORTER_OTLP_COMPRESSION: \"zstd\" is not supported"},
+		{name: "unknown exporter", vars: map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}, problem: `OTEL_TRACES_EXPORTER: "zipkin" is not supported: choose otlp, console or none`},
+		{name: "none and another", vars: map[string]string{"OTEL_TRACES_EXPORTER": "none,otlp"}, problem: "OTEL_TRACES_EXPORTER"},
+		{name: "unknown protocol", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "thrift"}, problem: `OTEL_EXPORTER_OTLP_PROTOCOL: "thrift" is not supported: choose http/protobuf`},
+		{name: "endpoint without scheme", vars: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4318"}, problem: "OTEL_EXPORTER_OTLP_ENDPOINT: \"localhost:4318\": give a URL"},
+		{name: "unknown sampler", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "jaeger_remote"}, problem: "OTEL_TRACES_SAMPLER: \"jaeger_remote\" is not supported"},
+		{name: "sampler's argument", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "10%"}, problem: "OTEL_TRACES_SAMPLER_ARG: \"10%\""},
+		{name: "propagators", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_PROPAGATORS": "b3,jaeger"}, problem: "OTEL_PROPAGATORS: \"b3,jaeger\": only tracecontext is supported"},
+		{name: "a number", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_SCHEDULE_DELAY": "5s"}, problem: "OTEL_BSP_SCHEDULE_DELAY: \"5s\": give a whole number above 0"},
+		{name: "a file", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such.pem"}, problem: "OTEL_EXPORTER_OTLP_CERTIFICATE: /no/such.pem"},
+		{name: "compression", vars: map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd"}, problem: "OTEL_EXPORTER_OTLP_COMPRESSION: \"zstd\" is not supported"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			environ := map[string]string{"STAGE_TEMPLATE": "x", "STAGE_LLM_PROVIDER": "mock"}
 			maps.Copy(environ, tt.vars)
 			cfg, err := Source{Environ: environ}.Load(t.Context(), NeedCalls)
-			if tt.fault != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.fault) {
-					t.Errorf("error %v, want one that says %s", err, tt.fault)
+			if tt.problem != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.problem) {
+					t.Errorf("error %v, want one with %s", err, tt.problem)
 				}
 				if _, err := (Source{Environ: environ}).Load(t.Context(), NeedNothing); err != nil {
 					t.Errorf("a command that makes no calls fails: %v", err)

@@ -167,7 +167,7 @@ func (u URLs) LogValue() slog.Value { return slog.StringValue(u.String()) }
 func (u URLs) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
 // ProviderLimits maps providers to limits, as in openai=8,anthropic=4. A provider that is missing, or has 0, has no
-// limit of its own.
+// limit.
 type ProviderLimits map[string]int
 
 // EnvDecode reads pairs that are separated by commas. Unknown providers and providers named twice are errors.

@@ -41,7 +41,7 @@ type Price struct {
 	BatchCached *float64 `yaml:"batch_cached"`
 }
 
-// Factors on the input price for writes to a cache without a price of their own. Anthropic charges these for both
+// Factors on the input price where the price of writes to a cache is missing. Anthropic charges these for both
 // lifetimes, OpenAI for the first. Too high a price is safer than one too low: ceilings rely on it.
 const (
 	cacheWriteFactor   = 1.25

@@ -13,7 +13,7 @@ import (
 )
 
 // Recorder counts calls and sums the tokens and cost that were reported, by provider and model. A sum with an unknown
-// cost in it is unknown; its known part is kept beside it. Safe for concurrent use. The zero value is not usable.
+// cost in it is unknown; its known part is kept as well. Safe for concurrent use. The zero value is not usable.
 type Recorder struct {
 	mu     sync.Mutex
 	models map[ModelKey]*Spending
@@ -68,7 +68,7 @@ func (s *Spending) Cost() string {
 	}
 }
 
-// modelsMax bounds the models with a count of their own, as a row may name any; the rest are [otherModel].
+// modelsMax bounds the models that are counted separately, as a row may name any; the rest count as [otherModel].
 const modelsMax = 256
 
 // otherModel is the name of all models beyond the bound together.

@@ -155,7 +155,7 @@ func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
 	}
 }
 
-// probe asks as a kubelet does, on a connection of its own.
+// probe sends a request as a kubelet does, on its own connection.
 func probe(t *testing.T, url string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -197,7 +197,7 @@ func TestAnActiveConnectionIsNeverDropped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { c.Close() })                                    //nolint:errcheck // of no use any more
+		t.Cleanup(func() { c.Close() })                                    //nolint:errcheck // no longer needed
 		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil { // so that a failure ends
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestAnActiveConnectionIsNeverDropped(t *testing.T) {
 	var busy []net.Conn
 	for range 2 {
 		c := open()
-		io.WriteString(c, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n") //nolint:errcheck // the answer will tell
+		io.WriteString(c, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n") //nolint:errcheck // the response shows it
 		<-answering
 		busy = append(busy, c)
 	}

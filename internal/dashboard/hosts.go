@@ -19,7 +19,7 @@ import (
 // it is not resolved.
 type hostCheck struct {
 	loopback bool             // listens on loopback: other machines' addresses are refused, and every path is checked
-	names    config.HostNames // allowed beside localhost and addresses
+	names    config.HostNames // allowed besides localhost and addresses
 }
 
 // newHostCheck returns the check of a server that listens on addr, with the names that the settings allow. own is the

@@ -170,7 +170,7 @@ func TestWhatIsQueuedIsToldThoughTheServerEnds(t *testing.T) {
 	}
 }
 
-func TestASampleIsTakenEachSecondWhoeverLooks(t *testing.T) {
+func TestASampleIsTakenEachSecondWithoutWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := status.NewHistory(time.Now())
 		l := NewLive(func() status.Report { return status.Report{Time: time.Now()} }, h)

@@ -17,7 +17,7 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Bounds of the HTTP server, beside [MaxConns]. Its clients are scrapers, probes and browsers: small requests and
+// Bounds of the HTTP server, besides [MaxConns]. Its clients are scrapers, probes and browsers: small requests and
 // responses.
 const (
 	// ReadTimeout bounds the reading of a request, its header alone too.

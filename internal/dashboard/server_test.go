@@ -94,7 +94,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 	if host, _, err := net.SplitHostPort(other.Addr().String()); host != "127.0.0.1" || err != nil || other.Addr().String() == taken {
 		t.Errorf("any port: got %s", other.Addr())
 	}
-	other.Close() //nolint:errcheck // of no use any more
+	other.Close() //nolint:errcheck // no longer needed
 
 	server := NewServer(listener, config.HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -138,6 +138,6 @@ func TestURLNamesThisMachine(t *testing.T) {
 		if got := NewServer(listener, config.HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler)).URL(); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %s, want %s…", addr, got, want)
 		}
-		listener.Close() //nolint:errcheck // of no use any more
+		listener.Close() //nolint:errcheck // no longer needed
 	}
 }

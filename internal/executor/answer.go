@@ -76,7 +76,7 @@ func (e *Executor) answerError(j *job, err error, r result, source string) {
 	e.reply(j.row, reply)
 }
 
-// uncalled is the outcome of a job that ends now without a call of its own.
+// uncalled is the outcome of a job that ends now without its own call.
 func (e *Executor) uncalled(j *job) result {
 	return result{In: j, Finished: time.Now(), Stats: e.Pool.Stats()}
 }

@@ -41,7 +41,8 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	return struct{}{}, call.Verdict()
 }
 
-// refuse makes no call for a row that another replica owns by now, nor for any row at the cost ceiling.
+// refuse returns a verdict in place of a call for a row that another replica owns by now, and for any row at the cost
+// ceiling.
 func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 	if !j.row.Wanted() {
 		return pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}, true

@@ -51,7 +51,7 @@ func (e *Executor) lookUp(ctx context.Context, jobs []*job) {
 	group.Wait()
 }
 
-// share answers the job without a call of its own if the reply to an equal request is known, or will be. If it reports
+// share answers the job without its own call if the reply to an equal request is known, or will be. If it reports
 // false the job must be submitted, and leads: jobs with an equal request wait for its call.
 func (e *Executor) share(j *job) bool {
 	if e.flights == nil {

@@ -12,7 +12,7 @@ import (
 
 // The values of [consumer.Reply.Form] for a success: what its field holds. A JSON string may be either.
 const (
-	formText  = "text"  // the reply as it came
+	formText  = "text"  // the reply, unchanged
 	formValue = "value" // the value in the reply that satisfied the schema
 )
 
@@ -52,8 +52,7 @@ func (p *Prompt) schemaHash() string {
 // restore answers the job with the reply that an earlier term of ownership kept in the journal for the same request.
 // Its result may have been made with other settings: another field, schema, template or largest message. So the result
 // is always made again with the present ones, which gives the same bytes if they are the same. It reports false if no
-// reply is kept, or if the one that is kept does not do for the present settings: then the call is made, and paid for,
-// again.
+// reply is kept, or if the kept one cannot be used with the present settings: then the call is made, and paid for, again.
 func (e *Executor) restore(j *job) bool {
 	kept := j.row.Kept
 	if kept == nil || kept.RequestHash != j.key {

@@ -84,7 +84,7 @@ func (p *Prompt) loadSchema(path string) error {
 // SchemaNote is what a provider may not enforce of the response schema.
 type SchemaNote struct {
 	Provider string
-	Text     string // for people
+	Text     string // human-readable
 }
 
 // SchemaNotes returns the notes of the first provider and the fallbacks, one for each provider that has any. Where the

@@ -40,7 +40,7 @@ var sampleKeys = map[string]bool{
 type sampleKinds struct {
 	mu      sync.Mutex
 	byKey   map[string]*sampleKind
-	writing sync.WaitGroup // intervals that have ended and whose line is still to be written
+	writing sync.WaitGroup // intervals that have ended and whose line is not written yet
 }
 
 // sampleKind is one kind of line in its present interval.
@@ -103,7 +103,7 @@ func (s *sampler) key(r *slog.Record) string {
 	return b.String()
 }
 
-// pass reports whether the line is to be written at once. Otherwise it is kept for the end of the interval.
+// pass reports whether the line must be written at once. Otherwise it is kept for the end of the interval.
 func (k *sampleKinds) pass(key string, write func(slog.Record), r *slog.Record) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

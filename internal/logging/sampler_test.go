@@ -67,7 +67,7 @@ func TestLinesOfDifferentKindsAreNotGathered(t *testing.T) {
 				}
 			}
 		}
-		for range 100 { // what is no trouble is never gathered
+		for range 100 { // lower levels are never gathered
 			log.Info("claimed the partition")
 			log.Debug("call", slog.String("reason", "x"))
 			want += 2
@@ -104,7 +104,7 @@ func (k *sampleKinds) remembered() int {
 	return len(k.byKey)
 }
 
-// The kinds of lines are bounded, whatever the lines say, and the counts are still right.
+// The kinds of lines are bounded, whatever the lines contain, and the counts stay right.
 func TestTheKindsOfLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out stagetest.Buffer

@@ -41,7 +41,7 @@ func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
 		}
 		out.Reset()
 	}
-	// Words of the log's own stay.
+	// The log's own words stay.
 	if log.Info("started", slog.String("provider", "openai")); !strings.Contains(out.String(), `"msg":"started","provider":"openai"`) {
 		t.Errorf("got %s", &out)
 	}

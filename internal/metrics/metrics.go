@@ -30,7 +30,7 @@ var (
 // modelsMax bounds the values of the label model: a row may name its own model, and each name adds about fifty series.
 const modelsMax = 32
 
-// Metrics is every metric of the process, in a registry of its own. Create it with [New]. Safe for concurrent use. Its
+// Metrics is every metric of the process, in its own registry. Create it with [New]. Safe for concurrent use. Its
 // methods do not block and take well under a microsecond.
 type Metrics struct {
 	registry *prometheus.Registry

@@ -18,8 +18,8 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// askBatch sends a batched request as soon as a stage answers.
-func (l *lab) askBatch(body string) *nats.Msg {
+// sendBatch sends a batched request as soon as a stage answers.
+func (l *lab) sendBatch(body string) *nats.Msg {
 	l.t.Helper()
 	patience := 1
 	for {
@@ -57,7 +57,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 		l.load("a", "b", "c", "d", "e", "f")
 		r := l.start(nil, Options{Batches: true})
 		r.Conn.External = true
-		m := l.askBatch(`{"prompts": ["x", "y", "z"], "contexts": ["p", null, null]}`)
+		m := l.sendBatch(`{"prompts": ["x", "y", "z"], "contexts": ["p", null, null]}`)
 		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
 			t.Fatalf("%s: %s", code, m.Data)
 		}
@@ -98,7 +98,7 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 		for _, want := range []string{"", batch.CodeAllFailed} {
 			r := l.start(nil, Options{Batches: true})
 			r.Conn.External = true
-			m := l.askBatch(`{"prompts": ["x"]}`)
+			m := l.sendBatch(`{"prompts": ["x"]}`)
 			if code := m.Header.Get(micro.ErrorCodeHeader); code != want {
 				t.Errorf("%q: %s, want %q", code, m.Data, want)
 			}

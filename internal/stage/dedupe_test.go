@@ -46,13 +46,13 @@ func TestEqualRequestsInFlightShareOneCall(t *testing.T) {
 			}
 		}
 		if used != rows {
-			t.Errorf("calls used %d tokens, the rows say %d: a shared call counts once", used, rows)
+			t.Errorf("calls used %d tokens, the rows report %d: a shared call counts once", used, rows)
 		}
 	})
 }
 
-// TestAVerdictOnTheRequestIsShared: what the provider says about a request applies to all rows that sent it; what
-// happened to a call does not, so the next of them asks for itself.
+// TestAVerdictOnTheRequestIsShared: the provider's answer about a request applies to all rows that sent it; what
+// happened to a call does not, so the next of them makes its own call.
 func TestAVerdictOnTheRequestIsShared(t *testing.T) {
 	for _, test := range []struct {
 		status, calls, errors int
@@ -181,7 +181,7 @@ func TestAStoreThatFailsFailsNoRow(t *testing.T) {
 			}
 		}
 		if len(stagetest.Lines(l.logs.String(), "stored replies are unavailable")) == 0 {
-			t.Error("nothing was said of the store")
+			t.Error("the log does not mention the store")
 		}
 	})
 }

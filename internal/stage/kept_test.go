@@ -122,7 +122,7 @@ func (l *keptLab) begin(s keptSettings) {
 	}
 }
 
-// kill ends the stage as a kill does: nothing more gets to the server.
+// kill ends the stage as SIGKILL does: nothing more reaches the server.
 func (r *running) kill() {
 	r.Conn.NC.Close()
 	r.hard()
@@ -238,8 +238,8 @@ func TestAReplyThatWasPaidForAgainIsKeptToo(t *testing.T) {
 	})
 }
 
-// TestAnEntryOfAnOlderVersionIsPaidForAgain: it does not say whether its field holds the reply or a validated value. An
-// error is the same either way.
+// TestAnEntryOfAnOlderVersionIsPaidForAgain: it does not record whether its field holds the reply or a validated
+// value. An error is the same either way.
 func TestAnEntryOfAnOlderVersionIsPaidForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newKeptLab(t)

@@ -38,7 +38,7 @@ type lab struct {
 	log   *slog.Logger // of the stages; nil: everything, as text
 }
 
-// newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage asks.
+// newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage calls.
 func newLab(t *testing.T, first llmtest.Config, vars map[string]string) *lab {
 	t.Helper()
 	n := stagetest.StartNATS(t)
@@ -76,7 +76,7 @@ func (l *lab) dial(ctx context.Context, network, address string) (net.Conn, erro
 	return pipe.DialContext(ctx, network, address)
 }
 
-// load publishes rows that ask these questions.
+// load publishes rows with these questions.
 func (l *lab) load(questions ...string) {
 	l.t.Helper()
 	for _, q := range questions {

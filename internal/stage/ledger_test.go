@@ -24,8 +24,8 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// telling is an LLM that reports its usage, and sums up by model what it reported.
-type telling struct {
+// metered is an LLM that reports its usage, and sums up by model what it reported.
+type metered struct {
 	mu     sync.Mutex
 	usage  func(c llmtest.Call) string // the usage object of a reply; "": it reports none
 	status func(c llmtest.Call) int
@@ -33,7 +33,7 @@ type telling struct {
 	calls  int
 }
 
-func (s *telling) config() llmtest.Config {
+func (s *metered) config() llmtest.Config {
 	s.prompt = map[string]int64{}
 	return llmtest.Config{Latency: 10 * time.Millisecond, Script: func(c llmtest.Call) *llmtest.Step {
 		s.mu.Lock()
@@ -69,11 +69,11 @@ func pricesFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestTotalsAreWhatTheServersTold: with retries, fallbacks and refused calls among them, tokens and cost of call
+// TestTotalsMatchWhatTheServersReported: with retries, fallbacks and refused calls among them, tokens and cost of call
 // events, row events, run summary, metrics and log are those of the servers' reports and the prices.
-func TestTotalsAreWhatTheServersTold(t *testing.T) {
+func TestTotalsMatchWhatTheServersReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first := &telling{usage: tokens, status: func(c llmtest.Call) int {
+		first := &metered{usage: tokens, status: func(c llmtest.Call) int {
 			switch {
 			case c.N%5 == 1:
 				return 429
@@ -153,7 +153,7 @@ func TestTotalsAreWhatTheServersTold(t *testing.T) {
 // known of the price, and one reports no usage at all.
 func TestUnknownCostStaysUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		llm := &telling{usage: func(c llmtest.Call) string {
+		llm := &metered{usage: func(c llmtest.Call) string {
 			switch c.Prompt {
 			case "reported":
 				return `{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2,"cost":0.25}`
@@ -214,7 +214,7 @@ func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
 // TestARowsOwnModelNeedsAPriceUnderACeiling: the ceiling could not be enforced. Without one, its cost is just not known.
 func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := &telling{usage: tokens}
+		server := &metered{usage: tokens}
 		l := newLab(t, server.config(), map[string]string{
 			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 1, output: 1}\nopenai/other: {input: 1, output: 1}"), "STAGE_DEDUPE": "inflight",
 		})
@@ -234,7 +234,7 @@ func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 				t.Errorf("row %d: %+v", i+1, r.Error)
 			case i >= 2 && (r.Error == nil || r.Error.Reason != "api_call_failed" || !strings.Contains(r.Error.Text, `the model "secret" of the row has no price`) ||
 				!strings.Contains(r.Error.Text, "add openai/secret to STAGE_PRICES_FILE")):
-				t.Errorf("row %d: %+v, want an error that says what to add", i+1, r.Error)
+				t.Errorf("row %d: %+v, want an error with what to add", i+1, r.Error)
 			}
 		}
 		load()
@@ -251,7 +251,7 @@ func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 // it. The second, with 0.55, may make two more. The third begins at its ceiling and makes none.
 func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		llm := &telling{usage: func(llmtest.Call) string {
+		llm := &metered{usage: func(llmtest.Call) string {
 			return `{"prompt_tokens":100000,"completion_tokens":0,"total_tokens":100000}`
 		}}
 		l := newLab(t, llm.config(), map[string]string{

@@ -14,7 +14,7 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// ofRow returns what the log says of a row, in order.
+// ofRow returns the log lines of a row, in order.
 func (l *lab) ofRow(seq int) (said []string, lines []map[string]any) {
 	l.t.Helper()
 	for _, line := range stagetest.JSONLines[map[string]any](l.t, l.logs.String()) {

@@ -11,8 +11,8 @@ const (
 
 // MemoryLimit returns the memory that run needs with cfg at most, in bytes: the soft limit for the garbage collector.
 // Without it the collector lets the heap grow to twice what is in use, so a full window would take twice
-// STAGE_WINDOW_BYTES; a process that needs more still gets more. Each partition has a window of its own, and the last
-// replica serves them all. The chart computes the same sum to check that it fits into a pod (llm-stage.windowRoom).
+// STAGE_WINDOW_BYTES; a process that needs more still gets more. Each partition has its own window, and the last replica
+// serves them all. The chart computes the same sum to check that it fits into a pod (llm-stage.windowRoom).
 // GOMEMLIMIT takes precedence.
 func MemoryLimit(cfg *config.Config) int64 {
 	windows := int64(cfg.Streams.Partitions) * int64(cfg.Window.Bytes)

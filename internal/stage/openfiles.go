@@ -6,7 +6,7 @@ import (
 	"github.com/llm-stage/stage/internal/dashboard"
 )
 
-// Descriptors that the process may need beside those of calls and of the HTTP server.
+// Descriptors that the process may need besides those of calls and of the HTTP server.
 const (
 	openFilesNATS     = 16  // the connection, and a second one while it is replaced
 	openFilesEmbedded = 256 // of the embedded server: its store, and clients such as load, tail and verify

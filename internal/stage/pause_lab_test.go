@@ -28,7 +28,7 @@ func (s *sick) config() llmtest.Config {
 // badGateway answers in no time, as a proxy does whose server is gone.
 var badGateway = &llmtest.Step{Status: http.StatusBadGateway}
 
-// runEvents returns what the run events of one phase say.
+// runEvents returns the reasons of the run events of one phase.
 func (l *lab) runEvents(phase auditlog.Phase) (reasons []string) {
 	l.t.Helper()
 	for _, e := range l.events(auditlog.KindRun) {

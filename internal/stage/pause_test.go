@@ -81,7 +81,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 	}
 }
 
-func TestTheStatusOfAPauseSaysWhatIsKnownOfIt(t *testing.T) {
+func TestTheStatusDescribesAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
 		s, snap := shownStage()
 		p, now := somePause(pool.Outage, errors.New("connection refused"))

@@ -73,8 +73,8 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	return s.Run(soft, hard)
 }
 
-// startService starts what a stage does beside its rows while it runs as a service: it logs its progress, and reads its
-// key again at each value of reloads. stop ends both and waits for them.
+// startService starts what a service does besides its rows: it logs its progress, and reads its key again at each value
+// of reloads. stop ends both and waits for them.
 func (s *Stage) startService(hard context.Context, reloads <-chan os.Signal) (stop func()) {
 	progress := func(ctx context.Context) { s.LogProgress(ctx, nil) }
 	return stopping.Background(hard, progress, func(ctx context.Context) {

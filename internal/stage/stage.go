@@ -60,11 +60,11 @@ type Stage struct {
 type Options struct {
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
-	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration says.
+	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration.
 	ExitOnFatal bool
 	// Console is where OTEL_TRACES_EXPORTER=console prints; nil: standard error.
 	Console io.Writer
-	// Spans receives the spans, whatever OTEL_* say; nil: those variables decide.
+	// Spans receives the spans, whatever OTEL_* are set to; nil: those variables decide.
 	Spans sdktrace.SpanExporter
 	// Batches answers batched requests.
 	Batches bool

@@ -25,7 +25,7 @@ var fallback = map[string]string{
 	"STAGE_RETRY_MAX_ATTEMPTS": "2",
 }
 
-// byModel answers each model's calls with a status of its own; 0 answers.
+// byModel answers the calls of each model with its own status; 0 answers.
 func byModel(statuses map[string]int) llmtest.Config {
 	return llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 		if status := statuses[c.Model]; status != 0 {

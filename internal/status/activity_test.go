@@ -11,7 +11,7 @@ import (
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// activityReport is what an activity says after these events.
+// activityReport is the report of an activity after these events.
 func activityReport(a *Activity, now time.Time, events ...auditlog.Event) *Report {
 	for _, e := range events {
 		a.Note(e)
@@ -21,7 +21,7 @@ func activityReport(a *Activity, now time.Time, events ...auditlog.Event) *Repor
 	return &r
 }
 
-// callAt is the event of a call that ended after so long.
+// callAt is the event of a call that ended at that offset.
 func callAt(after time.Duration, status auditlog.CallStatus, code int, class string) auditlog.Event {
 	return auditlog.Event{Kind: auditlog.KindCall, Call: &auditlog.Call{
 		Header: auditlog.Header{Time: epoch.Add(after)}, CallID: fmt.Sprint("c", after), Sequence: 7, Provider: "openai", Model: "large",

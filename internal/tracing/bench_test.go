@@ -99,7 +99,7 @@ func TestTracingThatIsOffCostsNoAllocation(t *testing.T) {
 	}
 }
 
-// BenchmarkTracing measures what tracing takes for one row with one call.
+// BenchmarkTracing measures the cost of tracing one row with one call.
 func BenchmarkTracing(b *testing.B) {
 	for _, name := range []string{"off", "on"} {
 		b.Run(name, func(b *testing.B) {

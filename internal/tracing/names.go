@@ -82,7 +82,7 @@ const (
 	attrCallDispatchDelay = attribute.Key("llm_stage.call.dispatch_delay_seconds")
 	attrCallRetryAfter    = attribute.Key("llm_stage.call.retry_after_seconds")
 	attrCallCost          = attribute.Key("llm_stage.call.cost_usd")
-	attrCallProbe         = attribute.Key("llm_stage.call.probe") // it was a probe: whether a pause may end
+	attrCallProbe         = attribute.Key("llm_stage.call.probe") // it probes whether a pause may end
 )
 
 // genAIProvider is the conventions' name of a provider; one that they do not know keeps its own.

@@ -8,7 +8,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 )
 
-// The conventions' own packages say how their names are spelt.
+// The names must be those of the conventions' own packages.
 func TestNamesAreThoseOfTheConventions(t *testing.T) {
 	for ours, theirs := range map[attribute.Key]attribute.Key{
 		attrServiceName:            semconv.ServiceNameKey,
@@ -47,7 +47,7 @@ func TestNamesAreThoseOfTheConventions(t *testing.T) {
 		}
 	}
 	if genai.GenAIOperationNameChat.Value.AsString() != "chat" || semconv.MessagingOperationTypeProcess.Value.AsString() != "process" {
-		t.Error("the conventions call the operations otherwise")
+		t.Error("the conventions name the operations differently")
 	}
 	for provider, want := range map[string]attribute.KeyValue{
 		"openai": genai.GenAIProviderNameOpenAI, "openai-responses": genai.GenAIProviderNameOpenAI, "azure": genai.GenAIProviderNameAzureAIOpenAI,

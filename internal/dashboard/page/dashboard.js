@@ -106,7 +106,7 @@ function show(s) {
   showErrors(s);
   fill("models", s.models, m => m.provider + " " + m.model, m => [
     [m.model, "wrap", m.provider], [count(m.calls), "r"], [some(m.prompt_tokens, count), "r"], [some(m.completion_tokens, count), "r"], [cost(m), "r"],
-  ], "no call yet");
+  ], "no calls yet");
   showEvents(s);
   showCalls(s);
   if (s.sample && (samples.length === 0 || s.sample.time > samples[samples.length - 1].time)) {
@@ -160,7 +160,7 @@ function showErrors(s) {
   const errors = s.row_errors.map(e => ({ of: "rows", why: e.reason, n: e.rows, style: "error" })).concat(s.call_errors.map(e => ({
     of: "calls", why: `${e.model}: ${e.class === "capacity" ? "no capacity" : e.class}${e.status_code ? ", status " + e.status_code : ""}`, n: e.calls, style: "",
   })));
-  fill("errors", errors, e => e.of + e.why, e => [[e.of, "dim"], [e.why, ("wrap " + e.style).trim()], [count(e.n), "r"]], "no error so far");
+  fill("errors", errors, e => e.of + e.why, e => [[e.of, "dim"], [e.why, ("wrap " + e.style).trim()], [count(e.n), "r"]], "no errors so far");
 }
 
 function showEvents(s) {
@@ -168,7 +168,7 @@ function showEvents(s) {
     [timeOf(e.last), "dim"],
     [e.text, e.level === "info" ? "wrap" : "wrap " + e.level],
     [e.sequence ? (e.count > 1 ? "last " : "") + `row ${e.sequence}` : "", "r dim"], [e.count > 1 ? "× " + count(e.count) : "", "r dim"],
-  ], "no event yet");
+  ], "no events yet");
 }
 
 const outcomes = { success: "ok", failure: "failed", capacity_retry: "no capacity", unknown: "cut off" };
@@ -179,7 +179,7 @@ function showCalls(s) {
     [timeOf(c.time), "dim"], [c.sequence ? String(c.sequence) : "–", "r"], [String(c.call), c.call > 1 ? "r warn" : "r dim"],
     [outcomes[c.status] + (c.status === "success" || !c.status_code ? "" : " " + c.status_code), styles[c.status], `${c.provider} ${c.model}`],
     [took(c.latency_ms), "r"], [some(c.total_tokens, count), "r"],
-  ], "no call yet");
+  ], "no calls yet");
   $("payloads").hidden = !s.payloads;
   if (s.payloads) showPayloads(s.calls);
 }
