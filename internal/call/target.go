@@ -3,6 +3,7 @@ package call
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
@@ -85,10 +86,7 @@ func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
 		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated, DialContext: dial,
 	})
-	if err != nil {
-		return t.nameSettings(err, "")
-	}
-	return nil
+	return t.nameSettings(err, "")
 }
 
 // reloadKey reads the key and the extra headers again if they are in files: they may have been corrected or rotated.
@@ -100,24 +98,19 @@ func (t *Target) reloadKey(headers config.Secret) error {
 
 // nameSettings adds the variable, with a suffix, to each setting that the client rejected.
 func (t *Target) nameSettings(err error, suffix string) error {
-	if err == nil {
-		return nil
-	}
 	variables := map[string]string{
 		"Provider": "STAGE_LLM_PROVIDER", "BaseURL": t.variable + "_BASE_URL", "APIKey": t.variable + "_API_KEY", "Model": t.models,
 		"CAFile": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
 		"Concurrency": "STAGE_POOL_SIZE", "ExtraHeaders": "STAGE_LLM_EXTRA_HEADERS",
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) // the problems one by one, as llm joined them
-	if !ok {
-		joined = errors.Join(err).(interface{ Unwrap() []error }) // a list of one
+	problems := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // by llm
+		problems = slices.Clone(joined.Unwrap())
 	}
-	var named []error
-	for _, problem := range joined.Unwrap() {
+	for i, problem := range problems {
 		if e, ok := errors.AsType[*llm.SettingError](problem); ok && variables[e.Setting] != "" {
-			problem = fmt.Errorf("%s%s: %w", variables[e.Setting], suffix, e.Err)
+			problems[i] = fmt.Errorf("%s%s: %w", variables[e.Setting], suffix, e.Err)
 		}
-		named = append(named, problem)
 	}
-	return errors.Join(named...)
+	return errors.Join(problems...)
 }

@@ -175,22 +175,20 @@ func extraBodyProblem(err error) string {
 
 // checkLLM checks that the first provider and the fallbacks have what calls to them need.
 func (c *Config) checkLLM(need Need, found *problems) {
-	if !found.none("STAGE_LLM_PROVIDER") {
+	if need != NeedCalls || !found.none("STAGE_LLM_PROVIDER") {
 		return
 	}
 	first := c.LLM.Endpoint(c.LLM.Provider)
-	if need == NeedCalls {
-		if c.LLM.Model == "" {
-			found.add("STAGE_LLM_MODEL", "give the model of %s to call", c.LLM.Provider)
-		}
-		if first.needsKey() && !first.APIKey.IsSet() {
-			found.add("STAGE_LLM_API_KEY", "give the key of %s, or STAGE_LLM_API_KEY_FILE (STAGE_LLM_PROVIDER=mock needs none)", c.LLM.Provider)
-		}
+	if c.LLM.Model == "" {
+		found.add("STAGE_LLM_MODEL", "give the model of %s to call", c.LLM.Provider)
 	}
-	if c.LLM.Provider == "azure" && first.BaseURL == "" && need == NeedCalls {
+	if first.needsKey() && !first.APIKey.IsSet() {
+		found.add("STAGE_LLM_API_KEY", "give the key of %s, or STAGE_LLM_API_KEY_FILE (STAGE_LLM_PROVIDER=mock needs none)", c.LLM.Provider)
+	}
+	if c.LLM.Provider == "azure" && first.BaseURL == "" {
 		found.add("STAGE_LLM_BASE_URL", "azure has no base URL of its own: give that of your resource, such as https://NAME.openai.azure.com")
 	}
-	if need == NeedCalls && found.none("STAGE_FALLBACKS") {
+	if found.none("STAGE_FALLBACKS") {
 		c.checkFallbacks(found)
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,17 +44,9 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 	own := c.own(name)
 	e := Endpoint{Provider: name, BaseURL: own.BaseURL, APIKey: own.APIKey}
 	if name == c.Provider {
-		if c.BaseURL != "" {
-			e.BaseURL = c.BaseURL
-		}
-		if c.APIKey.IsSet() {
-			e.APIKey = c.APIKey
-		}
+		e.BaseURL, e.APIKey = cmp.Or(c.BaseURL, e.BaseURL), cmp.Or(c.APIKey, e.APIKey)
 	}
-	if e.BaseURL == "" {
-		e.BaseURL = p.BaseURL
-	}
-	e.BaseURL = strings.TrimRight(e.BaseURL, "/")
+	e.BaseURL = strings.TrimRight(cmp.Or(e.BaseURL, p.BaseURL), "/")
 	return e
 }
 
