@@ -33,16 +33,16 @@ type Live struct {
 	history *status.History
 
 	mu       sync.Mutex
-	watchers map[*watcher]struct{}
+	watchers map[watcher]struct{}
 	ended    bool
 }
 
-// watcher is one page that watches. Its queue is closed when it is dropped and at the end.
-type watcher struct{ queue chan []byte }
+// watcher is the queue of one page that watches. It is closed when the page is dropped and at the end.
+type watcher chan []byte
 
 // NewLive returns live events of a stage: its status, and the history that samples are added to. Run sends them.
 func NewLive(status func() status.Report, h *status.History) *Live {
-	return &Live{status: status, history: h, watchers: make(map[*watcher]struct{})}
+	return &Live{status: status, history: h, watchers: make(map[watcher]struct{})}
 }
 
 // Run takes samples until ctx ends, then sends the last state and drops the watchers.
@@ -89,7 +89,7 @@ func (l *Live) end() {
 func (l *Live) send(m []byte) {
 	for w := range l.watchers {
 		select {
-		case w.queue <- m:
+		case w <- m:
 		default:
 			l.drop(w)
 		}
@@ -97,17 +97,17 @@ func (l *Live) send(m []byte) {
 }
 
 // drop ends a watcher. The lock is held.
-func (l *Live) drop(w *watcher) {
+func (l *Live) drop(w watcher) {
 	if _, ok := l.watchers[w]; ok {
 		delete(l.watchers, w)
-		close(w.queue)
+		close(w)
 	}
 }
 
 // watch adds a watcher with the history and the status in its queue; nil: there are too many, or the process ends.
-func (l *Live) watch() *watcher {
+func (l *Live) watch() watcher {
 	r := l.status()
-	w := &watcher{queue: make(chan []byte, 2+watcherQueue)}
+	w := make(watcher, 2+watcherQueue)
 	// A sample that is taken meanwhile is in the history and sent again; a page recognizes it by its time.
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,13 +115,13 @@ func (l *Live) watch() *watcher {
 		return nil
 	}
 	l.watchers[w] = struct{}{}
-	w.queue <- message("history", "", l.history.All())
-	w.queue <- statusMessage(&r)
+	w <- message("history", "", l.history.All())
+	w <- statusMessage(&r)
 	return w
 }
 
 // leave removes a watcher.
-func (l *Live) leave(w *watcher) {
+func (l *Live) leave(w watcher) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(w)
@@ -156,7 +156,7 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	for {
 		select {
-		case m, ok := <-me.queue:
+		case m, ok := <-me:
 			if !ok || send(m) != nil {
 				return
 			}
@@ -169,10 +169,10 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // flush sends what is queued: a process that ends cuts its streams right after the last state. If the client has left,
 // the first message fails.
-func (w *watcher) flush(send func([]byte) error) {
+func (w watcher) flush(send func([]byte) error) {
 	for {
 		select {
-		case m, ok := <-w.queue:
+		case m, ok := <-w:
 			if !ok || send(m) != nil {
 				return
 			}

@@ -101,7 +101,7 @@ func TestEventsAreHistoryThenStatusThenTheEnd(t *testing.T) {
 
 func TestWatchersAreBounded(t *testing.T) {
 	l := counting()
-	var all []*watcher
+	var all []watcher
 	for range watchersMax {
 		all = append(all, l.watch())
 	}
@@ -122,13 +122,13 @@ func TestSlowWatchersAreDroppedAndOthersAreNot(t *testing.T) {
 	slow, quick := l.watch(), l.watch()
 	for range watcherQueue + 1 {
 		l.tick()
-		<-quick.queue
+		<-quick
 	}
 	if got := len(l.watchers); got != 1 {
 		t.Fatalf("%d watchers, want the quick one", got)
 	}
 	got := 0
-	for range slow.queue { // closed, so this ends
+	for range slow { // closed, so this ends
 		got++
 	}
 	if want := 2 + watcherQueue; got != want {

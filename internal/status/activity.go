@@ -191,14 +191,7 @@ func (a *Activity) callText(c *auditlog.Call) string {
 
 // run adds an event of the run. The lock is held.
 func (a *Activity) run(r *auditlog.Run) {
-	level := "info"
-	switch r.Phase {
-	case auditlog.PhasePause:
-		level = "error"
-	case auditlog.PhaseFenced:
-		level = "warn"
-	case auditlog.PhaseStart, auditlog.PhaseClaim, auditlog.PhaseResume, auditlog.PhaseEnd:
-	}
+	level := map[auditlog.Phase]string{auditlog.PhasePause: "error", auditlog.PhaseFenced: "warn"}[r.Phase]
 	text := string(r.Phase)
 	if r.Partition != auditlog.All {
 		text += " of partition " + r.Partition.String()
@@ -206,7 +199,7 @@ func (a *Activity) run(r *auditlog.Run) {
 	if r.Reason != "" {
 		text += ": " + r.Reason
 	}
-	a.notice(level, Notice{Kind: "run", Time: r.Time, key: text}, func() string { return text })
+	a.notice(cmp.Or(level, "info"), Notice{Kind: "run", Time: r.Time, key: text}, func() string { return text })
 }
 
 // Notice adds a notice for which there is no audit event; level is info, warn or error.
