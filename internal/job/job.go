@@ -31,7 +31,6 @@ type Options struct {
 	Format string // jsonl or csv; "": by the input's name
 	Fresh  bool   // discard what earlier runs have stored
 	Limit  int64  // rows to process; 0: all
-	DryRun bool   // print prompts only; ignored by Process
 }
 
 // Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes

@@ -48,10 +48,10 @@ func (p *progress) left() int64 {
 }
 
 // line returns the text beside the bar.
-func (p *progress) line() string {
+func (p *progress) line(done int64) string {
 	r := p.stage.Status()
 	elapsed := time.Since(p.began).Seconds()
-	done, total := p.done.Load(), p.total.Load()
+	total := p.total.Load()
 	speed := float64(done) / max(elapsed, 1e-3)
 	parts := []string{
 		fmt.Sprintf("%.1f rows/s", speed),

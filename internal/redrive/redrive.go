@@ -33,7 +33,6 @@ const (
 type Options struct {
 	Reason string // only results that failed for this reason; empty: all
 	DryRun bool   // count and publish nothing
-	JSON   bool   // of the command: print the report as JSON
 }
 
 // Report is what a redrive did. Published, Before, Gone, TooLarge and Upstream add up to Failed, unless it ended early.
@@ -158,7 +157,7 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	}
 	defer rows.Close()
 	var published atomic.Int64
-	bar := terminal.NewBar(ctx, progress, int64(rows.Left), 0, func() string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
+	bar := terminal.NewBar(ctx, progress, int64(rows.Left), 0, func(int64) string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
 	defer bar.Finish()
 	for seen := int64(1); ; seen++ {
 		m, at, err := rows.Next(ctx)

@@ -16,9 +16,9 @@ type Bar struct {
 	bar       *mpb.Bar
 }
 
-// NewBar shows a bar on w with done of total rows; total 0 or below: unknown. aside returns the text beside it, at each
-// refresh. The caller must call Finish.
-func NewBar(ctx context.Context, w io.Writer, total, done int64, aside func() string) *Bar {
+// NewBar shows a bar on w with done of total rows; total 0 or below: unknown. aside returns the text beside
+// it, given the rows that are done, at each refresh. The caller must call Finish.
+func NewBar(ctx context.Context, w io.Writer, total, done int64, aside func(done int64) string) *Bar {
 	b := &Bar{}
 	if !Is(w) {
 		return b
@@ -26,7 +26,7 @@ func NewBar(ctx context.Context, w io.Writer, total, done int64, aside func() st
 	b.container = mpb.NewWithContext(ctx, mpb.WithOutput(w), mpb.WithRefreshRate(200*time.Millisecond))
 	b.bar = b.container.AddBar(max(total, 0),
 		mpb.PrependDecorators(decor.CountersNoUnit("%d / %d rows ")),
-		mpb.AppendDecorators(decor.Percentage(), decor.Any(func(decor.Statistics) string { return "  " + aside() })),
+		mpb.AppendDecorators(decor.Percentage(), decor.Any(func(s decor.Statistics) string { return "  " + aside(s.Current) })),
 	)
 	b.Set(done)
 	return b

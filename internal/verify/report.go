@@ -159,9 +159,6 @@ func (r *Report) Err() error {
 	return nil
 }
 
-// WriteJSON prints the report as indented JSON.
-func (r *Report) WriteJSON(w io.Writer) error { return terminal.WriteJSON(w, r) }
-
 // WriteText prints the report for people. Without violations the reasons why verify cannot tell are left out: they are
 // in the error of [Report.Err].
 func (r *Report) WriteText(w io.Writer) {

@@ -9,6 +9,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -167,7 +168,7 @@ func TestVerifyProvesAFinishedJob(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := report.WriteJSON(&out); err != nil {
+	if err := terminal.WriteJSON(&out, report); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {

@@ -39,22 +39,12 @@ func newBatchCommand(env *Env) *cobra.Command {
 	}
 	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "how long to wait for the reply; 0: no limit")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server"}})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		if *timeout < 0 {
 			return config.Invalid(errors.New("--timeout: must not be negative"))
 		}
-		soft, _, stop := env.Contexts(cmd.Context())
-		defer stop()
-		file := "-"
-		if len(args) > 0 {
-			file = args[0]
-		}
-		return sendBatch(soft, env, cfg, file, *timeout)
-	}
+		return sendBatch(soft, env, cfg, append(args, "-")[0], *timeout) // without a file standard input
+	})
 	return cmd
 }
 
@@ -84,8 +74,10 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 	if err != nil {
 		return batchNotAnswered(ctx, cfg, timeout, err)
 	}
-	if err := printBatchReply(env.Stdout, reply.Data); err != nil {
-		return err
+	if len(reply.Data) > 0 {
+		if _, err := fmt.Fprintf(env.Stdout, "%s\n", reply.Data); err != nil {
+			return err
+		}
 	}
 	return batchVerdict(cfg, reply)
 }
@@ -157,15 +149,6 @@ func batchNotAnswered(ctx context.Context, cfg *config.Config, timeout time.Dura
 	default:
 		return fmt.Errorf("request on %s: %w", subject, err)
 	}
-}
-
-// printBatchReply prints the body of a reply, which may be empty.
-func printBatchReply(w io.Writer, body []byte) error {
-	if len(body) == 0 {
-		return nil
-	}
-	_, err := fmt.Fprintf(w, "%s\n", body)
-	return err
 }
 
 // batchVerdict returns the error that the command ends with; nil when a prompt was answered.

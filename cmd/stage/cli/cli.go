@@ -6,20 +6,15 @@
 //	code := cli.Main(ctx, env)
 //
 // A command is a function that takes the Env and returns a *cobra.Command; [commands] lists them. One that uses the
-// configuration calls newConfigFlags, which adds a flag for every variable, and Load in its RunE:
+// configuration calls newConfigFlags, which adds a flag for every variable. Its RunE is made by configFlags.run, or by
+// configFlags.runOnStreams if it works on streams beside a stage:
 //
 //	func newRunCommand(env *Env) *cobra.Command {
 //		cmd := &cobra.Command{Use: "run", Short: "…", GroupID: groupWork, Args: cobra.NoArgs}
 //		flags := newConfigFlags(cmd, env, configFlagsOptions{})
-//		cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-//			cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
-//			if err != nil {
-//				return err
-//			}
-//			soft, hard, stop := env.Contexts(cmd.Context())
-//			defer stop()
+//		cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 //			return run(soft, hard, cfg)
-//		}
+//		})
 //		return cmd
 //	}
 package cli

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -47,18 +46,12 @@ func newDemoCommand(env *Env) *cobra.Command {
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Dispatch", "Operation"}, Defaults: demoDefaults})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
 		}
-		soft, hard, stop := env.Contexts(cmd.Context())
-		defer stop()
 		return demo(soft, hard, env, cfg, *rows)
-	}
+	})
 	return cmd
 }
 
@@ -81,7 +74,7 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 	s := site.Stage
 	terminal.PrintLine(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
 	terminal.PrintLine(env.Stdout, "dashboard: %s", site.HTTP.Start(hard, s))
-	p := &job.Pipeline{Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: newDemoRows(rows), Total: int64(rows), Format: writeDemoLine}
+	p := &job.Pipeline{Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: &demoRows{rows: rows}, Total: int64(rows), Format: writeDemoLine}
 	if err := p.Run(soft, hard); err != nil {
 		return err
 	}
@@ -114,8 +107,6 @@ func writeDemoLine(w io.Writer, r stored.Result) error {
 // demoRows generates the sample rows. It implements [load.Rows].
 type demoRows struct{ next, rows int }
 
-func newDemoRows(rows int) *demoRows { return &demoRows{rows: rows} }
-
 // Skip skips the rows that are loaded already; the demo has none.
 func (d *demoRows) Skip(loaded int64) error {
 	d.next = int(loaded)
@@ -142,52 +133,30 @@ func (d *demoRows) Read() (*nats.Msg, error) {
 
 // demoAudit prints a summary of the audit stream and of the run.
 func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
-	counts, err := countAudit(ctx, s)
+	js, err := jetstream.New(s.Conn.NC)
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriter(w)
-	terminal.PrintLine(out, "")
-	terminal.PrintLine(out, "audit: %d calls (%d succeeded, %d rejected for capacity and retried, %d failed), %d rows, %d run events",
-		counts.calls, counts.succeeded, counts.capacity, counts.calls-counts.succeeded-counts.capacity, counts.rows, counts.runs)
-	sum := s.Summary()
-	terminal.PrintLine(out, "rows: %d succeeded, %d failed; peak delay between calls %s; results in the order of the rows",
-		sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond))
-	return out.Flush()
-}
-
-// auditCounts counts events by kind, and calls by status.
-type auditCounts struct{ calls, succeeded, capacity, rows, runs int }
-
-// countAudit reads the audit stream from its beginning.
-func countAudit(ctx context.Context, s *stage.Stage) (auditCounts, error) {
-	var c auditCounts
-	js, err := jetstream.New(s.Conn.NC)
-	if err != nil {
-		return c, err
-	}
-	return c, stored.ReadAudit(ctx, js, s.Cfg, stored.ReadOptions{}, nil, func(_ []byte, e *auditlog.Event) error {
-		c.count(e)
+	rows, runs, calls, byStatus := 0, 0, 0, make(map[auditlog.CallStatus]int)
+	err = stored.ReadAudit(ctx, js, s.Cfg, stored.ReadOptions{}, nil, func(_ []byte, e *auditlog.Event) error {
+		switch {
+		case e == nil: // of another version
+		case e.Row != nil:
+			rows++
+		case e.Run != nil:
+			runs++
+		default:
+			calls++
+			byStatus[e.Call.Status]++
+		}
 		return nil
 	})
-}
-
-// count counts an event; nil: one of another version.
-func (c *auditCounts) count(e *auditlog.Event) {
-	switch {
-	case e == nil:
-	case e.Row != nil:
-		c.rows++
-	case e.Run != nil:
-		c.runs++
-	default:
-		c.calls++
-		switch e.Call.Status {
-		case auditlog.CallSuccess:
-			c.succeeded++
-		case auditlog.CallCapacityRetry:
-			c.capacity++
-		case auditlog.CallFailure, auditlog.CallUnknown:
-		}
+	if err != nil {
+		return err
 	}
+	succeeded, rejected, sum := byStatus[auditlog.CallSuccess], byStatus[auditlog.CallCapacityRetry], s.Summary()
+	_, err = fmt.Fprintf(w, "\naudit: %d calls (%d succeeded, %d rejected for capacity and retried, %d failed), %d rows, %d run events\n"+
+		"rows: %d succeeded, %d failed; peak delay between calls %s; results in the order of the rows\n",
+		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs, sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond))
+	return err
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
 
@@ -76,6 +79,45 @@ func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) 
 	if err := cmd.RegisterFlagCompletionFunc(flag.Name, words); err != nil {
 		panic(fmt.Sprintf("flag --%s: %v", flag.Name, err)) // the flag was added before
 	}
+}
+
+// groupsOfStreams are the groups of flags that commands on streams need.
+var groupsOfStreams = []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}
+
+// run returns the RunE of a command: it calls f with the configuration, the arguments, and the contexts of
+// [Env.Contexts].
+func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, cfg *config.Config, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cfg, err := c.Load(cmd.Context(), need)
+		if err != nil {
+			return err
+		}
+		soft, hard, stop := c.env.Contexts(cmd.Context())
+		defer stop()
+		return f(soft, hard, cfg, args)
+	}
+}
+
+// runOnStreams returns the RunE of a command that works on streams beside a stage. It calls f once it is connected, and
+// explains its error. check, which may be nil, reports invalid flags before that.
+func (c *configFlags) runOnStreams(check func(cfg *config.Config) error, f func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error) func(*cobra.Command, []string) error {
+	return c.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
+		if check != nil {
+			if err := check(cfg); err != nil {
+				return config.Invalid(err)
+			}
+		}
+		conn, err := natsconn.ConnectReader(soft, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, c.env.Stderr))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		js, err := jetstream.New(conn.NC)
+		if err != nil {
+			return err
+		}
+		return conn.Explain(f(soft, conn, js, cfg))
+	})
 }
 
 // Load reads the configuration from flags and environment. The error lists every problem and makes the program end with

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -14,7 +13,6 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
@@ -34,20 +32,15 @@ func newLoadCommand(env *Env) *cobra.Command {
 		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  zcat rows.jsonl.gz | stage load - --id batch-7\n" +
 			"  stage load orders.csv --partitions 8 --input-subject 'rows.{partition}.>' --key customer",
 	}
-	format := cmd.Flags().String("format", "", "format of the file: jsonl or csv; default: by file name")
-	id := cmd.Flags().String("id", "", "name of the load, one word; required for standard input; default: derived from the content")
-	key := cmd.Flags().String("key", "", "with several partitions: field that chooses a row's partition, so that rows of equal value stay in order; default: each in turn")
-	asJSON := cmd.Flags().Bool("json", false, "print a report as JSON on standard output")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
-		if err != nil {
-			return err
-		}
-		soft, _, stop := env.Contexts(cmd.Context())
-		defer stop()
-		return loadFile(soft, env, cfg, args[0], loadOptions{format: *format, id: *id, key: *key, json: *asJSON})
-	}
+	var o loadOptions
+	cmd.Flags().StringVar(&o.format, "format", "", "format of the file: jsonl or csv; default: by file name")
+	cmd.Flags().StringVar(&o.id, "id", "", "name of the load, one word; required for standard input; default: derived from the content")
+	cmd.Flags().StringVar(&o.key, "key", "", "with several partitions: field that chooses a row's partition, so that rows of equal value stay in order; default: each in turn")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print a report as JSON on standard output")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
+		return loadFile(soft, env, cfg, args[0], o)
+	})
 	return cmd
 }
 
@@ -94,18 +87,18 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err != nil {
 		return conn.Explain(err)
 	}
-	rows := &load.FileRows{Name: name, Rows: rowfile.NewReader(in.File, in.Format, int(conn.NC.MaxPayload())-load.MessageOverhead), Log: log, Strict: true}
+	rows := in.Reader(log, int(conn.NC.MaxPayload())-load.MessageOverhead)
+	rows.Strict = true
 	if err := rows.Skip(before); err != nil {
 		return err
 	}
-	var loaded atomic.Int64 // the bar reads it from a goroutine of its own
-	began := time.Now()
-	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, before, func() string {
-		return fmt.Sprintf("%.0f rows/s", float64(loaded.Load())/time.Since(began).Seconds())
+	began, last := time.Now(), before
+	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, before, func(done int64) string {
+		return fmt.Sprintf("%.0f rows/s", float64(done-before)/time.Since(began).Seconds())
 	})
-	err = l.Run(ctx, before, rows.Read, func(last int64) { loaded.Store(last - before); bar.Set(last) })
+	err = l.Run(ctx, before, rows.Read, func(stored int64) { last = stored; bar.Set(last) })
 	bar.Finish()
-	report := loadReport{ID: id, Subjects: l.Subjects(), Loaded: loaded.Load(), Before: before, DurationMS: time.Since(began).Milliseconds()}
+	report := loadReport{ID: id, Subjects: l.Subjects(), Loaded: last - before, Before: before, DurationMS: time.Since(began).Milliseconds()}
 	if o.json {
 		return errors.Join(err, terminal.WriteJSON(env.Stdout, &report))
 	}

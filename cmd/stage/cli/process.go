@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -28,26 +29,20 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVar(&o.Format, "format", "", "format of the input: jsonl or csv; default: by file name")
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows; 0: all")
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "render the prompts, print the first ones and estimate tokens and cost; no call, nothing stored")
+	dry := cmd.Flags().Bool("dry-run", false, "render the prompts, print the first ones and estimate tokens and cost; no call, nothing stored")
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
 	}
 	flags := newConfigFlags(cmd, env, configFlagsOptions{Defaults: defaults})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, args []string) error {
 		if o.Limit < 0 {
 			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))
 		}
-		soft, hard, stop := env.Contexts(cmd.Context())
-		defer stop()
-		if o.DryRun {
+		if *dry {
 			return dryRun(soft, env, cfg, args[0], o)
 		}
 		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
-	}
+	})
 	return cmd
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/redrive"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -33,38 +32,18 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	var o redrive.Options
 	cmd.Flags().StringVar(&o.Reason, "reason", "", "only results that failed for this reason, such as api_call_failed; default: all")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count the rows, publish nothing")
-	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the counts as JSON")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
-		if err != nil {
-			return err
+	asJSON := cmd.Flags().Bool("json", false, "print the counts as JSON")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
+		switch {
+		case r == nil:
+		case *asJSON: // also if it ended early
+			err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))
+		default:
+			r.Write(env.Stdout)
 		}
-		soft, _, stop := env.Contexts(cmd.Context())
-		defer stop()
-		return redriveStreams(soft, env, cfg, o)
-	}
+		return err
+	})
 	return cmd
-}
-
-// redriveStreams connects, redrives and prints what was done, even if it ended early.
-func redriveStreams(ctx context.Context, env *Env, cfg *config.Config, o redrive.Options) error {
-	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn.NC)
-	if err != nil {
-		return err
-	}
-	r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
-	switch {
-	case r == nil:
-	case o.JSON:
-		err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))
-	default:
-		r.Write(env.Stdout)
-	}
-	return conn.Explain(err)
 }

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stage"
@@ -21,16 +23,10 @@ func newRunCommand(env *Env) *cobra.Command {
 	}
 	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created since the last claim, and begin with its first row")
 	flags := newConfigFlags(cmd, env, configFlagsOptions{})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if env.LimitMemory != nil && len(cfg.NATS.URL) > 0 { // the memory of an embedded server is unknown
 			env.LimitMemory(stage.MemoryLimit(cfg))
 		}
-		soft, hard, stop := env.Contexts(cmd.Context())
-		defer stop()
 		reloads, stopReloads := env.Reloads()
 		defer stopReloads()
 		log := logging.NewConfigured(cfg, env.Stderr)
@@ -40,6 +36,6 @@ func newRunCommand(env *Env) *cobra.Command {
 			Reloads: reloads,
 			Options: stage.Options{Console: env.Stderr, NewInput: *newInput},
 		})
-	}
+	})
 	return cmd
 }

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
 
@@ -26,25 +27,14 @@ func newSetupCommand(env *Env) *cobra.Command {
 		Example: "  stage setup --nats-url nats://localhost:4222\n" +
 			"  stage setup --nats-url nats://localhost:4222 --create-streams=false",
 	}
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects", "Dispatch"}})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
-		if err != nil {
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: append(slices.Clone(groupsOfStreams), "Dispatch")})
+	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, cfg *config.Config) error {
+		if err := setUpStreams(ctx, conn.NC, cfg); err != nil {
 			return err
 		}
-		soft, _, stop := env.Contexts(cmd.Context())
-		defer stop()
-		conn, err := natsconn.ConnectReader(soft, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if err := setUpStreams(soft, conn.NC, cfg); err != nil {
-			return err
-		}
-		_, err = fmt.Fprintln(env.Stdout, "streams and durable consumers are ready")
+		_, err := fmt.Fprintln(env.Stdout, "streams and durable consumers are ready")
 		return err
-	}
+	})
 	return cmd
 }
 
@@ -52,12 +42,12 @@ func newSetupCommand(env *Env) *cobra.Command {
 // problem.
 func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
 	if err := streams.Ensure(ctx, nc, stored.Streams(cfg)); err != nil {
-		return config.Explained(err)
+		return err
 	}
 	var errs []error
 	for p := range cfg.Streams.Partitions {
 		_, err := streams.OpenDurable(ctx, nc, stored.Durable(cfg, p))
 		errs = append(errs, err)
 	}
-	return config.Explained(errors.Join(errs...))
+	return errors.Join(errs...)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/tail"
@@ -33,28 +32,32 @@ func newTailCommand(env *Env) *cobra.Command {
 			"  stage tail --kind call --failed --since 1h\n" +
 			"  stage tail --row 4711 --data-dir stage-data/reviews.jsonl-1a2b3c4d",
 	}
+	var o tail.Options
 	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run; default: all")
-	row := cmd.Flags().Uint64("row", 0, "history of the row with this sequence in the input stream")
-	failed := cmd.Flags().Bool("failed", false, "only failures and retries")
+	cmd.Flags().Uint64Var(&o.Row, "row", 0, "history of the row with this sequence in the input stream")
+	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
 	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: now")
-	asJSON := cmd.Flags().Bool("json", false, "print the events as they are stored, one per line")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
-		if err != nil {
-			return err
+	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	check := func(*config.Config) (err error) {
+		if o.Kinds, err = auditKinds(*kinds); err == nil {
+			o.Since, err = sinceTime(*since, time.Now())
 		}
-		o := tail.Options{Row: *row, Failed: *failed, JSON: *asJSON}
-		if o.Kinds, err = auditKinds(*kinds); err != nil {
-			return config.Invalid(err)
-		}
-		if o.Since, err = sinceTime(*since, time.Now()); err != nil {
-			return config.Invalid(err)
-		}
-		soft, _, stop := env.Contexts(cmd.Context())
-		defer stop()
-		return tailStreams(soft, env, cfg, o)
+		return err
 	}
+	cmd.RunE = flags.runOnStreams(check, func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) (err error) {
+		out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
+		o.Follow, o.Colour = conn.Server == nil, colourOf(env)
+		if o.Row != 0 {
+			err = tail.Story(ctx, js, cfg, out, o)
+		} else {
+			err = tail.Print(ctx, js, cfg, out, o)
+		}
+		if ctx.Err() != nil { // an interrupt is how it ends
+			err = nil
+		}
+		return errors.Join(err, out.Flush())
+	})
 	return cmd
 }
 
@@ -83,30 +86,6 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 		return t, fmt.Errorf("--since %q: give a time such as 2006-01-02T15:04:05Z, or a duration before now, such as 1h", text)
 	}
 	return t, nil
-}
-
-// tailStreams prints events until ctx ends, which is no error, or the history of a row.
-func tailStreams(ctx context.Context, env *Env, cfg *config.Config, o tail.Options) error {
-	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn.NC)
-	if err != nil {
-		return err
-	}
-	out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
-	o.Follow, o.Colour = conn.Server == nil, colourOf(env)
-	if o.Row != 0 {
-		err = tail.Story(ctx, js, cfg, out, o)
-	} else {
-		err = tail.Print(ctx, js, cfg, out, o)
-	}
-	if ctx.Err() != nil {
-		err = nil
-	}
-	return errors.Join(conn.Explain(err), out.Flush())
 }
 
 // colourOf reports whether to colour standard output.

@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -30,37 +30,17 @@ func newVerifyCommand(env *Env) *cobra.Command {
 			"  stage verify --json --data-dir stage-data/reviews.jsonl",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
+	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+		report, err := verify.Run(ctx, js, cfg, env.Stderr)
 		if err != nil {
 			return err
 		}
-		soft, _, stop := env.Contexts(cmd.Context())
-		defer stop()
-		return verifyStreams(soft, env, cfg, *asJSON)
-	}
+		if *asJSON {
+			return errors.Join(terminal.WriteJSON(env.Stdout, report), report.Err())
+		}
+		report.WriteText(env.Stdout)
+		return report.Err()
+	})
 	return cmd
-}
-
-// verifyStreams connects, verifies and prints the report. The error is the verdict, unless all is proven.
-func verifyStreams(ctx context.Context, env *Env, cfg *config.Config, asJSON bool) error {
-	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn.NC)
-	if err != nil {
-		return err
-	}
-	report, err := verify.Run(ctx, js, cfg, env.Stderr)
-	if err != nil {
-		return conn.Explain(err)
-	}
-	if asJSON {
-		return errors.Join(report.WriteJSON(env.Stdout), report.Err())
-	}
-	report.WriteText(env.Stdout)
-	return report.Err()
 }
