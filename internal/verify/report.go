@@ -83,11 +83,6 @@ func newReport(stage string) *Report {
 	}
 }
 
-// violate notes a violation; the first of each kind are kept.
-func (r *Report) violate(kind violationKind, partition int, seq uint64, format string, args ...any) {
-	r.Violations.add(kind, partition, seq, format, args...)
-}
-
 // cannot notes a reason why the verdict can't be that all is proven.
 func (r *Report) cannot(format string, args ...any) {
 	r.CannotTell = append(r.CannotTell, fmt.Sprintf(format, args...))

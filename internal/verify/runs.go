@@ -34,12 +34,15 @@ type runRecord struct {
 	summary *auditlog.Summary
 	cut     bool // the summary has no usage by model
 
-	// Sums of what the streams hold, to be compared with the summary. Those of models add up to calls.
-	calls             callTotals
+	// Sums of what the streams hold, to be compared with the summary: the calls of each model, and under allModels those
+	// of all.
+	calls             map[cost.ModelKey]callTotals
 	capacity          uint64
-	models            map[cost.ModelKey]*callTotals
 	succeeded, failed uint64 // results
 }
+
+// allModels is the key of the totals over all models.
+var allModels cost.ModelKey
 
 // callTotals is what the call events of a process add up to.
 type callTotals struct {
@@ -54,7 +57,7 @@ func newRunVerifier() *runVerifier { return &runVerifier{runs: make(map[string]*
 func (v *runVerifier) run(e *auditlog.Run) {
 	r := v.runs[e.RunID]
 	if r == nil {
-		r = &runRecord{id: e.RunID, models: make(map[cost.ModelKey]*callTotals)}
+		r = &runRecord{id: e.RunID, calls: make(map[cost.ModelKey]callTotals)}
 		v.runs[e.RunID] = r
 	}
 	switch e.Phase {
@@ -97,15 +100,11 @@ func (v *runVerifier) call(e *auditlog.Call) {
 	if retry {
 		r.capacity++
 	}
-	key := cost.ModelKey{Provider: e.Provider, Model: e.Model}
-	m := r.models[key]
-	if m == nil {
-		m = new(callTotals)
-		r.models[key] = m
-	}
-	for _, t := range []*callTotals{&r.calls, m} {
+	for _, key := range []cost.ModelKey{allModels, {Provider: e.Provider, Model: e.Model}} {
+		t := r.calls[key]
 		t.calls++
 		t.usage.Add(e.Usage, e.Unpriced())
+		r.calls[key] = t
 	}
 }
 
@@ -157,11 +156,14 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 		report.violate(violationRun, wholeStage, 0, "run %s: "+format, append([]any{r.id}, args...)...)
 	}
 	r.checkResults(report, partitions, results, violate)
-	if r.calls.calls < r.summary.Total.Calls && audit.inside > 0 {
-		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, r.calls.calls, r.summary.Total.Calls)
-		return
+	switch found, reported := r.calls[allModels].calls, r.summary.Total.Calls; {
+	case found < reported && audit.inside > 0:
+		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, found, reported)
+	case found != reported:
+		violate("%d call events, its summary says %d calls", found, reported)
+	default:
+		r.checkCalls(violate)
 	}
-	r.checkCalls(violate)
 }
 
 // checkResults compares the number of results.
@@ -183,47 +185,34 @@ func (r *runRecord) checkResults(report *Report, partitions int, loss *streamLos
 	}
 }
 
-// checkCalls compares the number of calls, then their retries and usage.
+// checkCalls compares retries and usage, in total and by provider and model.
 func (r *runRecord) checkCalls(violate func(string, ...any)) {
-	s := r.summary
-	if r.calls.calls != s.Total.Calls {
-		violate("%d call events, its summary says %d calls", r.calls.calls, s.Total.Calls)
-		return
-	}
-	if r.capacity != s.CapacityRetries {
+	if s := r.summary; r.capacity != s.CapacityRetries {
 		violate("%d capacity retries in the call events, its summary says %d", r.capacity, s.CapacityRetries)
 	}
-	if d := compareUsage(r.calls.usage, s.Total.Usage); d != nil {
-		violate("%s in its summary", d.text)
-	}
+	reported := make(map[cost.ModelKey]auditlog.Totals)
 	if !r.cut {
-		r.checkModels(violate)
-	}
-}
-
-// checkModels compares the usage by provider and model.
-func (r *runRecord) checkModels(violate func(string, ...any)) {
-	reported := make(map[cost.ModelKey]auditlog.Totals, len(r.summary.Usage))
-	for _, m := range r.summary.Usage {
-		reported[cost.ModelKey{Provider: m.Provider, Model: m.Model}] = m.Totals
-	}
-	for key := range r.models {
-		if _, ok := reported[key]; !ok {
+		for key := range r.calls {
 			reported[key] = auditlog.Totals{}
 		}
+		for _, m := range r.summary.Usage {
+			reported[cost.ModelKey{Provider: m.Provider, Model: m.Model}] = m.Totals
+		}
 	}
+	reported[allModels] = r.summary.Total
 	keys := slices.SortedFunc(maps.Keys(reported), func(a, b cost.ModelKey) int {
 		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
 	})
 	for _, key := range keys {
-		var found callTotals
-		if m := r.models[key]; m != nil {
-			found = *m
+		of := ""
+		if key != allModels {
+			of = key.Provider + " " + key.Model + ": "
 		}
+		found := r.calls[key]
 		if found.calls != reported[key].Calls {
-			violate("%s %s: %d call events, its summary says %d calls", key.Provider, key.Model, found.calls, reported[key].Calls)
+			violate("%s%d call events, its summary says %d calls", of, found.calls, reported[key].Calls)
 		} else if d := compareUsage(found.usage, reported[key].Usage); d != nil {
-			violate("%s %s: %s in its summary", key.Provider, key.Model, d.text)
+			violate("%s%s in its summary", of, d.text)
 		}
 	}
 }

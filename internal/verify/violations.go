@@ -71,8 +71,9 @@ type violationList struct {
 	First  []violation           `json:"first"` // at most violationsKept of each kind
 }
 
-// add notes a violation.
-func (l *violationList) add(kind violationKind, partition int, seq uint64, format string, args ...any) {
+// violate notes a violation; the first of each kind are kept.
+func (r *Report) violate(kind violationKind, partition int, seq uint64, format string, args ...any) {
+	l := &r.Violations
 	l.Count++
 	l.ByKind[kind]++
 	if l.ByKind[kind] <= violationsKept {
@@ -85,19 +86,15 @@ func (l *violationList) write(w io.Writer) {
 	named := make(map[violationKind]int)
 	for _, v := range l.First {
 		named[v.Kind]++
-		terminal.PrintLine(w, "VIOLATION %s: %s%s", v.Kind, whereText(v.Partition), v.Text)
+		where := ""
+		if v.Partition != wholeStage {
+			where = fmt.Sprintf("partition %d: ", v.Partition)
+		}
+		terminal.PrintLine(w, "VIOLATION %s: %s%s", v.Kind, where, v.Text)
 	}
 	for _, kind := range slices.Sorted(maps.Keys(named)) {
 		if more := l.ByKind[kind] - named[kind]; more > 0 {
 			terminal.PrintLine(w, "VIOLATION %s: and %d more", kind, more)
 		}
 	}
-}
-
-// whereText is how the text of a violation begins.
-func whereText(partition int) string {
-	if partition == wholeStage {
-		return ""
-	}
-	return fmt.Sprintf("partition %d: ", partition)
 }

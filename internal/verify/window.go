@@ -1,12 +1,13 @@
 package verify
 
-import "container/heap"
+import "slices"
 
 // auditWindow holds the events of rows whose result is not checked yet. A row is in one of two places at most.
 type auditWindow struct {
-	// ahead has the row of the next result and those after it; order has their keys.
+	// ahead has the row of the next result and those after it; order has their keys, sorted. Events come almost in order,
+	// so a new key belongs near the end.
 	ahead map[rowKey]*rowAudit
-	order keyHeap
+	order []rowKey
 	// passed has rows that a later result has passed by, since theirs may still come; oldest has their keys, also of rows
 	// that have left it, in the order in which they came.
 	passed map[rowKey]*rowAudit
@@ -35,7 +36,8 @@ func (w *auditWindow) add(key rowKey, ahead bool) *rowAudit {
 	r := &rowAudit{key: key}
 	if ahead {
 		w.ahead[key] = r
-		heap.Push(&w.order, key)
+		i, _ := slices.BinarySearchFunc(w.order, key, rowKey.compare)
+		w.order = slices.Insert(w.order, i, key)
 	} else {
 		w.keep(r)
 	}
@@ -50,7 +52,8 @@ func (w *auditWindow) full() bool { return len(w.ahead) > w.limit }
 func (w *auditWindow) pass(key rowKey, skipped func(rowKey)) {
 	delete(w.passed, key)
 	for len(w.order) > 0 && w.order[0].compare(key) <= 0 {
-		k, _ := heap.Pop(&w.order).(rowKey)
+		k := w.order[0]
+		w.order = w.order[1:]
 		if k != key {
 			w.keep(w.ahead[k])
 			skipped(k)
@@ -67,21 +70,4 @@ func (w *auditWindow) keep(r *rowAudit) {
 	}
 	w.oldest = append(w.oldest, r.key)
 	w.passed[r.key] = r
-}
-
-// keyHeap is a heap of keys, the lowest first.
-type keyHeap []rowKey
-
-func (h keyHeap) Len() int           { return len(h) }
-func (h keyHeap) Less(i, j int) bool { return h[i].compare(h[j]) < 0 }
-func (h keyHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-
-// Push is called by the heap.
-func (h *keyHeap) Push(x any) { *h = append(*h, x.(rowKey)) } //nolint:forcetypeassert // of ours alone
-
-// Pop is called by the heap.
-func (h *keyHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
 }
