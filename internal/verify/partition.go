@@ -39,8 +39,6 @@ type partitionVerifier struct {
 	// window holds the events of rows that are not finished: the head's, those ahead of it, and some of rows passed by.
 	window auditWindow
 	used   uint64 // calls that the finished results were made of; each counts once
-	// finished is called for each result that is finished; may be nil.
-	finished func()
 }
 
 // partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
@@ -48,6 +46,7 @@ type partitionSources struct {
 	results func() (*stored.ResultRow, error)
 	// input returns the sequences of the rows that are still there; nil where nothing is known about the rows.
 	input  func() (uint64, error)
+	rows   *stored.Reader // of input; nil if the input allows no second reader
 	claims []stored.Claim
 }
 
@@ -165,9 +164,6 @@ func (v *partitionVerifier) advance(force bool) error {
 		}
 		v.finishHead()
 		v.head = nil
-		if v.finished != nil {
-			v.finished()
-		}
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ func (j *pureJob) verify() *Report {
 	cfg := &config.Config{Name: "stage"}
 	cfg.Input.Stream, cfg.Streams.Partitions, cfg.Window.Rows = "ROWS", 1, j.window
 	v := &verification{
-		cfg: cfg, report: newReport("stage"), runs: newRunVerifier(), input: j.input.info(j.now),
+		cfg: cfg, report: newReport("stage"), runs: newRunVerifier(),
 		inputLoss: lossOf(j.input.info(j.now)), auditLoss: lossOf(j.audit.info(j.now)), resultsLoss: lossOf(j.results.info(j.now)),
 	}
 	for _, m := range j.audit.msgs {
@@ -165,7 +165,7 @@ func (j *pureJob) verify() *Report {
 		rows = rows[1:]
 		return &row, nil
 	}
-	p.inputLast = v.input.State.LastSeq
+	p.inputLast = v.inputLoss.info.State.LastSeq
 	left := j.input.msgs
 	p.input = func() (uint64, error) {
 		if len(left) == 0 {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -31,16 +33,10 @@ type verification struct {
 	runs   *runVerifier
 	parts  []*partitionVerifier // by partition; none if there is no log to check
 
-	opened []*stored.Reader      // to be closed
-	input  *jetstream.StreamInfo // nil: the stream does not exist
-	inputs []*stored.Reader      // the rows by partition; nil if the input allows no second reader, or is another one
-
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
 
-	// For the progress bar, which reads them while the check goes on.
 	total  int64        // results
-	done   atomic.Int64 // results that are checked
-	events atomic.Int64 // audit events that are read
+	events atomic.Int64 // audit events that are read; the progress bar reads it meanwhile
 }
 
 // logBound is where the log of a partition ended when the check began: what is stored later is not checked.
@@ -53,8 +49,9 @@ type logBound struct {
 // and that the audit adds up with the results. It shows its progress if progress is a terminal. An error means that
 // the check could not be made; violations are in the report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
+	ctx, closeReaders := context.WithCancel(ctx)
+	defer closeReaders()
 	v := &verification{js: js, cfg: cfg, report: newReport(cfg.Name), runs: newRunVerifier()}
-	defer v.close()
 	if err := v.open(ctx); err != nil {
 		return nil, err
 	}
@@ -85,22 +82,6 @@ func (v *verification) conclude() {
 	v.report.conclude()
 }
 
-// close closes all readers.
-func (v *verification) close() {
-	for _, r := range v.opened {
-		r.Close()
-	}
-}
-
-// reader opens a reader, which close closes.
-func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*stored.Reader, error) {
-	r, err := stored.OpenReader(ctx, v.js, stream, filter, until, headersOnly)
-	if err == nil {
-		v.opened = append(v.opened, r)
-	}
-	return r, err
-}
-
 // open takes a snapshot of where the streams end and begins to read them. The order matters on a running stage: the
 // summaries of runs first, since all results of a run are there when its summary is; then the ends of the logs; then
 // the audit, which holds the events of every result by then.
@@ -112,21 +93,21 @@ func (v *verification) open(ctx context.Context) (err error) {
 	if err != nil || bounds == nil {
 		return err
 	}
-	if v.input, err = v.streamInfo(ctx, v.cfg.Input.Stream); err != nil {
+	input, err := v.streamInfo(ctx, v.cfg.Input.Stream)
+	if err != nil {
 		return err
 	}
 	audit, err := v.streamInfo(ctx, v.cfg.Audit.Stream)
 	if err != nil {
 		return err
 	}
-	v.inputLoss, v.auditLoss = lossOf(v.input), lossOf(audit)
-	if v.input == nil {
+	v.inputLoss, v.auditLoss = lossOf(input), lossOf(audit)
+	if input == nil {
 		v.report.note("stream %s no longer exists: the results were checked against the audit alone", v.cfg.Input.Stream)
 	}
 	if audit == nil {
 		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): calls, tokens and cost were not checked", v.cfg.Audit.Stream)
 	}
-	v.inputs = make([]*stored.Reader, len(bounds))
 	for i, bound := range bounds {
 		if err := v.openPartition(ctx, i, bound); err != nil {
 			return err
@@ -149,57 +130,50 @@ func (v *verification) streamInfo(ctx context.Context, name string) (*jetstream.
 
 // readRuns reads the run events that are there now.
 func (v *verification) readRuns(ctx context.Context) error {
-	audit, err := v.streamInfo(ctx, v.cfg.Audit.Stream)
-	if err != nil || audit == nil {
-		return err
-	}
-	r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".*."+string(auditlog.KindRun), audit.State.LastSeq, false)
-	if err != nil {
-		return err
-	}
-	for {
-		m, _, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
-		if e, err := auditlog.Decode(m.Data()); err == nil && e.Run != nil {
+	q := stored.AuditQuery{Kinds: []auditlog.Kind{auditlog.KindRun}}
+	err := stored.ReadAudit(ctx, v.js, v.cfg, q, func(_ []byte, e *auditlog.Event) error {
+		if e != nil && e.Run != nil {
 			v.runs.run(e.Run)
 		}
+		return nil
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
 	}
+	return err
 }
 
 // readEnds reads where the logs of all partitions end; nil: there are none.
 func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
-	results, err := v.js.Stream(ctx, v.cfg.Result.Stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		v.report.cannot("stream %s does not exist (STAGE_RESULT_STREAM)", v.cfg.Result.Stream)
-		return nil, nil
-	}
+	results := v.cfg.Result.Stream
+	info, err := v.streamInfo(ctx, results)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", v.cfg.Result.Stream, err)
+		return nil, err
+	}
+	if info == nil {
+		v.report.cannot("stream %s does not exist (STAGE_RESULT_STREAM)", results)
+		return nil, nil
 	}
 	if n := v.runs.number("STAGE_PARTITIONS", 1); n > v.cfg.Streams.Partitions {
 		v.report.cannot("the stage has served %d partitions, STAGE_PARTITIONS is %d", n, v.cfg.Streams.Partitions)
 		return nil, nil
 	}
-	v.resultsLoss = lossOf(results.CachedInfo())
+	v.resultsLoss = lossOf(info)
 	bounds := make([]logBound, v.cfg.Streams.Partitions)
-	empty := true
 	for i := range bounds {
-		m, err := results.GetLastMsgForSubject(ctx, stored.LogSubject(v.cfg, i, ">"))
-		switch {
-		case errors.Is(err, jetstream.ErrMsgNotFound):
-			continue
-		case err != nil:
+		m, err := streams.LastMessage(ctx, v.js.Conn(), results, stored.LogSubject(v.cfg, i, ">"))
+		if err != nil {
 			return nil, fmt.Errorf("read the end of the results of partition %d: %w", i, err)
 		}
-		empty = false
+		if m == nil {
+			continue
+		}
 		bounds[i].at = m.Sequence
-		if _, err := fmt.Sscanf(m.Header.Get(streams.HeaderSourceSeq), "%d", &bounds[i].mark); err != nil {
-			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, v.cfg.Result.Stream, streams.HeaderSourceSeq)
+		if bounds[i].mark, err = strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64); err != nil {
+			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, results, streams.HeaderSourceSeq)
 		}
 	}
-	if empty {
+	if !slices.ContainsFunc(bounds, func(b logBound) bool { return b.at > 0 }) {
 		v.explainNoLog()
 		return nil, nil
 	}
@@ -226,7 +200,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 		if p.claims, err = stored.ReadClaims(ctx, v.js, cfg, number, bound.at); err != nil {
 			return err
 		}
-		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, true)
+		rows, err := stored.OpenReader(ctx, v.js, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, true)
 		if err != nil {
 			return err
 		}
@@ -248,9 +222,8 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
 			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
 		},
-		stats:    verifiedPartition{Partition: number},
-		window:   newAuditWindow(2 * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)),
-		finished: func() { v.done.Add(1) },
+		stats:  verifiedPartition{Partition: number},
+		window: newAuditWindow(2 * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)),
 	}
 	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
 	v.parts = append(v.parts, p)
@@ -260,7 +233,7 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 // openInput opens the rows of a partition, unless the input stream is another one than that of the results.
 func (v *verification) openInput(ctx context.Context, p *partitionVerifier) error {
 	p.inputLast = math.MaxUint64
-	number := p.stats.Partition
+	input, number := v.inputLoss.info, p.stats.Partition
 	for _, c := range p.claims {
 		if c.Version > claimVersionKnown {
 			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has written: run the verify of that version", number, c.At, c.Version)
@@ -272,31 +245,31 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 			p.stream = last.Input
 			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number, last.Input, v.cfg.Input.Stream)
 			return nil
-		case v.input != nil && !last.Created.Equal(v.input.Created):
+		case input != nil && !last.Created.Equal(input.Created):
 			v.report.note("partition %d: stream %s was re-created after the last claim and has other rows: the results were checked against the audit alone",
 				number, v.cfg.Input.Stream)
 			return nil
 		}
 	}
-	if v.input == nil {
+	if input == nil {
 		return nil
 	}
-	p.inputLast = v.input.State.LastSeq
+	p.inputLast = input.State.LastSeq
 	filter := v.cfg.Input.PartitionSubject(number)
-	if v.input.Config.Retention == jetstream.LimitsPolicy {
+	if input.Config.Retention == jetstream.LimitsPolicy {
 		var err error
-		if v.inputs[number], err = v.reader(ctx, v.cfg.Input.Stream, filter, math.MaxUint64, true); err != nil {
+		if p.rows, err = stored.OpenReader(ctx, v.js, v.cfg.Input.Stream, filter, math.MaxUint64, true); err != nil {
 			return err
 		}
 	}
-	p.input = stored.NextInputFunc(ctx, v.js.Conn(), v.inputs[number], v.cfg.Input.Stream, filter)
+	p.input = stored.NextInputFunc(ctx, v.js.Conn(), p.rows, v.cfg.Input.Stream, filter)
 	return nil
 }
 
 // read reads the audit and hands each event to its partition, which reads results and input as far as the events allow.
 func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 	if audit := v.auditLoss.info; audit != nil {
-		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
+		r, err := stored.OpenReader(ctx, v.js, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
 		if err != nil {
 			return err
 		}
@@ -304,18 +277,25 @@ func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 			return err
 		}
 	}
-	for i, p := range v.parts {
-		if err := p.finish(); err != nil {
-			return err
-		}
-		bar.Set(v.done.Load())
-		pending, err := v.pending(ctx, i, p)
+	for _, p := range v.parts {
+		err := p.finish()
 		if err != nil {
 			return err
 		}
-		p.stats.Pending = pending
+		bar.Set(v.results())
+		if p.stats.Pending, err = v.pending(ctx, p); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// results counts the results that are read.
+func (v *verification) results() (n int64) {
+	for _, p := range v.parts {
+		n += int64(p.stats.Results)
+	}
+	return n
 }
 
 func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *terminal.Bar) error {
@@ -340,7 +320,7 @@ func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *ter
 			}
 		}
 		if v.events.Add(1)%1024 == 0 {
-			bar.Set(v.done.Load())
+			bar.Set(v.results())
 		}
 	}
 	if later > 0 {
@@ -365,20 +345,20 @@ func (v *verification) event(e *auditlog.Event) error {
 }
 
 // pending counts the rows after the high-water mark; nil: unknown.
-func (v *verification) pending(ctx context.Context, number int, p *partitionVerifier) (*uint64, error) {
+func (v *verification) pending(ctx context.Context, p *partitionVerifier) (*uint64, error) {
 	n := uint64(0)
-	switch r := v.inputs[number]; {
+	switch {
 	case p.input == nil:
 		return nil, nil //nolint:nilnil // unknown
-	case r != nil && p.nextInput != 0:
-		n = r.Left + 1
-	case r == nil:
-		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, streams.DurableName(v.cfg.Name, number))
+	case p.rows != nil && p.nextInput != 0:
+		n = p.rows.Left + 1
+	case p.rows == nil:
+		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, streams.DurableName(v.cfg.Name, p.stats.Partition))
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return nil, nil //nolint:nilnil // as above
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look at the consumer of partition %d: %w", number, err)
+			return nil, fmt.Errorf("look at the consumer of partition %d: %w", p.stats.Partition, err)
 		}
 		info := c.CachedInfo()
 		n = info.NumPending + uint64(info.NumAckPending) //nolint:gosec // a count
