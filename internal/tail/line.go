@@ -1,6 +1,7 @@
 package tail
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -26,27 +27,13 @@ var escapes = [...]string{toneTurn: "\x1b[1m", toneWarn: "\x1b[33m", toneBad: "\
 
 // toneOf returns the tone of an event.
 func toneOf(e *auditlog.Event) tone {
-	switch {
-	case e.Call != nil:
-		switch {
-		case e.Call.Status == auditlog.CallSuccess:
-			return toneQuiet
-		case e.Call.ErrorClass == "permanent", e.Call.ErrorClass == "fatal":
-			return toneBad
-		}
-		return toneWarn
-	case e.Row != nil:
-		if e.Row.Status != auditlog.RowSuccess {
-			return toneBad
-		}
+	switch c, r := e.Call, e.Run; {
+	case c != nil && c.Status == auditlog.CallSuccess, e.Row != nil && e.Row.Status == auditlog.RowSuccess:
 		return toneQuiet
-	}
-	switch e.Run.Phase {
-	case auditlog.PhasePause:
+	case c != nil && (c.ErrorClass == "permanent" || c.ErrorClass == "fatal"), e.Row != nil, r != nil && r.Phase == auditlog.PhasePause:
 		return toneBad
-	case auditlog.PhaseFenced:
+	case c != nil, r.Phase == auditlog.PhaseFenced:
 		return toneWarn
-	case auditlog.PhaseStart, auditlog.PhaseClaim, auditlog.PhaseResume, auditlog.PhaseEnd:
 	}
 	return toneTurn
 }
@@ -127,20 +114,14 @@ func because(c *auditlog.Call) string {
 	return text
 }
 
-// sourceText is where a row's answer came from.
-func sourceText(r *auditlog.Row) string {
-	switch r.Source {
-	case auditlog.SourceCall:
-		return "answered"
-	case auditlog.SourceJournal:
-		return "answered from the journal"
-	case auditlog.SourceDedupe:
-		return "answered like an equal row"
-	case auditlog.SourceUpstream:
-		return "passed on"
-	}
-	return "not called"
+// sourceTexts are where a row's answer came from.
+var sourceTexts = map[string]string{
+	auditlog.SourceCall: "answered", auditlog.SourceJournal: "answered from the journal",
+	auditlog.SourceDedupe: "answered like an equal row", auditlog.SourceUpstream: "passed on",
 }
+
+// sourceText is where the row's answer came from.
+func sourceText(r *auditlog.Row) string { return cmp.Or(sourceTexts[r.Source], "not called") }
 
 // attemptsText is how many calls a row took, and why it failed if it did.
 func attemptsText(r *auditlog.Row) string {

@@ -19,27 +19,15 @@ import (
 
 // story is what the audit holds of one row, and of the rows before it as far as it had to wait for them.
 type story struct {
-	seq    uint64               // of the row in the input stream
-	events []*auditlog.Event    // its call and row events, in stream order
-	last   map[ownedTerm]rowEnd // of the rows before it: the one that finished last
-}
-
-// ownedTerm is a term of ownership of a partition.
-type ownedTerm struct {
-	partition auditlog.Partition
-	owner     string
-}
-
-// rowEnd is when a row was finished.
-type rowEnd struct {
-	seq uint64
-	at  time.Time
+	seq    uint64                   // of the row in the input stream
+	events []*auditlog.Event        // its call and row events, in stream order
+	last   map[string]*auditlog.Row // by owner: of the rows before it, the one that finished last
 }
 
 // Story prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
 // waited for, its result. With o.JSON it prints the events alone.
 func Story(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
-	s := &story{seq: o.Row, last: make(map[ownedTerm]rowEnd)}
+	s := &story{seq: o.Row, last: make(map[string]*auditlog.Row)}
 	err := stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{Since: o.Since}, nil, func(raw []byte, e *auditlog.Event) error {
 		switch {
 		case e == nil: // of a newer version
@@ -70,64 +58,37 @@ func Story(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out 
 
 // before notes a row before the one that the story is about.
 func (s *story) before(r *auditlog.Row) {
-	t := ownedTerm{r.Partition, r.Owner}
-	if r.FinishedAt.After(s.last[t].at) {
-		s.last[t] = rowEnd{r.Sequence, r.FinishedAt}
+	if last := s.last[r.Owner]; last == nil || r.FinishedAt.After(last.FinishedAt) {
+		s.last[r.Owner] = r
 	}
-}
-
-// storedResult is where and when a result was stored, and by which term.
-type storedResult struct {
-	seq   uint64 // in the results stream
-	at    time.Time
-	owner string
 }
 
 // resultSkew is how far the clocks of stage and server may be apart for the result of a row to be found at once.
 const resultSkew = time.Minute
 
-// findResult returns where the row's result is; nil: nowhere. Results are in the order of the rows and after the
+// findResult returns the row's result; nil: there is none. Results are stored in the order of the rows and after the
 // events of their rows, so it reads from the first event on, or all of them if the clocks disagree.
-func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*storedResult, error) {
+func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*stored.ResultRow, error) {
 	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, int(first.Partition))
 	for _, since := range []time.Time{first.Time.Add(-resultSkew), {}} {
-		found, passed, err := searchResult(ctx, js, stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Since: since, HeadersOnly: true}, seq)
-		if found != nil || err != nil || !passed {
-			return found, err
+		r, err := stored.Open(ctx, js, stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Since: since, HeadersOnly: true})
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil, nil //nolint:nilnil // no stream, no result
+		}
+		if err != nil {
+			return nil, err
+		}
+		next := stored.NextResultFunc(ctx, r)
+		result, err := next()
+		for err == nil && result != nil && result.Seq < seq {
+			result, err = next()
+		}
+		r.Close()
+		if err != nil || result == nil || result.Seq == seq {
+			return result, err
 		}
 	}
 	return nil, nil //nolint:nilnil // there is none, which is no error
-}
-
-// searchResult reads up to the row's result, or to that of a later row: then it has passed its place.
-func searchResult(ctx context.Context, js jetstream.JetStream, o stored.ReadOptions, seq uint64) (found *storedResult, passed bool, err error) {
-	r, err := stored.Open(ctx, js, o)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, false, nil
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	defer r.Close()
-	for {
-		m, at, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return nil, false, err
-		}
-		v, err := stored.NewResult(m)
-		switch {
-		case err != nil:
-			return nil, false, err
-		case v.Seq == seq:
-			md, err := m.Metadata()
-			if err != nil {
-				return nil, false, err
-			}
-			return &storedResult{at, md.Timestamp, m.Headers().Get(streams.HeaderOwner)}, true, nil
-		case v.Seq > seq:
-			return nil, true, nil
-		}
-	}
 }
 
 // printer prints the lines of a story.
@@ -147,7 +108,7 @@ func (p *printer) line(at time.Time, t tone, format string, args ...any) {
 }
 
 // print prints the story: when, how long after the row was queued, what.
-func (s *story) print(w io.Writer, cfg *config.Config, result *storedResult, colour bool) {
+func (s *story) print(w io.Writer, cfg *config.Config, result *stored.ResultRow, colour bool) {
 	p := &printer{w: w, colour: colour, queued: s.queued()}
 	printLine(w, fmt.Sprintf("row %d of stream %s, partition %s", s.seq, cfg.Input.Stream, s.events[0].Partition), toneTurn, colour)
 	if !p.queued.IsZero() {
@@ -180,9 +141,9 @@ func (s *story) queued() (first time.Time) {
 
 // emitted returns the row event of the term that stored the result; without a result the last row event; nil: there is
 // none.
-func (s *story) emitted(result *storedResult) (emitted *auditlog.Row) {
+func (s *story) emitted(result *stored.ResultRow) (emitted *auditlog.Row) {
 	for _, e := range s.events {
-		if e.Row != nil && (emitted == nil || result == nil || e.Row.Owner == result.owner) {
+		if e.Row != nil && (emitted == nil || result == nil || e.Row.Owner == result.Owner) {
 			emitted = e.Row
 		}
 	}
@@ -213,13 +174,13 @@ func ownerOf(e *auditlog.Event) string {
 }
 
 // printEnd prints what the finished row waited for, and where its result is.
-func (s *story) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, result *storedResult) {
+func (s *story) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, result *stored.ResultRow) {
 	if row == nil {
 		p.line(s.events[len(s.events)-1].Time, toneQuiet, "not finished yet")
 		return
 	}
-	if before := s.last[ownedTerm{row.Partition, row.Owner}]; before.at.After(row.FinishedAt) {
-		p.line(before.at, toneQuiet, "waited %s for row %d", terminal.Duration(before.at.Sub(row.FinishedAt)), before.seq)
+	if before := s.last[row.Owner]; before != nil && before.FinishedAt.After(row.FinishedAt) {
+		p.line(before.FinishedAt, toneQuiet, "waited %s for row %d", terminal.Duration(before.FinishedAt.Sub(row.FinishedAt)), before.Sequence)
 	} else {
 		p.line(row.FinishedAt, toneQuiet, "waited for no earlier row")
 	}
@@ -227,5 +188,5 @@ func (s *story) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, resu
 		p.line(row.FinishedAt, toneQuiet, "not emitted yet, or the result is no longer stored")
 		return
 	}
-	p.line(result.at, toneQuiet, "emitted: result %d of stream %s, owner %s", result.seq, cfg.Result.Stream, result.owner)
+	p.line(result.Stored, toneQuiet, "emitted: result %d of stream %s, owner %s", result.At, cfg.Result.Stream, result.Owner)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
@@ -93,8 +94,8 @@ func TestALineIsNotBrokenByWhatAServerSays(t *testing.T) {
 }
 
 // story prints what is told of row 4711, blanks squeezed and times left out.
-func storyOf(stored *storedResult, events ...*auditlog.Event) string {
-	s := &story{seq: 4711, last: make(map[ownedTerm]rowEnd)}
+func storyOf(result *stored.ResultRow, events ...*auditlog.Event) string {
+	s := &story{seq: 4711, last: make(map[string]*auditlog.Row)}
 	for _, e := range events {
 		if e.Row != nil && e.Row.Sequence < s.seq {
 			s.before(e.Row)
@@ -103,7 +104,7 @@ func storyOf(stored *storedResult, events ...*auditlog.Event) string {
 		}
 	}
 	var b strings.Builder
-	s.print(&b, &config.Config{Input: config.InputConfig{Stream: "ROWS"}, Result: config.ResultConfig{Stream: "RESULTS"}}, stored, false)
+	s.print(&b, &config.Config{Input: config.InputConfig{Stream: "ROWS"}, Result: config.ResultConfig{Stream: "RESULTS"}}, result, false)
 	text := regexp.MustCompile(`\d\d:\d\d:\d\d\.\d{3}`).ReplaceAllString(b.String(), "")
 	return regexp.MustCompile(` +`).ReplaceAllString(strings.ReplaceAll(text, "\n ", "\n"), " ")
 }
@@ -112,12 +113,12 @@ func TestTheStoryOfARowIsTold(t *testing.T) {
 	refused := callEvent(900, "a", 0, auditlog.CallCapacityRetry, 429, "capacity", "slow down")
 	for _, tt := range []struct {
 		name   string
-		stored *storedResult
+		result *stored.ResultRow
 		events []*auditlog.Event
 		want   string
 	}{
 		{
-			"it waited for an earlier row", &storedResult{4714, at(2510), "a"},
+			"it waited for an earlier row", &stored.ResultRow{At: 4714, Stored: at(2510), Owner: "a"},
 			[]*auditlog.Event{
 				refused, rowEvent(4709, "a", 0, 1500), rowEvent(4710, "a", 0, 2500), rowEvent(4708, "old", 0, 9000),
 				callEvent(2000, "a", 1, auditlog.CallSuccess, 200, "", ""), rowEvent(4711, "a", 88, 2000),
@@ -129,7 +130,7 @@ func TestTheStoryOfARowIsTold(t *testing.T) {
 				" +2.41 s waited 500 ms for row 4710\n +2.42 s emitted: result 4714 of stream RESULTS, owner a\n",
 		},
 		{
-			"it waited for none", &storedResult{2, at(2001), "a"},
+			"it waited for none", &stored.ResultRow{At: 2, Stored: at(2001), Owner: "a"},
 			[]*auditlog.Event{rowEvent(4710, "a", 0, 1999), rowEvent(4711, "a", 0, 2000)},
 			"row 4711 of stream ROWS, partition 0\n queued\n +2.00 s finished: success, answered, 2 calls, 1 without capacity\n" +
 				" +2.00 s waited for no earlier row\n +2.00 s emitted: result 2 of stream RESULTS, owner a\n",
@@ -140,7 +141,7 @@ func TestTheStoryOfARowIsTold(t *testing.T) {
 			"row 4711 of stream ROWS, partition 0\n call 1: openai large, no capacity 429 in 812 ms, delay 48 ms slow down\n not finished yet\n",
 		},
 		{
-			"the first term was fenced", &storedResult{9, at(4000), "b"},
+			"the first term was fenced", &stored.ResultRow{At: 9, Stored: at(4000), Owner: "b"},
 			[]*auditlog.Event{
 				rowEvent(4711, "a", 0, 1000), rowEvent(4710, "b", 0, 3500), callEvent(3000, "b", 0, auditlog.CallSuccess, 200, "", ""), rowEvent(4711, "b", 2000, 3000),
 			},
@@ -156,7 +157,7 @@ func TestTheStoryOfARowIsTold(t *testing.T) {
 				" +1.00 s waited for no earlier row\n +1.00 s not emitted yet, or the result is no longer stored\n",
 		},
 	} {
-		if got := storyOf(tt.stored, tt.events...); got != tt.want {
+		if got := storyOf(tt.result, tt.events...); got != tt.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", tt.name, got, tt.want)
 		}
 	}

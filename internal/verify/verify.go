@@ -130,8 +130,7 @@ func (v *verification) streamInfo(ctx context.Context, name string) (*jetstream.
 
 // readRuns reads the run events that are there now.
 func (v *verification) readRuns(ctx context.Context) error {
-	q := stored.AuditQuery{Kinds: []auditlog.Kind{auditlog.KindRun}}
-	err := stored.ReadAudit(ctx, v.js, v.cfg, q, func(_ []byte, e *auditlog.Event) error {
+	err := stored.ReadAudit(ctx, v.js, v.cfg, stored.ReadOptions{}, []auditlog.Kind{auditlog.KindRun}, func(_ []byte, e *auditlog.Event) error {
 		if e != nil && e.Run != nil {
 			v.runs.run(e.Run)
 		}
