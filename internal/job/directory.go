@@ -9,10 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 )
@@ -33,13 +33,15 @@ func ValidName(name string) bool {
 }
 
 // nameOf returns the name of a job: the given one, or one derived from the input's name and path, so that two files of
-// the same name in different directories are two jobs.
+// the same name in different directories are two jobs. Standard input gets a random name, which nothing can resume.
 func nameOf(given, input string) (string, error) {
-	if given != "" {
-		if !ValidName(given) {
-			return "", fmt.Errorf("--job %q: give a name of letters, digits and . _ -, at most 64", given)
-		}
+	switch {
+	case ValidName(given):
 		return given, nil
+	case given != "":
+		return "", fmt.Errorf("--job %q: give a name of letters, digits and . _ -, at most 64", given)
+	case input == "-":
+		return "stdin-" + call.NewID()[:8], nil
 	}
 	path, err := filepath.Abs(input)
 	if err != nil {
@@ -72,40 +74,39 @@ func discardStore(dir string, keepReplies bool) error {
 	return errors.Join(errs...)
 }
 
-// openMode is what becomes of what an earlier run has stored.
-type openMode struct {
-	fresh       bool // it is discarded
-	keepReplies bool // but for the replies that are reused
-}
-
 // openDir creates the directory of a job, or checks that the existing one belongs to the same job. resumed reports that
-// it existed and was kept.
-func openDir(dir, name string, now identity, mode openMode) (resumed bool, err error) {
+// it existed and was kept. With fresh it discards what an earlier run has stored, with keepReplies all but the replies
+// that are reused.
+func openDir(dir, name string, now identity, fresh, keepReplies bool) (resumed bool, err error) {
 	path := filepath.Join(dir, identityFile)
 	raw, err := os.ReadFile(path)
 	switch {
-	case mode.fresh && err == nil:
-		err = discard(dir, name, mode.keepReplies)
-	case err == nil:
+	case err == nil && !fresh:
 		return true, checkSame(raw, path, dir, name, now)
+	case err == nil:
+		err = discard(dir, name, keepReplies)
 	case errors.Is(err, os.ErrNotExist):
 		err = nil
 	default:
 		err = fmt.Errorf("job %s: %w", name, err)
 	}
-	if err != nil {
-		return false, err
+	if err == nil {
+		err = createDir(dir, name, now)
 	}
-	return false, createDir(dir, name, now)
+	return false, err
 }
 
 // discard removes an earlier run of the job, but only what this program has created: the identity, and the store beside
 // it.
 func discard(dir, name string, keepReplies bool) error {
-	if addr, running, err := natsd.Discover(dir); err != nil || running {
-		return errors.Join(err, fmt.Errorf("job %s is running (process %d): stop it first", name, addr.PID))
+	addr, running, err := natsd.Discover(dir)
+	if running {
+		return fmt.Errorf("job %s is running (process %d): stop it first", name, addr.PID)
 	}
-	if err := errors.Join(discardStore(dir, keepReplies), os.Remove(filepath.Join(dir, identityFile))); err != nil {
+	if err == nil {
+		err = errors.Join(discardStore(dir, keepReplies), os.Remove(filepath.Join(dir, identityFile)))
+	}
+	if err != nil {
 		return fmt.Errorf("discard job %s: %w", name, err)
 	}
 	return nil
@@ -120,21 +121,21 @@ func checkSame(raw []byte, path, dir, name string, now identity) error {
 	if changed := then.differences(now); len(changed) > 0 {
 		return config.Invalid(fmt.Errorf(
 			"job %s was started differently: %s changed since. Its results are in %s: start over with --fresh, which discards them, or give this job a name of its own with --job",
-			name, strings.Join(slices.Compact(changed), ", "), dir))
+			name, strings.Join(changed, ", "), dir))
 	}
 	return nil
 }
 
 // createDir creates the directory of a new job, with its identity.
 func createDir(dir, name string, id identity) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("job %s: %w", name, err)
-	}
 	raw, err := json.MarshalIndent(id, "", "  ")
-	if err != nil {
-		return err
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
 	}
-	if err := os.WriteFile(filepath.Join(dir, identityFile), append(raw, '\n'), 0o600); err != nil {
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, identityFile), append(raw, '\n'), 0o600)
+	}
+	if err != nil {
 		return fmt.Errorf("job %s: %w", name, err)
 	}
 	return nil

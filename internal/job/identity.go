@@ -2,41 +2,34 @@ package job
 
 import (
 	"os"
+	"reflect"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 )
 
-// identity is what the results of a job depend on. A job is resumed only with the identity that it was started with.
+// identity is what the results of a job depend on. A job is resumed only with the identity that it was started with. The
+// tag name is what users call the field.
 type identity struct {
-	Input    string `json:"input"`
-	Content  string `json:"content_sha256"` // empty for standard input
-	Template string `json:"template_sha256"`
-	System   string `json:"system_prompt_sha256"`
-	Lookup   string `json:"lookup_sha256"`
-	Schema   string `json:"schema_sha256"`
-	Field    string `json:"response_field"`
-	Provider string `json:"provider"`
-	Model    string `json:"model"`
+	Input    string `json:"input" name:"the input's name"`
+	Content  string `json:"content_sha256" name:"the input's content"` // empty for standard input
+	Template string `json:"template_sha256" name:"the template"`
+	System   string `json:"system_prompt_sha256" name:"the system prompt"`
+	Lookup   string `json:"lookup_sha256" name:"the lookup"`
+	Schema   string `json:"schema_sha256" name:"the response schema"`
+	Field    string `json:"response_field" name:"the response field"`
+	Provider string `json:"provider" name:"the provider"`
+	Model    string `json:"model" name:"the model"`
 }
 
 // differences names what has changed, in the user's words.
-func (id identity) differences(now identity) []string {
-	var changed []string
-	note := func(what, then, now string) {
-		if then != now {
-			changed = append(changed, what)
+func (id identity) differences(now identity) (changed []string) {
+	then, present := reflect.ValueOf(id), reflect.ValueOf(now)
+	for field, value := range then.Fields() {
+		if value.String() != present.FieldByIndex(field.Index).String() {
+			changed = append(changed, field.Tag.Get("name"))
 		}
 	}
-	note("the input's name", id.Input, now.Input)
-	note("the input's content", id.Content, now.Content)
-	note("the template", id.Template, now.Template)
-	note("the system prompt", id.System, now.System)
-	note("the lookup", id.Lookup, now.Lookup)
-	note("the response schema", id.Schema, now.Schema)
-	note("the response field", id.Field, now.Field)
-	note("the provider", id.Provider, now.Provider)
-	note("the model", id.Model, now.Model)
 	return changed
 }
 

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/load"
@@ -51,7 +50,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if _, err := executor.LoadPrompt(cfg); err != nil {
 		return config.Invalid(err)
 	}
-	dir, resumed, cleanUp, err := prepareJob(cfg, in, o)
+	dir, resumed, err := openJob(cfg, in, o)
 	if err != nil {
 		return err
 	}
@@ -79,31 +78,23 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err := errors.Join(p.Run(soft, hard), closeOut()); err != nil {
 		return err
 	}
-	cleanUp()
+	if input == "-" && o.Job == "" { // nothing can resume it
+		_ = os.RemoveAll(dir)
+	}
 	return nil
 }
 
-// prepareJob opens the directory of the job. cleanUp removes it if nothing can resume it: that of standard input
-// without a name.
-func prepareJob(cfg *config.Config, in *load.Source, o Options) (dir string, resumed bool, cleanUp func(), err error) {
+// openJob opens the directory of the job.
+func openJob(cfg *config.Config, in *load.Source, o Options) (dir string, resumed bool, err error) {
 	name, err := nameOf(o.Job, in.Name)
 	if err != nil {
-		return "", false, nil, config.Invalid(err)
-	}
-	cleanUp = func() {}
-	if in.Name == "-" && o.Job == "" {
-		name = "stdin-" + call.NewID()[:8]
+		return "", false, config.Invalid(err)
 	}
 	id, err := newIdentity(cfg, filepath.Base(in.Name), in.Sum)
 	if err != nil {
-		return "", false, nil, config.Invalid(err)
+		return "", false, config.Invalid(err)
 	}
 	dir = filepath.Join(cfg.Data.Dir, name)
-	if resumed, err = openDir(dir, name, id, openMode{fresh: o.Fresh, keepReplies: cfg.Rows.Dedupe == "stored"}); err != nil {
-		return "", false, nil, err
-	}
-	if in.Name == "-" && o.Job == "" {
-		cleanUp = func() { _ = os.RemoveAll(dir) } // created just now under a random name
-	}
-	return dir, resumed, cleanUp, nil
+	resumed, err = openDir(dir, name, id, o.Fresh, cfg.Rows.Dedupe == "stored")
+	return dir, resumed, err
 }

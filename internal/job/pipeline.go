@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/internal/load"
@@ -39,8 +40,7 @@ type Pipeline struct {
 	resume   string            // how to resume an interrupted job, for its error; empty: it starts over
 
 	progress *progress
-	loaded   chan int64 // gets how many rows there are, once all are in the stream
-	rows     int64      // the same, known to the writer; below 0: not yet
+	rows     atomic.Int64 // how many rows there are, once all are in the stream; below 0 before
 	written  int64
 	failed   int64
 }
@@ -54,7 +54,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		}
 		return err
 	}
-	p.loaded, p.rows = make(chan int64, 1), -1
+	p.rows.Store(-1)
 	p.progress = newProgress(hard, p.Stderr, p.Stage, p.expected())
 	began := time.Now()
 	work, finish := context.WithCancelCause(soft)
@@ -143,7 +143,8 @@ func (p *Pipeline) load(ctx context.Context) error {
 	if p.limit > 0 {
 		last = min(last, p.limit)
 	}
-	p.loaded <- last
+	p.progress.setTotal(last)
+	p.rows.Store(last)
 	return nil
 }
 
@@ -160,7 +161,7 @@ func (p *Pipeline) write(ctx context.Context) error {
 	defer results.Close()
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
 	flushed := time.Now()
-	for !p.allWritten() {
+	for rows := p.rows.Load(); rows < 0 || p.written < rows; rows = p.rows.Load() {
 		r, err := stored.NextResult(ctx, results, resultPoll)
 		none := errors.Is(err, stored.ErrNoMore)
 		if err != nil && !none {
@@ -185,19 +186,6 @@ func (p *Pipeline) write(ctx context.Context) error {
 	return nil
 }
 
-// allWritten reports whether each row has its result written. While rows are still loaded, that is unknown.
-func (p *Pipeline) allWritten() bool {
-	if p.rows < 0 {
-		select {
-		case p.rows = <-p.loaded:
-			p.progress.setTotal(p.rows)
-		default:
-			return false
-		}
-	}
-	return p.written >= p.rows
-}
-
 // writeResult writes one result and counts it.
 func (p *Pipeline) writeResult(out io.Writer, r stored.Result) error {
 	if err := p.Format(out, r); err != nil {
@@ -207,7 +195,7 @@ func (p *Pipeline) writeResult(out io.Writer, r stored.Result) error {
 	if r.Failed {
 		p.failed++
 	}
-	p.progress.add(1)
+	p.progress.add()
 	return nil
 }
 

@@ -36,8 +36,8 @@ func (p *progress) setTotal(total int64) {
 	p.SetTotal(total)
 }
 
-// add counts finished rows.
-func (p *progress) add(n int64) { p.Set(p.done.Add(n)) }
+// add counts a finished row.
+func (p *progress) add() { p.Set(p.done.Add(1)) }
 
 // left returns how many rows have no result written yet; below 0: unknown.
 func (p *progress) left() int64 {
