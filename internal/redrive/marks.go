@@ -1,7 +1,6 @@
 package redrive
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -178,68 +177,75 @@ func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redri
 	if err := r.readLast(ctx); err != nil {
 		return nil, err
 	}
-	acks := make([]jetstream.PubAckFuture, len(rows))
 	takenOver := make(map[uint64]*redriveMark)
-	for i, row := range rows {
-		mark := row.begun
-		switch {
-		case mark == nil:
-			mark = &redriveMark{from: r.last + 1}
-		case mark.as > 0: // published by a redrive that was killed
-			ours = append(ours, row)
-			r.done.Before++
-			continue
-		default:
-			takenOver[row.at] = mark
-		}
-		row.begun = mark
-		if acks[i], err = r.mark(row, headerRedriveFrom, mark.from, mark.seq); err != nil {
-			return nil, err
+	for _, row := range rows {
+		if row.begun == nil {
+			row.begun = &redriveMark{from: r.last + 1}
+		} else if row.begun.as == 0 {
+			takenOver[row.at] = row.begun
 		}
 	}
-	won, err := r.marksWon(ctx, rows, acks, takenOver)
+	ours, err = r.storeMarks(ctx, rows, headerRedriveFrom, func(m *redriveMark) uint64 {
+		if m.as > 0 { // published by a redrive that was killed
+			return 0
+		}
+		return m.from
+	})
 	if err != nil {
 		return nil, err
 	}
-	ours = append(ours, won...)
 	r.marked = 0
-	slices.SortFunc(ours, func(a, b *redriveRow) int { return cmp.Compare(a.at, b.at) })
-	return ours, r.findTakenOver(ctx, takenOver)
-}
-
-// marksWon waits for the server's answers to marks. It returns the rows whose marks are stored, and removes the others
-// from takenOver.
-func (r *redriver) marksWon(ctx context.Context, rows []*redriveRow, acks []jetstream.PubAckFuture, takenOver map[uint64]*redriveMark) (won []*redriveRow, err error) {
-	for i, row := range rows {
-		if acks[i] == nil {
-			continue
-		}
-		ack, err := awaitAck(ctx, acks[i])
-		if isMarked(err) {
-			r.done.Before++ // another redrive was faster, or is publishing it
-			delete(takenOver, row.at)
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("mark result %d as redriven on %s: %w (stream %s must capture the subject)", row.at, r.markSubject(">"), err, r.cfg.Result.Stream)
-		}
-		row.begun.seq = ack.Sequence
-		won = append(won, row)
-	}
-	return won, nil
-}
-
-// findTakenOver looks for the rows of marks that another redrive had begun, and counts those that it has published.
-func (r *redriver) findTakenOver(ctx context.Context, takenOver map[uint64]*redriveMark) error {
+	r.done.Before += len(rows) - len(ours) // another redrive was faster, or is publishing them
 	if err := r.findRows(ctx, takenOver); err != nil {
-		return err
+		return nil, err
 	}
-	for _, mark := range takenOver {
-		if mark.as > 0 {
+	for _, row := range ours {
+		if row.begun.as > 0 {
 			r.done.Before++
 		}
 	}
-	return nil
+	return ours, nil
+}
+
+// storeMarks stores the next mark of each row, all at once, with the value of its mark under key; rows whose value is 0
+// need none. A mark is stored on condition that the one before it is the last: the rows of which another redrive has
+// stored one meanwhile are not returned.
+func (r *redriver) storeMarks(ctx context.Context, rows []*redriveRow, key string, value func(*redriveMark) uint64) (ours []*redriveRow, err error) {
+	acks := make([]jetstream.PubAckFuture, len(rows))
+	for i, row := range rows {
+		n := value(row.begun)
+		if n == 0 {
+			continue
+		}
+		msg := &nats.Msg{Subject: r.markSubject(strconv.FormatUint(row.at, 10)), Header: nats.Header{
+			streams.HeaderStateID: {row.stateID}, key: {strconv.FormatUint(n, 10)},
+			jetstream.ExpectedStreamHeader:      {r.cfg.Result.Stream},
+			jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(row.begun.seq, 10)},
+		}}
+		if acks[i], err = r.js.PublishMsgAsync(msg); err != nil {
+			return nil, fmt.Errorf("publish on %s: %w", msg.Subject, err)
+		}
+	}
+	for i, row := range rows {
+		if acks[i] != nil {
+			select {
+			case ack := <-acks[i].Ok():
+				row.begun.seq = ack.Sequence
+			case err = <-acks[i].Err():
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+			if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+				err = nil
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("mark result %d as redriven on %s: %w (stream %s must capture the subject)", row.at, r.markSubject(">"), err, r.cfg.Result.Stream)
+			}
+		}
+		ours = append(ours, row)
+	}
+	return ours, nil
 }
 
 // readLast reads where the input ends.
@@ -329,13 +335,14 @@ func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*r
 	}
 	begun := make(map[uint64]*redriveMark)
 	for _, row := range ours { // in the input if the answer got lost, or if the redrive before us has published meanwhile
-		begun[row.at] = &redriveMark{from: from}
+		row.begun.from = from
+		begun[row.at] = row.begun
 	}
 	if err := r.findRows(ctx, begun); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(ours, func(row *redriveRow) bool {
-		if row.begun.as = begun[row.at].as; row.begun.as > 0 {
+		if row.begun.as > 0 {
 			r.done.Before++
 		}
 		return row.begun.as > 0
@@ -371,55 +378,6 @@ func (r *redriver) stillOurs(ctx context.Context, rows []*redriveRow) (ours []*r
 
 // finish stores the marks of the rows that are published.
 func (r *redriver) finish(ctx context.Context, rows []*redriveRow) error {
-	acks := make([]jetstream.PubAckFuture, len(rows))
-	var err error
-	for i, row := range rows {
-		if row.begun.as == 0 {
-			continue
-		}
-		if acks[i], err = r.mark(row, headerRedriveAs, row.begun.as, row.begun.seq); err != nil {
-			return err
-		}
-	}
-	for i, row := range rows {
-		if acks[i] == nil {
-			continue
-		}
-		if _, err := awaitAck(ctx, acks[i]); err != nil && !isMarked(err) {
-			return fmt.Errorf("mark result %d as redriven: %w", row.at, err)
-		}
-	}
-	return nil
-}
-
-// mark stores a mark on condition that the last one has the sequence after; 0: that there is none.
-func (r *redriver) mark(row *redriveRow, key string, value, after uint64) (jetstream.PubAckFuture, error) {
-	msg := &nats.Msg{Subject: r.markSubject(strconv.FormatUint(row.at, 10)), Header: nats.Header{
-		streams.HeaderStateID: {row.stateID}, key: {strconv.FormatUint(value, 10)},
-		jetstream.ExpectedStreamHeader:      {r.cfg.Result.Stream},
-		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(after, 10)},
-	}}
-	ack, err := r.js.PublishMsgAsync(msg)
-	if err != nil {
-		return nil, fmt.Errorf("publish on %s: %w", msg.Subject, err)
-	}
-	return ack, nil
-}
-
-// isMarked reports whether a mark was refused because another redrive has stored it.
-func isMarked(err error) bool {
-	refused, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
-}
-
-// awaitAck waits for the server's answer.
-func awaitAck(ctx context.Context, f jetstream.PubAckFuture) (*jetstream.PubAck, error) {
-	select {
-	case ack := <-f.Ok():
-		return ack, nil
-	case err := <-f.Err():
-		return nil, err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	_, err := r.storeMarks(ctx, rows, headerRedriveAs, func(m *redriveMark) uint64 { return m.as })
+	return err
 }

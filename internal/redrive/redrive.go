@@ -138,12 +138,13 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Opti
 
 // run reads the results up to the present last one: a row that is redriven and fails again is not redriven for ever.
 func (r *redriver) run(ctx context.Context, progress io.Writer) error {
-	end, err := r.results.GetLastMsgForSubject(ctx, stored.LogSubject(r.cfg, r.partition, "rows"))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil
-	}
+	log, subject := r.cfg.Result.Stream, stored.LogSubject(r.cfg, r.partition, "rows")
+	end, err := streams.LastMessage(ctx, r.js.Conn(), log, subject)
 	if err != nil {
 		return fmt.Errorf("read the end of the results: %w", err)
+	}
+	if end == nil {
+		return nil
 	}
 	if err := r.compareInput(ctx); err != nil {
 		return err
@@ -151,7 +152,7 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	if r.marks, err = r.readMarks(ctx); err != nil {
 		return err
 	}
-	rows, err := stored.OpenReader(ctx, r.js, r.cfg.Result.Stream, stored.LogSubject(r.cfg, r.partition, "rows"), end.Sequence, true)
+	rows, err := stored.OpenReader(ctx, r.js, log, subject, end.Sequence, true)
 	if err != nil {
 		return err
 	}
@@ -240,22 +241,23 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		return nil, nil //nolint:nilerr,nilnil // counted
 	}
 	m, err := r.input.GetMsg(ctx, seq)
+	var count *int
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != header.Get(streams.HeaderSourceSubject):
-		r.done.Gone++
-		return nil, nil //nolint:nilnil // counted
+		count = &r.done.Gone
 	case err != nil:
 		return nil, fmt.Errorf("read row %d: %w", seq, err)
 	case m.Header.Get(streams.HeaderRowError) != "":
-		r.done.TooLarge++
-		return nil, nil //nolint:nilnil // counted
+		count = &r.done.TooLarge
 	case m.Header.Get(streams.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
-		r.done.Upstream++
-		return nil, nil //nolint:nilnil // counted
+		count = &r.done.Upstream
+	default:
+		row := &redriveRow{at: at, stateID: header.Get(streams.HeaderStateID)}
+		row.msg, err = r.newRow(m, row)
+		return row, err
 	}
-	row := &redriveRow{at: at, stateID: header.Get(streams.HeaderStateID)}
-	row.msg, err = r.newRow(m, row)
-	return row, err
+	*count++
+	return nil, nil //nolint:nilnil // counted
 }
 
 // newRow returns the message of a row that is published again: without the headers for the server, and those of a
