@@ -11,11 +11,6 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// csvHeader is the first line of a CSV file.
-type csvHeader struct {
-	keys [][]byte // of each column, how its value is led in within a JSON object: `{"a":` or `,"b":`
-}
-
 // csvState is where in a record the next byte is.
 type csvState uint8
 
@@ -47,7 +42,7 @@ type csvRecord struct {
 // nextCSV returns the next record as a JSON object whose values are strings. A record with another number of columns
 // than the header, wrong quotes or bytes that are not UTF-8 is a bad row.
 func (r *Reader) nextCSV() (Row, error) {
-	if r.csv == nil {
+	if r.keys == nil {
 		if err := r.readHeader(); err != nil {
 			return Row{}, err
 		}
@@ -59,16 +54,16 @@ func (r *Reader) nextCSV() (Row, error) {
 	if rec.overflow {
 		return r.tooLarge(rec.line, rec.size, rec.head), nil
 	}
-	if problem := rec.check(len(r.csv.keys)); problem != "" {
+	if problem := rec.check(len(r.keys)); problem != "" {
 		return faultyRow(&Fault{Line: rec.line, Problem: problem}, rec.head), nil
 	}
 	size, start := len(rec.data)+1, 0
-	for _, key := range r.csv.keys {
+	for _, key := range r.keys {
 		size += len(key) + 2
 	}
 	body := make([]byte, 0, size)
 	for i, end := range rec.ends {
-		body = jsonbytes.AppendString(append(body, r.csv.keys[i]...), rec.data[start:end])
+		body = jsonbytes.AppendString(append(body, r.keys[i]...), rec.data[start:end])
 		start = end
 	}
 	body = append(body, '}')
@@ -94,8 +89,8 @@ func (r *Reader) readHeader() error {
 	if problem != "" {
 		return &Error{Line: rec.line, Problem: "header: " + problem}
 	}
-	header := &csvHeader{}
 	var names []string
+	var keys [][]byte
 	start := 0
 	for i, end := range rec.ends {
 		name := string(rec.data[start:end])
@@ -107,10 +102,10 @@ func (r *Reader) readHeader() error {
 		if i == 0 {
 			key[0] = '{'
 		}
-		header.keys = append(header.keys, append(jsonbytes.AppendString(key, rec.data[start:end]), ':'))
+		keys = append(keys, append(jsonbytes.AppendString(key, rec.data[start:end]), ':'))
 		start = end
 	}
-	r.csv = header
+	r.keys = keys
 	return nil
 }
 

@@ -83,9 +83,9 @@ type Reader struct {
 	line     int64 // line that is being read, from 1
 	err      error // ended the file
 
-	raw    []byte     // of JSONL: the line that is being read
-	csv    *csvHeader // of CSV; nil before it is read
-	record csvRecord  // of CSV: the record that is being read
+	raw    []byte    // of JSONL: the line that is being read
+	keys   [][]byte  // of CSV, for each column what leads in its value: `{"a":` or `,"b":`; nil before the header is read
+	record csvRecord // of CSV: the record that is being read
 }
 
 // NewReader returns a reader of the rows in r. A row of more than bytesMax bytes has a [Fault]; bytesMax is at least 1.
@@ -176,8 +176,9 @@ func (r *Reader) nextLine() (Row, error) {
 func (r *Reader) readLine() (line []byte, size int64, blank bool, err error) {
 	blank = true
 	r.raw = r.raw[:0]
-	var last, beforeLast byte
-	for last != '\n' {
+	var buf [4]byte
+	end := buf[:0] // the last two bytes of the line
+	for !bytes.HasSuffix(end, []byte("\n")) {
 		piece, err := r.chunk()
 		if errors.Is(err, io.EOF) && size > 0 {
 			break
@@ -189,18 +190,10 @@ func (r *Reader) readLine() (line []byte, size int64, blank bool, err error) {
 		size += int64(len(piece))
 		room := r.bytesMax + len("\r\n") - len(r.raw) // the end of a line that just fits is kept, and then cut off
 		r.raw = append(r.raw, piece[:min(room, len(piece))]...)
-		if len(piece) > 1 {
-			last = piece[len(piece)-2]
-		}
-		beforeLast, last = last, piece[len(piece)-1]
+		end = append(end, piece[max(0, len(piece)-2):]...)
+		end = append(buf[:0], end[max(0, len(end)-2):]...)
 	}
-	if last == '\n' {
-		size--
-		last = beforeLast
-	}
-	if last == '\r' {
-		size--
-	}
+	size -= int64(len(end) - len(bytes.TrimSuffix(bytes.TrimSuffix(end, []byte("\n")), []byte("\r"))))
 	return r.raw[:min(size, int64(len(r.raw)))], size, blank, nil
 }
 

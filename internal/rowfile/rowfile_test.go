@@ -210,7 +210,7 @@ func FuzzCSVRows(f *testing.F) {
 		header, headerErr := oracle.Read()
 		for {
 			row, err := reader.Next()
-			if _, ok := errors.AsType[*Error](err); ok && reader.csv == nil {
+			if _, ok := errors.AsType[*Error](err); ok && reader.keys == nil {
 				distinct := slices.Compact(slices.Sorted(slices.Values(header)))
 				if headerErr == nil && len(distinct) == len(header) && utf8.ValidString(strings.Join(header, "\x00")) {
 					t.Fatalf("header refused: %v, encoding/csv takes %q", err, header)
