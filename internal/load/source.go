@@ -63,7 +63,10 @@ func OpenSource(ctx context.Context, stdin io.Reader, name, format string) (*Sou
 		return nil, config.Invalid(errors.Join(err, file.Close()))
 	}
 	if !info.Mode().IsRegular() {
-		s.File = readCloser{stopping.Reader(ctx, file), file}
+		s.File = struct {
+			io.Reader
+			io.Closer
+		}{stopping.Reader(ctx, file), file}
 		return s, nil
 	}
 	s.File = file
@@ -87,12 +90,6 @@ func OpenSource(ctx context.Context, stdin io.Reader, name, format string) (*Sou
 	return s, nil
 }
 
-// readCloser reads from one and closes another.
-type readCloser struct {
-	io.Reader
-	io.Closer
-}
-
 // openFile opens a file to read it. A named pipe blocks until it has a writer, or ctx ends.
 func openFile(ctx context.Context, name string) (*os.File, error) {
 	type opened struct {
@@ -114,24 +111,24 @@ func openFile(ctx context.Context, name string) (*os.File, error) {
 
 // FileRows makes messages of the rows of a file. Not safe for concurrent use.
 type FileRows struct {
-	Name   string // of the file, for errors
-	Rows   *rowfile.Reader
-	Strict bool         // a row that no message can hold is an error
-	Log    *slog.Logger // bad rows are logged
+	Strict bool // a row that no message can hold is an error
 
-	limit int // largest row that a message holds, in bytes
+	name  string // of the file, for errors
+	rows  *rowfile.Reader
+	limit int          // largest row that a message holds, in bytes
+	log   *slog.Logger // bad rows are logged
 }
 
 // Reader returns the rows of the source, each of at most limit bytes. It may be called once.
 func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
-	return &FileRows{Name: s.Name, Rows: rowfile.NewReader(s.File, s.Format, limit), limit: limit, Log: log}
+	return &FileRows{name: s.Name, rows: rowfile.NewReader(s.File, s.Format, limit), limit: limit, log: log}
 }
 
 // Skip skips the rows that an earlier run has loaded.
 func (f *FileRows) Skip(loaded int64) error {
 	for i := range loaded {
-		if _, err := f.Rows.Next(); err != nil {
-			return fmt.Errorf("%s: the job has loaded %d rows of it, and now it has %d (%w): it is another input", f.Name, loaded, i, err)
+		if _, err := f.rows.Next(); err != nil {
+			return fmt.Errorf("%s: the job has loaded %d rows of it, and now it has %d (%w): it is another input", f.name, loaded, i, err)
 		}
 	}
 	return nil
@@ -140,10 +137,10 @@ func (f *FileRows) Skip(loaded int64) error {
 // Read returns the next row, or [io.EOF] after the last. A row that no message can hold is replaced by its beginning
 // and the reason.
 func (f *FileRows) Read() (*nats.Msg, error) {
-	row, err := f.Rows.Next()
+	row, err := f.rows.Next()
 	if err != nil {
 		if !errors.Is(err, io.EOF) {
-			err = fmt.Errorf("%s: %w", f.Name, err)
+			err = fmt.Errorf("%s: %w", f.name, err)
 		}
 		return nil, err
 	}
@@ -152,9 +149,9 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 		return m, nil
 	}
 	if f.Strict && row.Fault.TooLarge {
-		return nil, fmt.Errorf("%s: %w: raise the server's max_payload, or remove the row", f.Name, row.Fault)
+		return nil, fmt.Errorf("%s: %w: raise the server's max_payload, or remove the row", f.name, row.Fault)
 	}
-	f.Log.Warn("bad row", slog.String("input", f.Name), slog.Int64("line", row.Line), slog.String("problem", row.Fault.Problem))
+	f.log.Warn("bad row", slog.String("input", f.name), slog.Int64("line", row.Line), slog.String("problem", row.Fault.Problem))
 	if row.Fault.TooLarge {
 		m.Data = row.Fault.Head
 		m.Header = nats.Header{

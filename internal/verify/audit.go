@@ -59,19 +59,19 @@ type rowAudit struct {
 	rows  []rowFacts
 }
 
-// add keeps an event of the row.
+// add keeps an event of the row; of row events the first of each term.
 func (r *rowAudit) add(e *auditlog.Event, term *auditTerm) {
 	if c := e.Call; c != nil {
 		r.addCall(callFacts{
 			term: term, run: e.RunID, index: c.CallIndex, at: e.Time,
 			capacity: c.Status == auditlog.CallCapacityRetry, usage: c.Usage, unpriced: c.Unpriced(),
 		})
-		return
+	} else if r.by(term) == nil {
+		r.rows = append(r.rows, rowFacts{
+			term: term, run: e.RunID, at: e.Time, status: e.Row.Status, source: e.Row.Source,
+			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt,
+		})
 	}
-	r.addRow(rowFacts{
-		term: term, run: e.RunID, at: e.Time, status: e.Row.Status, source: e.Row.Source,
-		attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt,
-	})
 }
 
 // addCall keeps a call event. The same event may be stored twice: a publish that is repeated after the stream's window
@@ -90,13 +90,6 @@ func (r *rowAudit) addCall(c callFacts) {
 		}
 	}
 	r.calls = append(r.calls, c)
-}
-
-// addRow keeps a row event, the first of its term.
-func (r *rowAudit) addRow(f rowFacts) {
-	if r.by(f.term) == nil {
-		r.rows = append(r.rows, f)
-	}
 }
 
 // by returns the row event of a term; nil when there is none.
@@ -127,29 +120,28 @@ func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 		return r.journaled(f)
 	}
 	if len(own) >= n {
-		return own, noHoles(own)
+		return own, numbered(own)
 	}
 	all := r.filter(func(c *callFacts) bool { return c.run == f.run && !c.at.After(f.at) })
 	if len(all) < n {
 		return own, false
 	}
-	return all[len(all)-n:], noHoles(own)
+	return all[len(all)-n:], numbered(own)
 }
 
 // journaled looks for the calls of a reply from the journal: consecutive ones of one process, with the row event's
 // usage.
 func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	n := f.calls()
-	var runs []string
 	for i := range r.calls {
-		if run := r.calls[i].run; !slices.Contains(runs, run) {
-			runs = append(runs, run)
+		inRun := func(c *callFacts) bool { return c.run == r.calls[i].run }
+		if slices.ContainsFunc(r.calls[:i], func(c callFacts) bool { return inRun(&c) }) {
+			continue // that process was looked at
 		}
-	}
-	for _, run := range runs {
-		all := r.filter(func(c *callFacts) bool { return c.run == run })
+		all := r.filter(inRun)
 		for i := 0; i+n <= len(all); i++ {
-			if calls = all[i : i+n]; compareUsage(usageOf(calls), f.usage) == nil && capacityOf(calls) == f.capacity {
+			calls = all[i : i+n]
+			if capacity, usage := sumsOf(calls); capacity == f.capacity && compareUsage(usage, f.usage) == nil {
 				return calls, true
 			}
 		}
@@ -168,34 +160,36 @@ func (r *rowAudit) filter(match func(*callFacts) bool) (calls []callFacts) {
 	return calls
 }
 
-// noHoles reports whether the calls of one term are numbered from 0 without a hole. Two of the same number leave a
-// hole.
-func noHoles(calls []callFacts) bool {
-	seen := make([]bool, len(calls))
+// hole returns the lowest number that calls should have and do not have once, and how often they have it. Those of one
+// term are numbered from 0, so without a hole it is their count.
+func hole(calls []callFacts) (number, times int) {
+	have := make([]int, len(calls))
 	for i := range calls {
-		n := calls[i].index
-		if n < 0 || n >= len(seen) || seen[n] {
-			return false
+		if n := calls[i].index; n >= 0 && n < len(have) {
+			have[n]++
 		}
-		seen[n] = true
 	}
-	return true
+	for n, times := range have {
+		if times != 1 {
+			return n, times
+		}
+	}
+	return len(calls), 0
 }
 
-// capacityOf counts the capacity retries among calls.
-func capacityOf(calls []callFacts) (n int) {
+// numbered reports whether calls have no hole.
+func numbered(calls []callFacts) bool {
+	n, _ := hole(calls)
+	return n == len(calls)
+}
+
+// sumsOf counts the capacity retries among calls, and sums the usage.
+func sumsOf(calls []callFacts) (capacity int, usage auditlog.UsageSum) {
 	for i := range calls {
 		if calls[i].capacity {
-			n++
+			capacity++
 		}
+		usage.Add(calls[i].usage, calls[i].unpriced)
 	}
-	return n
-}
-
-// usageOf sums the usage of calls.
-func usageOf(calls []callFacts) (sum auditlog.UsageSum) {
-	for i := range calls {
-		sum.Add(calls[i].usage, calls[i].unpriced)
-	}
-	return sum
+	return capacity, usage
 }

@@ -122,29 +122,31 @@ func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
 
 // explain reports what is missing from the streams without a row that shows it.
 func (v *verification) explain() {
+	r, in := &v.resultsLoss, &v.inputLoss
 	var incomplete, without bool
 	for _, p := range v.parts {
-		v.explainLog(p)
 		incomplete = incomplete || p.logEnd > 0 && !p.auditGone.IsZero()
 		without = without || p.stats.ByAudit > 0 || p.stats.Unknown > 0
+		if p.logEnd == 0 && r.any() {
+			v.report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are gone: %s", p.stats.Partition, r.info.Config.Name, r.cause())
+		}
+		if p.purged {
+			v.report.cannot("partition %d: the results begin in the middle, after row %d; earlier ones, of %d rows that the other streams still have, are gone from stream %s: %s",
+				p.stats.Partition, p.base, p.stats.ResultsGone, r.info.Config.Name, r.cause())
+		}
 	}
-	if r := &v.resultsLoss; r.inside > 0 {
+	if r.inside > 0 {
 		v.report.cannot("stream %s lacks %d messages after its first one, which may have been results of rows of which nothing else has a record: %s",
 			r.info.Config.Name, r.inside, r.cause())
 	}
-	if in := &v.inputLoss; in.any() && in.info != nil && without {
+	if in.any() && in.info != nil && without {
 		v.report.note("stream %s lacks %d messages at its beginning and %d after its first one: %s", in.info.Config.Name, in.front, in.inside, in.cause())
 	}
-	if v.auditLoss.info != nil && incomplete {
-		v.explainAudit()
-	}
-}
-
-// explainAudit reports what is missing from the audit.
-func (v *verification) explainAudit() {
 	a := &v.auditLoss
-	name := a.info.Config.Name
-	switch {
+	if a.info == nil || !incomplete {
+		return
+	}
+	switch name := a.info.Config.Name; {
 	case a.inside > 0:
 		v.report.cannot("stream %s lacks %d messages after its first one: %s", name, a.inside, a.cause())
 	case a.front == 0:
@@ -153,22 +155,6 @@ func (v *verification) explainAudit() {
 		v.report.cannot("all %d messages of stream %s are gone: %s", a.front, name, a.cause())
 	case !a.canExpire():
 		v.report.cannot("the first %d messages of stream %s are gone: %s", a.front, name, a.cause())
-	}
-}
-
-// explainLog reports what is missing from the log of a partition.
-func (v *verification) explainLog(p *partitionVerifier) {
-	r, n := &v.resultsLoss, p.stats.Partition
-	if !r.any() {
-		return
-	}
-	name := r.info.Config.Name
-	if p.logEnd == 0 {
-		v.report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are gone: %s", n, name, r.cause())
-	}
-	if p.purged {
-		v.report.cannot("partition %d: the results begin in the middle, after row %d; earlier ones, of %d rows that the other streams still have, are gone from stream %s: %s",
-			n, p.base, p.stats.ResultsGone, name, r.cause())
 	}
 }
 

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"math"
+	"strconv"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/stored"
@@ -78,18 +79,16 @@ func (v *partitionVerifier) problemOf(r *stored.ResultRow) string {
 	case r.Seq == 0:
 		return "it does not name its row"
 	case r.Status != auditlog.RowSuccess && r.Status != auditlog.RowError:
-		return "its status is " + quoted(r.Status) + ", neither success nor error"
+		return "its status is " + strconv.Quote(r.Status) + ", neither success nor error"
 	case here && r.Source != v.stream:
-		return "it is about stream " + quoted(r.Source) + ", the input is " + v.stream
+		return "it is about stream " + strconv.Quote(r.Source) + ", the input is " + v.stream
 	case r.StateID != auditlog.StateID(v.name, r.Source, auditlog.Partition(v.stats.Partition), r.Seq):
-		return "its state id " + quoted(r.StateID) + " is that of another row"
+		return "its state id " + strconv.Quote(r.StateID) + " is that of another row"
 	case here && r.Seq > v.inputLast:
 		return "it is about a row that the input never had"
 	}
 	return ""
 }
-
-func quoted(s string) string { return `"` + s + `"` }
 
 // inputUpTo reads the input up to a row and notes the rows without a result. It reports whether the row itself is
 // there.

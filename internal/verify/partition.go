@@ -258,9 +258,9 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	case len(calls) > n:
 		v.violate(violationCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls", h.Seq, len(calls), event.term.owner, n)
 	case len(calls) < n:
-		v.violate(violationNoCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls%s", h.Seq, len(calls), event.term.owner, n, holesText(calls))
+		v.violate(violationNoCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls%s", h.Seq, len(calls), event.term.owner, n, holeText(calls))
 	case !ok:
-		v.violate(violationNoCallEvent, h.Seq, "row %d has call events of %s that are not numbered from 0%s", h.Seq, event.term.owner, holesText(calls))
+		v.violate(violationNoCallEvent, h.Seq, "row %d has call events of %s that are not numbered from 0%s", h.Seq, event.term.owner, holeText(calls))
 	default:
 		v.checkSums(h, event, calls)
 	}
@@ -268,29 +268,22 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 
 // checkSums compares the sums of a row's calls with its row event.
 func (v *partitionVerifier) checkSums(h *verifiedRow, event *rowFacts, calls []callFacts) {
-	if got := capacityOf(calls); got != event.capacity {
-		v.violate(violationRetries, h.Seq, "row %d has %d capacity retries in the call events, %d in the row event", h.Seq, got, event.capacity)
+	capacity, usage := sumsOf(calls)
+	if capacity != event.capacity {
+		v.violate(violationRetries, h.Seq, "row %d has %d capacity retries in the call events, %d in the row event", h.Seq, capacity, event.capacity)
 	}
-	if d := compareUsage(usageOf(calls), event.usage); d != nil {
+	if d := compareUsage(usage, event.usage); d != nil {
 		v.violate(d.kind, h.Seq, "row %d: %s in the row event", h.Seq, d.text)
 	}
 }
 
-// holesText names the first call that is missing or there more than once.
-func holesText(calls []callFacts) string {
-	have := make(map[int]int, len(calls))
-	for i := range calls {
-		have[calls[i].index]++
+// holeText names the first call that is missing or there more than once.
+func holeText(calls []callFacts) string {
+	n, times := hole(calls)
+	if times > 0 {
+		return fmt.Sprintf(", call %d is there %d times", n, times)
 	}
-	for i := range calls {
-		if have[i] == 0 {
-			return fmt.Sprintf(", call %d is missing", i)
-		}
-		if have[i] > 1 {
-			return fmt.Sprintf(", call %d is there %d times", i, have[i])
-		}
-	}
-	return fmt.Sprintf(", call %d is missing", len(calls))
+	return fmt.Sprintf(", call %d is missing", n)
 }
 
 // violate notes a violation of this partition; seq 0: of no single row.

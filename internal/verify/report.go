@@ -96,17 +96,19 @@ func (r *Report) note(format string, args ...any) {
 // conclude sets the verdict, once everything is read.
 func (r *Report) conclude() {
 	for _, p := range r.Partitions {
-		if p.ByAudit > 0 {
-			r.note("partition %d: the rows of %d results are no longer in the input; they were checked against the audit", p.Partition, p.ByAudit)
-		}
-		if p.AuditExpired > 0 {
-			r.note("partition %d: the audit of %d results has expired; their calls and tokens were not checked", p.Partition, p.AuditExpired)
-		}
-		if p.AuditGone > 0 {
-			r.cannot("partition %d: the audit of %d results is gone, and it is too young to have expired", p.Partition, p.AuditGone)
-		}
-		if p.Unknown > 0 {
-			r.cannot("partition %d: %d results no longer have their row in the input or their events in the audit", p.Partition, p.Unknown)
+		for _, found := range []struct {
+			results int
+			report  func(format string, args ...any)
+			text    string
+		}{
+			{p.ByAudit, r.note, "the rows of %d results are no longer in the input; they were checked against the audit"},
+			{p.AuditExpired, r.note, "the audit of %d results has expired; their calls and tokens were not checked"},
+			{p.AuditGone, r.cannot, "the audit of %d results is gone, and it is too young to have expired"},
+			{p.Unknown, r.cannot, "%d results no longer have their row in the input or their events in the audit"},
+		} {
+			if found.results > 0 {
+				found.report("partition %d: "+found.text, p.Partition, found.results)
+			}
 		}
 	}
 	slices.SortStableFunc(r.Violations.First, func(a, b violation) int {
@@ -158,8 +160,12 @@ func (r *Report) Err() error {
 // in the error of [Report.Err].
 func (r *Report) WriteText(w io.Writer) {
 	for _, p := range r.Partitions {
+		pending := "pending rows unknown"
+		if p.Pending != nil {
+			pending = fmt.Sprintf("%d rows pending", *p.Pending)
+		}
 		terminal.PrintLine(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed; %s", p.Partition,
-			p.Results, p.HighWaterMark, p.Claims, p.Succeeded, p.Failed, pendingText(p.Pending))
+			p.Results, p.HighWaterMark, p.Claims, p.Succeeded, p.Failed, pending)
 	}
 	a := &r.Audit
 	tokens := "unknown tokens"
@@ -184,12 +190,4 @@ func (r *Report) WriteText(w io.Writer) {
 	if r.Verdict == VerdictProven {
 		terminal.PrintLine(w, "proven: every row up to the high-water mark has exactly one result, in stream order, and the audit adds up")
 	}
-}
-
-// pendingText is how many rows are pending.
-func pendingText(n *uint64) string {
-	if n == nil {
-		return "pending rows unknown"
-	}
-	return fmt.Sprintf("%d rows pending", *n)
 }
