@@ -120,7 +120,7 @@ func checkSame(raw []byte, path, dir, name string, now identity) error {
 	}
 	if changed := then.differences(now); len(changed) > 0 {
 		return config.Invalid(fmt.Errorf(
-			"job %s was started differently: %s changed since. Its results are in %s: start over with --fresh, which discards them, or give this job a name of its own with --job",
+			"job %s was started differently: %s changed since. Its results are in %s: start over with --fresh, which discards them, or give this job another name with --job",
 			name, strings.Join(changed, ", "), dir))
 	}
 	return nil

@@ -80,7 +80,8 @@ func (p *Pipeline) expected() int64 {
 	return max(p.Total, 0)
 }
 
-// start starts what works beside the stage. An error of one part ends the others softly, and so does the last result.
+// start starts the parts of the job beside the stage. An error of one part ends the others softly, and so does the last
+// result.
 func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, parts *errgroup.Group) {
 	parts.Go(func() error {
 		err := p.load(work)

@@ -20,8 +20,8 @@ import (
 )
 
 // Loader publishes the rows of one source to the input stream, in order, each once, whatever is killed and whatever the
-// stream has dropped since. A [loadRecord] in the result stream holds how far it came, and so does the last of its rows
-// where they are still in the input. A group of rows is one atomic batch; on a stream without batches it is one row.
+// stream has dropped since. A [loadRecord] in the result stream holds how far it got, and so does the last of its rows
+// while that is still in the input. A group of rows is one atomic batch; on a stream without batches it is one row.
 //
 // Two loaders of one source publish the same row first, on condition that the input is as it was when they looked: that
 // the row's subject still ends with the same row, or, where the subject is empty, that the whole stream has not grown.
@@ -69,7 +69,7 @@ var (
 	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
 )
 
-// New finds out how far an earlier load of the same source came: loaded rows are stored. The subjects that id makes
+// New finds out how far an earlier load of the same source got: loaded rows are stored. The subjects that id makes
 // below the input must belong to this source alone. laneOf chooses the partition of a row, as those of [LaneOf] do; it
 // may be nil with one partition. Streams that do not fit are a [config.Error].
 func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, laneOf func([]byte, int64) int) (l *Loader, loaded int64, err error) {
@@ -142,7 +142,7 @@ func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err err
 	}
 }
 
-// rows returns how many rows are stored, the sequence of the last where it is known, and the highest one that was met.
+// rows returns how many rows are stored, the sequence of the last where it is known, and the highest one found.
 func (l *Loader) rows(ctx context.Context, record loadRecord, last uint64) (loaded int64, end, seen uint64, err error) {
 	furthest, end, all, err := l.lastRows(ctx)
 	if err != nil {
@@ -162,8 +162,8 @@ func (l *Loader) rows(ctx context.Context, record loadRecord, last uint64) (load
 }
 
 // lastRows reads the last row of this source in each partition, and with it where the subject ends. Rows go in one
-// after the other, or in groups of which all or none are there, so where all partitions have one, the furthest tells of
-// all.
+// after the other, or in groups of which all or none are there, so where all partitions have one, the furthest is the
+// position of the load.
 func (l *Loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
 	all = true
 	for i := range l.lanes {
@@ -257,7 +257,7 @@ func LaneOf(key string, partitions int) func(body []byte, n int64) int {
 	}
 	return func(body []byte, _ int64) int {
 		var fields map[string]json.RawMessage
-		_ = json.Unmarshal(body, &fields) // what is no object has no field either
+		_ = json.Unmarshal(body, &fields) // a body that is no object has no fields
 		h := fnv.New32a()
 		_, _ = h.Write(fields[key]) // a hash never fails
 		return int(h.Sum32() % uint32(partitions))

@@ -32,10 +32,9 @@ type loadRecord struct {
 	seq uint64 // of the record in the results stream
 }
 
-// loadPosition keeps the records of one source on a subject of its own in the result stream, which drops nothing,
-// however long rows have been gone from the input. As with the marks of a redrive, the stage's own appends do not
-// depend on the subject. Each record is appended on condition that the one before it is the last, so that one of two
-// loaders wins.
+// loadPosition keeps the records of one source on its own subject in the result stream, which drops nothing, however
+// long rows have been gone from the input. As with the marks of a redrive, the stage's own appends do not depend on the
+// subject. Each record is appended on condition that the one before it is the last, so that one of two loaders wins.
 type loadPosition struct {
 	nc            *nats.Conn
 	input, stream string // streams of rows, and of results
@@ -117,7 +116,7 @@ func (p *loadPosition) valid(ctx context.Context, newest *jetstream.RawStreamMsg
 	}
 }
 
-// decode reads a record. A message that is none is an error.
+// decode reads a record. Any other message is an error.
 func (p *loadPosition) decode(m *jetstream.RawStreamMsg) (r loadRecord, err error) {
 	if err := json.Unmarshal(m.Data, &r); err != nil {
 		return r, fmt.Errorf("message %d of stream %s on %s is no position of a load: %w", m.Sequence, p.stream, p.subject, err)

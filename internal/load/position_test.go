@@ -23,7 +23,7 @@ type loadBench struct {
 	rows       int64
 	partitions int
 	taker      jetstream.Consumer
-	taken      map[string]int // how often each row had its turn, by its number in the source
+	taken      map[string]int // how often each row was taken, by its number in the source
 }
 
 // inputKinds are the ways in which an input forgets rows that a stage has answered.
@@ -59,7 +59,7 @@ func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loa
 	return b
 }
 
-// loader is one that publishes three rows at once.
+// loader returns a loader that publishes three rows at once.
 func (b *loadBench) loader() (*Loader, int64) {
 	b.T.Helper()
 	l, loaded, err := New(b.T.Context(), b.NC, b.Cfg, "file", LaneOf("", b.partitions))
@@ -130,7 +130,7 @@ func (b *loadBench) answer() {
 		if err != nil {
 			b.T.Fatal(err)
 		}
-		// What is pending the consumer hears of a moment after the publisher.
+		// The consumer learns of new rows a moment after the publisher.
 		if next, err := streams.NextSequence(b.T.Context(), b.NC, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
 			return
 		}
@@ -158,7 +158,7 @@ func (b *loadBench) answer() {
 // busy publishes a row that is not of the load, as others do.
 func (b *loadBench) busy() { b.Publish(&nats.Msg{Subject: "rows.0.other", Data: []byte(`{}`)}) }
 
-// check checks that each row had its turn once.
+// check checks that each row was taken once.
 func (b *loadBench) check() {
 	b.T.Helper()
 	b.answer()
@@ -205,8 +205,8 @@ func eachCut(t *testing.T, test func(b *loadBench, l *Loader, loaded int64, forg
 	}
 }
 
-// A load may be killed after any step, and rows may be gone from the input before it goes on: none is lost, none comes
-// twice.
+// A load may be killed after any step, and rows may be gone from the input before it goes on: none is lost, none is
+// loaded twice.
 func TestAKilledLoadContinuesWhateverTheInputHasDropped(t *testing.T) {
 	eachCut(t, func(b *loadBench, _ *Loader, _ int64, forget func()) {
 		forget()
@@ -243,7 +243,7 @@ func TestADeletedLastRowIsNotLoadedAgain(t *testing.T) {
 	}
 }
 
-// What another source, or the same file with other content, has loaded says nothing about this one.
+// What another source, or the same file with other content, has loaded does not count for this one.
 func TestPositionsBelongToOneSourceOfOneInput(t *testing.T) {
 	b := newLoadBench(t, jetstream.StreamConfig{Retention: jetstream.WorkQueuePolicy}, 1)
 	b.finish()
@@ -303,7 +303,7 @@ func TestRowsThatAPowerCutTookAreLoadedAgain(t *testing.T) {
 	}
 }
 
-// A results stream of somebody's own that has no room for positions is refused before a row is published.
+// A user's own results stream that does not capture positions is refused before a row is published.
 func TestLoadNeedsAPlaceForItsPosition(t *testing.T) {
 	b := newLoadBench(t, jetstream.StreamConfig{}, 1)
 	if _, err := b.JS.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {

@@ -23,7 +23,7 @@ func TestANamedPipeThatNobodyOpensIsInterrupted(t *testing.T) {
 	if _, err := OpenSource(ctx, nil, name, "jsonl"); !errors.Is(err, signal) {
 		t.Errorf("opened with %v", err)
 	}
-	w, err := os.OpenFile(name, os.O_RDWR, 0) // releases who waits
+	w, err := os.OpenFile(name, os.O_RDWR, 0) // releases the open that waits
 	if err != nil {
 		t.Fatal(err)
 	}

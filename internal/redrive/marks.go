@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// headerRedriveOf names the row that a redriven row was, headerRedriveResult the failed result by its sequence in the
-	// results stream: state ids repeat if the input stream is re-created, those don't.
+	// headerRedriveOf names the row that a redriven row was, headerRedriveResult the failed result by its sequence in
+	// the results stream: state ids repeat if the input stream is re-created, those don't.
 	headerRedriveOf     = "Stage-Redrive-Of"
 	headerRedriveResult = "Stage-Redrive-Result"
 	// headerRedriveFrom on a mark is the sequence of the input from which on the redriven row may be found,
@@ -33,7 +33,7 @@ const (
 )
 
 // redriveMarks are the marks of a partition: which failed results have been redriven. A mark is a message in the
-// results stream on a subject of its own for each failed result, beside the logs of the partitions: the conditions of
+// results stream, on its own subject for each failed result, beside the logs of the partitions: the conditions of
 // the stage's appends don't concern it, and it lives as long as the result. It is stored twice: before the row is
 // published, on condition that there is none, so that of two redrives one wins; and after it, with the row's new
 // sequence.

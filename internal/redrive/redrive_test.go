@@ -207,7 +207,7 @@ func TestAKilledRedriveIsContinued(t *testing.T) {
 	}
 }
 
-// redriver is one that is driven step by step.
+// redriver returns one to be driven step by step.
 func (b *redriveBench) redriver() *redriver {
 	return &redriver{
 		js: b.JS, cfg: b.Cfg, done: &Report{Reasons: map[string]int{}}, results: b.Stream("RESULTS"), input: b.Stream("ROWS"),
@@ -257,7 +257,7 @@ func TestOfManyRedrivesOneWinsEachResult(t *testing.T) {
 	want(t, b.redrive(Options{}), "0 rows published again, of 500 failed results; 500 were redriven before\n")
 }
 
-func TestRedriveSaysWhatIsMissing(t *testing.T) {
+func TestRedriveReportsWhatIsMissing(t *testing.T) {
 	b := newRedriveBench(t)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -109,7 +109,7 @@ func (r *Reader) readHeader() error {
 	return nil
 }
 
-// check returns what is wrong with a record that should have so many columns; "" if nothing is.
+// check returns what is wrong with a record that should have that many columns; "" if nothing is.
 func (rec *csvRecord) check(columns int) string {
 	if rec.problem != "" {
 		return rec.problem
@@ -136,7 +136,7 @@ func (r *Reader) readRecord() (*csvRecord, error) {
 		piece, err := r.chunk()
 		switch {
 		case errors.Is(err, io.EOF) && rec.state == csvQuoted:
-			return nil, &Error{Line: rec.quote, Problem: "the quote that is opened here is never closed"}
+			return nil, &Error{Line: rec.quote, Problem: "the quote opened here is never closed"}
 		case errors.Is(err, io.EOF) && !rec.blank():
 			rec.endField()
 			return rec, nil

@@ -39,8 +39,8 @@ func FormatOf(name, given string) (Format, error) {
 type Row struct {
 	// Line is where the row begins, from 1.
 	Line int64
-	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it is the problem and the beginning
-	// of the row: never a JSON object, so that a stage answers it with invalid_row.
+	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it is the problem and the
+	// beginning of the row: never a JSON object, so that a stage answers it with invalid_row.
 	Body []byte
 	// Fault is what is wrong with a bad row; nil for a good one. It does not end the file.
 	Fault *Fault
@@ -135,9 +135,9 @@ func (r *Reader) begin() error {
 		_, err := r.in.Discard(len(start))
 		return err
 	case bytes.HasPrefix(start, []byte("\x1f\x8b")):
-		return &Error{Line: 1, Problem: "the input is compressed: give it as the output of gunzip -c"}
+		return &Error{Line: 1, Problem: "the input is compressed: decompress it first, as gunzip -c does"}
 	case bytes.HasPrefix(start, []byte("\xff\xfe")), bytes.HasPrefix(start, []byte("\xfe\xff")):
-		return &Error{Line: 1, Problem: "the input is UTF-16: give it as UTF-8"}
+		return &Error{Line: 1, Problem: "the input is UTF-16: convert it to UTF-8"}
 	}
 	return nil
 }

@@ -59,8 +59,8 @@ func TestRowsOfAFile(t *testing.T) {
 		{"a line that is too long", FormatJSONL, "{}\n" + long + "\n{}\n", []string{"1 {}", "FAULT line 2: a row of 200 bytes, at most 100 can be sent", "3 {}"}},
 		{"an object, then more space than a row may have", FormatJSONL, "{}" + strings.Repeat(" ", 200), []string{"FAULT line 1: a row of 202 bytes, at most 100 can be sent"}},
 		{"as long as a row may be", FormatJSONL, long[:100] + "\r\n" + long[:100], []string{"1 " + long[:100], "2 " + long[:100]}},
-		{"compressed", FormatJSONL, "\x1f\x8b\x08\x00", []string{"END line 1: the input is compressed: give it as the output of gunzip -c"}},
-		{"UTF-16", FormatCSV, "\xff\xfea\x00", []string{"END line 1: the input is UTF-16: give it as UTF-8"}},
+		{"compressed", FormatJSONL, "\x1f\x8b\x08\x00", []string{"END line 1: the input is compressed: decompress it first, as gunzip -c does"}},
+		{"UTF-16", FormatCSV, "\xff\xfea\x00", []string{"END line 1: the input is UTF-16: convert it to UTF-8"}},
 
 		{"csv", FormatCSV, "id,text\n1,one\n2,two\n", []string{`2 {"id":"1","text":"one"}`, `3 {"id":"2","text":"two"}`}},
 		{"csv: nothing but a header", FormatCSV, "id,text", nil},
@@ -76,7 +76,7 @@ func TestRowsOfAFile(t *testing.T) {
 			"FAULT line 4: text after the quote that closes column 1",
 			`6 {"a":"1","b":"2"}`,
 		}},
-		{"csv: a quote that stays open", FormatCSV, "a\n1\n\"2\n3\n", []string{`2 {"a":"1"}`, "END line 3: the quote that is opened here is never closed"}},
+		{"csv: a quote that stays open", FormatCSV, "a\n1\n\"2\n3\n", []string{`2 {"a":"1"}`, "END line 3: the quote opened here is never closed"}},
 		{"csv: two columns of one name", FormatCSV, "a,b,a\n1,2,3\n", []string{`END line 1: header: two columns are called "a"`}},
 		{"csv: a column without a name", FormatCSV, ",b\n1,2\n", []string{`2 {"":"1","b":"2"}`}},
 		{"csv: bad quotes in the header", FormatCSV, "a\"b\n1\n", []string{"END line 1: header: a quote within column 1, which does not begin with one"}},
@@ -231,7 +231,7 @@ func FuzzCSVRows(f *testing.F) {
 				return
 			case want != nil:
 				if row.Fault == nil {
-					t.Fatalf("got %s where encoding/csv says %v", row.Body, want)
+					t.Fatalf("got %s where encoding/csv returns %v", row.Body, want)
 				}
 			case len(record) != len(header) || !utf8.ValidString(strings.Join(record, "\x00")):
 				if row.Fault == nil {

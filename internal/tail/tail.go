@@ -1,4 +1,4 @@
-// Package tail prints audit events as text, and tells the story of one row.
+// Package tail prints audit events, and the history of one row, as text.
 package tail
 
 import (
@@ -15,11 +15,11 @@ import (
 // Options are the flags of the command tail.
 type Options struct {
 	Kinds  []auditlog.Kind // of events to print; none: all
-	Row    uint64          // of the story, by its sequence in the input stream; Print ignores it
+	Row    uint64          // of the history, by its sequence in the input stream; Print ignores it
 	Failed bool            // only events of what did not succeed
-	Since  time.Time       // only later events; zero: see Print and Story
+	Since  time.Time       // only later events; zero: see Print and History
 	JSON   bool            // events as they are stored, one a line
-	Follow bool            // wait for new events; Story ignores it
+	Follow bool            // wait for new events; History ignores it
 	Colour bool            // for a terminal
 }
 

@@ -32,8 +32,8 @@ func rowEvent(seq uint64, owner string, queued, finished int) *auditlog.Event {
 }
 
 func TestEventsAreOneLineEach(t *testing.T) {
-	told := callEvent(0, "o", 1, auditlog.CallCapacityRetry, 429, "capacity", "openai: 429 slow down")
-	told.Call.RetryAfter = 2 * time.Second
+	limited := callEvent(0, "o", 1, auditlog.CallCapacityRetry, 429, "capacity", "openai: 429 slow down")
+	limited.Call.RetryAfter = 2 * time.Second
 	ok := callEvent(0, "o", 0, auditlog.CallSuccess, 200, "", "")
 	ok.Call.Usage = &auditlog.Usage{PromptTokens: 31, CompletionTokens: 21, TotalTokens: 52}
 	batch := callEvent(0, "o", 0, auditlog.CallUnknown, 0, "transient", "connection reset")
@@ -50,7 +50,7 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		want  string // after the time, blanks squeezed
 	}{
 		{ok, toneQuiet, "call row 4711 #1 openai large ok 200 812 ms 31+21 tok delay 48 ms"},
-		{told, toneWarn, "call row 4711 #2 openai large no capacity 429 812 ms - delay 48 ms asked to wait 2.00 s openai: 429 slow down"},
+		{limited, toneWarn, "call row 4711 #2 openai large no capacity 429 812 ms - delay 48 ms asked to wait 2.00 s openai: 429 slow down"},
 		{callEvent(0, "o", 2, auditlog.CallFailure, 500, "transient", "oops"), toneWarn, "call row 4711 #3 openai large failed 500 812 ms - delay 48 ms oops"},
 		{callEvent(0, "o", 0, auditlog.CallFailure, 400, "permanent", "bad"), toneBad, "call row 4711 #1 openai large failed 400 812 ms - delay 48 ms bad"},
 		{callEvent(0, "o", 0, auditlog.CallFailure, 401, "fatal", "key"), toneBad, "call row 4711 #1 openai large failed 401 812 ms - delay 48 ms key"},
@@ -79,7 +79,7 @@ func TestEventsAreOneLineEach(t *testing.T) {
 	}
 }
 
-func TestALineIsNotBrokenByWhatAServerSays(t *testing.T) {
+func TestControlCharactersFromAServerAreRemoved(t *testing.T) {
 	for _, colour := range []bool{false, true} {
 		var b strings.Builder
 		printLine(&b, "failed: \x1b[2J\r\nstage: all is well\x07\u009b31m  ", toneBad, colour)
@@ -93,9 +93,9 @@ func TestALineIsNotBrokenByWhatAServerSays(t *testing.T) {
 	}
 }
 
-// story prints what is told of row 4711, blanks squeezed and times left out.
-func storyOf(result *stored.ResultRow, events ...*auditlog.Event) string {
-	s := &story{seq: 4711, last: make(map[string]*auditlog.Row)}
+// historyOf prints the history of row 4711, blanks squeezed and times left out.
+func historyOf(result *stored.ResultRow, events ...*auditlog.Event) string {
+	s := &history{seq: 4711, last: make(map[string]*auditlog.Row)}
 	for _, e := range events {
 		if e.Row != nil && e.Row.Sequence < s.seq {
 			s.before(e.Row)
@@ -109,7 +109,7 @@ func storyOf(result *stored.ResultRow, events ...*auditlog.Event) string {
 	return regexp.MustCompile(` +`).ReplaceAllString(strings.ReplaceAll(text, "\n ", "\n"), " ")
 }
 
-func TestTheStoryOfARowIsTold(t *testing.T) {
+func TestTheHistoryOfARowIsPrinted(t *testing.T) {
 	refused := callEvent(900, "a", 0, auditlog.CallCapacityRetry, 429, "capacity", "slow down")
 	for _, tt := range []struct {
 		name   string
@@ -136,7 +136,7 @@ func TestTheStoryOfARowIsTold(t *testing.T) {
 				" +2.00 s waited for no earlier row\n +2.00 s emitted: result 2 of stream RESULTS, owner a\n",
 		},
 		{
-			"it is still asked", nil,
+			"it is still being called", nil,
 			[]*auditlog.Event{refused},
 			"row 4711 of stream ROWS, partition 0\n call 1: openai large, no capacity 429 in 812 ms, delay 48 ms slow down\n not finished yet\n",
 		},
@@ -157,7 +157,7 @@ func TestTheStoryOfARowIsTold(t *testing.T) {
 				" +1.00 s waited for no earlier row\n +1.00 s not emitted yet, or the result is no longer stored\n",
 		},
 	} {
-		if got := storyOf(tt.result, tt.events...); got != tt.want {
+		if got := historyOf(tt.result, tt.events...); got != tt.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", tt.name, got, tt.want)
 		}
 	}

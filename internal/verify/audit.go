@@ -12,8 +12,8 @@ import (
 type auditTerm struct {
 	owner string
 	epoch int // of the input streams that the partition has had, counted from 0
-	// since is when the term was claimed, or its last finished row was queued: the row events of later results were stored
-	// after it. Zero: unknown.
+	// since is when the term was claimed, or its last finished row was queued: the row events of later results were
+	// stored after it. Zero: unknown.
 	since time.Time
 }
 
@@ -136,7 +136,7 @@ func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	for i := range r.calls {
 		inRun := func(c *callFacts) bool { return c.run == r.calls[i].run }
 		if slices.ContainsFunc(r.calls[:i], func(c callFacts) bool { return inRun(&c) }) {
-			continue // that process was looked at
+			continue // searched already
 		}
 		all := r.filter(inRun)
 		for i := 0; i+n <= len(all); i++ {

@@ -28,7 +28,7 @@ func logOf(s stagetest.Step) any {
 	return s.Result
 }
 
-// drop takes a message out of a stream, or makes as if it had never been written.
+// drop removes a message from a stream, or pretends that it was never written.
 func drop[T any](t *rapid.T, d *damage, s *pureStream[T], key func(T) any) {
 	if len(s.msgs) == 0 {
 		return
@@ -69,7 +69,7 @@ func swap[T any](t *rapid.T, s *pureStream[T], may func(T) bool) {
 	}
 }
 
-// What a brute-force look at the damage says of the verdict.
+// expected is the verdict that a brute-force look at the damage allows.
 type expected int
 
 const (
@@ -92,7 +92,7 @@ func (d *damage) expect() expected {
 	return max(e, d.expectLog(log, was))
 }
 
-// unknowable tells whether a result was never written and nothing is left that tells of its row: the guarantee is about
+// unknowable reports whether a result was never written and nothing that is left names its row: the guarantee is about
 // rows that the input still holds.
 func (d *damage) unknowable(r *stored.ResultRow, log []stagetest.Step) bool {
 	last := uint64(0)
@@ -133,7 +133,7 @@ func (d *damage) has(match func(*auditlog.Event) bool) bool {
 	return slices.ContainsFunc(d.audit.msgs, func(m pureMessage[*auditlog.Event]) bool { return match(m.is) })
 }
 
-// expectAudit looks for the events that the results left, so many of the log, need.
+// expectAudit looks for the events that the results left in the log need.
 func (d *damage) expectAudit(left int) expected {
 	e := mustProve
 	horizon := d.now.Add(-pureMaxAge)
@@ -173,8 +173,8 @@ func (d *damage) expectAudit(left int) expected {
 	return e
 }
 
-// Whatever is dropped, doubled, swapped or purged at random: damage that takes evidence away is never proven, damage that
-// does not always is.
+// Whatever is dropped, doubled, swapped or purged at random: a job that has lost evidence is never proven, an intact
+// one always is.
 func TestVerifyProvesNothingThatIsDamaged(t *testing.T) {
 	counts := make(map[expected]int)
 	rapid.Check(t, func(t *rapid.T) {

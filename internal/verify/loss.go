@@ -22,7 +22,7 @@ type streamLoss struct {
 // forever is later than every message.
 var forever = time.Unix(math.MaxInt32, 0)
 
-// fullPercent is how full a stream that drops its oldest messages is at least: it drops no more than the next one
+// fullPercent is the least that a stream which drops its oldest messages is filled: it drops no more than the next one
 // needs.
 const fullPercent = 90
 
@@ -82,7 +82,7 @@ func (l *streamLoss) cause() string {
 		all = append(all, fmt.Sprintf("it keeps only %d messages a subject", cfg.MaxMsgsPerSubject))
 	}
 	if cfg.AllowMsgTTL {
-		all = append(all, "its messages may have a TTL of their own")
+		all = append(all, "its messages may have their own TTL")
 	}
 	if l.front > 0 && l.canExpire() {
 		if cfg.MaxAge > 0 {

@@ -20,8 +20,8 @@ type partitionVerifier struct {
 	runs   *runVerifier
 	stats  verifiedPartition
 
-	// terms has the terms of ownership by owner: those of all claims from start on, and one of the newest input stream for
-	// each owner without a claim. So two events are of one term if they have the same pointer.
+	// terms has the terms of ownership by owner: those of all claims from start on, and one of the newest input stream
+	// for each owner without a claim. So two events are of one term if they have the same pointer.
 	terms map[string]*auditTerm
 
 	// The log up to the head is read. Of the claims those before nextClaim lie in that part, and have been checked.
@@ -32,8 +32,8 @@ type partitionVerifier struct {
 	epochRows
 	nextInput uint64 // the first row of the input that is not compared; 0: all are. The input is that of the last epoch
 
-	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results before
-	// it are finished. nil: none is read; over: and none is left.
+	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results
+	// before it are finished. nil: it is not read yet; over: there is none.
 	head *verifiedRow
 	over bool
 	// window holds the events of rows that are not finished: the head's, those ahead of it, and some of rows passed by.
@@ -58,7 +58,8 @@ type partitionFacts struct {
 	bound        uint64 // rows above are pending
 	logEnd       uint64 // last message of the log; 0: there is none
 	resultsGone  bool   // messages of the results stream were removed
-	// Events stored before auditGone may be missing; zero: none is. Those of results before auditExpired can have expired.
+	// Events stored before auditGone may be missing; zero: none is. Those of results before auditExpired can have
+	// expired.
 	auditGone, auditExpired time.Time
 }
 
@@ -168,7 +169,7 @@ func (v *partitionVerifier) advance(force bool) error {
 	return nil
 }
 
-// complete reports whether all events of the head that can come have come.
+// complete reports whether no further event of the head is expected.
 func (v *partitionVerifier) complete() bool {
 	if v.head.late || v.window.full() {
 		return true
@@ -215,8 +216,8 @@ func (v *partitionVerifier) countAudited(h *verifiedRow) {
 	}
 }
 
-// countUnaudited counts a result whose audit is missing because the stream has lost it, and reports whether that can be
-// so. The missing events were stored after since, the first of them before until.
+// countUnaudited counts a result whose audit is missing because the stream has lost it, and reports whether that is
+// possible. The missing events were stored after since, the first of them before until.
 func (v *partitionVerifier) countUnaudited(h *verifiedRow, since, until time.Time) bool {
 	if v.auditGone.IsZero() || !since.Before(v.auditGone) {
 		return false

@@ -59,8 +59,8 @@ type pureJob struct {
 
 const pureMaxAge = 720 * time.Hour
 
-// newPureJob is a job of n rows that began so long ago and took so long for each row: a second process takes over in the
-// middle; both leave their summaries.
+// newPureJob returns a job of n rows that began ago before now and took each for a row: a second process takes over in
+// the middle; both leave their summaries.
 func newPureJob(n int, ago, each time.Duration) *pureJob {
 	j := &pureJob{now: time.Unix(1_800_000_000, 0), window: 8}
 	at := j.now.Add(-ago)

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The counters of a real stream must tell of what was removed from it, however it was done.
+// The counters of a real stream must show what was removed from it, however that was done.
 func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 	audit := func(s []jetstream.StreamConfig) { s[2].MaxAge = 720 * time.Hour }
 	for _, tt := range []struct {
@@ -71,7 +71,7 @@ func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 	}
 }
 
-// What nothing was removed from can't have lost its beginning.
+// A stream from which nothing was removed can't have lost its beginning.
 func TestVerifyWantsAClaimAtTheBeginning(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	j := b.FinishedJob(20)

@@ -13,8 +13,8 @@ import (
 	"github.com/llm-stage/stage/internal/stored"
 )
 
-// appendGroup is the most results that are stored at once: so many may be there that the process did not count,
-// since the answer to its last append did not come.
+// appendGroup is the most results of one append: a process has not counted them if the answer to its last append was
+// lost.
 const appendGroup = 1000
 
 // runVerifier compares the summaries that processes leave at their end with what the streams hold of them.
@@ -34,8 +34,8 @@ type runRecord struct {
 	summary *auditlog.Summary
 	cut     bool // the summary has no usage by model
 
-	// Sums of what the streams hold, to be compared with the summary: the calls of each model, and under allModels those
-	// of all.
+	// Sums of what the streams hold, to be compared with the summary: the calls of each model, and under allModels
+	// those of all.
 	calls             map[cost.ModelKey]callTotals
 	capacity          uint64
 	succeeded, failed uint64 // results

@@ -67,7 +67,7 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progre
 	return v.report, nil
 }
 
-// conclude comes to the verdict, once everything is read.
+// conclude reaches the verdict once everything is read.
 func (v *verification) conclude() {
 	if len(v.parts) > 0 {
 		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
@@ -229,7 +229,7 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 	return p
 }
 
-// openInput opens the rows of a partition, unless the input stream is another one than that of the results.
+// openInput opens the rows of a partition, unless the results are of another input stream.
 func (v *verification) openInput(ctx context.Context, p *partitionVerifier) error {
 	p.inputLast = math.MaxUint64
 	input, number := v.inputLoss.info, p.stats.Partition

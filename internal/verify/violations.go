@@ -30,7 +30,7 @@ const (
 
 // checks is all that verify checks, as docs/reliability.md lists it. A new check is a kind, its line here, and a call
 // of violate where the streams show it: on a result alone or among the others in order.go, against its audit in
-// partition.go, on a whole run in runs.go. Tests ask for the line in the docs and for a planted violation of the kind.
+// partition.go, on a whole run in runs.go. Tests require the line in the docs and a planted violation of the kind.
 var checks = []struct {
 	kind  violationKind
 	means string

@@ -88,7 +88,7 @@ func TestFirstSignalStopsSoftlyAndTheSecondAtOnce(t *testing.T) {
 	})
 }
 
-func TestContextsEndWithTheirParentAndLetSignalsGo(t *testing.T) {
+func TestContextsEndWithTheirParentAndReleaseSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var signals fakeSignals
 		env := &Env{Notify: signals.notify}

@@ -24,7 +24,7 @@ func newLoadCommand(env *Env) *cobra.Command {
 		Short:   "publish the rows of a file to the input stream, each once",
 		GroupID: groupStreams,
 		Args:    cobra.ExactArgs(1),
-		Long: "load publishes the rows of a JSONL or CSV file (or - for standard input) on a subject of its own below the input subject.\n" +
+		Long: "load publishes the rows of a JSONL or CSV file (or - for standard input) on its own subject below the input subject.\n" +
 			"Loading the same content again resumes where the first load ended, so no row is published twice, even if the rows are\n" +
 			"no longer in the input stream: the results stream keeps the position on <result subject>.<name>.load.>. Equal rows of a\n" +
 			"file stay separate rows. With several partitions a field of the row chooses its partition (--key), else the rows go to\n" +
@@ -71,7 +71,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return config.Invalid(err)
 	}
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are created
-		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs a subject of its own: end it with .> or .*", subject))
+		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs its own subject: end it with .> or .*", subject))
 	}
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)

@@ -21,8 +21,8 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 		Short:   "run a flaky LLM server for experiments: no key, no cost",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "mockllm serves OpenAI's chat completions and Anthropic's messages, with a rate limit, latency and errors as the flags\n" +
-			"say. It gives the same prompt the same answer. It prints its base URL and serves until interrupted; /stats reports what\n" +
+		Long: "mockllm serves OpenAI's chat completions and Anthropic's messages, with a rate limit, latency and errors set by the\n" +
+			"flags. It gives the same prompt the same answer. It prints its base URL and serves until interrupted; /stats reports what\n" +
 			"it has done.",
 		Example: "  stage mockllm --rate 20 --latency 1s\n" +
 			"  stage mockllm --schedule 20:60s,5:60s --latency 1s --latency-sigma 0.3 --errors 429=.2,500=.01 --retry-after 2s\n" +

@@ -23,7 +23,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 			"failed result is redriven once, however often redrive is killed or run: a mark on\n" +
 			"<result subject>.<name>.redrive.<partition>.<sequence of the result> records it. A row that fails again is another failed\n" +
 			"result.\n\n" +
-			"Rows that load or process have published go on a subject of their own, <load>-redriven, because load and process find\n" +
+			"Rows that load or process have published go on a separate subject, <load>-redriven, because load and process find\n" +
 			"their position by the last row on theirs. Rows that are no longer in the input stream, rows that were too large for a\n" +
 			"message, and errors that an earlier stage has passed on can't be redriven; they are counted.",
 		Example: "  stage redrive --dry-run\n" +

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestRunTellsTheCollectorWhatItNeeds(t *testing.T) {
+func TestRunSetsTheMemoryLimit(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		args []string

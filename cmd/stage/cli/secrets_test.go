@@ -67,7 +67,7 @@ func TestEveryCommandRefusesBadKeys(t *testing.T) {
 }
 
 // TestSecretsAreNotInTheStandardLog logs as net/http (Go 1.26, transport.go, readLoopPeekFailLocked) does when a server
-// goes on after its reply.
+// continues after its reply.
 func TestSecretsAreNotInTheStandardLog(t *testing.T) {
 	cfg, err := config.Source{Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-not-asked-for"}}.Load(t.Context(), config.NeedNothing)
 	if err != nil {

@@ -49,7 +49,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
 		o.Follow, o.Colour = conn.Server == nil, colourOf(env)
 		if o.Row != 0 {
-			err = tail.Story(ctx, js, cfg, out, o)
+			err = tail.History(ctx, js, cfg, out, o)
 		} else {
 			err = tail.Print(ctx, js, cfg, out, o)
 		}

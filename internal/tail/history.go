@@ -17,17 +17,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// story is what the audit holds of one row, and of the rows before it as far as it had to wait for them.
-type story struct {
+// history is what the audit holds of one row, and of the rows before it as far as it had to wait for them.
+type history struct {
 	seq    uint64                   // of the row in the input stream
 	events []*auditlog.Event        // its call and row events, in stream order
 	last   map[string]*auditlog.Row // by owner: of the rows before it, the one that finished last
 }
 
-// Story prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
+// History prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
 // waited for, its result. With o.JSON it prints the events alone.
-func Story(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
-	s := &story{seq: o.Row, last: make(map[string]*auditlog.Row)}
+func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
+	s := &history{seq: o.Row, last: make(map[string]*auditlog.Row)}
 	err := stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{Since: o.Since}, nil, func(raw []byte, e *auditlog.Event) error {
 		switch {
 		case e == nil: // of a newer version
@@ -56,8 +56,8 @@ func Story(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out 
 	return nil
 }
 
-// before notes a row before the one that the story is about.
-func (s *story) before(r *auditlog.Row) {
+// before notes a row before the one that the history is about.
+func (s *history) before(r *auditlog.Row) {
 	if last := s.last[r.Owner]; last == nil || r.FinishedAt.After(last.FinishedAt) {
 		s.last[r.Owner] = r
 	}
@@ -91,7 +91,7 @@ func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 	return nil, nil //nolint:nilnil // there is none, which is no error
 }
 
-// printer prints the lines of a story.
+// printer prints the lines of a history.
 type printer struct {
 	w      io.Writer
 	colour bool
@@ -107,8 +107,8 @@ func (p *printer) line(at time.Time, t tone, format string, args ...any) {
 	printLine(p.w, fmt.Sprintf("  %s  %9s  ", clockOf(at), since)+fmt.Sprintf(format, args...), t, p.colour)
 }
 
-// print prints the story: when, how long after the row was queued, what.
-func (s *story) print(w io.Writer, cfg *config.Config, result *stored.ResultRow, colour bool) {
+// print prints the history: when, how long after the row was queued, what.
+func (s *history) print(w io.Writer, cfg *config.Config, result *stored.ResultRow, colour bool) {
 	p := &printer{w: w, colour: colour, queued: s.queued()}
 	printLine(w, fmt.Sprintf("row %d of stream %s, partition %s", s.seq, cfg.Input.Stream, s.events[0].Partition), toneTurn, colour)
 	if !p.queued.IsZero() {
@@ -130,7 +130,7 @@ func (s *story) print(w io.Writer, cfg *config.Config, result *stored.ResultRow,
 }
 
 // queued is when the row was queued first; zero: it is not in the audit.
-func (s *story) queued() (first time.Time) {
+func (s *history) queued() (first time.Time) {
 	for _, e := range s.events {
 		if e.Row != nil && (first.IsZero() || e.Row.QueuedAt.Before(first)) {
 			first = e.Row.QueuedAt
@@ -141,7 +141,7 @@ func (s *story) queued() (first time.Time) {
 
 // emitted returns the row event of the term that stored the result; without a result the last row event; nil: there is
 // none.
-func (s *story) emitted(result *stored.ResultRow) (emitted *auditlog.Row) {
+func (s *history) emitted(result *stored.ResultRow) (emitted *auditlog.Row) {
 	for _, e := range s.events {
 		if e.Row != nil && (emitted == nil || result == nil || e.Row.Owner == result.Owner) {
 			emitted = e.Row
@@ -151,7 +151,7 @@ func (s *story) emitted(result *stored.ResultRow) (emitted *auditlog.Row) {
 }
 
 // ownedBySeveral reports whether the events are of more than one term of ownership.
-func (s *story) ownedBySeveral() bool {
+func (s *history) ownedBySeveral() bool {
 	return slices.ContainsFunc(s.events, func(e *auditlog.Event) bool { return ownerOf(e) != ownerOf(s.events[0]) })
 }
 
@@ -174,7 +174,7 @@ func ownerOf(e *auditlog.Event) string {
 }
 
 // printEnd prints what the finished row waited for, and where its result is.
-func (s *story) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, result *stored.ResultRow) {
+func (s *history) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, result *stored.ResultRow) {
 	if row == nil {
 		p.line(s.events[len(s.events)-1].Time, toneQuiet, "not finished yet")
 		return
