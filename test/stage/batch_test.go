@@ -515,7 +515,7 @@ func TestWhatIsNoBatchIsRefusedWithTheFacts(t *testing.T) {
 			`{"prompts": "one"}`:                 "prompts is a string",
 			`{"prompts": [1]}`:                   "prompts is a number",
 			`{"prompts": ["a", null]}`:           "prompt 1 is null",
-			`{"prompts": ["a"]} {}`:              "goes on after",
+			`{"prompts": ["a"]} {}`:              "continues after",
 			`{"prompt": ["a"]}`:                  `unknown field "prompt"`,
 			`{"prompts": ["a"], "contexts": []}`: "1 prompts and 0 contexts",
 			`{"prompts": ["a"], "max_parallel": "many"}`: "max_parallel is a string",
