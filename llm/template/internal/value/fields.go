@@ -1,8 +1,6 @@
 package value
 
 import (
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -10,7 +8,7 @@ import (
 
 // fieldFormat writes "{}" formats, those of str.format.
 type fieldFormat struct {
-	r     *Run
+	*writer
 	args  []any
 	named map[string]any
 	next  int // of args, for "{}"
@@ -20,49 +18,47 @@ type fieldFormat struct {
 // methodFormat is "{} {name}".format(...).
 func methodFormat(r *Run, v any, args []any) (any, error) {
 	s, _ := v.(string)
-	f := fieldFormat{r: r}
-	f.args, f.named = freeArgs(args)
-	return f.text(s, 0)
+	return r.written(func(w *writer) {
+		f := fieldFormat{writer: w}
+		f.args, f.named = freeArgs(args)
+		f.text(s, 0)
+	})
 }
 
-// text replaces the fields of format. A specification may have fields itself, one level deep.
-func (f *fieldFormat) text(format string, depth int) (string, error) {
+// text writes format with its fields replaced. A specification may have fields itself, one level deep.
+func (f *fieldFormat) text(format string, depth int) {
 	if depth > 1 {
-		return "", errors.New("the format has fields nested too deep")
+		f.fail("the format has fields nested too deep")
 	}
-	var b strings.Builder
 	for {
 		at := strings.IndexAny(format, "{}")
 		if at < 0 {
 			at = len(format)
 		}
-		if err := f.r.Spend(StepCost + at); err != nil {
-			return "", err
+		if !f.pay(StepCost+at, 1) {
+			return
 		}
-		b.WriteString(format[:at])
+		f.dst = append(f.dst, format[:at]...)
 		format = format[at:]
 		switch {
 		case format == "":
-			return b.String(), nil
+			return
 		case len(format) > 1 && format[0] == format[1]: // "{{" and "}}"
-			b.WriteByte(format[0])
+			f.dst = append(f.dst, format[0])
 			format = format[2:]
 			continue
 		case format[0] == '}':
-			return "", errors.New(`a "}" without its "{" in the format; write "}}" for the character`)
+			f.fail(`a "}" without its "{" in the format; write "}}" for the character`)
+			return
 		}
 		end := closingBrace(format)
 		if end < 0 {
-			return "", errors.New(`a "{" without its "}" in the format; write "{{" for the character`)
+			f.fail(`a "{" without its "}" in the format; write "{{" for the character`)
+			return
 		}
-		one, err := f.field(format[1:end], depth)
-		if err == nil {
-			err = f.r.Spend(len(one))
-		}
-		if err != nil {
-			return "", err
-		}
-		b.WriteString(one)
+		start := len(f.dst)
+		f.field(format[1:end], depth)
+		f.pay(len(f.dst)-start, 1)
 		format = format[end+1:]
 	}
 }
@@ -84,7 +80,7 @@ func closingBrace(format string) int {
 }
 
 // field writes the value of name!conversion:specification.
-func (f *fieldFormat) field(field string, depth int) (string, error) {
+func (f *fieldFormat) field(field string, depth int) {
 	name, end := field, len(field)
 	for i, inIndex := 0, false; i < len(field); i++ {
 		if c := field[i]; c == '[' {
@@ -96,31 +92,24 @@ func (f *fieldFormat) field(field string, depth int) (string, error) {
 			break
 		}
 	}
-	v, err := f.value(name)
-	if err != nil {
-		return "", err
-	}
-	rest := field[end:]
+	v, rest := f.value(name), field[end:]
 	if conversion, ok := strings.CutPrefix(rest, "!"); ok {
 		if len(conversion) == 0 || strings.IndexByte("sra", conversion[0]) < 0 || len(conversion) > 1 && conversion[1] != ':' {
-			return "", fmt.Errorf("the conversion in {%.40s} must be !s, !r or !a", field)
+			f.fail("the conversion in {%.40s} must be !s, !r or !a", field)
+			return
 		}
-		if v, err = f.r.converted(v, conversion[0]); err != nil {
-			return "", err
-		}
+		v = f.converted(v, conversion[0])
 		rest = conversion[1:]
 	}
 	spec := strings.TrimPrefix(rest, ":")
 	if strings.ContainsAny(spec, "{}") {
-		if spec, err = f.text(spec, depth+1); err != nil {
-			return "", err
-		}
+		spec = f.cut(func() { f.text(spec, depth+1) })
 	}
-	return f.r.formatWith(v, spec)
+	f.format(v, spec)
 }
 
-// value returns what a field names: the next argument, the one of a number or of a name, and an item of it.
-func (f *fieldFormat) value(name string) (v any, err error) {
+// value returns what a field names: the next argument, or the one of a number or of a name, or an item of it.
+func (f *fieldFormat) value(name string) (v any) {
 	first, path := name, ""
 	if at := strings.IndexAny(name, ".["); at >= 0 {
 		first, path = name[:at], name[at:]
@@ -129,59 +118,76 @@ func (f *fieldFormat) value(name string) (v any, err error) {
 	if isNumber {
 		f.next++
 		f.mixed[0] = true
-	} else if n, rest, err := leadingNumber(first, 1<<20); rest == "" && err == nil {
-		index, isNumber = n, true
-		f.mixed[1] = true
+	} else if strings.Trim(first, "0123456789") == "" {
+		if n, err := strconv.Atoi(first); err == nil && n <= 1<<20 {
+			index, isNumber = n, true
+			f.mixed[1] = true
+		}
 	}
+	known := true
 	switch {
 	case f.mixed[0] && f.mixed[1]:
-		return nil, errors.New("a format cannot mix {} and {0}")
+		f.fail("a format cannot mix {} and {0}")
 	case isNumber && index >= len(f.args):
-		return nil, fmt.Errorf("the format has more fields than the %d arguments", len(f.args))
+		f.fail("the format has more fields than the %d arguments", len(f.args))
 	case isNumber:
 		v = f.args[index]
 	default:
-		var ok bool
-		if v, ok = f.named[first]; !ok {
-			return nil, fmt.Errorf("there is no argument for the field {%.40s}", first)
-		}
+		v, known = f.named[first]
 	}
-	for path != "" {
+	if !known {
+		f.fail("there is no argument for the field {%.40s}", first)
+	}
+	for path != "" && f.err == nil {
 		key, rest, closed := strings.Cut(path[1:], "]")
 		if path[0] != '[' || !closed || key == "" {
-			return nil, fmt.Errorf("the field {%.40s} can only have an index, as in {0[name]}", name)
+			f.fail("the field {%.40s} can only have an index, as in {0[name]}", name)
 		}
 		var k any = key
 		if i, err := strconv.ParseInt(key, 10, 64); err == nil {
 			k = i
 		}
-		if v, err = f.r.Item(v, k, "{"+name+"}"); err != nil {
-			return nil, err
-		}
+		v = f.item(v, k, "{"+name+"}")
 		path = rest
 	}
-	return v, nil
+	return v
+}
+
+func (w *writer) item(v, key any, written string) any {
+	item, err := w.r.Item(v, key, written)
+	w.check(err)
+	return item
+}
+
+// cut returns the text that write writes, instead of writing it.
+func (w *writer) cut(write func()) string {
+	start := len(w.dst)
+	write()
+	text := string(w.dst[start:])
+	w.dst = w.dst[:start]
+	return text
 }
 
 // converted returns v as text: as it is written for 's', in quotes for 'r', and of ASCII alone for 'a'.
-func (r *Run) converted(v any, how byte) (string, error) {
+func (w *writer) converted(v any, how byte) string {
+	if s, ok := v.(string); ok && how == 's' {
+		return s
+	}
+	depth := 1
 	if how == 's' {
-		return r.Text(v)
+		depth = 0
 	}
-	b, err := r.appendText(nil, v, 1)
-	if err != nil || how == 'r' {
-		return string(b), err
-	}
-	if err := r.SpendTimes(len(b), 4); err != nil {
-		return "", err
+	text := w.cut(func() { w.value(v, depth) })
+	if how != 'a' || !w.pay(len(text), 4) {
+		return text
 	}
 	var ascii []byte
-	for _, c := range string(b) {
+	for _, c := range text {
 		if c < utf8.RuneSelf {
 			ascii = append(ascii, byte(c))
 		} else {
 			ascii = appendEscaped(ascii, c)
 		}
 	}
-	return string(ascii), nil
+	return string(ascii)
 }

@@ -58,13 +58,14 @@ var Filters = map[string]Callable{
 // filterFormat is "%s %(name)s"|format(...).
 func filterFormat(r *Run, s string, args []any) (any, error) {
 	positional, named := freeArgs(args)
+	var values any = named
 	switch {
 	case len(named) == 0:
-		return r.formatPercent(s, tuple(positional...))
+		values = tuple(positional...)
 	case len(positional) > 0:
 		return nil, errors.New("arguments must be all positional or all named")
 	}
-	return r.formatPercent(s, named)
+	return r.written(func(w *writer) { w.percentFormat(s, values) })
 }
 
 // countWords counts runs of letters, digits and underscores.

@@ -1,8 +1,7 @@
 package value
 
 import (
-	"errors"
-	"fmt"
+	"cmp"
 	"math"
 	"math/big"
 	"strconv"
@@ -23,7 +22,7 @@ type formatSpec struct {
 }
 
 // text formats a string.
-func (s formatSpec) text(r *Run, text string) (string, error) {
+func (s formatSpec) text(w *writer, text string) {
 	if s.precision >= 0 {
 		n := 0
 		for i := range text {
@@ -34,39 +33,33 @@ func (s formatSpec) text(r *Run, text string) (string, error) {
 			n++
 		}
 	}
-	return s.pad(r, "", text, '<')
+	s.pad(w, "", text, '<')
 }
 
-// pad returns sign and body at the width, aligned as said or else as usual.
-func (s formatSpec) pad(r *Run, sign, body string, usual byte) (string, error) {
-	if err := r.SpendTimes(len(sign)+len(body), 2); err != nil {
-		return "", err
+// pad writes sign and body at the width, aligned as s has it or else as usual.
+func (s formatSpec) pad(w *writer, sign, body string, usual byte) {
+	missing := max(0, s.width-utf8.RuneCountInString(sign)-utf8.RuneCountInString(body))
+	if !w.pay(len(sign)+len(body), 2) || !w.pay(missing, utf8.UTFMax) {
+		return
 	}
-	missing := s.width - utf8.RuneCountInString(sign) - utf8.RuneCountInString(body)
-	if missing <= 0 {
-		return sign + body, nil
-	}
-	if err := r.SpendTimes(missing, utf8.UTFMax); err != nil {
-		return "", err
-	}
-	align := s.align
-	if align == 0 {
-		align = usual
-	}
-	left := 0
-	switch align {
+	before, after := 0, 0
+	switch cmp.Or(s.align, usual) {
+	case '<':
+		after = missing
 	case '>':
-		left = missing
+		before = missing
 	case '^':
-		left = missing / 2
+		before, after = missing/2, missing-missing/2
 	case '=':
-		return sign + strings.Repeat(string(s.fill), missing) + body, nil
+		sign += strings.Repeat(string(s.fill), missing)
 	}
-	return strings.Repeat(string(s.fill), left) + sign + body + strings.Repeat(string(s.fill), missing-left), nil
+	for _, part := range []string{strings.Repeat(string(s.fill), before), sign, body, strings.Repeat(string(s.fill), after)} {
+		w.dst = append(w.dst, part...)
+	}
 }
 
 // number formats the digits of a number, whose integers come in groups of size where they are separated.
-func (s formatSpec) number(r *Run, negative bool, prefix, digits string, size int) (string, error) {
+func (s formatSpec) number(w *writer, negative bool, prefix, digits string, size int) {
 	sign := ""
 	switch {
 	case negative:
@@ -83,12 +76,12 @@ func (s formatSpec) number(r *Run, negative bool, prefix, digits string, size in
 		if s.fill == '0' && s.align == '=' { // the zeros are separated too
 			least = s.width - len(sign)
 		}
-		if err := r.SpendTimes(max(least, len(digits)), 4); err != nil {
-			return "", err
+		if !w.pay(max(least, len(digits)), 4) {
+			return
 		}
 		digits = grouped(digits, s.group, size, least)
 	}
-	return s.pad(r, sign, digits, '>')
+	s.pad(w, sign, digits, '>')
 }
 
 // grouped separates the digits before a point, with zeros in front until there are least characters.
@@ -116,9 +109,9 @@ func grouped(digits string, separator byte, size, least int) string {
 }
 
 // integer formats an integer as d, b, o, x or X.
-func (s formatSpec) integer(r *Run, i *big.Int) (string, error) {
-	if err := r.Spend(largeCost(i)); err != nil {
-		return "", err
+func (s formatSpec) integer(w *writer, i *big.Int) {
+	if !w.pay(1, largeCost(i)) {
+		return
 	}
 	base, prefix, size := 10, "", 4
 	switch s.verb {
@@ -141,11 +134,11 @@ func (s formatSpec) integer(r *Run, i *big.Int) (string, error) {
 	if !s.alternate {
 		prefix = ""
 	}
-	return s.number(r, i.Sign() < 0, prefix, digits, size)
+	s.number(w, i.Sign() < 0, prefix, digits, size)
 }
 
 // float formats a float as e, f, g, % or as it is written without a format.
-func (s formatSpec) float(r *Run, f float64) (string, error) {
+func (s formatSpec) float(w *writer, f float64) {
 	negative := math.Signbit(f) && !math.IsNaN(f)
 	f = math.Abs(f)
 	digits := s.digits(f)
@@ -161,7 +154,7 @@ func (s formatSpec) float(r *Run, f float64) (string, error) {
 	if strings.IndexByte("EFG", s.verb) >= 0 {
 		digits = strings.ToUpper(digits)
 	}
-	return s.number(r, negative, "", digits, 3)
+	s.number(w, negative, "", digits, 3)
 }
 
 func (s formatSpec) digits(f float64) string {
@@ -211,52 +204,53 @@ func (s formatSpec) general(f float64, precision int) string {
 	return digits
 }
 
-// formatWith formats v as the text of a specification says, as in f"{v:spec}".
-func (r *Run) formatWith(v any, text string) (string, error) {
+// format writes v by the text of a specification, as in f"{v:spec}".
+func (w *writer) format(v any, text string) {
 	if text == "" {
-		return r.Text(v)
+		w.value(v, 0)
+		return
 	}
-	s, err := parseSpec(text)
-	if err != nil {
-		return "", err
-	}
+	s := w.parseSpec(text)
 	if str, ok := v.(string); ok {
 		if s.align == '=' || s.sign != 0 || s.group != 0 || s.alternate || s.verb != 0 && s.verb != 's' {
-			return "", fmt.Errorf("the format %q is not for a string", text)
+			w.fail("the format %q is not for a string", text)
 		}
-		return s.text(r, str)
+		s.text(w, str)
+		return
 	}
 	n, ok := number(v)
 	switch {
 	case !ok:
-		return "", fmt.Errorf("the format %q is not for %s; convert it with |string", text, article(v))
+		w.fail("the format %q is not for %s; convert it with |string", text, article(v))
 	case n.isInt && s.verb == 'c' && s.precision < 0 && s.sign == 0 && s.group == 0 && !s.alternate:
-		return s.character(r, n, '<')
+		s.character(w, n, '<')
 	case n.isInt && strings.IndexByte("\x00dnboxX", s.verb) >= 0:
 		if s.precision >= 0 || s.group == ',' && strings.IndexByte("boxX", s.verb) >= 0 || s.group != 0 && s.verb == 'n' {
-			return "", fmt.Errorf("the format %q is not for an integer", text)
+			w.fail("the format %q is not for an integer", text)
 		}
-		return s.integer(r, n.bigInt())
+		s.integer(w, n.bigInt())
 	case n.beyondFloat():
-		return "", errFloatRange
+		w.check(errFloatRange)
 	case s.verb == 'n' && s.group == 0:
 		s.verb = 'g'
-	case strings.IndexByte("\x00eEfFgG%", s.verb) < 0 || s.verb == 'n':
-		return "", fmt.Errorf("the format %q is not for %s", text, article(v))
+		s.float(w, n.f)
+	case strings.IndexByte("\x00eEfFgG%", s.verb) < 0:
+		w.fail("the format %q is not for %s", text, article(v))
+	default:
+		s.float(w, n.f)
 	}
-	return s.float(r, n.f)
 }
 
-// character formats the character of a code.
-func (s formatSpec) character(r *Run, n numeric, usual byte) (string, error) {
+// character writes the character of a code.
+func (s formatSpec) character(w *writer, n numeric, usual byte) {
 	if n.large != nil || n.i < 0 || n.i > utf8.MaxRune || !utf8.ValidRune(rune(n.i)) {
-		return "", errors.New("no character has this number")
+		w.fail("no character has this number")
 	}
-	return s.pad(r, "", string(rune(n.i)), usual)
+	s.pad(w, "", string(rune(n.i)), usual)
 }
 
 // parseSpec reads [[fill]align][sign][#][0][width][group][.precision][verb].
-func parseSpec(text string) (s formatSpec, err error) {
+func (w *writer) parseSpec(text string) (s formatSpec) {
 	all := text
 	s.fill, s.precision = ' ', -1
 	filled := false
@@ -276,36 +270,31 @@ func parseSpec(text string) (s formatSpec, err error) {
 	if !filled && take("0") != 0 {
 		s.fill = '0'
 	}
-	if s.width, text, err = leadingNumber(text, math.MaxInt32); err != nil {
-		return s, err
-	}
+	s.width, text = w.leadingNumber(text, math.MaxInt32)
 	s.group = take(",_")
 	if take(".") != 0 {
 		before := len(text)
-		if s.precision, text, err = leadingNumber(text, maxFormatWidth); err != nil {
-			return s, err
-		} else if len(text) == before {
-			return s, fmt.Errorf("the format %q has no precision after the point", all)
+		if s.precision, text = w.leadingNumber(text, maxFormatWidth); len(text) == before {
+			w.fail("the format %q has no precision after the point", all)
 		}
 	}
 	if s.verb = take("bcdeEfFgGnosxX%"); text != "" {
-		return s, fmt.Errorf("the format %q is not valid", all)
+		w.fail("the format %q is not valid", all)
 	}
-	return s, nil
+	return s
 }
 
 // leadingNumber cuts the digits that begin text, if any.
-func leadingNumber(text string, most int) (n int, rest string, err error) {
-	end := strings.IndexFunc(text, func(c rune) bool { return c < '0' || c > '9' })
-	if end < 0 {
-		end = len(text)
+func (w *writer) leadingNumber(text string, most int) (n int, rest string) {
+	rest = strings.TrimLeft(text, "0123456789")
+	digits := text[:len(text)-len(rest)]
+	if digits == "" {
+		return 0, text
 	}
-	if end == 0 {
-		return 0, text, nil
-	}
-	n, err = strconv.Atoi(text[:end])
+	n, err := strconv.Atoi(digits)
 	if err != nil || n > most {
-		return 0, "", fmt.Errorf("the width or precision %s is more than %d", text[:min(end, 30)], most)
+		w.fail("the width or precision %.30s is more than %d", digits, most)
+		return 0, rest
 	}
-	return n, text[end:], nil
+	return n, rest
 }

@@ -139,6 +139,6 @@ func filterFilesize(r *Run, v any, args []any) (any, error) {
 	if unit == "iB" {
 		name = strings.ToUpper(name)
 	}
-	text, err := r.formatWith(base*bytes/size, ".1f")
+	text, err := r.written(func(w *writer) { w.format(base*bytes/size, ".1f") })
 	return text + " " + name + unit, err
 }

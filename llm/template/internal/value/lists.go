@@ -39,16 +39,16 @@ func filterJoin(r *Run, items, args []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var text []byte
+	w := writer{r: r}
 	for i, item := range items {
 		if i > 0 {
-			text = append(text, between...)
+			w.dst = append(w.dst, between...)
 		}
-		if text, err = r.appendText(text, item, 0); err != nil {
-			return nil, err
+		if w.value(item, 0); w.err != nil {
+			break
 		}
 	}
-	return string(text), nil
+	return string(w.dst), w.err
 }
 
 func filterReverse(r *Run, v any, _ []any) (any, error) {

@@ -77,15 +77,14 @@ func opModulo(r *Run, v any, args []any) (any, error) {
 	if !ok {
 		return modNumbers(r, v, args)
 	}
-	return r.formatPercent(s, args[0])
+	return r.written(func(w *writer) { w.percentFormat(s, args[0]) })
 }
 
 func opConcat(r *Run, v any, args []any) (any, error) {
-	text, err := r.appendText(nil, v, 0)
-	if err == nil {
-		text, err = r.appendText(text, args[0], 0)
-	}
-	return string(text), err
+	w := writer{r: r}
+	w.value(v, 0)
+	w.value(args[0], 0)
+	return string(w.dst), w.err
 }
 
 func opEqual(r *Run, v any, args []any) (any, error) { return r.equal(v, args[0], 0) }

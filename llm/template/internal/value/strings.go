@@ -262,20 +262,21 @@ func justify(align byte) textOperation {
 		}
 		spec := formatSpec{align: align, width: fieldWidth(args[0]), precision: -1}
 		spec.fill, _ = utf8.DecodeRuneInString(fill)
-		if missing := spec.width - utf8.RuneCountInString(s); align == '^' && missing > 0 && missing&spec.width&1 == 1 {
-			// str.center, unlike a format, puts the odd one in front if the width is odd.
-			spec.width--
-			s, err := spec.text(r, s)
-			return fill + s, err
-		}
-		return spec.text(r, s)
+		return r.written(func(w *writer) {
+			if missing := spec.width - utf8.RuneCountInString(s); align == '^' && missing > 0 && missing&spec.width&1 == 1 {
+				// str.center, unlike a format, puts the odd one in front if the width is odd.
+				spec.width--
+				w.dst = append(w.dst, fill...)
+			}
+			spec.text(w, s)
+		})
 	}
 }
 
 func methodZfill(r *Run, s string, args []any) (any, error) {
 	digits := strings.TrimLeft(s[:min(1, len(s))], "+-") + s[min(1, len(s)):]
 	spec := formatSpec{fill: '0', align: '=', width: fieldWidth(args[0])}
-	return spec.pad(r, s[:len(s)-len(digits)], digits, '=')
+	return r.written(func(w *writer) { spec.pad(w, s[:len(s)-len(digits)], digits, '=') })
 }
 
 func methodExpandtabs(r *Run, s string, args []any) (any, error) {

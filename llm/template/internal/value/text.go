@@ -23,16 +23,9 @@ func (r *Run) Text(v any) (string, error) {
 	if s, ok := v.(string); ok {
 		return s, nil
 	}
-	b, err := r.appendText(nil, v, 0)
-	return string(b), err
-}
-
-// appendText appends v as Python's str writes it. Strings within lists and mappings, that is below depth 0, are in
-// quotes.
-func (r *Run) appendText(dst []byte, v any, depth int) ([]byte, error) {
-	w := writer{r: r, dst: dst}
-	w.value(v, depth)
-	return w.dst, w.err
+	w := writer{r: r}
+	w.value(v, 0)
+	return string(w.dst), w.err
 }
 
 // writer writes values as Python's str does, or as JSON.
@@ -48,8 +41,15 @@ type writer struct {
 	indent string // for each level
 }
 
-// pay pays n times each for what is written next, and reports whether it may be. There is an error otherwise, after
-// which nothing more is written.
+// written returns the text that write writes.
+func (r *Run) written(write func(w *writer)) (string, error) {
+	w := writer{r: r}
+	write(&w)
+	return string(w.dst), w.err
+}
+
+// pay pays n times each for what is written next, and reports whether it may be. If not, or after an error, nothing
+// more is written.
 func (w *writer) pay(n, each int) bool {
 	if w.err == nil {
 		w.err = w.r.SpendTimes(n, each)
@@ -57,6 +57,16 @@ func (w *writer) pay(n, each int) bool {
 	return w.err == nil
 }
 
+// check records err, unless there was an error before.
+func (w *writer) check(err error) {
+	if w.err == nil {
+		w.err = err
+	}
+}
+
+func (w *writer) fail(format string, args ...any) { w.check(fmt.Errorf(format, args...)) }
+
+// value writes v. Strings in lists and mappings, that is below depth 0, are in quotes.
 func (w *writer) value(v any, depth int) {
 	if depth > maxValueDepth {
 		w.fail("the value is nested deeper than %d", maxValueDepth)
@@ -92,12 +102,6 @@ func (w *writer) value(v any, depth int) {
 		w.mapping(v, depth)
 	default:
 		w.other(v, depth)
-	}
-}
-
-func (w *writer) fail(format string, args ...any) {
-	if w.err == nil {
-		w.err = fmt.Errorf(format, args...)
 	}
 }
 
@@ -147,10 +151,7 @@ func (w *writer) items(open string, items []any, depth int, closing string) {
 
 func (w *writer) mapping(m map[string]any, depth int) {
 	keys, err := w.r.Items(m)
-	if err != nil {
-		w.err = err
-		return
-	}
+	w.check(err)
 	w.dst = append(w.dst, '{')
 	for i, k := range keys {
 		if w.separate(i, depth+1); w.err != nil {
