@@ -67,12 +67,12 @@ func (p *parser) first(a *arguments, name string) string {
 	return ""
 }
 
-// invoke reads the arguments of the name in table, and returns its call with the value of.
+// invoke reads arguments and returns the call of name in table on of.
 func (p *parser) invoke(kind string, name *token, table map[string]value.Callable, of expr) expr {
 	return p.call(kind, name.text, table, of, p.arguments(name.line))
 }
 
-// call returns the call of name in table with the value of.
+// call returns the call of name in table on of.
 func (p *parser) call(kind, name string, table map[string]value.Callable, of expr, a arguments) expr {
 	f, ok := table[name]
 	if !ok {
@@ -168,7 +168,7 @@ var notAvailable = map[string]string{
 	"method translate":  "write replace",
 }
 
-// filters reads the filters that the value of passes through.
+// filters reads the filters applied to of.
 func (p *parser) filters(of expr) expr {
 	for n := 1; p.skip("|"); n++ {
 		of = p.oneFilter(of)

@@ -30,7 +30,7 @@ type constExpr struct{ value any }
 
 func (x *constExpr) eval(*rendering) (any, error) { return x.value, nil }
 
-// heldExpr is the text that a block holds for its filters.
+// heldExpr is the text of a block, to which its filters apply.
 type heldExpr struct{}
 
 func (heldExpr) eval(r *rendering) (any, error) { return r.held, nil }
@@ -49,7 +49,7 @@ func (x *nameExpr) eval(r *rendering) (any, error) {
 	return v, err
 }
 
-// lazy is eval, but for the row, of which nothing is decoded.
+// lazy is eval, except that it decodes nothing of the row.
 func (x *nameExpr) lazy(r *rendering) (any, error) {
 	v, ok := r.get(x.number)
 	if !ok {
@@ -61,12 +61,12 @@ func (x *nameExpr) lazy(r *rendering) (any, error) {
 // itemExpr is of.name or of[key].
 type itemExpr struct {
 	of, key expr
-	written string // as in the template, roughly
-	parts   int    // of written
+	written string // approximate source
+	parts   int    // in written
 	line    int
 }
 
-// newItem returns the item of a key that is written as in suffix. Of a long chain only the end is written.
+// newItem returns the item of a key; suffix is its source. Of a long chain only the end is kept for errors.
 func newItem(of, key expr, suffix string, line int) *itemExpr {
 	const maxParts = 10
 	x := &itemExpr{of: of, key: key, line: line, written: written(of) + suffix}
@@ -78,7 +78,7 @@ func newItem(of, key expr, suffix string, line int) *itemExpr {
 	return x
 }
 
-// written returns an expression roughly as in the template.
+// written returns the approximate source of an expression.
 func written(x expr) string {
 	switch x := x.(type) {
 	case *nameExpr:
@@ -97,7 +97,7 @@ func written(x expr) string {
 }
 
 func (x *itemExpr) eval(r *rendering) (v any, err error) {
-	if name, ok := x.of.(*nameExpr); ok { // of row.name nothing but the name's value is decoded
+	if name, ok := x.of.(*nameExpr); ok { // of row.name only that member is decoded
 		v, err = name.lazy(r)
 	} else {
 		v, err = x.of.eval(r)
@@ -145,8 +145,8 @@ func (x *compareExpr) eval(r *rendering) (any, error) {
 	return holds, nil
 }
 
-// condExpr is yes if condition else no, of which one is evaluated. One that is nil is the value of condition: "a and b"
-// is b if a else a, "a or b" is a if a else b.
+// condExpr is "yes if condition else no" and evaluates one of them. nil stands for the value of condition: "a and b"
+// is "b if a else a".
 type condExpr struct {
 	condition, yes, no expr
 	line               int
@@ -170,7 +170,7 @@ func (x *condExpr) eval(r *rendering) (any, error) {
 // callExpr is an operation on the value of and on arguments: the call of a filter, test, function or method, an
 // operator, a slice, or a list, tuple or mapping of its arguments.
 type callExpr struct {
-	name      string // of what is called; "": there is no call
+	name      string // "": an operator, a slice or a literal
 	op        value.Operation
 	of        expr // nil: the value is none
 	args      []expr
@@ -188,7 +188,7 @@ func (x *callExpr) eval(r *rendering) (v any, err error) {
 			return nil, err
 		}
 	}
-	if x.name != "" { // what is no call pays for its items itself
+	if x.name != "" { // other operations pay for their items themselves
 		if err := r.SpendTimes(len(x.args), value.ItemCost); err != nil {
 			return nil, at(x.line, err)
 		}
@@ -204,7 +204,7 @@ func (x *callExpr) eval(r *rendering) (v any, err error) {
 	return r.step(x.line, v, err)
 }
 
-// defaultExpr is of|default(value, boolean). value is evaluated only when it is needed.
+// defaultExpr is of|default(value, boolean). value is evaluated only if needed.
 type defaultExpr struct {
 	of, value, boolean expr
 	line               int

@@ -8,7 +8,7 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// maxExpressionDepth bounds how deep expressions may be within each other, and how many operators may be in a row.
+// maxExpressionDepth bounds the nesting of expressions and the number of operators in a row.
 const maxExpressionDepth = 200
 
 // operatorWords are the words that cannot be names.

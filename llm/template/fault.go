@@ -13,7 +13,7 @@ func (f *fault) Error() string { return f.err.Error() }
 
 func (f *fault) Unwrap() error { return f.err }
 
-// at returns err with its line, unless it has one. No error has none.
+// at adds line to err, unless it has a line or is nil.
 func at(line int, err error) error {
 	if _, ok := errors.AsType[*fault](err); ok || err == nil {
 		return err

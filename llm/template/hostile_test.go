@@ -20,8 +20,7 @@ func hostileRow(tb testing.TB) *row.Row {
 		strings.Repeat(`"k":1,`, 10)+`"a":1},"min":-9223372036854775808,"huge":`+strings.Repeat("9", 5000)+`,"huge2":`+strings.Repeat("8", 5000)+`,"deep":`+strings.Repeat("[", 9000)+strings.Repeat("]", 9000)+`}`)
 }
 
-// Templates that would run for ever, or fill the memory, were they allowed to. Each must
-// end with an error, using no more than its work.
+// Templates that would run forever, or exhaust the memory, without limits. Each must end with an error within its work.
 var endless = map[string]string{
 	"repeated text":            `{{ "x" * 10**12 }}`,
 	"repeated list":            `{{ [1] * 10**12 }}`,
@@ -136,10 +135,10 @@ var endless = map[string]string{
 	"whitespace text in loops": `{% for a in row.l %}{% if 1 %} ` + strings.Repeat("\n", 1000) + `{%- endif %}{% endfor %}`,
 }
 
-// shared makes a list of two times the same list, of two times the same list, and so on.
+// shared makes a list that has the same list twice, which has the same list twice, and so on.
 const shared = `{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}`
 
-func TestNoTemplateRunsForEver(t *testing.T) {
+func TestNoTemplateRunsForever(t *testing.T) {
 	row := hostileRow(t)
 	for name, source := range endless {
 		t.Run(name, func(t *testing.T) {
@@ -159,8 +158,8 @@ func TestNoTemplateRunsForEver(t *testing.T) {
 	}
 }
 
-// Templates that must not compile: they could read files, run without end, change what
-// others see, or reach into the process.
+// Templates that must not compile: they could read files, run forever, modify what others see, or reach into the
+// process.
 func TestForbiddenThingsDoNotCompile(t *testing.T) {
 	for _, source := range []string{
 		`{% include "/etc/passwd" %}`, `{% include "template" %}`, `{% import "a" as b %}`, `{% from "a" import b %}`, `{% extends "/etc/passwd" %}`,
@@ -184,8 +183,8 @@ func TestForbiddenThingsDoNotCompile(t *testing.T) {
 	}
 }
 
-// Templates that must fail on the row, with an error, as other template engines would
-// panic, wrap around, or give away what lies behind a value.
+// Templates that must render or fail with an error, where other template engines panic, wrap around, or expose what is
+// behind a value.
 func TestForbiddenThingsDoNotRender(t *testing.T) {
 	row := hostileRow(t)
 	for source, want := range map[string]string{
@@ -260,7 +259,7 @@ func TestDeepSourcesAreRefused(t *testing.T) {
 	}
 }
 
-func TestLookupStaysAsItIs(t *testing.T) {
+func TestTemplatesDoNotModifyTheLookup(t *testing.T) {
 	const content = `{"a":[3,1,2],"m":{"k":{"x":1}},"s":"text"}`
 	lookup, err := ParseLookup([]byte(content), "")
 	if err != nil {
@@ -293,7 +292,7 @@ func TestLookupStaysAsItIs(t *testing.T) {
 	}
 }
 
-func TestRenderingsDoNotMeet(t *testing.T) {
+func TestConcurrentRenderingsAreIndependent(t *testing.T) {
 	lookup, err := ParseLookup([]byte(`{"names":{"0":"zero","1":"one"},"l":[1,2,3]}`), "")
 	if err != nil {
 		t.Fatal(err)

@@ -9,13 +9,13 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// jinja2Differences are the templates of jinja2.json that we render differently or refuse,
-// on purpose. docs/templates.md tells each.
+// jinja2Differences are the templates of jinja2.json that we render differently or refuse on purpose, as
+// docs/templates.md explains.
 var jinja2Differences = map[string]string{
 	"{{ [row.missing] }}": "undefined: row.missing",
 }
 
-// jinja2File is what Jinja2 makes of templates.
+// jinja2File has templates and what Jinja2 renders.
 type jinja2File struct {
 	Row, Lookup json.RawMessage
 	Cases       []jinja2Case
@@ -85,7 +85,7 @@ func TestRandomBlocksAreAsInJinja2(t *testing.T) {
 func TestRandomExpressionsAreAsInJinja2(t *testing.T) {
 	var file struct {
 		Row   json.RawMessage
-		Cases [][2]*string // the expression and what it gives
+		Cases [][2]*string // the expression and its result
 	}
 	readJinja2(t, "expressions.json", &file)
 	cases := make([]jinja2Case, len(file.Cases))

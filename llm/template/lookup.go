@@ -24,8 +24,7 @@ const (
 	maxLookupYAML = 1 << 20
 )
 
-// Lookup is a table that templates see as lookup. It is never changed and safe for
-// concurrent use.
+// Lookup is a table that templates see as lookup. It is immutable and safe for concurrent use.
 type Lookup struct {
 	value  any // map[string]any or []any
 	hash   string
@@ -46,13 +45,11 @@ func LoadLookup(path string) (*Lookup, error) {
 	return ParseLookup(content, path)
 }
 
-// ParseLookup parses content, a mapping or list in JSON (at most 64 MiB) or YAML (at most
-// 1 MiB). source is the path as configured, or empty. Keys of mappings are strings: YAML
-// keys of other kinds become strings, as written.
+// ParseLookup parses content, a mapping or list in JSON (at most 64 MiB) or YAML (at most 1 MiB). source is the path as
+// configured, or empty. YAML keys that are not strings become strings, as written.
 //
-// It fails on duplicate keys, on more than one YAML document, on
-// dates and binary data, which have no JSON value, and on invalid UTF-8.
-// Aliases cost nothing: all of them share the value of their anchor.
+// It fails on duplicate keys, on more than one YAML document, on dates and binary data, which have no JSON value, and
+// on invalid UTF-8. Aliases cost nothing: they share the value of their anchor.
 func ParseLookup(content []byte, source string) (*Lookup, error) {
 	l := &Lookup{hash: llm.Hash(content), source: source}
 	var err error
@@ -102,8 +99,8 @@ func decodeLookup(content []byte) (any, error) {
 	return c.convert(v)
 }
 
-// yamlConverter converts the values of the YAML decoder to those of templates. An anchor's
-// value is converted once, so that aliases of aliases cannot multiply.
+// yamlConverter converts the values of the YAML decoder, in place, to those of templates. An anchor's value is converted
+// once, so aliases of aliases cannot multiply the work.
 type yamlConverter struct{ done map[uintptr]struct{} }
 
 func (c *yamlConverter) convert(v any) (any, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-func TestLookupsFromJSONAndYAMLAreAlike(t *testing.T) {
+func TestLookupsFromJSONAndYAMLAreEqual(t *testing.T) {
 	want := map[string]any{"labels": []any{"good", "bad"}, "n": int64(3), "f": 1.5, "yes": true, "no": nil, "m": map[string]any{"k": "v", "1": "one"}, "big": json.Number("18446744073709551615")}
 	for _, content := range []string{
 		`{"labels":["good","bad"],"n":3,"f":1.5,"yes":true,"no":null,"m":{"k":"v","1":"one"},"big":18446744073709551615}`,
@@ -36,7 +36,7 @@ func TestLookupsFromJSONAndYAMLAreAlike(t *testing.T) {
 	}
 }
 
-func TestLookupErrorsSayWhatIsWrong(t *testing.T) {
+func TestLookupErrorsNameTheProblem(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                                   "neither a mapping nor a list",
 		"hello":                              "neither a mapping nor a list",

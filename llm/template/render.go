@@ -14,14 +14,14 @@ type rendering struct {
 	value.Run
 	row       row.Variables
 	variables []variable // those of inner blocks after those of outer ones
-	innermost []int      // by name: the place in variables of the one that is visible, from 1; 0: the name is not set
-	block     int        // where those of the innermost block begin
+	innermost []int      // by name: the visible one's position in variables, from 1; 0: not set
+	block     int        // the index of the innermost block's first variable
 	out       *strings.Builder
 	maxOut    int
-	held      string // the text that a block's filters are for
+	held      string // the text of a block, to which its filters apply
 }
 
-// variable is a name that is set. Names are numbered when the template is parsed, so that none is ever searched for.
+// variable is a name that is set. Names are numbered when the template is parsed, so a rendering never searches for one.
 type variable struct {
 	name  int
 	value any
@@ -47,7 +47,7 @@ func (r *rendering) set(name int, v any) {
 	r.innermost[name] = len(r.variables)
 }
 
-// open begins a block that has names of its own. close ends it, given what open returned.
+// open begins a block with its own names. close ends it, given the result of open.
 func (r *rendering) open() (outer int) {
 	outer, r.block = r.block, len(r.variables)
 	return outer
@@ -67,7 +67,7 @@ func (r *rendering) clear() {
 	r.variables = r.variables[:r.block]
 }
 
-// write adds to the text, up to its bound.
+// write appends s to the text and fails if that gets too large.
 func (r *rendering) write(s string) error {
 	if len(s) > r.maxOut-r.out.Len() {
 		return fmt.Errorf("the text is larger than %d bytes", r.maxOut)
@@ -79,8 +79,8 @@ func (r *rendering) write(s string) error {
 	return nil
 }
 
-// captured renders nodes, in a block of their own, and returns the value of x while their text is held. No nodes: the
-// value of x.
+// captured renders nodes, in their own block, and returns the value of x, which filters their text. Without nodes it
+// returns the value of x.
 func (r *rendering) captured(x expr, nodes []node) (any, error) {
 	if nodes == nil {
 		return x.eval(r)
@@ -97,7 +97,7 @@ func (r *rendering) captured(x expr, nodes []node) (any, error) {
 	return x.eval(r)
 }
 
-// step pays for one step and returns its outcome.
+// step pays for one step and returns its result.
 func (r *rendering) step(line int, v any, err error) (any, error) {
 	if err == nil {
 		err = r.Spend(value.StepCost)

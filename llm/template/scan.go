@@ -11,14 +11,14 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// Bounds on a template's source. The parser recurses once for each bracket and each block.
+// Bounds on a template's source. The parser recurses for each bracket and each block.
 const (
 	maxSourceBytes = 256 << 10
 	maxBrackets    = 100
 	maxBlocks      = 50
 )
 
-// partKind is what a part of a template is.
+// partKind is the kind of a part of a template.
 type partKind int
 
 const (
@@ -40,7 +40,7 @@ type part struct {
 type scanner struct {
 	text string // the template, with \n for newlines
 	pos  int
-	trim bool  // the last tag ended with "-": the space after it is cut
+	trim bool  // the last tag ended with "-": the white space after it is removed
 	err  error // the first error, after which nothing more is read
 
 	counted, countedLine int // the position up to which lines are counted, and its line
@@ -95,7 +95,7 @@ func (s *scanner) next() part {
 	return part{kind: endPart}
 }
 
-// plain reads the text before the next tag, without the space that the tags around it cut.
+// plain reads the text before the next tag, without the white space that the tags around it remove.
 func (s *scanner) plain() string {
 	end := s.nextTag()
 	text := s.text[s.pos:end]
@@ -109,7 +109,7 @@ func (s *scanner) plain() string {
 	return text
 }
 
-// nextTag returns where the next {{, {% or {# is, or the end of the text.
+// nextTag returns the position of the next {{, {% or {#, or the end of the text.
 func (s *scanner) nextTag() int {
 	for at := s.pos; at+1 < len(s.text); at++ {
 		next := strings.IndexByte(s.text[at:], '{')
@@ -123,7 +123,7 @@ func (s *scanner) nextTag() int {
 	return len(s.text)
 }
 
-// space is what Python takes for white space, as [value.IsSpace] does.
+// space matches what is white space in Python, as [value.IsSpace] does.
 const space = `[\s\v\x1c-\x1f\x{85}\p{Z}]*`
 
 var (

@@ -3,7 +3,7 @@ package template
 import "testing"
 
 // What Jinja 3.1.6 renders with StrictUndefined.
-func TestSyntaxIsJinjas(t *testing.T) {
+func TestSyntaxIsThatOfJinja(t *testing.T) {
 	const row = `{"n":3,"s":"ab","l":[1,2,3],"o":{"is":1,"k":"v"}}`
 	for source, want := range map[string]string{
 		`{{ 1_000 }} {{ 0x_1F }} {{ 0o17 }} {{ 0B101 }} {{ 00 }} {{ 1_0.5 }} {{ 1e3 }} {{ 1.5E-3 }}`:                                                                                                                                                                 `1000 31 15 5 0 10.5 1000.0 0.0015`,

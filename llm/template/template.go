@@ -31,18 +31,16 @@ type Options struct {
 	// MaxOutput bounds the prompt in bytes. 0: 4 MiB.
 	MaxOutput int
 	// MaxWork bounds time and memory of one rendering together: each step costs 64, each turn of a loop 512, each
-	// byte of text produced 1, each element of a list produced 16. 0: 64 Mi,
-	// which takes about a second.
+	// byte of text produced 1, each element of a list produced 16. 0: 64 Mi, about a second.
 	MaxWork int
 }
 
 // Template is a compiled prompt template in Jinja, as docs/templates.md describes it.
-// Whatever it says, rendering it ends, in bounded memory, and reaches nothing but the row
-// and the lookup, which it cannot change. It is safe for concurrent use. Its zero value is
-// not usable: see [Parse].
+// Rendering any template ends, in bounded memory, and reaches nothing but the row and the lookup, which it cannot
+// modify. It is safe for concurrent use. Its zero value is not usable: see [Parse].
 type Template struct {
 	nodes  []node
-	names  int // how many
+	names  int // their number
 	name   string
 	hash   string
 	source string
@@ -51,9 +49,8 @@ type Template struct {
 	maxOutput, maxWork int
 }
 
-// Parse compiles a template. Errors name the line and what is there instead:
-// syntax, blocks, filters, tests, functions and methods that are not available, wrong
-// arguments, and names that nothing sets.
+// Parse compiles a template. It fails on syntax errors, blocks, filters, tests, functions and methods that are not
+// available, wrong arguments, and names that nothing sets. Errors name the line and what is available instead.
 func Parse(source []byte, o Options) (t *Template, err error) {
 	t = &Template{
 		name:      "the template",
@@ -78,7 +75,7 @@ func Parse(source []byte, o Options) (t *Template, err error) {
 	return t, nil
 }
 
-// Provenance says where prompts of the template come from.
+// Provenance returns the hashes and sources of the template and the lookup.
 func (t *Template) Provenance() row.Provenance {
 	p := row.Provenance{TemplateHash: t.hash, TemplateSource: t.source}
 	if t.lookup != nil {
@@ -97,14 +94,13 @@ func (t *Template) Source() string { return t.source }
 func (t *Template) Lookup() *Lookup { return t.lookup }
 
 // Render returns the prompt for a row. It fails with an [*llm.Error] of the reason
-// [llm.ReasonTemplateRenderingFailed] and the class [llm.Permanent], which names what is wrong,
-// the template and the line.
+// [llm.ReasonTemplateRenderingFailed] and the class [llm.Permanent], which names the problem, the template and the line.
 func (t *Template) Render(row *row.Row) (prompt string, err error) {
 	r := &rendering{Run: value.NewRun(t.maxWork), row: row.Variables(), innermost: make([]int, t.names), maxOut: t.maxOutput}
 	var out strings.Builder
 	r.out = &out
 	defer func() {
-		// A row that meets a bug of ours fails, instead of ending the process each time it is delivered.
+		// A row that triggers a bug of ours fails, instead of ending the process each time it is delivered.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
@@ -134,7 +130,7 @@ func (t *Template) renderingFailed(err error) *llm.Error {
 	}
 }
 
-// located writes an error with its place in this template and what to write instead.
+// located returns an error that names the place in this template and what to write instead.
 func (t *Template) located(err error) error {
 	place, hint := t.name, ""
 	if f, ok := errors.AsType[*fault](err); ok {
@@ -146,5 +142,5 @@ func (t *Template) located(err error) error {
 	if hint != "" {
 		hint = "; " + hint
 	}
-	return errors.New(err.Error() + " (" + place + ")" + hint) // does not keep the values that err has
+	return errors.New(err.Error() + " (" + place + ")" + hint) // drops the values that err refers to
 }

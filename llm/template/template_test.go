@@ -25,7 +25,7 @@ func render(source, body string) (string, error) {
 	return tpl.Render(r)
 }
 
-func TestTemplateErrorsSayWhatAndWhere(t *testing.T) {
+func TestTemplateErrorsNameProblemAndLine(t *testing.T) {
 	const row = `{"id":1,"text":"abc","none":null,"list":[1,2],"o":{}}`
 	for source, want := range map[string]string{
 		"a\n\n{{ row.txet }}":         "undefined: row.txet (line 3 of prompt.j2); the row has: id, list, none, o, text",
@@ -35,7 +35,7 @@ func TestTemplateErrorsSayWhatAndWhere(t *testing.T) {
 		"{{ row.list[7] }}":           "undefined: row.list[7] (line 1 of prompt.j2); it was looked up in a list",
 		"{{ row.id.x }}":              "undefined: row.id.x (line 1 of prompt.j2); it was looked up in an integer",
 		"{{ row.none.x }}":            "undefined: row.none.x (line 1 of prompt.j2); it was looked up in none",
-		"{{ []|first }}":              "undefined: an item of something empty (line 1 of prompt.j2)",
+		"{{ []|first }}":              "undefined: an item of an empty value (line 1 of prompt.j2)",
 		"{% if false %}{% set a = 1 %}{% endif %}{{ a }}": "undefined: a (line 1 of prompt.j2)",
 		"{{ 1 +\n 'a' }}":                     "integer + string is not possible; convert with |int, |float or |string (line 1 of prompt.j2)",
 		"\n{% for x in row.id %}{% endfor %}": "an integer has no items (line 2 of prompt.j2)",
@@ -134,7 +134,7 @@ func TestHintsStayShort(t *testing.T) {
 	}
 }
 
-func TestTemplateTellsWhereItComesFrom(t *testing.T) {
+func TestTemplateHasItsProvenance(t *testing.T) {
 	source := []byte("{{ row.a }}\r\n")
 	tpl, err := Parse(source, Options{Source: "a/b.j2"})
 	if err != nil {
@@ -163,7 +163,7 @@ func TestBigIntegersKeepTheirDigits(t *testing.T) {
 	}
 }
 
-// Where we differ from Jinja2 and render nevertheless; docs/templates.md tells each.
+// Differences from Jinja2 that are not errors; docs/templates.md lists them.
 func TestDifferencesFromJinja2(t *testing.T) {
 	const row = `{"b":1,"a":{"z":1,"y":2},"items":"field","n":3}`
 	for source, want := range map[string]string{
@@ -206,14 +206,14 @@ func TestLimitsAreSettings(t *testing.T) {
 	}
 }
 
-func TestALongLoopIsWithinTheLimits(t *testing.T) {
+func TestLongLoopIsWithinTheLimits(t *testing.T) {
 	got, err := render("{% for i in range(50000) %}{{ i }} {{ row.a }}\n{% endfor %}", `{"a":"b"}`)
 	if err != nil || len(got) != 388890 {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }
 
-func TestDocsListAllThereIs(t *testing.T) {
+func TestDocsListEverythingAvailable(t *testing.T) {
 	content, err := os.ReadFile("../../docs/templates.md")
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestDocsListAllThereIs(t *testing.T) {
 		listed, after, _ := strings.Cut(listed, "\n")
 		if section == "methods of strings" {
 			more, _, _ := strings.Cut(after, "\n")
-			listed += more + "`cycle` `changed`" // these are with the loop
+			listed += more + "`cycle` `changed`" // listed with the loop
 		}
 		for name := range table {
 			if !strings.Contains(listed, "`"+name+"`") {
@@ -305,7 +305,7 @@ func ExampleTemplate_Render() {
 	// undefined: row.stars (line 1 of prompt.j2); the row has: language, text
 }
 
-func TestARowDecodedInPartsIsTheRow(t *testing.T) {
+func TestRowDecodedInPartsIsTheRow(t *testing.T) {
 	many := `{"a":1,"b":{"c":[2]},"\u0061\ud800":"x","b":{"c":[3]}`
 	for i := range 64 {
 		many += fmt.Sprintf(`,"m%d":%d`, i, i)

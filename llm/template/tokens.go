@@ -11,7 +11,7 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// tokenKind is what a token is.
+// tokenKind is the kind of a token.
 type tokenKind int
 
 const (
@@ -19,7 +19,7 @@ const (
 	nameToken                      // a name, or an operator that is a word
 	stringToken                    // a string
 	numberToken                    // a number
-	operatorToken                  // an operator, a bracket or another sign
+	operatorToken                  // an operator, a bracket or other punctuation
 )
 
 // token is a word of a tag.
@@ -192,12 +192,12 @@ func (r *tagReader) str() {
 	r.add(token{kind: stringToken, text: r.text[r.pos:end], value: value}, end-r.pos)
 }
 
-// escapes are those of one character.
+// escapes are the escapes of one character.
 var escapes = map[byte]string{
 	'\n': "", '\\': `\`, '\'': "'", '"': `"`, 'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
 }
 
-// unescape returns what a string of Jinja, which has Python's escapes, stands for, or what is wrong with it.
+// unescape resolves the escapes of a string, which are Python's, or returns the problem with it.
 func unescape(s string) (value, problem string) {
 	var b strings.Builder
 	for {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Operation computes a value from v and args. It pays for what it does and changes neither.
+// Operation computes a value from v and args. It pays for its work and modifies neither.
 type Operation func(r *Run, v any, args []any) (any, error)
 
 // Callable is a filter, test, function or method.
@@ -25,7 +25,7 @@ type Callable struct {
 // Missing stands in for an argument that is left out.
 type Missing struct{}
 
-// freeArgs splits the arguments of what is free.
+// freeArgs splits the arguments of a [Callable] that is Free.
 func freeArgs(args []any) (positional []any, named map[string]any) {
 	last := len(args) - 1
 	named, _ = args[last].(map[string]any)
@@ -68,7 +68,7 @@ func checkType(want string, i int, arg any) error {
 	return nil
 }
 
-// absent reports whether an argument is left out, or none where that means the same.
+// absent reports whether an argument is left out or is none, where that means the same.
 func absent(arg any) bool { return arg == nil || arg == any(Missing{}) }
 
 func intOr(arg any, otherwise int64) int64 {
@@ -95,7 +95,7 @@ func truthOr(arg any, otherwise bool) bool {
 // textOperation is an operation on text.
 type textOperation func(r *Run, s string, args []any) (any, error)
 
-// onText passes op a value as text and pays each unit for a byte of it.
+// onText passes op a value as text, after paying each units per byte of it.
 func onText(each int, op textOperation) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
 		s, err := r.Text(v)
@@ -114,7 +114,7 @@ func mapped[T any](f func(string) T) Operation {
 	return onText(4, func(_ *Run, s string, _ []any) (any, error) { return f(s), nil })
 }
 
-// onStrings passes op a string and pays each unit for a byte of it. Other values are an error.
+// onStrings is onText for strings. Other values are an error.
 func onStrings(each int, op textOperation) Operation {
 	paid := onText(each, op)
 	return func(r *Run, v any, args []any) (any, error) {
@@ -151,7 +151,7 @@ func onMapping(op func(r *Run, m map[string]any, keys, args []any) (any, error))
 	}
 }
 
-// method is a callable that only values of a type have.
+// method returns a callable that only values of the type of have.
 func method(of, params string, op Operation) Callable {
 	c := typed(params, op)
 	op = c.Op

@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// What Python knows about characters and Go's unicode has no single function for. Python 3.11 has Unicode 14.
+// Properties of characters that Python has and Go's package unicode has not. Python 3.11 has Unicode 14.
 
-// longUppers are the characters whose capitals are more than one, each with its capitals (Unicode's SpecialCasing.txt).
+// longUppers are the characters whose upper case has several, each followed by them (Unicode's SpecialCasing.txt).
 const longUppers = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵՒ ẖH\u0331 ẗT\u0308 ẘW\u030a ẙY\u030a ẚAʾ ὐΥ\u0313 " +
 	"ὒΥ\u0313\u0300 ὔΥ\u0313\u0301 ὖΥ\u0313\u0342 ᾀἈΙ ᾁἉΙ ᾂἊΙ ᾃἋΙ ᾄἌΙ ᾅἍΙ ᾆἎΙ ᾇἏΙ ᾈἈΙ ᾉἉΙ ᾊἊΙ ᾋἋΙ ᾌἌΙ ᾍἍΙ " +
 	"ᾎἎΙ ᾏἏΙ ᾐἨΙ ᾑἩΙ ᾒἪΙ ᾓἫΙ ᾔἬΙ ᾕἭΙ ᾖἮΙ ᾗἯΙ ᾘἨΙ ᾙἩΙ ᾚἪΙ ᾛἫΙ ᾜἬΙ ᾝἭΙ ᾞἮΙ ᾟἯΙ ᾠὨΙ ᾡὩΙ ᾢὪΙ ᾣὫΙ ᾤὬΙ ᾥὭΙ ᾦὮΙ ᾧὯΙ " +
@@ -17,7 +17,7 @@ const longUppers = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵ�
 	"ῒΙ\u0308\u0300 ΐΙ\u0308\u0301 ῖΙ\u0342 ῗΙ\u0308\u0342 ῢΥ\u0308\u0300 ΰΥ\u0308\u0301 ῤΡ\u0313 ῦΥ\u0342 " +
 	"ῧΥ\u0308\u0342 ῲῺΙ ῳΩΙ ῴΏΙ ῶΩ\u0342 ῷΩ\u0342Ι ῼΩΙ ﬀFF ﬁFI ﬂFL ﬃFFI ﬄFFL ﬅST ﬆST ﬓՄՆ ﬔՄԵ ﬕՄԻ ﬖՎՆ ﬗՄԽ"
 
-// ideographNumbers are the letters that are numbers too.
+// ideographNumbers are the letters that are also numbers.
 const ideographNumbers = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零\uf96b\uf973\uf978\uf9b2\uf9d1\uf9d3\uf9fd" +
 	"\U00020001\U00020064\U000200e2\U00020121\U0002092a\U00020983\U0002098c\U0002099c\U00020aea\U00020afd" +
 	"\U00020b19\U00022390\U00022998\U00023b1b\U0002626d\U0002f890"
@@ -41,7 +41,7 @@ func upper(s string) string {
 	return mapRunes(s, func(_ int, c rune) string { return cmp.Or(upperOf[c], string(unicode.ToUpper(c))) })
 }
 
-// mapRunes joins what f returns for each character of s and its place.
+// mapRunes joins what f returns for each character of s and its position.
 func mapRunes(s string, f func(at int, c rune) string) string {
 	var b strings.Builder
 	for at, c := range s {
@@ -58,7 +58,7 @@ func lower(s string) string {
 	return mapRunes(s, func(at int, c rune) string { return lowerRune(s, at, c) })
 }
 
-// lowerRune returns c in lower case, which is s[at:]'s first character: a sigma at the end of a word has its own form.
+// lowerRune returns c, the character at s[at:], in lower case. A sigma at the end of a word has a special form.
 func lowerRune(s string, at int, c rune) string {
 	switch {
 	case c == 'İ':
@@ -69,8 +69,8 @@ func lowerRune(s string, at int, c rune) string {
 	return string(unicode.ToLower(c))
 }
 
-// endsWord reports whether there are letters before s[at:] and none after its first character. Accents and
-// apostrophes are passed over.
+// endsWord reports whether a letter precedes the character at s[at:] and none follows it, ignoring accents and
+// apostrophes.
 func endsWord(s string, at int) bool {
 	ignored := func(c rune) bool {
 		return unicode.In(c, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk) || strings.ContainsRune("'.:·’‘․‧", c)
@@ -88,10 +88,10 @@ func titleRune(c rune) string {
 	}
 	long := upperOf[c]
 	if long == "" || c == 'ŉ' {
-		return cmp.Or(long, string(c)) // of Georgian letters, too, which have capitals but begin no word with them
+		return cmp.Or(long, string(c)) // Georgian letters have capitals, but no word begins with one
 	}
 	_, size := utf8.DecodeRuneInString(long)
-	return long[:size] + strings.ReplaceAll(strings.ToLower(long[size:]), "ι", "\u0345") // an iota is below its letter
+	return long[:size] + strings.ReplaceAll(strings.ToLower(long[size:]), "ι", "\u0345") // an iota is written below its letter
 }
 
 // capitalize is str.capitalize.
@@ -180,7 +180,7 @@ func isTitle(s string) bool {
 	return cased
 }
 
-// allCased is true if some letter is as is says, and none as not says.
+// allCased returns a test that there are letters that match is, and none that match not.
 func allCased(is, not func(rune) bool) func(s string) bool {
 	return func(s string) bool {
 		wrong := func(c rune) bool { return not(c) || unicode.Is(unicode.Lt, c) }

@@ -10,14 +10,14 @@ import (
 	"unicode"
 )
 
-// plainDigits writes the decimal digits of every script as those of ASCII and leaves out single underscores between
-// digits, as int and float of Python read them. It fails where an underscore stands elsewhere.
+// plainDigits replaces the decimal digits of every script by those of ASCII and removes single underscores between
+// digits, as Python's int and float do. It fails if there is another underscore.
 func plainDigits(s string) (string, bool) {
 	if isASCII(s) && !strings.Contains(s, "_") {
 		return s, true
 	}
 	var b strings.Builder
-	alnum := false // what is before
+	alnum := false // whether the character before is
 	for i, c := range s {
 		if c == '_' {
 			next := strings.IndexFunc(s[i+1:], func(c rune) bool { return c != '_' && isAlnum(c) })
@@ -37,7 +37,7 @@ func plainDigit(c rune) rune {
 	if c < 0x80 || !unicode.IsDigit(c) {
 		return c
 	}
-	// Unicode has the digits of a script in order, from 0, and the scripts next to each other have ten each.
+	// The digits of a script are consecutive, from 0; adjacent scripts have ten each.
 	before := rune(0)
 	for unicode.IsDigit(c - before - 1) {
 		before++
@@ -48,14 +48,14 @@ func plainDigit(c rune) rune {
 // parseFloat reads a float as Python's float does.
 func parseFloat(s string) (float64, bool) {
 	s, ok := plainDigits(strings.TrimFunc(s, IsSpace))
-	if !ok || strings.ContainsAny(s, "xXpP") { // Go has hexadecimal ones
+	if !ok || strings.ContainsAny(s, "xXpP") { // Go accepts hexadecimal floats
 		return 0, false
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	return f, err == nil || errors.Is(err, strconv.ErrRange)
 }
 
-// parseInt reads an integer as Python's int does. Base 0 goes by the prefix.
+// parseInt reads an integer as Python's int does. In base 0 the prefix decides.
 func parseInt(s string, base int64) (any, bool) {
 	s, ok := plainDigits(strings.TrimFunc(s, IsSpace))
 	if !ok || base != 0 && (base < 2 || base > 36) {
@@ -90,7 +90,7 @@ func parseInt(s string, base int64) (any, bool) {
 
 func filterFloat(r *Run, v any, args []any) (any, error) {
 	if s, ok := v.(string); ok {
-		if err := r.SpendTimes(len(s), 4); err != nil { // also for a text that is not a number
+		if err := r.SpendTimes(len(s), 4); err != nil { // even if the text is not a number
 			return nil, err
 		}
 		if f, ok := parseFloat(s); ok {
@@ -165,12 +165,12 @@ func filterRound(r *Run, v any, args []any) (any, error) {
 		f, _ := new(big.Float).SetInt(roundEven(new(big.Rat).SetFloat64(n.f), -precision)).Float64()
 		return math.Copysign(f, n.f), nil
 	}
-	// By its digits: 0.285 is below the half, 0.5 goes to the even 0.
+	// Rounds the exact decimal value: 0.285 is below the half, 0.5 rounds to the even 0.
 	f, _ := strconv.ParseFloat(strconv.FormatFloat(n.f, 'f', int(precision), 64), 64)
 	return f, nil
 }
 
-// roundEven returns v rounded to a multiple of 10**digits, from the half to the even one.
+// roundEven returns v rounded to a multiple of 10**digits, a half to the even one.
 func roundEven(v *big.Rat, digits int64) *big.Int {
 	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(digits), nil)
 	v = new(big.Rat).Quo(v, new(big.Rat).SetInt(unit))
@@ -182,7 +182,7 @@ func roundEven(v *big.Rat, digits int64) *big.Int {
 	return q.Mul(q, unit)
 }
 
-// roundTo is Jinja's rounding up or down: func(value * 10**precision) / 10**precision.
+// roundTo rounds up or down as Jinja does: func(value * 10**precision) / 10**precision.
 func roundTo(r *Run, v any, precision int64, method string) (any, error) {
 	scale, err := opPower(r, int64(10), []any{precision})
 	if err != nil {

@@ -3,7 +3,7 @@ package value
 import "strings"
 
 // Each returns the filter called name (map, select, reject, selectattr or rejectattr) that applies f to each item, or
-// to its attribute, unless that is empty.
+// to its attribute unless that is "".
 func Each(name, attribute string, f Callable) Callable {
 	keep := !strings.HasPrefix(name, "reject")
 	return Callable{Params: f.Params, Free: f.Free, Op: onTruthy(func(r *Run, items, args []any) (_ any, err error) {
@@ -40,7 +40,7 @@ var EachAttribute = Callable{Params: "attribute default?", Op: onTruthy(func(r *
 	return r.column(items, args[0], args[1], true)
 })}
 
-// onTruthy passes op the items of a value, of which none, false and 0 have none, as in Jinja.
+// onTruthy passes op the items of a value. As in Jinja, none, false and 0 have none.
 func onTruthy(op func(r *Run, items, args []any) (any, error)) Operation {
 	items := onItems(op)
 	return func(r *Run, v any, args []any) (any, error) {

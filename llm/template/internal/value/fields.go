@@ -63,7 +63,7 @@ func (f *fieldFormat) text(format string, depth int) {
 	}
 }
 
-// closingBrace returns where the field ends that begins format.
+// closingBrace returns the end of the field that format begins with, or -1.
 func closingBrace(format string) int {
 	open := 0
 	for i := range len(format) {
@@ -159,7 +159,7 @@ func (w *writer) item(v, key any, written string) any {
 	return item
 }
 
-// cut returns the text that write writes, instead of writing it.
+// cut returns what write writes and removes it again.
 func (w *writer) cut(write func()) string {
 	start := len(w.dst)
 	write()
@@ -168,7 +168,7 @@ func (w *writer) cut(write func()) string {
 	return text
 }
 
-// converted returns v as text: as it is written for 's', in quotes for 'r', and of ASCII alone for 'a'.
+// converted returns v as text: as printed for 's', quoted for 'r', quoted in ASCII for 'a'.
 func (w *writer) converted(v any, how byte) string {
 	if s, ok := v.(string); ok && how == 's' {
 		return s

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Filters are all filters but specialFilters.
+// Filters are all filters except specialFilters.
 var Filters = map[string]Callable{
 	"abs":            {Op: filterAbs},
 	"batch":          typed("linecount:int fill_with?", onItems(filterBatch)),
@@ -70,13 +70,13 @@ func filterFormat(r *Run, s string, args []any) (any, error) {
 
 // countWords counts runs of letters, digits and underscores.
 func countWords(s string) (n int64) {
-	for range strings.FieldsFuncSeq(s, func(c rune) bool { return c != '_' && !isAlnum(c) }) { // keeps none of them
+	for range strings.FieldsFuncSeq(s, func(c rune) bool { return c != '_' && !isAlnum(c) }) { // allocates none of them
 		n++
 	}
 	return n
 }
 
-// trimmer cuts the characters chars, or white space, off text.
+// trimmer strips the characters of its argument, or white space.
 func trimmer(cut func(s string, f func(rune) bool) string) textOperation {
 	return func(r *Run, s string, args []any) (any, error) {
 		if absent(args[0]) {

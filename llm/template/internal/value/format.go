@@ -12,16 +12,16 @@ import (
 // formatSpec is how one value is formatted, by the rules of Python.
 type formatSpec struct {
 	fill      rune
-	align     byte // '<', '>', '^', '=' (after the sign), or 0: as the type has it
-	sign      byte // '+', ' ', or '-' and 0: only that of negative numbers
+	align     byte // '<', '>', '^', '=' (after the sign), or 0: the default of the type
+	sign      byte // '+', ' ', or '-' and 0: only negative numbers have one
 	alternate bool // "#"
 	group     byte // between thousands; 0: nothing
 	width     int
 	precision int  // -1: none
-	verb      byte // 0: as the type has it
+	verb      byte // 0: the default of the type
 }
 
-// text formats a string.
+// text writes a string.
 func (s formatSpec) text(w *writer, text string) {
 	if s.precision >= 0 {
 		n := 0
@@ -36,7 +36,7 @@ func (s formatSpec) text(w *writer, text string) {
 	s.pad(w, "", text, '<')
 }
 
-// pad writes sign and body at the width, aligned as s has it or else as usual.
+// pad writes sign and body padded to the width, with the alignment usual unless s has one.
 func (s formatSpec) pad(w *writer, sign, body string, usual byte) {
 	missing := max(0, s.width-utf8.RuneCountInString(sign)-utf8.RuneCountInString(body))
 	if !w.pay(len(sign)+len(body), 2) || !w.pay(missing, utf8.UTFMax) {
@@ -58,7 +58,7 @@ func (s formatSpec) pad(w *writer, sign, body string, usual byte) {
 	}
 }
 
-// number formats the digits of a number, whose integers come in groups of size where they are separated.
+// number writes a number, with its digits in groups of size if s separates groups.
 func (s formatSpec) number(w *writer, negative bool, prefix, digits string, size int) {
 	sign := ""
 	switch {
@@ -73,7 +73,7 @@ func (s formatSpec) number(w *writer, negative bool, prefix, digits string, size
 	}
 	if s.group != 0 {
 		least := 0
-		if s.fill == '0' && s.align == '=' { // the zeros are separated too
+		if s.fill == '0' && s.align == '=' { // the zeros are grouped too
 			least = s.width - len(sign)
 		}
 		if !w.pay(max(least, len(digits)), 4) {
@@ -84,10 +84,10 @@ func (s formatSpec) number(w *writer, negative bool, prefix, digits string, size
 	s.pad(w, sign, digits, '>')
 }
 
-// grouped separates the digits before a point, with zeros in front until there are least characters.
+// grouped separates the digits before the point, after adding zeros until there are least characters.
 func grouped(digits string, separator byte, size, least int) string {
 	end := strings.IndexFunc(digits, func(c rune) bool { return c == '.' || c == '%' || c == 'e' && size == 3 || c == 'E' && size == 3 })
-	if end < 0 || size == 4 { // base 16 has the digit e
+	if end < 0 || size == 4 { // e is a digit of base 16
 		end = len(digits)
 	}
 	n := end
@@ -108,7 +108,7 @@ func grouped(digits string, separator byte, size, least int) string {
 	return b.String() + digits[end:]
 }
 
-// integer formats an integer as d, b, o, x or X.
+// integer writes an integer as d, b, o, x or X.
 func (s formatSpec) integer(w *writer, i *big.Int) {
 	if !w.pay(1, largeCost(i)) {
 		return
@@ -128,7 +128,7 @@ func (s formatSpec) integer(w *writer, i *big.Int) {
 	if s.verb == 'X' {
 		digits = strings.ToUpper(digits)
 	}
-	if n := s.precision - len(digits); n > 0 { // of "%.3d"
+	if n := s.precision - len(digits); n > 0 { // as in "%.3d"
 		digits = strings.Repeat("0", n) + digits
 	}
 	if !s.alternate {
@@ -137,7 +137,7 @@ func (s formatSpec) integer(w *writer, i *big.Int) {
 	s.number(w, i.Sign() < 0, prefix, digits, size)
 }
 
-// float formats a float as e, f, g, % or as it is written without a format.
+// float writes a float as e, f, g, % or as it is printed.
 func (s formatSpec) float(w *writer, f float64) {
 	negative := math.Signbit(f) && !math.IsNaN(f)
 	f = math.Abs(f)
@@ -179,7 +179,7 @@ func (s formatSpec) digits(f float64) string {
 	return s.general(f, max(1, precision))
 }
 
-// general is "g": with an exponent where it is far from 0. Without a verb there is a digit after the point.
+// general is "g": with an exponent if f is very small or large. Without a verb there is a digit after the point.
 func (s formatSpec) general(f float64, precision int) string {
 	text := strconv.FormatFloat(f, 'e', precision-1, 64)
 	mantissa, exponent, _ := strings.Cut(text, "e")
@@ -204,7 +204,7 @@ func (s formatSpec) general(f float64, precision int) string {
 	return digits
 }
 
-// format writes v by the text of a specification, as in f"{v:spec}".
+// format writes v as f"{v:text}" does.
 func (w *writer) format(v any, text string) {
 	if text == "" {
 		w.value(v, 0)
@@ -241,7 +241,7 @@ func (w *writer) format(v any, text string) {
 	}
 }
 
-// character writes the character of a code.
+// character writes the character with the code n.
 func (s formatSpec) character(w *writer, n numeric, usual byte) {
 	if n.large != nil || n.i < 0 || n.i > utf8.MaxRune || !utf8.ValidRune(rune(n.i)) {
 		w.fail("no character has this number")
@@ -284,7 +284,7 @@ func (w *writer) parseSpec(text string) (s formatSpec) {
 	return s
 }
 
-// leadingNumber cuts the digits that begin text, if any.
+// leadingNumber reads the number that text begins with, if any.
 func (w *writer) leadingNumber(text string, most int) (n int, rest string) {
 	rest = strings.TrimLeft(text, "0123456789")
 	digits := text[:len(text)-len(rest)]

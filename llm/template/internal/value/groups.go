@@ -32,7 +32,7 @@ func filterUnique(r *Run, items, args []any) (any, error) {
 	return out, nil
 }
 
-// uniqueKey writes equal scalars and tuples alike, and others differently.
+// uniqueKey returns a text that is the same for equal scalars and tuples only.
 func (r *Run) uniqueKey(v any) (string, error) {
 	if s, ok := v.(string); ok {
 		return "s" + s, r.SpendTimes(len(s), 2)
@@ -47,7 +47,7 @@ func (r *Run) uniqueKey(v any) (string, error) {
 		case n.f == 0: // -0.0 too
 			return "n0", nil
 		case n.f == math.Trunc(n.f) && !math.IsInf(n.f, 0):
-			return "n" + strconv.FormatFloat(n.f+0, 'f', 0, 64), r.Spend(StepCost) // + 0: of -0.0, too, it makes 0
+			return "n" + strconv.FormatFloat(n.f+0, 'f', 0, 64), r.Spend(StepCost) // + 0 turns -0.0 into 0
 		}
 		return "n" + strconv.FormatFloat(n.f, 'g', -1, 64), nil
 	}
@@ -98,14 +98,14 @@ func filterGroupby(r *Run, items, args []any) (any, error) {
 				continue
 			}
 		}
-		first := order[i+1-len(list)] // whose key is written as it is
+		first := order[i+1-len(list)] // the key is that of the first item, not folded
 		out = append(out, &series{kind: kindTuple, items: []any{columns[first], list}, group: true})
 		list = nil
 	}
 	return out, r.SpendTimes(len(items), 2*ItemCost)
 }
 
-// filterBatch returns the items in lists of a length, the last one filled up.
+// filterBatch splits the items into lists of one length and fills up the last one.
 func filterBatch(r *Run, items, args []any) (any, error) {
 	count, err := r.listCount(items, args, "the length must be 1 or more")
 	if err != nil {
@@ -127,7 +127,7 @@ func filterBatch(r *Run, items, args []any) (any, error) {
 	return out, nil
 }
 
-// filterSlice returns the items in a number of lists of about the same length, shorter ones filled up.
+// filterSlice splits the items into a number of lists of about the same length and fills up the shorter ones.
 func filterSlice(r *Run, items, args []any) (any, error) {
 	count, err := r.listCount(items, args, "the number of lists must be 1 or more")
 	if err == nil {
@@ -153,7 +153,7 @@ func filterSlice(r *Run, items, args []any) (any, error) {
 	return out, nil
 }
 
-// listCount returns the first argument, which is 1 or more, and pays for items in lists.
+// listCount returns the first argument, which must be at least 1, and pays for lists of items.
 func (r *Run) listCount(items, args []any, otherwise string) (int, error) {
 	count := intOr(args[0], 0)
 	if count < 1 {

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// htmlEscapes are those of MarkupSafe, which Jinja writes.
+// htmlEscapes are those of MarkupSafe, which Jinja uses.
 var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;")
 
 func escapeHTML(s string) string { return htmlEscapes.Replace(s) }
 
-// filterStriptags leaves out comments and tags, makes one space of several, and reads entities.
+// filterStriptags removes comments and tags, collapses white space and unescapes entities.
 func filterStriptags(_ *Run, s string, _ []any) (any, error) {
 	for _, mark := range [][2]string{{"<!--", "-->"}, {"<", ">"}} {
 		var b strings.Builder
@@ -29,7 +29,7 @@ func filterStriptags(_ *Run, s string, _ []any) (any, error) {
 	return html.UnescapeString(strings.Join(strings.FieldsFunc(s, IsSpace), " ")), nil
 }
 
-// filterXMLAttr writes a mapping as attributes of an element; none values are left out.
+// filterXMLAttr writes a mapping as attributes of an element, without those that are none.
 func filterXMLAttr(r *Run, m map[string]any, keys, args []any) (any, error) {
 	var b strings.Builder
 	for _, k := range keys {
@@ -55,7 +55,7 @@ func filterXMLAttr(r *Run, m map[string]any, keys, args []any) (any, error) {
 	return b.String(), nil
 }
 
-// filterURLEncode writes a text for a path, or a mapping or pairs for a query.
+// filterURLEncode escapes a text for a path, or a mapping or pairs for a query.
 func filterURLEncode(r *Run, v any, _ []any) (any, error) {
 	_, isMapping := v.(map[string]any)
 	if _, ok := itemsOf(v); !ok && !isMapping {
@@ -84,7 +84,7 @@ func filterURLEncode(r *Run, v any, _ []any) (any, error) {
 	return strings.Join(parts, "&"), nil
 }
 
-// quoteURL writes all but ASCII letters, digits and the characters of safe as %xx.
+// quoteURL escapes everything but ASCII letters, digits and the characters of safe as %xx.
 func (r *Run) quoteURL(v any, safe string) (string, error) {
 	s, err := r.Text(v)
 	if err != nil {
@@ -105,7 +105,7 @@ func (r *Run) quoteURL(v any, safe string) (string, error) {
 	return b.String(), nil
 }
 
-// filterFilesize writes a number of bytes with a unit that people read.
+// filterFilesize writes a number of bytes with a human-readable unit.
 func filterFilesize(r *Run, v any, args []any) (any, error) {
 	got, err := filterFloat(r, v, []any{nil})
 	if err != nil {

@@ -22,7 +22,7 @@ func filterLast(_ *Run, items, _ []any) (any, error) {
 	return items[len(items)-1], nil
 }
 
-var errEmpty = &Undefined{What: "an item of something empty"}
+var errEmpty = &Undefined{What: "an item of an empty value"}
 
 func filterJoin(r *Run, items, args []any) (any, error) {
 	between := ""
@@ -90,8 +90,7 @@ func filterSum(r *Run, items, args []any) (any, error) {
 	return sum, nil
 }
 
-// attributePath returns an attribute of v: a name, or several with points between, or an
-// index.
+// attributePath returns an attribute of v. path is names and indexes separated by points.
 func attributePath(r *Run, v any, path string) (any, error) {
 	for name := range strings.SplitSeq(path, ".") {
 		var key any = name
@@ -140,7 +139,7 @@ func (r *Run) column(items []any, attribute, otherwise any, caseSensitive bool) 
 	return out, nil
 }
 
-// sortKeys returns what each item is sorted by: of several attributes, with commas between, a list.
+// sortKeys returns the key by which each item is sorted: a list if attribute is several, separated by commas.
 func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
 	paths := []any{attribute}
 	if path, ok := attribute.(string); ok {
@@ -166,7 +165,7 @@ func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, e
 	return keys, nil
 }
 
-// sorted returns the order of keys, as indexes, equal ones in the order they have.
+// sorted returns the indexes of keys in a stable order.
 func (r *Run) sorted(keys []any, reverse bool) ([]int, error) {
 	if err := r.SpendTimes(len(keys), 2*ItemCost); err != nil {
 		return nil, err
@@ -228,7 +227,7 @@ func filterDictsort(r *Run, m map[string]any, keys, args []any) (any, error) {
 
 func filterList(_ *Run, items, _ []any) (any, error) { return items, nil }
 
-// extreme is the least item for -1, the greatest for 1; of equal ones the first.
+// extreme returns the least item for -1, the greatest for 1, the first of equal ones.
 func extreme(sign int) func(r *Run, items, args []any) (any, error) {
 	return func(r *Run, items, args []any) (any, error) {
 		if len(items) == 0 {
@@ -252,7 +251,7 @@ func extreme(sign int) func(r *Run, items, args []any) (any, error) {
 	}
 }
 
-// pairs returns a list of key and value for each key.
+// pairs returns a tuple of key and value for each key.
 func (r *Run) pairs(m map[string]any, keys []any) ([]any, error) {
 	if err := r.SpendTimes(len(keys), 4*ItemCost); err != nil {
 		return nil, err

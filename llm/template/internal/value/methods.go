@@ -64,7 +64,7 @@ func methodGet(_ *Run, v any, args []any) (any, error) {
 	return args[1], nil
 }
 
-// view is a method of mappings that returns what of does for a mapping and its keys.
+// view returns a method of mappings, whose result is a series of the items that of returns.
 func view(kind string, of func(r *Run, m map[string]any, keys []any) ([]any, error)) Callable {
 	return method("mapping", "", onMapping(func(r *Run, m map[string]any, keys, _ []any) (any, error) {
 		items, err := of(r, m, keys)
@@ -108,7 +108,7 @@ var Tests = map[string]Callable{
 	"defined":     {Op: func(_ *Run, v any, _ []any) (any, error) { return v != any(Missing{}), nil }, Undefined: true},
 	"undefined":   isValue(Missing{}),
 	"boolean":     typeTest("boolean"),
-	"callable":    isValue(nothing{}), // no value is
+	"callable":    isValue(nothing{}), // no value is callable
 	"divisibleby": {Op: testDivisible, Params: "num"},
 	"escaped":     isValue(nothing{}),
 	"even":        {Op: testRemainder(0)},
@@ -158,10 +158,10 @@ var NameTests = map[string]Callable{
 // specialFilters are those that need more than the values of their arguments.
 var specialFilters = []string{"default", "d", "map", "select", "reject", "selectattr", "rejectattr"}
 
-// nothing is a value that no template has.
+// nothing equals no value of a template.
 type nothing struct{}
 
-// testSame reports whether both are the same number, text, boolean or none. Identity of lists and mappings is not
+// testSame reports whether both are the same number, text, boolean or none. The identity of lists and mappings is not
 // tracked.
 func testSame(r *Run, v any, args []any) (any, error) {
 	for _, x := range []any{v, args[0]} {

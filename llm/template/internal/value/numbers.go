@@ -9,11 +9,11 @@ import (
 	"math/big"
 )
 
-// Integers beyond int64 are [json.Number], which is how a row has them, and a [big.Int] while something is computed.
-// They have as many digits as Python writes at most (sys.int_info.default_max_str_digits).
+// Integers beyond int64 are a [json.Number], as in a row, and a [big.Int] during a computation. The number of their
+// digits is limited to what Python prints (sys.int_info.default_max_str_digits).
 const (
 	MaxDigits      = 4300
-	maxIntegerBits = 14285 // of the largest integer with as many digits
+	maxIntegerBits = 14285 // of the largest integer of MaxDigits
 	maxExactFloat  = 1 << 53
 )
 
@@ -21,11 +21,11 @@ const (
 type numeric struct {
 	isInt bool
 	i     int64
-	large *big.Int // nil: i has it
-	f     float64  // of an integer too: the nearest one, or ±Inf
+	large *big.Int // nil: the integer is i
+	f     float64  // for an integer, the nearest one or ±Inf
 }
 
-// number returns v as a number, if it is one. An integer of too many digits has just f.
+// number returns v as a number, if it is one. Of an integer with too many digits only f is set.
 func number(v any) (n numeric, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -38,7 +38,7 @@ func number(v any) (n numeric, ok bool) {
 	case float64:
 		return numeric{f: v}, true
 	case json.Number:
-		if len(v) > MaxDigits+1 { // not parsed: a row may have a million digits, and a loop may compare them as often
+		if len(v) > MaxDigits+1 { // not parsed: a loop may compare an integer of a million digits as often
 			n.f = math.Inf(1)
 			if v[0] == '-' {
 				n.f = math.Inf(-1)
@@ -52,7 +52,7 @@ func number(v any) (n numeric, ok bool) {
 	return n, false
 }
 
-// bigInt returns an integer as a big one, which must not be changed.
+// bigInt returns the integer as a big one, which must not be modified.
 func (n numeric) bigInt() *big.Int {
 	if n.large != nil {
 		return n.large
@@ -96,8 +96,7 @@ func truncated(f float64) (any, error) {
 	return integer(i)
 }
 
-// compareNumbers returns -1, 0 or 1, or unordered where one is not a number. It compares by value: no integer is
-// rounded to a float.
+// compareNumbers returns -1, 0 or 1, or unordered if one is NaN. No integer is rounded to a float.
 func compareNumbers(a, b numeric) int {
 	switch {
 	case a.isInt && b.isInt:
@@ -107,7 +106,7 @@ func compareNumbers(a, b numeric) int {
 		return a.bigInt().Cmp(b.bigInt())
 	case math.IsNaN(a.f) || math.IsNaN(b.f):
 		return unordered
-	case a.isInt && math.IsInf(b.f, 0): // beyond every integer, though the float nearest to one may be infinite too
+	case a.isInt && math.IsInf(b.f, 0): // an integer is finite even if the nearest float is not
 		return cmp.Compare(0, b.f)
 	case a.isInt && !a.fits():
 		return new(big.Float).SetInt(a.bigInt()).Cmp(big.NewFloat(b.f))
@@ -117,7 +116,7 @@ func compareNumbers(a, b numeric) int {
 	return cmp.Compare(a.f, b.f)
 }
 
-// unordered is the outcome of a comparison with what is not a number: no "<", "==" or ">" holds.
+// unordered is the result of a comparison with NaN: neither "<", "==" nor ">" holds.
 const unordered = 2
 
 // Negative is "-v".
@@ -141,12 +140,12 @@ func Positive(_ *Run, v any, _ []any) (any, error) {
 	case !ok:
 		return nil, fmt.Errorf("%s has no sign", article(v))
 	case n.isInt && n.large == nil:
-		return n.i, nil // of a boolean too
+		return n.i, nil // a boolean is an integer
 	}
 	return v, nil
 }
 
-// operands returns two numbers for the operation called name, having paid for those that are large.
+// operands returns two numbers for the operation called name and pays for large ones.
 func (r *Run) operands(name string, v, w any) (a, b numeric, err error) {
 	a, ok := number(v)
 	b, alsoOK := number(w)
@@ -159,7 +158,7 @@ func (r *Run) operands(name string, v, w any) (a, b numeric, err error) {
 	return a, b, r.Spend(largeCost(a.large) + largeCost(b.large))
 }
 
-// largeCost is what an integer costs to be read, to be a part of an operation, and to be written with its result.
+// largeCost is the cost of a large integer in an operation, from reading it to writing the result.
 func largeCost(i *big.Int) int {
 	if i == nil {
 		return 0
@@ -167,8 +166,8 @@ func largeCost(i *big.Int) int {
 	return 4 * i.BitLen()
 }
 
-// arithmetic returns an operation on numbers: on two integers, or else on two floats. ints takes integers of at most
-// small, whose result is never beyond int64. No divisor is 0.
+// arithmetic returns an operation on numbers: on two integers, or else on two floats. ints is used up to
+// the magnitude small, where it cannot overflow. No divisor is 0.
 func arithmetic(name string, small uint64, ints func(a, b int64) int64, bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) float64) Operation {
 	divides := name == "//" || name == "%"
 	return func(r *Run, v any, args []any) (any, error) {
@@ -246,7 +245,7 @@ func floorFloat(a, b float64) float64 {
 		return math.Copysign(0, a/b)
 	}
 	floor := math.Floor(q)
-	if q-floor > 0.5 { // a - m lost something
+	if q-floor > 0.5 { // a - m was rounded
 		floor++
 	}
 	return floor
@@ -264,7 +263,7 @@ func modFloat(a, b float64) float64 {
 	return m
 }
 
-// opDivide is v / args[0], always a float: of integers the one nearest to the quotient.
+// opDivide is v / args[0], always a float: for integers the one nearest to the quotient.
 func opDivide(r *Run, v any, args []any) (any, error) {
 	a, b, err := r.operands("/", v, args[0])
 	switch {
@@ -284,7 +283,7 @@ func opDivide(r *Run, v any, args []any) (any, error) {
 	return a.f / b.f, nil
 }
 
-// opPower is v ** args[0]: of integers an integer, unless the exponent is below 0.
+// opPower is v ** args[0]: for integers an integer, unless the exponent is negative.
 func opPower(r *Run, v any, args []any) (any, error) {
 	a, b, err := r.operands("**", v, args[0])
 	switch {
@@ -303,7 +302,7 @@ func (r *Run) powInt(a, b numeric) (any, error) {
 	switch {
 	case base.BitLen() > 1 && b.f*float64(base.BitLen()-1) > maxIntegerBits:
 		return nil, errOverflow
-	case base.BitLen() <= 1 && b.f > 0: // of -1, 0 and 1 only whether the exponent is odd matters
+	case base.BitLen() <= 1 && b.f > 0: // for -1, 0 and 1 it only matters whether the exponent is odd
 		exponent = 2 - int64(b.bigInt().Bit(0))
 	}
 	z := new(big.Int).Exp(base, big.NewInt(exponent), nil)
@@ -313,7 +312,7 @@ func (r *Run) powInt(a, b numeric) (any, error) {
 	return integer(z)
 }
 
-// powFloat is a ** b. Where b is a whole number the result is the float nearest to it, which [math.Pow] may miss.
+// powFloat is a ** b. If b is a whole number, the result is the nearest float, which [math.Pow] may miss.
 func powFloat(a, b float64) (float64, error) {
 	if a == 0 && b < 0 {
 		return 0, errZero
@@ -331,7 +330,8 @@ func powFloat(a, b float64) (float64, error) {
 	return c, nil
 }
 
-// powWhole is a ** n, or 1 / a ** n, by squaring, with bits enough for every rounding on the way.
+// powWhole is a ** n, or 1 / a ** n, by squaring, with enough precision for the intermediate
+// results.
 func powWhole(a float64, n uint32, inverse bool) float64 {
 	const precision = 192
 	z := new(big.Float).SetPrec(precision).SetInt64(1)

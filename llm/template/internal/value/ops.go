@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Operators are the operators on two operands but for comparisons.
+// Operators are the binary operators except comparisons.
 var Operators = map[string]Operation{
 	"~":  opConcat,
 	"+":  opAdd,
@@ -21,7 +21,7 @@ var Operators = map[string]Operation{
 	"**": opPower,
 }
 
-// Comparisons are the operators that can be in a row, as in a < b <= c.
+// Comparisons are the operators that can be chained, as in a < b <= c.
 var Comparisons = map[string]Operation{
 	"in":     opIn,
 	"not in": opNotIn,
@@ -98,7 +98,7 @@ func (r *Run) equal(a, b any, depth int) (bool, error) {
 		return false, err
 	}
 	if a, ok := a.(json.Number); ok {
-		if b, ok := b.(json.Number); ok { // equal ones have the same digits
+		if b, ok := b.(json.Number); ok { // equal integers have the same digits
 			return a == b, r.Spend(len(a))
 		}
 	}
@@ -134,9 +134,9 @@ func (r *Run) equal(a, b any, depth int) (bool, error) {
 	return a == b, nil
 }
 
-// equalItems compares lists, or what is of one kind of series.
+// equalItems compares two lists, or two series of one kind.
 func (r *Run) equalItems(a, b any, depth int) (bool, error) {
-	if kindOf(a) == kindValues { // as in Python, only itself
+	if kindOf(a) == kindValues { // as in Python, equal only to itself
 		return a == b, nil
 	}
 	items, _ := itemsOf(a)
@@ -152,7 +152,7 @@ func (r *Run) equalItems(a, b any, depth int) (bool, error) {
 	return true, nil
 }
 
-// ordering returns a comparison: holds gets what compare returns, unordered aside.
+// ordering returns a comparison: holds takes the result of compare, unless it is unordered.
 func ordering(holds func(c int) bool) Operation {
 	return func(r *Run, v any, args []any) (any, error) {
 		c, err := r.compare(v, args[0])
@@ -232,7 +232,7 @@ func opNotIn(r *Run, v any, args []any) (any, error) {
 	return !Truthy(in), err
 }
 
-// unlessKey returns an error where v is a list, a mapping or a part of one, which cannot be the key of a mapping.
+// unlessKey fails if v is a list, a mapping or its keys or items, which cannot be keys of a mapping.
 func unlessKey(v any) error {
 	switch typeName(v) {
 	case "list", "mapping", kindKeys, kindItems:

@@ -5,18 +5,17 @@ import "fmt"
 // Costs in units of work; a byte costs one.
 const (
 	StepCost = 64
-	TurnCost = 512 // of a loop, beside the steps in it
+	TurnCost = 512 // of a loop, in addition to its steps
 	ItemCost = 16
 )
 
-// Run is one rendering, as far as operations know it: the work that is left to it.
+// Run is the budget of one rendering.
 type Run struct{ work, maxWork int }
 
-// NewRun returns a rendering of so much work.
+// NewRun returns a budget of work units.
 func NewRun(work int) Run { return Run{work: work, maxWork: work} }
 
-// Spend pays for n units of work. Everything that takes time or memory does so through
-// it, before it is done.
+// Spend pays n units of work. Everything that takes time or memory is paid for first.
 func (r *Run) Spend(n int) error {
 	if n > r.work {
 		r.work = 0
@@ -26,7 +25,7 @@ func (r *Run) Spend(n int) error {
 	return nil
 }
 
-// SpendTimes pays for n things that cost each.
+// SpendTimes pays n times each units.
 func (r *Run) SpendTimes(n, each int) error {
 	if each > 0 && n > r.work/each {
 		return r.Spend(r.work + 1)

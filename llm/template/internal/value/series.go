@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// Kinds of series, by the names that Python gives them.
+// Kinds of series, by their names in Python.
 const (
 	kindTuple  = "tuple"
 	kindRange  = "range"
@@ -16,18 +16,18 @@ const (
 	kindItems  = "dict_items"
 )
 
-// series is a sequence that is not a list: a tuple, a range, or what the methods of a mapping give. It is written as
-// in Python and equal only to its own kind.
+// series is a sequence that is not a list: a tuple, a range, or the result of keys, values or items of a mapping. It
+// is printed as in Python and equal only to its own kind.
 type series struct {
 	kind   string
 	items  []any
 	bounds [3]int64 // of a range: start, stop and step
-	group  bool     // a pair of groupby, whose items have the names grouper and list
+	group  bool     // a pair of groupby, whose items are named grouper and list
 }
 
 func tuple(items ...any) *series { return &series{kind: kindTuple, items: items} }
 
-// Tuple returns args as a tuple, which it keeps.
+// Tuple returns args as a tuple, without copying them.
 func Tuple(r *Run, _ any, args []any) (any, error) {
 	return tuple(args...), r.SpendTimes(len(args), ItemCost)
 }
@@ -51,7 +51,7 @@ func kindOf(v any) string {
 	return ""
 }
 
-// sequence returns the items of what has an order and can be added: a list or a tuple.
+// sequence returns the items of a list or a tuple, which can be added and ordered.
 func sequence(v any) (items []any, ok bool) {
 	if kind := kindOf(v); kind != "" && kind != kindTuple {
 		return nil, false
@@ -66,7 +66,7 @@ func bothSequences(v, w any) (a, b []any, ok bool) {
 	return a, b, ok && alsoOK && kindOf(v) == kindOf(w)
 }
 
-// likeSequence returns items as what v is: a tuple or a list.
+// likeSequence returns items as a tuple if v is one, else as a list.
 func likeSequence(v any, items []any) any {
 	if kindOf(v) == kindTuple {
 		return tuple(items...)
@@ -74,10 +74,10 @@ func likeSequence(v any, items []any) any {
 	return items
 }
 
-// indexed reports whether the items have places, as those of what a mapping's methods give have not.
+// indexed reports whether s[0] is possible: not for keys, values and items of a mapping.
 func (s *series) indexed() bool { return s.kind == kindTuple || s.kind == kindRange }
 
-// places returns the items of what has them at places: a list, a tuple or a range.
+// places returns the items of a list, tuple or range, which have indexes.
 func places(v any) (items []any, ok bool) {
 	if s, isSeries := v.(*series); isSeries && !s.indexed() {
 		return nil, false
@@ -85,7 +85,7 @@ func places(v any) (items []any, ok bool) {
 	return itemsOf(v)
 }
 
-// named returns the item of a pair of groupby that has a name.
+// named returns the item called name of a pair of groupby.
 func (s *series) named(name string) (any, bool) {
 	switch {
 	case s.group && name == "grouper":
@@ -96,7 +96,7 @@ func (s *series) named(name string) (any, bool) {
 	return nil, false
 }
 
-// slice returns the series of items from start to end, which it has been cut to.
+// slice returns the series of items, which are those of s from start to end.
 func (s *series) slice(items []any, start, end, step int64) *series {
 	out := &series{kind: s.kind, items: items}
 	if s.kind == kindRange {
@@ -147,7 +147,7 @@ func cut[T any](items []T, start, end, step int64) []T {
 	return out
 }
 
-// sliceBounds returns the bounds and the step of a slice of n items, of which those left out are none.
+// sliceBounds returns the bounds and the step of a slice of n items. Those that are none are left out.
 func sliceBounds(args []any, n int64) (start, end, step int64, err error) {
 	var given [3]*int64
 	for i, a := range args {
@@ -155,7 +155,7 @@ func sliceBounds(args []any, n int64) (start, end, step int64, err error) {
 		case nil:
 		case int64:
 			given[i] = &a
-		case json.Number: // beyond every item
+		case json.Number: // far beyond the items
 			far := int64(math.MaxInt64)
 			if a[0] == '-' {
 				far = math.MinInt64

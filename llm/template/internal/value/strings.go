@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Methods are the methods of strings and mappings, the two of lists and tuples, and those of loops. None changes anything.
+// Methods are the methods of strings, mappings, lists, tuples and loops. None modifies a value.
 var Methods = map[string]Callable{
 	"capitalize":   method("string", "", mapped(capitalize)),
 	"casefold":     method("string", "", mapped(casefold)),
@@ -68,7 +68,7 @@ func freeMethod(of string, op Operation) Callable {
 	return c
 }
 
-// all is true if all characters are as is says, and there is at least one.
+// all returns a test that all characters match is, and that there is at least one.
 func all(is func(rune) bool) func(s string) bool {
 	return func(s string) bool {
 		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !is(c) }) < 0
@@ -250,7 +250,7 @@ func partition(index func(s, sep string) int) textOperation {
 	}
 }
 
-// fieldWidth returns a width as formats have it.
+// fieldWidth returns an argument as a width, within the bounds of formats.
 func fieldWidth(arg any) int { return int(max(0, min(intOr(arg, 0), math.MaxInt32))) }
 
 // justify is ljust, rjust or center.

@@ -18,7 +18,7 @@ func opText(r *Run, v any, _ []any) (any, error) {
 	return r.Text(v)
 }
 
-// Text returns v as it is written out.
+// Text returns v as it is printed.
 func (r *Run) Text(v any) (string, error) {
 	if s, ok := v.(string); ok {
 		return s, nil
@@ -34,7 +34,7 @@ type writer struct {
 	dst []byte
 	err error // the first one
 
-	// As Jinja's tojson: with < > & ' escaped too, so that the text is safe within HTML.
+	// As Jinja's tojson: < > & ' are escaped too, which makes the text safe in HTML.
 	json   bool
 	ascii  bool   // everything but ASCII is escaped
 	lines  bool   // each item is on its own line
@@ -105,7 +105,7 @@ func (w *writer) value(v any, depth int) {
 	}
 }
 
-// other writes what JSON has no word for: a series, as Python's repr does, a namespace or a loop.
+// other writes what has no JSON: a series, as Python's repr does, a namespace or a loop. A tuple is a JSON array.
 func (w *writer) other(v any, depth int) {
 	s, ok := v.(*series)
 	switch {
@@ -225,7 +225,7 @@ func appendPythonFloat(dst []byte, f float64) []byte {
 	return dst
 }
 
-// escape writes c as a backslash and a letter, if it is one of the first n characters for which JSON does.
+// escape writes c as a backslash and a letter if it is one of the first n of the characters that JSON escapes so.
 func (w *writer) escape(c rune, n int) bool {
 	if c >= ' ' && c != '\\' {
 		return false

@@ -1,9 +1,8 @@
-// Package value holds the values that templates compute with, and what can be done with them as in Jinja: operators,
-// filters, tests, functions and methods.
+// Package value holds the values of templates and their operators, filters, tests, functions and methods, as in Jinja.
 //
 // A value is nil, bool, int64, float64, string, []any, map[string]any, a series for sequences that are not lists, or
-// [json.Number] for integers beyond int64. None is ever changed. Templates also meet [*Namespace], [*Loop] and [Blank].
-// Every operation pays for its time and memory from its [Run] before it uses them.
+// [json.Number] for integers beyond int64. None is ever modified. Templates also use [*Namespace], [*Loop] and [Blank].
+// Every operation pays for its time and memory from the budget of its [Run] before it uses them.
 package value
 
 import (
@@ -16,19 +15,19 @@ import (
 	"strings"
 )
 
-// Namespace is the value of the function namespace: the only thing a template can change.
+// Namespace is the result of the function namespace: the only thing that a template can modify.
 type Namespace struct{ Members map[string]any }
 
 // Blank is "a if b" where b is false: it renders as nothing, is false, and is not defined.
 type Blank struct{}
 
-// lazyMembers is a mapping of which only those members are decoded that are asked for.
+// lazyMembers is a mapping whose members are decoded when they are read.
 type lazyMembers interface {
 	Member(name string) (any, bool)
 	All() map[string]any
 }
 
-// maxValueDepth bounds how deep a value may nest to be written or compared. Rows nest less.
+// maxValueDepth bounds the nesting of values that are printed or compared. Rows nest less.
 const maxValueDepth = 20_000
 
 func typeName(v any) string {
@@ -57,7 +56,7 @@ func typeName(v any) string {
 	return "loop"
 }
 
-// article returns the name of v's type with its article, for messages.
+// article returns the name of v's type with an indefinite article, for messages.
 func article(v any) string {
 	switch name := typeName(v); name {
 	case "none", "undefined":
@@ -69,7 +68,7 @@ func article(v any) string {
 	}
 }
 
-// Truthy is the truth of a value in a condition.
+// Truthy reports whether a value is true in a condition.
 func Truthy(v any) bool {
 	switch v := v.(type) {
 	case nil, Blank:
@@ -85,7 +84,7 @@ func Truthy(v any) bool {
 	return n > 0 || !ok
 }
 
-// size returns the length of a text, in bytes, or the number of items of what has any.
+// size returns the length of a text in bytes, or the number of items of a container.
 func size(v any) (n int, ok bool) {
 	switch v := v.(type) {
 	case string:
@@ -106,7 +105,7 @@ func Truth(_ *Run, v any, _ []any) (any, error) { return Truthy(v), nil }
 // Not is "not v".
 func Not(_ *Run, v any, _ []any) (any, error) { return !Truthy(v), nil }
 
-// List returns args as a list, which it keeps.
+// List returns args as a list, without copying them.
 func List(r *Run, _ any, args []any) (any, error) {
 	return args, r.SpendTimes(len(args), ItemCost)
 }
@@ -156,7 +155,7 @@ func (r *Run) pairsOf(v any) ([]any, error) {
 	return items, err
 }
 
-// mapKey returns the key that v stands for. Keys are strings: 1 finds "1".
+// mapKey returns v as the key of a mapping. Keys are strings: 1 finds "1".
 func mapKey(v any) (string, bool) {
 	switch v := v.(type) {
 	case string:
@@ -169,7 +168,7 @@ func mapKey(v any) (string, bool) {
 	return "", false
 }
 
-// Item returns v.key or v[key]. written is how the template has it.
+// Item returns v.key or v[key]. written is the expression, for errors.
 func (r *Run) Item(v, key any, written string) (any, error) {
 	index, isIndex := key.(int64)
 	if truth, ok := key.(bool); ok { // which is 0 or 1, as in Python
@@ -220,7 +219,7 @@ func (r *Run) Item(v, key any, written string) (any, error) {
 	return nil, &Undefined{What: written, in: v, isItem: true}
 }
 
-// position returns the place that index means in n items; negative ones count from the end.
+// position resolves an index of n items; negative ones count from the end.
 func position(index int64, n int) (int, bool) {
 	if index < 0 {
 		index += int64(n)
@@ -230,12 +229,12 @@ func position(index int64, n int) (int, bool) {
 
 // Undefined is the error for a name or an item that does not exist.
 type Undefined struct {
-	What   string // as the template has it
-	in     any    // where an item was looked for
+	What   string // as written in the template
+	in     any    // the value in which an item was looked up
 	isItem bool
 }
 
-// Error names what does not exist.
+// Error returns a text with What.
 func (u *Undefined) Error() string { return "undefined: " + u.What }
 
 // IsUndefined reports whether err is, or wraps, an [Undefined].
@@ -244,8 +243,8 @@ func IsUndefined(err error) bool {
 	return ok
 }
 
-// Hint lists what the value has in which an item is undefined. It is computed on demand, since the default filter
-// forgives undefined items.
+// Hint lists the members of the value in which the item was looked up. It is computed on demand because the default
+// filter discards the error.
 func (u *Undefined) Hint() string {
 	if !u.isItem {
 		return ""
@@ -276,11 +275,11 @@ func (u *Undefined) Hint() string {
 	return "the " + what + " has: " + strings.Join(keys, ", ") + more
 }
 
-// Loop is what a loop knows about its progress. Templates see it as loop.
+// Loop is the progress of a loop. Templates see it as loop.
 type Loop struct {
 	Items []any
 	Index int
-	seen  []any // by loop.changed, at its last call
+	seen  []any // the arguments of the last call of loop.changed
 }
 
 func (l *Loop) attribute(name string) (any, bool) {
@@ -316,8 +315,8 @@ func (l *Loop) attribute(name string) (any, bool) {
 	return nil, false
 }
 
-// Items returns what a loop over v goes through: the items of a list, the keys of a
-// mapping in their order, the characters of a string.
+// Items returns what a loop over v iterates over: the items of a list, the sorted keys of a mapping, the characters of
+// a string.
 func (r *Run) Items(v any) ([]any, error) {
 	switch v := v.(type) {
 	case Blank:
