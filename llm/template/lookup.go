@@ -115,38 +115,35 @@ func (c *yamlConverter) convert(v any) (any, error) {
 		}
 		return json.Number(strconv.FormatUint(v, 10)), nil
 	case map[string]any:
-		return v, c.once(reflect.ValueOf(v).Pointer(), func() error {
-			for k, member := range v {
-				converted, err := c.convert(member)
-				if err != nil {
-					return fmt.Errorf("%s: %w", k, err)
-				}
-				v[k] = converted
-			}
-			return nil
-		})
-	case []any:
-		if len(v) == 0 {
-			return v, nil
+		if !c.first(v) {
+			break
 		}
-		return v, c.once(reflect.ValueOf(v).Pointer(), func() error {
-			for i, item := range v {
-				var err error
-				if v[i], err = c.convert(item); err != nil {
-					return err
-				}
+		for k, member := range v {
+			converted, err := c.convert(member)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", k, err)
 			}
-			return nil
-		})
+			v[k] = converted
+		}
+	case []any:
+		if len(v) == 0 || !c.first(v) {
+			break
+		}
+		for i, item := range v {
+			var err error
+			if v[i], err = c.convert(item); err != nil {
+				return nil, err
+			}
+		}
+	default:
+		return nil, fmt.Errorf("a value of the type %T is not supported: write it as a string, in quotes", v)
 	}
-	return nil, fmt.Errorf("a value of the type %T is not supported: write it as a string, in quotes", v)
+	return v, nil
 }
 
-// once calls f unless the container at this address has been converted.
-func (c *yamlConverter) once(address uintptr, f func() error) error {
-	if _, ok := c.done[address]; ok {
-		return nil
-	}
-	c.done[address] = struct{}{}
-	return f()
+// first reports whether container has not been converted yet.
+func (c *yamlConverter) first(container any) bool {
+	n := len(c.done)
+	c.done[reflect.ValueOf(container).Pointer()] = struct{}{}
+	return len(c.done) > n
 }

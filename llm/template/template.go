@@ -4,6 +4,7 @@
 package template
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -57,17 +58,11 @@ func Parse(source []byte, o Options) (t *Template, err error) {
 		hash:      llm.Hash(source),
 		source:    o.Source,
 		lookup:    o.Lookup,
-		maxOutput: o.MaxOutput,
-		maxWork:   o.MaxWork,
+		maxOutput: cmp.Or(max(0, o.MaxOutput), DefaultOutput),
+		maxWork:   cmp.Or(max(0, o.MaxWork), DefaultWork),
 	}
 	if o.Source != "" {
 		t.name = path.Base(o.Source)
-	}
-	if t.maxOutput <= 0 {
-		t.maxOutput = DefaultOutput
-	}
-	if t.maxWork <= 0 {
-		t.maxWork = DefaultWork
 	}
 	if t.nodes, t.names, err = parse(source, o.Lookup != nil); err != nil {
 		return nil, fmt.Errorf("template: %w", t.located(err))

@@ -192,11 +192,6 @@ func (r *tagReader) str() {
 	r.add(token{kind: stringToken, text: r.text[r.pos:end], value: value}, end-r.pos)
 }
 
-// escapes are the escapes of one character.
-var escapes = map[byte]string{
-	'\n': "", '\\': `\`, '\'': "'", '"': `"`, 'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
-}
-
 // unescape resolves the escapes of a string, which are Python's, or returns the problem with it.
 func unescape(s string) (value, problem string) {
 	var b strings.Builder
@@ -206,32 +201,27 @@ func unescape(s string) (value, problem string) {
 		if !found {
 			return b.String(), ""
 		}
-		c := after[0] // exists: a string does not end in a single backslash
-		if plain, ok := escapes[c]; ok {
-			b.WriteString(plain)
-			s = after[1:]
-			continue
-		}
-		digits, base := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c], 16
+		c, size := utf8.DecodeRuneInString(after) // exists: a string does not end in a single backslash
+		s = after[size:]
 		switch {
-		case digits > 0:
-			after = after[1:]
+		case c == '\n':
+		case c == '\'' || c == '"':
+			b.WriteRune(c)
 		case c >= '0' && c <= '7':
-			octal := after[:min(3, len(after))]
-			digits, base = len(octal)-len(strings.TrimLeft(octal, "01234567")), 8
+			s = strings.TrimLeft(after[:min(3, len(after))], "01234567") + after[min(3, len(after)):]
+			n, _ := strconv.ParseUint(after[:len(after)-len(s)], 8, 32)
+			b.WriteRune(rune(n)) //nolint:gosec // three digits
+		case strings.ContainsRune(`\abfnrtvxuU`, c): // as in Go, but \x80 and above are characters, not bytes
+			r, _, rest, err := strconv.UnquoteChar(`\`+after, 0)
+			if err != nil {
+				return "", `the string has an invalid escape`
+			}
+			b.WriteRune(r)
+			s = rest
 		case c == 'N', c >= utf8.RuneSelf:
-			r, _ := utf8.DecodeRuneInString(after)
-			return "", `the escape \` + string(r) + ` is not available; write the character itself`
+			return "", `the escape \` + string(c) + ` is not available; write the character itself`
 		default:
 			b.WriteString(`\` + string(c))
-			s = after[1:]
-			continue
 		}
-		n, err := strconv.ParseUint(after[:min(digits, len(after))], base, 32)
-		if err != nil || len(after) < digits || !utf8.ValidRune(rune(n)) { //nolint:gosec // 32 bits: too large is not valid
-			return "", `the string has an invalid escape`
-		}
-		b.WriteRune(rune(n)) //nolint:gosec // it is valid
-		s = after[digits:]
 	}
 }

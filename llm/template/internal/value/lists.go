@@ -8,18 +8,15 @@ import (
 	"strings"
 )
 
-func filterFirst(_ *Run, items, _ []any) (any, error) {
-	if len(items) == 0 {
-		return nil, errEmpty
+// itemAt returns the item of an index, of which negative ones count from the end.
+func itemAt(index int64) func(r *Run, items, args []any) (any, error) {
+	return func(_ *Run, items, _ []any) (any, error) {
+		i, ok := position(index, len(items))
+		if !ok {
+			return nil, errEmpty
+		}
+		return items[i], nil
 	}
-	return items[0], nil
-}
-
-func filterLast(_ *Run, items, _ []any) (any, error) {
-	if len(items) == 0 {
-		return nil, errEmpty
-	}
-	return items[len(items)-1], nil
 }
 
 var errEmpty = &Undefined{What: "an item of an empty value"}

@@ -109,9 +109,9 @@ var Tests = map[string]Callable{
 	"undefined":   isValue(Missing{}),
 	"boolean":     typeTest("boolean"),
 	"callable":    isValue(nothing{}), // no value is callable
-	"divisibleby": {Op: testDivisible, Params: "num"},
+	"divisibleby": {Op: func(r *Run, v any, args []any) (any, error) { return r.remainderIs(v, args, 0) }, Params: "num"},
 	"escaped":     isValue(nothing{}),
-	"even":        {Op: testRemainder(0)},
+	"even":        {Op: func(r *Run, v any, _ []any) (any, error) { return r.remainderIs(v, []any{int64(2)}, 0) }},
 	"false":       isValue(false),
 	"float":       typeTest("float"),
 	"in":          {Op: opIn, Params: "seq"},
@@ -121,7 +121,7 @@ var Tests = map[string]Callable{
 	"mapping":     typeTest("mapping"),
 	"none":        isValue(nil),
 	"number":      typeTest("integer", "float", "boolean"),
-	"odd":         {Op: testRemainder(1)},
+	"odd":         {Op: func(r *Run, v any, _ []any) (any, error) { return r.remainderIs(v, []any{int64(2)}, 1) }},
 	"sameas":      {Op: testSame, Params: "other"},
 	"sequence":    typeTest("string", "list", "mapping", kindTuple, kindRange),
 	"string":      typeTest("string"),
@@ -185,20 +185,11 @@ func typeTest(names ...string) Callable {
 	}}
 }
 
-func testRemainder(want int64) Operation {
-	return func(r *Run, v any, _ []any) (any, error) {
-		rest, err := modNumbers(r, v, []any{int64(2)})
-		if err != nil {
-			return nil, err
-		}
-		return r.equal(rest, want, 0)
-	}
-}
-
-func testDivisible(r *Run, v any, args []any) (any, error) {
-	rest, err := modNumbers(r, v, args)
+// remainderIs reports whether v % divisor[0] is want.
+func (r *Run) remainderIs(v any, divisor []any, want int64) (bool, error) {
+	rest, err := modNumbers(r, v, divisor)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	return r.equal(rest, int64(0), 0)
+	return r.equal(rest, want, 0)
 }
