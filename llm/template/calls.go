@@ -86,7 +86,11 @@ func (p *parser) call(kind, name string, table map[string]value.Callable, of exp
 	x := &callExpr{name: name, op: f.Op, of: of, undefined: f.Undefined, line: a.line}
 	switch {
 	case f.Named:
-		p.takeNamed(x, a)
+		x.args = append([]expr{&constExpr{value.Missing{}}}, a.pairs()...)
+		if len(a.positional) > 1 {
+			p.failf(a.line, "%s: %d positional arguments, at most 1 is allowed", name, len(a.positional))
+		}
+		copy(x.args[:1], a.positional)
 	case f.Free: // the positional ones, followed by the named ones as a mapping
 		x.args = append(a.positional, &callExpr{op: value.Dict, args: a.pairs(), line: a.line})
 	default:
@@ -122,27 +126,6 @@ func (p *parser) take(x *callExpr, params []string, a arguments) {
 	}
 	if used < len(a.named) {
 		p.failf(a.line, "%s: the only arguments are %s", x.name, strings.ReplaceAll(strings.Join(params, " "), "?", ""))
-	}
-}
-
-// takeNamed gives x pairs of name and value: those of the only positional argument, then the named ones.
-func (p *parser) takeNamed(x *callExpr, a arguments) {
-	x.args = a.pairs()
-	switch len(a.positional) {
-	case 0:
-		return
-	case 1:
-	default:
-		p.failf(a.line, "%s: %d positional arguments, at most 1 is allowed", x.name, len(a.positional))
-	}
-	x.of = a.positional[0]
-	op := x.op
-	x.op = func(r *value.Run, v any, pairs []any) (any, error) {
-		all, err := value.PairsOf(r, v)
-		if err != nil {
-			return nil, err
-		}
-		return op(r, nil, append(all, pairs...))
 	}
 }
 

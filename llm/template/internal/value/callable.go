@@ -14,7 +14,7 @@ type Callable struct {
 	Op Operation
 	// Params are the names of the arguments. Those that may be left out end in "?".
 	Params string
-	// Named: takes any named arguments, as pairs of name and value, and before them a mapping or list of pairs.
+	// Named: takes a mapping or a list of pairs, or [Missing], and any named arguments, as names and values in turn.
 	Named bool
 	// Free: takes any arguments, which freeArgs splits.
 	Free bool

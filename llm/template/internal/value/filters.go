@@ -27,7 +27,7 @@ var Filters = map[string]Callable{
 	"groupby":        {Op: onItems(filterGroupby), Params: "attribute default? case_sensitive?"},
 	"indent":         {Op: onStrings(ItemCost, filterIndent), Params: "width? first? blank?"},
 	"int":            typed("default? base?:int", filterInt),
-	"items":          method("mapping", "", onMapping(func(r *Run, m map[string]any, keys, _ []any) (any, error) { return r.pairs(m, keys) })),
+	"items":          method("mapping", "", onMapping(func(r *Run, m map[string]any, keys, _ []any) (any, error) { return r.members(m, keys, pair) })),
 	"join":           {Op: onItems(filterJoin), Params: "d? attribute?"},
 	"last":           {Op: onItems(itemAt(-1))},
 	"length":         {Op: filterLength},

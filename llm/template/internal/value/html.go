@@ -1,6 +1,7 @@
 package value
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"strings"
@@ -72,11 +73,8 @@ func filterURLEncode(r *Run, v any, _ []any) (any, error) {
 			return nil, fmt.Errorf("a query must be pairs of key and value, not %s", article(p))
 		}
 		key, err := r.quoteURL(pair[0], "-_.~ ")
-		if err != nil {
-			return nil, err
-		}
-		value, err := r.quoteURL(pair[1], "-_.~ ")
-		if err != nil {
+		value, err1 := r.quoteURL(pair[1], "-_.~ ")
+		if err := cmp.Or(err, err1); err != nil {
 			return nil, err
 		}
 		parts[i] = strings.ReplaceAll(key+"="+value, " ", "+")

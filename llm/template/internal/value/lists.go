@@ -215,7 +215,7 @@ func filterDictsort(r *Run, m map[string]any, keys, args []any) (any, error) {
 	if at < 0 {
 		return nil, fmt.Errorf(`by must be "key" or "value", not %q`, by)
 	}
-	pairs, err := r.pairs(m, keys)
+	pairs, err := r.members(m, keys, pair)
 	if err != nil {
 		return nil, err
 	}
@@ -246,17 +246,4 @@ func extreme(sign int) func(r *Run, items, args []any) (any, error) {
 		}
 		return items[best], nil
 	}
-}
-
-// pairs returns a tuple of key and value for each key.
-func (r *Run) pairs(m map[string]any, keys []any) ([]any, error) {
-	if err := r.SpendTimes(len(keys), 4*ItemCost); err != nil {
-		return nil, err
-	}
-	out := make([]any, len(keys))
-	for i, k := range keys {
-		key, _ := k.(string)
-		out[i] = tuple(k, m[key])
-	}
-	return out, nil
 }

@@ -9,13 +9,13 @@ import (
 
 // Functions are what a template can call by name.
 var Functions = map[string]Callable{
-	"dict":      {Op: Dict, Named: true},
+	"dict":      {Op: newDict, Named: true},
 	"namespace": {Op: newNamespace, Named: true},
 	"range":     typed("start:int stop?:int step?:int", opRange),
 }
 
 func newNamespace(r *Run, _ any, args []any) (any, error) {
-	m, err := Dict(r, nil, args)
+	m, err := newDict(r, nil, args)
 	if err != nil {
 		return nil, err
 	}
@@ -64,24 +64,28 @@ func methodGet(_ *Run, v any, args []any) (any, error) {
 	return args[1], nil
 }
 
-// view returns a method of mappings, whose result is a series of the items that of returns.
-func view(kind string, of func(r *Run, m map[string]any, keys []any) ([]any, error)) Callable {
+// view returns a method of mappings, whose result is a series of what of returns for each key and its value.
+func view(kind string, of func(key, v any) any) Callable {
 	return method("mapping", "", onMapping(func(r *Run, m map[string]any, keys, _ []any) (any, error) {
-		items, err := of(r, m, keys)
+		items, err := r.members(m, keys, of)
 		return &series{kind: kind, items: items}, err
 	}))
 }
 
-func keysOf(_ *Run, _ map[string]any, keys []any) ([]any, error) { return keys, nil }
-
-func valuesOf(_ *Run, m map[string]any, keys []any) ([]any, error) {
+// members returns what of returns for each key and its value.
+func (r *Run) members(m map[string]any, keys []any, of func(key, v any) any) ([]any, error) {
+	if err := r.SpendTimes(len(keys), 4*ItemCost); err != nil {
+		return nil, err
+	}
 	out := make([]any, len(keys))
 	for i, k := range keys {
 		key, _ := k.(string)
-		out[i] = m[key]
+		out[i] = of(k, m[key])
 	}
 	return out, nil
 }
+
+func pair(key, v any) any { return tuple(key, v) }
 
 // methodCycle returns its arguments in turn, one for each turn of a loop.
 func methodCycle(_ *Run, v any, args []any) (any, error) {

@@ -35,9 +35,9 @@ var Methods = map[string]Callable{
 	"isspace":      method("string", "", mapped(all(IsSpace))),
 	"istitle":      method("string", "", mapped(isTitle)),
 	"isupper":      method("string", "", mapped(allCased(isUpper, isLower))),
-	"items":        view(kindItems, (*Run).pairs),
+	"items":        view(kindItems, pair),
 	"join":         method("string", "items", onText(0, methodJoin)),
-	"keys":         view(kindKeys, keysOf),
+	"keys":         view(kindKeys, func(key, _ any) any { return key }),
 	"ljust":        method("string", "width:int fillchar?:str", onText(0, justify('<'))),
 	"lower":        method("string", "", mapped(lower)),
 	"lstrip":       method("string", "chars?:str", onText(1, trimmer(strings.TrimLeftFunc))),
@@ -58,7 +58,7 @@ var Methods = map[string]Callable{
 	"swapcase":     method("string", "", mapped(swapcase)),
 	"title":        method("string", "", mapped(titleWords)),
 	"upper":        method("string", "", mapped(upper)),
-	"values":       view(kindValues, valuesOf),
+	"values":       view(kindValues, func(_, v any) any { return v }),
 	"zfill":        method("string", "width:int", onText(0, methodZfill)),
 }
 

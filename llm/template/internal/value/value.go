@@ -126,8 +126,20 @@ func Dict(r *Run, _ any, args []any) (any, error) {
 	return m, nil
 }
 
-// PairsOf returns keys and values in turn of a mapping or a list of pairs.
-func PairsOf(r *Run, v any) ([]any, error) {
+// newDict is dict(mapping, name=value, ...).
+func newDict(r *Run, _ any, args []any) (any, error) {
+	if args[0] == any(Missing{}) {
+		return Dict(r, nil, args[1:])
+	}
+	pairs, err := r.flatPairs(args[0])
+	if err != nil {
+		return nil, err
+	}
+	return Dict(r, nil, append(pairs, args[1:]...))
+}
+
+// flatPairs returns the keys and values, in turn, of a mapping or a list of pairs.
+func (r *Run) flatPairs(v any) ([]any, error) {
 	items, err := r.pairsOf(v)
 	if err != nil {
 		return nil, err
@@ -150,7 +162,7 @@ func PairsOf(r *Run, v any) ([]any, error) {
 func (r *Run) pairsOf(v any) ([]any, error) {
 	items, err := r.Items(v)
 	if m, ok := v.(map[string]any); ok && err == nil {
-		return r.pairs(m, items)
+		return r.members(m, items, pair)
 	}
 	return items, err
 }
