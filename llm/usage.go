@@ -73,22 +73,19 @@ func (t *tally) usage() *Usage {
 	if !t.total.reported {
 		u.TotalTokens = t.prompt.n + t.completion.n
 	}
-	if t.cached.reported {
-		u.CachedTokens = &u.cached
-	}
-	if t.written.reported {
-		u.CacheWriteTokens = &u.written
-	}
-	if t.written1h.reported {
-		u.CacheWrite1hTokens = &u.written1h
-	}
-	if t.reasoning.reported {
-		u.ReasoningTokens = &u.reasoning
-	}
-	if t.cost.reported {
-		u.Cost = &u.cost
-	}
+	u.CachedTokens, u.CacheWriteTokens = known(&u.cached, t.cached.reported), known(&u.written, t.written.reported)
+	u.CacheWrite1hTokens = known(&u.written1h, t.written1h.reported)
+	u.ReasoningTokens = known(&u.reasoning, t.reasoning.reported)
+	u.Cost = known(&u.cost, t.cost.reported)
 	return &u.Usage
+}
+
+// known returns n where it was reported, and nil otherwise.
+func known[T any](n *T, reported bool) *T {
+	if !reported {
+		return nil
+	}
+	return n
 }
 
 // pickLifetimes finds how many of the tokens written to a cache stay for five minutes, and for an hour.

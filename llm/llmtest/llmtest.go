@@ -13,6 +13,7 @@
 package llmtest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,9 +114,7 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Burst == 0 {
-		cfg.Burst = 5
-	}
+	cfg.Burst = cmp.Or(cfg.Burst, 5)
 	if cfg.Schedule == nil && cfg.Rate > 0 {
 		cfg.Schedule = []Phase{{Rate: cfg.Rate, For: time.Hour}}
 	}
@@ -177,38 +176,33 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.play(w, r, d, call, step)
 		return
 	}
-	if call.bad != nil {
+	if call.bad.status != 0 {
 		s.count(&s.stats.Invalid)
-		s.fail(w, d, *call.bad)
+		s.fail(w, d, call.bad)
 		return
 	}
 	v := s.judge()
-	if v.status != 0 && !v.late {
-		s.fail(w, d, failure{status: v.status, message: v.message})
-		return
-	}
-	if !sleep(r.Context(), v.latency) {
+	switch atOnce := v.status != 0 && !v.late; {
+	case !atOnce && !sleep(r.Context(), v.latency):
 		s.count(&s.stats.Abandoned)
-		return
+	case v.status != 0:
+		s.fail(w, d, v.failure)
+	default:
+		s.count(&s.stats.Answered)
+		writeJSON(w, http.StatusOK, d.answer(call, answer(call)))
 	}
-	if v.status != 0 {
-		s.fail(w, d, failure{status: v.status, message: v.message})
-		return
-	}
-	s.count(&s.stats.Answered)
-	writeJSON(w, http.StatusOK, d.answer(call, answer(call)))
 }
 
 // call is a Call with what only the server needs.
 type call struct {
 	Call
 	schema any
-	bad    *failure
+	bad    failure // status 0: none
 }
 
 // arrive counts a call and reads it.
 func (s *Server) arrive(r *http.Request) (*call, dialect) {
-	c := new(call)
+	c := &call{Call: Call{Header: r.Header}}
 	s.mu.Lock()
 	c.N = int(s.stats.Received)
 	s.stats.Received++
@@ -216,32 +210,33 @@ func (s *Server) arrive(r *http.Request) (*call, dialect) {
 	s.stats.MaxInFlight = max(s.stats.MaxInFlight, s.stats.InFlight)
 	s.mu.Unlock()
 
-	c.Header = r.Header
 	var d dialect = openAI{}
-	switch {
-	case strings.HasSuffix(r.URL.Path, "/messages"):
+	if strings.HasSuffix(r.URL.Path, "/messages") {
 		d = anthropic{}
-	case !strings.HasSuffix(r.URL.Path, "/chat/completions"):
-		c.bad = &failure{status: http.StatusNotFound, message: "no such endpoint: " + r.URL.Path}
-		return c, d
+	}
+	c.bad = c.receive(r, d)
+	return c, d
+}
+
+// receive reads the request, or returns how it fails.
+func (c *call) receive(r *http.Request, d dialect) failure {
+	if d == (openAI{}) && !strings.HasSuffix(r.URL.Path, "/chat/completions") {
+		return failure{http.StatusNotFound, "no such endpoint: " + r.URL.Path}
 	}
 	if r.Method != http.MethodPost {
-		c.bad = &failure{status: http.StatusMethodNotAllowed, message: "use POST"}
-		return c, d
+		return failure{http.StatusMethodNotAllowed, "use POST"}
 	}
 	var err error
 	if c.Body, err = io.ReadAll(io.LimitReader(r.Body, maxRequestBytes+1)); err != nil {
-		c.bad = &failure{status: http.StatusBadRequest, message: "body cut short"}
-		return c, d
+		return failure{http.StatusBadRequest, "body cut short"}
 	}
 	if len(c.Body) > maxRequestBytes {
-		c.bad = &failure{status: http.StatusRequestEntityTooLarge, message: "body too large"}
-		return c, d
+		return failure{http.StatusRequestEntityTooLarge, "body too large"}
 	}
 	if err := d.read(c); err != nil {
-		c.bad = &failure{status: http.StatusBadRequest, message: err.Error()}
+		return failure{http.StatusBadRequest, err.Error()}
 	}
-	return c, d
+	return failure{}
 }
 
 func (s *Server) leave() {
@@ -259,8 +254,7 @@ func (s *Server) count(n *int64) {
 // verdict is what the server does with an ordinary call: status 0 answers it
 // after latency.
 type verdict struct {
-	status  int
-	message string
+	failure
 	late    bool // fail only after latency
 	latency time.Duration
 }
@@ -274,18 +268,18 @@ func (s *Server) judge() verdict {
 	luck := s.random.Float64()
 	if limit := int64(s.cfg.MaxConcurrent); limit > 0 && s.stats.InFlight > limit {
 		s.stats.TooConcurrent++
-		v.status, v.message = http.StatusTooManyRequests, fmt.Sprintf("more than %d calls at a time", limit)
+		v.failure = failure{http.StatusTooManyRequests, fmt.Sprintf("more than %d calls at a time", limit)}
 		return v
 	}
 	if s.cfg.Schedule != nil && !s.bucket.take(time.Now(), s.start, s.cfg.Schedule, float64(s.cfg.Burst)) {
 		s.stats.RateLimited++
-		v.status, v.message = http.StatusTooManyRequests, "rate limit reached"
+		v.failure = failure{http.StatusTooManyRequests, "rate limit reached"}
 		return v
 	}
 	for _, status := range s.statuses {
 		if luck -= s.cfg.Errors[status]; luck < 0 {
 			s.stats.Injected++
-			v.status, v.message = status, "injected failure"
+			v.failure = failure{status, "injected failure"}
 			v.late = status >= 500 && !isCapacity(status)
 			return v
 		}

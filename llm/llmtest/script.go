@@ -1,6 +1,7 @@
 package llmtest
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"sync"
@@ -69,10 +70,7 @@ func (s *Server) play(w http.ResponseWriter, r *http.Request, d dialect, c *call
 		s.count(&s.stats.Abandoned)
 		return
 	}
-	status := step.Status
-	if status == 0 {
-		status = http.StatusOK
-	}
+	status := cmp.Or(step.Status, http.StatusOK)
 	body := []byte(step.Body)
 	switch {
 	case step.Body != "":
@@ -127,11 +125,7 @@ func (s *Server) breakOff(w http.ResponseWriter, step *Step) {
 		panic(http.ErrAbortHandler)
 	}
 	if step.Trouble == Garbage {
-		garbage := step.Body
-		if garbage == "" {
-			garbage = "\x16\x03\x01 this is no HTTP"
-		}
-		_, _ = conn.Write([]byte(garbage + "\r\n\r\n"))
+		_, _ = conn.Write([]byte(cmp.Or(step.Body, "\x16\x03\x01 this is no HTTP") + "\r\n\r\n"))
 	}
 	_ = conn.Close()
 }
