@@ -212,23 +212,14 @@ func judgeStatus(o *Outcome, status int) judgement {
 // leaves the verdict to the status.
 func judgeFault(o *Outcome, status int) judgement {
 	f := o.Fault
-	switch {
-	case f.Flagged:
-		return judgement{class: Permanent, reason: ReasonContentFiltered}
-	case f.PerDay, f.SpendLimit, f.Disabled:
-		return callFailed(Fatal, OfRequest)
-	case f.UnknownModel:
-		return unknownModel(o.Known)
-	case f.Oversized:
-		return callFailed(Permanent, OfRequest)
-	case dashScopeLimit(o):
+	if dashScopeLimit(o) {
 		return callFailed(Capacity, OfRequest)
 	}
 	// A status that speaks of this request alone is not turned into a limit.
 	mayBeLimit := status == 0 || status == 402 || status == 429 || status >= 500
 	// The narrowest word decides: a detail refines the code, the code the type.
-	for _, word := range [...]string{f.Detail, f.Code, f.Type} {
-		switch words[word] {
+	for _, means := range [...]meaning{f.means, words[f.Detail], words[f.Code], words[f.Type]} {
+		switch means {
 		case meansNothing:
 		case meansCapacity:
 			if mayBeLimit {
@@ -240,7 +231,7 @@ func judgeFault(o *Outcome, status int) judgement {
 			}
 		case meansPermanent:
 			return callFailed(Permanent, OfRequest)
-		case meansFatal:
+		case meansFatal, meansNoCredit, meansDisabled:
 			return callFailed(Fatal, OfRequest)
 		case meansFiltered:
 			return judgement{class: Permanent, reason: ReasonContentFiltered}

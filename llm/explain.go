@@ -98,12 +98,13 @@ func advice(o *Outcome) string {
 		status = o.Fault.Status
 	}
 	switch {
-	case o.Fault != nil && o.Fault.SpendLimit:
+	case o.Fault == nil:
+	case o.Fault.means == meansNoCredit:
 		status = 402
-	case o.Fault != nil && o.Fault.Disabled:
-		return "check the account at the provider"
-	case o.Fault != nil && o.Fault.UnknownModel:
+	case o.Fault.means == meansUnknownModel:
 		status = 404
+	case o.Fault.means == meansDisabled:
+		return "check the account at the provider"
 	}
 	if status/100 == 3 {
 		return "redirects are not followed: set the base URL to the final address"

@@ -29,24 +29,13 @@ type Fault struct {
 	Message string
 	// Unsupported is the member of the request that the model or the server does not take at all. Empty: none is named.
 	Unsupported string
-	// PerDay means that a quota of a day is used up (Gemini).
-	PerDay bool
-	// Flagged means that the row's own text was refused by a moderator.
-	Flagged bool
-	// Oversized means that this one request exceeds what a rate limit ever admits.
-	Oversized bool
-	// SpendLimit means that the account has no credit or has reached a limit on
-	// spending that was set for it (Anthropic, Gemini, MiniMax, xAI).
-	SpendLimit bool
-	// Disabled means that the account itself was closed (Anthropic).
-	Disabled bool
-	// UnknownModel means that there is no such model (OpenRouter).
-	UnknownModel bool
 	// RetryDelay is the wait that the object itself asks for (Gemini). 0: none.
 	RetryDelay time.Duration
 	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil:
 	// none.
 	Header http.Header
+	// means is what the object means beyond its words, as known from other members or its sentence; it takes precedence.
+	means meaning
 }
 
 // decode unmarshals what it can of raw into v and reports whether raw is JSON
@@ -124,14 +113,19 @@ func readFault(body []byte) *Fault {
 	case len(top.Error) > 0 && top.Error[0] == '{':
 		f := faultOf(top.Error)
 		if f != nil && top.Type == "error" { // as Anthropic alone wraps it
-			invalid := f.Type == "invalid_request_error"
-			f.SpendLimit = invalid && spendLimit(f.Message)
-			f.Disabled = invalid && strings.HasPrefix(f.Message, disabled)
+			switch invalid := f.Type == "invalid_request_error"; {
+			case invalid && spendLimit(f.Message):
+				f.means = meansNoCredit
+			case invalid && strings.HasPrefix(f.Message, disabled):
+				f.means = meansDisabled
+			}
 		}
 		return f
 	case len(top.Error) > 0 && top.Error[0] == '"':
 		f := &Fault{Type: string(top.ErrorType), Message: jsonbytes.Text(top.Error)}
-		f.SpendLimit = top.Code != "" && noTeamCredit(f.Message)
+		if top.Code != "" && noTeamCredit(f.Message) {
+			f.means = meansNoCredit
+		}
 		return f
 	case top.Message != "":
 		f := top.fault()
@@ -188,8 +182,6 @@ func (b *faultBody) fault() *Fault {
 		Code:    string(b.Code),
 		Type:    string(b.Type),
 		Message: strings.TrimSpace(string(b.Message)),
-		// OpenRouter's 403 for moderated input lists the reasons.
-		Flagged: len(b.Metadata.Reasons) > len("[]") && b.Metadata.Reasons[0] == '[',
 	}
 	for name, value := range b.Metadata.Headers {
 		if f.Header == nil {
@@ -206,13 +198,21 @@ func (b *faultBody) fault() *Fault {
 	}
 	f.Detail = string(cmp.Or(b.InnerError.Code, b.Metadata.Reason, b.Metadata.LimitSource, b.errorType()))
 	f.readDetails(b.Details)
-	f.UnknownModel = f.Status == 400 && f.Code == "" && f.Type == "" && strings.HasSuffix(f.Message, noModel)
+	unknownModel := f.Status == 400 && f.Code == "" && f.Type == "" && strings.HasSuffix(f.Message, noModel)
 	if f.Code == "" {
 		f.Code, f.Detail = f.Detail, ""
 	}
 	f.Unsupported = b.unsupported()
-	f.Oversized = f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message)
-	f.SpendLimit = f.Type == "RESOURCE_EXHAUSTED" && noPrepaid(f.Message)
+	switch {
+	case len(b.Metadata.Reasons) > len("[]") && b.Metadata.Reasons[0] == '[': // OpenRouter's 403 for moderated input
+		f.means = meansFiltered
+	case f.Type == "RESOURCE_EXHAUSTED" && noPrepaid(f.Message):
+		f.means = meansNoCredit
+	case unknownModel:
+		f.means = meansUnknownModel
+	case f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message):
+		f.means = meansPermanent
+	}
 	if b.Metadata.Raw != "" {
 		b.addUpstream(f)
 	}
@@ -266,7 +266,7 @@ func (f *Fault) readDetails(raw json.RawMessage) {
 		case "QuotaFailure":
 			for _, v := range d.Violations {
 				if strings.Contains(v.QuotaID, "PerDay") || strings.HasSuffix(v.QuotaMetric, "_per_day") {
-					f.PerDay = true
+					f.means = meansNoCredit // a quota of a day is used up
 				}
 			}
 		}

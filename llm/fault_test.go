@@ -204,8 +204,8 @@ func TestLimitsAreReadWithThousandsSeparators(t *testing.T) {
 		"Limit 99999999999999999999, Requested 1":             false,
 	} {
 		body := `{"error":{"message":"` + message + `","type":"tokens","code":"rate_limit_exceeded"}}`
-		if f := readFault([]byte(body)); f.Oversized != want {
-			t.Errorf("%q is larger than the limit: got %t, want %t", message, f.Oversized, want)
+		if f := readFault([]byte(body)); (f.means == meansPermanent) != want {
+			t.Errorf("%q is larger than the limit: got %v, want %t", message, f.means, want)
 		}
 	}
 }

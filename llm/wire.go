@@ -42,7 +42,7 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 	switch {
 	case o.Status/100 != 2:
 		if o.Fault = readFault(body); exceedsBucket(o) {
-			o.Fault.Oversized = true
+			o.Fault.means = meansPermanent
 		}
 	case o.Err == nil && o.Form != FormTooLarge:
 		r = new(Reply)

@@ -9,6 +9,8 @@ const (
 	meansTransient
 	meansPermanent
 	meansFatal
+	meansNoCredit // fatal: no credit, or a limit on spending or of a day is reached
+	meansDisabled // fatal: the account itself was closed
 	meansFiltered
 	meansRefused
 	meansUnknownModel
@@ -105,19 +107,19 @@ var miniMaxCodes = map[string]Fault{
 	"1001": {Status: 504}, // request timeout
 	"1002": {Status: 429}, // rate limit
 	"1004": {Status: 401}, // not authorized
-	"1008": {SpendLimit: true},
+	"1008": {means: meansNoCredit},
 	"1013": {Status: 500}, // internal error
 	"1024": {Status: 500}, // internal error
-	"1026": {Flagged: true},
-	"1027": {Flagged: true}, // the answer
-	"1033": {Status: 500},   // system error
-	"1039": {Status: 429},   // tokens a minute
-	"1041": {Status: 429},   // connections
-	"1042": {Status: 413},   // too many invisible characters, so about this row alone
-	"2013": {Status: 400},   // invalid parameters
-	"2045": {Status: 429},   // requests that grow too fast
-	"2049": {Status: 401},   // invalid key
-	"2056": {Status: 429},   // the limit of five hours
+	"1026": {means: meansFiltered},
+	"1027": {means: meansFiltered}, // the answer
+	"1033": {Status: 500},          // system error
+	"1039": {Status: 429},          // tokens a minute
+	"1041": {Status: 429},          // connections
+	"1042": {Status: 413},          // too many invisible characters, so about this row alone
+	"2013": {Status: 400},          // invalid parameters
+	"2045": {Status: 429},          // requests that grow too fast
+	"2049": {Status: 401},          // invalid key
+	"2056": {Status: 429},          // the limit of five hours
 }
 
 // fault returns the error that it reports, or nil.
