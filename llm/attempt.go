@@ -24,13 +24,11 @@ type Exchange struct {
 	// Unknown is set when the request was sent and its outcome is not known: no
 	// reply arrived, or a successful one was cut off. It may have been billed.
 	Unknown bool
-	// Latency is the time from the start of the attempt until the whole reply
-	// was read, or the attempt failed.
+	// Latency is the time from the start of the attempt until the whole reply was read, or the attempt failed.
 	Latency time.Duration
-	// Request is the body sent, and Response the body received: whole for a
-	// success, at most 64 KiB for an error status or a reply over the bound.
-	// In both "[redacted]" stands for each secret, or null for a number of the
-	// response that holds one.
+	// Request is the body sent, and Response the body received: whole for a success, at most 64 KiB for an error status or
+	// a reply over the bound. In both "[redacted]" stands for each secret, or null for a number of the response that holds
+	// one.
 	Request, Response []byte
 	// Reply is what the model answered. Nil where no body with a 2xx status
 	// could be read. Beside an error only its Usage is of use.
@@ -39,14 +37,12 @@ type Exchange struct {
 	Wait
 }
 
-// Do sends a request once and judges the reply. The Exchange is never nil. The
-// error is nil or an [*Error]; its Class is 0 only if ctx ended before the
-// reply did, and it then wraps the cause. Do blocks until the whole reply is
-// read, at most the attempt's time-out.
+// Do sends a request once and judges the reply. The Exchange is never nil. The error is nil or an [*Error]; its Class
+// is 0 only if ctx ended before the reply did, and it then wraps the cause. Do blocks until the whole reply is read, at
+// most the attempt's time-out.
 //
-// All that a server sends leaves the client here, in the Exchange and the Error,
-// and secrets are removed here, from the answer of the model as from the rest:
-// so they cannot get into results, audit, spans, logs or pages by way of a reply.
+// All that a server sends leaves the client here, in the Exchange and the Error, and secrets are removed here, from the
+// answer of the model as from the rest: so they cannot get into results, audit, spans, logs or pages by way of a reply.
 func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	call := new(call)
 	x, o := &call.Exchange, &call.Outcome

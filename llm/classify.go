@@ -12,9 +12,8 @@ import (
 	"syscall"
 )
 
-// Outcome is all that an attempt is judged by, in terms that every wire format
-// shares. Its zero value means nothing; a usable reply with status 200
-// is Outcome{Status: 200}.
+// Outcome is all that an attempt is judged by, in terms that every wire format shares. Its zero value means nothing; a
+// usable reply with status 200 is Outcome{Status: 200}.
 type Outcome struct {
 	// Err is why no complete reply arrived. Nil: one did.
 	Err error
@@ -36,11 +35,9 @@ type Outcome struct {
 
 // Known is what judging an attempt needs to know beyond the attempt itself.
 type Known struct {
-	// Proven is set when this client has had a success before, so that address,
-	// key and model were right once.
+	// Proven is set when this client has had a success before, so that address, key and model were right once.
 	Proven bool
-	// RowModel is set when the row chose the model: if that is unknown, the error is
-	// the row's and not the stage's.
+	// RowModel is set when the row chose the model: if that is unknown, the error is the row's and not the stage's.
 	RowModel bool
 	// AcceptTruncated takes replies that end at the token limit.
 	AcceptTruncated bool
@@ -171,9 +168,8 @@ func judgeReply(o *Outcome) judgement {
 	return judgement{}
 }
 
-// judgeStatus judges an error by the words of its error object first, since
-// one status may mean several things, then by status: that of the reply, or
-// the one named by an error object inside a 200 (0: none named).
+// judgeStatus judges an error by the words of its error object first, since one status may mean several things, then by
+// status: that of the reply, or the one named by an error object inside a 200 (0: none named).
 func judgeStatus(o *Outcome, status int) judgement {
 	if o.Fault != nil {
 		if j := judgeFault(o, status); j.class != 0 {
@@ -208,8 +204,7 @@ func judgeStatus(o *Outcome, status int) judgement {
 	return callFailed(Transient, OfServer)
 }
 
-// judgeFault judges by the typed fields of an error object; a zero class
-// leaves the verdict to the status.
+// judgeFault judges by the typed fields of an error object; a zero class leaves the verdict to the status.
 func judgeFault(o *Outcome, status int) judgement {
 	f := o.Fault
 	if dashScopeLimit(o) {
@@ -259,10 +254,9 @@ func unknownModel(k Known) judgement {
 	return callFailed(Fatal, OfRequest)
 }
 
-// applyShouldRetry moves an error, by the x-should-retry header of OpenAI and Anthropic,
-// between transient and permanent. Capacity stays: a limit passes,
-// whatever the advice about one call. A fatal error, which a retry cannot fix,
-// stays too, and so does the origin.
+// applyShouldRetry moves an error, by the x-should-retry header of OpenAI and Anthropic, between transient and
+// permanent. Capacity stays: a limit passes, whatever the advice about one call. A fatal error, which a retry cannot
+// fix, stays too, and so does the origin.
 func applyShouldRetry(h http.Header, j judgement) judgement {
 	if j.class != Transient && j.class != Permanent {
 		return j
@@ -305,9 +299,8 @@ func judgeErr(o *Outcome) judgement {
 	return transient
 }
 
-// isTLS reports whether the server's certificate was refused, or the other side
-// refused ours or does not speak TLS. A certificate may expire at any time; the
-// others, once a call has succeeded, are accidents.
+// isTLS reports whether the server's certificate was refused, or the other side refused ours or does not speak TLS. A
+// certificate may expire at any time; the others, once a call has succeeded, are accidents.
 func isTLS(err error, proven bool) bool {
 	if wraps[*tls.CertificateVerificationError](err) {
 		return true

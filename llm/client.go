@@ -34,8 +34,8 @@ type Client struct {
 	proven    atomic.Bool // had a success
 }
 
-// ProviderConfig configures a [Client] for one of the providers known by name. The zero value of a field is its default,
-// except where it is required.
+// ProviderConfig configures a [Client] for one of the providers known by name. The zero value of a field is its
+// default, except where it is required.
 type ProviderConfig struct {
 	// BaseURL replaces the provider's own address: http or https, without credentials, query or fragment. Required for
 	// "azure" (https://NAME.openai.azure.com) and "mock". For "openai" it may be any compatible server, with its version:
@@ -88,8 +88,7 @@ const (
 	defaultConcurrency   = 64
 	defaultTimeout       = 120 * time.Second
 	defaultMaxReplyBytes = 8 << 20
-	// connectTimeout bounds the set-up of one connection: a server that is
-	// up answers in far less.
+	// connectTimeout bounds the set-up of one connection: a server that is up answers in far less.
 	connectTimeout = 10 * time.Second
 	// idleTimeout is below the 75 s after which nginx and others close an idle
 	// connection, so that they rarely close one that we are about to use.
@@ -203,8 +202,7 @@ func (c *Client) Provider() string { return c.provider }
 // Model returns the model that is called where a request names none.
 func (c *Client) Model() string { return c.cfg.Model }
 
-// Close closes the idle connections. Calls in flight continue; a later Do works
-// and opens new ones.
+// Close closes the idle connections. Calls in flight continue; a later Do works and opens new ones.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
 func parseBaseURL(raw string) (*url.URL, error) {
@@ -247,8 +245,7 @@ func rootCAs(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Call makes one attempt at a request: [Client.Prepare], then [Client.Do]. It
-// is a caller of package batch.
+// Call makes one attempt at a request: [Client.Prepare], then [Client.Do]. It is a caller of package batch.
 func (c *Client) Call(ctx context.Context, r *Request) (*Reply, error) {
 	p, err := c.Prepare(r)
 	if err != nil {

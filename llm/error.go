@@ -10,19 +10,15 @@ import (
 // Class is what a failed attempt means for the next one.
 type Class uint8
 
-// The zero Class belongs to success, and to an attempt that its caller
-// cancelled.
+// The zero Class belongs to success, and to an attempt that its caller cancelled.
 const (
-	// Capacity: the server has no room now. Slow down and try again, for as
-	// long as it takes.
+	// Capacity: the server has no room now. Slow down and try again, for as long as it takes.
 	Capacity Class = iota + 1
-	// Transient: a passing failure. Try again a bounded number of
-	// times.
+	// Transient: a passing failure. Try again a bounded number of times.
 	Transient
 	// Permanent: this row cannot succeed. Trying again changes nothing.
 	Permanent
-	// Fatal: no row can succeed until someone fixes the account, key, model or
-	// address.
+	// Fatal: no row can succeed until someone fixes the account, key, model or address.
 	Fatal
 )
 
@@ -79,9 +75,8 @@ const (
 	ReasonCancelled Reason = "cancelled"
 )
 
-// Error is the one error type of calls, templates and replies: what failed,
-// what it means, and the facts that the reason promises. It never holds a
-// credential.
+// Error is the one error type of calls, templates and replies: what failed, what it means, and the facts that the
+// reason promises. It never holds a credential.
 type Error struct {
 	// Provider is the client's name; empty where no provider was called.
 	Provider string

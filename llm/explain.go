@@ -208,8 +208,7 @@ func readHTML(body []byte) (page bool, title string) {
 // finishBytes bounds a finish reason in errors: the longest documented ones have 45 bytes.
 const finishBytes = 80
 
-// topKeys names the members of a JSON object, at most twenty, nil of anything
-// else.
+// topKeys names the members of a JSON object, at most twenty, nil of anything else.
 func topKeys(body []byte) []string {
 	var keys []string
 	if !jsonbytes.Valid(body) { // a wire format may call a body malformed that is not JSON

@@ -22,8 +22,7 @@ func (GenerateContent) Path(model string) string {
 	return (&url.URL{Path: "/" + model}).EscapedPath() + ":generateContent"
 }
 
-// SetHeader implements [Wire]. The key goes into a header, never into the
-// address, which ends up in logs.
+// SetHeader implements [Wire]. The key goes into a header, never into the address, which ends up in logs.
 func (GenerateContent) SetHeader(h http.Header, key string) {
 	if key != "" {
 		h.Set("X-Goog-Api-Key", key)
@@ -116,8 +115,7 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	}
 }
 
-// geminiEnds are the documented finish reasons. A candidate without one has not
-// been finished.
+// geminiEnds are the documented finish reasons. A candidate without one has not been finished.
 var geminiEnds = map[string]Finish{
 	"STOP":       FinishStop,
 	"MAX_TOKENS": FinishLength,
@@ -144,8 +142,7 @@ var geminiEnds = map[string]Finish{
 	"MISSING_THOUGHT_SIGNATURE": FinishDeadEnd, // the request lacks it
 }
 
-// joinSpoken joins the texts of all parts in a list that are not thoughts, and
-// reports whether a part calls a function.
+// joinSpoken joins the texts of all parts in a list that are not thoughts, and reports whether a part calls a function.
 func joinSpoken(raw []byte) (text string, calls bool) {
 	var texts []string
 	for part := range jsonbytes.Elements(raw) {

@@ -1,5 +1,4 @@
-// Package llm turns a row into one call of a language model and its reply into
-// a verdict.
+// Package llm turns a row into one call of a language model and its reply into a verdict.
 //
 // It has two independent parts: wire formats (pure translations between a [Request] and the JSON of one family of
 // servers), and one classifier, which decides from status, typed fields and headers what a failed attempt means. Only
@@ -21,9 +20,8 @@ import (
 	"github.com/llm-stage/stage/llm/schema"
 )
 
-// Request is one question in terms that all wire formats share. Its zero value
-// sends an empty prompt to the client's own model. A Request is only read, never
-// kept.
+// Request is one question in terms that all wire formats share. Its zero value sends an empty prompt to the client's
+// own model. A Request is only read, never kept.
 type Request struct {
 	// Model overrides the client's model. Empty: the client's.
 	Model string
@@ -38,17 +36,14 @@ type Request struct {
 	// MaxTokens bounds the reply, in tokens. It is sent only when set, except
 	// where the wire format demands one (Anthropic: 4096 then).
 	MaxTokens *int
-	// ExtraBody is a JSON object whose members are merged into the request last,
-	// each replacing a member of the same name; two objects of the same name are
-	// merged member by member. It must pass [ValidateExtraBody]. Empty: none.
+	// ExtraBody is a JSON object whose members are merged into the request last, each replacing a member of the same name;
+	// two objects of the same name are merged member by member. It must pass [ValidateExtraBody]. Empty: none.
 	ExtraBody json.RawMessage
-	// Schema is the schema that the reply must satisfy. It is sent where the
-	// provider supports it; [ValidateReply] checks the reply in any case. Nil:
-	// none.
+	// Schema is the schema that the reply must satisfy. It is sent where the provider supports it; [ValidateReply] checks
+	// the reply in any case. Nil: none.
 	Schema *schema.Schema
-	// Rejected is the reply that an earlier attempt gave and Complaint what was
-	// wrong with it. With a Complaint both are sent after the prompt, so that the
-	// model can correct its answer. Empty: nothing is sent.
+	// Rejected is the reply that an earlier attempt gave and Complaint what was wrong with it. With a Complaint both are
+	// sent after the prompt, so that the model can correct its answer. Empty: nothing is sent.
 	Rejected, Complaint string
 }
 

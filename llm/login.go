@@ -93,9 +93,8 @@ func (c *Client) remember(l *login) {
 	secrets.Add(l.key)
 }
 
-// ValidateAPIKey returns why a key cannot be sent as it is, mostly because something
-// of its file or variable was taken as part of it. The
-// error does not repeat it. An empty key is fine.
+// ValidateAPIKey returns why a key cannot be sent as it is, mostly because something of its file or variable was taken
+// as part of it. The error does not repeat it. An empty key is fine.
 func ValidateAPIKey(key string) error {
 	switch {
 	case strings.ContainsRune(key, '\uFEFF'), strings.HasPrefix(key, "\xFF\xFE"), strings.HasPrefix(key, "\xFE\xFF"):
@@ -199,8 +198,8 @@ const headerNameBytes = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcd
 
 func isToken(name string) bool { return name != "" && strings.Trim(name, headerNameBytes) == "" }
 
-// AddHeaderSecrets adds to r the values in the text of [ProviderConfig.ExtraHeaders], but for those of well-known headers
-// without secrets, if they have 8 bytes or more. If text is not such an object, each word counts as a value.
+// AddHeaderSecrets adds to r the values in the text of [ProviderConfig.ExtraHeaders], but for those of well-known
+// headers without secrets, if they have 8 bytes or more. If text is not such an object, each word counts as a value.
 func AddHeaderSecrets(r *redact.Redactor, text string) {
 	headers, err := readHeaders(text)
 	if err != nil {

@@ -10,17 +10,14 @@ import (
 	"github.com/llm-stage/stage/llm/schema"
 )
 
-// ChatCompletions is OpenAI's /chat/completions, spoken by most servers:
-// OpenAI, OpenRouter, Azure OpenAI, vLLM, Ollama, llama.cpp. Its zero value suits
-// any of them but Azure.
+// ChatCompletions is OpenAI's /chat/completions, spoken by most servers: OpenAI, OpenRouter, Azure OpenAI, vLLM,
+// Ollama, llama.cpp. Its zero value suits any of them but Azure.
 type ChatCompletions struct {
-	// MaxCompletionTokens sends the token limit as max_completion_tokens, as
-	// OpenAI's own newer models demand, instead of max_tokens, which is all that
-	// some compatible servers know.
+	// MaxCompletionTokens sends the token limit as max_completion_tokens, as OpenAI's own newer models demand, instead of
+	// max_tokens, which is all that some compatible servers know.
 	MaxCompletionTokens bool
-	// Azure sends requests as Azure OpenAI wants them: the path with the
-	// deployment (or /openai/v1 where AzureAPIVersion is empty), the key in
-	// api-key.
+	// Azure sends requests as Azure OpenAI wants them: the path with the deployment (or /openai/v1 where AzureAPIVersion
+	// is empty), the key in api-key.
 	Azure           bool
 	AzureAPIVersion string
 }
@@ -221,9 +218,8 @@ func (c *chatChoice) read(raw []byte) {
 // serverToolID begins the ids of calls that Anthropic has answered itself. LiteLLM lists them among the others.
 const serverToolID = "srvtoolu_"
 
-// chatEnds are the finish reasons that OpenAI and compatible servers document,
-// each spelling with who uses it. tool_calls and function_call are not among
-// them: the stage answers no calls, so the answer is unfinished.
+// chatEnds are the finish reasons that OpenAI and compatible servers document, each spelling with who uses it.
+// tool_calls and function_call are not among them: the stage answers no calls, so the answer is unfinished.
 var chatEnds = map[string]Finish{
 	"stop":          FinishStop,
 	"eos":           FinishStop, // Together

@@ -17,8 +17,7 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Prepared is a request as it goes over the wire, ready to be sent any number
-// of times. It is read only.
+// Prepared is a request as it goes over the wire, ready to be sent any number of times. It is read only.
 type Prepared struct {
 	// Model is the model called.
 	Model string
@@ -36,9 +35,8 @@ type address struct {
 	target string // its host and path
 }
 
-// Target returns the host and path that the request goes to, without
-// credentials. Together with Body it identifies the request: some
-// wire formats name the model in the path alone.
+// Target returns the host and path that the request goes to, without credentials. Together with Body it identifies the
+// request: some wire formats name the model in the path alone.
 func (p *Prepared) Target() string { return p.target }
 
 // Prepare translates a request. The error is an [*Error] of class Permanent:
@@ -215,8 +213,8 @@ func isOne(value []byte) bool  { return value[0] == 'n' || countOf(value).n == 1
 
 // ValidateExtraBody reports why raw cannot be merged into a request: it is not a JSON object, asks for a streamed reply
 // ([ErrStreaming]), or has a member that it may not set (an [*ExtraBodyError]): the model, the prompts, additional
-// text, replies in the background, or more than one. Names count in any case and with or without underscores,
-// as some servers read them. Empty is fine.
+// text, replies in the background, or more than one. Names count in any case and with or without underscores, as some
+// servers read them. Empty is fine.
 func ValidateExtraBody(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil

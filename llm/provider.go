@@ -45,8 +45,8 @@ type Provider struct {
 	version string         // appended to an address that names none
 }
 
-// providers are all known providers, in the order of the documentation. To add one, add a line here, its name above, and a
-// section to docs/providers.md; its variables follow.
+// providers are all known providers, in the order of the documentation. To add one, add a line here, its name above,
+// and a section to docs/providers.md; its variables follow.
 var providers = [...]Provider{
 	{
 		Name: OpenAI, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,

@@ -25,8 +25,7 @@ func Complaint(err error) string {
 	return "Your " + err.Error() + ". Answer again with one JSON value that satisfies the schema, and nothing else."
 }
 
-// systemPrompt returns the system prompt, with the schema in it where the
-// provider's own member would refuse it.
+// systemPrompt returns the system prompt, with the schema in it where the provider's own member would refuse it.
 func (r *Request) systemPrompt(d schema.Dialect) string {
 	switch {
 	case r.Schema == nil || r.Schema.Within(d):

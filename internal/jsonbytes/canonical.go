@@ -153,8 +153,7 @@ func (c *Canonicalizer) emitObject(pos, i int) (int, int) {
 	return end, i
 }
 
-// appendCanonicalString appends text, as AppendUnescaped gives it, as [Canonicalizer]
-// writes strings.
+// appendCanonicalString appends text, as AppendUnescaped gives it, as [Canonicalizer] writes strings.
 func appendCanonicalString(dst, text []byte) []byte {
 	dst = append(dst, '"')
 	start := 0 // of the run to be copied as it is

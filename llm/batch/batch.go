@@ -17,65 +17,52 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Batch sends many prompts at once and gathers their answers in the order of the
-// prompts. It bounds what a request may ask for, keeps to a provider's limit of
-// calls per minute, and retries capacity and transient errors a bounded number of
-// times with exponential backoff. A [Caller] makes the calls: a [*llm.Client], or
-// something with a pool behind it.
+// Batch sends many prompts at once and gathers their answers in the order of the prompts. It bounds what a request may
+// ask for, keeps to a provider's limit of calls per minute, and retries capacity and transient errors a bounded number
+// of times with exponential backoff. A [Caller] makes the calls: a [*llm.Client], or something with a pool behind it.
 //
-// Make it with [New]. It is safe for concurrent use, and all requests that go
-// through one Batch share its limits.
+// Make it with [New]. It is safe for concurrent use, and all requests that go through one Batch share its limits.
 type Batch struct {
 	cfg   Config
 	limit map[string]chan struct{} // by provider: a token for each call of the last minute
 }
 
-// Caller makes calls for a [Batch]. It is called from several goroutines at
-// once. [*llm.Client] is one.
+// Caller makes calls for a [Batch]. It is called from several goroutines at once. [*llm.Client] is one.
 type Caller interface {
 	// Provider names the provider that calls go to, as [Config.RPM] does.
 	Provider() string
-	// Call makes one attempt at a request and waits for its end. It should return
-	// soon after ctx ends. The error should be an [*llm.Error]: its Class and
-	// RetryAfter decide what follows. One with [llm.ReasonRateLimited], or with class
-	// 0 or [llm.Fatal], ends the whole batch; an error of any other type counts as
-	// permanent. Of a Reply returned with an error only the Usage counts; it may be
-	// nil.
+	// Call makes one attempt at a request and waits for its end. It should return soon after ctx ends. The error should be
+	// an [*llm.Error]: its Class and RetryAfter decide what follows. One with [llm.ReasonRateLimited], or with class 0 or
+	// [llm.Fatal], ends the whole batch; an error of any other type counts as permanent. Of a Reply returned with an error
+	// only the Usage counts; it may be nil.
 	Call(ctx context.Context, r *llm.Request) (*llm.Reply, error)
 }
 
-// Config bounds batches. Its zero value is not valid: start from
-// [Default].
+// Config bounds batches. Its zero value is not valid: start from [Default].
 type Config struct {
-	// MaxParallel is the maximum of calls in flight of a request that sets none: at
-	// least 1 and at most ParallelLimit.
+	// MaxParallel is the maximum of calls in flight of a request that sets none: at least 1 and at most ParallelLimit.
 	MaxParallel int
 	// ParallelLimit is the maximum of calls in flight that a request may ask for.
 	ParallelLimit int
 	// MaxPrompts is the maximum of prompts in a request, at least 1.
 	MaxPrompts int
-	// RPM is the maximum of calls within any minute by provider, over all requests
-	// of the Batch. A call counts until a minute after its end. A call beyond the
-	// limit waits. 0, or no entry: no limit.
+	// RPM is the maximum of calls within any minute by provider, over all requests of the Batch. A call counts until a
+	// minute after its end. A call beyond the limit waits. 0, or no entry: no limit.
 	RPM map[string]int
-	// Retry bounds the attempts at a prompt. Capacity errors count too, and the wait
-	// is at least what the server asked for in Retry-After. A server that asks for
-	// more than MaxDelay is not called again.
+	// Retry bounds the attempts at a prompt. Capacity errors count too, and the wait is at least what the server asked for
+	// in Retry-After. A server that asks for more than MaxDelay is not called again.
 	Retry pool.RetryConfig
 	// MaxContentBytes bounds the sum of all answers: beyond it no further call
 	// starts and [Batch.Do] returns a [*ReplyTooLargeError]. 0: no bound.
 	MaxContentBytes int
-	// Request is what all requests have in common. Its Model, Context and Prompt
-	// are replaced.
+	// Request is what all requests have in common. Its Model, Context and Prompt are replaced.
 	Request llm.Request
-	// Rand draws the jitter, uniform in [0, 1). It must be safe for concurrent
-	// use. Nil: math/rand/v2.
+	// Rand draws the jitter, uniform in [0, 1). It must be safe for concurrent use. Nil: math/rand/v2.
 	Rand func() float64
 }
 
-// Default returns 5 calls in flight, at most 20, of up to 1000 prompts; 60 calls
-// per minute to anthropic and to openai, 100 to openrouter; 3 attempts, the first
-// wait up to 2 s, doubled after each, never more than a minute.
+// Default returns 5 calls in flight, at most 20, of up to 1000 prompts; 60 calls per minute to anthropic and to openai,
+// 100 to openrouter; 3 attempts, the first wait up to 2 s, doubled after each, never more than a minute.
 func Default() Config {
 	cfg := Config{MaxParallel: 5, ParallelLimit: 20, MaxPrompts: 1000, RPM: make(map[string]int), Retry: pool.DefaultRetry()}
 	for _, name := range llm.Providers() {
@@ -131,8 +118,7 @@ type Request struct {
 	Model string `json:"model,omitempty"`
 }
 
-// Check validates a request: it returns a [*TooLargeError], an error that wraps
-// [ErrRequest], or nil.
+// Check validates a request: it returns a [*TooLargeError], an error that wraps [ErrRequest], or nil.
 func (b *Batch) Check(r *Request) error {
 	switch n := len(r.Prompts); {
 	case n == 0:
@@ -151,10 +137,9 @@ func (b *Batch) parallel(r *Request) int {
 	return min(max(1, n), b.cfg.ParallelLimit, len(r.Prompts))
 }
 
-// TryTurn counts a call to a provider if [Config.RPM] allows one now. [Batch.Do]
-// waits for the turn of each call to the provider of its [Caller] by itself: this
-// is for a Caller that sends a call to another one. ended must be called at the
-// end of the call; it is nil unless ok.
+// TryTurn counts a call to a provider if [Config.RPM] allows one now. [Batch.Do] waits for the turn of each call to the
+// provider of its [Caller] by itself: this is for a Caller that sends a call to another one. ended must be called at
+// the end of the call; it is nil unless ok.
 func (b *Batch) TryTurn(provider string) (ended func(), ok bool) {
 	limit := b.limit[provider]
 	if limit == nil {
@@ -194,8 +179,7 @@ func turnEnded(limit chan struct{}) func() {
 	return func() { time.AfterFunc(time.Minute, func() { <-limit }) }
 }
 
-// wait returns the wait after the n-th failure of a prompt; ok is false if it must
-// not be sent again.
+// wait returns the wait after the n-th failure of a prompt; ok is false if it must not be sent again.
 func (b *Batch) wait(n int, retryAfter time.Duration) (d time.Duration, ok bool) {
 	r := &b.cfg.Retry
 	if n >= r.MaxAttempts || retryAfter > r.MaxDelay {

@@ -18,11 +18,9 @@ const (
 type Reply struct {
 	// Results are in the order of the prompts, one for each.
 	Results []Result `json:"results"`
-	// TotalTokens sums the reported tokens, of failed attempts too. Nil:
-	// none were reported.
+	// TotalTokens sums the reported tokens, of failed attempts too. Nil: none were reported.
 	TotalTokens *Tokens `json:"total_tokens"`
-	// TotalTimeMS is the time from the start to the last result, in
-	// milliseconds.
+	// TotalTimeMS is the time from the start to the last result, in milliseconds.
 	TotalTimeMS int64 `json:"total_time_ms"`
 }
 
@@ -42,8 +40,7 @@ type Result struct {
 	// Error is the error as text, Reason its machine-readable cause.
 	Error  string     `json:"error,omitempty"`
 	Reason llm.Reason `json:"reason,omitempty"`
-	// Err is the error that Error is the text of; nil on success, and in a result
-	// that was read from JSON.
+	// Err is the error that Error is the text of; nil on success, and in a result that was read from JSON.
 	Err error `json:"-"`
 }
 
@@ -113,8 +110,7 @@ func (e *AllFailedError) Unwrap() []error {
 	return errs
 }
 
-// RateLimitedError is the error of a batch of which no prompt was answered, all for
-// want of capacity.
+// RateLimitedError is the error of a batch of which no prompt was answered, all for want of capacity.
 type RateLimitedError struct {
 	// Provider is the one without capacity.
 	Provider string

@@ -15,8 +15,7 @@ type dialect interface {
 	fault(f failure) []byte
 }
 
-// message is a message of either dialect; its content is a text or a list of
-// parts.
+// message is a message of either dialect; its content is a text or a list of parts.
 type message struct {
 	Role    string          `json:"role"`
 	Content json.RawMessage `json:"content"`
@@ -71,8 +70,7 @@ func (openAI) read(c *call) error {
 	return c.finish(v.Messages, v.Stream)
 }
 
-// finish takes the last message for the prompt and checks what both dialects
-// demand.
+// finish takes the last message for the prompt and checks what both dialects demand.
 func (c *call) finish(messages []message, stream bool) error {
 	switch {
 	case c.Model == "":

@@ -1,10 +1,8 @@
-// Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's
-// chat completions and Anthropic's messages, admits only so many calls, takes
-// its time, fails now and then, and always answers the same prompt alike.
+// Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's chat completions and Anthropic's
+// messages, admits only so many calls, takes its time, fails now and then, and always answers the same prompt alike.
 //
-// It serves tests, the demo and the mock server alike, so it imports no testing.
-// All its time comes from package time: inside a testing/synctest bubble, over a
-// [PipeListener], an hour of it takes a moment.
+// It serves tests, the demo and the mock server alike, so it imports no testing. All its time comes from package time:
+// inside a testing/synctest bubble, over a [PipeListener], an hour of it takes a moment.
 //
 //	server, err := llmtest.New(llmtest.Config{Rate: 20, Latency: time.Second})
 //	pipe, stop := server.Pipe()
@@ -30,33 +28,27 @@ import (
 	"time"
 )
 
-// Config is how a [Server] behaves. Its zero value admits every call and
-// answers at once.
+// Config is how a [Server] behaves. Its zero value admits every call and answers at once.
 type Config struct {
-	// Rate is how many calls a second are admitted; the others get a 429.
-	// 0: all, unless there is a Schedule.
+	// Rate is how many calls a second are admitted; the others get a 429. 0: all, unless there is a Schedule.
 	Rate float64
 	// Schedule replaces Rate by phases that repeat. Nil: none.
 	Schedule []Phase
 	// Burst is how many calls are admitted at once after a pause. Default 5.
 	Burst int
-	// MaxConcurrent is the most calls at a time; the others get a 429. 0: no
-	// limit.
+	// MaxConcurrent is the most calls at a time; the others get a 429. 0: no limit.
 	MaxConcurrent int
 	// Latency is the median time of an answer, LatencySigma the sigma of its
 	// log-normal distribution. 0: at once; the same for all.
 	Latency      time.Duration
 	LatencySigma float64
-	// Errors is the share of calls, by HTTP status, that fail with it though
-	// admitted. The shares add up to at most 1.
+	// Errors is the share of calls, by HTTP status, that fail with it though admitted. The shares add up to at most 1.
 	Errors map[int]float64
 	// RetryAfter is sent with each 429, 503 and 529. 0: no such header.
 	RetryAfter time.Duration
-	// Seed chooses latencies and errors: equal seeds give equal sequences, by
-	// order of arrival.
+	// Seed chooses latencies and errors: equal seeds give equal sequences, by order of arrival.
 	Seed uint64
-	// Script, if set, is called first for every call. Nil from it leaves the
-	// call to the rest of Config.
+	// Script, if set, is called first for every call. Nil from it leaves the call to the rest of Config.
 	Script func(Call) *Step
 }
 
@@ -79,8 +71,7 @@ type Call struct {
 // maxRequestBytes bounds the body of a request.
 const maxRequestBytes = 32 << 20
 
-// Server is the flaky LLM server. Make it with [New]. It is safe for concurrent
-// use.
+// Server is the flaky LLM server. Make it with [New]. It is safe for concurrent use.
 type Server struct {
 	cfg      Config
 	statuses []int // of cfg.Errors, sorted: a map's order would not repeat
@@ -251,8 +242,7 @@ func (s *Server) count(n *int64) {
 	s.mu.Unlock()
 }
 
-// verdict is what the server does with an ordinary call: status 0 answers it
-// after latency.
+// verdict is what the server does with an ordinary call: status 0 answers it after latency.
 type verdict struct {
 	failure
 	late    bool // fail only after latency

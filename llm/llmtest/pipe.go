@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// PipeListener is a [net.Listener] of connections inside the process: what its
-// DialContext opens, its Accept hands out. Unlike sockets, such connections let
-// time pass in a testing/synctest bubble. Make it with [NewPipeListener].
+// PipeListener is a [net.Listener] of connections inside the process: what its DialContext opens, its Accept hands out.
+// Unlike sockets, such connections let time pass in a testing/synctest bubble. Make it with [NewPipeListener].
 type PipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -45,8 +44,7 @@ func (l *PipeListener) Addr() net.Addr { return pipeAddr{} }
 // URL is an address for clients that dial with DialContext; any host does.
 func (l *PipeListener) URL() string { return "http://llm.test/v1" }
 
-// DialContext opens a connection, whatever the address, for
-// [http.Transport.DialContext]. After Close it is refused.
+// DialContext opens a connection, whatever the address, for [http.Transport.DialContext]. After Close it is refused.
 func (l *PipeListener) DialContext(ctx context.Context, network, _ string) (net.Conn, error) {
 	server, client := net.Pipe()
 	err := error(syscall.ECONNREFUSED)

@@ -24,10 +24,10 @@ func (r *Redactor) AddValue(value string) {
 	r.Add(slices.DeleteFunc(parts, func(part string) bool { return len(part) < anywhereBytes })...)
 }
 
-// AddExtraBody adds the values of those members of an extra body whose names mark them as secret, if they have 8
-// bytes or more: strings in members such as "api_key", "authToken" and "password", at any depth. Of members
-// whose names merely end in key or token, such as "sort_key", a word is secret if it looks like a credential: 16 bytes
-// or more with a letter and a digit.
+// AddExtraBody adds the values of those members of an extra body whose names mark them as secret, if they have 8 bytes
+// or more: strings in members such as "api_key", "authToken" and "password", at any depth. Of members whose names
+// merely end in key or token, such as "sort_key", a word is secret if it looks like a credential: 16 bytes or more with
+// a letter and a digit.
 func (r *Redactor) AddExtraBody(raw json.RawMessage) {
 	if jsonbytes.Valid(raw) {
 		r.addMembers(raw, notSecret)

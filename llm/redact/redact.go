@@ -15,9 +15,9 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Redactor removes secrets from texts: a server, or a proxy before it, may repeat the key that it was sent, often
-// in another spelling. A secret is found plainly, with any of its characters written as a JSON, percent or HTML escape, also
-// escaped several times over; in hexadecimal; and in base64 of either alphabet, alone or within a longer text.
+// Redactor removes secrets from texts: a server, or a proxy before it, may repeat the key that it was sent, often in
+// another spelling. A secret is found plainly, with any of its characters written as a JSON, percent or HTML escape,
+// also escaped several times over; in hexadecimal; and in base64 of either alphabet, alone or within a longer text.
 //
 // A secret of 8 bytes or more is found anywhere. A shorter one is found as a word only, not next to a letter or digit,
 // and encoded only where its encoding has 8 characters or more. Words that are given as a key to servers that need
@@ -326,9 +326,8 @@ func (n *needles) beginning(b []byte) int {
 	return len(b)
 }
 
-// URLSecrets returns the credentials in an address, for [Redactor.AddValue]:
-// the password, or the user where there is none, as written and unescaped, and
-// the user together with the password. Of a text that is no valid address it is
+// URLSecrets returns the credentials in an address, for [Redactor.AddValue]: the password, or the user where there is
+// none, as written and unescaped, and the user together with the password. Of a text that is no valid address it is
 // what precedes the @.
 func URLSecrets(address string) []string {
 	_, rest, found := strings.Cut(address, "://")

@@ -22,17 +22,15 @@ const errorSuffix = "_error"
 
 func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix }
 
-// AppendError appends the body of an error result: the row's own object and F_error, an
-// object of reason, error, the facts of err in the order of their names, and errors, the
-// attempts. An F_error of an earlier run is replaced. Everything else in the row stays,
-// also an F of an earlier run: a failed row keeps its members, and Stage-Status
+// AppendError appends the body of an error result: the row's own object and F_error, an object of reason, error, the
+// facts of err in the order of their names, and errors, the attempts. An F_error of an earlier run is replaced.
+// Everything else in the row stays, also an F of an earlier run: a failed row keeps its members, and Stage-Status
 // distinguishes it from a success.
 //
-// maxBytes bounds the body in bytes; 0: no bound. What does not fit is left out, by the first
-// of these that is enough: facts and errors beyond 500 bytes each are cut and only the
-// last attempts listed; the row is left out but for body_preview; facts and attempts are
-// left out. row is nil when there is none, as for an invalid row, whose body_preview is
-// among the facts of err.
+// maxBytes bounds the body in bytes; 0: no bound. What does not fit is left out, by the first of these that is enough:
+// facts and errors beyond 500 bytes each are cut and only the last attempts listed; the row is left out but for
+// body_preview; facts and attempts are left out. row is nil when there is none, as for an invalid row, whose
+// body_preview is among the facts of err.
 func (f *Format) AppendError(dst []byte, row *Row, err *llm.Error, attempts []auditlog.AttemptError, maxBytes int) []byte {
 	return f.appendFitting(dst, row, &failure{reason: err.Reason, text: err.Error(), facts: err.Facts, attempts: attempts}, maxBytes)
 }
@@ -74,8 +72,7 @@ func (f *Format) beginFailure(dst []byte, row *Row) []byte {
 	return append(dst, f.failure...)
 }
 
-// ResultTooLarge is the error of a success whose body of size bytes is above maxBytes, the
-// most that the server takes.
+// ResultTooLarge is the error of a success whose body of size bytes is above maxBytes, the most that the server takes.
 func ResultTooLarge(size, maxBytes int) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,

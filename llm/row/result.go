@@ -11,9 +11,8 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Format writes the bodies of a stage's results: the row's own object, its bytes
-// kept, followed by the fields that the stage adds. It is safe for concurrent use. Its
-// zero value is of no use: see [NewFormat].
+// Format writes the bodies of a stage's results: the row's own object, its bytes kept, followed by the fields that the
+// stage adds. It is safe for concurrent use. Its zero value is of no use: see [NewFormat].
 type Format struct {
 	field string
 	// What is the same in all results, written once: `"F":`, `,"F_usage":`, …
@@ -63,8 +62,7 @@ func (f *Format) Overhead() int {
 type Answer struct {
 	// Text is the reply.
 	Text string
-	// Value is the reply as validated JSON; it goes into the result instead of Text.
-	// Empty: Text does.
+	// Value is the reply as validated JSON; it goes into the result instead of Text. Empty: Text does.
 	Value json.RawMessage
 	// Usage is null in the result when nil.
 	Usage *llm.Usage
@@ -72,11 +70,10 @@ type Answer struct {
 	VariablesHash, Model string
 }
 
-// AppendSuccess appends the body of a successful result: the row's own object and then,
-// in this order, F, F_usage, F_template_hash, F_variables_hash, F_template_source,
-// F_lookup_hash, F_lookup_source and F_model. Members of the row with these
-// names are replaced, wherever they are and however their names are escaped, and an
-// F_error of an earlier run is taken out.
+// AppendSuccess appends the body of a successful result: the row's own object and then, in this order, F, F_usage,
+// F_template_hash, F_variables_hash, F_template_source, F_lookup_hash, F_lookup_source and F_model. Members of the row
+// with these names are replaced, wherever they are and however their names are escaped, and an F_error of an earlier
+// run is taken out.
 func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	const fixed = 600 // keys and hashes, roughly
 	dst = slices.Grow(dst, len(row.body)+len(a.Text)+len(a.Text)/16+len(a.Value)+fixed)

@@ -16,10 +16,9 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Row is one row as received: a JSON object whose bytes are kept, so that the order of
-// its keys, the digits of its numbers and the spelling of its strings survive into the
-// result. Templates see it decoded; nothing else needs to. A Row is never changed and
-// safe for concurrent use. Its zero value is of no use: see [Parse].
+// Row is one row as received: a JSON object whose bytes are kept, so that the order of its keys, the digits of its
+// numbers and the spelling of its strings survive into the result. Templates see it decoded; nothing else needs to. A
+// Row is never changed and safe for concurrent use. Its zero value is of no use: see [Parse].
 type Row struct {
 	body    []byte
 	members []jsonbytes.Member // of the object itself, in order

@@ -20,10 +20,9 @@ type Schema struct {
 	outside  map[Dialect]string // where it first leaves a provider's subset
 }
 
-// Parse compiles a JSON Schema (draft 2020-12 unless "$schema" names
-// another). References reach no further than the schema itself: nothing is
-// read from files or the network. A pattern may be any of ECMA-262. Errors start
-// with name, which is where the source came from.
+// Parse compiles a JSON Schema (draft 2020-12 unless "$schema" names another). References reach no further than the
+// schema itself: nothing is read from files or the network. A pattern may be any of ECMA-262. Errors start with name,
+// which is where the source came from.
 func Parse(source []byte, name string) (*Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	if err != nil {
@@ -57,11 +56,9 @@ func Parse(source []byte, name string) (*Schema, error) {
 // Source returns the schema as compact JSON. The caller must not change it.
 func (s *Schema) Source() json.RawMessage { return s.source }
 
-// Validate checks that a reply is one JSON value that satisfies the schema and
-// returns the value as compact JSON. A Markdown fence around it is removed.
-// Patterns that need to backtrack, such as those with a lookahead, may take a
-// second in all: a reply that takes longer does not satisfy the schema. The
-// error describes in one line what is wrong.
+// Validate checks that a reply is one JSON value that satisfies the schema and returns the value as compact JSON. A
+// Markdown fence around it is removed. Patterns that need to backtrack, such as those with a lookahead, may take a
+// second in all: a reply that takes longer does not satisfy the schema. The error describes in one line what is wrong.
 func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	text = unfence(text)
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
