@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Adaptive is the law that stays close to the server's true capacity. It paces attempts at a rate of its own,
+// Adaptive is the law that stays close to the server's true capacity. It sets the rate of attempts,
 // measures what the server admits whenever it refuses, cruises at that, and from time to time climbs until the next
 // refusal, to see whether there is more. It also finds out whether the server limits the attempts in flight
 // rather than their rate, and whether it refuses at random.

@@ -29,7 +29,7 @@ const (
 	noiseCheckSec = 120.0
 )
 
-// noise finds out whether the server refuses at random, whatever the rate: a gateway that sheds load of its own, many
+// noise finds out whether the server refuses at random, whatever the rate: a gateway that sheds load by itself, many
 // limiters behind one address. To give way to such refusals ends at the longest delay. Once it knows, it keeps from
 // the law all refusals but those that exceed the usual loss.
 type noise struct {

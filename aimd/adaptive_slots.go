@@ -8,7 +8,7 @@ const (
 	slotsRefusals = 5
 	// There must be this many accepted ones to compare with.
 	slotsAccepted = 20
-	// After so long without a refusal one slot more is tried, then one more each second. At the 6/s of eight slots and
+	// After this time without a refusal one slot more is tried, then one more each second. At the 6/s of eight slots and
 	// calls of 1.2 s that wastes 3% of the calls.
 	slotsHoldSec = 5.0
 	slotsStepSec = 1.0

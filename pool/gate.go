@@ -14,7 +14,7 @@ const slack = 100 * time.Millisecond
 type PerMinute struct {
 	unit time.Duration // how long a weight of 1 takes
 	one  bool          // attempts count, not their weight
-	free time.Time     // when all that has passed has had its time
+	free time.Time     // when the time of all that has passed is over
 }
 
 // NewPerMinute returns a gate for a weight of limit a minute, at least 1.

@@ -66,7 +66,7 @@ func TestPerMinuteSpreadsWeightEvenly(t *testing.T) {
 	}
 }
 
-// heavy is a job that tells its weight.
+// heavy is a job that knows its weight.
 type heavy int64
 
 func (h heavy) Weight(int) int64 { return int64(h) }

@@ -150,7 +150,7 @@ func spaced(t *testing.T, d time.Duration) pool.Law {
 	return law
 }
 
-// reasonOf tells what holds the pool; empty while it runs.
+// reasonOf returns what holds the pool; empty while it runs.
 func reasonOf(s pool.Stats) string {
 	if s.Pause.Err == nil {
 		return ""

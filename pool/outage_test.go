@@ -38,7 +38,7 @@ type world struct {
 	begin time.Time
 	calls []sent
 	pause []string
-	lost  int // calls, as the pool says
+	lost  int // calls, as the pool reports
 }
 
 type outage struct {
@@ -182,7 +182,7 @@ func TestAnOutageCostsNoJob(t *testing.T) {
 							t.Errorf("pauses %v, want %v", w.pause, want)
 						}
 						if w.lost != len(lost) {
-							t.Errorf("%d calls are said to be lost, %d were", w.lost, len(lost))
+							t.Errorf("%d calls are reported as lost, %d were", w.lost, len(lost))
 						}
 					})
 				})

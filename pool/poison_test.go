@@ -67,7 +67,7 @@ func TestALoneJobEndsByItsAttempts(t *testing.T) {
 	})
 }
 
-// A lone job that reaches no server never fails: that is nobody's fault but the world's.
+// A lone job that reaches no server never fails: that is not its fault.
 func TestALoneJobWaitsForAServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := world{took: time.Second, outages: []outage{{0, time.Hour, refused}}}

@@ -64,7 +64,7 @@ type Pool[In, Out any] struct {
 	started atomic.Bool
 }
 
-// New returns a pool that calls call for each job, or all that is wrong with cfg in one error.
+// New returns a pool that calls call for each job, or all problems of cfg in one error.
 func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err

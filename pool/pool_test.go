@@ -42,7 +42,7 @@ func TestBatchKeepsInputOrderUnderRandomLatencies(t *testing.T) {
 			t.Errorf("took %v, want between %v and %v", took, work/10, most)
 		}
 		if most, stats := inFlight.most, p.Stats(); most != 10 || stats.MaxConcurrent != 10 {
-			t.Errorf("%d calls were in flight at once, the statistics say %d, want 10", most, stats.MaxConcurrent)
+			t.Errorf("%d calls were in flight at once, the statistics report %d, want 10", most, stats.MaxConcurrent)
 		}
 		if got := p.Stats().ExecTime; got != work {
 			t.Errorf("ExecTime is %v, want %v", got, work)
@@ -294,7 +294,7 @@ func TestThrottleTimeIsTheLawsAlone(t *testing.T) {
 					t.Errorf("throttled for %v, want %v", got, test.want)
 				}
 				if got := results[4].Stats.ThrottleTime; got != test.want {
-					t.Errorf("the last result says throttled for %v, want %v", got, test.want)
+					t.Errorf("the last result reports %v throttled, want %v", got, test.want)
 				}
 			})
 		})

@@ -190,7 +190,7 @@ func live(t *rapid.T, plan plan) {
 	}
 	stats := p.Stats()
 	if most := inFlight.most; most > plan.cfg.Size || stats.MaxConcurrent < most {
-		t.Fatalf("%d calls in flight, the statistics say %d, the size is %d", most, stats.MaxConcurrent, plan.cfg.Size)
+		t.Fatalf("%d calls in flight, the statistics report %d, the size is %d", most, stats.MaxConcurrent, plan.cfg.Size)
 	}
 	if int(stats.Successes) != successes || int(stats.CapacityRetries) != rejections || stats.InFlight != 0 || stats.Waiting != 0 {
 		t.Fatalf("%d successes and %d rejections, but the statistics are %+v", successes, rejections, stats)

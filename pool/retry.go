@@ -25,7 +25,7 @@ func DefaultRetry() RetryConfig {
 	return RetryConfig{MaxAttempts: 3, BaseDelay: 2 * time.Second, BackoffFactor: 2, MaxDelay: time.Minute}
 }
 
-// Problems returns all that is wrong with c. Each error begins with the name of the field.
+// Problems returns all problems of c. Each error begins with the name of the field.
 func (c RetryConfig) Problems() (problems []error) {
 	check := func(ok bool, name string, value any, must string) {
 		if !ok {

@@ -186,7 +186,7 @@ func (s *scheduler) place(t *task) (at int, when time.Time) {
 	return -1, when
 }
 
-// passable returns the instant from which attempts may go past server i; zero: as things are, never.
+// passable returns the instant from which attempts may go past server i; zero: there is none at present.
 func (s *scheduler) passable(i int) time.Time {
 	v := &s.servers[i]
 	since := v.starved

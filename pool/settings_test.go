@@ -171,7 +171,7 @@ func TestAShortageBoundsTheCallsInFlight(t *testing.T) {
 			t.Errorf("reported %v", reported)
 		}
 		if s := p.Stats(); !errors.Is(s.Shortage, syscall.EMFILE) {
-			t.Errorf("the statistics say %v", s.Shortage)
+			t.Errorf("the statistics report %v", s.Shortage)
 		}
 	})
 }

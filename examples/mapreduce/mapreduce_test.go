@@ -13,7 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/stage"
 )
 
-// TestTheExampleOfTheReadmeWorks runs the example as the README says, against a stage and a server over the network.
+// TestTheExampleOfTheReadmeWorks runs the example as in the README, against a stage and a server over the network.
 func TestTheExampleOfTheReadmeWorks(t *testing.T) {
 	srv, err := natsd.Start(natsd.Config{Dir: t.TempDir()})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TestThePipelineOfTheReadmeWorks runs producer and consumer as the README says, against a stage and a server over the
+// TestThePipelineOfTheReadmeWorks runs producer and consumer as in the README, against a stage and a server over the
 // network.
 func TestThePipelineOfTheReadmeWorks(t *testing.T) {
 	srv, err := natsd.Start(natsd.Config{Dir: t.TempDir()})

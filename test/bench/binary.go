@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// reasons says of each direct dependency what it is there for.
+// reasons names the purpose of each direct dependency.
 var reasons = map[string]string{
 	"github.com/goccy/go-yaml":                                        "lookup and price files in YAML",
 	"github.com/nats-io/jwt/v2":                                       "the server's; named by tests of logins",
@@ -30,7 +30,7 @@ var reasons = map[string]string{
 	"github.com/spf13/cobra":                                          "commands, flags, help",
 	"github.com/spf13/pflag":                                          "flags of cobra, one for each variable",
 	"github.com/vbauerster/mpb/v8":                                    "the bar of `process` and `demo`",
-	"go.opentelemetry.io/otel":                                        "tracing, off unless OTEL_* say otherwise",
+	"go.opentelemetry.io/otel":                                        "tracing, off unless OTEL_* turn it on",
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc": "spans over gRPC",
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp": "spans over HTTP",
 	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace":           "OTEL_TRACES_EXPORTER=console",
@@ -43,8 +43,8 @@ var reasons = map[string]string{
 	"google.golang.org/protobuf":                                      "of the exporters and the metrics; named by the tests' receiver of spans",
 }
 
-// binary tells how large the program is and what of it goes to each direct dependency, what its packages' init takes at
-// each start, and what it holds when it waits for rows, with a server elsewhere and with its own.
+// binary prints the size of the program and each direct dependency's share of it, what its packages' init takes at each
+// start, and what it holds while it waits for rows, with a server elsewhere and with its own.
 func (s *site) binary(ctx context.Context, _ int) error {
 	info, err := os.Stat(s.stage)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *site) binary(ctx context.Context, _ int) error {
 	return s.idles(ctx)
 }
 
-// symbols tells the bytes of each package's symbols in the program.
+// symbols returns the bytes of each package's symbols in the program.
 func (s *site) symbols(ctx context.Context) (map[string]float64, error) {
 	path := filepath.Join(s.dir, "stage-symbols")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", path, stagePackage).CombinedOutput(); err != nil {
@@ -184,7 +184,7 @@ func (s *site) inits(ctx context.Context) error {
 			if len(f) < 10 || f[0] != "init" {
 				continue
 			}
-			ms, _ := strconv.ParseFloat(f[4], 64) // 0 tells as much as an error
+			ms, _ := strconv.ParseFloat(f[4], 64) // 0 serves as well as an error
 			n, _ := strconv.ParseFloat(f[7], 64)
 			if old, known := least[f[1]]; !known || ms < old.ms {
 				least[f[1]] = cost{ms, n / 1024}
@@ -205,7 +205,7 @@ func (s *site) inits(ctx context.Context) error {
 	return nil
 }
 
-// idles prints what the program holds when it waits for rows.
+// idles prints what the program holds while it waits for rows.
 func (s *site) idles(ctx context.Context) error {
 	fmt.Println("\nWaiting for rows, pool 64:\n\n| | goroutines | heap MiB | peak MiB |\n| --- | --- | --- | --- |")
 	for _, c := range []struct{ name, url string }{{"`run`, server elsewhere", s.url}, {"`run`, its own server", ""}} {

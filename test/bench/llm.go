@@ -21,8 +21,8 @@ const llmAnswer = `{"id":"c","object":"chat.completion","created":1,"model":"m",
 // serveLLM is the LLM: it answers at once, or after latency, the same to all.
 //
 // It shares two cores with what is measured, and net/http's server would take as much CPU for a call as its client: so
-// it is a goroutine for each connection that reads requests with a Content-Length, looks at nothing else, and writes
-// one prepared reply. That costs a call hardly more than its two system calls.
+// it is a goroutine for each connection that reads requests with a Content-Length, ignores the rest, and writes one
+// prepared reply. That costs a call hardly more than its two system calls.
 func serveLLM(ctx context.Context, latency, slow time.Duration) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -41,7 +41,7 @@ func serveLLM(ctx context.Context, latency, slow time.Duration) error {
 		}
 		go func() {
 			defer conn.Close()                        //nolint:errcheck // its reader is gone
-			_ = serveConn(conn, reply, latency, slow) // how a client ends is its own matter
+			_ = serveConn(conn, reply, latency, slow) // however a client ends
 		}()
 	}
 }
@@ -80,7 +80,7 @@ func serveConn(conn io.ReadWriter, reply []byte, latency, slow time.Duration) er
 
 var contentLength = []byte("content-length:")
 
-// requestHead reads up to the empty line that ends a request's head and tells how long its body is.
+// requestHead reads up to the empty line that ends a request's head and returns the length of its body.
 func requestHead(r *bufio.Reader) (length int, err error) {
 	length = -1
 	for {

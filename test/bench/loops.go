@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The loops are what somebody writes in an afternoon, with the libraries used well: the floor that the stage is
-// measured against. None of them keeps order, survives a kill without doubles, or retries.
+// The loops are what one writes in an afternoon, with the libraries used well: the floor that the stage is measured
+// against. None of them keeps order, survives a kill without duplicates, or retries.
 
 // loop is one of them, with what it needs.
 type loop struct {
@@ -25,13 +25,13 @@ type loop struct {
 	llm  string
 	rows int
 	pool int
-	done atomic.Int64 // what a loop that stores nothing has made
+	done atomic.Int64 // calls of a loop that stores nothing
 }
 
-// acksAhead bounds the publishes whose acknowledgement is waited for.
+// acksAhead bounds the publishes that wait for an acknowledgement.
 const acksAhead = 1024
 
-// runLoop is a loop until ctx ends: its figures are read of it when all is done.
+// runLoop runs a loop until ctx ends: its figures are scraped once all is done.
 func runLoop(ctx context.Context, kind, url, addr string, l *loop, groups string) error {
 	if err := serveMeters(ctx, addr, &l.done); err != nil {
 		return err
@@ -64,7 +64,7 @@ func runLoop(ctx context.Context, kind, url, addr string, l *loop, groups string
 		return fmt.Errorf("no loop %q", kind)
 	}
 	if ctx.Err() != nil {
-		return nil // it was to end
+		return nil // stopped on purpose
 	}
 	if err == nil {
 		<-ctx.Done()
@@ -159,7 +159,7 @@ func (l *loop) copyRows(ctx context.Context, audited bool) error {
 	return group.Wait()
 }
 
-// event is an audit event as somebody writes it: what was asked and answered.
+// event is a simple audit event: what was asked and answered.
 func event(body []byte) []byte {
 	return fmt.Appendf(nil, `{"event":"call","time":%q,"request":%s}`, time.Now().Format(time.RFC3339Nano), body)
 }

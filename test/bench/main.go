@@ -1,6 +1,6 @@
 // Command bench measures what the stage costs beside the calls that it makes: the whole program against loops that
-// somebody writes in an afternoon and that guarantee nothing, all against the same nats-server and the same LLM, each
-// in a process of its own. Contenders take turns, and what counts is the ratio within a round: machines differ, and
+// one writes in an afternoon and that guarantee nothing, all against the same nats-server and the same LLM, each in its
+// own process. Contenders take turns, and what counts is the ratio within a round: machines differ, and
 // this one may be busy.
 //
 //	go run ./test/bench -rounds 5
@@ -32,7 +32,7 @@ func main() {
 	llm := flag.String("llm", "", "of the LLM; set by itself")
 	rows := flag.Int("rows", 0, "rows of each run; 0: as many as the scenario has")
 	pool := flag.Int("pool", 0, "calls at a time; 0: as the scenario has")
-	addr := flag.String("addr", "", "where a loop tells what it has done; set by itself")
+	addr := flag.String("addr", "", "of a loop's metrics; set by itself")
 	groups := flag.String("groups", "", "file of the groups that bare appends go in; set by itself")
 	latency := flag.Duration("latency", 0, "of the LLM; set by itself")
 	slow := flag.Duration("slow", 0, "of its slow calls; set by itself")
@@ -63,7 +63,7 @@ func main() {
 	}
 }
 
-// plan is what is to be run.
+// plan is what to run.
 type plan struct {
 	chosen                 *regexp.Regexp
 	rounds, rows, pool     int
@@ -135,7 +135,7 @@ func runStage(profile string) error {
 	return nil
 }
 
-// machine says what the figures were made on.
+// machine describes where the figures were measured.
 func machine() string {
 	model := "unknown processor"
 	if raw, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// figures are what one run came to, after the warm-up.
+// figures are the results of one run, after the warm-up.
 type figures struct {
 	PerSec  float64 // rows a second
 	CPU     float64 // µs of the client's CPU a row
@@ -47,8 +47,8 @@ func between(a, b sample) figures {
 	}
 }
 
-// cpuOf is the CPU time that a process has used. The kernel gives it in rusage, too, but of other processes only when
-// they have ended; here it is the sum of its threads, of which Go ends none. It is 0 where the system does not tell.
+// cpuOf is the CPU time that a process has used: the sum over its threads, of which Go ends none. Rusage covers other
+// processes only once they have ended. It is 0 where the system does not report it.
 func cpuOf(pid int) time.Duration {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
@@ -61,7 +61,7 @@ func cpuOf(pid int) time.Duration {
 			continue // it has just ended
 		}
 		first, _, _ := strings.Cut(string(raw), " ")
-		ns, _ := strconv.ParseInt(first, 10, 64) // 0 tells as much as an error
+		ns, _ := strconv.ParseInt(first, 10, 64) // 0 serves as well as an error
 		sum += time.Duration(ns)
 	}
 	return sum
@@ -82,7 +82,7 @@ func (t *turn) peak() float64 {
 	return 0
 }
 
-// Names of what is read from a contender: the stage's metrics, which the loops have, too.
+// Metrics of a contender: those of the stage, which the loops have, too.
 const (
 	metricMallocs    = "go_memstats_mallocs_total"
 	metricBytes      = "go_memstats_alloc_bytes_total"
@@ -111,7 +111,7 @@ func scrape(ctx context.Context, addr string) (map[string]float64, error) {
 	return all, lines.Err()
 }
 
-// get is the body of what a server has at that URL.
+// get returns the body at a URL; the caller closes it.
 func get(ctx context.Context, url string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -124,7 +124,7 @@ func get(ctx context.Context, url string) (io.ReadCloser, error) {
 	return resp.Body, nil
 }
 
-// serveMeters gives a loop the metrics that are read of it, at addr. done counts what it has made.
+// serveMeters serves a loop's metrics at addr; done counts its calls.
 func serveMeters(ctx context.Context, addr string, done *atomic.Int64) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -142,10 +142,10 @@ func serveMeters(ctx context.Context, addr string, done *atomic.Int64) error {
 	return nil
 }
 
-// liveMiB is the memory that is in use, of what was scraped. Garbage comes on top.
+// liveMiB is the memory in use according to scraped metrics, garbage aside.
 func liveMiB(m map[string]float64) float64 { return (m[metricLive] + m[metricStacks]) / (1 << 20) }
 
-// freeAddr is an address of this machine that nobody listens on.
+// freeAddr is a local address on which nothing listens.
 func freeAddr(ctx context.Context) (string, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

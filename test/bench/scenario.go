@@ -25,7 +25,7 @@ type scenario struct {
 	beside        float64       // cores that the stage may take beside those of h; 0: it is not asked
 }
 
-// goal is what a ratio, of the stage's figure to another's in the same round, is to reach.
+// goal bounds the ratio of the stage's figure to another's in the same round.
 type goal struct {
 	what  string
 	by    string // the other contender
@@ -75,7 +75,7 @@ func scenarios() []*scenario {
 	}
 }
 
-// contenderNames says what each is.
+// contenderNames describes the contenders.
 var contenderNames = map[string]string{
 	"stage":            "stage",
 	"stage" + oneByOne: "stage, on streams that take no groups",
@@ -99,7 +99,7 @@ func (sc *scenario) row(n int) []byte {
 	return fmt.Appendf(nil, `{"n":%d,"q":"%s %s","text":%q}`, n, mark, strings.Repeat("q", min(question, max(0, sc.rowBytes-frame))), strings.Repeat("x", max(0, sc.rowBytes-question-frame)))
 }
 
-// table lets the contenders of a scenario take turns and prints what they came to, as docs/benchmarks.md has it.
+// table lets the contenders of a scenario take turns and prints their figures in the form of docs/benchmarks.md.
 func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 	all := make(map[string][]figures)
 	for range rounds {
@@ -147,8 +147,8 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 	return nil
 }
 
-// inFlight prints what a call in flight takes: what is in use with all of the pool less that with a pool of one, which
-// goes on until the window is as full. The same of the most that is resident has the garbage in it, too.
+// inFlight prints the memory that a call in flight takes: what is in use with the whole pool less that with a pool of
+// one, which runs until the window is as full. The difference of peak resident memory includes garbage.
 func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figures) error {
 	const calls = 50
 	defer func(file string) { s.profile = file }(s.profile)
@@ -171,7 +171,7 @@ func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figu
 		each := func(with, without float64) float64 { return (with - without) * 1024 / float64(sc.pool-1) }
 		g := goal{what: "KiB a call in flight, " + contenderNames[who], most: sc.perCall}
 		f := median(all[who])
-		fmt.Printf("\n%s Resident at the most: %.0f.\n", g.verdict(each(f.LiveMiB, liveMiB(m))), each(f.PeakMiB, peak))
+		fmt.Printf("\n%s Resident at most: %.0f.\n", g.verdict(each(f.LiveMiB, liveMiB(m))), each(f.PeakMiB, peak))
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func startServers(ctx context.Context, path, dir string, n int, profiled bool) (
 	return all, nil
 }
 
-// find waits for the file that tells where the server listens.
+// find waits for the file that holds the server's addresses.
 func (s *server) find(ctx context.Context, dir string) error {
 	path := filepath.Join(dir, fmt.Sprintf("nats-server_%d.ports", s.cmd.Process.Pid))
 	for range 200 {

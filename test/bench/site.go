@@ -99,8 +99,8 @@ func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
 }
 
 // layTries bounds how often streams are re-created. The server (2.15.2) moves the directory of a deleted stream aside,
-// to one and the same name, and removes it there later; the move fails, and nobody hears of it, while an earlier one
-// of that name is being removed. Then a new stream finds the old blocks.
+// always to the same name, and removes it there later; while an earlier one of that name is being removed, the move
+// fails silently, and a new stream finds the old blocks.
 const layTries = 20
 
 // recreate deletes the streams and creates them again, and reports whether they are empty.
@@ -170,7 +170,7 @@ func (s *site) read(ctx context.Context, stream string, cfg jetstream.OrderedCon
 	return nil
 }
 
-// oneByOne takes from the streams what groups need.
+// oneByOne turns off what groups need in the streams.
 func (s *site) oneByOne(ctx context.Context) error {
 	for _, name := range []string{"RESULTS", "AUDIT", "JOURNAL"} {
 		stream, err := s.js.Stream(ctx, name)

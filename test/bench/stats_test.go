@@ -59,7 +59,7 @@ func TestFiguresAreOfWhatLiesBetweenTwoSamples(t *testing.T) {
 	}
 }
 
-// duplex is a connection whose client has said all.
+// duplex is a connection whose client has sent everything.
 type duplex struct {
 	io.Reader
 	io.Writer

@@ -127,7 +127,7 @@ func (t *turn) startLLM(ctx context.Context) (url string, err error) {
 	return strings.TrimSpace(url), err
 }
 
-// end lets the contender stop, and everything of the turn end.
+// end stops the contender, and everything else of the turn.
 func (t *turn) end() error {
 	_ = t.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	<-t.ended
@@ -168,7 +168,7 @@ func (t *turn) sample(ctx context.Context) (sample, error) {
 	return now, err
 }
 
-// until waits until enough says of a sample that it is.
+// until waits until a sample is enough.
 func (t *turn) until(ctx context.Context, enough func(sample) bool) (sample, error) {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -185,7 +185,7 @@ func (t *turn) until(ctx context.Context, enough func(sample) bool) (sample, err
 	}
 }
 
-// rowsDone is enough of so many rows.
+// rowsDone reports whether n rows are done.
 func rowsDone(n int) func(sample) bool { return func(now sample) bool { return now.rows >= n } }
 
 // contend lets one contender do the job and measures it after the warm-up.

@@ -42,7 +42,7 @@ func newChecker(rows []row, n *notes) *checker {
 	return c
 }
 
-// result takes the next result of the stream, which is one of that partition.
+// result checks the next result of the stream, which is in that partition.
 func (c *checker) result(partition int, header nats.Header, body []byte) {
 	c.results++
 	seq, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
@@ -72,7 +72,7 @@ func (c *checker) end(rows []row) {
 	}
 }
 
-// check compares one result with its row: the row's own bytes come first, then what the LLM says to it.
+// check compares one result with its row: the row's own bytes come first, then the LLM's answer.
 func (r row) check(status string, body []byte) error {
 	var got struct {
 		Answer string `json:"llm_response"`

@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// mountDisk mounts a disk of so many bytes, in memory, on a directory. It takes root.
+// mountDisk mounts a disk of so many bytes, in memory, on a directory. It needs root.
 func mountDisk(dir string, bytes int64) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
-		return fmt.Errorf("mount a small disk on %s, which takes root: %w", dir, err)
+		return fmt.Errorf("mount a small disk on %s, which needs root: %w", dir, err)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// tryAgain is the wait between attempts at what can't be done yet: nobody owns the partition, or no server answers.
+	// tryAgain is the wait between attempts at what can't be done yet: the partition has no owner, or no server answers.
 	tryAgain = 100 * time.Millisecond
 	// tryFor bounds them.
 	tryFor = time.Minute
@@ -28,10 +28,10 @@ const (
 	apiTimeout   = 5 * time.Second
 )
 
-// errNotYet says that a fault can't be done at the moment.
+// errNotYet means that a fault is not possible at the moment.
 var errNotYet = errors.New("not possible at the moment")
 
-// happen does one fault, trying again where it can't be done at once, and heals it.
+// happen injects one fault, trying again while it is not possible, and heals it.
 func (s *site) happen(ctx context.Context, f fault) error {
 	do := map[kind]func(context.Context, *rand.Rand) error{
 		kill: s.killReplica, zombie: s.suspendOwner, stop: s.stopReplica, cut: s.cutReplica,
@@ -47,7 +47,7 @@ func (s *site) happen(ctx context.Context, f fault) error {
 		case !errors.Is(err, errNotYet):
 			return fmt.Errorf("%s: %w", f.kind, err)
 		case time.Now().After(end), f.kind == move && s.over():
-			s.notes.tell("%s: given up: %v", f.kind, err)
+			s.notes.log("%s: given up: %v", f.kind, err)
 			return nil
 		}
 		pause(ctx, tryAgain)
@@ -75,7 +75,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// waitFor looks every so often whether something is done, for most at the longest, and reports whether it was.
+// waitFor polls until done, for most at the longest, and reports whether it was.
 func waitFor(ctx context.Context, most, every time.Duration, done func() bool) bool {
 	for end := time.Now().Add(most); !done(); pause(ctx, every) {
 		if ctx.Err() != nil || time.Now().After(end) {
@@ -108,8 +108,8 @@ func (s *site) killReplica(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// suspendOwner suspends the owner of a partition until somebody else has claimed it, and a moment longer. It wakes up
-// with all that it knew before.
+// suspendOwner suspends the owner of a partition until another replica has claimed it, and a moment longer. It wakes up
+// in the state that it had.
 func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 	partition := s.partition(random)
 	r, owner := s.owner(ctx, partition)
@@ -135,14 +135,14 @@ func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 		return err
 	}
 	if !taken {
-		s.notes.tell("zombie: nobody took over from replica %d within %v", r.n, took)
+		s.notes.log("zombie: no replica took over from replica %d within %v", r.n, took)
 		return errNotYet
 	}
 	s.notes.did(zombie, "replica %d, replaced after %v, woken after %v", r.n, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
-// outage tells of something that keeps replies from the journal while it lasts.
+// outage records something that keeps replies from the journal while it lasts.
 func (s *site) outage(k kind) (end func()) {
 	s.mu.Lock()
 	s.outages++

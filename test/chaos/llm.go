@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// callTimeout is STAGE_LLM_TIMEOUT: a call that is never answered holds its slot for so long.
+	// callTimeout is STAGE_LLM_TIMEOUT: how long a call that is never answered holds its slot.
 	callTimeout = 8 * time.Second
 	// healingLLM is what an outage of the LLM may cost beyond its end: the next probe goes within 1.25 s, and where the
 	// LLM was silent, calls that it never answers hold all slots and the first row.

@@ -1,7 +1,7 @@
 // Command chaos runs real processes of the stage against real nats-servers and a flaky LLM, kills, suspends, cuts off
-// and restarts them by a schedule that a seed draws, and then looks whether every row has exactly one result, in
-// stream order, with the right bytes. It exits with 0 when that is so, with 1 when it is not, and with 2 for bad
-// usage. docs/reliability.md tells what was run.
+// and restarts them by a schedule that a seed draws, and then checks whether every row has exactly one result, in stream
+// order, with the right bytes. It exits with 0 if so, with 1 if not, and with 2 for bad usage. docs/reliability.md lists
+// the runs.
 //
 //	go run ./test/chaos -duration 1m -seed 7
 //	go run ./test/chaos -servers 3 -rows 10000 -faults kill=20,server=5,stepdown=10
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// errViolated says that a run found something; it has been told.
+// errViolated means that a run found something, which has been reported.
 var errViolated = errors.New("there were violations")
 
 // run does one run and reports to out.
@@ -94,14 +94,14 @@ func run(ctx context.Context, p *plan, out io.Writer) (err error) {
 	took := time.Since(s.began)
 	rows, results := published, 0
 	if err == nil {
-		s.notes.tell("all replicas have stopped")
+		s.notes.log("all replicas have stopped")
 		rows, results, err = s.check(ctx, published)
 	}
 	if err == nil {
-		s.notes.tell("%d results are compared with %d rows", results, rows)
+		s.notes.log("%d results are compared with %d rows", results, rows)
 		err = s.verify(ctx)
 	}
-	s.notes.tell("stage verify has ended")
+	s.notes.log("stage verify has ended")
 	s.checkCalls(published)
 	s.report(out, rows, results, took)
 	if err == nil && s.notes.violated() > 0 {
@@ -113,7 +113,7 @@ func run(ctx context.Context, p *plan, out io.Writer) (err error) {
 // faultsAtOnce is how many faults may last at the same time.
 const faultsAtOnce = 4
 
-// disturb starts the replicas, publishes rows and does the faults of the schedule, until both are done.
+// disturb starts the replicas, publishes rows and injects the faults of the schedule, until both are done.
 func (s *site) disturb(ctx context.Context) (published int) {
 	for _, r := range s.replicas {
 		s.running.Go(func() {
@@ -135,7 +135,7 @@ func (s *site) disturb(ctx context.Context) (published int) {
 	return published
 }
 
-// faults does the faults of the schedule, each when its time has come, and returns when the last one is healed.
+// faults injects the faults of the schedule, each at its time, and returns when the last one is healed.
 func (s *site) faults(ctx context.Context) {
 	var under sync.WaitGroup
 	defer under.Wait()
@@ -154,7 +154,7 @@ func (s *site) faults(ctx context.Context) {
 	}
 }
 
-// reached waits until the run has come so far; false: it ends before.
+// reached waits until the run has progressed that far; false: it ends before.
 func (s *site) reached(ctx context.Context, at float64) bool {
 	for {
 		now, more := s.progress()
@@ -189,7 +189,7 @@ func (s *site) finish(ctx context.Context, published int) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	s.notes.tell("all %d rows are published and all faults healed, %d results", published, s.stored(ctx))
+	s.notes.log("all %d rows are published and all faults healed, %d results", published, s.stored(ctx))
 	for last, since := -1, time.Now(); ; pause(ctx, look) {
 		n := s.stored(ctx)
 		if n >= published {
@@ -206,7 +206,7 @@ func (s *site) finish(ctx context.Context, published int) error {
 			return fmt.Errorf("with %d results of %d rows: %w", n, published, err)
 		}
 	}
-	s.notes.tell("each row has a result")
+	s.notes.log("each row has a result")
 	why := ""
 	if !waitFor(ctx, ackPatience, look, func() bool {
 		why = s.unacked(ctx)
@@ -223,7 +223,7 @@ func (s *site) finish(ctx context.Context, published int) error {
 	return context.Cause(ctx)
 }
 
-// stored is how many results there are; -1: nobody says.
+// stored is how many results there are; -1: unknown, as no server answers.
 func (s *site) stored(ctx context.Context) int {
 	counts, err := s.counts(ctx, apiTimeout, resultStream, allResults, 2)
 	if err != nil {
@@ -236,7 +236,7 @@ func (s *site) stored(ctx context.Context) int {
 	return n
 }
 
-// unacked says which rows are not acked; empty: all are.
+// unacked describes the rows that are not acked; empty: there are none.
 func (s *site) unacked(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -295,11 +295,11 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 		calls, again, s.allowance, s.model.gate.Stats().Turned, s.turnable)
 	write(out, "longest standstill of a partition with rows waiting %v as counted, %v in all; %.0f%% of that time was without a fault of servers\n",
 		s.watched.longest.Round(time.Millisecond), s.watched.raw.Round(time.Millisecond), 100*s.watched.share())
-	for _, line := range s.notes.told {
+	for _, line := range s.notes.reported {
 		write(out, "%s\n", line)
 	}
 	write(out, "violations %d\n", s.notes.violated())
 }
 
-// write writes to who may have gone.
+// write writes to a reader that may be gone.
 func write(out io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) }

@@ -33,7 +33,7 @@ func (s *site) moveReplica(ctx context.Context, random *rand.Rand) error {
 	return s.join(ctx, random, victims)
 }
 
-// over tells whether no more rows come: a release has no call in flight soon.
+// over reports whether no more rows come: soon a release has no call in flight.
 func (s *site) over() bool {
 	at, _ := s.progress()
 	return at >= 1
@@ -130,7 +130,7 @@ func openTerms(log []byte, message string) (owners []string) {
 	return owners
 }
 
-// drawServers are the servers that are to be killed: one, or now and then all.
+// drawServers draws the servers to kill: one, or now and then all.
 func (s *site) drawServers(random *rand.Rand) []*natsServer {
 	victims := slices.Clone(s.servers.all)
 	random.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })

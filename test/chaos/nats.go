@@ -24,7 +24,7 @@ type natsServer struct {
 
 	mu   sync.Mutex // held while it starts and ends
 	proc *process   // nil: it is down
-	disk bool       // its store is on a small disk of its own
+	disk bool       // its store is on its own small disk
 }
 
 // servers are all of them.
@@ -75,7 +75,7 @@ func newServers(ctx context.Context, ps *processes, path, dir string, n int, dis
 }
 
 // configuration of one server. Clients and routes must go through proxies only, so that they can be cut: the servers
-// tell nobody their own addresses. Connections to a dead peer are given up sooner than by default, within the minutes
+// advertise no addresses. Connections to a dead peer are given up sooner than by default, within the minutes
 // of a run.
 func configuration(i, n int, routes []*proxy) string {
 	var b strings.Builder

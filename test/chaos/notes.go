@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// violationsKept is how many violations of a kind are told; the others are counted.
+// violationsKept is how many violations of a kind are reported; the others are counted.
 const violationsKept = 20
 
-// notes are what a run tells: its faults as they happen, and what must not be.
+// notes are the log of a run: its faults as they happen, and its violations.
 type notes struct {
 	began time.Time
 	out   io.Writer // all of them
-	show  io.Writer // nil: nobody looks
+	show  io.Writer // nil: none
 
 	mu         sync.Mutex
 	violations map[string]int
-	told       []string // the first violations of each kind
+	reported   []string // the first violations of each kind
 	done       map[kind]int
 }
 
@@ -26,7 +26,7 @@ func newNotes(out, show io.Writer) *notes {
 	return &notes{began: time.Now(), out: out, show: show, violations: make(map[string]int), done: make(map[kind]int)}
 }
 
-func (n *notes) tell(format string, args ...any) {
+func (n *notes) log(format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.write(format, args...)
@@ -54,7 +54,7 @@ func (n *notes) violate(what, format string, args ...any) {
 	defer n.mu.Unlock()
 	if n.violations[what]++; n.violations[what] <= violationsKept {
 		line := fmt.Sprintf("VIOLATION %s: %s", what, fmt.Sprintf(format, args...))
-		n.told = append(n.told, line)
+		n.reported = append(n.reported, line)
 		n.write("%s", line)
 	}
 }

@@ -25,15 +25,15 @@ const (
 	suspend  kind = "suspend"  // nats-server is suspended
 	isolate  kind = "isolate"  // the network between one server and the two others
 	stepDown kind = "stepdown" // the leader of a stream, of the consumer or of the cluster steps down
-	unpin    kind = "unpin"    // somebody takes the pin from the owner
+	unpin    kind = "unpin"    // the owner loses its pin
 	full     kind = "full"     // a stream is full
 	move     kind = "move"     // a replica joins or leaves, and a server goes down while partitions are being released
 	disk     kind = "disk"     // the disk of a nats-server is full; it is freed, and the server started again
 	llmOut   kind = "llm"      // the LLM is out: connections are refused, a gateway answers 502, or nothing is answered
 )
 
-// kinds are all of them with their share in a mix that nobody chose; cluster says that it takes three servers, spread
-// that it takes several partitions.
+// kinds are all of them with their share in the default mix; cluster means that it needs three servers, spread that it
+// needs several partitions.
 var kinds = []struct {
 	kind    kind
 	share   int
@@ -50,22 +50,22 @@ var kinds = []struct {
 	{stepDown, 5, true, false},
 	{unpin, 2, false, false},
 	{full, 2, false, false},
-	{disk, 0, false, false}, // only where it is asked for: it takes root
+	{disk, 0, false, false}, // only on request: it needs root
 	{move, 5, false, true},
 	{llmOut, 4, false, false},
 }
 
-// meanGap is the mean time between faults of a run whose faults nobody counted; with rows, meanRows are between them.
+// meanGap is the mean time between faults in the default mix; with -rows, meanRows are between them.
 const (
 	meanGap  = 2 * time.Second
 	meanRows = 200
 )
 
-// plan is what a run is to do.
+// plan describes a run.
 type plan struct {
 	seed       uint64
 	rows       int           // 0: as many as go in duration
-	duration   time.Duration // for how long rows are published and faults happen; 0: until all rows are
+	duration   time.Duration // of publishing rows and injecting faults; 0: until all rows are published
 	timeout    time.Duration // for the whole run
 	servers    int
 	version    string // of nats-server; empty: the one that go.mod names
@@ -96,8 +96,8 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	output(fs)
 	fs.Uint64Var(&p.seed, "seed", 0, "`number` that the schedule, the rows and the LLM are drawn from; 0: any")
 	fs.IntVar(&p.rows, "rows", 0, "`number` of rows; the faults are spread over them")
-	fs.DurationVar(&p.duration, "duration", 0, "publish rows and do faults for so long; without -rows 1m")
-	fs.DurationVar(&p.timeout, "timeout", 0, "give up after that long; 0: 10m more than -duration, 2h with -rows")
+	fs.DurationVar(&p.duration, "duration", 0, "how long to publish rows and inject faults; without -rows 1m")
+	fs.DurationVar(&p.timeout, "timeout", 0, "give up after this time; 0: 10m more than -duration, 2h with -rows")
 	fs.IntVar(&p.servers, "servers", 1, "1 or 3 nats-servers; with 3 the streams have 3 replicas")
 	fs.StringVar(&p.version, "nats", "", "`version` of nats-server, such as v2.12.15; empty: the one of go.mod")
 	fs.IntVar(&p.replicas, "replicas", 3, "`number` of processes of the stage")
@@ -110,7 +110,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	fs.BoolVar(&p.keep, "keep", false, "keep the logs in any case")
 	fs.BoolVar(&p.verbose, "v", false, "print each fault")
 	fs.StringVar(&p.dir, "dir", "", "`directory` for stores and logs; empty: a new one")
-	faults := fs.String("faults", "", "how many of each kind, such as kill=100,server=30; of the others none. Empty: a mix of all")
+	faults := fs.String("faults", "", "how many of each kind, such as kill=100,server=30, and none of the others; empty: a mix of all")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
@@ -145,8 +145,8 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 		faulty(p.replicas >= 2 && p.replicas <= 20, "-replicas %d: from 2 to 20", p.replicas),
 		faulty(p.partitions >= 1 && p.partitions <= 64, "-partitions %d: from 1 to 64", p.partitions),
 		faulty(p.pool >= 1 && p.window >= p.pool, "-pool %d -window %d: at least 1, and the window no smaller", p.pool, p.window),
-		faulty(p.servers == 3 || p.counts[isolate]+p.counts[stepDown] == 0, "%s and %s take -servers 3", isolate, stepDown),
-		faulty(p.partitions > 1 || p.counts[move] == 0, "%s takes -partitions 2 or more", move),
+		faulty(p.servers == 3 || p.counts[isolate]+p.counts[stepDown] == 0, "%s and %s need -servers 3", isolate, stepDown),
+		faulty(p.partitions > 1 || p.counts[move] == 0, "%s needs -partitions 2 or more", move),
 		faulty(slices.Contains([]string{"off", "inflight", "stored"}, p.dedupe), "-dedupe %s: off, inflight or stored", p.dedupe),
 	)
 }
@@ -171,7 +171,7 @@ func parseCounts(text string) (map[kind]int, error) {
 	return counts, nil
 }
 
-// mix is how many faults of each kind there are when nobody chose: at least one.
+// mix is the default number of faults of each kind: at least one.
 func (p *plan) mix() map[kind]int {
 	total := float64(p.duration) / float64(meanGap)
 	if p.rows > 0 {
@@ -192,7 +192,7 @@ func (p *plan) mix() map[kind]int {
 	return counts
 }
 
-// fits tells whether a run has what a kind takes.
+// fits reports whether a run has what a kind needs.
 func (p *plan) fits(cluster, spread bool) bool {
 	return (!cluster || p.servers == 3) && (!spread || p.partitions > 1)
 }

@@ -62,7 +62,7 @@ type processes struct {
 	count  int
 }
 
-// start starts a program in a directory of its own making. Its output goes to a new file.
+// start starts a program in a directory, which it creates. Its output goes to a new file.
 func (ps *processes) start(name, dir string, environ []string, path string, args ...string) (*process, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -90,7 +90,7 @@ func (ps *processes) start(name, dir string, environ []string, path string, args
 	}
 	ps.live[p] = struct{}{}
 	go func() {
-		_ = p.cmd.Wait() // the state tells
+		_ = p.cmd.Wait() // see exitCode
 		ps.mu.Lock()
 		delete(ps.live, p)
 		ps.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 type partitionProgress struct {
 	results int
 	since   time.Time // of the last new result, or since when rows wait
-	told    bool      // its standstill is
+	noted   bool      // its standstill is
 }
 
 // progress looks for partitions that stand still. Safe for concurrent use.
@@ -93,7 +93,7 @@ func (w *progress) sample(now time.Time, alive bool, rows, results []int) {
 		p := &w.parts[i]
 		if p.since.IsZero() || results[i] != p.results || results[i] >= rows[i] {
 			if stood := now.Sub(p.since); !p.since.IsZero() && results[i] != p.results && stood > standstillAfter {
-				w.notes.tell("partition %d had no new result for %v, excused or not", i, stood.Round(time.Millisecond))
+				w.notes.log("partition %d had no new result for %v, excused or not", i, stood.Round(time.Millisecond))
 			}
 			*p = partitionProgress{results: results[i], since: now}
 			w.count(now, rows[i]-results[i], step)
@@ -107,8 +107,8 @@ func (w *progress) sample(now time.Time, alive bool, rows, results []int) {
 		}
 		stood := now.Sub(since)
 		w.longest = max(w.longest, stood)
-		if stood > standstillAfter && !p.told {
-			p.told = true
+		if stood > standstillAfter && !p.noted {
+			p.noted = true
 			w.notes.violate("standstill", "partition %d has %d results of %d rows, and none for %v (%v with what is excused)",
 				i, results[i], rows[i], stood.Round(time.Millisecond), now.Sub(p.since).Round(time.Millisecond))
 		}
@@ -133,7 +133,7 @@ func (w *progress) share() float64 {
 	return w.counted.Seconds() / max(w.waited.Seconds(), 1)
 }
 
-// watch takes samples until ctx ends. A look that fails is left out: the next one sees what became of the time.
+// watch takes samples until ctx ends. One that fails is skipped: the next covers its time, too.
 func (s *site) watch(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -174,7 +174,7 @@ func (s *site) counts(ctx context.Context, within time.Duration, stream, filter 
 	return counts, nil
 }
 
-// alive tells whether a replica runs that is neither suspended nor cut off.
+// alive reports whether a replica runs that is neither suspended nor cut off.
 func (s *site) alive() bool {
 	return slices.ContainsFunc(s.replicas, (*replica).healthy)
 }

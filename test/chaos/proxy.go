@@ -13,8 +13,8 @@ type state int
 
 const (
 	open    state = iota
-	stalled       // nothing passes, nobody is told: a cable is out
-	severed       // connections are closed and refused: a router says no
+	stalled       // nothing passes, without an error: a cable is out
+	severed       // connections are closed and refused, as by a router
 )
 
 func (s state) String() string { return [...]string{"open", "stalled", "severed"}[s] }

@@ -26,10 +26,10 @@ type replica struct {
 
 	mu       sync.Mutex
 	proc     *process
-	stopping *process // the one that was told to stop last
+	stopping *process // the one signalled to stop last
 	hard     *process // the one that had a second signal last
 	cutOff   bool
-	wanted   bool          // its end is: somebody has signalled it
+	wanted   bool          // its end is: it was signalled
 	asleep   bool          // suspended
 	down     time.Duration // how long it stays down then
 	retired  bool
@@ -60,8 +60,8 @@ func (r *replica) supervise(ctx context.Context) error {
 	}
 }
 
-// notServed tells whether a replica ended because NATS did not serve it, which it may do at its start alone: with a
-// clear message, to be started again.
+// notServed reports whether a replica ended because NATS did not serve it. It may do so only at its start, with a clear
+// message, and is then started again.
 func notServed(why string) bool {
 	for _, part := range []string{"connect to NATS at ", "context deadline exceeded", "code=503", "no responders"} {
 		if strings.Contains(why, part) {
@@ -88,7 +88,7 @@ func (r *replica) ended(ctx context.Context, proc *process) time.Duration {
 	r.exits++
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
 	last := lines[len(lines)-1]
-	r.notes.tell("replica %d ended by itself with %d: %s: %s", r.n, proc.exitCode(), proc.log, last)
+	r.notes.log("replica %d ended by itself with %d: %s: %s", r.n, proc.exitCode(), proc.log, last)
 	if proc.exitCode() != 1 || bytes.Contains(output, []byte(`"claimed the partition"`)) || !notServed(last) {
 		r.notes.violate("exit", "replica %d ended by itself with %s: %s: %s", r.n, proc.cmd.ProcessState, proc.log, last)
 	}
@@ -154,7 +154,7 @@ func (r *replica) stop(ctx context.Context, down, patience time.Duration) (bool,
 	if code := proc.exitCode(); code > 1 && (code != exitInterrupted || !r.hardStopped(proc)) {
 		r.notes.violate("stop", "replica %d ended with %d after SIGTERM: see %s", r.n, code, proc.log)
 	} else if code == 1 {
-		r.notes.tell("replica %d ended with 1 after SIGTERM: see %s", r.n, proc.log)
+		r.notes.log("replica %d ended with 1 after SIGTERM: see %s", r.n, proc.log)
 	}
 	return true, nil
 }
@@ -167,7 +167,7 @@ const (
 
 // stopHard signals the process as stop does and, if it still runs then, again after that time, and waits until it has
 // ended. It starts again after down. stopped is false where none runs, or it is suspended or stopping already; twice
-// tells whether it took the second signal.
+// reports whether it took the second signal.
 func (r *replica) stopHard(ctx context.Context, down, after time.Duration) (stopped, twice bool, err error) {
 	r.mu.Lock()
 	proc := r.proc
@@ -200,14 +200,14 @@ func (r *replica) stopHard(ctx context.Context, down, after time.Duration) (stop
 	return true, twice, nil
 }
 
-// hardStopped tells whether the process may have had a second signal.
+// hardStopped reports whether the process may have had a second signal.
 func (r *replica) hardStopped(proc *process) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.hard == proc
 }
 
-// healthy tells whether a process runs that is neither suspended, cut off nor stopping.
+// healthy reports whether a process runs that is neither suspended, cut off nor stopping.
 func (r *replica) healthy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -239,7 +239,7 @@ func (r *replica) process() *process {
 	return r.proc
 }
 
-// owns tells whether the process that runs now has claimed the partition as owner.
+// owns reports whether the process that runs now has claimed the partition as owner.
 func (r *replica) owns(owner string) bool {
 	proc := r.process()
 	if proc == nil || owner == "" {

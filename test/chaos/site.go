@@ -96,7 +96,7 @@ const natsModule = "github.com/nats-io/nats-server/v2"
 func (s *site) build(ctx context.Context) (natsPath string, err error) {
 	natsPath, s.stage = filepath.Join(s.dir, "nats-server"), filepath.Join(s.dir, "stage")
 	server := exec.CommandContext(ctx, "go", "build", "-o", natsPath, natsModule)
-	if s.plan.version != "" { // a module of its own: this one is not changed
+	if s.plan.version != "" { // as a separate module: this one is not changed
 		server = exec.CommandContext(ctx, "go", "install", natsModule+"@"+s.plan.version)
 		server.Env = append(os.Environ(), "GOBIN="+s.dir)
 	}
@@ -128,7 +128,7 @@ func (s *site) open(ctx context.Context) error {
 	options := []nats.Option{
 		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.PingInterval(time.Second), nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
-	} // it would print what is meant to happen
+	} // the default prints errors that are meant to happen
 	if s.nc, err = nats.Connect(url, options...); err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 			most = 0
 		}
 		if err := s.worked(ctx, asked-most); errors.Is(err, errStalled) {
-			return n, nil // what became of the rows is yet to be seen
+			return n, nil // finish checks what became of the rows
 		} else if err != nil {
 			return n, err
 		}
@@ -267,7 +267,7 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 	}
 }
 
-// errStalled says that the stage calls the LLM for no more rows.
+// errStalled means that the stage has stopped calling the LLM for new rows.
 var errStalled = errors.New("stalled")
 
 // worked waits until so many rows have been asked.
@@ -325,7 +325,7 @@ func (s *site) lastOwner(ctx context.Context, partition int) (string, error) {
 	return header.Get(streams.HeaderOwner), err
 }
 
-// owner is the replica whose process that is; nil: none that runs.
+// owner returns the replica whose process runs that term; nil: none does.
 func (s *site) owner(ctx context.Context, partition int) (*replica, string) {
 	owner, err := s.lastOwner(ctx, partition)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package gateway is the way from a stage to an LLM server, and what goes wrong on it: nobody listens, a proxy answers
+// Package gateway is the way from a stage to an LLM server, and what goes wrong on it: nothing listens, a proxy answers
 // in the server's place, or calls are accepted and never answered.
 //
 //	g, err := gateway.New(server)
@@ -141,7 +141,7 @@ func (g *Gateway) Set(to State) error {
 	return nil
 }
 
-// Close closes all connections and gives the port back. The gateway must not be used after.
+// Close closes all connections and releases the port. The gateway must not be used after.
 func (g *Gateway) Close() {
 	g.changing.Lock()
 	defer g.changing.Unlock()

@@ -41,7 +41,7 @@ type outcome struct {
 	denied  []string // subjects that the server did not allow
 }
 
-// well tells whether the stage did all its work, and said that it was well.
+// well reports whether the stage did all its work, and reported itself ready.
 func (o outcome) well() bool { return o.err == nil && o.ready && o.results == everythingRows }
 
 // everythingRows is how many rows [everything] loads.
@@ -127,7 +127,7 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 			continue
 		case <-asked:
 			asking, cancel := context.WithTimeout(t.Context(), time.Minute)
-			_, _ = nc.RequestWithContext(asking, "stage.llm_batch", []byte(`{"prompts":["one"]}`)) // perhaps nobody may answer
+			_, _ = nc.RequestWithContext(asking, "stage.llm_batch", []byte(`{"prompts":["one"]}`)) // perhaps no one may answer
 			cancel()
 			continue
 		case <-over:
@@ -220,7 +220,7 @@ func countResults(t *testing.T, js jetstream.JetStream) (n int) {
 	return n
 }
 
-// savings are what the stage does without: it saves time or money, and nothing depends on it. The log tells of it.
+// savings are what the stage does without: it saves time or money, and nothing depends on it. The log reports it.
 var savings = []string{
 	"$JS.API.CONSUMER.UNPIN.ROWS.stage-0", "$JS.API.CONSUMER.UNPIN.ROWS.stage-1", // the pin runs out by itself
 	"$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL", "journal.stage.0", "journal.stage.1",

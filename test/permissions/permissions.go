@@ -103,7 +103,7 @@ func parse(under, text string) (g Grant, err error) {
 	return g, nil
 }
 
-// Matches tells whether an entry allows a subject.
+// Matches reports whether an entry allows a subject.
 func Matches(entry, subject string) bool {
 	want, have := strings.Split(entry, "."), strings.Split(subject, ".")
 	for i, token := range want {

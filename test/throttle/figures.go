@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Figures are what a run, or the mean of several, came to. A figure that a scenario does not have is NaN.
+// Figures are the results of a run, or their mean over several. A figure that a scenario does not have is NaN.
 type Figures struct {
 	// Utilisation is the accepted calls as a share of what the server offered until the last of them, where the pools
 	// could have used it. It may exceed 1 by what the server's bucket held at first.
@@ -85,7 +85,7 @@ func (r *run) waits() (p99, longest, headOfLine float64) {
 		emitted := 0.0
 		for _, row := range rows {
 			if row.finished == 0 {
-				break // the run ended first; what came after it waited for a row that we cannot tell of
+				break // the run ended first; later rows waited for one whose end is unknown
 			}
 			waits = append(waits, row.finished-row.started)
 			emitted = max(emitted, row.finished)

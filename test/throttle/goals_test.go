@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// goal is what the law is to reach in a scenario, as the mean of ten seeds. Zero: no goal.
+// goal is what the law must reach in a scenario, as the mean of ten seeds. Zero: no goal.
 type goal struct {
 	utilisation, waste float64 // at least, at most
 	riseSeconds        float64 // at most
@@ -33,7 +33,7 @@ var goals = map[string]goal{
 	"a twentieth refused at random": {utilisation: 0.97, waste: 0.055},
 }
 
-// Every scenario is to keep these, but those with rivals, and those whose server asks each refused row to wait.
+// Every scenario must keep these, except those with rivals and those whose server asks each refused row to wait.
 const (
 	rowP99Most     = 1.2 // times that of a call
 	headOfLineMost = 4.0 // seconds; but a row that is refused when an outage begins waits until it ends

@@ -7,18 +7,18 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// A failure is what becomes of a call that is neither served nor refused for want of capacity.
+// A failure is the fate of a call that is neither served nor refused for lack of capacity.
 type failure struct {
 	verdict pool.Verdict
 	sec     float64 // from arrival until the caller has the verdict
-	// Reached says that a server got the call, which may cost money. Admitted, that it broke down over the call after its
-	// limiter had let the call in.
+	// Reached means that a server got the call, which may cost money. Admitted means that it failed on the call after its
+	// limiter had admitted it.
 	reached, admitted bool
 }
 
 // The failures, with the origin that package llm gives them.
 var (
-	// Refused: nobody listens, or the route is gone.
+	// Refused: nothing listens, or the route is gone.
 	refusedConn = &failure{
 		verdict: pool.Verdict{Class: pool.Transient, Origin: pool.OfNetwork, Err: errors.New("connection refused")}, sec: 0.001,
 	}
@@ -26,11 +26,11 @@ var (
 	badGateway = &failure{
 		verdict: pool.Verdict{Class: pool.Transient, Origin: pool.OfServer, Err: errors.New("502")}, sec: 0.005, reached: true,
 	}
-	// Unavailable is no failure to the pool, but want of capacity.
+	// Unavailable is a lack of capacity to the pool rather than a failure.
 	unavailable = &failure{
 		verdict: pool.Verdict{Class: pool.Capacity, Err: errors.New("503")}, sec: 0.06, reached: true,
 	}
-	// ServerError: the server broke down over the call.
+	// ServerError: the server failed on the call.
 	serverError = &failure{
 		verdict: pool.Verdict{Class: pool.Transient, Origin: pool.OfServer, Err: errors.New("500")}, sec: 0.06, reached: true, admitted: true,
 	}
@@ -49,7 +49,7 @@ var (
 type incident struct {
 	from, to float64
 	fails    *failure // what becomes of a call that arrives
-	// Meets says which calls fail, the n-th to arrive in the incident; nil: all.
+	// Meets reports whether a call fails, the n-th to arrive in the incident; nil: all do.
 	meets func(id callID, n int) bool
 	// Cuts is what becomes of the calls in flight when the incident begins; nil: they are served. Those that meet silence
 	// end with the time-out.

@@ -7,7 +7,7 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// OutageFigures are what a run against a server that breaks down, or the mean of several, came to. A figure that a
+// OutageFigures are the results of a run against a server that breaks down, or their mean over several. A figure that a
 // scenario does not have is NaN.
 type OutageFigures struct {
 	// Failed is how many rows failed in a run, but for poison; Rows how many there were.

@@ -27,7 +27,7 @@ func meanOutages(t *testing.T, sc *Scenario, m Method, seeds int) OutageFigures 
 	return MeanOutages(runs)
 }
 
-// outageGoal is what the pool is to reach against a server that breaks down. Zero: no goal.
+// outageGoal is what the pool must reach against a server that breaks down. Zero: no goal.
 type outageGoal struct {
 	failed      float64 // rows of a run, at most
 	pools       float64 // calls wasted in an outage, at most, in pools
@@ -99,7 +99,7 @@ func TestOracleKnowsOfOutages(t *testing.T) {
 	for _, limited := range []bool{false, true} {
 		for _, sc := range Outages(32, limited) {
 			if sc.partly() {
-				continue // nobody knows which calls
+				continue // which calls is unknown
 			}
 			t.Run(fmt.Sprintf("%s, limited %t", sc.Name, limited), func(t *testing.T) {
 				f := measureOutage(t, sc, Oracle, 1)

@@ -14,7 +14,7 @@ type family struct {
 	// Incidents of a run; failShare returns what a share of failed calls takes off the capacity.
 	incidents func(seed uint64, failShare func(float64) float64) incidents
 	poison    func(row int) bool
-	flaps     bool // utilisation is measured while it does: then the job needs more time, lest its end be alone with an outage
+	flaps     bool // utilisation is measured while it does; the job takes longer, so that it does not end in an outage
 }
 
 // Most outages of a run, which has one for each upSec of its job, and what their times are off by at random: else it
@@ -53,7 +53,7 @@ func families() []family {
 
 func isPoison(row int) bool { return row%500 == 250 }
 
-// Outages returns servers that break down, with a pool of that size. Perhaps they have a limit of 20/s besides.
+// Outages returns servers that break down, with a pool of that size, and if limited with a limit of 20/s besides.
 func Outages(pool int, limited bool) []*Scenario {
 	var list []*Scenario
 	for _, f := range families() {

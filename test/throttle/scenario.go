@@ -135,8 +135,8 @@ func noisy(share float64) func(*Scenario, uint64) plan {
 // chance is the source of what happens to a server.
 func chance(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
-// telling makes the server of a scenario tell when to come back.
-func telling(setUp func(*Scenario, uint64) plan) func(*Scenario, uint64) plan {
+// hinting makes the server of a scenario send hints when to come back.
+func hinting(setUp func(*Scenario, uint64) plan) func(*Scenario, uint64) plan {
 	return func(sc *Scenario, seed uint64) plan {
 		p := setUp(sc, seed)
 		switch s := p.server.(type) {
@@ -149,7 +149,7 @@ func telling(setUp func(*Scenario, uint64) plan) func(*Scenario, uint64) plan {
 		case *random:
 			s.tells = true
 		default:
-			panic(fmt.Sprintf("a %T cannot tell", s))
+			panic(fmt.Sprintf("a %T sends no hints", s))
 		}
 		return p
 	}
@@ -181,9 +181,9 @@ func Scenarios() []*Scenario {
 		scenario("S7", "1200 in each minute", quota),
 	}
 	for _, sc := range slices.Clip(list) {
-		told := *sc
-		told.Name, told.About, told.setUp = sc.Name+"h", sc.About+", and says when to come back", telling(sc.setUp)
-		list = append(list, &told)
+		hinted := *sc
+		hinted.Name, hinted.About, hinted.setUp = sc.Name+"h", sc.About+", and says when to come back", hinting(sc.setUp)
+		list = append(list, &hinted)
 	}
 	return append(list,
 		scenario("4 clients", "20/s for all", constant(20, 5), clients(4)),

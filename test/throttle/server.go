@@ -19,14 +19,14 @@ type server interface {
 	opens(now float64) float64
 	// offered returns how many calls the server would have admitted by then, never more than perSec of them a second.
 	offered(until, perSec float64) float64
-	// hint returns what the server tells when it refuses.
+	// hint returns what the server reports when it refuses.
 	hint(now float64) aimd.Hint
 }
 
 // callID names a call, so that chance can be drawn for each and does not depend on their order.
 type callID struct{ client, row, attempt int }
 
-// rand returns a source of chance for the call. The stream tells apart what the chance is about.
+// rand returns a source of chance for the call. Each purpose has its own stream.
 func (id callID) rand(seed, stream uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, stream<<56|uint64(id.client)<<48|uint64(id.attempt)<<24|uint64(id.row)))
 }

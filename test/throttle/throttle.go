@@ -57,7 +57,7 @@ type run struct {
 	plan  plan
 	began time.Time
 	stop  context.CancelFunc
-	watch func(*aimd.Adaptive) // nil: nobody does
+	watch func(*aimd.Adaptive) // nil: none
 
 	mu       sync.Mutex // guards the plan and what follows
 	arrivals []arrival
@@ -109,7 +109,7 @@ type outcome struct {
 	verdict  pool.Verdict
 	sec      float64  // from arrival until the caller has the verdict
 	admitted bool     // the server's limit let it in
-	failure  *failure // nil: served, or refused for want of capacity
+	failure  *failure // nil: served, or refused for lack of capacity
 	cut      bool     // an incident's beginning made it fail
 }
 
@@ -132,7 +132,7 @@ func (r *run) sleep(ctx context.Context, sec float64) bool {
 	}
 }
 
-// call is one call to the server. On its way it takes a time of its own, some nanoseconds, so that calls which are
+// call is one call to the server. Each takes a different time to arrive, some nanoseconds, so that calls which are
 // sent at the same instant always arrive in the same order.
 func (r *run) call(ctx context.Context, id callID) pool.Verdict {
 	cancelled := pool.Verdict{Class: pool.Cancelled, Err: context.Canceled}
@@ -327,7 +327,7 @@ func (r *run) backOff(ctx context.Context, client int) {
 	}
 }
 
-// oracle is a law that knows the server: it has one of its own that does just the same.
+// oracle is a law that knows the server: it has a copy that does just the same.
 type oracle struct {
 	r      *run
 	server server

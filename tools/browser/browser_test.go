@@ -71,7 +71,7 @@ func startDemo(t *testing.T, ctx context.Context, program string) *demo {
 	return nil
 }
 
-// end reads what the demo says at its end.
+// end reads what the demo prints at its end.
 func (d *demo) end(t *testing.T) (output string) {
 	t.Helper()
 	for d.out.Scan() {
@@ -83,7 +83,7 @@ func (d *demo) end(t *testing.T) (output string) {
 	return output
 }
 
-// complaints are what the browser's console says: errors of scripts, and what the content security policy blocked.
+// complaints are the messages of the browser's console: errors of scripts, and what the content security policy blocked.
 type complaints struct {
 	mu   sync.Mutex
 	list []string

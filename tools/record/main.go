@@ -1,4 +1,4 @@
-// Record runs a command on a terminal of its own and draws what it shows as an animated SVG. The picture needs no
+// Record runs a command on its own terminal and draws what it shows as an animated SVG. The picture needs no
 // script, and stands still, at the end, for those who want no motion.
 //
 //	go -C tools run ./record -out ../docs/demo.svg ../bin/stage demo

@@ -107,7 +107,7 @@ func rootFS(image v1.Image) v1.RootFS {
 }
 
 // certificatesLayer holds the CAs that Mozilla trusts without conditions. They come by a module, so that every machine
-// has the same; a condition, such as a last date, can't be said in a PEM file.
+// has the same; a condition, such as a last date, cannot be expressed in a PEM file.
 func certificatesLayer() (v1.Layer, error) {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {

@@ -137,7 +137,7 @@ func TestTheImageRunsAsNobodyWithWhatItNeeds(t *testing.T) {
 	}
 }
 
-// TestTheDockerfileMakesTheSameImage compares what it says with what is built here.
+// TestTheDockerfileMakesTheSameImage compares it with what is built here.
 func TestTheDockerfileMakesTheSameImage(t *testing.T) {
 	text, err := os.ReadFile("../../Dockerfile")
 	if err != nil {

@@ -47,7 +47,7 @@ func split(list *[]string) func(string) error {
 	}
 }
 
-// options say what is built.
+// options choose what is built.
 type options struct {
 	Source, Version, Commit, Out string
 	Archives, Images             []string // os/arch; none: no archive, no image

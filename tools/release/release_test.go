@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// here says how to build for this machine's platform.
+// here returns the options to build for this machine's platform.
 func here(source, out string) options {
 	platform := []string{"linux/" + runtime.GOARCH}
 	return options{Source: source, Version: version, Commit: "0123abc", Out: out, Archives: platform, Images: platform}
@@ -165,7 +165,7 @@ func TestTheArchiveForWindowsIsAZipFile(t *testing.T) {
 	}
 }
 
-// TestTheBillNamesEveryModule compares the SBOM with what the Go tool says of the program.
+// TestTheBillNamesEveryModule compares the SBOM with what the Go tool reports about the program.
 func TestTheBillNamesEveryModule(t *testing.T) {
 	dir := built(t)
 	text := read(t, filepath.Join(dir, "stage_linux_"+runtime.GOARCH+".cdx.json"))

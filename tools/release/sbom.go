@@ -9,7 +9,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// sbom lists the modules that the linker has put into the program, and Go's own library. A binary does not say which
+// sbom lists the modules that the linker has put into the program, and Go's own library. A binary does not record which
 // module requires which: the program depends on all.
 func sbom(info *buildinfo.BuildInfo, version string) ([]byte, error) {
 	stage := component(cdx.ComponentTypeApplication, info.Main.Path, version)
