@@ -333,11 +333,7 @@ func (s *scheduler) succeeded(t *task) {
 // confirm counts the failures in doubt against the jobs that match.
 func (s *scheduler) confirm(h *health, match func(*task) bool) {
 	for _, t := range extract(&h.doubted, match) {
-		d := s.clear(t)
-		t.failures += d.strikes
-		if t.failures == 0 {
-			s.mark(t, false)
-		}
+		d := s.clear(t, t.doubt.strikes)
 		if !d.parked {
 			continue
 		}
@@ -359,11 +355,7 @@ func (s *scheduler) acquit(v *server) (lost int) {
 	v.health.alike, v.health.alikeJobs = "", 0
 	v.breaker.voided = append(v.breaker.voided, doubted...)
 	for _, t := range doubted {
-		d := s.clear(t)
-		lost += d.lost
-		if t.failures == 0 {
-			s.mark(t, false)
-		}
+		lost += s.clear(t, 0).lost
 		if s.delayed.take(t) {
 			s.servers[t.server].ready.push(t)
 		}
@@ -376,18 +368,20 @@ func (s *scheduler) forget(t *task) {
 	if t.doubt.failed {
 		h := &s.servers[t.doubt.at].health
 		h.doubted = slices.DeleteFunc(h.doubted, func(d *task) bool { return d == t })
-		s.clear(t)
+		s.clear(t, 0)
 	}
 	s.mark(t, false)
 }
 
-// clear drops the suspicion of t, and returns what it was.
-func (s *scheduler) clear(t *task) suspicion {
+// clear drops the suspicion of t, of which so many failures count, and returns what it was.
+func (s *scheduler) clear(t *task, failures int) suspicion {
 	d := t.doubt
 	t.doubt = suspicion{}
 	if d.parked {
 		s.parked--
 	}
+	t.failures += failures
+	s.mark(t, t.failures > 0)
 	return d
 }
 

@@ -17,10 +17,9 @@ type inbox struct {
 
 	intake
 
-	// Room: waiting is the sum of lanes, and busy counts those above 0. Single attempts are in none.
+	// Room: waiting is the sum of lanes. Single attempts are in none.
 	waiting int         // jobs that wait, retries included
-	lanes   map[int]int // the same by lane
-	busy    int
+	lanes   map[int]int // the same by lane, of those with any
 
 	vacated chan struct{} // closed, and replaced, when a job waits no longer
 	blocked bool          // a submit waits for that
@@ -89,7 +88,7 @@ func (b *inbox) put(t *task) error {
 // of its share even in a full one, else the lane that filled it would keep the others out until it has drained; once
 // that has made the queue twice as long, each lane has room for one job.
 func (b *inbox) room(lane int) int {
-	n, busy := b.lanes[lane], b.busy
+	n, busy := b.lanes[lane], len(b.lanes)
 	if n == 0 {
 		busy++
 	}
@@ -102,14 +101,10 @@ func (b *inbox) room(lane int) int {
 
 // count adds n jobs to those of the lane that wait.
 func (b *inbox) count(lane, n int) {
-	before := b.lanes[lane]
-	b.lanes[lane] = before + n
 	b.waiting += n
-	switch {
-	case before == 0:
-		b.busy++
-	case before+n == 0:
-		b.busy--
+	b.lanes[lane] += n
+	if b.lanes[lane] == 0 {
+		delete(b.lanes, lane)
 	}
 }
 
