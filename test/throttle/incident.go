@@ -2,7 +2,7 @@ package throttle
 
 import (
 	"errors"
-	"slices"
+	"sort"
 
 	"github.com/llm-stage/stage/pool"
 )
@@ -65,12 +65,7 @@ type incidents []*incident
 
 // at returns the incident at instant t, or nil.
 func (in incidents) at(t float64) *incident {
-	i, _ := slices.BinarySearchFunc(in, t, func(i *incident, t float64) int {
-		if i.to <= t {
-			return -1
-		}
-		return 1
-	})
+	i := sort.Search(len(in), func(i int) bool { return in[i].to > t })
 	if i < len(in) && in[i].from <= t {
 		return in[i]
 	}

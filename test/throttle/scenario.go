@@ -25,6 +25,7 @@ type Scenario struct {
 // plan is what one run of a scenario meets.
 type plan struct {
 	server  server
+	hints   bool         // the server reports when to come back
 	rises   []step       // to this rate
 	outages [][2]float64 // from, to
 
@@ -135,22 +136,11 @@ func noisy(share float64) func(*Scenario, uint64) plan {
 // chance is the source of what happens to a server.
 func chance(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
-// hinting makes the server of a scenario send hints when to come back.
+// hinting makes the server of a scenario send hints.
 func hinting(setUp func(*Scenario, uint64) plan) func(*Scenario, uint64) plan {
 	return func(sc *Scenario, seed uint64) plan {
 		p := setUp(sc, seed)
-		switch s := p.server.(type) {
-		case *bucket:
-			s.tells = true
-		case *atOnce:
-			s.tellsNow = true
-		case *perMinute:
-			s.tells = true
-		case *random:
-			s.tells = true
-		default:
-			panic(fmt.Sprintf("a %T sends no hints", s))
-		}
+		p.hints = true
 		return p
 	}
 }

@@ -3,7 +3,7 @@ package throttle
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
+	"sort"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -19,7 +19,7 @@ type server interface {
 	opens(now float64) float64
 	// offered returns how many calls the server would have admitted by then, never more than perSec of them a second.
 	offered(until, perSec float64) float64
-	// hint returns what the server reports when it refuses.
+	// hint returns when to come back, which the server reports with a refusal if its plan has hints.
 	hint(now float64) aimd.Hint
 }
 
@@ -38,14 +38,7 @@ type step struct{ from, rate float64 }
 type schedule []step
 
 func (s schedule) at(t float64) int {
-	i, found := slices.BinarySearchFunc(s, t, func(e step, t float64) int {
-		if e.from <= t {
-			return -1
-		}
-		return 1
-	})
-	_ = found // no step compares equal, so i is the first that begins later
-	return i - 1
+	return sort.Search(len(s), func(i int) bool { return s[i].from > t }) - 1
 }
 
 // integral returns the area under the schedule, cut off at perSec, between two instants.
@@ -84,7 +77,6 @@ type bucket struct {
 	rate     schedule
 	burst    float64
 	counts   bool // refused calls draw tokens too
-	tells    bool // Retry-After
 	level    float64
 	filledAt float64
 }
@@ -128,9 +120,6 @@ func (b *bucket) opens(now float64) float64 {
 func (b *bucket) offered(until, perSec float64) float64 { return b.rate.integral(0, until, perSec) }
 
 func (b *bucket) hint(now float64) aimd.Hint {
-	if !b.tells {
-		return aimd.Hint{}
-	}
 	return aimd.Hint{RetryAfter: wholeSeconds(b.opens(now) - now)}
 }
 
@@ -141,10 +130,8 @@ func wholeSeconds(s float64) time.Duration {
 
 // atOnce admits so many calls at once.
 type atOnce struct {
-	limit    int
-	held     int
-	callSec  float64
-	tellsNow bool
+	limit, held int
+	callSec     float64
 }
 
 func (a *atOnce) admit(float64, callID) bool {
@@ -169,16 +156,12 @@ func (a *atOnce) offered(until, perSec float64) float64 {
 }
 
 func (a *atOnce) hint(float64) aimd.Hint {
-	if !a.tellsNow {
-		return aimd.Hint{}
-	}
 	return aimd.Hint{RetryAfter: time.Second}
 }
 
 // perMinute admits so many calls in each minute of the clock.
 type perMinute struct {
 	quota  int
-	tells  bool
 	minute float64
 	used   int
 }
@@ -213,9 +196,6 @@ func (p *perMinute) offered(until, perSec float64) float64 {
 }
 
 func (p *perMinute) hint(now float64) aimd.Hint {
-	if !p.tells {
-		return aimd.Hint{}
-	}
 	return aimd.Hint{RetryAfter: wholeSeconds((p.minute+1)*60 - now)}
 }
 
@@ -224,7 +204,6 @@ func (p *perMinute) hint(now float64) aimd.Hint {
 type random struct {
 	share float64
 	seed  uint64
-	tells bool
 
 	callSec, refusalSec float64
 }
@@ -242,8 +221,5 @@ func (r *random) offered(until, perSec float64) float64 {
 }
 
 func (r *random) hint(float64) aimd.Hint {
-	if !r.tells {
-		return aimd.Hint{}
-	}
 	return aimd.Hint{RetryAfter: time.Second}
 }

@@ -180,7 +180,10 @@ func (r *run) outcome(now float64, id callID) outcome {
 		return outcome{verdict: f.verdict, sec: f.sec, failure: f}
 	}
 	if !r.plan.server.admit(now, id) {
-		v := pool.Verdict{Class: pool.Capacity, Err: errRefused, Hint: r.plan.server.hint(now)}
+		v := pool.Verdict{Class: pool.Capacity, Err: errRefused}
+		if r.plan.hints {
+			v.Hint = r.plan.server.hint(now)
+		}
 		return outcome{verdict: v, sec: r.sc.Refusal.Seconds()}
 	}
 	if f != nil {
