@@ -306,7 +306,7 @@ func (l *Adaptive) judgeSilence() {
 	switch {
 	case l.phase == Drain && l.witness != none && l.now >= l.witness+l.refusal.expected():
 		l.proceed()
-	case l.phase == Probe && l.noise.probe.over(l):
+	case l.phase == Probe && l.noise.probe.left == 0 && l.now >= l.noise.probe.mayGo(l):
 		l.noise.conclude(l)
 	}
 	l.note()
@@ -368,7 +368,6 @@ func (l *Adaptive) delay(t float64) float64 {
 	return 1 / r
 }
 
-// arrive takes note of the instant.
 func (l *Adaptive) arrive(now time.Time) {
 	if l.begin.IsZero() {
 		l.begin = now
@@ -376,7 +375,6 @@ func (l *Adaptive) arrive(now time.Time) {
 	l.now = now.Sub(l.begin).Seconds()
 }
 
-// note brings the statistics up to date.
 func (l *Adaptive) note() {
 	l.stats.CurrentDelay = seconds(l.delay(l.now))
 	l.stats.PeakDelay = max(l.stats.PeakDelay, l.stats.CurrentDelay)

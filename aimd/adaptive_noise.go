@@ -117,7 +117,6 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 	return false
 }
 
-// learn follows the base loss.
 func (n *noise) learn(l *Adaptive, m mark, lost float64) {
 	if !n.on || m.rate > l.estimate || l.phase == Drain {
 		return
@@ -166,5 +165,3 @@ func (p *probe) sends(l *Adaptive) bool {
 	p.sent, l.due = l.now, l.now
 	return true
 }
-
-func (p *probe) over(l *Adaptive) bool { return p.left == 0 && l.now >= p.sent+l.refusal.surely() }

@@ -31,7 +31,6 @@ func (s *slots) opens(now float64, inFlight int) float64 {
 	return s.since + slotsHoldSec + float64(limit-s.limit)*slotsStepSec
 }
 
-// at returns the limit at an instant.
 func (s *slots) at(now float64) int {
 	idle := now - s.since - slotsHoldSec
 	if idle < 0 {

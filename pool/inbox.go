@@ -116,7 +116,6 @@ func (b *inbox) withdrawSingle() {
 	b.signal()
 }
 
-// end returns t to the scheduler after its call.
 func (b *inbox) end(t *task) {
 	b.mu.Lock()
 	b.ended.push(t)
@@ -156,7 +155,6 @@ func (b *inbox) signal() {
 	}
 }
 
-// take empties the inbox.
 func (b *inbox) take() intake {
 	b.mu.Lock()
 	defer b.mu.Unlock()

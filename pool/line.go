@@ -73,7 +73,6 @@ func (l *line) take(t *task) {
 	}
 }
 
-// remove takes out the jobs that match and returns them.
 func (l *line) remove(match func(*task) bool) (removed []*task) {
 	for _, v := range l.turns {
 		removed = append(removed, v.remove(match)...)

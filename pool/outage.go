@@ -193,7 +193,6 @@ func (s *scheduler) slots() int {
 	return h.room
 }
 
-// endShortage ends a shortage.
 func (s *scheduler) endShortage() {
 	if s.shortage.room == 0 {
 		return

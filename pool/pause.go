@@ -89,7 +89,6 @@ func (b *breaker) next() time.Time {
 	return later(b.Next, b.sent.Add(b.patience))
 }
 
-// mayProbe reports whether a probe may go.
 func (b *breaker) mayProbe(now time.Time) bool {
 	at := b.next()
 	return !at.IsZero() && !at.After(now)

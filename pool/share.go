@@ -16,7 +16,6 @@ const (
 // a healthy one.
 type share struct{ long, lately float64 }
 
-// sent counts a call that goes.
 func (s *share) sent() {
 	s.long -= s.long / shareCalls
 	s.lately -= s.lately / shareCallsLately
@@ -28,13 +27,11 @@ func (s *share) void() {
 	s.lately += s.lately / (shareCallsLately - 1)
 }
 
-// failed counts a failure.
 func (s *share) failed() {
 	s.long = min(1, s.long+1.0/shareCalls)
 	s.lately = min(1, s.lately+1.0/shareCallsLately)
 }
 
-// most returns the larger mean.
 func (s *share) most() float64 { return max(s.long, s.lately) }
 
 // unhealthy reports whether so many calls fail that the server counts as unhealthy.

@@ -106,7 +106,6 @@ func (h *taskHeap) push(t *task) { heap.Push(h, t) }
 
 func (h *taskHeap) pop() *task { return heap.Pop(h).(*task) }
 
-// first returns the least task, or nil.
 func (h *taskHeap) first() *task {
 	if len(h.tasks) == 0 {
 		return nil

@@ -83,7 +83,6 @@ func (s *scheduler) running() time.Time {
 	return s.tick.Add(-s.heldFor)
 }
 
-// expire fails t, which is past its deadline.
 func (s *scheduler) expire(t *task) {
 	s.vacate(t)
 	err := fmt.Errorf("%w after %v: %w", ErrRowTimeout, s.cfg.RowTimeout, t.verdict.Err)

@@ -155,16 +155,16 @@ func parseCounts(text string) (map[kind]int, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // nothing chosen
 	}
+	var names []string
+	for _, k := range kinds {
+		names = append(names, string(k.kind))
+	}
 	counts := make(map[kind]int)
 	for part := range strings.SplitSeq(text, ",") {
 		name, number, _ := strings.Cut(part, "=")
 		n, err := strconv.Atoi(number)
-		known := false
-		for _, k := range kinds {
-			known = known || string(k.kind) == name
-		}
-		if err != nil || n < 0 || !known {
-			return nil, fmt.Errorf("-faults: %q; write KIND=NUMBER, the kinds are %v", part, kinds)
+		if err != nil || n < 0 || !slices.Contains(names, name) {
+			return nil, fmt.Errorf("-faults: %q; write KIND=NUMBER, the kinds are %s", part, strings.Join(names, ", "))
 		}
 		counts[kind(name)] = n
 	}
