@@ -195,10 +195,7 @@ func (b *Buffer[T]) Bytes() int64 { return b.bytes }
 
 // Full reports whether [Buffer.Open] would refuse a row of this weight for lack of room.
 func (b *Buffer[T]) Full(bytes int) bool {
-	if b.count == 0 {
-		return b.limits.Rows == 0 // true of the zero Buffer alone
-	}
-	return b.count >= b.limits.Rows || int64(bytes) > b.limits.Bytes-b.bytes
+	return b.count >= b.limits.Rows || b.count > 0 && int64(bytes) > b.limits.Bytes-b.bytes
 }
 
 // Head returns the sequence of the oldest row held, the one that all others wait for; ok is false when there is none.
@@ -232,13 +229,7 @@ func (b *Buffer[T]) find(seq uint64) (i int, ok bool) {
 	if seq < first || seq > end {
 		return 0, false
 	}
-	lo, hi := 0, last
-	if d := seq - first; d < uint64(last) {
-		hi = int(d)
-	}
-	if d := end - seq; d < uint64(last) {
-		lo = last - int(d)
-	}
+	lo, hi := last-int(min(end-seq, uint64(last))), int(min(seq-first, uint64(last)))
 	if b.at(hi).Seq == seq {
 		return hi, true
 	}
