@@ -44,13 +44,13 @@ func (c *Consumer) readEnd(ctx context.Context) (logEnd, error) {
 	}
 	mark, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
 	if err != nil {
-		return logEnd{}, fmt.Errorf("message %d of stream %s on %s has no %s header: something else than a stage publishes there; give the stage a subject of its own",
+		return logEnd{}, fmt.Errorf("message %d of stream %s on %s has no %s header: something other than a stage publishes there; give the stage its own subject",
 			m.Sequence, c.cfg.ResultStream, m.Subject, streams.HeaderSourceSeq)
 	}
 	return logEnd{seq: m.Sequence, owner: m.Header.Get(streams.HeaderOwner), mark: mark}, nil
 }
 
-// stillEndsAt returns ErrFenced when the log has grown by somebody else's append.
+// stillEndsAt returns ErrFenced when another replica has appended to the log.
 func (c *Consumer) stillEndsAt(ctx context.Context, end logEnd) error {
 	now, err := c.readEnd(ctx)
 	if err == nil && now.seq != end.seq {
@@ -129,14 +129,14 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 
 func unfit(err error) error { return &streams.UnfitError{Err: err} }
 
-// acked reports whether somebody has acked a row that is still there. A new consumer's ack floor lies right below the
+// acked reports whether a row that is still there has been acked. A new consumer's ack floor lies right below the
 // row that it begins with, which may be any.
 func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
 	return input.State.Msgs > 0 && durable.AckFloor.Stream >= max(input.State.FirstSeq, durable.Config.OptStartSeq)
 }
 
 // claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that
-// somebody else was faster.
+// another replica was faster.
 func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created time.Time) (logEnd, error) {
 	body, err := json.Marshal(streams.Claim{
 		Owner: owner, HighWaterMark: end.mark, Version: streams.ClaimVersion,

@@ -4,7 +4,7 @@
 // The results stream is the only authority. Every append is conditional on the exact end of the partition's log, and
 // that end names the row to go on with; so whoever appends, appends the next row. All else (the pin, the acks) saves
 // time and money, and correctness never depends on it. A term of ownership goes: stand by until the pin is ours, read
-// the end of the log, claim it, set the durable consumer back to the row after it, take rows, emit, ack.
+// the end of the log, claim it, reset the durable consumer to the row after it, take rows, emit, ack.
 //
 //	c, err := consumer.New(nc, consumer.Config{Name: "stage", Executor: exec, Recorder: rec, …})
 //	if err != nil { … }
@@ -136,7 +136,7 @@ type Consumer struct {
 	// fencedPin is the pin of the last term, or attempt at one, that was fenced; empty where there was none. The server
 	// may hold it still, see standBy.
 	fencedPin string
-	// inputCreated is when the input stream was created, whose sequences held and journal speak of.
+	// inputCreated is when the input stream was created, to whose sequences held and journal refer.
 	inputCreated time.Time
 	// started says that all was well once, whether it was this process's turn or not: from then on a missing or
 	// misconfigured stream is a problem that may be fixed while it waits.
@@ -303,7 +303,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	}
 	c.keepPin(t.pull.pin, err)
 	c.keepRows(t)
-	t.close() // the emitter speaks of problems until it has ended
+	t.close() // the emitter reports problems until it has ended
 	c.problems.forget(problemResults, problemDeadLetter, problemRows)
 	how := "error"
 	switch {
@@ -385,7 +385,7 @@ func (c *Consumer) keepRows(t *term) {
 	t.openGate()
 }
 
-// forget drops the held rows that somebody has emitted, and all of them when the input is another stream by now.
+// forget drops the held rows that have been emitted, and all of them when the input stream has been replaced.
 func (c *Consumer) forget(mark uint64, created time.Time) {
 	if !created.Equal(c.inputCreated) {
 		c.abandonAll()
@@ -410,7 +410,7 @@ func (c *Consumer) abandonAll() {
 // answeredLate takes the reply to a row that is not open in the present term.
 func (c *Consumer) answeredLate(row *Row) {
 	switch {
-	case c.held[row.Seq] != row: // emitted by somebody, or of an input stream that is gone
+	case c.held[row.Seq] != row: // emitted elsewhere, or of an input stream that is gone
 	case row.reply.HandedBack:
 		delete(c.held, row.Seq)
 		row.abandon()

@@ -86,8 +86,8 @@ type emitted struct {
 }
 
 // emit stores rows; none means to see whether the log still ends where this term left it. It returns ErrFenced when
-// somebody else has appended, and otherwise goes on until ctx ends: a stream that is full, gone or without a leader is
-// a matter for a person or for time.
+// another replica has appended, and otherwise retries until ctx ends: a full, missing or leaderless stream recovers by
+// itself or is fixed by a person.
 func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) {
 	if len(rows) == 0 {
 		return e.look(ctx)
@@ -112,7 +112,7 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) 
 	return true, nil
 }
 
-// look reads the end of the log. One that can't be read says nothing, and the term goes on: its appends are
+// look reads the end of the log. One that can't be read proves nothing, and the term continues: its appends are
 // conditional.
 func (e *emitter) look(ctx context.Context) (sure bool, err error) {
 	err = e.c.stillEndsAt(ctx, e.end)
@@ -162,7 +162,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// Was it stored all the same? A time-out says nothing, and a conflict may be with our own first copy: the answer
+		// Was it stored after all? A time-out proves nothing, and a conflict may be with our own first copy: the answer
 		// to it was lost, and the second copy finds the log one further.
 		now, readErr := e.c.readEnd(ctx)
 		switch {

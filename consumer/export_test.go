@@ -6,7 +6,7 @@ var Steps = []string{
 	"acked", "purged", "drained", "handing over",
 }
 
-// WithHook returns a configuration whose consumer tells hook of each step, from two goroutines.
+// WithHook returns a configuration whose consumer calls hook at each step, from two goroutines.
 func WithHook(cfg Config, hook func(step string)) Config {
 	cfg.hook = hook
 	return cfg

@@ -16,12 +16,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// fault is something that a person must mend.
+// fault is something that a person must fix.
 type fault struct {
-	name          string
-	breakIt, mend func(b *bench)
-	why           string // the status must say so
-	auditLost     bool   // the fault itself removes events
+	name         string
+	breakIt, fix func(b *bench)
+	why          string // the status must say so
+	auditLost    bool   // the fault itself removes events
 }
 
 func ensure(b *bench) {
@@ -105,16 +105,16 @@ func pause(until time.Duration) func(b *bench) {
 func TestTheStageWaitsForAFaultToBeMendedAndGoesOnUnharmed(t *testing.T) {
 	pull := "$JS.API.CONSUMER.MSG.NEXT.>"
 	for _, f := range []fault{
-		{name: "results full", breakIt: full("RESULTS"), mend: unlimited("RESULTS"), why: "results: append to results.stage.0.rows: refused by the server: maximum bytes exceeded"},
-		{name: "results gone and restored", breakIt: unmount, mend: remount, why: "ownership: look at stream RESULTS: nats: API error: code=404"},
-		{name: "audit full", breakIt: full("AUDIT"), mend: unlimited("AUDIT"), why: "audit: refused by the server: maximum bytes exceeded"},
-		{name: "audit gone", breakIt: drop("AUDIT"), mend: ensure, why: "audit: refused by the server: no stream captures the subject", auditLost: true},
-		{name: "server gone", breakIt: (*bench).stopServer, mend: (*bench).startServer, why: "connection: not connected to NATS"},
-		{name: "consumer paused", breakIt: pause(time.Hour), mend: pause(0), why: "consumer stage-0 delivers none: it is paused for"},
-		{name: "may not append", breakIt: deny("results.>"), mend: deny(), why: `permissions violation: Permissions Violation for Publish to "results.stage.0.rows"`},
-		{name: "may not audit", breakIt: deny("audit.>"), mend: deny(), why: `Permissions Violation for Publish to "audit.stage.0`},
-		{name: "may not pull", breakIt: deny(pull), mend: deny(), why: `Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0"`},
-		{name: "may do nothing", breakIt: deny(">"), mend: deny(), why: "Permissions Violation for Publish"},
+		{name: "results full", breakIt: full("RESULTS"), fix: unlimited("RESULTS"), why: "results: append to results.stage.0.rows: refused by the server: maximum bytes exceeded"},
+		{name: "results gone and restored", breakIt: unmount, fix: remount, why: "ownership: look at stream RESULTS: nats: API error: code=404"},
+		{name: "audit full", breakIt: full("AUDIT"), fix: unlimited("AUDIT"), why: "audit: refused by the server: maximum bytes exceeded"},
+		{name: "audit gone", breakIt: drop("AUDIT"), fix: ensure, why: "audit: refused by the server: no stream captures the subject", auditLost: true},
+		{name: "server gone", breakIt: (*bench).stopServer, fix: (*bench).startServer, why: "connection: not connected to NATS"},
+		{name: "consumer paused", breakIt: pause(time.Hour), fix: pause(0), why: "consumer stage-0 delivers none: it is paused for"},
+		{name: "may not append", breakIt: deny("results.>"), fix: deny(), why: `permissions violation: Permissions Violation for Publish to "results.stage.0.rows"`},
+		{name: "may not audit", breakIt: deny("audit.>"), fix: deny(), why: `Permissions Violation for Publish to "audit.stage.0`},
+		{name: "may not pull", breakIt: deny(pull), fix: deny(), why: `Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0"`},
+		{name: "may do nothing", breakIt: deny(">"), fix: deny(), why: "Permissions Violation for Publish"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
@@ -130,12 +130,12 @@ func TestTheStageWaitsForAFaultToBeMendedAndGoesOnUnharmed(t *testing.T) {
 				if s := r.Status(); !strings.Contains(s.Problem, f.why) {
 					t.Errorf("problem %q, want %q", s.Problem, f.why)
 				}
-				f.mend(b)
+				f.fix(b)
 				time.Sleep(10 * time.Second) // beyond the longest wait before a retry
 				b.until(300)
 				time.Sleep(10 * time.Second)
 				if s := r.Status(); s.Problem != "" || s.Role != consumer.Owner {
-					t.Errorf("mended: problem %q, %s", s.Problem, s.Role)
+					t.Errorf("fixed: problem %q, %s", s.Problem, s.Role)
 				}
 				r.stop(t)
 				if !f.auditLost {
@@ -172,11 +172,11 @@ func TestADeniedClaimIsNamed(t *testing.T) {
 	})
 }
 
-// Each event that waits is tried again every few seconds; the log tells of it once a minute, and of the end.
+// Each event that waits is tried again every few seconds; the log reports it once a minute, and its end.
 func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
 	for name, f := range map[string]fault{
-		"denied": {breakIt: deny("audit.>"), mend: deny()},
-		"full":   {breakIt: full("AUDIT"), mend: unlimited("AUDIT")},
+		"denied": {breakIt: deny("audit.>"), fix: deny()},
+		"full":   {breakIt: full("AUDIT"), fix: unlimited("AUDIT")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
 				b.until(5)
 				f.breakIt(b)
 				time.Sleep(10*time.Minute + time.Second)
-				f.mend(b)
+				f.fix(b)
 				b.until(100)
 				r.stop(t)
 				warnings := strings.Count(logged.String(), "audit events are not stored, results wait for them")
@@ -205,7 +205,7 @@ func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
 	}
 }
 
-// An empty stream in the place of the results: nothing tells what was emitted, so a person must choose.
+// An empty stream in the place of the results: nothing shows what was emitted, so a person must choose.
 func TestResultsCreatedAnewHoldTheStageUp(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
@@ -227,7 +227,7 @@ func TestResultsCreatedAnewHoldTheStageUp(t *testing.T) {
 	})
 }
 
-// wordy answers each row with so many bytes, whatever it was told.
+// wordy answers each row with that many bytes, whatever the row.
 type wordy struct{ bytes func(seq uint64) int }
 
 func (w wordy) Start(row *consumer.Row) {
@@ -245,7 +245,7 @@ func TestAResultAboveTheLimitIsAnsweredInItsPlace(t *testing.T) {
 	})
 }
 
-// checkTooLarge reads n results: those of large are errors that say so.
+// checkTooLarge reads n results: those of large are errors with that reason.
 func (b *bench) checkTooLarge(n int, large func(uint64) bool) {
 	b.t.Helper()
 	results := b.read("RESULTS", "results.stage.0.rows")

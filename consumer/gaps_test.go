@@ -363,7 +363,7 @@ func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
 	})
 }
 
-// The server ends a request whose rows have all come with a word of its own, where the request had room for more bytes.
+// The server ends a request whose rows have all come with a status message where the request had room for more bytes.
 // That is no refusal, after which to wait.
 func TestTheNextRowsAreAskedForAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T) {

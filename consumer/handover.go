@@ -22,7 +22,7 @@ func (t *term) release() {
 	if t.stopping {
 		return
 	}
-	t.c.log.Info("another replica is to have the partition", slog.String("owner", t.owner))
+	t.c.log.Info("releasing the partition to another replica", slog.String("owner", t.owner))
 	t.stopping, t.released = true, true
 	for _, row := range t.open {
 		if !row.answered {
@@ -58,13 +58,13 @@ func (t *term) drained() bool {
 	return !ok || !head.Value.done // what is complete behind a row handed back stays
 }
 
-// handOver leaves the consumer at the row after the last one emitted, and the pin to whoever asks first. Without the
-// reset, rows taken and not emitted would come again only after AckWait.
+// handOver leaves the consumer at the row after the last one emitted, and the pin to the replica that asks first.
+// Without the reset, rows taken and not emitted would come again only after AckWait.
 //
 // It reads the log before the reset, for the partition may have been lost while it drained:
 //
-//	A waits for its last call. B finds nobody pinned, claims, sets the consumer back, and takes rows.
-//	A's call ends. A has nothing to append, so it does not learn of B, and sets the consumer back under B.
+//	A waits for its last call. B finds nobody pinned, claims, resets the consumer, and takes rows.
+//	A's call ends. A has nothing to append, so it does not learn of B, and resets the consumer under B.
 func (t *term) handOver(ctx context.Context) error {
 	t.pull.close() // a row that came to a request in flight would be taken from the next owner
 	t.accepted = t.end.mark
@@ -72,12 +72,12 @@ func (t *term) handOver(ctx context.Context) error {
 	if err := t.c.stillEndsAt(ctx, t.end); err != nil {
 		return fmt.Errorf("hand over: %w", err)
 	}
-	if err := t.durable.SetBack(ctx, t.accepted+1); err != nil {
+	if err := t.durable.Reset(ctx, t.accepted+1); err != nil {
 		return err
 	}
 	t.c.at("handing over")
 	if err := t.durable.Unpin(ctx); err != nil {
-		t.c.log.Debug("not unpinned, the pin runs out by itself", slog.Any("error", err))
+		t.c.log.Debug("pin not released, it will expire", slog.Any("error", err))
 	}
 	return nil
 }

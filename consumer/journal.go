@@ -22,8 +22,8 @@ const (
 	// journalScan is the shortest time between two looks at the replies that wait.
 	journalScan = 5 * time.Millisecond
 	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is
-	// kept all the same: normally it is stored there by then. With the time that storing takes, a crash loses no reply
-	// that came more than a tenth of a second before.
+	// kept after all: normally it is stored there by then. With the time that storing takes, a crash loses no reply that
+	// is older than a tenth of a second.
 	journalStuck = 75 * time.Millisecond
 	// journalRetry is the wait before a reply that the journal did not take is offered again.
 	journalRetry = 5 * time.Second
@@ -297,7 +297,7 @@ func (j *journal) emitted(mark uint64, rows []*Row) {
 
 // needed is the journal sequence below which nothing is needed any more.
 //
-// It goes no further than this term is known to have owned the partition, which an append of its own has proved:
+// It goes no further than this term is known to have owned the partition, which one of its own appends has proved:
 //
 //	A has been fenced by B, and has not noticed.
 //	B answers a row, and keeps the reply.
@@ -314,7 +314,7 @@ func (j *journal) needed() uint64 {
 	}
 }
 
-// purge asks for the removal of the partition's entries below a sequence. Nobody waits for it.
+// purge asks for the removal of the partition's entries below a sequence. No caller waits for it.
 func (j *journal) purge(below uint64) {
 	body, err := json.Marshal(struct {
 		Filter string `json:"filter"`
@@ -382,7 +382,7 @@ func (j *journal) recovered() {
 }
 
 // headerMarker marks a marker, headerRequestHash names the request that an entry answers, headerReplyForm is
-// [Reply.Form], and headerInputCreated names the input stream whose sequences the entry speaks of.
+// [Reply.Form], and headerInputCreated names the input stream to whose sequences the entry refers.
 const (
 	headerMarker       = "Stage-Marker"
 	headerRequestHash  = "Stage-Request-Hash"

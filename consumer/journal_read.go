@@ -17,7 +17,7 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 	}
 	marker, err := streams.StoredAt(m)
 	if err != nil {
-		// A full journal takes no marker and holds entries all the same: read until nothing is pending.
+		// A full journal takes no marker but may hold entries: read until nothing is pending.
 		j.complain(err.Error())
 	}
 	j.marker, j.last, j.readNext = marker, max(j.last, marker), 1

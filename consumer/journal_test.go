@@ -188,8 +188,8 @@ func TestAPurgeTouchesOnlyTheOwnPartition(t *testing.T) {
 
 func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 	for name, c := range map[string]struct {
-		breakIt, mend func(t *testing.T, b *bench)
-		why           string
+		breakIt, fix func(t *testing.T, b *bench)
+		why          string
 	}{
 		"gone": {
 			breakIt: func(t *testing.T, b *bench) {
@@ -198,7 +198,7 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			mend: func(t *testing.T, b *bench) {
+			fix: func(t *testing.T, b *bench) {
 				t.Helper()
 				if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
 					t.Fatal(err)
@@ -208,7 +208,7 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 		},
 		"full": {
 			breakIt: func(t *testing.T, b *bench) { t.Helper(); b.limit("JOURNAL", 1) },
-			mend:    func(t *testing.T, b *bench) { t.Helper(); b.limit("JOURNAL", -1) },
+			fix:     func(t *testing.T, b *bench) { t.Helper(); b.limit("JOURNAL", -1) },
 			why:     "maximum bytes exceeded",
 		},
 	} {
@@ -225,10 +225,10 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 				if !strings.Contains(s.JournalProblem, c.why) || s.Problem != "" {
 					t.Errorf("journal problem %q, problem %q; want %q, and nothing held up", s.JournalProblem, s.Problem, c.why)
 				}
-				c.mend(t, b)
+				c.fix(t, b)
 				b.until(390)
 				if s := r.Status(); s.JournalProblem != "" {
-					t.Errorf("journal problem %q after it was mended", s.JournalProblem)
+					t.Errorf("journal problem %q after it was fixed", s.JournalProblem)
 				}
 				b.until(400)
 				r.stop(t)

@@ -14,7 +14,7 @@ var errNoLink = errors.New("the link is down")
 
 var serverVersion = regexp.MustCompile(`(INFO \{[^\r]*"version":")[^"]*`)
 
-// leastLatency is the least time that anything takes from one end of a link to the other. It tells cause from effect:
+// leastLatency is the least time that anything takes from one end of a link to the other. It separates cause from effect:
 // what the server did in answer to what it did before, it did at least two of these later.
 const leastLatency = 200 * time.Microsecond
 

@@ -20,7 +20,7 @@ type announced struct {
 	Standby    []int  `json:"standby,omitempty"`
 }
 
-// announce says so again and again, until it is told to stop.
+// announce repeats it until it is stopped.
 func (b *bench) announce(a announced) (stop func()) {
 	b.t.Helper()
 	a.Partitions = b.partitions

@@ -39,7 +39,7 @@ func TestADrainKeepsThePin(t *testing.T) {
 	})
 }
 
-// Somebody who listens to everything keeps the server from dropping requests that nobody waits for.
+// A client that subscribes to everything keeps the server from dropping requests without a listener.
 func TestAListenerToEverythingDoesNotKeepRowsFromTheOwner(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
@@ -168,7 +168,7 @@ func (b *bench) claimAsRival() {
 	}
 }
 
-// A rival that sees nobody pinned claims and sets the consumer back, and the request of the owner it has fenced is the
+// A rival that sees nobody pinned claims and resets the consumer, and the request of the owner it has fenced is the
 // one that waits. Let go, the pin would keep all rows from everybody until it runs out, when the next rival sees nobody
 // pinned.
 func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
@@ -342,7 +342,7 @@ func TestAnHourBehindAnOutage(t *testing.T) {
 	}
 }
 
-// The next row is larger than the room that is left; nobody takes that for a fault of the consumer.
+// The next row is larger than the room that is left; that is not taken for a problem of the consumer.
 func TestALargeRowWaitsForRoom(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)

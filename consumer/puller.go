@@ -115,7 +115,7 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 	return p.over.Add(time.Millisecond), nil
 }
 
-// received distinguishes a row from the server's word on the request in flight; status messages return row false.
+// received distinguishes a row from a status message about the request in flight; status messages return row false.
 func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 	status := ""
 	if len(m.Data) == 0 {

@@ -32,7 +32,7 @@ func TestRecorderTellsOfEachEventAsItComes(t *testing.T) {
 		rec.RecordRun(run)
 		rec.RecordCall(call, nil) // and nothing runs that could store them
 		if len(seen) != 2 || seen[0].Run != run || seen[0].Kind != auditlog.KindRun || seen[1].Call != call || seen[1].RunID != "r1" {
-			t.Errorf("told of %+v", seen)
+			t.Errorf("recorded %+v", seen)
 		}
 	})
 }
@@ -58,11 +58,11 @@ func TestNoEventIsSentBeforeItsAnswerCanArrive(t *testing.T) {
 	})
 }
 
-// recording is a Recorder at work, and what it has told.
+// recording is a running Recorder, and what it has reported.
 type recording struct {
 	*recorder.Recorder
 	b      *bench
-	stored []atomic.Int32 // how often each event was told to be stored
+	stored []atomic.Int32 // how often each event was reported as stored
 	next   int
 	end    func()
 }
@@ -100,7 +100,7 @@ func callNumber(i int) *auditlog.Call {
 	return &auditlog.Call{StateID: "s", Owner: "o", CallIndex: i, CallID: fmt.Sprint(i)}
 }
 
-// check waits until all are stored, and holds that each is in the stream once and was told once.
+// check waits until all are stored, and holds that each is in the stream once and was reported once.
 func (r *recording) check(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -117,7 +117,7 @@ func (r *recording) check(t *testing.T) {
 	for i := range r.next {
 		id := auditlog.MsgID("s", "o", auditlog.KindCall, i)
 		if told := r.stored[i].Load(); times[id] != 1 || told != 1 {
-			t.Errorf("event %d is stored %d times and was told %d times", i, times[id], told)
+			t.Errorf("event %d is stored %d times and was reported %d times", i, times[id], told)
 		}
 	}
 	if problem := r.Problem(); problem != "" {
@@ -222,7 +222,7 @@ func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
 					t.Errorf("%d events wait, want %d", got, c.want)
 				}
 				if r.Problem() == "" {
-					t.Error("no problem is told")
+					t.Error("no problem is reported")
 				}
 				unlimited("AUDIT")(b)
 				<-done
@@ -271,7 +271,7 @@ func TestCallsWaitForNoRoomOnceTheProcessMustEnd(t *testing.T) {
 				want = 0
 			}
 			if told := r.stored[i].Load(); told != want {
-				t.Errorf("event %d was told to be stored %d times, want %d", i, told, want)
+				t.Errorf("event %d was reported as stored %d times, want %d", i, told, want)
 			}
 		}
 	})
@@ -280,9 +280,9 @@ func TestCallsWaitForNoRoomOnceTheProcessMustEnd(t *testing.T) {
 // Whatever becomes of the groups, every event ends up in the stream, once.
 func TestEventsOutliveTheirGroups(t *testing.T) {
 	for _, c := range []struct {
-		name          string
-		options       func(*server.Options)
-		breakIt, mend func(*bench)
+		name         string
+		options      func(*server.Options)
+		breakIt, fix func(*bench)
 	}{
 		{"no groups any more", nil, func(b *bench) { full("AUDIT")(b); unlimited("AUDIT")(b) }, func(*bench) {}},
 		{"full, then freed", nil, full("AUDIT"), unlimited("AUDIT")},
@@ -306,7 +306,7 @@ func TestEventsOutliveTheirGroups(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 				time.Sleep(time.Second)
-				c.mend(b)
+				c.fix(b)
 				time.Sleep(time.Minute)
 				r.check(t)
 			})
@@ -408,7 +408,7 @@ func TestAnAuditStreamIsCreatedWithFastBatches(t *testing.T) {
 	})
 }
 
-// As docs/operations.md tells it.
+// As docs/operations.md describes it.
 func TestFastBatchesCanBeSwitchedOnAndOff(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)

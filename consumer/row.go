@@ -68,7 +68,7 @@ type Kept struct {
 	Reply Reply
 }
 
-// tenure is what a row's events say of the term of ownership that they were made in.
+// tenure is the term of ownership that a row's events name.
 type tenure struct {
 	owner string
 	calls atomic.Int32
@@ -85,9 +85,9 @@ type Reply struct {
 	// UpstreamReason names the reason on the dead letter subject where the event has none: a row that arrived as an error.
 	UpstreamReason string
 	// RequestHash distinguishes requests for the journal; empty: the reply is not kept. It covers what is sent to whom.
-	// The names of fields and whatever else shapes the body are not in it, see [Row.Kept].
+	// The names of fields and what else shapes the body are not part of it, see [Row.Kept].
 	RequestHash string
-	// Form is what the executor must know of Body to make it again from a kept reply, in words of its own: printable
+	// Form is what the executor must know of Body to make it again from a kept reply, in any encoding: printable
 	// ASCII. It is kept with the reply.
 	Form string
 	// HandedBack says that there is no outcome: the stage is stopping or the row was no longer wanted. The rest is
@@ -132,8 +132,8 @@ func (r *Row) eventStored() {
 func (r *Row) emittable() bool { return r.done && r.unstored.Load() == 0 }
 
 // mailbox passes answered rows from the executor's goroutines to the consumer's without ever blocking them. The window
-// bounds it. It also counts the replies that a crash would lose: those that nobody has looked at since they came, and
-// those that the term says are not kept yet.
+// bounds it. It also counts the replies that a crash would lose: those that have not been collected yet, and those
+// that the term reports as not kept.
 type mailbox struct {
 	signal chan struct{} // holds one token while there may be something to see
 

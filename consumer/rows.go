@@ -30,11 +30,11 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 // roomBytes is how many bytes of rows may still be taken.
 func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / unansweredCounts }
 
-// received takes one message of the pull request: a row, or the server's word on it.
+// received takes one message of the pull request: a row, or a status message.
 //
 // A row that brings another pin than the last one had is no proof that the partition is still ours:
 //
-//	A's pin runs out. B claims, and sets the consumer back; A's request is the one that waits, so A gets the row and the pin.
+//	A's pin runs out. B claims, and resets the consumer; A's request is the one that waits, so A gets the row and the pin.
 //	A renews it, and B, who owns the log, gets no row until A learns that it is fenced.
 func (t *term) received(ctx context.Context, m *nats.Msg) error {
 	row, err := t.pull.received(m, time.Now())
@@ -49,7 +49,7 @@ func (t *term) received(ctx context.Context, m *nats.Msg) error {
 	case row:
 		return t.accept(ctx, m)
 	case t.pull.pinLost:
-		// The pin went to somebody else, who may have claimed the partition, or to nobody: a new leader forgets it.
+		// Another client has the pin and may have claimed the partition, or none has: a new leader forgets it.
 		t.pull.pinLost = false
 		return t.stillOurs(ctx)
 	}
@@ -57,7 +57,7 @@ func (t *term) received(ctx context.Context, m *nats.Msg) error {
 }
 
 // accept takes a row that follows the last one taken, and nothing else: a row may be missing between them because the
-// consumer was reset by somebody else, or a delivery got lost.
+// consumer was reset by another client, or a delivery got lost.
 //
 // Rows that were deleted, or that the filter leaves out, are no gap. Two deliveries with consecutive numbers, both
 // first deliveries under one pin, prove that nothing lies between them. The first delivery after a reset proves
@@ -71,7 +71,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	proven := t.noteDelivery(md, time.Now())
 	switch {
 	case t.stopping:
-		return nil // the hand-over sets the consumer back to it
+		return nil // the hand-over resets the consumer to it
 	case seq <= t.accepted:
 		return t.again(ctx, seq, md.NumDelivered, m.Reply)
 	case seq != t.accepted+1 && !proven:
@@ -80,7 +80,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 			return err
 		}
 		if next != 0 && next < seq {
-			t.c.log.Info("rows are missing, setting the consumer back", slog.Uint64("sequence", seq), slog.Uint64("missing", next))
+			t.c.log.Info("rows are missing, resetting the consumer", slog.Uint64("sequence", seq), slog.Uint64("missing", next))
 			return t.reset(ctx)
 		}
 	}
@@ -114,7 +114,7 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 	if delivered > 1 || t.durable.AcksDelete {
 		return nil // the ack wait was shortened, or rows behind the ack floor were acked one by one
 	}
-	t.c.log.Info("somebody has set the consumer back, setting it where it was", slog.Uint64("sequence", seq), slog.Uint64("after", t.accepted))
+	t.c.log.Info("another client has reset the consumer, restoring its position", slog.Uint64("sequence", seq), slog.Uint64("after", t.accepted))
 	return t.reset(ctx)
 }
 

@@ -82,14 +82,14 @@ func (s *sim) leaveAlone(r *simReplica) {
 	}
 }
 
-// faultOfServer is a fault by somebody who has the right to work on streams and consumers.
+// faultOfServer is a fault caused by a client with rights to streams and consumers.
 func (s *sim) faultOfServer(r *simReplica, draw int) {
 	s.t.Helper()
 	partition := s.rng.IntN(s.partitions)
 	durable := streams.DurableName("stage", partition)
 	switch draw {
 	case 15:
-		s.note("reset by somebody else")
+		s.note("reset by another client")
 		seq := uint64(s.rng.IntN(s.loaded))
 		if s.retention != jetstream.LimitsPolicy {
 			seq = 0 // a later one deletes rows that nobody has taken
@@ -198,7 +198,7 @@ func (s *sim) move(r *simReplica) string {
 	return "leave"
 }
 
-// rumours are told by somebody who serves nothing.
+// rumours are spread by a client that serves nothing.
 var rumours = []string{
 	`{"id":"%s","partitions":%d,"owned":[]}`,
 	`{"id":"%s","partitions":%d,"owned":[%s]}`,

@@ -141,7 +141,7 @@ func (e *simExecutor) answer(row *consumer.Row) {
 	}
 	c, o := e.life.call(row), e.life.s.outcome(row.Seq)
 	var cut <-chan struct{}
-	if o.latency > simSlow { // as a row that is to be retried
+	if o.latency > simSlow { // like a row that will be retried
 		cut = e.draining
 	}
 	select {

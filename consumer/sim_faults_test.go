@@ -74,7 +74,7 @@ type span struct{ from, to time.Time }
 func partitionsOf(seed uint64) int { return [...]int{2, 4, 1, 2, 1}[seed%5] }
 
 // newSim makes the streams. The seed decides the retention of the input, and even ones leave the journal and the audit
-// alone, so that it can be told which calls had to be made again.
+// alone, so that calls that had to be repeated can be identified.
 func newSim(t *testing.T, seed uint64, partitions int) *sim {
 	t.Helper()
 	s := &sim{
@@ -345,7 +345,7 @@ func (s *sim) revive() {
 	}
 }
 
-// overdue reports whether a process that is to stop is past all patience.
+// overdue reports whether a stopping process has exceeded its deadline.
 func (s *sim) overdue(l *life) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

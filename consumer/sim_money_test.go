@@ -134,7 +134,7 @@ func (s *sim) checkSleepers() {
 	}
 }
 
-// checkResets holds that a process sets the consumer back for its successor only while it is not fenced: a moment before
+// checkResets holds that a process resets the consumer for its successor only while it is not fenced: a moment before
 // the hand-over it has read the log.
 func (s *sim) checkResets() {
 	s.t.Helper()
@@ -144,7 +144,7 @@ func (s *sim) checkResets() {
 			continue
 		}
 		if by, since := s.ownerAt(r.partition, read); by != r.by && by != nil {
-			s.t.Errorf("RESET: %s handed partition %d over at %v and set the consumer back, which was %s's since %v",
+			s.t.Errorf("RESET: %s handed partition %d over at %v and reset the consumer, which was %s's since %v",
 				r.by.name, r.partition, r.drained.Sub(s.began), by.name, since.Sub(s.began))
 		}
 	}

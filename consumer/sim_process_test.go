@@ -33,7 +33,7 @@ func (r *simReplica) nextName() string {
 // manners are what may happen to a process at a step.
 var manners = []string{"crash", "torn crash", "deaf crash", "drop", "deaf drop", "sleep", "stop", "stop twice"}
 
-// armed is what is to happen to the processes of a place at a step.
+// armed is what will happen to the processes of a place at a step.
 type armed struct {
 	mu     sync.Mutex
 	step   string
@@ -68,7 +68,7 @@ func (r *simReplica) arm(step, manner string, after int, lasts time.Duration) {
 
 func (r *simReplica) disarm() { r.arm("", "", 0, 0) }
 
-// step is told of each step of the protocol, by two goroutines for each partition. A process that is asleep stays where
+// step is called at each step of the protocol, by two goroutines for each partition. A process that is asleep stays where
 // it is.
 func (l *life) step(partition int, step string, steps *armed) {
 	l.s.mu.Lock()
@@ -99,7 +99,7 @@ func (l *life) befall(manner string, lasts time.Duration) {
 		l.s.disturb(deafFor)
 		l.link.set(func() { l.link.tear = 1 + int(lasts.Milliseconds()) })
 		time.AfterFunc(deafFor, l.link.die)
-	case "deaf crash": // the server does what it was asked for, and nobody hears of it
+	case "deaf crash": // the server does what was requested, and its answer is lost
 		l.trouble(forever)
 		l.s.disturb(deafFor)
 		l.link.set(func() { l.link.deaf = true })
@@ -143,7 +143,7 @@ type life struct {
 	sleeps      []span        // when it was asleep
 	drained     [][]time.Time // by partition, when it had kept what it leaves to the next one
 	handingOver []bool        // by partition: since then it has done nothing else
-	stopping    time.Time     // since when it is to stop; zero: it is not
+	stopping    time.Time     // when it was told to stop; zero: it was not
 	hardSince   time.Time     // and at once
 }
 
@@ -235,7 +235,7 @@ func (l *life) answered(c *simCall) {
 	c.answered = time.Now()
 }
 
-// inboxOf is what the reply subjects of a process begin with, so that its requests can be told from those of others.
+// inboxOf is what the reply subjects of a process begin with, which distinguishes its requests from those of others.
 func inboxOf(name string) string { return "_INBOX." + name }
 
 // start starts a process in the place of one that has ended.

@@ -128,7 +128,7 @@ func (w *simWatch) lookAtProgress(p, emitted int, lives []*life) {
 	}
 }
 
-// lookAtStop holds that a process that is to stop does. sim.mu is held.
+// lookAtStop checks that a stopping process does stop. sim.mu is held.
 func (w *simWatch) lookAtStop(l *life) {
 	now := time.Now()
 	if !l.hardSince.IsZero() {

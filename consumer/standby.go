@@ -32,9 +32,9 @@ var errConnectionLost = errors.New("the connection to NATS was lost")
 // standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one.
 // Once soft has ended what it returns means nothing.
 //
-// Whoever is pinned claims again, fenced or not, for nobody else gets a row:
+// A pinned replica claims again, fenced or not, since no other gets a row:
 //
-//	A has no pin, and its request waits. B sees nobody pinned, claims, and sets the consumer back: the rows and the pin
+//	A has no pin, and its request waits. B sees nobody pinned, claims, and resets the consumer: the rows and the pin
 //	go to A, who learns that it is fenced and lets both go.
 //	The pin runs out. Every row is taken, nobody is pinned: C claims without a pin, and its reset brings all to B. And so on.
 func (c *Consumer) standBy(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, err error) {
@@ -116,7 +116,7 @@ func (c *Consumer) lookForOthers(soft context.Context, durable *streams.Durable)
 	}
 	c.cfg.Spread.Saw(c.cfg.Partition, seen)
 	if c.cfg.Spread.Should(c.cfg.Partition) {
-		c.log.Info("rows wait and nobody takes the partition, so this replica does", slog.Uint64("pending", info.NumPending))
+		c.log.Info("rows are pending and no replica serves the partition, taking it over", slog.Uint64("pending", info.NumPending))
 	}
 	return nil
 }
@@ -137,8 +137,8 @@ func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstr
 // to another replica in the meantime.
 //
 // The server grants the pin only together with a row. None can be delivered while every row is taken and unacked, so an
-// owner that died so would never be replaced; then the one who looks second finds nobody pinned, twice, and goes on
-// without a pin: the first row after the reset brings it. The random wait keeps ten standbys from claiming at once.
+// owner that died so would never be replaced; then a standby that finds nobody pinned, twice, goes on without
+// a pin: the first row after the reset brings it. The random wait keeps ten standbys from claiming at once.
 func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, passed bool, err error) {
 	p, err := c.newPuller(durable, "", c.cfg.PinnedTTL/2)
 	if err != nil {
@@ -219,7 +219,7 @@ func newVacancy(c *Consumer) *vacancy {
 // after wait.
 func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphaned bool, wait time.Duration) {
 	if pinned(info) != "" {
-		// Whoever is pinned may set the consumer behind rows that it holds, and die: compare again then.
+		// A pinned replica may set the consumer behind rows that it holds, and die: compare again then.
 		v.seen, v.compared, v.short, v.idle = false, false, false, v.usual
 		return false, v.usual
 	}
@@ -245,7 +245,7 @@ func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphan
 
 // endsShort reports whether the results end before a row that is acked, or that the consumer was set behind: a power
 // cut has taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had
-// set the consumer back to the row after those that it held. With every row acked, none would come that brings the
+// reset the consumer to the row after those that it held. With every row acked, none would come that brings the
 // pin, and the results would stay short until the next new row. Without an answer it is not known.
 func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
 	end, err := c.readEnd(ctx)

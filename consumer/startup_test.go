@@ -77,7 +77,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			want: []string{"JournalStream: create stream JOURNAL", "stream DIARY: set it to that stream if it is meant, else take the subject out of it"},
 		},
 		"no such rows":         {have: []jetstream.StreamConfig{{Name: "ROWS", Subjects: []string{"lines.>"}}}, want: []string{"no row on rows.>", "InputSubject"}},
-		"its own results":      {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.>" }, want: []string{"its own results.stage.>"}},
+		"its own results":      {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.>" }, want: []string{"own results.stage.> back to it"}},
 		"another's results":    {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.first.*.rows" }},
 		"journal unreadable":   {have: []jetstream.StreamConfig{{Name: "JOURNAL", Subjects: []string{"journal.>"}}}, want: []string{"JournalStream", "set allow_direct to true"}},
 		"nobody takes letters": {change: func(s *streams.Config) { s.DeadLetterSubject = "dead" }, want: []string{"DeadLetterSubject: no stream captures the subject dead"}},

@@ -172,7 +172,7 @@ func (t *term) reset(ctx context.Context) error {
 	}
 	t.pull = pull
 	t.c.at("setting back")
-	if err := t.durable.SetBack(ctx, t.accepted+1); err != nil {
+	if err := t.durable.Reset(ctx, t.accepted+1); err != nil {
 		return err
 	}
 	now := time.Now()

@@ -15,8 +15,8 @@ type Tracer interface {
 
 // Trace follows one row. Exactly one of Emitted and Abandoned ends it, on the goroutine of [Consumer.Run].
 type Trace interface {
-	// Header holds what the row's result carries in place of the row's own headers of these names, so that whoever takes
-	// the result goes on with this trace. It returns the same at each call, and nobody changes it.
+	// Header holds what the row's result carries in place of the row's own headers of these names, so that the
+	// consumer of the result continues this trace. It returns the same headers at each call; they must not be changed.
 	Header() nats.Header
 	// Emitted is called when the row's result was stored.
 	Emitted(reply *Reply, at time.Time)

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// follower notes what became of each row that it was told of.
+// follower notes what became of each row that it was given.
 type follower struct {
 	mu   sync.Mutex
 	rows []*followed

@@ -12,8 +12,8 @@ import (
 )
 
 // silence is how long nothing may come, with room in the window, before the consumer is looked at: rows that were sent
-// to somebody else, or into a connection that broke, would otherwise come only after AckWait. Twice as long each time
-// that all turns out to be well, at most silenceMost: an idle stage should cost the server next to nothing.
+// to another client, or into a broken connection, would otherwise come only after AckWait. It doubles each time that
+// nothing is wrong, up to silenceMost: an idle stage should cost the server next to nothing.
 const (
 	silence     = 2 * time.Second
 	silenceMost = 32 * time.Second
@@ -24,8 +24,8 @@ const (
 // moved notes that a row came or a result went.
 func (t *term) moved(at time.Time) { t.quietSince, t.quiet = at, silence }
 
-// stillOurs reads the log and returns ErrFenced when somebody else has claimed the partition. A log that can't be read
-// says nothing, and the term goes on: its appends are conditional.
+// stillOurs reads the log and returns ErrFenced when another replica has claimed the partition. A log that can't be read
+// proves nothing, and the term continues: its appends are conditional.
 func (t *term) stillOurs(ctx context.Context) error {
 	t.checked = time.Now()
 	now, err := t.c.readEnd(ctx)
@@ -112,11 +112,11 @@ func (t *term) watch(ctx context.Context) error {
 	if t.silent++; t.silent > 1 {
 		t.c.problems.set(problemRows, t.whySilent(info))
 	}
-	t.c.log.Info("rows wait but none come, setting the consumer back", slog.Uint64("after", t.accepted), slog.Uint64("pending", info.NumPending))
+	t.c.log.Info("rows are pending but none arrive, resetting the consumer", slog.Uint64("after", t.accepted), slog.Uint64("pending", info.NumPending))
 	return t.reset(ctx)
 }
 
-// takenByOthers reports whether the server has delivered, and somebody has acked, rows after the last one taken here.
+// takenByOthers reports whether rows after the last one taken here were delivered to another client and acked.
 func (t *term) takenByOthers(ctx context.Context, info *jetstream.ConsumerInfo) (bool, error) {
 	if info.Delivered.Stream <= t.accepted {
 		return false, nil
@@ -127,7 +127,7 @@ func (t *term) takenByOthers(ctx context.Context, info *jetstream.ConsumerInfo) 
 
 // whySilent says what may keep the server from delivering rows.
 func (t *term) whySilent(info *jetstream.ConsumerInfo) error {
-	why := "the server does not say why"
+	why := "the server gives no reason"
 	switch violation := t.c.nc.LastError(); {
 	case info.Paused:
 		why = fmt.Sprintf("it is paused for %v", info.PauseRemaining.Round(time.Second))

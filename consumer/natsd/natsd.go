@@ -146,7 +146,7 @@ func (s *Server) URL() string {
 // Token is the secret that connections over the network must show; empty with NoListen.
 func (s *Server) Token() string { return s.token }
 
-// Stop shuts the server down, waits until its store is closed and gives the directory free. Calling it again does
+// Stop shuts the server down, waits until its store is closed and releases the directory. Calling it again does
 // nothing.
 func (s *Server) Stop() {
 	s.srv.Shutdown()

@@ -75,7 +75,7 @@ type Config struct {
 // for its events, so an audit that can't be stored stops the emission and loses nothing.
 //
 // Few events go out at once, one by one. Where they come fast they gather for a few milliseconds and go together: most
-// of what an event costs client and server is that somebody wakes up for it. How they go together is in send.go.
+// of what an event costs client and server is a wake-up. How they are grouped is in send.go.
 //
 // One Recorder serves all partitions of a process. It is safe for concurrent use.
 type Recorder struct {
@@ -250,7 +250,7 @@ func (r *Recorder) Problem() string {
 	return r.problem
 }
 
-// RecordRun stores a run event. Nobody waits for it: it does not block.
+// RecordRun stores a run event. It does not block: no caller waits for the event.
 func (r *Recorder) RecordRun(e *auditlog.Run) {
 	r.publish(auditlog.Event{Kind: auditlog.KindRun, Header: e.Header, Run: e}, e, e.MsgID(int(r.runs.Add(1)-1)), nil)
 }
@@ -394,7 +394,7 @@ func (r *Recorder) complain(rec *record, why string) {
 	r.problem = why
 	if now := time.Now(); r.warned.IsZero() || now.Sub(r.warned) >= warnEvery {
 		r.warned = now
-		r.cfg.Logger.Warn("audit events are not stored, results wait for them; sent again until they are",
+		r.cfg.Logger.Warn("audit events are not stored, results wait for them; retrying",
 			slog.String("subject", rec.subject), slog.String("reason", why), slog.Int("waiting", r.waiting()))
 	}
 }

@@ -15,7 +15,8 @@ import (
 
 // Events go to the server in three ways.
 //
-// One by one: each has an answer of its own. Few go so, and whatever was refused or got no answer in another way.
+// One by one: each has its own answer. This is for few events, and for those that were refused or got no answer in
+// another way.
 //
 // As a fast batch (fast ingest, nats-server 2.14), where the stream allows it: messages as before, whose reply
 // subjects number them, and one answer to the last that says how many are stored. It costs client and server half of
@@ -29,7 +30,7 @@ import (
 // Any answer to a group but that all of it is stored sends its events again one by one: their message ids keep those
 // that are stored from being stored twice. An event is never sent in a group for the second time. Of a message in a
 // fast batch whose id it has just taken in, but not stored yet, the server says the same as of a stored one; if it
-// then loses its leadership nobody has it.
+// then loses its leadership, the message is lost.
 
 const (
 	// fastCostGuess is the time of an event in a fast batch, until it has been measured.
@@ -76,7 +77,7 @@ type groups struct {
 	Fast   bool `json:"allow_batched"`
 }
 
-// groupsOf asks the server about a stream. What it does not say is not used.
+// groupsOf asks the server about a stream. Features that it does not report are not used.
 func groupsOf(ctx context.Context, nc *nats.Conn, stream string) groups {
 	var info struct {
 		Config groups `json:"config"`
@@ -193,7 +194,7 @@ func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
 		Count int    `json:"count"`
 	}
 	if refused != nil || json.Unmarshal(m.Data, &ack) != nil || ack.Batch != g.id || ack.Count != len(g.records) {
-		r.cfg.Logger.Debug("a group of audit events goes one by one", slog.Bool("atomic", g.atomic), slog.String("answer", streams.Preview(m.Data)))
+		r.cfg.Logger.Debug("resending a group of audit events one by one", slog.Bool("atomic", g.atomic), slog.String("answer", streams.Preview(m.Data)))
 		r.split(now)
 		return
 	}
@@ -210,7 +211,7 @@ func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
 	}
 }
 
-// split sends the events of a group one by one: not all of it was stored, or nobody knows.
+// split sends the events of a group one by one: not all of it was stored, or that is unknown.
 func (r *Recorder) split(now time.Time) {
 	g := r.group
 	r.group = nil

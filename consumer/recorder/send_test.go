@@ -23,7 +23,7 @@ func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
 	defer nc.Close()
 	for _, c := range []struct {
 		name, token, data   string
-		stored, still, lone int // told, in the group, one by one
+		stored, still, lone int // reported, in the group, one by one
 	}{
 		{"all of it", "ID.1000.fail.5.2.$FI", `{"stream":"AUDIT","seq":9,"batch":"ID","count":5}`, 5, 0, 0},
 		{"how far it is", "ID.1000.fail.1.0.$FI", `{"type":"ack","seq":0,"msgs":500}`, 0, 5, 0},
@@ -51,7 +51,7 @@ func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
 			r.mu.Unlock()
 			r.answered(&nats.Msg{Subject: r.prefix + strings.ReplaceAll(c.token, "ID", id), Data: []byte(strings.ReplaceAll(c.data, "ID", id))})
 			if told != c.stored || r.group.size() != c.still || len(r.sent) != c.lone {
-				t.Errorf("%d told, %d in the group, %d one by one; want %d, %d, %d", told, r.group.size(), len(r.sent), c.stored, c.still, c.lone)
+				t.Errorf("%d reported, %d in the group, %d one by one; want %d, %d, %d", told, r.group.size(), len(r.sent), c.stored, c.still, c.lone)
 			}
 		})
 	}

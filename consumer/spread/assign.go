@@ -6,7 +6,7 @@ import (
 )
 
 // member is a replica that takes part in the spread, and the partitions that it serves at the moment: those that are
-// its own, and those that it took over because whoever should serve them did not.
+// its own, and those that it took over because their assigned replica did not serve them.
 type member struct {
 	id    string
 	owned []int

@@ -68,11 +68,11 @@ type place struct {
 	standby bool   // it waits for the partition
 	holder  string // the replica that serves it, as far as is known; empty: none
 
-	waitsSince time.Time // rows wait there and nobody serves them; zero: not as far as is known
+	waitsSince time.Time // rows wait there unserved, as far as is known; zero: none do
 	changed    time.Time // when the holder did last
 	looked     time.Time // last look at the consumer
-	look       bool      // it must be looked at once, although somebody is there
-	takeOver   bool      // nobody takes it, so this replica does
+	look       bool      // it must be looked at once, although a replica serves it
+	takeOver   bool      // this replica takes it, as no other does
 
 	failed    string    // the replica that stood by for it and did not take it
 	failures  int       // how often
@@ -83,9 +83,9 @@ type place struct {
 // roster is what a replica knows of the others, and what follows for it. It is pure: the instant comes in as an
 // argument. One goroutine at a time uses it.
 //
-// It trusts nobody with what it owns: a partition is released only to a replica that stands by for it, so one that is
-// silent, or too ill to take its share, costs nothing; one that says that it stands by and does not take what it is
-// given costs its own share, ever more seldom. What it says that it owns counts until somebody else says so, too, or
+// It trusts no peer: a partition is released only to a replica that stands by for it, so one that is silent, or unable
+// to take its share, costs nothing; one that announces that it stands by and does not take what it is given costs its
+// own share, less and less often. What it says that it owns counts until somebody else says so, too, or
 // rows wait there and nobody is pinned: then the log decides.
 type roster struct {
 	id     string
@@ -157,7 +157,7 @@ func (r *roster) forget(now time.Time) (some bool) {
 	return some
 }
 
-// update works out who serves what. Whoever has said so for longest is believed, this replica before all others.
+// update works out who serves what. The replica that has claimed it for longest is believed, this one before all others.
 func (r *roster) update(now time.Time) {
 	ids := slices.Sorted(maps.Keys(r.peers))
 	for n := range r.places {
@@ -255,7 +255,7 @@ func (r *roster) serve(now time.Time) []bool {
 	return serve
 }
 
-// attended reports whether somebody serves a partition, or waits for it and may be relied on.
+// attended reports whether a replica serves a partition, or waits for it and may be relied on.
 func (r *roster) attended(partition int, now time.Time) bool {
 	if r.places[partition].holder != "" || r.places[partition].standby {
 		return true
@@ -277,8 +277,8 @@ func (r *roster) hasFailed(id string, now time.Time) bool {
 }
 
 // lookAt returns when the consumer of a partition that this replica does not serve should be looked at; zero: not
-// before something changes. A partition that has been released is looked at once though somebody says that it waits
-// for it.
+// before something changes. A partition that has been released is looked at once although a replica announces that it
+// waits for it.
 func (r *roster) lookAt(partition int, now time.Time) time.Time {
 	pl := &r.places[partition]
 	released := pl.holder == "" && pl.looked.Before(pl.changed)
@@ -294,7 +294,7 @@ func (r *roster) lookAt(partition int, now time.Time) time.Time {
 
 // Sight is what a look at the consumer of a partition has shown.
 type Sight struct {
-	Pinned bool   // somebody is
+	Pinned bool   // a client is
 	Rows   bool   // rows wait, or are taken and not acked
 	Log    bool   // it was read
 	Owner  string // of the last append to it; empty: there is none
@@ -338,7 +338,7 @@ func (r *roster) believe(partition int, owner string, now time.Time) {
 }
 
 // disputed reports whether more than one replica says that it serves a partition, or one that was wrong before: then a
-// look is to read the log, too.
+// look should read the log, too.
 func (r *roster) disputed(partition int) bool {
 	return r.count(func(p *peer) bool { return p.refuted[partition] }) > 0 ||
 		r.count(func(p *peer) bool { return p.owned[partition] }) > 1

@@ -33,7 +33,7 @@ const (
 	checkEvery = 3 * time.Second
 )
 
-// Spread spreads the partitions of a stage evenly over its replicas: nobody hoards, and when a replica comes or goes,
+// Spread spreads the partitions of a stage evenly over its replicas: none hoards, and when a replica comes or goes,
 // as few partitions move as can. The replicas announce to each other over core NATS what they serve and what they
 // stand by for, and each decides by the same rules (see roster) what it should take and what it should release.
 //
@@ -56,7 +56,7 @@ type Spread struct {
 	looks     []time.Time     // when each partition should be looked at
 	changed   []chan struct{} // one a partition; holds a token when serves or looks have changed
 	listening bool            // to the others, before a decision
-	check     int             // the partition that was looked at last though somebody serves it
+	check     int             // the partition that was looked at last although another replica serves it
 	warned    bool            // of a replica with another number of partitions
 }
 
@@ -100,7 +100,7 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen to the other replicas: %w", err)
 	}
-	defer sub.Unsubscribe() //nolint:errcheck // nobody listens any more either way
+	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
 	connected := s.nc.StatusChanged(nats.CONNECTED)
 	defer s.nc.RemoveStatusListener(connected)
 	listened, tick, check := time.After(listenFor), time.Tick(announceEvery), time.Tick(checkEvery)
@@ -170,7 +170,7 @@ func (s *Spread) hear(body []byte, now time.Time) (hello bool) {
 	if ours := len(s.serves); a.Partitions != ours {
 		if !s.warned {
 			s.warned = true
-			s.log.Warn("another replica of this stage has another number of partitions",
+			s.log.Warn("another replica of this stage has a different number of partitions",
 				slog.String("replica", a.ID), slog.Int("theirs", a.Partitions), slog.Int("ours", ours),
 				slog.String("reason", s.explain(streams.NewSettingError(streams.FieldPartitions, "give all replicas the same %s", streams.FieldPartitions))))
 		}
@@ -180,8 +180,8 @@ func (s *Spread) hear(body []byte, now time.Time) (hello bool) {
 	return a.Hello
 }
 
-// rejoin listens again before it decides: without a connection nobody was heard, and that does not mean that nobody is
-// there. What this replica served it goes on with meanwhile.
+// rejoin listens again before it decides: without a connection no replica was heard, which does not mean that there
+// is none. This replica keeps what it serves meanwhile.
 func (s *Spread) rejoin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,7 +32,7 @@ var ErrRefused = errors.New("refused by the server")
 
 // Append stores messages in one stream, all or none, one after the other, and returns the stream sequence of the last.
 // More than one go as an atomic batch, which the stream must allow. The headers of msgs are changed. After any other
-// error than [ErrRefused] the messages may be stored all the same.
+// error than [ErrRefused] the messages may still be stored.
 func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, err error) {
 	last := msgs[len(msgs)-1]
 	for _, msg := range msgs { // what an earlier attempt in another batch has left
@@ -88,7 +88,7 @@ func StoredAt(m *nats.Msg) (seq uint64, err error) {
 
 // refusedError is a server's answer to a message that it did not store.
 type refusedError struct {
-	code int // of JetStream; 0: nobody was there to store it
+	code int // of JetStream; 0: no stream was there to store it
 	why  string
 }
 
@@ -124,7 +124,7 @@ func RefusedForGood(err error) bool {
 }
 
 // Refusal is why the server did not store a message, by its answer; nil when it did. A stored message is the rule, so
-// the answer is decoded only when it speaks of an error.
+// the answer is decoded only when it mentions an error.
 func Refusal(m *nats.Msg) error {
 	if len(m.Data) == 0 {
 		if m.Header.Get("Status") == "503" {
@@ -142,7 +142,7 @@ func Refusal(m *nats.Msg) error {
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Error == nil {
-		return nil //nolint:nilerr // it speaks of an error in another sense
+		return nil //nolint:nilerr // the text is not the error field
 	}
 	return &refusedError{code: ack.Error.Code, why: ack.Error.Description}
 }

@@ -19,7 +19,7 @@ const PullRowsMin = 256
 const PinGroup = "stage"
 
 // ackWait is how long the server waits before it sends an unacked row to somebody else. Rows are held for as long as
-// the provider has no capacity; every term sets the consumer back by itself, so the time-out has nothing to do.
+// the provider has no capacity; every term resets the consumer by itself, so the time-out has nothing to do.
 const ackWait = 24 * time.Hour
 
 // DurableConfig names the durable consumer of one partition and says how it must be.
@@ -207,9 +207,9 @@ func (d *Durable) Info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	return info, nil
 }
 
-// SetBack has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is from
+// Reset has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is from
 // the ack floor instead: rows in between may be acked one by one, and those that are emitted are skipped.
-func (d *Durable) SetBack(ctx context.Context, seq uint64) error {
+func (d *Durable) Reset(ctx context.Context, seq uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	if d.AcksDelete {
@@ -219,7 +219,7 @@ func (d *Durable) SetBack(ctx context.Context, seq uint64) error {
 		return d.recreate(ctx, seq)
 	}
 	if _, err := d.js.ResetConsumerToSequence(ctx, d.cfg.InputStream, d.Name, seq); err != nil {
-		return fmt.Errorf("set consumer %s back to row %d: %w", d.Name, seq, d.denied(err))
+		return fmt.Errorf("reset consumer %s to row %d: %w", d.Name, seq, d.denied(err))
 	}
 	return nil
 }
@@ -254,11 +254,11 @@ func (d *Durable) checkResettable() error {
 		ErrServer, d.nc.ConnectedServerVersion())
 }
 
-// CanReset reports whether the server can set the consumer back in place. One that can't has it created again, so
+// CanReset reports whether the server can reset the consumer in place. One that can't has it created again, so
 // where it begins is only where an owner last set it to.
 func (d *Durable) CanReset() bool { return serverSince(d.nc.ConnectedServerVersion(), 14) }
 
-// Unpin gives the pin to whoever asks next.
+// Unpin releases the pin to the client that asks next.
 func (d *Durable) Unpin(ctx context.Context) error {
 	input, err := d.js.Stream(ctx, d.cfg.InputStream)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // RequestTimeout bounds one request to the server. A leader election takes about four seconds.
 const RequestTimeout = 5 * time.Second
 
-// Denied adds to the error of a request that nobody answered the likely reason: that a client may not ask, the server
-// reports only by a message on the side. Other errors are returned as they are, and so are its own. It does not block.
+// Denied adds the likely reason to the error of a request without an answer: the server reports a missing permission
+// only in a separate message. Other errors are returned unchanged, and so are its own. It does not block.
 func Denied(nc *nats.Conn, err error) error {
 	if _, has := errors.AsType[*deniedError](err); has || !Unanswered(err) {
 		return err

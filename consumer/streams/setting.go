@@ -8,7 +8,7 @@ import (
 )
 
 // Field names a setting in an error. Most are the fields of [Config] and [DurableConfig] of that name; what people set
-// is known to whoever fills these, see [Explain].
+// is known to the code that fills these, see [Explain].
 type Field string
 
 // Fields that errors name.
@@ -65,8 +65,8 @@ func (e *SettingError) explain(name func(Field) string) string {
 	return fmt.Errorf(e.format, args...).Error()
 }
 
-// Explain returns the text of err, in which each [SettingError] that it wraps names settings as name does: by
-// variables, say.
+// Explain returns the text of err, in which each [SettingError] that it wraps names settings as name does, by
+// variables for example.
 func Explain(err error, name func(Field) string) string {
 	if e, is := any(err).(*SettingError); is { // this very error: those that it wraps come further down
 		return e.explain(name)

@@ -212,7 +212,7 @@ func holder(ctx context.Context, js jetstream.JetStream, subjects []string) stri
 			return "stream " + name
 		}
 	}
-	return "which one, only a user who may list streams can find out"
+	return "only a user who may list streams can see which one"
 }
 
 // captured checks that some stream takes the dead letter subject.
@@ -245,7 +245,7 @@ func takes(cfg jetstream.StreamConfig, field Field, subjects ...string) (wrong f
 		wrong.add("does not acknowledge messages, so nobody knows whether they are stored: set no_ack to false")
 	}
 	if cfg.SubjectTransform != nil {
-		wrong.add("transforms subjects, so nothing is found again: remove the transform")
+		wrong.add("transforms subjects, so stored messages could not be found: remove the transform")
 	}
 	if cfg.AllowMsgCounter {
 		wrong.add("holds counters only: name another stream")
@@ -266,7 +266,7 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 	}
 	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>"} {
 		if overlaps(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return overlaps(c, out) }) {
-			wrong.addSetting(FieldInputSubject, "would give the stage its own %s for rows: change %s %s", out, FieldInputSubject, s.InputSubject)
+			wrong.addSetting(FieldInputSubject, "would feed the stage's own %s back to it as rows: change %s %s", out, FieldInputSubject, s.InputSubject)
 		}
 	}
 	return append(wrong, s.checkPartitions(cfg)...)
@@ -283,7 +283,7 @@ func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 		wrong.add("has %s retention, which deletes the resume point with the last read: set retention to limits", cfg.Retention)
 	}
 	if cfg.MaxAge > 0 {
-		wrong.add("has max age %v, after which a quiet stage forgets where it was: set it to 0", cfg.MaxAge)
+		wrong.add("has max age %v, after which an idle stage loses its resume point: set it to 0", cfg.MaxAge)
 	}
 	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
 		wrong.add("drops old results when it is full: set discard to new, then a full stream makes the stage wait")

@@ -13,8 +13,8 @@ import (
 
 // The server spreads the rows of a stream over partitions by the stream's subject transform: of `rows.*` it makes
 // `rows.{{partition(8,1)}}.{{wildcard(1)}}`, say, so that the key in the subject decides, and rows of one key keep
-// their order. What follows does the same arithmetic, to find out on which subject a row must be published to get
-// where it should.
+// their order. What follows does the same arithmetic, to find the subject on which a row must be published to
+// reach its partition.
 
 // partitionTransform returns the subjects and the transform of an input stream that spreads rows over partitions: for
 // the input subject `rows.{partition}.>` rows are published on `rows.KEY`, or on `rows.3.KEY` by those who choose
@@ -161,7 +161,7 @@ func (t transform) forward(subject string) string {
 		case d.partitions == 0:
 			out[i] = wild[d.wildcards[0]-1]
 		default:
-			h := fnv.New32a() // as the server has it
+			h := fnv.New32a() // as in the server
 			for _, w := range d.wildcards {
 				_, _ = h.Write([]byte(wild[w-1])) // a hash never fails
 			}
@@ -279,7 +279,7 @@ func (s Config) checkPartitions(cfg jetstream.StreamConfig) (wrong findings) {
 	}
 	t, err := parseTransform(*cfg.SubjectTransform)
 	if err != nil {
-		return nil // one of the user's own, who knows
+		return nil // the user's own transform, taken to be intended
 	}
 	if n := t.partitions(); n > 0 && n != s.Partitions {
 		wrong.addSetting(FieldPartitions, "spreads rows over %d partitions (%s), so %s=%d would leave some without rows or without a stage: make them equal", n, cfg.SubjectTransform.Destination, FieldPartitions, s.Partitions)

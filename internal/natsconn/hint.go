@@ -45,7 +45,7 @@ func hintOf(n *config.NATSConfig, err error) string {
 		return hint
 	}
 	if errors.Is(err, nats.ErrNoServers) {
-		return "is the server running, and are host and port right"
+		return "check that the server is running and that host and port are correct"
 	}
 	return ""
 }

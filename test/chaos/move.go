@@ -106,7 +106,7 @@ func (s *site) releasing(except *replica) string {
 		if err != nil {
 			continue
 		}
-		if owners := openTerms(output, "another replica is to have the partition"); len(owners) > 0 {
+		if owners := openTerms(output, "releasing the partition to another replica"); len(owners) > 0 {
 			return owners[0]
 		}
 	}

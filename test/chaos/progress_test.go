@@ -46,14 +46,14 @@ func TestOpenTermsAreThoseWithoutAnEnd(t *testing.T) {
 	log := []byte(`{"msg":"claimed the partition","owner":"R.A"}
 {"msg":"claimed the partition","owner":"R.B"}
 plain text
-{"msg":"another replica is to have the partition","owner":"R.A"}
+{"msg":"releasing the partition to another replica","owner":"R.A"}
 {"msg":"term ended","owner":"R.A","how":"released"}
-{"msg":"another replica is to have the partition","owner":"R.B"}
+{"msg":"releasing the partition to another replica","owner":"R.B"}
 `)
 	for message, want := range map[string][]string{
-		"claimed the partition":                    {"R.B"},
-		"another replica is to have the partition": {"R.B"},
-		"no such message":                          nil,
+		"claimed the partition":                      {"R.B"},
+		"releasing the partition to another replica": {"R.B"},
+		"no such message":                            nil,
 	} {
 		if got := openTerms(log, message); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", message, got, want)
