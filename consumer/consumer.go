@@ -188,7 +188,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		log:           log,
 		mail:          newMailbox(),
 		pulse:         newPulse(time.Now(), cfg.PinnedTTL),
-		problems:      problems{log: log, explain: cfg.Explain},
+		problems:      problems{log: log, explain: cfg.Explain, why: make(map[string]string)},
 		held:          make(map[uint64]*Row),
 		status:        Status{Partition: cfg.Partition, Role: Starting},
 	}, nil

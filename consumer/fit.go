@@ -14,25 +14,25 @@ const roomMin = 1024
 // don't go with it, because with them there would be none.
 func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	// Status line, our own headers with generous values, the condition and the batch.
-	const fixed = 640
+	const fixed, separators = 640, len(": \r\n")
 	left := int(c.maxMessage.Load()) - fixed - len(c.cfg.RunID) - len(c.resultSubject) - len(row.Subject) - 2*len(row.StateID)
 	trace := row.traceHeader()
-	left -= headerBytes(trace, func(string) bool { return true })
-	own := headerBytes(row.Header, func(key string) bool { return streams.PassHeader(key) && trace[key] == nil })
+	left -= headerBytes(trace, separators, func(string) bool { return true })
+	own := headerBytes(row.Header, separators, func(key string) bool { return streams.PassHeader(key) && trace[key] == nil })
 	if left-own < roomMin {
 		return max(0, left), own > 0
 	}
 	return left - own, false
 }
 
-// headerBytes is what the headers that count take in a message.
-func headerBytes(h nats.Header, counts func(key string) bool) (bytes int) {
+// headerBytes is the size of the headers that count, and of that many bytes more for each value.
+func headerBytes(h nats.Header, more int, counts func(key string) bool) (bytes int) {
 	for key, values := range h {
 		if !counts(key) {
 			continue
 		}
 		for _, v := range values {
-			bytes += len(key) + len(v) + 4
+			bytes += len(key) + len(v) + more
 		}
 	}
 	return bytes

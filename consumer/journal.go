@@ -98,7 +98,7 @@ func (c *Consumer) openJournal(owner string, mark uint64, now time.Time) *journa
 		err = j.send("m", &nats.Msg{Subject: j.subject, Header: nats.Header{streams.HeaderOwner: {owner}, headerMarker: {"1"}}})
 	}
 	if err != nil {
-		j.complain(err.Error())
+		j.setProblem(err.Error())
 		j.reading = false
 	}
 	return j
@@ -204,7 +204,7 @@ func (j *journal) offer(row *Row, now time.Time, blocker uint64) {
 // keep sends the entry of one row. Without an answer in time it is sent again: a second copy does no harm.
 func (j *journal) keep(row *Row, now time.Time) {
 	if row.sentToJournal {
-		j.complain("no answer")
+		j.setProblem("no answer")
 	}
 	msg := j.c.journalEntry(j.subject, j.owner, row)
 	if msg.Size() > int(j.c.nc.MaxPayload()) {
@@ -214,7 +214,7 @@ func (j *journal) keep(row *Row, now time.Time) {
 	row.sentToJournal, row.keepAt = true, now.Add(journalRetry)
 	if err := j.send("e."+strconv.FormatUint(row.Seq, 36), msg); err != nil {
 		row.sentToJournal = false
-		j.complain(err.Error())
+		j.setProblem(err.Error())
 	}
 	j.c.at("kept")
 }
@@ -245,7 +245,7 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 		j.marked(m, now)
 	case topic == "p":
 		if refused := streams.Refusal(m); refused != nil {
-			j.complain("purge: " + refused.Error())
+			j.setProblem("purge: " + refused.Error())
 		}
 	case strings.HasPrefix(topic, "e."):
 		if seq, err := strconv.ParseUint(topic[2:], 36, 64); err == nil {
@@ -261,7 +261,7 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 		if row != nil {
 			row.sentToJournal, row.keepAt = false, now.Add(journalRetry)
 		}
-		j.complain(err.Error())
+		j.setProblem(err.Error())
 		return
 	}
 	if row != nil {
@@ -269,7 +269,7 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	}
 	j.live = append(j.live, journalRef{entry: entry, row: seq})
 	j.last = max(j.last, entry)
-	j.recovered()
+	j.setProblem("")
 }
 
 // holds reports whether a row's reply is in there from an earlier term, and this process still had it in memory. The
@@ -324,7 +324,7 @@ func (j *journal) purge(below uint64) {
 		err = j.send("p", &nats.Msg{Subject: jetstream.DefaultAPIPrefix + "STREAM.PURGE." + j.c.cfg.JournalStream, Data: body})
 	}
 	if err != nil {
-		j.complain("purge: " + err.Error())
+		j.setProblem("purge: " + err.Error())
 		return
 	}
 	j.purged = below
@@ -362,23 +362,19 @@ func (j *journal) waiting() iter.Seq[*Row] {
 	}
 }
 
-// complain notes that the journal is not used, and why.
-func (j *journal) complain(why string) {
+// setProblem notes why the journal is not used; empty: it is.
+func (j *journal) setProblem(why string) {
 	if j.problem == why {
 		return
 	}
 	j.problem = why
 	j.c.setStatus(func(s *Status) { s.JournalProblem = why })
-	j.c.log.Warn("replies are not kept, a crash would pay for them again", slog.String("journal", j.c.cfg.JournalStream), slog.String("reason", why))
-}
-
-func (j *journal) recovered() {
-	if j.problem == "" {
-		return
+	log := j.c.log.With(slog.String("journal", j.c.cfg.JournalStream))
+	if why == "" {
+		log.Info("replies are kept again")
+	} else {
+		log.Warn("replies are not kept, a crash would pay for them again", slog.String("reason", why))
 	}
-	j.problem = ""
-	j.c.setStatus(func(s *Status) { s.JournalProblem = "" })
-	j.c.log.Info("replies are kept again", slog.String("journal", j.c.cfg.JournalStream))
 }
 
 // headerMarker marks a marker, headerRequestHash names the request that an entry answers, headerReplyForm is

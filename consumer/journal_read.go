@@ -18,7 +18,7 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 	marker, err := streams.StoredAt(m)
 	if err != nil {
 		// A full journal takes no marker but may hold entries: read until nothing is pending.
-		j.complain(err.Error())
+		j.setProblem(err.Error())
 	}
 	j.marker, j.last, j.readNext = marker, max(j.last, marker), 1
 	j.ask(now)
@@ -115,7 +115,7 @@ func (j *journal) readStep(now time.Time) {
 
 // giveUp goes on with what has been read.
 func (j *journal) giveUp(why string) {
-	j.complain(why)
+	j.setProblem(why)
 	j.readDone()
 }
 

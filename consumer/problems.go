@@ -35,9 +35,6 @@ func (p *problems) set(area string, err error) {
 	why := p.explain(err)
 	p.mu.Lock()
 	fresh := p.why[area] != why
-	if p.why == nil {
-		p.why = make(map[string]string)
-	}
 	p.why[area] = why
 	p.mu.Unlock()
 	if fresh {

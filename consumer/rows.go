@@ -169,16 +169,7 @@ const unansweredCounts = 2
 
 // weight is what a row counts in the window. It is never more than what the server counted against the bytes asked for.
 func weight(m *nats.Msg) int {
-	size := len(m.Data)
-	for key, values := range m.Header {
-		if key == streams.HeaderPinID {
-			continue
-		}
-		for _, v := range values {
-			size += len(key) + len(v)
-		}
-	}
-	return size
+	return len(m.Data) + headerBytes(m.Header, 0, func(key string) bool { return key != streams.HeaderPinID })
 }
 
 // start begins the work on the rows that wait for the journal, or for the log after a gap, to be read. A stopping term

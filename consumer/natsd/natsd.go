@@ -68,15 +68,16 @@ func Start(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := start(cfg, lock)
-	if err != nil {
-		_ = lock.Close() // also unlocks
-		return nil, err
+	s := &Server{lock: lock, dir: cfg.Dir}
+	if err := s.start(cfg); err != nil {
+		s.Stop()
+		return nil, fmt.Errorf("embedded server: %w", err)
 	}
 	return s, nil
 }
 
-func start(cfg Config, lock *flock.Flock) (*Server, error) {
+// start starts the server. After an error the caller must Stop it.
+func (s *Server) start(cfg Config) (err error) {
 	opts := &server.Options{
 		ServerName: "stage-embedded",
 		JetStream:  true,
@@ -93,35 +94,26 @@ func start(cfg Config, lock *flock.Flock) (*Server, error) {
 		opts.MaxPayload = cfg.MaxPayloadBytes
 		opts.MaxPending = max(server.MAX_PENDING_SIZE, 2*int64(cfg.MaxPayloadBytes))
 	}
-	s := &Server{lock: lock, dir: cfg.Dir}
 	if !cfg.NoListen {
 		s.token = rand.Text()
 		opts.Host, opts.Port, opts.Authorization = "127.0.0.1", server.RANDOM_PORT, s.token
 	}
-	srv, err := server.NewServer(opts)
-	if err != nil {
-		return nil, fmt.Errorf("embedded server: %w", err)
+	if s.srv, err = server.NewServer(opts); err != nil {
+		return err
 	}
 	if cfg.Logger != nil {
-		srv.SetLoggerV2(slogger{cfg.Logger}, false, false, false)
+		s.srv.SetLoggerV2(slogger{cfg.Logger}, false, false, false)
 	}
-	s.srv = srv
-	srv.Start()
-	if !srv.ReadyForConnections(readyTimeout) {
-		srv.Shutdown()
-		return nil, fmt.Errorf("embedded server: not ready after %v; the store in %s may be damaged or its disk full", readyTimeout, cfg.Dir)
+	s.srv.Start()
+	switch {
+	case !s.srv.ReadyForConnections(readyTimeout):
+		return fmt.Errorf("not ready after %v; the store in %s may be damaged or its disk full", readyTimeout, cfg.Dir)
+	case !s.srv.JetStreamEnabled():
+		return fmt.Errorf("JetStream did not start on %s; is the disk full or the directory not writable", cfg.Dir)
+	case cfg.NoListen:
+		return nil
 	}
-	if !srv.JetStreamEnabled() {
-		srv.Shutdown()
-		return nil, fmt.Errorf("embedded server: JetStream did not start on %s; is the disk full or the directory not writable", cfg.Dir)
-	}
-	if !cfg.NoListen {
-		if err := writeAddress(cfg.Dir, Address{URL: s.URL(), Token: s.token, PID: os.Getpid()}); err != nil {
-			srv.Shutdown()
-			return nil, fmt.Errorf("embedded server: %w", err)
-		}
-	}
-	return s, nil
+	return writeAddress(cfg.Dir, Address{URL: s.URL(), Token: s.token, PID: os.Getpid()})
 }
 
 // Connect opens a connection inside the process; it needs no socket. The caller must close it.
@@ -149,8 +141,10 @@ func (s *Server) Token() string { return s.token }
 // Stop shuts the server down, waits until its store is closed and releases the directory. Calling it again does
 // nothing.
 func (s *Server) Stop() {
-	s.srv.Shutdown()
-	s.srv.WaitForShutdown()
+	if s.srv != nil {
+		s.srv.Shutdown()
+		s.srv.WaitForShutdown()
+	}
 	if s.token != "" {
 		_ = os.Remove(filepath.Join(s.dir, addressFile))
 	}

@@ -232,7 +232,7 @@ func AddressInput(cfg jetstream.StreamConfig, input string, partition int, id st
 			return a, nil
 		}
 	}
-	return InputAddress{}, fmt.Errorf("no subject of stream %s leads to %s: it captures %s%s", cfg.Name, own(id), strings.Join(cfg.Subjects, ", "), describeTransform(cfg))
+	return InputAddress{}, noSubject(cfg, own(id))
 }
 
 // publishTo returns the address under which messages are stored as stored; ok is false where the stream has none.
@@ -252,22 +252,23 @@ func publishTo(cfg jetstream.StreamConfig, stored string) (a InputAddress, ok bo
 	return a, slices.ContainsFunc(cfg.Subjects, func(s string) bool { return covers(s, a.Publish) })
 }
 
-func describeTransform(cfg jetstream.StreamConfig) string {
-	if cfg.SubjectTransform == nil {
-		return ""
+// noSubject returns the error of a stream without a subject under which messages are stored as stored.
+func noSubject(cfg jetstream.StreamConfig, stored string) error {
+	text := fmt.Sprintf("no subject of stream %s leads to %s: it captures %s", cfg.Name, stored, strings.Join(cfg.Subjects, ", "))
+	if t := cfg.SubjectTransform; t != nil {
+		text += fmt.Sprintf(" and stores %s as %s", t.Source, t.Destination)
+		if _, err := parseTransform(*t); err != nil {
+			text += " (" + err.Error() + ")"
+		}
 	}
-	text := fmt.Sprintf(" and stores %s as %s", cfg.SubjectTransform.Source, cfg.SubjectTransform.Destination)
-	if _, err := parseTransform(*cfg.SubjectTransform); err != nil {
-		text += " (" + err.Error() + ")"
-	}
-	return text
+	return errors.New(text)
 }
 
 // InputSubjectOf returns the subject on which a stored row was published, so that it may be published again.
 func InputSubjectOf(cfg jetstream.StreamConfig, stored string) (string, error) {
 	a, ok := publishTo(cfg, stored)
 	if !ok {
-		return "", fmt.Errorf("no subject of stream %s leads to %s: it captures %s%s", cfg.Name, stored, strings.Join(cfg.Subjects, ", "), describeTransform(cfg))
+		return "", noSubject(cfg, stored)
 	}
 	return a.Publish, nil
 }
