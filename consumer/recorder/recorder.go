@@ -81,15 +81,19 @@ type Config struct {
 type Recorder struct {
 	cfg    Config
 	nc     *nats.Conn
-	id     string // what the ids of its groups begin with
-	prefix string // of the reply subjects, with the dot
-	room   *room
+	id     string       // what the ids of its groups begin with
+	prefix string       // of the reply subjects, with the dot
 	runs   atomic.Int64 // run events so far
 	spare  sync.Pool    // of records
 
 	stored []*record // owned by answered: what an answer said is stored
 
 	mu sync.Mutex
+	// held call events and heldBytes of them are not stored yet. One that would exceed the limits waits for freed, or once
+	// the process is hurried is dropped.
+	held, heldBytes, dropped int
+	hurried                  bool
+	freed                    sync.Cond
 	// listening is set once answers are subscribed to. An event that goes before its connection's SUB is stored, but the
 	// stream may acknowledge it (nats-server: stream.internalLoop) before the server has read the SUB: no interest in the
 	// reply subject, so client.processInboundClientMsg drops the answer. The first event of a run used to race with Run
@@ -131,7 +135,7 @@ type record struct {
 	stored  func()
 }
 
-// limited reports whether the record holds a place in room.
+// limited reports whether the record counts towards the limits of [Config].
 func (r *record) limited() bool { return r.kind == auditlog.KindCall }
 
 // auditPlace is what an event's subject depends on.
@@ -152,12 +156,11 @@ func New(nc *nats.Conn, cfg Config) *Recorder {
 		cfg.Explain = error.Error
 	}
 	id := make([]string, 1)
-	return &Recorder{
+	r := &Recorder{
 		cfg:      cfg,
 		nc:       nc,
 		id:       rand.Text() + "-",
 		prefix:   nc.NewInbox() + ".",
-		room:     newRoom(cfg.MaxPending, cfg.MaxPendingBytes),
 		subjects: make(map[auditPlace]string),
 		sent:     make(map[uint64]*record),
 		out:      nats.Msg{Header: nats.Header{jetstream.MsgIDHeader: id}},
@@ -166,6 +169,8 @@ func New(nc *nats.Conn, cfg Config) *Recorder {
 		each:     streams.Cost(fastCostGuess),
 		batch:    streams.Cost(streams.BatchCostGuess),
 	}
+	r.freed.L = &r.mu
+	return r
 }
 
 // Run sends events, receives the server's answers and sends again what got none, until ctx ends. Call it once.
@@ -175,7 +180,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		return fmt.Errorf("audit: subscribe to acknowledgements: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	defer r.room.close()
+	defer r.Hurry()
 	_ = sub.SetPendingLimits(-1, -1) // bounded by what is pending
 	r.mu.Lock()
 	r.listening = true
@@ -206,7 +211,12 @@ func (r *Recorder) Run(ctx context.Context) error {
 // Hurry makes RecordCall return without waiting for room, from now on and where it waits already: for a process that
 // must end. An event that finds no room is dropped, and counted by Flush. What waits for it never hears that it is
 // stored, so the result of its row is not emitted, and the row is processed again after a restart.
-func (r *Recorder) Hurry() { r.room.close() }
+func (r *Recorder) Hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hurried = true
+	r.freed.Broadcast()
+}
 
 // Flush waits until every event is stored or ctx ends. It does not wait out the time-out of an event whose answer got
 // lost, but sends it again at once. An error says how many events are not stored; those that were dropped (see
@@ -214,7 +224,9 @@ func (r *Recorder) Hurry() { r.room.close() }
 func (r *Recorder) Flush(ctx context.Context) error {
 	tick, hurry := time.Tick(5*time.Millisecond), time.Tick(hurryAfter)
 	for {
-		n, dropped := r.Pending(), r.room.lost()
+		r.mu.Lock()
+		n, dropped := r.waiting(), r.dropped
+		r.mu.Unlock()
 		switch {
 		case n == 0 && dropped == 0:
 			return nil
@@ -284,16 +296,31 @@ func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored
 	rec.kind, rec.id, rec.stored = event.Kind, id, stored
 	const headers = 1024 // at most
 	rec.data = body.AppendJSON(rec.data, r.cfg.Payloads, int(r.nc.MaxPayload())-headers)
-	if rec.limited() && !r.room.take(len(rec.data)) {
-		return // the process ends, see Hurry
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if rec.limited() && !r.hold(len(rec.data)) {
+		return // the process ends, see Hurry
+	}
 	rec.subject = r.subject(event.Partition, event.Kind)
 	r.last++
 	rec.number = r.last
 	r.queue = append(r.queue, rec)
 	r.flush(time.Now())
+}
+
+// hold waits until there is room for a call event, and takes it; an event larger than all of it waits until no other is
+// held. Once the process is hurried none waits: ok is false where there is no room. The lock is held.
+func (r *Recorder) hold(bytes int) (ok bool) {
+	for r.held > 0 && (r.held >= r.cfg.MaxPending || bytes > r.cfg.MaxPendingBytes-r.heldBytes) {
+		if r.hurried {
+			r.dropped++
+			return false
+		}
+		r.freed.Wait()
+	}
+	r.held++
+	r.heldBytes += bytes
+	return true
 }
 
 // subject is where an event goes. The lock is held.
@@ -344,11 +371,15 @@ func (r *Recorder) answered(m *nats.Msg) {
 		r.singleAnswered(number, refused, now)
 	}
 	r.flush(now)
-	r.mu.Unlock()
 	for _, rec := range r.stored {
 		if rec.limited() {
-			r.room.free(len(rec.data))
+			r.held--
+			r.heldBytes -= len(rec.data)
 		}
+	}
+	r.freed.Broadcast()
+	r.mu.Unlock()
+	for _, rec := range r.stored {
 		if rec.stored != nil {
 			rec.stored()
 		}
