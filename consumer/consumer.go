@@ -268,7 +268,7 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 	return nil
 }
 
-// serve goes through one term of ownership.
+// serve runs one term of ownership.
 func (c *Consumer) serve(soft, hard context.Context) error {
 	c.setStatus((*Status).standBy)
 	if err := c.connected(soft); err != nil || soft.Err() != nil {
@@ -333,7 +333,7 @@ func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
 }
 
 // holdAfter is how a process holds a partition after a term, or an attempt at one, that ended with err. One that lost
-// the connection is the first to go on when it is back: the replies that it waits for come to its memory.
+// the connection is the first to continue when it is back: the replies that it waits for arrive in its memory.
 func (c *Consumer) holdAfter(err error) spread.Hold {
 	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
 		return spread.HeldLost
@@ -341,7 +341,7 @@ func (c *Consumer) holdAfter(err error) spread.Hold {
 	return spread.NotHeld
 }
 
-// standBy leaves nothing of a term: who owns nothing has no window and no head of the line.
+// standBy clears what belongs to a term: without one there is no window and no head.
 func (s *Status) standBy() {
 	*s = Status{
 		Partition: s.Partition, Role: Standby, HighWaterMark: s.HighWaterMark,
@@ -371,7 +371,7 @@ func (c *Consumer) connected(ctx context.Context) error {
 	return nil
 }
 
-// keepRows keeps the rows of a term that ended for the next one.
+// keepRows keeps the rows of an ended term for the next one.
 func (c *Consumer) keepRows(t *term) {
 	for _, row := range t.unstarted {
 		delete(t.open, row.Seq) // nobody works on it
@@ -399,7 +399,6 @@ func (c *Consumer) forget(mark uint64, created time.Time) {
 	}
 }
 
-// abandonAll drops all held rows.
 func (c *Consumer) abandonAll() {
 	for _, row := range c.held {
 		row.abandon()
@@ -435,12 +434,12 @@ func (c *Consumer) rowEvent(row *Row, owner string, now time.Time) auditlog.Row 
 	return e
 }
 
-// at marks a step of the protocol.
+// at calls the hook at a step of the protocol.
 func (c *Consumer) at(step string) {
 	if c.cfg.hook != nil {
 		c.cfg.hook(step)
 	}
 }
 
-// newOwner names a term: unique, and it shows where it ran.
+// newOwner returns a unique name for a term, which shows where it ran.
 func (c *Consumer) newOwner() string { return c.cfg.RunID + "." + rand.Text()[:8] }

@@ -129,7 +129,7 @@ func (e *emitter) look(ctx context.Context) (sure bool, err error) {
 	return true, nil
 }
 
-// groupSize is how many of n rows go next: all of them as a batch where that is cheaper, else one.
+// groupSize returns how many of n rows are appended next: all of them as a batch where that is cheaper, else one.
 func (e *emitter) groupSize(n int) int {
 	switch {
 	case !e.batch || n == 1 || !e.singles.IsZero() && time.Now().Before(e.singles):
@@ -194,7 +194,7 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 	return streams.Append(ctx, e.c.nc, msgs)
 }
 
-// resultMsg is the result of a row as it goes into the log.
+// resultMsg returns the message that stores the result of a row.
 func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	header := make(nats.Header, len(row.Header)+8)
 	for key, values := range row.Header {

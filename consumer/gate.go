@@ -29,12 +29,12 @@ func (g *gate) set(shut bool, first uint64) bool {
 	return g.shut.Swap(shut) && (!shut || advanced)
 }
 
-// setGate goes by what the window holds.
+// setGate opens or shuts the gate by what the window holds.
 func (t *term) setGate() {
 	t.c.resumeIf(t.c.gate.set(t.buf.Bytes() > t.c.cfg.WindowBytes, t.blocker()))
 }
 
-// openGate ends with the term: the executor hands back what waited.
+// openGate is called at the end of the term, so that the executor hands back the rows that waited.
 func (t *term) openGate() { t.c.resumeIf(t.c.gate.set(false, 0)) }
 
 func (c *Consumer) resumeIf(more bool) {

@@ -17,7 +17,7 @@ type Recaller interface {
 	Recall()
 }
 
-// release gives the partition up to another replica: like a stop, but for this partition alone.
+// release hands the partition over to another replica: a stop of this partition alone.
 func (t *term) release() {
 	if t.stopping {
 		return
@@ -49,7 +49,7 @@ func (t *term) dropHandedBack() {
 	}
 }
 
-// drained reports whether a stopping term has nothing left that it may wait for.
+// drained reports whether a stopping term has nothing left to wait for.
 func (t *term) drained() bool {
 	if t.emitting || t.buf.Completed()+t.handedBack < t.buf.Len() {
 		return false

@@ -32,7 +32,7 @@ const (
 	// journalReadBatch and journalReadBytes bound the answers to one request for entries.
 	journalReadBatch = 256
 	journalReadBytes = 4 << 20
-	// journalLag is how long to wait for a replica that has not got the marker yet.
+	// journalLag is how long to wait for a replica that does not have the marker yet.
 	journalLag = 50 * time.Millisecond
 )
 
@@ -110,13 +110,13 @@ func (j *journal) close() {
 	}
 }
 
-// send publishes a message or request; its answer comes under the topic.
+// send publishes a message or request; its answer arrives under the topic.
 func (j *journal) send(topic string, msg *nats.Msg) error {
 	msg.Reply = j.inbox + "." + topic
 	return j.c.nc.PublishMsg(msg)
 }
 
-// wait takes note of a row that is answered. Once it has waited long enough for its turn, its reply is kept.
+// wait registers an answered row. Once it has waited long enough for its turn, its reply is kept.
 func (j *journal) wait(row *Row, now time.Time) {
 	if !j.c.cfg.Journal || row.reply.RequestHash == "" || row.reply.Event.Source == auditlog.SourceJournal {
 		return
@@ -159,7 +159,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // keepDue looks through the replies whose time has come. One look covers them all, so that no row needs a timer; and
-// most rows are emitted by then, so that a look costs next to nothing.
+// most rows are emitted by then, so a look costs next to nothing.
 func (j *journal) keepDue(now time.Time, blocker uint64) {
 	n := 0
 	for n < len(j.fresh) && (!j.fresh[n].keep || !now.Before(j.fresh[n].keepAt)) {
@@ -235,7 +235,7 @@ func (j *journal) lossy() int {
 	return j.unkept
 }
 
-// received takes one answer. open finds a row of the term.
+// received handles one answer. open holds the rows of the term.
 func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 	topic := m.Subject[len(j.inbox)+1:]
 	switch {
@@ -254,7 +254,7 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 	}
 }
 
-// stored takes the answer to an entry. row is nil when it is emitted by now.
+// stored handles the answer to an entry. row is nil when it has been emitted.
 func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	entry, err := streams.StoredAt(m)
 	if err != nil {
@@ -279,7 +279,7 @@ func (j *journal) holds(row *Row) bool {
 	return k != nil && k.RequestHash == row.reply.RequestHash && k.Reply.Form == row.reply.Form && bytes.Equal(k.Reply.Body, row.reply.Body)
 }
 
-// emitted takes note of rows that need no journal any more.
+// emitted drops rows that no longer need the journal.
 func (j *journal) emitted(mark uint64, rows []*Row) {
 	j.knownTo = max(j.knownTo, j.lastAtAppend)
 	for _, row := range rows {
@@ -386,7 +386,7 @@ const (
 	headerInputCreated = "Stage-Input-Created"
 )
 
-// journalEntry is a row's reply as it goes into the journal: the row event as one line of JSON, then the result's body.
+// journalEntry returns the journal's message for a row's reply: the row event as one line of JSON, then the result's body.
 func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
 	e := c.rowEvent(row, owner, time.Now())
 	data := e.AppendJSON(make([]byte, 0, 1024+len(row.reply.Body)), auditlog.PayloadsFull, 0)

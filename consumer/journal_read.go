@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// marked takes the answer to the marker and asks for the first entries.
+// marked handles the answer to the marker and requests the first entries.
 func (j *journal) marked(m *nats.Msg, now time.Time) {
 	if !j.reading {
 		return
@@ -24,7 +24,6 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 	j.ask(now)
 }
 
-// ask requests the next entries.
 func (j *journal) ask(now time.Time) {
 	j.readAgain, j.readBy = time.Time{}, now.Add(streams.RequestTimeout)
 	body, err := json.Marshal(struct {
@@ -41,7 +40,7 @@ func (j *journal) ask(now time.Time) {
 	}
 }
 
-// read takes one answer to a request for entries: an entry, the end of the request, or nothing there.
+// read handles one answer to a request for entries: an entry, the end of the request, or none.
 func (j *journal) read(m *nats.Msg, now time.Time) {
 	if !j.reading {
 		return
@@ -91,7 +90,7 @@ func (j *journal) readEntry(m *nats.Msg, now time.Time) {
 	j.live = append(j.live, journalRef{entry: entry, row: seq})
 }
 
-// readEnd is reached when nothing is pending: all is read, or a replica answered that has not got the marker yet.
+// readEnd is reached when nothing is pending: all is read, or the replica that answered does not have the marker yet.
 func (j *journal) readEnd(now time.Time) {
 	if j.marker == 0 || j.readNext > j.marker || now.After(j.lagUntil) && !j.lagUntil.IsZero() {
 		j.readDone()
@@ -103,7 +102,7 @@ func (j *journal) readEnd(now time.Time) {
 	j.readAgain = now.Add(journalLag)
 }
 
-// readStep asks again where a replica lags, and gives up on answers that don't come.
+// readStep retries where a replica lags, and gives up on answers that don't arrive.
 func (j *journal) readStep(now time.Time) {
 	switch {
 	case !j.readAgain.IsZero() && !now.Before(j.readAgain):
@@ -113,7 +112,7 @@ func (j *journal) readStep(now time.Time) {
 	}
 }
 
-// giveUp goes on with what has been read.
+// giveUp continues with what has been read.
 func (j *journal) giveUp(why string) {
 	j.setProblem(why)
 	j.readDone()

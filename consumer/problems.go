@@ -52,7 +52,7 @@ func (p *problems) clear(area string) {
 	}
 }
 
-// forget drops problems of a term that is over; whether they are solved is for the next one to see.
+// forget drops problems of a term that is over; the next one finds out whether they are solved.
 func (p *problems) forget(areas ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -57,7 +57,7 @@ type pullRequest struct {
 	ID       string        `json:"id,omitempty"`
 }
 
-// newPuller listens for what the requests to a durable consumer will bring.
+// newPuller returns a puller that listens for the answers of a durable consumer.
 func (c *Consumer) newPuller(durable *streams.Durable, pin string, renew time.Duration) (p *puller, err error) {
 	p = &puller{
 		nc:      c.nc,

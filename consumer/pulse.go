@@ -10,9 +10,9 @@ import (
 // the process was suspended, or starved, and a rival may have taken over:
 //
 //	A is suspended with calls in flight. Its pin runs out; B claims the partition and makes these calls again.
-//	A wakes up. Before its term learns that it is fenced, its workers make calls for the rows behind, and B makes those, too.
+//	A wakes up. Before its term learns that it is fenced, its workers make calls for the next rows, which B makes, too.
 //
-// So nobody makes a call until the term has read the log after such a gap.
+// So no call is made until the term has read the log after such a gap.
 //
 // It is safe for concurrent use; the goroutine of the terms alone calls begin, beat and settle.
 type pulse struct {
@@ -38,13 +38,13 @@ func (p *pulse) sure(now time.Time) bool {
 	return !p.doubt.Load() && p.regular(now)
 }
 
-// regular reports whether the last beat is not long ago.
+// regular reports whether the last beat is recent.
 func (p *pulse) regular(now time.Time) bool {
 	return now.Sub(p.born)-time.Duration(p.last.Load()) < p.limit
 }
 
 // beat notes that the term has come round, and reports a gap. One in the time of an earlier doubt counts again: what
-// was read of the log before it says nothing.
+// was read of the log before it proves nothing.
 func (p *pulse) beat(now time.Time) (gap bool) {
 	gap = !p.regular(now)
 	if gap {
@@ -54,5 +54,4 @@ func (p *pulse) beat(now time.Time) (gap bool) {
 	return gap
 }
 
-// settle ends the doubt.
 func (p *pulse) settle() { p.doubt.Store(false) }

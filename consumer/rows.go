@@ -27,7 +27,6 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	return next, err
 }
 
-// roomBytes is how many bytes of rows may still be taken.
 func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / unansweredCounts }
 
 // received takes one message of the pull request: a row, or a status message.
@@ -103,7 +102,7 @@ func (t *term) noteDelivery(md *nats.MsgMetadata, now time.Time) (proven bool) {
 	return proven
 }
 
-// again takes the delivery of a row that was taken before.
+// again handles the delivery of a row that was taken before.
 func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) error {
 	if row := t.open[seq]; row != nil {
 		row.ackReply = reply // the server counts the newest delivery
@@ -225,7 +224,7 @@ func (t *term) takeBack(row *Row) {
 	row.abandon()
 }
 
-// complete puts the answer into the sequencer and its row event on the way. The event is stored before the result.
+// complete puts the answer into the sequencer and records its row event. The event is stored before the result.
 func (t *term) complete(row *Row) {
 	t.c.fit(row)
 	index, err := t.buf.Complete(row.Seq, row, row.size+len(row.reply.Body))
@@ -248,7 +247,8 @@ func (t *term) complete(row *Row) {
 // ackEvery bounds the rows between two acks where one ack covers all before it.
 const ackEvery = 64
 
-// emit hands the contiguous head to the emitter, if it is free. What gathers while one group is in flight is the next.
+// emit hands the contiguous head to the emitter, if it is free. Rows that gather while one group is in flight form the
+// next.
 func (t *term) emit() {
 	if t.emitting {
 		return
@@ -314,7 +314,7 @@ func (t *term) emitted(e emitted) error {
 	return nil
 }
 
-// ack needs no answer: a lost ack is made up for by the next one, or by the reset of the next term.
+// ack needs no answer: the next ack, or the reset of the next term, makes up for a lost one.
 func (t *term) ack(reply string) {
 	if err := t.c.nc.Publish(reply, ackBody); err != nil {
 		t.c.log.Debug("ack not sent", slog.Any("error", err))

@@ -35,8 +35,9 @@ var errConnectionLost = errors.New("the connection to NATS was lost")
 // A pinned replica claims again, fenced or not, since no other gets a row:
 //
 //	A has no pin, and its request waits. B sees nobody pinned, claims, and resets the consumer: the rows and the pin
-//	go to A, who learns that it is fenced and lets both go.
-//	The pin runs out. Every row is taken, nobody is pinned: C claims without a pin, and its reset brings all to B. And so on.
+//	go to A, which learns that it is fenced and releases both.
+//	The pin runs out. Every row is taken, nobody is pinned: C claims without a pin, and its reset brings all to B. This
+//	repeats.
 func (c *Consumer) standBy(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, err error) {
 	for {
 		if err := c.awaitTurn(soft, durable, lost); err != nil {
@@ -61,7 +62,7 @@ func (c *Consumer) keepPin(pin string, err error) {
 	}
 }
 
-// stillPinned returns the pin that was kept, if the server holds it still; else none. It is asked for once only.
+// stillPinned returns the pin that was kept, if it is still valid; else none. It works once for each pin.
 func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (pin string, err error) {
 	kept := c.fencedPin
 	if c.fencedPin = ""; kept == "" {
@@ -121,7 +122,6 @@ func (c *Consumer) lookForOthers(soft context.Context, durable *streams.Durable)
 	return nil
 }
 
-// look reads the state of the durable consumer.
 func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstream.ConsumerInfo, error) {
 	info, err := durable.Info(soft)
 	if err != nil {
@@ -246,7 +246,7 @@ func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphan
 // endsShort reports whether the results end before a row that is acked, or that the consumer was set behind: a power
 // cut has taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had
 // reset the consumer to the row after those that it held. With every row acked, none would come that brings the
-// pin, and the results would stay short until the next new row. Without an answer it is not known.
+// pin, and the results would stay short until the next new row. Without an answer it is unknown.
 func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
 	end, err := c.readEnd(ctx)
 	if err != nil {
@@ -266,7 +266,7 @@ func pinned(info *jetstream.ConsumerInfo) string {
 	return ""
 }
 
-// collect takes the replies that arrive while no term is on.
+// collect takes the replies that arrive between two terms.
 func (c *Consumer) collect() {
 	rows := c.mail.take(nil)
 	for _, row := range rows {

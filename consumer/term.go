@@ -285,7 +285,7 @@ func (t *term) blocker() uint64 {
 	return math.MaxUint64
 }
 
-// publishStatus makes the window visible, and since when its head is the head.
+// publishStatus publishes the window, and since when its head has been the head.
 func (t *term) publishStatus() {
 	head, _ := t.buf.Head()
 	if head != t.headSeq {

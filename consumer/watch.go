@@ -66,7 +66,7 @@ func (t *term) checkOwner(now time.Time) {
 	t.groups <- nil
 }
 
-// beat notes that the term has come round. After a gap rows are called only when the log was read again, see pulse.
+// beat notes a turn of the term. After a gap rows are called only once the log was read again, see pulse.
 func (t *term) beat(now time.Time) {
 	if t.c.pulse.beat(now) {
 		t.doubtSince = now
@@ -81,7 +81,7 @@ func (t *term) settled(e emitted) {
 	}
 }
 
-// watch looks at the consumer after a silence: when rows wait and none came, it is set back to the row after the last.
+// watch looks at the consumer after a silence: when rows wait and none came, it is reset to the row after the last.
 func (t *term) watch(ctx context.Context) error {
 	if t.stopping || t.buf.Len() >= t.c.cfg.WindowRows || t.buf.Len() > 0 && t.pull.full || time.Since(t.quietSince) < t.quiet {
 		return nil
@@ -125,7 +125,7 @@ func (t *term) takenByOthers(ctx context.Context, info *jetstream.ConsumerInfo) 
 	return next != 0 && next <= info.Delivered.Stream, err
 }
 
-// whySilent says what may keep the server from delivering rows.
+// whySilent returns what may keep the server from delivering rows.
 func (t *term) whySilent(info *jetstream.ConsumerInfo) error {
 	why := "the server gives no reason"
 	switch violation := t.c.nc.LastError(); {

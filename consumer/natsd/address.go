@@ -71,7 +71,7 @@ func writeAddress(dir string, a Address) error {
 	return nil
 }
 
-// lockDir takes the directory's lock without waiting. Closing it, or the death of the process, frees it.
+// lockDir takes the directory's lock without waiting. Closing it, or the end of the process, releases it.
 func lockDir(dir string) (*flock.Flock, error) {
 	lock := flock.New(filepath.Join(dir, lockFile), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
 	switch ok, err := lock.TryLock(); {

@@ -46,7 +46,6 @@ func (p *pace) mayGo(now time.Time, n int, wake func()) bool {
 	return false
 }
 
-// stop ends the timer.
 func (p *pace) stop() {
 	if p.wake != nil {
 		p.wake.Stop()

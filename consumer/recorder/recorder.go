@@ -323,7 +323,7 @@ func (r *Recorder) hold(bytes int) (ok bool) {
 	return true
 }
 
-// subject is where an event goes. The lock is held.
+// subject returns the subject of an event. The lock is held.
 func (r *Recorder) subject(p auditlog.Partition, kind auditlog.Kind) string {
 	if kind == auditlog.KindRun {
 		p = auditlog.All
@@ -355,7 +355,7 @@ func (r *Recorder) gathered() {
 	r.flush(time.Now())
 }
 
-// answered takes the server's answer to one event or group.
+// answered handles the server's answer to one event or group.
 func (r *Recorder) answered(m *nats.Msg) {
 	if bytes.HasPrefix(m.Data, []byte(flowAck)) {
 		return
@@ -416,7 +416,7 @@ func (r *Recorder) singleAnswered(number uint64, refused error, now time.Time) {
 	}
 }
 
-// complain notes why an event is not stored, and logs it now and then. The lock is held.
+// complain notes why an event is not stored, and logs it at intervals. The lock is held.
 func (r *Recorder) complain(rec *record, why string) {
 	if !rec.trouble {
 		rec.trouble = true
@@ -430,7 +430,7 @@ func (r *Recorder) complain(rec *record, why string) {
 	}
 }
 
-// recovered notes that an event is stored. All is well when the last one that was in trouble is. The lock is held.
+// recovered notes that an event is stored. The problem is over when the last troubled one is. The lock is held.
 func (r *Recorder) recovered(rec *record) {
 	if !rec.trouble {
 		return
@@ -472,7 +472,7 @@ func (r *Recorder) sendAgain(by, now time.Time) {
 	}
 }
 
-// overdue sends again what got no answer in time, or was refused a while ago. The lock is held.
+// overdue resends what got no answer in time or was refused earlier. The lock is held.
 func (r *Recorder) overdue(now time.Time) {
 	if !r.nc.IsConnected() {
 		return

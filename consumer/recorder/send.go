@@ -133,7 +133,6 @@ func (r *Recorder) post(rec *record, reply string) error {
 	return r.nc.PublishMsg(&r.out)
 }
 
-// sendGroup sends the oldest events together.
 func (r *Recorder) sendGroup(now time.Time, atomic bool) {
 	bytes, n, most := 0, 0, streams.AppendMax
 	if !atomic && r.each > slowEvent/2 {
@@ -160,7 +159,6 @@ func (r *Recorder) sendGroup(now time.Time, atomic bool) {
 	}
 }
 
-// postFast sends event number n of a fast batch.
 func (r *Recorder) postFast(g *group, rec *record, n int) error {
 	op := fastNext
 	switch n {
@@ -174,7 +172,6 @@ func (r *Recorder) postFast(g *group, rec *record, n int) error {
 	return r.post(rec, string(append(strconv.AppendInt(reply, int64(n), 10), op...)))
 }
 
-// postAtomic sends event number n of an atomic batch.
 func (r *Recorder) postAtomic(g *group, rec *record, n int) error {
 	msg := &nats.Msg{Subject: rec.subject, Data: rec.data, Header: nats.Header{
 		jetstream.MsgIDHeader: {rec.id}, streams.HeaderBatchID: {g.id}, streams.HeaderBatchSeq: {strconv.Itoa(n)},
@@ -186,7 +183,7 @@ func (r *Recorder) postAtomic(g *group, rec *record, n int) error {
 	return r.nc.PublishMsg(msg)
 }
 
-// groupAnswered notes the answer to the group that is on its way.
+// groupAnswered handles the answer to the group that is in flight.
 func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
 	g := r.group
 	var ack struct {

@@ -25,7 +25,7 @@ const (
 	returnForget = time.Minute
 )
 
-// announcement is what a replica says of itself to the others.
+// announcement describes a replica to the others.
 type announcement struct {
 	ID         string `json:"id"`
 	Partitions int    `json:"partitions"`
@@ -101,7 +101,7 @@ func newRoster(id string, partitions int, now time.Time) *roster {
 	return r
 }
 
-// announce is what this replica says of itself.
+// announce returns this replica's announcement.
 func (r *roster) announce() announcement {
 	a := announcement{ID: r.id, Partitions: len(r.places), Owned: []int{}}
 	for p := range r.places {
@@ -119,7 +119,7 @@ func (r *roster) announce() announcement {
 	return a
 }
 
-// hear takes the announcement of another replica of the same stage.
+// hear handles the announcement of another replica of the same stage.
 func (r *roster) hear(a announcement, now time.Time) {
 	p := r.peers[a.ID]
 	if p == nil {
@@ -139,7 +139,7 @@ func setOf(list []int) map[int]bool {
 	return set
 }
 
-// reunite must be called after a time without a connection: nobody could be heard.
+// reunite must be called after a time without a connection, during which no replica could be heard.
 func (r *roster) reunite(now time.Time) {
 	for _, p := range r.peers {
 		p.heard = now
@@ -185,7 +185,7 @@ func (r *roster) update(now time.Time) {
 	}
 }
 
-// claims reports whether a peer says that it serves a partition, and may be believed.
+// claims reports whether a peer announces that it serves a partition, and may be believed.
 func (p *peer) claims(partition int) bool {
 	return p != nil && p.owned[partition] && !p.refuted[partition]
 }
@@ -233,7 +233,7 @@ func (r *roster) members(without string) []member {
 	return list
 }
 
-// serve says which partitions this replica should serve, or go on serving, as of now.
+// serve returns which partitions this replica should serve, or continue to serve, as of now.
 func (r *roster) serve(now time.Time) []bool {
 	r.update(now)
 	serve := make([]bool, len(r.places))
@@ -300,7 +300,7 @@ type Sight struct {
 	Owner  string // of the last append to it; empty: there is none
 }
 
-// saw takes what a look has shown.
+// saw records what a look has shown.
 func (r *roster) saw(partition int, s Sight, now time.Time) {
 	pl := &r.places[partition]
 	pl.look, pl.looked = false, now
@@ -359,8 +359,8 @@ func (r *roster) nextInLine(partition int) string {
 	return assign(r.members(r.assignee(partition)), len(r.places))[partition]
 }
 
-// takeOver has this replica take a partition that nobody serves. If its assignee said that it was standing by, it is
-// not believed at once when it says so again.
+// takeOver has this replica take a partition that nobody serves. If its assignee announced that it stood by, it is
+// not believed at once when it does so again.
 func (r *roster) takeOver(partition int, now time.Time) {
 	pl := &r.places[partition]
 	pl.takeOver = true

@@ -29,7 +29,7 @@ const (
 	listenFor = 250 * time.Millisecond
 	// gatherFor is how long news gathers: a replica that starts or stops changes many partitions in one moment.
 	gatherFor = 10 * time.Millisecond
-	// checkEvery is the time between two looks of a replica at partitions that others say they serve, one after the other.
+	// checkEvery is the time between two looks of a replica at partitions that others claim to serve, one after the other.
 	checkEvery = 3 * time.Second
 )
 
@@ -95,7 +95,7 @@ func New(nc *nats.Conn, cfg Config) *Spread {
 // Run takes part until ctx ends. When soft ends it announces that this replica is leaving, so that the others stand by
 // for what it hands over. The error is that of the subscription.
 func (s *Spread) Run(soft, ctx context.Context) error {
-	heard := make(chan *nats.Msg, 256) // a burst of hellos; what does not fit is said again
+	heard := make(chan *nats.Msg, 256) // a burst of hellos; what does not fit is announced again
 	sub, err := s.nc.ChanSubscribe(s.subject, heard)
 	if err != nil {
 		return fmt.Errorf("listen to the other replicas: %w", err)
@@ -144,7 +144,7 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 	}
 }
 
-// announce sends what the others should know of this replica.
+// announce sends this replica's announcement to the others.
 func (s *Spread) announce(hello, leaving bool) {
 	s.mu.Lock()
 	a := s.roster.announce()
@@ -159,7 +159,7 @@ func (s *Spread) announce(hello, leaving bool) {
 	}
 }
 
-// hear takes the announcement of another replica, and reports whether it asks for ours.
+// hear handles the announcement of another replica, and reports whether it asks for ours.
 func (s *Spread) hear(body []byte, now time.Time) (hello bool) {
 	var a announcement
 	s.mu.Lock()
@@ -189,7 +189,7 @@ func (s *Spread) rejoin() {
 	s.listening = true
 }
 
-// listened ends the time of listening: from now on there are decisions.
+// listened ends the time of listening: from now on this replica decides.
 func (s *Spread) listened() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +199,7 @@ func (s *Spread) listened() {
 	}
 }
 
-// checkNext has the next partition looked at that another replica says it serves or stands by for: it may be wrong.
+// checkNext has the next partition looked at that another replica claims to serve or stand by for: it may be wrong.
 func (s *Spread) checkNext() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,7 +273,7 @@ func (s *Spread) Disputed(partition int) bool {
 	return s.roster.disputed(partition)
 }
 
-// Saw takes what that look has shown.
+// Saw records what that look has shown.
 func (s *Spread) Saw(partition int, seen Sight) {
 	s.mu.Lock()
 	s.roster.saw(partition, seen, time.Now())

@@ -113,7 +113,6 @@ func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durabl
 	return d, nil
 }
 
-// open finds or creates the consumer.
 func (d *Durable) open(ctx context.Context, input jetstream.Stream) (jetstream.Consumer, error) {
 	handle, err := input.Consumer(ctx, d.Name)
 	switch {
@@ -177,7 +176,7 @@ func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jets
 	return handle, nil
 }
 
-// serves refuses what can't be changed in place.
+// serves refuses a consumer that can't be changed in place.
 func (d *Durable) serves(name string, have, want jetstream.ConsumerConfig) error {
 	switch {
 	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:

@@ -51,7 +51,6 @@ func (e *SettingError) Error() string { return e.err.Error() }
 // Unwrap returns the error with what it wraps.
 func (e *SettingError) Unwrap() error { return e.err }
 
-// explain names fields as name does.
 func (e *SettingError) explain(name func(Field) string) string {
 	args := slices.Clone(e.args)
 	for i, arg := range args {

@@ -229,7 +229,7 @@ func captured(ctx context.Context, js jetstream.JetStream, subject string) error
 	return nil
 }
 
-// takes says what keeps a stream from storing what is published on subjects, as it is published. A field sets them.
+// takes returns what keeps a stream from storing messages on subjects, which field sets, as they are published.
 func takes(cfg jetstream.StreamConfig, field Field, subjects ...string) (wrong findings) {
 	if cfg.Sealed || cfg.Mirror != nil {
 		wrong.add("takes no messages (sealed or a mirror): name another stream")
@@ -272,7 +272,7 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 	return append(wrong, s.checkPartitions(cfg)...)
 }
 
-// checkResult refuses whatever could drop the end of the log, or a result, without anybody noticing.
+// checkResult refuses whatever could drop the end of the log, or a result, unnoticed.
 func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 	var subjects []string
 	for p := range max(1, s.Partitions) {

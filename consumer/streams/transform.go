@@ -124,7 +124,7 @@ func (t transform) partitions() int {
 	return 0
 }
 
-// filter matches whatever the transform makes.
+// filter matches every subject that the transform makes.
 func (t transform) filter() string {
 	tokens := make([]string, len(t.dest))
 	for i, d := range t.dest {

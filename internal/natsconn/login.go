@@ -42,7 +42,6 @@ func natsOptions(cfg *config.Config, log *slog.Logger) ([]nats.Option, error) {
 	return l.opts, errors.Join(l.problems...)
 }
 
-// addLogin adds the way to log in.
 func (l *optionList) addLogin(n *config.NATSConfig, secrets *config.Secrets, log *slog.Logger) {
 	if n.Creds != "" {
 		l.add("STAGE_NATS_CREDS", renewing(secrets, nats.UserCredentials(n.Creds)), checkCredentials)

@@ -130,7 +130,7 @@ func (r *Reader) begin(ctx context.Context) error {
 	return nil
 }
 
-// what names what is read, for errors.
+// what describes what is read, for errors.
 func (r *Reader) what() string {
 	return strings.Join(r.options.Filters, ", ") + " of stream " + r.options.Stream
 }
