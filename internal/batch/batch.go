@@ -203,7 +203,7 @@ func (b *Service) refuse(endpoint string, req micro.Request, headers micro.Heade
 	b.mu.Unlock()
 }
 
-// answer sends the prompts to the provider and replies to the request.
+// answer sends the prompts to the provider, replies to the request and counts it.
 func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *batch.Request) {
 	began, run := time.Now(), b.newRun()
 	reply, err := b.batch.Do(work, run, request)
@@ -217,22 +217,18 @@ func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.
 	if err := b.conn.NC.PublishMsg(msg); err != nil {
 		b.log.Warn("reply to a batched request not sent", slog.String("batch_id", run.id), slog.Any("error", err))
 	}
+	took := time.Since(began)
 	b.log.Debug("batched request", slog.String("batch_id", run.id), slog.Int("prompts", len(request.Prompts)), slog.Int("errors", reply.ErrorCount()),
-		slog.String("code", code), slog.Duration("took", time.Since(began)))
-	b.count(endpoint, len(request.Prompts), reply.ErrorCount(), code == "", time.Since(began))
-}
-
-// count counts a batch that has ended.
-func (b *Service) count(endpoint string, prompts, errs int, answered bool, took time.Duration) {
+		slog.String("code", code), slog.Duration("took", took))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.inProgress--
 	t := b.totals[endpoint]
 	t.InFlight--
-	t.Prompts += prompts
-	t.PromptErrors += errs
+	t.Prompts += len(request.Prompts)
+	t.PromptErrors += reply.ErrorCount()
 	t.ProcessingTime += took.Nanoseconds()
-	if answered {
+	if code == "" {
 		t.Answered++
 	} else {
 		t.Failed++
