@@ -38,8 +38,8 @@ func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	return stop
 }
 
-// Within returns a context for work at the end of a process: it lasts for patience, but ends at the latest short after
-// hard. The caller must call cancel.
+// Within returns a context for work at the end of a process: it lasts for patience, but ends no later than short after
+// the end of hard. The caller must call cancel.
 func Within(hard context.Context, patience, short time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithTimeout(context.WithoutCancel(hard), patience)
 	stop := After(hard, short, end)

@@ -104,31 +104,21 @@ func (t *Tracing) resource(ctx context.Context) *resource.Resource {
 
 // open makes the exporters, by name. None of them connects before it has spans to send.
 func (t *Tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, error) {
-	exporters := make(map[string]sdktrace.SpanExporter)
 	if t.own != nil {
-		exporters["own"] = t.own
-		return exporters, nil
+		return map[string]sdktrace.SpanExporter{"own": t.own}, nil
 	}
-	var problems []error
-	add := func(name string, e sdktrace.SpanExporter, err error) {
-		if err != nil {
-			problems = append(problems, err)
-			return
-		}
-		exporters[name] = e
-	}
-	if t.cfg.OTLP && t.cfg.Protocol == config.ProtocolGRPC {
-		e, err := otlptracegrpc.New(ctx)
-		add("otlp", e, err)
-	} else if t.cfg.OTLP {
-		e, err := otlptracehttp.New(ctx)
-		add("otlp", e, err)
+	exporters := make(map[string]sdktrace.SpanExporter)
+	var otlpErr, consoleErr error
+	switch {
+	case t.cfg.OTLP && t.cfg.Protocol == config.ProtocolGRPC:
+		exporters["otlp"], otlpErr = otlptracegrpc.New(ctx)
+	case t.cfg.OTLP:
+		exporters["otlp"], otlpErr = otlptracehttp.New(ctx)
 	}
 	if t.cfg.Console {
-		e, err := stdouttrace.New(stdouttrace.WithWriter(t.console))
-		add("console", e, err)
+		exporters["console"], consoleErr = stdouttrace.New(stdouttrace.WithWriter(t.console))
 	}
-	return exporters, errors.Join(problems...)
+	return exporters, errors.Join(otlpErr, consoleErr)
 }
 
 // Close sends the last spans and stops the exporters, within five seconds, or half a second once hard has ended. All
