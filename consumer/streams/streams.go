@@ -261,11 +261,11 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 		wrong.add("is sealed, so its rows can't be acked: use limits retention")
 	}
 	own := cfg.Mirror == nil && len(cfg.Sources) == 0 && cfg.SubjectTransform == nil
-	if filter := s.filter(); own && !slices.ContainsFunc(cfg.Subjects, func(c string) bool { return overlaps(c, filter) }) {
+	if filter := s.filter(); own && !slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, filter) }) {
 		wrong.addSetting(FieldInputSubject, "holds %s, no row on %s: change %s or the stream's subjects", strings.Join(cfg.Subjects, ", "), s.InputSubject, FieldInputSubject)
 	}
 	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>"} {
-		if overlaps(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return overlaps(c, out) }) {
+		if Overlap(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, out) }) {
 			wrong.addSetting(FieldInputSubject, "would feed the stage's own %s back to it as rows: change %s %s", out, FieldInputSubject, s.InputSubject)
 		}
 	}

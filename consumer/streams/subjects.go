@@ -19,8 +19,8 @@ func covers(filter, subject string) bool {
 	}
 }
 
-// overlaps reports whether some subject matches both filters.
-func overlaps(a, b string) bool {
+// Overlap reports whether some subject matches both filters.
+func Overlap(a, b string) bool {
 	for {
 		x, restA, moreA := strings.Cut(a, ".")
 		y, restB, moreB := strings.Cut(b, ".")

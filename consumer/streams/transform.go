@@ -41,7 +41,7 @@ func partitionTransform(input string, partitions int) (subjects []string, transf
 	published := strings.Join(source, ".")
 	subjects = []string{published}
 	for p := range partitions {
-		if filter := InputFilter(input, p); !overlaps(published, filter) {
+		if filter := InputFilter(input, p); !Overlap(published, filter) {
 			subjects = append(subjects, filter)
 		}
 	}
@@ -285,7 +285,7 @@ func (s Config) checkPartitions(cfg jetstream.StreamConfig) (wrong findings) {
 	if n := t.partitions(); n > 0 && n != s.Partitions {
 		wrong.addSetting(FieldPartitions, "spreads rows over %d partitions (%s), so %s=%d would leave some without rows or without a stage: make them equal", n, cfg.SubjectTransform.Destination, FieldPartitions, s.Partitions)
 	}
-	if !overlaps(t.filter(), s.filter()) {
+	if !Overlap(t.filter(), s.filter()) {
 		wrong.addSetting(FieldInputSubject, "stores rows as %s, none of which is on %s: change %s or the stream's transform", cfg.SubjectTransform.Destination, s.InputSubject, FieldInputSubject)
 	}
 	return wrong

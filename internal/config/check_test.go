@@ -1,7 +1,6 @@
 package config
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -184,48 +183,6 @@ func TestSizePrintsWhatItReads(t *testing.T) {
 		var got Size
 		if err := got.EnvDecode(want.String()); err != nil || got != want {
 			t.Fatalf("%d prints as %q, which reads as %d, %v", want, want, got, err)
-		}
-	})
-}
-
-func TestSubjectsOverlapWhenOneSubjectMatchesBoth(t *testing.T) {
-	token := rapid.SampledFrom([]string{"a", "b", "*"})
-	matches := func(filter, subject []string) bool {
-		for i, f := range filter {
-			if f == ">" {
-				return i < len(subject)
-			}
-			if i == len(subject) || f != "*" && f != subject[i] {
-				return false
-			}
-		}
-		return len(filter) == len(subject)
-	}
-	var subjects [][]string // every subject of up to four tokens over a, b and one that no filter names
-	var grow func(prefix []string)
-	grow = func(prefix []string) {
-		if len(prefix) > 0 {
-			subjects = append(subjects, slices.Clone(prefix))
-		}
-		if len(prefix) < 4 {
-			for _, next := range []string{"a", "b", "c"} {
-				grow(append(prefix, next))
-			}
-		}
-	}
-	grow(nil)
-	rapid.Check(t, func(t *rapid.T) {
-		draw := func(label string) []string {
-			filter := rapid.SliceOfN(token, 1, 3).Draw(t, label)
-			if rapid.Bool().Draw(t, label+" open") {
-				filter = append(filter, ">")
-			}
-			return filter
-		}
-		a, b := draw("a"), draw("b")
-		want := slices.ContainsFunc(subjects, func(s []string) bool { return matches(a, s) && matches(b, s) })
-		if got := SubjectsOverlap(strings.Join(a, "."), strings.Join(b, ".")); got != want {
-			t.Fatalf("subjectsOverlap(%v, %v): got %t, want %t", a, b, got, want)
 		}
 	})
 }

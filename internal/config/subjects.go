@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/llm-stage/stage/consumer/streams"
 )
 
 // partitionMark stands for the number of the partition in the input subject.
@@ -25,20 +27,20 @@ func (c *InputConfig) PartitionSubject(partition int) string {
 
 // checkStreams checks the streams and subjects, and that nothing the stage publishes comes back as its input.
 func (c *Config) checkStreams(found *problems) {
-	streams := []struct{ variable, name string }{
+	names := []struct{ variable, name string }{
 		{"STAGE_INPUT_STREAM", c.Input.Stream},
 		{"STAGE_RESULT_STREAM", c.Result.Stream},
 		{"STAGE_AUDIT_STREAM", c.Audit.Stream},
 		{"STAGE_JOURNAL_STREAM", c.Journal.Stream},
 	}
-	for i, s := range streams {
+	for i, s := range names {
 		if s.name == "" || len(s.name) > 255 || strings.ContainsFunc(s.name, func(r rune) bool {
 			return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r)
 		}) {
 			found.add(s.variable, "%q is not a stream's name: give one without spaces and . * > / \\", s.name)
 			continue
 		}
-		for _, earlier := range streams[:i] {
+		for _, earlier := range names[:i] {
 			if earlier.name == s.name {
 				found.add(s.variable, "%s is %s already: give each its own stream", s.name, earlier.variable)
 				break
@@ -95,7 +97,7 @@ func (c *Config) checkOutputs(input string, found *problems) {
 		{"STAGE_DEAD_LETTER_SUBJECT", c.Streams.DeadLetterSubject},
 	}
 	for _, out := range outputs {
-		if out.subject != "" && found.none(out.variable) && SubjectsOverlap(input, out.subject) {
+		if out.subject != "" && found.none(out.variable) && streams.Overlap(input, out.subject) {
 			found.add(out.variable, "messages on %s would be input again, since STAGE_INPUT_SUBJECT is %q: choose another subject", out.subject, c.Input.Subject)
 		}
 	}
@@ -111,7 +113,7 @@ func (c *Config) checkBatchSubject(input string, found *problems) {
 		{"STAGE_JOURNAL_STREAM", "journal.>"},
 		{"STAGE_DEDUPE", DedupePrefix + ">"},
 	} {
-		if found.none(in.variable) && SubjectsOverlap(in.subject, BatchSubject(c.Name)) {
+		if found.none(in.variable) && streams.Overlap(in.subject, BatchSubject(c.Name)) {
 			found.add("STAGE_NAME", "batched requests come on %s, which is on %s (%s): give another name", BatchSubject(c.Name), in.subject, in.variable)
 		}
 	}
@@ -133,20 +135,4 @@ func validSubject(subject string, wildcards bool) bool {
 		}
 	}
 	return len(subject) <= 255 && !slices.Contains(tokens[:1], "$JS")
-}
-
-// SubjectsOverlap reports whether some subject matches both filters.
-func SubjectsOverlap(a, b string) bool {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i := 0; ; i++ {
-		if i == len(as) || i == len(bs) {
-			return len(as) == len(bs)
-		}
-		if as[i] == ">" || bs[i] == ">" {
-			return true
-		}
-		if as[i] != bs[i] && as[i] != "*" && bs[i] != "*" {
-			return false
-		}
-	}
 }

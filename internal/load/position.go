@@ -57,7 +57,7 @@ func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *config.Co
 	if err != nil {
 		return p, stored.MissingStream(err, p.stream, "STAGE_RESULT_STREAM")
 	}
-	if subjects := s.CachedInfo().Config.Subjects; !slices.ContainsFunc(subjects, func(filter string) bool { return config.SubjectsOverlap(filter, p.subject) }) {
+	if subjects := s.CachedInfo().Config.Subjects; !slices.ContainsFunc(subjects, func(filter string) bool { return streams.Overlap(filter, p.subject) }) {
 		return p, config.Invalid(fmt.Errorf("STAGE_RESULT_STREAM: stream %s does not capture %s, where a load keeps its position: add %s.%s.load.> to its subjects",
 			p.stream, p.subject, cfg.Result.Subject, cfg.Name))
 	}
