@@ -32,9 +32,7 @@ func (e *Executor) done(r result) {
 	case j.tooLarge != nil:
 		e.answerError(j, j.tooLarge, r, auditlog.SourceCall)
 	default:
-		event := e.event(j, r)
-		event.Source = auditlog.SourceCall
-		e.reply(j.row, consumer.Reply{Body: j.body, Event: event, RequestHash: j.key, Form: e.prompt.form()})
+		e.reply(j.row, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: e.prompt.form()})
 	}
 }
 
@@ -49,9 +47,7 @@ func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 		e.answerError(j, tooLarge, e.uncalled(j), auditlog.SourceDedupe)
 		return true
 	}
-	event := e.event(j, e.uncalled(j))
-	event.Source = auditlog.SourceDedupe
-	reply := consumer.Reply{Body: body, Event: event, RequestHash: j.key, Form: e.prompt.form()}
+	reply := consumer.Reply{Body: body, Event: e.event(j, e.uncalled(j), auditlog.SourceDedupe), RequestHash: j.key, Form: e.prompt.form()}
 	if stored {
 		reply.RequestHash = "" // it is kept already
 	}
@@ -66,9 +62,8 @@ func (e *Executor) answerError(j *job, err error, r result, source string) {
 		e.log.Error("a call panicked: this is a bug in the stage, please report it",
 			slog.Uint64("sequence", j.row.Seq), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
 	}
-	event := e.event(j, r)
+	event := e.event(j, r, source)
 	event.Reason = string(failure.Reason)
-	event.Source = source
 	reply := consumer.Reply{Body: e.prompt.errorBody(j.parsed, j.row, failure, j.errors), Failed: true, Event: event}
 	if source != "" { // else nothing was paid for it
 		reply.RequestHash, reply.Form = j.key, e.errorForm(j.row, failure.Reason)
@@ -82,9 +77,9 @@ func (e *Executor) uncalled(j *job) result {
 }
 
 // event is the part of the row event that the executor knows: how the row went through the pool.
-func (e *Executor) event(j *job, r result) auditlog.Row {
+func (e *Executor) event(j *job, r result, source string) auditlog.Row {
 	return auditlog.Row{
-		Attempts: r.Attempts, CapacityRetries: r.CapacityRetries, Errors: j.errors, Usage: j.usage.Total(),
+		Source: source, Attempts: r.Attempts, CapacityRetries: r.CapacityRetries, Errors: j.errors, Usage: j.usage.Total(),
 		QueuedAt: j.row.Taken, StartedAt: r.Started, FinishedAt: r.Finished,
 		TemplateHash: e.prompt.templateHash(), VariablesHash: j.vars,
 		PoolConfig: auditlog.PoolConfig{PoolSize: r.Stats.PoolSize, DispatchDelay: r.Stats.CurrentDelay},

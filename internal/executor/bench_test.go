@@ -78,7 +78,7 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	e.caller.Count(call)
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
 	e.logCall(j.row, a, call.Event, nil)
-	if event := e.event(j, pool.Result[*job, struct{}]{}); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
+	if event := e.event(j, pool.Result[*job, struct{}]{}, auditlog.SourceCall); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
 		tb.Fatal("no result")
 	}
 }

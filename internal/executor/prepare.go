@@ -135,8 +135,7 @@ func (e *Executor) address(j *job, to int) (err error) {
 // passOn answers a row that arrived as an error of an earlier stage: it is passed on unchanged, in its place.
 func (e *Executor) passOn(in *consumer.Row) {
 	j := &job{row: in}
-	body, event := in.Body, e.event(j, e.uncalled(j))
-	event.Source = auditlog.SourceUpstream
+	body, event := in.Body, e.event(j, e.uncalled(j), auditlog.SourceUpstream)
 	if len(body) > in.MaxBodyBytes {
 		tooLarge := row.ResultTooLarge(len(body), in.MaxBodyBytes)
 		body, event.Reason = e.prompt.errorBody(nil, in, tooLarge, nil), string(tooLarge.Reason)

@@ -105,7 +105,7 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 	}
 	var a answer
 	if err := json.Unmarshal(m.Data, &a); err != nil || a.Text == "" {
-		s.log.Warn("not a stored reply", slog.String("subject", m.Subject), slog.Any("error", err))
+		s.log.Warn("invalid stored reply ignored", slog.String("subject", m.Subject), slog.Any("error", err))
 		return nil
 	}
 	return &a
