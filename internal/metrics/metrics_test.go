@@ -54,7 +54,7 @@ func busyMetrics() *Metrics {
 }
 
 func TestMetricsReadAsDocumented(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
+	synctest.Test(t, func(t *testing.T) { // whose clock stands still
 		w := httptest.NewRecorder()
 		busyMetrics().Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 		if w.Code != http.StatusOK {

@@ -82,7 +82,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 }
 
 func TestTheStatusDescribesAPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
+	synctest.Test(t, func(t *testing.T) { // whose clock stands still
 		s, snap := shownStage()
 		p, now := somePause(pool.Outage, errors.New("connection refused"))
 		snap.Pool.Pause = p

@@ -57,7 +57,7 @@ func shownStage() (*Stage, status.Snapshot) {
 }
 
 func TestStatusReadsAsDocumented(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // whose clock does not advance by itself
+	synctest.Test(t, func(t *testing.T) { // whose clock stands still
 		s, snap := shownStage()
 		r := s.report(snap, s.started.Add(3*time.Second), true, "")
 		s.history.Take(&r)
