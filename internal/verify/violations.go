@@ -9,7 +9,9 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// violationKind is one thing that verify checks. It names the violation in the report.
+// violationKind is one thing that verify checks. It names the violation in the report; docs/reliability.md lists what
+// each means. A new check is a kind, its line in checks of the tests, and a call of violate where the streams show it: on
+// a result alone or among the others in order.go, against its audit in partition.go, on a whole run in runs.go.
 type violationKind string
 
 const (
@@ -27,28 +29,6 @@ const (
 	violationCost        violationKind = "cost_differs"
 	violationRun         violationKind = "run_summary_differs"
 )
-
-// checks is all that verify checks, as docs/reliability.md lists it. A new check is a kind, its line here, and a call
-// of violate where the streams show it: on a result alone or among the others in order.go, against its audit in
-// partition.go, on a whole run in runs.go. Tests require the line in the docs and a planted violation of the kind.
-var checks = []struct {
-	kind  violationKind
-	means string
-}{
-	{violationLost, "a row up to the high-water mark has no result"},
-	{violationDoubled, "a row has a second result"},
-	{violationDisorder, "a result is stored after that of a later row"},
-	{violationResult, "status, stream or state id of a result are wrong, or the input never had its row"},
-	{violationClaim, "a claim does not match the results before it, or a fenced owner has stored a result"},
-	{violationNoRowEvent, "the owner of a result has no row event for it"},
-	{violationRowEvent, "the row event and the result differ in status"},
-	{violationNoCallEvent, "fewer call events than the row event counts, or not numbered from 0"},
-	{violationCallEvent, "more call events than the row event counts"},
-	{violationRetries, "capacity retries in the call events and in the row event differ"},
-	{violationTokens, "tokens of any kind in the call events and in the row event differ"},
-	{violationCost, "cost in the call events and in the row event differ"},
-	{violationRun, "the summary at the end of a run differs from its results and call events"},
-}
 
 // violationsKept is how many violations of each kind are named; the others are counted.
 const violationsKept = 50

@@ -7,6 +7,27 @@ import (
 	"testing"
 )
 
+// checks is all that verify checks, as docs/reliability.md lists it. A violation of each kind is planted by
+// TestVerifyFindsPlantedFaults.
+var checks = []struct {
+	kind  violationKind
+	means string
+}{
+	{violationLost, "a row up to the high-water mark has no result"},
+	{violationDoubled, "a row has a second result"},
+	{violationDisorder, "a result is stored after that of a later row"},
+	{violationResult, "status, stream or state id of a result are wrong, or the input never had its row"},
+	{violationClaim, "a claim does not match the results before it, or a fenced owner has stored a result"},
+	{violationNoRowEvent, "the owner of a result has no row event for it"},
+	{violationRowEvent, "the row event and the result differ in status"},
+	{violationNoCallEvent, "fewer call events than the row event counts, or not numbered from 0"},
+	{violationCallEvent, "more call events than the row event counts"},
+	{violationRetries, "capacity retries in the call events and in the row event differ"},
+	{violationTokens, "tokens of any kind in the call events and in the row event differ"},
+	{violationCost, "cost in the call events and in the row event differ"},
+	{violationRun, "the summary at the end of a run differs from its results and call events"},
+}
+
 func TestTheDocsListWhatVerifyChecks(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/reliability.md")
 	if err != nil {

@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,27 +22,24 @@ func writeHelp(cmd *cobra.Command, width int) {
 		width = helpWidth
 	}
 	var b strings.Builder
-	b.WriteString(cmd.Short)
-	if cmd.Long != "" {
-		b.Reset()
-		b.WriteString(cmd.Long)
+	b.WriteString(cmp.Or(cmd.Long, cmd.Short))
+	usage := cmd.UseLine()
+	if cmd.HasAvailableSubCommands() {
+		usage = cmd.CommandPath() + " <command> [flags]"
 	}
-	fmt.Fprintf(&b, "\n\nUsage:\n  %s\n", usageLine(cmd))
+	fmt.Fprintf(&b, "\n\nUsage:\n  %s\n", usage)
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
 	writeCommands(&b, cmd)
 
-	own, groups := flagsByGroup(cmd)
-	if own.HasAvailableFlags() {
-		fmt.Fprintf(&b, "\nFlags:\n%s", own.FlagUsagesWrapped(width))
-	}
-	for _, group := range groups {
-		if group.flags.HasAvailableFlags() {
-			fmt.Fprintf(&b, "\n%s:\n%s", group.heading, group.flags.FlagUsagesWrapped(width))
+	headings, flags := flagsByHeading(cmd)
+	for _, heading := range headings {
+		if flags[heading].HasAvailableFlags() {
+			fmt.Fprintf(&b, "\n%s:\n%s", heading, flags[heading].FlagUsagesWrapped(width))
 		}
 	}
-	if len(groups) > 0 {
+	if len(headings) > 1 {
 		b.WriteString("\nEach flag of the configuration overrides the variable of the same name (--pool-size: STAGE_POOL_SIZE);\n" +
 			"stage config lists all variables with their values.\n")
 	}
@@ -52,42 +49,27 @@ func writeHelp(cmd *cobra.Command, width int) {
 	cmd.Print(b.String())
 }
 
-// flagGroupSet is the flags under one heading of the configuration.
-type flagGroupSet struct {
-	heading string
-	flags   *pflag.FlagSet
-}
-
-// flagsByGroup returns a command's own flags, and those of the configuration by heading, in the order of their
-// definition.
-func flagsByGroup(cmd *cobra.Command) (own *pflag.FlagSet, groups []flagGroupSet) {
-	own = pflag.NewFlagSet("", pflag.ContinueOnError)
+// flagsByHeading returns the flags of a command by heading: its own, sorted, under the first one, and those of the
+// configuration under theirs, in the order of their definition.
+func flagsByHeading(cmd *cobra.Command) (headings []string, flags map[string]*pflag.FlagSet) {
+	const own = "Flags"
+	headings, flags = []string{own}, map[string]*pflag.FlagSet{own: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
 	cmd.Flags().SortFlags = false
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		names := f.Annotations[flagGroup]
-		if len(names) == 0 {
-			own.AddFlag(f)
-			return
+		heading := own
+		if names := f.Annotations[flagGroup]; len(names) > 0 {
+			heading = names[0]
 		}
-		i := slices.IndexFunc(groups, func(g flagGroupSet) bool { return g.heading == names[0] })
-		if i < 0 {
-			i = len(groups)
-			groups = append(groups, flagGroupSet{names[0], pflag.NewFlagSet("", pflag.ContinueOnError)})
-			groups[i].flags.SortFlags = false
+		if flags[heading] == nil {
+			headings = append(headings, heading)
+			flags[heading] = pflag.NewFlagSet("", pflag.ContinueOnError)
+			flags[heading].SortFlags = false
 		}
-		groups[i].flags.AddFlag(f)
+		flags[heading].AddFlag(f)
 	})
-	return own, groups
-}
-
-// usageLine returns how the command is called.
-func usageLine(cmd *cobra.Command) string {
-	if cmd.HasAvailableSubCommands() {
-		return cmd.CommandPath() + " <command> [flags]"
-	}
-	return cmd.UseLine()
+	return headings, flags
 }
 
 // writeCommands lists the commands below cmd, by group where they have one.
