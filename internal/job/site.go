@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
@@ -18,8 +19,7 @@ type Site struct {
 	Stage *stage.Stage
 	HTTP  *stage.HTTPServer // reserves its address; not started
 
-	conn    *natsconn.Conn
-	targets *call.Targets
+	closers []func() // of the parts, in the order in which they were opened
 }
 
 // SiteOptions are what a command changes about a site. Console and Logger are required.
@@ -42,13 +42,18 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 	if s.HTTP, err = stage.NewHTTPServer(ctx, cfg.HTTP.Addr, true); err != nil {
 		return nil, err
 	}
-	if s.conn, err = natsconn.StartServer(ctx, cfg, dir, o.MaxPayload, o.Logger); err != nil {
+	s.closers = append(s.closers, s.HTTP.Close)
+	conn, err := natsconn.StartServer(ctx, cfg, dir, o.MaxPayload, o.Logger)
+	if err != nil {
 		return nil, err
 	}
-	if s.targets, err = call.Open(cfg, nil, o.Mock); err != nil {
+	s.closers = append(s.closers, conn.Close)
+	targets, err := call.Open(cfg, nil, o.Mock)
+	if err != nil {
 		return nil, err
 	}
-	if s.Stage, err = stage.New(cfg, s.conn, s.targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console}); err != nil {
+	s.closers = append(s.closers, targets.Close)
+	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console}); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -56,13 +61,7 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 
 // Close ends all parts of the site, the last opened first. The stage must not run.
 func (s *Site) Close() {
-	if s.targets != nil {
-		s.targets.Close()
-	}
-	if s.conn != nil {
-		s.conn.Close()
-	}
-	if s.HTTP != nil {
-		s.HTTP.Close()
+	for _, closePart := range slices.Backward(s.closers) {
+		closePart()
 	}
 }

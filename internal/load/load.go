@@ -105,10 +105,9 @@ func (l *Loader) Subjects() string {
 	return fmt.Sprintf("%s … (%d partitions)", l.lanes[0].Publish, len(l.lanes))
 }
 
-// look finds out how many rows are stored, and the sequence of the newest record. The order of its reads matters. The
-// record comes before the end of the stream, so that it never knows of more than the stream, unless that has lost its
-// end. The end comes before the rows: an append on condition that it has not moved is then fenced off from all that was
-// published since.
+// look finds out how many rows are stored, and the sequence of the newest record. The order of its reads matters: the
+// record first, so that it never counts more than the stream holds, unless that has lost its end; then the end of the
+// stream; then the rows, so that an append on condition of that end is refused if anything was published since.
 func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err error) {
 	for {
 		m, err := l.position.newest(ctx)
@@ -318,8 +317,8 @@ func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 }
 
 // store appends one group, the first after row loaded, and retries until it is stored, ctx ends, or the server refuses
-// it for good. After a refusal or without an answer the next attempt is one row: it meets fewer rivals than a batch,
-// and the batch behind it has a row to build its condition on.
+// it for good. After a refusal or without an answer the next attempt is one row: it is refused less often than a
+// batch, and the condition of the next batch is built on it.
 func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
 	if !l.position.admits(loaded + int64(len(group))) {
 		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {

@@ -165,12 +165,12 @@ func (r *redriver) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Rows that are published get their mark also where others could not be: the next redrive need not look for them.
+	// Published rows get their second mark even if others failed: the next redrive need not look for them.
 	rowErr := r.publishRows(ctx, rows)
 	return errors.Join(rowErr, r.finish(ctx, rows))
 }
 
-// begin stores the marks of rows that are to be published, also of those that an earlier redrive has begun: that may
+// begin stores the marks of rows before they are published, also of those that an earlier redrive has begun, which may
 // only be suspended. It returns the rows that are ours now. The end of the input is read first: a redrive that takes
 // over our marks publishes behind it, and then our append, on condition of that end, is refused.
 func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {

@@ -155,33 +155,28 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 	violate := func(format string, args ...any) {
 		report.violate(violationRun, wholeStage, 0, "run %s: "+format, append([]any{r.id}, args...)...)
 	}
-	r.checkResults(report, partitions, results, violate)
-	switch found, reported := r.calls[allModels].calls, r.summary.Total.Calls; {
-	case found < reported && audit.inside > 0:
-		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, found, reported)
-	case found != reported:
-		violate("%d call events, its summary says %d calls", found, reported)
-	default:
-		r.checkCalls(violate)
-	}
-}
-
-// checkResults compares the number of results.
-func (r *runRecord) checkResults(report *Report, partitions int, loss *streamLoss, violate func(string, ...any)) {
 	s := r.summary
 	reported := s.RowsSucceeded + s.RowsFailed
 	found := r.succeeded + r.failed
 	switch p, err := strconv.Atoi(r.settings["STAGE_PARTITIONS"]); {
 	case err == nil && p != partitions:
 		report.note("run %s: it served %d partitions and STAGE_PARTITIONS is %d, so its results were not compared", r.id, p, partitions)
-	case found < reported && loss.any():
+	case found < reported && results.any():
 		report.cannot("run %s: %d results are left, its summary says %d", r.id, found, reported)
-	case found < reported && r.ended.Before(loss.info.Created): // that stream was another
+	case found < reported && r.ended.Before(results.info.Created): // that stream was another
 		report.note("run %s: %d results are left, its summary says %d", r.id, found, reported)
 	case found < reported || found > reported+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
 		violate("%d results are stored, its summary says %d", found, reported)
 	case found == reported && (r.succeeded != s.RowsSucceeded || r.failed != s.RowsFailed):
 		violate("%d rows succeeded and %d failed, its summary says %d and %d", r.succeeded, r.failed, s.RowsSucceeded, s.RowsFailed)
+	}
+	switch found, reported := r.calls[allModels].calls, s.Total.Calls; {
+	case found < reported && audit.inside > 0:
+		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, found, reported)
+	case found != reported:
+		violate("%d call events, its summary says %d calls", found, reported)
+	default:
+		r.checkCalls(violate)
 	}
 }
 

@@ -42,7 +42,10 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o j
 	if p.Base.System != "" {
 		terminal.PrintLine(env.Stdout, "--- system prompt\n%s", strings.TrimRight(p.Base.System, "\n"))
 	}
-	e := newEstimate(p)
+	e := &estimate{each: len(p.Base.System)}
+	if p.Base.Schema != nil {
+		e.each += len(p.Base.Schema.Source())
+	}
 	rows := rowfile.NewReader(in.File, in.Format, load.RowBytesMax-load.MessageOverhead)
 	for ctx.Err() == nil && (o.Limit == 0 || e.rows < o.Limit) {
 		row, err := rows.Next()
@@ -71,15 +74,6 @@ type estimate struct {
 	rows, bad int64
 	bytes     int64 // of all prompts, with what is sent along with each
 	each      int   // bytes sent along with each prompt: system prompt and schema
-}
-
-// newEstimate returns an estimate without rows.
-func newEstimate(p *executor.Prompt) *estimate {
-	e := &estimate{each: len(p.Base.System)}
-	if p.Base.Schema != nil {
-		e.each += len(p.Base.Schema.Source())
-	}
-	return e
 }
 
 // addRow renders the prompt of a row, prints the first ones, and counts it.
