@@ -317,8 +317,8 @@ func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 }
 
 // store appends one group, the first after row loaded, and retries until it is stored, ctx ends, or the server refuses
-// it for good. After a refusal or without an answer the next attempt is one row: it is refused less often than a
-// batch, and the condition of the next batch is built on it.
+// it for good. After a refusal or without an answer the next attempt is one row: it is refused less often than a batch,
+// and the condition of the next batch is built on it.
 func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
 	if !l.position.admits(loaded + int64(len(group))) {
 		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {

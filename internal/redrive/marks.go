@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// headerRedriveOf names the row that a redriven row was, headerRedriveResult the failed result by its sequence in
-	// the results stream: state ids repeat if the input stream is re-created, those don't.
+	// headerRedriveOf names the row that a redriven row was, headerRedriveResult the failed result by its sequence in the
+	// results stream: state ids repeat if the input stream is re-created, those don't.
 	headerRedriveOf     = "Stage-Redrive-Of"
 	headerRedriveResult = "Stage-Redrive-Result"
 	// headerRedriveFrom on a mark is the sequence of the input from which on the redriven row may be found,

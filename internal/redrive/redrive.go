@@ -99,8 +99,8 @@ type redriver struct {
 	group []*redriveRow
 	bytes int // of the group
 
-	// The next append is on condition that the input ends at last. Last is read before the marks are stored or read
-	// again, so a redrive that takes them over publishes behind it.
+	// The next append is on condition that the input ends at last. Last is read before the marks are stored or read again,
+	// so a redrive that takes them over publishes behind it.
 	last uint64
 	// marked is the last mark of the partition when all marks of the group were known to be ours; 0: unknown.
 	marked uint64

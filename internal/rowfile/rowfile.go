@@ -39,8 +39,8 @@ func FormatOf(name, given string) (Format, error) {
 type Row struct {
 	// Line is where the row begins, from 1.
 	Line int64
-	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it is the problem and the
-	// beginning of the row: never a JSON object, so that a stage answers it with invalid_row.
+	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it is the problem and the beginning
+	// of the row: never a JSON object, so that a stage answers it with invalid_row.
 	Body []byte
 	// Fault is what is wrong with a bad row; nil for a good one. It does not end the file.
 	Fault *Fault

@@ -20,8 +20,8 @@ type partitionVerifier struct {
 	runs   *runVerifier
 	stats  verifiedPartition
 
-	// terms has the terms of ownership by owner: those of all claims from start on, and one of the newest input stream
-	// for each owner without a claim. So two events are of one term if they have the same pointer.
+	// terms has the terms of ownership by owner: those of all claims from start on, and one of the newest input stream for
+	// each owner without a claim. So two events are of one term if they have the same pointer.
 	terms map[string]*auditTerm
 
 	// The log up to the head is read. Of the claims those before nextClaim lie in that part, and have been checked.
@@ -32,8 +32,8 @@ type partitionVerifier struct {
 	epochRows
 	nextInput uint64 // the first row of the input that is not compared; 0: all are. The input is that of the last epoch
 
-	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results
-	// before it are finished. nil: it is not read yet; over: there is none.
+	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results before
+	// it are finished. nil: it is not read yet; over: there is none.
 	head *verifiedRow
 	over bool
 	// window holds the events of rows that are not finished: the head's, those ahead of it, and some of rows passed by.
@@ -58,8 +58,7 @@ type partitionFacts struct {
 	bound        uint64 // rows above are pending
 	logEnd       uint64 // last message of the log; 0: there is none
 	resultsGone  bool   // messages of the results stream were removed
-	// Events stored before auditGone may be missing; zero: none is. Those of results before auditExpired can have
-	// expired.
+	// Events stored before auditGone may be missing; zero: none is. Those of results before auditExpired can have expired.
 	auditGone, auditExpired time.Time
 }
 

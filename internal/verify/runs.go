@@ -34,8 +34,8 @@ type runRecord struct {
 	summary *auditlog.Summary
 	cut     bool // the summary has no usage by model
 
-	// Sums of what the streams hold, to be compared with the summary: the calls of each model, and under allModels
-	// those of all.
+	// Sums of what the streams hold, to be compared with the summary: the calls of each model, and under allModels those
+	// of all.
 	calls             map[cost.ModelKey]callTotals
 	capacity          uint64
 	succeeded, failed uint64 // results

@@ -10,8 +10,8 @@ import (
 )
 
 // violationKind is one thing that verify checks. It names the violation in the report; docs/reliability.md lists what
-// each means. A new check is a kind, its line in checks of the tests, and a call of violate where the streams show it: on
-// a result alone or among the others in order.go, against its audit in partition.go, on a whole run in runs.go.
+// each means. A new check is a kind, its line in checks of the tests, and a call of violate where the streams show it:
+// on a result alone or among the others in order.go, against its audit in partition.go, on a whole run in runs.go.
 type violationKind string
 
 const (

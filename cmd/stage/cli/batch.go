@@ -38,7 +38,7 @@ func newBatchCommand(env *Env) *cobra.Command {
 			"  stage batch questions.json --data-dir stage-data      # a stage with an embedded server",
 	}
 	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "how long to wait for the reply; 0: no limit")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Stage", "NATS", "Embedded server"}})
+	flags := newConfigFlags(cmd, env, []string{"Stage", "NATS", "Embedded server"}, nil)
 	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		if *timeout < 0 {
 			return config.Invalid(errors.New("--timeout: must not be negative"))

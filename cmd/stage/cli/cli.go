@@ -11,7 +11,7 @@
 //
 //	func newRunCommand(env *Env) *cobra.Command {
 //		cmd := &cobra.Command{Use: "run", Short: "…", GroupID: groupWork, Args: cobra.NoArgs}
-//		flags := newConfigFlags(cmd, env, configFlagsOptions{})
+//		flags := newConfigFlags(cmd, env, nil, nil)
 //		cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 //			return run(soft, hard, cfg)
 //		})

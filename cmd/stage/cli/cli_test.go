@@ -166,7 +166,7 @@ func TestHelpShowsTheGroupsThatMatterToACommand(t *testing.T) {
 	var b strings.Builder
 	cmd := &cobra.Command{Use: "tail"}
 	cmd.SetOut(&b)
-	flags := newConfigFlags(cmd, &Env{}, configFlagsOptions{Groups: []string{"NATS"}, Defaults: map[string]string{"STAGE_NATS_URL": "nats://own"}})
+	flags := newConfigFlags(cmd, &Env{}, []string{"NATS"}, map[string]string{"STAGE_NATS_URL": "nats://own"})
 	writeHelp(cmd, 80)
 	if got := b.String(); !strings.Contains(got, "(default nats://own)") || strings.Contains(got, "--pool-size number") {
 		t.Errorf("got:\n%s\nwant the group NATS with the command's default, and no other", got)

@@ -30,7 +30,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 	schema := cmd.Flags().Bool("schema", false, "print a JSON Schema of all variables, for charts and editors")
 	asJSON := cmd.Flags().Bool("json", false, "print the variables that have a value as a JSON object")
 	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema", "json")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{})
+	flags := newConfigFlags(cmd, env, nil, nil)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *markdown:

@@ -45,7 +45,7 @@ func newDemoCommand(env *Env) *cobra.Command {
 		Example: "  stage demo\n  stage demo --throttle classic",
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: []string{"Dispatch", "Operation"}, Defaults: demoDefaults})
+	flags := newConfigFlags(cmd, env, []string{"Dispatch", "Operation"}, demoDefaults)
 	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))

@@ -24,8 +24,8 @@ type Env struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 
-	// LimitMemory sets how many bytes the process needs at most, for the garbage collector. Within them it lets the
-	// heap grow to three times what is in use, rather than to twice. Nil: there is no limit.
+	// LimitMemory sets how many bytes the process needs at most, for the garbage collector. Within them it lets the heap
+	// grow to three times what is in use, rather than to twice. Nil: there is no limit.
 	LimitMemory func(bytes int64)
 
 	// Exit ends the process immediately, whatever still runs, when the second signal has not ended it (see

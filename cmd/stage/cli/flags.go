@@ -23,19 +23,12 @@ type configFlags struct {
 	values   map[string]string // by variable, of the flags that were given
 }
 
-// configFlagsOptions are what a command changes about the flags of the configuration. The zero value shows all.
-type configFlagsOptions struct {
-	// Groups are the headings of [config.Config] that the help lists. Flags of other groups are accepted too. Empty: all.
-	Groups []string
-	// Defaults are the command's own, by variable, which take precedence over the documented ones.
-	Defaults map[string]string
-}
-
-// newConfigFlags adds the flags of the configuration to the command. An invalid value is reported by Load, together
-// with all other problems.
-func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *configFlags {
-	c := &configFlags{env: env, defaults: options.Defaults, values: make(map[string]string)}
-	for _, group := range options.Groups {
+// newConfigFlags adds the flags of the configuration to the command. groups are the headings of [config.Config] that the
+// help lists, nil: all; flags of other groups are accepted too. defaults are the command's, by variable, and take
+// precedence over the documented ones. An invalid value is reported by Load, together with all other problems.
+func newConfigFlags(cmd *cobra.Command, env *Env, groups []string, defaults map[string]string) *configFlags {
+	c := &configFlags{env: env, defaults: defaults, values: make(map[string]string)}
+	for _, group := range groups {
 		if !slices.ContainsFunc(config.Fields(), func(f *config.Field) bool { return f.Group == group }) {
 			panic("no field of the configuration is under " + group)
 		}
@@ -44,7 +37,7 @@ func newConfigFlags(cmd *cobra.Command, env *Env, options configFlagsOptions) *c
 		for _, variable := range f.FlagVariables() {
 			c.add(cmd, f, variable)
 			flag := cmd.Flags().Lookup(config.FlagName(variable))
-			flag.Hidden = len(options.Groups) > 0 && !slices.Contains(options.Groups, f.Group)
+			flag.Hidden = len(groups) > 0 && !slices.Contains(groups, f.Group)
 		}
 	}
 	return c

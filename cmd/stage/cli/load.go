@@ -37,7 +37,7 @@ func newLoadCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVar(&o.id, "id", "", "name of the load, one word; required for standard input; default: derived from the content")
 	cmd.Flags().StringVar(&o.key, "key", "", "with several partitions: field that chooses a row's partition, so that rows of equal value stay in order; default: each in turn")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print a report as JSON on standard output")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		return loadFile(soft, env, cfg, args[0], o)
 	})

@@ -34,7 +34,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
 	}
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Defaults: defaults})
+	flags := newConfigFlags(cmd, env, nil, defaults)
 	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, args []string) error {
 		if o.Limit < 0 {
 			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))

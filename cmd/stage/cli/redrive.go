@@ -33,7 +33,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVar(&o.Reason, "reason", "", "only results that failed for this reason, such as api_call_failed; default: all")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count the rows, publish nothing")
 	asJSON := cmd.Flags().Bool("json", false, "print the counts as JSON")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
 		switch {

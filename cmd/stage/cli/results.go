@@ -27,7 +27,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 	out := cmd.Flags().StringP("out", "o", "", "file for the results; default: standard output")
 	follow := cmd.Flags().Bool("follow", false, "follow new results until interrupted")
 	partition := cmd.Flags().Int("partition", -1, "only this partition; default: all, one after the other")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	check := func(cfg *config.Config) error {
 		if *partition >= cfg.Streams.Partitions || *partition < -1 {
 			return fmt.Errorf("--partition %d: there are %d, counted from 0 (STAGE_PARTITIONS)", *partition, cfg.Streams.Partitions)

@@ -22,7 +22,7 @@ func newRunCommand(env *Env) *cobra.Command {
 			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'",
 	}
 	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created since the last claim, and begin with its first row")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{})
+	flags := newConfigFlags(cmd, env, nil, nil)
 	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if env.LimitMemory != nil && len(cfg.NATS.URL) > 0 { // the memory of an embedded server is unknown
 			env.LimitMemory(stage.MemoryLimit(cfg))

@@ -27,7 +27,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 		Example: "  stage setup --nats-url nats://localhost:4222\n" +
 			"  stage setup --nats-url nats://localhost:4222 --create-streams=false",
 	}
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: append(slices.Clone(groupsOfStreams), "Dispatch")})
+	flags := newConfigFlags(cmd, env, append(slices.Clone(groupsOfStreams), "Dispatch"), nil)
 	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, cfg *config.Config) error {
 		if err := setUpStreams(ctx, conn.NC, cfg); err != nil {
 			return err

@@ -38,7 +38,7 @@ func newTailCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
 	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: now")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	check := func(*config.Config) (err error) {
 		if o.Kinds, err = auditKinds(*kinds); err == nil {
 			o.Since, err = sinceTime(*since, time.Now())

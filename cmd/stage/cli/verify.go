@@ -30,7 +30,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 			"  stage verify --json --data-dir stage-data/reviews.jsonl",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
-	flags := newConfigFlags(cmd, env, configFlagsOptions{Groups: groupsOfStreams})
+	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 		report, err := verify.Run(ctx, js, cfg, env.Stderr)
 		if err != nil {
