@@ -119,7 +119,7 @@ func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error
 // load publishes the rows of the source that are not in the stream yet, and reports how many there are.
 func (p *Pipeline) load(ctx context.Context) error {
 	cfg, nc := p.Stage.Cfg, p.Stage.Conn.NC
-	l, loaded, err := load.New(ctx, nc, cfg, "in", nil)
+	l, loaded, err := load.New(ctx, nc, cfg, "in", "")
 	if err != nil {
 		return err
 	}

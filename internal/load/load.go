@@ -37,8 +37,7 @@ type Loader struct {
 	batch  bool
 	group  int    // most rows of a group, and between two records
 	lanes  []lane // one for each partition
-	// laneOf chooses the partition of row n of the source, counted from 1. It must always choose the same.
-	laneOf func(body []byte, n int64) int
+	key    string // field that chooses the lane of a row; empty: each in turn
 
 	position loadPosition
 	known    int64  // rows that the server has confirmed to this loader
@@ -70,9 +69,11 @@ var (
 )
 
 // New finds out how far an earlier load of the same source got: loaded rows are stored. The subjects that id makes
-// below the input must belong to this source alone. laneOf chooses the partition of a row, as those of [LaneOf] do; it
-// may be nil with one partition. Streams that do not fit are a [config.Error].
-func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, laneOf func([]byte, int64) int) (l *Loader, loaded int64, err error) {
+// below the input must belong to this source alone. With several partitions the value of the field key chooses that of a
+// row, so that rows of equal value keep their order; with an empty key they go to each in turn. Rows without the field,
+// and those that are no objects, stay together too. It must be the same at each load. Streams that do not fit are a
+// [config.Error].
+func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id, key string) (l *Loader, loaded int64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, 0, err
@@ -82,7 +83,7 @@ func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id string, lane
 		return nil, 0, fmt.Errorf("look at stream %s: %w", cfg.Input.Stream, err)
 	}
 	info := s.CachedInfo().Config
-	l = &Loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, group: groupRows, laneOf: laneOf}
+	l = &Loader{nc: nc, js: js, stream: cfg.Input.Stream, id: id, batch: info.AllowAtomicPublish, group: groupRows, key: key}
 	for p := range cfg.Streams.Partitions {
 		address, err := streams.AddressInput(info, cfg.Input.Subject, p, id)
 		if err != nil {
@@ -248,27 +249,16 @@ func (l *Loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, 
 	}
 }
 
-// LaneOf returns how rows are spread over partitions: by the value of a field, so that rows of equal value keep their
-// order, or each in turn when key is empty. Rows without the field, and those that are no objects, stay together too.
-func LaneOf(key string, partitions int) func(body []byte, n int64) int {
-	if key == "" {
-		return func(_ []byte, n int64) int { return int((n - 1) % int64(partitions)) }
-	}
-	return func(body []byte, _ int64) int {
-		var fields map[string]json.RawMessage
-		_ = json.Unmarshal(body, &fields) // a body that is no object has no fields
-		h := fnv.New32a()
-		_, _ = h.Write(fields[key]) // a hash never fails
-		return int(h.Sum32() % uint32(partitions))
-	}
-}
-
-// lane returns that of row n.
+// lane returns that of row n of the source, counted from 1.
 func (l *Loader) lane(body []byte, n int64) *lane {
-	if len(l.lanes) == 1 {
-		return &l.lanes[0]
+	if lanes := int64(len(l.lanes)); l.key == "" || lanes == 1 {
+		return &l.lanes[(n-1)%lanes]
 	}
-	return &l.lanes[l.laneOf(body, n)]
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(body, &fields) // a body that is no object has no fields
+	h := fnv.New32a()
+	_, _ = h.Write(fields[l.key])                   // a hash never fails
+	return &l.lanes[h.Sum32()%uint32(len(l.lanes))] //nolint:gosec // few
 }
 
 // gather takes the next group of rows.

@@ -61,7 +61,7 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, cut := range []int{700, 1503, 0, 0} {
-				l, loaded, err := New(t.Context(), b.NC, cfg, "file", LaneOf(tt.key, partitions))
+				l, loaded, err := New(t.Context(), b.NC, cfg, "file", tt.key)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -146,7 +146,7 @@ func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 	ended := make(chan error, 2)
 	for range 2 {
 		go func() {
-			l, loaded, err := New(t.Context(), b.NC, cfg, "file", LaneOf("customer", 5))
+			l, loaded, err := New(t.Context(), b.NC, cfg, "file", "customer")
 			if err == nil {
 				err = l.Run(t.Context(), loaded, customers(2000, int(loaded), 0), func(int64) {})
 			}

@@ -62,7 +62,7 @@ func newLoadBench(t *testing.T, cfg jetstream.StreamConfig, partitions int) *loa
 // loader returns a loader that publishes three rows at once.
 func (b *loadBench) loader() (*Loader, int64) {
 	b.T.Helper()
-	l, loaded, err := New(b.T.Context(), b.NC, b.Cfg, "file", LaneOf("", b.partitions))
+	l, loaded, err := New(b.T.Context(), b.NC, b.Cfg, "file", "")
 	if err != nil {
 		b.T.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestPositionsBelongToOneSourceOfOneInput(t *testing.T) {
 	b.finish()
 	b.answer()
 	for _, id := range []string{"file2", "fil"} {
-		if _, loaded, err := New(t.Context(), b.NC, b.Cfg, id, nil); err != nil || loaded != 0 {
+		if _, loaded, err := New(t.Context(), b.NC, b.Cfg, id, ""); err != nil || loaded != 0 {
 			t.Errorf("source %s: %d rows loaded, error %v; want 0", id, loaded, err)
 		}
 	}
@@ -309,7 +309,7 @@ func TestLoadNeedsAPlaceForItsPosition(t *testing.T) {
 	if _, err := b.JS.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.*.*.rows"}, Storage: jetstream.MemoryStorage}); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := New(t.Context(), b.NC, b.Cfg, "file", nil)
+	_, _, err := New(t.Context(), b.NC, b.Cfg, "file", "")
 	if !config.IsInvalid(err) || !strings.Contains(err.Error(), "does not capture results.stage.load.ROWS.rows.0.file") {
 		t.Errorf("got %v", err)
 	}

@@ -156,7 +156,7 @@ func TestRedriveTakesNoRowOfAnotherInput(t *testing.T) {
 func TestRedriveLeavesTheSubjectsOfLoadsAlone(t *testing.T) {
 	b := newRedriveBench(t)
 	next := rowsOf(3)
-	l, _, err := load.New(t.Context(), b.NC, b.Cfg, "abc", nil)
+	l, _, err := load.New(t.Context(), b.NC, b.Cfg, "abc", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestRedriveLeavesTheSubjectsOfLoadsAlone(t *testing.T) {
 	if got := b.input(4); len(got) != 1 || !strings.HasPrefix(got[0], `4 rows.abc-redriven {"n":2} `) {
 		t.Errorf("got %q", got)
 	}
-	if _, loaded, err := load.New(t.Context(), b.NC, b.Cfg, "abc", nil); err != nil || loaded != 3 {
+	if _, loaded, err := load.New(t.Context(), b.NC, b.Cfg, "abc", ""); err != nil || loaded != 3 {
 		t.Errorf("loading again: got %d rows loaded, error %v; want 3", loaded, err)
 	}
 }

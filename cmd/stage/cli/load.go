@@ -83,7 +83,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err := streams.Ensure(ctx, conn.NC, stored.Streams(cfg)); err != nil {
 		return config.Explained(err)
 	}
-	l, before, err := load.New(ctx, conn.NC, cfg, id, load.LaneOf(o.key, cfg.Streams.Partitions))
+	l, before, err := load.New(ctx, conn.NC, cfg, id, o.key)
 	if err != nil {
 		return conn.Explain(err)
 	}
