@@ -138,28 +138,29 @@ func (r *Run) column(items []any, attribute, otherwise any, caseSensitive bool) 
 
 // sortKeys returns the key by which each item is sorted: a list if attribute is several, separated by commas.
 func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
-	paths := []any{attribute}
-	if path, ok := attribute.(string); ok {
-		paths = stringList(strings.Split(path, ","))
+	path, _ := attribute.(string)
+	paths := strings.Split(path, ",")
+	if len(paths) == 1 {
+		return r.column(items, attribute, nil, caseSensitive)
 	}
 	if err := r.SpendTimes(len(items), len(paths)*ItemCost); err != nil {
 		return nil, err
 	}
-	keys := make([]any, len(items))
-	for at, path := range paths {
+	keys := make([][]any, len(items))
+	for _, path := range paths {
 		column, err := r.column(items, path, nil, caseSensitive)
-		if err != nil || len(paths) == 1 {
-			return column, err
+		if err != nil {
+			return nil, err
 		}
 		for i, key := range column {
-			list, _ := keys[i].([]any)
-			if at == 0 {
-				list = make([]any, 0, len(paths))
-			}
-			keys[i] = append(list, key)
+			keys[i] = append(keys[i], key)
 		}
 	}
-	return keys, nil
+	lists := make([]any, len(keys))
+	for i, key := range keys {
+		lists[i] = key
+	}
+	return lists, nil
 }
 
 // sorted returns the indexes of keys in a stable order.

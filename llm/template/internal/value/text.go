@@ -225,55 +225,58 @@ func appendPythonFloat(dst []byte, f float64) []byte {
 	return dst
 }
 
-// escape writes c as a backslash and a letter if it is one of the first n of the characters that JSON escapes so.
-func (w *writer) escape(c rune, n int) bool {
-	if c >= ' ' && c != '\\' {
-		return false
-	}
+// shortEscape returns the letter that escapes c if it is one of the first n of the characters that JSON escapes so, or 0.
+func shortEscape(c rune, n int) byte {
 	at := strings.IndexRune("\\\n\r\t\b\f"[:n], c)
-	if at >= 0 {
-		w.dst = append(w.dst, '\\', `\nrtbf`[at])
+	if at < 0 {
+		return 0
 	}
-	return at >= 0
+	return `\nrtbf`[at]
 }
 
 // quotePython writes s as Python's repr does.
 func (w *writer) quotePython(s string) {
-	quote := byte('\'')
+	quote := '\''
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
 		quote = '"'
 	}
-	w.dst = append(w.dst, quote)
+	dst := append(w.dst, byte(quote))
 	for _, c := range s {
 		switch {
-		case w.escape(c, 4): // Python has no \b and \f
-		case c == rune(quote):
-			w.dst = append(w.dst, '\\', quote)
+		case c == quote:
+			dst = append(dst, '\\', byte(quote))
+		case c >= ' ' && c < 0x7f && c != '\\':
+			dst = append(dst, byte(c))
+		case shortEscape(c, 4) != 0: // Python has no \b and \f
+			dst = append(dst, '\\', shortEscape(c, 4))
 		case unicode.IsPrint(c):
-			w.dst = utf8.AppendRune(w.dst, c)
+			dst = utf8.AppendRune(dst, c)
 		default:
-			w.dst = appendEscaped(w.dst, c)
+			dst = appendEscaped(dst, c)
 		}
 	}
-	w.dst = append(w.dst, quote)
+	w.dst = append(dst, byte(quote))
 }
 
 func (w *writer) quoteJSON(s string) {
-	w.dst = append(w.dst, '"')
+	dst := append(w.dst, '"')
 	for _, c := range s {
 		switch {
-		case w.escape(c, 6):
 		case c == '"':
-			w.dst = append(w.dst, `\"`...)
-		case c < ' ' || c == '<' || c == '>' || c == '&' || c == '\'' || w.ascii && c >= 0x7f && c < 0x10000:
-			w.dst = fmt.Appendf(w.dst, `\u%04x`, c)
+			dst = append(dst, `\"`...)
+		case c == '<' || c == '>' || c == '&' || c == '\'' || w.ascii && c >= 0x7f && c < 0x10000:
+			dst = fmt.Appendf(dst, `\u%04x`, c)
 		case w.ascii && c >= 0x10000:
-			w.dst = fmt.Appendf(w.dst, `\u%04x\u%04x`, 0xD800+(c-0x10000)>>10, 0xDC00+(c-0x10000)&0x3FF)
+			dst = fmt.Appendf(dst, `\u%04x\u%04x`, 0xD800+(c-0x10000)>>10, 0xDC00+(c-0x10000)&0x3FF)
+		case c >= ' ' && c != '\\':
+			dst = utf8.AppendRune(dst, c)
+		case shortEscape(c, 6) != 0:
+			dst = append(dst, '\\', shortEscape(c, 6))
 		default:
-			w.dst = utf8.AppendRune(w.dst, c)
+			dst = fmt.Appendf(dst, `\u%04x`, c)
 		}
 	}
-	w.dst = append(w.dst, '"')
+	w.dst = append(dst, '"')
 }
 
 // maxFormatWidth bounds the precision of formatted numbers and the indent of JSON.
