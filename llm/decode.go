@@ -107,12 +107,14 @@ func typed(raw []byte, name string) (kind string, member []byte) {
 // isReported reports whether a member is present and not null.
 func isReported(raw []byte) bool { return len(raw) > 0 && raw[0] != 'n' }
 
-// firstElement returns the first element of an array; of anything else there is none.
+// firstElement returns a non-empty array from its first element on, which is enough for [pick]; ok is false for anything
+// else.
 func firstElement(raw []byte) (first []byte, ok bool) {
-	for first = range jsonbytes.Elements(raw) {
-		return first, true
+	if len(raw) == 0 || raw[0] != '[' {
+		return nil, false
 	}
-	return nil, false
+	first = raw[jsonbytes.SkipSpace(raw, 1):]
+	return first, first[0] != ']'
 }
 
 // isObject reports whether a member is present and an object.
