@@ -245,7 +245,7 @@ func rootCAs(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Call makes one attempt at a request: [Client.Prepare], then [Client.Do]. It is a caller of package batch.
+// Call makes one attempt at a request: [Client.Prepare], then [Client.Do]. It implements [BatchCaller].
 func (c *Client) Call(ctx context.Context, r *Request) (*Reply, error) {
 	p, err := c.Prepare(r)
 	if err != nil {

@@ -1,10 +1,20 @@
 package llm
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
 // Class is what a failed attempt means for the next one.
@@ -132,3 +142,209 @@ func (e *Error) providerCode() string {
 
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
+
+// explanations are the texts of the reasons that need no details.
+var explanations = map[Reason]string{
+	ReasonEmptyChoices:     "reply contains no answer",
+	ReasonEmptyContent:     "answer contains no text",
+	ReasonRefused:          "the model refused to answer",
+	ReasonTruncated:        "answer ends at the token limit; raise the limit or accept truncated answers",
+	ReasonResponseTooLarge: "reply exceeds the bound on its size",
+	ReasonContentFiltered:  "answer was stopped by the provider's content filter",
+}
+
+// explain describes in one line what happened and what to change.
+func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
+	if o.Fault == nil && (o.Finish == FinishUnfinished || o.Finish == FinishDeadEnd) && e.Reason == ReasonTruncated {
+		if r.FinishReason == "" {
+			return errors.New("the answer ended early: the provider gave no finish reason")
+		}
+		return fmt.Errorf("the answer ended early: finish reason %q", excerpt.Clip(r.FinishReason, finishBytes))
+	}
+	if text := explanations[e.Reason]; text != "" && o.Fault == nil {
+		return errors.New(text)
+	}
+	page, title := readHTML(body)
+	if e.Reason == ReasonInvalidJSONResponse {
+		switch {
+		case len(bytes.TrimSpace(body)) == 0:
+			return errors.New("the reply is empty")
+		case page && title != "":
+			return fmt.Errorf("the reply is an HTML page (%q), not JSON; check the base URL", title)
+		}
+		return fmt.Errorf("reply is not one JSON value: %.80q", excerpt.Of(body))
+	}
+	if e.Reason == ReasonMalformedResponse {
+		return fmt.Errorf("reply is not of the provider's format: it has the members %q; check the provider and the base URL", topKeys(body))
+	}
+	if o.Err != nil && o.Status/100 <= 2 {
+		switch {
+		case e.Origin == OfHost:
+			return fmt.Errorf("%w (%s)", o.Err, shortage(o).remedy)
+		case e.Origin == OfNetwork && errors.Is(o.Err, ErrTimeout):
+			return fmt.Errorf("%w before a connection was made", o.Err)
+		case e.Class == Fatal:
+			return fmt.Errorf("%w (check the base URL, and the CA file where the certificate is private)", o.Err)
+		}
+		return o.Err
+	}
+	text := serverText(o, title)
+	if e.Class == Fatal {
+		text += " (" + advice(o) + ")"
+	} else if o.Fault != nil && remedies[o.Fault.Unsupported] != "" {
+		text += " (" + remedies[o.Fault.Unsupported] + ")"
+	}
+	if id := requestID(o.Header); id != "" && !strings.Contains(text, id) {
+		text += " (request " + id + ")"
+	}
+	return errors.New(text)
+}
+
+// serverText returns the server's words about an error, else what its status means. title is that of an HTML page.
+func serverText(o *Outcome, title string) string {
+	text := http.StatusText(o.Status)
+	switch {
+	case o.Fault != nil && o.Fault.Message != "":
+		return excerpt.Of(o.Fault.Message)
+	case o.Status/100 == 3:
+		return "server redirects to " + location(o.Header)
+	case o.Status/100 == 2:
+		return "the provider reported an error without a message"
+	case title != "" && (text == "" || !strings.Contains(strings.ToLower(title), strings.ToLower(text))):
+		return strings.TrimSpace(fmt.Sprintf("%s (HTML page %q)", text, title))
+	case text == "":
+		return "the server gave no reason"
+	}
+	return text
+}
+
+// advice is what to do about a fatal error.
+func advice(o *Outcome) string {
+	status := o.Status
+	if status/100 == 2 && o.Fault != nil {
+		status = o.Fault.Status
+	}
+	switch {
+	case o.Fault == nil:
+	case o.Fault.means == meansNoCredit:
+		status = 402
+	case o.Fault.means == meansUnknownModel:
+		status = 404
+	case o.Fault.means == meansDisabled:
+		return "check the account at the provider"
+	}
+	if status/100 == 3 {
+		return "redirects are not followed: set the base URL to the final address"
+	}
+	return cmp.Or(advices[status], "check the API key and the account at the provider")
+}
+
+// advices are what to do about a fatal error with this status.
+var advices = map[int]string{
+	401: "check the API key",
+	402: "check credit and spending limits at the provider",
+	403: "check what the API key may do",
+	404: "check the model and the base URL",
+	407: "check the credentials in the proxy variables",
+	429: "check credit and spending limits at the provider",
+}
+
+// location is where a redirect points, without query and credentials.
+func location(h http.Header) string {
+	u, err := url.Parse(h.Get("Location"))
+	if err != nil || *u == (url.URL{}) {
+		return "nowhere"
+	}
+	u.User, u.RawQuery, u.ForceQuery, u.Fragment, u.RawFragment = nil, "", false, "", ""
+	return excerpt.Of(u.String())
+}
+
+// remedies are what to set instead of a member of the request that is not supported. A list of models would be out
+// of date with every release.
+var remedies = map[string]string{
+	"temperature":           "leave the temperature unset: the model does not accept one with these settings",
+	"max_tokens":            `leave the token limit unset and put it into the extra body: {"max_completion_tokens": …}`,
+	"max_completion_tokens": `leave the token limit unset and put it into the extra body: {"max_tokens": …}`,
+}
+
+// requestID returns the id by which the provider's support finds a request: x-request-id (OpenAI, Azure, Groq, xAI),
+// request-id (Anthropic), apim-request-id (Azure). Empty: the reply has none.
+func requestID(h http.Header) string {
+	for _, name := range [...]string{"X-Request-Id", "Request-Id", "Apim-Request-Id"} {
+		if id := h.Get(name); isWord(id) {
+			return id
+		}
+	}
+	return ""
+}
+
+// facts returns the further members of the error object in a result.
+func facts(o *Outcome, e *Error, r *Reply, body []byte) map[string]any {
+	f := map[string]any{}
+	if e.Reason == ReasonAPICallFailed {
+		f["status_code"], f["provider_code"] = nil, nil
+		if e.Status != 0 {
+			f["status_code"] = e.Status
+		}
+		if code := e.providerCode(); code != "" {
+			f["provider_code"] = code
+		}
+	}
+	if e.Reason == ReasonInvalidJSONResponse {
+		f["content_type"], f["body_preview"] = excerpt.Of(o.Header.Get("Content-Type")), excerpt.Of(body)
+	}
+	if e.Reason == ReasonEmptyChoices {
+		f["response"] = excerpt.Of(body)
+		var compact bytes.Buffer
+		if len(body) <= excerpt.BytesMax && json.Compact(&compact, body) == nil {
+			f["response"] = json.RawMessage(compact.Bytes())
+		}
+	}
+	if e.Reason == ReasonMalformedResponse {
+		f["response_keys"] = topKeys(body)
+	}
+	if e.Reason == ReasonTruncated {
+		f["partial"], f["finish_reason"] = r.Text, nil
+		if r.FinishReason != "" {
+			f["finish_reason"] = excerpt.Clip(r.FinishReason, finishBytes)
+		}
+	}
+	return f
+}
+
+var (
+	htmlStart = regexp.MustCompile(`(?i)^\s*<(!doctype html|html|head)\b`)
+	htmlTitle = regexp.MustCompile(`(?is)<title[^>]*>(.*?)</title`)
+)
+
+// titleBytes bounds the title of a page in an error.
+const titleBytes = 80
+
+// readHTML reports whether body is an HTML page, and returns its title on one line; empty: it has none.
+func readHTML(body []byte) (page bool, title string) {
+	body = bytes.TrimPrefix(body[:min(len(body), errorBytes)], []byte("\ufeff"))
+	if !htmlStart.Match(body) {
+		return false, ""
+	}
+	if match := htmlTitle.FindSubmatch(body); match != nil {
+		title = strings.Join(strings.Fields(html.UnescapeString(string(match[1]))), " ")
+	}
+	return true, excerpt.Clip(title, titleBytes)
+}
+
+// finishBytes bounds a finish reason in errors: the longest documented ones have 45 bytes.
+const finishBytes = 80
+
+// topKeys names the members of a JSON object, at most twenty, nil of anything else.
+func topKeys(body []byte) []string {
+	var keys []string
+	if !jsonbytes.Valid(body) { // a wire format may call a body malformed that is not JSON
+		return nil
+	}
+	for key := range jsonbytes.Members(body) {
+		if keys = append(keys, excerpt.Of(key)); len(keys) == 20 {
+			break
+		}
+	}
+	return keys
+}

@@ -3,9 +3,9 @@
 // It has two independent parts: wire formats (pure translations between a [Request] and the JSON of one family of
 // servers), and one classifier, which decides from status, typed fields and headers what a failed attempt means. Only
 // [Client] does input and output: one HTTP attempt per call, bounded in time and bytes, without retries. Retrying is
-// up to the caller, guided by [Error.Class]: package pool for rows, package batch for many prompts at once. The
-// prompt, and where the answer goes, are up to the packages below this one: template renders prompts, row reads rows
-// and writes results.
+// up to the caller, guided by [Error.Class]: package pool for rows, [Batch] for many prompts at once. The prompt, and
+// where the answer goes, are up to the packages below this one: template renders prompts, row reads rows and writes
+// results.
 //
 //	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: redact.NewSecret(key), Model: "gpt-6-luna"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})

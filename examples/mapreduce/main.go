@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/llm/batch"
+	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 )
@@ -42,7 +42,7 @@ func run(ctx context.Context, url, subject, question, path string) error {
 	defer nc.Close()
 
 	// Map: the paragraphs are the contexts of one and the same question.
-	request := batch.Request{MaxParallel: 10}
+	request := llm.BatchRequest{MaxParallel: 10}
 	for paragraph := range strings.SplitSeq(string(text), "\n\n") {
 		request.Prompts = append(request.Prompts, question)
 		request.Contexts = append(request.Contexts, &paragraph)
@@ -59,7 +59,7 @@ func run(ctx context.Context, url, subject, question, path string) error {
 
 	// Reduce: one prompt about all answers.
 	all := strings.Join(parts, "\n")
-	reply, err = ask(ctx, nc, subject, &batch.Request{
+	reply, err = ask(ctx, nc, subject, &llm.BatchRequest{
 		Prompts:  []string{"Put these together, each fact once. " + question},
 		Contexts: []*string{&all},
 	})
@@ -71,7 +71,7 @@ func run(ctx context.Context, url, subject, question, path string) error {
 }
 
 // ask sends one batched request. A service error has its code and message in the headers and the details in the body.
-func ask(ctx context.Context, nc *nats.Conn, subject string, request *batch.Request) (*batch.Reply, error) {
+func ask(ctx context.Context, nc *nats.Conn, subject string, request *llm.BatchRequest) (*llm.BatchReply, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
@@ -85,6 +85,6 @@ func ask(ctx context.Context, nc *nats.Conn, subject string, request *batch.Requ
 	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
 		return nil, fmt.Errorf("%s: %s: %s", code, m.Header.Get(micro.ErrorHeader), m.Data)
 	}
-	var reply batch.Reply
+	var reply llm.BatchReply
 	return &reply, json.Unmarshal(m.Data, &reply)
 }

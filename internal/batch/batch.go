@@ -1,7 +1,7 @@
 // Package batch answers batched requests over a NATS micro service.
 //
-// Package llm/batch decides which prompt is sent when, and what the reply is. This one is the service around it: it
-// takes requests, makes the calls through the stage's pool, and stores their audit events.
+// [llm.Batch] decides which prompt is sent when, and what the reply is. This package is the service around it: it takes
+// requests, makes the calls through the stage's pool, and stores their audit events.
 package batch
 
 import (
@@ -21,7 +21,6 @@ import (
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/batch"
 	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -55,7 +54,7 @@ type Service struct {
 	conn     *natsconn.Conn
 	caller   *call.Caller
 	recorder *recorder.Recorder
-	batch    *batch.Batch
+	batch    *llm.Batch
 	once     *pool.Once[*promptCall, *llm.Reply]
 	permits  chan struct{} // a token for each prompt that the pool has
 	log      *slog.Logger
@@ -88,7 +87,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *execut
 	if err != nil {
 		return nil, fmt.Errorf("STAGE_LLM_EXTRA_BODY: %w", err)
 	}
-	b.batch, err = batch.New(batch.Config{
+	b.batch, err = llm.NewBatch(llm.BatchConfig{
 		MaxParallel: cfg.Batch.MaxParallel, ParallelLimit: cfg.Batch.ParallelLimit, MaxPrompts: cfg.Batch.MaxPrompts, RPM: cfg.Batch.RPM,
 		Retry:           pool.RetryConfig(cfg.Retry),
 		MaxContentBytes: b.bytesMax(),
@@ -204,7 +203,7 @@ func (b *Service) refuse(endpoint string, req micro.Request, headers micro.Heade
 }
 
 // answer sends the prompts to the provider, replies to the request and counts it.
-func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *batch.Request) {
+func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *llm.BatchRequest) {
 	began, run := time.Now(), b.newRun()
 	reply, err := b.batch.Do(work, run, request)
 	run.awaitAudit(hard)

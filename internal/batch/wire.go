@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/batch"
 )
 
 // The codes of service errors, in the header Nats-Service-Error-Code and in the body.
@@ -31,10 +30,10 @@ type ErrorBody struct {
 
 	// Of all_failed. Fatal: no prompt can succeed until someone fixes the account, the key or the address. ReportCut: the
 	// whole report would have been too large for a message.
-	Total     *int          `json:"total,omitempty"`
-	Report    []batch.Fault `json:"report,omitempty"`
-	ReportCut bool          `json:"report_cut,omitempty"`
-	Fatal     bool          `json:"fatal,omitempty"`
+	Total     *int             `json:"total,omitempty"`
+	Report    []llm.BatchFault `json:"report,omitempty"`
+	ReportCut bool             `json:"report_cut,omitempty"`
+	Fatal     bool             `json:"fatal,omitempty"`
 
 	// Of batch_too_large, in prompts, and of reply_too_large, in bytes.
 	Size *int `json:"size,omitempty"`
@@ -68,7 +67,7 @@ type wireRequest struct {
 
 // ReadRequest decodes a request. It is strict: a misspelt field would silently change what is sent. The error is
 // human-readable.
-func ReadRequest(data []byte) (*batch.Request, error) {
+func ReadRequest(data []byte) (*llm.BatchRequest, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("request is not in UTF-8")
 	}
@@ -81,7 +80,7 @@ func ReadRequest(data []byte) (*batch.Request, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("request continues after its JSON object")
 	}
-	r := &batch.Request{Prompts: make([]string, len(w.Prompts)), Contexts: w.Contexts}
+	r := &llm.BatchRequest{Prompts: make([]string, len(w.Prompts)), Contexts: w.Contexts}
 	for i, p := range w.Prompts {
 		if p == nil {
 			return nil, fmt.Errorf("prompt %d is null", i)
@@ -89,7 +88,7 @@ func ReadRequest(data []byte) (*batch.Request, error) {
 		r.Prompts[i] = *p
 	}
 	if w.MaxParallel != nil {
-		r.MaxParallel = max(1, *w.MaxParallel) // 0 is the minimum here, but the default in batch.Request
+		r.MaxParallel = max(1, *w.MaxParallel) // 0 is the minimum here, but the default in llm.BatchRequest
 	}
 	if w.Model != nil {
 		r.Model = *w.Model
@@ -114,12 +113,12 @@ func explainJSON(err error) error {
 
 // encodeReply encodes the outcome of a batch: the body of the reply and, if it is a service error, its code and
 // description. No body is larger than bytesMax: the report of errors is cut until it fits.
-func encodeReply(provider string, reply *batch.Reply, err error, bytesMax int) (body []byte, code, description string) {
+func encodeReply(provider string, reply *llm.BatchReply, err error, bytesMax int) (body []byte, code, description string) {
 	if err == nil {
 		if body = encodeJSON(reply); len(body) <= bytesMax {
 			return body, "", ""
 		}
-		err = &batch.ReplyTooLargeError{Size: len(body), Max: bytesMax}
+		err = &llm.BatchReplyTooLargeError{Size: len(body), Max: bytesMax}
 	}
 	e := errorBody(provider, err)
 	for body = encodeJSON(e); len(body) > bytesMax && len(e.Report) > 0; body = encodeJSON(e) {
@@ -130,20 +129,20 @@ func encodeReply(provider string, reply *batch.Reply, err error, bytesMax int) (
 
 // errorBody is the service error that an error of a batch is answered with.
 func errorBody(provider string, err error) *ErrorBody {
-	if e, ok := errors.AsType[*batch.TooLargeError](err); ok {
+	if e, ok := errors.AsType[*llm.BatchTooLargeError](err); ok {
 		return &ErrorBody{Code: CodeTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
-	if e, ok := errors.AsType[*batch.ReplyTooLargeError](err); ok {
+	if e, ok := errors.AsType[*llm.BatchReplyTooLargeError](err); ok {
 		return &ErrorBody{Code: codeReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
-	if e, ok := errors.AsType[*batch.RateLimitedError](err); ok {
+	if e, ok := errors.AsType[*llm.RateLimitedError](err); ok {
 		body := &ErrorBody{Code: codeRateLimited, Error: e.Error(), Provider: e.Provider, retryAfter: &retryAfter{}}
 		if ms := e.RetryAfter.Milliseconds(); ms > 0 {
 			body.RetryAfterMS = &ms
 		}
 		return body
 	}
-	if e, ok := errors.AsType[*batch.AllFailedError](err); ok {
+	if e, ok := errors.AsType[*llm.AllFailedError](err); ok {
 		total := e.Total()
 		body := &ErrorBody{Code: CodeAllFailed, Error: fmt.Sprintf("all %d prompts failed", total), Total: &total, Report: e.Reply.ErrorReport()}
 		for _, err := range e.Unwrap() {

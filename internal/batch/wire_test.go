@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/llm/batch"
+	"github.com/llm-stage/stage/llm"
 )
 
 func TestServiceVersionsAreSemantic(t *testing.T) {
@@ -35,7 +35,7 @@ func FuzzReadRequest(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	batch, err := batch.New(batch.Default())
+	batch, err := llm.NewBatch(llm.DefaultBatch())
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -58,8 +58,8 @@ var spellings = []struct {
 	{"hex", func(s string) string { return strings.ToUpper(hex.EncodeToString([]byte(s))) }},
 }
 
-// echo is an LLM that repeats what it was sent, in all spellings and in all places of a reply. Kinds of replies follow each
-// other in turn: ten failures at a stretch would be an outage, and no row would succeed.
+// echo is an LLM that repeats what it was sent, in all spellings and in all places of a reply. The kinds of replies
+// alternate: ten failures in a row would be an outage, and no row would succeed.
 func echo(c llmtest.Call) *llmtest.Step {
 	const kinds = 6
 	var body struct {

@@ -1,4 +1,4 @@
-package batch
+package llm
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/llm-stage/stage/llm"
 )
 
 // Do sends the prompts of r and waits for all results. Prompts start in their
@@ -17,16 +15,16 @@ import (
 // A prompt that fails does not affect the others: the reply holds an error in its place, and Do returns nil as long as
 // one prompt was answered. If none was, it returns a [*RateLimitedError] if that was for want of capacity alone, else
 // an [*AllFailedError]. For a request that [Batch.Check] rejects it sends nothing and returns that error; if the
-// answers are too large together, a [*ReplyTooLargeError].
+// answers are too large together, a [*BatchReplyTooLargeError].
 //
 // No further call starts after a fatal error, after a prompt found no capacity in any of its attempts while no other
 // was answered, or when ctx ends. Prompts that were not sent then fail with that error.
-func (b *Batch) Do(ctx context.Context, caller Caller, r *Request) (*Reply, error) {
+func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*BatchReply, error) {
 	if err := b.Check(r); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	run := &batchRun{Batch: b, caller: caller, request: r, results: make([]Result, len(r.Prompts))}
+	run := &batchRun{Batch: b, caller: caller, request: r, results: make([]BatchResult, len(r.Prompts))}
 	waits, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	run.end = end
@@ -43,24 +41,24 @@ func (b *Batch) Do(ctx context.Context, caller Caller, r *Request) (*Reply, erro
 		})
 	}
 	workers.Wait()
-	reply := &Reply{Results: run.results, TotalTokens: run.tokens, TotalTimeMS: time.Since(began).Milliseconds()}
+	reply := &BatchReply{Results: run.results, TotalTokens: run.tokens, TotalTimeMS: time.Since(began).Milliseconds()}
 	return reply, run.verdict(reply)
 }
 
 // batchRun is one request in progress.
 type batchRun struct {
 	*Batch
-	caller  Caller
-	request *Request
+	caller  BatchCaller
+	request *BatchRequest
 	end     context.CancelCauseFunc // no further call starts
 	next    atomic.Int64            // prompt to begin
-	results []Result                // each belongs to the worker that has taken its prompt
+	results []BatchResult           // each belongs to the worker that has taken its prompt
 
 	mu     sync.Mutex // guards the rest, for a few instructions
 	last   time.Time  // when a prompt was answered last
 	bytes  int
-	tokens *Tokens
-	large  *ReplyTooLargeError
+	tokens *BatchTokens
+	large  *BatchReplyTooLargeError
 }
 
 // send sends the i-th prompt until it is answered or fails for good. waits ends when
@@ -68,7 +66,7 @@ type batchRun struct {
 func (run *batchRun) send(ctx, waits context.Context, i int) (content string, err error) {
 	request := run.prompt(i)
 	began := time.Now()
-	var failure *llm.Error // the last one
+	var failure *Error // the last one
 	for failures := 0; ; {
 		ended, err := run.turn(waits, run.caller.Provider())
 		if err != nil && failure == nil {
@@ -87,7 +85,7 @@ func (run *batchRun) send(ctx, waits context.Context, i int) (content string, er
 		failures++
 		failure = run.asError(err)
 		wait, again := run.wait(failures, failure.RetryAfter)
-		if !again || failure.Reason == llm.ReasonRateLimited || failure.Class != llm.Capacity && failure.Class != llm.Transient {
+		if !again || failure.Reason == ReasonRateLimited || failure.Class != Capacity && failure.Class != Transient {
 			run.failed(failure, began)
 			return "", failure
 		}
@@ -96,7 +94,7 @@ func (run *batchRun) send(ctx, waits context.Context, i int) (content string, er
 }
 
 // prompt is the request of the i-th prompt.
-func (run *batchRun) prompt(i int) llm.Request {
+func (run *batchRun) prompt(i int) Request {
 	request := run.cfg.Request
 	request.Model, request.Prompt, request.Context = run.request.Model, run.request.Prompts[i], ""
 	if run.request.Contexts != nil && run.request.Contexts[i] != nil {
@@ -115,27 +113,27 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// asError returns the error of a call as an [*llm.Error], which it usually is.
-func (run *batchRun) asError(err error) *llm.Error {
-	if e, ok := errors.AsType[*llm.Error](err); ok {
+// asError returns the error of a call as an [*Error], which it usually is.
+func (run *batchRun) asError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
 		if e.Class == 0 && e.Reason == "" {
 			named := *e
-			named.Reason = llm.ReasonCancelled
+			named.Reason = ReasonCancelled
 			return &named
 		}
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &llm.Error{Provider: run.caller.Provider(), Reason: llm.ReasonCancelled, Err: err}
+		return &Error{Provider: run.caller.Provider(), Reason: ReasonCancelled, Err: err}
 	}
-	return &llm.Error{Provider: run.caller.Provider(), Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
+	return &Error{Provider: run.caller.Provider(), Class: Permanent, Reason: ReasonInternalError, Err: err}
 }
 
 // notSent is the error of a prompt that was not sent because the batch has ended.
 func notSent(waits context.Context) error {
 	cause := context.Cause(waits)
-	e := &llm.Error{Reason: llm.ReasonCancelled}
-	if why, ok := errors.AsType[*llm.Error](cause); ok {
+	e := &Error{Reason: ReasonCancelled}
+	if why, ok := errors.AsType[*Error](cause); ok {
 		named := *why // another prompt's: its facts are not this one's
 		named.Facts, named.Status, named.Code, named.Type = nil, 0, "", ""
 		e = &named
@@ -145,24 +143,24 @@ func notSent(waits context.Context) error {
 }
 
 // failed ends the batch if a failure holds for all its prompts.
-func (run *batchRun) failed(failure *llm.Error, began time.Time) {
+func (run *batchRun) failed(failure *Error, began time.Time) {
 	run.mu.Lock()
 	alone := !run.last.After(began) // no prompt was answered since it began
 	run.mu.Unlock()
-	if failure.Class == llm.Fatal || failure.Class == 0 || failure.Class == llm.Capacity && alone {
+	if failure.Class == Fatal || failure.Class == 0 || failure.Class == Capacity && alone {
 		run.end(failure)
 	}
 }
 
 // count adds the tokens of a reply.
-func (run *batchRun) count(reply *llm.Reply) {
+func (run *batchRun) count(reply *Reply) {
 	if reply == nil || reply.Usage == nil {
 		return
 	}
 	run.mu.Lock()
 	defer run.mu.Unlock()
 	if run.tokens == nil {
-		run.tokens = new(Tokens)
+		run.tokens = new(BatchTokens)
 	}
 	run.tokens.PromptTokens += reply.Usage.PromptTokens
 	run.tokens.CompletionTokens += reply.Usage.CompletionTokens
@@ -175,7 +173,7 @@ func (run *batchRun) answered(bytes int) {
 	run.last = time.Now()
 	run.bytes += bytes
 	if limit := run.cfg.MaxContentBytes; limit > 0 && run.bytes > limit {
-		run.large = &ReplyTooLargeError{Size: run.bytes, Max: limit}
+		run.large = &BatchReplyTooLargeError{Size: run.bytes, Max: limit}
 	}
 	large := run.large
 	run.mu.Unlock()
@@ -185,20 +183,20 @@ func (run *batchRun) answered(bytes int) {
 }
 
 // result is the outcome of a prompt.
-func result(content string, err error) Result {
+func result(content string, err error) BatchResult {
 	if err == nil {
-		return Result{Status: Success, Content: content}
+		return BatchResult{Status: BatchSuccess, Content: content}
 	}
-	e, _ := errors.AsType[*llm.Error](err) // of send
+	e, _ := errors.AsType[*Error](err) // of send
 	reason := e.Reason
-	if e.Class == llm.Capacity {
-		reason = llm.ReasonRateLimited
+	if e.Class == Capacity {
+		reason = ReasonRateLimited
 	}
-	return Result{Status: Failure, Error: e.Error(), Reason: reason, Err: e}
+	return BatchResult{Status: BatchError, Error: e.Error(), Reason: reason, Err: e}
 }
 
 // verdict is the error of a batch that has ended.
-func (run *batchRun) verdict(reply *Reply) error {
+func (run *batchRun) verdict(reply *BatchReply) error {
 	if run.large != nil {
 		return run.large
 	}
@@ -207,8 +205,8 @@ func (run *batchRun) verdict(reply *Reply) error {
 	}
 	limited := &RateLimitedError{Provider: run.caller.Provider(), Reply: reply}
 	for i := range reply.Results {
-		e, _ := errors.AsType[*llm.Error](reply.Results[i].Err)
-		if e.Class != llm.Capacity {
+		e, _ := errors.AsType[*Error](reply.Results[i].Err)
+		if e.Class != Capacity {
 			return &AllFailedError{Reply: reply}
 		}
 		limited.RetryAfter = max(limited.RetryAfter, e.RetryAfter)

@@ -1,4 +1,4 @@
-package batch_test
+package llm_test
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/batch"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -30,16 +29,16 @@ func ExampleBatch() {
 	}
 	defer client.Close()
 
-	b, err := batch.New(batch.Default())
+	b, err := llm.NewBatch(llm.DefaultBatch())
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	reply, err := b.Do(context.Background(), client, &batch.Request{
+	reply, err := b.Do(context.Background(), client, &llm.BatchRequest{
 		Prompts:     []string{"Say hello.", "Say something rude.", "Say goodbye."},
 		MaxParallel: 2,
 	})
-	if e, ok := errors.AsType[*batch.RateLimitedError](err); ok {
+	if e, ok := errors.AsType[*llm.RateLimitedError](err); ok {
 		fmt.Println("retry after", e.RetryAfter)
 		return
 	}

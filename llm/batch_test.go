@@ -1,4 +1,4 @@
-package batch
+package llm
 
 import (
 	"context"
@@ -11,9 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/pool"
 )
 
 // script is a caller that takes a second for each call and answers by a script.
@@ -22,7 +19,7 @@ type script struct {
 	answer func(prompt string, n int) error
 
 	mu       sync.Mutex
-	requests []llm.Request
+	requests []Request
 	at       []time.Duration // of each call, from begin
 	begin    time.Time
 	calls    map[string]int
@@ -34,9 +31,9 @@ func scripted(answer func(prompt string, n int) error) *script {
 	return &script{answer: answer, begin: time.Now(), calls: make(map[string]int)}
 }
 
-func (s *script) Provider() string { return llm.OpenAI }
+func (s *script) Provider() string { return OpenAI }
 
-func (s *script) Call(ctx context.Context, r *llm.Request) (*llm.Reply, error) {
+func (s *script) Call(ctx context.Context, r *Request) (*Reply, error) {
 	s.mu.Lock()
 	s.requests = append(s.requests, *r)
 	s.at = append(s.at, time.Since(s.begin))
@@ -53,34 +50,34 @@ func (s *script) Call(ctx context.Context, r *llm.Request) (*llm.Reply, error) {
 	select {
 	case <-time.After(time.Second):
 	case <-ctx.Done():
-		return nil, &llm.Error{Provider: llm.OpenAI, Err: context.Cause(ctx)}
+		return nil, &Error{Provider: OpenAI, Err: context.Cause(ctx)}
 	}
-	usage := &llm.Usage{PromptTokens: 10, CompletionTokens: 5, TotalTokens: 15}
+	usage := &Usage{PromptTokens: 10, CompletionTokens: 5, TotalTokens: 15}
 	if s.answer != nil {
 		if err := s.answer(r.Prompt, n); err != nil {
-			return &llm.Reply{Usage: usage}, err
+			return &Reply{Usage: usage}, err
 		}
 	}
-	return &llm.Reply{Text: "re " + r.Prompt, Usage: usage}, nil
+	return &Reply{Text: "re " + r.Prompt, Usage: usage}, nil
 }
 
 var (
-	errNoRoom = &llm.Error{Provider: llm.OpenAI, Status: 429, Class: llm.Capacity, Reason: llm.ReasonAPICallFailed, Err: errors.New("slow down")}
-	errCut    = &llm.Error{Provider: llm.OpenAI, Class: llm.Transient, Reason: llm.ReasonAPICallFailed, Err: errors.New("connection reset")}
-	errFilter = &llm.Error{Provider: llm.OpenAI, Class: llm.Permanent, Reason: llm.ReasonContentFiltered, Err: errors.New("filtered")}
-	errNoKey  = &llm.Error{Provider: llm.OpenAI, Status: 401, Class: llm.Fatal, Reason: llm.ReasonAPICallFailed, Err: errors.New("bad key")}
+	errNoRoom = &Error{Provider: OpenAI, Status: 429, Class: Capacity, Reason: ReasonAPICallFailed, Err: errors.New("slow down")}
+	errCut    = &Error{Provider: OpenAI, Class: Transient, Reason: ReasonAPICallFailed, Err: errors.New("connection reset")}
+	errFilter = &Error{Provider: OpenAI, Class: Permanent, Reason: ReasonContentFiltered, Err: errors.New("filtered")}
+	errNoKey  = &Error{Provider: OpenAI, Status: 401, Class: Fatal, Reason: ReasonAPICallFailed, Err: errors.New("bad key")}
 )
 
 // unhurried is the default but without its limit a minute, and with the longest waits.
-func unhurried() Config {
-	cfg := Default()
+func unhurried() BatchConfig {
+	cfg := DefaultBatch()
 	cfg.RPM, cfg.Rand = nil, func() float64 { return 1 }
 	return cfg
 }
 
-func newBatch(t *testing.T, cfg Config) *Batch {
+func newBatch(t *testing.T, cfg BatchConfig) *Batch {
 	t.Helper()
-	b, err := New(cfg)
+	b, err := NewBatch(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +93,7 @@ func prompts(n int) []string {
 }
 
 func TestBatchHasTheDocumentedDefaults(t *testing.T) {
-	cfg := Default()
+	cfg := DefaultBatch()
 	if cfg.MaxParallel != 5 || cfg.ParallelLimit != 20 || cfg.MaxPrompts != 1000 ||
 		fmt.Sprint(cfg.RPM) != "map[anthropic:60 openai:60 openrouter:100]" {
 		t.Errorf("%+v", cfg)
@@ -105,7 +102,7 @@ func TestBatchHasTheDocumentedDefaults(t *testing.T) {
 }
 
 func TestBatchConfigProblemsAreReportedTogether(t *testing.T) {
-	_, err := New(Config{RPM: map[string]int{"openai": -1}, Retry: pool.RetryConfig{BaseDelay: -1}})
+	_, err := NewBatch(BatchConfig{RPM: map[string]int{"openai": -1}, Retry: BatchRetry{BaseDelay: -1}})
 	for _, want := range []string{"MaxParallel is 0", "ParallelLimit is 0", "MaxPrompts is 0", "MaxAttempts is 0", "BaseDelay is -1ns", "BackoffFactor is 0", "RPM of openai is -1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
@@ -114,7 +111,7 @@ func TestBatchConfigProblemsAreReportedTogether(t *testing.T) {
 }
 
 func TestBatchRequestReadsTheWireForm(t *testing.T) {
-	var r Request
+	var r BatchRequest
 	if err := json.Unmarshal([]byte(`{"prompts":["a","b"],"contexts":["c",null],"max_parallel":5,"model":null}`), &r); err != nil {
 		t.Fatal(err)
 	}
@@ -127,15 +124,15 @@ func TestBatchSendsEachContextBeforeItsPrompt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, c, empty := unhurried(), "the context", ""
 		tokens := 7
-		cfg.Request = llm.Request{MaxTokens: &tokens, Prompt: "replaced", Context: "replaced", Model: "replaced"}
+		cfg.Request = Request{MaxTokens: &tokens, Prompt: "replaced", Context: "replaced", Model: "replaced"}
 		s := scripted(nil)
-		reply, err := newBatch(t, cfg).Do(t.Context(), s, &Request{
+		reply, err := newBatch(t, cfg).Do(t.Context(), s, &BatchRequest{
 			Prompts: []string{"a", "b", "c"}, Contexts: []*string{&c, nil, &empty}, MaxParallel: 1, Model: "big",
 		})
 		if err != nil || !reply.AllSucceeded() {
 			t.Fatalf("%+v, %v", reply, err)
 		}
-		for i, want := range []llm.Request{{Prompt: "a", Context: c}, {Prompt: "b"}, {Prompt: "c"}} {
+		for i, want := range []Request{{Prompt: "a", Context: c}, {Prompt: "b"}, {Prompt: "c"}} {
 			got := s.requests[i]
 			if got.Prompt != want.Prompt || got.Context != want.Context || got.Model != "big" || got.MaxTokens != &tokens {
 				t.Errorf("request %d: %+v, want %+v", i, got, want)
@@ -146,19 +143,19 @@ func TestBatchSendsEachContextBeforeItsPrompt(t *testing.T) {
 
 func TestBatchRequestsThatAreNone(t *testing.T) {
 	b := newBatch(t, unhurried())
-	for name, r := range map[string]*Request{
+	for name, r := range map[string]*BatchRequest{
 		"no prompts":        {},
 		"too few contexts":  {Prompts: prompts(2), Contexts: []*string{nil}},
 		"too many contexts": {Prompts: prompts(1), Contexts: []*string{nil, nil}},
 		"contexts but none": {Prompts: prompts(1), Contexts: []*string{}},
 	} {
 		reply, err := b.Do(t.Context(), scripted(nil), r)
-		if reply != nil || !errors.Is(err, ErrRequest) {
+		if reply != nil || !errors.Is(err, ErrBatchRequest) {
 			t.Errorf("%s: %v, %v", name, reply, err)
 		}
 	}
-	_, err := b.Do(t.Context(), scripted(nil), &Request{Prompts: prompts(1001)})
-	if e, ok := errors.AsType[*TooLargeError](err); !ok || e.Size != 1001 || e.Max != 1000 {
+	_, err := b.Do(t.Context(), scripted(nil), &BatchRequest{Prompts: prompts(1001)})
+	if e, ok := errors.AsType[*BatchTooLargeError](err); !ok || e.Size != 1001 || e.Max != 1000 {
 		t.Errorf("1001 prompts: %v", err)
 	}
 }
@@ -174,7 +171,7 @@ func TestBatchResultsAreInTheOrderOfThePrompts(t *testing.T) {
 			list = append(list, strings.Repeat("x", i+1))
 			want = append(want, "re "+strings.Repeat("x", i+1))
 		}
-		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: list, MaxParallel: 20})
+		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: list, MaxParallel: 20})
 		if err != nil || !slices.Equal(reply.Successes(), want) {
 			t.Errorf("%+v, %v", reply, err)
 		}
@@ -194,15 +191,15 @@ func TestBatchKeepsTheSuccessesBesideTheFailures(t *testing.T) {
 			}
 			return nil
 		})
-		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(5)})
+		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(5)})
 		if err != nil || reply.AllSucceeded() || reply.ErrorCount() != 2 || !slices.Equal(reply.Successes(), []string{"re p0", "re p2", "re p4"}) {
 			t.Errorf("%+v, %v", reply, err)
 		}
-		want := []Fault{{1, "openai: filtered", llm.ReasonContentFiltered}, {3, "openai: filtered", llm.ReasonContentFiltered}}
+		want := []BatchFault{{1, "openai: filtered", ReasonContentFiltered}, {3, "openai: filtered", ReasonContentFiltered}}
 		if got := reply.ErrorReport(); !slices.Equal(got, want) {
 			t.Errorf("report %+v, want %+v", got, want)
 		}
-		if *reply.TotalTokens != (Tokens{50, 25, 75}) || reply.TotalTimeMS != 1000 {
+		if *reply.TotalTokens != (BatchTokens{50, 25, 75}) || reply.TotalTimeMS != 1000 {
 			t.Errorf("tokens %+v in %d ms: failed attempts count, too", *reply.TotalTokens, reply.TotalTimeMS)
 		}
 		text, err := json.Marshal(reply)
@@ -216,7 +213,7 @@ func TestBatchKeepsTheSuccessesBesideTheFailures(t *testing.T) {
 }
 
 func TestBatchTokensThatAreNotReportedAreUnknown(t *testing.T) {
-	reply, err := newBatch(t, unhurried()).Do(t.Context(), silent{}, &Request{Prompts: prompts(1)})
+	reply, err := newBatch(t, unhurried()).Do(t.Context(), silent{}, &BatchRequest{Prompts: prompts(1)})
 	if text, _ := json.Marshal(reply); err != nil || !strings.Contains(string(text), `"total_tokens":null`) {
 		t.Errorf("%s, %v", text, err)
 	}
@@ -225,15 +222,15 @@ func TestBatchTokensThatAreNotReportedAreUnknown(t *testing.T) {
 type silent struct{}
 
 func (silent) Provider() string { return "x" }
-func (silent) Call(context.Context, *llm.Request) (*llm.Reply, error) {
-	return &llm.Reply{Text: "yes"}, nil
+func (silent) Call(context.Context, *Request) (*Reply, error) {
+	return &Reply{Text: "yes"}, nil
 }
 
 func TestBatchParallelIsBroughtWithinItsBounds(t *testing.T) {
 	for asked, want := range map[int]int{0: 5, -3: 1, 1: 1, 7: 7, 20: 20, 21: 20, 1 << 40: 20} {
 		synctest.Test(t, func(t *testing.T) {
 			s := scripted(nil)
-			_, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(50), MaxParallel: asked})
+			_, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(50), MaxParallel: asked})
 			if err != nil || s.most != want {
 				t.Errorf("max_parallel %d: %d at a time, want %d (%v)", asked, s.most, want, err)
 			}
@@ -244,12 +241,12 @@ func TestBatchParallelIsBroughtWithinItsBounds(t *testing.T) {
 func TestBatchKeepsToTheProvidersLimitAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := unhurried()
-		cfg.RPM = map[string]int{llm.OpenAI: 10, llm.Anthropic: 1}
+		cfg.RPM = map[string]int{OpenAI: 10, Anthropic: 1}
 		b, s := newBatch(t, cfg), scripted(nil)
 		var all sync.WaitGroup
 		for range 3 { // batches share the limit
 			all.Go(func() {
-				if _, err := b.Do(t.Context(), s, &Request{Prompts: prompts(15), MaxParallel: 20}); err != nil {
+				if _, err := b.Do(t.Context(), s, &BatchRequest{Prompts: prompts(15), MaxParallel: 20}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -269,29 +266,29 @@ func TestBatchKeepsToTheProvidersLimitAMinute(t *testing.T) {
 func TestBatchTryTurnDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := unhurried()
-		cfg.RPM = map[string]int{llm.OpenAI: 1, llm.Anthropic: 0}
+		cfg.RPM = map[string]int{OpenAI: 1, Anthropic: 0}
 		b := newBatch(t, cfg)
-		ended, ok := b.TryTurn(llm.OpenAI)
+		ended, ok := b.TryTurn(OpenAI)
 		if !ok {
 			t.Fatal("the first call may go")
 		}
 		ended()
-		if _, ok := b.TryTurn(llm.OpenAI); ok {
+		if _, ok := b.TryTurn(OpenAI); ok {
 			t.Error("so may the second")
 		}
-		if _, ok := b.TryTurn(llm.Anthropic); !ok {
+		if _, ok := b.TryTurn(Anthropic); !ok {
 			t.Error("0 is no limit")
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if _, ok := b.TryTurn(llm.OpenAI); !ok {
+		if _, ok := b.TryTurn(OpenAI); !ok {
 			t.Error("nor may one a minute later")
 		}
 	})
 }
 
 func TestBatchRetriesWithExponentialBackoff(t *testing.T) {
-	for _, fault := range []*llm.Error{errNoRoom, errCut} {
+	for _, fault := range []*Error{errNoRoom, errCut} {
 		synctest.Test(t, func(t *testing.T) {
 			cfg := unhurried()
 			cfg.Retry.MaxAttempts = 6
@@ -302,7 +299,7 @@ func TestBatchRetriesWithExponentialBackoff(t *testing.T) {
 				return nil
 			})
 			cfg.Retry.MaxDelay = 10 * time.Second
-			reply, err := newBatch(t, cfg).Do(t.Context(), s, &Request{Prompts: prompts(1)})
+			reply, err := newBatch(t, cfg).Do(t.Context(), s, &BatchRequest{Prompts: prompts(1)})
 			if err != nil || !reply.AllSucceeded() {
 				t.Fatal(err)
 			}
@@ -325,7 +322,7 @@ func TestBatchWaitsAsLongAsTheServerAsks(t *testing.T) {
 			}
 			return nil
 		})
-		if _, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(1)}); err != nil || s.at[1] != 31*time.Second {
+		if _, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(1)}); err != nil || s.at[1] != 31*time.Second {
 			t.Errorf("calls at %v, %v", s.at, err)
 		}
 	})
@@ -333,8 +330,8 @@ func TestBatchWaitsAsLongAsTheServerAsks(t *testing.T) {
 		tomorrow := *errNoRoom
 		tomorrow.RetryAfter = 24 * time.Hour
 		s := scripted(func(string, int) error { return &tomorrow })
-		_, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(3), MaxParallel: 1})
-		if e, ok := errors.AsType[*RateLimitedError](err); !ok || e.Provider != llm.OpenAI || e.RetryAfter != 24*time.Hour || len(s.at) != 1 {
+		_, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(3), MaxParallel: 1})
+		if e, ok := errors.AsType[*RateLimitedError](err); !ok || e.Provider != OpenAI || e.RetryAfter != 24*time.Hour || len(s.at) != 1 {
 			t.Errorf("%v after calls at %v", err, s.at)
 		}
 	})
@@ -351,14 +348,14 @@ func TestBatchAttemptsHaveACeiling(t *testing.T) {
 			}
 			return nil
 		})
-		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(30), MaxParallel: 3})
+		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(30), MaxParallel: 3})
 		if err != nil || s.calls["p0"] != 3 || s.calls["p1"] != 3 || reply.ErrorCount() != 2 {
 			t.Errorf("%d and %d calls, %d errors, %v", s.calls["p0"], s.calls["p1"], reply.ErrorCount(), err)
 		}
-		if r := reply.Results[1]; r.Reason != llm.ReasonRateLimited || r.Error != "openai: 429: slow down" {
+		if r := reply.Results[1]; r.Reason != ReasonRateLimited || r.Error != "openai: 429: slow down" {
 			t.Errorf("%+v", r)
 		}
-		if r := reply.Results[0]; r.Reason != llm.ReasonAPICallFailed {
+		if r := reply.Results[0]; r.Reason != ReasonAPICallFailed {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -367,14 +364,14 @@ func TestBatchAttemptsHaveACeiling(t *testing.T) {
 func TestBatchWithoutCapacityEndsBeforeAllPromptsAreTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scripted(func(string, int) error { return errNoRoom })
-		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(1000)})
-		if e, ok := errors.AsType[*RateLimitedError](err); !ok || e.Provider != llm.OpenAI || e.RetryAfter != 0 || e.Reply != reply {
+		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(1000)})
+		if e, ok := errors.AsType[*RateLimitedError](err); !ok || e.Provider != OpenAI || e.RetryAfter != 0 || e.Reply != reply {
 			t.Errorf("%v", err)
 		}
 		if len(s.at) != 15 {
 			t.Errorf("%d calls, want 3 for each of 5", len(s.at))
 		}
-		if r := reply.Results[999]; r.Reason != llm.ReasonRateLimited || r.Error != "not sent: openai: 429: slow down" {
+		if r := reply.Results[999]; r.Reason != ReasonRateLimited || r.Error != "not sent: openai: 429: slow down" {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -388,7 +385,7 @@ func TestBatchThatFailsAsAWholeIsAnError(t *testing.T) {
 			}
 			return errFilter
 		})
-		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(3)})
+		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(3)})
 		e, ok := errors.AsType[*AllFailedError](err)
 		if !ok || e.Total() != 3 || e.Reply != reply || len(reply.ErrorReport()) != 3 || !errors.Is(err, errFilter) {
 			t.Fatalf("%v", err)
@@ -402,11 +399,11 @@ func TestBatchThatFailsAsAWholeIsAnError(t *testing.T) {
 func TestBatchEndsAtAFatalError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scripted(func(string, int) error { return errNoKey })
-		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(100), MaxParallel: 2})
+		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(100), MaxParallel: 2})
 		if _, ok := errors.AsType[*AllFailedError](err); !ok || len(s.at) != 2 {
 			t.Errorf("%v after %d calls", err, len(s.at))
 		}
-		if r := reply.Results[99]; r.Reason != llm.ReasonAPICallFailed || r.Error != "not sent: openai: 401: bad key" {
+		if r := reply.Results[99]; r.Reason != ReasonAPICallFailed || r.Error != "not sent: openai: 401: bad key" {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -416,14 +413,14 @@ func TestBatchKeepsWhatItHasWhenItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 2500*time.Millisecond, errors.New("going home"))
 		defer cancel()
-		reply, err := newBatch(t, unhurried()).Do(ctx, scripted(nil), &Request{Prompts: prompts(30), MaxParallel: 5})
+		reply, err := newBatch(t, unhurried()).Do(ctx, scripted(nil), &BatchRequest{Prompts: prompts(30), MaxParallel: 5})
 		if err != nil || len(reply.Successes()) != 10 || reply.TotalTimeMS != 2500 {
 			t.Fatalf("%+v, %v", reply, err)
 		}
-		if r := reply.Results[12]; r.Reason != llm.ReasonCancelled || r.Error != "openai: going home" {
+		if r := reply.Results[12]; r.Reason != ReasonCancelled || r.Error != "openai: going home" {
 			t.Errorf("in flight: %+v", r)
 		}
-		if r := reply.Results[29]; r.Reason != llm.ReasonCancelled || !strings.Contains(r.Error, "not sent: ") || !strings.Contains(r.Error, "going home") {
+		if r := reply.Results[29]; r.Reason != ReasonCancelled || !strings.Contains(r.Error, "not sent: ") || !strings.Contains(r.Error, "going home") {
 			t.Errorf("not sent: %+v", r)
 		}
 	})
@@ -432,10 +429,10 @@ func TestBatchKeepsWhatItHasWhenItsContextEnds(t *testing.T) {
 func TestBatchDoesNotWaitForALimitOnceItHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := unhurried()
-		cfg.RPM = map[string]int{llm.OpenAI: 1}
+		cfg.RPM = map[string]int{OpenAI: 1}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		reply, err := newBatch(t, cfg).Do(ctx, scripted(nil), &Request{Prompts: prompts(3)})
+		reply, err := newBatch(t, cfg).Do(ctx, scripted(nil), &BatchRequest{Prompts: prompts(3)})
 		if err != nil || reply.ErrorCount() != 2 || reply.TotalTimeMS != 5000 {
 			t.Errorf("%+v, %v", reply, err)
 		}
@@ -447,8 +444,8 @@ func TestBatchAnswersThatAreTooLargeTogetherEndIt(t *testing.T) {
 		cfg := unhurried()
 		cfg.MaxContentBytes = 30
 		s := scripted(nil)
-		_, err := newBatch(t, cfg).Do(t.Context(), s, &Request{Prompts: prompts(100), MaxParallel: 1})
-		if e, ok := errors.AsType[*ReplyTooLargeError](err); !ok || e.Max != 30 || e.Size != 35 || len(s.at) != 7 {
+		_, err := newBatch(t, cfg).Do(t.Context(), s, &BatchRequest{Prompts: prompts(100), MaxParallel: 1})
+		if e, ok := errors.AsType[*BatchReplyTooLargeError](err); !ok || e.Max != 30 || e.Size != 35 || len(s.at) != 7 {
 			t.Errorf("%v after %d calls", err, len(s.at))
 		}
 	})
@@ -457,8 +454,8 @@ func TestBatchAnswersThatAreTooLargeTogetherEndIt(t *testing.T) {
 func TestBatchTakesAnErrorOfAnotherTypeForPermanent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scripted(func(string, int) error { return errors.New("odd") })
-		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &Request{Prompts: prompts(2)})
-		if err == nil || len(s.at) != 2 || reply.Results[0].Reason != llm.ReasonInternalError {
+		reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &BatchRequest{Prompts: prompts(2)})
+		if err == nil || len(s.at) != 2 || reply.Results[0].Reason != ReasonInternalError {
 			t.Errorf("%v after %d calls: %+v", err, len(s.at), reply)
 		}
 	})
