@@ -259,6 +259,20 @@ func TestDeepSourcesAreRefused(t *testing.T) {
 	}
 }
 
+// A copy of the rest of a string for each of its escapes would take seconds.
+func TestEscapesAreReadInPlace(t *testing.T) {
+	for _, escape := range []string{`\n`, `\\`, `\0`, `\777`, `\x41`, `\u00e9`, `\U0001f600`} {
+		source := []byte(`{{ "` + strings.Repeat(escape, 1000) + `" }}`)
+		if n := testing.AllocsPerRun(5, func() {
+			if _, err := Parse(source, Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}); n > 200 {
+			t.Errorf("1000 times %s takes %v allocations", escape, n)
+		}
+	}
+}
+
 func TestTemplatesDoNotModifyTheLookup(t *testing.T) {
 	const content = `{"a":[3,1,2],"m":{"k":{"x":1}},"s":"text"}`
 	lookup, err := ParseLookup([]byte(content), "")

@@ -201,6 +201,7 @@ func unescape(s string) (value, problem string) {
 		if !found {
 			return b.String(), ""
 		}
+		escape := s[len(before):]
 		c, size := utf8.DecodeRuneInString(after) // exists: a string does not end in a single backslash
 		s = after[size:]
 		switch {
@@ -208,11 +209,13 @@ func unescape(s string) (value, problem string) {
 		case c == '\'' || c == '"':
 			b.WriteRune(c)
 		case c >= '0' && c <= '7':
-			s = strings.TrimLeft(after[:min(3, len(after))], "01234567") + after[min(3, len(after)):]
-			n, _ := strconv.ParseUint(after[:len(after)-len(s)], 8, 32)
+			digits := after[:min(3, len(after))]
+			digits = digits[:len(digits)-len(strings.TrimLeft(digits, "01234567"))]
+			n, _ := strconv.ParseUint(digits, 8, 32)
 			b.WriteRune(rune(n)) //nolint:gosec // three digits
+			s = after[len(digits):]
 		case strings.ContainsRune(`\abfnrtvxuU`, c): // as in Go, but \x80 and above are characters, not bytes
-			r, _, rest, err := strconv.UnquoteChar(`\`+after, 0)
+			r, _, rest, err := strconv.UnquoteChar(escape, 0)
 			if err != nil {
 				return "", `the string has an invalid escape`
 			}
