@@ -63,6 +63,8 @@ func TestSecretsAreFoundHoweverTheyAreSpelt(t *testing.T) {
 		"HTML, hex":                  every("&#x%X;"),
 		"HTML, decimal":              every("&#%d;"),
 		"HTML, names":                func(s string) string { return strings.ReplaceAll(html.EscapeString(s), "/", "&sol;") },
+		"HTML, hyphens by name":      func(s string) string { return strings.ReplaceAll(html.EscapeString(s), "-", "&hyphen;") },
+		"HTML, dashes by name":       func(s string) string { return strings.ReplaceAll(html.EscapeString(s), "-", "&dash;") },
 		"HTML in a query":            func(s string) string { return url.QueryEscape(html.EscapeString(s)) },
 		"hex":                        func(s string) string { return hex.EncodeToString([]byte(s)) },
 		"hex, upper":                 func(s string) string { return strings.ToUpper(hex.EncodeToString([]byte(s))) },

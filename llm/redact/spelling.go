@@ -291,11 +291,15 @@ func entity(b []byte, i, deep int) (c byte, size int) {
 	return 0, 0
 }
 
-// entityOf returns the character that an entity of this name or number stands for.
+// entityOf returns the character that an entity of this name or number stands for. The hyphen of typography, which is
+// what dash and hyphen name, counts as that of ASCII.
 func entityOf(name []byte) (c byte, ok bool) {
 	entity := "&" + string(name) + ";"
 	text := html.UnescapeString(entity)
 	r, size := utf8.DecodeRuneInString(text)
+	if r == '\u2010' {
+		return '-', true
+	}
 	return ascii(int(r)), text != entity && size == len(text)
 }
 
