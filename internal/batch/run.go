@@ -32,7 +32,7 @@ var (
 )
 
 // run is one batched request in progress: it makes the calls of its prompts through the stage's pool. It implements
-// [batch.Caller].
+// [llm.BatchCaller].
 type run struct {
 	*Service
 	id string
@@ -59,11 +59,11 @@ type promptCall struct {
 // Weight estimates the tokens of the call. It implements [pool.Weighted].
 func (c *promptCall) Weight(int) int64 { return call.EstimateTokens(c.prepared, &c.request) }
 
-// Provider is the first provider. It implements [batch.Caller].
+// Provider is the first provider. It implements [llm.BatchCaller].
 func (r *run) Provider() string { return r.caller.At(0).Provider() }
 
 // Call makes one attempt at a request through the pool. When ctx ends, or after turnTimeout, it no longer waits for its
-// turn; it always waits for a call in flight. It implements [batch.Caller].
+// turn; it always waits for a call in flight. It implements [llm.BatchCaller].
 func (r *run) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error) {
 	first := r.caller.At(0)
 	if err := r.caller.Affordable(request.Model); err != nil {
