@@ -98,7 +98,8 @@ func NewBatch(cfg BatchConfig) (*Batch, error) {
 	return b, nil
 }
 
-// BatchRetry bounds the attempts at one prompt and spreads them over time.
+// BatchRetry bounds the attempts at one prompt and spreads them over time: MaxAttempts, of which each is followed by a
+// wait between 0 and BaseDelay × BackoffFactor^(n-1) after the n-th, at most MaxDelay.
 type BatchRetry = retry.Config
 
 // BatchRequest is a batch of prompts. [Batch.Do] only reads it.

@@ -36,7 +36,7 @@ func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*B
 				if i >= len(r.Prompts) {
 					return
 				}
-				run.results[i] = result(run.send(ctx, waits, i))
+				run.results[i] = batchResult(run.send(ctx, waits, i))
 			}
 		})
 	}
@@ -70,7 +70,7 @@ func (run *batchRun) send(ctx, waits context.Context, i int) (content string, er
 	for failures := 0; ; {
 		ended, err := run.turn(waits, run.caller.Provider())
 		if err != nil && failure == nil {
-			return "", notSent(waits)
+			return "", batchNotSent(waits)
 		}
 		if err != nil {
 			return "", failure // the batch has ended, and this is the prompt's last error
@@ -89,7 +89,7 @@ func (run *batchRun) send(ctx, waits context.Context, i int) (content string, er
 			run.failed(failure, began)
 			return "", failure
 		}
-		sleep(waits, wait)
+		sleepFor(waits, wait)
 	}
 }
 
@@ -103,8 +103,8 @@ func (run *batchRun) prompt(i int) Request {
 	return request
 }
 
-// sleep waits for d, at most until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
+// sleepFor waits for d, at most until ctx ends.
+func sleepFor(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -129,8 +129,8 @@ func (run *batchRun) asError(err error) *Error {
 	return &Error{Provider: run.caller.Provider(), Class: Permanent, Reason: ReasonInternalError, Err: err}
 }
 
-// notSent is the error of a prompt that was not sent because the batch has ended.
-func notSent(waits context.Context) error {
+// batchNotSent is the error of a prompt that was not sent because the batch has ended.
+func batchNotSent(waits context.Context) error {
 	cause := context.Cause(waits)
 	e := &Error{Reason: ReasonCancelled}
 	if why, ok := errors.AsType[*Error](cause); ok {
@@ -182,8 +182,8 @@ func (run *batchRun) answered(bytes int) {
 	}
 }
 
-// result is the outcome of a prompt.
-func result(content string, err error) BatchResult {
+// batchResult is the outcome of a prompt.
+func batchResult(content string, err error) BatchResult {
 	if err == nil {
 		return BatchResult{Status: BatchSuccess, Content: content}
 	}

@@ -235,7 +235,7 @@ func judgeFault(o *Outcome, status int) judgement {
 		case meansUnknownModel:
 			return unknownModel(o.Known)
 		case meansForbidden:
-			// The key has worked before, so the row is what was refused. If many rows in a row meet this, the key's
+			// The key has worked before, so the row is what was refused. If many rows in succession meet this, the key's
 			// permissions have changed.
 			if o.Known.Proven {
 				return rejected(true)

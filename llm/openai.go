@@ -92,7 +92,7 @@ func appendTurns(dst []byte, r *Request, model string, appendTurn func(dst []byt
 	return dst
 }
 
-// appendSettings appends those of the temperature and the token limit that are set, each behind a comma.
+// appendSettings appends those of the temperature and the token limit that are set, each after a comma.
 func appendSettings(dst []byte, r *Request, limit string) []byte {
 	if r.Temperature != nil {
 		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)

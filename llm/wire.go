@@ -69,7 +69,7 @@ func readReply(w Wire, body []byte, r *Reply, o *Outcome) {
 	w.ReadReply(body, r, o)
 }
 
-// malformed notes that the body is an error object, or has not the shape of the wire format.
+// malformed notes that the body is an error object, or does not have the shape of the wire format.
 func (o *Outcome) malformed(body []byte) {
 	o.Fault = readFault(body)
 	o.Form = FormMalformed

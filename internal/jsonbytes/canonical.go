@@ -10,7 +10,7 @@ import (
 //
 //   - no whitespace outside strings;
 //   - the members of every object in the order of their decoded keys' UTF-8 bytes, of equal keys only the last;
-//   - numbers keep their digits and signs, so 1.0 is not 1;
+//   - numbers with their digits and signs as written, so 1.0 is not 1;
 //   - in strings only ", \, and the characters below U+0020 are escaped: the latter as \b, \f, \n, \r, \t or \u00xx, a
 //     lone surrogate as \udxxx, all in lower case.
 //

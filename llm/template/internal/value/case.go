@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Properties of characters that Python has and Go's package unicode has not. Python 3.11 has Unicode 14.
+// Properties of characters that Python has and Go's package unicode lacks. Python 3.11 has Unicode 14.
 
 // longUppers are the characters whose upper case has several, each followed by them (Unicode's SpecialCasing.txt).
 const longUppers = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵՒ ẖH\u0331 ẗT\u0308 ẘW\u030a ẙY\u030a ẚAʾ ὐΥ\u0313 " +
