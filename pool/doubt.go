@@ -252,8 +252,8 @@ func (s *scheduler) judge() {
 	}
 }
 
-// inARow reports whether so many different jobs, apart from those with confirmed failures, have failed at a server since
-// the last call that got through went that it is an outage.
+// inARow reports whether enough different jobs have failed at a server to make an outage, counted since the last call
+// that got through was sent, and apart from jobs with confirmed failures.
 func (s *scheduler) inARow(v *server) bool {
 	h := &v.health
 	row, through := 0, 0 // through: calls that got through and went since the first failure
@@ -373,7 +373,7 @@ func (s *scheduler) forget(t *task) {
 	s.mark(t, false)
 }
 
-// clear drops the suspicion of t, of which so many failures count, and returns what it was.
+// clear drops the suspicion of t, counts this many failures against it, and returns what the suspicion was.
 func (s *scheduler) clear(t *task, failures int) suspicion {
 	d := t.doubt
 	t.doubt = suspicion{}

@@ -156,8 +156,8 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 	}
 }
 
-// lookup finds the text of a variable. Empty is unset, at whatever level: an empty flag hides the
-// environment and brings back the default.
+// lookup finds the text of a variable. Empty is unset, at whatever level: an empty flag hides the environment and brings
+// back the default.
 func (s Source) lookup(variable string) (string, bool) {
 	text, byFlag := s.Flags[variable]
 	other := alternative(variable)

@@ -31,8 +31,8 @@ const (
 )
 
 // Activity is the recent activity of a stage, for the dashboard: calls, errors, latencies, notices. It learns of them
-// from audit events. Create it with [NewActivity]. Safe for concurrent use. Noting a call takes 0.1 µs, a
-// failed one 1 µs.
+// from audit events. Create it with [NewActivity]. Safe for concurrent use. Noting a call takes 0.1 µs, a failed one
+// 1 µs.
 type Activity struct {
 	Payloads bool // keep the contents of rows, requests and replies; set before use
 

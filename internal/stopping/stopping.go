@@ -27,8 +27,7 @@ func Background(ctx context.Context, functions ...func(context.Context)) (stop f
 	}
 }
 
-// After calls f once d has passed after the end of ctx, unless stop is called before. f runs in its own
-// goroutine.
+// After calls f once d has passed after the end of ctx, unless stop is called before. f runs in its own goroutine.
 func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	over, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {

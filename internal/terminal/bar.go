@@ -16,8 +16,8 @@ type Bar struct {
 	bar       *mpb.Bar
 }
 
-// NewBar shows a bar on w with done of total rows; total 0 or below: unknown. aside returns the text beside
-// it, given the rows that are done, at each refresh. The caller must call Finish.
+// NewBar shows a bar on w with done of total rows; total 0 or below: unknown. aside returns the text beside it at each
+// refresh, given how many rows are done. The caller must call Finish.
 func NewBar(ctx context.Context, w io.Writer, total, done int64, aside func(done int64) string) *Bar {
 	b := &Bar{}
 	if !Is(w) {

@@ -22,7 +22,7 @@ type streamLoss struct {
 // forever is later than every message.
 var forever = time.Unix(math.MaxInt32, 0)
 
-// fullPercent is the least that a stream which drops its oldest messages is filled: it drops no more than the next one
+// fullPercent is how full, at least, a stream is that drops its oldest messages: it drops no more than the next one
 // needs.
 const fullPercent = 90
 

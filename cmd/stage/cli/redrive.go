@@ -36,9 +36,9 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
-		switch {
+		switch { // what was done is printed even if it ended early
 		case r == nil:
-		case *asJSON: // also if it ended early
+		case *asJSON:
 			err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))
 		default:
 			r.Write(env.Stdout)
