@@ -24,7 +24,7 @@ func Denied(nc *nats.Conn, err error) error {
 	last := nc.LastError()
 	switch {
 	case !errors.Is(last, nats.ErrPermissionViolation):
-		err = fmt.Errorf("%w (no answer: has what was asked a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account)", err)
+		err = fmt.Errorf("%w (no answer: does the stream or consumer have a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account)", err)
 	case strings.Contains(last.Error(), "for Subscription to"): // answers come on subjects of the client's own choice
 		err = NewSettingError(FieldInboxPrefix, "%w (the server said: %w: set %s to a prefix that the user may subscribe to)", err, last, FieldInboxPrefix)
 	default:

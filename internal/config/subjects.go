@@ -114,7 +114,7 @@ func (c *Config) checkBatchSubject(input string, found *problems) {
 		{"STAGE_DEDUPE", DedupePrefix + ">"},
 	} {
 		if found.none(in.variable) && streams.Overlap(in.subject, BatchSubject(c.Name)) {
-			found.add("STAGE_NAME", "batched requests come on %s, which is on %s (%s): give another name", BatchSubject(c.Name), in.subject, in.variable)
+			found.add("STAGE_NAME", "batched requests arrive on %s, which matches %s (%s): give another name", BatchSubject(c.Name), in.subject, in.variable)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func TestABatchIsNoInputOfItsOwnStage(t *testing.T) {
 		"input":   {"STAGE_INPUT_SUBJECT", "*.llm_batch"},
 	} {
 		_, err := loadConfig(t, config.NeedNothing, change...)
-		if err == nil || !strings.Contains(err.Error(), "STAGE_NAME: batched requests come on ") {
+		if err == nil || !strings.Contains(err.Error(), "STAGE_NAME: batched requests arrive on ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
