@@ -6,7 +6,8 @@
 // time and money, and correctness never depends on it. A term of ownership goes: stand by until the pin is ours, read
 // the end of the log, claim it, reset the durable consumer to the row after it, take rows, emit, ack.
 //
-//	c, err := consumer.New(nc, consumer.Config{Name: "stage", Executor: exec, Recorder: rec, …})
+//	partition := streams.DurableConfig{Name: "stage", InputStream: "ROWS", …}
+//	c, err := consumer.New(nc, consumer.Config{DurableConfig: partition, Executor: exec, Recorder: rec, …})
 //	if err != nil { … }
 //	err = c.Run(soft, hard) // until soft ends: drain and hand over; hard: stop at once
 //
