@@ -248,6 +248,51 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 	}
 }
 
+// A stage without a journal sends it nothing, waits for nothing of it, and hands over and continues after a kill.
+func TestWithoutAJournalNoneIsAsked(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(300)
+		var asked []*nats.Subscription
+		for _, subject := range []string{"journal.>", "$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL"} {
+			sub, err := b.nc.SubscribeSync(subject)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked = append(asked, sub)
+		}
+		for _, run := range []string{"stopped", "killed", "last"} {
+			exec := &sleeper{latency: slowHead, drain: make(chan struct{})}
+			if run == "last" {
+				exec.latency, exec.high = nil, time.Second
+			}
+			cfg := b.config(run, exec)
+			cfg.Journal = false
+			r := b.startWith(cfg)
+			time.Sleep(10 * time.Second)
+			if s := r.Status(); s.Problem != "" || s.JournalProblem != "" {
+				t.Errorf("%s: problem %q, journal problem %q", run, s.Problem, s.JournalProblem)
+			}
+			if run == "last" {
+				b.until(300)
+			}
+			close(exec.drain)
+			if run == "killed" {
+				r.kill()
+			} else {
+				r.stop(t)
+			}
+			exec.wg.Wait()
+		}
+		b.check(300)
+		for _, sub := range asked {
+			if n, _, err := sub.Pending(); err != nil || n > 0 {
+				t.Errorf("%d messages on %s, error %v; want none", n, sub.Subject, err)
+			}
+		}
+	})
+}
+
 // A journal that does not answer holds rows up for a moment; they survive the end of the term in it.
 func TestRowsThatWaitForTheJournalAreNotForgotten(t *testing.T) {
 	virtual(t, func(t *testing.T) {
