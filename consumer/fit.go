@@ -25,7 +25,7 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	return left - own, false
 }
 
-// headerBytes is the size of the headers that count, and of that many bytes more for each value.
+// headerBytes is the size of the headers that count, with more bytes for each of their values.
 func headerBytes(h nats.Header, more int, counts func(key string) bool) (bytes int) {
 	for key, values := range h {
 		if !counts(key) {

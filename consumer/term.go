@@ -58,7 +58,7 @@ type term struct {
 	// far as is known.
 	doubtSince time.Time
 
-	// A stopping term takes no more rows and drains. Neither is taken back.
+	// A stopping term takes no more rows and drains. Once set, stopping and released stay set.
 	stopping bool
 	released bool // to another replica; implies stopping
 

@@ -25,7 +25,7 @@ type Address struct {
 	PID   int    `json:"pid"`
 }
 
-// Format implements [fmt.Formatter]: the token is printed with no verb.
+// Format implements [fmt.Formatter]: no verb prints the token.
 func (a Address) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "%s of process %d", a.URL, a.PID) // f keeps the error
 }

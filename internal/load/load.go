@@ -69,10 +69,10 @@ var (
 )
 
 // New finds out how far an earlier load of the same source got: loaded rows are stored. The subjects that id makes
-// below the input must belong to this source alone. With several partitions the value of the field key chooses that of a
-// row, so that rows of equal value keep their order; with an empty key they go to each in turn. Rows without the field,
-// and those that are no objects, stay together too. It must be the same at each load. Streams that do not fit are a
-// [config.Error].
+// below the input must belong to this source alone. The value of a row's field key chooses its partition, so that rows
+// of equal value keep their order; rows without the field, and those that are no objects, stay together too. With an
+// empty key rows go to each partition in turn. The key must be the same at each load of a source. Streams that do not
+// fit are a [config.Error].
 func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id, key string) (l *Loader, loaded int64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ReadAudit calls f with each event of the stage that is of one of the kinds, none: of any, in the order of the stream,
-// as stored and decoded; o says from where to where. A message that is no event of this version has a nil event. An
-// error of f ends the reading and is returned.
+// ReadAudit calls f with the events of the stage, in the order of the stream, as stored and decoded: with those of kinds,
+// or with all where that is empty. It reads the part of the stream that o selects; Stream and Filters are set here. A
+// message that is no event of this version has a nil event. An error of f ends the reading and is returned.
 func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, kinds []auditlog.Kind, f func(raw []byte, e *auditlog.Event) error) error {
-	o.Stream = cfg.Audit.Stream
+	o.Stream, o.Filters = cfg.Audit.Stream, nil
 	for _, kind := range kinds {
 		o.Filters = append(o.Filters, cfg.Audit.Subject+"."+cfg.Name+".*."+string(kind))
 	}
