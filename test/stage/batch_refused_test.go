@@ -1,0 +1,168 @@
+package stage_test
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go/micro"
+)
+
+func TestWhatIsNoBatchIsRefusedWithTheFacts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{})
+		r := s.serving(vars{"STAGE_BATCH_MAX_PROMPTS": "10"})
+		for body, want := range map[string]string{
+			"":                                   "ends too early",
+			"{":                                  "ends too early",
+			"null":                               "no prompts",
+			"[]":                                 "the request is a array",
+			`"prompts"`:                          "the request is a string",
+			"{}":                                 "no prompts",
+			`{"prompts": []}`:                    "no prompts",
+			`{"prompts": "one"}`:                 "prompts is a string",
+			`{"prompts": [1]}`:                   "prompts is a number",
+			`{"prompts": ["a", null]}`:           "prompt 1 is null",
+			`{"prompts": ["a"]} {}`:              "continues after",
+			`{"prompt": ["a"]}`:                  `unknown field "prompt"`,
+			`{"prompts": ["a"], "contexts": []}`: "1 prompts and 0 contexts",
+			`{"prompts": ["a"], "max_parallel": "many"}`: "max_parallel is a string",
+			`{"prompts": ["a"], "max_parallel": 1e99}`:   "max_parallel is a number",
+			"{\"prompts\": [\"\xff\"]}":                  "UTF-8",
+			strings.Repeat("[", 100_000):                 "max depth",
+		} {
+			reply := s.ask(body)
+			if reply.Code != "bad_request" || !strings.Contains(reply.Error, want) || reply.Header.Get(micro.ErrorHeader) == "" {
+				t.Errorf("%.60s: %+v, want %q", body, reply, want)
+			}
+		}
+		if reply := s.ask(batchOf(11, 1)); reply.Code != "batch_too_large" || reply.Size != 11 || reply.Max != 10 {
+			t.Errorf("%+v", reply)
+		}
+		if n := len(s.tap.seen()); n != 0 {
+			t.Errorf("%d calls", n)
+		}
+		for parallel, want := range map[string]int{"0": 1, "-5": 1, "7": 7, "1000": 10, "null": 5} {
+			if reply := s.ask(strings.Replace(batchOf(10, 99), "99", parallel, 1)); len(reply.Results) != 10 {
+				t.Errorf("max_parallel %s (%d): %+v", parallel, want, reply)
+			}
+		}
+		r.stop()
+	})
+}
+
+func TestARequestWithoutAReplySubjectCostsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{})
+		r := s.serving(nil)
+		if err := s.nc.Publish("stage.llm_batch", []byte(`{"prompts": ["a"]}`)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		r.stop()
+		if n := len(s.tap.seen()); n != 0 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+func TestAReplyThatNoMessageHoldsIsAnErrorAndEndsTheBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("b", 400<<10), "stop")}))
+		r := s.serving(nil)
+		reply := s.ask(batchOf(100, 1))
+		if reply.Code != "reply_too_large" || reply.Size < 3*400<<10 || reply.Max > 1<<20 || len(s.tap.seen()) != 3 {
+			t.Errorf("%+v after %d calls", reply, len(s.tap.seen()))
+		}
+		r.stop()
+	})
+	synctest.Test(t, func(t *testing.T) { // only the encoding makes it too large
+		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("\n", 300<<10), "stop") + " "}))
+		r := s.serving(nil)
+		if reply := s.ask(batchOf(3, 1)); reply.Code != "all_failed" && reply.Code != "reply_too_large" {
+			t.Errorf("%+v", reply)
+		}
+		r.stop()
+	})
+}
+
+func TestAReportThatNoMessageHoldsIsCut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		long := `{"error":{"message":"` + strings.Repeat("no ", 200) + `"}}`
+		s := newSite(t, always(llmtest.Step{Status: 400, Body: long}))
+		r := s.serving(vars{"STAGE_BATCH_MAX_PROMPTS": "5000", "STAGE_BATCH_RPM": "openai=0"})
+		reply := s.ask(batchOf(5000, 20))
+		if reply.Code != "all_failed" || reply.Total != 5000 || len(reply.Report) < 1000 || len(reply.Report) == 5000 {
+			t.Errorf("%s, total %d, %d in the report", reply.Code, reply.Total, len(reply.Report))
+		}
+		r.stop()
+	})
+}
+
+func TestTooManyBatchesAtATimeAreSentAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Latency: time.Minute})
+		r := s.serving(nil)
+		var busy, answered atomic.Int64
+		var asking sync.WaitGroup
+		for range 80 {
+			asking.Go(func() {
+				reply, err := s.tryAsk("stage.llm_batch", `{"prompts": ["a"]}`)
+				switch {
+				case err != nil:
+					t.Error(err)
+				case reply.Code == "rate_limited" && reply.Provider == "openai" && reply.RetryAfterMS != nil:
+					busy.Add(1)
+				default:
+					answered.Add(1)
+				}
+			})
+		}
+		asking.Wait()
+		if busy.Load() != 16 || answered.Load() != 64 {
+			t.Errorf("%d sent away, %d answered", busy.Load(), answered.Load())
+		}
+		r.stop()
+	})
+}
+
+func TestABatchGoesToAFallbackWhileTheFirstProviderHasNoCapacity(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
+			if c.Model == "small" {
+				return &llmtest.Step{Status: 503}
+			}
+			return nil
+		}})
+		r := s.serving(vars{"STAGE_FALLBACKS": "openai:spare", "STAGE_FALLBACK_AFTER": "1s", "STAGE_RETRY_MAX_ATTEMPTS": "5"})
+		reply := s.ask(batchOf(10, 2))
+		r.stop()
+		answers := 0
+		for _, content := range reply.contents() {
+			if strings.HasPrefix(content, "Answer") {
+				answers++
+			}
+		}
+		if answers < 8 {
+			t.Errorf("%v", reply.contents())
+		}
+		a := s.audit()
+		s.verifyCalls(&a)
+		for _, e := range a.calls {
+			if e.E.RequestHash == "" || llm.Hash(e.E.Request) != e.E.RequestHash {
+				t.Errorf("%+v", e.E)
+			}
+		}
+	})
+}
