@@ -275,6 +275,7 @@ func TestFailuresOfSingleAttemptsShowAnIllServer(t *testing.T) {
 			all.Go(func() {
 				for ctx.Err() == nil {
 					o.Do(ctx, "x")
+					time.Sleep(ms) // an attempt that is refused takes no time: virtual time would stand still
 				}
 			})
 		}
