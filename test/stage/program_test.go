@@ -78,7 +78,7 @@ func startProgram(t *testing.T, dir string, environ []string, path string, adapt
 		_ = p.cmd.Process.Kill()
 		<-p.done
 		if t.Failed() {
-			t.Logf("%s %s ended with %v:\n%s", filepath.Base(path), strings.Join(args, " "), p.cmd.ProcessState, p.stderr.String())
+			t.Logf("%s %s ended with %v:\n%s%.2000s", filepath.Base(path), strings.Join(args, " "), p.cmd.ProcessState, p.stderr.String(), p.stdout.String())
 		}
 	})
 	return p
