@@ -38,7 +38,7 @@ type fault struct {
 	Raw map[string]any
 }
 
-// results returns the results of a partition in their order.
+// results returns the results of a partition in order.
 func (s *site) results(partition int) []result {
 	s.t.Helper()
 	var list []result
@@ -81,7 +81,7 @@ func (s *site) failed() *fault {
 	return r.Fault
 }
 
-// audit is what the audit stream holds, each event valid by its schema.
+// audit holds the events of the audit stream, each validated against its schema.
 type audit struct {
 	calls []event[auditlog.Call]
 	rows  []event[auditlog.Row]
@@ -164,9 +164,9 @@ func (s *site) validate(schema string, m message) {
 	}
 }
 
-// verify checks from the streams alone what must hold after any run to the end, however it went: each row has one result,
-// in order; each result its audit, stored before; calls, retries and tokens add up; the key is nowhere. It returns the
-// audit for more.
+// verify checks, from the streams alone, what must hold after any completed run: each row has one result, in order; the
+// audit of each result was stored before it; calls, retries and tokens add up; the key appears nowhere. It returns the
+// audit for further checks.
 func (s *site) verify() audit {
 	s.t.Helper()
 	s.verifyResults(len(s.read("ROWS", "rows.>")))
@@ -187,7 +187,7 @@ func (s *site) verifyResults(n int) {
 	}
 	for i, r := range results {
 		if i >= len(rows) || r.Row != rows[i].Seq {
-			s.t.Fatalf("result %d is of row %d, which is not in its turn", i, r.Row)
+			s.t.Fatalf("result %d is of row %d, which is out of order", i, r.Row)
 		}
 		passed := rows[i].Header.Get(streams.HeaderStatus) == "error" && bytes.Equal(rows[i].Body, r.Body)
 		if !passed {
@@ -239,8 +239,8 @@ func (s *site) verifyRows(a *audit) {
 	}
 }
 
-// verifyCalls compares the calls of the audit with those that the LLM saw. A crash can cost the events of calls that
-// were in the air, so then the LLM has seen more.
+// verifyCalls compares the calls of the audit with those that the LLM saw. A crash can lose the events of calls in
+// flight, so the LLM may then have seen more.
 func (s *site) verifyCalls(a *audit) {
 	s.t.Helper()
 	seen, tokens := s.tap.seen(), int64(0)
@@ -249,10 +249,10 @@ func (s *site) verifyCalls(a *audit) {
 		hashes[llm.Hash(x.Request)]++
 		tokens += x.Tokens
 		if x.Key != "Bearer "+apiKey {
-			s.t.Errorf("a call showed %q for a key", x.Key)
+			s.t.Errorf("a call was sent with the key %q", x.Key)
 		}
 	}
-	var told int64
+	var reported int64
 	byTerm, byRow := make(map[term][]int), make(map[string]int)
 	for _, e := range a.calls {
 		key := term{e.E.StateID, e.E.Owner}
@@ -265,11 +265,11 @@ func (s *site) verifyCalls(a *audit) {
 			s.t.Errorf("call %s of row %d: the LLM saw no such request", e.E.CallID, e.E.Sequence)
 		}
 		if e.E.Usage != nil {
-			told += e.E.Usage.TotalTokens
+			reported += e.E.Usage.TotalTokens
 		}
 	}
-	if !s.crashed && (len(a.calls) != len(seen) || told != tokens) {
-		s.t.Errorf("the audit knows %d calls and %d tokens, the LLM %d and %d", len(a.calls), told, len(seen), tokens)
+	if !s.crashed && (len(a.calls) != len(seen) || reported != tokens) {
+		s.t.Errorf("the audit has %d calls and %d tokens, the LLM %d and %d", len(a.calls), reported, len(seen), tokens)
 	}
 	for key, indexes := range byTerm {
 		slices.Sort(indexes)
@@ -288,7 +288,7 @@ func (s *site) verifyCalls(a *audit) {
 	}
 }
 
-// verifySummary adds up the ends of all runs.
+// verifySummary adds up the summaries of all runs.
 func (s *site) verifySummary(a *audit) {
 	s.t.Helper()
 	var results, failed, calls, retries uint64
@@ -320,7 +320,7 @@ func (s *site) verifySummary(a *audit) {
 		}
 	}
 	if int(results) != len(s.results(0)) || int(failed) != wantFailed || int(calls) != len(a.calls) || int(retries) != wantRetries {
-		s.t.Errorf("the ends say %d results, %d failed, %d calls, %d capacity retries; want %d, %d, %d, %d",
+		s.t.Errorf("the summaries report %d results, %d failed, %d calls, %d capacity retries; want %d, %d, %d, %d",
 			results, failed, calls, retries, len(s.results(0)), wantFailed, len(a.calls), wantRetries)
 	}
 }

@@ -49,7 +49,7 @@ func TestPayloadsOfCallEventsAreFullHashedOrNone(t *testing.T) {
 	}
 }
 
-func TestAnEventThatNoMessageHoldsDropsItsBodies(t *testing.T) {
+func TestAnEventTooLargeForAMessageDropsItsBodies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("b", 400<<10), "stop")}))
@@ -70,11 +70,11 @@ func TestAnEventThatNoMessageHoldsDropsItsBodies(t *testing.T) {
 	})
 }
 
-func TestARowEventTellsTheWholeWay(t *testing.T) {
+func TestARowEventReportsTheWholeHistory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 4, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-			// The last row is done first.
+			// The last row finishes first.
 			return &llmtest.Step{Delay: time.Duration(5-promptRow(c.Prompt)) * time.Second}
 		}})
 		r := s.start(vars{"STAGE_THROTTLE": "classic", "STAGE_POOL_SIZE": "3"})
@@ -93,7 +93,7 @@ func TestARowEventTellsTheWholeWay(t *testing.T) {
 			if row.SubmitIndex != uint64(i) {
 				t.Errorf("row %d: submit index %d", i+1, row.SubmitIndex)
 			}
-			// Rows 2 and 4 end in the same moment, in either order.
+			// Rows 2 and 4 finish at the same moment, in either order.
 			if i%2 == 0 && row.CompleteIndex != want.complete {
 				t.Errorf("row %d: complete index %d, want %d", i+1, row.CompleteIndex, want.complete)
 			}
@@ -114,7 +114,7 @@ func TestARowEventTellsTheWholeWay(t *testing.T) {
 	})
 }
 
-func TestTheRunEventsTellSettingsAndSummary(t *testing.T) {
+func TestTheRunEventsReportSettingsAndSummary(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// A rate that the pool exceeds, so that rows are sure to wait for the throttle.
@@ -122,7 +122,7 @@ func TestTheRunEventsTellSettingsAndSummary(t *testing.T) {
 		r := s.start(vars{"STAGE_THROTTLE": "classic"})
 		s.await(30)
 		r.stop()
-		a := s.verify() // which adds the summary up
+		a := s.verify() // which checks the summary
 		if got, want := a.phases(), []string{"start", "claim", "end"}; !slices.Equal(got, want) {
 			t.Fatalf("run events %q, want %q", got, want)
 		}

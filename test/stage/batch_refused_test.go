@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-func TestWhatIsNoBatchIsRefusedWithTheFacts(t *testing.T) {
+func TestAnInvalidBatchIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
@@ -73,7 +73,7 @@ func TestARequestWithoutAReplySubjectCostsNothing(t *testing.T) {
 	})
 }
 
-func TestAReplyThatNoMessageHoldsIsAnErrorAndEndsTheBatch(t *testing.T) {
+func TestAReplyTooLargeForAMessageIsAnErrorAndEndsTheBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("b", 400<<10), "stop")}))
@@ -94,7 +94,7 @@ func TestAReplyThatNoMessageHoldsIsAnErrorAndEndsTheBatch(t *testing.T) {
 	})
 }
 
-func TestAReportThatNoMessageHoldsIsCut(t *testing.T) {
+func TestAReportTooLargeForAMessageIsCut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		long := `{"error":{"message":"` + strings.Repeat("no ", 200) + `"}}`
@@ -108,7 +108,7 @@ func TestAReportThatNoMessageHoldsIsCut(t *testing.T) {
 	})
 }
 
-func TestTooManyBatchesAtATimeAreSentAway(t *testing.T) {
+func TestTooManyConcurrentBatchesAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Minute})
@@ -130,7 +130,7 @@ func TestTooManyBatchesAtATimeAreSentAway(t *testing.T) {
 		}
 		asking.Wait()
 		if busy.Load() != 16 || answered.Load() != 64 {
-			t.Errorf("%d sent away, %d answered", busy.Load(), answered.Load())
+			t.Errorf("%d refused, %d answered", busy.Load(), answered.Load())
 		}
 		r.stop()
 	})

@@ -20,7 +20,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// batchReply is a reply as somebody who knows nothing of the stage's code reads it.
+// batchReply is a reply as a client decodes it, independent of the stage's own types.
 type batchReply struct {
 	Code    string // of a service error
 	Header  nats.Header
@@ -38,7 +38,7 @@ type batchReply struct {
 	Error        string
 }
 
-// contents lists the answers, and the reasons in the place of those that are missing.
+// contents lists the answers, with the reason in place of each one that is missing.
 func (r *batchReply) contents() []string {
 	var list []string
 	for _, v := range r.Results {
@@ -59,7 +59,7 @@ func (s *site) askOn(subject, body string) *batchReply {
 	return r
 }
 
-// tryAsk is askOn for goroutines of their own.
+// tryAsk is askOn for other goroutines, which must not end the test.
 func (s *site) tryAsk(subject, body string) (*batchReply, error) {
 	began := time.Now()
 	m, err := s.request(subject, []byte(body))
@@ -129,7 +129,7 @@ func TestABatchComesBackInOrderWithItsAudit(t *testing.T) {
 			t.Errorf("%+v", reply)
 		}
 		if took := time.Duration(reply.TimeMS) * time.Millisecond; took <= 0 || took > reply.Took {
-			t.Errorf("total_time_ms says %v of %v", took, reply.Took)
+			t.Errorf("total_time_ms is %v, the request took %v", took, reply.Took)
 		}
 		a := s.verify() // calls, tokens and the summary agree with what the LLM saw, batch and rows together
 		tokens, seen := int64(0), 0
@@ -155,7 +155,7 @@ func TestABatchComesBackInOrderWithItsAudit(t *testing.T) {
 			}
 		}
 		if seen != 3 || tokens == 0 || reply.Tokens["total_tokens"] != tokens || reply.Tokens["prompt_tokens"]+reply.Tokens["completion_tokens"] != tokens {
-			t.Errorf("%d calls and %d tokens in the audit, the reply says %v", seen, tokens, reply.Tokens)
+			t.Errorf("%d calls and %d tokens in the audit, the reply reports %v", seen, tokens, reply.Tokens)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func TestRowsAndBatchesShareThePool(t *testing.T) {
 		var batched, failed atomic.Int64
 		var replies []*batchReply
 		var mu sync.Mutex
-		for range 6 { // 120 prompts at a time, if they could
+		for range 6 { // up to 120 prompts at a time
 			asking.Go(func() {
 				reply, err := s.tryAsk("stage.llm_batch", batchOf(60, 20))
 				if err != nil {
@@ -201,7 +201,7 @@ func TestRowsAndBatchesShareThePool(t *testing.T) {
 			t.Errorf("%d results, %d of them wrong", batched.Load(), failed.Load())
 		}
 		t.Logf("rows took %v, all %v", rowsTook, allTook)
-		// Ten calls a second, less what the throttle takes for its start: alone the rows need 40 s, and with two thirds of the
+		// Ten calls a second, less the throttle's ramp-up: alone the rows need 40 s, and with two thirds of the
 		// calls 60 s.
 		if rowsTook > 75*time.Second {
 			t.Errorf("rows took %v beside batches", rowsTook)
@@ -256,7 +256,7 @@ func TestABatchBehindRowsWithoutCapacityIsNotLeftWaiting(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 60, locked(&open, 429))
 		r := s.serving(nil)
-		time.Sleep(time.Minute) // the retries of rows take every turn
+		time.Sleep(time.Minute) // retries of rows take every dispatch
 		reply := s.ask(batchOf(100, 5))
 		if reply.Code != "rate_limited" || reply.Took > 15*time.Minute {
 			t.Errorf("%s after %v: %s", reply.Code, reply.Took, reply.Error)
@@ -268,7 +268,7 @@ func TestABatchBehindRowsWithoutCapacityIsNotLeftWaiting(t *testing.T) {
 	})
 }
 
-func TestABatchOfAPausedStageIsToldWhy(t *testing.T) {
+func TestABatchSentToAPausedStageGetsTheReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
@@ -296,7 +296,7 @@ func TestABatchOfAPausedStageIsToldWhy(t *testing.T) {
 	})
 }
 
-func TestABatchCountsForTheCostCeilingAndKeepsToIt(t *testing.T) {
+func TestABatchCountsTowardsTheCostCeilingAndKeepsToIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		prices := stagetest.File(t, "prices.yaml", "small: {input: 1000000, output: 0}\n") // a dollar a token
@@ -375,7 +375,7 @@ func TestAHardStopAnswersBatchesToo(t *testing.T) {
 	})
 }
 
-// Each replica has the pool, and nothing to do with it while it stands by.
+// Each replica has its own pool, idle while it stands by.
 func TestEveryReplicaAnswersBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -391,7 +391,7 @@ func TestEveryReplicaAnswersBatches(t *testing.T) {
 			}
 		}
 		second.stop()
-		for range 5 { // the one that went takes no more
+		for range 5 { // the stopped one accepts no more
 			if reply := s.ask(`{"prompts": ["x"]}`); reply.Code != "" {
 				t.Fatalf("%+v", reply)
 			}
@@ -486,7 +486,7 @@ func TestTheServiceIsDiscoveredAndCounts(t *testing.T) {
 	})
 }
 
-// service asks for one of the service's own answers.
+// service calls one of the service's built-in endpoints.
 func (s *site) service(subject string, into any) {
 	s.t.Helper()
 	m, err := s.request(subject, nil)

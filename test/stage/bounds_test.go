@@ -14,7 +14,7 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// blocked answers all calls at once but for the first, the head of the line, which takes longer than all the others.
+// blocked answers every call at once except the first, the head of the line, which takes longer than all the others.
 func blocked(c llmtest.Call) *llmtest.Step {
 	if c.Prompt == "Row 1" {
 		return &llmtest.Step{Delay: 100 * time.Second}
@@ -39,8 +39,8 @@ func (r *replica) metric(name string) int {
 	return 0
 }
 
-// Rows that finish behind a head that does not are held, with their results: they are bounded by bytes, however many rows
-// the window has.
+// Rows that finish behind an unfinished head are held, with their results: bytes bound them, however many rows the
+// window allows.
 func TestABlockedHeadKeepsToTheWindowsBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,8 +60,8 @@ func TestABlockedHeadKeepsToTheWindowsBytes(t *testing.T) {
 		if finished != held-1 {
 			t.Errorf("%d of %d rows have finished, want all but the first", finished, held)
 		}
-		// Counted here from what is known of the rows, and not as the stage counts: a finished row is there twice, in its
-		// result, too.
+		// Computed from the rows themselves, not from what the stage counts. A finished row counts twice, because its
+		// result contains it.
 		if bytes := 2 * finished * rowBytes; bytes > windowBytes || bytes < windowBytes*3/4 {
 			t.Errorf("%d rows have finished and hold %d bytes of rows and results, want most of %d and no more", finished, bytes, windowBytes)
 		}
@@ -81,13 +81,13 @@ func lengthy(c llmtest.Call) *llmtest.Step {
 	return step
 }
 
-// What a reply takes shows when it is there: no call begins for which there is no room, but for the few that were on their
-// way to the pool. The row that all wait for may always begin.
+// The size of a reply is known only once it arrives: no call begins without room, except the few that were already on
+// their way to the pool. The row that all others wait for may always begin.
 func TestRepliesLargerThanTheirRowsStayWithinTheWindowsBytes(t *testing.T) {
 	t.Parallel()
 	const rows, windowBytes, pool = 600, 1 << 20, 4
 	replies := vars{"STAGE_WINDOW": "1000", "STAGE_WINDOW_BYTES": strconv.Itoa(windowBytes), "STAGE_POOL_SIZE": strconv.Itoa(pool)}
-	t.Run("behind a call that takes long", func(t *testing.T) {
+	t.Run("behind a slow call", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := loaded(t, rows, llmtest.Config{Script: lengthy})
 			r := s.start(replies)
@@ -105,7 +105,7 @@ func TestRepliesLargerThanTheirRowsStayWithinTheWindowsBytes(t *testing.T) {
 			s.verify()
 		})
 	})
-	t.Run("and are handed back by a stop", func(t *testing.T) {
+	t.Run("handed back by a stop", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := loaded(t, rows, llmtest.Config{Script: lengthy})
 			r := s.start(replies)
@@ -117,7 +117,7 @@ func TestRepliesLargerThanTheirRowsStayWithinTheWindowsBytes(t *testing.T) {
 			s.verify()
 		})
 	})
-	t.Run("of the one partition that has none left", func(t *testing.T) {
+	t.Run("without blocking the other partition", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{Script: lengthy})
 			partitions := vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "2"}
@@ -160,7 +160,7 @@ func TestGoroutinesGrowWithThePoolAlone(t *testing.T) {
 		})
 		return goroutines
 	}
-	// Each place of the pool has a worker and an idle connection, with two goroutines at each end.
+	// Each slot of the pool has a worker and an idle connection, with two goroutines at each end.
 	const perCall, slack = 5, 4
 	few := at(100, 50, 4)
 	for _, c := range []struct{ rows, window, pool int }{{1000, 50, 4}, {1000, 1000, 4}, {1000, 1000, 20}} {

@@ -27,7 +27,7 @@ func oneRow(t *testing.T, behaviour llmtest.Config, changes vars, then func(s *s
 	})
 }
 
-func TestTransientErrorsAreBoundedAndToldInFull(t *testing.T) {
+func TestTransientErrorsAreBoundedAndReportedInFull(t *testing.T) {
 	steps := []llmtest.Step{
 		{Status: 500, Body: `{"error":{"message":"it broke","type":"server_error"}}`},
 		{Status: 502, Body: "<html>Bad Gateway</html>", Header: map[string]string{"Content-Type": "text/html"}},
@@ -67,7 +67,7 @@ func TestTransientErrorsAreBoundedAndToldInFull(t *testing.T) {
 	})
 }
 
-func TestATransientErrorIsTriedAgainAfterAWait(t *testing.T) {
+func TestATransientErrorIsRetriedAfterAWait(t *testing.T) {
 	oneRow(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Status: 500, Header: map[string]string{"Retry-After": "30"}}, llmtest.Step{Status: 503, Header: map[string]string{"Retry-After": "7"}})},
 		vars{"STAGE_RETRY_BASE_DELAY": "1s"}, func(s *site, a *audit) {
 			if res := one(t, "results", s.results(0)); res.Fault != nil {
@@ -125,7 +125,7 @@ func TestRepliesThatCannotBeUsed(t *testing.T) {
 		},
 		{"length", llmtest.Step{Body: says("The beginning of", "length")}, nil, "truncated", 1, map[string]any{"partial": "The beginning of", "finish_reason": "length"}},
 		{
-			"broken off for a tool", // which no setting accepts
+			"stopped for a tool call", // which no setting accepts
 			llmtest.Step{Body: says("The beginning of", "tool_calls")},
 			vars{"STAGE_LLM_ACCEPT_TRUNCATED": "true"},
 			"truncated", 3,
@@ -133,7 +133,7 @@ func TestRepliesThatCannotBeUsed(t *testing.T) {
 		},
 		{"no choices", llmtest.Step{Body: `{"id":"x","choices":[]}`}, nil, "empty_choices", 3, map[string]any{"response": map[string]any{"id": "x", "choices": []any{}}}},
 		{"no content", llmtest.Step{Body: says("", "stop")}, nil, "empty_content", 3, nil},
-		{"no such shape", llmtest.Step{Body: `{"b":1,"a":2}`}, nil, "malformed_response", 3, map[string]any{"response_keys": []any{"b", "a"}}},
+		{"unexpected shape", llmtest.Step{Body: `{"b":1,"a":2}`}, nil, "malformed_response", 3, map[string]any{"response_keys": []any{"b", "a"}}},
 		{
 			"a page",
 			llmtest.Step{Body: "<html><body>Sign in</body></html>", Header: html},
@@ -141,9 +141,9 @@ func TestRepliesThatCannotBeUsed(t *testing.T) {
 			"invalid_json_response", 3,
 			map[string]any{"content_type": "text/html; charset=utf-8", "body_preview": "<html><body>Sign in</body></html>"},
 		},
-		{"more than one JSON", llmtest.Step{Body: says("a", "stop") + "{}"}, nil, "invalid_json_response", 3, nil},
+		{"more than one JSON value", llmtest.Step{Body: says("a", "stop") + "{}"}, nil, "invalid_json_response", 3, nil},
 		{
-			"more than we take",
+			"larger than the limit",
 			llmtest.Step{Body: says(strings.Repeat("a", 5000), "stop")},
 			vars{"STAGE_LLM_MAX_REPLY_BYTES": "4KiB"},
 			"response_too_large", 1, nil,
@@ -175,7 +175,7 @@ func TestRepliesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestATruncatedReplyIsTakenWhereThatIsAllowed(t *testing.T) {
+func TestATruncatedReplyIsAcceptedWhereAllowed(t *testing.T) {
 	oneRow(t, always(llmtest.Step{Body: says("The beginning of", "length")}), vars{"STAGE_LLM_ACCEPT_TRUNCATED": "true"}, func(s *site, _ *audit) {
 		if res := one(t, "results", s.results(0)); res.Fault != nil || !strings.Contains(string(res.Body), `"llm_response":"The beginning of"`) {
 			t.Errorf("%s", res.Body)
@@ -224,12 +224,12 @@ func TestARowTimeoutEndsTheWaitForCapacity(t *testing.T) {
 			}
 		}
 		if _, row := eventsOf(t, a, 1); row.FinishedAt.Sub(row.StartedAt) < 30*time.Second || row.FinishedAt.Sub(row.StartedAt) > 31*time.Second || row.CapacityRetries != len(f.Errors) {
-			t.Errorf("after %v and %d capacity retries, want 30 s and the call then in the air", row.FinishedAt.Sub(row.StartedAt), row.CapacityRetries)
+			t.Errorf("after %v and %d capacity retries, want 30 s and the call then in flight", row.FinishedAt.Sub(row.StartedAt), row.CapacityRetries)
 		}
 	})
 }
 
-func TestASlowCallIsCutOffAndTriedAgain(t *testing.T) {
+func TestASlowCallIsCutOffAndRetried(t *testing.T) {
 	oneRow(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Delay: time.Hour}, llmtest.Step{Trouble: llmtest.Hang})},
 		vars{"STAGE_LLM_TIMEOUT": "20s"}, func(s *site, a *audit) {
 			if res := one(t, "results", s.results(0)); res.Fault != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// locked is an LLM that refuses every key until the account is mended.
+// locked is an LLM that refuses every key until the account is fixed.
 func locked(open *atomic.Bool, status int) llmtest.Config {
 	return llmtest.Config{Latency: time.Second, Script: func(llmtest.Call) *llmtest.Step {
 		if open.Load() {
@@ -25,7 +25,7 @@ func locked(open *atomic.Bool, status int) llmtest.Config {
 	}}
 }
 
-func TestABadKeyHoldsTheStageUntilItIsMended(t *testing.T) {
+func TestABadKeyPausesTheStageUntilItIsFixed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
@@ -40,7 +40,7 @@ func TestABadKeyHoldsTheStageUntilItIsMended(t *testing.T) {
 			t.Errorf("/healthz: %d, a pause is no reason to restart the process", status)
 		}
 		if _, body := r.get("/metrics"); !strings.Contains(body, "\nllm_stage_paused{reason=") || !hasLine(body, "llm_stage_paused{", "} 1") {
-			t.Errorf("/metrics does not tell of the pause:\n%s", linesOf(body, "llm_stage_paused"))
+			t.Errorf("/metrics does not report the pause:\n%s", linesOf(body, "llm_stage_paused"))
 		}
 		if got := s.stored(); got != 0 {
 			t.Errorf("%d results during the pause", got)
@@ -61,7 +61,7 @@ func TestABadKeyHoldsTheStageUntilItIsMended(t *testing.T) {
 			t.Errorf("/readyz after the pause: %d %s", status, body)
 		}
 		if _, body := r.get("/metrics"); hasLine(body, "llm_stage_paused{", "} 1") {
-			t.Errorf("/metrics still tells of the pause:\n%s", linesOf(body, "llm_stage_paused"))
+			t.Errorf("/metrics still reports the pause:\n%s", linesOf(body, "llm_stage_paused"))
 		}
 		r.stop()
 		a := s.verify()
@@ -129,7 +129,7 @@ func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 	}
 }
 
-func TestAFatalErrorEndsTheStageWhereThatIsWanted(t *testing.T) {
+func TestAFatalErrorEndsTheStageIfConfigured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
@@ -140,9 +140,9 @@ func TestAFatalErrorEndsTheStageWhereThatIsWanted(t *testing.T) {
 			t.Errorf("it ended with: %v", err)
 		}
 		if s.stored() != 0 {
-			t.Error("rows were answered that nobody was asked about")
+			t.Error("rows were answered without a call")
 		}
-		open.Store(true) // paid: the same stage goes on with the first row
+		open.Store(true) // once the bill is paid, the same stage resumes with the first row
 		again := s.start(vars{"STAGE_ON_FATAL": "exit"})
 		s.await(20)
 		again.stop()
@@ -150,7 +150,7 @@ func TestAFatalErrorEndsTheStageWhereThatIsWanted(t *testing.T) {
 	})
 }
 
-func TestAFatalErrorFailsTheRowWhereThatIsWanted(t *testing.T) {
+func TestAFatalErrorFailsTheRowIfConfigured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool

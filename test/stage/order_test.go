@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// throttles are the laws of the dispatch rate; what holds for any stage is tried with each.
+// throttles are the throttle algorithms; what holds for any stage is tested with each.
 var throttles = []string{"classic", "adaptive"}
 
 // between is a latency drawn from the number of a call, uniform and repeatable.
@@ -50,7 +50,7 @@ func TestResultsComeInStreamOrderWhateverTheLatency(t *testing.T) {
 	}
 }
 
-// inOrder says whether the rows completed in the order of their submission.
+// inOrder reports whether the rows completed in the order of their submission.
 func inOrder(a *audit) bool {
 	for _, e := range a.rows {
 		if e.E.SubmitIndex != e.E.CompleteIndex {
@@ -66,7 +66,7 @@ func TestEveryRowSucceedsWhenOneCallInFiveMeetsNoCapacity(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const flaky, calm = 100, 300
-				calls := 0 // the script is asked by one call at a time
+				calls := 0 // the script serves one call at a time
 				s := loaded(t, flaky, llmtest.Config{Latency: 200 * time.Millisecond, Script: oneAtATime(func(c llmtest.Call) *llmtest.Step {
 					if n := promptRow(c.Prompt); n <= flaky {
 						if calls++; calls%5 == 0 {
@@ -99,7 +99,7 @@ func TestEveryRowSucceedsWhenOneCallInFiveMeetsNoCapacity(t *testing.T) {
 	}
 }
 
-// promptRow is the number of the row that a prompt was made of.
+// promptRow returns the number of the row that a prompt was rendered from.
 func promptRow(prompt string) int {
 	n, _ := strconv.Atoi(prompt[strings.LastIndexByte(prompt, ' ')+1:])
 	return n
@@ -120,7 +120,7 @@ func TestAPoolIsFasterThanOneAtATime(t *testing.T) {
 			}
 			d = last.Sub(first)
 			if pool == "1" && !inOrder(&a) {
-				t.Error("one at a time, and yet the rows completed in another order")
+				t.Error("one at a time, but the rows completed out of order")
 			}
 		})
 		return d
@@ -129,7 +129,7 @@ func TestAPoolIsFasterThanOneAtATime(t *testing.T) {
 	if sequential.Round(time.Second) != 40*time.Second {
 		t.Errorf("40 calls of a second, one at a time, took %v", sequential)
 	}
-	// The adaptive law begins carefully, so a little more than the 4 s that ten at a time could take.
+	// The adaptive throttle starts slowly, so this takes a little longer than the 4 s that ten at a time could.
 	if parallel > 8*time.Second {
 		t.Errorf("40 calls of a second, ten at a time, took %v", parallel)
 	}
@@ -161,7 +161,7 @@ func TestAnyOrderOfCompletionGivesStreamOrder(t *testing.T) {
 		s.newInput()
 		r := s.start(vars{"STAGE_POOL_SIZE": "7", "STAGE_THROTTLE": "classic"})
 		batches := 0
-		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) { // a bubble's test has no deadline to ask for
+		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) { // in a bubble, T.Deadline panics
 			order := rapid.Permutation([]int{1, 2, 3, 4, 5, 6, 7}).Draw(rt, "order")
 			delays = delays[:0]
 			for _, place := range order {
@@ -179,7 +179,7 @@ func TestAnyOrderOfCompletionGivesStreamOrder(t *testing.T) {
 	})
 }
 
-func TestRowsThatTheFilterLeavesOutAreNoGap(t *testing.T) {
+func TestRowsThatTheFilterExcludesLeaveNoGap(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 300 * time.Millisecond, LatencySigma: 1})

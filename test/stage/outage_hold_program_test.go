@@ -45,7 +45,7 @@ func (p *program) page(path string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-func TestAStageWhoseServerIsOutStaysUpAndSaysSo(t *testing.T) {
+func TestAStageWhoseServerIsDownStaysUpAndReportsIt(t *testing.T) {
 	t.Parallel()
 	const paused = `llm_stage_paused{reason="outage"}`
 	o := newOut(t, llmtest.Config{}, nil)
@@ -100,7 +100,7 @@ func TestAStageWhoseServerIsOutStaysUpAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestRowsAreHeldAsLongAsIsWanted(t *testing.T) {
+func TestRowsAreHeldAsLongAsConfigured(t *testing.T) {
 	t.Parallel()
 	const hold = 3 * time.Second
 	o := newOut(t, llmtest.Config{}, vars{"STAGE_OUTAGE_HOLD": hold.String()})
@@ -121,7 +121,7 @@ func TestRowsAreHeldAsLongAsIsWanted(t *testing.T) {
 	a := s.audit()
 	for _, e := range a.rows {
 		if held := e.E.FinishedAt.Sub(e.E.QueuedAt); held < hold {
-			t.Errorf("row %d failed after %v, want no less than %v", e.E.Sequence, held, hold)
+			t.Errorf("row %d failed after %v, want at least %v", e.E.Sequence, held, hold)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestRowsGoPastAnOutageToTheFallbackAndBack(t *testing.T) {
 			failed = ended
 		}
 		if e.E.Provider == "anthropic" && (failed.IsZero() || ended.Sub(failed) < after) {
-			t.Fatalf("the fallback was called %v after the first failure, want no less than %v", ended.Sub(failed), after)
+			t.Fatalf("the fallback was called %v after the first failure, want at least %v", ended.Sub(failed), after)
 		}
 	}
 }

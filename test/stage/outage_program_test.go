@@ -22,7 +22,7 @@ import (
 
 var outageFull = flag.Bool("outage.full", false, "outages of real processes last 30 s and meet 2,000 rows of 1 s, with a pool of 64 and the default retries")
 
-// out is a real process whose LLM may be out, and what it is to do.
+// out is a job of real processes whose LLM may be down.
 type out struct {
 	t       *testing.T
 	llm     *llmtest.Server
@@ -36,7 +36,7 @@ type out struct {
 	lasts   time.Duration // how long an outage lasts
 }
 
-// newOut prepares a job. A row whose failures count has used up its attempts after some tenths of a second.
+// newOut prepares a job. A row whose failures count exhausts its attempts within tenths of a second.
 func newOut(t *testing.T, cfg llmtest.Config, changes vars) *out {
 	t.Helper()
 	o := &out{t: t, dir: t.TempDir(), rows: 200, pool: 16, lasts: 2 * time.Second}
@@ -71,19 +71,19 @@ func (o *out) set(to gateway.State) {
 	}
 }
 
-// process starts the job, or has it go on.
+// process starts the job, or resumes it.
 func (o *out) process() *program {
 	o.t.Helper()
 	return runStage(o.t, o.dir, o.environ, "process", o.input, "-o", o.results, "--job", "job")
 }
 
-// answered waits until the LLM has answered so many calls.
+// answered waits until the LLM has answered n calls.
 func (o *out) answered(n int) {
 	o.t.Helper()
 	eventually(o.t, fmt.Sprintf("%d replies", n), func() bool { return o.llm.Stats().Answered >= int64(n) })
 }
 
-// complete waits for the end of the job and checks that each row has succeeded, in its place.
+// complete waits for the end of the job and checks that each row has succeeded, in order.
 func (o *out) complete(p *program) {
 	o.t.Helper()
 	p.endsWithin(realPatience+2*o.lasts, 0)
@@ -100,24 +100,24 @@ func (o *out) complete(p *program) {
 	o.verify()
 }
 
-// verify has the program prove the job from its streams.
+// verify runs the program's verify command on the job.
 func (o *out) verify() {
 	o.t.Helper()
 	runStage(o.t, o.dir, nil, "verify", "--data-dir", filepath.Join("stage-data", "job")).ends(0)
 }
 
-// stored serves what a process that has ended has stored there.
+// stored starts a server on the store that a process left behind.
 func stored(t *testing.T, dir string) *site {
 	t.Helper()
 	n := stagetest.OpenNATS(t, dir)
 	return &site{t: t, srv: n, nc: n.NC, js: n.JS, logs: &stagetest.Buffer{Shown: true}}
 }
 
-// checkCost holds that an outage costs no more than the calls in flight when it began, those by which the stage detects
-// it, and probes.
+// checkCost checks that an outage costs no more than the calls in flight when it began, those by which the stage
+// detects it, and probes.
 //
-// How many calls fail before the outage is known depends on how long the calls last that were sent before it, and still
-// succeed: on a busy machine for much longer than usual. Never is it more than one for each row.
+// How many calls fail before the outage is detected depends on how long the calls sent before it, which still succeed,
+// take: on a busy machine, much longer than usual. It is never more than one per row.
 func (o *out) checkCost(revealed int, lasted time.Duration) {
 	o.t.Helper()
 	const probesAtFirst = 20 // while the waits between them grow
@@ -126,15 +126,15 @@ func (o *out) checkCost(revealed int, lasted time.Duration) {
 		o.t.Errorf("the LLM had %d calls for %d rows, want at most %d", st.Received, o.rows, most)
 	}
 	if revealed > o.rows {
-		o.t.Errorf("%d calls met the outage before it was known, of %d rows", revealed, o.rows)
+		o.t.Errorf("%d calls hit the outage before it was detected, of %d rows", revealed, o.rows)
 	}
 	if most := o.pool + probesAtFirst + int(lasted/time.Second); turned.Turned-revealed > most {
-		o.t.Errorf("%d calls met the outage after it was known, want at most %d", turned.Turned-revealed, most)
+		o.t.Errorf("%d calls hit the outage after it was detected, want at most %d", turned.Turned-revealed, most)
 	}
 	if turned.MostWaiting > 2*o.pool { // the next call may come before the end of the last one is seen
 		o.t.Errorf("%d calls waited at a time, the pool has %d", turned.MostWaiting, o.pool)
 	}
-	o.t.Logf("%d rows, %d calls answered of %d, %d that met the outage, %d before it was known", o.rows, st.Answered, st.Received, turned.Turned, revealed)
+	o.t.Logf("%d rows, %d calls answered of %d, %d that hit the outage, %d before it was detected", o.rows, st.Answered, st.Received, turned.Turned, revealed)
 }
 
 // patienceOf sets how long a call may take, so that an outage without answers outlasts all attempts at a row.
@@ -176,7 +176,7 @@ func TestAnOutageCostsNoRow(t *testing.T) {
 	}
 }
 
-func TestAStageThatIsKilledInAnOutageGoesOnAfterIt(t *testing.T) {
+func TestAStageThatIsKilledInAnOutageResumesAfterIt(t *testing.T) {
 	t.Parallel()
 	for _, trouble := range gateway.Troubles {
 		t.Run(trouble.String(), func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestAStageThatIsKilledInAnOutageGoesOnAfterIt(t *testing.T) {
 			o.set(trouble)
 			<-time.After(o.lasts / 2)
 			p.kill()
-			again := o.process() // which knows of no success
+			again := o.process() // which has seen no success
 			<-time.After(o.lasts / 2)
 			o.set(gateway.Open)
 			o.complete(again)
@@ -196,7 +196,7 @@ func TestAStageThatIsKilledInAnOutageGoesOnAfterIt(t *testing.T) {
 	}
 }
 
-// What an outage holds is handed back: a stop does not wait for its end.
+// Rows that an outage holds are handed back: a stop does not wait for it to end.
 func TestAStopInAnOutageIsClean(t *testing.T) {
 	t.Parallel()
 	for _, trouble := range gateway.Troubles {
@@ -218,13 +218,13 @@ func TestAStopInAnOutageIsClean(t *testing.T) {
 				cut = o.pool // replies in flight when the connections are cut are lost
 			}
 			if again := int(o.llm.Stats().Answered) - o.rows; again > cut {
-				t.Errorf("%d of %d rows were paid twice, want at most %d", again, o.rows, cut)
+				t.Errorf("%d of %d rows were paid for twice, want at most %d", again, o.rows, cut)
 			}
 		})
 	}
 }
 
-// A pool that takes more descriptors than the process may have is as large as they allow.
+// A pool that needs more file descriptors than the process may open is only as large as they allow.
 func TestAStageShortOfFilesFailsNoRow(t *testing.T) {
 	t.Parallel()
 	o := newOut(t, llmtest.Config{}, vars{"STAGE_POOL_SIZE": "200"})
@@ -236,7 +236,7 @@ func TestAStageShortOfFilesFailsNoRow(t *testing.T) {
 	}, "process", o.input, "-o", o.results, "--job", "job")
 	o.complete(p)
 	if log := p.stderr.String(); !strings.Contains(log, "ulimit") {
-		t.Errorf("it does not say what to do about the files: %s", log)
+		t.Errorf("it does not say how to raise the limit of open files: %s", log)
 	}
 	if st := o.llm.Stats(); st.Received > int64(o.rows) {
 		t.Errorf("%d calls for %d rows", st.Received, o.rows)

@@ -10,13 +10,13 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// unknownParameter is what a provider says to every request of a stage that sends it something it does not take.
+// unknownParameter is a provider's answer to every request with a parameter that it does not accept.
 var unknownParameter = llmtest.Step{
 	Status: 400,
 	Body:   `{"error":{"type":"invalid_request_error","code":"unknown_parameter","message":"Unrecognized request argument supplied: foo"}}`,
 }
 
-// untilFixed answers all calls with a step until somebody has changed what is wrong.
+// untilFixed answers all calls with a step until the cause is fixed.
 func untilFixed(step llmtest.Step) (cfg llmtest.Config, fixed *atomic.Bool) {
 	fixed = &atomic.Bool{}
 	return llmtest.Config{Script: func(llmtest.Call) *llmtest.Step {
@@ -36,9 +36,9 @@ func TestWrongSettingsEndAJobBeforeARowFails(t *testing.T) {
 		says []string
 	}{
 		{"a parameter that the provider does not know", unknownParameter, []string{"400", "unknown_parameter", "Unrecognized request argument supplied: foo"}},
-		{"a page to sign in", login, []string{"Sign in"}},
-		{"an address without a server of that kind", llmtest.Step{Status: 405, Body: "method not allowed"}, []string{"405", "method not allowed"}},
-		{"replies of another kind", llmtest.Step{Body: `{"status":"ok"}`}, []string{"status"}},
+		{"a sign-in page", login, []string{"Sign in"}},
+		{"an address that does not serve the API", llmtest.Step{Status: 405, Body: "method not allowed"}, []string{"405", "method not allowed"}},
+		{"replies in another format", llmtest.Step{Body: `{"status":"ok"}`}, []string{"status"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -56,7 +56,7 @@ func TestWrongSettingsEndAJobBeforeARowFails(t *testing.T) {
 				t.Errorf("%d calls, want at most %d", calls, o.pool+5)
 			}
 			if text, err := os.ReadFile(o.results); err != nil || len(text) > 0 {
-				t.Errorf("results of rows that were to be held: %v: %.300s", err, text)
+				t.Errorf("results of rows that should be held: %v: %.300s", err, text)
 			}
 			o.verify()
 			fixed.Store(true)
@@ -65,7 +65,7 @@ func TestWrongSettingsEndAJobBeforeARowFails(t *testing.T) {
 	}
 }
 
-func TestRowsFailOfWrongSettingsWhereThatIsWanted(t *testing.T) {
+func TestWrongSettingsFailRowsIfConfigured(t *testing.T) {
 	t.Parallel()
 	cfg, _ := untilFixed(unknownParameter)
 	o := newOut(t, cfg, vars{"STAGE_ON_FATAL": "fail"})

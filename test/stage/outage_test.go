@@ -14,8 +14,8 @@ import (
 	"github.com/llm-stage/stage/test/gateway"
 )
 
-// outAt takes an LLM out from begin to end after now, and counts the calls that meet the outage. Others take as long as
-// took says of their row.
+// outAt takes an LLM down from begin to end after now, and counts the calls that hit the outage. Other calls last as
+// long as took returns for their row.
 func outAt(begin, end time.Duration, trouble gateway.State, took func(row int) time.Duration) (cfg llmtest.Config, met *atomic.Int64) {
 	start, met := time.Now(), &atomic.Int64{}
 	return llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -30,8 +30,8 @@ func outAt(begin, end time.Duration, trouble gateway.State, took func(row int) t
 	}}, met
 }
 
-// Calls that were in flight when an outage began still succeed. Such a success does not tell whose failure it was that a
-// later call met.
+// Calls that were in flight when an outage began still succeed. Such a success does not show whether a later call
+// failed because of its row or because of the provider.
 func TestAnOutageFailsNoRowWhateverIsInFlight(t *testing.T) {
 	between := func(least, most time.Duration) func(row int) time.Duration {
 		return func(row int) time.Duration {
@@ -66,18 +66,18 @@ func TestAnOutageFailsNoRowWhateverIsInFlight(t *testing.T) {
 				}
 				switch n := int(met.Load()); {
 				case n == 0:
-					t.Error("no call met the outage")
+					t.Error("no call hit the outage")
 				case n > 2*tt.pool+30:
-					t.Errorf("%d calls met the outage, want at most two pools of %d and 30 probes", n, tt.pool)
+					t.Errorf("%d calls hit the outage, want at most two pools of %d and 30 probes", n, tt.pool)
 				default:
-					t.Logf("%d calls met the outage", n)
+					t.Logf("%d calls hit the outage", n)
 				}
 			})
 		})
 	}
 }
 
-// After an LLM that has answered nothing for a minute, rows take as long as before, but for 2 s.
+// Once an LLM that has answered nothing for a minute is back, rows take at most 2 s longer than before.
 func TestRowsAfterABlackHoleAreAsFastAsBefore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestRowsAfterABlackHoleAreAsFastAsBefore(t *testing.T) {
 		s.await(rows)
 		r.stop()
 		a := s.verify()
-		// The LLM may have the next call before it sees that the last one was given up.
+		// The LLM may get the next call before it sees that the last one was abandoned.
 		if most := s.llm.Stats().MaxInFlight; most > 2*pool {
 			t.Errorf("%d calls in flight at the LLM, the pool has %d", most, pool)
 		}

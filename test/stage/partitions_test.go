@@ -54,14 +54,14 @@ func (s *site) keyed(n int, subjects ...string) {
 	}
 }
 
-// active is how many partitions a replica owns.
+// active returns how many partitions a replica owns.
 func active(r *replica) int {
 	_, body := r.get("/metrics")
 	return strings.Count(linesOf(body, "llm_stage_active{"), "} 1")
 }
 
 // TestAReplicaThatJoinsHasItsShareAtOnceThoughTheLLMIsBusy has rows wait for capacity in all partitions, at two calls a
-// second: those of the partitions that move are given back, and do not wait for their turn first.
+// second: those of the partitions that move are handed back without waiting for their turn.
 func TestAReplicaThatJoinsHasItsShareAtOnceThoughTheLLMIsBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,8 +104,8 @@ func TestAReplicaThatJoinsHasItsShareAtOnceThoughTheLLMIsBusy(t *testing.T) {
 	})
 }
 
-// TestAPausedStageReleasesItsPartitions has rows wait for a key, most of one partition: one of them met the error, others
-// fill the pool's queue. Whichever partitions move, they are with the replica that joins soon.
+// TestAPausedStageReleasesItsPartitions has rows wait for a key, most of one partition: one of them got the error,
+// others fill the pool's queue. Whichever partitions move, the replica that joins has them soon.
 func TestAPausedStageReleasesItsPartitions(t *testing.T) {
 	for most := range 4 {
 		t.Run(fmt.Sprint("most of ", most), func(t *testing.T) {
@@ -145,8 +145,8 @@ func aPausedStageReleases(t *testing.T, most int) {
 	}
 }
 
-// TestOnePartitionBecomesMany is the way that docs/scale.md tells: the old stage stops, a stream of partitions sources the
-// rows after its last result, and a stage of another name goes on there. Producers notice nothing.
+// TestOnePartitionBecomesMany follows docs/scale.md: the old stage stops, a stream of partitions sources the
+// rows after its last result, and a stage of another name continues there. Producers notice nothing.
 func TestOnePartitionBecomesMany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -186,14 +186,15 @@ func TestPartitionsShareThePoolByTurns(t *testing.T) {
 	}
 }
 
-// partitionOf is where the server's transform puts the rows of a key.
+// partitionOf returns the partition to which the server's transform maps a key.
 func partitionOf(key, partitions int) int {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, strconv.Itoa(key))
 	return int(h.Sum32() % uint32(partitions))
 }
 
-// fill publishes rows of a partition, whose number plus one is the thousands of theirs.
+// fill publishes rows of a partition: those of partition 0 are numbered from 1000, those of partition 1 from 2000, and
+// so on.
 func (s *site) fill(partition, partitions, rows int) {
 	s.t.Helper()
 	key := 0

@@ -32,7 +32,7 @@ func TestAJobKilledAtAnyMomentIsDoneOnceAndInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkRows(t, string(text), rows)
-	// A kill costs the calls in the air, and replies that had waited too short a time for the journal.
+	// A kill costs the calls in flight, and replies that had not waited long enough to go into the journal.
 	if calls := llm.Stats().Received; calls > rows+kills*3*pool {
 		t.Errorf("%d calls for %d rows and %d kills", calls, rows, kills)
 	} else {
@@ -41,7 +41,7 @@ func TestAJobKilledAtAnyMomentIsDoneOnceAndInOrder(t *testing.T) {
 	runStage(t, dir, nil, "verify", "--data-dir", filepath.Join("stage-data", "job")).ends(0)
 }
 
-func TestAnInterruptedJobEndsWith130AndGoesOn(t *testing.T) {
+func TestAnInterruptedJobEndsWith130AndResumes(t *testing.T) {
 	t.Parallel()
 	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(s.String(), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestASecondInterruptStopsAtOnce(t *testing.T) {
 	p.signal(syscall.SIGINT)
 	select {
 	case <-p.done:
-		t.Fatal("it did not wait for the call in the air")
+		t.Fatal("it did not wait for the call in flight")
 	case <-time.After(time.Second):
 	}
 	p.signal(syscall.SIGINT)

@@ -19,7 +19,7 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// beTheProgram is the variable that makes the test's binary the program stage, as it ships.
+// beTheProgram is the environment variable that makes the test binary run as the stage program.
 const beTheProgram = "TEST_BINARY_IS_STAGE"
 
 // realPatience bounds what tests with real processes wait for, far above what a loaded machine needs.
@@ -71,7 +71,7 @@ func startProgram(t *testing.T, dir string, environ []string, path string, adapt
 		t.Fatal(err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // the state tells
+		_ = p.cmd.Wait() // see ProcessState
 		close(p.done)
 	}()
 	t.Cleanup(func() {
@@ -109,14 +109,14 @@ func (p *program) signal(s os.Signal) {
 	}
 }
 
-// kill ends the process as a power cut would, but for the disk.
+// kill ends the process as a power cut would, except for the disk.
 func (p *program) kill() {
 	p.t.Helper()
 	p.signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// eventually waits in real time until what is true.
+// eventually waits in real time until a condition holds.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -155,7 +155,7 @@ func writeRows(t *testing.T, n int) string {
 	return stagetest.File(t, "rows.jsonl", text.String())
 }
 
-// checkRows checks that the lines are the results of the rows 1 to n, each once, in order, and all successes.
+// checkRows checks that the lines are the results of rows 1 to n, each once, in order, and all successful.
 func checkRows(t *testing.T, text string, n int) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

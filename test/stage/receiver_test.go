@@ -21,7 +21,7 @@ import (
 
 // receiver is an OTLP receiver: it takes what an exporter sends over the wire, and keeps the spans.
 type receiver struct {
-	// answer decides what becomes of a request, by its number from 0: a status, 0 for 200; nil: all are taken.
+	// answer returns the status of the response to a request, by its number from 0; 0 means 200. nil: all are accepted.
 	answer func(n int) int
 	// delay is how long each answer takes.
 	delay time.Duration
@@ -86,7 +86,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r.spans = append(r.spans, decodeSpans(&export)...)
-	w.Header().Set("Content-Type", "application/x-protobuf") // an empty message: all was taken
+	w.Header().Set("Content-Type", "application/x-protobuf") // an empty message: everything was accepted
 }
 
 func decodeSpans(export *collector.ExportTraceServiceRequest) (spans []*span) {
@@ -178,7 +178,7 @@ func (r *receiver) rowSpan(t *testing.T, seq int) (row *span, calls []*span) {
 	return row, calls
 }
 
-// trace makes replicas export to a receiver, by the real exporter over pipes.
+// trace makes replicas export to a receiver, with the real exporter over pipes.
 func (s *site) trace(r *receiver) func(*deps) {
 	s.t.Helper()
 	pipe := llmtest.NewPipeListener()

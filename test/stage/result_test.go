@@ -36,7 +36,7 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 	const lookup = "tone: calm\n"
 	const usage = `"usage":{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15,` +
 		`"prompt_tokens_details":{"cached_tokens":8},"completion_tokens_details":{"reasoning_tokens":2},"cost":0.0025}`
-	const told = `{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15,"cached_tokens":8,"reasoning_tokens":2,"cost":0.0025}`
+	const reported = `{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15,"cached_tokens":8,"reasoning_tokens":2,"cost":0.0025}`
 	hash := func(s string) string { return llm.Hash([]byte(s)) }
 	provenance := func(template, lookup string) string {
 		return `"llm_response_template_source":"` + template + `","llm_response_lookup_hash":"` + hash("tone: calm\n") + `","llm_response_lookup_source":"` + lookup + `"`
@@ -44,22 +44,22 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 	tests := []struct {
 		name, row string
 		usage     string // in the reply
-		told      string // in the result
+		reported  string // in the result
 		variables string // canonical
 		kept      string // beginning of the result
 	}{
 		{
 			name: "bytes are kept", row: `{"product": "kettle",  "b":1.50, "a":12345678901234567890,"nested":{"z":null,"y":[1 , 2]},"u":"\u00e9é"}`,
-			usage: usage, told: told, variables: `{"a":12345678901234567890,"b":1.50,"nested":{"y":[1,2],"z":null},"product":"kettle","u":"éé"}`,
+			usage: usage, reported: reported, variables: `{"a":12345678901234567890,"b":1.50,"nested":{"y":[1,2],"z":null},"product":"kettle","u":"éé"}`,
 			kept: `{"product": "kettle",  "b":1.50, "a":12345678901234567890,"nested":{"z":null,"y":[1 , 2]},"u":"\u00e9é",`,
 		},
 		{
-			name: "usage that nobody told is null", row: `{"product":"kettle"}`,
-			told: "null", variables: `{"product":"kettle"}`, kept: `{"product":"kettle",`,
+			name: "usage that was not reported is null", row: `{"product":"kettle"}`,
+			reported: "null", variables: `{"product":"kettle"}`, kept: `{"product":"kettle",`,
 		},
 		{
 			name: "fields of these names are replaced", row: `{"llm_response":"old","product":"kettle","llm_response_error":{"reason":"old"},"llm_response_model":"old","id":7}`,
-			told: "null", variables: `{"id":7,"llm_response":"old","llm_response_error":{"reason":"old"},"llm_response_model":"old","product":"kettle"}`,
+			reported: "null", variables: `{"id":7,"llm_response":"old","llm_response_error":{"reason":"old"},"llm_response_model":"old","product":"kettle"}`,
 			kept: `{"product":"kettle","id":7,`,
 		},
 	}
@@ -79,7 +79,7 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 				s.await(1)
 				r.stop()
 				s.verify()
-				want := tt.kept + `"llm_response":"It is \"fine\" & <good>\n","llm_response_usage":` + tt.told +
+				want := tt.kept + `"llm_response":"It is \"fine\" & <good>\n","llm_response_usage":` + tt.reported +
 					`,"llm_response_template_hash":"` + hash(template) + `","llm_response_variables_hash":"` + hash(tt.variables) + `",` +
 					provenance(templateFile, lookupFile) + `,"llm_response_model":"small-2025"}`
 				if got := string(one(t, "results", s.results(0)).Body); got != want {
@@ -87,7 +87,7 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 				}
 				call := one(t, "calls", s.tap.seen())
 				if want := `{"model":"small","messages":[{"role":"user","content":"About kettle: calm"}]}`; string(call.Request) != want {
-					t.Errorf("asked %s, want %s", call.Request, want)
+					t.Errorf("sent %s, want %s", call.Request, want)
 				}
 			})
 		})
@@ -138,7 +138,7 @@ func fieldNames(t *testing.T, body []byte) (names []string) {
 	return names
 }
 
-func TestHeadersOfTheRowGoOnButForNATSAndStage(t *testing.T) {
+func TestHeadersOfTheRowPassOnExceptThoseOfNATSAndStage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
@@ -190,7 +190,7 @@ func TestARowMayNameItsModel(t *testing.T) {
 		a := s.verify()
 		results := s.results(0)
 		if f := results[0].Fault; f == nil || f.Reason != "api_call_failed" || f.Raw["provider_code"] != "model_not_found" {
-			t.Errorf("a model that the row names and nobody knows: %s", results[0].Body)
+			t.Errorf("an unknown model named by the row: %s", results[0].Body)
 		}
 		for i, want := range []string{"large", "small"} {
 			if body := string(results[i+1].Body); !strings.HasSuffix(body, `"llm_response_model":"`+want+`"}`) {
@@ -203,7 +203,7 @@ func TestARowMayNameItsModel(t *testing.T) {
 	})
 }
 
-func TestAReplyMustValidateOrIsAskedAgain(t *testing.T) {
+func TestAReplyThatDoesNotValidateIsRequestedAgain(t *testing.T) {
 	const schema = `{"type":"object","required":["stars"],"properties":{"stars":{"type":"integer","minimum":1,"maximum":5}},"additionalProperties":false}`
 	path := stagetest.File(t, "schema.json", schema)
 	t.Parallel()
@@ -211,7 +211,7 @@ func TestAReplyMustValidateOrIsAskedAgain(t *testing.T) {
 		answers := map[int][]string{
 			1: {`{"stars": 4}`},
 			2: {`four stars`, `{"stars":9}`, "```json\n{\"stars\":5}\n```"},
-			3: {`{"stars":0}`, `{"stars":0}`, `{"stars":0}`, `{"stars":3}`}, // the fourth is not asked for
+			3: {`{"stars":0}`, `{"stars":0}`, `{"stars":0}`, `{"stars":3}`}, // the fourth is not requested
 		}
 		s := newSite(t, llmtest.Config{Script: oneAtATime(func(c llmtest.Call) *llmtest.Step {
 			var body struct {

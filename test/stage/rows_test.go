@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-func TestWhatIsNoRowIsAnsweredInItsPlace(t *testing.T) {
+func TestAnInvalidRowIsAnsweredInItsPlace(t *testing.T) {
 	bodies := []string{
 		"", " ", "hello", "null", "true", "12", `"text"`, `[{"n":1}]`, `{"n":1`, `{"n":1}}`, `{"n":1} {"n":2}`, `{"n":1}x`, `{n:1}`, `{"n":01}`,
 		"{\"n\":\"\xff\"}", "{\"\xc3\x28\":1}", "{\"n\":\"a\x00b\"}", `{"n":"\x"}`, "\xef\xbb\xbf{\"n\":1}",
@@ -44,7 +44,7 @@ func TestWhatIsNoRowIsAnsweredInItsPlace(t *testing.T) {
 			}
 			body := bodies[i/2]
 			if res.Fault == nil {
-				t.Errorf("%.80q is no row, and yet: %s", body, res.Body)
+				t.Errorf("%.80q is not a row, but got: %s", body, res.Body)
 				continue
 			}
 			preview, _ := res.Fault.Raw["body_preview"].(string)
@@ -64,7 +64,7 @@ func TestWhatIsNoRowIsAnsweredInItsPlace(t *testing.T) {
 	})
 }
 
-func TestARowOfGreatDepthIsARow(t *testing.T) {
+func TestADeeplyNestedRowIsARow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
@@ -81,7 +81,7 @@ func TestARowOfGreatDepthIsARow(t *testing.T) {
 	})
 }
 
-func TestATemplateThatMeetsNoSuchFieldFailsItsRowAlone(t *testing.T) {
+func TestAMissingFieldFailsItsRowAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const template = "Row {{ row.n }} of {{ row.product.name }}"
@@ -169,7 +169,7 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 				t.Errorf("statuses %q, want %q", statuses, want)
 			}
 			if body := s.results(0)[1].Body; strings.Contains(string(body), "llm_response_error") {
-				t.Errorf("the error of before is still there: %s", body)
+				t.Errorf("the previous error is still there: %s", body)
 			}
 		})
 	})
@@ -211,7 +211,7 @@ func TestFailedRowsAlsoGoToTheDeadLetterSubject(t *testing.T) {
 	})
 }
 
-// An error that came in is a dead letter too, with the reason that it came with as far as that can be found.
+// An upstream error is a dead letter too, with its own reason where that can be found.
 func TestADeadLetterOfAnUpstreamErrorNamesItsReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestADeadLetterOfAnUpstreamErrorNamesItsReason(t *testing.T) {
 	})
 }
 
-func TestAResultThatNoMessageHoldsIsAnError(t *testing.T) {
+func TestAResultTooLargeForAMessageIsAnError(t *testing.T) {
 	const limit = 1 << 20 // max payload of the server
 	tests := []struct {
 		name       string
@@ -261,7 +261,7 @@ func TestAResultThatNoMessageHoldsIsAnError(t *testing.T) {
 		keepsRow   bool
 	}{
 		{"fits", 300 << 10, 300 << 10, false, "", true},
-		{"the reply is too much", 600 << 10, 600 << 10, true, "result_too_large", true},
+		{"the reply is too large", 600 << 10, 600 << 10, true, "result_too_large", true},
 		{"the row leaves no room", limit - 400, 10, true, "result_too_large", false},
 		{"the row leaves no room for its own error", limit - 400, 0, true, "api_call_failed", false},
 	}
@@ -293,7 +293,7 @@ func TestAResultThatNoMessageHoldsIsAnError(t *testing.T) {
 				}
 				_, preview := res.Fault.Raw["body_preview"]
 				if kept := json.Valid(res.Body) && strings.HasPrefix(string(res.Body), `{"n":1,"pad"`); kept != tt.keepsRow || preview == tt.keepsRow {
-					t.Errorf("the row is there: %v, a preview: %v; want %v and %v", kept, preview, tt.keepsRow, !tt.keepsRow)
+					t.Errorf("the row is kept: %v, a preview: %v; want %v and %v", kept, preview, tt.keepsRow, !tt.keepsRow)
 				}
 			})
 		})

@@ -91,7 +91,7 @@ func echo(c llmtest.Call) *llmtest.Step {
 }
 
 // TestNoStoreLogPageOrSpanHoldsASecret runs the program against a server that repeats every secret, and looks for all
-// spellings in all that the program leaves behind and shows.
+// spellings in everything that the program stores and shows.
 func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 	t.Parallel()
 	const rows = 120
@@ -178,7 +178,7 @@ func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 		"stream RESULTS", "stream AUDIT", "journal", "stream DEDUPE", "spans", "reply to a batched request", "page /api/status", "standard error",
 	} {
 		if !strings.Contains(places[place], "[redacted]") {
-			t.Errorf("%s holds nothing redacted: this test looks for nothing in %.500s", place, places[place])
+			t.Errorf("%s holds nothing redacted, so this test proves nothing: %.500s", place, places[place])
 		}
 	}
 	if log := places["standard error"]; !strings.Contains(log, `"message":"parse headers"`) || strings.Contains(log, otlpToken) {
@@ -186,7 +186,7 @@ func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 	}
 }
 
-// secretsIn returns what is found of secrets, in all spellings, or by undoing the escapes of the whole text.
+// secretsIn returns the secrets found in a text, in any spelling, or after undoing the escapes of the whole text.
 func secretsIn(text string) (found []string) {
 	undone := text
 	for range 4 {
@@ -202,7 +202,7 @@ func secretsIn(text string) (found []string) {
 	for _, secret := range []string{echoedKey, echoedGateway, echoedMember} {
 		for _, s := range spellings {
 			spelt := s.spell(secret)
-			spelt = spelt[len(spelt)/3 : len(spelt)-4] // without what base64 has of other bytes
+			spelt = spelt[len(spelt)/3 : len(spelt)-4] // without the ends, whose base64 depends on the bytes around
 			if i := strings.Index(text, spelt); i >= 0 {
 				found = append(found, s.name+" "+text[max(0, i-100):min(len(text), i+100)])
 			}
@@ -216,7 +216,7 @@ func secretsIn(text string) (found []string) {
 
 var escape = regexp.MustCompile(`\\+u00[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}`)
 
-// page returns what is at an address, of a stream of events the first status.
+// page returns the body at an address; of an event stream, the first status.
 func page(t *testing.T, address string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), realPatience)

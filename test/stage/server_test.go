@@ -84,7 +84,7 @@ func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
 	accepting := make(chan struct{})
 	go func() {
 		defer close(accepting)
-		if conn, err := silent.Accept(); err == nil { // says nothing, as a server behind a broken network
+		if conn, err := silent.Accept(); err == nil { // sends nothing, like a server behind a broken network
 			stop(&stopping.InterruptError{Signal: syscall.SIGTERM})
 			<-t.Context().Done()
 			_ = conn.Close()

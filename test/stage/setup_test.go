@@ -11,12 +11,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestAStageThatCannotWorkSaysWhatToMend(t *testing.T) {
+func TestAStageThatCannotStartReportsWhatToFix(t *testing.T) {
 	tests := []struct {
 		name    string
 		prepare func(s *site)
 		vars    vars
-		want    []string // of what it ends with
+		want    []string // of the error that it ends with
 	}{
 		{"template", nil, vars{"STAGE_TEMPLATE": "Row\n{{ row.n"}, []string{"STAGE_TEMPLATE", "line 2"}},
 		{"template that reads files", nil, vars{"STAGE_TEMPLATE": "{% include 'key.pem' %}"}, []string{"STAGE_TEMPLATE", "include"}},
@@ -32,8 +32,8 @@ func TestAStageThatCannotWorkSaysWhatToMend(t *testing.T) {
 		{"results on a work queue", func(s *site) {
 			s.configured(jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.>"}, Retention: jetstream.WorkQueuePolicy})
 		}, nil, []string{"STAGE_RESULT_STREAM", "retention", "limits"}},
-		{"a subject that belongs to somebody else", func(s *site) { s.newStream("OTHER", "results.>") }, nil, []string{"STAGE_RESULT_STREAM", "results.>", "overlap"}},
-		{"dead letters that nobody keeps", nil, vars{"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"}, []string{"STAGE_DEAD_LETTER_SUBJECT", "dead.rows"}},
+		{"a subject of another stream", func(s *site) { s.newStream("OTHER", "results.>") }, nil, []string{"STAGE_RESULT_STREAM", "results.>", "overlap"}},
+		{"dead letters that no stream captures", nil, vars{"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"}, []string{"STAGE_DEAD_LETTER_SUBJECT", "dead.rows"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestAStageThatCannotWorkSaysWhatToMend(t *testing.T) {
 	}
 }
 
-func TestAnInputThatWasCreatedAnewStopsTheStage(t *testing.T) {
+func TestARecreatedInputStopsTheStage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{})

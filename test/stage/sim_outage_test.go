@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// crewProbe is how long after the end of an outage of seconds its next probe goes at most.
+	// crewProbe is the longest time from the end of a short outage to its next probe.
 	crewProbe = 1250 * time.Millisecond
-	// crewPoison is how long a poisonous row may hold its partition: where many calls fail it has many attempts.
+	// crewPoison is how long a poisonous row may hold its partition: where many calls fail, it gets many attempts.
 	crewPoison = time.Minute
 )
 
-// poisonous tells whether a question is always answered with 500.
+// poisonous reports whether a question is always answered with 500.
 func poisonous(question int) bool { return question%40 == 7 }
 
-// poisonAt tells whether a poisonous row is the next one of a partition to have a result, after so many.
+// poisonAt reports whether the next row of a partition to get a result, after so many, is poisonous.
 func (c *crew) poisonAt(partition, results int) bool {
 	c.t.Helper()
 	rows := c.read("ROWS", fmt.Sprintf("rows.%d.>", partition))
@@ -33,18 +33,18 @@ func (c *crew) poisonAt(partition, results int) bool {
 	return err == nil && poisonous(q)
 }
 
-// outage is what the LLM of a crew suffers from at the moment.
+// outage is the current outage of a crew's LLM.
 type outage struct {
 	state   atomic.Int32 // a gateway.State
 	ends    time.Time    // zero: there is none
-	changes time.Time    // one that comes and goes, until it ends; zero: it stays
-	silent  bool         // at some time it was
+	changes time.Time    // when an intermittent one changes next; zero: it is constant
+	silent  bool         // it was, at some time
 }
 
-// lasts tells whether there is one, be it for a moment not felt.
+// lasts reports whether there is one, even if an intermittent one is off at the moment.
 func (o *outage) lasts() bool { return !o.ends.IsZero() }
 
-// step is what becomes of a call that arrives; nil: the LLM answers it.
+// step returns what happens to a call that arrives; nil: the LLM answers it.
 func (o *outage) step() *llmtest.Step {
 	switch gateway.State(o.state.Load()) {
 	case gateway.BadGateway:
@@ -64,7 +64,8 @@ func (c *crew) dial(ctx context.Context, network, address string) (net.Conn, err
 	return c.pipe.DialContext(ctx, network, address)
 }
 
-// setOutage has rows at hand when the LLM goes out: a row that a process has alone fails by its attempts.
+// setOutage makes sure that rows are waiting when the LLM goes down: a row that is the only one of a process fails
+// after its attempts.
 func (c *crew) setOutage(to gateway.State) {
 	c.t.Helper()
 	if to != gateway.Open {
@@ -78,7 +79,7 @@ func (c *crew) setOutage(to gateway.State) {
 	}
 }
 
-// beginOutage takes the LLM out, if it is not, for up to a minute: for good or off and on.
+// beginOutage takes the LLM down, unless it already is, for up to a minute: constantly or off and on.
 func (c *crew) beginOutage() {
 	if c.outage.lasts() {
 		return
@@ -92,7 +93,7 @@ func (c *crew) beginOutage() {
 	c.setOutage(gateway.Troubles[c.rng.IntN(len(gateway.Troubles))])
 }
 
-// moveOutage ends an outage whose time has come, and has one come and go.
+// moveOutage ends an outage that is due, and toggles an intermittent one.
 func (c *crew) moveOutage() {
 	o, now := &c.outage, time.Now()
 	switch {
@@ -123,7 +124,8 @@ func (c *crew) endOutage() {
 	o.ends, o.changes, o.silent = time.Time{}, time.Time{}, false
 }
 
-// checkAnswers holds that each result has the answer to its row's question, or the failure that it always meets.
+// checkAnswers checks that each result has the answer to its row's question, or the failure that the question always
+// gets.
 func (c *crew) checkAnswers() {
 	c.t.Helper()
 	wrong := 0
@@ -147,7 +149,7 @@ func (c *crew) checkAnswers() {
 	}
 }
 
-// logCalls shows the calls with a prompt, and all that the same process made at the time.
+// logCalls logs the calls with a prompt, and all concurrent calls of the same process.
 func (c *crew) logCalls(prompt string) {
 	c.t.Helper()
 	calls := c.audit().calls

@@ -35,12 +35,12 @@ type crew struct {
 	*site
 	rng     *rand.Rand
 	began   time.Time
-	places  []*replica // nil: nobody there
+	places  []*replica // nil: empty
 	stops   []ending
 	rows    int
 	jammed  atomic.Bool // some questions get a 429, whenever they are sent
 	outage  outage
-	full    bool        // the audit stream takes nothing
+	full    bool        // the audit stream accepts nothing
 	excused time.Time   // until then a partition may stand still
 	results []int       // by partition
 	moved   []time.Time // by partition, when it had its last result
@@ -48,14 +48,15 @@ type crew struct {
 	done    map[string]int
 }
 
-// ending is a process that is to stop, and when it was told so, the second time, too.
+// ending is a stopping process, with the times of its first and second signal.
 type ending struct {
 	*replica
 	soft, hard time.Time
 }
 
-// TestSimulationOfWholeStages draws faults from a seed and checks that each row has its one result, that no row fails
-// but those that always do, that no partition stands still, that the partitions spread, and that processes stop in time.
+// TestSimulationOfWholeStages draws faults from a seed and checks that each row has exactly one result, that no row
+// fails except those that always do, that no partition stands still, that the partitions spread, and that processes
+// stop in time.
 //
 //	go test ./test/stage -run '^TestSimulationOfWholeStages$' -v -sim.seed 1 -sim.runs 100
 func TestSimulationOfWholeStages(t *testing.T) {
@@ -88,7 +89,7 @@ func newCrew(t *testing.T, seed uint64) *crew {
 	for p := range c.moved {
 		c.moved[p] = time.Now()
 	}
-	c.pass(20 * time.Second) // all partitions are one process's
+	c.pass(20 * time.Second) // one process owns all partitions
 	return c
 }
 
@@ -113,7 +114,7 @@ func (c *crew) answer(call llmtest.Call) *llmtest.Step {
 	return &llmtest.Step{Delay: d}
 }
 
-// load publishes rows; three in a row ask the same, of different customers.
+// load publishes rows; each three consecutive ones ask the same question, for different customers.
 func (c *crew) load(n int) {
 	c.t.Helper()
 	for range n {
@@ -135,7 +136,7 @@ func (c *crew) fill(place int) {
 	}, func(d *deps) { d.DialLLM = c.dial })
 }
 
-// empty has the process in a place stop, and stop at once after a while; 0: it does not.
+// empty stops the process in a place, and sends the second signal after hardAfter; 0: never.
 func (c *crew) empty(place int, hardAfter time.Duration) {
 	r := c.places[place]
 	if r == nil {
@@ -164,13 +165,13 @@ func (c *crew) moment(most time.Duration) time.Duration {
 	return time.Millisecond + time.Duration(c.rng.Int64N(int64(most)))
 }
 
-// fault draws one, and what goes on meanwhile.
+// fault draws a fault, and what happens meanwhile.
 func (c *crew) fault() {
 	c.t.Helper()
 	place := c.rng.IntN(len(c.places))
 	what := []string{"move", "stop twice", "kill", "full audit, stop twice", "jam, move"}[c.rng.IntN(5)]
 	if c.places[place] != nil && len(c.alive()) == 1 {
-		place = (place + 1) % len(c.places) // somebody stays
+		place = (place + 1) % len(c.places) // one process stays
 	}
 	c.done[what]++
 	switch {
@@ -201,7 +202,7 @@ func (c *crew) fault() {
 		c.jammed.Store(true)
 		c.pass(c.moment(3 * time.Second))
 		c.move(place)
-		c.keepBusy(crewLongest + crewEven) // what waits for capacity holds no partition
+		c.keepBusy(crewLongest + crewEven) // rows that wait for capacity block no partition
 		c.checkShares("while some calls get a 429")
 		c.jammed.Store(false)
 		c.excuse(crewStill)
@@ -218,7 +219,7 @@ func (c *crew) move(place int) {
 	}
 }
 
-// limitAudit has the audit stream take no more, or all.
+// limitAudit makes the audit stream refuse everything, or accept it again.
 func (c *crew) limitAudit(on bool) {
 	c.t.Helper()
 	stream, err := c.js.Stream(c.t.Context(), "AUDIT")
@@ -243,7 +244,7 @@ func (c *crew) excuse(d time.Duration) {
 	}
 }
 
-// pass lets time pass and looks at what must hold all the time.
+// pass lets time pass and checks what must always hold.
 func (c *crew) pass(d time.Duration) {
 	c.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
@@ -261,8 +262,8 @@ func (c *crew) keepBusy(d time.Duration) {
 	}
 }
 
-// lookAtStops holds that a stop ends: a hard one within 5 s whatever is stuck, a soft one, where nothing is, when its
-// calls have.
+// lookAtStops checks that stops end: a hard one within 5 s whatever is stuck; a soft one, if nothing is stuck, when its
+// calls have ended.
 func (c *crew) lookAtStops() {
 	c.stops = slices.DeleteFunc(c.stops, func(s ending) bool {
 		select {
@@ -288,7 +289,7 @@ func (c *crew) lookAtStops() {
 	})
 }
 
-// lookAtProgress holds that no partition stands still while rows wait for it. Its next row may have to wait for a call
+// lookAtProgress checks that no partition stands still while rows wait for it. Its next row may have to wait for a call
 // that holds a slot, and for its own.
 func (c *crew) lookAtProgress() {
 	c.t.Helper()
@@ -296,18 +297,18 @@ func (c *crew) lookAtProgress() {
 	for p := range results {
 		if results[p] > c.results[p] || results[p] == rows[p] || c.full || c.jammed.Load() || c.outage.lasts() || time.Now().Before(c.excused) || len(c.alive()) == 0 {
 			if c.still[p] {
-				c.t.Logf("%v partition %d goes on after %v", c.clock(), p, time.Since(c.moved[p]))
+				c.t.Logf("%v partition %d moves again after %v", c.clock(), p, time.Since(c.moved[p]))
 			}
 			c.results[p], c.moved[p], c.still[p] = results[p], time.Now(), false
 		}
 		if still := time.Since(c.moved[p]); still > 2*crewLongest+crewStill && !c.still[p] && (still > crewPoison || !c.poisonAt(p, results[p])) {
 			c.still[p] = true
-			c.t.Errorf("%v PROGRESS: partition %d stands at %d of %d rows for %v; shares %v", c.clock(), p, results[p], rows[p], still, c.shares())
+			c.t.Errorf("%v PROGRESS: partition %d has stood at %d of %d rows for %v; shares %v", c.clock(), p, results[p], rows[p], still, c.shares())
 		}
 	}
 }
 
-// counts is how many messages of a stream each partition has.
+// counts returns how many messages of a stream each partition has.
 func (c *crew) counts(stream, subject string) []int {
 	c.t.Helper()
 	s, err := c.js.Stream(c.t.Context(), stream)
@@ -334,7 +335,7 @@ func (c *crew) shares() (shares []int) {
 	return shares
 }
 
-// checkShares holds that each partition has an owner and the shares differ by one at most.
+// checkShares checks that each partition has an owner and the shares differ by one at most.
 func (c *crew) checkShares(when string) {
 	c.t.Helper()
 	shares, sum := c.shares(), 0
@@ -364,7 +365,7 @@ func (c *crew) finish() {
 			n += results
 		}
 		if n < c.rows {
-			c.load(customers) // poisonous rows fail of their own only while others succeed
+			c.load(customers) // poisonous rows fail by themselves only while others succeed
 			return false
 		}
 		return true

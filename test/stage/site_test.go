@@ -1,6 +1,6 @@
-// Package stage_test runs whole stages, through the very wiring that ships, in virtual time: a real JetStream server
-// inside the process, a scripted LLM over real HTTP on pipes, and app.Run between them. What these tests say of order,
-// delivery and audit they read from the streams alone, as a user would.
+// Package stage_test runs whole stages, with the wiring that ships, in virtual time: a real JetStream server inside the
+// process, a scripted LLM over real HTTP on pipes, and app.Run between them. The tests check order, delivery and audit
+// from the streams alone, as a user would.
 package stage_test
 
 import (
@@ -50,16 +50,16 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// apiKey is what must be found nowhere but in the requests to the LLM.
+// apiKey must appear nowhere but in the requests to the LLM.
 const apiKey = "sk-this-key-must-be-found-nowhere"
 
-// patience bounds in virtual time what a test waits for.
+// patience is how long a test waits, in virtual time.
 const patience = 6 * time.Hour
 
-// deps are what a replica finds outside itself.
+// deps are the external dependencies of a replica.
 type deps = stage.Deps
 
-// vars are variables of the environment.
+// vars are environment variables.
 type vars map[string]string
 
 // site is one NATS server and one LLM, and the replicas of a stage that run against them, all in one bubble.
@@ -74,7 +74,7 @@ type site struct {
 	tap  *tap
 	logs *stagetest.Buffer
 	runs int // replicas so far
-	// crashed says that a replica was killed.
+	// crashed: a replica was killed.
 	crashed bool
 }
 
@@ -112,7 +112,7 @@ func (s *site) serveLLM() {
 	})
 }
 
-// cutLLM closes all connections to the LLM, as its end would.
+// cutLLM closes all connections to the LLM, as if the LLM had closed them.
 func (s *site) cutLLM() {
 	s.open.Range(func(conn, _ any) bool {
 		_ = conn.(net.Conn).Close()
@@ -148,7 +148,7 @@ type replica struct {
 	reload chan os.Signal
 }
 
-// start begins a replica with the given changes to the site's configuration. It is stopped hard at the end of the test
+// start starts a replica with the given changes to the site's configuration. It is stopped hard at the end of the test
 // if it still runs.
 func (s *site) start(changes vars) *replica {
 	s.t.Helper()
@@ -198,7 +198,7 @@ func (r *replica) wait() error {
 	}
 }
 
-// stop drains the replica, as SIGTERM does, and says how long that took.
+// stop drains the replica, as SIGTERM does, and returns how long that took.
 func (r *replica) stop() time.Duration {
 	r.t.Helper()
 	began := time.Now()
@@ -236,7 +236,7 @@ func (r *replica) get(path string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// until waits in virtual time until what is true; it looks less often the longer that takes.
+// until waits in virtual time until a condition holds, and polls less often the longer that takes.
 func (s *site) until(what string, is func() bool) {
 	s.t.Helper()
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(max(50*time.Millisecond, time.Since(began)/20)) {
@@ -271,7 +271,7 @@ func (s *site) newStream(name, subject string) {
 	s.configured(jetstream.StreamConfig{Name: name, Subjects: []string{subject}})
 }
 
-// configured creates a stream as cfg says.
+// configured creates a stream from cfg.
 func (s *site) configured(cfg jetstream.StreamConfig) {
 	s.t.Helper()
 	cfg.Storage = jetstream.MemoryStorage
@@ -280,7 +280,7 @@ func (s *site) configured(cfg jetstream.StreamConfig) {
 	}
 }
 
-// newInput creates the input stream, where a test loads rows before any stage runs.
+// newInput creates the input stream, for tests that load rows before any stage runs.
 func (s *site) newInput() {
 	s.t.Helper()
 	s.newStream("ROWS", "rows.>")
@@ -301,7 +301,7 @@ func (s *site) await(n int) {
 	s.until(fmt.Sprintf("%d results", n), func() bool { return s.stored() >= n })
 }
 
-// stored is how many results there are.
+// stored returns the number of results.
 func (s *site) stored() int {
 	s.t.Helper()
 	return stagetest.Stored(s.t, s.js, "RESULTS", "results.stage.0.rows")
@@ -339,7 +339,7 @@ func one[T any](t *testing.T, what string, list []T) T {
 	return list[0]
 }
 
-// oneAtATime guards a script that counts.
+// oneAtATime serializes the calls of a script that keeps state.
 func oneAtATime(script func(llmtest.Call) *llmtest.Step) func(llmtest.Call) *llmtest.Step {
 	var mu sync.Mutex
 	return func(c llmtest.Call) *llmtest.Step {

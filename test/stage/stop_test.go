@@ -63,13 +63,13 @@ func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
 		s.await(5)
 		time.Sleep(time.Minute)
 		if took := r.stop(); took > 2*time.Second {
-			t.Errorf("with no call in the air it took %v to stop", took)
+			t.Errorf("with no call in flight it took %v to stop", took)
 		}
 		s.verifyResults(5)
 	})
 }
 
-// A drain that can't end for want of a place for the audit says so, not that calls are to blame.
+// A drain that can't end because the audit stream is full reports that, and does not blame calls.
 func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
 		r := s.start(vars{"STAGE_STOP_TIMEOUT": "130s"})
 		s.until("the audit is full", func() bool { _, why := r.get("/readyz"); return strings.Contains(why, "audit: refused") })
 		if _, text := r.get("/metrics"); !hasLine(text, `llm_stage_paused{reason="nats"}`, " 1") {
-			t.Errorf("metrics do not tell that the stage is held up: %s", linesOf(text, "llm_stage_paused"))
+			t.Errorf("metrics do not report that the stage is blocked: %s", linesOf(text, "llm_stage_paused"))
 		}
 		began := time.Now()
 		r.soft()
@@ -126,11 +126,11 @@ func TestADrainWaitsForTheCallsInFlight(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		select {
 		case <-r.done:
-			t.Fatal("it did not wait for the calls in the air")
+			t.Fatal("it did not wait for the calls in flight")
 		default:
 		}
 		if err := r.wait(); err != nil {
-			t.Errorf("the calls ended in time, and yet: %v", err)
+			t.Errorf("the calls ended in time, but got: %v", err)
 		}
 		s.verify()
 	})
@@ -155,7 +155,7 @@ func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
 			t.Errorf("a hard stop took %v", took)
 		}
 		if err == nil {
-			t.Error("a hard stop with calls in the air is no clean end")
+			t.Error("a hard stop with calls in flight is not a clean end")
 		}
 		if s.stored() != 0 {
 			t.Errorf("%d results", s.stored())
@@ -176,7 +176,7 @@ func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
 	})
 }
 
-func TestADrainMakesNoCallAgain(t *testing.T) {
+func TestADrainRetriesNoCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -190,7 +190,7 @@ func TestADrainMakesNoCallAgain(t *testing.T) {
 		began := time.Now()
 		r.soft()
 		err := r.wait()
-		// The attempts end by their own time-out, are not made again, and so the rows are handed back: a clean end.
+		// The attempts time out and are not retried, so the rows are handed back: a clean end.
 		if took := time.Since(began); took > 60*time.Second || err != nil {
 			t.Errorf("it ended after %v with: %v", took, err)
 		}
@@ -233,7 +233,7 @@ func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 	})
 }
 
-func TestAKilledStageGoesOnWithoutLossOrDouble(t *testing.T) {
+func TestAKilledStageResumesWithoutLossOrDuplicates(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +268,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 				if status, body := replicas[1-owner].get("/readyz"); status != 200 {
 					t.Errorf("/readyz of the standby: %d %s", status, body)
 				}
-				most := 3 * time.Second // the pin of a dead owner runs out
+				most := 3 * time.Second // the pin of a dead owner expires
 				if how == "kill" {
 					replicas[owner].kill()
 				} else {
@@ -291,7 +291,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 	}
 }
 
-// owns says whether the replica serves the partition.
+// owns reports whether the replica serves the partition.
 func owns(r *replica) bool {
 	_, body := r.get("/metrics")
 	return hasLine(body, `llm_stage_active{partition="0"}`, " 1")

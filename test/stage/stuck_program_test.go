@@ -18,10 +18,10 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// lastResort is in what the program says when the second signal had to end it by force.
+// lastResort is part of what the program prints when the second signal had to end it by force.
 const lastResort = "after the second signal, exiting"
 
-// pipe returns the ends of a pipe of the system.
+// pipe returns the ends of an OS pipe.
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -35,7 +35,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// The first signal ends commands that wait for somebody who writes or reads.
+// The first signal ends commands that wait for a writer or a reader.
 func TestOneSignalEndsWaitingForInputAndOutput(t *testing.T) {
 	t.Parallel()
 	const rows = 600 // whose results fill a pipe
@@ -66,7 +66,7 @@ func TestOneSignalEndsWaitingForInputAndOutput(t *testing.T) {
 				}
 			}, tt.args...)
 			if tt.endless {
-				// More than a pipe takes: once it is written, the program reads, and signals are caught.
+				// More than a pipe holds: once it is written, the program is reading and catches signals.
 				if _, err := w.WriteString(strings.Repeat(`{"n":1,"pad":"`+strings.Repeat("x", 10_000)+"\"}\n", 20)); err != nil {
 					t.Fatal(err)
 				}
@@ -84,7 +84,7 @@ func TestOneSignalEndsWaitingForInputAndOutput(t *testing.T) {
 	}
 }
 
-// A page that reads nothing of its events, and a proxy that never answers, keep nobody from stopping.
+// A page that reads none of its events, and a proxy that never answers, do not keep a stage from stopping.
 func TestTheSecondSignalEndsAStageWhosePeersAreSilent(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
@@ -99,7 +99,7 @@ func TestTheSecondSignalEndsAStageWhosePeersAreSilent(t *testing.T) {
 			if err != nil {
 				return
 			}
-			called <- conn // and says nothing
+			called <- conn // and sends nothing
 		}
 	})
 	t.Cleanup(func() {
@@ -144,7 +144,7 @@ func twoSignals(t *testing.T, p *program) {
 	p.signal(syscall.SIGINT)
 }
 
-// The last resort: nobody reads the log, so that everything that has something to say hangs in a system call.
+// The last resort: nobody reads the log, so everything that logs hangs in a system call.
 func TestTheSecondSignalEndsAProgramThatHangsInASystemCall(t *testing.T) {
 	t.Parallel()
 	_, environ := realLLM(t, llmtest.Config{})

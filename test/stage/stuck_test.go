@@ -26,11 +26,11 @@ type obstacle struct {
 	llm  llmtest.Config
 	// set puts the obstacle there before the stage starts; free takes it away.
 	set func(s *site, d *deps) (free func())
-	// stuck says that the stage is about to come to it; nil: at once.
+	// stuck reports that the stage is about to hang; nil: it is at once.
 	stuck func(s *site, r *replica) bool
-	// says is in the log in the end.
+	// says is what the log must contain at the end.
 	says string
-	// loses says that call events may be lost with the process, unsent that calls never reach the LLM.
+	// loses: call events may be lost with the process. unsent: calls never reach the LLM.
 	loses, unsent bool
 }
 
@@ -44,7 +44,7 @@ var obstacles = []obstacle{
 		llm: llmtest.Config{Script: largeReplies(900_000)},
 		set: fullStream("AUDIT", "audit.>", 4), stuck: called(44), says: "dropped for want of room", loses: true,
 	},
-	{name: "audit, of the end", rows: 3, set: fullStream("AUDIT", "audit.>", 8), stuck: allStored, says: "audit: 1 events not stored", loses: true},
+	{name: "audit, at the end", rows: 3, set: fullStream("AUDIT", "audit.>", 8), stuck: allStored, says: "audit: 1 events not stored", loses: true},
 	{name: "results", rows: 20, set: fullStream("RESULTS", "results.>", 4), stuck: warned},
 	{
 		name: "journal", rows: 20, set: fullStream("JOURNAL", "journal.>", 1),
@@ -55,7 +55,7 @@ var obstacles = []obstacle{
 	{name: "provider in the middle of a reply", rows: 20, llm: llmtest.Config{Script: firstRow(llmtest.Step{Trouble: llmtest.Hang})}},
 	{name: "name resolution", rows: 20, unsent: true, set: func(_ *site, d *deps) func() {
 		released := make(chan struct{})
-		d.DialLLM = func(context.Context, string, string) (net.Conn, error) { // as the C library's resolver, it knows no context
+		d.DialLLM = func(context.Context, string, string) (net.Conn, error) { // like the C library's resolver, it ignores the context
 			<-released
 			return nil, net.ErrClosed
 		}
@@ -76,7 +76,7 @@ var obstacles = []obstacle{
 	}, stuck: allStored},
 }
 
-// fullStream makes a stream that refuses what goes beyond most messages.
+// fullStream creates a stream that refuses more than most messages.
 func fullStream(name, subject string, most int64) func(*site, *deps) func() {
 	return func(s *site, _ *deps) func() {
 		cfg := jetstream.StreamConfig{Name: name, Subjects: []string{subject}, MaxMsgs: most, Discard: jetstream.DiscardNew, AllowDirect: true}
@@ -96,7 +96,7 @@ func largeReplies(bytes int) func(llmtest.Call) *llmtest.Step {
 	return func(llmtest.Call) *llmtest.Step { return &llmtest.Step{Body: body} }
 }
 
-// firstRow answers the first row's first calls so, and all others as usual.
+// firstRow answers the first row's first calls with step, and all others as usual.
 func firstRow(step llmtest.Step) func(llmtest.Call) *llmtest.Step {
 	return func(c llmtest.Call) *llmtest.Step {
 		if promptRow(c.Prompt) == 1 && c.N < 20 {
@@ -106,7 +106,7 @@ func firstRow(step llmtest.Step) func(llmtest.Call) *llmtest.Step {
 	}
 }
 
-// mutePage asks for a page and reads nothing of it.
+// mutePage requests a page and reads nothing of it.
 func mutePage(path string) func(*site, *deps) func() {
 	return func(s *site, d *deps) func() {
 		pages := d.Listener.(*llmtest.PipeListener)
@@ -129,7 +129,7 @@ func mutePage(path string) func(*site, *deps) func() {
 	}
 }
 
-// warned waits until the stage says why it is not ready.
+// warned waits until the stage reports why it is not ready.
 func warned(_ *site, r *replica) bool {
 	status, _ := r.get("/readyz")
 	return status == http.StatusServiceUnavailable
@@ -143,7 +143,7 @@ func called(n int) func(*site, *replica) bool {
 func allStored(s *site, _ *replica) bool { return s.stored() >= 3 }
 
 // Whatever is stuck, a stage ends within a few seconds of STAGE_STOP_TIMEOUT, and of the second signal. What it leaves
-// behind is processed after a restart: nothing is lost, nothing is doubled.
+// behind is processed after a restart: nothing is lost or duplicated.
 func TestAStopEndsWhateverIsStuck(t *testing.T) {
 	const stopTimeout = 5 * time.Second
 	for _, o := range obstacles {
@@ -177,7 +177,7 @@ func TestAStopEndsWhateverIsStuck(t *testing.T) {
 						t.Errorf("it has not ended after %v", limit)
 					}
 					free()
-					_ = r.wait() // what it ends with is told elsewhere
+					_ = r.wait() // other tests check what it ends with
 					if !strings.Contains(s.logs.String(), o.says) {
 						t.Errorf("the log does not say %q", o.says)
 					}

@@ -11,16 +11,17 @@ import (
 
 // exchange is one HTTP exchange as the LLM saw it.
 type exchange struct {
-	At       time.Time // when the request was there
-	Key      string    // the credential that it showed
+	At       time.Time // when the request arrived
+	Key      string    // the credential that it carried
 	Header   http.Header
 	Request  []byte
 	Status   int
 	Response []byte
-	Tokens   int64 // that the reply tells
+	Tokens   int64 // that the reply reports
 }
 
-// tap counts, between the network and the LLM, what goes over the wire: the other account that the audit must agree with.
+// tap counts, between the network and the LLM, what goes over the wire: the independent record that the audit must
+// agree with.
 type tap struct {
 	next http.Handler
 
@@ -31,7 +32,7 @@ type tap struct {
 func (p *tap) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // the client is gone before it has said what it wants
+		return // the client is gone before it has sent its request
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	x := &exchange{At: time.Now(), Key: r.Header.Get("Authorization"), Header: r.Header.Clone(), Request: body}
@@ -67,7 +68,7 @@ type tapWriter struct {
 	exchange *exchange
 }
 
-// Unwrap lets the LLM break the connection off.
+// Unwrap lets the LLM abort the connection.
 func (w *tapWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *tapWriter) WriteHeader(status int) {

@@ -39,7 +39,7 @@ func (s *span) eventNames() (names []string) {
 	return names
 }
 
-func TestATraceGoesOnThroughRowCallsAndResult(t *testing.T) {
+func TestATraceContinuesThroughRowCallsAndResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second, Script: llmtest.Steps(
@@ -55,7 +55,7 @@ func TestATraceGoesOnThroughRowCallsAndResult(t *testing.T) {
 
 		row, calls := rec.rowSpan(t, 1)
 		if row.TraceID != parentTrace || row.Parent != parentSpan || row.State != "vendor=x" || row.Kind != tracepb.Span_SPAN_KIND_CONSUMER || row.Name != "process rows.>" {
-			t.Errorf("the row's span does not go on with the row's trace: %+v", row)
+			t.Errorf("the row's span does not continue the row's trace: %+v", row)
 		}
 		calledEvents, rowEvent := eventsOf(t, &a, 1)
 		row.wantAttributes(t, map[string]any{
@@ -68,7 +68,7 @@ func TestATraceGoesOnThroughRowCallsAndResult(t *testing.T) {
 		if got, want := row.eventNames(), []string{"llm_stage.row.started", "llm_stage.attempt_failed", "llm_stage.attempt_failed", "llm_stage.row.finished"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
-		if took := row.End.Sub(row.Start).Round(100 * time.Millisecond); took < 4*time.Second { // 3 s as told, a wait up to 2 s, and the call
+		if took := row.End.Sub(row.Start).Round(100 * time.Millisecond); took < 4*time.Second { // 3 s of Retry-After, a wait of up to 2 s, and the call
 			t.Errorf("the row's span takes %v: not from taken to emitted", took)
 		}
 		if d := row.Start.Sub(rowEvent.QueuedAt).Abs(); d > time.Microsecond {
@@ -106,7 +106,7 @@ func TestATraceGoesOnThroughRowCallsAndResult(t *testing.T) {
 
 		second, _ := rec.rowSpan(t, 2)
 		if second.Parent != "" || second.TraceID == parentTrace {
-			t.Errorf("the row without a trace did not get one of its own: %+v", second)
+			t.Errorf("the row without a trace did not get a new one: %+v", second)
 		}
 		for i, res := range s.results(0) {
 			own, _ := rec.rowSpan(t, i+1)
@@ -119,7 +119,7 @@ func TestATraceGoesOnThroughRowCallsAndResult(t *testing.T) {
 		}
 		for _, x := range s.tap.seen() {
 			if x.Header.Get("traceparent") != "" || x.Header.Get("tracestate") != "" {
-				t.Error("the provider was told of the trace")
+				t.Error("the trace was sent to the provider")
 			}
 		}
 		for _, sp := range rec.received(t) {
@@ -290,10 +290,10 @@ func TestAReceiverInTroubleCostsSpansAndNothingElse(t *testing.T) {
 				began := time.Now()
 				s.await(tt.rows)
 				if took := time.Since(began); took > time.Minute {
-					t.Errorf("%d rows took %v: the receiver holds the stage up", tt.rows, took)
+					t.Errorf("%d rows took %v: the receiver slows the stage down", tt.rows, took)
 				}
 				if tt.all {
-					time.Sleep(20 * time.Second) // longer than the exporter waits before it tries again
+					time.Sleep(20 * time.Second) // longer than the exporter waits before it retries
 				}
 				if took := r.stop(); took > 7*time.Second {
 					t.Errorf("the stop took %v", took)
