@@ -147,7 +147,7 @@ func public(t *testing.T, kp nkeys.KeyPair) string {
 	return key
 }
 
-// credentials makes a user and the text of its credentials file. The zero time is never.
+// credentials makes a user and the text of its credentials file. The zero time means never.
 func (o *operator) credentials(expires time.Time) []byte {
 	o.t.Helper()
 	user, err := nkeys.CreateUser()

@@ -141,8 +141,8 @@ func locks() []lock {
 	}
 }
 
-// Each way in which a server can be guarded lets the right stage in, and tells a wrong one which variable to mend,
-// without telling the secret.
+// A guarded server of each kind lets the right stage in. A wrong one reports which variable to fix, without revealing
+// the secret.
 func TestAGuardedServerLetsTheRightStageIn(t *testing.T) {
 	for _, l := range locks() {
 		t.Run(l.name, func(t *testing.T) {

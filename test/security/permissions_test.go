@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// site is a server with a user for each list of docs/permissions.md, named like its heading, and one who may do all.
+// site is a server with a user for each list of docs/permissions.md, named like its heading, and an administrator.
 type site struct {
 	*rows
 	t      *testing.T
@@ -46,7 +46,7 @@ func newSite(t *testing.T, g permissions.Grants, users map[string]permissions.Gr
 	return s
 }
 
-// as is the environment of a user.
+// as returns the environment of a user.
 func (s *site) as(user string) vars {
 	return vars{
 		"STAGE_NATS_URL": s.srv.ClientURL(), "STAGE_NATS_USER": user, "STAGE_NATS_PASSWORD": user, "STAGE_NATS_INBOX_PREFIX": inbox,
@@ -54,7 +54,7 @@ func (s *site) as(user string) vars {
 	}
 }
 
-// command runs a command to its end, which must be a good one, and returns its output.
+// command runs a command, which must succeed, and returns its output.
 func (s *site) command(user string, environ vars, args ...string) string {
 	s.t.Helper()
 	var out, errs bytes.Buffer
@@ -70,12 +70,12 @@ func (s *site) allUsed(user string, but ...string) {
 	s.t.Helper()
 	for _, entry := range s.users[user].Publish {
 		if !slices.Contains(but, entry) && !s.seen.on(entry) {
-			s.t.Errorf("%s may publish on %s, and never did", user, entry)
+			s.t.Errorf("%s may publish on %s, but never did", user, entry)
 		}
 	}
 }
 
-// traffic notes the subjects of all messages.
+// traffic records the subjects of all messages.
 type traffic struct {
 	nc       *nats.Conn
 	mu       sync.Mutex
@@ -102,7 +102,7 @@ func watch(t *testing.T, nc *nats.Conn) *traffic {
 	return w
 }
 
-// on tells whether anything was published on what an entry names.
+// on reports whether anything was published on a subject that an entry matches.
 func (w *traffic) on(entry string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,7 +127,7 @@ func noneDenied(t *testing.T, stages ...*process) {
 	}
 }
 
-// heldRow answers all rows at once but the first one, which the first call asks for in vain.
+// heldRow answers all rows at once except the first, whose first call gets no answer.
 func heldRow(calls *atomic.Int32) llmtest.Config {
 	var held atomic.Bool
 	return llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -139,9 +139,9 @@ func heldRow(calls *atomic.Int32) llmtest.Config {
 	}}
 }
 
-// The list of docs/permissions.md is enough for all that a stage does: rows go through, replies that wait go to the
-// journal, a standby takes over from a stage that was killed and calls nobody again for what is in the journal, and a
-// stop hands over. Each entry is used.
+// The list of docs/permissions.md is enough for everything that a stage does: rows go through, waiting replies go to
+// the journal, a standby takes over from a stage that was killed and repeats no call whose reply is in the journal, and
+// a stop hands over. Each entry is used.
 func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	t.Parallel()
 	g, err := permissions.Read("../../docs/permissions.md")
@@ -223,7 +223,7 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	}
 }
 
-// batch asks a stage for answers to two prompts, and whether it is there.
+// batch sends a stage a batch of two prompts, and pings it.
 func (s *site) batch(environ vars) {
 	s.t.Helper()
 	stage := run(s.t, environ)
@@ -240,7 +240,7 @@ func (s *site) batch(environ vars) {
 	noneDenied(s.t, stage)
 }
 
-// ask sends a request, and again where nobody answers: the stage says nowhere when it has begun to.
+// ask sends a request, and retries while nobody answers: the stage does not report when it starts to.
 func (s *site) ask(subject string) string {
 	s.t.Helper()
 	for began := time.Now(); time.Since(began) < patience/6; {

@@ -21,7 +21,7 @@ type guarded struct {
 	admin []nats.Option
 	lose  func()
 	says  []string // words of the log when it is lost
-	mend  func()
+	fix   func()
 }
 
 // reload gives a running server other options.
@@ -56,7 +56,7 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 			g.admin = []nats.Option{nats.UserCredentials(stagetest.File(t, "admin.creds", o.credentials(time.Time{})))}
 			g.lose = func() {} // it happens by itself
 			g.says = []string{"authentication expired", "renew the credentials of the stage, STAGE_NATS_CREDS"}
-			g.mend = func() { replaceFile(t, creds, o.credentials(time.Time{})) }
+			g.fix = func() { replaceFile(t, creds, o.credentials(time.Time{})) }
 		},
 		"a token that is replaced": func(t *testing.T, g *guarded) {
 			t.Helper()
@@ -71,7 +71,7 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 				g.reload(t, func(o *server.Options) { o.Authorization = "new-token" })
 			}
 			g.says = []string{"authorization violation", "check STAGE_NATS_TOKEN"}
-			g.mend = func() { replaceFile(t, path, []byte("new-token\n")) }
+			g.fix = func() { replaceFile(t, path, []byte("new-token\n")) }
 		},
 		"a password that is replaced": func(t *testing.T, g *guarded) {
 			t.Helper()
@@ -84,9 +84,9 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 			g.admin = []nats.Option{nats.UserInfo("admin", "admin")}
 			g.lose = func() { g.reload(t, func(o *server.Options) { o.Users = users("new-password") }) }
 			g.says = []string{"authorization violation", "check STAGE_NATS_USER and STAGE_NATS_PASSWORD"}
-			g.mend = func() { replaceFile(t, path, []byte("new-password\n")) }
+			g.fix = func() { replaceFile(t, path, []byte("new-password\n")) }
 		},
-		"a user who is taken out and comes back": func(t *testing.T, g *guarded) {
+		"a user who is removed and added again": func(t *testing.T, g *guarded) {
 			t.Helper()
 			users := []*server.User{{Username: "admin", Password: "admin"}, {Username: "stage", Password: "secret-password"}}
 			g.opts.Users = users
@@ -94,7 +94,7 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 			g.admin = []nats.Option{nats.UserInfo("admin", "admin")}
 			g.lose = func() { g.reload(t, func(o *server.Options) { o.Users = users[:1] }) }
 			g.says = []string{"authorization violation", "check STAGE_NATS_USER and STAGE_NATS_PASSWORD"}
-			g.mend = func() { g.reload(t, func(o *server.Options) { o.Users = users }) }
+			g.fix = func() { g.reload(t, func(o *server.Options) { o.Users = users }) }
 		},
 		"certificates of another authority": func(t *testing.T, g *guarded) {
 			t.Helper()
@@ -104,13 +104,13 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 			newCert, newKey := second.issue("stage", far)
 			both := stagetest.File(t, "both.pem", append(read(t, first.file), read(t, second.file)...))
 			g.vars = vars{"STAGE_NATS_TLS_CA": first.file, "STAGE_NATS_TLS_CERT": cert, "STAGE_NATS_TLS_KEY": key}
-			// The administrator has both authorities and, on the server that is to come, no need of a certificate of his own.
+			// The administrator trusts both authorities and needs no certificate on the new server.
 			g.admin = []nats.Option{nats.RootCAs(both), nats.ClientCert(copyOf(t, cert), copyOf(t, key)), nats.MaxReconnects(-1)}
 			g.lose = func() {
 				g.replaceServer(t, func(o *server.Options) { second.guard(o, "127.0.0.1", far, false) })
 			}
 			g.says = []string{"not connected to NATS", "certificate signed by unknown authority"}
-			g.mend = func() {
+			g.fix = func() {
 				replaceFile(t, cert, read(t, newCert))
 				replaceFile(t, key, read(t, newKey))
 				replaceFile(t, first.file, read(t, second.file))
@@ -119,9 +119,9 @@ func losses() map[string]func(t *testing.T, g *guarded) {
 	}
 }
 
-// A stage that the server lets in no more says why, in log and /readyz, and which variable to mend. It stays, reads
-// files again, and goes on as soon as it is let in: no row is lost, and none is there twice.
-func TestALoginThatIsLostIsToldOfAndTakenUpAgain(t *testing.T) {
+// A stage that the server no longer admits reports why, in log and /readyz, and which variable to fix. It keeps
+// running, rereads its files, and continues as soon as it is admitted: no row is lost or duplicated.
+func TestALostLoginIsReportedAndRestored(t *testing.T) {
 	for name, prepare := range losses() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,11 +139,11 @@ func TestALoginThatIsLostIsToldOfAndTakenUpAgain(t *testing.T) {
 				t.Errorf("ready %v: %s", ok, why)
 			}
 			in.load(20)
-			g.mend()
+			g.fix()
 			in.await(20)
 			s.says("recovered", "area=connection")
 			if ok, why := s.ready(); !ok {
-				t.Errorf("mended, and not ready: %s", why)
+				t.Errorf("fixed, but not ready: %s", why)
 			}
 			in.through(5)
 			s.stop()

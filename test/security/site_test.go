@@ -1,6 +1,6 @@
-// Package security_test runs whole stages, through the very wiring that ships, against NATS servers that are guarded in
-// all the ways that the stage knows to pass: over real sockets on the loopback interface, with certificates and
-// credentials that each test makes.
+// Package security_test runs whole stages, with the wiring that ships, against NATS servers that are guarded in every
+// way that the stage supports: over real sockets on the loopback interface, with certificates and credentials that each
+// test makes.
 package security_test
 
 import (
@@ -35,7 +35,7 @@ import (
 // patience bounds what a test waits for, far above what a loaded machine needs.
 const patience = 2 * time.Minute
 
-// vars are variables of the environment.
+// vars are environment variables.
 type vars = map[string]string
 
 // options returns those of a server on a free port of the loopback interface.
@@ -62,7 +62,7 @@ func serve(t *testing.T, opts *server.Options) *server.Server {
 	return srv
 }
 
-// admin connects as who may do all.
+// admin connects as an administrator.
 func admin(t *testing.T, srv *server.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(srv.ClientURL(), opts...)
@@ -73,7 +73,7 @@ func admin(t *testing.T, srv *server.Server, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// newLLM serves the built-in LLM over HTTP and returns the variables of a stage that asks it.
+// newLLM serves the built-in LLM over HTTP and returns the variables of a stage that calls it.
 func newLLM(t *testing.T, cfg llmtest.Config) vars {
 	t.Helper()
 	handler, err := llmtest.New(cfg)
@@ -179,7 +179,7 @@ func readyBy(t *testing.T, client *http.Client, page string) (ok bool, why strin
 	return resp.StatusCode == http.StatusOK, string(text)
 }
 
-// journal is a log that can be waited for.
+// journal is a log whose lines can be waited for.
 type journal struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -222,9 +222,9 @@ func (s *process) says(words ...string) {
 			if after, _ := s.logs.read(); after != text {
 				continue
 			}
-			s.t.Fatalf("the stage has ended (%v) and did not say %q:\n%s", s.err, words, text)
+			s.t.Fatalf("the stage has ended (%v) and did not log %q:\n%s", s.err, words, text)
 		case <-timeout:
-			s.t.Fatalf("the stage does not say %q:\n%s", words, text)
+			s.t.Fatalf("the stage does not log %q:\n%s", words, text)
 		}
 	}
 }
@@ -291,7 +291,7 @@ func (r *rows) await(n int) {
 	}
 }
 
-// replaceFile puts another text into a file in one step, as Kubernetes and careful people do.
+// replaceFile replaces the text of a file atomically, as Kubernetes does.
 func replaceFile(t *testing.T, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
