@@ -25,7 +25,7 @@ const (
 	aimockKey     = "sk-real-0123456789abcdef"
 )
 
-// entry is a call as aimock's journal tells it. Its body is in one form, whatever the wire format was.
+// entry is a call as aimock's journal records it. Its body has one form, whatever the wire format was.
 type entry struct {
 	Path string `json:"path"`
 	Body struct {
@@ -44,8 +44,8 @@ type entry struct {
 // rowNumber finds the row in a prompt.
 var rowNumber = regexp.MustCompile(`row \d{4}`)
 
-// TestJournalOfAimockIsTheAudit lets every wire format ask a server that is not ours and that fails in many ways. What
-// its journal says of each row's calls, one after the other, is what the audit says.
+// TestJournalOfAimockIsTheAudit calls a third-party server, which fails in many ways, in every wire format. Its journal
+// and the audit must agree on the calls of each row, in order.
 func TestJournalOfAimockIsTheAudit(t *testing.T) {
 	t.Parallel()
 	const rows = 40
@@ -86,7 +86,7 @@ func TestJournalOfAimockIsTheAudit(t *testing.T) {
 					t.Errorf("row %d is answered %s, want %s", i, got.Response, want)
 				}
 				if len(got.Usage) == 0 || string(got.Usage) == "null" {
-					t.Errorf("row %d has usage %s: the server tells one", i, got.Usage)
+					t.Errorf("row %d has usage %s: the server reports one", i, got.Usage)
 				}
 			}
 			theirs := map[string][]string{}
@@ -123,7 +123,7 @@ func TestJournalOfAimockIsTheAudit(t *testing.T) {
 	}
 }
 
-// outcome is what the journal says of a call, in words that the audit has too.
+// outcome is the outcome of a call by the journal, in the words of the audit.
 func (e *entry) outcome() string {
 	switch e.Response.Chaos {
 	case "disconnect":
@@ -214,7 +214,7 @@ func startAimock(t *testing.T, cli string, rows int) string {
 	return ""
 }
 
-// journal asks a server what it was asked.
+// journal reads the journal of a server.
 func journal(t *testing.T, url string) []entry {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/__aimock/journal", nil)

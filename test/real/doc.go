@@ -1,6 +1,5 @@
-// Package real runs the program that ships against servers that are not ours:
-// nginx with its own limits in front of the mock, and an npm package that
-// speaks every provider's wire format and keeps a journal of what it was asked.
+// Package real runs the program that ships against third-party servers: nginx with its own limits in front of the mock,
+// and an npm package that speaks every provider's wire format and keeps a journal of its calls.
 //
 // It needs the network for what is not installed, and takes a minute or two, so
 // it is compiled only with the build tag real:

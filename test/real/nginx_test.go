@@ -19,7 +19,7 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// nginxConfig is a server of its own: nothing of the machine's configuration is read.
+// nginxConfig is a complete configuration: nothing of the machine's own is read.
 var nginxConfig = template.Must(template.New("nginx.conf").Parse(`
 daemon off;
 master_process off;

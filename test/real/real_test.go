@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// environment is the whole environment of a process of ours: no variable of the machine's gets in.
+// environment is the complete environment of a process that a test starts: it inherits no variable.
 func environment(variables map[string]string) []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
@@ -85,7 +85,7 @@ func serve(t *testing.T, variables map[string]string, path string, args ...strin
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_ = w.Close() // the server has its own
+	_ = w.Close() // the server has its own copy
 	t.Cleanup(func() {
 		_ = cmd.Wait() // a signal ended it
 		_ = out.Close()
@@ -101,11 +101,11 @@ func mock(t *testing.T, args ...string) string {
 	t.Helper()
 	lines := serve(t, nil, program, append([]string{"mockllm", "--addr", "127.0.0.1:0"}, args...)...)
 	if !lines.Scan() {
-		t.Fatal("the mock told no address")
+		t.Fatal("the mock printed no address")
 	}
 	var host string
 	if _, err := fmt.Sscanf(lines.Text(), "http://%s", &host); err != nil {
-		t.Fatalf("the mock told %q: %v", lines.Text(), err)
+		t.Fatalf("the mock printed %q: %v", lines.Text(), err)
 	}
 	return filepath.Dir(host) // without /v1
 }

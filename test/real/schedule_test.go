@@ -48,7 +48,8 @@ func TestTheThrottleDoesOverHTTPWhatTheSimulatorSays(t *testing.T) {
 	utilisation, waste := rows/offered, float64(rejected)/float64(len(r.calls))
 	t.Logf("over HTTP: utilisation %.3f, waste %.1f%%; simulated: %.3f, %.1f%%; %d rows in %.0f s\n%s",
 		utilisation, 100*waste, simulated.Utilisation, 100*simulated.Waste, rows, r.took.Seconds(), r.summary)
-	// The machine's load costs some; a law that did not work would show .05, and calls that are not paced 30%.
+	// The machine's load costs some. A throttle that did not work would show a utilisation of 0.05, and calls that are
+	// not paced a waste of 30%.
 	if utilisation < 0.9*simulated.Utilisation {
 		t.Errorf("utilisation is %.3f, the simulator says %.3f", utilisation, simulated.Utilisation)
 	}
@@ -57,7 +58,7 @@ func TestTheThrottleDoesOverHTTPWhatTheSimulatorSays(t *testing.T) {
 	}
 }
 
-// arrivals tells when the first call began and the last that was admitted, in seconds, and how many were rejected.
+// arrivals returns when the first call began and the last that was admitted, in seconds, and how many were rejected.
 func (r *run) arrivals(since time.Time) (first, last float64, rejected int) {
 	var admitted []float64
 	for _, c := range r.calls {
