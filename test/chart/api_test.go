@@ -41,7 +41,7 @@ func invalid(v validator.Validator, text string) []validator.Result {
 	return wrong
 }
 
-func TestEveryObjectIsWhatTheAPITakes(t *testing.T) {
+func TestTheAPIAcceptsEveryObject(t *testing.T) {
 	validators := conforming(t)
 	for _, name := range cases(t) {
 		for _, o := range objects(t, ciValues(t, name)) {
@@ -54,8 +54,8 @@ func TestEveryObjectIsWhatTheAPITakes(t *testing.T) {
 	}
 }
 
-// TestTheValidatorsFindFaults keeps the test above from passing because its schemas hold nothing.
-func TestTheValidatorsFindFaults(t *testing.T) {
+// TestTheValidatorsFindErrors keeps the test above from passing because its schemas accept everything.
+func TestTheValidatorsFindErrors(t *testing.T) {
 	all := objects(t, ciValues(t, "full"))
 	for version, v := range conforming(t) {
 		for kind, change := range map[string][2]string{
@@ -69,7 +69,7 @@ func TestTheValidatorsFindFaults(t *testing.T) {
 			o, _ := find(t, all, kind)
 			broken := strings.Replace(o.text, change[0], change[1], 1)
 			if broken == o.text || len(invalid(v, broken)) == 0 {
-				t.Errorf("Kubernetes %s takes a %s with %s", version, kind, change[1])
+				t.Errorf("Kubernetes %s accepts a %s with %s", version, kind, change[1])
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func TestTheChartAllowsTheVersionsThatItIsTestedWith(t *testing.T) {
 		}
 	}
 	if chartutil.IsCompatibleRange(chart.Metadata.KubeVersion, "1.30.14") {
-		t.Error("Kubernetes 1.30 is allowed, and no test knows it")
+		t.Error("Kubernetes 1.30 is allowed, but no test covers it")
 	}
 }
 

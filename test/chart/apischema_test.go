@@ -142,8 +142,8 @@ func writeSchema(t *testing.T, dir, group, version, kind string, schema map[stri
 	}
 }
 
-// strict forbids fields that a description does not name, and says in JSON Schema what it says in words of Kubernetes. The
-// server drops such fields and says nothing.
+// strict forbids fields that a description does not name, which the server drops silently, and translates what
+// Kubernetes describes in its own terms to JSON Schema.
 func strict(v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -169,7 +169,7 @@ func strict(v any) {
 	}
 }
 
-// reach gathers a definition and all that it refers to.
+// reach collects a definition and everything that it refers to.
 func reach(all map[string]map[string]any, name string, found map[string]any) {
 	if _, ok := found[name]; ok {
 		return

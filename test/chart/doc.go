@@ -3,5 +3,5 @@
 // with, with pod security, with the variables of the program, and with the metrics that a running stage serves. It is
 // a module of its own, so that none of that is a dependency of the stage.
 //
-// `make chart` writes what is made: the goldens, values.schema.json and the chart's README.
+// `make chart` writes the generated files: the goldens, values.schema.json and the chart's README.
 package chart

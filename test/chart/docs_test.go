@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestTheDocumentsNameWhatThereIs looks every variable, metric, message and linked file of the operator's documents up.
+// TestTheDocumentsNameWhatThereIs looks up every variable, metric, message and linked file of the operator's documents.
 func TestTheDocumentsNameWhatThereIs(t *testing.T) {
 	known := variables(t)
 	exposition, err := os.ReadFile(root + "/internal/metrics/testdata/metrics.txt")

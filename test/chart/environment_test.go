@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// variable is what the program says of one of its variables.
+// variable is the program's description of one of its variables.
 type variable struct {
 	Default   string   `json:"default"`
 	Type      []string `json:"type"`
@@ -38,7 +38,7 @@ func variableSchema(t *testing.T) string {
 	return out
 }
 
-// podSpecs are the pod specs of all objects that have one, with a name to tell.
+// podSpecs are the pod specs of all objects that have one, with a name for messages.
 func podSpecs(t *testing.T, all []object) map[string]map[string]any {
 	t.Helper()
 	specs := make(map[string]map[string]any)
@@ -50,18 +50,18 @@ func podSpecs(t *testing.T, all []object) map[string]map[string]any {
 	return specs
 }
 
-// pod lays the files of a pod out below a directory and returns the environment of one container, its paths turned to there:
-// what a kubelet does, with a word for every secret and ConfigMap that is not the chart's own.
+// pod lays out the files of a pod below a directory and returns the environment of one container, with its paths
+// pointing there: what a kubelet does, with a placeholder for every Secret and ConfigMap that the chart does not make.
 type pod struct {
 	dir  string
 	maps map[string]map[string]any // ConfigMaps of the chart, by name
 	spec map[string]any
 }
 
-// seed is nobody's.
+// seed belongs to nobody.
 const seed = "SUAGMJH5XLGZKQQWAWKRZJIGMOU4HPFUYLXJMXOO5NLFEO2OOQJ5LPRDPM"
 
-// contents are what the objects hold that the cases name and the chart does not make.
+// contents are the data of the objects that the cases refer to and the chart does not make.
 var contents = map[string]string{
 	"template.jinja": "{{ row.text }}", "reviews.jinja": "{{ row.text }}", "lookup.yaml": "words: []", "words.json": "{}",
 	"response-schema.json": "{}", "prices.yaml": "m: {input: 1, output: 2}",
@@ -207,7 +207,7 @@ func TestTheProgramAcceptsTheRenderedEnvironment(t *testing.T) {
 							t.Errorf("stage %s: %v\n%s", strings.Join(words, " "), err, errs)
 						}
 					default:
-						t.Errorf("stage %s: no test knows this command", words[0])
+						t.Errorf("stage %s: no test covers this command", words[0])
 					}
 				})
 			}

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestTheSchemaNamesTheProgramsVariables makes the part of values.schema.json that is config.
+// TestTheSchemaNamesTheProgramsVariables generates the config part of values.schema.json.
 func TestTheSchemaNamesTheProgramsVariables(t *testing.T) {
 	const path = chartDir + "/values.schema.json"
 	text, err := os.ReadFile(path)
@@ -38,7 +38,7 @@ func TestTheSchemaNamesTheProgramsVariables(t *testing.T) {
 	golden(t, path, out.String())
 }
 
-// TestTheReadmeHoldsTheValues makes the table of the chart's README from the comments of values.yaml.
+// TestTheReadmeHoldsTheValues generates the table of the chart's README from the comments of values.yaml.
 func TestTheReadmeHoldsTheValues(t *testing.T) {
 	const begin, end = "<!-- values: begin, written by make chart -->\n", "<!-- values: end -->"
 	readme, err := os.ReadFile(chartDir + "/README.md")
@@ -48,7 +48,7 @@ func TestTheReadmeHoldsTheValues(t *testing.T) {
 	before, rest, ok := strings.Cut(string(readme), begin)
 	_, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
-		t.Fatal("README.md of the chart: the marks of the table are missing")
+		t.Fatal("README.md of the chart: the markers of the table are missing")
 	}
 	text, err := os.ReadFile(chartDir + "/values.yaml")
 	if err != nil {

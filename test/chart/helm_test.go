@@ -122,7 +122,7 @@ func parse(t *testing.T, text string) map[string]any {
 	return fields
 }
 
-// objects renders values with Helm 3 and takes the documents apart, sorted by template.
+// objects renders values with Helm 3 and splits the documents, sorted by template.
 func objects(t *testing.T, values map[string]any) []object {
 	t.Helper()
 	files, err := renderHelm3(values)
@@ -201,7 +201,7 @@ func TestTheRenderedObjectsAreTheGoldens(t *testing.T) {
 	}
 }
 
-// TestHelmLintFindsNothing holds for errors and warnings of both versions.
+// TestHelmLintFindsNothing covers errors and warnings of both versions.
 func TestHelmLintFindsNothing(t *testing.T) {
 	for _, name := range cases(t) {
 		values := ciValues(t, name)

@@ -70,7 +70,7 @@ func start(t *testing.T, dir string, stderr bool, args ...string) *bufio.Scanner
 	return bufio.NewScanner(out)
 }
 
-// runningStage serves /metrics after rows of every sort have gone through: answered, refused for capacity and asked again,
+// runningStage serves /metrics after rows of every sort have gone through: answered, refused for capacity and retried,
 // failed, paid for.
 func runningStage(t *testing.T) series {
 	t.Helper()
@@ -84,7 +84,7 @@ func runningStage(t *testing.T) series {
 	write("prices.yaml", "small: {input: 1, cached: 0.5, output: 2}\n")
 	llm := start(t, dir, false, "mockllm", "--addr", "127.0.0.1:0", "--latency", "1ms", "--errors", "429=.3", "--seed", "7")
 	if !llm.Scan() {
-		t.Fatal("mockllm says no address")
+		t.Fatal("mockllm prints no address")
 	}
 	logs := start(t, dir, true, "run", "--http-addr", "127.0.0.1:0", "--template", "{{ row.text }}", "--llm-base-url", llm.Text(),
 		"--llm-model", "small", "--prices-file", "prices.yaml", "--pool-size", "4", "--log-format", "json")
@@ -126,7 +126,7 @@ func runningStage(t *testing.T) series {
 	return parseSeries(t, string(body))
 }
 
-// query is one query with where it stands and the labels that are used beside it, as in a legend.
+// query is one query, with where it is and the labels that are used beside it, as in a legend.
 type query struct {
 	where, expr string
 	labels      []string
@@ -201,7 +201,7 @@ func braced(text, open, end string) (words []string) {
 	}
 }
 
-// TestDashboardAndAlertsQueryWhatTheStageServes looks every series, label and value of a label up on a running stage. What
+// TestDashboardAndAlertsQueryWhatTheStageServes looks up every series, label and label value on a running stage. What
 // only appears when a term ends is looked up in the program's own golden.
 func TestDashboardAndAlertsQueryWhatTheStageServes(t *testing.T) {
 	served := runningStage(t)
@@ -284,7 +284,7 @@ func TestEveryMetricIsOnTheDashboard(t *testing.T) {
 	}
 }
 
-// TestEachAlertHasARunbook holds the links to docs/operations.md.
+// TestEachAlertHasARunbook checks the links to docs/operations.md.
 func TestEachAlertHasARunbook(t *testing.T) {
 	doc, err := os.ReadFile(root + "/docs/operations.md")
 	if err != nil {

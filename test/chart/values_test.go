@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// merged lays values over others, as Helm does with several files.
+// merged merges values over others, as Helm does with several files.
 func merged(base, over map[string]any) map[string]any {
 	out := maps.Clone(base)
 	for name, value := range over {
@@ -61,12 +61,12 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 			"config.STAGE_LLM_MODEL: give the model to call", "llm.existingSecret: name the Secret with the API key of anthropic",
 		}},
 		{"no key of the default provider", `config: {STAGE_LLM_PROVIDER: openai, STAGE_LLM_MODEL: m}`, []string{"llm.existingSecret: name the Secret with the API key of openai"}},
-		{"partitions without a place", `config: {STAGE_PARTITIONS: 4}`, []string{"config.STAGE_INPUT_SUBJECT: has no {partition}: with 4 partitions"}},
+		{"partitions without a placeholder", `config: {STAGE_PARTITIONS: 4}`, []string{"config.STAGE_INPUT_SUBJECT: has no {partition}: with 4 partitions"}},
 		{"more replicas than can own or stand by", `keda: {enabled: true, maxReplicas: 3, natsMonitoringEndpoint: "nats:8222"}`, []string{
 			"keda.maxReplicas: 3 is more than STAGE_PARTITIONS plus a standby, 2",
 		}},
-		{"least above most", `keda: {enabled: true, minReplicas: 3, natsMonitoringEndpoint: "nats:8222"}`, []string{"keda.minReplicas: 3 is above keda.maxReplicas"}},
-		{"autoscaler without eyes", `keda: {enabled: true}`, []string{"keda.natsMonitoringEndpoint: give host:port"}},
+		{"minimum above maximum", `keda: {enabled: true, minReplicas: 3, natsMonitoringEndpoint: "nats:8222"}`, []string{"keda.minReplicas: 3 is above keda.maxReplicas"}},
+		{"autoscaler without an endpoint", `keda: {enabled: true}`, []string{"keda.natsMonitoringEndpoint: give host:port"}},
 		{"a trigger for each of many", `{keda: {enabled: true, natsMonitoringEndpoint: "nats:8222"}, config: {STAGE_PARTITIONS: 100, STAGE_INPUT_SUBJECT: "rows.{partition}"}}`, []string{
 			"keda.triggers: with 100 partitions",
 		}},
@@ -81,7 +81,7 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 				}
 				for _, want := range tt.wants {
 					if !strings.Contains(err.Error(), want) {
-						t.Errorf("%s: %v\nwants %q", r.name, err, want)
+						t.Errorf("%s: %v\nwant %q", r.name, err, want)
 					}
 				}
 			}
@@ -174,7 +174,7 @@ func TestTheGracePeriodIsLongerThanTheStop(t *testing.T) {
 	}
 }
 
-// TestKindAndBudgetFollowPartitionsAndReplicas is the table of what is made.
+// TestKindAndBudgetFollowPartitionsAndReplicas is the table of what is rendered.
 func TestKindAndBudgetFollowPartitionsAndReplicas(t *testing.T) {
 	for _, tt := range []struct {
 		values       string

@@ -26,7 +26,7 @@ const (
 	release  = "demo"
 	fullname = "demo-llm-stage"
 	selector = "app.kubernetes.io/instance=" + release + ",app.kubernetes.io/name=llm-stage"
-	patience = 3 * time.Minute // for anything that the cluster is to do; it is done in seconds
+	patience = 3 * time.Minute // for anything that the cluster must do; it takes seconds
 )
 
 func quantity(s string) resource.Quantity { return resource.MustParse(s) }
@@ -183,8 +183,8 @@ func (i *installation) install() {
 	i.must("test", release, "--timeout", "3m")
 }
 
-// upgradeAndRollBack: a change of config makes new pods, and the way back makes new ones again. What can't become ready leaves
-// the old ones at work.
+// upgradeAndRollBack: a change of config replaces the pods, and so does the rollback. An upgrade that can't become
+// ready leaves the old pods running.
 func (i *installation) upgradeAndRollBack() {
 	i.t.Helper()
 	before := podNames(i.pods())
@@ -195,7 +195,7 @@ func (i *installation) upgradeAndRollBack() {
 	}
 	i.upgrade("config.STAGE_POOL_SIZE=8", "prometheusRule.enabled=false", "service.annotations.a=b")
 	if after := podNames(i.pods()); slices.Equal(after, before) {
-		i.t.Errorf("the pods of before the upgrade are back: %v", after)
+		i.t.Errorf("the pods from before the upgrade are back: %v", after)
 	}
 
 	old := podNames(i.pods())
@@ -204,7 +204,7 @@ func (i *installation) upgradeAndRollBack() {
 	}
 	running := podNames(slices.DeleteFunc(i.pods(), func(p corev1.Pod) bool { return !ready(&p) }))
 	if !slices.Equal(running, old) {
-		i.t.Errorf("ready pods %v after a failed upgrade, want those of before, %v", running, old)
+		i.t.Errorf("ready pods %v after a failed upgrade, want the previous ones, %v", running, old)
 	}
 	i.must("rollback", release, "1", "--wait", "--timeout", "3m")
 	i.awaitReady(2)
@@ -219,7 +219,7 @@ func (i *installation) disrupt() {
 	i.t.Helper()
 	i.awaitBudget(1)
 	pods := i.pods()
-	thaw := i.freeze() // pods that go do not go, those that come do not become ready
+	thaw := i.freeze() // terminating pods stay, new ones do not become ready
 	if err := i.evict(pods[0].Name); err != nil {
 		i.t.Errorf("the first eviction: %v", err)
 	}
@@ -243,7 +243,7 @@ func (i *installation) disrupt() {
 	i.awaitReady(2)
 }
 
-// drain: a node is emptied, and the pods run on the others.
+// drain: a node is drained, and its pods run on the others.
 func (i *installation) drain() {
 	i.t.Helper()
 	node := i.pods()[0].Spec.NodeName
@@ -300,8 +300,8 @@ func (i *installation) partition() {
 	}
 }
 
-// autoscale: the hook's job, which makes the durables, is done before there is a ScaledObject. From then on the chart leaves the
-// number of replicas alone; at the change to it Kubernetes takes it for 1, and the autoscaler makes it what it should be.
+// autoscale: the hook's job, which creates the durables, is done before there is a ScaledObject. From then on the chart
+// does not set the number of replicas; at the switch Kubernetes defaults it to 1, and the autoscaler corrects it.
 func (i *installation) autoscale() {
 	i.t.Helper()
 	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
@@ -321,7 +321,7 @@ func (i *installation) autoscale() {
 	for !done {
 		change, ok := <-jobs.ResultChan()
 		if !ok {
-			i.t.Fatal("no job has made the durables")
+			i.t.Fatal("no job has created the durables")
 		}
 		job, isJob := change.Object.(*batchv1.Job)
 		done = isJob && job.Name == fullname+"-setup" && job.Status.CompletionTime != nil
@@ -338,7 +338,7 @@ func (i *installation) autoscale() {
 	i.awaitReady(3)
 }
 
-// uninstall: nothing is left but the job of the test, which goes by itself.
+// uninstall: nothing is left but the job of the test, which expires by itself.
 func (i *installation) uninstall() {
 	i.t.Helper()
 	i.must("uninstall", release, "--wait", "--timeout", "3m")

@@ -37,7 +37,7 @@ const nodes = 3
 // token is that of an administrator; the cluster lives on loopback and only as long as the test.
 const token = "administrator"
 
-// cluster is a Kubernetes of its own.
+// cluster is a Kubernetes cluster of the test.
 type cluster struct {
 	t          *testing.T
 	dir        string
@@ -47,7 +47,7 @@ type cluster struct {
 	kwok       *os.Process
 }
 
-// startCluster starts all programs; they end with the test. When it fails, the ends of their logs are told.
+// startCluster starts all programs; they end with the test. If it fails, the ends of their logs are shown.
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir()}
@@ -88,7 +88,7 @@ users: [{name: admin, user: {token: %s}}]
 	return c
 }
 
-// awaitAPI waits until the API server answers. Nothing tells when a process has come up, so it is asked.
+// awaitAPI waits until the API server answers. Nothing reports when a process is up, so it is polled.
 func (c *cluster) awaitAPI() {
 	c.t.Helper()
 	err := wait.PollUntilContextTimeout(c.t.Context(), 200*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
@@ -100,7 +100,7 @@ func (c *cluster) awaitAPI() {
 	}
 }
 
-// scaledObjects are KEDA's. It is not there, only their definition.
+// scaledObjects are KEDA's. KEDA is not installed, only their definition is.
 var scaledObjects = schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}
 
 // define creates KEDA's definition of a custom resource and waits until it is served.
