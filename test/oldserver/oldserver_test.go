@@ -21,7 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// patience bounds what is waited for, far above what a loaded machine needs.
+// patience is how long a test waits, far longer than a loaded machine needs.
 const patience = 2 * time.Minute
 
 // release is a release of nats-server: its module's version, and the checksum by which go.sum would know it.
@@ -214,7 +214,7 @@ func (s *site) results() uint64 {
 	return info.State.Subjects[resultSubject]
 }
 
-// check reads the results: those of the rows 1 to n, each once, in order.
+// check reads the results: those of rows 1 to n, each once, in order.
 func (s *site) check(n int) {
 	s.t.Helper()
 	c, err := s.js.OrderedConsumer(s.t.Context(), "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{resultSubject}})
@@ -259,7 +259,7 @@ func (s *site) run(environ []string, path string, args ...string) *process {
 		s.t.Fatal(err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // the state tells
+		_ = p.cmd.Wait() // see ProcessState
 		close(p.done)
 	}()
 	s.t.Cleanup(func() {
@@ -271,7 +271,7 @@ func (s *site) run(environ []string, path string, args ...string) *process {
 	return p
 }
 
-// kill ends the process as a power cut would, but for the disk.
+// kill ends the process as a power cut would, except for the disk.
 func (p *process) kill() {
 	p.t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -280,7 +280,7 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// ended waits for the end of the process; false: it does not come.
+// ended waits for the process to end, and reports whether it did.
 func (p *process) ended() bool {
 	select {
 	case <-p.done:
@@ -290,7 +290,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// eventually waits in real time until what is true.
+// eventually waits in real time until a condition holds.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
