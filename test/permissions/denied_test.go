@@ -220,9 +220,10 @@ func countResults(t *testing.T, js jetstream.JetStream) (n int) {
 	return n
 }
 
-// savings are what the stage does without: it saves time or money, and nothing depends on it. The log reports it.
+// savings are permissions that the stage can do without: they save time or money, and nothing depends on them. The log
+// reports a missing one.
 var savings = []string{
-	"$JS.API.CONSUMER.UNPIN.ROWS.stage-0", "$JS.API.CONSUMER.UNPIN.ROWS.stage-1", // the pin runs out by itself
+	"$JS.API.CONSUMER.UNPIN.ROWS.stage-0", "$JS.API.CONSUMER.UNPIN.ROWS.stage-1", // the pin expires by itself
 	"$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL", "journal.stage.0", "journal.stage.1",
 	"dedupe.>", "$JS.API.DIRECT.GET.DEDUPE.dedupe.>",
 	"llm-stage.stage.replicas",
@@ -230,8 +231,8 @@ var savings = []string{
 	"stage.llm_batch", "stage.llm_query_batched", "$SRV.*", "$SRV.*.llm-stage", "$SRV.*.llm-stage.*",
 }
 
-// A stage with all lists works. Each entry that is taken away is named in the log; without most of them the stage ends,
-// or says in /readyz that it is held up, and without the others it does its work all the same.
+// A stage with all lists works. The log names each entry that is removed; without most of them the stage ends,
+// or reports in /readyz that it is blocked; without the others it still does all its work.
 func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	g, err := permissions.Read("../../docs/permissions.md")
 	if err != nil {
