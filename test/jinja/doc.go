@@ -1,5 +1,6 @@
-// Package jinja gives the templates of Jinja's own tests to our templates and compares what both render. It has none of
-// these templates: record.py runs the tests from a source tree of Jinja and writes down what they compile and render.
+// Package jinja renders the templates of Jinja's own tests with our engine and compares the output of both. It contains
+// none of these templates: record.py runs the tests from a source tree of Jinja and writes down what they compile and
+// render.
 //
 //	make test-jinja
 //	make test-jinja JINJA=jinja-3.1.6

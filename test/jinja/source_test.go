@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// release is the Debian whose source package of Jinja is taken, 3.1.6, whatever runs here: so the counts are the same.
+// release is the Debian release whose source package of Jinja is used, 3.1.6, whatever the machine runs, so that the
+// counts are reproducible.
 const release = "trixie"
 
 // record runs Jinja's tests and returns Jinja's version and the templates.
