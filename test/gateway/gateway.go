@@ -125,7 +125,7 @@ func (g *Gateway) refuse() {
 // URL is the base URL of the server behind the gateway.
 func (g *Gateway) URL() string { return "http://" + g.addr.String() + "/v1" }
 
-// Set changes the state. It returns when new calls meet it.
+// Set changes the state. It returns once the state applies to new calls.
 func (g *Gateway) Set(to State) error {
 	g.changing.Lock()
 	defer g.changing.Unlock()
@@ -141,7 +141,7 @@ func (g *Gateway) Set(to State) error {
 	return nil
 }
 
-// Close closes all connections and releases the port. The gateway must not be used after.
+// Close closes all connections and releases the port. The gateway must not be used afterwards.
 func (g *Gateway) Close() {
 	g.changing.Lock()
 	defer g.changing.Unlock()
