@@ -85,7 +85,7 @@ func jsonText(s string) string {
 	return string(text)
 }
 
-// limitResults bounds the messages of the results stream; 0: as they are.
+// limitResults bounds the messages of the results stream; 0: unchanged.
 func (l *keptLab) limitResults(bytes int32) {
 	l.t.Helper()
 	if bytes == 0 {
@@ -146,9 +146,9 @@ func (l *keptLab) paidAgain() (rows []uint64) {
 	return rows
 }
 
-// TestKeptRepliesComeOutByThePresentSettings: a stage is killed, and the next one runs with other settings. Its results
-// are those of a stage that has had its settings from the beginning, and it calls for no row that it need not call for.
-func TestKeptRepliesComeOutByThePresentSettings(t *testing.T) {
+// TestKeptRepliesFollowTheCurrentSettings: a stage is killed, and the next one runs with other settings. Its results
+// are those of a stage that has had its settings from the beginning, and it makes no unnecessary call.
+func TestKeptRepliesFollowTheCurrentSettings(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -175,14 +175,14 @@ func TestKeptRepliesComeOutByThePresentSettings(t *testing.T) {
 		{"nothing changes", set(), set(), []uint64{1}},
 		{"another field", set(), set("STAGE_RESPONSE_FIELD", "answer"), []uint64{1}},
 		{"a field named like another's", set(), set("STAGE_RESPONSE_FIELD", "llm_response_error"), []uint64{1}},
-		{"another template that asks the same", set(), set("STAGE_TEMPLATE", "{# new #}{{ row.q }}"), []uint64{1}},
+		{"another template with the same prompt", set(), set("STAGE_TEMPLATE", "{# new #}{{ row.q }}"), []uint64{1}},
 		{"a lookup", set(), set("STAGE_LOOKUP_FILE", file("lookup.json", `{"a":1}`)), []uint64{1}},
-		{"a template that asks something else", set(), set("STAGE_SYSTEM_PROMPT", "Be brief."), []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
+		{"a template with another prompt", set(), set("STAGE_SYSTEM_PROMPT", "Be brief."), []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
 		{"a schema is added", set(), objects, []uint64{1, 2, 4, 6, 8}},
 		{"the schema stays", both, both, []uint64{1}},
 		{"the schema stays, another field", both, set("STAGE_RESPONSE_FIELD", "answer", "STAGE_RESPONSE_SCHEMA_FILE", both.vars["STAGE_RESPONSE_SCHEMA_FILE"]), []uint64{1}},
 		{"another schema", both, objects, []uint64{1, 2, 4, 6, 8}},
-		{"the schema goes", both, set(), []uint64{1, 2, 3, 4, 6, 8}},
+		{"the schema is removed", both, set(), []uint64{1, 2, 3, 4, 6, 8}},
 		{"what was cut is accepted", set(), set("STAGE_LLM_ACCEPT_TRUNCATED", "true"), []uint64{1, 7}},
 		{"a result is too large now", set(), small, []uint64{1}},
 		{"a result is still too large", small, small, []uint64{1}},
@@ -216,7 +216,7 @@ func TestKeptRepliesComeOutByThePresentSettings(t *testing.T) {
 	}
 }
 
-// TestAReplyThatWasPaidForAgainIsKeptToo: the journal holds a reply that the present settings refuse; the one that is
+// TestAReplyThatWasPaidForAgainIsKeptToo: the journal holds a reply that the current settings refuse; the one that is
 // paid for in its place must survive the next kill.
 func TestAReplyThatWasPaidForAgainIsKeptToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestAnEntryOfAnOlderVersionIsPaidForAgain(t *testing.T) {
 	})
 }
 
-// TestAKillRepaysNoMoreCallsThanThePoolHas kills a stage again and again that keeps every reply at once.
+// TestAKillRepaysNoMoreCallsThanThePoolHas repeatedly kills a stage that keeps every reply at once.
 func TestAKillRepaysNoMoreCallsThanThePoolHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rows, size = 600, 8

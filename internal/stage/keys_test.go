@@ -43,8 +43,8 @@ func parrot(c llmtest.Call) *llmtest.Step {
 	}
 }
 
-// TestKeysAreNowhere looks for the keys of both providers in all that a stage leaves behind: streams, log, metrics,
-// pages, errors, the output of stage config, and the files of the store.
+// TestKeysAreNowhere looks for the keys of both providers in everything that a stage leaves behind: streams, log,
+// metrics, pages, errors, the output of stage config, and the files of the store.
 func TestKeysAreNowhere(t *testing.T) {
 	const first, second = "sk-first-secret", "sk-second-secret"
 	vars := map[string]string{
@@ -87,7 +87,7 @@ func TestKeysAreNowhere(t *testing.T) {
 			}
 		}
 		if !strings.Contains(places["stream AUDIT"], "[redacted]") || !strings.Contains(places["stream AUDIT"], "anthropic") {
-			t.Error("the providers have repeated no key: this test looks for nothing")
+			t.Error("the providers have repeated no key, so this test proves nothing")
 		}
 		l.readFiles(places)
 	})

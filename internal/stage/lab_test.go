@@ -177,7 +177,7 @@ func (l *lab) await(n int) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	l.t.Fatalf("no %d results; log:\n%s", n, l.logs.String())
+	l.t.Fatalf("never %d results; log:\n%s", n, l.logs.String())
 }
 
 // stored returns the messages on some subjects; nil while there are fewer than least.

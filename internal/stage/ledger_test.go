@@ -149,8 +149,8 @@ func TestTotalsMatchWhatTheServersReported(t *testing.T) {
 	})
 }
 
-// TestUnknownCostStaysUnknown: of three calls one has a cost that the server reports, one has none because nothing is
-// known of the price, and one reports no usage at all.
+// TestUnknownCostStaysUnknown: of three calls one has a cost that the server reports, one has none because its price is
+// unknown, and one reports no usage at all.
 func TestUnknownCostStaysUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		llm := &metered{usage: func(c llmtest.Call) string {

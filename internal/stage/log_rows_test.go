@@ -32,7 +32,7 @@ func (l *lab) ofRow(seq int) (said []string, lines []map[string]any) {
 	return said, lines
 }
 
-func TestTheLogTellsTheWayOfEachRowAtDebug(t *testing.T) {
+func TestTheLogFollowsEachRowAtDebug(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: llmtest.Steps(
 			llmtest.Step{Status: 429}, llmtest.Step{Status: 503}, llmtest.Step{Status: 500}, llmtest.Step{},

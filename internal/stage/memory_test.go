@@ -6,7 +6,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 )
 
-func TestTheCollectorIsToldOfWhatTheSettingsAllow(t *testing.T) {
+func TestTheMemoryLimitFollowsTheSettings(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		partitions int

@@ -18,14 +18,14 @@ import (
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
-// sick is an LLM of 100 ms a call that gives one answer to all while it is set.
+// sick is an LLM of 100 ms a call that answers all calls with one step while that is set.
 type sick struct{ step atomic.Pointer[llmtest.Step] }
 
 func (s *sick) config() llmtest.Config {
 	return llmtest.Config{Latency: 100 * time.Millisecond, Script: func(llmtest.Call) *llmtest.Step { return s.step.Load() }}
 }
 
-// badGateway answers in no time, as a proxy does whose server is gone.
+// badGateway answers at once, like a proxy whose server is down.
 var badGateway = &llmtest.Step{Status: http.StatusBadGateway}
 
 // runEvents returns the reasons of the run events of one phase.
@@ -39,7 +39,7 @@ func (l *lab) runEvents(phase auditlog.Phase) (reasons []string) {
 	return reasons
 }
 
-// matches reports texts of which not each, and each one alone, matches its pattern.
+// matches checks that there are as many texts as patterns, and that each text matches its own.
 func matches(t *testing.T, what string, texts []string, patterns ...string) {
 	t.Helper()
 	ok := len(texts) == len(patterns)
@@ -105,7 +105,7 @@ func TestAnOutageFailsRowsAfterItsHoldAlone(t *testing.T) {
 		var server sick
 		l := newLab(t, server.config(), map[string]string{"STAGE_OUTAGE_HOLD": "10m"})
 		server.step.Store(badGateway)
-		l.load(times("q", 20)...) // as many as the pool's queue takes, for a row is held from when it is in the queue
+		l.load(times("q", 20)...) // as many as the pool's queue holds: a row is held from the moment it is queued
 		r := l.start(nil, Options{})
 		time.Sleep(5 * time.Minute)
 		server.step.Store(nil)

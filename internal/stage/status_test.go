@@ -19,7 +19,7 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// shownStage is a stage in the middle of its work that nothing runs, and a snapshot of it.
+// shownStage returns a stage in the middle of its work, which nothing runs, and a snapshot of it.
 func shownStage() (*Stage, status.Snapshot) {
 	now := time.Now()
 	s := &Stage{
@@ -74,7 +74,7 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 
 		snap.Pool.LawPausedUntil = time.Time{}
 		if r = s.report(snap, s.started.Add(5*time.Second), true, ""); r.State != status.StateWorking || r.Rows.ETAS == nil || *r.Rows.ETAS != 28 {
-			t.Errorf("when it works again: %s, %v to go, want 28 s", r.State, r.Rows.ETAS)
+			t.Errorf("when it has resumed: %s, %v to go, want 28 s", r.State, r.Rows.ETAS)
 		}
 	})
 }

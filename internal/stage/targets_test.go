@@ -25,7 +25,7 @@ var fallback = map[string]string{
 	"STAGE_RETRY_MAX_ATTEMPTS": "2",
 }
 
-// byModel answers the calls of each model with its own status; 0 answers.
+// byModel answers the calls of each model with its own status; 0: with a reply.
 func byModel(statuses map[string]int) llmtest.Config {
 	return llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 		if status := statuses[c.Model]; status != 0 {
@@ -35,7 +35,7 @@ func byModel(statuses map[string]int) llmtest.Config {
 	}}
 }
 
-func TestFallbacksAreAskedInOrderWithTheirOwnKeys(t *testing.T) {
+func TestFallbacksAreCalledInOrderWithTheirOwnKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, byModel(map[string]int{"large": 500}), fallback)
 		var keys []string
@@ -74,7 +74,7 @@ func TestExhaustedFallbacksGiveTheWholeChain(t *testing.T) {
 				chain = append(chain, e.Provider+" "+e.Class)
 			}
 			want := []string{"openai transient", "openai transient", "anthropic fatal", "openai transient", "openai transient"}
-			if i == 1 { // a provider with a bad key is passed over for a while
+			if i == 1 { // a provider with a bad key is skipped for a while
 				want = slices.Delete(want, 2, 3)
 			}
 			if result.Error.Reason != "api_call_failed" || !slices.Equal(chain, want) {
@@ -87,7 +87,7 @@ func TestExhaustedFallbacksGiveTheWholeChain(t *testing.T) {
 	})
 }
 
-func TestTheModelOfARowIsAskedOfTheFirstProviderAlone(t *testing.T) {
+func TestTheModelOfARowIsSentToTheFirstProviderAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, byModel(map[string]int{"special": 500}), fallback)
 		l.serve("second.test", llmtest.Config{})
@@ -131,7 +131,7 @@ func TestFallbackAfterServesRowsWhileTheFirstHasNoCapacity(t *testing.T) {
 	})
 }
 
-func TestFaultsOfAFallbackNameItsVariables(t *testing.T) {
+func TestErrorsOfAFallbackNameItsVariables(t *testing.T) {
 	cfg, err := config.Source{Environ: map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_MODEL": "m", "STAGE_LLM_BASE_URL": "http://first.test/v1", "STAGE_TEMPLATE": "x",
 		"STAGE_FALLBACKS": "gemini:m", "STAGE_LLM_GEMINI_API_KEY": "key", "STAGE_LLM_GEMINI_BASE_URL": "http://second.test/v1?x",
