@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Bench is a server with streams that take whatever a test plants.
+// Bench is a server with streams that accept whatever a test plants.
 type Bench struct {
 	*NATS
 

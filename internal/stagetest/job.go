@@ -23,7 +23,7 @@ func (b *Bench) Store(job *Job) {
 	}
 }
 
-// Job is what a stage stores, message by message, for a test to plant its faults in.
+// Job is what a stage stores, message by message, for a test to corrupt.
 type Job struct {
 	Created time.Time // of the input stream
 	Now     time.Time
@@ -93,7 +93,7 @@ func (j *Job) Result(owner string, seq uint64) {
 	}})
 }
 
-// Answer records all of a row: each third one met no capacity at first.
+// Answer records everything about a row; every third one met no capacity at first.
 func (j *Job) Answer(owner string, seq uint64) {
 	retries := 0
 	if seq%3 == 0 {
@@ -132,7 +132,7 @@ func (j *Job) ResultOf(seq uint64) int {
 	return j.Index(func(s Step) bool { return s.Result != nil && s.Result.Seq == seq })
 }
 
-// Row7 finds the row event that most tests meddle with.
+// Row7 finds the row event that most tests tamper with.
 func (j *Job) Row7() int {
 	return j.Index(func(s Step) bool { return s.Row != nil && s.Row.Sequence == 7 })
 }

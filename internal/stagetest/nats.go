@@ -25,7 +25,7 @@ func StartNATS(t *testing.T) *NATS {
 	return OpenNATS(t, Dir(t))
 }
 
-// OpenNATS is [StartNATS] on a store that is there.
+// OpenNATS is [StartNATS] on an existing store.
 func OpenNATS(t *testing.T, dir string) *NATS {
 	t.Helper()
 	n := &NATS{T: t, Dir: dir}
