@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The whole protocol stands on one property of the server: an append with a condition on the last sequence of a subject
+// The whole protocol rests on one property of the server: an append with a condition on the last sequence of a subject
 // filter is refused when anything that the filter matches was stored since, and by nothing else.
 func TestAFencedWriterStoresNothing(t *testing.T) {
 	for _, replicas := range []int{1, 3} {
@@ -137,7 +137,7 @@ func (r *conditionRace) groupSize(after uint64) int {
 }
 
 // rival takes the partition over again and again. Half of its terms end in a suspension: it sleeps until the other has
-// stored something and then sends the group that it had in hand.
+// stored something and then sends the group that it had prepared.
 func (r *conditionRace) rival(t *testing.T, w conditionWriter) {
 	t.Helper()
 	for {
@@ -175,7 +175,7 @@ func (r *conditionRace) rival(t *testing.T, w conditionWriter) {
 	}
 }
 
-// alone writes another partition of the same stream; what the rivals store is none of its condition's business.
+// alone writes another partition of the same stream; what the rivals store does not affect its condition.
 func (r *conditionRace) alone(t *testing.T, w conditionWriter) {
 	t.Helper()
 	e := w.begin(t)

@@ -78,7 +78,7 @@ func TestManyReplicasEmitEachRowOnce(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					// The pin is taken from a healthy owner: it must notice and make way, or go on.
+					// The pin is taken from a healthy owner: it must notice and give way, or continue.
 					if err := in.UnpinConsumer(t.Context(), "stage-0", "stage"); err != nil {
 						t.Logf("unpin: %v", err)
 					}

@@ -18,7 +18,7 @@ import (
 
 const crewPartitions = 8
 
-// crewMate is one process that serves all partitions of a stage, as far as the others let it.
+// crewMate is one process that may serve any partition of a stage, and shares them with the other processes.
 type crewMate struct {
 	run       string
 	consumers []*consumer.Consumer
@@ -46,7 +46,7 @@ func partitionedInto(t *testing.T, partitions int) *bench {
 	return b
 }
 
-// mate starts one. All replicas of a bench must be ended before it is over.
+// mate starts a crewMate. All replicas of a bench must end before the bench does.
 func (b *bench) mate(run string, exec *sleeper) *crewMate {
 	b.t.Helper()
 	exec.over = b.t.Context().Done()
@@ -107,7 +107,7 @@ func (m *crewMate) kill() {
 	<-m.ended
 }
 
-// owns are the partitions that it serves.
+// owns returns the partitions that it serves.
 func (m *crewMate) owns() (owned []int) {
 	for p, c := range m.consumers {
 		if c.Status().Role == consumer.Owner {

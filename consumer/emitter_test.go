@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A stream that takes no atomic batches (any more) takes its messages one by one.
+// A stream that does not, or no longer, accept atomic batches gets its messages one by one.
 func TestARefusedBatchGoesOneByOne(t *testing.T) {
 	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
 	if err != nil {

@@ -40,7 +40,7 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 	}
 }
 
-// Whatever lies in the journal, reading it neither panics nor makes a reply out of something that is no entry.
+// Whatever lies in the journal, reading it neither panics nor makes a reply of something that is not an entry.
 func FuzzJournalEntry(f *testing.F) {
 	c := journalConsumer()
 	row := &Row{Seq: 42, reply: &Reply{Body: []byte("{}"), RequestHash: "abc"}}

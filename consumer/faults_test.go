@@ -50,7 +50,7 @@ func drop(stream string) func(b *bench) {
 	}
 }
 
-// deny takes publish permissions from the stage's user; deny() gives them back.
+// deny revokes publish permissions of the stage's user; deny() restores them.
 func deny(subjects ...string) func(b *bench) {
 	return func(b *bench) {
 		b.t.Helper()
@@ -102,7 +102,7 @@ func pause(until time.Duration) func(b *bench) {
 	}
 }
 
-func TestTheStageWaitsForAFaultToBeMendedAndGoesOnUnharmed(t *testing.T) {
+func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 	pull := "$JS.API.CONSUMER.MSG.NEXT.>"
 	for _, f := range []fault{
 		{name: "results full", breakIt: full("RESULTS"), fix: unlimited("RESULTS"), why: "results: append to results.stage.0.rows: refused by the server: maximum bytes exceeded"},
@@ -151,7 +151,7 @@ func TestTheStageWaitsForAFaultToBeMendedAndGoesOnUnharmed(t *testing.T) {
 	}
 }
 
-// Who may not claim has no term to begin, and says so in the server's words, soon.
+// A replica that may not claim begins no term, and soon reports why in the server's words.
 func TestADeniedClaimIsNamed(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
@@ -172,8 +172,8 @@ func TestADeniedClaimIsNamed(t *testing.T) {
 	})
 }
 
-// Each event that waits is tried again every few seconds; the log reports it once a minute, and its end.
-func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
+// Each waiting event is retried every few seconds; the log reports it once a minute, and the recovery once.
+func TestEventsThatCannotBeStoredAreLoggedOnceAMinute(t *testing.T) {
 	for name, f := range map[string]fault{
 		"denied": {breakIt: deny("audit.>"), fix: deny()},
 		"full":   {breakIt: full("AUDIT"), fix: unlimited("AUDIT")},
@@ -197,7 +197,7 @@ func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
 				warnings := strings.Count(logged.String(), "audit events are not stored, results wait for them")
 				again := strings.Count(logged.String(), "audit events are stored again")
 				if warnings < 9 || warnings > 11 || again != 1 {
-					t.Errorf("%d warnings in ten minutes and %d times well again, want 10 and 1:\n%s", warnings, again, &logged)
+					t.Errorf("%d warnings in ten minutes and %d recoveries, want 10 and 1:\n%s", warnings, again, &logged)
 				}
 				b.check(100)
 			})
@@ -205,8 +205,8 @@ func TestEventsThatCannotBeStoredAreToldOfNowAndThen(t *testing.T) {
 	}
 }
 
-// An empty stream in the place of the results: nothing shows what was emitted, so a person must choose.
-func TestResultsCreatedAnewHoldTheStageUp(t *testing.T) {
+// An empty stream in place of the results: nothing shows what was emitted, so a person must choose.
+func TestRecreatedResultsBlockTheStage(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(100)

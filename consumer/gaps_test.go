@@ -127,7 +127,7 @@ func TestAPurgeOfTheInputEndsWithWhatIsHeld(t *testing.T) {
 	})
 }
 
-// A crash loses what was held of rows that are gone by now; what comes after goes on.
+// A crash loses the held results of rows that are deleted by then; later rows are processed as usual.
 func TestAPurgeAndAKill(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
@@ -315,7 +315,7 @@ func TestRedeliveriesChangeNothing(t *testing.T) {
 	})
 }
 
-func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
+func TestARecreatedStreamIsNotTakenForTheOldOne(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(100)
@@ -337,7 +337,8 @@ func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
 		cfg.NewInput = true
 		r = b.startWith(cfg)
 		b.until(200)
-		// And once more while it runs, with rows of the old stream in the air: their answers must not be taken for the new.
+		// And once more while it runs, with rows of the old stream in flight: their answers must not be taken for those
+		// of new rows.
 		b.loadFrom(100, 50)
 		time.Sleep(20 * time.Millisecond)
 		if err := b.js.DeleteStream(t.Context(), "ROWS"); err != nil {
@@ -364,8 +365,8 @@ func TestAStreamCreatedAnewIsNotTakenForTheOldOne(t *testing.T) {
 }
 
 // The server ends a request whose rows have all come with a status message where the request had room for more bytes.
-// That is no refusal, after which to wait.
-func TestTheNextRowsAreAskedForAtOnce(t *testing.T) {
+// That is not a refusal, so no wait follows.
+func TestTheNextRowsAreRequestedAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(2000)

@@ -119,7 +119,7 @@ func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
 		shares []int
 	}{
 		"the server restarts":               {restart(3 * time.Second), []int{4, 4}},
-		"the server is away for long":       {restart(30 * time.Second), []int{4, 4}},
+		"the server is down for long":       {restart(30 * time.Second), []int{4, 4}},
 		"the connection drops":              {drop, []int{4, 4}},
 		"it drops, and the other is killed": {func(b *bench, first, second *crewMate) { second.kill(); drop(b, first, second) }, []int{0, 8}},
 	} {
@@ -165,7 +165,7 @@ func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
 	}
 }
 
-// ends notes how terms end.
+// ends records how terms end.
 type ends struct {
 	mu  sync.Mutex
 	how []string
@@ -179,7 +179,7 @@ func (e *ends) TermEnded(_ int, how string) {
 	e.how = append(e.how, how)
 }
 
-// TestAHandOverReadsTheLogFirst has a rival claim the partition in the moment in which its owner has drained. The owner
+// TestAHandOverReadsTheLogFirst has a rival claim the partition at the moment when its owner has drained. The owner
 // must leave the consumer alone: the rival takes rows from it.
 func TestAHandOverReadsTheLogFirst(t *testing.T) {
 	virtual(t, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestAHandOverReadsTheLogFirst(t *testing.T) {
 	})
 }
 
-// TestWhoOwnsNothingHasNoWindow looks at what a former owner reports.
+// TestWhoOwnsNothingHasNoWindow checks what a former owner reports.
 func TestWhoOwnsNothingHasNoWindow(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)

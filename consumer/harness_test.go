@@ -26,7 +26,7 @@ import (
 )
 
 // virtual runs a test in virtual time. The NATS client keeps timers in a pool of the process, and one bubble must not find
-// those of another in it: two collections empty it.
+// those of another in it: two garbage collections empty it.
 func virtual(t *testing.T, f func(*testing.T)) {
 	t.Helper()
 	defer func() { // also after a failure
@@ -42,7 +42,7 @@ type bench struct {
 	dir string
 	// options changes those of the server; nil: none.
 	options func(*server.Options)
-	// login is how connections show who they are.
+	// login is how connections authenticate.
 	login nats.Option
 	// partitions of the input, where it has some.
 	partitions int
@@ -95,7 +95,7 @@ func (b *bench) startServer() {
 	b.srv = srv
 	b.mu.Unlock()
 	if b.nc != nil {
-		time.Sleep(time.Second) // until the test's own client is there again: a request made before may be lost
+		time.Sleep(time.Second) // until the test's own client has reconnected: a request made before may be lost
 	}
 }
 

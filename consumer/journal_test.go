@@ -18,7 +18,7 @@ func slowHead(seq uint64) time.Duration {
 	return time.Second
 }
 
-func TestAReplyThatWaitsForAnEarlierRowIsNotPaidAgainAfterAKill(t *testing.T) {
+func TestAReplyThatWaitsForAnEarlierRowIsNotPaidForAgainAfterAKill(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(200)
@@ -45,8 +45,8 @@ func TestAReplyThatWaitsForAnEarlierRowIsNotPaidAgainAfterAKill(t *testing.T) {
 	})
 }
 
-// Replies whose turn has come are about to be stored; in the journal as well they would cost twice. Unless that takes
-// long.
+// Replies whose turn has come are about to be stored; in the journal as well they would cost twice. They go there only
+// if that takes long.
 func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
@@ -132,9 +132,9 @@ func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
 		r := b.startWith(cfg)
 		time.Sleep(10 * time.Second)
 		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
-			t.Errorf("%d messages in the journal before their time, want none", got)
+			t.Errorf("%d messages in the journal too early, want none", got)
 		}
-		close(first.drain) // row 1 has no call in the air: it is handed back
+		close(first.drain) // row 1 has no call in flight: it is handed back
 		r.stop(t)
 		second := &sleeper{low: time.Second, high: time.Second}
 		r = b.start("second", second)
@@ -186,7 +186,7 @@ func TestAPurgeTouchesOnlyTheOwnPartition(t *testing.T) {
 	})
 }
 
-func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
+func TestTheStageWorksWhileTheJournalIsGoneOrFull(t *testing.T) {
 	for name, c := range map[string]struct {
 		breakIt, fix func(t *testing.T, b *bench)
 		why          string
@@ -223,7 +223,7 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 				b.until(200)
 				s := r.Status()
 				if !strings.Contains(s.JournalProblem, c.why) || s.Problem != "" {
-					t.Errorf("journal problem %q, problem %q; want %q, and nothing held up", s.JournalProblem, s.Problem, c.why)
+					t.Errorf("journal problem %q, problem %q; want %q, and nothing blocked", s.JournalProblem, s.Problem, c.why)
 				}
 				c.fix(t, b)
 				b.until(390)
@@ -249,7 +249,7 @@ func TestAJournalThatIsGoneOrFullIsDoneWithout(t *testing.T) {
 }
 
 // A stage without a journal sends it nothing, waits for nothing of it, and hands over and continues after a kill.
-func TestWithoutAJournalNoneIsAsked(t *testing.T) {
+func TestWithoutAJournalNothingIsSentToOne(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(300)
@@ -293,7 +293,7 @@ func TestWithoutAJournalNoneIsAsked(t *testing.T) {
 	})
 }
 
-// A journal that does not answer holds rows up for a moment; they survive the end of the term in it.
+// A journal that does not answer delays rows for a moment; they survive if the term ends meanwhile.
 func TestRowsThatWaitForTheJournalAreNotForgotten(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := bareWith(t, users("journal.>"), nats.UserInfo("admin", "admin"))

@@ -22,7 +22,7 @@ const leastLatency = 200 * time.Microsecond
 // blocks a writer: a client holds its lock while it writes, and a lock that is waited for would stop virtual time.
 type link struct {
 	dial func() (net.Conn, error)
-	// version is what the server says it is; empty: the truth.
+	// version is what the server announces; empty: its real version.
 	version string
 	usual   time.Duration // latency while the network is not slow
 
@@ -52,7 +52,7 @@ func (l *link) set(change func()) {
 // die ends the process: nothing more of it reaches the server.
 func (l *link) die() {
 	l.set(func() {
-		if l.asleep { // what it seems to have sent meanwhile it would have sent later
+		if l.asleep { // what it seems to have sent meanwhile, it would have sent later
 			l.lose()
 		}
 		l.dead = true
@@ -143,7 +143,7 @@ func (c *linkConn) latency() time.Duration {
 	return c.link.latency
 }
 
-// held says that nothing passes at the moment.
+// held reports whether nothing passes at the moment.
 func (c *linkConn) held() bool { return c.greeted && c.link.asleep && !c.link.dead }
 
 // wire holds what is on its way in one direction.

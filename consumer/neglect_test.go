@@ -12,7 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
-// announced is what a replica that is none of ours says of itself.
+// announced is what a replica that is not ours announces.
 type announced struct {
 	ID         string `json:"id"`
 	Partitions int    `json:"partitions"`
@@ -20,7 +20,7 @@ type announced struct {
 	Standby    []int  `json:"standby,omitempty"`
 }
 
-// announce repeats it until it is stopped.
+// announce repeats it until the returned function is called.
 func (b *bench) announce(a announced) (stop func()) {
 	b.t.Helper()
 	a.Partitions = b.partitions
@@ -49,7 +49,8 @@ func (b *bench) announce(a announced) (stop func()) {
 	}
 }
 
-// watch lets time pass and returns the longest that each partition was without an owner, and how often each changed hands.
+// watch lets time pass and returns the longest time that each partition was without an owner, and how often each
+// changed hands.
 func (b *bench) watch(d time.Duration, mates ...*crewMate) (unserved time.Duration, moves []int) {
 	const step = 20 * time.Millisecond
 	since, last := slices.Repeat([]time.Duration{0}, b.partitions), make([]*crewMate, b.partitions)
@@ -84,7 +85,7 @@ func (b *bench) claims() (n uint64) {
 }
 
 // TestAReplicaThatServesNothingCostsItsOwnShareOnly has a replica that announces itself and serves nothing.
-// Rows of what it should serve wait for seconds at most, and nothing that is served changes hands for its sake.
+// Rows of what it should serve wait for seconds at most, and nothing that is served changes hands because of it.
 func TestAReplicaThatServesNothingCostsItsOwnShareOnly(t *testing.T) {
 	all := []int{0, 1, 2, 3, 4, 5, 6, 7}
 	for _, tt := range []struct {
@@ -159,7 +160,7 @@ func TestSharesAreEvenSoonAfterTheLastChange(t *testing.T) {
 		third := b.mate("third", exec()) // the same replica, able now
 		b.awaitShares([]int{2, 3, 3}, first, second, third)
 		if _, moves := b.watch(20*time.Second, first, second, third); slices.Max(moves) > 0 {
-			t.Errorf("partitions went on to move: %v", moves)
+			t.Errorf("partitions kept moving: %v", moves)
 		}
 		close(stop)
 		b.awaitRows(rows())
@@ -197,8 +198,8 @@ func TestReplicasThatStartTogetherServeSoon(t *testing.T) {
 	})
 }
 
-// TestAnIdleStageAsksTheServerLittle counts the requests to the server's API while all is well and no row waits.
-func TestAnIdleStageAsksTheServerLittle(t *testing.T) {
+// TestAnIdleStageSendsTheServerFewRequests counts the requests to the server's API while all is well and no row waits.
+func TestAnIdleStageSendsTheServerFewRequests(t *testing.T) {
 	const most = 1 // request a second from each replica
 	for _, tt := range []struct {
 		name                 string
@@ -240,8 +241,8 @@ func TestAnIdleStageAsksTheServerLittle(t *testing.T) {
 	}
 }
 
-// TestAnIdleStandbyAsksTheServerLittle does the same for a stage without partitions.
-func TestAnIdleStandbyAsksTheServerLittle(t *testing.T) {
+// TestAnIdleStandbySendsTheServerFewRequests does the same for a stage without partitions.
+func TestAnIdleStandbySendsTheServerFewRequests(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(5)

@@ -10,7 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A drain may take minutes. Who drains still owns the partition: a standby that took over would pay for its calls again.
+// A drain may take minutes. A draining owner still owns the partition: a standby that took over would pay for its calls
+// again.
 func TestADrainKeepsThePin(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
@@ -114,7 +115,7 @@ func (b *bench) awaitSoon(what string, ok func() bool) {
 	b.t.Fatalf("waited in vain for %s", what)
 }
 
-// An owner with nothing to append learns that it was fenced, too: otherwise it would go on making calls.
+// An owner with nothing to append learns that it was fenced, too: otherwise it would keep making calls.
 func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
@@ -168,9 +169,9 @@ func (b *bench) claimAsRival() {
 	}
 }
 
-// A rival that sees nobody pinned claims and resets the consumer, and the request of the owner it has fenced is the
-// one that waits. Let go, the pin would keep all rows from everybody until it runs out, when the next rival sees nobody
-// pinned.
+// A rival that sees nobody pinned claims and resets the consumer, and the request of the owner it has fenced is the one
+// that waits. If that owner did not claim again, the pin would keep all rows from everybody until it expires, when the
+// next rival sees nobody pinned.
 func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
@@ -191,7 +192,7 @@ func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
 		b.loadFrom(10, 1)
 		time.Sleep(1500 * time.Millisecond)
 		if got := r.Status().Owner; got != owner || owner == "" {
-			t.Fatalf("when the pin has run out the owner is %q, want %q as before", got, owner)
+			t.Fatalf("when the pin has expired the owner is %q, want %q as before", got, owner)
 		}
 		b.claimAsRival()
 		b.resetDurable(1)
@@ -380,8 +381,8 @@ func TestARowLargerThanTheWindowPasses(t *testing.T) {
 }
 
 // A reset in the middle of a term leaves the consumer behind the rows that are held: none of them waits or is unacked
-// for the server. Who takes over after a kill must not wait for a new row, and not refuse to begin before the consumer
-// does: servers before 2.14 can't set it back, so it is re-created there, and begins where it was set to.
+// for the server. The replica that takes over after a kill must not wait for a new row, nor refuse to begin before the
+// consumer does: servers before 2.14 can't set it back, so it is re-created there, and begins where it was set to.
 func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
 	for name, c := range map[string]struct {
 		version string // of the server, if it is not the true one

@@ -19,7 +19,7 @@ func TestAPulseIsInDoubtFromAGapUntilItIsSettled(t *testing.T) {
 		{"again", 700, false, true},
 		{"suspended for a second", 1700, true, false},
 		{"comes round in doubt", 1900, false, false},
-		{"suspended again while the log is read: what was read says nothing", 3000, true, false},
+		{"suspended again while the log is read: what was read proves nothing", 3000, true, false},
 	} {
 		if gap := p.beat(at(step.at)); gap != step.gap || p.sure(at(step.at)) != step.sure {
 			t.Errorf("%s: gap %v, sure %v; want %v, %v", step.what, gap, p.sure(at(step.at)), step.gap, step.sure)

@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestRecorderTellsOfEachEventAsItComes(t *testing.T) {
+func TestRecorderReportsEachEventAsItComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		var seen []auditlog.Event
@@ -83,7 +83,7 @@ func (b *bench) record(nc *nats.Conn, events int, change func(*recorder.Config))
 		}
 	}()
 	r.end = func() { cancel(); <-ended }
-	synctest.Wait() // it knows what the stream takes
+	synctest.Wait() // it knows what the stream accepts
 	return r
 }
 
@@ -100,7 +100,7 @@ func callNumber(i int) *auditlog.Call {
 	return &auditlog.Call{StateID: "s", Owner: "o", CallIndex: i, CallID: fmt.Sprint(i)}
 }
 
-// check waits until all are stored, and holds that each is in the stream once and was reported once.
+// check waits until all are stored, and checks that each is in the stream once and was reported once.
 func (r *recording) check(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -116,8 +116,8 @@ func (r *recording) check(t *testing.T) {
 	}
 	for i := range r.next {
 		id := auditlog.MsgID("s", "o", auditlog.KindCall, i)
-		if told := r.stored[i].Load(); times[id] != 1 || told != 1 {
-			t.Errorf("event %d is stored %d times and was reported %d times", i, times[id], told)
+		if reports := r.stored[i].Load(); times[id] != 1 || reports != 1 {
+			t.Errorf("event %d is stored %d times and was reported %d times", i, times[id], reports)
 		}
 	}
 	if problem := r.Problem(); problem != "" {
@@ -125,7 +125,7 @@ func (r *recording) check(t *testing.T) {
 	}
 }
 
-// answers counts what comes back to anybody until it is called.
+// answers counts the responses to all clients until the returned function is called.
 func (b *bench) answers() func() int {
 	b.t.Helper()
 	var n atomic.Int32
@@ -152,7 +152,7 @@ func allow(atomic bool) func(*bench) {
 	}
 }
 
-func TestEveryEventIsStoredOnceWhateverTheStreamTakes(t *testing.T) {
+func TestEveryEventIsStoredOnceWhateverTheStreamAccepts(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		setup func(*bench)
@@ -182,8 +182,8 @@ func TestEveryEventIsStoredOnceWhateverTheStreamTakes(t *testing.T) {
 	}
 }
 
-// A row's result waits for its events, so a lone one must not wait for company.
-func TestFewEventsGoAtOnce(t *testing.T) {
+// A row's result waits for its events, so a single one must not wait for a full group.
+func TestFewEventsAreSentAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		r := b.record(b.connect(), 100, nil)
@@ -206,9 +206,9 @@ func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
 		limit func(*recorder.Config)
 		want  int
 	}{
-		"events":                  {func(cfg *recorder.Config) { cfg.MaxPending = 20 }, 20},
-		"bytes":                   {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 20 * bytes }, 20},
-		"bytes less than one has": {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 1 }, 1},
+		"events":                         {func(cfg *recorder.Config) { cfg.MaxPending = 20 }, 20},
+		"bytes":                          {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 20 * bytes }, 20},
+		"fewer bytes than one event has": {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 1 }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
@@ -270,14 +270,14 @@ func TestCallsWaitForNoRoomOnceTheProcessMustEnd(t *testing.T) {
 			if i >= 20 && i < 50 {
 				want = 0
 			}
-			if told := r.stored[i].Load(); told != want {
-				t.Errorf("event %d was reported as stored %d times, want %d", i, told, want)
+			if reports := r.stored[i].Load(); reports != want {
+				t.Errorf("event %d was reported as stored %d times, want %d", i, reports, want)
 			}
 		}
 	})
 }
 
-// Whatever becomes of the groups, every event ends up in the stream, once.
+// Whatever happens to the groups, every event ends up in the stream, once.
 func TestEventsOutliveTheirGroups(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -289,7 +289,7 @@ func TestEventsOutliveTheirGroups(t *testing.T) {
 		{"gone, then back", nil, drop("AUDIT"), func(b *bench) { ensure(b) }},
 		{"server restarted", nil, (*bench).stopServer, (*bench).startServer},
 		{"too many at a time", func(o *server.Options) { o.JetStreamLimits.MaxBatchInflightPerStream = 1 }, func(b *bench) {
-			// Somebody's batch that he does not end.
+			// A batch of another client, which never ends it.
 			if err := b.nc.PublishRequest("audit.other", "_INBOX.other.b1.10.fail.1.0.$FI", []byte("x")); err != nil {
 				b.t.Fatal(err)
 			}
@@ -360,7 +360,7 @@ func TestLostAnswersAreNotWaitedForAfterAReconnect(t *testing.T) {
 	}
 }
 
-// The connection breaks in the middle of groups, with what is on its way; answers get lost in others.
+// The connection breaks in the middle of groups, with what is on its way; answers are lost in others.
 func TestEventsOutliveTheirConnection(t *testing.T) {
 	for _, c := range []struct {
 		name  string

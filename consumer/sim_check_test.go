@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// simClaim is a claim as it lies in the log.
+// simClaim is a claim as stored in the log.
 type simClaim struct {
 	owner string
 	by    *life
@@ -33,7 +33,7 @@ type simReset struct {
 	latency   time.Duration // of its link
 }
 
-// reset notes that a durable is set back: $JS.API.CONSUMER.RESET.<stream>.<consumer>.
+// reset records that a durable is set back: $JS.API.CONSUMER.RESET.<stream>.<consumer>.
 func (s *sim) reset(m *nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,8 @@ func (s *sim) reset(m *nats.Msg) {
 	}
 }
 
-// acked notes an ack: $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>.
+// acked records an ack:
+// $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>.
 func (s *sim) acked(m *nats.Msg) {
 	tokens := strings.Split(m.Subject, ".")
 	row, err := strconv.ParseUint(tokens[len(tokens)-4], 10, 64)
@@ -106,8 +107,8 @@ func (s *sim) check() {
 	s.checkResets()
 }
 
-// checkLog holds that each row of a partition has one result, in order, stored by the owner of its term, and each claim
-// names the row before it. It returns the results.
+// checkLog checks that each row of a partition has one result, in order, stored by the owner of its term, and each
+// claim names the row before it. It returns the results.
 func (s *sim) checkLog(p int) []jetstream.Msg {
 	s.t.Helper()
 	var last uint64
@@ -163,8 +164,8 @@ func storedTime(b *bench, m jetstream.Msg) time.Time {
 	return md.Timestamp
 }
 
-// checkOrderOfEvents holds that a row's call and row event were stored before its result, and it was acked after. What
-// is done because the server has answered reaches it at least two ways of the link after what it answered.
+// checkOrderOfEvents checks that a row's call and row event were stored before its result, and it was acked after. What
+// is done in response to an answer of the server reaches it at least two one-way latencies of the link later.
 func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	s.t.Helper()
 	const cause = 2 * leastLatency

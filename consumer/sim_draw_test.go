@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// fault draws one.
+// fault draws a fault.
 func (s *sim) fault() {
 	s.t.Helper()
 	r := s.replicas[s.rng.IntN(len(s.replicas))]
@@ -137,7 +137,7 @@ func (s *sim) faultOfServer(r *simReplica, draw int) {
 	}
 }
 
-// fill has a stream take nothing more for a while.
+// fill makes a stream refuse everything for a while.
 func (s *sim) fill(stream string, lasts time.Duration) {
 	s.note("full " + stream)
 	full(stream)(s.bench)
@@ -186,7 +186,7 @@ func (s *sim) faultOfSpread(r *simReplica, draw int) {
 	}
 }
 
-// move has a process join or leave, and says which.
+// move makes a process join or leave, and returns which.
 func (s *sim) move(r *simReplica) string {
 	if !r.alive {
 		r.away = time.Time{}
@@ -206,7 +206,7 @@ var rumours = []string{
 	`{"id":"%s","partitions":%d,"owned":[],"taken":[%s]}`,
 }
 
-// spreadRumour begins one; it returns what ends it.
+// spreadRumour starts a rumour, and returns the function that ends it.
 func (s *sim) spreadRumour(rumour string) (end func()) {
 	id := []string{"a", "z"}[s.rng.IntN(2)] // before or after the names of the others
 	all := make([]string, s.partitions)
@@ -234,13 +234,13 @@ func (s *sim) spreadRumour(rumour string) (end func()) {
 	}
 }
 
-// thrifty says that journal and audit are left alone, so that no call is made again without need.
+// thrifty reports whether journal and audit are left alone, so that no call is made again without need.
 func (s *sim) thrifty() bool { return s.seed%2 == 0 }
 
-// old says that the server cannot set a consumer back: it is deleted and made again. So it is with servers before 2.14.
+// old reports whether the server cannot set a consumer back, like servers before 2.14: it is deleted and re-created.
 func (s *sim) old() bool { return s.seed%6 == 3 && s.retention == jetstream.LimitsPolicy }
 
-// strict says that the stage must not create its durables: an operator does.
+// strict reports whether the stage must not create its durables: an operator does.
 func (s *sim) strict() bool { return s.seed%6 == 0 && s.retention == jetstream.LimitsPolicy }
 
 func (s *sim) restartServer(down time.Duration) {

@@ -23,7 +23,7 @@ const (
 	forever    = 100 * time.Hour
 )
 
-// sim is a few replicas, a server, and somebody who breaks them.
+// sim is a few replicas, a server, and the faults that break them.
 type sim struct {
 	*bench
 	rng        *rand.Rand
@@ -57,7 +57,7 @@ type sim struct {
 	// A partition may stand still while faults that last are ongoing, and until calm.
 	ongoing int
 	calm    time.Time
-	// troubled are the times when the server or a stream was not well.
+	// troubled are the times when the server or a stream was in trouble.
 	troubled []span
 }
 
@@ -155,7 +155,7 @@ func (s *sim) note(fault string) {
 	s.log.Info("fault", slog.String("name", fault), slog.Duration("at", time.Since(s.began)))
 }
 
-// disturb says that for a while a partition may stand still.
+// disturb allows a partition to stand still for a while.
 func (s *sim) disturb(lasts time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +286,7 @@ func (s *sim) finish() {
 	s.unwatch()
 }
 
-// quieten ends all faults and starts who was dead.
+// quieten ends all faults and restarts dead processes.
 func (s *sim) quieten() {
 	s.t.Helper()
 	s.heal(time.Now().Add(forever))
@@ -294,7 +294,7 @@ func (s *sim) quieten() {
 		r.disarm()
 		r.away = time.Time{}
 	}
-	time.Sleep(time.Second) // for the end of who is dying
+	time.Sleep(time.Second) // for dying processes to end
 	s.await("those who stop", func() bool {
 		s.revive()
 		for _, r := range s.replicas {
@@ -313,7 +313,7 @@ func (s *sim) well(l *life) bool {
 	return s.healthy(l)
 }
 
-// heal ends the faults whose time has come.
+// heal ends the faults that are due.
 func (s *sim) heal(now time.Time) {
 	var later []heal
 	for _, m := range s.heals {
@@ -326,7 +326,7 @@ func (s *sim) heal(now time.Time) {
 	s.heals = later
 }
 
-// revive starts the dead, and buries who died meanwhile.
+// revive restarts dead processes, and buries those that died meanwhile.
 func (s *sim) revive() {
 	s.t.Helper()
 	for _, r := range s.replicas {
@@ -352,7 +352,7 @@ func (s *sim) overdue(l *life) bool {
 	return !l.stopping.IsZero() && time.Since(l.stopping) > time.Minute || !l.hardSince.IsZero() && time.Since(l.hardSince) > 10*time.Second
 }
 
-// trouble says that all processes are cut off, or their partition is lost, for a while.
+// trouble records that all processes are cut off, or their partition is lost, for a while.
 func (s *sim) trouble(lasts time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -390,7 +390,7 @@ func (s *sim) stopCleanly(r *simReplica) {
 	r.killed = !clean
 }
 
-// state is what the replicas say of a partition. sim.mu is held.
+// state is what the replicas report of a partition. sim.mu is held.
 func (s *sim) state(partition int) string {
 	var b strings.Builder
 	for name, l := range s.lives {

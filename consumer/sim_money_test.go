@@ -25,7 +25,7 @@ func (s *sim) unsafe(l *life, now time.Time) (inFlight, recent int) {
 // safeAt is when the reply to a call is in the journal, or emitted, while all is well.
 func (s *sim) safeAt(c *simCall) time.Time { return c.answered.Add(c.by.journalAfter + journalSlack) }
 
-// checkMoney holds that a call is made again only where its reply was in flight, or had just come, when the process
+// checkMoney checks that a call is made again only where its reply was in flight, or had just come, when the process
 // died, fell asleep, lost the server or lost the partition. So a crash costs as many calls as the pool is large, and
 // what came in the last moment.
 func (s *sim) checkMoney() {
@@ -46,7 +46,7 @@ func (s *sim) checkMoney() {
 	}
 }
 
-// needless says why there was no need for the second call; empty: there was.
+// needless returns why the second call was not needed; empty: it was.
 func (s *sim) needless(first, again *simCall) string {
 	claims := s.claims[first.partition]
 	// Between the term of the first call and that of the second there may be others, by owners that died young.
@@ -68,7 +68,7 @@ func (s *sim) needless(first, again *simCall) string {
 			continue
 		}
 		lost = i
-		// An owner that could not read the journal goes on without, and purges what it does not know.
+		// An owner that could not read the journal continues without it, and purges the entries that it does not know.
 		if c := claims[i]; s.unwell(c.by, c.at, c.at.Add(6*time.Second)) && i != to || i == to && s.unwell(c.by, c.at, again.begun) {
 			return ""
 		}
@@ -94,13 +94,13 @@ func (l *life) handedOver(c *simCall) time.Time {
 	return time.Time{}
 }
 
-// unwell reports whether a process had trouble in a time.
+// unwell reports whether a process had trouble during a time.
 func (s *sim) unwell(l *life, from, to time.Time) bool {
 	meets := func(t span) bool { return !t.from.After(to) && !t.to.Before(from) }
 	return slices.ContainsFunc(l.troubled, meets) || slices.ContainsFunc(s.troubled, meets)
 }
 
-// ownerAt is who owned a partition at a time, by the log; nil: nobody had.
+// ownerAt returns the owner of a partition at a time, by the log; nil: nobody owned it.
 func (s *sim) ownerAt(partition int, at time.Time) (by *life, since time.Time) {
 	for _, c := range s.claims[partition] {
 		if c.at.Before(at) {
@@ -110,7 +110,7 @@ func (s *sim) ownerAt(partition int, at time.Time) (by *life, since time.Time) {
 	return by, since
 }
 
-// checkSleepers holds that a process that was suspended, and whose partition went to another meanwhile, begins no call
+// checkSleepers checks that a process that was suspended, and whose partition went to another meanwhile, begins no call
 // there when it wakes up. What it had in flight is paid twice, which is one pool.
 func (s *sim) checkSleepers() {
 	s.t.Helper()
@@ -134,7 +134,7 @@ func (s *sim) checkSleepers() {
 	}
 }
 
-// checkResets holds that a process resets the consumer for its successor only while it is not fenced: a moment before
+// checkResets checks that a process resets the consumer for its successor only while it is not fenced: a moment before
 // the hand-over it has read the log.
 func (s *sim) checkResets() {
 	s.t.Helper()

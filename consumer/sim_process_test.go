@@ -205,7 +205,7 @@ func (l *life) kill() {
 	l.exec.die()
 	l.cancelHard()
 	l.cancelSoft()
-	l.stopRecorder() // whoever waits for room in it
+	l.stopRecorder() // for those that wait for room in it
 	<-l.ended
 }
 
@@ -267,8 +267,8 @@ func (s *sim) start(r *simReplica) {
 	r.life, r.alive, r.killed = l, true, false
 }
 
-// run starts all that belongs to a process. As the program does, it ends the consumers, waits for the calls, and ends the
-// recorder last.
+// run starts everything that belongs to a process. As the program does, it ends the consumers, waits for the calls, and
+// ends the recorder last.
 func (l *life) run(steps *armed) {
 	s := l.s
 	cfg := s.config(l.name, l.exec)

@@ -21,9 +21,9 @@ var (
 	simLog  = flag.Bool("sim.log", false, "show the log of the stages")
 )
 
-// TestSimulation draws faults from a seed and checks that every row has its one result, in order, whatever happens. The
-// seed fixes the faults, their times in virtual time, and each call's latency and outcome; what the goroutines of one
-// instant do first is not fixed.
+// TestSimulation draws faults from a seed and checks that every row has exactly one result, in order, whatever happens.
+// The seed fixes the faults, their times in virtual time, and each call's latency and outcome; what the goroutines of
+// one instant do first is not fixed.
 //
 //	go test ./consumer -run '^TestSimulation$' -v -sim.seed 1 -sim.runs 500
 func TestSimulation(t *testing.T) {
@@ -41,7 +41,7 @@ func TestSimulation(t *testing.T) {
 		})
 		if sum.seeds++; !ok {
 			sum.failed = append(sum.failed, seed)
-			t.Logf("once more: go test ./consumer -run '^TestSimulation$' -v -sim.log -sim.seed %d -sim.runs 1 -sim.rows %d", seed, *simRows)
+			t.Logf("to repeat: go test ./consumer -run '^TestSimulation$' -v -sim.log -sim.seed %d -sim.runs 1 -sim.rows %d", seed, *simRows)
 		}
 	}
 	t.Log(sum.String())
@@ -71,7 +71,7 @@ func TestEveryStepMayBeTheLast(t *testing.T) {
 	}
 }
 
-// strike has the fault happen at a step to whoever reaches it next.
+// strike makes the fault happen at a step, to the process that reaches it next.
 func (s *sim) strike(step, manner string, after int) {
 	s.t.Helper()
 	before := s.count(manner + " at " + step)
@@ -101,11 +101,11 @@ func (s *sim) strike(step, manner string, after int) {
 			}
 		}
 	}
-	s.t.Errorf("no process came to the step %q", step)
+	s.t.Errorf("no process reached the step %q", step)
 }
 
-// After a kill the calls are paid again that were in flight, and no more than the replies of the time that a reply may
-// wait for its turn before it is kept.
+// After a kill, the calls that were in flight are paid for again, and at most the replies that came within the time
+// that a reply may wait for its turn before it is kept.
 func TestAKillPaysAgainOnlyForCallsInFlight(t *testing.T) {
 	for _, after := range []time.Duration{0, 100 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {

@@ -95,12 +95,12 @@ func (s *sim) healthy(l *life) bool {
 func (w *simWatch) moved(p int) {
 	if now := time.Now(); w.still[p] {
 		w.still[p] = false
-		w.s.t.Logf("%v partition %d goes on after %v", w.s.clock(), p, now.Sub(w.since[p]))
+		w.s.t.Logf("%v partition %d moves again after %v", w.s.clock(), p, now.Sub(w.since[p]))
 	}
 	w.since[p] = time.Now()
 }
 
-// lookAtProgress holds that no partition stands still for long without a reason. sim.mu is held.
+// lookAtProgress checks that no partition stands still for long without a reason. sim.mu is held.
 func (w *simWatch) lookAtProgress(p, emitted int, lives []*life) {
 	rows := w.s.rows[p]
 	if emitted > w.emitted[p] || emitted == len(rows) || time.Now().Before(w.s.calm) {
@@ -119,11 +119,11 @@ func (w *simWatch) lookAtProgress(p, emitted int, lives []*life) {
 	}
 	from := w.since[p]
 	if w.s.calm.After(from) {
-		from = w.s.calm // what happened last begins the time again
+		from = w.s.calm // the latest change restarts the clock
 	}
 	if still := time.Since(from); still > simStill && !w.still[p] {
 		w.still[p] = true
-		w.s.t.Errorf("%v PROGRESS: partition %d stands at %d of %d rows for %v though nothing is wrong (row %d)%s",
+		w.s.t.Errorf("%v PROGRESS: partition %d has stood at %d of %d rows for %v though nothing is wrong (row %d)%s",
 			w.s.clock(), p, emitted, len(rows), still, rows[emitted], w.s.state(p))
 	}
 }
@@ -173,7 +173,7 @@ func (w *simWatch) sayOnce(l *life, what, how string) {
 	}
 }
 
-// lookAtGauges holds that a consumer that owns nothing reports an empty window. sim.mu is held.
+// lookAtGauges checks that a consumer that owns nothing reports an empty window. sim.mu is held.
 func (w *simWatch) lookAtGauges(l *life) {
 	for p, c := range l.consumers {
 		st := c.Status()
@@ -190,7 +190,7 @@ func (w *simWatch) lookAtGauges(l *life) {
 	}
 }
 
-// settle ends all faults, waits as long as the partitions may take to spread, and looks how they did.
+// settle ends all faults, waits as long as the partitions may take to spread, and checks how they are spread.
 func (s *sim) settle() {
 	s.t.Helper()
 	s.quieten()
@@ -198,8 +198,8 @@ func (s *sim) settle() {
 	s.checkShares()
 }
 
-// settleBeside leaves some replicas alone with somebody who spreads a rumour: each partition must have an owner and keep
-// it.
+// settleBeside leaves some replicas alone with a client that spreads a rumour: each partition must have an owner and
+// keep it.
 func (s *sim) settleBeside(rumour string) {
 	s.t.Helper()
 	for _, r := range s.replicas[1+s.rng.IntN(len(s.replicas)-1):] {
@@ -261,7 +261,7 @@ func (s *sim) owners() [][]string {
 	return owners
 }
 
-// checkShares holds that each partition has one owner, and the shares differ by one at most.
+// checkShares checks that each partition has one owner, and the shares differ by one at most.
 func (s *sim) checkShares() {
 	s.t.Helper()
 	shares, alive := make(map[string]int), 0

@@ -11,7 +11,7 @@ import (
 )
 
 // TestPartitionsSpreadEvenlyOverReplicas has replicas come and go while rows flow. A partition moves within seconds, with
-// its rows in order, each once, and without a call made again, but for those that a kill cut off.
+// its rows in order, each once, and without repeating a call, except for those that a kill cut off.
 func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := partitioned(t)

@@ -43,7 +43,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			change: func(s *streams.Config) { s.Create = false },
 			want:   []string{"InputStream: stream ROWS does not exist", "ResultStream: stream RESULTS", "AuditStream: stream AUDIT", "Create=true"},
 		},
-		"every fault at once": {
+		"every problem at once": {
 			have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) {
 				c.MaxAge, c.MaxMsgs, c.MaxMsgsPerSubject = time.Hour, 10, 1
 			})},
@@ -68,20 +68,20 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			})},
 			want: []string{"remove the transform"},
 		},
-		"a stranger captures the results": {
+		"another stream captures the results": {
 			have: []jetstream.StreamConfig{{Name: "OTHER", Subjects: []string{"results.>"}}},
 			want: []string{"ResultStream: create stream RESULTS on subject results.>", "overlap", "stream OTHER: set ResultStream to that stream if it is meant, else change ResultSubject"},
 		},
-		"a stranger captures a part of the journal": {
+		"another stream captures a part of the journal": {
 			have: []jetstream.StreamConfig{{Name: "DIARY", Subjects: []string{"journal.*.1"}}},
 			want: []string{"JournalStream: create stream JOURNAL", "stream DIARY: set it to that stream if it is meant, else take the subject out of it"},
 		},
-		"no such rows":         {have: []jetstream.StreamConfig{{Name: "ROWS", Subjects: []string{"lines.>"}}}, want: []string{"no row on rows.>", "InputSubject"}},
-		"its own results":      {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.>" }, want: []string{"own results.stage.> back to it"}},
-		"another's results":    {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.first.*.rows" }},
-		"journal unreadable":   {have: []jetstream.StreamConfig{{Name: "JOURNAL", Subjects: []string{"journal.>"}}}, want: []string{"JournalStream", "set allow_direct to true"}},
-		"nobody takes letters": {change: func(s *streams.Config) { s.DeadLetterSubject = "dead" }, want: []string{"DeadLetterSubject: no stream captures the subject dead"}},
-		"somebody takes letters": {
+		"no such rows":               {have: []jetstream.StreamConfig{{Name: "ROWS", Subjects: []string{"lines.>"}}}, want: []string{"no row on rows.>", "InputSubject"}},
+		"its own results":            {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.>" }, want: []string{"own results.stage.> back to it"}},
+		"another's results":          {have: []jetstream.StreamConfig{results(func(*jetstream.StreamConfig) {})}, change: func(s *streams.Config) { s.InputStream, s.InputSubject = "RESULTS", "results.first.*.rows" }},
+		"journal unreadable":         {have: []jetstream.StreamConfig{{Name: "JOURNAL", Subjects: []string{"journal.>"}}}, want: []string{"JournalStream", "set allow_direct to true"}},
+		"no stream for dead letters": {change: func(s *streams.Config) { s.DeadLetterSubject = "dead" }, want: []string{"DeadLetterSubject: no stream captures the subject dead"}},
+		"a stream for dead letters": {
 			have:   []jetstream.StreamConfig{{Name: "DEAD", Subjects: []string{"dead"}}},
 			change: func(s *streams.Config) { s.DeadLetterSubject = "dead" },
 		},
@@ -112,7 +112,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 	}
 }
 
-// A denied request is answered by silence, so each has its own time, and the first one says enough.
+// A denied request is answered by silence, so each has its own time-out, and one is enough to report.
 func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 	for _, c := range []struct{ deny, want string }{
 		{"$JS.API.STREAM.INFO.>", `InputStream: look at stream ROWS: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.ROWS")`},
@@ -224,7 +224,7 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 	}
 }
 
-func TestAMissingDurableIsNotMadeAgainstTheWill(t *testing.T) {
+func TestAMissingDurableIsNotCreatedIfCreateIsOff(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		cfg := b.config("run", quick())

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// follower notes what became of each row that it was given.
+// follower records what became of each row that it was given.
 type follower struct {
 	mu   sync.Mutex
 	rows []*followed
@@ -47,12 +47,12 @@ func (r *followed) end(count *int) {
 	*count++
 }
 
-// check says how many rows were emitted, and checks that every trace has ended once.
+// check returns how many rows were emitted, and checks that every trace has ended once.
 func (f *follower) check(t *testing.T) (emitted int) {
 	t.Helper()
 	for _, row := range f.rows {
 		if row.emitted+row.abandon != 1 {
-			t.Errorf("row %d: emitted %d times and let go %d times, want one of them once", row.seq, row.emitted, row.abandon)
+			t.Errorf("row %d: emitted %d times and abandoned %d times, want one of them once", row.seq, row.emitted, row.abandon)
 		}
 		emitted += row.emitted
 	}
@@ -62,7 +62,7 @@ func (f *follower) check(t *testing.T) (emitted int) {
 func TestATraceEndsOnceWhateverBecomesOfTheRow(t *testing.T) {
 	ends := map[string]struct {
 		disturb func(b *bench, first, second *replica)
-		killed  bool // then the last results may have been stored without word of it
+		killed  bool // then the last results may have been stored without an answer
 	}{
 		"drained":           {disturb: func(b *bench, first, _ *replica) { b.until(50); first.stop(b.t) }},
 		"killed":            {disturb: func(b *bench, first, _ *replica) { b.until(50); first.kill() }, killed: true},
