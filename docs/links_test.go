@@ -41,7 +41,7 @@ func TestEveryLinkBetweenDocumentsLeadsSomewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if checked < 30 {
-		t.Errorf("%d links: the test has lost them", checked)
+		t.Errorf("%d links: the test no longer finds them", checked)
 	}
 }
 

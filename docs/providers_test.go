@@ -51,15 +51,15 @@ func TestEveryExampleOfAProviderWorks(t *testing.T) {
 	}
 }
 
-// TestEveryExtraBodyOfAProviderIsTaken checks the settings that the text names in passing.
-func TestEveryExtraBodyOfAProviderIsTaken(t *testing.T) {
+// TestEveryExtraBodyOfAProviderIsAccepted checks the settings that the text names in passing.
+func TestEveryExtraBodyOfAProviderIsAccepted(t *testing.T) {
 	text, err := os.ReadFile("providers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := inline.FindAllSubmatch(text, -1)
 	if len(found) < 5 {
-		t.Fatalf("%d settings in the text: the test has lost them", len(found))
+		t.Fatalf("%d settings in the text: the test no longer finds them", len(found))
 	}
 	for _, m := range found {
 		e := example{variables: map[string]string{
@@ -124,7 +124,7 @@ func examples(t *testing.T) []example {
 			} else if command, ok := strings.CutPrefix(line, "stage "); ok && e.command == nil {
 				e.command = strings.Fields(command)
 			} else {
-				t.Fatalf("%s: line %q is no variable and no command", section, line)
+				t.Fatalf("%s: line %q is neither a variable nor a command", section, line)
 			}
 		case isTitle:
 			section = title
