@@ -37,6 +37,9 @@ type Row struct {
 	// executor compares [Kept.RequestHash] with that of the request it would send, and answers with it instead of
 	// sending. Its body was made by the settings of that term, so the executor makes it again by its own.
 	Kept *Kept
+	// Spent is the executor's own: what it needs to know, when the row is started again, of the attempts before it handed
+	// the row back. Nil at first.
+	Spent any
 
 	mail        *mailbox
 	gate        *gate

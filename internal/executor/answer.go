@@ -26,6 +26,8 @@ func (e *Executor) done(r result) {
 	e.finishFlight(r)
 	switch {
 	case r.Class == pool.Cancelled:
+		spent := j.after(r)
+		j.row.Spent = &spent
 		e.handBack(j.row)
 	case r.Err != nil:
 		e.answerError(j, r.Err, r, auditlog.SourceCall)
@@ -76,11 +78,23 @@ func (e *Executor) uncalled(j *job) result {
 	return result{In: j, Finished: time.Now(), Stats: e.Pool.Stats()}
 }
 
+// after adds the outcome of this start to what was spent before.
+func (j *job) after(r result) spent {
+	all := j.spent
+	all.attempts += r.Attempts
+	all.capacityRetries += r.CapacityRetries
+	if all.started.IsZero() {
+		all.started = r.Started
+	}
+	return all
+}
+
 // event is the part of the row event that the executor knows: how the row went through the pool.
 func (e *Executor) event(j *job, r result, source string) auditlog.Row {
+	all := j.after(r)
 	return auditlog.Row{
-		Source: source, Attempts: r.Attempts, CapacityRetries: r.CapacityRetries, Errors: j.errors, Usage: j.usage.Total(),
-		QueuedAt: j.row.Taken, StartedAt: r.Started, FinishedAt: r.Finished,
+		Source: source, Attempts: all.attempts, CapacityRetries: all.capacityRetries, Errors: j.errors, Usage: j.usage.Total(),
+		QueuedAt: j.row.Taken, StartedAt: all.started, FinishedAt: r.Finished,
 		TemplateHash: e.prompt.templateHash(), VariablesHash: j.vars,
 		PoolConfig: auditlog.PoolConfig{PoolSize: r.Stats.PoolSize, DispatchDelay: r.Stats.CurrentDelay},
 		PoolStats: auditlog.PoolStats{

@@ -117,7 +117,7 @@ func (e *Executor) failed(j *job, a pool.Attempt, failure *llm.Error, verdict po
 		j.errors = slices.Delete(j.errors, 1, 2)
 	}
 	j.errors = append(j.errors, auditlog.AttemptError{
-		Attempt: a.Number, Provider: failure.Provider, Class: failure.Class.String(), StatusCode: failure.Status, Error: failure.Error(),
+		Attempt: j.attempts + j.capacityRetries + a.Number, Provider: failure.Provider, Class: failure.Class.String(), StatusCode: failure.Status, Error: failure.Error(),
 	})
 	if failure.Alike != "" {
 		verdict.Err = &alikeError{failure: failure, request: j.prepared}

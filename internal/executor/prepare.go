@@ -31,11 +31,30 @@ type job struct {
 	target   int
 	prepared *llm.Prepared
 
-	// What the attempts so far came to.
-	errors   []auditlog.AttemptError
-	usage    auditlog.UsageSum
+	spent
 	body     []byte     // of the result, once a call has succeeded
 	tooLarge *llm.Error // why body does not fit; body is nil then
+}
+
+// spent is what the attempts at a row came to so far. It outlives a hand-back, in [consumer.Row.Spent]: a process that
+// was starved for a moment hands back rows between two attempts and starts them again in the same term, whose row event
+// must count all calls that the audit holds.
+type spent struct {
+	// Of the starts before this one; those of this start are counted by the pool.
+	attempts, capacityRetries int
+	started                   time.Time // zero: there was no attempt
+
+	errors []auditlog.AttemptError
+	usage  auditlog.UsageSum
+}
+
+// newJob returns a job that continues where the row was handed back.
+func newJob(row *consumer.Row) *job {
+	j := &job{row: row}
+	if before, ok := row.Spent.(*spent); ok {
+		j.spent = *before
+	}
+	return j
 }
 
 // result is the outcome of a job in the pool.
@@ -75,7 +94,7 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 		e.passOn(row)
 		return nil
 	}
-	j := &job{row: row}
+	j := newJob(row)
 	err := loadError(row)
 	if err == nil {
 		err = e.render(j)
