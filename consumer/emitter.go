@@ -209,7 +209,15 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	header[streams.HeaderStatus] = []string{statusOf(row.reply)}
 	header[streams.HeaderStateID] = []string{row.StateID}
 	header[streams.HeaderOwner] = []string{owner}
+	if first := c.replaced(row); first > 0 {
+		header[streams.HeaderReplaces] = []string{strconv.FormatUint(first, 10)}
+	}
 	return &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
+}
+
+// replaced is the row whose place the result of a redriven row takes; 0: that of no other.
+func (c *Consumer) replaced(row *Row) uint64 {
+	return streams.Replaced(row.Header, c.cfg.Name, c.cfg.InputStream)
 }
 
 // statusOf is the value of the Stage-Status header.

@@ -312,6 +312,36 @@ func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
 	})
 }
 
+// The place that a result takes is its own header, not one of the row's that may stay behind.
+func TestAResultNamesTheRowThatItReplaces(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		s := b.stream("RESULTS").CachedInfo().Config
+		s.MaxMsgSize = 8000
+		if _, err := b.js.UpdateStream(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		for _, header := range []nats.Header{
+			{},
+			{streams.HeaderRedriveOf: {"stage/ROWS/0/1"}, streams.HeaderReplaces: {"1"}},
+			{streams.HeaderRedriveOf: {"stage/ROWS/0/2"}, streams.HeaderReplaces: {"1"}, "X-Trace": {strings.Repeat("x", 10_000)}},
+			{streams.HeaderRedriveOf: {"other/ROWS/0/1"}, streams.HeaderReplaces: {"1"}},
+		} {
+			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: header}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := b.start("run", wordy{func(uint64) int { return 500 }})
+		b.until(4)
+		r.stop(t)
+		for i, m := range b.read("RESULTS", "results.stage.0.rows") {
+			if got, want := m.Headers().Get(streams.HeaderReplaces), []string{"", "1", "1", ""}[i]; got != want {
+				t.Errorf("the result of row %d replaces %q, want %q", i+1, got, want)
+			}
+		}
+	})
+}
+
 func TestDeadLetters(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)

@@ -16,6 +16,9 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	// Status line, our own headers with generous values, the condition and the batch.
 	const fixed, separators = 640, len(": \r\n")
 	left := int(c.maxMessage.Load()) - fixed - len(c.cfg.RunID) - len(c.resultSubject) - len(row.Subject) - 2*len(row.StateID)
+	if c.replaced(row) > 0 {
+		left -= len(streams.HeaderReplaces) + len("18446744073709551615") + separators
+	}
 	trace := row.traceHeader()
 	left -= headerBytes(trace, separators, func(string) bool { return true })
 	own := headerBytes(row.Header, separators, func(key string) bool { return streams.PassHeader(key) && trace[key] == nil })

@@ -19,9 +19,8 @@ import (
 )
 
 const (
-	// headerRedriveOf names the row that a redriven row was, headerRedriveResult the failed result by its sequence in the
-	// results stream: state ids repeat if the input stream is re-created, those don't.
-	headerRedriveOf     = "Stage-Redrive-Of"
+	// headerRedriveResult names the failed result by its sequence in the results stream, beside [streams.HeaderRedriveOf]:
+	// state ids repeat if the input stream is re-created, those don't.
 	headerRedriveResult = "Stage-Redrive-Result"
 	// headerRedriveFrom on a mark is the sequence of the input from which on the redriven row may be found,
 	// headerRedriveAs the one that it has.
@@ -117,7 +116,7 @@ func (r *redriver) findRows(ctx context.Context, begun map[uint64]*redriveMark) 
 			return nil
 		}
 		result, err := strconv.ParseUint(header.Get(headerRedriveResult), 10, 64)
-		if mark := begun[result]; err == nil && mark != nil && strings.HasPrefix(header.Get(headerRedriveOf), r.cfg.Name+"/") {
+		if mark := begun[result]; err == nil && mark != nil && strings.HasPrefix(header.Get(streams.HeaderRedriveOf), r.cfg.Name+"/") {
 			mark.as = seq
 		}
 	}

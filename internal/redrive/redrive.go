@@ -31,15 +31,17 @@ const (
 
 // Options are the flags of the command redrive.
 type Options struct {
-	Reason string // only results that failed for this reason; empty: all
-	DryRun bool   // count and publish nothing
+	Reasons []string // only results that failed for one of these reasons; empty: all
+	DryRun  bool     // count and publish nothing
+	// Only selects results by their sequence in the results stream: the others are not even counted. nil: all.
+	Only func(at uint64) bool
 }
 
 // Report is what a redrive did. Published, Before, Gone, TooLarge and Upstream add up to Failed, unless it ended early.
 type Report struct {
 	options   Options
 	Published int            `json:"published"` // rows published again; with a dry run those that would be
-	Failed    int            `json:"failed"`    // failed results with the reason of the options
+	Failed    int            `json:"failed"`    // failed results with a reason of the options
 	Before    int            `json:"before"`    // of Failed: redriven before, or by another redrive meanwhile
 	Gone      int            `json:"gone"`      // of Failed: the row is no longer in the input
 	TooLarge  int            `json:"too_large"` // of Failed: the row never fitted into a message
@@ -201,13 +203,16 @@ func (r *redriver) compareInput(ctx context.Context) error {
 
 // failed counts one failed result, and adds its row to the group.
 func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) error {
-	stored, err := r.results.GetMsg(ctx, at)
+	if only := r.done.options.Only; only != nil && !only(at) {
+		return nil
+	}
+	result, err := r.results.GetMsg(ctx, at)
 	if err != nil {
 		return fmt.Errorf("read result %d: %w", at, err)
 	}
-	reason := row.FailureReason(stored.Data, r.cfg.Prompt.ResponseField)
+	reason := row.FailureReason(result.Data, r.cfg.Prompt.ResponseField)
 	r.done.Reasons[reason]++
-	if want := r.done.options.Reason; want != "" && want != reason {
+	if want := r.done.options.Reasons; len(want) > 0 && !slices.Contains(want, reason) {
 		return nil
 	}
 	r.done.Failed++
@@ -253,7 +258,7 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		count = &r.done.Upstream
 	default:
 		row := &redriveRow{at: at, stateID: header.Get(streams.HeaderStateID)}
-		row.msg, err = r.newRow(m, row)
+		row.msg, err = r.newRow(ctx, m, row)
 		return row, err
 	}
 	*count++
@@ -262,15 +267,23 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 
 // newRow returns the message of a row that is published again: without the headers for the server, and those of a
 // stage.
-func (r *redriver) newRow(m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
-	header := make(nats.Header, len(m.Header)+4)
+func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
+	header := make(nats.Header, len(m.Header)+5)
 	for key, values := range m.Header {
 		if key == streams.HeaderModel || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
 			header[key] = values
 		}
 	}
+	first, err := stored.Replaced(ctx, r.input, r.cfg, m.Header)
+	if err != nil {
+		return nil, err
+	}
+	if first == 0 {
+		first = m.Sequence
+	}
+	header[streams.HeaderReplaces] = []string{strconv.FormatUint(first, 10)}
 	at := strconv.FormatUint(row.at, 10)
-	header[headerRedriveOf] = []string{row.stateID}
+	header[streams.HeaderRedriveOf] = []string{row.stateID}
 	header[headerRedriveResult] = []string{at}
 	header[jetstream.MsgIDHeader] = []string{row.stateID + "/redrive/" + at}
 	header[jetstream.ExpectedStreamHeader] = []string{r.cfg.Input.Stream}

@@ -100,13 +100,13 @@ func TestRedrivePublishesTheRowsOfFailedResultsOnce(t *testing.T) {
 	if rows := b.input(4); len(rows) > 0 {
 		t.Errorf("a dry run has published %q", rows)
 	}
-	want(t, b.redrive(Options{Reason: "unheard_of"}), "0 rows published again, of 0 failed results\nfailed results by reason: api_call_failed 1, refused 1\n")
-	want(t, b.redrive(Options{Reason: "refused"}), "1 rows published again, of 1 failed results\n")
+	want(t, b.redrive(Options{Reasons: []string{"unheard_of", "other"}}), "0 rows published again, of 0 failed results\nfailed results by reason: api_call_failed 1, refused 1\n")
+	want(t, b.redrive(Options{Reasons: []string{"refused"}}), "1 rows published again, of 1 failed results\n")
 	want(t, b.redrive(Options{}), "1 rows published again, of 2 failed results; 1 were redriven before\n")
 	want(t, b.redrive(Options{}), "0 rows published again, of 2 failed results; 2 were redriven before\n")
 	rows := []string{
-		fmt.Sprintf("4 rows.b.c not json Nats-Expected-Last-Sequence=3 Nats-Expected-Stream=ROWS Nats-Msg-Id=stage/ROWS/0/3/redrive/%d Stage-Redrive-Of=stage/ROWS/0/3 Stage-Redrive-Result=%d", second, second),
-		fmt.Sprintf(`5 rows.a {"n":1} Nats-Expected-Last-Sequence=4 Nats-Expected-Stream=ROWS Nats-Msg-Id=stage/ROWS/0/1/redrive/%d Stage-Model=small Stage-Redrive-Of=stage/ROWS/0/1 Stage-Redrive-Result=%d Traceparent=00-1`, first, first),
+		fmt.Sprintf("4 rows.b.c not json Nats-Expected-Last-Sequence=3 Nats-Expected-Stream=ROWS Nats-Msg-Id=stage/ROWS/0/3/redrive/%d Stage-Redrive-Of=stage/ROWS/0/3 Stage-Redrive-Result=%d Stage-Replaces=3", second, second),
+		fmt.Sprintf(`5 rows.a {"n":1} Nats-Expected-Last-Sequence=4 Nats-Expected-Stream=ROWS Nats-Msg-Id=stage/ROWS/0/1/redrive/%d Stage-Model=small Stage-Redrive-Of=stage/ROWS/0/1 Stage-Redrive-Result=%d Stage-Replaces=1 Traceparent=00-1`, first, first),
 	}
 	if got := b.input(4); !slices.Equal(got, rows) {
 		t.Errorf("got rows\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(rows, "\n"))
@@ -114,7 +114,7 @@ func TestRedrivePublishesTheRowsOfFailedResultsOnce(t *testing.T) {
 	// The new row fails as well: that is another failed result.
 	b.answer(5, "rows.a", auditlog.RowError, []byte(`{"llm_response_error":{"reason":"refused"}}`))
 	want(t, b.redrive(Options{}), "1 rows published again, of 3 failed results; 2 were redriven before\n")
-	if got := b.input(6); len(got) != 1 || !strings.Contains(got[0], `6 rows.a {"n":1}`) || !strings.Contains(got[0], "Stage-Redrive-Of=stage/ROWS/0/5 ") {
+	if got := b.input(6); len(got) != 1 || !strings.Contains(got[0], `6 rows.a {"n":1}`) || !strings.Contains(got[0], "Stage-Redrive-Of=stage/ROWS/0/5 ") || !strings.HasSuffix(got[0], "Stage-Replaces=1 Traceparent=00-1") {
 		t.Errorf("got %q", got)
 	}
 }

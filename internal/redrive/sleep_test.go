@@ -62,7 +62,7 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 	count := make(map[string]int)
 	tally := func() {
 		for _, m := range b.stored("ROWS", failed+1) {
-			if m.Header.Get(headerRedriveOf) != "" {
+			if m.Header.Get(streams.HeaderRedriveOf) != "" {
 				count[string(m.Data)]++
 			}
 		}

@@ -186,8 +186,12 @@ func (s Step) Message(t *testing.T) *nats.Msg {
 		}}
 	}
 	r := s.Result
-	return &nats.Msg{Subject: log + "rows", Data: []byte(`{}`), Header: nats.Header{
+	m := &nats.Msg{Subject: log + "rows", Data: []byte(`{}`), Header: nats.Header{
 		streams.HeaderSourceStream: {r.Source}, streams.HeaderSourceSeq: {strconv.FormatUint(r.Seq, 10)}, streams.HeaderSourceSubject: {"rows.a"},
 		streams.HeaderStatus: {r.Status}, streams.HeaderStateID: {r.StateID}, streams.HeaderOwner: {r.Owner},
 	}}
+	if r.Replaces != "" {
+		m.Header.Set(streams.HeaderReplaces, r.Replaces)
+	}
+	return m
 }

@@ -11,6 +11,8 @@ type ResultRow struct {
 	Status  string    // success or error
 	StateID string
 	Source  string // the input stream that it names
+	// Replaces is the sequence of the row whose place it takes, as its header has it; empty: that of no other.
+	Replaces string
 }
 
 // Claim is the beginning of a term: an owner took over a partition.

@@ -57,6 +57,7 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 		row := &ResultRow{
 			At: at, Stored: md.Timestamp, Owner: h.Get(streams.HeaderOwner), Status: h.Get(streams.HeaderStatus),
 			StateID: h.Get(streams.HeaderStateID), Source: h.Get(streams.HeaderSourceStream),
+			Replaces: h.Get(streams.HeaderReplaces),
 		}
 		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0: it names none
 		return row, nil

@@ -28,6 +28,7 @@ func (v *partitionVerifier) read() error {
 		return nil
 	}
 	v.checkOwner(r)
+	v.checkReplacement(r)
 	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: v.term(r.Owner)}
 	v.mark = r.Seq
 	switch {
@@ -69,6 +70,33 @@ func (v *partitionVerifier) checkOwner(r *stored.ResultRow) {
 		v.purged, v.base = true, r.Seq-1
 	case begins:
 		v.violate(violationClaim, r.Seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.Seq, r.At)
+	}
+}
+
+// checkReplacement checks that a result which takes the place of another one follows an error there, and notes how the
+// row of that place stands.
+func (v *partitionVerifier) checkReplacement(r *stored.ResultRow) {
+	place := r.Seq
+	if r.Replaces != "" {
+		v.stats.Replacements++
+		var err error
+		place, err = strconv.ParseUint(r.Replaces, 10, 64)
+		switch {
+		case err != nil || place == 0:
+			v.violate(violationReplacement, r.Seq, "the result of row %d, at %d of the results stream, takes the place of row %q, which is no number of a row", r.Seq, r.At, r.Replaces)
+			return
+		case place <= v.base: // its own result is gone
+		case !v.seen.Has(place):
+			v.violate(violationReplacement, r.Seq, "the result of row %d, at %d of the results stream, takes the place of row %d, which has no result before it", r.Seq, r.At, place)
+			return
+		case !v.failed.Has(place):
+			v.violate(violationReplacement, r.Seq, "the result of row %d, at %d of the results stream, takes the place of row %d, which had not failed", r.Seq, r.At, place)
+		}
+	}
+	if r.Status == auditlog.RowError {
+		v.failed.Add(place)
+	} else {
+		v.failed.Remove(place)
 	}
 }
 

@@ -72,6 +72,7 @@ type epochRows struct {
 	seen    seqset.Set // rows with a result
 	missing seqset.Set // rows of the input that were passed by without a result
 	audited seqset.Set // rows of the audit that were passed by without a result
+	failed  seqset.Set // rows whose last result so far is an error; for a replacement, the row that it replaces
 }
 
 // auditSlack is how far the clocks of stage and server may be apart.

@@ -44,6 +44,9 @@ type verifiedPartition struct {
 	Succeeded int `json:"succeeded"`
 	Failed    int `json:"failed"`
 
+	// Replacements are results, of Results, that take the place of an earlier one that failed.
+	Replacements int `json:"replacements"`
+
 	// Pending rows are behind the high-water mark; null: unknown.
 	Pending *uint64 `json:"pending"`
 
@@ -164,8 +167,12 @@ func (r *Report) WriteText(w io.Writer) {
 		if p.Pending != nil {
 			pending = fmt.Sprintf("%d rows pending", *p.Pending)
 		}
-		terminal.PrintLine(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed; %s", p.Partition,
-			p.Results, p.HighWaterMark, p.Claims, p.Succeeded, p.Failed, pending)
+		replacing := ""
+		if p.Replacements > 0 {
+			replacing = fmt.Sprintf(", %d of them in place of a failed one", p.Replacements)
+		}
+		terminal.PrintLine(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed%s; %s", p.Partition,
+			p.Results, p.HighWaterMark, p.Claims, p.Succeeded, p.Failed, replacing, pending)
 	}
 	a := &r.Audit
 	tokens := "unknown tokens"

@@ -116,6 +116,29 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			"a result with the id of another row", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.StateID = "stage/ROWS/0/8" },
 			[]string{`bad_result: partition 0: message 8 of the results: its state id "stage/ROWS/0/8" is that of another row`},
 		},
+		{
+			"a replacement of a row that did not fail", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "3" },
+			[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 3, which had not failed"},
+		},
+		{
+			"a replacement of a row that never was", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "99" },
+			[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 99, which has no result before it"},
+		},
+		{
+			"a replacement of itself", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "7" },
+			[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 7, which has no result before it"},
+		},
+		{
+			"a replacement of nothing", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "seven" },
+			[]string{`bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row "seven", which is no number of a row`},
+		},
+		{
+			"a second replacement after a success", func(j *stagetest.Job) {
+				fail(j, 3)
+				j.Steps[j.ResultOf(7)].Result.Replaces, j.Steps[j.ResultOf(9)].Result.Replaces = "3", "3"
+			},
+			[]string{"bad_replacement: partition 0: the result of row 9, at 10 of the results stream, takes the place of row 3, which had not failed"},
+		},
 	} {
 		found = append(found, tt.want...)
 		t.Run(tt.name, func(t *testing.T) {
@@ -141,6 +164,33 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 		if !strings.Contains(strings.Join(found, "\n"), string(c.kind)) {
 			t.Errorf("no violation of kind %s is planted", c.kind)
 		}
+	}
+}
+
+// fail makes an error of the result of a row.
+func fail(j *stagetest.Job, seq uint64) {
+	i := j.ResultOf(seq)
+	j.Steps[i].Result.Status = auditlog.RowError
+	for ; j.Steps[i].Row == nil; i-- { // its event
+	}
+	j.Steps[i].Row.Status = auditlog.RowError
+	s := j.Steps[len(j.Steps)-1].Run.Summary
+	s.RowsSucceeded, s.RowsFailed = s.RowsSucceeded-1, s.RowsFailed+1
+}
+
+func TestVerifyAcceptsResultsInPlaceOfFailedOnes(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	j := b.FinishedJob(20)
+	fail(j, 3)
+	fail(j, 7)
+	for seq, place := range map[uint64]string{7: "3", 8: "3", 12: "11"} { // again, and it fails again; again, and it succeeds
+		j.Steps[j.ResultOf(seq)].Result.Replaces = place
+	}
+	fail(j, 11) // and stays failed until row 12
+	b.Store(j)
+	report, text := proven(b)
+	if got := report.Partitions[0].Replacements; got != 3 || !strings.Contains(text, "17 succeeded, 3 failed, 3 of them in place of a failed one;") {
+		t.Errorf("got %d replacements:\n%s", got, text)
 	}
 }
 

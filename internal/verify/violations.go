@@ -19,6 +19,7 @@ const (
 	violationDoubled     violationKind = "doubled"
 	violationDisorder    violationKind = "out_of_order"
 	violationResult      violationKind = "bad_result"
+	violationReplacement violationKind = "bad_replacement"
 	violationClaim       violationKind = "bad_claim"
 	violationNoRowEvent  violationKind = "row_event_missing"
 	violationRowEvent    violationKind = "row_event_differs"

@@ -17,6 +17,7 @@ var checks = []struct {
 	{violationDoubled, "a row has a second result"},
 	{violationDisorder, "a result is stored after that of a later row"},
 	{violationResult, "status, stream or state id of a result are wrong, or the input never had its row"},
+	{violationReplacement, "a result takes the place of a row that did not fail before it, or of none"},
 	{violationClaim, "a claim does not match the results before it, or a fenced owner has stored a result"},
 	{violationNoRowEvent, "the owner of a result has no row event for it"},
 	{violationRowEvent, "the row event and the result differ in status"},

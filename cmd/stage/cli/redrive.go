@@ -30,7 +30,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 			"  stage redrive --reason api_call_failed --nats-url nats://localhost:4222",
 	}
 	var o redrive.Options
-	cmd.Flags().StringVar(&o.Reason, "reason", "", "only results that failed for this reason, such as api_call_failed; default: all")
+	cmd.Flags().StringSliceVar(&o.Reasons, "reason", nil, "only results that failed for these reasons, such as api_call_failed,refused; default: all")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count the rows, publish nothing")
 	asJSON := cmd.Flags().Bool("json", false, "print the counts as JSON")
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)

@@ -1,0 +1,42 @@
+package streams
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// HeaderRedriveOf names the failed row that a redriven row was, by its state id.
+	HeaderRedriveOf = "Stage-Redrive-Of"
+	// HeaderReplaces on a redriven row, and on its result, is the sequence of the row whose place the result takes: the
+	// first one, however often the row was redriven.
+	HeaderReplaces = "Stage-Replaces"
+)
+
+// RedriveOf returns the sequence of the failed row of which a row of the input is a copy; 0: it is not the work of a
+// redrive of this stage. Stages that share an input see the redriven rows of each other, which replace nothing of
+// theirs, and a stage in a chain sees the headers that the stage before it has set.
+func RedriveOf(header nats.Header, name, input string) (seq uint64) {
+	rest, ok := strings.CutPrefix(header.Get(HeaderRedriveOf), name+"/"+input+"/")
+	if !ok {
+		return 0
+	}
+	_, number, _ := strings.Cut(rest, "/") // after the partition
+	seq, _ = strconv.ParseUint(number, 10, 64)
+	return seq
+}
+
+// Replaced returns the sequence of the row whose place the result of a redriven row takes; 0: that of no other. A row
+// that a redrive of an older version has published names only the failed row before it.
+func Replaced(header nats.Header, name, input string) (seq uint64) {
+	of := RedriveOf(header, name, input)
+	if of == 0 {
+		return 0
+	}
+	if seq, err := strconv.ParseUint(header.Get(HeaderReplaces), 10, 64); err == nil && seq > 0 {
+		return seq
+	}
+	return of
+}

@@ -1,0 +1,37 @@
+package stored
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Replaced returns the first row of the chain of redrives that led to the row with this header; 0: the row was not
+// redriven. Older versions of redrive name only the failed row before it, so there the rows of the chain are read as
+// far as they are left.
+func Replaced(ctx context.Context, input jetstream.Stream, cfg *config.Config, header nats.Header) (first uint64, err error) {
+	for {
+		of := streams.RedriveOf(header, cfg.Name, cfg.Input.Stream)
+		if of == 0 || first > 0 && of >= first { // a chain leads back, always
+			return first, nil
+		}
+		if seq, err := strconv.ParseUint(header.Get(streams.HeaderReplaces), 10, 64); err == nil && seq > 0 {
+			return seq, nil
+		}
+		first = of
+		m, err := input.GetMsg(ctx, of)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return first, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read row %d: %w", of, err)
+		}
+		header = m.Header
+	}
+}
