@@ -77,6 +77,16 @@ const (
 	ReasonInternalError           Reason = "internal_error"
 )
 
+// Reasons returns all reasons of error results of rows.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonInvalidRow, ReasonTemplateRenderingFailed, ReasonAPICallFailed, ReasonInvalidJSONResponse, ReasonEmptyChoices,
+		ReasonEmptyContent, ReasonMalformedResponse, ReasonContentFiltered, ReasonRefused, ReasonTruncated,
+		ReasonSchemaValidationFailed, ReasonResponseTooLarge, ReasonRowTooLarge, ReasonRowTimeout, ReasonResultTooLarge,
+		ReasonInternalError,
+	}
+}
+
 // The further reasons that a result of a batch may carry.
 const (
 	// ReasonRateLimited: the provider had no capacity in all attempts.

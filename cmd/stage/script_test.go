@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -58,7 +59,7 @@ func exitCode(ts *testscript.TestScript, args []string) int {
 //	llm LLM -errors 401=1
 func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
-		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares]")
+		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word]")
 	}
 	var cfg llmtest.Config
 	flags := flag.NewFlagSet("llm", flag.ContinueOnError)
@@ -68,6 +69,15 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	flags.Func("errors", "", func(s string) (err error) {
 		cfg.Errors, err = llmtest.ParseErrors(s)
 		return err
+	})
+	flags.Func("refuse", "", func(word string) error { // prompts with this word get a 400
+		cfg.Script = func(c llmtest.Call) *llmtest.Step {
+			if strings.Contains(c.Prompt, word) {
+				return &llmtest.Step{Status: http.StatusBadRequest}
+			}
+			return nil
+		}
+		return nil
 	})
 	ts.Check(flags.Parse(args[1:]))
 	handler, err := llmtest.New(cfg)

@@ -30,6 +30,7 @@ type Options struct {
 	Format string // jsonl or csv; "": by the input's name
 	Fresh  bool   // discard what earlier runs have stored
 	Limit  int64  // rows to process; 0: all
+	Retry  *Retry // failed rows to send again; nil: none
 }
 
 // Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes
@@ -72,8 +73,11 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}
 	p := &Pipeline{
 		Stage: s, Stderr: stdio.Err, Out: out, Format: WriteResult,
-		Source: in.Reader(s.Log, int(s.Conn.NC.MaxPayload())-load.MessageOverhead), Total: in.Rows, limit: o.Limit,
+		Source: in.Reader(s.Log, int(s.Conn.NC.MaxPayload())-load.MessageOverhead), Total: in.Rows, limit: o.Limit, retry: o.Retry,
 		endInput: endInput, resume: "the same command resumes where it was",
+	}
+	if o.Out != "" && o.Out != "-" {
+		p.rewrite = rewriter(out)
 	}
 	if err := errors.Join(p.Run(soft, hard), closeOut()); err != nil {
 		return err

@@ -1,7 +1,7 @@
 package job
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,10 +12,8 @@ import (
 
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stage"
-	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -24,6 +22,9 @@ const resultPoll = 250 * time.Millisecond
 
 // flushEvery bounds how long a result may stay in the buffer while others follow without a pause.
 const flushEvery = time.Second
+
+// errWritten ends the parts of a job once all results are written. To the stage that is a stop without a reason.
+var errWritten = fmt.Errorf("all results are written: %w", context.Canceled)
 
 // Pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last
 // result.
@@ -35,14 +36,20 @@ type Pipeline struct {
 	Out    io.Writer // results
 	Format func(io.Writer, stored.Result) error
 
+	// rewrite empties Out, to write it again from the beginning; nil: what is written stays.
+	rewrite func() error
+	retry   *Retry // nil: failed rows stay as they are
+
 	limit    int64             // rows to process; 0: all
 	endInput func(cause error) // ends a read of the source that is under way; nil: reads end by themselves
 	resume   string            // how to resume an interrupted job, for its error; empty: it starts over
 
+	places   *places
 	progress *progress
 	rows     atomic.Int64 // how many rows there are, once all are in the stream; below 0 before
 	written  int64
 	failed   int64
+	last     uint64 // row of the last result written
 }
 
 // Run loads the rows, runs the stage and writes the results, until each row has its result written, or soft or hard
@@ -52,6 +59,9 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		if soft.Err() != nil { // else every stream's error would say so
 			return context.Cause(soft)
 		}
+		return err
+	}
+	if err := p.repair(soft); err != nil {
 		return err
 	}
 	p.rows.Store(-1)
@@ -85,6 +95,9 @@ func (p *Pipeline) expected() int64 {
 func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, parts *errgroup.Group) {
 	parts.Go(func() error {
 		err := p.load(work)
+		if errors.Is(context.Cause(work), errWritten) { // --limit: no further row is wanted
+			return nil
+		}
 		if err != nil {
 			finish(err)
 		}
@@ -92,7 +105,7 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 	})
 	parts.Go(func() error {
 		err := p.write(work)
-		finish(err) // nil: all is written, the stage may stop
+		finish(cmp.Or(err, errWritten))
 		return err
 	})
 	if !p.progress.Visible() {
@@ -119,7 +132,7 @@ func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error
 // load publishes the rows of the source that are not in the stream yet, and reports how many there are.
 func (p *Pipeline) load(ctx context.Context) error {
 	cfg, nc := p.Stage.Cfg, p.Stage.Conn.NC
-	l, loaded, err := load.New(ctx, nc, cfg, "in", "")
+	l, loaded, err := load.New(ctx, nc, cfg, loadID, "")
 	if err != nil {
 		return err
 	}
@@ -146,57 +159,6 @@ func (p *Pipeline) load(ctx context.Context) error {
 	}
 	p.progress.setTotal(last)
 	p.rows.Store(last)
-	return nil
-}
-
-// write writes the stored results, and returns when the last is written.
-func (p *Pipeline) write(ctx context.Context) error {
-	js, err := jetstream.New(p.Stage.Conn.NC)
-	if err != nil {
-		return err
-	}
-	results, err := stored.OpenResults(ctx, js, p.Stage.Cfg, 0, true)
-	if err != nil {
-		return err
-	}
-	defer results.Close()
-	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
-	flushed := time.Now()
-	for rows := p.rows.Load(); rows < 0 || p.written < rows; rows = p.rows.Load() {
-		r, err := stored.NextResult(ctx, results, resultPoll)
-		none := errors.Is(err, stored.ErrNoMore)
-		if err != nil && !none {
-			return errors.Join(err, out.Flush())
-		}
-		if none || out.Available() < len(r.Body) || time.Since(flushed) > flushEvery {
-			if err := out.Flush(); err != nil { // whole lines, also above a bar
-				return fmt.Errorf("write results: %w", err)
-			}
-			flushed = time.Now()
-		}
-		if none {
-			continue
-		}
-		if err := p.writeResult(out, r); err != nil {
-			return err
-		}
-	}
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	return nil
-}
-
-// writeResult writes one result and counts it.
-func (p *Pipeline) writeResult(out io.Writer, r stored.Result) error {
-	if err := p.Format(out, r); err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	p.written++
-	if r.Failed {
-		p.failed++
-	}
-	p.progress.add()
 	return nil
 }
 

@@ -27,6 +27,9 @@ const (
 	// A group of rows is published at once when it has so many rows or bytes.
 	groupRows  = 200
 	groupBytes = 4 << 20
+
+	// LoadSuffix is what the name of a load gets for the subject of its rows that are published again.
+	LoadSuffix = "-redriven"
 )
 
 // Options are the flags of the command redrive.
@@ -291,7 +294,7 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 	subject, err := streams.InputSubjectOf(stream, m.Subject)
 	if load := m.Header.Get(streams.HeaderLoadID); load != "" { // its subject belongs to the load
 		var address streams.InputAddress
-		address, err = streams.AddressInput(stream, r.cfg.Input.Subject, r.partition, load+"-redriven")
+		address, err = streams.AddressInput(stream, r.cfg.Input.Subject, r.partition, load+LoadSuffix)
 		subject = address.Publish
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -15,9 +16,12 @@ import (
 
 // Result is one stored result with its body.
 type Result struct {
-	Seq    uint64 // of the row in the input stream
-	Failed bool   // the row was answered by an error
-	Body   []byte
+	At       uint64 // its sequence in the result stream
+	Seq      uint64 // of the row in the input stream
+	Subject  string // of the row
+	Replaces uint64 // the row whose place it takes; 0: that of no other, as far as its headers say
+	Failed   bool   // the row was answered by an error
+	Body     []byte
 }
 
 // OpenResults begins to read the results of one partition for [NextResult], from the first on. Without follow it ends
@@ -50,7 +54,11 @@ func NewResult(m jetstream.Msg) (Result, error) {
 		return Result{}, err
 	}
 	h := m.Headers()
-	r := Result{Failed: h.Get(streams.HeaderStatus) == "error", Body: m.Data()}
+	r := Result{
+		At: md.Sequence.Stream, Subject: h.Get(streams.HeaderSourceSubject),
+		Failed: h.Get(streams.HeaderStatus) == "error", Body: m.Data(),
+	}
+	r.Replaces, _ = strconv.ParseUint(h.Get(streams.HeaderReplaces), 10, 64) // 0: there is none, or it is damaged
 	if _, err := fmt.Sscanf(h.Get(streams.HeaderSourceSeq), "%d", &r.Seq); err != nil {
 		return Result{}, fmt.Errorf("message %d has no %s header: it is no result of a stage", md.Sequence.Stream, streams.HeaderSourceSeq)
 	}

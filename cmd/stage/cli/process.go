@@ -29,7 +29,10 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVar(&o.Format, "format", "", "format of the input: jsonl or csv; default: by file name")
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows; 0: all")
+	retry := addRetryFlag(cmd)
 	dry := cmd.Flags().Bool("dry-run", false, "render the prompts, print the first ones and estimate tokens and cost; no call, nothing stored")
+	cmd.MarkFlagsMutuallyExclusive("retry-failed", "fresh") // which leaves none
+	cmd.MarkFlagsMutuallyExclusive("retry-failed", "dry-run")
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
@@ -39,6 +42,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 		if o.Limit < 0 {
 			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))
 		}
+		o.Retry = retry.options()
 		if *dry {
 			return dryRun(soft, env, cfg, args[0], o)
 		}
