@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/llm"
@@ -119,7 +120,11 @@ func (e *Executor) failed(j *job, a pool.Attempt, failure *llm.Error, verdict po
 	j.errors = append(j.errors, auditlog.AttemptError{
 		Attempt: j.attempts + j.capacityRetries + a.Number, Provider: failure.Provider, Class: failure.Class.String(), StatusCode: failure.Status, Error: failure.Error(),
 	})
-	if failure.Alike != "" {
+	switch {
+	case failure.Alike == "":
+	case streams.RedriveOf(j.row.Header, e.cfg.Name, e.cfg.Input.Stream) > 0:
+		verdict.Alike = "" // the row has failed among others that did not: it proves nothing about the settings
+	default:
 		verdict.Err = &alikeError{failure: failure, request: j.prepared}
 	}
 	return verdict
