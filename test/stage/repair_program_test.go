@@ -1,0 +1,244 @@
+package stage_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// TestAJobIsRepairedWhateverIsKilled takes a job through random runs, of which some are killed, and checks what each
+// complete one wrote.
+func TestAJobIsRepairedWhateverIsKilled(t *testing.T) {
+	t.Parallel()
+	for range 3 {
+		seed := rand.Uint64()
+		if s := os.Getenv("REPAIR_SEED"); s != "" {
+			seed, _ = strconv.ParseUint(s, 10, 64) // 0: a seed too
+		}
+		t.Run(fmt.Sprintf("REPAIR_SEED=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			newRepair(t, seed).run()
+		})
+	}
+}
+
+// repair is a job with an LLM that refuses some of its rows for a while.
+type repair struct {
+	t       *testing.T
+	random  *rand.Rand
+	dir     string
+	out     string
+	input   string
+	environ vars
+
+	mu      sync.Mutex
+	refuses map[string]int // by prompt: how many of its next calls are refused
+}
+
+const repairRows = 30
+
+func newRepair(t *testing.T, seed uint64) *repair {
+	t.Helper()
+	r := &repair{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), out: filepath.Join(t.TempDir(), "out.jsonl"),
+		input: writeRows(t, repairRows), refuses: make(map[string]int),
+	}
+	for n := 2; n <= repairRows; n++ {
+		if n%4 != 1 && r.random.IntN(3) == 0 { // five refused in a row look like wrong settings after a restart
+			r.refuses[fmt.Sprintf("Row %d", n)] = 1 + r.random.IntN(3)
+		}
+	}
+	_, r.environ = realLLM(t, llmtest.Config{Latency: 10 * time.Millisecond, LatencySigma: 1, Script: r.script})
+	r.environ["STAGE_POOL_SIZE"] = "4"
+	return r
+}
+
+// script refuses a call whose row is not to succeed yet.
+func (r *repair) script(c llmtest.Call) *llmtest.Step {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refuses[c.Prompt] == 0 {
+		return nil
+	}
+	r.refuses[c.Prompt]--
+	return &llmtest.Step{Status: http.StatusBadRequest}
+}
+
+// run draws what happens to the job, and then repairs what is left.
+func (r *repair) run() {
+	for range 14 {
+		switch r.random.IntN(6) {
+		case 0:
+			r.process(1 + r.random.IntN(repairRows+3))
+		case 1, 2:
+			r.process(0)
+		case 3:
+			r.redrive()
+		case 4:
+			r.process(0, "--retry-failed")
+		default:
+			r.process(1+r.random.IntN(repairRows), "--retry-failed=api_call_failed,refused")
+		}
+	}
+	for range 10 {
+		r.complete(r.start(0, r.out, "--retry-failed"), 0, r.out)
+		if results := r.results(); len(r.successes(results)) == repairRows {
+			r.checkEnd(results)
+			return
+		}
+	}
+	r.t.Errorf("rows still fail:\n%s", read(r.t, r.out))
+}
+
+// start starts process. out is a file, or empty for standard output; limit 0: all rows.
+func (r *repair) start(limit int, out string, more ...string) *program {
+	args := append([]string{"process", r.input, "--job", "job"}, more...)
+	if out != "" {
+		args = append(args, "-o", out)
+	}
+	if limit > 0 {
+		args = append(args, "--limit", strconv.Itoa(limit))
+	}
+	return runStage(r.t, r.dir, r.environ, args...)
+}
+
+// process runs process to its end, or kills it.
+func (r *repair) process(limit int, more ...string) {
+	out := r.out
+	if r.random.IntN(3) == 0 {
+		out = ""
+	}
+	p := r.start(limit, out, more...)
+	if r.killed(p) {
+		return
+	}
+	r.complete(p, limit, out)
+}
+
+// killed kills a program in one of two cases, at any moment. It reports whether it tried.
+func (r *repair) killed(p *program) bool {
+	if r.random.IntN(2) == 0 {
+		return false
+	}
+	select {
+	case <-p.done:
+	case <-time.After(time.Duration(r.random.IntN(500)) * time.Millisecond):
+		p.kill()
+	}
+	return true
+}
+
+// redrive publishes failed rows again, or is killed meanwhile.
+func (r *repair) redrive() {
+	if _, err := os.Stat(filepath.Join(r.dir, r.store())); err != nil {
+		return // the job has never begun
+	}
+	p := runStage(r.t, r.dir, nil, "redrive", "--data-dir", r.store())
+	if r.killed(p) {
+		return
+	}
+	<-p.done
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 && !strings.Contains(p.stderr.String(), "does not exist") { // killed before
+		r.t.Errorf("redrive ended with %d", code)
+	}
+}
+
+func (r *repair) store() string { return filepath.Join("stage-data", "job") }
+
+// results returns all that is stored, in the order of the log, by row.
+func (r *repair) results() map[int][][]byte {
+	r.t.Helper()
+	p := runStage(r.t, r.dir, nil, "results", "--data-dir", r.store())
+	p.ends(0)
+	return byRow(r.t, p.stdout.String())
+}
+
+// complete checks what a run that came to its end has written: of each row the newest of its results that are stored.
+func (r *repair) complete(p *program, limit int, out string) {
+	r.t.Helper()
+	p.ends(0)
+	text := p.stdout.String()
+	if out != "" {
+		text = read(r.t, out)
+	}
+	want := repairRows
+	if limit > 0 {
+		want = min(limit, want)
+	}
+	lines := strings.SplitAfter(text, "\n")
+	if lines = lines[:len(lines)-1]; len(lines) != want {
+		r.t.Fatalf("%d lines, want %d:\n%s", len(lines), want, text)
+	}
+	results := r.results()
+	for i, line := range lines {
+		all := results[i+1]
+		if len(all) == 0 || line != string(all[len(all)-1])+"\n" {
+			r.t.Fatalf("line %d is\n%s\nof these results:\n%s", i+1, line, bytes.Join(all, []byte("\n")))
+		}
+	}
+}
+
+// successes returns the rows whose newest result is a success.
+func (r *repair) successes(results map[int][][]byte) (rows []int) {
+	for row, all := range results {
+		if !failedResult(all[len(all)-1]) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// checkEnd checks the repaired job: a failed result was published again once, so a row has one success, the last of its
+// results.
+func (r *repair) checkEnd(results map[int][][]byte) {
+	r.t.Helper()
+	checkRows(r.t, read(r.t, r.out), repairRows)
+	for row, all := range results {
+		if i := slices.IndexFunc(all, func(body []byte) bool { return !failedResult(body) }); i != len(all)-1 {
+			r.t.Errorf("row %d was published again although it had not failed:\n%s", row, bytes.Join(all, []byte("\n")))
+		}
+	}
+	p := runStage(r.t, r.dir, nil, "verify", "--data-dir", r.store())
+	p.ends(0)
+	if text := p.stdout.String(); !strings.Contains(text, " 0 rows pending\n") || !strings.Contains(text, "in place of a failed one") {
+		r.t.Errorf("verify printed:\n%s", text)
+	}
+}
+
+// byRow sorts results by their row.
+func byRow(t *testing.T, text string) map[int][][]byte {
+	t.Helper()
+	rows := make(map[int][][]byte)
+	for line := range strings.Lines(text) {
+		body := []byte(strings.TrimSuffix(line, "\n"))
+		var row struct{ N int }
+		if err := json.Unmarshal(body, &row); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		rows[row.N] = append(rows[row.N], body)
+	}
+	return rows
+}
+
+func failedResult(body []byte) bool { return bytes.Contains(body, []byte(`"llm_response_error":`)) }
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
