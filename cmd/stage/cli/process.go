@@ -18,10 +18,14 @@ func newProcessCommand(env *Env) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		Long: "process takes the rows of a JSONL or CSV file (or - for standard input) through the whole stage, on an embedded server,\n" +
 			"and writes one result per row as JSONL, in the order of the rows, each exactly once. It can be killed and restarted any\n" +
-			"number of times: the same command resumes where it was, and no stored reply is paid for again.",
+			"number of times: the same command resumes where it was, and no stored reply is paid for again.\n\n" +
+			"A failed row is a result, too. --retry-failed sends such rows again and puts the new results into their places; the others\n" +
+			"cost nothing. A row that fails again stays failed. A file shows the failed results until the new ones are there, while\n" +
+			"standard output gets nothing before. Rows that stage redrive has published again are treated in the same way.",
 		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --pool-size 32\n" +
 			"  stage process reviews.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
-			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run",
+			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run\n" +
+			"  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --retry-failed=row_timeout,refused",
 	}
 	var o job.Options
 	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results; default: standard output")

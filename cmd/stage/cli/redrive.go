@@ -18,9 +18,11 @@ func newRedriveCommand(env *Env) *cobra.Command {
 		Short:   "publish the rows of failed results to the input stream again, as new rows",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "redrive publishes the original row of each failed result again, with its body and headers, on its subject. A header\n" +
-			"(Stage-Redrive-Of) names the original row. It is a new row with a new place in the order; the failed result stays. Each\n" +
-			"failed result is redriven once, however often redrive is killed or run: a mark on\n" +
+		Long: "redrive publishes the original row of each failed result again, with its body and headers, on its subject. It is a new row\n" +
+			"with a new place in the order; the failed result stays. Headers name the failed row (Stage-Redrive-Of) and, also on the new\n" +
+			"result, the row whose place that takes (Stage-Replaces): the first one, however often it was redriven. The last result with\n" +
+			"its number counts.\n\n" +
+			"Each failed result is redriven once, however often redrive is killed or run: a mark on\n" +
 			"<result subject>.<name>.redrive.<partition>.<sequence of the result> records it. A row that fails again is another failed\n" +
 			"result.\n\n" +
 			"Rows that load or process have published go on a separate subject, <load>-redriven, because load and process find\n" +
