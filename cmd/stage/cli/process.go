@@ -15,7 +15,6 @@ func newProcessCommand(env *Env) *cobra.Command {
 		Use:     "process IN",
 		Short:   "send each row of a file to the LLM and write ordered results, resumable",
 		GroupID: groupWork,
-		Args:    cobra.ExactArgs(1),
 		Long: "process takes the rows of a JSONL or CSV file (or - for standard input) through the whole stage, on an embedded server,\n" +
 			"and writes one result per row as JSONL, in the order of the rows, each exactly once. It can be killed and restarted any\n" +
 			"number of times: the same command resumes where it was, and no stored reply is paid for again.\n\n" +
@@ -34,6 +33,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows; 0: all")
 	retry := addRetryFlag(cmd)
+	cmd.Args = retry.checkArgs
 	dry := cmd.Flags().Bool("dry-run", false, "render the prompts, print the first ones and estimate tokens and cost; no call, nothing stored")
 	cmd.MarkFlagsMutuallyExclusive("retry-failed", "fresh") // which leaves none
 	cmd.MarkFlagsMutuallyExclusive("retry-failed", "dry-run")

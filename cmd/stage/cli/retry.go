@@ -19,7 +19,7 @@ type retryFlag struct{ reasons []string }
 // addRetryFlag adds --retry-failed to a command.
 func addRetryFlag(cmd *cobra.Command) *retryFlag {
 	f := &retryFlag{}
-	cmd.Flags().Var(f, "retry-failed", "send rows that have failed again, also those that failed for certain `reasons` alone, such as api_call_failed,refused; default: none")
+	cmd.Flags().Var(f, "retry-failed", "send failed rows again; with `reasons`, such as api_call_failed,refused, only those that failed for one of them; default: none")
 	cmd.Flags().Lookup("retry-failed").NoOptDefVal = retryAll
 	return f
 }
@@ -37,10 +37,7 @@ func (f *retryFlag) options() *job.Retry {
 
 // Set takes a list of reasons.
 func (f *retryFlag) Set(list string) error {
-	known := []string{retryAll}
-	for _, r := range llm.Reasons() {
-		known = append(known, string(r))
-	}
+	known := retryReasons()
 	for reason := range strings.SplitSeq(list, ",") {
 		reason = strings.TrimSpace(reason)
 		if !slices.Contains(known, reason) {
@@ -49,6 +46,27 @@ func (f *retryFlag) Set(list string) error {
 		f.reasons = append(f.reasons, reason)
 	}
 	return nil
+}
+
+// retryReasons returns what --retry-failed accepts.
+func retryReasons() []string {
+	known := []string{retryAll}
+	for _, r := range llm.Reasons() {
+		known = append(known, string(r))
+	}
+	return known
+}
+
+// checkArgs explains why a reason that is an argument of its own is none of the flag.
+func (f *retryFlag) checkArgs(cmd *cobra.Command, args []string) error {
+	if len(f.reasons) > 0 && len(args) > 1 {
+		for _, arg := range args {
+			if reason, _, _ := strings.Cut(arg, ","); slices.Contains(retryReasons(), reason) {
+				return fmt.Errorf("--retry-failed takes its reasons after an equals sign: --retry-failed=%s", arg)
+			}
+		}
+	}
+	return cobra.ExactArgs(1)(cmd, args)
 }
 
 // String returns the reasons.
