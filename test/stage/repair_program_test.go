@@ -79,14 +79,16 @@ func (r *repair) script(c llmtest.Call) *llmtest.Step {
 // run draws what happens to the job, and then repairs what is left.
 func (r *repair) run() {
 	for range 14 {
-		switch r.random.IntN(6) {
+		switch r.random.IntN(7) {
 		case 0:
 			r.process(1 + r.random.IntN(repairRows+3))
 		case 1, 2:
 			r.process(0)
 		case 3:
-			r.redrive()
+			r.redrive(false)
 		case 4:
+			r.redriveMeanwhile()
+		case 5:
 			r.process(0, "--retry-failed")
 		default:
 			r.process(1+r.random.IntN(repairRows), "--retry-failed=api_call_failed,refused")
@@ -140,8 +142,8 @@ func (r *repair) killed(p *program) bool {
 	return true
 }
 
-// redrive publishes failed rows again, or is killed meanwhile.
-func (r *repair) redrive() {
+// redrive publishes failed rows again, or is killed meanwhile. With leaving, its server may stop meanwhile, too.
+func (r *repair) redrive(leaving bool) {
 	if _, err := os.Stat(filepath.Join(r.dir, r.store())); err != nil {
 		return // the job has never begun
 	}
@@ -150,8 +152,31 @@ func (r *repair) redrive() {
 		return
 	}
 	<-p.done
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 && !strings.Contains(p.stderr.String(), "does not exist") { // killed before
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 && !leaving && !strings.Contains(p.stderr.String(), "does not exist") { // killed before
 		r.t.Errorf("redrive ended with %d", code)
+	}
+}
+
+// redriveMeanwhile redrives while process runs, which need not wait for what is published after its start.
+func (r *repair) redriveMeanwhile() {
+	p := r.start(0, r.out)
+	eventually(r.t, "the job's server", func() bool {
+		select {
+		case <-p.done:
+			return true
+		default:
+		}
+		_, err := os.Stat(filepath.Join(r.dir, r.store(), "nats.json"))
+		return err == nil
+	})
+	time.Sleep(time.Duration(r.random.IntN(100)) * time.Millisecond)
+	r.redrive(true)
+	p.ends(0)
+	rows, results := byRow(r.t, read(r.t, r.out)), r.results()
+	for n := 1; n <= repairRows; n++ {
+		if len(rows[n]) != 1 || !slices.ContainsFunc(results[n], func(body []byte) bool { return bytes.Equal(body, rows[n][0]) }) {
+			r.t.Fatalf("row %d is there as\n%s\nof these results:\n%s", n, bytes.Join(rows[n], []byte("\n")), bytes.Join(results[n], []byte("\n")))
+		}
 	}
 }
 
