@@ -119,6 +119,40 @@ func TestRedrivePublishesTheRowsOfFailedResultsOnce(t *testing.T) {
 	}
 }
 
+func TestRedriveTakesOnlyWhatWasChosen(t *testing.T) {
+	b := newRedriveBench(t)
+	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
+	chosen := b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":2}`)})
+	only := func(at uint64) bool { return at == chosen }
+	want(t, b.redrive(Options{Only: only}), "1 rows published again, of 1 failed results\nfailed results by reason: refused 1\n")
+	if got := b.input(3); len(got) != 1 || !strings.Contains(got[0], `{"n":2}`) {
+		t.Errorf("got %q", got)
+	}
+	want(t, b.redrive(Options{Only: only}), "0 rows published again, of 1 failed results; 1 were redriven before\n")
+}
+
+// An older version has named only the row before.
+func TestARedriveFindsTheFirstRowOfAChain(t *testing.T) {
+	b := newRedriveBench(t)
+	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
+	for seq := range uint64(3) {
+		of := auditlog.StateID("stage", "ROWS", 0, seq+1)
+		b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`), Header: nats.Header{streams.HeaderRedriveOf: {of}}})
+	}
+	b.redrive(Options{})
+	for _, row := range b.input(5) {
+		want(t, row, " Stage-Replaces=1")
+	}
+	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 2); err != nil { // a chain ends where a row is gone
+		t.Fatal(err)
+	}
+	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`), Header: nats.Header{streams.HeaderRedriveOf: {auditlog.StateID("stage", "ROWS", 0, 3)}}})
+	b.redrive(Options{})
+	if rows := b.input(10); len(rows) != 1 || !strings.Contains(rows[0], " Stage-Replaces=2") {
+		t.Errorf("got %q", rows)
+	}
+}
+
 func TestRedriveLeavesOutWhatItCannotPublish(t *testing.T) {
 	b := newRedriveBench(t)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})

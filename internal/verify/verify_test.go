@@ -169,11 +169,9 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 
 // fail makes an error of the result of a row.
 func fail(j *stagetest.Job, seq uint64) {
-	i := j.ResultOf(seq)
-	j.Steps[i].Result.Status = auditlog.RowError
-	for ; j.Steps[i].Row == nil; i-- { // its event
-	}
-	j.Steps[i].Row.Status = auditlog.RowError
+	j.Steps[j.ResultOf(seq)].Result.Status = auditlog.RowError
+	event := j.Index(func(s stagetest.Step) bool { return s.Row != nil && s.Row.Sequence == seq })
+	j.Steps[event].Row.Status = auditlog.RowError
 	s := j.Steps[len(j.Steps)-1].Run.Summary
 	s.RowsSucceeded, s.RowsFailed = s.RowsSucceeded-1, s.RowsFailed+1
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -46,7 +47,9 @@ func newProcessCommand(env *Env) *cobra.Command {
 		if o.Limit < 0 {
 			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))
 		}
-		o.Retry = retry.options()
+		if o.Retry = retry.options(); o.Retry != nil && args[0] == "-" && o.Job == "" {
+			return config.Invalid(errors.New("--retry-failed with standard input: name the job with --job, since no other run can find it"))
+		}
 		if *dry {
 			return dryRun(soft, env, cfg, args[0], o)
 		}
