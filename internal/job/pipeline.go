@@ -67,6 +67,12 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 	p.rows.Store(-1)
 	p.progress = newProgress(hard, p.Stderr, p.Stage, p.expected())
 	began := time.Now()
+	if p.limit > 0 && p.places.rows >= p.limit && len(p.places.pending) == 0 { // the stage would call for rows that are not wanted
+		err := p.write(soft)
+		p.progress.Finish()
+		p.printSummary(time.Since(began))
+		return p.verdict(soft, hard, nil, err)
+	}
 	work, finish := context.WithCancelCause(soft)
 	defer finish(nil)
 	var parts errgroup.Group

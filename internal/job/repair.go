@@ -35,6 +35,7 @@ type places struct {
 	seen    uint64            // the last result that is noted, by its sequence in the results stream
 	last    uint64            // its row
 	own     seqset.Set        // rows with a place of their own that have a result
+	rows    int64             // how many of them
 	newest  map[uint64]uint64 // by row: the last result in its place, by its sequence in the results stream
 	pending map[uint64]uint64 // by row: the row of the input that is to take its place and has no result yet
 }
@@ -75,7 +76,9 @@ func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer
 	case 0:
 		return 0, false, nil
 	case r.Seq:
-		p.own.Add(place)
+		if p.own.Add(place) {
+			p.rows++
+		}
 		return place, false, nil
 	}
 	p.newest[place] = r.At
@@ -120,7 +123,7 @@ func (p *places) read(ctx context.Context, limit int64) (failures, error) {
 		return nil, err
 	}
 	defer results.Close()
-	for rows := int64(0); ; {
+	for {
 		r, err := stored.NextResult(ctx, results, 0)
 		if errors.Is(err, stored.ErrNoMore) {
 			return failed, nil
@@ -132,12 +135,9 @@ func (p *places) read(ctx context.Context, limit int64) (failures, error) {
 		if err != nil {
 			return nil, err
 		}
-		if place == r.Seq {
-			rows++
-		}
 		_, known := failed[place]
 		switch {
-		case r.Failed && place > 0 && (known || place == r.Seq && (limit == 0 || rows <= limit)):
+		case r.Failed && place > 0 && (known || place == r.Seq && (limit == 0 || p.rows <= limit)):
 			failed[place] = r.At
 		case !r.Failed:
 			delete(failed, place)
@@ -243,7 +243,7 @@ func (p *Pipeline) repair(ctx context.Context) error {
 		return err
 	}
 	redriven, err := streams.NextSequence(ctx, js.Conn(), p.Stage.Cfg.Input.Stream, p.places.redriven, 1)
-	if err != nil || redriven == 0 && p.retry == nil { // most jobs: their results are read only once
+	if err != nil || redriven == 0 && p.retry == nil && p.limit == 0 { // most jobs: their results are read only once
 		return err
 	}
 	failed, err := p.places.read(ctx, p.limit)

@@ -1,14 +1,19 @@
 package stage_test
 
 import (
+	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -39,6 +44,43 @@ func TestAJobKilledAtAnyMomentIsDoneOnceAndInOrder(t *testing.T) {
 		t.Logf("%d calls for %d rows and %d kills", calls, rows, kills)
 	}
 	runStage(t, dir, nil, "verify", "--data-dir", filepath.Join("stage-data", "job")).ends(0)
+}
+
+// lateWriter is the end of a pipe that is read late, so that the results fill it.
+type lateWriter struct {
+	to    io.Writer
+	after time.Duration
+}
+
+func (w *lateWriter) Write(p []byte) (int, error) {
+	<-time.After(w.after)
+	w.after = 0
+	return w.to.Write(p)
+}
+
+func TestALimitThatIsReachedMakesNoCall(t *testing.T) {
+	t.Parallel()
+	const rows, limit = 200, 20
+	llm, environ := realLLM(t, llmtest.Config{Latency: 100 * time.Millisecond})
+	var text strings.Builder
+	for n := range rows {
+		fmt.Fprintf(&text, "{\"n\":%d,\"text\":%q}\n", n+1, strings.Repeat("x", 10<<10))
+	}
+	dir, input := t.TempDir(), stagetest.File(t, "rows.jsonl", text.String())
+	p := runStage(t, dir, environ, "process", input)
+	eventually(t, "results", func() bool { return strings.Count(p.stdout.String(), "\n") > limit })
+	p.kill()
+	before := llm.Stats().Received
+	again := runStageWith(t, dir, environ, func(cmd *exec.Cmd) { cmd.Stdout = &lateWriter{to: cmd.Stdout, after: time.Second} },
+		"process", input, "--limit", strconv.Itoa(limit))
+	again.ends(0)
+	checkRows(t, again.stdout.String(), limit)
+	if calls := llm.Stats().Received - before; calls > 0 {
+		t.Errorf("%d calls for rows behind the limit", calls)
+	}
+	last := runStage(t, dir, environ, "process", input)
+	last.ends(0)
+	checkRows(t, last.stdout.String(), rows)
 }
 
 func TestAnInterruptedJobEndsWith130AndResumes(t *testing.T) {

@@ -32,7 +32,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; required to resume from standard input")
 	cmd.Flags().StringVar(&o.Format, "format", "", "format of the input: jsonl or csv; default: by file name")
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
-	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows; 0: all")
+	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
 	retry := addRetryFlag(cmd)
 	cmd.Args = retry.checkArgs
 	dry := cmd.Flags().Bool("dry-run", false, "render the prompts, print the first ones and estimate tokens and cost; no call, nothing stored")
