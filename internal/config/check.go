@@ -218,7 +218,7 @@ func (c *Config) checkRest(need Need, found *problems) {
 	switch {
 	case c.Prompt.Template != "" && c.Prompt.TemplateFile != "":
 		found.add("STAGE_TEMPLATE", "both it and STAGE_TEMPLATE_FILE are set: unset one of them")
-	case need == NeedCalls && c.Prompt.Template == "" && c.Prompt.TemplateFile == "":
+	case need >= NeedPrompt && c.Prompt.Template == "" && c.Prompt.TemplateFile == "":
 		found.add("STAGE_TEMPLATE", "give the template of the prompt, or STAGE_TEMPLATE_FILE with its path")
 	}
 	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {

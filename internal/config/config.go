@@ -4,8 +4,8 @@ package config
 import "time"
 
 // Config is the whole configuration of the program. It is read by [Source.Load] from variables that start with
-// STAGE_ and from the flags of the same names, and complete after that: defaults are filled in, every value is in range,
-// and the values are consistent.
+// STAGE_ and from the flags of the same names, from environment files and contexts of the nats CLI, and complete after
+// that: defaults are filled in, every value is in range, and the values are consistent.
 //
 // Each field is one line of tags. Flags, help, checks of the value, the JSON Schema, .env.example and the table of the
 // README all follow from them:
@@ -45,6 +45,9 @@ type Config struct {
 	tracing TracingConfig     // of the OTEL_* variables; zero unless calls are needed
 	secrets *Secrets          // what must not be printed; nil: nothing
 	origins map[string]origin // where each variable's value came from, for stage config
+
+	context  *NATSContext // that the connection is made by; nil: none
+	natsFrom string       // what named the server; "": STAGE_NATS_URL
 }
 
 // NATSConfig is the server to use and how to log in.

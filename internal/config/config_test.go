@@ -212,7 +212,9 @@ func TestEndpointOfAFallbackHasItsOwnSettings(t *testing.T) {
 
 func TestEnvExampleHoldsEveryVariable(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Every variable of stage with its default. Copy this file to .env and take away the # in front of what you change.\n" +
+	b.WriteString("# Every variable of stage with its default. Copy this file to .env, take away the # in front of what you change, and name\n" +
+		"# it: stage run --env-file .env. No command reads it unasked, and the environment and flags take precedence over it. Lines\n" +
+		"# are NAME=VALUE; quotes, comments and export are as in a shell, but nothing is expanded: a $ stays as it is.\n" +
 		"# A secret may be given as the path of a file, by a variable whose name ends in _FILE.\n")
 	group := ""
 	written := make(map[string]bool)

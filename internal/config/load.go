@@ -23,6 +23,8 @@ type Need uint8
 const (
 	// NeedNothing is for commands that call no LLM.
 	NeedNothing Need = iota
+	// NeedPrompt is for commands that render prompts: the template is required.
+	NeedPrompt
 	// NeedCalls is for commands that call the LLM: template, model and key are required.
 	NeedCalls
 )
@@ -32,36 +34,41 @@ const (
 type Source struct {
 	Flags    map[string]string // values given by flag; they take precedence, even when empty
 	Environ  map[string]string // the whole environment, including variables of other programs
+	EnvFiles []EnvFile         // below the environment; a later file takes precedence
 	Defaults map[string]string // defaults of one command, which take precedence over the documented ones
 
-	Secrets *Secrets // collects the secrets; nil: a new collection
+	// External adds, for a command that connects to NATS, what the nats CLI uses: its variables (NATS_URL and others), and
+	// its context, which is the one of that name, else that of NATS_CONTEXT, else the selected one where nothing names a
+	// server or a store.
+	External bool
+	Context  string // name of a context, or the path of its file; it takes the place of settings below the flags
+
+	FlagNames map[string]string // flags that have another name than their variable, by variable
+	Secrets   *Secrets          // collects the secrets; nil: a new collection
 }
-
-// origin is where the value of a variable came from.
-type origin string
-
-const (
-	fromDefault origin = "default"
-	fromEnviron origin = "environment"
-	fromFlag    origin = "flag"
-)
 
 // Load reads and checks the configuration. The error joins all problems, each with the name of its variable, in the
 // order of the fields of [Config]; unknown variables come last, by name. Load reads the files that hold secrets and
 // opens the other files.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	c := &Config{origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
-	found := newProblems(s)
+	found := newProblems()
+	found.layers, c.context = s.layers(found)
 	for _, f := range Fields() {
-		s.loadField(ctx, c, f, found)
+		found.layers.loadField(ctx, c, f, found)
 	}
-	c.secrets.again = func() { c.secrets.gather(c, s.Environ) }
+	environ := s.environ()
+	c.secrets.again = func() { c.secrets.gather(c, environ) }
 	c.secrets.Renew()
 	s.unknownVariables(found)
+	if _, l := found.layers.find("STAGE_NATS_URL"); l != nil && l.cli {
+		c.natsFrom = l.label("STAGE_NATS_URL")
+	}
 	c.fillDefaults()
+	s.checkStore(c, found)
 	c.check(need, found)
 	if need == NeedCalls {
-		c.tracing = loadTracing(s.Environ, found)
+		c.tracing = loadTracing(environ, found)
 	}
 	if err := found.join(c.secrets); err != nil {
 		return nil, err
@@ -71,7 +78,7 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 
 // Validate checks a configuration that was changed after it was loaded. The error is like that of [Source.Load].
 func (c *Config) Validate(need Need) error {
-	found := newProblems(Source{})
+	found := newProblems()
 	c.check(need, found)
 	return found.join(nil)
 }
@@ -97,14 +104,14 @@ func (c *Config) fillDefaults() {
 }
 
 // loadField decodes one field. A secret has two variables, the second of which names a file.
-func (s Source) loadField(ctx context.Context, c *Config, f *Field, found *problems) {
+func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *problems) {
 	if f.Secret {
 		path := f.Variable + FileSuffix
-		_, byValue := s.lookup(f.Variable)
-		if file, byPath := s.lookup(path); byPath {
+		_, byValue := ls.lookup(f.Variable)
+		if file, byPath := ls.lookup(path); byPath {
 			secret := redact.SecretFile(file)
 			f.value(c).Set(reflect.ValueOf(secret))
-			c.origins[f.Variable] = s.origin(path)
+			c.origins[f.Variable] = ls.origin(path)
 			text, err := secret.Value()
 			switch {
 			case byValue:
@@ -120,8 +127,8 @@ func (s Source) loadField(ctx context.Context, c *Config, f *Field, found *probl
 			return
 		}
 	}
-	c.origins[f.Variable] = s.origin(f.Variable)
-	if err := f.decode(ctx, c, envconfig.LookuperFunc(s.lookup)); err != nil {
+	c.origins[f.Variable] = ls.origin(f.Variable)
+	if err := f.decode(ctx, c, envconfig.LookuperFunc(ls.lookup)); err != nil {
 		found.add(f.Variable, "%v", err)
 	} else if f.Secret {
 		text, _ := f.value(c).Interface().(Secret).Value() // it is in no file
@@ -156,20 +163,6 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 	}
 }
 
-// lookup finds the text of a variable. Empty is unset, at whatever level: an empty flag hides the environment and brings
-// back the default.
-func (s Source) lookup(variable string) (string, bool) {
-	text, byFlag := s.Flags[variable]
-	other := alternative(variable)
-	if !byFlag && s.Flags[other] == "" {
-		text = s.Environ[variable]
-	}
-	if text == "" && s.Flags[other] == "" && s.Environ[other] == "" {
-		text = s.Defaults[variable]
-	}
-	return text, text != ""
-}
-
 // alternative returns the variable that sets the same thing the other way, by value or by the path of a file; "" if
 // there is none. A flag takes precedence over the environment there too.
 func alternative(variable string) string {
@@ -184,15 +177,16 @@ func alternative(variable string) string {
 	return ""
 }
 
-// origin returns where the value of the variable comes from.
-func (s Source) origin(variable string) origin {
-	if _, ok := s.Flags[variable]; ok {
-		return fromFlag
+// checkStore checks that no flag of the embedded server is given where another server is used.
+func (s Source) checkStore(c *Config, found *problems) {
+	if !s.External || len(c.NATS.URL) == 0 {
+		return
 	}
-	if s.Environ[variable] != "" && s.Flags[alternative(variable)] == "" {
-		return fromEnviron
+	for _, variable := range []string{"STAGE_DATA_DIR", "STAGE_DATA_SYNC"} {
+		if s.Flags[variable] != "" {
+			found.add(variable, "it is about the embedded server, but %s names another: give one of them", found.layers.name("STAGE_NATS_URL"))
+		}
 	}
-	return fromDefault
 }
 
 // serviceLink matches the variables that Kubernetes sets in every container for the services of its namespace whose
@@ -209,23 +203,23 @@ func (s Source) unknownVariables(found *problems) {
 		}
 	}
 	names := slices.Sorted(maps.Keys(known))
-	for _, variable := range slices.Sorted(maps.Keys(s.Environ)) {
+	for _, variable := range slices.Sorted(maps.Keys(s.environ())) {
 		if !strings.HasPrefix(variable, VariablePrefix) || known[variable] || serviceLink.MatchString(variable) {
 			continue
 		}
 		if value := strings.TrimSuffix(variable, FileSuffix); known[value] {
 			found.add(variable, "only secrets may be given by file: set %s", value)
-		} else if near := nearest(variable, names); near != "" {
+		} else if near := Nearest(variable, names); near != "" {
 			found.add(variable, "unknown variable, did you mean %s?", near)
 		} else {
-			found.add(variable, "unknown variable: unset it; stage config lists all variables")
+			found.add(variable, "unknown variable: unset it; stage help settings lists all variables")
 		}
 	}
 }
 
-// nearest returns the name with the fewest edits from the given one; "" if none is close enough for a typo.
-func nearest(name string, names []string) string {
-	best, edits := "", max(2, (len(name)-len(VariablePrefix))/3)+1
+// Nearest returns the name with the fewest edits from the given one; "" if none is close enough for a typo.
+func Nearest(name string, names []string) string {
+	best, edits := "", max(2, len(strings.TrimPrefix(name, VariablePrefix))/3)+1
 	for _, candidate := range names {
 		if d := editDistance(name, candidate); d < edits {
 			best, edits = candidate, d

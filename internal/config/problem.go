@@ -10,12 +10,12 @@ import (
 // problems collects what is wrong, and how to fix it: at most one decoding problem of each variable, and none that
 // follows from another.
 type problems struct {
-	source     Source
+	layers     layers // name the source of a value
 	byVariable map[string][]string
 }
 
-func newProblems(s Source) *problems {
-	return &problems{source: s, byVariable: make(map[string][]string)}
+func newProblems() *problems {
+	return &problems{byVariable: make(map[string][]string)}
 }
 
 // add reports a problem of one variable.
@@ -33,10 +33,7 @@ func (p *problems) none(variables ...string) bool {
 func (p *problems) join(secrets *Secrets) error {
 	var all []error
 	take := func(variable string) {
-		name := variable
-		if _, ok := p.source.Flags[variable]; ok {
-			name += " (--" + FlagName(variable) + ")"
-		}
+		name := p.layers.name(variable)
 		for _, text := range p.byVariable[variable] {
 			all = append(all, fmt.Errorf("%s: %s", name, secrets.Redact([]byte(text))))
 		}

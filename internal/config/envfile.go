@@ -1,0 +1,160 @@
+package config
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// EnvFile is a file of variables, as docker and shells read it.
+type EnvFile struct {
+	Path   string
+	Values map[string]string // by variable
+
+	lines map[string]int // where each variable is
+}
+
+const (
+	// envFileBytesMax bounds a file of variables.
+	envFileBytesMax = 1 << 20
+	// envFileProblems bounds how many problems of one file are listed.
+	envFileProblems = 20
+)
+
+// ReadEnvFile reads a file of lines NAME=VALUE. Blank lines and lines that begin with # are skipped; export before the
+// name is allowed. A value in single quotes is as it stands; in double quotes \n, \t, \", \\ and \$ are escapes; both
+// may go over several lines. A bare value ends before a # that follows a space. Nothing is expanded: a $ stays. The
+// error lists every problem by its line, and repeats no value.
+func ReadEnvFile(path string) (EnvFile, error) {
+	file := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int)}
+	f, err := os.Open(path)
+	if err != nil {
+		return file, plainPathError(err)
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	text, err := io.ReadAll(io.LimitReader(f, envFileBytesMax+1))
+	switch {
+	case err != nil:
+		return file, plainPathError(err)
+	case len(text) > envFileBytesMax:
+		return file, fmt.Errorf("%s: larger than %v", path, Size(envFileBytesMax))
+	case !utf8.Valid(text):
+		return file, fmt.Errorf("%s: not UTF-8 text", path)
+	}
+	return file, file.parse(strings.TrimPrefix(string(text), "\uFEFF"))
+}
+
+// where returns the line of a variable.
+func (f *EnvFile) where(variable string) string {
+	return fmt.Sprintf("%s line %d", f.Path, f.lines[variable])
+}
+
+// parse reads all lines.
+func (f *EnvFile) parse(text string) error {
+	var problems []error
+	lines := bufio.NewScanner(strings.NewReader(text))
+	lines.Buffer(nil, envFileBytesMax+1)
+	for n := 1; lines.Scan() && len(problems) < envFileProblems; n++ {
+		line := strings.TrimLeft(strings.TrimSuffix(lines.Text(), "\r"), " \t") // a space at the end may be quoted
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		first := n
+		name, value, err := parseVariable(line, func() (string, bool) {
+			if !lines.Scan() {
+				return "", false
+			}
+			n++
+			return strings.TrimSuffix(lines.Text(), "\r"), true
+		})
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s line %d: %w", f.Path, first, err))
+			continue
+		}
+		f.Values[name], f.lines[name] = value, first
+	}
+	return errors.Join(problems...)
+}
+
+// parseVariable reads NAME=VALUE; next returns the following line, for a value in quotes.
+func parseVariable(line string, next func() (string, bool)) (name, value string, err error) {
+	if rest, ok := strings.CutPrefix(line, "export"); ok && rest != "" && (rest[0] == ' ' || rest[0] == '\t') {
+		line = strings.TrimLeft(rest, " \t")
+	}
+	name, rest, ok := strings.Cut(line, "=")
+	name = strings.TrimRight(name, " \t")
+	switch {
+	case !ok && variableName.MatchString(name):
+		return "", "", fmt.Errorf("%s has no value: write %s=VALUE", name, name)
+	case !ok || !variableName.MatchString(name):
+		return "", "", errors.New("not NAME=VALUE: a name has letters, digits and _; put # before a comment")
+	}
+	rest = strings.TrimLeft(rest, " \t")
+	if rest == "" || rest[0] != '"' && rest[0] != '\'' {
+		return name, bareValue(rest), nil
+	}
+	value, err = quotedValue(rest, next)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return name, value, err
+}
+
+// variableName matches the names that a shell takes.
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// bareValue removes the comment behind a value without quotes.
+func bareValue(text string) string {
+	for i := range text {
+		if text[i] == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t') {
+			text = text[:i]
+			break
+		}
+	}
+	return strings.TrimSpace(text)
+}
+
+// quotedValue reads a value that begins with a quote and goes on to the next such quote.
+func quotedValue(text string, next func() (string, bool)) (string, error) {
+	quote, escapes := text[0], strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\"`, `"`, `\\`, `\`, `\$`, "$")
+	text = text[1:]
+	var b strings.Builder
+	for {
+		end := closing(text, quote)
+		if end >= 0 {
+			b.WriteString(text[:end])
+			if rest := strings.TrimSpace(text[end+1:]); rest != "" && rest[0] != '#' {
+				return "", errors.New("text follows the closing quote: put the whole value into the quotes")
+			}
+			break
+		}
+		b.WriteString(text + "\n")
+		line, ok := next()
+		if !ok {
+			return "", fmt.Errorf("the quote %c is not closed", quote)
+		}
+		text = line
+	}
+	if quote == '"' {
+		return escapes.Replace(b.String()), nil
+	}
+	return b.String(), nil
+}
+
+// closing returns the index of the closing quote; -1: it is not in this line.
+func closing(text string, quote byte) int {
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == quote:
+			return i
+		case text[i] == '\\' && quote == '"':
+			i++
+		}
+	}
+	return -1
+}

@@ -1,0 +1,189 @@
+package config
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// origin is where the value of a variable came from.
+type origin string
+
+const (
+	fromDefault origin = "default"
+	fromEnviron origin = "environment"
+	fromFlag    origin = "flag"
+)
+
+// layer is one source of values.
+type layer struct {
+	from   origin
+	values map[string]string            // by variable
+	label  func(variable string) string // what problems name besides the variable; nil: nothing
+	cli    bool                         // these are settings of the nats CLI
+}
+
+// layers are all sources of values, the strongest first.
+type layers []layer
+
+// find returns the text of a variable and the layer that it comes from; nil: it is unset. Empty is unset, but an empty
+// flag hides all weaker sources and brings back the default. What sets the same thing the other way, by value or by the
+// path of a file, hides the weaker sources too.
+func (ls layers) find(variable string) (string, *layer) {
+	other := alternative(variable)
+	for i := range ls {
+		l := &ls[i]
+		text, given := l.values[variable]
+		switch {
+		case text != "":
+			return text, l
+		case given && l.from == fromFlag:
+			if last := &ls[len(ls)-1]; last.from == fromDefault {
+				return last.values[variable], l
+			}
+			return "", l
+		case l.values[other] != "":
+			return "", nil
+		}
+	}
+	return "", nil
+}
+
+// lookup finds the text of a variable, as go-envconfig asks for it.
+func (ls layers) lookup(variable string) (string, bool) {
+	text, _ := ls.find(variable)
+	return text, text != ""
+}
+
+// origin returns where the value of the variable comes from.
+func (ls layers) origin(variable string) origin {
+	if _, l := ls.find(variable); l != nil {
+		return l.from
+	}
+	return fromDefault
+}
+
+// name returns the variable with what else a user knows the source of its value by: STAGE_POOL_SIZE (--pool-size).
+func (ls layers) name(variable string) string {
+	_, l := ls.find(variable)
+	if l == nil || l.label == nil {
+		return variable
+	}
+	return variable + " (" + l.label(variable) + ")"
+}
+
+// names reports whether any layer gives the variable a value.
+func (ls layers) names(variables ...string) bool {
+	return slices.ContainsFunc(ls, func(l layer) bool {
+		return slices.ContainsFunc(variables, func(v string) bool { return l.values[v] != "" })
+	})
+}
+
+// layers returns the sources in order: flags, a context named by flag, the environment, the environment files, the nats
+// CLI's own variables, its context, and the defaults of the command. ctx is the context in use; nil: none.
+func (s Source) layers(found *problems) (all layers, ctx *NATSContext) {
+	all = layers{{from: fromFlag, values: s.Flags, label: s.flagLabel}}
+	below := layers{{from: fromEnviron, values: s.Environ}}
+	for _, file := range slices.Backward(s.EnvFiles) {
+		below = append(below, layer{from: origin(file.Path), values: file.Values, label: func(v string) string { return file.where(v) }})
+	}
+	if s.External {
+		all, below, ctx = s.connection(all, below, found)
+	}
+	all = append(all, below...)
+	return append(all, layer{from: fromDefault, values: s.Defaults}), ctx
+}
+
+// flagLabel returns the flag of a variable as it was given.
+func (s Source) flagLabel(variable string) string {
+	return "--" + cmp.Or(s.FlagNames[variable], FlagName(variable))
+}
+
+// environ returns the environment with what the files add to it.
+func (s Source) environ() map[string]string {
+	if len(s.EnvFiles) == 0 {
+		return s.Environ
+	}
+	merged := make(map[string]string)
+	for _, file := range s.EnvFiles {
+		maps.Copy(merged, file.Values)
+	}
+	for name, value := range s.Environ {
+		if value != "" || merged[name] == "" {
+			merged[name] = value
+		}
+	}
+	return merged
+}
+
+// connection adds what the nats CLI is set to. A server or store that is named by flag hides the settings of the
+// connection below it, as far as they name another.
+func (s Source) connection(all, below layers, found *problems) (strong, weak layers, ctx *NATSContext) {
+	switch {
+	case s.Context != "":
+		ctx = s.readContext("--context", s.Context, found)
+		return append(all, ctx.layer()), withoutNATS(below), ctx
+	case s.Flags["STAGE_NATS_URL"] == "" && s.Flags["STAGE_DATA_DIR"] != "":
+		return all, withoutNATS(below), nil
+	}
+	if url, given := s.Flags["STAGE_NATS_URL"]; given && url == "" { // the embedded server
+		return all, withoutNATS(below), nil
+	}
+	above := slices.Concat(all, below)
+	below = append(below, s.cliVariables(above))
+	named := slices.Concat(all, below).names("STAGE_NATS_URL")
+	if name := s.environ()["NATS_CONTEXT"]; name != "" {
+		ctx = s.readContext("NATS_CONTEXT", name, found)
+	} else if !named && !above.names("STAGE_DATA_DIR") {
+		ctx = s.selectedContext(found)
+	}
+	if ctx != nil {
+		below = append(below, withoutLogin(ctx.layer(), slices.Concat(all, below)))
+	} else if !named {
+		below = below[:len(below)-1] // a login alone names no server
+	}
+	return all, below, ctx
+}
+
+// withoutNATS returns the layers without settings of the connection.
+func withoutNATS(all layers) layers {
+	for i := range all {
+		all[i].values = maps.Clone(all[i].values)
+		maps.DeleteFunc(all[i].values, func(variable, _ string) bool { return strings.HasPrefix(variable, VariablePrefix+"NATS_") })
+	}
+	return all
+}
+
+// loginVariables are what logs in to NATS. A login is one thing: parts of two sources don't make one.
+var loginVariables = []string{
+	"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER", "STAGE_NATS_PASSWORD",
+	"STAGE_NATS_TOKEN" + FileSuffix, "STAGE_NATS_PASSWORD" + FileSuffix,
+}
+
+// withoutLogin returns the layer, without its login where the layers above it have one.
+func withoutLogin(l layer, above layers) layer {
+	if above.names(loginVariables...) {
+		l.values = maps.Clone(l.values)
+		maps.DeleteFunc(l.values, func(variable, _ string) bool { return slices.Contains(loginVariables, variable) })
+	}
+	return l
+}
+
+// cliVariables returns what the nats CLI reads from the environment, under the names of the stage.
+func (s Source) cliVariables(above layers) layer {
+	own := map[string]string{
+		"STAGE_NATS_URL": "NATS_URL", "STAGE_NATS_CREDS": "NATS_CREDS", "STAGE_NATS_NKEY": "NATS_NKEY",
+		"STAGE_NATS_USER": "NATS_USER", "STAGE_NATS_PASSWORD": "NATS_PASSWORD", "STAGE_NATS_TOKEN": "NATS_TOKEN",
+		"STAGE_NATS_TLS_CA": "NATS_CA", "STAGE_NATS_TLS_CERT": "NATS_CERT", "STAGE_NATS_TLS_KEY": "NATS_KEY",
+	}
+	environ, values := s.environ(), make(map[string]string)
+	for variable, name := range own {
+		values[variable] = environ[name]
+	}
+	if values["STAGE_NATS_USER"] != "" && values["STAGE_NATS_PASSWORD"] == "" { // as the nats CLI takes it
+		values["STAGE_NATS_TOKEN"] = cmp.Or(values["STAGE_NATS_TOKEN"], values["STAGE_NATS_USER"])
+		values["STAGE_NATS_USER"] = ""
+	}
+	return withoutLogin(layer{from: "NATS_*", values: values, cli: true, label: func(variable string) string { return own[variable] }}, above)
+}
