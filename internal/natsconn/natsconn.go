@@ -64,11 +64,26 @@ func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logg
 	if err != nil {
 		return nil, err
 	}
+	reportContext(cfg, log)
 	nc, err := dial(ctx, cfg.NATS.URL.Joined(), opts)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s (STAGE_NATS_URL): %w", cfg.NATS.URL, withHint(&cfg.NATS, err))
+		return nil, fmt.Errorf("connect to NATS at %s (%s): %w", cfg.NATS.URL, cfg.NATSFrom(), withHint(&cfg.NATS, err))
 	}
 	return &Conn{NC: nc, login: cfg.NATS}, nil
+}
+
+// reportContext logs that a context of the nats CLI is in use which the command did not name, and what of it is not.
+func reportContext(cfg *config.Config, log *slog.Logger) {
+	n := cfg.NATSContext()
+	if n == nil {
+		return
+	}
+	if n.Selected {
+		log.Info("using the context that is selected in the nats CLI", slog.String("context", n.Name), slog.String("url", cfg.NATS.URL.String()))
+	}
+	if len(n.Ignored) > 0 {
+		log.Warn("settings of the context are not supported and ignored", slog.String("context", n.Name), slog.Any("settings", n.Ignored))
+	}
 }
 
 // dial connects; ctx ends the attempt.
