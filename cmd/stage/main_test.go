@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"path/filepath"
 	"testing"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -25,7 +26,9 @@ func TestScripts(t *testing.T) {
 		Cmds:                scriptCommands,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("COLUMNS", "")
-			return nil
+			example, err := filepath.Abs("../../.env.example")
+			env.Setenv("EXAMPLE", example)
+			return err
 		},
 	})
 }

@@ -21,10 +21,12 @@ import (
 // scriptCommands are what the scripts need beside the program itself.
 var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"appears": scriptAppears,
+	"context": scriptContext,
 	"await":   scriptAwait,
 	"exits":   scriptExits,
 	"hold":    scriptHold,
 	"llm":     scriptLLM,
+	"nats":    scriptNATS,
 	"row":     scriptRow,
 }
 

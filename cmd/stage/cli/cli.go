@@ -133,7 +133,8 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 		&cobra.Group{ID: groupSetup, Title: "Set up and try out:"},
 	)
 	root.AddCommand(commands(env)...)
-	root.SetHelpCommand(newHelpCommand())
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(newHelpCommand(env))
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd, terminal.Width(env.Stdout)) })
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
@@ -162,11 +163,15 @@ func markRunning(root *cobra.Command, running *bool) {
 }
 
 // newHelpCommand replaces cobra's, which reports no error for an unknown command.
-func newHelpCommand() *cobra.Command {
+func newHelpCommand(env *Env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [command]",
-		Short: "list the commands, or describe one",
+		Use:     "help [command | settings [word]]",
+		Short:   "list the commands, describe one, or list all settings",
+		Example: "  stage help process\n  stage help settings\n  stage help settings retry",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && args[0] == "settings" {
+				return writeSettings(cmd.Root(), env, strings.Join(args[1:], " "), terminal.Width(env.Stdout))
+			}
 			found, rest, err := cmd.Root().Find(args)
 			if err == nil && len(rest) > 0 && found.HasSubCommands() {
 				err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
@@ -177,4 +182,23 @@ func newHelpCommand() *cobra.Command {
 			return found.Help()
 		},
 	}
+}
+
+func newVersionCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "print version, commit and Go version",
+		GroupID: groupSetup,
+		Args:    cobra.NoArgs,
+		Example: "  stage version\n  stage version --json",
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print as JSON")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if *asJSON {
+			return terminal.WriteJSON(env.Stdout, version.Current())
+		}
+		_, err := fmt.Fprintln(env.Stdout, version.Current())
+		return err
+	}
+	return cmd
 }

@@ -137,7 +137,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"confg"}, exitUsage, "stage: unknown command \"confg\""},
 		{[]string{"help", "confg"}, exitUsage, "stage: unknown command \"confg\""},
 		{[]string{"config", "extra"}, exitUsage, "stage: unknown command \"extra\" for \"stage config\""},
-		{[]string{"config", "--pool-siz=3"}, exitUsage, "stage: unknown flag: --pool-siz\n  see stage config --help\n"},
+		{[]string{"config", "--pool-siz=3"}, exitUsage, "stage: unknown flag: --pool-siz, did you mean --pool-size?\n  see stage config --help\n"},
 		{[]string{"config", "--pool-size=x"}, exitUsage, "stage: the configuration has a problem:\n  STAGE_POOL_SIZE (--pool-size): \"x\" is not a whole number\n"},
 		{[]string{"config", "--check", "--markdown"}, exitUsage, "stage: if any flags in the group [check markdown schema json] are set none of the others can be"},
 		{[]string{"mockllm", "--schedule=fast"}, exitUsage, "stage: schedule: "},
@@ -162,23 +162,31 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-func TestHelpShowsTheGroupsThatMatterToACommand(t *testing.T) {
+func TestHelpListsOwnFlagsAndCommonSettings(t *testing.T) {
 	var b strings.Builder
 	cmd := &cobra.Command{Use: "tail"}
 	cmd.SetOut(&b)
-	flags := newConfigFlags(cmd, &Env{}, []string{"NATS"}, map[string]string{"STAGE_NATS_URL": "nats://own"})
+	cmd.Flags().Bool("follow", false, "follow")
+	flags := newConfigFlags(cmd, &Env{}, []string{"NATS", "Stage"}, map[string]string{"STAGE_NATS_URL": "nats://own", "STAGE_NAME": "mine"})
 	writeHelp(cmd, 80)
-	if got := b.String(); !strings.Contains(got, "(default nats://own)") || strings.Contains(got, "--pool-size number") {
-		t.Errorf("got:\n%s\nwant the group NATS with the command's default, and no other", got)
+	own, common, _ := strings.Cut(b.String(), "Common settings:")
+	if !strings.Contains(own, "--follow") || !strings.Contains(common, "(default mine)") || strings.Contains(common, "--pool-size number") {
+		t.Errorf("got:\n%s\nwant its own flag, then the common setting of its groups with the command's default", b.String())
 	}
-	if err := cmd.ParseFlags([]string{"--pool-size=7", "--nats-tls-first"}); err != nil {
+	if err := cmd.ParseFlags([]string{"--nats-tls-first", "--log-level=warn"}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := flags.Load(t.Context(), config.NeedNothing)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Pool.Size != 7 || !c.NATS.TLSFirst || c.NATS.URL.Joined() != "nats://own" {
-		t.Errorf("got pool %d, TLS first %t, URL %s: want 7 from a hidden flag, true, the command's default", c.Pool.Size, c.NATS.TLSFirst, c.NATS.URL)
+	if !c.NATS.TLSFirst || c.NATS.URL.Joined() != "nats://own" || c.Process.LogLevel != "warn" {
+		t.Errorf("got TLS first %t, URL %s, log level %s", c.NATS.TLSFirst, c.NATS.URL, c.Process.LogLevel)
+	}
+	if err := cmd.ParseFlags([]string{"--pool-size=7"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = flags.Load(t.Context(), config.NeedNothing); !config.IsInvalid(err) || !strings.Contains(err.Error(), "--pool-size: stage tail does not use it") {
+		t.Errorf("a flag that the command does not use: %v", err)
 	}
 }

@@ -46,6 +46,9 @@ func newDemoCommand(env *Env) *cobra.Command {
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
 	flags := newConfigFlags(cmd, env, []string{"Dispatch", "Operation"}, demoDefaults)
+	flags.allow("STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_SYSTEM_PROMPT", "STAGE_DATA_SYNC", "STAGE_LLM_TIMEOUT",
+		"STAGE_LLM_MAX_REPLY_BYTES", "STAGE_LLM_TEMPERATURE", "STAGE_LLM_MAX_TOKENS", "STAGE_LLM_RPM", "STAGE_LLM_TPM", "STAGE_LLM_MAX_CONCURRENCY")
+	flags.refuseConnection("demo runs its own server: remove it")
 	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))

@@ -32,6 +32,9 @@ type Env struct {
 	// [Env.Contexts]). Nil: nothing does.
 	Exit func(code int)
 
+	// Setenv sets a variable for the libraries that read the environment of the process. Nil: nothing does.
+	Setenv func(name, value string)
+
 	secrets *config.Secrets // of the configuration that was loaded, removed from the error that the command ends with
 
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
@@ -55,7 +58,8 @@ func OSEnv() *Env {
 				debug.SetGCPercent(200)
 			}
 		},
-		Exit: os.Exit,
+		Exit:   os.Exit,
+		Setenv: func(name, value string) { _ = os.Setenv(name, value) }, // a name that was read is valid
 		Notify: func(c chan<- os.Signal, signals ...os.Signal) func() {
 			signal.Notify(c, signals...)
 			return func() { signal.Stop(c) }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,31 +17,118 @@ import (
 
 // configFlags are the flags of a command that uses the configuration: one for each variable, named after it, but none
 // for a secret, which would show in the list of processes; the path of a secret's file has one. A flag takes precedence
-// over the environment.
+// over the environment. A flag that the command does not use is refused: the same variable in the environment is meant
+// for other commands, a flag is not.
 type configFlags struct {
 	env      *Env
+	cmd      *cobra.Command
 	defaults map[string]string
 	values   map[string]string // by variable, of the flags that were given
+	refused  map[string]string // why, by flag
+
+	envFiles []string
+	context  string
+	external bool // the command connects to NATS
+}
+
+const (
+	serverFlag  = "server" // as the nats CLI names it
+	contextFlag = "context"
+)
+
+// everyCommand are the variables that each command uses.
+var everyCommand = []string{"STAGE_LOG_LEVEL", "STAGE_LOG_FORMAT"}
+
+// commonSettings are the variables whose flags the help of a command lists; stage help settings lists all.
+var commonSettings = []string{
+	"STAGE_NAME", "STAGE_DATA_DIR", "STAGE_PARTITIONS", "STAGE_POOL_SIZE", "STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL",
+	"STAGE_LLM_API_KEY_FILE", "STAGE_LLM_MODEL", "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_LOOKUP_FILE",
+	"STAGE_RESPONSE_SCHEMA_FILE", "STAGE_MAX_COST_USD",
 }
 
 // newConfigFlags adds the flags of the configuration to the command. groups are the headings of [config.Config] that the
-// help lists, nil: all; flags of other groups are accepted too. defaults are the command's, by variable, and take
-// precedence over the documented ones. An invalid value is reported by Load, together with all other problems.
+// command uses, nil: all; flags of other groups are refused. defaults are the command's, by variable, and take
+// precedence over the documented ones. A flag that the command has already takes the place of the setting's. An invalid
+// value is reported by Load, together with all other problems.
 func newConfigFlags(cmd *cobra.Command, env *Env, groups []string, defaults map[string]string) *configFlags {
-	c := &configFlags{env: env, defaults: defaults, values: make(map[string]string)}
+	c := &configFlags{env: env, cmd: cmd, defaults: defaults, values: make(map[string]string), refused: make(map[string]string)}
 	for _, group := range groups {
 		if !slices.ContainsFunc(config.Fields(), func(f *config.Field) bool { return f.Group == group }) {
 			panic("no field of the configuration is under " + group)
 		}
 	}
+	cmd.Flags().StringArrayVar(&c.envFiles, "env-file", nil, "`file` of NAME=VALUE lines, below the environment; repeated: a later one takes precedence")
+	c.complete("env-file", "path", nil)
+	c.external = groups == nil || slices.Contains(groups, groupNATS)
+	if c.external {
+		c.addConnection()
+	}
 	for _, f := range config.Fields() {
 		for _, variable := range f.FlagVariables() {
+			if cmd.Flags().Lookup(config.FlagName(variable)) != nil {
+				continue
+			}
 			c.add(cmd, f, variable)
-			flag := cmd.Flags().Lookup(config.FlagName(variable))
-			flag.Hidden = len(groups) > 0 && !slices.Contains(groups, f.Group)
+			if len(groups) > 0 && !slices.Contains(groups, f.Group) && !slices.Contains(everyCommand, variable) {
+				c.refuse("stage "+cmd.Name()+" does not use it: remove it", config.FlagName(variable))
+			}
 		}
 	}
 	return c
+}
+
+// addConnection adds the flags that name a server as the nats CLI does.
+func (c *configFlags) addConnection() {
+	c.cmd.Flags().StringVar(&c.context, contextFlag, "", "`name` of a context of the nats CLI to connect by; default: NATS_CONTEXT, else the selected one where nothing names a server or store")
+	c.complete(contextFlag, "path", nil)
+	value := &configFlag{flags: c, variable: "STAGE_NATS_URL", kind: "list"}
+	c.cmd.Flags().VarP(value, serverFlag, "s", "one or more server `URLs`, as --nats-url; default: STAGE_NATS_URL, NATS_URL or that of a context")
+	c.complete(serverFlag, "list", nil)
+}
+
+// refuse makes flags an error, for a reason that says what to do.
+func (c *configFlags) refuse(why string, flags ...string) {
+	for _, name := range flags {
+		c.refused[name] = why
+		c.cmd.Flags().Lookup(name).Hidden = true
+	}
+}
+
+// allow accepts the flags of variables outside of the command's groups.
+func (c *configFlags) allow(variables ...string) {
+	for _, variable := range variables {
+		name := config.FlagName(variable)
+		delete(c.refused, name)
+		c.cmd.Flags().Lookup(name).Hidden = false
+	}
+}
+
+// refuseConnection refuses what names or describes a NATS server, for a command that has its own.
+func (c *configFlags) refuseConnection(why string) {
+	if c.external {
+		c.refuse(why, contextFlag, serverFlag)
+	}
+	c.external = false
+	for _, f := range config.Fields() {
+		if f.Group == groupNATS || f.Variable == "STAGE_PARTITIONS" {
+			for _, variable := range f.FlagVariables() {
+				c.refuse(why, config.FlagName(variable))
+			}
+		}
+	}
+}
+
+// given returns a problem for each flag that is refused or given twice, by name.
+func (c *configFlags) given() (problems []error) {
+	for _, name := range slices.Sorted(maps.Keys(c.refused)) {
+		if c.cmd.Flags().Changed(name) {
+			problems = append(problems, fmt.Errorf("--%s: %s", name, c.refused[name]))
+		}
+	}
+	if c.external && c.cmd.Flags().Changed(serverFlag) && c.cmd.Flags().Changed(config.FlagName("STAGE_NATS_URL")) {
+		problems = append(problems, fmt.Errorf("--%s: --nats-url is given too: give one of them", serverFlag))
+	}
+	return problems
 }
 
 // add adds the flag of a variable: that of the field, or of the file with its value.
@@ -62,20 +150,30 @@ func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) 
 		flag.NoOptDefVal = "true"
 	}
 	flag.Annotations = map[string][]string{flagGroup: {f.Group}}
-	// The shell completes values or files.
-	words := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	if slices.Contains(commonSettings, variable) {
+		flag.Annotations[flagCommon] = []string{}
+	}
+	c.complete(flag.Name, kind, f.OneOf)
+}
+
+// complete makes the shell complete the words of a flag, or files if it is a path.
+func (c *configFlags) complete(name, kind string, words []string) {
+	complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		if kind == "path" {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
-		return f.OneOf, cobra.ShellCompDirectiveNoFileComp
+		return words, cobra.ShellCompDirectiveNoFileComp
 	}
-	if err := cmd.RegisterFlagCompletionFunc(flag.Name, words); err != nil {
-		panic(fmt.Sprintf("flag --%s: %v", flag.Name, err)) // the flag was added before
+	if err := c.cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
+		panic(fmt.Sprintf("flag --%s: %v", name, err)) // the flag was added before
 	}
 }
 
+// groupNATS is the heading of the connection to a NATS server.
+const groupNATS = "NATS"
+
 // groupsOfStreams are the groups of flags that commands on streams need.
-var groupsOfStreams = []string{"Stage", "NATS", "Embedded server", "Streams and subjects"}
+var groupsOfStreams = []string{"Stage", groupNATS, "Embedded server", "Streams and subjects"}
 
 // run returns the RunE of a command: it calls f with the configuration, the arguments, and the contexts of
 // [Env.Contexts].
@@ -113,18 +211,63 @@ func (c *configFlags) runOnStreams(check func(cfg *config.Config) error, f func(
 	})
 }
 
-// Load reads the configuration from flags and environment. The error lists every problem and makes the program end with
-// 2.
+// Load reads the configuration from flags, environment, files and contexts. The error lists every problem and makes the
+// program end with 2.
 func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Config, error) {
-	cfg, err := config.Source{Flags: maps.Clone(c.values), Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets}.Load(ctx, need)
-	if err == nil {
-		return cfg, nil
+	problems := c.given()
+	values := maps.Clone(c.values)
+	maps.DeleteFunc(values, func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
+	source := config.Source{
+		Flags: values, Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets,
+		External: c.external, Context: c.context,
+	}
+	if c.external && c.cmd.Flags().Changed(serverFlag) {
+		source.FlagNames = map[string]string{"STAGE_NATS_URL": serverFlag}
+	}
+	unread := false
+	for _, path := range c.envFiles {
+		file, err := config.ReadEnvFile(path)
+		problems, unread = appendProblems(problems, err, "--env-file: "), unread || err != nil
+		source.EnvFiles = append(source.EnvFiles, file)
+	}
+	if !unread { // else what is in the files would be reported as missing
+		cfg, err := source.Load(ctx, need)
+		if problems = appendProblems(problems, err, ""); len(problems) == 0 {
+			c.exportFiles(source.EnvFiles)
+			return cfg, nil
+		}
 	}
 	what := "a problem"
-	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 {
-		what = fmt.Sprintf("%d problems", len(joined.Unwrap()))
+	if len(problems) > 1 {
+		what = fmt.Sprintf("%d problems", len(problems))
 	}
-	return nil, config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, err))
+	return nil, config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, errors.Join(problems...)))
+}
+
+// appendProblems appends each of the errors that err joins.
+func appendProblems(problems []error, err error, prefix string) []error {
+	if err == nil {
+		return problems
+	}
+	each := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		each = joined.Unwrap()
+	}
+	for _, e := range each {
+		problems = append(problems, fmt.Errorf("%s%w", prefix, e))
+	}
+	return problems
+}
+
+// exportFiles sets the variables of files that others read: OpenTelemetry, and Go for proxies.
+func (c *configFlags) exportFiles(files []config.EnvFile) {
+	for _, file := range files {
+		for name, value := range file.Values {
+			if !strings.HasPrefix(name, config.VariablePrefix) && c.env.Environ[name] == "" && c.env.Setenv != nil {
+				c.env.Setenv(name, value)
+			}
+		}
+	}
 }
 
 // configFlag is the value of one flag. It keeps the text: the configuration decodes it, so that flag and variable are

@@ -2,9 +2,12 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -15,12 +18,12 @@ const helpWidth = 120
 // flagGroup is the annotation of a flag that holds the heading it is listed under; without one it is the command's own.
 const flagGroup = "stage_group"
 
-// writeHelp prints the help of a command: what it does, examples, commands below it, its own flags, and then those of
-// the configuration by group. width is that of the terminal, 0 if there is none.
+// flagCommon is the annotation of a flag of the configuration that the help of a command lists.
+const flagCommon = "stage_common"
+
+// writeHelp prints the help of a command: what it does, examples, commands below it, its own flags, and the settings
+// that are most often given as flags. width is that of the terminal, 0 if there is none.
 func writeHelp(cmd *cobra.Command, width int) {
-	if width == 0 {
-		width = helpWidth
-	}
 	var b strings.Builder
 	b.WriteString(cmp.Or(cmd.Long, cmd.Short))
 	usage := cmd.UseLine()
@@ -33,15 +36,16 @@ func writeHelp(cmd *cobra.Command, width int) {
 	}
 	writeCommands(&b, cmd)
 
-	headings, flags := flagsByHeading(cmd)
-	for _, heading := range headings {
-		if flags[heading].HasAvailableFlags() {
-			fmt.Fprintf(&b, "\n%s:\n%s", heading, flags[heading].FlagUsagesWrapped(width))
-		}
-	}
-	if len(headings) > 1 {
-		b.WriteString("\nEach flag of the configuration overrides the variable of the same name (--pool-size: STAGE_POOL_SIZE);\n" +
-			"stage config lists all variables with their values.\n")
+	settings := false
+	own := flagSet(cmd, func(f *pflag.Flag) bool {
+		settings = settings || f.Annotations[flagGroup] != nil
+		return f.Annotations[flagGroup] == nil
+	})
+	writeFlags(&b, "Flags", own, width)
+	if settings {
+		writeFlags(&b, "Common settings", flagSet(cmd, func(f *pflag.Flag) bool { return f.Annotations[flagCommon] != nil }), width)
+		b.WriteString("\nEvery setting is a variable and a flag of the same name (STAGE_POOL_SIZE, --pool-size); the flag takes precedence.\n" +
+			"stage help settings lists them all, stage help settings WORD those about a word.\n")
 	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n%s <command> --help describes a command.\n", cmd.CommandPath())
@@ -49,27 +53,77 @@ func writeHelp(cmd *cobra.Command, width int) {
 	cmd.Print(b.String())
 }
 
-// flagsByHeading returns the flags of a command by heading: its own, sorted, under the first one, and those of the
-// configuration under theirs, in the order of their definition.
-func flagsByHeading(cmd *cobra.Command) (headings []string, flags map[string]*pflag.FlagSet) {
-	const own = "Flags"
-	headings, flags = []string{own}, map[string]*pflag.FlagSet{own: pflag.NewFlagSet("", pflag.ContinueOnError)}
+// writeFlags prints a set of flags under a heading, unless it is empty.
+func writeFlags(b *strings.Builder, heading string, flags *pflag.FlagSet, width int) {
+	if flags.HasAvailableFlags() {
+		fmt.Fprintf(b, "\n%s:\n%s", heading, flags.FlagUsagesWrapped(cmp.Or(width, helpWidth)))
+	}
+}
+
+// flagSet returns the flags of a command that are wanted, in the order of their definition.
+func flagSet(cmd *cobra.Command, wanted func(*pflag.Flag) bool) *pflag.FlagSet {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.SortFlags = false
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
 	cmd.Flags().SortFlags = false
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		heading := own
-		if names := f.Annotations[flagGroup]; len(names) > 0 {
-			heading = names[0]
+		if wanted(f) {
+			flags.AddFlag(f)
 		}
-		if flags[heading] == nil {
-			headings = append(headings, heading)
-			flags[heading] = pflag.NewFlagSet("", pflag.ContinueOnError)
-			flags[heading].SortFlags = false
-		}
-		flags[heading].AddFlag(f)
 	})
-	return headings, flags
+	return flags
+}
+
+// writeSettings prints all settings by group, or those whose group, flag or description contains a word.
+func writeSettings(root *cobra.Command, env *Env, word string, width int) error {
+	all := &cobra.Command{Use: "settings"}
+	newConfigFlags(all, env, nil, nil)
+	word = strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(word, config.VariablePrefix), "_", "-"))
+	var b strings.Builder
+	written := make(map[string]bool)
+	for _, field := range config.Fields() {
+		if written[field.Group] {
+			continue
+		}
+		written[field.Group] = true
+		writeFlags(&b, field.Group, flagSet(all, func(f *pflag.Flag) bool {
+			text := strings.ToLower(field.Group + "\n" + f.Name + "\n" + f.Usage)
+			return slices.Contains(f.Annotations[flagGroup], field.Group) && strings.Contains(text, word)
+		}), width)
+	}
+	if b.Len() == 0 {
+		return config.Invalid(fmt.Errorf("no setting is about %q: stage help settings lists all", word))
+	}
+	root.Print("Each setting is a flag and the variable of the same name (--pool-size: STAGE_POOL_SIZE); the flag takes precedence.\n" +
+		"A secret has no flag, only STAGE_…, and STAGE_…_FILE or its flag for the path of a file that holds it. stage config\n" +
+		"prints the values in use and where each comes from: flag, environment, --env-file, NATS context, default.\n" + b.String())
+	return nil
+}
+
+// flagError adds to the error of an unknown flag the one that was probably meant.
+func flagError(cmd *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || unknown.GetSpecifiedShortnames() != "" {
+		return err
+	}
+	name := unknown.GetSpecifiedName()
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	switch variable := config.VariablePrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_")); {
+	case cmd.Flags().Lookup(name+"-file") != nil:
+		return fmt.Errorf("%w: a secret shows in the list of processes: set %s, or give --%s-file PATH", err, variable, name)
+	case (name == contextFlag || name == serverFlag) && cmd.Flags().Lookup(name) == nil:
+		return fmt.Errorf("%w: stage %s connects to no NATS server", err, cmd.Name())
+	}
+	if near := config.Nearest(strings.ToLower(strings.ReplaceAll(name, "_", "-")), names); near != "" {
+		return fmt.Errorf("%w, did you mean --%s?", err, near)
+	}
+	return err
 }
 
 // writeCommands lists the commands below cmd, by group where they have one.

@@ -35,7 +35,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
 	retry := addRetryFlag(cmd)
 	cmd.Args = retry.checkArgs
-	dry := cmd.Flags().Bool("dry-run", false, "render the prompts, print the first ones and estimate tokens and cost; no call, nothing stored")
+	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and estimate tokens and cost: no call, no key, nothing stored; exits with 1 if rows would fail")
 	cmd.MarkFlagsMutuallyExclusive("retry-failed", "fresh") // which leaves none
 	cmd.MarkFlagsMutuallyExclusive("retry-failed", "dry-run")
 	defaults := map[string]string{}
@@ -43,7 +43,8 @@ func newProcessCommand(env *Env) *cobra.Command {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
 	}
 	flags := newConfigFlags(cmd, env, nil, defaults)
-	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, args []string) error {
+	flags.refuseConnection("process runs its own server, with one partition: remove it, or use stage load and stage run for rows on a NATS server")
+	run := func(soft, hard context.Context, cfg *config.Config, args []string) error {
 		if o.Limit < 0 {
 			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))
 		}
@@ -54,6 +55,13 @@ func newProcessCommand(env *Env) *cobra.Command {
 			return dryRun(soft, env, cfg, args[0], o)
 		}
 		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
-	})
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		need := config.NeedCalls
+		if *dry {
+			need = config.NeedPrompt // a key is what a dry run does without
+		}
+		return flags.run(need, run)(cmd, args)
+	}
 	return cmd
 }

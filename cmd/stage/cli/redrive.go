@@ -36,6 +36,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count the rows, publish nothing")
 	asJSON := cmd.Flags().Bool("json", false, "print the counts as JSON")
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
+	flags.allow("STAGE_RESPONSE_FIELD", "STAGE_ON_UPSTREAM_ERROR")
 	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
 		switch { // what was done is printed even if it ended early

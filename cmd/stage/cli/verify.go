@@ -31,6 +31,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
+	flags.allow("STAGE_WINDOW")
 	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 		report, err := verify.Run(ctx, js, cfg, env.Stderr)
 		if err != nil {
