@@ -44,6 +44,8 @@ const (
 func commands(env *Env) []*cobra.Command {
 	return []*cobra.Command{
 		newConfigCommand(env),
+		newInitCommand(env),
+		newTryCommand(env),
 		newSetupCommand(env),
 		newMockLLMCommand(env),
 		newVersionCommand(env),
@@ -109,6 +111,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 			"Exit codes: 0 done; 1 failed, or verify found a violation; 2 bad usage or configuration, or verify cannot tell; 3 ended by a\n" +
 			"fatal provider error; 130 interrupted before the end. The first Ctrl-C stops cleanly, the second immediately.",
 		Example: "  stage demo\n" +
+			"  stage init && stage process rows.jsonl --env-file .env -o results.jsonl\n" +
 			"  stage process reviews.jsonl -o results.jsonl --template-file prompt.jinja\n" +
 			"  stage run --nats-url nats://localhost:4222 --pool-size 32",
 		SilenceErrors: true,

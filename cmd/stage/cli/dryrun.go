@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,11 +64,12 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o j
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	e.failures.write(env.Stderr)
 	terminal.PrintLine(env.Stdout, "---\n%d rows, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", e.rows, e.bad, e.tokens())
 	if text := e.cost(cfg, prices); text != "" {
 		terminal.PrintLine(env.Stdout, "%s", text)
 	}
-	return nil
+	return e.failures.err(e.rows)
 }
 
 // estimate is roughly what a job needs.
@@ -74,6 +77,7 @@ type estimate struct {
 	rows, bad int64
 	bytes     int64 // of all prompts, with what is sent along with each
 	each      int   // bytes sent along with each prompt: system prompt and schema
+	failures  failures
 }
 
 // addRow renders the prompt of a row, prints the first ones, and counts it.
@@ -82,13 +86,80 @@ func (e *estimate) addRow(env *Env, p *executor.Prompt, row rowfile.Row) {
 	prompt, err := renderRow(p, row)
 	if err != nil {
 		e.bad++
-		terminal.PrintLine(env.Stderr, "line %d: %v", row.Line, err)
+		e.failures.add(row.Line, err)
 		return
 	}
 	e.bytes += int64(len(prompt) + e.each)
 	if e.rows-e.bad <= dryRunPrompts {
 		terminal.PrintLine(env.Stdout, "--- line %d\n%s", row.Line, strings.TrimRight(prompt, "\n"))
 	}
+}
+
+// failures are rows that would fail, grouped by the text of their error without its numbers.
+type failures struct {
+	rows   int64
+	groups []*failure // in the order of their first rows
+	others int64      // rows of further groups
+}
+
+// failure is a group of rows.
+type failure struct {
+	key, text string // text is that of the first row
+	rows      int64
+	lines     []string // of the first rows
+}
+
+const (
+	failureGroups = 50 // most that are told apart
+	failureLines  = 5  // most that are listed of a group
+)
+
+// add counts a row.
+func (f *failures) add(line int64, err error) {
+	f.rows++
+	key := numbers.ReplaceAllString(err.Error(), "0")
+	i := slices.IndexFunc(f.groups, func(g *failure) bool { return g.key == key })
+	switch {
+	case i < 0 && len(f.groups) == failureGroups:
+		f.others++
+		return
+	case i < 0:
+		i = len(f.groups)
+		f.groups = append(f.groups, &failure{key: key, text: err.Error()})
+	}
+	g := f.groups[i]
+	g.rows++
+	if len(g.lines) < failureLines {
+		g.lines = append(g.lines, strconv.FormatInt(line, 10))
+	}
+}
+
+// numbers are what differs between the errors of rows that fail for one reason.
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+// write prints a line for each group.
+func (f *failures) write(w io.Writer) {
+	for _, g := range f.groups {
+		lines, more := "line "+g.lines[0], g.rows-int64(len(g.lines))
+		if g.rows > 1 {
+			lines = fmt.Sprintf("%d rows, lines %s", g.rows, strings.Join(g.lines, ", "))
+		}
+		if more > 0 {
+			lines += ", …"
+		}
+		terminal.PrintLine(w, "%s: %s", lines, g.text)
+	}
+	if f.others > 0 {
+		terminal.PrintLine(w, "%d more rows would fail for other reasons", f.others)
+	}
+}
+
+// err is the error of a command that found these failures among the rows; nil: none failed.
+func (f *failures) err(rows int64) error {
+	if f.rows == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %s would fail: fix the template or these rows", f.rows, terminal.Plural(int(rows), "row"))
 }
 
 // tokens estimates the prompt tokens of all rows.

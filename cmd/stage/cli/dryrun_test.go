@@ -35,22 +35,23 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 		name  string
 		args  []string
 		env   map[string]string
+		code  int
 		wants []string
 	}{
-		{"plain", nil, nil, []string{
+		{"plain", nil, nil, exitFailed, []string{
 			"--- line 1\n" + prompt + "1\n--- line 3\n" + prompt + "2\n--- line 5\n" + prompt + "3\n---\n5 rows, 1 of them would fail before any call, about 4000 prompt tokens; nothing was called or stored\n",
 		}},
-		{"limit", []string{"--limit", "2"}, nil, []string{"--- line 3\n", "---\n2 rows, 0 of them would fail before any call, about 2000 prompt tokens"}},
+		{"limit", []string{"--limit", "2"}, nil, exitDone, []string{"--- line 3\n", "---\n2 rows, 0 of them would fail before any call, about 2000 prompt tokens"}},
 		{"system prompt and schema", []string{"--limit", "1"}, map[string]string{
 			"STAGE_SYSTEM_PROMPT": strings.Repeat("s", 3982), "STAGE_RESPONSE_SCHEMA_FILE": "schema.json", // 18 bytes without the space
-		}, []string{"--- system prompt\nsss", "about 1999 prompt tokens"}},
-		{"cost", nil, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "small"}, []string{
+		}, exitDone, []string{"--- system prompt\nsss", "about 1999 prompt tokens"}},
+		{"cost", nil, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "small"}, exitFailed, []string{
 			"stored\nabout 0.0016 USD for the prompts, and 0.00064 USD for every 100 tokens of reply to each row\n",
 		}},
 		{"cost of bounded replies", nil, map[string]string{
 			"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "big", "STAGE_LLM_MAX_TOKENS": "1000000", "STAGE_MAX_COST_USD": "2.5",
-		}, []string{"about 0.012 USD for the prompts, at most 60 USD for replies of STAGE_LLM_MAX_TOKENS each; STAGE_MAX_COST_USD is 2.5\n"}},
-		{"no price", nil, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "other"}, []string{
+		}, exitFailed, []string{"about 0.012 USD for the prompts, at most 60 USD for replies of STAGE_LLM_MAX_TOKENS each; STAGE_MAX_COST_USD is 2.5\n"}},
+		{"no price", nil, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "other"}, exitFailed, []string{
 			"the cost is unknown: STAGE_PRICES_FILE has no price for mock/other\n",
 		}},
 	}
@@ -65,8 +66,8 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 				Args:    append([]string{"process", "rows.jsonl", "-o", "out.jsonl", "--dry-run"}, tt.args...),
 				Environ: variables, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
 			}
-			if code := Main(t.Context(), env); code != exitDone {
-				t.Fatalf("exit code %d: %s", code, &errs)
+			if code := Main(t.Context(), env); code != tt.code {
+				t.Fatalf("exit code %d, want %d: %s", code, tt.code, &errs)
 			}
 			for _, want := range tt.wants {
 				if !strings.Contains(out.String(), want) {

@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/spf13/cobra"
+)
+
+// starterFiles are what init writes. They work as they are, without a key.
+var starterFiles = []struct{ name, text string }{
+	{"prompt.jinja", `Is this review positive, negative or mixed? Answer with one word.
+
+{{ row.text }}
+`},
+	{".env", `# Settings of this job, for: stage process rows.jsonl --env-file .env -o results.jsonl
+# stage help settings lists all of them.
+STAGE_TEMPLATE_FILE=prompt.jinja
+STAGE_POOL_SIZE=8
+
+# The built-in mock needs no key and costs nothing. For a real model remove this line and fill in those below.
+STAGE_LLM_PROVIDER=mock
+
+# STAGE_LLM_PROVIDER=openai
+# STAGE_LLM_MODEL=
+# STAGE_LLM_API_KEY=
+# Any OpenAI-compatible server is openai with a base URL:
+# STAGE_LLM_BASE_URL=http://localhost:11434/v1
+`},
+	{"rows.jsonl", `{"id": 1, "text": "Arrived early and works as described."}
+{"id": 2, "text": "Broke on the third day."}
+{"id": 3, "text": "The colour is off, the rest is fine."}
+`},
+}
+
+func newInitCommand(env *Env) *cobra.Command {
+	var names []string
+	for _, f := range starterFiles {
+		names = append(names, f.name)
+	}
+	cmd := &cobra.Command{
+		Use:     "init [DIR]",
+		Short:   "write a prompt, settings and three rows to start from",
+		GroupID: groupSetup,
+		Args:    cobra.MaximumNArgs(1),
+		Long: "init writes " + strings.Join(names, ", ") + " into the directory (by default the present one), which it creates if needed.\n" +
+			"They work as they are, with the built-in mock. It overwrites nothing without --force.",
+		Example: "  stage init\n  stage init reviews && cd reviews && stage process rows.jsonl --env-file .env",
+	}
+	force := cmd.Flags().Bool("force", false, "overwrite these files")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		dir := append(args, ".")[0]
+		if err := writeStarter(dir, *force); err != nil {
+			return err
+		}
+		terminal.PrintLine(env.Stdout, "wrote %s", strings.Join(names, ", "))
+		if filepath.Clean(dir) != "." {
+			terminal.PrintLine(env.Stdout, "\n  cd %s", shellQuoted(dir))
+		} else {
+			terminal.PrintLine(env.Stdout, "")
+		}
+		terminal.PrintLine(env.Stdout, "  stage try rows.jsonl --env-file .env                           # look at the prompts\n"+
+			"  stage process rows.jsonl --env-file .env -o results.jsonl      # with the mock: edit .env for a real model")
+		return nil
+	}
+	return cmd
+}
+
+// writeStarter writes the files, all or, where one is in the way, none.
+func writeStarter(dir string, force bool) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var taken []string
+	for _, f := range starterFiles {
+		if _, err := os.Lstat(filepath.Join(dir, f.name)); err == nil {
+			taken = append(taken, filepath.Join(dir, f.name))
+		}
+	}
+	if len(taken) > 0 && !force {
+		return config.Invalid(fmt.Errorf("already there: %s: give another directory, or --force to overwrite", strings.Join(taken, ", ")))
+	}
+	for _, f := range starterFiles {
+		if err := writeFile(filepath.Join(dir, f.name), f.text, force); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile writes a file that only its owner can read, since settings hold keys. Without force it must be new, also
+// where another process has written it meanwhile.
+func writeFile(path, text string, force bool) error {
+	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if force {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// shellQuoted quotes a text for a shell where it must be.
+func shellQuoted(text string) string {
+	if strings.IndexFunc(text, func(c rune) bool {
+		return !strings.ContainsRune("/._-+", c) && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+	}) < 0 {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
