@@ -34,6 +34,12 @@ var demoDefaults = map[string]string{
 	"STAGE_TEMPLATE": "Is this review of {{ row.product }} positive, negative or mixed?\n\n{{ row.text }}",
 }
 
+// demoFixed are the flags of what demo has of its own.
+var demoFixed = []string{
+	"data-dir", "fallbacks", "fallback-after", "llm-provider", "llm-base-url", "llm-api-key-file",
+	"llm-model", "llm-azure-api-version", "llm-ca-file", "llm-extra-body", "llm-extra-body-file", "llm-extra-headers-file",
+}
+
 func newDemoCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo",
@@ -45,10 +51,9 @@ func newDemoCommand(env *Env) *cobra.Command {
 		Example: "  stage demo\n  stage demo --throttle classic",
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
-	flags := newConfigFlags(cmd, env, []string{"Dispatch", "Operation"}, demoDefaults)
-	flags.allow("STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_SYSTEM_PROMPT", "STAGE_DATA_SYNC", "STAGE_LLM_TIMEOUT",
-		"STAGE_LLM_MAX_REPLY_BYTES", "STAGE_LLM_TEMPERATURE", "STAGE_LLM_MAX_TOKENS", "STAGE_LLM_RPM", "STAGE_LLM_TPM", "STAGE_LLM_MAX_CONCURRENCY")
+	flags := newConfigFlags(cmd, env, nil, demoDefaults)
 	flags.refuseConnection("demo runs its own server: remove it")
+	flags.refuse("demo has its own store and LLM: remove it", append(flagsOf("Providers of fallbacks"), demoFixed...)...)
 	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))

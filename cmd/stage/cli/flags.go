@@ -109,13 +109,19 @@ func (c *configFlags) refuseConnection(why string) {
 		c.refuse(why, contextFlag, serverFlag)
 	}
 	c.external = false
+	c.refuse(why, append(flagsOf(groupNATS), config.FlagName("STAGE_PARTITIONS"))...)
+}
+
+// flagsOf returns the flags of a group of settings.
+func flagsOf(group string) (flags []string) {
 	for _, f := range config.Fields() {
-		if f.Group == groupNATS || f.Variable == "STAGE_PARTITIONS" {
+		if f.Group == group {
 			for _, variable := range f.FlagVariables() {
-				c.refuse(why, config.FlagName(variable))
+				flags = append(flags, config.FlagName(variable))
 			}
 		}
 	}
+	return flags
 }
 
 // given returns a problem for each flag that is refused or given twice, by name.

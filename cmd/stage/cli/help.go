@@ -50,6 +50,9 @@ func writeHelp(cmd *cobra.Command, width int) {
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n%s <command> --help describes a command.\n", cmd.CommandPath())
 	}
+	if !cmd.HasParent() {
+		b.WriteString("stage help settings lists all settings: each is a variable and a flag.\n")
+	}
 	cmd.Print(b.String())
 }
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,29 +85,54 @@ func writeStarter(dir string, force bool) error {
 	if len(taken) > 0 && !force {
 		return config.Invalid(fmt.Errorf("already there: %s: give another directory, or --force to overwrite", strings.Join(taken, ", ")))
 	}
+	var written []string
 	for _, f := range starterFiles {
-		if err := writeFile(filepath.Join(dir, f.name), f.text, force); err != nil {
+		path := filepath.Join(dir, f.name)
+		var err error
+		if force {
+			err = replaceFile(path, f.text)
+		} else if err = createFile(path, f.text); err == nil {
+			written = append(written, path)
+		}
+		if err != nil {
+			for _, path := range written {
+				_ = os.Remove(path) // so that the next attempt finds nothing in its way
+			}
 			return err
 		}
 	}
 	return nil
 }
 
-// writeFile writes a file that only its owner can read, since settings hold keys. Without force it must be new, also
-// where another process has written it meanwhile.
-func writeFile(path, text string, force bool) error {
-	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	if force {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	f, err := os.OpenFile(path, flags, 0o600)
+// createFile writes a file that only its owner can read, since settings hold keys. It must be new, also where another
+// process has written one meanwhile.
+func createFile(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(path)
+	}
+	return err
+}
+
+// replaceFile is createFile in place of a file, which stays as it is until the new one is complete.
+func replaceFile(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".stage-init-")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
 }
 
 // shellQuoted quotes a text for a shell where it must be.

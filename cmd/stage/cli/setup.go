@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
@@ -27,7 +26,8 @@ func newSetupCommand(env *Env) *cobra.Command {
 		Example: "  stage setup --nats-url nats://localhost:4222\n" +
 			"  stage setup --nats-url nats://localhost:4222 --create-streams=false",
 	}
-	flags := newConfigFlags(cmd, env, append(slices.Clone(groupsOfStreams), "Dispatch"), nil)
+	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
+	flags.allow("STAGE_WINDOW")
 	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, cfg *config.Config) error {
 		if err := setUpStreams(ctx, conn.NC, cfg); err != nil {
 			return err
