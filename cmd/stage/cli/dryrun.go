@@ -170,6 +170,9 @@ func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	if all == nil {
 		return ""
 	}
+	if cfg.LLM.Model == "" {
+		return "the cost is unknown: set STAGE_LLM_MODEL"
+	}
 	price, ok := all.Lookup(cfg.LLM.Provider, cfg.LLM.Model)
 	if !ok {
 		return fmt.Sprintf("the cost is unknown: STAGE_PRICES_FILE has no price for %s/%s", cfg.LLM.Provider, cfg.LLM.Model)

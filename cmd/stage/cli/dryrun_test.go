@@ -51,6 +51,9 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 		{"cost of bounded replies", nil, map[string]string{
 			"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "big", "STAGE_LLM_MAX_TOKENS": "1000000", "STAGE_MAX_COST_USD": "2.5",
 		}, exitFailed, []string{"about 0.012 USD for the prompts, at most 60 USD for replies of STAGE_LLM_MAX_TOKENS each; STAGE_MAX_COST_USD is 2.5\n"}},
+		{"no model", nil, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_PROVIDER": "openai"}, exitFailed, []string{
+			"the cost is unknown: set STAGE_LLM_MODEL\n",
+		}},
 		{"no price", nil, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "other"}, exitFailed, []string{
 			"the cost is unknown: STAGE_PRICES_FILE has no price for mock/other\n",
 		}},
