@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
@@ -44,6 +45,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		noteContext(env, cfg)
 		if *asJSON {
 			return terminal.WriteJSON(env.Stdout, cfg.Settings())
 		}
@@ -52,12 +54,20 @@ func newConfigCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
+// noteContext prints what is not used of the context that the connection is made by.
+func noteContext(env *Env, cfg *config.Config) {
+	if n := cfg.NATSContext(); n != nil && len(n.Ignored) > 0 {
+		terminal.PrintLine(env.Stderr, "note: context %s: not supported and ignored: %s", n.Name, strings.Join(n.Ignored, ", "))
+	}
+}
+
 // checkConfig checks that run and process can start: settings, prompt, providers and keys.
 func checkConfig(ctx context.Context, env *Env, flags *configFlags) error {
 	cfg, err := flags.Load(ctx, config.NeedCalls)
 	if err != nil {
 		return err
 	}
+	noteContext(env, cfg)
 	p, err := executor.LoadPrompt(cfg)
 	if err != nil {
 		return config.Invalid(err)

@@ -17,7 +17,7 @@ func newRunCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Long: "run consumes rows until SIGTERM or SIGINT. Then it drains: it takes and starts no row, finishes the calls in flight within\n" +
 			"STAGE_STOP_TIMEOUT, emits what is contiguous, and hands the partition over. A second signal stops immediately.\n" +
-			"Without STAGE_NATS_URL it starts an embedded server on STAGE_DATA_DIR.",
+			"Without a NATS server (STAGE_NATS_URL, -s or a context) it starts an embedded server on STAGE_DATA_DIR.",
 		Example: "  STAGE_LLM_API_KEY=… stage run --nats-url nats://localhost:4222 --llm-model gpt-6-luna --template-file prompt.jinja --pool-size 32\n" +
 			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'",
 	}
