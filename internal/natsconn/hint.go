@@ -33,7 +33,7 @@ func hintOf(n *config.NATSConfig, err error) string {
 		if login := loginOf(n); login != "" {
 			return "check " + login
 		}
-		return "the server requires a login: set STAGE_NATS_CREDS, _NKEY, _TOKEN or _USER and _PASSWORD"
+		return "the server requires a login: set STAGE_NATS_CREDS, _NKEY, _TOKEN or _USER and _PASSWORD, or name a context of the nats CLI with --context"
 	case errors.Is(err, nats.ErrNkeysNotSupported):
 		return "the server does not support NKeys: unset STAGE_NATS_NKEY"
 	case n.Creds != "" && strings.Contains(err.Error(), n.Creds): // the file was replaced by one that cannot be read
