@@ -186,7 +186,7 @@ func tryRow(candidates []*candidate, row rowfile.Row) (tried triedRow, failure e
 
 // writeTried prints how long the prompts of each template are.
 func writeTried(w io.Writer, rows int64, candidates []*candidate) {
-	terminal.PrintLine(w, "---\n%d rows; nothing was called or stored", rows)
+	terminal.PrintLine(w, "---\n%s; nothing was called or stored", terminal.Plural(int(rows), "row"))
 	for _, c := range candidates {
 		if c.count > 0 {
 			terminal.PrintLine(w, "about %d prompt tokens a row: %s", (c.bytes/c.count+call.BytesPerToken-1)/call.BytesPerToken, c.name)
