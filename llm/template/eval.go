@@ -1,8 +1,12 @@
 package template
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/template/internal/value"
@@ -131,18 +135,38 @@ func (x *compareExpr) eval(r *rendering) (any, error) {
 		return nil, err
 	}
 	var holds any
+	before := x.first
 	for _, c := range x.others {
 		right, err := c.with.eval(r)
 		if err != nil {
 			return nil, err
 		}
 		holds, err = c.op(&r.Run, left, []any{right})
+		if errors.Is(err, value.ErrOrder) {
+			err = &fault{line: c.line, err: err, hint: cmp.Or(conversion(before, left, right), conversion(c.with, right, left))}
+		}
 		if holds, err = r.step(c.line, holds, err); err != nil || !value.Truthy(holds) {
 			return holds, err
 		}
-		left = right
+		before, left = c.with, right
 	}
 	return holds, nil
+}
+
+// conversion says how to compare v, the value of x, with a number if v is a string, as all values of CSV are; "": it is
+// none, or nothing that has a name.
+func conversion(x expr, v, with any) string {
+	name := written(x)
+	if _, ok := v.(string); !ok || strings.HasPrefix(name, "…") || strings.HasPrefix(name, `"`) {
+		return ""
+	}
+	switch with.(type) {
+	case int64, json.Number:
+		return "write " + name + " | int"
+	case float64:
+		return "write " + name + " | float"
+	}
+	return ""
 }
 
 // condExpr is "yes if condition else no" and evaluates one of them. nil stands for the value of condition: "a and b"

@@ -3,6 +3,7 @@ package value
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -160,6 +161,9 @@ func ordering(holds func(c int) bool) Operation {
 	}
 }
 
+// ErrOrder means that neither of two values is the smaller one.
+var ErrOrder = errors.New("cannot be ordered")
+
 // compare orders numbers, strings, and lists or tuples of equal things: -1, 0, 1, or unordered.
 func (r *Run) compare(a, b any) (int, error) {
 	if err := r.Spend(StepCost); err != nil {
@@ -188,7 +192,7 @@ func (r *Run) compare(a, b any) (int, error) {
 		}
 		return cmp.Compare(len(items), len(others)), nil
 	}
-	return 0, fmt.Errorf("%s and %s cannot be ordered", article(a), article(b))
+	return 0, fmt.Errorf("%s and %s %w", article(a), article(b), ErrOrder)
 }
 
 // opIn is "v in args[0]".
