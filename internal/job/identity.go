@@ -5,6 +5,7 @@ import (
 	"reflect"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -12,7 +13,10 @@ import (
 // tag name is what users call the field.
 type identity struct {
 	Input    string `json:"input" name:"the input's name"`
-	Content  string `json:"content_sha256" name:"the input's content"` // empty for standard input
+	Content  string `json:"content_sha256" name:"the input's content"`          // empty for standard input
+	Format   string `json:"format" name:"the input's format"`                   // empty: written by an earlier version, or recognised once the rows are read
+	Column   string `json:"delimiter,omitempty" name:"the delimiter"`           // of CSV; empty: a comma
+	Types    string `json:"csv_types,omitempty" name:"the types of CSV values"` // empty: strings
 	Template string `json:"template_sha256" name:"the template"`
 	System   string `json:"system_prompt_sha256" name:"the system prompt"`
 	Lookup   string `json:"lookup_sha256" name:"the lookup"`
@@ -22,8 +26,11 @@ type identity struct {
 	Model    string `json:"model" name:"the model"`
 }
 
-// differences names what has changed, in the user's words.
+// differences names what has changed, in the user's words. An earlier version kept no format, and read arrays as lines.
 func (id identity) differences(now identity) (changed []string) {
+	if id.Format == "" && now.Format != string(rowfile.FormatJSON) {
+		id.Format = now.Format
+	}
 	then, present := reflect.ValueOf(id), reflect.ValueOf(now)
 	for field, value := range then.Fields() {
 		if value.String() != present.FieldByIndex(field.Index).String() {
@@ -34,12 +41,18 @@ func (id identity) differences(now identity) (changed []string) {
 }
 
 // newIdentity returns the identity of a job; it hashes the files that the configuration names. content is the input's
-// hash.
-func newIdentity(cfg *config.Config, input, content string) (identity, error) {
+// hash, layout how it is read.
+func newIdentity(cfg *config.Config, input, content string, layout rowfile.Layout) (identity, error) {
 	id := identity{
 		Input: input, Content: content, Field: cfg.Prompt.ResponseField,
 		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
-		Template: llm.Hash([]byte(cfg.Prompt.Template)),
+		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(layout.Format),
+	}
+	if layout.Format == rowfile.FormatCSV && layout.Delimiter != ',' {
+		id.Column = layout.DelimiterName()
+	}
+	if layout.Typed {
+		id.Types = "auto"
 	}
 	for _, f := range []struct {
 		path string

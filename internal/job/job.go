@@ -14,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/rowfile"
 )
 
 // IO are the standard streams of a command.
@@ -25,12 +26,12 @@ type IO struct {
 
 // Options are the flags of process.
 type Options struct {
-	Out    string // file for the results; "" or "-": standard output
-	Job    string // name of the job; "": derived from the input
-	Format string // jsonl or csv; "": by the input's name
-	Fresh  bool   // discard what earlier runs have stored
-	Limit  int64  // rows to process; 0: all
-	Retry  *Retry // failed rows to send again; nil: none
+	Out    string       // file for the results; "" or "-": standard output
+	Job    string       // name of the job; "": derived from the input
+	Format rowfile.Spec // of the input
+	Fresh  bool         // discard what earlier runs have stored
+	Limit  int64        // rows to process; 0: all
+	Retry  *Retry       // failed rows to send again; nil: none
 }
 
 // Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes
@@ -71,21 +72,19 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err != nil {
 		return err
 	}
+	rows := in.Reader(s.Log, int(s.Conn.NC.MaxPayload())-load.MessageOverhead)
 	p := &Pipeline{
-		Stage: s, Stderr: stdio.Err, Out: out, Format: WriteResult,
-		Source: in.Reader(s.Log, int(s.Conn.NC.MaxPayload())-load.MessageOverhead), Total: in.Rows, limit: o.Limit, retry: o.Retry,
+		Stage: s, Stderr: stdio.Err, Out: out, Format: WriteResult, Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,
 		endInput: endInput, resume: "the same command resumes where it was",
 	}
 	if o.Out != "" && o.Out != "-" {
 		p.rewrite = rewriter(out)
 	}
-	if err := errors.Join(p.Run(soft, hard), closeOut()); err != nil {
-		return err
-	}
-	if input == "-" && o.Job == "" { // nothing can resume it
+	err = errors.Join(p.Run(soft, hard), closeOut())
+	if input == "-" && o.Job == "" && (err == nil || config.IsInvalid(err)) { // nothing can resume it, or would
 		_ = os.RemoveAll(dir)
 	}
-	return nil
+	return err
 }
 
 // openJob opens the directory of the job.
@@ -94,7 +93,7 @@ func openJob(cfg *config.Config, in *load.Source, o Options) (dir string, resume
 	if err != nil {
 		return "", false, config.Invalid(err)
 	}
-	id, err := newIdentity(cfg, filepath.Base(in.Name), in.Sum)
+	id, err := newIdentity(cfg, filepath.Base(in.Name), in.Sum, in.Layout)
 	if err != nil {
 		return "", false, config.Invalid(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
@@ -30,20 +31,22 @@ const MessageOverhead = 8 << 10
 type Source struct {
 	Name   string // - is standard input
 	File   io.ReadCloser
-	Format rowfile.Format
+	Layout rowfile.Layout
 	Sum    string // SHA-256 of the content in hex; empty where it can be read only once
 	Rows   int64  // -1: unknown, as it can be read only once
+
+	unsaid bool // neither a flag nor the name says what the format is
 }
 
 // OpenSource opens the input and, where it can be read twice, counts its rows and hashes its content. When ctx ends,
 // so do reads of an input that may never end. An input that cannot be used is a [config.Error]. The caller must close
 // File.
-func OpenSource(ctx context.Context, stdin io.Reader, name, format string) (*Source, error) {
-	f, err := rowfile.FormatOf(name, format)
+func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.Spec) (*Source, error) {
+	layout, err := spec.Layout(name)
 	if err != nil {
 		return nil, config.Invalid(err)
 	}
-	s := &Source{Name: name, Format: f, Rows: -1}
+	s := &Source{Name: name, Layout: layout, Rows: -1, unsaid: layout.Format == ""}
 	if name == "-" {
 		s.File = io.NopCloser(stopping.Reader(ctx, stdin))
 		return s, nil
@@ -57,7 +60,7 @@ func OpenSource(ctx context.Context, stdin io.Reader, name, format string) (*Sou
 	}
 	info, err := file.Stat()
 	if err == nil && info.IsDir() {
-		err = fmt.Errorf("%s is a directory: name a JSONL or CSV file", name)
+		err = fmt.Errorf("%s is a directory: name a JSONL, CSV or JSON file", name)
 	}
 	if err != nil {
 		return nil, config.Invalid(errors.Join(err, file.Close()))
@@ -71,7 +74,7 @@ func OpenSource(ctx context.Context, stdin io.Reader, name, format string) (*Sou
 	}
 	s.File = file
 	sum := sha256.New()
-	reader := rowfile.NewReader(io.TeeReader(file, sum), f, RowBytesMax)
+	reader := rowfile.NewReader(io.TeeReader(file, sum), layout, RowBytesMax)
 	for s.Rows = 0; ; s.Rows++ {
 		if _, err = reader.Next(); err != nil {
 			break
@@ -86,7 +89,7 @@ func OpenSource(ctx context.Context, stdin io.Reader, name, format string) (*Sou
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	s.Sum = hex.EncodeToString(sum.Sum(nil))
+	s.Layout, s.Sum = reader.Layout(), hex.EncodeToString(sum.Sum(nil))
 	return s, nil
 }
 
@@ -109,35 +112,67 @@ func openFile(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// FileRows makes messages of the rows of a file. Not safe for concurrent use.
+// FileRows makes messages of the rows of a file. Not safe for concurrent use, except for FirstColumns.
 type FileRows struct {
 	Strict bool // a row that no message can hold is an error
 
-	name  string // of the file, for errors
-	rows  *rowfile.Reader
-	limit int          // largest row that a message holds, in bytes
-	log   *slog.Logger // bad rows are logged
+	name   string // of the file, for errors
+	rows   *rowfile.Reader
+	limit  int          // largest row that a message holds, in bytes
+	log    *slog.Logger // bad rows are logged
+	unsaid bool         // the format is recognised, which is logged
+	first  firstColumns
 }
 
 // Reader returns the rows of the source, each of at most limit bytes. It may be called once.
 func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
-	return &FileRows{name: s.Name, rows: rowfile.NewReader(s.File, s.Format, limit), limit: limit, log: log}
+	return &FileRows{
+		name: s.Name, rows: rowfile.NewReader(s.File, s.Layout, limit), limit: limit, log: log, unsaid: s.unsaid,
+		first: firstColumns{known: make(chan struct{})},
+	}
 }
 
 // Skip skips the rows that an earlier run has loaded.
 func (f *FileRows) Skip(loaded int64) error {
 	for i := range loaded {
-		if _, err := f.rows.Next(); err != nil {
+		if _, err := f.next(); err != nil {
 			return fmt.Errorf("%s: the job has loaded %d rows of it, and now it has %d (%w): it is another input", f.name, loaded, i, err)
 		}
 	}
 	return nil
 }
 
+// next returns the next row of the file.
+func (f *FileRows) next() (rowfile.Row, error) {
+	row, err := f.rows.Next()
+	if !f.first.looked {
+		f.first.look(f.rows, row, err)
+		f.describe()
+	}
+	return row, err
+}
+
+// describe logs what a user should know of how the file is read.
+func (f *FileRows) describe() {
+	layout := f.rows.Layout()
+	if f.unsaid && layout.Format != rowfile.FormatJSONL && layout.Format != "" {
+		f.unsaid = false
+		f.log.Info("recognised the format of the input: --format says otherwise", slog.String("input", f.name), slog.String("format", layout.String()))
+	}
+	others := strings.ReplaceAll(",;|\t", string(rune(layout.Delimiter)), "")
+	if columns := f.rows.Columns(); len(columns) == 1 && strings.ContainsAny(columns[0], others) {
+		f.log.Warn("the header has one column: give --delimiter if another character separates the columns",
+			slog.String("input", f.name), slog.String("column", columns[0]), slog.String("delimiter", layout.DelimiterName()))
+	}
+}
+
 // Read returns the next row, or [io.EOF] after the last. A row that no message can hold is replaced by its beginning
 // and the reason.
 func (f *FileRows) Read() (*nats.Msg, error) {
-	row, err := f.rows.Next()
+	row, err := f.next()
+	if _, ok := errors.AsType[*rowfile.FormatError](err); ok {
+		return nil, config.Invalid(fmt.Errorf("%s: %w", f.name, err))
+	}
 	if err != nil {
 		if !errors.Is(err, io.EOF) {
 			err = fmt.Errorf("%s: %w", f.name, err)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
@@ -20,7 +21,7 @@ func TestANamedPipeThatNobodyOpensIsInterrupted(t *testing.T) {
 	signal := &stopping.InterruptError{Signal: os.Interrupt}
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(signal)
-	if _, err := OpenSource(ctx, nil, name, "jsonl"); !errors.Is(err, signal) {
+	if _, err := OpenSource(ctx, nil, name, rowfile.Spec{}); !errors.Is(err, signal) {
 		t.Errorf("opened with %v", err)
 	}
 	w, err := os.OpenFile(name, os.O_RDWR, 0) // releases the open that waits

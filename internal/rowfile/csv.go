@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
@@ -24,7 +23,8 @@ const (
 
 // csvRecord is one record of the file. Its memory is bounded, and is used again for the next record.
 type csvRecord struct {
-	bytesMax int // bounds data and the number of fields together
+	bytesMax  int // bounds data and the number of fields together
+	delimiter byte
 
 	state    csvState
 	carriage bool // a CR was read that may belong to the end of the line
@@ -39,7 +39,7 @@ type csvRecord struct {
 	problem  string // what breaks the rules of CSV, "" if nothing does
 }
 
-// nextCSV returns the next record as a JSON object whose values are strings. A record with another number of columns
+// nextCSV returns the next record as a JSON object. A record with another number of columns
 // than the header, wrong quotes or bytes that are not UTF-8 is a bad row.
 func (r *Reader) nextCSV() (Row, error) {
 	if r.keys == nil {
@@ -63,7 +63,7 @@ func (r *Reader) nextCSV() (Row, error) {
 	}
 	body := make([]byte, 0, size)
 	for i, end := range rec.ends {
-		body = jsonbytes.AppendString(append(body, r.keys[i]...), rec.data[start:end])
+		body = r.layout.appendValue(append(body, r.keys[i]...), rec.data[start:end])
 		start = end
 	}
 	body = append(body, '}')
@@ -91,12 +91,14 @@ func (r *Reader) readHeader() error {
 	}
 	var names []string
 	var keys [][]byte
+	seen := make(map[string]bool, len(rec.ends))
 	start := 0
 	for i, end := range rec.ends {
 		name := string(rec.data[start:end])
-		if slices.Contains(names, name) {
+		if seen[name] {
 			return &Error{Line: rec.line, Problem: fmt.Sprintf("header: two columns are called %q", name)}
 		}
+		seen[name] = true
 		names = append(names, name)
 		key := []byte{','}
 		if i == 0 {
@@ -105,7 +107,7 @@ func (r *Reader) readHeader() error {
 		keys = append(keys, append(jsonbytes.AppendString(key, rec.data[start:end]), ':'))
 		start = end
 	}
-	r.keys = keys
+	r.columns, r.keys = names, keys
 	return nil
 }
 
@@ -131,7 +133,8 @@ func (rec *csvRecord) check(columns int) string {
 // the file, or an [*Error] for a quote that is never closed.
 func (r *Reader) readRecord() (*csvRecord, error) {
 	rec := &r.record
-	rec.begin(r.line, r.bytesMax)
+	rec.bytesMax, rec.delimiter = r.bytesMax, r.layout.Delimiter
+	rec.begin(r.line)
 	for {
 		piece, err := r.chunk()
 		switch {
@@ -154,7 +157,7 @@ func (r *Reader) readRecord() (*csvRecord, error) {
 // takePiece adds a piece of a line to the record, and reports whether the record ends with it.
 func (r *Reader) takePiece(rec *csvRecord, piece []byte) (ends bool) {
 	for len(piece) > 0 {
-		if n := textRun(rec.state, piece); n > 0 && !rec.carriage {
+		if n := rec.textRun(piece); n > 0 && !rec.carriage {
 			rec.put(piece[:n])
 			if piece[n-1] == '\n' {
 				r.line++
@@ -170,7 +173,7 @@ func (r *Reader) takePiece(rec *csvRecord, piece []byte) (ends bool) {
 		if b == '\n' { // not between quotes, where it is text: it ends the piece too
 			r.line++
 			if rec.blank() {
-				rec.begin(r.line, r.bytesMax)
+				rec.begin(r.line)
 				return false
 			}
 			rec.endField()
@@ -187,8 +190,8 @@ func (r *Reader) takePiece(rec *csvRecord, piece []byte) (ends bool) {
 }
 
 // textRun returns the number of bytes at the start of the piece that are text of the field and nothing else.
-func textRun(state csvState, piece []byte) int {
-	switch state {
+func (rec *csvRecord) textRun(piece []byte) int {
+	switch rec.state {
 	case csvQuoted:
 		if n := bytes.IndexByte(piece, '"'); n >= 0 {
 			return n
@@ -196,7 +199,7 @@ func textRun(state csvState, piece []byte) int {
 		return len(piece)
 	case csvFieldStart, csvPlain:
 		for i, b := range piece {
-			if b == ',' || b == '"' || b == '\r' || b == '\n' {
+			if b == rec.delimiter || b == '"' || b == '\r' || b == '\n' {
 				return i
 			}
 		}
@@ -208,8 +211,8 @@ func textRun(state csvState, piece []byte) int {
 }
 
 // begin empties the record, which then begins in the line.
-func (rec *csvRecord) begin(line int64, bytesMax int) {
-	*rec = csvRecord{bytesMax: bytesMax, line: line, head: rec.head[:0], data: rec.data[:0], ends: rec.ends[:0]}
+func (rec *csvRecord) begin(line int64) {
+	*rec = csvRecord{bytesMax: rec.bytesMax, delimiter: rec.delimiter, line: line, head: rec.head[:0], data: rec.data[:0], ends: rec.ends[:0]}
 }
 
 // step takes one byte that does not end the record.
@@ -223,7 +226,7 @@ func (rec *csvRecord) step(b byte, line int64) {
 		rec.state = csvQuoted
 	case state == csvFieldStart && b == '"':
 		rec.quote, rec.state = line, csvQuoted
-	case state != csvQuoted && b == ',':
+	case state != csvQuoted && b == rec.delimiter:
 		rec.endField()
 		rec.state = csvFieldStart
 	case state == csvQuoteSeen:

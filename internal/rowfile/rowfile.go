@@ -1,4 +1,4 @@
-// Package rowfile reads the rows of JSONL and CSV files, bounded in memory, and reports each bad row by its line.
+// Package rowfile reads the rows of JSONL, CSV and JSON files, bounded in memory, and reports each bad row by its line.
 package rowfile
 
 import (
@@ -7,33 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
-	"strings"
 )
-
-// Format is the format of a file of rows.
-type Format string
-
-// Formats of files. A JSONL file has one JSON object a line; a CSV file is that of RFC 4180 with a header line.
-const (
-	FormatJSONL Format = "jsonl"
-	FormatCSV   Format = "csv"
-)
-
-// FormatOf returns the format given, or else that of the file's extension. Any extension but csv is JSONL, and so is
-// "-".
-func FormatOf(name, given string) (Format, error) {
-	switch f := Format(given); {
-	case f == FormatJSONL || f == FormatCSV:
-		return f, nil
-	case given != "":
-		return "", fmt.Errorf("format %q is unknown: choose jsonl or csv", given)
-	case strings.EqualFold(filepath.Ext(name), ".csv"):
-		return FormatCSV, nil
-	default:
-		return FormatJSONL, nil
-	}
-}
 
 // Row is one row of a file.
 type Row struct {
@@ -76,32 +50,48 @@ const rowBufferBytes = 64 << 10
 // Reader reads the rows of a file one at a time. It holds one row at most, of at most its bound: a longer one is
 // read to its end and reported, without being held. Not safe for concurrent use.
 type Reader struct {
-	in       *bufio.Reader
-	format   Format
+	in       *bufio.Reader // the text, decompressed
+	layout   Layout
 	bytesMax int   // of a row
 	begun    bool  // the first bytes were looked at
 	line     int64 // line that is being read, from 1
 	err      error // ended the file
 
-	raw    []byte    // of JSONL: the line that is being read
-	keys   [][]byte  // of CSV, for each column what leads in its value: `{"a":` or `,"b":`; nil before the header is read
-	record csvRecord // of CSV: the record that is being read
+	raw       []byte     // of JSONL and JSON: the row that is being read
+	maySpread bool       // of JSONL that was recognised: its first line is yet to be read
+	place     arrayPlace // of JSON: where in the array the next byte is
+	columns   []string   // of CSV
+	keys      [][]byte   // of CSV, for each column what leads in its value: `{"a":` or `,"b":`; nil before the header is read
+	record    csvRecord  // of CSV: the record that is being read
 }
 
-// NewReader returns a reader of the rows in r. A row of more than bytesMax bytes has a [Fault]; bytesMax is at least 1.
-func NewReader(r io.Reader, format Format, bytesMax int) *Reader {
-	return &Reader{in: bufio.NewReaderSize(r, rowBufferBytes), format: format, bytesMax: max(bytesMax, 1), line: 1}
+// NewReader returns a reader of the rows in r, which may be compressed by gzip. A row of more than bytesMax bytes has a
+// [Fault]; bytesMax is at least 1.
+func NewReader(r io.Reader, layout Layout, bytesMax int) *Reader {
+	if layout.Delimiter == 0 {
+		layout.Delimiter = ','
+	}
+	text := &inflater{file: bufio.NewReaderSize(r, rowBufferBytes)}
+	return &Reader{in: bufio.NewReaderSize(text, rowBufferBytes), layout: layout, bytesMax: max(bytesMax, 1), line: 1}
 }
+
+// Layout returns how the rows lie in the file, once Next was called: an unknown format is recognised by it.
+func (r *Reader) Layout() Layout { return r.layout }
+
+// Columns returns the names of the columns of a CSV file, once Next was called; nil for files of another format.
+func (r *Reader) Columns() []string { return r.columns }
 
 // Next returns the next row, or [io.EOF] after the last. A bad row has a Fault. An error ends the file and names the
-// line: an [*Error], or the error of the file's reader.
+// line: an [*Error], or the error of the file's reader. A [*FormatError] means that the format must be said.
 func (r *Reader) Next() (Row, error) {
 	if r.err != nil {
 		return Row{}, r.err
 	}
 	row, err := r.next()
 	if err != nil {
-		if _, ok := errors.AsType[*Error](err); !ok && !errors.Is(err, io.EOF) {
+		_, located := errors.AsType[*Error](err)
+		_, first := errors.AsType[*FormatError](err)
+		if !located && !first && !errors.Is(err, io.EOF) {
 			err = fmt.Errorf("line %d: %w", r.line, err)
 		}
 		r.err = err
@@ -118,28 +108,37 @@ func (r *Reader) next() (Row, error) {
 			return Row{}, err
 		}
 	}
-	if r.format == FormatCSV {
+	switch r.layout.Format {
+	case FormatCSV:
 		return r.nextCSV()
+	case FormatJSON:
+		return r.nextElement()
+	case FormatJSONL:
 	}
 	return r.nextLine()
 }
 
-// begin looks at the first bytes: it skips the byte order mark of UTF-8, and refuses UTF-16 and compressed files.
+// begin looks at the first bytes: it skips the byte order mark of UTF-8, refuses what is no text, and recognises the
+// format unless it is known.
 func (r *Reader) begin() error {
 	start, err := r.in.Peek(3)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	switch {
-	case bytes.HasPrefix(start, []byte("\xef\xbb\xbf")):
-		_, err := r.in.Discard(len(start))
-		return err
-	case bytes.HasPrefix(start, []byte("\x1f\x8b")):
-		return &Error{Line: 1, Problem: "the input is compressed: decompress it first, as gunzip -c does"}
-	case bytes.HasPrefix(start, []byte("\xff\xfe")), bytes.HasPrefix(start, []byte("\xfe\xff")):
-		return &Error{Line: 1, Problem: "the input is UTF-16: convert it to UTF-8"}
+	for _, a := range archives {
+		if bytes.HasPrefix(start, []byte(a.magic)) {
+			return &Error{Line: 1, Problem: a.problem}
+		}
 	}
-	return nil
+	if bytes.HasPrefix(start, []byte("\xef\xbb\xbf")) {
+		if _, err := r.in.Discard(len(start)); err != nil {
+			return err
+		}
+	}
+	if f := r.layout.Format; f == FormatJSONL || f == FormatCSV {
+		return nil
+	}
+	return r.recognise()
 }
 
 // chunk returns the next piece of the current line, at most one buffer long and valid until the next call. A line of
@@ -164,6 +163,10 @@ func (r *Reader) nextLine() (Row, error) {
 		if blank {
 			continue
 		}
+		if r.maySpread && isSpread(line) {
+			return Row{}, errSpread
+		}
+		r.maySpread = false
 		if size > int64(r.bytesMax) {
 			return r.tooLarge(start, size, line), nil
 		}

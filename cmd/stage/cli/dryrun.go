@@ -48,7 +48,7 @@ func dryRun(ctx context.Context, env *Env, cfg *config.Config, input string, o j
 	if p.Base.Schema != nil {
 		e.each += len(p.Base.Schema.Source())
 	}
-	rows := rowfile.NewReader(in.File, in.Format, load.RowBytesMax-load.MessageOverhead)
+	rows := rowfile.NewReader(in.File, in.Layout, load.RowBytesMax-load.MessageOverhead)
 	for ctx.Err() == nil && (o.Limit == 0 || e.rows < o.Limit) {
 		row, err := rows.Next()
 		if errors.Is(err, io.EOF) {

@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
@@ -24,16 +25,17 @@ func newLoadCommand(env *Env) *cobra.Command {
 		Short:   "publish the rows of a file to the input stream, each once",
 		GroupID: groupStreams,
 		Args:    cobra.ExactArgs(1),
-		Long: "load publishes the rows of a JSONL or CSV file (or - for standard input) on its own subject below the input subject.\n" +
+		Long: "load publishes the rows of a JSONL, CSV or JSON file (or - for standard input), which may be compressed by gzip, on its\n" +
+			"own subject below the input subject.\n" +
 			"Loading the same content again resumes where the first load ended, so no row is published twice, even if the rows are\n" +
 			"no longer in the input stream: the results stream keeps the position on <result subject>.<name>.load.>. Equal rows of a\n" +
 			"file stay separate rows. With several partitions a field of the row chooses its partition (--key), else the rows go to\n" +
 			"each partition in turn; to load a file again, use the same --key.",
-		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  zcat rows.jsonl.gz | stage load - --id batch-7\n" +
+		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  stage load rows.jsonl.gz --id batch-7\n" +
 			"  stage load orders.csv --partitions 8 --input-subject 'rows.{partition}.>' --key customer",
 	}
 	var o loadOptions
-	cmd.Flags().StringVar(&o.format, "format", "", "format of the file: jsonl or csv; default: by file name")
+	addFormatFlags(cmd, &o.format)
 	cmd.Flags().StringVar(&o.id, "id", "", "name of the load, one word; required for standard input; default: derived from the content")
 	cmd.Flags().StringVar(&o.key, "key", "", "with several partitions: field that chooses a row's partition, so that rows of equal value stay in order; default: each in turn")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print a report as JSON on standard output")
@@ -46,8 +48,9 @@ func newLoadCommand(env *Env) *cobra.Command {
 
 // loadOptions are the flags of load.
 type loadOptions struct {
-	format, id, key string
-	json            bool
+	format  rowfile.Spec
+	id, key string
+	json    bool
 }
 
 // loadReport is what load --json prints. Loaded are the rows of this call, Before those of earlier ones.
@@ -66,7 +69,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return err
 	}
 	defer in.File.Close() //nolint:errcheck // read only
-	id, err := loadID(o.id, in.Sum)
+	id, err := loadID(o.id, in.ID())
 	if err != nil {
 		return config.Invalid(err)
 	}
@@ -106,13 +109,13 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	return err
 }
 
-// loadID returns the name of a load: the given one, or one derived from the hash of the content.
-func loadID(given, sum string) (string, error) {
+// loadID returns the name of a load: the given one, or one derived from that of its source.
+func loadID(given, source string) (string, error) {
 	switch {
-	case given == "" && sum == "":
+	case given == "" && source == "":
 		return "", errors.New("--id: name the load, so that it can be resumed; standard input can't be read twice to derive a name from its content")
 	case given == "":
-		return sum[:16], nil
+		return source[:16], nil
 	case !job.ValidName(given) || strings.Contains(given, "."):
 		return "", fmt.Errorf("--id %q: give one word of letters, digits, _ and -", given)
 	}

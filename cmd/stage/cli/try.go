@@ -37,7 +37,7 @@ func newTryCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringArrayVar(&o.templates, "template", nil, "path of a template, or its `text`; repeated: one column each; default: the configured template")
 	cmd.Flags().StringArrayVar(&o.files, "template-file", nil, "`path` of a template; may be repeated and combined with --template")
 	cmd.Flags().Int64VarP(&o.rows, "rows", "n", 5, "number of rows")
-	cmd.Flags().StringVar(&o.format, "format", "", "format of the input: jsonl or csv; default: by file name")
+	addFormatFlags(cmd, &o.format)
 	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON object for each row")
 	flags := newConfigFlags(cmd, env, []string{"Prompt and result"}, nil)
 	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
@@ -64,7 +64,7 @@ func newTryCommand(env *Env) *cobra.Command {
 type tryOptions struct {
 	templates, files []string
 	rows             int64
-	format           string
+	format           rowfile.Spec
 	json             bool
 }
 
@@ -132,7 +132,7 @@ func try(ctx context.Context, env *Env, input string, o tryOptions, candidates [
 		return err
 	}
 	defer in.File.Close() //nolint:errcheck // read only
-	rows := rowfile.NewReader(in.File, in.Format, load.RowBytesMax-load.MessageOverhead)
+	rows := rowfile.NewReader(in.File, in.Layout, load.RowBytesMax-load.MessageOverhead)
 	var seen int64
 	var failed failures
 	for seen < o.rows {

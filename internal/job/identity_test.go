@@ -1,0 +1,50 @@
+package job
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/stagetest"
+)
+
+var discardLog = slog.New(slog.DiscardHandler)
+
+// Each of them makes other rows of the same bytes.
+func TestAJobDependsOnHowItsInputIsRead(t *testing.T) {
+	cfg := stagetest.Config(t)
+	of := func(spec rowfile.Spec) identity {
+		t.Helper()
+		layout, err := spec.Layout("a.csv")
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := newIdentity(cfg, "a.csv", "sum", layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	csv := of(rowfile.Spec{})
+	earlier := csv
+	earlier.Format = ""
+	for _, tt := range []struct {
+		name      string
+		then, now identity
+		want      []string
+	}{
+		{"what is the default may be said", csv, of(rowfile.Spec{Format: "csv", Delimiter: ",", CSVTypes: "string"}), nil},
+		{"format", csv, of(rowfile.Spec{Format: "jsonl"}), []string{"the input's format"}},
+		{"delimiter", csv, of(rowfile.Spec{Delimiter: ";"}), []string{"the delimiter"}},
+		{"types", csv, of(rowfile.Spec{CSVTypes: "auto"}), []string{"the types of CSV values"}},
+		{"no longer types", of(rowfile.Spec{CSVTypes: "auto"}), csv, []string{"the types of CSV values"}},
+		{"a job of an earlier version", earlier, csv, nil},
+		{"a job of an earlier version, now with types", earlier, of(rowfile.Spec{CSVTypes: "auto"}), []string{"the types of CSV values"}},
+		{"an array, which an earlier version read as lines", earlier, of(rowfile.Spec{Format: "json"}), []string{"the input's format"}},
+	} {
+		if got := tt.then.differences(tt.now); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package rowfile
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+)
+
+// Format is the format of a file of rows.
+type Format string
+
+// Formats of files. A JSONL file has one JSON object a line; a CSV file is that of RFC 4180 with a header line, whatever
+// stands between its columns; a JSON file is one array of objects. The zero value is recognised by the first lines.
+const (
+	FormatJSONL Format = "jsonl"
+	FormatCSV   Format = "csv"
+	FormatJSON  Format = "json"
+)
+
+// formatTSV is what users call CSV with tabs.
+const formatTSV = "tsv"
+
+// Spec is what a user says about the format of a file. The zero value leaves it to the file's name and first lines.
+type Spec struct {
+	Format    string // jsonl, csv, tsv or json; "": by the file's name, or else by its first lines
+	Delimiter string // what separates the columns of CSV: one character, or tab; "": that of the format
+	CSVTypes  string // string or auto; "": string
+}
+
+// Layout is how rows lie in a file.
+type Layout struct {
+	Format    Format // "": recognised by the first lines
+	Delimiter byte   // between the columns of CSV; 0: a comma
+	Typed     bool   // the values of CSV have the types that they look like; else they are strings
+}
+
+// Layout returns the layout of the file of that name; "-" is standard input. The error names the flag that is wrong.
+func (s Spec) Layout(name string) (Layout, error) {
+	l := Layout{Delimiter: ','}
+	format := s.Format
+	if format == "" {
+		format = formatOf(name)
+	}
+	ofCSV := "" // a flag that says it is CSV
+	if s.Delimiter != "" {
+		ofCSV = "--delimiter " + s.Delimiter
+	}
+	switch s.CSVTypes {
+	case "", "string":
+	case "auto":
+		l.Typed, ofCSV = true, "--csv-types auto"
+	default:
+		return l, fmt.Errorf("--csv-types %q: choose auto or string", s.CSVTypes)
+	}
+	if format == "" && ofCSV != "" {
+		format = string(FormatCSV)
+	}
+	switch format {
+	case "", string(FormatJSONL), string(FormatJSON):
+		if l.Format = Format(format); ofCSV != "" {
+			return l, fmt.Errorf("%s is for CSV, and %s is read as %s: give --format csv if it is CSV", ofCSV, name, format)
+		}
+	case string(FormatCSV):
+		l.Format = FormatCSV
+	case formatTSV:
+		l.Format, l.Delimiter = FormatCSV, '\t'
+	default:
+		return l, fmt.Errorf("--format %q is unknown: choose jsonl, csv, tsv or json", format)
+	}
+	if s.Delimiter == "" {
+		return l, nil
+	}
+	var err error
+	l.Delimiter, err = delimiterOf(s.Delimiter)
+	return l, err
+}
+
+// formatOf returns the format that the extension of a file means, before .gz; "": none.
+func formatOf(name string) string {
+	name = strings.TrimSuffix(strings.ToLower(name), ".gz")
+	switch filepath.Ext(name) {
+	case ".jsonl", ".ndjson":
+		return string(FormatJSONL)
+	case ".csv":
+		return string(FormatCSV)
+	case ".tsv", ".tab":
+		return formatTSV
+	case ".json":
+		return string(FormatJSON)
+	}
+	return ""
+}
+
+// delimiterOf returns the byte between columns that a user means.
+func delimiterOf(text string) (byte, error) {
+	switch {
+	case text == "tab" || text == `\t`:
+		return '\t', nil
+	case len(text) != 1 || text[0] >= utf8.RuneSelf:
+		return 0, fmt.Errorf(`--delimiter %q: give one ASCII character such as ; or |, or tab`, text)
+	case strings.ContainsAny(text, "\"\r\n"):
+		return 0, fmt.Errorf("--delimiter %q has a meaning of its own in CSV: give another character", text)
+	}
+	return text[0], nil
+}
+
+// DelimiterName returns what separates the columns of CSV, for people.
+func (l Layout) DelimiterName() string {
+	if l.Delimiter == '\t' {
+		return "tab"
+	}
+	return string(rune(l.Delimiter))
+}
+
+// String describes the layout. It is different for layouts of which one file may have different rows.
+func (l Layout) String() string {
+	text := string(l.Format)
+	if l.Format != FormatCSV {
+		return text
+	}
+	if l.Delimiter != ',' {
+		text += " delimiter=" + l.DelimiterName()
+	}
+	if l.Typed {
+		text += " types=auto"
+	}
+	return text
+}
