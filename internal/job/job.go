@@ -52,6 +52,10 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if _, err := executor.LoadPrompt(cfg); err != nil {
 		return config.Invalid(err)
 	}
+	results, err := newTable(reading, o.Out, in, cfg.Prompt.ResponseField)
+	if err != nil {
+		return err
+	}
 	dir, resumed, err := openJob(cfg, in, o)
 	if err != nil {
 		return err
@@ -79,6 +83,10 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}
 	if o.Out != "" && o.Out != "-" {
 		p.rewrite = rewriter(out)
+	}
+	if results != nil {
+		p.Format = results.write
+		p.header = func(ctx context.Context, w io.Writer) error { return results.writeHeader(ctx, w, rows) }
 	}
 	err = errors.Join(p.Run(soft, hard), closeOut())
 	if input == "-" && o.Job == "" && (err == nil || config.IsInvalid(err)) { // nothing can resume it, or would

@@ -40,9 +40,10 @@ type Pipeline struct {
 	rewrite func() error
 	retry   *Retry // nil: failed rows stay as they are
 
-	limit    int64             // rows to process; 0: all
-	endInput func(cause error) // ends a read of the source that is under way; nil: reads end by themselves
-	resume   string            // how to resume an interrupted job, for its error; empty: it starts over
+	header   func(ctx context.Context, w io.Writer) error // writes what leads in the results; nil: nothing does
+	limit    int64                                        // rows to process; 0: all
+	endInput func(cause error)                            // ends a read of the source that is under way; nil: reads end by themselves
+	resume   string                                       // how to resume an interrupted job, for its error; empty: it starts over
 
 	places   *places
 	progress *progress

@@ -51,6 +51,11 @@ func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first b
 	defer results.Close()
 	p.written, p.failed, p.last = 0, 0, 0
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
+	if p.header != nil {
+		if err := p.header(ctx, out); err != nil {
+			return 0, err
+		}
+	}
 	flushed := time.Now()
 	for !p.complete() {
 		r, err := stored.NextResult(ctx, results, resultPoll)

@@ -19,18 +19,18 @@ func newProcessCommand(env *Env) *cobra.Command {
 		Long: "process takes the rows of a JSONL, CSV or JSON file (or - for standard input) through the whole stage, on an embedded\n" +
 			"server, and writes one result per row, in the order of the rows, each exactly once. It can be killed and restarted any\n" +
 			"number of times: the same command resumes where it was, and no stored reply is paid for again. The input may be\n" +
-			"compressed by gzip.\n\n" +
+			"compressed by gzip. With -o FILE.csv the results are CSV, else JSONL.\n\n" +
 			"A failed row is a result, too. --retry-failed sends such rows again and puts the new results into their places; the others\n" +
 			"cost nothing. A row that fails again stays failed. A file shows the failed results until the new ones are there, while\n" +
 			"standard output gets nothing before. Rows that stage redrive has published again are treated in the same way.",
 		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --pool-size 32\n" +
-			"  stage process reviews.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
+			"  stage process reviews.csv -o out.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
 			"  stage process export.csv.gz --delimiter ';' --csv-types auto --template-file prompt.jinja --llm-model gpt-6-luna\n" +
 			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run\n" +
 			"  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --retry-failed=row_timeout,refused",
 	}
 	var o job.Options
-	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results; default: standard output")
+	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results, CSV if it ends in .csv or .tsv, else JSONL; default: standard output")
 	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; required to resume from standard input")
 	addFormatFlags(cmd, &o.Format)
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")

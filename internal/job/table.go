@@ -1,0 +1,188 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/internal/load"
+	"github.com/llm-stage/stage/internal/stored"
+)
+
+// table writes results as CSV: the members of the row, then what the stage adds. A value that is an object or an array
+// is its JSON text; null and what is missing are empty. It is written as it is, also where a spreadsheet would take it
+// for a formula: changing it would break every other reader.
+type table struct {
+	field  string
+	own    []string        // columns of the rows' own members; nil: not known yet
+	places map[string]int  // of own
+	stage  map[string]bool // members and columns that the stage adds to a row, or replaces
+	other  bool            // a row of a pipe may have members that the first had not: they share a column
+	text   bytes.Buffer
+	out    *csv.Writer // to text
+}
+
+var (
+	// usageColumns are the members of the usage that have a column.
+	usageColumns = []string{"prompt_tokens", "completion_tokens", "total_tokens", "cost"}
+	// provenance are the members that a table leaves out: those of the results are equal, or of no use in one.
+	provenance = []string{"_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source"}
+)
+
+// newTable returns the table that a file for results is; nil: it is JSONL. Of an input that can be read twice it finds
+// out the columns.
+func newTable(ctx context.Context, out string, in *load.Source, field string) (*table, error) {
+	var delimiter rune
+	switch strings.ToLower(filepath.Ext(out)) {
+	case ".csv":
+		delimiter = ','
+	case ".tsv", ".tab":
+		delimiter = '\t'
+	default:
+		return nil, nil //nolint:nilnil // no table
+	}
+	t := &table{field: field}
+	t.out = csv.NewWriter(&t.text)
+	t.out.Comma = delimiter
+	if in.Sum == "" {
+		return t, nil
+	}
+	columns, err := in.AllColumns(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.setColumns(columns)
+	return t, nil
+}
+
+// setColumns sets the columns of the rows' own members: all but those that the stage replaces.
+func (t *table) setColumns(names []string) {
+	t.own, t.places, t.stage = []string{}, make(map[string]int), make(map[string]bool)
+	for _, name := range t.added() {
+		t.stage[name] = true
+	}
+	for _, suffix := range provenance {
+		t.stage[t.field+suffix] = true
+	}
+	for _, name := range names {
+		if !t.stage[name] {
+			t.places[name] = len(t.own)
+			t.own = append(t.own, name)
+		}
+	}
+}
+
+// added returns the columns that follow those of the row.
+func (t *table) added() []string {
+	names := []string{t.field}
+	for _, name := range usageColumns {
+		names = append(names, t.field+"_usage_"+name)
+	}
+	return append(names, t.field+"_model", t.field+"_error_reason", t.field+"_error")
+}
+
+// writeHeader writes the names of the columns. Those of a pipe are known once its first row is read.
+func (t *table) writeHeader(ctx context.Context, w io.Writer, rows *load.FileRows) error {
+	if t.own == nil {
+		names, all, err := rows.FirstColumns(ctx)
+		if err != nil {
+			return err
+		}
+		t.other = !all
+		t.setColumns(names)
+	}
+	header := slices.Clone(t.own)
+	if t.other {
+		header = append(header, t.field+"_other")
+	}
+	if err := t.writeRecord(w, append(header, t.added()...)); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
+}
+
+// write writes one result.
+func (t *table) write(w io.Writer, r stored.Result) error {
+	if _, err := jsonbytes.ReadObject(nil, r.Body); err != nil {
+		return fmt.Errorf("result of row %d: %w", r.Seq, err)
+	}
+	record := make([]string, len(t.own))
+	added := make(map[string][]byte)
+	var other []byte
+	for key, value := range jsonbytes.Members(r.Body) {
+		place, own := t.places[string(key)]
+		switch {
+		case own:
+			record[place] = cell(value)
+		case t.stage[string(key)]:
+			added[string(key)] = value
+		case t.other:
+			other = append(append(jsonbytes.AppendString(append(other, ','), key), ':'), value...)
+		default:
+			return fmt.Errorf("result of row %d has the member %q, which no row of the input has: was it changed meanwhile?", r.Seq, key)
+		}
+	}
+	if t.other && other != nil {
+		other[0] = '{'
+		other = append(other, '}')
+	}
+	if t.other {
+		record = append(record, string(other))
+	}
+	return t.writeRecord(w, t.appendAdded(record, r.Failed, added))
+}
+
+// appendAdded appends the values of the columns of added. A row that was not answered keeps members of an earlier
+// answer, which would be taken for this one's.
+func (t *table) appendAdded(record []string, failed bool, added map[string][]byte) []string {
+	var fault, usage []byte
+	if failed {
+		fault = added[t.field+"_error"]
+		added = nil
+	} else {
+		usage = added[t.field+"_usage"]
+	}
+	record = append(record, cell(added[t.field]))
+	for _, name := range usageColumns {
+		record = append(record, cell(find(usage, name)))
+	}
+	return append(record, cell(added[t.field+"_model"]), cell(find(fault, "reason")), cell(find(fault, "error")))
+}
+
+// find returns a member of an object; nil: there is no such member, or no object.
+func find(raw []byte, name string) []byte {
+	if len(raw) == 0 {
+		return nil
+	}
+	return jsonbytes.Find(raw, name)
+}
+
+// writeRecord writes one line.
+func (t *table) writeRecord(w io.Writer, record []string) error {
+	t.text.Reset()
+	err := t.out.Write(record)
+	t.out.Flush()
+	if err = errors.Join(err, t.out.Error()); err != nil {
+		return err
+	}
+	_, err = w.Write(t.text.Bytes())
+	return err
+}
+
+// cell returns the text of a value.
+func cell(value []byte) string {
+	switch {
+	case len(value) == 0 || string(value) == "null":
+		return ""
+	case value[0] == '"':
+		return jsonbytes.Text(value)
+	}
+	return string(value)
+}
