@@ -71,14 +71,34 @@ func writeAddress(dir string, a Address) error {
 	return nil
 }
 
-// lockDir takes the directory's lock without waiting. Closing it, or the end of the process, releases it.
+// Lock takes the directory's lock without waiting, so that no server starts on it until release is called. It returns
+// [ErrLocked] when a server runs on it. The directory must exist.
+func Lock(dir string) (release func(), err error) {
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = lock.Close() }, nil
+}
+
+// lockDir takes the directory's lock without waiting. Closing it, or the end of the process, releases it. The holder may
+// remove the file together with the directory, so the lock counts only if the file is still the one of that name: else
+// two processes might hold two files.
 func lockDir(dir string) (*flock.Flock, error) {
-	lock := flock.New(filepath.Join(dir, lockFile), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
-	switch ok, err := lock.TryLock(); {
-	case err != nil:
+	path := filepath.Join(dir, lockFile)
+	lock := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
+	ok, err := lock.TryLock()
+	if err != nil {
 		_ = lock.Close()
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	case !ok:
+	}
+	if ok {
+		held, err := lock.Stat()
+		named, gone := os.Stat(path)
+		ok = err == nil && gone == nil && os.SameFile(held, named)
+	}
+	if !ok {
+		_ = lock.Close()
 		return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
 	}
 	return lock, nil
