@@ -43,12 +43,14 @@ type Reader struct {
 type ReadOptions struct {
 	Stream  string
 	Filters []string // at least one subject, with wildcards
-	// From is the sequence to begin at; 0: the first. It is ignored with Since or NewOnly.
+	// From is the sequence to begin at; 0: the first. It is ignored with Since, NewOnly or LastPerSubject.
 	From uint64
 	// Since is when to begin; zero: From decides.
 	Since time.Time
 	// NewOnly begins with the messages that are stored from now on.
 	NewOnly bool
+	// LastPerSubject begins with the last message of each subject, and omits those before.
+	LastPerSubject bool
 	// Until is the last sequence to read; 0: that of the last message when the reader gets there.
 	Until uint64
 	// Follow waits for more messages after the last one, until the context ends.
@@ -113,6 +115,8 @@ func (r *Reader) begin(ctx context.Context) error {
 	switch {
 	case !r.begun && r.options.NewOnly:
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
+	case !r.begun && r.options.LastPerSubject:
+		cfg.DeliverPolicy = jetstream.DeliverLastPerSubjectPolicy
 	case !r.begun && !r.options.Since.IsZero():
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &r.options.Since
 	default:
@@ -221,6 +225,9 @@ func (r *Reader) again(ctx context.Context, why error) error {
 		}
 	}
 	if err := r.begin(ctx); err != nil {
+		if r.options.Follow && errors.Is(err, jetstream.ErrStreamNotFound) { // its successor would have other messages
+			return err
+		}
 		r.batch = nil
 		return r.again(ctx, err)
 	}

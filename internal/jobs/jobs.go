@@ -1,0 +1,149 @@
+// Package jobs finds the file jobs below a data directory, with their size and whether they run, and removes them.
+package jobs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+)
+
+const (
+	// identityFile makes a directory that of a job.
+	identityFile = "job.json"
+	// storeDir is the embedded server's, below the directory of a job or of a stage.
+	storeDir = "jetstream"
+	// removedDir is the store of a job while it is being removed.
+	removedDir = "jetstream.removed"
+	lockFile   = "lock"
+)
+
+// Job is one job as its directory shows it.
+type Job struct {
+	Name     string    `json:"job"`
+	Dir      string    `json:"directory"`
+	Input    string    `json:"input"` // the input's file name; "-" for standard input
+	Provider string    `json:"provider"`
+	Model    string    `json:"model"`
+	Damaged  string    `json:"damaged,omitempty"` // why its identity can't be read
+	State    State     `json:"state"`
+	PID      int       `json:"pid,omitempty"` // of the process that runs it
+	Bytes    int64     `json:"bytes"`         // of all files in the directory
+	Changed  time.Time `json:"changed"`       // when the last of them was written
+}
+
+// State is whether a process has the store of a job open.
+type State string
+
+// The states of a job.
+const (
+	Running State = "running" // a process works on it, or reads it
+	Stopped State = "stopped"
+)
+
+// NotFoundError is the error of a name that no job has.
+type NotFoundError struct {
+	Dir, Name string
+}
+
+// Error names the job and the directory.
+func (e *NotFoundError) Error() string { return fmt.Sprintf("there is no job %q in %s", e.Name, e.Dir) }
+
+// List returns the jobs below a data directory, sorted by name; none if it does not exist.
+func List(dir string) (list []Job, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		job, err := Find(dir, e.Name())
+		if _, no := errors.AsType[*NotFoundError](err); no {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, *job)
+	}
+	return list, nil
+}
+
+// Find returns one job. The error is a [*NotFoundError] if there is none of that name.
+func Find(dir, name string) (*Job, error) {
+	job := &Job{Name: name, Dir: filepath.Join(dir, name), State: Stopped}
+	if !filepath.IsLocal(name) || filepath.Base(name) != name || name == "." {
+		return nil, &NotFoundError{Dir: dir, Name: name}
+	}
+	raw, err := os.ReadFile(filepath.Join(job.Dir, identityFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), isNotDir(job.Dir):
+		return nil, &NotFoundError{Dir: dir, Name: name}
+	case err != nil:
+		job.Damaged = err.Error()
+	default:
+		var id struct{ Input, Provider, Model string }
+		if err := json.Unmarshal(raw, &id); err != nil {
+			job.Damaged = err.Error()
+		}
+		job.Input, job.Provider, job.Model = id.Input, id.Provider, id.Model
+	}
+	addr, running, err := natsd.Discover(job.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("job %s: %w", name, err)
+	}
+	if running {
+		job.State, job.PID = Running, addr.PID
+	}
+	return job, job.measure()
+}
+
+// isNotDir reports whether the path is that of a file.
+func isNotDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+// measure adds up the files of a job. Those of a running one come and go meanwhile.
+func (j *Job) measure() error {
+	err := filepath.WalkDir(j.Dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			var info fs.FileInfo
+			if info, err = e.Info(); err == nil {
+				j.Bytes += info.Size()
+				if info.ModTime().After(j.Changed) && e.Name() != lockFile {
+					j.Changed = info.ModTime()
+				}
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("size of job %s: %w", j.Name, err)
+	}
+	return nil
+}
+
+// HasStore reports whether an embedded server has stored streams in the directory, or runs there: opening any other
+// directory would only create an empty store in it.
+func HasStore(dir string) (bool, error) {
+	accounts, err := os.ReadDir(filepath.Join(dir, storeDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	for _, a := range accounts {
+		streams, err := os.ReadDir(filepath.Join(dir, storeDir, a.Name(), "streams"))
+		if err == nil && len(streams) > 0 {
+			return true, nil
+		}
+	}
+	_, running, err := natsd.Discover(dir)
+	return running, err
+}

@@ -1,0 +1,162 @@
+package jobs_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/jobs"
+)
+
+// plant creates the files of a job below dir, each with ten bytes.
+func plant(t *testing.T, dir string, files ...string) {
+	t.Helper()
+	for _, f := range files {
+		path := filepath.Join(dir, filepath.FromSlash(f))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		text := "0123456789"
+		if filepath.Base(path) == "job.json" {
+			text = `{"input":"in.csv","provider":"mock","model":"m","bytes":7,"pid":7}`
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func find(t *testing.T, dir string) *jobs.Job {
+	t.Helper()
+	j, err := jobs.Find(dir, "j")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+const block = "jetstream/$G/streams/ROWS/msgs/1.blk"
+
+func TestJobsAreTheDirectoriesWithAnIdentity(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, "b/job.json", "b/"+block, "a/job.json", "notes/text", "file", block)
+	list, err := jobs.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 2 || list[0].Name != "a" || list[1].Name != "b" {
+		t.Fatalf("got %+v, want a and b", list)
+	}
+	b := list[1]
+	if b.Input != "in.csv" || b.Provider != "mock" || b.Model != "m" || b.State != jobs.Stopped || b.PID != 0 || b.Dir != filepath.Join(dir, "b") {
+		t.Errorf("got %+v", b)
+	}
+	if size := b.Bytes - list[0].Bytes; size != 10 || b.Changed.IsZero() {
+		t.Errorf("the store takes %d bytes, want 10; changed %v", size, b.Changed)
+	}
+	for _, name := range []string{"", ".", "..", "c", "notes", "file", "../" + filepath.Base(dir) + "/a", "a/.", "a/job.json"} {
+		if _, err := jobs.Find(dir, name); err == nil {
+			t.Errorf("%q: found", name)
+		} else if _, ok := errors.AsType[*jobs.NotFoundError](err); !ok {
+			t.Errorf("%q: got %v", name, err)
+		}
+	}
+	if list, err := jobs.List(filepath.Join(dir, "nowhere")); err != nil || len(list) > 0 {
+		t.Errorf("a directory that does not exist: got %v, %v", list, err)
+	}
+}
+
+func TestOnlyADirectoryWithStreamsHasAStore(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, "jobs/a/job.json", "full/"+block, "bare/jetstream/$G/other")
+	for name, want := range map[string]bool{"jobs": false, "full": true, "bare": false, "nowhere": false} {
+		if has, err := jobs.HasStore(filepath.Join(dir, name)); err != nil || has != want {
+			t.Errorf("%s: got %v, %v; want %v", name, has, err, want)
+		}
+	}
+	srv, err := natsd.Start(natsd.Config{Dir: filepath.Join(dir, "new")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Stop()
+	if has, err := jobs.HasStore(filepath.Join(dir, "new")); err != nil || !has {
+		t.Errorf("a server that has no stream yet: got %v, %v", has, err)
+	}
+}
+
+// A removal that is killed at any moment leaves a job that is whole, or one without a store: never a part of a store,
+// which a restart would take for all of it.
+func TestARemovedJobIsNeverHalfAStore(t *testing.T) {
+	dir := t.TempDir()
+	all := []string{"j/job.json", "j/" + block, "j/jetstream.removed/$G/streams/ROWS/msgs/1.blk", "j/lock", "j/nats.json.new"}
+	plant(t, dir, all...)
+	if kept, err := jobs.Remove(find(t, dir)); kept || err != nil {
+		t.Fatalf("kept %v, error %v", kept, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "j")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is still there: %v", err)
+	}
+
+	// It stops in the middle, where something can't be removed.
+	plant(t, dir, "j/job.json", "j/"+block, "j/nats.json.new/file")
+	if _, err := jobs.Remove(find(t, dir)); err == nil || !strings.Contains(err.Error(), "remove job j") {
+		t.Errorf("got %v, want an error", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "j", "jetstream")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a part of the store is left: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "j", "nats.json.new")); err != nil {
+		t.Fatal(err)
+	}
+	plant(t, dir, "j/mine", "j/sub/mine")
+	if kept, err := jobs.Remove(find(t, dir)); !kept || err != nil {
+		t.Fatalf("kept %v, error %v", kept, err)
+	}
+	rest, err := os.ReadDir(filepath.Join(dir, "j"))
+	if err != nil || !slices.EqualFunc(rest, []string{"mine", "sub"}, func(e os.DirEntry, want string) bool { return e.Name() == want }) {
+		t.Errorf("left are %v, %v", rest, err)
+	}
+}
+
+func TestAJobInUseIsNotRemoved(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, "j/job.json")
+	srv, err := natsd.Start(natsd.Config{Dir: filepath.Join(dir, "j")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := find(t, dir)
+	if j.State != jobs.Running || j.PID != os.Getpid() {
+		t.Errorf("got %+v, want running", j)
+	}
+	if _, err := jobs.Remove(j); !errors.Is(err, jobs.ErrInUse) || !strings.Contains(err.Error(), "stop it first") {
+		t.Errorf("got %v, want %v", err, jobs.ErrInUse)
+	}
+	srv.Stop()
+	release, err := natsd.Lock(j.Dir) // by a process that has not published its address yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jobs.Remove(j); !errors.Is(err, jobs.ErrInUse) {
+		t.Errorf("got %v, want %v", err, jobs.ErrInUse)
+	}
+	release()
+	if kept, err := jobs.Remove(j); kept || err != nil {
+		t.Errorf("kept %v, error %v", kept, err)
+	}
+}
+
+func TestADamagedIdentityIsReported(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, "j/job.json")
+	if err := os.WriteFile(filepath.Join(dir, "j", "job.json"), []byte(`{"input":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if j := find(t, dir); j.Damaged == "" || j.Input != "" {
+		t.Errorf("got %+v, want the damage", j)
+	}
+}

@@ -1,0 +1,65 @@
+package results
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// meta is what is known of a result beside its body.
+type meta struct {
+	Stream        string      `json:"stream"`
+	Sequence      uint64      `json:"sequence"` // in the stream
+	Stored        time.Time   `json:"stored_at"`
+	Partition     int         `json:"partition"`
+	Status        string      `json:"status"` // success or error
+	SourceStream  string      `json:"source_stream"`
+	SourceSeq     uint64      `json:"source_sequence"` // of the row, as in --row of tail
+	SourceSubject string      `json:"source_subject"`
+	StateID       string      `json:"state_id"`
+	Owner         string      `json:"owner"`
+	Replaces      uint64      `json:"replaces,omitempty"` // the row whose result this one replaces
+	Headers       nats.Header `json:"headers,omitempty"`  // the row's own
+}
+
+// writeWithMeta writes a result as one line {"meta":…,"result":…}. The body keeps its bytes.
+func writeWithMeta(w io.Writer, stream string, partition int, r stored.Result, m jetstream.Msg) error {
+	md, err := m.Metadata()
+	if err != nil {
+		return err
+	}
+	h := m.Headers()
+	about := meta{
+		Stream: stream, Sequence: md.Sequence.Stream, Stored: md.Timestamp.UTC(), Partition: partition,
+		Status: h.Get(streams.HeaderStatus), SourceStream: h.Get(streams.HeaderSourceStream), SourceSeq: r.Seq,
+		SourceSubject: h.Get(streams.HeaderSourceSubject), StateID: h.Get(streams.HeaderStateID), Owner: h.Get(streams.HeaderOwner),
+		Replaces: headerOf(h, md.Sequence.Stream).replaces, Headers: make(nats.Header),
+	}
+	for key, values := range h {
+		if streams.PassHeader(key) {
+			about.Headers[key] = values
+		}
+	}
+	var line bytes.Buffer
+	line.WriteString(`{"meta":`)
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(about); err != nil {
+		return err
+	}
+	line.Truncate(line.Len() - 1) // the end of the line
+	line.WriteString(`,"result":`)
+	if err := stored.WriteLine(&line, r.Body); err != nil {
+		return err
+	}
+	line.Truncate(line.Len() - 1)
+	line.WriteString("}\n")
+	_, err = w.Write(line.Bytes())
+	return err
+}
