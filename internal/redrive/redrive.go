@@ -92,6 +92,7 @@ type redriver struct {
 	js        jetstream.JetStream
 	cfg       *config.Config
 	partition int
+	foreign   bool    // the stage has more partitions than the configuration, whose input subject is of no use then
 	done      *Report // of all partitions
 	results   jetstream.Stream
 	input     jetstream.Stream
@@ -132,8 +133,12 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Opti
 	if err != nil {
 		return nil, stored.MissingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
 	}
-	for p := range cfg.Streams.Partitions {
-		r := &redriver{js: js, cfg: cfg, partition: p, done: done, results: results, input: input}
+	partitions, err := stored.Partitions(ctx, js, cfg)
+	if err != nil {
+		return nil, err
+	}
+	for p := range partitions {
+		r := &redriver{js: js, cfg: cfg, partition: p, foreign: partitions > cfg.Streams.Partitions, done: done, results: results, input: input}
 		if err := r.run(ctx, progress); err != nil {
 			return done, fmt.Errorf("redrive partition %d: %w", p, err)
 		}
@@ -294,11 +299,31 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 	subject, err := streams.InputSubjectOf(stream, m.Subject)
 	if load := m.Header.Get(streams.HeaderLoadID); load != "" { // its subject belongs to the load
 		var address streams.InputAddress
-		address, err = streams.AddressInput(stream, r.cfg.Input.Subject, r.partition, load+LoadSuffix)
+		filter := r.cfg.Input.Subject
+		if r.foreign {
+			filter = loadFilter(m.Subject, load, r.partition)
+		}
+		address, err = streams.AddressInput(stream, filter, r.partition, load+LoadSuffix)
 		subject = address.Publish
 	}
 	if err != nil {
 		return nil, fmt.Errorf("publish row %d again: %w", m.Sequence, config.Explained(err))
 	}
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
+}
+
+// loadFilter is the filter in which a load has put its name, as the subject of one of its rows shows: each token with
+// the name is a wildcard, but for the partition's.
+func loadFilter(subject, load string, partition int) string {
+	tokens := strings.Split(subject, ".")
+	own := slices.Index(tokens, strconv.Itoa(partition))
+	for i, t := range tokens {
+		if rest, ok := strings.CutPrefix(t, load); ok && i != own {
+			number, numbered := strings.CutPrefix(rest, "-") // see [streams.AddressInput]
+			if _, err := strconv.Atoi(number); rest == "" || numbered && err == nil {
+				tokens[i] = "*"
+			}
+		}
+	}
+	return strings.Join(tokens, ".")
 }
