@@ -55,6 +55,7 @@ func commands(env *Env) []*cobra.Command {
 		newBatchCommand(env),
 		newLoadCommand(env),
 		newResultsCommand(env),
+		newJobsCommand(env),
 		newTailCommand(env),
 		newVerifyCommand(env),
 		newRedriveCommand(env),

@@ -29,15 +29,16 @@ func newRedriveCommand(env *Env) *cobra.Command {
 			"their position by the last row on theirs. Rows that are no longer in the input stream, rows that were too large for a\n" +
 			"message, and errors that an earlier stage has passed on can't be redriven; they are counted.",
 		Example: "  stage redrive --dry-run\n" +
-			"  stage redrive --reason api_call_failed --nats-url nats://localhost:4222",
+			"  stage redrive --reason api_call_failed --nats-url nats://localhost:4222\n" +
+			"  stage redrive --job reviews.jsonl-1a2b3c4d",
 	}
 	var o redrive.Options
 	cmd.Flags().StringSliceVar(&o.Reasons, "reason", nil, "only results that failed for these reasons, such as api_call_failed,refused; default: all")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count the rows, publish nothing")
 	asJSON := cmd.Flags().Bool("json", false, "print the counts as JSON")
-	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
+	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_RESPONSE_FIELD", "STAGE_ON_UPSTREAM_ERROR")
-	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+	cmd.RunE = flags.runOnStore(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
 		switch { // what was done is printed even if it ended early
 		case r == nil:

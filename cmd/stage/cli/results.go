@@ -9,7 +9,9 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/job"
+	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/results"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,56 +24,97 @@ func newResultsCommand(env *Env) *cobra.Command {
 		Short:   "print the stored results as JSONL, in the order of the rows",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Example: "  stage results -o out.jsonl\n  stage results --follow --nats-url nats://localhost:4222 --partition 2",
+		Long: "results prints the stored results, one partition after the other, each in the order of its rows. The number of partitions\n" +
+			"is that of the logs in the results stream, whatever STAGE_PARTITIONS says. With --follow or --last the partitions are\n" +
+			"merged in the order in which the results were stored, which keeps the order within each partition.\n\n" +
+			"--follow waits for a stream that does not exist yet, and for a process that serves the embedded store; it goes on when the\n" +
+			"process is started again. --failed leaves out failures that a later result replaces.",
+		Example: "  stage results -o out.jsonl\n" +
+			"  stage results --job reviews.jsonl-1a2b3c4d --failed | jq .llm_response_error.reason\n" +
+			"  stage results --follow --last 10 --nats-url nats://localhost:4222\n" +
+			"  stage results --since 1h --with-meta | jq -r '[.meta.source_sequence, .meta.status] | @tsv'",
 	}
-	out := cmd.Flags().StringP("out", "o", "", "file for the results; default: standard output")
-	follow := cmd.Flags().Bool("follow", false, "follow new results until interrupted")
-	partition := cmd.Flags().Int("partition", -1, "only this partition; default: all, one after the other")
-	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
-	check := func(cfg *config.Config) error {
-		if *partition >= cfg.Streams.Partitions || *partition < -1 {
-			return fmt.Errorf("--partition %d: there are %d, counted from 0 (STAGE_PARTITIONS)", *partition, cfg.Streams.Partitions)
+	r := &resultsCommand{env: env}
+	cmd.Flags().StringVarP(&r.out, "out", "o", "", "file for the results; default: standard output")
+	cmd.Flags().BoolVarP(&r.follow, "follow", "f", false, "follow new results of all partitions until interrupted")
+	cmd.Flags().BoolVar(&r.o.Failed, "failed", false, "only failed rows that no later result replaces")
+	cmd.Flags().StringVar(&r.since, "since", "", "only results stored since a time (2006-01-02T15:04:05Z) or that long ago (1h); default: all")
+	cmd.Flags().IntVar(&r.o.Last, "last", results.All, "only the last N results of these; with --follow 0 means only new ones; -1: all")
+	cmd.Flags().BoolVar(&r.o.WithMeta, "with-meta", false, `print {"meta":…,"result":…}: sequences, partition, status, time, owner and headers beside each result`)
+	cmd.Flags().IntVar(&r.o.Partition, "partition", results.AllPartitions, "only this partition, counted from 0; -1: all")
+	r.flags = newStoreFlags(cmd, env)
+	once, forever := r.flags.runOnStore(r.check, r.print), r.flags.run(config.NeedNothing, r.followAll)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if r.follow {
+			return forever(cmd, args)
 		}
-		if *follow && *partition < 0 && cfg.Streams.Partitions > 1 {
-			return errors.New("--follow with more than one partition: name one with --partition")
-		}
-		return nil
+		return once(cmd, args)
 	}
-	cmd.RunE = flags.runOnStreams(check, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
-		w, closeOut, err := job.OpenOut(env.Stdout, *out)
-		if err != nil {
-			return err
-		}
-		lines := bufio.NewWriterSize(stopping.NewWriter(ctx, w), 64<<10)
-		for p := range cfg.Streams.Partitions {
-			if err == nil && (*partition < 0 || *partition == p) {
-				err = printPartition(ctx, js, cfg, p, lines, *follow)
-			}
-		}
-		return errors.Join(err, lines.Flush(), closeOut())
-	})
 	return cmd
 }
 
-// printPartition writes the results of one partition. Without follow it ends after the last stored result.
-func printPartition(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, out *bufio.Writer, follow bool) error {
-	results, err := stored.OpenResults(ctx, js, cfg, partition, follow)
+// resultsCommand is the command results with its flags.
+type resultsCommand struct {
+	env    *Env
+	flags  *storeFlags
+	o      results.Options
+	out    string
+	since  string
+	follow bool
+}
+
+// check reads the flags.
+func (r *resultsCommand) check(*config.Config) (err error) {
+	switch {
+	case r.o.Last < results.All:
+		return fmt.Errorf("--last %d: give a number of results, or -1 for all", r.o.Last)
+	case r.o.Partition < results.AllPartitions:
+		return fmt.Errorf("--partition %d: partitions are counted from 0; -1 means all", r.o.Partition)
+	}
+	r.o.Merged = r.follow || r.o.Last != results.All
+	r.o.Since, err = sinceTime(r.since, time.Now())
+	return err
+}
+
+// print prints what is stored.
+func (r *resultsCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+	if err := checkPartition(ctx, js, cfg, r.o.Partition); err != nil {
+		return err
+	}
+	return r.withPrinter(ctx, cfg, func(p *results.Printer, _ *bufio.Writer) error { return p.Print(ctx, js) })
+}
+
+// followAll prints what is stored, and then what comes.
+func (r *resultsCommand) followAll(ctx, _ context.Context, cfg *config.Config, _ []string) error {
+	if err := errors.Join(r.flags.choose(cfg), r.check(cfg)); err != nil {
+		return config.Invalid(err)
+	}
+	r.o.Recreated = len(cfg.NATS.URL) == 0
+	f := &follower{cfg: cfg, job: r.flags.job, stderr: r.env.Stderr, log: logging.NewConfigured(cfg, r.env.Stderr)}
+	if err := f.check(); err != nil {
+		return err
+	}
+	return r.withPrinter(ctx, cfg, func(p *results.Printer, out *bufio.Writer) error { return f.run(ctx, p, out) })
+}
+
+// withPrinter calls f with a printer on the output of the command, which it flushes and closes then.
+func (r *resultsCommand) withPrinter(ctx context.Context, cfg *config.Config, f func(*results.Printer, *bufio.Writer) error) error {
+	w, closeOut, err := job.OpenOut(r.env.Stdout, r.out)
 	if err != nil {
 		return err
 	}
-	defer results.Close()
-	for {
-		r, err := stored.NextResult(ctx, results, time.Second)
-		switch {
-		case err == nil:
-			err = job.WriteResult(out, r)
-		case errors.Is(err, stored.ErrNoMore) && follow:
-			err = out.Flush()
-		case errors.Is(err, stored.ErrNoMore), ctx.Err() != nil && follow: // an interrupt is how it ends
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	out := bufio.NewWriterSize(stopping.NewWriter(ctx, w), 64<<10)
+	return errors.Join(f(results.NewPrinter(cfg, out, r.o), out), out.Flush(), closeOut())
+}
+
+// checkPartition refuses a partition that nobody has served, and a stream that does not exist.
+func checkPartition(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int) error {
+	n, err := stored.Partitions(ctx, js, cfg)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return stored.MissingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
+	case err == nil && partition >= n:
+		err = config.Invalid(fmt.Errorf("--partition %d: there are %d, counted from 0", partition, n))
 	}
+	return err
 }

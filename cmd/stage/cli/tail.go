@@ -30,7 +30,7 @@ func newTailCommand(env *Env) *cobra.Command {
 			"are yellow and errors red, unless NO_COLOR is set.",
 		Example: "  stage tail --nats-url nats://localhost:4222\n" +
 			"  stage tail --kind call --failed --since 1h\n" +
-			"  stage tail --row 4711 --data-dir stage-data/reviews.jsonl-1a2b3c4d",
+			"  stage tail --row 4711 --job reviews.jsonl-1a2b3c4d",
 	}
 	var o tail.Options
 	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run; default: all")
@@ -38,14 +38,14 @@ func newTailCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
 	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: now")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
-	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
+	flags := newStoreFlags(cmd, env)
 	check := func(*config.Config) (err error) {
 		if o.Kinds, err = auditKinds(*kinds); err == nil {
 			o.Since, err = sinceTime(*since, time.Now())
 		}
 		return err
 	}
-	cmd.RunE = flags.runOnStreams(check, func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) (err error) {
+	cmd.RunE = flags.runOnStore(check, func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) (err error) {
 		out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
 		o.Follow, o.Colour = conn.Server == nil, colourOf(env)
 		if o.Row != 0 {

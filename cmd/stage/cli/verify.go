@@ -27,12 +27,12 @@ func newVerifyCommand(env *Env) *cobra.Command {
 			"code shows. It changes nothing, and needs a few bytes of memory per row.\n\n" +
 			"Exit code: 0 proven, 1 a violation, with the rows named, 2 it cannot tell.",
 		Example: "  stage verify --nats-url nats://localhost:4222\n" +
-			"  stage verify --json --data-dir stage-data/reviews.jsonl",
+			"  stage verify --json --job reviews.jsonl-1a2b3c4d",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
-	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
+	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_WINDOW")
-	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+	cmd.RunE = flags.runOnStore(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 		report, err := verify.Run(ctx, js, cfg, env.Stderr)
 		if err != nil {
 			return err

@@ -1,0 +1,298 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/jobs"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/results"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+)
+
+// groupsOfJobs are the groups of flags that commands on the directories of jobs need.
+var groupsOfJobs = []string{"Embedded server"}
+
+func newJobsCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "jobs",
+		Short:   "list, show and remove the jobs of process",
+		GroupID: groupStreams,
+		Args:    cobra.NoArgs,
+		Long: "jobs is about what stage process keeps below STAGE_DATA_DIR: a directory for each job with its rows, results and audit,\n" +
+			"so that it can be resumed, checked and repaired. results, tail, verify and redrive read one with --job NAME.",
+		Example: "  stage jobs ls\n  stage jobs show reviews.jsonl-1a2b3c4d\n  stage jobs rm reviews.jsonl-1a2b3c4d",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SetOut(env.Stderr)
+			return errors.Join(config.Invalid(errors.New("name a command: ls, show or rm")), cmd.Help())
+		},
+	}
+	cmd.AddCommand(newJobsListCommand(env), newJobsShowCommand(env), newJobsRemoveCommand(env))
+	return cmd
+}
+
+func newJobsListCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "list the jobs with their size",
+		Args:    cobra.NoArgs,
+		Example: "  stage jobs ls\n  stage jobs ls --json | jq -r '.[] | select(.state == \"stopped\").job'",
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print the list as JSON")
+	flags := newConfigFlags(cmd, env, groupsOfJobs, nil)
+	cmd.RunE = flags.run(config.NeedNothing, func(_, _ context.Context, cfg *config.Config, _ []string) error {
+		list, err := jobs.List(cfg.Data.Dir)
+		switch {
+		case err != nil:
+			return err
+		case *asJSON:
+			return terminal.WriteJSON(env.Stdout, append([]jobs.Job{}, list...)) // [] for none
+		case len(list) == 0:
+			terminal.PrintLine(env.Stderr, "no jobs in %s", cfg.Data.Dir)
+			return nil
+		}
+		return writeJobs(env.Stdout, list)
+	})
+	return cmd
+}
+
+// writeJobs prints a table of jobs.
+func writeJobs(w io.Writer, list []jobs.Job) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "JOB\tINPUT\tMODEL\tSTATE\tSIZE\tCHANGED") //nolint:errcheck // Flush reports it
+	for i := range list {
+		j := &list[i]
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", j.Name, inputOf(j), modelOf(j), stateOf(j), terminal.Bytes(j.Bytes), changedOf(j)) //nolint:errcheck // as above
+	}
+	return table.Flush()
+}
+
+// describeJob is one job in a line.
+func describeJob(j *jobs.Job) string {
+	return strings.Join([]string{inputOf(j), modelOf(j), stateOf(j), terminal.Bytes(j.Bytes), changedOf(j)}, ", ")
+}
+
+func inputOf(j *jobs.Job) string {
+	if j.Damaged != "" {
+		return "(job.json is damaged)"
+	}
+	return terminal.OrDash(j.Input)
+}
+
+func modelOf(j *jobs.Job) string {
+	if j.Provider == j.Model || j.Model == "" {
+		return terminal.OrDash(j.Provider)
+	}
+	return j.Provider + "/" + j.Model
+}
+
+func stateOf(j *jobs.Job) string {
+	if j.State == jobs.Running {
+		return fmt.Sprintf("running (process %d)", j.PID)
+	}
+	return string(j.State)
+}
+
+func changedOf(j *jobs.Job) string { return j.Changed.Local().Format(time.DateTime) }
+
+func newJobsShowCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "show NAME",
+		Short:   "show a job: its rows, results and failures, and what its streams take",
+		Args:    cobra.ExactArgs(1),
+		Example: "  stage jobs show reviews.jsonl-1a2b3c4d\n  stage jobs show reviews.jsonl-1a2b3c4d --json",
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print it as JSON")
+	s := &storeFlags{configFlags: newConfigFlags(cmd, env, groupsOfJobs, nil)}
+	cmd.ValidArgsFunction = s.completeJobs
+	cmd.RunE = s.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
+		dir := cfg.Data.Dir
+		j, err := jobs.Find(dir, args[0])
+		if err != nil {
+			return explainJob(err)
+		}
+		report := &jobReport{Job: j, Streams: []streamSize{}}
+		s.job = j.Name
+		if err := s.choose(cfg); err != nil {
+			return config.Invalid(err)
+		}
+		if err := report.read(soft, env, cfg); err != nil {
+			return err
+		}
+		if *asJSON {
+			return terminal.WriteJSON(env.Stdout, report)
+		}
+		report.write(env.Stdout, dir)
+		return nil
+	})
+	return cmd
+}
+
+// jobReport is what jobs show prints.
+type jobReport struct {
+	*jobs.Job
+	results.Counts
+
+	Pending uint64       `json:"pending"` // rows that are loaded, or published again, and have no result yet
+	Streams []streamSize `json:"streams"`
+}
+
+// streamSize is what one stream takes.
+type streamSize struct {
+	Name     string `json:"name"`
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+// read opens the store of the job, if there is one, and counts.
+func (r *jobReport) read(ctx context.Context, env *Env, cfg *config.Config) error {
+	if has, err := jobs.HasStore(cfg.Data.Dir); !has || err != nil {
+		return err
+	}
+	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn.NC)
+	if err != nil {
+		return err
+	}
+	return conn.Explain(r.count(ctx, js, cfg))
+}
+
+// count reads the counts from the streams.
+func (r *jobReport) count(ctx context.Context, js jetstream.JetStream, cfg *config.Config) error {
+	list := js.ListStreams(ctx)
+	rows := uint64(0)
+	for info := range list.Info() {
+		r.Streams = append(r.Streams, streamSize{Name: info.Config.Name, Messages: info.State.Msgs, Bytes: info.State.Bytes})
+		if info.Config.Name == cfg.Input.Stream {
+			rows = info.State.Msgs
+		}
+	}
+	if err := list.Err(); err != nil {
+		return err
+	}
+	counts, err := results.Count(ctx, js, cfg)
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // it was killed before it began
+		err = nil
+	}
+	r.Counts, r.Pending = counts, rows-min(rows, counts.Results)
+	return err
+}
+
+// write prints the report for people.
+func (r *jobReport) write(w io.Writer, dir string) {
+	terminal.PrintLine(w, "job        %s", r.Name)
+	terminal.PrintLine(w, "input      %s", inputOf(r.Job))
+	terminal.PrintLine(w, "model      %s", modelOf(r.Job))
+	terminal.PrintLine(w, "state      %s", stateOf(r.Job))
+	terminal.PrintLine(w, "changed    %s", changedOf(r.Job))
+	terminal.PrintLine(w, "rows       %d succeeded, %d failed, %d pending", r.Succeeded, r.Failed, r.Pending)
+	sizes := make([]string, len(r.Streams))
+	for i, s := range r.Streams {
+		sizes[i] = fmt.Sprintf("%s %s", s.Name, terminal.Bytes(int64(s.Bytes))) //nolint:gosec // bytes on a disk
+	}
+	terminal.PrintLine(w, "size       %s in %s", terminal.Bytes(r.Bytes), r.Dir)
+	if len(sizes) > 0 {
+		terminal.PrintLine(w, "           %s", strings.Join(sizes, ", "))
+	}
+	if r.Failed > 0 {
+		terminal.PrintLine(w, "\nThe failed rows: stage results --failed --data-dir %s --job %s", shellWord(dir), r.Name)
+	}
+}
+
+// shellWord quotes a path for a shell, if it must be.
+func shellWord(path string) string {
+	if path != "" && !strings.ContainsFunc(path, func(r rune) bool {
+		return !strings.ContainsRune("/._-+,:@%=", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}
+
+func newJobsRemoveCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rm NAME…",
+		Short: "remove jobs with all that they have stored, and free their space",
+		Args:  cobra.MinimumNArgs(1),
+		Long: "rm removes jobs: their rows, results, audit and stored replies. The files of results that process has written stay. A\n" +
+			"running job is refused, and so is one that another command reads. It asks on a terminal; without one it requires --yes.\n" +
+			"Files in the directory of a job that stage has not created stay, and so does the directory then.",
+		Example: "  stage jobs rm reviews.jsonl-1a2b3c4d\n  stage jobs rm --yes reviews.jsonl-1a2b3c4d orders.csv-5e6f7a8b",
+	}
+	yes := cmd.Flags().BoolP("yes", "y", false, "do not ask")
+	s := &storeFlags{configFlags: newConfigFlags(cmd, env, groupsOfJobs, nil)}
+	cmd.ValidArgsFunction = s.completeJobs
+	cmd.RunE = s.run(config.NeedNothing, func(_, _ context.Context, cfg *config.Config, args []string) error {
+		var list []*jobs.Job
+		for _, name := range args {
+			j, err := jobs.Find(cfg.Data.Dir, name)
+			if err != nil {
+				return explainJob(err)
+			}
+			list = append(list, j)
+		}
+		if !*yes {
+			if err := confirmRemoval(env, list); err != nil {
+				return err
+			}
+		}
+		for _, j := range list {
+			if err := removeJob(env, j); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return cmd
+}
+
+// errDeclined ends rm when the answer is no.
+var errDeclined = errors.New("nothing was removed")
+
+// confirmRemoval asks on the terminal. Without one it is an error that names --yes.
+func confirmRemoval(env *Env, list []*jobs.Job) error {
+	if !terminal.Is(env.Stdin) {
+		return config.Invalid(errors.New("there is no terminal to ask on: give --yes to remove without a question"))
+	}
+	for _, j := range list {
+		terminal.PrintLine(env.Stderr, "%s  %s", j.Name, describeJob(j))
+	}
+	fmt.Fprintf(env.Stderr, "Remove %s with all that is stored? [y/N] ", terminal.Plural(len(list), "job")) //nolint:errcheck // nowhere left to report it
+	answer, err := bufio.NewReader(env.Stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return errDeclined
+	}
+	return nil
+}
+
+// removeJob removes one job and reports what that has freed.
+func removeJob(env *Env, j *jobs.Job) error {
+	kept, err := jobs.Remove(j)
+	if err != nil {
+		return err
+	}
+	if kept {
+		terminal.PrintLine(env.Stderr, "removed job %s; %s stays, because it holds files that are not of stage", j.Name, j.Dir)
+		return nil
+	}
+	terminal.PrintLine(env.Stderr, "removed job %s, %s freed", j.Name, terminal.Bytes(j.Bytes))
+	return nil
+}
