@@ -103,22 +103,33 @@ func changed(dir string) time.Time {
 
 // followServer follows until the process at addr serves the store no more, which is no error.
 func (f *follower) followServer(ctx context.Context, p *results.Printer, addr natsd.Address) error {
-	ctx, end := context.WithCancelCause(ctx)
-	var watch sync.WaitGroup
-	defer func() { end(nil); watch.Wait() }()
-	watch.Go(func() {
-		for ctx.Err() == nil {
-			if now, running, err := natsd.Discover(f.cfg.Data.Dir); err == nil && (!running || now != addr) {
-				end(errServerEnded)
-			}
-			sleep(ctx, serverPoll)
-		}
-	})
+	ctx, stop := whileServed(ctx, f.cfg.Data.Dir, addr)
+	defer stop()
 	err := f.follow(ctx, p)
 	if errors.Is(context.Cause(ctx), errServerEnded) {
 		return nil
 	}
 	return err
+}
+
+// whileServed returns a context that ends with [errServerEnded] when the process at addr serves the store in dir no more:
+// a connection to it would only be tried again, since the address of the next process is another one. The caller must
+// call stop.
+func whileServed(ctx context.Context, dir string, addr natsd.Address) (served context.Context, stop func()) {
+	served, end := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for served.Err() == nil {
+			if now, running, err := natsd.Discover(dir); err == nil && (!running || now != addr) {
+				end(errServerEnded)
+			}
+			sleep(served, serverPoll)
+		}
+	})
+	return served, func() {
+		end(nil)
+		watch.Wait()
+	}
 }
 
 // follow connects and follows.

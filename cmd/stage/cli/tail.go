@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
@@ -25,9 +26,9 @@ func newTailCommand(env *Env) *cobra.Command {
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
 		Long: "tail prints audit events as they are stored, until interrupted: time, row, call number, provider and model, outcome,\n" +
-			"latency, tokens (in+out), the throttle's delay. If no process serves the store, it prints all stored events and ends. With\n" +
-			"--row it prints the history of one row and ends: queued, each call, which row it waited for, emitted. On a terminal retries\n" +
-			"are yellow and errors red, unless NO_COLOR is set.",
+			"latency, tokens (in+out), the throttle's delay. It ends with the process that serves the embedded store; if there is none,\n" +
+			"it prints all stored events and ends. With --row it prints the history of one row and ends: queued, each call, which row it\n" +
+			"waited for, emitted. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
 		Example: "  stage tail --nats-url nats://localhost:4222\n" +
 			"  stage tail --kind call --failed --since 1h\n" +
 			"  stage tail --row 4711 --job reviews.jsonl-1a2b3c4d",
@@ -48,12 +49,21 @@ func newTailCommand(env *Env) *cobra.Command {
 	cmd.RunE = flags.runOnStore(check, func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) (err error) {
 		out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
 		o.Follow, o.Colour = conn.Server == nil, colourOf(env)
+		if o.Follow && len(cfg.NATS.URL) == 0 {
+			addr, _, _ := natsd.Discover(cfg.Data.Dir) // none: it has ended just now, which is found next
+			served, stop := whileServed(ctx, cfg.Data.Dir, addr)
+			defer stop()
+			ctx = served
+		}
 		if o.Row != 0 {
 			err = tail.History(ctx, js, cfg, out, o)
 		} else {
 			err = tail.Print(ctx, js, cfg, out, o)
 		}
-		if ctx.Err() != nil { // an interrupt is how it ends
+		if errors.Is(context.Cause(ctx), errServerEnded) {
+			terminal.PrintLine(env.Stderr, "%v", errServerEnded)
+		}
+		if ctx.Err() != nil { // that, or an interrupt, is how it ends
 			err = nil
 		}
 		return errors.Join(err, out.Flush())
