@@ -92,14 +92,19 @@ func lockDir(dir string) (*flock.Flock, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	if ok {
-		held, err := lock.Stat()
-		named, gone := os.Stat(path)
-		ok = err == nil && gone == nil && os.SameFile(held, named)
-	}
-	if !ok {
+	if !ok || !isNamed(lock, path) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
 	}
 	return lock, nil
+}
+
+// isNamed reports whether the file that is locked is still the one at path.
+func isNamed(lock *flock.Flock, path string) bool {
+	held, err := lock.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Stat(path)
+	return err == nil && os.SameFile(held, named)
 }
