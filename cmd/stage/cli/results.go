@@ -8,12 +8,15 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/follow"
 	"github.com/llm-stage/stage/internal/job"
+	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/results"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -90,11 +93,33 @@ func (r *resultsCommand) followAll(ctx, _ context.Context, cfg *config.Config, _
 		return config.Invalid(err)
 	}
 	r.o.Recreated = len(cfg.NATS.URL) == 0
-	f := &follower{cfg: cfg, job: r.flags.job, stderr: r.env.Stderr, log: logging.NewConfigured(cfg, r.env.Stderr)}
-	if err := f.check(); err != nil {
+	if err := r.servable(cfg); err != nil {
 		return err
 	}
-	return r.withPrinter(ctx, cfg, func(p *results.Printer, out *bufio.Writer) error { return f.run(ctx, p, out) })
+	log := logging.NewConfigured(cfg, r.env.Stderr)
+	return r.withPrinter(ctx, cfg, func(p *results.Printer, out *bufio.Writer) error {
+		waiting := func() { terminal.PrintLine(r.env.Stderr, "waiting for a process that serves %s", cfg.Data.Dir) }
+		return follow.Run(ctx, cfg, log, waiting, func(ctx context.Context, js jetstream.JetStream, more bool) error {
+			if !more {
+				return errors.Join(p.Print(ctx, js), out.Flush())
+			}
+			return errors.Join(p.Follow(ctx, js, func() {
+				terminal.PrintLine(r.env.Stderr, "waiting for stream %s, which does not exist yet", cfg.Result.Stream)
+			}), out.Flush())
+		})
+	})
+}
+
+// servable refuses a directory that has jobs but no store: nobody would ever serve it.
+func (r *resultsCommand) servable(cfg *config.Config) error {
+	if len(cfg.NATS.URL) > 0 || r.flags.job != "" {
+		return nil
+	}
+	list, err := jobs.List(cfg.Data.Dir)
+	if err == nil && len(list) > 0 {
+		err = requireStore(cfg.Data.Dir)
+	}
+	return err
 }
 
 // withPrinter calls f with a printer on the output of the command, which it flushes and closes then.

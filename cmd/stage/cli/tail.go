@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/follow"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/tail"
@@ -50,8 +50,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
 		o.Follow, o.Colour = conn.Server == nil, colourOf(env)
 		if o.Follow && len(cfg.NATS.URL) == 0 {
-			addr, _, _ := natsd.Discover(cfg.Data.Dir) // none: it has ended just now, which is found next
-			served, stop := whileServed(ctx, cfg.Data.Dir, addr)
+			served, stop := follow.WhileServed(ctx, cfg.Data.Dir)
 			defer stop()
 			ctx = served
 		}
@@ -60,8 +59,8 @@ func newTailCommand(env *Env) *cobra.Command {
 		} else {
 			err = tail.Print(ctx, js, cfg, out, o)
 		}
-		if errors.Is(context.Cause(ctx), errServerEnded) {
-			terminal.PrintLine(env.Stderr, "%v", errServerEnded)
+		if errors.Is(context.Cause(ctx), follow.ErrServerEnded) {
+			terminal.PrintLine(env.Stderr, "%v", follow.ErrServerEnded)
 		}
 		if ctx.Err() != nil { // that, or an interrupt, is how it ends
 			err = nil
