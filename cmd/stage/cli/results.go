@@ -30,8 +30,9 @@ func newResultsCommand(env *Env) *cobra.Command {
 		Long: "results prints the stored results, one partition after the other, each in the order of its rows. The number of partitions\n" +
 			"is that of the logs in the results stream, whatever STAGE_PARTITIONS says. With --follow or --last the partitions are\n" +
 			"merged in the order in which the results were stored, which keeps the order within each partition.\n\n" +
-			"--follow waits for a stream that does not exist yet, and for a process that serves the embedded store; it goes on when the\n" +
-			"process is started again. --failed leaves out failures that a later result replaces.",
+			"--follow waits for a stream that does not exist yet, and for a process that serves the embedded store; it continues when\n" +
+			"the process is started again. --failed leaves out failures that a later result replaces, as far as that is stored when\n" +
+			"the command starts.",
 		Example: "  stage results -o out.jsonl\n" +
 			"  stage results --job reviews.jsonl-1a2b3c4d --failed | jq .llm_response_error.reason\n" +
 			"  stage results --follow --last 10 --nats-url nats://localhost:4222\n" +
