@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/gofrs/flock"
 )
@@ -23,6 +24,8 @@ type Address struct {
 	URL   string `json:"url"`
 	Token string `json:"token"`
 	PID   int    `json:"pid"`
+	// Command says that a command serves the store, which ends soon, rather than a stage or a job.
+	Command bool `json:"command,omitempty"`
 }
 
 // Format implements [fmt.Formatter]: no verb prints the token.
@@ -71,14 +74,25 @@ func writeAddress(dir string, a Address) error {
 	return nil
 }
 
-// Lock takes the directory's lock without waiting, so that no server starts on it until release is called. It returns
-// [ErrLocked] when a server runs on it. The directory must exist.
-func Lock(dir string) (release func(), err error) {
-	lock, err := lockDir(dir)
-	if err != nil {
-		return nil, err
+// lockPoll is the time between two attempts to take a lock.
+const lockPoll = 50 * time.Millisecond
+
+// Lock takes the directory's lock, so that no server starts on it until release is called. It waits at most so long for
+// a command to end that has the store open. It returns [ErrLocked] after that, and at once when a stage or a job runs on
+// it. The directory must exist.
+func Lock(dir string, wait time.Duration) (release func(), err error) {
+	for end := time.Now().Add(wait); ; time.Sleep(lockPoll) {
+		lock, err := lockDir(dir)
+		if err == nil {
+			return func() { _ = lock.Close() }, nil
+		}
+		if !errors.Is(err, ErrLocked) || !time.Now().Before(end) {
+			return nil, err
+		}
+		if a, running, unread := Discover(dir); unread == nil && running && !a.Command {
+			return nil, err
+		}
 	}
-	return func() { _ = lock.Close() }, nil
 }
 
 // lockDir takes the directory's lock without waiting. Closing it, or the end of the process, releases it. The holder may

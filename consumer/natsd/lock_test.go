@@ -5,13 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
 )
 
 func TestNoServerStartsOnALockedDirectory(t *testing.T) {
 	dir := t.TempDir()
-	release, err := natsd.Lock(dir)
+	release, err := natsd.Lock(dir, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,11 +25,36 @@ func TestNoServerStartsOnALockedDirectory(t *testing.T) {
 	}
 	release()
 	srv := start(t, natsd.Config{Dir: dir, NoListen: true})
-	if _, err := natsd.Lock(dir); !errors.Is(err, natsd.ErrLocked) {
+	if _, err := natsd.Lock(dir, 0); !errors.Is(err, natsd.ErrLocked) { // it has no address, so it might be a command
 		t.Fatalf("lock under a server: got %v, want %v", err, natsd.ErrLocked)
 	}
 	srv.Stop()
-	if _, err := natsd.Lock(filepath.Join(dir, "none")); err == nil {
+	if _, err := natsd.Lock(filepath.Join(dir, "none"), time.Minute); err == nil {
 		t.Error("want an error for a directory that does not exist")
+	}
+}
+
+// A command that reads a store ends soon and is waited for; a stage is not.
+func TestALockWaitsForCommandsOnly(t *testing.T) {
+	dir := t.TempDir()
+	command := start(t, natsd.Config{Dir: dir, Command: true})
+	if _, err := natsd.Lock(dir, 0); !errors.Is(err, natsd.ErrLocked) {
+		t.Fatalf("without waiting: got %v, want %v", err, natsd.ErrLocked)
+	}
+	locked := make(chan error, 1)
+	go func() {
+		release, err := natsd.Lock(dir, time.Minute)
+		if err == nil {
+			release()
+		}
+		locked <- err
+	}()
+	command.Stop()
+	if err := <-locked; err != nil {
+		t.Errorf("after the command has ended: %v", err)
+	}
+	start(t, natsd.Config{Dir: dir})
+	if _, err := natsd.Lock(dir, time.Hour); !errors.Is(err, natsd.ErrLocked) {
+		t.Errorf("under a stage: got %v, want %v", err, natsd.ErrLocked)
 	}
 }

@@ -37,6 +37,8 @@ type Config struct {
 	// NoListen keeps the server off the network: only [Server.Connect] reaches it. The zero value listens on a free
 	// port of the loopback interface, guarded by a random token, and leaves its address in Dir (see [Discover]).
 	NoListen bool
+	// Command says in the address that the server is that of a command, which ends soon (see [Lock]).
+	Command bool
 	// SyncAlways makes every stored message durable before it is acknowledged, also against a power cut.
 	SyncAlways bool
 	// SyncInterval is the time between syncs where SyncAlways is false; 0 means the server's default of two minutes.
@@ -113,7 +115,7 @@ func (s *Server) start(cfg Config) (err error) {
 	case cfg.NoListen:
 		return nil
 	}
-	return writeAddress(cfg.Dir, Address{URL: s.URL(), Token: s.token, PID: os.Getpid()})
+	return writeAddress(cfg.Dir, Address{URL: s.URL(), Token: s.token, PID: os.Getpid(), Command: cfg.Command})
 }
 
 // Connect opens a connection inside the process; it needs no socket. The caller must close it.

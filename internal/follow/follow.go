@@ -20,6 +20,9 @@ import (
 // poll is the time between two looks at which process serves a store.
 const poll = 500 * time.Millisecond
 
+// endGrace is how long a server may take to stop after its first error.
+const endGrace = 5 * time.Second
+
 // ErrServerEnded ends the reading from an embedded server that is gone.
 var ErrServerEnded = errors.New("the process that served the store has ended")
 
@@ -100,7 +103,7 @@ func (f *follower) server(ctx context.Context) error {
 		}
 		return f.read(ctx, js, true)
 	})
-	if errors.Is(context.Cause(ctx), ErrServerEnded) {
+	if err != nil && Ended(ctx) {
 		return nil
 	}
 	return err
@@ -151,6 +154,16 @@ func WhileServed(ctx context.Context, dir string) (served context.Context, stop 
 		end(nil)
 		watch.Wait()
 	}
+}
+
+// Ended reports, after an error, whether the process that served the store has ended: a server that stops answers with
+// errors of all kinds before it is gone. ctx is that of [WhileServed].
+func Ended(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+	case <-time.After(endGrace):
+	}
+	return errors.Is(context.Cause(ctx), ErrServerEnded)
 }
 
 // sleep waits until the next look.

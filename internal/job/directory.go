@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/call"
@@ -22,6 +23,8 @@ const (
 	identityFile = "job.json"
 	// storeDir is where the embedded server keeps a job's streams, below the job's directory.
 	storeDir = "jetstream"
+	// discardWait is how long to wait for a command that has the store open, as for one that is to be resumed.
+	discardWait = 10 * time.Second
 )
 
 // names are the names that jobs and loads may have.
@@ -99,11 +102,13 @@ func openDir(dir, name string, now identity, fresh, keepReplies bool) (resumed b
 // discard removes an earlier run of the job, but only what this program has created: the identity, and the store beside
 // it.
 func discard(dir, name string, keepReplies bool) error {
-	addr, running, err := natsd.Discover(dir)
-	if running {
+	release, err := natsd.Lock(dir, discardWait)
+	if errors.Is(err, natsd.ErrLocked) {
+		addr, _, _ := natsd.Discover(dir) // who has it; 0: it has just ended
 		return fmt.Errorf("job %s is running (process %d): stop it first", name, addr.PID)
 	}
 	if err == nil {
+		defer release()
 		err = errors.Join(discardStore(dir, keepReplies), os.Remove(filepath.Join(dir, identityFile)))
 	}
 	if err != nil {

@@ -32,7 +32,7 @@ type Job struct {
 	Model    string    `json:"model"`
 	Damaged  string    `json:"damaged,omitempty"` // why its identity can't be read
 	State    State     `json:"state"`
-	PID      int       `json:"pid,omitempty"` // of the process that runs it
+	PID      int       `json:"pid,omitempty"` // of the process that has it open
 	Bytes    int64     `json:"bytes"`         // of all files in the directory
 	Changed  time.Time `json:"changed"`       // when the last of them was written
 }
@@ -42,7 +42,8 @@ type State string
 
 // The states of a job.
 const (
-	Running State = "running" // a process works on it, or reads it
+	Running State = "running" // a process works on it
+	InUse   State = "in use"  // a command has it open, and ends soon
 	Stopped State = "stopped"
 )
 
@@ -98,6 +99,9 @@ func Find(dir, name string) (*Job, error) {
 	}
 	if running {
 		job.State, job.PID = Running, addr.PID
+		if addr.Command {
+			job.State = InUse
+		}
 	}
 	return job, job.measure()
 }

@@ -94,7 +94,7 @@ func TestARemovedJobIsNeverHalfAStore(t *testing.T) {
 	dir := t.TempDir()
 	all := []string{"j/job.json", "j/" + block, "j/jetstream.removed/$G/streams/ROWS/msgs/1.blk", "j/lock", "j/nats.json.new"}
 	plant(t, dir, all...)
-	if kept, err := jobs.Remove(find(t, dir)); kept || err != nil {
+	if kept, err := jobs.Remove(find(t, dir), 0); kept || err != nil {
 		t.Fatalf("kept %v, error %v", kept, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "j")); !errors.Is(err, os.ErrNotExist) {
@@ -103,7 +103,7 @@ func TestARemovedJobIsNeverHalfAStore(t *testing.T) {
 
 	// It stops in the middle, where something can't be removed.
 	plant(t, dir, "j/job.json", "j/"+block, "j/nats.json.new/file")
-	if _, err := jobs.Remove(find(t, dir)); err == nil || !strings.Contains(err.Error(), "remove job j") {
+	if _, err := jobs.Remove(find(t, dir), 0); err == nil || !strings.Contains(err.Error(), "remove job j") {
 		t.Errorf("got %v, want an error", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "j", "jetstream")); !errors.Is(err, os.ErrNotExist) {
@@ -113,7 +113,7 @@ func TestARemovedJobIsNeverHalfAStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	plant(t, dir, "j/mine", "j/sub/mine")
-	if kept, err := jobs.Remove(find(t, dir)); !kept || err != nil {
+	if kept, err := jobs.Remove(find(t, dir), 0); !kept || err != nil {
 		t.Fatalf("kept %v, error %v", kept, err)
 	}
 	rest, err := os.ReadDir(filepath.Join(dir, "j"))
@@ -133,19 +133,19 @@ func TestAJobInUseIsNotRemoved(t *testing.T) {
 	if j.State != jobs.Running || j.PID != os.Getpid() {
 		t.Errorf("got %+v, want running", j)
 	}
-	if _, err := jobs.Remove(j); !errors.Is(err, jobs.ErrInUse) || !strings.Contains(err.Error(), "stop it first") {
+	if _, err := jobs.Remove(j, 0); !errors.Is(err, jobs.ErrInUse) || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("got %v, want %v", err, jobs.ErrInUse)
 	}
 	srv.Stop()
-	release, err := natsd.Lock(j.Dir) // by a process that has not published its address yet
+	release, err := natsd.Lock(j.Dir, 0) // by a process that has not published its address yet
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := jobs.Remove(j); !errors.Is(err, jobs.ErrInUse) {
+	if _, err := jobs.Remove(j, 0); !errors.Is(err, jobs.ErrInUse) {
 		t.Errorf("got %v, want %v", err, jobs.ErrInUse)
 	}
 	release()
-	if kept, err := jobs.Remove(j); kept || err != nil {
+	if kept, err := jobs.Remove(j, 0); kept || err != nil {
 		t.Errorf("kept %v, error %v", kept, err)
 	}
 }

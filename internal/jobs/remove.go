@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
 )
@@ -18,9 +19,10 @@ var ErrInUse = errors.New("is in use")
 var ownFiles = []string{"nats.json", "nats.json.new", identityFile, lockFile}
 
 // Remove removes a job, but only what this program has created. kept reports that the directory holds other files and
-// stays. A job that a process has open is [ErrInUse]; no other process can open it meanwhile.
-func Remove(j *Job) (kept bool, err error) {
-	release, err := natsd.Lock(j.Dir)
+// stays. A job that a process has open is [ErrInUse], after wait where that is a command, which ends soon; no other
+// process can open it meanwhile.
+func Remove(j *Job, wait time.Duration) (kept bool, err error) {
+	release, err := natsd.Lock(j.Dir, wait)
 	if errors.Is(err, natsd.ErrLocked) {
 		who := ""
 		if addr, running, err := natsd.Discover(j.Dir); err == nil && running {

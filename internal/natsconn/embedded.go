@@ -27,7 +27,7 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 	end := time.Now().Add(storeWait)
 	warned := false
 	for range streams.Retry(ctx, storePoll, storePoll) {
-		conn, err := tryServer(cfg, dir, payload, log)
+		conn, err := tryServer(cfg, dir, payload, false, log)
 		if !errors.Is(err, natsd.ErrLocked) {
 			return conn, err
 		}
@@ -43,12 +43,12 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 	return nil, context.Cause(ctx)
 }
 
-// tryServer starts the server and connects to it. The error is [natsd.ErrLocked] where another process has the store
+// tryServer starts the server, of a command or of a stage, and connects to it. The error is [natsd.ErrLocked] where another process has the store
 // open.
-func tryServer(cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
+func tryServer(cfg *config.Config, dir string, payload int32, command bool, log *slog.Logger) (*Conn, error) {
 	srv, err := natsd.Start(natsd.Config{
 		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
-		MaxPayloadBytes: payload, Logger: log,
+		MaxPayloadBytes: payload, Command: command, Logger: log,
 	})
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && !create {
 			return nil, config.Invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
 		}
-		conn, err := tryServer(cfg, dir, 0, log)
+		conn, err := tryServer(cfg, dir, 0, true, log)
 		if !errors.Is(err, natsd.ErrLocked) || time.Now().After(end) {
 			return conn, err
 		}

@@ -92,7 +92,9 @@ func (p *Printer) Follow(ctx context.Context, js jetstream.JetStream, waiting fu
 		if err := p.out.Flush(); err != nil {
 			return err
 		}
-		p.restart()
+		if !p.options.Recreated { // else begin finds out: a server that stops denies its streams, too
+			p.restart()
+		}
 		if !waits {
 			waits = true
 			waiting()

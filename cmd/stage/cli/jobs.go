@@ -99,8 +99,8 @@ func modelOf(j *jobs.Job) string {
 }
 
 func stateOf(j *jobs.Job) string {
-	if j.State == jobs.Running {
-		return fmt.Sprintf("running (process %d)", j.PID)
+	if j.PID != 0 {
+		return fmt.Sprintf("%s (process %d)", j.State, j.PID)
 	}
 	return string(j.State)
 }
@@ -231,7 +231,7 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 		Short: "remove jobs with all that they have stored, and free their space",
 		Args:  cobra.MinimumNArgs(1),
 		Long: "rm removes jobs: their rows, results, audit and stored replies. The files of results that process has written stay. A\n" +
-			"running job is refused, and so is one that another command reads. It asks on a terminal; without one it requires --yes.\n" +
+			"running job is refused; for a command that reads one, rm waits ten seconds. It asks on a terminal; without one it requires --yes.\n" +
 			"Files in the directory of a job that stage has not created stay, and so does the directory then.",
 		Example: "  stage jobs rm reviews.jsonl-1a2b3c4d\n  stage jobs rm --yes reviews.jsonl-1a2b3c4d orders.csv-5e6f7a8b",
 	}
@@ -286,7 +286,8 @@ func confirmRemoval(env *Env, list []*jobs.Job) error {
 
 // removeJob removes one job and reports what that has freed.
 func removeJob(env *Env, j *jobs.Job) error {
-	kept, err := jobs.Remove(j)
+	const wait = 10 * time.Second // as other commands wait for a store
+	kept, err := jobs.Remove(j, wait)
 	if err != nil {
 		return err
 	}

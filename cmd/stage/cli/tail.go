@@ -59,7 +59,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		} else {
 			err = tail.Print(ctx, js, cfg, out, o)
 		}
-		if errors.Is(context.Cause(ctx), follow.ErrServerEnded) {
+		if err != nil && o.Follow && !errors.Is(err, jetstream.ErrStreamNotFound) && len(cfg.NATS.URL) == 0 && follow.Ended(ctx) {
 			terminal.PrintLine(env.Stderr, "%v", follow.ErrServerEnded)
 		}
 		if ctx.Err() != nil { // that, or an interrupt, is how it ends
