@@ -43,8 +43,8 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 	return nil, context.Cause(ctx)
 }
 
-// tryServer starts the server, of a command or of a stage, and connects to it. The error is [natsd.ErrLocked] where another process has the store
-// open.
+// tryServer starts the server, of a command or of a stage, and connects to it. The error is [natsd.ErrLocked] where
+// another process has the store open.
 func tryServer(cfg *config.Config, dir string, payload int32, command bool, log *slog.Logger) (*Conn, error) {
 	srv, err := natsd.Start(natsd.Config{
 		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
