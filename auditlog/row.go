@@ -42,7 +42,8 @@ type Row struct {
 	Reason string
 	// Attempts counts the calls made for the row without those that met a capacity error, which are in CapacityRetries.
 	Attempts, CapacityRetries int
-	// Errors is the failed attempts, oldest first, also when the row succeeded in the end. Never null in JSON.
+	// Errors is the failed attempts, oldest first, also when the row succeeded in the end. The last one of a row that
+	// failed is why. Never null in JSON.
 	Errors []AttemptError
 	// QueuedAt is when the row was taken, StartedAt when its first call was sent, FinishedAt when its answer was complete.
 	// Zero: that did not happen.
@@ -64,7 +65,8 @@ type Row struct {
 
 // AttemptError is one failed attempt at a row.
 type AttemptError struct {
-	// Attempt counts the row's calls, from 1.
+	// Attempt counts the row's calls, from 1. 0: it is no attempt, but why the row failed all the same, as of a template
+	// that could not be rendered.
 	Attempt int `json:"attempt"`
 	// Provider is the one called. Empty is null in JSON, as for Class.
 	Provider string `json:"provider"`

@@ -32,6 +32,9 @@ const (
 	HeaderRowError = "Stage-Row-Error"
 	HeaderRowSize  = "Stage-Row-Size"
 	HeaderRowLimit = "Stage-Row-Limit"
+	// HeaderRowProblem is what is wrong with a row that its file does not hold correctly, such as a CSV record with too
+	// many columns. The body then is the problem, a colon, a space and the beginning of the row.
+	HeaderRowProblem = "Stage-Row-Problem"
 )
 
 // Headers that speak to the server, and for which the client library has no names.

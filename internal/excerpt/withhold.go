@@ -103,7 +103,8 @@ func (w *withholder) run(value string, at, i, least int) {
 	}
 }
 
-// String returns the text, with one sign in the place of each run that is withheld. Where it was too much to look at, all is.
+// String returns the text, with one sign in the place of each run that is withheld. Where it was too much to look at,
+// all is.
 func (w *withholder) String() string {
 	if w.looked > blocksMax {
 		return withheld

@@ -3,6 +3,7 @@ package executor
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -65,12 +66,29 @@ func (e *Executor) answerError(j *job, err error, r result, source string) {
 			slog.Uint64("sequence", j.row.Seq), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
 	}
 	event := e.event(j, r, source)
-	event.Reason = string(failure.Reason)
+	event.Reason, event.Errors = string(failure.Reason), withCause(j.errors, failure)
 	reply := consumer.Reply{Body: e.prompt.errorBody(j.parsed, j.row, failure, j.errors), Failed: true, Event: event}
 	if source != "" { // else nothing was paid for it
 		reply.RequestHash, reply.Form = j.key, e.errorForm(j.row, failure.Reason)
 	}
 	e.reply(j.row, reply)
+}
+
+// withCause returns the errors of the row event of a failed row: those of its attempts, and why it failed, if that is
+// something else, such as a template that could not be rendered. Such an error has attempt 0.
+func withCause(attempts []auditlog.AttemptError, failure *llm.Error) []auditlog.AttemptError {
+	text := failure.Error()
+	if n := len(attempts); n > 0 && attempts[n-1].Error == text {
+		return attempts
+	}
+	return append(slices.Clip(attempts), auditlog.AttemptError{
+		Provider: failure.Provider, Class: failure.Class.String(), StatusCode: failure.Status, Error: text,
+	})
+}
+
+// attemptsOf returns the errors of a row event that are those of attempts.
+func attemptsOf(errors []auditlog.AttemptError) []auditlog.AttemptError {
+	return slices.DeleteFunc(slices.Clone(errors), func(e auditlog.AttemptError) bool { return e.Attempt == 0 })
 }
 
 // uncalled is the outcome of a job that ends now without its own call.
@@ -109,6 +127,9 @@ func (e *Executor) handBack(row *consumer.Row) { e.reply(row, consumer.Reply{Han
 
 // reply answers the row, or hands it back.
 func (e *Executor) reply(row *consumer.Row, reply consumer.Reply) {
+	if e.Failed != nil && reply.Failed && !reply.HandedBack {
+		e.Failed(row.Seq, causeOf(row, &reply))
+	}
 	e.logFinished(row, &reply)
 	row.Reply(reply)
 }

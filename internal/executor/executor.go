@@ -40,6 +40,9 @@ type Executor struct {
 	// Show is called after each call with its identifier and the row's body, secrets redacted. It is set before Run, must
 	// be safe for concurrent use and must not block. Nil: nothing is shown.
 	Show func(callID string, row []byte)
+	// Failed is called with the sequence of each row that fails and why, without text of the row; empty: unknown. It is
+	// set before Run and must not block.
+	Failed func(sequence uint64, cause string)
 
 	cfg    *config.Config
 	caller *call.Caller

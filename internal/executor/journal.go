@@ -84,7 +84,7 @@ func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 		return false
 	}
 	reply.Failed = true
-	reply.Body, ok = e.prompt.format.AppendErrorAgain(nil, j.parsed, kept.Body, kept.Event.Errors, j.row.MaxBodyBytes)
+	reply.Body, ok = e.prompt.format.AppendErrorAgain(nil, j.parsed, kept.Body, attemptsOf(kept.Event.Errors), j.row.MaxBodyBytes)
 	return ok
 }
 
@@ -107,7 +107,8 @@ func (e *Executor) restoreSuccess(j *job, reply *consumer.Reply) bool {
 	}
 	if tooLarge != nil {
 		reply.Failed, reply.Event.Reason = true, string(tooLarge.Reason)
-		body = e.prompt.errorBody(j.parsed, j.row, tooLarge, kept.Event.Errors)
+		reply.Event.Errors = withCause(kept.Event.Errors, tooLarge)
+		body = e.prompt.errorBody(j.parsed, j.row, tooLarge, attemptsOf(kept.Event.Errors))
 	}
 	reply.Body = body
 	return true

@@ -6,13 +6,14 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
 
-// Each step of a row is logged at debug, failures at warn. The log holds no text of rows, requests or replies, and no
-// error text that may quote one: the audit has those.
+// Each step of a row is logged at debug, failures at warn, with their cause. The log holds no text of rows: what a
+// message quotes of the row is left out. The audit has it all.
 
 // rowAttrs returns the attributes that identify the row of a log line.
 func rowAttrs(row *consumer.Row, more ...any) []any {
@@ -46,6 +47,9 @@ func (e *Executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, 
 	if failure != nil {
 		attrs = append(attrs, slog.String("class", c.ErrorClass), slog.String("reason", string(failure.Reason)))
 	}
+	if transient {
+		attrs = append(attrs, slog.String("error", excerpt.Without(failure.Error(), row.Body)))
+	}
 	if c.RetryAfter > 0 {
 		attrs = append(attrs, slog.Float64("retry_after_ms", terminal.Milliseconds(c.RetryAfter)))
 	}
@@ -70,8 +74,19 @@ func (e *Executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
 	attrs := rowAttrs(row, slog.String("source", ev.Source), slog.Int("attempts", ev.Attempts), slog.Int("capacity_retries", ev.CapacityRetries),
 		slog.Float64("took_ms", terminal.Milliseconds(time.Since(row.Taken))), slog.Int("bytes", len(reply.Body)))
 	if failed {
-		e.log.Warn("row failed", append(attrs, slog.String("reason", ev.Reason))...)
+		e.log.Warn("row failed", append(attrs, slog.String("reason", ev.Reason), slog.String("error", causeOf(row, reply)))...)
 	} else {
 		e.log.Debug("row finished", attrs...)
 	}
+}
+
+// causeOf is why a row failed, without text of the row; empty where its event does not tell, as of a row that was passed
+// on.
+func causeOf(row *consumer.Row, reply *consumer.Reply) string {
+	errors := reply.Event.Errors
+	if len(errors) == 0 {
+		return ""
+	}
+	_, body := readBroken(row) // its problem is not text of the row
+	return excerpt.Without(errors[len(errors)-1].Error, body)
 }

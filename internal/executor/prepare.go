@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"regexp"
 	"strconv"
@@ -109,14 +110,29 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 	return j
 }
 
-// loadError is the error of a row that the loader published in the place of one too large for a message; else nil.
+// loadError is the error of a row that the loader published in the place of one that is too large for a message, or that
+// its file does not hold correctly; else nil.
 func loadError(in *consumer.Row) error {
+	if problem, begin := readBroken(in); problem != "" {
+		return row.Broken(problem, begin)
+	}
 	if llm.Reason(in.Header.Get(streams.HeaderRowError)) != llm.ReasonRowTooLarge {
 		return nil
 	}
 	size, _ := strconv.ParseInt(in.Header.Get(streams.HeaderRowSize), 10, 64) // 0 if it is missing: unknown
 	limit, _ := strconv.Atoi(in.Header.Get(streams.HeaderRowLimit))
 	return row.TooLarge(size, limit, in.Body)
+}
+
+// readBroken returns what a loader found wrong with a row of its file, and the beginning of that row; for any other row ""
+// and the body.
+func readBroken(in *consumer.Row) (problem string, begin []byte) {
+	problem = in.Header.Get(streams.HeaderRowProblem)
+	begin, ok := bytes.CutPrefix(in.Body, []byte(problem+": "))
+	if problem == "" || !ok { // without its text in the body the header is not the loader's
+		return "", in.Body
+	}
+	return problem, bytes.TrimRight(begin, "\r\n")
 }
 
 // render parses the row and makes the request to the first target.
@@ -158,6 +174,7 @@ func (e *Executor) passOn(in *consumer.Row) {
 	if len(body) > in.MaxBodyBytes {
 		tooLarge := row.ResultTooLarge(len(body), in.MaxBodyBytes)
 		body, event.Reason = e.prompt.errorBody(nil, in, tooLarge, nil), string(tooLarge.Reason)
+		event.Errors = withCause(nil, tooLarge)
 	}
 	e.reply(in, consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(in, e.cfg.Prompt.ResponseField)})
 }

@@ -194,6 +194,8 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 			streams.HeaderRowSize:  {strconv.FormatInt(row.Fault.Size, 10)},
 			streams.HeaderRowLimit: {strconv.Itoa(f.limit)},
 		}
+	} else {
+		m.Header = nats.Header{streams.HeaderRowProblem: {row.Fault.Error()}}
 	}
 	return m, nil
 }

@@ -278,7 +278,7 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
 	header := make(nats.Header, len(m.Header)+5)
 	for key, values := range m.Header {
-		if key == streams.HeaderModel || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
+		if key == streams.HeaderModel || key == streams.HeaderRowProblem || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
 			header[key] = values
 		}
 	}

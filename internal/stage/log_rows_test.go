@@ -39,7 +39,7 @@ func TestTheLogFollowsEachRowAtDebug(t *testing.T) {
 			llmtest.Step{Status: 400, Body: `{"error":{"message":"sk-first-secret and the row's secret text"}}`},
 		)}, map[string]string{"STAGE_POOL_SIZE": "1", "STAGE_LOG_LEVEL": "debug"})
 		l.log = logging.New(&l.logs, "debug", "json")
-		l.load("the row's secret text", "also secret")
+		l.load("also secret", "the row's secret text")
 		l.work(2, nil)
 		said, lines := l.ofRow(1)
 		want := []string{
@@ -59,8 +59,12 @@ func TestTheLogFollowsEachRowAtDebug(t *testing.T) {
 		if end := lines[len(lines)-1]; end["attempts"] != 2.0 || end["capacity_retries"] != 2.0 {
 			t.Errorf("the last line is %v, want 2 attempts and 2 capacity retries", end)
 		}
-		if said, _ = l.ofRow(2); !slices.Contains(said, "row failed source=call reason=api_call_failed") {
+		said, lines = l.ofRow(2)
+		if !slices.Contains(said, "row failed source=call reason=api_call_failed") {
 			t.Errorf("row 2: got\n%s", strings.Join(said, "\n"))
+		}
+		if got, want := lines[len(lines)-1]["error"], "openai: 400: [redacted] and […]"; got != want { // what it quotes of the row is left out
+			t.Errorf("row 2 failed for %q, want %q", got, want)
 		}
 		for _, secret := range []string{"sk-first-secret", "secret text", "also secret"} {
 			if strings.Contains(l.logs.String(), secret) {

@@ -107,6 +107,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if s.executor, err = executor.New(cfg, s.caller, prompt, poolConfig, s.Log); err != nil {
 		return nil, err
 	}
+	s.executor.Failed = s.activity.NoteCause
 	if cfg.HTTP.DashboardPayloads {
 		s.executor.Show = s.activity.NoteRow
 	}

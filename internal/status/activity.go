@@ -23,7 +23,8 @@ const (
 	noticesMax      = 100
 	mergeWithin     = 10 * time.Second // a notice like one of this age is counted, not listed again
 	recentCallsMax  = 24
-	errorKindsMax   = 64 // kinds of errors counted separately; the rest are other
+	errorKindsMax   = 64   // kinds of errors counted separately; the rest are other
+	causesMax       = 1024 // rows whose event may be yet to come
 	payloadShownMax = 2000
 	// The provider counts as starved after this many rejections since the last success, and this long after the first.
 	starvedRejections = 3
@@ -41,10 +42,17 @@ type Activity struct {
 	notices    ring[Notice]
 	lastID     uint64 // of a notice
 	calls      ring[recentCall]
-	rowErrors  map[string]uint64 // rows by reason
+	rowErrors  map[string]*rowErrorReport // by reason
+	causes     ring[rowCause]             // of the rows that failed last: their events come later
 	callFails  map[callErrorKey]uint64
 	rejected   int       // calls since the last one that succeeded
 	rejectedAt time.Time // the first of them
+}
+
+// rowCause is why a row failed.
+type rowCause struct {
+	sequence uint64
+	text     string
 }
 
 // timedLatency is the latency of one call.
@@ -96,7 +104,8 @@ type recentCall struct {
 func NewActivity(payloads bool) *Activity {
 	return &Activity{
 		Payloads: payloads, latencies: newRing[timedLatency](latenciesMax), notices: newRing[Notice](noticesMax),
-		calls: newRing[recentCall](recentCallsMax), rowErrors: make(map[string]uint64), callFails: make(map[callErrorKey]uint64),
+		calls: newRing[recentCall](recentCallsMax), rowErrors: make(map[string]*rowErrorReport), causes: newRing[rowCause](causesMax),
+		callFails: make(map[callErrorKey]uint64),
 	}
 }
 
@@ -108,12 +117,44 @@ func (a *Activity) Note(e auditlog.Event) {
 	case e.Call != nil:
 		a.call(e.Call)
 	case e.Row != nil && e.Row.Status != auditlog.RowSuccess:
-		reason := cmp.Or(e.Row.Reason, e.Row.Source) // an error of an earlier stage has no reason of ours
-		countBounded(a.rowErrors, reason, otherKind)
-		a.notice("error", Notice{Kind: "row", Sequence: e.Row.Sequence, Time: e.Row.Time, key: reason}, func() string { return "failed: " + reason })
+		a.row(e.Row)
 	case e.Run != nil:
 		a.run(e.Run)
 	}
+}
+
+// NoteCause adds why a row fails, before its event. text holds nothing of the row; empty: unknown.
+func (a *Activity) NoteCause(sequence uint64, text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.causes.add(rowCause{sequence, text})
+}
+
+// row adds a failed row. The lock is held.
+func (a *Activity) row(r *auditlog.Row) {
+	reason, cause := cmp.Or(r.Reason, r.Source), "" // an error of an earlier stage has no reason of ours
+	for c := range a.causes.newest() {
+		if c.sequence == r.Sequence {
+			cause = c.text
+			break
+		}
+	}
+	kind := reason
+	if a.rowErrors[kind] == nil && len(a.rowErrors) >= errorKindsMax {
+		kind = otherKind
+	}
+	if a.rowErrors[kind] == nil {
+		a.rowErrors[kind] = &rowErrorReport{Reason: kind}
+	}
+	report := a.rowErrors[kind]
+	report.Rows++
+	report.Sequence, report.Error = r.Sequence, cause
+	a.notice("error", Notice{Kind: "row", Sequence: r.Sequence, Time: r.Time, key: reason}, func() string {
+		if cause == "" {
+			return "failed: " + reason
+		}
+		return "failed: " + reason + ": " + cause
+	})
 }
 
 // NoteRow adds the body of a row to a recent call, if payloads are kept.
@@ -209,8 +250,8 @@ func (a *Activity) Notice(level, text string) {
 	a.notice(level, Notice{Kind: "run", Time: time.Now(), key: text}, func() string { return text })
 }
 
-// notice lists a notice, or counts it if a recent one has the same kind and key; then text is not called. The lock is
-// held.
+// notice lists a notice, or counts it if a recent one has the same kind and key: then the text is that of the first, or
+// for rows of the last. The lock is held.
 func (a *Activity) notice(level string, n Notice, text func() string) {
 	n.Time = n.Time.UTC()
 	for e := range a.notices.newest() {
@@ -220,6 +261,9 @@ func (a *Activity) notice(level string, n Notice, text func() string) {
 		if e.Kind == n.Kind && e.key == n.key {
 			e.Count++
 			e.Last, e.Sequence = n.Time, n.Sequence
+			if n.Kind == "row" { // the cause is that of the last one
+				e.Text = text()
+			}
 			return
 		}
 	}
@@ -234,8 +278,8 @@ func (a *Activity) Report(r *Report, now time.Time) {
 	defer a.mu.Unlock()
 	r.Latency = a.latency(now)
 	r.RowErrors, r.CallErrors, r.Events, r.Calls = []rowErrorReport{}, []callErrorReport{}, []Notice{}, []recentCall{}
-	for reason, rows := range a.rowErrors {
-		r.RowErrors = append(r.RowErrors, rowErrorReport{reason, rows})
+	for _, kind := range a.rowErrors {
+		r.RowErrors = append(r.RowErrors, *kind)
 	}
 	slices.SortFunc(r.RowErrors, func(a, b rowErrorReport) int {
 		return cmp.Or(cmp.Compare(b.Rows, a.Rows), strings.Compare(a.Reason, b.Reason))

@@ -67,6 +67,8 @@ func TestEqualEventsOfAWhileAreOneWithACount(t *testing.T) {
 
 func TestErrorsAreCountedByReason(t *testing.T) {
 	a := NewActivity(false)
+	a.NoteCause(3, "no capacity in 5m")
+	a.NoteCause(4, "another row")
 	row := func(status, reason, source string) auditlog.Event {
 		return auditlog.Event{Row: &auditlog.Row{Header: auditlog.Header{Time: epoch}, Sequence: 3, Status: status, Reason: reason, Source: source}}
 	}
@@ -74,7 +76,7 @@ func TestErrorsAreCountedByReason(t *testing.T) {
 		row("success", "", "call"), row("error", "row_timeout", "call"), row("error", "refused", "call"), row("error", "row_timeout", ""), row("error", "", "upstream"),
 		callAt(0, auditlog.CallCapacityRetry, 429, "capacity"), callAt(0, auditlog.CallCapacityRetry, 503, "capacity"), callAt(0, auditlog.CallCapacityRetry, 429, "capacity"),
 		callAt(0, auditlog.CallUnknown, 0, "transient"))
-	if got, want := fmt.Sprint(r.RowErrors), "[{row_timeout 2} {refused 1} {upstream 1}]"; got != want {
+	if got, want := fmt.Sprint(r.RowErrors), "[{row_timeout 2 3 no capacity in 5m} {refused 1 3 no capacity in 5m} {upstream 1 3 no capacity in 5m}]"; got != want {
 		t.Errorf("rows: got %s, want %s", got, want)
 	}
 	if got, want := fmt.Sprint(r.CallErrors), "[{openai large capacity 429 2} {openai large capacity 503 1} {openai large transient 0 1}]"; got != want {

@@ -143,10 +143,12 @@ type PartitionReport struct {
 	JournalProblem string     `json:"journal_problem"`
 }
 
-// rowErrorReport counts the rows that failed for a reason.
+// rowErrorReport counts the rows that failed for a reason, and describes the last of them.
 type rowErrorReport struct {
-	Reason string `json:"reason"`
-	Rows   uint64 `json:"rows"`
+	Reason   string `json:"reason"`
+	Rows     uint64 `json:"rows"`
+	Sequence uint64 `json:"sequence"`
+	Error    string `json:"error"` // without text of the row; empty: unknown
 }
 
 // callErrorReport counts the calls that failed in one way; status code 0: there was no reply.

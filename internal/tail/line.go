@@ -132,6 +132,9 @@ func attemptsText(r *auditlog.Row) string {
 	if r.Reason != "" {
 		text += ": " + r.Reason
 	}
+	if n := len(r.Errors); n > 0 && r.Status == auditlog.RowError { // of a success they are those of earlier attempts
+		text += ": " + r.Errors[n-1].Error
+	}
 	return text
 }
 

@@ -4,6 +4,7 @@ package tail
 import (
 	"bufio"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -17,6 +18,7 @@ type Options struct {
 	Kinds  []auditlog.Kind // of events to print; none: all
 	Row    uint64          // of the history, by its sequence in the input stream; Print ignores it
 	Failed bool            // only events of what did not succeed
+	Reason []string        // only rows that failed for one of these; none: all. History ignores it
 	Since  time.Time       // only later events; zero: see Print and History
 	JSON   bool            // events as they are stored, one a line
 	Follow bool            // wait for new events; History ignores it
@@ -28,7 +30,7 @@ type Options struct {
 func Print(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	read := stored.ReadOptions{Since: o.Since, NewOnly: o.Follow && o.Since.IsZero(), Follow: o.Follow}
 	return stored.ReadAudit(ctx, js, cfg, read, o.Kinds, func(raw []byte, e *auditlog.Event) error {
-		if e == nil || o.Failed && !didFail(e) { // nil: of a newer version
+		if e == nil || !o.wants(e) { // nil: of a newer version
 			return nil
 		}
 		if o.JSON {
@@ -40,4 +42,12 @@ func Print(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out 
 		}
 		return out.Flush() // a person waits for it
 	})
+}
+
+// wants reports whether an event is to be printed.
+func (o *Options) wants(e *auditlog.Event) bool {
+	if len(o.Reason) > 0 && (e.Row == nil || !slices.Contains(o.Reason, e.Row.Reason)) {
+		return false
+	}
+	return !o.Failed || didFail(e)
 }

@@ -40,6 +40,12 @@ func TestEventsAreOneLineEach(t *testing.T) {
 	batch.Call.Sequence, batch.Call.BatchID, batch.Call.Model = 0, "b7", "openai"
 	failed := rowEvent(4711, "o", 0, 61_250)
 	failed.Row.Status, failed.Row.Reason, failed.Row.Source = auditlog.RowError, "row_timeout", ""
+	unrendered := rowEvent(4711, "o", 0, 61_250)
+	unrendered.Row.Status, unrendered.Row.Reason, unrendered.Row.Source = auditlog.RowError, "template_rendering_failed", ""
+	unrendered.Row.Attempts, unrendered.Row.CapacityRetries = 0, 0
+	unrendered.Row.Errors = []auditlog.AttemptError{{Error: "undefined: row.text"}}
+	retried := rowEvent(4711, "o", 0, 61_250)
+	retried.Row.Errors = []auditlog.AttemptError{{Attempt: 1, Error: "slow down"}}
 	run := func(r auditlog.Run) *auditlog.Event {
 		r.Time = at(0)
 		return &auditlog.Event{Run: &r}
@@ -57,6 +63,8 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		{batch, toneWarn, "call batch b7 #1 openai cut off 812 ms - delay 48 ms connection reset"},
 		{rowEvent(4711, "o", 0, 61_250), toneQuiet, "row row 4711 answered success 61.25 s - 2 calls, 1 without capacity"},
 		{failed, toneBad, "row row 4711 not called error 61.25 s - 2 calls, 1 without capacity: row_timeout"},
+		{unrendered, toneBad, "row row 4711 not called error 61.25 s - 0 calls: template_rendering_failed: undefined: row.text"},
+		{retried, toneQuiet, "row row 4711 answered success 61.25 s - 2 calls, 1 without capacity"},
 		{run(auditlog.Run{Phase: auditlog.PhaseClaim, Owner: "run.term"}), toneTurn, "run claim partition 0 as run.term"},
 		{run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhasePause, Reason: "no credit"}), toneBad, "run pause: no credit"},
 		{run(auditlog.Run{Phase: auditlog.PhaseFenced, Owner: "o"}), toneWarn, "run fenced partition 0 as o"},
@@ -170,6 +178,26 @@ func TestTimesAreShort(t *testing.T) {
 	} {
 		if got := terminal.Duration(d); got != want {
 			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestOnlyWhatWasAskedForIsPrinted(t *testing.T) {
+	failed := rowEvent(1, "o", 0, 1)
+	failed.Row.Status, failed.Row.Reason = auditlog.RowError, "refused"
+	ok, call := rowEvent(2, "o", 0, 1), callEvent(0, "o", 0, auditlog.CallFailure, 400, "permanent", "bad")
+	for _, tt := range []struct {
+		name    string
+		options Options
+		want    [3]bool // of the failed row, the other one, and the failed call
+	}{
+		{"everything", Options{}, [3]bool{true, true, true}},
+		{"failures", Options{Failed: true}, [3]bool{true, false, true}},
+		{"one reason", Options{Reason: []string{"row_timeout", "refused"}}, [3]bool{true, false, false}},
+		{"another reason", Options{Reason: []string{"row_timeout"}}, [3]bool{}},
+	} {
+		if got := [3]bool{tt.options.wants(failed), tt.options.wants(ok), tt.options.wants(call)}; got != tt.want {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

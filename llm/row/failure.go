@@ -90,6 +90,16 @@ func TooLarge(size int64, maxBytes int, begin []byte) *llm.Error {
 	}
 }
 
+// Broken is the error of a row that could not be read out of its file: problem is what its reader found, begin the start
+// of the row, for the preview.
+func Broken(problem string, begin []byte) *llm.Error {
+	return &llm.Error{
+		Class: llm.Permanent, Reason: llm.ReasonInvalidRow,
+		Facts: map[string]any{"body_preview": excerpt.Of(begin)},
+		Err:   errors.New(excerpt.Of(problem)),
+	}
+}
+
 // failure is the object F_error.
 type failure struct {
 	reason   llm.Reason

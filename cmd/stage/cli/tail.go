@@ -31,17 +31,22 @@ func newTailCommand(env *Env) *cobra.Command {
 			"waited for, emitted. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
 		Example: "  stage tail --nats-url nats://localhost:4222\n" +
 			"  stage tail --kind call --failed --since 1h\n" +
+			"  stage tail --reason api_call_failed --job reviews.jsonl-1a2b3c4d\n" +
 			"  stage tail --row 4711 --job reviews.jsonl-1a2b3c4d",
 	}
 	var o tail.Options
 	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run; default: all")
 	cmd.Flags().Uint64Var(&o.Row, "row", 0, "history of the row with this sequence in the input stream")
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
+	cmd.Flags().StringSliceVar(&o.Reason, "reason", nil, "only rows that failed for these reasons, separated by commas; default: all events")
 	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: now")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
 	flags := newStoreFlags(cmd, env)
 	check := func(*config.Config) (err error) {
 		if o.Kinds, err = auditKinds(*kinds); err == nil {
+			err = checkReason(&o)
+		}
+		if err == nil {
 			o.Since, err = sinceTime(*since, time.Now())
 		}
 		return err
@@ -80,6 +85,20 @@ func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 		kinds = append(kinds, kind)
 	}
 	return kinds, nil
+}
+
+// checkReason reports what --reason does not go with. It is about row events, and reads no others.
+func checkReason(o *tail.Options) error {
+	switch {
+	case len(o.Reason) == 0:
+		return nil
+	case o.Row != 0:
+		return errors.New("--reason and --row: --row prints the history of one row, whatever it failed for; give one of the two")
+	case len(o.Kinds) > 0 && !slices.Contains(o.Kinds, auditlog.KindRow):
+		return errors.New("--reason and --kind: only row events have a reason; leave --kind out")
+	}
+	o.Kinds = []auditlog.Kind{auditlog.KindRow}
+	return nil
 }
 
 // sinceTime reads the value of --since; zero for "".

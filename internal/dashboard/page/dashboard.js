@@ -157,10 +157,10 @@ function showPartitions(s) {
 }
 
 function showErrors(s) {
-  const errors = s.row_errors.map(e => ({ of: "rows", why: e.reason, n: e.rows, style: "error" })).concat(s.call_errors.map(e => ({
+  const errors = s.row_errors.map(e => ({ of: "rows", key: e.reason, why: e.reason + (e.error ? `: ${e.error} (row ${e.sequence})` : ""), n: e.rows, style: "error" })).concat(s.call_errors.map(e => ({
     of: "calls", why: `${e.model}: ${e.class === "capacity" ? "no capacity" : e.class}${e.status_code ? ", status " + e.status_code : ""}`, n: e.calls, style: "",
   })));
-  fill("errors", errors, e => e.of + e.why, e => [[e.of, "dim"], [e.why, ("wrap " + e.style).trim()], [count(e.n), "r"]], "no errors so far");
+  fill("errors", errors, e => e.of + (e.key || e.why), e => [[e.of, "dim"], [e.why, ("wrap " + e.style).trim()], [count(e.n), "r"]], "no errors so far");
 }
 
 function showEvents(s) {
