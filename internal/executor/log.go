@@ -15,6 +15,9 @@ import (
 // Each step of a row is logged at debug, failures at warn, with their cause. The log holds no text of rows: what a
 // message quotes of the row is left out. The audit has it all.
 
+// LogRowFailed is the message of the line that each failed row has in the log.
+const LogRowFailed = "row failed"
+
 // rowAttrs returns the attributes that identify the row of a log line.
 func rowAttrs(row *consumer.Row, more ...any) []any {
 	return append([]any{slog.Int("partition", row.Partition), slog.Uint64("sequence", row.Seq)}, more...)
@@ -74,7 +77,7 @@ func (e *Executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
 	attrs := rowAttrs(row, slog.String("source", ev.Source), slog.Int("attempts", ev.Attempts), slog.Int("capacity_retries", ev.CapacityRetries),
 		slog.Float64("took_ms", terminal.Milliseconds(time.Since(row.Taken))), slog.Int("bytes", len(reply.Body)))
 	if failed {
-		e.log.Warn("row failed", append(attrs, slog.String("reason", ev.Reason), slog.String("error", causeOf(row, reply)))...)
+		e.log.Warn(LogRowFailed, append(attrs, slog.String("reason", ev.Reason), slog.String("error", causeOf(row, reply)))...)
 	} else {
 		e.log.Debug("row finished", attrs...)
 	}

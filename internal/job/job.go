@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"os"
 	"path/filepath"
 
@@ -15,6 +16,8 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm"
 )
 
 // IO are the standard streams of a command.
@@ -32,6 +35,10 @@ type Options struct {
 	Fresh  bool         // discard what earlier runs have stored
 	Limit  int64        // rows to process; 0: all
 	Retry  *Retry       // failed rows to send again; nil: none
+
+	FailOnError *big.Rat // most rows that may fail, in percent of all; nil: any number
+	// ShowFailed returns the command that lists the rows of the job in dir that failed for a reason. Required.
+	ShowFailed func(dir, reason string) string
 }
 
 // Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes
@@ -60,9 +67,10 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err != nil {
 		return err
 	}
-	log := logging.NewConfigured(cfg, stdio.Err)
+	console := terminal.NewConsole(stdio.Err)
+	log := logging.NewConfigured(cfg, console)
 	defer logging.Flush(log)
-	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: log})
+	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg)})
 	if err != nil {
 		return err
 	}
@@ -79,7 +87,8 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	rows := in.Reader(s.Log, int(s.Conn.NC.MaxPayload())-load.MessageOverhead)
 	p := &Pipeline{
 		Stage: s, Stderr: stdio.Err, Out: out, Format: WriteResult, Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,
-		endInput: endInput, resume: "the same command resumes where it was",
+		endInput: endInput, resume: "the same command resumes where it was", rest: o.rest(cfg, input, dir), console: console,
+		flush: func() { logging.Flush(log) },
 	}
 	if o.Out != "" && o.Out != "-" {
 		p.rewrite = rewriter(out)
@@ -92,7 +101,20 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if input == "-" && o.Job == "" && (err == nil || config.IsInvalid(err)) { // nothing can resume it, or would
 		_ = os.RemoveAll(dir)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return checkFailed(p.failed, p.written, o.FailOnError)
+}
+
+// rest returns what shows all rows that failed for a reason.
+func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Reason) string {
+	return func(reason llm.Reason) string {
+		if input == "-" && o.Job == "" { // the job is removed when it is done
+			return fmt.Sprintf("their results have it in %s_error; with --job NAME the job is kept, and stage tail shows it", cfg.Prompt.ResponseField)
+		}
+		return "all of them: " + o.ShowFailed(dir, string(reason))
+	}
 }
 
 // openJob opens the directory of the job.

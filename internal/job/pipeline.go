@@ -13,6 +13,8 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 )
@@ -45,12 +47,17 @@ type Pipeline struct {
 	endInput func(cause error)                            // ends a read of the source that is under way; nil: reads end by themselves
 	resume   string                                       // how to resume an interrupted job, for its error; empty: it starts over
 
+	console *terminal.Console              // of the log, which shares a terminal with the bar; nil: none does
+	flush   func()                         // writes what the log has gathered, before the summary; nil: nothing does
+	rest    func(reason llm.Reason) string // what shows the rows that failed for a reason; nil: nothing does
+
 	places   *places
 	progress *progress
 	rows     atomic.Int64 // how many rows there are, once all are in the stream; below 0 before
 	written  int64
 	failed   int64
 	last     uint64 // row of the last result written
+	failures failures
 }
 
 // Run loads the rows, runs the stage and writes the results, until each row has its result written, or soft or hard
@@ -67,11 +74,13 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 	}
 	p.rows.Store(-1)
 	p.progress = newProgress(hard, p.Stderr, p.Stage, p.expected())
+	if p.console != nil {
+		p.console.Show(p.progress.Bar)
+	}
 	began := time.Now()
 	if p.limit > 0 && p.places.rows >= p.limit && len(p.places.pending) == 0 { // the stage would call for rows that are not wanted
 		err := p.write(soft)
-		p.progress.Finish()
-		p.printSummary(time.Since(began))
+		p.finish(began)
 		return p.verdict(soft, hard, nil, err)
 	}
 	work, finish := context.WithCancelCause(soft)
@@ -84,8 +93,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		p.endInput(err)
 	}
 	partErr := parts.Wait()
-	p.progress.Finish()
-	p.printSummary(time.Since(began))
+	p.finish(began)
 	return p.verdict(soft, hard, err, partErr)
 }
 
@@ -169,7 +177,16 @@ func (p *Pipeline) load(ctx context.Context) error {
 	return nil
 }
 
-// printSummary prints on standard error what was done.
+// finish ends the bar and the log, and prints what was done.
+func (p *Pipeline) finish(began time.Time) {
+	p.progress.Finish()
+	if p.flush != nil {
+		p.flush()
+	}
+	p.printSummary(time.Since(began))
+}
+
+// printSummary prints on standard error what was done, and what failed.
 func (p *Pipeline) printSummary(took time.Duration) {
 	sum := p.Stage.Summary()
 	used, tokens := p.Stage.Usage.All(), "unknown"
@@ -180,4 +197,8 @@ func (p *Pipeline) printSummary(took time.Duration) {
 	}
 	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
+	if p.failed > 0 {
+		terminal.PrintLine(p.Stderr, "%d of %s failed:", p.failed, terminal.Plural(int(p.written), "row"))
+		p.failures.print(p.Stderr, p.rest)
+	}
 }

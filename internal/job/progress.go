@@ -16,15 +16,16 @@ import (
 // progress shows the progress of a job: a bar on a terminal, nothing elsewhere.
 type progress struct {
 	*terminal.Bar
-	stage *stage.Stage
-	done  atomic.Int64
-	total atomic.Int64
-	began time.Time
+	stage  *stage.Stage
+	stderr io.Writer
+	done   atomic.Int64
+	total  atomic.Int64
+	began  time.Time
 }
 
 // newProgress shows progress on w; total 0: unknown. The caller must finish it.
 func newProgress(ctx context.Context, w io.Writer, s *stage.Stage, total int64) *progress {
-	p := &progress{stage: s, began: time.Now()}
+	p := &progress{stage: s, stderr: w, began: time.Now()}
 	p.total.Store(total)
 	p.Bar = terminal.NewBar(ctx, w, total, 0, p.line)
 	return p
@@ -36,8 +37,16 @@ func (p *progress) setTotal(total int64) {
 	p.SetTotal(total)
 }
 
-// add counts a finished row.
-func (p *progress) add() { p.Set(p.done.Add(1)) }
+// count counts a finished row. The first row of a reason to fail is printed above the bar; nil: it is not the first.
+func (p *progress) count(failed bool, first *failedRows) {
+	p.Set(p.done.Add(1))
+	if failed {
+		p.AddFailed()
+	}
+	if first != nil && p.Visible() {
+		terminal.PrintLine(p.Writer(p.stderr), "row %d failed: %s: %s", first.number, first.reason, first.text)
+	}
+}
 
 // left returns how many rows have no result written yet; below 0: unknown.
 func (p *progress) left() int64 {

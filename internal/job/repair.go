@@ -108,12 +108,12 @@ func (p *places) placeOf(ctx context.Context, r stored.Result) (uint64, error) {
 	return first, nil
 }
 
-// failures are the rows whose newest result is an error, with that result's sequence in the results stream.
-type failures map[uint64]uint64
+// failedResults are the rows whose newest result is an error, with that result's sequence in the results stream.
+type failedResults map[uint64]uint64
 
 // read notes the results that are stored, and returns those that have failed, of the first limit rows; 0: all.
-func (p *places) read(ctx context.Context, limit int64) (failures, error) {
-	failed := make(failures)
+func (p *places) read(ctx context.Context, limit int64) (failedResults, error) {
+	failed := make(failedResults)
 	end, err := p.end(ctx)
 	if err != nil || end == 0 {
 		return failed, err
@@ -262,7 +262,7 @@ func (p *Pipeline) repair(ctx context.Context) error {
 }
 
 // publishAgain publishes the rows of failed results again, of those reasons that were asked for.
-func (p *Pipeline) publishAgain(ctx context.Context, js jetstream.JetStream, failed failures) error {
+func (p *Pipeline) publishAgain(ctx context.Context, js jetstream.JetStream, failed failedResults) error {
 	var chosen seqset.Set
 	for _, at := range failed {
 		chosen.Add(at)

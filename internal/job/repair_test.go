@@ -76,7 +76,7 @@ func TestEachRowHasOnePlace(t *testing.T) {
 	for seed := range uint64(20) {
 		b, random := newPlacesBench(t), rand.New(rand.NewPCG(seed, 1))
 		var rows []uint64
-		want, newest := make(failures), make(map[uint64]uint64)
+		want, newest := make(failedResults), make(map[uint64]uint64)
 		last := make(map[uint64]uint64) // by place: the last row there
 		for range 40 {
 			old := random.IntN(3) == 0

@@ -49,7 +49,7 @@ func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first b
 		return 0, err
 	}
 	defer results.Close()
-	p.written, p.failed, p.last = 0, 0, 0
+	p.written, p.failed, p.last, p.failures = 0, 0, 0, failures{}
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
 	if p.header != nil {
 		if err := p.header(ctx, out); err != nil {
@@ -106,8 +106,8 @@ func (p *Pipeline) take(ctx context.Context, out io.Writer, r stored.Result, fir
 	case err != nil:
 		return false, err
 	case newer:
-		if len(p.places.pending) < expected {
-			p.progress.add() // it was not counted when the failed result was written
+		if len(p.places.pending) < expected { // it was not counted when the failed result was written
+			p.progress.count(r.Failed, nil)
 		}
 		return place <= p.last, nil
 	case place != r.Seq || p.full():
@@ -116,24 +116,26 @@ func (p *Pipeline) take(ctx context.Context, out io.Writer, r stored.Result, fir
 	if r, err = p.places.newestOf(ctx, r); err != nil {
 		return false, err
 	}
-	if err := p.writeResult(out, r); err != nil {
+	kind, err := p.writeResult(out, r)
+	if err != nil {
 		return false, err
 	}
 	p.last = r.Seq
 	if _, expected := p.places.pending[r.Seq]; first && !expected {
-		p.progress.add()
+		p.progress.count(r.Failed, kind)
 	}
 	return false, nil
 }
 
-// writeResult writes one result and counts it.
-func (p *Pipeline) writeResult(out io.Writer, r stored.Result) error {
+// writeResult writes one result and counts it. It returns the rows that failed for its reason if it is the first of them.
+func (p *Pipeline) writeResult(out io.Writer, r stored.Result) (first *failedRows, err error) {
 	if err := p.Format(out, r); err != nil {
-		return fmt.Errorf("write results: %w", err)
+		return nil, fmt.Errorf("write results: %w", err)
 	}
 	p.written++
-	if r.Failed {
-		p.failed++
+	if !r.Failed {
+		return nil, nil //nolint:nilnil // a result that has not failed is the first of no reason
 	}
-	return nil
+	p.failed++
+	return p.failures.add(p.written, r), nil
 }

@@ -27,6 +27,9 @@ const RowBytesMax = 8 << 20
 // MessageOverhead is how many bytes of a message are left for the headers of a row.
 const MessageOverhead = 8 << 10
 
+// LogBadRow is the message of the line that each bad row of a file has in the log.
+const LogBadRow = "bad row"
+
 // Source is a file of rows, or standard input.
 type Source struct {
 	Name   string // - is standard input
@@ -186,7 +189,7 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 	if f.Strict && row.Fault.TooLarge {
 		return nil, fmt.Errorf("%s: %w: raise the server's max_payload, or remove the row", f.name, row.Fault)
 	}
-	f.log.Warn("bad row", slog.String("input", f.name), slog.Int64("line", row.Line), slog.String("problem", row.Fault.Problem))
+	f.log.Warn(LogBadRow, slog.String("input", f.name), slog.Int64("line", row.Line), slog.String("problem", row.Fault.Problem))
 	if row.Fault.TooLarge {
 		m.Data = row.Fault.Head
 		m.Header = nats.Header{

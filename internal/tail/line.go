@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -44,12 +42,7 @@ func didFail(e *auditlog.Event) bool { return toneOf(e) > toneTurn }
 // printLine prints one line. Control characters are removed, so that a server's error text neither breaks the line nor
 // controls the terminal.
 func printLine(w io.Writer, line string, t tone, colour bool) {
-	line = strings.TrimRight(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, line), " ")
+	line = terminal.OneLine(line)
 	if colour && t != toneQuiet {
 		line = escapes[t] + line + "\x1b[0m"
 	}

@@ -2,7 +2,9 @@ package terminal
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
@@ -14,6 +16,7 @@ import (
 type Bar struct {
 	container *mpb.Progress // nil without a terminal, as is bar
 	bar       *mpb.Bar
+	failed    atomic.Int64
 }
 
 // NewBar shows a bar on w with done of total rows; total 0 or below: unknown. aside returns the text beside it at each
@@ -25,7 +28,7 @@ func NewBar(ctx context.Context, w io.Writer, total, done int64, aside func(done
 	}
 	b.container = mpb.NewWithContext(ctx, mpb.WithOutput(w), mpb.WithRefreshRate(200*time.Millisecond))
 	b.bar = b.container.AddBar(max(total, 0),
-		mpb.PrependDecorators(decor.CountersNoUnit("%d / %d rows ")),
+		mpb.PrependDecorators(decor.CountersNoUnit("%d / %d rows "), decor.Any(func(decor.Statistics) string { return failedText(b.failed.Load()) })),
 		mpb.AppendDecorators(decor.Percentage(), decor.Any(func(s decor.Statistics) string { return "  " + aside(s.Current) })),
 	)
 	b.Set(done)
@@ -40,6 +43,17 @@ func (b *Bar) Set(done int64) {
 	if b.bar != nil {
 		b.bar.SetCurrent(done)
 	}
+}
+
+// AddFailed counts a row that has failed. Such rows are done, too.
+func (b *Bar) AddFailed() { b.failed.Add(1) }
+
+// failedText is how many of the rows that are done have failed; "" for none.
+func failedText(failed int64) string {
+	if failed == 0 {
+		return ""
+	}
+	return fmt.Sprintf("(%d failed) ", failed)
 }
 
 // SetTotal sets how many rows there are, once that is known.
@@ -66,4 +80,27 @@ func (b *Bar) Finish() {
 		b.bar.Abort(false)
 	}
 	b.container.Wait()
+}
+
+// Console is a stream for whole lines that may be a terminal with a bar: then they appear above the bar, which would
+// overwrite them otherwise. Create it with [NewConsole]. Safe for concurrent use.
+type Console struct {
+	w   io.Writer
+	bar atomic.Pointer[Bar]
+}
+
+// NewConsole returns a console that writes to w.
+func NewConsole(w io.Writer) *Console { return &Console{w: w} }
+
+// Show is called with the bar that the terminal shows from now on.
+func (c *Console) Show(b *Bar) { c.bar.Store(b) }
+
+// Write writes one or more whole lines.
+func (c *Console) Write(lines []byte) (int, error) {
+	if b := c.bar.Load(); b != nil && b.container != nil {
+		if n, err := b.container.Write(lines); err == nil { // else the bar has ended
+			return n, nil
+		}
+	}
+	return c.w.Write(lines)
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/term"
 )
@@ -26,6 +28,9 @@ func WriteJSON(w io.Writer, v any) error {
 
 // Is reports whether the stream is a terminal, where progress and colour make sense.
 func Is(stream any) bool {
+	if c, ok := stream.(*Console); ok {
+		stream = c.w
+	}
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
@@ -64,6 +69,16 @@ func Duration(d time.Duration) string {
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	}
 	return d.Round(time.Second).String()
+}
+
+// OneLine returns text without control characters, so that foreign text neither breaks a line nor controls the terminal.
+func OneLine(text string) string {
+	return strings.TrimRight(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text), " ")
 }
 
 // OrDash returns s, or a dash if it is empty.

@@ -197,18 +197,12 @@ func appendFact(dst []byte, fact any) []byte {
 // attempts and maxBytes are those of [Format.AppendError]: where the bound is lower than it was, the same things are
 // left out. ok is false where body is not an error result.
 func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int) (_ []byte, ok bool) {
-	r, err := Parse(body)
-	if err != nil || len(r.members) == 0 {
-		return dst, false
-	}
-	last := &r.members[len(r.members)-1]
-	field, found := bytes.CutSuffix(r.name(last), []byte(errorSuffix))
-	object := r.body[last.Value:last.End]
-	if !found || object[0] != '{' {
+	field, object, members := failureOf(body)
+	if object == nil {
 		return dst, false
 	}
 	was := Format{field: string(field)}
-	if len(r.members) == 1 && len(was.appendRow(nil, row, replacedByError)) > len("{") {
+	if members == 1 && len(was.appendRow(nil, row, replacedByError)) > len("{") {
 		row = nil
 	}
 	start := len(dst)
@@ -219,6 +213,32 @@ func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []
 	report := readFailure(object)
 	report.attempts = attempts
 	return f.appendFitting(dst[:start], row, report, maxBytes), true
+}
+
+// failureOf finds F and the object F_error in an error result, which ends with it, and how many members the result has;
+// nil: body is no error result.
+func failureOf(body []byte) (field, object []byte, members int) {
+	r, err := Parse(body)
+	if err != nil || len(r.members) == 0 {
+		return nil, nil, 0
+	}
+	last := &r.members[len(r.members)-1]
+	field, found := bytes.CutSuffix(r.name(last), []byte(errorSuffix))
+	if object = r.body[last.Value:last.End]; !found || object[0] != '{' {
+		return nil, nil, 0
+	}
+	return field, object, len(r.members)
+}
+
+// ReadFailure reads the reason and the text out of an error result, whose field need not be known. Both are empty for
+// any other body.
+func ReadFailure(body []byte) (reason llm.Reason, text string) {
+	_, object, _ := failureOf(body)
+	if object == nil {
+		return "", ""
+	}
+	report := readFailure(object)
+	return report.reason, report.text
 }
 
 // readFailure reads what failure.appendJSON wrote, but for the attempts.

@@ -63,8 +63,8 @@ func commands(env *Env) []*cobra.Command {
 }
 
 // Main runs the program with the arguments of env and returns its exit code: 0 done, 1 failed while running, 2 bad
-// usage or configuration, 3 ended by a fatal provider error, 130 interrupted. It prints the error to env.Stderr. It
-// blocks until the command has ended; ctx ends it early.
+// usage or configuration, 3 ended by a fatal provider error, 4 too many rows failed, 130 interrupted. It prints the error
+// to env.Stderr. It blocks until the command has ended; ctx ends it early.
 func Main(ctx context.Context, env *Env) int {
 	own := *env
 	own.secrets = new(config.Secrets)
@@ -110,7 +110,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 		Long: "stage takes rows from a JetStream stream (or a file), sends each to an LLM, many at a time and as fast as the provider\n" +
 			"allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.\n\n" +
 			"Exit codes: 0 done; 1 failed, or verify found a violation; 2 bad usage or configuration, or verify cannot tell; 3 ended by a\n" +
-			"fatal provider error; 130 interrupted before the end. The first Ctrl-C stops cleanly, the second immediately.",
+			"fatal provider error; 4 more rows failed than process --fail-on-error allows; 130 interrupted before the end. The first Ctrl-C stops cleanly, the second immediately.",
 		Example: "  stage demo\n" +
 			"  stage init && stage process rows.jsonl --env-file .env -o results.jsonl\n" +
 			"  stage process reviews.jsonl -o results.jsonl --template-file prompt.jinja\n" +

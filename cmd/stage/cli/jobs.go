@@ -215,16 +215,6 @@ func (r *jobReport) write(w io.Writer, dir string) {
 	}
 }
 
-// shellWord quotes a path for a shell, if it must be.
-func shellWord(path string) string {
-	if path != "" && !strings.ContainsFunc(path, func(r rune) bool {
-		return !strings.ContainsRune("/._-+,:@%=", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
-	}) {
-		return path
-	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
-}
-
 func newJobsRemoveCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME…",

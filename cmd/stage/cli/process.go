@@ -20,13 +20,16 @@ func newProcessCommand(env *Env) *cobra.Command {
 			"server, and writes one result per row, in the order of the rows, each exactly once. It can be killed and restarted any\n" +
 			"number of times: the same command resumes where it was, and no stored reply is paid for again. The input may be\n" +
 			"compressed by gzip. With -o FILE.csv the results are CSV, else JSONL.\n\n" +
-			"A failed row is a result, too. --retry-failed sends such rows again and puts the new results into their places; the others\n" +
-			"cost nothing. A row that fails again stays failed. A file shows the failed results until the new ones are there, while\n" +
-			"standard output gets nothing before. Rows that stage redrive has published again are treated in the same way.",
+			"At the end it reports the failed rows by reason, with an example and the command that lists them. They are results, and the\n" +
+			"exit code is 0; with --fail-on-error it is 4, with --fail-on-error=5 only if more than 5% of the rows failed.\n\n" +
+			"--retry-failed sends failed rows again and puts the new results into their places; the others cost nothing. A row that\n" +
+			"fails again stays failed. A file shows the failed results until the new ones are there, while standard output gets nothing\n" +
+			"before. Rows that stage redrive has published again are treated in the same way.",
 		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --pool-size 32\n" +
 			"  stage process reviews.csv -o out.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
 			"  stage process export.csv.gz --delimiter ';' --csv-types auto --template-file prompt.jinja --llm-model gpt-6-luna\n" +
 			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run\n" +
+			"  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --fail-on-error=5\n" +
 			"  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --retry-failed=row_timeout,refused",
 	}
 	var o job.Options
@@ -35,8 +38,8 @@ func newProcessCommand(env *Env) *cobra.Command {
 	addFormatFlags(cmd, &o.Format)
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
-	retry := addRetryFlag(cmd)
-	cmd.Args = retry.checkArgs
+	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
+	cmd.Args = oneInput(retry, failed)
 	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and estimate tokens and cost: no call, no key, nothing stored; exits with 1 if rows would fail")
 	cmd.MarkFlagsMutuallyExclusive("retry-failed", "fresh") // which leaves none
 	cmd.MarkFlagsMutuallyExclusive("retry-failed", "dry-run")
@@ -56,6 +59,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 		if *dry {
 			return dryRun(soft, env, cfg, args[0], o)
 		}
+		o.FailOnError, o.ShowFailed = failed.allowed, flags.showFailed
 		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
