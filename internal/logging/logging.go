@@ -20,7 +20,7 @@ func NewConfigured(c *config.Config, w io.Writer) *slog.Logger {
 }
 
 // New returns a logger that writes to w. level and format are those of [config.ProcessConfig]; an unknown level is
-// info, an empty format json. Keys are snake_case, messages constant, and neither payloads nor secrets are logged: a
+// info, an empty format json. Keys are snake_case, messages constant, and neither rows nor secrets are logged: a
 // [config.Secret] shows only whether it is set. Repeated warnings and errors are sampled (see [sampler]), so the end of
 // the work must call [Flush].
 func New(w io.Writer, level, format string) *slog.Logger {
