@@ -153,6 +153,19 @@ func TestARedriveFindsTheFirstRowOfAChain(t *testing.T) {
 	}
 }
 
+// Only the header tells a row that its file does not hold correctly from one that a producer has published.
+func TestARowThatItsFileBreaksIsStillOneWhenRedriven(t *testing.T) {
+	b := newRedriveBench(t)
+	problem := "line 3: 3 columns, the header has 2"
+	b.fail("invalid_row", &nats.Msg{
+		Subject: "rows.a", Data: []byte(problem + ": 1,2,3"), Header: nats.Header{streams.HeaderRowProblem: {problem}, "Stage-Other": {"x"}},
+	})
+	want(t, b.redrive(Options{}), "1 rows published again, of 1 failed results\n")
+	if got := b.input(2); len(got) != 1 || !strings.Contains(got[0], " Stage-Row-Problem="+problem) || strings.Contains(got[0], "Stage-Other") {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestRedriveLeavesOutWhatItCannotPublish(t *testing.T) {
 	b := newRedriveBench(t)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
