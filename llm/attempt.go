@@ -55,6 +55,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 		RequestBytes:    len(p.Body),
 		Cached:          p.cached,
 	}
+	o.URL = p.url
 	body := c.attempt(ctx, p, c.login.Load(), call)
 	now := time.Now()
 	x.Latency = now.Sub(start)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +22,8 @@ type Outcome struct {
 	Progress Progress
 	// Status is the HTTP status. 0: none arrived.
 	Status int
+	// URL is where the request went. Nil: not known.
+	URL *url.URL
 	// Header holds the reply's headers. May be nil.
 	Header http.Header
 	// Form is what the body was.

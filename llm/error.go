@@ -108,6 +108,9 @@ type Error struct {
 	Reason Reason
 	// Origin is, with class Transient or Permanent, where the error comes from.
 	Origin Origin
+	// Absent is set when nothing listens at the server's address and no call of this client has succeeded yet. The class
+	// is then Transient and the origin OfNetwork.
+	Absent bool
 	// Alike names, with class Transient or Permanent, an error that every request meets where the settings are wrong,
 	// the same name for the same verdict: "400 invalid_request_error unknown_parameter", "html",
 	// "malformed_response". At most 100 bytes, never any part of a message. Empty: not caused by settings.
@@ -189,6 +192,8 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 	}
 	if o.Err != nil && o.Status/100 <= 2 {
 		switch {
+		case e.Absent:
+			return explainAbsent(o)
 		case e.Origin == OfHost:
 			return fmt.Errorf("%w (%s)", o.Err, shortage(o).remedy)
 		case e.Origin == OfNetwork && errors.Is(o.Err, ErrTimeout):

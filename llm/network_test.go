@@ -215,3 +215,16 @@ func askAt(t *testing.T, cfg llm.ProviderConfig) (*llm.Exchange, *llm.Error) {
 	defer client.Close()
 	return ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 }
+
+func TestAServerThatIsNotStartedIsNamed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	x, e := askAt(t, llm.ProviderConfig{BaseURL: "http://" + addr + "/v1"})
+	if e == nil || !e.Absent || e.Class != llm.Transient || x.Sent || !strings.HasPrefix(e.Error(), "mock: nothing listens at "+addr+": is the server started? (") {
+		t.Errorf("got %+v", e)
+	}
+}

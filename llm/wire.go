@@ -47,7 +47,7 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 	if j.class == 0 {
 		return r, nil
 	}
-	e := &Error{Status: o.Status, Class: j.class, Reason: j.reason, Origin: j.origin, Alike: alike(o, &j, r, body)}
+	e := &Error{Status: o.Status, Class: j.class, Reason: j.reason, Origin: j.origin, Absent: j.class == Transient && absent(o), Alike: alike(o, &j, r, body)}
 	if o.Fault != nil {
 		e.Code, e.Type = o.Fault.Code, o.Fault.Type
 		if e.Code == "" && o.Fault.Status != 0 && o.Fault.Status != o.Status {

@@ -13,6 +13,9 @@ import (
 // that has used up its attempts waits for the verdict and makes no more calls. Failures that reached no server never
 // count.
 //
+// Where nothing listens at the first server, and it has had no success, one failure is an outage. At a fallback failures
+// count: a job that goes there has used up its attempts elsewhere.
+//
 // Errors that wrong settings may have caused are in doubt in the same way: see settings.go.
 
 const (
@@ -51,6 +54,7 @@ type health struct {
 	successes uint64
 	through   uint64        // task.seq of the latest call that succeeded
 	failures  int           // in doubt, since the last success
+	absent    bool          // the latest of them, and nothing has been proven: nothing listens there
 	doubted   []*task       // jobs that have failures in doubt
 	since     time.Time     // when the first of doubted failed
 	grace     time.Duration // the age at which a call in flight counts as having got through
@@ -114,7 +118,7 @@ func (s *scheduler) doubt(t *task) {
 			t.doubt.alike = true
 			h.alikeJobs++
 		}
-	} else if s.isOut(v, t) {
+	} else if h.absent && t.att.Server == 0 || s.isOut(v, t) {
 		s.putBack(t)
 		s.openBreaker(t.att.Server, t.verdict.Err)
 		return
@@ -156,6 +160,7 @@ func (s *scheduler) suspect(t *task) {
 	}
 	h.failures++
 	h.err, h.grace = t.verdict.Err, max(2*t.ended.Sub(t.att.Dispatched), leastGrace)
+	h.absent = t.verdict.Absent && !h.proven
 	if !t.doubt.failed {
 		t.doubt.failed, t.doubt.at, t.doubt.begin, t.doubt.firstSeq = true, t.server, t.seen, t.seq
 		h.doubted = append(h.doubted, t)

@@ -24,6 +24,7 @@ func (s *scheduler) openBreaker(at int, err error) {
 		Pause:  Pause{Kind: Outage, Err: err, Since: since, Next: s.tick.Add(firstProbeWait), Server: at, Lost: lost},
 		opened: s.tick, wait: firstProbeWait, patience: v.health.callTime, round: s.probes, voided: v.breaker.voided,
 	}
+	v.breaker.noteAbsent(v.health.absent, s.tick)
 	v.checked = s.tick
 	if at > 0 {
 		s.returnToFirst(v)
@@ -73,6 +74,7 @@ func (s *scheduler) settleOutage(t *task) {
 	case v.inDoubt():
 		if probe {
 			b.Err, b.unreached = v.Err, v.Origin == OfNetwork
+			b.noteAbsent(v.Absent && !s.servers[t.att.Server].health.proven, s.tick)
 		}
 		if !v.Unsent {
 			b.Lost++
@@ -80,6 +82,28 @@ func (s *scheduler) settleOutage(t *task) {
 	case probe || v.Class == OK && t.att.Dispatched.After(b.Since):
 		s.closeBreaker(t.att.Server, v.Class == OK)
 	}
+}
+
+// noteAbsent records whether nothing listens at the server that is out.
+func (b *breaker) noteAbsent(absent bool, now time.Time) {
+	switch {
+	case !absent:
+		b.Absent = time.Time{}
+	case b.Absent.IsZero():
+		b.Absent = now
+	}
+}
+
+// absentSince returns since when nothing has listened at any of the servers; zero: something does, or did.
+func (s *scheduler) absentSince() (since time.Time) {
+	for i := range s.servers {
+		absent := s.servers[i].breaker.Absent
+		if absent.IsZero() {
+			return absent
+		}
+		since = later(since, absent)
+	}
+	return since
 }
 
 // stuckSince returns since when outages leave a job that waits at a server nowhere to go; zero: it has somewhere.

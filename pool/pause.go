@@ -29,6 +29,9 @@ type Pause struct {
 	Err error
 	// Since is when the problem began: for an outage the first failure after the last success.
 	Since time.Time
+	// Absent is, in an outage, since when nothing has listened at any of the servers, none of which has had a success;
+	// zero: something does, or did.
+	Absent time.Time
 	// Next is the instant of the next probe; one in the past waits for a job, or for the verdict on the last probe.
 	Next time.Time
 	// Probes counts those that have been sent.
@@ -181,6 +184,7 @@ func (s *scheduler) showPause() {
 	before, now := s.counts.Pause, s.pause.Pause
 	if now.Kind == NotPaused && s.stuck() {
 		now = s.servers[0].breaker.Pause
+		now.Absent = s.absentSince()
 	}
 	s.counts.Pause = now
 	if before.Kind == now.Kind {

@@ -56,6 +56,9 @@ type Verdict struct {
 	Class Class
 	// Origin is, with class Transient or Permanent, where the error comes from.
 	Origin Origin
+	// Absent means, with origin OfNetwork, that nothing listens at the server's address. Before the first success there
+	// the server is taken to be out at once, rather than after several jobs have failed.
+	Absent bool
 	// Alike names, with class Transient or Permanent, an error that all jobs meet where the settings are wrong: two
 	// errors with the same name are the same verdict. Empty: not caused by settings.
 	Alike string
