@@ -24,6 +24,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"context": scriptContext,
 	"await":   scriptAwait,
 	"exits":   scriptExits,
+	"free":    scriptFree,
 	"hold":    scriptHold,
 	"llm":     scriptLLM,
 	"nats":    scriptNATS,
@@ -100,6 +101,19 @@ func scriptHold(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Defer(func() { _ = listener.Close() })
 	ts.Setenv(args[0], listener.Addr().String())
+}
+
+// scriptFree puts an address into a variable at which nothing listens:
+//
+//	free ADDR
+func scriptFree(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: free VARIABLE")
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	ts.Check(err)
+	ts.Setenv(args[0], listener.Addr().String())
+	ts.Check(listener.Close())
 }
 
 // scriptRow appends a row of the given size to a file, one too large to be part of a script:

@@ -15,7 +15,7 @@ func Judge(failure *llm.Error, x *llm.Exchange) pool.Verdict {
 	return pool.Verdict{
 		Class: poolClasses[failure.Class], Origin: poolOrigins[failure.Origin], Alike: failure.Alike, Err: failure,
 		Unsent: failure.Origin == llm.OfNetwork && !x.Sent, Absent: failure.Absent,
-		Hint:   aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset},
+		Hint: aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset},
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,6 +38,7 @@ type lab struct {
 	vars  map[string]string
 	logs  stagetest.Buffer
 	log   *slog.Logger // of the stages; nil: everything, as text
+	down  atomic.Bool  // no LLM listens
 }
 
 // newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage calls.
@@ -68,6 +71,9 @@ func (l *lab) dial(ctx context.Context, network, address string) (net.Conn, erro
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
+	}
+	if l.down.Load() {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	}
 	pipe := l.pipes[host]
 	if pipe == nil {

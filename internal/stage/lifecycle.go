@@ -106,15 +106,19 @@ func (s *Stage) drain(hard context.Context, kill context.CancelCauseFunc) {
 	context.AfterFunc(hard, func() { timer.Stop() })
 }
 
-// startRecorder starts what outlives the consumers: the recorder of audit events, and the reminder of a pause. An audit
-// that can't be written ends the run at once. stop ends both and waits for them.
+// startRecorder starts what outlives the consumers: the recorder of audit events, and the observers of a pause. An audit
+// that can't be written ends the run at once. stop ends them and waits for them.
 func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc) (stop func()) {
 	record := func(ctx context.Context) {
 		if err := s.recorder.Run(ctx); err != nil {
 			kill(err)
 		}
 	}
-	return stopping.Background(hard, record, s.remind)
+	parts := []func(context.Context){record, s.remind}
+	if s.exitOnFatal {
+		parts = append(parts, s.giveUpAbsent)
+	}
+	return stopping.Background(hard, parts...)
 }
 
 // startCalls starts what calls the providers: executor, pool, and the service of batched requests. finish drains the

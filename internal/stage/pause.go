@@ -24,7 +24,9 @@ func (s *Stage) paused(p pool.Pause, exit bool) {
 	var fatal error
 	switch p.Kind {
 	case pool.Outage:
-		if s.Cfg.Rows.OutageHold > 0 {
+		if !p.Absent.IsZero() {
+			s.Log.Error("paused: nothing listens at the provider's address; calls begin when the server is started", attrs...)
+		} else if s.Cfg.Rows.OutageHold > 0 {
 			s.Log.Error("paused: the provider is down; rows are held for STAGE_OUTAGE_HOLD, calls resume when it answers", attrs...)
 		} else {
 			s.Log.Error("paused: the provider is down; no row is lost, calls resume when it answers", attrs...)
@@ -62,6 +64,9 @@ func (s *Stage) resumed(p pool.Pause) {
 		to := s.fallbackNames()
 		s.Log.Warn("the provider is down, rows go to the fallbacks until a probe succeeds", append(attrs, slog.String("fallbacks", to))...)
 		over = fmt.Sprintf("%s is down; rows go to %s until a probe succeeds", t.Provider(), to)
+	case !p.Absent.IsZero():
+		s.Log.Info("resumed: the server is up", attrs...)
+		over = fmt.Sprintf("the server is up after %v, %d probes", lasted, p.Probes)
 	case p.Kind == pool.Outage:
 		attrs = append(attrs, slog.Int("calls_without_reply", p.Lost))
 		if s.Cfg.Rows.OutageHold > 0 {

@@ -52,6 +52,8 @@ type Stage struct {
 	history  *status.History
 	tracing  *tracing.Tracing // nil: off
 
+	exitOnFatal bool
+
 	stop   context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
 	pauses chan struct{}           // holds a token when a pause has begun
 }
@@ -60,7 +62,8 @@ type Stage struct {
 type Options struct {
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
-	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration.
+	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration, and where nothing listens at the
+	// provider's address for 30 s.
 	ExitOnFatal bool
 	// Console is where OTEL_TRACES_EXPORTER=console prints; nil: standard error.
 	Console io.Writer
@@ -85,7 +88,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), pauses: make(chan struct{}, 1)}
+	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), exitOnFatal: opts.ExitOnFatal, pauses: make(chan struct{}, 1)}
 	s.Log = log.With(slog.String("run_id", s.runID))
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	s.metrics = metrics.New(version.Current(), s.snapshot)

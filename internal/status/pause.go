@@ -19,7 +19,7 @@ const (
 	PauseCredentials PauseReason = "credentials"  // the key is missing, wrong or not allowed
 	PauseBilling     PauseReason = "billing"      // no credit, or a quota of money or days is used up
 	PauseModel       PauseReason = "model"        // the provider does not know the model
-	PauseNetwork     PauseReason = "network"      // unknown host, untrusted certificate, or a redirect
+	PauseNetwork     PauseReason = "network"      // unknown host, server not started, untrusted certificate, or a redirect
 	PauseCost        PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
 	PauseSettings    PauseReason = "settings"     // the provider refuses every row
 	PauseOutage      PauseReason = "outage"       // no connection, every call fails, or this machine is short of a resource
@@ -35,6 +35,9 @@ var PauseReasons = []PauseReason{
 func ReasonOf(p pool.Pause) PauseReason {
 	switch p.Kind {
 	case pool.Outage, pool.Shortage:
+		if !p.Absent.IsZero() {
+			return PauseNetwork
+		}
 		return PauseOutage
 	case pool.WrongSettings:
 		return PauseSettings

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/pool"
 )
 
 func TestTheNextProbeIsNamedInAFigureThatCanBeRead(t *testing.T) {
@@ -32,8 +33,26 @@ func TestPauseReasonComesFromTheStatus(t *testing.T) {
 		{&llm.Error{Status: 418, Err: errors.New("teapot")}, PauseOther},
 		{errors.New("?"), PauseOther},
 	} {
-		if got := fatalReason(tt.err); got != tt.want {
+		if got := ReasonOf(pool.Pause{Kind: pool.FatalError, Err: tt.err}); got != tt.want {
 			t.Errorf("%v: got %s, want %s", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestPauseReasonOfAnOutage(t *testing.T) {
+	refused := &llm.Error{Err: errors.New("nothing listens"), Absent: true}
+	for _, tt := range []struct {
+		pause pool.Pause
+		want  PauseReason
+	}{
+		{pool.Pause{}, ""},
+		{pool.Pause{Kind: pool.Outage, Err: refused}, PauseOutage},
+		{pool.Pause{Kind: pool.Outage, Err: refused, Absent: epoch}, PauseNetwork},
+		{pool.Pause{Kind: pool.Shortage, Err: refused}, PauseOutage},
+		{pool.Pause{Kind: pool.WrongSettings, Err: refused}, PauseSettings},
+	} {
+		if got := ReasonOf(tt.pause); got != tt.want {
+			t.Errorf("%+v: got %s, want %s", tt.pause, got, tt.want)
 		}
 	}
 }
