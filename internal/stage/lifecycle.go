@@ -65,7 +65,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	defer kill(nil)
 	soft, s.stop = context.WithCancelCause(soft)
 	defer s.stop(nil)
-	defer context.AfterFunc(soft, func() { s.drain(hard, kill) })()
+	defer context.AfterFunc(soft, func() { s.drain(soft, hard, kill) })()
 	// Workers that wait for room in the audit would keep the pool from ending.
 	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
 
@@ -94,16 +94,6 @@ func (s *Stage) setUp(ctx context.Context) error {
 		return s.Conn.Explain(err)
 	}
 	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC))
-}
-
-// drain begins a soft stop: the pool starts no call, and STAGE_STOP_TIMEOUT later the stop becomes a hard one.
-func (s *Stage) drain(hard context.Context, kill context.CancelCauseFunc) {
-	s.executor.Pool.Drain()
-	if why := s.problem(); why != "" {
-		s.Log.Warn("stopping, waiting for results that can't be stored", slog.String("reason", why), slog.Duration("at_most", s.Cfg.Process.StopTimeout))
-	}
-	timer := time.AfterFunc(s.Cfg.Process.StopTimeout, func() { kill(s.whyNotStopped()) })
-	context.AfterFunc(hard, func() { timer.Stop() })
 }
 
 // startRecorder starts what outlives the consumers: the recorder of audit events, and the observers of a pause. An audit

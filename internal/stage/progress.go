@@ -29,7 +29,11 @@ func (s *Stage) LogProgress(ctx context.Context, left func() int64) {
 			last = now
 			continue // idle
 		}
-		s.Log.LogAttrs(ctx, slog.LevelInfo, "working", s.progressAttrs(&r, now.rowsPerSecond(last), left)...)
+		what := "working"
+		if r.Stop != nil {
+			what = "stopping"
+		}
+		s.Log.LogAttrs(ctx, slog.LevelInfo, what, s.progressAttrs(&r, now.rowsPerSecond(last), left)...)
 		last = now
 	}
 }

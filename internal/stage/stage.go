@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -54,8 +55,9 @@ type Stage struct {
 
 	exitOnFatal bool
 
-	stop   context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
-	pauses chan struct{}           // holds a token when a pause has begun
+	stop      context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
+	stopSince atomic.Pointer[time.Time]
+	pauses    chan struct{} // holds a token when a pause has begun
 }
 
 // Options are what the commands change about a stage.

@@ -22,6 +22,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	r := status.Report{
 		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
 		Ready: ready, Reason: reason, Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
+		Stop:   s.stopReport(),
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 	}
 	r.Pool.Throttle = s.Cfg.Pool.Throttle
@@ -53,8 +54,11 @@ func (s *Stage) snapshot() status.Snapshot {
 	return snap
 }
 
-// ready reports whether the stage is connected, owning or standing by, and not paused; if not, why.
+// ready reports whether the stage is connected, owning or standing by, and neither stopping nor paused; if not, why.
 func (s *Stage) ready() (ok bool, reason string) {
+	if stop := s.stopReport(); stop != nil {
+		return false, "stopping: " + stop.Text(time.Now())
+	}
 	if why := s.Conn.Down(); why != "" {
 		return false, why
 	}

@@ -24,6 +24,9 @@ func TestStatusIsOneWordForAllThatIsGoingOn(t *testing.T) {
 		{"another owns all", Report{Ready: true, Partitions: []PartitionReport{partition(consumer.Standby)}}, time.Time{}, stateStandby, ""},
 		{"no owner yet", Report{Reason: "partition 0 is starting", Partitions: []PartitionReport{partition(consumer.Starting)}}, time.Time{}, stateStarting, ""},
 		{"all stopped", Report{Reason: "partition 0 is stopped", Partitions: []PartitionReport{partition(consumer.Stopped)}}, time.Time{}, stateEnded, ""},
+		{"stopping", Report{Time: started, Reason: "stopping", Stop: &StopReport{Since: started, By: started.Add(90 * time.Second), Calls: 1, Results: 2}, Partitions: []PartitionReport{partition(consumer.Owner), partition(consumer.Stopped)}}, time.Time{}, StateStopping, "waiting for 1 call in flight and 2 results to store, at most 1m30s"},
+		{"stopping while paused", Report{Time: started.Add(time.Minute), Pool: PoolReport{Paused: "bad key", PausedSince: &started}, Stop: &StopReport{Since: started, By: started.Add(time.Minute)}, Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, StateStopping, "waiting for the last events to be stored"},
+		{"all stopped after a stop", Report{Stop: &StopReport{Since: started}, Partitions: []PartitionReport{partition(consumer.Stopped)}}, time.Time{}, stateEnded, ""},
 		{"audit full", Report{Reason: "audit: full", Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, stateHeld, "audit: full"},
 		{"the start is blocked", Report{Reason: "partition 0: no stream", Partitions: []PartitionReport{{Role: string(consumer.Starting), Problem: "no stream"}}}, time.Time{}, stateHeld, "partition 0: no stream"},
 		{"bad key", Report{Reason: "paused: bad key", Pool: PoolReport{Paused: "bad key", PausedSince: &started}, Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, StatePaused, "bad key"},
@@ -36,7 +39,7 @@ func TestStatusIsOneWordForAllThatIsGoingOn(t *testing.T) {
 		if r.State != tt.want || r.Why != tt.why {
 			t.Errorf("%s: got %s %q, want %s %q", tt.name, r.State, r.Why, tt.want, tt.why)
 		}
-		if (r.Since != nil) != (tt.want == StatePaused || tt.want == stateStarved) {
+		if (r.Since != nil) != (tt.want == StatePaused || tt.want == stateStarved || tt.want == StateStopping) {
 			t.Errorf("%s: since %v", tt.name, r.Since)
 		}
 	}

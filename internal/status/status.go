@@ -17,6 +17,7 @@ type State string
 
 // The states, by precedence: the first that applies.
 const (
+	StateStopping State = "stopping" // no row is taken or started; calls in flight are finished
 	StatePaused   State = "paused"   // only probes are sent
 	stateEnded    State = "ended"    // the process is about to end
 	stateHeld     State = "held"     // blocked by NATS, a stream or the audit
@@ -47,6 +48,7 @@ type Report struct {
 	Since      *time.Time        `json:"since"`
 	Ready      bool              `json:"ready"`
 	Reason     string            `json:"reason"`
+	Stop       *StopReport       `json:"stop"` // null: it does not stop
 	Rows       rowsReport        `json:"rows"`
 	Pool       PoolReport        `json:"pool"`
 	Latency    latencyReport     `json:"latency"`
@@ -207,12 +209,14 @@ func (r *Report) Judge(starved time.Time) {
 	for i := range r.Partitions {
 		roles[consumer.Role(r.Partitions[i].Role)]++
 	}
-	owned := roles[consumer.Owner]
+	owned, ended := roles[consumer.Owner], roles[consumer.Stopped] == len(r.Partitions)
 	busy := r.Rows.Open > 0 || r.Pool.InFlight > 0 || r.Pool.Waiting > 0
 	switch {
+	case r.Stop != nil && !ended:
+		r.State, r.Why, r.Since = StateStopping, r.Stop.Text(r.Time), instant(r.Stop.Since)
 	case r.Pool.Paused != "":
 		r.State, r.Why, r.Since = StatePaused, r.Pool.Paused, r.Pool.PausedSince
-	case roles[consumer.Stopped] == len(r.Partitions):
+	case ended:
 		r.State = stateEnded
 	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && r.Ready:
 		r.State = stateStandby

@@ -67,7 +67,7 @@ function fill(id, items, key, cells, none) {
 
 const words = {
   working: "Working", idle: "Idle", waiting: "Asked to wait", starved: "No capacity", paused: "Paused", held: "Blocked",
-  standby: "Standing by", starting: "Starting", ended: "Ended",
+  standby: "Standing by", starting: "Starting", stopping: "Stopping", ended: "Ended",
 };
 
 // sentence describes the state in figures.
