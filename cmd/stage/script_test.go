@@ -62,9 +62,10 @@ func exitCode(ts *testscript.TestScript, args []string) int {
 //	llm LLM -errors 401=1
 func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
-		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word]")
+		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-answers n]")
 	}
 	var cfg llmtest.Config
+	answers := 0
 	flags := flag.NewFlagSet("llm", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.Float64Var(&cfg.Rate, "rate", 0, "")
@@ -82,7 +83,16 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return nil
 	})
+	flags.IntVar(&answers, "answers", 0, "")
 	ts.Check(flags.Parse(args[1:]))
+	if answers > 0 { // and all later calls take for ever
+		cfg.Script = func(c llmtest.Call) *llmtest.Step {
+			if c.N < answers {
+				return nil
+			}
+			return &llmtest.Step{Trouble: llmtest.Stall}
+		}
+	}
 	handler, err := llmtest.New(cfg)
 	ts.Check(err)
 	server := httptest.NewServer(handler)

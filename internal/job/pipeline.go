@@ -123,7 +123,9 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 		finish(cmp.Or(err, errWritten))
 		return err
 	})
-	if !p.progress.Visible() {
+	if p.progress.Visible() {
+		parts.Go(func() error { p.announceStop(work); return nil })
+	} else {
 		parts.Go(func() error { p.Stage.LogProgress(work, p.progress.left); return nil })
 	}
 }

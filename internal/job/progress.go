@@ -59,6 +59,9 @@ func (p *progress) left() int64 {
 // line returns the text beside the bar.
 func (p *progress) line(done int64) string {
 	r := p.stage.Status()
+	if r.Stop != nil {
+		return stopProgress(&r)
+	}
 	elapsed := time.Since(p.began).Seconds()
 	total := p.total.Load()
 	speed := float64(done) / max(elapsed, 1e-3)

@@ -88,6 +88,30 @@ func TestFirstSignalStopsSoftlyAndTheSecondAtOnce(t *testing.T) {
 	})
 }
 
+func TestAHangupEndsSoftlyHoweverOftenItComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var signals fakeSignals
+		env := &Env{Notify: signals.notify, HangupEnds: true}
+		soft, hard, stop := env.Contexts(t.Context(), syscall.SIGHUP)
+		defer stop()
+		if reloads, _ := env.Reloads(); reloads != nil {
+			t.Error("a hangup that ends is a reload, too")
+		}
+		for range 5 {
+			signals.send(syscall.SIGHUP)
+			time.Sleep(time.Second)
+		}
+		if soft.Err() == nil || hard.Err() != nil {
+			t.Fatalf("after hangups: got soft %v, hard %v; want soft ended alone", soft.Err(), hard.Err())
+		}
+		signals.send(syscall.SIGTERM)
+		synctest.Wait()
+		if hard.Err() == nil {
+			t.Error("another signal does not end it at once")
+		}
+	})
+}
+
 func TestContextsEndWithTheirParentAndReleaseSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var signals fakeSignals

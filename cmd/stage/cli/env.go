@@ -35,6 +35,10 @@ type Env struct {
 	// Setenv sets a variable for the libraries that read the environment of the process. Nil: nothing does.
 	Setenv func(name, value string)
 
+	// HangupEnds is set where SIGHUP means that the terminal of the process has closed. Then it ends run, and where there
+	// is no terminal it asks for secrets to be read again.
+	HangupEnds bool
+
 	secrets *config.Secrets // of the configuration that was loaded, removed from the error that the command ends with
 
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
@@ -58,8 +62,9 @@ func OSEnv() *Env {
 				debug.SetGCPercent(200)
 			}
 		},
-		Exit:   os.Exit,
-		Setenv: func(name, value string) { _ = os.Setenv(name, value) }, // a name that was read is valid
+		Exit:       os.Exit,
+		HangupEnds: endsOnHangup(),
+		Setenv:     func(name, value string) { _ = os.Setenv(name, value) }, // a name that was read is valid
 		Notify: func(c chan<- os.Signal, signals ...os.Signal) func() {
 			signal.Notify(c, signals...)
 			return func() { signal.Stop(c) }
@@ -67,19 +72,33 @@ func OSEnv() *Env {
 	}
 }
 
+// endsOnHangup reports whether this process has a controlling terminal and is meant to end with it: nohup ignores SIGHUP
+// for a process that is to outlive its terminal.
+func endsOnHangup() bool {
+	if signal.Ignored(syscall.SIGHUP) {
+		return false
+	}
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	return tty.Close() == nil
+}
+
 // signalEcho is how long after the first signal another one counts as the same: timeout(1) and some shells signal the
 // process and then its group.
 const signalEcho = 200 * time.Millisecond
 
-// Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM cancels soft:
-// take no new work, finish what has begun. The second cancels hard, from which soft descends: stop immediately. The
+// Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM, or one of also,
+// cancels soft: take no new work, finish what has begun. The second cancels hard, from which soft descends: stop
+// immediately. SIGHUP never counts as the second, since shell and system both send it when a terminal closes. The
 // cause of both is a [*stopping.InterruptError]. If something that can't be cancelled keeps the process from ending
 // within 5 s of the second signal, Env.Exit ends it; a third signal does so at once. Both contexts end with parent. The
 // caller must call stop when the command is done; it waits until the signals are released.
-func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop func()) {
+func (e *Env) Contexts(parent context.Context, also ...os.Signal) (soft, hard context.Context, stop func()) {
 	hard, cancelHard := context.WithCancelCause(parent)
 	soft, cancelSoft := context.WithCancelCause(hard)
-	signals, release := e.subscribe(os.Interrupt, syscall.SIGTERM)
+	signals, release := e.subscribe(append([]os.Signal{os.Interrupt, syscall.SIGTERM}, also...)...)
 	var relay sync.WaitGroup
 	relay.Go(func() {
 		defer release()
@@ -91,7 +110,7 @@ func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop
 				case first.IsZero():
 					first = time.Now()
 					cancelSoft(&stopping.InterruptError{Signal: s})
-				case time.Since(first) >= signalEcho:
+				case s != syscall.SIGHUP && time.Since(first) >= signalEcho:
 					cancelHard(&stopping.InterruptError{Signal: s})
 					e.exitSoon()
 				}
@@ -107,8 +126,12 @@ func (e *Env) Contexts(parent context.Context) (soft, hard context.Context, stop
 }
 
 // Reloads returns a channel that gets a value at each SIGHUP, which asks for secrets to be read again. Signals that
-// arrive while one waits may be merged. The caller must call stop when it no longer reads the channel.
+// arrive while one waits may be merged. With HangupEnds it gets none. The caller must call stop when it no longer reads
+// the channel.
 func (e *Env) Reloads() (reloads <-chan os.Signal, stop func()) {
+	if e.HangupEnds {
+		return nil, func() {}
+	}
 	return e.subscribe(syscall.SIGHUP)
 }
 

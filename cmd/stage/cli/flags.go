@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -29,6 +30,8 @@ type configFlags struct {
 	envFiles []string
 	context  string
 	external bool // the command connects to NATS
+
+	ends []os.Signal // that end the command like SIGTERM
 }
 
 const (
@@ -189,7 +192,7 @@ func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, c
 		if err != nil {
 			return err
 		}
-		soft, hard, stop := c.env.Contexts(cmd.Context())
+		soft, hard, stop := c.env.Contexts(cmd.Context(), c.ends...)
 		defer stop()
 		return f(soft, hard, cfg, args)
 	}
