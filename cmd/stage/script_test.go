@@ -85,11 +85,12 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	})
 	flags.IntVar(&answers, "answers", 0, "")
 	ts.Check(flags.Parse(args[1:]))
-	if answers > 0 { // and all later calls take for ever
+	if answers > 0 { // and all later calls take for ever, which the file llm-stalled shows
 		cfg.Script = func(c llmtest.Call) *llmtest.Step {
 			if c.N < answers {
 				return nil
 			}
+			_ = os.WriteFile(ts.MkAbs("llm-stalled"), []byte(c.Prompt), 0o600)
 			return &llmtest.Step{Trouble: llmtest.Stall}
 		}
 	}
