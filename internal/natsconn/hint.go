@@ -13,19 +13,25 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// withHint adds to the error of a connection what to do about it, with the variable that is likely wrong.
-func withHint(n *config.NATSConfig, err error) error {
+// withHint adds to the error of the first connection what to do about it, with the variable that is likely wrong.
+func withHint(n *config.NATSConfig, err error) error { return addHint(n, err, true) }
+
+// withLaterHint is withHint for errors after a connection was made. The settings of how TLS begins are right then: a
+// server that says nothing, or hangs up, has gone.
+func withLaterHint(n *config.NATSConfig, err error) error { return addHint(n, err, false) }
+
+func addHint(n *config.NATSConfig, err error, first bool) error {
 	if err == nil {
 		return nil
 	}
-	if hint := hintOf(n, err); hint != "" {
+	if hint := hintOf(n, err, first); hint != "" {
 		return fmt.Errorf("%w: %s", err, hint)
 	}
 	return err
 }
 
-// hintOf returns what to do about the error; empty: unknown.
-func hintOf(n *config.NATSConfig, err error) string {
+// hintOf returns what to do about the error; empty: unknown. first: there has been no connection yet.
+func hintOf(n *config.NATSConfig, err error, first bool) string {
 	switch {
 	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
 		return "renew the credentials of the stage, " + loginOf(n)
@@ -41,7 +47,7 @@ func hintOf(n *config.NATSConfig, err error) string {
 	case n.NKey != "" && strings.Contains(err.Error(), n.NKey):
 		return "check STAGE_NATS_NKEY"
 	}
-	if hint := tlsHint(n, err); hint != "" {
+	if hint := tlsHint(n, err, first); hint != "" {
 		return hint
 	}
 	if errors.Is(err, nats.ErrNoServers) {
@@ -50,8 +56,15 @@ func hintOf(n *config.NATSConfig, err error) string {
 	return ""
 }
 
-// tlsHint returns what to do about an error of TLS; empty: it is not one.
-func tlsHint(n *config.NATSConfig, err error) string {
+// tlsHint returns what to do about an error of TLS; empty: it is not one. Certificates may expire or be replaced at any
+// time; that both sides do not agree on TLS is found out by the first connection.
+func tlsHint(n *config.NATSConfig, err error, first bool) string {
+	ifFirst := func(hint string) string {
+		if !first {
+			return ""
+		}
+		return hint
+	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "name the CA that signed the server's certificate with STAGE_NATS_TLS_CA"
 	}
@@ -62,18 +75,18 @@ func tlsHint(n *config.NATSConfig, err error) string {
 		return "renew the server's certificate, or check this machine's clock"
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok && n.TLSFirst {
-		return "the server does not begin with TLS: unset STAGE_NATS_TLS_FIRST, or set handshake_first there"
+		return ifFirst("the server does not begin with TLS: unset STAGE_NATS_TLS_FIRST, or set handshake_first there")
 	}
 	// A TLS alert, or the end of a connection whose handshake went well on this side.
 	if remote, ok := errors.AsType[*net.OpError](err); ok && remote.Op == "remote error" || errors.Is(err, nats.ErrTLS) {
 		return "the server refuses the client's certificate: check STAGE_NATS_TLS_CERT and STAGE_NATS_TLS_KEY"
 	}
 	if errors.Is(err, nats.ErrSecureConnWanted) {
-		return "the server has no TLS: unset STAGE_NATS_TLS_CA and STAGE_NATS_TLS_CERT, or set it up there"
+		return ifFirst("the server has no TLS: unset STAGE_NATS_TLS_CA and STAGE_NATS_TLS_CERT, or set it up there")
 	}
 	// Both sides wait for the other to begin, until one of them times out.
 	if timeout, ok := errors.AsType[net.Error](err); (ok && timeout.Timeout() || errors.Is(err, io.EOF)) && !n.TLSFirst {
-		return "the server sends nothing: if it expects TLS from the first byte on, set STAGE_NATS_TLS_FIRST"
+		return ifFirst("the server sends nothing: if it expects TLS from the first byte on, set STAGE_NATS_TLS_FIRST")
 	}
 	return ""
 }

@@ -44,7 +44,7 @@ func (c *Conn) Down() string {
 		return ""
 	}
 	const why = "not connected to NATS"
-	if err := withHint(&c.login, c.NC.LastError()); err != nil {
+	if err := withLaterHint(&c.login, c.NC.LastError()); err != nil {
 		return why + ": " + err.Error()
 	}
 	return why
@@ -123,15 +123,15 @@ func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 		nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				log.Warn("connection to NATS lost", slog.Any("error", withHint(login, err)))
+				log.Warn("connection to NATS lost", slog.Any("error", withLaterHint(login, err)))
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			log.Info("connection to NATS is back", slog.String("url", nc.ConnectedUrlRedacted()))
 		}),
 		// The server does not answer a request that the user may not make; only this handler learns why.
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report(withHint(login, err)) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report(withHint(login, err)) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report(withLaterHint(login, err)) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report(withLaterHint(login, err)) }),
 	}
 }
 
