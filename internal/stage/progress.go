@@ -29,11 +29,12 @@ func (s *Stage) LogProgress(ctx context.Context, left func() int64) {
 			last = now
 			continue // idle
 		}
-		what := "working"
+		attrs := s.progressAttrs(&r, now.rowsPerSecond(last), left)
 		if r.Stop != nil {
-			what = "stopping"
+			s.Log.LogAttrs(ctx, slog.LevelInfo, "stopping", attrs...)
+		} else {
+			s.Log.LogAttrs(ctx, slog.LevelInfo, "working", attrs...)
 		}
-		s.Log.LogAttrs(ctx, slog.LevelInfo, what, s.progressAttrs(&r, now.rowsPerSecond(last), left)...)
 		last = now
 	}
 }
