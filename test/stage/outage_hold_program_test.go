@@ -47,7 +47,7 @@ func (p *program) page(path string) (status int, body string) {
 
 func TestAStageWhoseServerIsDownStaysUpAndReportsIt(t *testing.T) {
 	t.Parallel()
-	const paused = `llm_stage_paused{reason="outage"}`
+	const paused = `llm_stage_paused{reason="network"}` // no call has succeeded yet
 	o := newOut(t, llmtest.Config{}, nil)
 	o.set(gateway.Refused)
 	p := runStage(t, o.dir, o.environ, "run")
@@ -56,12 +56,12 @@ func TestAStageWhoseServerIsDownStaysUpAndReportsIt(t *testing.T) {
 	}
 	runStage(t, o.dir, nil, "load", o.input).ends(0)
 	var why string
-	eventually(t, "/readyz reports an outage", func() bool {
+	eventually(t, "/readyz reports the pause", func() bool {
 		var status int
 		status, why = p.page("/readyz")
-		return status == http.StatusServiceUnavailable && strings.Contains(why, "outage")
+		return status == http.StatusServiceUnavailable && strings.Contains(why, "paused")
 	})
-	if !strings.Contains(why, "refused") {
+	if !strings.Contains(why, "nothing listens at") {
 		t.Errorf("/readyz: %s", why)
 	}
 	if status, body := p.page("/healthz"); status != http.StatusOK {
