@@ -34,6 +34,7 @@ type Options struct {
 	Format rowfile.Spec // of the input
 	Fresh  bool         // discard what earlier runs have stored
 	Limit  int64        // rows to process; 0: all
+	Force  bool         // replace Out, whatever it holds
 	Retry  *Retry       // failed rows to send again; nil: none
 
 	FailOnError *big.Rat // most rows that may fail, in percent of all; nil: any number
@@ -53,7 +54,13 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		return err
 	}
 	defer in.File.Close() //nolint:errcheck // read only
-	if err := checkOut(o.Out, input); err != nil {
+	name, err := nameOf(o.Job, in.Name)
+	if err != nil {
+		return config.Invalid(err)
+	}
+	dir := filepath.Join(cfg.Data.Dir, name)
+	out, err := newOutput(stdio.Out, o.Out, input, dir, cfg.Prompt.ResponseField, o.Force)
+	if err != nil {
 		return config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
 	}
 	if _, err := executor.LoadPrompt(cfg); err != nil {
@@ -63,7 +70,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err != nil {
 		return err
 	}
-	dir, resumed, err := openJob(cfg, in, o)
+	resumed, err := openJob(cfg, in, o, dir)
 	if err != nil {
 		return err
 	}
@@ -80,24 +87,22 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		s.Log.Info("resuming", slog.String("job", dir))
 	}
 	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", site.HTTP.Start(hard, s)))
-	out, closeOut, err := OpenOut(stdio.Out, o.Out)
-	if err != nil {
+	if err := out.open(); err != nil {
 		return err
 	}
 	rows := in.Reader(s.Log, int(s.Conn.NC.MaxPayload())-load.MessageOverhead)
 	p := &Pipeline{
-		Stage: s, Stderr: stdio.Err, Out: out, Format: WriteResult, Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,
+		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult, rewrite: out.rewriter(),
+		Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,
 		endInput: endInput, resume: "the same command resumes where it was", rest: o.rest(cfg, input, dir), console: console,
 		flush: func() { logging.Flush(log) },
-	}
-	if o.Out != "" && o.Out != "-" {
-		p.rewrite = rewriter(out)
 	}
 	if results != nil {
 		p.Format = results.write
 		p.header = func(ctx context.Context, w io.Writer) error { return results.writeHeader(ctx, w, rows) }
 	}
-	err = errors.Join(p.Run(soft, hard), closeOut())
+	err = p.Run(soft, hard)
+	err = errors.Join(err, out.close(err == nil))
 	if input == "-" && o.Job == "" && (err == nil || config.IsInvalid(err)) { // nothing can resume it, or would
 		_ = os.RemoveAll(dir)
 	}
@@ -117,17 +122,11 @@ func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Re
 	}
 }
 
-// openJob opens the directory of the job.
-func openJob(cfg *config.Config, in *load.Source, o Options) (dir string, resumed bool, err error) {
-	name, err := nameOf(o.Job, in.Name)
-	if err != nil {
-		return "", false, config.Invalid(err)
-	}
+// openJob opens the directory of the job. resumed says that it holds an earlier run.
+func openJob(cfg *config.Config, in *load.Source, o Options, dir string) (resumed bool, err error) {
 	id, err := newIdentity(cfg, filepath.Base(in.Name), in.Sum, in.Layout)
 	if err != nil {
-		return "", false, config.Invalid(err)
+		return false, config.Invalid(err)
 	}
-	dir = filepath.Join(cfg.Data.Dir, name)
-	resumed, err = openDir(dir, name, id, o.Fresh, cfg.Rows.Dedupe == "stored")
-	return dir, resumed, err
+	return openDir(dir, filepath.Base(dir), id, o.Fresh, cfg.Rows.Dedupe == "stored")
 }

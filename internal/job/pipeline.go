@@ -1,6 +1,7 @@
 package job
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -54,6 +55,7 @@ type Pipeline struct {
 	places   *places
 	progress *progress
 	rows     atomic.Int64 // how many rows there are, once all are in the stream; below 0 before
+	text     bytes.Buffer // of one result
 	written  int64
 	failed   int64
 	last     uint64 // row of the last result written

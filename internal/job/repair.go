@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
@@ -273,19 +271,4 @@ func (p *Pipeline) publishAgain(ctx context.Context, js jetstream.JetStream, fai
 		report.Write(p.Stderr)
 	}
 	return err
-}
-
-// rewriter returns how to write a file again from its beginning; nil: out is no file for which that is possible.
-func rewriter(out io.Writer) func() error {
-	f, ok := out.(*os.File)
-	if !ok {
-		return nil
-	}
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil
-	}
-	return func() error {
-		_, err := f.Seek(0, io.SeekStart)
-		return errors.Join(err, f.Truncate(0))
-	}
 }

@@ -39,13 +39,8 @@ var (
 // newTable returns the table that a file for results is; nil: it is JSONL. Of an input that can be read twice it finds
 // out the columns.
 func newTable(ctx context.Context, out string, in *load.Source, field string) (*table, error) {
-	var delimiter rune
-	switch strings.ToLower(filepath.Ext(out)) {
-	case ".csv":
-		delimiter = ','
-	case ".tsv", ".tab":
-		delimiter = '\t'
-	default:
+	delimiter := tableDelimiter(out)
+	if delimiter == 0 {
 		return nil, nil //nolint:nilnil // no table
 	}
 	t := &table{field: field}
@@ -60,6 +55,17 @@ func newTable(ctx context.Context, out string, in *load.Source, field string) (*
 	}
 	t.setColumns(columns)
 	return t, nil
+}
+
+// tableDelimiter returns what separates the columns of a file for results, by its name; 0: it is JSONL.
+func tableDelimiter(out string) rune {
+	switch strings.ToLower(filepath.Ext(out)) {
+	case ".csv":
+		return ','
+	case ".tsv", ".tab":
+		return '\t'
+	}
+	return 0
 }
 
 // setColumns sets the columns of the rows' own members: all but those that the stage replaces.
@@ -80,12 +86,15 @@ func (t *table) setColumns(names []string) {
 }
 
 // added returns the columns that follow those of the row.
-func (t *table) added() []string {
-	names := []string{t.field}
+func (t *table) added() []string { return addedColumns(t.field) }
+
+// addedColumns returns the columns of the field of the replies.
+func addedColumns(field string) []string {
+	names := []string{field}
 	for _, name := range usageColumns {
-		names = append(names, t.field+"_usage_"+name)
+		names = append(names, field+"_usage_"+name)
 	}
-	return append(names, t.field+"_model", t.field+"_error_reason", t.field+"_error")
+	return append(names, field+"_model", field+"_error_reason", field+"_error")
 }
 
 // writeHeader writes the names of the columns. Those of a pipe are known once its first row is read.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"time"
 
@@ -63,7 +62,7 @@ func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first b
 		if err != nil && !none {
 			return stale, errors.Join(err, out.Flush())
 		}
-		if none || out.Available() < len(r.Body) || time.Since(flushed) > flushEvery {
+		if none || time.Since(flushed) > flushEvery {
 			if err := out.Flush(); err != nil { // whole lines, also above a bar
 				return stale, fmt.Errorf("write results: %w", err)
 			}
@@ -99,7 +98,7 @@ func (p *Pipeline) full() bool {
 
 // take writes the row of a result, if the result has a place of its own. stale says that it takes the place of one that
 // is written.
-func (p *Pipeline) take(ctx context.Context, out io.Writer, r stored.Result, first bool) (stale bool, err error) {
+func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result, first bool) (stale bool, err error) {
 	expected := len(p.places.pending)
 	place, newer, err := p.places.note(ctx, r)
 	switch {
@@ -128,8 +127,16 @@ func (p *Pipeline) take(ctx context.Context, out io.Writer, r stored.Result, fir
 }
 
 // writeResult writes one result and counts it. It returns the rows that failed for its reason if it is the first of them.
-func (p *Pipeline) writeResult(out io.Writer, r stored.Result) (first *failedRows, err error) {
-	if err := p.Format(out, r); err != nil {
+func (p *Pipeline) writeResult(out *bufio.Writer, r stored.Result) (first *failedRows, err error) {
+	p.text.Reset()
+	err = p.Format(&p.text, r)
+	if err == nil && p.text.Len() > out.Available() { // each write to the file is of whole results
+		err = out.Flush()
+	}
+	if err == nil {
+		_, err = out.Write(p.text.Bytes())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("write results: %w", err)
 	}
 	p.written++

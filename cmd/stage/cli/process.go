@@ -24,7 +24,9 @@ func newProcessCommand(env *Env) *cobra.Command {
 			"exit code is 0; with --fail-on-error it is 4, with --fail-on-error=5 only if more than 5% of the rows failed.\n\n" +
 			"--retry-failed sends failed rows again and puts the new results into their places; the others cost nothing. A row that\n" +
 			"fails again stays failed. A file shows the failed results until the new ones are there, while standard output gets nothing\n" +
-			"before. Rows that stage redrive has published again are treated in the same way.",
+			"before. Rows that stage redrive has published again are treated in the same way.\n\n" +
+			"The file of -o grows while the job runs. One that holds anything but results of this job is refused (--force). One that\n" +
+			"holds results stays until as many are written beside it, so neither a kill nor a full disk takes any of them away.",
 		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --pool-size 32\n" +
 			"  stage process reviews.csv -o out.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
 			"  stage process export.csv.gz --delimiter ';' --csv-types auto --template-file prompt.jinja --llm-model gpt-6-luna\n" +
@@ -37,6 +39,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; required to resume from standard input")
 	addFormatFlags(cmd, &o.Format)
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; default: only results that this job has written")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
 	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
 	cmd.Args = oneInput(retry, failed)

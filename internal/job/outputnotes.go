@@ -1,0 +1,186 @@
+package job
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	// notesFile holds what a job has written to which file, below the job's directory. --fresh keeps it: results of an
+	// earlier run of the job may be replaced.
+	notesFile = "outputs.json"
+	// notesMax bounds the notes of a job; the oldest go first.
+	notesMax = 32
+)
+
+// outputNote is what a job has written to a file.
+type outputNote struct {
+	Path    string `json:"path"`
+	Bytes   int64  `json:"bytes"`
+	Sum     string `json:"sha256"`
+	Growing bool   `json:"growing,omitempty"` // more may have been written since
+}
+
+// outputNotes are the notes of the job in a directory.
+type outputNotes struct{ dir string }
+
+// read returns the notes. Damaged ones are none: then the user is asked.
+func (n outputNotes) read() (notes []outputNote) {
+	raw, err := os.ReadFile(filepath.Join(n.dir, notesFile))
+	if err != nil || json.Unmarshal(raw, &notes) != nil {
+		return nil
+	}
+	return notes
+}
+
+// add adds a note. It replaces one of the same content, and of the same file while that was growing.
+func (n outputNotes) add(note outputNote) error {
+	notes := slices.DeleteFunc(n.read(), func(old outputNote) bool {
+		return old.Path == note.Path && (old.Growing || old.Sum == note.Sum)
+	})
+	notes = append(notes, note)
+	raw, err := json.MarshalIndent(notes[max(0, len(notes)-notesMax):], "", "  ")
+	if err == nil {
+		err = writeFile(filepath.Join(n.dir, notesFile), append(raw, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("note what the output holds: %w", err)
+	}
+	return nil
+}
+
+// writeFile replaces a small file as a whole.
+func writeFile(path string, content []byte) error {
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// check returns how many lines a file has. It is an error if the file holds anything but results that the job has
+// written, unless force is set; field is that of the replies.
+func (n outputNotes) check(path, field string, force bool) (lines int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 || force {
+		return 0, err
+	}
+	for _, note := range n.read() {
+		if note.Bytes != info.Size() && (!note.Growing || note.Path != path || note.Bytes > info.Size()) {
+			continue
+		}
+		if lines, ok := note.matches(f, field); ok {
+			return lines, nil
+		}
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, identityFile)); errors.Is(err, fs.ErrNotExist) {
+		return 0, errors.New("that file exists, and the job has written no results yet: name another file, or replace it with --force")
+	}
+	return 0, fmt.Errorf("that file holds something other than the results that job %s has written: name another file, or replace it with --force", filepath.Base(n.dir))
+}
+
+// matches reports whether a file holds what was noted, and after that, if the file was growing, nothing but results.
+func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool) {
+	sum, count := sha256.New(), &lineCounter{}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return 0, false
+	}
+	if _, err := io.CopyN(io.MultiWriter(sum, count), f, note.Bytes); err != nil || hex.EncodeToString(sum.Sum(nil)) != note.Sum {
+		return 0, false
+	}
+	if delimiter := tableDelimiter(note.Path); delimiter != 0 && note.Growing {
+		return tableLines(f, delimiter, field)
+	}
+	for rest := bufio.NewReader(f); ; count.lines++ {
+		line, err := rest.ReadBytes('\n')
+		switch {
+		case errors.Is(err, io.EOF): // the line that a kill has cut off
+			return count.lines, len(line) == 0 || note.Growing
+		case err != nil || !note.Growing || !isResult(line, field):
+			return 0, false
+		}
+	}
+}
+
+// isResult reports whether a line is a result of a stage.
+func isResult(line []byte, field string) bool {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(line, &members) != nil {
+		return false
+	}
+	for name := range members {
+		if strings.HasPrefix(name, field) {
+			return true
+		}
+	}
+	return false
+}
+
+// tableLines returns how many lines a table of results has that was growing. ok is false if it holds anything else. All
+// of it is read again: a record may have any number of lines, and as many columns as the first.
+func tableLines(f *os.File, delimiter rune, field string) (lines int64, ok bool) {
+	whole, lines, err := wholeRecords(f)
+	if err != nil {
+		return 0, false
+	}
+	in := csv.NewReader(io.NewSectionReader(f, 0, whole))
+	in.Comma, in.ReuseRecord = delimiter, true
+	header, err := in.Read()
+	if added := addedColumns(field); err == nil && (len(header) < len(added) || !slices.Equal(header[len(header)-len(added):], added)) {
+		return 0, false
+	}
+	for err == nil {
+		_, err = in.Read()
+	}
+	return lines, errors.Is(err, io.EOF)
+}
+
+// wholeRecords returns how many bytes and lines of a table are whole records. What follows is one that a kill has cut off.
+func wholeRecords(f *os.File) (size, lines int64, err error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return 0, 0, err
+	}
+	quoted := false
+	var at, seen int64
+	for in := bufio.NewReader(f); ; {
+		piece, err := in.ReadSlice('\n')
+		at += int64(len(piece))
+		quoted = quoted != (bytes.Count(piece, []byte{'"'})%2 == 1)
+		if bytes.HasSuffix(piece, []byte("\n")) {
+			if seen++; !quoted {
+				size, lines = at, seen
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return size, lines, nil
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return 0, 0, err
+		}
+	}
+}
+
+// lineCounter counts the lines that are written to it.
+type lineCounter struct{ lines int64 }
+
+// Write implements [io.Writer].
+func (c *lineCounter) Write(p []byte) (int, error) {
+	c.lines += int64(bytes.Count(p, []byte("\n")))
+	return len(p), nil
+}
