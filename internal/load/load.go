@@ -227,10 +227,13 @@ func (l *Loader) countSince(ctx context.Context, record loadRecord) (n int64, hi
 }
 
 // Run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored
-// is called after each group with the number of rows of the source that are stored. Run retries until ctx ends.
+// is called after each group with the number of rows of the source that are stored. Run retries until ctx ends. A call of
+// next that is under way then ends by itself.
 func (l *Loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, error), stored func(rows int64)) error {
+	rows := readAhead(next)
+	defer rows.stop()
 	for {
-		group, eof, err := l.gather(loaded, next)
+		group, eof, err := l.gather(loaded, rows.group(ctx))
 		if len(group) > 0 {
 			if storeErr := l.store(ctx, group, loaded); storeErr != nil {
 				return storeErr
@@ -271,6 +274,9 @@ func (l *Loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 		m, err := next()
 		if errors.Is(err, io.EOF) {
 			return group, true, nil
+		}
+		if errors.Is(err, errQuiet) {
+			return group, false, nil
 		}
 		if err != nil {
 			return group, false, err
