@@ -1,6 +1,7 @@
 package job
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/load"
 )
 
 const (
@@ -77,15 +79,19 @@ func discardStore(dir string, keepReplies bool) error {
 	return errors.Join(errs...)
 }
 
-// openDir creates the directory of a job, or checks that the existing one belongs to the same job. resumed reports that
-// it existed and was kept. With fresh it discards what an earlier run has stored, with keepReplies all but the replies
-// that are reused.
-func openDir(dir, name string, now identity, fresh, keepReplies bool) (resumed bool, err error) {
-	path := filepath.Join(dir, identityFile)
+// openDir creates the directory of a job, or checks that the existing one, whose identity it then returns, belongs to
+// the same job. With fresh it discards what an earlier run has stored, with keepReplies all but the replies that are
+// reused.
+func openDir(ctx context.Context, dir string, now identity, in *load.Source, fresh, keepReplies bool) (then *identity, err error) {
+	path, name := filepath.Join(dir, identityFile), filepath.Base(dir)
 	raw, err := os.ReadFile(path)
 	switch {
 	case err == nil && !fresh:
-		return true, checkSame(raw, path, dir, name, now)
+		then = &identity{}
+		if err := json.Unmarshal(raw, then); err != nil {
+			return nil, config.Invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
+		}
+		return then, then.compare(ctx, now, in, dir, name)
 	case err == nil:
 		err = discard(dir, name, keepReplies)
 	case errors.Is(err, os.ErrNotExist):
@@ -96,7 +102,7 @@ func openDir(dir, name string, now identity, fresh, keepReplies bool) (resumed b
 	if err == nil {
 		err = createDir(dir, name, now)
 	}
-	return false, err
+	return nil, err
 }
 
 // discard removes an earlier run of the job, but only what this program has created: the identity, and the store beside
@@ -113,20 +119,6 @@ func discard(dir, name string, keepReplies bool) error {
 	}
 	if err != nil {
 		return fmt.Errorf("discard job %s: %w", name, err)
-	}
-	return nil
-}
-
-// checkSame compares the stored identity of a job, raw, with the present one.
-func checkSame(raw []byte, path, dir, name string, now identity) error {
-	var then identity
-	if err := json.Unmarshal(raw, &then); err != nil {
-		return config.Invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
-	}
-	if changed := then.differences(now); len(changed) > 0 {
-		return config.Invalid(fmt.Errorf(
-			"job %s was started differently: %s changed since. Its results are in %s: start over with --fresh, which discards them, or give this job another name with --job",
-			name, strings.Join(changed, ", "), dir))
 	}
 	return nil
 }

@@ -2,9 +2,11 @@ package job
 
 import (
 	"os"
+	"path/filepath"
 	"reflect"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/llm"
 )
@@ -14,6 +16,7 @@ import (
 type identity struct {
 	Input    string `json:"input" name:"the input's name"`
 	Content  string `json:"content_sha256" name:"the input's content"`          // empty for standard input
+	Bytes    int64  `json:"content_bytes,omitempty"`                            // what Content is the hash of; 0: none, or written by an earlier version
 	Format   string `json:"format" name:"the input's format"`                   // empty: written by an earlier version, or recognised once the rows are read
 	Column   string `json:"delimiter,omitempty" name:"the delimiter"`           // of CSV; empty: a comma
 	Types    string `json:"csv_types,omitempty" name:"the types of CSV values"` // empty: strings
@@ -33,21 +36,21 @@ func (id identity) differences(now identity) (changed []string) {
 	}
 	then, present := reflect.ValueOf(id), reflect.ValueOf(now)
 	for field, value := range then.Fields() {
-		if value.String() != present.FieldByIndex(field.Index).String() {
+		if field.Name != "Bytes" && value.String() != present.FieldByIndex(field.Index).String() {
 			changed = append(changed, field.Tag.Get("name"))
 		}
 	}
 	return changed
 }
 
-// newIdentity returns the identity of a job; it hashes the files that the configuration names. content is the input's
-// hash, layout how it is read.
-func newIdentity(cfg *config.Config, input, content string, layout rowfile.Layout) (identity, error) {
+// newIdentity returns the identity of a job; it hashes the files that the configuration names.
+func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	id := identity{
-		Input: input, Content: content, Field: cfg.Prompt.ResponseField,
+		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField,
 		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
-		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(layout.Format),
+		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
 	}
+	layout := in.Layout
 	if layout.Format == rowfile.FormatCSV && layout.Delimiter != ',' {
 		id.Column = layout.DelimiterName()
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
@@ -20,7 +21,7 @@ func TestAJobDependsOnHowItsInputIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := newIdentity(cfg, "a.csv", "sum", layout)
+		id, err := newIdentity(cfg, &load.Source{Name: "a.csv", Sum: "sum", Layout: layout})
 		if err != nil {
 			t.Fatal(err)
 		}

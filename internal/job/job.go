@@ -70,7 +70,11 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err != nil {
 		return err
 	}
-	resumed, err := openJob(cfg, in, o, dir)
+	now, err := newIdentity(cfg, in)
+	if err != nil {
+		return config.Invalid(err)
+	}
+	then, err := openDir(reading, dir, now, in, o.Fresh, cfg.Rows.Dedupe == "stored")
 	if err != nil {
 		return err
 	}
@@ -83,8 +87,11 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}
 	defer site.Close()
 	s := site.Stage
-	if resumed {
+	if then != nil {
 		s.Log.Info("resuming", slog.String("job", dir))
+		if err := now.takeOver(*then, dir, s.Log); err != nil {
+			return err
+		}
 	}
 	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", site.HTTP.Start(hard, s)))
 	if err := out.open(); err != nil {
@@ -103,6 +110,9 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}
 	err = p.Run(soft, hard)
 	err = errors.Join(err, out.close(err == nil))
+	if err == nil && o.Limit == 0 && in.Grown() {
+		s.Log.Warn("the input has grown meanwhile: the same command takes the rest", slog.String("input", in.Name))
+	}
 	if input == "-" && o.Job == "" && (err == nil || config.IsInvalid(err)) { // nothing can resume it, or would
 		_ = os.RemoveAll(dir)
 	}
@@ -120,13 +130,4 @@ func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Re
 		}
 		return "all of them: " + o.ShowFailed(dir, string(reason))
 	}
-}
-
-// openJob opens the directory of the job. resumed says that it holds an earlier run.
-func openJob(cfg *config.Config, in *load.Source, o Options, dir string) (resumed bool, err error) {
-	id, err := newIdentity(cfg, filepath.Base(in.Name), in.Sum, in.Layout)
-	if err != nil {
-		return false, config.Invalid(err)
-	}
-	return openDir(dir, filepath.Base(dir), id, o.Fresh, cfg.Rows.Dedupe == "stored")
 }

@@ -61,9 +61,14 @@ func (n outputNotes) add(note outputNote) error {
 	return nil
 }
 
-// writeFile replaces a small file as a whole.
+// writeFile replaces a small file as a whole, also where the power fails.
 func writeFile(path string, content []byte) error {
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(path+".new", path)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/rowfile"
@@ -29,12 +28,7 @@ func (s *Source) ID() string {
 // members of all rows in the order in which they first appear. The source must be a file that can be read twice: its
 // Sum is not empty. A [config.Error] says that there are too many.
 func (s *Source) AllColumns(ctx context.Context) ([]string, error) {
-	file, err := os.Open(s.Name)
-	if err != nil {
-		return nil, config.Invalid(err)
-	}
-	defer file.Close() //nolint:errcheck // read only
-	rows := rowfile.NewReader(file, s.Layout, RowBytesMax)
+	rows := rowfile.NewReader(s.content(), s.Layout, RowBytesMax)
 	var all rowfile.Columns
 	for ctx.Err() == nil {
 		row, err := rows.Next()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -36,13 +37,18 @@ type Source struct {
 	File   io.ReadCloser
 	Layout rowfile.Layout
 	Sum    string // SHA-256 of the content in hex; empty where it can be read only once
+	Bytes  int64  // of the content that Sum is of: what is added later is not read
 	Rows   int64  // -1: unknown, as it can be read only once
 
-	unsaid bool // neither a flag nor the name says what the format is
+	Compressed bool // by gzip; false where it is not known
+
+	file   *os.File // nil: it can be read only once
+	unsaid bool     // neither a flag nor the name says what the format is
 }
 
 // OpenSource opens the input and, where it can be read twice, counts its rows and hashes its content. When ctx ends,
-// so do reads of an input that may never end. An input that cannot be used is a [config.Error]. The caller must close
+// so do reads of an input that may never end. A file that grows meanwhile is read to the end that it had, or to that of the
+// line which was only half there. An input that cannot be used is a [config.Error]. The caller must close
 // File.
 func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.Spec) (*Source, error) {
 	layout, err := spec.Layout(name)
@@ -75,25 +81,62 @@ func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.
 		}{stopping.Reader(ctx, file), file}
 		return s, nil
 	}
-	s.File = file
-	sum := sha256.New()
-	reader := rowfile.NewReader(io.TeeReader(file, sum), layout, RowBytesMax)
-	for s.Rows = 0; ; s.Rows++ {
-		if _, err = reader.Next(); err != nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return nil, errors.Join(context.Cause(ctx), file.Close())
-		}
+	s.File, s.file = file, file
+	size := info.Size()
+	if size == 0 { // or a file system that does not know it
+		size = math.MaxInt64
 	}
-	if !errors.Is(err, io.EOF) {
-		return nil, config.Invalid(errors.Join(fmt.Errorf("%s: %w", name, err), file.Close()))
-	}
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
+	if err := s.countLines(ctx, layout, size); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	s.Layout, s.Sum = reader.Layout(), hex.EncodeToString(sum.Sum(nil))
 	return s, nil
+}
+
+// countLines is count up to the end of a line: if the last one was only half there, and has its end by now, up to that.
+func (s *Source) countLines(ctx context.Context, layout rowfile.Layout, size int64) error {
+	err := s.count(ctx, layout, size)
+	if ctx.Err() != nil || err == nil && (s.Compressed || s.Layout.Format == rowfile.FormatJSON) {
+		return err
+	}
+	if end, endErr := lineEnd(s.file, size); endErr != nil || end > size {
+		return errors.Join(endErr, s.count(ctx, layout, end))
+	}
+	return err
+}
+
+// count reads the first bytes of the file, size at most, to count and hash them.
+func (s *Source) count(ctx context.Context, layout rowfile.Layout, size int64) error {
+	sum, read := sha256.New(), &byteCounter{}
+	rows := rowfile.NewReader(io.TeeReader(io.NewSectionReader(s.file, 0, size), io.MultiWriter(sum, read)), layout, RowBytesMax)
+	for s.Rows = 0; ; s.Rows++ {
+		_, err := rows.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			s.Layout, s.Compressed, s.Sum, s.Bytes = rows.Layout(), rows.Compressed(), hex.EncodeToString(sum.Sum(nil)), read.n
+			return nil
+		case err != nil:
+			return config.Invalid(fmt.Errorf("%s: %w", s.Name, err))
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// byteCounter counts the bytes that are written to it.
+type byteCounter struct{ n int64 }
+
+// Write implements [io.Writer].
+func (c *byteCounter) Write(p []byte) (int, error) {
+	c.n += int64(len(p))
+	return len(p), nil
+}
+
+// content returns a reader of the source from its beginning.
+func (s *Source) content() io.Reader {
+	if s.file == nil {
+		return s.File
+	}
+	return io.NewSectionReader(s.file, 0, s.Bytes)
 }
 
 // openFile opens a file to read it. A named pipe blocks until it has a writer, or ctx ends.
@@ -130,7 +173,7 @@ type FileRows struct {
 // Reader returns the rows of the source, each of at most limit bytes. It may be called once.
 func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
 	return &FileRows{
-		name: s.Name, rows: rowfile.NewReader(s.File, s.Layout, limit), limit: limit, log: log, unsaid: s.unsaid,
+		name: s.Name, rows: rowfile.NewReader(s.content(), s.Layout, limit), limit: limit, log: log, unsaid: s.unsaid,
 		first: firstColumns{known: make(chan struct{})},
 	}
 }

@@ -51,6 +51,7 @@ const rowBufferBytes = 64 << 10
 // read to its end and reported, without being held. Not safe for concurrent use.
 type Reader struct {
 	in       *bufio.Reader // the text, decompressed
+	file     *inflater
 	layout   Layout
 	bytesMax int   // of a row
 	begun    bool  // the first bytes were looked at
@@ -72,11 +73,14 @@ func NewReader(r io.Reader, layout Layout, bytesMax int) *Reader {
 		layout.Delimiter = ','
 	}
 	text := &inflater{file: bufio.NewReaderSize(r, rowBufferBytes)}
-	return &Reader{in: bufio.NewReaderSize(text, rowBufferBytes), layout: layout, bytesMax: max(bytesMax, 1), line: 1}
+	return &Reader{in: bufio.NewReaderSize(text, rowBufferBytes), file: text, layout: layout, bytesMax: max(bytesMax, 1), line: 1}
 }
 
 // Layout returns how the rows lie in the file, once Next was called: an unknown format is recognised by it.
 func (r *Reader) Layout() Layout { return r.layout }
+
+// Compressed reports whether the file is compressed, once Next was called.
+func (r *Reader) Compressed() bool { return r.file.zip != nil }
 
 // Columns returns the names of the columns of a CSV file, once Next was called; nil for files of another format.
 func (r *Reader) Columns() []string { return r.columns }

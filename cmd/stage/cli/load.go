@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -101,6 +102,9 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	})
 	err = l.Run(ctx, before, rows.Read, func(stored int64) { last = stored; bar.Set(last) })
 	bar.Finish()
+	if err == nil && in.Grown() {
+		log.Warn("the input has grown meanwhile: what was added is not loaded", slog.String("input", name))
+	}
 	report := loadReport{ID: id, Subjects: l.Subjects(), Loaded: last - before, Before: before, DurationMS: time.Since(began).Milliseconds()}
 	if o.json {
 		return errors.Join(err, terminal.WriteJSON(env.Stdout, &report))

@@ -19,7 +19,8 @@ func newProcessCommand(env *Env) *cobra.Command {
 		Long: "process takes the rows of a JSONL, CSV or JSON file (or - for standard input) through the whole stage, on an embedded\n" +
 			"server, and writes one result per row, in the order of the rows, each exactly once. It can be killed and restarted any\n" +
 			"number of times: the same command resumes where it was, and no stored reply is paid for again. The input may be\n" +
-			"compressed by gzip. With -o FILE.csv the results are CSV, else JSONL.\n\n" +
+			"compressed by gzip. With -o FILE.csv the results are CSV, else JSONL. A JSONL or CSV file to which rows were\n" +
+			"added goes on as the same job.\n\n" +
 			"At the end it reports the failed rows by reason, with an example and the command that lists them. They are results, and the\n" +
 			"exit code is 0; with --fail-on-error it is 4, with --fail-on-error=5 only if more than 5% of the rows failed.\n\n" +
 			"--retry-failed sends failed rows again and puts the new results into their places; the others cost nothing. A row that\n" +
