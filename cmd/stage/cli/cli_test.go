@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"strings"
@@ -212,5 +213,42 @@ func TestHelpListsOwnFlagsAndCommonSettings(t *testing.T) {
 	}
 	if _, err = flags.Load(t.Context(), config.NeedNothing); !config.IsInvalid(err) || !strings.Contains(err.Error(), "--pool-size: stage tail does not use it") {
 		t.Errorf("a flag that the command does not use: %v", err)
+	}
+}
+
+func TestABadExtraBodyIsFoundByEveryCommandBeforeTheFirstRow(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // a command that accepts the setting must not go on for ever
+	commands := [][]string{
+		{"config", "--check"},
+		{"config"},
+		{"run"},
+		{"process", "-"},
+		{"process", "--dry-run", "-"},
+		{"load", "-"},
+		{"results"},
+		{"tail"},
+		{"verify"},
+		{"redrive"},
+		{"batch", "-"},
+	}
+	for extra, want := range map[string]string{
+		`{"stream": true}`:           `STAGE_LLM_EXTRA_BODY: "stream" is not supported; remove it`,
+		`{"background": true}`:       `STAGE_LLM_EXTRA_BODY: "background" has no reply to wait for; remove it`,
+		`{"model": "gpt-5"}`:         `STAGE_LLM_EXTRA_BODY: "model" may not be set here: use STAGE_LLM_MODEL, or the header Stage-Model for one row`,
+		`{"messages": []}`:           `STAGE_LLM_EXTRA_BODY: "messages" may not be set here: use STAGE_TEMPLATE`,
+		`{"prompt": {"id": "p"}}`:    `STAGE_LLM_EXTRA_BODY: "prompt" may not be set here: use STAGE_TEMPLATE`,
+		`{"conversation": "c"}`:      `STAGE_LLM_EXTRA_BODY: "conversation" puts other text into every prompt; remove it`,
+		`{"instructions": "Answer"}`: `STAGE_LLM_EXTRA_BODY: "instructions" may not be set here: use STAGE_SYSTEM_PROMPT`,
+	} {
+		for _, args := range commands {
+			var errs bytes.Buffer
+			env := &Env{Args: args, Stdin: strings.NewReader(""), Stdout: &errs, Stderr: &errs, Environ: map[string]string{
+				"STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE": "x", "STAGE_LLM_EXTRA_BODY": extra, "STAGE_DATA_DIR": t.TempDir(),
+			}}
+			if code := Main(ctx, env); code != exitUsage || !strings.Contains(errs.String(), want) {
+				t.Errorf("%v: exit code %d, want %d: %s", args, code, exitUsage, &errs)
+			}
+		}
 	}
 }

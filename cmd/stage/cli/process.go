@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/job"
+	"github.com/llm-stage/stage/internal/preview"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -61,7 +62,8 @@ func newProcessCommand(env *Env) *cobra.Command {
 			return config.Invalid(errors.New("--retry-failed with standard input: name the job with --job, since no other run can find it"))
 		}
 		if *dry {
-			return dryRun(soft, env, cfg, args[0], o)
+			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
+			return preview.DryRun(soft, cfg, in, env.Stdout, env.Stderr)
 		}
 		o.FailOnError, o.ShowFailed = failed.allowed, flags.showFailed
 		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)

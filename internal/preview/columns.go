@@ -1,0 +1,107 @@
+package preview
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/mattn/go-runewidth"
+)
+
+// triedRow is what try prints of a row.
+type triedRow struct {
+	Line    int64         `json:"line"`
+	Prompts []triedPrompt `json:"prompts"`
+}
+
+// triedPrompt is the prompt of one template, or why there is none.
+type triedPrompt struct {
+	Template string `json:"template"`
+	Prompt   string `json:"prompt,omitempty"`
+	Error    string `json:"error,omitempty"`
+}
+
+const (
+	tryWidth     = 120 // where standard output is no terminal
+	tryColumnMin = 24  // narrower columns go one below the other
+	trySeparator = " │ "
+)
+
+// write prints the prompts of the row in columns. width is that of the terminal, 0: there is none.
+func (r *triedRow) write(w io.Writer, width int) error {
+	n := len(r.Prompts)
+	column := (cmp.Or(width, tryWidth) - (n-1)*runewidth.StringWidth(trySeparator)) / n
+	same := !slices.ContainsFunc(r.Prompts, func(p triedPrompt) bool {
+		return p.Prompt != r.Prompts[0].Prompt || p.Error != r.Prompts[0].Error
+	})
+	var b strings.Builder
+	fmt.Fprintf(&b, "--- line %d\n", r.Line)
+	switch {
+	case same:
+		if n > 1 {
+			b.WriteString("(the same from all templates)\n")
+		}
+		b.WriteString(r.Prompts[0].text() + "\n")
+	case column < tryColumnMin:
+		for _, p := range r.Prompts {
+			fmt.Fprintf(&b, "[%s]\n%s\n", p.Template, p.text())
+		}
+	default:
+		columns := make([][]string, n)
+		for i, p := range r.Prompts {
+			columns[i] = append([]string{runewidth.Truncate(p.Template, column, "…"), strings.Repeat("─", column)}, wrap(p.text(), column)...)
+		}
+		writeColumns(&b, columns, column)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// text returns the prompt, or the error in its place. What would control a terminal is replaced.
+func (p *triedPrompt) text() string {
+	text := p.Prompt
+	if p.Error != "" {
+		text = "error: " + p.Error
+	}
+	return strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) && c != '\n' && c != '\t' {
+			return unicode.ReplacementChar
+		}
+		return c
+	}, strings.TrimRight(text, "\n"))
+}
+
+// writeColumns prints lines beside each other.
+func writeColumns(b *strings.Builder, columns [][]string, width int) {
+	for i, more := 0, true; more; i++ {
+		more = false
+		var cells []string
+		for _, lines := range columns {
+			cell := ""
+			if i < len(lines) {
+				cell = lines[i]
+			}
+			more = more || i+1 < len(lines)
+			cells = append(cells, runewidth.FillRight(cell, width))
+		}
+		b.WriteString(strings.TrimRight(strings.Join(cells, trySeparator), " ") + "\n")
+	}
+}
+
+// wrap breaks a text into lines of at most width columns, between words where it can.
+func wrap(text string, width int) (lines []string) {
+	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\t", "    "), "\n") {
+		for runewidth.StringWidth(line) > width {
+			head := runewidth.Truncate(line, width, "")
+			if space := strings.LastIndexByte(head, ' '); space > 0 && line[len(head)] != ' ' {
+				head = head[:space]
+			}
+			lines, line = append(lines, head), strings.TrimPrefix(line[len(head):], " ")
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}

@@ -1,0 +1,79 @@
+package preview
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/llm-stage/stage/internal/terminal"
+)
+
+// failures are rows that would fail, grouped by the text of their error without its numbers.
+type failures struct {
+	rows   int64
+	groups []*failure // in the order of their first rows
+	others int64      // rows of further groups
+}
+
+// failure is a group of rows.
+type failure struct {
+	key, text string // text is that of the first row
+	rows      int64
+	lines     []string // of the first rows
+}
+
+const (
+	failureGroups = 50 // most that are told apart
+	failureLines  = 5  // most that are listed of a group
+)
+
+// add counts a row.
+func (f *failures) add(line int64, err error) {
+	f.rows++
+	key := numbers.ReplaceAllString(err.Error(), "0")
+	i := slices.IndexFunc(f.groups, func(g *failure) bool { return g.key == key })
+	switch {
+	case i < 0 && len(f.groups) == failureGroups:
+		f.others++
+		return
+	case i < 0:
+		i = len(f.groups)
+		f.groups = append(f.groups, &failure{key: key, text: err.Error()})
+	}
+	g := f.groups[i]
+	g.rows++
+	if len(g.lines) < failureLines {
+		g.lines = append(g.lines, strconv.FormatInt(line, 10))
+	}
+}
+
+// numbers are what differs between the errors of rows that fail for one reason.
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+// write prints a line for each group.
+func (f *failures) write(w io.Writer) {
+	for _, g := range f.groups {
+		lines, more := "line "+g.lines[0], g.rows-int64(len(g.lines))
+		if g.rows > 1 {
+			lines = fmt.Sprintf("%d rows, lines %s", g.rows, strings.Join(g.lines, ", "))
+		}
+		if more > 0 {
+			lines += ", …"
+		}
+		terminal.PrintLine(w, "%s: %s", lines, g.text)
+	}
+	if f.others > 0 {
+		terminal.PrintLine(w, "%d more rows would fail for other reasons", f.others)
+	}
+}
+
+// err is the error of a command that found these failures among the rows; nil: none failed.
+func (f *failures) err(rows int64) error {
+	if f.rows == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %s would fail: fix the template or these rows", f.rows, terminal.Plural(int(rows), "row"))
+}

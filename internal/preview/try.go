@@ -1,0 +1,122 @@
+package preview
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/mattn/go-runewidth"
+)
+
+// Template is a template to try.
+type Template struct {
+	name   string
+	prompt *executor.Prompt
+	bytes  int64 // of its prompts so far
+	count  int64
+}
+
+// LoadTemplates compiles templates: each of texts is a path, or the text itself, files are paths. Without any it is the
+// configured one. Everything else that a prompt consists of is that of cfg. The error lists the problems of all.
+func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, err error) {
+	add := func(name, text, file string) {
+		own := *cfg
+		own.Prompt.Template, own.Prompt.TemplateFile = text, file
+		p, problem := executor.LoadPrompt(&own)
+		if problem != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", name, problem))
+		}
+		all = append(all, &Template{name: name, prompt: p})
+	}
+	for _, text := range texts {
+		_, missing := os.Stat(text)
+		switch {
+		case missing == nil:
+			add(text, "", text)
+		case strings.ContainsAny(text, "{ \n"):
+			add(oneLine(text), text, "")
+		default:
+			err = errors.Join(err, fmt.Errorf("--template %s: no such file, and no template: one has {{ row.… }} in it", text))
+		}
+	}
+	for _, file := range files {
+		add(file, "", file)
+	}
+	if len(all) == 0 && err == nil {
+		add(cmp.Or(cfg.Prompt.TemplateFile, oneLine(cfg.Prompt.Template)), cfg.Prompt.Template, cfg.Prompt.TemplateFile)
+	}
+	return all, err
+}
+
+// oneLine shows a text in one line.
+func oneLine(text string) string {
+	return runewidth.Truncate(strings.Join(strings.Fields(text), " "), 40, "…")
+}
+
+// Try renders each row with each template and prints the prompts, with asJSON an object for each row. The error says how
+// many rows would fail.
+func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, asJSON bool) error {
+	source, err := in.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer source.File.Close() //nolint:errcheck // read only
+	var seen int64
+	var failed failures
+	err = in.each(ctx, source, func(row rowfile.Row) error {
+		seen++
+		tried, err := tryRow(templates, row)
+		if err != nil {
+			failed.add(row.Line, err)
+		}
+		if asJSON {
+			return json.NewEncoder(out).Encode(tried)
+		}
+		return tried.write(out, terminal.Width(out))
+	})
+	if err != nil {
+		return err
+	}
+	if !asJSON {
+		writeTried(out, seen, templates)
+	}
+	return failed.err(seen)
+}
+
+// tryRow renders a row with each template. The error is the first failure.
+func tryRow(templates []*Template, row rowfile.Row) (tried triedRow, failure error) {
+	tried.Line = row.Line
+	for _, t := range templates {
+		prompt, err := renderRow(t.prompt, row)
+		p := triedPrompt{Template: t.name, Prompt: prompt}
+		if err != nil {
+			p.Prompt, p.Error = "", err.Error()
+			failure = cmp.Or(failure, err)
+		} else {
+			t.count++
+			t.bytes += int64(len(prompt))
+		}
+		tried.Prompts = append(tried.Prompts, p)
+	}
+	return tried, failure
+}
+
+// writeTried prints how long the prompts of each template are.
+func writeTried(w io.Writer, rows int64, templates []*Template) {
+	terminal.PrintLine(w, "---\n%s; nothing was called or stored", terminal.Plural(int(rows), "row"))
+	for _, t := range templates {
+		if t.count > 0 {
+			terminal.PrintLine(w, "about %d prompt tokens a row: %s", (t.bytes/t.count+call.BytesPerToken-1)/call.BytesPerToken, t.name)
+		}
+	}
+}
