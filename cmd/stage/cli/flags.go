@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -317,4 +319,34 @@ func addFormatFlags(cmd *cobra.Command, spec *rowfile.Spec) {
 			panic("flag --" + flag + ": " + err.Error()) // the flag was added before
 		}
 	}
+}
+
+// showFailed returns the command that lists the rows of a job that failed for a reason, to be pasted into a shell where
+// this command was given: with those of its flags that say where the events are.
+func (c *configFlags) showFailed(dir, reason string) string {
+	words := []string{"stage", "tail", "--reason", reason, "--job", filepath.Base(dir), "--data-dir", filepath.Dir(dir)}
+	for _, file := range c.envFiles {
+		words = append(words, "--env-file", file)
+	}
+	for _, f := range config.Fields() {
+		text, given := c.values[f.Variable]
+		if given && (f.Group == "Stage" || f.Group == "Streams and subjects") {
+			words = append(words, "--"+config.FlagName(f.Variable)+"="+text)
+		}
+	}
+	for i := range words {
+		words[i] = shellWord(words[i])
+	}
+	return strings.Join(words, " ")
+}
+
+// plainWord is a word that no shell changes.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// shellWord quotes a word for a POSIX shell where it has to be.
+func shellWord(word string) string {
+	if plainWord.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/jobs"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+)
+
+// storeFlags are the flags of a command that reads what a stage or a job has stored: those of the configuration, and
+// --job.
+type storeFlags struct {
+	*configFlags
+
+	job string
+}
+
+// newStoreFlags adds the flags to the command.
+func newStoreFlags(cmd *cobra.Command, env *Env) *storeFlags {
+	s := &storeFlags{}
+	cmd.Flags().StringVar(&s.job, "job", "", "name of a job of process, below STAGE_DATA_DIR; stage jobs ls lists them")
+	s.configFlags = newConfigFlags(cmd, env, groupsOfStreams, nil)
+	if err := cmd.RegisterFlagCompletionFunc("job", s.completeJobs); err != nil {
+		panic(err) // the flag was added above
+	}
+	return s
+}
+
+// completeJobs returns the names of the jobs for the shell.
+func (s *storeFlags) completeJobs(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if cfg, err := s.Load(cmd.Context(), config.NeedNothing); err == nil {
+		list, _ := jobs.List(cfg.Data.Dir) // no names to offer
+		for i := range list {
+			names = append(names, list[i].Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// choose points the configuration at the store of --job, if it was given.
+func (s *storeFlags) choose(cfg *config.Config) error {
+	if s.job == "" {
+		return nil
+	}
+	for _, flag := range []string{config.FlagName("STAGE_NATS_URL"), serverFlag, contextFlag} {
+		if s.cmd.Flags().Changed(flag) {
+			return fmt.Errorf("--job and --%s: a job has a store of its own; give one of the two", flag)
+		}
+	}
+	cfg.UseStore(filepath.Join(cfg.Data.Dir, s.job))
+	cfg.Streams.Partitions = 1 // as process has it
+	return nil
+}
+
+// exists reports as an error that there is nothing to open, and what there is instead.
+func (s *storeFlags) exists(cfg *config.Config) error {
+	if s.job != "" {
+		dir := filepath.Dir(cfg.Data.Dir)
+		if _, err := jobs.Find(dir, s.job); err != nil {
+			return explainJob(err)
+		}
+	}
+	if len(cfg.NATS.URL) > 0 {
+		return nil
+	}
+	return requireStore(cfg.Data.Dir)
+}
+
+// runOnStore is [configFlags.runOnStreams] for a command that only reads: it opens no directory without a store, where
+// it would leave an empty one, but lists the jobs there.
+func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error) func(*cobra.Command, []string) error {
+	return s.runOnStreams(func(cfg *config.Config) error {
+		if err := s.choose(cfg); err != nil {
+			return err
+		}
+		if check != nil {
+			if err := check(cfg); err != nil {
+				return err
+			}
+		}
+		return s.exists(cfg)
+	}, f)
+}
+
+// requireStore reports that a directory has no store, and lists the jobs that it has.
+func requireStore(dir string) error {
+	has, err := jobs.HasStore(dir)
+	if has || err != nil {
+		return err
+	}
+	list, err := jobs.List(dir)
+	switch {
+	case err != nil:
+		return err
+	case len(list) == 0:
+		return config.Invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
+	}
+	return config.Invalid(fmt.Errorf("%s has no store of its own, but jobs of stage process: name one with\n%s", dir, jobLines(list)))
+}
+
+// explainJob adds to the error of a job that does not exist which ones do.
+func explainJob(err error) error {
+	missing, ok := errors.AsType[*jobs.NotFoundError](err)
+	if !ok {
+		return err
+	}
+	list, _ := jobs.List(missing.Dir) // it only explains
+	if len(list) == 0 {
+		return config.Invalid(fmt.Errorf("%w, nor any other: name the directory of jobs with --data-dir", err))
+	}
+	return config.Invalid(fmt.Errorf("%w, but\n%s", err, jobLines(list)))
+}
+
+// jobLines lists jobs by the flag that names them, in an error.
+func jobLines(list []jobs.Job) string {
+	const most = 20
+	lines := make([]string, 0, most+1)
+	width := 0
+	for _, j := range list[:min(len(list), most)] {
+		width = max(width, len(j.Name))
+	}
+	for _, j := range list[:min(len(list), most)] {
+		lines = append(lines, fmt.Sprintf("--job %-*s  %s", width, j.Name, describeJob(&j)))
+	}
+	if n := len(list) - most; n > 0 {
+		lines = append(lines, fmt.Sprintf("(and %d more: stage jobs ls)", n))
+	}
+	return strings.Join(lines, "\n")
+}
