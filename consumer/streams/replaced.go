@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,15 @@ const (
 	// first one, however often the row was redriven.
 	HeaderReplaces = "Stage-Replaces"
 )
+
+// Replaces returns the sequence in [HeaderReplaces]; 0: there is none, or it is damaged.
+func Replaces(header nats.Header) (seq uint64) {
+	seq, err := strconv.ParseUint(header.Get(HeaderReplaces), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return seq
+}
 
 // RedriveOf returns the sequence of the failed row of which a row of the input is a copy; 0: it is not the work of a
 // redrive of this stage. Stages that share an input see the redriven rows of each other, which replace nothing of
@@ -35,8 +45,5 @@ func Replaced(header nats.Header, name, input string) (seq uint64) {
 	if of == 0 {
 		return 0
 	}
-	if seq, err := strconv.ParseUint(header.Get(HeaderReplaces), 10, 64); err == nil && seq > 0 {
-		return seq
-	}
-	return of
+	return cmp.Or(Replaces(header), of)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
@@ -21,7 +20,7 @@ func Replaced(ctx context.Context, input jetstream.Stream, cfg *config.Config, h
 		if of == 0 || first > 0 && of >= first { // a chain leads back, always
 			return first, nil
 		}
-		if seq, err := strconv.ParseUint(header.Get(streams.HeaderReplaces), 10, 64); err == nil && seq > 0 {
+		if seq := streams.Replaces(header); seq > 0 {
 			return seq, nil
 		}
 		first = of

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
@@ -16,19 +17,19 @@ import (
 
 // Result is one stored result with its body.
 type Result struct {
-	At       uint64 // its sequence in the result stream
-	Seq      uint64 // of the row in the input stream
-	Subject  string // of the row
-	Replaces uint64 // the row whose place it takes; 0: that of no other, as far as its headers say
-	Failed   bool   // the row was answered by an error
+	At       uint64    // its sequence in the result stream
+	Stored   time.Time // when it was stored
+	Seq      uint64    // of the row in the input stream
+	Subject  string    // of the row
+	Replaces uint64    // the row whose place it takes; 0: that of no other, as far as its headers say
+	Failed   bool      // the row was answered by an error
 	Body     []byte
 }
 
 // OpenResults begins to read the results of one partition for [NextResult], from the first on. Without follow it ends
 // with the last one that is stored. The caller must close the reader.
 func OpenResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*Reader, error) {
-	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, partition)
-	return Open(ctx, js, ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Follow: follow})
+	return Open(ctx, js, ReadOptions{Stream: cfg.Result.Stream, Filters: []string{LogSubject(cfg, partition, "rows")}, Follow: follow})
 }
 
 // NextResult returns the next result. The error is [ErrNoMore] at the end or, with follow, when none came within wait.
@@ -54,15 +55,14 @@ func NewResult(m jetstream.Msg) (Result, error) {
 		return Result{}, err
 	}
 	h := m.Headers()
-	r := Result{
-		At: md.Sequence.Stream, Subject: h.Get(streams.HeaderSourceSubject),
-		Failed: h.Get(streams.HeaderStatus) == "error", Body: m.Data(),
-	}
-	r.Replaces, _ = strconv.ParseUint(h.Get(streams.HeaderReplaces), 10, 64) // 0: there is none, or it is damaged
-	if _, err := fmt.Sscanf(h.Get(streams.HeaderSourceSeq), "%d", &r.Seq); err != nil {
+	seq, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
+	if err != nil {
 		return Result{}, fmt.Errorf("message %d has no %s header: it is no result of a stage", md.Sequence.Stream, streams.HeaderSourceSeq)
 	}
-	return r, nil
+	return Result{
+		At: md.Sequence.Stream, Stored: md.Timestamp, Seq: seq, Subject: h.Get(streams.HeaderSourceSubject),
+		Replaces: streams.Replaces(h), Failed: h.Get(streams.HeaderStatus) == auditlog.RowError, Body: m.Data(),
+	}, nil
 }
 
 // WriteLine writes one body as one line of JSON. Bodies are JSON and mostly on one line already; one that is not JSON,
