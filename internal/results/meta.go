@@ -9,7 +9,6 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // meta is what is known of a result beside its body.
@@ -29,17 +28,12 @@ type meta struct {
 }
 
 // writeWithMeta writes a result as one line {"meta":…,"result":…}. The body keeps its bytes.
-func writeWithMeta(w io.Writer, stream string, partition int, r stored.Result, m jetstream.Msg) error {
-	md, err := m.Metadata()
-	if err != nil {
-		return err
-	}
-	h := m.Headers()
+func writeWithMeta(w io.Writer, stream string, partition int, r stored.Result, h nats.Header) error {
 	about := meta{
-		Stream: stream, Sequence: md.Sequence.Stream, Stored: md.Timestamp.UTC(), Partition: partition,
+		Stream: stream, Sequence: r.At, Stored: r.Stored.UTC(), Partition: partition,
 		Status: h.Get(streams.HeaderStatus), SourceStream: h.Get(streams.HeaderSourceStream), SourceSeq: r.Seq,
-		SourceSubject: h.Get(streams.HeaderSourceSubject), StateID: h.Get(streams.HeaderStateID), Owner: h.Get(streams.HeaderOwner),
-		Replaces: headerOf(h, md.Sequence.Stream).replaces, Headers: make(nats.Header),
+		SourceSubject: r.Subject, StateID: h.Get(streams.HeaderStateID), Owner: h.Get(streams.HeaderOwner),
+		Replaces: r.Replaces, Headers: make(nats.Header),
 	}
 	for key, values := range h {
 		if streams.PassHeader(key) {
@@ -60,6 +54,6 @@ func writeWithMeta(w io.Writer, stream string, partition int, r stored.Result, m
 	}
 	line.Truncate(line.Len() - 1)
 	line.WriteString("}\n")
-	_, err = w.Write(line.Bytes())
+	_, err := w.Write(line.Bytes())
 	return err
 }

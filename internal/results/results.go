@@ -186,15 +186,15 @@ func (p *Printer) result(m jetstream.Msg, at uint64) error {
 		p.at = at
 	}
 	partition, ok := stored.PartitionOf(m.Subject())
-	if !ok || p.options.Failed && !p.last.wants(m.Headers(), at) {
+	if !ok {
 		return nil
 	}
 	r, err := stored.NewResult(m)
-	if err != nil {
+	if err != nil || p.options.Failed && !(r.Failed && p.last.current(r)) {
 		return err
 	}
 	if p.options.WithMeta {
-		err = writeWithMeta(p.out, p.cfg.Result.Stream, partition, r, m)
+		err = writeWithMeta(p.out, p.cfg.Result.Stream, partition, r, m.Headers())
 	} else {
 		err = stored.WriteLine(p.out, r.Body)
 	}
@@ -214,12 +214,12 @@ type Counts struct {
 // Count reads all results, without their bodies.
 func Count(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (c Counts, err error) {
 	replaced := make(map[uint64]bool) // rows with a result in place of their first one: whether the last is an error
-	err = eachHeader(ctx, js, cfg, stored.ReadOptions{Filters: []string{stored.AllResults(cfg)}}, func(h header) {
+	err = eachResult(ctx, js, cfg, stored.ReadOptions{Filters: []string{stored.AllResults(cfg)}}, func(r stored.Result) {
 		c.Results++
 		switch {
-		case h.replaces > 0:
-			replaced[h.replaces] = h.failed
-		case h.failed:
+		case r.Replaces > 0:
+			replaced[r.Replaces] = r.Failed
+		case r.Failed:
 			c.Failed++
 		default:
 			c.Succeeded++
@@ -235,6 +235,3 @@ func Count(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (c C
 	}
 	return c, err
 }
-
-// headerReplaces names the row whose result another one replaces.
-const headerReplaces = "Stage-Replaces"

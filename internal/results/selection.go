@@ -1,16 +1,13 @@
 package results
 
 import (
+	"cmp"
 	"context"
 	"slices"
-	"strconv"
-	"time"
 
-	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -22,37 +19,10 @@ type selection struct {
 	replaced map[uint64]uint64
 }
 
-// header is what a selection needs to know of a result.
-type header struct {
-	at       uint64 // its sequence in the result stream
-	stored   time.Time
-	row      uint64 // its row
-	replaces uint64 // the row whose result it replaces; 0: it is the first of its row
-	failed   bool
-}
-
 // current reports whether no result in the selection replaces this one.
-func (s *selection) current(h header) bool {
-	row := h.row
-	if h.replaces > 0 {
-		row = h.replaces
-	}
-	last, replaced := s.replaced[row]
-	return !replaced || last <= h.at
-}
-
-// wants reports whether a result is a failure that stands.
-func (s *selection) wants(h nats.Header, at uint64) bool {
-	r := headerOf(h, at)
-	return r.failed && s.current(r)
-}
-
-// headerOf reads the headers of a result.
-func headerOf(h nats.Header, at uint64) header {
-	r := header{at: at, failed: h.Get(streams.HeaderStatus) == auditlog.RowError}
-	r.row, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0: it names none
-	r.replaces, _ = strconv.ParseUint(h.Get(headerReplaces), 10, 64)     // 0: as most
-	return r
+func (s *selection) current(r stored.Result) bool {
+	last, replaced := s.replaced[cmp.Or(r.Replaces, r.Seq)]
+	return !replaced || last <= r.At
 }
 
 // choose finds where to begin, and which failures do not stand, in the headers of what is stored. For the last results
@@ -95,53 +65,51 @@ func (p *Printer) choose(ctx context.Context, js jetstream.JetStream) (selection
 func (p *Printer) look(ctx context.Context, js jetstream.JetStream, from, until uint64) (s selection, found []uint64, whole bool, err error) {
 	o := &p.options
 	s.replaced = make(map[uint64]uint64)
-	var wanted []header
+	var wanted []stored.Result
 	part := stored.ReadOptions{Filters: []string{p.filter()}, From: from, Until: until}
 	if o.Last == All {
 		part.Since = o.Since
 	}
-	err = eachHeader(ctx, js, p.cfg, part, func(h header) {
-		if h.replaces > 0 {
-			s.replaced[h.replaces] = h.at
+	err = eachResult(ctx, js, p.cfg, part, func(r stored.Result) {
+		if r.Replaces > 0 {
+			s.replaced[r.Replaces] = r.At
 		}
 		switch {
-		case h.stored.Before(o.Since):
+		case r.Stored.Before(o.Since):
 			whole = true
-		case o.Last != All && (h.failed || !o.Failed):
-			if wanted = append(wanted, h); !o.Failed && len(wanted) > o.Last {
+		case o.Last != All && (r.Failed || !o.Failed):
+			if wanted = append(wanted, r); !o.Failed && len(wanted) > o.Last {
 				wanted = wanted[1:]
 			}
 		}
 	})
-	wanted = slices.DeleteFunc(wanted, func(h header) bool { return o.Failed && !s.current(h) })
-	for _, h := range wanted {
-		found = append(found, h.at)
+	wanted = slices.DeleteFunc(wanted, func(r stored.Result) bool { return o.Failed && !s.current(r) })
+	for _, r := range wanted {
+		found = append(found, r.At)
 	}
 	return s, found, whole, err
 }
 
-// eachHeader calls f with each result that the options select.
-func eachHeader(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o stored.ReadOptions, f func(header)) error {
+// eachResult calls f with each result that the options select, without its body.
+func eachResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o stored.ReadOptions, f func(stored.Result)) error {
 	o.Stream, o.HeadersOnly = cfg.Result.Stream, true
-	r, err := stored.Open(ctx, js, o)
+	reader, err := stored.Open(ctx, js, o)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	defer reader.Close()
 	for {
-		m, at, err := r.Next(ctx)
+		m, _, err := reader.Next(ctx)
 		if err != nil || m == nil {
 			return err
 		}
 		if _, ok := stored.PartitionOf(m.Subject()); !ok {
 			continue
 		}
-		md, err := m.Metadata()
+		r, err := stored.NewResult(m)
 		if err != nil {
 			return err
 		}
-		h := headerOf(m.Headers(), at)
-		h.stored = md.Timestamp
-		f(h)
+		f(r)
 	}
 }
