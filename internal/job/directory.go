@@ -13,21 +13,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/load"
 )
 
-const (
-	// identityFile holds the identity of a job, below the job's directory.
-	identityFile = "job.json"
-	// storeDir is where the embedded server keeps a job's streams, below the job's directory.
-	storeDir = "jetstream"
-	// discardWait is how long to wait for a command that has the store open, as for one that is to be resumed.
-	discardWait = 10 * time.Second
-)
+// discardWait is how long to wait for a command that has the store open, as for one that is to be resumed.
+const discardWait = 10 * time.Second
 
 // names are the names that jobs and loads may have.
 var names = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
@@ -65,11 +59,10 @@ func nameOf(given, input string) (string, error) {
 // discardStore removes what the embedded server has stored for a job; with keepReplies all but the stream of replies
 // that STAGE_DEDUPE=stored reuses, so that a rerun costs nothing.
 func discardStore(dir string, keepReplies bool) error {
-	store := filepath.Join(dir, storeDir)
 	if !keepReplies {
-		return os.RemoveAll(store)
+		return jobs.RemoveStore(dir)
 	}
-	streams, err := filepath.Glob(filepath.Join(store, "*", "streams", "*"))
+	streams, err := filepath.Glob(filepath.Join(dir, jobs.StoreDir, "*", "streams", "*"))
 	errs := []error{err}
 	for _, path := range streams {
 		if filepath.Base(path) != executor.DedupeStream {
@@ -83,7 +76,7 @@ func discardStore(dir string, keepReplies bool) error {
 // the same job. With fresh it discards what an earlier run has stored, with keepReplies all but the replies that are
 // reused.
 func openDir(ctx context.Context, dir string, now identity, in *load.Source, fresh, keepReplies bool) (then *identity, err error) {
-	path, name := filepath.Join(dir, identityFile), filepath.Base(dir)
+	path, name := filepath.Join(dir, jobs.IdentityFile), filepath.Base(dir)
 	raw, err := os.ReadFile(path)
 	switch {
 	case err == nil && !fresh:
@@ -108,14 +101,13 @@ func openDir(ctx context.Context, dir string, now identity, in *load.Source, fre
 // discard removes an earlier run of the job, but only what this program has created: the identity, and the store beside
 // it.
 func discard(dir, name string, keepReplies bool) error {
-	release, err := natsd.Lock(dir, discardWait)
-	if errors.Is(err, natsd.ErrLocked) {
-		addr, _, _ := natsd.Discover(dir) // who has it; 0: it has just ended
-		return fmt.Errorf("job %s is running (process %d): stop it first", name, addr.PID)
+	release, err := jobs.Lock(dir, discardWait)
+	if errors.Is(err, jobs.ErrInUse) {
+		return err
 	}
 	if err == nil {
 		defer release()
-		err = errors.Join(discardStore(dir, keepReplies), os.Remove(filepath.Join(dir, identityFile)))
+		err = errors.Join(discardStore(dir, keepReplies), os.Remove(filepath.Join(dir, jobs.IdentityFile)))
 	}
 	if err != nil {
 		return fmt.Errorf("discard job %s: %w", name, err)
@@ -130,7 +122,7 @@ func createDir(dir, name string, id identity) error {
 		err = os.MkdirAll(dir, 0o700)
 	}
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, identityFile), append(raw, '\n'), 0o600)
+		err = os.WriteFile(filepath.Join(dir, jobs.IdentityFile), append(raw, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("job %s: %w", name, err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/llm"
 )
@@ -52,7 +53,7 @@ func (id identity) takeOver(then identity, dir string, log *slog.Logger) error {
 	}
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err == nil {
-		err = writeFile(filepath.Join(dir, identityFile), append(raw, '\n'))
+		err = writeFile(filepath.Join(dir, jobs.IdentityFile), append(raw, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("job %s: %w", filepath.Base(dir), err)

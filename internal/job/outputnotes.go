@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/llm-stage/stage/internal/jobs"
 )
 
 const (
@@ -94,7 +96,7 @@ func (n outputNotes) check(path, field string, force bool) (lines int64, err err
 			return lines, nil
 		}
 	}
-	if _, err := os.Stat(filepath.Join(n.dir, identityFile)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(n.dir, jobs.IdentityFile)); errors.Is(err, fs.ErrNotExist) {
 		return 0, errors.New("that file exists, and the job has written no results yet: name another file, or replace it with --force")
 	}
 	return 0, fmt.Errorf("that file holds something other than the results that job %s has written: name another file, or replace it with --force", filepath.Base(n.dir))

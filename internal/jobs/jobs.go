@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// identityFile makes a directory that of a job.
-	identityFile = "job.json"
-	// storeDir is the embedded server's, below the directory of a job or of a stage.
-	storeDir = "jetstream"
+	// IdentityFile makes a directory that of a job.
+	IdentityFile = "job.json"
+	// StoreDir is where the embedded server keeps its streams, below the directory of a job or of a stage.
+	StoreDir = "jetstream"
 	// removedDir is the store of a job while it is being removed.
 	removedDir = "jetstream.removed"
 	lockFile   = "lock"
@@ -80,7 +80,7 @@ func Find(dir, name string) (*Job, error) {
 	if !filepath.IsLocal(name) || filepath.Base(name) != name || name == "." {
 		return nil, &NotFoundError{Dir: dir, Name: name}
 	}
-	raw, err := os.ReadFile(filepath.Join(job.Dir, identityFile))
+	raw, err := os.ReadFile(filepath.Join(job.Dir, IdentityFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist), isNotDir(job.Dir):
 		return nil, &NotFoundError{Dir: dir, Name: name}
@@ -138,12 +138,12 @@ func (j *Job) measure() error {
 // HasStore reports whether an embedded server has stored streams in the directory, or runs there: opening any other
 // directory would only create an empty store in it.
 func HasStore(dir string) (bool, error) {
-	accounts, err := os.ReadDir(filepath.Join(dir, storeDir))
+	accounts, err := os.ReadDir(filepath.Join(dir, StoreDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	for _, a := range accounts {
-		streams, err := os.ReadDir(filepath.Join(dir, storeDir, a.Name(), "streams"))
+		streams, err := os.ReadDir(filepath.Join(dir, StoreDir, a.Name(), "streams"))
 		if err == nil && len(streams) > 0 {
 			return true, nil
 		}

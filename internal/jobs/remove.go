@@ -16,19 +16,15 @@ var ErrInUse = errors.New("is in use")
 
 // ownFiles are all that the program creates in the directory of a job beside its store, in the order in which they are
 // removed: a removal that is cut short leaves a job that can be removed, or run again from its beginning.
-var ownFiles = []string{"nats.json", "nats.json.new", "outputs.json", "outputs.json.new", "job.json.new", identityFile, lockFile}
+var ownFiles = []string{"nats.json", "nats.json.new", "outputs.json", "outputs.json.new", "job.json.new", IdentityFile, lockFile}
 
 // Remove removes a job, but only what this program has created. kept reports that the directory holds other files and
 // stays. A job that a process has open is [ErrInUse], after wait where that is a command, which ends soon; no other
 // process can open it meanwhile.
 func Remove(j *Job, wait time.Duration) (kept bool, err error) {
-	release, err := natsd.Lock(j.Dir, wait)
-	if errors.Is(err, natsd.ErrLocked) {
-		who := ""
-		if addr, running, err := natsd.Discover(j.Dir); err == nil && running {
-			who = fmt.Sprintf(" by process %d", addr.PID)
-		}
-		return false, fmt.Errorf("job %s %w%s: stop it first", j.Name, ErrInUse, who)
+	release, err := Lock(j.Dir, wait)
+	if errors.Is(err, ErrInUse) {
+		return false, err
 	}
 	if err != nil {
 		return false, fmt.Errorf("remove job %s: %w", j.Name, err)
@@ -41,17 +37,36 @@ func Remove(j *Job, wait time.Duration) (kept bool, err error) {
 	return kept, nil
 }
 
-// remove empties the directory and removes it. The store goes in one step, since a job that is started again must find
-// all of it or nothing.
-func remove(dir string) (kept bool, err error) {
-	store, removed := filepath.Join(dir, storeDir), filepath.Join(dir, removedDir)
+// Lock keeps other processes from opening the store of the job in dir until release is called. The error is [ErrInUse]
+// if one has it open, after wait where that is a command, which ends soon.
+func Lock(dir string, wait time.Duration) (release func(), err error) {
+	release, err = natsd.Lock(dir, wait)
+	if errors.Is(err, natsd.ErrLocked) {
+		who := ""
+		if addr, running, err := natsd.Discover(dir); err == nil && running {
+			who = fmt.Sprintf(" by process %d", addr.PID)
+		}
+		err = fmt.Errorf("job %s %w%s: stop it first", filepath.Base(dir), ErrInUse, who)
+	}
+	return release, err
+}
+
+// RemoveStore removes the store below the directory of a job, which the caller has locked. It goes in one step, since a
+// job that is started again must find all of it or nothing.
+func RemoveStore(dir string) error {
+	store, removed := filepath.Join(dir, StoreDir), filepath.Join(dir, removedDir)
 	if err := os.RemoveAll(removed); err != nil { // of an earlier removal
-		return true, err
+		return err
 	}
 	if err := os.Rename(store, removed); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return true, err
+		return err
 	}
-	if err := os.RemoveAll(removed); err != nil {
+	return os.RemoveAll(removed)
+}
+
+// remove empties the directory and removes it.
+func remove(dir string) (kept bool, err error) {
+	if err := RemoveStore(dir); err != nil {
 		return true, err
 	}
 	for _, name := range ownFiles {
