@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/redrive"
@@ -145,7 +146,7 @@ func (p *places) read(ctx context.Context, limit int64) (failedResults, error) {
 
 // end returns the last result that is stored; 0: there is none.
 func (p *places) end(ctx context.Context) (uint64, error) {
-	m, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream, streams.ResultSubject(p.cfg.Result.Subject, p.cfg.Name, 0))
+	m, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream, stored.LogSubject(p.cfg, 0, "rows"))
 	if err != nil || m == nil {
 		return 0, err
 	}
@@ -155,7 +156,7 @@ func (p *places) end(ctx context.Context) (uint64, error) {
 // open begins to read the headers of results.
 func (p *places) open(ctx context.Context, o stored.ReadOptions) (*stored.Reader, error) {
 	o.Stream, o.HeadersOnly = p.cfg.Result.Stream, true
-	o.Filters = []string{streams.ResultSubject(p.cfg.Result.Subject, p.cfg.Name, 0)}
+	o.Filters = []string{stored.LogSubject(p.cfg, 0, "rows")}
 	return stored.Open(ctx, p.js, o)
 }
 
@@ -221,7 +222,7 @@ func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, 
 	if err != nil {
 		return r, fmt.Errorf("read result %d, which replaces that of row %d: %w", at, r.Seq, err)
 	}
-	r.At, r.Body, r.Failed = at, m.Data, m.Header.Get(streams.HeaderStatus) == "error"
+	r.At, r.Body, r.Failed = at, m.Data, m.Header.Get(streams.HeaderStatus) == auditlog.RowError
 	return r, nil
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -69,7 +68,7 @@ const resultSkew = time.Minute
 // findResult returns the row's result; nil: there is none. Results are stored in the order of the rows and after the
 // events of their rows, so it reads from the first event on, or all of them if the clocks disagree.
 func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*stored.ResultRow, error) {
-	subject := streams.ResultSubject(cfg.Result.Subject, cfg.Name, int(first.Partition))
+	subject := stored.LogSubject(cfg, int(first.Partition), "rows")
 	for _, since := range []time.Time{first.Time.Add(-resultSkew), {}} {
 		r, err := stored.Open(ctx, js, stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Since: since, HeadersOnly: true})
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
