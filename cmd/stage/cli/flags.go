@@ -201,26 +201,34 @@ func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, c
 	}
 }
 
+// onStreams is what a command does with streams.
+type onStreams func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error
+
 // runOnStreams returns the RunE of a command that works on streams beside a stage. It calls f once it is connected, and
 // explains its error. check, which may be nil, reports invalid flags before that.
-func (c *configFlags) runOnStreams(check func(cfg *config.Config) error, f func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error) func(*cobra.Command, []string) error {
+func (c *configFlags) runOnStreams(check func(cfg *config.Config) error, f onStreams) func(*cobra.Command, []string) error {
 	return c.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		if check != nil {
 			if err := check(cfg); err != nil {
 				return config.Invalid(err)
 			}
 		}
-		conn, err := natsconn.ConnectReader(soft, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, c.env.Stderr))
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		js, err := jetstream.New(conn.NC)
-		if err != nil {
-			return err
-		}
-		return conn.Explain(f(soft, conn, js, cfg))
+		return withStreams(soft, c.env, cfg, f)
 	})
+}
+
+// withStreams calls f once it is connected to what the configuration names, and explains its error.
+func withStreams(ctx context.Context, env *Env, cfg *config.Config, f onStreams) error {
+	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn.NC)
+	if err != nil {
+		return err
+	}
+	return conn.Explain(f(ctx, conn, js, cfg))
 }
 
 // Load reads the configuration from flags, environment, files and contexts. The error lists every problem and makes the

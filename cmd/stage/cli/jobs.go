@@ -12,7 +12,6 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jobs"
-	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/results"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -73,15 +72,18 @@ func writeJobs(w io.Writer, list []jobs.Job) error {
 	fmt.Fprintln(table, "JOB\tINPUT\tMODEL\tSTATE\tSIZE\tCHANGED") //nolint:errcheck // Flush reports it
 	for i := range list {
 		j := &list[i]
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", j.Name, inputOf(j), modelOf(j), stateOf(j), terminal.Bytes(j.Bytes), changedOf(j)) //nolint:errcheck // as above
+		fmt.Fprintln(table, strings.Join(append([]string{j.Name}, factsOf(j)...), "\t")) //nolint:errcheck // as above
 	}
 	return table.Flush()
 }
 
-// describeJob is one job in a line.
-func describeJob(j *jobs.Job) string {
-	return strings.Join([]string{inputOf(j), modelOf(j), stateOf(j), terminal.Bytes(j.Bytes), changedOf(j)}, ", ")
+// factsOf are the columns of a job after its name.
+func factsOf(j *jobs.Job) []string {
+	return []string{inputOf(j), modelOf(j), stateOf(j), terminal.Bytes(j.Bytes), changedOf(j)}
 }
+
+// describeJob is one job in a line.
+func describeJob(j *jobs.Job) string { return strings.Join(factsOf(j), ", ") }
 
 func inputOf(j *jobs.Job) string {
 	if j.Damaged != "" {
@@ -160,20 +162,11 @@ func (r *jobReport) read(ctx context.Context, env *Env, cfg *config.Config) erro
 	if has, err := jobs.HasStore(cfg.Data.Dir); !has || err != nil {
 		return err
 	}
-	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn.NC)
-	if err != nil {
-		return err
-	}
-	return conn.Explain(r.count(ctx, js, cfg))
+	return withStreams(ctx, env, cfg, r.count)
 }
 
 // count reads the counts from the streams.
-func (r *jobReport) count(ctx context.Context, js jetstream.JetStream, cfg *config.Config) error {
+func (r *jobReport) count(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 	list := js.ListStreams(ctx)
 	rows := uint64(0)
 	for info := range list.Info() {

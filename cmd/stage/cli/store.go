@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -9,8 +8,6 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jobs"
-	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
 
@@ -76,7 +73,7 @@ func (s *storeFlags) exists(cfg *config.Config) error {
 
 // runOnStore is [configFlags.runOnStreams] for a command that only reads: it opens no directory without a store, where
 // it would leave an empty one, but lists the jobs there.
-func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error) func(*cobra.Command, []string) error {
+func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f onStreams) func(*cobra.Command, []string) error {
 	return s.runOnStreams(func(cfg *config.Config) error {
 		if err := s.choose(cfg); err != nil {
 			return err
