@@ -41,6 +41,8 @@ type repair struct {
 	dir     string
 	out     string
 	input   string
+	rows    int      // of the input, which grows
+	all     []string // its lines, in the end
 	environ vars
 
 	mu      sync.Mutex
@@ -55,6 +57,7 @@ func newRepair(t *testing.T, seed uint64) *repair {
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), out: filepath.Join(t.TempDir(), "out.jsonl"),
 		input: writeRows(t, repairRows), refuses: make(map[string]int),
 	}
+	r.grow(1 + r.random.IntN(repairRows))
 	for n := 2; n <= repairRows; n++ {
 		if n%4 != 1 && r.random.IntN(3) == 0 { // five refused in a row look like wrong settings after a restart
 			r.refuses[fmt.Sprintf("Row %d", n)] = 1 + r.random.IntN(3)
@@ -63,6 +66,25 @@ func newRepair(t *testing.T, seed uint64) *repair {
 	_, r.environ = realLLM(t, llmtest.Config{Latency: 10 * time.Millisecond, LatencySigma: 1, Script: r.script})
 	r.environ["STAGE_POOL_SIZE"] = "4"
 	return r
+}
+
+// grow has the input hold the first rows. The last line may lack its end.
+func (r *repair) grow(rows int) {
+	r.t.Helper()
+	switch {
+	case r.rows == repairRows:
+		return
+	case r.all == nil:
+		r.all = strings.SplitAfter(read(r.t, r.input), "\n")
+	}
+	r.rows = min(rows, repairRows)
+	text := strings.Join(r.all[:r.rows], "")
+	if r.random.IntN(2) == 0 {
+		text = strings.TrimSuffix(text, "\n")
+	}
+	if err := os.WriteFile(r.input, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // script refuses a call whose row is not to succeed yet.
@@ -79,7 +101,9 @@ func (r *repair) script(c llmtest.Call) *llmtest.Step {
 // run draws what happens to the job, and then repairs what is left.
 func (r *repair) run() {
 	for range 14 {
-		switch r.random.IntN(7) {
+		switch r.random.IntN(8) {
+		case 7:
+			r.grow(r.rows + 1 + r.random.IntN(6))
 		case 0:
 			r.process(1 + r.random.IntN(repairRows+3))
 		case 1, 2:
@@ -94,6 +118,7 @@ func (r *repair) run() {
 			r.process(1+r.random.IntN(repairRows), "--retry-failed=api_call_failed,refused")
 		}
 	}
+	r.grow(repairRows)
 	for range 10 {
 		r.complete(r.start(0, r.out, "--retry-failed"), 0, r.out)
 		if results := r.results(); len(r.successes(results)) == repairRows {
@@ -173,7 +198,7 @@ func (r *repair) redriveMeanwhile() {
 	r.redrive(true)
 	p.ends(0)
 	rows, results := byRow(r.t, read(r.t, r.out)), r.results()
-	for n := 1; n <= repairRows; n++ {
+	for n := 1; n <= r.rows; n++ {
 		if len(rows[n]) != 1 || !slices.ContainsFunc(results[n], func(body []byte) bool { return bytes.Equal(body, rows[n][0]) }) {
 			r.t.Fatalf("row %d is there as\n%s\nof these results:\n%s", n, bytes.Join(rows[n], []byte("\n")), bytes.Join(results[n], []byte("\n")))
 		}
@@ -198,7 +223,7 @@ func (r *repair) complete(p *program, limit int, out string) {
 	if out != "" {
 		text = read(r.t, out)
 	}
-	want := repairRows
+	want := r.rows
 	if limit > 0 {
 		want = min(limit, want)
 	}
