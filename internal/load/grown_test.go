@@ -23,6 +23,7 @@ type growing struct {
 }
 
 func newGrowing(t *testing.T, name, content string) growing {
+	t.Helper()
 	g := growing{t, filepath.Join(t.TempDir(), name)}
 	g.holds(content)
 	return g

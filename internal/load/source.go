@@ -47,9 +47,8 @@ type Source struct {
 }
 
 // OpenSource opens the input and, where it can be read twice, counts its rows and hashes its content. When ctx ends,
-// so do reads of an input that may never end. A file that grows meanwhile is read to the end that it had, or to that of the
-// line which was only half there. An input that cannot be used is a [config.Error]. The caller must close
-// File.
+// so do reads of an input that may never end. A file that grows meanwhile is read to the end that it had, or to that of
+// the line which was only half there. An input that cannot be used is a [config.Error]. The caller must close File.
 func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.Spec) (*Source, error) {
 	layout, err := spec.Layout(name)
 	if err != nil {
