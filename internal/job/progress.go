@@ -57,38 +57,56 @@ func (p *progress) left() int64 {
 }
 
 // line returns the text beside the bar.
-func (p *progress) line(done int64) string {
+func (p *progress) line(done int64, short bool) terminal.Beside {
 	r := p.stage.Status()
+	return progressLine(&r, done, p.total.Load(), time.Since(p.began), short)
+}
+
+// progressLine returns what a job shows while it runs, the most important first: how fast it is and when it will be done,
+// or what it waits for.
+func progressLine(r *status.Report, done, total int64, elapsed time.Duration, short bool) (b terminal.Beside) {
 	if r.Stop != nil {
-		return stopProgress(&r)
+		return terminal.Beside{First: []string{stopProgress(r)}}
 	}
-	elapsed := time.Since(p.began).Seconds()
-	total := p.total.Load()
-	speed := float64(done) / max(elapsed, 1e-3)
-	parts := []string{
-		fmt.Sprintf("%.1f rows/s", speed),
+	speed := float64(done) / max(elapsed.Seconds(), 1e-3)
+	rate := fmt.Sprintf("%.1f rows/s", speed)
+	if short {
+		rate = fmt.Sprintf("%.1f/s", speed)
+	}
+	until := r.Pool.LawPausedUntil
+	switch left := total - done; {
+	case r.Pool.Paused != "":
+		b.First = []string{pauseProgress(r), rate}
+	case until != nil:
+		b.First = []string{rate, "provider asked to wait " + terminal.Duration(until.Sub(r.Time))}
+	case total > 0 && left > 0 && speed > 0:
+		b.First = []string{rate, "ETA " + etaText(time.Duration(float64(left)/speed*float64(time.Second)))}
+	default:
+		b.First = []string{rate}
+	}
+	b.More = append(b.More,
 		fmt.Sprintf("%d in flight", r.Pool.InFlight),
 		fmt.Sprintf("delay %.0f ms", r.Pool.DelayMS),
 		fmt.Sprintf("%d retries", r.Pool.CapacityRetries),
-	}
+	)
 	if t := r.Usage.TotalTokens; t != nil {
-		parts = append(parts, fmt.Sprintf("%d tokens", *t))
+		b.More = append(b.More, fmt.Sprintf("%d tokens", *t))
 	}
 	switch u := r.Usage; {
 	case u.CostUSD != nil && u.UnpricedCalls == 0:
-		parts = append(parts, fmt.Sprintf("$%.4f", *u.CostUSD))
+		b.More = append(b.More, fmt.Sprintf("$%.4f", *u.CostUSD))
 	case u.KnownCostUSD > 0:
-		parts = append(parts, fmt.Sprintf("at least $%.4f", u.KnownCostUSD))
+		b.More = append(b.More, fmt.Sprintf("at least $%.4f", u.KnownCostUSD))
 	}
-	if r.Pool.Paused != "" {
-		parts = append(parts, pauseProgress(&r))
-	} else if until := r.Pool.LawPausedUntil; until != nil {
-		parts = append(parts, "provider asked to wait "+terminal.Duration(until.Sub(r.Time)))
-	} else if left := total - done; total > 0 && left > 0 && speed > 0 {
-		eta := time.Duration(float64(left) / speed * float64(time.Second))
-		parts = append(parts, "ETA "+eta.Round(time.Second).String())
+	return b
+}
+
+// etaText is a duration in two units at most: 42s, 3m10s, 1h42m.
+func etaText(d time.Duration) string {
+	if d < time.Hour {
+		return d.Round(time.Second).String()
 	}
-	return strings.Join(parts, "  ")
+	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
 // pauseProgress describes a pause: its reason, and when the next probe is.

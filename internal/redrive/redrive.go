@@ -168,7 +168,10 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	}
 	defer rows.Close()
 	var published atomic.Int64
-	bar := terminal.NewBar(ctx, progress, int64(rows.Left), 0, func(int64) string { return fmt.Sprintf("%d published again", published.Load()) }) //nolint:gosec // messages of a stream
+	left := int64(rows.Left) //nolint:gosec // messages of a stream
+	bar := terminal.NewBar(ctx, progress, left, 0, func(int64, bool) terminal.Beside {
+		return terminal.Beside{First: []string{fmt.Sprintf("%d published again", published.Load())}}
+	})
 	defer bar.Finish()
 	for seen := int64(1); ; seen++ {
 		m, at, err := rows.Next(ctx)

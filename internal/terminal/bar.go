@@ -2,13 +2,11 @@ package terminal
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"sync/atomic"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 )
 
 // Bar is a progress bar on a terminal, and nothing elsewhere. Lines that are printed through its Writer appear above
@@ -16,21 +14,21 @@ import (
 type Bar struct {
 	container *mpb.Progress // nil without a terminal, as is bar
 	bar       *mpb.Bar
+	total     atomic.Int64
 	failed    atomic.Int64
 }
 
 // NewBar shows a bar on w with done of total rows; total 0 or below: unknown. aside returns the text beside it at each
-// refresh, given how many rows are done. The caller must call Finish.
-func NewBar(ctx context.Context, w io.Writer, total, done int64, aside func(done int64) string) *Bar {
+// refresh, given how many rows are done and whether the terminal is so narrow that the text should be short. The caller
+// must call Finish.
+func NewBar(ctx context.Context, w io.Writer, total, done int64, aside func(done int64, short bool) Beside) *Bar {
 	b := &Bar{}
+	b.total.Store(total)
 	if !Is(w) {
 		return b
 	}
 	b.container = mpb.NewWithContext(ctx, mpb.WithOutput(w), mpb.WithRefreshRate(200*time.Millisecond))
-	b.bar = b.container.AddBar(max(total, 0),
-		mpb.PrependDecorators(decor.CountersNoUnit("%d / %d rows "), decor.Any(func(decor.Statistics) string { return failedText(b.failed.Load()) })),
-		mpb.AppendDecorators(decor.Percentage(), decor.Any(func(s decor.Statistics) string { return "  " + aside(s.Current) })),
-	)
+	b.bar = b.container.AddBar(max(total, 0), b.layout(aside)...)
 	b.Set(done)
 	return b
 }
@@ -48,16 +46,9 @@ func (b *Bar) Set(done int64) {
 // AddFailed counts a row that has failed. Such rows are done, too.
 func (b *Bar) AddFailed() { b.failed.Add(1) }
 
-// failedText is how many of the rows that are done have failed; "" for none.
-func failedText(failed int64) string {
-	if failed == 0 {
-		return ""
-	}
-	return fmt.Sprintf("(%d failed) ", failed)
-}
-
 // SetTotal sets how many rows there are, once that is known.
 func (b *Bar) SetTotal(total int64) {
+	b.total.Store(total)
 	if b.bar != nil {
 		b.bar.SetTotal(total, false)
 	}

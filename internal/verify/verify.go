@@ -56,7 +56,9 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progre
 		return nil, err
 	}
 	if len(v.parts) > 0 {
-		bar := terminal.NewBar(ctx, progress, v.total, 0, func(int64) string { return fmt.Sprintf("%d audit events", v.events.Load()) })
+		bar := terminal.NewBar(ctx, progress, v.total, 0, func(int64, bool) terminal.Beside {
+			return terminal.Beside{First: []string{fmt.Sprintf("%d audit events", v.events.Load())}}
+		})
 		err := v.read(ctx, bar)
 		bar.Finish()
 		if err != nil {

@@ -97,8 +97,8 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return err
 	}
 	began, last := time.Now(), before
-	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, before, func(done int64) string {
-		return fmt.Sprintf("%.0f rows/s", float64(done-before)/time.Since(began).Seconds())
+	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, before, func(done int64, _ bool) terminal.Beside {
+		return terminal.Beside{First: []string{fmt.Sprintf("%.0f rows/s", float64(done-before)/time.Since(began).Seconds())}}
 	})
 	err = l.Run(ctx, before, rows.Read, func(stored int64) { last = stored; bar.Set(last) })
 	bar.Finish()
