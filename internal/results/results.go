@@ -190,7 +190,7 @@ func (p *Printer) result(m jetstream.Msg, at uint64) error {
 		return nil
 	}
 	r, err := stored.NewResult(m)
-	if err != nil || p.options.Failed && !(r.Failed && p.last.current(r)) {
+	if err != nil || p.options.Failed && (!r.Failed || !p.last.current(r)) {
 		return err
 	}
 	if p.options.WithMeta {
