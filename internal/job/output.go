@@ -327,17 +327,5 @@ func (o *output) close(complete bool) error {
 	return err
 }
 
-// OpenOut creates or empties the file for the results; "" and "-" are stdout. The caller must call closeOut.
-func OpenOut(stdout io.Writer, path string) (out io.Writer, closeOut func() error, err error) {
-	if path == "" || path == "-" {
-		return stdout, func() error { return nil }, nil
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return nil, nil, config.Invalid(err)
-	}
-	return f, f.Close, nil
-}
-
 // WriteResult writes a result as one line of JSON.
 func WriteResult(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }

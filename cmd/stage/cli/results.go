@@ -5,11 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/follow"
-	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
@@ -125,12 +126,24 @@ func (r *resultsCommand) servable(cfg *config.Config) error {
 
 // withPrinter calls f with a printer on the output of the command, which it flushes and closes then.
 func (r *resultsCommand) withPrinter(ctx context.Context, cfg *config.Config, f func(*results.Printer, *bufio.Writer) error) error {
-	w, closeOut, err := job.OpenOut(r.env.Stdout, r.out)
+	w, closeOut, err := openOut(r.env.Stdout, r.out)
 	if err != nil {
 		return err
 	}
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, w), 64<<10)
 	return errors.Join(f(results.NewPrinter(cfg, out, r.o), out), out.Flush(), closeOut())
+}
+
+// openOut creates or empties the file for the results; "" and "-" are stdout. The caller must call closeOut.
+func openOut(stdout io.Writer, path string) (out io.Writer, closeOut func() error, err error) {
+	if path == "" || path == "-" {
+		return stdout, func() error { return nil }, nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, nil, config.Invalid(err)
+	}
+	return f, f.Close, nil
 }
 
 // checkPartition refuses a partition that nobody has served, and a stream that does not exist.
