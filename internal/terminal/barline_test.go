@@ -18,10 +18,7 @@ func lineAt(columns int, total, done, failed int64, b Beside) string {
 	bar := &Bar{}
 	bar.total.Store(total)
 	bar.failed.Store(failed)
-	var options []mpb.BarOption
-	for _, option := range bar.layout(func(int64, bool) Beside { return b }) {
-		options = append(options, option)
-	}
+	options := bar.layout(func(int64, bool) Beside { return b })
 	container := mpb.New(mpb.WithOutput(&out), mpb.WithWidth(columns), mpb.WithAutoRefresh())
 	bar.container, bar.bar = container, container.AddBar(max(total, 0), options...)
 	bar.Set(done)
