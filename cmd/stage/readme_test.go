@@ -33,8 +33,8 @@ var (
 	durations  = regexp.MustCompile(`\b(in|peak delay) [0-9.]+[a-zµ0-9.]*`)
 )
 
-// TestCommandsOfTheReadmeCanBePasted runs the blocks of shell in README.md as they stand, one after the other in one shell,
-// as a new user would in a clone of the repository. A block of text below them is their output.
+// TestCommandsOfTheReadmeCanBePasted runs the blocks of shell in README.md as they stand, one after the other in one
+// shell, as a new user would in a clone of the repository. A block of text below them is their output.
 func TestCommandsOfTheReadmeCanBePasted(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
