@@ -63,12 +63,12 @@ func (p *progress) line(done int64, short bool) terminal.Beside {
 }
 
 // progressLine returns what a job shows while it runs, the most important first: how fast it is and when it will be done,
-// or what it waits for.
+// or what it waits for. The rate is that of this run: results of earlier ones are written at once.
 func progressLine(r *status.Report, done, total int64, elapsed time.Duration, short bool) (b terminal.Beside) {
 	if r.Stop != nil {
 		return terminal.Beside{First: []string{stopProgress(r)}}
 	}
-	speed := float64(done) / max(elapsed.Seconds(), 1e-3)
+	speed := float64(r.Rows.Succeeded+r.Rows.Failed) / max(elapsed.Seconds(), 1e-3)
 	rate := fmt.Sprintf("%.1f rows/s", speed)
 	if short {
 		rate = fmt.Sprintf("%.1f/s", speed)

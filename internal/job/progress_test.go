@@ -53,9 +53,14 @@ func TestTheProgressLineBeginsWithWhatMatters(t *testing.T) {
 		{"asked to wait", asked, 100, 720, false, "10.0 rows/s|provider asked to wait 4.00 s", "8 in flight|delay 40 ms|3 retries|900 tokens"},
 		{"stopping", stopping, 100, 720, false, "STOPPING: 8 in flight, 0 to store, at most 4s", ""},
 	} {
+		tt.r.Rows.Succeeded = uint64(tt.done) //nolint:gosec // small
 		got := progressLine(&tt.r, tt.done, tt.total, 10*time.Second, tt.short)
 		if first, more := strings.Join(got.First, "|"), strings.Join(got.More, "|"); first != tt.first || more != tt.more {
 			t.Errorf("%s:\ngot  %s, then %s\nwant %s, then %s", tt.name, first, more, tt.first, tt.more)
 		}
+	}
+	busy.Rows.Succeeded = 50
+	if got := progressLine(&busy, 600, 720, 10*time.Second, false).First; strings.Join(got, "|") != "5.0 rows/s|ETA 24s" {
+		t.Errorf("resumed: got %q", got)
 	}
 }
