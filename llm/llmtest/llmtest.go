@@ -81,6 +81,7 @@ type Server struct {
 	random *rand.Rand
 	bucket bucket
 	stats  Stats
+	served int64 // of the calls in flight, those that MaxConcurrent admitted
 }
 
 // Stats counts what a server has done with its calls.
@@ -94,7 +95,7 @@ type Stats struct {
 	Invalid       int64 `json:"invalid"`        // no request we understand
 	Abandoned     int64 `json:"abandoned"`      // the client went away first
 	InFlight      int64 `json:"in_flight"`
-	MaxInFlight   int64 `json:"max_in_flight"`
+	MaxInFlight   int64 `json:"max_in_flight"` // without those beyond the concurrency, and those that are invalid
 }
 
 // Rejected counts the calls refused for want of room.
@@ -162,8 +163,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	call, d := s.arrive(r)
-	defer s.leave()
+	defer s.leave(call)
 	if step := s.scripted(call); step != nil {
+		s.mu.Lock()
+		s.admit(call)
+		s.mu.Unlock()
 		s.play(w, r, d, call, step)
 		return
 	}
@@ -172,7 +176,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, d, call.bad)
 		return
 	}
-	v := s.judge()
+	v := s.judge(call)
 	switch atOnce := v.status != 0 && !v.late; {
 	case !atOnce && !sleep(r.Context(), v.latency):
 		s.count(&s.stats.Abandoned)
@@ -189,6 +193,7 @@ type call struct {
 	Call
 	schema any
 	bad    failure // status 0: none
+	served bool    // it is among the server's served
 }
 
 // arrive counts a call and reads it.
@@ -198,7 +203,6 @@ func (s *Server) arrive(r *http.Request) (*call, dialect) {
 	c.N = int(s.stats.Received)
 	s.stats.Received++
 	s.stats.InFlight++
-	s.stats.MaxInFlight = max(s.stats.MaxInFlight, s.stats.InFlight)
 	s.mu.Unlock()
 
 	var d dialect = openAI{}
@@ -230,9 +234,19 @@ func (c *call) receive(r *http.Request, d dialect) failure {
 	return failure{}
 }
 
-func (s *Server) leave() {
+// admit counts a call that is served, under the mutex.
+func (s *Server) admit(c *call) {
+	c.served = true
+	s.served++
+	s.stats.MaxInFlight = max(s.stats.MaxInFlight, s.served)
+}
+
+func (s *Server) leave(c *call) {
 	s.mu.Lock()
 	s.stats.InFlight--
+	if c.served {
+		s.served--
+	}
 	s.mu.Unlock()
 }
 
@@ -251,16 +265,17 @@ type verdict struct {
 
 // judge decides about a call that arrives now. It draws the same random numbers
 // whatever the verdict, so that one call does not change another's.
-func (s *Server) judge() verdict {
+func (s *Server) judge(c *call) verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := verdict{latency: time.Duration(float64(s.cfg.Latency) * math.Exp(s.cfg.LatencySigma*s.random.NormFloat64()))}
 	luck := s.random.Float64()
-	if limit := int64(s.cfg.MaxConcurrent); limit > 0 && s.stats.InFlight > limit {
+	if limit := int64(s.cfg.MaxConcurrent); limit > 0 && s.served >= limit {
 		s.stats.TooConcurrent++
 		v.failure = failure{http.StatusTooManyRequests, fmt.Sprintf("more than %d calls at a time", limit)}
 		return v
 	}
+	s.admit(c)
 	if s.cfg.Schedule != nil && !s.bucket.take(time.Now(), s.start, s.cfg.Schedule, float64(s.cfg.Burst)) {
 		s.stats.RateLimited++
 		v.failure = failure{http.StatusTooManyRequests, "rate limit reached"}

@@ -155,7 +155,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if got[0] != 3 || got[429] != 7 || server.Stats().TooConcurrent != 7 {
+		if s := server.Stats(); got[0] != 3 || got[429] != 7 || s.TooConcurrent != 7 || s.MaxInFlight != 3 {
 			t.Errorf("got %v, stats %+v, want 3 answered and 7 refused", got, server.Stats())
 		}
 	})
