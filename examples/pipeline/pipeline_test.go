@@ -42,8 +42,26 @@ func TestThePipelineOfTheReadmeWorks(t *testing.T) {
 	}()
 	awaitStreams(t, srv)
 
+	publish(t, srv, "rows.others", `{"text":"of another publisher"}`)
 	run(t, "200 rows published", "./producer", "-url", url, "../reviews.jsonl")
 	run(t, "no gap, no double, in order", "./consumer", "-url", url, "-rows", "200")
+	// Again, on the streams as they are now.
+	publish(t, srv, "rows.others", `{"text":"of another publisher"}`)
+	run(t, "200 rows published", "./producer", "-url", url, "../reviews.jsonl")
+	run(t, "no gap, no double, in order", "./consumer", "-url", url, "-rows", "400")
+}
+
+// publish stores a row that is not of the producer.
+func publish(t *testing.T, srv *natsd.Server, subject, body string) {
+	t.Helper()
+	nc, err := srv.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.Request(subject, []byte(body), time.Minute); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // awaitStreams waits until the stage has created its streams, the results last.

@@ -1,5 +1,5 @@
 // Command producer publishes the lines of a JSONL file as rows for a stage, each with a header that its result carries
-// on.
+// on. Other rows may be in the stream: those of this producer have a header with the name of its run.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -19,10 +20,11 @@ import (
 func main() {
 	url := flag.String("url", nats.DefaultURL, "NATS server")
 	subject := flag.String("subject", "rows.reviews", "subject of the rows")
+	run := flag.String("run", time.Now().UTC().Format("20060102T150405.000"), "name of this run; the same one again publishes no row twice within two minutes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	n, err := produce(ctx, *url, *subject, flag.Arg(0))
+	n, err := produce(ctx, *url, *subject, *run, flag.Arg(0))
 	if err != nil {
 		log.Fatalf("producer: %v", err) //nolint:gocritic // there is nothing left to clean up
 	}
@@ -30,7 +32,7 @@ func main() {
 }
 
 // produce publishes each line and waits until it is stored: a row counts only then.
-func produce(ctx context.Context, url, subject, path string) (n int, err error) {
+func produce(ctx context.Context, url, subject, run, path string) (n int, err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return 0, err
@@ -52,8 +54,9 @@ func produce(ctx context.Context, url, subject, path string) (n int, err error) 
 			Subject: subject,
 			Data:    lines.Bytes(),
 			Header: nats.Header{
-				"Order":       {strconv.Itoa(n)},               // goes on to the result
-				"Nats-Msg-Id": {fmt.Sprintf("%s/%d", path, n)}, // a restart within two minutes publishes no row twice
+				"Order":       {strconv.Itoa(n)}, // both go on to the result
+				"Run":         {run},
+				"Nats-Msg-Id": {fmt.Sprintf("%s/%d", run, n)}, // the server stores no id twice within two minutes
 			},
 		}
 		if _, err := js.PublishMsg(ctx, row); err != nil {
