@@ -24,15 +24,17 @@ type history struct {
 }
 
 // History prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
-// waited for, its result. With o.JSON it prints the events alone.
+// waited for, its result. With o.JSON it prints the events alone. The error is one of [IsNoEvent] where there are none.
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	s := &history{seq: o.Row, last: make(map[string]*auditlog.Row)}
+	found := false
 	err := stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{Since: o.Since}, nil, func(raw []byte, e *auditlog.Event) error {
 		switch {
 		case e == nil: // of a newer version
 		case e.Row != nil && e.Row.Sequence < o.Row:
 			s.before(e.Row)
 		case e.Row != nil && e.Row.Sequence == o.Row, e.Call != nil && e.Call.Sequence == o.Row:
+			found = true
 			if o.JSON {
 				return stored.WriteLine(out, raw)
 			}
@@ -40,12 +42,11 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 		}
 		return nil
 	})
+	if err == nil && !found {
+		err = &noEventError{row: o.Row, since: o.Since, stream: cfg.Audit.Stream, stage: cfg.Name}
+	}
 	if err != nil || o.JSON {
 		return err
-	}
-	if len(s.events) == 0 {
-		terminal.PrintLine(out, "row %d has no event: it has not been called yet, or the audit no longer holds it", o.Row)
-		return nil
 	}
 	result, err := findResult(ctx, js, cfg, s.events[0], o.Row)
 	if err != nil {
@@ -53,6 +54,27 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 	}
 	s.print(out, cfg, result, o.Colour)
 	return nil
+}
+
+// noEventError says that the audit holds nothing of a row.
+type noEventError struct {
+	row           uint64
+	since         time.Time
+	stream, stage string
+}
+
+func (e *noEventError) Error() string {
+	since := ""
+	if !e.since.IsZero() {
+		since = " since " + e.since.Format(time.RFC3339)
+	}
+	return fmt.Sprintf("row %d has no event of stage %s in stream %s%s: there is no such row, it has not been called yet, or the audit no longer holds it", e.row, e.stage, e.stream, since)
+}
+
+// IsNoEvent reports whether [History] has found nothing of the row.
+func IsNoEvent(err error) bool {
+	_, is := errors.AsType[*noEventError](err)
+	return is
 }
 
 // before notes a row before the one that the history is about.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -13,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/internal/follow"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/tail"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
@@ -35,14 +37,18 @@ func newTailCommand(env *Env) *cobra.Command {
 			"  stage tail --row 4711 --job reviews.jsonl-1a2b3c4d",
 	}
 	var o tail.Options
-	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run; default: all")
-	cmd.Flags().Uint64Var(&o.Row, "row", 0, "history of the row with this sequence in the input stream")
+	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run; default, or empty: all")
+	completeKinds(cmd)
+	cmd.Flags().Uint64Var(&o.Row, "row", 0, "history of the row with this sequence in the input stream; exit code 1 if it has none")
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
 	cmd.Flags().StringSliceVar(&o.Reason, "reason", nil, "only rows that failed for these reasons, separated by commas; default: all events")
 	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: now")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
 	flags := newStoreFlags(cmd, env)
 	check := func(*config.Config) (err error) {
+		if cmd.Flags().Changed("row") && o.Row == 0 {
+			return errors.New("--row 0: sequences begin with 1")
+		}
 		if o.Kinds, err = auditKinds(*kinds); err == nil {
 			err = checkReason(&o)
 		}
@@ -64,7 +70,10 @@ func newTailCommand(env *Env) *cobra.Command {
 		} else {
 			err = tail.Print(ctx, js, cfg, out, o)
 		}
-		if err != nil && o.Follow && !errors.Is(err, jetstream.ErrStreamNotFound) && len(cfg.NATS.URL) == 0 && follow.Ended(ctx) {
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return stored.MissingStream(err, cfg.Audit.Stream, "STAGE_AUDIT_STREAM")
+		}
+		if err != nil && o.Follow && !tail.IsNoEvent(err) && len(cfg.NATS.URL) == 0 && follow.Ended(ctx) {
 			terminal.PrintLine(env.Stderr, "%v", follow.ErrServerEnded)
 		}
 		if ctx.Err() != nil { // that, or an interrupt, is how it ends
@@ -75,11 +84,30 @@ func newTailCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
+// kindsKnown are the values of --kind.
+var kindsKnown = []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun}
+
+// completeKinds makes the shell complete the list of kinds, word by word, with those that it does not have yet.
+func completeKinds(cmd *cobra.Command) {
+	complete := func(_ *cobra.Command, _ []string, typed string) (words []string, _ cobra.ShellCompDirective) {
+		before := typed[:strings.LastIndex(typed, ",")+1]
+		for _, kind := range kindsKnown {
+			if !slices.Contains(strings.Split(before, ","), string(kind)) {
+				words = append(words, before+string(kind))
+			}
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := cmd.RegisterFlagCompletionFunc("kind", complete); err != nil {
+		panic("flag --kind: " + err.Error()) // it was added before
+	}
+}
+
 // auditKinds reads the values of --kind.
 func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	for _, name := range names {
 		kind := auditlog.Kind(name)
-		if !slices.Contains([]auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun}, kind) {
+		if !slices.Contains(kindsKnown, kind) {
 			return nil, fmt.Errorf("--kind %q: it is call, row or run", name)
 		}
 		kinds = append(kinds, kind)
