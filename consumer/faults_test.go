@@ -111,7 +111,7 @@ func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 		{name: "audit gone", breakIt: drop("AUDIT"), fix: ensure, why: "audit: refused by the server: no stream captures the subject", auditLost: true},
 		{name: "server gone", breakIt: (*bench).stopServer, fix: (*bench).startServer, why: "connection: not connected to NATS"},
 		{name: "consumer paused", breakIt: pause(time.Hour), fix: pause(0), why: "consumer stage-0 delivers none: it is paused for"},
-		{name: "may not append", breakIt: deny("results.>"), fix: deny(), why: `permissions violation: Permissions Violation for Publish to "results.stage.0.rows"`},
+		{name: "may not append", breakIt: deny("results.>"), fix: deny(), why: `the server denied it: Permissions Violation for Publish to "results.stage.0.rows"`},
 		{name: "may not audit", breakIt: deny("audit.>"), fix: deny(), why: `Permissions Violation for Publish to "audit.stage.0`},
 		{name: "may not pull", breakIt: deny(pull), fix: deny(), why: `Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0"`},
 		{name: "may do nothing", breakIt: deny(">"), fix: deny(), why: "Permissions Violation for Publish"},
@@ -161,7 +161,7 @@ func TestADeniedClaimIsNamed(t *testing.T) {
 		deny("results.stage.0.claim")(b)
 		r := b.start("run", quick())
 		time.Sleep(10 * time.Second)
-		why := `claim the partition: append to results.stage.0.claim: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "results.stage.0.claim")`
+		why := `claim the partition: append to results.stage.0.claim: the server denied it: Permissions Violation for Publish to "results.stage.0.claim": grant the NATS user that permission, or log in as another user`
 		if s := r.Status(); !strings.Contains(s.Problem, why) || s.Emitted > 0 {
 			t.Errorf("problem %q, %d rows emitted; want %q and none", s.Problem, s.Emitted, why)
 		}

@@ -115,10 +115,10 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 // A denied request is answered by silence, so each has its own time-out, and one is enough to report.
 func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 	for _, c := range []struct{ deny, want string }{
-		{"$JS.API.STREAM.INFO.>", `InputStream: look at stream ROWS: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.ROWS")`},
-		{"$JS.API.STREAM.INFO.AUDIT", `AuditStream: look at stream AUDIT: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.AUDIT")`},
-		{"$JS.API.STREAM.CREATE.RESULTS", `ResultStream: create stream RESULTS on subject results.>: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.CREATE.RESULTS")`},
-		{"$JS.API.STREAM.NAMES", `DeadLetterSubject: look for the stream of subject dead: context deadline exceeded (the server said: nats: permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.NAMES")`},
+		{"$JS.API.STREAM.INFO.>", `InputStream: look at stream ROWS: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.INFO.ROWS": grant the NATS user that permission, or log in as another user`},
+		{"$JS.API.STREAM.INFO.AUDIT", `AuditStream: look at stream AUDIT: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.INFO.AUDIT": grant the NATS user that permission, or log in as another user`},
+		{"$JS.API.STREAM.CREATE.RESULTS", `ResultStream: create stream RESULTS on subject results.>: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.CREATE.RESULTS": grant the NATS user that permission, or log in as another user`},
+		{"$JS.API.STREAM.NAMES", `DeadLetterSubject: look for the stream of subject dead: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.NAMES": grant the NATS user that permission, or log in as another user`},
 	} {
 		t.Run(c.deny, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {

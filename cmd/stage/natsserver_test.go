@@ -13,13 +13,27 @@ import (
 // scriptNATS runs a NATS server that wants a login, until the end of the script, and puts its URL into a variable:
 //
 //	nats URL user password
+//
+// A third word makes it another: plain has no JetStream, and poor has a user poor of the same password, who may do
+// nothing.
 func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 3 {
-		ts.Fatalf("usage: nats VARIABLE user password")
+	if neg || len(args) < 3 || len(args) > 4 {
+		ts.Fatalf("usage: nats VARIABLE user password [plain|poor]")
 	}
-	srv, err := server.NewServer(&server.Options{
+	options := &server.Options{
 		Host: "127.0.0.1", Port: -1, Username: args[1], Password: args[2], JetStream: true, StoreDir: ts.MkAbs("." + args[0]), NoSigs: true, NoLog: true,
-	})
+	}
+	switch args = append(args, ""); args[3] {
+	case "plain":
+		options.JetStream = false
+	case "poor":
+		options.Users = []*server.User{{
+			Username: "poor", Password: args[2],
+			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{">"}}},
+		}, {Username: args[1], Password: args[2]}}
+		options.Username, options.Password = "", ""
+	}
+	srv, err := server.NewServer(options)
 	ts.Check(err)
 	srv.Start()
 	ts.Defer(func() {

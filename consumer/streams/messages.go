@@ -15,28 +15,36 @@ import (
 // RequestTimeout bounds one request to the server. A leader election takes about four seconds.
 const RequestTimeout = 5 * time.Second
 
-// Denied adds the likely reason to the error of a request without an answer: the server reports a missing permission
-// only in a separate message. Other errors are returned unchanged, and so are its own. It does not block.
+// Denied puts the likely reason in the place of the error of a request without an answer, which it wraps: the server
+// reports a missing permission only in a separate message. Other errors are returned unchanged, and so are its own. It
+// does not block.
 func Denied(nc *nats.Conn, err error) error {
 	if _, has := errors.AsType[*deniedError](err); has || !Unanswered(err) {
 		return err
 	}
-	last := nc.LastError()
-	switch {
-	case !errors.Is(last, nats.ErrPermissionViolation):
-		err = fmt.Errorf("%w (no answer: does the stream or consumer have a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account)", err)
-	case strings.Contains(last.Error(), "for Subscription to"): // answers come on subjects of the client's own choice
-		err = NewSettingError(FieldInboxPrefix, "%w (the server said: %w: set %s to a prefix that the user may subscribe to)", err, last, FieldInboxPrefix)
-	default:
-		err = fmt.Errorf("%w (the server said: %w)", err, last)
+	if denied := Violation(nc); denied != nil {
+		return &deniedError{why: denied, err: err}
 	}
-	return &deniedError{err}
+	return &deniedError{why: errors.New(whyUnanswered), err: err}
 }
 
-// deniedError is an error to which [Denied] has added what it knows.
-type deniedError struct{ error }
+const whyUnanswered = "no answer: does the stream or consumer have a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account"
 
-func (e *deniedError) Unwrap() error { return e.error }
+// deniedError is why a request had no answer, as far as [Denied] knows.
+type deniedError struct{ why, err error }
+
+// Error has the reason where the text of the error says no more than that time is up.
+func (e *deniedError) Error() string {
+	why, text := e.why.Error(), e.err.Error()
+	for _, late := range []error{context.DeadlineExceeded, nats.ErrTimeout} {
+		if before, after, found := strings.Cut(text, late.Error()); found {
+			return before + why + after
+		}
+	}
+	return text + ": " + why
+}
+
+func (e *deniedError) Unwrap() []error { return []error{e.why, e.err} }
 
 // Unanswered reports whether the server gave no answer in time.
 func Unanswered(err error) bool {

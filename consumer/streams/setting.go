@@ -64,9 +64,12 @@ func (e *SettingError) explain(name func(Field) string) string {
 	return fmt.Errorf(e.format, args...).Error()
 }
 
-// Explain returns the text of err, in which each [SettingError] that it wraps names settings as name does, by
-// variables for example.
+// Explain returns the text of err for people: each [SettingError] that it wraps names settings as name does, by variables
+// for example, and what the server or its client says in codes is a sentence.
 func Explain(err error, name func(Field) string) string {
+	if text, ok := sentence(err); ok {
+		return text
+	}
 	if e, is := any(err).(*SettingError); is { // this very error: those that it wraps come further down
 		return e.explain(name)
 	}

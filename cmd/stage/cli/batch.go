@@ -65,12 +65,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 	if limit := int(conn.NC.MaxPayload()) - batch.Headroom; len(request) > limit {
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
-	reply, err := requestBatch(ctx, conn.NC, config.BatchSubject(cfg.Name), request)
+	reply, err := batch.Request(ctx, conn.NC, cfg.Name, request, timeout)
 	if err != nil {
 		return batchNotAnswered(ctx, cfg, timeout, err)
 	}
@@ -80,28 +75,6 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 		}
 	}
 	return batchVerdict(cfg, reply)
-}
-
-const (
-	// batchSearch is how long to retry while no stage answers, every batchLook: one may be about to start, or to take
-	// over.
-	batchSearch = 5 * time.Second
-	batchLook   = 200 * time.Millisecond
-)
-
-// requestBatch sends the request to the stages that answer on the subject, one of which replies.
-func requestBatch(ctx context.Context, nc *nats.Conn, subject string, request []byte) (*nats.Msg, error) {
-	for end := time.Now().Add(batchSearch); ; {
-		reply, err := nc.RequestWithContext(ctx, subject, request)
-		if !errors.Is(err, nats.ErrNoResponders) || time.Now().After(end) {
-			return reply, err
-		}
-		select {
-		case <-time.After(batchLook):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
 }
 
 // readBatchFile reads a request and checks it before it is sent.
@@ -142,10 +115,10 @@ func batchNotAnswered(ctx context.Context, cfg *config.Config, timeout time.Dura
 	switch subject := config.BatchSubject(cfg.Name); {
 	case errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("no stage named %s answers on %s: is stage run running on this server, and is STAGE_NAME right", cfg.Name, subject)
-	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return fmt.Errorf("no reply within %v: send fewer prompts at a time, or raise --timeout; the stage finishes the batch anyway", timeout)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, batch.ErrSlow):
+		return fmt.Errorf("stage %s has the request, but sent no reply within %v: send fewer prompts at a time, or raise --timeout; the stage finishes the batch anyway", cfg.Name, timeout)
 	default:
 		return fmt.Errorf("request on %s: %w", subject, err)
 	}

@@ -93,7 +93,7 @@ func Main(ctx context.Context, env *Env) int {
 	if _, ok := errors.AsType[*config.Error](err); !ok && !running {
 		err = config.Invalid(fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath()))
 	}
-	printError(env.Stderr, env.secrets.RedactError(err))
+	printError(env.Stderr, env.secrets.RedactError(config.Explained(err)))
 	return exitCode(err)
 }
 

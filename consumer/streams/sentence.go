@@ -1,0 +1,92 @@
+package streams
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Codes of the server's errors that have a sentence, see its errors.json.
+const (
+	codeClusterNoPeers    = 10005
+	codeNoConsumer        = 10014
+	codeNoResources       = 10023
+	codeMaxConsumers      = 10026
+	codeMaxStreams        = 10027
+	codeMemory            = 10028
+	codeNoMessage         = 10037
+	codeNotEnabledAccount = 10039
+	codeStorage           = 10047
+	codeNoStream          = 10059
+	codeNotEnabled        = 10076
+	codeStoreFailed       = 10077
+	codeNoQuorum          = 10008
+	codeNameInUse         = 10058
+)
+
+// sentences are what refusals of the server mean for the person who runs a command, and what to do about them.
+var sentences = map[jetstream.ErrorCode]string{
+	codeClusterNoPeers:    "the cluster has no servers for it: lower the number of replicas, or bring up more servers",
+	codeNoQuorum:          "the cluster has no leader at the moment: check that most of its servers run, and try again",
+	codeNoConsumer:        "the consumer does not exist: run stage setup, or start the stage",
+	codeNoResources:       "the server has no room for it: free storage or memory there, or raise its limits",
+	codeMaxConsumers:      "the account's limit of consumers is reached: delete those that nobody uses, or raise the limit",
+	codeMaxStreams:        "the account's limit of streams is reached: delete those that nobody uses, or raise the limit",
+	codeMemory:            "the server or the account has no memory left for streams: free some, or raise max_memory",
+	codeNoMessage:         "the stream has no such message",
+	codeNotEnabledAccount: "JetStream is not enabled for the account of this NATS user: enable it, or log in to another account",
+	codeStorage:           "the server or the account has no storage left for streams: delete what nobody needs, or raise max_file",
+	codeNameInUse:         "a stream of that name exists with another configuration: choose another name",
+	codeNoStream:          "the stream does not exist: is it the right server, and has a stage or stage setup run there",
+	codeSubjectTaken:      "its subjects overlap with those of another stream: change the subject, or use that stream",
+	codeNotEnabled:        "JetStream is not enabled on the server: start it with JetStream (nats-server -js), or use another",
+}
+
+// noJetStream is the sentence for a request of JetStream that nobody answers.
+const noJetStream = "JetStream does not answer: the server runs without it, or the account has none: start it with JetStream (nats-server -js), or use another server or account"
+
+// sentence returns the error of the server or of its client in words; ok false: it has none.
+func sentence(err error) (text string, ok bool) {
+	switch e := any(err).(type) {
+	case *jetstream.APIError:
+		if text, ok = sentences[e.ErrorCode]; ok {
+			return text, true
+		}
+		return fmt.Sprintf("the server says %q (code %d)", e.Description, e.ErrorCode), true
+	case *refusedError:
+		if text, ok = sentences[jetstream.ErrorCode(e.code)]; ok { //nolint:gosec // five digits
+			return ErrRefused.Error() + ": " + text, true
+		}
+	}
+	if err == nats.ErrNoResponders { //nolint:errorlint // this very error: what wraps it has more to say
+		return noJetStream, true
+	}
+	return "", false
+}
+
+// Violation returns what the server has forbidden the user of the connection, as the last error of the connection, and
+// what to do about it; nil: nothing. The server reports that apart from the request, which stays without an answer. The
+// error is a [nats.ErrPermissionViolation].
+func Violation(nc *nats.Conn) error {
+	last := nc.LastError()
+	if !errors.Is(last, nats.ErrPermissionViolation) {
+		return nil
+	}
+	text := strings.TrimPrefix(last.Error(), nats.ErrPermissionViolation.Error()+": ") // the server's own words
+	why := fmt.Errorf("the server denied it: %s: grant the NATS user that permission, or log in as another user", text)
+	if strings.Contains(text, "for Subscription to") { // answers come on subjects of the client's own choice
+		why = NewSettingError(FieldInboxPrefix, "the server denied it: %s: grant the NATS user that permission, or set %s to a prefix that the user may subscribe to",
+			text, FieldInboxPrefix)
+	}
+	return &violationError{why, last}
+}
+
+// violationError is a [nats.ErrPermissionViolation] with what to do about it.
+type violationError struct{ why, last error }
+
+func (e *violationError) Error() string { return e.why.Error() }
+
+func (e *violationError) Unwrap() []error { return []error{e.why, e.last} }
