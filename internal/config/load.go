@@ -43,6 +43,11 @@ type Source struct {
 	External bool
 	Context  string // name of a context, or the path of its file; it takes the place of settings below the flags
 
+	// More finds problems of settings that have no other, each of an error that it joins, by their variables. It is called
+	// only where there are problems, so that all are listed at once: without it those that take more than reading the
+	// settings (a template that does not compile) would come up once the others are solved. nil: none.
+	More func(*Config) map[string]error
+
 	FlagNames map[string]string // flags that have another name than their variable, by variable
 	Secrets   *Secrets          // collects the secrets; nil: a new collection
 }
@@ -69,6 +74,9 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	c.check(need, found)
 	if need == NeedCalls {
 		c.tracing = loadTracing(environ, found)
+	}
+	if s.More != nil && len(found.byVariable) > 0 {
+		found.addMore(s.More(c))
 	}
 	if err := found.join(c.secrets); err != nil {
 		return nil, err

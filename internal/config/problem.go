@@ -23,6 +23,15 @@ func (p *problems) add(variable, format string, args ...any) {
 	p.byVariable[variable] = append(p.byVariable[variable], fmt.Sprintf(format, args...))
 }
 
+// addMore adds what a closer look has found, of variables that have no problem yet.
+func (p *problems) addMore(more map[string]error) {
+	for variable, err := range more {
+		if err != nil && p.none(variable) {
+			p.add(variable, "%s", err)
+		}
+	}
+}
+
 // none reports whether the variables have no problem so far, and can be compared.
 func (p *problems) none(variables ...string) bool {
 	return !slices.ContainsFunc(variables, func(v string) bool { return len(p.byVariable[v]) > 0 })

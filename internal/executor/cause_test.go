@@ -48,7 +48,7 @@ func TestARowThatItsFileBreaksIsAnsweredInTheFilesWords(t *testing.T) {
 		if got != tt.problem {
 			t.Errorf("%s: got problem %q, want %q", tt.name, got, tt.problem)
 		}
-		if err := loadError(in); (err != nil) != (tt.problem != "") || err != nil && err.Error() != tt.problem {
+		if err := loadError(in, true); (err != nil) != (tt.problem != "") || err != nil && err.Error() != tt.problem {
 			t.Errorf("%s: got error %v, want %q", tt.name, err, tt.problem)
 		}
 		reply := &consumer.Reply{Event: auditlog.Row{Errors: []auditlog.AttemptError{{Error: "line 3: 3 columns, the header has 2: " + string(begin)}}}}

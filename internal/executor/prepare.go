@@ -96,7 +96,7 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 		return nil
 	}
 	j := newJob(row)
-	err := loadError(row)
+	err := loadError(row, e.prompt.ownServer)
 	if err == nil {
 		err = e.render(j)
 	}
@@ -112,7 +112,7 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 
 // loadError is the error of a row that the loader published in the place of one that is too large for a message, or that
 // its file does not hold correctly; else nil.
-func loadError(in *consumer.Row) error {
+func loadError(in *consumer.Row, ownServer bool) error {
 	if problem, begin := readBroken(in); problem != "" {
 		return row.Broken(problem, begin)
 	}
@@ -121,7 +121,7 @@ func loadError(in *consumer.Row) error {
 	}
 	size, _ := strconv.ParseInt(in.Header.Get(streams.HeaderRowSize), 10, 64) // 0 if it is missing: unknown
 	limit, _ := strconv.Atoi(in.Header.Get(streams.HeaderRowLimit))
-	return row.TooLarge(size, limit, in.Body)
+	return row.TooLarge(size, limit, in.Body, ownServer)
 }
 
 // readBroken returns what a loader found wrong with a row of its file, and the beginning of that row; for any other row ""
@@ -172,7 +172,7 @@ func (e *Executor) passOn(in *consumer.Row) {
 	j := &job{row: in}
 	body, event := in.Body, e.event(j, e.uncalled(j), auditlog.SourceUpstream)
 	if len(body) > in.MaxBodyBytes {
-		tooLarge := row.ResultTooLarge(len(body), in.MaxBodyBytes)
+		tooLarge := row.ResultTooLarge(len(body), in.MaxBodyBytes, e.prompt.ownServer)
 		body, event.Reason = e.prompt.errorBody(nil, in, tooLarge, nil), string(tooLarge.Reason)
 		event.Errors = withCause(nil, tooLarge)
 	}

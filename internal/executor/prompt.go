@@ -3,7 +3,6 @@ package executor
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -26,12 +25,14 @@ type Prompt struct {
 	template *template.Template
 	schema   *schema.Schema // nil: any text
 	format   *row.Format
+
+	ownServer bool // of the user, whose max_payload is a setting; the embedded server has none
 }
 
 // LoadPrompt reads and compiles the files that the configuration names. The error lists every problem with the name of
 // its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
@@ -42,15 +43,45 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	return p, named("STAGE_RESPONSE_FIELD", err)
 }
 
+// PromptProblems returns what [LoadPrompt] would report, by variable, of a configuration that has problems already; see
+// [config.Source].
+func PromptProblems(cfg *config.Config) map[string]error {
+	var p Prompt
+	_, extra := cfg.LLM.ReadExtraBody()
+	found := map[string]error{"STAGE_LLM_EXTRA_BODY": extra}
+	for _, err := range []error{p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema)} {
+		list := []error{err}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			list = joined.Unwrap()
+		}
+		for _, one := range list {
+			if problem, ok := errors.AsType[*variableError](one); ok {
+				found[problem.variable] = problem.err
+			}
+		}
+	}
+	return found
+}
+
+// variableError is a problem of a variable.
+type variableError struct {
+	variable string
+	err      error
+}
+
+func (e *variableError) Error() string { return e.variable + ": " + e.err.Error() }
+
+func (e *variableError) Unwrap() error { return e.err }
+
 // named adds the variable that an error is about, unless there is none.
 func named(variable string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", variable, err)
+	return &variableError{variable, err}
 }
 
-// loadTemplate reads the lookup and the template, and compiles the template if both could be read.
+// loadTemplate reads the lookup and the template, and compiles it.
 func (p *Prompt) loadTemplate(cfg *config.PromptConfig) error {
 	var lookup *template.Lookup
 	var lookupErr, err error
@@ -62,7 +93,7 @@ func (p *Prompt) loadTemplate(cfg *config.PromptConfig) error {
 		variable = "STAGE_TEMPLATE_FILE"
 		source, err = os.ReadFile(path)
 	}
-	if err == nil && lookupErr == nil {
+	if err == nil { // also without the lookup, so that both problems are listed
 		p.template, err = template.Parse(source, template.Options{Source: cfg.TemplateFile, Lookup: lookup})
 	}
 	return errors.Join(named("STAGE_LOOKUP_FILE", lookupErr), named(variable, err))
@@ -143,7 +174,7 @@ func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, er
 		Text: a.Text, Value: value, Usage: a.Usage, VariablesHash: j.vars, Model: a.Model,
 	})
 	if limit := j.row.MaxBodyBytes; len(body) > limit {
-		return nil, row.ResultTooLarge(len(body), limit), nil
+		return nil, row.ResultTooLarge(len(body), limit, p.ownServer), nil
 	}
 	return body, nil, nil
 }

@@ -160,6 +160,7 @@ func openFile(ctx context.Context, name string) (*os.File, error) {
 // FileRows makes messages of the rows of a file. Not safe for concurrent use, except for FirstColumns.
 type FileRows struct {
 	Strict bool // a row that no message can hold is an error
+	Raise  bool // the limit of messages is a setting of the user's own server
 
 	name   string // of the file, for errors
 	rows   *rowfile.Reader
@@ -229,7 +230,11 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 		return m, nil
 	}
 	if f.Strict && row.Fault.TooLarge {
-		return nil, fmt.Errorf("%s: %w: raise the server's max_payload, or remove the row", f.name, row.Fault)
+		advice := "remove the row, or split it"
+		if f.Raise {
+			advice = "raise the server's max_payload, or remove the row"
+		}
+		return nil, fmt.Errorf("%s: %w: %s", f.name, row.Fault, advice)
 	}
 	f.log.Warn(LogBadRow, slog.String("input", f.name), slog.Int64("line", row.Line), slog.String("problem", row.Fault.Problem))
 	if row.Fault.TooLarge {

@@ -73,20 +73,23 @@ func (f *Format) beginFailure(dst []byte, row *Row) []byte {
 }
 
 // ResultTooLarge is the error of a success whose body of size bytes is above maxBytes, the most that the server takes.
-func ResultTooLarge(size, maxBytes int) *llm.Error {
+//
+// raise says that the limit is a setting of the user's own server.
+func ResultTooLarge(size, maxBytes int, raise bool) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,
-		Err: fmt.Errorf("the result has %d bytes, the server takes %d: ask for shorter replies or raise its max_payload", size, maxBytes),
+		Err: fmt.Errorf("the result has %d bytes, the server takes %d: ask for shorter replies%s", size, maxBytes, raising(raise)),
 	}
 }
 
 // TooLarge is the error of a row of size bytes that cannot be published, as the server
 // takes at most maxBytes. begin is the start of its body, for the preview.
-func TooLarge(size int64, maxBytes int, begin []byte) *llm.Error {
+// raise is as that of [ResultTooLarge].
+func TooLarge(size int64, maxBytes int, begin []byte, raise bool) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonRowTooLarge,
 		Facts: map[string]any{"body_preview": excerpt.Of(begin)},
-		Err:   fmt.Errorf("the row has %d bytes, the server takes %d: split it or raise its max_payload", size, maxBytes),
+		Err:   fmt.Errorf("the row has %d bytes, the server takes %d: split it%s", size, maxBytes, raising(raise)),
 	}
 }
 
@@ -98,6 +101,14 @@ func Broken(problem string, begin []byte) *llm.Error {
 		Facts: map[string]any{"body_preview": excerpt.Of(begin)},
 		Err:   errors.New(excerpt.Of(problem)),
 	}
+}
+
+// raising is the advice to raise the limit, where that can be done.
+func raising(can bool) string {
+	if can {
+		return ", or raise its max_payload"
+	}
+	return ""
 }
 
 // failure is the object F_error.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -69,10 +70,7 @@ func checkConfig(ctx context.Context, env *Env, flags *configFlags) error {
 	}
 	noteContext(env, cfg)
 	p, err := executor.LoadPrompt(cfg)
-	if err != nil {
-		return config.Invalid(err)
-	}
-	if err := call.Check(cfg); err != nil {
+	if err := errors.Join(err, call.Check(cfg)); err != nil {
 		return config.Invalid(err)
 	}
 	for _, note := range p.SchemaNotes(cfg) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/rowfile"
@@ -240,6 +241,9 @@ func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Confi
 	source := config.Source{
 		Flags: values, Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets,
 		External: c.external, Context: c.context,
+	}
+	if need >= config.NeedPrompt {
+		source.More = executor.PromptProblems
 	}
 	if c.external && c.cmd.Flags().Changed(serverFlag) {
 		source.FlagNames = map[string]string{"STAGE_NATS_URL": serverFlag}

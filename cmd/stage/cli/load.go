@@ -92,7 +92,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return conn.Explain(err)
 	}
 	rows := in.Reader(log, int(conn.NC.MaxPayload())-load.MessageOverhead)
-	rows.Strict = true
+	rows.Strict, rows.Raise = true, len(cfg.NATS.URL) > 0
 	if err := rows.Skip(before); err != nil {
 		return err
 	}
