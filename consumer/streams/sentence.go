@@ -22,7 +22,6 @@ const (
 	codeStorage           = 10047
 	codeNoStream          = 10059
 	codeNotEnabled        = 10076
-	codeStoreFailed       = 10077
 	codeNoQuorum          = 10008
 	codeNameInUse         = 10058
 )
