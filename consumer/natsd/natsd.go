@@ -80,6 +80,9 @@ func Start(cfg Config) (*Server, error) {
 
 // start starts the server. After an error the caller must Stop it.
 func (s *Server) start(cfg Config) (err error) {
+	if err := removeHalfCreated(cfg.Dir); err != nil {
+		return err
+	}
 	opts := &server.Options{
 		ServerName: "stage-embedded",
 		JetStream:  true,

@@ -3,6 +3,7 @@ package natsd_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,5 +99,55 @@ func TestNoListenServesTheProcessAlone(t *testing.T) {
 	defer nc.Close()
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A process that is killed while it creates a stream or a consumer leaves its description without a checksum.
+func TestWhatWasHalfCreatedIsCreatedForGood(t *testing.T) {
+	dir := t.TempDir()
+	names := func() string {
+		srv := start(t, natsd.Config{Dir: dir, NoListen: true})
+		defer srv.Stop()
+		nc, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := ""
+		if s, err := js.Stream(t.Context(), "ROWS"); err == nil {
+			found = fmt.Sprintf("ROWS with %d messages", s.CachedInfo().State.Msgs)
+			if _, err := s.Consumer(t.Context(), "stage"); err == nil {
+				found += " and stage"
+			}
+		}
+		if _, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.CreateOrUpdateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.Publish(t.Context(), "rows.a", nil); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	names()
+	sums, err := fs.Glob(os.DirFS(dir), "jetstream/*/streams/ROWS/*.sum")
+	more, errMore := fs.Glob(os.DirFS(dir), "jetstream/*/streams/ROWS/obs/*/*.sum")
+	if len(sums) != 1 || len(more) != 1 || err != nil || errMore != nil {
+		t.Fatalf("checksums %q %q (%v, %v)", sums, more, err, errMore)
+	}
+	for _, sum := range append(sums, more...) {
+		if err := os.Remove(filepath.Join(dir, sum)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names()
+	if got, want := names(), "ROWS with 2 messages and stage"; got != want {
+		t.Errorf("after two starts the server has %q, want %q", got, want)
 	}
 }
