@@ -21,6 +21,8 @@ import (
 const (
 	// journalScan is the shortest time between two looks at the replies that wait.
 	journalScan = 5 * time.Millisecond
+	// journalFullScan is the same while too many entries have no answer: it only lets go of the rows that are emitted.
+	journalFullScan = 100 * time.Millisecond
 	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is
 	// kept after all: normally it is stored there by then. With the time that storing takes, a crash loses no reply that
 	// is older than a tenth of a second.
@@ -68,6 +70,8 @@ type journal struct {
 	due        []*Row    // whose time had come, and that could not be kept then or have no answer yet
 	next       time.Time // when to look through them; zero: nothing to do
 	flushUntil time.Time // not zero: the partition is about to be handed over
+	way        journalWay
+	blocked    bool // a row in due waits for answers to other entries
 
 	live         []journalRef // entries of rows that are not emitted, and some that are, as stored
 	last         uint64       // highest journal sequence seen
@@ -89,8 +93,9 @@ func (c *Consumer) openJournal(owner string, mark uint64, now time.Time) *journa
 	}
 	j := &journal{
 		c: c, owner: owner, subject: streams.JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
-		// What may come at once: an answer for each row of the window, and those to one request for entries.
-		answers: make(chan *nats.Msg, c.cfg.WindowRows+journalReadBatch+64),
+		// What may come at once: an answer for each row of the window and as many of emitted ones as may be on their way,
+		// and those to one request for entries.
+		answers: make(chan *nats.Msg, c.cfg.WindowRows+journalVoid+journalReadBatch+64),
 		kept:    make(map[uint64]*Kept), readAbove: mark, reading: true, readBy: now.Add(streams.RequestTimeout),
 	}
 	var err error
@@ -172,6 +177,7 @@ func (j *journal) keepDue(now time.Time, blocker uint64) {
 	if len(j.fresh) > 0 {
 		j.next = j.fresh[0].keepAt
 	}
+	j.blocked = false
 	j.due = slices.DeleteFunc(j.due, func(row *Row) bool {
 		if row.keep && !now.Before(row.keepAt) {
 			j.offer(row, now, blocker)
@@ -181,7 +187,11 @@ func (j *journal) keepDue(now time.Time, blocker uint64) {
 		}
 		return !row.keep
 	})
-	if earliest := now.Add(journalScan); !j.next.IsZero() && j.next.Before(earliest) {
+	scan := journalScan
+	if j.blocked {
+		scan = journalFullScan
+	}
+	if earliest := now.Add(scan); !j.next.IsZero() && j.next.Before(earliest) {
 		j.next = earliest
 	}
 }
@@ -196,6 +206,8 @@ func (j *journal) offer(row *Row, now time.Time, blocker uint64) {
 		row.keepAt = stuckAt // nothing but the streams is in its way
 	case j.reading || row.unstored.Load() > 0:
 		row.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
+	case j.flushUntil.IsZero() && j.way.full(now):
+		j.blocked = true
 	default:
 		j.keep(row, now)
 	}
@@ -203,17 +215,19 @@ func (j *journal) offer(row *Row, now time.Time, blocker uint64) {
 
 // keep sends the entry of one row. Without an answer in time it is sent again: a second copy does no harm.
 func (j *journal) keep(row *Row, now time.Time) {
-	if row.sentToJournal {
+	if row.entry > 0 {
 		j.setProblem("no answer")
+		j.way.forget(row.entry)
 	}
 	msg := j.c.journalEntry(j.subject, j.owner, row)
 	if msg.Size() > int(j.c.nc.MaxPayload()) {
 		j.settle(row)
 		return
 	}
-	row.sentToJournal, row.keepAt = true, now.Add(journalRetry)
-	if err := j.send("e."+strconv.FormatUint(row.Seq, 36), msg); err != nil {
-		row.sentToJournal = false
+	row.entry, row.keepAt = j.way.send(msg.Size(), now), now.Add(journalRetry)
+	if err := j.send("e."+strconv.FormatUint(row.Seq, 36)+"."+strconv.FormatUint(row.entry, 36), msg); err != nil {
+		j.way.forget(row.entry)
+		row.entry = 0
 		j.setProblem(err.Error())
 	}
 	j.c.at("kept")
@@ -248,7 +262,11 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 			j.setProblem("purge: " + refused.Error())
 		}
 	case strings.HasPrefix(topic, "e."):
-		if seq, err := strconv.ParseUint(topic[2:], 36, 64); err == nil {
+		of, numbered, _ := strings.Cut(topic[2:], ".")
+		seq, err := strconv.ParseUint(of, 36, 64)
+		number, errNumber := strconv.ParseUint(numbered, 36, 64)
+		if err == nil && errNumber == nil {
+			j.way.answered(number)
 			j.stored(m, seq, open[seq], now)
 		}
 	}
@@ -256,10 +274,13 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 
 // stored handles the answer to an entry. row is nil when it has been emitted.
 func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
+	if j.blocked && j.way.hasRoom() {
+		j.next = now
+	}
 	entry, err := streams.StoredAt(m)
 	if err != nil {
 		if row != nil {
-			row.sentToJournal, row.keepAt = false, now.Add(journalRetry)
+			row.entry, row.keepAt = 0, now.Add(journalRetry)
 		}
 		j.setProblem(err.Error())
 		return
@@ -285,6 +306,7 @@ func (j *journal) emitted(mark uint64, rows []*Row) {
 	for _, row := range rows {
 		delete(j.kept, row.Seq)
 		j.settle(row)
+		j.way.forget(row.entry)
 	}
 	for len(j.live) > 0 && j.live[0].row <= mark {
 		j.live = j.live[1:]
@@ -337,7 +359,7 @@ func (j *journal) flushed(now time.Time) bool {
 	if j.flushUntil.IsZero() {
 		j.flushUntil = now.Add(streams.RequestTimeout)
 		for row := range j.waiting() {
-			if !row.sentToJournal {
+			if row.entry == 0 {
 				row.keepAt = now
 			}
 		}

@@ -2,9 +2,11 @@ package consumer_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -315,6 +317,64 @@ func TestRowsThatWaitForTheJournalAreNotForgotten(t *testing.T) {
 		r.stop(t)
 		b.check(100)
 	})
+}
+
+// A journal that stores fewer entries than rows are emitted, here none, gets no more than a bounded number of them ahead.
+// Rows are emitted all the same.
+func TestASlowJournalIsNotSentMoreThanItTakes(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := bareWith(t, users("journal.>"), nats.UserInfo("admin", "admin"))
+		ensure(b)
+		b.login = nats.UserInfo("stage", "stage")
+		b.load(3000)
+		cfg := b.config("run", quick())
+		cfg.JournalAfter = 0
+		var kept atomic.Int64
+		r := b.startWith(consumer.WithHook(cfg, func(step string) {
+			if step == "kept" {
+				kept.Add(1)
+			}
+		}))
+		b.until(3000)
+		if got, most := kept.Load(), int64(256+64+10); got > most {
+			t.Errorf("%d entries were sent of 3000 rows, want at most %d without an answer", got, most)
+		}
+		r.stop(t)
+		b.check(3000)
+	})
+}
+
+// One that is slow and answers again is used again.
+func TestAJournalThatAnswersAgainIsUsedAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(2000)
+		b.limit("JOURNAL", 1)
+		cfg := b.config("run", quick())
+		cfg.JournalAfter = 0
+		r := b.startWith(cfg)
+		b.until(1000)
+		b.limit("JOURNAL", -1)
+		b.until(2000)
+		b.loadFrom(2000, 1000)
+		before := b.lastSequence("JOURNAL")
+		b.until(3000)
+		if got := b.lastSequence("JOURNAL") - before; got < 500 {
+			t.Errorf("%d entries of 1000 rows stored after the journal has room again", got)
+		}
+		r.stop(t)
+		b.check(3000)
+	})
+}
+
+// lastSequence is the sequence of the last message that a stream has stored.
+func (b *bench) lastSequence(stream string) uint64 {
+	b.t.Helper()
+	s, err := b.js.Stream(b.t.Context(), stream)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s.CachedInfo().State.LastSeq
 }
 
 // limit sets the most bytes that a stream takes, and lets it refuse more.

@@ -57,10 +57,10 @@ type Row struct {
 	answered    bool   // owned by the consumer: reply is there and is no hand-back
 	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
 
-	keep          bool      // owned by the term: the reply must be kept in the journal, and is not yet
-	answeredAt    time.Time // in this term
-	keepAt        time.Time // when to do so
-	sentToJournal bool      // and no answer so far
+	keep       bool      // owned by the term: the reply must be kept in the journal, and is not yet
+	answeredAt time.Time // in this term
+	keepAt     time.Time // when to do so
+	entry      uint64    // number of the one that was sent to the journal, see [journalWay]; 0: none, or it was refused
 }
 
 // Kept is a reply from the journal.

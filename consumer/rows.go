@@ -132,7 +132,7 @@ func (t *term) take(seq uint64, m *nats.Msg) error {
 		row = t.c.newRow(seq, m)
 	}
 	row.submitIndex, row.ackReply, row.size = index, m.Reply, size
-	row.done, row.keep, row.sentToJournal = false, false, false
+	row.done, row.keep, row.entry = false, false, 0
 	row.tenure.Store(&tenure{owner: t.owner})
 	row.wanted.Store(true)
 	t.open[seq] = row
