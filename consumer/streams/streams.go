@@ -45,6 +45,8 @@ type Config struct {
 	Memory                        bool
 	AuditMaxAge                   time.Duration
 	AuditMaxBytes, ResultMaxBytes int64
+	// AuditDuplicates is how long the server knows the ids of audit events; 0: two minutes.
+	AuditDuplicates time.Duration
 	// Journal says whether JournalStream is needed.
 	Journal         bool
 	JournalStream   string
@@ -113,6 +115,10 @@ func (s Config) resultConfig() jetstream.StreamConfig {
 func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
 	cfg := s.stream(s.AuditStream, "audit events of llm-stage", s.AuditMaxBytes, s.AuditSubject+".>")
 	cfg.MaxAge, cfg.Discard, cfg.DenyDelete = s.AuditMaxAge, jetstream.DiscardOld, true
+	cfg.Duplicates = s.AuditDuplicates
+	if s.AuditMaxAge > 0 {
+		cfg.Duplicates = min(cfg.Duplicates, s.AuditMaxAge)
+	}
 	cfg.AllowBatchPublish = serverSince(nc.ConnectedServerVersion(), 14)
 	return cfg
 }

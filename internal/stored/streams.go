@@ -3,16 +3,26 @@ package stored
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// embeddedDuplicates is how long an embedded server knows the ids of audit events. It holds them in memory, some 200 bytes
+// a row, and needs them for as long as an event may be sent again: a recorder that gets no answer does so after 5 s.
+const embeddedDuplicates = 15 * time.Second
+
 // Streams returns the streams that a stage of this configuration works on.
 func Streams(cfg *config.Config) streams.Config {
+	var duplicates time.Duration
+	if len(cfg.NATS.URL) == 0 {
+		duplicates = embeddedDuplicates
+	}
 	return streams.Config{
-		Name: cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
+		AuditDuplicates: duplicates,
+		Name:            cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
 		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
 		AuditStream: cfg.Audit.Stream, AuditSubject: cfg.Audit.Subject,
 		DeadLetterSubject: cfg.Streams.DeadLetterSubject, Partitions: cfg.Streams.Partitions,
