@@ -10,12 +10,14 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 )
@@ -40,6 +42,8 @@ type Options struct {
 	FailOnError *big.Rat // most rows that may fail, in percent of all; nil: any number
 	// ShowFailed returns the command that lists the rows of the job in dir that failed for a reason. Required.
 	ShowFailed func(dir, reason string) string
+
+	LimitMemory func(bytes int64) // is told how much memory the process needs at most, as it changes; nil: nothing is
 }
 
 // Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes
@@ -87,6 +91,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}
 	defer site.Close()
 	s := site.Stage
+	defer limitMemory(hard, s, o.LimitMemory)()
 	if then != nil {
 		s.Log.Info("resuming", slog.String("job", dir))
 		if err := now.takeOver(*then, dir, s.Log); err != nil {
@@ -120,6 +125,20 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		return err
 	}
 	return checkFailed(p.failed, p.written, o.FailOnError)
+}
+
+// limitMemory tells limit how much memory the process needs at most, as it changes, until stop is called.
+func limitMemory(ctx context.Context, s *stage.Stage, limit func(bytes int64)) (stop func()) {
+	if limit == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var limiter sync.WaitGroup
+	limiter.Go(func() { s.LimitEmbedded(ctx, limit) })
+	return func() {
+		cancel()
+		limiter.Wait()
+	}
 }
 
 // rest returns what shows all rows that failed for a reason.

@@ -1,12 +1,27 @@
 package stage
 
-import "github.com/llm-stage/stage/internal/config"
+import (
+	"context"
+	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+)
 
 const (
 	// memoryBase is the heap of a process without rows and calls, with some room for events being stored.
 	memoryBase = 20 << 20
 	// memoryPerCall is the heap of a call in flight: connection, buffers, request and reply of the usual size.
 	memoryPerCall = 128 << 10
+	// memoryPerRow is what a row in the window takes beside its bytes and those of its result.
+	memoryPerRow = 1 << 10
+	// embeddedMemory is the memory of a process whose own server serves a stage with so many calls in flight and so much in
+	// its window, without the program's own pages: some 60 MiB are in use. Most of what a heap that may double holds beside
+	// them are blocks of 8 MiB that the server has read or written and keeps until the collector takes them.
+	embeddedMemory = 145 << 20
+	embeddedCalls  = 64
+	embeddedWindow = 12 << 20
+	// embeddedLook is the time between two looks at the window.
+	embeddedLook = time.Second
 )
 
 // MemoryLimit returns the memory that run needs with cfg at most, in bytes: the soft limit for the garbage collector.
@@ -17,4 +32,32 @@ const (
 func MemoryLimit(cfg *config.Config) int64 {
 	windows := int64(cfg.Streams.Partitions) * int64(cfg.Window.Bytes)
 	return windows + windows/16 + int64(cfg.Pool.Size)*memoryPerCall + memoryBase
+}
+
+// LimitEmbedded calls limit with the memory that the process needs whose own server serves the stage, at once and
+// whenever that has changed, until ctx ends. The settings do not say it: a full window takes what its rows do.
+func (s *Stage) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
+	ticker := time.NewTicker(embeddedLook)
+	defer ticker.Stop()
+	for last := int64(0); ; {
+		window := int64(0)
+		for _, c := range s.consumers {
+			st := c.Status()
+			window += st.BufferedBytes + int64(st.Window)*memoryPerRow
+		}
+		if next := embeddedLimit(window, s.Cfg.Pool.Size); next < last-last/16 || next > last+last/16 {
+			last = next
+			limit(next)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// embeddedLimit returns the limit for a window of so many bytes: it and its way through the server.
+func embeddedLimit(window int64, calls int) int64 {
+	return embeddedMemory + 2*max(0, window-embeddedWindow) + max(0, int64(calls)-embeddedCalls)*memoryPerCall
 }

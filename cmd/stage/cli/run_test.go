@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -30,5 +32,23 @@ func TestRunSetsTheMemoryLimit(t *testing.T) {
 				t.Errorf("got %d, want %d; stderr:\n%s", limit, tt.want, errs.String())
 			}
 		})
+	}
+}
+
+func TestProcessSetsTheMemoryLimit(t *testing.T) {
+	input := filepath.Join(t.TempDir(), "rows.jsonl")
+	if err := os.WriteFile(input, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var limit int64
+	var out, errs strings.Builder
+	env := &Env{
+		Args:  []string{"process", input, "--llm-provider=mock", "--template=x", "--pool-size=164", "--http-addr=127.0.0.1:0", "--data-dir=" + t.TempDir()},
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
+		LimitMemory: func(bytes int64) { limit = bytes },
+	}
+	code := Main(t.Context(), env)
+	if want := int64(145<<20 + 100*(128<<10)); code != 0 || limit != want {
+		t.Errorf("exit %d and limit %d, want 0 and %d; stderr:\n%s", code, limit, want, errs.String())
 	}
 }
