@@ -14,10 +14,10 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// What a job holds for each row that is done must not grow, but for the ids that the server needs to know for a while: some
-// 300 bytes. The blocks of the server's files come and go and are not counted.
+// What a job holds for each row that is done must not grow, but for the ids that the server needs to know for a while,
+// some 300 bytes. The blocks of the server's files come and go and are not counted.
 func TestMemoryDoesNotGrowWithTheRows(t *testing.T) {
-	const early, rows, most = 2000, 8000, 600
+	const early, rows, most = 2000, 16000, 800
 	dir := stagetest.Dir(t)
 	input := filepath.Join(t.TempDir(), "rows.jsonl")
 	var text strings.Builder

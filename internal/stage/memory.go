@@ -14,10 +14,11 @@ const (
 	memoryPerCall = 128 << 10
 	// memoryPerRow is what a row in the window takes beside its bytes and those of its result.
 	memoryPerRow = 1 << 10
-	// embeddedMemory is the memory of a process whose own server serves a stage with so many calls in flight and so much in
-	// its window, without the program's own pages: some 60 MiB are in use. Most of what a heap that may double holds beside
-	// them are blocks of 8 MiB that the server has read or written and keeps until the collector takes them.
-	embeddedMemory = 145 << 20
+	// EmbeddedMemory is what a process needs that serves a store itself, with embeddedCalls calls in flight and
+	// embeddedWindow in the window at most, beside the program's own pages. Some 60 MiB are in use. Most of what a heap
+	// that may double holds beside them are blocks of 8 MiB that the server has read or written, until the collector takes
+	// them.
+	EmbeddedMemory = 145 << 20
 	embeddedCalls  = 64
 	embeddedWindow = 12 << 20
 	// embeddedLook is the time between two looks at the window.
@@ -59,5 +60,5 @@ func (s *Stage) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 
 // embeddedLimit returns the limit for a window of so many bytes: it and its way through the server.
 func embeddedLimit(window int64, calls int) int64 {
-	return embeddedMemory + 2*max(0, window-embeddedWindow) + max(0, int64(calls)-embeddedCalls)*memoryPerCall
+	return EmbeddedMemory + 2*max(0, window-embeddedWindow) + max(0, int64(calls)-embeddedCalls)*memoryPerCall
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/stage"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -195,6 +196,9 @@ func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, c
 		cfg, err := c.Load(cmd.Context(), need)
 		if err != nil {
 			return err
+		}
+		if need == config.NeedNothing && len(cfg.NATS.URL) == 0 && c.env.LimitMemory != nil { // it may have to serve the store
+			c.env.LimitMemory(stage.EmbeddedMemory)
 		}
 		soft, hard, stop := c.env.Contexts(cmd.Context(), c.ends...)
 		defer stop()
