@@ -114,6 +114,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		p.header = func(ctx context.Context, w io.Writer) error { return results.writeHeader(ctx, w, rows) }
 	}
 	err = p.Run(soft, hard)
+	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
 	err = errors.Join(err, out.close(err == nil))
 	if err == nil && o.Limit == 0 && in.Grown() {
 		s.Log.Warn("the input has grown meanwhile: the same command takes the rest", slog.String("input", in.Name))

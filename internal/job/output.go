@@ -11,8 +11,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -197,7 +199,7 @@ func (o *output) begin() error {
 	if o.old != nil {
 		mode = o.old.Mode().Perm()
 	}
-	f, err := os.OpenFile(o.temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	f, err := os.OpenFile(o.temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, mode)
 	if err != nil {
 		return fmt.Errorf("%s: results are written beside that file first: %w", o.path, err)
 	}
@@ -242,12 +244,17 @@ func (o *output) explain(err error) error {
 	return fmt.Errorf("%s: %w", o.path, err)
 }
 
-// takePlace moves the file to its place if it holds enough.
+// takePlace moves the file to its place if it holds enough. Where another file is there that can wait: for the next write,
+// or the end, if the calls have taken all file descriptors.
 func (o *output) takePlace() error {
 	if o.lines < o.wanted {
 		return nil
 	}
-	return o.place()
+	err := o.place()
+	if o.old != nil && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) {
+		return nil
+	}
+	return err
 }
 
 // place moves the file to its place. What it holds is noted before, so that the next start knows it, wherever this
@@ -266,16 +273,21 @@ func (o *output) place() error {
 	if err := o.note(true); err != nil {
 		return err
 	}
-	if err := o.file.Close(); err != nil { // not every system renames an open file
-		return o.explain(err)
+	if runtime.GOOS == "windows" { // which renames no open file
+		if err := o.file.Close(); err != nil {
+			return o.explain(err)
+		}
+		o.file = nil
 	}
-	o.file = nil
 	if err := os.Rename(o.temp, o.path); err != nil {
 		return fmt.Errorf("%s: move the results there: %w", o.path, err)
 	}
 	o.placed = true
-	o.file, err = os.OpenFile(o.path, os.O_WRONLY|os.O_APPEND, 0)
-	return err
+	if o.file == nil {
+		o.file, err = os.OpenFile(o.path, os.O_WRONLY|os.O_APPEND, 0)
+		return err
+	}
+	return nil
 }
 
 // unchanged reports whether a file is as it was; nil: it does not exist.

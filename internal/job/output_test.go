@@ -243,7 +243,7 @@ func TestNotesOfOutputsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := n.read(); len(got) != notesMax || got[notesMax-1].Sum != fmt.Sprint(3*notesMax-1) {
+	if got, err := n.read(); err != nil || len(got) != notesMax || got[notesMax-1].Sum != fmt.Sprint(3*notesMax-1) {
 		t.Errorf("%d notes, the last is %v", len(got), got[len(got)-1])
 	}
 }

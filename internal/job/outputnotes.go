@@ -39,21 +39,31 @@ type outputNote struct {
 type outputNotes struct{ dir string }
 
 // read returns the notes. Damaged ones are none: then the user is asked.
-func (n outputNotes) read() (notes []outputNote) {
+func (n outputNotes) read() (notes []outputNote, err error) {
 	raw, err := os.ReadFile(filepath.Join(n.dir, notesFile))
-	if err != nil || json.Unmarshal(raw, &notes) != nil {
-		return nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	return notes
+	if err != nil {
+		return nil, err
+	}
+	if json.Unmarshal(raw, &notes) != nil {
+		notes = nil // damaged
+	}
+	return notes, nil
 }
 
 // add adds a note. It replaces one of the same content, and of the same file while that was growing.
 func (n outputNotes) add(note outputNote) error {
-	notes := slices.DeleteFunc(n.read(), func(old outputNote) bool {
+	notes, err := n.read()
+	notes = slices.DeleteFunc(notes, func(old outputNote) bool {
 		return old.Path == note.Path && (old.Growing || old.Sum == note.Sum)
 	})
 	notes = append(notes, note)
-	raw, err := json.MarshalIndent(notes[max(0, len(notes)-notesMax):], "", "  ")
+	var raw []byte
+	if err == nil { // else all others would be forgotten
+		raw, err = json.MarshalIndent(notes[max(0, len(notes)-notesMax):], "", "  ")
+	}
 	if err == nil {
 		err = writeFile(filepath.Join(n.dir, notesFile), append(raw, '\n'))
 	}
@@ -88,7 +98,11 @@ func (n outputNotes) check(path, field string, force bool) (lines int64, err err
 	if err != nil || info.Size() == 0 || force {
 		return 0, err
 	}
-	for _, note := range n.read() {
+	notes, err := n.read()
+	if err != nil {
+		return 0, err
+	}
+	for _, note := range notes {
 		if note.Bytes != info.Size() && (!note.Growing || note.Path != path || note.Bytes > info.Size()) {
 			continue
 		}

@@ -18,6 +18,8 @@ import (
 type Site struct {
 	Stage *stage.Stage
 	HTTP  *stage.HTTPServer // reserves its address; not started
+	// CloseCalls closes the idle connections to the providers, once the stage has ended.
+	CloseCalls func()
 
 	closers []func() // of the parts, in the order in which they were opened
 }
@@ -52,7 +54,7 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 	if err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, targets.Close)
+	s.closers, s.CloseCalls = append(s.closers, targets.Close), targets.Close
 	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console}); err != nil {
 		return nil, err
 	}
