@@ -8,14 +8,19 @@ import (
 	"io"
 )
 
+// utf16 is the problem of text in UTF-16, as Excel saves it.
+const utf16 = "the input is UTF-16: convert it to UTF-8, as iconv -f UTF-16 -t UTF-8 does"
+
 // archives are what else a file may begin with instead of text.
 var archives = []struct{ magic, problem string }{
 	{"\x1f\x8b", "the input is compressed twice: decompress it first, as gunzip -c does"}, // once is read as it is
 	{"\x28\xb5\x2f", "the input is compressed by zstd: decompress it first, as zstd -dc does"},
 	{"\xfd\x37\x7a", "the input is compressed by xz: decompress it first, as xz -dc does"},
-	{"PK\x03", "the input is a ZIP archive or a workbook: unpack it, or save the sheet as CSV"},
-	{"\xff\xfe", "the input is UTF-16: convert it to UTF-8"},
-	{"\xfe\xff", "the input is UTF-16: convert it to UTF-8"},
+	{"BZh91AY", "the input is compressed by bzip2: decompress it first, as bzip2 -dc does"},
+	{"PK\x03", "the input is a ZIP archive or a workbook: unpack it, as unzip -p does, or save the sheet as CSV"},
+	{"PAR1\x15", "the input is Parquet: convert it to JSONL or CSV first"},
+	{"\xff\xfe", utf16},
+	{"\xfe\xff", utf16},
 }
 
 // errCutOff ends a compressed file that ends too early.

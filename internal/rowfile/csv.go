@@ -28,6 +28,7 @@ type csvRecord struct {
 
 	state    csvState
 	carriage bool // a CR was read that may belong to the end of the line
+	bareCR   bool // a CR outside of quotes does not: it is text
 
 	line     int64  // where it begins
 	quote    int64  // line of the last opening quote
@@ -83,7 +84,10 @@ func (r *Reader) readHeader() error {
 		return err
 	}
 	problem := rec.check(len(rec.ends))
-	if rec.overflow {
+	switch {
+	case rec.bareCR: // else all rows would be one header
+		problem = `lines end in CR alone: convert them, as tr '\r' '\n' does`
+	case rec.overflow:
 		problem = fmt.Sprintf("larger than %d bytes", r.bytesMax)
 	}
 	if problem != "" {
@@ -117,12 +121,15 @@ func (rec *csvRecord) check(columns int) string {
 		return rec.problem
 	}
 	if len(rec.ends) != columns {
+		if len(rec.ends) == 1 {
+			return fmt.Sprintf("1 column, the header has %d", columns)
+		}
 		return fmt.Sprintf("%d columns, the header has %d", len(rec.ends), columns)
 	}
 	start := 0
 	for i, end := range rec.ends {
 		if !utf8.Valid(rec.data[start:end]) {
-			return fmt.Sprintf("column %d is not UTF-8", i+1)
+			return fmt.Sprintf("column %d is not UTF-8: convert the file with iconv", i+1)
 		}
 		start = end
 	}
@@ -180,6 +187,7 @@ func (r *Reader) takePiece(rec *csvRecord, piece []byte) (ends bool) {
 			return true
 		}
 		if rec.carriage { // an ordinary character after all
+			rec.bareCR = true
 			rec.step('\r', r.line)
 		}
 		if rec.carriage = b == '\r'; !rec.carriage {

@@ -84,6 +84,8 @@ func (l Layout) decideText(text []byte, ended bool) (Layout, error) {
 	switch {
 	case !whole && !ended:
 		return l, nil
+	case len(second) == 0 && isTable(first):
+		return l, errNotRows
 	case len(second) == 0, second[0] == '{', second[0] == '[', jsonbytes.Valid(first):
 		l.Format = FormatJSONL
 		return l, nil
@@ -105,6 +107,18 @@ func (l Layout) decideText(text []byte, ended bool) (Layout, error) {
 		return l, nil
 	}
 	return l, errNotRows
+}
+
+// isTable reports whether the only line of a file is a header of CSV without rows, or CSV whose lines end in CR alone.
+func isTable(line []byte) bool {
+	line = bytes.TrimSpace(line)
+	for _, delimiter := range []byte(",\t;|") {
+		header, _, err := firstRecords(line, rune(delimiter))
+		if errors.Is(err, io.EOF) && len(header) > 1 && (areNames(header) || bytes.IndexByte(line, '\r') >= 0) {
+			return true
+		}
+	}
+	return false
 }
 
 // firstRecords reads the first two records of CSV.

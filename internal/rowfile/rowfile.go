@@ -130,7 +130,11 @@ func (r *Reader) begin() error {
 		return err
 	}
 	for _, a := range archives {
-		if bytes.HasPrefix(start, []byte(a.magic)) {
+		if !bytes.HasPrefix(start, []byte(a.magic[:min(3, len(a.magic))])) {
+			continue
+		}
+		whole, _ := r.in.Peek(len(a.magic)) // only then: a pipe may hold no more than a short row yet
+		if string(whole) == a.magic {
 			return &Error{Line: 1, Problem: a.problem}
 		}
 	}
