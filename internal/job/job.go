@@ -106,7 +106,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	p := &Pipeline{
 		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult, rewrite: out.rewriter(),
 		Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,
-		endInput: endInput, resume: "the same command resumes where it was", rest: o.rest(cfg, input, dir), console: console,
+		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir), console: console,
 		flush: func() { logging.Flush(log) },
 	}
 	if results != nil {
@@ -140,6 +140,14 @@ func limitMemory(ctx context.Context, s *stage.Stage, limit func(bytes int64)) (
 		cancel()
 		limiter.Wait()
 	}
+}
+
+// howToResume tells how an interrupted job goes on.
+func (o *Options) howToResume(input, name string) string {
+	if input == "-" && o.Job == "" {
+		return fmt.Sprintf("only with --job can standard input be resumed; job %s has the results that are stored", name)
+	}
+	return "the same command resumes where it was"
 }
 
 // rest returns what shows all rows that failed for a reason.

@@ -135,6 +135,8 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 // verdict returns the error of a run: that of a hard stop, of the stage, or of one of the other parts.
 func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error {
 	switch {
+	case hard.Err() != nil && p.resume != "":
+		return fmt.Errorf("%w: %s", context.Cause(hard), p.resume)
 	case hard.Err() != nil:
 		return context.Cause(hard)
 	case err != nil:
