@@ -56,8 +56,9 @@ func (f *failures) add(number int64, r stored.Result) (first *failedRows) {
 	return first
 }
 
-// print prints the failed rows by reason, most first. rest returns what shows all rows of a reason; nil: nothing does.
-func (f *failures) print(w io.Writer, rest func(reason llm.Reason) string) {
+// print prints the failed rows by reason, most first. rest returns what shows all rows of a reason, where
+// some were repaired; nil: nothing does.
+func (f *failures) print(w io.Writer, repaired bool, rest func(reason llm.Reason, repaired bool) string) {
 	kinds := make([]*failedRows, 0, len(f.byReason))
 	for _, kind := range f.byReason {
 		kinds = append(kinds, kind)
@@ -73,7 +74,7 @@ func (f *failures) print(w io.Writer, rest func(reason llm.Reason) string) {
 		terminal.PrintLine(w, "  %s: %s, %s row %d (sequence %d)", kind.reason, terminal.Plural(int(kind.rows), "row"), which, kind.number, kind.sequence)
 		terminal.PrintLine(w, "    %s", kind.text)
 		if rest != nil {
-			terminal.PrintLine(w, "    %s", rest(kind.reason))
+			terminal.PrintLine(w, "    %s", rest(kind.reason, repaired))
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestFailedRowsAreReportedByReason(t *testing.T) {
 	}
 	f.add(9, stored.Result{Seq: 19, Failed: true, Body: []byte("no result of ours")})
 	var b strings.Builder
-	f.print(&b, func(reason llm.Reason) string { return "show " + string(reason) })
+	f.print(&b, false, func(reason llm.Reason, _ bool) string { return "show " + string(reason) })
 	want := "  refused: 3 rows, the first is row 4 (sequence 14)\n    " + strings.Repeat("no ", 166) + "no" + "\n    show refused\n" +
 		"  invalid_row: 1 row, which is row 2 (sequence 12)\n    line 3: 3 columns, the header has 2 [2J\n    show invalid_row\n" +
 		"  other: 1 row, which is row 9 (sequence 19)\n    the result does not say why\n    show other\n"

@@ -150,12 +150,16 @@ func (o *Options) howToResume(input, name string) string {
 	return "the same command resumes where it was"
 }
 
-// rest returns what shows all rows that failed for a reason.
-func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Reason) string {
-	return func(reason llm.Reason) string {
+// rest returns what shows all rows that failed for a reason. The events of rows that were repaired stay.
+func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Reason, repaired bool) string {
+	return func(reason llm.Reason, repaired bool) string {
 		if input == "-" && o.Job == "" { // the job is removed when it is done
 			return fmt.Sprintf("their results have it in %s_error; with --job NAME the job is kept, and stage tail shows it", cfg.Prompt.ResponseField)
 		}
-		return "all of them: " + o.ShowFailed(dir, string(reason))
+		which := "all of them: "
+		if repaired {
+			which = "all of them, and those repaired since: "
+		}
+		return which + o.ShowFailed(dir, string(reason))
 	}
 }

@@ -50,7 +50,8 @@ type Pipeline struct {
 
 	console *terminal.Console              // of the log, which shares a terminal with the bar; nil: none does
 	flush   func()                         // writes what the log has gathered, before the summary; nil: nothing does
-	rest    func(reason llm.Reason) string // what shows the rows that failed for a reason; nil: nothing does
+	// rest returns what shows the rows that failed for a reason, where some were repaired; nil: nothing does.
+	rest func(reason llm.Reason, repaired bool) string
 
 	places   *places
 	progress *progress
@@ -205,6 +206,7 @@ func (p *Pipeline) printSummary(took time.Duration) {
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
 	if p.failed > 0 {
 		terminal.PrintLine(p.Stderr, "%d of %s failed:", p.failed, terminal.Plural(int(p.written), "row"))
-		p.failures.print(p.Stderr, p.rest)
+		repaired := p.places != nil && len(p.places.newest) > 0
+		p.failures.print(p.Stderr, repaired, p.rest)
 	}
 }
