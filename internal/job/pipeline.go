@@ -48,8 +48,8 @@ type Pipeline struct {
 	endInput func(cause error)                            // ends a read of the source that is under way; nil: reads end by themselves
 	resume   string                                       // how to resume an interrupted job, for its error; empty: it starts over
 
-	console *terminal.Console              // of the log, which shares a terminal with the bar; nil: none does
-	flush   func()                         // writes what the log has gathered, before the summary; nil: nothing does
+	console *terminal.Console // of the log, which shares a terminal with the bar; nil: none does
+	flush   func()            // writes what the log has gathered, before the summary; nil: nothing does
 	// rest returns what shows the rows that failed for a reason, where some were repaired; nil: nothing does.
 	rest func(reason llm.Reason, repaired bool) string
 
@@ -123,6 +123,7 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 	})
 	parts.Go(func() error {
 		err := p.write(work)
+		p.progress.ended.Store(err == nil)
 		finish(cmp.Or(err, errWritten))
 		return err
 	})

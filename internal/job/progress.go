@@ -21,6 +21,7 @@ type progress struct {
 	done   atomic.Int64
 	total  atomic.Int64
 	began  time.Time
+	ended  atomic.Bool // all results are written: the stage stops, but nobody has stopped the job
 }
 
 // newProgress shows progress on w; total 0: unknown. The caller must finish it.
@@ -59,6 +60,9 @@ func (p *progress) left() int64 {
 // line returns the text beside the bar.
 func (p *progress) line(done int64, short bool) terminal.Beside {
 	r := p.stage.Status()
+	if p.ended.Load() {
+		r.Stop = nil
+	}
 	return progressLine(&r, done, p.total.Load(), time.Since(p.began), short)
 }
 
