@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,8 @@ func ValidName(name string) bool {
 // the same name in different directories are two jobs. Standard input gets a random name, which nothing can resume.
 func nameOf(given, input string) (string, error) {
 	switch {
+	case slices.Contains(jobs.Reserved, given):
+		return "", fmt.Errorf("--job %q: a stage keeps a file of its own under that name: give another", given)
 	case ValidName(given):
 		return given, nil
 	case given != "":

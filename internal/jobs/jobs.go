@@ -23,6 +23,9 @@ const (
 	lockFile   = "lock"
 )
 
+// Reserved are names that no job may have: the embedded server of a stage puts its own files under them where jobs are.
+var Reserved = []string{StoreDir, lockFile, "nats.json", "nats.json.new"}
+
 // Job is one job as its directory shows it.
 type Job struct {
 	Name     string    `json:"job"`
@@ -30,7 +33,7 @@ type Job struct {
 	Input    string    `json:"input"` // the input's file name; "-" for standard input
 	Provider string    `json:"provider"`
 	Model    string    `json:"model"`
-	Damaged  string    `json:"damaged,omitempty"` // why its identity can't be read
+	Damaged  string    `json:"damaged,omitempty"` // which of its files can't be read
 	State    State     `json:"state"`
 	PID      int       `json:"pid,omitempty"` // of the process that has it open
 	Bytes    int64     `json:"bytes"`         // of all files in the directory
@@ -94,8 +97,8 @@ func Find(dir, name string) (*Job, error) {
 		job.Input, job.Provider, job.Model = id.Input, id.Provider, id.Model
 	}
 	addr, running, err := natsd.Discover(job.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("job %s: %w", name, err)
+	if err != nil && job.Damaged == "" {
+		job.Damaged = err.Error() // one that can't be read must not hide the others
 	}
 	if running {
 		job.State, job.PID = Running, addr.PID
@@ -114,7 +117,11 @@ func isNotDir(path string) bool {
 
 // measure adds up the files of a job. Those of a running one come and go meanwhile.
 func (j *Job) measure() error {
-	err := filepath.WalkDir(j.Dir, func(_ string, e fs.DirEntry, err error) error {
+	dir, err := filepath.EvalSymlinks(j.Dir) // it may be on another disk
+	if err != nil {
+		return fmt.Errorf("size of job %s: %w", j.Name, err)
+	}
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
 			var info fs.FileInfo
 			if info, err = e.Info(); err == nil {

@@ -211,7 +211,7 @@ func TestHelpListsOwnFlagsAndCommonSettings(t *testing.T) {
 	if err := cmd.ParseFlags([]string{"--pool-size=7"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = flags.Load(t.Context(), config.NeedNothing); !config.IsInvalid(err) || !strings.Contains(err.Error(), "--pool-size: stage tail does not use it") {
+	if _, err = flags.Load(t.Context(), config.NeedNothing); !config.IsInvalid(err) || !strings.Contains(err.Error(), "--pool-size: tail does not use it") {
 		t.Errorf("a flag that the command does not use: %v", err)
 	}
 }

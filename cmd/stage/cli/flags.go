@@ -78,7 +78,7 @@ func newConfigFlags(cmd *cobra.Command, env *Env, groups []string, defaults map[
 			}
 			c.add(cmd, f, variable)
 			if len(groups) > 0 && !slices.Contains(groups, f.Group) && !slices.Contains(everyCommand, variable) {
-				c.refuse("stage "+cmd.Name()+" does not use it: remove it", config.FlagName(variable))
+				c.refuse(unused, config.FlagName(variable))
 			}
 		}
 	}
@@ -93,6 +93,9 @@ func (c *configFlags) addConnection() {
 	c.cmd.Flags().VarP(value, serverFlag, "s", "one or more server `URLs`, as --nats-url; default: STAGE_NATS_URL, NATS_URL or that of a context")
 	c.complete(serverFlag, "list", nil)
 }
+
+// unused is why most flags are refused, after the path of the command.
+const unused = " does not use it: remove it"
 
 // refuse makes flags an error, for a reason that says what to do.
 func (c *configFlags) refuse(why string, flags ...string) {
@@ -136,7 +139,8 @@ func flagsOf(group string) (flags []string) {
 func (c *configFlags) given() (problems []error) {
 	for _, name := range slices.Sorted(maps.Keys(c.refused)) {
 		if c.cmd.Flags().Changed(name) {
-			problems = append(problems, fmt.Errorf("--%s: %s", name, c.refused[name]))
+			why := strings.Replace(c.refused[name], unused, c.cmd.CommandPath()+unused, 1) // jobs ls has its parent only now
+			problems = append(problems, fmt.Errorf("--%s: %s", name, why))
 		}
 	}
 	if c.external && c.cmd.Flags().Changed(serverFlag) && c.cmd.Flags().Changed(config.FlagName("STAGE_NATS_URL")) {

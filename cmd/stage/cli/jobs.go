@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -86,7 +87,7 @@ func factsOf(j *jobs.Job) []string {
 func describeJob(j *jobs.Job) string { return strings.Join(factsOf(j), ", ") }
 
 func inputOf(j *jobs.Job) string {
-	if j.Damaged != "" {
+	if j.Damaged != "" && j.Input == "" {
 		return "(job.json is damaged)"
 	}
 	return terminal.OrDash(j.Input)
@@ -193,6 +194,9 @@ func (r *jobReport) write(w io.Writer, dir string) {
 	terminal.PrintLine(w, "model      %s", modelOf(r.Job))
 	terminal.PrintLine(w, "state      %s", stateOf(r.Job))
 	terminal.PrintLine(w, "changed    %s", changedOf(r.Job))
+	if r.Damaged != "" {
+		terminal.PrintLine(w, "damaged    %s", r.Damaged)
+	}
 	terminal.PrintLine(w, "rows       %d succeeded, %d failed, %d pending", r.Succeeded, r.Failed, r.Pending)
 	sizes := make([]string, len(r.Streams))
 	for i, s := range r.Streams {
@@ -222,7 +226,8 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 	cmd.ValidArgsFunction = s.completeJobs
 	cmd.RunE = s.run(config.NeedNothing, func(_, _ context.Context, cfg *config.Config, args []string) error {
 		var list []*jobs.Job
-		for _, name := range args {
+		slices.Sort(args)
+		for _, name := range slices.Compact(args) {
 			j, err := jobs.Find(cfg.Data.Dir, name)
 			if err != nil {
 				return explainJob(err)
@@ -234,12 +239,11 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 				return err
 			}
 		}
-		for _, j := range list {
-			if err := removeJob(env, j); err != nil {
-				return err
-			}
+		var errs []error
+		for _, j := range list { // one that is in use does not keep the others
+			errs = append(errs, removeJob(env, j))
 		}
-		return nil
+		return errors.Join(errs...)
 	})
 	return cmd
 }

@@ -16,7 +16,8 @@ import (
 type storeFlags struct {
 	*configFlags
 
-	job string
+	job  string
+	jobs string // the directory of jobs that --job is about
 }
 
 // newStoreFlags adds the flags to the command.
@@ -52,6 +53,7 @@ func (s *storeFlags) choose(cfg *config.Config) error {
 			return fmt.Errorf("--job and --%s: a job has a store of its own; give one of the two", flag)
 		}
 	}
+	s.jobs = cfg.Data.Dir
 	cfg.UseStore(filepath.Join(cfg.Data.Dir, s.job))
 	cfg.Streams.Partitions = 1 // as process has it
 	return nil
@@ -60,8 +62,7 @@ func (s *storeFlags) choose(cfg *config.Config) error {
 // exists reports as an error that there is nothing to open, and what there is instead.
 func (s *storeFlags) exists(cfg *config.Config) error {
 	if s.job != "" {
-		dir := filepath.Dir(cfg.Data.Dir)
-		if _, err := jobs.Find(dir, s.job); err != nil {
+		if _, err := jobs.Find(s.jobs, s.job); err != nil {
 			return explainJob(err)
 		}
 	}
