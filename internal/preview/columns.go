@@ -60,12 +60,17 @@ func (r *triedRow) write(w io.Writer, width int) error {
 	return err
 }
 
-// text returns the prompt, or the error in its place. What would control a terminal is replaced.
+// text returns the prompt, or the error in its place.
 func (p *triedPrompt) text() string {
 	text := p.Prompt
 	if p.Error != "" {
 		text = "error: " + p.Error
 	}
+	return printable(text)
+}
+
+// printable is a text over several lines, without what would control a terminal.
+func printable(text string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) && c != '\n' && c != '\t' {
 			return unicode.ReplacementChar
@@ -91,11 +96,28 @@ func writeColumns(b *strings.Builder, columns [][]string, width int) {
 	}
 }
 
+// reach is how many characters may share a column: a letter and its marks. More of them break the line.
+const reach = 4
+
+// firstRunes returns the first n characters of the text.
+func firstRunes(text string, n int) string {
+	for i := range text {
+		if n--; n < 0 {
+			return text[:i]
+		}
+	}
+	return text
+}
+
 // wrap breaks a text into lines of at most width columns, between words where it can.
 func wrap(text string, width int) (lines []string) {
 	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\t", "    "), "\n") {
-		for runewidth.StringWidth(line) > width {
-			head := runewidth.Truncate(line, width, "")
+		for {
+			// No further: the width of a row of megabytes, measured for each of its lines, takes hours.
+			head := runewidth.Truncate(firstRunes(line, reach*(width+1)), width, "")
+			if head == line {
+				break
+			}
 			if space := strings.LastIndexByte(head, ' '); space > 0 && line[len(head)] != ' ' {
 				head = head[:space]
 			}

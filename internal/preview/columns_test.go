@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mattn/go-runewidth"
 	"pgregory.net/rapid"
@@ -54,5 +55,14 @@ func TestPromptsSideBySideFitTheTerminal(t *testing.T) {
 	var b bytes.Buffer
 	if err := row.write(&b, 80); err != nil || b.String() != "--- line 7\n(the same from all templates)\nx\n" {
 		t.Errorf("equal prompts: %v\n%s", err, &b)
+	}
+}
+
+func TestHugePromptsAreWrappedInTime(t *testing.T) {
+	text := strings.Repeat("a語", 1<<18)
+	start := time.Now()
+	lines := wrap(text, 58)
+	if took := time.Since(start); took > 10*time.Second || strings.Join(lines, "") != text {
+		t.Errorf("%d lines in %v", len(lines), took)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/call"
@@ -36,7 +35,7 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 		return err
 	}
 	if p.Base.System != "" {
-		terminal.PrintLine(out, "--- system prompt\n%s", strings.TrimRight(p.Base.System, "\n"))
+		terminal.PrintLine(out, "--- system prompt\n%s", printable(p.Base.System))
 	}
 	e := &estimate{each: len(p.Base.System)}
 	if p.Base.Schema != nil {
@@ -46,7 +45,7 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 		return err
 	}
 	e.failures.write(errs)
-	terminal.PrintLine(out, "---\n%d rows, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", e.rows, e.failures.rows, e.tokens())
+	terminal.PrintLine(out, "---\n%s, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", terminal.Plural(int(e.rows), "row"), e.failures.rows, e.tokens())
 	if text := e.cost(cfg, prices); text != "" {
 		terminal.PrintLine(out, "%s", text)
 	}
@@ -71,7 +70,7 @@ func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 	}
 	e.bytes += int64(len(prompt) + e.each)
 	if e.sent() <= dryRunPrompts {
-		terminal.PrintLine(out, "--- line %d\n%s", row.Line, strings.TrimRight(prompt, "\n"))
+		terminal.PrintLine(out, "--- line %d\n%s", row.Line, printable(prompt))
 	}
 }
 

@@ -43,6 +43,7 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 		{"plain", 0, true, nil, []string{
 			"--- line 1\n" + prompt + "1\n--- line 3\n" + prompt + "2\n--- line 5\n" + prompt + "3\n---\n5 rows, 1 of them would fail before any call, about 4000 prompt tokens; nothing was called or stored\n",
 		}},
+		{"one row", 1, false, map[string]string{"STAGE_TEMPLATE": "\x1b[31m{{ row.n }}"}, []string{"--- line 1\n\uFFFD[31m1\n---\n1 row, 0 of them"}},
 		{"limit", 2, false, nil, []string{"--- line 3\n", "---\n2 rows, 0 of them would fail before any call, about 2000 prompt tokens"}},
 		{"system prompt and schema", 1, false, map[string]string{
 			"STAGE_SYSTEM_PROMPT": strings.Repeat("s", 3982), "STAGE_RESPONSE_SCHEMA_FILE": "schema.json", // 18 bytes without the space
