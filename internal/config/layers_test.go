@@ -153,7 +153,7 @@ func TestAContextIsReadAsTheNATSCLIReadsIt(t *testing.T) {
 	home := contexts(t, "", map[string]string{
 		"all": `{"name":"n","description":"d","color_scheme":"red","url":"nats://a,nats://b","token":"t","user":"","password":"left","creds":"~/u.creds",` +
 			`"nkey":"/k","cert":"","key":"","ca":"file://$DIR/ca.pem","socks_proxy":"socks://x","jetstream_domain":"hub","user_jwt":"","nsc":"","windows_ca_certs_match":null,"inbox_prefix":"_I.x","tls_first":false}`,
-		"array": `[]`, "null": `null`, "number": `{"url":7}`, "op": `{"password":"op://vault/x","user":"u"}`, "nsc": `{"nsc":"nsc://a/b/c"}`,
+		"array": `[]`, "null": `null`, "number": `{"url":7}`, "op": `{"password":"op://vault/x","user":"u"}`, "nsc": `{"nsc":"nsc://a/b/c"}`, "login": `{"url":"nats://a","nsc":"nsc://a/b/c"}`,
 		"user": `{"user":"u"}`, "big": `{"url":"` + strings.Repeat("x", contextBytesMax) + `"}`, "url": `{"url":"http://sk-secret"}`,
 	})
 	environ := map[string]string{"XDG_CONFIG_HOME": home, "HOME": dir, "DIR": dir}
@@ -172,7 +172,8 @@ func TestAContextIsReadAsTheNATSCLIReadsIt(t *testing.T) {
 	for name, want := range map[string]string{
 		"array": "array.json: not a JSON object", "null": "null.json: not a JSON object", "number": "number.json: url: not a text",
 		"op": "op.json: password: op:// is not supported: name a file", "nsc": "nsc.json: nsc is not supported: give url and creds",
-		"user": "STAGE_NATS_USER (context user): a user without a password", "big": "big.json: not a JSON object", "al": "did you mean all?",
+		"login": "login.json: nsc is not supported: give url and creds",
+		"user":  "STAGE_NATS_USER (context user): a user without a password", "big": "big.json: not a JSON object", "al": "did you mean all?",
 		"..": "is not a name", "a/b": "is not a name", "url": `STAGE_NATS_URL (context url): scheme "http" is not one of`, "no.json": "does not exist",
 	} {
 		_, err := Source{Environ: environ, External: true, Context: name}.Load(t.Context(), NeedNothing)

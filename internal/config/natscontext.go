@@ -203,9 +203,9 @@ func (s Source) loadContext(n *NATSContext) error {
 			n.Ignored = append(n.Ignored, name)
 		}
 	}
-	n.chooseLogin()
+	login := n.chooseLogin()
 	slices.Sort(n.Ignored)
-	if n.values["STAGE_NATS_URL"] == "" && slices.Contains(n.Ignored, "nsc") {
+	if (n.values["STAGE_NATS_URL"] == "" || !login) && slices.Contains(n.Ignored, "nsc") {
 		return fmt.Errorf("%s: nsc is not supported: give url and creds in its place", n.Path)
 	}
 	if n.values["STAGE_NATS_URL"] == "" {
@@ -215,11 +215,11 @@ func (s Source) loadContext(n *NATSContext) error {
 }
 
 // chooseLogin leaves one login of several: the nats CLI takes a user before credentials, and those before an NKey.
-func (n *NATSContext) chooseLogin() {
+// It reports whether there is any.
+func (n *NATSContext) chooseLogin() (taken bool) {
 	if n.values["STAGE_NATS_USER"] == "" {
 		n.values["STAGE_NATS_PASSWORD"] = ""
 	}
-	taken := false
 	for _, field := range contextFields {
 		switch field.name {
 		case "user", "creds", "nkey", "token":
@@ -233,6 +233,7 @@ func (n *NATSContext) chooseLogin() {
 			taken = true
 		}
 	}
+	return taken
 }
 
 // contextValue returns the text of a setting.
