@@ -2,7 +2,10 @@ package main
 
 import (
 	"flag"
+	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -18,6 +21,9 @@ func TestMain(m *testing.M) {
 
 // The scripts state what a user sees: flags, errors, output and exit codes. Each runs the real program.
 func TestScripts(t *testing.T) {
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGHUP) // else the programs ignore it where the tests run under nohup
+	t.Cleanup(func() { signal.Stop(heard) })
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		UpdateScripts:       *update,
