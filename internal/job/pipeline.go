@@ -73,7 +73,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		return err
 	}
 	if err := p.repair(soft); err != nil {
-		return err
+		return p.verdict(soft, hard, nil, err)
 	}
 	p.rows.Store(-1)
 	p.progress = newProgress(hard, p.Stderr, p.Stage, p.expected())
