@@ -153,6 +153,10 @@ func (o *output) open() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.begin(); err != nil {
+		if o.file != nil { // nothing is left beside a file that can't be replaced
+			_ = o.file.Close()
+			_ = os.Remove(o.temp)
+		}
 		return config.Invalid(fmt.Errorf("-o %w", err))
 	}
 	return nil

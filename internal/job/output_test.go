@@ -221,6 +221,22 @@ func TestAnOutputThatOthersChangeMeanwhileIsLeft(t *testing.T) {
 	b.alone()
 }
 
+func TestAFileThatAppearsMeanwhileIsLeftAlone(t *testing.T) {
+	b := newOutputBench(t)
+	o, err := b.check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(b.path, []byte("mine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.open(); err == nil || !strings.Contains(err.Error(), "another program") {
+		t.Errorf("opened: %v", err)
+	}
+	b.holds("mine\n")
+	b.alone()
+}
+
 func TestAnOutputKeepsItsPermissions(t *testing.T) {
 	b := newOutputBench(t)
 	if err := os.WriteFile(b.path, nil, 0o640); err != nil {
