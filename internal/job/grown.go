@@ -3,15 +3,19 @@ package job
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/load"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // compare returns an error that names what has changed since the job of that name was started in dir. An input that has
@@ -59,4 +63,37 @@ func (id identity) takeOver(then identity, dir string, log *slog.Logger) error {
 		return fmt.Errorf("job %s: %w", filepath.Base(dir), err)
 	}
 	return nil
+}
+
+// skip skips the rows of the source that are in the stream. Those of a pipe, of which no hash is kept, are compared with
+// them: the results of other rows would be taken for theirs.
+func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
+	if p.unhashed == nil || loaded == 0 {
+		return explainAnother(p.Source.Skip(loaded))
+	}
+	js, err := jetstream.New(p.Stage.Conn.NC)
+	if err != nil {
+		return err
+	}
+	rows, err := stored.OpenReader(ctx, js, p.Stage.Cfg.Input.Stream, p.places.subject, math.MaxUint64, false)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return explainAnother(p.unhashed.SkipSame(loaded, func() ([]byte, error) {
+		m, _, err := rows.Next(ctx)
+		if err != nil || m == nil {
+			return nil, err
+		}
+		return m.Data(), nil
+	}))
+}
+
+// explainAnother adds to the error of another input what to do.
+func explainAnother(err error) error {
+	if !errors.Is(err, load.ErrAnotherInput) {
+		return err
+	}
+	return config.Invalid(fmt.Errorf("%w: give the same rows from the first on, as tail -n +1 -f does, and then new ones; "+
+		"or start over with --fresh, or give this job another name with --job", err))
 }

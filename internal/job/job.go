@@ -109,6 +109,9 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir), console: console,
 		flush: func() { logging.Flush(log) },
 	}
+	if in.Sum == "" {
+		p.unhashed = rows
+	}
 	if results != nil {
 		p.Format = results.write
 		p.header = func(ctx context.Context, w io.Writer) error { return results.writeHeader(ctx, w, rows) }

@@ -48,6 +48,8 @@ type Pipeline struct {
 	endInput func(cause error)                            // ends a read of the source that is under way; nil: reads end by themselves
 	resume   string                                       // how to resume an interrupted job, for its error; empty: it starts over
 
+	unhashed *load.FileRows // the Source, if nothing but its rows says whether it is the same as before; else nil
+
 	console *terminal.Console // of the log, which shares a terminal with the bar; nil: none does
 	flush   func()            // writes what the log has gathered, before the summary; nil: nothing does
 	// rest returns what shows the rows that failed for a reason, where some were repaired; nil: nothing does.
@@ -159,7 +161,7 @@ func (p *Pipeline) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.Source.Skip(loaded); err != nil {
+	if err := p.skip(ctx, loaded); err != nil {
 		return err
 	}
 	left := int64(-1)

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -178,14 +179,43 @@ func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
 	}
 }
 
-// Skip skips the rows that an earlier run has loaded.
-func (f *FileRows) Skip(loaded int64) error {
+// ErrAnotherInput says that an input is not the one from which an earlier run has loaded rows.
+var ErrAnotherInput = errors.New("it is another input")
+
+// Skip skips the rows that an earlier run has loaded. Fewer rows than those are [ErrAnotherInput].
+func (f *FileRows) Skip(loaded int64) error { return f.SkipSame(loaded, nil) }
+
+// SkipSame is Skip of rows of which no hash is known: it compares each with the next that stored returns; nil: there is
+// none to compare with. Other rows are [ErrAnotherInput].
+func (f *FileRows) SkipSame(loaded int64, stored func() ([]byte, error)) error {
 	for i := range loaded {
-		if _, err := f.next(); err != nil {
-			return fmt.Errorf("%s: the job has loaded %d rows of it, and now it has %d (%w): it is another input", f.name, loaded, i, err)
+		row, err := f.next()
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s: the job has loaded %d rows of it, and now it has %d: %w", f.name, loaded, i, ErrAnotherInput)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		if stored == nil {
+			continue
+		}
+		body, err := stored()
+		if err != nil {
+			return fmt.Errorf("%s: compare row %d with the one that the job has loaded: %w", f.name, i+1, err)
+		}
+		if body != nil && !isSame(row, body) {
+			return fmt.Errorf("%s: row %d is not the one that the job has loaded: %w", f.name, i+1, ErrAnotherInput)
 		}
 	}
 	return nil
+}
+
+// isSame reports whether a row is stored with that body. What is stored of a bad one ends with its beginning.
+func isSame(row rowfile.Row, body []byte) bool {
+	if row.Fault != nil {
+		return bytes.HasSuffix(body, row.Fault.Head)
+	}
+	return bytes.Equal(body, row.Body)
 }
 
 // next returns the next row of the file.
