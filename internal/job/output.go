@@ -310,9 +310,23 @@ func (o *output) note(growing bool) error {
 
 // end closes a file that is in its place.
 func (o *output) end() error {
-	err := errors.Join(o.file.Sync(), o.note(false), o.file.Close())
+	err := errors.Join(o.file.Sync(), o.checkPlace(), o.note(false), o.file.Close())
 	o.file = nil
 	return err
+}
+
+// checkPlace reports whether the file at its place is still the one that is written, and holds nothing else.
+func (o *output) checkPlace() error {
+	now, err := os.Stat(o.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: another program has removed it meanwhile: the same command writes it again, without a call", o.path)
+	case err != nil:
+		return err
+	case !isSame(o.file, now) || now.Size() != o.size:
+		return fmt.Errorf("%s: another program has written it meanwhile: name another file (the results are stored, no call is made again), or replace it with --force", o.path)
+	}
+	return nil
 }
 
 // close ends the output. complete says that it holds all results that were asked for; one that is not, and has not yet

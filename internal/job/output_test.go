@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -235,6 +236,27 @@ func TestAFileThatAppearsMeanwhileIsLeftAlone(t *testing.T) {
 	}
 	b.holds("mine\n")
 	b.alone()
+}
+
+func TestAnOutputThatIsGoneAtTheEndIsAnError(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"removed": os.Remove,
+		"replaced": func(path string) error {
+			return errors.Join(os.Remove(path), os.WriteFile(path, []byte(resultLines(1, 3)), 0o600))
+		},
+		"truncated": func(path string) error { return os.Truncate(path, 3) },
+	} {
+		b := newOutputBench(t)
+		o := b.open()
+		b.write(o, 1, 2)
+		if err := change(b.path); err != nil {
+			t.Fatal(err)
+		}
+		b.write(o, 3, 3)
+		if err := o.close(true); err == nil || !strings.Contains(err.Error(), "another program has") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestAnOutputKeepsItsPermissions(t *testing.T) {
