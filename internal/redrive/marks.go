@@ -239,12 +239,21 @@ func (r *redriver) storeMarks(ctx context.Context, rows []*redriveRow, key strin
 				continue
 			}
 			if err != nil {
-				return nil, fmt.Errorf("mark result %d as redriven on %s: %w (stream %s must capture the subject)", row.at, r.markSubject(">"), err, r.cfg.Result.Stream)
+				return nil, r.explainMark(row.at, err)
 			}
 		}
 		ours = append(ours, row)
 	}
 	return ours, nil
+}
+
+// explainMark returns the error of a mark that is not stored: with the cause where no stream takes it.
+func (r *redriver) explainMark(result uint64, err error) error {
+	err = fmt.Errorf("mark result %d as redriven on %s: %w", result, r.markSubject(">"), err)
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("%w (stream %s must capture the subject)", err, r.cfg.Result.Stream)
+	}
+	return err
 }
 
 // readLast reads where the input ends.

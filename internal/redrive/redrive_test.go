@@ -339,3 +339,16 @@ func rowsOf(n int) func() (*nats.Msg, error) {
 		return &nats.Msg{Data: fmt.Appendf(nil, `{"n":%d}`, i)}, nil
 	}
 }
+
+func TestAFullStreamIsTheCauseOfAMissingMark(t *testing.T) {
+	b := newRedriveBench(t)
+	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
+	info := b.Stream("RESULTS").CachedInfo()
+	info.Config.MaxMsgs, info.Config.Discard = int64(info.State.Msgs), jetstream.DiscardNew
+	if _, err := b.JS.UpdateStream(t.Context(), info.Config); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), b.JS, b.Cfg, Options{}, io.Discard); err == nil || !strings.Contains(err.Error(), "maximum messages") || strings.Contains(err.Error(), "must capture") {
+		t.Errorf("got %v", err)
+	}
+}
