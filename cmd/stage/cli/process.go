@@ -51,8 +51,6 @@ func newProcessCommand(env *Env) *cobra.Command {
 	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
 	cmd.Args = oneInput(retry, failed)
 	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and estimate tokens and cost: no call, no key, nothing stored; exits with 1 if rows would fail")
-	cmd.MarkFlagsMutuallyExclusive("retry-failed", "fresh") // which leaves none
-	cmd.MarkFlagsMutuallyExclusive("retry-failed", "dry-run")
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
@@ -63,8 +61,14 @@ func newProcessCommand(env *Env) *cobra.Command {
 		if o.Limit < 0 {
 			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))
 		}
-		if o.Retry = retry.options(); o.Retry != nil && args[0] == "-" && o.Job == "" {
+		switch o.Retry = retry.options(); {
+		case o.Retry == nil:
+		case args[0] == "-" && o.Job == "":
 			return config.Invalid(errors.New("--retry-failed with standard input: name the job with --job, since no other run can find it"))
+		case o.Fresh:
+			return config.Invalid(errors.New("--retry-failed with --fresh: remove one of them, since --fresh discards the failed results and sends all rows"))
+		case *dry:
+			return config.Invalid(errors.New("--retry-failed with --dry-run: remove one of them, since a dry run renders all rows, whatever is stored"))
 		}
 		if *dry {
 			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
