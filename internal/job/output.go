@@ -86,6 +86,10 @@ func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*o
 
 // checkOut reports why results can't go to a file, before anything is started.
 func checkOut(path, input string) error {
+	switch ext := filepath.Ext(path); strings.ToLower(ext) {
+	case ".gz", ".zst", ".xz", ".bz2", ".zip":
+		return fmt.Errorf("results are not compressed: leave %s out", ext)
+	}
 	if dir, err := os.Stat(filepath.Dir(path)); err != nil {
 		return err
 	} else if !dir.IsDir() {

@@ -243,3 +243,16 @@ func newVersionCommand(env *Env) *cobra.Command {
 	}
 	return cmd
 }
+
+// noInput explains that the file with the rows is missing.
+const noInput = "name the file with the rows, or - for standard input"
+
+// required checks the arguments of a command that needs at least one. missing says what it is.
+func required(missing string, check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return errors.New(missing)
+		}
+		return check(cmd, args)
+	}
+}

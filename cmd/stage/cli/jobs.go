@@ -113,7 +113,7 @@ func newJobsShowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show NAME",
 		Short:   "show a job: its rows, results and failures, and what its streams take",
-		Args:    cobra.ExactArgs(1),
+		Args:    required("name a job: stage jobs ls lists them", cobra.ExactArgs(1)),
 		Example: "  stage jobs show reviews.jsonl-1a2b3c4d\n  stage jobs show reviews.jsonl-1a2b3c4d --json",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print it as JSON")
@@ -215,7 +215,7 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME…",
 		Short: "remove jobs with all that they have stored, and free their space",
-		Args:  cobra.MinimumNArgs(1),
+		Args:  required("name jobs: stage jobs ls lists them", cobra.MinimumNArgs(1)),
 		Long: "rm removes jobs: their rows, results, audit and stored replies. The files of results that process has written stay. A\n" +
 			"running job is refused; for a command that reads one, rm waits ten seconds. It asks on a terminal; without one it requires --yes.\n" +
 			"Files in the directory of a job that stage has not created stay, and so does the directory then.",

@@ -25,7 +25,7 @@ func newLoadCommand(env *Env) *cobra.Command {
 		Use:     "load FILE",
 		Short:   "publish the rows of a file to the input stream, each once",
 		GroupID: groupStreams,
-		Args:    cobra.ExactArgs(1),
+		Args:    required(noInput, cobra.ExactArgs(1)),
 		Long: "load publishes the rows of a JSONL, CSV or JSON file (or - for standard input), which may be compressed by gzip, on its\n" +
 			"own subject below the input subject.\n" +
 			"Loading the same content again resumes where the first load ended, so no row is published twice, even if the rows are\n" +

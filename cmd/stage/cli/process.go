@@ -193,6 +193,6 @@ func oneInput(retry *retryFlag, failed *failOnError) cobra.PositionalArgs {
 				return fmt.Errorf("--fail-on-error takes its percentage after an equals sign: --fail-on-error=%s", arg)
 			}
 		}
-		return cobra.ExactArgs(1)(cmd, args)
+		return required(noInput, cobra.ExactArgs(1))(cmd, args)
 	}
 }

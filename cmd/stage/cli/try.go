@@ -14,7 +14,7 @@ func newTryCommand(env *Env) *cobra.Command {
 		Use:     "try FILE",
 		Short:   "show the prompts of the first rows, those of several templates side by side",
 		GroupID: groupSetup,
-		Args:    cobra.ExactArgs(1),
+		Args:    required(noInput, cobra.ExactArgs(1)),
 		Long: "try renders the first rows of a JSONL or CSV file (or - for standard input) with each template and prints the prompts\n" +
 			"side by side. It makes no call, needs no key, and touches no job. It exits with 1 if a row would fail.",
 		Example: "  stage try reviews.jsonl --template-file prompt.jinja\n" +
