@@ -118,7 +118,9 @@ type running struct {
 	lab  *lab
 	soft context.CancelFunc
 	hard context.CancelFunc
-	done chan error
+	// signal is soft with a cause.
+	signal context.CancelCauseFunc
+	done   chan error
 }
 
 // start runs a stage with some changes of the lab's variables.
@@ -138,9 +140,10 @@ func (l *lab) start(changes map[string]string, opts Options) *running {
 		l.t.Fatal(err)
 	}
 	r := &running{Stage: s, lab: l, done: make(chan error, 1)}
-	soft, stop := context.WithCancel(l.t.Context())
+	soft, signal := context.WithCancelCause(l.t.Context())
+	stop := func() { signal(nil) }
 	hard, kill := context.WithCancel(context.WithoutCancel(l.t.Context()))
-	r.soft, r.hard = stop, kill
+	r.soft, r.hard, r.signal = stop, kill, signal
 	go func() {
 		err := s.Run(soft, hard)
 		servers.Close()

@@ -32,7 +32,7 @@ func TestAStopSaysWhatItWaitsForAndHowLong(t *testing.T) {
 		if s := r.Status(); s.Stop != nil || s.State != status.StateWorking {
 			t.Errorf("before the stop: %s, %+v", s.State, s.Stop)
 		}
-		r.Stage.stop(&stopping.InterruptError{Signal: syscall.SIGTERM})
+		r.signal(&stopping.InterruptError{Signal: syscall.SIGTERM})
 		synctest.Wait()
 		const line = `msg="stopping, waiting for calls in flight and their results; a second signal stops at once"`
 		const attrs = "calls_in_flight=1 results_to_store=19 at_most=2m30s signal=terminated"
@@ -79,7 +79,7 @@ func TestAPausedStageThatStopsIsStopping(t *testing.T) {
 		l.load(times("q", 20)...)
 		r := l.start(nil, Options{})
 		time.Sleep(10 * time.Second)
-		r.Stage.stop(&stopping.InterruptError{Signal: syscall.SIGTERM})
+		r.signal(&stopping.InterruptError{Signal: syscall.SIGTERM})
 		time.Sleep(time.Second)
 		if s := r.Status(); s.State != status.StateStopping || !strings.HasPrefix(s.Why, "waiting for 1 call in flight") || s.Pool.Paused == "" {
 			t.Errorf("status: %s: %s, paused %q", s.State, s.Why, s.Pool.Paused)
