@@ -67,9 +67,7 @@ func (b *Bar) Finish() {
 	if b.bar == nil {
 		return
 	}
-	if !b.bar.Completed() {
-		b.bar.Abort(false)
-	}
+	b.bar.Abort(false) // which one that is complete ignores; to ask it is a race in mpb
 	b.container.Wait()
 }
 
