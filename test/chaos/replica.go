@@ -63,7 +63,10 @@ func (r *replica) supervise(ctx context.Context) error {
 // notServed reports whether a replica ended because NATS did not serve it. It may do so only at its start, with a clear
 // message, and is then started again.
 func notServed(why string) bool {
-	for _, part := range []string{"connect to NATS at ", "context deadline exceeded", "code=503", "no responders"} {
+	for _, part := range []string{
+		"connect to NATS at ", "context deadline exceeded", "no answer: ", "JetStream does not answer", "JetStream is not enabled on the server",
+		"the cluster has no leader", "the cluster has no servers", "the server has no room", "the server says ",
+	} {
 		if strings.Contains(why, part) {
 			return true
 		}
