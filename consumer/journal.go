@@ -21,7 +21,7 @@ import (
 const (
 	// journalScan is the shortest time between two looks at the replies that wait.
 	journalScan = 5 * time.Millisecond
-	// journalFullScan is the same while too many entries have no answer: it only lets go of the rows that are emitted.
+	// journalFullScan is the same while too many entries have no answer: it only releases the rows that are emitted.
 	journalFullScan = 100 * time.Millisecond
 	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is
 	// kept after all: normally it is stored there by then. With the time that storing takes, a crash loses no reply that
