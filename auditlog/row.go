@@ -58,6 +58,8 @@ type Row struct {
 	PoolConfig PoolConfig
 	// PoolStats is the pool's statistics at that time, over all rows.
 	PoolStats PoolStats
+	// Key is the row's key where results are in order by key; nil: they are not, and it is not in the JSON.
+	Key *string
 	// Truncated is set when the oldest errors were left out, or error texts cut, because the event was too large. It is in
 	// the JSON only when true.
 	Truncated bool

@@ -49,6 +49,15 @@ type Config struct {
 	// WindowBytes bounds the bytes taken and not yet emitted. A single row larger than that is let in alone. Default 256
 	// MiB.
 	WindowBytes int64
+	// Order of the results. Default [streams.OrderStream]. With [streams.OrderKey], OrderKey says in words what the key is,
+	// for the claim, and Key returns that of a row as [streams.KeyHeader] writes it. Key is called once for each row, from
+	// the goroutine of [Consumer.Run].
+	Order    streams.Order
+	OrderKey string
+	Key      func(*Row) string
+	// OrderSpan bounds, where the order is not that of the stream, how many rows above the low-water mark may be taken.
+	// Default 65536, at least WindowRows.
+	OrderSpan int
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
 	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
@@ -106,8 +115,17 @@ type Status struct {
 	HeadSince time.Time
 	// Pending rows wait in the input stream. Only the owner reports them.
 	Pending uint64
-	// HighWaterMark is the input sequence of the last row emitted.
+	// HighWaterMark is the input sequence of the last row emitted or, where the order is not that of the stream, the
+	// low-water mark: every row up to it is emitted. Ahead counts the rows above it that are emitted, too.
 	HighWaterMark uint64
+	Ahead         int
+	// KeysWaiting counts the keys of which answered rows wait for an earlier one; always 0 but in order by key. Of the
+	// row that others have waited for longest, WaitedFor is the sequence, WaitedForKey the key, WaitedForSince when it was
+	// taken; 0 when there is none.
+	KeysWaiting    int
+	WaitedFor      uint64
+	WaitedForKey   string
+	WaitedForSince time.Time
 	// Emitted, Failed and Skipped count rows of this process: results stored, those that are errors, and rows seen again
 	// after they were emitted.
 	Emitted, Failed, Skipped uint64

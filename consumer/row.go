@@ -27,6 +27,8 @@ type Row struct {
 	Subject string
 	Header  nats.Header
 	Body    []byte
+	// Key is the row's key where results are in order by key, as [streams.KeyHeader] writes it; else empty.
+	Key string
 	// StateID is `<name>/<input stream>/<partition>/<sequence>`.
 	StateID string
 	// Taken is when this process received the row first.

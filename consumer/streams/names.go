@@ -15,6 +15,15 @@ const (
 	HeaderStatus        = "Stage-Status"
 	HeaderStateID       = "Stage-State-Id"
 	HeaderOwner         = "Stage-Owner"
+	// HeaderLow is, on a result or claim of a stage that is not in stream order, the low-water mark: with this message
+	// stored, every row of the input at or below it has its result. HeaderAhead counts the rows above it that have one,
+	// too, and HeaderAheadFrom is a sequence of the result stream before which none of their results lies; both are absent
+	// where there is no such row.
+	HeaderLow       = "Stage-Low"
+	HeaderAhead     = "Stage-Ahead"
+	HeaderAheadFrom = "Stage-Ahead-From"
+	// HeaderKey is the row's key, on a result of a stage that is in order by key. See [KeyHeader].
+	HeaderKey = "Stage-Key"
 	// HeaderModel on a row overrides the model of its request.
 	HeaderModel = "Stage-Model"
 	// HeaderReason names the reason of a failed row on the dead letter subject.

@@ -31,6 +31,7 @@ type Config struct {
 	Journal  JournalConfig  `group:"Streams and subjects"`
 	Streams  StreamsConfig  `group:"Streams and subjects"`
 	Window   WindowConfig   `group:"Dispatch"`
+	Order    OrderConfig    `group:"Dispatch"`
 	Pool     PoolConfig     `group:"Dispatch"`
 	Retry    RetryConfig    `env:", prefix=RETRY_" group:"Dispatch"`
 	LLM      LLMConfig      `env:", prefix=LLM_" group:"LLM"`
@@ -114,6 +115,13 @@ type StreamsConfig struct {
 type WindowConfig struct {
 	Rows  int  `env:"WINDOW, default=1024" min:"1" max:"50000" help:"most rows taken and not yet emitted, for each partition"`
 	Bytes Size `env:"WINDOW_BYTES, default=256MiB" min:"1MiB" help:"most bytes of rows and results taken and not yet emitted, for each partition: one process may serve all of them"`
+}
+
+// OrderConfig is the order in which the results of each partition come out.
+type OrderConfig struct {
+	Mode string `env:"ORDER, default=stream" oneof:"stream key none" help:"order of the results: {oneof}; stream: as the rows in the input stream; key: so within each key; none: as they are done"`
+	Key  string `env:"ORDER_KEY, default=subject" help:"where a row's key is: subject, subject.N (its token N, from 1), header.NAME, field.NAME (top-level member of the row)"`
+	Span int    `env:"ORDER_SPAN, default=65536" min:"1" max:"1000000" help:"with key and none: most rows taken above the low-water mark, at least the window"`
 }
 
 // PoolConfig is how many calls are in flight, and how fast they start.

@@ -16,6 +16,8 @@ var settings = map[streams.Field]string{
 	streams.FieldPartitions:        "STAGE_PARTITIONS",
 	streams.FieldCreate:            "STAGE_CREATE_STREAMS",
 	streams.FieldWindowRows:        "STAGE_WINDOW",
+	streams.FieldOrder:             "STAGE_ORDER",
+	streams.FieldOrderKey:          "STAGE_ORDER_KEY",
 	streams.FieldInboxPrefix:       "STAGE_NATS_INBOX_PREFIX",
 	streams.FieldNewInput:          "--new-input",
 }
