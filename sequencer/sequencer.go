@@ -14,6 +14,8 @@
 //		b.Release(1)
 //	}
 //
+// [Buffer] keeps all rows in one order. [Keyed] keeps one for each key, or none, and knows how far the rows are finished.
+//
 // The package is pure: it starts no goroutine and reads no clock. A Buffer belongs to one goroutine.
 package sequencer
 

@@ -1,0 +1,498 @@
+package sequencer
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sort"
+)
+
+// ErrFinished means that the row has been released before, by this buffer or according to what [NewKeyed] was told.
+var ErrFinished = errors.New("row is finished already")
+
+// Mark says how far the rows of the input are finished: all up to Low, and Ahead others above it.
+type Mark struct {
+	Low   uint64
+	Ahead int
+}
+
+// Keyed is a reorder buffer in which every key has an order of its own: a row is ready when all earlier rows of its key
+// have their values, whatever other keys wait for. Beside that it knows the low-water mark, the sequence up to which
+// every row is finished, and the rows above it that are.
+//
+// A row enters with [Keyed.Open], or [Keyed.OpenFree] where it waits for no other; gets its value with
+// [Keyed.Complete]; and leaves with [Keyed.Release]. A row that was finished in an earlier life enters with
+// [Keyed.Skip]. Rows enter in the order of their sequences, which may have gaps.
+//
+// All calls take constant time, amortised, but for what their comments say; where sequences have gaps a row is found in
+// logarithmic time. None allocates once the buffer has grown to the rows and keys in use. A row that is finished and
+// above the mark takes 16 bytes, until the mark has passed it. Keyed is made by [NewKeyed]; it is not safe for concurrent
+// use, and nothing in it blocks.
+type Keyed[T any] struct {
+	limits Limits
+	span   int
+
+	// places are the rows above the low-water mark in stream order, a ring. The first one is never finished: it would be
+	// below the mark.
+	places places
+	low    uint64
+	// finished counts the places whose rows are. known are rows finished in an earlier life that have not come again;
+	// sorted, all above the last place.
+	finished int
+	known    []uint64
+	// unanswered is the number of the first place whose row is neither complete nor finished, or of one before it.
+	unanswered uint64
+
+	slots []slot[T] // the rows held, and unused ones
+	spare []int32   // the unused ones
+	held  int
+	bytes int64
+
+	queues      []queue
+	spareQueues []int32
+	byKey       map[string]int32 // of the keys that have a row in their queue
+	waiting     int              // queues in which a complete row waits
+
+	ready     fifo
+	completed int
+
+	released     uint64 // rows, ever
+	submitIndex  uint64
+	completeNext uint64
+}
+
+// slot is a row that is held. It is in the queue of its key until it is ready.
+type slot[T any] struct {
+	Entry[T]
+	queue int32 // of its key; none: it is free, or ready
+	next  int32 // in its queue
+	// exit is the number of the release that the row leaves with, counted from 1; 0: it is not ready.
+	exit uint64
+}
+
+// queue holds the rows of one key that are not ready, in stream order. The first of them is not complete.
+type queue struct {
+	key         string
+	first, last int32
+	complete    int
+}
+
+const none = -1
+
+// NewKeyed returns a buffer for the rows above low, or what is wrong with the limits. span bounds how many rows above the
+// low-water mark may have entered, those that are finished among them; it is at least limits.Rows. finished are the
+// rows above low that are finished already; they are sorted, without doubles, and belong to the buffer from then on.
+func NewKeyed[T any](limits Limits, span int, low uint64, finished []uint64) (*Keyed[T], error) {
+	if err := limits.Validate(); err != nil {
+		return nil, err
+	}
+	if span < limits.Rows {
+		return nil, fmt.Errorf("span of %d rows is smaller than the window of %d", span, limits.Rows)
+	}
+	return &Keyed[T]{limits: limits, span: span, low: low, known: finished, byKey: make(map[string]int32)}, nil
+}
+
+// Open takes a row of a key; the empty key is one like any other. See [Buffer.Open] for sequence, bytes and errors.
+// [ErrFinished] is returned for a row that must be skipped instead.
+func (b *Keyed[T]) Open(seq uint64, key string, bytes int) (submitIndex uint64, err error) {
+	s, err := b.open(seq, bytes)
+	if err != nil {
+		return 0, err
+	}
+	row := &b.slots[s]
+	q, ok := b.byKey[key]
+	if !ok {
+		q = b.newQueue(key)
+		b.queues[q].first = s
+	} else {
+		b.slots[b.queues[q].last].next = s
+	}
+	b.queues[q].last = s
+	row.queue = q
+	return row.SubmitIndex, nil
+}
+
+// OpenFree takes a row that waits for no other. Otherwise it is [Keyed.Open].
+func (b *Keyed[T]) OpenFree(seq uint64, bytes int) (submitIndex uint64, err error) {
+	s, err := b.open(seq, bytes)
+	if err != nil {
+		return 0, err
+	}
+	return b.slots[s].SubmitIndex, nil
+}
+
+func (b *Keyed[T]) open(seq uint64, bytes int) (s int32, err error) {
+	mustWeigh(bytes)
+	switch {
+	case seq <= b.last():
+		return 0, fmt.Errorf("open row seq %d after %d: %w", seq, b.last(), ErrOutOfOrder)
+	case b.Known(seq):
+		return 0, fmt.Errorf("open row seq %d: %w", seq, ErrFinished)
+	case b.Full(bytes):
+		return 0, ErrFull // not wrapped, so that a refusal does not allocate
+	}
+	b.passKnown(seq)
+	if len(b.spare) == 0 {
+		b.slots = append(b.slots, slot[T]{})
+		s = int32(len(b.slots) - 1) //nolint:gosec // at most Limits.Rows
+	} else {
+		s = b.spare[len(b.spare)-1]
+		b.spare = b.spare[:len(b.spare)-1]
+	}
+	b.slots[s] = slot[T]{Entry: Entry[T]{Seq: seq, SubmitIndex: b.submitIndex, Bytes: bytes}, queue: none, next: none}
+	b.submitIndex++
+	b.places.push(place{seq: seq, slot: s})
+	b.held++
+	b.bytes += int64(bytes)
+	return s, nil
+}
+
+// Known reports whether a row that has not entered yet is finished, so that it is to be skipped.
+func (b *Keyed[T]) Known(seq uint64) bool {
+	_, found := slices.BinarySearch(b.known, seq)
+	return found
+}
+
+// Skip takes a row that is [Keyed.Known] as finished. The sequence must be above that of every row that has entered.
+func (b *Keyed[T]) Skip(seq uint64) error {
+	if !b.Known(seq) {
+		return fmt.Errorf("skip row seq %d: it is not known to be finished", seq)
+	}
+	b.passKnown(seq + 1)
+	return nil
+}
+
+// passKnown takes in the known rows below seq: those that were deleted from the input meanwhile don't come again.
+func (b *Keyed[T]) passKnown(seq uint64) {
+	for len(b.known) > 0 && b.known[0] < seq {
+		b.places.push(place{seq: b.known[0], slot: none})
+		b.finished++
+		b.known = b.known[1:]
+	}
+	b.advance()
+}
+
+// Complete sets the value of an open row and returns its complete index, see [Buffer.Complete].
+func (b *Keyed[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, err error) {
+	mustWeigh(bytes)
+	row := b.at(seq)
+	switch {
+	case row == nil:
+		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrNotOpen)
+	case row.complete:
+		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrCompleted)
+	}
+	b.bytes += int64(bytes) - int64(row.Bytes)
+	row.Value, row.Bytes, row.CompleteIndex, row.complete = v, bytes, b.completeNext, true
+	b.completeNext++
+	b.completed++
+	if row.queue == none {
+		b.makeReady(b.slotOf(seq))
+		return row.CompleteIndex, nil
+	}
+	q := &b.queues[row.queue]
+	if b.slots[q.first].Seq != seq {
+		if q.complete == 0 {
+			b.waiting++
+		}
+		q.complete++
+		return row.CompleteIndex, nil
+	}
+	b.moveUp(row.queue)
+	return row.CompleteIndex, nil
+}
+
+// moveUp makes the complete rows at the beginning of a queue ready. The first one has just been completed.
+func (b *Keyed[T]) moveUp(number int32) {
+	q := &b.queues[number]
+	if q.complete > 0 {
+		b.waiting--
+	}
+	q.complete++
+	for q.first != none && b.slots[q.first].complete {
+		s := q.first
+		q.first = b.slots[s].next
+		q.complete--
+		b.slots[s].queue = none
+		b.makeReady(s)
+	}
+	switch {
+	case q.first == none:
+		delete(b.byKey, q.key)
+		*q = queue{}
+		b.spareQueues = append(b.spareQueues, number)
+	case q.complete > 0:
+		b.waiting++
+	}
+}
+
+func (b *Keyed[T]) makeReady(s int32) {
+	b.ready.push(s)
+	b.slots[s].exit = b.released + uint64(b.ready.count) //nolint:gosec // a count
+}
+
+func (b *Keyed[T]) newQueue(key string) int32 {
+	q := int32(len(b.queues)) //nolint:gosec // at most Limits.Rows
+	if n := len(b.spareQueues); n > 0 {
+		q = b.spareQueues[n-1]
+		b.spareQueues = b.spareQueues[:n-1]
+	} else {
+		b.queues = append(b.queues, queue{})
+	}
+	b.queues[q] = queue{key: key, last: none}
+	b.byKey[key] = q
+	return q
+}
+
+// Ready returns the i-th row that may leave, counted from 0: rows of one key in stream order, those of different keys as
+// they became ready. The entry is the buffer's own: it is valid until the next Open or Release.
+func (b *Keyed[T]) Ready(i int) (e *Entry[T], ok bool) {
+	if i < 0 || i >= b.ready.count {
+		return nil, false
+	}
+	return &b.slots[b.ready.at(i)].Entry, true
+}
+
+// Marks yields the mark after each of the first n ready rows has been released. It takes time for n and for the rows that
+// the low-water mark passes.
+func (b *Keyed[T]) Marks(n int) iter.Seq[Mark] {
+	return func(yield func(Mark) bool) {
+		m := Mark{Low: b.low, Ahead: b.finished + len(b.known)}
+		at := 0
+		for i := range min(n, b.ready.count) {
+			m.Ahead++
+			for ; at < b.places.count; at++ {
+				p := b.places.at(at)
+				if p.slot != none && (b.slots[p.slot].exit == 0 || b.slots[p.slot].exit > b.released+uint64(i)+1) { //nolint:gosec // a count
+					break
+				}
+				m.Low = p.seq
+				m.Ahead--
+			}
+			if !yield(m) {
+				return
+			}
+		}
+	}
+}
+
+// Mark returns the mark of what is released.
+func (b *Keyed[T]) Mark() Mark { return Mark{Low: b.low, Ahead: b.finished + len(b.known)} }
+
+// Release drops the first n ready rows and all references to their values. It panics when n is negative or fewer are
+// ready.
+func (b *Keyed[T]) Release(n int) {
+	if n < 0 || n > b.ready.count {
+		panic(fmt.Sprintf("sequencer: release of %d rows where %d are ready", n, b.ready.count))
+	}
+	for range n {
+		s := b.ready.pop()
+		row := &b.slots[s]
+		p, _ := b.places.find(row.Seq)
+		b.places.at(p).slot = none
+		b.bytes -= int64(row.Bytes)
+		*row = slot[T]{}
+		b.spare = append(b.spare, s)
+	}
+	b.finished += n
+	b.released += uint64(n)
+	b.held -= n
+	b.completed -= n
+	b.advance()
+}
+
+// advance moves the low-water mark over the finished rows behind it.
+func (b *Keyed[T]) advance() {
+	for b.places.count > 0 && b.places.at(0).slot == none {
+		b.low = b.places.pop().seq
+		b.finished--
+	}
+}
+
+// Finished reports whether a row is finished: it is at or below the low-water mark, released, or known.
+func (b *Keyed[T]) Finished(seq uint64) bool {
+	if seq <= b.low || b.Known(seq) {
+		return true
+	}
+	p, ok := b.places.find(seq)
+	return ok && b.places.at(p).slot == none
+}
+
+// WaitsFor returns the row that an open row waits for: the first of its key that is not complete and comes before it; ok
+// is false where there is none, or no such row is open.
+func (b *Keyed[T]) WaitsFor(seq uint64) (before uint64, ok bool) {
+	row := b.at(seq)
+	if row == nil || row.queue == none {
+		return 0, false
+	}
+	before = b.slots[b.queues[row.queue].first].Seq
+	return before, before != seq
+}
+
+// Waiting returns how many keys have complete rows that wait for an earlier one.
+func (b *Keyed[T]) Waiting() int { return b.waiting }
+
+// WaitedFor returns the oldest row that complete rows of its key wait for, and the key. It takes time for each row above
+// the low-water mark.
+func (b *Keyed[T]) WaitedFor() (seq uint64, key string, ok bool) {
+	for i := 0; b.waiting > 0 && i < b.places.count; i++ {
+		p := b.places.at(i)
+		if p.slot == none || b.slots[p.slot].queue == none {
+			continue
+		}
+		if q := &b.queues[b.slots[p.slot].queue]; q.complete > 0 && q.first == p.slot {
+			return p.seq, q.key, true
+		}
+	}
+	return 0, "", false
+}
+
+// Len returns the rows held: opened and not released.
+func (b *Keyed[T]) Len() int { return b.held }
+
+// Completed returns the rows held that have their value.
+func (b *Keyed[T]) Completed() int { return b.completed }
+
+// Bytes returns the weight of the rows held.
+func (b *Keyed[T]) Bytes() int64 { return b.bytes }
+
+// Room returns how many more rows may enter, their bytes aside.
+func (b *Keyed[T]) Room() int {
+	return max(0, min(b.limits.Rows-b.held, b.span-b.places.count))
+}
+
+// Full reports whether [Keyed.Open] would refuse a row of this weight for lack of room.
+func (b *Keyed[T]) Full(bytes int) bool {
+	return b.Room() == 0 || b.held > 0 && int64(bytes) > b.limits.Bytes-b.bytes
+}
+
+// Head returns the oldest row held; ok is false when there is none.
+func (b *Keyed[T]) Head() (seq uint64, ok bool) {
+	if b.held == 0 {
+		return 0, false
+	}
+	return b.places.at(0).seq, true
+}
+
+// Blocker returns the oldest row held that is not complete; ok is false when all are complete, or there are none.
+func (b *Keyed[T]) Blocker() (seq uint64, ok bool) {
+	b.unanswered = max(b.unanswered, b.places.passed)
+	for {
+		i := int(b.unanswered - b.places.passed) //nolint:gosec // at most the span
+		if i >= b.places.count {
+			return 0, false
+		}
+		p := b.places.at(i)
+		if p.slot != none && !b.slots[p.slot].complete {
+			return p.seq, true
+		}
+		b.unanswered++
+	}
+}
+
+// last is the sequence of the newest row that has entered.
+func (b *Keyed[T]) last() uint64 {
+	if b.places.count == 0 {
+		return b.low
+	}
+	return b.places.at(b.places.count - 1).seq
+}
+
+func (b *Keyed[T]) slotOf(seq uint64) int32 {
+	p, ok := b.places.find(seq)
+	if !ok {
+		return none
+	}
+	return b.places.at(p).slot
+}
+
+// at returns a row that is held; nil: it is not.
+func (b *Keyed[T]) at(seq uint64) *slot[T] {
+	if s := b.slotOf(seq); s != none {
+		return &b.slots[s]
+	}
+	return nil
+}
+
+// place is a row above the low-water mark.
+type place struct {
+	seq  uint64
+	slot int32 // none: it is finished
+}
+
+// places is a ring of places whose sequences rise.
+type places struct {
+	ring   []place
+	head   int
+	count  int
+	passed uint64 // places popped, ever
+}
+
+func (p *places) at(i int) *place { return &p.ring[(p.head+i)&(len(p.ring)-1)] }
+
+func (p *places) push(v place) {
+	if p.count == len(p.ring) {
+		p.ring, p.head = grown(p.ring, p.head), 0
+	}
+	p.count++
+	*p.at(p.count - 1) = v
+}
+
+func (p *places) pop() place {
+	v := p.ring[p.head]
+	p.head = (p.head + 1) & (len(p.ring) - 1)
+	p.count--
+	p.passed++
+	return v
+}
+
+// find returns the index of a sequence. See [Buffer.find] for how few places it looks at.
+func (p *places) find(seq uint64) (i int, ok bool) {
+	if p.count == 0 {
+		return 0, false
+	}
+	last := p.count - 1
+	first, end := p.at(0).seq, p.at(last).seq
+	if seq < first || seq > end {
+		return 0, false
+	}
+	lo, hi := last-int(min(end-seq, uint64(last))), int(min(seq-first, uint64(last)))
+	if p.at(hi).seq == seq {
+		return hi, true
+	}
+	i = lo + sort.Search(hi-lo, func(k int) bool { return p.at(lo+k).seq >= seq })
+	return i, p.at(i).seq == seq
+}
+
+// fifo is a ring of slots.
+type fifo struct {
+	ring  []int32
+	head  int
+	count int
+}
+
+func (f *fifo) at(i int) int32 { return f.ring[(f.head+i)&(len(f.ring)-1)] }
+
+func (f *fifo) push(s int32) {
+	if f.count == len(f.ring) {
+		f.ring, f.head = grown(f.ring, f.head), 0
+	}
+	f.ring[(f.head+f.count)&(len(f.ring)-1)] = s
+	f.count++
+}
+
+func (f *fifo) pop() int32 {
+	s := f.ring[f.head]
+	f.head = (f.head + 1) & (len(f.ring) - 1)
+	f.count--
+	return s
+}
+
+// grown returns a full ring at twice its length, a power of two, with its first element in front.
+func grown[E any](ring []E, head int) []E {
+	g := make([]E, max(ringMin, 2*len(ring)))
+	n := copy(g, ring[head:])
+	copy(g[n:], ring[:head])
+	return g
+}
