@@ -29,8 +29,8 @@ var (
 type logEnd struct {
 	seq   uint64 // of the results stream; 0: nothing yet
 	owner string
-	// mark is the high-water mark: the input sequence of the last row emitted.
-	mark uint64
+	row   uint64 // that it is about
+	logMark
 }
 
 // readEnd reads the end of the log from the stream's leader. A direct get would ask any replica, which may lag.
@@ -42,12 +42,16 @@ func (c *Consumer) readEnd(ctx context.Context) (logEnd, error) {
 	if m == nil {
 		return logEnd{}, nil
 	}
-	mark, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
+	row, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
 	if err != nil {
 		return logEnd{}, fmt.Errorf("message %d of stream %s on %s has no %s header: something other than a stage publishes there; give the stage its own subject",
 			m.Sequence, c.cfg.ResultStream, m.Subject, streams.HeaderSourceSeq)
 	}
-	return logEnd{seq: m.Sequence, owner: m.Header.Get(streams.HeaderOwner), mark: mark}, nil
+	mark, err := readMark(m.Header, row)
+	if err != nil {
+		return logEnd{}, fmt.Errorf("message %d of stream %s: low-water mark: %w", m.Sequence, c.cfg.ResultStream, err)
+	}
+	return logEnd{seq: m.Sequence, owner: m.Header.Get(streams.HeaderOwner), row: row, logMark: mark}, nil
 }
 
 // stillEndsAt returns ErrFenced when another replica has appended to the log.
@@ -108,7 +112,7 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 	switch {
 	case cl != nil && cl.InputStream == c.cfg.InputStream && cl.InputCreated.Equal(created):
 	case c.cfg.NewInput:
-		end.mark = 0 // the new stream's rows are counted from its beginning
+		end.logMark = logMark{} // the new stream's rows are counted from its beginning
 	case cl == nil && acked(info, input):
 		return end, unfit(streams.NewSettingError(streams.FieldNewInput, "%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with %s",
 			ErrResumePointLost, c.cfg.InputStream, info.AckFloor.Stream, c.cfg.ResultStream, c.claimSubject, streams.FieldNewInput))
@@ -120,9 +124,12 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 		return end, fatal(streams.NewSettingError(streams.FieldNewInput, "%w: stream %s was created at %s, the claim on %s knows %s: choose another name, or start with %s to begin with the new stream",
 			ErrInputRecreated, c.cfg.InputStream, created.Format(time.RFC3339), c.claimSubject, cl.InputCreated.Format(time.RFC3339), streams.FieldNewInput))
 	}
-	if start := info.Config.OptStartSeq; start > end.mark+1 && durable.CanReset() {
+	if err := c.checkOrder(cl, end); err != nil {
+		return end, err
+	}
+	if start := info.Config.OptStartSeq; start > end.low+1 && durable.CanReset() {
 		return end, unfit(streams.NewSettingError(streams.FieldName, "consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another %s, or delete the consumer",
-			durable.Name, c.cfg.InputStream, start, end.mark, streams.FieldName))
+			durable.Name, c.cfg.InputStream, start, end.low, streams.FieldName))
 	}
 	return end, nil
 }
@@ -138,24 +145,28 @@ func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
 // claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that
 // another replica was faster.
 func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created time.Time) (logEnd, error) {
-	body, err := json.Marshal(streams.Claim{
-		Owner: owner, HighWaterMark: end.mark, Version: streams.ClaimVersion,
-		InputStream: c.cfg.InputStream, InputCreated: created,
-	})
+	cl := streams.Claim{Owner: owner, HighWaterMark: end.low, Version: 1, InputStream: c.cfg.InputStream, InputCreated: created}
+	if !c.inStreamOrder() {
+		cl.Version, cl.Order, cl.Key = streams.ClaimVersion, c.cfg.Order, c.cfg.OrderKey
+	}
+	body, err := json.Marshal(cl)
 	if err != nil {
 		return end, err
 	}
 	msg := &nats.Msg{Subject: c.claimSubject, Data: body, Header: nats.Header{
 		streams.HeaderOwner:                     {owner},
-		streams.HeaderSourceSeq:                 {strconv.FormatUint(end.mark, 10)},
+		streams.HeaderSourceSeq:                 {strconv.FormatUint(end.low, 10)},
 		streams.HeaderSourceStream:              {c.cfg.InputStream},
 		jetstream.ExpectedLastSubjSeqHeader:     {strconv.FormatUint(end.seq, 10)},
 		jetstream.ExpectedLastSubjSeqSubjHeader: {c.filter},
 	}}
+	if !c.inStreamOrder() {
+		end.setHeader(msg.Header)
+	}
 	for wait := range streams.Retry(ctx, storeRetryFirst, 2*claimRetryMax) {
 		seq, err := streams.Append(ctx, c.nc, []*nats.Msg{msg})
 		if err == nil {
-			return logEnd{seq: seq, owner: owner, mark: end.mark}, nil
+			return logEnd{seq: seq, owner: owner, row: end.low, logMark: end.logMark}, nil
 		}
 		// No answer, or a refusal that is no verdict: a replicated stream also refuses while another append on the same
 		// condition is under way, which may still fail. The log knows.
@@ -163,7 +174,7 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		switch {
 		case readErr != nil:
 			return end, fmt.Errorf("claim the partition: %w", errors.Join(c.denied(err), readErr))
-		case now.owner == owner:
+		case now.owner == owner && now.seq != end.seq:
 			return now, nil
 		case now.seq != end.seq:
 			return end, ErrFenced

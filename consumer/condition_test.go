@@ -124,7 +124,8 @@ func (w conditionWriter) begin(t *testing.T) *emitter {
 func (w conditionWriter) group(after uint64, n int) []*Row {
 	rows := make([]*Row, n)
 	for i := range rows {
-		rows[i] = &Row{Seq: after + uint64(i) + 1, Subject: "rows", reply: &Reply{Body: []byte("row")}}
+		seq := after + uint64(i) + 1
+		rows[i] = &Row{Seq: seq, Subject: "rows", after: logMark{low: seq}, reply: &Reply{Body: []byte("row")}}
 	}
 	return rows
 }
@@ -142,16 +143,16 @@ func (r *conditionRace) rival(t *testing.T, w conditionWriter) {
 	t.Helper()
 	for {
 		e := w.begin(t)
-		if e == nil || e.end.mark >= r.rows {
+		if e == nil || e.end.low >= r.rows {
 			r.finish()
 			return
 		}
 		r.note(func() { r.terms++ })
 		for range 1 + rand.N(8) {
-			if e.end.mark >= r.rows {
+			if e.end.low >= r.rows {
 				break
 			}
-			err := e.store(t.Context(), w.group(e.end.mark, r.groupSize(e.end.mark)))
+			err := e.store(t.Context(), w.group(e.end.low, r.groupSize(e.end.low)))
 			if errors.Is(err, ErrFenced) {
 				break
 			}
@@ -160,16 +161,16 @@ func (r *conditionRace) rival(t *testing.T, w conditionWriter) {
 				r.finish()
 				return
 			}
-			r.note(func() { r.mark[w.id] = e.end.mark })
+			r.note(func() { r.mark[w.id] = e.end.low })
 		}
-		if rand.N(2) == 0 || e.end.mark >= r.rows {
+		if rand.N(2) == 0 || e.end.low >= r.rows {
 			continue
 		}
-		if !r.sleepUntilOtherMoved(w.id, e.end.mark) {
+		if !r.sleepUntilOtherMoved(w.id, e.end.low) {
 			continue
 		}
-		if err := e.store(t.Context(), w.group(e.end.mark, r.groupSize(e.end.mark))); !errors.Is(err, ErrFenced) {
-			t.Errorf("a writer that slept through a rival's term appended after %d: err %v, want %v", e.end.mark, err, ErrFenced)
+		if err := e.store(t.Context(), w.group(e.end.low, r.groupSize(e.end.low))); !errors.Is(err, ErrFenced) {
+			t.Errorf("a writer that slept through a rival's term appended after %d: err %v, want %v", e.end.low, err, ErrFenced)
 		}
 		r.note(func() { r.fenced++ })
 	}
@@ -179,9 +180,9 @@ func (r *conditionRace) rival(t *testing.T, w conditionWriter) {
 func (r *conditionRace) alone(t *testing.T, w conditionWriter) {
 	t.Helper()
 	e := w.begin(t)
-	for e != nil && e.end.mark < r.rows {
-		if err := e.store(t.Context(), w.group(e.end.mark, r.groupSize(e.end.mark))); err != nil {
-			t.Errorf("the only writer of its partition, after %d: %v", e.end.mark, err)
+	for e != nil && e.end.low < r.rows {
+		if err := e.store(t.Context(), w.group(e.end.low, r.groupSize(e.end.low))); err != nil {
+			t.Errorf("the only writer of its partition, after %d: %v", e.end.low, err)
 			return
 		}
 	}

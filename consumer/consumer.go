@@ -181,6 +181,9 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	if cfg.Executor == nil || cfg.Recorder == nil || cfg.Logger == nil {
 		found = append(found, errors.New("consumer: Executor, Recorder and Logger are required"))
 	}
+	if cfg.Order == streams.OrderKey && cfg.Key == nil {
+		found = append(found, errors.New("consumer: Key is required where Order is key"))
+	}
 	if strings.Contains(cfg.InputSubject, streams.PartitionToken) {
 		found = append(found, fmt.Errorf("consumer: InputSubject %q must name one partition", cfg.InputSubject))
 	}
@@ -189,6 +192,12 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	}
 	cfg.DurableConfig = cfg.WithDefaults()
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 256<<20)
+	cfg.Order = cmp.Or(cfg.Order, streams.OrderStream)
+	cfg.OrderSpan = cmp.Or(cfg.OrderSpan, max(cfg.WindowRows, 1<<16))
+	cfg.AckEach = cfg.Order != streams.OrderStream
+	if cfg.Order != streams.OrderKey {
+		cfg.OrderKey = ""
+	}
 	if cfg.Explain == nil {
 		cfg.Explain = error.Error
 	}
@@ -337,7 +346,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if c.cfg.Observer != nil {
 		c.cfg.Observer.TermEnded(c.cfg.Partition, how)
 	}
-	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how), slog.Uint64("high_water_mark", t.end.mark))
+	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how), slog.Uint64("high_water_mark", t.end.low))
 	return err
 }
 
@@ -450,6 +459,9 @@ func (c *Consumer) rowEvent(row *Row, owner string, now time.Time) auditlog.Row 
 	e := row.reply.Event
 	e.Header = c.eventHeader(now)
 	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
+	if c.cfg.Order == streams.OrderKey {
+		e.Key = &row.Key
+	}
 	return e
 }
 

@@ -150,7 +150,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		begin := time.Now()
 		seq, err := e.try(ctx, rows)
 		if err == nil {
-			e.end = logEnd{seq: seq, owner: e.owner, mark: last.Seq}
+			e.end = logEnd{seq: seq, owner: e.owner, row: last.Seq, logMark: last.after}
 			if len(rows) == 1 {
 				e.single.Add(time.Since(begin))
 			} else {
@@ -168,7 +168,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		switch {
 		case readErr != nil:
 			err = errors.Join(e.c.denied(err), readErr)
-		case now.owner == e.owner && now.mark == last.Seq && now.seq > e.end.seq:
+		case now.owner == e.owner && now.row == last.Seq && now.seq > e.end.seq:
 			e.end = now
 			e.c.problems.clear(problemResults)
 			return nil
@@ -209,6 +209,12 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	header[streams.HeaderStatus] = []string{statusOf(row.reply)}
 	header[streams.HeaderStateID] = []string{row.StateID}
 	header[streams.HeaderOwner] = []string{owner}
+	if !c.inStreamOrder() {
+		row.after.setHeader(header)
+	}
+	if c.cfg.Order == streams.OrderKey {
+		header[streams.HeaderKey] = []string{row.Key}
+	}
 	if first := c.replaced(row); first > 0 {
 		header[streams.HeaderReplaces] = []string{strconv.FormatUint(first, 10)}
 	}

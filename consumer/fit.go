@@ -19,6 +19,9 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	if c.replaced(row) > 0 {
 		left -= len(streams.HeaderReplaces) + len("18446744073709551615") + separators
 	}
+	if !c.inStreamOrder() {
+		left -= orderHeaderBytes + len(row.Key)
+	}
 	trace := row.traceHeader()
 	left -= headerBytes(trace, separators, func(string) bool { return true })
 	own := headerBytes(row.Header, separators, func(key string) bool { return streams.PassHeader(key) && trace[key] == nil })
@@ -27,6 +30,9 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	}
 	return left - own, false
 }
+
+// orderHeaderBytes is the room for the headers that say how far the rows are emitted, and for the name of the key's.
+const orderHeaderBytes = len(streams.HeaderLow+streams.HeaderAhead+streams.HeaderAheadFrom+streams.HeaderKey) + 3*len("18446744073709551615") + 4*len(": \r\n")
 
 // headerBytes is the size of the headers that count, with more bytes for each of their values.
 func headerBytes(h nats.Header, more int, counts func(key string) bool) (bytes int) {

@@ -9,9 +9,9 @@ type Resumer interface {
 }
 
 // MayBegin reports whether there is room for the row's reply. An executor that goes by it begins no row while replies
-// that wait for an earlier row use up the window's bytes, and implements [Resumer]. The row that all of them wait for
-// may always begin, and so may one that is no longer wanted, to be handed back.
-func (r *Row) MayBegin() bool { return !r.Wanted() || r.gate.admits(r.Seq) }
+// that wait for an earlier row use up the window's bytes, and implements [Resumer]. A row that answered ones wait for
+// may always begin, as may the oldest without a reply, and one that is no longer wanted, to be handed back.
+func (r *Row) MayBegin() bool { return r.gate.admits(r.Seq) || r.awaited.Load() || !r.Wanted() }
 
 // gate is shut while the window holds more than its bytes. Rows count by their own size when they are taken, and how
 // large a reply is shows only when it is there: short rows with long replies would come to many times the window's

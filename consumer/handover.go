@@ -67,11 +67,14 @@ func (t *term) drained() bool {
 //	A's call ends. A has nothing to append, so it does not learn of B, and resets the consumer under B.
 func (t *term) handOver(ctx context.Context) error {
 	t.pull.close() // a row that came to a request in flight would be taken from the next owner
-	t.accepted = t.end.mark
 	t.c.at("drained")
 	if err := t.c.stillEndsAt(ctx, t.end); err != nil {
 		return fmt.Errorf("hand over: %w", err)
 	}
+	if err := t.leaveMark(ctx); err != nil {
+		return fmt.Errorf("hand over: %w", err)
+	}
+	t.accepted = t.end.low
 	if err := t.durable.Reset(ctx, t.accepted+1); err != nil {
 		return err
 	}

@@ -49,6 +49,7 @@ const (
 // The goroutine of the term owns it. Where [Config.Journal] is false it keeps nothing and has nothing to read.
 type journal struct {
 	c       *Consumer
+	rows    journalRows
 	owner   string
 	subject string
 	inbox   string
@@ -57,7 +58,6 @@ type journal struct {
 
 	// reading is true until the entries of earlier terms are known.
 	reading   bool
-	readAbove uint64 // rows up to it are emitted
 	marker    uint64 // journal sequence; 0: not stored yet, or it never will be
 	readNext  uint64 // where the next request for entries begins
 	readBy    time.Time
@@ -86,17 +86,27 @@ type journal struct {
 // journalRef says that an entry of the journal is about a row of the input.
 type journalRef struct{ entry, row uint64 }
 
+// journalRows is what a journal must know of the rows of its term.
+type journalRows interface {
+	// opened returns a row that is taken and not emitted; nil: it is not.
+	opened(seq uint64) *Row
+	// finished reports whether a row is emitted.
+	finished(seq uint64) bool
+	// itsTurn reports whether an answered row waits for no other.
+	itsTurn(row *Row) bool
+}
+
 // openJournal publishes the marker; its answer starts the reading.
-func (c *Consumer) openJournal(owner string, mark uint64, now time.Time) *journal {
+func (c *Consumer) openJournal(owner string, rows journalRows, now time.Time) *journal {
 	if !c.cfg.Journal {
-		return &journal{c: c}
+		return &journal{c: c, rows: rows}
 	}
 	j := &journal{
-		c: c, owner: owner, subject: streams.JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
+		c: c, rows: rows, owner: owner, subject: streams.JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
 		// What may come at once: an answer for each row of the window and as many of emitted ones as may be on their way,
 		// and those to one request for entries.
 		answers: make(chan *nats.Msg, c.cfg.WindowRows+journalVoid+journalReadBatch+64),
-		kept:    make(map[uint64]*Kept), readAbove: mark, reading: true, readBy: now.Add(streams.RequestTimeout),
+		kept:    make(map[uint64]*Kept), reading: true, readBy: now.Add(streams.RequestTimeout),
 	}
 	var err error
 	if j.sub, err = c.nc.ChanSubscribe(j.inbox+".>", j.answers); err == nil {
@@ -133,14 +143,15 @@ func (j *journal) wait(row *Row, now time.Time) {
 }
 
 // step keeps what has waited long enough, purges what is no longer needed, and returns when it wants to be called
-// again; zero: not before something happens. Rows before blocker wait for no other row.
-func (j *journal) step(now time.Time, blocker uint64) time.Time {
+// again; zero: not before something happens.
+func (j *journal) step(now time.Time) time.Time {
 	if j.reading {
 		j.readStep(now)
 	}
 	if !j.next.IsZero() && !now.Before(j.next) {
-		j.keepDue(now, blocker)
+		j.keepDue(now)
 	}
+	j.moveUp(now)
 	if to := j.needed(); to > max(1, j.purged) && !now.Before(j.nextPurge) {
 		j.purge(to)
 		j.nextPurge = now.Add(journalPurge)
@@ -165,7 +176,7 @@ func earlier(a, b time.Time) time.Time {
 
 // keepDue looks through the replies whose time has come. One look covers them all, so that no row needs a timer; and
 // most rows are emitted by then, so a look costs next to nothing.
-func (j *journal) keepDue(now time.Time, blocker uint64) {
+func (j *journal) keepDue(now time.Time) {
 	n := 0
 	for n < len(j.fresh) && (!j.fresh[n].keep || !now.Before(j.fresh[n].keepAt)) {
 		n++
@@ -180,7 +191,7 @@ func (j *journal) keepDue(now time.Time, blocker uint64) {
 	j.blocked = false
 	j.due = slices.DeleteFunc(j.due, func(row *Row) bool {
 		if row.keep && !now.Before(row.keepAt) {
-			j.offer(row, now, blocker)
+			j.offer(row, now)
 		}
 		if row.keep {
 			j.next = earlier(j.next, row.keepAt)
@@ -197,12 +208,12 @@ func (j *journal) keepDue(now time.Time, blocker uint64) {
 }
 
 // offer keeps a row whose time has come, unless it has to wait or there is no need.
-func (j *journal) offer(row *Row, now time.Time, blocker uint64) {
+func (j *journal) offer(row *Row, now time.Time) {
 	stuckAt := row.answeredAt.Add(journalStuck)
 	switch {
 	case j.holds(row): // an earlier term has kept it
 		j.settle(row)
-	case row.Seq < blocker && j.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.flushUntil.IsZero():
+	case j.flushUntil.IsZero() && j.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.rows.itsTurn(row):
 		row.keepAt = stuckAt // nothing but the streams is in its way
 	case j.reading || row.unstored.Load() > 0:
 		row.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
@@ -287,6 +298,7 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	}
 	if row != nil {
 		j.settle(row)
+		row.entry, row.stored = 0, entry
 	}
 	j.live = append(j.live, journalRef{entry: entry, row: seq})
 	j.last = max(j.last, entry)
@@ -301,19 +313,40 @@ func (j *journal) holds(row *Row) bool {
 }
 
 // emitted drops rows that no longer need the journal.
-func (j *journal) emitted(mark uint64, rows []*Row) {
+func (j *journal) emitted(rows []*Row) {
 	j.knownTo = max(j.knownTo, j.lastAtAppend)
 	for _, row := range rows {
 		delete(j.kept, row.Seq)
 		j.settle(row)
 		j.way.forget(row.entry)
 	}
-	for len(j.live) > 0 && j.live[0].row <= mark {
+	for len(j.live) > 0 && j.rows.finished(j.live[0].row) {
 		j.live = j.live[1:]
 	}
 	for len(j.fresh) > 0 && !j.fresh[0].keep {
 		j.fresh[0] = nil // let it go
 		j.fresh = j.fresh[1:]
+	}
+}
+
+// moveUp bounds the entries behind the oldest one that is needed. Where results are not in stream order that one may wait
+// for hours, and no entry behind it can be purged: it is sent once more, and follows the others.
+func (j *journal) moveUp(now time.Time) {
+	for !j.reading && len(j.live) > 2*j.c.cfg.WindowRows+journalVoid {
+		oldest := j.live[0]
+		row := j.rows.opened(oldest.row)
+		switch {
+		case row == nil && !j.rows.finished(oldest.row):
+			return // of an earlier term, and not taken yet
+		case row != nil && !row.done && row.tenure.Load().calls.Load() == 0:
+			return // perhaps about to be answered by it
+		case row != nil && row.done && row.stored <= oldest.entry:
+			if !now.Before(row.keepAt) {
+				j.keep(row, now)
+			}
+			return
+		}
+		j.live = j.live[1:]
 	}
 }
 
@@ -363,7 +396,7 @@ func (j *journal) flushed(now time.Time) bool {
 				row.keepAt = now
 			}
 		}
-		j.keepDue(now, 0)
+		j.keepDue(now)
 	}
 	for range j.waiting() {
 		return now.After(j.flushUntil)

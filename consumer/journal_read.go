@@ -79,10 +79,13 @@ func (j *journal) readEntry(m *nats.Msg, now time.Time) {
 	}
 	j.readBy, j.readNext, j.last = now.Add(streams.RequestTimeout), entry+1, max(j.last, entry)
 	seq, k, err := j.c.parseEntry(m.Header, m.Data)
-	if err != nil || seq <= j.readAbove {
+	if err != nil || j.rows.finished(seq) {
 		return
 	}
-	if j.keptBytes += int64(len(m.Data)); j.keptBytes > j.c.cfg.WindowBytes {
+	if j.kept[seq] == nil {
+		j.keptBytes += int64(len(m.Data))
+	}
+	if j.keptBytes > j.c.cfg.WindowBytes {
 		j.giveUp("more replies are kept than the window has room for")
 		return
 	}

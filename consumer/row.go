@@ -51,7 +51,9 @@ type Row struct {
 	wanted      atomic.Bool
 	tenure      atomic.Pointer[tenure]
 	unstored    atomic.Int32 // audit events on their way
-	ackReply    string       // owned by the term, as submitIndex is
+	awaited     atomic.Bool  // answered rows of its key wait for it
+	ackReply    string       // owned by the term, as submitIndex and after are
+	after       logMark      // of its result
 	submitIndex uint64
 	size        int    // of the row itself, in the window
 	bare        bool   // its own headers leave no room for a result and are left out
@@ -62,6 +64,7 @@ type Row struct {
 	keep       bool      // owned by the term: the reply must be kept in the journal, and is not yet
 	answeredAt time.Time // in this term
 	keepAt     time.Time // when to do so
+	stored     uint64    // owned by the term: where its newest entry is in the journal; 0: nowhere
 	entry      uint64    // number of the one that was sent to the journal, see [journalWay]; 0: none, or it was refused
 }
 

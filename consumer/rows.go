@@ -19,7 +19,7 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	if t.stopping {
 		return t.pull.step(now, 0, 0, false)
 	}
-	rows := t.c.cfg.WindowRows - t.buf.Len()
+	rows := t.room()
 	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
 	if watch := t.quietSince.Add(t.quiet); rows > 0 && watch.Before(next) && watch.After(now) {
 		next = watch
@@ -83,6 +83,9 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 			return t.reset(ctx)
 		}
 	}
+	if t.known(seq) {
+		return t.skip(seq, m.Reply)
+	}
 	if t.buf.Full(unansweredCounts * weight(m)) {
 		// More than was asked for: a request that had been given up answered after all. The row comes again.
 		return t.reset(ctx)
@@ -106,7 +109,7 @@ func (t *term) noteDelivery(md *nats.MsgMetadata, now time.Time) (proven bool) {
 func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) error {
 	if row := t.open[seq]; row != nil {
 		row.ackReply = reply // the server counts the newest delivery
-	} else if seq <= t.end.mark {
+	} else if t.finished(seq) {
 		t.c.setStatus(func(s *Status) { s.Skipped++ })
 		t.ack(reply)
 	}
@@ -120,19 +123,19 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 // take opens the row and starts the work on it.
 func (t *term) take(seq uint64, m *nats.Msg) error {
 	size := weight(m)
-	index, err := t.buf.Open(seq, unansweredCounts*size)
+	row, known := t.c.held[seq]
+	if !known {
+		row = t.c.newRow(seq, m)
+	}
+	index, err := t.enter(row, unansweredCounts*size)
 	if err != nil {
 		return fmt.Errorf("open row %d: %w", seq, err)
 	}
+	delete(t.c.held, seq)
 	t.accepted = seq
-	row, known := t.c.held[seq]
-	if known {
-		delete(t.c.held, seq)
-	} else {
-		row = t.c.newRow(seq, m)
-	}
 	row.submitIndex, row.ackReply, row.size = index, m.Reply, size
-	row.done, row.keep, row.entry = false, false, 0
+	row.done, row.keep, row.entry, row.stored = false, false, 0, 0
+	row.awaited.Store(false)
 	row.tenure.Store(&tenure{owner: t.owner})
 	row.wanted.Store(true)
 	t.open[seq] = row
@@ -154,6 +157,9 @@ func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
 		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
 		Taken:   time.Now(), mail: c.mail, gate: &c.gate, pulse: c.pulse, recorder: c.cfg.Recorder,
+	}
+	if c.cfg.Order == streams.OrderKey {
+		row.Key = c.cfg.Key(row)
 	}
 	if c.cfg.Tracer != nil {
 		row.trace = c.cfg.Tracer.RowTaken(row)
@@ -240,6 +246,7 @@ func (t *term) complete(row *Row) {
 	row.unstored.Add(1)
 	row.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
+	t.await(row.Key)
 	t.journal.wait(row, now)
 	t.c.at("answered")
 }
@@ -269,6 +276,7 @@ func (t *term) emit() {
 	if len(group) == 0 {
 		return
 	}
+	t.mark(group)
 	t.emitting = true
 	t.journal.lastAtAppend = t.journal.last
 	t.groups <- group
@@ -285,6 +293,7 @@ func (t *term) emitted(e emitted) error {
 	if len(e.rows) == 0 {
 		return nil
 	}
+	t.noteAhead(e.rows, t.end.seq+1, e.end.low)
 	t.end, t.checked = e.end, e.at
 	t.moved(e.at)
 	t.buf.Release(len(e.rows))
@@ -304,12 +313,12 @@ func (t *term) emitted(e emitted) error {
 			o.RowEmitted(t.c.cfg.Partition, row.reply.Failed, e.at.Sub(row.Taken), e.at.Sub(row.reply.Event.FinishedAt))
 		}
 	}
-	t.journal.emitted(e.end.mark, e.rows)
+	t.journal.emitted(e.rows)
 	t.c.at("acked")
 	t.c.setStatus(func(s *Status) {
 		s.Emitted += uint64(len(e.rows))
 		s.Failed += uint64(failed)
-		s.HighWaterMark = e.end.mark
+		s.HighWaterMark = e.end.low
 	})
 	return nil
 }

@@ -252,7 +252,7 @@ func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) 
 	if err != nil {
 		return false, false
 	}
-	next, err := c.nextInput(ctx, end.mark+1)
+	next, err := c.nextInput(ctx, end.low+1)
 	return err == nil, next != 0 && next <= info.AckFloor.Stream
 }
 

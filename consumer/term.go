@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math"
 	"sync"
@@ -24,8 +23,10 @@ type term struct {
 	journal *journal
 
 	// The window: what was taken and is not emitted. Always len(open) + handedBack == buf.Len().
-	buf  *sequencer.Buffer[*Row]
-	open map[uint64]*Row // the rows in buf, but for those taken back, by sequence
+	buf    lineup
+	stream *sequencer.Buffer[*Row] // buf, in stream order; else nil
+	keyed  *sequencer.Keyed[*Row]  // buf, in another order; else nil
+	open   map[uint64]*Row         // the rows in buf, but for those taken back, by sequence
 	// unstarted are rows of open that nobody works on: they wait until the journal is read, or the log after a gap.
 	unstarted []*Row
 	// handedBack counts the places in buf whose rows were taken back; only a stopping term takes any back.
@@ -35,11 +36,13 @@ type term struct {
 	// headSeq is the oldest row of buf, as last published, since headSince; 0: there was none.
 	headSeq   uint64
 	headSince time.Time
+	// waitedForAt is when Status.WaitedFor was last looked for.
+	waitedForAt time.Time
 	spare     []*Row // the mailbox's next list
 
 	// The intake: each row of the input up to accepted is in buf, or was emitted.
 	pull     *puller // of the last reset: what came to an earlier one is not seen
-	accepted uint64  // stream sequence of the last row taken; never less than end.mark
+	accepted uint64  // stream sequence of the last row taken; never less than end.low
 	// delivered is the consumer sequence of the last delivery since the reset, and pin the pin that came with it; 0: none
 	// came, so the next proves nothing about the rows before it.
 	delivered uint64
@@ -53,6 +56,7 @@ type term struct {
 
 	// The hold on the partition.
 	end     logEnd    // of the log, by this term's claim or its last append: the condition of the next
+	ahead   aheadLog  // where in it the rows above the low-water mark are
 	checked time.Time // when the log was last known to end there
 	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started. Zero: the partition is ours as
 	// far as is known.
@@ -89,27 +93,28 @@ func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin stri
 		return nil, err
 	}
 	c.at("claimed")
-	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.mark))
+	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.low))
 	c.recordRun("claim", owner, "")
-	c.forget(end.mark, input.Created)
-	t, err := c.newTerm(owner, durable, pin, end)
-	if err != nil {
-		return nil, err
-	}
+	c.forget(end.low, input.Created)
+	t := c.newTerm(owner, durable, pin, end)
 	c.pulse.begin(claiming)
-	if err := t.reset(ctx); err != nil {
+	err = t.reset(ctx)
+	if err == nil {
+		c.at("set back")
+		err = t.lineUp(ctx)
+	}
+	if err != nil {
 		if t.pull != nil {
 			t.pull.close()
 		}
 		return nil, err
 	}
-	c.at("set back")
-	t.journal = c.openJournal(owner, end.mark, time.Now())
+	t.journal = c.openJournal(owner, t, time.Now())
 	ectx, cancel := context.WithCancel(ctx)
 	t.cancel = cancel
 	e := newEmitter(c, owner, end, results.Config)
 	t.emitter.Go(func() { e.run(ectx, t.groups, t.stored) })
-	c.setStatus(func(s *Status) { s.Role, s.Owner, s.HighWaterMark, s.JournalProblem = Owner, owner, end.mark, "" })
+	c.setStatus(func(s *Status) { s.Role, s.Owner, s.HighWaterMark, s.JournalProblem = Owner, owner, end.low, "" })
 	return t, nil
 }
 
@@ -135,17 +140,13 @@ func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input,
 }
 
 // newTerm returns a term that has claimed the partition at end and has taken no row.
-func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd) (*term, error) {
-	buf, err := sequencer.New[*Row](sequencer.Limits{Rows: c.cfg.WindowRows, Bytes: c.cfg.WindowBytes})
-	if err != nil {
-		return nil, fatal(fmt.Errorf("consumer: window: %w", err))
-	}
+func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd) *term {
 	return &term{
 		c: c, owner: owner, durable: durable, pin: pin,
-		ackAll: durable.Handle.CachedInfo().Config.AckPolicy == jetstream.AckAllPolicy,
-		buf:    buf, open: make(map[uint64]*Row), accepted: end.mark, end: end, checked: time.Now(),
+		ackAll: c.inStreamOrder() && durable.Handle.CachedInfo().Config.AckPolicy == jetstream.AckAllPolicy,
+		open:   make(map[uint64]*Row), accepted: end.low, end: end, checked: time.Now(),
 		groups: make(chan []*Row, 1), stored: make(chan emitted, 1),
-	}, nil
+	}
 }
 
 // close waits for the emitter. A group in flight is left to the log: the next term reads whether it was stored.
@@ -221,7 +222,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if err != nil {
 			return err
 		}
-		next = earlier(next, t.journal.step(now, t.blocker()))
+		next = earlier(next, t.journal.step(now))
 		t.start()
 		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
 		select {
@@ -294,5 +295,8 @@ func (t *term) publishStatus() {
 	t.c.setStatus(func(s *Status) {
 		s.Window, s.Buffered, s.BufferedBytes = t.buf.Len(), t.buf.Completed(), t.buf.Bytes()
 		s.Head, s.HeadSince = t.headSeq, t.headSince
+		if t.keyed != nil {
+			t.publishOrder(s)
+		}
 	})
 }

@@ -83,7 +83,7 @@ func (t *term) settled(e emitted) {
 
 // watch looks at the consumer after a silence: when rows wait and none came, it is reset to the row after the last.
 func (t *term) watch(ctx context.Context) error {
-	if t.stopping || t.buf.Len() >= t.c.cfg.WindowRows || t.buf.Len() > 0 && t.pull.full || time.Since(t.quietSince) < t.quiet {
+	if t.stopping || t.room() <= 0 || t.buf.Len() > 0 && t.pull.full || time.Since(t.quietSince) < t.quiet {
 		return nil
 	}
 	t.quietSince = time.Now()

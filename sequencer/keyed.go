@@ -163,6 +163,10 @@ func (b *Keyed[T]) Skip(seq uint64) error {
 	return nil
 }
 
+// Pass takes in the known rows below seq: those that come next are at or above it. They were deleted from the input
+// since they were finished, and would hold the low-water mark back.
+func (b *Keyed[T]) Pass(seq uint64) { b.passKnown(seq) }
+
 // passKnown takes in the known rows below seq: those that were deleted from the input meanwhile don't come again.
 func (b *Keyed[T]) passKnown(seq uint64) {
 	for len(b.known) > 0 && b.known[0] < seq {
@@ -328,6 +332,15 @@ func (b *Keyed[T]) WaitsFor(seq uint64) (before uint64, ok bool) {
 	}
 	before = b.slots[b.queues[row.queue].first].Seq
 	return before, before != seq
+}
+
+// Awaited returns the row of a key that complete rows of the key wait for; ok is false where none waits.
+func (b *Keyed[T]) Awaited(key string) (seq uint64, ok bool) {
+	q, ok := b.byKey[key]
+	if !ok || b.queues[q].complete == 0 {
+		return 0, false
+	}
+	return b.slots[b.queues[q].first].Seq, true
 }
 
 // Waiting returns how many keys have complete rows that wait for an earlier one.

@@ -1,6 +1,9 @@
 package streams
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // ClaimVersion is the newest format of claims. A stage refuses to follow a newer one. Version 2 is written where the
 // order is not that of the stream: a stage that knows version 1 alone would take the last result for the place to go
@@ -24,4 +27,9 @@ type Claim struct {
 	// [OrderKey], as in STAGE_ORDER_KEY.
 	Order Order  `json:"order,omitempty"`
 	Key   string `json:"order_key,omitempty"`
+}
+
+// SameOrder reports whether the results after the claim are in this order, by this key where it is [OrderKey].
+func (c *Claim) SameOrder(order Order, key string) bool {
+	return cmp.Or(c.Order, OrderStream) == order && (order != OrderKey || c.Key == key)
 }

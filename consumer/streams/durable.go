@@ -35,6 +35,8 @@ type DurableConfig struct {
 	WindowRows int
 	// PinnedTTL is how long a silent owner keeps the pin. Default 1 s.
 	PinnedTTL time.Duration
+	// AckEach says that rows are acked one by one: an ack that covers those before it would ack rows that wait for theirs.
+	AckEach bool
 	// Create allows to create a consumer that is missing, and to change window and time-outs of one that exists.
 	Create bool
 }
@@ -59,8 +61,10 @@ type Durable struct {
 	MessageBytesMax int
 
 	cfg DurableConfig
-	nc  *nats.Conn
-	js  jetstream.JetStream
+	// acksOthers says that an ack covers all rows before it, though AckEach is set: the next reset replaces the consumer.
+	acksOthers bool
+	nc         *nats.Conn
+	js         jetstream.JetStream
 }
 
 // UnfitError says that a stream, a durable consumer or the server can't serve a stage until a person has changed it:
@@ -145,7 +149,7 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 		PriorityGroups: []string{PinGroup},
 		PinnedTTL:      d.cfg.PinnedTTL,
 	}
-	if d.AcksDelete { // so each row is acked by itself
+	if d.AcksDelete || d.cfg.AckEach { // so each row is acked by itself
 		cfg.AckPolicy = jetstream.AckExplicitPolicy
 	}
 	return cfg
@@ -155,6 +159,7 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jetstream.Consumer) (jetstream.Consumer, error) {
 	have, want := handle.CachedInfo().Config, d.config()
 	name := fmt.Sprintf("consumer %s of stream %s", d.Name, d.cfg.InputStream)
+	d.acksOthers = d.cfg.AckEach && have.AckPolicy == jetstream.AckAllPolicy
 	if err := d.serves(name, have, want); err != nil {
 		return nil, err
 	}
@@ -186,6 +191,9 @@ func (d *Durable) serves(name string, have, want jetstream.ConsumerConfig) error
 	case have.AckPolicy != jetstream.AckAllPolicy && have.AckPolicy != jetstream.AckExplicitPolicy,
 		d.AcksDelete && have.AckPolicy != jetstream.AckExplicitPolicy:
 		return unfit("%s has ack policy %s, the stage needs %s: choose another %s, or delete the consumer", name, have.AckPolicy, want.AckPolicy, FieldName)
+	case d.acksOthers && !d.cfg.Create:
+		return unfit("%s has ack policy %s, which can't be changed, and this %s acks rows one by one: stop the stage and delete the consumer, or set %s=true to have it replaced",
+			name, have.AckPolicy, FieldOrder, FieldCreate)
 	case have.HeadersOnly:
 		return unfit("%s delivers headers only: choose another %s, or delete the consumer", name, FieldName)
 	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < PullRowsMin, have.MaxRequestExpires > 0 && have.MaxRequestExpires < d.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
@@ -217,14 +225,20 @@ func (d *Durable) Reset(ctx context.Context, seq uint64) error {
 	if !d.CanReset() {
 		return d.recreate(ctx, seq)
 	}
+	if d.acksOthers {
+		// Only an owner resets, after its claim: whoever owned the partition before is fenced, and finds the consumer gone.
+		if err := d.recreate(ctx, 0); err != nil {
+			return err
+		}
+	}
 	if _, err := d.js.ResetConsumerToSequence(ctx, d.cfg.InputStream, d.Name, seq); err != nil {
 		return fmt.Errorf("reset consumer %s to row %d: %w", d.Name, seq, d.denied(err))
 	}
 	return nil
 }
 
-// recreate does what a reset does on servers that have none (before 2.14): delete the consumer and create it again at
-// the sequence. The pin goes with it, and so does what a standby had asked for; both come back with the next request.
+// recreate deletes the consumer and creates it again, to begin at the sequence: what a reset does on servers that have
+// none (before 2.14), and what gives it another ack policy. The pin goes with it, and so does what a standby had asked for; both come back with the next request.
 func (d *Durable) recreate(ctx context.Context, seq uint64) error {
 	if err := d.checkResettable(); err != nil {
 		return err
@@ -239,6 +253,7 @@ func (d *Durable) recreate(ctx context.Context, seq uint64) error {
 	if _, err := d.js.CreateConsumer(ctx, d.cfg.InputStream, cfg); err != nil {
 		return fmt.Errorf("create consumer %s at row %d: %w", d.Name, seq, d.denied(err))
 	}
+	d.acksOthers = false
 	return nil
 }
 

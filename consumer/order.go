@@ -1,0 +1,399 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/sequencer"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// lineup is the rows that a term has taken and not yet emitted: a [sequencer.Buffer] where results are in stream order,
+// else a [sequencer.Keyed].
+type lineup interface {
+	Complete(seq uint64, row *Row, bytes int) (completeIndex uint64, err error)
+	Ready(i int) (*sequencer.Entry[*Row], bool)
+	Release(n int)
+	Len() int
+	Completed() int
+	Bytes() int64
+	Full(bytes int) bool
+	Head() (seq uint64, ok bool)
+	Blocker() (seq uint64, ok bool)
+}
+
+// logMark says how far the rows are emitted with a message of the log: all up to low, and ahead others above it. No
+// result of those lies before from, a sequence of the results stream. In stream order low alone is set, to the row
+// itself.
+type logMark struct {
+	low   uint64
+	ahead int
+	from  uint64
+}
+
+func (c *Consumer) inStreamOrder() bool { return c.cfg.Order == streams.OrderStream }
+
+// setHeader writes the mark for whoever takes over. In stream order the row says it all.
+func (m logMark) setHeader(h nats.Header) {
+	h[streams.HeaderLow] = []string{strconv.FormatUint(m.low, 10)}
+	if m.ahead > 0 {
+		h[streams.HeaderAhead] = []string{strconv.Itoa(m.ahead)}
+		h[streams.HeaderAheadFrom] = []string{strconv.FormatUint(m.from, 10)}
+	}
+}
+
+// readMark reads the mark of a message about row.
+func readMark(h nats.Header, row uint64) (m logMark, err error) {
+	if h.Get(streams.HeaderLow) == "" {
+		return logMark{low: row}, nil
+	}
+	if m.low, err = strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64); err != nil || h.Get(streams.HeaderAhead) == "" {
+		return m, err
+	}
+	if m.ahead, err = strconv.Atoi(h.Get(streams.HeaderAhead)); err == nil {
+		m.from, err = strconv.ParseUint(h.Get(streams.HeaderAheadFrom), 10, 64)
+	}
+	return m, err
+}
+
+// aheadLog knows where in the log the results of the rows above the low-water mark lie, in blocks.
+type aheadLog struct{ blocks []aheadBlock }
+
+// aheadBlock is some results that follow each other in the log, none of them before at.
+type aheadBlock struct {
+	at     uint64
+	newest uint64 // row
+	rows   int
+}
+
+const aheadBlockRows = 64
+
+// add notes a result that is stored at or after a place in the log.
+func (l *aheadLog) add(at, row uint64) {
+	if n := len(l.blocks); n > 0 && l.blocks[n-1].rows < aheadBlockRows {
+		b := &l.blocks[n-1]
+		b.newest, b.rows = max(b.newest, row), b.rows+1
+		return
+	}
+	l.blocks = append(l.blocks, aheadBlock{at: at, newest: row, rows: 1})
+}
+
+// from returns the place before which no result of a row above low lies; next, if there is none in the log. It forgets
+// what is passed: low never falls.
+func (l *aheadLog) from(low, next uint64) uint64 {
+	for len(l.blocks) > 0 && l.blocks[0].newest <= low {
+		l.blocks = l.blocks[1:]
+	}
+	if len(l.blocks) == 0 {
+		return next
+	}
+	return l.blocks[0].at
+}
+
+// lineUp makes the lineup of the term. Where rows above the low-water mark are emitted, it finds out which from the log:
+// they come again behind the reset, and must not be answered again.
+func (t *term) lineUp(ctx context.Context) (err error) {
+	limits := sequencer.Limits{Rows: t.c.cfg.WindowRows, Bytes: t.c.cfg.WindowBytes}
+	if t.c.inStreamOrder() {
+		if t.stream, err = sequencer.New[*Row](limits); err != nil {
+			return fatal(fmt.Errorf("consumer: window: %w", err))
+		}
+		t.buf = t.stream
+		return nil
+	}
+	var finished []uint64
+	if t.end.ahead > 0 {
+		if finished, err = t.readAhead(ctx); err != nil {
+			return err
+		}
+	}
+	for _, seq := range finished {
+		if row := t.c.held[seq]; row != nil {
+			delete(t.c.held, seq)
+			row.abandon()
+		}
+	}
+	if t.keyed, err = sequencer.NewKeyed[*Row](limits, t.c.cfg.OrderSpan, t.end.low, finished); err != nil {
+		return fatal(fmt.Errorf("consumer: window: %w", err))
+	}
+	t.buf = t.keyed
+	return nil
+}
+
+// readAhead reads the log from the first result of a row above the low-water mark on. Meanwhile the pin is renewed:
+// reading may take longer than it lasts, and each of two replicas that take over would lose it to the other.
+func (t *term) readAhead(ctx context.Context) (finished []uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		finished, err = t.c.finishedAhead(ctx, t.end, &t.ahead)
+	}()
+	for {
+		next, pullErr := t.pull.step(time.Now(), 0, 0, false)
+		if pullErr != nil {
+			cancel()
+			<-done
+			return nil, pullErr
+		}
+		select {
+		case <-done:
+			t.c.at("ahead read")
+			return finished, err
+		case m := <-t.pull.msgs:
+			if _, err := t.pull.received(m, time.Now()); err != nil { // no row fits the request
+				cancel()
+				<-done
+				return nil, err
+			}
+		case <-time.After(time.Until(next)):
+		}
+	}
+}
+
+const (
+	// aheadReadMost bounds the reading of the log at a take-over, with all attempts at it.
+	aheadReadMost = time.Minute
+	// aheadReadBatch is how many results one request asks for.
+	aheadReadBatch = 8192
+)
+
+// finishedAhead returns the rows above the low-water mark that have results, sorted, and notes where these are. A
+// replica that answers may lag behind the log, so it is asked again while there are fewer than the end of the log says.
+func (c *Consumer) finishedAhead(ctx context.Context, end logEnd, where *aheadLog) (rows []uint64, err error) {
+	for wait := range streams.Retry(ctx, storeRetryFirst, streams.RequestTimeout) {
+		*where, rows = aheadLog{}, rows[:0]
+		err = c.eachResult(ctx, end.from, end.seq, func(at, row uint64) {
+			if row > end.low {
+				where.add(at, row)
+				rows = append(rows, row)
+			}
+		})
+		slices.Sort(rows)
+		rows = slices.Compact(rows)
+		switch {
+		case err == nil && len(rows) >= end.ahead:
+			return rows, nil
+		case err == nil && wait > streams.RequestTimeout/2:
+			return nil, unfit(fmt.Errorf("%w: %d rows above the low-water mark, row %d, have results, and stream %s holds %d of them on %s from sequence %d on: restore it from a backup, or start under another name: the others would be answered twice",
+				ErrResumePointLost, end.ahead, end.low, c.cfg.ResultStream, len(rows), c.resultSubject, end.from))
+		case err != nil && wait > streams.RequestTimeout/2:
+			return nil, err
+		}
+	}
+	return nil, errors.Join(context.Cause(ctx), err)
+}
+
+// eachResult calls f with each result of the partition from one sequence of the results stream to another, and the row
+// that it is of.
+func (c *Consumer) eachResult(ctx context.Context, from, to uint64, f func(at, row uint64)) error {
+	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
+	defer cancel()
+	consumer, err := c.js.CreateConsumer(ctx, c.cfg.ResultStream, jetstream.ConsumerConfig{
+		FilterSubject: c.resultSubject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: streams.RequestTimeout,
+	})
+	if err != nil {
+		return fmt.Errorf("read the results: %w", c.denied(err))
+	}
+	left := consumer.CachedInfo().NumPending
+	for read := uint64(0); left > 0; {
+		batch, err := consumer.Fetch(int(min(left, aheadReadBatch)), jetstream.FetchMaxWait(streams.RequestTimeout))
+		if err != nil {
+			return fmt.Errorf("read the results: %w", c.denied(err))
+		}
+		before := read
+		for m := range batch.Messages() {
+			md, err := m.Metadata()
+			if err != nil {
+				return fmt.Errorf("read the results: %w", err)
+			}
+			row, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
+			if read++; err != nil || md.Sequence.Consumer != read {
+				return fmt.Errorf("read the results: message %d is no result, or one before it got lost", md.Sequence.Stream)
+			}
+			if md.Sequence.Stream > to {
+				return nil
+			}
+			f(md.Sequence.Stream, row)
+			left = md.NumPending
+		}
+		if err := batch.Error(); err != nil || read == before {
+			return fmt.Errorf("read the results: %w", c.denied(errors.Join(err, ctx.Err(), nats.ErrTimeout)))
+		}
+	}
+	return nil
+}
+
+// room returns how many rows may be taken.
+func (t *term) room() int {
+	if t.keyed != nil {
+		return t.keyed.Room()
+	}
+	return t.c.cfg.WindowRows - t.buf.Len()
+}
+
+// enter opens the row in the lineup.
+func (t *term) enter(row *Row, bytes int) (submitIndex uint64, err error) {
+	switch t.c.cfg.Order {
+	case streams.OrderKey:
+		return t.keyed.Open(row.Seq, row.Key, bytes)
+	case streams.OrderNone:
+		return t.keyed.OpenFree(row.Seq, bytes)
+	case streams.OrderStream:
+	}
+	return t.stream.Open(row.Seq, bytes)
+}
+
+// known reports whether a row that was not taken yet has been emitted before this term.
+func (t *term) known(seq uint64) bool { return t.keyed != nil && t.keyed.Known(seq) }
+
+// skip passes over a known row.
+func (t *term) skip(seq uint64, reply string) error {
+	if err := t.keyed.Skip(seq); err != nil {
+		return err
+	}
+	t.accepted = seq
+	t.c.setStatus(func(s *Status) { s.Skipped++ })
+	t.ack(reply)
+	return nil
+}
+
+// finished reports whether a row is emitted.
+func (t *term) finished(seq uint64) bool {
+	if t.keyed != nil {
+		return t.keyed.Finished(seq)
+	}
+	return seq <= t.end.low
+}
+
+// opened is a row that is taken and not emitted; nil: it is not.
+func (t *term) opened(seq uint64) *Row { return t.open[seq] }
+
+// itsTurn reports whether an answered row waits for no other.
+func (t *term) itsTurn(row *Row) bool {
+	if t.keyed != nil {
+		_, waits := t.keyed.WaitsFor(row.Seq)
+		return !waits
+	}
+	return row.Seq < t.blocker()
+}
+
+// await marks the row that answered rows of the key wait for, see [Row.MayBegin].
+func (t *term) await(key string) {
+	if t.c.cfg.Order != streams.OrderKey {
+		return
+	}
+	if seq, ok := t.keyed.Awaited(key); ok && t.open[seq] != nil {
+		first := !t.open[seq].awaited.Swap(true)
+		t.c.resumeIf(first && t.c.gate.shut.Load())
+	}
+}
+
+// mark notes on each row of a group, which goes to the emitter now, how far the log will go with it.
+func (t *term) mark(group []*Row) {
+	if t.keyed == nil {
+		for _, row := range group {
+			row.after = logMark{low: row.Seq}
+		}
+		return
+	}
+	i := 0
+	for m := range t.keyed.Marks(len(group)) {
+		group[i].after = logMark{low: m.Low, ahead: m.Ahead}
+		if m.Ahead > 0 {
+			group[i].after.from = t.ahead.from(m.Low, t.end.seq+1)
+		}
+		i++
+	}
+}
+
+// noteAhead notes where the rows of a group are that are emitted above the low-water mark.
+func (t *term) noteAhead(group []*Row, at, low uint64) {
+	if t.keyed == nil {
+		return
+	}
+	for _, row := range group {
+		if row.Seq > low {
+			t.ahead.add(at, row.Seq)
+		}
+	}
+}
+
+// leaveMark claims once more where the low-water mark has passed the end of the log, as it does over rows that were
+// emitted by an earlier term. So a stage that has emitted all its rows says so, and may go on in another order.
+func (t *term) leaveMark(ctx context.Context) error {
+	if t.keyed == nil || t.end.ahead == 0 {
+		return nil
+	}
+	next, err := t.c.nextInput(ctx, t.accepted+1)
+	if err != nil {
+		return err
+	}
+	if next == 0 {
+		next = math.MaxUint64
+	}
+	t.keyed.Pass(next)
+	m := t.keyed.Mark()
+	if m.Low == t.end.low {
+		return nil
+	}
+	end := t.end
+	if end.logMark = (logMark{low: m.Low, ahead: m.Ahead}); m.Ahead > 0 {
+		end.from = t.ahead.from(m.Low, t.end.seq+1)
+	}
+	end, err = t.c.claim(ctx, t.owner, end, t.c.inputCreated)
+	if err == nil {
+		t.end = end
+	}
+	return err
+}
+
+// checkOrder refuses another order than that of the last claim where rows above the low-water mark are emitted: in the
+// new order they may be too early.
+func (c *Consumer) checkOrder(cl *streams.Claim, end logEnd) error {
+	if cl == nil || end.ahead == 0 {
+		return nil
+	}
+	if cl.SameOrder(c.cfg.Order, c.cfg.OrderKey) {
+		return nil
+	}
+	const way = "and of the rows after row %d, which wait, %d have their results already: start as before until all rows that were taken have theirs, and stop; then change it, or choose another %s now"
+	if cl.Order == streams.OrderKey && c.cfg.Order == streams.OrderKey {
+		return unfit(streams.NewSettingError(streams.FieldOrderKey, "%s is %s and was %s when the stage last ran, "+way,
+			streams.FieldOrderKey, c.cfg.OrderKey, cl.Key, end.low, end.ahead, streams.FieldName))
+	}
+	return unfit(streams.NewSettingError(streams.FieldOrder, "%s is %s and was %s when the stage last ran, "+way,
+		streams.FieldOrder, c.cfg.Order, cmp.Or(cl.Order, streams.OrderStream), end.low, end.ahead, streams.FieldName))
+}
+
+// waitedForEvery is the time between two looks for the row that others have waited for longest: it costs a look at each
+// row above the low-water mark.
+const waitedForEvery = time.Second
+
+// publishOrder publishes what is only known where results are not in stream order.
+func (t *term) publishOrder(s *Status) {
+	m := t.keyed.Mark()
+	s.HighWaterMark, s.Ahead, s.KeysWaiting = m.Low, m.Ahead, t.keyed.Waiting()
+	now := time.Now()
+	if t.open[s.WaitedFor] != nil && now.Sub(t.waitedForAt) < waitedForEvery && s.KeysWaiting > 0 {
+		return
+	}
+	s.WaitedFor, s.WaitedForKey, s.WaitedForSince = 0, "", time.Time{}
+	if seq, key, ok := t.keyed.WaitedFor(); ok {
+		s.WaitedFor, s.WaitedForKey = seq, key
+		if row := t.open[seq]; row != nil {
+			s.WaitedForSince = row.Taken
+		}
+	}
+	t.waitedForAt = now
+}
