@@ -38,7 +38,7 @@ type term struct {
 	headSince time.Time
 	// waitedForAt is when Status.WaitedFor was last looked for.
 	waitedForAt time.Time
-	spare     []*Row // the mailbox's next list
+	spare       []*Row // the mailbox's next list
 
 	// The intake: each row of the input up to accepted is in buf, or was emitted.
 	pull     *puller // of the last reset: what came to an earlier one is not seen

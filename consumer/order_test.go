@@ -1,0 +1,274 @@
+package consumer_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// keyOf is the key of rows published by loadKeys.
+func keyOf(row *consumer.Row) string { return streams.KeyHeader(strings.TrimPrefix(row.Subject, "rows.")) }
+
+// ordered is the configuration of a replica in an order other than that of the stream.
+func (b *bench) ordered(order streams.Order, run string, exec consumer.Executor) consumer.Config {
+	cfg := b.config(run, exec)
+	cfg.Order, cfg.OrderKey, cfg.Key, cfg.OrderSpan = order, "subject.2", keyOf, 256
+	return cfg
+}
+
+// loadKeys publishes rows of so many keys in turn.
+func (b *bench) loadKeys(rows, keys int) {
+	b.t.Helper()
+	for i := range rows {
+		if _, err := b.js.Publish(b.t.Context(), fmt.Sprintf("rows.k%d", i%keys), []byte(`{"n":`+strconv.Itoa(i)+`}`)); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// logged is what one message of the log says.
+type logged struct {
+	at, row, low, from uint64
+	ahead              int
+	claim              *streams.Claim
+	key                string
+}
+
+func (b *bench) readLog() (log []logged) {
+	b.t.Helper()
+	number := func(m jetstream.Msg, header string) uint64 {
+		if m.Headers().Get(header) == "" {
+			return 0
+		}
+		n, err := strconv.ParseUint(m.Headers().Get(header), 10, 64)
+		if err != nil {
+			b.t.Fatalf("header %s: %v", header, err)
+		}
+		return n
+	}
+	for _, m := range b.read("RESULTS", "results.stage.0.>") {
+		md, err := m.Metadata()
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		l := logged{
+			at: md.Sequence.Stream, row: number(m, streams.HeaderSourceSeq), low: number(m, streams.HeaderLow), from: number(m, streams.HeaderAheadFrom),
+			ahead: int(number(m, streams.HeaderAhead)), key: m.Headers().Get(streams.HeaderKey), //nolint:gosec // a count
+		}
+		if strings.HasSuffix(m.Subject(), ".claim") {
+			if err := json.Unmarshal(m.Data(), &l.claim); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		log = append(log, l)
+	}
+	return log
+}
+
+// checkOrder checks the log of rows 1 to n, all of which are there: each has one result, within its key in order, and
+// what each message says about the rows before it is true.
+func (b *bench) checkOrder(n uint64) {
+	b.t.Helper()
+	done := make(map[uint64]uint64) // row: where its result is
+	last := make(map[string]uint64)
+	low := uint64(0)
+	var results []jetstream.Msg
+	for _, m := range b.read("RESULTS", "results.stage.0.rows") {
+		results = append(results, m)
+	}
+	for _, l := range b.readLog() {
+		if l.claim == nil {
+			if done[l.row] > 0 {
+				b.t.Fatalf("row %d has a result at %d and at %d", l.row, done[l.row], l.at)
+			}
+			done[l.row] = l.at
+			if l.key != "" {
+				if l.row < last[l.key] {
+					b.t.Errorf("row %d of key %s comes after row %d", l.row, l.key, last[l.key])
+				}
+				last[l.key] = l.row
+			}
+		} else if l.claim.HighWaterMark != l.low || l.row != l.low {
+			b.t.Errorf("the claim at %d names rows %d and %d, its low-water mark is %d", l.at, l.claim.HighWaterMark, l.row, l.low)
+		}
+		if l.low < low {
+			b.t.Errorf("at %d the low-water mark fell from %d to %d", l.at, low, l.low)
+		}
+		for low = max(low, 1); low <= l.low; low++ {
+			if done[low] == 0 {
+				b.t.Fatalf("at %d the low-water mark is %d, and row %d has no result", l.at, l.low, low)
+			}
+		}
+		low = l.low
+		ahead, first := 0, l.at
+		for row, at := range done {
+			if row > low {
+				ahead, first = ahead+1, min(first, at)
+			}
+		}
+		if ahead != l.ahead || ahead > 0 && l.from > first {
+			b.t.Fatalf("at %d: %d rows above %d from %d on, it says %d from %d on", l.at, ahead, low, first, l.ahead, l.from)
+		}
+	}
+	for row := uint64(1); row <= n; row++ {
+		if done[row] == 0 {
+			b.t.Errorf("row %d has no result", row)
+		}
+	}
+	if low != n {
+		b.t.Errorf("the log ends with low-water mark %d, want %d", low, n)
+	}
+	b.checkAudit(results)
+}
+
+var otherOrders = []streams.Order{streams.OrderKey, streams.OrderNone}
+
+// One row takes an hour. In the meantime the rows of other keys come out, as many as the span allows, and no row waits
+// that need not.
+func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
+	for _, order := range otherOrders {
+		t.Run(string(order), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				b.loadKeys(400, 20)
+				exec := &sleeper{latency: func(seq uint64) time.Duration {
+					if seq == 5 {
+						return time.Hour
+					}
+					return 50 * time.Millisecond
+				}}
+				r := b.startWith(b.ordered(order, "run1", exec))
+				want := 4 + 256 - 1 // the span above row 4, without row 5
+				if order == streams.OrderKey {
+					want -= 12 // later rows of its key
+				}
+				b.until(want)
+				time.Sleep(time.Minute)
+				if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(want) { //nolint:gosec // a count
+					t.Errorf("got %d results while row 5 waits, want %d", got, want)
+				}
+				st := r.Status()
+				if st.HighWaterMark != 4 || st.Ahead != want-4 {
+					t.Errorf("low-water mark %d, %d rows above it, want 4 and %d", st.HighWaterMark, st.Ahead, want-4)
+				}
+				if order == streams.OrderKey && (st.KeysWaiting != 1 || st.WaitedFor != 5 || st.WaitedForKey != "k4") {
+					t.Errorf("%d keys wait, for row %d of %q, want one for row 5 of k4", st.KeysWaiting, st.WaitedFor, st.WaitedForKey)
+				}
+				if got := b.durable(); got.AckFloor.Stream != 4 {
+					t.Errorf("rows up to %d are acked, want 4", got.AckFloor.Stream)
+				}
+				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == 400 })
+				r.stop(t)
+				b.checkOrder(400)
+				if got := b.durable(); got.NumAckPending != 0 || got.AckFloor.Stream != 400 {
+					t.Errorf("in the end: ack pending %d, floor %d, want 0 and 400", got.NumAckPending, got.AckFloor.Stream)
+				}
+			})
+		})
+	}
+}
+
+func TestAKilledOwnerIsReplacedInEveryOrder(t *testing.T) {
+	for _, order := range otherOrders {
+		t.Run(string(order), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				b.loadKeys(500, 20)
+				exec := &sleeper{latency: func(seq uint64) time.Duration {
+					if seq%37 == 0 {
+						return 3 * time.Second
+					}
+					return time.Duration(50+seq*7919%400) * time.Millisecond
+				}}
+				for i := range 4 {
+					r := b.startWith(b.ordered(order, "run"+strconv.Itoa(i), exec))
+					b.until((i + 1) * 90)
+					r.kill()
+				}
+				r := b.startWith(b.ordered(order, "last", exec))
+				b.until(500)
+				r.stop(t)
+				exec.wg.Wait()
+				b.checkOrder(500)
+			})
+		})
+	}
+}
+
+// The order may change while nothing is emitted ahead of a row that waits, and only then.
+func TestTheOrderChangesWhereItIsSafe(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		exec := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
+		rows := 0
+		for i, order := range []streams.Order{
+			streams.OrderStream, streams.OrderKey, streams.OrderStream, streams.OrderNone, streams.OrderKey, streams.OrderStream,
+		} {
+			b.loadKeys(50, 5)
+			rows += 50
+			cfg := b.ordered(order, "run"+strconv.Itoa(i), exec)
+			r := b.startWith(cfg)
+			b.until(rows)
+			r.stop(t)
+		}
+		var orders []streams.Order
+		for _, l := range b.readLog() {
+			if l.claim != nil {
+				orders = append(orders, l.claim.Order)
+				if (l.claim.Order == "") != (l.claim.Version == 1) {
+					t.Errorf("a claim of order %q has version %d", l.claim.Order, l.claim.Version)
+				}
+			}
+		}
+		if want := []streams.Order{"", "key", "", "none", "key", ""}; !slices.Equal(slices.Compact(orders), want) {
+			t.Errorf("got claims of the orders %q, want %q", orders, want)
+		}
+	})
+}
+
+func TestAnotherOrderIsRefusedWhereRowsAreAhead(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.loadKeys(60, 5)
+		exec := &sleeper{latency: func(seq uint64) time.Duration {
+			if seq == 10 {
+				return time.Hour
+			}
+			return 50 * time.Millisecond
+		}}
+		r := b.startWith(b.ordered(streams.OrderKey, "run1", exec))
+		b.until(48)
+		r.kill()
+		time.Sleep(5 * time.Second)
+		for _, change := range []func(*consumer.Config){
+			func(c *consumer.Config) { c.Order = streams.OrderStream },
+			func(c *consumer.Config) { c.Order = streams.OrderNone },
+			func(c *consumer.Config) { c.OrderKey = "field.customer" },
+		} {
+			cfg := b.ordered(streams.OrderKey, "other", exec)
+			change(&cfg)
+			other := b.startWith(cfg)
+			if err := <-other.done; err == nil || !strings.Contains(err.Error(), "of the rows after row 9, which wait, ") {
+				t.Errorf("order %s by %s: got error %v", cfg.Order, cfg.OrderKey, err)
+			}
+			other.kill()
+		}
+		r = b.startWith(b.ordered(streams.OrderKey, "run2", &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}))
+		b.until(60)
+		r.stop(t)
+		b.checkOrder(60)
+		cfg := b.ordered(streams.OrderStream, "run3", exec)
+		r = b.startWith(cfg)
+		b.await("an owner", func() bool { return r.Status().Role == consumer.Standby })
+		time.Sleep(10 * time.Second)
+		r.stop(t)
+	})
+}
