@@ -49,15 +49,10 @@ type Config struct {
 	// WindowBytes bounds the bytes taken and not yet emitted. A single row larger than that is let in alone. Default 256
 	// MiB.
 	WindowBytes int64
-	// Order of the results. Default [streams.OrderStream]. With [streams.OrderKey], OrderKey says in words what the key is,
-	// for the claim, and Key returns that of a row as [streams.KeyHeader] writes it. Key is called once for each row, from
-	// the goroutine of [Consumer.Run].
-	Order    streams.Order
+	// OrderKey says in words what the key is where the Order is [streams.OrderKey], for the claim, and Key returns that of
+	// a row as [streams.KeyHeader] writes it. Key is called once for each row, from the goroutine of [Consumer.Run].
 	OrderKey string
 	Key      func(*Row) string
-	// OrderSpan bounds, where the order is not that of the stream, how many rows above the low-water mark may be taken.
-	// Default 65536, at least WindowRows.
-	OrderSpan int
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
 	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
@@ -107,6 +102,8 @@ type Status struct {
 	Role      Role
 	// Owner is the current term; empty when there is none.
 	Owner string
+	// SetAside counts the rows that are taken but not held, so that a key whose rows wait leaves room for the others.
+	SetAside int
 	// Window and Buffered are rows taken and not emitted, and those of them that are answered; BufferedBytes their size.
 	Window, Buffered int
 	BufferedBytes    int64
@@ -192,9 +189,6 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	}
 	cfg.DurableConfig = cfg.WithDefaults()
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 256<<20)
-	cfg.Order = cmp.Or(cfg.Order, streams.OrderStream)
-	cfg.OrderSpan = cmp.Or(cfg.OrderSpan, max(cfg.WindowRows, 1<<16))
-	cfg.AckEach = cfg.Order != streams.OrderStream
 	if cfg.Order != streams.OrderKey {
 		cfg.OrderKey = ""
 	}

@@ -27,7 +27,6 @@ type lineup interface {
 	Bytes() int64
 	Full(bytes int) bool
 	Head() (seq uint64, ok bool)
-	Blocker() (seq uint64, ok bool)
 }
 
 // logMark says how far the rows are emitted with a message of the log: all up to low, and ahead others above it. No
@@ -125,7 +124,19 @@ func (t *term) lineUp(ctx context.Context) (err error) {
 		return fatal(fmt.Errorf("consumer: window: %w", err))
 	}
 	t.buf = t.keyed
-	return nil
+	if t.c.cfg.Order == streams.OrderKey {
+		t.keyed.Reserve(t.c.cfg.WindowRows / asideReserve)
+		t.asides, err = t.c.newAsides()
+	}
+	return err
+}
+
+// unacked is how many rows are delivered and not emitted.
+func (t *term) unacked() int {
+	if t.keyed != nil {
+		return t.buf.Len() + t.keyed.Aside()
+	}
+	return t.buf.Len()
 }
 
 // readAhead reads the log from the first result of a row above the low-water mark on. Meanwhile the pin is renewed:
@@ -242,11 +253,17 @@ func (t *term) room() int {
 	return t.c.cfg.WindowRows - t.buf.Len()
 }
 
-// enter opens the row in the lineup.
-func (t *term) enter(row *Row, bytes int) (submitIndex uint64, err error) {
+// enter opens the row in the lineup. With [errSetAside] it has entered without being held.
+func (t *term) enter(row *Row, reply string, bytes int) (submitIndex uint64, err error) {
 	switch t.c.cfg.Order {
 	case streams.OrderKey:
-		return t.keyed.Open(row.Seq, row.Key, bytes)
+		if !t.keyed.Outside(row.Key) {
+			return t.keyed.Open(row.Seq, row.Key, bytes)
+		}
+		if err = t.keyed.SetAside(row.Seq, row.Key, reply); err == nil {
+			err = errSetAside
+		}
+		return 0, err
 	case streams.OrderNone:
 		return t.keyed.OpenFree(row.Seq, bytes)
 	case streams.OrderStream:
@@ -383,7 +400,7 @@ const waitedForEvery = time.Second
 // publishOrder publishes what is only known where results are not in stream order.
 func (t *term) publishOrder(s *Status) {
 	m := t.keyed.Mark()
-	s.HighWaterMark, s.Ahead, s.KeysWaiting = m.Low, m.Ahead, t.keyed.Waiting()
+	s.HighWaterMark, s.Ahead, s.KeysWaiting, s.SetAside = m.Low, m.Ahead, t.keyed.Waiting(), t.keyed.Aside()
 	now := time.Now()
 	if t.open[s.WaitedFor] != nil && now.Sub(t.waitedForAt) < waitedForEvery && s.KeysWaiting > 0 {
 		return

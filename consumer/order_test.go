@@ -15,7 +15,9 @@ import (
 )
 
 // keyOf is the key of rows published by loadKeys.
-func keyOf(row *consumer.Row) string { return streams.KeyHeader(strings.TrimPrefix(row.Subject, "rows.")) }
+func keyOf(row *consumer.Row) string {
+	return streams.KeyHeader(strings.TrimPrefix(row.Subject, "rows."))
+}
 
 // ordered is the configuration of a replica in an order other than that of the stream.
 func (b *bench) ordered(order streams.Order, run string, exec consumer.Executor) consumer.Config {

@@ -2,12 +2,14 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
 )
 
@@ -86,11 +88,21 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	if t.known(seq) {
 		return t.skip(seq, m.Reply)
 	}
-	if t.buf.Full(unansweredCounts * weight(m)) {
+	row, size := t.c.rowOf(seq, m), weight(m)
+	index, err := t.enter(row, m.Reply, unansweredCounts*size)
+	switch {
+	case errors.Is(err, sequencer.ErrFull):
 		// More than was asked for: a request that had been given up answered after all. The row comes again.
 		return t.reset(ctx)
+	case errors.Is(err, errSetAside):
+		t.accepted = seq
+		return nil
+	case err != nil:
+		return fmt.Errorf("open row %d: %w", seq, err)
 	}
-	return t.take(seq, m)
+	t.accepted = seq
+	t.take(row, size, index, m.Reply)
+	return nil
 }
 
 // noteDelivery notes a delivery, and reports whether it proves that no row lies between it and the one before.
@@ -120,25 +132,19 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 	return t.reset(ctx)
 }
 
-// take opens the row and starts the work on it.
-func (t *term) take(seq uint64, m *nats.Msg) error {
-	size := weight(m)
-	row, known := t.c.held[seq]
-	if !known {
-		row = t.c.newRow(seq, m)
-	}
-	index, err := t.enter(row, unansweredCounts*size)
-	if err != nil {
-		return fmt.Errorf("open row %d: %w", seq, err)
-	}
-	delete(t.c.held, seq)
-	t.accepted = seq
-	row.submitIndex, row.ackReply, row.size = index, m.Reply, size
+// take starts the work on a row that has entered the window.
+func (t *term) take(row *Row, size int, index uint64, reply string) {
+	known := t.c.held[row.Seq] == row
+	delete(t.c.held, row.Seq)
+	row.submitIndex, row.ackReply, row.size = index, reply, size
 	row.done, row.keep, row.entry, row.stored = false, false, 0, 0
 	row.awaited.Store(false)
 	row.tenure.Store(&tenure{owner: t.owner})
 	row.wanted.Store(true)
-	t.open[seq] = row
+	t.open[row.Seq] = row
+	if !known {
+		t.c.begun(row)
+	}
 	t.c.at("taken")
 	switch {
 	case !known:
@@ -148,24 +154,32 @@ func (t *term) take(seq uint64, m *nats.Msg) error {
 		t.complete(row)
 		t.emit()
 	}
-	return nil
 }
 
-func (c *Consumer) newRow(seq uint64, m *nats.Msg) *Row {
+// rowOf returns the row of a message: one that is held from an earlier term, or a new one.
+func (c *Consumer) rowOf(seq uint64, m *nats.Msg) *Row {
+	if row := c.held[seq]; row != nil {
+		return row
+	}
 	m.Header.Del(streams.HeaderPinID)
 	row := &Row{
 		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
-		Taken:   time.Now(), mail: c.mail, gate: &c.gate, pulse: c.pulse, recorder: c.cfg.Recorder,
+		mail:    c.mail, gate: &c.gate, pulse: c.pulse, recorder: c.cfg.Recorder,
 	}
 	if c.cfg.Order == streams.OrderKey {
 		row.Key = c.cfg.Key(row)
 	}
+	return row
+}
+
+// begun completes a row that this process takes for the first time.
+func (c *Consumer) begun(row *Row) {
+	row.Taken = time.Now()
 	if c.cfg.Tracer != nil {
 		row.trace = c.cfg.Tracer.RowTaken(row)
 	}
 	row.MaxBodyBytes, _ = c.room(row)
-	return row
 }
 
 // unansweredCounts is how often an unanswered row counts in the window: once for itself, and once for its result, which

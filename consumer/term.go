@@ -40,6 +40,8 @@ type term struct {
 	waitedForAt time.Time
 	spare       []*Row // the mailbox's next list
 
+	asides asides // rows that are taken and not in buf
+
 	// The intake: each row of the input up to accepted is in buf, or was emitted.
 	pull     *puller // of the last reset: what came to an earlier one is not seen
 	accepted uint64  // stream sequence of the last row taken; never less than end.low
@@ -107,6 +109,7 @@ func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin stri
 		if t.pull != nil {
 			t.pull.close()
 		}
+		t.asides.close()
 		return nil, err
 	}
 	t.journal = c.openJournal(owner, t, time.Now())
@@ -155,6 +158,7 @@ func (t *term) close() {
 	close(t.groups)
 	t.emitter.Wait()
 	t.pull.close()
+	t.asides.close()
 	t.journal.close()
 }
 
@@ -222,6 +226,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if err != nil {
 			return err
 		}
+		if err := t.recallAsides(now); err != nil {
+			return err
+		}
 		next = earlier(next, t.journal.step(now))
 		t.start()
 		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
@@ -238,6 +245,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			}
 		case m := <-t.pull.msgs:
 			err = t.received(hard, m)
+		case m := <-t.asides.answers:
+			err = t.returned(m, time.Now())
 		case m := <-t.journal.answers:
 			t.journal.received(m, t.open, time.Now())
 		case <-t.c.mail.signal:
@@ -278,9 +287,13 @@ func (t *term) countReplies() {
 	t.collected = 0
 }
 
-// blocker is the first row that is not answered; rows before it wait for no other.
+// blocker is the oldest row that is not answered or, where results are not in stream order, not emitted.
 func (t *term) blocker() uint64 {
-	if seq, ok := t.buf.Blocker(); ok {
+	oldest := t.buf.Head
+	if t.stream != nil {
+		oldest = t.stream.Blocker
+	}
+	if seq, ok := oldest(); ok {
 		return seq
 	}
 	return math.MaxUint64

@@ -95,7 +95,7 @@ func (t *term) watch(ctx context.Context) error {
 	if t.roomBytes() <= 0 {
 		return nil
 	}
-	if info.NumPending == 0 && info.NumAckPending <= t.buf.Len() {
+	if info.NumPending == 0 && info.NumAckPending <= t.unacked() {
 		missing, err := t.takenByOthers(ctx, info)
 		if err != nil {
 			return err

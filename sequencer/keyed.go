@@ -41,8 +41,6 @@ type Keyed[T any] struct {
 	// sorted, all above the last place.
 	finished int
 	known    []uint64
-	// unanswered is the number of the first place whose row is neither complete nor finished, or of one before it.
-	unanswered uint64
 
 	slots []slot[T] // the rows held, and unused ones
 	spare []int32   // the unused ones
@@ -53,9 +51,13 @@ type Keyed[T any] struct {
 	spareQueues []int32
 	byKey       map[string]int32 // of the keys that have a row in their queue
 	waiting     int              // queues in which a complete row waits
+	asides      asides
+	reserve     int
 
 	ready     fifo
 	completed int
+	// waitingBytes is the sum of the complete rows that are not ready.
+	waitingBytes int64
 
 	released     uint64 // rows, ever
 	submitIndex  uint64
@@ -74,11 +76,16 @@ type slot[T any] struct {
 // queue holds the rows of one key that are not ready, in stream order. The first of them is not complete.
 type queue struct {
 	key         string
-	first, last int32
+	first, last int32 // none: there is no such row
 	complete    int
+	aside       asideQueue // the rows that follow
 }
 
-const none = -1
+// What slot is of a place without one; a row set aside has a number below.
+const (
+	none = -1 // its row is finished
+	gone = -2 // there is no row any more
+)
 
 // NewKeyed returns a buffer for the rows above low, or what is wrong with the limits. span bounds how many rows above the
 // low-water mark may have entered, those that are finished among them; it is at least limits.Rows. finished are the
@@ -100,17 +107,28 @@ func (b *Keyed[T]) Open(seq uint64, key string, bytes int) (submitIndex uint64, 
 	if err != nil {
 		return 0, err
 	}
-	row := &b.slots[s]
-	q, ok := b.byKey[key]
-	if !ok {
-		q = b.newQueue(key)
-		b.queues[q].first = s
-	} else {
-		b.slots[b.queues[q].last].next = s
+	b.enqueue(s, b.queueOf(key))
+	return b.slots[s].SubmitIndex, nil
+}
+
+// queueOf returns the queue of a key, a new one if it has none.
+func (b *Keyed[T]) queueOf(key string) int32 {
+	if q, ok := b.byKey[key]; ok {
+		return q
 	}
-	b.queues[q].last = s
-	row.queue = q
-	return row.SubmitIndex, nil
+	return b.newQueue(key)
+}
+
+// enqueue appends a row to a queue.
+func (b *Keyed[T]) enqueue(s, number int32) {
+	q := &b.queues[number]
+	if q.first == none {
+		q.first = s
+	} else {
+		b.slots[q.last].next = s
+	}
+	q.last = s
+	b.slots[s].queue = number
 }
 
 // OpenFree takes a row that waits for no other. Otherwise it is [Keyed.Open].
@@ -133,6 +151,13 @@ func (b *Keyed[T]) open(seq uint64, bytes int) (s int32, err error) {
 		return 0, ErrFull // not wrapped, so that a refusal does not allocate
 	}
 	b.passKnown(seq)
+	s = b.newSlot(seq, bytes)
+	b.places.push(place{seq: seq, slot: s})
+	return s, nil
+}
+
+// newSlot returns the slot of a row that is held from now on.
+func (b *Keyed[T]) newSlot(seq uint64, bytes int) (s int32) {
 	if len(b.spare) == 0 {
 		b.slots = append(b.slots, slot[T]{})
 		s = int32(len(b.slots) - 1) //nolint:gosec // at most Limits.Rows
@@ -142,10 +167,9 @@ func (b *Keyed[T]) open(seq uint64, bytes int) (s int32, err error) {
 	}
 	b.slots[s] = slot[T]{Entry: Entry[T]{Seq: seq, SubmitIndex: b.submitIndex, Bytes: bytes}, queue: none, next: none}
 	b.submitIndex++
-	b.places.push(place{seq: seq, slot: s})
 	b.held++
 	b.bytes += int64(bytes)
-	return s, nil
+	return s
 }
 
 // Known reports whether a row that has not entered yet is finished, so that it is to be skipped.
@@ -191,6 +215,7 @@ func (b *Keyed[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, e
 	row.Value, row.Bytes, row.CompleteIndex, row.complete = v, bytes, b.completeNext, true
 	b.completeNext++
 	b.completed++
+	b.waitingBytes += int64(bytes)
 	if row.queue == none {
 		b.makeReady(b.slotOf(seq))
 		return row.CompleteIndex, nil
@@ -221,18 +246,24 @@ func (b *Keyed[T]) moveUp(number int32) {
 		b.slots[s].queue = none
 		b.makeReady(s)
 	}
-	switch {
-	case q.first == none:
+	if q.complete > 0 {
+		b.waiting++
+	}
+	b.dropEmpty(number)
+}
+
+// dropEmpty forgets a key without rows.
+func (b *Keyed[T]) dropEmpty(number int32) {
+	if q := &b.queues[number]; q.first == none && q.aside.first == none {
 		delete(b.byKey, q.key)
 		*q = queue{}
 		b.spareQueues = append(b.spareQueues, number)
-	case q.complete > 0:
-		b.waiting++
 	}
 }
 
 func (b *Keyed[T]) makeReady(s int32) {
 	b.ready.push(s)
+	b.waitingBytes -= int64(b.slots[s].Bytes)
 	b.slots[s].exit = b.released + uint64(b.ready.count) //nolint:gosec // a count
 }
 
@@ -244,7 +275,7 @@ func (b *Keyed[T]) newQueue(key string) int32 {
 	} else {
 		b.queues = append(b.queues, queue{})
 	}
-	b.queues[q] = queue{key: key, last: none}
+	b.queues[q] = queue{key: key, first: none, last: none, aside: asideQueue{first: none, last: none, next: none}}
 	b.byKey[key] = q
 	return q
 }
@@ -268,11 +299,13 @@ func (b *Keyed[T]) Marks(n int) iter.Seq[Mark] {
 			m.Ahead++
 			for ; at < b.places.count; at++ {
 				p := b.places.at(at)
-				if p.slot != none && (b.slots[p.slot].exit == 0 || b.slots[p.slot].exit > b.released+uint64(i)+1) { //nolint:gosec // a count
+				if p.slot < gone || p.slot >= 0 && (b.slots[p.slot].exit == 0 || b.slots[p.slot].exit > b.released+uint64(i)+1) { //nolint:gosec // a count
 					break
 				}
 				m.Low = p.seq
-				m.Ahead--
+				if p.slot != gone {
+					m.Ahead--
+				}
 			}
 			if !yield(m) {
 				return
@@ -308,9 +341,12 @@ func (b *Keyed[T]) Release(n int) {
 
 // advance moves the low-water mark over the finished rows behind it.
 func (b *Keyed[T]) advance() {
-	for b.places.count > 0 && b.places.at(0).slot == none {
-		b.low = b.places.pop().seq
-		b.finished--
+	for b.places.count > 0 && (b.places.at(0).slot == none || b.places.at(0).slot == gone) {
+		p := b.places.pop()
+		b.low = p.seq
+		if p.slot == none {
+			b.finished--
+		}
 	}
 }
 
@@ -320,7 +356,7 @@ func (b *Keyed[T]) Finished(seq uint64) bool {
 		return true
 	}
 	p, ok := b.places.find(seq)
-	return ok && b.places.at(p).slot == none
+	return ok && (b.places.at(p).slot == none || b.places.at(p).slot == gone)
 }
 
 // WaitsFor returns the row that an open row waits for: the first of its key that is not complete and comes before it; ok
@@ -351,7 +387,7 @@ func (b *Keyed[T]) Waiting() int { return b.waiting }
 func (b *Keyed[T]) WaitedFor() (seq uint64, key string, ok bool) {
 	for i := 0; b.waiting > 0 && i < b.places.count; i++ {
 		p := b.places.at(i)
-		if p.slot == none || b.slots[p.slot].queue == none {
+		if p.slot < 0 || b.slots[p.slot].queue == none {
 			continue
 		}
 		if q := &b.queues[b.slots[p.slot].queue]; q.complete > 0 && q.first == p.slot {
@@ -370,38 +406,27 @@ func (b *Keyed[T]) Completed() int { return b.completed }
 // Bytes returns the weight of the rows held.
 func (b *Keyed[T]) Bytes() int64 { return b.bytes }
 
-// Room returns how many more rows may enter, their bytes aside.
+// Room returns how many more rows should be taken, their bytes aside. Some are taken only while the buffer is
+// [Keyed.Crowded], see [Keyed.Reserve].
 func (b *Keyed[T]) Room() int {
-	return max(0, min(b.limits.Rows-b.held, b.span-b.places.count))
+	rows := b.limits.Rows
+	if !b.Crowded() {
+		rows -= b.reserve
+	}
+	return max(0, min(rows-b.held, b.span-b.places.count))
 }
 
 // Full reports whether [Keyed.Open] would refuse a row of this weight for lack of room.
 func (b *Keyed[T]) Full(bytes int) bool {
-	return b.Room() == 0 || b.held > 0 && int64(bytes) > b.limits.Bytes-b.bytes
+	return b.held >= b.limits.Rows || b.places.count >= b.span || b.held > 0 && int64(bytes) > b.limits.Bytes-b.bytes
 }
 
-// Head returns the oldest row held; ok is false when there is none.
+// Head returns the oldest row that is not released, be it set aside; ok is false when there is none.
 func (b *Keyed[T]) Head() (seq uint64, ok bool) {
-	if b.held == 0 {
+	if b.places.count == 0 {
 		return 0, false
 	}
 	return b.places.at(0).seq, true
-}
-
-// Blocker returns the oldest row held that is not complete; ok is false when all are complete, or there are none.
-func (b *Keyed[T]) Blocker() (seq uint64, ok bool) {
-	b.unanswered = max(b.unanswered, b.places.passed)
-	for {
-		i := int(b.unanswered - b.places.passed) //nolint:gosec // at most the span
-		if i >= b.places.count {
-			return 0, false
-		}
-		p := b.places.at(i)
-		if p.slot != none && !b.slots[p.slot].complete {
-			return p.seq, true
-		}
-		b.unanswered++
-	}
 }
 
 // last is the sequence of the newest row that has entered.
@@ -422,7 +447,7 @@ func (b *Keyed[T]) slotOf(seq uint64) int32 {
 
 // at returns a row that is held; nil: it is not.
 func (b *Keyed[T]) at(seq uint64) *slot[T] {
-	if s := b.slotOf(seq); s != none {
+	if s := b.slotOf(seq); s >= 0 {
 		return &b.slots[s]
 	}
 	return nil
@@ -431,15 +456,14 @@ func (b *Keyed[T]) at(seq uint64) *slot[T] {
 // place is a row above the low-water mark.
 type place struct {
 	seq  uint64
-	slot int32 // none: it is finished
+	slot int32
 }
 
 // places is a ring of places whose sequences rise.
 type places struct {
-	ring   []place
-	head   int
-	count  int
-	passed uint64 // places popped, ever
+	ring  []place
+	head  int
+	count int
 }
 
 func (p *places) at(i int) *place { return &p.ring[(p.head+i)&(len(p.ring)-1)] }
@@ -456,7 +480,6 @@ func (p *places) pop() place {
 	v := p.ring[p.head]
 	p.head = (p.head + 1) & (len(p.ring) - 1)
 	p.count--
-	p.passed++
 	return v
 }
 

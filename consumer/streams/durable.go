@@ -31,12 +31,17 @@ type DurableConfig struct {
 	InputStream, InputSubject string
 	// ResultStream bounds the size of a result.
 	ResultStream string
-	// WindowRows is how many rows may be delivered and not acked. Default 1024.
+	// WindowRows is how many rows may be delivered and not acked; in order by key those that are set aside come on top, so
+	// that it is OrderSpan. Default 1024.
 	WindowRows int
 	// PinnedTTL is how long a silent owner keeps the pin. Default 1 s.
 	PinnedTTL time.Duration
-	// AckEach says that rows are acked one by one: an ack that covers those before it would ack rows that wait for theirs.
-	AckEach bool
+	// Order of the results. Default [OrderStream]. In another one rows are acked one by one: an ack that covers those
+	// before it would ack rows that wait for their results.
+	Order Order
+	// OrderSpan bounds, where the order is not that of the stream, how many rows above the low-water mark may be taken.
+	// Default 65536, at least WindowRows.
+	OrderSpan int
 	// Create allows to create a consumer that is missing, and to change window and time-outs of one that exists.
 	Create bool
 }
@@ -45,8 +50,13 @@ type DurableConfig struct {
 func (c DurableConfig) WithDefaults() DurableConfig {
 	c.WindowRows = cmp.Or(c.WindowRows, 1024)
 	c.PinnedTTL = cmp.Or(c.PinnedTTL, time.Second)
+	c.Order = cmp.Or(c.Order, OrderStream)
+	c.OrderSpan = cmp.Or(c.OrderSpan, max(c.WindowRows, 1<<16))
 	return c
 }
+
+// acksEach reports whether rows are acked one by one.
+func (c DurableConfig) acksEach() bool { return c.Order != OrderStream }
 
 // Durable is the durable consumer of one partition as [OpenDurable] has found or created it. Its methods may be called
 // by one goroutine at a time.
@@ -61,7 +71,7 @@ type Durable struct {
 	MessageBytesMax int
 
 	cfg DurableConfig
-	// acksOthers says that an ack covers all rows before it, though AckEach is set: the next reset replaces the consumer.
+	// acksOthers says that an ack covers all rows before it, though each is to be acked by itself: the next reset replaces the consumer.
 	acksOthers bool
 	nc         *nats.Conn
 	js         jetstream.JetStream
@@ -149,7 +159,10 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 		PriorityGroups: []string{PinGroup},
 		PinnedTTL:      d.cfg.PinnedTTL,
 	}
-	if d.AcksDelete || d.cfg.AckEach { // so each row is acked by itself
+	if d.cfg.Order == OrderKey {
+		cfg.MaxAckPending = d.cfg.OrderSpan
+	}
+	if d.AcksDelete || d.cfg.acksEach() { // so each row is acked by itself
 		cfg.AckPolicy = jetstream.AckExplicitPolicy
 	}
 	return cfg
@@ -159,7 +172,7 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jetstream.Consumer) (jetstream.Consumer, error) {
 	have, want := handle.CachedInfo().Config, d.config()
 	name := fmt.Sprintf("consumer %s of stream %s", d.Name, d.cfg.InputStream)
-	d.acksOthers = d.cfg.AckEach && have.AckPolicy == jetstream.AckAllPolicy
+	d.acksOthers = d.cfg.acksEach() && have.AckPolicy == jetstream.AckAllPolicy
 	if err := d.serves(name, have, want); err != nil {
 		return nil, err
 	}
@@ -169,7 +182,11 @@ func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jets
 	}
 	if !d.cfg.Create {
 		if have.MaxAckPending > 0 && have.MaxAckPending < want.MaxAckPending {
-			return nil, unfit("%s delivers at most %d rows ahead (max ack pending), the window is %d: raise the one or lower %s", name, have.MaxAckPending, want.MaxAckPending, FieldWindowRows)
+			limit := FieldWindowRows
+			if d.cfg.Order == OrderKey {
+				limit = FieldOrderSpan
+			}
+			return nil, unfit("%s delivers at most %d rows ahead (max ack pending), the stage takes %d: raise the one or lower %s", name, have.MaxAckPending, want.MaxAckPending, limit)
 		}
 		return handle, nil
 	}

@@ -92,9 +92,36 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 	if err != nil {
 		return nil, err
 	}
-	reply, err := nc.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+stream, body)
+	reply, err := nc.RequestWithContext(ctx, messageGet+stream, body)
 	if err != nil {
 		return nil, fmt.Errorf("get a message of stream %s: %w", stream, Denied(nc, err))
+	}
+	m, err := ReadMessage(reply)
+	if err != nil {
+		return nil, fmt.Errorf("get a message of stream %s: %w", stream, err)
+	}
+	return m, nil
+}
+
+const messageGet = jetstream.DefaultAPIPrefix + "STREAM.MSG.GET."
+
+// AskForMessage asks for the message of a stream at seq without waiting: [ReadMessage] reads the answer, which goes to
+// the reply subject.
+func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error {
+	body, err := json.Marshal(messageQuery{Seq: seq})
+	if err == nil {
+		err = nc.PublishRequest(messageGet+stream, reply, body)
+	}
+	if err != nil {
+		return fmt.Errorf("get message %d of stream %s: %w", seq, stream, err)
+	}
+	return nil
+}
+
+// ReadMessage reads the answer to a request for a message; nil: it does not exist.
+func ReadMessage(reply *nats.Msg) (*jetstream.RawStreamMsg, error) {
+	if reply.Header.Get("Status") == "503" {
+		return nil, nats.ErrNoResponders
 	}
 	var resp struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -107,21 +134,22 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(reply.Data, &resp); err != nil {
-		return nil, fmt.Errorf("get a message of stream %s: %w", stream, err)
+		return nil, err
 	}
 	if resp.Error != nil {
 		if resp.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
 			return nil, nil //nolint:nilnil // no message is an answer
 		}
-		return nil, fmt.Errorf("get a message of stream %s: %w", stream, resp.Error)
+		return nil, resp.Error
 	}
 	if resp.Message == nil {
-		return nil, fmt.Errorf("get a message of stream %s: unexpected answer %q", stream, Preview(reply.Data))
+		return nil, fmt.Errorf("unexpected answer %q", Preview(reply.Data))
 	}
 	m := &jetstream.RawStreamMsg{Subject: resp.Message.Subject, Sequence: resp.Message.Seq, Data: resp.Message.Data, Time: resp.Message.Time}
 	if len(resp.Message.Header) > 0 {
+		var err error
 		if m.Header, err = nats.DecodeHeadersMsg(resp.Message.Header); err != nil {
-			return nil, fmt.Errorf("message %d of stream %s: %w", m.Sequence, stream, err)
+			return nil, fmt.Errorf("message %d: %w", m.Sequence, err)
 		}
 	}
 	return m, nil

@@ -25,7 +25,8 @@ const (
 	FieldPartitions        Field = "Partitions"
 	FieldCreate            Field = "Create"
 	FieldWindowRows        Field = "WindowRows"
-	FieldOrder             Field = "Order"       // of the consumer
+	FieldOrder             Field = "Order"
+	FieldOrderSpan         Field = "OrderSpan"
 	FieldOrderKey          Field = "OrderKey"    // of the consumer
 	FieldInboxPrefix       Field = "InboxPrefix" // of the connection
 	FieldNewInput          Field = "NewInput"    // of the consumer

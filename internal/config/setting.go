@@ -17,6 +17,7 @@ var settings = map[streams.Field]string{
 	streams.FieldCreate:            "STAGE_CREATE_STREAMS",
 	streams.FieldWindowRows:        "STAGE_WINDOW",
 	streams.FieldOrder:             "STAGE_ORDER",
+	streams.FieldOrderSpan:         "STAGE_ORDER_SPAN",
 	streams.FieldOrderKey:          "STAGE_ORDER_KEY",
 	streams.FieldInboxPrefix:       "STAGE_NATS_INBOX_PREFIX",
 	streams.FieldNewInput:          "--new-input",

@@ -1,0 +1,112 @@
+package consumer_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+)
+
+// hotExecutor answers the first row of the hot key after an hour.
+func hotExecutor(row uint64) *sleeper {
+	return &sleeper{latency: func(seq uint64) time.Duration {
+		if seq == row {
+			return time.Hour
+		}
+		return 50 * time.Millisecond
+	}}
+}
+
+// loadHot publishes a burst of rows of one key, many times the window, and a row of a key of its own behind each third.
+func (b *bench) loadHot(hot int) (rows, others int) {
+	b.t.Helper()
+	for i := range hot {
+		b.publish("rows.hot", rows)
+		rows++
+		if i >= hot/2 && i%3 == 0 {
+			b.publish("rows.k"+strconv.Itoa(i), rows)
+			rows++
+			others++
+		}
+	}
+	return rows, others
+}
+
+func (b *bench) publish(subject string, n int) {
+	b.t.Helper()
+	if _, err := b.js.Publish(b.t.Context(), subject, fmt.Appendf(nil, `{"n":%d}`, n)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// A key has many times more rows than the window, and its first one waits for an hour: the rows of other keys, which come
+// after those, are emitted meanwhile. Then the rows of the key follow, in order, whatever is killed or deleted.
+func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
+	for name, disturb := range map[string]func(b *bench, r *replica) *replica{
+		"undisturbed": func(_ *bench, r *replica) *replica { return r },
+		"killed": func(b *bench, r *replica) *replica {
+			r.kill()
+			cfg := b.ordered(streams.OrderKey, "run2", hotExecutor(1))
+			cfg.OrderSpan = 4096
+			return b.startWith(cfg)
+		},
+		"reset by another": func(b *bench, r *replica) *replica {
+			if _, err := b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", 2); err != nil {
+				b.t.Fatal(err)
+			}
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				rows, others := b.loadHot(600)
+				cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
+				cfg.OrderSpan = 4096
+				r := b.startWith(cfg)
+				b.until(others)
+				time.Sleep(5 * time.Minute)
+				st := r.Status()
+				if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(others) { //nolint:gosec // a count
+					t.Errorf("got %d results while row 1 waits, want %d", got, others)
+				}
+				if st.Window > 64 || st.Window+st.SetAside != rows-others {
+					t.Errorf("%d rows in the window, %d set aside, want %d together", st.Window, st.SetAside, rows-others)
+				}
+				r = disturb(b, r)
+				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == uint64(rows) }) //nolint:gosec // a count
+				r.stop(t)
+				b.checkOrder(uint64(rows)) //nolint:gosec // a count
+			})
+		})
+	}
+}
+
+// A row that is set aside and then deleted holds up nothing.
+func TestARowThatIsSetAsideMayBeDeleted(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		rows, others := b.loadHot(300)
+		cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
+		cfg.OrderSpan = 4096
+		r := b.startWith(cfg)
+		b.until(others)
+		in, err := b.js.Stream(t.Context(), "ROWS")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, seq := range []uint64{200, 201, 202, 250, uint64(rows)} { //nolint:gosec // a count
+			if err := in.DeleteMsg(t.Context(), seq); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-5) }) //nolint:gosec // a count
+		time.Sleep(time.Minute)
+		if st := r.Status(); st.HighWaterMark != uint64(rows) || st.Ahead != 0 || st.SetAside != 0 { //nolint:gosec // a count
+			t.Errorf("low-water mark %d, %d ahead, %d set aside, want %d, 0, 0", st.HighWaterMark, st.Ahead, st.SetAside, rows)
+		}
+		r.stop(t)
+	})
+}

@@ -1,0 +1,203 @@
+package sequencer
+
+import "fmt"
+
+// asides are the rows that are set aside, in slots of their own.
+type asides struct {
+	slots []aside
+	spare []int32
+	count int
+	// keys are the queues with rows to recall, each once; the first is looked at next.
+	keys fifo
+}
+
+// aside is a row of which nothing is held but its place in its key, and a note of the caller.
+type aside struct {
+	seq   uint64
+	note  string
+	queue int32 // of its key
+	next  int32 // of the same key
+}
+
+// asideQueue holds the rows of one key that are set aside, in stream order.
+type asideQueue struct {
+	first, last int32
+	next        int32 // the first that is not recalled
+	recalled    int   // those before it
+	listed      bool  // in asides.keys
+}
+
+const (
+	// recalledMost bounds the rows of one key that are on their way back at once, recallLooks the keys that one call of
+	// Recall looks at.
+	recalledMost = 16
+	recallLooks  = 16
+)
+
+// placeOf is what [place] has for a row that is set aside, and back.
+func placeOf(number int32) int32 { return gone - 1 - number }
+
+// Reserve keeps room for so many rows, fewer than [Limits.Rows], of keys that don't wait: for when rows that wait fill
+// the rest of the buffer. It is 0 at first.
+func (b *Keyed[T]) Reserve(rows int) { b.reserve = rows }
+
+// Crowded reports whether half of the buffer, in rows or bytes, is complete rows that wait for others of their keys.
+func (b *Keyed[T]) Crowded() bool {
+	return 2*(b.completed-b.ready.count) >= b.limits.Rows || 2*b.waitingBytes >= b.limits.Bytes
+}
+
+// Outside reports whether a row of a key must be set aside: earlier ones are, or the buffer is crowded and the key has
+// its share of it. So keys that wait, however many rows they have, leave room for the others.
+func (b *Keyed[T]) Outside(key string) bool {
+	number, ok := b.byKey[key]
+	if !ok {
+		return false
+	}
+	q := &b.queues[number]
+	return q.aside.first != none || b.Crowded() && (q.complete > 0 || q.first != none && b.inReserve())
+}
+
+// inReserve reports whether no more room is left than what is kept for keys without a row.
+func (b *Keyed[T]) inReserve() bool {
+	return b.held >= b.limits.Rows-b.reserve
+}
+
+// SetAside enters a row without holding it, see [Keyed.Outside]. The note is returned by Reopen. Like every row above
+// the low-water mark it counts in the span; it takes 56 bytes and the note.
+func (b *Keyed[T]) SetAside(seq uint64, key, note string) error {
+	switch {
+	case seq <= b.last():
+		return fmt.Errorf("set aside row seq %d after %d: %w", seq, b.last(), ErrOutOfOrder)
+	case b.Known(seq):
+		return fmt.Errorf("set aside row seq %d: %w", seq, ErrFinished)
+	case b.places.count >= b.span:
+		return ErrFull
+	}
+	b.passKnown(seq)
+	a := &b.asides
+	var n int32
+	if len(a.spare) > 0 {
+		n = a.spare[len(a.spare)-1]
+		a.spare = a.spare[:len(a.spare)-1]
+	} else {
+		n = int32(len(a.slots)) //nolint:gosec // at most the span
+		a.slots = append(a.slots, aside{})
+	}
+	number := b.queueOf(key)
+	a.slots[n] = aside{seq: seq, note: note, queue: number, next: none}
+	a.count++
+	q := &b.queues[number].aside
+	if q.first == none {
+		q.first = n
+	} else {
+		a.slots[q.last].next = n
+	}
+	q.last = n
+	if q.next == none {
+		q.next = n
+	}
+	b.list(number)
+	b.places.push(place{seq: seq, slot: placeOf(n)})
+	return nil
+}
+
+// list has Recall look at a key that has rows to recall.
+func (b *Keyed[T]) list(number int32) {
+	q := &b.queues[number].aside
+	if !q.listed && q.next != none && q.recalled < recalledMost {
+		q.listed = true
+		b.asides.keys.push(number)
+	}
+}
+
+// Aside returns how many rows are set aside.
+func (b *Keyed[T]) Aside() int { return b.asides.count }
+
+// Recall returns a row that is set aside and should come back: the caller fetches it and calls [Keyed.Reopen], or
+// [Keyed.Drop] if it no longer exists. Keys take turns; of one key some rows may be on their way at once. Those of a key
+// of which complete rows wait stay aside while the buffer is crowded. ok is false where there is none at the moment.
+func (b *Keyed[T]) Recall() (seq uint64, ok bool) {
+	a := &b.asides
+	if b.held >= b.limits.Rows || b.held > 0 && b.bytes >= b.limits.Bytes {
+		return 0, false
+	}
+	crowded, reserve := b.Crowded(), b.inReserve()
+	for range min(a.keys.count, recallLooks) {
+		number := a.keys.pop()
+		q := &b.queues[number]
+		if crowded && q.complete > 0 || reserve && (q.first != none || q.aside.recalled > 0) {
+			a.keys.push(number)
+			continue
+		}
+		n := q.aside.next
+		q.aside.next = a.slots[n].next
+		q.aside.recalled++
+		q.aside.listed = false
+		b.list(number)
+		return a.slots[n].seq, true
+	}
+	return 0, false
+}
+
+// Reopen takes a row that was recalled as [Keyed.Open] does, whatever room there is for it, and returns its submit index
+// and its note. Of one key rows come back in stream order: next is the row that is next, 0 if none is recalled.
+func (b *Keyed[T]) Reopen(seq uint64, bytes int) (submitIndex uint64, note string, next uint64, err error) {
+	mustWeigh(bytes)
+	number, p, err := b.returning(seq)
+	if err != nil {
+		return 0, "", 0, err
+	}
+	note = b.asides.slots[b.queues[number].aside.first].note
+	s := b.newSlot(seq, bytes)
+	p.slot = s
+	b.enqueue(s, number)
+	next = b.leaveAside(number)
+	return b.slots[s].SubmitIndex, note, next, nil
+}
+
+// Drop forgets a row that was recalled and no longer exists: none waits for it. next is as in Reopen.
+func (b *Keyed[T]) Drop(seq uint64) (next uint64, err error) {
+	number, p, err := b.returning(seq)
+	if err != nil {
+		return 0, err
+	}
+	p.slot = gone
+	next = b.leaveAside(number)
+	b.dropEmpty(number)
+	b.advance()
+	return next, nil
+}
+
+// returning finds the place and the key of a row that comes back.
+func (b *Keyed[T]) returning(seq uint64) (number int32, p *place, err error) {
+	i, ok := b.places.find(seq)
+	if !ok || b.places.at(i).slot >= gone {
+		return 0, nil, fmt.Errorf("row seq %d is not set aside: %w", seq, ErrNotOpen)
+	}
+	p = b.places.at(i)
+	number = b.asides.slots[placeOf(p.slot)].queue
+	if q := &b.queues[number].aside; q.recalled == 0 || q.first != placeOf(p.slot) {
+		return 0, nil, fmt.Errorf("row seq %d is not recalled, or one of its key comes before it: %w", seq, ErrOutOfOrder)
+	}
+	return number, p, nil
+}
+
+// leaveAside takes the first row of a key out of those that are set aside.
+func (b *Keyed[T]) leaveAside(number int32) (next uint64) {
+	a, q := &b.asides, &b.queues[number].aside
+	n := q.first
+	q.first = a.slots[n].next
+	q.recalled--
+	a.slots[n] = aside{}
+	a.spare = append(a.spare, n)
+	a.count--
+	if q.first == none {
+		q.last = none
+		return 0
+	}
+	b.list(number)
+	if q.recalled == 0 {
+		return 0
+	}
+	return a.slots[q.first].seq
+}
