@@ -1,6 +1,10 @@
 package pool
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/llm-stage/stage/internal/turns"
+)
 
 // Laned is what a job's In may implement where several parties share the pool: lanes that have jobs take turns, and one
 // job starts each turn. Lanes should be few, as the pool never forgets one. Without it all jobs are in lane 0. Submit
@@ -9,19 +13,29 @@ type Laned interface {
 	Lane() int
 }
 
-// line holds the jobs without an attempt. Those of one lane start in the order of submission. The lanes that have any
-// take turns, and one that joins is last in the present turn: between any two starts, the counts of lanes that had jobs
-// in line throughout differ by at most one.
+// Keyed is what a job's In may implement where the jobs of a lane have keys, so that a key with many jobs does not delay
+// the others: in each turn of the lane it is another key's turn. Keys may be many. Without it all jobs have the empty
+// key. Submit calls Key.
+type Keyed interface {
+	Key() string
+}
+
+// line holds the jobs without an attempt. Those of one key of a lane start in the order of submission. The keys of a lane
+// that have any take turns, and one that joins is last in the present turn: between any two starts, the counts of keys
+// that had jobs in line throughout differ by at most one. The same holds for lanes.
 //
 // A single attempt starts after as many jobs as were in line when it arrived, whatever their lanes. With one lane that
 // is the order of submission; with several, lanes wait no longer for single attempts than they would in one queue.
 type line struct {
-	lanes   map[int]*fifo
-	turns   []*fifo // the lanes with jobs, in the order of their turns
+	lanes   map[int]*lane
+	turns   []*lane // those with jobs, in the order of their turns
 	singles fifo
 	size    int    // jobs, without single attempts
 	left    uint64 // jobs that are no longer in line, of all that ever were
 }
+
+// lane is the jobs of one lane.
+type lane = turns.Queue[*task]
 
 func (l *line) push(t *task) {
 	if t.once {
@@ -31,13 +45,13 @@ func (l *line) push(t *task) {
 	}
 	v := l.lanes[t.lane]
 	if v == nil {
-		v = &fifo{}
+		v = turns.New[*task](nil)
 		l.lanes[t.lane] = v
 	}
-	if v.head == nil {
+	if v.Len() == 0 {
 		l.turns = append(l.turns, v)
 	}
-	v.push(t)
+	v.Push(t.key, t)
 	l.size++
 }
 
@@ -54,7 +68,7 @@ func (l *line) firstJob() *task {
 	if l.size == 0 {
 		return nil
 	}
-	return l.turns[0].head
+	return l.turns[0].First()
 }
 
 // take takes t out, which is first or firstJob.
@@ -64,20 +78,20 @@ func (l *line) take(t *task) {
 		return
 	}
 	v := l.turns[0]
-	v.pop()
+	v.Pop()
 	l.size--
 	l.left++
 	l.turns = slices.Delete(l.turns, 0, 1) // moved down rather than cut off, so that the append never allocates
-	if v.head != nil {
+	if v.Len() > 0 {
 		l.turns = append(l.turns, v)
 	}
 }
 
 func (l *line) remove(match func(*task) bool) (removed []*task) {
 	for _, v := range l.turns {
-		removed = append(removed, v.remove(match)...)
+		removed = append(removed, v.Remove(match)...)
 	}
-	l.turns = slices.DeleteFunc(l.turns, func(v *fifo) bool { return v.head == nil })
+	l.turns = slices.DeleteFunc(l.turns, func(v *lane) bool { return v.Len() == 0 })
 	l.size -= len(removed)
 	l.left += uint64(len(removed))
 	return removed

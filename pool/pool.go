@@ -7,7 +7,8 @@
 // fatal error, one about the caller rather than the job, pauses the pool, which probes until the cause is fixed. So do
 // an outage of the server and an error that all jobs meet: a failure counts against a job only while others succeed.
 //
-// Parties that share a pool have a lane each, and the lanes take turns: see [Laned].
+// Parties that share a pool have a lane each, and the lanes take turns: see [Laned]. So do the keys of a lane's jobs: see
+// [Keyed].
 //
 // Single attempts at jobs of another type may go through the same pool: see [Once].
 //
@@ -93,9 +94,9 @@ func (p *Pool[In, Out]) Run(ctx context.Context) error {
 // Run. An error means that the job was not taken and done will not be called: ErrStopped, or the cause of ctx, which
 // governs Submit only, not the job.
 //
-// Jobs of one lane start in the order in which Submit took them, and lanes take turns: see [Laned]. Done is called
-// exactly once, on the pool's own goroutine: no attempt starts until it returns. So it must not block, and must not
-// call Submit, which may block until that very goroutine makes room; Drain and Stats are fine.
+// Jobs of one lane start in the order in which Submit took them, but for keys, which take turns as lanes do: see [Laned]
+// and [Keyed]. Done is called exactly once, on the pool's own goroutine: no attempt starts until it returns. So it must
+// not block, and must not call Submit, which may block until that very goroutine makes room; Drain and Stats are fine.
 func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.submit(ctx, p.task(in, done))
 }
@@ -120,6 +121,9 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	j.work = j
 	if l, ok := any(in).(Laned); ok {
 		j.lane = l.Lane()
+	}
+	if k, ok := any(in).(Keyed); ok {
+		j.key = k.Key()
 	}
 	if d, ok := any(in).(Dated); ok {
 		j.arrived = d.Arrived()

@@ -71,7 +71,7 @@ func newScheduler(cfg Config, servers []server) *scheduler {
 		inbox:   newInbox(cfg.QueueLimit),
 		work:    make(chan *task),
 		servers: servers,
-		fresh:   line{lanes: make(map[int]*fifo)},
+		fresh:   line{lanes: make(map[int]*lane)},
 		delayed: taskHeap{less: wakesEarlier},
 		counts:  Stats{PoolSize: cfg.Size},
 	}

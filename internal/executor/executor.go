@@ -4,7 +4,7 @@
 // A row goes through these steps in this order, each one function; the files are read in the same order:
 //
 //  1. [Executor.Start] puts the row into the queue (executor.go, queue.go).
-//  2. [Executor.take] takes out the rows that the pool has room for, partitions in turn (executor.go).
+//  2. [Executor.take] takes out the rows that the pool has room for, partitions and keys in turn (executor.go).
 //  3. [Executor.prepare] makes a job of the row, or answers one that needs no call. Within it [Executor.render] makes the
 //     request and [Executor.restore] answers from the journal (prepare.go, prompt.go, journal.go).
 //  4. [Executor.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
@@ -32,8 +32,9 @@ import (
 // Executor answers rows. It implements [consumer.Executor], [consumer.Recaller] and [consumer.Resumer], and is safe for
 // concurrent use.
 //
-// Rows are rendered by one goroutine, those of a partition in stream order, only as far ahead of the calls as the
-// pool's queue has room; the others wait unparsed. Partitions take turns here and, as lanes, in the pool.
+// Rows are rendered by one goroutine, those of a key in stream order, only as far ahead of the calls as the pool's queue
+// has room; the others wait unparsed. Partitions take turns here and, as lanes, in the pool; so do the keys of each. Rows
+// without keys have one in common, and those of a partition are in stream order.
 type Executor struct {
 	// Pool makes the calls. Its Run and Drain are the caller's to call.
 	Pool *pool.Pool[*job, struct{}]
@@ -86,7 +87,7 @@ func (e *Executor) Start(row *consumer.Row) {
 // Run renders rows and hands them to the pool until ctx ends; then it hands back the rows that wait, and those that are
 // still started. It returns when done is closed: the caller closes done when no more rows can come.
 func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
-	defer context.AfterFunc(ctx, e.signal)()
+	defer context.AfterFunc(ctx, e.Resume)()
 	for {
 		select {
 		case <-e.ready:
@@ -109,9 +110,9 @@ func (e *Executor) take(ctx context.Context) []*consumer.Row {
 	if e.store != nil {
 		most = lookUpRows
 	}
-	return e.queue.take(most, func(row *consumer.Row, before int) bool {
-		return ctx.Err() != nil || row.MayBegin() && e.Pool.Room(row.Partition) > before
-	})
+	return e.queue.take(most,
+		func(partition, before int) bool { return ctx.Err() != nil || e.Pool.Room(partition) > before },
+		func(row *consumer.Row) bool { return ctx.Err() != nil || row.MayBegin() })
 }
 
 // Recall hands back the waiting rows that are no longer wanted. Those that wait for the call of another row are among
@@ -129,6 +130,7 @@ func (e *Executor) Recall() {
 
 // Resume looks at the waiting rows again, and at the slots that were held. It implements [consumer.Resumer].
 func (e *Executor) Resume() {
+	e.queue.resume()
 	e.signal()
 	e.Pool.Wake()
 }

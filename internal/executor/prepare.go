@@ -64,6 +64,9 @@ type result = pool.Result[*job, struct{}]
 // Lane implements [pool.Laned]: partitions take turns.
 func (j *job) Lane() int { return j.row.Partition }
 
+// Key implements [pool.Keyed]: within a partition keys take turns.
+func (j *job) Key() string { return j.row.Key }
+
 // Arrived implements [pool.Dated].
 func (j *job) Arrived() time.Time { return j.row.Taken }
 

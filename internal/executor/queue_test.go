@@ -11,7 +11,19 @@ import (
 	"github.com/llm-stage/stage/consumer"
 )
 
-func always(*consumer.Row, int) bool { return true }
+func always(*consumer.Row) bool { return true }
+
+func roomy(int, int) bool { return true }
+
+// order takes out n rows, one by one, and returns their sequences.
+func (q *rowQueue) order(n int) (seqs []uint64) {
+	for range n {
+		for _, row := range q.take(1, roomy, always) {
+			seqs = append(seqs, row.Seq)
+		}
+	}
+	return seqs
+}
 
 // A row holds its body and, once it is answered, its result: what the queue holds on to comes on top of the window.
 func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
@@ -24,7 +36,7 @@ func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
 	}
 	const handedOut = 90
 	for range handedOut {
-		if some := q.take(1, always); len(some) != 1 {
+		if some := q.take(1, roomy, always); len(some) != 1 {
 			t.Fatalf("got %d rows, want 1", len(some))
 		}
 	}
@@ -38,7 +50,7 @@ func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
 	if held > 1 { // the last one, until the next
 		t.Errorf("%d of %d rows that were handed out are still held", held, handedOut)
 	}
-	if n := len(q.take(1000, always)); n != len(rows)-handedOut {
+	if n := len(q.take(1000, roomy, always)); n != len(rows)-handedOut {
 		t.Errorf("%d rows wait, want %d", n, len(rows)-handedOut)
 	}
 }
@@ -52,7 +64,7 @@ func TestTheQueueLooksAtOneRowOfAPartitionThatIsHeld(t *testing.T) {
 	}
 	asked := 0
 	for range 100 {
-		row := q.take(1, func(row *consumer.Row, _ int) bool { asked++; return row.Partition == 1 })
+		row := q.take(1, roomy, func(row *consumer.Row) bool { asked++; return row.Partition == 1 })
 		if len(row) != 1 || row[0].Partition != 1 {
 			t.Fatalf("got %v, want a row of the partition that is not held", row)
 		}
@@ -72,7 +84,7 @@ func TestAPartitionThatComesAgainGoesBeforeNoOther(t *testing.T) {
 	var got []int
 	for n := range 10 {
 		q.add(&consumer.Row{Partition: 1, Seq: uint64(n)})
-		got = append(got, q.take(1, always)[0].Partition)
+		got = append(got, q.take(1, roomy, always)[0].Partition)
 	}
 	if want := []int{0, 1, 0, 1, 0, 1, 0, 1, 0, 1}; !slices.Equal(got, want) {
 		t.Errorf("turns %v, want %v", got, want)
@@ -101,7 +113,7 @@ func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
 			"take": func(t *rapid.T) {
 				most, room := rapid.IntRange(1, 6).Draw(t, "most"), rapid.IntRange(1, 3).Draw(t, "room")
 				held := rapid.IntRange(-1, partitions-1).Draw(t, "held")
-				rows := q.take(most, func(row *consumer.Row, before int) bool { return row.Partition != held && before < room })
+				rows := q.take(most, func(partition, before int) bool { return partition != held && before < room }, always)
 				want := 0
 				for p := range partitions {
 					if p != held {
@@ -145,7 +157,7 @@ func TestNoRowIsLostWhoseOwnerChangesDuringARecall(t *testing.T) {
 		asked++
 		return asked%2 == 1
 	})
-	left := q.take(rows, func(*consumer.Row, int) bool { return true })
+	left := q.take(rows, roomy, always)
 	if len(back)+len(left) != rows {
 		t.Errorf("%d rows handed back, %d left of %d", len(back), len(left), rows)
 	}
