@@ -15,13 +15,27 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// rider is a job of a lane. Its first attempt weighs 2 and the lane's number, so that a gate sees who starts.
+// rider is a job of a lane or, if keyed, of the key of that number in lane 0. Its first attempt weighs 2 and the number,
+// so that a gate sees who starts.
 type rider struct {
 	lane    int
+	keyed   bool
 	started bool
 }
 
-func (r *rider) Lane() int { return r.lane }
+func (r *rider) Lane() int {
+	if r.keyed {
+		return 0
+	}
+	return r.lane
+}
+
+func (r *rider) Key() string {
+	if r.keyed {
+		return fmt.Sprint(r.lane)
+	}
+	return ""
+}
 
 func (r *rider) Weight(int) int64 {
 	if r.started {
@@ -98,7 +112,12 @@ func (l *ledger) start(lane int) {
 	}
 }
 
-func TestLanesTakeTurnsWhateverArrivesWhen(t *testing.T) {
+func TestLanesTakeTurnsWhateverArrivesWhen(t *testing.T) { takingTurns(t, false) }
+
+func TestKeysTakeTurnsWhateverArrivesWhen(t *testing.T) { takingTurns(t, true) }
+
+func takingTurns(t *testing.T, keyed bool) {
+	t.Helper()
 	const lanes = 4
 	rapid.Check(t, func(t *rapid.T) {
 		type arrival struct{ lane, jobs, after int }
@@ -135,7 +154,7 @@ func TestLanesTakeTurnsWhateverArrivesWhen(t *testing.T) {
 					mu.Lock()
 					l.inLine[a.lane]++
 					mu.Unlock()
-					if err := p.Submit(t.Context(), &rider{lane: a.lane}, func(pool.Result[*rider, int]) { done <- struct{}{} }); err != nil {
+					if err := p.Submit(t.Context(), &rider{lane: a.lane, keyed: keyed}, func(pool.Result[*rider, int]) { done <- struct{}{} }); err != nil {
 						t.Fatal(err)
 					}
 					total++

@@ -37,3 +37,41 @@ func BenchmarkPool(b *testing.B) {
 		})
 	}
 }
+
+type keyed string
+
+func (k *keyed) Key() string { return string(*k) }
+
+// BenchmarkPoolOfKeys is the same with jobs of one key, and of many.
+func BenchmarkPoolOfKeys(b *testing.B) {
+	for _, keys := range []int{1, 10_000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			names := make([]keyed, keys)
+			for i := range names {
+				names[i] = keyed(fmt.Sprint("customer ", i))
+			}
+			p, err := pool.New(pool.Config{Size: 64, Retry: pool.DefaultRetry()}, func(context.Context, *keyed, pool.Attempt) (int, pool.Verdict) { return 0, pool.Verdict{} })
+			if err != nil {
+				b.Fatal(err)
+			}
+			ended := make(chan error)
+			go func() { ended <- p.Run(b.Context()) }()
+			var open sync.WaitGroup
+			done := func(pool.Result[*keyed, int]) { open.Done() }
+			n := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				open.Add(1)
+				if err := p.Submit(b.Context(), &names[n%keys], done); err != nil {
+					b.Fatal(err)
+				}
+				n++
+			}
+			open.Wait()
+			p.Drain()
+			if err := <-ended; err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
