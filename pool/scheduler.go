@@ -230,7 +230,11 @@ func (s *scheduler) settle(t *task) {
 		t.att.Number--
 		s.counts.Dispatched--
 	}
+	isolated := t.att.Server == t.server && s.servers[t.server].learn(t)
 	s.servers[t.att.Server].ended(s.tick, t)
+	if isolated {
+		s.servers[t.server].law.Restart(s.tick)
+	}
 	if t == s.pause.probe {
 		s.settleProbe(t)
 	}
@@ -255,7 +259,7 @@ func (s *scheduler) settle(t *task) {
 		if t.server != t.att.Server {
 			wait = 0 // another server than the one it waits for asked for that
 		}
-		s.again(t, wait)
+		s.again(t, max(wait, t.refusals.wait(s.cfg.ProbeInterval)))
 	case Transient, Permanent:
 		s.failed(t)
 	case Fatal:
@@ -318,6 +322,7 @@ func (s *scheduler) fatal(t *task) {
 // finish reports the end of t to its submitter.
 func (s *scheduler) finish(t *task, err error, class Class, at time.Time) {
 	s.forget(t)
+	s.servers[t.server].forgive(t)
 	t.work.finish(err, class, at, s.snapshot())
 }
 

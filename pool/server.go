@@ -21,6 +21,12 @@ type server struct {
 	inFlight []*task
 	attempts uint64 // sent so far; task.seq of the latest
 
+	// Refusals, see alone.go: how attempts of jobs ended that are not known to be refused alone.
+	accepted, rejected int
+	refused            []*task // jobs with refusals.run > 0
+	vain               int     // retries refused since one was not
+	retried            bool    // the latest attempt was a retry
+
 	// Availability: attempts go past the server while it is shut, out, or starved for longer than Config.FallbackAfter.
 	starved time.Time // the first capacity error since the last success; zero: there was none
 	shut    time.Time // skipped until then, after a fatal verdict
@@ -66,6 +72,7 @@ func (v *server) next(now time.Time, t *task, i int) time.Time {
 // sent reports to law and gates that an attempt at t goes now.
 func (v *server) sent(now time.Time, t *task) {
 	v.attempts++
+	v.retried = t.att.Number > 1
 	t.seq, t.slot, t.seen = v.attempts, len(v.inFlight), v.health.successes
 	v.inFlight = append(v.inFlight, t)
 	if !t.att.Probe {
@@ -90,6 +97,9 @@ func (v *server) ended(now time.Time, t *task) {
 	verdict, actual := &t.verdict, t.weighed
 	switch {
 	case verdict.void() || verdict.Class == Cancelled || isPanic(verdict.Err) || verdict.inDoubt() && verdict.Origin == OfNetwork:
+		v.law.Dropped(now, t.ticket)
+	case verdict.Class == Capacity && t.refusals.spared:
+		actual = 0
 		v.law.Dropped(now, t.ticket)
 	case verdict.Class == Capacity:
 		actual = 0
@@ -138,19 +148,25 @@ func (s *scheduler) first() (t *task, at int, next time.Time) {
 	return nil, 0, next
 }
 
-// oldest returns the task with the lowest index among those whose server is not held, or nil.
+// oldest returns the task with the lowest index among those whose server is not held, or nil. See alone.go for when it is
+// another one.
 func (s *scheduler) oldest() (t *task) {
 	for i := range s.servers {
 		v := &s.servers[i]
-		head := v.ready.first()
-		if head != nil && !v.held && (t == nil || older(head, t)) {
+		if v.held {
+			continue
+		}
+		if head := v.firstReady(); head != nil && (t == nil || older(head, t)) {
 			t = head
 		}
 	}
-	if t != nil || s.servers[0].held || s.mustNotOvertake() {
+	if s.servers[0].held || s.mustNotOvertake() || t != nil && !(t.server == 0 && s.servers[0].yields()) {
 		return t
 	}
-	return s.fresh.first() // younger than all that have started
+	if next := s.fresh.first(); next != nil {
+		return next
+	}
+	return t
 }
 
 // mustNotOvertake reports whether no new job may start: in a sequential pool, while one that has started waits.
@@ -225,6 +241,7 @@ func (s *scheduler) moveOn(t *task) {
 // moveTo assigns t to a server, with a fresh number of attempts.
 func (s *scheduler) moveTo(t *task, i int) {
 	s.forget(t)
+	s.servers[t.server].forgive(t)
 	t.server, t.failures = i, 0
 }
 

@@ -35,6 +35,8 @@ type task struct {
 	marked   bool      // it has failed, in doubt or not
 	suspect  bool      // it failed in an outage that was a false alarm, see closeBreaker
 
+	refusals refusals // capacity errors in a row at server
+
 	// The last attempt, set when it goes.
 	att     Attempt
 	ticket  aimd.Ticket

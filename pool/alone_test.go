@@ -1,0 +1,216 @@
+package pool_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/pool"
+)
+
+const stuckKey = 1
+
+func adaptive(t *testing.T, size int) pool.Law {
+	t.Helper()
+	law, err := aimd.NewAdaptive(aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return law
+}
+
+// crowded is a pool of 64 whose other jobs, each of a key of its own, take 40 to 60 ms, while those of one key are refused.
+type crowded struct {
+	stuck      int           // jobs of the key that is refused
+	late       time.Duration // when they come
+	every      time.Duration // another job comes; 0: as many as there is room for
+	retryAfter time.Duration
+	lasts      time.Duration
+}
+
+// run returns, of the other jobs, how many are done and the 99th percentile of how long they take, and how many calls of
+// the stuck ones were refused.
+func (c crowded) run(t *testing.T) (done int, p99 time.Duration, refusals int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		verdict := busy
+		verdict.Hint.RetryAfter = c.retryAfter
+		p, stop := riding(t, pool.Config{Size: 64, QueueLimit: 144, Law: adaptive(t, 64)}, func(int) {}, func(r *rider, _ pool.Attempt) pool.Verdict {
+			time.Sleep(time.Duration(40+r.lane%21) * ms)
+			if r.lane == stuckKey {
+				refusals++
+				return verdict
+			}
+			return ok
+		})
+		defer stop()
+		ctx, cancel := context.WithTimeout(t.Context(), c.lasts)
+		defer cancel()
+		go func() {
+			time.Sleep(c.late)
+			for range c.stuck {
+				_ = p.Add(&rider{lane: stuckKey, keyed: true}, func(pool.Result[*rider, int]) {})
+			}
+		}()
+		if c.late == 0 {
+			synctest.Wait()
+		}
+		var took []time.Duration
+		for n := stuckKey + 1; ctx.Err() == nil; n++ {
+			submitted := time.Now()
+			_ = p.Submit(ctx, &rider{lane: n, keyed: true}, func(r pool.Result[*rider, int]) {
+				if r.Err == nil {
+					took = append(took, r.Finished.Sub(submitted))
+				}
+			})
+			time.Sleep(c.every)
+		}
+		synctest.Wait()
+		slices.Sort(took)
+		done = len(took)
+		p99 = took[(done-1)*99/100]
+	})
+	return done, p99, refusals
+}
+
+func TestAJobThatIsAlwaysRefusedStopsNoOther(t *testing.T) {
+	full, _, _ := crowded{lasts: time.Minute}.run(t)
+	for _, c := range []struct {
+		crowded
+		least float64
+	}{
+		{crowded{stuck: 1}, 0.6}, // from the start, before the throttle knows anything
+		{crowded{stuck: 1, late: 5 * time.Second}, 0.98},
+		{crowded{stuck: 1, retryAfter: 10 * time.Second}, 0.6},
+		{crowded{stuck: 20, late: 5 * time.Second}, 0.9},
+	} {
+		c.lasts = time.Minute
+		done, _, refusals := c.run(t)
+		t.Logf("%+v: %d jobs of %d, %d refusals", c, done, full, refusals)
+		if float64(done) < c.least*float64(full) {
+			t.Errorf("%+v: %d jobs done, %d without those that are refused", c, done, full)
+		}
+	}
+}
+
+// The throttle has learned of the first refusals; after that a key that is refused costs the others nothing.
+func TestAKeyThatIsRefusedForAnHourDelaysNoOther(t *testing.T) {
+	for _, stuck := range []int{1, 20} {
+		done, p99, refusals := crowded{stuck: stuck, late: 5 * time.Second, every: 50 * ms, lasts: time.Hour}.run(t)
+		t.Logf("%d stuck: %d others, p99 %v; %d refusals", stuck, done, p99, refusals)
+		if most := 72 * ms; p99 > most {
+			t.Errorf("99 of 100 jobs of other keys take %v, want at most %v: 1.2 calls", p99, most)
+		}
+		if most := stuck * 150; refusals > most {
+			t.Errorf("%d calls were refused in an hour, want at most %d", refusals, most)
+		}
+	}
+}
+
+// One job is refused for ever and others wait: at first it goes before them, as it may well be the server.
+func TestNewJobsHaveEveryOtherAttemptWhenRetriesAreInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var order []string
+		p, stop := riding(t, pool.Config{Size: 4, Law: spaced(t, time.Second)}, func(int) {}, func(r *rider, _ pool.Attempt) pool.Verdict {
+			order = append(order, fmt.Sprint(r.lane))
+			if r.lane == stuckKey && len(order) < 16 {
+				return busy
+			}
+			return ok
+		})
+		defer stop()
+		for _, r := range ofKeys(stuckKey, 2, 3, 4, 5) {
+			if err := p.Submit(t.Context(), r, func(pool.Result[*rider, int]) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got, want := strings.Join(order, ""), "111111"+"21314151"; !strings.HasPrefix(got, want) {
+			t.Errorf("order %s, want %s first", got, want)
+		}
+		if last := order[len(order)-1]; last != "1" || len(order) < 15 {
+			t.Errorf("the job was not tried again: order %v", order)
+		}
+	})
+}
+
+// Half of all calls are refused, by chance: none of thousands of jobs is taken for one that is refused alone, and waits.
+func TestRefusalsByChanceAreNoJobsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		ended := map[*rider]time.Time{}
+		longest := time.Duration(0)
+		p, stop := riding(t, pool.Config{Size: 1, QueueLimit: 100, Law: &recorder{}}, func(int) {}, func(r *rider, _ pool.Attempt) pool.Verdict {
+			if at, again := ended[r]; again {
+				longest = max(longest, time.Since(at))
+			}
+			time.Sleep(ms)
+			if ended[r] = time.Now(); rnd.IntN(2) == 0 {
+				return busy
+			}
+			return ok
+		})
+		defer stop()
+		for n := range 20_000 {
+			if err := p.Submit(t.Context(), &rider{lane: n, keyed: true}, func(r pool.Result[*rider, int]) { delete(ended, r.In) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if longest > 500*ms {
+			t.Errorf("a job that was refused waited %v for its next attempt", longest)
+		}
+	})
+}
+
+// A call that weighs more than those that get through is refused because there is no room for it: the law must learn.
+func TestALightCallDoesNotContradictAHeavyOne(t *testing.T) {
+	for _, c := range []struct {
+		weight heavy
+		alone  bool
+	}{{1000, false}, {15, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			law := &counting{}
+			p, err := pool.New(pool.Config{Size: 8, Law: law, Retry: pool.DefaultRetry()}, func(_ context.Context, h heavy, _ pool.Attempt) (int, pool.Verdict) {
+				time.Sleep(10 * ms)
+				if h == c.weight {
+					return 0, busy
+				}
+				return 0, ok
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error)
+			go func() { ended <- p.Run(context.Background()) }()
+			_ = p.Add(c.weight, func(pool.Result[heavy, int]) {})
+			for range 2000 {
+				_ = p.Add(heavy(10), func(pool.Result[heavy, int]) {})
+				time.Sleep(5 * ms)
+			}
+			t.Logf("weight %d: the law learned of %d refusals in 10s", c.weight, law.rejected)
+			if c.alone != (law.rejected < 10) || !c.alone && law.rejected < 900 {
+				t.Errorf("weight %d: the law learned of %d refusals in 10s", c.weight, law.rejected)
+			}
+			p.Drain()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// counting is a law without a limit that counts the refusals it learns of.
+type counting struct {
+	recorder
+	rejected int
+}
+
+func (c *counting) Rejected(time.Time, aimd.Ticket, aimd.Hint) { c.rejected++ }
