@@ -105,6 +105,7 @@ type wire struct {
 	Source          string         `json:"source"`
 	PoolConfig      wirePoolConfig `json:"pool_config"`
 	PoolStats       wirePoolStats  `json:"pool_stats"`
+	OrderKey        *string        `json:"order_key"`
 
 	Phase    Phase             `json:"phase"`
 	Settings map[string]string `json:"settings"`
@@ -181,7 +182,7 @@ func (w *wire) row(h Header) *Row {
 			MaxConcurrent: w.PoolStats.MaxConcurrent, ThrottleTime: time.Duration(w.PoolStats.ThrottleTime),
 			PeakDelay: time.Duration(w.PoolStats.PeakDelay), CurrentDelay: time.Duration(w.PoolStats.CurrentDelay),
 		},
-		Errors: append([]AttemptError(nil), w.Errors...), Truncated: w.Truncated,
+		Errors: append([]AttemptError(nil), w.Errors...), Key: w.OrderKey, Truncated: w.Truncated,
 	}
 }
 

@@ -48,6 +48,9 @@ func kept(e encoder) encoder {
 	case *Row:
 		r := *e
 		r.Errors = errs(r.Errors)
+		if r.Key != nil {
+			r.Key = new(valid(*r.Key))
+		}
 		return &r
 	case *Run:
 		r := *e
@@ -145,6 +148,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(e.AppendJSON(nil, PayloadsFull, 0))
 	}
 	f.Add([]byte(`{"schema_version":1,"event":"call","request":"\ud800","response":[1, 2],"usage":{},"latency_ms":-0.0005}`))
+	f.Add([]byte(`{"schema_version":1,"event":"row","order_key":"\ud800","errors":null}`))
 	f.Add([]byte(`{"schema_version":1,"event":"run","summary":{"usage":[{}],"total":{"cost_usd":1e-7}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		first, err := Decode(data)

@@ -114,6 +114,7 @@ var (
 				MaxConcurrent: drawCount.Draw(t, "max"), ThrottleTime: drawDuration.Draw(t, "throttled"),
 				PeakDelay: drawDuration.Draw(t, "peak"), CurrentDelay: drawDuration.Draw(t, "current"),
 			},
+			Key:       rapid.Ptr(drawText, true).Draw(t, "key"),
 			Truncated: rapid.Bool().Draw(t, "truncated"),
 		}
 	})

@@ -67,6 +67,9 @@ func samples() map[string]encoder {
 		Status: RowError, Reason: "invalid_row", QueuedAt: noon, FinishedAt: noon, PoolConfig: row.PoolConfig, PoolStats: row.PoolStats,
 	}
 
+	keyed, keyless := row, row
+	keyed.Key, keyless.Key = new("customer 17 \"north\""), new("")
+
 	process := head
 	process.Partition = All
 	return map[string]encoder{
@@ -78,6 +81,8 @@ func samples() map[string]encoder {
 		"row_success":         &row,
 		"row_error":           &failed,
 		"row_invalid":         &invalid,
+		"row_key":             &keyed,
+		"row_key_empty":       &keyless,
 		"run_start": &Run{Header: process, Phase: PhaseStart, Settings: map[string]string{
 			"STAGE_POOL_SIZE": "32", "STAGE_NAME": "reviews", "STAGE_LLM_MODEL": "gpt-4.1-mini",
 		}},

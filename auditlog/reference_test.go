@@ -95,6 +95,7 @@ type (
 		Source          *string       `json:"source"`
 		PoolConfig      refPoolConfig `json:"pool_config"`
 		PoolStats       refPoolStats  `json:"pool_stats"`
+		OrderKey        *string       `json:"order_key,omitempty"`
 		Truncated       bool          `json:"truncated,omitempty"`
 	}
 	refModelTotals struct {
@@ -198,7 +199,7 @@ func reference(e encoder) any {
 			refPoolStats{
 				s.CapacityRetries, s.Successes, s.MaxConcurrent, refMillis(s.ThrottleTime), refMillis(s.PeakDelay), refMillis(s.CurrentDelay),
 			},
-			e.Truncated,
+			e.Key, e.Truncated,
 		}
 	case *Run:
 		r := refRun{refHeader(&e.Header, KindRun), string(e.Phase), null(e.Reason), null(e.Owner), e.Settings, nil, e.Truncated}

@@ -58,7 +58,8 @@ type Row struct {
 	PoolConfig PoolConfig
 	// PoolStats is the pool's statistics at that time, over all rows.
 	PoolStats PoolStats
-	// Key is the row's key where results are in order by key; nil: they are not, and it is not in the JSON.
+	// Key is the row's key where results are in order by key; nil: they are not, and it is not in the JSON. A row without
+	// a key has the empty one.
 	Key *string
 	// Truncated is set when the oldest errors were left out, or error texts cut, because the event was too large. It is in
 	// the JSON only when true.
@@ -159,6 +160,9 @@ func (r *Row) append(dst []byte) []byte {
 	dst = stringOrNull(append(dst, `,"source":`...), r.Source)
 	dst = r.PoolConfig.append(append(dst, `,"pool_config":`...))
 	dst = r.PoolStats.append(append(dst, `,"pool_stats":`...))
+	if r.Key != nil {
+		dst = jsonbytes.AppendEscaped(append(dst, `,"order_key":`...), *r.Key)
+	}
 	if r.Truncated {
 		dst = append(dst, `,"truncated":true`...)
 	}
