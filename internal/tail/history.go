@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -20,13 +22,14 @@ import (
 type history struct {
 	seq    uint64                   // of the row in the input stream
 	events []*auditlog.Event        // its call and row events, in stream order
-	last   map[string]*auditlog.Row // by owner: of the rows before it, the one that finished last
+	order  streams.Order            // in which the row was emitted
+	last   map[string]*auditlog.Row // by owner: of the rows that it had to wait for, the one that finished last
 }
 
 // History prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
 // waited for, its result. With o.JSON it prints the events alone. The error is one of [IsNoEvent] where there are none.
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
-	s := &history{seq: o.Row, last: make(map[string]*auditlog.Row)}
+	s := &history{seq: o.Row, order: streams.Order(cfg.Order.Mode), last: make(map[string]*auditlog.Row)}
 	found := false
 	err := stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{Since: o.Since}, nil, func(raw []byte, e *auditlog.Event) error {
 		switch {
@@ -48,12 +51,49 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 	if err != nil || o.JSON {
 		return err
 	}
-	result, err := findResult(ctx, js, cfg, s.events[0], o.Row)
-	if err != nil {
-		return err
+	var result *emission
+	if s.emitted(nil) != nil { // else it is not finished
+		if result, err = findResult(ctx, js, cfg, s.events[0], o.Row); err != nil {
+			return err
+		}
+	}
+	if s.setOrder(result); s.order == streams.OrderKey {
+		if err := s.readKey(ctx, js, cfg, s.emitted(result)); err != nil {
+			return err
+		}
 	}
 	s.print(out, cfg, result, o.Colour)
 	return nil
+}
+
+// setOrder finds out in which order the row was emitted, from what is stored of it: the configuration may be of today.
+// Where neither its result nor its key is stored, the configuration decides.
+func (s *history) setOrder(result *emission) {
+	switch row := s.emitted(result); {
+	case row != nil && row.Key != nil:
+		s.order = streams.OrderKey
+	case result != nil && result.low != nil:
+		s.order = streams.OrderNone
+	case result != nil:
+		s.order = streams.OrderStream
+	}
+}
+
+// readKey finds the row of the same key that the row waited for. The key is known only from the row's own event, which
+// comes after those before it, so they are read again: from when the row was finished on, since only a row that
+// finished later can have held it up.
+func (s *history) readKey(ctx context.Context, js jetstream.JetStream, cfg *config.Config, row *auditlog.Row) error {
+	s.last = make(map[string]*auditlog.Row)
+	if row == nil || row.Key == nil {
+		return nil
+	}
+	later := stored.ReadOptions{Since: row.FinishedAt.Add(-clockSkew)}
+	return stored.ReadAudit(ctx, js, cfg, later, []auditlog.Kind{auditlog.KindRow}, func(_ []byte, e *auditlog.Event) error {
+		if e != nil && e.Row != nil && e.Row.Sequence < s.seq && e.Row.Key != nil && *e.Row.Key == *row.Key {
+			s.before(e.Row)
+		}
+		return nil
+	})
 }
 
 // noEventError says that the audit holds nothing of a row.
@@ -84,14 +124,22 @@ func (s *history) before(r *auditlog.Row) {
 	}
 }
 
-// resultSkew is how far the clocks of stage and server may be apart for the result of a row to be found at once.
-const resultSkew = time.Minute
+// clockSkew is how far the clocks of stage and server may be apart for what is stored of a row to be found at once.
+const clockSkew = time.Minute
 
-// findResult returns the row's result; nil: there is none. Results are stored in the order of the rows and after the
-// events of their rows, so it reads from the first event on, or all of them if the clocks disagree.
-func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*stored.ResultRow, error) {
+// emission is a row's result as far as a history shows it.
+type emission struct {
+	at     uint64 // its sequence in the result stream
+	stored time.Time
+	owner  string
+	low    *uint64 // the low-water mark that it names; nil: none, as in stream order
+}
+
+// findResult returns the row's result; nil: there is none. A result is stored after the events of its row, so it reads
+// from the first event on, and all of them if that proves nothing, since the clocks may disagree.
+func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*emission, error) {
 	subject := stored.LogSubject(cfg, int(first.Partition), "rows")
-	for _, since := range []time.Time{first.Time.Add(-resultSkew), {}} {
+	for _, since := range []time.Time{first.Time.Add(-clockSkew), {}} {
 		r, err := stored.Open(ctx, js, stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Since: since, HeadersOnly: true})
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil, nil //nolint:nilnil // no stream, no result
@@ -99,17 +147,43 @@ func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 		if err != nil {
 			return nil, err
 		}
-		next := stored.NextResultFunc(ctx, r)
-		result, err := next()
-		for err == nil && result != nil && result.Seq < seq {
-			result, err = next()
-		}
+		found, missing, err := scanResults(ctx, r, seq)
 		r.Close()
-		if err != nil || result == nil || result.Seq == seq {
-			return result, err
+		if err != nil || found != nil || missing {
+			return found, err
 		}
 	}
 	return nil, nil //nolint:nilnil // there is none, which is no error
+}
+
+// scanResults reads results up to that of a row, or up to where it must have been: in stream order at a later row, else
+// at a low-water mark that includes it. missing reports that the row has no result before them either: it follows a result
+// in stream order.
+func scanResults(ctx context.Context, r *stored.Reader, seq uint64) (found *emission, missing bool, err error) {
+	for {
+		m, at, err := r.Next(ctx)
+		if err != nil || m == nil {
+			return nil, missing, err
+		}
+		h := m.Headers()
+		this, _ := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0: it names none
+		done := this
+		var low *uint64
+		if n, err := strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64); err == nil {
+			low, done = &n, n
+		}
+		if this == seq {
+			md, err := m.Metadata()
+			if err != nil {
+				return nil, false, err
+			}
+			return &emission{at: at, stored: md.Timestamp, owner: h.Get(streams.HeaderOwner), low: low}, false, nil
+		}
+		if done >= seq {
+			return nil, missing, nil
+		}
+		missing = missing || low == nil
+	}
 }
 
 // printer prints the lines of a history.
@@ -129,9 +203,13 @@ func (p *printer) line(at time.Time, t tone, format string, args ...any) {
 }
 
 // print prints the history: when, how long after the row was queued, what.
-func (s *history) print(w io.Writer, cfg *config.Config, result *stored.ResultRow, colour bool) {
+func (s *history) print(w io.Writer, cfg *config.Config, result *emission, colour bool) {
 	p := &printer{w: w, colour: colour, queued: s.queued()}
-	printLine(w, fmt.Sprintf("row %d of stream %s, partition %s", s.seq, cfg.Input.Stream, s.events[0].Partition), toneTurn, colour)
+	head := fmt.Sprintf("row %d of stream %s, partition %s", s.seq, cfg.Input.Stream, s.events[0].Partition)
+	if row := s.emitted(result); row != nil {
+		head += keyText(row)
+	}
+	printLine(w, head, toneTurn, colour)
 	if !p.queued.IsZero() {
 		p.line(p.queued, toneQuiet, "queued")
 	}
@@ -162,9 +240,9 @@ func (s *history) queued() (first time.Time) {
 
 // emitted returns the row event of the term that stored the result; without a result the last row event; nil: there is
 // none.
-func (s *history) emitted(result *stored.ResultRow) (emitted *auditlog.Row) {
+func (s *history) emitted(result *emission) (emitted *auditlog.Row) {
 	for _, e := range s.events {
-		if e.Row != nil && (emitted == nil || result == nil || e.Row.Owner == result.Owner) {
+		if e.Row != nil && (emitted == nil || result == nil || e.Row.Owner == result.owner) {
 			emitted = e.Row
 		}
 	}
@@ -195,19 +273,33 @@ func ownerOf(e *auditlog.Event) string {
 }
 
 // printEnd prints what the finished row waited for, and where its result is.
-func (s *history) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, result *stored.ResultRow) {
+func (s *history) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, result *emission) {
 	if row == nil {
 		p.line(s.events[len(s.events)-1].Time, toneQuiet, "not finished yet")
 		return
 	}
-	if before := s.last[row.Owner]; before != nil && before.FinishedAt.After(row.FinishedAt) {
-		p.line(before.FinishedAt, toneQuiet, "waited %s for row %d", terminal.Duration(before.FinishedAt.Sub(row.FinishedAt)), before.Sequence)
-	} else {
-		p.line(row.FinishedAt, toneQuiet, "waited for no earlier row")
-	}
+	s.printWait(p, row)
 	if result == nil {
 		p.line(row.FinishedAt, toneQuiet, "not emitted yet, or the result is no longer stored")
 		return
 	}
-	p.line(result.Stored, toneQuiet, "emitted: result %d of stream %s, owner %s", result.At, cfg.Result.Stream, result.Owner)
+	p.line(result.stored, toneQuiet, "emitted: result %d of stream %s, owner %s", result.at, cfg.Result.Stream, result.owner)
+}
+
+// printWait prints what the finished row waited for before it could be emitted.
+func (s *history) printWait(p *printer, row *auditlog.Row) {
+	if s.order == streams.OrderNone {
+		p.line(row.FinishedAt, toneQuiet, "waited for no other row")
+		return
+	}
+	of := ""
+	if s.order == streams.OrderKey {
+		of = " of its key"
+	}
+	before := s.last[row.Owner]
+	if before == nil || !before.FinishedAt.After(row.FinishedAt) {
+		p.line(row.FinishedAt, toneQuiet, "waited for no earlier row%s", of)
+		return
+	}
+	p.line(before.FinishedAt, toneQuiet, "waited %s for row %d%s", terminal.Duration(before.FinishedAt.Sub(row.FinishedAt)), before.Sequence, of)
 }

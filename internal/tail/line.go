@@ -60,7 +60,7 @@ func eventLine(e *auditlog.Event) string {
 	case e.Row != nil:
 		r := e.Row
 		return fmt.Sprintf("%s  row   %-12s      %-24s %-15s %8s  %-12s %s", at, fmt.Sprint("row ", r.Sequence), sourceText(r), r.Status,
-			terminal.Duration(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), attemptsText(r))
+			terminal.Duration(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), attemptsText(r)) + keyText(r)
 	}
 	return fmt.Sprintf("%s  run   %s", at, turnText(e.Run))
 }
@@ -129,6 +129,14 @@ func attemptsText(r *auditlog.Row) string {
 		text += ": " + r.Errors[n-1].Error
 	}
 	return text
+}
+
+// keyText names the key of a row that has one, quoted: it may be anything. Empty where the order is not that by key.
+func keyText(r *auditlog.Row) string {
+	if r.Key == nil {
+		return ""
+	}
+	return fmt.Sprintf(", key %q", *r.Key)
 }
 
 // turnText is what a run event reports.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
@@ -102,7 +101,7 @@ func TestControlCharactersFromAServerAreRemoved(t *testing.T) {
 }
 
 // historyOf prints the history of row 4711, blanks squeezed and times left out.
-func historyOf(result *stored.ResultRow, events ...*auditlog.Event) string {
+func historyOf(result *emission, events ...*auditlog.Event) string {
 	s := &history{seq: 4711, last: make(map[string]*auditlog.Row)}
 	for _, e := range events {
 		if e.Row != nil && e.Row.Sequence < s.seq {
@@ -121,12 +120,12 @@ func TestTheHistoryOfARowIsPrinted(t *testing.T) {
 	refused := callEvent(900, "a", 0, auditlog.CallCapacityRetry, 429, "capacity", "slow down")
 	for _, tt := range []struct {
 		name   string
-		result *stored.ResultRow
+		result *emission
 		events []*auditlog.Event
 		want   string
 	}{
 		{
-			"it waited for an earlier row", &stored.ResultRow{At: 4714, Stored: at(2510), Owner: "a"},
+			"it waited for an earlier row", &emission{at: 4714, stored: at(2510), owner: "a"},
 			[]*auditlog.Event{
 				refused, rowEvent(4709, "a", 0, 1500), rowEvent(4710, "a", 0, 2500), rowEvent(4708, "old", 0, 9000),
 				callEvent(2000, "a", 1, auditlog.CallSuccess, 200, "", ""), rowEvent(4711, "a", 88, 2000),
@@ -138,7 +137,7 @@ func TestTheHistoryOfARowIsPrinted(t *testing.T) {
 				" +2.41 s waited 500 ms for row 4710\n +2.42 s emitted: result 4714 of stream RESULTS, owner a\n",
 		},
 		{
-			"it waited for none", &stored.ResultRow{At: 2, Stored: at(2001), Owner: "a"},
+			"it waited for none", &emission{at: 2, stored: at(2001), owner: "a"},
 			[]*auditlog.Event{rowEvent(4710, "a", 0, 1999), rowEvent(4711, "a", 0, 2000)},
 			"row 4711 of stream ROWS, partition 0\n queued\n +2.00 s finished: success, answered, 2 calls, 1 without capacity\n" +
 				" +2.00 s waited for no earlier row\n +2.00 s emitted: result 2 of stream RESULTS, owner a\n",
@@ -149,7 +148,7 @@ func TestTheHistoryOfARowIsPrinted(t *testing.T) {
 			"row 4711 of stream ROWS, partition 0\n call 1: openai large, no capacity 429 in 812 ms, delay 48 ms slow down\n not finished yet\n",
 		},
 		{
-			"the first term was fenced", &stored.ResultRow{At: 9, Stored: at(4000), Owner: "b"},
+			"the first term was fenced", &emission{at: 9, stored: at(4000), owner: "b"},
 			[]*auditlog.Event{
 				rowEvent(4711, "a", 0, 1000), rowEvent(4710, "b", 0, 3500), callEvent(3000, "b", 0, auditlog.CallSuccess, 200, "", ""), rowEvent(4711, "b", 2000, 3000),
 			},
