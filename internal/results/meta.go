@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -23,8 +24,10 @@ type meta struct {
 	SourceSubject string      `json:"source_subject"`
 	StateID       string      `json:"state_id"`
 	Owner         string      `json:"owner"`
-	Replaces      uint64      `json:"replaces,omitempty"` // the row whose result this one replaces
-	Headers       nats.Header `json:"headers,omitempty"`  // the row's own
+	Replaces      uint64      `json:"replaces,omitempty"`       // the row whose result this one replaces
+	Key           *string     `json:"order_key,omitempty"`      // of the row; only in order by key
+	Low           *uint64     `json:"low_water_mark,omitempty"` // every row up to it has its result; not in stream order
+	Headers       nats.Header `json:"headers,omitempty"`        // the row's own
 }
 
 // writeWithMeta writes a result as one line {"meta":…,"result":…}. The body keeps its bytes.
@@ -34,6 +37,12 @@ func writeWithMeta(w io.Writer, stream string, partition int, r stored.Result, h
 		Status: h.Get(streams.HeaderStatus), SourceStream: h.Get(streams.HeaderSourceStream), SourceSeq: r.Seq,
 		SourceSubject: r.Subject, StateID: h.Get(streams.HeaderStateID), Owner: h.Get(streams.HeaderOwner),
 		Replaces: r.Replaces, Headers: make(nats.Header),
+	}
+	if keys := h.Values(streams.HeaderKey); len(keys) > 0 { // it may be empty
+		about.Key = &keys[0]
+	}
+	if low, err := strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64); err == nil {
+		about.Low = &low
 	}
 	for key, values := range h {
 		if streams.PassHeader(key) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -63,7 +64,8 @@ func plant(b *stagetest.Bench, p planted) planted {
 // between messages that are no results.
 func plantMany(b *stagetest.Bench, random *rand.Rand, n int) (all []planted) {
 	var failures []uint64
-	for row := uint64(1); row <= uint64(n); row++ {
+	for _, i := range random.Perm(n) { // results need not be in the order of their rows
+		row := uint64(i) + 1 //nolint:gosec // small
 		p := planted{partition: random.IntN(3), row: row, failed: random.IntN(4) == 0}
 		if len(failures) > 0 && random.IntN(4) == 0 {
 			p.replaces = failures[random.IntN(len(failures))]
@@ -221,11 +223,34 @@ func TestFollowWaitsForTheStream(t *testing.T) {
 }
 
 func TestMetaNamesWhatTheHeadersHold(t *testing.T) {
-	b := stagetest.NewBench(t, nil)
-	b.Publish(&nats.Msg{Subject: "results.stage.2.rows", Data: []byte("{\"a\": \"<\",\n\"n\":1.0}"), Header: nats.Header{
-		"Stage-Source-Stream": {"ROWS"}, "Stage-Source-Seq": {"7"}, "Stage-Source-Subject": {"rows.x"}, "Stage-Status": {"success"},
-		"Stage-State-Id": {"stage/ROWS/2/7"}, "Stage-Owner": {"run.term"}, "Stage-Replaces": {"3"}, "Customer": {"A&B", "C"}, "Nats-Msg-Id": {"x"},
-	}})
+	for _, tt := range []struct {
+		name       string
+		header     nats.Header // added
+		low, order string      // in the meta
+	}{
+		{"in stream order", nil, "", ""},
+		{"in order by key", nats.Header{"Stage-Low": {"5"}, "Stage-Ahead": {"1"}, "Stage-Key": {"north"}}, "low_water_mark:5 ", "order_key:north "},
+		{"without a key", nats.Header{"Stage-Low": {"0"}, "Stage-Key": {""}}, "low_water_mark:0 ", "order_key: "},
+		{"in no order", nats.Header{"Stage-Low": {"7"}}, "low_water_mark:7 ", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := stagetest.NewBench(t, nil)
+			h := nats.Header{
+				"Stage-Source-Stream": {"ROWS"}, "Stage-Source-Seq": {"7"}, "Stage-Source-Subject": {"rows.x"}, "Stage-Status": {"success"},
+				"Stage-State-Id": {"stage/ROWS/2/7"}, "Stage-Owner": {"run.term"}, "Stage-Replaces": {"3"}, "Customer": {"A&B", "C"}, "Nats-Msg-Id": {"x"},
+			}
+			maps.Copy(h, tt.header)
+			b.Publish(&nats.Msg{Subject: "results.stage.2.rows", Data: []byte("{\"a\": \"<\",\n\"n\":1.0}"), Header: h})
+			want := "map[headers:map[Customer:[A&B C]] " + tt.low + tt.order + "owner:run.term partition:2 replaces:3 sequence:1 source_sequence:7 " +
+				"source_stream:ROWS source_subject:rows.x state_id:stage/ROWS/2/7 status:success stream:RESULTS]"
+			checkMeta(t, b, want)
+		})
+	}
+}
+
+// checkMeta prints the only result with its meta.
+func checkMeta(t *testing.T, b *stagetest.Bench, want string) {
+	t.Helper()
 	var text strings.Builder
 	out := bufio.NewWriter(&text)
 	p := results.NewPrinter(b.Cfg, out, results.Options{Partition: results.AllPartitions, Last: results.All, WithMeta: true})
@@ -243,7 +268,6 @@ func TestMetaNamesWhatTheHeadersHold(t *testing.T) {
 		t.Errorf("stored at %v", line.Meta["stored_at"])
 	}
 	delete(line.Meta, "stored_at")
-	const want = `map[headers:map[Customer:[A&B C]] owner:run.term partition:2 replaces:3 sequence:1 source_sequence:7 source_stream:ROWS source_subject:rows.x state_id:stage/ROWS/2/7 status:success stream:RESULTS]`
 	if got := fmt.Sprint(line.Meta); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -25,12 +25,13 @@ import (
 func newResultsCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "results",
-		Short:   "print the stored results as JSONL, in the order of the rows",
+		Short:   "print the stored results as JSONL, each partition in its order",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "results prints the stored results, one partition after the other, each in the order of its rows. The number of partitions\n" +
-			"is that of the logs in the results stream, whatever STAGE_PARTITIONS says. With --follow or --last the partitions are\n" +
-			"merged in the order in which the results were stored, which keeps the order within each partition.\n\n" +
+		Long: "results prints the stored results, one partition after the other, each in the order in which its results were stored: that\n" +
+			"of its rows unless STAGE_ORDER is key or none. The number of partitions is that of the logs in the results stream, whatever\n" +
+			"STAGE_PARTITIONS says. With --follow or --last the partitions are merged in the order in which the results were stored,\n" +
+			"which keeps the order within each partition.\n\n" +
 			"--follow waits for a stream that does not exist yet, and for a process that serves the embedded store; it continues when\n" +
 			"the process is started again. --failed leaves out failures that a later result replaces, as far as that is stored when\n" +
 			"the command starts.",
@@ -45,7 +46,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&r.o.Failed, "failed", false, "only failed rows that no later result replaces")
 	cmd.Flags().StringVar(&r.since, "since", "", "only results stored since a time (2006-01-02T15:04:05Z) or that long ago (1h); default: all")
 	cmd.Flags().IntVar(&r.o.Last, "last", results.All, "only the last N results of these; with --follow 0 means only new ones; -1: all")
-	cmd.Flags().BoolVar(&r.o.WithMeta, "with-meta", false, `print {"meta":…,"result":…}: sequences, partition, status, time, owner and headers beside each result`)
+	cmd.Flags().BoolVar(&r.o.WithMeta, "with-meta", false, `print {"meta":…,"result":…}: sequences, partition, status, time, owner, key and headers beside each result`)
 	cmd.Flags().IntVar(&r.o.Partition, "partition", results.AllPartitions, "only this partition, counted from 0; -1: all")
 	r.flags = newStoreFlags(cmd, env)
 	once, forever := r.flags.runOnStore(r.check, r.print), r.flags.run(config.NeedNothing, r.followAll)
