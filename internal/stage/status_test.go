@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,7 @@ import (
 func shownStage() (*Stage, status.Snapshot) {
 	now := time.Now()
 	s := &Stage{
-		Cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
+		Cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}, Order: config.OrderConfig{Mode: "stream", Key: "subject"}}, runID: "run1", started: now,
 		Usage: cost.NewRecorder(), activity: status.NewActivity(false), history: status.NewHistory(now),
 	}
 	cost := 0.25
@@ -75,6 +76,42 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 		snap.Pool.LawPausedUntil = time.Time{}
 		if r = s.report(snap, s.started.Add(5*time.Second), true, ""); r.State != status.StateWorking || r.Rows.ETAS == nil || *r.Rows.ETAS != 28 {
 			t.Errorf("when it has resumed: %s, %v to go, want 28 s", r.State, r.Rows.ETAS)
+		}
+	})
+}
+
+// A key that is a member of the row is shown only where the contents of rows are.
+func TestStatusOfRowsInOrderByKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		for _, tt := range []struct {
+			order, key string
+			payloads   bool
+			want       string // key of the row that others wait for, as JSON
+		}{
+			{"key", "subject.2", false, `"north"`},
+			{"key", "header.Customer", false, `"north"`},
+			{"key", "field.customer", false, `null`},
+			{"key", "field.customer", true, `"north"`},
+			{"none", "subject", false, `null`},
+		} {
+			s, snap := shownStage()
+			s.Cfg.Order, s.activity = config.OrderConfig{Mode: tt.order, Key: tt.key}, status.NewActivity(tt.payloads)
+			p := &snap.Partitions[0]
+			p.Ahead, p.KeysWaiting, p.WaitedFor, p.WaitedForKey, p.WaitedForSince = 7, 2, 43, "north", now.Add(-90*time.Second)
+			r := s.report(snap, now, true, "")
+			text, err := json.Marshal(&r.Partitions[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := fmt.Sprintf(`"high_water_mark":40,"ahead_rows":7,"keys_waiting":2,"waited_for_sequence":43,"waited_for_key":%s,`+
+				`"waited_for_since":%q,"key_wait_seconds":90,`, tt.want, now.Add(-90*time.Second).UTC().Format(time.RFC3339))
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s by %s, payloads %v: got %s\nwant it to contain %s", tt.order, tt.key, tt.payloads, text, want)
+			}
+			if wantKey := map[string]string{"key": tt.key}[tt.order]; string(r.Order) != tt.order || r.OrderKey != wantKey {
+				t.Errorf("got order %s by %q, want %s by %q", r.Order, r.OrderKey, tt.order, wantKey)
+			}
 		}
 	})
 }

@@ -3,10 +3,12 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/pool"
@@ -48,7 +50,9 @@ type Report struct {
 	Since      *time.Time        `json:"since"`
 	Ready      bool              `json:"ready"`
 	Reason     string            `json:"reason"`
-	Stop       *StopReport       `json:"stop"` // null: it does not stop
+	Order      streams.Order     `json:"order"`
+	OrderKey   string            `json:"order_key"` // where a row's key is; empty but in order by key
+	Stop       *StopReport       `json:"stop"`      // null: it does not stop
 	Rows       rowsReport        `json:"rows"`
 	Pool       PoolReport        `json:"pool"`
 	Latency    latencyReport     `json:"latency"`
@@ -138,7 +142,13 @@ type PartitionReport struct {
 	HeadSince      *time.Time `json:"head_since"`
 	HeadOfLineS    float64    `json:"head_of_line_seconds"`
 	PendingRows    uint64     `json:"pending_rows"`
-	HighWaterMark  uint64     `json:"high_water_mark"`
+	HighWaterMark  uint64     `json:"high_water_mark"`     // not in stream order: the low-water mark
+	AheadRows      int        `json:"ahead_rows"`          // emitted above it
+	KeysWaiting    int        `json:"keys_waiting"`        // keys of which answered rows wait for an earlier one
+	WaitedFor      uint64     `json:"waited_for_sequence"` // the row that others of its key have waited for longest; 0: none
+	WaitedForKey   *string    `json:"waited_for_key"`      // its key; null: there is none, or it may not be shown
+	WaitedForSince *time.Time `json:"waited_for_since"`
+	KeyWaitS       float64    `json:"key_wait_seconds"`
 	Emitted        uint64     `json:"emitted"`
 	Failed         uint64     `json:"failed"`
 	Problem        string     `json:"problem"`
@@ -184,15 +194,22 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 	return r
 }
 
-// AddPartition adds a partition and its rows.
+// AddPartition adds a partition and its rows. Order, OrderKey and Payloads are set before.
 func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	v := PartitionReport{
 		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, WindowRows: p.Window, ReorderRows: p.Buffered,
 		ReorderBytes: p.BufferedBytes, HeadSequence: p.Head, PendingRows: p.Pending,
-		HighWaterMark: p.HighWaterMark, Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem,
+		HighWaterMark: p.HighWaterMark, AheadRows: p.Ahead, KeysWaiting: p.KeysWaiting, WaitedFor: p.WaitedFor,
+		Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem,
 	}
 	if p.Head != 0 {
 		v.HeadSince, v.HeadOfLineS = instant(p.HeadSince), now.Sub(p.HeadSince).Seconds()
+	}
+	if p.WaitedFor != 0 {
+		v.WaitedForSince, v.KeyWaitS = instant(p.WaitedForSince), now.Sub(p.WaitedForSince).Seconds()
+		if r.showsKeys() {
+			v.WaitedForKey = &p.WaitedForKey
+		}
 	}
 	r.Partitions = append(r.Partitions, v)
 	r.Rows.Succeeded += p.Emitted - p.Failed
@@ -200,6 +217,11 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	r.Rows.Skipped += p.Skipped
 	r.Rows.Pending += p.Pending
 	r.Rows.Open += p.Window
+}
+
+// showsKeys reports whether keys may be shown: one that is a member of the row is a part of its contents.
+func (r *Report) showsKeys() bool {
+	return r.Order == streams.OrderKey && (r.Payloads || !strings.HasPrefix(r.OrderKey, "field."))
 }
 
 // Judge sets the state, and why and since when if that is not a good one. starved is since when the provider has

@@ -164,7 +164,10 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 	}
 	succeeded, rejected, sum := byStatus[auditlog.CallSuccess], byStatus[auditlog.CallCapacityRetry], s.Summary()
 	_, err = fmt.Fprintf(w, "\naudit: %d calls (%d succeeded, %d rejected for capacity and retried, %d failed), %d rows, %d run events\n"+
-		"rows: %d succeeded, %d failed; peak delay between calls %s; results in the order of the rows\n",
-		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs, sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond))
+		"rows: %d succeeded, %d failed; peak delay between calls %s; results %s\n",
+		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs, sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond), demoOrders[s.Cfg.Order.Mode])
 	return err
 }
+
+// demoOrders says how results are ordered, by STAGE_ORDER.
+var demoOrders = map[string]string{"stream": "in the order of the rows", "key": "in the order of the rows of each key", "none": "in the order in which they were done"}
