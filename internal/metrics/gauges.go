@@ -28,6 +28,9 @@ type gauges struct {
 	bufferRows    *prometheus.Desc
 	bufferBytes   *prometheus.Desc
 	headOfLine    *prometheus.Desc
+	ahead         *prometheus.Desc
+	keysWaiting   *prometheus.Desc
+	keyWait       *prometheus.Desc
 	pending       *prometheus.Desc
 	active        *prometheus.Desc
 	paused        *prometheus.Desc
@@ -47,6 +50,9 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 		bufferRows:    desc("llm_stage_reorder_buffer_rows", "Finished rows that wait for an earlier one.", "partition"),
 		bufferBytes:   desc("llm_stage_reorder_buffer_bytes", "Bytes of rows and results in the window.", "partition"),
 		headOfLine:    desc("llm_stage_head_of_line_seconds", "Time for which the oldest row of the window has been the oldest; 0 when the window is empty.", "partition"),
+		ahead:         desc("llm_stage_ahead_rows", "Rows emitted although an earlier row is not; 0 in stream order.", "partition"),
+		keysWaiting:   desc("llm_stage_keys_waiting", "Keys of which answered rows wait for an earlier row; 0 but in order by key.", "partition"),
+		keyWait:       desc("llm_stage_key_wait_seconds", "Time since the row was taken that others of its key have waited for longest; 0 if none waits.", "partition"),
 		pending:       desc("llm_stage_pending_rows", "Rows that wait in the input stream.", "partition"),
 		active:        desc("llm_stage_active", "1 on the owner of the partition, else 0.", "partition"),
 		paused:        desc("llm_stage_paused", "1 while the stage is paused for this reason, else 0.", "reason"),
@@ -57,8 +63,8 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		g.throttled, g.inFlight, g.dispatchDelay, g.window, g.bufferRows, g.bufferBytes, g.headOfLine, g.pending, g.active,
-		g.paused, g.buildInfo,
+		g.throttled, g.inFlight, g.dispatchDelay, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
+		g.ahead, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.buildInfo,
 	} {
 		descs <- d
 	}
@@ -76,14 +82,20 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	for i := range s.Partitions {
 		p := &s.Partitions[i]
 		partition := strconv.Itoa(p.Partition)
-		var head time.Duration
+		var head, keyWait time.Duration
 		if p.Window > 0 {
 			head = max(0, time.Since(p.HeadSince))
+		}
+		if p.WaitedFor != 0 {
+			keyWait = max(0, time.Since(p.WaitedForSince))
 		}
 		gauge(g.window, float64(p.Window), partition)
 		gauge(g.bufferRows, float64(p.Buffered), partition)
 		gauge(g.bufferBytes, float64(p.BufferedBytes), partition)
 		gauge(g.headOfLine, head.Seconds(), partition)
+		gauge(g.ahead, float64(p.Ahead), partition)
+		gauge(g.keysWaiting, float64(p.KeysWaiting), partition)
+		gauge(g.keyWait, keyWait.Seconds(), partition)
 		gauge(g.pending, float64(p.Pending), partition)
 		gauge(g.active, oneIf(p.Role == consumer.Owner), partition)
 	}
