@@ -76,6 +76,7 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 		{`llm_stage_pending_rows{partition="0",pod="a"}`, 10000, 0},
 		{`llm_stage_pending_rows{partition="0",pod="b"}`, 0, 0},
 		{`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 600, 0},
+		{`llm_stage_key_wait_seconds{partition="0",pod="a"}`, 3600, 0},
 		{`llm_stage_throttled_seconds_total{pod="a"}`, 9000, 56},
 		{`llm_stage_cost_usd_total{model="m",pod="a"}`, 90, 19.0 / 60},
 		{`llm_stage_rows_total{partition="0",status="success",pod="a"}`, 9000, 96},
@@ -118,7 +119,7 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 		{"LLMStageNoOwner", line{`llm_stage_active{partition="1",pod="a"}`, 0, 0}, "partition", "1"},
 		{"LLMStagePaused", line{`llm_stage_paused{reason="credentials",pod="a"}`, 1, 0}, "reason", "credentials"},
 		{"LLMStageLag", line{`llm_stage_pending_rows{partition="0",pod="a"}`, 10001, 0}, "partition", "0"},
-		{"LLMStageHeadOfLine", line{`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 601, 1}, "partition", "0"},
+		{"LLMStageKeyWait", line{`llm_stage_key_wait_seconds{partition="0",pod="a"}`, 3601, 1}, "partition", "0"},
 		{"LLMStageThrottled", line{`llm_stage_throttled_seconds_total{pod="a"}`, 9000, 58}, "", ""},
 		{"LLMStageErrorRate", line{`llm_stage_rows_total{partition="0",status="error",pod="a"}`, 700, 6}, "", ""},
 		{"LLMStageCost", line{`llm_stage_cost_usd_total{model="m",pod="a"}`, 90, 21.0 / 60}, "", ""},
@@ -131,6 +132,27 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 	}
 	if got := evaluate(byName["LLMStageNoOwner"], nil); len(got) != 1 {
 		t.Errorf("LLMStageNoOwner without any replica: %v, want it to fire", got)
+	}
+	blocked := line{`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 601, 1}
+	for _, tt := range []struct {
+		name      string
+		perMinute float64 // rows emitted in the partition; those of another go on
+		fires     bool
+	}{
+		{"no row is emitted", 0, true},
+		{"rows of other keys are emitted", 1, false},
+	} {
+		got := evaluate(byName["LLMStageHeadOfLine"], []line{
+			blocked,
+			{`llm_stage_rows_total{partition="0",status="success",pod="a"}`, 9000, tt.perMinute},
+			{`llm_stage_rows_total{partition="1",status="success",pod="a"}`, 9000, 100},
+		})
+		if fires := len(got) == 1 && got[0].Metric.Get("partition") == "0"; fires != tt.fires || len(got) > 1 {
+			t.Errorf("LLMStageHeadOfLine while %s: %v, want it to fire: %v", tt.name, got, tt.fires)
+		}
+	}
+	if got := evaluate(byName["LLMStageHeadOfLine"], []line{blocked}); len(got) != 1 {
+		t.Errorf("LLMStageHeadOfLine before the first row is emitted: %v, want it to fire", got)
 	}
 	quiet := slices.DeleteFunc(slices.Clone(healthy), func(l line) bool { return l.series == `llm_stage_pending_rows{partition="0",pod="a"}` })
 	quiet = append(quiet, line{`llm_stage_throttled_seconds_total{pod="c"}`, 9000, 60})

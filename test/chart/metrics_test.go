@@ -292,8 +292,8 @@ func TestEachAlertHasARunbook(t *testing.T) {
 	}
 	rules, _ := find(t, objects(t, ciValues(t, "full")), "PrometheusRule")
 	all := alerts(rules)
-	if len(all) != 7 {
-		t.Errorf("%d alerts, want 7", len(all))
+	if len(all) != 8 {
+		t.Errorf("%d alerts, want 8", len(all))
 	}
 	for _, a := range all {
 		link := a.Annotations["runbook_url"]
