@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -141,6 +142,7 @@ func TestDashboardShowsARunningDemo(t *testing.T) {
 	t.Run("it shows what the status says", func(t *testing.T) { checkFigures(t, browser) })
 	t.Run("nothing has moved", func(t *testing.T) { checkLayoutShift(t, browser) })
 	t.Run("the charts are drawn", func(t *testing.T) { checkCharts(t, browser) })
+	t.Run("it shows the order of results", func(t *testing.T) { checkOrder(t, browser) })
 	t.Run("it works by keyboard", func(t *testing.T) { checkKeyboard(t, browser) })
 	t.Run("all has a name", func(t *testing.T) { checkNames(t, browser) })
 	for _, scheme := range []string{"light", "dark"} {
@@ -260,6 +262,45 @@ func number(text string) int64 {
 		return -1
 	}
 	return n
+}
+
+// checkOrder shows the page the status of stages in the other orders.
+func checkOrder(t *testing.T, ctx context.Context) {
+	t.Helper()
+	got := evaluate[map[string][]string](t, ctx, `(async () => {
+		const s = await (await fetch("api/status")).json();
+		const look = change => {
+			const shown = structuredClone(s);
+			change(shown, shown.partitions[0]);
+			show(shown);
+			const visible = id => document.getElementById(id).checkVisibility();
+			const cells = id => Array.from(document.getElementById(id).rows[0].cells, c => c.textContent + (c.classList.contains("warn") ? "!" : ""));
+			return [visible("order") ? document.getElementById("order").textContent : "", ...(visible("order-card") ? cells("order-partitions") : []), cells("partitions")[2]];
+		};
+		const wait = { high_water_mark: 12345, ahead_rows: 60000, keys_waiting: 2, waited_for_sequence: 12346, key_wait_seconds: 3.2, head_sequence: 12346, head_of_line_seconds: 90 };
+		const found = {
+			stream: look((s, p) => Object.assign(p, { head_sequence: 7, head_of_line_seconds: 90 })),
+			key: look((s, p) => { s.order = "key"; s.order_key = "subject.2"; Object.assign(p, wait, { waited_for_key: "<b>north" }); }),
+			hidden: look((s, p) => { s.order = "key"; s.order_key = "field.customer"; Object.assign(p, wait, { waited_for_key: null, key_wait_seconds: 90 }); }),
+			keyless: look((s, p) => { s.order = "key"; s.order_key = "subject.2"; Object.assign(p, wait, { waited_for_key: "" }); }),
+			none: look((s, p) => { s.order = "none"; Object.assign(p, { high_water_mark: 5, ahead_rows: 3, head_sequence: 0 }); }),
+			standby: look((s, p) => { s.order = "none"; Object.assign(p, { role: "standby", head_sequence: 0 }); }),
+		};
+		show(s);
+		return found;
+	})()`)
+	for name, want := range map[string][]string{
+		"stream":  {"", "row 7 for 90.0 s!"},
+		"key":     {"order by key (subject.2)", "0", "12345", "60,000", "2", "row 12346 for 3.20 s, key <b>north", "row 12346 for 90.0 s"},
+		"hidden":  {"order by key (field.customer)", "0", "12345", "60,000", "2", "row 12346 for 90.0 s!", "row 12346 for 90.0 s"},
+		"keyless": {"order by key (subject.2)", "0", "12345", "60,000", "2", "row 12346 for 3.20 s, no key", "row 12346 for 90.0 s"},
+		"none":    {"no order", "0", "5", "3", "–", "none", "none"},
+		"standby": {"no order", "no partition is owned", "none"},
+	} {
+		if !slices.Equal(got[name], want) {
+			t.Errorf("%s: the page shows %q, want %q", name, got[name], want)
+		}
+	}
 }
 
 func checkLayoutShift(t *testing.T, ctx context.Context) {

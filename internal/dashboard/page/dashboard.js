@@ -103,6 +103,7 @@ function show(s) {
   showProgress(s);
   showTiles(s);
   showPartitions(s);
+  showOrder(s);
   showErrors(s);
   fill("models", s.models, m => m.provider + " " + m.model, m => [
     [m.model, "wrap", m.provider], [count(m.calls), "r"], [some(m.prompt_tokens, count), "r"], [some(m.completion_tokens, count), "r"], [cost(m), "r"],
@@ -146,14 +147,29 @@ function showTiles(s) {
   set("cost", "cost " + cost(s.usage));
 }
 
+const inStreamOrder = s => s.order !== "key" && s.order !== "none";
+
 function showPartitions(s) {
   fill("partitions", s.partitions, p => p.partition, p => [
     [String(p.partition), "r"],
     [p.problem || p.journal_problem ? `${p.role}: ${p.problem || "journal: " + p.journal_problem}` : p.role, p.problem ? "error wrap" : p.journal_problem ? "warn wrap" : p.role === "owner" ? "good" : "dim"],
-    p.head_sequence ? [`row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`, p.head_of_line_seconds > 60 ? "warn" : ""] : ["none", "dim"],
+    p.head_sequence ? [`row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`, p.head_of_line_seconds > 60 && inStreamOrder(s) ? "warn" : ""] : ["none", "dim"],
     [count(p.window_rows), "r"], [`${count(p.reorder_rows)} · ${bytes(p.reorder_bytes)}`, "r"], [count(p.pending_rows), "r"],
     [count(p.emitted), "r"], [count(p.failed), p.failed ? "r error" : "r"], [p.owner || "–", "dim"],
   ], "none");
+}
+
+// showOrder shows, where results are not in stream order, how far they are and which keys wait.
+function showOrder(s) {
+  $("order").hidden = $("order-card").hidden = inStreamOrder(s);
+  if (inStreamOrder(s)) return;
+  set("order", s.order === "key" ? `order by key (${s.order_key})` : "no order");
+  const key = p => p.waited_for_key === null ? "" : p.waited_for_key === "" ? ", no key" : `, key ${p.waited_for_key}`;
+  fill("order-partitions", s.partitions.filter(p => p.role === "owner"), p => p.partition, p => [
+    [String(p.partition), "r"], [String(p.high_water_mark), "r"], [count(p.ahead_rows), "r"],
+    s.order === "key" ? [count(p.keys_waiting), "r"] : ["–", "r dim"],
+    p.waited_for_sequence ? [`row ${p.waited_for_sequence} for ${took(1000 * p.key_wait_seconds)}${key(p)}`, p.key_wait_seconds > 60 ? "wrap warn" : "wrap"] : ["none", "dim"],
+  ], "no partition is owned");
 }
 
 function showErrors(s) {
