@@ -86,7 +86,7 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 		if p.Window > 0 {
 			head = max(0, time.Since(p.HeadSince))
 		}
-		if p.WaitedFor != 0 {
+		if p.WaitedFor != 0 && !p.WaitedForSince.IsZero() {
 			keyWait = max(0, time.Since(p.WaitedForSince))
 		}
 		gauge(g.window, float64(p.Window), partition)

@@ -205,7 +205,7 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	if p.Head != 0 {
 		v.HeadSince, v.HeadOfLineS = instant(p.HeadSince), now.Sub(p.HeadSince).Seconds()
 	}
-	if p.WaitedFor != 0 {
+	if p.WaitedFor != 0 && !p.WaitedForSince.IsZero() {
 		v.WaitedForSince, v.KeyWaitS = instant(p.WaitedForSince), now.Sub(p.WaitedForSince).Seconds()
 		if r.showsKeys() {
 			v.WaitedForKey = &p.WaitedForKey
