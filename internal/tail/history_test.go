@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { stagetest.Main(m) }
 
-// plantedRow is a row as a stage has stored it: finished so many seconds after the test began, its row event and its result
-// stored at another.
+// plantedRow is a row as a stage has stored it: finished so many seconds after the test began, its row event and its
+// result stored at another time.
 type plantedRow struct {
 	seq             uint64
 	key             string
