@@ -83,7 +83,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 
 func TestTheStatusDescribesAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // whose clock stands still
-		s, snap := shownStage()
+		s, snap := shownStage(t)
 		p, now := somePause(pool.Outage, errors.New("connection refused"))
 		snap.Pool.Pause = p
 		r := s.report(snap, now, false, "paused")

@@ -27,7 +27,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 	}
 	if r.Order == streams.OrderKey {
-		r.OrderKey = s.Cfg.Order.Key
+		r.OrderKey = fmt.Sprint(s.Cfg.Order.Key)
 	}
 	r.Pool.Throttle = s.Cfg.Pool.Throttle
 	if r.Pool.Paused != "" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/status"
 
 	"github.com/llm-stage/stage/aimd"
@@ -21,12 +22,14 @@ import (
 )
 
 // shownStage returns a stage in the middle of its work, which nothing runs, and a snapshot of it.
-func shownStage() (*Stage, status.Snapshot) {
+func shownStage(t *testing.T) (*Stage, status.Snapshot) {
+	t.Helper()
 	now := time.Now()
 	s := &Stage{
-		Cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}, Order: config.OrderConfig{Mode: "stream", Key: "subject"}}, runID: "run1", started: now,
+		Cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
 		Usage: cost.NewRecorder(), activity: status.NewActivity(false), history: status.NewHistory(now),
 	}
+	s.Cfg.Order = stagetest.Config(t).Order
 	cost := 0.25
 	for i, status := range []auditlog.CallStatus{auditlog.CallCapacityRetry, auditlog.CallSuccess} {
 		c := &auditlog.Call{
@@ -59,7 +62,7 @@ func shownStage() (*Stage, status.Snapshot) {
 
 func TestStatusReadsAsDocumented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // whose clock stands still
-		s, snap := shownStage()
+		s, snap := shownStage(t)
 		r := s.report(snap, s.started.Add(3*time.Second), true, "")
 		s.history.Take(&r)
 		snap.Partitions[0].Emitted += 4
@@ -95,8 +98,8 @@ func TestStatusOfRowsInOrderByKey(t *testing.T) {
 			{"key", "field.customer", true, `"north"`},
 			{"none", "subject", false, `null`},
 		} {
-			s, snap := shownStage()
-			s.Cfg.Order, s.activity = config.OrderConfig{Mode: tt.order, Key: tt.key}, status.NewActivity(tt.payloads)
+			s, snap := shownStage(t)
+			s.Cfg.Order, s.activity = stagetest.Config(t, "STAGE_ORDER", tt.order, "STAGE_ORDER_KEY", tt.key).Order, status.NewActivity(tt.payloads)
 			p := &snap.Partitions[0]
 			p.Ahead, p.KeysWaiting, p.WaitedFor, p.WaitedForKey, p.WaitedForSince = 7, 2, 43, "north", now.Add(-90*time.Second)
 			r := s.report(snap, now, true, "")

@@ -116,7 +116,7 @@ func TestAHistoryWithoutAResult(t *testing.T) {
 		t.Run(string(tt.order), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := stagetest.NewBench(t, nil)
-				b.Cfg.Order.Mode = string(tt.set)
+				b.Cfg = stagetest.Config(t, "STAGE_ORDER", string(tt.set))
 				plant(b, tt.order, []plantedRow{{1, "x", 50, 50, 0}, {3, "x", 20, 50, 0}})
 				b.Purge("RESULTS", 0)
 				if got := historyText(b, 3); !strings.Contains(got, tt.want) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/logging"
@@ -165,9 +166,11 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 	succeeded, rejected, sum := byStatus[auditlog.CallSuccess], byStatus[auditlog.CallCapacityRetry], s.Summary()
 	_, err = fmt.Fprintf(w, "\naudit: %d calls (%d succeeded, %d rejected for capacity and retried, %d failed), %d rows, %d run events\n"+
 		"rows: %d succeeded, %d failed; peak delay between calls %s; results %s\n",
-		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs, sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond), demoOrders[s.Cfg.Order.Mode])
+		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs, sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond), demoOrders[streams.Order(s.Cfg.Order.Mode)])
 	return err
 }
 
 // demoOrders says how results are ordered, by STAGE_ORDER.
-var demoOrders = map[string]string{"stream": "in the order of the rows", "key": "in the order of the rows of each key", "none": "in the order in which they were done"}
+var demoOrders = map[streams.Order]string{
+	streams.OrderStream: "in the order of the rows", streams.OrderKey: "in the order of the rows of each key", streams.OrderNone: "in the order in which they were done",
+}
