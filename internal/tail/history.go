@@ -79,9 +79,8 @@ func (s *history) setOrder(result *emission) {
 	}
 }
 
-// readKey finds the row of the same key that the row waited for. The key is known only from the row's own event, which
-// comes after those before it, so they are read again: from when the row was finished on, since only a row that
-// finished later can have held it up.
+// readKey finds the row of the same key that the row waited for. The key is known from the row's own event only, so the
+// events are read again: from when the row was finished on, since only a row that finished later can have held it up.
 func (s *history) readKey(ctx context.Context, js jetstream.JetStream, cfg *config.Config, row *auditlog.Row) error {
 	s.last = make(map[string]*auditlog.Row)
 	if row == nil || row.Key == nil {
@@ -206,8 +205,8 @@ func (p *printer) line(at time.Time, t tone, format string, args ...any) {
 func (s *history) print(w io.Writer, cfg *config.Config, result *emission, colour bool) {
 	p := &printer{w: w, colour: colour, queued: s.queued()}
 	head := fmt.Sprintf("row %d of stream %s, partition %s", s.seq, cfg.Input.Stream, s.events[0].Partition)
-	if row := s.emitted(result); row != nil {
-		head += keyText(row)
+	if row := s.emitted(result); row != nil && row.Key != nil {
+		head += ", " + keyText(row)
 	}
 	printLine(w, head, toneTurn, colour)
 	if !p.queued.IsZero() {
@@ -278,7 +277,11 @@ func (s *history) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, re
 		p.line(s.events[len(s.events)-1].Time, toneQuiet, "not finished yet")
 		return
 	}
-	s.printWait(p, row)
+	s.printWait(p, row, result != nil)
+	if result == nil && s.order == streams.OrderKey {
+		p.line(row.FinishedAt, toneQuiet, "not emitted yet: an earlier row of its key has no result, or its own is no longer stored")
+		return
+	}
 	if result == nil {
 		p.line(row.FinishedAt, toneQuiet, "not emitted yet, or the result is no longer stored")
 		return
@@ -286,8 +289,9 @@ func (s *history) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, re
 	p.line(result.stored, toneQuiet, "emitted: result %d of stream %s, owner %s", result.at, cfg.Result.Stream, result.owner)
 }
 
-// printWait prints what the finished row waited for before it could be emitted.
-func (s *history) printWait(p *printer, row *auditlog.Row) {
+// printWait prints what the finished row waited for before it could be emitted. In order by key one that is not may wait
+// still, for a row that has no event yet.
+func (s *history) printWait(p *printer, row *auditlog.Row, emitted bool) {
 	if s.order == streams.OrderNone {
 		p.line(row.FinishedAt, toneQuiet, "waited for no other row")
 		return
@@ -298,6 +302,9 @@ func (s *history) printWait(p *printer, row *auditlog.Row) {
 	}
 	before := s.last[row.Owner]
 	if before == nil || !before.FinishedAt.After(row.FinishedAt) {
+		if s.order == streams.OrderKey && !emitted {
+			return
+		}
 		p.line(row.FinishedAt, toneQuiet, "waited for no earlier row%s", of)
 		return
 	}

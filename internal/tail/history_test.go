@@ -18,38 +18,52 @@ import (
 
 func TestMain(m *testing.M) { stagetest.Main(m) }
 
-// plantedRow is a row as a stage has stored it: finished so many seconds after the test began, its row event and its
-// result stored at another time.
+// plantedRow is a row as a stage has stored it: finished so many seconds after the test began, which stores its event, and
+// emitted later; 0: it is not.
 type plantedRow struct {
-	seq             uint64
-	key             string
-	finished, store int
-	low             uint64
+	seq               uint64
+	key               string
+	finished, emitted int
+	low               uint64
 }
 
-// plant stores the events and results of rows, in the order in which they are given.
+// plant stores the events and the results of rows. Of those that are emitted at the same time the first one comes first.
 func plant(b *stagetest.Bench, order streams.Order, rows []plantedRow) {
 	b.T.Helper()
 	begun := time.Now()
-	for _, r := range rows {
-		time.Sleep(time.Until(begun.Add(time.Duration(r.store) * time.Second)))
-		e := &auditlog.Row{
-			Header: auditlog.Header{Time: time.Now(), Stage: "stage"}, Owner: "run.a", Sequence: r.seq, Status: auditlog.RowSuccess,
-			Source: auditlog.SourceCall, Attempts: 1, QueuedAt: begun, FinishedAt: begun.Add(time.Duration(r.finished) * time.Second),
+	for second := 1; second <= 60; second++ {
+		time.Sleep(time.Until(begun.Add(time.Duration(second) * time.Second)))
+		for _, r := range rows {
+			if r.finished == second {
+				e := &auditlog.Row{
+					Header: auditlog.Header{Time: time.Now(), Stage: "stage"}, Owner: "run.a", Sequence: r.seq, Status: auditlog.RowSuccess,
+					Source: auditlog.SourceCall, Attempts: 1, QueuedAt: begun, FinishedAt: time.Now(),
+				}
+				if order == streams.OrderKey {
+					e.Key = &r.key
+				}
+				b.Publish(&nats.Msg{Subject: "audit.stage.0.row", Data: e.AppendJSON(nil, auditlog.PayloadsFull, 0)})
+			}
 		}
-		m := &nats.Msg{Subject: "results.stage.0.rows", Header: nats.Header{
-			streams.HeaderSourceSeq: {strconv.FormatUint(r.seq, 10)}, streams.HeaderOwner: {e.Owner}, streams.HeaderStatus: {e.Status},
-		}}
-		if order != streams.OrderStream {
-			m.Header.Set(streams.HeaderLow, strconv.FormatUint(r.low, 10))
+		for _, r := range rows {
+			if r.emitted == second {
+				b.Publish(resultOf(order, r))
+			}
 		}
-		if order == streams.OrderKey {
-			e.Key = &r.key
-			m.Header.Set(streams.HeaderKey, r.key)
-		}
-		b.Publish(&nats.Msg{Subject: "audit.stage.0.row", Data: e.AppendJSON(nil, auditlog.PayloadsFull, 0)})
-		b.Publish(m)
 	}
+}
+
+func resultOf(order streams.Order, r plantedRow) *nats.Msg {
+	h := nats.Header{
+		streams.HeaderSourceSeq: {strconv.FormatUint(r.seq, 10)}, streams.HeaderOwner: {"run.a"}, streams.HeaderStatus: {auditlog.RowSuccess},
+	}
+	if order != streams.OrderStream {
+		h.Set(streams.HeaderLow, strconv.FormatUint(r.low, 10))
+	}
+	if order == streams.OrderKey {
+		h.Set(streams.HeaderKey, r.key)
+	}
+	return &nats.Msg{Subject: "results.stage.0.rows", Header: h}
 }
 
 // historyText is the history of a row without its times; the error of one that has no event.
@@ -75,17 +89,18 @@ func TestAHistoryKnowsTheOrderOfTheResults(t *testing.T) {
 		order streams.Order
 		rows  []plantedRow
 		row   uint64
+		key   string // in the first line
 		want  string // after the line of the row's end
 	}{
-		{streams.OrderStream, inStream, 1, "waited for no earlier row\nemitted: result 1 "},
-		{streams.OrderStream, inStream, 3, "waited 30.00 s for row 1\nemitted: result 3 "},
-		{streams.OrderKey, byKey, 1, "waited for no earlier row of its key\nemitted: result 3 "},
-		{streams.OrderKey, byKey, 2, "waited for no earlier row of its key\nemitted: result 1 "},
-		{streams.OrderKey, byKey, 3, "waited 30.00 s for row 1 of its key\nemitted: result 4 "},
-		{streams.OrderKey, byKey, 4, "waited 20.00 s for row 1 of its key\nemitted: result 5 "},
-		{streams.OrderKey, byKey, 5, "waited for no earlier row of its key\nemitted: result 2 "},
-		{streams.OrderNone, inNone, 1, "waited for no other row\nemitted: result 4 "},
-		{streams.OrderNone, inNone, 3, "waited for no other row\nemitted: result 2 "},
+		{streams.OrderStream, inStream, 1, "", "waited for no earlier row\nemitted: result 1 "},
+		{streams.OrderStream, inStream, 3, "", "waited 30.00 s for row 1\nemitted: result 3 "},
+		{streams.OrderKey, byKey, 1, ", key x", "waited for no earlier row of its key\nemitted: result 3 "},
+		{streams.OrderKey, byKey, 2, ", key y", "waited for no earlier row of its key\nemitted: result 1 "},
+		{streams.OrderKey, byKey, 3, ", key x", "waited 30.00 s for row 1 of its key\nemitted: result 4 "},
+		{streams.OrderKey, byKey, 4, ", key x", "waited 20.00 s for row 1 of its key\nemitted: result 5 "},
+		{streams.OrderKey, byKey, 5, ", no key", "waited for no earlier row of its key\nemitted: result 2 "},
+		{streams.OrderNone, inNone, 1, "", "waited for no other row\nemitted: result 4 "},
+		{streams.OrderNone, inNone, 3, "", "waited for no other row\nemitted: result 2 "},
 	} {
 		t.Run(fmt.Sprintf("%s, row %d", tt.order, tt.row), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -95,31 +110,35 @@ func TestAHistoryKnowsTheOrderOfTheResults(t *testing.T) {
 				if !strings.Contains(got, "finished: success, answered, 1 call\n"+tt.want) {
 					t.Errorf("got\n%s\nwant it to contain\n%s", got, tt.want)
 				}
-				if _, key, named := strings.Cut(strings.SplitN(got, "\n", 2)[0], ", key "); named != (tt.order == streams.OrderKey) {
-					t.Errorf("the first line names key %q: %s", key, got)
+				head := fmt.Sprintf("row %d of stream ROWS, partition 0%s\n", tt.row, tt.key)
+				if !strings.HasPrefix(got, head) {
+					t.Errorf("got\n%s\nwant it to begin with %s", got, head)
 				}
 			})
 		})
 	}
 }
 
-// A row that has no result yet leaves its order to what else is stored of it, and to the settings.
+// A row that has no result leaves its order to what else is stored of it, and to the settings. Row 4 waits for row 2, which
+// is still called.
 func TestAHistoryWithoutAResult(t *testing.T) {
 	for _, tt := range []struct {
 		order, set streams.Order
+		row        uint64
 		want       string
 	}{
-		{streams.OrderStream, streams.OrderStream, "waited 30.00 s for row 1\nnot emitted yet"},
-		{streams.OrderKey, streams.OrderStream, "waited 30.00 s for row 1 of its key\nnot emitted yet"},
-		{streams.OrderNone, streams.OrderNone, "waited for no other row\nnot emitted yet"},
+		{streams.OrderStream, streams.OrderStream, 3, "waited 30.00 s for row 1\nnot emitted yet, or"},
+		{streams.OrderStream, streams.OrderStream, 4, "waited 20.00 s for row 1\nnot emitted yet, or"},
+		{streams.OrderKey, streams.OrderStream, 3, "waited 30.00 s for row 1 of its key\nnot emitted yet: an earlier row of its key"},
+		{streams.OrderKey, streams.OrderKey, 4, "1 call\nnot emitted yet: an earlier row of its key"},
+		{streams.OrderNone, streams.OrderNone, 3, "waited for no other row\nnot emitted yet, or"},
 	} {
-		t.Run(string(tt.order), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s, row %d", tt.order, tt.row), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := stagetest.NewBench(t, nil)
 				b.Cfg = stagetest.Config(t, "STAGE_ORDER", string(tt.set))
-				plant(b, tt.order, []plantedRow{{1, "x", 50, 50, 0}, {3, "x", 20, 50, 0}})
-				b.Purge("RESULTS", 0)
-				if got := historyText(b, 3); !strings.Contains(got, tt.want) {
+				plant(b, tt.order, []plantedRow{{1, "x", 50, 50, 0}, {3, "x", 20, 0, 0}, {4, "y", 30, 0, 0}})
+				if got := historyText(b, tt.row); !strings.Contains(got, tt.want) {
 					t.Errorf("got\n%s\nwant it to contain\n%s", got, tt.want)
 				}
 			})

@@ -59,8 +59,12 @@ func eventLine(e *auditlog.Event) string {
 			modelText(c.Provider, c.Model), outcomeText(c), terminal.Duration(c.Latency), tokenCounts(c.Usage), terminal.Duration(c.DispatchDelay), because(c))
 	case e.Row != nil:
 		r := e.Row
+		about := attemptsText(r)
+		if key := keyText(r); key != "" {
+			about = key + ", " + about
+		}
 		return fmt.Sprintf("%s  row   %-12s      %-24s %-15s %8s  %-12s %s", at, fmt.Sprint("row ", r.Sequence), sourceText(r), r.Status,
-			terminal.Duration(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), attemptsText(r)) + keyText(r)
+			terminal.Duration(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), about)
 	}
 	return fmt.Sprintf("%s  run   %s", at, turnText(e.Run))
 }
@@ -131,12 +135,15 @@ func attemptsText(r *auditlog.Row) string {
 	return text
 }
 
-// keyText names the key of a row that has one, quoted: it may be anything. Empty where the order is not that by key.
+// keyText names the key of a row. Empty where the order is not that by key.
 func keyText(r *auditlog.Row) string {
-	if r.Key == nil {
+	switch {
+	case r.Key == nil:
 		return ""
+	case *r.Key == "":
+		return "no key"
 	}
-	return fmt.Sprintf(", key %q", *r.Key)
+	return "key " + *r.Key
 }
 
 // turnText is what a run event reports.

@@ -45,6 +45,8 @@ func TestEventsAreOneLineEach(t *testing.T) {
 	unrendered.Row.Errors = []auditlog.AttemptError{{Error: "undefined: row.text"}}
 	retried := rowEvent(4711, "o", 0, 61_250)
 	retried.Row.Errors = []auditlog.AttemptError{{Attempt: 1, Error: "slow down"}}
+	keyed := rowEvent(4711, "o", 0, 61_250)
+	keyed.Row.Key = new("north\x1b[2J")
 	run := func(r auditlog.Run) *auditlog.Event {
 		r.Time = at(0)
 		return &auditlog.Event{Run: &r}
@@ -61,6 +63,7 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		{callEvent(0, "o", 0, auditlog.CallFailure, 401, "fatal", "key"), toneBad, "call row 4711 #1 openai large failed 401 812 ms - delay 48 ms key"},
 		{batch, toneWarn, "call batch b7 #1 openai cut off 812 ms - delay 48 ms connection reset"},
 		{rowEvent(4711, "o", 0, 61_250), toneQuiet, "row row 4711 answered success 61.25 s - 2 calls, 1 without capacity"},
+		{keyed, toneQuiet, "row row 4711 answered success 61.25 s - key north\x1b[2J, 2 calls, 1 without capacity"}, // see printLine
 		{failed, toneBad, "row row 4711 not called error 61.25 s - 2 calls, 1 without capacity: row_timeout"},
 		{unrendered, toneBad, "row row 4711 not called error 61.25 s - 0 calls: template_rendering_failed: undefined: row.text"},
 		{retried, toneQuiet, "row row 4711 answered success 61.25 s - 2 calls, 1 without capacity"},
