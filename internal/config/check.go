@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -144,6 +145,7 @@ func (c *Config) checkDispatch(found *problems) {
 		remedy                    string
 	}{
 		{"STAGE_MAX_DISPATCH_DELAY_MS", "below", "STAGE_MIN_DISPATCH_DELAY_MS", c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay, "raise this or lower that"},
+		{"STAGE_ORDER_SPAN", "below", "STAGE_WINDOW", !c.Order.OfStream() && c.Order.Span < c.Window.Rows, "raise this or lower that"},
 		{"STAGE_RETRY_MAX_DELAY", "below", "STAGE_RETRY_BASE_DELAY", c.Retry.MaxDelay < c.Retry.BaseDelay, "raise this or lower that"},
 		{"STAGE_BATCH_MAX_PARALLEL", "above", "STAGE_BATCH_PARALLEL_LIMIT", c.Batch.MaxParallel > c.Batch.ParallelLimit, "lower this or raise that"},
 		{"STAGE_STOP_TIMEOUT", "not longer than one attempt,", "STAGE_LLM_TIMEOUT", c.Process.StopTimeout <= c.LLM.Timeout, "raise this or lower that"},
@@ -154,8 +156,16 @@ func (c *Config) checkDispatch(found *problems) {
 				fields[pair.variable].text(c), pair.relation, pair.other, fields[pair.other].text(c), pair.remedy)
 		}
 	}
+	c.Order.check(c.Input.PartitionSubject(0), found)
 	if found.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") && c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {
 		found.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for ever: give more than 0, or raise STAGE_MIN_DISPATCH_DELAY_MS")
+	}
+}
+
+// check checks that the rows of the input can have the key.
+func (c *OrderConfig) check(input string, found *problems) {
+	if c.Mode == streams.OrderKey && c.Key.OutsideOf(input) && found.none("STAGE_ORDER_KEY", "STAGE_INPUT_SUBJECT") {
+		found.add("STAGE_ORDER_KEY", "%s: subjects of %s have %d tokens, give one of them", c.Key, input, 1+strings.Count(input, "."))
 	}
 }
 

@@ -94,6 +94,19 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			`STAGE_MAX_COST_USD: NaN is not a finite number`,
 			`STAGE_LOG_FORMAT: "xml" is unknown: choose text or json`,
 		}},
+		{"places of a key", NeedNothing, []string{"STAGE_ORDER", "keys", "STAGE_ORDER_KEY", "customer"}, []string{
+			`STAGE_ORDER: "keys" is unknown: choose stream, key or none`,
+			`STAGE_ORDER_KEY: "customer" is no place of a key: give subject, subject.N (its token N, from 1), header.NAME or field.NAME`,
+		}},
+		{"a token of the subject that no row has", NeedNothing, []string{"STAGE_ORDER", "key", "STAGE_ORDER_KEY", "subject.4", "STAGE_INPUT_SUBJECT", "rows.{partition}.*"}, []string{
+			`STAGE_ORDER_KEY: subject.4: subjects of rows.0.* have 3 tokens, give one of them`,
+		}},
+		{"a key that is not used", NeedNothing, []string{"STAGE_ORDER", "none", "STAGE_ORDER_KEY", "subject.4", "STAGE_INPUT_SUBJECT", "rows.*"}, nil},
+		{"a span below the window", NeedNothing, []string{"STAGE_ORDER", "none", "STAGE_WINDOW", "2000", "STAGE_ORDER_SPAN", "1999"}, []string{
+			`STAGE_ORDER_SPAN: 1999 is below STAGE_WINDOW, 2000: raise this or lower that`,
+		}},
+		{"a span of the window", NeedNothing, []string{"STAGE_ORDER", "key", "STAGE_WINDOW", "2000", "STAGE_ORDER_SPAN", "2000", "STAGE_ORDER_KEY", "header.Customer"}, nil},
+		{"a span that is not used", NeedNothing, []string{"STAGE_WINDOW", "2000", "STAGE_ORDER_SPAN", "1"}, nil},
 		{"values that do not fit together", NeedNothing, []string{
 			"STAGE_MIN_DISPATCH_DELAY_MS", "6000", "STAGE_RETRY_BASE_DELAY", "2m", "STAGE_STOP_TIMEOUT", "120s", "STAGE_MAX_COST_USD", "5",
 			"STAGE_BATCH_MAX_PARALLEL", "50", "STAGE_FALLBACK_AFTER", "5s", "STAGE_PARTITIONS", "2", "STAGE_RESULT_STREAM", "ROWS",

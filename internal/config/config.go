@@ -1,7 +1,12 @@
 // Package config is the configuration of the program: its variables, where each value came from, and what is wrong.
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/rowkey"
+)
 
 // Config is the whole configuration of the program. It is read by [Source.Load] from variables that start with
 // STAGE_ and from the flags of the same names, from environment files and contexts of the nats CLI, and complete after
@@ -119,10 +124,13 @@ type WindowConfig struct {
 
 // OrderConfig is the order in which the results of each partition come out.
 type OrderConfig struct {
-	Mode string `env:"ORDER, default=stream" oneof:"stream key none" help:"order of the results: {oneof}; stream: as the rows in the input stream; key: so within each key; none: as they are done"`
-	Key  string `env:"ORDER_KEY, default=subject" help:"where a row's key is: subject, subject.N (its token N, from 1), header.NAME, field.NAME (top-level member of the row)"`
-	Span int    `env:"ORDER_SPAN, default=65536" min:"1" max:"1000000" help:"with key and none: most rows taken above the low-water mark, at least the window"`
+	Mode streams.Order `env:"ORDER, default=stream" oneof:"stream key none" help:"order of the results: {oneof}; stream: as the rows in the input stream; key: so within each key; none: as they are done"`
+	Key  rowkey.Place  `env:"ORDER_KEY, default=subject" help:"with key: where a row's key is: subject, subject.N (its token N, from 1), header.NAME, field.NAME (top-level member of the row)"`
+	Span int           `env:"ORDER_SPAN, default=65536" min:"1" max:"1000000" help:"with key and none: most rows taken above the low-water mark, at least the window"`
 }
+
+// OfStream reports whether the results come in the order of the input stream.
+func (c *OrderConfig) OfStream() bool { return c.Mode == streams.OrderStream || c.Mode == "" }
 
 // PoolConfig is how many calls are in flight, and how fast they start.
 type PoolConfig struct {

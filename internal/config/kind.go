@@ -3,6 +3,9 @@ package config
 import (
 	"reflect"
 	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/rowkey"
 )
 
 // kind is how the values of a type are written.
@@ -33,6 +36,8 @@ var kinds = map[reflect.Type]kind{
 	reflect.TypeFor[Fallbacks]():      {name: "list", pattern: `^([a-z-]+:[^,]+(, *[a-z-]+:[^,]+)*)?$`},
 	reflect.TypeFor[HostNames]():      {name: "list", pattern: `^[A-Za-z0-9_.*:\[\], -]*$`},
 	reflect.TypeFor[URLs]():           {name: "url"},
+	reflect.TypeFor[streams.Order]():  {name: "text"},
+	reflect.TypeFor[rowkey.Place]():   {name: "text", pattern: `^(subject(\.[1-9][0-9]*)?|header\.[!-9;-~]+|field\..+)?$`},
 	reflect.TypeFor[Secret]():         {name: "path"}, // its flag is that of the file
 	reflect.TypeFor[string]():         {name: "text"},
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/spread"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
@@ -151,12 +152,19 @@ func (s *Stage) addConsumers(opts Options) error {
 
 func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 	cfg := s.Cfg
-	return consumer.Config{
+	c := consumer.Config{
 		DurableConfig: stored.Durable(cfg, partition), RunID: s.runID,
 		ResultSubject: cfg.Result.Subject, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowBytes: int64(cfg.Window.Bytes), NewInput: opts.NewInput, Spread: s.spread,
+		Order: cfg.Order.Mode, OrderSpan: cfg.Order.Span,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}
+	if cfg.Order.Mode == streams.OrderKey {
+		place := cfg.Order.Key
+		c.OrderKey = place.String()
+		c.Key = func(row *consumer.Row) string { return place.Of(row.Subject, row.Header, row.Body) }
+	}
+	return c
 }
