@@ -35,9 +35,9 @@ type failedRows struct {
 	text     string // why the first one failed, on one line
 }
 
-// add counts the failed row that has that number in the input. It returns the rows of its reason if it is the first of
-// them, else nil.
-func (f *failures) add(number int64, r stored.Result) (first *failedRows) {
+// add counts a failed row. It returns the rows of its reason if it is the first of them, else nil; then the caller sets
+// the number.
+func (f *failures) add(r stored.Result) (first *failedRows) {
 	reason, text := row.ReadFailure(r.Body)
 	reason = cmp.Or(reason, otherReasons)
 	if f.byReason[reason] == nil && len(f.byReason) >= reasonsMax {
@@ -51,7 +51,7 @@ func (f *failures) add(number int64, r stored.Result) (first *failedRows) {
 		f.byReason = make(map[llm.Reason]*failedRows)
 	}
 	text = cmp.Or(terminal.OneLine(excerpt.Of(text)), "the result does not say why")
-	first = &failedRows{reason: reason, rows: 1, number: number, sequence: r.Seq, text: text}
+	first = &failedRows{reason: reason, rows: 1, sequence: r.Seq, text: text}
 	f.byReason[reason] = first
 	return first
 }

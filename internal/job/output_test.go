@@ -341,7 +341,7 @@ func TestResultsAreWrittenAsAWhole(t *testing.T) {
 	}}
 	out := bufio.NewWriterSize(wholeWrites{t}, 64)
 	for size := range 200 {
-		if _, err := p.writeResult(out, stored.Result{Body: bytes.Repeat([]byte("x"), size)}); err != nil {
+		if _, err := p.writeResult(t.Context(), out, stored.Result{Body: bytes.Repeat([]byte("x"), size)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -61,7 +61,6 @@ type Pipeline struct {
 	text     bytes.Buffer // of one result
 	written  int64
 	failed   int64
-	last     uint64 // row of the last result written
 	failures failures
 }
 

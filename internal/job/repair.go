@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
@@ -31,17 +32,24 @@ type places struct {
 	subject        string // of the job's own rows, as they are stored
 	redriven       string // of those that were published again
 
+	until   uint64            // the last row that has a place: others are not asked for
 	seen    uint64            // the last result that is noted, by its sequence in the results stream
-	last    uint64            // its row
+	low     uint64            // every row up to it has a result by then
 	own     seqset.Set        // rows with a place of their own that have a result
 	rows    int64             // how many of them
-	newest  map[uint64]uint64 // by row: the last result in its place, by its sequence in the results stream
+	newest  map[uint64]answer // by row: the last result in its place
 	pending map[uint64]uint64 // by row: the row of the input that is to take its place and has no result yet
+}
+
+// answer is a result that takes the place of an earlier one.
+type answer struct {
+	at  uint64 // its sequence in the results stream
+	row uint64 // that it answers
 }
 
 // openPlaces finds the places of a job whose streams exist.
 func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (*places, error) {
-	p := &places{cfg: cfg, js: js, newest: make(map[uint64]uint64), pending: make(map[uint64]uint64)}
+	p := &places{cfg: cfg, js: js, until: math.MaxUint64, newest: make(map[uint64]answer), pending: make(map[uint64]uint64)}
 	var err error
 	if p.input, err = js.Stream(ctx, cfg.Input.Stream); err != nil {
 		return nil, stored.MissingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
@@ -59,18 +67,58 @@ func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	return p, nil
 }
 
+// limitTo leaves places to the first rows of the job alone: their results need not be the first that are stored. Where
+// fewer are loaded, no others will be.
+func (p *places) limitTo(ctx context.Context, rows int64) error {
+	for from := uint64(rows); ; { //nolint:gosec // above 0
+		m, err := streams.NextMessage(ctx, p.js.Conn(), p.cfg.Input.Stream, p.subject, from)
+		if err != nil || m == nil {
+			return err
+		}
+		number, err := rowNumber(m)
+		if err != nil {
+			return err
+		}
+		if number >= rows {
+			p.until = m.Sequence
+			return nil
+		}
+		from = m.Sequence + uint64(rows-number) //nolint:gosec // above 0; what is between them was published again
+	}
+}
+
+// rowNumber returns which row of the input file a message is, counted from 1.
+func rowNumber(m *jetstream.RawStreamMsg) (int64, error) {
+	number, err := strconv.ParseInt(m.Header.Get(streams.HeaderLoadRow), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("message %d on %s has no %s: another program has published it", m.Sequence, m.Subject, streams.HeaderLoadRow)
+	}
+	return number, nil
+}
+
+// number returns which row of the input file a row is, counted from 1.
+func (p *places) number(ctx context.Context, row uint64) (int64, error) {
+	m, err := p.input.GetMsg(ctx, row)
+	if err != nil {
+		return 0, fmt.Errorf("read row %d: %w", row, err)
+	}
+	return rowNumber(m)
+}
+
 // note notes a result, which may be known. It returns the place that the result takes; 0: none, since its row is not of
-// the job. newer says that it takes the place of a result that came before it.
+// those asked for. newer says that it takes the place of a result that came before it.
 func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer bool, err error) {
 	if r.Subject == p.subject {
-		place = r.Seq
+		if r.Seq <= p.until {
+			place = r.Seq
+		}
 	} else if place, err = p.placeOf(ctx, r); err != nil {
 		return 0, false, err
 	}
 	if r.At <= p.seen {
 		return place, false, nil
 	}
-	p.seen, p.last = r.At, r.Seq
+	p.seen, p.low = r.At, r.Low
 	switch place {
 	case 0:
 		return 0, false, nil
@@ -80,7 +128,7 @@ func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer
 		}
 		return place, false, nil
 	}
-	p.newest[place] = r.At
+	p.newest[place] = answer{at: r.At, row: r.Seq}
 	if r.Seq >= p.pending[place] {
 		delete(p.pending, place)
 	}
@@ -110,8 +158,8 @@ func (p *places) placeOf(ctx context.Context, r stored.Result) (uint64, error) {
 // failedResults are the rows whose newest result is an error, with that result's sequence in the results stream.
 type failedResults map[uint64]uint64
 
-// read notes the results that are stored, and returns those that have failed, of the first limit rows; 0: all.
-func (p *places) read(ctx context.Context, limit int64) (failedResults, error) {
+// read notes the results that are stored, and returns those that have failed.
+func (p *places) read(ctx context.Context) (failedResults, error) {
 	failed := make(failedResults)
 	end, err := p.end(ctx)
 	if err != nil || end == 0 {
@@ -134,9 +182,8 @@ func (p *places) read(ctx context.Context, limit int64) (failedResults, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, known := failed[place]
 		switch {
-		case r.Failed && place > 0 && (known || place == r.Seq && (limit == 0 || p.rows <= limit)):
+		case r.Failed && place > 0:
 			failed[place] = r.At
 		case !r.Failed:
 			delete(failed, place)
@@ -162,11 +209,11 @@ func (p *places) open(ctx context.Context, o stored.ReadOptions) (*stored.Reader
 
 // findPending looks in the input for the rows that were published again and have no result yet. of selects places.
 func (p *places) findPending(ctx context.Context, of func(place uint64) bool) error {
-	if next, err := streams.NextSequence(ctx, p.js.Conn(), p.cfg.Input.Stream, p.redriven, p.last+1); err != nil || next == 0 {
+	if next, err := streams.NextSequence(ctx, p.js.Conn(), p.cfg.Input.Stream, p.redriven, p.low+1); err != nil || next == 0 {
 		return err
 	}
 	rows, err := stored.Open(ctx, p.js, stored.ReadOptions{
-		Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.last + 1, Until: math.MaxUint64, HeadersOnly: true,
+		Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.low + 1, Until: math.MaxUint64, HeadersOnly: true,
 	})
 	if err != nil {
 		return err
@@ -181,7 +228,7 @@ func (p *places) findPending(ctx context.Context, of func(place uint64) bool) er
 		if err != nil {
 			return err
 		}
-		if p.own.Has(place) && of(place) {
+		if p.own.Has(place) && of(place) && seq > p.newest[place].row { // a result may be above the low-water mark
 			p.pending[place] = seq
 		}
 	}
@@ -214,15 +261,15 @@ func (p *places) wait(ctx context.Context) error {
 
 // newestOf returns the result that counts for the row of a result: that, or the last that has taken its place.
 func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, error) {
-	at, replaced := p.newest[r.Seq]
+	newest, replaced := p.newest[r.Seq]
 	if !replaced {
 		return r, nil
 	}
-	m, err := p.results.GetMsg(ctx, at)
+	m, err := p.results.GetMsg(ctx, newest.at)
 	if err != nil {
-		return r, fmt.Errorf("read result %d, which replaces that of row %d: %w", at, r.Seq, err)
+		return r, fmt.Errorf("read result %d, which replaces that of row %d: %w", newest.at, r.Seq, err)
 	}
-	r.At, r.Body, r.Failed = at, m.Data, m.Header.Get(streams.HeaderStatus) == auditlog.RowError
+	r.At, r.Body, r.Failed = newest.at, m.Data, m.Header.Get(streams.HeaderStatus) == auditlog.RowError
 	return r, nil
 }
 
@@ -245,7 +292,12 @@ func (p *Pipeline) repair(ctx context.Context) error {
 	if err != nil || redriven == 0 && p.retry == nil && p.limit == 0 { // most jobs: their results are read only once
 		return err
 	}
-	failed, err := p.places.read(ctx, p.limit)
+	if p.limit > 0 {
+		if err := p.places.limitTo(ctx, p.limit); err != nil {
+			return err
+		}
+	}
+	failed, err := p.places.read(ctx)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// write writes the newest result of each row, in the order of the rows, and returns when the last is written. The
+// write writes the newest result of each row, in the order in which the first ones were stored, and returns when the last
+// is written. The
 // result of a row that is published again comes long after its place: a file shows the failed one meanwhile, and is
 // written again at the end. What can't be taken back, such as standard output, is written once no such row is left.
 func (p *Pipeline) write(ctx context.Context) error {
@@ -48,7 +49,7 @@ func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first b
 		return 0, err
 	}
 	defer results.Close()
-	p.written, p.failed, p.last, p.failures = 0, 0, 0, failures{}
+	p.written, p.failed, p.failures = 0, 0, failures{}
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
 	if p.header != nil {
 		if err := p.header(ctx, out); err != nil {
@@ -108,18 +109,17 @@ func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result,
 		if len(p.places.pending) < expected { // it was not counted when the failed result was written
 			p.progress.count(r.Failed, nil)
 		}
-		return place <= p.last, nil
+		return true, nil // each result comes after the one that it replaces
 	case place != r.Seq || p.full():
 		return false, nil
 	}
 	if r, err = p.places.newestOf(ctx, r); err != nil {
 		return false, err
 	}
-	kind, err := p.writeResult(out, r)
+	kind, err := p.writeResult(ctx, out, r)
 	if err != nil {
 		return false, err
 	}
-	p.last = r.Seq
 	if _, expected := p.places.pending[r.Seq]; first && !expected {
 		p.progress.count(r.Failed, kind)
 	}
@@ -127,7 +127,7 @@ func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result,
 }
 
 // writeResult writes one result and counts it. It returns the rows that failed for its reason if it is the first of them.
-func (p *Pipeline) writeResult(out *bufio.Writer, r stored.Result) (first *failedRows, err error) {
+func (p *Pipeline) writeResult(ctx context.Context, out *bufio.Writer, r stored.Result) (first *failedRows, err error) {
 	p.text.Reset()
 	err = p.Format(&p.text, r)
 	if err == nil && p.text.Len() > out.Available() { // each write to the file is of whole results
@@ -144,5 +144,8 @@ func (p *Pipeline) writeResult(out *bufio.Writer, r stored.Result) (first *faile
 		return nil, nil //nolint:nilnil // a result that has not failed is the first of no reason
 	}
 	p.failed++
-	return p.failures.add(p.written, r), nil
+	if first = p.failures.add(r); first != nil {
+		first.number, err = p.places.number(ctx, r.Seq)
+	}
+	return first, err
 }

@@ -21,6 +21,7 @@ type Result struct {
 	Stored   time.Time // when it was stored
 	Seq      uint64    // of the row in the input stream
 	Subject  string    // of the row
+	Low      uint64    // every row of the input up to it has its result by then; that of the row in a stage in stream order
 	Replaces uint64    // the row whose place it takes; 0: that of no other, as far as its headers say
 	Failed   bool      // the row was answered by an error
 	Body     []byte
@@ -59,8 +60,14 @@ func NewResult(m jetstream.Msg) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("message %d has no %s header: it is no result of a stage", md.Sequence.Stream, streams.HeaderSourceSeq)
 	}
+	low := seq
+	if text := h.Get(streams.HeaderLow); text != "" {
+		if low, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return Result{}, fmt.Errorf("message %d has %s %q, which is no sequence: it is no result of a stage", md.Sequence.Stream, streams.HeaderLow, text)
+		}
+	}
 	return Result{
-		At: md.Sequence.Stream, Stored: md.Timestamp, Seq: seq, Subject: h.Get(streams.HeaderSourceSubject),
+		At: md.Sequence.Stream, Stored: md.Timestamp, Seq: seq, Low: low, Subject: h.Get(streams.HeaderSourceSubject),
 		Replaces: streams.Replaces(h), Failed: h.Get(streams.HeaderStatus) == auditlog.RowError, Body: m.Data(),
 	}, nil
 }
