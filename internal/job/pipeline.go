@@ -128,6 +128,7 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 		finish(cmp.Or(err, errWritten))
 		return err
 	})
+	parts.Go(func() error { p.checkKey(work); return nil })
 	if p.progress.Visible() {
 		parts.Go(func() error { p.announceStop(work); return nil })
 	} else {

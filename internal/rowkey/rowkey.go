@@ -110,8 +110,8 @@ func (p Place) OutsideOf(filter string) bool {
 	return p.kind == ofToken && filter != ">" && !strings.HasSuffix(filter, ".>") && p.token > 1+strings.Count(filter, ".")
 }
 
-// IsSubject reports whether the key is the subject or a part of it.
-func (p Place) IsSubject() bool { return p.kind == ofSubject || p.kind == ofToken }
+// Field returns the name of the row's member that is the key; ok is false where it is no member.
+func (p Place) Field() (name string, ok bool) { return p.name, p.kind == ofField }
 
 // Of returns the key of a row as [streams.KeyHeader] writes it. It is empty where the row has none.
 //

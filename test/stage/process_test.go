@@ -19,10 +19,21 @@ import (
 
 func TestAJobKilledAtAnyMomentIsDoneOnceAndInOrder(t *testing.T) {
 	t.Parallel()
+	for _, order := range orders {
+		t.Run(order, func(t *testing.T) {
+			t.Parallel()
+			killJobAtAnyMoment(t, order)
+		})
+	}
+}
+
+func killJobAtAnyMoment(t *testing.T, order string) {
+	t.Helper()
 	const rows, kills, pool = 240, 6, 16
 	llm, environ := realLLM(t, llmtest.Config{Latency: 250 * time.Millisecond, LatencySigma: .7})
+	ordered(environ, order)
 	dir, out := t.TempDir(), filepath.Join(t.TempDir(), "out.jsonl")
-	command := []string{"process", writeRows(t, rows), "-o", out, "--job", "job"}
+	command := []string{"process", keyedRows(t, rows), "-o", out, "--job", "job"}
 	for range kills {
 		p := runStage(t, dir, environ, command...)
 		before := llm.Stats().Received
@@ -36,7 +47,7 @@ func TestAJobKilledAtAnyMomentIsDoneOnceAndInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkRows(t, string(text), rows)
+	checkOrdered(t, order, string(text), rows)
 	// A kill costs the calls in flight, and replies that had not waited long enough to go into the journal.
 	if calls := llm.Stats().Received; calls > rows+kills*3*pool {
 		t.Errorf("%d calls for %d rows and %d kills", calls, rows, kills)

@@ -22,14 +22,14 @@ import (
 // complete one wrote.
 func TestAJobIsRepairedWhateverIsKilled(t *testing.T) {
 	t.Parallel()
-	for range 3 {
-		seed := rand.Uint64()
+	for i := range 2 * len(orders) {
+		seed, order := rand.Uint64(), orders[i/2]
 		if s := os.Getenv("REPAIR_SEED"); s != "" {
 			seed, _ = strconv.ParseUint(s, 10, 64) // 0: a seed too
 		}
-		t.Run(fmt.Sprintf("REPAIR_SEED=%d", seed), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/REPAIR_SEED=%d", order, seed), func(t *testing.T) {
 			t.Parallel()
-			newRepair(t, seed).run()
+			newRepair(t, order, seed).run()
 		})
 	}
 }
@@ -37,6 +37,7 @@ func TestAJobIsRepairedWhateverIsKilled(t *testing.T) {
 // repair is a job with an LLM that refuses some of its rows for a while.
 type repair struct {
 	t       *testing.T
+	order   string
 	random  *rand.Rand
 	dir     string
 	out     string
@@ -51,11 +52,11 @@ type repair struct {
 
 const repairRows = 30
 
-func newRepair(t *testing.T, seed uint64) *repair {
+func newRepair(t *testing.T, order string, seed uint64) *repair {
 	t.Helper()
 	r := &repair{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), out: filepath.Join(t.TempDir(), "out.jsonl"),
-		input: writeRows(t, repairRows), refuses: make(map[string]int),
+		t: t, order: order, random: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), out: filepath.Join(t.TempDir(), "out.jsonl"),
+		input: keyedRows(t, repairRows), refuses: make(map[string]int),
 	}
 	r.grow(1 + r.random.IntN(repairRows))
 	for n := 2; n <= repairRows; n++ {
@@ -65,6 +66,7 @@ func newRepair(t *testing.T, seed uint64) *repair {
 	}
 	_, r.environ = realLLM(t, llmtest.Config{Latency: 10 * time.Millisecond, LatencySigma: 1, Script: r.script})
 	r.environ["STAGE_POOL_SIZE"] = "4"
+	ordered(r.environ, order)
 	return r
 }
 
@@ -121,7 +123,7 @@ func (r *repair) run() {
 	r.grow(repairRows)
 	for range 10 {
 		r.complete(r.start(0, r.out, "--retry-failed"), 0, r.out)
-		if results := r.results(); len(r.successes(results)) == repairRows {
+		if results, _ := r.results(); len(r.successes(results)) == repairRows {
 			r.checkEnd(results)
 			return
 		}
@@ -197,7 +199,8 @@ func (r *repair) redriveMeanwhile() {
 	time.Sleep(time.Duration(r.random.IntN(100)) * time.Millisecond)
 	r.redrive(true)
 	p.ends(0)
-	rows, results := byRow(r.t, read(r.t, r.out)), r.results()
+	rows, _ := byRow(r.t, read(r.t, r.out))
+	results, _ := r.results()
 	for n := 1; n <= r.rows; n++ {
 		if len(rows[n]) != 1 || !slices.ContainsFunc(results[n], func(body []byte) bool { return bytes.Equal(body, rows[n][0]) }) {
 			r.t.Fatalf("row %d is there as\n%s\nof these results:\n%s", n, bytes.Join(rows[n], []byte("\n")), bytes.Join(results[n], []byte("\n")))
@@ -207,15 +210,16 @@ func (r *repair) redriveMeanwhile() {
 
 func (r *repair) store() string { return filepath.Join("stage-data", "job") }
 
-// results returns all that is stored, in the order of the log, by row.
-func (r *repair) results() map[int][][]byte {
+// results returns all that is stored, in the order of the log, by row, and the rows in the order of their first results.
+func (r *repair) results() (results map[int][][]byte, rows []int) {
 	r.t.Helper()
 	p := runStage(r.t, r.dir, nil, "results", "--data-dir", r.store())
 	p.ends(0)
 	return byRow(r.t, p.stdout.String())
 }
 
-// complete checks what a run that came to its end has written: of each row the newest of its results that are stored.
+// complete checks what a run that came to its end has written: of each row the newest of its results that are stored, in
+// the order of the first ones.
 func (r *repair) complete(p *program, limit int, out string) {
 	r.t.Helper()
 	p.ends(0)
@@ -231,11 +235,16 @@ func (r *repair) complete(p *program, limit int, out string) {
 	if lines = lines[:len(lines)-1]; len(lines) != want {
 		r.t.Fatalf("%d lines, want %d:\n%s", len(lines), want, text)
 	}
-	results := r.results()
+	results, rows := r.results()
+	checkOrder(r.t, r.order, rows)
+	rows = slices.DeleteFunc(rows, func(n int) bool { return n > want })
 	for i, line := range lines {
-		all := results[i+1]
-		if len(all) == 0 || line != string(all[len(all)-1])+"\n" {
-			r.t.Fatalf("line %d is\n%s\nof these results:\n%s", i+1, line, bytes.Join(all, []byte("\n")))
+		if i == len(rows) {
+			r.t.Fatalf("%d lines, but results of %v", len(lines), rows)
+		}
+		all := results[rows[i]]
+		if line != string(all[len(all)-1])+"\n" {
+			r.t.Fatalf("line %d is\n%s\nof row %d, which has these results:\n%s", i+1, line, rows[i], bytes.Join(all, []byte("\n")))
 		}
 	}
 }
@@ -254,7 +263,7 @@ func (r *repair) successes(results map[int][][]byte) (rows []int) {
 // results.
 func (r *repair) checkEnd(results map[int][][]byte) {
 	r.t.Helper()
-	checkRows(r.t, read(r.t, r.out), repairRows)
+	checkOrdered(r.t, r.order, read(r.t, r.out), repairRows)
 	for row, all := range results {
 		if i := slices.IndexFunc(all, func(body []byte) bool { return !failedResult(body) }); i != len(all)-1 {
 			r.t.Errorf("row %d was published again although it had not failed:\n%s", row, bytes.Join(all, []byte("\n")))
@@ -267,19 +276,22 @@ func (r *repair) checkEnd(results map[int][][]byte) {
 	}
 }
 
-// byRow sorts results by their row.
-func byRow(t *testing.T, text string) map[int][][]byte {
+// byRow sorts results by their row, and returns the rows as they first appear.
+func byRow(t *testing.T, text string) (results map[int][][]byte, rows []int) {
 	t.Helper()
-	rows := make(map[int][][]byte)
+	results = make(map[int][][]byte)
 	for line := range strings.Lines(text) {
 		body := []byte(strings.TrimSuffix(line, "\n"))
 		var row struct{ N int }
 		if err := json.Unmarshal(body, &row); err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
-		rows[row.N] = append(rows[row.N], body)
+		if results[row.N] == nil {
+			rows = append(rows, row.N)
+		}
+		results[row.N] = append(results[row.N], body)
 	}
-	return rows
+	return results, rows
 }
 
 func failedResult(body []byte) bool { return bytes.Contains(body, []byte(`"llm_response_error":`)) }
