@@ -93,6 +93,9 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	s := site.Stage
 	defer limitMemory(hard, s, o.LimitMemory)()
 	if then != nil {
+		if err := checkOrder(soft, s.Conn.NC, cfg, name); err != nil {
+			return err
+		}
 		s.Log.Info("resuming", slog.String("job", dir))
 		if err := now.takeOver(*then, dir, s.Log); err != nil {
 			return err

@@ -130,9 +130,13 @@ func TestTheOrderOfAJobChangesOnceNothingWaits(t *testing.T) {
 				if order == "none" && other[1] == "none" {
 					continue
 				}
+				before := read(t, out)
 				p := process(other...)
 				p.ends(2)
-				for _, part := range []string{"STAGE_ORDER", "--order " + order, "--job"} {
+				if read(t, out) != before {
+					t.Errorf("%v has changed the output", other)
+				}
+				for _, part := range []string{"may not change from --order " + order, "now: run the same command with --order " + order, "--fresh", "--job"} {
 					if text := p.stderr.String(); !strings.Contains(text, part) {
 						t.Errorf("%v: it does not say %s: %s", other, part, text)
 					}
