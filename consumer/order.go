@@ -352,14 +352,9 @@ func (t *term) leaveMark(ctx context.Context) error {
 	if t.keyed == nil || t.end.ahead == 0 {
 		return nil
 	}
-	next, err := t.c.nextInput(ctx, t.accepted+1)
-	if err != nil {
+	if err := t.passKnown(ctx); err != nil {
 		return err
 	}
-	if next == 0 {
-		next = math.MaxUint64
-	}
-	t.keyed.Pass(next)
 	m := t.keyed.Mark()
 	if m.Low == t.end.low {
 		return nil
@@ -368,11 +363,37 @@ func (t *term) leaveMark(ctx context.Context) error {
 	if end.logMark = (logMark{low: m.Low, ahead: m.Ahead}); m.Ahead > 0 {
 		end.from = t.ahead.from(m.Low, t.end.seq+1)
 	}
-	end, err = t.c.claim(ctx, t.owner, end, t.c.inputCreated)
+	end, err := t.c.claim(ctx, t.owner, end, t.c.inputCreated)
 	if err == nil {
 		t.end = end
 	}
 	return err
+}
+
+// passMost bounds the requests of passKnown, of which each row costs one where those of other partitions lie between.
+const passMost = 1000
+
+// passKnown passes the known rows behind the last one taken, up to the first row that is not known: they have not come
+// again, or were deleted from the input.
+func (t *term) passKnown(ctx context.Context) error {
+	from := t.accepted + 1
+	for range passMost {
+		next, err := t.c.nextInput(ctx, from)
+		if err != nil {
+			return err
+		}
+		if next == 0 {
+			next = math.MaxUint64
+		}
+		t.keyed.Pass(next)
+		if !t.keyed.Known(next) {
+			return nil
+		}
+		for from = next + 1; t.keyed.Known(from); from++ { // no other row can lie between these
+		}
+		t.keyed.Pass(from)
+	}
+	return nil
 }
 
 // checkOrder refuses another order than that of the last claim where rows above the low-water mark are emitted: in the

@@ -62,7 +62,7 @@ func exitCode(ts *testscript.TestScript, args []string) int {
 //	llm LLM -errors 401=1
 func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
-		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-answers n]")
+		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-slow word] [-answers n]")
 	}
 	var cfg llmtest.Config
 	answers := 0
@@ -78,6 +78,15 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 		cfg.Script = func(c llmtest.Call) *llmtest.Step {
 			if strings.Contains(c.Prompt, word) {
 				return &llmtest.Step{Status: http.StatusBadRequest}
+			}
+			return nil
+		}
+		return nil
+	})
+	flags.Func("slow", "", func(word string) error { // prompts with this word are answered a second later than others
+		cfg.Script = func(c llmtest.Call) *llmtest.Step {
+			if strings.Contains(c.Prompt, word) {
+				return &llmtest.Step{Delay: time.Second}
 			}
 			return nil
 		}

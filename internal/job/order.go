@@ -6,13 +6,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
+
+// settlePoll is the time between two looks for the owner of the rows.
+const settlePoll = 20 * time.Millisecond
 
 // checkOrder refuses another order of the results than that of the job where rows of it wait that others have overtaken:
 // the consumer would refuse it, too, but after the output was begun, and in words that are not a job's.
@@ -49,4 +56,27 @@ func orderFlags(order streams.Order, key string) string {
 		flags += " --order-key " + key
 	}
 	return flags
+}
+
+// settle waits until the stage owns its rows if, by the end of the log, some wait that others have overtaken: all have
+// their results, and at its end the stage says so. Else the order of the job could never be changed.
+func (p *Pipeline) settle(ctx context.Context) error {
+	cfg := p.Stage.Cfg
+	if cfg.Order.OfStream() {
+		return nil
+	}
+	end, err := streams.LastMessage(ctx, p.Stage.Conn.NC, cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
+	if err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "" {
+		return err
+	}
+	poll := time.NewTicker(settlePoll)
+	defer poll.Stop()
+	for !slices.ContainsFunc(p.Stage.Status().Partitions, func(r status.PartitionReport) bool { return r.Role == string(consumer.Owner) }) {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return nil // everything is written
+		}
+	}
+	return nil
 }

@@ -124,6 +124,9 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 	})
 	parts.Go(func() error {
 		err := p.write(work)
+		if err == nil {
+			err = p.settle(work)
+		}
 		p.progress.ended.Store(err == nil)
 		finish(cmp.Or(err, errWritten))
 		return err

@@ -23,3 +23,11 @@ func TestAnEmbeddedServerForgetsTheIdsOfEventsSooner(t *testing.T) {
 		}
 	}
 }
+
+func TestADurableAcksRowsOneByOneUnlessInStreamOrder(t *testing.T) {
+	for order, want := range map[string]bool{"stream": false, "key": true, "none": true} {
+		if got := stored.Durable(stagetest.Config(t, "STAGE_ORDER", order), 0).AckEach; got != want {
+			t.Errorf("%s: got %v, want %v", order, got, want)
+		}
+	}
+}

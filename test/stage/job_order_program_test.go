@@ -198,3 +198,36 @@ func TestAJobLeavesStreamOrderAtAnyTime(t *testing.T) {
 		})
 	}
 }
+
+// TestAJobThatIsDoneMayChangeItsOrder has rows that were emitted before a kill and don't come again before the last row
+// is answered, since the window has room for one.
+func TestAJobThatIsDoneMayChangeItsOrder(t *testing.T) {
+	t.Parallel()
+	const rows = 12
+	for _, runs := range []int{1, 2} { // the second finds all results stored
+		t.Run(fmt.Sprint(runs), func(t *testing.T) {
+			t.Parallel()
+			var stalls atomic.Bool
+			stalls.Store(true)
+			_, environ := realLLM(t, stalled("Row 1", &stalls))
+			dir, out, input := t.TempDir(), filepath.Join(t.TempDir(), "out.jsonl"), keyedRows(t, rows)
+			environ["STAGE_LLM_TIMEOUT"], environ["STAGE_STOP_TIMEOUT"] = "1h", "2h"
+			process := func(more ...string) *program {
+				return runStage(t, dir, ordered(environ, "none"), append([]string{"process", input, "-o", out, "--job", "job"}, more...)...)
+			}
+			p := process()
+			eventually(t, "all other results", func() bool { return strings.Count(written(t, out), "\n") == rows-1 })
+			p.kill()
+			stalls.Store(false)
+			if p = process("--window", "1"); runs == 1 {
+				p.ends(0)
+			} else {
+				eventually(t, "the last result", func() bool { return strings.Count(written(t, out), "\n") == rows })
+				p.kill()
+				process().ends(0)
+			}
+			process("--order", "stream").ends(0)
+			checkOrdered(t, "none", read(t, out), rows)
+		})
+	}
+}
