@@ -157,7 +157,6 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		ResultSubject: cfg.Result.Subject, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowBytes: int64(cfg.Window.Bytes), NewInput: opts.NewInput, Spread: s.spread,
-		Order: cfg.Order.Mode, OrderSpan: cfg.Order.Span,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}

@@ -36,7 +36,8 @@ func Streams(cfg *config.Config) streams.Config {
 func Durable(cfg *config.Config, partition int) streams.DurableConfig {
 	return streams.DurableConfig{
 		Name: cfg.Name, Partition: partition, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(partition),
-		ResultStream: cfg.Result.Stream, WindowRows: cfg.Window.Rows, Create: cfg.Streams.Create, AckEach: !cfg.Order.OfStream(),
+		ResultStream: cfg.Result.Stream, WindowRows: cfg.Window.Rows, Create: cfg.Streams.Create,
+		Order: cfg.Order.Mode, OrderSpan: cfg.Order.Span,
 	}
 }
 
