@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 )
@@ -24,10 +25,11 @@ func TestAnEmbeddedServerForgetsTheIdsOfEventsSooner(t *testing.T) {
 	}
 }
 
-func TestADurableAcksRowsOneByOneUnlessInStreamOrder(t *testing.T) {
-	for order, want := range map[string]bool{"stream": false, "key": true, "none": true} {
-		if got := stored.Durable(stagetest.Config(t, "STAGE_ORDER", order), 0).AckEach; got != want {
-			t.Errorf("%s: got %v, want %v", order, got, want)
+func TestADurableKnowsTheOrder(t *testing.T) {
+	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
+		d := stored.Durable(stagetest.Config(t, "STAGE_ORDER", string(order), "STAGE_ORDER_SPAN", "5000"), 0)
+		if d.Order != order || d.OrderSpan != 5000 {
+			t.Errorf("%s: got order %s and span %d", order, d.Order, d.OrderSpan)
 		}
 	}
 }
