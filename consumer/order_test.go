@@ -274,3 +274,78 @@ func TestAnotherOrderIsRefusedWhereRowsAreAhead(t *testing.T) {
 		r.stop(t)
 	})
 }
+
+// On a work queue acks delete rows: those that are emitted ahead of one that waits never come again.
+func TestAnyOrderOnAWorkQueue(t *testing.T) {
+	for _, order := range otherOrders {
+		t.Run(string(order), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := bare(t)
+				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
+					t.Fatal(err)
+				}
+				if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
+					t.Fatal(err)
+				}
+				b.loadKeys(200, 20)
+				r := b.startWith(b.ordered(order, "run1", hotExecutor(5)))
+				b.until(185)
+				r.kill()
+				exec := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
+				r = b.startWith(b.ordered(order, "run2", exec))
+				b.until(200)
+				r.stop(t)
+				b.checkOrder(200)
+				if got := b.stored("ROWS", "rows.>"); got != 0 {
+					t.Errorf("%d rows are left in the input", got)
+				}
+				// All is done, and says so: another order may follow.
+				r = b.startWith(b.ordered(streams.OrderStream, "run3", exec))
+				b.loadKeys(10, 5)
+				b.until(210)
+				r.stop(t)
+			})
+		})
+	}
+}
+
+// A reply that waits for an hour is at the front of the journal, and thousands are kept and emitted behind it.
+func TestTheJournalStaysSmallWhileAReplyWaits(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		exec := &sleeper{latency: func(seq uint64) time.Duration {
+			switch {
+			case seq == 1:
+				return time.Hour
+			case seq%2 == 1:
+				return 300 * time.Millisecond
+			}
+			return 50 * time.Millisecond
+		}}
+		const rows = 4000
+		for i := range rows {
+			b.publish(fmt.Sprintf("rows.k%d", i/2), i)
+		}
+		cfg := b.ordered(streams.OrderKey, "run1", exec)
+		cfg.OrderSpan = 2 * rows
+		r := b.startWith(cfg)
+		most := uint64(0)
+		b.await("all but two results", func() bool {
+			most = max(most, b.stored("JOURNAL", "journal.stage.0"))
+			return b.stored("RESULTS", "results.stage.0.rows") == rows-2
+		})
+		if limit := uint64(2*64 + 256 + 128); most > limit {
+			t.Errorf("the journal held %d entries, want %d at most", most, limit)
+		}
+		t.Logf("at most %d entries", most)
+		r.kill()
+		next := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
+		r = b.startWith(b.ordered(streams.OrderKey, "run2", next))
+		b.until(rows)
+		r.stop(t)
+		b.checkOrder(rows)
+		if next.kept != 1 || next.calls[2] != 0 {
+			t.Errorf("%d replies came from the journal, row 2 was called %d times more, want 1 and 0", next.kept, next.calls[2])
+		}
+	})
+}
