@@ -3,6 +3,7 @@ package stagetest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"testing"
@@ -19,7 +20,9 @@ import (
 func (b *Bench) Store(job *Job) {
 	b.T.Helper()
 	for i := range job.Steps {
-		b.Publish(job.Steps[i].Message(b.T))
+		if !job.Steps[i].Lost {
+			b.Publish(job.Steps[i].Message(b.T))
+		}
 	}
 }
 
@@ -29,6 +32,7 @@ type Job struct {
 	Now     time.Time
 	Steps   []Step
 	Calls   int
+	order   Order // of results from the last claim on
 }
 
 // Step is one message: exactly one of its parts is set.
@@ -39,6 +43,8 @@ type Step struct {
 	Run    *auditlog.Run
 	Result *stored.ResultRow
 	Part   int
+	// Lost is a result that the others count and that is not stored.
+	Lost bool
 }
 
 // Job returns an empty job over the input stream.
@@ -59,6 +65,7 @@ func (j *Job) Start(run string) {
 
 // Claim records that an owner claimed the partition, whose results end with row mark.
 func (j *Job) Claim(owner string, mark uint64) {
+	j.order = Order{}
 	j.Steps = append(j.Steps, Step{Claim: &stored.Claim{Owner: owner, Mark: mark, Version: 1, Input: "ROWS", Created: j.Created}})
 }
 
@@ -88,9 +95,11 @@ func (j *Job) Row(owner string, seq uint64, retries int, source string) {
 
 // Result records the result of a row.
 func (j *Job) Result(owner string, seq uint64) {
-	j.Steps = append(j.Steps, Step{Result: &stored.ResultRow{
+	r := &stored.ResultRow{
 		Seq: seq, Owner: owner, Status: auditlog.RowSuccess, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS",
-	}})
+	}
+	j.order.mark(r)
+	j.Steps = append(j.Steps, Step{Result: r})
 }
 
 // Answer records everything about a row; every third one met no capacity at first.
@@ -175,15 +184,17 @@ func (s Step) Message(t *testing.T) *nats.Msg {
 		return &nats.Msg{Subject: "audit.stage.all.run", Data: s.Run.AppendJSON(nil, auditlog.PayloadsFull, 0)}
 	case s.Claim != nil:
 		c := s.Claim
-		body, err := json.Marshal(map[string]any{
-			"owner": c.Owner, "high_water_mark": c.Mark, "version": c.Version, "input_stream": c.Input, "input_created": c.Created,
+		body, err := json.Marshal(streams.Claim{
+			Owner: c.Owner, HighWaterMark: c.Mark, Version: c.Version, InputStream: c.Input, InputCreated: c.Created, Order: c.Order, Key: c.Key,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &nats.Msg{Subject: log + "claim", Data: body, Header: nats.Header{
+		m := &nats.Msg{Subject: log + "claim", Data: body, Header: nats.Header{
 			streams.HeaderOwner: {c.Owner}, streams.HeaderSourceSeq: {strconv.FormatUint(c.Mark, 10)},
 		}}
+		setProgress(m.Header, c.Progress)
+		return m
 	}
 	r := s.Result
 	m := &nats.Msg{Subject: log + "rows", Data: []byte(`{}`), Header: nats.Header{
@@ -192,6 +203,14 @@ func (s Step) Message(t *testing.T) *nats.Msg {
 	}}
 	if r.Replaces != "" {
 		m.Header.Set(streams.HeaderReplaces, r.Replaces)
+	}
+	if r.Subject != "" {
+		m.Header.Set(streams.HeaderSourceSubject, r.Subject)
+	}
+	maps.Copy(m.Header, r.Header)
+	setProgress(m.Header, r.Progress)
+	if r.Key != nil {
+		m.Header.Set(streams.HeaderKey, *r.Key)
 	}
 	return m
 }

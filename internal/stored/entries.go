@@ -1,6 +1,12 @@
 package stored
 
-import "time"
+import (
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+)
 
 // ResultRow is a result by its headers, without its body.
 type ResultRow struct {
@@ -13,6 +19,12 @@ type ResultRow struct {
 	Source  string // the input stream that it names
 	// Replaces is the sequence of the row whose place it takes, as its header has it; empty: that of no other.
 	Replaces string
+	// Subject is that of the row. Header has the result's own headers and those of the row that it passes on.
+	Subject string
+	Header  nats.Header
+	// Progress and Key are those of a result that is not in stream order. Key is nil where it has none.
+	Progress Progress
+	Key      *string
 }
 
 // Claim is the beginning of a term: an owner took over a partition.
@@ -24,6 +36,40 @@ type Claim struct {
 	Version int       // of the format
 	Input   string    // the input stream
 	Created time.Time // when the input stream was created
+	// Order is that of the results after it, as it is written: empty, that of the stream. Key is where a row's key is.
+	Order    streams.Order
+	Key      string
+	Progress Progress // of a claim whose results are not in stream order
+}
+
+// Progress is how far the rows of the input have their results with a message of the log stored, as that message says.
+type Progress struct {
+	// Named is set where the message says it, in headers that are numbers.
+	Named bool
+	// Low, Ahead and From are the headers [streams.HeaderLow], [streams.HeaderAhead] and [streams.HeaderAheadFrom]; 0: it
+	// has none.
+	Low, Ahead, From uint64
+}
+
+func progressOf(h nats.Header) (p Progress) {
+	p.Named = len(h[streams.HeaderLow]) > 0
+	for name, number := range map[string]*uint64{
+		streams.HeaderLow: &p.Low, streams.HeaderAhead: &p.Ahead, streams.HeaderAheadFrom: &p.From,
+	} {
+		if text := h[name]; len(text) > 0 {
+			var err error
+			*number, err = strconv.ParseUint(text[0], 10, 64)
+			p.Named = p.Named && err == nil
+		}
+	}
+	return p
+}
+
+// InputRow is a row of the input without its body.
+type InputRow struct {
+	Seq     uint64 // 0: there is no further row
+	Subject string
+	Header  nats.Header
 }
 
 // SameInput reports whether both claims are about the same input stream, not only one of the same name.

@@ -33,7 +33,10 @@ func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 		if err != nil {
 			return nil, err
 		}
-		claims = append(claims, Claim{At: at, Stored: md.Timestamp, Owner: c.Owner, Mark: c.HighWaterMark, Version: c.Version, Input: c.InputStream, Created: c.InputCreated})
+		claims = append(claims, Claim{
+			At: at, Stored: md.Timestamp, Owner: c.Owner, Mark: c.HighWaterMark, Version: c.Version, Input: c.InputStream, Created: c.InputCreated,
+			Order: c.Order, Key: c.Key, Progress: progressOf(m.Headers()),
+		})
 	}
 }
 
@@ -57,27 +60,40 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 		row := &ResultRow{
 			At: at, Stored: md.Timestamp, Owner: h.Get(streams.HeaderOwner), Status: h.Get(streams.HeaderStatus),
 			StateID: h.Get(streams.HeaderStateID), Source: h.Get(streams.HeaderSourceStream),
-			Replaces: h.Get(streams.HeaderReplaces),
+			Replaces: h.Get(streams.HeaderReplaces), Subject: h.Get(streams.HeaderSourceSubject), Header: h,
+		}
+		if len(h[streams.HeaderLow]) > 0 {
+			row.Progress = progressOf(h)
+		}
+		if key := h[streams.HeaderKey]; len(key) > 0 {
+			row.Key = &key[0]
 		}
 		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0: it names none
 		return row, nil
 	}
 }
 
-// NextInputFunc returns a function that returns the sequence of the next row of the input; 0 at the end. A work queue
+// NextInputFunc returns a function that returns the next row of the input; at the end its sequence is 0. A work queue
 // allows no second consumer, and an interest stream would keep rows for it: there r is nil, each row is read by itself,
 // and only rows that are not acked yet are left.
-func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter string) func() (uint64, error) {
+func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter string) func() (InputRow, error) {
 	if r != nil {
-		return func() (uint64, error) {
-			_, at, err := r.Next(ctx)
-			return at, err
+		return func() (InputRow, error) {
+			m, at, err := r.Next(ctx)
+			if err != nil || m == nil {
+				return InputRow{}, err
+			}
+			return InputRow{Seq: at, Subject: m.Subject(), Header: m.Headers()}, nil
 		}
 	}
 	last := uint64(0)
-	return func() (uint64, error) {
-		next, err := streams.NextSequence(ctx, nc, stream, filter, last+1)
-		last = next
-		return next, err
+	return func() (InputRow, error) {
+		m, err := streams.NextMessage(ctx, nc, stream, filter, last+1)
+		if err != nil || m == nil {
+			last = 0
+			return InputRow{}, err
+		}
+		last = m.Sequence
+		return InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header}, nil
 	}
 }

@@ -47,6 +47,7 @@ type rowFacts struct {
 	attempts, capacity int
 	usage              *auditlog.Usage
 	queued, started    time.Time
+	key                *string // nil: it names none
 }
 
 // calls is how many calls the row event counts.
@@ -69,7 +70,7 @@ func (r *rowAudit) add(e *auditlog.Event, term *auditTerm) {
 	} else if r.by(term) == nil {
 		r.rows = append(r.rows, rowFacts{
 			term: term, run: e.RunID, at: e.Time, status: e.Row.Status, source: e.Row.Source,
-			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt,
+			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt, key: e.Row.Key,
 		})
 	}
 }

@@ -14,7 +14,7 @@ import (
 type (
 	pureLog   = pureMessage[stagetest.Step]
 	pureEvent = pureMessage[*auditlog.Event]
-	pureRow   = pureMessage[struct{}]
+	pureRow   = pureMessage[string]
 )
 
 func isResult(seq uint64) func(pureLog) bool {

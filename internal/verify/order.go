@@ -19,7 +19,10 @@ func (v *partitionVerifier) read() error {
 		v.over = true
 		return nil
 	}
-	v.claimsBefore(r.At)
+	if err := v.claimsBefore(r.At); err != nil {
+		return err
+	}
+	v.inferOrder(r)
 	v.count(r)
 	if problem := v.problemOf(r); problem != "" {
 		v.violate(violationResult, r.Seq, "message %d of the results: %s", r.At, problem)
@@ -30,11 +33,17 @@ func (v *partitionVerifier) read() error {
 	v.checkOwner(r)
 	v.checkReplacement(r)
 	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: v.term(r.Owner)}
-	v.mark = r.Seq
+	if v.order.ofStream() {
+		v.mark = r.Seq
+	}
 	switch {
 	case !v.seen.Add(r.Seq):
 		v.violate(violationDoubled, r.Seq, "row %d has another result at %d of the results stream", r.Seq, r.At)
 		return nil
+	case !v.order.ofStream():
+		if err := v.readAhead(h); err != nil {
+			return err
+		}
 	case r.Seq < v.last:
 		h.late, h.inInput = true, v.missing.Remove(r.Seq)
 		v.violate(violationDisorder, r.Seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.Seq, r.At, v.last)
@@ -85,7 +94,7 @@ func (v *partitionVerifier) checkReplacement(r *stored.ResultRow) {
 		case err != nil || place == 0:
 			v.violate(violationReplacement, r.Seq, "the result of row %d, at %d of the results stream, takes the place of row %q, which is no number of a row", r.Seq, r.At, r.Replaces)
 			return
-		case place <= v.base: // its own result is gone
+		case place <= v.base, v.ahead.purged > 0 && !v.seen.Has(place): // its own result is gone
 		case !v.seen.Has(place):
 			v.violate(violationReplacement, r.Seq, "the result of row %d, at %d of the results stream, takes the place of row %d, which has no result before it", r.Seq, r.At, place)
 			return
@@ -124,10 +133,10 @@ func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
 	if v.epoch != v.epochs-1 || v.input == nil {
 		return false, nil
 	}
-	for v.nextInput != 0 && v.nextInput <= seq && err == nil {
-		there = v.nextInput == seq
-		if !v.seen.Has(v.nextInput) {
-			v.missing.Add(v.nextInput)
+	for v.nextInput.Seq != 0 && v.nextInput.Seq <= seq && err == nil {
+		there = v.nextInput.Seq == seq
+		if !v.seen.Has(v.nextInput.Seq) {
+			v.missing.Add(v.nextInput.Seq)
 		}
 		v.nextInput, err = v.input()
 	}
@@ -135,24 +144,39 @@ func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
 }
 
 // claimsBefore checks the claims that lie in the log before a message.
-func (v *partitionVerifier) claimsBefore(at uint64) {
+func (v *partitionVerifier) claimsBefore(at uint64) error {
 	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].At < at {
-		c := v.claims[v.nextClaim]
-		switch first := v.nextClaim == 0; {
+		c := &v.claims[v.nextClaim]
+		first := v.nextClaim == 0
+		switch {
 		case !first && !c.SameInput(v.claims[v.nextClaim-1]):
 			v.epoch++
 			v.epochRows = epochRows{}
-		case first && v.last == 0 && c.Mark > 0 && v.resultsGone:
+		case first && v.last == 0 && (c.Mark > 0 || c.Progress.Ahead > 0) && v.resultsGone:
 			v.purged, v.base, v.mark = true, c.Mark, c.Mark
 		case first && v.purged && c.Mark == 0: // the results before it are of another input
 			v.epochRows = epochRows{}
 		}
+		v.claimOrder(c, first && v.last == 0)
+		if first && v.purged && v.last == 0 {
+			v.purgedAhead(c.Progress.Ahead)
+		}
+		if !v.order.ofStream() {
+			if err := v.claimAhead(c); err != nil {
+				return err
+			}
+		}
 		if c.Mark != v.mark {
-			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, names row %d as the last before it; it was row %d", c.At, c.Owner, c.Mark, v.mark)
+			as := "last before it"
+			if !v.order.ofStream() {
+				as = "low-water mark"
+			}
+			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, names row %d as the %s; it was row %d", c.At, c.Owner, c.Mark, as, v.mark)
 		}
 		v.owner = c.Owner
 		v.nextClaim++
 	}
+	return nil
 }
 
 // finish checks what is left once the audit is read, and reports the rows without a result.
@@ -160,10 +184,15 @@ func (v *partitionVerifier) finish() error {
 	if err := v.advance(true); err != nil {
 		return err
 	}
-	v.claimsBefore(math.MaxUint64)
-	v.stats.HighWaterMark = v.mark
-	if _, err := v.inputUpTo(max(v.bound, v.last)); err != nil {
+	if err := v.claimsBefore(math.MaxUint64); err != nil {
 		return err
+	}
+	v.stats.HighWaterMark = v.mark
+	if err := v.finishInput(); err != nil {
+		return err
+	}
+	for _, change := range v.changes {
+		v.report.note("partition %d: the order of the results changes %s", v.stats.Partition, change)
 	}
 	for seq := range v.missing.All() {
 		v.lost(seq, "row %d has no result")
@@ -176,8 +205,23 @@ func (v *partitionVerifier) finish() error {
 	return nil
 }
 
+// finishInput reads the input up to the last row that may have a result.
+func (v *partitionVerifier) finishInput() error {
+	v.stats.Order, v.stats.OrderKey, v.stats.reordered = v.order.Order, v.order.key, len(v.changes) > 0
+	if !v.order.ofStream() {
+		return v.finishAhead()
+	}
+	_, err := v.inputUpTo(max(v.bound, v.last))
+	return err
+}
+
 // lost reports a row without a result, unless its result may have been removed with the beginning of the log.
 func (v *partitionVerifier) lost(seq uint64, format string) {
+	if seq > v.base && v.ahead.purged > 0 { // of so many rows above it nobody knows which they are
+		v.ahead.purged--
+		v.stats.ResultsGone++
+		return
+	}
 	if seq <= v.base {
 		v.stats.ResultsGone++
 		return

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/seqset"
 	"github.com/llm-stage/stage/internal/stored"
 )
@@ -30,7 +31,9 @@ type partitionVerifier struct {
 	epoch     int    // the input stream of the head, counted from 0; below epochs
 	purged    bool   // the log does not begin at its beginning: rows up to base are not expected to have a result
 	epochRows
-	nextInput uint64 // the first row of the input that is not compared; 0: all are. The input is that of the last epoch
+	order     logOrder        // at the head
+	changes   []string        // of the order
+	nextInput stored.InputRow // the first row of the input that is not compared; without a sequence: all are. The input is that of the last epoch
 
 	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results before
 	// it are finished. nil: it is not read yet; over: there is none.
@@ -44,8 +47,8 @@ type partitionVerifier struct {
 // partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
 type partitionSources struct {
 	results func() (*stored.ResultRow, error)
-	// input returns the sequences of the rows that are still there; nil where nothing is known about the rows.
-	input  func() (uint64, error)
+	// input returns the rows that are still there; nil where nothing is known about the rows.
+	input  func() (stored.InputRow, error)
 	rows   *stored.Reader // of input; nil if the input allows no second reader
 	claims []stored.Claim
 }
@@ -73,6 +76,10 @@ type epochRows struct {
 	missing seqset.Set // rows of the input that were passed by without a result
 	audited seqset.Set // rows of the audit that were passed by without a result
 	failed  seqset.Set // rows whose last result so far is an error; for a replacement, the row that it replaces
+	// Where results are not in stream order, mark is the low-water mark, last the latest row that has a result, and rows
+	// above the mark are in ahead instead of missing. Of those, pendingAhead have no result in the end.
+	ahead        progress
+	pendingAhead uint64
 }
 
 // auditSlack is how far the clocks of stage and server may be apart.
@@ -90,6 +97,7 @@ type verifiedRow struct {
 // start makes the terms of the claims and reads the first row of the input.
 func (v *partitionVerifier) start() (err error) {
 	v.terms = make(map[string]*auditTerm)
+	v.order.Order = streams.OrderStream
 	epoch := 0
 	for i, c := range v.claims {
 		if i > 0 && !c.SameInput(v.claims[i-1]) {
@@ -126,7 +134,7 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 	if v.over {
 		return nil // of a pending row
 	}
-	ahead := v.head.key.compare(key) <= 0
+	ahead := v.expected(key)
 	if !ahead && (key.epoch != v.epoch || v.seen.Has(key.seq)) {
 		return nil // of a term that ended before the row's result
 	}
@@ -139,6 +147,22 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 		return v.advance(false)
 	}
 	return nil
+}
+
+// expected reports whether a row may be that of the head or of a later result, as far as the log is read.
+func (v *partitionVerifier) expected(key rowKey) bool {
+	if v.order.ofStream() || key.epoch != v.epoch {
+		return v.head.key.compare(key) <= 0
+	}
+	return key == v.head.key || key.seq > v.ahead.low && !v.seen.Has(key.seq)
+}
+
+// passed returns the row up to which all have their results, with that of the head stored.
+func (v *partitionVerifier) passed() rowKey {
+	if v.order.ofStream() {
+		return v.head.key
+	}
+	return rowKey{v.epoch, v.ahead.low}
 }
 
 // rowOf returns the row that an event is about, and the term that it is of.
@@ -204,7 +228,7 @@ func (v *partitionVerifier) finishHead() {
 	default:
 		v.checkAudit(h, row, event)
 	}
-	v.window.pass(h.key, v.skip)
+	v.window.pass(h.key, v.passed(), v.skip)
 }
 
 // countAudited counts a result whose audit is there.
@@ -237,7 +261,12 @@ func (v *partitionVerifier) countUnaudited(h *verifiedRow, since, until time.Tim
 
 // checkAudit compares a result with its row event, and that with the call events.
 func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *rowFacts) {
-	h.term.since = later(h.term.since, event.queued.Add(-auditSlack)) // later rows of the term were taken later
+	if h.key.compare(v.passed()) <= 0 { // later rows of the term were taken later
+		h.term.since = later(h.term.since, event.queued.Add(-auditSlack))
+	}
+	if v.order.Order == streams.OrderKey && h.Key != nil && event.key != nil && streams.KeyHeader(*event.key) != *h.Key {
+		v.violate(violationRowEvent, h.Seq, "row %d has a result with key %q and a row event with key %q", h.Seq, *h.Key, *event.key)
+	}
 	if event.status != h.Status {
 		v.violate(violationRowEvent, h.Seq, "row %d has a result with status %s and a row event with status %s", h.Seq, h.Status, event.status)
 	}

@@ -51,7 +51,7 @@ func (s *pureStream[T]) info(now time.Time) *jetstream.StreamInfo {
 // pureJob is a job of one process in streams that need no server.
 type pureJob struct {
 	now     time.Time
-	input   pureStream[struct{}]
+	input   pureStream[string]
 	results pureStream[stagetest.Step]
 	audit   pureStream[*auditlog.Event]
 	window  int
@@ -70,7 +70,7 @@ func newPureJob(n int, ago, each time.Duration) *pureJob {
 	j.results.cfg.Discard, j.audit.cfg.MaxAge = jetstream.DiscardNew, pureMaxAge
 	j.input.created, j.results.created, j.audit.created = at, at, at
 	for range n {
-		j.input.add(at, struct{}{})
+		j.input.add(at, "rows.a")
 	}
 	at = at.Add(time.Second)
 	job := &stagetest.Job{Created: j.input.created, Now: at}
@@ -167,13 +167,13 @@ func (j *pureJob) verify() *Report {
 	}
 	p.inputLast = v.inputLoss.info.State.LastSeq
 	left := j.input.msgs
-	p.input = func() (uint64, error) {
+	p.input = func() (stored.InputRow, error) {
 		if len(left) == 0 {
-			return 0, nil
+			return stored.InputRow{}, nil
 		}
 		m := left[0]
 		left = left[1:]
-		return m.seq, nil
+		return stored.InputRow{Seq: m.seq, Subject: m.is}, nil
 	}
 	_ = p.start()
 	for _, m := range j.audit.msgs {

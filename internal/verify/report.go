@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/terminal"
 )
@@ -35,9 +36,16 @@ type Report struct {
 
 // verifiedPartition counts what was found in one partition.
 type verifiedPartition struct {
-	Partition     int    `json:"partition"`
-	HighWaterMark uint64 `json:"high_water_mark"` // row of the last result
-	Claims        int    `json:"claims"`
+	Partition int `json:"partition"`
+	Claims    int `json:"claims"`
+
+	// Order and OrderKey are those of the last claim. HighWaterMark is the row of the last result; where results are not in
+	// stream order it is the low-water mark, and Ahead rows above it have their result.
+	Order         streams.Order `json:"order"`
+	OrderKey      string        `json:"order_key,omitempty"`
+	HighWaterMark uint64        `json:"high_water_mark"`
+	Ahead         int           `json:"ahead"`
+	reordered     bool          // the order changed
 
 	// Results has one outcome each, but for those that are violations themselves.
 	Results   int `json:"results"`
@@ -47,7 +55,7 @@ type verifiedPartition struct {
 	// Replacements are results, of Results, that take the place of an earlier one that failed.
 	Replacements int `json:"replacements"`
 
-	// Pending rows are behind the high-water mark; null: unknown.
+	// Pending rows are behind the high-water mark and have no result; null: unknown.
 	Pending *uint64 `json:"pending"`
 
 	// ByInput results have their row in the input; ByAudit ones only have events in the audit, Unknown ones neither. Of
@@ -171,8 +179,8 @@ func (r *Report) WriteText(w io.Writer) {
 		if p.Replacements > 0 {
 			replacing = fmt.Sprintf(", %d of them in place of a failed one", p.Replacements)
 		}
-		terminal.PrintLine(w, "partition %d: %d results up to row %d in %d terms: %d succeeded, %d failed%s; %s", p.Partition,
-			p.Results, p.HighWaterMark, p.Claims, p.Succeeded, p.Failed, replacing, pending)
+		terminal.PrintLine(w, "partition %d: %d results%s in %d terms: %d succeeded, %d failed%s; %s", p.Partition,
+			p.Results, p.upTo(), p.Claims, p.Succeeded, p.Failed, replacing, pending)
 	}
 	a := &r.Audit
 	tokens := "unknown tokens"
@@ -195,6 +203,39 @@ func (r *Report) WriteText(w io.Writer) {
 	}
 	r.Violations.write(w)
 	if r.Verdict == VerdictProven {
-		terminal.PrintLine(w, "proven: every row up to the high-water mark has exactly one result, in stream order, and the audit adds up")
+		mark, order := r.proven()
+		terminal.PrintLine(w, "proven: every row up to the %s has exactly one result, %sand the audit adds up", mark, order)
 	}
+}
+
+// upTo says in which order the results are, unless it is that of the stream, and how far they reach.
+func (p *verifiedPartition) upTo() string {
+	var order string
+	switch {
+	case p.Order == streams.OrderKey && p.OrderKey != "":
+		order = fmt.Sprintf(" in order by key (%s),", p.OrderKey)
+	case p.Order == streams.OrderKey:
+		order = " in order by key,"
+	case p.Order == streams.OrderNone:
+		order = " in no order,"
+	default:
+		return fmt.Sprintf(" up to row %d", p.HighWaterMark)
+	}
+	return fmt.Sprintf("%s up to row %d and %d above it,", order, p.HighWaterMark, p.Ahead)
+}
+
+// proven returns what is proven of the results: up to which mark, and in which order.
+func (r *Report) proven() (mark, order string) {
+	mark, order = "high-water mark", "in stream order, "
+	for i, p := range r.Partitions {
+		switch {
+		case p.reordered || i > 0 && p.Order != r.Partitions[0].Order:
+			return "low-water mark", "in the order that its claim names, "
+		case p.Order == streams.OrderKey:
+			mark, order = "low-water mark", "those of a key in stream order, "
+		case p.Order == streams.OrderNone:
+			mark, order = "low-water mark", ""
+		}
+	}
+	return mark, order
 }

@@ -31,11 +31,11 @@ func (g *generatedJob) result() (*stored.ResultRow, error) {
 	}, nil
 }
 
-func (g *generatedJob) input() (uint64, error) {
+func (g *generatedJob) input() (stored.InputRow, error) {
 	if g.passed++; g.passed > g.rows {
-		return 0, nil
+		return stored.InputRow{}, nil
 	}
-	return g.passed, nil
+	return stored.InputRow{Seq: g.passed}, nil
 }
 
 // events yields the events of the rows, those of each thousand in a drawn order, as a pool completes them. Each is valid

@@ -21,7 +21,10 @@ import (
 )
 
 // claimVersionKnown is the format of claims that verify reads.
-const claimVersionKnown = 1
+const claimVersionKnown = 2
+
+// claimVersionOrder is the format of claims that name an order.
+const claimVersionOrder = 2
 
 // verification checks one stage against its streams, of which it reads each once, side by side. What it holds is
 // bounded: by the window that the stage had for the events of rows, and by two bytes a row at most for sets of
@@ -351,8 +354,10 @@ func (v *verification) pending(ctx context.Context, p *partitionVerifier) (*uint
 	switch {
 	case p.input == nil:
 		return nil, nil //nolint:nilnil // unknown
-	case p.rows != nil && p.nextInput != 0:
-		n = p.rows.Left + 1
+	case p.rows != nil && p.nextInput.Seq != 0:
+		n = p.rows.Left + 1 + p.pendingAhead
+	case p.rows != nil:
+		n = p.pendingAhead
 	case p.rows == nil:
 		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, streams.DurableName(v.cfg.Name, p.stats.Partition))
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {

@@ -160,6 +160,11 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			}
 		})
 	}
+	for _, f := range faultsByKey {
+		for kind := range f.kinds {
+			found = append(found, string(kind))
+		}
+	}
 	for _, c := range checks {
 		if !strings.Contains(strings.Join(found, "\n"), string(c.kind)) {
 			t.Errorf("no violation of kind %s is planted", c.kind)
@@ -396,10 +401,10 @@ func TestVerifyCannotTellWithoutStreams(t *testing.T) {
 			j.Steps[0].Run.Settings["STAGE_PARTITIONS"] = "3"
 			b.Store(j)
 		}},
-		{"a claim of a newer stage", "the claim at 22 has format 2", func(b *stagetest.Bench) {
+		{"a claim of a newer stage", "the claim at 22 has format 3", func(b *stagetest.Bench) {
 			j := b.Job()
 			j.Claim("run2.a", 20)
-			j.Steps[0].Claim.Version = 2
+			j.Steps[0].Claim.Version = 3
 			b.Store(j)
 		}},
 	} {

@@ -21,6 +21,8 @@ const (
 	violationResult      violationKind = "bad_result"
 	violationReplacement violationKind = "bad_replacement"
 	violationClaim       violationKind = "bad_claim"
+	violationLow         violationKind = "bad_low"
+	violationKey         violationKind = "bad_key"
 	violationNoRowEvent  violationKind = "row_event_missing"
 	violationRowEvent    violationKind = "row_event_differs"
 	violationNoCallEvent violationKind = "call_event_missing"

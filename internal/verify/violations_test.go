@@ -13,14 +13,16 @@ var checks = []struct {
 	kind  violationKind
 	means string
 }{
-	{violationLost, "a row up to the high-water mark has no result"},
+	{violationLost, "a row up to the high-water mark has no result, or one above the low-water mark of which the log says that it had one"},
 	{violationDoubled, "a row has a second result"},
-	{violationDisorder, "a result is stored after that of a later row"},
+	{violationDisorder, "a result is stored after that of a later row; in order by key: of the same key"},
 	{violationResult, "status, stream or state id of a result are wrong, or the input never had its row"},
 	{violationReplacement, "a result takes the place of a row that did not fail before it, or of none"},
-	{violationClaim, "a claim does not match the results before it, or a fenced owner has stored a result"},
+	{violationClaim, "a claim does not match the results before it, names no order, or changes it while rows above the low-water mark have results; or a fenced owner has stored a result"},
+	{violationLow, "what a result or claim that is not in stream order says about rows that have their results (`Stage-Low`, `Stage-Ahead`, `Stage-Ahead-From`) is missing or not true"},
+	{violationKey, "the key of a result (`Stage-Key`) is missing, or not that of its row"},
 	{violationNoRowEvent, "the owner of a result has no row event for it"},
-	{violationRowEvent, "the row event and the result differ in status"},
+	{violationRowEvent, "the row event and the result differ in status or key"},
 	{violationNoCallEvent, "fewer call events than the row event counts, or not numbered from 0"},
 	{violationCallEvent, "more call events than the row event counts"},
 	{violationRetries, "capacity retries in the call events and in the row event differ"},

@@ -4,8 +4,8 @@ import "slices"
 
 // auditWindow holds the events of rows whose result is not checked yet. A row is in one of two places at most.
 type auditWindow struct {
-	// ahead has the row of the next result and those after it; order has their keys, sorted. Events come almost in order,
-	// so a new key belongs near the end.
+	// ahead has the row of the next result and those whose results may come after it; order has their keys, sorted, and
+	// some of rows that have left. Events come almost in order, so a new key belongs near the end.
 	ahead map[rowKey]*rowAudit
 	order []rowKey
 	// passed has rows that a later result has passed by, since theirs may still come; oldest has their keys, also of rows
@@ -44,21 +44,23 @@ func (w *auditWindow) add(key rowKey, ahead bool) *rowAudit {
 	return r
 }
 
-// full reports whether so many rows are ahead that all events of the next result must have come: a stage takes no row
-// beyond its window before it has emitted the first of the window.
+// full reports whether so many rows are ahead that all events of the next result must have come. A stage holds no more
+// rows than its window: those that it has taken and not emitted. Whoever takes over takes them again first, those of
+// fenced owners with them; so twice the window are ahead only if events of the next result are missing.
 func (w *auditWindow) full() bool { return len(w.ahead) > w.limit }
 
-// pass drops a row, and counts those before it as passed by; it calls skipped for each.
-func (w *auditWindow) pass(key rowKey, skipped func(rowKey)) {
+// pass drops a row, and counts those up to another one as passed by; it calls skipped for each.
+func (w *auditWindow) pass(key, upTo rowKey, skipped func(rowKey)) {
 	delete(w.passed, key)
-	for len(w.order) > 0 && w.order[0].compare(key) <= 0 {
+	delete(w.ahead, key)
+	for len(w.order) > 0 && w.order[0].compare(upTo) <= 0 {
 		k := w.order[0]
 		w.order = w.order[1:]
-		if k != key {
-			w.keep(w.ahead[k])
+		if r := w.ahead[k]; r != nil {
+			w.keep(r)
 			skipped(k)
+			delete(w.ahead, k)
 		}
-		delete(w.ahead, k)
 	}
 }
 

@@ -1,0 +1,46 @@
+package verify
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/nats-io/nats.go"
+)
+
+// keyOf returns the key of a row as its result names it; place is where it is, as in STAGE_ORDER_KEY. ok is false for a
+// key that subject and headers do not show: that of a member of the row, and that of an order unknown here.
+//
+// It is written apart from what gives rows their keys, so that an error there is found here.
+func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
+	kind, name, _ := strings.Cut(place, ".")
+	switch {
+	case place == "subject":
+		key = subject
+	case kind == "subject":
+		n, err := strconv.Atoi(name)
+		if err != nil || n < 1 {
+			return "", false
+		}
+		if tokens := strings.Split(subject, "."); n <= len(tokens) {
+			key = tokens[n-1]
+		}
+	case kind == "header":
+		if values := header[name]; len(values) > 0 {
+			key = values[0]
+		}
+	default:
+		return "", false
+	}
+	return streams.KeyHeader(key), true
+}
+
+// keyOfResult is keyOf by what a result has kept of its row: ok is false, too, for a header that is not passed on, or
+// that an error result without room for the row's headers has lost.
+func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
+	if name, in := strings.CutPrefix(place, "header."); in && (!streams.PassHeader(name) || len(r.Header[name]) == 0) {
+		return "", false
+	}
+	return keyOf(place, r.Subject, r.Header)
+}
