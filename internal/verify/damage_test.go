@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"pgregory.net/rapid"
@@ -173,6 +174,35 @@ func (d *damage) expectAudit(left int) expected {
 	return e
 }
 
+// drawOrder draws the order of n results, and their rows in that order.
+func drawOrder(t *rapid.T, n int) (o stagetest.Order, rows []uint64) {
+	o.Order = rapid.SampledFrom([]streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone}).Draw(t, "order")
+	o.Place = "subject.2"
+	for seq := range n {
+		rows = append(rows, uint64(seq)+1) //nolint:gosec // small
+		o.Keys = append(o.Keys, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "key"))
+	}
+	if o.Order == streams.OrderStream {
+		return o, rows
+	}
+	rows = rapid.Permutation(rows).Draw(t, "results")
+	if o.Order == streams.OrderKey { // those of each key in the places that they have
+		places := make(map[string][]uint64)
+		for _, seq := range rows {
+			key := o.Keys[seq-1]
+			places[key] = append(places[key], seq)
+		}
+		for _, of := range places {
+			slices.Sort(of)
+		}
+		for i, seq := range rows {
+			key := o.Keys[seq-1]
+			rows[i], places[key] = places[key][0], places[key][1:]
+		}
+	}
+	return o, rows
+}
+
 // Whatever is dropped, doubled, swapped or purged at random: a job that has lost evidence is never proven, an intact
 // one always is.
 func TestVerifyProvesNothingThatIsDamaged(t *testing.T) {
@@ -184,7 +214,8 @@ func TestVerifyProvesNothingThatIsDamaged(t *testing.T) {
 		if ago == 40*day {
 			each = (ago - time.Hour) / time.Duration(n)
 		}
-		d := &damage{pureJob: newPureJob(n, ago, each), unstored: make(map[any]bool), rows: make(map[uint64]bool)}
+		order, rows := drawOrder(t, n)
+		d := &damage{pureJob: newPureJobOf(order, rows, ago, each), unstored: make(map[any]bool), rows: make(map[uint64]bool)}
 		d.window = 16
 		for _, m := range d.results.msgs {
 			d.log = append(d.log, m.is)

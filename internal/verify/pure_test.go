@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
@@ -62,6 +63,15 @@ const pureMaxAge = 720 * time.Hour
 // newPureJob returns a job of n rows that began ago before now and took each for a row: a second process takes over in
 // the middle; both leave their summaries.
 func newPureJob(n int, ago, each time.Duration) *pureJob {
+	rows := make([]uint64, n)
+	for i := range rows {
+		rows[i] = uint64(i + 1) //nolint:gosec // small
+	}
+	return newPureJobOf(stagetest.Order{Order: streams.OrderStream}, rows, ago, each)
+}
+
+// newPureJobOf is newPureJob with the results of all rows in an order of their own.
+func newPureJobOf(order stagetest.Order, rows []uint64, ago, each time.Duration) *pureJob {
 	j := &pureJob{now: time.Unix(1_800_000_000, 0), window: 8}
 	at := j.now.Add(-ago)
 	for name, s := range map[string]*jetstream.StreamConfig{"ROWS": &j.input.cfg, "RESULTS": &j.results.cfg, "AUDIT": &j.audit.cfg} {
@@ -69,8 +79,12 @@ func newPureJob(n int, ago, each time.Duration) *pureJob {
 	}
 	j.results.cfg.Discard, j.audit.cfg.MaxAge = jetstream.DiscardNew, pureMaxAge
 	j.input.created, j.results.created, j.audit.created = at, at, at
-	for range n {
-		j.input.add(at, "rows.a")
+	for i := range rows {
+		subject := "rows.a"
+		if len(order.Keys) > 0 {
+			subject = "rows." + order.Keys[i]
+		}
+		j.input.add(at, subject)
 	}
 	at = at.Add(time.Second)
 	job := &stagetest.Job{Created: j.input.created, Now: at}
@@ -81,19 +95,25 @@ func newPureJob(n int, ago, each time.Duration) *pureJob {
 			j.store(at, job.Steps[done])
 		}
 	}
+	middle := len(rows) / 2
 	for half, run := range []string{"run1", "run2"} {
 		owner := run + ".a"
 		job.Start(run)
-		job.Claim(owner, uint64(half*(n/2))) //nolint:gosec // small
-		for seq := half*(n/2) + 1; seq <= n && (half == 1 || seq <= n/2); seq++ {
+		if order.Order == streams.OrderStream {
+			job.Claim(owner, uint64(half*middle)) //nolint:gosec // small
+		} else {
+			job.ClaimOrder(owner, order)
+		}
+		for _, seq := range [][]uint64{rows[:middle], rows[middle:]}[half] {
 			flush()
 			at = at.Add(each)
 			job.Now = at
-			job.Answer(owner, uint64(seq)) //nolint:gosec // small
+			job.Answer(owner, seq)
 		}
 		job.End(run)
 		flush()
 	}
+	job.Count()
 	return j
 }
 
@@ -147,6 +167,9 @@ func (j *pureJob) verify() *Report {
 		}
 		row := *m.is.Result
 		row.At, row.Stored, bound.mark = m.seq, m.stored, row.Seq
+		if row.Subject == "" {
+			row.Subject = "rows.a"
+		}
 		rows = append(rows, row)
 	}
 	if bound.at == 0 {
