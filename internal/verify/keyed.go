@@ -155,18 +155,20 @@ func (v *partitionVerifier) inferOrder(r *stored.ResultRow) {
 	v.purgedAhead(p.Ahead)
 }
 
-// claimAhead checks what a claim says about rows that have their results. It changes nothing about them.
+// claimAhead checks what a claim says about rows that have their results. An owner claims once more where the mark has
+// moved on since the last result, over rows that had theirs from an earlier owner.
 func (v *partitionVerifier) claimAhead(c *stored.Claim) error {
 	m := logMessage{at: c.At, owner: cmp.Or(c.Owner, "nobody"), Progress: c.Progress}
 	switch {
 	case !m.Named:
 		v.violate(violationLow, 0, "%v lacks %s, or has one that is no number: the order is %v", m, streams.HeaderLow, v.order)
-	case m.Low != v.ahead.named:
-		v.violate(violationLow, m.Low, "%v names row %d as the low-water mark (%s); it was row %d", m, m.Low, streams.HeaderLow, v.ahead.named)
-	default:
-		return v.checkAhead(m)
+		return nil
+	case m.Low != c.Mark:
+		v.violate(violationClaim, c.Mark, "%v names row %d as the low-water mark, and row %d in %s", m, c.Mark, m.Low, streams.HeaderLow)
 	}
-	return nil
+	err := v.checkAhead(m)
+	v.mark = v.ahead.low
+	return err
 }
 
 // readAhead checks the place of the head in a log that is not in stream order.

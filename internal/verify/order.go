@@ -165,13 +165,8 @@ func (v *partitionVerifier) claimsBefore(at uint64) error {
 			if err := v.claimAhead(c); err != nil {
 				return err
 			}
-		}
-		if c.Mark != v.mark {
-			as := "last before it"
-			if !v.order.ofStream() {
-				as = "low-water mark"
-			}
-			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, names row %d as the %s; it was row %d", c.At, c.Owner, c.Mark, as, v.mark)
+		} else if c.Mark != v.mark {
+			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, names row %d as the last before it; it was row %d", c.At, c.Owner, c.Mark, v.mark)
 		}
 		v.owner = c.Owner
 		v.nextClaim++

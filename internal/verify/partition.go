@@ -103,10 +103,12 @@ func (v *partitionVerifier) start() (err error) {
 		if i > 0 && !c.SameInput(v.claims[i-1]) {
 			epoch++
 		}
-		v.terms[c.Owner] = &auditTerm{owner: c.Owner, epoch: epoch, since: c.Stored}
+		if v.terms[c.Owner] == nil { // else the owner claims once more, see claimAhead
+			v.terms[c.Owner] = &auditTerm{owner: c.Owner, epoch: epoch, since: c.Stored}
+		}
 	}
 	v.epochs = epoch + 1
-	v.stats.Claims = len(v.claims)
+	v.stats.Claims = len(v.terms)
 	if v.input != nil {
 		v.nextInput, err = v.input()
 	}
