@@ -27,8 +27,8 @@ const claimVersionKnown = 2
 const claimVersionOrder = 2
 
 // verification checks one stage against its streams, of which it reads each once, side by side. What it holds is
-// bounded: by the window that the stage had for the events of rows, and by two bytes a row at most for sets of
-// sequences.
+// bounded: by the window that the stage had for the events of rows, by its span for rows above the low-water mark, and
+// by two bytes a row at most for sets of sequences.
 type verification struct {
 	js     jetstream.JetStream
 	cfg    *config.Config
@@ -48,8 +48,8 @@ type logBound struct {
 	mark uint64 // the row of its last result
 }
 
-// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order,
-// and that the audit adds up with the results. It shows its progress if progress is a terminal. An error means that
+// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order or
+// that which the claims name, and that the audit adds up with the results. It shows its progress if progress is a terminal. An error means that
 // the check could not be made; violations are in the report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
 	ctx, closeReaders := context.WithCancel(ctx)

@@ -21,7 +21,8 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		Long: "verify proves a finished or running job from its streams alone. Every row of the input up to the high-water mark must\n" +
 			"have exactly one result, in stream order; every result the row event of its owner; and calls, capacity retries, tokens\n" +
 			"and cost must add up between call events, row events and the summaries at the end of runs. Rows above the high-water\n" +
-			"mark are pending, not lost. Rows that are no longer in the input (expired, or acked on a work queue or interest stream)\n" +
+			"mark are pending, not lost. With STAGE_ORDER=key or none the order is that which the claims in the results name, the mark\n" +
+			"is the low-water mark, and rows above it may have their results, too. Rows that are no longer in the input (expired, or acked on a work queue or interest stream)\n" +
 			"are checked against the audit. Messages that a stream dropped by its own age or limits have expired, which is noted; messages\n" +
 			"that must have been purged or deleted (old results, an audit younger than its max age) can't be checked, which the exit\n" +
 			"code shows. It changes nothing, and needs a few bytes of memory per row.\n\n" +
