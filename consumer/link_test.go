@@ -12,6 +12,9 @@ import (
 
 var errNoLink = errors.New("the link is down")
 
+// acks are those that a client sends.
+var acks = regexp.MustCompile(`PUB \$JS\.ACK\.[^\r]*\r\n\+ACK\r\n`)
+
 var serverVersion = regexp.MustCompile(`(INFO \{[^\r]*"version":")[^"]*`)
 
 // leastLatency is the least time that anything takes from one end of a link to the other. It separates cause from effect:
@@ -32,6 +35,7 @@ type link struct {
 	asleep  bool          // suspended: nothing is sent or received, and nothing is lost
 	deaf    bool          // what the server sends is lost
 	dead    bool          // for good; what was sent before arrives
+	noAcks  bool          // acks that the process sends are lost, and nothing else
 	tear    int           // the process dies when it has sent so many bytes more; 0: it does not
 	conns   []*linkConn
 }
@@ -243,6 +247,10 @@ func (c *linkConn) Write(p []byte) (int, error) {
 	if c.closed || l.dead || c.inErr != nil {
 		return 0, io.ErrClosedPipe
 	}
+	all := len(p)
+	if l.noAcks {
+		p = acks.ReplaceAll(p, nil)
+	}
 	n := len(p)
 	if l.tear > 0 {
 		n = min(n, l.tear)
@@ -251,7 +259,7 @@ func (c *linkConn) Write(p []byte) (int, error) {
 	}
 	c.out.send(p[:n], c.latency())
 	l.changed.Broadcast()
-	return len(p), nil
+	return all, nil
 }
 
 func (c *linkConn) Close() error {

@@ -16,6 +16,10 @@ import (
 func (s *sim) fault() {
 	s.t.Helper()
 	r := s.replicas[s.rng.IntN(len(s.replicas))]
+	if s.mixed && s.rng.IntN(12) == 0 {
+		s.faultOfOrder(r)
+		return
+	}
 	draws := 21
 	if s.partitions > 1 {
 		draws += 10

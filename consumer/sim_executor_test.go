@@ -44,13 +44,18 @@ type simExecutor struct {
 	queues  [][]*consumer.Row // by partition, in stream order
 	turn    int
 	calls   map[*consumer.Row]bool // in flight; each holds a slot
+	aside   map[*consumer.Row]bool // refused, until the next attempt
+	rng     *rand.Rand             // draws the row that is next; nil: the oldest is
 	working sync.WaitGroup
 }
 
 func newSimExecutor(l *life) *simExecutor {
 	e := &simExecutor{
 		life: l, dead: make(chan struct{}), draining: make(chan struct{}),
-		queues: make([][]*consumer.Row, l.s.partitions), calls: make(map[*consumer.Row]bool),
+		queues: make([][]*consumer.Row, l.s.partitions), calls: make(map[*consumer.Row]bool), aside: make(map[*consumer.Row]bool),
+	}
+	if l.s.anyRow {
+		e.rng = rand.New(rand.NewPCG(l.s.seed, uint64(l.s.starts)))
 	}
 	e.die = sync.OnceFunc(func() { close(e.dead) })
 	return e
@@ -69,10 +74,29 @@ func (e *simExecutor) Start(row *consumer.Row) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.queue(row)
+	e.pump()
+}
+
+// queue puts a row into its place. The lock is held.
+func (e *simExecutor) queue(row *consumer.Row) {
 	q := &e.queues[row.Partition]
 	i, _ := slices.BinarySearchFunc(*q, row.Seq, func(r *consumer.Row, seq uint64) int { return int(r.Seq) - int(seq) })
 	*q = slices.Insert(*q, i, row)
-	e.pump()
+}
+
+// refuse puts a row aside that the provider refuses: it holds no slot until its next attempt. The lock is held.
+func (e *simExecutor) refuse(row *consumer.Row, until time.Time) {
+	e.aside[row] = true
+	time.AfterFunc(min(time.Until(until), 20*time.Second), func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.aside[row] { // else it was handed back
+			delete(e.aside, row)
+			e.queue(row)
+			e.pump()
+		}
+	})
 }
 
 // Recall hands back the rows that wait and are not wanted.
@@ -97,6 +121,12 @@ func (e *simExecutor) drain() {
 func (e *simExecutor) handBack(which func(*consumer.Row) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for row := range e.aside {
+		if which(row) {
+			delete(e.aside, row)
+			row.Reply(consumer.Reply{HandedBack: true})
+		}
+	}
 	for p, q := range e.queues {
 		e.queues[p] = slices.DeleteFunc(q, func(row *consumer.Row) bool {
 			back := which(row)
@@ -108,7 +138,7 @@ func (e *simExecutor) handBack(which func(*consumer.Row) bool) {
 	}
 }
 
-// pump gives free slots to the oldest row of each partition in turn. The lock is held.
+// pump gives free slots to a row of each partition in turn. The lock is held.
 func (e *simExecutor) pump() {
 	for passed := 0; len(e.calls)+e.life.unkept() < simPool && passed < len(e.queues) && !isClosed(e.dead); {
 		e.turn = (e.turn + 1) % len(e.queues)
@@ -117,8 +147,18 @@ func (e *simExecutor) pump() {
 			passed++
 			continue
 		}
-		row := (*q)[0]
-		*q, passed = (*q)[1:], 0
+		next := 0
+		if e.rng != nil {
+			if any := e.rng.IntN(len(*q)); (*q)[any].MayBegin() {
+				next = any
+			}
+		}
+		row := (*q)[next]
+		*q, passed = slices.Delete(*q, next, next+1), 0
+		if until := e.life.s.refusedUntil(row.Seq); time.Now().Before(until) {
+			e.refuse(row, until)
+			continue
+		}
 		e.calls[row] = true
 		e.working.Go(func() { e.answer(row) })
 	}
@@ -163,15 +203,17 @@ func (e *simExecutor) answer(row *consumer.Row) {
 	})
 }
 
-// busyWith reports whether the row's partition has to wait for this executor: the row's call is in flight, or it waits
-// while every slot is taken.
+// busyWith reports whether a row has to wait for this executor: its call is in flight or was refused, or it waits while
+// every slot is taken.
 func (e *simExecutor) busyWith(partition int, seq uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	is := func(row *consumer.Row) bool { return row.Seq == seq && row.Wanted() }
-	for row := range e.calls {
-		if is(row) {
-			return true
+	for _, rows := range []map[*consumer.Row]bool{e.calls, e.aside} {
+		for row := range rows {
+			if is(row) {
+				return true
+			}
 		}
 	}
 	return len(e.calls) == simPool && slices.ContainsFunc(e.queues[partition], is)

@@ -26,6 +26,7 @@ const (
 // sim is a few replicas, a server, and the faults that break them.
 type sim struct {
 	*bench
+	simOrder
 	rng        *rand.Rand
 	seed       uint64
 	partitions int
@@ -75,7 +76,7 @@ func partitionsOf(seed uint64) int { return [...]int{2, 4, 1, 2, 1}[seed%5] }
 
 // newSim makes the streams. The seed decides the retention of the input, and even ones leave the journal and the audit
 // alone, so that calls that had to be repeated can be identified.
-func newSim(t *testing.T, seed uint64, partitions int) *sim {
+func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim {
 	t.Helper()
 	s := &sim{
 		bench: bare(t), retention: jetstream.RetentionPolicy(seed % 3), seed: seed, partitions: partitions,
@@ -85,6 +86,7 @@ func newSim(t *testing.T, seed uint64, partitions int) *sim {
 	s.fastest, s.slowest, s.slowCalls = 20*time.Millisecond, time.Second, 50
 	s.journalAfter = func() time.Duration { return time.Duration(s.rng.IntN(3)) * 50 * time.Millisecond }
 	s.pending = 8 + s.rng.IntN(57)
+	s.setOrder(order)
 	if _, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: s.retention}); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +135,7 @@ func (s *sim) inputSubject(partition int) string {
 func (s *sim) createDurable(partition int) {
 	cfg := streams.DurableConfig{
 		Name: "stage", Partition: partition, InputStream: "ROWS", InputSubject: s.inputSubject(partition), ResultStream: "RESULTS",
-		WindowRows: simWindow, Create: true,
+		WindowRows: s.window, Create: true,
 	}
 	if _, err := streams.OpenDurable(s.t.Context(), s.nc, cfg); err != nil {
 		s.t.Errorf("create the durable: %v", err)
@@ -174,7 +176,14 @@ func (s *sim) loadMore(n int) {
 
 func (s *sim) loadInto(partition int) {
 	s.t.Helper()
-	ack, err := s.js.Publish(s.t.Context(), fmt.Sprintf("rows.%d.a", partition), fmt.Appendf(nil, `{"n":%d}`, s.loaded))
+	msg := &nats.Msg{Subject: fmt.Sprintf("rows.%d.a", partition), Data: fmt.Appendf(nil, `{"n":%d}`, s.loaded)}
+	key, until := "", time.Time{}
+	if s.mixed {
+		if key, until = s.drawKey(), s.drawRefusal(); key != "" {
+			msg.Header = nats.Header{simKeyHeader: {key}}
+		}
+	}
+	ack, err := s.js.PublishMsg(s.t.Context(), msg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -182,6 +191,10 @@ func (s *sim) loadInto(partition int) {
 	defer s.mu.Unlock()
 	s.loaded++
 	s.rows[partition] = append(s.rows[partition], ack.Sequence)
+	s.keys[ack.Sequence] = streams.KeyHeader(key)
+	if !until.IsZero() {
+		s.refused[ack.Sequence] = until
+	}
 }
 
 func (s *sim) emitted() (n int) {
@@ -244,7 +257,7 @@ func (s *sim) run() {
 	s.begin()
 	s.loadMore(s.total / 2)
 	settled := s.partitions == 1
-	for s.emitted() < s.total && time.Since(s.began) < time.Hour {
+	for s.loaded < s.total || s.emitted() < s.total && s.refusedLess(time.Minute) && time.Since(s.began) < time.Hour {
 		time.Sleep(moment(s.rng, 3*time.Second))
 		if more := min(s.total-s.loaded, s.rng.IntN(20)); more > 0 {
 			s.loadMore(more)
@@ -267,6 +280,11 @@ func (s *sim) run() {
 func (s *sim) finish() {
 	s.t.Helper()
 	s.settle()
+	if s.keyed() { // what is refused holds up nothing else
+		w := s.newStarve()
+		s.await("the rows that wait for none", func() bool { return w.left() == "" })
+	}
+	time.Sleep(s.longest())
 	s.await("all results", func() bool { return s.emitted() >= s.loaded })
 	time.Sleep(5 * time.Second)
 	for _, r := range s.replicas {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/spread"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -129,6 +131,8 @@ type life struct {
 	name         string
 	link         *link
 	exec         *simExecutor
+	order        streams.Order
+	refusing     bool
 	journalAfter time.Duration
 	consumers    []*consumer.Consumer
 
@@ -245,8 +249,8 @@ func (s *sim) start(r *simReplica) {
 	most := []time.Duration{time.Millisecond, 10 * time.Millisecond}[s.rng.IntN(2)]
 	l := &life{
 		s: s, name: r.nextName(), link: newLink(s.InProcessConn, leastLatency+moment(s.rng, most)),
-		journalAfter: s.journalAfter(),
-		drained:      make([][]time.Time, s.partitions), handingOver: make([]bool, s.partitions), ended: make(chan struct{}),
+		journalAfter: s.journalAfter(), order: s.order, refusing: s.refusing,
+		drained: make([][]time.Time, s.partitions), handingOver: make([]bool, s.partitions), ended: make(chan struct{}),
 	}
 	if s.old() {
 		l.link.version = "2.12.9"
@@ -272,7 +276,8 @@ func (s *sim) start(r *simReplica) {
 func (l *life) run(steps *armed) {
 	s := l.s
 	cfg := s.config(l.name, l.exec)
-	cfg.WindowRows, cfg.JournalAfter, cfg.Create = simWindow, l.journalAfter, !s.strict()
+	cfg.WindowRows, cfg.JournalAfter, cfg.Create = s.window, l.journalAfter, !s.strict()
+	s.configure(&cfg)
 	rec := recorder.New(l.nc, recorder.Config{
 		Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger, MaxPending: s.pending,
 	})
@@ -308,6 +313,8 @@ func (l *life) run(steps *armed) {
 	for p, c := range l.consumers {
 		serving.Go(func() {
 			switch err := c.Run(soft, hard); {
+			case l.refusing && err != nil && strings.Contains(err.Error(), "when the stage last ran"):
+				l.stop(0)
 			case hard.Err() != nil || l.link.isDead():
 			case soft.Err() == nil && (tender[p] || s.strict() && time.Since(born) < 10*time.Second): // it may end at the start
 				l.stop(0)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 )
 
 var (
@@ -32,7 +33,7 @@ func TestSimulation(t *testing.T) {
 		seed := *simSeed + uint64(i)
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
-				s := newSim(t, seed, partitionsOf(seed))
+				s := newSim(t, seed, partitionsOf(seed), orderOf(seed))
 				s.total = *simRows
 				s.run()
 				s.check()
@@ -48,16 +49,17 @@ func TestSimulation(t *testing.T) {
 }
 
 // TestEveryStepMayBeTheLast ends, cuts off, suspends or stops a process at each step of the protocol, in each manner. Many
-// seeds mean that each manner meets one partition and several; few, that they take turns.
+// seeds mean that each manner meets every order, and one partition and several; few, that they take turns.
 func TestEveryStepMayBeTheLast(t *testing.T) {
 	for i, manner := range manners {
-		for j, partitions := range []int{1, 4} {
-			if *simRuns < 10 && i%2 != j {
+		for j, kind := range simKinds {
+			if *simRuns < 10 && i%len(simKinds) != j {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s/partitions=%d", manner, partitions), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/order=%s/partitions=%d", manner, kind.order, kind.partitions), func(t *testing.T) {
 				virtual(t, func(t *testing.T) {
-					s := newSim(t, uint64(i), partitions)
+					s := newSim(t, uint64(i), kind.partitions, kind.order)
+					s.refuseEvery = 0
 					s.begin()
 					for n, step := range consumer.Steps {
 						s.strike(step, manner, n%3)
@@ -71,6 +73,14 @@ func TestEveryStepMayBeTheLast(t *testing.T) {
 	}
 }
 
+// simKinds are the orders, each with one partition and with several.
+var simKinds = []struct {
+	order      streams.Order
+	partitions int
+}{
+	{streams.OrderKey, 1}, {streams.OrderNone, 4}, {streams.OrderStream, 1}, {streams.OrderKey, 4}, {streams.OrderNone, 1}, {streams.OrderStream, 4},
+}
+
 // strike makes the fault happen at a step, to the process that reaches it next.
 func (s *sim) strike(step, manner string, after int) {
 	s.t.Helper()
@@ -80,7 +90,7 @@ func (s *sim) strike(step, manner string, after int) {
 	}
 	for i := range 600 {
 		time.Sleep(300 * time.Millisecond)
-		if s.loaded-s.emitted() < simWindow*s.partitions {
+		if s.loaded-s.emitted() < s.window*s.partitions {
 			s.loadMore(10 * s.partitions)
 		}
 		s.revive()
@@ -107,16 +117,19 @@ func (s *sim) strike(step, manner string, after int) {
 // After a kill, the calls that were in flight are paid for again, and at most the replies that came within the time
 // that a reply may wait for its turn before it is kept.
 func TestAKillPaysAgainOnlyForCallsInFlight(t *testing.T) {
-	for _, after := range []time.Duration{0, 100 * time.Millisecond} {
-		t.Run(after.String(), func(t *testing.T) {
-			virtual(t, func(t *testing.T) { killAndCount(t, after) })
-		})
+	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
+		for _, after := range []time.Duration{0, 100 * time.Millisecond} {
+			t.Run(fmt.Sprintf("order=%s/after=%v", order, after), func(t *testing.T) {
+				virtual(t, func(t *testing.T) { killAndCount(t, order, after) })
+			})
+		}
 	}
 }
 
-func killAndCount(t *testing.T, journalAfter time.Duration) {
+func killAndCount(t *testing.T, order streams.Order, journalAfter time.Duration) {
 	t.Helper()
-	s := newSim(t, 3, 1) // limits retention
+	s := newSim(t, 3, 1, order) // limits retention
+	s.refuseEvery = 0
 	s.fastest, s.slowest, s.slowCalls = 5*time.Millisecond, 60*time.Millisecond, 0
 	s.journalAfter = func() time.Duration { return journalAfter }
 	s.loadMore(1000)

@@ -32,12 +32,13 @@ type simWatch struct {
 	since   []time.Time // by partition, when it last moved, or had a reason not to
 	still   []bool
 	said    map[string]bool // what is reported once for a process
+	starve  *simStarve
 }
 
 func (s *sim) watch() {
 	w := &simWatch{
 		s: s, over: make(chan struct{}), emitted: make([]int, s.partitions), since: make([]time.Time, s.partitions),
-		still: make([]bool, s.partitions), said: make(map[string]bool),
+		still: make([]bool, s.partitions), said: make(map[string]bool), starve: s.newStarve(),
 	}
 	for p := range w.since {
 		w.since[p] = time.Now()
@@ -65,6 +66,9 @@ func (s *sim) unwatch() {
 
 func (w *simWatch) look() {
 	emitted, err := w.s.emittedBy() // before what it is compared with
+	if err == nil && w.s.keyed() {
+		err = w.starve.follow()
+	}
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	var lives []*life
@@ -78,9 +82,13 @@ func (w *simWatch) look() {
 		}
 	}
 	for p := range w.emitted {
-		if err != nil || !healthy || w.s.ongoing > 0 {
+		switch wrong := err != nil || !healthy || w.s.ongoing > 0; {
+		case w.s.keyed():
+			w.starve.look(p, wrong, lives)
 			w.moved(p)
-		} else {
+		case wrong:
+			w.moved(p)
+		default:
 			w.lookAtProgress(p, emitted[p], lives)
 		}
 	}
@@ -180,6 +188,10 @@ func (w *simWatch) lookAtGauges(l *life) {
 		if st.Role == consumer.Owner {
 			continue
 		}
+		if st.KeysWaiting != 0 || st.WaitedFor != 0 || st.WaitedForKey != "" || !st.WaitedForSince.IsZero() {
+			w.sayOnce(l, "GAUGES: a consumer that owns nothing reports keys that wait", fmt.Sprintf("%s of partition %d: %d keys, %q for row %d since %v",
+				st.Role, p, st.KeysWaiting, st.WaitedForKey, st.WaitedFor, st.WaitedForSince.Sub(w.s.began)))
+		}
 		if st.Window != 0 || st.Buffered != 0 || st.BufferedBytes != 0 || st.Head != 0 || !st.HeadSince.IsZero() {
 			w.sayOnce(l, "GAUGES: a consumer that owns nothing reports a window", fmt.Sprintf("%s of partition %d: window %d, buffered %d (%d bytes), head %d since %v",
 				st.Role, p, st.Window, st.Buffered, st.BufferedBytes, st.Head, st.HeadSince.Sub(w.s.began)))
@@ -208,9 +220,9 @@ func (s *sim) settleBeside(rumour string) {
 	end := s.spreadRumour(rumour)
 	s.disturb(0)
 	s.keepBusy(simEven)
-	before := s.owners()
+	before := s.ownersSoon()
 	s.keepBusy(simEven)
-	for p, owners := range s.owners() {
+	for p, owners := range s.ownersSoon() {
 		if len(owners) != 1 || !slices.Equal(owners, before[p]) {
 			s.t.Errorf("%v SPREAD: beside the rumour %s partition %d is owned by %v, ten seconds ago by %v; want one, and the same", s.clock(), rumour, p, owners, before[p])
 		}
@@ -229,7 +241,7 @@ func (s *sim) keepBusy(lasts time.Duration) {
 			s.t.Fatal(err)
 		}
 		for p, n := range emitted {
-			if len(s.rows[p])-n < simWindow/4 {
+			if len(s.rows[p])-n < s.window/4 {
 				s.loadInto(p)
 			}
 		}
@@ -243,6 +255,19 @@ func (s *sim) keepBusy(lasts time.Duration) {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// ownersSoon are the owners once each partition has one, or after some time: one that was given to a replica that does
+// not take it is served again after neglectMost of package spread.
+func (s *sim) ownersSoon() (owners [][]string) {
+	for range 4 * time.Second / simLook {
+		owners = s.owners()
+		if !slices.ContainsFunc(owners, func(some []string) bool { return len(some) != 1 }) {
+			break
+		}
+		time.Sleep(simLook)
+	}
+	return owners
 }
 
 // owners are the processes that own each partition, as they see it.
