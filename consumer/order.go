@@ -285,6 +285,15 @@ func (t *term) skip(seq uint64, reply string) error {
 	return nil
 }
 
+// pass takes in the known rows before seq, the next row of the input: they were deleted since they were emitted. They
+// count in the span, so whether there is room for the row is known only then.
+func (t *term) pass(seq uint64) {
+	if t.keyed != nil {
+		t.keyed.Pass(seq)
+		t.accepted = seq - 1
+	}
+}
+
 // finished reports whether a row is emitted.
 func (t *term) finished(seq uint64) bool {
 	if t.keyed != nil {

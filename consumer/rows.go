@@ -88,6 +88,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	if t.known(seq) {
 		return t.skip(seq, m.Reply)
 	}
+	t.pass(seq)
 	row, size := t.c.rowOf(seq, m), weight(m)
 	index, err := t.enter(row, m.Reply, unansweredCounts*size)
 	switch {
