@@ -313,9 +313,12 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err != nil {
 		return err
 	}
-	t, err := c.begin(hard, durable, pin)
+	t, err := c.begin(hard, soft, lost, durable, pin)
 	if err != nil {
 		c.keepPin(pin, err)
+		if soft.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	c.cfg.Spread.Own(c.cfg.Partition, spread.HeldRightly)

@@ -99,7 +99,7 @@ func (l *aheadLog) from(low, next uint64) uint64 {
 
 // lineUp makes the lineup of the term. Where rows above the low-water mark are emitted, it finds out which from the log:
 // they come again behind the reset, and must not be answered again.
-func (t *term) lineUp(ctx context.Context) (err error) {
+func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err error) {
 	limits := sequencer.Limits{Rows: t.c.cfg.WindowRows, Bytes: t.c.cfg.WindowBytes}
 	if t.c.inStreamOrder() {
 		if t.stream, err = sequencer.New[*Row](limits); err != nil {
@@ -110,7 +110,7 @@ func (t *term) lineUp(ctx context.Context) (err error) {
 	}
 	var finished []uint64
 	if t.end.ahead > 0 {
-		if finished, err = t.readAhead(ctx); err != nil {
+		if finished, err = t.readAhead(ctx, soft, lost); err != nil {
 			return err
 		}
 	}
@@ -140,8 +140,9 @@ func (t *term) unacked() int {
 }
 
 // readAhead reads the log from the first result of a row above the low-water mark on. Meanwhile the pin is renewed:
-// reading may take longer than it lasts, and each of two replicas that take over would lose it to the other.
-func (t *term) readAhead(ctx context.Context) (finished []uint64, err error) {
+// reading may take longer than it lasts, and each of two replicas that take over would lose it to the other. So it ends
+// at once when the stage stops or the connection is lost: nobody else could take over.
+func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (finished []uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
 	defer cancel()
 	done := make(chan struct{})
@@ -150,23 +151,25 @@ func (t *term) readAhead(ctx context.Context) (finished []uint64, err error) {
 		finished, err = t.c.finishedAhead(ctx, t.end, &t.ahead)
 	}()
 	for {
-		next, pullErr := t.pull.step(time.Now(), 0, 0, false)
-		if pullErr != nil {
+		next, broken := t.pull.step(time.Now(), 0, 0, false)
+		if broken == nil {
+			select {
+			case <-done:
+				t.c.at("ahead read")
+				return finished, err
+			case <-soft.Done():
+				broken = context.Cause(soft)
+			case <-lost:
+				broken = errConnectionLost
+			case m := <-t.pull.msgs:
+				_, broken = t.pull.received(m, time.Now()) // no row fits the request
+			case <-time.After(time.Until(next)):
+			}
+		}
+		if broken != nil {
 			cancel()
 			<-done
-			return nil, pullErr
-		}
-		select {
-		case <-done:
-			t.c.at("ahead read")
-			return finished, err
-		case m := <-t.pull.msgs:
-			if _, err := t.pull.received(m, time.Now()); err != nil { // no row fits the request
-				cancel()
-				<-done
-				return nil, err
-			}
-		case <-time.After(time.Until(next)):
+			return nil, broken
 		}
 	}
 }
@@ -216,31 +219,48 @@ func (c *Consumer) eachResult(ctx context.Context, from, to uint64, f func(at, r
 	if err != nil {
 		return fmt.Errorf("read the results: %w", c.denied(err))
 	}
-	left := consumer.CachedInfo().NumPending
-	for read := uint64(0); left > 0; {
-		batch, err := consumer.Fetch(int(min(left, aheadReadBatch)), jetstream.FetchMaxWait(streams.RequestTimeout))
+	left, read := consumer.CachedInfo().NumPending, uint64(0)
+	each := func(m jetstream.Msg) error {
+		md, err := m.Metadata()
 		if err != nil {
+			return err
+		}
+		row, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
+		if read++; err != nil || md.Sequence.Consumer != read {
+			return fmt.Errorf("message %d is no result, or one before it got lost", md.Sequence.Stream)
+		}
+		if left = md.NumPending; md.Sequence.Stream > to {
+			left = 0
+			return nil
+		}
+		f(md.Sequence.Stream, row)
+		return nil
+	}
+	for left > 0 {
+		if err := fetchEach(ctx, consumer, int(min(left, aheadReadBatch)), each); err != nil {
 			return fmt.Errorf("read the results: %w", c.denied(err))
 		}
-		before := read
-		for m := range batch.Messages() {
-			md, err := m.Metadata()
-			if err != nil {
-				return fmt.Errorf("read the results: %w", err)
-			}
-			row, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
-			if read++; err != nil || md.Sequence.Consumer != read {
-				return fmt.Errorf("read the results: message %d is no result, or one before it got lost", md.Sequence.Stream)
-			}
-			if md.Sequence.Stream > to {
-				return nil
-			}
-			f(md.Sequence.Stream, row)
-			left = md.NumPending
+	}
+	return nil
+}
+
+// fetchEach calls f with the next messages of a consumer, at most so many; none within the time of a request is an error.
+func fetchEach(ctx context.Context, consumer jetstream.Consumer, most int, f func(jetstream.Msg) error) error {
+	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
+	defer cancel()
+	batch, err := consumer.Fetch(most, jetstream.FetchContext(ctx))
+	if err != nil {
+		return err
+	}
+	some := false
+	for m := range batch.Messages() {
+		some = true
+		if err := f(m); err != nil {
+			return err
 		}
-		if err := batch.Error(); err != nil || read == before {
-			return fmt.Errorf("read the results: %w", c.denied(errors.Join(err, ctx.Err(), nats.ErrTimeout)))
-		}
+	}
+	if err := batch.Error(); err != nil || !some {
+		return errors.Join(err, ctx.Err(), nats.ErrTimeout)
 	}
 	return nil
 }

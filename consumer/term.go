@@ -83,7 +83,7 @@ type term struct {
 // before it is fenced. And the reset never goes to a row that may have been acked: an ack from before the reset,
 // arriving late, would lift the ack floor to its old, higher delivery number, and the server would ignore every later
 // ack.
-func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin string) (*term, error) {
+func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, durable *streams.Durable, pin string) (*term, error) {
 	input, results, end, err := c.survey(ctx, durable)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (c *Consumer) begin(ctx context.Context, durable *streams.Durable, pin stri
 	err = t.reset(ctx)
 	if err == nil {
 		c.at("set back")
-		err = t.lineUp(ctx)
+		err = t.lineUp(ctx, soft, lost)
 	}
 	if err != nil {
 		if t.pull != nil {
