@@ -149,8 +149,8 @@ func (e *simExecutor) pump() {
 		}
 		next := 0
 		if e.rng != nil {
-			if any := e.rng.IntN(len(*q)); (*q)[any].MayBegin() {
-				next = any
+			if drawn := e.rng.IntN(len(*q)); (*q)[drawn].MayBegin() {
+				next = drawn
 			}
 		}
 		row := (*q)[next]

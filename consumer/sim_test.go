@@ -62,9 +62,11 @@ func TestEveryStepMayBeTheLast(t *testing.T) {
 					s.refuseEvery = 0
 					s.begin()
 					for n, step := range consumer.Steps {
-						if step != consumer.StepAheadRead {
+						switch {
+						case step == "kept" && s.order == streams.OrderNone: // hardly ever: a reply is emitted before
+						case step != consumer.StepAheadRead:
 							s.strike(step, manner, n%3)
-						} else if s.keyed() {
+						case s.keyed():
 							s.strike(step, manner, 0)
 						}
 					}
