@@ -267,10 +267,16 @@ func fetchEach(ctx context.Context, consumer jetstream.Consumer, most int, f fun
 
 // room returns how many rows may be taken.
 func (t *term) room() int {
-	if t.keyed != nil {
-		return t.keyed.Room()
+	if t.keyed == nil {
+		return t.c.cfg.WindowRows - t.buf.Len()
 	}
-	return t.c.cfg.WindowRows - t.buf.Len()
+	room := t.keyed.Room()
+	if t.durable.AcksDelete {
+		// Rows that were emitted before do not come again, and count in the span when the next row comes: ask for no more
+		// than there is room for then, and for one to find out.
+		room = min(room, max(1, t.c.cfg.OrderSpan-t.buf.Len()-t.keyed.Mark().Ahead))
+	}
+	return room
 }
 
 // enter opens the row in the lineup. With [errSetAside] it has entered without being held.
