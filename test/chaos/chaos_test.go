@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -61,6 +62,8 @@ func TestAPlanNamesItsFaults(t *testing.T) {
 		{"-dedupe twice", "off, inflight or stored"},
 		{"-replicas 1", "from 2 to 20"},
 		{"-partitions 0", "from 1 to 64"},
+		{"-order keys", "stream, key or none"},
+		{"-order key -keys 0", "from 1 to 1000000"},
 		{"-pool 30 -window 20", "the window no smaller"},
 		{"now", "unexpected arguments"},
 	} {
@@ -126,7 +129,61 @@ func TestTheCheckFindsWhatMustNotBe(t *testing.T) {
 			p := plant(rows)
 			c.spoil(p)
 			found := newNotes(io.Discard, nil)
-			check := newChecker(rows, found)
+			check := newChecker(streams.OrderStream, rows, found)
+			for _, r := range p.results {
+				check.result(0, r.header, r.body)
+			}
+			check.end(rows)
+			if !maps.Equal(found.violations, c.want) {
+				t.Errorf("found %v, want %v", found.violations, c.want)
+			}
+		})
+	}
+}
+
+func TestTheCheckKnowsTheOrder(t *testing.T) {
+	const n = 12 // no row is refused or invalid but the seventh, and the third: both are in the order, too
+	plan := mustPlan(t, "-seed", "1", "-order", "key", "-keys", "3")
+	swap := func(i, j int) func(*planted) {
+		return func(p *planted) { p.results[i], p.results[j] = p.results[j], p.results[i] }
+	}
+	header := func(i int, name, value string) func(*planted) {
+		return func(p *planted) { p.results[i].header.Set(name, value) }
+	}
+	for _, c := range []struct {
+		name  string
+		order streams.Order
+		spoil func(*planted)
+		want  map[string]int
+	}{
+		{"nothing", streams.OrderKey, func(*planted) {}, map[string]int{}},
+		{"two of a key swapped", streams.OrderKey, swap(0, 3), map[string]int{"disorder": 1, "low": 4}},
+		{"another key", streams.OrderKey, header(4, streams.HeaderKey, "rows.k0"), map[string]int{"key": 1}},
+		{"a mark too high", streams.OrderKey, header(4, streams.HeaderLow, "12"), map[string]int{"low": 1}},
+		{"a mark that falls", streams.OrderKey, header(4, streams.HeaderLow, "2"), map[string]int{"low": 1}},
+		{"no mark", streams.OrderNone, header(4, streams.HeaderLow, ""), map[string]int{"low": 1}},
+		{"swapped where it matters not", streams.OrderNone, func(p *planted) {
+			p.results[0], p.results[1] = p.results[1], p.results[0]
+			p.results[0].header.Set(streams.HeaderLow, "0")
+			p.results[1].header.Set(streams.HeaderLow, "4")
+		}, map[string]int{}},
+		{"a lost one", streams.OrderNone, func(p *planted) { p.results = p.results[:n-1] }, map[string]int{"lost": 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var rows []row
+			for i := 1; i <= n; i++ {
+				rows = append(rows, row{seq: uint64(2 * i), n: i, question: i, subject: fmt.Sprintf("rows.k%d", i%3), body: plan.rowBody(i)})
+			}
+			p := plant(rows)
+			for i, r := range rows {
+				p.results[i].header.Set(streams.HeaderLow, strconv.FormatUint(r.seq, 10))
+				if c.order == streams.OrderKey {
+					p.results[i].header.Set(streams.HeaderKey, r.subject)
+				}
+			}
+			c.spoil(p)
+			found := newNotes(io.Discard, nil)
+			check := newChecker(c.order, rows, found)
 			for _, r := range p.results {
 				check.result(0, r.header, r.body)
 			}

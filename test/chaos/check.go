@@ -22,24 +22,45 @@ type row struct {
 	partition int
 	n         int
 	question  int
+	subject   string // the key, too
 	body      []byte
 }
 
 // checker compares the results with the rows.
 type checker struct {
+	order   streams.Order
 	rows    map[uint64]row
 	notes   *notes
 	seen    map[uint64]struct{}
-	last    map[int]uint64 // by partition
+	last    map[line]uint64 // row with a result
+	left    map[int][]row   // by partition, from the first row on that has no result yet
+	low     map[int]uint64  // that the last result of a partition told
 	results int
 }
 
-func newChecker(rows []row, n *notes) *checker {
-	c := &checker{rows: make(map[uint64]row, len(rows)), seen: make(map[uint64]struct{}, len(rows)), last: make(map[int]uint64), notes: n}
+// line is what results are in order within: a partition, or a key of one.
+type line struct {
+	partition int
+	key       string
+}
+
+func newChecker(order streams.Order, rows []row, n *notes) *checker {
+	c := &checker{
+		order: order, rows: make(map[uint64]row, len(rows)), seen: make(map[uint64]struct{}, len(rows)),
+		last: make(map[line]uint64), left: make(map[int][]row), low: make(map[int]uint64), notes: n,
+	}
 	for _, r := range rows {
 		c.rows[r.seq] = r
+		c.left[r.partition] = append(c.left[r.partition], r)
 	}
 	return c
+}
+
+func (c *checker) line(r row) line {
+	if c.order == streams.OrderKey {
+		return line{r.partition, r.subject}
+	}
+	return line{partition: r.partition}
 }
 
 // result checks the next result of the stream, which is in that partition.
@@ -53,20 +74,50 @@ func (c *checker) result(partition int, header nats.Header, body []byte) {
 	}
 	if _, twice := c.seen[seq]; twice {
 		c.notes.violate("doubled", "row %d has another result at place %d", seq, c.results)
-	} else if seq < c.last[partition] {
-		c.notes.violate("disorder", "the result of row %d comes after that of %d", seq, c.last[partition])
+	} else if last := c.last[c.line(r)]; seq < last && c.order != streams.OrderNone {
+		c.notes.violate("disorder", "the result of row %d comes after that of %d", seq, last)
 	}
 	c.seen[seq] = struct{}{}
-	c.last[partition] = max(c.last[partition], seq)
+	c.last[c.line(r)] = max(c.last[c.line(r)], seq)
+	c.checkHeaders(r, header)
 	if err := r.check(header.Get(streams.HeaderStatus), body); err != nil {
 		c.notes.violate("bytes", "row %d: %v: %s: %.500s", seq, err, header.Get(streams.HeaderStatus), body)
 	}
 }
 
+// checkHeaders checks what a result says beside its row: its key, and up to which row all have theirs.
+func (c *checker) checkHeaders(r row, header nats.Header) {
+	want := ""
+	if c.order == streams.OrderKey {
+		want = r.subject
+	}
+	if got := header.Get(streams.HeaderKey); got != want {
+		c.notes.violate("key", "the result of row %d has the key %q, want %q", r.seq, got, want)
+	}
+	if c.order == streams.OrderStream {
+		return
+	}
+	left := c.left[r.partition]
+	for len(left) > 0 && c.has(left[0]) {
+		left = left[1:]
+	}
+	c.left[r.partition] = left
+	low, err := strconv.ParseUint(header.Get(streams.HeaderLow), 10, 64)
+	if err != nil || low < c.low[r.partition] || len(left) > 0 && low >= left[0].seq {
+		c.notes.violate("low", "the result of row %d says that all rows up to %q have theirs, after %d", r.seq, header.Get(streams.HeaderLow), c.low[r.partition])
+	}
+	c.low[r.partition] = max(c.low[r.partition], low)
+}
+
+func (c *checker) has(r row) bool {
+	_, ok := c.seen[r.seq]
+	return ok
+}
+
 // end finds what is missing.
 func (c *checker) end(rows []row) {
 	for _, r := range rows {
-		if _, ok := c.seen[r.seq]; !ok {
+		if !c.has(r) {
 			c.notes.violate("lost", "row %d (number %d) has no result", r.seq, r.n)
 		}
 	}
@@ -113,7 +164,7 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 	var all []row
 	if err := s.read(ctx, inputStream, "rows.>", func(m jetstream.Msg, seq uint64) {
 		n, _ := strconv.Atoi(strings.TrimPrefix(m.Headers().Get(nats.MsgIdHdr), "row-"))
-		all = append(all, row{seq: seq, partition: s.partitionOf(m.Subject(), 1), n: n, question: s.plan.question(n), body: s.plan.rowBody(n)})
+		all = append(all, row{seq: seq, partition: s.partitionOf(m.Subject(), 1), n: n, question: s.plan.question(n), subject: m.Subject(), body: s.plan.rowBody(n)})
 		if n != len(all) || !bytes.Equal(m.Data(), all[n-1].body) {
 			s.notes.violate("input", "row %d at place %d of the input: %s", n, len(all), m.Data())
 		}
@@ -123,7 +174,7 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 	if len(all) != published {
 		s.notes.violate("input", "%d rows in the input, %d published", len(all), published)
 	}
-	c := newChecker(all, s.notes)
+	c := newChecker(s.plan.order, all, s.notes)
 	err = s.read(ctx, resultStream, allResults, func(m jetstream.Msg, _ uint64) {
 		c.result(s.partitionOf(m.Subject(), 2), m.Headers(), m.Data())
 	})

@@ -1,6 +1,6 @@
 // Command chaos runs real processes of the stage against real nats-servers and a flaky LLM, kills, suspends, cuts off
-// and restarts them by a schedule that a seed draws, and then checks whether every row has exactly one result, in stream
-// order, with the right bytes. It exits with 0 if so, with 1 if not, and with 2 for bad usage. docs/reliability.md lists
+// and restarts them by a schedule that a seed draws, and then checks whether every row has exactly one result, in the
+// order that -order names, with the right bytes. It exits with 0 if so, with 1 if not, and with 2 for bad usage. docs/reliability.md lists
 // the runs.
 //
 //	go run ./test/chaos -duration 1m -seed 7
@@ -277,8 +277,8 @@ func (s *site) equal(rows int) (sum int) {
 // report prints what was done and found.
 func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	calls, again := s.model.paid(s.equal(rows))
-	write(out, "seed %d, %d servers %s, %d replicas, %d partitions, pool %d, window %d, dedupe %s\n",
-		s.plan.seed, s.plan.servers, s.nc.ConnectedServerVersion(), s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window, s.plan.dedupe)
+	write(out, "seed %d, %d servers %s, %d replicas, %d partitions, pool %d, window %d, dedupe %s, order %s\n",
+		s.plan.seed, s.plan.servers, s.nc.ConnectedServerVersion(), s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window, s.plan.dedupe, s.plan.order)
 	write(out, "rows %d, results %d, in %v\n", rows, results, took.Round(time.Second))
 	write(out, "faults")
 	for _, k := range kinds {

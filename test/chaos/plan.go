@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
 )
 
 // kind is a kind of fault.
@@ -76,6 +78,8 @@ type plan struct {
 	latency    time.Duration // median of a call
 	asked      int           // different questions of the rows
 	dedupe     string        // STAGE_DEDUPE; unless it is off, some rows ask the same
+	order      streams.Order // STAGE_ORDER
+	keys       int           // of the rows, where the order is not that of the stream
 	race       bool          // build the stage with the race detector
 	keep       bool          // keep the logs of a run that found nothing
 	verbose    bool
@@ -91,7 +95,7 @@ type fault struct {
 }
 
 func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
-	p := &plan{}
+	p := &plan{order: streams.OrderStream}
 	fs := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	output(fs)
 	fs.Uint64Var(&p.seed, "seed", 0, "`number` that the schedule, the rows and the LLM are drawn from; 0: any")
@@ -106,6 +110,11 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	fs.IntVar(&p.window, "window", 256, "STAGE_WINDOW")
 	fs.DurationVar(&p.latency, "latency", 150*time.Millisecond, "median time of a call")
 	fs.StringVar(&p.dedupe, "dedupe", "off", "STAGE_DEDUPE: `off`, inflight or stored; unless off, every fifth row asks what an earlier one did")
+	fs.Func("order", "STAGE_ORDER: stream, `key` or none (default stream)", func(text string) error {
+		p.order = streams.Order(text)
+		return nil
+	})
+	fs.IntVar(&p.keys, "keys", 1000, "`number` of keys (subjects) that the rows have where -order is key or none; every fourth row has the first one")
 	fs.BoolVar(&p.race, "race", false, "build the stage with the race detector")
 	fs.BoolVar(&p.keep, "keep", false, "keep the logs in any case")
 	fs.BoolVar(&p.verbose, "v", false, "print each fault")
@@ -147,6 +156,8 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 		faulty(p.pool >= 1 && p.window >= p.pool, "-pool %d -window %d: at least 1, and the window no smaller", p.pool, p.window),
 		faulty(p.servers == 3 || p.counts[isolate]+p.counts[stepDown] == 0, "%s and %s need -servers 3", isolate, stepDown),
 		faulty(p.partitions > 1 || p.counts[move] == 0, "%s needs -partitions 2 or more", move),
+		faulty(slices.Contains([]streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone}, p.order), "-order %s: stream, key or none", p.order),
+		faulty(p.keys >= 1 && p.keys <= 1_000_000, "-keys %d: from 1 to 1000000", p.keys),
 		faulty(slices.Contains([]string{"off", "inflight", "stored"}, p.dedupe), "-dedupe %s: off, inflight or stored", p.dedupe),
 	)
 }

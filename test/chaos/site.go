@@ -30,8 +30,8 @@ const (
 	pinGroup      = "stage"
 )
 
-// keys is how many subjects rows are published on where there are partitions.
-const keys = 97
+// subjects is how many subjects rows are published on where there are partitions and the order is that of the stream.
+const subjects = 97
 
 // allResults are the subjects of the results of all partitions.
 const allResults = "results." + stageName + ".*.rows"
@@ -56,11 +56,17 @@ func (s *site) inputSubject() string {
 	return "rows." + streams.PartitionToken + ".>"
 }
 
+// In the other orders the subject is the key, too.
 func (s *site) rowSubject(n int) string {
-	if s.plan.partitions == 1 {
-		return "rows.a"
+	switch {
+	case s.plan.order != streams.OrderStream && n%4 == 0:
+		return "rows.k0"
+	case s.plan.order != streams.OrderStream:
+		return fmt.Sprintf("rows.k%d", n%s.plan.keys)
+	case s.plan.partitions > 1:
+		return fmt.Sprintf("rows.k%d", n%subjects)
 	}
-	return fmt.Sprintf("rows.k%d", n%keys)
+	return "rows.a"
 }
 
 // site is all that a run consists of.
@@ -183,7 +189,7 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 			"STAGE_LLM_BASE_URL="+s.model.gate.URL(), "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
 			"STAGE_POOL_SIZE="+strconv.Itoa(s.plan.pool), "STAGE_WINDOW="+strconv.Itoa(s.plan.window), "STAGE_THROTTLE=classic",
 			"STAGE_STREAM_REPLICAS="+strconv.Itoa(s.plan.servers), "STAGE_AUDIT_PAYLOADS=hash",
-			"STAGE_DEDUPE="+s.plan.dedupe,
+			"STAGE_DEDUPE="+s.plan.dedupe, "STAGE_ORDER="+string(s.plan.order),
 			"STAGE_RETRY_BASE_DELAY=100ms", "STAGE_LLM_TIMEOUT="+callTimeout.String(), "STAGE_STOP_TIMEOUT=25s", "STAGE_HTTP_ADDR=127.0.0.1:0",
 			"STAGE_LOG_FORMAT=json", "GORACE=halt_on_error=1"),
 	}, nil
