@@ -110,6 +110,9 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 			t.pull.close()
 		}
 		t.asides.close()
+		if soft.Err() != nil && c.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
+			_ = durable.Unpin(ctx)
+		}
 		return nil, err
 	}
 	t.journal = c.openJournal(owner, t, time.Now())
