@@ -197,6 +197,7 @@ func (l *life) stopNow() {
 	l.s.mu.Lock()
 	if l.hardSince.IsZero() {
 		l.hardSince = time.Now()
+		l.troubled = append(l.troubled, span{l.hardSince, l.hardSince.Add(forever)}) // it keeps nothing from now on
 	}
 	l.s.mu.Unlock()
 	l.cancelHard()
