@@ -274,7 +274,7 @@ func (t *term) room() int {
 	if t.durable.AcksDelete {
 		// Rows that were emitted before do not come again, and count in the span when the next row comes: ask for no more
 		// than there is room for then, and for one to find out.
-		room = min(room, max(1, t.c.cfg.OrderSpan-t.buf.Len()-t.keyed.Mark().Ahead))
+		room = min(room, max(1, t.c.cfg.OrderSpan-t.unacked()-t.keyed.Mark().Ahead))
 	}
 	return room
 }

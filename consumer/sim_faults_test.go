@@ -135,7 +135,7 @@ func (s *sim) inputSubject(partition int) string {
 func (s *sim) createDurable(partition int) {
 	cfg := streams.DurableConfig{
 		Name: "stage", Partition: partition, InputStream: "ROWS", InputSubject: s.inputSubject(partition), ResultStream: "RESULTS",
-		WindowRows: s.window, AckEach: s.keyed(), Create: true,
+		WindowRows: s.window, Order: s.order, OrderSpan: s.span, Create: true,
 	}
 	if _, err := streams.OpenDurable(s.t.Context(), s.nc, cfg); err != nil {
 		s.t.Errorf("create the durable: %v", err)
