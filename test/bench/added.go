@@ -34,14 +34,14 @@ func (s *site) added(ctx context.Context, rounds int) error {
 			times[who] = append(times[who], list...)
 		}
 	}
-	fmt.Printf("\n**added**: what is added to calls of %s at %d rows/s, from the row stored to its result stored less the call, %s of %d rows\n\n", addedCall, addedRate, plural(rounds, "round"), addedRows-addedFrom)
+	fmt.Printf("\n**added**: what is added to calls of %s at %d rows/s, from the row stored to its result stored less the call, %s of %d rows\n\n", addedCall, addedRate, inRounds(rounds), addedRows-addedFrom)
 	latencies(who, times)
 	return nil
 }
 
 func (s *site) addedBy(ctx context.Context, sc *scenario, who string) (list []time.Duration, err error) {
 	err = s.during(ctx, sc, who, 0, func(t *turn) error {
-		if err := s.pace(ctx, sc); err != nil {
+		if err := s.pace(ctx, sc, addedRate); err != nil {
 			return err
 		}
 		if _, err := t.until(ctx, rowsDone(sc.rows)); err != nil {
@@ -60,12 +60,12 @@ func (s *site) addedBy(ctx context.Context, sc *scenario, who string) (list []ti
 	return list, err
 }
 
-// pace publishes the rows of a scenario, evenly, and sees that all are stored.
-func (s *site) pace(ctx context.Context, sc *scenario) error {
+// pace publishes the rows of a scenario, so many a second, evenly, and sees that all are stored.
+func (s *site) pace(ctx context.Context, sc *scenario, perSec int) error {
 	began := time.Now()
 	for n := range sc.rows {
-		time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / addedRate)))
-		if _, err := s.js.PublishAsync("rows.a", sc.row(n)); err != nil {
+		time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(perSec))))
+		if _, err := s.js.PublishAsync(sc.subject(n), sc.row(n)); err != nil {
 			return err
 		}
 	}

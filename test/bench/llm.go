@@ -12,25 +12,43 @@ import (
 	"time"
 )
 
-// slowMark in a prompt makes its call slow.
-const slowMark = "slow"
+// Marks in a prompt: its call is slow, or refused, whenever it is made.
+const (
+	slowMark    = "slow"
+	refusedMark = "refused"
+)
 
 // llmAnswer is the reply to every call.
 const llmAnswer = `{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"An answer of some words, as models give them."},"finish_reason":"stop"}],"usage":{"prompt_tokens":20,"completion_tokens":10,"total_tokens":30}}`
 
-// serveLLM is the LLM: it answers at once, or after latency, the same to all.
+// The replies, head and all.
+var (
+	llmReply   = httpReply("200 OK", llmAnswer)
+	llmRefusal = httpReply("429 Too Many Requests", `{"error":{"message":"too many requests","type":"rate_limit_error"}}`)
+)
+
+func httpReply(status, body string) []byte {
+	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
+}
+
+// llm is the LLM: it answers at once, or after latency, the same to all.
 //
 // It shares two cores with what is measured, and net/http's server would take as much CPU for a call as its client: so
 // it is a goroutine for each connection that reads requests with a Content-Length, ignores the rest, and writes one
 // prepared reply. That costs a call hardly more than its two system calls.
-func serveLLM(ctx context.Context, latency, slow time.Duration) error {
+type llm struct {
+	latency, slow time.Duration // of a call, and of one whose prompt has slowMark; 0: the marks mean nothing
+	refuses       bool          // refusedMark means something
+}
+
+// serve serves until ctx ends, at the address that it prints.
+func (l llm) serve(ctx context.Context) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	fmt.Printf("http://%s/v1\n", listener.Addr())
-	reply := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(llmAnswer), llmAnswer)
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
@@ -40,14 +58,14 @@ func serveLLM(ctx context.Context, latency, slow time.Duration) error {
 			return err
 		}
 		go func() {
-			defer conn.Close()                        //nolint:errcheck // its reader is gone
-			_ = serveConn(conn, reply, latency, slow) // however a client ends
+			defer conn.Close()    //nolint:errcheck // its reader is gone
+			_ = l.serveConn(conn) // however a client ends
 		}()
 	}
 }
 
 // serveConn answers the requests of one connection until the client closes it.
-func serveConn(conn io.ReadWriter, reply []byte, latency, slow time.Duration) error {
+func (l llm) serveConn(conn io.ReadWriter) error {
 	r := bufio.NewReader(conn)
 	var body []byte
 	for {
@@ -55,16 +73,19 @@ func serveConn(conn io.ReadWriter, reply []byte, latency, slow time.Duration) er
 		if err != nil {
 			return err
 		}
-		wait := latency
-		if slow > 0 {
+		wait, reply := l.latency, llmReply
+		if l.slow > 0 || l.refuses {
 			if cap(body) < length {
 				body = make([]byte, length)
 			}
 			if _, err := io.ReadFull(r, body[:length]); err != nil {
 				return err
 			}
-			if bytes.Contains(body[:length], []byte(slowMark)) {
-				wait = slow
+			if l.slow > 0 && bytes.Contains(body[:length], []byte(slowMark)) {
+				wait = l.slow
+			}
+			if l.refuses && bytes.Contains(body[:length], []byte(refusedMark)) {
+				wait, reply = 0, llmRefusal
 			}
 		} else if _, err := r.Discard(length); err != nil {
 			return err

@@ -34,7 +34,7 @@ func (s *site) lone(ctx context.Context, rounds int) error {
 		}
 		rates = append(rates, half["stage"].Seconds()/half["dh"].Seconds())
 	}
-	fmt.Printf("\n**lone**: one row at a time, instant LLM, from its publication to its result, %s of %d rows\n\n", plural(rounds, "round"), loneRows)
+	fmt.Printf("\n**lone**: one row at a time, instant LLM, from its publication to its result, %s of %d rows\n\n", inRounds(rounds), loneRows)
 	latencies(who, times)
 	goal{what: "p50 by dh's", most: loneGoal}.print(middle(rates))
 	return nil

@@ -29,13 +29,14 @@ import (
 func main() {
 	role := flag.String("role", "", "what this process is; set by itself")
 	url := flag.String("url", "", "of the nats-server; set by itself")
-	llm := flag.String("llm", "", "of the LLM; set by itself")
+	llmURL := flag.String("llm", "", "of the LLM; set by itself")
 	rows := flag.Int("rows", 0, "rows of each run; 0: as many as the scenario has")
 	pool := flag.Int("pool", 0, "calls at a time; 0: as the scenario has")
 	addr := flag.String("addr", "", "of a loop's metrics; set by itself")
 	groups := flag.String("groups", "", "file of the groups that bare appends go in; set by itself")
 	latency := flag.Duration("latency", 0, "of the LLM; set by itself")
 	slow := flag.Duration("slow", 0, "of its slow calls; set by itself")
+	refuses := flag.Bool("refuses", false, "whether it refuses marked calls; set by itself")
 	rounds := flag.Int("rounds", 3, "how often each contender has its turn")
 	profile := flag.String("profile", "", "`file` that the stage's CPU profile is written to")
 	serverProfile := flag.String("server-profile", "", "`file` that the nats-server's CPU profile of the stage's turn is written to")
@@ -53,9 +54,9 @@ func main() {
 	case "stage":
 		err = runStage(*profile)
 	case "llm":
-		err = serveLLM(ctx, *latency, *slow)
+		err = llm{latency: *latency, slow: *slow, refuses: *refuses}.serve(ctx)
 	default:
-		err = runLoop(ctx, *role, *url, *addr, &loop{llm: *llm, rows: *rows, pool: *pool}, *groups)
+		err = runLoop(ctx, *role, *url, *addr, &loop{llm: *llmURL, rows: *rows, pool: *pool}, *groups)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -103,6 +104,9 @@ func compare(ctx context.Context, p plan) error {
 		run  func(context.Context, int) error
 	}
 	more := []table{{"lone", s.lone}, {"added", s.added}, {"growth by rows", s.growthInTime}}
+	for _, o := range orderTables() {
+		more = append(more, table{o.name, func(ctx context.Context, rounds int) error { return o.run(ctx, s, rounds) }})
+	}
 	for _, g := range growths() {
 		more = append(more, table{"growth by " + g.name, func(ctx context.Context, _ int) error { return s.growth(ctx, g) }})
 	}

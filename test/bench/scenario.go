@@ -16,6 +16,10 @@ type scenario struct {
 	rowBytes      int
 	latency, slow time.Duration
 	slowRow       func(n int) bool // whether row n's call is slow
+	refusedRow    func(n int) bool // whether row n's calls are refused, all of them; nil: none is
+	key           func(n int) int  // of row n; nil: all rows have the same subject
+	spare         int              // rows laid besides, so that what is measured ends while there is still enough to do
+	kill          bool             // the contender could not stop by itself
 	env           []string         // of the stage, besides
 	gogc          string           // of the contenders; empty: as they set it
 	contenders    []string         // the stage first
@@ -90,13 +94,27 @@ var contenderNames = map[string]string{
 
 // row is row n: a question of 200 bytes in rowBytes.
 func (sc *scenario) row(n int) []byte {
-	mark := "-"
-	if sc.slow > 0 && sc.slowRow(n) {
+	mark, key := "-", ""
+	switch {
+	case sc.slow > 0 && sc.slowRow(n):
 		mark = slowMark
+	case sc.refusedRow != nil && sc.refusedRow(n):
+		mark = refusedMark
+	}
+	if sc.key != nil {
+		key = fmt.Sprintf(`"k":"k%d",`, sc.key(n))
 	}
 	const question = 190
-	frame := len(`{"n":123456,"q":" - ","text":""}`)
-	return fmt.Appendf(nil, `{"n":%d,"q":"%s %s","text":%q}`, n, mark, strings.Repeat("q", min(question, max(0, sc.rowBytes-frame))), strings.Repeat("x", max(0, sc.rowBytes-question-frame)))
+	frame := len(`{"n":123456,"q":" - ","text":""}`) + len(key)
+	return fmt.Appendf(nil, `{"n":%d,%s"q":"%s %s","text":%q}`, n, key, mark, strings.Repeat("q", min(question, max(0, sc.rowBytes-frame))), strings.Repeat("x", max(0, sc.rowBytes-question-frame)))
+}
+
+// subject is that of row n.
+func (sc *scenario) subject(n int) string {
+	if sc.key == nil {
+		return "rows.a"
+	}
+	return fmt.Sprintf("rows.k%d", sc.key(n))
 }
 
 // table lets the contenders of a scenario take turns and prints their figures in the form of docs/benchmarks.md.
@@ -112,7 +130,7 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 		}
 	}
 	own := sc.contenders[0]
-	fmt.Printf("\n**%s**: %s, %d rows, %s\n\n", sc.name, sc.about, sc.rows, plural(rounds, "round"))
+	fmt.Printf("\n**%s**: %s, %d rows, %s\n\n", sc.name, sc.about, sc.rows, inRounds(rounds))
 	fmt.Println("| | rows/s | CPU µs/row | cores | allocations/row | KiB/row | server's CPU µs/row | LLM's CPU µs/row | peak MiB | stage's rows/s by this | stage's CPU by this |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, who := range sc.contenders {
@@ -191,9 +209,9 @@ func (g goal) verdict(is float64) string {
 	return fmt.Sprintf("Goal: %s %s. It is %.2f: %s.", g.what, bound, is, how)
 }
 
-func plural(n int, what string) string {
+func inRounds(n int) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 round"
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d rounds", n)
 }

@@ -133,7 +133,7 @@ func (s *site) load(ctx context.Context, sc *scenario, rows int) error {
 	for n := 0; n < rows; n += group {
 		msgs := make([]*nats.Msg, min(group, rows-n))
 		for i := range msgs {
-			msgs[i] = &nats.Msg{Subject: "rows.a", Data: sc.row(n + i)}
+			msgs[i] = &nats.Msg{Subject: sc.subject(n + i), Data: sc.row(n + i)}
 		}
 		if _, err := streams.Append(ctx, s.nc, msgs); err != nil {
 			return err

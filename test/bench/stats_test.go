@@ -67,13 +67,23 @@ type duplex struct {
 
 func TestTheLLMAnswersEachRequestOfAConnection(t *testing.T) {
 	const requests = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\ncontent-length: 5\r\n\r\nhelloPOST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nslow"
-	for _, slow := range []time.Duration{0, time.Nanosecond} { // with slow calls it reads the bodies
+	yes, no := string(llmReply), string(llmRefusal)
+	for _, c := range []struct {
+		llm      llm
+		requests string
+		want     string
+	}{
+		{llm{}, requests, yes + yes},
+		{llm{slow: time.Nanosecond}, requests, yes + yes}, // with slow calls it reads the bodies
+		{llm{refuses: true}, strings.Replace(requests, "5\r\n\r\nhello", "7\r\n\r\nrefused", 1), no + yes},
+		{llm{slow: time.Nanosecond}, strings.Replace(requests, "5\r\n\r\nhello", "7\r\n\r\nrefused", 1), yes + yes},
+	} {
 		var out bytes.Buffer
-		if err := serveConn(duplex{strings.NewReader(requests), &out}, []byte("yes"), 0, slow); !errors.Is(err, io.EOF) {
-			t.Errorf("slow %v: got %v, want the end of the connection", slow, err)
+		if err := c.llm.serveConn(duplex{strings.NewReader(c.requests), &out}); !errors.Is(err, io.EOF) {
+			t.Errorf("%+v: got %v, want the end of the connection", c.llm, err)
 		}
-		if out.String() != "yesyes" {
-			t.Errorf("slow %v: got %q, want two answers", slow, out.String())
+		if out.String() != c.want {
+			t.Errorf("%+v: got %q, want %q", c.llm, out.String(), c.want)
 		}
 	}
 	if _, err := requestHead(bufio.NewReader(strings.NewReader("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"))); err == nil {

@@ -114,7 +114,7 @@ func (t *turn) command(ctx context.Context, llm string) *exec.Cmd {
 
 // startLLM starts the LLM in its own process; it ends with ctx.
 func (t *turn) startLLM(ctx context.Context) (url string, err error) {
-	t.llm = exec.CommandContext(ctx, t.s.self, "-role", "llm", "-latency", t.sc.latency.String(), "-slow", t.sc.slow.String())
+	t.llm = exec.CommandContext(ctx, t.s.self, "-role", "llm", "-latency", t.sc.latency.String(), "-slow", t.sc.slow.String(), fmt.Sprintf("-refuses=%t", t.sc.refusedRow != nil))
 	out, err := t.llm.StdoutPipe()
 	if err != nil {
 		return "", err
@@ -136,6 +136,13 @@ func (t *turn) end() error {
 		return fmt.Errorf("%s: %w\n%s", t.who, t.err, t.out.String())
 	}
 	return nil
+}
+
+// kill ends the contender at once; end finds it ended.
+func (t *turn) kill() {
+	_ = t.cmd.Process.Kill() // it may have ended
+	<-t.ended
+	t.err = nil
 }
 
 // count is how many rows are done.
@@ -190,7 +197,7 @@ func rowsDone(n int) func(sample) bool { return func(now sample) bool { return n
 
 // contend lets one contender do the job and measures it after the warm-up.
 func (s *site) contend(ctx context.Context, sc *scenario, who string) (f figures, err error) {
-	if err := s.lay(ctx, sc, sc.rows); err != nil {
+	if err := s.lay(ctx, sc, sc.rows+sc.spare); err != nil {
 		return f, err
 	}
 	role, alone := strings.CutSuffix(who, oneByOne)
@@ -202,6 +209,9 @@ func (s *site) contend(ctx context.Context, sc *scenario, who string) (f figures
 	err = s.with(ctx, sc, role, func(t *turn) (err error) {
 		if f, err = t.measure(ctx); err == nil && (who == "noop" || role == "stage") {
 			f.Group, err = s.noteGroups(ctx, sc.rows)
+		}
+		if sc.kill {
+			t.kill()
 		}
 		return err
 	})

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// way is a row's way through the stage: when it was taken, its call sent and answered, by the stage's clock, and when
+// its result was stored, by the server's, which is that of the same machine.
+type way struct{ taken, sent, answered, stored time.Time }
+
+func (w way) fromTaken() time.Duration { return w.stored.Sub(w.taken) }
+
+func (w way) fromSent() time.Duration { return w.stored.Sub(w.sent) }
+
+// ways returns those of the rows that have their result, by number.
+func (s *site) ways(ctx context.Context) (map[int]way, error) {
+	all := make(map[int]way)
+	err := s.readAll(ctx, "RESULTS", resultSubject, true, func(m jetstream.Msg) error {
+		seq, err := strconv.Atoi(m.Headers().Get(streams.HeaderSourceSeq))
+		meta, metaErr := m.Metadata()
+		if err := errors.Join(err, metaErr); err != nil {
+			return err
+		}
+		all[seq-1] = way{stored: meta.Timestamp}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, s.readAll(ctx, "AUDIT", "audit.stage.0.row", false, func(m jetstream.Msg) error {
+		e, err := auditlog.Decode(m.Data())
+		if err != nil {
+			return err
+		}
+		n := int(e.Row.Sequence) - 1 //nolint:gosec // the number of a row
+		if w, done := all[n]; done {
+			w.taken, w.sent, w.answered = e.Row.QueuedAt, e.Row.StartedAt, e.Row.FinishedAt
+			all[n] = w
+		}
+		return nil
+	})
+}
+
+// readAll calls each with all messages of a subject.
+func (s *site) readAll(ctx context.Context, stream, subject string, headersOnly bool, each func(jetstream.Msg) error) error {
+	from, err := s.js.Stream(ctx, stream)
+	if err != nil {
+		return err
+	}
+	info, err := from.Info(ctx, jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		return err
+	}
+	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}, HeadersOnly: headersOnly}
+	return s.read(ctx, stream, cfg, int(info.State.Subjects[subject]), each) //nolint:gosec // a count of messages
+}
+
+// spans are times of some rows in the stage, and what their calls took of them, over all rounds.
+type spans struct {
+	list, calls []time.Duration
+	rates       []float64 // p99 by that of the calls, of each round
+}
+
+// addSpans adds the times of the last turn's rows that are asked for.
+func (s *site) addSpans(ctx context.Context, to map[string]*spans, o ordering, rows func(n int) bool, of func(way) time.Duration) error {
+	ways, err := s.ways(ctx)
+	if err != nil {
+		return err
+	}
+	var list, calls []time.Duration
+	for n, w := range ways {
+		if rows(n) {
+			list, calls = append(list, of(w)), append(calls, w.answered.Sub(w.sent))
+		}
+	}
+	slices.Sort(list)
+	slices.Sort(calls)
+	t := to[o.name]
+	if t == nil {
+		t = new(spans)
+		to[o.name] = t
+	}
+	t.rates = append(t.rates, percentile(list, 99).Seconds()/percentile(calls, 99).Seconds())
+	t.list, t.calls = append(t.list, list...), append(t.calls, calls...)
+	return nil
+}
+
+// at is a percentile of the times in ms, callAt of their calls', and ratio the median of the rounds' p99 by the calls'.
+func (t *spans) at(p int) float64 { return ms(percentile(slices.Sorted(slices.Values(t.list)), p)) }
+
+func (t *spans) callAt(p int) float64 {
+	return ms(percentile(slices.Sorted(slices.Values(t.calls)), p))
+}
+
+func (t *spans) ratio() float64 { return middle(t.rates) }
