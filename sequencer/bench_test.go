@@ -74,3 +74,65 @@ func schedule(window, late, gaps int) (seqs []uint64, order []int) {
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(done[a], done[b]) })
 	return seqs, order
 }
+
+// BenchmarkKeyed is BenchmarkBuffer with keys: 0 means that no row waits for another.
+func BenchmarkKeyed(b *testing.B) {
+	for _, window := range []int{64, 1024, 16384} {
+		for _, late := range []int{0, 10, 50} {
+			for _, keys := range []int{0, 1, 10_000} {
+				b.Run(fmt.Sprintf("window=%d/late=%d%%/keys=%d", window, late, keys), func(b *testing.B) {
+					benchmarkKeyed(b, window, late, keys)
+				})
+			}
+		}
+	}
+}
+
+func benchmarkKeyed(b *testing.B, window, late, keys int) {
+	b.Helper()
+	seqs, order := schedule(window, late, 0)
+	names := make([]string, len(seqs))
+	for i := range names {
+		names[i] = fmt.Sprintf("rows.k%d", rand.New(rand.NewPCG(uint64(i), 3)).IntN(max(1, keys)))
+	}
+	buf, err := NewKeyed[[]byte](Limits{Rows: window, Bytes: 1 << 40}, max(window, 1<<16), 0, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	reply := make([]byte, 512)
+	var base uint64
+	var low Mark
+	b.ReportAllocs()
+	for b.Loop() { // one lap of the schedule
+		next := 0
+		for _, row := range order {
+			for next < len(seqs) && !buf.Full(1024) {
+				if keys == 0 {
+					_, err = buf.OpenFree(base+seqs[next], 1024)
+				} else {
+					_, err = buf.Open(base+seqs[next], names[next], 1024)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				next++
+			}
+			if _, err := buf.Complete(base+seqs[row], reply, len(reply)); err != nil {
+				b.Fatal(err)
+			}
+			n := 0
+			for _, ok := buf.Ready(n); ok; _, ok = buf.Ready(n) {
+				n++
+			}
+			for m := range buf.Marks(n) {
+				low = m
+			}
+			buf.Release(n)
+		}
+		base += seqs[len(seqs)-1]
+	}
+	if low.Low != base || low.Ahead != 0 {
+		b.Fatalf("the low-water mark is %+v after row %d", low, base)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(seqs)), "ns/row")
+}
