@@ -161,7 +161,7 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		jetstream.ExpectedLastSubjSeqSubjHeader: {c.filter},
 	}}
 	if !c.inStreamOrder() {
-		end.setHeader(msg.Header)
+		end.setHeader(msg.Header, nil)
 	}
 	for wait := range streams.Retry(ctx, storeRetryFirst, 2*claimRetryMax) {
 		seq, err := streams.Append(ctx, c.nc, []*nats.Msg{msg})

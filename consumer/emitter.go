@@ -196,7 +196,11 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 
 // resultMsg returns the message that stores the result of a row.
 func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
-	header := make(nats.Header, len(row.Header)+8)
+	own := 8 // a map of more would cost two allocations more
+	if !c.inStreamOrder() {
+		own += markHeaders
+	}
+	header := make(nats.Header, len(row.Header)+own)
 	for key, values := range row.Header {
 		if streams.PassHeader(key) && !row.bare {
 			header[key] = values
@@ -209,11 +213,12 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	header[streams.HeaderStatus] = []string{statusOf(row.reply)}
 	header[streams.HeaderStateID] = []string{row.StateID}
 	header[streams.HeaderOwner] = []string{owner}
-	if !c.inStreamOrder() {
-		row.after.setHeader(header)
-	}
-	if c.cfg.Order == streams.OrderKey {
-		header[streams.HeaderKey] = []string{row.Key}
+	switch c.cfg.Order {
+	case streams.OrderKey:
+		row.after.setHeader(header, &row.Key)
+	case streams.OrderNone:
+		row.after.setHeader(header, nil)
+	case streams.OrderStream:
 	}
 	if first := c.replaced(row); first > 0 {
 		header[streams.HeaderReplaces] = []string{strconv.FormatUint(first, 10)}

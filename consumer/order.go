@@ -40,12 +40,25 @@ type logMark struct {
 
 func (c *Consumer) inStreamOrder() bool { return c.cfg.Order == streams.OrderStream }
 
-// setHeader writes the mark for whoever takes over. In stream order the row says it all.
-func (m logMark) setHeader(h nats.Header) {
-	h[streams.HeaderLow] = []string{strconv.FormatUint(m.low, 10)}
+// markHeaders is how many headers [logMark.setHeader] sets.
+const markHeaders = 4
+
+// setHeader writes the mark for whoever takes over, and the row's key where there is one. In stream order the row says
+// it all. The values share one array and one string: every result has them.
+func (m logMark) setHeader(h nats.Header, key *string) {
+	var digits [3 * len("18446744073709551615")]byte
+	low := strconv.AppendUint(digits[:0], m.low, 10)
+	ahead := strconv.AppendInt(low, int64(m.ahead), 10)
+	text := string(strconv.AppendUint(ahead, m.from, 10))
+	values := &[markHeaders]string{text[:len(low)], text[len(low):len(ahead)], text[len(ahead):]}
+	h[streams.HeaderLow] = values[:1:1]
 	if m.ahead > 0 {
-		h[streams.HeaderAhead] = []string{strconv.Itoa(m.ahead)}
-		h[streams.HeaderAheadFrom] = []string{strconv.FormatUint(m.from, 10)}
+		h[streams.HeaderAhead] = values[1:2:2]
+		h[streams.HeaderAheadFrom] = values[2:3:3]
+	}
+	if key != nil {
+		values[3] = *key
+		h[streams.HeaderKey] = values[3:]
 	}
 }
 

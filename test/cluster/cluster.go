@@ -16,46 +16,46 @@ import (
 
 // Start runs n JetStream servers in this process until the test ends. Several talk over loopback sockets, so they live
 // in real time.
-func Start(t *testing.T, n int) []*server.Server {
-	t.Helper()
+func Start(tb testing.TB, n int) []*server.Server {
+	tb.Helper()
 	var servers []*server.Server
 	var routes []*url.URL
-	ports := freePorts(t, n)
+	ports := freePorts(tb, n)
 	for _, port := range ports {
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}
 	for i := range n {
 		opts := &server.Options{
 			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT,
-			JetStream: true, StoreDir: stagetest.Dir(t), NoSigs: true, NoLog: true,
+			JetStream: true, StoreDir: stagetest.Dir(tb), NoSigs: true, NoLog: true,
 		}
 		if n > 1 {
 			opts.Routes, opts.Cluster = routes, server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]}
 		}
 		srv, err := server.NewServer(opts)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+		tb.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
 		srv.Start()
 		servers = append(servers, srv)
 	}
 	for i, srv := range servers { // one alone is not ready: it waits for a majority
 		if !srv.ReadyForConnections(time.Minute) {
-			t.Fatalf("server %d is not ready", i)
+			tb.Fatalf("server %d is not ready", i)
 		}
 	}
 	return servers
 }
 
 // freePorts asks the system for ports and releases them: the servers of a cluster must know each other's in advance.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
+func freePorts(tb testing.TB, n int) []int {
+	tb.Helper()
 	ports := make([]int, n)
 	for i := range ports {
 		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		defer func() { _ = l.Close() }()
 		ports[i] = l.Addr().(*net.TCPAddr).Port
@@ -64,18 +64,18 @@ func freePorts(t *testing.T, n int) []int {
 }
 
 // CreateStream creates a stream as soon as the cluster has elected its leader.
-func CreateStream(t *testing.T, nc *nats.Conn, cfg jetstream.StreamConfig) {
-	t.Helper()
+func CreateStream(tb testing.TB, nc *nats.Conn, cfg jetstream.StreamConfig) {
+	tb.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(100 * time.Millisecond) {
-		if _, err = js.CreateStream(t.Context(), cfg); err == nil {
+		if _, err = js.CreateStream(tb.Context(), cfg); err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 }
