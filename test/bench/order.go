@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -116,23 +115,27 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 // orderSlowCalls keeps the input full: how much of the pool's time is used, and what is added to a call.
 func orderSlowCalls(ctx context.Context, s *site, rounds int) error {
 	sc := slowMix()
-	all, times := make(map[string][]figures), make(map[string]*spans)
+	all, inUse, times := make(map[string][]figures), make(map[string][]float64), make(byOrder)
 	quick := sc.quickKeys(sc.rows + sc.spare)
+	measured := func(n int) bool { return n > sc.rows/3 && n < sc.rows }
 	if err := inOrders(rounds, orderings, func(o ordering) error {
 		f, err := s.contend(ctx, sc.in(o), "stage")
 		if err != nil {
 			return err
 		}
+		ways, err := s.ways(ctx)
 		all[o.name] = append(all[o.name], f)
-		return s.addSpans(ctx, times, o, func(n int) bool { return n > sc.rows/3 && n < sc.rows && quick(n) }, way.fromSent)
+		inUse[o.name] = append(inUse[o.name], f.PerSec*meanCall(ways, measured)/float64(sc.pool))
+		times.add(o, ways, func(n int) bool { return measured(n) && quick(n) }, way.fromSent)
+		return err
 	}); err != nil {
 		return err
 	}
 	fmt.Printf("\n**order, slow calls**: 1%% of the calls take %s, the others %s, pool %d, %d keys, %d rows, the input always full, %s\n\n", orderSlow, orderCall, sc.pool, orderKeys, sc.rows, inRounds(rounds))
-	fmt.Printf("| order | rows/s | of pool / mean latency (%.0f) | CPU µs/row | allocations/row | peak MiB | keys without a slow row, from the call sent to the result stored: p50 ms | p99 ms | p99 of the calls, ms |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", sc.possible())
+	fmt.Printf("| order | rows/s | of pool / mean latency (%.0f) | of pool / mean measured call | CPU µs/row | allocations/row | peak MiB | keys without a slow row, from the call sent to the result stored: p50 ms | p99 ms | p99 of the calls, ms |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", sc.possible())
 	for _, o := range orderings {
 		m, t := median(all[o.name]), times[o.name]
-		fmt.Printf("| %s | %.0f | %.3f | %.0f | %.0f | %.0f | %.1f | %.1f | %.1f |\n", o.name, m.PerSec, m.PerSec/sc.possible(), m.CPU, m.Allocs, m.PeakMiB, t.at(50), t.at(99), t.callAt(99))
+		fmt.Printf("| %s | %.0f | %.3f | %.3f | %.0f | %.0f | %.0f | %.1f | %.1f | %.1f |\n", o.name, m.PerSec, m.PerSec/sc.possible(), middle(inUse[o.name]), m.CPU, m.Allocs, m.PeakMiB, t.at(50), t.at(99), t.callAt(99))
 	}
 	for _, o := range []ordering{byKey, inNone} {
 		goal{what: "rows/s by pool / mean latency, order " + o.name, least: .98}.print(median(all[o.name]).PerSec / sc.possible())
@@ -145,7 +148,7 @@ func orderPaced(ctx context.Context, s *site, rounds int) error {
 	sc := slowMix()
 	sc.rows, sc.spare = 10_000, 0
 	perSec := int(paceOfPossible * sc.possible())
-	every, others := make(map[string]*spans), make(map[string]*spans)
+	every, others := make(byOrder), make(byOrder)
 	quick := sc.quickKeys(sc.rows)
 	late := func(n int) bool { return n > 3*perSec } // the throttle's start takes a while
 	if err := inOrders(rounds, orderings, func(o ordering) error {
@@ -159,7 +162,10 @@ func orderPaced(ctx context.Context, s *site, rounds int) error {
 		}); err != nil {
 			return err
 		}
-		return errors.Join(s.addSpans(ctx, every, o, late, way.fromTaken), s.addSpans(ctx, others, o, func(n int) bool { return late(n) && quick(n) }, way.fromTaken))
+		ways, err := s.ways(ctx)
+		every.add(o, ways, late, way.fromTaken)
+		others.add(o, ways, func(n int) bool { return late(n) && quick(n) }, way.fromTaken)
+		return err
 	}); err != nil {
 		return err
 	}
@@ -188,14 +194,18 @@ func orderHot(ctx context.Context, s *site, rounds int) error {
 		},
 	}
 	all := make(map[string][]figures)
-	hot, others := make(map[string]*spans), make(map[string]*spans)
+	hot, others := make(byOrder), make(byOrder)
 	late := func(n int) bool { return n > sc.rows/3 && n < sc.rows }
 	if err := inOrders(rounds, orderings, func(o ordering) error {
 		f, err := s.contend(ctx, sc.in(o), "stage")
+		if err != nil {
+			return err
+		}
+		ways, err := s.ways(ctx)
 		all[o.name] = append(all[o.name], f)
-		return errors.Join(err,
-			s.addSpans(ctx, hot, o, func(n int) bool { return late(n) && sc.key(n) == 0 }, way.fromTaken),
-			s.addSpans(ctx, others, o, func(n int) bool { return late(n) && sc.key(n) != 0 }, way.fromTaken))
+		hot.add(o, ways, func(n int) bool { return late(n) && sc.key(n) == 0 }, way.fromTaken)
+		others.add(o, ways, func(n int) bool { return late(n) && sc.key(n) != 0 }, way.fromTaken)
+		return err
 	}); err != nil {
 		return err
 	}

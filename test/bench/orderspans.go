@@ -20,6 +20,8 @@ func (w way) fromTaken() time.Duration { return w.stored.Sub(w.taken) }
 
 func (w way) fromSent() time.Duration { return w.stored.Sub(w.sent) }
 
+func (w way) call() time.Duration { return w.answered.Sub(w.sent) }
+
 // ways returns those of the rows that have their result, by number.
 func (s *site) ways(ctx context.Context) (map[int]way, error) {
 	all := make(map[int]way)
@@ -69,28 +71,26 @@ type spans struct {
 	rates       []float64 // p99 by that of the calls, of each round
 }
 
-// addSpans adds the times of the last turn's rows that are asked for.
-func (s *site) addSpans(ctx context.Context, to map[string]*spans, o ordering, rows func(n int) bool, of func(way) time.Duration) error {
-	ways, err := s.ways(ctx)
-	if err != nil {
-		return err
-	}
+// byOrder is the spans of each order.
+type byOrder map[string]*spans
+
+// add adds the times of a turn's rows that are asked for.
+func (b byOrder) add(o ordering, ways map[int]way, rows func(n int) bool, of func(way) time.Duration) {
 	var list, calls []time.Duration
 	for n, w := range ways {
 		if rows(n) {
-			list, calls = append(list, of(w)), append(calls, w.answered.Sub(w.sent))
+			list, calls = append(list, of(w)), append(calls, w.call())
 		}
 	}
 	slices.Sort(list)
 	slices.Sort(calls)
-	t := to[o.name]
+	t := b[o.name]
 	if t == nil {
 		t = new(spans)
-		to[o.name] = t
+		b[o.name] = t
 	}
 	t.rates = append(t.rates, percentile(list, 99).Seconds()/percentile(calls, 99).Seconds())
 	t.list, t.calls = append(t.list, list...), append(t.calls, calls...)
-	return nil
 }
 
 // at is a percentile of the times in ms, callAt of their calls', and ratio the median of the rounds' p99 by the calls'.
@@ -101,3 +101,16 @@ func (t *spans) callAt(p int) float64 {
 }
 
 func (t *spans) ratio() float64 { return middle(t.rates) }
+
+// meanCall is that of the rows that are asked for, in seconds.
+func meanCall(ways map[int]way, rows func(n int) bool) float64 {
+	var sum time.Duration
+	count := 0
+	for n, w := range ways {
+		if rows(n) {
+			sum += w.call()
+			count++
+		}
+	}
+	return sum.Seconds() / float64(count)
+}

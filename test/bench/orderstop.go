@@ -74,7 +74,8 @@ func (s *site) untilStalled(ctx context.Context, sc *scenario) (rows int, err er
 
 const (
 	aheadRows    = 65_536
-	aheadMore    = 2000 // rows that the next owner finds besides
+	aheadLast    = refusedNumber + 1 + aheadRows // the last row that is done when the owner is killed, or the one that is not
+	aheadMore    = 2000                          // rows that the next owner finds besides
 	takeOverGoal = 2 * time.Second
 )
 
@@ -89,17 +90,23 @@ type takeOver struct {
 // LLM answers that row as well.
 func orderTakeOver(ctx context.Context, s *site, rounds int) error {
 	sc := &scenario{
-		rows: aheadRows + 1 + aheadMore, pool: orderPool, rowBytes: 256, slow: turnMost, key: anyKey,
+		rows: aheadLast + aheadMore, pool: orderPool, rowBytes: 256,
 		env: []string{fmt.Sprintf("STAGE_ORDER_SPAN=%d", aheadRows+1)},
 	}
 	all := make(map[string][]takeOver)
 	if err := inOrders(rounds, orderings, func(o ordering) error {
 		own := sc.in(o)
-		blocked := 0
+		blocked := refusedNumber
 		if o.name == inStream.name {
-			blocked = aheadRows // nothing comes out behind it
+			blocked = aheadLast - 1 // nothing comes out behind it
 		}
-		own.slowRow = func(n int) bool { return n == blocked }
+		own.refusedRow = func(n int) bool { return n == blocked }
+		own.key = func(n int) int {
+			if n == blocked {
+				return orderKeys // no other row's
+			}
+			return anyKey(n)
+		}
 		one, err := s.takeOver(ctx, own)
 		all[o.name] = append(all[o.name], one)
 		return err
@@ -107,7 +114,7 @@ func orderTakeOver(ctx context.Context, s *site, rounds int) error {
 		return err
 	}
 	fmt.Printf("\n**order, take-over**: kill of an owner that has emitted %d rows, in order stream all before the first row without a result, else all behind it; the next owner is started at once; instant LLM, pool %d, rows of %d bytes, %s\n\n", aheadRows, sc.pool, sc.rowBytes, inRounds(rounds))
-	fmt.Println("| order | from the kill to the claim, s | from the claim to the first new result, s | from the claim to the first result behind those that were done, s |\n| --- | --- | --- | --- |")
+	fmt.Println("| order | from the kill to the claim, s | from the claim to the first new result, s | from the claim to the first result behind those that were done, s | from the kill to the first new result, s |\n| --- | --- | --- | --- | --- |")
 	part := func(o ordering, of func(takeOver) time.Duration) float64 {
 		var list []float64
 		for _, t := range all[o.name] {
@@ -117,7 +124,8 @@ func orderTakeOver(ctx context.Context, s *site, rounds int) error {
 	}
 	first := func(t takeOver) time.Duration { return t.first }
 	for _, o := range orderings {
-		fmt.Printf("| %s | %.2f | %.3f | %.3f |\n", o.name, part(o, func(t takeOver) time.Duration { return t.claim }), part(o, first), part(o, func(t takeOver) time.Duration { return t.beyond }))
+		fmt.Printf("| %s | %.2f | %.3f | %.3f | %.2f |\n", o.name, part(o, func(t takeOver) time.Duration { return t.claim }), part(o, first),
+			part(o, func(t takeOver) time.Duration { return t.beyond }), part(o, func(t takeOver) time.Duration { return t.claim + t.first }))
 	}
 	for _, o := range []ordering{byKey, inNone} {
 		goal{what: "seconds from the claim to the first new result, order " + o.name, most: takeOverGoal.Seconds()}.print(part(o, first))
@@ -129,7 +137,7 @@ func (s *site) takeOver(ctx context.Context, sc *scenario) (t takeOver, err erro
 	var killed time.Time
 	var end uint64
 	err = s.during(ctx, sc, "stage", sc.rows, func(t *turn) error {
-		if _, err := t.until(ctx, rowsDone(aheadRows)); err != nil {
+		if _, err := t.until(ctx, rowsDone(aheadLast-1)); err != nil {
 			return err
 		}
 		t.kill()
@@ -144,7 +152,7 @@ func (s *site) takeOver(ctx context.Context, sc *scenario) (t takeOver, err erro
 		return t, err
 	}
 	quick := *sc
-	quick.slow = 0
+	quick.refusedRow = nil // the row's mark means nothing then
 	if err := s.with(ctx, &quick, "stage", func(t *turn) error {
 		_, err := t.until(ctx, rowsDone(sc.rows))
 		return err
@@ -177,7 +185,7 @@ func (s *site) takeOverParts(ctx context.Context, killed time.Time, end uint64) 
 		if t.first == 0 {
 			t.first = m.Time.Sub(claim.Time)
 		}
-		if row > aheadRows+1 {
+		if row > aheadLast {
 			t.beyond = m.Time.Sub(claim.Time)
 		}
 	}
