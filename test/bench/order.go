@@ -135,7 +135,7 @@ func orderSlowCalls(ctx context.Context, s *site, rounds int) error {
 	fmt.Printf("| order | rows/s | of pool / mean latency (%.0f) | of pool / mean measured call | CPU µs/row | allocations/row | peak MiB | keys without a slow row, from the call sent to the result stored: p50 ms | p99 ms | p99 of the calls, ms |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", sc.possible())
 	for _, o := range orderings {
 		m, t := median(all[o.name]), times[o.name]
-		fmt.Printf("| %s | %.0f | %.3f | %.3f | %.0f | %.0f | %.0f | %.1f | %.1f | %.1f |\n", o.name, m.PerSec, m.PerSec/sc.possible(), middle(inUse[o.name]), m.CPU, m.Allocs, m.PeakMiB, t.at(50), t.at(99), t.callAt(99))
+		fmt.Printf("| %s | %.0f | %.3f | %.3f | %.0f | %.0f | %.0f | %.1f | %.1f | %.1f |\n", o.name, m.PerSec, m.PerSec/sc.possible(), middle(inUse[o.name]), m.CPU, m.Allocs, m.PeakMiB, msAt(t.list, 50), msAt(t.list, 99), msAt(t.calls, 99))
 	}
 	for _, o := range []ordering{byKey, inNone} {
 		goal{what: "rows/s by pool / mean latency, order " + o.name, least: .98}.print(median(all[o.name]).PerSec / sc.possible())
@@ -170,10 +170,10 @@ func orderPaced(ctx context.Context, s *site, rounds int) error {
 		return err
 	}
 	fmt.Printf("\n**order, slow calls, paced**: the same at %d rows/s, %.1f of what is possible; from the row taken to its result stored, %s of %d rows\n\n", perSec, paceOfPossible, inRounds(rounds), sc.rows)
-	fmt.Println("| order | all rows: p50 ms | p99 ms | keys without a slow row: p50 ms | p99 ms | p99 of their calls, ms | p99 by the calls' |\n| --- | --- | --- | --- | --- | --- | --- |")
+	fmt.Println("| order | all rows: p50 ms | p99 ms | keys without a slow row: p50 ms | p99 ms | " + partsHead + " |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, o := range orderings {
 		e, t := every[o.name], others[o.name]
-		fmt.Printf("| %s | %.1f | %.1f | %.1f | %.1f | %.1f | %.2f |\n", o.name, e.at(50), e.at(99), t.at(50), t.at(99), t.callAt(99), t.ratio())
+		fmt.Printf("| %s | %.1f | %.1f | %.1f | %.1f | %s |\n", o.name, msAt(e.list, 50), msAt(e.list, 99), msAt(t.list, 50), msAt(t.list, 99), t.parts())
 	}
 	for _, o := range []ordering{byKey, inNone} {
 		goal{what: "p99 by the calls', order " + o.name, most: latencyGoal}.print(others[o.name].ratio())
@@ -210,10 +210,10 @@ func orderHot(ctx context.Context, s *site, rounds int) error {
 		return err
 	}
 	fmt.Printf("\n**order, hot key**: 90%% of the rows have one key, the others any of %d; calls of %s, pool %d, window %d, the input always full; from the row taken to its result stored, %s of %d rows\n\n", orderKeys, orderCall, sc.pool, window, inRounds(rounds), sc.rows)
-	fmt.Printf("| order | rows/s | of pool / latency (%.0f) | the hot key: p50 ms | p99 ms | other keys: p50 ms | p99 ms | p99 of their calls, ms | p99 by the calls' |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", sc.possible())
+	fmt.Printf("| order | rows/s | of pool / latency (%.0f) | the hot key: p50 ms | p99 ms | other keys: p50 ms | p99 ms | %s |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", sc.possible(), partsHead)
 	for _, o := range orderings {
 		m, h, t := median(all[o.name]), hot[o.name], others[o.name]
-		fmt.Printf("| %s | %.0f | %.3f | %.1f | %.1f | %.1f | %.1f | %.1f | %.2f |\n", o.name, m.PerSec, m.PerSec/sc.possible(), h.at(50), h.at(99), t.at(50), t.at(99), t.callAt(99), t.ratio())
+		fmt.Printf("| %s | %.0f | %.3f | %.1f | %.1f | %.1f | %.1f | %s |\n", o.name, m.PerSec, m.PerSec/sc.possible(), msAt(h.list, 50), msAt(h.list, 99), msAt(t.list, 50), msAt(t.list, 99), t.parts())
 	}
 	goal{what: "p99 of other keys by their calls', order key", most: latencyGoal}.print(others[byKey.name].ratio())
 	return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -67,8 +68,8 @@ func (s *site) readAll(ctx context.Context, stream, subject string, headersOnly 
 
 // spans are times of some rows in the stage, and what their calls took of them, over all rounds.
 type spans struct {
-	list, calls []time.Duration
-	rates       []float64 // p99 by that of the calls, of each round
+	list, before, calls, after []time.Duration // in all, until the call was sent, the call, from its end to the result stored
+	rates                      []float64       // p99 by that of the calls, of each round
 }
 
 // byOrder is the spans of each order.
@@ -76,30 +77,39 @@ type byOrder map[string]*spans
 
 // add adds the times of a turn's rows that are asked for.
 func (b byOrder) add(o ordering, ways map[int]way, rows func(n int) bool, of func(way) time.Duration) {
-	var list, calls []time.Duration
-	for n, w := range ways {
-		if rows(n) {
-			list, calls = append(list, of(w)), append(calls, w.call())
-		}
-	}
-	slices.Sort(list)
-	slices.Sort(calls)
 	t := b[o.name]
 	if t == nil {
 		t = new(spans)
 		b[o.name] = t
 	}
+	var list, calls []time.Duration
+	for n, w := range ways {
+		if rows(n) {
+			list, calls = append(list, of(w)), append(calls, w.call())
+			t.before, t.after = append(t.before, w.sent.Sub(w.taken)), append(t.after, w.stored.Sub(w.answered))
+		}
+	}
+	slices.Sort(list)
+	slices.Sort(calls)
 	t.rates = append(t.rates, percentile(list, 99).Seconds()/percentile(calls, 99).Seconds())
 	t.list, t.calls = append(t.list, list...), append(t.calls, calls...)
 }
 
-// at is a percentile of the times in ms, callAt of their calls', and ratio the median of the rounds' p99 by the calls'.
-func (t *spans) at(p int) float64 { return ms(percentile(slices.Sorted(slices.Values(t.list)), p)) }
-
-func (t *spans) callAt(p int) float64 {
-	return ms(percentile(slices.Sorted(slices.Values(t.calls)), p))
+// msAt is a percentile of times in ms.
+func msAt(list []time.Duration, p int) float64 {
+	return ms(percentile(slices.Sorted(slices.Values(list)), p))
 }
 
+// partsHead are the columns of parts.
+const partsHead = "until the call: p50, p99 ms | the call: p50, p99 ms | after it: p50, p99 ms | p99 by the calls'"
+
+// parts are the columns that say where the time goes.
+func (t *spans) parts() string {
+	part := func(list []time.Duration) string { return fmt.Sprintf("%.1f, %.1f", msAt(list, 50), msAt(list, 99)) }
+	return fmt.Sprintf("%s | %s | %s | %.2f", part(t.before), part(t.calls), part(t.after), t.ratio())
+}
+
+// ratio is the median of the rounds' p99 by that of the calls.
 func (t *spans) ratio() float64 { return middle(t.rates) }
 
 // meanCall is that of the rows that are asked for, in seconds.
