@@ -119,8 +119,8 @@ func TestAHistoryKnowsTheOrderOfTheResults(t *testing.T) {
 	}
 }
 
-// A row that has no result leaves its order to what else is stored of it, and to the settings. Row 4 waits for row 2, which
-// is still called.
+// A row that has no result leaves its order to what else is stored of it, and to the settings. Row 4 waits for row 2,
+// which is still called.
 func TestAHistoryWithoutAResult(t *testing.T) {
 	for _, tt := range []struct {
 		order, set streams.Order
