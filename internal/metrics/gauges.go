@@ -29,6 +29,7 @@ type gauges struct {
 	bufferBytes   *prometheus.Desc
 	headOfLine    *prometheus.Desc
 	ahead         *prometheus.Desc
+	setAside      *prometheus.Desc
 	keysWaiting   *prometheus.Desc
 	keyWait       *prometheus.Desc
 	pending       *prometheus.Desc
@@ -51,6 +52,7 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 		bufferBytes:   desc("llm_stage_reorder_buffer_bytes", "Bytes of rows and results in the window.", "partition"),
 		headOfLine:    desc("llm_stage_head_of_line_seconds", "Time for which the oldest row of the window has been the oldest; 0 when the window is empty.", "partition"),
 		ahead:         desc("llm_stage_ahead_rows", "Rows emitted although an earlier row is not; 0 in stream order.", "partition"),
+		setAside:      desc("llm_stage_set_aside_rows", "Rows taken that are not in the window, because their key has its share of it; 0 but in order by key.", "partition"),
 		keysWaiting:   desc("llm_stage_keys_waiting", "Keys of which answered rows wait for an earlier row; 0 but in order by key.", "partition"),
 		keyWait:       desc("llm_stage_key_wait_seconds", "Time since the row was taken that others of its key have waited for longest; 0 if none waits.", "partition"),
 		pending:       desc("llm_stage_pending_rows", "Rows that wait in the input stream.", "partition"),
@@ -64,7 +66,7 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		g.throttled, g.inFlight, g.dispatchDelay, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
-		g.ahead, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.buildInfo,
+		g.ahead, g.setAside, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.buildInfo,
 	} {
 		descs <- d
 	}
@@ -94,6 +96,7 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 		gauge(g.bufferBytes, float64(p.BufferedBytes), partition)
 		gauge(g.headOfLine, head.Seconds(), partition)
 		gauge(g.ahead, float64(p.Ahead), partition)
+		gauge(g.setAside, float64(p.SetAside), partition)
 		gauge(g.keysWaiting, float64(p.KeysWaiting), partition)
 		gauge(g.keyWait, keyWait.Seconds(), partition)
 		gauge(g.pending, float64(p.Pending), partition)

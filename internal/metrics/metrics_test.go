@@ -34,7 +34,7 @@ func busyMetrics() *Metrics {
 				{Partition: 0, Role: consumer.Owner, Window: 12, Buffered: 5, BufferedBytes: 4096, HeadSince: time.Now().Add(-3 * time.Second), Pending: 100},
 				{Partition: 1, Role: consumer.Standby},
 				{
-					Partition: 2, Role: consumer.Owner, Window: 3, HeadSince: time.Now().Add(-time.Hour), Ahead: 60000, KeysWaiting: 2,
+					Partition: 2, Role: consumer.Owner, Window: 3, HeadSince: time.Now().Add(-time.Hour), Ahead: 60000, SetAside: 900, KeysWaiting: 2,
 					WaitedFor: 17, WaitedForKey: "north", WaitedForSince: time.Now().Add(-90 * time.Second),
 				},
 			},

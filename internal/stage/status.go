@@ -23,11 +23,11 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	r := status.Report{
 		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
 		Ready: ready, Reason: reason, Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
-		Stop: s.stopReport(), Order: streams.Order(s.Cfg.Order.Mode),
+		Stop: s.stopReport(), Order: s.Cfg.Order.Mode,
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 	}
 	if r.Order == streams.OrderKey {
-		r.OrderKey = fmt.Sprint(s.Cfg.Order.Key)
+		r.OrderKey = s.Cfg.Order.Key.String()
 	}
 	r.Pool.Throttle = s.Cfg.Pool.Throttle
 	if r.Pool.Paused != "" {

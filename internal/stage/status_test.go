@@ -101,16 +101,20 @@ func TestStatusOfRowsInOrderByKey(t *testing.T) {
 			s, snap := shownStage(t)
 			s.Cfg.Order, s.activity = stagetest.Config(t, "STAGE_ORDER", tt.order, "STAGE_ORDER_KEY", tt.key).Order, status.NewActivity(tt.payloads)
 			p := &snap.Partitions[0]
-			p.Ahead, p.KeysWaiting, p.WaitedFor, p.WaitedForKey, p.WaitedForSince = 7, 2, 43, "north", now.Add(-90*time.Second)
+			p.Ahead, p.SetAside, p.KeysWaiting = 7, 5, 2
+			p.WaitedFor, p.WaitedForKey, p.WaitedForSince = 43, "north", now.Add(-90*time.Second)
 			r := s.report(snap, now, true, "")
 			text, err := json.Marshal(&r.Partitions[0])
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := fmt.Sprintf(`"high_water_mark":40,"ahead_rows":7,"keys_waiting":2,"waited_for_sequence":43,"waited_for_key":%s,`+
+			want := fmt.Sprintf(`"high_water_mark":40,"ahead_rows":7,"set_aside_rows":5,"keys_waiting":2,"waited_for_sequence":43,"waited_for_key":%s,`+
 				`"waited_for_since":%q,"key_wait_seconds":90,`, tt.want, now.Add(-90*time.Second).UTC().Format(time.RFC3339))
 			if !strings.Contains(string(text), want) {
 				t.Errorf("%s by %s, payloads %v: got %s\nwant it to contain %s", tt.order, tt.key, tt.payloads, text, want)
+			}
+			if r.Rows.Open != p.Window+5 {
+				t.Errorf("%d rows are open, want %d in the window and 5 set aside", r.Rows.Open, p.Window)
 			}
 			if wantKey := map[string]string{"key": tt.key}[tt.order]; string(r.Order) != tt.order || r.OrderKey != wantKey {
 				t.Errorf("got order %s by %q, want %s by %q", r.Order, r.OrderKey, tt.order, wantKey)

@@ -144,6 +144,7 @@ type PartitionReport struct {
 	PendingRows    uint64     `json:"pending_rows"`
 	HighWaterMark  uint64     `json:"high_water_mark"`     // not in stream order: the low-water mark
 	AheadRows      int        `json:"ahead_rows"`          // emitted above it
+	SetAsideRows   int        `json:"set_aside_rows"`      // taken, and not held: the rows of a key that has its share of the window
 	KeysWaiting    int        `json:"keys_waiting"`        // keys of which answered rows wait for an earlier one
 	WaitedFor      uint64     `json:"waited_for_sequence"` // the row that others of its key have waited for longest; 0: none
 	WaitedForKey   *string    `json:"waited_for_key"`      // its key; null: there is none, or it may not be shown
@@ -199,7 +200,7 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	v := PartitionReport{
 		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, WindowRows: p.Window, ReorderRows: p.Buffered,
 		ReorderBytes: p.BufferedBytes, HeadSequence: p.Head, PendingRows: p.Pending,
-		HighWaterMark: p.HighWaterMark, AheadRows: p.Ahead, KeysWaiting: p.KeysWaiting, WaitedFor: p.WaitedFor,
+		HighWaterMark: p.HighWaterMark, AheadRows: p.Ahead, SetAsideRows: p.SetAside, KeysWaiting: p.KeysWaiting, WaitedFor: p.WaitedFor,
 		Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem,
 	}
 	if p.Head != 0 {
@@ -216,7 +217,7 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	r.Rows.Failed += p.Failed
 	r.Rows.Skipped += p.Skipped
 	r.Rows.Pending += p.Pending
-	r.Rows.Open += p.Window
+	r.Rows.Open += p.Window + p.SetAside
 }
 
 // showsKeys reports whether keys may be shown: one that is a member of the row is a part of its contents.

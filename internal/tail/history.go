@@ -29,7 +29,7 @@ type history struct {
 // History prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
 // waited for, its result. With o.JSON it prints the events alone. The error is one of [IsNoEvent] where there are none.
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
-	s := &history{seq: o.Row, order: streams.Order(cfg.Order.Mode), last: make(map[string]*auditlog.Row)}
+	s := &history{seq: o.Row, order: cfg.Order.Mode, last: make(map[string]*auditlog.Row)}
 	found := false
 	err := stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{Since: o.Since}, nil, func(raw []byte, e *auditlog.Event) error {
 		switch {

@@ -277,7 +277,7 @@ func checkOrder(t *testing.T, ctx context.Context) {
 			const cells = id => Array.from(document.getElementById(id).rows[0].cells, c => c.textContent + (c.classList.contains("warn") ? "!" : ""));
 			return [visible("order") ? document.getElementById("order").textContent : "", ...(visible("order-card") ? cells("order-partitions") : []), cells("partitions")[2]];
 		};
-		const wait = { high_water_mark: 12345, ahead_rows: 60000, keys_waiting: 2, waited_for_sequence: 12346, key_wait_seconds: 3.2, head_sequence: 12346, head_of_line_seconds: 90 };
+		const wait = { high_water_mark: 12345, ahead_rows: 60000, set_aside_rows: 1500, keys_waiting: 2, waited_for_sequence: 12346, key_wait_seconds: 3.2, head_sequence: 12346, head_of_line_seconds: 90 };
 		const found = {
 			stream: look((s, p) => Object.assign(p, { head_sequence: 7, head_of_line_seconds: 90 })),
 			key: look((s, p) => { s.order = "key"; s.order_key = "subject.2"; Object.assign(p, wait, { waited_for_key: "<b>north" }); }),
@@ -291,10 +291,10 @@ func checkOrder(t *testing.T, ctx context.Context) {
 	})()`)
 	for name, want := range map[string][]string{
 		"stream":  {"", "row 7 for 90.0 s!"},
-		"key":     {"order by key (subject.2)", "0", "12345", "60,000", "2", "row 12346 for 3.20 s, key <b>north", "row 12346 for 90.0 s"},
-		"hidden":  {"order by key (field.customer)", "0", "12345", "60,000", "2", "row 12346 for 90.0 s!", "row 12346 for 90.0 s"},
-		"keyless": {"order by key (subject.2)", "0", "12345", "60,000", "2", "row 12346 for 3.20 s, no key", "row 12346 for 90.0 s"},
-		"none":    {"no order", "0", "5", "3", "–", "none", "none"},
+		"key":     {"order by key (subject.2)", "0", "12345", "60,000", "1,500", "2", "row 12346 for 3.20 s, key <b>north", "row 12346 for 90.0 s"},
+		"hidden":  {"order by key (field.customer)", "0", "12345", "60,000", "1,500", "2", "row 12346 for 90.0 s!", "row 12346 for 90.0 s"},
+		"keyless": {"order by key (subject.2)", "0", "12345", "60,000", "1,500", "2", "row 12346 for 3.20 s, no key", "row 12346 for 90.0 s"},
+		"none":    {"no order", "0", "5", "3", "–", "–", "none", "none"},
 		"standby": {"no order", "no partition is owned", "none"},
 	} {
 		if !slices.Equal(got[name], want) {

@@ -166,7 +166,7 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 	succeeded, rejected, sum := byStatus[auditlog.CallSuccess], byStatus[auditlog.CallCapacityRetry], s.Summary()
 	_, err = fmt.Fprintf(w, "\naudit: %d calls (%d succeeded, %d rejected for capacity and retried, %d failed), %d rows, %d run events\n"+
 		"rows: %d succeeded, %d failed; peak delay between calls %s; results %s\n",
-		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs, sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond), demoOrders[streams.Order(s.Cfg.Order.Mode)])
+		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs, sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond), demoOrders[s.Cfg.Order.Mode])
 	return err
 }
 

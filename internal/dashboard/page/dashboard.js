@@ -167,7 +167,7 @@ function showOrder(s) {
   const key = p => p.waited_for_key === null ? "" : p.waited_for_key === "" ? ", no key" : `, key ${p.waited_for_key}`;
   fill("order-partitions", s.partitions.filter(p => p.role === "owner"), p => p.partition, p => [
     [String(p.partition), "r"], [String(p.high_water_mark), "r"], [count(p.ahead_rows), "r"],
-    s.order === "key" ? [count(p.keys_waiting), "r"] : ["–", "r dim"],
+    ...(s.order === "key" ? [[count(p.set_aside_rows), "r"], [count(p.keys_waiting), "r"]] : [["–", "r dim"], ["–", "r dim"]]),
     p.waited_for_sequence ? [`row ${p.waited_for_sequence} for ${took(1000 * p.key_wait_seconds)}${key(p)}`, p.key_wait_seconds > 60 ? "wrap warn" : "wrap"] : ["none", "dim"],
   ], "no partition is owned");
 }
