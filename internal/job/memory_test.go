@@ -17,6 +17,13 @@ import (
 // What a job holds for each row that is done must not grow, but for the ids that the server needs to know for a while,
 // some 300 bytes. The blocks of the server's files come and go and are not counted.
 func TestMemoryDoesNotGrowWithTheRows(t *testing.T) {
+	for _, order := range []string{"stream", "key"} { // each row has a key of its own
+		t.Run(order, func(t *testing.T) { checkMemory(t, order) })
+	}
+}
+
+func checkMemory(t *testing.T, order string) {
+	t.Helper()
 	const early, rows, most = 2000, 16000, 800
 	dir := stagetest.Dir(t)
 	input := filepath.Join(t.TempDir(), "rows.jsonl")
@@ -28,7 +35,8 @@ func TestMemoryDoesNotGrowWithTheRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := stagetest.ConfigOfCalls(t, "STAGE_LLM_PROVIDER", "mock", "STAGE_TEMPLATE", "Say {{ row.text }}{{ row.id }}", "STAGE_DATA_DIR", dir,
-		"STAGE_POOL_SIZE", "32", "STAGE_WINDOW", "256", "STAGE_HTTP_ADDR", "127.0.0.1:0", "STAGE_DATA_SYNC", "1m")
+		"STAGE_POOL_SIZE", "32", "STAGE_WINDOW", "256", "STAGE_HTTP_ADDR", "127.0.0.1:0", "STAGE_DATA_SYNC", "1m",
+		"STAGE_ORDER", order, "STAGE_ORDER_KEY", "field.id")
 	w := &heapAtLines{marks: []int{early, rows - 500}}
 	if err := job.Process(t.Context(), t.Context(), job.IO{In: strings.NewReader(""), Out: w, Err: io.Discard}, cfg, input, job.Options{}); err != nil {
 		t.Fatal(err)
