@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -122,9 +123,11 @@ func (b *loadBench) finish() int64 {
 	return loaded
 }
 
-// answer stores the result of each row that is there, and acks it.
+// answer stores the result of each row that is there, and acks it: the last row first, as a stage may that is not in
+// stream order.
 func (b *loadBench) answer() {
 	b.T.Helper()
+	var rows []jetstream.Msg
 	for {
 		info, err := b.taker.Info(b.T.Context())
 		if err != nil {
@@ -132,12 +135,15 @@ func (b *loadBench) answer() {
 		}
 		// The consumer learns of new rows a moment after the publisher.
 		if next, err := streams.NextSequence(b.T.Context(), b.NC, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
-			return
+			break
 		}
 		m, err := b.taker.Next()
 		if err != nil {
 			b.T.Fatal(err)
 		}
+		rows = append(rows, m)
+	}
+	for _, m := range slices.Backward(rows) {
 		md, err := m.Metadata()
 		if err != nil {
 			b.T.Fatal(err)
