@@ -437,7 +437,9 @@ func (t *term) passKnown(ctx context.Context) error {
 		if !t.keyed.Known(next) {
 			return nil
 		}
-		for from = next + 1; t.keyed.Known(from); from++ { // no other row can lie between these
+		from = next + 1
+		for t.keyed.Known(from) { // no other row can lie between these
+			from++
 		}
 		t.keyed.Pass(from)
 	}
