@@ -133,9 +133,13 @@ func (s *sim) inputSubject(partition int) string {
 
 // createDurable does what an operator does for a stage that must not.
 func (s *sim) createDurable(partition int) {
+	order := s.order
+	if s.mixed {
+		order = streams.OrderKey // which serves the others, too
+	}
 	cfg := streams.DurableConfig{
 		Name: "stage", Partition: partition, InputStream: "ROWS", InputSubject: s.inputSubject(partition), ResultStream: "RESULTS",
-		WindowRows: s.window, Order: s.order, OrderSpan: s.span, Create: true,
+		WindowRows: s.window, Order: order, OrderSpan: s.span, Create: true,
 	}
 	if _, err := streams.OpenDurable(s.t.Context(), s.nc, cfg); err != nil {
 		s.t.Errorf("create the durable: %v", err)
