@@ -77,8 +77,8 @@ func orderedConsumer(tb testing.TB, nc *nats.Conn, order streams.Order) *Consume
 		nc = new(nats.Conn)
 	}
 	c, err := New(nc, Config{
-		DurableConfig: streams.DurableConfig{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS"},
-		Order:         order, OrderKey: "subject", Key: func(row *Row) string { return row.Subject },
+		DurableConfig: streams.DurableConfig{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", Order: order},
+		OrderKey:      "subject", Key: func(row *Row) string { return row.Subject },
 		RunID: "run", ResultSubject: "results", Executor: noExecutor{}, Logger: log,
 		Recorder: recorder.New(nc, recorder.Config{Subject: "audit", Name: "stage", Logger: log}),
 	})
