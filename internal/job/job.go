@@ -51,6 +51,7 @@ type Options struct {
 // ended. The error is nil when each row has its result written, also where the result is an error.
 func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) error {
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
+	cfg.Order.Span = spanOf(cfg, o.Limit)
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)
 	in, err := load.OpenSource(reading, stdio.In, input, o.Format)

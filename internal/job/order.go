@@ -80,3 +80,12 @@ func (p *Pipeline) settle(ctx context.Context) error {
 	}
 	return nil
 }
+
+// spanOf returns how far rows may run ahead. An earlier run may have loaded more than limit rows: while one of the first
+// waits, no more of the others are called for than in stream order.
+func spanOf(cfg *config.Config, limit int64) int {
+	if limit == 0 {
+		return cfg.Order.Span
+	}
+	return min(cfg.Order.Span, cfg.Window.Rows)
+}

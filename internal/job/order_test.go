@@ -48,3 +48,10 @@ func TestTheOrderOfAJobStaysWhileRowsWait(t *testing.T) {
 		}
 	}
 }
+
+func TestALimitKeepsRowsFromRunningAhead(t *testing.T) {
+	cfg := stagetest.Config(t, "STAGE_ORDER", "none", "STAGE_WINDOW", "200")
+	if all, some := spanOf(cfg, 0), spanOf(cfg, 1000); all != 65536 || some != 200 {
+		t.Errorf("got %d, and %d with a limit, want 65536 and the window, 200", all, some)
+	}
+}

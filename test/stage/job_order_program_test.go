@@ -219,7 +219,7 @@ func TestAJobThatIsDoneMayChangeItsOrder(t *testing.T) {
 			eventually(t, "all other results", func() bool { return strings.Count(written(t, out), "\n") == rows-1 })
 			p.kill()
 			stalls.Store(false)
-			if p = process("--window", "1"); runs == 1 {
+			if p = process("--window", "1", "--order-span", "1"); runs == 1 {
 				p.ends(0)
 			} else {
 				eventually(t, "the last result", func() bool { return strings.Count(written(t, out), "\n") == rows })
