@@ -7,6 +7,8 @@ type asides struct {
 	slots []aside
 	spare []int32
 	count int
+	// recalled are on their way back: there must be room for them.
+	recalled int
 	// keys are the queues with rows to recall, each once; the first is looked at next.
 	keys fifo
 }
@@ -118,7 +120,7 @@ func (b *Keyed[T]) Aside() int { return b.asides.count }
 // of which complete rows wait stay aside while the buffer is crowded. ok is false where there is none at the moment.
 func (b *Keyed[T]) Recall() (seq uint64, ok bool) {
 	a := &b.asides
-	if b.held >= b.limits.Rows || b.held > 0 && b.bytes >= b.limits.Bytes {
+	if b.held+a.recalled >= b.limits.Rows || b.held > 0 && b.bytes >= b.limits.Bytes {
 		return 0, false
 	}
 	crowded, reserve := b.Crowded(), b.inReserve()
@@ -132,6 +134,7 @@ func (b *Keyed[T]) Recall() (seq uint64, ok bool) {
 		n := q.aside.next
 		q.aside.next = a.slots[n].next
 		q.aside.recalled++
+		a.recalled++
 		q.aside.listed = false
 		b.list(number)
 		return a.slots[n].seq, true
@@ -188,6 +191,7 @@ func (b *Keyed[T]) leaveAside(number int32) (next uint64) {
 	n := q.first
 	q.first = a.slots[n].next
 	q.recalled--
+	a.recalled--
 	a.slots[n] = aside{}
 	a.spare = append(a.spare, n)
 	a.count--

@@ -413,12 +413,12 @@ func (b *Keyed[T]) Room() int {
 	if !b.Crowded() {
 		rows -= b.reserve
 	}
-	return max(0, min(rows-b.held, b.span-b.places.count))
+	return max(0, min(rows-b.held-b.asides.recalled, b.span-b.places.count))
 }
 
 // Full reports whether [Keyed.Open] would refuse a row of this weight for lack of room.
 func (b *Keyed[T]) Full(bytes int) bool {
-	return b.held >= b.limits.Rows || b.places.count >= b.span || b.held > 0 && int64(bytes) > b.limits.Bytes-b.bytes
+	return b.held+b.asides.recalled >= b.limits.Rows || b.places.count >= b.span || b.held > 0 && int64(bytes) > b.limits.Bytes-b.bytes
 }
 
 // Head returns the oldest row that is not released, be it set aside; ok is false when there is none.
