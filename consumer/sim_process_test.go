@@ -317,7 +317,7 @@ func (l *life) run(steps *armed) {
 			case l.refusing && err != nil && strings.Contains(err.Error(), "when the stage last ran"):
 				l.stop(0)
 			case hard.Err() != nil || l.link.isDead():
-			case soft.Err() == nil && (tender[p] || s.strict() && time.Since(born) < 10*time.Second): // it may end at the start
+			case err != nil && (tender[p] || s.strict() && time.Since(born) < 10*time.Second): // it may end at the start
 				l.stop(0)
 			case soft.Err() == nil:
 				s.t.Errorf("%v %s: partition %d has ended by itself: %v", s.clock(), l.name, p, err)
