@@ -11,13 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 var (
 	simSeed = flag.Uint64("sim.seed", 1, "first seed of the simulation")
-	simRuns = flag.Int("sim.runs", 2, "how many seeds the simulation runs")
+	simRuns = flag.Int("sim.runs", 3, "how many seeds the simulation runs")
 )
 
 const (
@@ -34,6 +35,7 @@ const (
 type crew struct {
 	*site
 	rng     *rand.Rand
+	order   string // STAGE_ORDER
 	began   time.Time
 	places  []*replica // nil: empty
 	stops   []ending
@@ -53,6 +55,9 @@ type ending struct {
 	*replica
 	soft, hard time.Time
 }
+
+// crewOrders are drawn by the seeds. The key of a row is its customer, which is its subject.
+var crewOrders = [...]string{"stream", "key", "none"}
 
 // TestSimulationOfWholeStages draws faults from a seed and checks that each row has exactly one result, that no row
 // fails except those that always do, that no partition stands still, that the partitions spread, and that processes
@@ -76,7 +81,7 @@ func TestSimulationOfWholeStages(t *testing.T) {
 
 func newCrew(t *testing.T, seed uint64) *crew {
 	t.Helper()
-	c := &crew{rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), done: make(map[string]int)}
+	c := &crew{rng: rand.New(rand.NewPCG(seed, 0)), order: crewOrders[seed%3], began: time.Now(), done: make(map[string]int)}
 	c.site = newSite(t, llmtest.Config{Script: c.answer})
 	c.results, c.moved, c.still = make([]int, crewPartitions), make([]time.Time, crewPartitions), make([]bool, crewPartitions)
 	c.places = make([]*replica, 3)
@@ -132,7 +137,7 @@ func (c *crew) fill(place int) {
 	c.places[place] = c.startWith(vars{
 		"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": fmt.Sprint(crewPartitions), "STAGE_TEMPLATE": "Question {{ row.q }}",
 		"STAGE_DEDUPE": "inflight", "STAGE_POOL_SIZE": "4", "STAGE_WINDOW": "128", "STAGE_STOP_TIMEOUT": "5m", "STAGE_MAX_DISPATCH_DELAY_MS": "100",
-		"STAGE_LLM_TIMEOUT": crewTimeout.String(), "STAGE_RETRY_BASE_DELAY": "300ms",
+		"STAGE_ORDER": c.order, "STAGE_LLM_TIMEOUT": crewTimeout.String(), "STAGE_RETRY_BASE_DELAY": "300ms",
 	}, func(d *deps) { d.DialLLM = c.dial })
 }
 
@@ -374,7 +379,28 @@ func (c *crew) finish() {
 		c.empty(place, 0)
 	}
 	c.pass(crewLongest + 2*crewHard)
-	c.keyed(c.rows, "results.stage.*.rows")
+	c.checkOrder()
 	c.checkAnswers()
-	c.t.Logf("%v of virtual time, %d rows, %d starts, %d calls; %v", c.clock(), c.rows, c.runs, len(c.tap.seen()), c.done)
+	c.t.Logf("order %s, %v of virtual time, %d rows, %d starts, %d calls; %v", c.order, c.clock(), c.rows, c.runs, len(c.tap.seen()), c.done)
+}
+
+// checkOrder checks that each row has one result, in order among those of its customer unless the order is none.
+func (c *crew) checkOrder() {
+	c.t.Helper()
+	const results = "results.stage.*.rows"
+	if c.order != "none" {
+		c.keyed(c.rows, results)
+		return
+	}
+	seen := make(map[string]bool)
+	for _, m := range c.read("RESULTS", results) {
+		row := m.Header.Get(streams.HeaderSourceSeq)
+		if seen[row] {
+			c.t.Errorf("row %s has two results", row)
+		}
+		seen[row] = true
+	}
+	if len(seen) != c.rows {
+		c.t.Errorf("%d rows have results, want %d", len(seen), c.rows)
+	}
 }
