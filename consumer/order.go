@@ -465,7 +465,7 @@ func (c *Consumer) checkOrder(cl *streams.Claim, end logEnd) error {
 }
 
 // waitedForEvery is the time between two looks for the row that others have waited for longest: it costs a look at each
-// row above the low-water mark.
+// key that has rows.
 const waitedForEvery = time.Second
 
 // publishOrder publishes what is only known where results are not in stream order.

@@ -10,7 +10,7 @@ type asides struct {
 	// recalled are on their way back: there must be room for them.
 	recalled int
 	// keys are the queues with rows to recall, each once; the first is looked at next.
-	keys fifo
+	keys ring[int32]
 }
 
 // aside is a row of which nothing is held but its place in its key, and a note of the caller.
@@ -75,7 +75,7 @@ func (b *Keyed[T]) SetAside(seq uint64, key, note string) error {
 	case b.places.count >= b.span:
 		return ErrFull
 	}
-	b.passKnown(seq)
+	b.Pass(seq)
 	a := &b.asides
 	var n int32
 	if len(a.spare) > 0 {
@@ -99,7 +99,7 @@ func (b *Keyed[T]) SetAside(seq uint64, key, note string) error {
 		q.next = n
 	}
 	b.list(number)
-	b.places.push(place{seq: seq, slot: placeOf(n)})
+	b.places.push(place{seq: seq, slot: placeOf(n)}, b.span)
 	return nil
 }
 
@@ -108,7 +108,7 @@ func (b *Keyed[T]) list(number int32) {
 	q := &b.queues[number].aside
 	if !q.listed && q.next != none && q.recalled < recalledMost {
 		q.listed = true
-		b.asides.keys.push(number)
+		b.asides.keys.push(number, b.span)
 	}
 }
 
@@ -128,7 +128,7 @@ func (b *Keyed[T]) Recall() (seq uint64, ok bool) {
 		number := a.keys.pop()
 		q := &b.queues[number]
 		if crowded && q.complete > 0 || reserve && (q.first != none || q.aside.recalled > 0) {
-			a.keys.push(number)
+			a.keys.push(number, b.span)
 			continue
 		}
 		n := q.aside.next
@@ -146,13 +146,13 @@ func (b *Keyed[T]) Recall() (seq uint64, ok bool) {
 // and its note. Of one key rows come back in stream order: next is the row that is next, 0 if none is recalled.
 func (b *Keyed[T]) Reopen(seq uint64, bytes int) (submitIndex uint64, note string, next uint64, err error) {
 	mustWeigh(bytes)
-	number, p, err := b.returning(seq)
+	number, i, err := b.returning(seq)
 	if err != nil {
 		return 0, "", 0, err
 	}
 	note = b.asides.slots[b.queues[number].aside.first].note
-	s := b.newSlot(seq, bytes)
-	p.slot = s
+	s := b.newSlot(seq, bytes, b.passed+uint64(i)) //nolint:gosec // an index
+	b.places.at(i).slot = s
 	b.enqueue(s, number)
 	next = b.leaveAside(number)
 	return b.slots[s].SubmitIndex, note, next, nil
@@ -160,29 +160,29 @@ func (b *Keyed[T]) Reopen(seq uint64, bytes int) (submitIndex uint64, note strin
 
 // Drop forgets a row that was recalled and no longer exists: none waits for it. next is as in Reopen.
 func (b *Keyed[T]) Drop(seq uint64) (next uint64, err error) {
-	number, p, err := b.returning(seq)
+	number, i, err := b.returning(seq)
 	if err != nil {
 		return 0, err
 	}
-	p.slot = gone
+	b.places.at(i).slot = gone
 	next = b.leaveAside(number)
 	b.dropEmpty(number)
 	b.advance()
 	return next, nil
 }
 
-// returning finds the place and the key of a row that comes back.
-func (b *Keyed[T]) returning(seq uint64) (number int32, p *place, err error) {
-	i, ok := b.places.find(seq)
+// returning finds the key and the place of a row that comes back.
+func (b *Keyed[T]) returning(seq uint64) (number int32, i int, err error) {
+	i, ok := b.find(seq)
 	if !ok || b.places.at(i).slot >= gone {
-		return 0, nil, fmt.Errorf("row seq %d is not set aside: %w", seq, ErrNotOpen)
+		return 0, 0, fmt.Errorf("row seq %d is not set aside: %w", seq, ErrNotOpen)
 	}
-	p = b.places.at(i)
-	number = b.asides.slots[placeOf(p.slot)].queue
-	if q := &b.queues[number].aside; q.recalled == 0 || q.first != placeOf(p.slot) {
-		return 0, nil, fmt.Errorf("row seq %d is not recalled, or one of its key comes before it: %w", seq, ErrOutOfOrder)
+	n := placeOf(b.places.at(i).slot)
+	number = b.asides.slots[n].queue
+	if q := &b.queues[number].aside; q.recalled == 0 || q.first != n {
+		return 0, 0, fmt.Errorf("row seq %d is not recalled, or one of its key comes before it: %w", seq, ErrOutOfOrder)
 	}
-	return number, p, nil
+	return number, i, nil
 }
 
 // leaveAside takes the first row of a key out of those that are set aside.

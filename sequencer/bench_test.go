@@ -52,11 +52,83 @@ func benchmark(b *testing.B, window, late, gaps int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(seqs)), "ns/row")
 }
 
+// BenchmarkKeyed measures the same for rows of keys, each row with its mark. With a slow row the first of each lap
+// finishes last, and the lap fills the span: the mark passes all of it at once.
+func BenchmarkKeyed(b *testing.B) {
+	for _, window := range []int{64, 1024, 16384} {
+		for _, keys := range []int{1, 100, 10_000} {
+			for _, late := range []int{0, 10} {
+				b.Run(fmt.Sprintf("window=%d/keys=%d/late=%d%%", window, keys, late), func(b *testing.B) {
+					seqs, order := schedule(window, late, 0)
+					benchmarkKeyed(b, window, keys, seqs, order)
+				})
+			}
+		}
+		b.Run(fmt.Sprintf("window=%d/keys=10000/late=10%%/gaps=50%%", window), func(b *testing.B) {
+			seqs, order := schedule(window, 10, 50)
+			benchmarkKeyed(b, window, 10_000, seqs, order)
+		})
+		b.Run(fmt.Sprintf("window=%d/keys=10000/slow", window), func(b *testing.B) {
+			seqs, order := schedule(benchSpan/scheduleLaps, 0, 0)
+			slow := slices.Index(order, 0)
+			order = append(slices.Delete(order, slow, slow+1), 0)
+			benchmarkKeyed(b, window, 10_000, seqs, order)
+		})
+	}
+}
+
+const benchSpan = 65536
+
+func benchmarkKeyed(b *testing.B, window, keys int, seqs []uint64, order []int) {
+	b.Helper()
+	rng := rand.New(rand.NewPCG(3, 4))
+	names, rowKeys := make([]string, keys), make([]string, len(seqs))
+	for i := range names {
+		names[i] = fmt.Sprintf("tenant-%d", i)
+	}
+	for i := range rowKeys {
+		rowKeys[i] = names[rng.IntN(keys)]
+	}
+	rowKeys[0] = "slow"
+	buf := newKeyed[[]byte](b, window, benchSpan, 0)
+	reply := make([]byte, 512)
+	var base uint64
+	lap := func() {
+		next := 0
+		for _, row := range order {
+			for next < len(seqs) && !buf.Full(1024) {
+				if _, err := buf.Open(base+seqs[next], rowKeys[next], 1024); err != nil {
+					b.Fatal(err)
+				}
+				next++
+			}
+			if _, err := buf.Complete(base+seqs[row], reply, len(reply)); err != nil {
+				b.Fatal(err)
+			}
+			n := 0
+			for range buf.Marks(buf.Len()) {
+				_, _ = buf.Ready(n)
+				n++
+			}
+			buf.Release(n)
+		}
+		base += seqs[len(seqs)-1]
+	}
+	lap() // grows
+	b.ReportAllocs()
+	for b.Loop() {
+		lap()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(seqs)), "ns/row")
+}
+
+// scheduleLaps is how many windows a schedule is long.
+const scheduleLaps = 16
+
 // schedule draws the sequences of a lap and the order in which its rows complete.
 func schedule(window, late, gaps int) (seqs []uint64, order []int) {
-	const laps = 16
 	rng := rand.New(rand.NewPCG(1, 2))
-	n := laps * window
+	n := scheduleLaps * window
 	seqs, order = make([]uint64, n), make([]int, n)
 	done := make([]float64, n)
 	var seq uint64

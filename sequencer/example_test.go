@@ -39,3 +39,50 @@ func Example() {
 	//   emit "reply to 13" (submitted 2, completed 0)
 	// complete row seq 12: row is not open: it was never opened or is already released
 }
+
+// Row 1 of ann takes long. Her row 4 waits for it, those of bob don't. Row 3 was finished by an earlier owner.
+func ExampleKeyed() {
+	limits := sequencer.Limits{Rows: 1024, Bytes: 256 << 20}
+	b, err := sequencer.NewKeyed[string](limits, 65536, 0, []uint64{3})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for i, key := range []string{"ann", "bob", "bob", "ann", "bob"} {
+		seq := uint64(i + 1)
+		if b.Known(seq) {
+			err = b.Skip(seq)
+		} else {
+			_, err = b.Open(seq, key, 100)
+		}
+		if err != nil {
+			fmt.Println(err)
+		}
+	}
+	for _, seq := range []uint64{5, 4, 2, 1} {
+		if _, err := b.Complete(seq, fmt.Sprint("reply to ", seq), 40); err != nil {
+			fmt.Println(err)
+		}
+		if before, waits := b.WaitsFor(seq); waits {
+			fmt.Printf("%d is complete and waits for %d\n", seq, before)
+		} else {
+			fmt.Printf("%d is complete\n", seq)
+		}
+		n := 0
+		for mark := range b.Marks(b.Len()) {
+			e, _ := b.Ready(n)
+			fmt.Printf("  emit %q, low-water mark %d, %d ahead\n", e.Value, mark.Low, mark.Ahead)
+			n++
+		}
+		b.Release(n)
+	}
+	// Output:
+	// 5 is complete and waits for 2
+	// 4 is complete and waits for 1
+	// 2 is complete
+	//   emit "reply to 2", low-water mark 0, 2 ahead
+	//   emit "reply to 5", low-water mark 0, 3 ahead
+	// 1 is complete
+	//   emit "reply to 1", low-water mark 3, 1 ahead
+	//   emit "reply to 4", low-water mark 5, 0 ahead
+}

@@ -8,7 +8,7 @@ import (
 	"sort"
 )
 
-// ErrFinished means that the row has been released before, by this buffer or according to what [NewKeyed] was told.
+// ErrFinished means that the row was finished in an earlier life, see [NewKeyed], so [Keyed.Skip] takes it.
 var ErrFinished = errors.New("row is finished already")
 
 // Mark says how far the rows of the input are finished: all up to Low, and Ahead others above it.
@@ -26,19 +26,20 @@ type Mark struct {
 // [Keyed.Skip]. Rows enter in the order of their sequences, which may have gaps.
 //
 // All calls take constant time, amortised, but for what their comments say; where sequences have gaps a row is found in
-// logarithmic time. None allocates once the buffer has grown to the rows and keys in use. A row that is finished and
-// above the mark takes 16 bytes, until the mark has passed it. Keyed is made by [NewKeyed]; it is not safe for concurrent
-// use, and nothing in it blocks.
+// logarithmic time. None allocates once the buffer has grown to the rows and keys in use. A row above the mark takes 16
+// bytes until the mark has passed it, so a span of 65,536 takes 1 MiB; only a row held takes more. Keyed is made by
+// [NewKeyed]; it is not safe for concurrent use, and nothing in it blocks.
 type Keyed[T any] struct {
 	limits Limits
 	span   int
 
-	// places are the rows above the low-water mark in stream order, a ring. The first one is never finished: it would be
-	// below the mark.
-	places places
+	// places are the rows above the low-water mark that have entered, in stream order. The first one is never finished:
+	// it would be below the mark.
+	places ring[place]
+	passed uint64 // places that the mark has passed, ever: the number of the first one
 	low    uint64
-	// finished counts the places whose rows are. known are rows finished in an earlier life that have not come again;
-	// sorted, all above the last place.
+	// finished counts the places whose rows are finished. known are rows finished in an earlier life that have not come
+	// again; sorted, all above the last place.
 	finished int
 	known    []uint64
 
@@ -47,28 +48,29 @@ type Keyed[T any] struct {
 	held  int
 	bytes int64
 
-	queues      []queue
-	spareQueues []int32
+	queues      []queue          // those in use, and unused ones
+	spareQueues []int32          // the unused ones
 	byKey       map[string]int32 // of the keys that have a row in their queue
 	waiting     int              // queues in which a complete row waits
 	asides      asides
 	reserve     int
 
-	ready     fifo
+	ready     ring[int32] // slots of the rows that may leave, in this order
 	completed int
 	// waitingBytes is the sum of the complete rows that are not ready.
 	waitingBytes int64
 
 	released     uint64 // rows, ever
-	submitIndex  uint64
-	completeNext uint64
+	submitIndex  uint64 // of the next row opened
+	completeNext uint64 // index of the next row completed
 }
 
 // slot is a row that is held. It is in the queue of its key until it is ready.
 type slot[T any] struct {
 	Entry[T]
-	queue int32 // of its key; none: it is free, or ready
-	next  int32 // in its queue
+	place uint64 // number of its place
+	queue int32  // of its key; none: it is free, or ready
+	next  int32  // in its queue
 	// exit is the number of the release that the row leaves with, counted from 1; 0: it is not ready.
 	exit uint64
 }
@@ -76,8 +78,8 @@ type slot[T any] struct {
 // queue holds the rows of one key that are not ready, in stream order. The first of them is not complete.
 type queue struct {
 	key         string
-	first, last int32 // none: there is no such row
-	complete    int
+	first, last int32      // none: there is no such row
+	complete    int        // how many of them are
 	aside       asideQueue // the rows that follow
 }
 
@@ -87,15 +89,23 @@ const (
 	gone = -2 // there is no row any more
 )
 
-// NewKeyed returns a buffer for the rows above low, or what is wrong with the limits. span bounds how many rows above the
-// low-water mark may have entered, those that are finished among them; it is at least limits.Rows. finished are the
-// rows above low that are finished already; they are sorted, without doubles, and belong to the buffer from then on.
+// NewKeyed returns a buffer for the rows above low, or what is wrong with the arguments. span bounds how many rows above
+// the low-water mark may have entered, those that are finished among them; it is at least limits.Rows. finished are the
+// rows above low that were finished in an earlier life, in rising order: they are taken in whether there is room or not.
+// The slice belongs to the buffer from then on.
 func NewKeyed[T any](limits Limits, span int, low uint64, finished []uint64) (*Keyed[T], error) {
 	if err := limits.Validate(); err != nil {
 		return nil, err
 	}
 	if span < limits.Rows {
 		return nil, fmt.Errorf("span of %d rows is smaller than the window of %d", span, limits.Rows)
+	}
+	before := low
+	for _, seq := range finished {
+		if seq <= before {
+			return nil, fmt.Errorf("finished row seq %d after %d: sequences must rise above the low-water mark", seq, before)
+		}
+		before = seq
 	}
 	return &Keyed[T]{limits: limits, span: span, low: low, known: finished, byKey: make(map[string]int32)}, nil
 }
@@ -150,14 +160,14 @@ func (b *Keyed[T]) open(seq uint64, bytes int) (s int32, err error) {
 	case b.Full(bytes):
 		return 0, ErrFull // not wrapped, so that a refusal does not allocate
 	}
-	b.passKnown(seq)
-	s = b.newSlot(seq, bytes)
-	b.places.push(place{seq: seq, slot: s})
+	b.Pass(seq)
+	s = b.newSlot(seq, bytes, b.passed+uint64(b.places.count)) //nolint:gosec // a count
+	b.places.push(place{seq: seq, slot: s}, b.span)
 	return s, nil
 }
 
-// newSlot returns the slot of a row that is held from now on.
-func (b *Keyed[T]) newSlot(seq uint64, bytes int) (s int32) {
+// newSlot returns the slot of a row that is held from now on, at the place of this number.
+func (b *Keyed[T]) newSlot(seq uint64, bytes int, place uint64) (s int32) {
 	if len(b.spare) == 0 {
 		b.slots = append(b.slots, slot[T]{})
 		s = int32(len(b.slots) - 1) //nolint:gosec // at most Limits.Rows
@@ -165,7 +175,10 @@ func (b *Keyed[T]) newSlot(seq uint64, bytes int) (s int32) {
 		s = b.spare[len(b.spare)-1]
 		b.spare = b.spare[:len(b.spare)-1]
 	}
-	b.slots[s] = slot[T]{Entry: Entry[T]{Seq: seq, SubmitIndex: b.submitIndex, Bytes: bytes}, queue: none, next: none}
+	b.slots[s] = slot[T]{
+		Entry: Entry[T]{Seq: seq, SubmitIndex: b.submitIndex, Bytes: bytes},
+		place: place, queue: none, next: none,
+	}
 	b.submitIndex++
 	b.held++
 	b.bytes += int64(bytes)
@@ -178,25 +191,32 @@ func (b *Keyed[T]) Known(seq uint64) bool {
 	return found
 }
 
-// Skip takes a row that is [Keyed.Known] as finished. The sequence must be above that of every row that has entered.
+// Skip takes a row that is [Keyed.Known] to be finished, whether there is room or not.
 func (b *Keyed[T]) Skip(seq uint64) error {
 	if !b.Known(seq) {
 		return fmt.Errorf("skip row seq %d: it is not known to be finished", seq)
 	}
-	b.passKnown(seq + 1)
+	b.passKnown(seq)
 	return nil
 }
 
 // Pass takes in the known rows below seq: those that come next are at or above it. They were deleted from the input
 // since they were finished, and would hold the low-water mark back.
-func (b *Keyed[T]) Pass(seq uint64) { b.passKnown(seq) }
+func (b *Keyed[T]) Pass(seq uint64) {
+	if seq > 0 {
+		b.passKnown(seq - 1)
+	}
+}
 
-// passKnown takes in the known rows below seq: those that were deleted from the input meanwhile don't come again.
+// passKnown takes in the known rows up to seq: those that were deleted from the input meanwhile don't come again.
 func (b *Keyed[T]) passKnown(seq uint64) {
-	for len(b.known) > 0 && b.known[0] < seq {
-		b.places.push(place{seq: b.known[0], slot: none})
+	for len(b.known) > 0 && b.known[0] <= seq {
+		b.places.push(place{seq: b.known[0], slot: none}, b.span)
 		b.finished++
 		b.known = b.known[1:]
+	}
+	if len(b.known) == 0 {
+		b.known = nil // the rows behind the slice are no longer needed
 	}
 	b.advance()
 }
@@ -204,11 +224,12 @@ func (b *Keyed[T]) passKnown(seq uint64) {
 // Complete sets the value of an open row and returns its complete index, see [Buffer.Complete].
 func (b *Keyed[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, err error) {
 	mustWeigh(bytes)
-	row := b.at(seq)
-	switch {
-	case row == nil:
+	s := b.slotOf(seq)
+	if s < 0 {
 		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrNotOpen)
-	case row.complete:
+	}
+	row := &b.slots[s]
+	if row.complete {
 		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrCompleted)
 	}
 	b.bytes += int64(bytes) - int64(row.Bytes)
@@ -217,28 +238,21 @@ func (b *Keyed[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, e
 	b.completed++
 	b.waitingBytes += int64(bytes)
 	if row.queue == none {
-		b.makeReady(b.slotOf(seq))
+		b.makeReady(s)
 		return row.CompleteIndex, nil
 	}
 	q := &b.queues[row.queue]
-	if b.slots[q.first].Seq != seq {
-		if q.complete == 0 {
-			b.waiting++
-		}
-		q.complete++
-		return row.CompleteIndex, nil
+	if q.complete == 0 {
+		b.waiting++
 	}
+	q.complete++
 	b.moveUp(row.queue)
 	return row.CompleteIndex, nil
 }
 
-// moveUp makes the complete rows at the beginning of a queue ready. The first one has just been completed.
+// moveUp makes the complete rows at the beginning of a queue ready, if there are any. One of the queue is complete.
 func (b *Keyed[T]) moveUp(number int32) {
 	q := &b.queues[number]
-	if q.complete > 0 {
-		b.waiting--
-	}
-	q.complete++
 	for q.first != none && b.slots[q.first].complete {
 		s := q.first
 		q.first = b.slots[s].next
@@ -246,8 +260,8 @@ func (b *Keyed[T]) moveUp(number int32) {
 		b.slots[s].queue = none
 		b.makeReady(s)
 	}
-	if q.complete > 0 {
-		b.waiting++
+	if q.complete == 0 {
+		b.waiting--
 	}
 	b.dropEmpty(number)
 }
@@ -262,13 +276,13 @@ func (b *Keyed[T]) dropEmpty(number int32) {
 }
 
 func (b *Keyed[T]) makeReady(s int32) {
-	b.ready.push(s)
+	b.ready.push(s, b.limits.Rows)
 	b.waitingBytes -= int64(b.slots[s].Bytes)
 	b.slots[s].exit = b.released + uint64(b.ready.count) //nolint:gosec // a count
 }
 
 func (b *Keyed[T]) newQueue(key string) int32 {
-	q := int32(len(b.queues)) //nolint:gosec // at most Limits.Rows
+	q := int32(len(b.queues)) //nolint:gosec // at most the span
 	if n := len(b.spareQueues); n > 0 {
 		q = b.spareQueues[n-1]
 		b.spareQueues = b.spareQueues[:n-1]
@@ -286,20 +300,20 @@ func (b *Keyed[T]) Ready(i int) (e *Entry[T], ok bool) {
 	if i < 0 || i >= b.ready.count {
 		return nil, false
 	}
-	return &b.slots[b.ready.at(i)].Entry, true
+	return &b.slots[*b.ready.at(i)].Entry, true
 }
 
 // Marks yields the mark after each of the first n ready rows has been released. It takes time for n and for the rows that
 // the low-water mark passes.
 func (b *Keyed[T]) Marks(n int) iter.Seq[Mark] {
 	return func(yield func(Mark) bool) {
-		m := Mark{Low: b.low, Ahead: b.finished + len(b.known)}
-		at := 0
+		m, at := b.Mark(), 0
 		for i := range min(n, b.ready.count) {
 			m.Ahead++
+			released := b.released + uint64(i) + 1 //nolint:gosec // a count
 			for ; at < b.places.count; at++ {
 				p := b.places.at(at)
-				if p.slot < gone || p.slot >= 0 && (b.slots[p.slot].exit == 0 || b.slots[p.slot].exit > b.released+uint64(i)+1) { //nolint:gosec // a count
+				if p.slot < gone || p.slot >= 0 && (b.slots[p.slot].exit == 0 || b.slots[p.slot].exit > released) {
 					break
 				}
 				m.Low = p.seq
@@ -326,8 +340,7 @@ func (b *Keyed[T]) Release(n int) {
 	for range n {
 		s := b.ready.pop()
 		row := &b.slots[s]
-		p, _ := b.places.find(row.Seq)
-		b.places.at(p).slot = none
+		b.places.at(int(row.place - b.passed)).slot = none //nolint:gosec // less than the places
 		b.bytes -= int64(row.Bytes)
 		*row = slot[T]{}
 		b.spare = append(b.spare, s)
@@ -341,9 +354,10 @@ func (b *Keyed[T]) Release(n int) {
 
 // advance moves the low-water mark over the finished rows behind it.
 func (b *Keyed[T]) advance() {
-	for b.places.count > 0 && (b.places.at(0).slot == none || b.places.at(0).slot == gone) {
+	for b.places.count > 0 && b.places.at(0).over() {
 		p := b.places.pop()
 		b.low = p.seq
+		b.passed++
 		if p.slot == none {
 			b.finished--
 		}
@@ -355,18 +369,18 @@ func (b *Keyed[T]) Finished(seq uint64) bool {
 	if seq <= b.low || b.Known(seq) {
 		return true
 	}
-	p, ok := b.places.find(seq)
-	return ok && (b.places.at(p).slot == none || b.places.at(p).slot == gone)
+	i, ok := b.find(seq)
+	return ok && b.places.at(i).over()
 }
 
 // WaitsFor returns the row that an open row waits for: the first of its key that is not complete and comes before it; ok
 // is false where there is none, or no such row is open.
 func (b *Keyed[T]) WaitsFor(seq uint64) (before uint64, ok bool) {
-	row := b.at(seq)
-	if row == nil || row.queue == none {
+	s := b.slotOf(seq)
+	if s < 0 || b.slots[s].queue == none {
 		return 0, false
 	}
-	before = b.slots[b.queues[row.queue].first].Seq
+	before = b.slots[b.queues[b.slots[s].queue].first].Seq
 	return before, before != seq
 }
 
@@ -382,19 +396,19 @@ func (b *Keyed[T]) Awaited(key string) (seq uint64, ok bool) {
 // Waiting returns how many keys have complete rows that wait for an earlier one.
 func (b *Keyed[T]) Waiting() int { return b.waiting }
 
-// WaitedFor returns the oldest row that complete rows of its key wait for, and the key. It takes time for each row above
-// the low-water mark.
+// WaitedFor returns the oldest row that complete rows of its key wait for, and the key. It takes time for each key that
+// has rows.
 func (b *Keyed[T]) WaitedFor() (seq uint64, key string, ok bool) {
-	for i := 0; b.waiting > 0 && i < b.places.count; i++ {
-		p := b.places.at(i)
-		if p.slot < 0 || b.slots[p.slot].queue == none {
+	for i := range b.queues {
+		q := &b.queues[i]
+		if q.complete == 0 {
 			continue
 		}
-		if q := &b.queues[b.slots[p.slot].queue]; q.complete > 0 && q.first == p.slot {
-			return p.seq, q.key, true
+		if first := b.slots[q.first].Seq; !ok || first < seq {
+			seq, key, ok = first, q.key, true
 		}
 	}
-	return 0, "", false
+	return seq, key, ok
 }
 
 // Len returns the rows held: opened and not released.
@@ -437,20 +451,13 @@ func (b *Keyed[T]) last() uint64 {
 	return b.places.at(b.places.count - 1).seq
 }
 
+// slotOf returns the slot of a row that is held; less than 0: it is not.
 func (b *Keyed[T]) slotOf(seq uint64) int32 {
-	p, ok := b.places.find(seq)
+	i, ok := b.find(seq)
 	if !ok {
 		return none
 	}
-	return b.places.at(p).slot
-}
-
-// at returns a row that is held; nil: it is not.
-func (b *Keyed[T]) at(seq uint64) *slot[T] {
-	if s := b.slotOf(seq); s >= 0 {
-		return &b.slots[s]
-	}
-	return nil
+	return b.places.at(i).slot
 }
 
 // place is a row above the low-water mark.
@@ -459,76 +466,23 @@ type place struct {
 	slot int32
 }
 
-// places is a ring of places whose sequences rise.
-type places struct {
-	ring  []place
-	head  int
-	count int
-}
+// over reports whether the place keeps the low-water mark from passing no longer.
+func (p *place) over() bool { return p.slot == none || p.slot == gone }
 
-func (p *places) at(i int) *place { return &p.ring[(p.head+i)&(len(p.ring)-1)] }
-
-func (p *places) push(v place) {
-	if p.count == len(p.ring) {
-		p.ring, p.head = grown(p.ring, p.head), 0
-	}
-	p.count++
-	*p.at(p.count - 1) = v
-}
-
-func (p *places) pop() place {
-	v := p.ring[p.head]
-	p.head = (p.head + 1) & (len(p.ring) - 1)
-	p.count--
-	return v
-}
-
-// find returns the index of a sequence. See [Buffer.find] for how few places it looks at.
-func (p *places) find(seq uint64) (i int, ok bool) {
-	if p.count == 0 {
+// find returns the index of the place of a row. See [Buffer.find] for how few places it looks at.
+func (b *Keyed[T]) find(seq uint64) (i int, ok bool) {
+	if b.places.count == 0 {
 		return 0, false
 	}
-	last := p.count - 1
-	first, end := p.at(0).seq, p.at(last).seq
+	last := b.places.count - 1
+	first, end := b.places.at(0).seq, b.places.at(last).seq
 	if seq < first || seq > end {
 		return 0, false
 	}
 	lo, hi := last-int(min(end-seq, uint64(last))), int(min(seq-first, uint64(last)))
-	if p.at(hi).seq == seq {
+	if b.places.at(hi).seq == seq {
 		return hi, true
 	}
-	i = lo + sort.Search(hi-lo, func(k int) bool { return p.at(lo+k).seq >= seq })
-	return i, p.at(i).seq == seq
-}
-
-// fifo is a ring of slots.
-type fifo struct {
-	ring  []int32
-	head  int
-	count int
-}
-
-func (f *fifo) at(i int) int32 { return f.ring[(f.head+i)&(len(f.ring)-1)] }
-
-func (f *fifo) push(s int32) {
-	if f.count == len(f.ring) {
-		f.ring, f.head = grown(f.ring, f.head), 0
-	}
-	f.ring[(f.head+f.count)&(len(f.ring)-1)] = s
-	f.count++
-}
-
-func (f *fifo) pop() int32 {
-	s := f.ring[f.head]
-	f.head = (f.head + 1) & (len(f.ring) - 1)
-	f.count--
-	return s
-}
-
-// grown returns a full ring at twice its length, a power of two, with its first element in front.
-func grown[E any](ring []E, head int) []E {
-	g := make([]E, max(ringMin, 2*len(ring)))
-	n := copy(g, ring[head:])
-	copy(g[n:], ring[:head])
-	return g
+	i = lo + sort.Search(hi-lo, func(k int) bool { return b.places.at(lo+k).seq >= seq })
+	return i, b.places.at(i).seq == seq
 }

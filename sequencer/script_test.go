@@ -16,12 +16,18 @@ import (
 //	complete seq=(N,…) [bytes=N]
 //	emit
 //
-// Each prints what it was answered and then the window: +N complete, N still worked on, the head first.
+// Each prints what it was answered and then the window: +N complete, N still worked on, the head first. A script that
+// begins with keyed is one of a [Keyed], see [keyedStory].
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var b *Buffer[string]
+		var k keyedStory
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var out strings.Builder
+			if d.Cmd == "keyed" || k.buf != nil {
+				k.step(t, d, &out)
+				return out.String()
+			}
 			var seqs []uint64
 			var rows, bytes int
 			d.MaybeScanArgs(t, "seq", &seqs)

@@ -14,9 +14,22 @@
 //		b.Release(1)
 //	}
 //
-// [Buffer] keeps all rows in one order. [Keyed] keeps one for each key, or none, and knows how far the rows are finished.
+// [Buffer] keeps all rows in one order. [Keyed] keeps an order for each key, or none: a slow row holds back the rows of
+// its key and no others. What has left by then is no longer one number, so it knows the low-water mark, up to which every
+// row is finished, and the rows above it that are; and it begins from both where another has stopped.
 //
-// The package is pure: it starts no goroutine and reads no clock. A Buffer belongs to one goroutine.
+//	b, err := sequencer.NewKeyed[string](limits, 65536, low, finished)
+//	_, err = b.Open(7, key, len(body))            // or OpenFree, or Skip where Known(7)
+//	_, err = b.Complete(7, reply, len(reply))
+//	n := 0
+//	for mark := range b.Marks(b.Len()) {          // as many as are ready
+//		e, _ := b.Ready(n)
+//		emit(e.Value, mark)
+//		n++
+//	}
+//	b.Release(n)
+//
+// The package is pure: it starts no goroutine and reads no clock. A buffer belongs to one goroutine.
 package sequencer
 
 import (
@@ -25,10 +38,10 @@ import (
 	"sort"
 )
 
-// Errors of [Buffer.Open] and [Buffer.Complete], to be matched with [errors.Is].
+// Errors of Open and Complete, to be matched with [errors.Is].
 var (
 	// ErrFull means that the window has no room for the row. It is flow control rather than a failure: open the row
-	// again after a [Buffer.Release].
+	// again after a release.
 	ErrFull = errors.New("window is full: release rows first")
 	// ErrOutOfOrder means that the sequence does not rise above every sequence opened before.
 	ErrOutOfOrder = errors.New("sequence is not above the last one opened")
@@ -38,7 +51,7 @@ var (
 	ErrCompleted = errors.New("row is already complete")
 )
 
-// Limits bounds a [Buffer]. There are no defaults: [New] refuses the zero value.
+// Limits bounds a [Buffer] or a [Keyed]. There are no defaults: the zero value is refused.
 type Limits struct {
 	// Rows is the most rows held at once, at least 1. Memory for them is taken as they come, not in advance.
 	Rows int
@@ -60,7 +73,7 @@ func (l Limits) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Entry is one row in a [Buffer].
+// Entry is one row in a [Buffer] or a [Keyed].
 type Entry[T any] struct {
 	// Seq is the row's stream sequence.
 	Seq uint64

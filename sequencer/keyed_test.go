@@ -1,0 +1,417 @@
+package sequencer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+func newKeyed[T any](tb testing.TB, rows, span int, low uint64, finished ...uint64) *Keyed[T] {
+	tb.Helper()
+	b, err := NewKeyed[T](Limits{Rows: rows, Bytes: 1 << 40}, span, low, finished)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}
+
+// openKeyed opens rows of a key.
+func openKeyed[T any](tb testing.TB, b *Keyed[T], key string, seqs ...uint64) {
+	tb.Helper()
+	for _, seq := range seqs {
+		if _, err := b.Open(seq, key, 1); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func completeKeyed[T any](tb testing.TB, b *Keyed[T], seqs ...uint64) {
+	tb.Helper()
+	for _, seq := range seqs {
+		var zero T
+		if _, err := b.Complete(seq, zero, 1); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func TestNewKeyedNamesWhatIsWrong(t *testing.T) {
+	good := Limits{Rows: 4, Bytes: 1}
+	tests := []struct {
+		name     string
+		limits   Limits
+		span     int
+		finished []uint64
+		want     string
+	}{
+		{"limits", Limits{Rows: 0, Bytes: 1}, 4, nil, "window rows 0"},
+		{"span below the window", good, 3, nil, "span of 3 rows is smaller than the window of 4"},
+		{"finished at the mark", good, 4, []uint64{9, 10}, "finished row seq 9 after 9"},
+		{"finished below the mark", good, 4, []uint64{8}, "finished row seq 8 after 9"},
+		{"finished in disorder", good, 4, []uint64{12, 11}, "finished row seq 11 after 12"},
+		{"finished twice", good, 4, []uint64{12, 12}, "finished row seq 12 after 12"},
+		{"all right", good, 4, []uint64{10, 12, 13}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := NewKeyed[int](tt.limits, tt.span, 9, tt.finished)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// Refusals name the row and leave the buffer as it was. The rows are of one key: 10 has left, 20 is ready, 40 waits.
+func TestKeyedErrorsAreNamedAndChangeNothing(t *testing.T) {
+	b := newKeyed[string](t, 4, 4, 5, 50, 60)
+	openKeyed(t, b, "a", 10, 20, 30, 40)
+	completeKeyed(t, b, 10, 20, 40)
+	b.Release(1)
+
+	open := func(seq uint64) func() error {
+		return func() error { _, err := b.Open(seq, "a", 1); return err }
+	}
+	complete := func(seq uint64) func() error {
+		return func() error { _, err := b.Complete(seq, "second", 50); return err }
+	}
+	skip := func(seq uint64) func() error {
+		return func() error { return b.Skip(seq) }
+	}
+	tests := []struct {
+		name string
+		do   func() error
+		want error
+		text string
+	}{
+		{"open the last again", open(40), ErrOutOfOrder, "seq 40 after 40"},
+		{"open between", open(25), ErrOutOfOrder, "seq 25 after 40"},
+		{"open zero", open(0), ErrOutOfOrder, "seq 0 after 40"},
+		{"open a finished row", open(60), ErrFinished, "seq 60"},
+		{"complete a ready row", complete(20), ErrCompleted, "seq 20"},
+		{"complete a waiting row twice", complete(40), ErrCompleted, "seq 40"},
+		{"complete a released row", complete(10), ErrNotOpen, "seq 10"},
+		{"complete in a gap", complete(25), ErrNotOpen, "seq 25"},
+		{"complete a finished row", complete(50), ErrNotOpen, "seq 50"},
+		{"complete far above the last", complete(math.MaxUint64), ErrNotOpen, "seq 18446744073709551615"},
+		{"skip an open row", skip(30), nil, "seq 30"},
+		{"skip a released row", skip(10), nil, "seq 10"},
+		{"skip an unknown row", skip(55), nil, "seq 55"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			before := fmt.Sprintf("%+v", *b)
+			err := tt.do()
+			if err == nil || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("got %v, want %v with %q", err, tt.want, tt.text)
+			}
+			if after := fmt.Sprintf("%+v", *b); after != before {
+				t.Errorf("the buffer changed from %s to %s", before, after)
+			}
+		})
+	}
+}
+
+func TestKeyedPanicsOnBugsOfTheCaller(t *testing.T) {
+	tests := map[string]func(*Keyed[int]){
+		"release more than ready":  func(b *Keyed[int]) { b.Release(2) },
+		"release a negative count": func(b *Keyed[int]) { b.Release(-1) },
+		"open a negative weight":   func(b *Keyed[int]) { _, _ = b.Open(9, "", -1) },
+		"free, a negative weight":  func(b *Keyed[int]) { _, _ = b.OpenFree(9, -1) },
+		"complete with a negative": func(b *Keyed[int]) { _, _ = b.Complete(2, 0, -1) },
+	}
+	for name, do := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newKeyed[int](t, 4, 4, 0)
+			openKeyed(t, b, "a", 1, 2, 3)
+			completeKeyed(t, b, 1, 3) // 2 keeps 3 back
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			do(b)
+		})
+	}
+}
+
+func TestKeyedLimits(t *testing.T) {
+	type row struct {
+		bytes int
+		want  error
+	}
+	tests := []struct {
+		name   string
+		limits Limits
+		rows   []row
+	}{
+		{"rows", Limits{Rows: 2, Bytes: 100}, []row{{1, nil}, {1, nil}, {1, ErrFull}, {0, ErrFull}}},
+		{"bytes to the last one", Limits{Rows: 9, Bytes: 100}, []row{{60, nil}, {40, nil}, {0, nil}, {1, ErrFull}}},
+		{"a giant alone", Limits{Rows: 9, Bytes: 100}, []row{{101, nil}, {0, ErrFull}}},
+		{"a giant must wait for an empty buffer", Limits{Rows: 9, Bytes: 100}, []row{{1, nil}, {101, ErrFull}, {99, nil}}},
+		{"the largest weight", Limits{Rows: 9, Bytes: 100}, []row{{1, nil}, {math.MaxInt, ErrFull}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b, err := NewKeyed[int](tt.limits, 9, 0, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range tt.rows {
+				if full := b.Full(r.bytes); full != (r.want != nil) {
+					t.Errorf("row %d of %d bytes: full %v, want %v", i, r.bytes, full, r.want != nil)
+				}
+				if _, err := b.Open(b.last()+1, "a", r.bytes); !errors.Is(err, r.want) {
+					t.Errorf("row %d of %d bytes: got %v, want %v", i, r.bytes, err, r.want)
+				}
+			}
+		})
+	}
+	var zero Keyed[int]
+	if _, err := zero.Open(1, "", 0); !errors.Is(err, ErrFull) {
+		t.Errorf("zero buffer: got %v, want %v", err, ErrFull)
+	}
+}
+
+// Finished rows of an earlier life may be more than the span, when that was made smaller: none is refused.
+func TestFinishedRowsAreTakenInWithoutRoom(t *testing.T) {
+	finished := make([]uint64, 100)
+	for i := range finished {
+		finished[i] = uint64(i) + 2
+	}
+	b := newKeyed[int](t, 4, 8, 0, finished...)
+	openKeyed(t, b, "a", 1)
+	for seq := range uint64(100) {
+		if err := b.Skip(seq + 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.known != nil {
+		t.Errorf("%d rows are kept that have all come again", cap(b.known))
+	}
+	if b.Room() != 0 || b.Mark() != (Mark{Low: 0, Ahead: 100}) {
+		t.Errorf("room %d, mark %+v, want none and all ahead", b.Room(), b.Mark())
+	}
+	completeKeyed(t, b, 1)
+	b.Release(1)
+	if b.Room() != 4 || b.Mark() != (Mark{Low: 101}) {
+		t.Errorf("room %d, mark %+v, want the window and the mark behind all", b.Room(), b.Mark())
+	}
+}
+
+func TestTheHighestSequenceCanBeSkipped(t *testing.T) {
+	b := newKeyed[int](t, 1, 1, 7, math.MaxUint64)
+	if b.Pass(0); !b.Known(math.MaxUint64) {
+		t.Error("nothing is below 0, and something was passed")
+	}
+	if err := b.Skip(math.MaxUint64); err != nil || b.Mark() != (Mark{Low: math.MaxUint64}) || b.Known(math.MaxUint64) {
+		t.Errorf("got %v, mark %+v", err, b.Mark())
+	}
+}
+
+func TestKeyedReleaseDropsReferences(t *testing.T) {
+	b := newKeyed[*int](t, 20, 20, 0)
+	for seq := range uint64(20) {
+		openKeyed(t, b, fmt.Sprint("key ", seq), seq+1)
+		if _, err := b.Complete(seq+1, new(int), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Release(20)
+	for i, s := range b.slots {
+		if s != (slot[*int]{}) {
+			t.Errorf("slot %d still holds %+v", i, s)
+		}
+	}
+	for i, q := range b.queues {
+		if q != (queue{}) {
+			t.Errorf("queue %d still holds %+v", i, q)
+		}
+	}
+	if len(b.byKey) != 0 || b.Bytes() != 0 {
+		t.Errorf("%d keys and %d bytes are left", len(b.byKey), b.Bytes())
+	}
+}
+
+// A million rows are refused behind the one that waits. A place costs 16 bytes, and there are never more than the span.
+func TestMemoryIsBoundedByWindowAndSpan(t *testing.T) {
+	const rows, span = 64, 65536
+	b := newKeyed[[]byte](t, rows, span, 0)
+	openKeyed(t, b, "slow", 1)
+	for seq := uint64(2); b.Room() > 0; seq++ {
+		openKeyed(t, b, fmt.Sprint(seq%1000), seq)
+		completeKeyed(t, b, seq)
+		b.Release(1)
+	}
+	if m := b.Mark(); m != (Mark{Ahead: span - 1}) || b.Len() != 1 {
+		t.Fatalf("mark %+v with %d rows held, want all of the span ahead", m, b.Len())
+	}
+	seq := uint64(span)
+	if n := testing.AllocsPerRun(1_000_000, func() {
+		seq++
+		if _, err := b.Open(seq, "other", 1); !errors.Is(err, ErrFull) {
+			t.Fatalf("row %d: got %v, want %v", seq, err, ErrFull)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations for a refusal, want none", n)
+	}
+	if size := unsafe.Sizeof(place{}); size != 16 || len(b.places.items) != span {
+		t.Errorf("%d places of %d bytes, want %d of 16", len(b.places.items), size, span)
+	}
+	if n := max(len(b.slots), len(b.queues), len(b.ready.items), len(b.byKey)); n > rows {
+		t.Errorf("%d slots, %d queues, %d ready, %d keys: want at most %d", len(b.slots), len(b.queues), len(b.ready.items), len(b.byKey), rows)
+	}
+	completeKeyed(t, b, 1)
+	b.Release(1)
+	if m := b.Mark(); m != (Mark{Low: span}) || b.places.count != 0 || b.Room() != rows {
+		t.Errorf("mark %+v with %d places, room %d, want all behind the mark", m, b.places.count, b.Room())
+	}
+}
+
+// One lap opens half a window of keys never seen before, and half of one key, and lets the first row finish last.
+func TestAKeyedRowCostsNoAllocationOnceGrown(t *testing.T) {
+	for _, window := range []uint64{8, 64, 1024} {
+		t.Run(fmt.Sprint(window), func(t *testing.T) {
+			keys := make([]string, 1<<20) // a test's own keys allocate, so before the lap
+			for i := range keys {
+				keys[i] = fmt.Sprint(i)
+			}
+			b := newKeyed[[]byte](t, int(window), 65536, 0)
+			reply := []byte("reply")
+			var seq uint64
+			steps := func() {
+				first := seq + 1
+				for i := range window {
+					seq += 1 + i%2 // with gaps
+					key := "hot"
+					if i%2 == 1 {
+						key = keys[seq%uint64(len(keys))]
+					}
+					if _, err := b.Open(seq, key, 10); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for s := seq; s >= first; s-- {
+					if _, ok := b.find(s); !ok {
+						continue
+					}
+					if _, err := b.Complete(s, reply, len(reply)); err != nil {
+						t.Fatal(err)
+					}
+					_, _, _ = b.WaitedFor()
+					n := 0
+					for range b.Marks(b.ready.count) {
+						n++
+					}
+					b.Release(n)
+				}
+				if b.Len() != 0 || b.Mark() != (Mark{Low: seq}) {
+					t.Fatalf("%d rows held, mark %+v", b.Len(), b.Mark())
+				}
+			}
+			laps := func() { // AllocsPerRun rounds down, so a run is many rows
+				for range max(1, 8192/window) {
+					steps()
+				}
+			}
+			laps()
+			if got := testing.AllocsPerRun(4, laps); got != 0 {
+				t.Errorf("%v allocations for %d rows, want none", got, max(8192, window))
+			}
+		})
+	}
+}
+
+// Rows of different keys leave as they become ready, which is neither stream order nor that of completion.
+func TestKeysLeaveIndependently(t *testing.T) {
+	b := newKeyed[int](t, 9, 9, 0)
+	openKeyed(t, b, "a", 1, 4)
+	openKeyed(t, b, "b", 5, 6)
+	if _, err := b.OpenFree(7, 1); err != nil {
+		t.Fatal(err)
+	}
+	completeKeyed(t, b, 4, 6, 7, 5, 1)
+	var got []uint64
+	for e, ok := b.Ready(0); ok; e, ok = b.Ready(len(got)) {
+		got = append(got, e.Seq)
+	}
+	if want := []uint64{7, 5, 6, 1, 4}; !slices.Equal(got, want) {
+		t.Errorf("rows leave in order %v, want %v", got, want)
+	}
+}
+
+// Row 1 leaves, and 3 waits on, now for 2. Of two keys the one whose row is older is named, whatever came first into use.
+func TestAKeyWaitsForItsNextRowToo(t *testing.T) {
+	b := newKeyed[int](t, 9, 9, 0)
+	openKeyed(t, b, "a", 1, 2, 3)
+	completeKeyed(t, b, 3, 1)
+	if before, ok := b.WaitsFor(3); before != 2 || !ok || b.Waiting() != 1 {
+		t.Errorf("row 3 waits for %d, %v, and %d keys wait, want row 2 and 1", before, ok, b.Waiting())
+	}
+	completeKeyed(t, b, 2)
+	openKeyed(t, b, "b", 4)
+	openKeyed(t, b, "c", 5)
+	completeKeyed(t, b, 4) // b is out of use, and d takes its place
+	openKeyed(t, b, "d", 6, 7)
+	openKeyed(t, b, "c", 8)
+	completeKeyed(t, b, 7, 8)
+	if seq, key, ok := b.WaitedFor(); seq != 5 || key != "c" || !ok || b.Waiting() != 2 {
+		t.Errorf("row %d of %q is waited for, %v, by %d keys, want row 5 of c and 2", seq, key, ok, b.Waiting())
+	}
+}
+
+func TestMarksMayBeLeftEarly(t *testing.T) {
+	b := newKeyed[int](t, 9, 9, 0)
+	openKeyed(t, b, "a", 1, 2, 3)
+	completeKeyed(t, b, 1, 2, 3)
+	for m := range b.Marks(3) {
+		if m != (Mark{Low: 1}) {
+			t.Errorf("first mark %+v, want row 1", m)
+		}
+		break
+	}
+	if m := b.Mark(); m != (Mark{}) {
+		t.Errorf("mark %+v before any release", m)
+	}
+}
+
+// A ring in mid-lap keeps its order as it grows, and is never longer than its limit until that is exceeded.
+func TestARingGrowsInMidLap(t *testing.T) {
+	const limit = 100
+	var r ring[int]
+	next, want, most := 0, 0, 0
+	sizes := map[int]bool{}
+	for range 40 {
+		for range 7 {
+			r.push(next, limit)
+			next++
+		}
+		most = max(most, r.count)
+		sizes[len(r.items)] = true
+		for range 3 {
+			if got := r.pop(); got != want {
+				t.Fatalf("got %d, want %d", got, want)
+			}
+			want++
+		}
+		if n := len(r.items); n > max(ringMin, 2*most) || most <= limit && n > limit {
+			t.Fatalf("at most %d elements have a ring of %d", most, n)
+		}
+	}
+	for ; r.count > 0; want++ {
+		if got := *r.at(0); got != want || r.pop() != want {
+			t.Fatalf("got %d, want %d", got, want)
+		}
+	}
+	if want != next {
+		t.Errorf("%d elements came out, %d went in", want, next)
+	}
+	if want := map[int]bool{16: true, 32: true, 64: true, limit: true, 2 * limit: true}; !maps.Equal(sizes, want) {
+		t.Errorf("the ring was %v long, want %v: each time twice as long", sizes, want)
+	}
+}
