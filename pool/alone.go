@@ -52,20 +52,21 @@ func (v *server) learn(t *task) (isolated bool) {
 	if t.once || t.att.Probe {
 		return false
 	}
-	switch retry := t.att.Number > 1; {
-	case t.verdict.Class == Capacity:
+	retry := t.att.Number > 1
+	switch t.verdict.Class {
+	case Capacity:
 		isolated = v.refuse(t)
 		if retry && t.refusals.alone == 0 {
 			v.vain++
 		}
-	case t.verdict.Class == OK:
+	case OK:
 		v.accepted++
 		v.contradict(t)
 		if retry {
 			v.vain = 0
 		}
 		v.forgive(t)
-	default:
+	default: // not about capacity
 		v.forgive(t)
 	}
 	return isolated

@@ -25,7 +25,8 @@ func adaptive(t *testing.T, size int) pool.Law {
 	return law
 }
 
-// crowded is a pool of 64 whose other jobs, each of a key of its own, take 40 to 60 ms, while those of one key are refused.
+// crowded is a pool of 64 in which the jobs of one key are refused, while the others, each of a key of its own, take 40
+// to 60 ms.
 type crowded struct {
 	stuck      int           // jobs of the key that is refused
 	late       time.Duration // when they come

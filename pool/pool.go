@@ -3,9 +3,10 @@
 // A job is done when its call succeeds or fails for good. Until then the pool retries: after a capacity error without
 // limit and through the shared pacer, after a transient error a bounded number of times with exponential backoff and
 // full jitter. A slot is held only while a call is in flight. Every attempt, first or retry, goes through one pacer,
-// whose law ([aimd.Classic], [aimd.Adaptive]) decides when the next may go; the oldest retry precedes any new job. A
-// fatal error, one about the caller rather than the job, pauses the pool, which probes until the cause is fixed. So do
-// an outage of the server and an error that all jobs meet: a failure counts against a job only while others succeed.
+// whose law ([aimd.Classic], [aimd.Adaptive]) decides when the next may go. The oldest retry precedes any new job, unless
+// retries are refused again and again: a job that is refused alone stops no other. A fatal error, one about the caller
+// rather than the job, pauses the pool, which probes until the cause is fixed. So do an outage of the server and an error
+// that all jobs meet: a failure counts against a job only while others succeed.
 //
 // Parties that share a pool have a lane each, and the lanes take turns: see [Laned]. So do the keys of a lane's jobs: see
 // [Keyed].
@@ -25,8 +26,9 @@
 //
 // The files, in reading order: pool.go, config.go and verdict.go are the interface; inbox.go is how callers reach the
 // scheduler, scheduler.go its loop. line.go queues new jobs, waiting.go retries; server.go chooses the server,
-// worker.go makes the call. doubt.go decides whose failure an error is, with share.go for the failure rate, settings.go
-// for wrong settings and retry.go for backoff; pause.go and outage.go stop and probe. gate.go and once.go stand alone.
+// alone.go finds jobs that are refused alone, worker.go makes the call. doubt.go decides whose failure an error is, with
+// share.go for the failure rate, settings.go for wrong settings and retry.go for backoff; pause.go and outage.go stop and
+// probe. gate.go and once.go stand alone.
 package pool
 
 import (

@@ -160,11 +160,11 @@ func (s *scheduler) oldest() (t *task) {
 			t = head
 		}
 	}
-	if s.servers[0].held || s.mustNotOvertake() || t != nil && !(t.server == 0 && s.servers[0].yields()) {
-		return t
-	}
-	if next := s.fresh.first(); next != nil {
-		return next
+	mayStart := t == nil || t.server == 0 && s.servers[0].yields()
+	if mayStart && !s.servers[0].held && !s.mustNotOvertake() {
+		if next := s.fresh.first(); next != nil { // younger than all that have started
+			return next
+		}
 	}
 	return t
 }
