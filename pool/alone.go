@@ -53,13 +53,13 @@ func (v *server) learn(t *task) (isolated bool) {
 		return false
 	}
 	retry := t.att.Number > 1
-	switch t.verdict.Class {
-	case Capacity:
+	switch class := t.verdict.Class; {
+	case class == Capacity:
 		isolated = v.refuse(t)
 		if retry && t.refusals.alone == 0 {
 			v.vain++
 		}
-	case OK:
+	case class == OK:
 		v.accepted++
 		v.contradict(t)
 		if retry {
