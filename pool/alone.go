@@ -21,7 +21,7 @@ import (
 // A call that weighs more may well be refused where others are not: a limiter of tokens has no more room for it.
 
 const (
-	// So many retries in a row are refused before new jobs have every other attempt.
+	// So many retries in a row are refused before new jobs have every other attempt; one as long as no call got through.
 	vainRetries = 5
 	// Refusals are a job's own if others are refused so seldom that chance would refuse it as often once in ten thousand.
 	aloneChance = 1e-4
@@ -56,7 +56,11 @@ func (v *server) learn(t *task) (isolated bool) {
 	switch class := t.verdict.Class; {
 	case class == Capacity:
 		isolated = v.refuse(t)
-		if retry && t.refusals.alone == 0 {
+		switch {
+		case !retry || t.refusals.alone > 0:
+		case v.accepted == 0: // nothing shows yet that the server accepts calls like this one at all
+			v.vain = vainRetries
+		default:
 			v.vain++
 		}
 	case class == OK:

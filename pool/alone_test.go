@@ -74,8 +74,9 @@ func (c crowded) run(t *testing.T) (done int, p99 time.Duration, refusals int) {
 		}
 		synctest.Wait()
 		slices.Sort(took)
-		done = len(took)
-		p99 = took[(done-1)*99/100]
+		if done = len(took); done > 0 {
+			p99 = took[(done-1)*99/100]
+		}
 	})
 	return done, p99, refusals
 }
@@ -86,7 +87,7 @@ func TestAJobThatIsAlwaysRefusedStopsNoOther(t *testing.T) {
 		crowded
 		least float64
 	}{
-		{crowded{stuck: 1}, 0.6}, // from the start, before the throttle knows anything
+		{crowded{stuck: 1}, 0.9}, // from the start, before the throttle knows anything
 		{crowded{stuck: 1, late: 5 * time.Second}, 0.98},
 		{crowded{stuck: 1, retryAfter: 10 * time.Second}, 0.6},
 		{crowded{stuck: 20, late: 5 * time.Second}, 0.9},
@@ -105,8 +106,8 @@ func TestAKeyThatIsRefusedForAnHourDelaysNoOther(t *testing.T) {
 	for _, stuck := range []int{1, 20} {
 		done, p99, refusals := crowded{stuck: stuck, late: 5 * time.Second, every: 50 * ms, lasts: time.Hour}.run(t)
 		t.Logf("%d stuck: %d others, p99 %v; %d refusals", stuck, done, p99, refusals)
-		if most := 72 * ms; p99 > most {
-			t.Errorf("99 of 100 jobs of other keys take %v, want at most %v: 1.2 calls", p99, most)
+		if most := 72 * ms; p99 > most || done < 71_900 {
+			t.Errorf("%d jobs of other keys are done, 99 of 100 in %v, want 72,000 and at most %v: 1.2 calls", done, p99, most)
 		}
 		if most := stuck * 150; refusals > most {
 			t.Errorf("%d calls were refused in an hour, want at most %d", refusals, most)
@@ -133,7 +134,7 @@ func TestNewJobsHaveEveryOtherAttemptWhenRetriesAreInVain(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if got, want := strings.Join(order, ""), "111111"+"21314151"; !strings.HasPrefix(got, want) {
+		if got, want := strings.Join(order, ""), "11"+"21314151"; !strings.HasPrefix(got, want) {
 			t.Errorf("order %s, want %s first", got, want)
 		}
 		if last := order[len(order)-1]; last != "1" || len(order) < 15 {
