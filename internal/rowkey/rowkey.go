@@ -113,19 +113,31 @@ func (p Place) OutsideOf(filter string) bool {
 // Field returns the name of the row's member that is the key; ok is false where it is no member.
 func (p Place) Field() (name string, ok bool) { return p.name, p.kind == ofField }
 
-// Of returns the key of a row as [streams.KeyHeader] writes it. It is empty where the row has none.
+// Of returns the key of a row as [streams.KeyHeader] writes it. It is empty where the row has none, and for an invalid
+// row, wherever the key is: one that is no JSON object, or stands for one that its file did not hold correctly.
 //
 // The key of field.NAME is the JSON text of the member as the row has it, of several with that name the last one: "1" is
-// not 1, and 1.0 is neither. A row that is no JSON object, or stands for one that its file did not hold correctly, has
-// the empty key.
+// not 1, and 1.0 is neither.
 func (p Place) Of(subject string, header nats.Header, body []byte) string {
+	if substitute(header, body) {
+		return ""
+	}
+	space, _ := scratch.Get().(*[]jsonbytes.Member)
+	members, err := jsonbytes.ReadObject((*space)[:0], body)
+	if cap(members) > 0 && cap(members) <= maxPooledMembers {
+		*space = members
+	}
+	defer scratch.Put(space)
+	if err != nil {
+		return ""
+	}
 	switch p.kind {
 	case ofToken:
 		return streams.KeyHeader(token(subject, p.token))
 	case ofHeader:
 		return streams.KeyHeader(header.Get(p.name))
 	case ofField:
-		return streams.KeyHeader(p.member(header, body))
+		return streams.KeyHeader(p.member(members, body))
 	case ofSubject:
 	}
 	return streams.KeyHeader(subject)
@@ -151,20 +163,7 @@ var scratch = sync.Pool{New: func() any {
 
 const maxPooledMembers = 1024
 
-func (p Place) member(header nats.Header, body []byte) string {
-	if substitute(header, body) {
-		return ""
-	}
-	space, _ := scratch.Get().(*[]jsonbytes.Member)
-	members, err := jsonbytes.ReadObject((*space)[:0], body)
-	if err != nil {
-		scratch.Put(space)
-		return ""
-	}
-	if cap(members) <= maxPooledMembers {
-		*space = members
-		defer scratch.Put(space)
-	}
+func (p Place) member(members []jsonbytes.Member, body []byte) string {
 	for i := len(members) - 1; i >= 0; i-- {
 		if m := &members[i]; p.named(body[m.Start:m.KeyEnd]) {
 			return string(body[m.Value:m.End])

@@ -70,17 +70,17 @@ func TestTheKeyOfARow(t *testing.T) {
 		header         nats.Header
 		body, want     string
 	}{
-		{"subject", "rows.eu.acme", nil, "", "rows.eu.acme"},
-		{"subject", "rows." + strings.Repeat("a", 252), nil, "", streams.KeyHeader("rows." + strings.Repeat("a", 252))},
-		{"subject.1", "rows.eu.acme", nil, "", "rows"},
-		{"subject.2", "rows.eu.acme", nil, "", "eu"},
-		{"subject.3", "rows.eu.acme", nil, "", "acme"},
-		{"subject.4", "rows.eu.acme", nil, "", ""},
-		{"subject.2", "rows", nil, "", ""},
-		{"header.Customer", "rows", header, "", "acme"},
-		{"header.customer", "rows", header, "", ""},
-		{"header.empty", "rows", header, "", ""},
-		{"header.Customer", "rows", nil, "", ""},
+		{"subject", "rows.eu.acme", nil, `{}`, "rows.eu.acme"},
+		{"subject", "rows." + strings.Repeat("a", 252), nil, `{}`, streams.KeyHeader("rows." + strings.Repeat("a", 252))},
+		{"subject.1", "rows.eu.acme", nil, `{}`, "rows"},
+		{"subject.2", "rows.eu.acme", nil, `{}`, "eu"},
+		{"subject.3", "rows.eu.acme", nil, `{}`, "acme"},
+		{"subject.4", "rows.eu.acme", nil, `{}`, ""},
+		{"subject.2", "rows", nil, `{}`, ""},
+		{"header.Customer", "rows", header, `{}`, "acme"},
+		{"header.customer", "rows", header, `{}`, ""},
+		{"header.empty", "rows", header, `{}`, ""},
+		{"header.Customer", "rows", nil, `{}`, ""},
 		{"field.c", "rows", nil, `{"c":"acme"}`, `"acme"`},
 		{"field.c", "rows", nil, ` {"a": {"c":1}, "c" : 1.0 } `, `1.0`},
 		{"field.c", "rows", nil, `{"c":1,"c":2}`, `2`},
@@ -103,8 +103,9 @@ func TestTheKeyOfARow(t *testing.T) {
 		{"field.c", "rows", nats.Header{streams.HeaderRowError: {"else"}}, `{"c":1}`, "1"},
 		{"field.c", "rows", nats.Header{streams.HeaderRowProblem: {`{"c"`}}, `{"c": 1}`, ""},
 		{"field.c", "rows", nats.Header{streams.HeaderRowProblem: {"a word"}}, `{"c":1}`, "1"},
-		{"header.Customer", "rows", header, `no row`, "acme"},
-		{"subject.1", "rows.a", tooLarge, `no row`, "rows"},
+		{"header.Customer", "rows", header, `no row`, ""},
+		{"subject", "rows.a", nil, `[1]`, ""},
+		{"subject.1", "rows.a", tooLarge, `{}`, ""},
 	} {
 		place, err := Parse(tt.place)
 		if err != nil {

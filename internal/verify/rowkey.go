@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go"
@@ -39,8 +40,17 @@ func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
 // keyOfResult is keyOf by what a result has kept of its row: ok is false, too, for a header that is not passed on, or
 // that an error result without room for the row's headers has lost.
 func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
+	if mayBeInvalid(r) {
+		return "", false
+	}
 	if name, in := strings.CutPrefix(place, "header."); in && (!streams.PassHeader(name) || len(r.Header[name]) == 0) {
 		return "", false
 	}
 	return keyOf(place, r.Subject, r.Header)
+}
+
+// mayBeInvalid reports whether a result may be that of an invalid row, which has the empty key whatever its subject and
+// headers are.
+func mayBeInvalid(r *stored.ResultRow) bool {
+	return r.Status == auditlog.RowError && r.Key != nil && *r.Key == ""
 }
