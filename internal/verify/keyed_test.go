@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
@@ -201,6 +202,18 @@ var faultsByKey = []struct {
 		map[violationKind]int{violationClaim: 1},
 		[]string{`names the order "size", which does not exist`},
 	},
+	{
+		"no claim at the beginning", byKey("subject.2"), func(j *stagetest.Job) {
+			j.Remove(1)
+			for i, s := range j.Steps {
+				if s.Result != nil && s.Result.Progress.From > 0 {
+					j.Steps[i].Result.Progress.From--
+				}
+			}
+		},
+		map[violationKind]int{violationClaim: 1},
+		[]string{"the log begins with the result of row 2, at 1 of the results stream, without a claim before it"},
+	},
 	{"a claim with a mark that falls", byKey("subject.2"), func(j *stagetest.Job) {
 		c := claimAgain(j, 11)
 		c.Mark, c.Progress.Low = 5, 5
@@ -363,5 +376,55 @@ func TestVerifyChecksOtherOrdersOverAWorkQueue(t *testing.T) {
 				t.Errorf("a lost result: got exit code %d:\n%s", code, text)
 			}
 		}
+	}
+}
+
+// The key that the audit has is another record of it.
+func TestVerifyComparesKeysWithTheAudit(t *testing.T) {
+	for _, wrong := range []uint64{0, 5} {
+		j := newPureJobOf(byKey("field.customer"), slowRows, time.Hour, 10*time.Second)
+		for _, m := range j.audit.msgs {
+			if row := m.is.Row; row != nil {
+				key := slowKeys[row.Sequence-1]
+				if row.Sequence == wrong {
+					key = "z"
+				}
+				row.Key = &key
+			}
+		}
+		report := j.verify()
+		switch {
+		case wrong == 0 && report.Verdict != VerdictProven:
+			t.Errorf("got %+v, want it proven", report)
+		case wrong > 0 && (report.Violations.Count != 1 || report.Violations.First[0].Text != `row 5 has a result with key "c" and a row event with key "z"`):
+			t.Errorf("got violations %+v", report.Violations)
+		}
+	}
+}
+
+// A row that waits for an earlier one of its key is older than the rows whose results come before its own, and so is its
+// audit: that may have expired, when theirs has not.
+func TestVerifyKnowsThatARowWhichWaitedIsOld(t *testing.T) {
+	keys := strings.Split("a a b b b b b b b b b b", " ")
+	j := newPureJobOf(stagetest.Order{Order: streams.OrderKey, Place: "subject.2", Keys: keys}, []uint64{3, 4, 5, 6, 1, 2, 7, 8, 9, 10, 11, 12}, 40*day, 3*day)
+	isOld := func(m pureEvent) bool { return isRow(2)(m) || isCall(2)(m) }
+	var old []pureEvent
+	for _, m := range j.audit.msgs {
+		if isOld(m) {
+			m.stored = j.audit.msgs[0].stored
+			old = append(old, m)
+		}
+		if isRow(1)(m) { // for which row 2 waits
+			m.is.Row.QueuedAt = j.audit.msgs[0].stored
+		}
+	}
+	j.audit.remove(isOld)
+	j.audit.msgs = slices.Insert(j.audit.msgs, 1, old...)
+	for i := range j.audit.msgs {
+		j.audit.msgs[i].seq = uint64(i + 1) //nolint:gosec // small
+	}
+	j.age()
+	if report := j.verify(); report.Verdict != verdictCannotTell || report.Partitions[0].AuditGone != 1 {
+		t.Errorf("got %s, audit of %d rows gone: %+v", report.Verdict, report.Partitions[0].AuditGone, report.Violations)
 	}
 }
