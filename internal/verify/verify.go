@@ -204,6 +204,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 		if p.claims, err = stored.ReadClaims(ctx, v.js, cfg, number, bound.at); err != nil {
 			return err
 		}
+		p.window = newAuditWindow(v.windowRows(p.claims))
 		rows, err := stored.OpenReader(ctx, v.js, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, true)
 		if err != nil {
 			return err
@@ -227,11 +228,21 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
 		},
 		stats:  verifiedPartition{Partition: number},
-		window: newAuditWindow(2 * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)),
+		window: newAuditWindow(v.windowRows(nil)),
 	}
 	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
 	v.parts = append(v.parts, p)
 	return p
+}
+
+// windowRows returns how many rows without a result may have events, see [auditWindow.full]: twice the window that the
+// stage had. By key, a term may set rows aside that an earlier one has called, so after some take-overs there are more.
+func (v *verification) windowRows(claims []stored.Claim) int {
+	windows := 2
+	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return c.Version >= claimVersionOrder }) {
+		windows = 8
+	}
+	return windows * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)
 }
 
 // openInput opens the rows of a partition, unless the results are of another input stream.

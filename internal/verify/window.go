@@ -46,7 +46,7 @@ func (w *auditWindow) add(key rowKey, ahead bool) *rowAudit {
 
 // full reports whether so many rows are ahead that all events of the next result must have come. A stage holds no more
 // rows than its window: those that it has taken and not emitted. Whoever takes over takes them again first, those of
-// fenced owners with them; so twice the window are ahead only if events of the next result are missing.
+// fenced owners with them; so more than the limit are ahead only if events of the next result are missing.
 func (w *auditWindow) full() bool { return len(w.ahead) > w.limit }
 
 // pass drops a row, and counts those up to another one as passed by; it calls skipped for each.
