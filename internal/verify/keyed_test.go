@@ -40,10 +40,10 @@ func keep(j *stagetest.Job, rows ...uint64) {
 	j.Count()
 }
 
-// claimAgain has the owner claim once more, after the result of a row.
-func claimAgain(j *stagetest.Job, after uint64) *stored.Claim {
+// claimAgain has the owner claim once more, after the result of row 11.
+func claimAgain(j *stagetest.Job) *stored.Claim {
 	c := *j.Steps[1].Claim
-	j.Steps = slices.Insert(j.Steps, j.ResultOf(after)+1, stagetest.Step{Claim: &c})
+	j.Steps = slices.Insert(j.Steps, j.ResultOf(11)+1, stagetest.Step{Claim: &c})
 	j.Count()
 	return &c
 }
@@ -215,31 +215,31 @@ var faultsByKey = []struct {
 		[]string{"the log begins with the result of row 2, at 1 of the results stream, without a claim before it"},
 	},
 	{"a claim with a mark that falls", byKey("subject.2"), func(j *stagetest.Job) {
-		c := claimAgain(j, 11)
+		c := claimAgain(j)
 		c.Mark, c.Progress.Low = 5, 5
 	}, map[violationKind]int{violationLow: 1}, []string{
 		"the claim at 11 of the results stream, of run1.a, names row 5 as the low-water mark (Stage-Low), the message before it row 6: it never falls",
 	}},
 	{
-		"a claim with two marks", byKey("subject.2"), func(j *stagetest.Job) { claimAgain(j, 11).Mark = 5 },
+		"a claim with two marks", byKey("subject.2"), func(j *stagetest.Job) { claimAgain(j).Mark = 5 },
 		map[violationKind]int{violationClaim: 1},
 		[]string{"the claim at 11 of the results stream, of run1.a, names row 5 as the low-water mark, and row 6 in Stage-Low"},
 	},
 	{
 		"a claim with a mark that is too high", byKey("subject.2"), func(j *stagetest.Job) {
-			c := claimAgain(j, 11)
+			c := claimAgain(j)
 			c.Mark, c.Progress = 7, stored.Progress{Named: true, Low: 7, Ahead: 3, From: 6}
 		},
 		map[violationKind]int{violationLow: 1},
 		[]string{"the result of row 7, at 12 of the results stream, comes after message 11, by which every row up to row 7 has its result (Stage-Low)"},
 	},
 	{
-		"a claim without a mark", byKey("subject.2"), func(j *stagetest.Job) { claimAgain(j, 11).Progress.Named = false },
+		"a claim without a mark", byKey("subject.2"), func(j *stagetest.Job) { claimAgain(j).Progress.Named = false },
 		map[violationKind]int{violationLow: 1},
 		[]string{"the claim at 11 of the results stream, of run1.a, lacks Stage-Low, or has one that is no number"},
 	},
 	{"a claim that moves the mark on", byKey("subject.2"), func(j *stagetest.Job) { // as over rows of an earlier owner
-		claimAgain(j, 11)
+		claimAgain(j)
 		*progressAt(j, 3) = stored.Progress{Named: true, Low: 4, Ahead: 4, From: 3}
 		*progressAt(j, 11) = stored.Progress{Named: true, Low: 4, Ahead: 5, From: 3}
 	}, nil, nil},

@@ -83,8 +83,8 @@ func subjectOf(seq uint64) string { return "rows." + strconv.FormatUint(seq, 10)
 
 // events yields the events of the rows: the calls of a block, then the row events in the order of the results, and a call
 // of the slow row with each block.
-func (g *slowJob) events(t testing.TB, handle func(*auditlog.Event) error) {
-	t.Helper()
+func (g *slowJob) events(tb testing.TB, handle func(*auditlog.Event) error) {
+	tb.Helper()
 	head := auditlog.Header{Time: time.Unix(1, 0), RunID: "run1", Stage: "stage"}
 	usage := &auditlog.Usage{PromptTokens: 10, CompletionTokens: 1, TotalTokens: 11}
 	call := func(seq uint64, index int, status auditlog.CallStatus) *auditlog.Event {
@@ -96,7 +96,7 @@ func (g *slowJob) events(t testing.TB, handle func(*auditlog.Event) error) {
 	}
 	send := func(e *auditlog.Event) {
 		if err := handle(e); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	order, calls := slowJob{generatedJob: generatedJob{rows: g.rows}}, slowJob{generatedJob: generatedJob{rows: g.rows}}

@@ -40,8 +40,8 @@ func (g *generatedJob) input() (stored.InputRow, error) {
 
 // events yields the events of the rows, those of each thousand in a drawn order, as a pool completes them. Each is valid
 // until the next one: the verifier keeps none.
-func (g *generatedJob) events(t testing.TB, handle func(*auditlog.Event) error) {
-	t.Helper()
+func (g *generatedJob) events(tb testing.TB, handle func(*auditlog.Event) error) {
+	tb.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	head := auditlog.Header{Time: time.Unix(1, 0), RunID: "run1", Stage: "stage"}
 	usage := &auditlog.Usage{PromptTokens: 10, CompletionTokens: 1, TotalTokens: 11}
@@ -55,7 +55,7 @@ func (g *generatedJob) events(t testing.TB, handle func(*auditlog.Event) error) 
 			retry.Sequence, call.Sequence, row.Sequence = seq, seq, seq
 			for _, e := range events {
 				if err := handle(e); err != nil {
-					t.Fatal(err)
+					tb.Fatal(err)
 				}
 			}
 		}
@@ -103,7 +103,7 @@ type generated struct {
 	claim  stored.Claim
 	result func() (*stored.ResultRow, error)
 	input  func() (stored.InputRow, error)
-	events func(t testing.TB, handle func(*auditlog.Event) error)
+	events func(tb testing.TB, handle func(*auditlog.Event) error)
 }
 
 // verifyGenerated verifies a job without the events that drop selects, and fails the test where the heap grows by more

@@ -49,8 +49,8 @@ type logBound struct {
 }
 
 // Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order or
-// that which the claims name, and that the audit adds up with the results. It shows its progress if progress is a terminal. An error means that
-// the check could not be made; violations are in the report (see [Report.Err]).
+// that which the claims name, and that the audit adds up with the results. It shows its progress if progress is a
+// terminal. An error means that the check could not be made; violations are in the report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
 	ctx, closeReaders := context.WithCancel(ctx)
 	defer closeReaders()
