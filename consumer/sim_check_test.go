@@ -178,14 +178,14 @@ func storedAt(b *bench, m jetstream.Msg) *jetstream.MsgMetadata {
 func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	s.t.Helper()
 	const cause = 2 * leastLatency
-	called, rows := make(map[uint64]time.Time), make(map[string]time.Time)
+	called, rows, keys := make(map[uint64]time.Time), make(map[string]time.Time), make(map[string]*string)
 	for _, m := range s.read("AUDIT", "audit.stage.*.*") {
 		at := storedAt(s.bench, m).Timestamp
 		switch e, err := auditlog.Decode(m.Data()); {
 		case err != nil:
 			s.t.Fatal(err)
 		case e.Row != nil:
-			rows[e.Row.StateID+"|"+e.Row.Owner] = at
+			rows[e.Row.StateID+"|"+e.Row.Owner], keys[e.Row.StateID+"|"+e.Row.Owner] = at, e.Row.Key
 		case e.Call != nil:
 			if _, known := called[e.Call.Sequence]; !known {
 				called[e.Call.Sequence] = at
@@ -196,7 +196,12 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	for _, m := range results {
 		seq, at := sourceSeq(s.bench, m), storedAt(s.bench, m).Timestamp
 		stored[seq] = at
-		row := rows[m.Headers().Get(streams.HeaderStateID)+"|"+m.Headers().Get(streams.HeaderOwner)]
+		event := m.Headers().Get(streams.HeaderStateID) + "|" + m.Headers().Get(streams.HeaderOwner)
+		key, keyed := m.Headers()[streams.HeaderKey]
+		if told := keys[event]; keyed != (told != nil) || keyed && key[0] != *told {
+			s.t.Errorf("row %d: its result has the key %q, and its row event another one", seq, key)
+		}
+		row := rows[event]
 		if at.Sub(row) < cause || at.Sub(called[seq]) < cause {
 			s.t.Errorf("row %d: call event at %v, row event at %v, result at %v; want the events before it", seq, called[seq], row, at)
 		}
