@@ -8,6 +8,10 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
+// simStarved is how long a row may wait for its result though nothing is in its way. A partition whose owner stops while
+// a client claims to stand by for it is served again after 5.5 s.
+const simStarved = simStill + time.Second
+
 // simStarve looks for rows that get no result though nothing is in their way, where each row is its own.
 type simStarve struct {
 	s     *sim
@@ -69,7 +73,7 @@ func (w *simStarve) look(p int, wrong bool, lives []*life) {
 		if w.s.calm.After(from) {
 			from = w.s.calm
 		}
-		if lasts := now.Sub(from); lasts > simStill && !w.said[seq] {
+		if lasts := now.Sub(from); lasts > simStarved && !w.said[seq] {
 			w.said[seq] = true
 			w.s.t.Errorf("%v STARVED: row %d of partition %d (key %q) has had no result for %v though it waits for nothing%s",
 				w.s.clock(), seq, p, w.s.keys[seq], lasts, w.s.state(p))
