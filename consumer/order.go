@@ -190,6 +190,8 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (fi
 const (
 	// aheadReadMost bounds the reading of the log at a take-over, with all attempts at it.
 	aheadReadMost = time.Minute
+	// aheadAskMost is how long an answer to the request to read may take: while servers elect a leader it is lost.
+	aheadAskMost = 2 * time.Second
 	// aheadReadBatch is how many results one request asks for.
 	aheadReadBatch = 8192
 )
@@ -223,9 +225,9 @@ func (c *Consumer) finishedAhead(ctx context.Context, end logEnd, where *aheadLo
 // eachResult calls f with each result of the partition from one sequence of the results stream to another, and the row
 // that it is of.
 func (c *Consumer) eachResult(ctx context.Context, from, to uint64, f func(at, row uint64)) error {
-	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
+	asking, cancel := context.WithTimeout(ctx, aheadAskMost)
 	defer cancel()
-	consumer, err := c.js.CreateConsumer(ctx, c.cfg.ResultStream, jetstream.ConsumerConfig{
+	consumer, err := c.js.CreateConsumer(asking, c.cfg.ResultStream, jetstream.ConsumerConfig{
 		FilterSubject: c.resultSubject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: streams.RequestTimeout,
 	})
