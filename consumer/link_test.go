@@ -12,8 +12,11 @@ import (
 
 var errNoLink = errors.New("the link is down")
 
-// acks are those that a client sends.
-var acks = regexp.MustCompile(`PUB \$JS\.ACK\.[^\r]*\r\n\+ACK\r\n`)
+// What a link may lose of what a client sends: acks, and requests to read the results.
+var (
+	acks  = regexp.MustCompile(`PUB \$JS\.ACK\.[^\r]*\r\n\+ACK\r\n`)
+	reads = regexp.MustCompile(`PUB \$JS\.API\.CONSUMER\.CREATE\.RESULTS[^\r]*\r\n[^\r]*\r\n`)
+)
 
 var serverVersion = regexp.MustCompile(`(INFO \{[^\r]*"version":")[^"]*`)
 
@@ -31,12 +34,12 @@ type link struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	latency time.Duration // one way
-	asleep  bool          // suspended: nothing is sent or received, and nothing is lost
-	deaf    bool          // what the server sends is lost
-	dead    bool          // for good; what was sent before arrives
-	noAcks  bool          // acks that the process sends are lost, and nothing else
-	tear    int           // the process dies when it has sent so many bytes more; 0: it does not
+	latency time.Duration  // one way
+	asleep  bool           // suspended: nothing is sent or received, and nothing is lost
+	deaf    bool           // what the server sends is lost
+	dead    bool           // for good; what was sent before arrives
+	loses   *regexp.Regexp // of what the process sends; nil: nothing
+	tear    int            // the process dies when it has sent so many bytes more; 0: it does not
 	conns   []*linkConn
 }
 
@@ -248,8 +251,8 @@ func (c *linkConn) Write(p []byte) (int, error) {
 		return 0, io.ErrClosedPipe
 	}
 	all := len(p)
-	if l.noAcks {
-		p = acks.ReplaceAll(p, nil)
+	if l.loses != nil {
+		p = l.loses.ReplaceAll(p, nil)
 	}
 	n := len(p)
 	if l.tear > 0 {

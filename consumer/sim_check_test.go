@@ -104,6 +104,9 @@ func (s *sim) check() {
 		if err != nil {
 			s.t.Fatal(err)
 		}
+		if policy := c.CachedInfo().Config.AckPolicy; s.keyed() && policy != jetstream.AckExplicitPolicy {
+			s.t.Errorf("partition %d: an ack covers rows that wait: the policy is %s in order %s", p, policy, s.order)
+		}
 		if got := c.CachedInfo(); got.NumAckPending != 0 || got.NumPending != 0 {
 			s.t.Errorf("partition %d at the end: ack pending %d, pending %d, want 0 and 0", p, got.NumAckPending, got.NumPending)
 		}

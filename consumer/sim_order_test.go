@@ -155,18 +155,22 @@ func (s *sim) due(p int, done map[uint64]bool) (rows []uint64) {
 	return rows
 }
 
-// faultOfOrder loses acks, or changes the order.
+// faultOfOrder loses acks or requests to read the log, or changes the order.
 func (s *sim) faultOfOrder(r *simReplica) {
 	s.t.Helper()
-	if s.rng.IntN(2) == 0 {
+	what, link := s.rng.IntN(4), r.link
+	switch {
+	case what < 2:
 		s.changeOrder(r)
-		return
-	}
-	if r.alive {
+	case !r.alive:
+	case what == 2:
 		s.note("acks lost")
-		link := r.link
-		link.set(func() { link.noAcks = true })
-		s.heals = append(s.heals, heal{time.Now().Add(moment(s.rng, 6*time.Second)), func() { link.set(func() { link.noAcks = false }) }})
+		link.set(func() { link.loses = acks })
+		s.heals = append(s.heals, heal{time.Now().Add(moment(s.rng, 6*time.Second)), func() { link.set(func() { link.loses = nil }) }})
+	default: // as while the servers elect a leader
+		s.note("reads lost")
+		link.set(func() { link.loses = reads })
+		s.healAfter(moment(s.rng, 3*time.Second), func() { link.set(func() { link.loses = nil }) })
 	}
 }
 

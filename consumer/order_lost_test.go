@@ -1,0 +1,48 @@
+package consumer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+)
+
+// While servers elect a leader, a request to read the log gets no answer and the connection lasts.
+func TestALostRequestToReadTheLogIsRepeatedSoon(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.loadKeys(200, 20)
+		exec := &sleeper{latency: func(seq uint64) time.Duration {
+			if seq == 5 {
+				return time.Hour
+			}
+			return 50 * time.Millisecond
+		}}
+		first := b.startWith(b.ordered(streams.OrderKey, "run1", exec))
+		b.until(100)
+		first.kill()
+		l := newLink(b.InProcessConn, leastLatency)
+		l.loses = reads
+		nc, err := nats.Connect("", nats.InProcessServer(l))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		second := &sleeper{low: 50 * time.Millisecond, high: 50 * time.Millisecond, over: t.Context().Done()}
+		r := b.startOn(nc, b.ordered(streams.OrderKey, "run2", second))
+		time.Sleep(3 * time.Second)
+		if st := r.Status(); st.Role == consumer.Owner {
+			t.Fatal("it owns the partition though it could not read what is emitted")
+		}
+		l.set(func() { l.loses = nil })
+		began := time.Now()
+		b.until(200)
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the rows came %v after requests had answers again, want at most 5 s", took)
+		}
+		r.stop(t)
+		b.checkOrder(200)
+	})
+}
