@@ -178,7 +178,7 @@ func TestTheCheckKnowsTheOrder(t *testing.T) {
 			for i, r := range rows {
 				p.results[i].header.Set(streams.HeaderLow, strconv.FormatUint(r.seq, 10))
 				if c.order == streams.OrderKey {
-					p.results[i].header.Set(streams.HeaderKey, r.subject)
+					p.results[i].header.Set(streams.HeaderKey, r.key())
 				}
 			}
 			c.spoil(p)

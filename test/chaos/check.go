@@ -22,7 +22,7 @@ type row struct {
 	partition int
 	n         int
 	question  int
-	subject   string // the key, too
+	subject   string
 	body      []byte
 }
 
@@ -58,7 +58,7 @@ func newChecker(order streams.Order, rows []row, n *notes) *checker {
 
 func (c *checker) line(r row) line {
 	if c.order == streams.OrderKey {
-		return line{r.partition, r.subject}
+		return line{r.partition, r.key()}
 	}
 	return line{partition: r.partition}
 }
@@ -85,11 +85,19 @@ func (c *checker) result(partition int, header nats.Header, body []byte) {
 	}
 }
 
+// key is that of the row: its subject, or none where it is not valid.
+func (r row) key() string {
+	if kindOf(r.n) == invalid {
+		return ""
+	}
+	return r.subject
+}
+
 // checkHeaders checks what a result says beside its row: its key, and up to which row all have theirs.
 func (c *checker) checkHeaders(r row, header nats.Header) {
 	want := ""
 	if c.order == streams.OrderKey {
-		want = r.subject
+		want = r.key()
 	}
 	if got := header.Get(streams.HeaderKey); got != want {
 		c.notes.violate("key", "the result of row %d has the key %q, want %q", r.seq, got, want)
