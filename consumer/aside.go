@@ -126,7 +126,7 @@ func (t *term) reopen(seq uint64, m *nats.Msg) (next uint64, err error) {
 		return t.keyed.Drop(seq)
 	}
 	row, size := t.c.rowOf(seq, m), weight(m)
-	index, reply, next, err := t.keyed.Reopen(seq, unansweredCounts*size)
+	index, reply, next, err := t.keyed.Reopen(seq)
 	if err == nil {
 		t.take(row, size, index, reply)
 	}

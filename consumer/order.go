@@ -298,10 +298,10 @@ func (t *term) room() int {
 func (t *term) enter(row *Row, reply string, bytes int) (submitIndex uint64, err error) {
 	switch t.c.cfg.Order {
 	case streams.OrderKey:
-		if !t.keyed.Outside(row.Key) {
+		if !t.keyed.Outside(row.Key, bytes) {
 			return t.keyed.Open(row.Seq, row.Key, bytes)
 		}
-		if err = t.keyed.SetAside(row.Seq, row.Key, reply); err == nil {
+		if err = t.keyed.SetAside(row.Seq, row.Key, bytes, reply); err == nil {
 			err = errSetAside
 		}
 		return 0, err

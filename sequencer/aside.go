@@ -7,16 +7,18 @@ type asides struct {
 	slots []aside
 	spare []int32
 	count int
-	// recalled are on their way back: there must be room for them.
-	recalled int
+	// recalled of them are on their way back, with so many bytes.
+	recalled      int
+	recalledBytes int64
 	// keys are the queues with rows to recall, each once; the first is looked at next.
 	keys ring[int32]
 }
 
-// aside is a row of which nothing is held but its place in its key, and a note of the caller.
+// aside is a row of which nothing is held but its place in its key, its weight, and a note of the caller.
 type aside struct {
 	seq   uint64
 	note  string
+	bytes int
 	queue int32 // of its key
 	next  int32 // of the same key
 }
@@ -39,34 +41,45 @@ const (
 // placeOf is what [place] has for a row that is set aside, and back.
 func placeOf(number int32) int32 { return gone - 1 - number }
 
-// Reserve keeps room for so many rows, fewer than [Limits.Rows], of keys that don't wait: for when rows that wait fill
-// the rest of the buffer. It is 0 at first.
-func (b *Keyed[T]) Reserve(rows int) { b.reserve = rows }
+// Reserve keeps room for so many rows, fewer than [Limits.Rows], of keys that don't wait: [Keyed.Room] has it only while
+// complete rows that wait for others of their keys take half of the buffer. It is 0 at first.
+func (b *Keyed[T]) Reserve(rows int) {
+	if rows < 0 || rows >= b.limits.Rows {
+		panic(fmt.Sprintf("sequencer: reserve of %d rows in a window of %d", rows, b.limits.Rows))
+	}
+	b.reserve = rows
+}
 
-// Crowded reports whether half of the buffer, in rows or bytes, is complete rows that wait for others of their keys.
-func (b *Keyed[T]) Crowded() bool {
+// crowded reports whether half of the buffer, in rows or bytes, is complete rows that wait for others of their keys.
+func (b *Keyed[T]) crowded() bool {
 	return 2*(b.completed-b.ready.count) >= b.limits.Rows || 2*b.waitingBytes >= b.limits.Bytes
 }
 
-// Outside reports whether a row of a key must be set aside: earlier ones are, or the buffer is crowded and the key has
-// its share of it. So keys that wait, however many rows they have, leave room for the others.
-func (b *Keyed[T]) Outside(key string) bool {
+// Outside reports whether a row of a key must be set aside: earlier ones are, or complete rows that wait take half of the
+// buffer and the key has its share of it. So keys that wait, however many rows they have, leave room for the others. A
+// row is set aside as well where there is no room, as when recalled rows have taken it since the row was asked for.
+func (b *Keyed[T]) Outside(key string, bytes int) bool {
+	if b.noRoom(bytes) {
+		return true
+	}
 	number, ok := b.byKey[key]
 	if !ok {
 		return false
 	}
 	q := &b.queues[number]
-	return q.aside.first != none || b.Crowded() && (q.complete > 0 || q.first != none && b.inReserve())
+	return q.aside.first != none || b.crowded() && (q.complete > 0 || q.first != none && b.inReserve())
 }
 
 // inReserve reports whether no more room is left than what is kept for keys without a row.
 func (b *Keyed[T]) inReserve() bool {
-	return b.held >= b.limits.Rows-b.reserve
+	return b.taken() >= b.limits.Rows-b.reserve
 }
 
-// SetAside enters a row without holding it, see [Keyed.Outside]. The note is returned by Reopen. Like every row above
-// the low-water mark it counts in the span; it takes 56 bytes and the note.
-func (b *Keyed[T]) SetAside(seq uint64, key, note string) error {
+// SetAside enters a row without holding it, see [Keyed.Outside]. Its weight counts from [Keyed.Recall] on, and the note
+// is returned by [Keyed.Reopen]. Like every row above the low-water mark it counts in the span; it takes 64 bytes and the
+// note, and its key 64 where no other row of the key is there.
+func (b *Keyed[T]) SetAside(seq uint64, key string, bytes int, note string) error {
+	mustWeigh(bytes)
 	switch {
 	case seq <= b.last():
 		return fmt.Errorf("set aside row seq %d after %d: %w", seq, b.last(), ErrOutOfOrder)
@@ -86,7 +99,7 @@ func (b *Keyed[T]) SetAside(seq uint64, key, note string) error {
 		a.slots = append(a.slots, aside{})
 	}
 	number := b.queueOf(key)
-	a.slots[n] = aside{seq: seq, note: note, queue: number, next: none}
+	a.slots[n] = aside{seq: seq, note: note, bytes: bytes, queue: number, next: none}
 	a.count++
 	q := &b.queues[number].aside
 	if q.first == none {
@@ -117,13 +130,15 @@ func (b *Keyed[T]) Aside() int { return b.asides.count }
 
 // Recall returns a row that is set aside and should come back: the caller fetches it and calls [Keyed.Reopen], or
 // [Keyed.Drop] if it no longer exists. Keys take turns; of one key some rows may be on their way at once. Those of a key
-// of which complete rows wait stay aside while the buffer is crowded. ok is false where there is none at the moment.
+// of which complete rows wait stay aside while such rows take half of the buffer. From now on the row has its room; the
+// last one may exceed [Limits.Bytes], as otherwise a heavy row could wait for ever. ok is false where there is none at
+// the moment; a call looks at a few keys, so the next one may find some.
 func (b *Keyed[T]) Recall() (seq uint64, ok bool) {
 	a := &b.asides
-	if b.held+a.recalled >= b.limits.Rows || b.held > 0 && b.bytes >= b.limits.Bytes {
+	if b.taken() >= b.limits.Rows || b.bytes+a.recalledBytes >= b.limits.Bytes {
 		return 0, false
 	}
-	crowded, reserve := b.Crowded(), b.inReserve()
+	crowded, reserve := b.crowded(), b.inReserve()
 	for range min(a.keys.count, recallLooks) {
 		number := a.keys.pop()
 		q := &b.queues[number]
@@ -134,28 +149,29 @@ func (b *Keyed[T]) Recall() (seq uint64, ok bool) {
 		n := q.aside.next
 		q.aside.next = a.slots[n].next
 		q.aside.recalled++
-		a.recalled++
 		q.aside.listed = false
+		a.recalled++
+		a.recalledBytes += int64(a.slots[n].bytes)
 		b.list(number)
 		return a.slots[n].seq, true
 	}
 	return 0, false
 }
 
-// Reopen takes a row that was recalled as [Keyed.Open] does, whatever room there is for it, and returns its submit index
-// and its note. Of one key rows come back in stream order: next is the row that is next, 0 if none is recalled.
-func (b *Keyed[T]) Reopen(seq uint64, bytes int) (submitIndex uint64, note string, next uint64, err error) {
-	mustWeigh(bytes)
+// Reopen takes a row that was recalled as [Keyed.Open] does, and returns its submit index and its note. Of one key rows
+// come back in stream order, [ErrOutOfOrder] is returned for one before its turn: next is the row that is next, 0 if none
+// is recalled.
+func (b *Keyed[T]) Reopen(seq uint64) (submitIndex uint64, note string, next uint64, err error) {
 	number, i, err := b.returning(seq)
 	if err != nil {
 		return 0, "", 0, err
 	}
-	note = b.asides.slots[b.queues[number].aside.first].note
-	s := b.newSlot(seq, bytes, b.passed+uint64(i)) //nolint:gosec // an index
+	row := b.asides.slots[b.queues[number].aside.first]
+	s := b.newSlot(seq, row.bytes, b.passed+uint64(i)) //nolint:gosec // an index
 	b.places.at(i).slot = s
 	b.enqueue(s, number)
 	next = b.leaveAside(number)
-	return b.slots[s].SubmitIndex, note, next, nil
+	return b.slots[s].SubmitIndex, row.note, next, nil
 }
 
 // Drop forgets a row that was recalled and no longer exists: none waits for it. next is as in Reopen.
@@ -192,6 +208,7 @@ func (b *Keyed[T]) leaveAside(number int32) (next uint64) {
 	q.first = a.slots[n].next
 	q.recalled--
 	a.recalled--
+	a.recalledBytes -= int64(a.slots[n].bytes)
 	a.slots[n] = aside{}
 	a.spare = append(a.spare, n)
 	a.count--

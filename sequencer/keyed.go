@@ -52,8 +52,8 @@ type Keyed[T any] struct {
 	spareQueues []int32          // the unused ones
 	byKey       map[string]int32 // of the keys that have a row in their queue
 	waiting     int              // queues in which a complete row waits
-	asides      asides
-	reserve     int
+	asides      asides           // the rows set aside
+	reserve     int              // rows, see [Keyed.Reserve]
 
 	ready     ring[int32] // slots of the rows that may leave, in this order
 	completed int
@@ -113,6 +113,9 @@ func NewKeyed[T any](limits Limits, span int, low uint64, finished []uint64) (*K
 // Open takes a row of a key; the empty key is one like any other. See [Buffer.Open] for sequence, bytes and errors.
 // [ErrFinished] is returned for a row that must be skipped instead.
 func (b *Keyed[T]) Open(seq uint64, key string, bytes int) (submitIndex uint64, err error) {
+	if q, ok := b.byKey[key]; ok && b.queues[q].aside.first != none {
+		return 0, fmt.Errorf("open row seq %d: earlier rows of its key are set aside: %w", seq, ErrOutOfOrder)
+	}
 	s, err := b.open(seq, bytes)
 	if err != nil {
 		return 0, err
@@ -420,19 +423,28 @@ func (b *Keyed[T]) Completed() int { return b.completed }
 // Bytes returns the weight of the rows held.
 func (b *Keyed[T]) Bytes() int64 { return b.bytes }
 
-// Room returns how many more rows should be taken, their bytes aside. Some are taken only while the buffer is
-// [Keyed.Crowded], see [Keyed.Reserve].
+// Room returns how many more rows should be taken, their bytes aside. See [Keyed.Reserve] for what is kept back.
 func (b *Keyed[T]) Room() int {
 	rows := b.limits.Rows
-	if !b.Crowded() {
+	if !b.crowded() {
 		rows -= b.reserve
 	}
-	return max(0, min(rows-b.held-b.asides.recalled, b.span-b.places.count))
+	return max(0, min(rows-b.taken(), b.span-b.places.count))
 }
 
 // Full reports whether [Keyed.Open] would refuse a row of this weight for lack of room.
 func (b *Keyed[T]) Full(bytes int) bool {
-	return b.held+b.asides.recalled >= b.limits.Rows || b.places.count >= b.span || b.held > 0 && int64(bytes) > b.limits.Bytes-b.bytes
+	return b.places.count >= b.span || b.noRoom(bytes)
+}
+
+// noRoom reports whether the row would not fit among those held and those recalled, whose room is theirs already.
+func (b *Keyed[T]) noRoom(bytes int) bool {
+	return b.taken() >= b.limits.Rows || b.taken() > 0 && int64(bytes) > b.limits.Bytes-b.bytes-b.asides.recalledBytes
+}
+
+// taken is how many rows have room: those held and those recalled.
+func (b *Keyed[T]) taken() int {
+	return b.held + b.asides.recalled
 }
 
 // Head returns the oldest row that is not released, be it set aside; ok is false when there is none.

@@ -14,11 +14,12 @@ import (
 // stream order, and one of those that are ready, both searched from the front.
 type keyedModel struct {
 	limits           Limits
-	span             int
+	span, reserve    int
 	from             uint64 // the low-water mark that it began with
 	known            []uint64
 	rows             []*modelRow
 	ready            []*modelRow
+	turns            []string // keys with rows to recall
 	last, sub, compl uint64
 }
 
@@ -27,11 +28,14 @@ type modelRow struct {
 	key             string
 	free            bool
 	ready, finished bool
+
+	aside, recalled, dropped bool
+	note                     string
 }
 
 func (m *keyedModel) held() (rows []*modelRow) {
 	for _, r := range m.rows {
-		if !r.finished {
+		if !r.finished && !r.aside && !r.dropped {
 			rows = append(rows, r)
 		}
 	}
@@ -50,10 +54,11 @@ func (m *keyedModel) mark() Mark {
 	waits := false
 	for _, r := range m.rows {
 		switch {
-		case !r.finished:
+		case !r.finished && !r.dropped:
 			waits = true
-		case waits:
+		case waits && r.finished:
 			mark.Ahead++
+		case waits:
 		default:
 			mark.Low = r.Seq
 		}
@@ -61,23 +66,30 @@ func (m *keyedModel) mark() Mark {
 	return mark
 }
 
-func (m *keyedModel) room() int {
-	above := 0
+// above returns the rows above the low-water mark.
+func (m *keyedModel) above() (rows []*modelRow) {
+	low := m.mark().Low
 	for _, r := range m.rows {
-		if r.Seq > m.mark().Low {
-			above++
+		if r.Seq > low {
+			rows = append(rows, r)
 		}
 	}
-	return max(0, min(m.limits.Rows-len(m.held()), m.span-above))
+	return rows
 }
 
-func (m *keyedModel) full(bytes int) bool {
-	return m.room() == 0 || len(m.held()) > 0 && m.bytes()+int64(bytes) > m.limits.Bytes
+func (m *keyedModel) room() int {
+	rows := m.limits.Rows - m.taken()
+	if !m.crowded() {
+		rows -= m.reserve
+	}
+	return max(0, min(rows, m.span-len(m.above())))
 }
+
+func (m *keyedModel) full(bytes int) bool { return len(m.above()) >= m.span || m.noRoom(bytes) }
 
 func (m *keyedModel) open(seq uint64, key string, free bool, bytes int) (uint64, error) {
 	switch {
-	case seq <= m.last:
+	case seq <= m.last || !free && len(m.asideOf(key)) > 0:
 		return 0, ErrOutOfOrder
 	case slices.Contains(m.known, seq):
 		return 0, ErrFinished
@@ -178,6 +190,7 @@ func TestKeyedBehavesLikeASliceOfRows(t *testing.T) {
 		}
 		m.span = m.limits.Rows + rapid.IntRange(0, 30).Draw(t, "span")
 		m.last = m.from
+		m.reserve = rapid.IntRange(0, m.limits.Rows-1).Draw(t, "reserve")
 		b := live(t, m)
 		keys := rapid.SampledFrom([]int{1, 3, keysMost}).Draw(t, "keys")
 		free := rapid.SampledFrom([]int{0, 50, 100}).Draw(t, "free")
@@ -201,6 +214,15 @@ func TestKeyedBehavesLikeASliceOfRows(t *testing.T) {
 						continue
 					}
 					key := keyName(rapid.IntRange(0, keys).Draw(t, "key"))
+					outside := b.Outside(key, w)
+					if want := m.outside(key, w); outside != want {
+						t.Fatalf("key %q outside for %d bytes: got %v, want %v", key, w, outside, want)
+					}
+					if outside != (rapid.IntRange(0, 19).Draw(t, "stubborn") == 0) {
+						err, want := b.SetAside(seq, key, w, fmt.Sprint("note ", seq)), m.setAside(seq, key, w)
+						same(t, "set aside", 0, 0, err, want)
+						continue
+					}
 					want, wantErr := m.open(seq, key, false, w)
 					got, err := b.Open(seq, key, w)
 					same(t, "open", got, want, err, wantErr)
@@ -234,6 +256,24 @@ func TestKeyedBehavesLikeASliceOfRows(t *testing.T) {
 					same(t, "complete", got, want, err, wantErr)
 				}
 			},
+			"recall": func(t *rapid.T) {
+				for range rapid.IntRange(1, 20).Draw(t, "rows") {
+					want := m.recall()
+					if seq, ok := b.Recall(); seq != want || ok != (want > 0) {
+						t.Fatalf("recalled row %d, %v, want %d", seq, ok, want)
+					}
+				}
+			},
+			"come back": func(t *rapid.T) {
+				rows := m.asides()
+				for range rapid.IntRange(1, 20).Draw(t, "rows") {
+					seq := rapid.Uint64Range(0, m.last+2).Draw(t, "seq")
+					if len(rows) > 0 && rapid.IntRange(0, 9).Draw(t, "foreign") > 0 {
+						seq = rapid.SampledFrom(rows).Draw(t, "row").Seq
+					}
+					_, _ = comeBack(t, b, m, seq, rapid.IntRange(0, 4).Draw(t, "deleted") == 0)
+				}
+			},
 			"release": func(t *rapid.T) {
 				n := rapid.IntRange(0, len(m.ready)).Draw(t, "n")
 				got := slices.Collect(b.Marks(n))
@@ -244,11 +284,12 @@ func TestKeyedBehavesLikeASliceOfRows(t *testing.T) {
 			},
 			"crash": func(t *rapid.T) {
 				mark := m.mark()
-				*m = keyedModel{limits: m.limits, span: m.span, from: mark.Low, last: mark.Low, known: m.finished()}
+				*m = keyedModel{limits: m.limits, span: m.span, reserve: m.reserve, from: mark.Low, last: mark.Low, known: m.finished()}
 				b = live(t, m)
 			},
 			"": func(t *rapid.T) { compareKeyed(t, b, m) },
 		})
+		finish(t, b, m)
 	})
 }
 
@@ -268,6 +309,7 @@ func live(t *rapid.T, m *keyedModel) *Keyed[int] {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.Reserve(m.reserve)
 	return b
 }
 
@@ -286,8 +328,15 @@ func compareKeyed(t *rapid.T, b *Keyed[int], m *keyedModel) {
 		t.Fatalf("got %d rows, %d complete, %d bytes, room %d, want %d, %d, %d, %d",
 			b.Len(), b.Completed(), b.Bytes(), b.Room(), len(held), completed, m.bytes(), m.room())
 	}
-	if seq, ok := b.Head(); ok != (len(held) > 0) || ok && seq != held[0].Seq {
-		t.Fatalf("head %d, %v of %d rows", seq, ok, len(held))
+	above := m.above()
+	if seq, ok := b.Head(); ok != (len(above) > 0) || ok && seq != above[0].Seq {
+		t.Fatalf("head %d, %v of %d rows", seq, ok, len(above))
+	}
+	if b.Aside() != len(m.asides()) {
+		t.Fatalf("%d rows are aside, want %d", b.Aside(), len(m.asides()))
+	}
+	if b.taken() > m.limits.Rows {
+		t.Fatalf("%d rows in a window of %d", b.taken(), m.limits.Rows)
 	}
 	if b.Waiting() != len(waited) {
 		t.Fatalf("%d keys wait, want %d", b.Waiting(), len(waited))
@@ -318,7 +367,7 @@ func compareRows(t *rapid.T, b *Keyed[int], m *keyedModel) {
 		end = m.known[n-1] + 2
 	}
 	for seq := range end {
-		if want := seq <= mark.Low || slices.Contains(finished, seq); b.Finished(seq) != want {
+		if want := seq <= mark.Low || slices.Contains(finished, seq) || m.isDropped(seq); b.Finished(seq) != want {
 			t.Fatalf("row %d is finished: got %v", seq, !want)
 		}
 		if want := slices.Contains(m.known, seq); b.Known(seq) != want {

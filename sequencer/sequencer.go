@@ -43,8 +43,9 @@ var (
 	// ErrFull means that the window has no room for the row. It is flow control rather than a failure: open the row
 	// again after a release.
 	ErrFull = errors.New("window is full: release rows first")
-	// ErrOutOfOrder means that the sequence does not rise above every sequence opened before.
-	ErrOutOfOrder = errors.New("sequence is not above the last one opened")
+	// ErrOutOfOrder means that the sequence does not rise above every sequence opened before; for a row that was set
+	// aside, that it is not its turn to come back.
+	ErrOutOfOrder = errors.New("rows must come in order")
 	// ErrNotOpen means that no such row is held: it was never opened, or has been released already.
 	ErrNotOpen = errors.New("row is not open: it was never opened or is already released")
 	// ErrCompleted means that the row already has its value. The first value stays.
