@@ -30,14 +30,20 @@ type asides struct {
 	inbox   string
 	sub     *nats.Subscription
 	answers chan *nats.Msg
-	asked   map[uint64]time.Time // rows, and when to ask for them again
+	asked   map[uint64]asideAsked
 	early   map[uint64]*nats.Msg // rows that came before an earlier one of their key; nil: there is no such row any more
+}
+
+// asideAsked is a row that was asked for.
+type asideAsked struct {
+	again   time.Time // when to ask once more
+	refused bool      // the answer was an error
 }
 
 func (c *Consumer) newAsides() (a asides, err error) {
 	a = asides{
 		inbox: c.nc.NewInbox(), answers: make(chan *nats.Msg, 4*asidesFetched),
-		asked: make(map[uint64]time.Time), early: make(map[uint64]*nats.Msg),
+		asked: make(map[uint64]asideAsked), early: make(map[uint64]*nats.Msg),
 	}
 	if a.sub, err = c.nc.ChanSubscribe(a.inbox+".*", a.answers); err != nil {
 		return a, fmt.Errorf("subscribe to rows set aside: %w", err)
@@ -57,9 +63,12 @@ func (t *term) recallAsides(now time.Time) error {
 	if a.sub == nil || t.stopping {
 		return nil
 	}
-	for seq, again := range a.asked {
-		if now.Before(again) {
+	for seq, asked := range a.asked {
+		if now.Before(asked.again) {
 			continue
+		}
+		if !asked.refused { // a missing permission is answered by silence
+			t.asideProblem(nats.ErrTimeout)
 		}
 		if err := t.askForAside(seq, now); err != nil {
 			return err
@@ -78,8 +87,12 @@ func (t *term) recallAsides(now time.Time) error {
 }
 
 func (t *term) askForAside(seq uint64, now time.Time) error {
-	t.asides.asked[seq] = now.Add(streams.RequestTimeout)
+	t.asides.asked[seq] = asideAsked{again: now.Add(streams.RequestTimeout)}
 	return streams.AskForMessage(t.c.nc, t.c.cfg.InputStream, seq, t.asides.inbox+"."+strconv.FormatUint(seq, 36))
+}
+
+func (t *term) asideProblem(err error) {
+	t.c.problems.set(problemAsides, t.c.denied(fmt.Errorf("get a row of stream %s again: %w", t.c.cfg.InputStream, err)))
 }
 
 // returned takes an answer to askForAside. Rows of one key go on in stream order, whatever the order of the answers.
@@ -91,11 +104,11 @@ func (t *term) returned(m *nats.Msg, now time.Time) error {
 	}
 	raw, err := streams.ReadMessage(m)
 	if err != nil {
-		t.c.problems.set(problemRows, err)
-		a.asked[seq] = now.Add(asideRetry)
+		t.asideProblem(err)
+		a.asked[seq] = asideAsked{again: now.Add(asideRetry), refused: true}
 		return nil
 	}
-	t.c.problems.clear(problemRows)
+	t.c.problems.clear(problemAsides)
 	delete(a.asked, seq)
 	a.early[seq] = nil
 	if raw != nil {

@@ -3,10 +3,12 @@ package consumer_test
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
 )
 
 // hotExecutor answers the first row of the hot key after an hour.
@@ -108,5 +110,33 @@ func TestARowThatIsSetAsideMayBeDeleted(t *testing.T) {
 			t.Errorf("low-water mark %d, %d ahead, %d set aside, want %d, 0, 0", st.HighWaterMark, st.Ahead, st.SetAside, rows)
 		}
 		r.stop(t)
+	})
+}
+
+// What keeps a row that is set aside from coming back is named, and when it is fixed the rows come.
+func TestARowSetAsideThatMayNotBeReadIsNamed(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
+		ensure(b)
+		b.login = nats.UserInfo("stage", "stage")
+		rows, others := b.loadHot(300)
+		cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
+		cfg.OrderSpan = 4096
+		r := b.startWith(cfg)
+		b.until(others)
+		deny("$JS.API.STREAM.MSG.GET.ROWS")(b)
+		time.Sleep(2 * time.Hour) // row 1 is there after one
+		const why = `rows set aside: get a row of stream ROWS again: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.MSG.GET.ROWS"`
+		if s := r.Status(); !strings.Contains(s.Problem, why) {
+			t.Errorf("problem %q, want %q", s.Problem, why)
+		}
+		deny()(b)
+		b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == uint64(rows) }) //nolint:gosec // a count
+		time.Sleep(10 * time.Second)
+		if s := r.Status(); s.Problem != "" {
+			t.Errorf("fixed: problem %q", s.Problem)
+		}
+		r.stop(t)
+		b.checkOrder(uint64(rows)) //nolint:gosec // a count
 	})
 }

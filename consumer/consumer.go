@@ -329,7 +329,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	c.keepPin(t.pull.pin, err)
 	c.keepRows(t)
 	t.close() // the emitter reports problems until it has ended
-	c.problems.forget(problemResults, problemDeadLetter, problemRows)
+	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAsides)
 	how := "error"
 	switch {
 	case err == nil:

@@ -19,6 +19,7 @@ const (
 	problemResults    = "results"
 	problemDeadLetter = "dead letter"
 	problemRows       = "rows"
+	problemAsides     = "rows set aside"
 )
 
 // problems holds what blocks the partition at the moment, for /readyz and the log. Safe for concurrent use.
