@@ -83,9 +83,7 @@ func (b *bench) checkOrder(n uint64) {
 	last := make(map[string]uint64)
 	low := uint64(0)
 	var results []jetstream.Msg
-	for _, m := range b.read("RESULTS", "results.stage.0.rows") {
-		results = append(results, m)
-	}
+	results = append(results, b.read("RESULTS", "results.stage.0.rows")...)
 	for _, l := range b.readLog() {
 		if l.claim == nil {
 			if done[l.row] > 0 {

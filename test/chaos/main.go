@@ -1,10 +1,11 @@
 // Command chaos runs real processes of the stage against real nats-servers and a flaky LLM, kills, suspends, cuts off
 // and restarts them by a schedule that a seed draws, and then checks whether every row has exactly one result, in the
-// order that -order names, with the right bytes. It exits with 0 if so, with 1 if not, and with 2 for bad usage. docs/reliability.md lists
-// the runs.
+// order that -order names, with the right bytes. It exits with 0 if so, with 1 if not, and with 2 for bad usage.
+// docs/reliability.md lists the runs.
 //
 //	go run ./test/chaos -duration 1m -seed 7
 //	go run ./test/chaos -servers 3 -rows 10000 -faults kill=20,server=5,stepdown=10
+//	go run ./test/chaos -order key -keys 1000
 //
 // The seed repeats the schedule, the rows and the LLM's failures, not the timing of processes: a run that failed may
 // need several runs of its seed to fail again.
