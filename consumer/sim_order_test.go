@@ -158,20 +158,24 @@ func (s *sim) due(p int, done map[uint64]bool) (rows []uint64) {
 // faultOfOrder loses acks or requests to read the log, or changes the order.
 func (s *sim) faultOfOrder(r *simReplica) {
 	s.t.Helper()
-	what, link := s.rng.IntN(4), r.link
-	switch {
-	case what < 2:
+	what := s.rng.IntN(4)
+	if what < 2 {
 		s.changeOrder(r)
-	case !r.alive:
-	case what == 2:
+		return
+	}
+	if !r.alive {
+		return
+	}
+	link := r.link
+	if what == 2 {
 		s.note("acks lost")
 		link.set(func() { link.loses = acks })
 		s.heals = append(s.heals, heal{time.Now().Add(moment(s.rng, 6*time.Second)), func() { link.set(func() { link.loses = nil }) }})
-	default: // as while the servers elect a leader
-		s.note("reads lost")
-		link.set(func() { link.loses = reads })
-		s.healAfter(moment(s.rng, 3*time.Second), func() { link.set(func() { link.loses = nil }) })
+		return
 	}
+	s.note("reads lost") // as while the servers elect a leader
+	link.set(func() { link.loses = reads })
+	s.healAfter(moment(s.rng, 3*time.Second), func() { link.set(func() { link.loses = nil }) })
 }
 
 // changeOrder ends all processes and starts others with another order. Where rows above the low-water mark have their
