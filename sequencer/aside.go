@@ -67,7 +67,7 @@ func (b *Keyed[T]) Outside(key string, bytes int) bool {
 		return false
 	}
 	q := &b.queues[number]
-	return q.aside.first != none || b.crowded() && (q.complete > 0 || q.first != none && b.inReserve())
+	return q.aside.first != none || b.crowded() && (q.complete > 0 || b.inReserve())
 }
 
 // inReserve reports whether no more room is left than what is kept for keys without a row.

@@ -83,6 +83,9 @@ func TestKeyedErrorsAreNamedAndChangeNothing(t *testing.T) {
 	skip := func(seq uint64) func() error {
 		return func() error { return b.Skip(seq) }
 	}
+	aside := func(seq uint64) func() error {
+		return func() error { return b.SetAside(seq, "a", 1, "") }
+	}
 	tests := []struct {
 		name string
 		do   func() error
@@ -92,6 +95,8 @@ func TestKeyedErrorsAreNamedAndChangeNothing(t *testing.T) {
 		{"open the last again", open(40), ErrOutOfOrder, "seq 40 after 40"},
 		{"open between", open(25), ErrOutOfOrder, "seq 25 after 40"},
 		{"open zero", open(0), ErrOutOfOrder, "seq 0 after 40"},
+		{"set aside the last again", aside(40), ErrOutOfOrder, "seq 40 after 40"},
+		{"set aside a finished row", aside(60), ErrFinished, "seq 60"},
 		{"open a finished row", open(60), ErrFinished, "seq 60"},
 		{"complete a ready row", complete(20), ErrCompleted, "seq 20"},
 		{"complete a waiting row twice", complete(40), ErrCompleted, "seq 40"},
