@@ -156,6 +156,24 @@ func TestRecalledRowsHaveTheirRoom(t *testing.T) {
 	}
 }
 
+// Rows on their way back are no more than there is room for, whatever keys they are of.
+func TestNoMoreRowsAreRecalledThanThereIsRoom(t *testing.T) {
+	b := newKeyed[[]byte](t, 4, 100, 0)
+	openKeyed(t, b, "open", 1)
+	for seq := range uint64(10) {
+		if err := b.SetAside(seq+2, fmt.Sprint(seq), 1, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recalled := 0
+	for _, ok := b.Recall(); ok; _, ok = b.Recall() {
+		recalled++
+	}
+	if recalled != 3 || b.Room() != 0 || !b.Full(1) {
+		t.Errorf("%d rows are recalled, room %d, want 3 and none", recalled, b.Room())
+	}
+}
+
 // A thousand rows of a key that waits don't keep others from passing through the rest of the buffer.
 func TestOthersPassRowsThatAreSetAside(t *testing.T) {
 	const rows, reserve = 64, 8
