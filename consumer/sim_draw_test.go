@@ -252,16 +252,16 @@ func (s *sim) restartServer(down time.Duration) {
 	s.note("server restart")
 	s.trouble(down + 3*time.Second)
 	s.disturb(down + time.Second + simRequest)
-	if s.old() {
+	if s.old() || s.mixed {
 		// A server that goes down sleeps with a lock held that the creation of a consumer waits for, and a lock that is
-		// waited for stops virtual time. Here each term creates one, so all are cut off a moment before.
+		// waited for stops virtual time. Here each term creates one, or may, so all are cut off a moment before.
 		s.plug(false)
 		time.Sleep(10 * time.Millisecond)
 	}
 	s.stopServer()
 	time.Sleep(down)
 	s.startServer()
-	if s.old() {
+	if s.old() || s.mixed {
 		s.plug(true)
 	}
 }
