@@ -52,8 +52,8 @@ func benchmark(b *testing.B, window, late, gaps int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(seqs)), "ns/row")
 }
 
-// BenchmarkKeyed measures the same for rows of keys, each row with its mark; 0 means in no order. With a slow row the first of each lap
-// finishes last, and the lap fills the span: the mark passes all of it at once.
+// BenchmarkKeyed measures the same for rows of keys, each row with its mark; no keys: in no order. With a slow row the
+// first of each lap finishes last, and the lap fills the span: the mark passes all of it at once.
 func BenchmarkKeyed(b *testing.B) {
 	for _, window := range []int{64, 1024, 16384} {
 		for _, keys := range []int{0, 1, 100, 10_000} {
