@@ -474,16 +474,21 @@ const waitedForEvery = time.Second
 func (t *term) publishOrder(s *Status) {
 	m := t.keyed.Mark()
 	s.HighWaterMark, s.Ahead, s.KeysWaiting, s.SetAside = m.Low, m.Ahead, t.keyed.Waiting(), t.keyed.Aside()
+	waits := s.KeysWaiting > 0
 	now := time.Now()
-	if t.open[s.WaitedFor] != nil && now.Sub(t.waitedForAt) < waitedForEvery && s.KeysWaiting > 0 {
+	looked := waits && now.Sub(t.waitedForAt) < waitedForEvery
+	if looked && t.open[s.WaitedFor] != nil {
 		return
 	}
 	s.WaitedFor, s.WaitedForKey, s.WaitedForSince = 0, "", time.Time{}
+	if looked || !waits {
+		return // or each row that others wait for a moment would cost a look when it has its result
+	}
+	t.waitedForAt = now
 	if seq, key, ok := t.keyed.WaitedFor(); ok {
 		s.WaitedFor, s.WaitedForKey = seq, key
 		if row := t.open[seq]; row != nil {
 			s.WaitedForSince = row.Taken
 		}
 	}
-	t.waitedForAt = now
 }
