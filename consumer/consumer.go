@@ -407,7 +407,7 @@ func (c *Consumer) keepRows(t *term) {
 		c.held[seq] = row
 	}
 	c.resumeIf(c.mail.count(t.collected, 0))
-	t.openGate()
+	c.openGate()
 }
 
 // forget drops the held rows that have been emitted, and all of them when the input stream has been replaced.

@@ -25,10 +25,10 @@ func TestAGateHoldsRowsWhileTheWindowIsFull(t *testing.T) {
 		if more := g.set(step.shut, step.first); more != step.more {
 			t.Errorf("%s: more rows may begin: %v, want %v", step.what, more, step.more)
 		}
-		if !g.admits(step.admitted) {
+		if !g.admits(&Row{Seq: step.admitted}) {
 			t.Errorf("%s: row %d is held", step.what, step.admitted)
 		}
-		if step.held > 0 && g.admits(step.held) {
+		if step.held > 0 && g.admits(&Row{Seq: step.held}) {
 			t.Errorf("%s: row %d may begin", step.what, step.held)
 		}
 	}
@@ -42,5 +42,38 @@ func TestARowThatIsNotWantedNeverWaitsForRoom(t *testing.T) {
 	}
 	if row.wanted.Store(true); row.MayBegin() {
 		t.Error("may begin though there is no room")
+	}
+}
+
+func TestAKeyWhoseRepliesWaitHoldsUpItselfAlone(t *testing.T) {
+	var g gate
+	g.set(false, 1)
+	g.setWaiting("hot", true)
+	first, hot, other := &Row{Seq: 2, Key: "slow"}, &Row{Seq: 3, Key: "hot"}, &Row{Seq: 4, Key: "other"}
+	first.leads.Store(true)
+	for _, c := range []struct {
+		what               string
+		shut, stuck, heavy bool
+		first, hot, other  bool
+	}{
+		{"room", false, false, false, true, true, true},
+		{"half is replies that wait", false, false, true, true, false, true},
+		{"and no room is left", true, false, true, true, false, false},
+		{"nothing leaves", true, true, true, false, false, false},
+	} {
+		g.set(c.shut, 1)
+		g.setKeyed(c.stuck, c.heavy)
+		for row, want := range map[*Row]bool{first: c.first, hot: c.hot, other: c.other, {Seq: 1}: true} {
+			if got := g.admits(row); got != want {
+				t.Errorf("%s: row %d of key %q may begin: %v, want %v", c.what, row.Seq, row.Key, got, want)
+			}
+		}
+	}
+	g.setKeyed(false, true)
+	if more := g.setWaiting("hot", false); !more {
+		t.Error("rows of the key may begin, and nobody is told")
+	}
+	if more := g.setKeyed(false, false); !more {
+		t.Error("all rows may begin, and nobody is told")
 	}
 }

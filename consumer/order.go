@@ -138,7 +138,7 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 	}
 	t.buf = t.keyed
 	if t.c.cfg.Order == streams.OrderKey {
-		t.keyed.Reserve(t.c.cfg.WindowRows / asideReserve)
+		t.keyed.Reserve(sequencer.Limits{Rows: limits.Rows / asideReserve, Bytes: limits.Bytes / asideReserve})
 		t.asides, err = t.c.newAsides()
 	}
 	return err
@@ -355,15 +355,18 @@ func (t *term) itsTurn(row *Row) bool {
 	return row.Seq < t.blocker()
 }
 
-// await marks the row that answered rows of the key wait for, see [Row.MayBegin].
-func (t *term) await(key string) {
+// lead marks the row of a key that waits for no other, and notes whether others wait for it, see [Row.MayBegin].
+func (t *term) lead(key string) {
 	if t.c.cfg.Order != streams.OrderKey {
 		return
 	}
-	if seq, ok := t.keyed.Awaited(key); ok && t.open[seq] != nil {
-		first := !t.open[seq].awaited.Swap(true)
-		t.c.resumeIf(first && t.c.gate.shut.Load())
+	seq, waits, ok := t.keyed.First(key)
+	more := t.c.gate.setWaiting(key, waits)
+	if row := t.open[seq]; ok && row != nil {
+		first := !row.leads.Swap(true)
+		more = more || first && t.c.gate.holds()
 	}
+	t.c.resumeIf(more)
 }
 
 // mark notes on each row of a group, which goes to the emitter now, how far the log will go with it.

@@ -51,7 +51,7 @@ type Row struct {
 	wanted      atomic.Bool
 	tenure      atomic.Pointer[tenure]
 	unstored    atomic.Int32 // audit events on their way
-	awaited     atomic.Bool  // answered rows of its key wait for it
+	leads       atomic.Bool  // in order by key: it waits for no other of its key
 	ackReply    string       // owned by the term, as submitIndex and after are
 	after       logMark      // of its result
 	submitIndex uint64

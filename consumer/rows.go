@@ -29,7 +29,12 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	return next, err
 }
 
-func (t *term) roomBytes() int64 { return (t.c.cfg.WindowBytes - t.buf.Bytes()) / unansweredCounts }
+func (t *term) roomBytes() int64 {
+	if t.keyed != nil {
+		return t.keyed.RoomBytes() / unansweredCounts
+	}
+	return (t.c.cfg.WindowBytes - t.buf.Bytes()) / unansweredCounts
+}
 
 // received takes one message of the pull request: a row, or a status message.
 //
@@ -139,10 +144,11 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	delete(t.c.held, row.Seq)
 	row.submitIndex, row.ackReply, row.size = index, reply, size
 	row.done, row.keep, row.entry, row.stored = false, false, 0, 0
-	row.awaited.Store(false)
+	row.leads.Store(false)
 	row.tenure.Store(&tenure{owner: t.owner})
 	row.wanted.Store(true)
 	t.open[row.Seq] = row
+	t.lead(row.Key)
 	if !known {
 		t.c.begun(row)
 	}
@@ -261,7 +267,7 @@ func (t *term) complete(row *Row) {
 	row.unstored.Add(1)
 	row.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
-	t.await(row.Key)
+	t.lead(row.Key)
 	t.journal.wait(row, now)
 	t.c.at("answered")
 }

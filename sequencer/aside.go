@@ -41,13 +41,13 @@ const (
 // placeOf is what [place] has for a row that is set aside, and back.
 func placeOf(number int32) int32 { return gone - 1 - number }
 
-// Reserve keeps room for so many rows, fewer than [Limits.Rows], of keys that don't wait: [Keyed.Room] has it only while
-// complete rows that wait for others of their keys take half of the buffer. It is 0 at first.
-func (b *Keyed[T]) Reserve(rows int) {
-	if rows < 0 || rows >= b.limits.Rows {
-		panic(fmt.Sprintf("sequencer: reserve of %d rows in a window of %d", rows, b.limits.Rows))
+// Reserve keeps room, less than the buffer's [Limits], for keys that don't wait: [Keyed.Room] and [Keyed.RoomBytes] have
+// it only while complete rows that wait for others of their keys take half of the buffer. It is none at first.
+func (b *Keyed[T]) Reserve(room Limits) {
+	if room.Rows < 0 || room.Rows >= b.limits.Rows || room.Bytes < 0 || room.Bytes >= b.limits.Bytes {
+		panic(fmt.Sprintf("sequencer: reserve of %+v in a window of %+v", room, b.limits))
 	}
-	b.reserve = rows
+	b.reserve = room
 }
 
 // crowded reports whether half of the buffer, in rows or bytes, is complete rows that wait for others of their keys.
@@ -72,7 +72,7 @@ func (b *Keyed[T]) Outside(key string, bytes int) bool {
 
 // inReserve reports whether no more room is left than what is kept for keys without a row.
 func (b *Keyed[T]) inReserve() bool {
-	return b.taken() >= b.limits.Rows-b.reserve
+	return b.taken() >= b.limits.Rows-b.reserve.Rows || b.reserve.Bytes > 0 && b.takenBytes() >= b.limits.Bytes-b.reserve.Bytes
 }
 
 // SetAside enters a row without holding it, see [Keyed.Outside]. Its weight counts from [Keyed.Recall] on, and the note
@@ -135,7 +135,7 @@ func (b *Keyed[T]) Aside() int { return b.asides.count }
 // the moment; a call looks at a few keys, so the next one may find some.
 func (b *Keyed[T]) Recall() (seq uint64, ok bool) {
 	a := &b.asides
-	if b.taken() >= b.limits.Rows || b.bytes+a.recalledBytes >= b.limits.Bytes {
+	if b.taken() >= b.limits.Rows || b.takenBytes() >= b.limits.Bytes {
 		return 0, false
 	}
 	crowded, reserve := b.crowded(), b.inReserve()

@@ -49,19 +49,33 @@ func (m *keyedModel) taken() int {
 }
 
 func (m *keyedModel) noRoom(bytes int) bool {
+	return m.taken() >= m.limits.Rows || m.taken() > 0 && m.takenBytes()+int64(bytes) > m.limits.Bytes
+}
+
+func (m *keyedModel) takenBytes() int64 {
 	_, recalled := m.recalled()
-	return m.taken() >= m.limits.Rows || m.taken() > 0 && m.bytes()+recalled+int64(bytes) > m.limits.Bytes
+	_, waiting := m.waiting()
+	return m.bytes() + recalled - max(0, waiting-m.limits.Bytes/2)
+}
+
+func (m *keyedModel) inReserve() bool {
+	return m.taken() >= m.limits.Rows-m.reserve.Rows || m.reserve.Bytes > 0 && m.takenBytes() >= m.limits.Bytes-m.reserve.Bytes
 }
 
 func (m *keyedModel) crowded() bool {
-	rows, bytes := 0, int64(0)
+	rows, bytes := m.waiting()
+	return 2*rows >= m.limits.Rows || 2*bytes >= m.limits.Bytes
+}
+
+// waiting returns the complete rows that wait for others, and their weight.
+func (m *keyedModel) waiting() (rows int, bytes int64) {
 	for _, r := range m.held() {
 		if r.complete && !r.ready {
 			rows++
 			bytes += int64(r.Bytes)
 		}
 	}
-	return 2*rows >= m.limits.Rows || 2*bytes >= m.limits.Bytes
+	return rows, bytes
 }
 
 // waits reports whether rows of a key are held that are not ready, and whether complete ones are among them.
@@ -78,7 +92,7 @@ func (m *keyedModel) waits(key string) (some, complete bool) {
 func (m *keyedModel) outside(key string, bytes int) bool {
 	some, complete := m.waits(key)
 	return m.noRoom(bytes) || len(m.asideOf(key)) > 0 ||
-		m.crowded() && (complete || some && m.taken() >= m.limits.Rows-m.reserve)
+		m.crowded() && (complete || some && m.inReserve())
 }
 
 func (m *keyedModel) setAside(seq uint64, key string, bytes int) error {
@@ -116,7 +130,7 @@ func (m *keyedModel) list(key string) {
 
 // recall returns the row that is recalled; 0: none.
 func (m *keyedModel) recall() uint64 {
-	if _, bytes := m.recalled(); m.taken() >= m.limits.Rows || m.bytes()+bytes >= m.limits.Bytes {
+	if m.taken() >= m.limits.Rows || m.takenBytes() >= m.limits.Bytes {
 		return 0
 	}
 	for range min(len(m.turns), 16) {
@@ -124,7 +138,7 @@ func (m *keyedModel) recall() uint64 {
 		m.turns = m.turns[1:]
 		row, recalled := m.next(key)
 		some, complete := m.waits(key)
-		if m.crowded() && complete || m.taken() >= m.limits.Rows-m.reserve && (some || recalled > 0) {
+		if m.crowded() && complete || m.inReserve() && (some || recalled > 0) {
 			m.turns = append(m.turns, key)
 			continue
 		}

@@ -178,7 +178,7 @@ func TestNoMoreRowsAreRecalledThanThereIsRoom(t *testing.T) {
 func TestOthersPassRowsThatAreSetAside(t *testing.T) {
 	const rows, reserve = 64, 8
 	b := newKeyed[[]byte](t, rows, 4096, 0)
-	b.Reserve(reserve)
+	b.Reserve(Limits{Rows: reserve})
 	last := hold(t, b, "hot", 1, 1000)
 	openKeyed(t, b, "a", last+1)
 	if b.Outside("a", 1) {

@@ -53,7 +53,7 @@ type Keyed[T any] struct {
 	byKey       map[string]int32 // of the keys that have a row in their queue
 	waiting     int              // queues in which a complete row waits
 	asides      asides           // the rows set aside
-	reserve     int              // rows, see [Keyed.Reserve]
+	reserve     Limits           // see [Keyed.Reserve]
 
 	ready     ring[int32] // slots of the rows that may leave, in this order
 	completed int
@@ -387,13 +387,14 @@ func (b *Keyed[T]) WaitsFor(seq uint64) (before uint64, ok bool) {
 	return before, before != seq
 }
 
-// Awaited returns the row of a key that complete rows of the key wait for; ok is false where none waits.
-func (b *Keyed[T]) Awaited(key string) (seq uint64, ok bool) {
+// First returns the row of a key that the others of the key wait for; ok is false where none of it is held that is not
+// ready. waits says whether complete rows wait for it.
+func (b *Keyed[T]) First(key string) (seq uint64, waits, ok bool) {
 	q, ok := b.byKey[key]
-	if !ok || b.queues[q].complete == 0 {
-		return 0, false
+	if !ok || b.queues[q].first == none {
+		return 0, false, false
 	}
-	return b.slots[b.queues[q].first].Seq, true
+	return b.slots[b.queues[q].first].Seq, b.queues[q].complete > 0, true
 }
 
 // Waiting returns how many keys have complete rows that wait for an earlier one.
@@ -423,29 +424,8 @@ func (b *Keyed[T]) Completed() int { return b.completed }
 // Bytes returns the weight of the rows held.
 func (b *Keyed[T]) Bytes() int64 { return b.bytes }
 
-// Room returns how many more rows should be taken, their bytes aside. See [Keyed.Reserve] for what is kept back.
-func (b *Keyed[T]) Room() int {
-	rows := b.limits.Rows
-	if !b.crowded() {
-		rows -= b.reserve
-	}
-	return max(0, min(rows-b.taken(), b.span-b.places.count))
-}
-
-// Full reports whether [Keyed.Open] would refuse a row of this weight for lack of room.
-func (b *Keyed[T]) Full(bytes int) bool {
-	return b.places.count >= b.span || b.noRoom(bytes)
-}
-
-// noRoom reports whether the row would not fit among those held and those recalled, whose room is theirs already.
-func (b *Keyed[T]) noRoom(bytes int) bool {
-	return b.taken() >= b.limits.Rows || b.taken() > 0 && int64(bytes) > b.limits.Bytes-b.bytes-b.asides.recalledBytes
-}
-
-// taken is how many rows have room: those held and those recalled.
-func (b *Keyed[T]) taken() int {
-	return b.held + b.asides.recalled
-}
+// WaitingBytes returns the weight of the complete rows that wait for others of their keys.
+func (b *Keyed[T]) WaitingBytes() int64 { return b.waitingBytes }
 
 // Head returns the oldest row that is not released, be it set aside; ok is false when there is none.
 func (b *Keyed[T]) Head() (seq uint64, ok bool) {

@@ -13,8 +13,8 @@ import (
 // keyedModel is the dumbest buffer with an order for each key that is right: a slice of all rows that ever entered, in
 // stream order, and one of those that are ready, both searched from the front.
 type keyedModel struct {
-	limits           Limits
-	span, reserve    int
+	limits, reserve  Limits
+	span             int
 	from             uint64 // the low-water mark that it began with
 	known            []uint64
 	rows             []*modelRow
@@ -80,9 +80,17 @@ func (m *keyedModel) above() (rows []*modelRow) {
 func (m *keyedModel) room() int {
 	rows := m.limits.Rows - m.taken()
 	if !m.crowded() {
-		rows -= m.reserve
+		rows -= m.reserve.Rows
 	}
 	return max(0, min(rows, m.span-len(m.above())))
+}
+
+func (m *keyedModel) roomBytes() int64 {
+	bytes := m.limits.Bytes - m.takenBytes()
+	if !m.crowded() {
+		bytes -= m.reserve.Bytes
+	}
+	return max(0, bytes)
 }
 
 func (m *keyedModel) full(bytes int) bool { return len(m.above()) >= m.span || m.noRoom(bytes) }
@@ -190,7 +198,10 @@ func TestKeyedBehavesLikeASliceOfRows(t *testing.T) {
 		}
 		m.span = m.limits.Rows + rapid.IntRange(0, 30).Draw(t, "span")
 		m.last = m.from
-		m.reserve = rapid.IntRange(0, m.limits.Rows-1).Draw(t, "reserve")
+		m.reserve = Limits{
+			Rows:  rapid.IntRange(0, m.limits.Rows-1).Draw(t, "reserve"),
+			Bytes: rapid.Int64Range(0, 3).Draw(t, "reserve of bytes") * m.limits.Bytes / 4,
+		}
 		b := live(t, m)
 		keys := rapid.SampledFrom([]int{1, 3, keysMost}).Draw(t, "keys")
 		free := rapid.SampledFrom([]int{0, 50, 100}).Draw(t, "free")
@@ -324,6 +335,9 @@ func compareKeyed(t *rapid.T, b *Keyed[int], m *keyedModel) {
 			completed++
 		}
 	}
+	if b.RoomBytes() != m.roomBytes() {
+		t.Fatalf("room for %d bytes, want %d", b.RoomBytes(), m.roomBytes())
+	}
 	if b.Len() != len(held) || b.Completed() != completed || b.Bytes() != m.bytes() || b.Room() != m.room() {
 		t.Fatalf("got %d rows, %d complete, %d bytes, room %d, want %d, %d, %d, %d",
 			b.Len(), b.Completed(), b.Bytes(), b.Room(), len(held), completed, m.bytes(), m.room())
@@ -345,9 +359,11 @@ func compareKeyed(t *rapid.T, b *Keyed[int], m *keyedModel) {
 		t.Fatalf("waited for %d of %q, %v, want %v", seq, key, ok, waited)
 	}
 	for key := range keysMost + 1 {
-		i := slices.IndexFunc(waited, func(r *modelRow) bool { return r.key == keyName(key) })
-		if seq, ok := b.Awaited(keyName(key)); ok != (i >= 0) || ok && seq != waited[i].Seq {
-			t.Fatalf("row %d of key %q is awaited, %v, want %v", seq, keyName(key), ok, i >= 0)
+		name := keyName(key)
+		i := slices.IndexFunc(held, func(r *modelRow) bool { return r.key == name && !r.free && !r.ready })
+		seq, waits, ok := b.First(name)
+		if ok != (i >= 0) || ok && (seq != held[i].Seq || waits != slices.Contains(waited, held[i])) {
+			t.Fatalf("row %d of key %q is its first, %v, others wait %v; want %v", seq, name, ok, waits, i >= 0)
 		}
 	}
 	for i := -1; i <= len(m.ready); i++ {

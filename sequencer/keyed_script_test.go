@@ -43,7 +43,7 @@ func (k *keyedStory) step(t *testing.T, d *datadriven.TestData, out *strings.Bui
 		d.ScanArgs(t, "span", &span)
 		k.live(t, limits, span, 0, nil)
 		d.MaybeScanArgs(t, "reserve", &n)
-		k.buf.Reserve(n)
+		k.buf.Reserve(Limits{Rows: n})
 	case "open":
 		for _, seq := range seqs {
 			index, err := k.take(t, d, seq, bytes)

@@ -130,8 +130,9 @@ func TestKeyedPanicsOnBugsOfTheCaller(t *testing.T) {
 		"free, a negative weight":  func(b *Keyed[int]) { _, _ = b.OpenFree(9, -1) },
 		"complete with a negative": func(b *Keyed[int]) { _, _ = b.Complete(2, 0, -1) },
 		"set aside with one":       func(b *Keyed[int]) { _ = b.SetAside(9, "", -1, "") },
-		"reserve a negative count": func(b *Keyed[int]) { b.Reserve(-1) },
-		"reserve all":              func(b *Keyed[int]) { b.Reserve(4) },
+		"reserve a negative count": func(b *Keyed[int]) { b.Reserve(Limits{Rows: -1}) },
+		"reserve negative bytes":   func(b *Keyed[int]) { b.Reserve(Limits{Bytes: -1}) },
+		"reserve all":              func(b *Keyed[int]) { b.Reserve(Limits{Rows: 4}) },
 	}
 	for name, do := range tests {
 		t.Run(name, func(t *testing.T) {
