@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -82,8 +83,7 @@ func (b *bench) checkOrder(n uint64) {
 	done := make(map[uint64]uint64) // row: where its result is
 	last := make(map[string]uint64)
 	low := uint64(0)
-	var results []jetstream.Msg
-	results = append(results, b.read("RESULTS", "results.stage.0.rows")...)
+	results := b.read("RESULTS", "results.stage.0.rows")
 	for _, l := range b.readLog() {
 		if l.claim == nil {
 			if done[l.row] > 0 {
@@ -127,6 +127,17 @@ func (b *bench) checkOrder(n uint64) {
 		b.t.Errorf("the log ends with low-water mark %d, want %d", low, n)
 	}
 	b.checkAudit(results)
+}
+
+// checkStart is what a process does before it serves any of its partitions.
+func (b *bench) checkStart(cfg consumer.Config) error {
+	b.t.Helper()
+	cfg.Recorder = recorder.New(b.nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
+	c, err := consumer.New(b.nc, cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c.Check(b.t.Context())
 }
 
 var otherOrders = []streams.Order{streams.OrderKey, streams.OrderNone}
@@ -255,6 +266,9 @@ func TestAnotherOrderIsRefusedWhereRowsAreAhead(t *testing.T) {
 		} {
 			cfg := b.ordered(streams.OrderKey, "other", exec)
 			change(&cfg)
+			if err := b.checkStart(cfg); err == nil {
+				t.Errorf("order %s by %s: a check finds nothing", cfg.Order, cfg.OrderKey)
+			}
 			other := b.startWith(cfg)
 			if err := <-other.done; err == nil || !strings.Contains(err.Error(), "of the rows after row 9, which wait, ") {
 				t.Errorf("order %s by %s: got error %v", cfg.Order, cfg.OrderKey, err)

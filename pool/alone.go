@@ -53,8 +53,8 @@ func (v *server) learn(t *task) (isolated bool) {
 		return false
 	}
 	retry := t.att.Number > 1
-	switch class := t.verdict.Class; {
-	case class == Capacity:
+	switch t.verdict.Class {
+	case Capacity:
 		isolated = v.refuse(t)
 		switch {
 		case !retry || t.refusals.alone > 0:
@@ -63,7 +63,7 @@ func (v *server) learn(t *task) (isolated bool) {
 		default:
 			v.vain++
 		}
-	case class == OK:
+	case OK:
 		v.accepted++
 		v.contradict(t)
 		if retry {

@@ -255,7 +255,8 @@ func (d *Durable) Reset(ctx context.Context, seq uint64) error {
 }
 
 // recreate deletes the consumer and creates it again, to begin at the sequence: what a reset does on servers that have
-// none (before 2.14), and what gives it another ack policy. The pin goes with it, and so does what a standby had asked for; both come back with the next request.
+// none (before 2.14), and what gives it another ack policy. The pin
+// goes with it, and so does what a standby had asked for; both come back with the next request.
 func (d *Durable) recreate(ctx context.Context, seq uint64) error {
 	if err := d.checkResettable(); err != nil {
 		return err

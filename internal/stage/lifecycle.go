@@ -144,6 +144,9 @@ func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 
 // consume serves all partitions until soft or hard ends. An error of one of them lets the others drain.
 func (s *Stage) consume(soft, hard context.Context) error {
+	if err := s.checkPartitions(soft); err != nil {
+		return err
+	}
 	var serving errgroup.Group
 	for _, c := range s.consumers {
 		serving.Go(func() error {
@@ -155,6 +158,21 @@ func (s *Stage) consume(soft, hard context.Context) error {
 		})
 	}
 	return serving.Wait()
+}
+
+// checkPartitions reports what keeps a partition from being served, before any of several is.
+func (s *Stage) checkPartitions(ctx context.Context) error {
+	var checks errgroup.Group
+	for _, c := range s.consumers {
+		if len(s.consumers) > 1 {
+			checks.Go(func() error { return config.Explained(c.Check(ctx)) })
+		}
+	}
+	err := checks.Wait()
+	if err != nil {
+		s.stop(err)
+	}
+	return err
 }
 
 // end records the end of the run in the audit and the log. err is why the consumers ended, nil: they were stopped.
