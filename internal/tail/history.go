@@ -290,21 +290,22 @@ func (s *history) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, re
 }
 
 // printWait prints what the finished row waited for before it could be emitted. In order by key one that is not may wait
-// still, for a row that has no event yet.
+// still, for a row that has no event yet: then that which was finished last says nothing.
 func (s *history) printWait(p *printer, row *auditlog.Row, emitted bool) {
-	if s.order == streams.OrderNone {
+	of := ""
+	switch s.order {
+	case streams.OrderNone:
 		p.line(row.FinishedAt, toneQuiet, "waited for no other row")
 		return
-	}
-	of := ""
-	if s.order == streams.OrderKey {
+	case streams.OrderKey:
+		if !emitted {
+			return
+		}
 		of = " of its key"
+	case streams.OrderStream:
 	}
 	before := s.last[row.Owner]
 	if before == nil || !before.FinishedAt.After(row.FinishedAt) {
-		if s.order == streams.OrderKey && !emitted {
-			return
-		}
 		p.line(row.FinishedAt, toneQuiet, "waited for no earlier row%s", of)
 		return
 	}

@@ -129,7 +129,7 @@ func TestAHistoryWithoutAResult(t *testing.T) {
 	}{
 		{streams.OrderStream, streams.OrderStream, 3, "waited 30.00 s for row 1\nnot emitted yet, or"},
 		{streams.OrderStream, streams.OrderStream, 4, "waited 20.00 s for row 1\nnot emitted yet, or"},
-		{streams.OrderKey, streams.OrderStream, 3, "waited 30.00 s for row 1 of its key\nnot emitted yet: an earlier row of its key"},
+		{streams.OrderKey, streams.OrderStream, 3, "1 call\nnot emitted yet: an earlier row of its key"},
 		{streams.OrderKey, streams.OrderKey, 4, "1 call\nnot emitted yet: an earlier row of its key"},
 		{streams.OrderNone, streams.OrderNone, 3, "waited for no other row\nnot emitted yet, or"},
 	} {
