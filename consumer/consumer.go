@@ -291,8 +291,8 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 }
 
 // Check reports what a person must fix before this process can serve the partition, and nothing else: [Consumer.Run] tries
-// again where that may help. A process that serves several partitions checks all of them before it runs any: of two orders,
-// one that was begun in one partition and refused in another would leave none in which both can go on.
+// again where that may help. A process that serves several partitions checks all of them before it runs any: of two
+// orders, one that was begun in one partition and refused in another would leave none in which both can go on.
 func (c *Consumer) Check(ctx context.Context) error {
 	if !c.nc.IsConnected() {
 		return nil

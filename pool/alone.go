@@ -53,7 +53,7 @@ func (v *server) learn(t *task) (isolated bool) {
 		return false
 	}
 	retry := t.att.Number > 1
-	switch t.verdict.Class {
+	switch t.verdict.Class { //nolint:exhaustive // the others are not about capacity
 	case Capacity:
 		isolated = v.refuse(t)
 		switch {
