@@ -144,14 +144,6 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 	return err
 }
 
-// unacked is how many rows are delivered and not emitted.
-func (t *term) unacked() int {
-	if t.keyed != nil {
-		return t.buf.Len() + t.keyed.Aside()
-	}
-	return t.buf.Len()
-}
-
 // readAhead reads the log from the first result of a row above the low-water mark on. Meanwhile the pin is renewed:
 // reading may take longer than it lasts, and each of two replicas that take over would lose it to the other. So it ends
 // at once when the stage stops or the connection is lost: nobody else could take over.
@@ -213,8 +205,13 @@ func (c *Consumer) finishedAhead(ctx context.Context, end logEnd, where *aheadLo
 		case err == nil && len(rows) >= end.ahead:
 			return rows, nil
 		case err == nil && wait > streams.RequestTimeout/2:
-			return nil, unfit(fmt.Errorf("%w: %d rows above the low-water mark, row %d, have results, and stream %s holds %d of them on %s from sequence %d on: restore it from a backup, or start under another name: the others would be answered twice",
-				ErrResumePointLost, end.ahead, end.low, c.cfg.ResultStream, len(rows), c.resultSubject, end.from))
+			c.resultsLost = true
+			lost := fmt.Errorf("%w: %d rows above the low-water mark, row %d, have results, and stream %s holds %d of them on %s from sequence %d on: restore it from a backup, or start under another name: the others would be answered twice",
+				ErrResumePointLost, end.ahead, end.low, c.cfg.ResultStream, len(rows), c.resultSubject, end.from)
+			if !c.served {
+				return nil, fatal(lost)
+			}
+			return nil, unfit(lost)
 		case err != nil && wait > streams.RequestTimeout/2:
 			return nil, err
 		}

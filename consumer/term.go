@@ -88,6 +88,12 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 	if err != nil {
 		return nil, err
 	}
+	if c.resultsLost { // no claim for each attempt until they are back
+		if _, err := c.finishedAhead(ctx, end, new(aheadLog)); err != nil {
+			return nil, err
+		}
+		c.resultsLost = false
+	}
 	owner := c.newOwner()
 	c.at("claiming")
 	claiming := time.Now()
@@ -120,6 +126,7 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 	t.cancel = cancel
 	e := newEmitter(c, owner, end, results.Config)
 	t.emitter.Go(func() { e.run(ectx, t.groups, t.stored) })
+	c.served = true
 	c.setStatus(func(s *Status) { s.Role, s.Owner, s.HighWaterMark, s.JournalProblem = Owner, owner, end.low, "" })
 	return t, nil
 }
