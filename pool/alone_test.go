@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,10 +44,13 @@ func (c crowded) run(t *testing.T) (done int, p99 time.Duration, refusals int) {
 	synctest.Test(t, func(t *testing.T) {
 		verdict := busy
 		verdict.Hint.RetryAfter = c.retryAfter
+		var mu sync.Mutex // refusals, took
 		p, stop := riding(t, pool.Config{Size: 64, QueueLimit: 144, Law: adaptive(t, 64)}, func(int) {}, func(r *rider, _ pool.Attempt) pool.Verdict {
 			time.Sleep(time.Duration(40+r.lane%21) * ms)
 			if r.lane == stuckKey {
+				mu.Lock()
 				refusals++
+				mu.Unlock()
 				return verdict
 			}
 			return ok
@@ -67,12 +72,16 @@ func (c crowded) run(t *testing.T) (done int, p99 time.Duration, refusals int) {
 			submitted := time.Now()
 			_ = p.Submit(ctx, &rider{lane: n, keyed: true}, func(r pool.Result[*rider, int]) {
 				if r.Err == nil {
+					mu.Lock()
 					took = append(took, r.Finished.Sub(submitted))
+					mu.Unlock()
 				}
 			})
 			time.Sleep(c.every)
 		}
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		slices.Sort(took)
 		if done = len(took); done > 0 {
 			p99 = took[(done-1)*99/100]
@@ -147,13 +156,18 @@ func TestNewJobsHaveEveryOtherAttemptWhenRetriesAreInVain(t *testing.T) {
 func TestRefusalsByChanceAreNoJobsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(1, 2))
+		var mu sync.Mutex
 		ended := map[*rider]time.Time{}
 		longest := time.Duration(0)
 		p, stop := riding(t, pool.Config{Size: 1, QueueLimit: 100, Law: &recorder{}}, func(int) {}, func(r *rider, _ pool.Attempt) pool.Verdict {
+			mu.Lock()
 			if at, again := ended[r]; again {
 				longest = max(longest, time.Since(at))
 			}
+			mu.Unlock()
 			time.Sleep(ms)
+			mu.Lock()
+			defer mu.Unlock()
 			if ended[r] = time.Now(); rnd.IntN(2) == 0 {
 				return busy
 			}
@@ -161,11 +175,17 @@ func TestRefusalsByChanceAreNoJobsOwn(t *testing.T) {
 		})
 		defer stop()
 		for n := range 20_000 {
-			if err := p.Submit(t.Context(), &rider{lane: n, keyed: true}, func(r pool.Result[*rider, int]) { delete(ended, r.In) }); err != nil {
+			if err := p.Submit(t.Context(), &rider{lane: n, keyed: true}, func(r pool.Result[*rider, int]) {
+				mu.Lock()
+				defer mu.Unlock()
+				delete(ended, r.In)
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		if longest > 500*ms {
 			t.Errorf("a job that was refused waited %v for its next attempt", longest)
 		}
@@ -197,9 +217,10 @@ func TestALightCallDoesNotContradictAHeavyOne(t *testing.T) {
 				_ = p.Add(heavy(10), func(pool.Result[heavy, int]) {})
 				time.Sleep(5 * ms)
 			}
-			t.Logf("weight %d: the law learned of %d refusals in 10s", c.weight, law.rejected)
-			if c.alone != (law.rejected < 10) || !c.alone && law.rejected < 900 {
-				t.Errorf("weight %d: the law learned of %d refusals in 10s", c.weight, law.rejected)
+			refused := law.refused()
+			t.Logf("weight %d: the law learned of %d refusals in 10s", c.weight, refused)
+			if c.alone != (refused < 10) || !c.alone && refused < 900 {
+				t.Errorf("weight %d: the law learned of %d refusals in 10s", c.weight, refused)
 			}
 			p.Drain()
 			if err := <-ended; err != nil {
@@ -212,7 +233,9 @@ func TestALightCallDoesNotContradictAHeavyOne(t *testing.T) {
 // counting is a law without a limit that counts the refusals it learns of.
 type counting struct {
 	recorder
-	rejected int
+	rejected atomic.Int64
 }
 
-func (c *counting) Rejected(time.Time, aimd.Ticket, aimd.Hint) { c.rejected++ }
+func (c *counting) Rejected(time.Time, aimd.Ticket, aimd.Hint) { c.rejected.Add(1) }
+
+func (c *counting) refused() int { return int(c.rejected.Load()) }
