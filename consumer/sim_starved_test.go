@@ -54,7 +54,7 @@ func (w *simStarve) follow() error {
 }
 
 // look checks that each row of a partition that waits for no other, and for no executor, gets its result soon. Where
-// something is wrong all begin to wait anew. sim.mu is held.
+// something is wrong all begin to wait again. sim.mu is held.
 func (w *simStarve) look(p int, wrong bool, lives []*life) {
 	if wrong {
 		clear(w.since[p])
