@@ -46,6 +46,9 @@ type Adaptive struct {
 
 	restarted float64 // when Restart was called last; attempts sent before it are no part of a measurement
 
+	limit  float64 // the most that the rate may be, per second; 0: see Limit
+	shared bool    // see Share
+
 	history history
 	mark    mark // the last attempt that was refused
 	callSec mean // seconds that an accepted attempt takes
@@ -270,6 +273,44 @@ func (l *Adaptive) Restart(now time.Time) {
 	l.note()
 }
 
+// Share tells the law whether others are known to send attempts to the same server. It then takes no refusals for
+// random ones: to each of many clients the others look like a server that refuses at random, and whichever stopped
+// yielding first would have it all.
+func (l *Adaptive) Share(others bool) {
+	l.shared = others
+	l.noise.on = l.noise.on && !others
+}
+
+// Limit bounds the rate, in attempts per second, beside [Config].MinDelay; 0: no bound.
+func (l *Adaptive) Limit(perSec float64) { l.limit = perSec }
+
+// Resume makes the law cruise from now on at a rate that another law has measured, per second and above 0.
+func (l *Adaptive) Resume(now time.Time, perSec float64) {
+	l.arrive(now)
+	l.estimate = perSec
+	l.failures = 0
+	l.epoch++
+	l.enter(Cruise)
+	l.note()
+}
+
+// Rate returns how many attempts may go per second at an instant that is not before the last one that was passed in, if
+// nothing happens until then. In a pause that the server asked for it is 0.
+func (l *Adaptive) Rate(at time.Time) float64 {
+	t := at.Sub(l.begin).Seconds()
+	if l.pause.until > t {
+		return 0
+	}
+	return l.rate(t)
+}
+
+// Idle takes a time in which there was too little to send off the age of the phase, as the law does by itself where
+// whole turns went unused: a climb that nothing tests is no evidence.
+func (l *Adaptive) Idle(d time.Duration) {
+	l.since += d.Seconds()
+	l.slots.since += d.Seconds()
+}
+
 // Stats returns the statistics as of the last instant that was passed in. The delay is the inverse of the rate: the
 // time between two attempts, pauses apart; 0 while the law does not pace.
 func (l *Adaptive) Stats() Stats { return l.stats }
@@ -344,6 +385,9 @@ func (l *Adaptive) rate(t float64) float64 {
 		r = l.estimate * (1 + x*x) // slowly at first: it is most likely still the same
 	}
 	r = max(r, 1/l.cfg.MaxDelay.Seconds())
+	if l.limit > 0 {
+		r = min(r, l.limit)
+	}
 	return min(r, 1/l.cfg.MinDelay.Seconds())
 }
 

@@ -43,7 +43,7 @@ type noise struct {
 // suspect takes note of a refusal of m while cruising at no more than the rate that was measured. It calls for a
 // probe, unless there was one not long ago.
 func (n *noise) suspect(l *Adaptive, m mark) {
-	if n.on || m.seq < n.probe.notBefore {
+	if n.on || l.shared || m.seq < n.probe.notBefore {
 		return
 	}
 	n.probe.wanted, n.probe.sure = true, false

@@ -94,6 +94,11 @@ type Ticket struct {
 	Sent time.Time
 	// InFlight is the number of attempts in flight from then on, this one included.
 	InFlight int
+	// Output is how long the reply is that the caller got, in a unit of its choice, such as tokens; the caller sets it
+	// before Accepted. 0: unknown.
+	Output int64
+	// Turn is for laws outside this package: what they know the attempt by.
+	Turn uint64
 
 	mark mark // what Adaptive records
 }

@@ -108,6 +108,7 @@ func (v *server) ended(now time.Time, t *task) {
 			v.starved = now
 		}
 	default:
+		t.ticket.Output = verdict.Output
 		v.law.Accepted(now, t.ticket)
 	}
 	if !t.att.Probe && (verdict.void() || verdict.Class == Cancelled || verdict.Class == Capacity) {

@@ -69,6 +69,8 @@ type Verdict struct {
 	Hint aimd.Hint
 	// Weight is what the attempt weighed in the end, for gates; 0: as estimated, or nothing after a capacity error.
 	Weight int64
+	// Output is the length of the reply, such as its tokens; 0: unknown. Laws use it to tell long replies from slow ones.
+	Output int64
 	// Unsent means, with origin OfNetwork, that the request was not sent, so that it cannot have been paid for; with
 	// class Fatal or Cancelled, that nothing was sent: the attempt does not count and the law learns nothing from it.
 	// With class Fatal it pauses the pool whichever server it was meant for, and whatever the policy.

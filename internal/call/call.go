@@ -75,7 +75,7 @@ func (o Outcome) Verdict() pool.Verdict {
 		verdict = Judge(o.Err, o.Exchange)
 	}
 	if o.Event.Usage != nil {
-		verdict.Weight = o.Event.Usage.TotalTokens
+		verdict.Weight, verdict.Output = o.Event.Usage.TotalTokens, o.Event.Usage.CompletionTokens
 	}
 	return verdict
 }
