@@ -304,6 +304,13 @@ func (l *Adaptive) Rate(at time.Time) float64 {
 	return l.rate(t)
 }
 
+// Estimate returns the rate of the server as last measured, per second; 0: never.
+func (l *Adaptive) Estimate() float64 { return l.estimate }
+
+// Epoch returns a number that grows with each refusal that changes the rate: one of an attempt that went in an earlier
+// epoch is no news.
+func (l *Adaptive) Epoch() int { return l.epoch }
+
 // Idle takes a time in which there was too little to send off the age of the phase, as the law does by itself where
 // whole turns went unused: a climb that nothing tests is no evidence.
 func (l *Adaptive) Idle(d time.Duration) {

@@ -1,0 +1,463 @@
+// Package fleet lets many pools that call one server share one law, so that they learn its limit together.
+//
+// Each pool has a [Member] in the place of a law of its own. One member leads: it runs the law on what all of them report,
+// and counts how many turns have come due over all. The others are told how fast turns come and which are theirs, and
+// take them by their own clocks, without asking before a call.
+//
+//	        reports: sent, refused turns, demand
+//	members ────────────────────────────────────> leader
+//	        <────────────────────────────────────
+//	          plan: turns by now and soon, shares
+//
+// All of it is advice. A message that is lost, late, doubled or a lie costs efficiency: a member that hears no plan
+// continues for a moment with the last, then some member leads in the place of the leader, and one that can reach nobody
+// returns to a law of its own, at the rate that its last share was.
+//
+// The package is pure: messages are bytes that the caller carries, and every instant is an argument. The clocks of two
+// members may show any times.
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+)
+
+const (
+	// silentSec is how long a leader or a member may be silent before the others do without it.
+	silentSec = 2.0
+	silent    = time.Duration(silentSec * float64(time.Second))
+	// reportSec is the time between two reports. A refusal that is news goes at once, but for hastySec.
+	reportSec = 0.5
+	// doubtSec is how long a leader may be silent before a member asks for its plan, askSec how long until it asks again.
+	doubtSec = 0.9
+	askSec   = 0.25
+	// claimSec is how long a leader may be silent before the first of the members leads; each next one waits by rankSec
+	// longer, so that a leader is replaced by one and not by all.
+	claimSec = 1.25
+	rankSec  = 0.04
+	ranksMax = 15
+	// answerSec is how long a member that hears itself waits for the answer of a leader, when it has none.
+	answerSec = 0.35
+	spreadSec = 0.3
+	// joinSec is how long a new member waits for a connection before it begins alone.
+	joinSec = 1.1
+	// capSec is how long a member that is alone keeps to its last share; then it may have twice as much, and again each
+	// capNextSec.
+	capSec, capNextSec = 60.0, 30.0
+
+	tickLeader = 20 * time.Millisecond
+	tickMember = 100 * time.Millisecond
+)
+
+// The bounds of [Config].Weight.
+const (
+	weightLeast = 0.01
+	weightMost  = 100.0
+)
+
+// Config sets up a [Member].
+type Config struct {
+	// ID distinguishes the member from all others, also from earlier lives of its process. Required.
+	ID string
+	// Weight is its share against others while all want more than there is, 0.01 to 100. 0: 1.
+	Weight float64
+	// Law is the law that the member runs if it leads, and the one of its own if it is alone.
+	Law aimd.AdaptiveConfig
+	// Limits of all members together, whatever the server allows. Where members differ, the lowest holds.
+	Limits Limits
+}
+
+// Limits are what somebody has set for the whole. 0: no limit.
+type Limits struct {
+	RPM         int // calls a minute
+	TPM         int // tokens a minute
+	Concurrency int // calls in flight
+}
+
+// Mode is a member's part in its fleet.
+type Mode string
+
+// The modes.
+const (
+	Alone  Mode = "alone"  // it hears nobody, and goes by a law of its own
+	Follow Mode = "member" // it takes its turns by the plan of a leader
+	Lead   Mode = "leader" // it makes the plan
+)
+
+// State is what a member knows of its fleet.
+type State struct {
+	Mode    Mode
+	Leader  string // its ID; empty while alone
+	Members int    // in the plan; 1 while alone
+	// Share is the part of the whole that the member may use, of 1, at present; alone that of before.
+	Share float64
+	// Rate is how many calls per second the whole may make, in a plan; alone, the member itself.
+	Rate float64
+	Term uint64 // grows with each new leader
+}
+
+// Member is one pool of a fleet. It implements the pool's law: its methods Next to Stats are called by the pool, Hear,
+// Tick and Leave by whoever carries the messages. It is not safe for concurrent use. Instants must not go back.
+type Member struct {
+	cfg   Config
+	begin time.Time
+	own   *aimd.Adaptive // while it is alone
+
+	// What it knows of the leader.
+	plan   *plan
+	heard  float64 // when a plan was last heard
+	delays delays
+	place  *place
+	ring   uint64  // version of place; 0: none
+	places []place // of that version
+
+	lead   *leader // nil: it does not lead
+	echo   float64 // when it last heard a message of its own
+	alone  bool    // it goes by its own law
+	since  float64 // when that began
+	cap    float64 // the rate that it kept to when that began; 0: none
+	ranked float64 // a wait of its own, so that not all claim at once
+
+	asked    float64 // the last hello
+	answered float64 // when it first heard the echo of a hello since it heard a plan; none: not yet
+	ticked   float64
+	answer   bool // the leader must send a plan with places
+
+	turns  turns
+	report reporting
+	stats  aimd.Stats
+}
+
+const none = -1.0
+
+// New returns a member that has not begun, or what is wrong with cfg. Call Tick at once.
+func New(cfg Config) (*Member, error) {
+	if cfg.Weight == 0 {
+		cfg.Weight = 1
+	}
+	var err error
+	if cfg.ID == "" {
+		err = errors.New("fleet: ID is empty")
+	}
+	if !within(cfg.Weight, weightLeast, weightMost) {
+		err = errors.Join(err, fmt.Errorf("fleet: Weight is %v, must be from %v to %v", cfg.Weight, weightLeast, weightMost))
+	}
+	own, bad := aimd.NewAdaptive(cfg.Law)
+	if err = errors.Join(err, bad); err != nil {
+		return nil, err
+	}
+	return &Member{
+		cfg: cfg, own: own, heard: none, echo: none, asked: none, answered: none, ranked: spread(cfg.ID),
+		turns: turns{flying: map[uint64]flight{}}, report: reporting{at: none},
+	}, nil
+}
+
+// spread returns a number in [0, 1) that differs from member to member.
+func spread(id string) float64 {
+	h := fnv.New32a()
+	h.Write([]byte(id))
+	return float64(h.Sum32()) / (1 << 32)
+}
+
+// sec returns an instant in seconds of the member's own clock, which begins with the first instant that it is given.
+func (m *Member) sec(now time.Time) float64 {
+	if m.begin.IsZero() {
+		m.begin = now
+	}
+	return now.Sub(m.begin).Seconds()
+}
+
+// Tick does what the passing of time asks for. It returns the messages that must be published now, and when to call it
+// again: also after Hear, and as soon as Urgent is true.
+func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
+	sec := m.sec(now)
+	asleep := sec-m.ticked > claimSec
+	m.ticked = sec
+	if m.lead != nil && (asleep || sec-m.echo > claimSec) {
+		m.lead = nil // others have not heard it for so long that one of them leads by now, or nobody can
+	}
+	if asleep {
+		m.answered = none // it listens before it claims anything
+	}
+	if m.lead == nil && m.mayClaim(sec) {
+		m.claim(now, sec)
+	}
+	if m.lead != nil {
+		return m.tickLead(now, sec), now.Add(tickLeader)
+	}
+	if m.plan == nil && sec >= joinSec || m.plan != nil && sec-m.heard >= silentSec {
+		m.isolate(now, sec)
+	}
+	if m.silence(sec) >= doubtSec && (m.asked == none || sec-m.asked >= askSec) {
+		m.asked = sec
+		out = append(out, encode(hello{Hello: 1, ID: m.cfg.ID, Ring: m.ring}))
+	}
+	if m.plan != nil && !m.alone && m.report.due(m, sec) {
+		out = append(out, encode(m.makeReport(sec)))
+	}
+	return out, now.Add(tickMember)
+}
+
+// silence returns for how long no leader has been heard; since ever: long.
+func (m *Member) silence(sec float64) float64 {
+	if m.plan == nil {
+		return silentSec
+	}
+	return sec - m.heard
+}
+
+// mayClaim reports whether it is this member's turn to lead: it is connected, as it has heard itself ask, and a leader
+// would have answered.
+func (m *Member) mayClaim(sec float64) bool {
+	if m.answered == none {
+		return false
+	}
+	if m.plan == nil || m.alone {
+		return sec-m.answered >= answerSec+spreadSec*m.ranked
+	}
+	return m.silence(sec) >= claimSec+rankSec*m.rank() && sec-m.answered >= hastySec
+}
+
+// rank returns how many of the last plan's members lead rather than this one when their leader has gone.
+func (m *Member) rank() float64 {
+	rank := 0.0
+	for _, p := range m.places {
+		if p.ID == m.cfg.ID {
+			return min(rank, ranksMax+m.ranked*ranksMax/2)
+		}
+		if p.ID != m.plan.Leader {
+			rank++
+		}
+	}
+	return ranksMax * (1 + m.ranked)
+}
+
+// claim makes the member the leader of a new term.
+func (m *Member) claim(now time.Time, sec float64) {
+	age := 0.0
+	if m.plan != nil {
+		age = m.age(sec)
+	}
+	lead, err := newLeader(now, m.cfg.ID, m.cfg.Law, m.plan, m.places, age)
+	if err != nil {
+		panic(err) // New has checked the settings
+	}
+	m.lead, m.echo, m.answered = lead, sec, none
+}
+
+// tickLead is Tick for the leader.
+func (m *Member) tickLead(now time.Time, sec float64) (out [][]byte) {
+	l := m.lead
+	l.advance(now)
+	if l.last == nil || m.report.due(m, sec) {
+		r := m.makeReport(sec)
+		l.hear(now, &r)
+	}
+	p := l.next(now, sec, m.answer)
+	if p == nil {
+		return nil
+	}
+	if p.Places != nil {
+		m.answer = false
+	}
+	out = append(out, encode(p))
+	p.Places = l.places
+	m.adopt(p, sec)
+	return out
+}
+
+// isolate returns to the member's own law, at what the plan gave it at last.
+func (m *Member) isolate(now time.Time, sec float64) {
+	if !m.alone {
+		m.alone, m.since, m.cap = true, sec, 0
+		if m.place != nil && m.plan != nil && m.plan.Rate > 0 {
+			m.cap = float64(m.place.Share) * m.plan.Rate
+			m.own.Resume(now, m.cap)
+		} else if m.begun() {
+			m.own.Restart(now)
+		}
+	}
+	limit := 0.0
+	if rpm := m.cfg.Limits.RPM; rpm > 0 {
+		limit = float64(rpm) / 60 * m.shareOr(1)
+	}
+	if m.cap > 0 {
+		limit = least(limit, m.cap*capGrowth(sec-m.since))
+	}
+	m.own.Limit(limit)
+}
+
+// begun reports whether the own law has ever been used.
+func (m *Member) begun() bool { return m.own.Stats().Successes+m.own.Stats().CapacityRetries > 0 }
+
+// least returns the lower of two limits, of which 0 is none.
+func least(a, b float64) float64 {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// capGrowth returns how many times its last share a member may have that has been alone for so long.
+func capGrowth(sec float64) float64 {
+	growth := 1.0
+	for next := capSec; sec >= next && growth < 1e6; next += capNextSec {
+		growth *= 2
+	}
+	return growth
+}
+
+// Hear takes a message of another member, or the echo of one of this one.
+func (m *Member) Hear(now time.Time, body []byte) error {
+	sec := m.sec(now)
+	msg, err := decode(body)
+	if err != nil {
+		return err
+	}
+	switch msg := msg.(type) {
+	case *plan:
+		m.hearPlan(now, sec, msg)
+	case *report:
+		if m.lead != nil && msg.ID != m.cfg.ID {
+			m.lead.hear(now, msg)
+		}
+	case *hello:
+		switch {
+		case msg.ID == m.cfg.ID:
+			m.echo = sec
+			if m.answered == none {
+				m.answered = sec
+			}
+		case m.lead != nil:
+			m.answer = true
+		}
+	}
+	return nil
+}
+
+func (m *Member) hearPlan(now time.Time, sec float64, p *plan) {
+	switch {
+	case p.Leader == m.cfg.ID:
+		m.echo = sec
+	case m.plan != nil && p.Term > m.plan.Term+termLeap:
+	case m.lead != nil && !p.beats(m.lead.term, m.cfg.ID):
+		m.lead.meet(now, p)
+	case m.plan != nil && m.lead == nil && sec-m.heard < claimSec && !p.beats(m.plan.Term, m.plan.Leader) && !m.follows(p):
+	case m.plan != nil && m.follows(p) && p.Seq <= m.plan.Seq: // doubled, or overtaken
+	default:
+		m.lead = nil
+		m.adopt(p, sec)
+	}
+}
+
+// follows reports whether p is of the leader that the member follows.
+func (m *Member) follows(p *plan) bool { return p.Leader == m.plan.Leader && p.Term == m.plan.Term }
+
+// adopt goes by a new plan from now on.
+func (m *Member) adopt(p *plan, sec float64) {
+	same := m.plan != nil && m.follows(p)
+	if !same {
+		m.delays = delays{}
+	}
+	m.delays.add(sec - p.Sent)
+	m.plan, m.heard, m.answered = p, sec, none
+	if p.Places != nil && p.Ring != m.ring {
+		old := m.place
+		m.ring, m.places, m.place = p.Ring, p.Places, nil
+		for i := range p.Places {
+			if p.Places[i].ID == m.cfg.ID {
+				m.place = &p.Places[i]
+			}
+		}
+		m.turns.move(old, m.place, p, same)
+	}
+	if m.place == nil || p.Ring != m.ring {
+		m.report.urgent = true // so that the leader learns who it is
+		if p.Ring != m.ring && m.lead == nil {
+			m.asked = min(m.asked, sec-askSec)
+		}
+	}
+	if m.alone {
+		m.alone = false
+		m.turns.taken = whole(m.position(sec))
+	}
+	if p.Bye {
+		m.heard = sec - claimSec
+	}
+}
+
+// age returns for how long the plan has been sent.
+func (m *Member) age(sec float64) float64 { return max(0, sec-m.delays.least()-m.plan.Sent) }
+
+// Leave returns the messages that tell the others that the member is leaving.
+func (m *Member) Leave(now time.Time) [][]byte {
+	sec := m.sec(now)
+	r := m.makeReport(sec)
+	r.Bye = true
+	out := [][]byte{encode(r)}
+	if m.lead != nil { // the others need not wait for its silence
+		l := m.lead
+		l.advance(now)
+		p := l.plan(now, sec, true)
+		p.Bye = true
+		out = append(out, encode(p))
+		m.lead = nil
+	}
+	return out
+}
+
+// Leads reports whether the member must hear the reports of the others.
+func (m *Member) Leads() bool { return m.lead != nil }
+
+// Urgent reports whether Tick must be called now: the member has been refused, and the others need to know.
+func (m *Member) Urgent() bool { return m.report.urgent }
+
+// State returns the member's present part in its fleet.
+func (m *Member) State() State {
+	s := State{Mode: Alone, Members: 1, Share: m.shareOr(1)}
+	switch {
+	case m.lead != nil && m.plan != nil:
+		s.Mode = Lead
+	case m.plan != nil && !m.alone:
+		s.Mode = Follow
+	default:
+		if d := m.own.Stats().CurrentDelay; d > 0 {
+			s.Rate = float64(time.Second) / float64(d)
+		}
+		return s
+	}
+	s.Leader, s.Members, s.Rate, s.Term = m.plan.Leader, m.plan.Count, m.plan.Rate, m.plan.Term
+	return s
+}
+
+// shareOr returns the member's share of the whole, or the default where it never had any.
+func (m *Member) shareOr(otherwise float64) float64 {
+	if m.place == nil {
+		return otherwise
+	}
+	return float64(m.place.Share)
+}
+
+// delays finds the leader's clock: the least time between sending and hearing, of the last plans, is nearest to the
+// difference of the two clocks.
+type delays struct {
+	last [16]float64
+	n    int
+}
+
+func (d *delays) add(sec float64) {
+	d.last[d.n%len(d.last)] = sec
+	d.n++
+}
+
+func (d *delays) least() float64 {
+	least := d.last[0]
+	for _, sec := range d.last[:min(d.n, len(d.last))] {
+		least = min(least, sec)
+	}
+	return least
+}

@@ -1,0 +1,444 @@
+package fleet
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+)
+
+const (
+	// planSec is the time between two plans; one that changes the rate goes at once.
+	planSec = 0.5
+	// hastySec is the least time between two plans that answer a hello or have new places.
+	hastySec = 0.05
+	// moved is by how much a share must change, as a share of itself, before all learn of it.
+	moved = 0.25
+	// Below this share of used turns the law does not climb: what nobody sends cannot be refused.
+	usedLeast = 0.8
+	// sampleSec is how often the use of turns is looked at, over the last samples.
+	sampleSec = 0.25
+	samples   = 5
+	// turnsKept is for how many turns a refusal can still be told from others.
+	turnsKept = 8192
+	// placesRepeat is for how many plans of a new leader the places are sent, for those that missed the first.
+	placesRepeat = 3
+)
+
+// leader runs the one law on what all members report, and divides the turns among them.
+type leader struct {
+	id   string
+	term uint64
+	law  *aimd.Adaptive
+	at   time.Time // the law has been run until then
+
+	// Turns: the law takes each for an attempt that is sent when it comes due.
+	turn    int64
+	taken   time.Time              // when the last came due
+	tickets [turnsKept]aimd.Ticket // by turn
+	settled int64                  // turns up to it have been accepted, refused or given up
+	ends    [16]struct {           // the last turn of the latest epochs
+		epoch int
+		turn  int64
+	}
+	epoch int
+
+	members map[string]*peer
+	places  []place // sorted by ID
+	ring    uint64  // version of places
+	round   int     // for allot
+
+	sent  uint64 // by all members, since this term began
+	used  [samples]use
+	looks int // at used
+	look  time.Time
+
+	news bool // the rate has changed, and all must know at once
+	stir bool // who is there, or what they want, has changed
+
+	seq      uint64
+	planned  time.Time // when the last plan went
+	last     *plan
+	restart  time.Time // when the law restarted last
+	accepted time.Time // when a member last reported that a call was accepted
+	merged   map[string]bool
+}
+
+type use struct {
+	turns int64
+	sent  uint64
+}
+
+// peer is what the leader knows of a member, itself included.
+type peer struct {
+	report
+	heard time.Time
+	known bool // by a report, not from the plan of an earlier leader alone
+	slots int  // calls in flight that it may have
+	held  int  // that it may still have, until it reports that it knows of fewer
+}
+
+// newLeader returns the leader of a term that follows on a plan, if there was one.
+func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, places []place, age float64) (*leader, error) {
+	cfg.PoolSize = turnsKept / 2 // so that the pool is never the limit, and the law remembers enough attempts
+	cfg.MinDelay = 0             // each member's own
+	cfg.Config = lawOf(cfg.Config)
+	law, err := aimd.NewAdaptive(cfg)
+	if err != nil {
+		return nil, err
+	}
+	law.Share(true)
+	law.Limit(rateLimit)
+	l := &leader{
+		id: id, term: 1, law: law, at: now, taken: now, members: map[string]*peer{}, look: now, accepted: now,
+		merged: map[string]bool{},
+	}
+	if before != nil {
+		l.term = before.Term + 1
+		l.turn = int64(before.at(age))
+		if before.Estimate > 0 {
+			law.Resume(now, before.Estimate)
+		}
+		l.places = slices.Clone(places)
+		for _, p := range l.places {
+			if p.ID != before.Leader || p.ID == id {
+				l.members[p.ID] = &peer{report: report{ID: p.ID, Weight: 1, Hungry: true}, heard: now, slots: p.Slots, held: p.Slots}
+			}
+		}
+	}
+	l.settled, l.ring = l.turn, l.term<<20
+	law.Next(now, 0)
+	return l, nil
+}
+
+// rateLimit keeps a law that meets no limit from counting turns beyond all use.
+const rateLimit = 1e5
+
+// lawOf returns the settings of the common law. The floor of the delay is each member's own.
+func lawOf(c aimd.Config) aimd.Config {
+	c.MinDelay = 0
+	if c.RecoveryStep == 0 {
+		c.RecoveryStep = time.Nanosecond // the floor may have been all that led to a delay
+	}
+	return c
+}
+
+// advance runs the law until now.
+func (l *leader) advance(now time.Time) {
+	phase := l.law.Phase()
+	for t := l.at; ; {
+		next := l.law.Next(t, 0)
+		if !next.After(t) {
+			l.turn++
+			l.tickets[l.turn%turnsKept] = l.law.Sent(t, l.inFlight())
+			l.taken = t
+			continue
+		}
+		if next.After(now) {
+			break
+		}
+		t = next
+	}
+	l.at = now
+	l.law.Next(now, 0)
+	l.noteEpoch()
+	l.watchUse(now)
+	l.news = l.news || l.law.Phase() != phase
+}
+
+// noteEpoch notes that the law has begun another epoch, if it has.
+func (l *leader) noteEpoch() {
+	if e := l.law.Epoch(); e != l.epoch {
+		l.news = true
+		slot := &l.ends[l.epoch%len(l.ends)]
+		slot.epoch, slot.turn = l.epoch, l.turn
+		l.epoch = e
+	}
+}
+
+func (l *leader) inFlight() int {
+	n := 0
+	for _, m := range l.members {
+		n += m.InFlight
+	}
+	return n
+}
+
+// watchUse keeps the law from climbing while turns go unused.
+func (l *leader) watchUse(now time.Time) {
+	for now.Sub(l.look).Seconds() >= sampleSec {
+		l.look = l.look.Add(time.Duration(sampleSec * float64(time.Second)))
+		now, before := &l.used[l.looks%samples], l.used[(l.looks+1)%samples]
+		latest := l.used[(l.looks+samples-1)%samples] // reports are a moment old, and so must be the turns
+		*now = use{l.turn, l.sent}
+		l.looks++
+		if l.looks > samples && float64(l.sent-before.sent) < usedLeast*float64(latest.turns-before.turns)-1 {
+			l.law.Idle(time.Duration(sampleSec * float64(time.Second)))
+		}
+	}
+}
+
+// hear takes a report.
+func (l *leader) hear(now time.Time, r *report) {
+	m := l.members[r.ID]
+	if m == nil {
+		if len(l.members) >= membersMax || r.Bye {
+			return
+		}
+		m = &peer{}
+		l.members[r.ID] = m
+		l.stir = true
+	}
+	before := m.report
+	switch {
+	case !m.known:
+		before.Sent, before.Accepted, before.Refused = r.Sent, r.Accepted, r.Refused
+	case r.Seq <= m.Seq:
+		return // doubled, or overtaken by a later one
+	}
+	m.report, m.heard, m.known = *r, now, true
+	if r.Ring == l.ring {
+		m.held = max(m.slots, min(m.held, r.InFlight))
+	}
+	l.sent += atMost(r.Sent, before.Sent, turnsKept)
+	l.accept(now, atMost(r.Accepted, before.Accepted, turnsKept))
+	for _, f := range r.Refusals {
+		l.refuse(now, &f)
+	}
+	l.noteEpoch()
+	if r.Restart && now.Sub(l.accepted) > silent && now.Sub(l.restart) > silent {
+		l.restart = now
+		l.law.Restart(now)
+		l.noteEpoch()
+	}
+	l.stir = l.stir || r.Bye || r.Hungry && !before.Hungry
+}
+
+// atMost returns by how much a counter has grown, where nobody can believe more than most.
+func atMost(now, before, most uint64) uint64 {
+	if now < before {
+		return 0
+	}
+	return min(now-before, most)
+}
+
+// accept tells the law of n calls that were accepted: it is not known which, so the oldest.
+func (l *leader) accept(now time.Time, n uint64) {
+	if n > 0 {
+		l.accepted = now
+	}
+	for ; n > 0 && l.settled < l.turn; n-- {
+		l.settled++
+		l.law.Accepted(now, l.tickets[l.settled%turnsKept])
+	}
+	// Turns that nobody took are not waited for.
+	l.settled = max(l.settled, l.turn-int64(l.inFlight())-int64(l.law.Rate(now))-16)
+}
+
+// refuse tells the law of a turn at which a call was refused. A member that did not know yet of a new epoch ran ahead,
+// and its turn has another number by now: it counts as the last of its epoch.
+func (l *leader) refuse(now time.Time, f *refusal) {
+	if f.Term != l.term {
+		return
+	}
+	turn := min(int64(f.Turn), l.turn)
+	if end := l.ends[f.Epoch%len(l.ends)]; f.Epoch >= 0 && f.Epoch < l.epoch && end.epoch == f.Epoch {
+		turn = min(turn, end.turn)
+	}
+	if turn <= max(0, l.turn-turnsKept) {
+		return
+	}
+	if t := l.tickets[turn%turnsKept]; !t.Sent.IsZero() {
+		l.law.Rejected(now, t, f.hint())
+	}
+}
+
+// arrange drops members that are silent or have left, and gives all new places where their shares have changed.
+func (l *leader) arrange(now time.Time) (changed bool) {
+	lost := 0.0
+	for id, m := range l.members {
+		if m.Bye || id != l.id && now.Sub(m.heard) > silent {
+			if !m.Bye {
+				lost += l.share(id)
+			}
+			delete(l.members, id)
+			changed = true
+		}
+	}
+	if e := l.law.Estimate(); lost > 0.5 && e > 0 {
+		// Most are gone at once, so they are on the other side of a partition, with a leader of their own, and use the
+		// server as well.
+		l.law.Resume(now, e*max(1-lost, 0.01))
+	}
+	ids := slices.Sorted(maps.Keys(l.members))
+	claims := make([]claim, len(ids))
+	for i, id := range ids {
+		m := l.members[id]
+		claims[i] = claim{m.Weight, m.Want}
+		if m.Hungry {
+			claims[i].want = math.Inf(1)
+		}
+	}
+	shares := divide(max(l.rate(now), 0.01), claims)
+	slots, granted := l.allot(ids, claims)
+	changed = changed || granted || len(ids) != len(l.places)
+	for i, id := range ids {
+		old := l.share(id)
+		changed = changed || old == 0 || math.Abs(shares[i]/old-1) > moved
+	}
+	if changed {
+		l.place(now, ids, shares, slots)
+	}
+	return changed
+}
+
+// place gives all members new places. Each keeps how far it is on the way to its next turn, so that changes of places,
+// however many, take no turn from anybody.
+func (l *leader) place(now time.Time, ids []string, shares []float64, slots []int) {
+	turns := l.turns(now)
+	due := make([]float64, len(ids))
+	for i, id := range ids {
+		phase := 0.0
+		if p := l.find(id); p != nil {
+			at := float64(p.Offset) + float64(p.Share)*turns
+			phase = at - math.Floor(at)
+		}
+		due[i] = (1 - phase) / shares[i]
+	}
+	l.places = l.places[:0]
+	for i, next := range stagger(due) {
+		share := float64(float32(shares[i]))
+		at := share * (turns + next)
+		p := place{ID: ids[i], Share: float32(shares[i]), Offset: float32(math.Ceil(at) - at)}
+		if slots != nil {
+			p.Slots = slots[i]
+			l.members[ids[i]].slots = slots[i]
+			l.members[ids[i]].held = max(l.members[ids[i]].held, slots[i])
+		}
+		l.places = append(l.places, p)
+	}
+	l.ring++
+}
+
+// allot divides the account's limit on calls in flight, if there is one.
+func (l *leader) allot(ids []string, claims []claim) (slots []int, changed bool) {
+	limit := l.concurrency()
+	if limit == 0 {
+		return nil, l.last != nil && l.last.Slots
+	}
+	held := make([]int, len(ids))
+	wants := make([]claim, len(ids))
+	for i, id := range ids {
+		m := l.members[id]
+		held[i], wants[i] = m.held, claim{m.Weight, claims[i].want}
+		if !m.Hungry {
+			wants[i].want = float64(m.InFlight + 1)
+		}
+	}
+	slots = allot(limit, wants, held, l.round)
+	for i, id := range ids {
+		changed = changed || slots[i] != l.members[id].slots
+	}
+	if changed || limit < len(ids) {
+		l.round++
+	}
+	return slots, changed || l.last == nil || !l.last.Slots
+}
+
+// concurrency is the most calls in flight over all members; 0: no limit.
+func (l *leader) concurrency() int {
+	return l.least(func(r *report) int { return r.Concurrency })
+}
+
+// least returns the lowest limit that any member has set; 0: none has.
+func (l *leader) least(of func(*report) int) (limit int) {
+	for _, m := range l.members {
+		if n := of(&m.report); n > 0 && (limit == 0 || n < limit) {
+			limit = n
+		}
+	}
+	return limit
+}
+
+func (l *leader) find(id string) *place {
+	i, ok := slices.BinarySearchFunc(l.places, id, func(p place, id string) int { return cmp.Compare(p.ID, id) })
+	if !ok {
+		return nil
+	}
+	return &l.places[i]
+}
+
+func (l *leader) share(id string) float64 {
+	if p := l.find(id); p != nil {
+		return float64(p.Share)
+	}
+	return 0
+}
+
+func (l *leader) rate(now time.Time) float64 { return min(l.law.Rate(now), rateLimit) }
+
+// turns returns how many turns have come due, with the part of the next that has passed.
+func (l *leader) turns(now time.Time) float64 {
+	return float64(l.turn) + min(1, l.rate(now)*now.Sub(l.taken).Seconds())
+}
+
+// next returns the plan that must go now, or nil. With asked a member waits for it and for the places.
+func (l *leader) next(now time.Time, clock float64, asked bool) *plan {
+	due := l.last == nil || now.Sub(l.planned).Seconds() >= planSec
+	places := false
+	if due || (l.stir || asked) && now.Sub(l.planned).Seconds() >= hastySec {
+		places = l.arrange(now) || asked
+		l.stir = false
+	}
+	if !due && !places && !l.news {
+		return nil
+	}
+	l.news = false
+	return l.plan(now, clock, places)
+}
+
+// plan returns the plan as of now. With places it has those of all members.
+func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
+	if rpm := l.least(func(r *report) int { return r.RPM }); rpm > 0 {
+		l.law.Limit(float64(rpm) / 60)
+	} else {
+		l.law.Limit(rateLimit)
+	}
+	l.seq++
+	l.planned = now
+	stats := l.law.Stats()
+	p := &plan{
+		Plan: 1, Term: l.term, Leader: l.id, Seq: l.seq, Sent: clock, Turns: l.turns(now), Epoch: l.epoch,
+		Curve: make([]float64, 0, curveSteps), Rate: l.rate(now), Estimate: min(l.law.Estimate(), rateLimit),
+		Count: len(l.members), Ring: l.ring, Slots: l.concurrency() > 0, TPM: l.least(func(r *report) int { return r.TPM }),
+	}
+	if !stats.PausedUntil.IsZero() {
+		p.Pause, p.Reason = min(stats.PausedUntil.Sub(now).Seconds(), waitMost), stats.PauseReason
+	}
+	due := 0.0
+	for i := range curveSteps {
+		p.Then = l.rate(now.Add(time.Duration((float64(i) + 0.5) * curveStep * float64(time.Second))))
+		due += p.Then * curveStep
+		p.Curve = append(p.Curve, due)
+	}
+	if places || l.seq <= placesRepeat {
+		p.Places = slices.Clone(l.places)
+	}
+	l.last = p
+	return p
+}
+
+// meet takes the plan of another leader that is to follow this one. Where the two had no member in common, each has
+// learned its own part of what the server allows.
+func (l *leader) meet(now time.Time, p *plan) {
+	if l.merged[p.Leader] || len(l.merged) > 64 || l.members[p.Leader] != nil {
+		return
+	}
+	l.merged[p.Leader] = true
+	if mine := l.law.Estimate(); mine > 0 && p.Estimate > 0 {
+		l.law.Resume(now, mine+min(p.Estimate, 4*mine))
+	}
+}

@@ -1,0 +1,94 @@
+package fleet
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// idleShare is the least that a member has of its fair share, so that one which has had nothing to do can begin.
+const idleShare = 0.03
+
+// claim is what a member wants of a rate.
+type claim struct {
+	weight float64 // against others while all want more than there is
+	want   float64 // calls per second; infinite: all that it can get
+}
+
+// divide returns the shares, of 1, in which claims have a rate: max-min fairness by weight. None gets less than it wants
+// while another gets more for its weight; what nobody wants goes to all by weight, so that whoever wants more finds it.
+func divide(rate float64, claims []claim) []float64 {
+	order := make([]int, len(claims))
+	weights := 0.0
+	for i, c := range claims {
+		order[i] = i
+		weights += c.weight
+	}
+	all := weights
+	wants := func(i int) float64 { return max(claims[i].want, idleShare*rate*claims[i].weight/all) }
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(wants(a)/claims[a].weight, wants(b)/claims[b].weight), cmp.Compare(a, b))
+	})
+	shares := make([]float64, len(claims))
+	left := rate
+	for _, i := range order {
+		shares[i] = min(wants(i), left*claims[i].weight/weights)
+		left -= shares[i]
+		weights -= claims[i].weight
+	}
+	for i, c := range claims {
+		shares[i] = (shares[i] + max(0, left)*c.weight/all) / rate
+	}
+	return shares
+}
+
+// stagger returns the turns from now on, counted over all members, at which each has its next one: in the order in which
+// they are due, and no two at once. Members that all moved at the same moment would overrun a small bucket at any rate.
+func stagger(due []float64) []float64 {
+	order := make([]int, len(due))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(due[a], due[b]) })
+	last := 0.0
+	next := make([]float64, len(due))
+	for _, i := range order {
+		last = max(last+1, due[i])
+		next[i] = last
+	}
+	return next
+}
+
+// allot divides a number of calls in flight among claims, as divide does a rate, in whole numbers: held are those that
+// each may still have, and no grant lets the sum exceed the limit. Where there are more claims than calls the turn goes
+// round with each round.
+func allot(limit int, claims []claim, held []int, round int) []int {
+	shares := divide(float64(limit), claims)
+	slots := make([]int, len(claims))
+	rest := make([]float64, len(claims))
+	order := make([]int, len(claims))
+	free := limit
+	for i, s := range shares {
+		exact := s * float64(limit)
+		slots[i] = int(exact + 1e-9)
+		rest[i] = exact - float64(slots[i])
+		order[i] = (i + round) % len(claims)
+		free -= slots[i]
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(math.Ceil(10*rest[b]), math.Ceil(10*rest[a])) })
+	for _, i := range order[:max(0, min(free, len(order)))] {
+		slots[i]++
+	}
+	room := limit
+	for i := range slots {
+		room -= max(held[i], min(slots[i], held[i]))
+	}
+	for _, i := range order {
+		if more := slots[i] - held[i]; more > 0 {
+			granted := max(0, min(more, room))
+			slots[i] = held[i] + granted
+			room -= granted
+		}
+	}
+	return slots
+}

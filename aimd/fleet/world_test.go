@@ -1,0 +1,204 @@
+package fleet
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+)
+
+// world runs members against a server in steps of a millisecond of virtual time.
+type world struct {
+	t       *testing.T
+	rng     *rand.Rand
+	now     float64
+	rate    func(now float64) float64 // of the server, calls per second
+	burst   float64
+	level   float64
+	members []*node
+	mail    []letter
+	loss    float64
+	dead    bool // no message arrives
+
+	sent, accepted, refused int
+	messages                int
+}
+
+type node struct {
+	*Member
+	skew     time.Duration
+	pool     int
+	demand   func(now float64) bool // whether it has a call to make
+	inFlight int
+	calls    []landing
+	next     float64 // Tick
+	cut      bool    // hears and says nothing
+	off      bool    // does not run
+	accepted int
+}
+
+type landing struct {
+	at     float64
+	ticket aimd.Ticket
+	ok     bool
+}
+
+type letter struct {
+	at   float64
+	to   *node
+	body []byte
+}
+
+var genesis = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func newWorld(t *testing.T, seed uint64, n int, rate, burst float64) *world {
+	w := &world{
+		t: t, rng: rand.New(rand.NewPCG(seed, 1)), burst: burst, level: burst, loss: 0,
+		rate: func(float64) float64 { return rate },
+	}
+	for range n {
+		w.join(Config{})
+	}
+	return w
+}
+
+func (w *world) join(cfg Config) *node {
+	w.t.Helper()
+	cfg.ID = fmt.Sprintf("m%03d", len(w.members))
+	cfg.Law = aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 32}
+	m, err := New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n := &node{Member: m, pool: 32, next: w.now, skew: time.Duration(w.rng.IntN(200)-100) * time.Second}
+	w.members = append(w.members, n)
+	return n
+}
+
+func (n *node) at(sec float64) time.Time {
+	return genesis.Add(n.skew + time.Duration(sec*1e9))
+}
+
+func (w *world) run(sec float64) {
+	for end := w.now + sec; w.now < end; w.now += 0.001 {
+		w.level = min(w.burst, w.level+0.001*w.rate(w.now))
+		kept := w.mail[:0]
+		for _, l := range w.mail {
+			switch {
+			case l.at > w.now:
+				kept = append(kept, l)
+			case !l.to.off && !l.to.cut:
+				if err := l.to.Hear(l.to.at(w.now), l.body); err != nil {
+					w.t.Fatalf("%v: %s", err, l.body)
+				}
+			}
+		}
+		w.mail = kept
+		for _, n := range w.members {
+			if !n.off {
+				w.step(n)
+			}
+		}
+	}
+}
+
+func (w *world) step(n *node) {
+	for i := 0; i < len(n.calls); i++ {
+		c := n.calls[i]
+		if c.at > w.now {
+			continue
+		}
+		n.calls[i] = n.calls[len(n.calls)-1]
+		n.calls = n.calls[:len(n.calls)-1]
+		i--
+		n.inFlight--
+		if c.ok {
+			n.Accepted(n.at(w.now), c.ticket)
+		} else {
+			n.Rejected(n.at(w.now), c.ticket, aimd.Hint{})
+		}
+	}
+	if n.next <= w.now || n.Urgent() {
+		out, next := n.Tick(n.at(w.now))
+		n.next = w.now + max(0.001, next.Sub(n.at(w.now)).Seconds())
+		w.post(n, out)
+	}
+	for n.inFlight < n.pool && (n.demand == nil || n.demand(w.now)) && !n.Next(n.at(w.now), n.inFlight).After(n.at(w.now)) {
+		n.inFlight++
+		c := landing{at: w.now + 0.06, ticket: n.Sent(n.at(w.now), n.inFlight)}
+		w.sent++
+		if w.level >= 1 {
+			w.level--
+			w.accepted++
+			n.accepted++
+			c.ok, c.at = true, w.now+1.2*math.Exp(0.3*w.rng.NormFloat64())
+		} else {
+			w.refused++
+		}
+		n.calls = append(n.calls, c)
+	}
+}
+
+func (w *world) post(from *node, out [][]byte) {
+	if from.cut || w.dead {
+		return
+	}
+	for _, body := range out {
+		w.messages++
+		for _, to := range w.members {
+			if IsReport(body) && !to.Leads() || w.rng.Float64() < w.loss {
+				continue
+			}
+			w.mail = append(w.mail, letter{w.now + 0.001 + 0.049*w.rng.Float64(), to, body})
+		}
+	}
+}
+
+// count resets what is counted.
+func (w *world) count() {
+	w.sent, w.accepted, w.refused, w.messages = 0, 0, 0, 0
+	for _, n := range w.members {
+		n.accepted = 0
+	}
+}
+
+func (w *world) jain() float64 {
+	total, squares := 0.0, 0.0
+	for _, n := range w.members {
+		total += float64(n.accepted)
+		squares += float64(n.accepted) * float64(n.accepted)
+	}
+	return total * total / (float64(len(w.members)) * squares)
+}
+
+func (w *world) leaders() (leaders, alone int) {
+	for _, n := range w.members {
+		switch {
+		case n.off:
+		case n.State().Mode == Lead:
+			leaders++
+		case n.State().Mode == Alone:
+			alone++
+		}
+	}
+	return leaders, alone
+}
+
+func TestLook(t *testing.T) {
+	for _, c := range []struct {
+		n           int
+		rate, burst float64
+	}{{1, 20, 5}, {4, 20, 5}, {16, 20, 5}, {64, 20, 5}, {64, 200, 10}} {
+		w := newWorld(t, 1, c.n, c.rate, c.burst)
+		for i := range 4 {
+			w.count()
+			w.run(15)
+			l, a := w.leaders()
+			fmt.Printf("%d at %g, %d: util %.3f waste %.3f jain %.3f leaders %d alone %d msgs %.2f\n", c.n, c.rate, i, float64(w.accepted)/15/c.rate,
+				float64(w.refused)/float64(w.sent), w.jain(), l, a, float64(w.messages)/15/float64(c.n))
+		}
+	}
+}
