@@ -87,8 +87,11 @@ func number(v reflect.Value) (float64, bool) {
 	}
 }
 
-// stageName matches the names of stages, which are part of subjects and durables.
-var stageName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+// Names that are part of subjects; those of stages also of durables.
+var (
+	stageName  = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+	budgetName = regexp.MustCompile(budgetPattern)
+)
 
 // checkServer checks the stage's name, and the connection to its server.
 func (c *Config) checkServer(found *problems) {
@@ -156,6 +159,7 @@ func (c *Config) checkDispatch(found *problems) {
 				fields[pair.variable].text(c), pair.relation, pair.other, fields[pair.other].text(c), pair.remedy)
 		}
 	}
+	c.Budget.check(&c.Pool, found)
 	c.Order.check(c.Input.PartitionSubject(0), found)
 	if found.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") && c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {
 		found.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for ever: give more than 0, or raise STAGE_MIN_DISPATCH_DELAY_MS")

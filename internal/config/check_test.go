@@ -107,6 +107,21 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 		}},
 		{"a span of the window", NeedNothing, []string{"STAGE_ORDER", "key", "STAGE_WINDOW", "2000", "STAGE_ORDER_SPAN", "2000", "STAGE_ORDER_KEY", "header.Customer"}, nil},
 		{"a span that is not used", NeedNothing, []string{"STAGE_WINDOW", "2000", "STAGE_ORDER_SPAN", "1"}, nil},
+		{"a budget", NeedNothing, []string{"STAGE_BUDGET", "team-7", "STAGE_BUDGET_WEIGHT", "0.01"}, nil},
+		{"a weight that is not used", NeedNothing, []string{"STAGE_BUDGET_WEIGHT", "100", "STAGE_THROTTLE", "classic"}, nil},
+		{"a budget and another law", NeedNothing, []string{"STAGE_BUDGET", "a", "STAGE_THROTTLE", "classic"}, []string{
+			"STAGE_BUDGET: the classic throttle cannot be shared: set STAGE_THROTTLE=adaptive, or unset this",
+		}},
+		{"names and weights of budgets", NeedNothing, []string{"STAGE_BUDGET", "Team 7", "STAGE_BUDGET_WEIGHT", "0"}, []string{
+			`STAGE_BUDGET: "Team 7" is not a valid name: use 1 to 64 characters of a-z, 0-9 and -`,
+			"STAGE_BUDGET_WEIGHT: 0 is too small: give 0.01 or more",
+		}},
+		{"a long name of a budget", NeedNothing, []string{"STAGE_BUDGET", strings.Repeat("a", 65), "STAGE_BUDGET_WEIGHT", "101"}, []string{
+			`STAGE_BUDGET: "aaa`, "STAGE_BUDGET_WEIGHT: 101 is too large: give 100 or less",
+		}},
+		{"messages of a budget that would be input", NeedNothing, []string{"STAGE_BUDGET", "a", "STAGE_INPUT_SUBJECT", "llm-stage.>", "STAGE_NAME", "s"}, []string{
+			"STAGE_BUDGET: messages on llm-stage.budget.a.> would be input again",
+		}},
 		{"values that do not fit together", NeedNothing, []string{
 			"STAGE_MIN_DISPATCH_DELAY_MS", "6000", "STAGE_RETRY_BASE_DELAY", "2m", "STAGE_STOP_TIMEOUT", "120s", "STAGE_MAX_COST_USD", "5",
 			"STAGE_BATCH_MAX_PARALLEL", "50", "STAGE_FALLBACK_AFTER", "5s", "STAGE_PARTITIONS", "2", "STAGE_RESULT_STREAM", "ROWS",

@@ -38,6 +38,7 @@ type Config struct {
 	Window   WindowConfig   `group:"Dispatch"`
 	Order    OrderConfig    `group:"Dispatch"`
 	Pool     PoolConfig     `group:"Dispatch"`
+	Budget   BudgetConfig   `group:"Dispatch"`
 	Retry    RetryConfig    `env:", prefix=RETRY_" group:"Dispatch"`
 	LLM      LLMConfig      `env:", prefix=LLM_" group:"LLM"`
 	Fallback FallbackConfig `group:"LLM"`
@@ -166,9 +167,9 @@ type LLMConfig struct {
 	ExtraBody       Secret         `env:"EXTRA_BODY" flag:"value" help:"JSON object that is merged into every request; members named like a key, token or password are redacted"`
 	ExtraHeaders    Secret         `env:"EXTRA_HEADERS" help:"JSON object of headers that are sent with every request, to fallbacks too"`
 	AcceptTruncated bool           `env:"ACCEPT_TRUNCATED, default=false" help:"accept replies that end at the token limit"`
-	RPM             int            `env:"RPM, default=0" min:"0" help:"most requests per minute of this process; 0: no limit"`
-	TPM             int            `env:"TPM, default=0" min:"0" help:"most tokens per minute of this process; 0: no limit"`
-	MaxConcurrency  ProviderLimits `env:"MAX_CONCURRENCY" help:"most calls in flight per provider, such as openai=8,anthropic=4; empty: the pool size"`
+	RPM             int            `env:"RPM, default=0" min:"0" help:"most requests per minute of this process, with STAGE_BUDGET of all that share it; 0: no limit"`
+	TPM             int            `env:"TPM, default=0" min:"0" help:"most tokens per minute of this process, with STAGE_BUDGET of all that share it; 0: no limit"`
+	MaxConcurrency  ProviderLimits `env:"MAX_CONCURRENCY" help:"most calls in flight per provider, such as openai=8,anthropic=4, with STAGE_BUDGET of all that share it; empty: the pool size"`
 
 	Own []ProviderConfig `group:"Providers of fallbacks"` // in the order of [llm.Providers], with the prefix of [ProviderVariables]
 }

@@ -37,6 +37,7 @@ var kinds = map[reflect.Type]kind{
 	reflect.TypeFor[HostNames]():      {name: "list", pattern: `^[A-Za-z0-9_.*:\[\], -]*$`},
 	reflect.TypeFor[URLs]():           {name: "url"},
 	reflect.TypeFor[streams.Order]():  {name: "text"},
+	reflect.TypeFor[BudgetName]():     {name: "text", pattern: budgetPattern, check: checkBudgetName},
 	reflect.TypeFor[rowkey.Place]():   {name: "text", pattern: `^(subject(\.[1-9][0-9]*)?|header\.[!-9;-~]+|field\..+)?$`},
 	reflect.TypeFor[Secret]():         {name: "path"}, // its flag is that of the file
 	reflect.TypeFor[string]():         {name: "text"},

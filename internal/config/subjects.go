@@ -90,11 +90,15 @@ func (c *Config) checkInput(found *problems) {
 
 // checkOutputs checks that no output is input again: such a row would be answered and paid for again and again.
 func (c *Config) checkOutputs(input string, found *problems) {
-	outputs := []struct{ variable, subject string }{
+	type output struct{ variable, subject string }
+	outputs := []output{
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + "." + c.Name + ".*.*"},
 		{"STAGE_AUDIT_SUBJECT", c.Audit.Subject + "." + c.Name + ".*.*"},
 		{"STAGE_JOURNAL_STREAM", "journal." + c.Name + ".*"},
 		{"STAGE_DEAD_LETTER_SUBJECT", c.Streams.DeadLetterSubject},
+	}
+	if c.Budget.Name != "" {
+		outputs = append(outputs, output{"STAGE_BUDGET", c.Budget.Name.Subjects()})
 	}
 	for _, out := range outputs {
 		if out.subject != "" && found.none(out.variable) && streams.Overlap(input, out.subject) {

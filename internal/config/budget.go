@@ -1,0 +1,45 @@
+package config
+
+import "fmt"
+
+// BudgetConfig is the rate that the processes of one account share.
+type BudgetConfig struct {
+	Name   BudgetName `env:"BUDGET" help:"name of an account, [a-z0-9-]{1,64}: all processes on this NATS account with that name share one learned rate per provider, and STAGE_LLM_RPM, _TPM and _MAX_CONCURRENCY; empty: each process for itself"`
+	Weight float64    `env:"BUDGET_WEIGHT, default=1" min:"0.01" max:"100" help:"with STAGE_BUDGET: share of this process against others while all want more than there is"`
+}
+
+// BudgetName is the name of a shared budget; empty: there is none.
+type BudgetName string
+
+// budgetPattern is that of a name, or of none.
+const budgetPattern = `^[a-z0-9-]{0,64}$`
+
+// checkBudgetName returns what is wrong with a name, "" if nothing is.
+func checkBudgetName(name string) string {
+	if budgetName.MatchString(name) {
+		return ""
+	}
+	return fmt.Sprintf("%q is not a valid name: use 1 to 64 characters of a-z, 0-9 and -", name)
+}
+
+// Subjects returns the wildcard of the subjects on which the processes that share the budget talk, over core NATS.
+func (n BudgetName) Subjects() string { return BudgetPrefix + string(n) + ".>" }
+
+// BudgetPrefix starts the subjects of all budgets.
+const BudgetPrefix = "llm-stage.budget."
+
+// check checks that the law can be shared.
+func (c *BudgetConfig) check(pool *PoolConfig, found *problems) {
+	if c.Name != "" && pool.Throttle == "classic" && found.none("STAGE_BUDGET") {
+		found.add("STAGE_BUDGET", "the classic throttle cannot be shared: set STAGE_THROTTLE=adaptive, or unset this")
+	}
+}
+
+// OnOwnServer returns a warning for a process that runs the NATS server by which it shares its budget; empty: it shares
+// none.
+func (c *BudgetConfig) OnOwnServer() string {
+	if c.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf("STAGE_BUDGET=%s is shared with nobody, since this process runs its own NATS server: processes share a budget by stage run with STAGE_NATS_URL", c.Name)
+}
