@@ -19,7 +19,9 @@ type PerMinute struct {
 
 // NewPerMinute returns a gate for a weight of limit a minute, at least 1.
 func NewPerMinute(limit int) *PerMinute {
-	return &PerMinute{unit: (time.Minute+slack)/time.Duration(max(1, limit)) + 1}
+	g := &PerMinute{}
+	g.SetLimit(float64(limit))
+	return g
 }
 
 // NewCallsPerMinute returns a gate for limit attempts a minute, at least 1, whatever they weigh.
@@ -27,6 +29,11 @@ func NewCallsPerMinute(limit int) *PerMinute {
 	g := NewPerMinute(limit)
 	g.one = true
 	return g
+}
+
+// SetLimit changes the limit from now on, at least 1 a minute.
+func (g *PerMinute) SetLimit(limit float64) {
+	g.unit = time.Duration(float64(time.Minute+slack)/max(1, limit)) + 1
 }
 
 // Next implements [Gate].

@@ -35,6 +35,7 @@ const (
 	// doubtSec is how long a leader may be silent before a member asks for its plan, askSec how long until it asks again.
 	doubtSec = 0.9
 	askSec   = 0.25
+	aloneSec = 0.5 // the same while it is alone
 	// claimSec is how long a leader may be silent before the first of the members leads; each next one waits by rankSec
 	// longer, so that a leader is replaced by one and not by all.
 	claimSec = 1.25
@@ -192,14 +193,25 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	if m.plan == nil && sec >= joinSec || m.plan != nil && sec-m.heard >= silentSec {
 		m.isolate(now, sec)
 	}
-	if m.silence(sec) >= doubtSec && (m.asked == none || sec-m.asked >= askSec) {
+	if m.silence(sec) >= doubtSec && (m.asked == none || sec-m.asked >= m.patience()) {
 		m.asked = sec
 		out = append(out, encode(hello{Hello: 1, ID: m.cfg.ID, Ring: m.ring}))
 	}
 	if m.plan != nil && !m.alone && m.report.due(m, sec) {
 		out = append(out, encode(m.makeReport(sec)))
 	}
+	if m.report.urgent && !m.alone {
+		return out, now.Add(time.Duration(hastySec * float64(time.Second)))
+	}
 	return out, now.Add(tickMember)
+}
+
+// patience returns how long to wait before it asks for a leader again.
+func (m *Member) patience() float64 {
+	if m.alone {
+		return aloneSec
+	}
+	return askSec
 }
 
 // silence returns for how long no leader has been heard; since ever: long.
@@ -347,7 +359,7 @@ func (m *Member) hearPlan(now time.Time, sec float64, p *plan) {
 	case m.lead != nil && !p.beats(m.lead.term, m.cfg.ID):
 		m.lead.meet(now, p)
 	case m.plan != nil && m.lead == nil && sec-m.heard < claimSec && !p.beats(m.plan.Term, m.plan.Leader) && !m.follows(p):
-	case m.plan != nil && m.follows(p) && p.Seq <= m.plan.Seq: // doubled, or overtaken
+	case m.plan != nil && m.follows(p) && (p.Seq <= m.plan.Seq || sec-p.Sent > m.delays.least()+silentSec): // doubled, overtaken, or late
 	default:
 		m.lead = nil
 		m.adopt(p, sec)

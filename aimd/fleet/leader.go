@@ -22,6 +22,8 @@ const (
 	// sampleSec is how often the use of turns is looked at, over the last samples.
 	sampleSec = 0.25
 	samples   = 5
+	// slotSec is how long a member waits for a slot, where there are fewer than members, before another makes room.
+	slotSec = 2.0
 	// turnsKept is for how many turns a refusal can still be told from others.
 	turnsKept = 8192
 	// placesRepeat is for how many plans of a new leader the places are sent, for those that missed the first.
@@ -49,7 +51,6 @@ type leader struct {
 	members map[string]*peer
 	places  []place // sorted by ID
 	ring    uint64  // version of places
-	round   int     // for allot
 
 	sent  uint64 // by all members, since this term began
 	used  [samples]use
@@ -76,9 +77,10 @@ type use struct {
 type peer struct {
 	report
 	heard time.Time
-	known bool // by a report, not from the plan of an earlier leader alone
-	slots int  // calls in flight that it may have
-	held  int  // that it may still have, until it reports that it knows of fewer
+	known bool      // by a report, not from the plan of an earlier leader alone
+	slots int       // calls in flight that it may have
+	held  int       // that it may still have, until it reports that it knows of fewer
+	since time.Time // when it began to have any, or none
 }
 
 // newLeader returns the leader of a term that follows on a plan, if there was one.
@@ -200,8 +202,9 @@ func (l *leader) hear(now time.Time, r *report) {
 		return // doubled, or overtaken by a later one
 	}
 	m.report, m.heard, m.known = *r, now, true
-	if r.Ring == l.ring {
-		m.held = max(m.slots, min(m.held, r.InFlight))
+	if held := max(m.slots, min(m.held, r.InFlight)); r.Ring == l.ring && held < m.held {
+		m.held = held
+		l.stir = true
 	}
 	l.sent += atMost(r.Sent, before.Sent, turnsKept)
 	l.accept(now, atMost(r.Accepted, before.Accepted, turnsKept))
@@ -283,7 +286,7 @@ func (l *leader) arrange(now time.Time) (changed bool) {
 		}
 	}
 	shares := divide(max(l.rate(now), 0.01), claims)
-	slots, granted := l.allot(ids, claims)
+	slots, granted := l.allot(now, ids, claims)
 	changed = changed || granted || len(ids) != len(l.places)
 	for i, id := range ids {
 		old := l.share(id)
@@ -324,26 +327,33 @@ func (l *leader) place(now time.Time, ids []string, shares []float64, slots []in
 }
 
 // allot divides the account's limit on calls in flight, if there is one.
-func (l *leader) allot(ids []string, claims []claim) (slots []int, changed bool) {
+func (l *leader) allot(now time.Time, ids []string, claims []claim) (slots []int, changed bool) {
 	limit := l.concurrency()
 	if limit == 0 {
 		return nil, l.last != nil && l.last.Slots
 	}
 	held := make([]int, len(ids))
 	wants := make([]claim, len(ids))
+	rank := make([]float64, len(ids))
 	for i, id := range ids {
 		m := l.members[id]
 		held[i], wants[i] = m.held, claim{m.Weight, claims[i].want}
 		if !m.Hungry {
 			wants[i].want = float64(m.InFlight + 1)
 		}
+		// Where there are fewer slots than members, those take turns that have waited, with those that had one for longest.
+		rank[i] = now.Sub(m.since).Seconds()
+		if m.slots > 0 || rank[i] < slotSec {
+			rank[i] = -rank[i]
+		}
 	}
-	slots = allot(limit, wants, held, l.round)
+	slots = allot(limit, wants, held, rank)
 	for i, id := range ids {
-		changed = changed || slots[i] != l.members[id].slots
-	}
-	if changed || limit < len(ids) {
-		l.round++
+		m := l.members[id]
+		changed = changed || slots[i] != m.slots
+		if (slots[i] > 0) != (m.slots > 0) {
+			m.since = now
+		}
 	}
 	return slots, changed || l.last == nil || !l.last.Slots
 }

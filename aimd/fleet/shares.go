@@ -59,29 +59,28 @@ func stagger(due []float64) []float64 {
 	return next
 }
 
-// allot divides a number of calls in flight among claims, as divide does a rate, in whole numbers: held are those that
-// each may still have, and no grant lets the sum exceed the limit. Where there are more claims than calls the turn goes
-// round with each round.
-func allot(limit int, claims []claim, held []int, round int) []int {
+// allot divides a number of calls in flight among claims, as divide does a rate, in whole numbers. Held are the calls that
+// each may still have by what it was granted before: no grant lets the sum exceed the limit. Where a fraction decides,
+// those of a higher rank come first.
+func allot(limit int, claims []claim, held []int, rank []float64) []int {
 	shares := divide(float64(limit), claims)
 	slots := make([]int, len(claims))
 	rest := make([]float64, len(claims))
 	order := make([]int, len(claims))
-	free := limit
+	free, room := limit, limit
 	for i, s := range shares {
 		exact := s * float64(limit)
 		slots[i] = int(exact + 1e-9)
 		rest[i] = exact - float64(slots[i])
-		order[i] = (i + round) % len(claims)
+		order[i] = i
 		free -= slots[i]
+		room -= held[i]
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(math.Ceil(10*rest[b]), math.Ceil(10*rest[a])) })
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(math.Ceil(10*rest[b]), math.Ceil(10*rest[a])), cmp.Compare(rank[b], rank[a]))
+	})
 	for _, i := range order[:max(0, min(free, len(order)))] {
 		slots[i]++
-	}
-	room := limit
-	for i := range slots {
-		room -= max(held[i], min(slots[i], held[i]))
 	}
 	for _, i := range order {
 		if more := slots[i] - held[i]; more > 0 {

@@ -148,6 +148,12 @@ func (m *Member) Room(now time.Time, n int) bool {
 	return false
 }
 
+// Hold tells that a call waits for the member's share of something else, until an instant.
+func (m *Member) Hold(now, until time.Time) {
+	sec := m.sec(now)
+	m.turns.hold(sec, sec+min(until.Sub(now).Seconds(), 2*reportSec))
+}
+
 // hold notes that a call waits, from now until the instant at which it may go.
 func (t *turns) hold(sec, until float64) {
 	t.waited = t.waiting(sec)
@@ -246,6 +252,9 @@ func (m *Member) Dropped(now time.Time, t aimd.Ticket) {
 func (m *Member) land(t aimd.Ticket) flight {
 	f := m.turns.flying[t.Turn]
 	delete(m.turns.flying, t.Turn)
+	if m.plan != nil && m.plan.Slots && m.place != nil && len(m.turns.flying) >= m.place.Slots {
+		m.report.urgent = true // its slot is another's now, who waits for it
+	}
 	return f
 }
 

@@ -3,6 +3,8 @@ package call
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"regexp"
 	"slices"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -31,6 +33,24 @@ func (t *Target) Key(p *llm.Prepared) string {
 	text := append(append(short[:0], address...), '\n')
 	return llm.Hash(append(text, p.Body...))
 }
+
+// Account names, in one token of a subject, the account whose limits calls to the target share: the provider, and the
+// host where that is not the provider's own.
+func (t *Target) Account() string {
+	provider := t.Provider()
+	own, _ := llm.LookupProvider(provider)
+	if t.builtIn || t.endpoint.BaseURL == own.BaseURL {
+		return provider
+	}
+	u, err := url.Parse(t.endpoint.BaseURL)
+	if err != nil {
+		return provider
+	}
+	return provider + "-" + notToken.ReplaceAllString(u.Host, "_")
+}
+
+// notToken matches what a token of a subject should not hold.
+var notToken = regexp.MustCompile("[^A-Za-z0-9_-]")
 
 // newTargets makes the clients of the first provider and of the fallbacks, in the order of preference. builtIn returns
 // the base URL of a provider that has none: the built-in LLM. The error lists every problem with the name of its

@@ -119,6 +119,7 @@ func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.executor.Run(soft, consumed) })
 	parts.Go(func() { _ = s.executor.Pool.Run(hard) }) // its error is the cause of hard
+	stopBudget := s.startBudget(hard)
 	if s.batches != nil {
 		parts.Go(func() { s.batches.Serve(soft, hard) })
 	}
@@ -126,6 +127,7 @@ func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 		close(consumed)
 		s.executor.Pool.Drain()
 		parts.Wait()
+		stopBudget()
 	}
 }
 

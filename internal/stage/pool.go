@@ -39,12 +39,12 @@ func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 // poolConfig returns the settings of the pool: the throttle of each target, the limits, and what a pause does.
 func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	cfg := s.Cfg
-	law, err := newLaw(cfg)
+	laws, gates, err := s.throttles()
 	if err != nil {
 		return pool.Config{}, err
 	}
 	pc := pool.Config{
-		Size: cfg.Pool.Size, Law: law, RowTimeout: cfg.Pool.RowTimeout,
+		Size: cfg.Pool.Size, Law: laws[0], Gates: gates[0], RowTimeout: cfg.Pool.RowTimeout,
 		ProbeInterval: cfg.Rows.FatalProbeInterval, OutageHold: cfg.Rows.OutageHold,
 		Retry:         pool.RetryConfig(cfg.Retry),
 		FallbackAfter: cfg.Fallback.After,
@@ -60,16 +60,25 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Held = s.unkept
 	}
-	gates := newGates(cfg, s.caller.Targets)
-	pc.Gates = gates[0]
-	for _, g := range gates[1:] { // each has its own throttle: the capacity of one provider does not depend on the others
-		law, err := newLaw(cfg)
-		if err != nil {
-			return pc, err
-		}
-		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: law, Gates: g})
+	for i := 1; i < len(laws); i++ { // each has its own throttle: the capacity of one provider does not depend on the others
+		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: laws[i], Gates: gates[i]})
 	}
 	return pc, nil
+}
+
+// throttles returns the law and the gates of each target: of this process, or those that it shares (STAGE_BUDGET).
+func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
+	if s.Cfg.Budget.Name != "" {
+		return s.shareBudget()
+	}
+	for range s.caller.Len() {
+		law, err := newLaw(s.Cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		laws = append(laws, law)
+	}
+	return laws, newGates(s.Cfg, s.caller.Targets), nil
 }
 
 // unkept returns how many replies a crash would lose, so that they are paid for again. With STAGE_JOURNAL_AFTER=0 only
@@ -83,12 +92,19 @@ func (s *Stage) unkept() (n int) {
 
 // newLaw returns the law of the dispatch rate (STAGE_THROTTLE).
 func newLaw(cfg *config.Config) (pool.Law, error) {
-	settings := aimd.Config{
-		MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
-		Multiplier: cfg.Pool.BackoffMultiplier, RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
-	}
+	settings := lawSettings(cfg)
 	if cfg.Pool.Throttle == "classic" {
-		return aimd.NewClassic(settings)
+		return aimd.NewClassic(settings.Config)
 	}
-	return aimd.NewAdaptive(aimd.AdaptiveConfig{Config: settings, PoolSize: cfg.Pool.Size})
+	return aimd.NewAdaptive(settings)
+}
+
+func lawSettings(cfg *config.Config) aimd.AdaptiveConfig {
+	return aimd.AdaptiveConfig{
+		Config: aimd.Config{
+			MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
+			Multiplier: cfg.Pool.BackoffMultiplier, RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
+		},
+		PoolSize: cfg.Pool.Size,
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/batch"
+	"github.com/llm-stage/stage/internal/budget"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
@@ -47,6 +48,7 @@ type Stage struct {
 	recorder  *recorder.Recorder
 	batches   *batch.Service // nil: batched requests are not answered
 	spread    *spread.Spread // nil with one partition
+	budget    *budget.Budget // nil: this process throttles by itself
 
 	// Observers: they learn of rows and calls and change nothing.
 	metrics  *metrics.Metrics

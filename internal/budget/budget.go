@@ -1,0 +1,338 @@
+// Package budget carries the messages of aimd/fleet over core NATS: processes that name the same account share what they
+// learn of a provider's limit.
+//
+// It is advice. No row waits for a message, and one that is lost, late or a lie costs efficiency alone. A process whose
+// user may not publish on the subjects, or that has no connection, throttles by itself.
+package budget
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/aimd/fleet"
+	"github.com/llm-stage/stage/pool"
+	"github.com/nats-io/nats.go"
+)
+
+// mailbox is how many messages may wait for a member: more than a leader of a thousand hears in a second. What does not
+// fit is dropped, and the next report says the same.
+const mailbox = 4096
+
+// Config of a [Budget]. All fields are required.
+type Config struct {
+	// Name of the account.
+	Name string
+	// ID distinguishes this process from all others.
+	ID string
+	// Weight is the share of this process against others, see [fleet.Config].
+	Weight float64
+	// Law is the law of an account, of this process while it leads or is alone.
+	Law    aimd.AdaptiveConfig
+	Logger *slog.Logger
+}
+
+// Budget is this process's part in the account. Its methods are safe for concurrent use.
+type Budget struct {
+	nc  *nats.Conn
+	cfg Config
+
+	// Wake is called when calls may go that could not before, Changed when the part that this process plays has changed.
+	// Both are set before Run, and must not block. Nil: no call.
+	Wake    func()
+	Changed func(State)
+
+	accounts []*Account
+}
+
+// State is this process's part in what is known of one provider.
+type State struct {
+	Name     string // of the account
+	Provider string
+	fleet.State
+}
+
+// Subject is what all messages of an account are published under, with a wildcard at the end.
+func Subject(name string) string { return "llm-stage.budget." + name + ".>" }
+
+// New returns the budget without any account; see [Budget.Account].
+func New(nc *nats.Conn, cfg Config) *Budget {
+	return &Budget{nc: nc, cfg: cfg, Wake: func() {}, Changed: func(State) {}}
+}
+
+// Account returns the law for one provider, which shares with all that use the same key; a key is one token of a
+// subject. Limits are those of all of them together. Call it before Run, from one goroutine. The error is of the settings.
+func (b *Budget) Account(key string, limits fleet.Limits) (*Account, error) {
+	if i := slices.IndexFunc(b.accounts, func(a *Account) bool { return a.key == key }); i >= 0 {
+		return b.accounts[i], nil
+	}
+	m, err := fleet.New(fleet.Config{ID: b.cfg.ID, Weight: b.cfg.Weight, Law: b.cfg.Law, Limits: limits})
+	if err != nil {
+		return nil, err
+	}
+	a := &Account{budget: b, key: key, tpm: limits.TPM, member: m, kick: make(chan struct{}, 1)}
+	b.accounts = append(b.accounts, a)
+	return a, nil
+}
+
+// Run takes part until ctx ends, and then tells the others that this process has left.
+func (b *Budget) Run(ctx context.Context) {
+	var parts sync.WaitGroup
+	for _, a := range b.accounts {
+		parts.Go(func() { a.run(ctx) })
+	}
+	parts.Wait()
+}
+
+// States returns this process's part in each account.
+func (b *Budget) States() []State {
+	states := make([]State, len(b.accounts))
+	for i, a := range b.accounts {
+		states[i] = a.State()
+	}
+	return states
+}
+
+// Account is a [pool.Law] that is shared with other processes. A pool may use it for several servers. Its methods are safe
+// for concurrent use.
+type Account struct {
+	budget *Budget
+	key    string
+	tpm    int
+	kick   chan struct{} // holds a token while there is news for the leader
+
+	mu     sync.Mutex // guards what follows, for as long as a method of the member takes
+	member *fleet.Member
+	now    time.Time // the last instant: the pool's is a moment old, and instants must not go back
+}
+
+// at returns an instant for the member. A.mu is held.
+func (a *Account) at(now time.Time) time.Time {
+	if now.After(a.now) {
+		a.now = now
+	}
+	return a.now
+}
+
+// State returns this process's part in the account.
+func (a *Account) State() State {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return State{Name: a.budget.cfg.Name, Provider: a.key, State: a.member.State()}
+}
+
+// run carries messages until ctx ends.
+func (a *Account) run(ctx context.Context) {
+	subject := "llm-stage.budget." + a.budget.cfg.Name + "." + a.key
+	plans, reports := subject+".plan", subject+".report"
+	heard := make(chan *nats.Msg, mailbox)
+	defer a.listen(plans, heard)()
+	stopReports := func() {}
+	defer func() { stopReports() }()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	leads := false
+	part := a.State()
+	for {
+		var out [][]byte
+		var next time.Time
+		select {
+		case <-ctx.Done():
+			a.mu.Lock()
+			out = a.member.Leave(a.at(time.Now()))
+			a.mu.Unlock()
+			a.publish(plans, reports, out)
+			return
+		case m := <-heard:
+			a.mu.Lock()
+			if err := a.member.Hear(a.at(time.Now()), m.Data); err != nil {
+				a.budget.cfg.Logger.Debug("message of the shared budget ignored", slog.String("subject", m.Subject), slog.Any("error", err))
+			}
+			a.mu.Unlock()
+			if m.Subject == plans {
+				a.budget.Wake()
+			}
+			continue
+		case <-a.kick:
+		case <-timer.C:
+		}
+		a.mu.Lock()
+		out, next = a.member.Tick(a.at(time.Now()))
+		lead := a.member.Leads()
+		a.mu.Unlock()
+		if lead != leads {
+			leads = lead
+			stopReports()
+			stopReports = func() {}
+			if lead {
+				stopReports = a.listen(reports, heard)
+			}
+		}
+		a.publish(plans, reports, out)
+		timer.Reset(time.Until(next))
+		if now := a.State(); now.Mode != part.Mode {
+			part = now
+			a.budget.Wake()
+			a.budget.Changed(now)
+		} else if len(out) > 0 && lead {
+			a.budget.Wake()
+		}
+	}
+}
+
+// listen subscribes to a subject. Without a subscription this process is alone.
+func (a *Account) listen(subject string, heard chan *nats.Msg) (stop func()) {
+	sub, err := a.budget.nc.ChanSubscribe(subject, heard)
+	if err != nil {
+		a.budget.cfg.Logger.Warn("the budget is not shared: no subscription", slog.String("subject", subject), slog.Any("error", err))
+		return func() {}
+	}
+	return func() { _ = sub.Unsubscribe() } // no listener remains either way
+}
+
+// publish sends messages while there is a connection. The client would keep them until there is one again, and then they
+// would be news of long ago.
+func (a *Account) publish(plans, reports string, out [][]byte) {
+	if !a.budget.nc.IsConnected() {
+		return
+	}
+	for _, body := range out {
+		subject := plans
+		if fleet.IsReport(body) {
+			subject = reports
+		}
+		if err := a.budget.nc.Publish(subject, body); err != nil {
+			a.budget.cfg.Logger.Debug("message of the shared budget not sent", slog.Any("error", err))
+		}
+	}
+}
+
+// Next implements [pool.Law].
+func (a *Account) Next(now time.Time, inFlight int) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	instant := a.at(now)
+	at := a.member.Next(instant, inFlight)
+	if !at.After(instant) {
+		return now
+	}
+	return at
+}
+
+// Sent implements [pool.Law].
+func (a *Account) Sent(now time.Time, inFlight int) aimd.Ticket {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.member.Sent(a.at(now), inFlight)
+}
+
+// Accepted implements [pool.Law].
+func (a *Account) Accepted(now time.Time, t aimd.Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.member.Accepted(a.at(now), t)
+	a.tell()
+}
+
+// Rejected implements [pool.Law].
+func (a *Account) Rejected(now time.Time, t aimd.Ticket, h aimd.Hint) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.member.Rejected(a.at(now), t, h)
+	a.tell()
+}
+
+// Dropped implements [pool.Law].
+func (a *Account) Dropped(now time.Time, t aimd.Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.member.Dropped(a.at(now), t)
+	a.tell()
+}
+
+// Restart implements [pool.Law].
+func (a *Account) Restart(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.member.Restart(a.at(now))
+	a.tell()
+}
+
+// Stats implements [pool.Law].
+func (a *Account) Stats() aimd.Stats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.member.Stats()
+}
+
+// tell has run tell the others at once, if there is news. A.mu is held.
+func (a *Account) tell() {
+	if !a.member.Urgent() {
+		return
+	}
+	select {
+	case a.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Gates returns the gates that keep this process within its part of the account's limits on tokens and on calls in
+// flight. They are for all servers of a pool that use the account. The limit on calls a minute is in the plan itself.
+func (a *Account) Gates() (gates []pool.Gate) {
+	if a.tpm > 0 {
+		gates = append(gates, &tokens{account: a, limit: float64(a.tpm), gate: pool.NewPerMinute(a.tpm)})
+	}
+	return append(gates, &slots{account: a})
+}
+
+// tokens is the gate of tokens a minute.
+type tokens struct {
+	account *Account
+	limit   float64
+	gate    *pool.PerMinute
+}
+
+// Next implements [pool.Gate].
+func (g *tokens) Next(now time.Time, weight int64) time.Time {
+	a := g.account
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	g.gate.SetLimit(max(1, g.limit*a.member.State().Share))
+	next := g.gate.Next(now, weight)
+	if next.After(now) {
+		a.member.Hold(a.at(now), next)
+	}
+	return next
+}
+
+// Sent implements [pool.Gate].
+func (g *tokens) Sent(now time.Time, weight int64) { g.gate.Sent(now, weight) }
+
+// Ended implements [pool.Gate].
+func (g *tokens) Ended(now time.Time, weight, actual int64) { g.gate.Ended(now, weight, actual) }
+
+// slots is the gate of calls in flight.
+type slots struct {
+	account  *Account
+	inFlight int
+}
+
+// Next implements [pool.Gate].
+func (g *slots) Next(now time.Time, _ int64) time.Time {
+	a := g.account
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.member.Room(a.at(now), g.inFlight) {
+		return now
+	}
+	return now.Add(time.Second) // a message that makes room wakes the pool
+}
+
+// Sent implements [pool.Gate].
+func (g *slots) Sent(time.Time, int64) { g.inFlight++ }
+
+// Ended implements [pool.Gate].
+func (g *slots) Ended(time.Time, int64, int64) { g.inFlight-- }

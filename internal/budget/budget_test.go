@@ -1,0 +1,296 @@
+package budget
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/aimd/fleet"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/pool"
+	"github.com/nats-io/nats.go"
+)
+
+func TestMain(m *testing.M) { stagetest.Main(m) }
+
+// provider is a token bucket that all processes of a test call.
+type provider struct {
+	mu                sync.Mutex
+	rate, burst       float64
+	level             float64
+	filled            time.Time
+	accepted, refused int
+	inFlight, most    int
+}
+
+var errRefused = errors.New("429")
+
+func (p *provider) call() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.level = min(p.burst, p.level+p.rate*now.Sub(p.filled).Seconds())
+	p.filled = now
+	if p.level < 1 {
+		p.refused++
+		return false
+	}
+	p.level--
+	p.accepted++
+	p.inFlight++
+	p.most = max(p.most, p.inFlight)
+	return true
+}
+
+// process is one process that calls the provider through a shared budget.
+type process struct {
+	*Budget
+	account *Account
+	done    int
+	stop    func()
+}
+
+// start runs a process with endless work until it is stopped.
+func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Limits) *process {
+	t.Helper()
+	b := New(nc, Config{
+		Name: "team", ID: id, Weight: 1, Law: aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 32}, Logger: slog.New(slog.DiscardHandler),
+	})
+	account, err := b.Account("mock", limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(ctx context.Context, _ int, _ pool.Attempt) (struct{}, pool.Verdict) {
+		ok, takes := p.call(), time.Second
+		if !ok {
+			takes = 60 * time.Millisecond
+		}
+		select {
+		case <-time.After(takes):
+		case <-ctx.Done():
+			return struct{}{}, pool.Verdict{Class: pool.Cancelled, Err: ctx.Err()}
+		}
+		if !ok {
+			return struct{}{}, pool.Verdict{Class: pool.Capacity, Err: errRefused}
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.inFlight--
+		return struct{}{}, pool.Verdict{Weight: 100}
+	}
+	made, err := pool.New(pool.Config{Size: 32, Law: account, Gates: account.Gates(), Retry: pool.DefaultRetry(), QueueLimit: 64}, call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Wake = made.Wake
+	s := &process{Budget: b, account: account}
+	ctx, cancel := context.WithCancel(t.Context())
+	var parts sync.WaitGroup
+	parts.Go(func() { b.Run(ctx) })
+	parts.Go(func() { _ = made.Run(ctx) })
+	parts.Go(func() {
+		for made.Submit(ctx, 0, func(r pool.Result[int, struct{}]) {
+			if r.Err == nil {
+				s.done++
+			}
+		}) == nil {
+		}
+	})
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		parts.Wait()
+	})
+	t.Cleanup(s.stop)
+	return s
+}
+
+// count resets the counters.
+func (p *provider) count(processes []*process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.accepted, p.refused, p.most = 0, 0, 0
+	for _, s := range processes {
+		s.done = 0
+	}
+}
+
+// team is eight processes at one provider.
+func (p *provider) team(t *testing.T, limits fleet.Limits) (server *stagetest.NATS, processes []*process) {
+	t.Helper()
+	server = stagetest.StartNATS(t)
+	p.filled = time.Now()
+	for i := range 8 {
+		processes = append(processes, p.start(t, server.Connect(), fmt.Sprintf("run-%d", i), limits))
+	}
+	time.Sleep(15 * time.Second)
+	p.count(processes)
+	return server, processes
+}
+
+// modes counts the processes in each mode.
+func modes(processes []*process) map[fleet.Mode]int {
+	count := map[fleet.Mode]int{}
+	for _, s := range processes {
+		count[s.account.State().Mode]++
+	}
+	return count
+}
+
+func TestProcessesShareWhatTheyLearn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provider{rate: 40, burst: 5}
+		_, processes := p.team(t, fleet.Limits{})
+		time.Sleep(30 * time.Second)
+		if p.accepted < 30*36 || p.refused > p.accepted/20 {
+			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted, p.refused)
+		}
+		for i, s := range processes {
+			if s.done < 120 || s.done > 180 {
+				t.Errorf("process %d made %d calls, want about 150", i, s.done)
+			}
+			if st := s.account.State(); st.Members != 8 || st.Rate < 36 || st.Rate > 80 || st.Share < 0.11 || st.Share > 0.14 {
+				t.Errorf("process %d: %+v", i, st)
+			}
+		}
+		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 7 {
+			t.Errorf("the processes are %v, want one leader and seven members", m)
+		}
+	})
+}
+
+// Limits that somebody has set are those of all processes together.
+func TestLimitsAreOfTheWhole(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits fleet.Limits
+		most   int // calls in a minute
+	}{
+		"calls a minute":  {fleet.Limits{RPM: 600}, 600},
+		"tokens a minute": {fleet.Limits{TPM: 60_000}, 600},
+		"calls in flight": {fleet.Limits{Concurrency: 6}, 360},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &provider{rate: 1000, burst: 50}
+				_, processes := p.team(t, c.limits)
+				time.Sleep(time.Minute)
+				if p.accepted > c.most*102/100+8 || p.accepted < c.most*93/100 {
+					t.Errorf("%d calls in a minute, want about %d", p.accepted, c.most)
+				}
+				if limit := c.limits.Concurrency; limit > 0 && p.most > limit {
+					t.Errorf("%d calls in flight, want %d at most", p.most, limit)
+				}
+				for i, s := range processes {
+					if s.done < c.most/16 {
+						t.Errorf("process %d made %d calls, want about %d", i, s.done, c.most/8)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A process that dies says nothing: its connection is gone.
+func TestALeaderThatDiesIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provider{rate: 40, burst: 5}
+		_, processes := p.team(t, fleet.Limits{})
+		for i, s := range processes {
+			if s.account.State().Mode == fleet.Lead {
+				s.nc.Close()
+				s.stop()
+				processes = append(processes[:i], processes[i+1:]...)
+				break
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 6 {
+			t.Errorf("after 2 s the processes are %v, want one leader and six members", m)
+		}
+		if p.accepted < 72*7/8 {
+			t.Errorf("%d calls were accepted in the 2 s, want more than .9 of what seven of eight had", p.accepted)
+		}
+		time.Sleep(3 * time.Second)
+		p.count(processes)
+		time.Sleep(20 * time.Second)
+		if p.accepted < 720 || p.refused > 40 {
+			t.Errorf("%d calls were accepted in 20 s and %d refused, want about 800 and few", p.accepted, p.refused)
+		}
+	})
+}
+
+func TestALeaderThatLeavesIsReplacedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provider{rate: 40, burst: 5}
+		_, processes := p.team(t, fleet.Limits{})
+		for i, s := range processes {
+			if s.account.State().Mode == fleet.Lead {
+				s.stop()
+				processes = append(processes[:i], processes[i+1:]...)
+				break
+			}
+		}
+		time.Sleep(700 * time.Millisecond)
+		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 6 {
+			t.Errorf("after .7 s the processes are %v, want one leader and six members", m)
+		}
+		if st := processes[0].account.State(); st.Members != 7 {
+			t.Errorf("%d members, want 7", st.Members)
+		}
+	})
+}
+
+// Without a connection each goes on by itself, at what it had, and none stops.
+func TestWithoutAConnectionEachKeepsItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provider{rate: 40, burst: 5}
+		_, processes := p.team(t, fleet.Limits{})
+		for _, s := range processes {
+			s.nc.Close()
+		}
+		time.Sleep(3 * time.Second)
+		if m := modes(processes); m[fleet.Alone] != 8 {
+			t.Errorf("after 3 s the processes are %v, want all alone", m)
+		}
+		p.count(processes)
+		time.Sleep(30 * time.Second)
+		if p.accepted < 1000 || p.refused > 300 {
+			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted, p.refused)
+		}
+	})
+}
+
+// Whoever may publish on the subject can send anything.
+func TestForgedMessagesStopNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provider{rate: 40, burst: 5}
+		server, processes := p.team(t, fleet.Limits{})
+		forger := server.Connect()
+		for range 20 {
+			for _, body := range []string{
+				`{}`, `nonsense`, `{"plan":1}`, `{"report":1,"id":"x","weight":1,"sent":18446744073709551615,"want":1e6,"in_flight":99999,"hungry":true}`,
+				`{"plan":1,"term":18446744073709551615,"leader":"a","seq":1,"curve":[0,0,0,0,0,0,0,0,0,0],"members":1}`,
+				`{"plan":1,"term":9,"leader":"a","seq":1,"curve":[1e9,0,0,0,0,0,0,0,0,0],"members":1}`,
+				`{"report":1,"id":"y","weight":-5}`, `{"hello":1}`, `{"report":1,"id":"z","weight":1,"refusals":[{"turn":-1}]}`,
+			} {
+				for _, kind := range []string{"plan", "report", "other"} {
+					if err := forger.Publish("llm-stage.budget.team.mock."+kind, []byte(body)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		if p.accepted < 600 {
+			t.Errorf("%d calls were accepted in 20 s, want about 800", p.accepted)
+		}
+		if m := modes(processes); m[fleet.Alone] != 0 {
+			t.Errorf("the processes are %v, want none alone", m)
+		}
+	})
+}
