@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -113,6 +114,7 @@ type Member struct {
 	heard  float64 // when a plan was last heard
 	delays delays
 	place  *place
+	share  float64 // the last one that it had; 0: none ever
 	ring   uint64  // version of place; 0: none
 	places []place // of that version
 
@@ -126,7 +128,8 @@ type Member struct {
 	asked    float64 // the last hello
 	answered float64 // when it first heard the echo of a hello since it heard a plan; none: not yet
 	ticked   float64
-	answer   bool // the leader must send a plan with places
+	answer   bool   // the leader must send a plan with places
+	last     []byte // the last plan of one that leads no more, to be sent; nil: none
 
 	turns  turns
 	report reporting
@@ -180,6 +183,7 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	m.ticked = sec
 	if m.lead != nil && (asleep || sec-m.echo > claimSec) {
 		m.lead = nil // others have not heard it for so long that one of them leads by now, or nobody can
+		m.heard = min(m.heard, m.echo)
 	}
 	if asleep {
 		m.answered = none // it listens before it claims anything
@@ -189,6 +193,9 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	}
 	if m.lead != nil {
 		return m.tickLead(now, sec), now.Add(tickLeader)
+	}
+	if m.last != nil {
+		out, m.last = append(out, m.last), nil
 	}
 	if m.plan == nil && sec >= joinSec || m.plan != nil && sec-m.heard >= silentSec {
 		m.isolate(now, sec)
@@ -277,7 +284,9 @@ func (m *Member) tickLead(now time.Time, sec float64) (out [][]byte) {
 		m.answer = false
 	}
 	out = append(out, encode(p))
-	p.Places = l.places
+	if p.Ring != m.ring {
+		p.Places = slices.Clone(l.places)
+	}
 	m.adopt(p, sec)
 	return out
 }
@@ -286,8 +295,8 @@ func (m *Member) tickLead(now time.Time, sec float64) (out [][]byte) {
 func (m *Member) isolate(now time.Time, sec float64) {
 	if !m.alone {
 		m.alone, m.since, m.cap = true, sec, 0
-		if m.place != nil && m.plan != nil && m.plan.Rate > 0 {
-			m.cap = float64(m.place.Share) * m.plan.Rate
+		if m.share > 0 && m.plan.Rate > 0 {
+			m.cap = m.share * m.plan.Rate
 			m.own.Resume(now, m.cap)
 		} else if m.begun() {
 			m.own.Restart(now)
@@ -361,7 +370,11 @@ func (m *Member) hearPlan(now time.Time, sec float64, p *plan) {
 	case m.plan != nil && m.lead == nil && sec-m.heard < claimSec && !p.beats(m.plan.Term, m.plan.Leader) && !m.follows(p):
 	case m.plan != nil && m.follows(p) && (p.Seq <= m.plan.Seq || sec-p.Sent > m.delays.least()+silentSec): // doubled, overtaken, or late
 	default:
-		m.lead = nil
+		if m.lead != nil { // the other may not know yet what this one has learned
+			m.lead.advance(now)
+			m.last = encode(m.lead.plan(now, sec, false))
+			m.lead = nil
+		}
 		m.adopt(p, sec)
 	}
 }
@@ -371,9 +384,8 @@ func (m *Member) follows(p *plan) bool { return p.Leader == m.plan.Leader && p.T
 
 // adopt goes by a new plan from now on.
 func (m *Member) adopt(p *plan, sec float64) {
-	same := m.plan != nil && m.follows(p)
-	if !same {
-		m.delays = delays{}
+	if m.plan == nil || !m.follows(p) {
+		m.delays, m.place, m.ring = delays{}, nil, 0 // the places of one leader mean nothing by the turns of another
 	}
 	m.delays.add(sec - p.Sent)
 	m.plan, m.heard, m.answered = p, sec, none
@@ -381,11 +393,14 @@ func (m *Member) adopt(p *plan, sec float64) {
 		old := m.place
 		m.ring, m.places, m.place = p.Ring, p.Places, nil
 		for i := range p.Places {
-			if p.Places[i].ID == m.cfg.ID {
-				m.place = &p.Places[i]
+			if own := p.Places[i]; own.ID == m.cfg.ID {
+				m.place = &own
 			}
 		}
-		m.turns.move(old, m.place, p, same)
+		m.turns.move(old, m.place, p)
+		if m.place != nil {
+			m.share = float64(m.place.Share)
+		}
 	}
 	if m.place == nil || p.Ring != m.ring {
 		m.report.urgent = true // so that the leader learns who it is
@@ -448,10 +463,10 @@ func (m *Member) State() State {
 
 // shareOr returns the member's share of the whole, or the default where it never had any.
 func (m *Member) shareOr(otherwise float64) float64 {
-	if m.place == nil {
+	if m.share == 0 {
 		return otherwise
 	}
-	return float64(m.place.Share)
+	return m.share
 }
 
 // delays finds the leader's clock: the least time between sending and hearing, of the last plans, is nearest to the

@@ -37,6 +37,8 @@ type leader struct {
 	law  *aimd.Adaptive
 	at   time.Time // the law has been run until then
 
+	multiplier float64 // of the law
+
 	// Turns: the law takes each for an attempt that is sent when it comes due.
 	turn    int64
 	taken   time.Time              // when the last came due
@@ -95,7 +97,7 @@ func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, 
 	law.Share(true)
 	law.Limit(rateLimit)
 	l := &leader{
-		id: id, term: 1, law: law, at: now, taken: now, members: map[string]*peer{}, look: now, accepted: now,
+		id: id, term: 1, law: law, multiplier: cfg.Multiplier, at: now, taken: now, members: map[string]*peer{}, look: now, accepted: now,
 		merged: map[string]bool{},
 	}
 	if before != nil {
@@ -312,7 +314,7 @@ func (l *leader) place(now time.Time, ids []string, shares []float64, slots []in
 		due[i] = (1 - phase) / shares[i]
 	}
 	l.places = l.places[:0]
-	for i, next := range stagger(due) {
+	for i, next := range space(shares, due) {
 		share := float64(float32(shares[i]))
 		at := share * (turns + next)
 		p := place{ID: ids[i], Share: float32(shares[i]), Offset: float32(math.Ceil(at) - at)}
@@ -430,7 +432,11 @@ func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
 	}
 	due := 0.0
 	for i := range curveSteps {
-		p.Then = l.rate(now.Add(time.Duration((float64(i) + 0.5) * curveStep * float64(time.Second))))
+		ahead := (float64(i) + 0.5) * curveStep
+		p.Then = l.rate(now.Add(time.Duration(ahead * float64(time.Second))))
+		if ahead > planSec && l.law.Phase() == aimd.Drain && p.Then*l.multiplier >= p.Estimate*0.99 {
+			p.Then = p.Estimate // by then the law will have left drain, and if there is no plan by then nobody can say so
+		}
 		due += p.Then * curveStep
 		p.Curve = append(p.Curve, due)
 	}

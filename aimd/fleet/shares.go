@@ -42,19 +42,23 @@ func divide(rate float64, claims []claim) []float64 {
 	return shares
 }
 
-// stagger returns the turns from now on, counted over all members, at which each has its next one: in the order in which
-// they are due, and no two at once. Members that all moved at the same moment would overrun a small bucket at any rate.
-func stagger(due []float64) []float64 {
-	order := make([]int, len(due))
-	for i := range order {
-		order[i] = i
+// space returns the turns from now on, counted over all members, at which each has its next one: in the order in which
+// they are due. Those with the largest shares, of which most calls are, are spread evenly over a round, as members that move
+// in a bunch overrun a small bucket at any rate. None waits longer than from one of its turns to the next.
+func space(shares, due []float64) []float64 {
+	largest := slices.Max(shares)
+	var order []int
+	sum := 0.0
+	for i, s := range shares {
+		if s >= largest/2 {
+			order = append(order, i)
+			sum += s
+		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(due[a], due[b]) })
-	last := 0.0
-	next := make([]float64, len(due))
-	for _, i := range order {
-		last = max(last+1, due[i])
-		next[i] = last
+	next := slices.Clone(due)
+	for k, i := range order {
+		next[i] = min(float64(k+1)/sum, 1/shares[i])
 	}
 	return next
 }

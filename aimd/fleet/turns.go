@@ -10,10 +10,9 @@ import (
 const (
 	// creditSec is for how long turns that were missed can be made up for, at least one: timers are late.
 	creditSec = 0.02
-	// A member is hungry that has waited for its turn for this share of the time between two reports.
-	hungryShare = 0.5
-	// hungrySec is after how much waiting a member that was not hungry says so at once.
-	hungrySec = 0.1
+	// A member is hungry that has waited for its turns for so long since the last report: half of the time between two. One
+	// that was not hungry says so at once. Less would be met by chance, whenever the law drains.
+	hungrySec = 0.25
 	// A member that is not hungry wants so much more than it has sent, and never less than half of what it wanted before.
 	wantMore, wantLess = 1.25, 0.5
 	// meanSec is over how long the rate of a member is averaged.
@@ -86,8 +85,7 @@ func (m *Member) makeReport(sec float64) report {
 		elapsed = max(sec-r.at, 1e-3)
 	}
 	r.rate += (float64(r.sent-r.before)/elapsed - r.rate) * min(1, elapsed/meanSec)
-	waited := m.turns.waiting(sec)
-	r.hungry = waited >= hungryShare*min(elapsed, reportSec) || waited >= hungrySec && !r.hungry && elapsed < reportSec
+	r.hungry = m.turns.waiting(sec) >= hungrySec*min(1, elapsed/reportSec)
 	r.want = min(max(wantMore*r.rate, wantLess*r.want), rateMost)
 	r.seq++
 	msg := report{
@@ -114,11 +112,11 @@ func (p *place) at(turns float64) float64 { return float64(p.Offset) + float64(p
 // whole returns the whole turns in x.
 func whole(x float64) int64 { return int64(math.Floor(max(x, -1e15))) }
 
-// move goes over to another place. Where the leader is the same, what the member had taken by the old one counts.
-func (t *turns) move(old, now *place, p *plan, same bool) {
+// move goes over to another place. What the member had taken by the old one, of the same leader, counts.
+func (t *turns) move(old, now *place, p *plan) {
 	switch {
 	case now == nil:
-	case old == nil || !same:
+	case old == nil:
 		t.taken = whole(now.at(p.Turns))
 	default:
 		t.taken += whole(now.at(p.Turns)) - whole(old.at(p.Turns))

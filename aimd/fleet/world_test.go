@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 // world runs members against a server in steps of a millisecond of virtual time.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	rng     *rand.Rand
 	now     float64
 	rate    func(now float64) float64 // of the server, calls per second
@@ -22,6 +23,7 @@ type world struct {
 	mail    []letter
 	loss    float64
 	dead    bool // no message arrives
+	split   int  // members below it do not hear those from it on; 0: all hear all
 
 	sent, accepted, refused int
 	messages                int
@@ -38,6 +40,7 @@ type node struct {
 	cut      bool    // hears and says nothing
 	off      bool    // does not run
 	accepted int
+	sent     int
 }
 
 type landing struct {
@@ -54,7 +57,7 @@ type letter struct {
 
 var genesis = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func newWorld(t *testing.T, seed uint64, n int, rate, burst float64) *world {
+func newWorld(t testing.TB, seed uint64, n int, rate, burst float64) *world {
 	w := &world{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), burst: burst, level: burst, loss: 0,
 		rate: func(float64) float64 { return rate },
@@ -130,6 +133,7 @@ func (w *world) step(n *node) {
 		n.inFlight++
 		c := landing{at: w.now + 0.06, ticket: n.Sent(n.at(w.now), n.inFlight)}
 		w.sent++
+		n.sent++
 		if w.level >= 1 {
 			w.level--
 			w.accepted++
@@ -148,8 +152,8 @@ func (w *world) post(from *node, out [][]byte) {
 	}
 	for _, body := range out {
 		w.messages++
-		for _, to := range w.members {
-			if IsReport(body) && !to.Leads() || w.rng.Float64() < w.loss {
+		for i, to := range w.members {
+			if IsReport(body) && !to.Leads() || w.rng.Float64() < w.loss || w.split > 0 && (i < w.split) != (slices.Index(w.members, from) < w.split) {
 				continue
 			}
 			w.mail = append(w.mail, letter{w.now + 0.001 + 0.049*w.rng.Float64(), to, body})
@@ -185,20 +189,4 @@ func (w *world) leaders() (leaders, alone int) {
 		}
 	}
 	return leaders, alone
-}
-
-func TestLook(t *testing.T) {
-	for _, c := range []struct {
-		n           int
-		rate, burst float64
-	}{{1, 20, 5}, {4, 20, 5}, {16, 20, 5}, {64, 20, 5}, {64, 200, 10}} {
-		w := newWorld(t, 1, c.n, c.rate, c.burst)
-		for i := range 4 {
-			w.count()
-			w.run(15)
-			l, a := w.leaders()
-			fmt.Printf("%d at %g, %d: util %.3f waste %.3f jain %.3f leaders %d alone %d msgs %.2f\n", c.n, c.rate, i, float64(w.accepted)/15/c.rate,
-				float64(w.refused)/float64(w.sent), w.jain(), l, a, float64(w.messages)/15/float64(c.n))
-		}
-	}
 }

@@ -1,0 +1,233 @@
+package fleet
+
+import (
+	"testing"
+
+	"github.com/llm-stage/stage/aimd"
+)
+
+func TestSettings(t *testing.T) {
+	law := aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 1}
+	for _, cfg := range []Config{{Law: law}, {ID: "a", Law: law, Weight: 0.001}, {ID: "a", Law: law, Weight: 101}, {ID: "a", Law: law, Weight: -1}, {ID: "a"}} {
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
+
+// steady checks that the members use what the server allows, fairly and with few refusals, under one leader.
+func (w *world) steady(sec, least, waste float64) {
+	w.t.Helper()
+	w.count()
+	w.run(sec)
+	offered := 0.0
+	for at := w.now - sec; at < w.now; at += 0.01 {
+		offered += 0.01 * w.rate(at)
+	}
+	if used := float64(w.accepted) / offered; used < least {
+		w.t.Errorf("utilisation %.3f, want %v", used, least)
+	}
+	if wasted := float64(w.refused) / float64(w.sent); wasted > waste {
+		w.t.Errorf("waste %.3f, want at most %v", wasted, waste)
+	}
+	if leaders, alone := w.leaders(); leaders != 1 || alone != 0 {
+		w.t.Errorf("%d lead and %d are alone, want one leader", leaders, alone)
+	}
+}
+
+func TestAFleetUsesWhatTheServerAllows(t *testing.T) {
+	for _, c := range []struct {
+		members     int
+		rate, burst float64
+	}{{1, 20, 5}, {4, 20, 5}, {16, 20, 5}, {64, 200, 10}} {
+		w := newWorld(t, 1, c.members, c.rate, c.burst)
+		w.run(20)
+		w.steady(30, 0.93, 0.05)
+		if j := w.jain(); j < 0.99 {
+			t.Errorf("Jain's index of %d members is %.3f", c.members, j)
+		}
+		if perSec := float64(w.messages) / 30 / float64(c.members); c.members >= 16 && perSec > 2.1 {
+			t.Errorf("%.2f messages a second and member of %d, want 2", perSec, c.members)
+		}
+	}
+}
+
+// Messages that are lost cost efficiency only.
+func TestLostMessages(t *testing.T) {
+	w := newWorld(t, 2, 16, 40, 5)
+	w.loss = 0.05
+	w.run(20)
+	w.steady(60, 0.92, 0.06)
+}
+
+func TestSharesFollowWeights(t *testing.T) {
+	w := newWorld(t, 3, 0, 40, 5)
+	for _, weight := range []float64{1, 1, 2, 4} {
+		w.join(Config{Weight: weight})
+	}
+	w.run(15)
+	w.steady(40, 0.93, 0.05)
+	for i, want := range []float64{0.125, 0.125, 0.25, 0.5} {
+		if got := float64(w.members[i].accepted) / float64(w.accepted); got < want*0.9 || got > want*1.1 {
+			t.Errorf("member %d has %.3f of all calls, want %v", i, got, want)
+		}
+	}
+}
+
+// What one does not use the others have within a second, and it has its part again within a second.
+func TestSharesFollowDemand(t *testing.T) {
+	w := newWorld(t, 4, 4, 40, 5)
+	busy := true
+	w.members[1].demand = func(float64) bool { return busy }
+	w.run(20)
+	busy = false
+	w.run(1)
+	w.steady(10, 0.93, 0.06)
+	busy = true
+	w.run(1)
+	w.count()
+	w.run(10)
+	if got := w.members[1].accepted; got < 85 {
+		t.Errorf("the member that has work again made %d calls in 10 s, want about 100", got)
+	}
+}
+
+func TestOneWithLittleToDo(t *testing.T) {
+	w := newWorld(t, 5, 3, 30, 5)
+	one := w.members[0]
+	one.demand = func(now float64) bool { return float64(one.sent) < now } // a call each second
+	w.run(20)
+	w.steady(30, 0.93, 0.06)
+	if got := w.members[0].accepted; got < 25 {
+		t.Errorf("the member with 30 calls to make made %d", got)
+	}
+}
+
+func (w *world) leader() *node {
+	w.t.Helper()
+	for _, n := range w.members {
+		if !n.off && n.State().Mode == Lead {
+			return n
+		}
+	}
+	w.t.Fatal("nobody leads")
+	return nil
+}
+
+// A leader that is gone without a word is replaced within 2 s, and meanwhile the others go on.
+func TestALeaderThatDies(t *testing.T) {
+	for seed := range uint64(5) {
+		w := newWorld(t, seed, 16, 40, 5)
+		w.run(20)
+		for range 3 {
+			w.leader().off = true
+			w.count()
+			w.run(2)
+			if leaders, alone := w.leaders(); leaders != 1 || alone != 0 {
+				t.Errorf("seed %d: 2 s after the leader died %d lead and %d are alone", seed, leaders, alone)
+			}
+			if used := float64(w.accepted) / 80; used < 0.9*15/16*0.9 {
+				t.Errorf("seed %d: utilisation %.3f in these 2 s", seed, used)
+			}
+			w.run(3)
+			w.steady(10, 0.93, 0.06)
+		}
+	}
+}
+
+// Two halves that cannot hear each other have a leader each, and one when they can again, within 2 s.
+func TestAPartition(t *testing.T) {
+	for seed := range uint64(5) {
+		w := newWorld(t, seed, 16, 40, 5)
+		w.run(20)
+		w.split = 8
+		w.run(5)
+		if leaders, _ := w.leaders(); leaders != 2 {
+			t.Fatalf("seed %d: %d lead in two halves", seed, leaders)
+		}
+		w.count()
+		w.run(40)
+		if used, waste := float64(w.accepted)/1600, float64(w.refused)/float64(w.sent); used < 0.9 || waste > 0.2 {
+			t.Errorf("seed %d: apart, utilisation is %.3f and waste %.3f", seed, used, waste)
+		}
+		w.split = 0
+		w.run(2)
+		if leaders, alone := w.leaders(); leaders != 1 || alone != 0 {
+			t.Errorf("seed %d: 2 s after the partition %d lead and %d are alone", seed, leaders, alone)
+		}
+		w.run(3)
+		w.steady(20, 0.93, 0.06)
+	}
+}
+
+// A member that is suspended finds its turns void when it wakes up.
+func TestASuspendedMember(t *testing.T) {
+	for _, sec := range []float64{1, 3, 30} {
+		w := newWorld(t, 6, 8, 40, 5)
+		w.run(20)
+		for _, n := range []*node{w.leader(), w.members[0], w.members[7]} {
+			n.off = true
+			w.run(sec)
+			n.off = false
+			w.count()
+			w.run(1)
+			if w.sent > 50 {
+				t.Errorf("in the second after %v s of sleep %d calls were sent, want 40", sec, w.sent)
+			}
+			w.run(4)
+			w.steady(10, 0.92, 0.07)
+		}
+	}
+}
+
+// Without any message each goes on by its own law, at its last share, and none sends more than the rest leave it.
+func TestNoMessages(t *testing.T) {
+	w := newWorld(t, 7, 8, 40, 5)
+	w.run(20)
+	w.dead = true
+	w.run(2.2)
+	if _, alone := w.leaders(); alone != 8 {
+		t.Errorf("%d of 8 are alone", alone)
+	}
+	w.count()
+	w.run(40)
+	if used, waste := float64(w.accepted)/1600, float64(w.refused)/float64(w.sent); used < 0.85 || waste > 0.1 {
+		t.Errorf("utilisation is %.3f and waste %.3f", used, waste)
+	}
+	w.dead = false
+	w.run(2)
+	w.steady(20, 0.92, 0.06)
+}
+
+// Members that begin without any connection begin, too, and find each other when there is one.
+func TestNeverAMessage(t *testing.T) {
+	w := newWorld(t, 8, 4, 40, 5)
+	w.dead = true
+	w.run(3)
+	if w.accepted < 20 {
+		t.Errorf("%d calls in the first 3 s", w.accepted)
+	}
+	w.run(30)
+	w.dead = false
+	w.run(6)
+	w.steady(20, 0.92, 0.06)
+}
+
+func TestJoinsAndLeaves(t *testing.T) {
+	w := newWorld(t, 9, 8, 40, 5)
+	w.run(20)
+	for range 8 {
+		w.join(Config{})
+	}
+	w.run(2)
+	w.steady(15, 0.92, 0.06)
+	for _, n := range w.members[:8] {
+		w.post(n, n.Leave(n.at(w.now)))
+		n.off = true
+	}
+	w.run(2.7)
+	if got := w.leader().State().Members; got != 8 {
+		t.Errorf("%d members after half have left, and the leader with them", got)
+	}
+	w.steady(15, 0.92, 0.06)
+}
