@@ -110,6 +110,7 @@ type wire struct {
 	Phase    Phase             `json:"phase"`
 	Settings map[string]string `json:"settings"`
 	Summary  *wireSummary      `json:"summary"`
+	Budget   *wireBudget       `json:"budget"`
 }
 
 type wireUsage struct {
@@ -153,6 +154,16 @@ type wireSummary struct {
 	Total wireTotals `json:"total"`
 }
 
+type wireBudget struct {
+	Name     string   `json:"name"`
+	Provider string   `json:"provider"`
+	Mode     string   `json:"mode"`
+	Members  int      `json:"members"`
+	Share    float64  `json:"share"`
+	Rate     *float64 `json:"rate_per_second"`
+	Leader   string   `json:"leader"`
+}
+
 type wireTotals struct {
 	Calls uint64 `json:"calls"`
 	wireUsage
@@ -187,7 +198,7 @@ func (w *wire) row(h Header) *Row {
 }
 
 func (w *wire) run(h Header) *Run {
-	r := &Run{Header: h, Phase: w.Phase, Reason: w.Reason, Owner: w.Owner, Settings: w.Settings, Truncated: w.Truncated}
+	r := &Run{Header: h, Phase: w.Phase, Reason: w.Reason, Owner: w.Owner, Settings: w.Settings, Budget: (*Budget)(w.Budget), Truncated: w.Truncated}
 	if s := w.Summary; s != nil {
 		r.Summary = &Summary{
 			RowsSucceeded: s.RowsSucceeded, RowsFailed: s.RowsFailed, RowsSkipped: s.RowsSkipped,

@@ -145,7 +145,7 @@ var (
 	drawRun = rapid.Custom(func(t *rapid.T) *Run {
 		r := &Run{
 			Header:    drawHeader.Draw(t, "head"),
-			Phase:     rapid.SampledFrom([]Phase{PhaseStart, PhaseClaim, PhaseFenced, PhasePause, PhaseResume, PhaseEnd}).Draw(t, "phase"),
+			Phase:     rapid.SampledFrom([]Phase{PhaseStart, PhaseClaim, PhaseFenced, PhasePause, PhaseResume, PhaseJoined, PhaseLeads, PhaseAlone, PhaseEnd}).Draw(t, "phase"),
 			Reason:    drawText.Draw(t, "reason"),
 			Owner:     drawName.Draw(t, "owner"),
 			Truncated: rapid.Bool().Draw(t, "truncated"),
@@ -155,6 +155,13 @@ var (
 		}
 		if rapid.Bool().Draw(t, "has summary") {
 			r.Summary = drawSummary.Draw(t, "summary")
+		}
+		if rapid.Bool().Draw(t, "has a budget") {
+			r.Budget = &Budget{
+				Name: drawName.Draw(t, "budget"), Provider: drawName.Draw(t, "provider"), Mode: rapid.SampledFrom([]string{"leader", "member", "alone"}).Draw(t, "mode"),
+				Members: drawCount.Draw(t, "members"), Share: rapid.Float64Range(0, 1).Draw(t, "share"),
+				Rate: rapid.Ptr(rapid.Float64(), true).Draw(t, "rate"), Leader: drawName.Draw(t, "leader"),
+			}
 		}
 		return r
 	})

@@ -88,6 +88,10 @@ func samples() map[string]encoder {
 		}},
 		"run_claim": &Run{Header: head, Phase: PhaseClaim, Owner: call.Owner},
 		"run_pause": &Run{Header: process, Phase: PhasePause, Reason: "openai: 401 invalid_api_key"},
+		"run_joined": &Run{Header: process, Phase: PhaseJoined, Reason: "budget team for openai: 4 processes", Budget: &Budget{
+			Name: "team", Provider: "openai", Mode: "member", Members: 4, Share: 0.25, Rate: new(20.5), Leader: "01K9ZK2M99",
+		}},
+		"run_alone": &Run{Header: process, Phase: PhaseAlone, Budget: &Budget{Name: "team", Provider: "openai", Mode: "alone", Members: 1, Share: 1}},
 		"run_end": &Run{Header: process, Phase: PhaseEnd, Reason: "SIGTERM", Summary: &Summary{
 			RowsSucceeded: 380, RowsFailed: 2, RowsSkipped: 1, CapacityRetries: 17,
 			PeakDelay: 200 * time.Millisecond, Throttled: 2340 * time.Millisecond, Executing: 459 * time.Second,

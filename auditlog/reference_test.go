@@ -125,7 +125,17 @@ type (
 		Owner     *string           `json:"owner"`
 		Settings  map[string]string `json:"settings"`
 		Summary   *refSummary       `json:"summary"`
+		Budget    *refBudget        `json:"budget,omitempty"`
 		Truncated bool              `json:"truncated,omitempty"`
+	}
+	refBudget struct {
+		Name     string   `json:"name"`
+		Provider string   `json:"provider"`
+		Mode     string   `json:"mode"`
+		Members  int      `json:"members"`
+		Share    float64  `json:"share"`
+		Rate     *float64 `json:"rate_per_second"`
+		Leader   *string  `json:"leader"`
 	}
 )
 
@@ -202,7 +212,10 @@ func reference(e encoder) any {
 			e.Key, e.Truncated,
 		}
 	case *Run:
-		r := refRun{refHeader(&e.Header, KindRun), string(e.Phase), null(e.Reason), null(e.Owner), e.Settings, nil, e.Truncated}
+		r := refRun{refHeader(&e.Header, KindRun), string(e.Phase), null(e.Reason), null(e.Owner), e.Settings, nil, nil, e.Truncated}
+		if b := e.Budget; b != nil {
+			r.Budget = &refBudget{b.Name, b.Provider, b.Mode, b.Members, b.Share, b.Rate, null(b.Leader)}
+		}
 		if s := e.Summary; s != nil {
 			r.Summary = &refSummary{
 				s.RowsSucceeded, s.RowsFailed, s.RowsSkipped, s.CapacityRetries,

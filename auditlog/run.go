@@ -24,6 +24,11 @@ const (
 	PhasePause Phase = "pause"
 	// PhaseResume is the end of a pause.
 	PhaseResume Phase = "resume"
+	// PhaseJoined, PhaseLeads and PhaseAlone are the process's part in the budget that it shares for one provider: it goes
+	// by the plan of another process, makes the plan, or hears nobody and goes by its own throttle. They carry the budget.
+	PhaseJoined Phase = "joined"
+	PhaseLeads  Phase = "leads"
+	PhaseAlone  Phase = "alone"
 	// PhaseEnd is the end of the process. It carries the summary.
 	PhaseEnd Phase = "end"
 )
@@ -34,7 +39,7 @@ type Run struct {
 	Header
 	// Phase is what happened.
 	Phase Phase
-	// Reason is the reason of a pause or an end.
+	// Reason is the reason of a pause or an end; of a change of the budget it is the facts as a sentence.
 	Reason string
 	// Owner names the term, for phases of a single partition; empty for those of the process.
 	Owner string
@@ -42,9 +47,27 @@ type Run struct {
 	Settings map[string]string
 	// Summary is what the process did; nil but at the end, and nil there too if call events before it could not be stored.
 	Summary *Summary
+	// Budget is what the process knows of a shared budget; nil for other phases, and then it is not in the JSON.
+	Budget *Budget
 	// Truncated is set when the settings, or the summary's usage by model, were left out because the event was too large.
 	// It is in the JSON only when true.
 	Truncated bool
+}
+
+// Budget is what a process knows of the budget that it shares with others for one provider.
+type Budget struct {
+	// Name is that of the budget, Provider what it is for: the provider, with the host where the base URL is set.
+	Name, Provider string
+	// Mode is leader, member or alone.
+	Mode string
+	// Members counts the processes that share it, this one included.
+	Members int
+	// Share is the part of the whole that this process may use, of 1.
+	Share float64
+	// Rate is how many calls per second the whole may make; alone, the process itself. Nil: no limit is known.
+	Rate *float64
+	// Leader names the process that leads; empty while alone.
+	Leader string
 }
 
 // Summary is what a process did from start to end.
@@ -115,10 +138,23 @@ func (r *Run) append(dst []byte) []byte {
 	} else {
 		dst = r.Summary.append(dst)
 	}
+	if r.Budget != nil {
+		dst = r.Budget.append(append(dst, `,"budget":`...))
+	}
 	if r.Truncated {
 		dst = append(dst, `,"truncated":true`...)
 	}
 	return append(dst, '}')
+}
+
+func (b *Budget) append(dst []byte) []byte {
+	dst = jsonbytes.AppendEscaped(append(dst, `{"name":`...), b.Name)
+	dst = jsonbytes.AppendEscaped(append(dst, `,"provider":`...), b.Provider)
+	dst = jsonbytes.AppendEscaped(append(dst, `,"mode":`...), b.Mode)
+	dst = strconv.AppendInt(append(dst, `,"members":`...), int64(b.Members), 10)
+	dst = floatOrNull(append(dst, `,"share":`...), &b.Share)
+	dst = floatOrNull(append(dst, `,"rate_per_second":`...), b.Rate)
+	return append(stringOrNull(append(dst, `,"leader":`...), b.Leader), '}')
 }
 
 // settings writes the keys in order, so that equal settings are equal bytes.

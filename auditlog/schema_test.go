@@ -76,7 +76,7 @@ func TestTheSchemaDescribesEveryField(t *testing.T) {
 		if err := json.Unmarshal(e.AppendJSON(nil, PayloadsFull, 0), &got); err != nil {
 			t.Fatal(err)
 		}
-		for _, optional := range []string{"truncated", "order_key"} {
+		for _, optional := range []string{"truncated", "order_key", "budget"} {
 			if _, written := got[optional]; !written {
 				delete(want, optional)
 			}
@@ -110,6 +110,8 @@ func TestTheSchemaRefusesWhatIsNoEvent(t *testing.T) {
 		{"half a usage", "call_success", `"total_tokens":135,`, ``},
 		{"no hash", "call_success", `"request_hash":"ab`, `"request_hash":"xy`},
 		{"unknown phase", "run_end", `"phase":"end"`, `"phase":"stop"`},
+		{"unknown mode", "run_joined", `"mode":"member"`, `"mode":"boss"`},
+		{"budget without share", "run_joined", `"share":0.25,`, ``},
 		{"summary without total", "run_end", `"total":`, `"totals":`},
 		{"usage without model", "run_end", `"model":"mock",`, ``},
 	}

@@ -30,7 +30,7 @@ func toneOf(e *auditlog.Event) tone {
 		return toneQuiet
 	case c != nil && (c.ErrorClass == "permanent" || c.ErrorClass == "fatal"), e.Row != nil, r != nil && r.Phase == auditlog.PhasePause:
 		return toneBad
-	case c != nil, r.Phase == auditlog.PhaseFenced:
+	case c != nil, r.Phase == auditlog.PhaseFenced, r.Phase == auditlog.PhaseAlone:
 		return toneWarn
 	}
 	return toneTurn

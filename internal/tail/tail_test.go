@@ -69,6 +69,11 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		{retried, toneQuiet, "row row 4711 answered success 61.25 s - 2 calls, 1 without capacity"},
 		{run(auditlog.Run{Phase: auditlog.PhaseClaim, Owner: "run.term"}), toneTurn, "run claim partition 0 as run.term"},
 		{run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhasePause, Reason: "no credit"}), toneBad, "run pause: no credit"},
+		{
+			run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhaseJoined, Reason: "budget team for openai: 3 processes", Budget: &auditlog.Budget{}}),
+			toneTurn, "run joined: budget team for openai: 3 processes",
+		},
+		{run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhaseAlone, Reason: "budget team for openai"}), toneWarn, "run alone: budget team for openai"},
 		{run(auditlog.Run{Phase: auditlog.PhaseFenced, Owner: "o"}), toneWarn, "run fenced partition 0 as o"},
 		{
 			run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhaseEnd, Summary: &auditlog.Summary{RowsSucceeded: 1, RowsFailed: 2, CapacityRetries: 3, Total: auditlog.Totals{Calls: 6}}}),
