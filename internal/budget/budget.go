@@ -40,10 +40,8 @@ type Budget struct {
 	nc  *nats.Conn
 	cfg Config
 
-	// Wake is called when calls may go that could not before, Changed when the part that this process plays has changed.
-	// Both are set before Run, and must not block. Nil: no call.
-	Wake    func()
-	Changed func(State)
+	// Wake is called when calls may go that could not before. It is set before Run, and must not block.
+	Wake func()
 
 	accounts []*Account
 }
@@ -60,7 +58,7 @@ func Subject(name string) string { return "llm-stage.budget." + name + ".>" }
 
 // New returns the budget without any account; see [Budget.Account].
 func New(nc *nats.Conn, cfg Config) *Budget {
-	return &Budget{nc: nc, cfg: cfg, Wake: func() {}, Changed: func(State) {}}
+	return &Budget{nc: nc, cfg: cfg, Wake: func() {}}
 }
 
 // Account returns the law for one provider, which shares with all that use the same key; a key is one token of a
@@ -135,7 +133,7 @@ func (a *Account) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	leads := false
-	part := a.State()
+	mode := fleet.Alone
 	for {
 		var out [][]byte
 		var next time.Time
@@ -173,11 +171,8 @@ func (a *Account) run(ctx context.Context) {
 		}
 		a.publish(plans, reports, out)
 		timer.Reset(time.Until(next))
-		if now := a.State(); now.Mode != part.Mode {
-			part = now
-			a.budget.Wake()
-			a.budget.Changed(now)
-		} else if len(out) > 0 && lead {
+		if now := a.State().Mode; now != mode || lead && len(out) > 0 {
+			mode = now
 			a.budget.Wake()
 		}
 	}

@@ -36,6 +36,31 @@ type gauges struct {
 	active        *prometheus.Desc
 	paused        *prometheus.Desc
 	buildInfo     *prometheus.Desc
+
+	budget, fallbackBudget budgetGauges
+}
+
+// budgetGauges are what a process knows of a budget that it shares.
+type budgetGauges struct{ members, share, rate, mode *prometheus.Desc }
+
+// newBudgetGauges returns the gauges of a budget, with more labels than those of the first provider have.
+func newBudgetGauges(desc func(name, help string, labels ...string) *prometheus.Desc, labels ...string) budgetGauges {
+	return budgetGauges{
+		members: desc("llm_stage_budget_members", "Processes that share the budget (STAGE_BUDGET), this one included. This and the other gauges of the budget have the label provider for fallbacks only.", labels...),
+		share:   desc("llm_stage_budget_share", "Part of the shared budget that this process may use, of 1.", labels...),
+		rate:    desc("llm_stage_budget_rate", "Calls per second that all processes of the shared budget may make; alone, this one.", labels...),
+		mode:    desc("llm_stage_budget_mode", "1 for the present mode in the shared budget, else 0: leader, member or alone.", append([]string{"mode"}, labels...)...),
+	}
+}
+
+// collect passes on the gauges of one budget.
+func (d budgetGauges) collect(gauge func(d *prometheus.Desc, value float64, labels ...string), b *status.Budget, labels ...string) {
+	gauge(d.members, float64(b.Members), labels...)
+	gauge(d.share, b.Share, labels...)
+	gauge(d.rate, b.Rate, labels...)
+	for _, mode := range status.BudgetModes {
+		gauge(d.mode, oneIf(b.Mode == mode), append([]string{string(mode)}, labels...)...)
+	}
 }
 
 func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
@@ -59,6 +84,8 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 		active:        desc("llm_stage_active", "1 on the owner of the partition, else 0.", "partition"),
 		paused:        desc("llm_stage_paused", "1 while the stage is paused for this reason, else 0.", "reason"),
 		buildInfo:     desc("llm_stage_build_info", "Always 1; the labels are the versions of the program and of Go.", "version", "goversion"),
+
+		budget: newBudgetGauges(desc), fallbackBudget: newBudgetGauges(desc, "provider"),
 	}
 }
 
@@ -67,6 +94,7 @@ func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		g.throttled, g.inFlight, g.dispatchDelay, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
 		g.ahead, g.setAside, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.buildInfo,
+		g.budget.members, g.budget.share, g.budget.rate, g.budget.mode,
 	} {
 		descs <- d
 	}
@@ -106,6 +134,13 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	gauge(g.paused, oneIf(blocked), reasonNATS)
 	for _, reason := range status.PauseReasons {
 		gauge(g.paused, oneIf(status.ReasonOf(s.Pool.Pause) == reason), string(reason))
+	}
+	for i := range s.Budgets { // the first provider's have the labels that everyone knows, and no others
+		if b := &s.Budgets[i]; i == 0 {
+			g.budget.collect(gauge, b)
+		} else {
+			g.fallbackBudget.collect(gauge, b, b.Provider)
+		}
 	}
 	gauge(g.buildInfo, 1, g.build.Version, g.build.GoVersion)
 }

@@ -39,6 +39,8 @@ type lab struct {
 	logs  stagetest.Buffer
 	log   *slog.Logger // of the stages; nil: everything, as text
 	down  atomic.Bool  // no LLM listens
+
+	prepare func(*Stage) // is called with each stage before it runs; nil: nothing is
 }
 
 // newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage calls.
@@ -138,6 +140,9 @@ func (l *lab) start(changes map[string]string, opts Options) *running {
 	s, err := New(cfg, &natsconn.Conn{NC: l.srv.Connect()}, servers, log, opts)
 	if err != nil {
 		l.t.Fatal(err)
+	}
+	if l.prepare != nil {
+		l.prepare(s)
 	}
 	r := &running{Stage: s, lab: l, done: make(chan error, 1)}
 	soft, signal := context.WithCancelCause(l.t.Context())

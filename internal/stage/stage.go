@@ -48,13 +48,16 @@ type Stage struct {
 	recorder  *recorder.Recorder
 	batches   *batch.Service // nil: batched requests are not answered
 	spread    *spread.Spread // nil with one partition
-	budget    *budget.Budget // nil: this process throttles by itself
+	account   *budget.Budget // what it shares with other processes; nil: it throttles by itself
 
 	// Observers: they learn of rows and calls and change nothing.
 	metrics  *metrics.Metrics
 	activity *status.Activity
 	history  *status.History
 	tracing  *tracing.Tracing // nil: off
+
+	shared      func() []status.Budget // what is known of a shared budget; nil: there is none
+	budgetNotes map[string]budgetNote  // by provider
 
 	exitOnFatal bool
 
@@ -93,7 +96,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), exitOnFatal: opts.ExitOnFatal, pauses: make(chan struct{}, 1)}
+	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), exitOnFatal: opts.ExitOnFatal, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
 	s.Log = log.With(slog.String("run_id", s.runID))
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	s.metrics = metrics.New(version.Current(), s.snapshot)
@@ -128,6 +131,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		return nil, err
 	}
 	s.warnOfOpenFiles()
+	s.warnOfOwnServer()
 	for _, note := range prompt.SchemaNotes(cfg) {
 		s.Log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
 	}

@@ -39,6 +39,9 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	for i := range snap.Partitions {
 		r.AddPartition(&snap.Partitions[i], now)
 	}
+	for _, b := range snap.Budgets {
+		r.AddBudget(b)
+	}
 	s.activity.Report(&r, now)
 	r.Sample, r.Rows.PerSecond = s.history.Last()
 	r.Judge(s.activity.StarvedSince(now))
@@ -51,7 +54,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 
 // snapshot returns what gauges and pages show.
 func (s *Stage) snapshot() status.Snapshot {
-	snap := status.Snapshot{Pool: s.executor.Pool.Stats()}
+	snap := status.Snapshot{Pool: s.executor.Pool.Stats(), Budgets: s.budget()}
 	for _, c := range s.consumers {
 		snap.Partitions = append(snap.Partitions, c.Status())
 	}

@@ -232,7 +232,7 @@ func (a *Activity) callText(c *auditlog.Call) string {
 
 // run adds an event of the run. The lock is held.
 func (a *Activity) run(r *auditlog.Run) {
-	level := map[auditlog.Phase]string{auditlog.PhasePause: "error", auditlog.PhaseFenced: "warn"}[r.Phase]
+	level := map[auditlog.Phase]string{auditlog.PhasePause: "error", auditlog.PhaseFenced: "warn", auditlog.PhaseAlone: "warn"}[r.Phase]
 	text := string(r.Phase)
 	if r.Partition != auditlog.All {
 		text += " of partition " + r.Partition.String()

@@ -35,6 +35,7 @@ const (
 type Snapshot struct {
 	Pool       pool.Stats
 	Partitions []consumer.Status
+	Budgets    []Budget // of the providers, the first one first; nil without STAGE_BUDGET
 }
 
 // Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what
@@ -55,6 +56,7 @@ type Report struct {
 	Stop       *StopReport       `json:"stop"`      // null: it does not stop
 	Rows       rowsReport        `json:"rows"`
 	Pool       PoolReport        `json:"pool"`
+	Budget     []BudgetReport    `json:"budget"` // of each provider; null without STAGE_BUDGET
 	Latency    latencyReport     `json:"latency"`
 	Usage      UsageReport       `json:"usage"`
 	Models     []ModelReport     `json:"models"`
