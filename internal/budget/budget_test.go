@@ -56,6 +56,11 @@ type process struct {
 	stop    func()
 }
 
+// work weighs what the provider says that it does in the end.
+type work struct{}
+
+func (work) Weight(int) int64 { return 100 }
+
 // start runs a process with endless work until it is stopped.
 func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Limits) *process {
 	t.Helper()
@@ -66,7 +71,7 @@ func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Li
 	if err != nil {
 		t.Fatal(err)
 	}
-	call := func(ctx context.Context, _ int, _ pool.Attempt) (struct{}, pool.Verdict) {
+	call := func(ctx context.Context, _ work, _ pool.Attempt) (struct{}, pool.Verdict) {
 		ok, takes := p.call(), time.Second
 		if !ok {
 			takes = 60 * time.Millisecond
@@ -95,7 +100,7 @@ func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Li
 	parts.Go(func() { b.Run(ctx) })
 	parts.Go(func() { _ = made.Run(ctx) })
 	parts.Go(func() {
-		for made.Submit(ctx, 0, func(r pool.Result[int, struct{}]) {
+		for made.Submit(ctx, work{}, func(r pool.Result[work, struct{}]) {
 			if r.Err == nil {
 				s.done++
 			}
