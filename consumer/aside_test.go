@@ -15,7 +15,7 @@ import (
 func hotExecutor(row uint64) *sleeper {
 	return &sleeper{latency: func(seq uint64) time.Duration {
 		if seq == row {
-			return time.Hour
+			return aLongTime
 		}
 		return 50 * time.Millisecond
 	}}
@@ -43,7 +43,7 @@ func (b *bench) publish(subject string, n int) {
 	}
 }
 
-// A key has many times more rows than the window, and its first one waits for an hour: the rows of other keys, which come
+// A key has many times more rows than the window, and its first one waits for a long time: the rows of other keys, which come
 // after those, are emitted meanwhile. Then the rows of the key follow, in order, whatever is killed or deleted.
 func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 	for name, disturb := range map[string]func(b *bench, r *replica) *replica{
@@ -125,7 +125,7 @@ func TestARowSetAsideThatMayNotBeReadIsNamed(t *testing.T) {
 		r := b.startWith(cfg)
 		b.until(others)
 		deny("$JS.API.STREAM.MSG.GET.ROWS")(b)
-		time.Sleep(2 * time.Hour) // row 1 is there after one
+		time.Sleep(2 * aLongTime) // row 1 is there after half of it
 		const why = `rows set aside: get a row of stream ROWS again: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.MSG.GET.ROWS"`
 		if s := r.Status(); !strings.Contains(s.Problem, why) {
 			t.Errorf("problem %q, want %q", s.Problem, why)

@@ -28,8 +28,8 @@ type simOrder struct {
 	window   int
 	span     int
 	hot      int // of a hundred rows, so many have one of two keys
-	// One of refuseEvery rows is refused by the provider for some time; 0: none. With refuseLong the first one is for an
-	// hour.
+	// One of refuseEvery rows is refused by the provider for some time; 0: none. With refuseLong the first one is for
+	// aLongTime.
 	refuseEvery int
 	refuseLong  bool
 	// anyRow says that executors take any row that waits, and not the oldest.
@@ -97,8 +97,8 @@ func (s *sim) drawRefusal() time.Time {
 	}
 	if s.refuseLong {
 		s.refuseLong = false
-		s.note("refused for an hour")
-		return time.Now().Add(time.Hour)
+		s.note("refused for long")
+		return time.Now().Add(aLongTime)
 	}
 	s.note("refused for a while")
 	return time.Now().Add(moment(s.rng, time.Minute))

@@ -70,7 +70,7 @@ func TestSimulationOfWholeStages(t *testing.T) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCrew(t, seed)
-				for range 25 {
+				for range simFaults {
 					c.fault()
 				}
 				c.finish()
