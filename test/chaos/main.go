@@ -278,8 +278,12 @@ func (s *site) equal(rows int) (sum int) {
 // report prints what was done and found.
 func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	calls, again := s.model.paid(s.equal(rows))
-	write(out, "seed %d, %d servers %s, %d replicas, %d partitions, pool %d, window %d, dedupe %s, order %s\n",
-		s.plan.seed, s.plan.servers, s.nc.ConnectedServerVersion(), s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window, s.plan.dedupe, s.plan.order)
+	budget := ""
+	if s.plan.budget {
+		budget = ", shared budget"
+	}
+	write(out, "seed %d, %d servers %s, %d replicas, %d partitions, pool %d, window %d, dedupe %s, order %s%s\n",
+		s.plan.seed, s.plan.servers, s.nc.ConnectedServerVersion(), s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window, s.plan.dedupe, s.plan.order, budget)
 	write(out, "rows %d, results %d, in %v\n", rows, results, took.Round(time.Second))
 	write(out, "faults")
 	for _, k := range kinds {

@@ -80,11 +80,20 @@ type plan struct {
 	dedupe     string        // STAGE_DEDUPE; unless it is off, some rows ask the same
 	order      streams.Order // STAGE_ORDER
 	keys       int           // of the rows, where the order is not that of the stream
+	budget     bool          // the replicas have STAGE_BUDGET in common, and the adaptive throttle
 	race       bool          // build the stage with the race detector
 	keep       bool          // keep the logs of a run that found nothing
 	verbose    bool
 	dir        string
 	counts     map[kind]int
+}
+
+// throttle is the settings of the throttle that the replicas have.
+func (p *plan) throttle() []string {
+	if p.budget {
+		return []string{"STAGE_THROTTLE=adaptive", "STAGE_BUDGET=chaos"}
+	}
+	return []string{"STAGE_THROTTLE=classic"}
 }
 
 // fault is one entry of the schedule. All that it draws comes from its own seed, so that one does not change another.
@@ -115,6 +124,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 		return nil
 	})
 	fs.IntVar(&p.keys, "keys", 1000, "`number` of keys (subjects) that the rows have where -order is key or none; every fourth row has the first one")
+	fs.BoolVar(&p.budget, "budget", false, "the replicas share a budget: STAGE_BUDGET, and STAGE_THROTTLE=adaptive")
 	fs.BoolVar(&p.race, "race", false, "build the stage with the race detector")
 	fs.BoolVar(&p.keep, "keep", false, "keep the logs in any case")
 	fs.BoolVar(&p.verbose, "v", false, "print each fault")

@@ -185,9 +185,9 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 	}
 	return &replica{
 		n: n, ps: s.ps, path: s.stage, notes: s.notes, proxies: proxies, dir: filepath.Join(s.dir, fmt.Sprintf("stage%d", n)),
-		environ: append(s.environ(url),
+		environ: append(append(s.environ(url), s.plan.throttle()...),
 			"STAGE_LLM_BASE_URL="+s.model.gate.URL(), "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
-			"STAGE_POOL_SIZE="+strconv.Itoa(s.plan.pool), "STAGE_WINDOW="+strconv.Itoa(s.plan.window), "STAGE_THROTTLE=classic",
+			"STAGE_POOL_SIZE="+strconv.Itoa(s.plan.pool), "STAGE_WINDOW="+strconv.Itoa(s.plan.window),
 			"STAGE_STREAM_REPLICAS="+strconv.Itoa(s.plan.servers), "STAGE_AUDIT_PAYLOADS=hash",
 			"STAGE_DEDUPE="+s.plan.dedupe, "STAGE_ORDER="+string(s.plan.order),
 			"STAGE_RETRY_BASE_DELAY=100ms", "STAGE_LLM_TIMEOUT="+callTimeout.String(), "STAGE_STOP_TIMEOUT=25s", "STAGE_HTTP_ADDR=127.0.0.1:0",
