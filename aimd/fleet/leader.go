@@ -30,6 +30,9 @@ const (
 	placesRepeat = 3
 )
 
+// turnsRound keeps the numbers of turns within what a plan may say, whatever an earlier one said.
+const turnsRound = 1 << 40
+
 // leader runs the one law on what all members report, and divides the turns among them.
 type leader struct {
 	id   string
@@ -54,7 +57,7 @@ type leader struct {
 	places  []place // sorted by ID
 	ring    uint64  // version of places
 
-	sent  uint64 // by all members, since this term began
+	sum   use // of all members, since this term began
 	used  [samples]use
 	looks int // at used
 	look  time.Time
@@ -71,8 +74,8 @@ type leader struct {
 }
 
 type use struct {
-	turns int64
-	sent  uint64
+	turns                   int64
+	sent, accepted, refused uint64
 }
 
 // peer is what the leader knows of a member, itself included.
@@ -88,8 +91,8 @@ type peer struct {
 // newLeader returns the leader of a term that follows on a plan, if there was one.
 func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, places []place, age float64) (*leader, error) {
 	cfg.PoolSize = turnsKept / 2 // so that the pool is never the limit, and the law remembers enough attempts
-	cfg.MinDelay = 0             // each member's own
 	cfg.Config = lawOf(cfg.Config)
+	cfg.MinDelay = time.Second / rateLimit // each member's own is its own; none at all would be turns without end
 	law, err := aimd.NewAdaptive(cfg)
 	if err != nil {
 		return nil, err
@@ -102,7 +105,7 @@ func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, 
 	}
 	if before != nil {
 		l.term = before.Term + 1
-		l.turn = int64(before.at(age))
+		l.turn = int64(before.at(age)) % turnsRound
 		if before.Estimate > 0 {
 			law.Resume(now, before.Estimate)
 		}
@@ -175,12 +178,21 @@ func (l *leader) inFlight() int {
 func (l *leader) watchUse(now time.Time) {
 	for now.Sub(l.look).Seconds() >= sampleSec {
 		l.look = l.look.Add(time.Duration(sampleSec * float64(time.Second)))
-		now, before := &l.used[l.looks%samples], l.used[(l.looks+1)%samples]
+		look, before := &l.used[l.looks%samples], l.used[(l.looks+1)%samples]
 		latest := l.used[(l.looks+samples-1)%samples] // reports are a moment old, and so must be the turns
-		*now = use{l.turn, l.sent}
+		*look = l.sum
+		look.turns = l.turn
 		l.looks++
-		if l.looks > samples && float64(l.sent-before.sent) < usedLeast*float64(latest.turns-before.turns)-1 {
+		if l.looks <= samples {
+			continue
+		}
+		if float64(look.sent-before.sent) < usedLeast*float64(latest.turns-before.turns)-1 {
 			l.law.Idle(time.Duration(sampleSec * float64(time.Second)))
+		}
+		if refuted(l.law.Estimate(), &before, look) {
+			l.law.Resume(now, 1) // forgets the estimate, which Restart keeps
+			l.law.Restart(now)
+			l.noteEpoch()
 		}
 	}
 }
@@ -208,7 +220,9 @@ func (l *leader) hear(now time.Time, r *report) {
 		m.held = held
 		l.stir = true
 	}
-	l.sent += atMost(r.Sent, before.Sent, turnsKept)
+	l.sum.sent += atMost(r.Sent, before.Sent, turnsKept)
+	l.sum.accepted += atMost(r.Accepted, before.Accepted, turnsKept)
+	l.sum.refused += atMost(r.Refused, before.Refused, turnsKept)
 	l.accept(now, atMost(r.Accepted, before.Accepted, turnsKept))
 	for _, f := range r.Refusals {
 		l.refuse(now, &f)

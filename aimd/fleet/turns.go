@@ -25,6 +25,7 @@ type turns struct {
 	flying map[uint64]flight
 	last   uint64    // key of the latest flight
 	sent   time.Time // when it went
+	guard  guard
 
 	// Waiting for turns, since the last report.
 	waits  float64 // since when; with waiting
@@ -166,7 +167,8 @@ func (m *Member) Next(now time.Time, inFlight int) time.Time {
 		return m.own.Next(now, inFlight)
 	}
 	at := m.nextTurn(now, sec)
-	if floor := m.turns.sent.Add(m.cfg.Law.MinDelay); !m.turns.sent.IsZero() && floor.After(at) {
+	floor := m.turns.sent.Add(max(m.cfg.Law.MinDelay, time.Duration(m.turns.guard.wait(sec)*1e9)))
+	if !m.turns.sent.IsZero() && floor.After(at) {
 		at = floor
 	}
 	m.turns.hold(sec, sec+at.Sub(now).Seconds())
@@ -177,7 +179,9 @@ func (m *Member) nextTurn(now time.Time, sec float64) time.Time {
 	if m.place == nil || m.plan == nil || m.place.Share == 0 {
 		return now.Add(tickMember)
 	}
-	if m.position(sec) >= float64(m.turns.taken+1) {
+	position := m.position(sec)
+	m.turns.catchUp(position, float64(m.place.Share)*m.plan.Rate)
+	if position >= float64(m.turns.taken+1) {
 		return now
 	}
 	age := m.plan.reach((float64(m.turns.taken+1) - float64(m.place.Offset)) / float64(m.place.Share))
@@ -216,21 +220,26 @@ func (m *Member) Accepted(now time.Time, t aimd.Ticket) {
 	if f := m.land(t); f.alone {
 		f.ticket.Output = t.Output
 		m.own.Accepted(now, f.ticket)
+	} else {
+		m.turns.guard.verdict(m.sec(now), true)
 	}
 }
 
 // Rejected records a capacity error, with the server's hint.
 func (m *Member) Rejected(now time.Time, t aimd.Ticket, h aimd.Hint) {
-	m.sec(now)
+	sec := m.sec(now)
 	m.stats.CapacityRetries++
 	r := &m.report
 	r.refused++
 	f := m.land(t)
+	if !f.alone {
+		m.turns.guard.verdict(sec, false)
+	}
 	switch {
 	case f.alone:
 		m.own.Rejected(now, f.ticket, h)
 	case m.plan != nil && len(r.refusals) < reportMost:
-		news := refusal{Turn: max(0, f.turn), Epoch: f.epoch, Term: f.term, RetryAfter: min(max(0, h.RetryAfter.Seconds()), 1e9)}
+		news := refusal{Turn: min(max(0, f.turn), turnsMost), Epoch: f.epoch, Term: f.term, RetryAfter: min(max(0, h.RetryAfter.Seconds()), 1e9)}
 		if h.Remaining0 {
 			news.Reset = min(max(0, h.Reset.Seconds()), 1e9)
 		}

@@ -18,6 +18,7 @@ const (
 	curveStep  = 0.1  // seconds between two points of a plan's curve
 	curveSteps = 10   // points
 	rateMost   = 1e6  // calls per second; more is a lie
+	turnsMost  = 1e15 // turns of one term
 	membersMax = 1e5  // members of one fleet
 	termLeap   = 1e6  // a term further ahead than this is a lie, else one message could end all elections
 	reportMost = 64   // refusals in one report
@@ -195,7 +196,7 @@ func decode(body []byte) (m any, err error) {
 
 func (p *plan) valid() bool {
 	ok := p.Leader != "" && len(p.Curve) == curveSteps && p.Count >= 0 && p.Count <= membersMax && len(p.Places) <= membersMax &&
-		within(p.Turns, 0, 1e15) && within(p.Sent, -1e12, 1e12) && within(p.Then, 0, rateMost) && within(p.Rate, 0, rateMost) &&
+		within(p.Turns, 0, turnsMost) && within(p.Sent, -1e12, 1e12) && within(p.Then, 0, rateMost) && within(p.Rate, 0, rateMost) &&
 		within(p.Estimate, 0, rateMost) && within(p.Pause, 0, waitMost)
 	before := 0.0
 	for _, due := range p.Curve {
@@ -213,7 +214,7 @@ func (r *report) valid() bool {
 		r.InFlight >= 0 && r.Pool >= 0 && r.InFlight <= membersMax && r.Pool <= membersMax &&
 		r.RPM >= 0 && r.TPM >= 0 && r.Concurrency >= 0 && len(r.Refusals) <= reportMost
 	for _, f := range r.Refusals {
-		ok = ok && within(f.Turn, 0, 1e15) && within(f.RetryAfter, 0, 1e9) && within(f.Reset, 0, 1e9)
+		ok = ok && within(f.Turn, 0, turnsMost) && within(f.RetryAfter, 0, 1e9) && within(f.Reset, 0, 1e9)
 	}
 	return ok
 }
