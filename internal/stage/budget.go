@@ -2,111 +2,42 @@ package stage
 
 import (
 	"context"
-	"log/slog"
-	"time"
 
-	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/aimd/fleet"
+	"github.com/llm-stage/stage/internal/budget"
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/pool"
 )
 
-const (
-	// budgetLook is the time between two looks at the shared budget.
-	budgetLook = 250 * time.Millisecond
-	// budgetQuiet is the shortest time between two events about one budget. A process that starts is alone until it has
-	// heard the others, which is no event if it takes no longer.
-	budgetQuiet = 5 * time.Second
-)
-
-// budget returns what is known of the budget that this process shares, of each provider, the first one first; nil
-// without STAGE_BUDGET.
-func (s *Stage) budget() []status.Budget {
-	if s.shared == nil {
-		return nil
+// shareBudget joins the account of STAGE_BUDGET and returns the law and the gates of each target: what the providers allow
+// is learned together with all processes that name the same account.
+func (s *Stage) shareBudget() (laws []pool.Law, gates [][]pool.Gate, err error) {
+	cfg := s.Cfg
+	s.budget = budget.New(s.Conn.NC, budget.Config{
+		Name: string(cfg.Budget.Name), ID: s.runID, Weight: cfg.Budget.Weight, Law: lawSettings(cfg), Logger: s.Log,
+	})
+	s.known = s.shared
+	own := map[*budget.Account][]pool.Gate{}
+	for i := range s.caller.Len() {
+		target := s.caller.At(i)
+		limits := fleet.Limits{RPM: cfg.LLM.RPM, TPM: cfg.LLM.TPM, Concurrency: cfg.LLM.MaxConcurrency[target.Provider()]}
+		account, err := s.budget.Account(target.Account(), limits)
+		if err != nil {
+			return nil, nil, err
+		}
+		if own[account] == nil {
+			own[account] = account.Gates()
+		}
+		laws, gates = append(laws, account), append(gates, own[account])
 	}
-	return s.shared()
+	return laws, gates, nil
 }
 
-// warnOfOwnServer logs that nobody shares the budget of a process which runs its own server.
-func (s *Stage) warnOfOwnServer() {
-	if why := s.Cfg.Budget.OnOwnServer(); why != "" && s.Conn.Server != nil {
-		s.Log.Warn(why)
-	}
-}
-
-// startBudget starts to report what becomes of the shared budget, until soft ends: who leaves it is no news then. stop
-// ends it and waits for it.
-func (s *Stage) startBudget(soft context.Context) (stop func()) {
-	if s.Cfg.Budget.Name == "" {
+// startBudget starts to share what the providers allow. stop says goodbye and waits.
+func (s *Stage) startBudget(hard context.Context) (stop func()) {
+	if s.budget == nil {
 		return func() {}
 	}
-	return stopping.Background(soft, func(ctx context.Context) { s.watchBudget(soft, ctx) })
-}
-
-// watchBudget records each change of the mode in a shared budget, until soft or ctx ends.
-func (s *Stage) watchBudget(soft, ctx context.Context) {
-	tick := time.NewTicker(budgetLook)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			for _, b := range s.budget() {
-				s.budgetChanged(b)
-			}
-		case <-soft.Done():
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// budgetNote is what was last recorded of one budget.
-type budgetNote struct {
-	mode status.BudgetMode // empty: nothing
-	at   time.Time
-}
-
-// budgetChanged records a budget, and logs it, if its mode is another than that of the last event. There is at most one
-// event in [budgetQuiet], so it is called with every look: a mode that stays is recorded once that has passed, one that
-// was over before is not. One goroutine calls it.
-func (s *Stage) budgetChanged(b status.Budget) {
-	now := time.Now()
-	last, known := s.budgetNotes[b.Provider]
-	if !known {
-		last.at = now
-		if b.Mode != status.BudgetAlone {
-			last.at = now.Add(-budgetQuiet)
-		}
-	}
-	first := last.mode == "" && b.Mode != status.BudgetAlone
-	if b.Mode != last.mode && (first || now.Sub(last.at) >= budgetQuiet) {
-		s.recordBudget(b, now)
-		last = budgetNote{b.Mode, now}
-	}
-	s.budgetNotes[b.Provider] = last
-}
-
-// recordBudget records and logs the present mode.
-func (s *Stage) recordBudget(b status.Budget, now time.Time) {
-	phase, facts := b.Event()
-	s.recorder.RecordRun(&auditlog.Run{
-		Header: auditlog.Header{Time: now, RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All},
-		Phase:  phase, Reason: b.Text(), Budget: facts,
-	})
-	attrs := []slog.Attr{
-		slog.String("budget", b.Name), slog.String("provider", b.Provider), slog.Int("members", b.Members), slog.Float64("share", b.Share),
-	}
-	if facts.Rate != nil {
-		attrs = append(attrs, slog.Float64("rate_per_second", tenths(*facts.Rate)))
-	}
-	ctx := context.Background()
-	switch b.Mode {
-	case status.BudgetLeader:
-		s.Log.LogAttrs(ctx, slog.LevelInfo, "leading the shared budget", attrs...)
-	case status.BudgetMember:
-		s.Log.LogAttrs(ctx, slog.LevelInfo, "joined the shared budget", append(attrs, slog.String("leader", b.Leader))...)
-	case status.BudgetAlone:
-		s.Log.LogAttrs(ctx, slog.LevelWarn, "alone in the shared budget: no other process is heard, calls go at the rate of the own throttle", attrs...)
-	}
+	s.budget.Wake = s.executor.Pool.Wake
+	return stopping.Background(hard, s.budget.Run)
 }

@@ -73,9 +73,9 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	finishCalls := s.startCalls(soft, hard)
 	s.recordRun(auditlog.PhaseStart, "", nil)
 	stopSpread := s.startSpread(soft, hard)
-	stopBudget := s.startBudget(soft)
+	stopReport := s.reportBudget(soft)
 	err := s.consume(soft, hard)
-	stopBudget()
+	stopReport()
 	stopSpread()
 	s.stop(nil)
 	finishCalls()
@@ -121,7 +121,7 @@ func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.executor.Run(soft, consumed) })
 	parts.Go(func() { _ = s.executor.Pool.Run(hard) }) // its error is the cause of hard
-	stopSharing := s.startSharing(hard)
+	stopBudget := s.startBudget(hard)
 	if s.batches != nil {
 		parts.Go(func() { s.batches.Serve(soft, hard) })
 	}
@@ -129,7 +129,7 @@ func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 		close(consumed)
 		s.executor.Pool.Drain()
 		parts.Wait()
-		stopSharing()
+		stopBudget()
 	}
 }
 

@@ -69,7 +69,7 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 // throttles returns the law and the gates of each target: of this process, or those that it shares (STAGE_BUDGET).
 func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 	if s.Cfg.Budget.Name != "" {
-		return s.share()
+		return s.shareBudget()
 	}
 	for range s.caller.Len() {
 		law, err := newLaw(s.Cfg)

@@ -48,7 +48,7 @@ type Stage struct {
 	recorder  *recorder.Recorder
 	batches   *batch.Service // nil: batched requests are not answered
 	spread    *spread.Spread // nil with one partition
-	account   *budget.Budget // what it shares with other processes; nil: it throttles by itself
+	budget    *budget.Budget // nil: this process throttles by itself
 
 	// Observers: they learn of rows and calls and change nothing.
 	metrics  *metrics.Metrics
@@ -56,7 +56,7 @@ type Stage struct {
 	history  *status.History
 	tracing  *tracing.Tracing // nil: off
 
-	shared      func() []status.Budget // what is known of a shared budget; nil: there is none
+	known       func() []status.Budget // what is known of a shared budget; nil: there is none
 	budgetNotes map[string]budgetNote  // by provider
 
 	exitOnFatal bool
