@@ -81,6 +81,9 @@ type budgetNote struct {
 // event in [budgetQuiet], so it is called with every look: a mode that stays is recorded once that has passed, one that
 // was over before is not. One goroutine calls it.
 func (s *Stage) budgetChanged(b status.Budget) {
+	if b.Mode == status.BudgetMember && b.Leader == s.runID {
+		return // it led, and has lost its connection: in a moment it is alone
+	}
 	now := time.Now()
 	last, known := s.budgetNotes[b.Provider]
 	if !known {

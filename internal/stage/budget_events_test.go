@@ -41,6 +41,7 @@ func (l *lab) budgetEvents(since time.Time, provider string) (found []string) {
 
 func TestEachModeOfABudgetThatStaysIsOneEvent(t *testing.T) {
 	const alone, member, leader = status.BudgetAlone, status.BudgetMember, status.BudgetLeader
+	const itself = "member, led by itself"
 	for _, tt := range []struct {
 		name  string
 		modes []status.BudgetMode // second by second; the last one stays
@@ -51,6 +52,7 @@ func TestEachModeOfABudgetThatStaysIsOneEvent(t *testing.T) {
 		{"it hears nobody", []status.BudgetMode{alone}, []string{"5 alone"}},
 		{"it is cut off after a while", append(slices.Repeat([]status.BudgetMode{member}, 20), alone), []string{"0 joined", "20 alone"}},
 		{"it leads when the leader dies", append(slices.Repeat([]status.BudgetMode{member}, 20), leader), []string{"0 joined", "20 leads"}},
+		{"it leads, and is cut off", append(slices.Repeat([]status.BudgetMode{leader}, 10), itself, itself, alone), []string{"0 leads", "12 alone"}},
 		{"a moment alone is no event", append(slices.Repeat([]status.BudgetMode{member}, 3), alone, member), []string{"0 joined"}},
 		{"at most one in five seconds", append(slices.Repeat([]status.BudgetMode{member, leader, alone}, 20), member), []string{"0 joined", "5 alone", "10 leads", "15 joined"}},
 	} {
@@ -64,7 +66,11 @@ func TestEachModeOfABudgetThatStaysIsOneEvent(t *testing.T) {
 						second := min(int(time.Since(began).Seconds()), len(tt.modes)-1)
 						other := sharedBudget(member)
 						other.Provider = "anthropic"
-						return []status.Budget{sharedBudget(tt.modes[second]), other}
+						b := sharedBudget(tt.modes[second])
+						if b.Mode == itself {
+							b.Mode, b.Leader = member, s.runID
+						}
+						return []status.Budget{b, other}
 					}
 				}
 				r := l.start(nil, Options{})
