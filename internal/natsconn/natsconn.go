@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -143,21 +144,25 @@ const (
 	reportKinds = 64
 )
 
-// reporter returns a function that logs errors, each of them at most once per [reportEvery].
+// reporter returns a function that logs errors, each of them at most once per [reportEvery]. That the budget may not be
+// shared is logged once: its messages are many, and the stage shows in what mode it is.
 func reporter(log *slog.Logger) func(err error) {
 	var mu sync.Mutex
 	last := make(map[string]time.Time)
 	return func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		now := time.Now()
-		if at, known := last[err.Error()]; known && now.Sub(at) < reportEvery {
+		now, text, quiet := time.Now(), err.Error(), reportEvery
+		if subjects := budgetDenied(err); subjects != "" {
+			text, quiet = subjects, math.MaxInt64
+		}
+		if at, known := last[text]; known && now.Sub(at) < quiet {
 			return
 		}
 		if len(last) >= reportKinds {
 			clear(last)
 		}
-		last[err.Error()] = now
+		last[text] = now
 		log.Warn("NATS reports an error", slog.Any("error", err))
 	}
 }
