@@ -46,6 +46,7 @@ const (
 	Batches     = "Batched requests"
 	Setup       = "setup, and run with STAGE_CREATE_STREAMS=true"
 	Partitions  = "STAGE_PARTITIONS=2"
+	Budget      = "STAGE_BUDGET=account"
 	Order       = "STAGE_ORDER=key"
 	DeadLetters = "STAGE_DEAD_LETTER_SUBJECT=dead.rows"
 	Dedupe      = "STAGE_DEDUPE=stored"

@@ -1,0 +1,50 @@
+package security_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/permissions"
+)
+
+// Two stages with these permissions share a budget, and a third, whose user has none of them, works alone and says so
+// once.
+func TestThePermissionsOfABudgetAreEnoughAndAllUsed(t *testing.T) {
+	t.Parallel()
+	g, err := permissions.Read("../../docs/permissions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	may := g[permissions.Run].And(g[permissions.Batches], g[permissions.Budget])
+	s := newSite(t, g, map[string]permissions.Grant{
+		"stage": may, "other": may, "poor": g[permissions.Run].And(g[permissions.Batches]), "setup": g[permissions.Run].And(g[permissions.Setup]),
+	})
+	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
+		t.Errorf("setup: %s", out)
+	}
+	s.rows = oldRows(t, s.nc)
+	environ := with(newLLM(t, llmtest.Config{}), vars{"STAGE_BUDGET": "account", "STAGE_RETRY_MAX_ATTEMPTS": "1"})
+	leader := run(t, with(environ, s.as("stage")))
+	leader.says("leading the shared budget")
+	member := run(t, with(environ, s.as("other")))
+	member.says("joined the shared budget")
+	poor := run(t, with(environ, s.as("poor")))
+	poor.says("alone in the shared budget")
+	member.stop()
+	leader.stop()
+	const n = 5
+	s.load(n)
+	s.await(n)
+	poor.stop()
+	noneDenied(t, leader, member)
+	for _, entry := range g[permissions.Budget].Publish {
+		if !s.seen.on(entry) {
+			t.Errorf("the stage may publish on %s, but never did", entry)
+		}
+	}
+	text, _ := poor.logs.read()
+	if got := strings.Count(text, "allow the user to publish and subscribe on llm-stage.budget.account.>"); got != 1 {
+		t.Errorf("the log says %d times what to allow, want once:\n%s", got, text)
+	}
+}
