@@ -143,6 +143,7 @@ func TestDashboardShowsARunningDemo(t *testing.T) {
 	t.Run("nothing has moved", func(t *testing.T) { checkLayoutShift(t, browser) })
 	t.Run("the charts are drawn", func(t *testing.T) { checkCharts(t, browser) })
 	t.Run("it shows the order of results", func(t *testing.T) { checkOrder(t, browser) })
+	t.Run("it shows the shared budget", func(t *testing.T) { checkBudget(t, browser) })
 	t.Run("it works by keyboard", func(t *testing.T) { checkKeyboard(t, browser) })
 	t.Run("all has a name", func(t *testing.T) { checkNames(t, browser) })
 	for _, scheme := range []string{"light", "dark"} {
@@ -296,6 +297,39 @@ func checkOrder(t *testing.T, ctx context.Context) {
 		"keyless": {"order by key (subject.2)", "0", "12345", "60,000", "1,500", "2", "row 12346 for 3.20 s, no key", "row 12346 for 90.0 s"},
 		"none":    {"no order", "0", "5", "3", "–", "–", "none", "none"},
 		"standby": {"no order", "no partition is owned", "none"},
+	} {
+		if !slices.Equal(got[name], want) {
+			t.Errorf("%s: the page shows %q, want %q", name, got[name], want)
+		}
+	}
+}
+
+// checkBudget shows the page the status of stages that share a budget.
+func checkBudget(t *testing.T, ctx context.Context) {
+	t.Helper()
+	got := evaluate[map[string][]string](t, ctx, `(async () => {
+		const s = await (await fetch("api/status")).json();
+		const look = budget => {
+			show({ ...s, budget });
+			const head = document.getElementById("budget-head").checkVisibility() ? "head" : "no head";
+			const cells = Array.from(document.getElementById("budget").rows, r => Array.from(r.cells, c => c.textContent + (c.className ? "|" + c.className : "")).join(", "));
+			return [head, ...cells];
+		};
+		const one = { name: "team", provider: "openai", mode: "member", members: 64, share: .03125, rate_per_second: 19.96, leader: "<b>run7" };
+		const found = {
+			off: look(null),
+			member: look([one]),
+			several: look([{ ...one, mode: "leader", rate_per_second: 1234.5 }, { ...one, provider: "anthropic", mode: "alone", members: 1, share: 1, rate_per_second: null, leader: "" }]),
+		};
+		show(s);
+		return found;
+	})()`)
+	for name, want := range map[string][]string{
+		"off":    {"no head", "not shared: this process throttles by itself (STAGE_BUDGET)|none"},
+		"member": {"head", "team, openai|wrap, member, 64|r, 3.1%|r, 20.0/s|r, <b>run7|dim"},
+		"several": {
+			"head", "team, openai|wrap, leader|good, 64|r, 3.1%|r, 1,235/s|r, <b>run7|dim", "team, anthropic|wrap, alone|warn, 1|r, 100.0%|r, –|r, –|dim",
+		},
 	} {
 		if !slices.Equal(got[name], want) {
 			t.Errorf("%s: the page shows %q, want %q", name, got[name], want)

@@ -104,6 +104,7 @@ function show(s) {
   showTiles(s);
   showPartitions(s);
   showOrder(s);
+  showBudget(s);
   showErrors(s);
   fill("models", s.models, m => m.provider + " " + m.model, m => [
     [m.model, "wrap", m.provider], [count(m.calls), "r"], [some(m.prompt_tokens, count), "r"], [some(m.completion_tokens, count), "r"], [cost(m), "r"],
@@ -170,6 +171,16 @@ function showOrder(s) {
     ...(s.order === "key" ? [[count(p.set_aside_rows), "r"], [count(p.keys_waiting), "r"]] : [["–", "r dim"], ["–", "r dim"]]),
     p.waited_for_sequence ? [`row ${p.waited_for_sequence} for ${took(1000 * p.key_wait_seconds)}${key(p)}`, p.key_wait_seconds > 60 ? "wrap warn" : "wrap"] : ["none", "dim"],
   ], "no partition is owned");
+}
+
+// showBudget shows, for each provider, what is known of the budget that this process shares.
+function showBudget(s) {
+  const budgets = s.budget || [];
+  $("budget-head").hidden = budgets.length === 0;
+  fill("budget", budgets, b => b.provider, b => [
+    [b.name, ""], [b.provider, "wrap"], [b.mode, b.mode === "alone" ? "warn" : b.mode === "leader" ? "good" : ""], [count(b.members), "r"],
+    [`${one.format(100 * b.share)}%`, "r"], [b.rate_per_second === null ? "–" : `${rate(b.rate_per_second)}/s`, "r"], [b.leader || "–", "dim"],
+  ], "not shared: this process throttles by itself (STAGE_BUDGET)");
 }
 
 function showErrors(s) {
