@@ -144,12 +144,14 @@ func sum(figure, x float64) float64 {
 
 // Mean returns the mean of the figures of several runs.
 func Mean(runs []Figures) Figures {
-	return combine(runs, func(list []float64) (mean float64) {
-		for _, x := range list {
-			mean += x / float64(len(list))
-		}
-		return mean
-	})
+	return combine(runs, average)
+}
+
+func average(list []float64) (mean float64) {
+	for _, x := range list {
+		mean += x / float64(len(list))
+	}
+	return mean
 }
 
 // combine returns the figures that of makes of each figure of several runs. All fields of F are figures.

@@ -35,9 +35,11 @@ const (
 	Oracle
 	// Blind is Adaptive without the origin of failures: each is its row's own.
 	Blind
+	// Shared is Adaptive for all clients together: each is a member of one fleet, see fleet.go.
+	Shared
 )
 
-var methodNames = [...]string{"adaptive", "classic", "backoff", "oracle", "blind"}
+var methodNames = [...]string{"adaptive", "classic", "backoff", "oracle", "blind", "shared"}
 
 // String returns the name as in the tables.
 func (m Method) String() string { return methodNames[m] }
@@ -46,6 +48,9 @@ func (m Method) String() string { return methodNames[m] }
 // first that is done, so that all compete all the time.
 func Run(ctx context.Context, sc *Scenario, m Method, seed uint64) Figures {
 	r := newRun(sc, seed)
+	if m == Shared {
+		r.net = newNetwork(usualMessages, seed)
+	}
 	r.do(ctx, m)
 	return r.figures()
 }
@@ -58,6 +63,7 @@ type run struct {
 	began time.Time
 	stop  context.CancelFunc
 	watch func(*aimd.Adaptive) // nil: none
+	net   *network             // of the method Shared
 
 	mu       sync.Mutex // guards the plan and what follows
 	arrivals []arrival
@@ -140,7 +146,11 @@ func (r *run) call(ctx context.Context, id callID) pool.Verdict {
 		return cancelled
 	}
 	o := r.arrive(id)
+	arrived := time.Now()
 	if !r.sleep(ctx, o.sec) {
+		if o.admitted { // the server goes on with it
+			time.AfterFunc(time.Duration(o.sec*1e9)-time.Since(arrived), r.done)
+		}
 		return cancelled
 	}
 	r.mu.Lock()
@@ -154,8 +164,15 @@ func (r *run) call(ctx context.Context, id callID) pool.Verdict {
 	return o.verdict
 }
 
+// done ends a call at the server.
+func (r *run) done() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.plan.server.done()
+}
+
 // way returns the seconds that a call takes to arrive.
-func (r *run) way(id callID) float64 { return float64(id.client*r.sc.Rows+id.row) * 1e-9 }
+func (r *run) way(id callID) float64 { return float64(id.client*r.sc.Rows+id.row%r.sc.Rows) * 1e-9 }
 
 var errRefused = fmt.Errorf("429 from the model of a server")
 
@@ -222,24 +239,11 @@ func (r *run) complete() {
 // pool does a client's job with the real pool.
 func (r *run) pool(ctx context.Context, client int, m Method) {
 	law := r.law(m, client)
-	call := func(ctx context.Context, row int, a pool.Attempt) (struct{}, pool.Verdict) {
-		v := r.call(ctx, callID{client, row, a.Number})
-		if m != Adaptive {
-			v.Origin = pool.OfJob
-		}
-		return struct{}{}, v
-	}
-	p, err := pool.New(pool.Config{
-		Size: r.sc.Pool, Law: law, Retry: pool.DefaultRetry(), QueueLimit: r.sc.Rows,
-		Rand: callID{client: client}.rand(r.seed, 6).Float64,
-		OnPause: func(pool.Pause) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.pauses++
-		},
-	}, call)
-	if err != nil {
-		panic(err)
+	p := r.newPool(client, m, law)
+	if mb, ok := law.(*member); ok {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { mb.run(ctx, p.Wake) })
 	}
 	left := r.sc.Rows
 	for row := range r.sc.Rows {
@@ -261,6 +265,30 @@ func (r *run) pool(ctx context.Context, client int, m Method) {
 		}
 	}
 	_ = p.Run(ctx) // always ends by the cancellation of ctx
+}
+
+// newPool returns a client's pool.
+func (r *run) newPool(client int, m Method, law pool.Law) *pool.Pool[int, struct{}] {
+	call := func(ctx context.Context, row int, a pool.Attempt) (struct{}, pool.Verdict) {
+		v := r.call(ctx, callID{client, row, a.Number})
+		if m != Adaptive && m != Shared {
+			v.Origin = pool.OfJob
+		}
+		return struct{}{}, v
+	}
+	p, err := pool.New(pool.Config{
+		Size: r.sc.Pool, Law: law, Retry: pool.DefaultRetry(), QueueLimit: max(r.sc.Rows, 4*r.sc.Pool),
+		Rand: callID{client: client}.rand(r.seed, 6).Float64,
+		OnPause: func(pool.Pause) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.pauses++
+		},
+	}, call)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 // law returns the law of a method.
@@ -285,6 +313,8 @@ func (r *run) law(m Method, client int) pool.Law {
 		return law
 	case Oracle:
 		return &oracle{r: r, server: r.sc.setUp(r.sc, r.seed).server}
+	case Shared:
+		return r.member(client, client, nil)
 	case Backoff:
 	}
 	panic(fmt.Sprintf("no law for %v", m))
