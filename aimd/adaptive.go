@@ -70,6 +70,10 @@ type AdaptiveConfig struct {
 	// PoolSize is the most attempts that may be in flight, at least 1. A rate that this many slots could never use is
 	// no limit, so from there on the law does not pace.
 	PoolSize int
+	// FirstDivisor divides the rate instead of Multiplier after the first refusal of a row, above 1 and at most Multiplier;
+	// 0: Multiplier. A smaller one wastes less of the capacity where the law learns late that the server accepts calls
+	// again, and costs a refusal more where the capacity has fallen.
+	FirstDivisor float64
 	// Rand draws the jitter of shared pauses, uniform in [0, 1), and is called from the law's goroutine. Nil: none.
 	Rand func() float64
 }
@@ -232,7 +236,9 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	l.arrive(now)
 	defer l.note()
 	l.stats.CapacityRetries++
-	l.refusal.add(l.now - t.mark.at)
+	if !l.shared || t.mark.epoch == l.epoch { // others have no haste to tell of one that no longer matters
+		l.refusal.add(l.now - t.mark.at)
+	}
 	l.history.refuse(t.mark.seq)
 	l.loss += (1 - l.loss) / lossCalls
 	switch {
@@ -386,7 +392,7 @@ func (l *Adaptive) rate(t float64) float64 {
 		// Each reply adds one call per reply time, as TCP's slow start does: that finds fast servers fast.
 		r = startRate*math.Exp2((t-l.since)/startDoubling) + float64(l.replies)/l.callSec.value
 	case Drain, Probe:
-		r = l.estimate / math.Pow(l.cfg.Multiplier, float64(l.failures))
+		r = l.estimate / l.divisor()
 	case Cruise:
 		x := max(0, (t-l.since)/l.cruise()-1)
 		r = l.estimate * (1 + x*x) // slowly at first: it is most likely still the same
@@ -396,6 +402,14 @@ func (l *Adaptive) rate(t float64) float64 {
 		r = min(r, l.limit)
 	}
 	return min(r, 1/l.cfg.MinDelay.Seconds())
+}
+
+// divisor returns what the estimate is divided by while the server refuses.
+func (l *Adaptive) divisor() float64 {
+	if first := l.cfg.FirstDivisor; first > 1 && first < l.cfg.Multiplier && l.failures > 0 {
+		return first * math.Pow(l.cfg.Multiplier, float64(l.failures-1))
+	}
+	return math.Pow(l.cfg.Multiplier, float64(l.failures))
 }
 
 // cruise returns how long to hold the cruise, and to climb from there to about twice the rate. At low rates it is

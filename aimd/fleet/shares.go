@@ -43,25 +43,41 @@ func divide(rate float64, claims []claim) []float64 {
 }
 
 // space returns the turns from now on, counted over all members, at which each has its next one: in the order in which
-// they are due. Those with the largest shares, of which most calls are, are spread evenly over a round, as members that move
-// in a bunch overrun a small bucket at any rate. None waits longer than from one of its turns to the next.
+// they are due. Those with about the same share, as all have that want more than there is and weigh the same, are spread
+// evenly over a round, as members that move in a bunch overrun a small bucket at any rate. None waits longer than from one
+// of its turns to the next.
 func space(shares, due []float64) []float64 {
-	largest := slices.Max(shares)
-	var order []int
-	sum := 0.0
-	for i, s := range shares {
-		if s >= largest/2 {
-			order = append(order, i)
-			sum += s
-		}
+	order := make([]int, len(shares))
+	for i := range order {
+		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(due[a], due[b]) })
+	slices.SortFunc(order, func(a, b int) int { return cmp.Or(cmp.Compare(shares[b], shares[a]), cmp.Compare(a, b)) })
 	next := slices.Clone(due)
-	for k, i := range order {
-		next[i] = min(float64(k+1)/sum, 1/shares[i])
+	shift := 1.0
+	for len(order) > 0 {
+		n, sum := 0, 0.0
+		for n < len(order) && shares[order[n]] >= alike*shares[order[0]] {
+			sum += shares[order[n]]
+			n++
+		}
+		if group := order[:n]; n > 1 {
+			slices.SortStableFunc(group, func(a, b int) int { return cmp.Compare(due[a], due[b]) })
+			for k, i := range group {
+				next[i] = min((float64(k)+shift)/sum, 1/shares[i])
+			}
+		}
+		order = order[n:]
+		shift = math.Mod(shift+golden, 1) // so that the rounds of two groups do not meet
 	}
 	return next
 }
+
+const (
+	// alike is how much of the largest share of a group each of it has.
+	alike = 0.8
+	// golden is the step at which points come to lie evenly between 0 and 1, however many they are.
+	golden = 0.618033988749895
+)
 
 // allot divides a number of calls in flight among claims, as divide does a rate, in whole numbers. Held are the calls that
 // each may still have by what it was granted before: no grant lets the sum exceed the limit. Where a fraction decides,

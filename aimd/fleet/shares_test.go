@@ -78,8 +78,24 @@ func TestSpaceSpreadsTheBusy(t *testing.T) {
 	if next := space([]float64{0.25, 0.25, 0.25, 0.25}, []float64{3, 0.1, 0.2, 0.3}); !slices.Equal(next, []float64{4, 1, 2, 3}) {
 		t.Errorf("four equal members have their turns at %v, want one after the other, in their order", next)
 	}
-	if next := space([]float64{0.5, 0.25, 0.125, 0.125}, []float64{2, 1, 8, 0.5}); next[0] > 2 || next[1] > 4 || next[2] != 8 || next[3] != 0.5 {
-		t.Errorf("turns at %v: later than from one to the next", next)
+	if next := space([]float64{0.5, 0.25, 0.125, 0.125}, []float64{2, 1, 8, 0.5}); next[0] != 2 || next[1] != 1 || next[2] > 8 || next[3] > 4 {
+		t.Errorf("turns at %v: those that are alone with their share keep theirs, and two that have the same are a half apart", next)
+	}
+	weighted := []claim{{1, math.Inf(1)}, {4, math.Inf(1)}, {1, math.Inf(1)}, {4, math.Inf(1)}, {2, math.Inf(1)}, {2, math.Inf(1)}}
+	shares := divide(10, weighted)
+	next := space(shares, []float64{14, 3.5, 14, 3.5, 7, 7}) // all at once
+	for from := 0.0; from < 28; from += 0.5 {
+		n := 0
+		for i, s := range shares {
+			for at := next[i]; at < from+2; at += 1 / s {
+				if at >= from {
+					n++
+				}
+			}
+		}
+		if n > 4 {
+			t.Errorf("%d turns within 2 from turn %g on, of members that have them at %v", n, from, next)
+		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		shares := divide(10, drawClaims(t))
