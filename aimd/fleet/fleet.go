@@ -200,7 +200,8 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	if m.plan == nil && sec >= joinSec || m.plan != nil && sec-m.heard >= silentSec {
 		m.isolate(now, sec)
 	}
-	if m.silence(sec) >= doubtSec && (m.asked == none || sec-m.asked >= m.patience()) {
+	lost := m.plan != nil && m.plan.Ring != m.ring // the plan with the places
+	if (lost || m.silence(sec) >= doubtSec) && (m.asked == none || sec-m.asked >= m.patience()) {
 		m.asked = sec
 		out = append(out, encode(hello{Hello: 1, ID: m.cfg.ID, Ring: m.ring}))
 	}
@@ -404,9 +405,6 @@ func (m *Member) adopt(p *plan, sec float64) {
 	}
 	if m.place == nil || p.Ring != m.ring {
 		m.report.urgent = true // so that the leader learns who it is
-		if p.Ring != m.ring && m.lead == nil {
-			m.asked = min(m.asked, sec-askSec)
-		}
 	}
 	if m.alone {
 		m.alone = false

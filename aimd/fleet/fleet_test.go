@@ -231,3 +231,18 @@ func TestJoinsAndLeaves(t *testing.T) {
 	}
 	w.steady(15, 0.92, 0.06)
 }
+
+// Places are sent when they change, and not again to all: who missed them asks.
+func TestAPlanThatGotLostIsAskedFor(t *testing.T) {
+	w := newWorld(t, 10, 4, 40, 5)
+	w.run(20)
+	missed := w.members[2]
+	if w.leader() == missed {
+		missed = w.members[3]
+	}
+	missed.ring, missed.place = 1, nil // as if it had not heard the last ones
+	w.run(1)
+	if plan := w.leader().plan; missed.ring != plan.Ring || missed.place == nil {
+		t.Errorf("the member has the places of version %d, the leader of %d", missed.ring, plan.Ring)
+	}
+}

@@ -161,7 +161,7 @@ func TestAMemberDoubtsAPlanUnderWhichItIsRefused(t *testing.T) {
 		t.Errorf("after 10 refusals the next call waits for %.2f s, want %v", wait, trialSec)
 	}
 	step(9, true)
-	if wait := g.wait(at); wait < 0.05 || wait > 0.1 {
+	if wait := g.wait(at); wait < 0.05 || wait > 0.15 {
 		t.Errorf("with 9 accepted in 1.2 s the next call waits for %.2f s", wait)
 	}
 	at += 60

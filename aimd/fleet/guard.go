@@ -9,7 +9,7 @@ const (
 	guardSec     = 1.0
 	// A member that doubts makes so many times the calls that the server accepts from it, and one in each trialSec to see
 	// whether it accepts more.
-	doubtedShare = 1.5
+	doubtedShare = 1.1
 	trialSec     = 4.0
 	// untrue is by how many times the law's estimate must exceed what the server accepts, while it refuses most calls, to
 	// be no estimate at all.
