@@ -27,7 +27,7 @@ type Budget struct {
 	Mode     BudgetMode
 	Members  int     // processes that share it, this one included
 	Share    float64 // of the whole, at most 1
-	Rate     float64 // calls per second of the whole; alone, of this process; not finite: no limit is known
+	Rate     float64 // calls per second of the whole; alone, of this process, 0: its own throttle does not limit it
 	Leader   string  // run id of the process that leads; empty while alone
 }
 
@@ -44,7 +44,7 @@ type BudgetReport struct {
 
 // known returns the rate, nil: no limit is known.
 func (b *Budget) known() *float64 {
-	if math.IsNaN(b.Rate) || math.IsInf(b.Rate, 0) {
+	if math.IsNaN(b.Rate) || math.IsInf(b.Rate, 0) || b.Rate == 0 && b.Mode == BudgetAlone {
 		return nil
 	}
 	return &b.Rate
