@@ -62,6 +62,9 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 		}},
 		{"no key of the default provider", `config: {STAGE_LLM_PROVIDER: openai, STAGE_LLM_MODEL: m}`, []string{"llm.existingSecret: name the Secret with the API key of openai"}},
 		{"partitions without a placeholder", `config: {STAGE_PARTITIONS: 4}`, []string{"config.STAGE_INPUT_SUBJECT: has no {partition}: with 4 partitions"}},
+		{"name of a budget", `config: {STAGE_BUDGET: My Team}`, []string{`at '/config/STAGE_BUDGET'`, `does not match pattern`}},
+		{"weight of a budget", `config: {STAGE_BUDGET_WEIGHT: 0}`, []string{`at '/config/STAGE_BUDGET_WEIGHT'`, `minimum: got 0, want 0.01`}},
+		{"budget with another law", `config: {STAGE_BUDGET: team, STAGE_THROTTLE: classic}`, []string{"config.STAGE_BUDGET: the classic throttle cannot be shared"}},
 		{"more replicas than can own or stand by", `keda: {enabled: true, maxReplicas: 3, natsMonitoringEndpoint: "nats:8222"}`, []string{
 			"keda.maxReplicas: 3 is more than STAGE_PARTITIONS plus a standby, 2",
 		}},
@@ -113,11 +116,10 @@ func TestEveryVariableIsReachable(t *testing.T) {
 				value = v.Enum[0]
 			case strings.Contains(v.Pattern, "https?"):
 				value = "http://host/v1"
-			case v.Pattern != "" && v.Type[0] == "string":
-				value = "openai:m" // a list of models, or of limits
-				if strings.Contains(v.Pattern, "=") {
-					value = "openai=1"
-				}
+			case strings.Contains(v.Pattern, "="): // a list of limits
+				value = "openai=1"
+			case strings.Contains(v.Pattern, ":"): // a list of models
+				value = "openai:m"
 			}
 			values := merged(ciValues(t, "minimal"), map[string]any{"config": map[string]any{name: value, "STAGE_LLM_MODEL": "m", "STAGE_INPUT_SUBJECT": "rows.{partition}"}, "llm": map[string]any{"existingSecret": "s"}})
 			switch name {

@@ -58,6 +58,10 @@
 {{- $errors = append $errors (printf "llm.existingSecret: name the Secret with the API key of %s" $provider) }}
 {{- end }}
 
+{{- if and $c.STAGE_BUDGET (eq ($c.STAGE_THROTTLE | default "adaptive") "classic") }}
+{{- $errors = append $errors "config.STAGE_BUDGET: the classic throttle cannot be shared: set config.STAGE_THROTTLE to adaptive, or unset one" }}
+{{- end }}
+
 {{- $partitions := include "llm-stage.partitions" . | int64 }}
 {{- if and (gt $partitions 1) (not (contains "{partition}" ($c.STAGE_INPUT_SUBJECT | default "rows.>"))) }}
 {{- $errors = append $errors (printf "config.STAGE_INPUT_SUBJECT: has no {partition}: with %d partitions write it as rows.{partition}.>" $partitions) }}
