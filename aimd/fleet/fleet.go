@@ -112,6 +112,7 @@ type Member struct {
 	// What it knows of the leader.
 	plan   *plan
 	heard  float64 // when a plan was last heard
+	placed float64 // when one last had a place for it, or it first heard one
 	delays delays
 	place  *place
 	share  float64 // the last one that it had; 0: none ever
@@ -123,6 +124,7 @@ type Member struct {
 	alone  bool    // it goes by its own law
 	since  float64 // when that began
 	cap    float64 // the rate that it kept to when that began; 0: none
+	had    float64 // calls per second that a plan gave it, before the present one; 0: none did
 	ranked float64 // a wait of its own, so that not all claim at once
 
 	asked    float64 // the last hello
@@ -197,7 +199,7 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	if m.last != nil {
 		out, m.last = append(out, m.last), nil
 	}
-	if m.plan == nil && sec >= joinSec || m.plan != nil && sec-m.heard >= silentSec {
+	if m.plan == nil && sec >= joinSec || m.plan != nil && sec-min(m.heard, m.placed) >= silentSec {
 		m.isolate(now, sec)
 	}
 	lost := m.plan != nil && m.plan.Ring != m.ring // the plan with the places
@@ -205,7 +207,7 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 		m.asked = sec
 		out = append(out, encode(hello{Hello: 1, ID: m.cfg.ID, Ring: m.ring}))
 	}
-	if m.plan != nil && !m.alone && m.report.due(m, sec) {
+	if m.plan != nil && m.silence(sec) < silentSec && m.report.due(m, sec) {
 		out = append(out, encode(m.makeReport(sec)))
 	}
 	if m.report.urgent && !m.alone {
@@ -292,47 +294,6 @@ func (m *Member) tickLead(now time.Time, sec float64) (out [][]byte) {
 	return out
 }
 
-// isolate returns to the member's own law, at what the plan gave it at last.
-func (m *Member) isolate(now time.Time, sec float64) {
-	if !m.alone {
-		m.alone, m.since, m.cap = true, sec, 0
-		if m.share > 0 && m.plan.Rate > 0 {
-			m.cap = m.share * m.plan.Rate
-			m.own.Resume(now, m.cap)
-		} else if m.begun() {
-			m.own.Restart(now)
-		}
-	}
-	limit := 0.0
-	if rpm := m.cfg.Limits.RPM; rpm > 0 {
-		limit = float64(rpm) / 60 * m.shareOr(1)
-	}
-	if m.cap > 0 {
-		limit = least(limit, m.cap*capGrowth(sec-m.since))
-	}
-	m.own.Limit(limit)
-}
-
-// begun reports whether the own law has ever been used.
-func (m *Member) begun() bool { return m.own.Stats().Successes+m.own.Stats().CapacityRetries > 0 }
-
-// least returns the lower of two limits, of which 0 is none.
-func least(a, b float64) float64 {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
-}
-
-// capGrowth returns how many times its last share a member may have that has been alone for so long.
-func capGrowth(sec float64) float64 {
-	growth := 1.0
-	for next := capSec; sec >= next && growth < 1e6; next += capNextSec {
-		growth *= 2
-	}
-	return growth
-}
-
 // Hear takes a message of another member, or the echo of one of this one.
 func (m *Member) Hear(now time.Time, body []byte) error {
 	sec := m.sec(now)
@@ -385,6 +346,10 @@ func (m *Member) follows(p *plan) bool { return p.Leader == m.plan.Leader && p.T
 
 // adopt goes by a new plan from now on.
 func (m *Member) adopt(p *plan, sec float64) {
+	if m.plan == nil {
+		m.placed = sec
+	}
+	m.remember()
 	if m.plan == nil || !m.follows(p) {
 		m.delays, m.place, m.ring = delays{}, nil, 0 // the places of one leader mean nothing by the turns of another
 	}
@@ -403,10 +368,13 @@ func (m *Member) adopt(p *plan, sec float64) {
 			m.share = float64(m.place.Share)
 		}
 	}
+	if m.place != nil {
+		m.placed = sec
+	}
 	if m.place == nil || p.Ring != m.ring {
 		m.report.urgent = true // so that the leader learns who it is
 	}
-	if m.alone {
+	if m.alone && m.place != nil {
 		m.alone = false
 		m.turns.taken = whole(m.position(sec))
 	}

@@ -246,3 +246,30 @@ func TestAPlanThatGotLostIsAskedFor(t *testing.T) {
 		t.Errorf("the member has the places of version %d, the leader of %d", missed.ring, plan.Ring)
 	}
 }
+
+// One that hears the plans but is not heard, as it may not publish, has no place in them. It goes by its own law.
+func TestAMemberThatNobodyHearsIsAlone(t *testing.T) {
+	w := newWorld(t, 1, 4, 50, 5)
+	w.members[3].mute = true
+	w.run(5)
+	w.count()
+	w.run(10)
+	mute := w.members[3]
+	if mode := mute.State().Mode; mode != Alone || mute.accepted < 20 {
+		t.Errorf("it is %s, with %d calls in 10 s", mode, mute.accepted)
+	}
+	mute.mute = false
+	w.run(2)
+	leaders, alone := w.leaders()
+	if leaders != 1 || alone != 0 {
+		t.Errorf("heard, there are %d leaders and %d alone", leaders, alone)
+	}
+	w.members[1].mute, w.members[2].mute, mute.mute = true, true, true
+	w.count()
+	w.run(10)
+	for i, n := range w.members[1:] {
+		if n.accepted < 20 {
+			t.Errorf("member %d of those that are no longer heard makes %d calls in 10 s", i+1, n.accepted)
+		}
+	}
+}

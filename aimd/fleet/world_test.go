@@ -38,6 +38,7 @@ type node struct {
 	calls    []landing
 	next     float64 // Tick
 	cut      bool    // hears and says nothing
+	mute     bool    // says nothing
 	off      bool    // does not run
 	accepted int
 	sent     int
@@ -147,7 +148,7 @@ func (w *world) step(n *node) {
 }
 
 func (w *world) post(from *node, out [][]byte) {
-	if from.cut || w.dead {
+	if from.cut || from.mute || w.dead {
 		return
 	}
 	for _, body := range out {
