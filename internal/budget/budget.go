@@ -44,6 +44,7 @@ type Budget struct {
 	Wake func()
 
 	accounts []*Account
+	denial   denial
 }
 
 // State is this process's part in what is known of one provider.
@@ -78,6 +79,7 @@ func (b *Budget) Account(key string, limits fleet.Limits) (*Account, error) {
 
 // Run takes part until ctx ends, and then tells the others that this process has left.
 func (b *Budget) Run(ctx context.Context) {
+	defer b.watchErrors()()
 	var parts sync.WaitGroup
 	for _, a := range b.accounts {
 		parts.Go(func() { a.run(ctx) })
@@ -127,12 +129,14 @@ func (a *Account) run(ctx context.Context) {
 	subject := "llm-stage.budget." + a.budget.cfg.Name + "." + a.key
 	plans, reports := subject+".plan", subject+".report"
 	heard := make(chan *nats.Msg, mailbox)
-	defer a.listen(plans, heard)()
-	stopReports := func() {}
-	defer func() { stopReports() }()
+	stopPlans, stopReports := a.listen(plans, heard), func() {}
+	defer func() {
+		stopPlans()
+		stopReports()
+	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	leads := false
+	leads, denied := false, false
 	mode := fleet.Alone
 	for {
 		var out [][]byte
@@ -145,6 +149,9 @@ func (a *Account) run(ctx context.Context) {
 			a.publish(plans, reports, out)
 			return
 		case m := <-heard:
+			if denied {
+				continue // it could not answer
+			}
 			a.mu.Lock()
 			if err := a.member.Hear(a.at(time.Now()), m.Data); err != nil {
 				a.budget.cfg.Logger.Debug("message of the shared budget ignored", slog.String("subject", m.Subject), slog.Any("error", err))
@@ -156,6 +163,12 @@ func (a *Account) run(ctx context.Context) {
 			continue
 		case <-a.kick:
 		case <-timer.C:
+		}
+		if was := denied; was != a.budget.denied() {
+			if denied = !was; was { // the server may have ended the subscription
+				stopPlans()
+				stopPlans = a.listen(plans, heard)
+			}
 		}
 		a.mu.Lock()
 		out, next = a.member.Tick(a.at(time.Now()))
@@ -191,7 +204,7 @@ func (a *Account) listen(subject string, heard chan *nats.Msg) (stop func()) {
 // publish sends messages while there is a connection. The client would keep them until there is one again, and then they
 // would be news of long ago.
 func (a *Account) publish(plans, reports string, out [][]byte) {
-	if !a.budget.nc.IsConnected() {
+	if !a.budget.nc.IsConnected() || a.budget.denied() {
 		return
 	}
 	for _, body := range out {
